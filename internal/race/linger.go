@@ -1,0 +1,56 @@
+package race
+
+import (
+	"container/list"
+	"sync"
+	"time"
+)
+
+// A Linger lets losers finish instead of cancelling them at once, for as long
+// as Grace and never more than Max together: one more, and the oldest is
+// cancelled. It is safe for concurrent use; its fields must not be changed
+// once it is in use.
+type Linger struct {
+	Grace time.Duration
+	Max   int
+
+	mu     sync.Mutex // guards losers
+	losers list.List  // of *loser, oldest first
+}
+
+type loser struct {
+	*Attempt
+	timer *time.Timer
+}
+
+// add lets a run on, apart from its caller, until the returned function is called.
+func (l *Linger) add(a *Attempt) (done func()) {
+	a.detach()
+	me := &loser{Attempt: a}
+	me.timer = time.AfterFunc(l.Grace, func() { a.cancel(ErrLost) })
+
+	l.mu.Lock()
+	place := l.losers.PushBack(me)
+	var oldest *loser
+	if l.losers.Len() > l.Max {
+		oldest = l.losers.Remove(l.losers.Front()).(*loser)
+	}
+	l.mu.Unlock()
+	if oldest != nil {
+		oldest.timer.Stop()
+		oldest.cancel(ErrLost)
+	}
+	return func() {
+		me.timer.Stop()
+		l.mu.Lock()
+		l.losers.Remove(place) // does nothing if it is gone already
+		l.mu.Unlock()
+	}
+}
+
+// Len returns the number of losers that run on.
+func (l *Linger) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.losers.Len()
+}

@@ -1,0 +1,656 @@
+package race_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/race"
+)
+
+const ms = time.Millisecond
+
+// script is an Op and a Gate that does as told and writes down what happens.
+type script struct {
+	attempt func(a *race.Attempt, n int) (string, error)
+	admit   func(stage int) bool // nil admits
+
+	mu        sync.Mutex
+	started   []int
+	discarded []string
+	errs      []error // of discarded attempts
+}
+
+func (s *script) Attempt(a *race.Attempt, n int) (string, error) {
+	s.mu.Lock()
+	s.started = append(s.started, n)
+	s.mu.Unlock()
+	return s.attempt(a, n)
+}
+
+func (s *script) Discard(v string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.discarded = append(s.discarded, v)
+	s.errs = append(s.errs, err)
+}
+
+func (s *script) Admit(stage int) bool { return s.admit == nil || s.admit(stage) }
+
+func (s *script) gone() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(slices.Values(s.discarded))
+}
+
+// takes returns an attempt that answers after the n-th duration, unless cancelled before.
+func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
+	return func(a *race.Attempt, n int) (string, error) {
+		if err := sleep(a, ds[n]); err != nil {
+			return "", err
+		}
+		return fmt.Sprint("answer ", n), nil
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func run(s *script, style race.Style, delays ...time.Duration) (race.Outcome[string], time.Duration) {
+	return runIn(context.Background(), s, style, delays...)
+}
+
+func runIn(ctx context.Context, s *script, style race.Style, delays ...time.Duration) (race.Outcome[string], time.Duration) {
+	var r race.Race[string]
+	start := time.Now()
+	out := r.Run(ctx, s, s, delays, style)
+	return out, time.Since(start)
+}
+
+var (
+	inPlace  = race.Style{}
+	joined   = race.Style{Join: true}
+	detached = race.Style{Detach: true}
+)
+
+// styles runs f in every style, each in a bubble of fake time.
+func styles(t *testing.T, f func(t *testing.T, style race.Style)) {
+	for name, style := range map[string]race.Style{
+		"in place": inPlace, "joined": joined, "detached": detached,
+		"lingering": {Detach: true, Linger: &race.Linger{Grace: time.Second, Max: 8}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { f(t, style) })
+		})
+	}
+}
+
+func TestFastPrimaryWinsAlone(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: takes(9 * ms)}
+		out, took := run(s, style, 10*ms, 20*ms)
+		assert.Equal(t, "answer 0", out.Value)
+		assert.NoError(t, out.Err)
+		assert.Equal(t, 0, out.Winner)
+		assert.Equal(t, 1, out.Started)
+		assert.Equal(t, 9*ms, took)
+		time.Sleep(time.Second)
+		assert.Equal(t, []int{0}, s.started, "no hedge starts once the primary has returned")
+		assert.Empty(t, s.gone())
+	})
+}
+
+func TestHedgeWinsOverSlowPrimary(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: takes(500*ms, 5*ms)}
+		out, took := run(s, style, 10*ms, 100*ms)
+		assert.Equal(t, "answer 1", out.Value)
+		assert.Equal(t, 1, out.Winner)
+		assert.Equal(t, 2, out.Started)
+		assert.Equal(t, 15*ms, took)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Len(t, s.gone(), 1, "the loser is discarded")
+	})
+}
+
+func TestSecondHedgeStartsAtItsOwnDelay(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: takes(500*ms, 500*ms, 5*ms)}
+		out, took := run(s, style, 10*ms, 30*ms)
+		assert.Equal(t, 2, out.Winner)
+		assert.Equal(t, 35*ms, took)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Len(t, s.gone(), 2)
+	})
+}
+
+func TestPrimaryMayStillWinAfterAHedgeStarted(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: takes(12*ms, 50*ms)}
+		out, took := run(s, style, 10*ms)
+		assert.Equal(t, 0, out.Winner)
+		assert.Equal(t, 2, out.Started)
+		assert.Equal(t, 12*ms, took)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Len(t, s.gone(), 1)
+	})
+}
+
+var errDown = errors.New("down")
+
+func TestPrimaryThatFailsBeforeAnyHedgeIsReturned(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: func(*race.Attempt, int) (string, error) { return "reply", errDown }}
+		out, took := run(s, style, 10*ms)
+		assert.Same(t, errDown, out.Err)
+		assert.Equal(t, "reply", out.Value, "a failure keeps its value")
+		assert.Equal(t, -1, out.Winner)
+		assert.Zero(t, took)
+		time.Sleep(time.Second)
+		assert.Equal(t, []int{0}, s.started, "hedging is not retrying")
+	})
+}
+
+func TestFastErrorNeverBeatsSlowSuccess(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 1 {
+				return "failed hedge", errDown
+			}
+			return takes(40*ms)(a, n)
+		}}
+		out, took := run(s, style, 10*ms)
+		assert.Equal(t, "answer 0", out.Value)
+		assert.NoError(t, out.Err)
+		assert.Equal(t, 40*ms, took)
+		assert.Equal(t, []string{"failed hedge"}, s.gone())
+	})
+}
+
+func TestFailedPrimaryIsHeldWhileAHedgeIsOut(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				return "failed primary", errors.Join(sleep(a, 20*ms), errDown)
+			}
+			return takes(0, 30*ms)(a, n)
+		}}
+		out, took := run(s, style, 10*ms)
+		assert.Equal(t, "answer 1", out.Value)
+		assert.Equal(t, 40*ms, took)
+		synctest.Wait()
+		assert.Equal(t, []string{"failed primary"}, s.gone())
+	})
+}
+
+func TestIfAllFailThePrimarysErrorIsReturned(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			_ = sleep(a, 20*ms)
+			return fmt.Sprint("failed ", n), []error{errDown, errors.New("other")}[n]
+		}}
+		out, took := run(s, style, 10*ms)
+		assert.Same(t, errDown, out.Err, "verbatim")
+		assert.Equal(t, "failed 0", out.Value)
+		assert.Equal(t, -1, out.Winner)
+		assert.Equal(t, 30*ms, took)
+		assert.Equal(t, []string{"failed 1"}, s.gone())
+	})
+}
+
+func TestRefusedHedgeWaitsForThePrimary(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: takes(50 * ms), admit: func(int) bool { return false }}
+		out, took := run(s, style, 10*ms, 20*ms)
+		assert.Equal(t, 0, out.Winner)
+		assert.Equal(t, 1, out.Started)
+		assert.Equal(t, 50*ms, took)
+	})
+}
+
+func TestRefusedHedgeTriesAgainAtTheNextStage(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: takes(time.Second, 5*ms), admit: func(stage int) bool { return stage == 1 }}
+		out, took := run(s, style, 10*ms, 20*ms)
+		assert.Equal(t, 1, out.Winner)
+		assert.Equal(t, 25*ms, took)
+		time.Sleep(2 * time.Second)
+	})
+}
+
+func TestLosersAreCancelledWithATypedCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cause, err error
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 1 {
+				return "hedge", nil
+			}
+			<-a.Done()
+			cause, err = context.Cause(a), a.Err()
+			return "", err
+		}}
+		_, took := run(s, inPlace, 10*ms)
+		assert.Equal(t, 10*ms, took)
+		assert.Equal(t, race.ErrLost, cause)
+		assert.ErrorIs(t, cause, context.Canceled)
+		assert.Same(t, context.Canceled, err)
+	})
+}
+
+func TestCallersCancelIsToldInThePrimarysWords(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(15*ms, cancel)
+		mine := errors.New("the transport's own words")
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			<-a.Done()
+			assert.Same(t, context.Canceled, a.Err())
+			return "", mine
+		}}
+		out, took := runIn(ctx, s, style, 10*ms)
+		assert.Same(t, mine, out.Err)
+		assert.Equal(t, 15*ms, took)
+		synctest.Wait()
+	})
+}
+
+func TestCallersDeadlineIsADeadlineInEveryAttempt(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*ms)
+		defer cancel()
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			want, _ := ctx.Deadline()
+			got, ok := a.Deadline()
+			assert.True(t, ok)
+			assert.Equal(t, want, got)
+			<-a.Done()
+			assert.Equal(t, context.DeadlineExceeded, context.Cause(a))
+			return "", a.Err()
+		}}
+		out, took := runIn(ctx, s, style, 10*ms)
+		assert.Equal(t, context.DeadlineExceeded, out.Err)
+		assert.Equal(t, 30*ms, took)
+		synctest.Wait()
+	})
+}
+
+func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
+	for name, style := range map[string]race.Style{"in place": inPlace, "detached": detached,
+		"lingering": {Detach: true, Linger: &race.Linger{Grace: time.Hour, Max: 8}}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+				defer cancel()
+				s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+					if n == 0 {
+						time.Sleep(20 * ms)
+						return "", errDown
+					}
+					time.Sleep(time.Second) // deaf to its context
+					return "deaf hedge", nil
+				}}
+				out, took := runIn(ctx, s, style, 10*ms)
+				assert.Same(t, errDown, out.Err)
+				assert.Equal(t, 50*ms, took)
+				time.Sleep(2 * time.Second)
+				assert.Equal(t, []string{"deaf hedge"}, s.gone(), "a late success is discarded")
+			})
+		})
+	}
+}
+
+func TestInPlaceWaitsForACancelledPrimary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				time.Sleep(100 * ms)
+				return "deaf primary", nil
+			}
+			return "hedge", nil
+		}}
+		out, took := run(s, inPlace, 10*ms)
+		assert.Equal(t, "hedge", out.Value)
+		assert.Equal(t, 100*ms, took)
+		assert.Equal(t, []string{"deaf primary"}, s.gone())
+	})
+}
+
+func TestDetachedDoesNotWaitForThePrimary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				time.Sleep(100 * ms)
+				return "deaf primary", nil
+			}
+			return "hedge", nil
+		}}
+		out, took := run(s, detached, 10*ms)
+		assert.Equal(t, "hedge", out.Value)
+		assert.Equal(t, 10*ms, took)
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"deaf primary"}, s.gone())
+	})
+}
+
+func TestJoinWaitsForEveryAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var left atomic.Int32
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			defer left.Add(1)
+			if n == 0 {
+				time.Sleep(20 * ms)
+				return "primary", nil
+			}
+			<-a.Done()
+			time.Sleep(7 * ms) // it takes a moment to leave
+			return "", a.Err()
+		}}
+		out, took := run(s, joined, 10*ms, 15*ms)
+		assert.Equal(t, "primary", out.Value)
+		assert.Equal(t, 27*ms, took)
+		assert.EqualValues(t, 3, left.Load())
+	})
+}
+
+func TestLosersLingerAndFinish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		linger := &race.Linger{Grace: time.Second, Max: 8}
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &script{attempt: takes(600*ms, 5*ms)}
+		out, took := runIn(ctx, s, race.Style{Detach: true, Linger: linger}, 10*ms)
+		assert.Equal(t, "answer 1", out.Value)
+		assert.Equal(t, 15*ms, took)
+		cancel() // the caller has its answer and leaves; the loser does not care
+		assert.Equal(t, 1, linger.Len())
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"answer 0"}, s.gone())
+		assert.Zero(t, linger.Len())
+	})
+}
+
+func TestLingeringEndsWithTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		linger := &race.Linger{Grace: 100 * ms, Max: 8}
+		var cause error
+		var at time.Duration
+		start := time.Now()
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 1 {
+				return "hedge", nil
+			}
+			<-a.Done()
+			cause, at = context.Cause(a), time.Since(start)
+			return "", a.Err()
+		}}
+		run(s, race.Style{Detach: true, Linger: linger}, 10*ms)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, race.ErrLost, cause)
+		assert.Equal(t, 110*ms, at)
+		assert.Zero(t, linger.Len())
+	})
+}
+
+func TestOldestLingererGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		linger := &race.Linger{Grace: time.Hour, Max: 2}
+		ended := make(chan int, 3)
+		for i := range 3 {
+			s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+				if n == 1 {
+					return "hedge", nil
+				}
+				<-a.Done()
+				ended <- i
+				return "", a.Err()
+			}}
+			run(s, race.Style{Detach: true, Linger: linger}, 10*ms)
+			synctest.Wait()
+		}
+		require.Len(t, ended, 1)
+		assert.Equal(t, 0, <-ended)
+		assert.Equal(t, 2, linger.Len())
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		assert.Len(t, ended, 2)
+	})
+}
+
+func TestWinnersContextLivesUntilReleased(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var contexts [2]*race.Attempt
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			contexts[n] = a
+			return takes(time.Second, 5*ms)(a, n)
+		}}
+		out, _ := runIn(ctx, s, style, 10*ms)
+		require.Same(t, contexts[1], out.Attempt)
+		assert.NoError(t, out.Attempt.Err())
+		assert.True(t, out.Attempt.Holds())
+		out.Attempt.Release()
+		out.Attempt.Release()
+		assert.ErrorIs(t, out.Attempt.Err(), context.Canceled)
+		time.Sleep(2 * time.Second)
+	})
+}
+
+func TestWinnersContextEndsWithTheCallers(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		s := &script{attempt: takes(time.Second, 5*ms)}
+		out, _ := runIn(ctx, s, style, 10*ms)
+		cancel(errDown)
+		synctest.Wait()
+		assert.ErrorIs(t, out.Attempt.Err(), context.Canceled)
+		assert.Same(t, errDown, context.Cause(out.Attempt))
+		time.Sleep(2 * time.Second)
+	})
+}
+
+func TestPanicInAHedgeIsAFailedAttempt(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 1 {
+				panic("hedge")
+			}
+			return takes(40*ms)(a, n)
+		}}
+		out, took := run(s, style, 10*ms)
+		assert.Equal(t, "answer 0", out.Value)
+		assert.Equal(t, 40*ms, took)
+		require.Len(t, s.errs, 1)
+		var p *race.Panic
+		require.ErrorAs(t, s.errs[0], &p)
+		assert.Equal(t, "hedge", p.Value)
+		assert.Contains(t, string(p.Stack), "race_test.go")
+		assert.Contains(t, p.Error(), "panicked: hedge")
+	})
+}
+
+func TestPanicInAHedgeDoesNotReplaceThePrimarysError(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 1 {
+				panic("hedge")
+			}
+			_ = sleep(a, 40*ms)
+			return "", errDown
+		}}
+		out, _ := run(s, style, 10*ms)
+		assert.Same(t, errDown, out.Err)
+	})
+}
+
+func TestPanicInThePrimaryIsRaisedInTheCaller(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		hedged := errors.New("unset")
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				time.Sleep(20 * ms)
+				panic(errDown)
+			}
+			hedged = sleep(a, 20*ms)
+			return "", errDown
+		}}
+		assert.PanicsWithError(t, "down", func() { run(s, style, 10*ms) })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if style.Detach {
+			assert.NoError(t, hedged, "the panic is held like any failure")
+		} else {
+			assert.ErrorIs(t, hedged, context.Canceled, "the hedge does not outlive the race")
+		}
+	})
+}
+
+func TestPanicInADetachedPrimaryIsLostToAGoodHedge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				time.Sleep(20 * ms)
+				panic(errDown)
+			}
+			return takes(0, 20*ms)(a, n)
+		}}
+		out, _ := run(s, detached, 10*ms)
+		assert.Equal(t, "answer 1", out.Value)
+		synctest.Wait()
+		var p *race.Panic
+		require.ErrorAs(t, s.errs[0], &p)
+	})
+}
+
+func TestGoexitOfThePrimaryEndsTheCaller(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: func(*race.Attempt, int) (string, error) { runtime.Goexit(); return "", nil }}
+		returned := false
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			run(s, style, 10*ms)
+			returned = true
+		}()
+		<-done
+		assert.False(t, returned)
+	})
+}
+
+func TestHedgeThatWonIsDiscardedIfThePrimaryPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				<-a.Done()
+				panic("primary")
+			}
+			return "hedge", nil
+		}}
+		assert.PanicsWithValue(t, "primary", func() { run(s, inPlace, 10*ms) })
+		synctest.Wait()
+		assert.Equal(t, []string{"hedge"}, s.gone())
+	})
+}
+
+func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		var r race.Race[string]
+		quick := &script{attempt: takes(5 * ms)}
+		for range 3 {
+			out := r.Run(t.Context(), quick, quick, []time.Duration{10 * ms}, style)
+			assert.Equal(t, "answer 0", out.Value)
+			require.True(t, r.Reset())
+		}
+		slow := &script{attempt: takes(50*ms, 5*ms)}
+		out := r.Run(t.Context(), slow, slow, []time.Duration{10 * ms}, style)
+		assert.Equal(t, 1, out.Winner)
+		assert.False(t, r.Reset())
+		time.Sleep(time.Second)
+	})
+}
+
+func TestNoDelaysMeansNoHedges(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: takes(time.Hour)}
+		out, took := run(s, style)
+		assert.Equal(t, "answer 0", out.Value)
+		assert.Equal(t, time.Hour, took)
+	})
+}
+
+type key struct{}
+
+func TestAttemptKeepsTheCallersValues(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
+		defer cancel()
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			assert.Equal(t, "value", a.Value(key{}))
+			a.Done()
+			assert.Equal(t, "value", a.Value(key{}))
+			return takes(50*ms, 5*ms)(a, n)
+		}}
+		runIn(ctx, s, style, 10*ms)
+		time.Sleep(time.Second)
+	})
+}
+
+// Package context starts a goroutine to watch a parent it does not know. An
+// Attempt must not cost one, not even below a WithValue.
+func TestContextsDerivedFromAnAttemptCostNoGoroutine(t *testing.T) {
+	s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+		before := runtime.NumGoroutine()
+		child, cancel := context.WithCancel(context.WithValue(a, key{}, 1))
+		defer cancel()
+		assert.Equal(t, before, runtime.NumGoroutine())
+		assert.NoError(t, child.Err())
+		return "", nil
+	}}
+	for _, style := range []race.Style{inPlace, detached} {
+		ctx, cancel := context.WithCancel(t.Context())
+		runIn(ctx, s, style, time.Hour)
+		cancel()
+	}
+}
+
+func BenchmarkRace(b *testing.B) {
+	instant := &script{attempt: nil}
+	op := quickOp{}
+	delays := []time.Duration{time.Second}
+	for name, style := range map[string]race.Style{"in place": inPlace, "detached": detached} {
+		b.Run(name, func(b *testing.B) {
+			var r race.Race[string]
+			b.ReportAllocs()
+			for b.Loop() {
+				r.Run(context.Background(), op, instant, delays, style)
+				r.Reset()
+			}
+		})
+	}
+}
+
+type quickOp struct{}
+
+func (quickOp) Attempt(*race.Attempt, int) (string, error) { return "", nil }
+func (quickOp) Discard(string, error)                      {}
