@@ -89,7 +89,7 @@ func (a *Attempt) inner() *inner {
 	return in
 }
 
-// cancel ends the attempt with the given cause, which must match context.Canceled.
+// cancel ends the attempt with the given cause.
 func (a *Attempt) cancel(cause error) { a.inner().cancel(cause) }
 
 // detach lets an attempt made apart run on when the caller's context ends. Its deadline stays.

@@ -221,7 +221,7 @@ func (r *Race[T]) land(n int, v T, err error) {
 		heldValue, heldErr := r.value, r.err // the primary's, if it failed before
 		r.winner, r.value, r.err = n, v, nil
 		r.running--
-		r.lose(r.style.Linger)
+		r.lose(r.style.Linger, ErrLost)
 		r.tell()
 		if n == 0 || !r.landed {
 			r.mu.Unlock()
@@ -251,15 +251,15 @@ func (r *Race[T]) land(n int, v T, err error) {
 	}
 }
 
-// lose ends the attempts that are still out, or lets them linger. The caller holds mu.
-func (r *Race[T]) lose(linger *Linger) {
+// lose cancels the attempts that are still out, or lets them linger. The caller holds mu.
+func (r *Race[T]) lose(linger *Linger, cause error) {
 	for i := range r.tries {
 		switch me := &r.tries[i]; {
 		case !me.flying:
 		case linger != nil:
 			me.done = linger.add(me.Attempt)
 		default:
-			me.cancel(ErrLost)
+			me.cancel(cause)
 		}
 	}
 }
@@ -289,7 +289,7 @@ func (r *Race[T]) await() Outcome[T] {
 		}
 		r.mu.Lock()
 		if gone && !r.settled() {
-			r.lose(nil)
+			r.lose(nil, context.Cause(r.parent))
 			break
 		}
 	}
@@ -325,7 +325,7 @@ func (r *Race[T]) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over, r.late = true, true
-	r.lose(nil)
+	r.lose(nil, ErrLost)
 	if r.winner >= 0 {
 		go func(op Op[T], v T, a *Attempt) {
 			op.Discard(v, nil)
