@@ -51,6 +51,19 @@ var index = func() mapping.IndexMapping {
 	return m
 }()
 
+// edges[i] is the last whole nanosecond of bucket lowest+i: no sample of the
+// bucket is above it. The mapping would compute it anew each time.
+var (
+	lowest = index.Index(1)
+	edges  = func() []time.Duration {
+		all := make([]time.Duration, index.Index(float64(longest))-lowest+1)
+		for i := range all {
+			all[i] = time.Duration(math.Ceil(index.LowerBound(lowest+i+1))) - 1
+		}
+		return all
+	}()
+)
+
 // Window holds the latencies of the last 10 to 20 seconds, or of the last 200
 // samples where traffic is thin. The zero value is an empty window, ready for
 // use. A Window must not be used from several goroutines at once.
@@ -143,9 +156,7 @@ func (w *Window) Tail() iter.Seq2[time.Duration, float64] {
 			if b.weight[i] == 0 {
 				continue
 			}
-			// The last whole nanosecond of the bucket: no sample of it is above.
-			edge := math.Ceil(index.LowerBound(b.first+i+1)) - 1
-			if !yield(time.Duration(edge), above/b.total) {
+			if !yield(edges[b.first+i-lowest], above/b.total) {
 				return
 			}
 			above += b.weight[i]

@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// A Call is one call's way through its key. The zero value is ready for Begin.
+// It must not be copied while the call lasts.
+type Call struct {
+	ctx     context.Context
+	key     *Key
+	start   time.Time
+	learned bool
+	reached bool
+
+	// Denied is why the call's last refused hedge was refused; Go if none was.
+	Denied Verdict
+	// Hedges is how many hedges were admitted. Read it once the race is over.
+	Hedges int
+}
+
+// Begin counts the call and returns the plan for it: the key's, or what the
+// caller asks for with a delay of its own (0: none).
+func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
+	*c = Call{ctx: ctx, key: k, start: time.Now()}
+	p := k.Begin(c.start)
+	if delay > 0 {
+		return Patience(delay, k.engine.Config().MaxHedges)
+	}
+	c.learned = p != nil
+	return p
+}
+
+// Admit decides whether the hedge of the given stage may start, see [Key.Strike].
+// Each hedge that starts must call the key's Landed when it has ended.
+func (c *Call) Admit(stage int, veto Verdict) bool {
+	c.reached = true
+	deadline, _ := c.ctx.Deadline()
+	v := c.key.Strike(time.Now(), stage, c.learned, deadline, veto)
+	if v != Go {
+		c.Denied = v
+		return false
+	}
+	c.Hedges++
+	return true
+}
+
+// End learns from the call, which the caller saw end now. If what answered had
+// to set up a connection first, that took setup, and is not learned.
+func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
+	now := time.Now()
+	c.key.Done(now, Result{
+		Latency:  now.Sub(c.start) - setup,
+		Answered: answered,
+		Gone:     !answered && c.ctx.Err() != nil,
+		Reached:  c.reached,
+		Learned:  c.learned,
+		HedgeWon: hedgeWon,
+	})
+}

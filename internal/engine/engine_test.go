@@ -1,0 +1,571 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+const ms = time.Millisecond
+
+var epoch = time.Unix(1_700_000_000, 0)
+
+func defaults() engine.Config {
+	return engine.Config{
+		Percentile: 0.90, MaxHedges: 2, Budget: 0.10, EstimatedRPS: 100,
+		Burst: 2 * time.Second, MinDelay: ms, MaxKeys: 4096,
+	}
+}
+
+func newKey(change func(*engine.Config)) *engine.Key {
+	c := defaults()
+	if change != nil {
+		change(&c)
+	}
+	return engine.New(c).Key(engine.Name{Host: "h"})
+}
+
+// learn feeds a key n answered calls of the given latency, d apart.
+func learn(k *engine.Key, n int, latency func(i int) time.Duration) {
+	for i := range n {
+		k.Begin(epoch)
+		k.Done(epoch, engine.Result{Latency: latency(i), Answered: true, Learned: true})
+	}
+}
+
+func constant(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
+
+// --- the rule ---
+
+func TestColdKeyDoesNotHedge(t *testing.T) {
+	k := newKey(nil)
+	learn(k, engine.MinSamples-1, constant(5*ms))
+	assert.Nil(t, k.Plan())
+	learn(k, 1, constant(5*ms))
+	require.NotNil(t, k.Plan())
+}
+
+func TestInitialDelayHedgesAColdKey(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.InitialDelay = 30 * ms })
+	assert.Equal(t, []time.Duration{30 * ms, 60 * ms}, k.Plan().Delays)
+	learn(k, 100, constant(5*ms))
+	assert.Less(t, k.Plan().Delays[0], 6*ms)
+}
+
+func TestConstantServiceIsHedgedAboveEverythingSeen(t *testing.T) {
+	k := newKey(nil)
+	rng := rand.New(rand.NewPCG(1, 1))
+	slowest := time.Duration(0)
+	learn(k, 1000, func(int) time.Duration {
+		d := time.Duration(20e6 * (0.99 + 0.02*rng.Float64()))
+		slowest = max(slowest, d)
+		return d
+	})
+	// All mass sits in two or three buckets; firing inside one would hedge a good part of the calls.
+	assert.GreaterOrEqual(t, k.Plan().Delays[0]+200*time.Microsecond, slowest)
+}
+
+// seed is the benchmark's distribution: lognormal with mean 5 ms and deviation
+// 2 ms, one in twenty ten times slower.
+func seed(rng *rand.Rand) time.Duration {
+	sigma := math.Sqrt(math.Log(1 + 4.0/25))
+	d := 5e6 * math.Exp(sigma*rng.NormFloat64()-sigma*sigma/2)
+	if rng.Float64() < 0.05 {
+		d *= 10
+	}
+	return time.Duration(d)
+}
+
+func TestPlanSpendsTheBudgetAndNoMore(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var all []time.Duration
+	for hedges := 1; hedges <= 3; hedges++ {
+		for _, budget := range []float64{0.01, 0.05, 0.10} {
+			k := newKey(func(c *engine.Config) { c.MaxHedges, c.Budget, c.Percentile = hedges, budget, 0.5 })
+			all = all[:0]
+			learn(k, 20_000, func(int) time.Duration {
+				d := seed(rng)
+				all = append(all, d)
+				return d
+			})
+			require.Len(t, k.Plan().Delays, hedges)
+			spent := 0
+			for _, d := range all {
+				for _, at := range k.Plan().Delays {
+					if d > at {
+						spent++
+					}
+				}
+			}
+			got := float64(spent) / float64(len(all))
+			assert.LessOrEqual(t, got, budget, "%d hedges", hedges)
+			assert.Greater(t, got, budget*0.80, "%d hedges", hedges)
+		}
+	}
+}
+
+func TestSecondHedgeWaitsForOneMoreNineOrForPatience(t *testing.T) {
+	// A hundredth hangs, the rest is instant: nine would wait for the hang, patience does not.
+	k := newKey(nil)
+	learn(k, 1000, func(i int) time.Duration {
+		if i%100 == 0 {
+			return time.Second
+		}
+		return 10 * ms
+	})
+	d := k.Plan().Delays
+	assert.InEpsilon(t, 10*ms, d[0], 0.03)
+	assert.Equal(t, 2*d[0], d[1])
+
+	// An exponential tail: a tenth of those past the first delay are past the second, before patience would fire.
+	rng := rand.New(rand.NewPCG(1, 2))
+	k = newKey(nil)
+	learn(k, 10_000, func(int) time.Duration { return 20*ms + time.Duration(rng.ExpFloat64()*10e6) })
+	d = k.Plan().Delays
+	assert.Less(t, d[1], 2*d[0])
+	assert.Greater(t, d[1], d[0])
+}
+
+func TestPercentileIsAFloor(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Percentile = 0.99 })
+	learn(k, 1000, func(i int) time.Duration { return time.Duration(i*7919%1000+1) * ms })
+	assert.GreaterOrEqual(t, k.Plan().Delays[0], 990*ms)
+}
+
+func TestDelaysAreClamped(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.MinDelay = 40 * ms })
+	learn(k, 100, constant(5*ms))
+	assert.Equal(t, []time.Duration{40 * ms, 80 * ms}, k.Plan().Delays)
+
+	k = newKey(func(c *engine.Config) { c.MaxDelay = 100 * ms })
+	learn(k, 100, constant(80*ms))
+	d := k.Plan().Delays
+	require.Len(t, d, 2)
+	assert.Equal(t, 100*ms, d[1])
+
+	k = newKey(func(c *engine.Config) { c.MaxDelay = 50 * ms })
+	learn(k, 100, constant(80*ms))
+	assert.Equal(t, []time.Duration{50 * ms}, k.Plan().Delays, "two hedges at one time are one")
+}
+
+func TestFailuresTeachNoLatency(t *testing.T) {
+	k := newKey(nil)
+	learn(k, 100, constant(20*ms))
+	want := k.Plan().Delays[0]
+	for range 1000 { // a refusing host answers at once
+		k.Begin(epoch)
+		k.Done(epoch, engine.Result{Latency: 100 * time.Microsecond, Learned: true})
+	}
+	assert.Equal(t, want, k.Plan().Delays[0])
+	assert.Equal(t, 100, k.View().Samples)
+}
+
+func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
+	k := newKey(nil)
+	learn(k, 100, constant(20*ms))
+	k.Done(epoch, engine.Result{Latency: 5 * ms, Gone: true, Learned: true})
+	assert.Equal(t, 100, k.View().Samples, "a caller that leaves early says nothing")
+	k.Done(epoch, engine.Result{Latency: 50 * ms, Gone: true, Reached: true, Learned: true})
+	assert.Equal(t, 101, k.View().Samples, "one that waited longer than the delay does")
+}
+
+// --- the budget ---
+
+// strikes hammers a key with calls that all reach their first delay, without
+// its brake seeing it, and returns how many were hedged.
+func strikes(k *engine.Key, n int) (hedged int) {
+	for range n {
+		k.Begin(epoch)
+		if k.Strike(epoch, 0, false, time.Time{}, engine.Go) == engine.Go {
+			hedged++
+			k.Landed()
+		}
+	}
+	return hedged
+}
+
+func TestBudgetIsAShareOfRealTraffic(t *testing.T) {
+	for _, estimate := range []float64{1, 100, 10_000} {
+		k := newKey(func(c *engine.Config) { c.EstimatedRPS = estimate })
+		burst := max(1, 2*0.1*estimate)
+		assert.InDelta(t, burst+0.1*10_000, strikes(k, 10_000), 1, "estimate %v", estimate)
+		assert.InDelta(t, 0.1*10_000, strikes(k, 10_000), 1)
+	}
+}
+
+func TestBudgetOfZeroHedgesNothing(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Budget = 0 })
+	learn(k, 100, constant(5*ms))
+	assert.Nil(t, k.Plan())
+	assert.Zero(t, strikes(k, 100))
+	assert.Zero(t, k.View().Tokens)
+}
+
+func TestBurstFollowsTheMeasuredRate(t *testing.T) {
+	k := newKey(nil)
+	now := epoch
+	for range 5000 { // 1000 per second
+		now = now.Add(ms)
+		k.Begin(now)
+		k.Done(now, engine.Result{Latency: 5 * ms, Answered: true, Learned: true})
+	}
+	assert.InEpsilon(t, 200, k.View().Tokens, 0.05)
+}
+
+func TestOneKeyDoesNotDrainAnother(t *testing.T) {
+	e := engine.New(defaults())
+	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
+	strikes(a, 1000)
+	assert.InDelta(t, 20, b.View().Tokens, 1e-9)
+}
+
+func TestSharedBucketIsShared(t *testing.T) {
+	c := defaults()
+	c.Shared = engine.NewBucket(0.5, 10)
+	e := engine.New(c)
+	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
+	assert.InDelta(t, 10+50, strikes(a, 100), 1)
+	assert.InDelta(t, 50, strikes(b, 100), 1)
+}
+
+func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
+	c := defaults()
+	c.MaxPerSecond, c.Budget = 5, 1
+	e := engine.New(c)
+	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
+	assert.Equal(t, 5, strikes(a, 100))
+	assert.Zero(t, strikes(b, 100))
+	b.Begin(epoch)
+	assert.Equal(t, engine.Go, b.Strike(epoch.Add(time.Second), 0, true, time.Time{}, engine.Go))
+}
+
+func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
+	c := defaults()
+	c.MaxPerSecond, c.Budget, c.EstimatedRPS = 10, 0.01, 1 // burst of one
+	e := engine.New(c)
+	poor, rich := e.Key(engine.Name{Host: "poor"}), e.Key(engine.Name{Host: "rich"})
+	assert.Equal(t, 1, strikes(poor, 20))
+	assert.Equal(t, 1, strikes(rich, 20))
+	for i := range 8 { // eight of the ten are left
+		assert.Equal(t, 1, strikes(e.Key(engine.Name{Host: fmt.Sprint(i)}), 1))
+	}
+	assert.Zero(t, strikes(e.Key(engine.Name{Host: "last"}), 1))
+}
+
+func TestBucketPaysOnceUnderConcurrency(t *testing.T) {
+	b := engine.NewBucket(0.1, 20)
+	var paid, mu = 0, sync.Mutex{}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			mine := 0
+			for range 10_000 {
+				b.Earn()
+				if b.Spend() {
+					mine++
+				}
+			}
+			mu.Lock()
+			paid += mine
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	assert.LessOrEqual(t, paid, 20+8000)
+	assert.Greater(t, paid, 8000-1)
+}
+
+// --- the brakes ---
+
+// reach makes n calls that all reach their first delay and returns how many were hedged.
+func reach(k *engine.Key, n int) (hedged int) {
+	for range n {
+		k.Begin(epoch)
+		if k.Strike(epoch, 0, true, time.Time{}, engine.Go) == engine.Go {
+			hedged++
+			k.Landed()
+		}
+	}
+	return hedged
+}
+
+func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Budget = 1 })
+	learn(k, 1000, constant(5*ms))
+	// 1 − (31/32)^n exceeds 0.75 at n = 44: the brake works though nothing has completed.
+	assert.Equal(t, 43, reach(k, 1000))
+	assert.Equal(t, engine.Slow, k.Strike(epoch, 0, true, time.Time{}, engine.Go))
+	learn(k, 100, constant(5*ms))
+	assert.Equal(t, engine.Go, k.Strike(epoch, 0, true, time.Time{}, engine.Go), "and resumes when they are fast again")
+}
+
+func TestDelaysOfTheCallersOwnDoNotTripTheBrake(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Budget = 1 })
+	assert.Equal(t, 1000, strikes(k, 1000))
+}
+
+func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Budget = 1; c.EstimatedRPS = 10_000 })
+	scale := func() float64 { return k.View().Scale }
+	lose := func(n int) {
+		strikes(k, n)
+		k.Done(epoch, engine.Result{Learned: true})
+	}
+	lose(99)
+	assert.Equal(t, 1.0, scale())
+	lose(1)
+	assert.Equal(t, 0.5, scale())
+	for range 10 {
+		lose(100)
+	}
+	assert.Equal(t, 0.1, scale(), "never less: it must notice when they win again")
+	for range 5 {
+		k.Done(epoch, engine.Result{HedgeWon: true, Learned: true})
+	}
+	assert.Equal(t, 0.2, scale())
+	for range 100 {
+		k.Done(epoch, engine.Result{HedgeWon: true, Learned: true})
+	}
+	assert.Equal(t, 1.0, scale())
+}
+
+func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Budget = 1; c.EstimatedRPS = 10_000 })
+	k.Done(epoch, engine.Result{HedgeWon: true})
+	k.Done(epoch, engine.Result{HedgeWon: true})
+	strikes(k, 100)
+	k.Done(epoch, engine.Result{})
+	assert.Equal(t, 1.0, k.View().Scale)
+}
+
+func TestPushBackPausesAndDoubles(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Budget = 1 })
+	now := epoch
+	verdict := func() engine.Verdict {
+		k.Begin(now)
+		// Nine in ten calls are fast, so that the first brake, which a push-back sets too, lets go.
+		for range 40 {
+			k.Done(now, engine.Result{Latency: ms, Answered: true, Learned: true})
+		}
+		v := k.Strike(now, 0, true, time.Time{}, engine.Go)
+		if v == engine.Go {
+			k.Landed()
+		}
+		return v
+	}
+	assert.Equal(t, engine.Go, verdict())
+	for _, pause := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+		k.PushBack(now, 0)
+		k.PushBack(now, 0) // one of many at the same time changes nothing
+		now = now.Add(pause*time.Second - 1)
+		assert.Equal(t, engine.Paused, verdict(), "%d s", pause)
+		now = now.Add(1)
+		assert.Equal(t, engine.Go, verdict(), "%d s", pause)
+	}
+	now = now.Add(31 * time.Second)
+	k.PushBack(now, 0)
+	now = now.Add(time.Second)
+	assert.Equal(t, engine.Go, verdict(), "after a quiet time it begins anew")
+
+	k.PushBack(now, 90*time.Second)
+	k.PushBack(now, time.Second)
+	now = now.Add(89 * time.Second)
+	assert.Equal(t, engine.Paused, verdict(), "the longest request counts")
+	now = now.Add(time.Second)
+	assert.Equal(t, engine.Go, verdict())
+
+	k.PushBack(now, 1000*time.Hour)
+	now = now.Add(time.Hour)
+	assert.Equal(t, engine.Go, verdict(), "no server pauses us for longer than an hour")
+}
+
+func TestPushBackSetsTheFirstBrake(t *testing.T) {
+	k := newKey(nil)
+	k.PushBack(epoch, 0)
+	assert.Equal(t, engine.Slow, k.Strike(epoch.Add(time.Minute), 0, true, time.Time{}, engine.Go))
+}
+
+func TestHedgeThatCannotWinIsNotStarted(t *testing.T) {
+	k := newKey(nil)
+	learn(k, 100, constant(50*ms))
+	assert.Equal(t, engine.Deadline, k.Strike(epoch, 0, true, epoch.Add(40*ms), engine.Go))
+	assert.Equal(t, engine.Go, k.Strike(epoch, 0, true, epoch.Add(60*ms), engine.Go))
+}
+
+func TestVetoIsCountedInTheCallersName(t *testing.T) {
+	k := newKey(nil)
+	assert.Equal(t, engine.NotReady, k.Strike(epoch, 0, true, time.Time{}, engine.NotReady))
+	v := k.View()
+	assert.EqualValues(t, 1, v.Denied[engine.NotReady])
+	assert.InDelta(t, 20, v.Tokens, 1e-9, "the budget is asked last")
+}
+
+func TestHedgesInFlightAreBounded(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Budget = 1 })
+	for range engine.MaxFlying {
+		k.Begin(epoch)
+		require.Equal(t, engine.Go, k.Strike(epoch, 0, false, time.Time{}, engine.Go))
+	}
+	k.Begin(epoch)
+	assert.Equal(t, engine.Flying, k.Strike(epoch, 0, false, time.Time{}, engine.Go))
+	k.Landed()
+	assert.Equal(t, engine.Go, k.Strike(epoch, 0, false, time.Time{}, engine.Go))
+}
+
+// --- the table ---
+
+func TestTableIsBoundedAndForgetsTheLeastRecentlyUsed(t *testing.T) {
+	c := defaults()
+	c.MaxKeys = 64
+	e := engine.New(c)
+	now := time.Now()
+	for i := range 64 {
+		e.Key(engine.Name{Host: fmt.Sprint(i)}).Begin(now.Add(time.Duration(i)))
+	}
+	e.Key(engine.Name{Host: "0"}).Begin(now.Add(time.Hour))
+	e.Key(engine.Name{Host: "one more"})
+	assert.LessOrEqual(t, len(e.Views()), 64)
+	assert.NotNil(t, e.Lookup(engine.Name{Host: "0"}), "used again")
+	assert.Nil(t, e.Lookup(engine.Name{Host: "1"}), "the oldest")
+	assert.NotNil(t, e.Lookup(engine.Name{Host: "63"}))
+}
+
+func TestLookupMakesNoKey(t *testing.T) {
+	e := engine.New(defaults())
+	assert.Nil(t, e.Lookup(engine.Name{Host: "unknown"}))
+	assert.Empty(t, e.Views())
+}
+
+func TestKeysAreMadeOnce(t *testing.T) {
+	e := engine.New(defaults())
+	var wg sync.WaitGroup
+	keys := make([]*engine.Key, 16)
+	for i := range keys {
+		wg.Go(func() { keys[i] = e.Key(engine.Name{Host: "h", Route: "r"}) })
+	}
+	wg.Wait()
+	for _, k := range keys {
+		assert.Same(t, keys[0], k)
+	}
+}
+
+func TestSetConfigKeepsWhatWasLearned(t *testing.T) {
+	e := engine.New(defaults())
+	k := e.Key(engine.Name{Host: "h"})
+	rng := rand.New(rand.NewPCG(1, 2))
+	learn(k, 10_000, func(int) time.Duration { return seed(rng) })
+	before := k.Plan().Delays[0]
+
+	c := defaults()
+	c.Budget, c.MaxHedges = 0.02, 1
+	e.SetConfig(c, epoch)
+	require.Len(t, k.Plan().Delays, 1)
+	assert.Greater(t, k.Plan().Delays[0], 2*before, "a smaller budget waits longer")
+	assert.Equal(t, 10_000, k.View().Samples)
+	assert.InDelta(t, 4+0.02*10_000, strikes(k, 10_000), 3)
+
+	c.MaxHedges = 0
+	e.SetConfig(c, epoch)
+	assert.Nil(t, k.Plan())
+}
+
+func TestQuantileIsWhatCallersWaited(t *testing.T) {
+	k := newKey(nil)
+	_, ok := k.Quantile(0.5)
+	assert.False(t, ok)
+	learn(k, 100, constant(7*ms))
+	q, ok := k.Quantile(0.5)
+	assert.True(t, ok)
+	assert.InEpsilon(t, 7*ms, q, 0.01)
+}
+
+// --- a call ---
+
+func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKey(nil)
+		for range 100 {
+			var c engine.Call
+			c.Begin(t.Context(), k, 0)
+			time.Sleep(25 * ms)
+			c.End(true, false, 5*ms)
+		}
+		q, _ := k.Quantile(0.5)
+		assert.InEpsilon(t, 20*ms, q, 0.01, "without the time to set up a connection")
+
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+		defer cancel()
+		var c engine.Call
+		p := c.Begin(ctx, k, 0)
+		time.Sleep(p.Delays[0])
+		require.True(t, c.Admit(0, engine.Go))
+		k.Landed()
+		time.Sleep(time.Hour)
+		c.End(false, false, 0)
+		assert.Equal(t, 101, k.View().Samples)
+		assert.Equal(t, 1, c.Hedges)
+		assert.Equal(t, engine.Go, c.Denied)
+	})
+}
+
+func TestCallersDelayReplacesTheLearned(t *testing.T) {
+	k := newKey(nil)
+	var c engine.Call
+	p := c.Begin(t.Context(), k, 3*ms)
+	assert.Equal(t, []time.Duration{3 * ms, 6 * ms}, p.Delays)
+	for range 100 {
+		c.Begin(t.Context(), k, 3*ms)
+		c.Admit(0, engine.Go)
+		c.End(false, false, 0)
+	}
+	assert.Zero(t, k.View().Slow)
+}
+
+func BenchmarkKey(b *testing.B) {
+	k := newKey(nil)
+	rng := rand.New(rand.NewPCG(1, 2))
+	lat := make([]time.Duration, 4096)
+	for i := range lat {
+		lat[i] = seed(rng)
+	}
+	learn(k, 4096, func(i int) time.Duration { return lat[i] })
+	b.Run("Plan", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_ = k.Plan()
+		}
+	})
+	b.Run("Now", func(b *testing.B) {
+		for b.Loop() {
+			_ = time.Now()
+		}
+	})
+	b.Run("BeginDone", func(b *testing.B) {
+		b.ReportAllocs()
+		i := 0
+		for b.Loop() {
+			k.Begin(epoch)
+			k.Done(epoch, engine.Result{Latency: lat[i%4096], Answered: true, Learned: true})
+			i++
+		}
+	})
+	b.Run("Call", func(b *testing.B) {
+		b.ReportAllocs()
+		var c engine.Call
+		ctx := context.Background()
+		for b.Loop() {
+			c.Begin(ctx, k, 0)
+			c.End(true, false, 0)
+		}
+	})
+}

@@ -1,0 +1,272 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/sketch"
+)
+
+const (
+	// MinSamples is how many latencies a key must have learned before it hedges:
+	// a guessed delay doubles the load of every service that is slower.
+	MinSamples = 10
+
+	everyPlan = 64 // completions after which a plan is made anew; sooner while there are few
+
+	// The first brake: if most calls reach their first delay, it is an outage, not a tail.
+	slowWeight = 1.0 / 32
+	slowLimit  = 0.75 // not below 0.7, which one of three replicas pausing would reach
+
+	// The second brake: hedges that do not win spend a tenth of the budget.
+	payFired   = 100
+	payWins    = 2
+	payRestore = 5
+	payFloor   = 0.1
+
+	minPause = time.Second
+	maxPause = 30 * time.Second
+	topPause = time.Hour // what a server may ask for
+
+	// MaxFlying bounds the hedges of one key in flight.
+	MaxFlying = 1000
+)
+
+// A Verdict says whether a hedge may start, or why not.
+type Verdict int
+
+// The verdicts.
+const (
+	Go       Verdict = iota
+	Budget           // the bucket or the ceiling is empty
+	Slow             // most calls are slow
+	Paused           // the server asked for less
+	Deadline         // the call will end before a hedge could answer
+	Flying           // too many hedges in flight
+	NotReady         // no connection that could carry it
+	verdicts
+)
+
+// A Key is what is known of one thing that latency is learned for. Its methods
+// are safe for concurrent use. Time comes in as an argument, so that a
+// simulation can drive a key by its own clock.
+type Key struct {
+	Name Name
+	Tag  atomic.Int32 // for the adapter's use; starts at 0
+
+	engine *Engine
+	bucket *Bucket
+	plan   atomic.Pointer[Plan] // nil: do not hedge
+	used   atomic.Int64         // when a call last began, Unix ns
+	count  atomic.Int64         // requests
+	flying atomic.Int64
+
+	mu       sync.Mutex // guards the fields below
+	window   sketch.Window
+	since    int     // completions since the plan was made
+	slow     float64 // moving average of "reached its first delay"
+	scale    float64 // of the budget, in [payFloor, 1]
+	fired    int     // hedges since scale was last judged
+	won      int
+	pausedTo time.Time
+	pause    time.Duration // how long the last one was
+	hedges   int64
+	wins     int64
+	denied   [verdicts]int64
+}
+
+func newKey(e *Engine, name Name) *Key {
+	k := &Key{Name: name, engine: e, scale: 1}
+	c := e.Config()
+	k.bucket = c.Shared
+	if k.bucket == nil {
+		k.bucket = NewBucket(c.Budget, c.burst(0))
+	}
+	k.plan.Store(c.cold())
+	return k
+}
+
+// Plan returns the current plan; nil means that calls are not hedged.
+func (k *Key) Plan() *Plan { return k.plan.Load() }
+
+// Begin counts a call that starts now and returns the plan for it.
+func (k *Key) Begin(now time.Time) *Plan {
+	k.used.Store(now.UnixNano())
+	k.count.Add(1)
+	k.bucket.Earn()
+	return k.plan.Load()
+}
+
+// Strike is called when a call is unanswered at the delay of the given stage
+// (0 is the first). It decides whether a hedge starts, and if so spends the
+// budget and counts the hedge as in flight until Landed. A veto other than Go
+// refuses in the caller's name. Calls whose delay was not learned say so: they
+// do not tell whether the key is slow.
+func (k *Key) Strike(now time.Time, stage int, learned bool, deadline time.Time, veto Verdict) Verdict {
+	c := k.engine.Config()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if stage == 0 && learned {
+		k.slow += (1 - k.slow) * slowWeight
+	}
+	v := k.judge(c, now, deadline, veto)
+	if v != Go {
+		k.denied[v]++
+		return v
+	}
+	k.flying.Add(1)
+	k.hedges++
+	k.fired++
+	return Go
+}
+
+func (k *Key) judge(c *Config, now, deadline time.Time, veto Verdict) Verdict {
+	p := k.plan.Load()
+	switch {
+	case veto != Go:
+		return veto
+	case k.slow > slowLimit:
+		return Slow
+	case now.Before(k.pausedTo):
+		return Paused
+	case !deadline.IsZero() && p != nil && deadline.Sub(now) < p.Median:
+		return Deadline
+	case k.flying.Load() >= MaxFlying:
+		return Flying
+	}
+	if !k.engine.ceiling.Load().spend(now, k.bucket) {
+		return Budget
+	}
+	return Go
+}
+
+// Landed says that a hedge is no longer in flight.
+func (k *Key) Landed() { k.flying.Add(-1) }
+
+// A Result is how a call ended.
+type Result struct {
+	Latency  time.Duration // what the caller waited
+	Answered bool          // by a success; a failure teaches nothing about latency
+	Gone     bool          // the caller gave up, or its deadline passed
+	Reached  bool          // its first delay
+	Learned  bool          // that delay was the key's own
+	HedgeWon bool
+}
+
+// Done learns from a call that ended now.
+//
+// A call that its caller abandoned counts with the time it was out if that
+// exceeds its first delay: a sure lower bound. If it does not, it says nothing.
+func (k *Key) Done(now time.Time, r Result) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !r.Reached && r.Learned {
+		k.slow -= k.slow * slowWeight
+	}
+	if r.HedgeWon {
+		k.wins++
+		k.won++
+	}
+	switch {
+	case k.won >= payRestore:
+		k.scale, k.fired, k.won = min(1, 2*k.scale), 0, 0
+	case k.fired >= payFired:
+		if k.won < payWins {
+			k.scale = max(payFloor, k.scale/2)
+		}
+		k.fired, k.won = 0, 0
+	}
+	if !r.Answered && !(r.Gone && r.Reached) {
+		return
+	}
+	k.window.Add(now, r.Latency)
+	k.since++
+	if n := k.window.Len(); n >= MinSamples && k.since >= min(everyPlan, n/4) {
+		k.replan(now)
+	}
+}
+
+// replan publishes what the window teaches. The caller holds mu.
+func (k *Key) replan(now time.Time) {
+	k.since = 0
+	c := k.engine.Config()
+	if c.Shared == nil {
+		k.bucket.Set(c.Budget, c.burst(k.window.Rate(now)))
+	}
+	if p := c.plan(&k.window, k.scale); p != nil {
+		k.plan.Store(p)
+	} else {
+		k.plan.Store(c.cold())
+	}
+}
+
+// PushBack pauses hedging because the server asked for less: for the given
+// time (an hour at most), or if it is 0, for a second that doubles each time up
+// to 30 s. While a pause lasts, only a longer request changes it.
+func (k *Key) PushBack(now time.Time, d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.slow = 1
+	switch {
+	case d > 0:
+		d = min(d, topPause)
+	case now.Before(k.pausedTo):
+		return
+	case now.Sub(k.pausedTo) > maxPause:
+		d = minPause
+	default:
+		d = min(max(2*k.pause, minPause), maxPause)
+	}
+	if to := now.Add(d); to.After(k.pausedTo) {
+		k.pausedTo, k.pause = to, d
+	}
+}
+
+// A View is what a key knows, at one moment.
+type View struct {
+	Name     Name
+	Requests int64
+	Hedges   int64
+	Wins     int64
+	Denied   [verdicts]int64
+	Samples  int
+	Delays   []time.Duration
+	P50, P90 time.Duration
+	P99      time.Duration
+	Tokens   float64
+	Scale    float64
+	PausedTo time.Time
+	Slow     float64
+}
+
+// View returns what the key knows.
+func (k *Key) View() View {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := View{
+		Name: k.Name, Requests: k.count.Load(), Hedges: k.hedges, Wins: k.wins, Denied: k.denied,
+		Samples: k.window.Len(), Tokens: k.bucket.Tokens(), Scale: k.scale, PausedTo: k.pausedTo, Slow: k.slow,
+	}
+	if p := k.plan.Load(); p != nil {
+		v.Delays = p.Delays
+	}
+	v.P50, _ = k.window.Quantile(0.50)
+	v.P90, _ = k.window.Quantile(0.90)
+	v.P99, _ = k.window.Quantile(0.99)
+	return v
+}
+
+// Quantile returns what callers waited, and false if none has yet.
+func (k *Key) Quantile(q float64) (time.Duration, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.window.Quantile(q)
+}
+
+// reconfigure applies a changed configuration at once.
+func (k *Key) reconfigure(now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.replan(now)
+}

@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/sketch"
+)
+
+// nine is the share of the calls still unanswered at one hedge that may be
+// unanswered at the next: a tenth, one more nine.
+const nine = 0.1
+
+// A Plan says when a call is hedged, in time since its primary started. It
+// is published whole and never changed.
+type Plan struct {
+	Delays []time.Duration // rising, race.MaxHedges at most
+	Median time.Duration   // of the latencies it was made from; 0 if unknown
+}
+
+// Patience returns a plan that hedges after d, and again after each further d.
+func Patience(d time.Duration, hedges int) *Plan {
+	p := &Plan{Delays: make([]time.Duration, hedges)}
+	for k := range p.Delays {
+		p.Delays[k] = time.Duration(k+1) * d
+	}
+	return p
+}
+
+// tail is a window's tail in two columns, from the slowest bucket down.
+type tail struct {
+	edge  []time.Duration // falling
+	above []float64       // share of the calls above that edge; rising
+}
+
+var tails = sync.Pool{New: func() any { return new(tail) }}
+
+// plan chooses the delays: the earliest first delay for which what all hedges
+// cost together fits the budget.
+//
+// The window holds what callers waited, whoever answered. A hedge at x
+// therefore costs P(L > x) of the calls, read off the window as it is,
+// whatever the correlation between attempts.
+func (c *Config) plan(w *sketch.Window, scale float64) *Plan {
+	hedges := min(c.MaxHedges, race.MaxHedges)
+	if hedges == 0 || c.Budget <= 0 || w.Len() < MinSamples {
+		return nil
+	}
+	t := tails.Get().(*tail)
+	defer tails.Put(t)
+	t.edge, t.above = t.edge[:0], t.above[:0]
+	budget := c.Budget * scale
+	most := min(1-c.Percentile, budget) + 1e-9 // of the calls to hedge at all
+	for edge, above := range w.Tail() {
+		if above > most {
+			break
+		}
+		t.edge, t.above = append(t.edge, edge), append(t.above, above)
+	}
+	// The cost rises with every edge: that of hedge k is the larger of P(L > k·d_1)
+	// and a tenth of the cost of hedge k−1. The slowest edge costs nothing.
+	var delays [race.MaxHedges]time.Duration
+	i := sort.Search(len(t.edge), func(i int) bool { return t.schedule(delays[:hedges], i) > budget+1e-9 })
+	t.schedule(delays[:hedges], i-1)
+	median, _ := w.Quantile(0.5)
+	return &Plan{Delays: c.clamp(delays[:hedges]), Median: median}
+}
+
+// schedule writes the delays that follow from a first one at edge i, and
+// returns what they cost: hedges per call.
+func (t *tail) schedule(delays []time.Duration, i int) (cost float64) {
+	open := t.above[i] // share of the calls unanswered at the hedge before
+	delays[0], cost = t.edge[i], open
+	for k := 1; k < len(delays); k++ {
+		// Patience: give every attempt the time the first one got …
+		at := time.Duration(k+1) * t.edge[i]
+		j := sort.Search(i, func(j int) bool { return t.edge[j] <= at })
+		left := t.above[j]
+		// … or fire as soon as only a tenth of the calls is still open.
+		if open > 0 {
+			m := sort.Search(i, func(m int) bool { return t.above[m] > nine*open }) - 1
+			if m >= 0 && t.edge[m] < at {
+				at, left = t.edge[m], t.above[m]
+			}
+		}
+		open = max(left, nine*open)
+		delays[k] = at
+		cost += open
+	}
+	return cost
+}
+
+// clamp keeps the delays and the gaps between them above MinDelay, and all
+// below MaxDelay; hedges for which that leaves no room are dropped.
+func (c *Config) clamp(delays []time.Duration) []time.Duration {
+	var kept []time.Duration
+	var last time.Duration
+	for _, d := range delays {
+		d = max(d, last+c.MinDelay)
+		if c.MaxDelay > 0 && d > c.MaxDelay {
+			if d = max(c.MaxDelay, c.MinDelay); len(kept) > 0 && d < last+c.MinDelay {
+				break
+			}
+		}
+		if len(kept) > 0 && d == last {
+			break
+		}
+		kept = append(kept, d)
+		last = d
+	}
+	return kept
+}
