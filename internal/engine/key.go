@@ -13,7 +13,7 @@ const (
 	// a guessed delay doubles the load of every service that is slower.
 	MinSamples = 10
 
-	everyPlan = 64 // completions after which a plan is made anew; sooner while there are few
+	everyPlan = 256 // completions after which a plan is made anew; sooner while there are few
 
 	// The first brake: if most calls reach their first delay, it is an outage, not a tail.
 	slowWeight = 1.0 / 32

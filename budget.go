@@ -1,0 +1,35 @@
+package hedge
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+// A Budget pays for the hedges of everything it is given to by [WithBudget],
+// with a share of their requests. It is safe for concurrent use.
+//
+// It is a token bucket (golang.org/x/time/rate) whose clock is the number of
+// requests: hedges stay within percent/100 × requests + burst at one request
+// per second as at 100,000.
+type Budget struct {
+	bucket  *engine.Bucket
+	percent float64
+}
+
+// NewBudget returns a full budget of percent hedges per 100 requests which can
+// save up burst hedges, one at least. It panics unless percent is in [0, 300] and
+// burst is not negative.
+func NewBudget(percent float64, burst int) *Budget {
+	if !(percent >= 0 && percent <= 300) {
+		panic(fmt.Sprintf("hedge: NewBudget: percent %v is not in [0, 300]", percent))
+	}
+	if burst < 0 || burst > math.MaxInt32 {
+		panic(fmt.Sprintf("hedge: NewBudget: burst %d is not in [0, %d]", burst, math.MaxInt32))
+	}
+	return &Budget{bucket: engine.NewBucket(percent/100, float64(burst)), percent: percent}
+}
+
+// Tokens returns how many hedges the budget would pay for now.
+func (b *Budget) Tokens() float64 { return b.bucket.Tokens() }

@@ -1,0 +1,107 @@
+package hedge
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// A Hedger learns and pays for the calls of [Do]. It is safe for concurrent use.
+type Hedger struct {
+	core  *core
+	calls sync.Pool // of *doCall[T], for any T
+}
+
+// NewHedger returns a Hedger. Options that concern HTTP or gRPC have no effect.
+func NewHedger(opts ...Option) *Hedger { return &Hedger{core: newCore(opts)} }
+
+// Snapshot returns what the Hedger knows and has done.
+func (h *Hedger) Snapshot() Snapshot { return h.core.snapshot() }
+
+// SetEnabled switches hedging on or off, for calls that start from now on.
+// What was learned is kept.
+func (h *Hedger) SetEnabled(on bool) { h.core.off.Store(!on) }
+
+// Update changes the settings for calls that start from now on; what was learned
+// is kept. If f leaves them invalid, nothing changes and the error says why.
+func (h *Hedger) Update(f func(*Config)) error { return h.core.update(f) }
+
+// Do calls f, and if that takes longer than usual for key, calls it again beside
+// the first, and returns the first result without an error. If every call fails,
+// it returns what the first returned. A nil h calls f once.
+//
+// The caller vouches that f may run twice at once. f must return soon after its
+// context is done: Do returns only when the first call has, even if another
+// answered. The context ends when Do returns. A value that comes too late is
+// closed if it is an [io.Closer].
+func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error)) (T, error) {
+	if h == nil {
+		return f(ctx)
+	}
+	core := h.core
+	core.stats.TotalRequests.Add(1)
+	if core.off.Load() {
+		return f(ctx)
+	}
+	o := engine.OverridesFrom(ctx)
+	if o.Never {
+		core.stats.NotHedgeable.Add(1)
+		return f(ctx)
+	}
+	c, ok := h.calls.Get().(*doCall[T])
+	if !ok {
+		c = new(doCall[T])
+	}
+	c.f, c.core, c.key = f, core, core.engine.Key(engine.Name{Host: key})
+	plan := c.Begin(ctx, c.key, o.Delay)
+	if plan == nil {
+		core.stats.WarmupRequests.Add(1)
+		v, err := f(ctx)
+		c.End(err == nil, false, 0)
+		return v, err
+	}
+	out := c.race.Run(ctx, c, c, plan.Delays, race.Style{})
+	c.End(out.Winner >= 0, out.Winner > 0, 0)
+	core.tally(&c.Call, out.Winner)
+	out.Attempt.Release()
+	if c.race.Reset() {
+		c.f, c.Call = nil, engine.Call{}
+		h.calls.Put(c)
+	}
+	return out.Value, out.Err
+}
+
+type doCall[T any] struct {
+	engine.Call
+	race race.Race[T]
+	core *core
+	key  *engine.Key
+	f    func(context.Context) (T, error)
+}
+
+func (c *doCall[T]) Admit(stage int) bool { return c.Call.Admit(stage, engine.Go) }
+
+func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
+	if n > 0 {
+		defer c.key.Landed()
+	}
+	return c.f(a)
+}
+
+func (c *doCall[T]) Discard(v T, err error) {
+	if _, ok := err.(*race.Panic); ok {
+		c.core.stats.HedgePanics.Add(1)
+		return
+	}
+	if closer, ok := any(v).(io.Closer); ok && err == nil {
+		defer func() {
+			if recover() != nil { // in a goroutine of ours, it would end the process
+				c.core.stats.HedgePanics.Add(1)
+			}
+		}()
+		_ = closer.Close() // nobody is left to tell
+	}
+}

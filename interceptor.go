@@ -1,0 +1,415 @@
+package hedge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// This file alone imports grpc: programs that use only HTTP carry it all the
+// same, as it is in their package, but nothing else may depend on it.
+
+type grpcConfig struct {
+	methods  []string // patterns; nil: none given
+	conn     *grpc.ClientConn
+	nonFatal map[codes.Code]bool
+}
+
+// WithMethods declares gRPC methods safe to send twice: "/pkg.Service/Method",
+// "/pkg.Service/*" for all of a service, or "/*" for all. It may be given
+// several times. It panics if a pattern is of none of these forms.
+//
+// A method that is not listed is hedged if its idempotency_level says
+// NO_SIDE_EFFECTS or IDEMPOTENT, or failing that, if its name promises to only
+// read: Get, BatchGet, List, Search, Lookup, Query, Read, Count, Describe, Check
+// or Find, alone or before an upper-case letter.
+func WithMethods(patterns ...string) Option {
+	for _, p := range patterns {
+		service, method, ok := strings.Cut(strings.TrimPrefix(p, "/"), "/")
+		if p != "/*" && (!strings.HasPrefix(p, "/") || !ok || service == "" || method == "" ||
+			strings.Contains(method, "/") || strings.Contains(strings.TrimSuffix(p, "/*"), "*")) {
+			panic(fmt.Sprintf("hedge: WithMethods: %q is not /pkg.Service/Method, /pkg.Service/* or /*", p))
+		}
+	}
+	patterns = slices.Clone(patterns)
+	return optionFunc(func(c *config) { c.grpc.methods = append(c.grpc.methods, patterns...) })
+}
+
+// WithHedgeConn sends gRPC hedges over cc: another connection to the same
+// target, or another set of replicas. It panics if cc is nil.
+//
+// Without it, hedges go over the primary's ClientConn, where round_robin
+// usually picks another backend for them, and pick_first never does.
+func WithHedgeConn(cc *grpc.ClientConn) Option {
+	if cc == nil {
+		panic("hedge: WithHedgeConn: *ClientConn is nil")
+	}
+	return optionFunc(func(c *config) { c.grpc.conn = cc })
+}
+
+// WithNonFatalCodes says with which gRPC codes a primary that failed waits for
+// a hedge that is out. The default is Unavailable, ResourceExhausted, Aborted,
+// Internal and Unknown, as in gRFC A6. It panics if a code is OK.
+func WithNonFatalCodes(cs ...codes.Code) Option {
+	set := make(map[codes.Code]bool)
+	for _, c := range cs {
+		if c == codes.OK {
+			panic("hedge: WithNonFatalCodes: code is OK")
+		}
+		set[c] = true
+	}
+	return optionFunc(func(c *config) { c.grpc.nonFatal = set })
+}
+
+// nonFatal are the codes with which another attempt may fare better.
+var nonFatal = map[codes.Code]bool{
+	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
+}
+
+// deterministic reports whether every attempt of a call would end with c.
+func deterministic(c codes.Code) bool {
+	switch c {
+	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated:
+		return true
+	}
+	return false
+}
+
+// NewUnaryClientInterceptor returns an interceptor that hedges unary calls which
+// are slower than usual for their target and method. It is safe for concurrent use.
+//
+// Which methods are hedged: see [WithMethods]. The primary runs in the caller's
+// goroutine with the caller's reply and options; a hedge has its own, and they
+// are handed over if it wins. Every attempt has ended when the call returns.
+// grpc-retry-pushback-ms and ResourceExhausted pause hedging; hedges carry
+// grpc-previous-rpc-attempts (gRFC A6).
+//
+// Interceptors before it see one call, those behind it each attempt. gRPC's own
+// retries multiply with hedges: grpc.WithDisableRetry prevents that.
+func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
+	u := &unary{core: newCore(opts)}
+	if u.core.config.grpc.nonFatal == nil {
+		u.core.config.grpc.nonFatal = nonFatal
+	}
+	return u.intercept
+}
+
+type unary struct {
+	core    *core
+	methods sync.Map  // full method to bool: may be hedged
+	calls   sync.Pool // of *rpc
+}
+
+func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	core := u.core
+	core.stats.TotalRequests.Add(1)
+	if core.off.Load() {
+		return invoker(ctx, method, req, reply, cc, opts...)
+	}
+	o := engine.OverridesFrom(ctx)
+	if o.Never || !(o.Allow || u.hedgeable(method)) {
+		core.stats.NotHedgeable.Add(1)
+		return invoker(ctx, method, req, reply, cc, opts...)
+	}
+	c, ok := u.calls.Get().(*rpc)
+	if !ok {
+		c = &rpc{u: u}
+	}
+	c.key = core.engine.Key(u.name(ctx, cc, method))
+	plan := c.Begin(ctx, c.key, o.Delay)
+	c.method, c.req, c.reply, c.cc, c.invoker, c.opts = method, req, reply, cc, invoker, opts
+	var delays []time.Duration
+	if plan == nil {
+		core.stats.WarmupRequests.Add(1)
+	} else {
+		delays = plan.Delays
+	}
+	finish := c.takeFinish()
+	out := c.race.Run(ctx, c, c, delays, race.Style{Join: true})
+	// Every attempt has ended, so that nothing is shared any more.
+	err := out.Value
+	if out.Winner > 0 {
+		c.hedges[out.Winner].publish(reply)
+	}
+	c.End(err == nil || deterministic(status.Code(err)), out.Winner > 0, 0)
+	core.tally(&c.Call, out.Winner)
+	out.Attempt.Release()
+	for _, f := range finish {
+		f(err)
+	}
+	if c.race.Reset() {
+		c.Call, c.key, c.req, c.reply, c.cc, c.invoker, c.opts, c.trailer = engine.Call{}, nil, nil, nil, nil, nil, nil, nil
+		clear(c.options[:])
+		c.barred.Store(false)
+		u.calls.Put(c)
+	}
+	return err
+}
+
+func (u *unary) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
+	target := ""
+	if cc != nil {
+		target = cc.Target()
+	}
+	if u.core.config.key == nil {
+		return engine.Name{Host: target, Route: method}
+	}
+	return u.core.name(ctx, target, method)
+}
+
+// hedgeable reports whether nothing speaks against sending a method twice, and
+// something for it. The answer is found once per method.
+func (u *unary) hedgeable(method string) bool {
+	if v, ok := u.methods.Load(method); ok {
+		return v.(bool)
+	}
+	ok := u.listed(method) || readOnly(method)
+	if _, known := u.methods.LoadOrStore(method, ok); !known && !ok {
+		if l := u.core.config.logger; l != nil {
+			l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
+				"method", method, "allow", fmt.Sprintf("hedge.WithMethods(%q)", method))
+		}
+	}
+	return ok
+}
+
+func (u *unary) listed(method string) bool {
+	for _, p := range u.core.config.grpc.methods {
+		prefix, all := strings.CutSuffix(p, "*")
+		if p == method || (all && strings.HasPrefix(method, prefix)) {
+			return true
+		}
+	}
+	return false
+}
+
+// readOnly reports what a method's idempotency_level says, or else its name.
+func readOnly(method string) bool {
+	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service)); err == nil {
+		if s, ok := d.(protoreflect.ServiceDescriptor); ok {
+			if m := s.Methods().ByName(protoreflect.Name(name)); m != nil {
+				if o, ok := m.Options().(*descriptorpb.MethodOptions); ok && o.IdempotencyLevel != nil {
+					return o.GetIdempotencyLevel() != descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
+				}
+			}
+		}
+	}
+	for _, verb := range [...]string{"Get", "BatchGet", "List", "Search", "Lookup", "Query", "Read", "Count", "Describe", "Check", "Find"} {
+		if rest, ok := strings.CutPrefix(name, verb); ok && (rest == "" || rest[0] >= 'A' && rest[0] <= 'Z') {
+			return true
+		}
+	}
+	return false
+}
+
+// rpc is one call on its way: the Op and the Gate of its race. What is raced
+// for is the error the caller will see.
+type rpc struct {
+	engine.Call
+	race    race.Race[error]
+	u       *unary
+	key     *engine.Key
+	method  string
+	req     any
+	reply   any
+	cc      *grpc.ClientConn
+	invoker grpc.UnaryInvoker
+	opts    []grpc.CallOption
+
+	trailer metadata.MD        // of the primary
+	options [4]grpc.CallOption // room for opts and one to see that trailer
+	hedges  [1 + race.MaxHedges]hedged
+
+	barred atomic.Bool // a server said: no more attempts of this call
+}
+
+// hedged is what a hedge has of its own, and where it belongs.
+type hedged struct {
+	reply   any
+	trailer metadata.MD
+	deliver []func() // what the caller asked for by options
+}
+
+var errNotFinal = errors.New("hedge: status may be better elsewhere")
+
+// Admit vetoes hedges that could not be made or would only queue.
+func (c *rpc) Admit(stage int) bool {
+	veto := engine.Go
+	switch conn := c.hedgeConn(); {
+	case c.barred.Load():
+		veto = engine.Paused
+	case conn != nil && conn.GetState() != connectivity.Ready:
+		veto = engine.NotReady
+	case c.hedges[1].reply == nil && !c.make():
+		veto = engine.NotReady
+	}
+	return c.Call.Admit(stage, veto)
+}
+
+func (c *rpc) hedgeConn() *grpc.ClientConn {
+	if own := c.u.core.config.grpc.conn; own != nil {
+		return own
+	}
+	return c.cc
+}
+
+// make makes the replies of all hedges, before the first, and reports false if
+// it cannot: two attempts must not share one.
+func (c *rpc) make() bool {
+	for n := 1; n <= race.MaxHedges; n++ {
+		if c.hedges[n].reply = another(c.reply); c.hedges[n].reply == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// another returns an empty reply of the same kind, or nil if there can be none.
+func another(reply any) any {
+	switch m := reply.(type) {
+	case proto.Message:
+		if r := m.ProtoReflect(); r.IsValid() { // New knows dynamic messages, reflect does not
+			return r.New().Interface()
+		}
+		return nil
+	case protoadapt.MessageV1:
+		if v := reflect.ValueOf(m); v.Kind() == reflect.Pointer && !v.IsNil() {
+			return reflect.New(v.Type().Elem()).Interface()
+		}
+		return nil
+	}
+	if v := reflect.ValueOf(reply); v.Kind() == reflect.Pointer && !v.IsNil() {
+		return reflect.New(v.Type().Elem()).Interface()
+	}
+	return nil
+}
+
+// publish hands what the hedge received to the caller. All attempts have ended.
+func (h *hedged) publish(reply any) {
+	switch to := reply.(type) {
+	case proto.Message:
+		proto.Reset(to)
+		proto.Merge(to, h.reply.(proto.Message))
+	case protoadapt.MessageV1:
+		to.Reset()
+		proto.Merge(protoadapt.MessageV2Of(to), protoadapt.MessageV2Of(h.reply.(protoadapt.MessageV1)))
+	default:
+		reflect.ValueOf(reply).Elem().Set(reflect.ValueOf(h.reply).Elem())
+	}
+	for _, f := range h.deliver {
+		f()
+	}
+}
+
+func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
+	var err error
+	var trailer metadata.MD
+	if n == 0 {
+		opts := append(append(c.options[:0], c.opts...), grpc.Trailer(&c.trailer))
+		err = c.invoker(a, c.method, c.req, c.reply, c.cc, slices.Clip(opts)...)
+		trailer = c.trailer
+	} else {
+		defer c.key.Landed()
+		ctx := metadata.AppendToOutgoingContext(a, "grpc-previous-rpc-attempts", strconv.Itoa(n))
+		h := &c.hedges[n]
+		err = c.invoker(ctx, c.method, c.req, h.reply, c.hedgeConn(), h.options(c.opts)...)
+		trailer = h.trailer
+	}
+	return err, c.judge(err, trailer, n, a)
+}
+
+// judge obeys push-back and returns nil if err is the answer to the call.
+func (c *rpc) judge(err error, trailer metadata.MD, n int, a *race.Attempt) error {
+	if err == nil {
+		return nil
+	}
+	code := status.Code(err)
+	now := time.Now()
+	if v := trailer["grpc-retry-pushback-ms"]; len(v) > 0 {
+		ms, bad := strconv.ParseUint(v[0], 10, 31) // gRFC A6: negative or not a number means stop
+		if bad != nil {
+			c.barred.Store(true)
+		}
+		c.key.PushBack(now, time.Duration(ms)*time.Millisecond)
+	} else if code == codes.ResourceExhausted {
+		c.key.PushBack(now, 0)
+	}
+	switch {
+	case n == 0 && a.Err() == nil && !c.u.core.config.grpc.nonFatal[code]:
+		return nil
+	case n > 0 && deterministic(code):
+		return nil
+	}
+	return errNotFinal
+}
+
+// options returns the caller's options with targets of the hedge's own.
+func (h *hedged) options(opts []grpc.CallOption) []grpc.CallOption {
+	own := make([]grpc.CallOption, 0, len(opts)+1)
+	for _, o := range opts {
+		switch o := o.(type) {
+		case grpc.HeaderCallOption:
+			md := new(metadata.MD)
+			h.deliver = append(h.deliver, func() { *o.HeaderAddr = *md })
+			own = append(own, grpc.Header(md))
+		case grpc.TrailerCallOption:
+			md := new(metadata.MD)
+			h.deliver = append(h.deliver, func() { *o.TrailerAddr = *md })
+			own = append(own, grpc.Trailer(md))
+		case grpc.PeerCallOption:
+			p := new(peer.Peer)
+			h.deliver = append(h.deliver, func() { *o.PeerAddr = *p })
+			own = append(own, grpc.Peer(p))
+		default:
+			own = append(own, o)
+		}
+	}
+	return append(own, grpc.Trailer(&h.trailer))
+}
+
+// takeFinish takes the options that must happen once, at the call's own end.
+func (c *rpc) takeFinish() (finish []func(error)) {
+	for i, o := range c.opts {
+		f, ok := o.(grpc.OnFinishCallOption)
+		if ok && finish == nil {
+			c.opts = slices.Clone(c.opts[:i])
+		}
+		switch {
+		case ok:
+			finish = append(finish, f.OnFinish)
+		case finish != nil:
+			c.opts = append(c.opts, o)
+		}
+	}
+	return finish
+}
+
+func (c *rpc) Discard(_ error, err error) {
+	if _, ok := err.(*race.Panic); ok {
+		c.u.core.stats.HedgePanics.Add(1)
+	}
+}

@@ -1,0 +1,28 @@
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// Overrides are what a caller asks for one call, whatever its protocol.
+type Overrides struct {
+	Never bool          // send once
+	Allow bool          // safe to send twice, whatever the method says
+	Delay time.Duration // instead of the learned one; 0: none
+}
+
+type overridesKey struct{}
+
+// WithOverrides returns a context that carries what ctx carries, changed by f.
+func WithOverrides(ctx context.Context, f func(*Overrides)) context.Context {
+	o := OverridesFrom(ctx)
+	f(&o)
+	return context.WithValue(ctx, overridesKey{}, o)
+}
+
+// OverridesFrom returns what ctx carries.
+func OverridesFrom(ctx context.Context) Overrides {
+	o, _ := ctx.Value(overridesKey{}).(Overrides)
+	return o
+}

@@ -1,0 +1,138 @@
+package hedge
+
+import (
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+// Stats counts calls. It is safe for concurrent use; the zero value is ready.
+type Stats struct {
+	TotalRequests   atomic.Int64 // calls
+	HedgedRequests  atomic.Int64 // calls for which a hedge was sent
+	HedgeWins       atomic.Int64 // hedged calls that a hedge answered
+	PrimaryWins     atomic.Int64 // hedged calls that the primary answered
+	BudgetExhausted atomic.Int64 // calls for which the budget, last asked, refused a hedge
+	WarmupRequests  atomic.Int64 // calls made while too little was known to hedge them
+
+	HedgesSent   atomic.Int64 // hedges; a call may have several
+	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
+	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
+}
+
+// A StatsSnapshot holds the values of [Stats]. Each is exact; as they are read
+// one after another, a call that ends meanwhile may be counted in some only.
+type StatsSnapshot struct {
+	TotalRequests   int64 `json:"total_requests"`
+	HedgedRequests  int64 `json:"hedged_requests"`
+	HedgeWins       int64 `json:"hedge_wins"`
+	PrimaryWins     int64 `json:"primary_wins"`
+	BudgetExhausted int64 `json:"budget_exhausted"`
+	WarmupRequests  int64 `json:"warmup_requests"`
+	HedgesSent      int64 `json:"hedges_sent"`
+	NotHedgeable    int64 `json:"not_hedgeable"`
+	HedgePanics     int64 `json:"hedge_panics"`
+}
+
+// Snapshot returns the present values. That of nil is zero.
+func (s *Stats) Snapshot() StatsSnapshot {
+	if s == nil {
+		return StatsSnapshot{}
+	}
+	return StatsSnapshot{
+		TotalRequests:   s.TotalRequests.Load(),
+		HedgedRequests:  s.HedgedRequests.Load(),
+		HedgeWins:       s.HedgeWins.Load(),
+		PrimaryWins:     s.PrimaryWins.Load(),
+		BudgetExhausted: s.BudgetExhausted.Load(),
+		WarmupRequests:  s.WarmupRequests.Load(),
+		HedgesSent:      s.HedgesSent.Load(),
+		NotHedgeable:    s.NotHedgeable.Load(),
+		HedgePanics:     s.HedgePanics.Load(),
+	}
+}
+
+// HedgeRate returns the share of calls that were hedged, in [0, 1]; 0 if there were none.
+func (s *Stats) HedgeRate() float64 { return s.Snapshot().HedgeRate() }
+
+// HedgeRate returns the share of calls that were hedged, in [0, 1]; 0 if there were none.
+func (s StatsSnapshot) HedgeRate() float64 {
+	if s.TotalRequests == 0 {
+		return 0
+	}
+	return float64(s.HedgedRequests) / float64(s.TotalRequests)
+}
+
+// A Snapshot is what a Transport or Hedger knows and has done.
+type Snapshot struct {
+	Stats   StatsSnapshot `json:"stats"`
+	Config  Config        `json:"config"`
+	Enabled bool          `json:"enabled"`
+	Keys    []KeySnapshot `json:"keys"` // by host and route
+}
+
+// A KeySnapshot is what is known of one key.
+type KeySnapshot struct {
+	Host  string `json:"host"`            // or target, or the key that was asked for
+	Route string `json:"route,omitempty"` // the method, for gRPC
+
+	Requests int64        `json:"requests"` // calls that may be hedged
+	Hedges   int64        `json:"hedges"`
+	Wins     int64        `json:"wins"` // by hedges
+	Denied   DeniedCounts `json:"denied"`
+
+	Samples int             `json:"samples"` // latencies in the window
+	P50     time.Duration   `json:"p50"`     // of what callers waited; 0 if nothing is known
+	P90     time.Duration   `json:"p90"`
+	P99     time.Duration   `json:"p99"`
+	Delays  []time.Duration `json:"delays"` // after which the next call will be hedged; empty: not at all
+
+	Budget      float64   `json:"budget"`       // hedges it would pay for now
+	BudgetScale float64   `json:"budget_scale"` // below 1 while hedges do not win
+	PausedUntil time.Time `json:"paused_until"` // by push-back; in the past: not paused
+	SlowShare   float64   `json:"slow_share"`   // of the last calls; no hedges above 0.75
+}
+
+// DeniedCounts says how often a hedge was due and not sent, and why.
+type DeniedCounts struct {
+	Budget   int64 `json:"budget"`    // the budget or MaxHedgesPerSecond was spent
+	Slow     int64 `json:"slow"`      // most calls are slow: an outage, not a tail
+	Paused   int64 `json:"paused"`    // the server pushed back
+	Deadline int64 `json:"deadline"`  // too little time was left for a hedge to answer
+	InFlight int64 `json:"in_flight"` // a thousand hedges were out
+	NotReady int64 `json:"not_ready"` // no connection could carry it, or no copy could be made
+}
+
+func (c *core) snapshot() Snapshot {
+	s := Snapshot{Stats: c.stats.Snapshot(), Config: *c.settings.Load(), Enabled: !c.off.Load()}
+	for _, v := range c.engine.Views() {
+		s.Keys = append(s.Keys, KeySnapshot{
+			Host: v.Name.Host, Route: v.Name.Route,
+			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins,
+			Denied: DeniedCounts{
+				Budget: v.Denied[engine.Budget], Slow: v.Denied[engine.Slow], Paused: v.Denied[engine.Paused],
+				Deadline: v.Denied[engine.Deadline], InFlight: v.Denied[engine.Flying], NotReady: v.Denied[engine.NotReady],
+			},
+			Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
+			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, SlowShare: v.Slow,
+		})
+	}
+	return s
+}
+
+// LatencyEstimate returns quantile q, in [0, 1], of what callers of host waited
+// recently. It is 0 if rt is not a [*Transport] or nothing is known of host.
+func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration {
+	t, ok := rt.(*Transport)
+	if !ok {
+		return 0
+	}
+	k := t.core.engine.Lookup(engine.Name{Host: host})
+	if k == nil {
+		return 0
+	}
+	d, _ := k.Quantile(q)
+	return d
+}

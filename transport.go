@@ -1,0 +1,475 @@
+package hedge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// A Transport is an [http.RoundTripper] that hedges requests which are slower
+// than usual for their host. It is safe for concurrent use.
+//
+// These are sent once, and pass through as they are: requests that are not safe
+// to repeat (see [WithHedgeable]); CONNECT, upgrades, and event streams
+// (Accept: text/event-stream); bodies of unknown length or above
+// [WithMaxReplayBytes]; requests with trailers.
+//
+// The caller's request is never changed and its body is always closed. Attempts
+// share nothing but the header map, which a RoundTripper must not modify.
+// httptrace hooks see the primary only.
+type Transport struct {
+	core   *core
+	next   http.RoundTripper
+	apart  http.RoundTripper        // for hedges; nil: second, or next
+	second func() http.RoundTripper // a clone of next with connections of its own; nil if there can be none
+	cloned atomic.Bool              // second was called
+	linger atomic.Pointer[race.Linger]
+	calls  sync.Pool // of *call
+}
+
+var _ http.RoundTripper = (*Transport)(nil)
+
+// New returns a Transport that sends through next, or through
+// [http.DefaultTransport] if next is nil.
+func New(next http.RoundTripper, opts ...Option) *Transport {
+	return newTransport(next, newCore(opts))
+}
+
+// Wrap returns a copy of c whose requests are hedged. It keeps c's transport
+// below the hedging, and its timeout, jar and redirect policy. A nil c is
+// [http.DefaultClient].
+func Wrap(c *http.Client, opts ...Option) *http.Client {
+	if c == nil {
+		c = http.DefaultClient
+	}
+	hedged := *c
+	hedged.Transport = New(c.Transport, opts...)
+	return &hedged
+}
+
+// maxLosers bounds the losers of one Transport that linger; one more, and the oldest is cancelled.
+const maxLosers = 512
+
+func newTransport(next http.RoundTripper, core *core) *Transport {
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	t := &Transport{core: core, next: next, apart: core.config.transport}
+	t.setLinger()
+	if base, ok := next.(*http.Transport); ok {
+		t.second = sync.OnceValue(func() http.RoundTripper {
+			t.cloned.Store(true)
+			clone := base.Clone()
+			// Clone copies the TLS configuration that HTTP/2 made in base, and a
+			// Transport with one of its own speaks HTTP/2 only if told to.
+			clone.ForceAttemptHTTP2 = base.ForceAttemptHTTP2 || base.TLSNextProto["h2"] != nil
+			return clone
+		})
+	}
+	return t
+}
+
+// WrappedRoundTripper returns the RoundTripper below.
+func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// CloseIdleConnections closes the idle connections of the RoundTripper below,
+// and those kept for hedges.
+func (t *Transport) CloseIdleConnections() {
+	closeIdle(t.next)
+	closeIdle(t.apart)
+	if t.cloned.Load() {
+		closeIdle(t.second())
+	}
+}
+
+func closeIdle(rt http.RoundTripper) {
+	if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// Snapshot returns what the Transport knows and has done.
+func (t *Transport) Snapshot() Snapshot { return t.core.snapshot() }
+
+// SetEnabled switches hedging on or off, for requests that start from now on.
+// What was learned is kept.
+func (t *Transport) SetEnabled(on bool) { t.core.off.Store(!on) }
+
+// Update changes the settings for requests that start from now on; what was
+// learned is kept. If f leaves them invalid, nothing changes and the error says why.
+func (t *Transport) Update(f func(*Config)) error {
+	if err := t.core.update(f); err != nil {
+		return err
+	}
+	t.setLinger()
+	return nil
+}
+
+func (t *Transport) setLinger() {
+	grace := t.core.settings.Load().Linger
+	if old := t.linger.Load(); old == nil || old.Grace != grace {
+		t.linger.Store(&race.Linger{Grace: grace, Max: maxLosers})
+	}
+}
+
+// RoundTrip sends the request once, and again if the answer takes longer than
+// usual. It returns the first response that is not a failure; if all are, it
+// returns what the primary did.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	core := t.core
+	core.stats.TotalRequests.Add(1)
+	if core.off.Load() {
+		return t.next.RoundTrip(req)
+	}
+	ctx := req.Context()
+	o := engine.OverridesFrom(ctx)
+	settings := core.settings.Load()
+	if o.Never || !t.replayable(req, settings.MaxReplayBytes) || !(o.Allow || t.hedgeable(req)) {
+		core.stats.NotHedgeable.Add(1)
+		return t.next.RoundTrip(req)
+	}
+	key := core.engine.Key(t.name(req))
+	c := t.call()
+	plan := c.Begin(ctx, key, o.Delay)
+	c.key = key
+	if plan == nil {
+		core.stats.WarmupRequests.Add(1)
+		resp, err := t.next.RoundTrip(req)
+		c.End(c.judge(resp, err) == nil, false, 0)
+		t.free(c)
+		return resp, err
+	}
+
+	c.req = req
+	if req.Body != nil && req.Body != http.NoBody {
+		whole, err := c.read(req)
+		if err != nil { // the caller's body failed, and the base must see it fail
+			core.stats.NotHedgeable.Add(1)
+			resp, err := t.next.RoundTrip(whole)
+			if resp != nil {
+				resp.Request = req
+			}
+			t.free(c)
+			return resp, err
+		}
+	}
+	style := race.Style{}
+	if key.Tag.Load() == http1 && httptrace.ContextClientTrace(ctx) == nil {
+		if l := t.linger.Load(); l.Grace > 0 {
+			style.Detach, style.Linger = true, l
+		}
+	}
+	c.linger = style.Linger
+	out := c.race.Run(ctx, c, c, plan.Delays, style)
+
+	var setup time.Duration
+	if out.Winner > 0 {
+		setup = c.setup[out.Winner]
+	}
+	c.End(out.Winner >= 0, out.Winner > 0, setup)
+	core.tally(&c.Call, out.Winner)
+	resp, err := out.Value, out.Err
+	if err == errFailure {
+		err = nil // the response tells it itself
+	}
+	switch {
+	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
+		out.Attempt.Release()
+	case out.Attempt.Holds():
+		resp.Body = newBody(resp.Body, out.Attempt)
+	}
+	if resp != nil {
+		resp.Request = req
+	}
+	if c.race.Reset() {
+		t.free(c)
+	}
+	return resp, err
+}
+
+// replayable reports whether req can be sent twice at all.
+func (t *Transport) replayable(req *http.Request, maxBody int64) bool {
+	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil {
+		return false
+	}
+	if req.Body != nil && req.Body != http.NoBody {
+		if req.ContentLength <= 0 || req.ContentLength > maxBody || len(req.TransferEncoding) > 0 {
+			return false
+		}
+	}
+	if len(req.Header["Upgrade"]) > 0 {
+		return false
+	}
+	for _, accept := range req.Header["Accept"] {
+		if strings.Contains(accept, "text/event-stream") {
+			return false
+		}
+	}
+	return true
+}
+
+// hedgeable reports whether req is safe to send twice, by http.Request's
+// isReplayable unless the user has a rule.
+func (t *Transport) hedgeable(req *http.Request) bool {
+	if f := t.core.config.hedgeable; f != nil {
+		return f(req)
+	}
+	switch req.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	_, key := req.Header["Idempotency-Key"]
+	_, xkey := req.Header["X-Idempotency-Key"]
+	return key || xkey
+}
+
+func (t *Transport) name(req *http.Request) engine.Name {
+	if t.core.config.key == nil {
+		return engine.Name{Host: req.URL.Host}
+	}
+	method := req.Method
+	if method == "" {
+		method = http.MethodGet
+	}
+	return t.core.name(req.Context(), req.URL.Host, method+" "+req.URL.Path)
+}
+
+// hedgeTransport returns where the hedges of a key go.
+func (t *Transport) hedgeTransport(k *engine.Key) http.RoundTripper {
+	switch {
+	case t.apart != nil:
+		return t.apart
+	case t.second == nil:
+		return t.next
+	case k.Tag.Load() == http2 || t.next.(*http.Transport).MaxConnsPerHost > 0:
+		return t.second()
+	default:
+		return t.next
+	}
+}
+
+// What a key's tag says: the major version of HTTP its host speaks.
+const (
+	http1 = 1
+	http2 = 2
+)
+
+func (t *Transport) call() *call {
+	if c, ok := t.calls.Get().(*call); ok {
+		return c
+	}
+	return &call{t: t}
+}
+
+func (t *Transport) free(c *call) {
+	c.Call, c.key, c.req, c.body, c.linger = engine.Call{}, nil, nil, nil, nil
+	t.calls.Put(c)
+}
+
+// call is one request on its way: the Op and the Gate of its race.
+type call struct {
+	engine.Call
+	race   race.Race[*http.Response]
+	t      *Transport
+	key    *engine.Key
+	req    *http.Request // the caller's
+	body   []byte        // its body, whole; nil if it has none
+	linger *race.Linger  // of losers; nil: they are cancelled
+	setup  [1 + race.MaxHedges]time.Duration
+}
+
+// errFailure is the error of an attempt whose response must not win.
+var errFailure = errors.New("hedge: response is a failure")
+
+func (c *call) Admit(stage int) bool { return c.Call.Admit(stage, engine.Go) }
+
+func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
+	rt, ctx := c.t.next, context.Context(a)
+	var s setup
+	if n > 0 {
+		defer c.key.Landed()
+		rt, ctx = c.t.hedgeTransport(c.key), s.trace(a)
+	}
+	resp, err := rt.RoundTrip(c.request(ctx, n))
+	// Cancelling an HTTP/1.1 request just when its empty response arrives can
+	// cancel another request on its connection (net/http, Go 1.26). Ours is
+	// alive, so it was such a victim, and goes again.
+	for tries := 0; err != nil && tries < 3 && errors.Is(err, context.Canceled) && a.Err() == nil; tries++ {
+		resp, err = rt.RoundTrip(c.request(ctx, n))
+	}
+	c.setup[n] = s.took()
+	return resp, c.judge(resp, err)
+}
+
+// request returns the request of attempt n.
+func (c *call) request(ctx context.Context, n int) *http.Request {
+	r := c.req.WithContext(ctx)
+	if n > 0 {
+		r.Header = c.req.Header.Clone()
+	}
+	if c.body != nil {
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body)), nil }
+		r.Body, _ = r.GetBody()
+	}
+	return r
+}
+
+// judge learns from a response that is none of latency's business, and returns
+// the error that keeps it from winning, if any.
+func (c *call) judge(resp *http.Response, err error) error {
+	if err != nil {
+		return err
+	}
+	if v := int32(resp.ProtoMajor); v != c.key.Tag.Load() {
+		c.key.Tag.Store(v)
+	}
+	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
+		now := time.Now()
+		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
+	}
+	if resp.StatusCode >= 400 && slices.Contains(c.t.core.config.failure, resp.StatusCode) {
+		return errFailure
+	}
+	return nil
+}
+
+// retryAfter reads the header by RFC 9110, section 10.2.3; 0 if it says nothing.
+func retryAfter(v string, now time.Time) time.Duration {
+	if s, err := strconv.Atoi(v); err == nil {
+		return time.Duration(min(max(s, 0), 1e9)) * time.Second
+	}
+	if at, err := http.ParseTime(v); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	return 0
+}
+
+// Discard closes a response that nobody wants. Where losers linger, a little of
+// its body is read first: only a connection that is read to the end is used again.
+func (c *call) Discard(resp *http.Response, err error) {
+	if _, ok := err.(*race.Panic); ok {
+		c.t.core.stats.HedgePanics.Add(1)
+	}
+	if resp == nil || resp.Body == nil {
+		return
+	}
+	defer resp.Body.Close()
+	if c.linger != nil {
+		late := time.AfterFunc(c.linger.Grace, func() { resp.Body.Close() })
+		defer late.Stop()
+		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
+	}
+}
+
+// read takes the caller's body, so that each attempt can have its own. GetBody
+// would not do: some callers return one and the same reader from it, or none.
+// If the body is not what ContentLength says, it returns an error and a request
+// whose body fails in the same way.
+func (c *call) read(req *http.Request) (*http.Request, error) {
+	// One byte more tells a body that is too long.
+	body, err := io.ReadAll(io.LimitReader(req.Body, req.ContentLength+1))
+	if err == nil && int64(len(body)) != req.ContentLength {
+		err = errLength
+	}
+	if err == nil {
+		c.body = body
+		// A Close that fails comes too late to matter: net/http ignores it as well.
+		_ = req.Body.Close()
+		return req, nil
+	}
+	rest := io.Reader(req.Body)
+	if err != errLength {
+		rest = failed{err}
+	}
+	whole := req.WithContext(req.Context())
+	whole.GetBody = nil
+	whole.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), rest), req.Body}
+	return whole, err
+}
+
+var errLength = errors.New("hedge: body is not of ContentLength")
+
+// failed is a reader that fails.
+type failed struct{ err error }
+
+func (f failed) Read([]byte) (int, error) { return 0, f.err }
+
+// newBody returns body, which releases the attempt it came from at its end.
+func newBody(b io.ReadCloser, a *race.Attempt) io.ReadCloser {
+	own := body{b, a}
+	if w, ok := b.(io.Writer); ok { // 101 Switching Protocols
+		return struct {
+			body
+			io.Writer
+		}{own, w}
+	}
+	return own
+}
+
+type body struct {
+	io.ReadCloser
+	attempt *race.Attempt
+}
+
+func (b body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.attempt.Release()
+	}
+	return n, err
+}
+
+func (b body) Close() error {
+	err := b.ReadCloser.Close()
+	b.attempt.Release()
+	return err
+}
+
+// untraced hides the caller's httptrace hooks, which are not made to be called
+// by two attempts at once.
+type untraced struct{ context.Context }
+
+func (u untraced) Value(key any) any {
+	v := u.Context.Value(key)
+	if _, ok := v.(*httptrace.ClientTrace); ok {
+		return nil
+	}
+	return v
+}
+
+// setup measures how long a hedge waited for a connection that had to be made.
+type setup struct {
+	asked time.Time
+	ns    atomic.Int64
+}
+
+// trace returns a context for the hedge, without the caller's hooks.
+func (s *setup) trace(a *race.Attempt) context.Context {
+	return httptrace.WithClientTrace(untraced{a}, &httptrace.ClientTrace{
+		GetConn: func(string) { s.asked = time.Now() },
+		GotConn: func(info httptrace.GotConnInfo) {
+			if !info.Reused {
+				s.ns.Store(int64(time.Since(s.asked)))
+			}
+		},
+		// Package net finds its hooks under a key of its own; an empty one covers the caller's.
+		ConnectStart: func(string, string) {},
+	})
+}
+
+func (s *setup) took() time.Duration { return time.Duration(s.ns.Load()) }
