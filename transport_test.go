@@ -1,0 +1,1082 @@
+package hedge_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+const (
+	ms   = time.Millisecond
+	site = "http://catalog.test/item"
+)
+
+var errDown = errors.New("connection refused")
+
+// usual is how long the service of these tests takes; its delay is then 1 to 2 % above.
+const usual = 10 * ms
+
+// quick answers every request after the usual time.
+func quick(rt *hedgetest.RoundTripper) func(*http.Request, int) (*http.Response, error) {
+	return after(rt, usual)
+}
+
+// after answers attempt n after the n-th duration, and all later ones after the last.
+func after(rt *hedgetest.RoundTripper, ds ...time.Duration) func(*http.Request, int) (*http.Response, error) {
+	return func(req *http.Request, n int) (*http.Response, error) {
+		if err := hedgetest.Sleep(req.Context(), ds[min(n, len(ds)-1)]); err != nil {
+			return nil, err
+		}
+		return rt.Response(req, 200, fmt.Sprint("answer ", n)), nil
+	}
+}
+
+func get(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error) {
+	t.Helper()
+	return rt.RoundTrip(request(t, t.Context(), "GET", url, nil))
+}
+
+func request(t *testing.T, ctx context.Context, method, url string, body io.Reader) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
+	require.NoError(t, err)
+	return req
+}
+
+func text(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return string(b)
+}
+
+// warm returns a Transport over rt that has learned the usual time of the hosts.
+func warm(t *testing.T, rt *hedgetest.RoundTripper, opts ...hedge.Option) *hedge.Transport {
+	t.Helper()
+	script := rt.Answer
+	rt.Answer = quick(rt)
+	tr := hedge.New(rt, opts...)
+	warmUp(t, tr)
+	rt.Answer = script
+	rt.Forget()
+	return tr
+}
+
+func warmUp(t *testing.T, tr http.RoundTripper) {
+	for range 20 {
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+	}
+}
+
+// bubble runs f in fake time with a RoundTripper, and checks that no response body was left open.
+func bubble(t *testing.T, f func(t *testing.T, rt *hedgetest.RoundTripper)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		rt := new(hedgetest.RoundTripper)
+		f(t, rt)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Zero(t, rt.Open(), "a response body was not closed")
+	})
+}
+
+// --- what is hedged ---
+
+func TestSlowGetIsHedged(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second, 5*ms)
+		tr := warm(t, rt)
+		start := time.Now()
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		assert.Equal(t, "answer 1", text(t, resp))
+		assert.InDelta(t, usual+5*ms, time.Since(start), float64(ms))
+		assert.Len(t, rt.Sent(), 2)
+	})
+}
+
+func TestPostIsSentOnce(t *testing.T) {
+	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "CONNECT", "get"} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = after(rt, time.Second)
+			tr := warm(t, rt)
+			resp, err := tr.RoundTrip(request(t, t.Context(), method, site, strings.NewReader("charge $10")))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Len(t, rt.Sent(), 1, method)
+		})
+	}
+}
+
+func TestWhatPassesThroughIsTheCallersOwnRequest(t *testing.T) {
+	set := func(k, v string) func(*http.Request) { return func(r *http.Request) { r.Header.Set(k, v) } }
+	for name, change := range map[string]func(*http.Request){
+		"upgrade":                 set("Upgrade", "websocket"),
+		"event stream":            set("Accept", "text/html, text/event-stream"),
+		"trailer":                 func(r *http.Request) { r.Trailer = http.Header{"X": nil} },
+		"unknown length":          func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(strings.NewReader("a")), -1 },
+		"unknown length, as zero": func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(strings.NewReader("a")), 0 },
+		"chunked": func(r *http.Request) {
+			r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(strings.NewReader("a")), 1, []string{"chunked"}
+		},
+		"large body": func(r *http.Request) {
+			r.Body, r.ContentLength = io.NopCloser(strings.NewReader(strings.Repeat("a", 64<<10+1))), 64<<10+1
+		},
+		"without hedging": func(r *http.Request) { *r = *r.WithContext(hedge.WithoutHedging(r.Context())) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				rt.Answer = after(rt, time.Second)
+				var stats *hedge.Stats
+				tr := warm(t, rt, hedge.WithStats(&stats))
+				req := request(t, t.Context(), "GET", site, nil)
+				change(req)
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				require.Len(t, rt.Sent(), 1)
+				assert.Same(t, req, rt.Sent()[0])
+				assert.EqualValues(t, 1, stats.NotHedgeable.Load())
+			})
+		})
+	}
+}
+
+func TestCallerMayAllowOrForbid(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := warm(t, rt)
+		send := func(ctx context.Context, method string) int {
+			rt.Answer = after(rt, time.Second, 5*ms)
+			rt.Forget()
+			resp, err := tr.RoundTrip(request(t, ctx, method, site, nil))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			return len(rt.Sent())
+		}
+		assert.Equal(t, 2, send(hedge.AllowHedging(t.Context()), "POST"))
+		assert.Equal(t, 1, send(hedge.WithoutHedging(t.Context()), "GET"))
+		assert.Equal(t, 1, send(hedge.WithoutHedging(hedge.AllowHedging(t.Context())), "POST"))
+		assert.Equal(t, 2, send(hedge.AllowHedging(hedge.WithoutHedging(t.Context())), "POST"))
+	})
+}
+
+func TestUsersRuleReplacesTheDefault(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second, 5*ms)
+		tr := warm(t, rt, hedge.WithHedgeable(func(r *http.Request) bool { return r.URL.Path != "/no" }))
+		resp, err := tr.RoundTrip(request(t, t.Context(), "POST", site, strings.NewReader("query")))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 2)
+		rt.Forget()
+		resp, err = get(t, tr, "http://catalog.test/no")
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 1)
+	})
+}
+
+// FuzzReplayable holds the default rule against net/http's: what it would send
+// again on a new connection is what may be hedged.
+func FuzzReplayable(f *testing.F) {
+	f.Add("GET", "", "", "")
+	f.Add("POST", "Idempotency-Key", "1", "body")
+	f.Add("post", "X-Idempotency-Key", "", "")
+	f.Add("", "idempotency-key", "x", "b")
+	f.Fuzz(func(t *testing.T, method, header, value, body string) {
+		req, err := http.NewRequest("GET", site, strings.NewReader(body))
+		require.NoError(t, err)
+		req.Method = method
+		if header != "" && !strings.EqualFold(header, "Upgrade") && !strings.EqualFold(header, "Accept") {
+			req.Header[http.CanonicalHeaderKey(header)] = []string{value}
+		}
+		// The documentation of http.Transport, in its own words' order.
+		want := false
+		switch method {
+		case "", "GET", "HEAD", "OPTIONS", "TRACE":
+			want = true
+		}
+		for k := range req.Header {
+			if k == "Idempotency-Key" || k == "X-Idempotency-Key" {
+				want = true
+			}
+		}
+		want = want && method != "CONNECT" && len(body) <= 64<<10
+		synctest.Test(t, func(t *testing.T) {
+			rt := new(hedgetest.RoundTripper)
+			rt.Answer = after(rt, time.Second, ms)
+			tr := hedge.New(rt)
+			resp, err := tr.RoundTrip(req.WithContext(hedge.WithDelay(t.Context(), 10*ms)))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, want, len(rt.Sent()) == 2)
+			time.Sleep(time.Minute)
+		})
+	})
+}
+
+// --- who wins ---
+
+func TestFastErrorFromAHedgeNeverBeatsASlowSuccess(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n > 0 {
+				return nil, errDown
+			}
+			return after(rt, 50*ms)(req, n)
+		}
+		resp, err := get(t, warm(t, rt), site)
+		require.NoError(t, err)
+		assert.Equal(t, "answer 0", text(t, resp))
+	})
+}
+
+func TestFailureStatusNeverBeatsASlowSuccess(t *testing.T) {
+	for _, status := range []int{429, 500, 502, 503, 504} {
+		for _, bad := range []int{0, 1} { // the primary, the hedge
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+					if n == bad {
+						require.NoError(t, hedgetest.Sleep(req.Context(), 15*ms*time.Duration(1-n)))
+						return rt.Response(req, status, "busy"), nil
+					}
+					return after(rt, 50*ms)(req, n)
+				}
+				resp, err := get(t, warm(t, rt, hedge.WithMaxHedges(1)), site)
+				require.NoError(t, err)
+				assert.Equal(t, 200, resp.StatusCode)
+				assert.Equal(t, fmt.Sprint("answer ", 1-bad), text(t, resp))
+			})
+		}
+	}
+}
+
+func TestOtherStatusesAreAnswers(t *testing.T) {
+	for _, status := range []int{204, 301, 400, 401, 404, 409, 501} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if n == 1 {
+					return rt.Response(req, status, ""), nil
+				}
+				return after(rt, time.Second)(req, n)
+			}
+			resp, err := get(t, warm(t, rt), site)
+			require.NoError(t, err)
+			assert.Equal(t, status, resp.StatusCode)
+			require.NoError(t, resp.Body.Close())
+		})
+	}
+}
+
+func TestFailureStatusesCanBeChosen(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n == 1 {
+				return rt.Response(req, []int{404}[0], ""), nil
+			}
+			return after(rt, 50*ms)(req, n)
+		}
+		resp, err := get(t, warm(t, rt, hedge.WithFailureStatus(404)), site)
+		require.NoError(t, err)
+		assert.Equal(t, "answer 0", text(t, resp))
+	})
+}
+
+func TestIfAllFailThePrimarysResponseIsReturned(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n > 0 {
+				return nil, errDown
+			}
+			require.NoError(t, hedgetest.Sleep(req.Context(), 30*ms))
+			return rt.Response(req, 503, "busy"), nil
+		}
+		resp, err := get(t, warm(t, rt), site)
+		require.NoError(t, err, "a response is never turned into an error")
+		assert.Equal(t, 503, resp.StatusCode)
+		assert.Equal(t, "busy", text(t, resp), "and its body can be read")
+	})
+}
+
+func TestIfAllFailThePrimarysErrorIsReturnedVerbatim(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			_ = hedgetest.Sleep(req.Context(), 30*ms)
+			return nil, []error{errDown, errors.New("other"), errors.New("third")}[n]
+		}
+		_, err := get(t, warm(t, rt), site)
+		assert.Same(t, errDown, err)
+	})
+}
+
+func TestHedgingIsNotRetrying(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(*http.Request, int) (*http.Response, error) { return nil, errDown }
+		_, err := get(t, warm(t, rt), site)
+		assert.Same(t, errDown, err)
+		time.Sleep(time.Second)
+		assert.Len(t, rt.Sent(), 1)
+	})
+}
+
+func TestTimeoutsStayTimeouts(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Hour)
+		client := &http.Client{Transport: warm(t, rt), Timeout: 100 * ms}
+		_, err := client.Get(site)
+		var u *url.Error
+		require.ErrorAs(t, err, &u)
+		assert.True(t, u.Timeout())
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+func TestLegacyCancelReachesEveryAttempt(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		cancel := make(chan struct{})
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			<-req.Cancel //lint:ignore SA1019 http.Client still sets it
+			return nil, fmt.Errorf("canceled %d", n)
+		}
+		req := request(t, t.Context(), "GET", site, nil)
+		req.Cancel = cancel //lint:ignore SA1019 http.Client still sets it
+		time.AfterFunc(100*ms, func() { close(cancel) })
+		start := time.Now()
+		_, err := warm(t, rt).RoundTrip(req)
+		assert.EqualError(t, err, "canceled 0")
+		assert.Less(t, time.Since(start), time.Second)
+	})
+}
+
+func TestMaxHedgesIsObeyed(t *testing.T) {
+	for n := range 4 {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = after(rt, time.Second)
+			resp, err := get(t, warm(t, rt, hedge.WithMaxHedges(n)), site)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Len(t, rt.Sent(), 1+n)
+		})
+	}
+}
+
+// --- requests and their bodies ---
+
+func TestCallersRequestIsNotChanged(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second, 5*ms)
+		req := request(t, t.Context(), "GET", site, strings.NewReader("body"))
+		req.Header.Set("X", "y")
+		before := *req
+		header := req.Header.Clone()
+		resp, err := warm(t, rt).RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, header, req.Header)
+		assert.True(t, before.Body == req.Body && before.URL == req.URL && before.Context() == req.Context())
+		assert.Same(t, req, resp.Request, "not an attempt's copy, whose context is dead")
+		assert.NoError(t, resp.Request.Context().Err())
+	})
+}
+
+// closing is a body that knows whether it was closed.
+type closing struct {
+	io.Reader
+	closed atomic.Int32
+}
+
+func (c *closing) Close() error { c.closed.Add(1); return nil }
+
+func TestEveryAttemptGetsTheWholeBody(t *testing.T) {
+	payload := strings.Repeat("0123456789abcdef", 4096) // 64 KiB, the limit
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		var bodies [3]string
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			// All attempts read at the same time, slowly, as over a network.
+			var got bytes.Buffer
+			for {
+				_, err := io.CopyN(&got, req.Body, 1024)
+				_ = hedgetest.Sleep(context.Background(), ms)
+				if err != nil {
+					break
+				}
+			}
+			bodies[n] = got.String()
+			again, err := req.GetBody() // net/http's, after a lost connection
+			require.NoError(t, err)
+			whole, err := io.ReadAll(again)
+			require.NoError(t, err)
+			assert.Equal(t, payload, string(whole))
+			return rt.Response(req, 200, ""), nil
+		}
+		tr := warm(t, rt)
+		own := &closing{Reader: strings.NewReader(payload)}
+		req := request(t, hedge.AllowHedging(t.Context()), "POST", site, own)
+		req.ContentLength = int64(len(payload)) // and no GetBody, as AWS's SDK and minio have none
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		time.Sleep(time.Minute)
+		require.Len(t, rt.Sent(), 3)
+		for n := range bodies {
+			assert.Equal(t, len(payload), len(bodies[n]), "attempt %d", n)
+			assert.Equal(t, payload, bodies[n])
+		}
+		assert.Positive(t, own.closed.Load())
+	})
+}
+
+func TestBodyOfTheWrongLengthReachesTheBaseAsItIs(t *testing.T) {
+	for name, length := range map[string]int64{"longer": 2, "shorter": 9} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			var got string
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				b, err := io.ReadAll(req.Body)
+				got = string(b)
+				return rt.Response(req, 200, ""), err
+			}
+			own := &closing{Reader: strings.NewReader("body")}
+			req := request(t, hedge.AllowHedging(t.Context()), "POST", site, own)
+			req.ContentLength = length
+			resp, err := warm(t, rt).RoundTrip(req)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Equal(t, "body", got, name)
+			assert.Len(t, rt.Sent(), 1)
+			assert.Positive(t, own.closed.Load())
+			assert.Same(t, req, resp.Request)
+		})
+	}
+}
+
+func TestBodyThatFailsReachesTheBaseAsAFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			b, err := io.ReadAll(req.Body)
+			assert.Equal(t, "bo", string(b))
+			return nil, err
+		}
+		req := request(t, hedge.AllowHedging(t.Context()), "POST", site, io.MultiReader(strings.NewReader("bo"), failing{}))
+		req.ContentLength = 4
+		_, err := warm(t, rt).RoundTrip(req)
+		assert.Same(t, errDown, err)
+		assert.Len(t, rt.Sent(), 1)
+	})
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errDown }
+
+func TestHedgesHaveHeadersOfTheirOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n > 0 {
+				req.Header.Set("X-Attempt", fmt.Sprint(n)) // forbidden, and common
+			}
+			return after(rt, time.Second, 5*ms)(req, n)
+		}
+		req := request(t, t.Context(), "GET", site, nil)
+		resp, err := warm(t, rt).RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Empty(t, req.Header)
+	})
+}
+
+func TestRequestWithoutURLIsTheBasesBusiness(t *testing.T) {
+	_, err := hedge.New(nil).RoundTrip(&http.Request{Method: "GET"})
+	_, want := http.DefaultTransport.RoundTrip(&http.Request{Method: "GET"})
+	assert.Equal(t, want, err)
+}
+
+// --- responses and contexts ---
+
+func TestWinnersBodyOutlivesRoundTrip(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second, 5*ms)
+		resp, err := get(t, warm(t, rt), site)
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		assert.Equal(t, "answer 1", text(t, resp))
+	})
+}
+
+func TestWinnersBodyEndsWithTheCallersContext(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second, 5*ms)
+		ctx, cancel := context.WithCancel(t.Context())
+		resp, err := warm(t, rt).RoundTrip(request(t, ctx, "GET", site, nil))
+		require.NoError(t, err)
+		cancel()
+		_, err = io.ReadAll(resp.Body)
+		assert.ErrorIs(t, err, context.Canceled)
+		require.NoError(t, resp.Body.Close())
+		require.NoError(t, resp.Body.Close(), "Close is idempotent")
+	})
+}
+
+func TestEmptyBodyIsNotWrapped(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			resp, err := after(rt, time.Second, 5*ms)(req, n)
+			if err == nil {
+				resp.Body.Close()
+				resp.Body = http.NoBody
+			}
+			return resp, err
+		}
+		resp, err := get(t, warm(t, rt), site)
+		require.NoError(t, err)
+		assert.Equal(t, http.NoBody, resp.Body)
+	})
+}
+
+// writable is the body of a 101.
+type writable struct {
+	io.ReadCloser
+	bytes.Buffer
+}
+
+func (w *writable) Read(p []byte) (int, error) { return w.ReadCloser.Read(p) }
+
+func TestWritableBodyStaysWritable(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			resp, err := after(rt, time.Second, 5*ms)(req, n)
+			if err == nil {
+				resp.Body = &writable{ReadCloser: resp.Body}
+			}
+			return resp, err
+		}
+		ctx, cancel := context.WithCancel(t.Context()) // a caller whose context must be released
+		defer cancel()
+		resp, err := warm(t, rt).RoundTrip(request(t, ctx, "GET", site, nil))
+		require.NoError(t, err)
+		_, ok := resp.Body.(io.Writer)
+		assert.True(t, ok)
+		assert.Equal(t, "answer 1", text(t, resp))
+	})
+}
+
+func TestFinishedRequestsLeaveNothingOnALongLivedContext(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		parent := &counting{Context: t.Context(), done: make(chan struct{})}
+		tr := warm(t, rt, hedge.WithBudgetPercent(100))
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			return after(rt, 30*ms)(req, 0)
+		}
+		for range 100 {
+			resp, err := tr.RoundTrip(request(t, parent, "GET", site, nil))
+			require.NoError(t, err)
+			text(t, resp)
+		}
+		synctest.Wait()
+		assert.Positive(t, parent.made.Load())
+		assert.Zero(t, parent.tied.Load())
+	})
+}
+
+// counting is a context that counts what is tied to it, by package context's AfterFunc contract.
+type counting struct {
+	context.Context
+	done chan struct{}
+	made atomic.Int64
+	tied atomic.Int64
+}
+
+func (c *counting) Done() <-chan struct{} { return c.done }
+func (c *counting) Value(any) any         { return nil }
+func (c *counting) AfterFunc(func()) func() bool {
+	c.made.Add(1)
+	c.tied.Add(1)
+	var stopped atomic.Bool
+	return func() bool {
+		if stopped.CompareAndSwap(false, true) {
+			c.tied.Add(-1)
+		}
+		return true
+	}
+}
+
+// --- what is learned ---
+
+func TestColdHostIsNotHedged(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		var stats *hedge.Stats
+		tr := hedge.New(rt, hedge.WithStats(&stats))
+		rt.Answer = after(rt, 80*ms)
+		for range 10 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+		assert.Len(t, rt.Sent(), 10)
+		assert.EqualValues(t, 10, stats.WarmupRequests.Load())
+		for range 10 { // and a constant service never
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+		assert.Len(t, rt.Sent(), 20)
+		assert.EqualValues(t, 10, stats.WarmupRequests.Load())
+	})
+}
+
+func TestInitialDelayHedgesAColdHost(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second, 5*ms)
+		resp, err := get(t, hedge.New(rt, hedge.WithInitialDelay(30*ms)), site)
+		require.NoError(t, err)
+		assert.Equal(t, "answer 1", text(t, resp))
+	})
+}
+
+func TestIdleHostKeepsWhatItKnew(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = quick(rt)
+		tr := warm(t, rt)
+		time.Sleep(24 * time.Hour)
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 1, "a usual answer after a quiet day is not hedged")
+		assert.InEpsilon(t, usual, hedge.LatencyEstimate(tr, "catalog.test", 0.9), 0.01)
+	})
+}
+
+func TestErrorsTeachNoLatency(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := warm(t, rt)
+		rt.Answer = func(*http.Request, int) (*http.Response, error) { return nil, errDown }
+		for range 600 {
+			_, err := get(t, tr, site)
+			require.Error(t, err)
+		}
+		assert.InEpsilon(t, usual, hedge.LatencyEstimate(tr, "catalog.test", 0.9), 0.01)
+	})
+}
+
+func TestCallersThinkTimeIsNotLatency(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = quick(rt)
+		tr := warm(t, rt)
+		for range 50 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			time.Sleep(time.Second) // the caller thinks
+			text(t, resp)
+		}
+		assert.InEpsilon(t, usual, hedge.LatencyEstimate(tr, "catalog.test", 1), 0.01)
+	})
+}
+
+func TestLatencyEstimateOfTheUnknownIsZero(t *testing.T) {
+	tr := hedge.New(nil)
+	assert.Zero(t, hedge.LatencyEstimate(tr, "nobody", 0.9))
+	assert.Zero(t, hedge.LatencyEstimate(http.DefaultTransport, "nobody", 0.9))
+	assert.Empty(t, tr.Snapshot().Keys, "asking makes no key")
+}
+
+func TestRoutesOfOneHostCanHaveKeysOfTheirOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := hedge.New(rt, hedge.WithKeyFunc(func(_ context.Context, host, name string) string { return host + " " + name }))
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if req.URL.Path == "/slow" {
+				return after(rt, 900*ms)(req, 0)
+			}
+			return after(rt, 10*ms)(req, 0)
+		}
+		for range 50 {
+			for _, path := range []string{"/fast", "/slow"} {
+				resp, err := get(t, tr, "http://catalog.test"+path)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+			}
+		}
+		assert.Len(t, rt.Sent(), 100, "the slow route is not hedged for being slower than the fast")
+		keys := tr.Snapshot().Keys
+		require.Len(t, keys, 2)
+		assert.Equal(t, "catalog.test GET /fast", keys[0].Host)
+		assert.InEpsilon(t, 10*ms, keys[0].P50, 0.01)
+		assert.InEpsilon(t, 900*ms, keys[1].P50, 0.01)
+	})
+}
+
+func TestHedgeThatCannotWinBeforeTheDeadlineIsNotSent(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second)
+		tr := warm(t, rt)
+		ctx, cancel := context.WithTimeout(t.Context(), 15*ms)
+		defer cancel()
+		_, err := tr.RoundTrip(request(t, ctx, "GET", site, nil))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Len(t, rt.Sent(), 1)
+		assert.EqualValues(t, 1, tr.Snapshot().Keys[0].Denied.Deadline)
+	})
+}
+
+func TestDelayCanBeChosenPerCall(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second, 5*ms)
+		start := time.Now()
+		resp, err := hedge.New(rt).RoundTrip(request(t, hedge.WithDelay(t.Context(), 3*ms), "GET", site, nil))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, 8*ms, time.Since(start), "a cold host, hedged at the caller's word")
+	})
+}
+
+// --- budget and brakes ---
+
+func TestBudgetBoundsHedges(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		var stats *hedge.Stats
+		tr := hedge.New(rt, hedge.WithStats(&stats), hedge.WithMaxHedges(1))
+		rt.Answer = after(rt, 30*ms)
+		for range 1000 {
+			resp, err := tr.RoundTrip(request(t, hedge.WithDelay(t.Context(), 10*ms), "GET", site, nil))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+		assert.InDelta(t, 20+100, stats.HedgedRequests.Load(), 1, "the burst, and a tenth")
+		assert.Equal(t, 1000-stats.HedgedRequests.Load(), stats.BudgetExhausted.Load())
+		assert.EqualValues(t, 1000+stats.HedgesSent.Load(), len(rt.Sent()))
+		assert.Equal(t, stats.HedgedRequests.Load(), stats.PrimaryWins.Load()+stats.HedgeWins.Load())
+		assert.InDelta(t, 0.12, stats.HedgeRate(), 0.002)
+	})
+}
+
+func TestBudgetOfZeroHedgesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second)
+		resp, err := get(t, warm(t, rt, hedge.WithBudgetPercent(0)), site)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 1)
+	})
+}
+
+func TestSharedBudgetIsShared(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		b := hedge.NewBudget(10, 5)
+		rt.Answer = after(rt, 30*ms)
+		for range 2 {
+			tr := hedge.New(rt, hedge.WithBudget(b), hedge.WithMaxHedges(1))
+			for range 10 {
+				resp, err := tr.RoundTrip(request(t, hedge.WithDelay(t.Context(), 10*ms), "GET", site, nil))
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+			}
+		}
+		assert.InDelta(t, 20+5+2, len(rt.Sent()), 1)
+		assert.Less(t, b.Tokens(), 1.1)
+	})
+}
+
+func TestMaxHedgesPerSecondIsACeiling(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		var stats *hedge.Stats
+		tr := hedge.New(rt, hedge.WithStats(&stats), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithMaxHedgesPerSecond(2))
+		rt.Answer = after(rt, 20*ms)
+		for range 500 { // 10 s
+			resp, err := tr.RoundTrip(request(t, hedge.WithDelay(t.Context(), 10*ms), "GET", site, nil))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+		assert.InDelta(t, 2+20, stats.HedgesSent.Load(), 1)
+	})
+}
+
+func TestPushBackPausesHedging(t *testing.T) {
+	for header, pause := range map[string]time.Duration{"": time.Second, "7": 7 * time.Second, "nonsense": time.Second} {
+		for _, status := range []int{429, 503} {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+					resp := rt.Response(req, status, "")
+					if header != "" {
+						resp.Header.Set("Retry-After", header)
+					}
+					return resp, nil
+				}
+				tr := warm(t, rt)
+				resp, err := get(t, tr, site)
+				require.NoError(t, err)
+				assert.Equal(t, status, resp.StatusCode)
+				require.NoError(t, resp.Body.Close())
+				assert.Equal(t, time.Now().Add(pause), tr.Snapshot().Keys[0].PausedUntil)
+				rt.Answer = quick(rt)
+				warmUp(t, tr) // the first brake lets go
+				hedges := func() int {
+					rt.Forget()
+					rt.Answer = after(rt, time.Second, 5*ms)
+					resp, err := get(t, tr, site)
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+					return len(rt.Sent()) - 1
+				}
+				if pause > 2*time.Second {
+					assert.Zero(t, hedges())
+				}
+				time.Sleep(pause)
+				assert.Positive(t, hedges())
+			})
+		}
+	}
+}
+
+func TestRetryAfterMayBeADate(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		at := time.Now().Add(90 * time.Second).Truncate(time.Second).UTC()
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			resp := rt.Response(req, 503, "")
+			resp.Header.Set("Retry-After", at.Format(http.TimeFormat))
+			return resp, nil
+		}
+		tr := warm(t, rt)
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.True(t, at.Equal(tr.Snapshot().Keys[0].PausedUntil))
+	})
+}
+
+// --- panics, hooks, switches ---
+
+func TestPanicInAHedgeEndsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		var stats *hedge.Stats
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n > 0 {
+				panic("hedge")
+			}
+			return after(rt, 50*ms)(req, n)
+		}
+		resp, err := get(t, warm(t, rt, hedge.WithStats(&stats), hedge.WithMaxHedges(1)), site)
+		require.NoError(t, err)
+		assert.Equal(t, "answer 0", text(t, resp))
+		assert.EqualValues(t, 1, stats.HedgePanics.Load())
+	})
+}
+
+func TestPanicInThePrimaryIsTheCallers(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(*http.Request, int) (*http.Response, error) { panic(http.ErrAbortHandler) }
+		tr := warm(t, rt)
+		assert.PanicsWithValue(t, http.ErrAbortHandler, func() { _, _ = get(t, tr, site) })
+	})
+}
+
+func TestTraceHooksSeeThePrimaryOnly(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		hooked := 0 // not atomic: users' hooks seldom are
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			GetConn:  func(string) { hooked++ },
+			DNSStart: func(httptrace.DNSStartInfo) { hooked++ },
+		})
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && trace.GetConn != nil {
+				trace.GetConn("host")
+			}
+			return after(rt, time.Second, 5*ms)(req, n)
+		}
+		tr := warm(t, rt)
+		resp, err := tr.RoundTrip(request(t, ctx, "GET", site, nil))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, 1, hooked)
+	})
+}
+
+func TestSwitchedOffItIsNotThere(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second)
+		tr := warm(t, rt)
+		tr.SetEnabled(false)
+		assert.False(t, tr.Snapshot().Enabled)
+		req := request(t, t.Context(), "GET", site, nil)
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Len(t, rt.Sent(), 1)
+		assert.Same(t, req, rt.Sent()[0])
+		tr.SetEnabled(true)
+		rt.Forget()
+		resp, err = get(t, tr, site)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 3)
+	})
+}
+
+func TestUpdateChangesSettingsAndKeepsWhatWasLearned(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second)
+		tr := warm(t, rt)
+		require.NoError(t, tr.Update(func(c *hedge.Config) { c.MaxHedges = 1 }))
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 2)
+
+		err = tr.Update(func(c *hedge.Config) { c.MaxHedges, c.Percentile = 3, 1.5 })
+		assert.EqualError(t, err, "hedge: Config.Percentile: 1.5 is not in [0, 1)")
+		assert.Equal(t, 1, tr.Snapshot().Config.MaxHedges, "nothing changes")
+	})
+}
+
+// --- connections and construction ---
+
+type closer struct {
+	hedgetest.RoundTripper
+	closed int
+}
+
+func (c *closer) CloseIdleConnections() { c.closed++ }
+
+func TestCloseIdleConnectionsReachesWhatIsBelow(t *testing.T) {
+	var base, apart closer
+	tr := hedge.New(&base, hedge.WithHedgeTransport(&apart))
+	(&http.Client{Transport: tr}).CloseIdleConnections()
+	assert.Equal(t, 1, base.closed)
+	assert.Equal(t, 1, apart.closed)
+	assert.Same(t, &base, tr.WrappedRoundTripper())
+}
+
+func TestNilBaseIsTheDefaultTransport(t *testing.T) {
+	assert.Same(t, http.DefaultTransport, hedge.New(nil).WrappedRoundTripper())
+}
+
+func TestWrapKeepsTheClient(t *testing.T) {
+	base := new(hedgetest.RoundTripper)
+	own := &http.Client{Transport: base, Timeout: time.Minute}
+	hedged := hedge.Wrap(own)
+	assert.Same(t, base, own.Transport, "the client given is not changed")
+	assert.Same(t, base, hedged.Transport.(*hedge.Transport).WrappedRoundTripper())
+	assert.Equal(t, time.Minute, hedged.Timeout)
+	assert.NotSame(t, http.DefaultClient, hedge.Wrap(nil))
+	assert.Nil(t, http.DefaultClient.Transport)
+}
+
+func TestHedgesGoWhereTheyAreTold(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		apart := new(hedgetest.RoundTripper)
+		apart.Answer = after(apart, 5*ms)
+		rt.Answer = after(rt, time.Second)
+		resp, err := get(t, warm(t, rt, hedge.WithHedgeTransport(apart)), site)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 1)
+		assert.Len(t, apart.Sent(), 1)
+	})
+}
+
+// A hedger that kept a goroutine, or a map entry, per host would not come back from this.
+func TestHundredThousandHostsAreForgotten(t *testing.T) {
+	rt := new(hedgetest.RoundTripper)
+	rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+		rt.Forget()
+		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+	}
+	goroutines := runtime.NumGoroutine()
+	tr := hedge.New(rt)
+	for i := range 100_000 {
+		_, err := get(t, tr, fmt.Sprintf("http://host-%d.test/", i))
+		require.NoError(t, err)
+	}
+	assert.LessOrEqual(t, len(tr.Snapshot().Keys), hedge.DefaultConfig().MaxKeys)
+	assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	assert.Less(t, m.HeapAlloc, uint64(64<<20))
+	runtime.KeepAlive(tr)
+}
+
+// --- options ---
+
+func TestOptionsRefuseNonsense(t *testing.T) {
+	for want, f := range map[string]func(){
+		"hedge: Config.Percentile: 1 is not in [0, 1)":                                       func() { hedge.WithPercentile(1) },
+		"hedge: Config.Percentile: NaN is not in [0, 1)":                                     func() { hedge.WithPercentile(math.NaN()) },
+		"hedge: Config.MaxHedges: 4 is not in [0, 3]":                                        func() { hedge.WithMaxHedges(4) },
+		"hedge: Config.BudgetPercent: -1 is not in [0, 300]":                                 func() { hedge.WithBudgetPercent(-1) },
+		"hedge: Config.EstimatedRPS: +Inf is not finite and at least 0":                      func() { hedge.WithEstimatedRPS(math.Inf(1)) },
+		"hedge: Config.MinDelay: -1ns is not at least 0":                                     func() { hedge.WithMinDelay(-1) },
+		"hedge: Config.MaxDelay: -1ns is not at least 0":                                     func() { hedge.WithMaxDelay(-1) },
+		"hedge: Config.InitialDelay: -1ns is not at least 0":                                 func() { hedge.WithInitialDelay(-1) },
+		"hedge: Config.Burst: -1ns is not at least 0":                                        func() { hedge.WithBurst(-1) },
+		"hedge: Config.MaxHedgesPerSecond: NaN is not finite and at least 0":                 func() { hedge.WithMaxHedgesPerSecond(math.NaN()) },
+		"hedge: Config.MaxKeys: 0 is not at least 1":                                         func() { hedge.WithMaxKeys(0) },
+		"hedge: Config.Linger: -1ns is not at least 0":                                       func() { hedge.WithLinger(-1) },
+		"hedge: Config.MaxReplayBytes: -1 is not at least 0":                                 func() { hedge.WithMaxReplayBytes(-1) },
+		"hedge: Config.MaxDelay: 2ms is not at least MinDelay, 5ms":                          func() { hedge.New(nil, hedge.WithMaxDelay(2*ms), hedge.WithMinDelay(5*ms)) },
+		"hedge: WithBudget: Budget is nil":                                                   func() { hedge.WithBudget(nil) },
+		"hedge: WithStats: **Stats is nil":                                                   func() { hedge.WithStats(nil) },
+		"hedge: WithKeyFunc: func is nil":                                                    func() { hedge.WithKeyFunc(nil) },
+		"hedge: WithHedgeable: func is nil":                                                  func() { hedge.WithHedgeable(nil) },
+		"hedge: WithHedgeTransport: RoundTripper is nil":                                     func() { hedge.WithHedgeTransport(nil) },
+		"hedge: WithFailureStatus: code 1000 is not in [100, 999]":                           func() { hedge.WithFailureStatus(500, 1000) },
+		"hedge: NewBudget: percent -1 is not in [0, 300]":                                    func() { hedge.NewBudget(-1, 1) },
+		"hedge: NewBudget: burst -1 is not in [0, 2147483647]":                               func() { hedge.NewBudget(1, -1) },
+		"hedge: WithHedgeConn: *ClientConn is nil":                                           func() { hedge.WithHedgeConn(nil) },
+		"hedge: WithNonFatalCodes: code is OK":                                               func() { hedge.WithNonFatalCodes(0) },
+		`hedge: WithMethods: "pkg.S/M" is not /pkg.Service/Method, /pkg.Service/* or /*`:     func() { hedge.WithMethods("pkg.S/M") },
+		`hedge: WithMethods: "/pkg.S" is not /pkg.Service/Method, /pkg.Service/* or /*`:      func() { hedge.WithMethods("/*", "/pkg.S") },
+		`hedge: WithMethods: "/pkg.S/Get*" is not /pkg.Service/Method, /pkg.Service/* or /*`: func() { hedge.WithMethods("/pkg.S/Get*") },
+	} {
+		func() {
+			defer func() { assert.Equal(t, want, fmt.Sprint(recover())) }()
+			f()
+		}()
+	}
+}
+
+func TestConfigFromOutsideGivesAnErrorNotAPanic(t *testing.T) {
+	c := hedge.DefaultConfig()
+	c.BudgetPercent = -5
+	_, err := hedge.NewWithConfig(nil, c)
+	assert.EqualError(t, err, "hedge: Config.BudgetPercent: -5 is not in [0, 300]")
+	_, err = hedge.NewWithConfig(nil, hedge.Config{})
+	assert.ErrorContains(t, err, "MaxKeys", "the zero Config says so")
+
+	c = hedge.DefaultConfig()
+	c.MaxHedges = 1
+	tr, err := hedge.NewWithConfig(nil, c, hedge.WithPercentile(0.99))
+	require.NoError(t, err)
+	assert.Equal(t, 1, tr.Snapshot().Config.MaxHedges)
+	assert.Equal(t, 0.99, tr.Snapshot().Config.Percentile)
+	assert.Equal(t, c, hedge.New(nil, hedge.WithPercentile(0.5), hedge.WithConfig(c)).Snapshot().Config, "later options win")
+}
+
+func TestStatsCanBeShared(t *testing.T) {
+	var stats *hedge.Stats
+	hedge.New(nil, hedge.WithStats(&stats))
+	first := stats
+	require.NotNil(t, first)
+	hedge.NewUnaryClientInterceptor(hedge.WithStats(&stats))
+	assert.Same(t, first, stats)
+	assert.Zero(t, (*hedge.Stats)(nil).Snapshot())
+	assert.Zero(t, stats.HedgeRate())
+}
