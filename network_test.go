@@ -1,0 +1,446 @@
+package hedge_test
+
+// Tests over real sockets on loopback. All else runs in fake time.
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+)
+
+// TestMain fails if a test leaves a goroutine behind.
+func TestMain(m *testing.M) {
+	before := runtime.NumGoroutine()
+	code := m.Run()
+	http.DefaultClient.CloseIdleConnections()
+	deadline := time.Now().Add(5 * time.Second)
+	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > before && code == 0 {
+		fmt.Fprintf(os.Stderr, "%d goroutines before the tests, %d after\n", before, n)
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// server is a loopback server that counts its connections.
+type server struct {
+	*httptest.Server
+	accepted atomic.Int64
+	hits     atomic.Int64
+}
+
+// protocols are what a server here can speak.
+var protocols = map[string]func(*httptest.Server){
+	"HTTP/1.1": (*httptest.Server).Start,
+	"HTTP/1.1+TLS": func(s *httptest.Server) {
+		s.StartTLS()
+	},
+	"HTTP/2": func(s *httptest.Server) {
+		s.EnableHTTP2 = true
+		s.StartTLS()
+	},
+}
+
+func serve(t testing.TB, protocol string, h http.HandlerFunc) *server {
+	s := new(server)
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.hits.Add(1)
+		h(w, r)
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.accepted.Add(1)
+		}
+	}
+	protocols[protocol](s.Server)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// base is a transport as a user would configure one for a busy host.
+func base(t testing.TB, s *server) *http.Transport {
+	tr := s.Client().Transport.(*http.Transport).Clone()
+	tr.MaxIdleConnsPerHost = 256
+	t.Cleanup(tr.CloseIdleConnections)
+	return tr
+}
+
+func fetch(ctx context.Context, rt http.RoundTripper, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+// pause waits like a server that stops when its client does.
+func pause(r *http.Request, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-r.Context().Done():
+	}
+}
+
+func TestLargeBodyOfAHedgeIsReadWhole(t *testing.T) {
+	payload := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB
+	for protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			var slow atomic.Bool
+			s := serve(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+				if slow.CompareAndSwap(true, false) {
+					pause(r, 2*time.Second)
+				}
+				_, _ = io.WriteString(w, payload)
+			})
+			var stats *hedge.Stats
+			tr := hedge.New(base(t, s), hedge.WithStats(&stats), hedge.WithMaxHedges(1))
+			defer tr.CloseIdleConnections()
+			for range 20 {
+				_, err := fetch(t.Context(), tr, s.URL)
+				require.NoError(t, err)
+			}
+			for range 5 {
+				slow.Store(true)
+				ctx, cancel := context.WithTimeout(hedge.WithDelay(t.Context(), 20*time.Millisecond), 10*time.Second)
+				got, err := fetch(ctx, tr, s.URL)
+				cancel()
+				require.NoError(t, err)
+				require.True(t, got == payload, "%d of %d bytes", len(got), len(payload))
+			}
+			assert.EqualValues(t, 5, stats.HedgeWins.Load())
+		})
+	}
+}
+
+func TestLosersConnectionsAreUsedAgain(t *testing.T) {
+	const calls = 50
+	opened := func(linger time.Duration) int64 {
+		s := serve(t, "HTTP/1.1+TLS", func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/slow" {
+				pause(r, 60*time.Millisecond)
+			}
+			_, _ = io.WriteString(w, "ok")
+		})
+		// Every call is hedged. The first attempt of each is the slow one.
+		var n atomic.Int64
+		rt := roundTripper(func(req *http.Request) (*http.Response, error) {
+			if n.Add(1)%2 == 1 {
+				req = req.Clone(req.Context())
+				req.URL.Path = "/slow"
+			}
+			return s.Client().Transport.RoundTrip(req)
+		})
+		tr := hedge.New(rt, hedge.WithLinger(linger), hedge.WithBudgetPercent(100), hedge.WithMaxHedges(1))
+		_, err := fetch(t.Context(), tr, s.URL+"/") // teaches that the host speaks HTTP/1.1
+		require.NoError(t, err)
+		n.Store(0)
+		for range calls {
+			_, err := fetch(hedge.WithDelay(t.Context(), 10*time.Millisecond), tr, s.URL+"/")
+			require.NoError(t, err)
+			time.Sleep(60 * time.Millisecond)
+		}
+		assert.EqualValues(t, 2*calls, n.Load())
+		return s.accepted.Load()
+	}
+	assert.LessOrEqual(t, opened(time.Second), int64(4))
+	assert.GreaterOrEqual(t, opened(0), int64(calls), "what lingering saves")
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// gate is a TCP proxy whose first connection can be frozen: it accepts, and
+// nothing goes through any more.
+type gate struct {
+	net.Listener
+	frozen atomic.Bool
+	n      atomic.Int64
+}
+
+func newGate(t *testing.T, target string) *gate {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	g := &gate{Listener: l}
+	var all sync.WaitGroup
+	var conns sync.Map
+	all.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", target)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			conns.Store(in, out)
+			first := g.n.Add(1) == 1
+			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+				all.Go(func() {
+					buf := make([]byte, 32<<10)
+					for {
+						n, err := way[0].Read(buf)
+						if err != nil {
+							way[1].Close()
+							return
+						}
+						if first && g.frozen.Load() {
+							continue // swallowed
+						}
+						if _, err := way[1].Write(buf[:n]); err != nil {
+							way[0].Close()
+							return
+						}
+					}
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		conns.Range(func(in, out any) bool {
+			in.(net.Conn).Close()
+			out.(net.Conn).Close()
+			return true
+		})
+		all.Wait()
+	})
+	return g
+}
+
+// A hedge over HTTP/2 would ride the straggler's own connection.
+func TestHedgeOverHTTP2SurvivesAFrozenConnection(t *testing.T) {
+	s := serve(t, "HTTP/2", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) })
+	g := newGate(t, s.Listener.Addr().String())
+	target := "https://" + g.Addr().String()
+
+	run := func(t *testing.T, tr *hedge.Transport) error {
+		g.n.Store(0)
+		g.frozen.Store(false)
+		defer tr.CloseIdleConnections()
+		for range 20 {
+			got, err := fetch(t.Context(), tr, target)
+			require.NoError(t, err)
+			require.Equal(t, "HTTP/2.0", got)
+		}
+		require.EqualValues(t, 1, g.n.Load())
+		g.frozen.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_, err := fetch(ctx, tr, target)
+		return err
+	}
+	t.Run("second pool", func(t *testing.T) {
+		assert.NoError(t, run(t, hedge.New(base(t, s))))
+	})
+	t.Run("same connection", func(t *testing.T) { // what it protects from
+		one := base(t, s)
+		err := run(t, hedge.New(one, hedge.WithHedgeTransport(one)))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+// A zero Transport learns HTTP/2 by itself; its clone must not forget it.
+func TestSecondPoolSpeaksHTTP2AsTheFirstDoes(t *testing.T) {
+	var slow atomic.Bool
+	s := serve(t, "HTTP/2", func(w http.ResponseWriter, r *http.Request) {
+		if slow.CompareAndSwap(true, false) {
+			pause(r, 5*time.Second)
+		}
+		_, _ = io.WriteString(w, r.Proto)
+	})
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	plain := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}
+	defer plain.CloseIdleConnections()
+	tr := hedge.New(plain)
+	defer tr.CloseIdleConnections()
+	for range 20 {
+		_, err := fetch(t.Context(), tr, s.URL)
+		require.NoError(t, err)
+	}
+	slow.Store(true)
+	got, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, s.URL)
+	require.NoError(t, err, "the user's CA is kept")
+	assert.Equal(t, "HTTP/2.0", got)
+	assert.EqualValues(t, 2, s.accepted.Load())
+}
+
+func TestConnectionLimitNeitherBlocksNorIsBlockedByAHedge(t *testing.T) {
+	var slow atomic.Bool
+	s := serve(t, "HTTP/1.1", func(w http.ResponseWriter, r *http.Request) {
+		if slow.CompareAndSwap(true, false) {
+			pause(r, 2*time.Second)
+		}
+		_, _ = io.WriteString(w, "ok")
+	})
+	limited := base(t, s)
+	limited.MaxConnsPerHost = 1
+	tr := hedge.New(limited, hedge.WithMaxHedges(1))
+	defer tr.CloseIdleConnections()
+	for range 20 {
+		_, err := fetch(t.Context(), tr, s.URL)
+		require.NoError(t, err)
+	}
+	slow.Store(true)
+	start := time.Now()
+	_, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, s.URL)
+	require.NoError(t, err)
+	assert.Less(t, time.Since(start), time.Second)
+}
+
+// The setting that a wrapped http.DefaultTransport loses most often is the pool.
+func TestUpgradePassesAReverseProxy(t *testing.T) {
+	s := serve(t, "HTTP/1.1", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			return
+		}
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		rw.Flush()
+		line, _ := rw.ReadString('\n')
+		fmt.Fprint(rw, strings.ToUpper(line))
+		rw.Flush()
+	})
+	u, err := url.Parse(s.URL)
+	require.NoError(t, err)
+	tr := hedge.New(base(t, s))
+	for range 20 {
+		_, err := fetch(t.Context(), tr, s.URL)
+		require.NoError(t, err)
+	}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u) },
+		Transport: tr,
+	})
+	defer proxy.Close()
+
+	conn, err := net.Dial("tcp", proxy.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	r := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
+	fmt.Fprint(conn, "hello\n")
+	line, err := r.ReadString('\n')
+	require.NoError(t, err)
+	assert.Equal(t, "HELLO\n", line)
+}
+
+func TestTrailersArriveAfterTheBody(t *testing.T) {
+	for protocol := range protocols {
+		var slow atomic.Bool
+		s := serve(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+			if slow.CompareAndSwap(true, false) {
+				pause(r, 5*time.Second)
+			}
+			w.Header().Set("Trailer", "Checksum")
+			_, _ = io.WriteString(w, "body")
+			w.Header().Set("Checksum", "42")
+		})
+		tr := hedge.New(base(t, s))
+		for range 20 {
+			_, err := fetch(t.Context(), tr, s.URL)
+			require.NoError(t, err)
+		}
+		slow.Store(true)
+		req := request(t, hedge.WithDelay(t.Context(), 20*time.Millisecond), "GET", s.URL, nil)
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, "42", resp.Trailer.Get("Checksum"), protocol)
+		tr.CloseIdleConnections()
+	}
+}
+
+// net/http (Go 1.26) can fail an unrelated request when an HTTP/1.1 request is
+// cancelled just as its empty response arrives. Callers must not see it.
+func TestCancelledLosersDoNotFailOtherRequests(t *testing.T) {
+	requests := 200_000
+	if raceEnabled || testing.Short() {
+		requests = 20_000
+	}
+	for _, linger := range []time.Duration{time.Second, 0} {
+		s := serve(t, "HTTP/1.1", func(w http.ResponseWriter, r *http.Request) {
+			if rand.IntN(10) == 0 {
+				pause(r, time.Duration(500+rand.IntN(1500))*time.Microsecond)
+			}
+		})
+		var stats *hedge.Stats
+		tr := hedge.New(base(t, s), hedge.WithStats(&stats), hedge.WithLinger(linger), hedge.WithMaxHedges(1),
+			hedge.WithBudgetPercent(30), hedge.WithMinDelay(500*time.Microsecond), hedge.WithPercentile(0.8))
+		var failed, next atomic.Int64
+		var first atomic.Value
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				for next.Add(1) <= int64(requests) {
+					if _, err := fetch(t.Context(), tr, s.URL); err != nil {
+						failed.Add(1)
+						first.CompareAndSwap(nil, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("linger %v: %d requests, %d hedged, %d failed, %d connections",
+			linger, requests, stats.HedgedRequests.Load(), failed.Load(), s.accepted.Load())
+		assert.Zero(t, failed.Load(), "first: %v", first.Load())
+		assert.Greater(t, stats.HedgedRequests.Load(), int64(requests/50))
+	}
+}
+
+func TestBaseThatIsDownStaysDownInItsOwnWords(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	down := "http://" + l.Addr().String()
+	l.Close()
+	_, want := fetch(t.Context(), http.DefaultTransport, down)
+	_, got := fetch(hedge.WithDelay(t.Context(), time.Millisecond), hedge.New(nil), down)
+	require.Error(t, want)
+	assert.Equal(t, want.Error(), got.Error())
+	var op *net.OpError
+	assert.True(t, errors.As(got, &op))
+}
