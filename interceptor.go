@@ -145,7 +145,7 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 	if plan == nil {
 		core.stats.WarmupRequests.Add(1)
 	} else {
-		delays = plan.Delays
+		delays, c.blank = plan.Delays, blankOf(reply)
 	}
 	finish := c.takeFinish()
 	out := c.race.Run(ctx, c, c, delays, race.Style{Join: true})
@@ -161,8 +161,7 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 		f(err)
 	}
 	if c.race.Reset() {
-		c.Call, c.key, c.req, c.reply, c.cc, c.invoker, c.opts, c.trailer = engine.Call{}, nil, nil, nil, nil, nil, nil, nil
-		clear(c.options[:])
+		c.Call, c.key, c.req, c.reply, c.cc, c.invoker, c.opts, c.blank, c.trailer = engine.Call{}, nil, nil, nil, nil, nil, nil, blank{}, nil
 		c.barred.Store(false)
 		u.calls.Put(c)
 	}
@@ -206,14 +205,15 @@ func (u *unary) listed(method string) bool {
 	return false
 }
 
-// readOnly reports what a method's idempotency_level says, or else its name.
+// readOnly reports whether a method's idempotency_level says that it may be repeated, or else its name.
 func readOnly(method string) bool {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service)); err == nil {
 		if s, ok := d.(protoreflect.ServiceDescriptor); ok {
 			if m := s.Methods().ByName(protoreflect.Name(name)); m != nil {
-				if o, ok := m.Options().(*descriptorpb.MethodOptions); ok && o.IdempotencyLevel != nil {
-					return o.GetIdempotencyLevel() != descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
+				if o, ok := m.Options().(*descriptorpb.MethodOptions); ok &&
+					o.GetIdempotencyLevel() != descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN {
+					return true
 				}
 			}
 		}
@@ -239,9 +239,9 @@ type rpc struct {
 	cc      *grpc.ClientConn
 	invoker grpc.UnaryInvoker
 	opts    []grpc.CallOption
+	blank   blank
 
-	trailer metadata.MD        // of the primary
-	options [4]grpc.CallOption // room for opts and one to see that trailer
+	trailer metadata.MD // of the primary
 	hedges  [1 + race.MaxHedges]hedged
 
 	barred atomic.Bool // a server said: no more attempts of this call
@@ -264,7 +264,7 @@ func (c *rpc) Admit(stage int) bool {
 		veto = engine.Paused
 	case conn != nil && conn.GetState() != connectivity.Ready:
 		veto = engine.NotReady
-	case c.hedges[1].reply == nil && !c.make():
+	case !c.blank.possible():
 		veto = engine.NotReady
 	}
 	return c.Call.Admit(stage, veto)
@@ -277,35 +277,34 @@ func (c *rpc) hedgeConn() *grpc.ClientConn {
 	return c.cc
 }
 
-// make makes the replies of all hedges, before the first, and reports false if
-// it cannot: two attempts must not share one.
-func (c *rpc) make() bool {
-	for n := 1; n <= race.MaxHedges; n++ {
-		if c.hedges[n].reply = another(c.reply); c.hedges[n].reply == nil {
-			return false
-		}
-	}
-	return true
+// blank makes replies of the kind of the caller's. What it needs of that one is
+// taken before the primary starts to decode into it.
+type blank struct {
+	message protoreflect.MessageType // of proto.Messages: knows dynamic ones, which reflect does not
+	other   reflect.Type             // of what else a pointer may point to
 }
 
-// another returns an empty reply of the same kind, or nil if there can be none.
-func another(reply any) any {
-	switch m := reply.(type) {
-	case proto.Message:
-		if r := m.ProtoReflect(); r.IsValid() { // New knows dynamic messages, reflect does not
-			return r.New().Interface()
+func blankOf(reply any) blank {
+	if m, ok := reply.(proto.Message); ok {
+		if r := m.ProtoReflect(); r.IsValid() {
+			return blank{message: r.Type()}
 		}
-		return nil
-	case protoadapt.MessageV1:
-		if v := reflect.ValueOf(m); v.Kind() == reflect.Pointer && !v.IsNil() {
-			return reflect.New(v.Type().Elem()).Interface()
-		}
-		return nil
+		return blank{}
 	}
 	if v := reflect.ValueOf(reply); v.Kind() == reflect.Pointer && !v.IsNil() {
-		return reflect.New(v.Type().Elem()).Interface()
+		return blank{other: v.Type().Elem()}
 	}
-	return nil
+	return blank{}
+}
+
+// possible reports whether replies can be made: two attempts must not share one.
+func (b blank) possible() bool { return b.message != nil || b.other != nil }
+
+func (b blank) make() any {
+	if b.message != nil {
+		return b.message.New().Interface()
+	}
+	return reflect.New(b.other).Interface()
 }
 
 // publish hands what the hedge received to the caller. All attempts have ended.
@@ -329,13 +328,14 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	var err error
 	var trailer metadata.MD
 	if n == 0 {
-		opts := append(append(c.options[:0], c.opts...), grpc.Trailer(&c.trailer))
-		err = c.invoker(a, c.method, c.req, c.reply, c.cc, slices.Clip(opts)...)
+		opts := append(slices.Grow([]grpc.CallOption(nil), len(c.opts)+1), c.opts...)
+		err = c.invoker(a, c.method, c.req, c.reply, c.cc, slices.Clip(append(opts, grpc.Trailer(&c.trailer)))...)
 		trailer = c.trailer
 	} else {
 		defer c.key.Landed()
 		ctx := metadata.AppendToOutgoingContext(a, "grpc-previous-rpc-attempts", strconv.Itoa(n))
 		h := &c.hedges[n]
+		h.reply = c.blank.make()
 		err = c.invoker(ctx, c.method, c.req, h.reply, c.hedgeConn(), h.options(c.opts)...)
 		trailer = h.trailer
 	}

@@ -1,0 +1,742 @@
+package hedge_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/interop"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+const read = "/catalog.v1.Catalog/GetItem"
+
+// invoker is a scripted grpc.UnaryInvoker.
+type invoker struct {
+	answer func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error
+
+	mu    sync.Mutex
+	n     int
+	sent  []context.Context
+	opts  [][]grpc.CallOption
+	reply []any
+}
+
+func (i *invoker) invoke(ctx context.Context, _ string, _, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+	i.mu.Lock()
+	n := i.n
+	i.n++
+	i.sent = append(i.sent, ctx)
+	i.opts = append(i.opts, opts)
+	i.reply = append(i.reply, reply)
+	i.mu.Unlock()
+	return i.answer(ctx, n, reply, opts)
+}
+
+// in answers attempt n after the n-th duration with its number.
+func in(ds ...time.Duration) func(context.Context, int, any, []grpc.CallOption) error {
+	return func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+		if err := hedgetest.Sleep(ctx, ds[min(n, len(ds)-1)]); err != nil {
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		if m, ok := reply.(*wrapperspb.StringValue); ok {
+			m.Value = fmt.Sprint("answer ", n)
+		}
+		return nil
+	}
+}
+
+func failsWith(d time.Duration, c codes.Code) func(context.Context, int, any, []grpc.CallOption) error {
+	return func(ctx context.Context, n int, _ any, _ []grpc.CallOption) error {
+		if err := hedgetest.Sleep(ctx, d); err != nil {
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		return status.Errorf(c, "attempt %d", n)
+	}
+}
+
+// caller has an interceptor that has learned the usual time of a method.
+type caller struct {
+	intercept grpc.UnaryClientInterceptor
+	stats     *hedge.Stats
+}
+
+func warmCaller(t *testing.T, method string, opts ...hedge.Option) *caller {
+	c := new(caller)
+	c.intercept = hedge.NewUnaryClientInterceptor(append(opts, hedge.WithStats(&c.stats))...)
+	usually := &invoker{answer: in(usual)}
+	for range 20 {
+		require.NoError(t, c.intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, usually.invoke))
+	}
+	return c
+}
+
+func (c *caller) get(ctx context.Context, i *invoker, opts ...grpc.CallOption) (string, error) {
+	reply := new(wrapperspb.StringValue)
+	err := c.intercept(ctx, read, wrapperspb.String("id"), reply, nil, i.invoke, opts...)
+	return reply.Value, err
+}
+
+func TestSlowReadIsHedged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := &invoker{answer: in(time.Second, 5*ms)}
+		start := time.Now()
+		got, err := warmCaller(t, read).get(t.Context(), i)
+		require.NoError(t, err)
+		assert.Equal(t, "answer 1", got)
+		// The caller's reply was filled from the hedge's, and the warm-up took 20 times the usual.
+		assert.InDelta(t, 20*usual+usual+5*ms, time.Since(start), float64(ms))
+	})
+}
+
+func TestPublishedInterceptorCallWorks(t *testing.T) {
+	conn, err := grpc.NewClient("passthrough:///nowhere",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(hedge.NewUnaryClientInterceptor(
+			hedge.WithEstimatedRPS(500),
+			hedge.WithBudgetPercent(10),
+		)),
+	)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+}
+
+func TestWritesAreSentOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for method, hedged := range map[string]bool{
+			"/a.B/Get": true, "/a.B/GetItem": true, "/a.B/BatchGetItems": true, "/a.B/ListItems": true, "/a.B/Search": true,
+			"/a.B/LookupX": true, "/a.B/QueryRange": true, "/a.B/ReadRows": true, "/a.B/CountAll": true,
+			"/a.B/DescribeTable": true, "/a.B/Check": true, "/a.B/FindNearest": true,
+			"/a.B/CreateItem": false, "/a.B/Getaway": false, "/a.B/get": false, "/a.B/Listen": false, "/a.B/ForgetMe": false,
+			"/a.B/Checkout": false, "/a.B/Readjust": false, "/a.B/": false, "": false, "nonsense": false, "/Get": false,
+			// declared idempotent, whatever the name
+			"/hedge.test.Shop/Put": true, "/hedge.test.Shop/Peek": true,
+			// undeclared: the name decides
+			"/hedge.test.Shop/GetPlain": true, "/hedge.test.Shop/Buy": false,
+		} {
+			c := warmCaller(t, method)
+			i := &invoker{answer: in(time.Second, 5*ms)}
+			require.NoError(t, c.intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke))
+			assert.Equal(t, hedged, i.n == 2, method)
+			assert.Equal(t, hedged, c.stats.NotHedgeable.Load() == 0, method)
+		}
+	})
+}
+
+func init() { // a service that declares idempotency levels
+	level := func(name string, l *descriptorpb.MethodOptions_IdempotencyLevel) *descriptorpb.MethodDescriptorProto {
+		m := &descriptorpb.MethodDescriptorProto{Name: &name, InputType: proto.String(".google.protobuf.StringValue"), OutputType: proto.String(".google.protobuf.StringValue")}
+		if l != nil {
+			m.Options = &descriptorpb.MethodOptions{IdempotencyLevel: l}
+		}
+		return m
+	}
+	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
+		Name: proto.String("hedge_test_shop.proto"), Package: proto.String("hedge.test"), Syntax: proto.String("proto3"),
+		Dependency: []string{"google/protobuf/wrappers.proto"},
+		Service: []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("Shop"), Method: []*descriptorpb.MethodDescriptorProto{
+			level("Put", descriptorpb.MethodOptions_IDEMPOTENT.Enum()),
+			level("Peek", descriptorpb.MethodOptions_NO_SIDE_EFFECTS.Enum()),
+			level("GetPlain", nil),
+			level("Buy", nil),
+		}}},
+	}, protoregistry.GlobalFiles)
+	if err == nil {
+		err = protoregistry.GlobalFiles.RegisterFile(file)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+func TestListedMethodsAreHedged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for pattern, want := range map[string][2]bool{
+			"/a.B/Create": {true, false}, "/a.B/*": {true, true}, "/*": {true, true}, "/a.Bc/*": {false, false}, "/a.B/Creat": {false, false},
+		} {
+			for n, method := range []string{"/a.B/Create", "/a.B/Delete"} {
+				i := &invoker{answer: in(time.Second, 5*ms)}
+				c := warmCaller(t, method, hedge.WithMethods(pattern))
+				require.NoError(t, c.intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke))
+				assert.Equal(t, want[n], i.n == 2, "%s %s", pattern, method)
+			}
+		}
+	})
+}
+
+func TestCallerMayAllowOrForbidRPCs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		write := "/a.B/Create"
+		c := hedge.NewUnaryClientInterceptor()
+		for ctx, want := range map[context.Context]int{
+			hedge.AllowHedging(hedge.WithDelay(t.Context(), 10*ms)):   2,
+			hedge.WithoutHedging(hedge.WithDelay(t.Context(), 10*ms)): 1,
+			hedge.WithDelay(t.Context(), 10*ms):                       1,
+		} {
+			i := &invoker{answer: in(time.Second, 5*ms)}
+			require.NoError(t, c(ctx, write, nil, new(wrapperspb.StringValue), nil, i.invoke))
+			assert.Equal(t, want, i.n)
+		}
+	})
+}
+
+func TestUnhedgedMethodIsToldOnceWithTheLineThatAllowsIt(t *testing.T) {
+	var log bytes.Buffer
+	c := hedge.NewUnaryClientInterceptor(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	i := &invoker{answer: in(0)}
+	for range 3 {
+		require.NoError(t, c(t.Context(), "/a.B/Create", nil, nil, nil, i.invoke))
+	}
+	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")))
+	assert.Contains(t, log.String(), `hedge.WithMethods(\"/a.B/Create\")`)
+}
+
+func TestPrimaryUsesTheCallersOwnReplyAndOptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := &invoker{answer: in(usual)}
+		c := warmCaller(t, read)
+		reply := new(wrapperspb.StringValue)
+		var header metadata.MD
+		require.NoError(t, c.intercept(t.Context(), read, nil, reply, nil, i.invoke, grpc.Header(&header)))
+		assert.Same(t, reply, i.reply[0])
+		assert.Same(t, &header, i.opts[0][0].(grpc.HeaderCallOption).HeaderAddr)
+	})
+}
+
+func TestReplyDoesNotChangeAfterReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, fast := range []int{0, 1} {
+			var left atomic.Int32
+			i := &invoker{answer: func(ctx context.Context, n int, reply any, _ []grpc.CallOption) error {
+				defer left.Add(1)
+				if n == fast {
+					require.NoError(t, hedgetest.Sleep(ctx, 15*ms))
+				} else { // a loser that is slow to leave, and answers
+					<-ctx.Done()
+					time.Sleep(20 * ms)
+				}
+				reply.(*wrapperspb.StringValue).Value = fmt.Sprint("answer ", n)
+				return nil
+			}}
+			got, err := warmCaller(t, read, hedge.WithMaxHedges(1)).get(t.Context(), i)
+			require.NoError(t, err)
+			assert.EqualValues(t, 2, left.Load(), "every attempt has ended")
+			assert.Equal(t, fmt.Sprint("answer ", fast), got)
+		}
+	})
+}
+
+func TestWinnersHeaderTrailerAndPeerAreTheCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, winner := range []int{0, 1} {
+			i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+				// As grpc does: every attempt writes to its targets, also when it loses.
+				defer func() {
+					md := metadata.Pairs("attempt", fmt.Sprint(n))
+					for _, o := range opts {
+						switch o := o.(type) {
+						case grpc.HeaderCallOption:
+							*o.HeaderAddr = md
+						case grpc.TrailerCallOption:
+							*o.TrailerAddr = md
+						case grpc.PeerCallOption:
+							*o.PeerAddr = peer.Peer{LocalAddr: &net.UnixAddr{Name: fmt.Sprint(n)}}
+						}
+					}
+				}()
+				if n != winner {
+					<-ctx.Done()
+					return status.FromContextError(ctx.Err()).Err()
+				}
+				return in(15*ms)(ctx, 0, reply, opts)
+			}}
+			var header, trailer metadata.MD
+			var from peer.Peer
+			_, err := warmCaller(t, read, hedge.WithMaxHedges(1)).get(t.Context(), i, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&from))
+			require.NoError(t, err)
+			want := []string{fmt.Sprint(winner)}
+			assert.Equal(t, want, header["attempt"])
+			assert.Equal(t, want, trailer["attempt"])
+			assert.Equal(t, want[0], from.LocalAddr.String())
+		}
+	})
+}
+
+func TestOnFinishRunsOnceWithTheFinalError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, i := range []*invoker{{answer: in(time.Second, 5*ms)}, {answer: failsWith(30*ms, codes.Unavailable)}} {
+			plain := i.answer
+			i.answer = func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+				err := plain(ctx, n, reply, opts)
+				for _, o := range opts {
+					if f, ok := o.(grpc.OnFinishCallOption); ok {
+						f.OnFinish(err)
+					}
+				}
+				return err
+			}
+			var finished []error
+			var trailer metadata.MD
+			_, err := warmCaller(t, read).get(t.Context(), i, grpc.WaitForReady(true),
+				grpc.OnFinish(func(err error) { finished = append(finished, err) }), grpc.Trailer(&trailer))
+			require.Len(t, finished, 1)
+			assert.Equal(t, err, finished[0])
+			require.Len(t, i.opts[0], 3, "the other options stay")
+			assert.IsType(t, grpc.FailFastCallOption{}, i.opts[0][0])
+		}
+	})
+}
+
+func TestCallersOptionsAreNotWrittenTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		room := make([]grpc.CallOption, 1, 8)
+		room[0] = grpc.WaitForReady(true)
+		i := &invoker{answer: in(time.Second, 5*ms)}
+		_, err := warmCaller(t, read).get(t.Context(), i, room...)
+		require.NoError(t, err)
+		assert.Nil(t, room[:2][1])
+		for _, opts := range i.opts {
+			assert.Len(t, opts, cap(opts), "an interceptor below that appends gets room of its own")
+		}
+	})
+}
+
+func TestHedgesCarryTheNumberOfPreviousAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := &invoker{answer: in(time.Second)}
+		_, err := warmCaller(t, read).get(metadata.AppendToOutgoingContext(t.Context(), "token", "x"), i)
+		require.NoError(t, err)
+		require.Len(t, i.sent, 3)
+		for n, ctx := range i.sent {
+			md, _ := metadata.FromOutgoingContext(ctx)
+			assert.Equal(t, []string{"x"}, md["token"])
+			if n == 0 {
+				assert.Empty(t, md["grpc-previous-rpc-attempts"])
+			} else {
+				assert.Equal(t, []string{fmt.Sprint(n)}, md["grpc-previous-rpc-attempts"])
+			}
+		}
+	})
+}
+
+func TestStatusThatMayBeBetterElsewhereWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+			nonFatal := code == codes.Unavailable || code == codes.ResourceExhausted || code == codes.Aborted ||
+				code == codes.Internal || code == codes.Unknown
+			c := warmCaller(t, read, hedge.WithMaxHedges(1))
+			i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+				if n == 0 {
+					return failsWith(20*ms, code)(ctx, n, reply, opts)
+				}
+				return in(0, 50*ms)(ctx, n, reply, opts)
+			}}
+			got, err := c.get(t.Context(), i)
+			if nonFatal {
+				assert.NoError(t, err, code)
+				assert.Equal(t, "answer 1", got)
+			} else {
+				assert.Equal(t, code, status.Code(err), "the primary's other codes are final")
+			}
+
+			deterministic := code == codes.InvalidArgument || code == codes.NotFound || code == codes.AlreadyExists ||
+				code == codes.PermissionDenied || code == codes.FailedPrecondition || code == codes.OutOfRange ||
+				code == codes.Unimplemented || code == codes.Unauthenticated
+			c = warmCaller(t, read, hedge.WithMaxHedges(1))
+			i = &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+				if n == 1 {
+					return failsWith(0, code)(ctx, n, reply, opts)
+				}
+				return in(100*ms)(ctx, n, reply, opts)
+			}}
+			_, err = c.get(t.Context(), i)
+			if deterministic {
+				assert.Equal(t, code, status.Code(err), "what every attempt would say is said by a hedge as well")
+			} else {
+				assert.NoError(t, err, code)
+			}
+		}
+	})
+}
+
+func TestNonFatalCodesCanBeChosen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+			if n == 0 {
+				return failsWith(20*ms, codes.DataLoss)(ctx, n, reply, opts)
+			}
+			return in(0, 50*ms)(ctx, n, reply, opts)
+		}}
+		_, err := warmCaller(t, read, hedge.WithNonFatalCodes(codes.DataLoss)).get(t.Context(), i)
+		assert.NoError(t, err)
+	})
+}
+
+func TestIfAllAttemptsFailThePrimarysStatusIsReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		primary := status.Error(codes.Unavailable, "primary")
+		i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+			if n == 0 {
+				require.NoError(t, hedgetest.Sleep(ctx, 30*ms))
+				return primary
+			}
+			return failsWith(30*ms, codes.Unavailable)(ctx, n, reply, opts)
+		}}
+		_, err := warmCaller(t, read).get(t.Context(), i)
+		assert.Same(t, primary, err)
+	})
+}
+
+func TestCallersDeadlineIsTheCallersStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+		defer cancel()
+		_, err := warmCaller(t, read).get(ctx, &invoker{answer: in(time.Hour)})
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	})
+}
+
+func TestResourceExhaustedPausesHedging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := warmCaller(t, read)
+		_, err := c.get(t.Context(), &invoker{answer: failsWith(0, codes.ResourceExhausted)})
+		require.Error(t, err)
+		for range 20 { // the first brake lets go; the pause of a second stays
+			_, err := c.get(t.Context(), &invoker{answer: in(usual)})
+			require.NoError(t, err)
+		}
+		i := &invoker{answer: in(100 * ms)}
+		_, err = c.get(t.Context(), i)
+		require.NoError(t, err)
+		assert.Equal(t, 1, i.n)
+		time.Sleep(time.Second)
+		i = &invoker{answer: in(100 * ms)}
+		_, err = c.get(t.Context(), i)
+		require.NoError(t, err)
+		assert.Greater(t, i.n, 1)
+	})
+}
+
+func TestServersPushBackIsObeyed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for value, pause := range map[string]time.Duration{"-1": time.Second, "soon": time.Second, "4000": 4 * time.Second} {
+			c := warmCaller(t, read)
+			i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+				if n == 1 { // the first hedge is pushed back
+					for _, o := range opts {
+						if o, ok := o.(grpc.TrailerCallOption); ok {
+							*o.TrailerAddr = metadata.Pairs("grpc-retry-pushback-ms", value)
+						}
+					}
+					return status.Error(codes.Unavailable, "busy")
+				}
+				return in(200*ms)(ctx, 0, reply, opts)
+			}}
+			_, err := c.get(t.Context(), i)
+			require.NoError(t, err)
+			assert.Equal(t, 2, i.n, "no more hedges for this call")
+			hedged := func() bool {
+				for range 20 {
+					_, err := c.get(t.Context(), &invoker{answer: in(ms)})
+					require.NoError(t, err)
+				}
+				i := &invoker{answer: in(100 * ms)}
+				_, err := c.get(t.Context(), i)
+				require.NoError(t, err)
+				return i.n > 1
+			}
+			assert.False(t, hedged(), value)
+			time.Sleep(pause)
+			assert.True(t, hedged(), value)
+		}
+	})
+}
+
+func TestRepliesOfEveryKindAreHedgedOrLeftAlone(t *testing.T) {
+	type raw struct{ data []byte }
+	dynamic := func() any {
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName("google.protobuf.StringValue")
+		require.NoError(t, err)
+		return dynamicpb.NewMessage(d.(protoreflect.MessageDescriptor))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for name, reply := range map[string]any{"dynamicpb": dynamic(), "pointer": new(raw), "not a pointer": raw{}, "nil": nil} {
+			i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+				if err := in(time.Second, 5*ms)(ctx, n, nil, opts); err != nil {
+					return err
+				}
+				switch m := reply.(type) {
+				case *dynamicpb.Message:
+					m.Set(m.Descriptor().Fields().ByName("value"), protoreflect.ValueOfString(fmt.Sprint(n)))
+				case *raw:
+					m.data = []byte(fmt.Sprint(n))
+				}
+				return nil
+			}}
+			c := warmCaller(t, read, hedge.WithMaxHedges(1))
+			require.NoError(t, c.intercept(t.Context(), read, nil, reply, nil, i.invoke), name)
+			switch m := reply.(type) {
+			case *dynamicpb.Message:
+				assert.Equal(t, "1", m.Get(m.Descriptor().Fields().ByName("value")).String())
+			case *raw:
+				assert.Equal(t, "1", string(m.data))
+			default:
+				assert.Equal(t, 1, i.n, "%s: no hedge for what cannot be copied", name)
+			}
+		}
+	})
+}
+
+func TestPanicInAHedgedRPCEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := warmCaller(t, read, hedge.WithMaxHedges(1))
+		_, err := c.get(t.Context(), &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+			if n > 0 {
+				panic("hedge")
+			}
+			return in(50*ms)(ctx, n, reply, opts)
+		}})
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, c.stats.HedgePanics.Load())
+	})
+}
+
+// --- over real connections ---
+
+// slowServer answers UnaryCall with the number of the attempt, late if told to.
+type slowServer struct {
+	testpb.UnimplementedTestServiceServer
+	slow atomic.Int64 // attempts to delay
+	n    atomic.Int64
+	by   sync.Map // remote address to count
+}
+
+func (s *slowServer) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	n := s.n.Add(1)
+	p, _ := peer.FromContext(ctx)
+	s.by.Store(p.Addr.String(), true)
+	_ = grpc.SetHeader(ctx, metadata.Pairs("n", fmt.Sprint(n)))
+	_ = grpc.SetTrailer(ctx, metadata.Pairs("n", fmt.Sprint(n)))
+	if s.slow.Add(-1) >= 0 {
+		if err := hedgetest.Sleep(ctx, 3*time.Second); err != nil {
+			return nil, err
+		}
+	}
+	return &testpb.SimpleResponse{Username: fmt.Sprint(n)}, nil
+}
+
+func (s *slowServer) connections() (n int) {
+	s.by.Range(func(any, any) bool { n++; return true })
+	return n
+}
+
+func serveGRPC(t testing.TB, impl testpb.TestServiceServer) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	testpb.RegisterTestServiceServer(s, impl)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+func dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
+	cc, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	require.NoError(t, err)
+	t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
+func TestRealRPCIsHedged(t *testing.T) {
+	s := new(slowServer)
+	target := serveGRPC(t, s)
+	var stats *hedge.Stats
+	cc := dial(t, target, grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(
+		hedge.WithStats(&stats), hedge.WithMethods("/*"), hedge.WithBudgetPercent(100), hedge.WithMaxHedges(1))))
+	client := testpb.NewTestServiceClient(cc)
+	_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+	for range 20 {
+		s.slow.Store(1)
+		var header, trailer metadata.MD
+		var from peer.Peer
+		start := time.Now()
+		resp, err := client.UnaryCall(hedge.WithDelay(t.Context(), 20*time.Millisecond), &testpb.SimpleRequest{},
+			grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&from))
+		require.NoError(t, err)
+		assert.Less(t, time.Since(start), 2*time.Second)
+		// Reply, header and trailer are of one attempt, and stay so.
+		want := []string{resp.Username}
+		assert.Equal(t, want, header["n"])
+		assert.Equal(t, want, trailer["n"])
+		assert.Equal(t, target, from.Addr.String())
+	}
+	assert.EqualValues(t, 20, stats.HedgeWins.Load())
+	assert.Equal(t, 1, s.connections())
+}
+
+func TestHedgesGoOverTheHedgeConn(t *testing.T) {
+	s := new(slowServer)
+	target := serveGRPC(t, s)
+	apart := dial(t, target)
+	cc := dial(t, target, grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(hedge.WithMethods("/*"), hedge.WithHedgeConn(apart))))
+	client := testpb.NewTestServiceClient(cc)
+	ctx := hedge.WithDelay(t.Context(), 20*time.Millisecond)
+	_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+
+	// It is not connected yet: a hedge would only queue.
+	s.slow.Store(1)
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	_, err = client.UnaryCall(short, &testpb.SimpleRequest{})
+	assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	assert.Equal(t, 1, s.connections())
+
+	_, err = testpb.NewTestServiceClient(apart).UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+	s.slow.Store(1)
+	_, err = client.UnaryCall(ctx, &testpb.SimpleRequest{})
+	require.NoError(t, err)
+	assert.Equal(t, 2, s.connections())
+}
+
+func TestTargetAndMethodAreTheKey(t *testing.T) {
+	s := new(slowServer)
+	target := serveGRPC(t, s)
+	var names []string
+	key := hedge.WithKeyFunc(func(_ context.Context, host, name string) string {
+		names = append(names, host+" "+name)
+		return host
+	})
+	cc := dial(t, target, grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(hedge.WithMethods("/*"), key)))
+	_, err := testpb.NewTestServiceClient(cc).UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+	assert.Equal(t, []string{target + " /grpc.testing.TestService/UnaryCall"}, names)
+}
+
+// gRPC's own interoperability cases, with a hedge forced on every call.
+func TestInteropCasesPassWithEveryCallHedged(t *testing.T) {
+	target := serveGRPC(t, interop.NewTestServer())
+	var stats *hedge.Stats
+	forced := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		return invoke(hedge.WithDelay(ctx, time.Nanosecond), method, req, reply, cc, opts...)
+	}
+	// Behind the hedging: give every attempt the time for a hedge to start.
+	late := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		time.Sleep(3 * time.Millisecond)
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	cc := dial(t, target, grpc.WithChainUnaryInterceptor(forced, hedge.NewUnaryClientInterceptor(
+		hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithStats(&stats), hedge.WithMinDelay(0)), late))
+	client := testpb.NewTestServiceClient(cc)
+	_, err := client.EmptyCall(t.Context(), &testpb.Empty{}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+	for range 20 {
+		interop.DoEmptyUnaryCall(t.Context(), client)
+		interop.DoLargeUnaryCall(t.Context(), client)
+		interop.DoCustomMetadata(t.Context(), client)
+		interop.DoStatusCodeAndMessage(t.Context(), client)
+		interop.DoSpecialStatusMessage(t.Context(), client)
+		interop.DoUnimplementedMethod(t.Context(), cc)
+		interop.DoUnimplementedService(t.Context(), testpb.NewUnimplementedServiceClient(cc))
+	}
+	// Six of the seven: DoUnimplementedMethod passes no reply to make another of.
+	assert.EqualValues(t, 120, stats.HedgedRequests.Load())
+	assert.Positive(t, stats.HedgeWins.Load())
+}
+
+// --- Do ---
+
+func TestDoHedgesAnyFunction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var stats *hedge.Stats
+		h := hedge.NewHedger(hedge.WithStats(&stats))
+		slow := false
+		var n atomic.Int32
+		f := func(ctx context.Context) (int, error) {
+			me := int(n.Add(1))
+			if slow && me == 1 {
+				return 0, hedgetest.Sleep(ctx, time.Second)
+			}
+			return me, hedgetest.Sleep(ctx, usual)
+		}
+		for range 20 {
+			_, err := hedge.Do(t.Context(), h, "query", f)
+			require.NoError(t, err)
+		}
+		slow = true
+		n.Store(0)
+		got, err := hedge.Do(t.Context(), h, "query", f)
+		require.NoError(t, err)
+		assert.Equal(t, 2, got)
+		assert.EqualValues(t, 1, stats.HedgeWins.Load())
+		assert.Equal(t, "query", h.Snapshot().Keys[0].Host)
+
+		n.Store(0)
+		_, err = hedge.Do(hedge.WithoutHedging(t.Context()), h, "query", f)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, n.Load())
+
+		h.SetEnabled(false)
+		n.Store(0)
+		_, err = hedge.Do(t.Context(), h, "query", f)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, n.Load())
+		assert.Error(t, h.Update(func(c *hedge.Config) { c.MaxKeys = 0 }))
+	})
+}
+
+func TestDoWithoutAHedgerCallsOnce(t *testing.T) {
+	got, err := hedge.Do(t.Context(), nil, "k", func(context.Context) (string, error) { return "v", errDown })
+	assert.Equal(t, "v", got)
+	assert.Same(t, errDown, err)
+}
+
+type file struct{ closed *atomic.Int32 }
+
+func (f *file) Close() error { f.closed.Add(1); return errors.New("ignored") }
+
+func TestDoClosesWhatComesTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed, n atomic.Int32
+		f := func(ctx context.Context) (*file, error) {
+			if n.Add(1) == 1 {
+				time.Sleep(50 * ms) // deaf to its context
+			}
+			return &file{&closed}, nil
+		}
+		h := hedge.NewHedger()
+		got, err := hedge.Do(hedge.WithDelay(t.Context(), 10*ms), h, "k", f)
+		require.NoError(t, err)
+		synctest.Wait()
+		assert.EqualValues(t, 1, closed.Load())
+		assert.NotNil(t, got)
+	})
+}
