@@ -1,0 +1,166 @@
+package hedge_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/gohedge/hedge"
+)
+
+// stuckOnce is a service whose first answer never comes.
+func stuckOnce() http.RoundTripper {
+	var n atomic.Int32
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		if n.Add(1) == 1 {
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		}
+		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("hello"))}, nil
+	})
+}
+
+func Example() {
+	client := &http.Client{Transport: hedge.New(http.DefaultTransport)}
+
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	defer server.Close()
+	resp, err := client.Get(server.URL)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	fmt.Println(resp.Status)
+	// Output: 200 OK
+}
+
+func ExampleNew() {
+	var stats *hedge.Stats
+	client := &http.Client{Transport: hedge.New(stuckOnce(),
+		hedge.WithInitialDelay(10*time.Millisecond), // to hedge the very first call
+		hedge.WithStats(&stats),
+	)}
+	resp, err := client.Get("http://catalog.test/item")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	fmt.Printf("%s, hedged=%d won=%d\n", body, stats.HedgedRequests.Load(), stats.HedgeWins.Load())
+	// Output: hello, hedged=1 won=1
+}
+
+func ExampleNewWithConfig() {
+	config := hedge.DefaultConfig()
+	config.BudgetPercent = 500 // from a file, say
+	_, err := hedge.NewWithConfig(http.DefaultTransport, config)
+	fmt.Println(err)
+	// Output: hedge: Config.BudgetPercent: 500 is not in [0, 300]
+}
+
+func ExampleWrap() {
+	client := hedge.Wrap(&http.Client{Timeout: 5 * time.Second})
+	fmt.Println(client.Timeout)
+	// Output: 5s
+}
+
+func ExampleNewUnaryClientInterceptor() {
+	conn, err := grpc.NewClient("dns:///catalog.test:443",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor()),
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+	fmt.Println(conn.Target())
+	// Output: dns:///catalog.test:443
+}
+
+func ExampleDo() {
+	hedger := hedge.NewHedger()
+	ctx := hedge.WithDelay(context.Background(), 10*time.Millisecond) // to hedge the very first call
+	var n atomic.Int32
+	answer, err := hedge.Do(ctx, hedger, "catalog", func(ctx context.Context) (string, error) {
+		if n.Add(1) == 1 {
+			<-ctx.Done() // stuck
+			return "", ctx.Err()
+		}
+		return "hello", nil
+	})
+	fmt.Println(answer, err)
+	// Output: hello <nil>
+}
+
+func ExampleNewBudget() {
+	budget := hedge.NewBudget(5, 20) // 5 % of the requests of both
+	search := hedge.New(nil, hedge.WithBudget(budget))
+	images := hedge.New(nil, hedge.WithBudget(budget))
+	_, _ = search, images
+	fmt.Println(budget.Tokens())
+	// Output: 20
+}
+
+func ExampleAllowHedging() {
+	// A POST is not hedged, unless it is known to only read.
+	ctx := hedge.AllowHedging(context.Background())
+	req, _ := http.NewRequestWithContext(ctx, "POST", "http://search.test/_search", strings.NewReader(`{"query": {}}`))
+	resp, err := hedge.New(stuckOnce(), hedge.WithInitialDelay(10*time.Millisecond)).RoundTrip(req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	fmt.Println(resp.StatusCode)
+	// Output: 200
+}
+
+func ExampleWithoutHedging() {
+	ctx, cancel := context.WithTimeout(hedge.WithoutHedging(context.Background()), 50*time.Millisecond)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, "GET", "http://catalog.test/export", nil)
+	_, err := hedge.New(stuckOnce(), hedge.WithInitialDelay(10*time.Millisecond)).RoundTrip(req)
+	fmt.Println(err)
+	// Output: context deadline exceeded
+}
+
+func ExampleWithMethods() {
+	interceptor := hedge.NewUnaryClientInterceptor(
+		hedge.WithMethods("/catalog.v1.Catalog/*", "/search.v1.Search/Suggest"),
+		hedge.WithNonFatalCodes(codes.Unavailable),
+	)
+	fmt.Println(interceptor != nil)
+	// Output: true
+}
+
+func ExampleTransport_Update() {
+	transport := hedge.New(http.DefaultTransport)
+	err := transport.Update(func(c *hedge.Config) { c.BudgetPercent = 2 })
+	fmt.Println(err, transport.Snapshot().Config.BudgetPercent)
+	// Output: <nil> 2
+}
+
+func ExampleTransport_SetEnabled() {
+	transport := hedge.New(http.DefaultTransport)
+	transport.SetEnabled(false)
+	fmt.Println(transport.Snapshot().Enabled)
+	// Output: false
+}
+
+func ExampleLatencyEstimate() {
+	transport := hedge.New(http.DefaultTransport)
+	fmt.Println(hedge.LatencyEstimate(transport, "catalog.test", 0.99)) // nothing known yet
+	// Output: 0s
+}

@@ -1,0 +1,57 @@
+package hedge_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/gohedge/hedge"
+
+// TestArrowsPointDown forbids imports, direct or not, that the architecture does.
+func TestArrowsPointDown(t *testing.T) {
+	const grpc = "google.golang.org/grpc"
+	for _, rule := range []struct {
+		from   string
+		never  []string // an import path, or all below one
+		reason string
+	}{
+		{"internal/race", []string{"github.com", "golang.org", "google.golang.org"}, "the mechanism stands on the standard library alone"},
+		{"sketch", []string{module + "/internal", grpc, "net/http"}, "a window is useful by itself"},
+		{"internal/engine", []string{grpc, "net/http", "github.com/miekg/dns"}, "the policy knows no protocol"},
+		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge"},
+			"DNS and benchmarks are not for every user to carry"},
+	} {
+		t.Run(rule.from, func(t *testing.T) {
+			t.Parallel()
+			out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", "./"+rule.from).Output()
+			require.NoError(t, err)
+			for _, dep := range strings.Fields(string(out)) {
+				if dep == module+"/"+rule.from {
+					continue
+				}
+				assert.False(t, dep == module && rule.from != ".", "%s imports the root: %s", rule.from, rule.reason)
+				for _, never := range rule.never {
+					assert.False(t, dep == never || strings.HasPrefix(dep, never+"/"), "%s imports %s: %s", rule.from, dep, rule.reason)
+				}
+			}
+		})
+	}
+}
+
+// TestOnlyTheInterceptorKnowsGRPC keeps grpc out of the root's other files.
+func TestOnlyTheInterceptorKnowsGRPC(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{join .GoFiles "\n"}}`, ".").Output()
+	require.NoError(t, err)
+	for _, file := range strings.Fields(string(out)) {
+		out, err := exec.Command("grep", "-c", `"google.golang.org/`, file).Output()
+		if file == "interceptor.go" {
+			require.NoError(t, err)
+			continue
+		}
+		assert.Equal(t, "0\n", string(out), file)
+	}
+}
