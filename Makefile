@@ -1,0 +1,58 @@
+# What CI runs, and what to run before a commit: make
+
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME ?= 10s
+
+# Modules of their own, each with a go.mod below the root.
+NESTED = $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod'))
+
+.PHONY: all
+all: fmt tidy vet lint test
+
+.PHONY: fmt
+fmt: # fails if a file is not formatted
+	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "gofmt: $$files"; exit 1; }
+
+.PHONY: tidy
+tidy:
+	go mod tidy -diff
+	@for d in $(NESTED); do (cd $$d && go mod tidy -diff) || exit 1; done
+
+.PHONY: vet
+vet:
+	go vet ./...
+	@for d in $(NESTED); do (cd $$d && go vet ./...) || exit 1; done
+
+.PHONY: lint
+lint:
+	go run $(STATICCHECK) ./...
+	@! git grep -nE 'TO''DO|FIX''ME|XX''X' -- ':!Makefile'
+
+.PHONY: test
+test:
+	go test -race -shuffle=on -timeout 20m ./...
+	@for d in $(NESTED); do (cd $$d && go test -race -shuffle=on ./...) || exit 1; done
+
+.PHONY: fuzz
+fuzz: # each target for FUZZTIME
+	@for p in $$(go list ./...); do \
+		for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz'); do \
+			echo "$$p $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+		done; \
+	done
+
+.PHONY: bench
+bench:
+	go test -run '^$$' -bench . -count 6 ./benchmark
+
+.PHONY: simulate
+simulate:
+	go run ./benchmark/simulate -quick
+
+.PHONY: examples
+examples: # each once
+	@for d in examples/*/; do echo "$$d"; go run ./$$d || exit 1; done
+
+.PHONY: readme-tables
+readme-tables: # measures, and pastes the figures into README.md
+	go run ./benchmark/simulate -readme README.md
