@@ -300,6 +300,36 @@ func TestSecondPoolSpeaksHTTP2AsTheFirstDoes(t *testing.T) {
 	assert.EqualValues(t, 2, s.accepted.Load())
 }
 
+func TestTimeToConnectAHedgeIsNotLearned(t *testing.T) {
+	var slow atomic.Bool
+	s := serve(t, "HTTP/2", func(w http.ResponseWriter, r *http.Request) {
+		if slow.CompareAndSwap(true, false) {
+			pause(r, 5*time.Second)
+		}
+	})
+	slowDial := base(t, s)
+	var dials atomic.Int64
+	slowDial.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			time.Sleep(300 * time.Millisecond)
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	tr := hedge.New(slowDial, hedge.WithMaxHedges(1))
+	defer tr.CloseIdleConnections()
+	for range 20 {
+		_, err := fetch(t.Context(), tr, s.URL)
+		require.NoError(t, err)
+	}
+	slow.Store(true)
+	start := time.Now()
+	_, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, s.URL)
+	require.NoError(t, err)
+	require.Greater(t, time.Since(start), 300*time.Millisecond, "the hedge had to connect")
+	assert.Less(t, hedge.LatencyEstimate(tr, s.Listener.Addr().String(), 1), 200*time.Millisecond)
+	assert.EqualValues(t, 21, tr.Snapshot().Keys[0].Samples)
+}
+
 func TestConnectionLimitNeitherBlocksNorIsBlockedByAHedge(t *testing.T) {
 	var slow atomic.Bool
 	s := serve(t, "HTTP/1.1", func(w http.ResponseWriter, r *http.Request) {

@@ -15,7 +15,7 @@ type Stats struct {
 	HedgeWins       atomic.Int64 // hedged calls that a hedge answered
 	PrimaryWins     atomic.Int64 // hedged calls that the primary answered
 	BudgetExhausted atomic.Int64 // calls for which the budget, last asked, refused a hedge
-	WarmupRequests  atomic.Int64 // calls made while too little was known to hedge them
+	WarmupRequests  atomic.Int64 // calls without a delay to hedge after: mostly, too little was known
 
 	HedgesSent   atomic.Int64 // hedges; a call may have several
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice

@@ -158,6 +158,13 @@ func TestDelaysAreClamped(t *testing.T) {
 	assert.Equal(t, []time.Duration{50 * ms}, k.Plan().Delays, "two hedges at one time are one")
 }
 
+func TestOneSlowStartIsSoonForgotten(t *testing.T) {
+	k := newKey(nil)
+	learn(k, 1, constant(500*ms))
+	learn(k, 30, constant(10*ms))
+	assert.Less(t, k.Plan().Delays[0], 11*ms)
+}
+
 func TestFailuresTeachNoLatency(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(20*ms))
