@@ -73,6 +73,7 @@ type config struct {
 	hedgeable func(*http.Request) bool
 	failure   []int // HTTP status codes that do not win
 	transport http.RoundTripper
+	firstByte bool
 	logger    *slog.Logger
 	grpc      grpcConfig
 }
@@ -243,6 +244,15 @@ func WithHedgeTransport(rt http.RoundTripper) Option {
 	return optionFunc(func(c *config) { c.transport = rt })
 }
 
+// WithFirstByte lets an HTTP response win with the first byte of its body
+// instead of its header, and learns the time to that byte: for servers that send
+// the header before they do the work, such as streams of a language model. Event
+// streams are then hedged like other requests, losers are cancelled at once, and
+// RoundTrip returns when the first byte is there. The default is the header.
+func WithFirstByte() Option {
+	return optionFunc(func(c *config) { c.firstByte = true })
+}
+
 // WithLogger tells l, once per gRPC method, which calls are not hedged because
 // nothing says that they are safe to repeat. The default is silence.
 func WithLogger(l *slog.Logger) Option {
@@ -259,6 +269,12 @@ func WithoutHedging(ctx context.Context) context.Context {
 // whatever their method. It undoes [WithoutHedging].
 func AllowHedging(ctx context.Context) context.Context {
 	return engine.WithOverrides(ctx, func(o *engine.Overrides) { o.Never, o.Allow = false, true })
+}
+
+// AwaitFirstByte returns a context whose HTTP responses win with their first
+// byte, as with [WithFirstByte].
+func AwaitFirstByte(ctx context.Context) context.Context {
+	return engine.WithOverrides(ctx, func(o *engine.Overrides) { o.First = true })
 }
 
 // WithDelay returns a context whose calls are hedged after d, and again after

@@ -22,8 +22,8 @@ import (
 // than usual for their host. It is safe for concurrent use.
 //
 // These are sent once, and pass through as they are: requests that are not safe
-// to repeat (see [WithHedgeable]); CONNECT, upgrades, and event streams
-// (Accept: text/event-stream); bodies of unknown length or above
+// to repeat (see [WithHedgeable]); CONNECT and upgrades; event streams (Accept:
+// text/event-stream) unless [WithFirstByte] is given; bodies of unknown length or above
 // [WithMaxReplayBytes]; requests with trailers.
 //
 // The caller's request is never changed and its body is always closed. Attempts
@@ -136,14 +136,15 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	o := engine.OverridesFrom(ctx)
 	settings := core.settings.Load()
-	if o.Never || !t.replayable(req, settings.MaxReplayBytes) || !(o.Allow || t.hedgeable(req)) {
+	first := o.First || core.config.firstByte
+	if o.Never || !t.replayable(req, settings.MaxReplayBytes, first) || !(o.Allow || t.hedgeable(req)) {
 		core.stats.NotHedgeable.Add(1)
 		return t.next.RoundTrip(req)
 	}
 	key := core.engine.Key(t.name(req))
 	c := t.call()
 	plan := c.Begin(ctx, key, o.Delay)
-	c.key = key
+	c.key, c.first = key, first
 	if plan == nil {
 		core.stats.WarmupRequests.Add(1)
 		resp, err := t.next.RoundTrip(req)
@@ -166,7 +167,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	style := race.Style{}
-	if key.Tag.Load() == http1 && httptrace.ContextClientTrace(ctx) == nil {
+	if !first && key.Tag.Load() == http1 && httptrace.ContextClientTrace(ctx) == nil {
 		if l := t.linger.Load(); l.Grace > 0 {
 			style.Detach, style.Linger = true, l
 		}
@@ -200,7 +201,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // replayable reports whether req can be sent twice at all.
-func (t *Transport) replayable(req *http.Request, maxBody int64) bool {
+func (t *Transport) replayable(req *http.Request, maxBody int64, streams bool) bool {
 	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil {
 		return false
 	}
@@ -212,12 +213,9 @@ func (t *Transport) replayable(req *http.Request, maxBody int64) bool {
 	if len(req.Header["Upgrade"]) > 0 {
 		return false
 	}
-	for _, accept := range req.Header["Accept"] {
-		if strings.Contains(accept, "text/event-stream") {
-			return false
-		}
-	}
-	return true
+	return streams || !slices.ContainsFunc(req.Header["Accept"], func(accept string) bool {
+		return strings.Contains(accept, "text/event-stream")
+	})
 }
 
 // hedgeable reports whether req is safe to send twice, by http.Request's
@@ -287,6 +285,7 @@ type call struct {
 	req    *http.Request // the caller's
 	body   []byte        // its body, whole; nil if it has none
 	linger *race.Linger  // of losers; nil: they are cancelled
+	first  bool          // a response wins with its first byte
 	setup  [1 + race.MaxHedges]time.Duration
 }
 
@@ -342,7 +341,44 @@ func (c *call) judge(resp *http.Response, err error) error {
 	if resp.StatusCode >= 400 && slices.Contains(c.t.core.config.failure, resp.StatusCode) {
 		return errFailure
 	}
+	if c.first && resp.Body != nil && resp.Body != http.NoBody {
+		return await(resp)
+	}
 	return nil
+}
+
+// await waits for the first bytes of resp's body, which stay to be read. A body
+// that fails before is a failure; its error stays to be read as well.
+func await(resp *http.Response) error {
+	buf := make([]byte, 512)
+	n, err := 0, error(nil)
+	for n == 0 && err == nil {
+		n, err = resp.Body.Read(buf)
+	}
+	resp.Body = &begun{resp.Body, buf[:n], err} // never a 101's: upgrades are not hedged
+	if err != nil && err != io.EOF {
+		return errFailure
+	}
+	return nil
+}
+
+// begun is a body of which something has been read ahead.
+type begun struct {
+	io.ReadCloser
+	ahead []byte
+	err   error // came with the last of ahead; nil: read on
+}
+
+func (b *begun) Read(p []byte) (int, error) {
+	if len(b.ahead) > 0 || b.err != nil {
+		n := copy(p, b.ahead)
+		b.ahead = b.ahead[n:]
+		if len(b.ahead) > 0 {
+			return n, nil
+		}
+		return n, b.err
+	}
+	return b.ReadCloser.Read(p)
 }
 
 // retryAfter reads the header by RFC 9110, section 10.2.3; 0 if it says nothing.

@@ -1,0 +1,186 @@
+package hedge_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+// flushed is the body of a server that sends its header before it does the work.
+type flushed struct {
+	io.ReadCloser
+	ctx   context.Context
+	after time.Duration
+	err   error // instead of a body
+}
+
+func (f *flushed) Read(p []byte) (int, error) {
+	if f.after > 0 {
+		if err := hedgetest.Sleep(f.ctx, f.after); err != nil {
+			return 0, err
+		}
+		f.after = 0
+	}
+	if f.err != nil {
+		return 0, f.err
+	}
+	return f.ReadCloser.Read(p)
+}
+
+// flushes answers at once, with bodies that begin after the n-th duration.
+func flushes(rt *hedgetest.RoundTripper, ds ...time.Duration) func(*http.Request, int) (*http.Response, error) {
+	return func(req *http.Request, n int) (*http.Response, error) {
+		resp, err := after(rt, 0)(req, n)
+		resp.Body = &flushed{ReadCloser: resp.Body, ctx: req.Context(), after: ds[min(n, len(ds)-1)]}
+		return resp, err
+	}
+}
+
+func TestFirstByteWinsNotTheHeader(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = flushes(rt, time.Second, 5*ms)
+		start := time.Now()
+		resp, err := get(t, warm(t, rt, hedge.WithFirstByte()), site)
+		require.NoError(t, err)
+		assert.Equal(t, "answer 1", text(t, resp), "the byte that was read first is not lost")
+		assert.InDelta(t, 20*usual+usual+5*ms, time.Since(start), float64(ms))
+	})
+}
+
+func TestWithoutFirstByteTheHeaderWins(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = flushes(rt, time.Second)
+		resp, err := get(t, warm(t, rt), site)
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Len(t, rt.Sent(), 1)
+	})
+}
+
+func TestFirstByteCanBeAskedForOneCall(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = flushes(rt, time.Second, 5*ms)
+		req := request(t, hedge.AwaitFirstByte(t.Context()), "GET", site, nil)
+		req.Header.Set("Accept", "text/event-stream")
+		resp, err := warm(t, rt).RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, "answer 1", text(t, resp))
+	})
+}
+
+func TestTimeToFirstByteIsLearned(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = flushes(rt, 30*ms)
+		tr := hedge.New(rt, hedge.WithFirstByte())
+		for range 20 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			time.Sleep(time.Second) // the caller thinks
+			text(t, resp)
+		}
+		assert.InEpsilon(t, 30*ms, hedge.LatencyEstimate(tr, "catalog.test", 0.99), 0.01)
+	})
+}
+
+func TestEmptyBodyWinsWithItsEnd(t *testing.T) {
+	for name, body := range map[string]io.ReadCloser{"empty": io.NopCloser(strings.NewReader("")), "none": http.NoBody, "nil": nil} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				return &http.Response{StatusCode: 204, Body: body}, hedgetest.Sleep(req.Context(), []time.Duration{time.Second, ms}[min(n, 1)])
+			}
+			resp, err := get(t, warm(t, rt, hedge.WithFirstByte()), site)
+			require.NoError(t, err)
+			if resp.Body != nil {
+				assert.Empty(t, text(t, resp), name)
+			}
+		})
+	}
+}
+
+func TestBodyThatFailsBeforeItsFirstByteDoesNotWin(t *testing.T) {
+	cut := errors.New("unexpected EOF")
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		broken := func(req *http.Request, d time.Duration) (*http.Response, error) {
+			resp := rt.Response(req, 200, "")
+			resp.Body = &flushed{ReadCloser: resp.Body, ctx: req.Context(), after: d, err: cut}
+			return resp, nil
+		}
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n > 0 {
+				return broken(req, ms)
+			}
+			return flushes(rt, 50*ms)(req, n)
+		}
+		tr := warm(t, rt, hedge.WithFirstByte(), hedge.WithMaxHedges(1))
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		assert.Equal(t, "answer 0", text(t, resp))
+
+		// If all fail, the primary's response comes, and its body fails as it would have.
+		rt.Forget()
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) { return broken(req, 30*ms) }
+		resp, err = get(t, tr, site)
+		require.NoError(t, err)
+		_, err = io.ReadAll(resp.Body)
+		assert.Same(t, cut, err)
+		require.NoError(t, resp.Body.Close())
+	})
+}
+
+func TestFirstByteOverTheNetwork(t *testing.T) {
+	for protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			var slow atomic.Bool
+			gone := make(chan struct{}, 1)
+			s := serve(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				w.Header().Set("Trailer", "Usage")
+				w.WriteHeader(200)
+				w.(http.Flusher).Flush()
+				if slow.CompareAndSwap(true, false) {
+					<-r.Context().Done()
+					gone <- struct{}{}
+					return
+				}
+				for range 3 {
+					_, _ = io.WriteString(w, "data: token\n\n")
+					w.(http.Flusher).Flush()
+				}
+				w.Header().Set("Usage", "3")
+			})
+			tr := hedge.New(base(t, s), hedge.WithFirstByte(), hedge.WithMaxHedges(1))
+			defer tr.CloseIdleConnections()
+			for range 20 {
+				_, err := fetch(t.Context(), tr, s.URL)
+				require.NoError(t, err)
+			}
+			slow.Store(true)
+			req := request(t, hedge.WithDelay(t.Context(), 20*time.Millisecond), "GET", s.URL, nil)
+			req.Header.Set("Accept", "text/event-stream")
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			assert.Equal(t, strings.Repeat("data: token\n\n", 3), text(t, resp))
+			assert.Equal(t, "3", resp.Trailer.Get("Usage"))
+			select {
+			case <-gone: // the loser was cancelled at once: tokens cost money
+			case <-time.After(5 * time.Second):
+				t.Error("the loser goes on")
+			}
+			head := request(t, t.Context(), "HEAD", s.URL, nil)
+			resp, err = tr.RoundTrip(head)
+			require.NoError(t, err)
+			assert.Empty(t, text(t, resp))
+		})
+	}
+}
