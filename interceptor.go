@@ -28,8 +28,9 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// This file alone imports grpc: programs that use only HTTP carry it all the
-// same, as it is in their package, but nothing else may depend on it.
+// This file and interceptor_stream.go alone import grpc: programs that use only
+// HTTP carry it all the same, as it is in their package, but nothing else may
+// depend on it.
 
 type grpcConfig struct {
 	methods  []string // patterns; nil: none given
@@ -110,17 +111,26 @@ func deterministic(c codes.Code) bool {
 // Interceptors before it see one call, those behind it each attempt. gRPC's own
 // retries multiply with hedges: grpc.WithDisableRetry prevents that.
 func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
-	u := &unary{core: newCore(opts)}
-	if u.core.config.grpc.nonFatal == nil {
-		u.core.config.grpc.nonFatal = nonFatal
+	return (&unary{service: newService(opts)}).intercept
+}
+
+// service is what both interceptors have.
+type service struct {
+	core    *core
+	methods sync.Map // full method to bool: may be hedged
+}
+
+func newService(opts []Option) *service {
+	s := &service{core: newCore(opts)}
+	if s.core.config.grpc.nonFatal == nil {
+		s.core.config.grpc.nonFatal = nonFatal
 	}
-	return u.intercept
+	return s
 }
 
 type unary struct {
-	core    *core
-	methods sync.Map  // full method to bool: may be hedged
-	calls   sync.Pool // of *rpc
+	*service
+	calls sync.Pool // of *rpc
 }
 
 func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -140,19 +150,24 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 	}
 	c.key = core.engine.Key(u.name(ctx, cc, method))
 	plan := c.Begin(ctx, c.key, o.Delay)
-	c.method, c.req, c.reply, c.cc, c.invoker, c.opts = method, req, reply, cc, invoker, opts
+	c.method, c.req, c.reply, c.cc, c.invoker = method, req, reply, cc, invoker
 	var delays []time.Duration
 	if plan == nil {
 		core.stats.WarmupRequests.Add(1)
 	} else {
 		delays, c.blank = plan.Delays, blankOf(reply)
 	}
-	finish := c.takeFinish()
+	var finish []func(error)
+	c.opts, finish = takeFinish(opts)
 	out := c.race.Run(ctx, c, c, delays, race.Style{Join: true})
 	// Every attempt has ended, so that nothing is shared any more.
 	err := out.Value
 	if out.Winner > 0 {
-		c.hedges[out.Winner].publish(reply)
+		h := &c.hedges[out.Winner]
+		publish(reply, h.reply)
+		for _, deliver := range h.deliver {
+			deliver()
+		}
 	}
 	c.End(err == nil || deterministic(status.Code(err)), out.Winner > 0, 0)
 	core.tally(&c.Call, out.Winner)
@@ -168,26 +183,26 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 	return err
 }
 
-func (u *unary) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
+func (s *service) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
 	target := ""
 	if cc != nil {
 		target = cc.Target()
 	}
-	if u.core.config.key == nil {
+	if s.core.config.key == nil {
 		return engine.Name{Host: target, Route: method}
 	}
-	return u.core.name(ctx, target, method)
+	return s.core.name(ctx, target, method)
 }
 
 // hedgeable reports whether nothing speaks against sending a method twice, and
 // something for it. The answer is found once per method.
-func (u *unary) hedgeable(method string) bool {
-	if v, ok := u.methods.Load(method); ok {
+func (s *service) hedgeable(method string) bool {
+	if v, ok := s.methods.Load(method); ok {
 		return v.(bool)
 	}
-	ok := u.listed(method) || readOnly(method)
-	if _, known := u.methods.LoadOrStore(method, ok); !known && !ok {
-		if l := u.core.config.logger; l != nil {
+	ok := s.listed(method) || readOnly(method)
+	if _, known := s.methods.LoadOrStore(method, ok); !known && !ok {
+		if l := s.core.config.logger; l != nil {
 			l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
 				"method", method, "allow", fmt.Sprintf("hedge.WithMethods(%q)", method))
 		}
@@ -195,8 +210,8 @@ func (u *unary) hedgeable(method string) bool {
 	return ok
 }
 
-func (u *unary) listed(method string) bool {
-	for _, p := range u.core.config.grpc.methods {
+func (s *service) listed(method string) bool {
+	for _, p := range s.core.config.grpc.methods {
 		prefix, all := strings.CutSuffix(p, "*")
 		if p == method || (all && strings.HasPrefix(method, prefix)) {
 			return true
@@ -259,7 +274,7 @@ var errNotFinal = errors.New("hedge: status may be better elsewhere")
 // Admit vetoes hedges that could not be made or would only queue.
 func (c *rpc) Admit(stage int) bool {
 	veto := engine.Go
-	switch conn := c.hedgeConn(); {
+	switch conn := c.u.hedgeConn(c.cc); {
 	case c.barred.Load():
 		veto = engine.Paused
 	case conn != nil && conn.GetState() != connectivity.Ready:
@@ -270,11 +285,12 @@ func (c *rpc) Admit(stage int) bool {
 	return c.Call.Admit(stage, veto)
 }
 
-func (c *rpc) hedgeConn() *grpc.ClientConn {
-	if own := c.u.core.config.grpc.conn; own != nil {
+// hedgeConn returns the connection for the hedges of a call over cc.
+func (s *service) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
+	if own := s.core.config.grpc.conn; own != nil {
 		return own
 	}
-	return c.cc
+	return cc
 }
 
 // blank makes replies of the kind of the caller's. What it needs of that one is
@@ -307,20 +323,17 @@ func (b blank) make() any {
 	return reflect.New(b.other).Interface()
 }
 
-// publish hands what the hedge received to the caller. All attempts have ended.
-func (h *hedged) publish(reply any) {
-	switch to := reply.(type) {
+// publish hands a hedge's reply to the caller. All attempts have ended.
+func publish(to, from any) {
+	switch to := to.(type) {
 	case proto.Message:
 		proto.Reset(to)
-		proto.Merge(to, h.reply.(proto.Message))
+		proto.Merge(to, from.(proto.Message))
 	case protoadapt.MessageV1:
 		to.Reset()
-		proto.Merge(protoadapt.MessageV2Of(to), protoadapt.MessageV2Of(h.reply.(protoadapt.MessageV1)))
+		proto.Merge(protoadapt.MessageV2Of(to), protoadapt.MessageV2Of(from.(protoadapt.MessageV1)))
 	default:
-		reflect.ValueOf(reply).Elem().Set(reflect.ValueOf(h.reply).Elem())
-	}
-	for _, f := range h.deliver {
-		f()
+		reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
 	}
 }
 
@@ -336,7 +349,9 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		ctx := metadata.AppendToOutgoingContext(a, "grpc-previous-rpc-attempts", strconv.Itoa(n))
 		h := &c.hedges[n]
 		h.reply = c.blank.make()
-		err = c.invoker(ctx, c.method, c.req, h.reply, c.hedgeConn(), h.options(c.opts)...)
+		var opts []grpc.CallOption
+		opts, h.deliver = ownTargets(c.opts)
+		err = c.invoker(ctx, c.method, c.req, h.reply, c.u.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
 		trailer = h.trailer
 	}
 	return err, c.judge(err, trailer, n, a)
@@ -348,18 +363,31 @@ func (c *rpc) judge(err error, trailer metadata.MD, n int, a *race.Attempt) erro
 		return nil
 	}
 	code := status.Code(err)
+	if c.u.pushedBack(c.key, code, trailer) {
+		c.barred.Store(true)
+	}
+	return c.u.final(code, n, a.Err() != nil)
+}
+
+// pushedBack pauses hedging of the key if a server that failed asks for it, and
+// reports whether it forbids more attempts of this call.
+func (s *service) pushedBack(k *engine.Key, code codes.Code, trailer metadata.MD) (barred bool) {
 	now := time.Now()
 	if v := trailer["grpc-retry-pushback-ms"]; len(v) > 0 {
-		ms, bad := strconv.ParseUint(v[0], 10, 31) // gRFC A6: negative or not a number means stop
-		if bad != nil {
-			c.barred.Store(true)
-		}
-		c.key.PushBack(now, time.Duration(ms)*time.Millisecond)
-	} else if code == codes.ResourceExhausted {
-		c.key.PushBack(now, 0)
+		ms, err := strconv.ParseUint(v[0], 10, 31) // gRFC A6: negative or not a number means stop
+		k.PushBack(now, time.Duration(ms)*time.Millisecond)
+		return err != nil
 	}
+	if code == codes.ResourceExhausted {
+		k.PushBack(now, 0)
+	}
+	return false
+}
+
+// final returns nil if no other attempt could better the status of attempt n.
+func (s *service) final(code codes.Code, n int, cancelled bool) error {
 	switch {
-	case n == 0 && a.Err() == nil && !c.u.core.config.grpc.nonFatal[code]:
+	case n == 0 && !cancelled && !s.core.config.grpc.nonFatal[code]:
 		return nil
 	case n > 0 && deterministic(code):
 		return nil
@@ -367,45 +395,47 @@ func (c *rpc) judge(err error, trailer metadata.MD, n int, a *race.Attempt) erro
 	return errNotFinal
 }
 
-// options returns the caller's options with targets of the hedge's own.
-func (h *hedged) options(opts []grpc.CallOption) []grpc.CallOption {
-	own := make([]grpc.CallOption, 0, len(opts)+1)
+// ownTargets returns the caller's options with targets of an attempt's own, which
+// deliver copies to the caller's.
+func ownTargets(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
+	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more
 	for _, o := range opts {
 		switch o := o.(type) {
 		case grpc.HeaderCallOption:
 			md := new(metadata.MD)
-			h.deliver = append(h.deliver, func() { *o.HeaderAddr = *md })
+			deliver = append(deliver, func() { *o.HeaderAddr = *md })
 			own = append(own, grpc.Header(md))
 		case grpc.TrailerCallOption:
 			md := new(metadata.MD)
-			h.deliver = append(h.deliver, func() { *o.TrailerAddr = *md })
+			deliver = append(deliver, func() { *o.TrailerAddr = *md })
 			own = append(own, grpc.Trailer(md))
 		case grpc.PeerCallOption:
 			p := new(peer.Peer)
-			h.deliver = append(h.deliver, func() { *o.PeerAddr = *p })
+			deliver = append(deliver, func() { *o.PeerAddr = *p })
 			own = append(own, grpc.Peer(p))
 		default:
 			own = append(own, o)
 		}
 	}
-	return append(own, grpc.Trailer(&h.trailer))
+	return own, deliver
 }
 
-// takeFinish takes the options that must happen once, at the call's own end.
-func (c *rpc) takeFinish() (finish []func(error)) {
-	for i, o := range c.opts {
+// takeFinish splits off the options that must happen once, at the call's own end.
+func takeFinish(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(error)) {
+	rest = opts
+	for i, o := range opts {
 		f, ok := o.(grpc.OnFinishCallOption)
 		if ok && finish == nil {
-			c.opts = slices.Clone(c.opts[:i])
+			rest = slices.Clone(opts[:i])
 		}
 		switch {
 		case ok:
 			finish = append(finish, f.OnFinish)
 		case finish != nil:
-			c.opts = append(c.opts, o)
+			rest = append(rest, o)
 		}
 	}
-	return finish
+	return rest, finish
 }
 
 func (c *rpc) Discard(_ error, err error) {

@@ -1,0 +1,302 @@
+package hedge
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// NewStreamClientInterceptor returns an interceptor that hedges
+// server-streaming calls until their first message. It is safe for concurrent use.
+//
+// The first RecvMsg sends the request again on another stream if the first
+// message takes longer than usual for the target and method; the stream whose
+// message (or end) comes first is the call's from then on, with its header,
+// trailer and status, and the others are cancelled. Latency is learned from that
+// RecvMsg to the first message. Asking for the Header before decides for the
+// primary. Call options with targets are served when the stream has ended.
+//
+// Which methods are hedged, and what statuses mean: as for
+// [NewUnaryClientInterceptor]. Client- and bidirectional-streaming calls pass
+// through untouched.
+func NewStreamClientInterceptor(opts ...Option) grpc.StreamClientInterceptor {
+	return newService(opts).interceptStream
+}
+
+func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	core := s.core
+	core.stats.TotalRequests.Add(1)
+	if core.off.Load() {
+		return streamer(ctx, desc, cc, method, opts...)
+	}
+	o := engine.OverridesFrom(ctx)
+	if desc.ClientStreams || !desc.ServerStreams || o.Never || !(o.Allow || s.hedgeable(method)) {
+		core.stats.NotHedgeable.Add(1)
+		return streamer(ctx, desc, cc, method, opts...)
+	}
+	st := &stream{service: s, ctx: ctx, desc: desc, cc: cc, method: method, streamer: streamer, delay: o.Delay, decided: make(chan struct{})}
+	st.opts, st.finish = takeFinish(opts)
+	primaryCtx, cancel := context.WithCancelCause(ctx)
+	st.cancel = cancel
+	primary, err := st.open(primaryCtx, cc, 0)
+	if err != nil {
+		st.choose(0, func() {})
+		cancel(nil)
+		return nil, err
+	}
+	st.attempts[0].ClientStream = primary
+	return st, nil
+}
+
+// stream is a call to the caller and, until its first message, the Op and the
+// Gate of a race. As with any ClientStream, one goroutine may send while another
+// receives.
+type stream struct {
+	*service
+	ctx      context.Context
+	desc     *grpc.StreamDesc
+	cc       *grpc.ClientConn
+	method   string
+	streamer grpc.Streamer
+	delay    time.Duration
+	opts     []grpc.CallOption
+	finish   []func(error)
+	cancel   context.CancelCauseFunc // of the primary
+
+	engine.Call
+	first atomic.Bool // somebody asked for the header or the first message
+	key   *engine.Key
+	reply any // where the first message belongs
+	blank blank
+
+	attempts [1 + race.MaxHedges]struct {
+		grpc.ClientStream
+		reply   any
+		deliver []func()
+	}
+
+	decide  sync.Once
+	decided chan struct{} // closed when winner is known
+	winner  int
+	release func() // ends the winner's context
+	ended   sync.Once
+
+	mu       sync.Mutex // guards the fields below
+	req      any        // what was sent
+	finished [1 + race.MaxHedges]*error
+	told     bool // finish was called
+	barred   bool // a server said: no more attempts of this call
+}
+
+// open starts the stream of attempt n.
+func (s *stream) open(ctx context.Context, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
+	opts, deliver := ownTargets(s.opts)
+	s.attempts[n].deliver = deliver
+	if len(s.finish) > 0 {
+		opts = append(opts, grpc.OnFinish(func(err error) { s.onFinish(n, err) }))
+	}
+	return s.streamer(ctx, s.desc, cc, s.method, slices.Clip(opts)...)
+}
+
+// onFinish hears that attempt n has ended, and tells the caller if that is the call's end.
+func (s *stream) onFinish(n int, err error) {
+	s.mu.Lock()
+	s.finished[n] = &err
+	s.mu.Unlock()
+	s.tell()
+}
+
+func (s *stream) tell() {
+	select {
+	case <-s.decided:
+	default:
+		return
+	}
+	s.mu.Lock()
+	err := s.finished[s.winner]
+	now := err != nil && !s.told
+	s.told = s.told || now
+	s.mu.Unlock()
+	if now {
+		for _, f := range s.finish {
+			f(*err)
+		}
+	}
+}
+
+// choose makes attempt n the call's, whose context release ends.
+func (s *stream) choose(n int, release func()) {
+	s.decide.Do(func() {
+		s.winner, s.release = n, release
+		close(s.decided)
+	})
+	s.tell()
+}
+
+// chosen returns the call's stream; the primary's if none asked for more than one.
+func (s *stream) chosen() grpc.ClientStream {
+	<-s.decided
+	return s.attempts[s.winner]
+}
+
+func (s *stream) SendMsg(m any) error {
+	s.mu.Lock()
+	s.req = m // which must not change after SendMsg, says grpc
+	s.mu.Unlock()
+	return s.attempts[0].SendMsg(m)
+}
+
+func (s *stream) CloseSend() error { return s.attempts[0].CloseSend() }
+
+// Header waits for the first message if that is being raced for, and decides for
+// the primary if not.
+func (s *stream) Header() (metadata.MD, error) {
+	if s.first.CompareAndSwap(false, true) {
+		s.choose(0, func() { s.cancel(nil) })
+	}
+	return s.chosen().Header()
+}
+
+func (s *stream) Trailer() metadata.MD { return s.chosen().Trailer() }
+
+func (s *stream) Context() context.Context {
+	select {
+	case <-s.decided:
+		return s.chosen().Context()
+	default:
+		return s.attempts[0].Context()
+	}
+}
+
+func (s *stream) RecvMsg(m any) error {
+	var err error
+	if s.first.CompareAndSwap(false, true) {
+		err = s.race(m)
+	} else {
+		err = s.chosen().RecvMsg(m)
+	}
+	if err != nil {
+		s.end()
+	}
+	return err
+}
+
+// end serves the caller's call options and lets go of its context.
+func (s *stream) end() {
+	s.ended.Do(func() {
+		for _, deliver := range s.attempts[s.winner].deliver {
+			deliver()
+		}
+		s.release()
+	})
+}
+
+// race receives the first message, from whichever attempt has it first.
+func (s *stream) race(m any) error {
+	s.reply = m
+	s.key = s.core.engine.Key(s.name(s.ctx, s.cc, s.method))
+	plan := s.Begin(s.ctx, s.key, s.delay)
+	var delays []time.Duration
+	if plan == nil {
+		s.core.stats.WarmupRequests.Add(1)
+	} else {
+		delays, s.blank = plan.Delays, blankOf(m)
+	}
+	var r race.Race[error]
+	out := r.Run(s.ctx, s, s, delays, race.Style{Join: true})
+	err := out.Value
+	s.End(err == nil || err == io.EOF || deterministic(status.Code(err)), out.Winner > 0, 0)
+	s.core.tally(&s.Call, out.Winner)
+	if out.Winner > 0 {
+		s.cancel(race.ErrLost)
+		if err == nil {
+			publish(m, s.attempts[out.Winner].reply)
+		}
+		s.choose(out.Winner, out.Attempt.Release)
+		return err
+	}
+	out.Attempt.Release()
+	s.choose(0, func() { s.cancel(nil) })
+	return err
+}
+
+// Admit vetoes hedges that could not be made or would only queue.
+func (s *stream) Admit(stage int) bool {
+	veto := engine.Go
+	s.mu.Lock()
+	barred, sent := s.barred, s.req != nil
+	s.mu.Unlock()
+	switch conn := s.hedgeConn(s.cc); {
+	case barred:
+		veto = engine.Paused
+	case conn != nil && conn.GetState() != connectivity.Ready, !sent, !s.blank.possible():
+		veto = engine.NotReady
+	}
+	return s.Call.Admit(stage, veto)
+}
+
+func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
+	var err error
+	if n == 0 {
+		// The primary's stream is older than the race, and must end with its attempt.
+		stop := context.AfterFunc(a, func() { s.cancel(context.Cause(a)) })
+		err = s.attempts[0].RecvMsg(s.reply)
+		stop()
+	} else {
+		defer s.key.Landed()
+		err = s.again(a, n)
+	}
+	if err == nil || err == io.EOF {
+		return err, nil
+	}
+	var trailer metadata.MD
+	if opened := s.attempts[n].ClientStream; opened != nil {
+		trailer = opened.Trailer()
+	}
+	code := status.Code(err)
+	if s.pushedBack(s.key, code, trailer) {
+		s.mu.Lock()
+		s.barred = true
+		s.mu.Unlock()
+	}
+	return err, s.final(code, n, a.Err() != nil)
+}
+
+// again sends the request on a stream of its own and waits for the first message.
+func (s *stream) again(a *race.Attempt, n int) error {
+	ctx := metadata.AppendToOutgoingContext(a, "grpc-previous-rpc-attempts", strconv.Itoa(n))
+	hedge, err := s.open(ctx, s.hedgeConn(s.cc), n)
+	if err != nil {
+		return err
+	}
+	me := &s.attempts[n]
+	me.ClientStream, me.reply = hedge, s.blank.make()
+	s.mu.Lock()
+	req := s.req
+	s.mu.Unlock()
+	if err := hedge.SendMsg(req); err != nil && err != io.EOF { // EOF: RecvMsg has the status
+		return err
+	}
+	if err := hedge.CloseSend(); err != nil {
+		return err
+	}
+	return hedge.RecvMsg(me.reply)
+}
+
+func (s *stream) Discard(_ error, err error) {
+	if _, ok := err.(*race.Panic); ok {
+		s.core.stats.HedgePanics.Add(1)
+	}
+}
