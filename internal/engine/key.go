@@ -104,13 +104,12 @@ func (k *Key) Begin(now time.Time) *Plan {
 // refuses in the caller's name. Calls whose delay was not learned say so: they
 // do not tell whether the key is slow.
 func (k *Key) Strike(now time.Time, stage int, learned bool, deadline time.Time, veto Verdict) Verdict {
-	c := k.engine.Config()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if stage == 0 && learned {
 		k.slow += (1 - k.slow) * slowWeight
 	}
-	v := k.judge(c, now, deadline, veto)
+	v := k.judge(now, deadline, veto)
 	if v != Go {
 		k.denied[v]++
 		return v
@@ -121,7 +120,7 @@ func (k *Key) Strike(now time.Time, stage int, learned bool, deadline time.Time,
 	return Go
 }
 
-func (k *Key) judge(c *Config, now, deadline time.Time, veto Verdict) Verdict {
+func (k *Key) judge(now, deadline time.Time, veto Verdict) Verdict {
 	p := k.plan.Load()
 	switch {
 	case veto != Go:
