@@ -74,6 +74,7 @@ type config struct {
 	failure   []int // HTTP status codes that do not win
 	transport http.RoundTripper
 	firstByte bool
+	routes    *routes
 	logger    *slog.Logger
 	grpc      grpcConfig
 }
@@ -312,6 +313,11 @@ func makeCore(base Config, opts []Option) (*core, error) {
 	if err := settings.Validate(); err != nil {
 		return nil, err
 	}
+	if r := c.config.routes; r != nil {
+		if err := r.compile(); err != nil {
+			return nil, err
+		}
+	}
 	c.settings.Store(&settings)
 	c.engine = engine.New(c.engineConfig(&settings))
 	c.stats = new(Stats)
@@ -326,6 +332,7 @@ func makeCore(base Config, opts []Option) (*core, error) {
 
 func (c *core) engineConfig(s *Config) engine.Config {
 	e := engine.Config{
+		PerHost:      c.config.routes != nil,
 		Percentile:   s.Percentile,
 		MaxHedges:    s.MaxHedges,
 		Budget:       s.BudgetPercent / 100,
@@ -352,11 +359,6 @@ func (c *core) update(f func(*Config)) error {
 	c.settings.Store(&s)
 	c.engine.SetConfig(c.engineConfig(&s), time.Now())
 	return nil
-}
-
-// name returns the key of what is asked of host.
-func (c *core) name(ctx context.Context, host, name string) engine.Name {
-	return engine.Name{Host: c.config.key(ctx, host, name)}
 }
 
 // tally counts a call that could have been hedged and has ended.

@@ -1,6 +1,7 @@
 package hedge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,13 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 // service is what both interceptors have.
 type service struct {
 	core    *core
-	methods sync.Map // full method to bool: may be hedged
+	methods sync.Map // full method to *method
+}
+
+// method is what holds for every call of a method.
+type method struct {
+	hedgeable bool
+	policy    Policy
 }
 
 func newService(opts []Option) *service {
@@ -139,8 +146,8 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 	if core.off.Load() {
 		return invoker(ctx, method, req, reply, cc, opts...)
 	}
-	o := engine.OverridesFrom(ctx)
-	if o.Never || !(o.Allow || u.hedgeable(method)) {
+	o, m := engine.OverridesFrom(ctx), u.method(method)
+	if o.Never || !(o.Allow || m.hedgeable) {
 		core.stats.NotHedgeable.Add(1)
 		return invoker(ctx, method, req, reply, cc, opts...)
 	}
@@ -148,8 +155,8 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 	if !ok {
 		c = &rpc{u: u}
 	}
-	c.key = core.engine.Key(u.name(ctx, cc, method))
-	plan := c.Begin(ctx, c.key, o.Delay)
+	c.key = core.engine.RouteKey(u.name(ctx, cc, method), m.policy.BudgetPercent/100)
+	plan := c.Begin(ctx, c.key, cmp.Or(o.Delay, m.policy.Delay))
 	c.method, c.req, c.reply, c.cc, c.invoker = method, req, reply, cc, invoker
 	var delays []time.Duration
 	if plan == nil {
@@ -188,26 +195,32 @@ func (s *service) name(ctx context.Context, cc *grpc.ClientConn, method string) 
 	if cc != nil {
 		target = cc.Target()
 	}
-	if s.core.config.key == nil {
-		return engine.Name{Host: target, Route: method}
+	if f := s.core.config.key; f != nil {
+		return engine.Name{Host: f(ctx, target, method)}
 	}
-	return s.core.name(ctx, target, method)
+	return engine.Name{Host: target, Route: method}
 }
 
-// hedgeable reports whether nothing speaks against sending a method twice, and
-// something for it. The answer is found once per method.
-func (s *service) hedgeable(method string) bool {
-	if v, ok := s.methods.Load(method); ok {
-		return v.(bool)
+// method returns what holds for a method: its route's policy, and whether
+// nothing speaks against sending it twice, and something for it. The answer is
+// found once.
+func (s *service) method(name string) *method {
+	if v, ok := s.methods.Load(name); ok {
+		return v.(*method)
 	}
-	ok := s.listed(method) || readOnly(method)
-	if _, known := s.methods.LoadOrStore(method, ok); !known && !ok {
-		if l := s.core.config.logger; l != nil {
-			l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
-				"method", method, "allow", fmt.Sprintf("hedge.WithMethods(%q)", method))
+	m := new(method)
+	if r := s.core.config.routes; r != nil {
+		if to := r.grpc(name); to != nil {
+			m.policy = to.Policy
 		}
 	}
-	return ok
+	m.hedgeable = !m.policy.Off && (m.policy.Hedgeable || s.listed(name) || readOnly(name))
+	v, known := s.methods.LoadOrStore(name, m)
+	if l := s.core.config.logger; l != nil && !known && !m.hedgeable && !m.policy.Off {
+		l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
+			"method", name, "allow", fmt.Sprintf("hedge.WithMethods(%q)", name))
+	}
+	return v.(*method)
 }
 
 func (s *service) listed(method string) bool {

@@ -1,6 +1,7 @@
 package hedge
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -41,12 +42,13 @@ func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 	if core.off.Load() {
 		return streamer(ctx, desc, cc, method, opts...)
 	}
-	o := engine.OverridesFrom(ctx)
-	if desc.ClientStreams || !desc.ServerStreams || o.Never || !(o.Allow || s.hedgeable(method)) {
+	o, m := engine.OverridesFrom(ctx), s.method(method)
+	if desc.ClientStreams || !desc.ServerStreams || o.Never || !(o.Allow || m.hedgeable) {
 		core.stats.NotHedgeable.Add(1)
 		return streamer(ctx, desc, cc, method, opts...)
 	}
-	st := &stream{service: s, ctx: ctx, desc: desc, cc: cc, method: method, streamer: streamer, delay: o.Delay, decided: make(chan struct{})}
+	st := &stream{service: s, ctx: ctx, desc: desc, cc: cc, fullMethod: method, streamer: streamer, policy: m.policy, decided: make(chan struct{})}
+	st.policy.Delay = cmp.Or(o.Delay, m.policy.Delay)
 	st.opts, st.finish = takeFinish(opts)
 	primaryCtx, cancel := context.WithCancelCause(ctx)
 	st.cancel = cancel
@@ -65,15 +67,15 @@ func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 // receives.
 type stream struct {
 	*service
-	ctx      context.Context
-	desc     *grpc.StreamDesc
-	cc       *grpc.ClientConn
-	method   string
-	streamer grpc.Streamer
-	delay    time.Duration
-	opts     []grpc.CallOption
-	finish   []func(error)
-	cancel   context.CancelCauseFunc // of the primary
+	ctx        context.Context
+	desc       *grpc.StreamDesc
+	cc         *grpc.ClientConn
+	fullMethod string
+	streamer   grpc.Streamer
+	policy     Policy
+	opts       []grpc.CallOption
+	finish     []func(error)
+	cancel     context.CancelCauseFunc // of the primary
 
 	engine.Call
 	first atomic.Bool // somebody asked for the header or the first message
@@ -107,7 +109,7 @@ func (s *stream) open(ctx context.Context, cc *grpc.ClientConn, n int) (grpc.Cli
 	if len(s.finish) > 0 {
 		opts = append(opts, grpc.OnFinish(func(err error) { s.onFinish(n, err) }))
 	}
-	return s.streamer(ctx, s.desc, cc, s.method, slices.Clip(opts)...)
+	return s.streamer(ctx, s.desc, cc, s.fullMethod, slices.Clip(opts)...)
 }
 
 // onFinish hears that attempt n has ended, and tells the caller if that is the call's end.
@@ -206,8 +208,8 @@ func (s *stream) end() {
 // race receives the first message, from whichever attempt has it first.
 func (s *stream) race(m any) error {
 	s.reply = m
-	s.key = s.core.engine.Key(s.name(s.ctx, s.cc, s.method))
-	plan := s.Begin(s.ctx, s.key, s.delay)
+	s.key = s.core.engine.RouteKey(s.name(s.ctx, s.cc, s.fullMethod), s.policy.BudgetPercent/100)
+	plan := s.Begin(s.ctx, s.key, s.policy.Delay)
 	var delays []time.Duration
 	if plan == nil {
 		s.core.stats.WarmupRequests.Add(1)

@@ -2,6 +2,7 @@ package hedge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -136,14 +137,19 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	o := engine.OverridesFrom(ctx)
 	settings := core.settings.Load()
-	first := o.First || core.config.firstByte
-	if o.Never || !t.replayable(req, settings.MaxReplayBytes, first) || !(o.Allow || t.hedgeable(req)) {
+	to := noRoute
+	if core.config.routes != nil && req.URL != nil {
+		to = core.config.routes.http(req)
+	}
+	first := o.First || to.FirstByte || core.config.firstByte
+	if o.Never || to.Off && !o.Allow || !t.replayable(req, settings.MaxReplayBytes, first) ||
+		!(o.Allow || to.Hedgeable || t.hedgeable(req)) {
 		core.stats.NotHedgeable.Add(1)
 		return t.next.RoundTrip(req)
 	}
-	key := core.engine.Key(t.name(req))
+	key := core.engine.RouteKey(t.name(req, to.pattern), to.BudgetPercent/100)
 	c := t.call()
-	plan := c.Begin(ctx, key, o.Delay)
+	plan := c.Begin(ctx, key, cmp.Or(o.Delay, to.Delay))
 	c.key, c.first = key, first
 	if plan == nil {
 		core.stats.WarmupRequests.Add(1)
@@ -233,15 +239,12 @@ func (t *Transport) hedgeable(req *http.Request) bool {
 	return key || xkey
 }
 
-func (t *Transport) name(req *http.Request) engine.Name {
-	if t.core.config.key == nil {
-		return engine.Name{Host: req.URL.Host}
+func (t *Transport) name(req *http.Request, route string) engine.Name {
+	host := req.URL.Host
+	if f := t.core.config.key; f != nil {
+		host = f(req.Context(), host, cmp.Or(req.Method, http.MethodGet)+" "+req.URL.Path)
 	}
-	method := req.Method
-	if method == "" {
-		method = http.MethodGet
-	}
-	return t.core.name(req.Context(), req.URL.Host, method+" "+req.URL.Path)
+	return engine.Name{Host: host, Route: route}
 }
 
 // hedgeTransport returns where the hedges of a key go.

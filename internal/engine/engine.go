@@ -32,6 +32,7 @@ type Config struct {
 	MaxPerSecond float64       // hedges of all keys per second; 0: no limit
 	MaxKeys      int           // keys remembered; the least recently used go first
 	Shared       *Bucket       // pays for all keys; nil: each key has its own
+	PerHost      bool          // keys of one host share its bucket, whatever their route
 }
 
 // burst returns how many hedges may be saved up at the given rate.
@@ -72,12 +73,12 @@ func New(c Config) *Engine {
 func (e *Engine) Config() *Config { return e.config.Load() }
 
 // SetConfig puts another configuration in force, for the keys that exist as
-// well. What they learned is kept. Shared cannot be changed; c's is ignored.
+// well. What they learned is kept. Shared and PerHost cannot be changed; c's are ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.Config()
-	c.Shared = old.Shared
+	c.Shared, c.PerHost = old.Shared, old.PerHost
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
 		e.ceiling.Store(newCeiling(c.MaxPerSecond))
@@ -89,16 +90,30 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 }
 
 // Key returns the key of the given name, a new one if there is none.
-func (e *Engine) Key(name Name) *Key {
+func (e *Engine) Key(name Name) *Key { return e.RouteKey(name, 0) }
+
+// RouteKey is Key for a route whose hedges must not exceed a share of its own
+// requests, beside what its host allows; 0 sets no such limit. A key that exists
+// keeps the share that it was made with.
+func (e *Engine) RouteKey(name Name, share float64) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.make(name, share)
+}
+
+// make returns the key of the given name. The caller holds mu.
+func (e *Engine) make(name Name, share float64) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
 	}
-	k := newKey(e, name)
+	var host *Bucket
+	if e.Config().PerHost && name.Route != "" {
+		host = e.make(Name{Host: name.Host}, 0).bucket
+	}
+	k := newKey(e, name, host, share)
 	k.used.Store(time.Now().UnixNano()) // or it would be the first to go
 	e.keys.Store(name, k)
 	e.size++

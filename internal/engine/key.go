@@ -56,7 +56,8 @@ type Key struct {
 	Tag  atomic.Int32 // for the adapter's use; starts at 0
 
 	engine *Engine
-	bucket *Bucket
+	bucket *Bucket              // shared with other keys, or not
+	own    *Bucket              // of a route with a share of its own; else nil
 	plan   atomic.Pointer[Plan] // nil: do not hedge
 	used   atomic.Int64         // when a call last began, Unix ns
 	count  atomic.Int64         // requests
@@ -76,12 +77,19 @@ type Key struct {
 	denied   [verdicts]int64
 }
 
-func newKey(e *Engine, name Name) *Key {
+func newKey(e *Engine, name Name, host *Bucket, share float64) *Key {
 	k := &Key{Name: name, engine: e, scale: 1}
 	c := e.Config()
-	k.bucket = c.Shared
-	if k.bucket == nil {
+	switch {
+	case c.Shared != nil:
+		k.bucket = c.Shared
+	case host != nil:
+		k.bucket = host
+	default:
 		k.bucket = NewBucket(c.Budget, c.burst(0))
+	}
+	if share > 0 {
+		k.own = NewBucket(share, c.burst(0)*share/max(c.Budget, share))
 	}
 	k.plan.Store(c.cold())
 	return k
@@ -95,6 +103,9 @@ func (k *Key) Begin(now time.Time) *Plan {
 	k.used.Store(now.UnixNano())
 	k.count.Add(1)
 	k.bucket.Earn()
+	if k.own != nil {
+		k.own.Earn()
+	}
 	return k.plan.Load()
 }
 
@@ -134,8 +145,11 @@ func (k *Key) judge(now, deadline time.Time, veto Verdict) Verdict {
 	case k.flying.Load() >= MaxFlying:
 		return Flying
 	}
-	if !k.engine.ceiling.Load().spend(now, k.bucket) {
+	if k.own != nil && k.own.Tokens() < 1 || !k.engine.ceiling.Load().spend(now, k.bucket) {
 		return Budget
+	}
+	if k.own != nil {
+		k.own.Spend() // which nobody else does, under mu
 	}
 	return Go
 }
@@ -190,10 +204,17 @@ func (k *Key) Done(now time.Time, r Result) {
 func (k *Key) replan(now time.Time) {
 	k.since = 0
 	c := k.engine.Config()
+	rate, budget := k.window.Rate(now), c.Budget
 	if c.Shared == nil {
-		k.bucket.Set(c.Budget, c.burst(k.window.Rate(now)))
+		// Others may pay into the bucket as well: its rate is the larger by as much.
+		all := float64(k.bucket.requests.Load()) / float64(max(k.count.Load(), 1))
+		k.bucket.Set(c.Budget, c.burst(rate*max(all, 1)))
 	}
-	if p := c.plan(&k.window, k.scale); p != nil {
+	if k.own != nil && c.Budget > 0 {
+		budget = min(budget, k.own.share)
+		k.own.Set(k.own.share, c.burst(rate)*budget/c.Budget)
+	}
+	if p := c.plan(&k.window, budget*k.scale); p != nil {
 		k.plan.Store(p)
 	} else {
 		k.plan.Store(c.cold())

@@ -38,20 +38,19 @@ type tail struct {
 var tails = sync.Pool{New: func() any { return new(tail) }}
 
 // plan chooses the delays: the earliest first delay for which what all hedges
-// cost together fits the budget.
+// cost together fits the budget, in hedges per call.
 //
 // The window holds what callers waited, whoever answered. A hedge at x
 // therefore costs P(L > x) of the calls, read off the window as it is,
 // whatever the correlation between attempts.
-func (c *Config) plan(w *sketch.Window, scale float64) *Plan {
+func (c *Config) plan(w *sketch.Window, budget float64) *Plan {
 	hedges := min(c.MaxHedges, race.MaxHedges)
-	if hedges == 0 || c.Budget <= 0 || w.Len() < MinSamples {
+	if hedges == 0 || budget <= 0 || w.Len() < MinSamples {
 		return nil
 	}
 	t := tails.Get().(*tail)
 	defer tails.Put(t)
 	t.edge, t.above = t.edge[:0], t.above[:0]
-	budget := c.Budget * scale
 	most := min(1-c.Percentile, budget) + 1e-9 // of the calls to hedge at all
 	for edge, above := range w.Tail() {
 		if above > most {

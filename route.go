@@ -1,0 +1,114 @@
+package hedge
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// A Policy is what is different about some calls of a host, see [WithRoute].
+// The zero Policy changes nothing but that they are learned by themselves.
+type Policy struct {
+	Off       bool          // send once
+	Hedgeable bool          // safe to send twice, whatever the method
+	FirstByte bool          // as [WithFirstByte]; HTTP only
+	Delay     time.Duration // hedge after this, and again after each further, instead of after what is learned; 0: learned
+
+	// BudgetPercent is how many hedges per 100 calls of the route are sent at most,
+	// beside what the host's budget allows. 0 sets no such limit.
+	BudgetPercent float64
+}
+
+// WithRoute has a latency of its own for the calls that match pattern, and the
+// given policy. Several routes may be given; the most specific pattern wins.
+//
+// For HTTP, patterns are those of [http.ServeMux], such as "POST /api/v1/query" or
+// "catalog.test/items/{id}"; what matches none is learned per host. All routes of
+// a host spend that host's budget. For gRPC, patterns are "/pkg.Service/Method",
+// "/pkg.Service/*" and "/*", and every method is learned by itself anyway.
+//
+// It panics if the pattern is none of http.ServeMux's, Delay is negative or
+// BudgetPercent is not in [0, 300]; [New] panics if two patterns conflict.
+func WithRoute(pattern string, p Policy) Option {
+	if err := new(routes).add(pattern, p); err != nil {
+		panic(err)
+	}
+	return optionFunc(func(c *config) {
+		if c.routes == nil {
+			c.routes = new(routes)
+		}
+		c.routes.later = append(c.routes.later, route{pattern, p})
+	})
+}
+
+// routes finds the policy for a call.
+type routes struct {
+	mux   *http.ServeMux
+	exact map[string]*route // gRPC patterns
+	later []route           // given, and not yet added
+}
+
+// route is found by a ServeMux, which knows handlers only.
+type route struct {
+	pattern string
+	Policy
+}
+
+var noRoute = new(route)
+
+func (*route) ServeHTTP(http.ResponseWriter, *http.Request) {}
+
+func (r *routes) add(pattern string, p Policy) (err error) {
+	switch {
+	case p.Delay < 0:
+		return fmt.Errorf("hedge: WithRoute(%q): Delay %v is not at least 0", pattern, p.Delay)
+	case !(p.BudgetPercent >= 0 && p.BudgetPercent <= 300):
+		return fmt.Errorf("hedge: WithRoute(%q): BudgetPercent %v is not in [0, 300]", pattern, p.BudgetPercent)
+	}
+	if r.mux == nil {
+		r.mux, r.exact = http.NewServeMux(), make(map[string]*route)
+	}
+	defer func() { // ServeMux's way of refusing
+		if p := recover(); p != nil {
+			err = fmt.Errorf("hedge: WithRoute(%q): %v", pattern, p)
+		}
+	}()
+	to := &route{pattern, p}
+	r.mux.Handle(pattern, to)
+	r.exact[pattern] = to
+	return nil
+}
+
+// compile adds what was given.
+func (r *routes) compile() error {
+	for _, to := range r.later {
+		if err := r.add(to.pattern, to.Policy); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// http returns the route of a request, noRoute if it has none.
+func (r *routes) http(req *http.Request) *route {
+	if req.Host == "" {
+		req = &http.Request{Method: req.Method, Host: req.URL.Host, URL: req.URL}
+	}
+	h, _ := r.mux.Handler(req)
+	if to, ok := h.(*route); ok {
+		return to
+	}
+	return noRoute // h redirects, or says that nothing was found
+}
+
+// grpc returns the route of a method, or nil.
+func (r *routes) grpc(method string) *route {
+	service := method[:strings.LastIndexByte(method, '/')+1]
+	for _, pattern := range [...]string{method, service + "*", "/*"} {
+		if to := r.exact[pattern]; to != nil {
+			return to
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package hedge_test
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+func TestRoutesAreHedgedByTheirOwnLatency(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		var slow atomic.Int64
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			d := 10 * ms
+			if strings.HasPrefix(req.URL.Path, "/export/") {
+				d = 900 * ms
+				if slow.Add(1)%100 == 0 { // a straggler
+					d *= 3
+				}
+			}
+			return after(rt, d)(req, 0)
+		}
+		tr := hedge.New(rt,
+			hedge.WithRoute("GET /items/{id}", hedge.Policy{}),
+			hedge.WithRoute("/export/", hedge.Policy{BudgetPercent: 2}),
+			hedge.WithMaxHedges(1))
+		for i := range 1000 {
+			for _, path := range []string{fmt.Sprintf("/items/%d", i), fmt.Sprintf("/export/%d", i)} {
+				resp, err := get(t, tr, "http://catalog.test"+path)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+			}
+		}
+		keys := tr.Snapshot().Keys
+		require.Len(t, keys, 3) // with the host's, whose budget they share
+		export, items := keys[1], keys[2]
+		assert.Equal(t, "/export/", export.Route)
+		assert.Equal(t, "GET /items/{id}", items.Route)
+		assert.InEpsilon(t, 10*ms, items.P50, 0.01)
+		assert.InEpsilon(t, 900*ms, export.P50, 0.01)
+		assert.Zero(t, items.Hedges)
+		assert.LessOrEqual(t, export.Hedges, int64(20+4), "its share of its own requests, and the burst of that")
+		assert.Positive(t, export.Hedges)
+	})
+}
+
+func TestRoutesShareTheirHostsBudget(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, 30*ms)
+		tr := hedge.New(rt, hedge.WithMaxHedges(1),
+			hedge.WithRoute("/a", hedge.Policy{Delay: 10 * ms}), hedge.WithRoute("/b", hedge.Policy{Delay: 10 * ms}))
+		for range 100 {
+			for _, path := range []string{"/a", "/b"} {
+				resp, err := get(t, tr, "http://catalog.test"+path)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+			}
+		}
+		assert.InDelta(t, 20+0.1*200, len(rt.Sent())-200, 1)
+	})
+}
+
+func TestPolicyDecidesWhatARouteMay(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := hedge.New(rt, hedge.WithMaxHedges(1),
+			hedge.WithRoute("POST /_search", hedge.Policy{Hedgeable: true, Delay: 10 * ms}),
+			hedge.WithRoute("/stream", hedge.Policy{FirstByte: true, Delay: 10 * ms}),
+			hedge.WithRoute("/off/", hedge.Policy{Off: true, Delay: 10 * ms}),
+			hedge.WithRoute("other.test/", hedge.Policy{Delay: 10 * ms}))
+		sent := func(method, url string) int {
+			rt.Forget()
+			rt.Answer = flushes(rt, 50*ms) // the header comes at once, which ends a race that is not for the first byte
+			if !strings.Contains(url, "stream") {
+				rt.Answer = after(rt, 50*ms)
+			}
+			resp, err := tr.RoundTrip(request(t, t.Context(), method, url, nil))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			return len(rt.Sent())
+		}
+		assert.Equal(t, 2, sent("POST", "http://catalog.test/_search"))
+		assert.Equal(t, 1, sent("POST", "http://catalog.test/_bulk"))
+		assert.Equal(t, 2, sent("GET", "http://catalog.test/stream"))
+		assert.Equal(t, 1, sent("GET", "http://catalog.test/off/x"))
+		assert.Equal(t, 2, sent("GET", "http://other.test/x"))
+		assert.Equal(t, 1, sent("GET", "http://catalog.test/x"), "no route, and cold")
+
+		req := request(t, t.Context(), "GET", "http://other.test/x", nil)
+		req.Host = ""
+		rt.Forget()
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 2)
+	})
+}
+
+func TestRoutesOfMethods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := hedge.NewUnaryClientInterceptor(hedge.WithMaxHedges(1),
+			hedge.WithRoute("/a.B/Create", hedge.Policy{Hedgeable: true, Delay: 10 * ms}),
+			hedge.WithRoute("/a.B/*", hedge.Policy{Delay: 20 * ms}),
+			hedge.WithRoute("/a.C/*", hedge.Policy{Off: true}),
+			hedge.WithRoute("/*", hedge.Policy{Delay: 30 * ms}))
+		for method, want := range map[string]time.Duration{
+			"/a.B/Create": 15 * ms, "/a.B/Get": 25 * ms, "/a.B/Delete": time.Second, "/a.C/Get": time.Second, "/x.Y/Get": 35 * ms,
+		} {
+			i := &invoker{answer: in(time.Second, 5*ms)}
+			start := time.Now()
+			require.NoError(t, c(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke))
+			assert.Equal(t, want, time.Since(start), method)
+		}
+	})
+}
+
+func TestRoutesRefuseNonsense(t *testing.T) {
+	assert.PanicsWithError(t, `hedge: WithRoute("/x"): Delay -1ns is not at least 0`, func() { hedge.WithRoute("/x", hedge.Policy{Delay: -1}) })
+	assert.PanicsWithError(t, `hedge: WithRoute("/x"): BudgetPercent NaN is not in [0, 300]`, func() { hedge.WithRoute("/x", hedge.Policy{BudgetPercent: math.NaN()}) })
+	assert.Panics(t, func() { hedge.WithRoute("GET  x y", hedge.Policy{}) })
+	_, err := hedge.NewWithConfig(nil, hedge.DefaultConfig(), hedge.WithRoute("/{a}/x", hedge.Policy{}), hedge.WithRoute("/y/{b}", hedge.Policy{}))
+	assert.ErrorContains(t, err, `hedge: WithRoute("/y/{b}")`)
+	assert.ErrorContains(t, err, "conflict")
+}
