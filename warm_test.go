@@ -1,0 +1,68 @@
+package hedge_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+)
+
+func TestWarmOpensConnectionsBeforeTraffic(t *testing.T) {
+	for protocol, want := range map[string]int64{"HTTP/1.1": 8, "HTTP/1.1+TLS": 8, "HTTP/2": 1} {
+		s := serve(t, protocol, func(http.ResponseWriter, *http.Request) {})
+		tr := hedge.New(base(t, s))
+		require.NoError(t, tr.Warm(t.Context(), 8, s.URL))
+		assert.Equal(t, want, s.accepted.Load(), protocol)
+		assert.Empty(t, tr.Snapshot().Keys, "nothing is learned")
+
+		reused := false
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
+		_, err := fetch(ctx, tr, s.URL)
+		require.NoError(t, err)
+		assert.True(t, reused, protocol)
+		tr.CloseIdleConnections()
+	}
+}
+
+func TestWarmObeysTheConnectionLimit(t *testing.T) {
+	s := serve(t, "HTTP/1.1", func(http.ResponseWriter, *http.Request) {})
+	limited := base(t, s)
+	limited.MaxConnsPerHost = 2
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	require.NoError(t, hedge.New(limited).Warm(ctx, 8, s.URL))
+	assert.EqualValues(t, 2, s.accepted.Load())
+}
+
+func TestWarmSaysWhatItCouldNotReach(t *testing.T) {
+	s := serve(t, "HTTP/1.1", func(http.ResponseWriter, *http.Request) {})
+	tr := hedge.New(base(t, s))
+	assert.EqualError(t, tr.Warm(t.Context(), 0, s.URL), "hedge: Warm: n 0 is not at least 1")
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	down := "http://" + l.Addr().String()
+	l.Close()
+	err = tr.Warm(t.Context(), 3, s.URL, down, "http://[::1")
+	require.Error(t, err)
+	assert.Contains(t, err.Error(), down)
+	assert.Contains(t, err.Error(), "http://[::1")
+	var op *net.OpError
+	assert.True(t, errors.As(err, &op))
+	assert.EqualValues(t, 3, s.accepted.Load(), "the others are warm all the same")
+}
+
+func TestWarmEndsWithItsContext(t *testing.T) {
+	s := serve(t, "HTTP/1.1", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	assert.ErrorIs(t, hedge.New(base(t, s)).Warm(ctx, 2, s.URL), context.DeadlineExceeded)
+}
