@@ -73,6 +73,7 @@ type config struct {
 	hedgeable func(*http.Request) bool
 	failure   []int // HTTP status codes that do not win
 	transport http.RoundTripper
+	resolver  Resolver
 	firstByte bool
 	routes    *routes
 	logger    *slog.Logger

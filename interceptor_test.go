@@ -627,6 +627,34 @@ func TestHedgesGoOverTheHedgeConn(t *testing.T) {
 	assert.Equal(t, 2, s.connections())
 }
 
+func TestHedgeConnSurvivesAFrozenConnection(t *testing.T) {
+	s := new(slowServer)
+	target := serveGRPC(t, s)
+	run := func(t *testing.T, opts ...hedge.Option) error {
+		g := newGate(t, target)
+		cc := dial(t, g.Addr().String(), grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(append(opts, hedge.WithMethods("/*"))...)))
+		client := testpb.NewTestServiceClient(cc)
+		for range 20 {
+			_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
+			require.NoError(t, err)
+		}
+		g.frozen.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
+		return err
+	}
+	t.Run("hedge conn", func(t *testing.T) {
+		apart := dial(t, target)
+		_, err := testpb.NewTestServiceClient(apart).UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
+		require.NoError(t, err)
+		assert.NoError(t, run(t, hedge.WithHedgeConn(apart)))
+	})
+	t.Run("same connection", func(t *testing.T) { // what it protects from
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(run(t)))
+	})
+}
+
 func TestTargetAndMethodAreTheKey(t *testing.T) {
 	s := new(slowServer)
 	target := serveGRPC(t, s)

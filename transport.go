@@ -36,6 +36,7 @@ type Transport struct {
 	apart  http.RoundTripper        // for hedges; nil: second, or next
 	second func() http.RoundTripper // a clone of next with connections of its own; nil if there can be none
 	cloned atomic.Bool              // second was called
+	others *replicas                // pools of connections to other addresses; nil: not asked for
 	linger atomic.Pointer[race.Linger]
 	calls  sync.Pool // of *call
 }
@@ -70,14 +71,20 @@ func newTransport(next http.RoundTripper, core *core) *Transport {
 	t := &Transport{core: core, next: next, apart: core.config.transport}
 	t.setLinger()
 	if base, ok := next.(*http.Transport); ok {
-		t.second = sync.OnceValue(func() http.RoundTripper {
-			t.cloned.Store(true)
+		clone := func() *http.Transport {
 			clone := base.Clone()
 			// Clone copies the TLS configuration that HTTP/2 made in base, and a
 			// Transport with one of its own speaks HTTP/2 only if told to.
 			clone.ForceAttemptHTTP2 = base.ForceAttemptHTTP2 || base.TLSNextProto["h2"] != nil
 			return clone
+		}
+		t.second = sync.OnceValue(func() http.RoundTripper {
+			t.cloned.Store(true)
+			return clone()
 		})
+		if r := core.config.resolver; r != nil && t.apart == nil {
+			t.others = &replicas{resolver: r, clone: clone}
+		}
 	}
 	return t
 }
@@ -92,6 +99,9 @@ func (t *Transport) CloseIdleConnections() {
 	closeIdle(t.apart)
 	if t.cloned.Load() {
 		closeIdle(t.second())
+	}
+	if t.others != nil {
+		t.others.closeIdle()
 	}
 }
 
@@ -247,14 +257,16 @@ func (t *Transport) name(req *http.Request, route string) engine.Name {
 	return engine.Name{Host: host, Route: route}
 }
 
-// hedgeTransport returns where the hedges of a key go.
-func (t *Transport) hedgeTransport(k *engine.Key) http.RoundTripper {
+// hedgeTransport returns where the hedges of a call go.
+func (t *Transport) hedgeTransport(c *call) http.RoundTripper {
 	switch {
 	case t.apart != nil:
 		return t.apart
+	case t.others != nil:
+		return t.others.around(c.primary.get())
 	case t.second == nil:
 		return t.next
-	case k.Tag.Load() == http2 || t.next.(*http.Transport).MaxConnsPerHost > 0:
+	case c.key.Tag.Load() == http2 || t.next.(*http.Transport).MaxConnsPerHost > 0:
 		return t.second()
 	default:
 		return t.next
@@ -290,6 +302,8 @@ type call struct {
 	linger *race.Linger  // of losers; nil: they are cancelled
 	first  bool          // a response wins with its first byte
 	setup  [1 + race.MaxHedges]time.Duration
+
+	primary where // it went, if that matters
 }
 
 // errFailure is the error of an attempt whose response must not win.
@@ -300,9 +314,12 @@ func (c *call) Admit(stage int) bool { return c.Call.Admit(stage, engine.Go) }
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	rt, ctx := c.t.next, context.Context(a)
 	var s setup
-	if n > 0 {
+	switch {
+	case n > 0:
 		defer c.key.Landed()
-		rt, ctx = c.t.hedgeTransport(c.key), s.trace(a)
+		rt, ctx = c.t.hedgeTransport(c), s.trace(a)
+	case c.t.others != nil:
+		ctx = c.primary.trace(a)
 	}
 	resp, err := rt.RoundTrip(c.request(ctx, n))
 	// Cancelling an HTTP/1.1 request just when its empty response arrives can

@@ -1,0 +1,143 @@
+package hedge_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+)
+
+// names is a Resolver for one host.
+type names struct {
+	addrs []netip.Addr
+	err   error
+}
+
+func (n names) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	if host != "catalog.test" {
+		return nil, errors.New("no such host")
+	}
+	return n.addrs, n.err
+}
+
+// replicaSet is three servers on one port of three loopback addresses.
+type replicaSet struct {
+	names
+	port string
+	mu   sync.Mutex
+	slow netip.Addr // the one that pauses
+	hits map[netip.Addr]int
+}
+
+func newReplicaSet(t *testing.T) *replicaSet {
+	set := &replicaSet{hits: make(map[netip.Addr]int), port: "0"}
+	for _, ip := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"} {
+		l, err := net.Listen("tcp", net.JoinHostPort(ip, set.port))
+		if err != nil {
+			t.Skipf("%s: %v", ip, err) // not every system has all of 127.0.0.0/8
+		}
+		_, set.port, _ = net.SplitHostPort(l.Addr().String())
+		addr := netip.MustParseAddr(ip)
+		set.addrs = append(set.addrs, addr)
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			set.mu.Lock()
+			set.hits[addr]++
+			slow := set.slow == addr
+			set.mu.Unlock()
+			if slow {
+				pause(r, 5*time.Second)
+			}
+			_, _ = io.WriteString(w, r.Host)
+		})}
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(func() { s.Close() })
+	}
+	return set
+}
+
+func (s *replicaSet) pauses(addr netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slow = addr
+	clear(s.hits)
+}
+
+// dialer dials catalog.test at the n-th address, as a base would at the first.
+func (s *replicaSet) transport(t *testing.T, n int) *http.Transport {
+	tr := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		host, port, _ := net.SplitHostPort(addr)
+		if host == "catalog.test" {
+			addr = net.JoinHostPort(s.addrs[n].String(), port)
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}}
+	t.Cleanup(tr.CloseIdleConnections)
+	return tr
+}
+
+func TestHedgeGoesToAnotherReplica(t *testing.T) {
+	set := newReplicaSet(t)
+	for n := range set.addrs {
+		tr := hedge.New(set.transport(t, n), hedge.WithReplicas(set), hedge.WithMaxHedges(1))
+		url := "http://catalog.test:" + set.port
+		set.pauses(netip.Addr{})
+		for range 20 {
+			_, err := fetch(t.Context(), tr, url)
+			require.NoError(t, err)
+		}
+		set.pauses(set.addrs[n]) // for all requests: only another replica answers
+		for range 3 {
+			got, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, url)
+			require.NoError(t, err)
+			assert.Equal(t, "catalog.test:"+set.port, got, "under the same name")
+		}
+		set.mu.Lock()
+		assert.Equal(t, 3, set.hits[set.addrs[n]])
+		assert.Equal(t, 3, set.hits[set.addrs[(n+1)%3]]+set.hits[set.addrs[(n+2)%3]])
+		set.mu.Unlock()
+		tr.CloseIdleConnections()
+	}
+}
+
+func TestOnlyReplicaIsHedgedToAsWell(t *testing.T) {
+	set := newReplicaSet(t)
+	url := "http://catalog.test:" + set.port
+	for name, resolver := range map[string]hedge.Resolver{
+		"one address":     names{addrs: set.addrs[:1]},
+		"others are down": names{addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9"), set.addrs[0]}},
+		"no address":      names{},
+		"lookup fails":    names{err: errors.New("SERVFAIL")},
+	} {
+		set.pauses(set.addrs[0])
+		tr := hedge.New(set.transport(t, 0), hedge.WithReplicas(resolver), hedge.WithMaxHedges(1))
+		ctx, cancel := context.WithTimeout(hedge.WithDelay(t.Context(), 20*time.Millisecond), 300*time.Millisecond)
+		_, err := fetch(ctx, tr, url)
+		cancel()
+		assert.ErrorIs(t, err, context.DeadlineExceeded, name)
+		set.mu.Lock()
+		assert.Equal(t, 2, set.hits[set.addrs[0]], name)
+		set.mu.Unlock()
+		tr.CloseIdleConnections()
+	}
+}
+
+func TestReplicasThatAreAllDownSayWhy(t *testing.T) {
+	down := names{addrs: []netip.Addr{netip.MustParseAddr("127.0.0.8"), netip.MustParseAddr("127.0.0.9")}}
+	base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		time.Sleep(50 * time.Millisecond)
+		return nil, errDown
+	}}
+	_, err := fetch(hedge.WithDelay(t.Context(), 10*time.Millisecond), hedge.New(base, hedge.WithReplicas(down)), "http://catalog.test:1")
+	assert.ErrorIs(t, err, errDown)
+	assert.Panics(t, func() { hedge.WithReplicas(nil) })
+}
