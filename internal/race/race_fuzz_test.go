@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/internal/hedgetest"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -44,7 +45,7 @@ func (f *fated) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	my := f.fates[n]
 	if my.deaf {
 		time.Sleep(my.lasts)
-	} else if err := sleep(a, my.lasts); err != nil {
+	} else if err := hedgetest.Sleep(a, my.lasts); err != nil {
 		return nil, err
 	}
 	if my.panic && n > 0 {
