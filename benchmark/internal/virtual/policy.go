@@ -1,0 +1,180 @@
+package virtual
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/published"
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+// None hedges nothing.
+type None struct{}
+
+// Begin never plans a hedge.
+func (None) Begin(time.Duration, int) []time.Duration { return nil }
+
+// Strike is never asked.
+func (None) Strike(time.Duration, int, int) bool { return false }
+
+// Done learns nothing.
+func (None) Done(time.Duration, int, End) {}
+
+// Static hedges every call at the same times, without a budget.
+type Static []time.Duration
+
+// Begin returns the times.
+func (s Static) Begin(time.Duration, int) []time.Duration { return s }
+
+// Strike always hedges.
+func (Static) Strike(time.Duration, int, int) bool { return true }
+
+// Done learns nothing.
+func (Static) Done(time.Duration, int, End) {}
+
+// Ours is this library's engine itself, driven by the simulation's clock.
+type Ours struct {
+	engine *engine.Engine
+	keys   []*engine.Key // by host
+}
+
+// NewOurs returns the engine under the given configuration.
+func NewOurs(c engine.Config) *Ours { return &Ours{engine: engine.New(c)} }
+
+// epoch is when episodes begin. The engine takes the zero time for none.
+var epoch = time.Unix(1_000_000_000, 0)
+
+func (o *Ours) key(host int) *engine.Key {
+	for len(o.keys) <= host {
+		o.keys = append(o.keys, o.engine.Key(engine.Name{Host: strconv.Itoa(len(o.keys))}))
+	}
+	return o.keys[host]
+}
+
+// Begin returns the key's plan.
+func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
+	if p := o.key(host).Begin(epoch.Add(now)); p != nil {
+		return p.Delays
+	}
+	return nil
+}
+
+// Strike asks the key.
+func (o *Ours) Strike(now time.Duration, host, stage int) bool {
+	return o.key(host).Strike(epoch.Add(now), stage, true, time.Time{}, engine.Go) == engine.Go
+}
+
+// Done tells the key. Losers are cancelled at once, so no hedge is in flight any more.
+func (o *Ours) Done(now time.Duration, host int, e End) {
+	k := o.key(host)
+	for range len(e.Starts) - 1 {
+		k.Landed()
+	}
+	k.Done(epoch.Add(now), engine.Result{
+		Latency:  e.Latency,
+		Answered: e.Winner >= 0,
+		Gone:     e.Winner < 0,
+		Reached:  e.Reached,
+		Learned:  e.Planned,
+		HedgeWon: e.Winner > 0,
+	})
+}
+
+// Published is the published adaptive policy, see package published.
+type Published struct{ policy *published.Policy }
+
+// NewPublished returns the policy, told to expect the given requests per second.
+func NewPublished(estimatedRPS float64) *Published {
+	return &Published{policy: published.New(estimatedRPS)}
+}
+
+// Begin returns its delay.
+func (p *Published) Begin(now time.Duration, host int) []time.Duration {
+	return []time.Duration{p.policy.Delay(now, strconv.Itoa(host))}
+}
+
+// Strike asks its bucket.
+func (p *Published) Strike(now time.Duration, _, _ int) bool { return p.policy.Admit(now) }
+
+// Done teaches it the winner's latency; what the caller gave up on counts as well.
+func (p *Published) Done(now time.Duration, host int, e End) {
+	p.policy.Learn(now, strconv.Itoa(host), e.Latency)
+}
+
+// Failsafe is a model of failsafe-go's hedge policy with one hedge, made from
+// its documentation: a fixed delay, or a moving quantile of what attempts took,
+// and a budget of hedges in flight. All hosts share it.
+type Failsafe struct {
+	// Delay is fixed; 0: the moving quantile.
+	Delay time.Duration
+
+	quantile movingQuantile
+	calls    int // in flight
+	hedges   int // in flight
+}
+
+const (
+	failsafeShare = 0.20 // of what is in flight, its default
+	failsafeFloor = 3    // hedges in flight that are always allowed, its default
+
+	// The three parameters of its quantile have no defaults. These are the ones
+	// that suit a budget of a tenth.
+	FailsafeQuantile  = 0.90
+	FailsafeAge       = 1000
+	FailsafeThreshold = 20
+)
+
+// Begin returns the delay; none before the quantile has its first samples.
+func (f *Failsafe) Begin(time.Duration, int) []time.Duration {
+	f.calls++
+	switch {
+	case f.Delay > 0:
+		return []time.Duration{f.Delay}
+	case f.quantile.count < FailsafeThreshold:
+		return nil
+	}
+	return []time.Duration{max(0, time.Duration(f.quantile.value))}
+}
+
+// Strike asks the budget.
+func (f *Failsafe) Strike(time.Duration, int, int) bool {
+	if f.hedges >= failsafeFloor && float64(f.hedges) > failsafeShare*float64(f.calls+f.hedges) {
+		return false
+	}
+	f.hedges++
+	return true
+}
+
+// Done learns what every attempt took, the cancelled one until it was cancelled.
+func (f *Failsafe) Done(_ time.Duration, _ int, e End) {
+	f.calls--
+	f.hedges -= len(e.Starts) - 1
+	for _, start := range e.Starts {
+		f.quantile.add(float64(e.Latency - start))
+	}
+}
+
+// movingQuantile is Jambon's windowless moving percentile: a value that steps
+// up or down with each sample, in such steps that it rests at the quantile.
+type movingQuantile struct {
+	count                 int
+	value, mean, variance float64
+}
+
+func (q *movingQuantile) add(x float64) {
+	const weight, step = 2.0 / (FailsafeAge + 1), 0.01
+	if q.count++; q.count == 1 {
+		q.value, q.mean = x, x
+		return
+	}
+	old := q.mean
+	q.mean += weight * (x - old)
+	q.variance += weight * ((x-old)*(x-q.mean) - q.variance)
+	switch d := step * math.Sqrt(q.variance); {
+	case x < q.value:
+		q.value -= d / FailsafeQuantile
+	case x > q.value:
+		q.value += d / (1 - FailsafeQuantile)
+	}
+}

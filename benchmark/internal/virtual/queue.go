@@ -1,0 +1,104 @@
+package virtual
+
+// A Queue is where attempts wait for a server, first come first served.
+type Queue struct {
+	Servers int
+	// Shared servers take from one queue. Otherwise each has its own, and
+	// attempts are spread among them at random.
+	Shared bool
+	// Cancel says that servers stop working on what the client has cancelled.
+	// Without it a loser takes as much of them as a winner.
+	Cancel bool
+}
+
+// station is a queue and the servers that take from it.
+type station struct {
+	waiting []job
+	head    int // of waiting
+	idle    []*slot
+}
+
+// slot is a server.
+type slot struct {
+	station *station
+	gen     uint32 // changes when the job does
+	job     job
+}
+
+type job struct {
+	call  ref
+	index int32
+	host  int16
+	n     uint8
+}
+
+func (q *Queue) stations() []station {
+	count, servers := q.Servers, 1
+	if q.Shared {
+		count, servers = 1, q.Servers
+	}
+	all := make([]station, count)
+	for i := range all {
+		for range servers {
+			all[i].idle = append(all[i].idle, &slot{station: &all[i]})
+		}
+	}
+	return all
+}
+
+// join puts a job in line.
+func (r *run) join(j job) {
+	s := &r.stations[0]
+	if n := len(r.stations); n > 1 {
+		s = &r.stations[r.draws.at(int(j.index), -3-int(j.n)).IntN(n)]
+	}
+	if n := len(s.idle); n > 0 {
+		free := s.idle[n-1]
+		s.idle = s.idle[:n-1]
+		r.serve(free, j)
+		return
+	}
+	s.waiting = append(s.waiting, j)
+}
+
+func (r *run) serve(s *slot, j job) {
+	s.job = j
+	s.gen++
+	d := r.Model(r.draws, Attempt{Request: int(j.index), N: int(j.n), Host: int(j.host), At: r.now})
+	r.events.push(event{at: r.now + d, kind: served, slot: s, call: ref{gen: s.gen}})
+	if c := &r.live[j.call.place]; c.gen == j.call.gen {
+		c.served[j.n] = s
+	}
+}
+
+// leave is called when the job in s is done, unless it was cancelled before.
+func (r *run) leave(s *slot, gen uint32) {
+	if s.gen != gen {
+		return
+	}
+	j := s.job
+	r.release(s)
+	if r.live[j.call.place].gen == j.call.gen {
+		r.live[j.call.place].served[j.n] = nil
+		r.end(j.call, int(j.n))
+	}
+}
+
+// release gives s its next job.
+func (r *run) release(s *slot) {
+	s.gen++
+	st := s.station
+	for st.head < len(st.waiting) {
+		j := st.waiting[st.head]
+		if st.head++; st.head > 1024 && st.head > len(st.waiting)/2 {
+			st.waiting = st.waiting[:copy(st.waiting, st.waiting[st.head:])]
+			st.head = 0
+		}
+		if r.Queue.Cancel && r.live[j.call.place].gen != j.call.gen {
+			continue
+		}
+		r.serve(s, j)
+		return
+	}
+	st.idle = append(st.idle, s)
+}

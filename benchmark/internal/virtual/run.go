@@ -1,0 +1,267 @@
+// Package virtual simulates a client, its hedging policy and a backend as
+// discrete events in virtual time: a million requests in about a second, and
+// the same answer for the same seed.
+//
+// Every attempt has random numbers of its own, found by seed, request and
+// attempt. All policies therefore see the same requests meet the same fate,
+// and their difference is theirs alone.
+//
+// The network is not simulated: an attempt takes what its [Model] says, plus
+// what it waits in a [Queue], and a cancelled attempt ends at once.
+package virtual
+
+import (
+	"context"
+	"math"
+	"time"
+)
+
+// A World is what a policy is put into.
+type World struct {
+	// Hosts is the number of backends; each request is for one of them, at random. 0 means one.
+	Hosts int
+	// Workers is how many callers send one request after the other (a closed
+	// loop). If it is 0, requests arrive at random at Rate, whatever becomes of
+	// those before (an open loop).
+	Workers int
+	Rate    float64 // requests per second
+
+	// Requests is how many there are in each of Episodes. Each episode begins
+	// with a new policy, which knows nothing. 0 means one episode.
+	Requests int
+	Episodes int
+
+	// Model says how long an attempt is served.
+	Model Model
+	// Queue says where it waits before; nil: nowhere.
+	Queue *Queue
+	// Timeout is when callers give up; 0: never.
+	Timeout time.Duration
+}
+
+// A Policy decides when a call is hedged. A Run calls it from one goroutine.
+// Time is counted from the beginning of the episode.
+type Policy interface {
+	// Begin counts a call that starts now and returns when to hedge it, in time
+	// since its start, rising, [MaxHedges] at most.
+	Begin(now time.Duration, host int) []time.Duration
+	// Strike is asked when a call is unanswered at one of those times, the
+	// stage-th, and reports whether a hedge starts.
+	Strike(now time.Duration, host, stage int) bool
+	// Done learns how a call ended.
+	Done(now time.Duration, host int, e End)
+}
+
+// An End is how a call ended.
+type End struct {
+	Latency time.Duration   // what the caller waited
+	Winner  int             // the attempt that answered; -1: the caller gave up
+	Planned bool            // Begin returned a time to hedge
+	Reached bool            // the first of these times
+	Starts  []time.Duration // of the attempts, since the call's start
+}
+
+// MaxHedges is the most hedges of one call.
+const MaxHedges = 3
+
+// A Call is a request as its caller saw it.
+type Call struct {
+	Start   time.Duration // since the beginning of the episode
+	Latency time.Duration
+	Index   int32 // in the episode
+	Host    int16
+	Winner  int8 // the attempt that answered; -1: the caller gave up
+	Hedges  uint8
+	Denied  bool // a hedge was wanted and refused
+}
+
+// Run puts a new policy for each episode into the world and returns the calls
+// in the order in which they ended. Progress, if not nil, is called now and
+// then with the number of calls so far. Run returns what it has when ctx ends.
+func (w World) Run(ctx context.Context, seed uint64, policy func() Policy, progress func(calls int)) []Call {
+	episodes := max(w.Episodes, 1)
+	calls := make([]Call, 0, episodes*w.Requests)
+	for e := range episodes {
+		r := &run{World: w, policy: policy(), draws: newDraws(seed, e), calls: calls, before: len(calls)}
+		r.Hosts = max(r.Hosts, 1)
+		r.events.list = make([]event, 0, 1024)
+		if w.Queue != nil {
+			r.stations = w.Queue.stations()
+		}
+		if !r.simulate(ctx, progress) {
+			return r.calls
+		}
+		calls = r.calls
+	}
+	return calls
+}
+
+type run struct {
+	World
+	policy Policy
+	draws  *Draws
+	events heap
+	now    time.Duration
+
+	live   []live  // calls under way, and free places
+	free   []int32 // places in live
+	issued int
+
+	stations []station
+	calls    []Call
+	before   int // calls of earlier episodes
+}
+
+// live is a call under way.
+type live struct {
+	gen     uint32 // changes when the place is used for another call
+	host    int16
+	index   int32
+	started uint8
+	stage   uint8
+	denied  bool
+	reached bool
+	start   time.Duration
+	delays  []time.Duration
+	starts  [1 + MaxHedges]time.Duration
+	served  [1 + MaxHedges]*slot // where each attempt is served, in a queue
+}
+
+// ref names a call, or what used to be one.
+type ref struct {
+	place int32
+	gen   uint32
+}
+
+func (r *run) simulate(ctx context.Context, progress func(int)) bool {
+	for range r.Workers {
+		r.arrive()
+	}
+	if r.Workers == 0 {
+		r.events.push(event{at: r.gap(), kind: arrival})
+	}
+	for n := 0; r.events.len() > 0; n++ {
+		if n%65536 == 0 {
+			if ctx.Err() != nil {
+				return false
+			}
+			if progress != nil {
+				progress(len(r.calls))
+			}
+		}
+		e := r.events.pop()
+		r.now = e.at
+		switch e.kind {
+		case arrival:
+			r.arrive()
+			if r.issued < r.Requests {
+				r.events.push(event{at: r.now + r.gap(), kind: arrival})
+			}
+		case served:
+			r.leave(e.slot, e.call.gen)
+		default:
+			if r.live[e.call.place].gen != e.call.gen {
+				continue // the call is over
+			}
+			switch e.kind {
+			case strike:
+				r.strike(e.call)
+			case answer:
+				r.end(e.call, int(e.n))
+			case giveUp:
+				r.end(e.call, -1)
+			}
+		}
+	}
+	if progress != nil {
+		progress(len(r.calls))
+	}
+	return true
+}
+
+// gap returns the time to the next arrival.
+func (r *run) gap() time.Duration {
+	u := r.draws.at(r.issued, -1).Float64()
+	return time.Duration(-math.Log(1-u) / r.Rate * 1e9)
+}
+
+func (r *run) arrive() {
+	if r.issued >= r.Requests {
+		return
+	}
+	var place int32
+	if n := len(r.free); n > 0 {
+		place, r.free = r.free[n-1], r.free[:n-1]
+	} else {
+		place = int32(len(r.live))
+		r.live = append(r.live, live{})
+	}
+	c := &r.live[place]
+	*c = live{gen: c.gen, index: int32(r.issued), start: r.now}
+	if r.Hosts > 1 {
+		c.host = int16(r.draws.at(r.issued, -2).IntN(r.Hosts))
+	}
+	r.issued++
+	me := ref{place, c.gen}
+	c.delays = r.policy.Begin(r.now, int(c.host))
+	if len(c.delays) > 0 {
+		r.events.push(event{at: r.now + c.delays[0], kind: strike, call: me})
+	}
+	if r.Timeout > 0 {
+		r.events.push(event{at: r.now + r.Timeout, kind: giveUp, call: me})
+	}
+	r.attempt(me)
+}
+
+func (r *run) strike(me ref) {
+	c := &r.live[me.place]
+	stage := int(c.stage)
+	c.stage++
+	c.reached = true
+	if int(c.stage) < len(c.delays) {
+		r.events.push(event{at: c.start + c.delays[c.stage], kind: strike, call: me})
+	}
+	if !r.policy.Strike(r.now, int(c.host), stage) {
+		c.denied = true
+		return
+	}
+	r.attempt(me)
+}
+
+// attempt starts the call's next attempt.
+func (r *run) attempt(me ref) {
+	c := &r.live[me.place]
+	n := c.started
+	c.started++
+	c.starts[n] = r.now - c.start
+	if r.Queue != nil {
+		r.join(job{call: me, index: c.index, host: c.host, n: n})
+		return
+	}
+	d := r.Model(r.draws, Attempt{Request: int(c.index), N: int(n), Host: int(c.host), At: r.now})
+	r.events.push(event{at: r.now + d, kind: answer, call: me, n: n})
+}
+
+func (r *run) end(me ref, winner int) {
+	c := &r.live[me.place]
+	e := End{
+		Latency: r.now - c.start, Winner: winner, Planned: len(c.delays) > 0, Reached: c.reached, Starts: c.starts[:c.started],
+	}
+	r.policy.Done(r.now, int(c.host), e)
+	r.calls = append(r.calls, Call{
+		Start: c.start, Latency: e.Latency, Index: c.index, Host: c.host, Winner: int8(winner), Hedges: c.started - 1, Denied: c.denied,
+	})
+	c.gen++
+	r.free = append(r.free, me.place)
+	if r.Queue != nil && r.Queue.Cancel {
+		for n, s := range c.served[:c.started] {
+			if s != nil && n != winner {
+				c.served[n] = nil
+				r.release(s)
+			}
+		}
+	}
+	if r.Workers > 0 {
+		r.arrive()
+	}
+}

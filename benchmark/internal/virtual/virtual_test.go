@@ -1,0 +1,227 @@
+package virtual_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+)
+
+const ms = time.Millisecond
+
+func seed() virtual.Model { return virtual.Stragglers(virtual.Lognormal(5*ms, 2*ms), 0.05, 10) }
+
+func none() virtual.Policy { return virtual.None{} }
+
+func static(d ...time.Duration) func() virtual.Policy {
+	return func() virtual.Policy { return virtual.Static(d) }
+}
+
+func mean(calls []virtual.Call) time.Duration {
+	var sum time.Duration
+	for _, c := range calls {
+		sum += c.Latency
+	}
+	return sum / time.Duration(len(calls))
+}
+
+func hedges(calls []virtual.Call) (n int) {
+	for _, c := range calls {
+		n += int(c.Hedges)
+	}
+	return n
+}
+
+func latencies(calls []virtual.Call) []time.Duration {
+	all := make([]time.Duration, len(calls))
+	for i, c := range calls {
+		all[i] = c.Latency
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestSameSeedSameAnswer(t *testing.T) {
+	w := virtual.World{Workers: 20, Requests: 5000, Model: seed(), Hosts: 3}
+	a := w.Run(t.Context(), 7, func() virtual.Policy { return virtual.NewPublished(100) }, nil)
+	b := w.Run(t.Context(), 7, func() virtual.Policy { return virtual.NewPublished(100) }, nil)
+	assert.Equal(t, a, b)
+	assert.NotEqual(t, a, w.Run(t.Context(), 8, none, nil))
+}
+
+func TestPoliciesMeetTheSameFate(t *testing.T) {
+	w := virtual.World{Rate: 1000, Requests: 20_000, Model: seed()}
+	byIndex := func(calls []virtual.Call) []virtual.Call {
+		slices.SortFunc(calls, func(a, b virtual.Call) int { return int(a.Index - b.Index) })
+		return calls
+	}
+	bare := byIndex(w.Run(t.Context(), 1, none, nil))
+	hedged := byIndex(w.Run(t.Context(), 1, static(10*ms), nil))
+	for i, c := range hedged {
+		require.Equal(t, bare[i].Start, c.Start)
+		if c.Hedges == 0 {
+			require.Equal(t, bare[i].Latency, c.Latency)
+		} else {
+			require.LessOrEqual(t, c.Latency, bare[i].Latency)
+		}
+	}
+}
+
+func TestModelsHaveTheirMoments(t *testing.T) {
+	run := func(m virtual.Model) []virtual.Call {
+		return virtual.World{Rate: 1000, Requests: 200_000, Model: m}.Run(t.Context(), 3, none, nil)
+	}
+	calls := run(virtual.Lognormal(5*ms, 2*ms))
+	assert.InEpsilon(t, 5*ms, mean(calls), 0.01)
+	var sum float64
+	for _, c := range calls {
+		sum += math.Pow(float64(c.Latency-5*ms), 2)
+	}
+	assert.InEpsilon(t, 2*ms, math.Sqrt(sum/float64(len(calls))), 0.02)
+	assert.InEpsilon(t, 7250*time.Microsecond, mean(run(seed())), 0.01)
+
+	sorted := latencies(run(virtual.Pareto(2*ms, 1.5)))
+	assert.InEpsilon(t, float64(2*ms)*math.Pow(0.01, -1/1.5), virtual.Quantile(sorted, 0.99), 0.03)
+
+	sorted = latencies(run(virtual.Constant(20*ms, 0.01)))
+	assert.GreaterOrEqual(t, sorted[0], 19800*time.Microsecond)
+	assert.LessOrEqual(t, sorted[len(sorted)-1], 20200*time.Microsecond)
+
+	// A replica stops for 5 % of the time: that share of the attempts meets it stopped.
+	sorted = latencies(run(virtual.Pauses(virtual.Constant(ms/100, 0), 10, 100*ms, 2*time.Second)))
+	slow := len(sorted) - must(slices.BinarySearch(sorted, ms))
+	assert.InEpsilon(t, 0.05, float64(slow)/float64(len(sorted)), 0.05)
+}
+
+func must(i int, _ bool) int { return i }
+
+// Pollaczek and Khinchine: with one server, random arrivals and constant
+// service s at load ρ, the mean wait is s·ρ/(2(1−ρ)).
+func TestQueueWaitsAsTheorySays(t *testing.T) {
+	const load = 0.7
+	for _, shared := range []bool{true, false} {
+		w := virtual.World{
+			Rate: load * 1000, Requests: 400_000, Model: virtual.Constant(ms, 0),
+			Queue: &virtual.Queue{Servers: 1, Shared: shared},
+		}
+		want := float64(ms) * (1 + load/(2*(1-load)))
+		assert.InEpsilon(t, want, mean(w.Run(t.Context(), 1, none, nil)), 0.03)
+	}
+	// Twenty queues, each with a twentieth of the arrivals, are twenty such systems.
+	w := virtual.World{
+		Rate: 20 * load * 1000, Requests: 1_000_000, Model: virtual.Constant(ms, 0), Queue: &virtual.Queue{Servers: 20},
+	}
+	assert.InEpsilon(t, float64(ms)*(1+load/(2*(1-load))), mean(w.Run(t.Context(), 1, none, nil)), 0.03)
+}
+
+func TestServersStopWorkingOnWhatIsCancelledOrNot(t *testing.T) {
+	run := func(cancel bool) []virtual.Call {
+		return virtual.World{
+			Rate: 0.6 * 20 / 0.00725, Requests: 100_000, Model: seed(), Queue: &virtual.Queue{Servers: 20, Cancel: cancel},
+		}.Run(t.Context(), 1, static(20*ms), nil)
+	}
+	stops, goesOn := run(true), run(false)
+	assert.Len(t, stops, 100_000)
+	assert.Len(t, goesOn, 100_000, "every call ends though losers are still served")
+	assert.Less(t, mean(stops), mean(goesOn))
+}
+
+func TestCallersGiveUp(t *testing.T) {
+	w := virtual.World{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.Hang(seed(), time.Hour)}
+	for _, c := range w.Run(t.Context(), 1, static(10*ms), nil) {
+		assert.Equal(t, virtual.Call{Start: c.Start, Latency: 50 * ms, Index: c.Index, Winner: -1, Hedges: 1}, c)
+	}
+}
+
+func TestInherentSlownessMeetsTheHedgeAsWell(t *testing.T) {
+	w := virtual.World{Workers: 2, Requests: 10_000, Model: virtual.Inherent(virtual.Constant(ms, 0), virtual.Constant(100*ms, 0), 0.2)}
+	calls := w.Run(t.Context(), 1, static(10*ms), nil)
+	assert.InEpsilon(t, 0.2, float64(hedges(calls))/10_000, 0.05)
+	for _, c := range calls {
+		assert.Zero(t, c.Winner)
+	}
+}
+
+func TestEpisodesBeginAnew(t *testing.T) {
+	policies := 0
+	w := virtual.World{Workers: 4, Requests: 50, Episodes: 10, Model: seed()}
+	calls := w.Run(t.Context(), 1, func() virtual.Policy { policies++; return virtual.None{} }, nil)
+	assert.Equal(t, 10, policies)
+	assert.Len(t, calls, 500)
+	assert.NotEqual(t, calls[:50], calls[50:100], "each has draws of its own")
+	for _, c := range calls {
+		assert.Less(t, c.Index, int32(50))
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	w := virtual.World{Workers: 4, Requests: 1_000_000, Model: seed()}
+	calls := w.Run(ctx, 1, none, func(n int) {
+		if n > 0 {
+			cancel()
+		}
+	})
+	assert.NotEmpty(t, calls)
+	assert.Less(t, len(calls), 1_000_000)
+}
+
+func TestOracleSpendsWhatItMayAndBeatsOthersThatDo(t *testing.T) {
+	w := virtual.World{Workers: 20, Requests: 50_000, Model: seed()}
+	for n := 1; n <= 2; n++ {
+		best := w.Oracle(1, n, 0.08, 0.999)
+		require.Len(t, best, n)
+		calls := w.Run(t.Context(), 1, static(best...), nil)
+		got := float64(hedges(calls)) / 50_000
+		assert.LessOrEqual(t, got, 0.08)
+		assert.Greater(t, got, 0.079)
+		for _, other := range [][]time.Duration{{12 * ms, 30 * ms}, {15 * ms, 20 * ms}} {
+			rival := w.Run(t.Context(), 1, static(other[:n]...), nil)
+			require.LessOrEqual(t, hedges(rival), 4000)
+			assert.LessOrEqual(t, virtual.Quantile(latencies(calls), 0.999), virtual.Quantile(latencies(rival), 0.999))
+		}
+	}
+}
+
+func TestOracleReplaysATimeline(t *testing.T) {
+	m := virtual.Between(5*time.Second, 10*time.Second, virtual.Times(seed(), 3), seed())
+	w := virtual.World{Rate: 1000, Requests: 15_000, Model: m}
+	best := w.Oracle(1, 1, 0.05, 0.99)
+	calls := w.Run(t.Context(), 1, static(best...), nil)
+	assert.InEpsilon(t, 0.05, float64(hedges(calls))/15_000, 0.01)
+}
+
+func TestQuantileIsTheNearestRank(t *testing.T) {
+	assert.Zero(t, virtual.Quantile(nil, 0.5))
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		all := make([]time.Duration, 1+rng.IntN(300))
+		for i := range all {
+			all[i] = time.Duration(rng.IntN(100))
+		}
+		slices.Sort(all)
+		for _, q := range []float64{0, 0.001, 0.5, 0.9, 0.99, 0.999, 1} {
+			got := virtual.Quantile(all, q)
+			// The definition: the smallest value with at least q of all at or below it.
+			for _, v := range all {
+				atOrBelow := 0
+				for _, u := range all {
+					if u <= v {
+						atOrBelow++
+					}
+				}
+				if float64(atOrBelow) >= q*float64(len(all))-1e-9 {
+					require.Equal(t, v, got, "%v of %v", q, all)
+					break
+				}
+			}
+		}
+	}
+}
