@@ -6,12 +6,15 @@ import (
 	"time"
 )
 
-// Draws are the random numbers of a run.
+// Draws are the random numbers of a run. They must not be used from several goroutines at once.
 type Draws struct {
 	seed   uint64
 	source source
 	rng    *rand.Rand
 }
+
+// NewDraws returns the numbers of the first episode of a run.
+func NewDraws(seed uint64) *Draws { return newDraws(seed, 0) }
 
 func newDraws(seed uint64, episode int) *Draws {
 	d := &Draws{seed: mix(seed + mix(uint64(episode)))}
@@ -65,6 +68,11 @@ func Lognormal(mean, deviation time.Duration) Model {
 	return func(d *Draws, a Attempt) time.Duration {
 		return time.Duration(math.Exp(mu + sigma*a.Own(d).NormFloat64()))
 	}
+}
+
+// Drawn takes one of the given times, at random.
+func Drawn(times []time.Duration) Model {
+	return func(d *Draws, a Attempt) time.Duration { return times[a.Own(d).IntN(len(times))] }
 }
 
 // Pareto takes at least scale, and longer than x with probability (scale/x)^shape.

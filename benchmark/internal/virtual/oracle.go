@@ -31,9 +31,7 @@ func (w World) Oracle(seed uint64, hedges int, extra, q float64) Static {
 	first := earliest
 	for range 50 {
 		second := o.search(first, extra, func(d time.Duration) float64 { return costs(first, d) })
-		latencies, _ := o.try([]time.Duration{first, second})
-		slices.Sort(latencies)
-		if l := Quantile(latencies, q); l < lowest {
+		if l := o.quantile(Static{first, second}, q); l < lowest {
 			best, lowest = Static{first, second}, l
 		}
 		first += max(first/80, 1)
@@ -77,12 +75,15 @@ func (o *replay) latency(i, n int, after time.Duration) time.Duration {
 	return after + o.Model(o.draws, a)
 }
 
-// try returns what callers would wait under the schedule, in no order, and its
-// hedges per request.
-func (o *replay) try(delays []time.Duration) ([]time.Duration, float64) {
+// try returns what the callers of the hedged requests would wait under the
+// schedule, in no order, and the hedges per request.
+func (o *replay) try(delays []time.Duration) (hedged []time.Duration, cost float64) {
 	o.latencies = o.latencies[:0]
 	hedges := 0
 	for i, l := range o.primary {
+		if l <= delays[0] {
+			continue
+		}
 		for n, d := range delays {
 			if l <= d {
 				break
@@ -92,7 +93,19 @@ func (o *replay) try(delays []time.Duration) ([]time.Duration, float64) {
 		}
 		o.latencies = append(o.latencies, l)
 	}
-	return o.latencies, float64(hedges) / float64(len(o.latencies))
+	return o.latencies, float64(hedges) / float64(len(o.primary))
+}
+
+// quantile returns quantile q of what all callers would wait under the schedule.
+// None of the others waits longer than those whose request is hedged.
+func (o *replay) quantile(delays Static, q float64) time.Duration {
+	hedged, _ := o.try(delays)
+	slices.Sort(hedged)
+	others := len(o.primary) - len(hedged)
+	if rank := rank(q, len(o.primary)); rank >= others {
+		return hedged[rank-others]
+	}
+	return delays[0]
 }
 
 // search returns the earliest delay that costs at most extra; the cost falls with the delay.
@@ -110,6 +123,10 @@ func Quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
-	rank := int(math.Ceil(q*float64(len(sorted)) - 1e-9))
-	return sorted[min(max(rank-1, 0), len(sorted)-1)]
+	return sorted[rank(q, len(sorted))]
+}
+
+// rank returns the place of quantile q among n sorted values.
+func rank(q float64, n int) int {
+	return min(max(int(math.Ceil(q*float64(n)-1e-9))-1, 0), n-1)
 }

@@ -72,7 +72,7 @@ type Call struct {
 	Host    int16
 	Winner  int8 // the attempt that answered; -1: the caller gave up
 	Hedges  uint8
-	Denied  bool // a hedge was wanted and refused
+	Denied  uint8 // hedges that were due and refused
 }
 
 // Run puts a new policy for each episode into the world and returns the calls
@@ -119,7 +119,7 @@ type live struct {
 	index   int32
 	started uint8
 	stage   uint8
-	denied  bool
+	denied  uint8
 	reached bool
 	start   time.Duration
 	delays  []time.Duration
@@ -222,7 +222,7 @@ func (r *run) strike(me ref) {
 		r.events.push(event{at: c.start + c.delays[c.stage], kind: strike, call: me})
 	}
 	if !r.policy.Strike(r.now, int(c.host), stage) {
-		c.denied = true
+		c.denied++
 		return
 	}
 	r.attempt(me)

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+)
+
+//go:embed report.html
+var reportHTML string
+
+var reportTemplate = template.Must(template.New("report").Parse(reportHTML))
+
+// page is what the report shows. It refers to nothing outside itself.
+type page struct {
+	Command  string
+	Machine  string
+	Date     string
+	Runs     int
+	Sections []*section
+	Legend   []strategy
+}
+
+type section struct {
+	Name, About string
+	Head        []string
+	Rows        []line
+	Charts      []drawing
+}
+
+type line struct {
+	Label string
+	Cells []string
+	Ours  bool
+	First bool // of a part
+}
+
+type drawing struct {
+	Title string
+	SVG   template.HTML
+}
+
+func newSection(f finding) *section {
+	s := &section{Name: f.scenario.name, About: sentence(f.scenario.about)}
+	rows := f.rows()
+	use := used(rows)
+	for _, i := range use {
+		s.Head = append(s.Head, shown[i].title)
+	}
+	for n, r := range rows {
+		l := line{Label: label(r), Ours: r.Strategy == ours, First: n > 0 && rows[n-1].Scenario != r.Scenario}
+		for _, i := range use {
+			l.Cells = append(l.Cells, shown[i].value(&r))
+		}
+		s.Rows = append(s.Rows, l)
+	}
+	return s
+}
+
+// add takes a chart's SVG without what only a file of its own needs.
+func (s *section) add(c chart, svg []byte) {
+	if i := bytes.Index(svg, []byte("<svg")); i > 0 {
+		svg = svg[i:]
+	}
+	// #nosec G203: drawn here, from numbers and names of ours.
+	s.Charts = append(s.Charts, drawing{Title: c.title, SVG: template.HTML(svg)})
+}
+
+func (p *page) write(file string, o options) error {
+	p.Command, p.Machine, p.Date, p.Runs = command(o.args), machine(), time.Now().Format("2006-01-02"), o.runs
+	p.Legend = strategies
+	var b bytes.Buffer
+	if err := reportTemplate.Execute(&b, p); err != nil {
+		return err
+	}
+	return os.WriteFile(file, b.Bytes(), 0o644)
+}
+
+// About says what the strategy is; the template asks.
+func (s strategy) About() string {
+	if s.model != "" {
+		return s.about + " (in virtual time: " + s.model + ")"
+	}
+	return s.about
+}
+
+// Name is the strategy's.
+func (s strategy) Name() string { return s.name }
+
+// command is what to type for the same figures.
+func command(args []string) string {
+	return strings.TrimSpace("go run ./benchmark/simulate " + strings.Join(args, " "))
+}
+
+// machine says what the figures were measured on.
+func machine() string {
+	m := fmt.Sprintf("%s, %d cores, %s/%s", runtime.Version(), runtime.GOMAXPROCS(0), runtime.GOOS, runtime.GOARCH)
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for l := range strings.Lines(string(info)) {
+			if name, ok := strings.CutPrefix(l, "model name"); ok {
+				m = strings.TrimSpace(strings.TrimLeft(name, "\t :")) + ", " + m
+				break
+			}
+		}
+	}
+	if commit := commit(); commit != "" {
+		m += ", commit " + commit
+	}
+	return m
+}
+
+// commit is the checked-out one, if there is one.
+func commit() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--short", "HEAD").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}

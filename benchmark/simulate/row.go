@@ -1,0 +1,198 @@
+package main
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+)
+
+// A row is what one strategy did in one scenario, or in a part of it.
+type row struct {
+	Engine   string  `json:"engine"`
+	Scenario string  `json:"scenario"`
+	Strategy string  `json:"strategy"`
+	Seed     uint64  `json:"seed"`
+	Requests int     `json:"requests"`
+	Errors   int     `json:"errors"` // never counted as latencies
+	P50      float64 `json:"p50_ms"`
+	P90      float64 `json:"p90_ms"`
+	P95      float64 `json:"p95_ms"`
+	P99      float64 `json:"p99_ms"`
+	P999     float64 `json:"p999_ms"`
+	Mean     float64 `json:"mean_ms"`
+	Max      float64 `json:"max_ms"`
+	Stddev   float64 `json:"stddev_ms"`
+	Extra    float64 `json:"extra_pct"` // hedges per 100 requests
+	Hedges   int     `json:"hedges"`
+	Wins     int     `json:"wins"`   // by hedges
+	Denied   int     `json:"denied"` // hedges that were due and refused
+
+	// Nil where there is nothing to measure: in virtual time.
+	Conns *int     `json:"conns_opened"`
+	CPU   *float64 `json:"cpu_us_per_request"` // of client and server together
+
+	// Half the range over several runs; 0 for one.
+	spread99, spread999 float64
+}
+
+// A column of the machine-readable formats. Names and order are a contract.
+type column struct {
+	name  string
+	value func(*row) any
+}
+
+var columns = []column{
+	{"engine", func(r *row) any { return r.Engine }},
+	{"scenario", func(r *row) any { return r.Scenario }},
+	{"strategy", func(r *row) any { return r.Strategy }},
+	{"seed", func(r *row) any { return r.Seed }},
+	{"requests", func(r *row) any { return r.Requests }},
+	{"errors", func(r *row) any { return r.Errors }},
+	{"p50_ms", func(r *row) any { return r.P50 }},
+	{"p90_ms", func(r *row) any { return r.P90 }},
+	{"p95_ms", func(r *row) any { return r.P95 }},
+	{"p99_ms", func(r *row) any { return r.P99 }},
+	{"p999_ms", func(r *row) any { return r.P999 }},
+	{"mean_ms", func(r *row) any { return r.Mean }},
+	{"max_ms", func(r *row) any { return r.Max }},
+	{"stddev_ms", func(r *row) any { return r.Stddev }},
+	{"extra_pct", func(r *row) any { return r.Extra }},
+	{"hedges", func(r *row) any { return r.Hedges }},
+	{"wins", func(r *row) any { return r.Wins }},
+	{"denied", func(r *row) any { return r.Denied }},
+	{"conns_opened", func(r *row) any { return deref(r.Conns) }},
+	{"cpu_us_per_request", func(r *row) any { return deref(r.CPU) }},
+}
+
+func deref[T any](p *T) any {
+	if p == nil {
+		return nil
+	}
+	return *p
+}
+
+// A trial is what came of one strategy in one run of a scenario.
+type trial struct {
+	engine   string
+	scenario scenario
+	strategy string
+	seed     uint64
+	calls    []virtual.Call
+	refused  int      // hedges, where calls do not tell
+	conns    *int     // opened
+	cpu      *float64 // microseconds per request
+}
+
+// A result is a trial without its calls: rows for the whole and for each part, and curves.
+type result struct {
+	strategy string
+	rows     []row
+	curves   curves
+}
+
+func (t *trial) result() result {
+	res := result{strategy: t.strategy, curves: newCurves(t.calls)}
+	whole := t.row(t.scenario.name, func(virtual.Call) bool { return true })
+	whole.Denied += t.refused
+	whole.Conns, whole.CPU = t.conns, t.cpu
+	res.rows = append(res.rows, whole)
+	for _, p := range t.scenario.parts {
+		res.rows = append(res.rows, t.row(t.scenario.name+"/"+p.name, p.in))
+	}
+	return res
+}
+
+func (t *trial) row(name string, in func(virtual.Call) bool) row {
+	r := row{Engine: t.engine, Scenario: name, Strategy: t.strategy, Seed: t.seed}
+	var took []time.Duration
+	var sum, squares float64
+	for _, c := range t.calls {
+		if !in(c) {
+			continue
+		}
+		r.Requests++
+		r.Hedges += int(c.Hedges)
+		r.Denied += int(c.Denied)
+		if c.Winner < 0 {
+			r.Errors++
+			continue
+		}
+		if c.Winner > 0 {
+			r.Wins++
+		}
+		took = append(took, c.Latency)
+		sum += millis(c.Latency)
+		squares += millis(c.Latency) * millis(c.Latency)
+	}
+	if r.Requests > 0 {
+		r.Extra = round(100 * float64(r.Hedges) / float64(r.Requests))
+	}
+	if n := float64(len(took)); n > 0 {
+		slices.Sort(took)
+		q := func(q float64) float64 { return round(millis(virtual.Quantile(took, q))) }
+		r.P50, r.P90, r.P95, r.P99, r.P999, r.Max = q(0.5), q(0.9), q(0.95), q(0.99), q(0.999), q(1)
+		r.Mean = round(sum / n)
+		r.Stddev = round(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
+	}
+	return r
+}
+
+func millis(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// round keeps four decimals: a tenth of a microsecond.
+func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
+
+// median joins the results of several runs: each figure is the median of theirs
+// (the lower one, of an even number). The curves are the first run's.
+func median(runs []result) result {
+	joined := result{strategy: runs[0].strategy, curves: runs[0].curves}
+	for i := range runs[0].rows {
+		r := runs[0].rows[i]
+		reals := func(field func(*row) *float64) (spread float64) {
+			all := collect(runs, i, field)
+			*field(&r) = all[(len(all)-1)/2]
+			return (all[len(all)-1] - all[0]) / 2
+		}
+		reals(func(r *row) *float64 { return &r.P50 })
+		reals(func(r *row) *float64 { return &r.P90 })
+		reals(func(r *row) *float64 { return &r.P95 })
+		reals(func(r *row) *float64 { return &r.Mean })
+		reals(func(r *row) *float64 { return &r.Max })
+		reals(func(r *row) *float64 { return &r.Stddev })
+		reals(func(r *row) *float64 { return &r.Extra })
+		r.spread99 = reals(func(r *row) *float64 { return &r.P99 })
+		r.spread999 = reals(func(r *row) *float64 { return &r.P999 })
+		if r.CPU != nil {
+			r.CPU = new(float64)
+			reals(func(r *row) *float64 { return r.CPU })
+		}
+		whole := func(field func(*row) *int) {
+			all := collect(runs, i, field)
+			*field(&r) = all[(len(all)-1)/2]
+		}
+		whole(func(r *row) *int { return &r.Requests })
+		whole(func(r *row) *int { return &r.Errors })
+		whole(func(r *row) *int { return &r.Hedges })
+		whole(func(r *row) *int { return &r.Wins })
+		whole(func(r *row) *int { return &r.Denied })
+		if r.Conns != nil {
+			r.Conns = new(int)
+			whole(func(r *row) *int { return r.Conns })
+		}
+		joined.rows = append(joined.rows, r)
+	}
+	return joined
+}
+
+// collect returns one field of the i-th row of each run, sorted.
+func collect[T cmp.Ordered](runs []result, i int, field func(*row) *T) []T {
+	var all []T
+	for _, run := range runs {
+		all = append(all, *field(&run.rows[i]))
+	}
+	slices.Sort(all)
+	return all
+}
