@@ -137,7 +137,7 @@ type job struct {
 	progress   *progress
 }
 
-func engines() []stage { return []stage{virtualEngine{}} }
+func engines() []stage { return []stage{loopback("http"), loopback("grpc"), virtualEngine{}} }
 
 // findings are what was found out.
 type findings struct {
@@ -240,7 +240,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	var (
-		engineName = fs.String("engine", "virtual", "`name` of the engine: "+list(engineNames()))
+		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
 		scenes     = fs.String("scenario", "seed", "comma-separated `names` of scenarios, or all")
 		contenders = fs.String("strategy", "", "comma-separated `names` of strategies (default most)")
 	)

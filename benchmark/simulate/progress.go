@@ -59,13 +59,12 @@ func (p *progress) say(format string, args ...any) {
 	}
 }
 
-// A task is one strategy in one run of a scenario.
+// A task is one strategy in one run of a scenario. A nil task shows nothing.
 type task struct {
 	p     *progress
 	name  string
 	total int
 	bar   *pretty.Tracker
-	start time.Time
 	said  time.Time // when a plain line last told how far it is
 }
 
@@ -82,12 +81,13 @@ const everyLine = 10 * time.Second
 
 // set says how many requests are done. It is called from one goroutine.
 func (t *task) set(n int) {
-	if t.start.IsZero() {
-		t.start = time.Now()
-		t.said = t.start
+	if t == nil || t.p == nil {
+		return
+	}
+	if t.said.IsZero() {
+		t.said = time.Now()
 	}
 	switch {
-	case t.p == nil:
 	case t.bar != nil:
 		t.bar.SetValue(int64(min(n, t.total-1))) // the last one ends the bar
 	case time.Since(t.said) > everyLine:
@@ -96,15 +96,15 @@ func (t *task) set(n int) {
 	}
 }
 
-// end says that all is done.
-func (t *task) end() {
+// end says that all is done, which took so long.
+func (t *task) end(took time.Duration) {
 	switch {
 	case t.p == nil:
 	case t.bar != nil:
 		t.bar.SetValue(int64(t.total))
 		t.bar.MarkAsDone()
 	default:
-		t.p.say("%-32s done in %.1f s", t.name, time.Since(t.start).Seconds())
+		t.p.say("%-32s done in %.1f s", t.name, took.Seconds())
 	}
 }
 

@@ -45,6 +45,7 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			}
 			seats <- struct{}{}
 			defer func() { <-seats }()
+			began := time.Now()
 			calls := run(j.seed, t)
 			if name == ours {
 				measure(calls)
@@ -53,7 +54,7 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 				t.drop()
 				return
 			}
-			t.end()
+			t.end(time.Since(began))
 			keep(trial{engine: e.name(), scenario: j.scenario, strategy: name, seed: j.seed, calls: calls})
 		})
 	}

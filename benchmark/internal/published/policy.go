@@ -29,12 +29,13 @@ const (
 // A Policy is safe for concurrent use. Time comes in as an argument, counted
 // from any beginning.
 type Policy struct {
-	mu     sync.Mutex
-	hosts  map[string]*host
-	rate   float64 // tokens per second
-	full   float64
-	tokens float64
-	filled time.Duration // when tokens was right
+	mu      sync.Mutex
+	hosts   map[string]*host
+	rate    float64 // tokens per second
+	full    float64
+	tokens  float64
+	filled  time.Duration // when tokens was right
+	refused int
 }
 
 // New returns a policy that expects the given number of requests per second, of all hosts together.
@@ -78,10 +79,18 @@ func (p *Policy) Admit(now time.Duration) bool {
 	p.tokens = min(p.full, p.tokens+p.rate*(now-p.filled).Seconds())
 	p.filled = now
 	if p.tokens < 1 {
+		p.refused++
 		return false
 	}
 	p.tokens--
 	return true
+}
+
+// Refused returns how many hedges the bucket refused.
+func (p *Policy) Refused() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
 }
 
 // Learn records what the winner of a request took, since the request began.

@@ -28,6 +28,12 @@ func (d *Draws) at(request, attempt int) *rand.Rand {
 	return d.rng
 }
 
+// Gap returns the time between the arrival of a request and that before it, if
+// they arrive at random at the given rate per second.
+func (d *Draws) Gap(request int, rate float64) time.Duration {
+	return time.Duration(d.at(request, -1).ExpFloat64() / rate * 1e9)
+}
+
 // source is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom
 // number generators", OOPSLA 2014): made for many short streams.
 type source uint64

@@ -12,7 +12,6 @@ package virtual
 
 import (
 	"context"
-	"math"
 	"time"
 )
 
@@ -180,10 +179,7 @@ func (r *run) simulate(ctx context.Context, progress func(int)) bool {
 }
 
 // gap returns the time to the next arrival.
-func (r *run) gap() time.Duration {
-	u := r.draws.at(r.issued, -1).Float64()
-	return time.Duration(-math.Log(1-u) / r.Rate * 1e9)
-}
+func (r *run) gap() time.Duration { return r.draws.Gap(r.issued, r.Rate) }
 
 func (r *run) arrive() {
 	if r.issued >= r.Requests {

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/published"
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+)
+
+// loopback runs scenarios in real time over loopback sockets, by the named protocol.
+type loopback string
+
+func (l loopback) name() string { return string(l) }
+
+// runs excludes what the server does not play: queues, hosts, and time.
+func (loopback) runs(sc scenario) bool { return sc.real }
+
+func (loopback) offers(scenario, strategy) bool { return true }
+
+const (
+	rounds = 10
+
+	usual      = 50_000 // requests of each strategy
+	usualTime  = 150 * time.Second
+	quickUsual = 3_000
+	quickTime  = 14 * time.Second
+
+	calibration = 1_500 // requests to measure the rate by
+)
+
+// run lets the contenders take turns. If the number of requests was not asked
+// for, there are as many rounds as there is time for, one at least.
+func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
+	world := j.scenario.sized(j.size)
+	requests, limit := j.size.requests, time.Duration(0)
+	if requests == 0 {
+		requests, limit = usual, usualTime
+		if j.size.quick {
+			requests, limit = quickUsual, quickTime
+		}
+		limit /= time.Duration(j.share)
+	}
+	began := time.Now()
+	rate, err := l.rate(ctx, j, world)
+	if err != nil {
+		return err
+	}
+	var all []*contender
+	defer func() {
+		for _, c := range all {
+			c.close()
+		}
+	}()
+	add := func(name string, hidden bool) error {
+		c, err := newContender(strategyOf(name), string(l), world.Model, j.seed, requests, rate)
+		if err != nil {
+			return err
+		}
+		c.hidden = hidden
+		if !hidden {
+			c.task = j.progress.begin(j.scenario.name, name, requests)
+		}
+		all = append(all, c)
+		return nil
+	}
+	if slices.ContainsFunc(j.strategies, func(n string) bool { return strategyOf(n).isOracle() }) {
+		for _, name := range []string{bare, ours} {
+			if !slices.Contains(j.strategies, name) {
+				if err := add(name, true); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for _, name := range j.strategies {
+		if err := add(name, false); err != nil {
+			return err
+		}
+	}
+
+	var seers, others []*contender
+	for _, c := range all {
+		if c.strategy.isOracle() {
+			seers = append(seers, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	each := (requests + rounds - 1) / rounds
+	arrivals := virtual.NewDraws(j.seed)
+	play := func(c *contender, n int) {
+		if ctx.Err() == nil {
+			c.round(ctx, n, world, arrivals)
+			c.task.set(c.done)
+		}
+	}
+	planned := rounds
+	for i := 0; i < planned && ctx.Err() == nil; i++ {
+		started := time.Now()
+		for k := range others { // another one begins each time
+			play(others[(k+i)%len(others)], each)
+		}
+		if i == 0 && limit > 0 {
+			round := time.Since(started) * time.Duration(len(all)) / time.Duration(max(len(others), 1))
+			left := limit - started.Sub(began)
+			planned = int(min(max(left/max(round, 1), 1), rounds))
+		}
+		// Oracles play in the second half, twice as much: they need to know what the others did.
+		if half := planned / 2; i >= half {
+			for _, c := range seers {
+				c.delays = foresee(c, all, j.seed)
+				play(c, planned*each*(i+1-half)/(planned-half)-c.done)
+			}
+		}
+	}
+	for _, c := range all {
+		switch {
+		case c.hidden:
+		case ctx.Err() != nil && c.done < requests/rounds:
+			c.task.drop()
+		default:
+			c.task.end(c.watch.read())
+			keep(c.trial(string(l), j.scenario, j.seed))
+		}
+	}
+	return ctx.Err()
+}
+
+// foresee searches the best static delays for the latencies that no hedging met
+// until now, at the load that hedge caused until now.
+func foresee(c *contender, all []*contender, seed uint64) []time.Duration {
+	var took []time.Duration
+	var extra float64
+	for _, other := range all {
+		switch other.strategy.name {
+		case bare:
+			for _, call := range other.finished() {
+				if call.Winner >= 0 {
+					took = append(took, call.Latency)
+				}
+			}
+		case ours:
+			hedges := 0
+			for _, call := range other.finished() {
+				hedges += int(call.Hedges)
+			}
+			extra = float64(hedges) / float64(max(other.done, 1))
+		}
+	}
+	if len(took) == 0 {
+		return nil
+	}
+	world := virtual.World{Workers: 1, Requests: 50_000, Model: virtual.Drawn(took)}
+	return world.Oracle(seed, c.strategy.hedges, extra, oracleGoal(c.strategy.hedges))
+}
+
+// rate returns the requests per second that published-told is told: measured
+// under the defaults, told, and measured again. See told.
+func (l loopback) rate(ctx context.Context, j job, w virtual.World) (float64, error) {
+	const name = "published-told"
+	if !slices.Contains(j.strategies, name) {
+		return 0, nil
+	}
+	if w.Workers == 0 {
+		return w.Rate, nil
+	}
+	rate := float64(published.DefaultRPS)
+	for range 2 {
+		c, err := newContender(strategyOf(name), string(l), w.Model, j.seed, calibration, rate)
+		if err != nil {
+			return 0, err
+		}
+		c.round(ctx, calibration, w, nil)
+		c.close()
+		rate = float64(c.done) / max(c.watch.read().Seconds(), 1e-3)
+	}
+	return rate, nil
+}
