@@ -1,0 +1,350 @@
+// Package benchmark_test measures what hedging costs calls that need none.
+//
+//	go test -run ^$ -bench NoHedge -count 5 ./benchmark
+//	go test -run ^$ -bench Loopback ./benchmark
+//
+// Nothing is hedged while the clock runs: compared is the price of being ready
+// to. What learns has learned from 10,000 calls before. Absolute times depend
+// on the machine and its mood; compare within one run only.
+package benchmark_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cristalhq/hedgedhttp"
+	"github.com/failsafe-go/failsafe-go/failsafegrpc"
+	"github.com/failsafe-go/failsafe-go/failsafehttp"
+	"github.com/failsafe-go/failsafe-go/hedgepolicy"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/benchmark/internal/cputime"
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+const (
+	far     = time.Minute // when calls would be hedged: never, here
+	learned = 10_000      // calls before the clock starts
+)
+
+// transports are the contenders over HTTP. Ours learns, and then waits for the
+// shortest delay it may choose; the others' delay is fixed.
+func transports(tb testing.TB, stats **hedge.Stats) map[string]func(http.RoundTripper) http.RoundTripper {
+	return map[string]func(http.RoundTripper) http.RoundTripper{
+		"bare": func(rt http.RoundTripper) http.RoundTripper { return rt },
+		"hedge": func(rt http.RoundTripper) http.RoundTripper {
+			return hedge.New(rt, hedge.WithMinDelay(far), hedge.WithStats(stats))
+		},
+		"hedgedhttp": func(rt http.RoundTripper) http.RoundTripper {
+			hedged, err := hedgedhttp.NewRoundTripper(far, 2, rt)
+			require.NoError(tb, err)
+			return hedged
+		},
+		"failsafe": func(rt http.RoundTripper) http.RoundTripper {
+			return failsafehttp.NewRoundTripper(rt, hedgepolicy.NewWithDelay[*http.Response](far))
+		},
+	}
+}
+
+// interceptors are the contenders over gRPC, which hedgedhttp does not speak.
+func interceptors(stats **hedge.Stats) map[string]grpc.UnaryClientInterceptor {
+	return map[string]grpc.UnaryClientInterceptor{
+		"bare": func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			return invoke(ctx, method, req, reply, cc, opts...)
+		},
+		"hedge":    hedge.NewUnaryClientInterceptor(hedge.WithMinDelay(far), hedge.WithStats(stats)),
+		"failsafe": failsafegrpc.NewUnaryClientInterceptor(hedgepolicy.NewWithDelay[*wrapperspb.Int64Value](far)),
+	}
+}
+
+var contenders = []string{"bare", "hedge", "hedgedhttp", "failsafe"}
+
+// unhedged fails if a call was hedged or too few were learned from.
+func unhedged(tb testing.TB, stats *hedge.Stats) {
+	if stats != nil {
+		require.Zero(tb, stats.HedgesSent.Load())
+		require.GreaterOrEqual(tb, stats.TotalRequests.Load(), int64(learned))
+	}
+}
+
+// instant answers at once.
+type instant struct{}
+
+func (instant) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, ProtoMajor: 2, Body: http.NoBody, Request: req}, nil
+}
+
+// method promises by its name that it is safe to repeat.
+const method = "/benchmark.Echo/Get"
+
+// BenchmarkNoHedge is a call over a base that answers at once: what is left is the hedger.
+func BenchmarkNoHedge(b *testing.B) {
+	call := func(rt http.RoundTripper, req *http.Request) {
+		resp, err := rt.RoundTrip(req)
+		if err != nil {
+			panic(err) // instant does not fail
+		}
+		_ = resp.Body.Close()
+	}
+	fresh := func(rt http.RoundTripper, req *http.Request) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		call(rt, req.WithContext(ctx))
+	}
+	for _, variant := range []struct {
+		name string
+		one  func(http.RoundTripper, *http.Request)
+	}{{"http", call}, {"http-fresh-context", fresh}} {
+		one := variant.one
+		b.Run(variant.name, func(b *testing.B) {
+			for _, contender := range contenders {
+				b.Run(contender, func(b *testing.B) {
+					var stats *hedge.Stats
+					rt := transports(b, &stats)[contender](instant{})
+					req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://host.test/", nil)
+					require.NoError(b, err)
+					for range learned {
+						one(rt, req)
+					}
+					b.ReportAllocs()
+					for b.Loop() {
+						one(rt, req)
+					}
+					if contender == "hedge" {
+						unhedged(b, stats)
+					}
+				})
+			}
+		})
+	}
+	b.Run("http-parallel", func(b *testing.B) {
+		for _, contender := range contenders {
+			b.Run(contender, func(b *testing.B) {
+				rt := transports(b, new(*hedge.Stats))[contender](instant{})
+				req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://host.test/", nil)
+				require.NoError(b, err)
+				for range learned {
+					call(rt, req)
+				}
+				b.ReportAllocs()
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						call(rt, req)
+					}
+				})
+			})
+		}
+	})
+
+	cc, err := grpc.NewClient("passthrough:///host.test", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(b, err)
+	defer cc.Close()
+	req, reply := wrapperspb.Int64(1), new(wrapperspb.Int64Value)
+	invoke := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
+	for _, variant := range []struct {
+		name  string
+		fresh bool
+	}{{"grpc", false}, {"grpc-fresh-context", true}} {
+		b.Run(variant.name, func(b *testing.B) {
+			for _, contender := range contenders {
+				var stats *hedge.Stats
+				intercept := interceptors(&stats)[contender]
+				if intercept == nil {
+					continue
+				}
+				one := func() {
+					ctx := context.Background()
+					if variant.fresh {
+						var cancel context.CancelFunc
+						ctx, cancel = context.WithCancel(ctx)
+						defer cancel()
+					}
+					if err := intercept(ctx, method, req, reply, cc, invoke); err != nil {
+						panic(err) // invoke does not fail
+					}
+				}
+				b.Run(contender, func(b *testing.B) {
+					for range learned {
+						one()
+					}
+					b.ReportAllocs()
+					for b.Loop() {
+						one()
+					}
+					if contender == "hedge" {
+						unhedged(b, stats)
+					}
+				})
+			}
+		})
+	}
+}
+
+// BenchmarkLoopback is throughput over loopback sockets from 1, 16 and 64
+// callers. Each contender takes turns with a bare client: x-bare is its
+// throughput, and cpu-x-bare its CPU per request (client and server), in
+// multiples of the bare client's.
+func BenchmarkLoopback(b *testing.B) {
+	for _, protocol := range []struct {
+		name    string
+		connect func(tb testing.TB, contender string, stats **hedge.Stats) func() error
+	}{{"http1", http1}, {"http2", http2}, {"grpc", overGRPC}} {
+		b.Run(protocol.name, func(b *testing.B) {
+			for _, callers := range []struct {
+				name string
+				n    int
+			}{{"c1", 1}, {"c16", 16}, {"c64", 64}} {
+				b.Run(callers.name, func(b *testing.B) {
+					for _, contender := range contenders {
+						if contender == "hedgedhttp" && protocol.name == "grpc" {
+							continue
+						}
+						b.Run(contender, func(b *testing.B) {
+							var stats *hedge.Stats
+							loopback(b, callers.n, protocol.connect(b, "bare", nil), protocol.connect(b, contender, &stats))
+							if contender == "hedge" {
+								unhedged(b, stats)
+							}
+						})
+					}
+				})
+			}
+		})
+	}
+}
+
+// loopback makes b.N calls and as many bare ones, in turns.
+func loopback(b *testing.B, callers int, bare, call func() error) {
+	type meter struct{ took, cpu time.Duration }
+	burst := func(m *meter, f func() error, n int) {
+		before, _ := cputime.Used()
+		start := time.Now()
+		var left atomic.Int64
+		left.Store(int64(n))
+		var wg sync.WaitGroup
+		for range min(callers, n) {
+			wg.Go(func() {
+				for left.Add(-1) >= 0 {
+					if err := f(); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		m.took += time.Since(start)
+		after, _ := cputime.Used()
+		m.cpu += after - before
+	}
+	const turn = 2000
+	var base, mine, warmUp meter
+	for range learned / turn {
+		burst(&warmUp, bare, turn)
+		burst(&warmUp, call, turn)
+	}
+	b.ResetTimer()
+	for done, n := 0, 0; done < b.N; done += n {
+		n = min(turn, b.N-done)
+		b.StopTimer()
+		burst(&base, bare, n)
+		b.StartTimer()
+		burst(&mine, call, n)
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/mine.took.Seconds(), "req/s")
+	b.ReportMetric(float64(mine.cpu.Microseconds())/float64(b.N), "cpu-µs/req")
+	b.ReportMetric(float64(base.took)/float64(mine.took), "x-bare")
+	b.ReportMetric(float64(mine.cpu)/float64(max(base.cpu, 1)), "cpu-x-bare")
+}
+
+var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.WriteString(w, "hello") // a client that is gone does not read it
+})
+
+func http1(tb testing.TB, contender string, stats **hedge.Stats) func() error {
+	s := httptest.NewServer(hello)
+	tb.Cleanup(s.Close)
+	return overHTTP(tb, s, &http.Transport{MaxIdleConnsPerHost: 256}, contender, stats)
+}
+
+func http2(tb testing.TB, contender string, stats **hedge.Stats) func() error {
+	s := httptest.NewUnstartedServer(hello)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	tb.Cleanup(s.Close)
+	return overHTTP(tb, s, s.Client().Transport.(*http.Transport).Clone(), contender, stats)
+}
+
+func overHTTP(tb testing.TB, s *httptest.Server, base *http.Transport, contender string, stats **hedge.Stats) func() error {
+	tb.Cleanup(base.CloseIdleConnections)
+	client := &http.Client{Transport: transports(tb, stats)[contender](base)}
+	return func() error {
+		resp, err := client.Get(s.URL)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		_, err = io.Copy(io.Discard, resp.Body)
+		return err
+	}
+}
+
+var echo = grpc.ServiceDesc{
+	ServiceName: "benchmark.Echo",
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{{
+		MethodName: "Get",
+		Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			v := new(wrapperspb.Int64Value)
+			return v, decode(v)
+		},
+	}},
+}
+
+func overGRPC(tb testing.TB, contender string, stats **hedge.Stats) func() error {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	s := grpc.NewServer()
+	s.RegisterService(&echo, nil)
+	go func() { _ = s.Serve(ln) }() // until stopped
+	tb.Cleanup(s.Stop)
+	cc, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(interceptors(stats)[contender]))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = cc.Close() })
+	return func() error {
+		return cc.Invoke(context.Background(), method, wrapperspb.Int64(1), new(wrapperspb.Int64Value))
+	}
+}
+
+// BenchmarkDelay reads the delay that a key has published.
+func BenchmarkDelay(b *testing.B) {
+	c := hedge.DefaultConfig()
+	key := engine.New(engine.Config{
+		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Budget: c.BudgetPercent / 100, MinDelay: c.MinDelay, MaxKeys: c.MaxKeys,
+	}).Key(engine.Name{Host: "host.test"})
+	now := time.Now()
+	for i := range learned {
+		key.Begin(now)
+		key.Done(now, engine.Result{Latency: time.Duration(i%100) * time.Millisecond, Answered: true, Learned: true})
+	}
+	var delay time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		delay = key.Plan().Delays[0]
+	}
+	require.Positive(b, delay)
+}
