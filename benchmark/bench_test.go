@@ -213,7 +213,7 @@ func BenchmarkLoopback(b *testing.B) {
 						}
 						b.Run(contender, func(b *testing.B) {
 							var stats *hedge.Stats
-							loopback(b, callers.n, protocol.connect(b, "bare", nil), protocol.connect(b, contender, &stats))
+							loopback(b, callers.n, protocol.connect(b, "bare", new(*hedge.Stats)), protocol.connect(b, contender, &stats))
 							if contender == "hedge" {
 								unhedged(b, stats)
 							}

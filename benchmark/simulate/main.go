@@ -49,6 +49,11 @@
 //	conns_opened cpu_us_per_request                                null in virtual time
 //
 // With -runs, each figure is the median over runs with successive seeds.
+//
+// # README
+//
+// -readme FILE runs what the tables in FILE need and rewrites them in place,
+// between the markers <!-- table:NAME --> and <!-- /table -->.
 package main
 
 import (
@@ -90,6 +95,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		return misused
 	}
 	p := newProgress(stderr, terminal)
+	if o.readme != "" {
+		err = rewrite(ctx, o.readme, p)
+		p.stop()
+		if err != nil {
+			fmt.Fprintln(stderr, "simulate:", err)
+			return failed
+		}
+		return ok
+	}
 	found, err := simulate(ctx, o, p)
 	p.stop()
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -230,6 +244,7 @@ type options struct {
 	runs       int
 	format     string
 	out        string
+	readme     string
 	args       []string
 }
 
@@ -251,6 +266,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
 	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds")
+	fs.StringVar(&o.readme, "readme", "", "rewrite the tables in this `file` instead")
 	fs.Usage = func() { usage(fs) }
 	if err := quiet(fs, args); err != nil {
 		return o, err

@@ -108,7 +108,7 @@ func scenarios() []scenario {
 		world: closed(virtual.Replicas(virtual.Lognormal(5*ms, 2*ms), 16, 10), 400_000), replays: true, real: true,
 	}, {
 		name: "correlated", about: "ten replicas stop for 100 ms every 2 s, as for garbage collection, 2,000 requests/s",
-		world: virtual.World{Rate: 2000, Requests: 400_000, Model: virtual.Pauses(seed, 10, 100*ms, 2*sec)}, replays: true,
+		world: virtual.World{Rate: 2000, Requests: 400_000, Model: virtual.Pauses(virtual.Lognormal(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
 	}, {
 		name: "queue", about: "20 servers with a queue each, 60 % loaded, that stop working on what is cancelled",
 		world: queue(0.6, virtual.Queue{Servers: 20, Cancel: true}),
