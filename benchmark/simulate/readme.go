@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -15,36 +14,42 @@ import (
 )
 
 // A readmeTable is what can stand between the markers <!-- table:NAME --> and
-// <!-- /table -->.
+// <!-- /table -->: findings of this command, or output of benchmarks.
 type readmeTable struct {
 	name string
-	args string // of this command; or else
-	test string // of go test, and how often it runs
-	runs int
+	args string // of this command
 	draw func(findings) string
+
+	test  string // of go test, several times
+	bench func(benchResults) string
 }
 
+const benchRuns = 5
+
 var readmeTables = []readmeTable{{
-	name: "seed", draw: wholes,
-	args: "-engine virtual -runs 5",
+	name: "headline", draw: headline,
+	args: "-requests 50000 -runs 3 -strategy none,hedge",
 }, {
-	name: "http", draw: wholes,
-	args: "-engine http -requests 50000 -runs 3 -strategy none,static-10ms,failsafe-quantile,published,published-told,hedge,oracle-2",
+	name: "seed", draw: wholes,
+	args: "-requests 50000 -runs 3 -strategy none,static-10ms,failsafe-quantile,published,published-told,hedge,oracle-2",
 }, {
 	name: "grpc", draw: wholes,
 	args: "-engine grpc -requests 20000 -runs 3 -strategy none,failsafe-quantile,published,published-told,hedge,oracle-2",
 }, {
+	name: "virtual", draw: wholes,
+	args: "-engine virtual -runs 5",
+}, {
 	name: "matrix", draw: matrix,
 	args: "-engine virtual -scenario all -strategy none,static-10ms,failsafe-quantile,published,published-told,hedge",
 }, {
-	name: "nohedge", runs: 5,
-	test: "-run ^$ -bench ^BenchmarkNoHedge$ -benchmem ./benchmark",
+	name: "cost", bench: cost,
+	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
 }, {
-	name: "loopback", runs: 5,
+	name: "loopback", bench: benchResults.table,
 	test: "-run ^$ -bench ^BenchmarkLoopback$/./^c16$ ./benchmark",
 }}
 
-var marker = regexp.MustCompile(`(?s)<!-- table:([a-z0-9-]*) -->\n.*?<!-- /table -->`)
+var marker = regexp.MustCompile(`(?s)<!-- table:([a-z0-9-]+) -->\n.*?<!-- /table -->`)
 
 // rewrite fills in the tables of a file by running what they show.
 func rewrite(ctx context.Context, file string, p *progress) error {
@@ -81,8 +86,15 @@ func rewriteWith(file string, fill func(readmeTable) (string, error)) error {
 
 // fill runs what the table shows.
 func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
-	runs, body, typed := t.runs, "", "go test "+t.test
-	if t.args != "" {
+	var runs int
+	var body, typed string
+	if t.bench != nil {
+		out, err := goTest(ctx, t.test, p)
+		if err != nil {
+			return "", err
+		}
+		runs, body, typed = benchRuns, t.bench(readBench(out)), "go test "+t.test
+	} else {
 		o, err := parse(strings.Fields(t.args), os.Stderr)
 		if err != nil {
 			return "", err
@@ -92,17 +104,29 @@ func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
 			return "", err
 		}
 		runs, body, typed = o.runs, t.draw(found), command(o.args)
-	} else {
-		var err error
-		if body, err = t.bench(ctx, p); err != nil {
-			return "", err
-		}
 	}
 	note := "one run"
 	if runs > 1 {
 		note = fmt.Sprintf("medians of %d runs, ± half their range", runs)
 	}
-	return fmt.Sprintf("`%s`\n\n%s\n%s, %s; %s.\n", typed, body, machine(), time.Now().Format("2006-01-02"), note), nil
+	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", body, typed, machine(), time.Now().Format("2006-01-02"), note), nil
+}
+
+// headline is the first scenario in a few words.
+func headline(f findings) string {
+	s := f.scenarios[0]
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %s | p50 ms | p99 ms | p99.9 ms | extra requests |\n|---|--:|--:|--:|--:|\n", s.scenario.about)
+	for _, res := range s.results {
+		r := res.rows[0]
+		name := "without"
+		if r.Strategy == ours {
+			name = "**with `hedge`, no option set**"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s%s | %s%s | %.1f %% |\n", name,
+			figure(r.P50), figure(r.P99), spread(r.spread99), figure(r.P999), spread(r.spread999), r.Extra)
+	}
+	return b.String()
 }
 
 // wholes is the table of the first scenario without its parts.
@@ -142,38 +166,40 @@ func matrix(f findings) string {
 	return b.String()
 }
 
-// bench runs the benchmark several times, so that its parts take turns, and
-// draws the medians.
-func (t readmeTable) bench(ctx context.Context, p *progress) (string, error) {
+// goTest runs benchmarks several times, so that they take turns.
+func goTest(ctx context.Context, args string, p *progress) ([]byte, error) {
 	var all []byte
-	for i := range t.runs {
-		p.say("go test %s, %d of %d", t.test, i+1, t.runs)
-		out, err := exec.CommandContext(ctx, "go", append([]string{"test"}, strings.Fields(t.test)...)...).CombinedOutput()
+	for i := range benchRuns {
+		p.say("go test %s, %d of %d", args, i+1, benchRuns)
+		out, err := exec.CommandContext(ctx, "go", append([]string{"test"}, strings.Fields(args)...)...).CombinedOutput()
 		if err != nil {
-			return "", fmt.Errorf("go test %s: %w\n%s", t.test, err, out)
+			return nil, fmt.Errorf("go test %s: %w\n%s", args, err, out)
 		}
 		all = append(all, out...)
 	}
-	return benchTable(all), nil
+	return all, nil
+}
+
+// benchResults are what benchmarks printed, in several runs.
+type benchResults struct {
+	names, units []string                        // in the order of the output
+	values       map[string]map[string][]float64 // by name and unit, sorted
 }
 
 // procs is what package testing appends to the names of benchmarks.
 var procs = regexp.MustCompile(`-\d+$`)
 
-// benchTable draws benchmark output, several runs of it, as one table.
-func benchTable(out []byte) string {
-	values := make(map[string]map[string][]float64) // by benchmark and unit
-	var names, units []string
-	lines := bufio.NewScanner(bytes.NewReader(out))
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
+func readBench(out []byte) benchResults {
+	res := benchResults{values: make(map[string]map[string][]float64)}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
 		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
 			continue
 		}
 		_, name, _ := strings.Cut(procs.ReplaceAllString(fields[0], ""), "/")
-		if values[name] == nil {
-			values[name] = make(map[string][]float64)
-			names = append(names, name)
+		if res.values[name] == nil {
+			res.values[name] = make(map[string][]float64)
+			res.names = append(res.names, name)
 		}
 		for i := 2; i+1 < len(fields); i += 2 {
 			v, err := strconv.ParseFloat(fields[i], 64)
@@ -181,35 +207,83 @@ func benchTable(out []byte) string {
 				continue
 			}
 			unit := fields[i+1]
-			if !slices.Contains(units, unit) {
-				units = append(units, unit)
+			if !slices.Contains(res.units, unit) {
+				res.units = append(res.units, unit)
 			}
-			values[name][unit] = append(values[name][unit], v)
+			res.values[name][unit] = append(res.values[name][unit], v)
 		}
 	}
-	var b strings.Builder
-	b.WriteString("| |")
-	for _, unit := range units {
-		b.WriteString(" " + unit + " |")
+	for _, units := range res.values {
+		for _, v := range units {
+			slices.Sort(v)
+		}
 	}
-	b.WriteString("\n|---|" + strings.Repeat("--:|", len(units)) + "\n")
-	for _, name := range names {
-		b.WriteString("| " + name + " |")
-		for _, unit := range units {
-			v := slices.Sorted(slices.Values(values[name][unit]))
-			if len(v) == 0 {
-				b.WriteString(" |")
+	return res
+}
+
+// median is the lower one, of an even number.
+func (b benchResults) median(name, unit string) (m, halfRange float64, ok bool) {
+	v := b.values[name][unit]
+	if len(v) == 0 {
+		return 0, 0, false
+	}
+	return v[(len(v)-1)/2], (v[len(v)-1] - v[0]) / 2, true
+}
+
+// table shows all there is.
+func (b benchResults) table() string {
+	var s strings.Builder
+	s.WriteString("| |")
+	for _, unit := range b.units {
+		s.WriteString(" " + unit + " |")
+	}
+	s.WriteString("\n|---|" + strings.Repeat("--:|", len(b.units)) + "\n")
+	for _, name := range b.names {
+		s.WriteString("| " + name + " |")
+		for _, unit := range b.units {
+			if m, half, ok := b.median(name, unit); ok {
+				s.WriteString(" " + short(m))
+				if half > 0 {
+					s.WriteString(" ±" + short(half))
+				}
+			}
+			s.WriteString(" |")
+		}
+		s.WriteByte('\n')
+	}
+	return s.String()
+}
+
+// cost shows what each contender takes above bare.
+func cost(b benchResults) string {
+	kinds := []struct{ title, name string }{
+		{"HTTP", "http"}, {"HTTP, a context per request", "http-fresh-context"},
+		{"gRPC", "grpc"}, {"gRPC, a context per call", "grpc-fresh-context"},
+	}
+	var s strings.Builder
+	s.WriteString("| |")
+	for _, k := range kinds {
+		s.WriteString(" " + k.title + " |")
+	}
+	s.WriteString("\n|---|" + strings.Repeat("--:|", len(kinds)) + "\n")
+	for _, c := range []struct{ title, name string }{
+		{"**hedge**", "hedge"}, {"hedgedhttp", "hedgedhttp"}, {"failsafe-go", "failsafe"},
+	} {
+		s.WriteString("| " + c.title + " |")
+		for _, k := range kinds {
+			took, half, ok := b.median(k.name+"/"+c.name, "ns/op")
+			if !ok {
+				s.WriteString(" – |")
 				continue
 			}
-			fmt.Fprintf(&b, " %s", short(v[(len(v)-1)/2]))
-			if half := (v[len(v)-1] - v[0]) / 2; half > 0 {
-				fmt.Fprintf(&b, " ±%s", short(half))
-			}
-			b.WriteString(" |")
+			base, _, _ := b.median(k.name+"/bare", "ns/op")
+			allocs, _, _ := b.median(k.name+"/"+c.name, "allocs/op")
+			baseAllocs, _, _ := b.median(k.name+"/bare", "allocs/op")
+			fmt.Fprintf(&s, " %s ns ±%s, %s allocations |", short(took-base), short(half), short(allocs-baseAllocs))
 		}
-		b.WriteByte('\n')
+		s.WriteByte('\n')
 	}
-	return b.String()
+	return s.String()
 }
 
 // short keeps three digits, and whole numbers from a hundred on.
