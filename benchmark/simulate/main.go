@@ -106,7 +106,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 	}
 	found, err := simulate(ctx, o, p)
 	p.stop()
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(stderr, "simulate:", err)
 		return failed
 	}

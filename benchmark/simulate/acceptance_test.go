@@ -1,0 +1,150 @@
+package main
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// play runs strategies through a scenario in virtual time and returns the rows,
+// by "strategy" for the whole and by "strategy/part".
+func play(t *testing.T, name string, s size, strategies ...string) map[string]row {
+	t.Helper()
+	all := scenarios()
+	i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })
+	require.GreaterOrEqual(t, i, 0, name)
+	var mu sync.Mutex
+	rows := make(map[string]row)
+	j := job{scenario: all[i], strategies: strategies, seed: 1, size: s}
+	require.NoError(t, virtualEngine{}.run(t.Context(), j, func(tr trial) {
+		r := tr.result()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, row := range r.rows {
+			rows[r.strategy+row.Scenario[len(name):]] = row
+		}
+	}))
+	return rows
+}
+
+// long leaves a test out when the race detector is on, see raceOn.
+func long(t *testing.T) {
+	if raceOn {
+		t.Skip("a long simulation in one goroutine")
+	}
+}
+
+// atMost checks that x is at most share of y.
+func atMost(t *testing.T, what string, x, share, y float64) {
+	t.Helper()
+	assert.Positive(t, y, what)
+	assert.LessOrEqual(t, x/y, share, "%s: %v against %v", what, x, y)
+	t.Logf("%s: %.3g / %.3g = %.3f, at most %v", what, x, y, x/y, share)
+}
+
+// The table of the policy's design (lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower), and how near it must be.
+func TestSeedComesOutAsDesigned(t *testing.T) {
+	t.Parallel()
+	long(t)
+	r := play(t, "seed", size{}, "none", "published", "published-told", "hedge", "hedge-1", "oracle-1", "oracle-2")
+	for name, want := range map[string][3]float64{
+		"none":           {64.2, 102.8, 0},
+		"published":      {63.5, 102.3, 0.4},
+		"published-told": {15.8, 53.2, 9.7},
+		"hedge":          {16.0, 21.7, 9.7},
+		"hedge-1":        {15.6, 44.5, 9.75},
+	} {
+		got := [3]float64{r[name].P99, r[name].P999, r[name].Extra}
+		for i, what := range []string{"p99", "p99.9", "extra"} {
+			assert.InDelta(t, want[i], got[i], max(0.05*want[i], 0.05), "%s of %s", what, name)
+		}
+	}
+	ours, one, told, bare := r["hedge"], r["hedge-1"], r["published-told"], r["published"]
+	assert.LessOrEqual(t, ours.Extra, 10.0)
+	assert.LessOrEqual(t, one.Extra, 10.0)
+	atMost(t, "p99 against published, told", ours.P99, 1.04, told.P99)
+	atMost(t, "p99.9 against published, told", ours.P999, 0.45, told.P999)
+	atMost(t, "p99 against published", ours.P99, 0.30, bare.P99)
+	atMost(t, "p99.9 against published", ours.P999, 0.27, bare.P999)
+	atMost(t, "p99 against the best single", ours.P99, 1.05, r["oracle-1"].P99)
+	atMost(t, "p99.9 against the best pair", ours.P999, 1.15, r["oracle-2"].P999)
+	atMost(t, "p99 of one hedge against the best single", one.P99, 1.04, r["oracle-1"].P99)
+	atMost(t, "p99.9 of one hedge against the best single", one.P999, 1.10, r["oracle-1"].P999)
+	assert.LessOrEqual(t, r["oracle-1"].Extra, ours.Extra)
+	assert.LessOrEqual(t, r["oracle-2"].Extra, ours.Extra)
+}
+
+func TestDriftIsFollowed(t *testing.T) {
+	t.Parallel()
+	long(t)
+	r := play(t, "drift", size{}, "published-told", "hedge")
+	atMost(t, "p99 of the slow minute", r["hedge/during"].P99, 0.45, r["published-told/during"].P99)
+	atMost(t, "p99.9 of the slow minute", r["hedge/during"].P999, 0.40, r["published-told/during"].P999)
+	atMost(t, "p99 of the minute after", r["hedge/after"].P99, 0.70, r["published-told/after"].P99)
+}
+
+func TestHangIsNotFedWithHedges(t *testing.T) {
+	t.Parallel()
+	r := play(t, "hang", size{}, "hedge")["hedge/during"]
+	atMost(t, "attempts in the hang", float64(r.Requests+r.Hedges), 1.01, float64(r.Requests))
+}
+
+func TestOutageCostsTheBudgetAtAnyRate(t *testing.T) {
+	t.Parallel()
+	sizes := []size{{rps: 1}, {rps: 100}, {rps: 10_000, requests: 950_000}}
+	if raceOn {
+		sizes = sizes[:2]
+	}
+	for _, s := range sizes {
+		r := play(t, "outage", s, "hedge")
+		burst := 2 * max(100, s.rps*1.1) * 0.10 // the measured rate scatters
+		for part, row := range r {
+			assert.LessOrEqual(t, float64(row.Hedges), 0.10*float64(row.Requests)+burst, "%s at %v/s", part, s.rps)
+		}
+		t.Logf("at %v/s: %d hedges for %d requests in the outage", s.rps, r["hedge/during"].Hedges, r["hedge/during"].Requests)
+	}
+}
+
+func TestWrongEstimateChangesNothing(t *testing.T) {
+	t.Parallel()
+	long(t)
+	low := play(t, "estimate-low", size{}, "hedge")["hedge/steady"]
+	high := play(t, "estimate-high", size{}, "hedge")["hedge/steady"]
+	assert.InEpsilon(t, low.P99, high.P99, 0.03)
+	assert.InEpsilon(t, low.P999, high.P999, 0.03)
+	assert.InEpsilon(t, low.Extra, high.Extra, 0.03)
+}
+
+func TestHedgesThatCannotHelpAreFew(t *testing.T) {
+	t.Parallel()
+	long(t)
+	for _, name := range []string{"uniform", "bimodal"} {
+		r := play(t, name, size{}, "hedge")["hedge"]
+		assert.LessOrEqual(t, r.Extra, 1.5, name)
+	}
+}
+
+func TestHangingHostDisturbsNoOther(t *testing.T) {
+	t.Parallel()
+	one := play(t, "hosts", size{}, "hedge")["hedge/during"]
+	none := play(t, "hosts-calm", size{}, "hedge")["hedge/during"]
+	require.Equal(t, none.Requests, one.Requests)
+	atMost(t, "p99.9 of the other nine hosts", one.P999, 1.02, none.P999)
+}
+
+func TestQueueRecoversFromATrigger(t *testing.T) {
+	t.Parallel()
+	long(t)
+	r := play(t, "metastable", size{}, "none", "hedge")
+	atMost(t, "p99 10 to 30 s after", r["hedge/10-30s-after"].P99, 1.1, r["none/10-30s-after"].P99)
+	assert.LessOrEqual(t, r["hedge/during"].Extra, 1.0)
+}
+
+func TestOneRequestPerSecondIsEnoughToLearn(t *testing.T) {
+	t.Parallel()
+	r := play(t, "low", size{}, "hedge", "oracle-1")
+	atMost(t, "p99", r["hedge"].P99, 1.08, r["oracle-1"].P99)
+}
