@@ -57,6 +57,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -201,7 +202,7 @@ func simulate(ctx context.Context, o options, p *progress) (findings, error) {
 		f := finding{scenario: sc}
 		for _, name := range names {
 			if runs := done[name]; len(runs) > 0 {
-				slices.SortFunc(runs, func(a, b result) int { return int(a.rows[0].Seed) - int(b.rows[0].Seed) })
+				slices.SortFunc(runs, func(a, b result) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })
 				f.results = append(f.results, median(runs))
 			}
 		}

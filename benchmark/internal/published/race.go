@@ -30,7 +30,7 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 			_ = r.Body.Close()
 		}
 	}
-	resp, err, done := race(req.Context(), t.Policy, t.Clock, req.URL.Host, attempt, drop)
+	resp, done, err := race(req.Context(), t.Policy, t.Clock, req.URL.Host, attempt, drop)
 	if err != nil {
 		done()
 		return nil, err
@@ -57,7 +57,7 @@ func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor 
 			mine := reply.(proto.Message).ProtoReflect().New().Interface()
 			return mine, invoke(ctx, method, req, mine, cc, opts...)
 		}
-		got, err, done := race(ctx, p, clock, cc.Target(), attempt, func(proto.Message) {})
+		got, done, err := race(ctx, p, clock, cc.Target(), attempt, func(proto.Message) {})
 		defer done()
 		if err == nil {
 			proto.Merge(reply.(proto.Message), got)
@@ -69,7 +69,7 @@ func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor 
 // race makes an attempt and perhaps a second. What comes first wins; the other
 // is cancelled, and what it still returns is dropped. The winner's context
 // lives until done is called.
-func race[T any](ctx context.Context, p *Policy, clock Clock, host string, attempt func(context.Context) (T, error), drop func(T)) (v T, err error, done context.CancelFunc) {
+func race[T any](ctx context.Context, p *Policy, clock Clock, host string, attempt func(context.Context) (T, error), drop func(T)) (v T, done context.CancelFunc, err error) {
 	type result struct {
 		v   T
 		err error
@@ -111,7 +111,7 @@ func race[T any](ctx context.Context, p *Policy, clock Clock, host string, attem
 					cancel()
 				}
 			}
-			return r.v, r.err, cancels[r.n]
+			return r.v, cancels[r.n], r.err
 		}
 	}
 }

@@ -137,7 +137,7 @@ func Pauses(m Model, n int, pause, period time.Duration) Model {
 		left := m(d, a)
 		at := a.At
 		for k := int(at / period); ; k++ {
-			r := d.at(replica<<40|k, -60)
+			r := d.at(k*n+replica, -60)
 			length := pause/2 + time.Duration(r.Int64N(int64(pause)))
 			start := time.Duration(k)*period + time.Duration(r.Int64N(int64(period-length)))
 			if start+length <= at {

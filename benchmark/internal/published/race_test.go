@@ -1,0 +1,118 @@
+package published_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gohedge/hedge/benchmark/internal/published"
+)
+
+// scripted answers each attempt after its own time.
+type scripted struct {
+	takes []time.Duration
+	fails []error
+	sent  atomic.Int32
+	ended atomic.Int32 // bodies closed
+}
+
+func (s *scripted) RoundTrip(req *http.Request) (*http.Response, error) {
+	n := s.sent.Add(1) - 1
+	select {
+	case <-time.After(s.takes[n]):
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+	if n < int32(len(s.fails)) && s.fails[n] != nil {
+		return nil, s.fails[n]
+	}
+	return &http.Response{StatusCode: 200, Body: &closed{Reader: strings.NewReader("x"), ended: &s.ended}}, nil
+}
+
+type closed struct {
+	io.Reader
+	ended *atomic.Int32
+}
+
+func (c *closed) Close() error { c.ended.Add(1); return nil }
+
+func clock() published.Clock {
+	start := time.Now()
+	return func() time.Duration { return time.Since(start) }
+}
+
+func TestSecondAttemptAnswersForASlowFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{takes: []time.Duration{time.Hour, 5 * ms}}
+		rt := &published.RoundTripper{Policy: published.New(100), Clock: clock(), Next: s}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host.test/", nil)
+		require.NoError(t, err)
+		start := time.Now()
+		resp, err := rt.RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, 15*ms, time.Since(start))
+		require.NoError(t, resp.Body.Close())
+		assert.EqualValues(t, 1, s.ended.Load())
+	})
+}
+
+func TestFirstResultWinsThoughItIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("refused")
+		s := &scripted{takes: []time.Duration{40 * ms, ms}, fails: []error{nil, refused}}
+		rt := &published.RoundTripper{Policy: published.New(100), Clock: clock(), Next: s}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host.test/", nil)
+		require.NoError(t, err)
+		_, err = rt.RoundTrip(req)
+		assert.ErrorIs(t, err, refused)
+	})
+}
+
+func TestRefusedHedgeWaitsForTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := published.New(0)
+		require.True(t, p.Admit(0))
+		s := &scripted{takes: []time.Duration{40 * ms}}
+		rt := &published.RoundTripper{Policy: p, Clock: clock(), Next: s}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host.test/", nil)
+		require.NoError(t, err)
+		resp, err := rt.RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.EqualValues(t, 1, s.sent.Load())
+		assert.Equal(t, 1, p.Refused())
+	})
+}
+
+func TestInterceptorGivesTheWinnersReply(t *testing.T) {
+	cc, err := grpc.NewClient("passthrough:///host.test", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer cc.Close()
+	synctest.Test(t, func(t *testing.T) {
+		var sent atomic.Int64
+		invoke := func(ctx context.Context, _ string, _, reply any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+			n := sent.Add(1)
+			if n == 1 {
+				<-ctx.Done()
+			}
+			reply.(*wrapperspb.Int64Value).Value = n
+			return ctx.Err()
+		}
+		reply := new(wrapperspb.Int64Value)
+		intercept := published.UnaryClientInterceptor(published.New(100), clock())
+		require.NoError(t, intercept(t.Context(), "/s/Get", wrapperspb.Int64(0), reply, cc, invoke))
+		assert.EqualValues(t, 2, reply.Value)
+	})
+}
