@@ -19,9 +19,9 @@ type curves struct {
 }
 
 const (
-	perDecade = 60  // points of the latency curve
-	slices99  = 60  // slices of time, at most
-	perSlice  = 500 // calls that a slice needs, for its p99
+	perDecade = 60   // points of the latency curve
+	slices99  = 60   // slices of time, at most
+	perSlice  = 1500 // calls that a slice needs, for its p99
 )
 
 func newCurves(calls []virtual.Call) curves {

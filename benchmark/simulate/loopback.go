@@ -23,7 +23,7 @@ const (
 	rounds = 10
 
 	usual      = 50_000 // requests of each strategy
-	usualTime  = 150 * time.Second
+	usualTime  = 160 * time.Second
 	quickUsual = 3_000
 	quickTime  = 14 * time.Second
 

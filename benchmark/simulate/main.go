@@ -260,7 +260,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		scenes     = fs.String("scenario", "seed", "comma-separated `names` of scenarios, or all")
 		contenders = fs.String("strategy", "", "comma-separated `names` of strategies (default most)")
 	)
-	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, as the scenario says in virtual)")
+	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as three minutes allow; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
 	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of")
