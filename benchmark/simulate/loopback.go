@@ -27,7 +27,8 @@ const (
 	quickUsual = 3_000
 	quickTime  = 14 * time.Second
 
-	calibration = 1_500 // requests to measure the rate by
+	calibration      = 1_500 // requests to measure the rate by
+	quickCalibration = 500
 )
 
 // run lets the contenders take turns. If the number of requests was not asked
@@ -166,13 +167,17 @@ func (l loopback) rate(ctx context.Context, j job, w virtual.World) (float64, er
 	if w.Workers == 0 {
 		return w.Rate, nil
 	}
+	requests := calibration
+	if j.size.quick {
+		requests = quickCalibration
+	}
 	rate := float64(published.DefaultRPS)
 	for range 2 {
-		c, err := newContender(strategyOf(name), string(l), w.Model, j.seed, calibration, rate)
+		c, err := newContender(strategyOf(name), string(l), w.Model, j.seed, requests, rate)
 		if err != nil {
 			return 0, err
 		}
-		c.round(ctx, calibration, w, nil)
+		c.round(ctx, requests, w, nil)
 		c.close()
 		rate = float64(c.done) / max(c.watch.read().Seconds(), 1e-3)
 	}

@@ -258,7 +258,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	var (
 		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
 		scenes     = fs.String("scenario", "seed", "comma-separated `names` of scenarios, or all")
-		contenders = fs.String("strategy", "", "comma-separated `names` of strategies (default most)")
+		contenders = fs.String("strategy", "", "comma-separated `names` of strategies (default all but hedge-2 and hedge-3)")
 	)
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as three minutes allow; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
@@ -376,11 +376,7 @@ func usage(fs *flag.FlagSet) {
 	fs.PrintDefaults()
 	fmt.Fprint(w, "\nStrategies:\n")
 	for _, s := range strategies {
-		about := s.about
-		if s.model != "" {
-			about += " (virtual: " + s.model + ")"
-		}
-		fmt.Fprintf(w, "  %-18s %s\n", s.name, about)
+		fmt.Fprintf(w, "  %-18s %s\n", s.name, s.whole())
 	}
 	fmt.Fprint(w, "\nScenarios, and their engines:\n")
 	for _, sc := range scenarios() {

@@ -83,15 +83,10 @@ func (p *page) write(file string, o options) error {
 	return os.WriteFile(file, b.Bytes(), 0o644)
 }
 
-// About says what the strategy is; the template asks.
-func (s strategy) About() string {
-	if s.model != "" {
-		return s.about + " (in virtual time: " + s.model + ")"
-	}
-	return s.about
-}
+// About is for the template.
+func (s strategy) About() string { return s.whole() }
 
-// Name is the strategy's.
+// Name is for the template.
 func (s strategy) Name() string { return s.name }
 
 // command is what to type for the same figures.

@@ -13,21 +13,25 @@ type strategy struct {
 	name    string
 	about   string
 	model   string // what stands for it in virtual time, if not itself
+	grpc    string // what stands for it over gRPC, if not itself
 	hedges  int    // of ours, if not the default; of the oracle
 	standby bool   // runs only if asked for
 }
 
+// hedgedhttp speaks HTTP only.
+const fixedOverGRPC = "the same delay on the race of this library"
+
 // strategies in the order of the tables. The names are a contract.
 var strategies = []strategy{
 	{name: "none", about: "no hedging"},
-	{name: "static-10ms", about: "hedgedhttp: one hedge after 10 ms, no budget", model: "a fixed delay without a budget"},
-	{name: "static-50ms", about: "hedgedhttp: one hedge after 50 ms, no budget", model: "a fixed delay without a budget"},
+	{name: "static-10ms", about: "hedgedhttp: one hedge after 10 ms, no budget", model: "a fixed delay without a budget", grpc: fixedOverGRPC},
+	{name: "static-50ms", about: "hedgedhttp: one hedge after 50 ms, no budget", model: "a fixed delay without a budget", grpc: fixedOverGRPC},
 	{
 		name: "failsafe-10ms", about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight",
-		model: "a model of failsafe-go from its documentation",
+		model: "a model of failsafe-go 0.9.8",
 	}, {
 		name: "failsafe-quantile", about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
-		model: "a model of failsafe-go from its documentation",
+		model: "a model of failsafe-go 0.9.8",
 	},
 	{name: "published", about: "the published adaptive policy with its defaults, written anew from its description"},
 	{name: "published-told", about: "the same, told the true request rate"},
@@ -98,4 +102,16 @@ func (s strategy) fixed() time.Duration {
 		return 50 * ms
 	}
 	return 0
+}
+
+// whole is what the strategy is, and what stands for it where it cannot be itself.
+func (s strategy) whole() string {
+	text := s.about
+	if s.grpc != "" {
+		text += "; over gRPC: " + s.grpc
+	}
+	if s.model != "" {
+		text += "; in virtual time: " + s.model
+	}
+	return text
 }

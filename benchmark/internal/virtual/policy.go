@@ -102,9 +102,9 @@ func (p *Published) Done(now time.Duration, host int, e End) {
 	p.policy.Learn(now, strconv.Itoa(host), e.Latency)
 }
 
-// Failsafe is a model of failsafe-go's hedge policy with one hedge, made from
-// its documentation: a fixed delay, or a moving quantile of what attempts took,
-// and a budget of hedges in flight. All hosts share it.
+// Failsafe is a model of the hedge policy of failsafe-go 0.9.8 with one hedge: a
+// fixed delay, or a moving quantile of what attempts took, and a budget of
+// hedges in flight. All hosts share it.
 type Failsafe struct {
 	// Delay is fixed; 0: the moving quantile.
 	Delay time.Duration
