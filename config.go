@@ -83,7 +83,7 @@ func (c Config) Validate() error {
 // returns an error that names the field and the value if c, or c together with
 // opts, makes no sense.
 func NewWithConfig(next http.RoundTripper, c Config, opts ...Option) (*Transport, error) {
-	core, err := makeCore(c, opts)
+	core, err := makeCore("http", c, opts)
 	if err != nil {
 		return nil, err
 	}

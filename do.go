@@ -16,7 +16,7 @@ type Hedger struct {
 }
 
 // NewHedger returns a Hedger. Options that concern HTTP or gRPC have no effect.
-func NewHedger(opts ...Option) *Hedger { return &Hedger{core: newCore(opts)} }
+func NewHedger(opts ...Option) *Hedger { return &Hedger{core: newCore("func", opts)} }
 
 // Snapshot returns what the Hedger knows and has done.
 func (h *Hedger) Snapshot() Snapshot { return h.core.snapshot() }
@@ -43,13 +43,15 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	}
 	core := h.core
 	core.stats.TotalRequests.Add(1)
-	if core.off.Load() {
-		return f(ctx)
-	}
 	o := engine.OverridesFrom(ctx)
-	if o.Never {
-		core.stats.NotHedgeable.Add(1)
-		return f(ctx)
+	if off := core.off.Load(); off || o.Never {
+		if !off {
+			core.stats.NotHedgeable.Add(1)
+		}
+		p := core.engine.Pass(ctx, engine.Name{Host: key}, engine.Disabled)
+		v, err := f(ctx)
+		p.Done(err == nil)
+		return v, err
 	}
 	c, ok := h.calls.Get().(*doCall[T])
 	if !ok {
@@ -59,11 +61,13 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	plan := c.Begin(ctx, c.key, o.Delay)
 	if plan == nil {
 		core.stats.WarmupRequests.Add(1)
+		c.Started(ctx, 0)
 		v, err := f(ctx)
+		c.Landed(ctx, 0, race.FateOf(err))
 		c.End(err == nil, false, 0)
 		return v, err
 	}
-	out := c.race.Run(ctx, c, c, plan.Delays, race.Style{})
+	out := c.race.Run(ctx, c, c, plan.Delays, race.Style{Watch: c.Watch()})
 	c.End(out.Winner >= 0, out.Winner > 0, 0)
 	core.tally(&c.Call, out.Winner)
 	out.Attempt.Release()

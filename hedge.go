@@ -77,6 +77,8 @@ type config struct {
 	firstByte bool
 	routes    *routes
 	logger    *slog.Logger
+	name      string
+	observers []Observer
 	grpc      grpcConfig
 }
 
@@ -297,15 +299,15 @@ type core struct {
 }
 
 // newCore panics if the options contradict each other.
-func newCore(opts []Option) *core {
-	c, err := makeCore(DefaultConfig(), opts)
+func newCore(protocol string, opts []Option) *core {
+	c, err := makeCore(protocol, DefaultConfig(), opts)
 	if err != nil {
 		panic(err)
 	}
 	return c
 }
 
-func makeCore(base Config, opts []Option) (*core, error) {
+func makeCore(protocol string, base Config, opts []Option) (*core, error) {
 	c := &core{config: config{Config: base, failure: []int{429, 500, 502, 503, 504}}}
 	for _, o := range opts {
 		o.apply(&c.config)
@@ -320,7 +322,11 @@ func makeCore(base Config, opts []Option) (*core, error) {
 		}
 	}
 	c.settings.Store(&settings)
-	c.engine = engine.New(c.engineConfig(&settings))
+	settled := c.engineConfig(&settings)
+	if watchers := c.config.observers; len(watchers) > 0 {
+		settled.Observer = &watcher{observers: watchers, client: c.config.name, protocol: protocol}
+	}
+	c.engine = engine.New(settled)
 	c.stats = new(Stats)
 	if p := c.config.stats; p != nil {
 		if *p == nil {

@@ -164,3 +164,40 @@ func ExampleLatencyEstimate() {
 	fmt.Println(hedge.LatencyEstimate(transport, "catalog.test", 0.99)) // nothing known yet
 	// Output: 0s
 }
+
+// logger is an Observer that only wants to hear of hedges.
+type logger struct{ hedge.NopObserver }
+
+func (logger) AttemptDone(_ context.Context, key hedge.KeyInfo, a hedge.AttemptResult) {
+	fmt.Println(key.Client, key.Host, a.Number, a.Outcome)
+}
+
+func ExampleWithObserver() {
+	client := &http.Client{Transport: hedge.New(stuckOnce(),
+		hedge.WithInitialDelay(10*time.Millisecond), // to hedge the very first call
+		hedge.WithName("shop"),
+		hedge.WithObserver(logger{}),
+	)}
+	resp, err := client.Get("http://catalog.test/item")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	// Output:
+	// shop catalog.test 1 won
+	// shop catalog.test 0 lost
+}
+
+func ExampleAttemptFromContext() {
+	inner := roundTripper(func(req *http.Request) (*http.Response, error) {
+		if a, ok := hedge.AttemptFromContext(req.Context()); ok && a.Hedge() {
+			req = req.Clone(req.Context())
+			req.Header.Set("X-Priority", "low") // servers that are busy may drop it first
+		}
+		return http.DefaultTransport.RoundTrip(req)
+	})
+	client := &http.Client{Transport: hedge.New(inner)}
+	fmt.Println(client.Transport != nil)
+	// Output: true
+}

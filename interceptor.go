@@ -90,6 +90,9 @@ var nonFatal = map[codes.Code]bool{
 	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
 }
 
+// answer reports whether a call that ended with err says how long an answer takes.
+func answer(err error) bool { return err == nil || deterministic(status.Code(err)) }
+
 // deterministic reports whether every attempt of a call would end with c.
 func deterministic(c codes.Code) bool {
 	switch c {
@@ -128,7 +131,7 @@ type method struct {
 }
 
 func newService(opts []Option) *service {
-	s := &service{core: newCore(opts)}
+	s := &service{core: newCore("grpc", opts)}
 	if s.core.config.grpc.nonFatal == nil {
 		s.core.config.grpc.nonFatal = nonFatal
 	}
@@ -143,14 +146,13 @@ type unary struct {
 func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	core := u.core
 	core.stats.TotalRequests.Add(1)
-	if core.off.Load() {
-		return invoker(ctx, method, req, reply, cc, opts...)
+	if why := u.refuses(ctx, method); why != engine.Go {
+		p := u.pass(ctx, cc, method, why)
+		err := invoker(ctx, method, req, reply, cc, opts...)
+		p.Done(answer(err))
+		return err
 	}
 	o, m := engine.OverridesFrom(ctx), u.method(method)
-	if o.Never || !(o.Allow || m.hedgeable) {
-		core.stats.NotHedgeable.Add(1)
-		return invoker(ctx, method, req, reply, cc, opts...)
-	}
 	c, ok := u.calls.Get().(*rpc)
 	if !ok {
 		c = &rpc{u: u}
@@ -166,7 +168,7 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 	}
 	var finish []func(error)
 	c.opts, finish = takeFinish(opts)
-	out := c.race.Run(ctx, c, c, delays, race.Style{Join: true})
+	out := c.race.Run(ctx, c, c, delays, race.Style{Join: true, Watch: c.Watch()})
 	// Every attempt has ended, so that nothing is shared any more.
 	err := out.Value
 	if out.Winner > 0 {
@@ -176,7 +178,7 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 			deliver()
 		}
 	}
-	c.End(err == nil || deterministic(status.Code(err)), out.Winner > 0, 0)
+	c.End(answer(err), out.Winner > 0, 0)
 	core.tally(&c.Call, out.Winner)
 	out.Attempt.Release()
 	for _, f := range finish {
@@ -188,6 +190,33 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 		u.calls.Put(c)
 	}
 	return err
+}
+
+// refuses counts a call that is sent once and returns why, or [engine.Go] for one that may be hedged.
+func (s *service) refuses(ctx context.Context, method string) engine.Verdict {
+	if s.core.off.Load() {
+		return engine.Disabled
+	}
+	o, m := engine.OverridesFrom(ctx), s.method(method)
+	why := engine.Go
+	switch {
+	case o.Never || m.policy.Off && !o.Allow:
+		why = engine.Disabled
+	case !(o.Allow || m.hedgeable):
+		why = engine.Method
+	}
+	if why != engine.Go {
+		s.core.stats.NotHedgeable.Add(1)
+	}
+	return why
+}
+
+// pass begins the passage of a call that is sent once.
+func (s *service) pass(ctx context.Context, cc *grpc.ClientConn, method string, why engine.Verdict) engine.Passage {
+	if !s.core.engine.Watched() {
+		return engine.Passage{}
+	}
+	return s.core.engine.Pass(ctx, s.name(ctx, cc, method), why)
 }
 
 func (s *service) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {

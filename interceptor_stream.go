@@ -39,23 +39,28 @@ func NewStreamClientInterceptor(opts ...Option) grpc.StreamClientInterceptor {
 func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	core := s.core
 	core.stats.TotalRequests.Add(1)
-	if core.off.Load() {
-		return streamer(ctx, desc, cc, method, opts...)
+	why := s.refuses(ctx, method)
+	if why == engine.Go && (desc.ClientStreams || !desc.ServerStreams) {
+		core.stats.NotHedgeable.Add(1)
+		why = engine.Body
+	}
+	if why != engine.Go {
+		p := s.pass(ctx, cc, method, why)
+		opened, err := streamer(ctx, desc, cc, method, opts...)
+		p.Done(err == nil)
+		return opened, err
 	}
 	o, m := engine.OverridesFrom(ctx), s.method(method)
-	if desc.ClientStreams || !desc.ServerStreams || o.Never || !(o.Allow || m.hedgeable) {
-		core.stats.NotHedgeable.Add(1)
-		return streamer(ctx, desc, cc, method, opts...)
-	}
 	st := &stream{service: s, ctx: ctx, desc: desc, cc: cc, fullMethod: method, streamer: streamer, policy: m.policy, decided: make(chan struct{})}
 	st.policy.Delay = cmp.Or(o.Delay, m.policy.Delay)
 	st.opts, st.finish = takeFinish(opts)
 	primaryCtx, cancel := context.WithCancelCause(ctx)
-	st.cancel = cancel
-	primary, err := st.open(primaryCtx, cc, 0)
+	st.origin.Context, st.cancel = primaryCtx, cancel
+	primary, err := st.open(&st.origin, cc, 0)
 	if err != nil {
 		st.choose(0, func() {})
 		cancel(nil)
+		s.pass(ctx, cc, method, engine.NotReady).Done(false)
 		return nil, err
 	}
 	st.attempts[0].ClientStream = primary
@@ -75,7 +80,8 @@ type stream struct {
 	policy     Policy
 	opts       []grpc.CallOption
 	finish     []func(error)
-	cancel     context.CancelCauseFunc // of the primary
+	origin     race.Origin // the primary's context
+	cancel     context.CancelCauseFunc
 
 	engine.Call
 	first atomic.Bool // somebody asked for the header or the first message
@@ -167,6 +173,10 @@ func (s *stream) CloseSend() error { return s.attempts[0].CloseSend() }
 func (s *stream) Header() (metadata.MD, error) {
 	if s.first.CompareAndSwap(false, true) {
 		s.choose(0, func() { s.cancel(nil) })
+		p := s.pass(s.ctx, s.cc, s.fullMethod, engine.Body)
+		md, err := s.chosen().Header()
+		p.Done(err == nil)
+		return md, err
 	}
 	return s.chosen().Header()
 }
@@ -217,9 +227,9 @@ func (s *stream) race(m any) error {
 		delays, s.blank = plan.Delays, blankOf(m)
 	}
 	var r race.Race[error]
-	out := r.Run(s.ctx, s, s, delays, race.Style{Join: true})
+	out := r.Run(s.ctx, s, s, delays, race.Style{Join: true, Watch: s.Watch()})
 	err := out.Value
-	s.End(err == nil || err == io.EOF || deterministic(status.Code(err)), out.Winner > 0, 0)
+	s.End(err == io.EOF || answer(err), out.Winner > 0, 0)
 	s.core.tally(&s.Call, out.Winner)
 	if out.Winner > 0 {
 		s.cancel(race.ErrLost)

@@ -46,7 +46,7 @@ var _ http.RoundTripper = (*Transport)(nil)
 // New returns a Transport that sends through next, or through
 // [http.DefaultTransport] if next is nil.
 func New(next http.RoundTripper, opts ...Option) *Transport {
-	return newTransport(next, newCore(opts))
+	return newTransport(next, newCore("http", opts))
 }
 
 // Wrap returns a copy of c whose requests are hedged. It keeps c's transport
@@ -142,7 +142,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	core := t.core
 	core.stats.TotalRequests.Add(1)
 	if core.off.Load() {
-		return t.next.RoundTrip(req)
+		return t.pass(req, noRoute, engine.Disabled)
 	}
 	ctx := req.Context()
 	o := engine.OverridesFrom(ctx)
@@ -152,10 +152,18 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		to = core.config.routes.http(req)
 	}
 	first := o.First || to.FirstByte || core.config.firstByte
-	if o.Never || to.Off && !o.Allow || !t.replayable(req, settings.MaxReplayBytes, first) ||
-		!(o.Allow || to.Hedgeable || t.hedgeable(req)) {
+	why := engine.Go
+	switch {
+	case o.Never || to.Off && !o.Allow:
+		why = engine.Disabled
+	case !t.replayable(req, settings.MaxReplayBytes, first):
+		why = engine.Body
+	case !(o.Allow || to.Hedgeable || t.hedgeable(req)):
+		why = engine.Method
+	}
+	if why != engine.Go {
 		core.stats.NotHedgeable.Add(1)
-		return t.next.RoundTrip(req)
+		return t.pass(req, to, why)
 	}
 	key := core.engine.RouteKey(t.name(req, to.pattern), to.BudgetPercent/100)
 	c := t.call()
@@ -163,8 +171,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.key, c.first = key, first
 	if plan == nil {
 		core.stats.WarmupRequests.Add(1)
+		c.Started(ctx, 0)
 		resp, err := t.next.RoundTrip(req)
-		c.End(c.judge(resp, err) == nil, false, 0)
+		failure := c.judge(resp, err)
+		c.Landed(ctx, 0, race.FateOf(failure))
+		c.End(failure == nil, false, 0)
 		t.free(c)
 		return resp, err
 	}
@@ -174,7 +185,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		whole, err := c.read(req)
 		if err != nil { // the caller's body failed, and the base must see it fail
 			core.stats.NotHedgeable.Add(1)
+			p := core.engine.Pass(ctx, key.Name, engine.Body)
 			resp, err := t.next.RoundTrip(whole)
+			p.Done(t.answered(resp, err))
 			if resp != nil {
 				resp.Request = req
 			}
@@ -182,7 +195,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return resp, err
 		}
 	}
-	style := race.Style{}
+	style := race.Style{Watch: c.Watch()}
 	if !first && key.Tag.Load() == http1 && httptrace.ContextClientTrace(ctx) == nil {
 		if l := t.linger.Load(); l.Grace > 0 {
 			style.Detach, style.Linger = true, l
@@ -214,6 +227,22 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.free(c)
 	}
 	return resp, err
+}
+
+// pass sends req once, as it is.
+func (t *Transport) pass(req *http.Request, to *route, why engine.Verdict) (*http.Response, error) {
+	if !t.core.engine.Watched() || req.URL == nil {
+		return t.next.RoundTrip(req)
+	}
+	p := t.core.engine.Pass(req.Context(), t.name(req, to.pattern), why)
+	resp, err := t.next.RoundTrip(req)
+	p.Done(t.answered(resp, err))
+	return resp, err
+}
+
+// answered reports whether a response may win.
+func (t *Transport) answered(resp *http.Response, err error) bool {
+	return err == nil && !slices.Contains(t.core.config.failure, resp.StatusCode)
 }
 
 // replayable reports whether req can be sent twice at all.

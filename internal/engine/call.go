@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // A Call is one call's way through its key. The zero value is ready for Begin.
@@ -14,6 +16,11 @@ type Call struct {
 	learned bool
 	reached bool
 
+	observer Observer // the engine's
+	delay    time.Duration
+	began    [1 + race.MaxHedges]time.Duration // of each attempt, since start
+	winner   int                               // known if there is an observer
+
 	// Denied is why the call's last refused hedge was refused; Go if none was.
 	Denied Verdict
 	// Hedges is how many hedges were admitted. Read it once the race is over.
@@ -23,12 +30,21 @@ type Call struct {
 // Begin counts the call and returns the plan for it: the key's, or what the
 // caller asks for with a delay of its own (0: none).
 func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
-	*c = Call{ctx: ctx, key: k, start: time.Now()}
+	*c = Call{ctx: ctx, key: k, start: time.Now(), observer: k.engine.observer}
 	p := k.Begin(c.start)
 	if delay > 0 {
-		return Patience(delay, k.engine.Config().MaxHedges)
+		p = Patience(delay, k.engine.Config().MaxHedges)
+	} else {
+		c.learned = p != nil
 	}
-	c.learned = p != nil
+	if c.observer == nil {
+		return p
+	}
+	if p != nil && len(p.Delays) > 0 {
+		c.delay = p.Delays[0]
+	} else {
+		c.observer.Denied(ctx, k.Name, k.engine.Config().unplanned())
+	}
 	return p
 }
 
@@ -38,8 +54,14 @@ func (c *Call) Admit(stage int, veto Verdict) bool {
 	c.reached = true
 	deadline, _ := c.ctx.Deadline()
 	v := c.key.Strike(time.Now(), stage, c.learned, deadline, veto)
+	if c.observer != nil && (v == Go || v == Budget) {
+		c.observer.Budget(c.key.Name, c.key.bucket.Tokens())
+	}
 	if v != Go {
 		c.Denied = v
+		if c.observer != nil {
+			c.observer.Denied(c.ctx, c.key.Name, v)
+		}
 		return false
 	}
 	c.Hedges++
@@ -58,4 +80,12 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		Learned:  c.learned,
 		HedgeWon: hedgeWon,
 	})
+	if c.observer == nil {
+		return
+	}
+	r := Report{Attempts: 1 + c.Hedges, Winner: c.winner, Latency: took, Delay: c.delay}
+	if !answered {
+		r.Winner = -1
+	}
+	c.observer.RequestDone(c.ctx, c.key.Name, r)
 }

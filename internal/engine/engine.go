@@ -33,6 +33,7 @@ type Config struct {
 	MaxKeys      int           // keys remembered; the least recently used go first
 	Shared       *Bucket       // pays for all keys; nil: each key has its own
 	PerHost      bool          // keys of one host share its bucket, whatever their route
+	Observer     Observer      // is told what happens; nil: nobody is
 }
 
 // burst returns how many hedges may be saved up at the given rate.
@@ -59,11 +60,13 @@ type Engine struct {
 	keys    sync.Map // Name to *Key
 	mu      sync.Mutex
 	size    int // of keys; guarded by mu
+
+	observer Observer
 }
 
 // New returns an Engine without keys.
 func New(c Config) *Engine {
-	e := new(Engine)
+	e := &Engine{observer: c.Observer}
 	e.config.Store(&c)
 	e.ceiling.Store(newCeiling(c.MaxPerSecond))
 	return e
@@ -73,12 +76,13 @@ func New(c Config) *Engine {
 func (e *Engine) Config() *Config { return e.config.Load() }
 
 // SetConfig puts another configuration in force, for the keys that exist as
-// well. What they learned is kept. Shared and PerHost cannot be changed; c's are ignored.
+// well. What they learned is kept. Shared, PerHost and Observer cannot be
+// changed; c's are ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.Config()
-	c.Shared, c.PerHost = old.Shared, old.PerHost
+	c.Shared, c.PerHost, c.Observer = old.Shared, old.PerHost, old.Observer
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
 		e.ceiling.Store(newCeiling(c.MaxPerSecond))

@@ -45,6 +45,10 @@ const (
 	Deadline         // the call will end before a hedge could answer
 	Flying           // too many hedges in flight
 	NotReady         // no connection that could carry it
+	Warming          // too little is known
+	Disabled         // hedging is switched off, or the settings allow none
+	Method           // nothing says that the call is safe to repeat
+	Body             // the call cannot be sent twice
 	verdicts
 )
 

@@ -20,6 +20,14 @@ type Plan struct {
 	Median time.Duration   // of the latencies it was made from; 0 if unknown
 }
 
+// unplanned returns why there is no plan.
+func (c *Config) unplanned() Verdict {
+	if c.MaxHedges == 0 || c.Budget <= 0 {
+		return Disabled
+	}
+	return Warming
+}
+
 // Patience returns a plan that hedges after d, and again after each further d.
 func Patience(d time.Duration, hedges int) *Plan {
 	p := &Plan{Delays: make([]time.Duration, hedges)}

@@ -24,7 +24,8 @@ var ErrLost error = errLost{}
 type Attempt struct {
 	context.Context // the caller's
 
-	apart bool // may outlive the caller's context, see detach
+	n     uint8 // 0 is the primary
+	apart bool  // may outlive the caller's context, see detach
 
 	mu   sync.Mutex // guards the making of in and what follows
 	in   atomic.Pointer[inner]
@@ -50,6 +51,9 @@ func (a *Attempt) Err() error {
 // Value finds the attempt's own cancellation for package context, and else the caller's values.
 // Package context asks for Done or Err before it asks for a cancellation.
 func (a *Attempt) Value(key any) any {
+	if key == (numberKey{}) {
+		return a.n
+	}
 	if in := a.in.Load(); in != nil {
 		return in.Value(key)
 	}
@@ -87,6 +91,26 @@ func (a *Attempt) inner() *inner {
 	}
 	a.in.Store(in)
 	return in
+}
+
+type numberKey struct{}
+
+// Number returns the number of the attempt that ctx belongs to, 0 for a primary.
+// Of races within races it is the innermost. It reports false outside of attempts.
+func Number(ctx context.Context) (n int, ok bool) {
+	v, ok := ctx.Value(numberKey{}).(uint8)
+	return int(v), ok
+}
+
+// An Origin is the context of a primary that begins before its race does, for [Number].
+type Origin struct{ context.Context }
+
+// Value says that the context is a primary's.
+func (o *Origin) Value(key any) any {
+	if key == (numberKey{}) {
+		return uint8(0)
+	}
+	return o.Context.Value(key)
 }
 
 // cancel ends the attempt with the given cause.

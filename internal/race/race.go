@@ -40,6 +40,24 @@ type Gate interface {
 	Admit(stage int) bool
 }
 
+// A Fate is what became of an attempt.
+type Fate int
+
+// The fates.
+const (
+	Won    Fate = iota
+	Lost        // another attempt had won before
+	Failed      // by itself, or because the caller gave up
+)
+
+// A Watch is told of every attempt, by the goroutine that makes it. It must not
+// block: Landed may be called with the race locked. A loser may land after Run
+// has returned.
+type Watch interface {
+	Started(ctx context.Context, n int)
+	Landed(ctx context.Context, n int, how Fate)
+}
+
 // Style is how the attempts of a race run and end. The zero Style runs the
 // primary in the caller's goroutine, cancels losers and does not wait for hedges.
 type Style struct {
@@ -50,6 +68,8 @@ type Style struct {
 	Linger *Linger
 	// Join makes Run wait until every attempt has returned.
 	Join bool
+	// Watch is told of every attempt; nil: nobody is.
+	Watch Watch
 }
 
 // An Outcome is what a race came to.
@@ -132,12 +152,18 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 			r.abandon()
 		}
 	}()
+	if style.Watch != nil {
+		style.Watch.Started(primary, 0)
+	}
 	v, err := op.Attempt(primary, 0)
 	returned = true
 	if len(delays) == 0 || (r.timer.Stop() && !r.fired.Load()) {
 		out := Outcome[T]{Value: v, Err: err, Started: 1, Attempt: primary}
 		if err != nil {
 			out.Winner = -1
+		}
+		if style.Watch != nil {
+			style.Watch.Landed(primary, 0, FateOf(err))
 		}
 		return out
 	}
@@ -152,7 +178,7 @@ func (r *Race[T]) Reset() bool {
 		return false
 	}
 	var none T
-	r.op, r.gate, r.parent, r.delays = nil, nil, nil, nil
+	r.op, r.gate, r.parent, r.delays, r.style = nil, nil, nil, nil, Style{}
 	r.over, r.landed, r.value, r.err = false, false, none, nil
 	r.tries[0] = try{}
 	return true
@@ -184,7 +210,7 @@ func (r *Race[T]) strike() {
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
-	n, a := r.started, &Attempt{Context: r.parent, apart: r.style.Detach}
+	n, a := r.started, &Attempt{Context: r.parent, n: uint8(r.started), apart: r.style.Detach}
 	r.tries[n] = try{Attempt: a, flying: true}
 	r.started++
 	r.running++
@@ -204,7 +230,18 @@ func (r *Race[T]) fly(a *Attempt, n int) {
 		}
 		r.land(n, v, err)
 	}()
+	if w := r.style.Watch; w != nil {
+		w.Started(a, n)
+	}
 	v, err = r.op.Attempt(a, n)
+}
+
+// FateOf returns what becomes of an attempt that somebody waits for and that returns err.
+func FateOf(err error) Fate {
+	if err != nil {
+		return Failed
+	}
+	return Won
 }
 
 // land takes what attempt n returned: keeps it, or discards it.
@@ -215,6 +252,13 @@ func (r *Race[T]) land(n int, v T, err error) {
 	listening := !r.over && r.winner < 0
 	if n == 0 {
 		r.landed = true
+	}
+	if w := r.style.Watch; w != nil { // before Run can return: the watch may be used again then
+		how := FateOf(err)
+		if !listening && (err == nil || r.winner >= 0) {
+			how = Lost
+		}
+		w.Landed(me.Attempt, n, how)
 	}
 	switch {
 	case listening && err == nil:
@@ -325,6 +369,9 @@ func (r *Race[T]) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over, r.late = true, true
+	if w := r.style.Watch; w != nil {
+		w.Landed(r.tries[0].Attempt, 0, Failed)
+	}
 	r.lose(nil, ErrLost)
 	if r.winner >= 0 {
 		go func(op Op[T], v T, a *Attempt) {

@@ -1,0 +1,318 @@
+package hedge_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+// recorder is an Observer that writes down what it is told, in milliseconds.
+type recorder struct {
+	hedge.NopObserver
+	mu     sync.Mutex
+	events []string
+	key    hedge.KeyInfo
+	last   hedge.RequestResult
+}
+
+func (r *recorder) add(key hedge.KeyInfo, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.key, r.events = key, append(r.events, fmt.Sprintf(format, args...))
+}
+
+func (r *recorder) AttemptStart(_ context.Context, key hedge.KeyInfo, a hedge.AttemptInfo) {
+	r.add(key, "start %d", a.Number)
+}
+
+func (r *recorder) AttemptDone(_ context.Context, key hedge.KeyInfo, a hedge.AttemptResult) {
+	r.add(key, "%s %d after %d", a.Outcome, a.Number, a.Latency.Milliseconds())
+}
+
+func (r *recorder) RequestDone(_ context.Context, key hedge.KeyInfo, res hedge.RequestResult) {
+	r.add(key, "done by %d of %d after %d", res.Winner, res.Attempts, res.Latency.Milliseconds())
+	r.last = res
+}
+
+func (r *recorder) Denied(_ context.Context, key hedge.KeyInfo, why hedge.Reason) {
+	r.add(key, "denied: %s", why)
+}
+
+func (r *recorder) Budget(key hedge.KeyInfo, tokens float64) { r.add(key, "budget above 10: %t", tokens > 10) }
+
+// take returns what was told since the last take.
+func (r *recorder) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.events
+	r.events = nil
+	return events
+}
+
+func TestObserverHearsOfEveryAttempt(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rec := new(recorder)
+		rt.Answer = after(rt, time.Second, 5*ms)
+		tr := warm(t, rt, hedge.WithObserver(rec), hedge.WithName("shop"))
+		warmed := rec.take()
+		assert.Equal(t, []string{"denied: warming", "start 0", "won 0 after 10", "done by 0 of 1 after 10"}, warmed[:4])
+		assert.Equal(t, []string{"start 0", "won 0 after 10", "done by 0 of 1 after 10"}, warmed[len(warmed)-3:])
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Equal(t, []string{"start 0", "budget above 10: true", "start 1", "won 1 after 5", "lost 0 after 15", "done by 1 of 2 after 15"}, rec.take())
+		assert.Equal(t, hedge.KeyInfo{Client: "shop", Protocol: "http", Host: "catalog.test"}, rec.key)
+		assert.InDelta(t, usual, rec.last.Delay, float64(ms/2))
+	})
+}
+
+func TestLoserThatLingersIsDoneAfterItsRequest(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rec := new(recorder)
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			resp, err := after(rt, usual)(req, n)
+			if n == 20 {
+				err = hedgetest.Sleep(req.Context(), 90*ms)
+			}
+			resp.ProtoMajor = 1
+			return resp, err
+		}
+		tr := hedge.New(rt, hedge.WithObserver(rec))
+		warmUp(t, tr)
+		rec.take()
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Equal(t, []string{"won 1 after 10", "done by 1 of 2 after 20"}, rec.take()[3:])
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"lost 0 after 100"}, rec.take())
+	})
+}
+
+func TestObserverHearsWhyNot(t *testing.T) {
+	for name, test := range map[string]struct {
+		want hedge.Reason
+		opts []hedge.Option
+		call func(*hedge.Transport, *http.Request) *http.Request
+	}{
+		"method": {hedge.DeniedMethod, nil, func(_ *hedge.Transport, r *http.Request) *http.Request { r.Method = "POST"; return r }},
+		"body":   {hedge.DeniedBody, nil, func(_ *hedge.Transport, r *http.Request) *http.Request { r.Trailer = http.Header{}; return r }},
+		"call": {hedge.DeniedDisabled, nil, func(_ *hedge.Transport, r *http.Request) *http.Request {
+			return r.WithContext(hedge.WithoutHedging(r.Context()))
+		}},
+		"switch":   {hedge.DeniedDisabled, nil, func(tr *hedge.Transport, r *http.Request) *http.Request { tr.SetEnabled(false); return r }},
+		"route":    {hedge.DeniedDisabled, []hedge.Option{hedge.WithRoute("/item", hedge.Policy{Off: true})}, nil},
+		"settings": {hedge.DeniedDisabled, []hedge.Option{hedge.WithMaxHedges(0)}, nil},
+		"budget":   {hedge.DeniedBudget, []hedge.Option{hedge.WithBudget(hedge.NewBudget(0, 0)), hedge.WithInitialDelay(usual)}, nil},
+		"deadline": {hedge.DeniedDeadline, nil, func(_ *hedge.Transport, r *http.Request) *http.Request {
+			ctx, cancel := context.WithTimeout(r.Context(), usual+5*ms)
+			t.Cleanup(cancel)
+			return r.WithContext(ctx)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				rec := new(recorder)
+				rt.Answer = after(rt, 50*ms)
+				tr := warm(t, rt, append(test.opts, hedge.WithObserver(rec))...)
+				rec.take()
+				req := request(t, t.Context(), "GET", site, nil)
+				if test.call != nil {
+					req = test.call(tr, req)
+				}
+				if resp, err := tr.RoundTrip(req); err == nil {
+					text(t, resp)
+				}
+				events := rec.take()
+				assert.Contains(t, events, "denied: "+string(test.want))
+				assert.Contains(t, events, "start 0")
+				assert.True(t, strings.HasPrefix(events[len(events)-1], "done by"), events)
+			})
+		})
+	}
+}
+
+func TestObserverHearsOfFailures(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rec := new(recorder)
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n == 0 {
+				return after(rt, 30*ms)(req, n)
+			}
+			return nil, errDown
+		}
+		tr := warm(t, rt, hedge.WithObserver(rec), hedge.WithMaxHedges(1))
+		rec.take()
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Equal(t, []string{"start 0", "budget above 10: true", "start 1", "failed 1 after 0", "won 0 after 30", "done by 0 of 2 after 30"}, rec.take())
+		_, err = get(t, tr, site)
+		require.ErrorIs(t, err, errDown)
+		assert.Equal(t, []string{"start 0", "failed 0 after 0", "done by -1 of 1 after 0"}, rec.take())
+	})
+}
+
+func TestObserversOfUnaryCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := new(recorder), new(recorder)
+		c := warmCaller(t, read, hedge.WithObserver(one), hedge.WithObserver(two))
+		one.take()
+		_, err := c.get(t.Context(), &invoker{answer: in(time.Second, 5*ms)})
+		require.NoError(t, err)
+		assert.Equal(t, []string{"start 0", "budget above 10: true", "start 1", "won 1 after 5", "lost 0 after 15", "done by 1 of 2 after 15"}, one.take())
+		assert.Equal(t, hedge.KeyInfo{Protocol: "grpc", Route: read}, two.key)
+		_, err = c.get(t.Context(), &invoker{answer: failsWith(ms, codes.NotFound)})
+		require.Error(t, err)
+		assert.Equal(t, "done by 0 of 1 after 1", one.take()[2], "a final status is an answer")
+		require.NoError(t, c.intercept(t.Context(), "/a.B/Buy", nil, nil, nil, (&invoker{answer: in(ms)}).invoke))
+		assert.Equal(t, []string{"denied: method", "start 0", "won 0 after 1", "done by 0 of 1 after 1"}, one.take())
+	})
+}
+
+func TestObserverOfStreams(t *testing.T) {
+	rec, s := new(recorder), new(streamServer)
+	client, _ := streamClient(t, s, hedge.WithObserver(rec))
+	rec.take()
+	s.slow.Store(1)
+	_, _, err := collect(hedge.WithDelay(t.Context(), 20*ms), client)
+	require.NoError(t, err)
+	events := rec.take()
+	require.Len(t, events, 6)
+	assert.Equal(t, "start 0", events[0])
+	assert.Contains(t, events[3], "won 1")
+	assert.Contains(t, events[4], "lost 0")
+	assert.Contains(t, events[5], "done by 1 of 2")
+
+	st, err := client.StreamingOutputCall(t.Context(), three)
+	require.NoError(t, err)
+	_, err = st.Header()
+	require.NoError(t, err)
+	assert.Contains(t, rec.take()[0], "denied: body", "who asks for the header decides for the primary")
+}
+
+func TestObserverOfFunctions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := new(recorder)
+		h := hedge.NewHedger(hedge.WithObserver(rec))
+		var seen []string
+		f := func(ctx context.Context) (int, error) {
+			a, ok := hedge.AttemptFromContext(ctx)
+			rec.mu.Lock()
+			seen = append(seen, fmt.Sprint(a.Number, a.Hedge(), ok))
+			rec.mu.Unlock()
+			if a.Hedge() {
+				return 1, hedgetest.Sleep(ctx, ms)
+			}
+			return 0, hedgetest.Sleep(ctx, time.Second)
+		}
+		_, err := hedge.Do(hedge.WithDelay(t.Context(), usual), h, "k", f)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"start 0", "budget above 10: true", "start 1", "won 1 after 1", "lost 0 after 11", "done by 1 of 2 after 11"}, rec.take())
+		assert.Equal(t, hedge.KeyInfo{Protocol: "func", Host: "k"}, rec.key)
+		_, err = hedge.Do(hedge.WithoutHedging(t.Context()), h, "k", f)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"0 false true", "1 true true", "0 false false"}, seen)
+	})
+}
+
+func TestInnerTransportsKnowTheirAttempt(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = after(rt, time.Second, 5*ms)
+		tr := warm(t, rt)
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		for n, req := range rt.Sent() {
+			a, ok := hedge.AttemptFromContext(req.Context())
+			assert.True(t, ok)
+			assert.Equal(t, n, a.Number)
+		}
+		_, ok := hedge.AttemptFromContext(t.Context())
+		assert.False(t, ok)
+	})
+}
+
+func TestInnerStreamInterceptorsKnowTheirAttempt(t *testing.T) {
+	var mu sync.Mutex
+	var seen []int
+	s := new(streamServer)
+	cc := dial(t, serveGRPC(t, s), grpc.WithChainStreamInterceptor(
+		hedge.NewStreamClientInterceptor(hedge.WithMethods("/*")),
+		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			a, ok := hedge.AttemptFromContext(ctx)
+			assert.True(t, ok)
+			mu.Lock()
+			seen = append(seen, a.Number)
+			mu.Unlock()
+			return next(ctx, d, cc, m, opts...)
+		}))
+	client := testpb.NewTestServiceClient(cc)
+	_, _, err := collect(t.Context(), client)
+	require.NoError(t, err)
+	s.slow.Store(1)
+	_, _, err = collect(hedge.WithDelay(t.Context(), 20*ms), client)
+	require.NoError(t, err)
+	mu.Lock()
+	defer mu.Unlock()
+	assert.Equal(t, []int{0, 0, 1}, seen)
+}
+
+// TestObservedCallsAllocateNoMore also bounds what calls allocate without an observer.
+func TestObservedCallsAllocateNoMore(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	httpCall := func(opts ...hedge.Option) func() {
+		resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
+		tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), opts...)
+		req := request(t, t.Context(), "GET", site, nil)
+		return func() { _, _ = tr.RoundTrip(req) }
+	}
+	doCall := func(opts ...hedge.Option) func() {
+		h := hedge.NewHedger(opts...)
+		return func() {
+			_, _ = hedge.Do(context.Background(), h, "k", func(context.Context) (int, error) { return 1, nil })
+		}
+	}
+	for name, test := range map[string]struct {
+		most float64 // as before there were observers
+		call func(...hedge.Option) func()
+	}{"http": {3, httpCall}, "func": {1, doCall}} {
+		plain, observed := test.call(), test.call(hedge.WithObserver(hedge.NopObserver{}))
+		for range 100 {
+			plain()
+			observed()
+		}
+		assert.LessOrEqual(t, testing.AllocsPerRun(1000, plain), test.most, name)
+		assert.LessOrEqual(t, testing.AllocsPerRun(1000, observed), test.most, name)
+	}
+}
+
+func BenchmarkObserver(b *testing.B) {
+	resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
+	for name, opts := range map[string][]hedge.Option{"none": nil, "nop": {hedge.WithObserver(hedge.NopObserver{})}} {
+		tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), opts...)
+		req, _ := http.NewRequest("GET", site, nil)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = tr.RoundTrip(req)
+			}
+		})
+	}
+}
