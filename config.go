@@ -1,6 +1,7 @@
 package hedge
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
@@ -11,7 +12,8 @@ import (
 
 // A Config holds the settings that can come from outside a program. Start from
 // [DefaultConfig]: the zero value hedges nothing and is not valid. The options
-// of the same names say what each setting does.
+// of the same names say what each setting does. In JSON as in YAML, durations
+// are strings like "10ms".
 type Config struct {
 	Percentile         float64       `json:"percentile" yaml:"percentile"`
 	MaxHedges          int           `json:"max_hedges" yaml:"max_hedges"`
@@ -77,6 +79,60 @@ func (c Config) Validate() error {
 		return fail("MaxReplayBytes", c.MaxReplayBytes, "at least 0")
 	}
 	return nil
+}
+
+// plain is Config without its methods, and its durations shadowed by duration.
+type plain Config
+
+type textual struct {
+	*plain
+	MinDelay     *duration `json:"min_delay"`
+	MaxDelay     *duration `json:"max_delay"`
+	InitialDelay *duration `json:"initial_delay"`
+	Burst        *duration `json:"burst"`
+	Linger       *duration `json:"linger"`
+}
+
+func (c *Config) textual() textual {
+	return textual{
+		(*plain)(c), (*duration)(&c.MinDelay), (*duration)(&c.MaxDelay),
+		(*duration)(&c.InitialDelay), (*duration)(&c.Burst), (*duration)(&c.Linger),
+	}
+}
+
+// MarshalJSON writes durations as strings.
+func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(c.textual()) }
+
+// UnmarshalJSON reads durations from strings, or from numbers of nanoseconds.
+// Settings that are not mentioned stay as they are; after an error none is changed.
+func (c *Config) UnmarshalJSON(b []byte) error {
+	read := *c
+	text := read.textual()
+	if err := json.Unmarshal(b, &text); err != nil {
+		return err
+	}
+	*c = read
+	return nil
+}
+
+// duration is a time.Duration that is text in JSON.
+type duration time.Duration
+
+func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+func (d *duration) UnmarshalJSON(b []byte) error {
+	if len(b) == 0 || b[0] != '"' {
+		return json.Unmarshal(b, (*int64)(d))
+	}
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	v, err := time.ParseDuration(s)
+	if err == nil {
+		*d = duration(v)
+	}
+	return err
 }
 
 // NewWithConfig is [New] for settings that come from outside the program: it

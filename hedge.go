@@ -40,6 +40,13 @@
 // busy server answers both attempts, or where everything is slow. Backends above
 // 60 % load that keep working on cancelled calls want a budget of 2 %.
 //
+// # Operating it
+//
+// HEDGE_DISABLED=true in the environment makes everything start switched off, as
+// if by SetEnabled(false); HEDGE_MODE=observe rehearses, see [WithShadow]. Both are read once, when a
+// Transport, interceptor or Hedger is made. [WithObserver] tells of every attempt;
+// the modules hedgeprom and hedgeotel and the package debug show them.
+//
 // # Cost
 //
 // A call that needs no hedge costs half a microsecond: no goroutine over HTTP/2
@@ -52,7 +59,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -79,6 +88,7 @@ type config struct {
 	logger    *slog.Logger
 	name      string
 	observers []Observer
+	shadow    bool
 	grpc      grpcConfig
 }
 
@@ -257,6 +267,15 @@ func WithFirstByte() Option {
 	return optionFunc(func(c *config) { c.firstByte = true })
 }
 
+// WithShadow rehearses: all is learned, decided and paid for as ever, but no
+// hedge is sent. Observers and snapshots tell how many would have been
+// ([DeniedShadow]) and what they would have saved, if a hedge takes as long as
+// any other call: too good to be true where slowness belongs to the request.
+// Setting HEDGE_MODE=observe in the environment does the same. The default is to hedge.
+func WithShadow() Option {
+	return optionFunc(func(c *config) { c.shadow = true })
+}
+
 // WithLogger tells l, once per gRPC method, which calls are not hedged because
 // nothing says that they are safe to repeat. The default is silence.
 func WithLogger(l *slog.Logger) Option {
@@ -295,6 +314,7 @@ type core struct {
 	stats  *Stats
 	off    atomic.Bool
 
+	protocol string
 	settings atomic.Pointer[Config]
 }
 
@@ -308,10 +328,11 @@ func newCore(protocol string, opts []Option) *core {
 }
 
 func makeCore(protocol string, base Config, opts []Option) (*core, error) {
-	c := &core{config: config{Config: base, failure: []int{429, 500, 502, 503, 504}}}
+	c := &core{protocol: protocol, config: config{Config: base, failure: []int{429, 500, 502, 503, 504}}}
 	for _, o := range opts {
 		o.apply(&c.config)
 	}
+	c.obeyEnvironment()
 	settings := c.config.Config
 	if err := settings.Validate(); err != nil {
 		return nil, err
@@ -337,6 +358,18 @@ func makeCore(protocol string, base Config, opts []Option) (*core, error) {
 	return c, nil
 }
 
+// obeyEnvironment lets operators have their way with programs they cannot change.
+// It is done once: a program that wants to follow a setting has SetEnabled and Update.
+func (c *core) obeyEnvironment() {
+	if v := os.Getenv("HEDGE_DISABLED"); v != "" {
+		disabled, err := strconv.ParseBool(v)
+		c.off.Store(disabled || err != nil) // who writes "yes" means it
+	}
+	if os.Getenv("HEDGE_MODE") == "observe" {
+		c.config.shadow = true
+	}
+}
+
 func (c *core) engineConfig(s *Config) engine.Config {
 	e := engine.Config{
 		PerHost:      c.config.routes != nil,
@@ -350,6 +383,7 @@ func (c *core) engineConfig(s *Config) engine.Config {
 		InitialDelay: s.InitialDelay,
 		MaxPerSecond: s.MaxHedgesPerSecond,
 		MaxKeys:      s.MaxKeys,
+		Shadow:       c.config.shadow,
 	}
 	if b := c.config.budget; b != nil {
 		e.Shared, e.Budget = b.bucket, b.percent/100

@@ -52,7 +52,9 @@ func (r *recorder) Denied(_ context.Context, key hedge.KeyInfo, why hedge.Reason
 	r.add(key, "denied: %s", why)
 }
 
-func (r *recorder) Budget(key hedge.KeyInfo, tokens float64) { r.add(key, "budget above 10: %t", tokens > 10) }
+func (r *recorder) Budget(key hedge.KeyInfo, tokens float64) {
+	r.add(key, "budget above 10: %t", tokens > 10)
+}
 
 // take returns what was told since the last take.
 func (r *recorder) take() []string {

@@ -67,10 +67,13 @@ func (s StatsSnapshot) HedgeRate() float64 {
 
 // A Snapshot is what a Transport or Hedger knows and has done.
 type Snapshot struct {
-	Stats   StatsSnapshot `json:"stats"`
-	Config  Config        `json:"config"`
-	Enabled bool          `json:"enabled"`
-	Keys    []KeySnapshot `json:"keys"` // by host and route
+	Name     string        `json:"name,omitempty"`     // see [WithName]
+	Protocol string        `json:"protocol,omitempty"` // as in [KeyInfo]
+	Stats    StatsSnapshot `json:"stats"`
+	Config   Config        `json:"config"`
+	Enabled  bool          `json:"enabled"`
+	Shadow   bool          `json:"shadow,omitempty"` // see [WithShadow]
+	Keys     []KeySnapshot `json:"keys"`             // by host and route
 }
 
 // A KeySnapshot is what is known of one key.
@@ -82,6 +85,9 @@ type KeySnapshot struct {
 	Hedges   int64        `json:"hedges"`
 	Wins     int64        `json:"wins"` // by hedges
 	Denied   DeniedCounts `json:"denied"`
+
+	ShadowWins int64         `json:"shadow_wins,omitempty"` // by hedges that were not sent, see [WithShadow]
+	Saved      time.Duration `json:"saved"`                 // by the wins of either, estimated as in [RequestResult]
 
 	Samples int             `json:"samples"` // latencies in the window
 	P50     time.Duration   `json:"p50"`     // of what callers waited; 0 if nothing is known
@@ -103,17 +109,20 @@ type DeniedCounts struct {
 	Deadline int64 `json:"deadline"`  // too little time was left for a hedge to answer
 	InFlight int64 `json:"in_flight"` // a thousand hedges were out
 	NotReady int64 `json:"not_ready"` // no connection could carry it, or no copy could be made
+
+	Shadow int64 `json:"shadow,omitempty"` // nothing spoke against it, see [WithShadow]
 }
 
 func (c *core) snapshot() Snapshot {
-	s := Snapshot{Stats: c.stats.Snapshot(), Config: *c.settings.Load(), Enabled: !c.off.Load()}
+	s := Snapshot{Name: c.config.name, Protocol: c.protocol, Shadow: c.config.shadow, Stats: c.stats.Snapshot(), Config: *c.settings.Load(), Enabled: !c.off.Load()}
 	for _, v := range c.engine.Views() {
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,
-			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins,
+			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.Ghosts, Saved: v.Saved,
 			Denied: DeniedCounts{
 				Budget: v.Denied[engine.Budget], Slow: v.Denied[engine.Slow], Paused: v.Denied[engine.Paused],
 				Deadline: v.Denied[engine.Deadline], InFlight: v.Denied[engine.Flying], NotReady: v.Denied[engine.NotReady],
+				Shadow: v.Denied[engine.Shadow],
 			},
 			Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
 			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, SlowShare: v.Slow,

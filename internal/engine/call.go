@@ -15,6 +15,7 @@ type Call struct {
 	start   time.Time
 	learned bool
 	reached bool
+	ghost   time.Duration // when a hedge that was not sent would have answered; 0: none
 
 	observer Observer // the engine's
 	delay    time.Duration
@@ -52,9 +53,18 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
 // Each hedge that starts must call the key's Landed when it has ended.
 func (c *Call) Admit(stage int, veto Verdict) bool {
 	c.reached = true
+	now := time.Now()
+	if c.ghost > 0 && now.Sub(c.start) >= c.ghost {
+		return false // a hedge would have answered, and there would be no call any more
+	}
 	deadline, _ := c.ctx.Deadline()
-	v := c.key.Strike(time.Now(), stage, c.learned, deadline, veto)
-	if c.observer != nil && (v == Go || v == Budget) {
+	v := c.key.Strike(now, stage, c.learned, deadline, veto)
+	if v == Shadow {
+		if d := c.key.Draw(); d > 0 && (c.ghost == 0 || now.Sub(c.start)+d < c.ghost) {
+			c.ghost = now.Sub(c.start) + d
+		}
+	}
+	if c.observer != nil && (v == Go || v == Budget || v == Shadow) {
 		c.observer.Budget(c.key.Name, c.key.bucket.Tokens())
 	}
 	if v != Go {
@@ -72,18 +82,19 @@ func (c *Call) Admit(stage int, veto Verdict) bool {
 // to set up a connection first, that took setup, and is not learned.
 func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	took := time.Since(c.start) // half the price of time.Now
-	c.key.Done(c.start.Add(took), Result{
+	saved := c.key.Done(c.start.Add(took), Result{
 		Latency:  took - setup,
 		Answered: answered,
 		Gone:     !answered && c.ctx.Err() != nil,
 		Reached:  c.reached,
 		Learned:  c.learned,
 		HedgeWon: hedgeWon,
+		Ghost:    c.ghost,
 	})
 	if c.observer == nil {
 		return
 	}
-	r := Report{Attempts: 1 + c.Hedges, Winner: c.winner, Latency: took, Delay: c.delay}
+	r := Report{Attempts: 1 + c.Hedges, Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved}
 	if !answered {
 		r.Winner = -1
 	}

@@ -34,6 +34,7 @@ type Config struct {
 	Shared       *Bucket       // pays for all keys; nil: each key has its own
 	PerHost      bool          // keys of one host share its bucket, whatever their route
 	Observer     Observer      // is told what happens; nil: nobody is
+	Shadow       bool          // a rehearsal: learn, decide and count, but start no hedge
 }
 
 // burst returns how many hedges may be saved up at the given rate.
@@ -62,11 +63,12 @@ type Engine struct {
 	size    int // of keys; guarded by mu
 
 	observer Observer
+	shadow   bool
 }
 
 // New returns an Engine without keys.
 func New(c Config) *Engine {
-	e := &Engine{observer: c.Observer}
+	e := &Engine{observer: c.Observer, shadow: c.Shadow}
 	e.config.Store(&c)
 	e.ceiling.Store(newCeiling(c.MaxPerSecond))
 	return e
@@ -76,13 +78,13 @@ func New(c Config) *Engine {
 func (e *Engine) Config() *Config { return e.config.Load() }
 
 // SetConfig puts another configuration in force, for the keys that exist as
-// well. What they learned is kept. Shared, PerHost and Observer cannot be
-// changed; c's are ignored.
+// well. What they learned is kept. Shared, PerHost, Observer and Shadow
+// cannot be changed; c's are ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.Config()
-	c.Shared, c.PerHost, c.Observer = old.Shared, old.PerHost, old.Observer
+	c.Shared, c.PerHost, c.Observer, c.Shadow = old.Shared, old.PerHost, old.Observer, old.Shadow
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
 		e.ceiling.Store(newCeiling(c.MaxPerSecond))

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,7 @@ const (
 	Disabled         // hedging is switched off, or the settings allow none
 	Method           // nothing says that the call is safe to repeat
 	Body             // the call cannot be sent twice
+	Shadow           // it would have started, were this not a rehearsal
 	verdicts
 )
 
@@ -67,17 +69,21 @@ type Key struct {
 	count  atomic.Int64         // requests
 	flying atomic.Int64
 
-	mu       sync.Mutex // guards the fields below
-	window   sketch.Window
-	since    int     // completions since the plan was made
-	slow     float64 // moving average of "reached its first delay"
-	scale    float64 // of the budget, in [payFloor, 1]
-	fired    int     // hedges since scale was last judged
+	mu       sync.Mutex    // guards the fields below
+	window   sketch.Window // in a rehearsal: as if hedges had been sent
+	alone    sketch.Window // what callers really waited then
+	since    int           // completions since the plan was made
+	slow     float64       // moving average of "reached its first delay"
+	scale    float64       // of the budget, in [payFloor, 1]
+	fired    int           // hedges since scale was last judged
 	won      int
 	pausedTo time.Time
 	pause    time.Duration // how long the last one was
 	hedges   int64
 	wins     int64
+	ghosts   int64         // wins of hedges that were not sent
+	saved    time.Duration // by the wins of either, estimated
+	rest     *residual     // nil: nothing is known
 	denied   [verdicts]int64
 }
 
@@ -117,7 +123,7 @@ func (k *Key) Begin(now time.Time) *Plan {
 // (0 is the first). It decides whether a hedge starts, and if so spends the
 // budget and counts the hedge as in flight until Landed. A veto other than Go
 // refuses in the caller's name. Calls whose delay was not learned say so: they
-// do not tell whether the key is slow.
+// do not tell whether the key is slow. In a rehearsal, Shadow takes the place of Go.
 func (k *Key) Strike(now time.Time, stage int, learned bool, deadline time.Time, veto Verdict) Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -129,10 +135,23 @@ func (k *Key) Strike(now time.Time, stage int, learned bool, deadline time.Time,
 		k.denied[v]++
 		return v
 	}
+	k.fired++
+	if k.engine.shadow {
+		k.denied[Shadow]++
+		return Shadow
+	}
 	k.flying.Add(1)
 	k.hedges++
-	k.fired++
 	return Go
+}
+
+// Draw returns how long a hedge might take: as long as one of the calls that are
+// known. It is 0 if none is.
+func (k *Key) Draw() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d, _ := k.alone.Quantile(rand.Float64())
+	return d
 }
 
 func (k *Key) judge(now, deadline time.Time, veto Verdict) Verdict {
@@ -169,15 +188,38 @@ type Result struct {
 	Reached  bool          // its first delay
 	Learned  bool          // that delay was the key's own
 	HedgeWon bool
+	Ghost    time.Duration // when the first of the hedges that were not sent would have answered; 0: none would
 }
 
 // Done learns from a call that ended now.
 //
 // A call that its caller abandoned counts with the time it was out if that
 // exceeds its first delay: a sure lower bound. If it does not, it says nothing.
-func (k *Key) Done(now time.Time, r Result) {
+//
+// Done returns how much longer the caller would have waited if no hedge had won.
+func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	known := r.Answered || r.Gone && r.Reached
+	switch {
+	case k.engine.shadow && known:
+		k.alone.Add(now, r.Latency)
+		if r.Ghost > 0 && r.Ghost < r.Latency {
+			saved = r.Latency - r.Ghost
+			k.ghosts++
+			k.won++
+			r.Latency = r.Ghost // which the caller would have waited
+		}
+	case r.Reached && known:
+		if r.HedgeWon {
+			saved = k.rest.after(r.Latency)
+		}
+		if k.rest == nil {
+			k.rest = new(residual)
+		}
+		k.rest.add(r.Latency, r.Answered && !r.HedgeWon)
+	}
+	k.saved += saved
 	if !r.Reached && r.Learned {
 		k.slow -= k.slow * slowWeight
 	}
@@ -194,14 +236,23 @@ func (k *Key) Done(now time.Time, r Result) {
 		}
 		k.fired, k.won = 0, 0
 	}
-	if !r.Answered && !(r.Gone && r.Reached) {
-		return
+	if !known {
+		return saved
 	}
 	k.window.Add(now, r.Latency)
 	k.since++
 	if n := k.window.Len(); n >= MinSamples && k.since >= min(everyPlan, n/4) {
 		k.replan(now)
 	}
+	return saved
+}
+
+// waited returns the window of what callers really waited. The caller holds mu.
+func (k *Key) waited() *sketch.Window {
+	if k.engine.shadow {
+		return &k.alone
+	}
+	return &k.window
 }
 
 // replan publishes what the window teaches. The caller holds mu.
@@ -253,6 +304,8 @@ type View struct {
 	Requests int64
 	Hedges   int64
 	Wins     int64
+	Ghosts   int64
+	Saved    time.Duration
 	Denied   [verdicts]int64
 	Samples  int
 	Delays   []time.Duration
@@ -268,16 +321,17 @@ type View struct {
 func (k *Key) View() View {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	window := k.waited()
 	v := View{
-		Name: k.Name, Requests: k.count.Load(), Hedges: k.hedges, Wins: k.wins, Denied: k.denied,
-		Samples: k.window.Len(), Tokens: k.bucket.Tokens(), Scale: k.scale, PausedTo: k.pausedTo, Slow: k.slow,
+		Name: k.Name, Requests: k.count.Load(), Hedges: k.hedges, Wins: k.wins, Ghosts: k.ghosts, Saved: k.saved, Denied: k.denied,
+		Samples: window.Len(), Tokens: k.bucket.Tokens(), Scale: k.scale, PausedTo: k.pausedTo, Slow: k.slow,
 	}
 	if p := k.plan.Load(); p != nil {
 		v.Delays = p.Delays
 	}
-	v.P50, _ = k.window.Quantile(0.50)
-	v.P90, _ = k.window.Quantile(0.90)
-	v.P99, _ = k.window.Quantile(0.99)
+	v.P50, _ = window.Quantile(0.50)
+	v.P90, _ = window.Quantile(0.90)
+	v.P99, _ = window.Quantile(0.99)
 	return v
 }
 
@@ -285,7 +339,7 @@ func (k *Key) View() View {
 func (k *Key) Quantile(q float64) (time.Duration, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.window.Quantile(q)
+	return k.waited().Quantile(q)
 }
 
 // reconfigure applies a changed configuration at once.

@@ -24,7 +24,7 @@ type Report struct {
 	Winner   int           // which of them; -1 if the caller got a failure
 	Latency  time.Duration // what the caller waited
 	Delay    time.Duration // after which the call was to be hedged; 0: not at all
-	Saved    time.Duration // by the hedge that won; an estimate
+	Saved    time.Duration // by the hedge that won, or would have in a rehearsal; an estimate
 }
 
 // Watch returns what a race is to tell about the call: nil if there is no observer.

@@ -1,0 +1,95 @@
+package hedge_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gohedge/hedge"
+)
+
+func TestDurationsAreTextInJSON(t *testing.T) {
+	c := hedge.DefaultConfig()
+	b, err := json.Marshal(c)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{
+		"percentile": 0.9, "max_hedges": 2, "budget_percent": 10, "estimated_rps": 100,
+		"min_delay": "1ms", "max_delay": "0s", "initial_delay": "0s", "burst": "2s",
+		"max_hedges_per_second": 0, "max_keys": 4096, "linger": "1s", "max_replay_bytes": 65536
+	}`, string(b))
+	var back hedge.Config
+	require.NoError(t, json.Unmarshal(b, &back))
+	assert.Equal(t, c, back)
+}
+
+func TestConfigKeepsWhatJSONDoesNotMention(t *testing.T) {
+	c := hedge.DefaultConfig()
+	require.NoError(t, json.Unmarshal([]byte(`{"budget_percent": 2, "burst": "10s", "linger": 5000000, "min_delay": null}`), &c))
+	want := hedge.DefaultConfig()
+	want.BudgetPercent, want.Burst, want.Linger = 2, 10*time.Second, 5*ms
+	assert.Equal(t, want, c)
+}
+
+func TestConfigThatCannotBeReadChangesNothing(t *testing.T) {
+	for _, text := range []string{`{"max_hedges": 1, "burst": "ten seconds"}`, `{"max_hedges": 1, "burst": true}`, `{"burst": 1.5}`, `[]`} {
+		c := hedge.DefaultConfig()
+		assert.Error(t, json.Unmarshal([]byte(text), &c), text)
+		assert.Equal(t, hedge.DefaultConfig(), c, text)
+	}
+}
+
+func TestConfigIsReadFromYAML(t *testing.T) {
+	c := hedge.DefaultConfig()
+	require.NoError(t, yaml.Unmarshal([]byte("budget_percent: 2\nburst: 10s\n"), &c))
+	want := hedge.DefaultConfig()
+	want.BudgetPercent, want.Burst = 2, 10*time.Second
+	assert.Equal(t, want, c)
+}
+
+// FuzzValidate holds Validate to its word: what it lets through can be used, and written and read back.
+func FuzzValidate(f *testing.F) {
+	f.Add(0.9, 2, 10.0, 100.0, int64(ms), int64(0), int64(0), int64(2*time.Second), 0.0, 4096, int64(time.Second), int64(64<<10))
+	f.Add(math.NaN(), -1, math.Inf(1), -1.0, int64(-1), int64(1), int64(-1), int64(math.MaxInt64), math.NaN(), 0, int64(-1), int64(-1))
+	f.Fuzz(func(t *testing.T, percentile float64, hedges int, budget, rps float64, minDelay, maxDelay, initial, burst int64, perSecond float64, keys int, linger, replay int64) {
+		c := hedge.Config{
+			Percentile: percentile, MaxHedges: hedges, BudgetPercent: budget, EstimatedRPS: rps,
+			MinDelay: time.Duration(minDelay), MaxDelay: time.Duration(maxDelay), InitialDelay: time.Duration(initial),
+			Burst: time.Duration(burst), MaxHedgesPerSecond: perSecond, MaxKeys: keys,
+			Linger: time.Duration(linger), MaxReplayBytes: replay,
+		}
+		tr, err := hedge.NewWithConfig(roundTripper(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+		}), c)
+		assert.Equal(t, c.Validate(), err)
+		if err != nil {
+			return
+		}
+		for range 20 {
+			_, err := get(t, tr, site)
+			require.NoError(t, err)
+		}
+		require.NoError(t, tr.Update(func(c *hedge.Config) { c.MaxHedges = (c.MaxHedges + 1) % 4 }))
+		for _, d := range tr.Snapshot().Keys[0].Delays {
+			assert.Positive(t, d)
+		}
+		b, err := json.Marshal(c)
+		require.NoError(t, err)
+		var back hedge.Config
+		require.NoError(t, json.Unmarshal(b, &back))
+		assert.Equal(t, c, back)
+	})
+}
+
+func ExampleConfig() {
+	config := hedge.DefaultConfig()
+	err := json.Unmarshal([]byte(`{"budget_percent": 5, "min_delay": "10ms"}`), &config)
+	fmt.Println(config.BudgetPercent, config.MinDelay, err)
+	// Output: 5 10ms <nil>
+}

@@ -1,0 +1,139 @@
+package hedge_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+// latency is the benchmark's seed distribution: lognormal with mean 5 ms and
+// deviation 2 ms, one in twenty ten times slower.
+func latency(rng *rand.Rand) time.Duration {
+	const cv2 = (2.0 / 5) * (2.0 / 5)
+	sigma := math.Sqrt(math.Log(1 + cv2))
+	ms := math.Exp(math.Log(5) - sigma*sigma/2 + sigma*rng.NormFloat64())
+	if rng.IntN(20) == 0 {
+		ms *= 10
+	}
+	return time.Duration(ms * 1e6)
+}
+
+// scenarios say how long an attempt takes that starts at some share of the run.
+var scenarios = map[string]func(rng *rand.Rand, at float64) time.Duration{
+	"seed": func(rng *rand.Rand, _ float64) time.Duration { return latency(rng) },
+	"drift": func(rng *rand.Rand, at float64) time.Duration {
+		return time.Duration((1 + 2*at) * float64(latency(rng)))
+	},
+}
+
+// rehearsal is what a run of a scenario came to.
+type rehearsal struct {
+	hedges    int64
+	estimated time.Duration // saved, says the snapshot
+	saved     time.Duration // really
+}
+
+// run makes calls at random times in fake time, 500 per second.
+func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, opts ...hedge.Option) (r rehearsal) {
+	synctest.Test(t, func(t *testing.T) {
+		h := hedge.NewHedger(opts...)
+		rng := rand.New(rand.NewPCG(7, 7))
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		for i := range calls {
+			at := float64(i) / float64(calls)
+			takes := make([]time.Duration, 4)
+			for n := range takes {
+				takes[n] = draw(rng, at)
+			}
+			wg.Go(func() {
+				start := time.Now()
+				_, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) {
+					a, _ := hedge.AttemptFromContext(ctx)
+					return 0, hedgetest.Sleep(ctx, takes[a.Number])
+				})
+				mu.Lock()
+				defer mu.Unlock()
+				assert.NoError(t, err)
+				r.saved += takes[0] - time.Since(start)
+			})
+			time.Sleep(time.Duration(rng.ExpFloat64() * float64(2*ms)))
+		}
+		wg.Wait()
+		key := h.Snapshot().Keys[0]
+		r.hedges, r.estimated = key.Hedges+key.Denied.Shadow, key.Saved
+	})
+	return r
+}
+
+func TestShadowForetellsWhatHedgingDoes(t *testing.T) {
+	for name, draw := range scenarios {
+		t.Run(name, func(t *testing.T) {
+			told := run(t, 20_000, draw, hedge.WithShadow())
+			real := run(t, 20_000, draw)
+			t.Logf("hedges: told %d, sent %d; saved: told %v, really %v, estimated while hedging %v",
+				told.hedges, real.hedges, told.estimated, real.saved, real.estimated)
+			assert.Zero(t, told.saved, "a rehearsal sends nothing")
+			assert.InEpsilon(t, real.hedges, told.hedges, 0.2)
+			assert.InEpsilon(t, real.saved, told.estimated, 0.2)
+			assert.LessOrEqual(t, real.estimated, real.saved*11/10)
+			assert.GreaterOrEqual(t, real.estimated, real.saved/2, "although every primary that lost was cut")
+		})
+	}
+}
+
+func TestShadowSendsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rec := new(recorder)
+		rt.Answer = after(rt, time.Second)
+		tr := warm(t, rt, hedge.WithShadow(), hedge.WithObserver(rec))
+		rec.take()
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Len(t, rt.Sent(), 1)
+		assert.Equal(t, []string{"start 0", "budget above 10: true", "denied: shadow", "won 0 after 1000", "done by 0 of 1 after 1000"}, rec.take())
+		assert.InDelta(t, 980*ms, rec.last.Saved, float64(5*ms), "a hedge at 10 ms would have answered at 20")
+		key := tr.Snapshot().Keys[0]
+		assert.EqualValues(t, 1, key.Denied.Shadow)
+		assert.EqualValues(t, 1, key.ShadowWins)
+		assert.Zero(t, key.Hedges+key.Wins)
+		assert.InEpsilon(t, time.Second, hedge.LatencyEstimate(tr, "catalog.test", 1), 0.02, "what callers really waited")
+		assert.Zero(t, tr.Snapshot().Stats.HedgesSent)
+	})
+}
+
+func TestOperatorsHaveTheirWay(t *testing.T) {
+	for _, test := range []struct {
+		name, value     string
+		enabled, shadow bool
+	}{
+		{"HEDGE_DISABLED", "true", false, false},
+		{"HEDGE_DISABLED", "yes", false, false},
+		{"HEDGE_DISABLED", "0", true, false},
+		{"HEDGE_DISABLED", "", true, false},
+		{"HEDGE_MODE", "observe", true, true},
+		{"HEDGE_MODE", "normal", true, false},
+	} {
+		t.Run(test.name+"="+test.value, func(t *testing.T) {
+			t.Setenv(test.name, test.value)
+			tr := hedge.New(http.DefaultTransport)
+			t.Setenv(test.name, "") // it was read once
+			assert.Equal(t, test.enabled, tr.Snapshot().Enabled)
+			assert.Equal(t, test.shadow, tr.Snapshot().Shadow)
+			tr.SetEnabled(true)
+			assert.True(t, tr.Snapshot().Enabled)
+		})
+	}
+}
