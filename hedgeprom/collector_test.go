@@ -1,0 +1,220 @@
+package hedgeprom_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/hedgeprom"
+)
+
+// sleeps returns a function whose attempt n takes the n-th duration.
+func sleeps(ds ...time.Duration) func(context.Context) (int, error) {
+	return func(ctx context.Context) (int, error) {
+		a, _ := hedge.AttemptFromContext(ctx)
+		select {
+		case <-time.After(ds[a.Number]):
+			return a.Number, nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+const ms = time.Millisecond
+
+func TestCollectorCountsWhatHappens(t *testing.T) {
+	c := hedgeprom.New(hedgeprom.WithBuckets(0.1, 1))
+	synctest.Test(t, func(t *testing.T) {
+		h := hedge.NewHedger(hedge.WithName("shop"), hedge.WithObserver(c), hedge.WithMaxHedges(1))
+		call := func(ctx context.Context, f func(context.Context) (int, error)) {
+			_, err := hedge.Do(ctx, h, "db", f)
+			require.NoError(t, err)
+		}
+		for range 10 {
+			call(t.Context(), sleeps(10*ms))
+		}
+		call(t.Context(), sleeps(90*ms, 200*ms))
+		call(t.Context(), sleeps(90*ms, 20*ms))
+		call(hedge.WithoutHedging(t.Context()), sleeps(ms))
+		budget := h.Snapshot().Keys[0].Budget
+		assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(fmt.Sprintf(`
+# HELP hedge_budget_tokens Hedges that the budget would pay for, when last asked.
+# TYPE hedge_budget_tokens gauge
+hedge_budget_tokens{client="shop",host="db",protocol="func"} %v
+`, budget)), "hedge_budget_tokens"))
+	})
+	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP hedge_attempts_total What was sent for the calls: originals and hedges.
+# TYPE hedge_attempts_total counter
+hedge_attempts_total{client="shop",host="db",protocol="func",type="hedge"} 2
+hedge_attempts_total{client="shop",host="db",protocol="func",type="original"} 13
+# HELP hedge_denied_total Hedges that were due, or calls, that were not allowed, by reason.
+# TYPE hedge_denied_total counter
+hedge_denied_total{client="shop",host="db",protocol="func",reason="disabled"} 1
+hedge_denied_total{client="shop",host="db",protocol="func",reason="warming"} 10
+# HELP hedge_delay_seconds After which the latest call was to be hedged; 0: not at all.
+# TYPE hedge_delay_seconds gauge
+hedge_delay_seconds{client="shop",host="db",protocol="func"} 0
+# HELP hedge_requests_total Calls.
+# TYPE hedge_requests_total counter
+hedge_requests_total{client="shop",host="db",protocol="func"} 13
+# HELP hedge_wins_total Hedged calls that were answered, by what answered them.
+# TYPE hedge_wins_total counter
+hedge_wins_total{client="shop",host="db",protocol="func",type="hedge"} 1
+hedge_wins_total{client="shop",host="db",protocol="func",type="original"} 1
+`), "hedge_attempts_total", "hedge_denied_total", "hedge_delay_seconds", "hedge_requests_total", "hedge_wins_total"))
+	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_saved_seconds"))
+}
+
+func TestMetricsAreWellNamed(t *testing.T) {
+	c := hedgeprom.New()
+	c.RequestDone(t.Context(), hedge.KeyInfo{Host: "a"}, hedge.RequestResult{Attempts: 2, Winner: 1})
+	problems, err := testutil.CollectAndLint(c)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+}
+
+func TestHostsAboveTheLimitShareALabel(t *testing.T) {
+	c := hedgeprom.New(hedgeprom.WithMaxHosts(2))
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			key := hedge.KeyInfo{Client: fmt.Sprint(i % 2), Host: fmt.Sprint("h", i), Protocol: "http"}
+			c.RequestDone(t.Context(), key, hedge.RequestResult{Attempts: 1})
+			c.Denied(t.Context(), key, hedge.DeniedMethod)
+			c.Budget(key, 1)
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, 4, testutil.CollectAndCount(c, "hedge_requests_total"), "two hosts, and two clients' others")
+	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_budget_tokens"), "a gauge of many hosts says nothing")
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(t, reg.Register(c))
+	_, err := reg.Gather()
+	require.NoError(t, err)
+}
+
+// names returns the metrics and labels a Collector has.
+func names(t *testing.T) (metrics []string, labels map[string][]string) {
+	labels = make(map[string][]string)
+	ch := make(chan *prometheus.Desc, 100)
+	hedgeprom.New().Describe(ch)
+	close(ch)
+	for d := range ch {
+		m := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`).FindStringSubmatch(d.String())
+		require.NotNil(t, m, d)
+		all := []string{m[1]}
+		if m[1] == "hedge_saved_seconds" {
+			all = []string{m[1] + "_bucket", m[1] + "_sum", m[1] + "_count"}
+		}
+		for _, name := range all {
+			metrics = append(metrics, name)
+			labels[name] = append(strings.Split(m[2], ","), "le")
+		}
+	}
+	return metrics, labels
+}
+
+func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
+	metrics, labels := names(t)
+	used := make(map[string]bool)
+	check := func(expr string) {
+		for _, name := range regexp.MustCompile(`\bhedge_\w+`).FindAllString(expr, -1) {
+			assert.Contains(t, metrics, name, expr)
+			used[name] = true
+		}
+		for _, m := range regexp.MustCompile(`(hedge_\w+)\{([^}]*)\}`).FindAllStringSubmatch(expr, -1) {
+			for _, l := range regexp.MustCompile(`(\w+)=~?"`).FindAllStringSubmatch(m[2], -1) {
+				assert.Contains(t, labels[m[1]], l[1], expr)
+			}
+		}
+		assert.Equal(t, strings.Count(expr, "("), strings.Count(expr, ")"), expr)
+		for _, m := range regexp.MustCompile(`(?:reason|type)="([\w-]+)"`).FindAllStringSubmatch(expr, -1) {
+			assert.Contains(t, []string{"original", "hedge", string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused)}, m[1])
+		}
+	}
+
+	var dashboard struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	b, err := os.ReadFile("dashboard.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &dashboard))
+	require.NotEmpty(t, dashboard.Panels)
+	var ids []int
+	for _, p := range dashboard.Panels {
+		assert.NotContains(t, ids, p.ID)
+		ids = append(ids, p.ID)
+		require.NotEmpty(t, p.Targets, p.Title)
+		for _, target := range p.Targets {
+			check(target.Expr)
+		}
+	}
+
+	for _, name := range metrics {
+		if name != "hedge_saved_seconds_count" { // which the bucket +Inf says as well
+			assert.True(t, used[name], "%s is not on the dashboard", name)
+		}
+	}
+
+	var alerts struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr string
+				Annotations map[string]string
+			}
+		}
+	}
+	b, err = os.ReadFile("alerts.yaml")
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(b, &alerts))
+	require.NotEmpty(t, alerts.Groups)
+	for _, r := range alerts.Groups[0].Rules {
+		check(r.Expr)
+		assert.NotEmpty(t, r.Annotations["summary"], r.Alert)
+		assert.NotEmpty(t, r.Annotations["description"], r.Alert)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// BenchmarkCall is a call that needs no hedge, with and without a Collector.
+func BenchmarkCall(b *testing.B) {
+	resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
+	for _, bench := range []struct {
+		name string
+		opts []hedge.Option
+	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(hedgeprom.New())}}} {
+		b.Run(bench.name, func(b *testing.B) {
+			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
+			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)
+			require.NoError(b, err)
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = tr.RoundTrip(req)
+			}
+		})
+	}
+}
