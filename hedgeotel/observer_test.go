@@ -1,0 +1,253 @@
+package hedgeotel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/hedgeotel"
+)
+
+const ms = time.Millisecond
+
+var errDown = errors.New("connection refused")
+
+// telemetry is an SDK that keeps what it is told.
+type telemetry struct {
+	*hedgeotel.Observer
+	spans  *tracetest.SpanRecorder
+	tracer trace.Tracer
+	reader *sdkmetric.ManualReader
+}
+
+func record(t *testing.T) *telemetry {
+	r := &telemetry{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans))
+	r.tracer = tracers.Tracer("test")
+	var err error
+	r.Observer, err = hedgeotel.New(hedgeotel.WithTracerProvider(tracers),
+		hedgeotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(r.reader))))
+	require.NoError(t, err)
+	return r
+}
+
+// metrics returns the sums, counts and gauges by name and attributes.
+func (r *telemetry) metrics(t *testing.T) map[string]float64 {
+	var rm metricdata.ResourceMetrics
+	require.NoError(t, r.reader.Collect(t.Context(), &rm))
+	all := make(map[string]float64)
+	name := func(m metricdata.Metrics, set attribute.Set) string {
+		return m.Name + " " + set.Encoded(attribute.DefaultEncoder())
+	}
+	for _, m := range rm.ScopeMetrics[0].Metrics {
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			for _, p := range data.DataPoints {
+				all[name(m, p.Attributes)] = float64(p.Value)
+			}
+		case metricdata.Gauge[float64]:
+			for _, p := range data.DataPoints {
+				all[name(m, p.Attributes)] = p.Value
+			}
+		case metricdata.Histogram[float64]:
+			for _, p := range data.DataPoints {
+				all[name(m, p.Attributes)] = float64(p.Count)
+			}
+		}
+	}
+	return all
+}
+
+// call makes a call under a span. Its attempt n takes the n-th duration, and fails if that is negative.
+func (r *telemetry) call(ctx context.Context, h *hedge.Hedger, takes ...time.Duration) {
+	ctx, span := r.tracer.Start(ctx, "caller")
+	defer span.End()
+	_, _ = hedge.Do(ctx, h, "db", func(ctx context.Context) (int, error) {
+		a, _ := hedge.AttemptFromContext(ctx)
+		d := takes[a.Number]
+		select {
+		case <-time.After(max(d, -d)):
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+		if d < 0 {
+			return 0, errDown
+		}
+		return 0, nil
+	})
+}
+
+func TestMetricsSpeakA96(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		h := hedge.NewHedger(hedge.WithName("shop"), hedge.WithObserver(r), hedge.WithMaxHedges(1))
+		for range 10 {
+			r.call(t.Context(), h, 10*ms)
+		}
+		r.call(t.Context(), h, 90*ms, 20*ms) // the hedge wins
+		r.call(t.Context(), h, 90*ms, -ms)   // it fails
+		got := r.metrics(t)
+		key := func(name string) string { return name + " hedge.client=shop,hedge.protocol=func,server.address=db" }
+		assert.InDelta(t, h.Snapshot().Keys[0].Budget, got[key("hedge.budget")], 0.2)
+		assert.InDelta(t, 0.010, got[key("hedge.delay")], 0.001)
+		delete(got, key("hedge.budget"))
+		delete(got, key("hedge.delay"))
+		attempts := func(kind, outcome string) string {
+			return fmt.Sprintf("hedge.attempts hedge.client=shop,hedge.outcome=%s,hedge.protocol=func,hedge.type=%s,server.address=db", outcome, kind)
+		}
+		assert.Equal(t, map[string]float64{
+			key("hedge.requests"):        12,
+			key("hedge.saved"):           1,
+			attempts("original", "won"):  11,
+			attempts("original", "lost"): 1,
+			attempts("hedge", "won"):     1,
+			attempts("hedge", "failed"):  1,
+			"hedge.denied hedge.client=shop,hedge.protocol=func,hedge.reason=warming,server.address=db": 10,
+		}, got)
+	})
+}
+
+func attributes(kvs []attribute.KeyValue) map[string]string {
+	all := make(map[string]string)
+	for _, kv := range kvs {
+		all[string(kv.Key)] = kv.Value.Emit()
+	}
+	return all
+}
+
+func TestLosersAreSpansAndNoErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithMaxHedges(1))
+		start := time.Now()
+		r.call(hedge.WithDelay(t.Context(), 10*ms), h, time.Second, 5*ms)
+		spans := r.spans.Ended()
+		require.Len(t, spans, 3)
+		won, lost, caller := spans[0], spans[1], spans[2]
+		for _, s := range spans[:2] {
+			assert.Equal(t, "hedge attempt", s.Name())
+			assert.Equal(t, caller.SpanContext().SpanID(), s.Parent().SpanID())
+			assert.Equal(t, codes.Unset, s.Status().Code, "losing is no error")
+		}
+		assert.Equal(t, map[string]string{
+			"server.address": "db", "hedge.protocol": "func", "hedge.attempt": "1", "hedge.type": "hedge", "hedge.outcome": "won",
+		}, attributes(won.Attributes()))
+		assert.Equal(t, map[string]string{
+			"server.address": "db", "hedge.protocol": "func", "hedge.attempt": "0", "hedge.type": "original", "hedge.outcome": "lost",
+		}, attributes(lost.Attributes()))
+		assert.Equal(t, 10*ms, won.StartTime().Sub(start))
+		assert.Equal(t, 15*ms, won.EndTime().Sub(start))
+		assert.Equal(t, start, lost.StartTime())
+		assert.Equal(t, map[string]string{"hedge.attempts": "2", "hedge.winner": "hedge"}, attributes(caller.Attributes()))
+		require.Len(t, caller.Events(), 1)
+		assert.Equal(t, "hedge.fired", caller.Events()[0].Name)
+	})
+}
+
+func TestHedgeThatFailsIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithMaxHedges(1))
+		r.call(hedge.WithDelay(t.Context(), 10*ms), h, 90*ms, -ms)
+		spans := r.spans.Ended()
+		require.Len(t, spans, 2, "the primary's is the caller's own")
+		assert.Equal(t, codes.Error, spans[0].Status().Code)
+		assert.Equal(t, "original", attributes(spans[1].Attributes())["hedge.winner"])
+	})
+}
+
+func TestRefusalOfADueHedgeIsAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithBudget(hedge.NewBudget(0, 0)))
+		r.call(t.Context(), h, 5*ms)
+		r.call(hedge.WithDelay(t.Context(), 10*ms), h, 15*ms)
+		spans := r.spans.Ended()
+		require.Len(t, spans, 2)
+		assert.Empty(t, spans[0].Events(), "a call that could not be hedged is no news")
+		assert.Equal(t, map[string]string{"hedge.reason": "budget"}, attributes(spans[1].Events()[0].Attributes))
+	})
+}
+
+func TestCallsWithoutASpanMakeNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithMaxHedges(1))
+		_, err := hedge.Do(hedge.WithDelay(t.Context(), 10*ms), h, "db", func(ctx context.Context) (int, error) {
+			time.Sleep(15 * ms)
+			return 0, nil
+		})
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		assert.Empty(t, r.spans.Started())
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// BenchmarkCall is a call that needs no hedge and has no span, with and without metrics.
+func BenchmarkCall(b *testing.B) {
+	observer, err := hedgeotel.New(hedgeotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
+	require.NoError(b, err)
+	resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
+	for _, bench := range []struct {
+		name string
+		opts []hedge.Option
+	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(observer)}}} {
+		b.Run(bench.name, func(b *testing.B) {
+			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
+			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)
+			require.NoError(b, err)
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = tr.RoundTrip(req)
+			}
+		})
+	}
+}
+
+func Example() {
+	spans := tracetest.NewSpanRecorder() // or an exporter
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	observer, err := hedgeotel.New(hedgeotel.WithTracerProvider(tracers))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	hedger := hedge.NewHedger(hedge.WithObserver(observer))
+
+	ctx, span := tracers.Tracer("shop").Start(context.Background(), "show item")
+	ctx = hedge.WithDelay(ctx, 10*time.Millisecond) // to hedge the very first call
+	_, _ = hedge.Do(ctx, hedger, "catalog", func(ctx context.Context) (string, error) {
+		if a, _ := hedge.AttemptFromContext(ctx); !a.Hedge() {
+			<-ctx.Done() // stuck
+			return "", ctx.Err()
+		}
+		return "hello", nil
+	})
+	span.End()
+	for _, s := range spans.Ended() {
+		fmt.Println(s.Name(), len(s.Events()))
+	}
+	// Output:
+	// hedge attempt 0
+	// hedge attempt 0
+	// show item 1
+}
