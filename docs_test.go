@@ -22,7 +22,7 @@ import (
 
 // snippetImports are the packages that snippets may speak of.
 var snippetImports = []string{
-	"context", "fmt", "log", "net", "net/http", "os", "time", "google.golang.org/grpc", module,
+	"context", "fmt", "log", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug",
 }
 
 // TestSnippetsInREADMECompile type-checks every go block as the body of a function.
@@ -37,6 +37,7 @@ var (
 	creds  grpc.DialOption
 
 	metrics hedge.Observer
+	mux     *http.ServeMux
 )
 `
 	readme, err := os.ReadFile("README.md")

@@ -23,8 +23,8 @@ func TestArrowsPointDown(t *testing.T) {
 		{"internal/race", []string{"github.com", "golang.org", "google.golang.org"}, "the mechanism stands on the standard library alone"},
 		{"sketch", []string{module + "/internal", grpc, "net/http"}, "a window is useful by itself"},
 		{"internal/engine", []string{grpc, "net/http", "github.com/miekg/dns"}, "the policy knows no protocol"},
-		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge"},
-			"DNS and benchmarks are not for every user to carry"},
+		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug"},
+			"DNS, benchmarks and pages are not for every user to carry"},
 	} {
 		t.Run(rule.from, func(t *testing.T) {
 			t.Parallel()

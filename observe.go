@@ -97,10 +97,10 @@ type RequestResult struct {
 	Latency  time.Duration // what the caller waited
 	Delay    time.Duration // after which the call was to be hedged; 0: not at all
 
-	// Saved is how much longer the caller would have waited had no hedge won. As
-	// primaries that lose are cut, it is an estimate from those that were not:
-	// about right after some ten thousand calls, and too low before. With
-	// [WithShadow] it is how much less the caller would have waited.
+	// Saved is how much longer the caller would have waited had no hedge won. A
+	// primary that loses is cut, so nobody knows: it is estimated from those that
+	// were not, and too low until many were seen. With [WithShadow] it is how much
+	// less the caller would have waited, which is estimated well.
 	Saved time.Duration
 }
 

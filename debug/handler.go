@@ -1,0 +1,314 @@
+// Package debug shows on a page what hedging knows and does: delays, latencies,
+// hedges, wins, refusals, budgets, per key.
+//
+//	mux.Handle("/debug/hedge", debug.Handler(transport))
+//
+// The page refreshes itself, loads nothing from elsewhere and runs no script.
+// It names hosts and routes: serve it where net/http/pprof would be.
+package debug
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"math"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gohedge/hedge"
+)
+
+// A Source is a *hedge.Transport, a *hedge.Hedger, or what else has a Snapshot.
+type Source interface{ Snapshot() hedge.Snapshot }
+
+var (
+	_ Source = (*hedge.Transport)(nil)
+	_ Source = (*hedge.Hedger)(nil)
+)
+
+// Handler returns a page about the sources, which it only reads. With
+// ?format=json, or for those who accept only that, it is their snapshots.
+// ?refresh=N reloads the page every N seconds, 5 by default, and never if that
+// is 0. The page has the 100 busiest keys of each source, the JSON has all.
+//
+// Handler registers itself nowhere.
+func Handler(sources ...Source) http.Handler { return handler(slices.Clone(sources)) }
+
+type handler []Source
+
+// Page is what ?format=json returns.
+type Page struct {
+	Time    time.Time        `json:"time"`
+	Clients []hedge.Snapshot `json:"clients"`
+}
+
+func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
+		return
+	}
+	p := Page{Time: time.Now(), Clients: []hedge.Snapshot{}}
+	for _, s := range h {
+		p.Clients = append(p.Clients, s.Snapshot())
+	}
+	var b bytes.Buffer // so that an error does not leave half a page
+	var err error
+	header := w.Header()
+	if r.FormValue("format") == "json" || r.Header.Get("Accept") == "application/json" {
+		header.Set("Content-Type", "application/json; charset=utf-8")
+		e := json.NewEncoder(&b)
+		e.SetIndent("", "  ")
+		err = e.Encode(p)
+	} else {
+		header.Set("Content-Type", "text/html; charset=utf-8")
+		header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'")
+		refresh := 5
+		if n, err := strconv.Atoi(r.FormValue("refresh")); err == nil && n >= 0 {
+			refresh = n
+		}
+		err = page.Execute(&b, render(p, refresh))
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write(b.Bytes()) // who has gone needs no answer
+}
+
+//go:embed page.html
+var source string
+
+var page = template.Must(template.New("page").Parse(source))
+
+// maxKeys is how many keys of a source the page shows.
+const maxKeys = 100
+
+// view is what the page shows. All numbers come formatted.
+type view struct {
+	Time    string
+	Refresh int
+	Clients []client
+}
+
+type client struct {
+	hedge.Snapshot
+	Title  string
+	Totals []total
+	Keys   []key
+	More   int // keys that are not shown
+	Axis   []mark
+	Config []setting
+}
+
+// total is a number with a name, in large type.
+type total struct{ ID, Label, Value, Note string }
+
+type setting struct{ Name, Value string }
+
+type key struct {
+	hedge.KeySnapshot
+	Requests, Samples, Hedges, Wins string
+	P50, P90, P99, Saved            string
+	Delays                          string // "" if there is none
+	Load, WinRate                   string // shares; "" if nothing is known
+	LoadWidth                       float64
+	Budget, Scale                   string
+	Paused                          string // for how much longer; "" if it is not
+	Slow                            string
+	SlowWidth                       float64
+	Braked                          bool
+	Denied                          []setting
+
+	Box   *box // nil if nothing is known
+	Marks []mark
+}
+
+// box is the span from the median to the 99th percentile.
+type box struct{ X50, X90, X99, W, W90 float64 }
+
+// mark is a line across the latency axis.
+type mark struct {
+	X     float64
+	Label string
+}
+
+// width of the latency plots, in units of their own.
+const width = 240
+
+func render(p Page, refresh int) view {
+	v := view{Time: p.Time.Format("15:04:05"), Refresh: refresh}
+	for _, s := range p.Clients {
+		v.Clients = append(v.Clients, renderClient(s, p.Time))
+	}
+	return v
+}
+
+func renderClient(s hedge.Snapshot, now time.Time) client {
+	c := client{Snapshot: s, Title: cmp.Or(s.Name, s.Protocol, "hedge")}
+	var hedges, wins, shadow, shadowWins int64
+	var saved time.Duration
+	for _, k := range s.Keys {
+		hedges, wins, saved = hedges+k.Hedges, wins+k.Wins, saved+k.Saved
+		shadow, shadowWins = shadow+k.Denied.Shadow, shadowWins+k.ShadowWins
+	}
+	c.Totals = []total{
+		{"total_requests", "requests", count(s.Stats.TotalRequests), ""},
+		{"hedges_sent", "hedges sent", count(s.Stats.HedgesSent), of(s.Stats.HedgesSent, s.Stats.TotalRequests, "extra load")},
+		{"hedge_wins", "won by a hedge", count(s.Stats.HedgeWins), of(s.Stats.HedgeWins, s.Stats.HedgedRequests, "of those hedged")},
+		{"saved", "waiting saved", duration(saved), "at least; estimated"},
+		{"not_hedgeable", "never hedged", count(s.Stats.NotHedgeable), "not safe to repeat"},
+		{"warmup_requests", "warming up", count(s.Stats.WarmupRequests), "too little known"},
+		{"budget_exhausted", "out of budget", count(s.Stats.BudgetExhausted), ""},
+	}
+	if s.Shadow {
+		c.Totals[1] = total{"shadow", "would be hedged", count(shadow), of(shadow, s.Stats.TotalRequests, "extra load")}
+		c.Totals[2] = total{"shadow_wins", "would win", count(shadowWins), of(shadowWins, shadow, "of those")}
+		c.Totals[3].Label, c.Totals[3].Note = "would be saved", "estimated"
+	}
+	if s.Stats.HedgePanics > 0 {
+		c.Totals = append(c.Totals, total{"hedge_panics", "panics", count(s.Stats.HedgePanics), "of hedges"})
+	}
+
+	keys := slices.Clone(s.Keys)
+	if len(keys) > maxKeys {
+		slices.SortStableFunc(keys, func(a, b hedge.KeySnapshot) int { return cmp.Compare(b.Requests, a.Requests) })
+		keys, c.More = keys[:maxKeys], len(keys)-maxKeys
+	}
+	at := axis(keys)
+	for d := time.Microsecond; d <= 1000*time.Second && at != nil; d *= 10 {
+		if x := at(d); x >= 0 && x <= width {
+			c.Axis = append(c.Axis, mark{x, duration(d)})
+		}
+	}
+	for _, k := range keys {
+		c.Keys = append(c.Keys, renderKey(k, s, now, at))
+	}
+	c.Config = settings(s.Config)
+	return c
+}
+
+// axis returns where latencies belong, on a logarithmic axis that has room for
+// all of them; nil if there are none.
+func axis(keys []hedge.KeySnapshot) func(time.Duration) float64 {
+	least, most := time.Duration(math.MaxInt64), time.Duration(0)
+	for _, k := range keys {
+		if k.P50 > 0 {
+			least, most = min(least, k.P50), max(most, k.P99)
+			for _, d := range k.Delays {
+				most = max(most, d)
+			}
+		}
+	}
+	if most == 0 {
+		return nil
+	}
+	lo, hi := math.Log(float64(least)/1.5), math.Log(float64(most)*1.5)
+	return func(d time.Duration) float64 {
+		return math.Round(10*width*(math.Log(float64(max(d, 1)))-lo)/(hi-lo)) / 10
+	}
+}
+
+func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(time.Duration) float64) key {
+	hedges, wins := k.Hedges, k.Wins
+	if s.Shadow {
+		hedges, wins = k.Denied.Shadow, k.ShadowWins
+	}
+	v := key{
+		KeySnapshot: k,
+		Requests:    count(k.Requests), Samples: count(int64(k.Samples)), Hedges: count(hedges), Wins: count(wins),
+		P50: duration(k.P50), P90: duration(k.P90), P99: duration(k.P99), Saved: duration(k.Saved),
+		Load: of(hedges, k.Requests, ""), WinRate: of(wins, hedges, ""),
+		Budget: strconv.FormatFloat(k.Budget, 'f', 1, 64),
+		Slow:   share(k.SlowShare), SlowWidth: 100 * min(k.SlowShare, 1), Braked: k.SlowShare > 0.75,
+	}
+	if b := s.Config.BudgetPercent; b > 0 && k.Requests > 0 {
+		v.LoadWidth = min(100, 100*100/b*float64(hedges)/float64(k.Requests)) // what was saved up comes on top
+	}
+	if k.BudgetScale < 1 {
+		v.Scale = share(k.BudgetScale)
+	}
+	if left := k.PausedUntil.Sub(now); left > 0 {
+		v.Paused = duration(left)
+	}
+	for _, d := range []struct {
+		why string
+		n   int64
+	}{
+		{"budget", k.Denied.Budget}, {"slow", k.Denied.Slow}, {"paused", k.Denied.Paused}, {"deadline", k.Denied.Deadline},
+		{"in flight", k.Denied.InFlight}, {"not ready", k.Denied.NotReady},
+	} {
+		if d.n > 0 {
+			v.Denied = append(v.Denied, setting{d.why, count(d.n)})
+		}
+	}
+	var delays []string
+	for _, d := range k.Delays {
+		delays = append(delays, duration(d))
+		if at != nil {
+			v.Marks = append(v.Marks, mark{at(d), duration(d)})
+		}
+	}
+	v.Delays = strings.Join(delays, ", ")
+	if k.P50 > 0 {
+		b := box{X50: at(k.P50), X90: at(k.P90), X99: at(k.P99)}
+		b.W, b.W90 = max(b.X99-b.X50, 1), max(b.X90-b.X50, 1)
+		v.Box = &b
+	}
+	return v
+}
+
+// settings lists a Config by the names it has in files.
+func settings(c hedge.Config) []setting {
+	var all []setting
+	v := reflect.ValueOf(c)
+	for i := range v.NumField() {
+		text := fmt.Sprint(v.Field(i).Interface())
+		all = append(all, setting{v.Type().Field(i).Tag.Get("json"), text})
+	}
+	return all
+}
+
+// count writes n with commas.
+func count(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// share writes a share as a percentage.
+func share(f float64) string {
+	digits := 0
+	if f > 0 && f < 0.1 {
+		digits = 1
+	}
+	return strconv.FormatFloat(100*f, 'f', digits, 64) + " %"
+}
+
+// of writes n as a share of all; nothing if there are none.
+func of(n, all int64, what string) string {
+	if all == 0 {
+		return ""
+	}
+	return strings.TrimSpace(share(float64(n)/float64(all)) + " " + what)
+}
+
+// duration writes d with three digits.
+func duration(d time.Duration) string {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}

@@ -1,0 +1,274 @@
+package debug_test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/debug"
+)
+
+const ms = time.Millisecond
+
+// busy returns a Transport with a history: a quick host, one with a tail, one
+// that pushes back, one hardly known. It takes a minute of fake time.
+func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
+	base := roundTripper(func(req *http.Request) (*http.Response, error) {
+		a, _ := hedge.AttemptFromContext(req.Context())
+		n, _ := strconv.Atoi(req.URL.RawQuery)
+		d, status := time.Duration(20+n%7)*ms/2, 200
+		switch {
+		case req.URL.Host == "images.test" && n%60 == 0 && !a.Hedge(), req.URL.Host == "busy.test" && n > 1485:
+			d = 300 * ms
+		case req.URL.Host == "busy.test" && n == 1480:
+			status = 429
+		case req.URL.Path == "/search":
+			d *= 8
+		}
+		select {
+		case <-time.After(d):
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+		return &http.Response{StatusCode: status, ProtoMajor: 2, Header: http.Header{"Retry-After": {"30"}}, Body: http.NoBody}, nil
+	})
+	tr := hedge.New(base, append(opts, hedge.WithRoute("/search", hedge.Policy{}))...)
+	get := func(method, url string) {
+		req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+		require.NoError(t, err)
+		_, err = tr.RoundTrip(req)
+		require.NoError(t, err)
+	}
+	for i := range 1500 {
+		get("GET", fmt.Sprint("http://catalog.test/item?", i))
+		if i%2 == 0 {
+			get("GET", fmt.Sprint("http://images.test/1?", i))
+		}
+		if i%5 == 0 {
+			get("GET", fmt.Sprint("http://catalog.test/search?", i))
+			get("POST", "http://catalog.test/order")
+		}
+		if i > 1400 {
+			get("GET", fmt.Sprint("http://busy.test/?", i))
+		}
+		time.Sleep(3 * ms)
+	}
+	get("GET", "http://new.test/")
+	return tr
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func show(h http.Handler, target string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", target, nil))
+	return w
+}
+
+func TestJSONIsTheSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := busy(t, hedge.WithName("shop"))
+		w := show(debug.Handler(tr, hedge.NewHedger()), "/debug/hedge?format=json")
+		assert.Equal(t, "application/json; charset=utf-8", w.Header().Get("Content-Type"))
+		var got debug.Page
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
+		require.Len(t, got.Clients, 2)
+		want, err := json.Marshal(tr.Snapshot())
+		require.NoError(t, err)
+		have, err := json.Marshal(got.Clients[0])
+		require.NoError(t, err)
+		assert.JSONEq(t, string(want), string(have))
+	})
+}
+
+// row is the numbers of one key on the page, by name.
+type row map[string]string
+
+// parse reads the page, which it holds to be well-formed.
+func parse(t *testing.T, page string) (totals, config row, keys map[string]row) {
+	totals, config, keys = row{}, row{}, map[string]row{}
+	d := xml.NewDecoder(strings.NewReader(page))
+	d.Entity = xml.HTMLEntity
+	var into func(string)
+	var key row
+	for {
+		token, err := d.Token()
+		if err == io.EOF {
+			return totals, config, keys
+		}
+		require.NoError(t, err)
+		switch token := token.(type) {
+		case xml.StartElement:
+			attr := map[string]string{}
+			for _, a := range token.Attr {
+				attr[a.Name.Local] = a.Value
+			}
+			if host, ok := attr["data-host"]; ok {
+				key = row{}
+				keys[strings.TrimSpace(host+" "+attr["data-route"])] = key
+			}
+			into = nil
+			for name, place := range map[string]row{"data-total": totals, "data-config": config, "data-n": key, "data-denied": key} {
+				if id, ok := attr[name]; ok {
+					into = func(text string) { place[strings.TrimPrefix(name+" ", "data-n ")+id] = text }
+				}
+			}
+		case xml.CharData:
+			if into != nil {
+				into(string(token))
+				into = nil
+			}
+		}
+	}
+}
+
+func (r row) number(t *testing.T, name string) float64 {
+	n, err := strconv.ParseFloat(strings.NewReplacer(",", "", " %", "").Replace(r[name]), 64)
+	assert.NoError(t, err, name)
+	return n
+}
+
+func (r row) duration(t *testing.T, name string) float64 {
+	d, err := time.ParseDuration(r[name])
+	assert.NoError(t, err, name)
+	return float64(d)
+}
+
+func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
+	for name, opts := range map[string][]hedge.Option{"hedging": nil, "shadow": {hedge.WithShadow()}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tr := busy(t, opts...)
+				s := tr.Snapshot()
+				totals, config, keys := parse(t, show(debug.Handler(tr), "/").Body.String())
+				assert.EqualValues(t, s.Stats.TotalRequests, totals.number(t, "data-total total_requests"))
+				assert.EqualValues(t, s.Stats.NotHedgeable, totals.number(t, "data-total not_hedgeable"))
+				assert.EqualValues(t, s.Stats.WarmupRequests, totals.number(t, "data-total warmup_requests"))
+				if !s.Shadow {
+					assert.EqualValues(t, s.Stats.HedgesSent, totals.number(t, "data-total hedges_sent"))
+					assert.EqualValues(t, s.Stats.HedgeWins, totals.number(t, "data-total hedge_wins"))
+				}
+				assert.Equal(t, "10", config["data-config budget_percent"])
+				assert.Equal(t, "1ms", config["data-config min_delay"])
+				require.Len(t, keys, len(s.Keys))
+				for _, k := range s.Keys {
+					r := keys[strings.TrimSpace(k.Host+" "+k.Route)]
+					require.NotNil(t, r, k.Host)
+					hedges, wins := k.Hedges, k.Wins
+					if s.Shadow {
+						hedges, wins = k.Denied.Shadow, k.ShadowWins
+					}
+					assert.EqualValues(t, k.Requests, r.number(t, "requests"))
+					assert.EqualValues(t, k.Samples, r.number(t, "samples"))
+					assert.EqualValues(t, hedges, r.number(t, "hedges"))
+					assert.EqualValues(t, wins, r.number(t, "wins"))
+					assert.InDelta(t, k.Budget, r.number(t, "budget"), 0.051)
+					assert.InDelta(t, 100*k.SlowShare, r.number(t, "slow"), 0.51)
+					assert.InEpsilon(t, k.P50, r.duration(t, "p50"), 0.01)
+					assert.InEpsilon(t, k.P90, r.duration(t, "p90"), 0.01)
+					assert.InEpsilon(t, k.P99, r.duration(t, "p99"), 0.01)
+					assert.InDelta(t, k.Saved, r.duration(t, "saved"), float64(k.Saved)/100)
+					if len(k.Delays) == 0 {
+						assert.Equal(t, "not yet", r["delays"])
+					} else {
+						var delays []string
+						for d := range strings.SplitSeq(r["delays"], ", ") {
+							delays = append(delays, d)
+						}
+						require.Len(t, delays, len(k.Delays))
+						for i, d := range delays {
+							assert.InEpsilon(t, k.Delays[i], row{"d": d}.duration(t, "d"), 0.01)
+						}
+					}
+					if k.Denied.Paused > 0 {
+						assert.EqualValues(t, k.Denied.Paused, r.number(t, "data-denied paused"))
+					}
+					if left := time.Until(k.PausedUntil); left > 0 {
+						assert.InEpsilon(t, left, r.duration(t, "paused"), 0.01)
+					}
+				}
+				assert.NotEmpty(t, keys["busy.test"]["paused"])
+				assert.NotEmpty(t, keys["busy.test"]["data-denied slow"])
+				assert.Positive(t, keys["images.test"].number(t, "wins"))
+			})
+		})
+	}
+}
+
+func TestPageLoadsNothingAndRunsNothing(t *testing.T) {
+	w := show(debug.Handler(hedge.New(nil)), "/?refresh=7")
+	page := w.Body.String()
+	assert.Contains(t, page, `http-equiv="refresh" content="7"`)
+	for _, bad := range []string{"<script", "http://", "https://", "url(", "@import", "onload"} {
+		assert.NotContains(t, page, bad)
+	}
+	assert.Contains(t, w.Header().Get("Content-Security-Policy"), "default-src 'none'")
+	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
+	assert.NotContains(t, show(debug.Handler(hedge.New(nil)), "/?refresh=0").Body.String(), "http-equiv")
+	assert.Contains(t, show(debug.Handler(), "/").Body.String(), "Nothing to show")
+}
+
+func TestNamesAreEscaped(t *testing.T) {
+	h := hedge.NewHedger(hedge.WithName("<b>"))
+	_, err := hedge.Do(t.Context(), h, `"><script>alert(1)</script>`, func(context.Context) (int, error) { return 0, nil })
+	require.NoError(t, err)
+	page := show(debug.Handler(h), "/").Body.String()
+	assert.NotContains(t, page, "<script")
+	_, _, keys := parse(t, page)
+	assert.Contains(t, keys, `"><script>alert(1)</script>`)
+}
+
+func TestHandlerOnlyReads(t *testing.T) {
+	tr := hedge.New(nil)
+	for _, method := range []string{"POST", "PUT", "DELETE"} {
+		w := httptest.NewRecorder()
+		debug.Handler(tr).ServeHTTP(w, httptest.NewRequest(method, "/", nil))
+		assert.Equal(t, http.StatusMethodNotAllowed, w.Code)
+	}
+	assert.Empty(t, tr.Snapshot().Keys)
+}
+
+func TestBusiestKeysAreShown(t *testing.T) {
+	h := hedge.NewHedger()
+	for i := range 150 {
+		for range 1 + i%2 {
+			_, _ = hedge.Do(t.Context(), h, fmt.Sprint("k", i), func(context.Context) (int, error) { return 0, errors.New("down") })
+		}
+	}
+	page := show(debug.Handler(h), "/").Body.String()
+	_, _, keys := parse(t, page)
+	assert.Len(t, keys, 100)
+	for i := 1; i < 150; i += 2 {
+		assert.Contains(t, keys, fmt.Sprint("k", i))
+	}
+	assert.Contains(t, page, "and 50 keys")
+}
+
+// TestWritePage writes the page of a busy client to where HEDGE_DEBUG_PAGE says, for a browser to show.
+func TestWritePage(t *testing.T) {
+	name := os.Getenv("HEDGE_DEBUG_PAGE")
+	if name == "" {
+		t.Skip("HEDGE_DEBUG_PAGE is not set")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := debug.Handler(busy(t, hedge.WithName("shop")), busy(t, hedge.WithName("search"), hedge.WithShadow()))
+		require.NoError(t, os.WriteFile(name, show(h, "/").Body.Bytes(), 0o644))
+	})
+}
