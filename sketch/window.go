@@ -75,10 +75,20 @@ type Window struct {
 // half is a sketch that allocates on its first sample.
 type half struct{ s *ddsketch.DDSketch }
 
-func (h *half) add(v float64) {
+func (h *half) make() {
 	if h.s == nil {
 		h.s = ddsketch.NewDDSketch(index, store.NewCollapsingLowestDenseStore(maxBins), store.NewDenseStore())
 	}
+}
+
+// addBin adds n samples to bucket i.
+func (h *half) addBin(i int, n float64) {
+	h.make()
+	h.s.GetPositiveValueStore().AddWithCount(i, n)
+}
+
+func (h *half) add(v float64) {
+	h.make()
 	// Add refuses only NaN and values outside the mapping's range; neither can come from a Duration.
 	_ = h.s.Add(v)
 }

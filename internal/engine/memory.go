@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gohedge/hedge/sketch"
+)
+
+// What an Engine learned is written as a line that says what it is, the time, the
+// number of keys, and for each key its host, its route and its window, all with
+// their lengths before them; at the end is a checksum.
+const (
+	memoryName    = "hedge windows "
+	memoryVersion = "1\n"
+
+	maxMemory = 64 << 20       // bytes
+	maxName   = 8 << 10        // bytes of a host or route
+	maxAge    = 24 * time.Hour // what is older says nothing about today
+)
+
+// Export writes what the keys learned, the most recently used first, as many as
+// Import would read. Keys without a sample are left out.
+func (e *Engine) Export(w io.Writer, now time.Time) error {
+	type aged struct {
+		*Key
+		used int64
+	}
+	var keys []aged
+	for k := range e.all() {
+		keys = append(keys, aged{k, k.used.Load()})
+	}
+	slices.SortFunc(keys, func(a, b aged) int { return cmp.Compare(b.used, a.used) })
+	var all []byte
+	var n uint64
+	for _, k := range keys {
+		b := k.append(nil, now)
+		if len(b) == 0 || len(k.Name.Host) > maxName || len(k.Name.Route) > maxName {
+			continue
+		}
+		if len(all)+len(b) > maxMemory-1024 {
+			break
+		}
+		all = append(all, b...)
+		n++
+	}
+	out := []byte(memoryName + memoryVersion)
+	out = binary.AppendVarint(out, now.UnixNano())
+	out = binary.AppendUvarint(out, n)
+	out = append(out, all...)
+	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
+	_, err := w.Write(out)
+	return err
+}
+
+// append appends the key's name and window; nothing if the window is empty.
+func (k *Key) append(b []byte, now time.Time) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.window.Len() == 0 {
+		return b
+	}
+	b = appendBytes(b, k.Name.Host)
+	b = appendBytes(b, k.Name.Route)
+	return appendBytes(b, k.window.Append(nil, now))
+}
+
+func appendBytes[S string | []byte](b []byte, s S) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+var (
+	errForeign = errors.New("this is no export of learned latencies")
+	errDamaged = errors.New("the export is damaged or cut off")
+)
+
+// Import learns what another Engine has written, in addition to what this one
+// knows. Of more keys than there is room for, the first are taken. The share of a route is
+// asked for, see [Engine.RouteKey]. If there is anything wrong, nothing changes.
+func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) error {
+	b, err := io.ReadAll(io.LimitReader(r, maxMemory+1))
+	if err != nil {
+		return err
+	}
+	if len(b) > maxMemory {
+		return fmt.Errorf("the export is larger than %d MiB", maxMemory>>20)
+	}
+	learned, err := decodeMemory(b, now)
+	if err != nil {
+		return err
+	}
+	for _, l := range learned[:min(len(learned), e.Config().MaxKeys)] {
+		e.RouteKey(l.name, share(l.name)).absorb(l.window, now)
+	}
+	return nil
+}
+
+type learned struct {
+	name   Name
+	window *sketch.Window
+}
+
+func decodeMemory(b []byte, now time.Time) ([]learned, error) {
+	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(memoryName)+16)]), memoryName)
+	if !ok {
+		return nil, errForeign
+	}
+	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != memoryVersion {
+		return nil, fmt.Errorf("the export is of version %q, and only %q is known", version, strings.TrimSpace(memoryVersion))
+	}
+	end := len(b) - crc32.Size
+	if end < len(memoryName+memoryVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
+		return nil, errDamaged
+	}
+	d := reader(b[len(memoryName+memoryVersion):end])
+	written := d.varint()
+	if age := now.Sub(time.Unix(0, written)); age > maxAge {
+		return nil, fmt.Errorf("the export is %v old, more than %v", age.Round(time.Second), maxAge)
+	}
+	var all []learned
+	for n := d.uvarint(); n > 0 && d != nil; n-- {
+		name := Name{Host: string(d.bytes(maxName)), Route: string(d.bytes(maxName))}
+		window := d.bytes(maxMemory)
+		if d == nil {
+			break
+		}
+		w, err := sketch.Decode(window, now)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errDamaged, err)
+		}
+		all = append(all, learned{name, w})
+	}
+	if d == nil || len(d) > 0 {
+		return nil, errDamaged
+	}
+	return all, nil
+}
+
+// reader takes values off its beginning. It is nil once it failed.
+type reader []byte
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(*r)
+	r.skip(n)
+	return v
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(*r)
+	r.skip(n)
+	return v
+}
+
+func (r *reader) skip(n int) {
+	if n <= 0 {
+		*r = nil
+		return
+	}
+	*r = (*r)[n:]
+}
+
+func (r *reader) bytes(most uint64) []byte {
+	n := r.uvarint()
+	if n > most || n > uint64(len(*r)) {
+		*r = nil
+		return nil
+	}
+	b := (*r)[:n]
+	*r = (*r)[n:]
+	return b
+}
+
+// absorb learns what another key did.
+func (k *Key) absorb(w *sketch.Window, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.window.Merge(w)
+	if k.engine.shadow {
+		k.alone.Merge(w)
+	}
+	k.replan(now)
+}

@@ -1,0 +1,210 @@
+package hedge_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+// drive makes calls of the seed distribution at random times, 500 per second, and returns the share that was hedged.
+func drive(t *testing.T, h *hedge.Hedger, rng *rand.Rand, calls int) float64 {
+	before := h.Snapshot().Stats.HedgedRequests
+	var wg sync.WaitGroup
+	for range calls {
+		takes := [3]time.Duration{latency(rng), latency(rng), latency(rng)}
+		wg.Go(func() {
+			_, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) {
+				a, _ := hedge.AttemptFromContext(ctx)
+				return 0, hedgetest.Sleep(ctx, takes[a.Number])
+			})
+			assert.NoError(t, err)
+		})
+		time.Sleep(time.Duration(rng.ExpFloat64() * float64(2*ms)))
+	}
+	wg.Wait()
+	return float64(h.Snapshot().Stats.HedgedRequests-before) / float64(calls)
+}
+
+func TestAfterImportTheFirstRequestsAreHedgedAsByAWarmProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type rates struct{ ten, hundred float64 } // of the first ten, and the first hundred
+		var warm, imported, cold rates
+		const trials = 50
+		first := func(r *rates, h *hedge.Hedger, rng *rand.Rand) {
+			ten := drive(t, h, rng, 10)
+			r.ten += ten / trials
+			r.hundred += (0.1*ten + 0.9*drive(t, h, rng, 90)) / trials
+		}
+		for i := range uint64(trials) {
+			old := hedge.NewHedger()
+			drive(t, old, rand.New(rand.NewPCG(i, 1)), 3000)
+			var b bytes.Buffer
+			require.NoError(t, old.Export(&b))
+			fresh := hedge.NewHedger()
+			require.NoError(t, fresh.Import(&b))
+			assert.Equal(t, old.Snapshot().Keys[0].P90, fresh.Snapshot().Keys[0].P90)
+
+			next := func() *rand.Rand { return rand.New(rand.NewPCG(i, 2)) }
+			first(&warm, old, next())
+			first(&imported, fresh, next())
+			first(&cold, hedge.NewHedger(), next())
+		}
+		t.Logf("hedged of the first 10 and 100: warm %.3f, imported %.3f, cold %.3f", warm, imported, cold)
+		assert.InDelta(t, warm.ten, imported.ten, 0.02)
+		assert.InDelta(t, warm.hundred, imported.hundred, 0.02)
+		assert.Zero(t, cold.ten)
+	})
+}
+
+// learned returns a Transport that knows three hosts, one with two routes, and its export.
+func learned(t *testing.T, rt *hedgetest.RoundTripper) (*hedge.Transport, []byte) {
+	rt.Answer = quick(rt)
+	tr := hedge.New(rt, hedge.WithRoute("/slow", hedge.Policy{BudgetPercent: 1}))
+	for range 300 {
+		for _, url := range []string{site, "http://images.test/1", "http://search.test/q", "http://search.test/slow"} {
+			resp, err := get(t, tr, url)
+			require.NoError(t, err)
+			text(t, resp)
+		}
+	}
+	var b bytes.Buffer
+	require.NoError(t, tr.Export(&b))
+	return tr, b.Bytes()
+}
+
+func TestImportKnowsWhatWasExported(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		old, export := learned(t, rt)
+		time.Sleep(time.Hour)
+		tr := hedge.New(rt, hedge.WithRoute("/slow", hedge.Policy{BudgetPercent: 1}))
+		require.NoError(t, tr.Import(bytes.NewReader(export)))
+		want, got := old.Snapshot().Keys, tr.Snapshot().Keys
+		require.Len(t, want, 4)
+		require.Len(t, got, 4)
+		for i := range want {
+			assert.Equal(t, want[i].Host+want[i].Route, got[i].Host+got[i].Route)
+			assert.Equal(t, want[i].P99, got[i].P99)
+			assert.Equal(t, want[i].Samples, got[i].Samples)
+			assert.Equal(t, want[i].Delays, got[i].Delays)
+			assert.Zero(t, got[i].Requests, "what was done there was not done here")
+		}
+		require.NoError(t, tr.Import(bytes.NewReader(export)))
+		assert.Equal(t, 2*got[0].Samples, tr.Snapshot().Keys[0].Samples, "exports add up")
+	})
+}
+
+func TestImportTakesNoMoreThanThereIsRoomFor(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		_, export := learned(t, rt)
+		tr := hedge.New(rt, hedge.WithMaxKeys(2))
+		require.NoError(t, tr.Import(bytes.NewReader(export)))
+		keys := tr.Snapshot().Keys
+		require.Len(t, keys, 2)
+		assert.Equal(t, "search.test", keys[0].Host, "the most recently used")
+	})
+}
+
+func TestImportOfWhatIsWrongChangesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		_, export := learned(t, rt)
+		resealed := func(change func([]byte)) io.Reader {
+			b := bytes.Clone(export[:len(export)-4])
+			change(b)
+			return bytes.NewReader(binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b)))
+		}
+		for name, test := range map[string]struct {
+			r    io.Reader
+			says string
+		}{
+			"empty":      {strings.NewReader(""), "no export"},
+			"foreign":    {strings.NewReader(`{"hosts": {}}`), "no export"},
+			"newer":      {strings.NewReader("hedge windows 2\nabc"), `version "2"`},
+			"truncated":  {bytes.NewReader(export[:len(export)/2]), "damaged"},
+			"only begun": {bytes.NewReader(export[:16]), "damaged"},
+			"flipped":    {io.MultiReader(bytes.NewReader(export[:100]), bytes.NewReader([]byte{^export[100]}), bytes.NewReader(export[101:])), "damaged"},
+			"longer":     {io.MultiReader(bytes.NewReader(export), strings.NewReader("x")), "damaged"},
+			"lying":      {resealed(func(b []byte) { b[26] = 0xff }), "damaged"},
+			"huge":       {io.MultiReader(strings.NewReader("hedge windows 1\n"), io.LimitReader(zeros{}, 1<<30)), "larger than 64 MiB"},
+			"unreadable": {iotest.ErrReader(errDown), "connection refused"},
+		} {
+			tr := hedge.New(rt)
+			err := tr.Import(test.r)
+			require.ErrorContains(t, err, test.says, name)
+			assert.True(t, strings.HasPrefix(err.Error(), "hedge: Import: "), name)
+			assert.Empty(t, tr.Snapshot().Keys, name)
+		}
+		time.Sleep(25 * time.Hour)
+		tr := hedge.New(rt)
+		assert.ErrorContains(t, tr.Import(bytes.NewReader(export)), "old, more than 24h")
+		assert.Empty(t, tr.Snapshot().Keys)
+	})
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func TestExportSaysWhatWentWrong(t *testing.T) {
+	pr, pw := io.Pipe()
+	require.NoError(t, pr.CloseWithError(errDown))
+	err := hedge.New(nil).Export(pw)
+	assert.ErrorIs(t, err, errDown)
+	assert.ErrorContains(t, err, "hedge: Export: ")
+}
+
+// FuzzImport reseals what it makes, or every input would end at the checksum.
+func FuzzImport(f *testing.F) {
+	h := hedge.NewHedger()
+	for i := range 40 {
+		_, _ = hedge.Do(context.Background(), h, fmt.Sprint(i%3), func(context.Context) (int, error) { return 0, nil })
+	}
+	var b bytes.Buffer
+	require.NoError(f, h.Export(&b))
+	f.Add(b.Bytes()[:b.Len()-4])
+	f.Add([]byte("hedge windows 1\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h := hedge.NewHedger(hedge.WithMaxKeys(10))
+		if err := h.Import(bytes.NewReader(binary.BigEndian.AppendUint32(bytes.Clone(b), crc32.ChecksumIEEE(b)))); err != nil {
+			require.Empty(t, h.Snapshot().Keys)
+			return
+		}
+		require.LessOrEqual(t, len(h.Snapshot().Keys), 10)
+		var again bytes.Buffer
+		require.NoError(t, h.Export(&again))
+		require.NoError(t, hedge.NewHedger().Import(&again))
+		_, err := hedge.Do(t.Context(), h, "0", func(context.Context) (int, error) { return 0, errors.New("down") })
+		require.Error(t, err)
+	})
+}
+
+func ExampleTransport_Import() {
+	transport := hedge.New(http.DefaultTransport)
+	var file bytes.Buffer // or os.Create, before the process ends
+	if err := transport.Export(&file); err != nil {
+		fmt.Println(err)
+	}
+	restarted := hedge.New(http.DefaultTransport)
+	if err := restarted.Import(&file); err != nil {
+		fmt.Println(err) // and go on: it starts cold
+	}
+	fmt.Println(restarted.Import(strings.NewReader("something else")))
+	// Output: hedge: Import: this is no export of learned latencies
+}

@@ -1,0 +1,128 @@
+package sketch
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/DataDog/sketches-go/ddsketch"
+	"github.com/DataDog/sketches-go/ddsketch/mapping"
+	"github.com/DataDog/sketches-go/ddsketch/store"
+)
+
+// Append appends the window as it is at time t to b, and returns the result: both
+// halves, each with its age and as sketches-go encodes it. [Decode] reads it.
+func (w *Window) Append(b []byte, t time.Time) []byte {
+	for _, h := range [...]struct {
+		half
+		since time.Time
+	}{{w.now, w.nowSince}, {w.old, w.oldSince}} {
+		if h.count() == 0 {
+			b = append(b, 0, 0)
+			continue
+		}
+		b = binary.AppendUvarint(b, uint64(max(t.Sub(h.since), 0)))
+		var s []byte
+		h.s.Encode(&s, false)
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	return b
+}
+
+var errCorrupt = errors.New("sketch: window is corrupt")
+
+const (
+	oldest = 1000 * time.Hour // how old Decode lets a half be
+	most   = 1 << 40          // samples it lets a half hold
+)
+
+// Decode returns the window that [Window.Append] wrote, aged as if it had been
+// written at time t. Whatever b holds, Decode does not need much more memory than that.
+func Decode(b []byte, t time.Time) (*Window, error) {
+	w := new(Window)
+	for _, h := range [...]struct {
+		half  *half
+		since *time.Time
+	}{{&w.now, &w.nowSince}, {&w.old, &w.oldSince}} {
+		age, n := binary.Uvarint(b)
+		if n <= 0 || age > uint64(oldest) {
+			return nil, errCorrupt
+		}
+		b = b[n:]
+		size, n := binary.Uvarint(b)
+		if n <= 0 || size > uint64(len(b)-n) {
+			return nil, errCorrupt
+		}
+		if size > 0 {
+			if err := h.half.decode(b[n:][:size]); err != nil {
+				return nil, err
+			}
+			*h.since = t.Add(-time.Duration(age))
+		}
+		b = b[n:][size:]
+	}
+	if len(b) > 0 {
+		return nil, errCorrupt
+	}
+	return w, nil
+}
+
+// decode fills the half with a sketch that is not trusted.
+func (h *half) decode(b []byte) error {
+	// A sparse store needs memory for the buckets that there are, not for the range they claim.
+	s := ddsketch.NewDDSketch(nil, store.NewSparseStore(), store.NewSparseStore())
+	if err := s.DecodeAndMergeWith(b); err != nil {
+		return fmt.Errorf("sketch: %w", err)
+	}
+	if !sameMapping(s.IndexMapping) {
+		return errors.New("sketch: window has another mapping of values to buckets")
+	}
+	bad, total := s.GetZeroCount() != 0 || !s.GetNegativeValueStore().IsEmpty(), 0.0
+	s.GetPositiveValueStore().ForEach(func(i int, n float64) bool {
+		total += n
+		bad = bad || i < lowest || i >= lowest+len(edges) || !(n > 0 && total <= most)
+		return bad
+	})
+	if bad || total < 1 {
+		return errCorrupt
+	}
+	s.GetPositiveValueStore().ForEach(func(i int, n float64) bool {
+		h.addBin(i, n)
+		return false
+	})
+	return nil
+}
+
+func sameMapping(m mapping.IndexMapping) bool {
+	return m != nil && index.Equals(m)
+}
+
+// Merge adds the samples of from to the window. To an empty window they are as its own;
+// where there are some already, they count as the past, so that what is measured soon outweighs them.
+func (w *Window) Merge(from *Window) {
+	if w.nowSince.IsZero() && w.oldSince.IsZero() {
+		w.now.merge(from.now)
+		w.old.merge(from.old)
+		w.nowSince, w.oldSince = from.nowSince, from.oldSince
+		return
+	}
+	w.old.merge(from.now)
+	w.old.merge(from.old)
+	for _, t := range [...]time.Time{w.nowSince, from.nowSince, from.oldSince} {
+		if w.old.count() > 0 && !t.IsZero() && (w.oldSince.IsZero() || t.Before(w.oldSince)) {
+			w.oldSince = t
+		}
+	}
+}
+
+func (h *half) merge(from half) {
+	if from.s == nil {
+		return
+	}
+	from.s.GetPositiveValueStore().ForEach(func(i int, n float64) bool {
+		h.addBin(i, n)
+		return false
+	})
+}

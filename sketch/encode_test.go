@@ -1,0 +1,116 @@
+package sketch_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/DataDog/sketches-go/ddsketch"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/sketch"
+)
+
+// filled returns a window with n samples from from on, a millisecond apart, and when the last came.
+func filled(n int, from time.Duration) (*sketch.Window, time.Time) {
+	w, t := new(sketch.Window), epoch
+	for i := range n {
+		t = t.Add(10 * time.Millisecond)
+		w.Add(t, from+time.Duration(i%100)*time.Millisecond)
+	}
+	return w, t
+}
+
+func same(t *testing.T, want, got *sketch.Window) {
+	t.Helper()
+	assert.Equal(t, want.Len(), got.Len())
+	for q := 0.0; q <= 1; q += 0.05 {
+		a, _ := want.Quantile(q)
+		b, _ := got.Quantile(q)
+		assert.Equal(t, a, b, q)
+	}
+}
+
+func TestWindowComesBackAsItWas(t *testing.T) {
+	for _, n := range []int{0, 1, 100, 1500, 5000} {
+		w, now := filled(n, time.Millisecond)
+		later := now.Add(time.Hour) // how long it lay does not count
+		got, err := sketch.Decode(w.Append(nil, now), later)
+		require.NoError(t, err)
+		same(t, w, got)
+		assert.InDelta(t, w.Rate(now), got.Rate(later), 1e-9)
+		twice, err := sketch.Decode(got.Append(nil, later), later)
+		require.NoError(t, err)
+		same(t, w, twice)
+	}
+}
+
+func TestMergedSamplesAreThePast(t *testing.T) {
+	w, now := filled(100, time.Millisecond)
+	past, _ := filled(5000, time.Second)
+	w.Merge(past)
+	assert.Equal(t, 100+past.Len(), w.Len())
+	slow, _ := w.Quantile(0.5)
+	assert.Greater(t, slow, time.Second)
+	for range 1000 {
+		now = now.Add(20 * time.Millisecond)
+		w.Add(now, time.Millisecond)
+	}
+	fast, _ := w.Quantile(0.5)
+	assert.Less(t, fast, 2*time.Millisecond, "what is measured outweighs it")
+	before := past.Len()
+	w.Merge(new(sketch.Window))
+	assert.Equal(t, before, past.Len())
+}
+
+func TestMergedWindowsShareNothing(t *testing.T) {
+	from, now := filled(300, time.Millisecond)
+	w := new(sketch.Window)
+	w.Merge(from)
+	same(t, from, w)
+	w.Add(now, time.Hour)
+	assert.Equal(t, 300, from.Len())
+}
+
+func TestDecodeRefusesWhatIsNoWindow(t *testing.T) {
+	w, now := filled(300, time.Millisecond)
+	good := w.Append(nil, now)
+	for i := range good {
+		_, err := sketch.Decode(good[:i], now)
+		assert.Error(t, err, "cut off after %d of %d", i, len(good))
+	}
+	_, err := sketch.Decode(append(slices.Clone(good), 0), now)
+	assert.Error(t, err, "too long")
+
+	other, err := ddsketch.NewDefaultDDSketch(0.05)
+	require.NoError(t, err)
+	require.NoError(t, other.Add(5e6))
+	var b []byte
+	other.Encode(&b, false)
+	_, err = sketch.Decode(append(append([]byte{0, byte(len(b))}, b...), 0, 0), now)
+	assert.ErrorContains(t, err, "another mapping")
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, n := range []int{0, 1, 100, 1500} {
+		w, now := filled(n, time.Millisecond)
+		f.Add(w.Append(nil, now))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		w, err := sketch.Decode(b, epoch)
+		if err != nil {
+			return
+		}
+		again, err := sketch.Decode(w.Append(nil, epoch), epoch)
+		require.NoError(t, err)
+		assert.Equal(t, w.Len(), again.Len())
+		w.Merge(again)
+		w.Add(epoch.Add(time.Minute), time.Millisecond)
+		_, ok := w.Quantile(0.99)
+		assert.True(t, ok)
+		for _, above := range w.Tail() {
+			assert.True(t, above >= 0 && above <= 1)
+		}
+	})
+}
