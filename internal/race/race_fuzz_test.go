@@ -30,7 +30,12 @@ type fated struct {
 	begun    atomic.Int32
 	released [1 + race.MaxHedges]atomic.Int32
 	answered [1 + race.MaxHedges]atomic.Bool
+	started  [1 + race.MaxHedges]atomic.Int32
+	landed   [1 + race.MaxHedges][race.Failed + 1]atomic.Int32
 }
+
+func (f *fated) Started(_ context.Context, n int)               { f.started[n].Add(1) }
+func (f *fated) Landed(_ context.Context, n int, how race.Fate) { f.landed[n][how].Add(1) }
 
 type ticket struct{ n int }
 
@@ -66,7 +71,8 @@ func (f *fated) Discard(v *ticket, _ error) {
 
 // FuzzRun holds every schedule of attempts against what must be true of any
 // race: no attempt outlives it, it has a winner or an error, every answer is
-// either returned or discarded, once, and no success is passed over for a failure.
+// either returned or discarded, once, no success is passed over for a failure,
+// and a watch hears of every attempt once, and of the right winner.
 func FuzzRun(f *testing.F) {
 	f.Add([]byte{1, 5, 0, 20, 0, 3, 0, 2, 2, 9, 1, 30, 4})
 	f.Add([]byte{2, 0, 2, 9, 1, 8, 4, 7, 1, 1, 1, 1, 1})
@@ -98,6 +104,7 @@ func FuzzRun(f *testing.F) {
 		synctest.Test(t, func(t *testing.T) {
 			linger := &race.Linger{Grace: 50 * ms, Max: 1}
 			style := []race.Style{{}, {Join: true}, {Detach: true}, {Detach: true, Linger: linger}}[mode%4]
+			style.Watch = op
 			ctx, cancel := context.Background(), func() {}
 			if timeout > 0 {
 				ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -128,6 +135,19 @@ func FuzzRun(f *testing.F) {
 			require.Zero(t, op.flying.Load())
 			require.Zero(t, linger.Len())
 			require.EqualValues(t, out.Started, op.begun.Load(), "nothing starts after the race")
+			for n := range op.landed {
+				begun := int32(0)
+				if n < out.Started {
+					begun = 1
+				}
+				won, all := op.landed[n][race.Won].Load(), int32(0)
+				for how := range op.landed[n] {
+					all += op.landed[n][how].Load()
+				}
+				require.Equal(t, begun, op.started[n].Load(), "attempt %d", n)
+				require.Equal(t, begun, all, "attempt %d is told of once", n)
+				require.Equal(t, n == out.Winner, won == 1, "attempt %d", n)
+			}
 			for n := range op.answered {
 				want := op.answered[n].Load()
 				if out.Value != nil && out.Value.n == n {
