@@ -99,8 +99,9 @@ type RequestResult struct {
 
 	// Saved is how much longer the caller would have waited had no hedge won. A
 	// primary that loses is cut, so nobody knows: it is estimated from those that
-	// were not, and too low until many were seen. With [WithShadow] it is how much
-	// less the caller would have waited, which is estimated well.
+	// were not, to a factor of two or so, and far too low while those are few. With
+	// [WithShadow] it is how much less the caller would have waited, which is
+	// estimated well.
 	Saved time.Duration
 }
 

@@ -33,6 +33,12 @@ func latency(rng *rand.Rand) time.Duration {
 var scenarios = map[string]func(rng *rand.Rand, at float64) time.Duration{
 	"seed": func(rng *rand.Rand, _ float64) time.Duration { return latency(rng) },
 	"drift": func(rng *rand.Rand, at float64) time.Duration {
+		if at >= 1./3 && at < 2./3 {
+			return 3 * latency(rng)
+		}
+		return latency(rng)
+	},
+	"creep": func(rng *rand.Rand, at float64) time.Duration {
 		return time.Duration((1 + 2*at) * float64(latency(rng)))
 	},
 }
@@ -80,14 +86,14 @@ func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, 
 func TestShadowForetellsWhatHedgingDoes(t *testing.T) {
 	for name, draw := range scenarios {
 		t.Run(name, func(t *testing.T) {
-			told := run(t, 20_000, draw, hedge.WithShadow())
-			real := run(t, 20_000, draw)
+			told := run(t, 30_000, draw, hedge.WithShadow())
+			real := run(t, 30_000, draw)
 			t.Logf("hedges: told %d, sent %d; saved: told %v, really %v, estimated while hedging %v",
 				told.hedges, real.hedges, told.estimated, real.saved, real.estimated)
 			assert.Zero(t, told.saved, "a rehearsal sends nothing")
 			assert.InEpsilon(t, real.hedges, told.hedges, 0.2)
 			assert.InEpsilon(t, real.saved, told.estimated, 0.2)
-			assert.LessOrEqual(t, real.estimated, real.saved*11/10)
+			assert.LessOrEqual(t, real.estimated, real.saved*13/10)
 			assert.GreaterOrEqual(t, real.estimated, real.saved/2, "although every primary that lost was cut")
 		})
 	}

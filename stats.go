@@ -1,7 +1,9 @@
 package hedge
 
 import (
+	"encoding/json"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -129,6 +131,20 @@ func (c *core) snapshot() Snapshot {
 		})
 	}
 	return s
+}
+
+// String returns the Snapshot as JSON, for expvar.Publish.
+func (t *Transport) String() string { return t.Snapshot().text() }
+
+// String returns the Snapshot as JSON, for expvar.Publish.
+func (h *Hedger) String() string { return h.Snapshot().text() }
+
+func (s Snapshot) text() string {
+	b, err := json.Marshal(s)
+	if err != nil { // a number that JSON cannot hold, of which there is none
+		return strconv.Quote(err.Error())
+	}
+	return string(b)
 }
 
 // LatencyEstimate returns quantile q, in [0, 1], of what callers of host waited

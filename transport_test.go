@@ -3,7 +3,9 @@ package hedge_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"expvar"
 	"fmt"
 	"io"
 	"math"
@@ -690,6 +692,14 @@ func TestCallersThinkTimeIsNotLatency(t *testing.T) {
 		}
 		assert.InEpsilon(t, usual, hedge.LatencyEstimate(tr, "catalog.test", 1), 0.01)
 	})
+}
+
+func TestExpvarCanShowTransportsAndHedgers(t *testing.T) {
+	for _, v := range []expvar.Var{hedge.New(nil), hedge.NewHedger()} {
+		var s hedge.Snapshot
+		require.NoError(t, json.Unmarshal([]byte(v.String()), &s))
+		assert.Equal(t, hedge.DefaultConfig(), s.Config)
+	}
 }
 
 func TestLatencyEstimateOfTheUnknownIsZero(t *testing.T) {
