@@ -14,9 +14,10 @@ import (
 func (t *Transport) Export(w io.Writer) error { return t.core.export(w) }
 
 // Import learns what another Transport has exported, so that requests are hedged
-// from the first one on instead of the eleventh. It adds to what is known, and may be called
-// several times, for the exports of several processes; what is measured from
-// then on soon outweighs it.
+// from the first one on instead of the eleventh. It adds to what is known, and may
+// be called several times, for the exports of several processes; what is measured
+// from then on soon outweighs it. Keys for which there is no room, see
+// [WithMaxKeys], are left out.
 //
 // An export that is damaged, foreign, of another version, larger than 64 MiB or older
 // than a day is an error and changes nothing.

@@ -119,6 +119,15 @@ func TestImportTakesNoMoreThanThereIsRoomFor(t *testing.T) {
 		keys := tr.Snapshot().Keys
 		require.Len(t, keys, 2)
 		assert.Equal(t, "search.test", keys[0].Host, "the most recently used")
+
+		tr = hedge.New(rt, hedge.WithMaxKeys(3))
+		resp, err := get(t, tr, "http://own.test/")
+		require.NoError(t, err)
+		text(t, resp)
+		require.NoError(t, tr.Import(bytes.NewReader(export)))
+		keys = tr.Snapshot().Keys
+		require.Len(t, keys, 3)
+		assert.Equal(t, "own.test", keys[0].Host, "what is in use is not forgotten")
 	})
 }
 

@@ -291,10 +291,15 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 			_, _ = hedge.Do(context.Background(), h, "k", func(context.Context) (int, error) { return 1, nil })
 		}
 	}
+	grpcCall := func(opts ...hedge.Option) func() {
+		intercept := hedge.NewUnaryClientInterceptor(opts...)
+		invoke := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
+		return func() { _ = intercept(context.Background(), read, nil, nil, nil, invoke) }
+	}
 	for name, test := range map[string]struct {
 		most float64 // as before there were observers
 		call func(...hedge.Option) func()
-	}{"http": {3, httpCall}, "func": {1, doCall}} {
+	}{"http": {3, httpCall}, "grpc": {2, grpcCall}, "func": {1, doCall}} {
 		plain, observed := test.call(), test.call(hedge.WithObserver(hedge.NopObserver{}))
 		for range 100 {
 			plain()

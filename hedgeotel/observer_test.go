@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,6 +183,13 @@ func TestRefusalOfADueHedgeIsAnEvent(t *testing.T) {
 		assert.Empty(t, spans[0].Events(), "a call that could not be hedged is no news")
 		assert.Equal(t, map[string]string{"hedge.reason": "budget"}, attributes(spans[1].Events()[0].Attributes))
 	})
+}
+
+func TestOnlyTheAPIIsImported(t *testing.T) {
+	deps, err := exec.Command("go", "list", "-deps", ".").Output()
+	require.NoError(t, err)
+	assert.NotContains(t, string(deps), "go.opentelemetry.io/otel/sdk")
+	assert.Contains(t, string(deps), "go.opentelemetry.io/otel/metric")
 }
 
 func TestCallsWithoutASpanMakeNone(t *testing.T) {

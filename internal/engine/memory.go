@@ -82,8 +82,9 @@ var (
 )
 
 // Import learns what another Engine has written, in addition to what this one
-// knows. Of more keys than there is room for, the first are taken. The share of a route is
-// asked for, see [Engine.RouteKey]. If there is anything wrong, nothing changes.
+// knows. New keys are made while there is room, and none is forgotten for them.
+// The share of a route is asked for, see [Engine.RouteKey]. If there is anything
+// wrong, nothing changes.
 func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) error {
 	b, err := io.ReadAll(io.LimitReader(r, maxMemory+1))
 	if err != nil {
@@ -96,10 +97,19 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) er
 	if err != nil {
 		return err
 	}
-	for _, l := range learned[:min(len(learned), e.Config().MaxKeys)] {
-		e.RouteKey(l.name, share(l.name)).absorb(l.window, now)
+	for _, l := range learned {
+		if e.Lookup(l.name) != nil || e.room() {
+			e.RouteKey(l.name, share(l.name)).absorb(l.window, now)
+		}
 	}
 	return nil
+}
+
+// room reports whether a key can be made without forgetting another.
+func (e *Engine) room() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.size < e.Config().MaxKeys
 }
 
 type learned struct {
