@@ -34,6 +34,7 @@ import (
 
 // TestMain fails if a test leaves a goroutine behind.
 func TestMain(m *testing.M) {
+	flag.Parse()
 	if flag.Lookup("test.fuzz").Value.String() != "" {
 		os.Exit(m.Run()) // the fuzzer leaves a goroutine that waits for signals
 	}

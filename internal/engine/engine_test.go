@@ -136,6 +136,32 @@ func TestSecondHedgeWaitsForOneMoreNineOrForPatience(t *testing.T) {
 	assert.Greater(t, d[1], d[0])
 }
 
+// Twice a first delay before the gap is before the gap as well, and a hedge there
+// would cost as much again.
+func TestGapInTheTailIsHedgedBeforeIt(t *testing.T) {
+	for _, slow := range []int{4, 5, 6, 8, 9} { // of a hundred
+		for hedges := 1; hedges <= 3; hedges++ {
+			k := newKey(func(c *engine.Config) { c.MaxHedges = hedges })
+			rng := rand.New(rand.NewPCG(1, 2))
+			learn(k, 5000, func(i int) time.Duration {
+				if i*37%100 < slow {
+					return 300*ms + time.Duration(rng.IntN(20))*ms
+				}
+				return 10*ms + time.Duration(rng.IntN(3000))*time.Microsecond
+			})
+			d := k.Plan().Delays
+			assert.Less(t, d[0], 15*ms, "%d of 100 slow, %d hedges: %v", slow, hedges, d)
+			cost := 0.0
+			for _, at := range d {
+				if at < 300*ms {
+					cost += float64(slow) / 100
+				}
+			}
+			assert.LessOrEqual(t, cost, 0.10, "%d of 100 slow, %d hedges: %v", slow, hedges, d)
+		}
+	}
+}
+
 func TestPercentileIsAFloor(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Percentile = 0.99 })
 	learn(k, 1000, func(i int) time.Duration { return time.Duration(i*7919%1000+1) * ms })

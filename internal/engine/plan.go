@@ -70,9 +70,16 @@ func (c *Config) plan(w *sketch.Window, budget float64) *Plan {
 	// and a tenth of the cost of hedge k−1. The slowest edge costs nothing.
 	var delays [race.MaxHedges]time.Duration
 	i := sort.Search(len(t.edge), func(i int) bool { return t.schedule(delays[:hedges], i) > budget+1e-9 })
+	n := hedges
 	t.schedule(delays[:hedges], i-1)
+	// In a tail without gaps the first hedge gets its part of the budget at least,
+	// and that costs it no multiple of the time.
+	first := len(t.edge) - 1
+	if float64(hedges+1)*t.above[i-1] < t.above[first] || delays[0] > 4*t.edge[first] {
+		n = t.sparse(delays[:hedges], first, budget)
+	}
 	median, _ := w.Quantile(0.5)
-	return &Plan{Delays: c.clamp(delays[:hedges]), Median: median}
+	return &Plan{Delays: c.clamp(delays[:n]), Median: median}
 }
 
 // schedule writes the delays that follow from a first one at edge i, and
@@ -97,6 +104,27 @@ func (t *tail) schedule(delays []time.Duration, i int) (cost float64) {
 		cost += open
 	}
 	return cost
+}
+
+// sparse writes delays for a tail with a gap: so many calls are beyond it that
+// giving each a second hedge after twice the time does not fit the budget, and
+// the first would wait until they answer. The first hedge comes before the gap
+// instead, and others where what is left pays for them. It returns how many there are.
+func (t *tail) sparse(delays []time.Duration, first int, budget float64) (n int) {
+	open := t.above[first]
+	delays[0] = t.edge[first]
+	left := budget - open
+	for n = 1; n < len(delays); n++ {
+		m := sort.Search(first, func(m int) bool { return t.above[m] > left }) - 1
+		if open *= nine; m < 0 || open > left {
+			break
+		}
+		open = max(open, t.above[m])
+		delays[n] = t.edge[m]
+		left -= open
+		first = m
+	}
+	return n
 }
 
 // clamp keeps the delays and the gaps between them above MinDelay, and all
