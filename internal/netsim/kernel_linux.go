@@ -1,0 +1,248 @@
+package netsim
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	device = "sim0" // the name of the TUN device inside each namespace
+	mtu    = 1500
+)
+
+// NewKernel returns a network of namespaces. They have no names: they exist as
+// long as this process keeps them open, even one that is killed leaves nothing
+// behind, and several processes do not meet.
+func NewKernel(seed uint64, hosts ...string) (*Network, error) {
+	n, err := newNetwork(seed, hosts)
+	if err != nil {
+		return nil, err
+	}
+	k := &kernel{net: n}
+	n.back = k
+	for _, h := range n.hosts {
+		if err := k.join(h); err != nil {
+			_ = n.Close()
+			if errors.Is(err, unix.EPERM) || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+				return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+			}
+			return nil, err
+		}
+	}
+	for i := range k.spaces {
+		k.wg.Go(func() { k.route(i) })
+	}
+	return n, nil
+}
+
+type kernel struct {
+	net    *Network
+	spaces []space // by host
+	wg     sync.WaitGroup
+}
+
+type space struct {
+	ns  *os.File // the namespace
+	tun *os.File // its device
+}
+
+// join makes the namespace and the device of a host.
+func (k *kernel) join(h *Host) error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("netsim: new namespace: %w", err)
+		}
+		ns, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+		if err != nil {
+			return err
+		}
+		tun, err := openTUN(h.addr)
+		if err != nil {
+			return errors.Join(err, ns.Close())
+		}
+		k.spaces = append(k.spaces, space{ns, tun})
+		return nil
+	})
+}
+
+// onThread calls f on a thread that is not used afterwards, so that f may change
+// what belongs to the thread.
+func onThread(f func() error) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		result <- f()
+	}()
+	return <-result
+}
+
+// openTUN makes the device of the current namespace and brings it up, with an
+// address, and the loopback device as well.
+func openTUN(a netip.Addr) (*os.File, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("netsim: open /dev/net/tun: %w", err)
+	}
+	err = func() error {
+		req, err := unix.NewIfreq(device)
+		if err != nil {
+			return err
+		}
+		req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
+			return fmt.Errorf("netsim: make device: %w", err)
+		}
+		s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(s)
+		return configure(s, a)
+	}()
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), device), nil
+}
+
+func configure(s int, a netip.Addr) error {
+	ip := a.As4()
+	for _, step := range []struct {
+		dev  string
+		call uint
+		set  func(*unix.Ifreq) error
+	}{
+		{"lo", unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP); return nil }},
+		{device, unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(ip[:]) }},
+		{device, unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 0}) }},
+		{device, unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP); return nil }},
+	} {
+		req, err := unix.NewIfreq(step.dev)
+		if err != nil {
+			return err
+		}
+		if err := step.set(req); err != nil {
+			return err
+		}
+		if err := unix.IoctlIfreq(s, step.call, req); err != nil {
+			return fmt.Errorf("netsim: configure %s: %w", step.dev, err)
+		}
+	}
+	return nil
+}
+
+// route carries what the i-th host sends, until its device is closed.
+func (k *kernel) route(i int) {
+	buf := make([]byte, mtu)
+	for {
+		n, err := k.spaces[i].tun.Read(buf)
+		if err != nil {
+			return
+		}
+		f, ok := parse(buf[:n])
+		if !ok {
+			continue // not IPv4, as the kernel's router solicitations
+		}
+		for _, h := range k.net.hosts {
+			if h.addr == f.to.Addr() {
+				packet := append([]byte(nil), buf[:n]...)
+				tun := k.spaces[h.id].tun
+				k.net.links[i][h.id].send(f, n, func() { _, _ = tun.Write(packet) }) // a closed device loses the packet
+			}
+		}
+	}
+}
+
+// parse reads a packet's flow. Fragments behind the first, and protocols
+// without ports, are flows of port 0.
+func parse(p []byte) (flow, bool) {
+	if len(p) < 20 || p[0]>>4 != 4 {
+		return flow{}, false
+	}
+	f := flow{proto: p[9]}
+	var from, to uint16
+	head := int(p[0]&15) * 4
+	first := binary.BigEndian.Uint16(p[6:])&0x1fff == 0
+	if (f.proto == protoTCP || f.proto == protoUDP) && first && len(p) >= head+4 {
+		from, to = binary.BigEndian.Uint16(p[head:]), binary.BigEndian.Uint16(p[head+2:])
+	}
+	f.from = netip.AddrPortFrom(netip.AddrFrom4([4]byte(p[12:16])), from)
+	f.to = netip.AddrPortFrom(netip.AddrFrom4([4]byte(p[16:20])), to)
+	return f, true
+}
+
+// inside calls f in the host's namespace. A socket stays in the namespace it was
+// made in, and so does a process.
+func (k *kernel) inside(h *Host, f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		own, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+		if err != nil {
+			runtime.UnlockOSThread()
+			result <- err
+			return
+		}
+		defer own.Close()
+		if err := unix.Setns(int(k.spaces[h.id].ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			result <- fmt.Errorf("netsim: enter host %q: %w", h.name, err)
+			return
+		}
+		err = f()
+		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread() // else the thread ends with the goroutine
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+func (k *kernel) dial(ctx context.Context, h *Host, network string, to netip.AddrPort) (c net.Conn, err error) {
+	err = k.inside(h, func() (err error) {
+		var d net.Dialer
+		c, err = d.DialContext(ctx, network, to.String())
+		return err
+	})
+	return c, err
+}
+
+func (k *kernel) listen(h *Host, network string, at netip.AddrPort) (l net.Listener, err error) {
+	err = k.inside(h, func() (err error) {
+		l, err = net.Listen(network, at.String())
+		return err
+	})
+	return l, err
+}
+
+func (k *kernel) listenPacket(h *Host, network string, at netip.AddrPort) (c net.PacketConn, err error) {
+	err = k.inside(h, func() (err error) {
+		c, err = net.ListenPacket(network, at.String())
+		return err
+	})
+	return c, err
+}
+
+func (k *kernel) start(h *Host, c *exec.Cmd) error { return k.inside(h, c.Start) }
+
+func (k *kernel) close() error {
+	var errs []error
+	for _, s := range k.spaces {
+		errs = append(errs, s.tun.Close())
+	}
+	k.wg.Wait()
+	for _, s := range k.spaces {
+		errs = append(errs, s.ns.Close())
+	}
+	return errors.Join(errs...)
+}
