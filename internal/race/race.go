@@ -122,8 +122,9 @@ type try struct {
 }
 
 // Run races op until an attempt succeeds or all have failed. The primary
-// starts at once; a hedge starts at each of delays (counted from now, rising,
-// at most MaxHedges) at which the call is unanswered and gate admits it.
+// starts at once; a hedge starts at each of delays (counted from now, rising)
+// at which the call is unanswered and gate admits it, MaxHedges at most. There
+// may be more delays than that, for a gate that does not admit all.
 //
 // If all attempts fail, the primary's value and error are returned as they
 // are. A primary that fails while no hedge is out is returned at once, and so
@@ -203,7 +204,7 @@ func (r *Race[T]) strike() {
 	if r.stage++; r.stage < len(r.delays) {
 		r.arm(r.delays[r.stage] - r.delays[stage])
 	}
-	if !r.gate.Admit(stage) {
+	if r.started > MaxHedges || !r.gate.Admit(stage) {
 		r.mu.Unlock()
 		return
 	}

@@ -229,6 +229,24 @@ func TestRefusedHedgeTriesAgainAtTheNextStage(t *testing.T) {
 	})
 }
 
+func TestMoreDelaysThanHedgesStartNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{attempt: takes(time.Second, time.Second, time.Second, time.Second)}
+		out, took := run(s, race.Style{Join: true}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
+		assert.Equal(t, 1+race.MaxHedges, out.Started)
+		assert.Equal(t, time.Second, took)
+	})
+}
+
+func TestLateDelaysServeAGateThatRefusedEarlyOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{attempt: takes(time.Second, 10*ms), admit: func(stage int) bool { return stage == 4 }}
+		out, took := run(s, race.Style{}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
+		assert.Equal(t, 1, out.Winner)
+		assert.Equal(t, 60*ms, took)
+	})
+}
+
 func TestLosersAreCancelledWithATypedCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cause, err error
