@@ -7,6 +7,7 @@ require (
 	github.com/cristalhq/hedgedhttp v0.9.1
 	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/jedib0t/go-pretty/v6 v6.8.3
+	github.com/miekg/dns v1.1.73
 	github.com/stretchr/testify v1.12.1
 	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/net v0.60.0

@@ -1,0 +1,424 @@
+// Package dnstest has a DNS server that does what a test tells it, over UDP,
+// TCP, TLS and HTTPS, on whatever sockets it is given: real ones, or those of
+// package netsim under fake time.
+package dnstest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Name is what the certificate of Certificate is for.
+const Name = "dns.example"
+
+// A Handler decides what a query is answered with.
+type Handler func(q Query) Reply
+
+// A Query is what a server got.
+type Query struct {
+	*dns.Msg
+	Net  string // udp, tcp, tls or https
+	Conn int    // numbers the connections, from 1; 0 for datagrams
+}
+
+// A Reply says what to do about a query. The zero Reply drops it.
+type Reply struct {
+	Msg    *dns.Msg      // the response; its ID is not changed
+	Raw    []byte        // sent as it is, after Msg
+	Delay  time.Duration // before anything is sent
+	Close  bool          // close the connection then
+	Status int           // of HTTP; 0 is 200
+	Header http.Header   // of HTTP, besides the content type
+}
+
+// A Server answers queries. Its fields must be set before it listens.
+type Server struct {
+	Handler Handler
+	TLS     *tls.Config // for tls and https; nil: Certificate's
+
+	// Queries counts what arrived.
+	Queries atomic.Int64
+	// Conns counts the streams accepted, those of HTTPS included.
+	Conns atomic.Int64
+
+	mu      sync.Mutex // guards the fields below
+	closed  bool
+	closers map[io.Closer]bool
+	wg      sync.WaitGroup
+	quit    chan struct{}
+}
+
+func (s *Server) add(c io.Closer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = c.Close()
+		return false
+	}
+	if s.closers == nil {
+		s.closers, s.quit = make(map[io.Closer]bool), make(chan struct{})
+	}
+	s.closers[c] = true
+	s.wg.Add(1)
+	return true
+}
+
+func (s *Server) remove(c io.Closer) {
+	_ = c.Close()
+	s.mu.Lock()
+	delete(s.closers, c)
+	s.mu.Unlock()
+	s.wg.Done()
+}
+
+// Close closes all sockets and waits for all goroutines.
+func (s *Server) Close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		for c := range s.closers {
+			_ = c.Close()
+		}
+		if s.quit != nil {
+			close(s.quit)
+		}
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// CloseConns closes the streams that were accepted, as a restart does.
+func (s *Server) CloseConns() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.closers {
+		if c, ok := c.(net.Conn); ok {
+			_ = c.Close()
+		}
+	}
+}
+
+// wait sleeps, and reports false if the server was closed meanwhile.
+func (s *Server) wait(d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.quit:
+		return false
+	}
+}
+
+// handle answers one query by calling send for each message.
+func (s *Server) handle(b []byte, network string, conn int, send func([]byte)) Reply {
+	s.Queries.Add(1)
+	m := new(dns.Msg)
+	if m.Unpack(b) != nil {
+		return Reply{}
+	}
+	r := s.Handler(Query{m, network, conn})
+	if (r.Msg == nil && r.Raw == nil && !r.Close) || !s.wait(r.Delay) {
+		return r
+	}
+	if r.Msg != nil {
+		if b, err := r.Msg.Pack(); err == nil {
+			send(b)
+		}
+	}
+	if r.Raw != nil {
+		send(r.Raw)
+	}
+	return r
+}
+
+// ServeUDP answers datagrams until Close. It returns at once.
+func (s *Server) ServeUDP(pc net.PacketConn) {
+	if !s.add(pc) {
+		return
+	}
+	go func() {
+		defer s.remove(pc)
+		buf := make([]byte, 1<<16)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			b := append([]byte(nil), buf[:n]...)
+			s.wg.Go(func() {
+				s.handle(b, "udp", 0, func(b []byte) { _, _ = pc.WriteTo(b, from) })
+			})
+		}
+	}()
+}
+
+// ServeTCP answers streams, in whatever order the replies are due. It returns at once.
+func (s *Server) ServeTCP(l net.Listener) { s.serveStream(l, "tcp") }
+
+// ServeTLS answers DNS over TLS. It returns at once.
+func (s *Server) ServeTLS(l net.Listener) {
+	c := s.tls()
+	c.NextProtos = []string{"dot"}
+	s.serveStream(tls.NewListener(l, c), "tls")
+}
+
+func (s *Server) tls() *tls.Config {
+	if s.TLS != nil {
+		return s.TLS.Clone()
+	}
+	c, _ := Certificate()
+	return c.Clone()
+}
+
+func (s *Server) serveStream(l net.Listener, network string) {
+	if !s.add(l) {
+		return
+	}
+	go func() {
+		defer s.remove(l)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if !s.add(c) {
+				return
+			}
+			n := int(s.Conns.Add(1))
+			go func() {
+				defer s.remove(c)
+				s.stream(c, network, n)
+			}()
+		}
+	}()
+}
+
+func (s *Server) stream(c net.Conn, network string, n int) {
+	var mu sync.Mutex
+	for {
+		var head [2]byte
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return
+		}
+		b := make([]byte, binary.BigEndian.Uint16(head[:]))
+		if _, err := io.ReadFull(c, b); err != nil {
+			return
+		}
+		s.wg.Go(func() {
+			r := s.handle(b, network, n, func(b []byte) {
+				mu.Lock()
+				defer mu.Unlock()
+				_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
+			})
+			if r.Close {
+				_ = c.Close()
+			}
+		})
+	}
+}
+
+// ServeHTTPS answers DNS over HTTPS at /dns-query. It returns at once.
+func (s *Server) ServeHTTPS(l net.Listener) {
+	if !s.add(l) {
+		return
+	}
+	h := &http.Server{Handler: http.HandlerFunc(s.http), TLSConfig: s.tls(), ErrorLog: log.New(io.Discard, "", 0)}
+	h.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
+	go func() {
+		defer s.remove(l)
+		_ = h.Serve(tls.NewListener(&counted{l, s}, h.TLSConfig))
+		_ = h.Close()
+	}()
+}
+
+// counted counts what it accepts, and has it closed with the server.
+type counted struct {
+	net.Listener
+	s *Server
+}
+
+func (l *counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if !l.s.add(c) {
+		return nil, net.ErrClosed
+	}
+	l.s.Conns.Add(1)
+	return &tracked{Conn: c, s: l.s}, nil
+}
+
+type tracked struct {
+	net.Conn
+	s    *Server
+	once sync.Once
+}
+
+func (c *tracked) Close() error {
+	err := net.ErrClosed
+	c.once.Do(func() { err = nil; c.s.remove(c.Conn) })
+	return err
+}
+
+func (s *Server) http(w http.ResponseWriter, r *http.Request) {
+	var b []byte
+	var err error
+	switch r.Method {
+	case http.MethodGet:
+		b, err = base64.RawURLEncoding.DecodeString(r.URL.Query().Get("dns"))
+	case http.MethodPost:
+		b, err = io.ReadAll(r.Body)
+	}
+	if err != nil || r.URL.Path != "/dns-query" {
+		http.Error(w, "bad request", http.StatusBadRequest)
+		return
+	}
+	var body []byte
+	reply := s.handle(b, "https", 0, func(b []byte) { body = append(body, b...) })
+	if reply.Msg == nil && reply.Raw == nil && reply.Status == 0 {
+		select { // drop
+		case <-r.Context().Done():
+		case <-s.quit:
+		}
+		return
+	}
+	w.Header().Set("Content-Type", "application/dns-message")
+	for k, v := range reply.Header {
+		w.Header()[k] = v
+	}
+	if reply.Status != 0 {
+		w.WriteHeader(reply.Status)
+	}
+	_, _ = w.Write(body)
+}
+
+// Certificate returns the configurations of a server named Name and of clients
+// that trust it. It is valid from 1990 to 2090.
+var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC),
+		NotAfter:     time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC),
+		DNSNames:     []string{Name},
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA:         true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		panic(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}},
+		&tls.Config{RootCAs: pool}
+})
+
+// Answer returns a response to q with the given records, each "TYPE DATA" or
+// "NAME TYPE DATA", with a TTL of 300 s or what stands in front: "60 A 192.0.2.1".
+// It panics if one cannot be read.
+func Answer(q Query, records ...string) *dns.Msg {
+	m := new(dns.Msg)
+	m.SetReply(q.Msg)
+	m.RecursionAvailable = true
+	for _, r := range records {
+		rr, err := RR(q.Question[0].Name, r)
+		if err != nil {
+			panic(err)
+		}
+		m.Answer = append(m.Answer, rr)
+	}
+	if opt := q.IsEdns0(); opt != nil {
+		m.SetEdns0(1232, opt.Do())
+	}
+	return m
+}
+
+// RR reads a record as Answer does.
+func RR(name, s string) (dns.RR, error) {
+	f := strings.Fields(s)
+	ttl := "300"
+	if len(f) > 0 {
+		if _, err := strconv.ParseUint(f[0], 10, 32); err == nil {
+			ttl, f = f[0], f[1:]
+		}
+	}
+	if len(f) < 2 {
+		return nil, errors.New("dnstest: record too short: " + s)
+	}
+	if _, ok := dns.StringToType[f[0]]; !ok {
+		name, f = f[0], f[1:]
+		if _, err := strconv.ParseUint(f[0], 10, 32); err == nil {
+			ttl, f = f[0], f[1:]
+		}
+	}
+	return dns.NewRR(name + " " + ttl + " IN " + strings.Join(f, " "))
+}
+
+// Rcode returns a response to q with a response code and no records.
+func Rcode(q Query, rcode int) *dns.Msg {
+	m := Answer(q)
+	m.Rcode = rcode
+	return m
+}
+
+// Negative returns a response without answers, with an SOA of the given TTL and MINIMUM.
+func Negative(q Query, rcode int, ttl, minimum uint32) *dns.Msg {
+	m := Rcode(q, rcode)
+	m.Ns = []dns.RR{&dns.SOA{
+		Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: ttl},
+		Ns:  "ns.example.", Mbox: "admin.example.", Serial: 1, Refresh: 1, Retry: 1, Expire: 1, Minttl: minimum,
+	}}
+	return m
+}
+
+// EDE adds an extended DNS error to a response to a query with EDNS.
+func EDE(m *dns.Msg, code uint16) *dns.Msg {
+	if opt := m.IsEdns0(); opt != nil {
+		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: code})
+	}
+	return m
+}
+
+// Fixed returns a handler that answers A queries with an address, AAAA queries
+// and others with NODATA, after delay.
+func Fixed(ip netip.Addr, delay time.Duration) Handler {
+	return func(q Query) Reply {
+		if q.Question[0].Qtype == dns.TypeA {
+			return Reply{Msg: Answer(q, "A "+ip.String()), Delay: delay}
+		}
+		return Reply{Msg: Negative(q, dns.RcodeSuccess, 300, 300), Delay: delay}
+	}
+}
