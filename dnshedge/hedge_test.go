@@ -1,0 +1,702 @@
+package dnshedge_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+var path20 = netsim.Profile{Delay: netsim.Constant(10 * ms)}
+
+func TestALostPacketCostsTheLossDelay(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+		l.learn(c)
+		loss := c.Stats().Upstreams[0].LossDelay
+		assert.InDelta(t, 25*ms, loss, float64(2*ms))
+		l.net.Link("client", "a").Set(netsim.Profile{BlackHole: true})
+		time.AfterFunc(10*ms, func() { l.link("a", path20) })
+		_, took := l.must(c, "x.example.")
+		assert.InDelta(t, loss+20*ms, took, float64(ms))
+		st := c.Stats()
+		assert.EqualValues(t, 1, st.Hedges)
+		assert.EqualValues(t, 1, st.HedgeWins)
+	})
+}
+
+func TestNothingIsKnownColdSoTheDelayIsLong(t *testing.T) {
+	for network, want := range map[string]time.Duration{"udp": 120 * ms, "tcp": 340 * ms} {
+		bubble(t, func(l *lab) {
+			l.serve("a", script(drop, good))
+			c := l.client(&dnshedge.Client{}, l.up(network, "a"))
+			_, took := l.must(c, "x.example.")
+			assert.Equal(t, want, took, network)
+		})
+	}
+}
+
+func TestAHedgeGoesToAnotherServerWhereThereIsOne(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", drop)
+		b := l.serve("b", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 120*ms, took)
+		assert.EqualValues(t, 1, b.Queries.Load())
+	})
+}
+
+func TestAFrozenConnectionIsSurvivedByTheHedge(t *testing.T) {
+	// The hedge has a connection of its own: a handshake and a round trip.
+	for network, handshakes := range map[string]time.Duration{"tcp": 1, "tls": 2, "https": 2} {
+		t.Run(network, func(t *testing.T) {
+			bubble(t, func(l *lab) {
+				var mu sync.Mutex
+				frozen := 0
+				s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+					mu.Lock()
+					defer mu.Unlock()
+					if frozen > 0 {
+						frozen--
+						return dnstest.Reply{}
+					}
+					return good(q)
+				})
+				c := l.client(&dnshedge.Client{}, l.up(network, "a"))
+				l.learn(c)
+				require.EqualValues(t, 1, s.Conns.Load())
+				loss := c.Stats().Upstreams[0].LossDelay
+				mu.Lock()
+				frozen = 1
+				mu.Unlock()
+				_, took := l.must(c, "x.example.")
+				assert.LessOrEqual(t, took, loss+2*20*ms+handshakes*20*ms+ms)
+				assert.EqualValues(t, 2, s.Conns.Load(), "two connections at most")
+				mu.Lock()
+				frozen = 1
+				mu.Unlock()
+				_, took = l.must(c, "x.example.")
+				assert.LessOrEqual(t, took, loss+20*ms+ms, "the second connection is kept")
+				assert.EqualValues(t, 2, s.Conns.Load())
+			})
+		})
+	}
+}
+
+func TestAFailureFiresTheNextServerAtOnceAndForFree(t *testing.T) {
+	lame := func(q dnstest.Query) dnstest.Reply {
+		m := dnstest.Answer(q)
+		m.RecursionAvailable = false
+		return dnstest.Reply{Msg: m}
+	}
+	for name, bad := range map[string]dnstest.Handler{
+		"SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused),
+		"NOTIMP": rcode(dns.RcodeNotImplemented), "lame": lame, "network error": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(l *lab) {
+				if bad != nil {
+					l.serve("a", bad)
+				}
+				l.serve("b", good)
+				c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+				r, took := l.must(c, "x.example.")
+				assert.Equal(t, "192.0.2.1", addr(r))
+				assert.Equal(t, 40*ms, took)
+				st := c.Stats()
+				assert.EqualValues(t, 1, st.Failovers)
+				assert.Zero(t, st.Hedges)
+			})
+		})
+	}
+}
+
+func TestIfAllFailTheFirstFailureIsReturned(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", rcode(dns.RcodeServerFailure))
+		l.serve("b", rcode(dns.RcodeRefused))
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		r, _ := l.must(c, "x.example.")
+		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+	})
+}
+
+func TestAnAnswerThatServersGaveBeatsNoAnswer(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("b", rcode(dns.RcodeServerFailure))
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		r, _ := l.must(c, "x.example.")
+		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+	})
+}
+
+func TestANameOrTypeThatDoesNotExistWins(t *testing.T) {
+	for _, code := range []int{dns.RcodeNameError, dns.RcodeSuccess} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				return dnstest.Reply{Msg: dnstest.Negative(q, code, 60, 60)}
+			})
+			b := l.serve("b", good)
+			c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+			r, took := l.must(c, "x.example.")
+			assert.Equal(t, code, r.Rcode)
+			assert.Equal(t, 20*ms, took)
+			assert.Zero(t, b.Queries.Load())
+		})
+	}
+}
+
+func TestAMeantFailureIsFinal(t *testing.T) {
+	for code := range uint16(30) {
+		want := slices.Contains([]uint16{1, 2, 5, 6, 7, 8, 9, 10, 11, 12, 15, 16, 17, 27}, code)
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeServerFailure), code)}
+			})
+			b := l.serve("b", good)
+			c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+			r, err := l.edns(c, "x.example.")
+			require.NoError(t, err)
+			assert.Equal(t, want, r.Rcode == dns.RcodeServerFailure, "EDE %d", code)
+			assert.Equal(t, want, b.Queries.Load() == 0, "EDE %d", code)
+			if want {
+				assert.Equal(t, []uint16{code}, edes(r), "and the caller learns why")
+			}
+		})
+	}
+}
+
+func TestLosersAreAbandonedNotCancelled(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", script(after(300*ms, good)))
+		l.serve("b", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 120*ms, took)
+		time.Sleep(time.Second)
+		st := c.Stats()
+		assert.EqualValues(t, 1, st.Abandoned)
+		assert.InDelta(t, 320*ms, st.Upstreams[0].P50, float64(5*ms), "its true time is known")
+		assert.False(t, st.Upstreams[0].Silent)
+	})
+}
+
+func TestHedgesStayInsideTheBudget(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+		l.learn(c)
+		// A third of the packets is lost: more than the budget pays for.
+		l.net.Link("client", "a").Set(netsim.Profile{Delay: path20.Delay, Loss: 0.33})
+		const n = 1000
+		for range n {
+			_, _, _ = l.ask(c, "x.example.")
+		}
+		st := c.Stats()
+		assert.LessOrEqual(t, st.Hedges, int64(20+0.05*(n+40)))
+		assert.Greater(t, st.Hedges, int64(20))
+		assert.Positive(t, st.Denied)
+		assert.Positive(t, st.Resends, "what the budget does not save is sent again after a second")
+	})
+}
+
+func TestHedgesPerSecondAreBounded(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", after(150*ms, good))
+		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{MaxHedgesPerSecond: 1, BudgetPercent: 100}}, l.up("udp", "a"))
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() { l.must(c, "x.example.") })
+		}
+		wg.Wait()
+		assert.EqualValues(t, 1, c.Stats().Hedges)
+	})
+}
+
+func TestAnOutageDoesNotMultiplyQueries(t *testing.T) {
+	bubble(t, func(l *lab) {
+		for _, h := range []string{"a", "b"} {
+			l.serve(h, drop)
+		}
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		const n = 500
+		var wg sync.WaitGroup
+		for i := range n {
+			time.Sleep(20 * ms)
+			wg.Go(func() {
+				_, took, err := l.ask(c, fmt.Sprintf("n%d.example.", i))
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.Equal(t, 5*time.Second, took)
+			})
+		}
+		wg.Wait()
+		st := c.Stats()
+		probes := int64(10)
+		assert.LessOrEqual(t, st.Wire, int64(n+20+0.05*n)+probes, "%+v", st)
+		t.Logf("%d queries for %d questions; %d hedges, %d resends", st.Wire, n, st.Hedges, st.Resends)
+	})
+}
+
+func TestAllServersDeadIsAClearErrorInTime(t *testing.T) {
+	bubble(t, func(l *lab) {
+		c := l.client(&dnshedge.Client{Timeout: 3 * time.Second}, l.up("udp", "a"), l.up("tcp", "b"))
+		for _, h := range []string{"a", "b"} {
+			l.link(h, netsim.Profile{BlackHole: true})
+		}
+		_, took, err := l.ask(c, "x.example.")
+		assert.Equal(t, 3*time.Second, took)
+		var e *dnshedge.Error
+		require.ErrorAs(t, err, &e)
+		assert.True(t, e.Timeout())
+		assert.Equal(t, "x.example.", e.Name)
+		assert.Equal(t, dns.TypeA, e.Type)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.EqualError(t, err, "dnshedge: x.example. A: upstream udp://10.77.0.2:53: context deadline exceeded")
+	})
+}
+
+func TestASilentServerIsAskedLastUntilItAnswersAProbe(t *testing.T) {
+	bubble(t, func(l *lab) {
+		a := l.serve("a", good)
+		l.serve("b", after(30*ms, good))
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		l.learn(c)
+		require.Zero(t, c.Stats().Upstreams[1].Queries, "the first is the nearer")
+		l.link("a", netsim.Profile{BlackHole: true})
+		for range 3 {
+			_, took := l.must(c, "x.example.")
+			assert.Less(t, took, 200*ms)
+		}
+		assert.True(t, c.Stats().Upstreams[0].Silent)
+		for range 10 {
+			_, took := l.must(c, "x.example.")
+			assert.Equal(t, 50*ms, took, "the other comes first")
+		}
+		n := a.Queries.Load()
+		l.link("a", path20)
+		for range 100 {
+			l.must(c, "x.example.")
+			time.Sleep(100 * ms)
+		}
+		assert.False(t, c.Stats().Upstreams[0].Silent)
+		assert.Greater(t, a.Queries.Load(), n+10)
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 20*ms, took)
+	})
+}
+
+func TestADeadServerOfTwoDoesNotShowAfterASecond(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("b", good)
+		l.link("a", netsim.Profile{BlackHole: true})
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		start := time.Now()
+		var slow []time.Duration
+		for range 500 {
+			_, took := l.must(c, "x.example.")
+			if time.Since(start) > time.Second && took > 30*ms {
+				slow = append(slow, took)
+			}
+			time.Sleep(20 * ms)
+		}
+		assert.LessOrEqual(t, len(slow), 5, "%v", slow)
+	})
+}
+
+func TestTheNearestServerComesFirst(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", after(60*ms, good))
+		b := l.serve("b", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		require.NoError(t, c.Warm(background))
+		before := b.Queries.Load()
+		for range 20 {
+			_, took := l.must(c, "x.example.")
+			assert.Equal(t, 20*ms, took)
+		}
+		assert.EqualValues(t, 20, b.Queries.Load()-before)
+	})
+}
+
+func TestFallbackIsUsedOnlyWhenTheGroupFails(t *testing.T) {
+	for name, bad := range map[string]dnstest.Handler{"SERVFAIL": rcode(dns.RcodeServerFailure), "silence": drop, "nothing there": nil} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(l *lab) {
+				healthy := true
+				l.serve("a", func(q dnstest.Query) dnstest.Reply {
+					if healthy {
+						return good(q)
+					}
+					if bad == nil {
+						return dnstest.Reply{Msg: dnstest.Rcode(q, dns.RcodeRefused)}
+					}
+					return bad(q)
+				})
+				b := l.serve("b", with("A 192.0.2.2"))
+				fall := l.serve("c", with("A 192.0.2.3"))
+				_ = b
+				c := &dnshedge.Client{Fallback: []dnshedge.Upstream{l.up("udp", "c")}}
+				l.client(c, l.up("udp", "a"))
+				for range 20 {
+					l.must(c, "x.example.")
+				}
+				assert.Zero(t, fall.Queries.Load())
+				healthy = false
+				r, took := l.must(c, "x.example.")
+				assert.Equal(t, "192.0.2.3", addr(r))
+				assert.LessOrEqual(t, took, 2520*ms)
+				if name == "silence" {
+					for range 3 {
+						l.must(c, "x.example.")
+					}
+					_, took = l.must(c, "x.example.")
+					assert.Equal(t, 20*ms, took, "a group that is silent is not waited for")
+				}
+			})
+		})
+	}
+}
+
+func TestAMeantFailureDoesNotFallBack(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeServerFailure), dns.ExtendedErrorCodeBlocked)}
+		})
+		c := &dnshedge.Client{Fallback: []dnshedge.Upstream{l.up("udp", "b")}}
+		l.client(c, l.up("udp", "a"))
+		r, took := l.must(c, "x.example.")
+		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+		assert.Equal(t, 20*ms, took)
+	})
+}
+
+func TestOffStillSendsAgain(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", script(drop, drop, good))
+		c := l.client(off(), l.up("udp", "a"))
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 2020*ms, took)
+		st := c.Stats()
+		assert.EqualValues(t, 2, st.Resends)
+		assert.Zero(t, st.Hedges)
+	})
+}
+
+func TestTheFourthTimeAQuestionGoesOverTCP(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var mu sync.Mutex
+		var nets []string
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			mu.Lock()
+			defer mu.Unlock()
+			nets = append(nets, q.Net)
+			if q.Net == "udp" {
+				return dnstest.Reply{}
+			}
+			return good(q)
+		})
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+		l.must(c, "x.example.")
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, []string{"udp", "udp", "udp", "tcp"}, nets, "RFC 9520 §3.1")
+	})
+}
+
+func TestFixedHedgesWithoutABudget(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Fixed: 10 * ms}}, l.up("udp", "a"))
+		for range 100 {
+			l.must(c, "x.example.")
+		}
+		st := c.Stats()
+		assert.EqualValues(t, 100, st.Hedges)
+		assert.EqualValues(t, 200, st.Wire)
+	})
+}
+
+func TestHedgesThatDoNotWinBecomeRare(t *testing.T) {
+	// One server, and a twelfth of the names takes it 200 ms: a hedge is of no use.
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			var n int
+			_, _ = fmt.Sscanf(q.Question[0].Name, "n%d.", &n)
+			if n%12 == 0 {
+				return after(200*ms, good)(q)
+			}
+			return good(q)
+		})
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+		for i := range 4000 {
+			l.must(c, fmt.Sprintf("n%d.example.", i))
+		}
+		before := c.Stats().Hedges
+		for i := range 4000 {
+			l.must(c, fmt.Sprintf("n%d.example.", i))
+		}
+		assert.LessOrEqual(t, c.Stats().Hedges-before, int64(4000*0.02))
+	})
+}
+
+func TestUniformlySlowServersAreNotHedged(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+		l.link("a", netsim.Profile{Delay: netsim.Uniform(100*ms, 101*ms)})
+		for range 2000 {
+			l.must(c, "x.example.")
+		}
+		assert.LessOrEqual(t, c.Stats().Hedges, int64(0.005*2000)+2)
+	})
+}
+
+// table runs a client over a link and returns the sorted latencies.
+func table(l *lab, c *dnshedge.Client, n int) (took []time.Duration, failed int) {
+	for i := range n {
+		_, d, err := l.ask(c, fmt.Sprintf("n%d.example.", i%101))
+		if err != nil {
+			l.Log(err)
+			failed++
+			continue
+		}
+		took = append(took, d)
+		time.Sleep(5 * ms)
+	}
+	slices.Sort(took)
+	return took, failed
+}
+
+func at(took []time.Duration, q float64) time.Duration { return took[int(q*float64(len(took)-1))] }
+
+func deviation(took []time.Duration) time.Duration {
+	var sum, squares float64
+	for _, d := range took {
+		sum += float64(d)
+	}
+	mean := sum / float64(len(took))
+	for _, d := range took {
+		squares += (float64(d) - mean) * (float64(d) - mean)
+	}
+	return time.Duration(math.Sqrt(squares / float64(len(took))))
+}
+
+func TestTheTailShrinks(t *testing.T) {
+	const n = 5050
+	steady := netsim.Uniform(9500*time.Microsecond, 10500*time.Microsecond)
+	for name, tc := range map[string]struct {
+		there, back netsim.Profile
+		check       func(t *testing.T, single, ours []time.Duration)
+		extra       float64 // of n, besides the burst
+	}{
+		"loss 2% each way": {
+			netsim.Profile{Delay: steady, Loss: 0.02}, netsim.Profile{Delay: steady, Loss: 0.02},
+			func(t *testing.T, single, ours []time.Duration) {
+				assert.LessOrEqual(t, at(ours, .99), at(single, .99)*12/100)
+			}, 0.05,
+		},
+		"spikes": {
+			netsim.Profile{Delay: netsim.Spikes(steady, 0.05, netsim.Uniform(40*ms, 140*ms))}, netsim.Profile{Delay: steady},
+			func(t *testing.T, single, ours []time.Duration) {
+				assert.LessOrEqual(t, at(ours, .99), at(single, .99)*63/100)
+				assert.LessOrEqual(t, deviation(ours), deviation(single)*43/100)
+				assert.LessOrEqual(t, at(ours, .5), at(single, .5)*102/100)
+			}, 0.05,
+		},
+		"clean": {
+			netsim.Profile{Delay: steady}, netsim.Profile{Delay: steady},
+			func(t *testing.T, single, ours []time.Duration) {
+				assert.LessOrEqual(t, at(ours, .99), at(single, .99)*103/100)
+				assert.LessOrEqual(t, at(ours, .5), at(single, .5)*103/100)
+			}, 0.005,
+		},
+		"uniformly slow": {
+			netsim.Profile{Delay: netsim.Uniform(99*ms, 101*ms)}, netsim.Profile{Delay: netsim.Uniform(99*ms, 101*ms)},
+			func(t *testing.T, single, ours []time.Duration) {
+				assert.LessOrEqual(t, at(ours, .99), at(single, .99)*103/100)
+			}, 0.005,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(l *lab) {
+				l.serve("a", good)
+				l.net.Link("client", "a").Set(tc.there)
+				l.net.Link("a", "client").Set(tc.back)
+				single, failed := table(l, l.client(off(), l.up("udp", "a")), n)
+				c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+				ours, lost := table(l, c, n)
+				assert.Zero(t, failed+lost)
+				tc.check(t, single, ours)
+				st := c.Stats()
+				burst := 20.0
+				if tc.extra < 0.01 {
+					burst = 0
+				}
+				assert.LessOrEqual(t, float64(st.Wire-n), tc.extra*n+burst, "%+v", st)
+				t.Logf("single: median %v p99 %v σ %v; ours: median %v p99 %v p99.9 %v σ %v, extra %.2f %%, %d hedges, %d won, %d denied, %d resends", at(single, .5), at(single, .99), deviation(single),
+					at(ours, .5), at(ours, .99), at(ours, .999), deviation(ours), float64(st.Wire-n)/n*100, st.Hedges, st.HedgeWins, st.Denied, st.Resends)
+			})
+		})
+	}
+}
+
+func TestBadSettingsAreNamed(t *testing.T) {
+	for want, c := range map[string]*dnshedge.Client{
+		"Client.Timeout is -1ns":            {Timeout: -1},
+		"Client.UDPSize is 100":             {UDPSize: 100},
+		"Client.UDPSize is 65535":           {UDPSize: 65535},
+		"Hedge.Percentile is 1":             {Hedge: dnshedge.Hedge{Percentile: 1}},
+		"Hedge.Percentile is NaN":           {Hedge: dnshedge.Hedge{Percentile: math.NaN()}},
+		"Hedge.MaxHedges is 4":              {Hedge: dnshedge.Hedge{MaxHedges: 4}},
+		"Hedge.BudgetPercent is 101":        {Hedge: dnshedge.Hedge{BudgetPercent: 101}},
+		"Hedge.MaxHedgesPerSecond is -1":    {Hedge: dnshedge.Hedge{MaxHedgesPerSecond: -1}},
+		"Hedge.MinDelay is -1ns":            {Hedge: dnshedge.Hedge{MinDelay: -1}},
+		"Hedge.MaxDelay is 1ns":             {Hedge: dnshedge.Hedge{MinDelay: 2, MaxDelay: 1}},
+		"Hedge.Fixed is -1ns":               {Hedge: dnshedge.Hedge{Fixed: -1}},
+		`Net "quic"`:                        {Upstreams: []dnshedge.Upstream{{Net: "quic", Addr: "192.0.2.1:853"}}},
+		"missing port":                      {Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1"}}},
+		`Path "dns-query"`:                  {Fallback: []dnshedge.Upstream{{Net: "https", Addr: "192.0.2.1:443", Path: "dns-query"}}},
+		`udp://192.0.2.1:0: port "0"; want`: {Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:0"}}},
+	} {
+		_, _, err := c.Exchange(question("x.", dns.TypeA), "")
+		require.ErrorContains(t, err, want)
+		_, err = c.Dial(background, "udp", "192.0.2.1:53")
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, c.Warm(background), want)
+		assert.Zero(t, c.Stats())
+		assert.NoError(t, c.Close())
+	}
+}
+
+func TestAClosedClientSaysSo(t *testing.T) {
+	for _, network := range []string{"udp", "tcp", "tls", "https"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", good)
+			c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up(network, "a"))
+			l.must(c, "x.example.")
+			require.NoError(t, c.Close())
+			require.NoError(t, c.Close())
+			_, _, err := l.ask(c, "y.example.")
+			require.ErrorContains(t, err, "client is closed")
+		})
+	}
+}
+
+func TestCloseEndsWhatWaits(t *testing.T) {
+	for _, network := range []string{"tcp", "tls", "https"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", drop)
+			c := l.client(&dnshedge.Client{}, l.up(network, "a"))
+			time.AfterFunc(500*ms, func() { c.Close() })
+			_, took, err := l.ask(c, "x.example.")
+			require.ErrorContains(t, err, "client is closed", network)
+			assert.Equal(t, 500*ms, took)
+		})
+	}
+}
+
+func TestNothingIsLeftWhenAClientIsClosed(t *testing.T) {
+	// A bubble does not end while a goroutine of it lives.
+	for _, network := range []string{"udp", "tcp", "tls", "https"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", after(400*ms, good))
+			c := &dnshedge.Client{Cache: new(dnshedge.Cache)}
+			l.client(c, l.up(network, "a"))
+			for i := range 10 {
+				ctx, cancel := context.WithTimeout(background, 50*ms)
+				_, _, err := c.ExchangeContext(ctx, question(fmt.Sprintf("n%d.example.", i), dns.TypeA), "")
+				require.Error(t, err)
+				cancel()
+			}
+			c.Close()
+			synctest.Wait()
+		})
+	}
+}
+
+func TestErrorsAreTheTransportsOwn(t *testing.T) {
+	bubble(t, func(l *lab) {
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+		_, _, err := l.ask(c, "x.example.")
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		var op *net.OpError
+		require.ErrorAs(t, err, &op)
+		assert.False(t, errors.Is(err, context.Canceled))
+	})
+}
+
+func TestAddressesAskedAloneAreRemembered(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := l.serve("a", good)
+		c := l.client(&dnshedge.Client{})
+		to := "tcp://" + l.net.Host("a").Addr().String()
+		for range 5 {
+			_, _, err := c.Exchange(question("x.example.", dns.TypeA), to)
+			require.NoError(t, err)
+		}
+		assert.EqualValues(t, 1, s.Conns.Load())
+		// A program that asks everybody does not fill the memory.
+		s2 := &dnstest.Server{Handler: good}
+		pc, err := l.net.Host("b").ListenPacket("udp", ":53")
+		require.NoError(t, err)
+		s2.ServeUDP(pc)
+		defer s2.Close()
+		for i := range 600 {
+			time.Sleep(time.Second)
+			up := dnshedge.Upstream{Addr: "192.0.2.1:53"}
+			_ = up
+			_, _, err := c.Exchange(question("x.example.", dns.TypeA), fmt.Sprintf("b:%d", 1000+i))
+			require.Error(t, err)
+		}
+		assert.LessOrEqual(t, len(c.Stats().Upstreams), 256)
+		c.Close()
+	})
+}
+
+func TestTheTraceTellsWhoWon(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", drop)
+		l.serve("b", good)
+		var mu sync.Mutex
+		var attempts []dnshedge.AttemptInfo
+		var answers []dnshedge.AnswerInfo
+		c := l.client(&dnshedge.Client{
+			Cache: new(dnshedge.Cache),
+			Trace: &dnshedge.Trace{
+				Attempt: func(_ context.Context, i dnshedge.AttemptInfo) {
+					mu.Lock()
+					attempts = append(attempts, i)
+					mu.Unlock()
+				},
+				Answer: func(_ context.Context, i dnshedge.AnswerInfo) { mu.Lock(); answers = append(answers, i); mu.Unlock() },
+			},
+		}, l.up("udp", "a"), l.up("udp", "b"))
+		l.must(c, "x.example.")
+		l.must(c, "x.example.")
+		require.Len(t, attempts, 2)
+		assert.Equal(t, l.up("udp", "a"), attempts[0].Upstream)
+		assert.False(t, attempts[0].Hedge)
+		assert.Equal(t, dnshedge.AttemptInfo{Name: "x.example.", Type: dns.TypeA, Upstream: l.up("udp", "b"), Attempt: 1, Hedge: true}, attempts[1])
+		assert.Equal(t, []dnshedge.AnswerInfo{
+			{Name: "x.example.", Type: dns.TypeA, Source: dnshedge.FromServer, Upstream: l.up("udp", "b"), Attempts: 2, HedgeWon: true},
+			{Name: "x.example.", Type: dns.TypeA, Source: dnshedge.FromCache},
+		}, answers)
+	})
+}

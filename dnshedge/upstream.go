@@ -1,0 +1,233 @@
+package dnshedge
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Upstream is a server that queries go to. ParseUpstream makes one from a
+// string; String makes a string from one.
+type Upstream struct {
+	// Net is how the server is spoken to: "udp" (and TCP for what does not fit),
+	// "tcp", "tls" (DNS over TLS, RFC 7858) or "https" (DNS over HTTPS, RFC 8484).
+	// Empty is "udp".
+	Net string
+
+	// Addr is the server's host and port.
+	// A host that is a name is resolved by the Client's Dialer at every connection,
+	// never by the Client itself; give Addrs to avoid that.
+	Addr string
+
+	// Addrs, if not empty, are the addresses to connect to instead of Addr's host,
+	// tried in order. The port is Addr's.
+	Addrs []netip.Addr
+
+	// ServerName is the name that the server's certificate must have. Empty is
+	// Addr's host. It is for "tls" and "https".
+	ServerName string
+
+	// Path is the path of an "https" server; empty is "/dns-query".
+	Path string
+}
+
+// The ports that need not be said.
+var ports = map[string]string{"udp": "53", "tcp": "53", "tls": "853", "https": "443"}
+
+const defaultPath = "/dns-query"
+
+// ParseUpstream reads an upstream:
+//
+//	192.0.2.1                            UDP, port 53
+//	192.0.2.1:5353   [2001:db8::1]:53    UDP
+//	udp://192.0.2.1  tcp://192.0.2.1:53
+//	tls://192.0.2.1:853#dns.example      the certificate's name behind the #
+//	https://dns.example/dns-query
+//
+// Hosts may be names, except where no scheme is given.
+func ParseUpstream(s string) (Upstream, error) {
+	bad := func(format string, args ...any) (Upstream, error) {
+		return Upstream{}, fmt.Errorf("dnshedge: upstream %q: %s", s, fmt.Sprintf(format, args...))
+	}
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		if ip, err := netip.ParseAddr(s); err == nil && validHost(s) {
+			return Upstream{Net: "udp", Addr: net.JoinHostPort(ip.String(), ports["udp"])}, nil
+		}
+		ap, err := netip.ParseAddrPort(s)
+		if err != nil || !validHost(ap.Addr().String()) {
+			return bad("want an IP address, one with a port, or udp://, tcp://, tls:// or https:// and a host")
+		}
+		if ap.Port() == 0 {
+			return bad("port 0")
+		}
+		return Upstream{Net: "udp", Addr: ap.String()}, nil
+	}
+	u := Upstream{Net: strings.ToLower(scheme)}
+	port, ok := ports[u.Net]
+	if !ok {
+		return bad("scheme %q; want udp, tcp, tls or https", scheme)
+	}
+	rest, u.ServerName, ok = strings.Cut(rest, "#")
+	switch {
+	case ok && u.ServerName == "":
+		return bad("empty name behind #")
+	case ok && (u.Net == "udp" || u.Net == "tcp"):
+		return bad("a name behind # is for tls and https")
+	case ok && !validHost(u.ServerName):
+		return bad("name %q behind #", u.ServerName)
+	}
+	if u.Net == "https" {
+		p, err := url.Parse("https://" + rest)
+		switch {
+		case err != nil:
+			return bad("%v", err)
+		case strings.Contains(p.Host, "%"):
+			return bad("an IPv6 zone has no place in a URL")
+		case p.User != nil:
+			return bad("user information has no place here")
+		case p.RawQuery != "" || p.ForceQuery:
+			return bad("query %q has no place here", p.RawQuery)
+		}
+		if rest, u.Path = p.Host, p.EscapedPath(); u.Path == "" || u.Path == "/" {
+			u.Path = defaultPath
+		}
+	}
+	host, given, err := splitHost(rest)
+	if err != nil {
+		return bad("%v", err)
+	}
+	if given != "" {
+		port = given
+	}
+	u.Addr = net.JoinHostPort(host, port)
+	return u, nil
+}
+
+// splitHost takes a host and port apart; the port may be missing.
+func splitHost(s string) (host, port string, err error) {
+	host = s
+	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
+		host = s[1 : len(s)-1]
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && validHost(host) {
+		return ip.String(), "", nil
+	}
+	if strings.Contains(s, ":") {
+		if host, port, err = net.SplitHostPort(s); err != nil {
+			return "", "", err
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", "", fmt.Errorf("port %q; want 1 to 65535", port)
+		}
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && validHost(host) {
+		return ip.String(), port, nil
+	}
+	if !validHost(host) {
+		return "", "", fmt.Errorf("host %q", host)
+	}
+	return host, port, nil
+}
+
+// validHost reports whether s is an IP address, or can be the name of a host.
+func validHost(s string) bool {
+	if ip, err := netip.ParseAddr(s); err == nil {
+		return ip.Zone() == "" || validHost(ip.Zone())
+	}
+	s = strings.TrimSuffix(s, ".")
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 {
+			return false
+		}
+		for i := range len(label) {
+			switch c := label[i]; {
+			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_':
+			default:
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// String returns the upstream as ParseUpstream reads it. Addrs are left out.
+func (u Upstream) String() string {
+	s := u.network() + "://" + u.Addr
+	if u.Net == "https" {
+		s += u.path()
+	}
+	if u.ServerName != "" {
+		s += "#" + u.ServerName
+	}
+	return s
+}
+
+func (u Upstream) network() string {
+	if u.Net == "" {
+		return "udp"
+	}
+	return u.Net
+}
+
+func (u Upstream) path() string {
+	if u.Path == "" {
+		return defaultPath
+	}
+	return u.Path
+}
+
+// validate finds what ParseUpstream would not have made.
+func (u Upstream) validate() error {
+	if _, ok := ports[u.network()]; !ok {
+		return fmt.Errorf("dnshedge: upstream %s: Net %q; want udp, tcp, tls or https", u.Addr, u.Net)
+	}
+	host, port, err := net.SplitHostPort(u.Addr)
+	if err != nil {
+		return fmt.Errorf("dnshedge: upstream %s: Addr: %w", u, err)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("dnshedge: upstream %s: port %q; want 1 to 65535", u, port)
+	}
+	if !validHost(host) && len(u.Addrs) == 0 {
+		return fmt.Errorf("dnshedge: upstream %s: host %q", u, host)
+	}
+	if u.Net == "https" && u.Path != "" && u.Path[0] != '/' {
+		return fmt.Errorf("dnshedge: upstream %s: Path %q does not begin with /", u, u.Path)
+	}
+	return nil
+}
+
+// serverName returns the name to verify.
+func (u Upstream) serverName() string {
+	if u.ServerName != "" {
+		return u.ServerName
+	}
+	host, _, _ := net.SplitHostPort(u.Addr)
+	return strings.TrimSuffix(host, ".")
+}
+
+// loopback reports whether the server is on this machine.
+func (u Upstream) loopback() bool {
+	addrs := u.Addrs
+	if len(addrs) == 0 {
+		host, _, _ := net.SplitHostPort(u.Addr)
+		ip, err := netip.ParseAddr(host)
+		if err != nil {
+			return host == "localhost"
+		}
+		addrs = []netip.Addr{ip}
+	}
+	for _, a := range addrs {
+		if !a.Unmap().IsLoopback() {
+			return false
+		}
+	}
+	return true
+}

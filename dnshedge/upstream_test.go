@@ -1,0 +1,85 @@
+package dnshedge_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+func TestUpstreamsAreParsed(t *testing.T) {
+	for s, want := range map[string]dnshedge.Upstream{
+		"192.0.2.1":                   {Net: "udp", Addr: "192.0.2.1:53"},
+		"192.0.2.1:5353":              {Net: "udp", Addr: "192.0.2.1:5353"},
+		"2001:db8::1":                 {Net: "udp", Addr: "[2001:db8::1]:53"},
+		"[2001:db8::1]:54":            {Net: "udp", Addr: "[2001:db8::1]:54"},
+		"udp://192.0.2.1":             {Net: "udp", Addr: "192.0.2.1:53"},
+		"UDP://h:54":                  {Net: "udp", Addr: "h:54"},
+		"tcp://[2001:db8::1]":         {Net: "tcp", Addr: "[2001:db8::1]:53"},
+		"tcp://2001:db8::1":           {Net: "tcp", Addr: "[2001:db8::1]:53"},
+		"tls://192.0.2.1#dns.example": {Net: "tls", Addr: "192.0.2.1:853", ServerName: "dns.example"},
+		"tls://dns.example:8853":      {Net: "tls", Addr: "dns.example:8853"},
+		"https://dns.example":         {Net: "https", Addr: "dns.example:443", Path: "/dns-query"},
+		"https://dns.example/":        {Net: "https", Addr: "dns.example:443", Path: "/dns-query"},
+		"https://192.0.2.1:8443/q#dns.example": {
+			Net: "https", Addr: "192.0.2.1:8443", Path: "/q", ServerName: "dns.example",
+		},
+	} {
+		u, err := dnshedge.ParseUpstream(s)
+		require.NoError(t, err, s)
+		assert.Equal(t, want, u, s)
+		again, err := dnshedge.ParseUpstream(u.String())
+		require.NoError(t, err, u.String())
+		assert.Equal(t, u, again)
+	}
+}
+
+func TestWhatIsNoUpstreamIsSaid(t *testing.T) {
+	for s, want := range map[string]string{
+		"":                              "want an IP address",
+		"dns.example":                   "want an IP address",
+		"192.0.2.1:0":                   "port 0",
+		"192.0.2.1:70000":               "want an IP address",
+		"quic://192.0.2.1":              `scheme "quic"`,
+		"udp://":                        `host ""`,
+		"udp://h:dns":                   `port "dns"`,
+		"udp://h:0":                     `port "0"`,
+		"udp://h h":                     `host "h h"`,
+		"udp://192.0.2.1#x":             "for tls and https",
+		"tls://192.0.2.1#":              "empty name",
+		"tls://192.0.2.1#a b":           `"a b"`,
+		"https://u:p@dns.example/":      "user information",
+		"https://dns.example/dns?x=y":   `query "x=y"`,
+		"https://[fe80::1%25eth0]/":     "IPv6 zone",
+		"https://dns.example/%zz":       "invalid URL escape",
+		"udp://" + string([]byte{0xff}): "host",
+	} {
+		_, err := dnshedge.ParseUpstream(s)
+		require.ErrorContains(t, err, want, s)
+		require.ErrorContains(t, err, "upstream ", s)
+	}
+}
+
+func FuzzParseUpstream(f *testing.F) {
+	for _, s := range []string{"192.0.2.1", "udp://h:53", "tls://[::1]:853#x", "https://h/dns-query", "://", "tcp://a:b:c", "https://[fe80::1%25eth0]/"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		u, err := dnshedge.ParseUpstream(s)
+		if err != nil {
+			return
+		}
+		again, err := dnshedge.ParseUpstream(u.String())
+		if err != nil || again.String() != u.String() {
+			t.Fatalf("%q: %v; again: %v, %v", s, u, again, err)
+		}
+		// What can be parsed can be used: an error comes from the network, not from the fields.
+		c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{u}}
+		if c.Stats(); len(c.Stats().Upstreams) != 1 {
+			t.Fatalf("%q: %v is not usable", s, u)
+		}
+		c.Close()
+	})
+}
