@@ -23,6 +23,7 @@ func TestArrowsPointDown(t *testing.T) {
 		{"internal/race", []string{"github.com", "golang.org", "google.golang.org"}, "the mechanism stands on the standard library alone"},
 		{"sketch", []string{module + "/internal", grpc, "net/http"}, "a window is useful by itself"},
 		{"internal/engine", []string{grpc, "net/http", "github.com/miekg/dns"}, "the policy knows no protocol"},
+		{"dnshedge", []string{grpc, module + "/benchmark"}, "a DNS user's program is 6.8 MiB, and 11.7 MiB with grpc"},
 		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug"},
 			"DNS, benchmarks and pages are not for every user to carry"},
 	} {
