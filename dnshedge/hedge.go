@@ -25,6 +25,8 @@ const (
 	maxLoss     = 500 * time.Millisecond // the longest loss delay
 	budgetBurst = 20                     // hedges that may be saved up
 
+	stalled = 2 * time.Millisecond // that a timer may strike late, at least
+
 	// planned is how much more than the budget the slow delay may cost: a window
 	// of some hundred answers cannot tell 5 % from 6 %, and a delay that flees from
 	// every cluster of losses does nothing about them. The buckets keep to the budget.
@@ -111,10 +113,10 @@ func orElse[T comparable](v, zero T) T {
 func (h *Hedge) share() float64 { return orElse(h.BudgetPercent, defaultBudget) / 100 }
 
 func (h *Hedge) engine() engine.Config {
-	share := planned * h.share()
+	share := h.share()
 	return engine.Config{
 		Percentile:   orElse(h.Percentile, defaultPercentile),
-		MaxHedges:    1, // is planned; more follow as retransmissions do
+		MaxHedges:    1, // the delays are the servers' own
 		Budget:       share,
 		EstimatedRPS: budgetBurst / share,
 		Burst:        time.Second,
@@ -150,6 +152,7 @@ type exchange struct {
 	c     *core
 	q     *query
 	group []*server // in the order of preference
+	start time.Time
 	call  engine.Call
 	key   *engine.Key // of the primary's server; nil if nothing is learned
 
@@ -209,6 +212,7 @@ func (x *exchange) plan(ctx context.Context) {
 	if x.q.raw != nil {
 		return // not known to be safe to repeat
 	}
+	x.start = time.Now()
 	first := x.group[0]
 	h := &x.c.conf.Hedge
 	var setup time.Duration
@@ -225,12 +229,9 @@ func (x *exchange) plan(ctx context.Context) {
 		due[0], n = h.Fixed, 1
 	default:
 		x.key = first.key
-		plan := x.call.Begin(ctx, x.key, 0)
-		if plan == nil {
-			break
-		}
+		x.call.Begin(ctx, x.key, 0)
 		loss := first.lossDelay()
-		due[0] = max(plan.Delays[0], loss) + setup
+		due[0] = max(first.slowDelay(), loss) + setup
 		// A hedge is given as long as it takes to tell that it is lost as well, and
 		// the next twice that.
 		for n = 1; n < orElse(h.MaxHedges, defaultHedges); n++ {
@@ -263,6 +264,12 @@ func (x *exchange) Admit(n int) bool {
 	}
 	s := x.stages[n]
 	to := x.group[x.pick()]
+	if late := time.Since(x.start) - x.delays[n]; s.kind == hedged && late > max(stalled, x.delays[n]/4) {
+		// It is not the network that was slow, but this process or machine: the
+		// answer may have been here for a while. The next stage will tell.
+		x.c.count.denied.Add(1)
+		return false
+	}
 	switch {
 	case s.kind == resent:
 		if s.n == 0 {
@@ -431,9 +438,4 @@ func order(group []*server, now time.Time, explore bool) []*server {
 		out[0], out[n] = out[n], out[0]
 	}
 	return out
-}
-
-// answeredIn is the result of a call that was answered in d.
-func answeredIn(d time.Duration) engine.Result {
-	return engine.Result{Latency: d, Answered: true, Learned: true}
 }

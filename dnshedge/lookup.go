@@ -244,15 +244,11 @@ func (s *server) learned() learned {
 // relive learns what was learned before.
 func (s *server) relive(l learned) {
 	now := time.Now()
-	for _, d := range l.Answers {
-		if d > 0 {
-			s.key.Done(now, answeredIn(d))
-		}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range l.Answers {
 		s.answers.Add(now, d)
+		s.sent, s.got = s.sent+1, s.got+1
 	}
 	for _, d := range l.Path {
 		s.path.Add(now, d)

@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	fastMode   = 4 // answers within so many times the quickest are the path's
-	minPath    = 8 // samples before the path is known
-	everyLoss  = 16
-	strikeOut  = 3 // queries in a row without an answer, from which on a server is silent
+	fastMode   = 4   // answers within so many times the quickest are the path's
+	minPath    = 8   // samples before the path is known
+	everyPlan  = 16  // answers after which the delays are computed anew
+	lossSpan   = 256 // queries over which losses are counted, and as many before
+	strikeOut  = 3   // queries in a row without an answer, from which on a server is silent
 	firstProbe = 500 * time.Millisecond
 	lastProbe  = 10 * time.Second
 	probeTime  = 2 * time.Second
@@ -44,6 +45,7 @@ type server struct {
 	used   atomic.Int64 // when last asked, Unix ns
 	noEDNS atomic.Bool
 	loss   atomic.Int64 // the loss delay; 0: not known
+	slow   atomic.Int64 // the slow delay; 0: not known
 	quiet  atomic.Bool  // strikeOut was reached
 	stray  atomic.Int64 // abandoned queries that still run
 
@@ -52,7 +54,9 @@ type server struct {
 	mu       sync.Mutex    // guards the fields below
 	answers  sketch.Window // how long answers took
 	path     sketch.Window // how long those took that the server had at hand
-	since    int           // answers since the loss delay was computed
+	since    int           // answers since the delays were computed
+	sent     float64       // queries, of late
+	got      float64       // answers to them
 	quickest time.Duration
 	p99      time.Duration // of path
 	srtt     float64       // ns; 0: not known
@@ -131,6 +135,15 @@ func (s *server) lossDelay() time.Duration {
 	return max(coldDelay, s.floor)
 }
 
+// slowDelay is how long to wait until hedging all answers that are still to come
+// fits the budget.
+func (s *server) slowDelay() time.Duration {
+	if d := s.slow.Load(); d > 0 {
+		return time.Duration(d)
+	}
+	return coldDelay
+}
+
 // setupTime is how much longer an answer takes if there is a handshake to do.
 func (s *server) setupTime() time.Duration {
 	s.mu.Lock()
@@ -144,6 +157,11 @@ func (s *server) setupTime() time.Duration {
 func (s *server) wrote() {
 	s.wire.Add(1)
 	s.c.count.wire.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent++; s.sent > 2*lossSpan {
+		s.sent, s.got = s.sent/2, s.got/2
+	}
 }
 
 func (s *server) shook(took time.Duration) {
@@ -166,6 +184,7 @@ func (s *server) answered(took, path time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers.Add(now, took)
+	s.got++
 	if s.quickest == 0 || took < s.quickest {
 		s.quickest = took
 	}
@@ -179,7 +198,7 @@ func (s *server) answered(took, path time.Duration) {
 	case path > 0:
 		s.learn(now, path)
 	}
-	if s.since++; s.since >= everyLoss || s.loss.Load() == 0 {
+	if s.since++; s.since >= everyPlan || s.loss.Load() == 0 {
 		s.since = 0
 		s.relearn()
 	}
@@ -191,9 +210,12 @@ func (s *server) learn(now time.Time, d time.Duration) {
 	s.srtt, s.srttAt = smooth(s.srtt, d), now
 }
 
-// relearn computes the loss delay anew. The caller holds mu.
+// relearn computes the delays anew. The caller holds mu.
 func (s *server) relearn() {
 	s.quickest, _ = s.answers.Quantile(0)
+	if s.answers.Len() >= engine.MinSamples {
+		s.slow.Store(int64(s.affordable()))
+	}
 	if s.path.Len() < minPath {
 		return
 	}
@@ -204,6 +226,19 @@ func (s *server) relearn() {
 	// what hedges are for. A quarter of the path is for what few samples cannot tell.
 	d := min(s.p99, p95+p95/4) + max(4*deviation(&s.path, median), median/4)
 	s.loss.Store(int64(min(max(d, s.floor), max(maxLoss, s.floor))))
+}
+
+// affordable returns the slow delay: what remains of the budget after what must
+// be spent on lost queries, however long one waits, pays for all answers that
+// take longer. The caller holds mu.
+func (s *server) affordable() time.Duration {
+	h := &s.c.conf.Hedge
+	budget := planned * h.share() * s.key.View().Scale
+	lost := max(1-s.got/max(s.sent, 1), 0)
+	room := max(budget-lost, budget/4)
+	d, _ := s.answers.Quantile(max(1-room, orElse(h.Percentile, defaultPercentile)))
+	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged
+	return min(d, orElse(h.MaxDelay, defaultMaxDelay))
 }
 
 // deviation returns the median absolute deviation.

@@ -19,7 +19,7 @@ type Stats struct {
 	Wire       int64 // queries sent to servers, of all kinds
 	Hedges     int64 // of them, those sent because an answer was late
 	HedgeWins  int64 // hedges that gave the answer
-	Denied     int64 // hedges that the budget or a brake did not allow
+	Denied     int64 // hedges that the budget, a brake or a stall of this process did not allow
 	Resends    int64 // queries sent because nothing came for a second
 	ResendWins int64
 	Failovers  int64 // queries sent because another server could not answer
@@ -41,7 +41,7 @@ type UpstreamStats struct {
 
 	SRTT      time.Duration // smoothed round trip time; 0: not known
 	LossDelay time.Duration // after which a packet is taken for lost
-	SlowDelay time.Duration // after which the budget pays for all hedges; 0: not known
+	SlowDelay time.Duration // after which the budget pays for all hedges
 	Handshake time.Duration // smoothed; 0: none was needed
 	P50, P99  time.Duration // of the answers, recently; 0: none
 }
@@ -77,9 +77,7 @@ func (s *server) stats() UpstreamStats {
 		Upstream: s.up, Queries: s.wire.Load(), Hedges: s.hedges.Load(), HedgeWins: s.wins.Load(),
 		Silent: s.silent(), LossDelay: s.lossDelay(),
 	}
-	if p := s.key.Plan(); p != nil && len(p.Delays) > 0 {
-		v.SlowDelay = p.Delays[0]
-	}
+	v.SlowDelay = s.slowDelay()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v.SRTT, v.Handshake = time.Duration(s.srtt), time.Duration(s.shake)
