@@ -25,7 +25,9 @@ const (
 	maxLoss     = 500 * time.Millisecond // the longest loss delay
 	budgetBurst = 20                     // hedges that may be saved up
 
-	stalled = 2 * time.Millisecond // that a timer may strike late, at least
+	coldHedges = 4 // of a server of which nothing is known: they may all be of no use
+
+	stalled = 3 * time.Millisecond // that a timer may strike late
 
 	// planned is how much more than the budget the slow delay may cost: a window
 	// of some hundred answers cannot tell 5 % from 6 %, and a delay that flees from
@@ -64,8 +66,9 @@ type Hedge struct {
 	// MaxHedges is how many hedges one question may have, at most 3. Zero: 2.
 	MaxHedges int
 
-	// BudgetPercent bounds the hedges to this share of the queries, plus a burst
-	// of twenty, for each upstream and for the whole Client. Zero: 5. At most 100.
+	// BudgetPercent bounds the hedges to this share of all queries on the wire, plus
+	// a burst of twenty, for each upstream and for the whole Client. Zero: 5. At most
+	// 100.
 	BudgetPercent float64
 
 	// MaxHedgesPerSecond bounds them absolutely, for servers that bill by the query.
@@ -113,7 +116,7 @@ func orElse[T comparable](v, zero T) T {
 func (h *Hedge) share() float64 { return orElse(h.BudgetPercent, defaultBudget) / 100 }
 
 func (h *Hedge) engine() engine.Config {
-	share := h.share()
+	share := planned * h.share() // what is stricter, the server's bucket sees to
 	return engine.Config{
 		Percentile:   orElse(h.Percentile, defaultPercentile),
 		MaxHedges:    1, // the delays are the servers' own
@@ -153,6 +156,7 @@ type exchange struct {
 	q     *query
 	group []*server // in the order of preference
 	start time.Time
+	cold  bool // the delays are guesses
 	call  engine.Call
 	key   *engine.Key // of the primary's server; nil if nothing is learned
 
@@ -230,6 +234,7 @@ func (x *exchange) plan(ctx context.Context) {
 	default:
 		x.key = first.key
 		x.call.Begin(ctx, x.key, 0)
+		x.cold = first.slow.Load() == 0
 		loss := first.lossDelay()
 		due[0] = max(first.slowDelay(), loss) + setup
 		// A hedge is given as long as it takes to tell that it is lost as well, and
@@ -264,7 +269,7 @@ func (x *exchange) Admit(n int) bool {
 	}
 	s := x.stages[n]
 	to := x.group[x.pick()]
-	if late := time.Since(x.start) - x.delays[n]; s.kind == hedged && late > max(stalled, x.delays[n]/4) {
+	if late := time.Since(x.start) - x.delays[n]; s.kind == hedged && late > stalled {
 		// It is not the network that was slow, but this process or machine: the
 		// answer may have been here for a while. The next stage will tell.
 		x.c.count.denied.Add(1)
@@ -282,10 +287,14 @@ func (x *exchange) Admit(n int) bool {
 	case x.key == nil: // a fixed delay
 		x.c.count.hedges.Add(1)
 		to.hedges.Add(1)
+	case x.cold && x.group[0].fired.Load() >= coldHedges:
+		x.c.count.denied.Add(1)
+		return false
 	default:
 		if !x.c.admit(&x.call, s.n, x.group[0]) {
 			return false
 		}
+		x.group[0].fired.Add(1)
 		to.hedges.Add(1)
 	}
 	x.kinds[x.tries] = s.kind
@@ -407,8 +416,10 @@ func (c *core) admit(call *engine.Call, stage int, s *server) bool {
 		c.count.denied.Add(1)
 		return false
 	}
-	c.bucket.Spend()
-	s.bucket.Spend()
+	for _, b := range [...]*engine.Bucket{c.bucket, s.bucket} {
+		b.Spend()
+		b.Earn() // for it is a query as well
+	}
 	c.count.hedges.Add(1)
 	return true
 }

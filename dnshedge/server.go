@@ -49,7 +49,8 @@ type server struct {
 	quiet  atomic.Bool  // strikeOut was reached
 	stray  atomic.Int64 // abandoned queries that still run
 
-	wire, hedges, wins, late atomic.Int64
+	wire, hedges, wins atomic.Int64 // sent to it
+	fired              atomic.Int64 // hedges because it was late
 
 	mu       sync.Mutex    // guards the fields below
 	answers  sketch.Window // how long answers took
@@ -198,7 +199,7 @@ func (s *server) answered(took, path time.Duration) {
 	case path > 0:
 		s.learn(now, path)
 	}
-	if s.since++; s.since >= everyPlan || s.loss.Load() == 0 {
+	if s.since++; s.since >= everyPlan || s.loss.Load() == 0 || s.slow.Load() == 0 {
 		s.since = 0
 		s.relearn()
 	}
@@ -223,8 +224,8 @@ func (s *server) relearn() {
 	p95, _ := s.path.Quantile(0.95)
 	median, _ := s.path.Quantile(0.5)
 	// A hundredth that is far beyond the twentieth is not the path's jitter but
-	// what hedges are for. A quarter of the path is for what few samples cannot tell.
-	d := min(s.p99, p95+p95/4) + max(4*deviation(&s.path, median), median/4)
+	// what hedges are for; and few samples say little about either.
+	d := max(min(s.p99, p95+p95/4), median+median/4) + 4*deviation(&s.path, median)
 	s.loss.Store(int64(min(max(d, s.floor), max(maxLoss, s.floor))))
 }
 

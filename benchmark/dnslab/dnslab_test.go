@@ -49,8 +49,8 @@ func run(t *testing.T, scenario, transport string, strategies ...string) map[str
 
 func ratio(a, b time.Duration) float64 { return float64(a) / float64(b) }
 
-// budget is what hedges may cost: 5 % and the burst.
-func budget(r dnslab.Row) float64 { return 0.05 + 20/float64(r.Requests) }
+// budget is what hedges may cost: 5 % of all queries, and the burst.
+func budget(r dnslab.Row) float64 { return (0.05*float64(r.Queries) + 20) / float64(r.Requests) }
 
 func TestLossDoesNotShow(t *testing.T) {
 	r := run(t, "loss2", "udp")
