@@ -588,13 +588,18 @@ func (q *query) text() string {
 }
 
 // answerWire appends the response to q, in wire format and at most limit bytes
-// long (0: no limit).
+// long (0: no limit). It speaks for the Client, which recurses for its clients,
+// so to say, and has authority over nothing.
 func (c *core) answerWire(ctx context.Context, b []byte, q *query, limit int) ([]byte, error) {
 	a, v, err := c.exchange(ctx, q, "")
 	if err != nil {
 		return b, err
 	}
-	return a.append(b, q, v, limit), nil
+	start := len(b)
+	b = a.append(b, q, v, limit)
+	b[start+2] &^= flagAA >> 8
+	b[start+3] |= flagRA
+	return b, nil
 }
 
 // ServeDNS answers r, so that a Client is a dns.Handler. What cannot be answered

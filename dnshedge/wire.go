@@ -17,6 +17,7 @@ const (
 	maxMsg    = 1<<16 - 1
 
 	flagQR = 1 << 15
+	flagAA = 1 << 10
 	flagTC = 1 << 9
 	flagRD = 1 << 8
 	flagRA = 1 << 7
