@@ -25,7 +25,7 @@ const (
 	maxLoss     = 500 * time.Millisecond // the longest loss delay
 	budgetBurst = 20                     // hedges that may be saved up
 
-	coldHedges = 4 // of a server of which nothing is known: they may all be of no use
+	coldHedges = 4 // of a single server of which nothing is known: they may all be of no use
 
 	stalled = 3 * time.Millisecond // that a timer may strike late
 
@@ -287,7 +287,7 @@ func (x *exchange) Admit(n int) bool {
 	case x.key == nil: // a fixed delay
 		x.c.count.hedges.Add(1)
 		to.hedges.Add(1)
-	case x.cold && x.group[0].fired.Load() >= coldHedges:
+	case x.cold && len(x.group) == 1 && x.group[0].fired.Load() >= coldHedges:
 		x.c.count.denied.Add(1)
 		return false
 	default:

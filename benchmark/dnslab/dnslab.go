@@ -65,11 +65,19 @@ type Row struct {
 	Seed               uint64
 	Requests, Errors   int
 	Latency            []time.Duration // of those that were answered, sorted
+	Calls              []Call          // as they ended
 	Queries            int64           // on the wire
 	Conns              int64           // streams opened
 	Hedges             int64
 	Wins               int64
 	Denied             int64
+}
+
+// Call is one request.
+type Call struct {
+	Start  time.Duration // since the beginning
+	Took   time.Duration
+	Failed bool
 }
 
 // Quantile returns the latency at q in [0, 1], or 0 if nothing was answered.
@@ -96,8 +104,9 @@ func (r Row) Mean() (mean, deviation time.Duration) {
 	return time.Duration(m), time.Duration(math.Sqrt(squares / float64(len(r.Latency))))
 }
 
-// Extra returns how many queries there were besides one per request, as a share of the requests.
-func (r Row) Extra() float64 { return float64(r.Queries)/float64(r.Requests) - 1 }
+// Extra returns how many queries there were besides one per request, as a share
+// of all requests.
+func (r Row) Extra() float64 { return float64(r.Queries)/float64(max(len(r.Calls), 1)) - 1 }
 
 // links returns what the links to the two servers do.
 func links(scenario string) (a, b [2]netsim.Profile, err error) {
@@ -141,12 +150,9 @@ type contender struct {
 	stats func(r *Row)
 	close func()
 
-	mu      sync.Mutex // guards the fields below
-	latency []sample
-	errors  int
+	mu    sync.Mutex // guards calls
+	calls []Call
 }
-
-type sample struct{ at, took time.Duration }
 
 // counter is a Dialer that counts. Every query is one Write.
 type counter struct {
@@ -264,27 +270,28 @@ func (c *contender) measure(ctx context.Context, start time.Time, name string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err != nil {
-		c.errors++
-		return
-	}
-	c.latency = append(c.latency, sample{begun.Sub(start), took})
+	c.calls = append(c.calls, Call{Start: begun.Sub(start), Took: took, Failed: err != nil})
 }
 
 func (b *bench) row(c *contender, scenario string, after time.Duration) Row {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := Row{
-		Scenario: scenario, Strategy: c.name, Seed: b.conf.Seed, Errors: c.errors,
+		Scenario: scenario, Strategy: c.name, Seed: b.conf.Seed, Calls: c.calls,
 		Queries: c.count.queries.Load(), Conns: c.count.conns.Load(),
 	}
-	for _, s := range c.latency {
-		if s.at >= after {
-			r.Latency = append(r.Latency, s.took)
+	for _, call := range c.calls {
+		switch {
+		case call.Start < after:
+			continue
+		case call.Failed:
+			r.Errors++
+		default:
+			r.Latency = append(r.Latency, call.Took)
 		}
+		r.Requests++
 	}
 	slices.Sort(r.Latency)
-	r.Requests = len(c.latency) + c.errors
 	if c.stats != nil {
 		c.stats(&r)
 	}

@@ -17,7 +17,7 @@ func (l loopback) name() string { return string(l) }
 // runs excludes what the server does not play: queues, hosts, and time.
 func (loopback) runs(sc scenario) bool { return sc.real }
 
-func (loopback) offers(scenario, strategy) bool { return true }
+func (loopback) offers(_ scenario, s strategy) bool { return !s.dns }
 
 const (
 	rounds = 10

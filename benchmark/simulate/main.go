@@ -17,12 +17,16 @@
 // libraries are the real ones; the strategies take turns in ten rounds, so that
 // a noisy machine is noisy for all. CPU is that of client and server together.
 //
+// dns asks DNS servers through real kernel sockets in network namespaces, over a
+// simulated network; it needs root on Linux. Its strategies and scenarios are its
+// own. extra_pct counts all queries besides one per request, resent ones as well.
+//
 // virtual is a discrete-event simulation: a million requests per second or
 // more, and the same answer for the same seed. The policy code of this library
 // is the real one, driven by the simulation's clock. hedgedhttp and failsafe-go
 // keep their own clocks and cannot be driven so: models stand for them there.
 //
-// In all three, what an attempt takes is drawn by seed, request and attempt, so
+// In all but dns, what an attempt takes is drawn by seed, request and attempt, so
 // that every strategy meets the same fate.
 //
 // # Strategies
@@ -152,7 +156,9 @@ type job struct {
 	progress   *progress
 }
 
-func engines() []stage { return []stage{loopback("http"), loopback("grpc"), virtualEngine{}} }
+func engines() []stage {
+	return []stage{loopback("http"), loopback("grpc"), dnsEngine{}, virtualEngine{}}
+}
 
 // findings are what was found out.
 type findings struct {
@@ -257,7 +263,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.SetOutput(stderr)
 	var (
 		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
-		scenes     = fs.String("scenario", "seed", "comma-separated `names` of scenarios, or all")
+		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all (default seed; clean for dns)")
 		contenders = fs.String("strategy", "", "comma-separated `names` of strategies (default all but hedge-2 and hedge-3)")
 	)
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as three minutes allow; as the scenario says in virtual)")
@@ -292,6 +298,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			names = append(names, sc.name)
 		}
 	}
+	if *scenes == "" {
+		*scenes = names[0]
+	}
 	chosen := names
 	if *scenes != "all" {
 		chosen = strings.Split(*scenes, ",")
@@ -317,6 +326,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		o.strategies = order(o.strategies)
 		for _, sc := range o.scenarios {
 			offered := func(name string) bool { return o.engine.offers(sc, strategyOf(name)) }
+			if o.engine == (dnsEngine{}) && !slices.ContainsFunc(o.strategies, offered) {
+				return o, fmt.Errorf("-strategy %s: not offered over DNS", *contenders)
+			}
 			if *scenes != "all" && !slices.ContainsFunc(o.strategies, offered) {
 				return o, fmt.Errorf("-strategy %s: the draws of scenario %s cannot be replayed for an oracle", *contenders, sc.name)
 			}

@@ -122,7 +122,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		args string
 		says []string
 	}{
-		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc or virtual"}},
+		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc, dns or virtual"}},
 		{"-scenario nothing", []string{"-scenario", `"nothing"`, "seed", "all"}},
 		{"-engine http -scenario drift", []string{"-scenario", `"drift"`, "seed"}},
 		{"-strategy hedge,best", []string{"-strategy", `"best"`, "published-told"}},
@@ -164,7 +164,7 @@ func TestHelpListsEverything(t *testing.T) {
 func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 	var scenes []string
 	for _, sc := range scenarios() {
-		if sc.name != "metastable" || !raceOn { // its size is fixed, by its load
+		if (virtualEngine{}).runs(sc) && (sc.name != "metastable" || !raceOn) { // its size is fixed, by its load
 			scenes = append(scenes, sc.name)
 		}
 	}
@@ -182,11 +182,31 @@ func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 	}
 	for _, sc := range scenarios() {
 		for _, s := range strategies {
-			if slices.Contains(scenes, sc.name) {
+			if !sc.dns && slices.Contains(scenes, sc.name) {
 				assert.Equal(t, virtualEngine{}.offers(sc, s), seen[sc.name+" "+s.name], "%s %s", sc.name, s.name)
 			}
 		}
 	}
+}
+
+// The DNS engine needs namespaces, and skips where there are none.
+func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
+	out, stderr, code := sim(t, "-engine", "dns", "-scenario", "dead-primary", "-strategy", "single,hedge", "-requests", "200", "-format", "json", "-out", "")
+	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+		t.Skip(stderr)
+	}
+	require.Equal(t, ok, code, stderr)
+	var rows []row
+	require.NoError(t, json.Unmarshal([]byte(out), &rows))
+	require.Len(t, rows, 4, "a part for each")
+	for _, r := range rows {
+		assert.Equal(t, "dns", r.Engine)
+		assert.Zero(t, r.Errors, r.Strategy)
+		assert.Greater(t, r.P50, 19.0)
+	}
+	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "published")
+	assert.Equal(t, misused, code)
+	assert.Contains(t, stderr, "not offered over DNS")
 }
 
 func names(all []strategy) (names []string) {
@@ -352,7 +372,7 @@ BenchmarkNoHedge/http/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
 // Loopback engines: real sockets, so only what holds on any machine.
 func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 	for engine, strategies := range map[string]string{
-		"http": strings.Join(names(strategies), ","),
+		"http": strings.Join(names(slices.DeleteFunc(slices.Clone(strategies), func(s strategy) bool { return s.dns })), ","),
 		// failsafe-go gives one reply to all attempts, which the race detector rightly reports.
 		"grpc": "none,static-10ms,published,published-told,hedge,hedge-1,oracle-2",
 	} {

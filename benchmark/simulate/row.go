@@ -84,6 +84,13 @@ type trial struct {
 	refused  int      // hedges, where calls do not tell
 	conns    *int     // opened
 	cpu      *float64 // microseconds per request
+	told     *toll    // where calls do not tell
+}
+
+// A toll is what hedging cost in a whole trial.
+type toll struct {
+	extra        float64 // percent
+	hedges, wins int
 }
 
 // A result is a trial without its calls: rows for the whole and for each part, and curves.
@@ -101,6 +108,11 @@ func (t *trial) result() result {
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
 		res.rows = append(res.rows, t.row(t.scenario.name+"/"+p.name, p.in))
+	}
+	if t.told != nil {
+		for i := range res.rows {
+			res.rows[i].Extra, res.rows[i].Hedges, res.rows[i].Wins = round(t.told.extra), t.told.hedges, t.told.wins
+		}
 	}
 	return res
 }

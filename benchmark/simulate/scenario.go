@@ -24,6 +24,8 @@ type scenario struct {
 	replays bool
 	// real says that the loopback engines run it too.
 	real bool
+	// dns says that only the engine of that name runs it.
+	dns bool
 }
 
 // A part of a scenario is the calls that in reports.
@@ -93,7 +95,7 @@ func scenarios() []scenario {
 	firsts := []part{first("first-50", 50), first("first-200", 200)}
 	steady := []part{within("steady", 10*sec, forever)}
 
-	return []scenario{{
+	return append([]scenario{{
 		name: "seed", about: "the published benchmark: lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower, 20 callers",
 		world: closed(seed, 400_000), replays: true, real: true,
 	}, {
@@ -159,7 +161,7 @@ func scenarios() []scenario {
 	}, {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
-	}}
+	}}, dnsScenarios...)
 }
 
 // A size is what the flags say about how much there is to do; 0 leaves it to the scenario.

@@ -16,6 +16,7 @@ type strategy struct {
 	grpc    string // what stands for it over gRPC, if not itself
 	hedges  int    // of ours, if not the default; of the oracle
 	standby bool   // runs only if asked for
+	dns     bool   // only the DNS engine has it
 }
 
 // hedgedhttp speaks HTTP only.
@@ -35,12 +36,17 @@ var strategies = []strategy{
 	},
 	{name: "published", about: "the published adaptive policy with its defaults, written anew from its description"},
 	{name: "published-told", about: "the same, told the true request rate"},
+	{name: "single", about: "this library without hedging; a query is sent again after a second", dns: true},
+	{name: "fixed-10ms", about: "a hedge for every query after 10 ms, no budget", dns: true},
 	{name: "hedge", about: "this library, no option set", hedges: -1},
 	{name: "hedge-1", about: "this library with one hedge per call", hedges: 1},
 	{name: "hedge-2", about: "this library with two hedges per call, which is the default", hedges: 2, standby: true},
 	{name: "hedge-3", about: "this library with three hedges per call", hedges: 3, standby: true},
 	{name: "oracle-1", about: "the best static delay at the load of hedge, found afterwards", hedges: 1},
 	{name: "oracle-2", about: "the best static pair of delays at the load of hedge, found afterwards", hedges: 2},
+	{name: "miekg", about: "the plain client of github.com/miekg/dns", dns: true},
+	{name: "net-resolver", about: "Go's own resolver", dns: true},
+	{name: "unbound", about: "unbound, forwarding, if it is installed", dns: true},
 }
 
 const (

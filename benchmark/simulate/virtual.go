@@ -15,9 +15,11 @@ type virtualEngine struct{}
 
 func (virtualEngine) name() string { return "virtual" }
 
-func (virtualEngine) runs(scenario) bool { return true }
+func (virtualEngine) runs(sc scenario) bool { return !sc.dns }
 
-func (virtualEngine) offers(sc scenario, s strategy) bool { return sc.replays || !s.isOracle() }
+func (virtualEngine) offers(sc scenario, s strategy) bool {
+	return !s.dns && (sc.replays || !s.isOracle())
+}
 
 // run puts the strategies through the scenario, several at a time: in virtual
 // time they do not disturb each other.
