@@ -22,7 +22,7 @@ import (
 
 // snippetImports are the packages that snippets may speak of.
 var snippetImports = []string{
-	"context", "fmt", "log", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug",
+	"context", "fmt", "log", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge",
 }
 
 // TestSnippetsInREADMECompile type-checks every go block as the body of a function.

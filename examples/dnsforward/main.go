@@ -51,6 +51,7 @@ func run() error {
 	flag.Int64Var(&client.Cache.MaxBytes, "cache", 64<<20, "`bytes` of memory for the cache")
 	flag.DurationVar(&client.Cache.MaxNegativeTTL, "max-negative", time.Hour, "longest time to believe that a name does not exist")
 	flag.DurationVar(&client.Cache.MaxStale, "max-stale", 24*time.Hour, "longest time to give expired answers when servers fail; negative is never")
+	last := flag.Duration("for", 0, "end after that `time`; 0 is never")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("dnsforward: unexpected argument %q", flag.Arg(0))
@@ -70,6 +71,9 @@ func run() error {
 
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGTERM, os.Interrupt)
+	if *last > 0 {
+		time.AfterFunc(*last, func() { signals <- os.Interrupt })
+	}
 	for s := range signals {
 		if s == syscall.SIGUSR1 {
 			report(client)
