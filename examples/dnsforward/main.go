@@ -1,3 +1,5 @@
+//go:build unix
+
 // Dnsforward is a forwarding DNS server that hedges and caches, small enough to
 // read and good enough for resolv.conf.
 //
