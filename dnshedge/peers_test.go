@@ -368,6 +368,7 @@ func soak(t *testing.T, network string, total int64) {
 				for left.Add(-1) >= 0 {
 					if _, _, err := c.Exchange(question("x.example.", dns.TypeA), ""); err != nil {
 						bad.Add(1)
+						time.Sleep(5 * ms) // a server that is down refuses at once
 					}
 				}
 			})
