@@ -125,14 +125,28 @@ log:
     any: error
 `, dir, port, filepath.Join(dir, "example.zone")))
 	peer(t, []string{port}, "knotd", "-c", conf)
+	loaded(t, "udp://127.0.0.1:"+port)
 	return port
+}
+
+// loaded waits until a server has read its zone: it may listen before.
+func loaded(t *testing.T, up string) dnshedge.Upstream {
+	t.Helper()
+	u, err := dnshedge.ParseUpstream(up)
+	require.NoError(t, err)
+	c := trusting(&dnshedge.Client{Upstreams: []dnshedge.Upstream{u}})
+	defer c.Close()
+	require.Eventually(t, func() bool {
+		r, _, err := c.Exchange(question("a.example.", dns.TypeA), "")
+		return err == nil && len(r.Answer) == 1
+	}, 20*time.Second, 20*ms, up)
+	return u
 }
 
 // checkPeer asks what every server of the zone must answer.
 func checkPeer(t *testing.T, up string) {
 	t.Helper()
-	u, err := dnshedge.ParseUpstream(up)
-	require.NoError(t, err)
+	u := loaded(t, up)
 	c := trusting(&dnshedge.Client{Upstreams: []dnshedge.Upstream{u}, Cache: new(dnshedge.Cache)})
 	defer c.Close()
 	for range 2 { // from the server, from the cache
