@@ -28,10 +28,10 @@ const benchRuns = 5
 
 var readmeTables = []readmeTable{{
 	name: "headline", draw: headline,
-	args: "-requests 50000 -runs 3 -strategy none,hedge",
+	args: "-requests 30000 -runs 3 -strategy none,hedge",
 }, {
 	name: "seed", draw: wholes,
-	args: "-requests 50000 -runs 3 -strategy none,static-10ms,failsafe-quantile,published,published-told,hedge,oracle-2",
+	args: "-requests 30000 -runs 3 -strategy none,static-10ms,failsafe-quantile,published,published-told,hedge,oracle-2",
 }, {
 	name: "grpc", draw: wholes,
 	args: "-engine grpc -requests 20000 -runs 3 -strategy none,failsafe-quantile,published,published-told,hedge,oracle-2",
