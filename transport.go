@@ -387,7 +387,7 @@ func (c *call) judge(resp *http.Response, err error) error {
 		now := time.Now()
 		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
 	}
-	if resp.StatusCode >= 400 && slices.Contains(c.t.core.config.failure, resp.StatusCode) {
+	if !c.t.answered(resp, nil) {
 		return errFailure
 	}
 	if c.first && resp.Body != nil && resp.Body != http.NoBody {

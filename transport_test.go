@@ -292,17 +292,19 @@ func TestOtherStatusesAreAnswers(t *testing.T) {
 }
 
 func TestFailureStatusesCanBeChosen(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
-		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-			if n == 1 {
-				return rt.Response(req, []int{404}[0], ""), nil
+	for _, status := range []int{302, 404} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if n == 1 {
+					return rt.Response(req, status, ""), nil
+				}
+				return after(rt, 50*ms)(req, n)
 			}
-			return after(rt, 50*ms)(req, n)
-		}
-		resp, err := get(t, warm(t, rt, hedge.WithFailureStatus(404)), site)
-		require.NoError(t, err)
-		assert.Equal(t, "answer 0", text(t, resp))
-	})
+			resp, err := get(t, warm(t, rt, hedge.WithFailureStatus(status)), site)
+			require.NoError(t, err)
+			assert.Equal(t, "answer 0", text(t, resp))
+		})
+	}
 }
 
 func TestIfAllFailThePrimarysResponseIsReturned(t *testing.T) {
