@@ -38,6 +38,7 @@
 package dnshedge
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -168,12 +169,12 @@ func newCore(conf *Client) (*core, error) {
 		return nil, err
 	}
 	if len(c.group) == 0 {
-		c.system = &resolvConf{path: orElse(conf.ResolvConf, "/etc/resolv.conf")}
+		c.system = &resolvConf{path: cmp.Or(conf.ResolvConf, "/etc/resolv.conf")}
 	}
 	return c, nil
 }
 
-func (c *core) timeout() time.Duration { return orElse(c.conf.Timeout, defaultTimeout) }
+func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTimeout) }
 
 func (c *core) dialer() Dialer {
 	if c.conf.Dialer != nil {

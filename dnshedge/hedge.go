@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,26 +106,18 @@ func (h *Hedge) validate() error {
 	return nil
 }
 
-func orElse[T comparable](v, zero T) T {
-	var none T
-	if v == none {
-		return zero
-	}
-	return v
-}
-
-func (h *Hedge) share() float64 { return orElse(h.BudgetPercent, defaultBudget) / 100 }
+func (h *Hedge) share() float64 { return cmp.Or(h.BudgetPercent, defaultBudget) / 100 }
 
 func (h *Hedge) engine() engine.Config {
 	share := planned * h.share() // what is stricter, the server's bucket sees to
 	return engine.Config{
-		Percentile:   orElse(h.Percentile, defaultPercentile),
+		Percentile:   cmp.Or(h.Percentile, defaultPercentile),
 		MaxHedges:    1, // the delays are the servers' own
 		Budget:       share,
 		EstimatedRPS: budgetBurst / share,
 		Burst:        time.Second,
-		MinDelay:     orElse(h.MinDelay, loopbackMinDelay),
-		MaxDelay:     orElse(h.MaxDelay, defaultMaxDelay),
+		MinDelay:     cmp.Or(h.MinDelay, loopbackMinDelay),
+		MaxDelay:     cmp.Or(h.MaxDelay, defaultMaxDelay),
 		InitialDelay: coldDelay,
 		MaxPerSecond: h.MaxHedgesPerSecond,
 		MaxKeys:      4 * maxServers,
@@ -239,7 +232,7 @@ func (x *exchange) plan(ctx context.Context) {
 		due[0] = max(first.slowDelay(), loss) + setup
 		// A hedge is given as long as it takes to tell that it is lost as well, and
 		// the next twice that.
-		for n = 1; n < orElse(h.MaxHedges, defaultHedges); n++ {
+		for n = 1; n < cmp.Or(h.MaxHedges, defaultHedges); n++ {
 			due[n] = due[n-1] + loss<<(n-1)
 		}
 	}

@@ -87,7 +87,7 @@ func newServer(c *core, up Upstream) (*server, error) {
 		}
 	}
 	o := opener{c.dialer(), up}
-	size := orElse(c.conf.UDPSize, defaultUDPSize)
+	size := cmp.Or(c.conf.UDPSize, defaultUDPSize)
 	switch up.network() {
 	case "tcp":
 		s.transport = newStream(o, s, nil, size, s.noEDNS.Load)
@@ -237,9 +237,9 @@ func (s *server) affordable() time.Duration {
 	budget := planned * h.share() * s.key.View().Scale
 	lost := max(1-s.got/max(s.sent, 1), 0)
 	room := max(budget-lost, budget/4)
-	d, _ := s.answers.Quantile(max(1-room, orElse(h.Percentile, defaultPercentile)))
+	d, _ := s.answers.Quantile(max(1-room, cmp.Or(h.Percentile, defaultPercentile)))
 	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged
-	return min(d, orElse(h.MaxDelay, defaultMaxDelay))
+	return min(d, cmp.Or(h.MaxDelay, defaultMaxDelay))
 }
 
 // deviation returns the median absolute deviation.
