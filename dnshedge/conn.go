@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/gohedge/hedge/internal/deadline"
 )
 
 // maxQueued bounds the answers that a Conn's reader has not taken, and the
@@ -73,7 +75,7 @@ type conn struct {
 	err    error      // of a question; read after out
 	queued int
 
-	read, write deadline
+	read, write deadline.Deadline
 }
 
 var _ net.Conn = (*conn)(nil)
@@ -89,7 +91,7 @@ func (k *conn) Write(b []byte) (int, error) {
 	select {
 	case <-k.closed:
 		return 0, k.opError("write", net.ErrClosed)
-	case <-k.write.passed():
+	case <-k.write.Passed():
 		return 0, k.opError("write", os.ErrDeadlineExceeded)
 	default:
 	}
@@ -150,7 +152,7 @@ func (k *conn) Read(b []byte) (int, error) {
 		select {
 		case <-k.closed:
 			return 0, k.opError("read", net.ErrClosed)
-		case <-k.read.passed():
+		case <-k.read.Passed():
 			return 0, k.opError("read", os.ErrDeadlineExceeded)
 		default:
 		}
@@ -173,7 +175,7 @@ func (k *conn) Read(b []byte) (int, error) {
 		select {
 		case <-k.more:
 		case <-k.closed:
-		case <-k.read.passed():
+		case <-k.read.Passed():
 		case <-k.ctx.Done():
 			select {
 			case <-k.closed:
@@ -191,8 +193,8 @@ func (k *conn) Close() error {
 		err = nil
 		close(k.closed)
 		k.cancel()
-		k.read.set(time.Time{})
-		k.write.set(time.Time{})
+		k.read.Set(time.Time{})
+		k.write.Set(time.Time{})
 	})
 	return err
 }
@@ -203,56 +205,12 @@ func (k *conn) SetDeadline(t time.Time) error {
 func (k *conn) SetReadDeadline(t time.Time) error  { return k.set(&k.read, t) }
 func (k *conn) SetWriteDeadline(t time.Time) error { return k.set(&k.write, t) }
 
-func (k *conn) set(d *deadline, t time.Time) error {
+func (k *conn) set(d *deadline.Deadline, t time.Time) error {
 	select {
 	case <-k.closed:
 		return k.opError("set", net.ErrClosed)
 	default:
-		d.set(t)
+		d.Set(t)
 		return nil
-	}
-}
-
-// deadline is a time after which a channel is closed. The zero value is none.
-type deadline struct {
-	mu    sync.Mutex // guards the fields below
-	timer *time.Timer
-	ch    chan struct{}
-}
-
-func (d *deadline) passed() <-chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ch == nil {
-		d.ch = make(chan struct{})
-	}
-	return d.ch
-}
-
-// set moves the deadline, also for those who wait for it already.
-func (d *deadline) set(t time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	stopped := d.timer == nil || d.timer.Stop()
-	d.timer = nil
-	over := false
-	if d.ch != nil {
-		select {
-		case <-d.ch:
-			over = true
-		default:
-		}
-	}
-	if d.ch == nil || !stopped || over {
-		d.ch = make(chan struct{})
-	}
-	if t.IsZero() {
-		return
-	}
-	ch := d.ch
-	if wait := time.Until(t); wait > 0 {
-		d.timer = time.AfterFunc(wait, func() { close(ch) })
-	} else {
-		close(ch)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gohedge/hedge/internal/deadline"
 )
 
 const (
@@ -138,7 +140,7 @@ type datagram struct {
 	in         chan letter
 	closed     chan struct{}
 	close      sync.Once
-	read, sent deadline
+	read, sent deadline.Deadline
 }
 
 type letter struct {
@@ -168,14 +170,14 @@ func (d *datagram) ReadFrom(b []byte) (int, net.Addr, error) {
 	select {
 	case <-d.closed:
 		return 0, nil, opError("read", "udp", d.LocalAddr(), net.ErrClosed)
-	case <-d.read.passed():
+	case <-d.read.Passed():
 		return 0, nil, opError("read", "udp", d.LocalAddr(), os.ErrDeadlineExceeded)
 	default:
 	}
 	select {
 	case <-d.closed:
 		return 0, nil, opError("read", "udp", d.LocalAddr(), net.ErrClosed)
-	case <-d.read.passed():
+	case <-d.read.Passed():
 		return 0, nil, opError("read", "udp", d.LocalAddr(), os.ErrDeadlineExceeded)
 	case l := <-d.in:
 		if l.err != nil {
@@ -205,7 +207,7 @@ func (d *datagram) send(b []byte, to netip.AddrPort) (int, error) {
 	select {
 	case <-d.closed:
 		return 0, opError("write", "udp", d.LocalAddr(), net.ErrClosed)
-	case <-d.sent.passed():
+	case <-d.sent.Passed():
 		return 0, opError("write", "udp", d.LocalAddr(), os.ErrDeadlineExceeded)
 	default:
 	}
@@ -242,8 +244,8 @@ func (d *datagram) Close() error {
 	d.close.Do(func() {
 		err = nil
 		close(d.closed)
-		d.read.set(time.Time{})
-		d.sent.set(time.Time{})
+		d.read.Set(time.Time{})
+		d.sent.Set(time.Time{})
 		d.m.mu.Lock()
 		delete(d.m.datagrams, d.local)
 		d.m.mu.Unlock()
@@ -267,12 +269,12 @@ func (d *datagram) SetDeadline(t time.Time) error {
 func (d *datagram) SetReadDeadline(t time.Time) error  { return d.set(&d.read, t) }
 func (d *datagram) SetWriteDeadline(t time.Time) error { return d.set(&d.sent, t) }
 
-func (d *datagram) set(l *deadline, t time.Time) error {
+func (d *datagram) set(l *deadline.Deadline, t time.Time) error {
 	select {
 	case <-d.closed:
 		return opError("set", "udp", d.LocalAddr(), net.ErrClosed)
 	default:
-		l.set(t)
+		l.Set(t)
 		return nil
 	}
 }
@@ -333,7 +335,7 @@ type stream struct {
 	other       *stream
 	closed      chan struct{}
 	close       sync.Once
-	read, write deadline
+	read, write deadline.Deadline
 
 	mu   sync.Mutex     // guards the fields below
 	more chan struct{}  // closed when there is something to read
@@ -480,7 +482,7 @@ func (s *stream) Read(b []byte) (int, error) {
 		select {
 		case <-s.closed:
 			return 0, opError("read", "tcp", s.LocalAddr(), net.ErrClosed)
-		case <-s.read.passed():
+		case <-s.read.Passed():
 			return 0, opError("read", "tcp", s.LocalAddr(), os.ErrDeadlineExceeded)
 		default:
 		}
@@ -499,7 +501,7 @@ func (s *stream) Read(b []byte) (int, error) {
 		select {
 		case <-more:
 		case <-s.closed:
-		case <-s.read.passed():
+		case <-s.read.Passed():
 		}
 	}
 }
@@ -510,7 +512,7 @@ func (s *stream) Write(b []byte) (int, error) {
 		return 0, opError("write", "tcp", s.LocalAddr(), net.ErrClosed)
 	case <-s.other.closed:
 		return 0, opError("write", "tcp", s.LocalAddr(), os.NewSyscallError("write", syscall.EPIPE))
-	case <-s.write.passed():
+	case <-s.write.Passed():
 		return 0, opError("write", "tcp", s.LocalAddr(), os.ErrDeadlineExceeded)
 	default:
 	}
@@ -527,8 +529,8 @@ func (s *stream) Close() error {
 	s.close.Do(func() {
 		err = nil
 		close(s.closed)
-		s.read.set(time.Time{})
-		s.write.set(time.Time{})
+		s.read.Set(time.Time{})
+		s.write.Set(time.Time{})
 		s.transmit(nil, s.other.closed)
 		s.m.release(s.local)
 	})
@@ -544,58 +546,12 @@ func (s *stream) SetDeadline(t time.Time) error {
 func (s *stream) SetReadDeadline(t time.Time) error  { return s.set(&s.read, t) }
 func (s *stream) SetWriteDeadline(t time.Time) error { return s.set(&s.write, t) }
 
-func (s *stream) set(l *deadline, t time.Time) error {
+func (s *stream) set(l *deadline.Deadline, t time.Time) error {
 	select {
 	case <-s.closed:
 		return opError("set", "tcp", s.LocalAddr(), net.ErrClosed)
 	default:
-		l.set(t)
+		l.Set(t)
 		return nil
-	}
-}
-
-// deadline is a time after which a channel is closed. The zero value is no deadline.
-type deadline struct {
-	mu    sync.Mutex
-	timer *time.Timer
-	ch    chan struct{}
-}
-
-func (d *deadline) passed() <-chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ch == nil {
-		d.ch = make(chan struct{})
-	}
-	return d.ch
-}
-
-// set moves the deadline. Those who already wait for a deadline that has not
-// passed yet wait for the new one.
-func (d *deadline) set(t time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	stopped := d.timer == nil || d.timer.Stop()
-	d.timer = nil
-	if d.ch == nil || !stopped || isClosed(d.ch) {
-		d.ch = make(chan struct{})
-	}
-	if t.IsZero() {
-		return
-	}
-	ch := d.ch
-	if wait := time.Until(t); wait > 0 {
-		d.timer = time.AfterFunc(wait, func() { close(ch) })
-	} else {
-		close(ch)
-	}
-}
-
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
 	}
 }
