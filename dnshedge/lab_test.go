@@ -3,6 +3,7 @@ package dnshedge_test
 import (
 	"context"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,15 @@ import (
 )
 
 const ms = time.Millisecond
+
+// TestMain has package net read the system's configuration before the first
+// bubble: net keeps a channel for it, and a channel made in one bubble cannot
+// be used in another.
+func TestMain(m *testing.M) {
+	own := net.Resolver{PreferGo: true}
+	_, _ = own.LookupHost(context.Background(), "localhost")
+	os.Exit(m.Run())
+}
 
 // lab is a client and three hosts with servers, 20 ms away, in a bubble.
 type lab struct {
