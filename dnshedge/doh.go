@@ -159,7 +159,7 @@ func (d *doh) newSite() *site {
 			}
 			return s.track(c), nil
 		},
-		TLSClientConfig:     d.tls,
+		TLSClientConfig:     d.tls.Clone(), // net/http writes to it
 		TLSHandshakeTimeout: dialTime,
 		Protocols:           &protocols,
 		HTTP2: &http.HTTP2Config{

@@ -574,6 +574,22 @@ func TestAnAbandonedQueryIsStillMeasured(t *testing.T) {
 	}
 }
 
+func TestLanesDoNotShareATLSConfig(t *testing.T) {
+	// Package net/http writes to the one it is given. Only -race can tell.
+	bubble(t, func(l *lab) {
+		l.serve("a", after(300*ms, good))
+		for range 10 {
+			c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Fixed: 10 * ms}}, l.up("https", "a"))
+			var wg sync.WaitGroup
+			for i := range 32 {
+				wg.Go(func() { l.must(c, fmt.Sprintf("n%d.example.", i)) })
+			}
+			wg.Wait()
+			assert.Positive(t, c.Stats().Hedges)
+		}
+	})
+}
+
 func TestAHostNameIsDialledAsItIs(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
