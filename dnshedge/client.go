@@ -44,6 +44,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -358,7 +359,6 @@ func (c *core) exchangeWith(ctx context.Context, q *query, address string) (*ans
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
-	s.probe(time.Now())
 	f := c.finish(q, []*server{s}, ctx)
 	c.traceAnswer(ctx, q, f, FromServer)
 	return f.answer, f.err
@@ -408,10 +408,13 @@ func (c *core) resolve(ctx context.Context, q *query, explore bool) found {
 		return found{err: err}
 	}
 	now := time.Now()
-	silent := len(c.fallback) > 0
-	for _, s := range group {
-		s.probe(now)
-		silent = silent && s.silent()
+	silent := allSilent(group)
+	if !silent || !allSilent(c.fallback) {
+		for _, list := range [...][]*server{group, c.fallback} {
+			for _, s := range list {
+				s.probe(now)
+			}
+		}
 	}
 	ordered := order(group, now, explore)
 	if len(c.fallback) == 0 {
@@ -438,10 +441,13 @@ func (c *core) resolve(ctx context.Context, q *query, explore bool) found {
 // fallBack asks the fallback servers one after another. Each gets its share of
 // what is left of the time, of which there are n at first.
 func (c *core) fallBack(ctx context.Context, q *query, n int) (found, bool) {
-	now := time.Now()
-	for i, s := range c.fallback {
-		s.probe(now)
-		if s.silent() && i < len(c.fallback)-1 {
+	servers := c.fallback
+	if allSilent(servers) {
+		servers = order(servers, time.Now(), false)
+		slices.Reverse(servers) // for the last is asked in any case
+	}
+	for i, s := range servers {
+		if s.silent() && i < len(servers)-1 {
 			continue
 		}
 		c.count.fallbacks.Add(1)

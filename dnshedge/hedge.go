@@ -418,8 +418,10 @@ func (c *core) admit(call *engine.Call, stage int, s *server) bool {
 }
 
 // order returns the servers by preference: those that answer, by their smoothed
-// round trip time, roughly, and else as they were given. If explore, a caller is
-// not waiting, and any may come first.
+// round trip time, roughly, and else as they were given. Silent ones come last,
+// first among them who was not asked for longest: when all are silent, they take
+// turns, and callers' own queries find out who is back. If explore, a caller is not
+// waiting, and any may come first.
 func order(group []*server, now time.Time, explore bool) []*server {
 	if len(group) < 2 {
 		return group
@@ -427,12 +429,16 @@ func order(group []*server, now time.Time, explore bool) []*server {
 	type ranked struct {
 		s    *server
 		rank int
+		used int64
 	}
 	all := make([]ranked, len(group))
 	for i, s := range group {
-		all[i] = ranked{s, s.rank(now)}
+		all[i] = ranked{s: s, rank: s.rank(now)}
+		if all[i].rank == lastRank {
+			all[i].used = s.used.Load()
+		}
 	}
-	slices.SortStableFunc(all, func(a, b ranked) int { return a.rank - b.rank })
+	slices.SortStableFunc(all, func(a, b ranked) int { return cmp.Or(a.rank-b.rank, cmp.Compare(a.used, b.used)) })
 	out := make([]*server, len(group))
 	for i, r := range all {
 		out[i] = r.s
@@ -442,4 +448,9 @@ func order(group []*server, now time.Time, explore bool) []*server {
 		out[0], out[n] = out[n], out[0]
 	}
 	return out
+}
+
+// allSilent reports whether no server answers.
+func allSilent(group []*server) bool {
+	return !slices.ContainsFunc(group, func(s *server) bool { return !s.silent() })
 }

@@ -323,7 +323,8 @@ func (s *server) missed(sent time.Time) {
 }
 
 // probe asks a silent server for the root's servers if it is time to, in a
-// goroutine of its own. A server that answers is silent no more.
+// goroutine of its own. A server that answers is silent no more. Probes are for
+// servers that no caller's query reaches, because another answers.
 func (s *server) probe(now time.Time) {
 	if !s.silent() {
 		return
@@ -358,16 +359,18 @@ func (s *server) hello(ctx context.Context) error {
 	return err
 }
 
+const lastRank = math.MaxInt32
+
 // rank orders servers: by logarithms of the smoothed round trip time, so that
 // small differences do not matter; those not measured yet behind, silent ones last.
 func (s *server) rank(now time.Time) int {
 	if s.silent() {
-		return math.MaxInt32
+		return lastRank
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.srtt == 0 {
-		return math.MaxInt32 - 1
+		return lastRank - 1
 	}
 	faded := s.srtt * math.Exp2(-float64(now.Sub(s.srttAt))/float64(srttFade))
 	return int(math.Log(max(faded, 1e5)) / math.Log(1.3))
