@@ -267,14 +267,14 @@ func zone(q dnstest.Query) dnstest.Reply {
 
 func TestTheResolverAnswersAsGosOwn(t *testing.T) {
 	s := &dnstest.Server{Handler: zone}
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ln, err := net.Listen("tcp", pc.LocalAddr().String())
+	at := "127.0.0.1:" + freePorts(t, 1)[0]
+	pc, err := net.ListenPacket("udp", at)
 	require.NoError(t, err)
 	s.ServeUDP(pc)
-	s.ServeTCP(ln)
 	defer s.Close()
-	at := pc.LocalAddr().String()
+	ln, err := net.Listen("tcp", at)
+	require.NoError(t, err)
+	s.ServeTCP(ln)
 	own := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, at)
 	}}

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -59,16 +60,30 @@ func peer(t *testing.T, ports []string, name string, args ...string) {
 	}
 }
 
-// freePorts returns ports of which nobody listens.
+// freePorts returns ports of loopback of which nobody listens, TCP or UDP. They
+// are below those that the kernel gives to clients, or one of these could have
+// taken a port before the server does.
 func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
+	for range 100 * n {
+		if len(ports) == n {
+			break
+		}
+		at := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000))
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			continue
+		}
 		defer l.Close()
-		_, port, _ := net.SplitHostPort(l.Addr().String())
+		pc, err := net.ListenPacket("udp", at)
+		if err != nil {
+			continue
+		}
+		defer pc.Close()
+		_, port, _ := net.SplitHostPort(at)
 		ports = append(ports, port)
 	}
+	require.Len(t, ports, n)
 	return ports
 }
 
@@ -348,24 +363,19 @@ func soak(t *testing.T, network string, total int64) {
 	}
 	var mu sync.Mutex // guards server
 	var server *dnstest.Server
-	at := ""
+	at := "127.0.0.1:" + freePorts(t, 1)[0]
 	start := func() {
 		mu.Lock()
 		defer mu.Unlock()
 		server = &dnstest.Server{Handler: lossy}
-		if at == "" {
-			at = "127.0.0.1:0"
-		}
 		if network == "udp" {
 			pc, err := net.ListenPacket("udp", at)
 			require.NoError(t, err)
-			at = pc.LocalAddr().String()
 			server.ServeUDP(pc)
 			return
 		}
 		ln, err := net.Listen("tcp", at)
 		require.NoError(t, err)
-		at = ln.Addr().String()
 		server.ServeTLS(ln)
 	}
 	start()
