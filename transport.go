@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -335,6 +336,10 @@ type call struct {
 	primary where // it went, if that matters
 }
 
+// maxVictim is how often an attempt goes again because a loser's cancellation hit
+// it. Once is rare; under load four times in a row have been seen.
+const maxVictim = 16
+
 // errFailure is the error of an attempt whose response must not win.
 var errFailure = errors.New("hedge: response is a failure")
 
@@ -352,9 +357,12 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	}
 	resp, err := rt.RoundTrip(c.request(ctx, n))
 	// Cancelling an HTTP/1.1 request just when its empty response arrives can
-	// cancel another request on its connection (net/http, Go 1.26). Ours is
-	// alive, so it was such a victim, and goes again.
-	for tries := 0; err != nil && tries < 3 && errors.Is(err, context.Canceled) && a.Err() == nil; tries++ {
+	// fail the next request on its connection with the same cause (net/http, Go
+	// 1.26). Ours has not lost, so it was such a victim, and goes again; after
+	// those who are about to cancel had their turn, for it may get a
+	// connection of theirs.
+	for tries := 0; tries < maxVictim && errors.Is(err, race.ErrLost) && a.Err() == nil; tries++ {
+		runtime.Gosched()
 		resp, err = rt.RoundTrip(c.request(ctx, n))
 	}
 	c.setup[n] = s.took()

@@ -24,6 +24,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 const (
@@ -506,6 +507,32 @@ func TestHedgesHaveHeadersOfTheirOwn(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 		assert.Empty(t, req.Header)
+	})
+}
+
+func TestVictimsOfALosersCancellationGoAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := warm(t, rt)
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n < 10 {
+				return nil, race.ErrLost
+			}
+			return rt.Response(req, 200, "ok"), nil
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		assert.Equal(t, "ok", text(t, resp))
+		assert.Len(t, rt.Sent(), 11)
+	})
+}
+
+func TestCancellationThatIsNotOursIsTheCallers(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := warm(t, rt)
+		rt.Answer = func(*http.Request, int) (*http.Response, error) { return nil, context.Canceled }
+		_, err := get(t, tr, site)
+		assert.Equal(t, context.Canceled, err)
+		assert.Len(t, rt.Sent(), 1)
 	})
 }
 
