@@ -167,28 +167,26 @@ func TestLosersConnectionsAreUsedAgain(t *testing.T) {
 			}
 			_, _ = io.WriteString(w, "ok")
 		})
-		// Every call is hedged. The first attempt of each is the slow one.
-		var n atomic.Int64
 		rt := roundTripper(func(req *http.Request) (*http.Response, error) {
-			if n.Add(1)%2 == 1 {
+			if a, ok := hedge.AttemptFromContext(req.Context()); ok && a.Number == 0 {
 				req = req.Clone(req.Context())
 				req.URL.Path = "/slow"
 			}
 			return s.Client().Transport.RoundTrip(req)
 		})
-		tr := hedge.New(rt, hedge.WithLinger(linger), hedge.WithBudgetPercent(100), hedge.WithMaxHedges(1))
+		var stats *hedge.Stats
+		tr := hedge.New(rt, hedge.WithLinger(linger), hedge.WithBudgetPercent(100), hedge.WithMaxHedges(1), hedge.WithStats(&stats))
 		_, err := fetch(t.Context(), tr, s.URL+"/") // teaches that the host speaks HTTP/1.1
 		require.NoError(t, err)
-		n.Store(0)
 		for range calls {
-			_, err := fetch(hedge.WithDelay(t.Context(), 10*time.Millisecond), tr, s.URL+"/")
+			_, err := fetch(hedge.WithDelay(t.Context(), 5*time.Millisecond), tr, s.URL+"/")
 			require.NoError(t, err)
 			time.Sleep(60 * time.Millisecond)
 		}
-		assert.EqualValues(t, 2*calls, n.Load())
+		assert.Greater(t, stats.HedgedRequests.Load(), int64(calls*3/4)) // but for those whose timer was late
 		return s.accepted.Load()
 	}
-	assert.LessOrEqual(t, opened(time.Second), int64(4))
+	assert.LessOrEqual(t, opened(time.Second), int64(calls/5))
 	assert.Greater(t, opened(0), int64(calls/2), "what lingering saves") // nearly one for each
 }
 
