@@ -346,6 +346,7 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (won, error) {
 		start := time.Now()
 		x.c.trace(a, x.q, s, n, k)
 		r, err := s.exchange(a, x.q, use)
+		x.c.traceDone(a, x.q, s, n, k, time.Since(start), err)
 		if err == nil {
 			s.spoke()
 			if x.q.raw != nil || outcome(r.answer, x.q) != failed {

@@ -712,12 +712,23 @@ func TestTheTraceTellsWhoWon(t *testing.T) {
 		var mu sync.Mutex
 		var attempts []dnshedge.AttemptInfo
 		var answers []dnshedge.AnswerInfo
+		type done struct {
+			dnshedge.AttemptInfo
+			took time.Duration
+			lost bool
+		}
+		var ended []done
 		c := l.client(&dnshedge.Client{
 			Cache: new(dnshedge.Cache),
 			Trace: &dnshedge.Trace{
 				Attempt: func(_ context.Context, i dnshedge.AttemptInfo) {
 					mu.Lock()
 					attempts = append(attempts, i)
+					mu.Unlock()
+				},
+				Done: func(_ context.Context, i dnshedge.AttemptInfo, took time.Duration, err error) {
+					mu.Lock()
+					ended = append(ended, done{i, took, errors.Is(err, context.Canceled)})
 					mu.Unlock()
 				},
 				Answer: func(_ context.Context, i dnshedge.AnswerInfo) { mu.Lock(); answers = append(answers, i); mu.Unlock() },
@@ -733,5 +744,7 @@ func TestTheTraceTellsWhoWon(t *testing.T) {
 			{Name: "x.example.", Type: dns.TypeA, Source: dnshedge.FromServer, Upstream: l.up("udp", "b"), Attempts: 2, HedgeWon: true},
 			{Name: "x.example.", Type: dns.TypeA, Source: dnshedge.FromCache},
 		}, answers)
+		synctest.Wait()
+		assert.Equal(t, []done{{attempts[1], 20 * ms, false}, {attempts[0], 120 * ms, true}}, ended)
 	})
 }

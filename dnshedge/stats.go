@@ -92,6 +92,11 @@ type Trace struct {
 	// Attempt is called before a query is sent. The context is the caller's, or
 	// the Client's own if callers share the exchange.
 	Attempt func(context.Context, AttemptInfo)
+	// Done is called when an attempt has ended for the Client: with the time it
+	// took and no error if it was answered, whatever the response code, or
+	// with the error. A loser's is a context's cancellation; its answer may still
+	// be learned from, but nobody is told of it.
+	Done func(context.Context, AttemptInfo, time.Duration, error)
 	// Answer is called for every question that is answered.
 	Answer func(context.Context, AnswerInfo)
 }
@@ -128,8 +133,18 @@ type AnswerInfo struct {
 
 func (c *core) trace(ctx context.Context, q *query, s *server, n int, k kind) {
 	if t := c.conf.Trace; t != nil && t.Attempt != nil {
-		t.Attempt(ctx, AttemptInfo{Name: q.text(), Type: q.typ, Upstream: s.up, Attempt: n, Hedge: k == hedged})
+		t.Attempt(ctx, q.attempt(s, n, k))
 	}
+}
+
+func (c *core) traceDone(ctx context.Context, q *query, s *server, n int, k kind, took time.Duration, err error) {
+	if t := c.conf.Trace; t != nil && t.Done != nil {
+		t.Done(ctx, q.attempt(s, n, k), took, err)
+	}
+}
+
+func (q *query) attempt(s *server, n int, k kind) AttemptInfo {
+	return AttemptInfo{Name: q.text(), Type: q.typ, Upstream: s.up, Attempt: n, Hedge: k == hedged}
 }
 
 func (c *core) traceAnswer(ctx context.Context, q *query, f found, from Source) {
