@@ -36,7 +36,10 @@ import (
 var Scenarios = []string{"clean", "loss1", "loss2", "loss3", "spikes", "uniform", "dead-primary", "dead", "burst"}
 
 // Strategies are the contenders.
-var Strategies = []string{"single", "fixed-10ms", "hedge", "miekg", "net-resolver", "unbound"}
+var Strategies = append([]string{"single", "fixed-10ms", "hedge"}, OverUDP...)
+
+// OverUDP are those that ask over UDP alone.
+var OverUDP = []string{"miekg", "net-resolver", "unbound"}
 
 const (
 	oneWay    = 10 * time.Millisecond
@@ -52,7 +55,7 @@ const (
 type Config struct {
 	Scenario   string   // one of Scenarios; empty: clean
 	Strategies []string // some of Strategies; empty: all that can run here
-	Transport  string   // udp, tls or https; empty: udp. The last three strategies have UDP only
+	Transport  string   // udp, tls or https; empty: udp, which some strategies are bound to
 	Samples    int      // of each contender; 0: Samples
 	Seed       uint64
 	Memory     bool      // without root: sockets of package netsim's own; without unbound
@@ -375,7 +378,7 @@ func (b *bench) contenders(names []string) ([]*contender, error) {
 	if len(chosen) == 0 {
 		chosen = Strategies
 		if b.conf.Transport != "udp" {
-			chosen = chosen[:3]
+			chosen = chosen[:len(chosen)-len(OverUDP)]
 		}
 	}
 	var all []*contender

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -10,11 +11,17 @@ import (
 )
 
 // dnsEngine asks DNS servers over a simulated network.
-type dnsEngine struct{}
+type dnsEngine struct{ transport string }
 
-func (dnsEngine) name() string                       { return "dns" }
-func (dnsEngine) runs(sc scenario) bool              { return sc.dns }
-func (dnsEngine) offers(_ scenario, s strategy) bool { return s.dns || s.name == ours }
+// dnsTransports are package dnslab's, UDP first.
+var dnsTransports = []string{"udp", "tls", "https"}
+
+func (dnsEngine) name() string          { return "dns" }
+func (dnsEngine) runs(sc scenario) bool { return sc.dns }
+
+func (d dnsEngine) offers(_ scenario, s strategy) bool {
+	return s.name == ours || s.dns && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OverUDP, s.name))
+}
 
 const quickSamples = 505
 
@@ -36,7 +43,7 @@ var dnsScenarios = func() []scenario {
 	return all
 }()
 
-func (dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
+func (d dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	samples := j.size.requests
 	if samples == 0 {
 		samples = dnslab.Samples
@@ -61,7 +68,7 @@ func (dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	var done atomic.Int64
 	began := time.Now()
 	rows, err := dnslab.Run(ctx, dnslab.Config{
-		Scenario: j.scenario.name, Strategies: strategies, Samples: samples, Seed: j.seed,
+		Scenario: j.scenario.name, Transport: d.transport, Strategies: strategies, Samples: samples, Seed: j.seed,
 		Progress: func(n int) { task.set(int(done.Add(int64(n)))) },
 	})
 	if err != nil && ctx.Err() == nil {

@@ -69,12 +69,18 @@ var shown = []struct {
 	title string
 	value func(*row) string
 }{
-	{"p50", func(r *row) string { return figure(r.P50) }},
+	{"p50", func(r *row) string { return figure(r.P50) + spread(r.spread.p50) }},
 	{"p90", func(r *row) string { return figure(r.P90) }},
-	{"p95", func(r *row) string { return figure(r.P95) }},
-	{"p99", func(r *row) string { return figure(r.P99) + spread(r.spread99) }},
-	{"p99.9", func(r *row) string { return figure(r.P999) + spread(r.spread999) }},
-	{"mean", func(r *row) string { return figure(r.Mean) }},
+	{"p95", func(r *row) string { return figure(r.P95) + spread(r.spread.p95) }},
+	{"p99", func(r *row) string { return figure(r.P99) + spread(r.spread.p99) }},
+	{"p99.9", func(r *row) string { return figure(r.P999) + spread(r.spread.p999) }},
+	{"mean", func(r *row) string { return figure(r.Mean) + spread(r.spread.mean) }},
+	{"σ", func(r *row) string {
+		if r.Engine != "dns" {
+			return ""
+		}
+		return figure(r.Stddev) + spread(r.spread.stddev)
+	}},
 	{"max", func(r *row) string { return figure(r.Max) }},
 	{"extra %", func(r *row) string { return fmt.Sprintf("%.1f", r.Extra) }},
 	{"wins %", func(r *row) string { return fmt.Sprintf("%.1f", 100*float64(r.Wins)/float64(max(r.Requests, 1))) }},

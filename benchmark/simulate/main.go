@@ -52,7 +52,9 @@
 //	extra_pct hedges wins denied                                   hedges per 100 requests, sent, won, refused
 //	conns_opened cpu_us_per_request                                null in virtual time
 //
-// With -runs, each figure is the median over runs with successive seeds.
+// With -runs, each figure is the median over runs with successive seeds, and what
+// stands behind ± in tables is half their range; for dns, half of the 95 %
+// bootstrap interval of all their calls.
 //
 // # README
 //
@@ -157,7 +159,7 @@ type job struct {
 }
 
 func engines() []stage {
-	return []stage{loopback("http"), loopback("grpc"), dnsEngine{}, virtualEngine{}}
+	return []stage{loopback("http"), loopback("grpc"), dnsEngine{dnsTransports[0]}, virtualEngine{}}
 }
 
 // findings are what was found out.
@@ -255,6 +257,14 @@ type options struct {
 	args       []string
 }
 
+// within says what stands behind ±.
+func (o options) within() string {
+	if o.engine.name() == "dns" {
+		return "half the 95 % bootstrap interval of all their calls"
+	}
+	return "half their range"
+}
+
 var formats = []string{"text", "md", "csv", "json"}
 
 func parse(args []string, stderr io.Writer) (options, error) {
@@ -264,6 +274,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	var (
 		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
 		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all (default seed; clean for dns)")
+		transport  = fs.String("transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
 		contenders = fs.String("strategy", "", "comma-separated `names` of strategies (default all but hedge-2 and hedge-3)")
 	)
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as three minutes allow; as the scenario says in virtual)")
@@ -289,6 +300,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if o.engine == nil {
 		return o, wrong("engine", *engineName, engineNames())
+	}
+	if !slices.Contains(dnsTransports, *transport) {
+		return o, wrong("transport", *transport, dnsTransports)
+	}
+	if _, ok := o.engine.(dnsEngine); ok {
+		o.engine = dnsEngine{*transport}
+	} else if *transport != dnsTransports[0] {
+		return o, fmt.Errorf("-transport %s: is for -engine dns", *transport)
 	}
 	known := make(map[string]scenario)
 	var names []string
@@ -326,8 +345,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		o.strategies = order(o.strategies)
 		for _, sc := range o.scenarios {
 			offered := func(name string) bool { return o.engine.offers(sc, strategyOf(name)) }
-			if o.engine == (dnsEngine{}) && !slices.ContainsFunc(o.strategies, offered) {
-				return o, fmt.Errorf("-strategy %s: not offered over DNS", *contenders)
+			if o.engine.name() == "dns" && !slices.ContainsFunc(o.strategies, offered) {
+				return o, fmt.Errorf("-strategy %s: not offered for DNS over %s", *contenders, *transport)
 			}
 			if *scenes != "all" && !slices.ContainsFunc(o.strategies, offered) {
 				return o, fmt.Errorf("-strategy %s: the draws of scenario %s cannot be replayed for an oracle", *contenders, sc.name)

@@ -127,6 +127,9 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		{"-engine http -scenario drift", []string{"-scenario", `"drift"`, "seed"}},
 		{"-strategy hedge,best", []string{"-strategy", `"best"`, "published-told"}},
 		{"-engine virtual -scenario queue -strategy oracle-1", []string{"-strategy oracle-1", "queue"}},
+		{"-engine dns -transport quic", []string{"-transport", `"quic"`, "udp, tls or https"}},
+		{"-transport tls", []string{"-transport tls", "-engine dns"}},
+		{"-engine dns -transport tls -strategy miekg", []string{"-strategy miekg", "DNS over tls"}},
 		{"-requests -1", []string{"-requests -1", "100"}},
 		{"-requests 7", []string{"-requests 7", "100"}},
 		{"-requests many", []string{"-requests", `"many"`}},
@@ -206,7 +209,7 @@ func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
 	}
 	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "published")
 	assert.Equal(t, misused, code)
-	assert.Contains(t, stderr, "not offered over DNS")
+	assert.Contains(t, stderr, "not offered for DNS over udp")
 }
 
 func names(all []strategy) (names []string) {
@@ -283,7 +286,7 @@ func TestMedianOfRuns(t *testing.T) {
 	}
 	got := median([]result{run(10, 1), run(30, 3), run(12, 2)}).rows[0]
 	assert.Equal(t, 12.0, got.P99)
-	assert.Equal(t, 10.0, got.spread99)
+	assert.Equal(t, 10.0, got.spread.p99)
 	assert.Equal(t, 2, got.Hedges)
 	assert.Equal(t, 2, *got.Conns)
 	assert.Nil(t, got.CPU)

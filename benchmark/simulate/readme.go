@@ -42,6 +42,9 @@ var readmeTables = []readmeTable{{
 	name: "matrix", draw: matrix,
 	args: "-engine virtual -scenario all -strategy none,static-10ms,failsafe-quantile,published,published-told,hedge",
 }, {
+	name: "dns", draw: networks,
+	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",
+}, {
 	name: "cost", bench: cost,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
 }, {
@@ -88,6 +91,7 @@ func rewriteWith(file string, fill func(readmeTable) (string, error)) error {
 func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
 	var runs int
 	var body, typed string
+	within := "half their range"
 	if t.bench != nil {
 		out, err := goTest(ctx, t.test, p)
 		if err != nil {
@@ -103,11 +107,11 @@ func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		runs, body, typed = o.runs, t.draw(found), command(o.args)
+		runs, body, typed, within = o.runs, t.draw(found), command(o.args), o.within()
 	}
 	note := "one run"
 	if runs > 1 {
-		note = fmt.Sprintf("medians of %d runs, ± half their range", runs)
+		note = fmt.Sprintf("medians of %d runs, ± %s", runs, within)
 	}
 	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", body, typed, machine(), time.Now().Format("2006-01-02"), note), nil
 }
@@ -124,7 +128,7 @@ func headline(f findings) string {
 			name = "**with `hedge`, no option set**"
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s%s | %s%s | %.1f %% |\n", name,
-			figure(r.P50), figure(r.P99), spread(r.spread99), figure(r.P999), spread(r.spread999), r.Extra)
+			figure(r.P50), figure(r.P99), spread(r.spread.p99), figure(r.P999), spread(r.spread.p999), r.Extra)
 	}
 	return b.String()
 }
@@ -136,6 +140,26 @@ func wholes(f findings) string {
 		rows = append(rows, r.rows[0])
 	}
 	return markdown(rows)
+}
+
+// networks has a line for each strategy in each scenario.
+func networks(f findings) string {
+	var b strings.Builder
+	b.WriteString("| ms | | p50 | p99 | mean | σ | failed | extra queries |\n|---|---|--:|--:|--:|--:|--:|--:|\n")
+	for _, s := range f.scenarios {
+		about := strings.TrimPrefix(s.scenario.about, "DNS: ")
+		for _, res := range s.results {
+			r := res.rows[0]
+			name := r.Strategy
+			if name == ours {
+				name = "**" + name + "**"
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s%s | %s%s | %s%s | %s%s | %d | %.1f %% |\n", about, name, figure(r.P50), spread(r.spread.p50),
+				figure(r.P99), spread(r.spread.p99), figure(r.Mean), spread(r.spread.mean), figure(r.Stddev), spread(r.spread.stddev), r.Errors, r.Extra)
+			about = ""
+		}
+	}
+	return b.String()
 }
 
 // telling are the lines of the matrix: what happens where it happens.

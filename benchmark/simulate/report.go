@@ -24,6 +24,7 @@ type page struct {
 	Machine  string
 	Date     string
 	Runs     int
+	Within   string
 	Sections []*section
 	Legend   []strategy
 }
@@ -74,7 +75,7 @@ func (s *section) add(c chart, svg []byte) {
 }
 
 func (p *page) write(file string, o options) error {
-	p.Command, p.Machine, p.Date, p.Runs = command(o.args), machine(), time.Now().Format("2006-01-02"), o.runs
+	p.Command, p.Machine, p.Date, p.Runs, p.Within = command(o.args), machine(), time.Now().Format("2006-01-02"), o.runs, o.within()
 	p.Legend = strategies
 	var b bytes.Buffer
 	if err := reportTemplate.Execute(&b, p); err != nil {

@@ -34,8 +34,8 @@ type row struct {
 	Conns *int     `json:"conns_opened"`
 	CPU   *float64 `json:"cpu_us_per_request"` // of client and server together
 
-	// Half the range over several runs; 0 for one.
-	spread99, spread999 float64
+	spread spreads   // half the range over several runs; of independent calls, by bootstrap
+	sample []float64 // such calls' latencies, sorted; nil if not independent
 }
 
 // A column of the machine-readable formats. Names and order are a contract.
@@ -149,6 +149,11 @@ func (t *trial) row(name string, in func(virtual.Call) bool) row {
 		r.Mean = round(sum / n)
 		r.Stddev = round(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
 	}
+	if t.engine == "dns" {
+		for _, d := range took {
+			r.sample = append(r.sample, millis(d))
+		}
+	}
 	return r
 }
 
@@ -175,8 +180,16 @@ func median(runs []result) result {
 		reals(func(r *row) *float64 { return &r.Max })
 		reals(func(r *row) *float64 { return &r.Stddev })
 		reals(func(r *row) *float64 { return &r.Extra })
-		r.spread99 = reals(func(r *row) *float64 { return &r.P99 })
-		r.spread999 = reals(func(r *row) *float64 { return &r.P999 })
+		r.spread.p99 = reals(func(r *row) *float64 { return &r.P99 })
+		r.spread.p999 = reals(func(r *row) *float64 { return &r.P999 })
+		if r.sample != nil {
+			var all []float64
+			for _, run := range runs {
+				all = append(all, run.rows[i].sample...)
+			}
+			slices.Sort(all)
+			r.spread = bootstrap(all)
+		}
 		if r.CPU != nil {
 			r.CPU = new(float64)
 			reals(func(r *row) *float64 { return r.CPU })
