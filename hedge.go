@@ -44,7 +44,7 @@
 //
 // HEDGE_DISABLED=true in the environment makes everything start switched off, as
 // if by SetEnabled(false); HEDGE_MODE=observe rehearses, see [WithShadow]. Both are read once, when a
-// Transport, interceptor or Hedger is made. [WithObserver] tells of every attempt;
+// Transport, Interceptor or Hedger is made. [WithObserver] tells of every attempt;
 // the modules hedgeprom and hedgeotel and the package debug show them.
 //
 // # Cost
@@ -68,7 +68,7 @@ import (
 	"github.com/gohedge/hedge/internal/engine"
 )
 
-// An Option adjusts [New], [Wrap], [NewUnaryClientInterceptor] and [NewHedger].
+// An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
 // Options that make no sense panic when they are made, as time.NewTicker does;
 // settings that come from outside the program belong into a [Config].
 type Option interface{ apply(*config) }

@@ -89,6 +89,25 @@ func ExampleNewUnaryClientInterceptor() {
 	// Output: dns:///catalog.test:443
 }
 
+func ExampleNewInterceptor() {
+	hedged := hedge.NewInterceptor(hedge.WithName("catalog"))
+	conn, err := grpc.NewClient("dns:///catalog.test:443",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(hedged.Unary()),
+		grpc.WithChainStreamInterceptor(hedged.Stream()),
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+
+	// While it runs; debug.Handler(hedged) and expvar.Publish("catalog", hedged) show it.
+	err = hedged.Update(func(c *hedge.Config) { c.BudgetPercent = 2 })
+	fmt.Println(err, hedged.Snapshot().Config.BudgetPercent)
+	// Output: <nil> 2
+}
+
 func ExampleDo() {
 	hedger := hedge.NewHedger()
 	ctx := hedge.WithDelay(context.Background(), 10*time.Millisecond) // to hedge the very first call

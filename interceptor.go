@@ -103,8 +103,30 @@ func deterministic(c codes.Code) bool {
 	return false
 }
 
-// NewUnaryClientInterceptor returns an interceptor that hedges unary calls which
-// are slower than usual for their target and method. It is safe for concurrent use.
+// An Interceptor hedges gRPC calls that are slower than usual for their target
+// and method. Its [Interceptor.Unary] and [Interceptor.Stream] share what is
+// learned, the settings, the counters and the budgets. It is safe for concurrent use,
+// and by any number of connections.
+type Interceptor struct {
+	service
+	calls sync.Pool // of *rpc
+}
+
+// NewInterceptor returns an Interceptor. Options that concern HTTP have no effect.
+func NewInterceptor(opts ...Option) *Interceptor {
+	in := &Interceptor{service: service{core: newCore("grpc", opts)}}
+	if in.core.config.grpc.nonFatal == nil {
+		in.core.config.grpc.nonFatal = nonFatal
+	}
+	return in
+}
+
+// NewUnaryClientInterceptor returns [Interceptor.Unary] of an Interceptor of its own.
+func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
+	return NewInterceptor(opts...).Unary()
+}
+
+// Unary returns an interceptor that hedges unary calls.
 //
 // Which methods are hedged: see [WithMethods]. The primary runs in the caller's
 // goroutine with the caller's reply and options; a hedge has its own, and they
@@ -114,9 +136,18 @@ func deterministic(c codes.Code) bool {
 //
 // Interceptors before it see one call, those behind it each attempt. gRPC's own
 // retries multiply with hedges: grpc.WithDisableRetry prevents that.
-func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
-	return (&unary{service: newService(opts)}).intercept
-}
+func (in *Interceptor) Unary() grpc.UnaryClientInterceptor { return in.intercept }
+
+// Snapshot returns what the Interceptor knows and has done.
+func (in *Interceptor) Snapshot() Snapshot { return in.core.snapshot() }
+
+// SetEnabled switches hedging on or off, for calls that start from now on.
+// What was learned is kept.
+func (in *Interceptor) SetEnabled(on bool) { in.core.off.Store(!on) }
+
+// Update changes the settings for calls that start from now on; what was learned
+// is kept. If f leaves them invalid, nothing changes and the error says why.
+func (in *Interceptor) Update(f func(*Config)) error { return in.core.update(f) }
 
 // service is what both interceptors have.
 type service struct {
@@ -130,34 +161,21 @@ type method struct {
 	policy    Policy
 }
 
-func newService(opts []Option) *service {
-	s := &service{core: newCore("grpc", opts)}
-	if s.core.config.grpc.nonFatal == nil {
-		s.core.config.grpc.nonFatal = nonFatal
-	}
-	return s
-}
-
-type unary struct {
-	*service
-	calls sync.Pool // of *rpc
-}
-
-func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	core := u.core
+func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	core := in.core
 	core.stats.TotalRequests.Add(1)
-	if why := u.refuses(ctx, method); why != engine.Go {
-		p := u.pass(ctx, cc, method, why)
+	if why := in.refuses(ctx, method); why != engine.Go {
+		p := in.pass(ctx, cc, method, why)
 		err := invoker(ctx, method, req, reply, cc, opts...)
 		p.Done(answer(err))
 		return err
 	}
-	o, m := engine.OverridesFrom(ctx), u.method(method)
-	c, ok := u.calls.Get().(*rpc)
+	o, m := engine.OverridesFrom(ctx), in.method(method)
+	c, ok := in.calls.Get().(*rpc)
 	if !ok {
-		c = &rpc{u: u}
+		c = &rpc{in: in}
 	}
-	c.key = core.engine.RouteKey(u.name(ctx, cc, method), m.policy.BudgetPercent/100)
+	c.key = core.engine.RouteKey(in.name(ctx, cc, method), m.policy.BudgetPercent/100)
 	plan := c.Begin(ctx, c.key, cmp.Or(o.Delay, m.policy.Delay))
 	c.method, c.req, c.reply, c.cc, c.invoker = method, req, reply, cc, invoker
 	var delays []time.Duration
@@ -187,7 +205,7 @@ func (u *unary) intercept(ctx context.Context, method string, req, reply any, cc
 	if c.race.Reset() {
 		c.Call, c.key, c.req, c.reply, c.cc, c.invoker, c.opts, c.blank, c.trailer = engine.Call{}, nil, nil, nil, nil, nil, nil, blank{}, nil
 		c.barred.Store(false)
-		u.calls.Put(c)
+		in.calls.Put(c)
 	}
 	return err
 }
@@ -288,7 +306,7 @@ func readOnly(method string) bool {
 type rpc struct {
 	engine.Call
 	race    race.Race[error]
-	u       *unary
+	in      *Interceptor
 	key     *engine.Key
 	method  string
 	req     any
@@ -316,7 +334,7 @@ var errNotFinal = errors.New("hedge: status may be better elsewhere")
 // Admit vetoes hedges that could not be made or would only queue.
 func (c *rpc) Admit(stage int) bool {
 	veto := engine.Go
-	switch conn := c.u.hedgeConn(c.cc); {
+	switch conn := c.in.hedgeConn(c.cc); {
 	case c.barred.Load():
 		veto = engine.Paused
 	case conn != nil && conn.GetState() != connectivity.Ready:
@@ -393,7 +411,7 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		h.reply = c.blank.make()
 		var opts []grpc.CallOption
 		opts, h.deliver = ownTargets(c.opts)
-		err = c.invoker(ctx, c.method, c.req, h.reply, c.u.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
+		err = c.invoker(ctx, c.method, c.req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
 		trailer = h.trailer
 	}
 	return err, c.judge(err, trailer, n, a)
@@ -405,10 +423,10 @@ func (c *rpc) judge(err error, trailer metadata.MD, n int, a *race.Attempt) erro
 		return nil
 	}
 	code := status.Code(err)
-	if c.u.pushedBack(c.key, code, trailer) {
+	if c.in.pushedBack(c.key, code, trailer) {
 		c.barred.Store(true)
 	}
-	return c.u.final(code, n, a.Err() != nil)
+	return c.in.final(code, n, a.Err() != nil)
 }
 
 // pushedBack pauses hedging of the key if a server that failed asks for it, and
@@ -482,6 +500,6 @@ func takeFinish(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(e
 
 func (c *rpc) Discard(_ error, err error) {
 	if _, ok := err.(*race.Panic); ok {
-		c.u.core.stats.HedgePanics.Add(1)
+		c.in.core.stats.HedgePanics.Add(1)
 	}
 }

@@ -19,8 +19,13 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// NewStreamClientInterceptor returns an interceptor that hedges
-// server-streaming calls until their first message. It is safe for concurrent use.
+// NewStreamClientInterceptor returns [Interceptor.Stream] of an Interceptor of its own.
+func NewStreamClientInterceptor(opts ...Option) grpc.StreamClientInterceptor {
+	return NewInterceptor(opts...).Stream()
+}
+
+// Stream returns an interceptor that hedges server-streaming calls until their
+// first message.
 //
 // The first RecvMsg sends the request again on another stream if the first
 // message takes longer than usual for the target and method; the stream whose
@@ -29,12 +34,9 @@ import (
 // RecvMsg to the first message. Asking for the Header before decides for the
 // primary. Call options with targets are served when the stream has ended.
 //
-// Which methods are hedged, and what statuses mean: as for
-// [NewUnaryClientInterceptor]. Client- and bidirectional-streaming calls pass
-// through untouched.
-func NewStreamClientInterceptor(opts ...Option) grpc.StreamClientInterceptor {
-	return newService(opts).interceptStream
-}
+// Which methods are hedged, and what statuses mean: as for [Interceptor.Unary].
+// Client- and bidirectional-streaming calls pass through untouched.
+func (in *Interceptor) Stream() grpc.StreamClientInterceptor { return in.interceptStream }
 
 func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	core := s.core

@@ -29,6 +29,12 @@ func (h *Hedger) Export(w io.Writer) error { return h.core.export(w) }
 // Import learns what another Hedger has exported, as [Transport.Import] does.
 func (h *Hedger) Import(r io.Reader) error { return h.core.learn(r) }
 
+// Export writes what was learned of latencies, as [Transport.Export] does.
+func (in *Interceptor) Export(w io.Writer) error { return in.core.export(w) }
+
+// Import learns what another Interceptor has exported, as [Transport.Import] does.
+func (in *Interceptor) Import(r io.Reader) error { return in.core.learn(r) }
+
 func (c *core) export(w io.Writer) error {
 	if err := c.engine.Export(w, time.Now()); err != nil {
 		return fmt.Errorf("hedge: Export: %w", err)

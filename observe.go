@@ -124,7 +124,7 @@ const (
 	DeniedWarming  Reason = "warming"  // too little is known
 	DeniedDisabled Reason = "disabled" // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
 	DeniedMethod   Reason = "method"   // nothing says that it is safe to send twice
-	DeniedBody     Reason = "body"     // it cannot be sent twice, see [Transport] and [NewStreamClientInterceptor]
+	DeniedBody     Reason = "body"     // it cannot be sent twice, see [Transport] and [Interceptor.Stream]
 )
 
 var reasons = [...]Reason{

@@ -67,7 +67,7 @@ func (s StatsSnapshot) HedgeRate() float64 {
 	return float64(s.HedgedRequests) / float64(s.TotalRequests)
 }
 
-// A Snapshot is what a Transport or Hedger knows and has done.
+// A Snapshot is what a Transport, Interceptor or Hedger knows and has done.
 type Snapshot struct {
 	Name     string        `json:"name,omitempty"`     // see [WithName]
 	Protocol string        `json:"protocol,omitempty"` // as in [KeyInfo]
@@ -138,6 +138,9 @@ func (t *Transport) String() string { return t.Snapshot().text() }
 
 // String returns the Snapshot as JSON, for expvar.Publish.
 func (h *Hedger) String() string { return h.Snapshot().text() }
+
+// String returns the Snapshot as JSON, for expvar.Publish.
+func (in *Interceptor) String() string { return in.Snapshot().text() }
 
 func (s Snapshot) text() string {
 	b, err := json.Marshal(s)

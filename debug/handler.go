@@ -25,11 +25,13 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A Source is a *hedge.Transport, a *hedge.Hedger, or what else has a Snapshot.
+// A Source is a *hedge.Transport, *hedge.Interceptor or *hedge.Hedger, or what else
+// has a Snapshot.
 type Source interface{ Snapshot() hedge.Snapshot }
 
 var (
 	_ Source = (*hedge.Transport)(nil)
+	_ Source = (*hedge.Interceptor)(nil)
 	_ Source = (*hedge.Hedger)(nil)
 )
 

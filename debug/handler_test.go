@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/debug"
@@ -223,6 +224,25 @@ func TestPageLoadsNothingAndRunsNothing(t *testing.T) {
 	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
 	assert.NotContains(t, show(debug.Handler(hedge.New(nil)), "/?refresh=0").Body.String(), "http-equiv")
 	assert.Contains(t, show(debug.Handler(), "/").Body.String(), "Nothing to show")
+}
+
+func TestPageShowsAnInterceptor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := hedge.NewInterceptor(hedge.WithName("calls"))
+		invoke := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			time.Sleep(10 * ms)
+			return nil
+		}
+		for range 12 {
+			require.NoError(t, in.Unary()(t.Context(), "/shop.Shop/GetItem", nil, nil, nil, invoke))
+		}
+		totals, _, keys := parse(t, show(debug.Handler(in), "/").Body.String())
+		assert.EqualValues(t, 12, totals.number(t, "data-total total_requests"))
+		require.Len(t, keys, 1)
+		for name := range keys {
+			assert.Contains(t, name, "/shop.Shop/GetItem")
+		}
+	})
 }
 
 func TestNamesAreEscaped(t *testing.T) {
