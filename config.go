@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/gohedge/hedge/internal/race"
@@ -27,6 +28,7 @@ type Config struct {
 	MaxKeys            int           `json:"max_keys" yaml:"max_keys"`
 	Linger             time.Duration `json:"linger" yaml:"linger"`
 	MaxReplayBytes     int64         `json:"max_replay_bytes" yaml:"max_replay_bytes"`
+	AttemptHeader      string        `json:"attempt_header" yaml:"attempt_header"`
 }
 
 // DefaultConfig returns the settings that are in force without any option.
@@ -77,6 +79,8 @@ func (c Config) Validate() error {
 		return fail("Linger", c.Linger, "at least 0")
 	case c.MaxReplayBytes < 0:
 		return fail("MaxReplayBytes", c.MaxReplayBytes, "at least 0")
+	case !validName(c.AttemptHeader):
+		return fail("AttemptHeader", strconv.Quote(c.AttemptHeader), "the name of a header")
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func TestDurationsAreTextInJSON(t *testing.T) {
 	assert.JSONEq(t, `{
 		"percentile": 0.9, "max_hedges": 2, "budget_percent": 10, "estimated_rps": 100,
 		"min_delay": "1ms", "max_delay": "0s", "initial_delay": "0s", "burst": "2s",
-		"max_hedges_per_second": 0, "max_keys": 4096, "linger": "1s", "max_replay_bytes": 65536
+		"max_hedges_per_second": 0, "max_keys": 4096, "linger": "1s", "max_replay_bytes": 65536, "attempt_header": ""
 	}`, string(b))
 	var back hedge.Config
 	require.NoError(t, json.Unmarshal(b, &back))
@@ -55,14 +55,14 @@ func TestConfigIsReadFromYAML(t *testing.T) {
 
 // FuzzValidate holds Validate to its word: what it lets through can be used, and written and read back.
 func FuzzValidate(f *testing.F) {
-	f.Add(0.9, 2, 10.0, 100.0, int64(ms), int64(0), int64(0), int64(2*time.Second), 0.0, 4096, int64(time.Second), int64(64<<10))
-	f.Add(math.NaN(), -1, math.Inf(1), -1.0, int64(-1), int64(1), int64(-1), int64(math.MaxInt64), math.NaN(), 0, int64(-1), int64(-1))
-	f.Fuzz(func(t *testing.T, percentile float64, hedges int, budget, rps float64, minDelay, maxDelay, initial, burst int64, perSecond float64, keys int, linger, replay int64) {
+	f.Add(0.9, 2, 10.0, 100.0, int64(ms), int64(0), int64(0), int64(2*time.Second), 0.0, 4096, int64(time.Second), int64(64<<10), "Hedge-Attempt")
+	f.Add(math.NaN(), -1, math.Inf(1), -1.0, int64(-1), int64(1), int64(-1), int64(math.MaxInt64), math.NaN(), 0, int64(-1), int64(-1), "a b")
+	f.Fuzz(func(t *testing.T, percentile float64, hedges int, budget, rps float64, minDelay, maxDelay, initial, burst int64, perSecond float64, keys int, linger, replay int64, header string) {
 		c := hedge.Config{
 			Percentile: percentile, MaxHedges: hedges, BudgetPercent: budget, EstimatedRPS: rps,
 			MinDelay: time.Duration(minDelay), MaxDelay: time.Duration(maxDelay), InitialDelay: time.Duration(initial),
 			Burst: time.Duration(burst), MaxHedgesPerSecond: perSecond, MaxKeys: keys,
-			Linger: time.Duration(linger), MaxReplayBytes: replay,
+			Linger: time.Duration(linger), MaxReplayBytes: replay, AttemptHeader: header,
 		}
 		tr, err := hedge.NewWithConfig(roundTripper(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Body: http.NoBody}, nil

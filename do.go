@@ -44,11 +44,15 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	core := h.core
 	core.stats.TotalRequests.Add(1)
 	o := engine.OverridesFrom(ctx)
-	if off := core.off.Load(); off || o.Never {
+	if off := core.off.Load(); off || o.Never || o.Hedge > 0 {
+		why := engine.Disabled
 		if !off {
 			core.stats.NotHedgeable.Add(1)
+			if !o.Never {
+				why = engine.Marked
+			}
 		}
-		p := core.engine.Pass(ctx, engine.Name{Host: key}, engine.Disabled)
+		p := core.engine.Pass(ctx, engine.Name{Host: key}, why)
 		v, err := f(ctx)
 		p.Done(err == nil)
 		return v, err
@@ -91,6 +95,7 @@ func (c *doCall[T]) Admit(stage int) bool { return c.Call.Admit(stage, engine.Go
 func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n > 0 {
 		defer c.key.Landed()
+		return c.f(engine.ForHedge(a, n))
 	}
 	return c.f(a)
 }

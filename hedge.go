@@ -34,6 +34,13 @@
 // tail), or while the server pushes back. Hedges that never win are cut to a
 // tenth of the budget.
 //
+// # Chains
+//
+// Hedging at every layer of a chain of services multiplies. [Middleware] and
+// [NewUnaryServerInterceptor] mark what a server does for a hedge, and nothing
+// hedges that again; over HTTP, clients tell servers by [WithAttemptHeader].
+// Within a process what a hedge does is marked by itself.
+//
 // # When not to hedge
 //
 // Hedging does not help where slowness belongs to the request, where the same
@@ -283,7 +290,8 @@ func WithLogger(l *slog.Logger) Option {
 }
 
 // WithoutHedging returns a context whose calls are sent once.
-// It works for HTTP, gRPC, DNS and [Do].
+// It works for HTTP, gRPC, [Do], and DNS without a cache: what goes into a cache is
+// asked for others as well.
 func WithoutHedging(ctx context.Context) context.Context {
 	return engine.WithOverrides(ctx, func(o *engine.Overrides) { o.Never = true })
 }
@@ -342,6 +350,7 @@ func makeCore(protocol string, base Config, opts []Option) (*core, error) {
 			return nil, err
 		}
 	}
+	settings.AttemptHeader = http.CanonicalHeaderKey(settings.AttemptHeader)
 	c.settings.Store(&settings)
 	settled := c.engineConfig(&settings)
 	if watchers := c.config.observers; len(watchers) > 0 {
@@ -397,6 +406,7 @@ func (c *core) update(f func(*Config)) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
+	s.AttemptHeader = http.CanonicalHeaderKey(s.AttemptHeader)
 	c.settings.Store(&s)
 	c.engine.SetConfig(c.engineConfig(&s), time.Now())
 	return nil

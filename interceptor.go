@@ -166,7 +166,7 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 	core.stats.TotalRequests.Add(1)
 	if why := in.refuses(ctx, method); why != engine.Go {
 		p := in.pass(ctx, cc, method, why)
-		err := invoker(ctx, method, req, reply, cc, opts...)
+		err := invoker(onward(ctx), method, req, reply, cc, opts...)
 		p.Done(answer(err))
 		return err
 	}
@@ -220,6 +220,8 @@ func (s *service) refuses(ctx context.Context, method string) engine.Verdict {
 	switch {
 	case o.Never || m.policy.Off && !o.Allow:
 		why = engine.Disabled
+	case o.Hedge > 0:
+		why = engine.Marked
 	case !(o.Allow || m.hedgeable):
 		why = engine.Method
 	}
@@ -406,12 +408,11 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		trailer = c.trailer
 	} else {
 		defer c.key.Landed()
-		ctx := metadata.AppendToOutgoingContext(a, "grpc-previous-rpc-attempts", strconv.Itoa(n))
 		h := &c.hedges[n]
 		h.reply = c.blank.make()
 		var opts []grpc.CallOption
 		opts, h.deliver = ownTargets(c.opts)
-		err = c.invoker(ctx, c.method, c.req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
+		err = c.invoker(asHedge(a, n), c.method, c.req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
 		trailer = h.trailer
 	}
 	return err, c.judge(err, trailer, n, a)

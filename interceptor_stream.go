@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,7 +47,7 @@ func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 	}
 	if why != engine.Go {
 		p := s.pass(ctx, cc, method, why)
-		opened, err := streamer(ctx, desc, cc, method, opts...)
+		opened, err := streamer(onward(ctx), desc, cc, method, opts...)
 		p.Done(err == nil)
 		return opened, err
 	}
@@ -290,8 +289,7 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 
 // again sends the request on a stream of its own and waits for the first message.
 func (s *stream) again(a *race.Attempt, n int) error {
-	ctx := metadata.AppendToOutgoingContext(a, "grpc-previous-rpc-attempts", strconv.Itoa(n))
-	hedge, err := s.open(ctx, s.hedgeConn(s.cc), n)
+	hedge, err := s.open(asHedge(a, n), s.hedgeConn(s.cc), n)
 	if err != nil {
 		return err
 	}

@@ -556,10 +556,10 @@ func (s *slowServer) connections() (n int) {
 	return n
 }
 
-func serveGRPC(t testing.TB, impl testpb.TestServiceServer) string {
+func serveGRPC(t testing.TB, impl testpb.TestServiceServer, opts ...grpc.ServerOption) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := grpc.NewServer()
+	s := grpc.NewServer(opts...)
 	testpb.RegisterTestServiceServer(s, impl)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)

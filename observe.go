@@ -124,13 +124,14 @@ const (
 	DeniedWarming  Reason = "warming"  // too little is known
 	DeniedDisabled Reason = "disabled" // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
 	DeniedMethod   Reason = "method"   // nothing says that it is safe to send twice
+	DeniedHedge    Reason = "hedge"    // it is made for a hedge, see [Middleware]
 	DeniedBody     Reason = "body"     // it cannot be sent twice, see [Transport] and [Interceptor.Stream]
 )
 
 var reasons = [...]Reason{
 	engine.Budget: DeniedBudget, engine.Slow: DeniedSlow, engine.Paused: DeniedPaused, engine.Deadline: DeniedDeadline,
 	engine.Flying: DeniedInFlight, engine.NotReady: DeniedNotReady, engine.Warming: DeniedWarming,
-	engine.Disabled: DeniedDisabled, engine.Method: DeniedMethod, engine.Body: DeniedBody, engine.Shadow: DeniedShadow,
+	engine.Disabled: DeniedDisabled, engine.Method: DeniedMethod, engine.Body: DeniedBody, engine.Marked: DeniedHedge, engine.Shadow: DeniedShadow,
 }
 
 // WithObserver tells o what happens to every call. It may be given several

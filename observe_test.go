@@ -116,8 +116,12 @@ func TestObserverHearsWhyNot(t *testing.T) {
 		"call": {hedge.DeniedDisabled, nil, func(_ *hedge.Transport, r *http.Request) *http.Request {
 			return r.WithContext(hedge.WithoutHedging(r.Context()))
 		}},
-		"switch":   {hedge.DeniedDisabled, nil, func(tr *hedge.Transport, r *http.Request) *http.Request { tr.SetEnabled(false); return r }},
-		"route":    {hedge.DeniedDisabled, []hedge.Option{hedge.WithRoute("/item", hedge.Policy{Off: true})}, nil},
+		"switch": {hedge.DeniedDisabled, nil, func(tr *hedge.Transport, r *http.Request) *http.Request { tr.SetEnabled(false); return r }},
+		"route":  {hedge.DeniedDisabled, []hedge.Option{hedge.WithRoute("/item", hedge.Policy{Off: true})}, nil},
+		"mark": {hedge.DeniedHedge, []hedge.Option{hedge.WithAttemptHeader("x-hedge")}, func(_ *hedge.Transport, r *http.Request) *http.Request {
+			r.Header.Set("X-Hedge", "1")
+			return r
+		}},
 		"settings": {hedge.DeniedDisabled, []hedge.Option{hedge.WithMaxHedges(0)}, nil},
 		"budget":   {hedge.DeniedBudget, []hedge.Option{hedge.WithBudget(hedge.NewBudget(0, 0)), hedge.WithInitialDelay(usual)}, nil},
 		"deadline": {hedge.DeniedDeadline, nil, func(_ *hedge.Transport, r *http.Request) *http.Request {
@@ -300,7 +304,7 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 		most float64 // as before there were observers
 		call func(...hedge.Option) func()
 	}{"http": {3, httpCall}, "grpc": {2, grpcCall}, "func": {1, doCall}} {
-		plain, observed := test.call(), test.call(hedge.WithObserver(hedge.NopObserver{}))
+		plain, observed := test.call(hedge.WithAttemptHeader(hedge.AttemptHeader)), test.call(hedge.WithObserver(hedge.NopObserver{}))
 		for range 100 {
 			plain()
 			observed()

@@ -157,6 +157,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case o.Never || to.Off && !o.Allow:
 		why = engine.Disabled
+	case o.Hedge > 0 || settings.AttemptHeader != "" && markOf(req.Header[settings.AttemptHeader]) > 0:
+		why = engine.Marked
 	case !t.replayable(req, settings.MaxReplayBytes, first):
 		why = engine.Body
 	case !(o.Allow || to.Hedgeable || t.hedgeable(req)):
@@ -230,8 +232,23 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// pass sends req once, as it is.
+// pass sends req once, as it is, or with the mark of the hedge that it is sent for.
 func (t *Transport) pass(req *http.Request, to *route, why engine.Verdict) (*http.Response, error) {
+	if name := t.core.settings.Load().AttemptHeader; name != "" {
+		if n := engine.OverridesFrom(req.Context()).Hedge; n > 0 {
+			with := req.WithContext(req.Context())
+			with.Header = marked(req.Header, name, n)
+			resp, err := t.once(with, to, why)
+			if resp != nil {
+				resp.Request = req
+			}
+			return resp, err
+		}
+	}
+	return t.once(req, to, why)
+}
+
+func (t *Transport) once(req *http.Request, to *route, why engine.Verdict) (*http.Response, error) {
 	if !t.core.engine.Watched() || req.URL == nil {
 		return t.next.RoundTrip(req)
 	}
@@ -351,7 +368,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	switch {
 	case n > 0:
 		defer c.key.Landed()
-		rt, ctx = c.t.hedgeTransport(c), s.trace(a)
+		rt, ctx = c.t.hedgeTransport(c), engine.ForHedge(s.trace(a), n)
 	case c.t.others != nil:
 		ctx = c.primary.trace(a)
 	}
@@ -373,7 +390,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 func (c *call) request(ctx context.Context, n int) *http.Request {
 	r := c.req.WithContext(ctx)
 	if n > 0 {
-		r.Header = c.req.Header.Clone()
+		r.Header = marked(c.req.Header, c.t.core.settings.Load().AttemptHeader, n)
 	}
 	if c.body != nil {
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body)), nil }

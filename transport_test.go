@@ -1070,6 +1070,8 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"hedge: Config.MaxKeys: 0 is not at least 1":                                         func() { hedge.WithMaxKeys(0) },
 		"hedge: Config.Linger: -1ns is not at least 0":                                       func() { hedge.WithLinger(-1) },
 		"hedge: Config.MaxReplayBytes: -1 is not at least 0":                                 func() { hedge.WithMaxReplayBytes(-1) },
+		`hedge: Config.AttemptHeader: "a b" is not the name of a header`:                     func() { hedge.WithAttemptHeader("a b") },
+		`hedge: Config.AttemptHeader: "a:" is not the name of a header`:                      func() { hedge.Middleware("a:") },
 		"hedge: Config.MaxDelay: 2ms is not at least MinDelay, 5ms":                          func() { hedge.New(nil, hedge.WithMaxDelay(2*ms), hedge.WithMinDelay(5*ms)) },
 		"hedge: WithBudget: Budget is nil":                                                   func() { hedge.WithBudget(nil) },
 		"hedge: WithStats: **Stats is nil":                                                   func() { hedge.WithStats(nil) },

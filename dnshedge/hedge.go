@@ -52,6 +52,9 @@ var resends = [...]time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
 // probably lost a packet. The slow delay is when so few answers are still to
 // come that hedging them all fits the budget. A hedge starts at the later of
 // both: earlier it would be of no use, or could not be paid.
+//
+// What is asked for a hedge of package hedge, or under hedge.WithoutHedging, is not
+// hedged, unless a Cache asks it for all.
 type Hedge struct {
 	// Off turns hedging off. Queries are still sent again after a second.
 	Off bool
@@ -220,8 +223,9 @@ func (x *exchange) plan(ctx context.Context) {
 	first.bucket.Earn()
 	var due [race.MaxHedges]time.Duration
 	n := 0
+	asked := engine.OverridesFrom(ctx)
 	switch {
-	case h.Off:
+	case h.Off || asked.Never || asked.Hedge > 0:
 	case h.Fixed > 0:
 		due[0], n = h.Fixed, 1
 	default:

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -48,6 +49,24 @@ func TestNothingIsKnownColdSoTheDelayIsLong(t *testing.T) {
 			c := l.client(&dnshedge.Client{}, l.up(network, "a"))
 			_, took := l.must(c, "x.example.")
 			assert.Equal(t, want, took, network)
+		})
+	}
+}
+
+func TestQuestionsOfHedgesAndOfThoseWhoForbidItAreNotHedged(t *testing.T) {
+	for name, asked := range map[string]engine.Overrides{"asked for a hedge": {Hedge: 1}, "forbidden": {Never: true}} {
+		bubble(t, func(l *lab) {
+			s := l.serve("a", script(drop, good))
+			c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			ctx = engine.WithOverrides(ctx, func(o *engine.Overrides) { *o = asked })
+			start := time.Now()
+			_, _, err := c.ExchangeContext(ctx, new(dns.Msg).SetQuestion("x.example.", dns.TypeA), "")
+			require.NoError(t, err, name)
+			assert.Equal(t, 1020*ms, time.Since(start), "%s: sent again after a second, which is no hedge", name)
+			assert.EqualValues(t, 2, s.Queries.Load())
+			assert.Zero(t, c.Stats().Hedges)
 		})
 	}
 }

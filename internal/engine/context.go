@@ -11,6 +11,7 @@ type Overrides struct {
 	Allow bool          // safe to send twice, whatever the method says
 	First bool          // an HTTP response wins with its first byte, not with its header
 	Delay time.Duration // instead of the learned one; 0: none
+	Hedge int           // the number of the hedge that the call is made for; 0: for none
 }
 
 type overridesKey struct{}
@@ -26,4 +27,9 @@ func WithOverrides(ctx context.Context, f func(*Overrides)) context.Context {
 func OverridesFrom(ctx context.Context) Overrides {
 	o, _ := ctx.Value(overridesKey{}).(Overrides)
 	return o
+}
+
+// ForHedge returns a context for what is done on behalf of a hedge, which is not hedged itself.
+func ForHedge(ctx context.Context, n int) context.Context {
+	return WithOverrides(ctx, func(o *Overrides) { o.Hedge = n })
 }

@@ -50,6 +50,7 @@ const (
 	Disabled         // hedging is switched off, or the settings allow none
 	Method           // nothing says that the call is safe to repeat
 	Body             // the call cannot be sent twice
+	Marked           // the call is made for a hedge
 	Shadow           // it would have started, were this not a rehearsal
 	verdicts
 )
