@@ -23,7 +23,7 @@ func (h *Hedger) Snapshot() Snapshot { return h.core.snapshot() }
 
 // SetEnabled switches hedging on or off, for calls that start from now on.
 // What was learned is kept.
-func (h *Hedger) SetEnabled(on bool) { h.core.off.Store(!on) }
+func (h *Hedger) SetEnabled(on bool) { h.core.setEnabled(on) }
 
 // Update changes the settings for calls that start from now on; what was learned
 // is kept. If f leaves them invalid, nothing changes and the error says why.

@@ -283,12 +283,6 @@ func WithShadow() Option {
 	return optionFunc(func(c *config) { c.shadow = true })
 }
 
-// WithLogger tells l, once per gRPC method, which calls are not hedged because
-// nothing says that they are safe to repeat. The default is silence.
-func WithLogger(l *slog.Logger) Option {
-	return optionFunc(func(c *config) { c.logger = l })
-}
-
 // WithoutHedging returns a context whose calls are sent once.
 // It works for HTTP, gRPC, [Do], and DNS without a cache: what goes into a cache is
 // asked for others as well.
@@ -321,6 +315,7 @@ type core struct {
 	engine *engine.Engine
 	stats  *Stats
 	off    atomic.Bool
+	log    *slog.Logger // nil: silence
 
 	protocol string
 	settings atomic.Pointer[Config]
@@ -356,6 +351,7 @@ func makeCore(protocol string, base Config, opts []Option) (*core, error) {
 	if watchers := c.config.observers; len(watchers) > 0 {
 		settled.Observer = &watcher{observers: watchers, client: c.config.name, protocol: protocol}
 	}
+	c.startLog(&settled)
 	c.engine = engine.New(settled)
 	c.stats = new(Stats)
 	if p := c.config.stats; p != nil {
@@ -407,9 +403,16 @@ func (c *core) update(f func(*Config)) error {
 		return err
 	}
 	s.AttemptHeader = http.CanonicalHeaderKey(s.AttemptHeader)
-	c.settings.Store(&s)
+	old := c.settings.Swap(&s)
 	c.engine.SetConfig(c.engineConfig(&s), time.Now())
+	c.logUpdate(old, &s)
 	return nil
+}
+
+func (c *core) setEnabled(on bool) {
+	if c.off.Swap(!on) == on {
+		c.logSwitch(on, "SetEnabled")
+	}
 }
 
 // tally counts a call that could have been hedged and has ended.

@@ -143,7 +143,7 @@ func (in *Interceptor) Snapshot() Snapshot { return in.core.snapshot() }
 
 // SetEnabled switches hedging on or off, for calls that start from now on.
 // What was learned is kept.
-func (in *Interceptor) SetEnabled(on bool) { in.core.off.Store(!on) }
+func (in *Interceptor) SetEnabled(on bool) { in.core.setEnabled(on) }
 
 // Update changes the settings for calls that start from now on; what was learned
 // is kept. If f leaves them invalid, nothing changes and the error says why.
@@ -265,7 +265,7 @@ func (s *service) method(name string) *method {
 	}
 	m.hedgeable = !m.policy.Off && (m.policy.Hedgeable || s.listed(name) || readOnly(name))
 	v, known := s.methods.LoadOrStore(name, m)
-	if l := s.core.config.logger; l != nil && !known && !m.hedgeable && !m.policy.Off {
+	if l := s.core.log; l != nil && !known && !m.hedgeable && !m.policy.Off {
 		l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
 			"method", name, "allow", fmt.Sprintf("hedge.WithMethods(%q)", name))
 	}

@@ -49,8 +49,10 @@ func (c *core) learn(r io.Reader) error {
 		}
 		return 0
 	}
-	if err := c.engine.Import(r, time.Now(), share); err != nil {
+	keys, err := c.engine.Import(r, time.Now(), share)
+	if err != nil {
 		return fmt.Errorf("hedge: Import: %w", err)
 	}
+	c.logImport(keys)
 	return nil
 }

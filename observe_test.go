@@ -3,6 +3,7 @@ package hedge_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -304,7 +305,7 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 		most float64 // as before there were observers
 		call func(...hedge.Option) func()
 	}{"http": {3, httpCall}, "grpc": {2, grpcCall}, "func": {1, doCall}} {
-		plain, observed := test.call(hedge.WithAttemptHeader(hedge.AttemptHeader)), test.call(hedge.WithObserver(hedge.NopObserver{}))
+		plain, observed := test.call(hedge.WithAttemptHeader(hedge.AttemptHeader)), test.call(hedge.WithObserver(hedge.NopObserver{}), hedge.WithLogger(slog.Default()))
 		for range 100 {
 			plain()
 			observed()

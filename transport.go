@@ -117,7 +117,7 @@ func (t *Transport) Snapshot() Snapshot { return t.core.snapshot() }
 
 // SetEnabled switches hedging on or off, for requests that start from now on.
 // What was learned is kept.
-func (t *Transport) SetEnabled(on bool) { t.core.off.Store(!on) }
+func (t *Transport) SetEnabled(on bool) { t.core.setEnabled(on) }
 
 // Update changes the settings for requests that start from now on; what was
 // learned is kept. If f leaves them invalid, nothing changes and the error says why.

@@ -50,6 +50,17 @@ func (b *Bucket) Tokens() float64 {
 	return b.lim.TokensAt(b.clock())
 }
 
+// half reports whether the bucket has half of what it can hold, and pays for a hedge.
+func (b *Bucket) half() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.share > 0 && half(b.lim, b.clock())
+}
+
+func half(lim *rate.Limiter, now time.Time) bool {
+	return lim.TokensAt(now) >= max(1, float64(lim.Burst())/2)
+}
+
 // Set changes the share and the burst. What was earned stays, up to the burst.
 func (b *Bucket) Set(share, burst float64) {
 	b.mu.Lock()
@@ -87,4 +98,14 @@ func (c *ceiling) spend(now time.Time, b *Bucket) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lim.TokensAt(now) >= 1 && b.Spend() && c.lim.AllowN(now, 1)
+}
+
+// half reports whether c has half of what it can hold. A nil ceiling has.
+func (c *ceiling) half(now time.Time) bool {
+	if c == nil {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return half(c.lim, now)
 }

@@ -21,20 +21,21 @@ import (
 
 // A Config says what an Engine may do. There are no defaults here: adapters have their own.
 type Config struct {
-	Percentile   float64       // never hedge before this quantile, in [0, 1)
-	MaxHedges    int           // per call
-	Budget       float64       // hedges per request
-	EstimatedRPS float64       // sizes the burst until the rate is measured
-	Burst        time.Duration // how long the budget of that rate may be saved up
-	MinDelay     time.Duration // before the first hedge, and between two
-	MaxDelay     time.Duration // no hedge is due later; 0: no limit
-	InitialDelay time.Duration // before anything is learned; 0: do not hedge then
-	MaxPerSecond float64       // hedges of all keys per second; 0: no limit
-	MaxKeys      int           // keys remembered; the least recently used go first
-	Shared       *Bucket       // pays for all keys; nil: each key has its own
-	PerHost      bool          // keys of one host share its bucket, whatever their route
-	Observer     Observer      // is told what happens; nil: nobody is
-	Shadow       bool          // a rehearsal: learn, decide and count, but start no hedge
+	Percentile   float64            // never hedge before this quantile, in [0, 1)
+	MaxHedges    int                // per call
+	Budget       float64            // hedges per request
+	EstimatedRPS float64            // sizes the burst until the rate is measured
+	Burst        time.Duration      // how long the budget of that rate may be saved up
+	MinDelay     time.Duration      // before the first hedge, and between two
+	MaxDelay     time.Duration      // no hedge is due later; 0: no limit
+	InitialDelay time.Duration      // before anything is learned; 0: do not hedge then
+	MaxPerSecond float64            // hedges of all keys per second; 0: no limit
+	MaxKeys      int                // keys remembered; the least recently used go first
+	Shared       *Bucket            // pays for all keys; nil: each key has its own
+	PerHost      bool               // keys of one host share its bucket, whatever their route
+	Observer     Observer           // is told what happens; nil: nobody is
+	Changed      func(Name, Change) // is told of changes of state, see [ChangeEvery]; nil: nobody is
+	Shadow       bool               // a rehearsal: learn, decide and count, but start no hedge
 }
 
 // burst returns how many hedges may be saved up at the given rate.
@@ -63,12 +64,13 @@ type Engine struct {
 	size    int // of keys; guarded by mu
 
 	observer Observer
+	changed  func(Name, Change)
 	shadow   bool
 }
 
 // New returns an Engine without keys.
 func New(c Config) *Engine {
-	e := &Engine{observer: c.Observer, shadow: c.Shadow}
+	e := &Engine{observer: c.Observer, changed: c.Changed, shadow: c.Shadow}
 	e.config.Store(&c)
 	e.ceiling.Store(newCeiling(c.MaxPerSecond))
 	return e
@@ -78,13 +80,13 @@ func New(c Config) *Engine {
 func (e *Engine) Config() *Config { return e.config.Load() }
 
 // SetConfig puts another configuration in force, for the keys that exist as
-// well. What they learned is kept. Shared, PerHost, Observer and Shadow
-// cannot be changed; c's are ignored.
+// well. What they learned is kept. Shared, PerHost, Observer, Changed
+// and Shadow cannot be changed; c's are ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.Config()
-	c.Shared, c.PerHost, c.Observer, c.Shadow = old.Shared, old.PerHost, old.Observer, old.Shadow
+	c.Shared, c.PerHost, c.Observer, c.Changed, c.Shadow = old.Shared, old.PerHost, old.Observer, old.Changed, old.Shadow
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
 		e.ceiling.Store(newCeiling(c.MaxPerSecond))

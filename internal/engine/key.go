@@ -86,6 +86,9 @@ type Key struct {
 	saved    time.Duration // by the wins of either, estimated
 	rest     *residual     // nil: nothing is known
 	denied   [verdicts]int64
+
+	broke     bool              // the budget refused a hedge, and is not half full since
+	bulletins *[topics]bulletin // nil: nobody is told
 }
 
 func newKey(e *Engine, name Name, host *Bucket, share float64) *Key {
@@ -134,6 +137,7 @@ func (k *Key) Strike(now time.Time, stage int, learned bool, deadline time.Time,
 	v := k.judge(now, deadline, veto)
 	if v != Go {
 		k.denied[v]++
+		k.broke = k.broke || v == Budget
 		return v
 	}
 	k.fired++
@@ -198,9 +202,26 @@ type Result struct {
 // exceeds its first delay: a sure lower bound. If it does not, it says nothing.
 //
 // Done returns how much longer the caller would have waited if no hedge had won.
+//
+// Changes of the key's state are found and told here, with no lock held.
 func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
+	saved = k.done(now, r)
+	changed := k.engine.changed
+	if changed == nil {
+		k.mu.Unlock()
+		return saved
+	}
+	all, n := k.changes(now)
+	k.mu.Unlock()
+	for _, c := range all[:n] {
+		changed(k.Name, c)
+	}
+	return saved
+}
+
+// done is Done but for that. The caller holds mu.
+func (k *Key) done(now time.Time, r Result) (saved time.Duration) {
 	known := r.Answered || r.Gone && r.Reached
 	switch {
 	case k.engine.shadow && known:

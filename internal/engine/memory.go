@@ -83,26 +83,27 @@ var (
 
 // Import learns what another Engine has written, in addition to what this one
 // knows. New keys are made while there is room, and none is forgotten for them.
-// The share of a route is asked for, see [Engine.RouteKey]. If there is anything
-// wrong, nothing changes.
-func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) error {
+// The share of a route is asked for, see [Engine.RouteKey]. It returns how many keys
+// learned. If there is anything wrong, nothing changes.
+func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (keys int, err error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxMemory+1))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if len(b) > maxMemory {
-		return fmt.Errorf("the export is larger than %d MiB", maxMemory>>20)
+		return 0, fmt.Errorf("the export is larger than %d MiB", maxMemory>>20)
 	}
 	learned, err := decodeMemory(b, now)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, l := range learned {
 		if e.Lookup(l.name) != nil || e.room() {
 			e.RouteKey(l.name, share(l.name)).absorb(l.window, now)
+			keys++
 		}
 	}
-	return nil
+	return keys, nil
 }
 
 // room reports whether a key can be made without forgetting another.

@@ -1,0 +1,247 @@
+package hedge_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+// journal is a slog.Handler that writes down what it is told.
+type journal struct {
+	slog.Handler
+	mu   *sync.Mutex
+	text *bytes.Buffer
+	meet func() // is called for each record, if not nil
+}
+
+func newJournal() *journal {
+	text := new(bytes.Buffer)
+	return &journal{mu: new(sync.Mutex), text: text, Handler: slog.NewTextHandler(text, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			switch a.Key {
+			case slog.TimeKey, "protocol", "host":
+				return slog.Attr{}
+			case "until":
+				return slog.String("for", time.Until(a.Value.Time()).Round(time.Second).String())
+			}
+			return a
+		},
+	})}
+}
+
+func (j *journal) WithAttrs(attrs []slog.Attr) slog.Handler {
+	with := *j
+	with.Handler = j.Handler.WithAttrs(attrs)
+	return &with
+}
+
+func (j *journal) Handle(ctx context.Context, r slog.Record) error {
+	if j.meet != nil {
+		j.meet()
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.Handler.Handle(ctx, r)
+}
+
+// take returns the records since the last take, without what is the same in all.
+func (j *journal) take() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.text.Reset()
+	var all []string
+	for line := range strings.Lines(j.text.String()) {
+		all = append(all, strings.NewReplacer("level=", "", `msg="hedge: `, `"`, "\n", "").Replace(line))
+	}
+	return all
+}
+
+// moods is a service that does as told.
+type moods struct {
+	*hedgetest.RoundTripper
+	t  *testing.T
+	tr *hedge.Transport
+}
+
+// busy answers n calls with 429, and asks for a pause.
+func (m moods) busy(n int, pause time.Duration) {
+	m.Answer = func(req *http.Request, _ int) (*http.Response, error) {
+		resp := m.Response(req, 429, "")
+		resp.Header.Set("Retry-After", fmt.Sprint(int(pause.Seconds())))
+		return resp, nil
+	}
+	m.call(n)
+}
+
+// well answers n calls in the usual time.
+func (m moods) well(n int) {
+	m.Answer = quick(m.RoundTripper)
+	m.call(n)
+}
+
+// slow answers n calls after five times as long.
+func (m moods) slow(n int) {
+	m.Answer = after(m.RoundTripper, 5*usual)
+	m.call(n)
+}
+
+func (m moods) call(n int) {
+	for range n {
+		resp, err := get(m.t, m.tr, site)
+		require.NoError(m.t, err)
+		require.NoError(m.t, resp.Body.Close())
+	}
+}
+
+// told runs f with a warm Transport that has a logger.
+func told(t *testing.T, f func(m moods, j *journal), opts ...hedge.Option) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		j := newJournal()
+		m := moods{rt, t, warm(t, rt, append(opts, hedge.WithLogger(slog.New(j)))...)}
+		j.meet = func() { _ = m.tr.Snapshot() } // or there would be a lock held
+		require.Empty(t, j.take())
+		f(m, j)
+	})
+}
+
+const (
+	paused  = `WARN "paused" reason=paused for=%ds`
+	resumed = `INFO "resumed"`
+)
+
+func TestEveryPauseIsToldOnceAndEveryResumption(t *testing.T) {
+	told(t, func(m moods, j *journal) {
+		for range 5 {
+			m.busy(3, 20*time.Second)
+			assert.Equal(t, []string{fmt.Sprintf(paused, 20)}, j.take())
+			m.well(50)
+			assert.Empty(t, j.take(), "the pause lasts")
+			time.Sleep(20 * time.Second)
+			m.well(50)
+			assert.Equal(t, []string{resumed}, j.take())
+		}
+	})
+}
+
+func TestChangesInQuickSuccessionAreCountedInsteadOfTold(t *testing.T) {
+	told(t, func(m moods, j *journal) {
+		const flips = 3
+		for range flips { // in four seconds
+			m.busy(1, time.Second)
+			time.Sleep(time.Second)
+			m.well(15)
+		}
+		assert.Equal(t, []string{fmt.Sprintf(paused, 1), resumed}, j.take())
+		time.Sleep(10 * time.Second)
+		m.well(1)
+		assert.Empty(t, j.take(), "what was told last is so")
+		m.busy(1, time.Second)
+		assert.Equal(t, []string{fmt.Sprintf(paused+" dropped=%d", 1, 2*(flips-1))}, j.take())
+	})
+}
+
+func TestChangeThatCameTooSoonIsToldLaterIfItLasts(t *testing.T) {
+	told(t, func(m moods, j *journal) {
+		m.busy(1, time.Second)
+		time.Sleep(time.Second)
+		m.well(15)
+		m.busy(1, time.Minute)
+		j.take()
+		time.Sleep(5 * time.Second)
+		m.well(1)
+		assert.Empty(t, j.take())
+		time.Sleep(5 * time.Second)
+		m.well(5)
+		assert.Equal(t, []string{fmt.Sprintf(paused, 50)}, j.take())
+	})
+}
+
+func TestOutageIsTold(t *testing.T) {
+	told(t, func(m moods, j *journal) {
+		m.slow(100)
+		assert.Equal(t, []string{`WARN "paused" reason=slow`}, j.take())
+		m.well(100)
+		assert.Equal(t, []string{resumed}, j.take())
+	}, hedge.WithMaxDelay(2*usual), hedge.WithBudget(hedge.NewBudget(300, 1000)))
+}
+
+func TestSpentBudgetIsToldAndThatItIsHalfFullAgain(t *testing.T) {
+	told(t, func(m moods, j *journal) {
+		for range 3 {
+			m.slow(10) // four hedges, and a few refused
+			assert.Equal(t, []string{`WARN "budget exhausted"`}, j.take())
+			m.well(10)
+			assert.Empty(t, j.take(), "a token is not half")
+			m.well(20)
+			assert.Equal(t, []string{`INFO "budget refilled"`}, j.take())
+			m.well(100)
+			time.Sleep(10 * time.Second)
+		}
+		assert.Empty(t, j.take())
+	}, hedge.WithMaxDelay(2*usual), hedge.WithMaxHedges(1), hedge.WithBudget(hedge.NewBudget(10, 4)))
+}
+
+func TestCeilingOnHedgesIsABudgetToo(t *testing.T) {
+	told(t, func(m moods, j *journal) {
+		m.slow(10)
+		assert.Equal(t, []string{`WARN "budget exhausted"`}, j.take())
+		time.Sleep(time.Second)
+		m.well(1)
+		assert.Equal(t, []string{`INFO "budget refilled"`}, j.take())
+	}, hedge.WithMaxDelay(2*usual), hedge.WithMaxHedgesPerSecond(4), hedge.WithBudget(hedge.NewBudget(300, 1000)))
+}
+
+func TestWhatTheProgramDoesIsToldEachTime(t *testing.T) {
+	told(t, func(m moods, j *journal) {
+		for range 2 {
+			m.tr.SetEnabled(false)
+			m.tr.SetEnabled(false)
+			m.tr.SetEnabled(true)
+			m.tr.SetEnabled(true)
+		}
+		require.NoError(t, m.tr.Update(func(c *hedge.Config) { c.BudgetPercent, c.Burst = 2, time.Second }))
+		require.NoError(t, m.tr.Update(func(c *hedge.Config) { c.BudgetPercent = 2 }))
+		require.Error(t, m.tr.Update(func(c *hedge.Config) { c.BudgetPercent = -2 }))
+		var b bytes.Buffer
+		require.NoError(t, m.tr.Export(&b))
+		require.NoError(t, m.tr.Import(&b))
+		require.Error(t, m.tr.Import(&b))
+		assert.Equal(t, []string{
+			`WARN "disabled" by=SetEnabled`, `INFO "enabled" by=SetEnabled`,
+			`WARN "disabled" by=SetEnabled`, `INFO "enabled" by=SetEnabled`,
+			`INFO "settings changed" budget_percent.from=10 budget_percent.to=2 burst.from=2s burst.to=1s`,
+			`INFO "imported what was learned" keys=1`,
+		}, j.take())
+	})
+}
+
+func TestDisabledByTheEnvironmentIsTold(t *testing.T) {
+	t.Setenv("HEDGE_DISABLED", "true")
+	j := newJournal()
+	hedge.NewInterceptor(hedge.WithLogger(slog.New(j)), hedge.WithName("catalog"))
+	assert.Equal(t, []string{`WARN "disabled" client=catalog by=HEDGE_DISABLED`}, j.take())
+}
+
+func TestRecordsNameTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		c := warmCaller(t, read, hedge.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
+		_, err := c.get(t.Context(), &invoker{answer: failsWith(ms, 8)}) // ResourceExhausted
+		require.Error(t, err)
+		assert.Contains(t, text.String(), `msg="hedge: paused" protocol=grpc host="" route=`+read+" reason=paused until=")
+		assert.Equal(t, 1, strings.Count(text.String(), "\n"))
+	})
+}
