@@ -106,7 +106,7 @@ func deterministic(c codes.Code) bool {
 // An Interceptor hedges gRPC calls that are slower than usual for their target
 // and method. Its [Interceptor.Unary] and [Interceptor.Stream] share what is
 // learned, the settings, the counters and the budgets. It is safe for concurrent use,
-// and by any number of connections.
+// and by any number of connections. The zero Interceptor is not usable.
 type Interceptor struct {
 	service
 	calls sync.Pool // of *rpc

@@ -91,10 +91,7 @@ func TestHedgeGoesToAnotherReplica(t *testing.T) {
 		tr := hedge.New(set.transport(t, n), hedge.WithReplicas(set), hedge.WithMaxHedges(1))
 		url := "http://catalog.test:" + set.port
 		set.pauses(netip.Addr{})
-		for range 20 {
-			_, err := fetch(t.Context(), tr, url)
-			require.NoError(t, err)
-		}
+		teach(t, tr, url)
 		set.pauses(set.addrs[n]) // for all requests: only another replica answers
 		for range 3 {
 			got, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, url)
