@@ -1,0 +1,72 @@
+package engine_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+// TestWhatIsToldOfAKeyIsTrueInTheEnd lets a key pause and resume at random, and
+// holds what is told of it against what it was.
+func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		now := epoch
+		upTo := func(d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
+		told, bad, dropped := 0, false, 0
+		var last [2]time.Time
+		k := newKey(func(c *engine.Config) {
+			c.Changed = func(name engine.Name, change engine.Change) {
+				require.Equal(t, engine.Name{Host: "h"}, name)
+				require.Equal(t, engine.Braking, change.Topic, "no hedge was due")
+				require.NotEqual(t, bad, change.Bad, "the same is not told twice running")
+				at := &last[0]
+				if bad = change.Bad; bad {
+					at = &last[1]
+					if change.Why != engine.Slow { // as it stays for a while after a pause
+						require.Equal(t, engine.Paused, change.Why)
+						require.True(t, change.Until.After(now))
+					}
+				}
+				require.True(t, at.IsZero() || now.Sub(*at) >= engine.ChangeEvery)
+				*at = now
+				told, dropped = told+1, dropped+change.Dropped
+			}
+		})
+		paused := func() bool {
+			v := k.View()
+			return now.Before(v.PausedTo) || v.Slow > 0.75
+		}
+		changes, was := 0, false
+		done := func(n int) {
+			for range n {
+				k.Done(now, engine.Result{Latency: ms, Answered: true, Learned: true})
+				if is := paused(); is != was {
+					changes, was = changes+1, is
+				}
+			}
+		}
+		for range 300 {
+			now = now.Add(upTo(4 * time.Second))
+			if rng.IntN(4) == 0 {
+				k.PushBack(now, 1+upTo(5*time.Second))
+			}
+			done(rng.IntN(12))
+		}
+		now = now.Add(time.Minute)
+		done(20)
+		assert.False(t, bad)
+		now = now.Add(time.Minute)
+		k.PushBack(now, time.Second)
+		done(1)
+		assert.True(t, bad)
+		assert.Equal(t, changes, told+dropped, "each is told or counted")
+		assert.Positive(t, dropped)
+		assert.Greater(t, told, 10)
+	}
+}
