@@ -50,8 +50,8 @@ simulate:
 	go run ./benchmark/simulate -quick
 
 .PHONY: examples
-examples: # each once
-	@for d in examples/*/; do echo "$$d"; args=; case $$d in */dnsforward/) args="-for 2s";; esac; go run ./$$d $$args || exit 1; done
+examples: # each once; some are modules of their own
+	@for d in examples/*/; do echo "$$d"; args=; case $$d in */dnsforward/) args="-for 2s";; esac; go -C $$d run . $$args || exit 1; done
 
 .PHONY: readme-tables
 readme-tables: # measures, and pastes the figures into README.md
