@@ -165,17 +165,22 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 	}
 	c.Totals = []total{
 		{"total_requests", "requests", count(s.Stats.TotalRequests), ""},
+		{"hedged_requests", "requests hedged", count(s.Stats.HedgedRequests), of(s.Stats.HedgedRequests, s.Stats.TotalRequests, "of all")},
 		{"hedges_sent", "hedges sent", count(s.Stats.HedgesSent), of(s.Stats.HedgesSent, s.Stats.TotalRequests, "extra load")},
 		{"hedge_wins", "won by a hedge", count(s.Stats.HedgeWins), of(s.Stats.HedgeWins, s.Stats.HedgedRequests, "of those hedged")},
+		{"primary_wins", "won by the primary", count(s.Stats.PrimaryWins), of(s.Stats.PrimaryWins, s.Stats.HedgedRequests, "of those hedged")},
 		{"saved", "waiting saved", duration(saved), "at least; estimated"},
 		{"not_hedgeable", "never hedged", count(s.Stats.NotHedgeable), "not safe to repeat"},
 		{"warmup_requests", "warming up", count(s.Stats.WarmupRequests), "too little known"},
 		{"budget_exhausted", "out of budget", count(s.Stats.BudgetExhausted), ""},
 	}
 	if s.Shadow {
-		c.Totals[1] = total{"shadow", "would be hedged", count(shadow), of(shadow, s.Stats.TotalRequests, "extra load")}
-		c.Totals[2] = total{"shadow_wins", "would win", count(shadowWins), of(shadowWins, shadow, "of those")}
-		c.Totals[3].Label, c.Totals[3].Note = "would be saved", "estimated"
+		would := []total{
+			{"shadow", "would be hedged", count(shadow), of(shadow, s.Stats.TotalRequests, "extra load")},
+			{"shadow_wins", "would win", count(shadowWins), of(shadowWins, shadow, "of those")},
+			{"saved", "would be saved", duration(saved), "estimated"},
+		}
+		c.Totals = slices.Replace(c.Totals, 1, 6, would...) // all from hedged_requests to saved
 	}
 	if s.Stats.HedgePanics > 0 {
 		c.Totals = append(c.Totals, total{"hedge_panics", "panics", count(s.Stats.HedgePanics), "of hedges"})
@@ -187,10 +192,8 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 		keys, c.More = keys[:maxKeys], len(keys)-maxKeys
 	}
 	at := axis(keys)
-	for d := time.Microsecond; d <= 1000*time.Second && at != nil; d *= 10 {
-		if x := at(d); x >= 0 && x <= width {
-			c.Axis = append(c.Axis, mark{x, duration(d)})
-		}
+	if at != nil {
+		c.Axis = marks(at)
 	}
 	for _, k := range keys {
 		c.Keys = append(c.Keys, renderKey(k, s, now, at))
@@ -218,6 +221,26 @@ func axis(keys []hedge.KeySnapshot) func(time.Duration) float64 {
 	return func(d time.Duration) float64 {
 		return math.Round(10*width*(math.Log(float64(max(d, 1)))-lo)/(hi-lo)) / 10
 	}
+}
+
+// marks are round numbers on the axis: as many as there is room for.
+func marks(at func(time.Duration) float64) (all []mark) {
+	for _, steps := range [][]time.Duration{{1, 2, 5}, {1, 3}, {1}} {
+		all = nil
+		room := true
+		for d := time.Microsecond; d <= 1000*time.Second; d *= 10 {
+			for _, step := range steps {
+				if x := at(step * d); x >= 0 && x <= width {
+					room = room && (len(all) == 0 || x-all[len(all)-1].X >= 38)
+					all = append(all, mark{x, duration(step * d)})
+				}
+			}
+		}
+		if room {
+			break
+		}
+	}
+	return all
 }
 
 func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(time.Duration) float64) key {

@@ -165,6 +165,8 @@ func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
 				if !s.Shadow {
 					assert.EqualValues(t, s.Stats.HedgesSent, totals.number(t, "data-total hedges_sent"))
 					assert.EqualValues(t, s.Stats.HedgeWins, totals.number(t, "data-total hedge_wins"))
+					assert.EqualValues(t, s.Stats.HedgedRequests, totals.number(t, "data-total hedged_requests"))
+					assert.EqualValues(t, s.Stats.PrimaryWins, totals.number(t, "data-total primary_wins"))
 				}
 				assert.Equal(t, "10", config["data-config budget_percent"])
 				assert.Equal(t, "1ms", config["data-config min_delay"])

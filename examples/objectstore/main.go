@@ -7,6 +7,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log"
 	"net/http"
@@ -24,6 +25,8 @@ const settings = `{
 
 func main() {
 	log.SetFlags(0)
+	conns := flag.Int("conns", 2*workers, "connections at most; hedges have as many again")
+	flag.Parse()
 	store := newStore()
 	defer store.Close()
 
@@ -32,8 +35,8 @@ func main() {
 		log.Fatal(err)
 	}
 	base := http.DefaultTransport.(*http.Transport).Clone()
-	base.MaxConnsPerHost = 2 * workers // a loser that finishes keeps its connection; hedges have as many of their own
-	base.MaxIdleConnsPerHost = 2 * workers
+	base.MaxConnsPerHost = *conns // a loser that runs on to its end needs one, too
+	base.MaxIdleConnsPerHost = *conns
 	hedged, err := hedge.NewWithConfig(base, config, hedge.WithName("objects"))
 	if err != nil {
 		log.Fatal(err) // which field, which value
