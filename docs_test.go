@@ -12,12 +12,15 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
 )
 
 // snippetImports are the packages that snippets may speak of.
@@ -25,9 +28,9 @@ var snippetImports = []string{
 	"context", "fmt", "log", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge",
 }
 
-// TestSnippetsInREADMECompile type-checks every go block as the body of a function.
+// TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
 // Names that a snippet leaves to the reader are declared here.
-func TestSnippetsInREADMECompile(t *testing.T) {
+func TestSnippetsInDocumentsCompile(t *testing.T) {
 	const given = `
 type Rows []string
 func query(context.Context) (Rows, error) { return nil, nil }
@@ -38,11 +41,12 @@ var (
 
 	metrics hedge.Observer
 	mux     *http.ServeMux
+
+	transport *hedge.Transport
+	flags     interface{ OnChange(func(on bool, percent float64)) }
 )
 `
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(sources(t, "README.md", "docs/operations.md"), -1)
 	require.NotEmpty(t, blocks)
 
 	out, err := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, snippetImports...)...).Output()
@@ -56,7 +60,7 @@ var (
 	imports := importer.ForCompiler(fset, "gc", func(p string) (io.ReadCloser, error) { return os.Open(exports[p]) })
 
 	for _, block := range blocks {
-		code := string(block[1])
+		code := block[1]
 		var src strings.Builder
 		src.WriteString("package snippet\n")
 		for _, p := range snippetImports {
@@ -77,15 +81,14 @@ var (
 	}
 }
 
-// TestDocumentsNameTestsThatExist keeps ARCHITECTURE.md true.
+// TestDocumentsNameTestsThatExist keeps ARCHITECTURE.md and what is in docs true.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
-	doc, err := os.ReadFile("ARCHITECTURE.md")
-	require.NoError(t, err)
+	doc := sources(t, "ARCHITECTURE.md", "docs/*.md")
 	exist := make(map[string]bool)
 	for _, m := range regexp.MustCompile(`(?m)^func ((Test|Fuzz)\w+)`).FindAllStringSubmatch(sources(t, "*.go", "*/*.go", "*/*/*.go"), -1) {
 		exist[m[1]] = true
 	}
-	names := regexp.MustCompile(`\b(Test|Fuzz)[A-Z]\w+`).FindAllString(string(doc), -1)
+	names := regexp.MustCompile(`\b(Test|Fuzz)[A-Z]\w+`).FindAllString(doc, -1)
 	require.NotEmpty(t, names)
 	for _, name := range names {
 		assert.True(t, exist[name], "%s does not exist", name)
@@ -103,7 +106,23 @@ func TestEveryOptionIsInREADME(t *testing.T) {
 	}
 }
 
-// sources returns the Go files that match, one after another.
+// TestTuningKnowsEveryNumberAndItsDefault keeps docs/operations.md's table of settings whole.
+func TestTuningKnowsEveryNumberAndItsDefault(t *testing.T) {
+	doc := sources(t, "docs/operations.md")
+	v := reflect.ValueOf(hedge.DefaultConfig())
+	for i := range v.NumField() {
+		value := fmt.Sprint(v.Field(i).Interface())
+		if v.Field(i).Kind() == reflect.String {
+			continue // a name, of which there is no more and no less
+		}
+		if v.Field(i).IsZero() {
+			value = "none"
+		}
+		assert.Contains(t, doc, fmt.Sprintf("\n| `%s` (%s) |", v.Type().Field(i).Name, value))
+	}
+}
+
+// sources returns the files that match, one after another.
 func sources(t *testing.T, patterns ...string) string {
 	var all strings.Builder
 	for _, p := range patterns {

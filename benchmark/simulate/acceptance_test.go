@@ -1,24 +1,28 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
 // play runs strategies through a scenario in virtual time and returns the rows,
 // by "strategy" for the whole and by "strategy/part".
 func play(t *testing.T, name string, s size, strategies ...string) map[string]row {
 	t.Helper()
-	all := scenarios()
-	i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })
-	require.GreaterOrEqual(t, i, 0, name)
 	var mu sync.Mutex
 	rows := make(map[string]row)
-	j := job{scenario: all[i], strategies: strategies, seed: 1, size: s}
+	j := job{scenario: named(t, name), strategies: strategies, seed: 1, size: s}
 	require.NoError(t, virtualEngine{}.run(t.Context(), j, func(tr trial) {
 		r := tr.result()
 		mu.Lock()
@@ -28,6 +32,14 @@ func play(t *testing.T, name string, s size, strategies ...string) map[string]ro
 		}
 	}))
 	return rows
+}
+
+func named(t *testing.T, name string) scenario {
+	t.Helper()
+	all := scenarios()
+	i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })
+	require.GreaterOrEqual(t, i, 0, name)
+	return all[i]
 }
 
 // long leaves a test out when the race detector is on, see raceOn.
@@ -147,4 +159,34 @@ func TestOneRequestPerSecondIsEnoughToLearn(t *testing.T) {
 	t.Parallel()
 	r := play(t, "low", size{}, "hedge", "oracle-1")
 	atMost(t, "p99", r["hedge"].P99, 1.08, r["oracle-1"].P99)
+}
+
+// TestSharesBuyWhatOperationsSay holds docs/operations.md to its table: what each share of extra requests buys.
+func TestSharesBuyWhatOperationsSay(t *testing.T) {
+	t.Parallel()
+	long(t)
+	doc, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	for _, percent := range []int{0, 1, 2, 5, 10} {
+		config := engineConfig(-1, 0)
+		config.Budget = float64(percent) / 100
+		made := func() virtual.Policy { return virtual.NewOurs(config) }
+		var measured []float64
+		for _, name := range []string{"seed", "queue-deaf"} {
+			sc := named(t, name)
+			tr := trial{engine: "virtual", scenario: sc, seed: 1, calls: sc.sized(size{}).Run(t.Context(), 1, made, nil)}
+			r := tr.row(name, func(virtual.Call) bool { return true })
+			measured = append(measured, r.Extra, r.P99, r.P999)
+		}
+		t.Logf("%d %%: %.4g", percent, measured)
+		line := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %d %% \|(.*)\|$`, percent)).FindSubmatch(doc)
+		require.NotNil(t, line, "%d %%", percent)
+		written := strings.Split(string(line[1]), "|")
+		require.Len(t, written, len(measured))
+		for i, text := range written {
+			want, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			require.NoError(t, err)
+			assert.InDelta(t, want, measured[i], max(0.05*want, 0.1), "%d %%, column %d", percent, i+2)
+		}
+	}
 }

@@ -1,0 +1,117 @@
+package debug_test
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"io"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/debug"
+)
+
+// full is a source of a Snapshot in which no number is zero.
+type full hedge.Snapshot
+
+func (f full) Snapshot() hedge.Snapshot { return hedge.Snapshot(f) }
+
+func newFull(shadow bool) full {
+	var s hedge.Snapshot
+	s.Keys = make([]hedge.KeySnapshot, 1)
+	s.Keys[0].Delays = []time.Duration{30 * ms}
+	fill(reflect.ValueOf(&s.Stats).Elem())
+	fill(reflect.ValueOf(&s.Keys[0]).Elem())
+	s.Keys[0].BudgetScale, s.Keys[0].PausedUntil = 0.5, time.Now().Add(time.Hour)
+	s.Shadow = shadow
+	return full(s)
+}
+
+func fill(v reflect.Value) {
+	for i := range v.NumField() {
+		switch f := v.Field(i); f.Kind() {
+		case reflect.Int, reflect.Int64:
+			f.SetInt(7)
+		case reflect.Float64:
+			f.SetFloat(7)
+		case reflect.Struct:
+			if f.Type() != reflect.TypeFor[time.Time]() {
+				fill(f)
+			}
+		}
+	}
+}
+
+// texts returns the texts between the tags of a page.
+func texts(t *testing.T, page string) (all []string) {
+	d := xml.NewDecoder(strings.NewReader(page))
+	d.Entity = xml.HTMLEntity
+	for {
+		token, err := d.Token()
+		if err == io.EOF {
+			return all
+		}
+		require.NoError(t, err)
+		if text, ok := token.(xml.CharData); ok {
+			all = append(all, strings.TrimSpace(string(text)))
+		}
+	}
+}
+
+// TestNumbersToWatchAreInTheJSONAndOnThePage holds docs/operations.md to what is there.
+func TestNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
+	doc, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(doc), "| number | JSON | metric | page |")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+
+	h := debug.Handler(newFull(false), newFull(true))
+	var page struct{ Clients []map[string]any }
+	require.NoError(t, json.Unmarshal(show(h, "/?format=json").Body.Bytes(), &page))
+	shown := texts(t, show(h, "/").Body.String())
+
+	rows := regexp.MustCompile("(?m)^\\| [^|]+ \\| `([^`]+)` \\| [^|]+ \\| ([^|]+) \\|").FindAllStringSubmatch(table, -1)
+	require.Len(t, rows, strings.Count(table, "\n")-1, "a row is not like the others")
+	documented := make(map[string]bool)
+	for _, row := range rows {
+		field, label := row[1], row[2]
+		documented[field] = true
+		var at any = page.Clients[0]
+		for name := range strings.SplitSeq(field, ".") {
+			name, isList := strings.CutSuffix(name, "[]")
+			object, _ := at.(map[string]any)
+			require.Contains(t, object, name, field)
+			at = object[name]
+			if isList {
+				at = at.([]any)[0]
+			}
+		}
+		assert.True(t, hasLabel(shown, label), "%q is not on the page", label)
+	}
+	for name := range page.Clients[0]["stats"].(map[string]any) {
+		assert.True(t, documented["stats."+name], "stats.%s is not in the table", name)
+	}
+	denied := page.Clients[0]["keys"].([]any)[0].(map[string]any)["denied"].(map[string]any)
+	for name := range denied {
+		known := documented["keys[].denied."+name] || name == "budget" || name == "slow" || name == "paused" // by another field
+		assert.True(t, known, "keys[].denied.%s is not in the table", name)
+	}
+}
+
+// hasLabel reports whether a text is the label, or the label with its value.
+func hasLabel(shown []string, label string) bool {
+	for _, text := range shown {
+		if text == label || strings.HasPrefix(text, label+" ") && regexp.MustCompile(`\d`).MatchString(text) {
+			return true
+		}
+	}
+	return false
+}

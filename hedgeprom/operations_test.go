@@ -1,0 +1,85 @@
+package hedgeprom_test
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+// TestNumbersToWatchAreMetricsOnTheDashboard holds docs/operations.md to what is there.
+func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
+	doc, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(doc), "| number | JSON | metric | page |")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	dashboard, err := os.ReadFile("dashboard.json")
+	require.NoError(t, err)
+	exprs := expressions(t, dashboard)
+
+	metrics, labels := names(t)
+	documented := make(map[string]bool)
+	for _, m := range regexp.MustCompile("`(hedge_\\w+)(?:\\{(\\w+)=\"([\\w-]+)\"\\})?`").FindAllStringSubmatch(table, -1) {
+		name, label, value := m[1], m[2], m[3]
+		if name == "hedge_saved_seconds" {
+			name += "_sum"
+		}
+		documented[name] = true
+		require.Contains(t, metrics, name)
+		onDashboard := slices.ContainsFunc(exprs, func(expr string) bool {
+			return regexp.MustCompile(`\b` + name + `\b`).MatchString(expr)
+		})
+		assert.True(t, onDashboard, "%s is in no panel", name)
+		if label != "" {
+			assert.Contains(t, labels[name], label, m[0])
+			assert.Contains(t, labelValues, value, m[0])
+		}
+	}
+	for _, name := range metrics {
+		assert.True(t, documented[name] || name == "hedge_saved_seconds_bucket", "%s is not in the table", name)
+	}
+}
+
+// TestOperationsExplainEveryAlert compares the table of alerts with the rules.
+func TestOperationsExplainEveryAlert(t *testing.T) {
+	doc, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
+	rules, err := os.ReadFile("alerts.yaml")
+	require.NoError(t, err)
+	var alerts struct {
+		Groups []struct{ Rules []struct{ Alert string } }
+	}
+	require.NoError(t, yaml.Unmarshal(rules, &alerts))
+	var exist, explained []string
+	for _, g := range alerts.Groups {
+		for _, r := range g.Rules {
+			exist = append(exist, r.Alert)
+		}
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(Hedge\\w+)` \\|").FindAllStringSubmatch(string(doc), -1) {
+		explained = append(explained, m[1])
+	}
+	require.NotEmpty(t, exist)
+	assert.Equal(t, exist, explained)
+}
+
+// expressions returns what the panels of a dashboard ask for.
+func expressions(t *testing.T, dashboard []byte) (all []string) {
+	var d struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
+	require.NoError(t, json.Unmarshal(dashboard, &d))
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			all = append(all, target.Expr)
+		}
+	}
+	return all
+}
