@@ -225,7 +225,7 @@ func axis(keys []hedge.KeySnapshot) func(time.Duration) float64 {
 
 // marks are round numbers on the axis: as many as there is room for.
 func marks(at func(time.Duration) float64) (all []mark) {
-	for _, steps := range [][]time.Duration{{1, 2, 5}, {1, 3}, {1}} {
+	for _, steps := range [][]time.Duration{{1, 2, 3, 5, 7}, {1, 2, 5}, {1, 3}, {1}} {
 		all = nil
 		room := true
 		for d := time.Microsecond; d <= 1000*time.Second; d *= 10 {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -114,4 +115,22 @@ func hasLabel(shown []string, label string) bool {
 		}
 	}
 	return false
+}
+
+func TestAxisIsLabelledAndLabelsDoNotOverlap(t *testing.T) {
+	for _, p50 := range []time.Duration{700, 100 * time.Microsecond, 3160 * time.Microsecond, 14 * ms, 90 * ms, 2 * time.Second} {
+		for p99 := p50; p99 < min(1e5*p50, 500*time.Second); p99 = p99 * 17 / 10 {
+			s := newFull(false)
+			s.Keys[0].P50, s.Keys[0].P99, s.Keys[0].Delays = p50, p99, nil
+			labels := regexp.MustCompile(`<text x="([\d.]+)"`).FindAllStringSubmatch(show(debug.Handler(s), "/").Body.String(), -1)
+			require.NotEmpty(t, labels, "%v to %v", p50, p99)
+			last := -100.0
+			for _, l := range labels {
+				x, err := strconv.ParseFloat(l[1], 64)
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, x-last, 38.0, "%v to %v", p50, p99)
+				last = x
+			}
+		}
+	}
 }
