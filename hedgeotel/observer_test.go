@@ -185,6 +185,19 @@ func TestRefusalOfADueHedgeIsAnEvent(t *testing.T) {
 	})
 }
 
+func TestCallThatCouldNotBeHedgedIsNoEvent(t *testing.T) {
+	r := record(t)
+	ctx, span := r.tracer.Start(t.Context(), "caller")
+	for _, why := range []hedge.Reason{hedge.DeniedWarming, hedge.DeniedDisabled, hedge.DeniedMethod, hedge.DeniedBody, hedge.DeniedHedge} {
+		r.Denied(ctx, hedge.KeyInfo{Host: "db"}, why)
+	}
+	r.Denied(ctx, hedge.KeyInfo{Host: "db"}, hedge.DeniedSlow)
+	span.End()
+	events := r.spans.Ended()[0].Events()
+	require.Len(t, events, 1)
+	assert.Equal(t, map[string]string{"hedge.reason": "slow"}, attributes(events[0].Attributes))
+}
+
 func TestOnlyTheAPIIsImported(t *testing.T) {
 	deps, err := exec.Command("go", "list", "-deps", ".").Output()
 	require.NoError(t, err)
