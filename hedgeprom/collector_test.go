@@ -133,10 +133,10 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 
 // labelValues are those of the labels type and reason.
 var labelValues = []string{
-	"original", "hedge",
+	"original", "hedge", // the types
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),
 	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedShadow),
-	string(hedge.DeniedWarming), string(hedge.DeniedDisabled), string(hedge.DeniedMethod), string(hedge.DeniedBody),
+	string(hedge.DeniedWarming), string(hedge.DeniedDisabled), string(hedge.DeniedMethod), string(hedge.DeniedBody), string(hedge.DeniedHedge),
 }
 
 func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
