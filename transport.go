@@ -94,7 +94,8 @@ func newTransport(next http.RoundTripper, core *core) *Transport {
 func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // CloseIdleConnections closes the idle connections of the RoundTripper below,
-// and those kept for hedges.
+// and those kept for hedges. It goes through RoundTrippers that cannot do so and
+// have a method WrappedRoundTripper.
 func (t *Transport) CloseIdleConnections() {
 	closeIdle(t.next)
 	closeIdle(t.apart)
@@ -106,9 +107,18 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
+// closeIdle goes through wrappers that only say what is below.
 func closeIdle(rt http.RoundTripper) {
-	if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
-		c.CloseIdleConnections()
+	for rt != nil {
+		switch t := rt.(type) {
+		case interface{ CloseIdleConnections() }:
+			t.CloseIdleConnections()
+			return
+		case interface{ WrappedRoundTripper() http.RoundTripper }:
+			rt = t.WrappedRoundTripper()
+		default:
+			return
+		}
 	}
 }
 

@@ -1003,6 +1003,21 @@ func TestCloseIdleConnectionsReachesWhatIsBelow(t *testing.T) {
 	assert.Same(t, &base, tr.WrappedRoundTripper())
 }
 
+// wrapper is a transport that says what is below, and no more.
+type wrapper struct{ below http.RoundTripper }
+
+func (w wrapper) RoundTrip(req *http.Request) (*http.Response, error) { return w.below.RoundTrip(req) }
+func (w wrapper) WrappedRoundTripper() http.RoundTripper              { return w.below }
+
+// Kubernetes' client goes down by WrappedRoundTripper, and stops at the first that closes.
+func TestCloseIdleConnectionsGoesThroughWrappers(t *testing.T) {
+	var base, apart closer
+	hedge.New(wrapper{wrapper{&base}}, hedge.WithHedgeTransport(wrapper{&apart})).CloseIdleConnections()
+	assert.Equal(t, 1, base.closed)
+	assert.Equal(t, 1, apart.closed)
+	hedge.New(wrapper{wrapper{nil}}).CloseIdleConnections()
+}
+
 func TestNilBaseIsTheDefaultTransport(t *testing.T) {
 	assert.Same(t, http.DefaultTransport, hedge.New(nil).WrappedRoundTripper())
 }
