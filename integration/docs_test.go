@@ -1,0 +1,57 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestRecipesAreInTheTests keeps docs/integrations.md true: each section names a
+// test and its file, which hold the section's snippets line by line.
+func TestRecipesAreInTheTests(t *testing.T) {
+	doc, err := os.ReadFile("../docs/integrations.md")
+	require.NoError(t, err)
+	sections := strings.Split(string(doc), "\n## ")[1:]
+	require.NotEmpty(t, sections)
+
+	named := regexp.MustCompile(`\[(Test\w+)\]\(\.\./integration/(\w+_test\.go)\)`)
+	snippet := regexp.MustCompile("(?s)```go\n(.*?)```")
+	recipes := make(map[string]bool)
+	for _, section := range sections {
+		title, _, _ := strings.Cut(section, "\n")
+		test := named.FindStringSubmatch(section)
+		require.NotNil(t, test, "%s names no test", title)
+		recipes[test[2]] = true
+		src, err := os.ReadFile(test[2])
+		require.NoError(t, err, title)
+		code := unindented(string(src))
+		assert.Contains(t, code, "\nfunc "+test[1]+"(t *testing.T) {\n")
+		snippets := snippet.FindAllStringSubmatch(section, -1)
+		assert.NotEmpty(t, snippets, title)
+		for _, s := range snippets {
+			assert.Contains(t, code, "\n"+unindented(s[1]), "%s: not in %s", title, test[2])
+		}
+	}
+
+	files, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		if file != "docs_test.go" && file != "slow_test.go" {
+			assert.True(t, recipes[file], "%s has no section", file)
+		}
+	}
+}
+
+// unindented returns s without the white space around its lines.
+func unindented(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		b.WriteString(strings.TrimSpace(line) + "\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,123 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	toxiproxy "github.com/Shopify/toxiproxy/v2"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/gohedge/hedge"
+)
+
+// TestEtcd has three members, of which the client reaches one through a proxy that turns slow.
+func TestEtcd(t *testing.T) {
+	const latency = 3 * time.Second
+
+	var endpoints []string
+	for _, m := range members(t, 3) {
+		endpoints = append(endpoints, m.Clients[0].Addr().String())
+	}
+	nop := zerolog.Nop()
+	proxy := toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), nop), "member", "127.0.0.1:0", endpoints[0])
+	require.NoError(t, proxy.Start())
+	defer proxy.Stop()
+	endpoints[0] = proxy.Listen
+
+	plain, err := clientv3.New(clientv3.Config{Endpoints: endpoints[1:], Logger: zap.NewNop()})
+	require.NoError(t, err)
+	defer plain.Close()
+	var stats *hedge.Stats
+
+	hedging := hedge.NewUnaryClientInterceptor(hedge.WithStats(&stats), hedge.WithMethods("/etcdserverpb.KV/Range"))
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:   endpoints,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(hedging)},
+		Logger:      zap.NewNop(),
+	})
+
+	require.NoError(t, err)
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	_, err = plain.Put(ctx, "lamps", "three")
+	require.NoError(t, err)
+	want, err := plain.Get(ctx, "lamps")
+	require.NoError(t, err)
+
+	// Every member has a connection once it has answered.
+	for answered := make(map[uint64]bool); len(answered) < 3; {
+		got, err := client.Get(ctx, "lamps")
+		require.NoError(t, err)
+		answered[got.Header.MemberId] = true
+	}
+	_, err = proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
+		`{"type":"latency","stream":"upstream","attributes":{"latency":%d}}`, latency.Milliseconds())))
+	require.NoError(t, err)
+
+	for stats.HedgeWins.Load() < 2 { // calls go to the members in turn
+		start := time.Now()
+		got, err := client.Get(hedge.WithDelay(ctx, delay), "lamps")
+		require.NoError(t, err)
+		require.Equal(t, want.Kvs, got.Kvs)
+		require.Less(t, time.Since(start), latency)
+	}
+
+	passed := stats.NotHedgeable.Load()
+	for range 3 {
+		_, err := client.Put(hedge.WithDelay(ctx, delay), "chairs", "four")
+		require.NoError(t, err)
+	}
+	got, err := plain.Get(ctx, "chairs")
+	require.NoError(t, err)
+	assert.EqualValues(t, 3, got.Kvs[0].Version, "each Put was applied once")
+	assert.EqualValues(t, 3, stats.NotHedgeable.Load()-passed)
+}
+
+// members starts an etcd cluster. Its members meet at sockets in a directory of
+// the test's, as a cluster must know its addresses before it listens.
+func members(t *testing.T, n int) []*embed.Etcd {
+	if runtime.GOOS == "windows" {
+		t.Skip("etcd names a socket host:port, which is no name of a file here")
+	}
+	t.Chdir(t.TempDir())
+	anywhere := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	var cluster []string
+	for i := range n {
+		cluster = append(cluster, fmt.Sprintf("m%d=unix://m:%d", i, i))
+	}
+	var all []*embed.Etcd
+	for i := range n {
+		cfg := embed.NewConfig()
+		cfg.Name, cfg.Dir = fmt.Sprintf("m%d", i), t.TempDir()
+		cfg.InitialCluster = strings.Join(cluster, ",")
+		cfg.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: fmt.Sprintf("m:%d", i)}}
+		cfg.AdvertisePeerUrls = cfg.ListenPeerUrls
+		cfg.ListenClientUrls = []url.URL{anywhere}
+		cfg.AdvertiseClientUrls = cfg.ListenClientUrls
+		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+		e, err := embed.StartEtcd(cfg)
+		require.NoError(t, err)
+		t.Cleanup(e.Close)
+		all = append(all, e)
+	}
+	for _, e := range all {
+		select {
+		case <-e.Server.ReadyNotify():
+		case <-time.After(limit):
+			t.Fatal("the cluster has no leader")
+		}
+	}
+	return all
+}

@@ -1,0 +1,211 @@
+// Package integration tries the recipes of docs/integrations.md: hedge below
+// clients that people use, against servers whose first answer never comes.
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+)
+
+const (
+	delay = 20 * time.Millisecond // after which the calls of a test are hedged
+	limit = time.Minute           // after which a call that waits for its primary fails
+)
+
+// TestMain fails if an attempt outlives the tests.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	buf := make([]byte, 16<<20)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		stacks := string(buf[:runtime.Stack(buf, true)])
+		if !strings.Contains(stacks, "gohedge/hedge/internal/race") {
+			break
+		}
+		if time.Now().After(end) {
+			fmt.Fprintln(os.Stderr, stacks)
+			code = 1
+			break
+		}
+	}
+	os.Exit(code)
+}
+
+// number is the header by which a server knows a request's attempt. Requests
+// that are sent once have none.
+const number = "Attempt-Number"
+
+// numbered is a transport, below the hedging, that tells the server which attempt a request is.
+type numbered struct{ http.RoundTripper }
+
+func (n numbered) RoundTrip(req *http.Request) (*http.Response, error) {
+	if a, ok := hedge.AttemptFromContext(req.Context()); ok {
+		req = req.Clone(req.Context())
+		req.Header.Set(number, fmt.Sprint(a.Number))
+	}
+	return n.RoundTripper.RoundTrip(req)
+}
+
+func (n numbered) WrappedRoundTripper() http.RoundTripper { return n.RoundTripper }
+
+func (n numbered) CloseIdleConnections() {
+	n.RoundTripper.(interface{ CloseIdleConnections() }).CloseIdleConnections()
+}
+
+// A site is a server that can be told to be slow: then a primary gets no answer,
+// its hedges are answered at once, and a request that is sent once after five delays.
+type site struct {
+	*httptest.Server
+	late  bool // a primary's answer begins at once, as an event stream, and stops there
+	slow  atomic.Bool
+	over  chan struct{}
+	alone atomic.Int64 // requests that are sent once
+	stuck atomic.Int64 // primaries that got no answer
+	gone  atomic.Int64 // those whose client gave up
+
+	primaries atomic.Pointer[sync.Map] // of this slow time: method and URI to *primary
+}
+
+// A primary is waited for by its hedges: a busy machine may be late with it.
+type primary struct {
+	met  chan struct{}
+	once sync.Once
+}
+
+func (p *primary) stuck() { p.once.Do(func() { close(p.met) }) }
+
+// slower makes the site slow until the result is called.
+func (s *site) slower() (restore func()) {
+	s.primaries.Store(new(sync.Map))
+	s.slow.Store(true)
+	return func() { s.slow.Store(false) }
+}
+
+// serve starts a site, with HTTP/1.1 unless start does otherwise.
+func serve(t *testing.T, h http.Handler, start ...func(*httptest.Server)) *site {
+	s := &site{over: make(chan struct{})}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.delays(w, r) {
+			h.ServeHTTP(w, r)
+		}
+	}))
+	for _, f := range append(start, (*httptest.Server).Start)[:1] {
+		f(s.Server)
+	}
+	t.Cleanup(s.Close)
+	t.Cleanup(func() { close(s.over) })
+	return s
+}
+
+// delays waits as r deserves and reports whether somebody waits for the answer.
+func (s *site) delays(w http.ResponseWriter, r *http.Request) bool {
+	if !s.slow.Load() {
+		return true
+	}
+	if r.ContentLength > 0 { // a server learns of a client that is gone once the body is read
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return false
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	found, _ := s.primaries.Load().LoadOrStore(r.Method+r.RequestURI, &primary{met: make(chan struct{})})
+	primary := found.(*primary)
+	switch r.Header.Get(number) {
+	case "":
+		s.alone.Add(1)
+		time.Sleep(5 * delay)
+	case "0":
+		if s.late {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.(http.Flusher).Flush()
+		}
+		s.stuck.Add(1)
+		primary.stuck()
+		select {
+		case <-s.over:
+		case <-r.Context().Done():
+			s.gone.Add(1)
+		}
+		return false
+	default:
+		select {
+		case <-primary.met:
+		case <-r.Context().Done():
+			return false
+		}
+	}
+	return true
+}
+
+// base is a transport as a client has it, and numbered.
+func base(t *testing.T) http.RoundTripper {
+	tr := http.DefaultTransport.(*http.Transport).Clone()
+	t.Cleanup(tr.CloseIdleConnections)
+	return numbered{tr}
+}
+
+// whole returns the body of a good response.
+func whole(resp *http.Response, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return "", errors.New(resp.Status)
+	}
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+// same makes a call three times and returns its answer, which must be the same
+// each time: without hedging, with it, and with it on a slow site. There every
+// primary must get stuck, and lose to a hedge.
+func same[T any](t *testing.T, s *site, tr *hedge.Transport, plain, hedged func(context.Context) (T, error)) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	want, err := plain(ctx)
+	require.NoError(t, err)
+	got, err := hedged(ctx)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	before, stuck := tr.Snapshot().Stats, s.stuck.Load()
+	defer s.slower()()
+	got, err = hedged(hedge.WithDelay(ctx, delay))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	after := tr.Snapshot().Stats
+	stuck = s.stuck.Load() - stuck
+	require.Positive(t, stuck, "nothing was hedged")
+	require.Equal(t, stuck, after.HedgedRequests-before.HedgedRequests)
+	require.Equal(t, stuck, after.HedgeWins-before.HedgeWins)
+	return want
+}
+
+// once makes a call on a slow site, which must see one request, sent once.
+func once(t *testing.T, s *site, call func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	before := s.alone.Load()
+	defer s.slower()()
+	require.NoError(t, call(hedge.WithDelay(ctx, delay)))
+	require.EqualValues(t, 1, s.alone.Load()-before)
+}
