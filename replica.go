@@ -1,6 +1,7 @@
 package hedge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -24,6 +25,8 @@ type Resolver interface {
 // the primary went to, if r knows any: to another replica, where the host's name
 // stands for several. Each address has hedge connections of its own, made by the
 // base's DialContext; host name, TLS server name and certificates stay the same.
+// A primary that is still connecting counts as well: to where package net says,
+// or else, with a DialContext that does not dial through it, to r's first address.
 //
 // It needs an *http.Transport below and has no effect without one, with its
 // DialTLSContext, or through a proxy. It panics if r is nil.
@@ -43,7 +46,7 @@ type replicas struct {
 	clone    func() *http.Transport
 
 	mu    sync.Mutex
-	pools map[netip.Addr]*http.Transport // by the address that its connections avoid
+	pools map[netip.Addr]*http.Transport // by the address that its connections avoid; none: the resolver's first
 }
 
 // around returns a transport whose connections go elsewhere than to avoid.
@@ -84,6 +87,9 @@ func (r *replicas) dial(ctx context.Context, dial func(context.Context, string, 
 	if err != nil || len(ips) == 0 {
 		return dial(ctx, network, addr) // which will say what is wrong, or know better
 	}
+	if !avoid.IsValid() {
+		avoid = ips[0].Unmap()
+	}
 	ips = slices.Clone(ips)
 	slices.SortStableFunc(ips, func(a, b netip.Addr) int {
 		switch same := a.Unmap() == avoid; {
@@ -114,21 +120,29 @@ func (r *replicas) closeIdle() {
 	}
 }
 
-// where hears which address an attempt went to.
-type where struct{ addr atomic.Pointer[netip.Addr] }
+// where hears which address an attempt went to, or is on its way to. It is not
+// used again: a dial may outlive its attempt.
+type where struct{ got, dialled atomic.Pointer[netip.Addr] }
 
 func (w *where) trace(a *race.Attempt) context.Context {
-	w.addr.Store(nil)
-	return httptrace.WithClientTrace(a, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-		if ap, err := netip.ParseAddrPort(info.Conn.RemoteAddr().String()); err == nil {
-			addr := ap.Addr().Unmap()
-			w.addr.Store(&addr)
+	hear := func(p *atomic.Pointer[netip.Addr], addr string) {
+		if ap, err := netip.ParseAddrPort(addr); err == nil {
+			ip := ap.Addr().Unmap()
+			p.Store(&ip)
 		}
-	}})
+	}
+	return httptrace.WithClientTrace(a, &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) { hear(&w.got, info.Conn.RemoteAddr().String()) },
+		// A dial goes on when its request has found another connection, so it must not overwrite what that one says.
+		ConnectStart: func(_, addr string) { hear(&w.dialled, addr) },
+	})
 }
 
 func (w *where) get() netip.Addr {
-	if addr := w.addr.Load(); addr != nil {
+	if w == nil {
+		return netip.Addr{}
+	}
+	if addr := cmp.Or(w.got.Load(), w.dialled.Load()); addr != nil {
 		return *addr
 	}
 	return netip.Addr{}

@@ -6,15 +6,18 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/netsim"
 )
 
 // names is a Resolver for one host.
@@ -35,8 +38,8 @@ type replicaSet struct {
 	names
 	port string
 	mu   sync.Mutex
-	slow netip.Addr // the one that pauses
-	hits map[netip.Addr]int
+	slow netip.Addr         // the one that pauses
+	hits map[netip.Addr]int // requests for /counted: others may be late
 }
 
 func newReplicaSet(t *testing.T) *replicaSet {
@@ -51,7 +54,9 @@ func newReplicaSet(t *testing.T) *replicaSet {
 		set.addrs = append(set.addrs, addr)
 		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			set.mu.Lock()
-			set.hits[addr]++
+			if r.URL.Path == "/counted" {
+				set.hits[addr]++
+			}
 			slow := set.slow == addr
 			set.mu.Unlock()
 			if slow {
@@ -94,7 +99,7 @@ func TestHedgeGoesToAnotherReplica(t *testing.T) {
 		teach(t, tr, url)
 		set.pauses(set.addrs[n]) // for all requests: only another replica answers
 		for range 3 {
-			got, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, url)
+			got, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, url+"/counted")
 			require.NoError(t, err)
 			assert.Equal(t, "catalog.test:"+set.port, got, "under the same name")
 		}
@@ -108,7 +113,7 @@ func TestHedgeGoesToAnotherReplica(t *testing.T) {
 
 func TestOnlyReplicaIsHedgedToAsWell(t *testing.T) {
 	set := newReplicaSet(t)
-	url := "http://catalog.test:" + set.port
+	url := "http://catalog.test:" + set.port + "/counted"
 	for name, resolver := range map[string]hedge.Resolver{
 		"one address":     names{addrs: set.addrs[:1]},
 		"others are down": names{addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9"), set.addrs[0]}},
@@ -137,4 +142,59 @@ func TestReplicasThatAreAllDownSayWhy(t *testing.T) {
 	_, err := fetch(hedge.WithDelay(t.Context(), 10*time.Millisecond), hedge.New(base, hedge.WithReplicas(down)), "http://catalog.test:1")
 	assert.ErrorIs(t, err, errDown)
 	assert.Panics(t, func() { hedge.WithReplicas(nil) })
+}
+
+// A replica that accepts no connections is one that a primary has no connection to.
+func TestHedgeOfAPrimaryThatIsStillConnectingGoesElsewhere(t *testing.T) {
+	hosts := []string{"a", "b", "c"}
+	for _, test := range []struct {
+		name  string
+		dead  int  // replica that the base dials
+		hooks bool // the base dials as package net does, which tells where
+	}{
+		{"told by the dialer", 1, true},
+		{"guessed", 0, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network, err := netsim.NewMemory(1, "client", "a", "b", "c")
+				require.NoError(t, err)
+				var set names
+				for _, host := range hosts {
+					set.addrs = append(set.addrs, network.Host(host).Addr())
+					l, err := network.Host(host).Listen("tcp", ":80")
+					require.NoError(t, err)
+					s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, host) })}
+					go func() { _ = s.Serve(l) }()
+					defer s.Close()
+				}
+				base := &http.Transport{DialContext: func(ctx context.Context, proto, addr string) (net.Conn, error) {
+					host, port, _ := net.SplitHostPort(addr)
+					if host == "catalog.test" {
+						addr = net.JoinHostPort(set.addrs[test.dead].String(), port)
+					}
+					if trace := httptrace.ContextClientTrace(ctx); test.hooks && trace != nil && trace.ConnectStart != nil {
+						trace.ConnectStart(proto, addr)
+					}
+					return network.Host("client").DialContext(ctx, proto, addr)
+				}}
+				network.Set("client", hosts[test.dead], netsim.Profile{BlackHole: true})
+				tr := hedge.New(base, hedge.WithReplicas(set), hedge.WithMaxHedges(1))
+				defer func() {
+					network.Set("client", hosts[test.dead], netsim.Profile{}) // lets the dials end
+					time.Sleep(10 * time.Second)
+					tr.CloseIdleConnections()
+					synctest.Wait()
+					assert.NoError(t, network.Close())
+				}()
+				ctx, cancel := context.WithTimeout(hedge.WithDelay(t.Context(), 20*time.Millisecond), time.Second)
+				defer cancel()
+				start := time.Now()
+				got, err := fetch(ctx, tr, "http://catalog.test")
+				require.NoError(t, err)
+				assert.NotEqual(t, hosts[test.dead], got)
+				assert.Equal(t, 20*time.Millisecond, time.Since(start))
+			})
+		})
+	}
 }

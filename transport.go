@@ -320,7 +320,7 @@ func (t *Transport) hedgeTransport(c *call) http.RoundTripper {
 	case t.apart != nil:
 		return t.apart
 	case t.others != nil:
-		return t.others.around(c.primary.get())
+		return t.others.around(c.primary.Load().get())
 	case t.second == nil:
 		return t.next
 	case c.key.Tag.Load() == http2 || t.next.(*http.Transport).MaxConnsPerHost > 0:
@@ -345,6 +345,9 @@ func (t *Transport) call() *call {
 
 func (t *Transport) free(c *call) {
 	c.Call, c.key, c.req, c.body, c.linger = engine.Call{}, nil, nil, nil, nil
+	if t.others != nil {
+		c.primary.Store(nil)
+	}
 	t.calls.Put(c)
 }
 
@@ -360,7 +363,7 @@ type call struct {
 	first  bool          // a response wins with its first byte
 	setup  [1 + race.MaxHedges]time.Duration
 
-	primary where // it went, if that matters
+	primary atomic.Pointer[where] // it went; nil: not known, or it does not matter
 }
 
 // maxVictim is how often an attempt goes again because a loser's cancellation hit
@@ -380,7 +383,9 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		defer c.key.Landed()
 		rt, ctx = c.t.hedgeTransport(c), engine.ForHedge(s.trace(a), n)
 	case c.t.others != nil:
-		ctx = c.primary.trace(a)
+		w := new(where)
+		c.primary.Store(w)
+		ctx = w.trace(a)
 	}
 	resp, err := rt.RoundTrip(c.request(ctx, n))
 	// Cancelling an HTTP/1.1 request just when its empty response arrives can
