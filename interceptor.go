@@ -60,7 +60,9 @@ func WithMethods(patterns ...string) Option {
 }
 
 // WithHedgeConn sends gRPC hedges over cc: another connection to the same
-// target, or another set of replicas. It panics if cc is nil.
+// target, or another set of replicas. cc connects when the interceptor is made,
+// and again when a hedge finds that it has become idle; no hedge is sent while it
+// is not connected. It panics if cc is nil.
 //
 // Without it, hedges go over the primary's ClientConn, where round_robin
 // usually picks another backend for them, and pick_first never does.
@@ -117,6 +119,9 @@ func NewInterceptor(opts ...Option) *Interceptor {
 	in := &Interceptor{service: service{core: newCore("grpc", opts)}}
 	if in.core.config.grpc.nonFatal == nil {
 		in.core.config.grpc.nonFatal = nonFatal
+	}
+	if own := in.core.config.grpc.conn; own != nil {
+		own.Connect()
 	}
 	return in
 }
@@ -339,12 +344,22 @@ func (c *rpc) Admit(stage int) bool {
 	switch conn := c.in.hedgeConn(c.cc); {
 	case c.barred.Load():
 		veto = engine.Paused
-	case conn != nil && conn.GetState() != connectivity.Ready:
+	case conn != nil && !ready(conn):
 		veto = engine.NotReady
 	case !c.blank.possible():
 		veto = engine.NotReady
 	}
 	return c.Call.Admit(stage, veto)
+}
+
+// ready reports whether a hedge over conn would start at once. It wakes a conn
+// that is idle, as no call does that is not sent.
+func ready(conn *grpc.ClientConn) bool {
+	state := conn.GetState()
+	if state == connectivity.Idle {
+		conn.Connect()
+	}
+	return state == connectivity.Ready
 }
 
 // hedgeConn returns the connection for the hedges of a call over cc.

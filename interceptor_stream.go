@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -254,7 +253,7 @@ func (s *stream) Admit(stage int) bool {
 	switch conn := s.hedgeConn(s.cc); {
 	case barred:
 		veto = engine.Paused
-	case conn != nil && conn.GetState() != connectivity.Ready, !sent, !s.blank.possible():
+	case conn != nil && !ready(conn), !sent, !s.blank.possible():
 		veto = engine.NotReady
 	}
 	return s.Call.Admit(stage, veto)

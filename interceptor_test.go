@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/interop"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
@@ -33,6 +34,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/netsim"
 )
 
 const read = "/catalog.v1.Catalog/GetItem"
@@ -601,30 +603,65 @@ func TestRealRPCIsHedged(t *testing.T) {
 	assert.Equal(t, 1, s.connections())
 }
 
+// overMemory serves and dials over a network in memory, for bubbles. The
+// n-th connection of the client is made from the host of that name.
+func overMemory(t *testing.T, impl testpb.TestServiceServer) (*netsim.Network, func(from string, opts ...grpc.DialOption) *grpc.ClientConn) {
+	network, err := netsim.NewMemory(1, "client", "detour", "server")
+	require.NoError(t, err)
+	l, err := network.Host("server").Listen("tcp", ":443")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	testpb.RegisterTestServiceServer(s, impl)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		synctest.Wait()
+		assert.NoError(t, network.Close())
+	})
+	return network, func(from string, opts ...grpc.DialOption) *grpc.ClientConn {
+		return dial(t, "passthrough:///server:443", append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return network.Host(from).DialContext(ctx, "tcp", addr)
+		}))...)
+	}
+}
+
 func TestHedgesGoOverTheHedgeConn(t *testing.T) {
-	s := new(slowServer)
-	target := serveGRPC(t, s)
-	apart := dial(t, target)
-	cc := dial(t, target, grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(hedge.WithMethods("/*"), hedge.WithHedgeConn(apart))))
-	client := testpb.NewTestServiceClient(cc)
-	ctx := hedge.WithDelay(t.Context(), 20*time.Millisecond)
-	_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{}, grpc.WaitForReady(true))
-	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		s := new(slowServer)
+		network, dial := overMemory(t, s)
+		apart := dial("detour")
+		var stats *hedge.Stats
+		cc := dial("client", grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(
+			hedge.WithMethods("/*"), hedge.WithHedgeConn(apart), hedge.WithMaxHedges(1), hedge.WithStats(&stats))))
+		client := testpb.NewTestServiceClient(cc)
+		call := func() error {
+			s.slow.Store(1)
+			ctx, cancel := context.WithTimeout(hedge.WithDelay(t.Context(), 20*ms), time.Second)
+			defer cancel()
+			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
+			s.slow.Store(0)
+			return err
+		}
+		synctest.Wait()
+		assert.Equal(t, connectivity.Ready, apart.GetState(), "it is connected before it is needed")
+		require.NoError(t, call())
+		assert.EqualValues(t, 1, stats.HedgeWins.Load())
+		assert.Equal(t, 2, s.connections())
 
-	// It is not connected yet: a hedge would only queue.
-	s.slow.Store(1)
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-	defer cancel()
-	_, err = client.UnaryCall(short, &testpb.SimpleRequest{})
-	assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
-	assert.Equal(t, 1, s.connections())
+		// gRPC disconnects what is idle for half an hour. A hedge would only queue, but wakes it for those after.
+		time.Sleep(time.Hour)
+		require.Equal(t, connectivity.Idle, apart.GetState())
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(call()))
+		assert.EqualValues(t, 1, stats.HedgesSent.Load())
+		require.NoError(t, call())
+		assert.EqualValues(t, 2, stats.HedgeWins.Load())
 
-	_, err = testpb.NewTestServiceClient(apart).UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
-	require.NoError(t, err)
-	s.slow.Store(1)
-	_, err = client.UnaryCall(ctx, &testpb.SimpleRequest{})
-	require.NoError(t, err)
-	assert.Equal(t, 2, s.connections())
+		network.Link("detour", "server").Set(netsim.Profile{BlackHole: true})
+		time.Sleep(time.Hour)
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(call()))
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(call()), "it does not come back")
+		assert.EqualValues(t, 2, stats.HedgesSent.Load())
+	})
 }
 
 func TestHedgeConnSurvivesAFrozenConnection(t *testing.T) {
