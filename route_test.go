@@ -20,14 +20,14 @@ import (
 
 func TestRoutesAreHedgedByTheirOwnLatency(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
-		var slow atomic.Int64
+		var quick, slow atomic.Int64
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-			d := 10 * ms
+			d, sent := 10*ms, &quick
 			if strings.HasPrefix(req.URL.Path, "/export/") {
-				d = 900 * ms
-				if slow.Add(1)%100 == 0 { // a straggler
-					d *= 3
-				}
+				d, sent = 900*ms, &slow
+			}
+			if sent.Add(1)%100 == 0 { // a straggler
+				d *= 3
 			}
 			return after(rt, d)(req, 0)
 		}
@@ -49,7 +49,11 @@ func TestRoutesAreHedgedByTheirOwnLatency(t *testing.T) {
 		assert.Equal(t, "GET /items/{id}", items.Route)
 		assert.InEpsilon(t, 10*ms, items.P50, 0.01)
 		assert.InEpsilon(t, 900*ms, export.P50, 0.01)
-		assert.Zero(t, items.Hedges)
+		assert.InEpsilon(t, 10*ms, items.Delays[0], 0.05)
+		assert.InEpsilon(t, 900*ms, export.Delays[0], 0.05)
+		for _, k := range []hedge.KeySnapshot{items, export} {
+			assert.InDelta(t, 10, k.Wins, 1, "its stragglers, after its own delay: %s", k.Route)
+		}
 		assert.LessOrEqual(t, export.Hedges, int64(20+4), "its share of its own requests, and the burst of that")
 		assert.Positive(t, export.Hedges)
 	})
