@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -139,11 +140,17 @@ func (l *Link) fate(now time.Time, f flow, size int) (time.Time, bool) {
 	return at, true
 }
 
+// coarse is how late the time package's timers may be. Go rounds what it waits
+// for on Linux up to a millisecond.
+const coarse = time.Millisecond
+
 // clock calls functions at their times, in order, from one goroutine.
 type clock struct {
 	mu    sync.Mutex // guards queue and seq
 	queue events
 	seq   uint64 // of the next event
+
+	precise atomic.Bool // see Network.Precise
 
 	wake chan struct{} // the first event changed
 	quit chan struct{}
@@ -190,6 +197,12 @@ func (c *clock) run() {
 			wait = time.Hour
 		}
 		c.mu.Unlock()
+		if c.precise.Load() {
+			if wait -= coarse; wait <= 0 {
+				nap(coarse + wait)
+				continue
+			}
+		}
 		timer.Reset(wait)
 		select {
 		case <-timer.C:

@@ -98,6 +98,35 @@ func TestADatagramTakesTheLinksDelay(t *testing.T) {
 	})
 }
 
+func TestAPreciseNetworkIsNotEarly(t *testing.T) {
+	n, err := netsim.NewMemory(1, "client", "server")
+	require.NoError(t, err)
+	defer n.Close()
+	n.Precise()
+	server, err := n.Host("server").ListenPacket("udp", ":53")
+	require.NoError(t, err)
+	defer server.Close()
+	client, err := n.Host("client").DialContext(t.Context(), "udp", "server:53")
+	require.NoError(t, err)
+	defer client.Close()
+	buf := make([]byte, 8)
+	for _, way := range []time.Duration{ms / 4, 3 * ms} {
+		n.Link("client", "server").Set(netsim.Profile{Delay: netsim.Constant(way)})
+		var took []time.Duration
+		for range 20 {
+			start := time.Now()
+			_, err := client.Write([]byte("question"))
+			require.NoError(t, err)
+			_, _, err = server.ReadFrom(buf)
+			require.NoError(t, err)
+			took = append(took, time.Since(start))
+		}
+		slices.Sort(took)
+		assert.GreaterOrEqual(t, took[0], way)
+		t.Logf("%v takes %v, %v at worst", way, took[len(took)/2], took[len(took)-1])
+	}
+}
+
 func TestTheSameSeedLosesTheSamePackets(t *testing.T) {
 	fates := func(seed uint64, delay netsim.Dist) (lost []int) {
 		memory(t, seed, func(t *testing.T, n *netsim.Network) {
