@@ -16,45 +16,50 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A backend is a server on a loopback socket that takes as long as a model
-// says, or until the request is cancelled. It answers with the attempt's number.
+// A backend is a server that takes as long as a model says, or until the request
+// is cancelled. It answers with the attempt's number.
 type backend struct {
+	site   *site
 	model  virtual.Model
 	draws  sync.Pool      // of *virtual.Draws
 	asked  []atomic.Int32 // attempts that arrived, by request
+	each   int            // requests of an episode
 	opened atomic.Int64   // connections
-	ln     net.Listener
 	stop   func()
 }
 
-func newBackend(protocol string, model virtual.Model, seed uint64, requests int) (*backend, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
+// newBackend serves the contender's requests at its site.
+func newBackend(c *contender, at *site) *backend {
 	b := &backend{
-		model: model, ln: ln, asked: make([]atomic.Int32, requests),
-		draws: sync.Pool{New: func() any { return virtual.NewDraws(seed) }},
+		site: at, model: c.world.Model, asked: make([]atomic.Int32, len(c.calls)), each: c.episode(),
+		draws: sync.Pool{New: func() any { return virtual.NewDraws(c.seed) }},
 	}
-	counted := &countedListener{ln, &b.opened}
-	if protocol == "grpc" {
+	var serve func(net.Listener)
+	if c.protocol == "grpc" {
 		s := grpc.NewServer()
 		s.RegisterService(&delayService, b)
 		b.stop = s.Stop
-		go s.Serve(counted) // returns when stopped
+		serve = func(ln net.Listener) { _ = s.Serve(ln) } // until stopped
 	} else {
-		s := &http.Server{Handler: b, ReadHeaderTimeout: time.Minute}
+		s := &http.Server{Handler: b, ReadHeaderTimeout: time.Minute, TLSConfig: at.server.Clone()}
 		b.stop = func() { _ = s.Close() }
-		go s.Serve(counted) // returns when closed
+		serve = func(ln net.Listener) { _ = s.Serve(ln) } // until closed
+		if at.server != nil {
+			serve = func(ln net.Listener) { _ = s.ServeTLS(ln, "", "") }
+		}
 	}
-	return b, nil
+	for _, ln := range at.listeners {
+		go serve(&countedListener{ln, &b.opened})
+	}
+	return b
 }
-
-func (b *backend) addr() string { return b.ln.Addr().String() }
 
 // wait takes the attempt's time.
 func (b *backend) wait(ctx context.Context, request int) (n int, err error) {
 	n = int(b.asked[request].Add(1)) - 1
+	if f := b.site.lab.freeze; f > 0 && request%b.each >= f {
+		b.site.freeze()
+	}
 	draws := b.draws.Get().(*virtual.Draws)
 	d := b.model(draws, virtual.Attempt{Request: request, N: n})
 	b.draws.Put(draws)
@@ -77,8 +82,11 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such request", http.StatusBadRequest)
 		return
 	}
+	if b.site.lab.stream {
+		_ = http.NewResponseController(w).Flush() // a client that is gone does not read it
+	}
 	if n, err := b.wait(r.Context(), request); err == nil {
-		_, _ = io.WriteString(w, strconv.Itoa(n)) // a client that is gone does not read it
+		_, _ = io.WriteString(w, strconv.Itoa(n))
 	}
 }
 

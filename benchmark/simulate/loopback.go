@@ -9,15 +9,24 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// loopback runs scenarios in real time over loopback sockets, by the named protocol.
+// loopback runs scenarios in real time by the named protocol: over loopback
+// sockets, or over a network in memory if the scenario has a lab.
 type loopback string
 
 func (l loopback) name() string { return string(l) }
 
 // runs excludes what the server does not play: queues, hosts, and time.
-func (loopback) runs(sc scenario) bool { return sc.real }
+func (l loopback) runs(sc scenario) bool { return slices.Contains(sc.sockets, string(l)) }
 
-func (loopback) offers(_ scenario, s strategy) bool { return !s.dns }
+func (l loopback) offers(sc scenario, s strategy) bool {
+	if s.engine != "" && s.engine != string(l) {
+		return false
+	}
+	if sc.lab != nil {
+		return slices.Contains(sc.lab.strategies, s.name)
+	}
+	return !s.variant
+}
 
 const (
 	rounds = 10
@@ -27,6 +36,9 @@ const (
 	quickUsual = 3_000
 	quickTime  = 14 * time.Second
 
+	labTime      = 25 * time.Second // of a scenario that has a lab
+	quickLabTime = 2800 * time.Millisecond
+
 	calibration      = 1_500 // requests to measure the rate by
 	quickCalibration = 500
 )
@@ -35,14 +47,7 @@ const (
 // for, there are as many rounds as there is time for, one at least.
 func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 	world := j.scenario.sized(j.size)
-	requests, limit := j.size.requests, time.Duration(0)
-	if requests == 0 {
-		requests, limit = usual, usualTime
-		if j.size.quick {
-			requests, limit = quickUsual, quickTime
-		}
-		limit /= time.Duration(j.share)
-	}
+	requests, each, limit := j.work(world)
 	began := time.Now()
 	rate, err := l.rate(ctx, j, world)
 	if err != nil {
@@ -55,7 +60,7 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 		}
 	}()
 	add := func(name string, hidden bool) error {
-		c, err := newContender(strategyOf(name), string(l), world.Model, j.seed, requests, rate)
+		c, err := newContender(strategyOf(name), string(l), j, world, requests, rate)
 		if err != nil {
 			return err
 		}
@@ -89,11 +94,10 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 			others = append(others, c)
 		}
 	}
-	each := (requests + rounds - 1) / rounds
 	arrivals := virtual.NewDraws(j.seed)
 	play := func(c *contender, n int) {
-		if ctx.Err() == nil {
-			c.round(ctx, n, world, arrivals)
+		if ctx.Err() == nil && err == nil {
+			err = c.round(ctx, n, arrivals)
 			c.task.set(c.done)
 		}
 	}
@@ -116,7 +120,11 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 			}
 		}
 	}
+	if err != nil {
+		return err
+	}
 	for _, c := range all {
+		c.close()
 		switch {
 		case c.hidden:
 		case ctx.Err() != nil && c.done < requests/rounds:
@@ -127,6 +135,34 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// work returns how many requests each contender makes, how many of them in a
+// round, and the time there is for all; 0: as long as it takes.
+func (j job) work(w virtual.World) (requests, each int, limit time.Duration) {
+	requests, limit = usual, usualTime
+	if j.size.quick {
+		requests, limit = quickUsual, quickTime
+	}
+	limit /= time.Duration(j.share)
+	if j.size.requests > 0 {
+		requests, limit = j.size.requests, 0
+	}
+	unit := 1 // what a round has whole ones of
+	if j.scenario.lab != nil {
+		requests = max(w.Episodes, 1) * w.Requests
+		if w.Episodes > 0 {
+			unit = w.Requests
+		}
+		if longest := labTime; limit > 0 {
+			if j.size.quick {
+				longest = quickLabTime
+			}
+			limit = min(limit, longest)
+		}
+	}
+	units := requests / unit
+	return requests, (units + rounds - 1) / rounds * unit, limit
 }
 
 // foresee searches the best static delays for the latencies that no hedging met
@@ -173,12 +209,15 @@ func (l loopback) rate(ctx context.Context, j job, w virtual.World) (float64, er
 	}
 	rate := float64(published.DefaultRPS)
 	for range 2 {
-		c, err := newContender(strategyOf(name), string(l), w.Model, j.seed, requests, rate)
+		c, err := newContender(strategyOf(name), string(l), j, w, requests, rate)
 		if err != nil {
 			return 0, err
 		}
-		c.round(ctx, requests, w, nil)
+		err = c.round(ctx, requests, nil)
 		c.close()
+		if err != nil {
+			return 0, err
+		}
 		rate = float64(c.done) / max(c.watch.read().Seconds(), 1e-3)
 	}
 	return rate, nil

@@ -5,6 +5,7 @@
 //	go run ./benchmark/simulate -quick                           # the same, small: under 20 seconds
 //	go run ./benchmark/simulate -engine virtual -scenario all    # the matrix, in virtual time
 //	go run ./benchmark/simulate -engine virtual -scenario drift -strategy none,published,hedge -format md
+//	go run ./benchmark/simulate -scenario frozen-h2              # a connection goes dead; see -help for more
 //
 // It prints a table (-format text, md, csv or json) and leaves plots (PNG and
 // SVG) and one self-contained HTML report in -out. Interrupted, it reports what
@@ -16,6 +17,10 @@
 // sleeps as the scenario says and stops when its context is cancelled. The
 // libraries are the real ones; the strategies take turns in ten rounds, so that
 // a noisy machine is noisy for all. CPU is that of client and server together.
+// stream, frozen-h2, cold, and replica over http, are about connections: they take
+// a simulated network in memory instead of sockets, half a minute at most, and
+// the strategies that are for them. TestFirstByteIsHedgedAndTheHeaderIsNot and its
+// neighbours play them in fake time, where no machine is noisy.
 //
 // dns asks DNS servers through real kernel sockets in network namespaces, over a
 // simulated network; it needs root on Linux. Its strategies and scenarios are its
@@ -156,6 +161,7 @@ type job struct {
 	size       size
 	share      int // of the time there is: the job is one of that many
 	progress   *progress
+	fake       bool // time, by testing/synctest
 }
 
 func engines() []stage {
@@ -275,7 +281,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
 		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all (default seed; clean for dns)")
 		transport  = fs.String("transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
-		contenders = fs.String("strategy", "", "comma-separated `names` of strategies (default all but hedge-2 and hedge-3)")
+		contenders = fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, but hedge-2 and hedge-3)")
 	)
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as three minutes allow; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
@@ -347,6 +353,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			offered := func(name string) bool { return o.engine.offers(sc, strategyOf(name)) }
 			if o.engine.name() == "dns" && !slices.ContainsFunc(o.strategies, offered) {
 				return o, fmt.Errorf("-strategy %s: not offered for DNS over %s", *contenders, *transport)
+			}
+			if sc.lab != nil && *scenes != "all" && !slices.ContainsFunc(o.strategies, offered) {
+				return o, fmt.Errorf("-strategy %s: scenario %s is for %s", *contenders, sc.name, list(sc.lab.strategies))
 			}
 			if *scenes != "all" && !slices.ContainsFunc(o.strategies, offered) {
 				return o, fmt.Errorf("-strategy %s: the draws of scenario %s cannot be replayed for an oracle", *contenders, sc.name)

@@ -22,8 +22,10 @@ type scenario struct {
 	// replays says that what each attempt takes is known beforehand, so that
 	// the static oracles can be searched.
 	replays bool
-	// real says that the loopback engines run it too.
-	real bool
+	// sockets are the engines with real sockets that run it too.
+	sockets []string
+	// lab says that these engines run it over a simulated network, and no other does.
+	lab *lab
 	// dns says that only the engine of that name runs it.
 	dns bool
 }
@@ -94,20 +96,21 @@ func scenarios() []scenario {
 	}
 	firsts := []part{first("first-50", 50), first("first-200", 200)}
 	steady := []part{within("steady", 10*sec, forever)}
+	both := []string{"http", "grpc"}
 
 	return append([]scenario{{
 		name: "seed", about: "the published benchmark: lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower, 20 callers",
-		world: closed(seed, 400_000), replays: true, real: true,
+		world: closed(seed, 400_000), replays: true, sockets: both,
 	}, {
 		name: "pareto", about: "a heavy tail: Pareto from 2.5 ms, shape 1.5, 20 callers",
-		world: closed(virtual.Pareto(2500*time.Microsecond, 1.5), 400_000), replays: true, real: true,
+		world: closed(virtual.Pareto(2500*time.Microsecond, 1.5), 400_000), replays: true, sockets: both,
 	}, {
 		name: "bimodal", about: "20 % of requests are cache misses of 200 ms, and so are their hedges, 20 callers",
 		world:   closed(virtual.Inherent(virtual.Lognormal(5*ms, 2*ms), virtual.Lognormal(200*ms, 25*ms), 0.20), 200_000),
-		replays: true, real: true,
+		replays: true, sockets: both,
 	}, {
 		name: "replica", about: "one of 16 replicas is 10 × slower, 20 callers",
-		world: closed(virtual.Replicas(virtual.Lognormal(5*ms, 2*ms), 16, 10), 400_000), replays: true, real: true,
+		world: closed(virtual.Replicas(virtual.Lognormal(5*ms, 2*ms), 16, 10), 400_000), replays: true, sockets: []string{"grpc"},
 	}, {
 		name: "correlated", about: "ten replicas stop for 100 ms every 2 s, as for garbage collection, 2,000 requests/s",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: virtual.Pauses(virtual.Lognormal(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
@@ -145,7 +148,7 @@ func scenarios() []scenario {
 		world: tenHosts(seed), span: 90 * sec, parts: hung[:3],
 	}, {
 		name: "uniform", about: "uniformly slow: every answer takes 20 ms ± 1 %, 20 callers",
-		world: closed(virtual.Constant(20*ms, 0.01), 200_000), real: true,
+		world: closed(virtual.Constant(20*ms, 0.01), 200_000), sockets: both,
 	}, {
 		name: "low", about: "the published benchmark's backend at one request/s",
 		world: virtual.World{Rate: 1, Requests: 100_000, Model: seed}, replays: true,
@@ -161,7 +164,7 @@ func scenarios() []scenario {
 	}, {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
-	}}, dnsScenarios...)
+	}}, append(labScenarios(), dnsScenarios...)...)
 }
 
 // A size is what the flags say about how much there is to do; 0 leaves it to the scenario.

@@ -16,7 +16,8 @@ type strategy struct {
 	grpc    string // what stands for it over gRPC, if not itself
 	hedges  int    // of ours, if not the default; of the oracle
 	standby bool   // runs only if asked for
-	dns     bool   // only the DNS engine has it
+	engine  string // the only one that has it, if it is for one
+	variant bool   // only the scenarios that name it have it
 }
 
 // hedgedhttp speaks HTTP only.
@@ -36,17 +37,24 @@ var strategies = []strategy{
 	},
 	{name: "published", about: "the published adaptive policy with its defaults, written anew from its description"},
 	{name: "published-told", about: "the same, told the true request rate"},
-	{name: "single", about: "this library without hedging; a query is sent again after a second", dns: true},
-	{name: "fixed-10ms", about: "a hedge for every query after 10 ms, no budget", dns: true},
+	{name: "single", about: "this library without hedging; a query is sent again after a second", engine: "dns"},
+	{name: "fixed-10ms", about: "a hedge for every query after 10 ms, no budget", engine: "dns"},
 	{name: "hedge", about: "this library, no option set", hedges: -1},
 	{name: "hedge-1", about: "this library with one hedge per call", hedges: 1},
 	{name: "hedge-2", about: "this library with two hedges per call, which is the default", hedges: 2, standby: true},
 	{name: "hedge-3", about: "this library with three hedges per call", hedges: 3, standby: true},
+	{name: "hedge-first-byte-10", about: "this library with WithFirstByte", hedges: -1, engine: "http", variant: true},
+	{name: "hedge-first-byte", about: "the same and a budget of 11.5 %: what it costs to hedge a slow tenth, and the slow tenth of its hedges", hedges: -1, engine: "http", variant: true},
+	{name: "hedge-one-pool", about: "this library with its hedges on the connections of the primaries", hedges: -1, engine: "http", variant: true},
+	{name: "hedge-conn", about: "this library with WithHedgeConn", hedges: -1, engine: "grpc", variant: true},
+	{name: "hedge-warm", about: "this library, after Transport.Warm", hedges: -1, engine: "http", variant: true},
+	{name: "hedge-replicas-2s", about: "this library with WithReplicas", hedges: -1, engine: "http", variant: true},
+	{name: "hedge-replicas", about: "the same and ten seconds' worth of budget saved up, for pauses", hedges: -1, engine: "http", variant: true},
 	{name: "oracle-1", about: "the best static delay at the load of hedge, found afterwards", hedges: 1},
 	{name: "oracle-2", about: "the best static pair of delays at the load of hedge, found afterwards", hedges: 2},
-	{name: "miekg", about: "the plain client of github.com/miekg/dns", dns: true},
-	{name: "net-resolver", about: "Go's own resolver", dns: true},
-	{name: "unbound", about: "unbound, forwarding, if it is installed", dns: true},
+	{name: "miekg", about: "the plain client of github.com/miekg/dns", engine: "dns"},
+	{name: "net-resolver", about: "Go's own resolver", engine: "dns"},
+	{name: "unbound", about: "unbound, forwarding, if it is installed", engine: "dns"},
 }
 
 const (

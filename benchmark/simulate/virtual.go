@@ -15,10 +15,10 @@ type virtualEngine struct{}
 
 func (virtualEngine) name() string { return "virtual" }
 
-func (virtualEngine) runs(sc scenario) bool { return !sc.dns }
+func (virtualEngine) runs(sc scenario) bool { return !sc.dns && sc.lab == nil }
 
 func (virtualEngine) offers(sc scenario, s strategy) bool {
-	return !s.dns && (sc.replays || !s.isOracle())
+	return s.engine == "" && !s.variant && (sc.replays || !s.isOracle())
 }
 
 // run puts the strategies through the scenario, several at a time: in virtual

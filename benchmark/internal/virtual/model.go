@@ -106,6 +106,17 @@ func Stragglers(m Model, share, factor float64) Model {
 	}
 }
 
+// Late makes a share of the attempts take longer by the given time.
+func Late(m Model, share float64, by time.Duration) Model {
+	return func(d *Draws, a Attempt) time.Duration {
+		t := m(d, a)
+		if d.rng.Float64() < share { // the attempt's own stream, read on
+			t += by
+		}
+		return t
+	}
+}
+
 // Inherent takes slow's time for a share of the requests, for each of their
 // attempts, and fast's for the others: a cache miss is one for the hedge as well.
 func Inherent(fast, slow Model, share float64) Model {

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// experiment plays a scenario that has a lab in fake time, where its figures are
+// exact, and returns the rows as play does. hedgedhttp is left out: its
+// goroutines live outside of bubbles.
+func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row {
+	t.Helper()
+	l := loopback(protocol)
+	i := slices.IndexFunc(labScenarios(), func(sc scenario) bool { return sc.name == name })
+	require.GreaterOrEqual(t, i, 0, name)
+	j := job{scenario: labScenarios()[i], seed: seed, share: 1, fake: true}
+	j.size.requests = max(j.scenario.world.Episodes, 1) * j.scenario.world.Requests // all, however long they take
+	for _, s := range strategies {
+		if l.offers(j.scenario, s) && (s.fixed() == 0 || protocol == "grpc") {
+			j.strategies = append(j.strategies, s.name)
+		}
+	}
+	rows := make(map[string]row)
+	synctest.Test(t, func(t *testing.T) {
+		require.NoError(t, l.run(t.Context(), j, func(tr trial) {
+			for _, row := range tr.result().rows {
+				rows[tr.strategy+row.Scenario[len(name):]] = row
+			}
+		}))
+	})
+	return rows
+}
+
+// seeds are few under the race detector.
+func seeds() uint64 {
+	if raceOn {
+		return 1
+	}
+	return 3
+}
+
+func TestFirstByteIsHedgedAndTheHeaderIsNot(t *testing.T) {
+	for seed := range seeds() {
+		r := experiment(t, "http", "stream", seed)
+		none, first := r["none"], r["hedge-first-byte"]
+		atMost(t, "p99 to the first byte", first.P99, 0.4, none.P99)
+		assert.LessOrEqual(t, first.Extra, 12.0)
+		for _, name := range []string{"published", "hedge"} {
+			assert.Zero(t, r[name].Hedges, "%s knows headers only", name)
+			assert.Equal(t, none.P99, r[name].P99, name)
+		}
+		// A tenth of the hedges of a slow tenth is slow as well: of 10 % hedges, 1 % of all calls remains.
+		assert.LessOrEqual(t, r["hedge-first-byte-10"].Mean, 0.5*none.Mean)
+	}
+}
+
+func TestCallsInFlightOnAFrozenConnectionAreAnsweredOverAnother(t *testing.T) {
+	for protocol, apart := range map[string]string{"http": "hedge", "grpc": "hedge-conn"} {
+		r := experiment(t, protocol, "frozen-h2", 1)
+		saved := r[apart+"/frozen"]
+		assert.Zero(t, saved.Errors, protocol)
+		atMost(t, protocol+": the slowest", saved.Max, 3, 10+2) // twice what most take, and a dial of two round trips
+		for _, row := range r {
+			if row.Scenario == "frozen-h2/frozen" {
+				assert.Equal(t, 40, row.Requests)
+				if row.Strategy != apart {
+					assert.Equal(t, 40, row.Errors, "%s, %s: without another, all time out", protocol, row.Strategy)
+				}
+			}
+		}
+	}
+}
+
+func TestFirstCallOfAWarmClientIsWarm(t *testing.T) {
+	r := experiment(t, "http", "cold", 1)
+	for _, rtt := range []string{"0.5ms", "30ms"} {
+		warm := r["none/warm-"+rtt].P50
+		atMost(t, "first call after Warm, "+rtt, r["hedge-warm/first-"+rtt].Max, 1.2, warm)
+		assert.InDelta(t, 3, r["none/first-"+rtt].P50/warm, 0.01, "without: TCP, TLS and the call")
+		assert.InDelta(t, 3, r["hedge/first-"+rtt].P50/warm, 0.01)
+	}
+}
+
+func TestHedgeToAnotherReplicaOutlivesAPause(t *testing.T) {
+	for seed := range seeds() {
+		r := experiment(t, "http", "replica", seed)
+		atMost(t, "p99.9 against the same address", r["hedge-replicas"].P999, 0.5, r["hedge"].P999)
+		atMost(t, "p99 against the same address, two seconds' budget", r["hedge-replicas-2s"].P99, 0.5, r["hedge"].P99)
+		assert.LessOrEqual(t, r["hedge-replicas"].Extra, 10+100*10*100*0.1/1200, "the share, and ten seconds of it at the guessed rate")
+	}
+}
+
+// In real time, so only what holds on any machine.
+func TestLabsRunFromTheCommandLine(t *testing.T) {
+	for _, sc := range labScenarios() {
+		for _, protocol := range sc.sockets {
+			t.Run(protocol+" "+sc.name, func(t *testing.T) {
+				t.Parallel()
+				out, stderr, code := sim(t, "-engine", protocol, "-scenario", sc.name, "-quick", "-format", "json", "-out", "")
+				require.Equal(t, ok, code, stderr)
+				var rows []row
+				require.NoError(t, json.Unmarshal([]byte(out), &rows))
+				var offered int
+				for _, s := range strategies {
+					if loopback(protocol).offers(sc, s) {
+						offered++
+					}
+				}
+				assert.Len(t, rows, offered*(1+len(sc.parts)))
+				for _, r := range rows {
+					assert.Positive(t, r.Requests, "%s %s", r.Scenario, r.Strategy)
+				}
+			})
+		}
+	}
+	_, stderr, code := sim(t, "-engine", "http", "-scenario", "cold", "-strategy", "published")
+	assert.Equal(t, misused, code)
+	assert.Contains(t, stderr, "scenario cold is for none, hedge or hedge-warm")
+}
