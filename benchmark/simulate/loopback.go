@@ -33,7 +33,8 @@ const (
 
 	usual      = 50_000 // requests of each strategy
 	usualTime  = 160 * time.Second
-	quickUsual = 3_000
+	quickUsual = 3_000 // of all scenarios together
+	quickLeast = 1_000 // of each
 	quickTime  = 14 * time.Second
 
 	labTime      = 25 * time.Second // of a scenario that has a lab
@@ -142,7 +143,7 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 func (j job) work(w virtual.World) (requests, each int, limit time.Duration) {
 	requests, limit = usual, usualTime
 	if j.size.quick {
-		requests, limit = quickUsual, quickTime
+		requests, limit = max(quickUsual/j.share, quickLeast), quickTime
 	}
 	limit /= time.Duration(j.share)
 	if j.size.requests > 0 {
