@@ -28,6 +28,9 @@ type Resolver interface {
 // A primary that is still connecting counts as well: to where package net says,
 // or else, with a DialContext that does not dial through it, to r's first address.
 //
+// While a replica that all primaries go to stands still, every call asks for a
+// hedge at once: [WithBurst] says how many are saved up for that.
+//
 // It needs an *http.Transport below and has no effect without one, with its
 // DialTLSContext, or through a proxy. It panics if r is nil.
 func WithReplicas(r Resolver) Option {
