@@ -2,6 +2,7 @@ package dnshedge
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/gob"
 	"errors"
@@ -173,11 +174,7 @@ func (c *Client) Save(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	cache := c.Cache
-	if cache == nil {
-		cache = new(Cache)
-	}
-	if err := cache.Save(w); err != nil {
+	if err := cmp.Or(c.Cache, new(Cache)).Save(w); err != nil {
 		return err
 	}
 	out := bufio.NewWriter(w)
@@ -200,12 +197,8 @@ func (c *Client) Load(r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	cache := c.Cache
-	if cache == nil {
-		cache = new(Cache)
-	}
 	in := bufio.NewReader(r)
-	if err := cache.Load(in); err != nil {
+	if err := cmp.Or(c.Cache, new(Cache)).Load(in); err != nil {
 		return err
 	}
 	var all []learned

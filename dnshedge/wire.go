@@ -222,16 +222,8 @@ func (q *query) append(b []byte, id uint16, s shape) []byte {
 		return b
 	}
 	b[start+11] = 1 // additional records
-	b = append(b, 0, 0, byte(dns.TypeOPT))
-	b = binary.BigEndian.AppendUint16(b, uint16(s.size))
-	b = append(b, 0, 0)
-	if q.do {
-		b = append(b, 0x80, 0)
-	} else {
-		b = append(b, 0, 0)
-	}
-	length := len(b)
-	b = append(b, 0, 0)
+	b = q.appendOPTHead(b, uint16(s.size))
+	options := len(b)
 	if q.ecs != nil {
 		b = append(b, 0, optECS)
 		b = binary.BigEndian.AppendUint16(b, uint16(len(q.ecs)))
@@ -245,8 +237,20 @@ func (q *query) append(b []byte, id uint16, s shape) []byte {
 		b = append(b, 0, optPadding, 0, byte(n))
 		b = append(b, make([]byte, n)...)
 	}
-	binary.BigEndian.PutUint16(b[length:], uint16(len(b)-length-2))
+	binary.BigEndian.PutUint16(b[options-2:], uint16(len(b)-options))
 	return b
+}
+
+// appendOPTHead appends an OPT record up to its options, whose length, in the last
+// two bytes, is to be filled in (RFC 6891 §6.1).
+func (q *query) appendOPTHead(b []byte, size uint16) []byte {
+	b = append(b, 0, 0, byte(dns.TypeOPT))
+	b = binary.BigEndian.AppendUint16(b, size)
+	var do byte
+	if q.do {
+		do = 0x80
+	}
+	return append(b, 0, 0, do, 0, 0, 0)
 }
 
 // check reports whether a message answers q when it was sent with the given ID.
@@ -551,16 +555,8 @@ func (a *answer) append(b []byte, q *query, v view, limit int) []byte {
 func appendOPT(b []byte, start int, q *query, errs ...[]ede) []byte {
 	n := binary.BigEndian.Uint16(b[start+10:])
 	binary.BigEndian.PutUint16(b[start+10:], n+1)
-	b = append(b, 0, 0, byte(dns.TypeOPT))
-	b = binary.BigEndian.AppendUint16(b, defaultUDPSize)
-	b = append(b, 0, 0)
-	if q.do {
-		b = append(b, 0x80, 0)
-	} else {
-		b = append(b, 0, 0)
-	}
-	length := len(b)
-	b = append(b, 0, 0)
+	b = q.appendOPTHead(b, defaultUDPSize)
+	options := len(b)
 	for _, e := range errs {
 		for _, e := range e {
 			b = append(b, 0, dns.EDNS0EDE)
@@ -569,7 +565,7 @@ func appendOPT(b []byte, start int, q *query, errs ...[]ede) []byte {
 			b = append(b, e.text...)
 		}
 	}
-	binary.BigEndian.PutUint16(b[length:], uint16(len(b)-length-2))
+	binary.BigEndian.PutUint16(b[options-2:], uint16(len(b)-options))
 	return b
 }
 
