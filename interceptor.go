@@ -29,9 +29,9 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// This file and interceptor_stream.go alone import grpc: programs that use only
-// HTTP carry it all the same, as it is in their package, but nothing else may
-// depend on it.
+// Only the files whose names begin with interceptor import grpc, and a test keeps
+// it so. A program that uses only HTTP carries grpc all the same, because it is in
+// the same package.
 
 type grpcConfig struct {
 	methods  []string // patterns; nil: none given
