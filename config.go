@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -137,15 +136,4 @@ func (d *duration) UnmarshalJSON(b []byte) error {
 		*d = duration(v)
 	}
 	return err
-}
-
-// NewWithConfig is [New] for settings that come from outside the program: it
-// returns an error that names the field and the value if c, or c together with
-// opts, makes no sense.
-func NewWithConfig(next http.RoundTripper, c Config, opts ...Option) (*Transport, error) {
-	core, err := makeCore("http", c, opts)
-	if err != nil {
-		return nil, err
-	}
-	return newTransport(next, core), nil
 }

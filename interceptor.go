@@ -110,20 +110,38 @@ func deterministic(c codes.Code) bool {
 // learned, the settings, the counters and the budgets. It is safe for concurrent use,
 // and by any number of connections. The zero Interceptor is not usable.
 type Interceptor struct {
-	service
+	handle
+	rules sync.Map  // full method to *methodRule
 	calls sync.Pool // of *rpc
 }
 
 // NewInterceptor returns an Interceptor. Options that concern HTTP have no effect.
 func NewInterceptor(opts ...Option) *Interceptor {
-	in := &Interceptor{service: service{core: newCore("grpc", opts)}}
-	if in.core.config.grpc.nonFatal == nil {
-		in.core.config.grpc.nonFatal = nonFatal
-	}
-	if own := in.core.config.grpc.conn; own != nil {
-		own.Connect()
-	}
+	in := new(Interceptor)
+	in.mustInit("grpc", opts)
+	in.connect()
 	return in
+}
+
+// NewInterceptorWithConfig is [NewInterceptor] for settings that come from outside
+// the program, as [NewWithConfig] is [New].
+func NewInterceptorWithConfig(c Config, opts ...Option) (*Interceptor, error) {
+	in := new(Interceptor)
+	if err := in.init("grpc", c, opts); err != nil {
+		return nil, err
+	}
+	in.connect()
+	return in, nil
+}
+
+// connect starts connecting the connection that was given for hedges.
+func (in *Interceptor) connect() {
+	if in.options.grpc.nonFatal == nil {
+		in.options.grpc.nonFatal = nonFatal
+	}
+	if given := in.options.grpc.conn; given != nil {
+		given.Connect()
+	}
 }
 
 // NewUnaryClientInterceptor returns [Interceptor.Unary] of an Interceptor of its own.
@@ -143,49 +161,31 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 // retries multiply with hedges: grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor { return in.intercept }
 
-// Snapshot returns what the Interceptor knows and has done.
-func (in *Interceptor) Snapshot() Snapshot { return in.core.snapshot() }
-
-// SetEnabled switches hedging on or off, for calls that start from now on.
-// What was learned is kept.
-func (in *Interceptor) SetEnabled(on bool) { in.core.setEnabled(on) }
-
-// Update changes the settings for calls that start from now on; what was learned
-// is kept. If f leaves them invalid, nothing changes and the error says why.
-func (in *Interceptor) Update(f func(*Config)) error { return in.core.update(f) }
-
-// service is what both interceptors have.
-type service struct {
-	core    *core
-	methods sync.Map // full method to *method
-}
-
-// method is what holds for every call of a method.
-type method struct {
+// methodRule is what holds for every call of a method.
+type methodRule struct {
 	hedgeable bool
 	policy    Policy
 }
 
 func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	core := in.core
-	core.stats.TotalRequests.Add(1)
+	in.stats.TotalRequests.Add(1)
 	if why := in.refuses(ctx, method); why != engine.Go {
 		p := in.pass(ctx, cc, method, why)
 		err := invoker(onward(ctx), method, req, reply, cc, opts...)
 		p.Done(answer(err))
 		return err
 	}
-	o, m := engine.OverridesFrom(ctx), in.method(method)
+	o, m := engine.OverridesFrom(ctx), in.rule(method)
 	c, ok := in.calls.Get().(*rpc)
 	if !ok {
 		c = &rpc{in: in}
 	}
-	c.key = core.engine.RouteKey(in.name(ctx, cc, method), m.policy.BudgetPercent/100)
+	c.key = in.engine.RouteKey(in.name(ctx, cc, method), m.policy.BudgetPercent/100)
 	plan := c.Begin(ctx, c.key, cmp.Or(o.Delay, m.policy.Delay))
 	c.method, c.req, c.reply, c.cc, c.invoker = method, req, reply, cc, invoker
 	var delays []time.Duration
 	if plan == nil {
-		core.stats.WarmupRequests.Add(1)
+		in.stats.WarmupRequests.Add(1)
 	} else {
 		delays, c.blank = plan.Delays, blankOf(reply)
 	}
@@ -202,7 +202,7 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 		}
 	}
 	c.End(answer(err), out.Winner > 0, 0)
-	core.tally(&c.Call, out.Winner)
+	in.tally(&c.Call, out.Winner)
 	out.Attempt.Release()
 	for _, f := range finish {
 		f(err)
@@ -216,11 +216,11 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 }
 
 // refuses counts a call that is sent once and returns why, or [engine.Go] for one that may be hedged.
-func (s *service) refuses(ctx context.Context, method string) engine.Verdict {
-	if s.core.off.Load() {
+func (in *Interceptor) refuses(ctx context.Context, method string) engine.Verdict {
+	if in.off.Load() {
 		return engine.Disabled
 	}
-	o, m := engine.OverridesFrom(ctx), s.method(method)
+	o, m := engine.OverridesFrom(ctx), in.rule(method)
 	why := engine.Go
 	switch {
 	case o.Never || m.policy.Off && !o.Allow:
@@ -231,25 +231,25 @@ func (s *service) refuses(ctx context.Context, method string) engine.Verdict {
 		why = engine.Method
 	}
 	if why != engine.Go {
-		s.core.stats.NotHedgeable.Add(1)
+		in.stats.NotHedgeable.Add(1)
 	}
 	return why
 }
 
 // pass begins the passage of a call that is sent once.
-func (s *service) pass(ctx context.Context, cc *grpc.ClientConn, method string, why engine.Verdict) engine.Passage {
-	if !s.core.engine.Watched() {
+func (in *Interceptor) pass(ctx context.Context, cc *grpc.ClientConn, method string, why engine.Verdict) engine.Passage {
+	if !in.engine.Watched() {
 		return engine.Passage{}
 	}
-	return s.core.engine.Pass(ctx, s.name(ctx, cc, method), why)
+	return in.engine.Pass(ctx, in.name(ctx, cc, method), why)
 }
 
-func (s *service) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
+func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
 	target := ""
 	if cc != nil {
 		target = cc.Target()
 	}
-	if f := s.core.config.key; f != nil {
+	if f := in.options.key; f != nil {
 		return engine.Name{Host: f(ctx, target, method)}
 	}
 	return engine.Name{Host: target, Route: method}
@@ -258,27 +258,27 @@ func (s *service) name(ctx context.Context, cc *grpc.ClientConn, method string) 
 // method returns what holds for a method: its route's policy, and whether
 // nothing speaks against sending it twice, and something for it. The answer is
 // found once.
-func (s *service) method(name string) *method {
-	if v, ok := s.methods.Load(name); ok {
-		return v.(*method)
+func (in *Interceptor) rule(name string) *methodRule {
+	if v, ok := in.rules.Load(name); ok {
+		return v.(*methodRule)
 	}
-	m := new(method)
-	if r := s.core.config.routes; r != nil {
+	m := new(methodRule)
+	if r := in.options.routes; r != nil {
 		if to := r.grpc(name); to != nil {
 			m.policy = to.Policy
 		}
 	}
-	m.hedgeable = !m.policy.Off && (m.policy.Hedgeable || s.listed(name) || readOnly(name))
-	v, known := s.methods.LoadOrStore(name, m)
-	if l := s.core.log; l != nil && !known && !m.hedgeable && !m.policy.Off {
+	m.hedgeable = !m.policy.Off && (m.policy.Hedgeable || in.listed(name) || readOnly(name))
+	v, known := in.rules.LoadOrStore(name, m)
+	if l := in.log; l != nil && !known && !m.hedgeable && !m.policy.Off {
 		l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
 			"method", name, "allow", fmt.Sprintf("hedge.WithMethods(%q)", name))
 	}
-	return v.(*method)
+	return v.(*methodRule)
 }
 
-func (s *service) listed(method string) bool {
-	for _, p := range s.core.config.grpc.methods {
+func (in *Interceptor) listed(method string) bool {
+	for _, p := range in.options.grpc.methods {
 		prefix, all := strings.CutSuffix(p, "*")
 		if p == method || (all && strings.HasPrefix(method, prefix)) {
 			return true
@@ -363,8 +363,8 @@ func ready(conn *grpc.ClientConn) bool {
 }
 
 // hedgeConn returns the connection for the hedges of a call over cc.
-func (s *service) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
-	if own := s.core.config.grpc.conn; own != nil {
+func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
+	if own := in.options.grpc.conn; own != nil {
 		return own
 	}
 	return cc
@@ -447,7 +447,7 @@ func (c *rpc) judge(err error, trailer metadata.MD, n int, a *race.Attempt) erro
 
 // pushedBack pauses hedging of the key if a server that failed asks for it, and
 // reports whether it forbids more attempts of this call.
-func (s *service) pushedBack(k *engine.Key, code codes.Code, trailer metadata.MD) (barred bool) {
+func (in *Interceptor) pushedBack(k *engine.Key, code codes.Code, trailer metadata.MD) (barred bool) {
 	now := time.Now()
 	if v := trailer["grpc-retry-pushback-ms"]; len(v) > 0 {
 		ms, err := strconv.ParseUint(v[0], 10, 31) // gRFC A6: negative or not a number means stop
@@ -461,9 +461,9 @@ func (s *service) pushedBack(k *engine.Key, code codes.Code, trailer metadata.MD
 }
 
 // final returns nil if no other attempt could better the status of attempt n.
-func (s *service) final(code codes.Code, n int, cancelled bool) error {
+func (in *Interceptor) final(code codes.Code, n int, cancelled bool) error {
 	switch {
-	case n == 0 && !cancelled && !s.core.config.grpc.nonFatal[code]:
+	case n == 0 && !cancelled && !in.options.grpc.nonFatal[code]:
 		return nil
 	case n > 0 && deterministic(code):
 		return nil
@@ -516,6 +516,6 @@ func takeFinish(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(e
 
 func (c *rpc) Discard(_ error, err error) {
 	if _, ok := err.(*race.Panic); ok {
-		c.in.core.stats.HedgePanics.Add(1)
+		c.in.stats.HedgePanics.Add(1)
 	}
 }

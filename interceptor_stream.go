@@ -17,11 +17,6 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// NewStreamClientInterceptor returns [Interceptor.Stream] of an Interceptor of its own.
-func NewStreamClientInterceptor(opts ...Option) grpc.StreamClientInterceptor {
-	return NewInterceptor(opts...).Stream()
-}
-
 // Stream returns an interceptor that hedges server-streaming calls until their
 // first message.
 //
@@ -36,22 +31,21 @@ func NewStreamClientInterceptor(opts ...Option) grpc.StreamClientInterceptor {
 // Client- and bidirectional-streaming calls pass through untouched.
 func (in *Interceptor) Stream() grpc.StreamClientInterceptor { return in.interceptStream }
 
-func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	core := s.core
-	core.stats.TotalRequests.Add(1)
-	why := s.refuses(ctx, method)
+func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	in.stats.TotalRequests.Add(1)
+	why := in.refuses(ctx, method)
 	if why == engine.Go && (desc.ClientStreams || !desc.ServerStreams) {
-		core.stats.NotHedgeable.Add(1)
+		in.stats.NotHedgeable.Add(1)
 		why = engine.Body
 	}
 	if why != engine.Go {
-		p := s.pass(ctx, cc, method, why)
+		p := in.pass(ctx, cc, method, why)
 		opened, err := streamer(onward(ctx), desc, cc, method, opts...)
 		p.Done(err == nil)
 		return opened, err
 	}
-	o, m := engine.OverridesFrom(ctx), s.method(method)
-	st := &stream{service: s, ctx: ctx, desc: desc, cc: cc, fullMethod: method, streamer: streamer, policy: m.policy, decided: make(chan struct{})}
+	o, m := engine.OverridesFrom(ctx), in.rule(method)
+	st := &stream{in: in, ctx: ctx, desc: desc, cc: cc, fullMethod: method, streamer: streamer, policy: m.policy, decided: make(chan struct{})}
 	st.policy.Delay = cmp.Or(o.Delay, m.policy.Delay)
 	st.opts, st.finish = takeFinish(opts)
 	primaryCtx, cancel := context.WithCancelCause(ctx)
@@ -60,7 +54,7 @@ func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 	if err != nil {
 		st.choose(0, func() {})
 		cancel(nil)
-		s.pass(ctx, cc, method, engine.NotReady).Done(false)
+		in.pass(ctx, cc, method, engine.NotReady).Done(false)
 		return nil, err
 	}
 	st.attempts[0].ClientStream = primary
@@ -71,7 +65,7 @@ func (s *service) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 // Gate of a race. As with any ClientStream, one goroutine may send while another
 // receives.
 type stream struct {
-	*service
+	in         *Interceptor
 	ctx        context.Context
 	desc       *grpc.StreamDesc
 	cc         *grpc.ClientConn
@@ -173,7 +167,7 @@ func (s *stream) CloseSend() error { return s.attempts[0].CloseSend() }
 func (s *stream) Header() (metadata.MD, error) {
 	if s.first.CompareAndSwap(false, true) {
 		s.choose(0, func() { s.cancel(nil) })
-		p := s.pass(s.ctx, s.cc, s.fullMethod, engine.Body)
+		p := s.in.pass(s.ctx, s.cc, s.fullMethod, engine.Body)
 		md, err := s.chosen().Header()
 		p.Done(err == nil)
 		return md, err
@@ -218,11 +212,11 @@ func (s *stream) end() {
 // race receives the first message, from whichever attempt has it first.
 func (s *stream) race(m any) error {
 	s.reply = m
-	s.key = s.core.engine.RouteKey(s.name(s.ctx, s.cc, s.fullMethod), s.policy.BudgetPercent/100)
+	s.key = s.in.engine.RouteKey(s.in.name(s.ctx, s.cc, s.fullMethod), s.policy.BudgetPercent/100)
 	plan := s.Begin(s.ctx, s.key, s.policy.Delay)
 	var delays []time.Duration
 	if plan == nil {
-		s.core.stats.WarmupRequests.Add(1)
+		s.in.stats.WarmupRequests.Add(1)
 	} else {
 		delays, s.blank = plan.Delays, blankOf(m)
 	}
@@ -230,7 +224,7 @@ func (s *stream) race(m any) error {
 	out := r.Run(s.ctx, s, s, delays, race.Style{Join: true, Watch: s.Watch()})
 	err := out.Value
 	s.End(err == io.EOF || answer(err), out.Winner > 0, 0)
-	s.core.tally(&s.Call, out.Winner)
+	s.in.tally(&s.Call, out.Winner)
 	if out.Winner > 0 {
 		s.cancel(race.ErrLost)
 		if err == nil {
@@ -250,7 +244,7 @@ func (s *stream) Admit(stage int) bool {
 	s.mu.Lock()
 	barred, sent := s.barred, s.req != nil
 	s.mu.Unlock()
-	switch conn := s.hedgeConn(s.cc); {
+	switch conn := s.in.hedgeConn(s.cc); {
 	case barred:
 		veto = engine.Paused
 	case conn != nil && !ready(conn), !sent, !s.blank.possible():
@@ -278,17 +272,17 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 		trailer = opened.Trailer()
 	}
 	code := status.Code(err)
-	if s.pushedBack(s.key, code, trailer) {
+	if s.in.pushedBack(s.key, code, trailer) {
 		s.mu.Lock()
 		s.barred = true
 		s.mu.Unlock()
 	}
-	return err, s.final(code, n, a.Err() != nil)
+	return err, s.in.final(code, n, a.Err() != nil)
 }
 
 // again sends the request on a stream of its own and waits for the first message.
 func (s *stream) again(a *race.Attempt, n int) error {
-	hedge, err := s.open(asHedge(a, n), s.hedgeConn(s.cc), n)
+	hedge, err := s.open(asHedge(a, n), s.in.hedgeConn(s.cc), n)
 	if err != nil {
 		return err
 	}
@@ -308,6 +302,6 @@ func (s *stream) again(a *race.Attempt, n int) error {
 
 func (s *stream) Discard(_ error, err error) {
 	if _, ok := err.(*race.Panic); ok {
-		s.core.stats.HedgePanics.Add(1)
+		s.in.stats.HedgePanics.Add(1)
 	}
 }

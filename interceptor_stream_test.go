@@ -67,8 +67,8 @@ func (s *streamServer) FullDuplexCall(d testpb.TestService_FullDuplexCallServer)
 
 func streamClient(t *testing.T, s *streamServer, opts ...hedge.Option) (testpb.TestServiceClient, *hedge.Stats) {
 	var stats *hedge.Stats
-	cc := dial(t, serveGRPC(t, s), grpc.WithChainStreamInterceptor(hedge.NewStreamClientInterceptor(
-		append(opts, hedge.WithStats(&stats), hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))...)))
+	cc := dial(t, serveGRPC(t, s), grpc.WithChainStreamInterceptor(hedge.NewInterceptor(
+		append(opts, hedge.WithStats(&stats), hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))...).Stream()))
 	client := testpb.NewTestServiceClient(cc)
 	got, _, err := collect(t.Context(), client)
 	require.NoError(t, err)
@@ -220,7 +220,7 @@ func TestStreamEndsWithTheCallersContext(t *testing.T) {
 }
 
 func TestStreamThatCannotStartFailsInItsOwnWords(t *testing.T) {
-	intercept := hedge.NewStreamClientInterceptor(hedge.WithMethods("/*"))
+	intercept := hedge.NewInterceptor(hedge.WithMethods("/*")).Stream()
 	want := errors.New("no stream")
 	finished := 0
 	_, err := intercept(t.Context(), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C",
@@ -250,8 +250,8 @@ func TestInteropStreamsPassWithEveryCallHedged(t *testing.T) {
 		}
 		return lateStream{s}, nil
 	}
-	cc := dial(t, serveGRPC(t, interop.NewTestServer()), grpc.WithChainStreamInterceptor(forced, hedge.NewStreamClientInterceptor(
-		hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithStats(&stats), hedge.WithMinDelay(0)), late))
+	cc := dial(t, serveGRPC(t, interop.NewTestServer()), grpc.WithChainStreamInterceptor(forced, hedge.NewInterceptor(
+		hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithStats(&stats), hedge.WithMinDelay(0)).Stream(), late))
 	client := testpb.NewTestServiceClient(cc)
 	_, err := client.EmptyCall(t.Context(), &testpb.Empty{}, grpc.WaitForReady(true))
 	require.NoError(t, err)

@@ -26,17 +26,17 @@ func WithLogger(l *slog.Logger) Option {
 }
 
 // startLog has changes told to the logger, if there is one.
-func (c *core) startLog(e *engine.Config) {
-	if c.config.logger == nil {
+func (h *handle) startLog(e *engine.Config) {
+	if h.options.logger == nil {
 		return
 	}
-	c.log = c.config.logger.With("protocol", c.protocol)
-	if name := c.config.name; name != "" {
-		c.log = c.log.With("client", name)
+	h.log = h.options.logger.With("protocol", h.protocol)
+	if name := h.options.name; name != "" {
+		h.log = h.log.With("client", name)
 	}
-	e.Changed = c.logChange
-	if c.off.Load() {
-		c.logSwitch(false, "HEDGE_DISABLED")
+	e.Changed = h.logChange
+	if h.off.Load() {
+		h.logSwitch(false, "HEDGE_DISABLED")
 	}
 }
 
@@ -46,7 +46,7 @@ var texts = [...]struct{ bad, well string }{
 }
 
 // logChange tells of a change of a key.
-func (c *core) logChange(name engine.Name, change engine.Change) {
+func (h *handle) logChange(name engine.Name, change engine.Change) {
 	level, text := slog.LevelInfo, texts[change.Topic].well
 	if change.Bad {
 		level, text = slog.LevelWarn, texts[change.Topic].bad
@@ -64,23 +64,23 @@ func (c *core) logChange(name engine.Name, change engine.Change) {
 	if change.Dropped > 0 {
 		attrs = append(attrs, slog.Int("dropped", change.Dropped))
 	}
-	c.log.LogAttrs(context.Background(), level, text, attrs...)
+	h.log.LogAttrs(context.Background(), level, text, attrs...)
 }
 
 // logSwitch tells that hedging is on or off now.
-func (c *core) logSwitch(on bool, by string) {
+func (h *handle) logSwitch(on bool, by string) {
 	switch {
-	case c.log == nil:
+	case h.log == nil:
 	case on:
-		c.log.Info("hedge: enabled", "by", by)
+		h.log.Info("hedge: enabled", "by", by)
 	default:
-		c.log.Warn("hedge: disabled", "by", by)
+		h.log.Warn("hedge: disabled", "by", by)
 	}
 }
 
 // logUpdate tells which settings have changed, by the names they have in files.
-func (c *core) logUpdate(old, now *Config) {
-	if c.log == nil || *old == *now {
+func (h *handle) logUpdate(old, now *Config) {
+	if h.log == nil || *old == *now {
 		return
 	}
 	var attrs []slog.Attr
@@ -91,12 +91,12 @@ func (c *core) logUpdate(old, now *Config) {
 			attrs = append(attrs, slog.Group(name, slog.Any("from", a), slog.Any("to", b)))
 		}
 	}
-	c.log.LogAttrs(context.Background(), slog.LevelInfo, "hedge: settings changed", attrs...)
+	h.log.LogAttrs(context.Background(), slog.LevelInfo, "hedge: settings changed", attrs...)
 }
 
 // logImport tells that so many keys have learned.
-func (c *core) logImport(keys int) {
-	if c.log != nil {
-		c.log.Info("hedge: imported what was learned", "keys", keys)
+func (h *handle) logImport(keys int) {
+	if h.log != nil {
+		h.log.Info("hedge: imported what was learned", "keys", keys)
 	}
 }

@@ -259,7 +259,7 @@ func TestInnerStreamInterceptorsKnowTheirAttempt(t *testing.T) {
 	var seen []int
 	s := new(streamServer)
 	cc := dial(t, serveGRPC(t, s), grpc.WithChainStreamInterceptor(
-		hedge.NewStreamClientInterceptor(hedge.WithMethods("/*")),
+		hedge.NewInterceptor(hedge.WithMethods("/*")).Stream(),
 		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			a, ok := hedge.AttemptFromContext(ctx)
 			assert.True(t, ok)

@@ -115,9 +115,9 @@ type DeniedCounts struct {
 	Shadow int64 `json:"shadow,omitempty"` // nothing spoke against it, see [WithShadow]
 }
 
-func (c *core) snapshot() Snapshot {
-	s := Snapshot{Name: c.config.name, Protocol: c.protocol, Shadow: c.config.shadow, Stats: c.stats.Snapshot(), Config: *c.settings.Load(), Enabled: !c.off.Load()}
-	for _, v := range c.engine.Views() {
+func (h *handle) snapshot() Snapshot {
+	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load()}
+	for _, v := range h.engine.Views() {
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.Ghosts, Saved: v.Saved,
@@ -133,16 +133,8 @@ func (c *core) snapshot() Snapshot {
 	return s
 }
 
-// String returns the Snapshot as JSON, for expvar.Publish.
-func (t *Transport) String() string { return t.Snapshot().text() }
-
-// String returns the Snapshot as JSON, for expvar.Publish.
-func (h *Hedger) String() string { return h.Snapshot().text() }
-
-// String returns the Snapshot as JSON, for expvar.Publish.
-func (in *Interceptor) String() string { return in.Snapshot().text() }
-
-func (s Snapshot) text() string {
+// json returns the Snapshot as a JSON object.
+func (s Snapshot) json() string {
 	b, err := json.Marshal(s)
 	if err != nil { // a number that JSON cannot hold, of which there is none
 		return strconv.Quote(err.Error())
@@ -157,7 +149,7 @@ func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration
 	if !ok {
 		return 0
 	}
-	k := t.core.engine.Lookup(engine.Name{Host: host})
+	k := t.engine.Lookup(engine.Name{Host: host})
 	if k == nil {
 		return 0
 	}

@@ -32,14 +32,14 @@ import (
 // share nothing but the header map, which a RoundTripper must not modify.
 // httptrace hooks see the primary only.
 type Transport struct {
-	core   *core
-	next   http.RoundTripper
-	apart  http.RoundTripper        // for hedges; nil: second, or next
-	second func() http.RoundTripper // a clone of next with connections of its own; nil if there can be none
-	cloned atomic.Bool              // second was called
-	others *replicas                // pools of connections to other addresses; nil: not asked for
-	linger atomic.Pointer[race.Linger]
-	calls  sync.Pool // of *call
+	handle
+	next     http.RoundTripper
+	hedgeVia http.RoundTripper        // given for hedges; nil: clone, or next
+	clone    func() http.RoundTripper // of next, with connections of its own; nil if there can be none
+	cloned   atomic.Bool              // clone was called
+	replicas *replicas                // pools of connections to other addresses; nil: not asked for
+	linger   race.Linger
+	calls    sync.Pool // of *call
 }
 
 var _ http.RoundTripper = (*Transport)(nil)
@@ -47,7 +47,22 @@ var _ http.RoundTripper = (*Transport)(nil)
 // New returns a Transport that sends through next, or through
 // [http.DefaultTransport] if next is nil.
 func New(next http.RoundTripper, opts ...Option) *Transport {
-	return newTransport(next, newCore("http", opts))
+	t := new(Transport)
+	t.mustInit("http", opts)
+	t.connect(next)
+	return t
+}
+
+// NewWithConfig is [New] for settings that come from outside the program: it
+// returns an error that names the field and the value if c, or c together with
+// opts, makes no sense.
+func NewWithConfig(next http.RoundTripper, c Config, opts ...Option) (*Transport, error) {
+	t := new(Transport)
+	if err := t.init("http", c, opts); err != nil {
+		return nil, err
+	}
+	t.connect(next)
+	return t, nil
 }
 
 // Wrap returns a copy of c whose requests are hedged. It keeps c's transport
@@ -65,29 +80,29 @@ func Wrap(c *http.Client, opts ...Option) *http.Client {
 // maxLosers bounds the losers of one Transport that linger; one more, and the oldest is cancelled.
 const maxLosers = 512
 
-func newTransport(next http.RoundTripper, core *core) *Transport {
+// connect sets where attempts go.
+func (t *Transport) connect(next http.RoundTripper) {
 	if next == nil {
 		next = http.DefaultTransport
 	}
-	t := &Transport{core: core, next: next, apart: core.config.transport}
-	t.setLinger()
+	t.next, t.hedgeVia = next, t.options.transport
+	t.linger.Max = maxLosers
 	if base, ok := next.(*http.Transport); ok {
 		clone := func() *http.Transport {
-			clone := base.Clone()
+			c := base.Clone()
 			// Clone copies the TLS configuration that HTTP/2 made in base, and a
 			// Transport with one of its own speaks HTTP/2 only if told to.
-			clone.ForceAttemptHTTP2 = base.ForceAttemptHTTP2 || base.TLSNextProto["h2"] != nil
-			return clone
+			c.ForceAttemptHTTP2 = base.ForceAttemptHTTP2 || base.TLSNextProto["h2"] != nil
+			return c
 		}
-		t.second = sync.OnceValue(func() http.RoundTripper {
+		t.clone = sync.OnceValue(func() http.RoundTripper {
 			t.cloned.Store(true)
 			return clone()
 		})
-		if r := core.config.resolver; r != nil && t.apart == nil {
-			t.others = &replicas{resolver: r, clone: clone}
+		if r := t.options.resolver; r != nil && t.hedgeVia == nil {
+			t.replicas = &replicas{resolver: r, clone: clone}
 		}
 	}
-	return t
 }
 
 // WrappedRoundTripper returns the RoundTripper below.
@@ -98,12 +113,12 @@ func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 // have a method WrappedRoundTripper.
 func (t *Transport) CloseIdleConnections() {
 	closeIdle(t.next)
-	closeIdle(t.apart)
+	closeIdle(t.hedgeVia)
 	if t.cloned.Load() {
-		closeIdle(t.second())
+		closeIdle(t.clone())
 	}
-	if t.others != nil {
-		t.others.closeIdle()
+	if t.replicas != nil {
+		t.replicas.closeIdle()
 	}
 }
 
@@ -122,47 +137,22 @@ func closeIdle(rt http.RoundTripper) {
 	}
 }
 
-// Snapshot returns what the Transport knows and has done.
-func (t *Transport) Snapshot() Snapshot { return t.core.snapshot() }
-
-// SetEnabled switches hedging on or off, for requests that start from now on.
-// What was learned is kept.
-func (t *Transport) SetEnabled(on bool) { t.core.setEnabled(on) }
-
-// Update changes the settings for requests that start from now on; what was
-// learned is kept. If f leaves them invalid, nothing changes and the error says why.
-func (t *Transport) Update(f func(*Config)) error {
-	if err := t.core.update(f); err != nil {
-		return err
-	}
-	t.setLinger()
-	return nil
-}
-
-func (t *Transport) setLinger() {
-	grace := t.core.settings.Load().Linger
-	if old := t.linger.Load(); old == nil || old.Grace != grace {
-		t.linger.Store(&race.Linger{Grace: grace, Max: maxLosers})
-	}
-}
-
 // RoundTrip sends the request once, and again if the answer takes longer than
 // usual. It returns the first response that is not a failure; if all are, it
 // returns what the primary did.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	core := t.core
-	core.stats.TotalRequests.Add(1)
-	if core.off.Load() {
+	t.stats.TotalRequests.Add(1)
+	if t.off.Load() {
 		return t.pass(req, noRoute, engine.Disabled)
 	}
 	ctx := req.Context()
 	o := engine.OverridesFrom(ctx)
-	settings := core.settings.Load()
+	settings := t.settings.Load()
 	to := noRoute
-	if core.config.routes != nil && req.URL != nil {
-		to = core.config.routes.http(req)
+	if t.options.routes != nil && req.URL != nil {
+		to = t.options.routes.http(req)
 	}
-	first := o.First || to.FirstByte || core.config.firstByte
+	first := o.First || to.FirstByte || t.options.firstByte
 	why := engine.Go
 	switch {
 	case o.Never || to.Off && !o.Allow:
@@ -175,15 +165,15 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		why = engine.Method
 	}
 	if why != engine.Go {
-		core.stats.NotHedgeable.Add(1)
+		t.stats.NotHedgeable.Add(1)
 		return t.pass(req, to, why)
 	}
-	key := core.engine.RouteKey(t.name(req, to.pattern), to.BudgetPercent/100)
+	key := t.engine.RouteKey(t.name(req, to.pattern), to.BudgetPercent/100)
 	c := t.call()
 	plan := c.Begin(ctx, key, cmp.Or(o.Delay, to.Delay))
 	c.key, c.first = key, first
 	if plan == nil {
-		core.stats.WarmupRequests.Add(1)
+		t.stats.WarmupRequests.Add(1)
 		c.Started(ctx, 0)
 		resp, err := t.next.RoundTrip(req)
 		failure := c.judge(resp, err)
@@ -197,8 +187,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil && req.Body != http.NoBody {
 		whole, err := c.read(req)
 		if err != nil { // the caller's body failed, and the base must see it fail
-			core.stats.NotHedgeable.Add(1)
-			p := core.engine.Pass(ctx, key.Name, engine.Body)
+			t.stats.NotHedgeable.Add(1)
+			p := t.engine.Pass(ctx, key.Name, engine.Body)
 			resp, err := t.next.RoundTrip(whole)
 			p.Done(t.answered(resp, err))
 			if resp != nil {
@@ -210,11 +200,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	style := race.Style{Watch: c.Watch()}
 	if !first && key.Tag.Load() == http1 && httptrace.ContextClientTrace(ctx) == nil {
-		if l := t.linger.Load(); l.Grace > 0 {
-			style.Detach, style.Linger = true, l
+		if settings.Linger > 0 {
+			style.Detach, style.Linger, style.Grace = true, &t.linger, settings.Linger
 		}
 	}
-	c.linger = style.Linger
+	c.grace = style.Grace
 	out := c.race.Run(ctx, c, c, plan.Delays, style)
 
 	var setup time.Duration
@@ -222,7 +212,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		setup = c.setup[out.Winner]
 	}
 	c.End(out.Winner >= 0, out.Winner > 0, setup)
-	core.tally(&c.Call, out.Winner)
+	t.tally(&c.Call, out.Winner)
 	resp, err := out.Value, out.Err
 	if err == errFailure {
 		err = nil // the response tells it itself
@@ -244,7 +234,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // pass sends req once, as it is, or with the mark of the hedge that it is sent for.
 func (t *Transport) pass(req *http.Request, to *route, why engine.Verdict) (*http.Response, error) {
-	if name := t.core.settings.Load().AttemptHeader; name != "" {
+	if name := t.settings.Load().AttemptHeader; name != "" {
 		if n := engine.OverridesFrom(req.Context()).Hedge; n > 0 {
 			with := req.WithContext(req.Context())
 			with.Header = marked(req.Header, name, n)
@@ -259,10 +249,10 @@ func (t *Transport) pass(req *http.Request, to *route, why engine.Verdict) (*htt
 }
 
 func (t *Transport) once(req *http.Request, to *route, why engine.Verdict) (*http.Response, error) {
-	if !t.core.engine.Watched() || req.URL == nil {
+	if !t.engine.Watched() || req.URL == nil {
 		return t.next.RoundTrip(req)
 	}
-	p := t.core.engine.Pass(req.Context(), t.name(req, to.pattern), why)
+	p := t.engine.Pass(req.Context(), t.name(req, to.pattern), why)
 	resp, err := t.next.RoundTrip(req)
 	p.Done(t.answered(resp, err))
 	return resp, err
@@ -270,7 +260,7 @@ func (t *Transport) once(req *http.Request, to *route, why engine.Verdict) (*htt
 
 // answered reports whether a response may win.
 func (t *Transport) answered(resp *http.Response, err error) bool {
-	return err == nil && !slices.Contains(t.core.config.failure, resp.StatusCode)
+	return err == nil && !slices.Contains(t.options.failure, resp.StatusCode)
 }
 
 // replayable reports whether req can be sent twice at all.
@@ -294,7 +284,7 @@ func (t *Transport) replayable(req *http.Request, maxBody int64, streams bool) b
 // hedgeable reports whether req is safe to send twice, by http.Request's
 // isReplayable unless the user has a rule.
 func (t *Transport) hedgeable(req *http.Request) bool {
-	if f := t.core.config.hedgeable; f != nil {
+	if f := t.options.hedgeable; f != nil {
 		return f(req)
 	}
 	switch req.Method {
@@ -308,7 +298,7 @@ func (t *Transport) hedgeable(req *http.Request) bool {
 
 func (t *Transport) name(req *http.Request, route string) engine.Name {
 	host := req.URL.Host
-	if f := t.core.config.key; f != nil {
+	if f := t.options.key; f != nil {
 		host = f(req.Context(), host, cmp.Or(req.Method, http.MethodGet)+" "+req.URL.Path)
 	}
 	return engine.Name{Host: host, Route: route}
@@ -317,14 +307,14 @@ func (t *Transport) name(req *http.Request, route string) engine.Name {
 // hedgeTransport returns where the hedges of a call go.
 func (t *Transport) hedgeTransport(c *call) http.RoundTripper {
 	switch {
-	case t.apart != nil:
-		return t.apart
-	case t.others != nil:
-		return t.others.around(c.primary.Load().get())
-	case t.second == nil:
+	case t.hedgeVia != nil:
+		return t.hedgeVia
+	case t.replicas != nil:
+		return t.replicas.around(c.primary.Load().get())
+	case t.clone == nil:
 		return t.next
 	case c.key.Tag.Load() == http2 || t.next.(*http.Transport).MaxConnsPerHost > 0:
-		return t.second()
+		return t.clone()
 	default:
 		return t.next
 	}
@@ -344,8 +334,8 @@ func (t *Transport) call() *call {
 }
 
 func (t *Transport) free(c *call) {
-	c.Call, c.key, c.req, c.body, c.linger = engine.Call{}, nil, nil, nil, nil
-	if t.others != nil {
+	c.Call, c.key, c.req, c.body, c.grace = engine.Call{}, nil, nil, nil, 0
+	if t.replicas != nil {
 		c.primary.Store(nil)
 	}
 	t.calls.Put(c)
@@ -354,14 +344,14 @@ func (t *Transport) free(c *call) {
 // call is one request on its way: the Op and the Gate of its race.
 type call struct {
 	engine.Call
-	race   race.Race[*http.Response]
-	t      *Transport
-	key    *engine.Key
-	req    *http.Request // the caller's
-	body   []byte        // its body, whole; nil if it has none
-	linger *race.Linger  // of losers; nil: they are cancelled
-	first  bool          // a response wins with its first byte
-	setup  [1 + race.MaxHedges]time.Duration
+	race  race.Race[*http.Response]
+	t     *Transport
+	key   *engine.Key
+	req   *http.Request // the caller's
+	body  []byte        // its body, whole; nil if it has none
+	grace time.Duration // for losers to finish; 0: they are cancelled
+	first bool          // a response wins with its first byte
+	setup [1 + race.MaxHedges]time.Duration
 
 	primary atomic.Pointer[where] // it went; nil: not known, or it does not matter
 }
@@ -382,7 +372,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	case n > 0:
 		defer c.key.Landed()
 		rt, ctx = c.t.hedgeTransport(c), engine.ForHedge(s.trace(a), n)
-	case c.t.others != nil:
+	case c.t.replicas != nil:
 		w := new(where)
 		c.primary.Store(w)
 		ctx = w.trace(a)
@@ -405,7 +395,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 func (c *call) request(ctx context.Context, n int) *http.Request {
 	r := c.req.WithContext(ctx)
 	if n > 0 {
-		r.Header = marked(c.req.Header, c.t.core.settings.Load().AttemptHeader, n)
+		r.Header = marked(c.req.Header, c.t.settings.Load().AttemptHeader, n)
 	}
 	if c.body != nil {
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body)), nil }
@@ -485,14 +475,14 @@ func retryAfter(v string, now time.Time) time.Duration {
 // its body is read first: only a connection that is read to the end is used again.
 func (c *call) Discard(resp *http.Response, err error) {
 	if _, ok := err.(*race.Panic); ok {
-		c.t.core.stats.HedgePanics.Add(1)
+		c.t.stats.HedgePanics.Add(1)
 	}
 	if resp == nil || resp.Body == nil {
 		return
 	}
 	defer resp.Body.Close()
-	if c.linger != nil {
-		late := time.AfterFunc(c.linger.Grace, func() { resp.Body.Close() })
+	if c.grace > 0 {
+		late := time.AfterFunc(c.grace, func() { resp.Body.Close() })
 		defer late.Stop()
 		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
 	}

@@ -165,7 +165,7 @@ func (c *contender) connect() error {
 	c.request = func(ctx context.Context, id int) (int, error) { return get(ctx, client, url, id) }
 	if c.strategy.isOracle() {
 		// As our transport does over HTTP/1.1: losers finish, so that their connections stay open.
-		c.schedule(race.Style{Detach: true, Linger: &race.Linger{Grace: time.Second, Max: 512}})
+		c.schedule(race.Style{Detach: true, Linger: &race.Linger{Max: 512}, Grace: time.Second})
 	}
 	return nil
 }

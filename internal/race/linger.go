@@ -6,13 +6,11 @@ import (
 	"time"
 )
 
-// A Linger lets losers finish instead of cancelling them at once, for as long
-// as Grace and never more than Max together: one more, and the oldest is
-// cancelled. It is safe for concurrent use; its fields must not be changed
-// once it is in use.
+// A Linger lets losers finish instead of cancelling them at once, and never more
+// than Max together: one more, and the oldest is cancelled. It is safe for
+// concurrent use; Max must not be changed once it is in use.
 type Linger struct {
-	Grace time.Duration
-	Max   int
+	Max int
 
 	mu     sync.Mutex // guards losers
 	losers list.List  // of *loser, oldest first
@@ -23,11 +21,12 @@ type loser struct {
 	timer *time.Timer
 }
 
-// add lets a run on, apart from its caller, until the returned function is called.
-func (l *Linger) add(a *Attempt) (done func()) {
+// add lets a run on, apart from its caller, for as long as grace or until the
+// returned function is called.
+func (l *Linger) add(a *Attempt, grace time.Duration) (done func()) {
 	a.detach()
 	me := &loser{Attempt: a}
-	me.timer = time.AfterFunc(l.Grace, func() { a.cancel(ErrLost) })
+	me.timer = time.AfterFunc(grace, func() { a.cancel(ErrLost) })
 
 	l.mu.Lock()
 	place := l.losers.PushBack(me)

@@ -64,8 +64,10 @@ type Style struct {
 	// Detach runs the primary in a goroutine of its own, so that Run can return
 	// without it when a hedge wins.
 	Detach bool
-	// Linger lets losers run on; nil cancels them at once. It is for detached races.
+	// Linger lets losers run on, each for as long as Grace; nil cancels them at once.
+	// It is for detached races.
 	Linger *Linger
+	Grace  time.Duration
 	// Join makes Run wait until every attempt has returned.
 	Join bool
 	// Watch is told of every attempt; nil: nobody is.
@@ -302,7 +304,7 @@ func (r *Race[T]) lose(linger *Linger, cause error) {
 		switch me := &r.tries[i]; {
 		case !me.flying:
 		case linger != nil:
-			me.done = linger.add(me.Attempt)
+			me.done = linger.add(me.Attempt, r.style.Grace)
 		default:
 			me.cancel(cause)
 		}

@@ -102,8 +102,8 @@ func FuzzRun(f *testing.F) {
 		timeout := time.Duration(next()) * ms // 0: none
 
 		synctest.Test(t, func(t *testing.T) {
-			linger := &race.Linger{Grace: 50 * ms, Max: 1}
-			style := []race.Style{{}, {Join: true}, {Detach: true}, {Detach: true, Linger: linger}}[mode%4]
+			linger := &race.Linger{Max: 1}
+			style := []race.Style{{}, {Join: true}, {Detach: true}, {Detach: true, Linger: linger, Grace: 50 * ms}}[mode%4]
 			style.Watch = op
 			ctx, cancel := context.Background(), func() {}
 			if timeout > 0 {

@@ -85,7 +85,7 @@ var (
 func styles(t *testing.T, f func(t *testing.T, style race.Style)) {
 	for name, style := range map[string]race.Style{
 		"in place": inPlace, "joined": joined, "detached": detached,
-		"lingering": {Detach: true, Linger: &race.Linger{Grace: time.Second, Max: 8}},
+		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { f(t, style) })
@@ -305,7 +305,7 @@ func TestCallersDeadlineIsADeadlineInEveryAttempt(t *testing.T) {
 
 func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
 	for name, style := range map[string]race.Style{"in place": inPlace, "detached": detached,
-		"lingering": {Detach: true, Linger: &race.Linger{Grace: time.Hour, Max: 8}}} {
+		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Hour}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
@@ -383,10 +383,10 @@ func TestJoinWaitsForEveryAttempt(t *testing.T) {
 
 func TestLosersLingerAndFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		linger := &race.Linger{Grace: time.Second, Max: 8}
+		linger := &race.Linger{Max: 8}
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &script{attempt: takes(600*ms, 5*ms)}
-		out, took := runIn(ctx, s, race.Style{Detach: true, Linger: linger}, 10*ms)
+		out, took := runIn(ctx, s, race.Style{Detach: true, Linger: linger, Grace: time.Second}, 10*ms)
 		assert.Equal(t, "answer 1", out.Value)
 		assert.Equal(t, 15*ms, took)
 		cancel() // the caller has its answer and leaves; the loser does not care
@@ -399,7 +399,7 @@ func TestLosersLingerAndFinish(t *testing.T) {
 
 func TestLingeringEndsWithTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		linger := &race.Linger{Grace: 100 * ms, Max: 8}
+		linger := &race.Linger{Max: 8}
 		var cause error
 		var at time.Duration
 		start := time.Now()
@@ -411,7 +411,7 @@ func TestLingeringEndsWithTheGrace(t *testing.T) {
 			cause, at = context.Cause(a), time.Since(start)
 			return "", a.Err()
 		}}
-		run(s, race.Style{Detach: true, Linger: linger}, 10*ms)
+		run(s, race.Style{Detach: true, Linger: linger, Grace: 100 * ms}, 10*ms)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		assert.Equal(t, race.ErrLost, cause)
@@ -422,7 +422,7 @@ func TestLingeringEndsWithTheGrace(t *testing.T) {
 
 func TestOldestLingererGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		linger := &race.Linger{Grace: time.Hour, Max: 2}
+		linger := &race.Linger{Max: 2}
 		ended := make(chan int, 3)
 		for i := range 3 {
 			s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -433,7 +433,7 @@ func TestOldestLingererGivesWay(t *testing.T) {
 				ended <- i
 				return "", a.Err()
 			}}
-			run(s, race.Style{Detach: true, Linger: linger}, 10*ms)
+			run(s, race.Style{Detach: true, Linger: linger, Grace: time.Hour}, 10*ms)
 			synctest.Wait()
 		}
 		require.Len(t, ended, 1)

@@ -11,23 +11,26 @@ import (
 
 // A Hedger learns and pays for the calls of [Do]. It is safe for concurrent use.
 type Hedger struct {
-	core  *core
+	handle
 	calls sync.Pool // of *doCall[T], for any T
 }
 
 // NewHedger returns a Hedger. Options that concern HTTP or gRPC have no effect.
-func NewHedger(opts ...Option) *Hedger { return &Hedger{core: newCore("func", opts)} }
+func NewHedger(opts ...Option) *Hedger {
+	h := new(Hedger)
+	h.mustInit("func", opts)
+	return h
+}
 
-// Snapshot returns what the Hedger knows and has done.
-func (h *Hedger) Snapshot() Snapshot { return h.core.snapshot() }
-
-// SetEnabled switches hedging on or off, for calls that start from now on.
-// What was learned is kept.
-func (h *Hedger) SetEnabled(on bool) { h.core.setEnabled(on) }
-
-// Update changes the settings for calls that start from now on; what was learned
-// is kept. If f leaves them invalid, nothing changes and the error says why.
-func (h *Hedger) Update(f func(*Config)) error { return h.core.update(f) }
+// NewHedgerWithConfig is [NewHedger] for settings that come from outside the
+// program, as [NewWithConfig] is New.
+func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
+	h := new(Hedger)
+	if err := h.init("func", c, opts); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
 
 // Do calls f, and if that takes longer than usual for key, calls it again beside
 // the first, and returns the first result without an error. If every call fails,
@@ -41,18 +44,17 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if h == nil {
 		return f(ctx)
 	}
-	core := h.core
-	core.stats.TotalRequests.Add(1)
+	h.stats.TotalRequests.Add(1)
 	o := engine.OverridesFrom(ctx)
-	if off := core.off.Load(); off || o.Never || o.Hedge > 0 {
+	if off := h.off.Load(); off || o.Never || o.Hedge > 0 {
 		why := engine.Disabled
 		if !off {
-			core.stats.NotHedgeable.Add(1)
+			h.stats.NotHedgeable.Add(1)
 			if !o.Never {
 				why = engine.Marked
 			}
 		}
-		p := core.engine.Pass(ctx, engine.Name{Host: key}, why)
+		p := h.engine.Pass(ctx, engine.Name{Host: key}, why)
 		v, err := f(ctx)
 		p.Done(err == nil)
 		return v, err
@@ -61,10 +63,10 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if !ok {
 		c = new(doCall[T])
 	}
-	c.f, c.core, c.key = f, core, core.engine.Key(engine.Name{Host: key})
+	c.f, c.hedger, c.key = f, h, h.engine.Key(engine.Name{Host: key})
 	plan := c.Begin(ctx, c.key, o.Delay)
 	if plan == nil {
-		core.stats.WarmupRequests.Add(1)
+		h.stats.WarmupRequests.Add(1)
 		c.Started(ctx, 0)
 		v, err := f(ctx)
 		c.Landed(ctx, 0, race.FateOf(err))
@@ -73,7 +75,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	}
 	out := c.race.Run(ctx, c, c, plan.Delays, race.Style{Watch: c.Watch()})
 	c.End(out.Winner >= 0, out.Winner > 0, 0)
-	core.tally(&c.Call, out.Winner)
+	h.tally(&c.Call, out.Winner)
 	out.Attempt.Release()
 	if c.race.Reset() {
 		c.f, c.Call = nil, engine.Call{}
@@ -84,10 +86,10 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 
 type doCall[T any] struct {
 	engine.Call
-	race race.Race[T]
-	core *core
-	key  *engine.Key
-	f    func(context.Context) (T, error)
+	race   race.Race[T]
+	hedger *Hedger
+	key    *engine.Key
+	f      func(context.Context) (T, error)
 }
 
 func (c *doCall[T]) Admit(stage int) bool { return c.Call.Admit(stage, engine.Go) }
@@ -102,13 +104,13 @@ func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 
 func (c *doCall[T]) Discard(v T, err error) {
 	if _, ok := err.(*race.Panic); ok {
-		c.core.stats.HedgePanics.Add(1)
+		c.hedger.stats.HedgePanics.Add(1)
 		return
 	}
 	if closer, ok := any(v).(io.Closer); ok && err == nil {
 		defer func() {
 			if recover() != nil { // in a goroutine of ours, it would end the process
-				c.core.stats.HedgePanics.Add(1)
+				c.hedger.stats.HedgePanics.Add(1)
 			}
 		}()
 		_ = closer.Close() // nobody is left to tell
