@@ -225,7 +225,7 @@ func ExampleWithShadow() {
 	transport := hedge.New(http.DefaultTransport, hedge.WithShadow())
 	// After a day of traffic:
 	for _, key := range transport.Snapshot().Keys {
-		fmt.Printf("%s: %d hedges would have won %d times and saved %v\n", key.Host, key.Denied.Shadow, key.ShadowWins, key.Saved)
+		fmt.Printf("%s: %d hedges would have won %d times and saved %v\n", key.Host, key.Denied[hedge.DeniedShadow], key.ShadowWins, key.Saved)
 	}
 	fmt.Println(transport.Snapshot().Shadow)
 	// Output: true

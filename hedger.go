@@ -51,10 +51,10 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 		if !off {
 			h.stats.NotHedgeable.Add(1)
 			if !o.Never {
-				why = engine.Marked
+				why = engine.Nested
 			}
 		}
-		p := h.engine.Pass(ctx, engine.Name{Host: key}, why)
+		p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, why)
 		v, err := f(ctx)
 		p.Done(err == nil)
 		return v, err
@@ -63,13 +63,13 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if !ok {
 		c = new(doCall[T])
 	}
-	c.f, c.hedger, c.key = f, h, h.engine.Key(engine.Name{Host: key})
-	plan := c.Begin(ctx, c.key, o.Delay)
+	c.f, c.hedger = f, h
+	plan := c.Begin(ctx, h.engine.Key(engine.Name{Host: key}), o.Delay)
 	if plan == nil {
 		h.stats.WarmupRequests.Add(1)
 		c.Started(ctx, 0)
 		v, err := f(ctx)
-		c.Landed(ctx, 0, race.FateOf(err))
+		c.Finished(ctx, 0, race.OutcomeOf(err))
 		c.End(err == nil, false, 0)
 		return v, err
 	}
@@ -88,15 +88,11 @@ type doCall[T any] struct {
 	engine.Call
 	race   race.Race[T]
 	hedger *Hedger
-	key    *engine.Key
 	f      func(context.Context) (T, error)
 }
 
-func (c *doCall[T]) Admit(stage int) bool { return c.Call.Admit(stage, engine.Go) }
-
 func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n > 0 {
-		defer c.key.Landed()
 		return c.f(engine.ForHedge(a, n))
 	}
 	return c.f(a)

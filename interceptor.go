@@ -169,7 +169,7 @@ type methodRule struct {
 
 func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	in.stats.TotalRequests.Add(1)
-	if why := in.refuses(ctx, method); why != engine.Go {
+	if why := in.refuses(ctx, method); why != engine.None {
 		p := in.pass(ctx, cc, method, why)
 		err := invoker(onward(ctx), method, req, reply, cc, opts...)
 		p.Done(answer(err))
@@ -215,33 +215,33 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 	return err
 }
 
-// refuses counts a call that is sent once and returns why, or [engine.Go] for one that may be hedged.
-func (in *Interceptor) refuses(ctx context.Context, method string) engine.Verdict {
+// refuses counts a call that is sent once and returns why, or [engine.None] for one that may be hedged.
+func (in *Interceptor) refuses(ctx context.Context, method string) engine.Reason {
 	if in.off.Load() {
 		return engine.Disabled
 	}
 	o, m := engine.OverridesFrom(ctx), in.rule(method)
-	why := engine.Go
+	why := engine.None
 	switch {
 	case o.Never || m.policy.Off && !o.Allow:
 		why = engine.Disabled
 	case o.Hedge > 0:
-		why = engine.Marked
+		why = engine.Nested
 	case !(o.Allow || m.hedgeable):
 		why = engine.Method
 	}
-	if why != engine.Go {
+	if why != engine.None {
 		in.stats.NotHedgeable.Add(1)
 	}
 	return why
 }
 
 // pass begins the passage of a call that is sent once.
-func (in *Interceptor) pass(ctx context.Context, cc *grpc.ClientConn, method string, why engine.Verdict) engine.Passage {
-	if !in.engine.Watched() {
-		return engine.Passage{}
+func (in *Interceptor) pass(ctx context.Context, cc *grpc.ClientConn, method string, why engine.Reason) engine.Unhedged {
+	if !in.engine.Observed() {
+		return engine.Unhedged{}
 	}
-	return in.engine.Pass(ctx, in.name(ctx, cc, method), why)
+	return in.engine.BeginUnhedged(ctx, in.name(ctx, cc, method), why)
 }
 
 func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
@@ -338,18 +338,18 @@ type hedged struct {
 
 var errNotFinal = errors.New("hedge: status may be better elsewhere")
 
-// Admit vetoes hedges that could not be made or would only queue.
-func (c *rpc) Admit(stage int) bool {
-	veto := engine.Go
+// Admit refuses hedges that could not be made or would only queue.
+func (c *rpc) Admit(index int) bool {
+	denial := engine.None
 	switch conn := c.in.hedgeConn(c.cc); {
 	case c.barred.Load():
-		veto = engine.Paused
+		denial = engine.Paused
 	case conn != nil && !ready(conn):
-		veto = engine.NotReady
+		denial = engine.NotReady
 	case !c.blank.possible():
-		veto = engine.NotReady
+		denial = engine.NotReady
 	}
-	return c.Call.Admit(stage, veto)
+	return c.AdmitUnless(index, denial)
 }
 
 // ready reports whether a hedge over conn would start at once. It wakes a conn
@@ -422,7 +422,6 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		err = c.invoker(a, c.method, c.req, c.reply, c.cc, slices.Clip(append(opts, grpc.Trailer(&c.trailer)))...)
 		trailer = c.trailer
 	} else {
-		defer c.key.Landed()
 		h := &c.hedges[n]
 		h.reply = c.blank.make()
 		var opts []grpc.CallOption

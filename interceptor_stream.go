@@ -34,11 +34,11 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor { return in.interce
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	in.stats.TotalRequests.Add(1)
 	why := in.refuses(ctx, method)
-	if why == engine.Go && (desc.ClientStreams || !desc.ServerStreams) {
+	if why == engine.None && (desc.ClientStreams || !desc.ServerStreams) {
 		in.stats.NotHedgeable.Add(1)
 		why = engine.Body
 	}
-	if why != engine.Go {
+	if why != engine.None {
 		p := in.pass(ctx, cc, method, why)
 		opened, err := streamer(onward(ctx), desc, cc, method, opts...)
 		p.Done(err == nil)
@@ -238,19 +238,19 @@ func (s *stream) race(m any) error {
 	return err
 }
 
-// Admit vetoes hedges that could not be made or would only queue.
-func (s *stream) Admit(stage int) bool {
-	veto := engine.Go
+// Admit refuses hedges that could not be made or would only queue.
+func (s *stream) Admit(index int) bool {
+	denial := engine.None
 	s.mu.Lock()
 	barred, sent := s.barred, s.req != nil
 	s.mu.Unlock()
 	switch conn := s.in.hedgeConn(s.cc); {
 	case barred:
-		veto = engine.Paused
+		denial = engine.Paused
 	case conn != nil && !ready(conn), !sent, !s.blank.possible():
-		veto = engine.NotReady
+		denial = engine.NotReady
 	}
-	return s.Call.Admit(stage, veto)
+	return s.AdmitUnless(index, denial)
 }
 
 func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
@@ -261,7 +261,6 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 		err = s.attempts[0].RecvMsg(s.reply)
 		stop()
 	} else {
-		defer s.key.Landed()
 		err = s.again(a, n)
 	}
 	if err == nil || err == io.EOF {

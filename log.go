@@ -41,8 +41,8 @@ func (h *handle) startLog(e *engine.Config) {
 }
 
 var texts = [...]struct{ bad, well string }{
-	engine.Braking: {"hedge: paused", "hedge: resumed"},
-	engine.Funding: {"hedge: budget exhausted", "hedge: budget refilled"},
+	engine.Pausing:    {"hedge: paused", "hedge: resumed"},
+	engine.Exhausting: {"hedge: budget exhausted", "hedge: budget refilled"},
 }
 
 // logChange tells of a change of a key.
@@ -55,8 +55,8 @@ func (h *handle) logChange(name engine.Name, change engine.Change) {
 	if name.Route != "" {
 		attrs = append(attrs, slog.String("route", name.Route))
 	}
-	if change.Why != engine.Go {
-		attrs = append(attrs, slog.String("reason", string(reasons[change.Why])))
+	if change.Reason != engine.None {
+		attrs = append(attrs, slog.String("reason", change.Reason.String()))
 	}
 	if !change.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", change.Until))

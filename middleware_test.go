@@ -149,7 +149,7 @@ func TestOnlyTheTopLayersCopyReachesTheBottom(t *testing.T) {
 	assert.EqualValues(t, 1, second.hits.Load())
 	last.open()
 	require.NoError(t, <-done)
-	assert.Equal(t, "denied: hedge", rec.take()[0])
+	assert.Equal(t, "denied: nested", rec.take()[0])
 	assert.EqualValues(t, 1, stats.NotHedgeable.Load())
 }
 
@@ -371,7 +371,7 @@ func TestHedgersWithinHedgersSendOnceForAHedge(t *testing.T) {
 		})
 		require.NoError(t, err)
 		assert.Len(t, rt.Sent(), 1)
-		assert.Equal(t, []string{"denied: hedge", "start 0", "denied: hedge", "start 0"}, rec.take()[:4])
+		assert.Equal(t, []string{"denied: nested", "start 0", "denied: nested", "start 0"}, rec.take()[:4])
 	})
 }
 

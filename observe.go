@@ -116,7 +116,7 @@ const (
 	DeniedDeadline Reason = "deadline"  // too little time was left for a hedge to answer
 	DeniedInFlight Reason = "in-flight" // a thousand hedges were out
 	DeniedNotReady Reason = "not-ready" // no connection could carry it, or no copy could be made
-	DeniedShadow   Reason = "shadow"    // nothing spoke against it, but this is a rehearsal, see [WithShadow]
+	DeniedShadow   Reason = "shadow"    // nothing spoke against it, but hedges are only counted, see [WithShadow]
 )
 
 // A call could not be hedged from the start.
@@ -124,15 +124,9 @@ const (
 	DeniedWarming  Reason = "warming"  // too little is known
 	DeniedDisabled Reason = "disabled" // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
 	DeniedMethod   Reason = "method"   // nothing says that it is safe to send twice
-	DeniedHedge    Reason = "hedge"    // it is made for a hedge, see [Middleware]
+	DeniedNested   Reason = "nested"   // it is made for a hedge, see [Middleware]
 	DeniedBody     Reason = "body"     // it cannot be sent twice, see [Transport] and [Interceptor.Stream]
 )
-
-var reasons = [...]Reason{
-	engine.Budget: DeniedBudget, engine.Slow: DeniedSlow, engine.Paused: DeniedPaused, engine.Deadline: DeniedDeadline,
-	engine.Flying: DeniedInFlight, engine.NotReady: DeniedNotReady, engine.Warming: DeniedWarming,
-	engine.Disabled: DeniedDisabled, engine.Method: DeniedMethod, engine.Body: DeniedBody, engine.Marked: DeniedHedge, engine.Shadow: DeniedShadow,
-}
 
 // WithObserver tells o what happens to every call. It may be given several
 // times. A call that needs no hedge then costs two readings of the clock more, and
@@ -172,7 +166,7 @@ func (w *watcher) AttemptStart(ctx context.Context, name engine.Name, n int) {
 	}
 }
 
-func (w *watcher) AttemptDone(ctx context.Context, name engine.Name, n int, how race.Fate, took time.Duration) {
+func (w *watcher) AttemptDone(ctx context.Context, name engine.Name, n int, how race.Outcome, took time.Duration) {
 	outcome := [...]Outcome{race.Won: Won, race.Lost: Lost, race.Failed: Failed}[how]
 	for _, o := range w.observers {
 		o.AttemptDone(ctx, w.key(name), AttemptResult{AttemptInfo{n}, outcome, took})
@@ -185,9 +179,9 @@ func (w *watcher) RequestDone(ctx context.Context, name engine.Name, r engine.Re
 	}
 }
 
-func (w *watcher) Denied(ctx context.Context, name engine.Name, why engine.Verdict) {
+func (w *watcher) Denied(ctx context.Context, name engine.Name, reason engine.Reason) {
 	for _, o := range w.observers {
-		o.Denied(ctx, w.key(name), reasons[why])
+		o.Denied(ctx, w.key(name), Reason(reason.String()))
 	}
 }
 

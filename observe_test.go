@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
@@ -119,7 +121,7 @@ func TestObserverHearsWhyNot(t *testing.T) {
 		}},
 		"switch": {hedge.DeniedDisabled, nil, func(tr *hedge.Transport, r *http.Request) *http.Request { tr.SetEnabled(false); return r }},
 		"route":  {hedge.DeniedDisabled, []hedge.Option{hedge.WithRoute("/item", hedge.Policy{Off: true})}, nil},
-		"mark": {hedge.DeniedHedge, []hedge.Option{hedge.WithAttemptHeader("x-hedge")}, func(_ *hedge.Transport, r *http.Request) *http.Request {
+		"mark": {hedge.DeniedNested, []hedge.Option{hedge.WithAttemptHeader("x-hedge")}, func(_ *hedge.Transport, r *http.Request) *http.Request {
 			r.Header.Set("X-Hedge", "1")
 			return r
 		}},
@@ -327,4 +329,16 @@ func BenchmarkObserver(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestEveryReasonHasAConstant holds the constants of type Reason to the words of package engine.
+func TestEveryReasonHasAConstant(t *testing.T) {
+	var constants, words []string
+	for _, m := range regexp.MustCompile(`(?m)^	Denied\w+ +Reason = "(.*?)"`).FindAllStringSubmatch(sources(t, "observe.go"), -1) {
+		constants = append(constants, m[1])
+	}
+	for r := engine.None + 1; r < engine.Reasons; r++ {
+		words = append(words, r.String())
+	}
+	assert.ElementsMatch(t, words, constants)
 }

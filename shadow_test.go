@@ -78,7 +78,7 @@ func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, 
 		}
 		wg.Wait()
 		key := h.Snapshot().Keys[0]
-		r.hedges, r.estimated = key.Hedges+key.Denied.Shadow, key.Saved
+		r.hedges, r.estimated = key.Hedges+key.Denied[hedge.DeniedShadow], key.Saved
 	})
 	return r
 }
@@ -112,7 +112,7 @@ func TestShadowSendsNothing(t *testing.T) {
 		assert.Equal(t, []string{"start 0", "budget above 10: true", "denied: shadow", "won 0 after 1000", "done by 0 of 1 after 1000"}, rec.take())
 		assert.InDelta(t, 980*ms, rec.last.Saved, float64(5*ms), "a hedge at 10 ms would have answered at 20")
 		key := tr.Snapshot().Keys[0]
-		assert.EqualValues(t, 1, key.Denied.Shadow)
+		assert.EqualValues(t, 1, key.Denied[hedge.DeniedShadow])
 		assert.EqualValues(t, 1, key.ShadowWins)
 		assert.Zero(t, key.Hedges+key.Wins)
 		assert.InEpsilon(t, time.Second, hedge.LatencyEstimate(tr, "catalog.test", 1), 0.02, "what callers really waited")

@@ -83,10 +83,13 @@ type KeySnapshot struct {
 	Host  string `json:"host"`            // or target, or the key that was asked for
 	Route string `json:"route,omitempty"` // the method, for gRPC
 
-	Requests int64        `json:"requests"` // calls that may be hedged
-	Hedges   int64        `json:"hedges"`
-	Wins     int64        `json:"wins"` // by hedges
-	Denied   DeniedCounts `json:"denied"`
+	Requests int64 `json:"requests"` // calls that may be hedged
+	Hedges   int64 `json:"hedges"`
+	Wins     int64 `json:"wins"` // by hedges
+
+	// Denied says how often a hedge was due and not sent, by reason. Reasons that
+	// never applied are missing.
+	Denied map[Reason]int64 `json:"denied"`
 
 	ShadowWins int64         `json:"shadow_wins,omitempty"` // by hedges that were not sent, see [WithShadow]
 	Saved      time.Duration `json:"saved"`                 // by the wins of either, estimated as in [RequestResult]
@@ -103,29 +106,19 @@ type KeySnapshot struct {
 	SlowShare   float64   `json:"slow_share"`   // of the last calls; no hedges above 0.75
 }
 
-// DeniedCounts says how often a hedge was due and not sent, and why.
-type DeniedCounts struct {
-	Budget   int64 `json:"budget"`    // the budget or MaxHedgesPerSecond was spent
-	Slow     int64 `json:"slow"`      // most calls are slow: an outage, not a tail
-	Paused   int64 `json:"paused"`    // the server pushed back
-	Deadline int64 `json:"deadline"`  // too little time was left for a hedge to answer
-	InFlight int64 `json:"in_flight"` // a thousand hedges were out
-	NotReady int64 `json:"not_ready"` // no connection could carry it, or no copy could be made
-
-	Shadow int64 `json:"shadow,omitempty"` // nothing spoke against it, see [WithShadow]
-}
-
 func (h *handle) snapshot() Snapshot {
 	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load()}
 	for _, v := range h.engine.Views() {
+		denied := make(map[Reason]int64)
+		for reason, n := range v.Denied {
+			if n > 0 {
+				denied[Reason(engine.Reason(reason).String())] = n
+			}
+		}
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,
-			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.Ghosts, Saved: v.Saved,
-			Denied: DeniedCounts{
-				Budget: v.Denied[engine.Budget], Slow: v.Denied[engine.Slow], Paused: v.Denied[engine.Paused],
-				Deadline: v.Denied[engine.Deadline], InFlight: v.Denied[engine.Flying], NotReady: v.Denied[engine.NotReady],
-				Shadow: v.Denied[engine.Shadow],
-			},
+			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
+			Denied:  denied,
 			Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
 			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, SlowShare: v.Slow,
 		})

@@ -153,18 +153,18 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		to = t.options.routes.http(req)
 	}
 	first := o.First || to.FirstByte || t.options.firstByte
-	why := engine.Go
+	why := engine.None
 	switch {
 	case o.Never || to.Off && !o.Allow:
 		why = engine.Disabled
 	case o.Hedge > 0 || settings.AttemptHeader != "" && markOf(req.Header[settings.AttemptHeader]) > 0:
-		why = engine.Marked
+		why = engine.Nested
 	case !t.replayable(req, settings.MaxReplayBytes, first):
 		why = engine.Body
 	case !(o.Allow || to.Hedgeable || t.hedgeable(req)):
 		why = engine.Method
 	}
-	if why != engine.Go {
+	if why != engine.None {
 		t.stats.NotHedgeable.Add(1)
 		return t.pass(req, to, why)
 	}
@@ -177,7 +177,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.Started(ctx, 0)
 		resp, err := t.next.RoundTrip(req)
 		failure := c.judge(resp, err)
-		c.Landed(ctx, 0, race.FateOf(failure))
+		c.Finished(ctx, 0, race.OutcomeOf(failure))
 		c.End(failure == nil, false, 0)
 		t.free(c)
 		return resp, err
@@ -188,7 +188,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		whole, err := c.read(req)
 		if err != nil { // the caller's body failed, and the base must see it fail
 			t.stats.NotHedgeable.Add(1)
-			p := t.engine.Pass(ctx, key.Name, engine.Body)
+			p := t.engine.BeginUnhedged(ctx, key.Name, engine.Body)
 			resp, err := t.next.RoundTrip(whole)
 			p.Done(t.answered(resp, err))
 			if resp != nil {
@@ -233,7 +233,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // pass sends req once, as it is, or with the mark of the hedge that it is sent for.
-func (t *Transport) pass(req *http.Request, to *route, why engine.Verdict) (*http.Response, error) {
+func (t *Transport) pass(req *http.Request, to *route, why engine.Reason) (*http.Response, error) {
 	if name := t.settings.Load().AttemptHeader; name != "" {
 		if n := engine.OverridesFrom(req.Context()).Hedge; n > 0 {
 			with := req.WithContext(req.Context())
@@ -248,11 +248,11 @@ func (t *Transport) pass(req *http.Request, to *route, why engine.Verdict) (*htt
 	return t.once(req, to, why)
 }
 
-func (t *Transport) once(req *http.Request, to *route, why engine.Verdict) (*http.Response, error) {
-	if !t.engine.Watched() || req.URL == nil {
+func (t *Transport) once(req *http.Request, to *route, why engine.Reason) (*http.Response, error) {
+	if !t.engine.Observed() || req.URL == nil {
 		return t.next.RoundTrip(req)
 	}
-	p := t.engine.Pass(req.Context(), t.name(req, to.pattern), why)
+	p := t.engine.BeginUnhedged(req.Context(), t.name(req, to.pattern), why)
 	resp, err := t.next.RoundTrip(req)
 	p.Done(t.answered(resp, err))
 	return resp, err
@@ -363,14 +363,11 @@ const maxVictim = 16
 // errFailure is the error of an attempt whose response must not win.
 var errFailure = errors.New("hedge: response is a failure")
 
-func (c *call) Admit(stage int) bool { return c.Call.Admit(stage, engine.Go) }
-
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	rt, ctx := c.t.next, context.Context(a)
 	var s setup
 	switch {
 	case n > 0:
-		defer c.key.Landed()
 		rt, ctx = c.t.hedgeTransport(c), engine.ForHedge(s.trace(a), n)
 	case c.t.replicas != nil:
 		w := new(where)

@@ -772,7 +772,7 @@ func TestHedgeThatCannotWinBeforeTheDeadlineIsNotSent(t *testing.T) {
 		_, err := tr.RoundTrip(request(t, ctx, "GET", site, nil))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Len(t, rt.Sent(), 1)
-		assert.EqualValues(t, 1, tr.Snapshot().Keys[0].Denied.Deadline)
+		assert.EqualValues(t, 1, tr.Snapshot().Keys[0].Denied[hedge.DeniedDeadline])
 	})
 }
 

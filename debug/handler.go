@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"maps"
 	"math"
 	"net/http"
 	"reflect"
@@ -161,7 +162,7 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 	var saved time.Duration
 	for _, k := range s.Keys {
 		hedges, wins, saved = hedges+k.Hedges, wins+k.Wins, saved+k.Saved
-		shadow, shadowWins = shadow+k.Denied.Shadow, shadowWins+k.ShadowWins
+		shadow, shadowWins = shadow+k.Denied[hedge.DeniedShadow], shadowWins+k.ShadowWins
 	}
 	c.Totals = []total{
 		{"total_requests", "requests", count(s.Stats.TotalRequests), ""},
@@ -246,7 +247,7 @@ func marks(at func(time.Duration) float64) (all []mark) {
 func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(time.Duration) float64) key {
 	hedges, wins := k.Hedges, k.Wins
 	if s.Shadow {
-		hedges, wins = k.Denied.Shadow, k.ShadowWins
+		hedges, wins = k.Denied[hedge.DeniedShadow], k.ShadowWins
 	}
 	v := key{
 		KeySnapshot: k,
@@ -265,15 +266,9 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	if left := k.PausedUntil.Sub(now); left > 0 {
 		v.Paused = duration(left)
 	}
-	for _, d := range []struct {
-		why string
-		n   int64
-	}{
-		{"budget", k.Denied.Budget}, {"slow", k.Denied.Slow}, {"paused", k.Denied.Paused}, {"deadline", k.Denied.Deadline},
-		{"in flight", k.Denied.InFlight}, {"not ready", k.Denied.NotReady},
-	} {
-		if d.n > 0 {
-			v.Denied = append(v.Denied, setting{d.why, count(d.n)})
+	for _, reason := range slices.Sorted(maps.Keys(k.Denied)) {
+		if reason != hedge.DeniedShadow { // a column of its own
+			v.Denied = append(v.Denied, setting{string(reason), count(k.Denied[reason])})
 		}
 	}
 	var delays []string

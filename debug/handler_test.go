@@ -176,7 +176,7 @@ func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
 					require.NotNil(t, r, k.Host)
 					hedges, wins := k.Hedges, k.Wins
 					if s.Shadow {
-						hedges, wins = k.Denied.Shadow, k.ShadowWins
+						hedges, wins = k.Denied[hedge.DeniedShadow], k.ShadowWins
 					}
 					assert.EqualValues(t, k.Requests, r.number(t, "requests"))
 					assert.EqualValues(t, k.Samples, r.number(t, "samples"))
@@ -200,8 +200,8 @@ func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
 							assert.InEpsilon(t, k.Delays[i], row{"d": d}.duration(t, "d"), 0.01)
 						}
 					}
-					if k.Denied.Paused > 0 {
-						assert.EqualValues(t, k.Denied.Paused, r.number(t, "data-denied paused"))
+					if k.Denied[hedge.DeniedPaused] > 0 {
+						assert.EqualValues(t, k.Denied[hedge.DeniedPaused], r.number(t, "data-denied paused"))
 					}
 					if left := time.Until(k.PausedUntil); left > 0 {
 						assert.InEpsilon(t, left, r.duration(t, "paused"), 0.01)

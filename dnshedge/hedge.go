@@ -299,6 +299,13 @@ func (x *exchange) Admit(n int) bool {
 	return true
 }
 
+// Ended says that attempt n, a hedge or a resend, has ended.
+func (x *exchange) Ended(n int) {
+	if x.kinds[n] == hedged && x.key != nil {
+		x.call.Ended(n)
+	}
+}
+
 // miss counts the queries that had no answer in a second. The caller holds mu.
 func (x *exchange) miss() {
 	now := time.Now()
@@ -342,9 +349,6 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (won, error) {
 	use := x.uses[i]
 	x.take(i)
 	x.mu.Unlock()
-	if k == hedged && x.key != nil {
-		defer x.key.Landed()
-	}
 	for {
 		s := x.group[i]
 		start := time.Now()
@@ -406,11 +410,11 @@ func (c *core) spend() bool {
 func (c *core) admit(call *engine.Call, stage int, s *server) bool {
 	c.spending.Lock()
 	defer c.spending.Unlock()
-	veto := engine.Go
+	denial := engine.None
 	if c.bucket.Tokens() < 1 || s.bucket.Tokens() < 1 {
-		veto = engine.Budget
+		denial = engine.Budget
 	}
-	if !call.Admit(stage, veto) {
+	if !call.AdmitUnless(stage, denial) {
 		c.count.denied.Add(1)
 		return false
 	}

@@ -219,7 +219,7 @@ func (o *Observer) Denied(ctx context.Context, key hedge.KeyInfo, why hedge.Reas
 	reason := attribute.String("hedge.reason", string(why))
 	o.denied.Add(ctx, 1, o.of(key).with(reason)...)
 	switch why {
-	case hedge.DeniedMethod, hedge.DeniedBody, hedge.DeniedDisabled, hedge.DeniedWarming, hedge.DeniedHedge:
+	case hedge.DeniedMethod, hedge.DeniedBody, hedge.DeniedDisabled, hedge.DeniedWarming, hedge.DeniedNested:
 		return // as every such call is: no news
 	}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {

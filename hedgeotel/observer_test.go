@@ -188,7 +188,7 @@ func TestRefusalOfADueHedgeIsAnEvent(t *testing.T) {
 func TestCallThatCouldNotBeHedgedIsNoEvent(t *testing.T) {
 	r := record(t)
 	ctx, span := r.tracer.Start(t.Context(), "caller")
-	for _, why := range []hedge.Reason{hedge.DeniedWarming, hedge.DeniedDisabled, hedge.DeniedMethod, hedge.DeniedBody, hedge.DeniedHedge} {
+	for _, why := range []hedge.Reason{hedge.DeniedWarming, hedge.DeniedDisabled, hedge.DeniedMethod, hedge.DeniedBody, hedge.DeniedNested} {
 		r.Denied(ctx, hedge.KeyInfo{Host: "db"}, why)
 	}
 	r.Denied(ctx, hedge.KeyInfo{Host: "db"}, hedge.DeniedSlow)

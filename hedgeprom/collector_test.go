@@ -136,7 +136,7 @@ var labelValues = []string{
 	"original", "hedge", // the types
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),
 	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedShadow),
-	string(hedge.DeniedWarming), string(hedge.DeniedDisabled), string(hedge.DeniedMethod), string(hedge.DeniedBody), string(hedge.DeniedHedge),
+	string(hedge.DeniedWarming), string(hedge.DeniedDisabled), string(hedge.DeniedMethod), string(hedge.DeniedBody), string(hedge.DeniedNested),
 }
 
 func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {

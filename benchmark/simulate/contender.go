@@ -146,8 +146,9 @@ func (c *contender) connect() error {
 		}
 		c.refused = func() (n int) {
 			for _, k := range t.Snapshot().Keys {
-				d := k.Denied
-				n += int(d.Budget + d.Slow + d.Paused + d.Deadline + d.InFlight + d.NotReady)
+				for _, denied := range k.Denied {
+					n += int(denied)
+				}
 			}
 			return n
 		}
@@ -317,6 +318,7 @@ func (op) Discard(int, error)                            {}
 type open struct{}
 
 func (open) Admit(int) bool { return true }
+func (open) Ended(int)      {}
 
 // get sends a request and returns which of its attempts answered.
 func get(ctx context.Context, client *http.Client, url string, id int) (attempt int, err error) {

@@ -126,7 +126,7 @@ func show(url string) error {
 			c.Name, c.Stats.TotalRequests, c.Stats.NotHedgeable, c.Stats.HedgesSent, c.Stats.HedgeWins)
 		for _, k := range c.Keys {
 			fmt.Printf("  %-22s %-8s p50 %6v  p99 %6v  after %v  would hedge %d, budget %.1f\n", k.Host, k.Route,
-				k.P50.Round(100*time.Microsecond), k.P99.Round(100*time.Microsecond), k.Delays, k.Denied.Shadow, k.Budget)
+				k.P50.Round(100*time.Microsecond), k.P99.Round(100*time.Microsecond), k.Delays, k.Denied[hedge.DeniedShadow], k.Budget)
 		}
 	}
 	return nil

@@ -54,6 +54,6 @@ func main() {
 	}
 	for _, k := range hedged.Snapshot().Keys {
 		fmt.Printf("\n%d reads, %d hedges (%.1f %%), %d won, %d refused by budget or ceiling; hedged after %v\n",
-			k.Requests, k.Hedges, 100*float64(k.Hedges)/float64(k.Requests), k.Wins, k.Denied.Budget, k.Delays)
+			k.Requests, k.Hedges, 100*float64(k.Hedges)/float64(k.Requests), k.Wins, k.Denied[hedge.DeniedBudget], k.Delays)
 	}
 }

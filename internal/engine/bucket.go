@@ -50,14 +50,14 @@ func (b *Bucket) Tokens() float64 {
 	return b.lim.TokensAt(b.clock())
 }
 
-// half reports whether the bucket has half of what it can hold, and pays for a hedge.
-func (b *Bucket) half() bool {
+// halfFull reports whether the bucket has half of what it can hold, and pays for a hedge.
+func (b *Bucket) halfFull() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.share > 0 && half(b.lim, b.clock())
+	return b.share > 0 && halfFull(b.lim, b.clock())
 }
 
-func half(lim *rate.Limiter, now time.Time) bool {
+func halfFull(lim *rate.Limiter, now time.Time) bool {
 	return lim.TokensAt(now) >= max(1, float64(lim.Burst())/2)
 }
 
@@ -100,12 +100,12 @@ func (c *ceiling) spend(now time.Time, b *Bucket) bool {
 	return c.lim.TokensAt(now) >= 1 && b.Spend() && c.lim.AllowN(now, 1)
 }
 
-// half reports whether c has half of what it can hold. A nil ceiling has.
-func (c *ceiling) half(now time.Time) bool {
+// halfFull reports whether c has half of what it can hold. A nil ceiling has.
+func (c *ceiling) halfFull(now time.Time) bool {
 	if c == nil {
 		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return half(c.lim, now)
+	return halfFull(c.lim, now)
 }

@@ -15,15 +15,15 @@ type Call struct {
 	start   time.Time
 	learned bool
 	reached bool
-	ghost   time.Duration // when a hedge that was not sent would have answered; 0: none
+	unsent  time.Duration // when a hedge that was not sent would have answered; 0: none
 
 	observer Observer // the engine's
 	delay    time.Duration
 	began    [1 + race.MaxHedges]time.Duration // of each attempt, since start
 	winner   int                               // known if there is an observer
 
-	// Denied is why the call's last refused hedge was refused; Go if none was.
-	Denied Verdict
+	// Denied is why the call's last denied hedge was denied; None if none was.
+	Denied Reason
 	// Hedges is how many hedges were admitted. Read it once the race is over.
 	Hedges int
 }
@@ -34,7 +34,7 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
 	*c = Call{ctx: ctx, key: k, start: time.Now(), observer: k.engine.observer}
 	p := k.Begin(c.start)
 	if delay > 0 {
-		p = Patience(delay, k.engine.Config().MaxHedges)
+		p = EveryDelay(delay, k.engine.Config().MaxHedges)
 	} else {
 		c.learned = p != nil
 	}
@@ -49,34 +49,40 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
 	return p
 }
 
-// Admit decides whether the hedge of the given stage may start, see [Key.Strike].
-// Each hedge that starts must call the key's Landed when it has ended.
-func (c *Call) Admit(stage int, veto Verdict) bool {
+// Admit decides whether the hedge that is due at the delay with the given index
+// may start, see [Key.Admit].
+func (c *Call) Admit(index int) bool { return c.AdmitUnless(index, None) }
+
+// AdmitUnless is Admit for an adapter with a reason of its own to refuse, or None.
+func (c *Call) AdmitUnless(index int, denial Reason) bool {
 	c.reached = true
 	now := time.Now()
-	if c.ghost > 0 && now.Sub(c.start) >= c.ghost {
+	if c.unsent > 0 && now.Sub(c.start) >= c.unsent {
 		return false // a hedge would have answered, and there would be no call any more
 	}
 	deadline, _ := c.ctx.Deadline()
-	v := c.key.Strike(now, stage, c.learned, deadline, veto)
-	if v == Shadow {
-		if d := c.key.Draw(); d > 0 && (c.ghost == 0 || now.Sub(c.start)+d < c.ghost) {
-			c.ghost = now.Sub(c.start) + d
+	denial = c.key.Admit(now, index, c.learned, deadline, denial)
+	if denial == Shadow {
+		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
+			c.unsent = now.Sub(c.start) + d
 		}
 	}
-	if c.observer != nil && (v == Go || v == Budget || v == Shadow) {
+	if c.observer != nil && (denial == None || denial == Budget || denial == Shadow) {
 		c.observer.Budget(c.key.Name, c.key.bucket.Tokens())
 	}
-	if v != Go {
-		c.Denied = v
+	if denial != None {
+		c.Denied = denial
 		if c.observer != nil {
-			c.observer.Denied(c.ctx, c.key.Name, v)
+			c.observer.Denied(c.ctx, c.key.Name, denial)
 		}
 		return false
 	}
 	c.Hedges++
 	return true
 }
+
+// Ended says that hedge n has ended.
+func (c *Call) Ended(int) { c.key.Ended() }
 
 // End learns from the call, which the caller saw end now. If what answered had
 // to set up a connection first, that took setup, and is not learned.
@@ -89,7 +95,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		Reached:  c.reached,
 		Learned:  c.learned,
 		HedgeWon: hedgeWon,
-		Ghost:    c.ghost,
+		Unsent:   c.unsent,
 	})
 	if c.observer == nil {
 		return

@@ -2,13 +2,13 @@ package engine
 
 import "time"
 
-// A Change is something that became otherwise with a key.
+// A Change is a change of a key's state.
 type Change struct {
 	Topic   Topic
-	Bad     bool      // hedging paused, the budget exhausted; false: it is well again
-	Why     Verdict   // hedging paused: Slow or Paused
+	Bad     bool      // hedging is paused, or the budget is exhausted; false: no longer
+	Reason  Reason    // hedging paused: Slow or Paused
 	Until   time.Time // that pause lasts, if Paused
-	Dropped int       // changes since the last that was told of the topic
+	Dropped int       // changes of the topic since the last report
 }
 
 // A Topic is what a Change is about.
@@ -16,58 +16,58 @@ type Topic int
 
 // The topics.
 const (
-	Braking Topic = iota // the brakes: hedging pauses, and resumes
-	Funding              // the budget: it is exhausted, and at least half full again
+	Pausing    Topic = iota // hedging pauses, and resumes
+	Exhausting              // the budget is exhausted, and is at least half full again
 	topics
 )
 
-// ChangeEvery is the least time between two changes of a key that are told and say the same.
+// ChangeEvery is the least time between two reports of a key that say the same.
 const ChangeEvery = 10 * time.Second
 
-// bulletin is what is known and was told of one topic of a key.
-type bulletin struct {
-	bad, told bool
-	changes   int          // since the last that was told
-	last      [2]time.Time // that it was well, and bad, was told
+// notice is the current and the last reported state of one topic of a key.
+type notice struct {
+	bad, reported bool
+	changes       int          // since the last that was reported
+	last          [2]time.Time // when it was reported to be good, and bad
 }
 
-// update takes what is now, and reports whether that is to be told. What is not
-// told for being too early is told later, if it is still so.
-func (b *bulletin) update(now time.Time, bad bool) (dropped int, tell bool) {
-	if bad != b.bad {
-		b.bad = bad
-		b.changes++
+// update takes the present state, and says whether to report it now. A change that
+// comes too early is reported later, if it lasts.
+func (n *notice) update(now time.Time, bad bool) (dropped int, report bool) {
+	if bad != n.bad {
+		n.bad = bad
+		n.changes++
 	}
-	last := &b.last[0]
+	last := &n.last[0]
 	if bad {
-		last = &b.last[1]
+		last = &n.last[1]
 	}
-	if bad == b.told || !last.IsZero() && now.Sub(*last) < ChangeEvery {
+	if bad == n.reported || !last.IsZero() && now.Sub(*last) < ChangeEvery {
 		return 0, false
 	}
-	dropped = b.changes - 1
-	b.told, b.changes, *last = bad, 0, now
+	dropped = n.changes - 1
+	n.reported, n.changes, *last = bad, 0, now
 	return dropped, true
 }
 
-// changes returns what became otherwise since it was last called. The caller holds mu.
+// changes returns the changes to report. The caller holds mu.
 func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
-	if k.bulletins == nil {
-		k.bulletins = new([topics]bulletin)
+	if k.notices == nil {
+		k.notices = new([topics]notice)
 	}
 	paused := now.Before(k.pausedTo)
-	if k.broke && k.funded(now) {
-		k.broke = false
+	if k.exhausted && k.halfFull(now) {
+		k.exhausted = false
 	}
-	for topic, bad := range [topics]bool{Braking: paused || k.slow > slowLimit, Funding: k.broke} {
-		dropped, tell := k.bulletins[topic].update(now, bad)
-		if !tell {
+	for topic, bad := range [topics]bool{Pausing: paused || k.slow > slowLimit, Exhausting: k.exhausted} {
+		dropped, report := k.notices[topic].update(now, bad)
+		if !report {
 			continue
 		}
 		one := Change{Topic: Topic(topic), Bad: bad, Dropped: dropped}
-		if one.Topic == Braking && bad {
-			if one.Why = Slow; paused {
-				one.Why, one.Until = Paused, k.pausedTo
+		if one.Topic == Pausing && bad {
+			if one.Reason = Slow; paused {
+				one.Reason, one.Until = Paused, k.pausedTo
 			}
 		}
 		all[n] = one
@@ -76,8 +76,8 @@ func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
 	return all, n
 }
 
-// funded reports whether all that pays for hedges of the key is at least half
-// full: a budget that is spent as it comes in is exhausted all the time.
-func (k *Key) funded(now time.Time) bool {
-	return k.bucket.half() && (k.own == nil || k.own.half()) && k.engine.ceiling.Load().half(now)
+// halfFull reports whether all budgets of the key are at least half full: one that
+// is spent as it is earned stays exhausted.
+func (k *Key) halfFull(now time.Time) bool {
+	return k.bucket.halfFull() && (k.routeBudget == nil || k.routeBudget.halfFull()) && k.engine.ceiling.Load().halfFull(now)
 }

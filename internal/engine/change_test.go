@@ -23,13 +23,13 @@ func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
 		k := newKey(func(c *engine.Config) {
 			c.Changed = func(name engine.Name, change engine.Change) {
 				require.Equal(t, engine.Name{Host: "h"}, name)
-				require.Equal(t, engine.Braking, change.Topic, "no hedge was due")
+				require.Equal(t, engine.Pausing, change.Topic, "no hedge was due")
 				require.NotEqual(t, bad, change.Bad, "the same is not told twice running")
 				at := &last[0]
 				if bad = change.Bad; bad {
 					at = &last[1]
-					if change.Why != engine.Slow { // as it stays for a while after a pause
-						require.Equal(t, engine.Paused, change.Why)
+					if change.Reason != engine.Slow { // as it stays for a while after a pause
+						require.Equal(t, engine.Paused, change.Reason)
 						require.True(t, change.Until.After(now))
 					}
 				}

@@ -35,7 +35,7 @@ type Config struct {
 	PerHost      bool               // keys of one host share its bucket, whatever their route
 	Observer     Observer           // is told what happens; nil: nobody is
 	Changed      func(Name, Change) // is told of changes of state, see [ChangeEvery]; nil: nobody is
-	Shadow       bool               // a rehearsal: learn, decide and count, but start no hedge
+	Shadow       bool               // learn, decide and count, but start no hedge
 }
 
 // burst returns how many hedges may be saved up at the given rate.
@@ -47,7 +47,7 @@ func (c *Config) cold() *Plan {
 	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
 		return nil
 	}
-	p := Patience(c.InitialDelay, c.MaxHedges)
+	p := EveryDelay(c.InitialDelay, c.MaxHedges)
 	p.Delays = c.clamp(p.Delays)
 	return p
 }

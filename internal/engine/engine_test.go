@@ -114,8 +114,8 @@ func TestPlanSpendsTheBudgetAndNoMore(t *testing.T) {
 	}
 }
 
-func TestSecondHedgeWaitsForOneMoreNineOrForPatience(t *testing.T) {
-	// A hundredth hangs, the rest is instant: nine would wait for the hang, patience does not.
+func TestSecondHedgeWaitsForATenthOrForTwiceTheDelay(t *testing.T) {
+	// A hundredth hangs, the rest is instant: waiting for a tenth would wait for the hang, twice the delay does not.
 	k := newKey(nil)
 	learn(k, 1000, func(i int) time.Duration {
 		if i%100 == 0 {
@@ -127,7 +127,7 @@ func TestSecondHedgeWaitsForOneMoreNineOrForPatience(t *testing.T) {
 	assert.InEpsilon(t, 10*ms, d[0], 0.03)
 	assert.Equal(t, 2*d[0], d[1])
 
-	// An exponential tail: a tenth of those past the first delay are past the second, before patience would fire.
+	// An exponential tail: a tenth of those past the first delay are past the second, before twice the delay.
 	rng := rand.New(rand.NewPCG(1, 2))
 	k = newKey(nil)
 	learn(k, 10_000, func(int) time.Duration { return 20*ms + time.Duration(rng.ExpFloat64()*10e6) })
@@ -214,14 +214,14 @@ func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
 
 // --- the budget ---
 
-// strikes hammers a key with calls that all reach their first delay, without
+// hedgesOf hammers a key with calls that all reach their first delay, without
 // its brake seeing it, and returns how many were hedged.
-func strikes(k *engine.Key, n int) (hedged int) {
+func hedgesOf(k *engine.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Strike(epoch, 0, false, time.Time{}, engine.Go) == engine.Go {
+		if k.Admit(epoch, 0, false, time.Time{}, engine.None) == engine.None {
 			hedged++
-			k.Landed()
+			k.Ended()
 		}
 	}
 	return hedged
@@ -231,8 +231,8 @@ func TestBudgetIsAShareOfRealTraffic(t *testing.T) {
 	for _, estimate := range []float64{1, 100, 10_000} {
 		k := newKey(func(c *engine.Config) { c.EstimatedRPS = estimate })
 		burst := max(1, 2*0.1*estimate)
-		assert.InDelta(t, burst+0.1*10_000, strikes(k, 10_000), 1, "estimate %v", estimate)
-		assert.InDelta(t, 0.1*10_000, strikes(k, 10_000), 1)
+		assert.InDelta(t, burst+0.1*10_000, hedgesOf(k, 10_000), 1, "estimate %v", estimate)
+		assert.InDelta(t, 0.1*10_000, hedgesOf(k, 10_000), 1)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestBudgetOfZeroHedgesNothing(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Budget = 0 })
 	learn(k, 100, constant(5*ms))
 	assert.Nil(t, k.Plan())
-	assert.Zero(t, strikes(k, 100))
+	assert.Zero(t, hedgesOf(k, 100))
 	assert.Zero(t, k.View().Tokens)
 }
 
@@ -258,7 +258,7 @@ func TestBurstFollowsTheMeasuredRate(t *testing.T) {
 func TestOneKeyDoesNotDrainAnother(t *testing.T) {
 	e := engine.New(defaults())
 	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
-	strikes(a, 1000)
+	hedgesOf(a, 1000)
 	assert.InDelta(t, 20, b.View().Tokens, 1e-9)
 }
 
@@ -267,8 +267,8 @@ func TestSharedBucketIsShared(t *testing.T) {
 	c.Shared = engine.NewBucket(0.5, 10)
 	e := engine.New(c)
 	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
-	assert.InDelta(t, 10+50, strikes(a, 100), 1)
-	assert.InDelta(t, 50, strikes(b, 100), 1)
+	assert.InDelta(t, 10+50, hedgesOf(a, 100), 1)
+	assert.InDelta(t, 50, hedgesOf(b, 100), 1)
 }
 
 func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
@@ -276,10 +276,10 @@ func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
 	c.MaxPerSecond, c.Budget = 5, 1
 	e := engine.New(c)
 	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
-	assert.Equal(t, 5, strikes(a, 100))
-	assert.Zero(t, strikes(b, 100))
+	assert.Equal(t, 5, hedgesOf(a, 100))
+	assert.Zero(t, hedgesOf(b, 100))
 	b.Begin(epoch)
-	assert.Equal(t, engine.Go, b.Strike(epoch.Add(time.Second), 0, true, time.Time{}, engine.Go))
+	assert.Equal(t, engine.None, b.Admit(epoch.Add(time.Second), 0, true, time.Time{}, engine.None))
 }
 
 func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
@@ -287,12 +287,12 @@ func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
 	c.MaxPerSecond, c.Budget, c.EstimatedRPS = 10, 0.01, 1 // burst of one
 	e := engine.New(c)
 	poor, rich := e.Key(engine.Name{Host: "poor"}), e.Key(engine.Name{Host: "rich"})
-	assert.Equal(t, 1, strikes(poor, 20))
-	assert.Equal(t, 1, strikes(rich, 20))
+	assert.Equal(t, 1, hedgesOf(poor, 20))
+	assert.Equal(t, 1, hedgesOf(rich, 20))
 	for i := range 8 { // eight of the ten are left
-		assert.Equal(t, 1, strikes(e.Key(engine.Name{Host: fmt.Sprint(i)}), 1))
+		assert.Equal(t, 1, hedgesOf(e.Key(engine.Name{Host: fmt.Sprint(i)}), 1))
 	}
-	assert.Zero(t, strikes(e.Key(engine.Name{Host: "last"}), 1))
+	assert.Zero(t, hedgesOf(e.Key(engine.Name{Host: "last"}), 1))
 }
 
 func TestBucketPaysOnceUnderConcurrency(t *testing.T) {
@@ -324,9 +324,9 @@ func TestBucketPaysOnceUnderConcurrency(t *testing.T) {
 func reach(k *engine.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Strike(epoch, 0, true, time.Time{}, engine.Go) == engine.Go {
+		if k.Admit(epoch, 0, true, time.Time{}, engine.None) == engine.None {
 			hedged++
-			k.Landed()
+			k.Ended()
 		}
 	}
 	return hedged
@@ -337,21 +337,21 @@ func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
 	learn(k, 1000, constant(5*ms))
 	// 1 − (31/32)^n exceeds 0.75 at n = 44: the brake works though nothing has completed.
 	assert.Equal(t, 43, reach(k, 1000))
-	assert.Equal(t, engine.Slow, k.Strike(epoch, 0, true, time.Time{}, engine.Go))
+	assert.Equal(t, engine.Slow, k.Admit(epoch, 0, true, time.Time{}, engine.None))
 	learn(k, 100, constant(5*ms))
-	assert.Equal(t, engine.Go, k.Strike(epoch, 0, true, time.Time{}, engine.Go), "and resumes when they are fast again")
+	assert.Equal(t, engine.None, k.Admit(epoch, 0, true, time.Time{}, engine.None), "and resumes when they are fast again")
 }
 
 func TestDelaysOfTheCallersOwnDoNotTripTheBrake(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Budget = 1 })
-	assert.Equal(t, 1000, strikes(k, 1000))
+	assert.Equal(t, 1000, hedgesOf(k, 1000))
 }
 
 func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Budget = 1; c.EstimatedRPS = 10_000 })
 	scale := func() float64 { return k.View().Scale }
 	lose := func(n int) {
-		strikes(k, n)
+		hedgesOf(k, n)
 		k.Done(epoch, engine.Result{Learned: true})
 	}
 	lose(99)
@@ -376,7 +376,7 @@ func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Budget = 1; c.EstimatedRPS = 10_000 })
 	k.Done(epoch, engine.Result{HedgeWon: true})
 	k.Done(epoch, engine.Result{HedgeWon: true})
-	strikes(k, 100)
+	hedgesOf(k, 100)
 	k.Done(epoch, engine.Result{})
 	assert.Equal(t, 1.0, k.View().Scale)
 }
@@ -384,60 +384,60 @@ func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
 func TestPushBackPausesAndDoubles(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Budget = 1 })
 	now := epoch
-	verdict := func() engine.Verdict {
+	denial := func() engine.Reason {
 		k.Begin(now)
 		// Nine in ten calls are fast, so that the first brake, which a push-back sets too, lets go.
 		for range 40 {
 			k.Done(now, engine.Result{Latency: ms, Answered: true, Learned: true})
 		}
-		v := k.Strike(now, 0, true, time.Time{}, engine.Go)
-		if v == engine.Go {
-			k.Landed()
+		v := k.Admit(now, 0, true, time.Time{}, engine.None)
+		if v == engine.None {
+			k.Ended()
 		}
 		return v
 	}
-	assert.Equal(t, engine.Go, verdict())
+	assert.Equal(t, engine.None, denial())
 	for _, pause := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
 		k.PushBack(now, 0)
 		k.PushBack(now, 0) // one of many at the same time changes nothing
 		now = now.Add(pause*time.Second - 1)
-		assert.Equal(t, engine.Paused, verdict(), "%d s", pause)
+		assert.Equal(t, engine.Paused, denial(), "%d s", pause)
 		now = now.Add(1)
-		assert.Equal(t, engine.Go, verdict(), "%d s", pause)
+		assert.Equal(t, engine.None, denial(), "%d s", pause)
 	}
 	now = now.Add(31 * time.Second)
 	k.PushBack(now, 0)
 	now = now.Add(time.Second)
-	assert.Equal(t, engine.Go, verdict(), "after a quiet time it begins anew")
+	assert.Equal(t, engine.None, denial(), "after a quiet time it begins anew")
 
 	k.PushBack(now, 90*time.Second)
 	k.PushBack(now, time.Second)
 	now = now.Add(89 * time.Second)
-	assert.Equal(t, engine.Paused, verdict(), "the longest request counts")
+	assert.Equal(t, engine.Paused, denial(), "the longest request counts")
 	now = now.Add(time.Second)
-	assert.Equal(t, engine.Go, verdict())
+	assert.Equal(t, engine.None, denial())
 
 	k.PushBack(now, 1000*time.Hour)
 	now = now.Add(time.Hour)
-	assert.Equal(t, engine.Go, verdict(), "no server pauses us for longer than an hour")
+	assert.Equal(t, engine.None, denial(), "no server pauses us for longer than an hour")
 }
 
 func TestPushBackSetsTheFirstBrake(t *testing.T) {
 	k := newKey(nil)
 	k.PushBack(epoch, 0)
-	assert.Equal(t, engine.Slow, k.Strike(epoch.Add(time.Minute), 0, true, time.Time{}, engine.Go))
+	assert.Equal(t, engine.Slow, k.Admit(epoch.Add(time.Minute), 0, true, time.Time{}, engine.None))
 }
 
 func TestHedgeThatCannotWinIsNotStarted(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(50*ms))
-	assert.Equal(t, engine.Deadline, k.Strike(epoch, 0, true, epoch.Add(40*ms), engine.Go))
-	assert.Equal(t, engine.Go, k.Strike(epoch, 0, true, epoch.Add(60*ms), engine.Go))
+	assert.Equal(t, engine.Deadline, k.Admit(epoch, 0, true, epoch.Add(40*ms), engine.None))
+	assert.Equal(t, engine.None, k.Admit(epoch, 0, true, epoch.Add(60*ms), engine.None))
 }
 
 func TestVetoIsCountedInTheCallersName(t *testing.T) {
 	k := newKey(nil)
-	assert.Equal(t, engine.NotReady, k.Strike(epoch, 0, true, time.Time{}, engine.NotReady))
+	assert.Equal(t, engine.NotReady, k.Admit(epoch, 0, true, time.Time{}, engine.NotReady))
 	v := k.View()
 	assert.EqualValues(t, 1, v.Denied[engine.NotReady])
 	assert.InDelta(t, 20, v.Tokens, 1e-9, "the budget is asked last")
@@ -445,14 +445,14 @@ func TestVetoIsCountedInTheCallersName(t *testing.T) {
 
 func TestHedgesInFlightAreBounded(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Budget = 1 })
-	for range engine.MaxFlying {
+	for range engine.MaxInFlight {
 		k.Begin(epoch)
-		require.Equal(t, engine.Go, k.Strike(epoch, 0, false, time.Time{}, engine.Go))
+		require.Equal(t, engine.None, k.Admit(epoch, 0, false, time.Time{}, engine.None))
 	}
 	k.Begin(epoch)
-	assert.Equal(t, engine.Flying, k.Strike(epoch, 0, false, time.Time{}, engine.Go))
-	k.Landed()
-	assert.Equal(t, engine.Go, k.Strike(epoch, 0, false, time.Time{}, engine.Go))
+	assert.Equal(t, engine.InFlight, k.Admit(epoch, 0, false, time.Time{}, engine.None))
+	k.Ended()
+	assert.Equal(t, engine.None, k.Admit(epoch, 0, false, time.Time{}, engine.None))
 }
 
 // --- the table ---
@@ -505,7 +505,7 @@ func TestSetConfigKeepsWhatWasLearned(t *testing.T) {
 	require.Len(t, k.Plan().Delays, 1)
 	assert.Greater(t, k.Plan().Delays[0], 2*before, "a smaller budget waits longer")
 	assert.Equal(t, 10_000, k.View().Samples)
-	assert.InDelta(t, 4+0.02*10_000, strikes(k, 10_000), 3)
+	assert.InDelta(t, 4+0.02*10_000, hedgesOf(k, 10_000), 3)
 
 	c.MaxHedges = 0
 	e.SetConfig(c, epoch)
@@ -541,13 +541,13 @@ func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
 		var c engine.Call
 		p := c.Begin(ctx, k, 0)
 		time.Sleep(p.Delays[0])
-		require.True(t, c.Admit(0, engine.Go))
-		k.Landed()
+		require.True(t, c.Admit(0))
+		k.Ended()
 		time.Sleep(time.Hour)
 		c.End(false, false, 0)
 		assert.Equal(t, 101, k.View().Samples)
 		assert.Equal(t, 1, c.Hedges)
-		assert.Equal(t, engine.Go, c.Denied)
+		assert.Equal(t, engine.None, c.Denied)
 	})
 }
 
@@ -558,7 +558,7 @@ func TestCallersDelayReplacesTheLearned(t *testing.T) {
 	assert.Equal(t, []time.Duration{3 * ms, 6 * ms}, p.Delays)
 	for range 100 {
 		c.Begin(t.Context(), k, 3*ms)
-		c.Admit(0, engine.Go)
+		c.Admit(0)
 		c.End(false, false, 0)
 	}
 	assert.Zero(t, k.View().Slow)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +19,7 @@ const (
 
 	// The first brake: if most calls reach their first delay, it is an outage, not a tail.
 	slowWeight = 1.0 / 32
-	slowLimit  = 0.75 // not below 0.7, which one of three replicas pausing would reach
+	slowLimit  = 0.75 // not below 0.7, which the calls reach when one of three replicas pauses
 
 	// The second brake: hedges that do not win spend a tenth of the budget.
 	payFired   = 100
@@ -30,29 +31,8 @@ const (
 	maxPause = 30 * time.Second
 	topPause = time.Hour // what a server may ask for
 
-	// MaxFlying bounds the hedges of one key in flight.
-	MaxFlying = 1000
-)
-
-// A Verdict says whether a hedge may start, or why not.
-type Verdict int
-
-// The verdicts.
-const (
-	Go       Verdict = iota
-	Budget           // the bucket or the ceiling is empty
-	Slow             // most calls are slow
-	Paused           // the server asked for less
-	Deadline         // the call will end before a hedge could answer
-	Flying           // too many hedges in flight
-	NotReady         // no connection that could carry it
-	Warming          // too little is known
-	Disabled         // hedging is switched off, or the settings allow none
-	Method           // nothing says that the call is safe to repeat
-	Body             // the call cannot be sent twice
-	Marked           // the call is made for a hedge
-	Shadow           // it would have started, were this not a rehearsal
-	verdicts
+	// MaxInFlight bounds the hedges of one key in flight.
+	MaxInFlight = 1000
 )
 
 // A Key is what is known of one thing that latency is learned for. Its methods
@@ -62,33 +42,33 @@ type Key struct {
 	Name Name
 	Tag  atomic.Int32 // for the adapter's use; starts at 0
 
-	engine *Engine
-	bucket *Bucket              // shared with other keys, or not
-	own    *Bucket              // of a route with a share of its own; else nil
-	plan   atomic.Pointer[Plan] // nil: do not hedge
-	used   atomic.Int64         // when a call last began, Unix ns
-	count  atomic.Int64         // requests
-	flying atomic.Int64
+	engine      *Engine
+	bucket      *Bucket              // may be shared with other keys
+	routeBudget *Bucket              // of a route with a share of its own; else nil
+	plan        atomic.Pointer[Plan] // nil: do not hedge
+	used        atomic.Int64         // when a call last began, Unix ns
+	count       atomic.Int64         // requests
+	inFlight    atomic.Int64         // hedges
 
-	mu       sync.Mutex    // guards the fields below
-	window   sketch.Window // in a rehearsal: as if hedges had been sent
-	alone    sketch.Window // what callers really waited then
-	since    int           // completions since the plan was made
-	slow     float64       // moving average of "reached its first delay"
-	scale    float64       // of the budget, in [payFloor, 1]
-	fired    int           // hedges since scale was last judged
-	won      int
-	pausedTo time.Time
-	pause    time.Duration // how long the last one was
-	hedges   int64
-	wins     int64
-	ghosts   int64         // wins of hedges that were not sent
-	saved    time.Duration // by the wins of either, estimated
-	rest     *residual     // nil: nothing is known
-	denied   [verdicts]int64
+	mu         sync.Mutex    // guards the fields below
+	window     sketch.Window // what callers waited; in shadow mode, what they would have waited with hedges
+	actual     sketch.Window // in shadow mode: what callers waited
+	since      int           // completions since the plan was made
+	slow       float64       // moving average of "reached its first delay"
+	scale      float64       // of the budget, in [payFloor, 1]
+	fired      int           // hedges since scale was last judged
+	won        int
+	pausedTo   time.Time
+	pause      time.Duration // how long the last one was
+	hedges     int64
+	wins       int64
+	shadowWins int64         // by hedges that were not sent
+	saved      time.Duration // by the wins of either, estimated
+	residual   *residual     // nil: nothing is known
+	denied     [Reasons]int64
 
-	broke     bool              // the budget refused a hedge, and is not half full since
-	bulletins *[topics]bulletin // nil: nobody is told
+	exhausted bool            // the budget refused a hedge, and has not been half full since
+	notices   *[topics]notice // nil: nobody is told
 }
 
 func newKey(e *Engine, name Name, host *Bucket, share float64) *Key {
@@ -103,7 +83,7 @@ func newKey(e *Engine, name Name, host *Bucket, share float64) *Key {
 		k.bucket = NewBucket(c.Budget, c.burst(0))
 	}
 	if share > 0 {
-		k.own = NewBucket(share, c.burst(0)*share/max(c.Budget, share))
+		k.routeBudget = NewBucket(share, c.burst(0)*share/max(c.Budget, share))
 	}
 	k.plan.Store(c.cold())
 	return k
@@ -117,73 +97,76 @@ func (k *Key) Begin(now time.Time) *Plan {
 	k.used.Store(now.UnixNano())
 	k.count.Add(1)
 	k.bucket.Earn()
-	if k.own != nil {
-		k.own.Earn()
+	if k.routeBudget != nil {
+		k.routeBudget.Earn()
 	}
 	return k.plan.Load()
 }
 
-// Strike is called when a call is unanswered at the delay of the given stage
-// (0 is the first). It decides whether a hedge starts, and if so spends the
-// budget and counts the hedge as in flight until Landed. A veto other than Go
-// refuses in the caller's name. Calls whose delay was not learned say so: they
-// do not tell whether the key is slow. In a rehearsal, Shadow takes the place of Go.
-func (k *Key) Strike(now time.Time, stage int, learned bool, deadline time.Time, veto Verdict) Verdict {
+// Admit is called when a call is unanswered at the delay with the given index (0
+// is the first). It returns None if a hedge may start; then it has spent the
+// budget, and the hedge counts as in flight until Ended. A denial other than None
+// is the caller's own reason to refuse. Calls whose delay was not learned say so:
+// they do not tell whether the key is slow. In shadow mode, Admit returns Shadow
+// where it would return None.
+func (k *Key) Admit(now time.Time, index int, learned bool, deadline time.Time, denial Reason) Reason {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if stage == 0 && learned {
+	if index == 0 && learned {
 		k.slow += (1 - k.slow) * slowWeight
 	}
-	v := k.judge(now, deadline, veto)
-	if v != Go {
-		k.denied[v]++
-		k.broke = k.broke || v == Budget
-		return v
+	if denial == None {
+		denial = k.deny(now, deadline)
+	}
+	if denial != None {
+		k.denied[denial]++
+		k.exhausted = k.exhausted || denial == Budget
+		return denial
 	}
 	k.fired++
 	if k.engine.shadow {
 		k.denied[Shadow]++
 		return Shadow
 	}
-	k.flying.Add(1)
+	k.inFlight.Add(1)
 	k.hedges++
-	return Go
+	return None
 }
 
-// Draw returns how long a hedge might take: as long as one of the calls that are
-// known. It is 0 if none is.
-func (k *Key) Draw() time.Duration {
+// RandomLatency returns how long a hedge might take: as long as one of the calls
+// that are known. It is 0 if none is.
+func (k *Key) RandomLatency() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	d, _ := k.alone.Quantile(rand.Float64())
+	d, _ := k.actual.Quantile(rand.Float64())
 	return d
 }
 
-func (k *Key) judge(now, deadline time.Time, veto Verdict) Verdict {
+// deny returns why no hedge may start now, or spends the budget and returns None.
+// The caller holds mu.
+func (k *Key) deny(now, deadline time.Time) Reason {
 	p := k.plan.Load()
 	switch {
-	case veto != Go:
-		return veto
 	case k.slow > slowLimit:
 		return Slow
 	case now.Before(k.pausedTo):
 		return Paused
 	case !deadline.IsZero() && p != nil && deadline.Sub(now) < p.Median:
 		return Deadline
-	case k.flying.Load() >= MaxFlying:
-		return Flying
+	case k.inFlight.Load() >= MaxInFlight:
+		return InFlight
 	}
-	if k.own != nil && k.own.Tokens() < 1 || !k.engine.ceiling.Load().spend(now, k.bucket) {
+	if k.routeBudget != nil && k.routeBudget.Tokens() < 1 || !k.engine.ceiling.Load().spend(now, k.bucket) {
 		return Budget
 	}
-	if k.own != nil {
-		k.own.Spend() // which nobody else does, under mu
+	if k.routeBudget != nil {
+		k.routeBudget.Spend() // which nobody else does, under mu
 	}
-	return Go
+	return None
 }
 
-// Landed says that a hedge is no longer in flight.
-func (k *Key) Landed() { k.flying.Add(-1) }
+// Ended says that a hedge is no longer in flight.
+func (k *Key) Ended() { k.inFlight.Add(-1) }
 
 // A Result is how a call ended.
 type Result struct {
@@ -193,7 +176,7 @@ type Result struct {
 	Reached  bool          // its first delay
 	Learned  bool          // that delay was the key's own
 	HedgeWon bool
-	Ghost    time.Duration // when the first of the hedges that were not sent would have answered; 0: none would
+	Unsent   time.Duration // when the first of the hedges that were not sent would have answered; 0: none would
 }
 
 // Done learns from a call that ended now.
@@ -220,26 +203,26 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	return saved
 }
 
-// done is Done but for that. The caller holds mu.
+// done is Done without the changes. The caller holds mu.
 func (k *Key) done(now time.Time, r Result) (saved time.Duration) {
 	known := r.Answered || r.Gone && r.Reached
 	switch {
 	case k.engine.shadow && known:
-		k.alone.Add(now, r.Latency)
-		if r.Ghost > 0 && r.Ghost < r.Latency {
-			saved = r.Latency - r.Ghost
-			k.ghosts++
+		k.actual.Add(now, r.Latency)
+		if r.Unsent > 0 && r.Unsent < r.Latency {
+			saved = r.Latency - r.Unsent
+			k.shadowWins++
 			k.won++
-			r.Latency = r.Ghost // which the caller would have waited
+			r.Latency = r.Unsent // which the caller would have waited
 		}
 	case r.Reached && known:
 		if r.HedgeWon {
-			saved = k.rest.after(r.Latency)
+			saved = k.residual.after(r.Latency)
 		}
-		if k.rest == nil {
-			k.rest = new(residual)
+		if k.residual == nil {
+			k.residual = new(residual)
 		}
-		k.rest.add(r.Latency, r.Answered && !r.HedgeWon)
+		k.residual.add(r.Latency, r.Answered && !r.HedgeWon)
 	}
 	k.saved += saved
 	if !r.Reached && r.Learned {
@@ -272,7 +255,7 @@ func (k *Key) done(now time.Time, r Result) (saved time.Duration) {
 // waited returns the window of what callers really waited. The caller holds mu.
 func (k *Key) waited() *sketch.Window {
 	if k.engine.shadow {
-		return &k.alone
+		return &k.actual
 	}
 	return &k.window
 }
@@ -287,9 +270,9 @@ func (k *Key) replan(now time.Time) {
 		all := float64(k.bucket.requests.Load()) / float64(max(k.count.Load(), 1))
 		k.bucket.Set(c.Budget, c.burst(rate*max(all, 1)))
 	}
-	if k.own != nil && c.Budget > 0 {
-		budget = min(budget, k.own.share)
-		k.own.Set(k.own.share, c.burst(rate)*budget/c.Budget)
+	if k.routeBudget != nil && c.Budget > 0 {
+		budget = min(budget, k.routeBudget.share)
+		k.routeBudget.Set(k.routeBudget.share, c.burst(rate)*budget/c.Budget)
 	}
 	if p := c.plan(&k.window, budget*k.scale); p != nil {
 		k.plan.Store(p)
@@ -322,21 +305,21 @@ func (k *Key) PushBack(now time.Time, d time.Duration) {
 
 // A View is what a key knows, at one moment.
 type View struct {
-	Name     Name
-	Requests int64
-	Hedges   int64
-	Wins     int64
-	Ghosts   int64
-	Saved    time.Duration
-	Denied   [verdicts]int64
-	Samples  int
-	Delays   []time.Duration
-	P50, P90 time.Duration
-	P99      time.Duration
-	Tokens   float64
-	Scale    float64
-	PausedTo time.Time
-	Slow     float64
+	Name       Name
+	Requests   int64
+	Hedges     int64
+	Wins       int64
+	ShadowWins int64
+	Saved      time.Duration
+	Denied     [Reasons]int64
+	Samples    int
+	Delays     []time.Duration
+	P50, P90   time.Duration
+	P99        time.Duration
+	Tokens     float64
+	Scale      float64
+	PausedTo   time.Time
+	Slow       float64
 }
 
 // View returns what the key knows.
@@ -345,11 +328,11 @@ func (k *Key) View() View {
 	defer k.mu.Unlock()
 	window := k.waited()
 	v := View{
-		Name: k.Name, Requests: k.count.Load(), Hedges: k.hedges, Wins: k.wins, Ghosts: k.ghosts, Saved: k.saved, Denied: k.denied,
+		Name: k.Name, Requests: k.count.Load(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: k.denied,
 		Samples: window.Len(), Tokens: k.bucket.Tokens(), Scale: k.scale, PausedTo: k.pausedTo, Slow: k.slow,
 	}
 	if p := k.plan.Load(); p != nil {
-		v.Delays = p.Delays
+		v.Delays = slices.Clone(p.Delays)
 	}
 	v.P50, _ = window.Quantile(0.50)
 	v.P90, _ = window.Quantile(0.90)

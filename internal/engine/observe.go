@@ -12,9 +12,9 @@ import (
 // are called with a race locked.
 type Observer interface {
 	AttemptStart(ctx context.Context, name Name, n int)
-	AttemptDone(ctx context.Context, name Name, n int, how race.Fate, took time.Duration)
+	AttemptDone(ctx context.Context, name Name, n int, how race.Outcome, took time.Duration)
 	RequestDone(ctx context.Context, name Name, r Report)
-	Denied(ctx context.Context, name Name, why Verdict)
+	Denied(ctx context.Context, name Name, reason Reason)
 	Budget(name Name, tokens float64)
 }
 
@@ -24,7 +24,7 @@ type Report struct {
 	Winner   int           // which of them; -1 if the caller got a failure
 	Latency  time.Duration // what the caller waited
 	Delay    time.Duration // after which the call was to be hedged; 0: not at all
-	Saved    time.Duration // by the hedge that won, or would have in a rehearsal; an estimate
+	Saved    time.Duration // by the hedge that won, or would have in shadow mode; an estimate
 }
 
 // Watch returns what a race is to tell about the call: nil if there is no observer.
@@ -46,8 +46,8 @@ func (c *Call) Started(ctx context.Context, n int) {
 	c.observer.AttemptStart(ctx, c.key.Name, n)
 }
 
-// Landed tells the observer what became of attempt n.
-func (c *Call) Landed(ctx context.Context, n int, how race.Fate) {
+// Finished tells the observer how attempt n ended.
+func (c *Call) Finished(ctx context.Context, n int, how race.Outcome) {
 	if c.observer == nil {
 		return
 	}
@@ -57,37 +57,37 @@ func (c *Call) Landed(ctx context.Context, n int, how race.Fate) {
 	c.observer.AttemptDone(ctx, c.key.Name, n, how, time.Since(c.start)-c.began[n])
 }
 
-// A Passage is a call that is sent once, past the engine: it is told to the
-// observer, and teaches nothing.
-type Passage struct {
+// Unhedged is a call that is sent once: the observer is told of it, and nothing is
+// learned from it.
+type Unhedged struct {
 	observer Observer
 	ctx      context.Context
 	name     Name
 	start    time.Time
 }
 
-// Watched reports whether there is an observer.
-func (e *Engine) Watched() bool { return e.observer != nil }
+// Observed reports whether there is an observer.
+func (e *Engine) Observed() bool { return e.observer != nil }
 
-// Pass begins the passage of a call that is not hedged for the given reason.
-func (e *Engine) Pass(ctx context.Context, name Name, why Verdict) Passage {
+// BeginUnhedged begins a call that is not hedged for the given reason.
+func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason Reason) Unhedged {
 	if e.observer == nil {
-		return Passage{}
+		return Unhedged{}
 	}
-	e.observer.Denied(ctx, name, why)
+	e.observer.Denied(ctx, name, reason)
 	e.observer.AttemptStart(ctx, name, 0)
-	return Passage{e.observer, ctx, name, time.Now()}
+	return Unhedged{e.observer, ctx, name, time.Now()}
 }
 
-// Done ends the passage.
-func (p Passage) Done(answered bool) {
-	if p.observer == nil {
+// Done ends the call.
+func (u Unhedged) Done(answered bool) {
+	if u.observer == nil {
 		return
 	}
-	took, how, winner := time.Since(p.start), race.Won, 0
+	took, how, winner := time.Since(u.start), race.Won, 0
 	if !answered {
 		how, winner = race.Failed, -1
 	}
-	p.observer.AttemptDone(p.ctx, p.name, 0, how, took)
-	p.observer.RequestDone(p.ctx, p.name, Report{Attempts: 1, Winner: winner, Latency: took})
+	u.observer.AttemptDone(u.ctx, u.name, 0, how, took)
+	u.observer.RequestDone(u.ctx, u.name, Report{Attempts: 1, Winner: winner, Latency: took})
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// nine is the share of the calls still unanswered at one hedge that may be
-// unanswered at the next: a tenth, one more nine.
-const nine = 0.1
+// nextShare is the share of the calls still unanswered at one hedge that may be
+// unanswered at the next: a tenth.
+const nextShare = 0.1
 
 // A Plan says when a call is hedged, in time since its primary started. It
 // is published whole and never changed.
@@ -21,15 +21,15 @@ type Plan struct {
 }
 
 // unplanned returns why there is no plan.
-func (c *Config) unplanned() Verdict {
+func (c *Config) unplanned() Reason {
 	if c.MaxHedges == 0 || c.Budget <= 0 {
 		return Disabled
 	}
 	return Warming
 }
 
-// Patience returns a plan that hedges after d, and again after each further d.
-func Patience(d time.Duration, hedges int) *Plan {
+// EveryDelay returns a plan that hedges after d, and again after each further d.
+func EveryDelay(d time.Duration, hedges int) *Plan {
 	p := &Plan{Delays: make([]time.Duration, hedges)}
 	for k := range p.Delays {
 		p.Delays[k] = time.Duration(k+1) * d
@@ -88,18 +88,18 @@ func (t *tail) schedule(delays []time.Duration, i int) (cost float64) {
 	open := t.above[i] // share of the calls unanswered at the hedge before
 	delays[0], cost = t.edge[i], open
 	for k := 1; k < len(delays); k++ {
-		// Patience: give every attempt the time the first one got …
+		// Give every attempt the time that the first one got …
 		at := time.Duration(k+1) * t.edge[i]
 		j := sort.Search(i, func(j int) bool { return t.edge[j] <= at })
 		left := t.above[j]
-		// … or fire as soon as only a tenth of the calls is still open.
+		// … or hedge as soon as only a tenth of the calls is still open.
 		if open > 0 {
-			m := sort.Search(i, func(m int) bool { return t.above[m] > nine*open }) - 1
+			m := sort.Search(i, func(m int) bool { return t.above[m] > nextShare*open }) - 1
 			if m >= 0 && t.edge[m] < at {
 				at, left = t.edge[m], t.above[m]
 			}
 		}
-		open = max(left, nine*open)
+		open = max(left, nextShare*open)
 		delays[k] = at
 		cost += open
 	}
@@ -116,7 +116,7 @@ func (t *tail) sparse(delays []time.Duration, first int, budget float64) (n int)
 	left := budget - open
 	for n = 1; n < len(delays); n++ {
 		m := sort.Search(first, func(m int) bool { return t.above[m] > left }) - 1
-		if open *= nine; m < 0 || open > left {
+		if open *= nextShare; m < 0 || open > left {
 			break
 		}
 		open = max(open, t.above[m])

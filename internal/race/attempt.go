@@ -24,12 +24,12 @@ var ErrLost error = errLost{}
 type Attempt struct {
 	context.Context // the caller's
 
-	n     uint8 // 0 is the primary
-	apart bool  // may outlive the caller's context, see detach
+	n        uint8 // 0 is the primary
+	detached bool  // may outlive the caller's context, see detach
 
 	mu   sync.Mutex // guards the making of in and what follows
 	in   atomic.Pointer[inner]
-	stop func() bool // ends an apart attempt's ties to the caller's context
+	stop func() bool // ends a detached attempt's ties to the caller's context
 }
 
 type inner struct {
@@ -70,7 +70,7 @@ func (a *Attempt) inner() *inner {
 		return in
 	}
 	in := new(inner)
-	if a.apart && a.Context.Done() != nil {
+	if a.detached && a.Context.Done() != nil {
 		in.Context, in.cancel = context.WithCancelCause(context.WithoutCancel(a.Context))
 		deadline, timed := a.Context.Deadline()
 		if timed {
@@ -116,7 +116,7 @@ func (o *Origin) Value(key any) any {
 // cancel ends the attempt with the given cause.
 func (a *Attempt) cancel(cause error) { a.inner().cancel(cause) }
 
-// detach lets an attempt made apart run on when the caller's context ends. Its deadline stays.
+// detach lets a detached attempt run on when the caller's context ends. Its deadline stays.
 func (a *Attempt) detach() {
 	a.inner() // or a context made later would be tied to the caller's again
 	a.mu.Lock()

@@ -21,9 +21,9 @@ type loser struct {
 	timer *time.Timer
 }
 
-// add lets a run on, apart from its caller, for as long as grace or until the
+// add lets a run on without its caller for as long as grace or until the
 // returned function is called.
-func (l *Linger) add(a *Attempt, grace time.Duration) (done func()) {
+func (l *Linger) add(a *Attempt, grace time.Duration) (forget func()) {
 	a.detach()
 	me := &loser{Attempt: a}
 	me.timer = time.AfterFunc(grace, func() { a.cancel(ErrLost) })

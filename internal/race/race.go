@@ -35,27 +35,33 @@ type Op[T any] interface {
 }
 
 // A Gate is asked whether a hedge may start, when a delay has passed and the
-// primary is still out. It is called with the race locked and must not block.
+// primary is still out.
 type Gate interface {
-	Admit(stage int) bool
+	// Admit decides about the hedge that is due at the delay with the given index.
+	// It is called with the race locked and must not block.
+	Admit(index int) bool
+
+	// Ended is called once for each hedge that was admitted, when its Attempt has
+	// returned. n is the number of the attempt.
+	Ended(n int)
 }
 
-// A Fate is what became of an attempt.
-type Fate int
+// An Outcome is how an attempt ended.
+type Outcome int
 
-// The fates.
+// The outcomes.
 const (
-	Won    Fate = iota
-	Lost        // another attempt had won before
-	Failed      // by itself, or because the caller gave up
+	Won    Outcome = iota
+	Lost           // another attempt had won before
+	Failed         // by itself, or because the caller gave up
 )
 
 // A Watch is told of every attempt, by the goroutine that makes it. It must not
-// block: Landed may be called with the race locked. A loser may land after Run
+// block: Finished may be called with the race locked. A loser may finish after Run
 // has returned.
 type Watch interface {
 	Started(ctx context.Context, n int)
-	Landed(ctx context.Context, n int, how Fate)
+	Finished(ctx context.Context, n int, how Outcome)
 }
 
 // Style is how the attempts of a race run and end. The zero Style runs the
@@ -74,8 +80,8 @@ type Style struct {
 	Watch Watch
 }
 
-// An Outcome is what a race came to.
-type Outcome[T any] struct {
+// A Result is how a race ended.
+type Result[T any] struct {
 	Value   T
 	Err     error    // the primary's, if every attempt failed
 	Winner  int      // the attempt that gave Value; -1 if all failed
@@ -100,27 +106,27 @@ type Race[T any] struct {
 	delays []time.Duration
 	style  Style
 
-	timer *time.Timer   // runs strike; kept when the race is used again
+	timer *time.Timer   // calls fire; kept when the race is used again
 	wake  chan struct{} // capacity 1: something happened that Run may wait for; kept as well
-	fired atomic.Bool   // strike has run
-	late  bool          // strike may be on its way though Run has returned
+	fired atomic.Bool   // fire was called
+	late  bool          // fire may still be called though Run has returned
 
-	mu      sync.Mutex // guards the fields below
-	over    bool       // nobody listens any more
-	stage   int        // of the next strike
-	started int
-	running int  // attempts that have not returned and cleaned up
-	winner  int  // -1: none yet
-	landed  bool // the primary has returned
-	value   T    // the winner's, or else the primary's
-	err     error
-	tries   [1 + MaxHedges]try
+	mu          sync.Mutex // guards the fields below
+	over        bool       // Run has its result
+	index       int        // of the delay that the timer is set to
+	started     int        // attempts
+	unfinished  int        // attempts that have not returned and cleaned up
+	winner      int        // -1: none yet
+	primaryDone bool       // the primary has returned
+	value       T          // the winner's, or else the primary's
+	err         error
+	attempts    [1 + MaxHedges]attempt
 }
 
-type try struct {
+type attempt struct {
 	*Attempt
-	flying bool   // has not returned
-	done   func() // ends its lingering; may be nil
+	running bool   // has not returned
+	forget  func() // takes it off the lingering losers; nil if it does not linger
 }
 
 // Run races op until an attempt succeeds or all have failed. The primary
@@ -133,11 +139,11 @@ type try struct {
 // it is once parent ends. A panic in the primary is raised in the caller's
 // goroutine (a detached one's only if no hedge won); a panic in a hedge is a
 // failed attempt.
-func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style Style) Outcome[T] {
+func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style Style) Result[T] {
 	r.op, r.gate, r.parent, r.delays, r.style = op, gate, parent, delays, style
-	primary := &Attempt{Context: parent, apart: style.Detach}
-	r.winner, r.started, r.running = -1, 1, 1
-	r.tries[0] = try{Attempt: primary, flying: true}
+	primary := &Attempt{Context: parent, detached: style.Detach}
+	r.winner, r.started, r.unfinished = -1, 1, 1
+	r.attempts[0] = attempt{Attempt: primary, running: true}
 	if style.Detach && r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
@@ -145,7 +151,7 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 		r.arm(delays[0])
 	}
 	if style.Detach {
-		go r.fly(primary, 0)
+		go r.run(primary, 0)
 		return r.await()
 	}
 
@@ -161,16 +167,16 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 	v, err := op.Attempt(primary, 0)
 	returned = true
 	if len(delays) == 0 || (r.timer.Stop() && !r.fired.Load()) {
-		out := Outcome[T]{Value: v, Err: err, Started: 1, Attempt: primary}
+		out := Result[T]{Value: v, Err: err, Started: 1, Attempt: primary}
 		if err != nil {
 			out.Winner = -1
 		}
 		if style.Watch != nil {
-			style.Watch.Landed(primary, 0, FateOf(err))
+			style.Watch.Finished(primary, 0, OutcomeOf(err))
 		}
 		return out
 	}
-	r.land(0, v, err)
+	r.finish(0, v, err)
 	return r.await()
 }
 
@@ -182,47 +188,47 @@ func (r *Race[T]) Reset() bool {
 	}
 	var none T
 	r.op, r.gate, r.parent, r.delays, r.style = nil, nil, nil, nil, Style{}
-	r.over, r.landed, r.value, r.err = false, false, none, nil
-	r.tries[0] = try{}
+	r.over, r.primaryDone, r.value, r.err = false, false, none, nil
+	r.attempts[0] = attempt{}
 	return true
 }
 
 func (r *Race[T]) arm(d time.Duration) {
 	if r.timer == nil {
-		r.timer = time.AfterFunc(math.MaxInt64, r.strike) // not yet d: strike reads timer
+		r.timer = time.AfterFunc(math.MaxInt64, r.fire) // not yet d: fire reads timer
 	}
 	r.timer.Reset(d)
 }
 
-// strike is called by the timer when a delay has passed.
-func (r *Race[T]) strike() {
+// fire is called by the timer when a delay has passed.
+func (r *Race[T]) fire() {
 	r.fired.Store(true)
 	r.mu.Lock()
-	if r.over || r.winner >= 0 || r.running == 0 {
+	if r.over || r.winner >= 0 || r.unfinished == 0 {
 		r.mu.Unlock()
 		return
 	}
-	stage := r.stage
-	if r.stage++; r.stage < len(r.delays) {
-		r.arm(r.delays[r.stage] - r.delays[stage])
+	index := r.index
+	if r.index++; r.index < len(r.delays) {
+		r.arm(r.delays[r.index] - r.delays[index])
 	}
-	if r.started > MaxHedges || !r.gate.Admit(stage) {
+	if r.started > MaxHedges || !r.gate.Admit(index) {
 		r.mu.Unlock()
 		return
 	}
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
-	n, a := r.started, &Attempt{Context: r.parent, n: uint8(r.started), apart: r.style.Detach}
-	r.tries[n] = try{Attempt: a, flying: true}
+	n, a := r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach}
+	r.attempts[n] = attempt{Attempt: a, running: true}
 	r.started++
-	r.running++
+	r.unfinished++
 	r.mu.Unlock()
-	r.fly(a, n)
+	r.run(a, n)
 }
 
-// fly makes attempt n in the goroutine it was called in.
-func (r *Race[T]) fly(a *Attempt, n int) {
+// run makes attempt n in the goroutine it was called in.
+func (r *Race[T]) run(a *Attempt, n int) {
 	var (
 		v   T
 		err error = &Panic{} // unless Attempt returns
@@ -231,7 +237,10 @@ func (r *Race[T]) fly(a *Attempt, n int) {
 		if p := recover(); p != nil {
 			err = &Panic{Value: p, Stack: debug.Stack()}
 		}
-		r.land(n, v, err)
+		if n > 0 {
+			r.gate.Ended(n)
+		}
+		r.finish(n, v, err)
 	}()
 	if w := r.style.Watch; w != nil {
 		w.Started(a, n)
@@ -239,80 +248,95 @@ func (r *Race[T]) fly(a *Attempt, n int) {
 	v, err = r.op.Attempt(a, n)
 }
 
-// FateOf returns what becomes of an attempt that somebody waits for and that returns err.
-func FateOf(err error) Fate {
+// OutcomeOf returns what becomes of an attempt that somebody waits for and that returns err.
+func OutcomeOf(err error) Outcome {
 	if err != nil {
 		return Failed
 	}
 	return Won
 }
 
-// land takes what attempt n returned: keeps it, or discards it.
-func (r *Race[T]) land(n int, v T, err error) {
+// finish takes what attempt n returned:
+//
+//	the race      the attempt            what it returned
+//	is open       succeeded              wins; what a failed primary returned is discarded
+//	is open       failed, the primary    is kept, in case every hedge fails as well
+//	is open       failed, a hedge        is discarded
+//	has a winner  any                    is discarded
+//	is over       any                    is discarded
+//
+// Open means that Run waits for a result and has none.
+func (r *Race[T]) finish(n int, v T, err error) {
 	r.mu.Lock()
-	me := &r.tries[n]
-	me.flying = false
-	listening := !r.over && r.winner < 0
+	me := &r.attempts[n]
+	me.running = false
+	open := !r.over && r.winner < 0
 	if n == 0 {
-		r.landed = true
+		r.primaryDone = true
 	}
 	if w := r.style.Watch; w != nil { // before Run can return: the watch may be used again then
-		how := FateOf(err)
-		if !listening && (err == nil || r.winner >= 0) {
+		how := OutcomeOf(err)
+		if !open && (err == nil || r.winner >= 0) {
 			how = Lost
 		}
-		w.Landed(me.Attempt, n, how)
+		w.Finished(me.Attempt, n, how)
 	}
 	switch {
-	case listening && err == nil:
-		heldValue, heldErr := r.value, r.err // the primary's, if it failed before
-		r.winner, r.value, r.err = n, v, nil
-		r.running--
-		r.lose(r.style.Linger, ErrLost)
-		r.tell()
-		if n == 0 || !r.landed {
-			r.mu.Unlock()
-			return
-		}
-		op, primary := r.op, r.tries[0].Attempt
-		r.mu.Unlock()
-		op.Discard(heldValue, heldErr)
-		primary.Release()
-	case listening && n == 0:
+	case open && err == nil:
+		r.win(n, v)
+	case open && n == 0:
 		r.value, r.err = v, err
-		r.running--
-		r.tell()
+		r.unfinished--
+		r.notify()
 		r.mu.Unlock()
 	default:
-		r.tell()
+		r.notify()
 		r.mu.Unlock()
 		r.op.Discard(v, err)
 		me.Release()
-		if me.done != nil {
-			me.done()
+		if me.forget != nil {
+			me.forget()
 		}
 		r.mu.Lock()
-		r.running--
-		r.tell()
+		r.unfinished--
+		r.notify()
 		r.mu.Unlock()
 	}
 }
 
+// win makes attempt n, which returned v, the winner. The caller holds mu, which
+// win unlocks.
+func (r *Race[T]) win(n int, v T) {
+	keptValue, keptErr := r.value, r.err // the primary's, if it failed before
+	r.winner, r.value, r.err = n, v, nil
+	r.unfinished--
+	r.lose(r.style.Linger, ErrLost)
+	r.notify()
+	if n == 0 || !r.primaryDone {
+		r.mu.Unlock()
+		return
+	}
+	op, primary := r.op, r.attempts[0].Attempt
+	r.mu.Unlock()
+	op.Discard(keptValue, keptErr)
+	primary.Release()
+}
+
 // lose cancels the attempts that are still out, or lets them linger. The caller holds mu.
 func (r *Race[T]) lose(linger *Linger, cause error) {
-	for i := range r.tries {
-		switch me := &r.tries[i]; {
-		case !me.flying:
+	for i := range r.attempts {
+		switch me := &r.attempts[i]; {
+		case !me.running:
 		case linger != nil:
-			me.done = linger.add(me.Attempt, r.style.Grace)
+			me.forget = linger.add(me.Attempt, r.style.Grace)
 		default:
 			me.cancel(cause)
 		}
 	}
 }
 
-// tell wakes Run if it waits.
-func (r *Race[T]) tell() {
+// notify wakes Run if it waits.
+func (r *Race[T]) notify() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -320,11 +344,11 @@ func (r *Race[T]) tell() {
 }
 
 // await waits for the outcome. The primary has returned, or is detached.
-func (r *Race[T]) await() Outcome[T] {
+func (r *Race[T]) await() Result[T] {
 	r.mu.Lock()
 	for !r.settled() {
 		done := r.parent.Done()
-		if !r.landed || r.style.Join {
+		if !r.primaryDone || r.style.Join {
 			done = nil // the primary knows that the caller is gone, and will say it in its own words
 		}
 		r.mu.Unlock()
@@ -341,7 +365,7 @@ func (r *Race[T]) await() Outcome[T] {
 		}
 	}
 	r.over = true
-	out := Outcome[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started, Attempt: r.tries[max(r.winner, 0)].Attempt}
+	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started, Attempt: r.attempts[max(r.winner, 0)].Attempt}
 	r.mu.Unlock()
 	if r.timer != nil && len(r.delays) > 0 && !r.timer.Stop() {
 		r.late = true
@@ -359,11 +383,11 @@ func (r *Race[T]) await() Outcome[T] {
 func (r *Race[T]) settled() bool {
 	switch {
 	case r.style.Join:
-		return r.running == 0
+		return r.unfinished == 0
 	case r.winner >= 0:
-		return r.landed || r.style.Detach
+		return r.primaryDone || r.style.Detach
 	default:
-		return r.landed && r.running == 0
+		return r.primaryDone && r.unfinished == 0
 	}
 }
 
@@ -373,14 +397,14 @@ func (r *Race[T]) abandon() {
 	defer r.mu.Unlock()
 	r.over, r.late = true, true
 	if w := r.style.Watch; w != nil {
-		w.Landed(r.tries[0].Attempt, 0, Failed)
+		w.Finished(r.attempts[0].Attempt, 0, Failed)
 	}
 	r.lose(nil, ErrLost)
 	if r.winner >= 0 {
 		go func(op Op[T], v T, a *Attempt) {
 			op.Discard(v, nil)
 			a.Release()
-		}(r.op, r.value, r.tries[r.winner].Attempt)
+		}(r.op, r.value, r.attempts[r.winner].Attempt)
 	}
 	if r.timer != nil {
 		r.timer.Stop()

@@ -14,58 +14,62 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// fate is what befalls one attempt, read from three bytes.
-type fate struct {
+// plan is what one attempt does, read from three bytes.
+type plan struct {
 	lasts time.Duration
 	fails bool
 	panic bool
 	deaf  bool // to its context
 }
 
-// fated makes attempts as their fates say, and counts what must balance.
-type fated struct {
-	fates    []fate
-	refuse   byte // a bit for each stage
-	flying   atomic.Int32
+// planned makes attempts as its plans say, and counts what must balance.
+type planned struct {
+	plans    []plan
+	refuse   byte // a bit for each delay
+	running  atomic.Int32
 	begun    atomic.Int32
 	released [1 + race.MaxHedges]atomic.Int32
 	answered [1 + race.MaxHedges]atomic.Bool
 	started  [1 + race.MaxHedges]atomic.Int32
-	landed   [1 + race.MaxHedges][race.Failed + 1]atomic.Int32
+	finished [1 + race.MaxHedges][race.Failed + 1]atomic.Int32
+	ended    [1 + race.MaxHedges]atomic.Int32
 }
 
-func (f *fated) Started(_ context.Context, n int)               { f.started[n].Add(1) }
-func (f *fated) Landed(_ context.Context, n int, how race.Fate) { f.landed[n][how].Add(1) }
+func (p *planned) Started(_ context.Context, n int) { p.started[n].Add(1) }
+func (p *planned) Finished(_ context.Context, n int, how race.Outcome) {
+	p.finished[n][how].Add(1)
+}
 
 type ticket struct{ n int }
 
-var errFate = errors.New("fate")
+var errPlanned = errors.New("planned")
 
-func (f *fated) Admit(stage int) bool { return f.refuse>>stage&1 == 0 }
+func (p *planned) Admit(index int) bool { return p.refuse>>index&1 == 0 }
+func (p *planned) Ended(n int)          { p.ended[n].Add(1) }
 
-func (f *fated) Attempt(a *race.Attempt, n int) (*ticket, error) {
-	f.begun.Add(1)
-	f.flying.Add(1)
-	defer f.flying.Add(-1)
-	my := f.fates[n]
+func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
+	p.begun.Add(1)
+	p.running.Add(1)
+	defer p.running.Add(-1)
+	my := p.plans[n]
 	if my.deaf {
 		time.Sleep(my.lasts)
 	} else if err := hedgetest.Sleep(a, my.lasts); err != nil {
 		return nil, err
 	}
 	if my.panic && n > 0 {
-		panic("fate")
+		panic("planned")
 	}
-	f.answered[n].Store(true)
+	p.answered[n].Store(true)
 	if my.fails {
-		return &ticket{n}, errFate
+		return &ticket{n}, errPlanned
 	}
 	return &ticket{n}, nil
 }
 
-func (f *fated) Discard(v *ticket, _ error) {
+func (p *planned) Discard(v *ticket, _ error) {
 	if v != nil {
-		f.released[v.n].Add(1)
+		p.released[v.n].Add(1)
 	}
 }
 
@@ -87,10 +91,10 @@ func FuzzRun(f *testing.F) {
 			return b
 		}
 		mode := next()
-		op := &fated{refuse: next()}
+		op := &planned{refuse: next()}
 		for range 1 + race.MaxHedges {
 			lasts, bits := next(), next()
-			op.fates = append(op.fates, fate{
+			op.plans = append(op.plans, plan{
 				lasts: time.Duration(lasts) * ms, fails: bits&1 != 0, panic: bits&2 != 0, deaf: bits&4 != 0,
 			})
 		}
@@ -114,13 +118,13 @@ func FuzzRun(f *testing.F) {
 			var r race.Race[*ticket]
 			out := r.Run(ctx, op, op, delays, style)
 			if style.Join {
-				require.Zero(t, op.flying.Load(), "a joined race leaves nobody behind")
+				require.Zero(t, op.running.Load(), "a joined race leaves nobody behind")
 			}
 			require.LessOrEqual(t, out.Started, 1+len(delays))
 			if out.Winner >= 0 {
 				require.NoError(t, out.Err)
 				require.Equal(t, out.Winner, out.Value.n)
-				require.False(t, op.fates[out.Winner].fails)
+				require.False(t, op.plans[out.Winner].fails)
 			} else {
 				require.Error(t, out.Err)
 				if out.Value != nil {
@@ -132,21 +136,22 @@ func FuzzRun(f *testing.F) {
 			require.True(t, !reused || out.Started == 1)
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			require.Zero(t, op.flying.Load())
+			require.Zero(t, op.running.Load())
 			require.Zero(t, linger.Len())
 			require.EqualValues(t, out.Started, op.begun.Load(), "nothing starts after the race")
-			for n := range op.landed {
+			for n := range op.finished {
 				begun := int32(0)
 				if n < out.Started {
 					begun = 1
 				}
-				won, all := op.landed[n][race.Won].Load(), int32(0)
-				for how := range op.landed[n] {
-					all += op.landed[n][how].Load()
+				won, all := op.finished[n][race.Won].Load(), int32(0)
+				for how := range op.finished[n] {
+					all += op.finished[n][how].Load()
 				}
 				require.Equal(t, begun, op.started[n].Load(), "attempt %d", n)
 				require.Equal(t, begun, all, "attempt %d is told of once", n)
 				require.Equal(t, n == out.Winner, won == 1, "attempt %d", n)
+				require.Equal(t, begun == 1 && n > 0, op.ended[n].Load() == 1, "hedge %d ends once", n)
 			}
 			for n := range op.answered {
 				want := op.answered[n].Load()
@@ -156,7 +161,7 @@ func FuzzRun(f *testing.F) {
 				}
 				require.Equal(t, want, op.released[n].Load() == 1, "attempt %d discarded %d times", n, op.released[n].Load())
 				require.LessOrEqual(t, op.released[n].Load(), int32(1))
-				if out.Winner < 0 && op.answered[n].Load() && !op.fates[n].fails {
+				if out.Winner < 0 && op.answered[n].Load() && !op.plans[n].fails {
 					require.True(t, ctx.Err() != nil, "a success was passed over")
 				}
 			}

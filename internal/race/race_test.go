@@ -24,7 +24,7 @@ const ms = time.Millisecond
 // script is an Op and a Gate that does as told and writes down what happens.
 type script struct {
 	attempt func(a *race.Attempt, n int) (string, error)
-	admit   func(stage int) bool // nil admits
+	admit   func(index int) bool // nil admits
 
 	mu        sync.Mutex
 	started   []int
@@ -46,7 +46,8 @@ func (s *script) Discard(v string, err error) {
 	s.errs = append(s.errs, err)
 }
 
-func (s *script) Admit(stage int) bool { return s.admit == nil || s.admit(stage) }
+func (s *script) Admit(index int) bool { return s.admit == nil || s.admit(index) }
+func (s *script) Ended(int)            {}
 
 func (s *script) gone() []string {
 	s.mu.Lock()
@@ -64,11 +65,11 @@ func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 	}
 }
 
-func run(s *script, style race.Style, delays ...time.Duration) (race.Outcome[string], time.Duration) {
+func run(s *script, style race.Style, delays ...time.Duration) (race.Result[string], time.Duration) {
 	return runIn(context.Background(), s, style, delays...)
 }
 
-func runIn(ctx context.Context, s *script, style race.Style, delays ...time.Duration) (race.Outcome[string], time.Duration) {
+func runIn(ctx context.Context, s *script, style race.Style, delays ...time.Duration) (race.Result[string], time.Duration) {
 	var r race.Race[string]
 	start := time.Now()
 	out := r.Run(ctx, s, s, delays, style)
@@ -221,7 +222,7 @@ func TestRefusedHedgeWaitsForThePrimary(t *testing.T) {
 
 func TestRefusedHedgeTriesAgainAtTheNextStage(t *testing.T) {
 	styles(t, func(t *testing.T, style race.Style) {
-		s := &script{attempt: takes(time.Second, 5*ms), admit: func(stage int) bool { return stage == 1 }}
+		s := &script{attempt: takes(time.Second, 5*ms), admit: func(index int) bool { return index == 1 }}
 		out, took := run(s, style, 10*ms, 20*ms)
 		assert.Equal(t, 1, out.Winner)
 		assert.Equal(t, 25*ms, took)
@@ -240,7 +241,7 @@ func TestMoreDelaysThanHedgesStartNoMore(t *testing.T) {
 
 func TestLateDelaysServeAGateThatRefusedEarlyOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{attempt: takes(time.Second, 10*ms), admit: func(stage int) bool { return stage == 4 }}
+		s := &script{attempt: takes(time.Second, 10*ms), admit: func(index int) bool { return index == 4 }}
 		out, took := run(s, race.Style{}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
 		assert.Equal(t, 1, out.Winner)
 		assert.Equal(t, 60*ms, took)

@@ -62,14 +62,14 @@ func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
 
 // Strike asks the key.
 func (o *Ours) Strike(now time.Duration, host, stage int) bool {
-	return o.key(host).Strike(epoch.Add(now), stage, true, time.Time{}, engine.Go) == engine.Go
+	return o.key(host).Admit(epoch.Add(now), stage, true, time.Time{}, engine.None) == engine.None
 }
 
 // Done tells the key. Losers are cancelled at once, so no hedge is in flight any more.
 func (o *Ours) Done(now time.Duration, host int, e End) {
 	k := o.key(host)
 	for range len(e.Starts) - 1 {
-		k.Landed()
+		k.Ended()
 	}
 	k.Done(epoch.Add(now), engine.Result{
 		Latency:  e.Latency,

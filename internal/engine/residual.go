@@ -19,8 +19,8 @@ type residual struct {
 }
 
 const (
-	octaves = 32 // from a microsecond to an hour and more
-	memory  = 2000
+	octaves    = 32 // from a microsecond to an hour and more
+	remembered = 2000
 )
 
 func slot(d time.Duration) int {
@@ -35,7 +35,7 @@ func middle(i int) time.Duration {
 
 // add records a primary that ended by itself after d, or was cut then.
 func (r *residual) add(d time.Duration, ended bool) {
-	if r.total >= memory {
+	if r.total >= remembered {
 		r.total = 0
 		for i := range r.ended {
 			r.ended[i] /= 2

@@ -18,10 +18,10 @@ import (
 // number of keys, and for each key its host, its route and its window, all with
 // their lengths before them; at the end is a checksum.
 const (
-	memoryName    = "hedge windows "
-	memoryVersion = "1\n"
+	exportName    = "hedge windows "
+	exportVersion = "1\n"
 
-	maxMemory = 64 << 20       // bytes
+	maxExport = 64 << 20       // bytes
 	maxName   = 8 << 10        // bytes of a host or route
 	maxAge    = 24 * time.Hour // what is older says nothing about today
 )
@@ -45,13 +45,13 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 		if len(b) == 0 || len(k.Name.Host) > maxName || len(k.Name.Route) > maxName {
 			continue
 		}
-		if len(all)+len(b) > maxMemory-1024 {
+		if len(all)+len(b) > maxExport-1024 {
 			break
 		}
 		all = append(all, b...)
 		n++
 	}
-	out := []byte(memoryName + memoryVersion)
+	out := []byte(exportName + exportVersion)
 	out = binary.AppendVarint(out, now.UnixNano())
 	out = binary.AppendUvarint(out, n)
 	out = append(out, all...)
@@ -86,14 +86,14 @@ var (
 // The share of a route is asked for, see [Engine.RouteKey]. It returns how many keys
 // learned. If there is anything wrong, nothing changes.
 func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (keys int, err error) {
-	b, err := io.ReadAll(io.LimitReader(r, maxMemory+1))
+	b, err := io.ReadAll(io.LimitReader(r, maxExport+1))
 	if err != nil {
 		return 0, err
 	}
-	if len(b) > maxMemory {
-		return 0, fmt.Errorf("the export is larger than %d MiB", maxMemory>>20)
+	if len(b) > maxExport {
+		return 0, fmt.Errorf("the export is larger than %d MiB", maxExport>>20)
 	}
-	learned, err := decodeMemory(b, now)
+	learned, err := decodeExport(b, now)
 	if err != nil {
 		return 0, err
 	}
@@ -118,19 +118,19 @@ type learned struct {
 	window *sketch.Window
 }
 
-func decodeMemory(b []byte, now time.Time) ([]learned, error) {
-	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(memoryName)+16)]), memoryName)
+func decodeExport(b []byte, now time.Time) ([]learned, error) {
+	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(exportName)+16)]), exportName)
 	if !ok {
 		return nil, errForeign
 	}
-	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != memoryVersion {
-		return nil, fmt.Errorf("the export is of version %q, and only %q is known", version, strings.TrimSpace(memoryVersion))
+	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != exportVersion {
+		return nil, fmt.Errorf("the export is of version %q, and only %q is known", version, strings.TrimSpace(exportVersion))
 	}
 	end := len(b) - crc32.Size
-	if end < len(memoryName+memoryVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
+	if end < len(exportName+exportVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
 		return nil, errDamaged
 	}
-	d := reader(b[len(memoryName+memoryVersion):end])
+	d := reader(b[len(exportName+exportVersion):end])
 	written := d.varint()
 	if age := now.Sub(time.Unix(0, written)); age > maxAge {
 		return nil, fmt.Errorf("the export is %v old, more than %v", age.Round(time.Second), maxAge)
@@ -138,7 +138,7 @@ func decodeMemory(b []byte, now time.Time) ([]learned, error) {
 	var all []learned
 	for n := d.uvarint(); n > 0 && d != nil; n-- {
 		name := Name{Host: string(d.bytes(maxName)), Route: string(d.bytes(maxName))}
-		window := d.bytes(maxMemory)
+		window := d.bytes(maxExport)
 		if d == nil {
 			break
 		}
@@ -194,7 +194,7 @@ func (k *Key) absorb(w *sketch.Window, now time.Time) {
 	defer k.mu.Unlock()
 	k.window.Merge(w)
 	if k.engine.shadow {
-		k.alone.Merge(w)
+		k.actual.Merge(w)
 	}
 	k.replan(now)
 }
