@@ -7,8 +7,9 @@ import (
 	"github.com/gohedge/hedge/internal/engine"
 )
 
-// A Budget pays for the hedges of everything it is given to by [WithBudget],
-// with a share of their requests. It is safe for concurrent use.
+// A Budget pays for the hedges of everything that it is given to by [WithBudget]. It
+// earns a share of their requests. It is safe for concurrent use. The zero Budget is
+// not usable; NewBudget makes one.
 //
 // It is a token bucket (golang.org/x/time/rate) whose clock is the number of
 // requests: hedges stay within percent/100 × requests + burst at one request
@@ -18,9 +19,9 @@ type Budget struct {
 	percent float64
 }
 
-// NewBudget returns a full budget of percent hedges per 100 requests which can
-// save up burst hedges, one at least. It panics unless percent is in [0, 300] and
-// burst is not negative.
+// NewBudget returns a full budget that earns percent hedges per 100 requests and can
+// save up burst hedges, or one if burst is 0. It panics unless percent is in
+// [0, 300] and burst is not negative.
 func NewBudget(percent float64, burst int) *Budget {
 	if !(percent >= 0 && percent <= 300) {
 		panic(fmt.Sprintf("hedge: NewBudget: percent %v is not in [0, 300]", percent))

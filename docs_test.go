@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -120,19 +119,4 @@ func TestTuningKnowsEveryNumberAndItsDefault(t *testing.T) {
 		}
 		assert.Contains(t, doc, fmt.Sprintf("\n| `%s` (%s) |", v.Type().Field(i).Name, value))
 	}
-}
-
-// sources returns the files that match, one after another.
-func sources(t *testing.T, patterns ...string) string {
-	var all strings.Builder
-	for _, p := range patterns {
-		names, err := filepath.Glob(p)
-		require.NoError(t, err)
-		for _, name := range names {
-			b, err := os.ReadFile(name)
-			require.NoError(t, err)
-			all.Write(b)
-		}
-	}
-	return all.String()
 }

@@ -68,17 +68,6 @@ func TestWithoutFirstByteTheHeaderWins(t *testing.T) {
 	})
 }
 
-func TestFirstByteCanBeAskedForOneCall(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
-		rt.Answer = flushes(rt, time.Second, 5*ms)
-		req := request(t, hedge.AwaitFirstByte(t.Context()), "GET", site, nil)
-		req.Header.Set("Accept", "text/event-stream")
-		resp, err := warm(t, rt).RoundTrip(req)
-		require.NoError(t, err)
-		assert.Equal(t, "answer 1", text(t, resp))
-	})
-}
-
 func TestTimeToFirstByteIsLearned(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 		rt.Answer = flushes(rt, 30*ms)

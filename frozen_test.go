@@ -29,10 +29,10 @@ import (
 )
 
 const (
-	served   = 10 * ms // what the servers take
-	oneWay   = 2 * ms
-	inFlight = 8
-	patience = time.Second // of callers
+	served      = 10 * ms // what the servers take
+	oneWay      = 2 * ms
+	inFlight    = 8
+	callTimeout = time.Second // of callers
 )
 
 // planned notes after which delay the last request was to be hedged.
@@ -57,7 +57,7 @@ func frozen(t *testing.T, network *netsim.Network, p *planned, call func(context
 	var wg sync.WaitGroup
 	for i := range inFlight {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 			defer cancel()
 			start := time.Now()
 			errs[i] = call(ctx)
@@ -147,7 +147,7 @@ func (steadyServer) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*te
 }
 
 func TestCallsInFlightOnAFrozenGRPCConnectionAreAnswered(t *testing.T) {
-	run := func(t *testing.T, opts func(apart *grpc.ClientConn) []hedge.Option) (time.Duration, []time.Duration, []error) {
+	run := func(t *testing.T, opts func(second *grpc.ClientConn) []hedge.Option) (time.Duration, []time.Duration, []error) {
 		network, dial := overMemory(t, steadyServer{})
 		distances(network)
 		p := new(planned)
@@ -160,7 +160,7 @@ func TestCallsInFlightOnAFrozenGRPCConnectionAreAnswered(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		delay, took, errs := run(t, func(apart *grpc.ClientConn) []hedge.Option { return []hedge.Option{hedge.WithHedgeConn(apart)} })
+		delay, took, errs := run(t, func(second *grpc.ClientConn) []hedge.Option { return []hedge.Option{hedge.WithHedgeConn(second)} })
 		for i := range took {
 			require.NoError(t, errs[i])
 			assert.LessOrEqual(t, took[i], 3*delay, "hedged after %v; the connection is there", delay)

@@ -78,26 +78,14 @@ func (h *handle) readEnvironment() {
 	}
 }
 
-// engineConfig returns the settings in the terms of package engine.
-func (h *handle) engineConfig(s *Config) engine.Config {
-	e := engine.Config{
-		PerHost:      h.options.routes != nil,
-		Percentile:   s.Percentile,
-		MaxHedges:    s.MaxHedges,
-		Budget:       s.BudgetPercent / 100,
-		EstimatedRPS: s.EstimatedRPS,
-		Burst:        s.Burst,
-		MinDelay:     s.MinDelay,
-		MaxDelay:     s.MaxDelay,
-		InitialDelay: s.InitialDelay,
-		MaxPerSecond: s.MaxHedgesPerSecond,
-		MaxKeys:      s.MaxKeys,
-		Shadow:       h.options.shadow,
-	}
+// engineConfig returns settings and options in the terms of package engine.
+func (h *handle) engineConfig(settings *Config) engine.Config {
+	c := settings.engine()
+	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
 	if b := h.options.budget; b != nil {
-		e.Shared, e.Budget = b.bucket, b.percent/100
+		c.Shared, c.Share = b.bucket, b.percent/100
 	}
-	return e
+	return c
 }
 
 // Snapshot returns what is known and what was done. It is a copy: changing it

@@ -9,7 +9,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Hedger learns and pays for the calls of [Do]. It is safe for concurrent use.
+// A Hedger keeps what is learned of the calls of [Do], and their budgets. It is safe
+// for concurrent use. The zero Hedger is not usable; NewHedger makes one.
 type Hedger struct {
 	handle
 	calls sync.Pool // of *doCall[T], for any T
@@ -32,14 +33,14 @@ func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
 	return h, nil
 }
 
-// Do calls f, and if that takes longer than usual for key, calls it again beside
-// the first, and returns the first result without an error. If every call fails,
-// it returns what the first returned. A nil h calls f once.
+// Do calls f, and if that takes longer than usual for key, calls it again at the same
+// time. It returns the first result without an error. If every call fails, it
+// returns what the first one returned. With a nil h, it calls f once.
 //
-// The caller vouches that f may run twice at once. f must return soon after its
-// context is done: Do returns only when the first call has, even if another
-// answered. The context ends when Do returns. A value that comes too late is
-// closed if it is an [io.Closer].
+// f must be safe to run twice at once. It must return soon after its context is done:
+// Do returns only when the first call has returned, even if another one answered.
+// That context ends when Do returns. A value that comes too late is closed if it is
+// an [io.Closer].
 func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error)) (T, error) {
 	if h == nil {
 		return f(ctx)
@@ -47,14 +48,14 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	h.stats.TotalRequests.Add(1)
 	o := engine.OverridesFrom(ctx)
 	if off := h.off.Load(); off || o.Never || o.Hedge > 0 {
-		why := engine.Disabled
+		reason := engine.Disabled
 		if !off {
 			h.stats.NotHedgeable.Add(1)
 			if !o.Never {
-				why = engine.Nested
+				reason = engine.Nested
 			}
 		}
-		p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, why)
+		p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, reason)
 		v, err := f(ctx)
 		p.Done(err == nil)
 		return v, err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,10 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
@@ -87,12 +83,12 @@ func WithNonFatalCodes(cs ...codes.Code) Option {
 	return optionFunc(func(c *config) { c.grpc.nonFatal = set })
 }
 
-// nonFatal are the codes with which another attempt may fare better.
+// nonFatal are the codes after which another attempt may do better.
 var nonFatal = map[codes.Code]bool{
 	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
 }
 
-// answer reports whether a call that ended with err says how long an answer takes.
+// answer reports whether a call that ended with err shows how long an answer takes.
 func answer(err error) bool { return err == nil || deterministic(status.Code(err)) }
 
 // deterministic reports whether every attempt of a call would end with c.
@@ -151,13 +147,15 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 
 // Unary returns an interceptor that hedges unary calls.
 //
-// Which methods are hedged: see [WithMethods]. The primary runs in the caller's
-// goroutine with the caller's reply and options; a hedge has its own, and they
-// are handed over if it wins. Every attempt has ended when the call returns.
-// grpc-retry-pushback-ms and ResourceExhausted pause hedging; hedges carry
-// grpc-previous-rpc-attempts (gRFC A6).
+// [WithMethods] says which methods are hedged. The primary runs in the caller's
+// goroutine with the caller's reply and options. A hedge has its own, which are
+// copied to the caller's if it wins. Every attempt has ended when the call returns.
+// grpc-retry-pushback-ms and ResourceExhausted pause hedging. Hedges carry
+// grpc-previous-rpc-attempts (gRFC A6). No hedge is sent over a connection that is
+// not READY, where it would only wait. A test whose invoker does not use the connection
+// therefore passes a nil *grpc.ClientConn, or sees no hedge.
 //
-// Interceptors before it see one call, those behind it each attempt. gRPC's own
+// Interceptors before it see one call, those after it each attempt. gRPC's own
 // retries multiply with hedges: grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor { return in.intercept }
 
@@ -169,9 +167,9 @@ type methodRule struct {
 
 func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	in.stats.TotalRequests.Add(1)
-	if why := in.refuses(ctx, method); why != engine.None {
-		p := in.pass(ctx, cc, method, why)
-		err := invoker(onward(ctx), method, req, reply, cc, opts...)
+	if reason := in.refuses(ctx, method); reason != engine.None {
+		p := in.unhedged(ctx, cc, method, reason)
+		err := invoker(nestedContext(ctx), method, req, reply, cc, opts...)
 		p.Done(answer(err))
 		return err
 	}
@@ -187,7 +185,7 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 	if plan == nil {
 		in.stats.WarmupRequests.Add(1)
 	} else {
-		delays, c.blank = plan.Delays, blankOf(reply)
+		delays, c.replyType = plan.Delays, replyTypeOf(reply)
 	}
 	var finish []func(error)
 	c.opts, finish = takeFinish(opts)
@@ -208,40 +206,40 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 		f(err)
 	}
 	if c.race.Reset() {
-		c.Call, c.key, c.req, c.reply, c.cc, c.invoker, c.opts, c.blank, c.trailer = engine.Call{}, nil, nil, nil, nil, nil, nil, blank{}, nil
+		c.Call, c.key, c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType, c.trailer = engine.Call{}, nil, nil, nil, nil, nil, nil, replyType{}, nil
 		c.barred.Store(false)
 		in.calls.Put(c)
 	}
 	return err
 }
 
-// refuses counts a call that is sent once and returns why, or [engine.None] for one that may be hedged.
+// refuses counts a call that is sent once and returns reason, or [engine.None] for one that may be hedged.
 func (in *Interceptor) refuses(ctx context.Context, method string) engine.Reason {
 	if in.off.Load() {
 		return engine.Disabled
 	}
 	o, m := engine.OverridesFrom(ctx), in.rule(method)
-	why := engine.None
+	reason := engine.None
 	switch {
 	case o.Never || m.policy.Off && !o.Allow:
-		why = engine.Disabled
+		reason = engine.Disabled
 	case o.Hedge > 0:
-		why = engine.Nested
+		reason = engine.Nested
 	case !(o.Allow || m.hedgeable):
-		why = engine.Method
+		reason = engine.Method
 	}
-	if why != engine.None {
+	if reason != engine.None {
 		in.stats.NotHedgeable.Add(1)
 	}
-	return why
+	return reason
 }
 
-// pass begins the passage of a call that is sent once.
-func (in *Interceptor) pass(ctx context.Context, cc *grpc.ClientConn, method string, why engine.Reason) engine.Unhedged {
+// unhedged begins a call that is sent once.
+func (in *Interceptor) unhedged(ctx context.Context, cc *grpc.ClientConn, method string, reason engine.Reason) engine.Unhedged {
 	if !in.engine.Observed() {
 		return engine.Unhedged{}
 	}
-	return in.engine.BeginUnhedged(ctx, in.name(ctx, cc, method), why)
+	return in.engine.BeginUnhedged(ctx, in.name(ctx, cc, method), reason)
 }
 
 func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
@@ -255,9 +253,8 @@ func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method str
 	return engine.Name{Host: target, Route: method}
 }
 
-// method returns what holds for a method: its route's policy, and whether
-// nothing speaks against sending it twice, and something for it. The answer is
-// found once.
+// rule returns what holds for a method: its route's policy, and whether it is known
+// to be safe to send twice. It is found once per method.
 func (in *Interceptor) rule(name string) *methodRule {
 	if v, ok := in.rules.Load(name); ok {
 		return v.(*methodRule)
@@ -287,7 +284,8 @@ func (in *Interceptor) listed(method string) bool {
 	return false
 }
 
-// readOnly reports whether a method's idempotency_level says that it may be repeated, or else its name.
+// readOnly reports whether a method's idempotency_level, or else its name, says that
+// it is safe to send twice.
 func readOnly(method string) bool {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service)); err == nil {
@@ -308,35 +306,35 @@ func readOnly(method string) bool {
 	return false
 }
 
-// rpc is one call on its way: the Op and the Gate of its race. What is raced
-// for is the error the caller will see.
+// rpc is one call in flight: the Op and the Gate of its race. The value that is raced
+// for is the error that the caller will see.
 type rpc struct {
 	engine.Call
-	race    race.Race[error]
-	in      *Interceptor
-	key     *engine.Key
-	method  string
-	req     any
-	reply   any
-	cc      *grpc.ClientConn
-	invoker grpc.UnaryInvoker
-	opts    []grpc.CallOption
-	blank   blank
+	race      race.Race[error]
+	in        *Interceptor
+	key       *engine.Key
+	method    string
+	req       any
+	reply     any
+	cc        *grpc.ClientConn
+	invoker   grpc.UnaryInvoker
+	opts      []grpc.CallOption
+	replyType replyType
 
 	trailer metadata.MD // of the primary
 	hedges  [1 + race.MaxHedges]hedged
 
-	barred atomic.Bool // a server said: no more attempts of this call
+	barred atomic.Bool // a server allows no more attempts of this call
 }
 
-// hedged is what a hedge has of its own, and where it belongs.
+// hedged is what a hedge received.
 type hedged struct {
 	reply   any
 	trailer metadata.MD
-	deliver []func() // what the caller asked for by options
+	deliver []func() // copy it to the targets of the caller's options
 }
 
-var errNotFinal = errors.New("hedge: status may be better elsewhere")
+var errNotFinal = errors.New("hedge: another attempt may get a better status")
 
 // Admit refuses hedges that could not be made or would only queue.
 func (c *rpc) Admit(index int) bool {
@@ -346,14 +344,14 @@ func (c *rpc) Admit(index int) bool {
 		denial = engine.Paused
 	case conn != nil && !ready(conn):
 		denial = engine.NotReady
-	case !c.blank.possible():
+	case !c.replyType.known():
 		denial = engine.NotReady
 	}
 	return c.AdmitUnless(index, denial)
 }
 
-// ready reports whether a hedge over conn would start at once. It wakes a conn
-// that is idle, as no call does that is not sent.
+// ready reports whether a hedge over conn would start at once. It connects a conn
+// that is idle: otherwise only a call would, and none is sent.
 func ready(conn *grpc.ClientConn) bool {
 	state := conn.GetState()
 	if state == connectivity.Idle {
@@ -370,50 +368,6 @@ func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
 	return cc
 }
 
-// blank makes replies of the kind of the caller's. What it needs of that one is
-// taken before the primary starts to decode into it.
-type blank struct {
-	message protoreflect.MessageType // of proto.Messages: knows dynamic ones, which reflect does not
-	other   reflect.Type             // of what else a pointer may point to
-}
-
-func blankOf(reply any) blank {
-	if m, ok := reply.(proto.Message); ok {
-		if r := m.ProtoReflect(); r.IsValid() {
-			return blank{message: r.Type()}
-		}
-		return blank{}
-	}
-	if v := reflect.ValueOf(reply); v.Kind() == reflect.Pointer && !v.IsNil() {
-		return blank{other: v.Type().Elem()}
-	}
-	return blank{}
-}
-
-// possible reports whether replies can be made: two attempts must not share one.
-func (b blank) possible() bool { return b.message != nil || b.other != nil }
-
-func (b blank) make() any {
-	if b.message != nil {
-		return b.message.New().Interface()
-	}
-	return reflect.New(b.other).Interface()
-}
-
-// publish hands a hedge's reply to the caller. All attempts have ended.
-func publish(to, from any) {
-	switch to := to.(type) {
-	case proto.Message:
-		proto.Reset(to)
-		proto.Merge(to, from.(proto.Message))
-	case protoadapt.MessageV1:
-		to.Reset()
-		proto.Merge(protoadapt.MessageV2Of(to), protoadapt.MessageV2Of(from.(protoadapt.MessageV1)))
-	default:
-		reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
-	}
-}
-
 func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	var err error
 	var trailer metadata.MD
@@ -423,16 +377,16 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		trailer = c.trailer
 	} else {
 		h := &c.hedges[n]
-		h.reply = c.blank.make()
+		h.reply = c.replyType.new()
 		var opts []grpc.CallOption
 		opts, h.deliver = ownTargets(c.opts)
-		err = c.invoker(asHedge(a, n), c.method, c.req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
+		err = c.invoker(hedgeContext(a, n), c.method, c.req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
 		trailer = h.trailer
 	}
 	return err, c.judge(err, trailer, n, a)
 }
 
-// judge obeys push-back and returns nil if err is the answer to the call.
+// judge records push-back, and returns nil if err is the answer to the call.
 func (c *rpc) judge(err error, trailer metadata.MD, n int, a *race.Attempt) error {
 	if err == nil {
 		return nil
@@ -468,49 +422,6 @@ func (in *Interceptor) final(code codes.Code, n int, cancelled bool) error {
 		return nil
 	}
 	return errNotFinal
-}
-
-// ownTargets returns the caller's options with targets of an attempt's own, which
-// deliver copies to the caller's.
-func ownTargets(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
-	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more
-	for _, o := range opts {
-		switch o := o.(type) {
-		case grpc.HeaderCallOption:
-			md := new(metadata.MD)
-			deliver = append(deliver, func() { *o.HeaderAddr = *md })
-			own = append(own, grpc.Header(md))
-		case grpc.TrailerCallOption:
-			md := new(metadata.MD)
-			deliver = append(deliver, func() { *o.TrailerAddr = *md })
-			own = append(own, grpc.Trailer(md))
-		case grpc.PeerCallOption:
-			p := new(peer.Peer)
-			deliver = append(deliver, func() { *o.PeerAddr = *p })
-			own = append(own, grpc.Peer(p))
-		default:
-			own = append(own, o)
-		}
-	}
-	return own, deliver
-}
-
-// takeFinish splits off the options that must happen once, at the call's own end.
-func takeFinish(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(error)) {
-	rest = opts
-	for i, o := range opts {
-		f, ok := o.(grpc.OnFinishCallOption)
-		if ok && finish == nil {
-			rest = slices.Clone(opts[:i])
-		}
-		switch {
-		case ok:
-			finish = append(finish, f.OnFinish)
-		case finish != nil:
-			rest = append(rest, o)
-		}
-	}
-	return rest, finish
 }
 
 func (c *rpc) Discard(_ error, err error) {

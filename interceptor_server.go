@@ -13,13 +13,12 @@ import (
 // previousAttempts is the metadata by which gRFC A6 tells a server of hedges and of retries.
 const previousAttempts = "grpc-previous-rpc-attempts"
 
-// NewUnaryServerInterceptor returns an interceptor that marks the contexts of
-// calls that are hedges, by grpc-previous-rpc-attempts, as [Middleware] does for
-// HTTP. The retries of gRPC itself have that as well: what is done for them is sent
-// once too.
+// NewUnaryServerInterceptor returns an interceptor that recognises calls that are
+// hedges by grpc-previous-rpc-attempts, as [Middleware] does for HTTP. gRPC's own
+// retries carry the same metadata: calls made for them are not hedged either.
 func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if n := incoming(ctx); n > 0 {
+		if n := incomingAttempt(ctx); n > 0 {
 			ctx = engine.ForHedge(ctx, n)
 		}
 		return handler(ctx, req)
@@ -29,34 +28,34 @@ func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 // NewStreamServerInterceptor is [NewUnaryServerInterceptor] for streams of all kinds.
 func NewStreamServerInterceptor() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if n := incoming(stream.Context()); n > 0 {
-			stream = &markedStream{stream, engine.ForHedge(stream.Context(), n)}
+		if n := incomingAttempt(stream.Context()); n > 0 {
+			stream = &nestedStream{stream, engine.ForHedge(stream.Context(), n)}
 		}
 		return handler(srv, stream)
 	}
 }
 
-// markedStream has a context of its own.
-type markedStream struct {
+// nestedStream is a stream that is a hedge.
+type nestedStream struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-func (s *markedStream) Context() context.Context { return s.ctx }
+func (s *nestedStream) Context() context.Context { return s.ctx }
 
-// incoming returns the number of the hedge that a server is called for, 0 if for none.
-func incoming(ctx context.Context) int {
-	return markOf(metadata.ValueFromIncomingContext(ctx, previousAttempts))
+// incomingAttempt returns the number of the hedge that a server is called for, or 0.
+func incomingAttempt(ctx context.Context) int {
+	return attemptNumber(metadata.ValueFromIncomingContext(ctx, previousAttempts))
 }
 
-// asHedge returns the context of a client's hedge n.
-func asHedge(ctx context.Context, n int) context.Context {
+// hedgeContext returns the context of a client's hedge n.
+func hedgeContext(ctx context.Context, n int) context.Context {
 	return metadata.AppendToOutgoingContext(engine.ForHedge(ctx, n), previousAttempts, strconv.Itoa(n))
 }
 
-// onward returns the context of a call that is sent once: if it is made for a
-// hedge, the server is told.
-func onward(ctx context.Context) context.Context {
+// nestedContext returns the context of a call that is sent once. If the call is made
+// for a hedge, its metadata tells the server.
+func nestedContext(ctx context.Context) context.Context {
 	n := engine.OverridesFrom(ctx).Hedge
 	if n == 0 {
 		return ctx

@@ -20,27 +20,27 @@ import (
 // Stream returns an interceptor that hedges server-streaming calls until their
 // first message.
 //
-// The first RecvMsg sends the request again on another stream if the first
-// message takes longer than usual for the target and method; the stream whose
-// message (or end) comes first is the call's from then on, with its header,
-// trailer and status, and the others are cancelled. Latency is learned from that
-// RecvMsg to the first message. Asking for the Header before decides for the
-// primary. Call options with targets are served when the stream has ended.
+// If the first message takes longer than usual for the target and method, the first
+// RecvMsg sends the request again on another stream. The stream whose message (or
+// end) comes first becomes the call, with its header, trailer and status; the others
+// are cancelled. Latency is learned from that RecvMsg to the first message. A call of
+// Header before RecvMsg makes the primary the call. Targets in call options are set
+// when the stream has ended.
 //
-// Which methods are hedged, and what statuses mean: as for [Interceptor.Unary].
-// Client- and bidirectional-streaming calls pass through untouched.
+// What [Interceptor.Unary] says of methods and statuses holds here as well. Client-
+// and bidirectional-streaming calls are sent once, as they are.
 func (in *Interceptor) Stream() grpc.StreamClientInterceptor { return in.interceptStream }
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	in.stats.TotalRequests.Add(1)
-	why := in.refuses(ctx, method)
-	if why == engine.None && (desc.ClientStreams || !desc.ServerStreams) {
+	reason := in.refuses(ctx, method)
+	if reason == engine.None && (desc.ClientStreams || !desc.ServerStreams) {
 		in.stats.NotHedgeable.Add(1)
-		why = engine.Body
+		reason = engine.Body
 	}
-	if why != engine.None {
-		p := in.pass(ctx, cc, method, why)
-		opened, err := streamer(onward(ctx), desc, cc, method, opts...)
+	if reason != engine.None {
+		p := in.unhedged(ctx, cc, method, reason)
+		opened, err := streamer(nestedContext(ctx), desc, cc, method, opts...)
 		p.Done(err == nil)
 		return opened, err
 	}
@@ -54,16 +54,16 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 	if err != nil {
 		st.choose(0, func() {})
 		cancel(nil)
-		in.pass(ctx, cc, method, engine.NotReady).Done(false)
+		in.unhedged(ctx, cc, method, engine.NotReady).Done(false)
 		return nil, err
 	}
 	st.attempts[0].ClientStream = primary
 	return st, nil
 }
 
-// stream is a call to the caller and, until its first message, the Op and the
-// Gate of a race. As with any ClientStream, one goroutine may send while another
-// receives.
+// stream is what the caller gets for its call. Until the first message it is the Op
+// and the Gate of a race. As with any ClientStream, one goroutine may send while
+// another receives.
 type stream struct {
 	in         *Interceptor
 	ctx        context.Context
@@ -78,10 +78,10 @@ type stream struct {
 	cancel     context.CancelCauseFunc
 
 	engine.Call
-	first atomic.Bool // somebody asked for the header or the first message
-	key   *engine.Key
-	reply any // where the first message belongs
-	blank blank
+	first     atomic.Bool // the header or the first message was asked for
+	key       *engine.Key
+	reply     any // for the first message
+	replyType replyType
 
 	attempts [1 + race.MaxHedges]struct {
 		grpc.ClientStream
@@ -98,8 +98,8 @@ type stream struct {
 	mu       sync.Mutex // guards the fields below
 	req      any        // what was sent
 	finished [1 + race.MaxHedges]*error
-	told     bool // finish was called
-	barred   bool // a server said: no more attempts of this call
+	reported bool // finish was called
+	barred   bool // a server allows no more attempts of this call
 }
 
 // open starts the stream of attempt n.
@@ -112,15 +112,16 @@ func (s *stream) open(ctx context.Context, cc *grpc.ClientConn, n int) (grpc.Cli
 	return s.streamer(ctx, s.desc, cc, s.fullMethod, slices.Clip(opts)...)
 }
 
-// onFinish hears that attempt n has ended, and tells the caller if that is the call's end.
+// onFinish is called when attempt n has ended, which may be the end of the call.
 func (s *stream) onFinish(n int, err error) {
 	s.mu.Lock()
 	s.finished[n] = &err
 	s.mu.Unlock()
-	s.tell()
+	s.report()
 }
 
-func (s *stream) tell() {
+// report calls the functions of the caller's OnFinish once the call has ended.
+func (s *stream) report() {
 	select {
 	case <-s.decided:
 	default:
@@ -128,8 +129,8 @@ func (s *stream) tell() {
 	}
 	s.mu.Lock()
 	err := s.finished[s.winner]
-	now := err != nil && !s.told
-	s.told = s.told || now
+	now := err != nil && !s.reported
+	s.reported = s.reported || now
 	s.mu.Unlock()
 	if now {
 		for _, f := range s.finish {
@@ -138,16 +139,16 @@ func (s *stream) tell() {
 	}
 }
 
-// choose makes attempt n the call's, whose context release ends.
+// choose makes attempt n the call. release ends its context.
 func (s *stream) choose(n int, release func()) {
 	s.decide.Do(func() {
 		s.winner, s.release = n, release
 		close(s.decided)
 	})
-	s.tell()
+	s.report()
 }
 
-// chosen returns the call's stream; the primary's if none asked for more than one.
+// chosen waits for the choice and returns its stream.
 func (s *stream) chosen() grpc.ClientStream {
 	<-s.decided
 	return s.attempts[s.winner]
@@ -155,19 +156,18 @@ func (s *stream) chosen() grpc.ClientStream {
 
 func (s *stream) SendMsg(m any) error {
 	s.mu.Lock()
-	s.req = m // which must not change after SendMsg, says grpc
+	s.req = m // grpc forbids changing it after SendMsg
 	s.mu.Unlock()
 	return s.attempts[0].SendMsg(m)
 }
 
 func (s *stream) CloseSend() error { return s.attempts[0].CloseSend() }
 
-// Header waits for the first message if that is being raced for, and decides for
-// the primary if not.
+// Header waits for the race if there is one, and otherwise chooses the primary.
 func (s *stream) Header() (metadata.MD, error) {
 	if s.first.CompareAndSwap(false, true) {
 		s.choose(0, func() { s.cancel(nil) })
-		p := s.in.pass(s.ctx, s.cc, s.fullMethod, engine.Body)
+		p := s.in.unhedged(s.ctx, s.cc, s.fullMethod, engine.Body)
 		md, err := s.chosen().Header()
 		p.Done(err == nil)
 		return md, err
@@ -199,7 +199,7 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// end serves the caller's call options and lets go of its context.
+// end sets the targets of the caller's options and ends the context.
 func (s *stream) end() {
 	s.ended.Do(func() {
 		for _, deliver := range s.attempts[s.winner].deliver {
@@ -218,7 +218,7 @@ func (s *stream) race(m any) error {
 	if plan == nil {
 		s.in.stats.WarmupRequests.Add(1)
 	} else {
-		delays, s.blank = plan.Delays, blankOf(m)
+		delays, s.replyType = plan.Delays, replyTypeOf(m)
 	}
 	var r race.Race[error]
 	out := r.Run(s.ctx, s, s, delays, race.Style{Join: true, Watch: s.Watch()})
@@ -247,7 +247,7 @@ func (s *stream) Admit(index int) bool {
 	switch conn := s.in.hedgeConn(s.cc); {
 	case barred:
 		denial = engine.Paused
-	case conn != nil && !ready(conn), !sent, !s.blank.possible():
+	case conn != nil && !ready(conn), !sent, !s.replyType.known():
 		denial = engine.NotReady
 	}
 	return s.AdmitUnless(index, denial)
@@ -281,12 +281,12 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 
 // again sends the request on a stream of its own and waits for the first message.
 func (s *stream) again(a *race.Attempt, n int) error {
-	hedge, err := s.open(asHedge(a, n), s.in.hedgeConn(s.cc), n)
+	hedge, err := s.open(hedgeContext(a, n), s.in.hedgeConn(s.cc), n)
 	if err != nil {
 		return err
 	}
 	me := &s.attempts[n]
-	me.ClientStream, me.reply = hedge, s.blank.make()
+	me.ClientStream, me.reply = hedge, s.replyType.new()
 	s.mu.Lock()
 	req := s.req
 	s.mu.Unlock()

@@ -558,23 +558,6 @@ func (s *slowServer) connections() (n int) {
 	return n
 }
 
-func serveGRPC(t testing.TB, impl testpb.TestServiceServer, opts ...grpc.ServerOption) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s := grpc.NewServer(opts...)
-	testpb.RegisterTestServiceServer(s, impl)
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(s.Stop)
-	return l.Addr().String()
-}
-
-func dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
-	cc, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { cc.Close() })
-	return cc
-}
-
 func TestRealRPCIsHedged(t *testing.T) {
 	s := new(slowServer)
 	target := serveGRPC(t, s)
@@ -603,36 +586,14 @@ func TestRealRPCIsHedged(t *testing.T) {
 	assert.Equal(t, 1, s.connections())
 }
 
-// overMemory serves and dials over a network in memory, for bubbles. The
-// n-th connection of the client is made from the host of that name.
-func overMemory(t *testing.T, impl testpb.TestServiceServer) (*netsim.Network, func(from string, opts ...grpc.DialOption) *grpc.ClientConn) {
-	network, err := netsim.NewMemory(1, "client", "detour", "server")
-	require.NoError(t, err)
-	l, err := network.Host("server").Listen("tcp", ":443")
-	require.NoError(t, err)
-	s := grpc.NewServer()
-	testpb.RegisterTestServiceServer(s, impl)
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(func() {
-		s.Stop()
-		synctest.Wait()
-		assert.NoError(t, network.Close())
-	})
-	return network, func(from string, opts ...grpc.DialOption) *grpc.ClientConn {
-		return dial(t, "passthrough:///server:443", append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return network.Host(from).DialContext(ctx, "tcp", addr)
-		}))...)
-	}
-}
-
 func TestHedgesGoOverTheHedgeConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(slowServer)
 		network, dial := overMemory(t, s)
-		apart := dial("detour")
+		second := dial("detour")
 		var stats *hedge.Stats
 		cc := dial("client", grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(
-			hedge.WithMethods("/*"), hedge.WithHedgeConn(apart), hedge.WithMaxHedges(1), hedge.WithStats(&stats))))
+			hedge.WithMethods("/*"), hedge.WithHedgeConn(second), hedge.WithMaxHedges(1), hedge.WithStats(&stats))))
 		client := testpb.NewTestServiceClient(cc)
 		call := func() error {
 			s.slow.Store(1)
@@ -643,14 +604,14 @@ func TestHedgesGoOverTheHedgeConn(t *testing.T) {
 			return err
 		}
 		synctest.Wait()
-		assert.Equal(t, connectivity.Ready, apart.GetState(), "it is connected before it is needed")
+		assert.Equal(t, connectivity.Ready, second.GetState(), "it is connected before it is needed")
 		require.NoError(t, call())
 		assert.EqualValues(t, 1, stats.HedgeWins.Load())
 		assert.Equal(t, 2, s.connections())
 
 		// gRPC disconnects what is idle for half an hour. A hedge would only queue, but wakes it for those after.
 		time.Sleep(time.Hour)
-		require.Equal(t, connectivity.Idle, apart.GetState())
+		require.Equal(t, connectivity.Idle, second.GetState())
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(call()))
 		assert.EqualValues(t, 1, stats.HedgesSent.Load())
 		require.NoError(t, call())
@@ -682,10 +643,10 @@ func TestHedgeConnSurvivesAFrozenConnection(t *testing.T) {
 		return err
 	}
 	t.Run("hedge conn", func(t *testing.T) {
-		apart := dial(t, target)
-		_, err := testpb.NewTestServiceClient(apart).UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
+		second := dial(t, target)
+		_, err := testpb.NewTestServiceClient(second).UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
 		require.NoError(t, err)
-		assert.NoError(t, run(t, hedge.WithHedgeConn(apart)))
+		assert.NoError(t, run(t, hedge.WithHedgeConn(second)))
 	})
 	t.Run("same connection", func(t *testing.T) { // what it protects from
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(run(t)))

@@ -8,24 +8,24 @@ import (
 	"github.com/gohedge/hedge/internal/engine"
 )
 
-// WithLogger tells l of changes of state, and never of single calls:
+// WithLogger logs changes of state, and never single calls:
 //
 //   - hedging of a key is paused, with the reason [DeniedSlow] or [DeniedPaused], and resumed;
 //   - the budget of a key is exhausted, and at least half full again;
 //   - hedging is disabled or enabled, by SetEnabled or HEDGE_DISABLED;
 //   - Update changes settings, and Import learns;
-//   - a gRPC method is not hedged as nothing says that it is safe to repeat: once per method.
+//   - a gRPC method is not hedged, because nothing says that it is safe to repeat: once per method.
 //
-// Of one key, l is told the same at most once in ten seconds. A change that comes
-// sooner is told later if it lasts; the attribute dropped counts those that were not told.
-// Changes of a key are noticed when its next call ends, whose goroutine calls l,
-// holding no lock. Pauses, exhausted budgets and disabling have level Warn, all else Info.
-// The default, nil, is silence.
+// The same message for the same key is logged at most once in ten seconds. A change
+// that comes sooner is logged later if it lasts; the attribute dropped counts the
+// changes that were not logged. A change of a key is noticed when its next call ends,
+// and logged by that call's goroutine, which holds no lock. Pauses, exhausted budgets
+// and disabling have level Warn, everything else Info. The default, nil, logs nothing.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) { c.logger = l })
 }
 
-// startLog has changes told to the logger, if there is one.
+// startLog makes changes of state go to the logger, if there is one.
 func (h *handle) startLog(e *engine.Config) {
 	if h.options.logger == nil {
 		return
@@ -40,16 +40,17 @@ func (h *handle) startLog(e *engine.Config) {
 	}
 }
 
-var texts = [...]struct{ bad, well string }{
+// messages are those for a topic that became bad, and good again.
+var messages = [...]struct{ bad, good string }{
 	engine.Pausing:    {"hedge: paused", "hedge: resumed"},
 	engine.Exhausting: {"hedge: budget exhausted", "hedge: budget refilled"},
 }
 
-// logChange tells of a change of a key.
+// logChange logs a change of a key.
 func (h *handle) logChange(name engine.Name, change engine.Change) {
-	level, text := slog.LevelInfo, texts[change.Topic].well
+	level, message := slog.LevelInfo, messages[change.Topic].good
 	if change.Bad {
-		level, text = slog.LevelWarn, texts[change.Topic].bad
+		level, message = slog.LevelWarn, messages[change.Topic].bad
 	}
 	attrs := []slog.Attr{slog.String("host", name.Host)}
 	if name.Route != "" {
@@ -64,10 +65,10 @@ func (h *handle) logChange(name engine.Name, change engine.Change) {
 	if change.Dropped > 0 {
 		attrs = append(attrs, slog.Int("dropped", change.Dropped))
 	}
-	h.log.LogAttrs(context.Background(), level, text, attrs...)
+	h.log.LogAttrs(context.Background(), level, message, attrs...)
 }
 
-// logSwitch tells that hedging is on or off now.
+// logSwitch logs that hedging was switched on or off.
 func (h *handle) logSwitch(on bool, by string) {
 	switch {
 	case h.log == nil:
@@ -78,7 +79,7 @@ func (h *handle) logSwitch(on bool, by string) {
 	}
 }
 
-// logUpdate tells which settings have changed, by the names they have in files.
+// logUpdate logs which settings have changed, by their names in JSON.
 func (h *handle) logUpdate(old, now *Config) {
 	if h.log == nil || *old == *now {
 		return
@@ -94,7 +95,7 @@ func (h *handle) logUpdate(old, now *Config) {
 	h.log.LogAttrs(context.Background(), slog.LevelInfo, "hedge: settings changed", attrs...)
 }
 
-// logImport tells that so many keys have learned.
+// logImport logs how many keys have learned.
 func (h *handle) logImport(keys int) {
 	if h.log != nil {
 		h.log.Info("hedge: imported what was learned", "keys", keys)

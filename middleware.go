@@ -11,31 +11,31 @@ import (
 // AttemptHeader is the customary name for [WithAttemptHeader] and [Middleware].
 const AttemptHeader = "Hedge-Attempt"
 
-// WithAttemptHeader has HTTP hedges carry their number, 1 or more, in the request
-// header of the given name, usually [AttemptHeader], so that servers know them.
-// Requests that are sent for a hedge, as [Middleware] recognises them, carry that
-// one's number on, hedged or not. All others go out as they are.
+// WithAttemptHeader puts the number of an HTTP hedge, 1 or more, into the request
+// header of the given name, usually [AttemptHeader], so that servers can tell hedges
+// from primaries. A request that is made for a hedge, see [Middleware], carries that
+// hedge's number. All others go out as they are.
 //
-// A request that has the header from its caller, such as a proxy's, is a hedge's
-// too, and is sent once. The default, "", sends no header. It panics unless the
-// name is one that HTTP allows. gRPC needs no such option: its hedges always carry
+// A request that arrives with the header, from a proxy for example, is made for a
+// hedge as well, and is sent once. The default, "", sends no header. It panics if
+// HTTP does not allow the name. gRPC needs no such option: its hedges always carry
 // grpc-previous-rpc-attempts.
 func WithAttemptHeader(name string) Option {
 	return setting(func(c *Config) { c.AttemptHeader = name })
 }
 
-// Middleware marks the contexts of requests that are hedges, by the header of the
-// given name, see [WithAttemptHeader]. With such a context everything of this
-// module sends once, with reason [DeniedHedge]: Transport, Interceptor, [Do], and
-// dnshedge if it has no cache. Hedging at each layer of a chain otherwise
-// multiplies: three layers that send two requests for one come to eight. What is
-// sent once carries the mark to the next layer.
+// Middleware recognises requests that are hedges by the header of the given name,
+// see [WithAttemptHeader]. What the server does with the request's context is then
+// made for a hedge: everything of this module (Transport, Interceptor, [Do], and
+// dnshedge without a cache) sends it once, with reason [DeniedNested], and tells the
+// next server. Otherwise hedging multiplies: with three layers that send two
+// requests for one, the last gets 2 × 2 × 2 = 8.
 //
-// Nothing removes a mark, neither does [AllowHedging]. It is taken from whoever sends
-// the request, and can only turn hedging off: a client that sets the header
-// foregoes it for what is done on its behalf. A value of 0 is no mark.
+// [AllowHedging] does not change that. The header comes from whoever sends the
+// request, and can only turn hedging off: a client that sets it only opts itself
+// out. A value of 0 says that the request is no hedge.
 //
-// It panics if the name is one that HTTP does not allow. If it is empty, nothing is marked.
+// It panics if HTTP does not allow the name. If the name is empty, no request is a hedge.
 func Middleware(header string) func(http.Handler) http.Handler {
 	c := DefaultConfig()
 	c.AttemptHeader = header
@@ -48,7 +48,7 @@ func Middleware(header string) func(http.Handler) http.Handler {
 			return next
 		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if n := markOf(r.Header[header]); n > 0 {
+			if n := attemptNumber(r.Header[header]); n > 0 {
 				r = r.WithContext(engine.ForHedge(r.Context(), n))
 			}
 			next.ServeHTTP(w, r)
@@ -56,9 +56,10 @@ func Middleware(header string) func(http.Handler) http.Handler {
 	}
 }
 
-// markOf returns the number of the hedge that a request's header or metadata
-// speaks of, 0 if of none. What cannot be read is a hedge.
-func markOf(values []string) int {
+// attemptNumber returns the number of the hedge that a request is made for, from the
+// values of its header or metadata. It is 0 for a request that is made for none, and
+// 1 if a value cannot be read.
+func attemptNumber(values []string) int {
 	for _, v := range values {
 		n, err := strconv.ParseUint(v, 10, 16)
 		if err != nil {
@@ -71,9 +72,9 @@ func markOf(values []string) int {
 	return 0
 }
 
-// marked returns a copy of h, in which the header of the given name is the
-// number of a hedge; without a name it is just a copy.
-func marked(h http.Header, name string, n int) http.Header {
+// withAttempt returns a copy of h in which the header of the given name is the number
+// of a hedge. If the name is empty, no header is set.
+func withAttempt(h http.Header, name string, n int) http.Header {
 	h = h.Clone()
 	if name != "" {
 		if h == nil {
@@ -84,7 +85,7 @@ func marked(h http.Header, name string, n int) http.Header {
 	return h
 }
 
-// validName reports whether HTTP allows a header of that name, or it is empty.
+// validName reports whether HTTP allows a header of that name. It allows the empty one.
 func validName(name string) bool {
 	return strings.IndexFunc(name, func(r rune) bool {
 		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,9 +16,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"runtime"
-	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,100 +27,6 @@ import (
 
 	"github.com/gohedge/hedge"
 )
-
-// TestMain fails if a test leaves a goroutine behind.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if flag.Lookup("test.fuzz").Value.String() != "" {
-		os.Exit(m.Run()) // the fuzzer leaves a goroutine that waits for signals
-	}
-	before := runtime.NumGoroutine()
-	code := m.Run()
-	http.DefaultClient.CloseIdleConnections()
-	deadline := time.Now().Add(5 * time.Second)
-	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if n := runtime.NumGoroutine(); n > before && code == 0 {
-		fmt.Fprintf(os.Stderr, "%d goroutines before the tests, %d after\n", before, n)
-		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// server is a loopback server that counts its connections.
-type server struct {
-	*httptest.Server
-	accepted atomic.Int64
-	hits     atomic.Int64
-}
-
-// protocols are what a server here can speak.
-var protocols = map[string]func(*httptest.Server){
-	"HTTP/1.1": (*httptest.Server).Start,
-	"HTTP/1.1+TLS": func(s *httptest.Server) {
-		s.StartTLS()
-	},
-	"HTTP/2": func(s *httptest.Server) {
-		s.EnableHTTP2 = true
-		s.StartTLS()
-	},
-}
-
-func serve(t testing.TB, protocol string, h http.HandlerFunc) *server {
-	s := new(server)
-	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.hits.Add(1)
-		h(w, r)
-	}))
-	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			s.accepted.Add(1)
-		}
-	}
-	protocols[protocol](s.Server)
-	t.Cleanup(s.Close)
-	return s
-}
-
-// base is a transport as a user would configure one for a busy host.
-func base(t testing.TB, s *server) *http.Transport {
-	tr := s.Client().Transport.(*http.Transport).Clone()
-	tr.MaxIdleConnsPerHost = 256
-	t.Cleanup(tr.CloseIdleConnections)
-	return tr
-}
-
-func fetch(ctx context.Context, rt http.RoundTripper, url string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := rt.RoundTrip(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	return string(b), err
-}
-
-// teach makes the calls after which hedging begins: none of them is hedged, however slow.
-func teach(t testing.TB, rt http.RoundTripper, url string) {
-	for range 10 {
-		_, err := fetch(t.Context(), rt, url)
-		require.NoError(t, err)
-	}
-}
-
-// pause waits like a server that stops when its client does.
-func pause(r *http.Request, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-r.Context().Done():
-	}
-}
 
 func TestLargeBodyOfAHedgeIsReadWhole(t *testing.T) {
 	payload := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB

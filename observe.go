@@ -12,16 +12,16 @@ import (
 // [NopObserver], so that a method added later does not break yours.
 //
 // The methods are called by the goroutines that make the calls, sometimes with a
-// call's lock held: they must not block, not call back into what is observed, and be safe
-// for concurrent use. A loser may be done after its request: cancelling takes
-// time, and some losers linger. Contexts are the attempt's or the caller's, with
-// the caller's values. A call that panics is not reported as done.
+// call's lock held. They must not block, must not use what they observe, and must be
+// safe for concurrent use. A loser may end after its request: cancelling takes time,
+// and some losers linger. Contexts are the attempt's or the caller's, and have the
+// caller's values. A call that panics is not reported as done.
 type Observer interface {
 	// AttemptStart is called before each attempt. A call that is not hedged has one.
 	AttemptStart(ctx context.Context, key KeyInfo, a AttemptInfo)
 
 	// AttemptDone is called after each attempt, losers included. Over HTTP an
-	// attempt is done when its header is there, or with [WithFirstByte] its first byte.
+	// attempt is done when its header has arrived, or with [WithFirstByte] its first byte.
 	AttemptDone(ctx context.Context, key KeyInfo, a AttemptResult)
 
 	// RequestDone is called once per call, when the caller gets its answer. For
@@ -30,14 +30,14 @@ type Observer interface {
 
 	// Denied is called when a hedge was due and not sent, and once for each call
 	// that could not be hedged from the start.
-	Denied(ctx context.Context, key KeyInfo, why Reason)
+	Denied(ctx context.Context, key KeyInfo, reason Reason)
 
-	// Budget is called with the hedges that remain to be spent, whenever the
-	// budget was asked for one.
+	// Budget is called with the number of hedges that the budget would still pay
+	// for, whenever it was asked for one.
 	Budget(key KeyInfo, tokens float64)
 }
 
-// NopObserver does nothing, for others to embed.
+// NopObserver is an Observer that does nothing, for others to embed.
 type NopObserver struct{}
 
 var _ Observer = NopObserver{}
@@ -65,7 +65,7 @@ type KeyInfo struct {
 	Route    string // the pattern of [WithRoute], or the gRPC method
 }
 
-// An AttemptInfo says which attempt of a call it is about.
+// An AttemptInfo identifies an attempt of a call.
 type AttemptInfo struct {
 	Number int // 0 is the primary
 }
@@ -80,7 +80,7 @@ type AttemptResult struct {
 	Latency time.Duration // since the attempt began
 }
 
-// An Outcome is what became of an attempt.
+// An Outcome is how an attempt ended.
 type Outcome string
 
 // The outcomes.
@@ -97,29 +97,28 @@ type RequestResult struct {
 	Latency  time.Duration // what the caller waited
 	Delay    time.Duration // after which the call was to be hedged; 0: not at all
 
-	// Saved is how much longer the caller would have waited had no hedge won. A
-	// primary that loses is cut, so nobody knows: it is estimated from those that
-	// were not, to a factor of two or so, and far too low while those are few. With
-	// [WithShadow] it is how much less the caller would have waited, which is
-	// estimated well.
+	// Saved is how much longer the caller would have waited if no hedge had won. It
+	// is an estimate from the primaries that were not cancelled, good to a factor of
+	// about two, and far too low while those are few. With [WithShadow] it is how
+	// much less the caller would have waited, and a good estimate.
 	Saved time.Duration
 }
 
 // A Reason is why a hedge, or any hedge of a call, was not sent.
 type Reason string
 
-// A hedge that was due was not sent.
+// Reasons why a hedge that was due was not sent.
 const (
 	DeniedBudget   Reason = "budget"    // the budget or MaxHedgesPerSecond was spent
 	DeniedSlow     Reason = "slow"      // most calls are slow: an outage, not a tail
 	DeniedPaused   Reason = "paused"    // the server pushed back
 	DeniedDeadline Reason = "deadline"  // too little time was left for a hedge to answer
-	DeniedInFlight Reason = "in-flight" // a thousand hedges were out
+	DeniedInFlight Reason = "in-flight" // a thousand hedges of the key were in flight
 	DeniedNotReady Reason = "not-ready" // no connection could carry it, or no copy could be made
-	DeniedShadow   Reason = "shadow"    // nothing spoke against it, but hedges are only counted, see [WithShadow]
+	DeniedShadow   Reason = "shadow"    // it would have been sent, see [WithShadow]
 )
 
-// A call could not be hedged from the start.
+// Reasons why no hedge of a call could be sent.
 const (
 	DeniedWarming  Reason = "warming"  // too little is known
 	DeniedDisabled Reason = "disabled" // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
@@ -129,7 +128,7 @@ const (
 )
 
 // WithObserver tells o what happens to every call. It may be given several
-// times. A call that needs no hedge then costs two readings of the clock more, and
+// times. A call that needs no hedge then costs two more readings of the clock, and
 // what o does. It panics if o is nil.
 func WithObserver(o Observer) Option {
 	if o == nil {
@@ -138,21 +137,21 @@ func WithObserver(o Observer) Option {
 	return optionFunc(func(c *config) { c.observers = append(c.observers, o) })
 }
 
-// WithName gives what is made a name, for observers that watch several:
-// [KeyInfo.Client], and the label client of metrics. The default is none.
+// WithName names a Transport, Interceptor or Hedger for observers that watch several:
+// see [KeyInfo], and the label client of metrics. The default is no name.
 func WithName(name string) Option {
 	return optionFunc(func(c *config) { c.name = name })
 }
 
-// AttemptFromContext returns which attempt ctx belongs to, for transports,
-// interceptors and functions below. Of hedgers within hedgers it is the
-// innermost. It reports false for calls that are sent once.
+// AttemptFromContext returns the attempt that ctx belongs to. It is for transports,
+// interceptors and functions below. If one hedged call is made within another, it
+// is the inner one's attempt. It reports false for calls that are sent once.
 func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
 	n, ok := race.Number(ctx)
 	return AttemptInfo{Number: n}, ok
 }
 
-// watcher tells an engine's events to observers.
+// watcher passes an engine's events to observers.
 type watcher struct {
 	observers        []Observer
 	client, protocol string

@@ -21,18 +21,18 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// WithReplicas sends an HTTP hedge to another address of its host than the one
-// the primary went to, if r knows any: to another replica, where the host's name
-// stands for several. Each address has hedge connections of its own, made by the
-// base's DialContext; host name, TLS server name and certificates stay the same.
-// A primary that is still connecting counts as well: to where package net says,
-// or else, with a DialContext that does not dial through it, to r's first address.
+// WithReplicas sends an HTTP hedge to another address of its host than the primary's,
+// if r knows one. It is for host names that stand for several replicas. Each address
+// has hedge connections of its own, made by the base's DialContext; the host name,
+// the TLS server name and the certificates stay the same. If the primary is still
+// connecting, its address is the one that package net connects to. A DialContext
+// that does not use package net hides it; then it is taken to be r's first address.
 //
-// While a replica that all primaries go to stands still, every call asks for a
-// hedge at once: [WithBurst] says how many are saved up for that.
+// While a replica that all primaries go to stands still, every call needs a hedge at
+// once. [WithBurst] sets how many are saved up for that.
 //
-// It needs an *http.Transport below and has no effect without one, with its
-// DialTLSContext, or through a proxy. It panics if r is nil.
+// WithReplicas needs an *http.Transport below. It has no effect without one, with
+// the transport's DialTLSContext, or through a proxy. It panics if r is nil.
 func WithReplicas(r Resolver) Option {
 	if r == nil {
 		panic("hedge: WithReplicas: Resolver is nil")
@@ -40,20 +40,21 @@ func WithReplicas(r Resolver) Option {
 	return optionFunc(func(c *config) { c.resolver = r })
 }
 
-// maxPools bounds the addresses that have pools of their own; hedges around any other share one.
+// maxPools bounds the addresses with pools of their own. Hedges that avoid any other
+// address share one pool.
 const maxPools = 64
 
-// replicas keeps a pool of connections around each address that primaries went to.
+// replicas keeps, for each address that primaries went to, a pool of connections to the others.
 type replicas struct {
 	resolver Resolver
 	clone    func() *http.Transport
 
 	mu    sync.Mutex
-	pools map[netip.Addr]*http.Transport // by the address that its connections avoid; none: the resolver's first
+	pools map[netip.Addr]*http.Transport // by the address that its connections avoid; the zero Addr is the resolver's first
 }
 
-// around returns a transport whose connections go elsewhere than to avoid.
-func (r *replicas) around(avoid netip.Addr) http.RoundTripper {
+// avoiding returns a transport whose connections go to other addresses than avoid.
+func (r *replicas) avoiding(avoid netip.Addr) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.pools) >= maxPools && r.pools[avoid] == nil {
@@ -77,7 +78,7 @@ func (r *replicas) around(avoid netip.Addr) http.RoundTripper {
 	return t
 }
 
-// dial connects to the first address of addr's host that answers, to avoid last.
+// dial connects to the first address of addr's host that answers. It tries avoid last.
 func (r *replicas) dial(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), network, addr string, avoid netip.Addr) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -88,7 +89,7 @@ func (r *replicas) dial(ctx context.Context, dial func(context.Context, string, 
 	}
 	ips, err := r.resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil || len(ips) == 0 {
-		return dial(ctx, network, addr) // which will say what is wrong, or know better
+		return dial(ctx, network, addr) // may find an address by itself, or says what is wrong
 	}
 	if !avoid.IsValid() {
 		avoid = ips[0].Unmap()
@@ -123,29 +124,29 @@ func (r *replicas) closeIdle() {
 	}
 }
 
-// where hears which address an attempt went to, or is on its way to. It is not
-// used again: a dial may outlive its attempt.
-type where struct{ got, dialled atomic.Pointer[netip.Addr] }
+// peerAddr is the address that an attempt went to, or is connecting to. Each attempt
+// has a new one, because a dial may outlive its attempt.
+type peerAddr struct{ got, dialled atomic.Pointer[netip.Addr] }
 
-func (w *where) trace(a *race.Attempt) context.Context {
-	hear := func(p *atomic.Pointer[netip.Addr], addr string) {
+func (p *peerAddr) trace(a *race.Attempt) context.Context {
+	store := func(to *atomic.Pointer[netip.Addr], addr string) {
 		if ap, err := netip.ParseAddrPort(addr); err == nil {
 			ip := ap.Addr().Unmap()
-			p.Store(&ip)
+			to.Store(&ip)
 		}
 	}
 	return httptrace.WithClientTrace(a, &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) { hear(&w.got, info.Conn.RemoteAddr().String()) },
+		GotConn: func(info httptrace.GotConnInfo) { store(&p.got, info.Conn.RemoteAddr().String()) },
 		// A dial goes on when its request has found another connection, so it must not overwrite what that one says.
-		ConnectStart: func(_, addr string) { hear(&w.dialled, addr) },
+		ConnectStart: func(_, addr string) { store(&p.dialled, addr) },
 	})
 }
 
-func (w *where) get() netip.Addr {
-	if w == nil {
+func (p *peerAddr) get() netip.Addr {
+	if p == nil {
 		return netip.Addr{}
 	}
-	if addr := cmp.Or(w.got.Load(), w.dialled.Load()); addr != nil {
+	if addr := cmp.Or(p.got.Load(), p.dialled.Load()); addr != nil {
 		return *addr
 	}
 	return netip.Addr{}

@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// A Policy is what is different about some calls of a host, see [WithRoute].
-// The zero Policy changes nothing but that they are learned by themselves.
+// A Policy says what is different about some calls of a host, see [WithRoute]. With
+// the zero Policy, only their latency is learned separately.
 type Policy struct {
 	Off       bool          // send once
 	Hedgeable bool          // safe to send twice, whatever the method
 	FirstByte bool          // as [WithFirstByte]; HTTP only
-	Delay     time.Duration // hedge after this, and again after each further, instead of after what is learned; 0: learned
+	Delay     time.Duration // hedge after each Delay instead of after the learned delays; 0: learned
 
 	// BudgetPercent is how many hedges per 100 calls of the route are sent at most,
 	// beside what the host's budget allows. 0 sets no such limit.
 	BudgetPercent float64
 }
 
-// WithRoute has a latency of its own for the calls that match pattern, and the
-// given policy. Several routes may be given; the most specific pattern wins.
+// WithRoute learns a separate latency for the calls that match pattern, and applies
+// policy p to them. Several routes may be given; the most specific pattern wins.
 //
 // For HTTP, patterns are those of [http.ServeMux], such as "POST /api/v1/query" or
-// "catalog.test/items/{id}"; what matches none is learned per host. All routes of
-// a host spend that host's budget. For gRPC, patterns are "/pkg.Service/Method",
-// "/pkg.Service/*" and "/*", and every method is learned by itself anyway.
+// "catalog.test/items/{id}"; a call that matches none is learned per host. All
+// routes of a host spend that host's budget. For gRPC, patterns are "/pkg.Service/Method",
+// "/pkg.Service/*" and "/*", and every method has a latency of its own anyway.
 //
 // It panics if the pattern is none of http.ServeMux's, Delay is negative or
 // BudgetPercent is not in [0, 300]; [New] panics if two patterns conflict.
@@ -38,18 +38,18 @@ func WithRoute(pattern string, p Policy) Option {
 		if c.routes == nil {
 			c.routes = new(routes)
 		}
-		c.routes.later = append(c.routes.later, route{pattern, p})
+		c.routes.pending = append(c.routes.pending, route{pattern, p})
 	})
 }
 
 // routes finds the policy for a call.
 type routes struct {
-	mux   *http.ServeMux
-	exact map[string]*route // gRPC patterns
-	later []route           // given, and not yet added
+	mux     *http.ServeMux
+	exact   map[string]*route // gRPC patterns
+	pending []route           // given, and not yet added
 }
 
-// route is found by a ServeMux, which knows handlers only.
+// route is a handler, because a ServeMux finds handlers only.
 type route struct {
 	pattern string
 	Policy
@@ -69,7 +69,7 @@ func (r *routes) add(pattern string, p Policy) (err error) {
 	if r.mux == nil {
 		r.mux, r.exact = http.NewServeMux(), make(map[string]*route)
 	}
-	defer func() { // ServeMux's way of refusing
+	defer func() { // ServeMux panics if it refuses a pattern
 		if p := recover(); p != nil {
 			err = fmt.Errorf("hedge: WithRoute(%q): %v", pattern, p)
 		}
@@ -80,9 +80,9 @@ func (r *routes) add(pattern string, p Policy) (err error) {
 	return nil
 }
 
-// compile adds what was given.
+// compile adds the pending routes.
 func (r *routes) compile() error {
-	for _, to := range r.later {
+	for _, to := range r.pending {
 		if err := r.add(to.pattern, to.Policy); err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (r *routes) http(req *http.Request) *route {
 	if to, ok := h.(*route); ok {
 		return to
 	}
-	return noRoute // h redirects, or says that nothing was found
+	return noRoute // h redirects, or answers that nothing was found
 }
 
 // grpc returns the route of a method, or nil.

@@ -43,15 +43,15 @@ var scenarios = map[string]func(rng *rand.Rand, at float64) time.Duration{
 	},
 }
 
-// rehearsal is what a run of a scenario came to.
-type rehearsal struct {
+// runResult is what a run of a scenario did.
+type runResult struct {
 	hedges    int64
-	estimated time.Duration // saved, says the snapshot
-	saved     time.Duration // really
+	estimated time.Duration // saved time, by the snapshot
+	saved     time.Duration // measured
 }
 
 // run makes calls at random times in fake time, 500 per second.
-func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, opts ...hedge.Option) (r rehearsal) {
+func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, opts ...hedge.Option) (r runResult) {
 	synctest.Test(t, func(t *testing.T) {
 		h := hedge.NewHedger(opts...)
 		rng := rand.New(rand.NewPCG(7, 7))
@@ -83,18 +83,18 @@ func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, 
 	return r
 }
 
-func TestShadowForetellsWhatHedgingDoes(t *testing.T) {
+func TestShadowPredictsWhatHedgingDoes(t *testing.T) {
 	for name, draw := range scenarios {
 		t.Run(name, func(t *testing.T) {
-			told := run(t, 30_000, draw, hedge.WithShadow())
+			shadow := run(t, 30_000, draw, hedge.WithShadow())
 			real := run(t, 30_000, draw)
-			t.Logf("hedges: told %d, sent %d; saved: told %v, really %v, estimated while hedging %v",
-				told.hedges, real.hedges, told.estimated, real.saved, real.estimated)
-			assert.Zero(t, told.saved, "a rehearsal sends nothing")
-			assert.InEpsilon(t, real.hedges, told.hedges, 0.2)
-			assert.InEpsilon(t, real.saved, told.estimated, 0.2)
+			t.Logf("hedges: predicted %d, sent %d; saved: predicted %v, measured %v, estimated while hedging %v",
+				shadow.hedges, real.hedges, shadow.estimated, real.saved, real.estimated)
+			assert.Zero(t, shadow.saved, "shadow mode sends nothing")
+			assert.InEpsilon(t, real.hedges, shadow.hedges, 0.2)
+			assert.InEpsilon(t, real.saved, shadow.estimated, 0.2)
 			assert.LessOrEqual(t, real.estimated, real.saved*13/10)
-			assert.GreaterOrEqual(t, real.estimated, real.saved/2, "although every primary that lost was cut")
+			assert.GreaterOrEqual(t, real.estimated, real.saved/2, "although every primary that lost was cancelled")
 		})
 	}
 }
@@ -120,7 +120,7 @@ func TestShadowSendsNothing(t *testing.T) {
 	})
 }
 
-func TestOperatorsHaveTheirWay(t *testing.T) {
+func TestEnvironmentOverridesTheProgram(t *testing.T) {
 	for _, test := range []struct {
 		name, value     string
 		enabled, shadow bool
@@ -129,6 +129,7 @@ func TestOperatorsHaveTheirWay(t *testing.T) {
 		{"HEDGE_DISABLED", "yes", false, false},
 		{"HEDGE_DISABLED", "0", true, false},
 		{"HEDGE_DISABLED", "", true, false},
+		{"HEDGE_MODE", "shadow", true, true},
 		{"HEDGE_MODE", "observe", true, true},
 		{"HEDGE_MODE", "normal", true, false},
 	} {

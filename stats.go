@@ -16,10 +16,10 @@ type Stats struct {
 	HedgedRequests  atomic.Int64 // calls for which a hedge was sent
 	HedgeWins       atomic.Int64 // hedged calls that a hedge answered
 	PrimaryWins     atomic.Int64 // hedged calls that the primary answered
-	BudgetExhausted atomic.Int64 // calls for which the budget, last asked, refused a hedge
-	WarmupRequests  atomic.Int64 // calls without a delay to hedge after: mostly, too little was known
+	BudgetExhausted atomic.Int64 // calls whose last refused hedge was refused by the budget
+	WarmupRequests  atomic.Int64 // calls without a delay to hedge after, mostly because too little was known
 
-	HedgesSent   atomic.Int64 // hedges; a call may have several
+	HedgesSent   atomic.Int64 // hedges; a call can have several
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
 	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
 }
@@ -98,11 +98,11 @@ type KeySnapshot struct {
 	P50     time.Duration   `json:"p50"`     // of what callers waited; 0 if nothing is known
 	P90     time.Duration   `json:"p90"`
 	P99     time.Duration   `json:"p99"`
-	Delays  []time.Duration `json:"delays"` // after which the next call will be hedged; empty: not at all
+	Delays  []time.Duration `json:"delays"` // after which the next call will be hedged; empty: it will not be
 
-	Budget      float64   `json:"budget"`       // hedges it would pay for now
+	Budget      float64   `json:"budget"`       // number of hedges that it would pay for now
 	BudgetScale float64   `json:"budget_scale"` // below 1 while hedges do not win
-	PausedUntil time.Time `json:"paused_until"` // by push-back; in the past: not paused
+	PausedUntil time.Time `json:"paused_until"` // because the server pushed back; a past time: not paused
 	SlowShare   float64   `json:"slow_share"`   // of the last calls; no hedges above 0.75
 }
 
@@ -129,7 +129,7 @@ func (h *handle) snapshot() Snapshot {
 // json returns the Snapshot as a JSON object.
 func (s Snapshot) json() string {
 	b, err := json.Marshal(s)
-	if err != nil { // a number that JSON cannot hold, of which there is none
+	if err != nil { // cannot happen: a Snapshot holds only numbers that JSON allows
 		return strconv.Quote(err.Error())
 	}
 	return string(b)

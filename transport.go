@@ -21,16 +21,16 @@ import (
 )
 
 // A Transport is an [http.RoundTripper] that hedges requests which are slower
-// than usual for their host. It is safe for concurrent use.
+// than usual for their host. It is safe for concurrent use. The zero Transport is
+// not usable; New makes one.
 //
-// These are sent once, and pass through as they are: requests that are not safe
-// to repeat (see [WithHedgeable]); CONNECT and upgrades; event streams (Accept:
-// text/event-stream) unless [WithFirstByte] is given; bodies of unknown length or above
+// These requests are sent once, as they are: those that are not safe to repeat (see
+// [WithHedgeable]); CONNECT and upgrades; event streams (Accept: text/event-stream)
+// unless [WithFirstByte] is given; bodies of unknown length or above
 // [WithMaxReplayBytes]; requests with trailers.
 //
-// The caller's request is never changed and its body is always closed. Attempts
-// share nothing but the header map, which a RoundTripper must not modify.
-// httptrace hooks see the primary only.
+// The caller's request is never changed and its body is always closed. httptrace
+// hooks see the primary only.
 type Transport struct {
 	handle
 	next     http.RoundTripper
@@ -77,7 +77,8 @@ func Wrap(c *http.Client, opts ...Option) *http.Client {
 	return &hedged
 }
 
-// maxLosers bounds the losers of one Transport that linger; one more, and the oldest is cancelled.
+// maxLosers bounds the losers of one Transport that linger. When there is one more,
+// the oldest is cancelled.
 const maxLosers = 512
 
 // connect sets where attempts go.
@@ -105,12 +106,12 @@ func (t *Transport) connect(next http.RoundTripper) {
 	}
 }
 
-// WrappedRoundTripper returns the RoundTripper below.
+// WrappedRoundTripper returns the RoundTripper that primaries are sent through.
 func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// CloseIdleConnections closes the idle connections of the RoundTripper below,
-// and those kept for hedges. It goes through RoundTrippers that cannot do so and
-// have a method WrappedRoundTripper.
+// CloseIdleConnections closes the idle connections of the RoundTripper below, and
+// those kept for hedges. If a RoundTripper cannot do so and has a method
+// WrappedRoundTripper, that one's result is tried.
 func (t *Transport) CloseIdleConnections() {
 	closeIdle(t.next)
 	closeIdle(t.hedgeVia)
@@ -122,7 +123,7 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// closeIdle goes through wrappers that only say what is below.
+// closeIdle closes the idle connections of rt, or of what rt wraps.
 func closeIdle(rt http.RoundTripper) {
 	for rt != nil {
 		switch t := rt.(type) {
@@ -143,7 +144,7 @@ func closeIdle(rt http.RoundTripper) {
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	t.stats.TotalRequests.Add(1)
 	if t.off.Load() {
-		return t.pass(req, noRoute, engine.Disabled)
+		return t.sendOnce(req, noRoute, engine.Disabled)
 	}
 	ctx := req.Context()
 	o := engine.OverridesFrom(ctx)
@@ -152,21 +153,21 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.options.routes != nil && req.URL != nil {
 		to = t.options.routes.http(req)
 	}
-	first := o.First || to.FirstByte || t.options.firstByte
-	why := engine.None
+	first := to.FirstByte || t.options.firstByte
+	reason := engine.None
 	switch {
 	case o.Never || to.Off && !o.Allow:
-		why = engine.Disabled
-	case o.Hedge > 0 || settings.AttemptHeader != "" && markOf(req.Header[settings.AttemptHeader]) > 0:
-		why = engine.Nested
+		reason = engine.Disabled
+	case o.Hedge > 0 || settings.AttemptHeader != "" && attemptNumber(req.Header[settings.AttemptHeader]) > 0:
+		reason = engine.Nested
 	case !t.replayable(req, settings.MaxReplayBytes, first):
-		why = engine.Body
+		reason = engine.Body
 	case !(o.Allow || to.Hedgeable || t.hedgeable(req)):
-		why = engine.Method
+		reason = engine.Method
 	}
-	if why != engine.None {
+	if reason != engine.None {
 		t.stats.NotHedgeable.Add(1)
-		return t.pass(req, to, why)
+		return t.sendOnce(req, to, reason)
 	}
 	key := t.engine.RouteKey(t.name(req, to.pattern), to.BudgetPercent/100)
 	c := t.call()
@@ -185,8 +186,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	c.req = req
 	if req.Body != nil && req.Body != http.NoBody {
-		whole, err := c.read(req)
-		if err != nil { // the caller's body failed, and the base must see it fail
+		whole, err := c.readBody(req)
+		if err != nil { // the caller's body failed, and the base must see that
 			t.stats.NotHedgeable.Add(1)
 			p := t.engine.BeginUnhedged(ctx, key.Name, engine.Body)
 			resp, err := t.next.RoundTrip(whole)
@@ -215,7 +216,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	t.tally(&c.Call, out.Winner)
 	resp, err := out.Value, out.Err
 	if err == errFailure {
-		err = nil // the response tells it itself
+		err = nil // the response itself says what failed
 	}
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
@@ -232,27 +233,28 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// pass sends req once, as it is, or with the mark of the hedge that it is sent for.
-func (t *Transport) pass(req *http.Request, to *route, why engine.Reason) (*http.Response, error) {
+// sendOnce sends req as it is, or with the attempt header if it is made for a hedge.
+func (t *Transport) sendOnce(req *http.Request, to *route, reason engine.Reason) (*http.Response, error) {
 	if name := t.settings.Load().AttemptHeader; name != "" {
 		if n := engine.OverridesFrom(req.Context()).Hedge; n > 0 {
 			with := req.WithContext(req.Context())
-			with.Header = marked(req.Header, name, n)
-			resp, err := t.once(with, to, why)
+			with.Header = withAttempt(req.Header, name, n)
+			resp, err := t.observe(with, to, reason)
 			if resp != nil {
 				resp.Request = req
 			}
 			return resp, err
 		}
 	}
-	return t.once(req, to, why)
+	return t.observe(req, to, reason)
 }
 
-func (t *Transport) once(req *http.Request, to *route, why engine.Reason) (*http.Response, error) {
+// observe sends req, and tells the observers of it.
+func (t *Transport) observe(req *http.Request, to *route, reason engine.Reason) (*http.Response, error) {
 	if !t.engine.Observed() || req.URL == nil {
 		return t.next.RoundTrip(req)
 	}
-	p := t.engine.BeginUnhedged(req.Context(), t.name(req, to.pattern), why)
+	p := t.engine.BeginUnhedged(req.Context(), t.name(req, to.pattern), reason)
 	resp, err := t.next.RoundTrip(req)
 	p.Done(t.answered(resp, err))
 	return resp, err
@@ -263,7 +265,7 @@ func (t *Transport) answered(resp *http.Response, err error) bool {
 	return err == nil && !slices.Contains(t.options.failure, resp.StatusCode)
 }
 
-// replayable reports whether req can be sent twice at all.
+// replayable reports whether req can be sent twice, safe or not.
 func (t *Transport) replayable(req *http.Request, maxBody int64, streams bool) bool {
 	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil {
 		return false
@@ -310,7 +312,7 @@ func (t *Transport) hedgeTransport(c *call) http.RoundTripper {
 	case t.hedgeVia != nil:
 		return t.hedgeVia
 	case t.replicas != nil:
-		return t.replicas.around(c.primary.Load().get())
+		return t.replicas.avoiding(c.primary.Load().get())
 	case t.clone == nil:
 		return t.next
 	case c.key.Tag.Load() == http2 || t.next.(*http.Transport).MaxConnsPerHost > 0:
@@ -320,7 +322,7 @@ func (t *Transport) hedgeTransport(c *call) http.RoundTripper {
 	}
 }
 
-// What a key's tag says: the major version of HTTP its host speaks.
+// A key's tag is the major version of HTTP that its host speaks; 0 is unknown.
 const (
 	http1 = 1
 	http2 = 2
@@ -341,7 +343,7 @@ func (t *Transport) free(c *call) {
 	t.calls.Put(c)
 }
 
-// call is one request on its way: the Op and the Gate of its race.
+// call is one request in flight: the Op and the Gate of its race.
 type call struct {
 	engine.Call
 	race  race.Race[*http.Response]
@@ -353,12 +355,12 @@ type call struct {
 	first bool          // a response wins with its first byte
 	setup [1 + race.MaxHedges]time.Duration
 
-	primary atomic.Pointer[where] // it went; nil: not known, or it does not matter
+	primary atomic.Pointer[peerAddr] // where the primary went; nil: not known, or not needed
 }
 
-// maxVictim is how often an attempt goes again because a loser's cancellation hit
-// it. Once is rare; under load four times in a row have been seen.
-const maxVictim = 16
+// maxResends is how often an attempt is sent again because the cancellation of a
+// loser hit it. Once is rare; under load, four times in a row have been seen.
+const maxResends = 16
 
 // errFailure is the error of an attempt whose response must not win.
 var errFailure = errors.New("hedge: response is a failure")
@@ -370,17 +372,17 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	case n > 0:
 		rt, ctx = c.t.hedgeTransport(c), engine.ForHedge(s.trace(a), n)
 	case c.t.replicas != nil:
-		w := new(where)
-		c.primary.Store(w)
-		ctx = w.trace(a)
+		p := new(peerAddr)
+		c.primary.Store(p)
+		ctx = p.trace(a)
 	}
 	resp, err := rt.RoundTrip(c.request(ctx, n))
-	// Cancelling an HTTP/1.1 request just when its empty response arrives can
-	// fail the next request on its connection with the same cause (net/http, Go
-	// 1.26). Ours has not lost, so it was such a victim, and goes again; after
-	// those who are about to cancel had their turn, for it may get a
+	// If an HTTP/1.1 request is cancelled just when its empty response arrives, the
+	// next request on its connection can fail with the same cause (net/http, Go
+	// 1.26). This attempt has not lost, so that is what happened, and it is sent
+	// again. It yields first, so that those about to cancel do so: it may get a
 	// connection of theirs.
-	for tries := 0; tries < maxVictim && errors.Is(err, race.ErrLost) && a.Err() == nil; tries++ {
+	for tries := 0; tries < maxResends && errors.Is(err, race.ErrLost) && a.Err() == nil; tries++ {
 		runtime.Gosched()
 		resp, err = rt.RoundTrip(c.request(ctx, n))
 	}
@@ -392,7 +394,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 func (c *call) request(ctx context.Context, n int) *http.Request {
 	r := c.req.WithContext(ctx)
 	if n > 0 {
-		r.Header = marked(c.req.Header, c.t.settings.Load().AttemptHeader, n)
+		r.Header = withAttempt(c.req.Header, c.t.settings.Load().AttemptHeader, n)
 	}
 	if c.body != nil {
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body)), nil }
@@ -401,8 +403,8 @@ func (c *call) request(ctx context.Context, n int) *http.Request {
 	return r
 }
 
-// judge learns from a response that is none of latency's business, and returns
-// the error that keeps it from winning, if any.
+// judge records the protocol and the push-back of a response, and returns the error
+// that keeps it from winning, if any.
 func (c *call) judge(resp *http.Response, err error) error {
 	if err != nil {
 		return err
@@ -418,46 +420,13 @@ func (c *call) judge(resp *http.Response, err error) error {
 		return errFailure
 	}
 	if c.first && resp.Body != nil && resp.Body != http.NoBody {
-		return await(resp)
+		return awaitFirstByte(resp)
 	}
 	return nil
 }
 
-// await waits for the first bytes of resp's body, which stay to be read. A body
-// that fails before is a failure; its error stays to be read as well.
-func await(resp *http.Response) error {
-	buf := make([]byte, 512)
-	n, err := 0, error(nil)
-	for n == 0 && err == nil {
-		n, err = resp.Body.Read(buf)
-	}
-	resp.Body = &begun{resp.Body, buf[:n], err} // never a 101's: upgrades are not hedged
-	if err != nil && err != io.EOF {
-		return errFailure
-	}
-	return nil
-}
-
-// begun is a body of which something has been read ahead.
-type begun struct {
-	io.ReadCloser
-	ahead []byte
-	err   error // came with the last of ahead; nil: read on
-}
-
-func (b *begun) Read(p []byte) (int, error) {
-	if len(b.ahead) > 0 || b.err != nil {
-		n := copy(p, b.ahead)
-		b.ahead = b.ahead[n:]
-		if len(b.ahead) > 0 {
-			return n, nil
-		}
-		return n, b.err
-	}
-	return b.ReadCloser.Read(p)
-}
-
-// retryAfter reads the header by RFC 9110, section 10.2.3; 0 if it says nothing.
+// retryAfter reads a Retry-After header (RFC 9110, section 10.2.3). It returns 0 if
+// the header is missing or says nothing.
 func retryAfter(v string, now time.Time) time.Duration {
 	if s, err := strconv.Atoi(v); err == nil {
 		return time.Duration(min(max(s, 0), 1e9)) * time.Second
@@ -468,8 +437,8 @@ func retryAfter(v string, now time.Time) time.Duration {
 	return 0
 }
 
-// Discard closes a response that nobody wants. Where losers linger, a little of
-// its body is read first: only a connection that is read to the end is used again.
+// Discard closes the response of a loser. Where losers linger, it reads up to 64 KiB
+// of the body first: a connection is used again only after its body was read whole.
 func (c *call) Discard(resp *http.Response, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		c.t.stats.HedgePanics.Add(1)
@@ -485,75 +454,8 @@ func (c *call) Discard(resp *http.Response, err error) {
 	}
 }
 
-// read takes the caller's body, so that each attempt can have its own. GetBody
-// would not do: some callers return one and the same reader from it, or none.
-// If the body is not what ContentLength says, it returns an error and a request
-// whose body fails in the same way.
-func (c *call) read(req *http.Request) (*http.Request, error) {
-	// One byte more tells a body that is too long.
-	body, err := io.ReadAll(io.LimitReader(req.Body, req.ContentLength+1))
-	if err == nil && int64(len(body)) != req.ContentLength {
-		err = errLength
-	}
-	if err == nil {
-		c.body = body
-		// A Close that fails comes too late to matter: net/http ignores it as well.
-		_ = req.Body.Close()
-		return req, nil
-	}
-	rest := io.Reader(req.Body)
-	if err != errLength {
-		rest = failed{err}
-	}
-	whole := req.WithContext(req.Context())
-	whole.GetBody = nil
-	whole.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(body), rest), req.Body}
-	return whole, err
-}
-
-var errLength = errors.New("hedge: body is not of ContentLength")
-
-// failed is a reader that fails.
-type failed struct{ err error }
-
-func (f failed) Read([]byte) (int, error) { return 0, f.err }
-
-// newBody returns body, which releases the attempt it came from at its end.
-func newBody(b io.ReadCloser, a *race.Attempt) io.ReadCloser {
-	own := body{b, a}
-	if w, ok := b.(io.Writer); ok { // 101 Switching Protocols
-		return struct {
-			body
-			io.Writer
-		}{own, w}
-	}
-	return own
-}
-
-type body struct {
-	io.ReadCloser
-	attempt *race.Attempt
-}
-
-func (b body) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		b.attempt.Release()
-	}
-	return n, err
-}
-
-func (b body) Close() error {
-	err := b.ReadCloser.Close()
-	b.attempt.Release()
-	return err
-}
-
-// untraced hides the caller's httptrace hooks, which are not made to be called
-// by two attempts at once.
+// untraced hides the caller's httptrace hooks: they may not expect calls from two
+// attempts at once.
 type untraced struct{ context.Context }
 
 func (u untraced) Value(key any) any {
@@ -564,13 +466,13 @@ func (u untraced) Value(key any) any {
 	return v
 }
 
-// setup measures how long a hedge waited for a connection that had to be made.
+// setup measures how long a hedge waited for a new connection.
 type setup struct {
 	asked time.Time
-	ns    atomic.Int64
+	ns    atomic.Int64 // 0: the connection was not new
 }
 
-// trace returns a context for the hedge, without the caller's hooks.
+// trace returns the context of a hedge, which hides the caller's hooks.
 func (s *setup) trace(a *race.Attempt) context.Context {
 	return httptrace.WithClientTrace(untraced{a}, &httptrace.ClientTrace{
 		GetConn: func(string) { s.asked = time.Now() },
@@ -579,7 +481,7 @@ func (s *setup) trace(a *race.Attempt) context.Context {
 				s.ns.Store(int64(time.Since(s.asked)))
 			}
 		},
-		// Package net finds its hooks under a key of its own; an empty one covers the caller's.
+		// Package net keeps its hooks under a key of its own; this empty one hides the caller's.
 		ConnectStart: func(string, string) {},
 	})
 }

@@ -27,83 +27,6 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-const (
-	ms   = time.Millisecond
-	site = "http://catalog.test/item"
-)
-
-var errDown = errors.New("connection refused")
-
-// usual is how long the service of these tests takes; its delay is then 1 to 2 % above.
-const usual = 10 * ms
-
-// quick answers every request after the usual time.
-func quick(rt *hedgetest.RoundTripper) func(*http.Request, int) (*http.Response, error) {
-	return after(rt, usual)
-}
-
-// after answers attempt n after the n-th duration, and all later ones after the last.
-func after(rt *hedgetest.RoundTripper, ds ...time.Duration) func(*http.Request, int) (*http.Response, error) {
-	return func(req *http.Request, n int) (*http.Response, error) {
-		if err := hedgetest.Sleep(req.Context(), ds[min(n, len(ds)-1)]); err != nil {
-			return nil, err
-		}
-		return rt.Response(req, 200, fmt.Sprint("answer ", n)), nil
-	}
-}
-
-func get(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error) {
-	t.Helper()
-	return rt.RoundTrip(request(t, t.Context(), "GET", url, nil))
-}
-
-func request(t *testing.T, ctx context.Context, method, url string, body io.Reader) *http.Request {
-	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, method, url, body)
-	require.NoError(t, err)
-	return req
-}
-
-func text(t *testing.T, resp *http.Response) string {
-	t.Helper()
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	return string(b)
-}
-
-// warm returns a Transport over rt that has learned the usual time of the hosts.
-func warm(t *testing.T, rt *hedgetest.RoundTripper, opts ...hedge.Option) *hedge.Transport {
-	t.Helper()
-	script := rt.Answer
-	rt.Answer = quick(rt)
-	tr := hedge.New(rt, opts...)
-	warmUp(t, tr)
-	rt.Answer = script
-	rt.Forget()
-	return tr
-}
-
-func warmUp(t *testing.T, tr http.RoundTripper) {
-	for range 20 {
-		resp, err := get(t, tr, site)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-	}
-}
-
-// bubble runs f in fake time with a RoundTripper, and checks that no response body was left open.
-func bubble(t *testing.T, f func(t *testing.T, rt *hedgetest.RoundTripper)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		rt := new(hedgetest.RoundTripper)
-		f(t, rt)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		assert.Zero(t, rt.Open(), "a response body was not closed")
-	})
-}
-
 // --- what is hedged ---
 
 func TestSlowGetIsHedged(t *testing.T) {
@@ -995,11 +918,11 @@ type closer struct {
 func (c *closer) CloseIdleConnections() { c.closed++ }
 
 func TestCloseIdleConnectionsReachesWhatIsBelow(t *testing.T) {
-	var base, apart closer
-	tr := hedge.New(&base, hedge.WithHedgeTransport(&apart))
+	var base, hedges closer
+	tr := hedge.New(&base, hedge.WithHedgeTransport(&hedges))
 	(&http.Client{Transport: tr}).CloseIdleConnections()
 	assert.Equal(t, 1, base.closed)
-	assert.Equal(t, 1, apart.closed)
+	assert.Equal(t, 1, hedges.closed)
 	assert.Same(t, &base, tr.WrappedRoundTripper())
 }
 
@@ -1011,10 +934,10 @@ func (w wrapper) WrappedRoundTripper() http.RoundTripper              { return w
 
 // Kubernetes' client goes down by WrappedRoundTripper, and stops at the first that closes.
 func TestCloseIdleConnectionsGoesThroughWrappers(t *testing.T) {
-	var base, apart closer
-	hedge.New(wrapper{wrapper{&base}}, hedge.WithHedgeTransport(wrapper{&apart})).CloseIdleConnections()
+	var base, hedges closer
+	hedge.New(wrapper{wrapper{&base}}, hedge.WithHedgeTransport(wrapper{&hedges})).CloseIdleConnections()
 	assert.Equal(t, 1, base.closed)
-	assert.Equal(t, 1, apart.closed)
+	assert.Equal(t, 1, hedges.closed)
 	hedge.New(wrapper{wrapper{nil}}).CloseIdleConnections()
 }
 
@@ -1035,14 +958,14 @@ func TestWrapKeepsTheClient(t *testing.T) {
 
 func TestHedgesGoWhereTheyAreTold(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
-		apart := new(hedgetest.RoundTripper)
-		apart.Answer = after(apart, 5*ms)
+		hedges := new(hedgetest.RoundTripper)
+		hedges.Answer = after(hedges, 5*ms)
 		rt.Answer = after(rt, time.Second)
-		resp, err := get(t, warm(t, rt, hedge.WithHedgeTransport(apart)), site)
+		resp, err := get(t, warm(t, rt, hedge.WithHedgeTransport(hedges)), site)
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 		assert.Len(t, rt.Sent(), 1)
-		assert.Len(t, apart.Sent(), 1)
+		assert.Len(t, hedges.Sent(), 1)
 	})
 }
 

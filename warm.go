@@ -10,18 +10,17 @@ import (
 	"sync"
 )
 
-// Warm opens up to n connections to the host of each URL (names, TCP, TLS),
-// before traffic does, and returns when they are there to be used. Over HTTP/2
-// there is one connection for all. The connections are opened through the base
-// transport by HEAD requests to the URLs themselves, which are not hedged and
-// teach no latency; any status will do.
+// Warm opens up to n connections to the host of each URL (name lookup, TCP, TLS)
+// before there is traffic, and returns when they are ready. Over HTTP/2 it opens
+// one. It sends HEAD requests to the URLs through the base transport; they are not
+// hedged, no latency is learned from them, and any status will do.
 //
-// How many connections stay is the base's choice: MaxIdleConnsPerHost is 2 by
-// default, and MaxConnsPerHost bounds n. TLS sessions are resumed if its
+// The base decides how many connections stay: MaxIdleConnsPerHost is 2 by default,
+// and MaxConnsPerHost bounds n. TLS sessions are resumed if its
 // TLSClientConfig has a ClientSessionCache.
 //
-// Warm returns when ctx ends, or one error that joins those of all URLs that
-// could not be reached.
+// Warm returns when ctx ends. Its error joins those of all URLs that could not be
+// reached. It is an error if n is below 1.
 func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
 	if n < 1 {
 		return fmt.Errorf("hedge: Warm: n %d is not at least 1", n)
@@ -38,9 +37,9 @@ func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
 	return errors.Join(errs...)
 }
 
-// warm asks once, and unless all can share that connection, n times at once,
-// holding every request back until each has a connection: one that were sent
-// before would give its connection to the next.
+// warm sends one request, and unless all can share its connection, n at once. None of
+// these is sent before each has a connection: a request that ended early would give
+// its connection to the next.
 func (t *Transport) warm(ctx context.Context, n int, url string) error {
 	shared, err := t.head(ctx, url, func() {})
 	if err != nil || shared || n == 1 {
@@ -54,7 +53,7 @@ func (t *Transport) warm(ctx context.Context, n int, url string) error {
 	for i := range n {
 		wg.Go(func() {
 			ready := sync.OnceFunc(waiting.Done)
-			defer ready() // a request that fails holds nobody up
+			defer ready() // a request that fails must not hold up the others
 			if _, errs[i] = t.head(ctx, url, func() { ready(); waiting.Wait() }); errs[i] != nil {
 				cancel()
 			}

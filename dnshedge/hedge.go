@@ -116,7 +116,7 @@ func (h *Hedge) engine() engine.Config {
 	return engine.Config{
 		Percentile:   cmp.Or(h.Percentile, defaultPercentile),
 		MaxHedges:    1, // the delays are the servers' own
-		Budget:       share,
+		Share:        share,
 		EstimatedRPS: budgetBurst / share,
 		Burst:        time.Second,
 		MinDelay:     cmp.Or(h.MinDelay, loopbackMinDelay),

@@ -169,7 +169,7 @@ func TestSharesBuyWhatOperationsSay(t *testing.T) {
 	require.NoError(t, err)
 	for _, percent := range []int{0, 1, 2, 5, 10} {
 		config := engineConfig(-1, 0)
-		config.Budget = float64(percent) / 100
+		config.Share = float64(percent) / 100
 		made := func() virtual.Policy { return virtual.NewOurs(config) }
 		var measured []float64
 		for _, name := range []string{"seed", "queue-deaf"} {

@@ -9,7 +9,6 @@ import (
 type Overrides struct {
 	Never bool          // send once
 	Allow bool          // safe to send twice, whatever the method says
-	First bool          // an HTTP response wins with its first byte, not with its header
 	Delay time.Duration // instead of the learned one; 0: none
 	Hedge int           // the number of the hedge that the call is made for; 0: for none
 }

@@ -23,7 +23,7 @@ import (
 type Config struct {
 	Percentile   float64            // never hedge before this quantile, in [0, 1)
 	MaxHedges    int                // per call
-	Budget       float64            // hedges per request
+	Share        float64            // hedges per request
 	EstimatedRPS float64            // sizes the burst until the rate is measured
 	Burst        time.Duration      // how long the budget of that rate may be saved up
 	MinDelay     time.Duration      // before the first hedge, and between two
@@ -40,7 +40,7 @@ type Config struct {
 
 // burst returns how many hedges may be saved up at the given rate.
 func (c *Config) burst(rps float64) float64 {
-	return c.Burst.Seconds() * c.Budget * max(c.EstimatedRPS, rps)
+	return c.Burst.Seconds() * c.Share * max(c.EstimatedRPS, rps)
 }
 
 func (c *Config) cold() *Plan {

@@ -22,7 +22,7 @@ var epoch = time.Unix(1_700_000_000, 0)
 
 func defaults() engine.Config {
 	return engine.Config{
-		Percentile: 0.90, MaxHedges: 2, Budget: 0.10, EstimatedRPS: 100,
+		Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100,
 		Burst: 2 * time.Second, MinDelay: ms, MaxKeys: 4096,
 	}
 }
@@ -91,7 +91,7 @@ func TestPlanSpendsTheBudgetAndNoMore(t *testing.T) {
 	var all []time.Duration
 	for hedges := 1; hedges <= 3; hedges++ {
 		for _, budget := range []float64{0.01, 0.05, 0.10} {
-			k := newKey(func(c *engine.Config) { c.MaxHedges, c.Budget, c.Percentile = hedges, budget, 0.5 })
+			k := newKey(func(c *engine.Config) { c.MaxHedges, c.Share, c.Percentile = hedges, budget, 0.5 })
 			all = all[:0]
 			learn(k, 20_000, func(int) time.Duration {
 				d := seed(rng)
@@ -237,7 +237,7 @@ func TestBudgetIsAShareOfRealTraffic(t *testing.T) {
 }
 
 func TestBudgetOfZeroHedgesNothing(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Budget = 0 })
+	k := newKey(func(c *engine.Config) { c.Share = 0 })
 	learn(k, 100, constant(5*ms))
 	assert.Nil(t, k.Plan())
 	assert.Zero(t, hedgesOf(k, 100))
@@ -273,7 +273,7 @@ func TestSharedBucketIsShared(t *testing.T) {
 
 func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
 	c := defaults()
-	c.MaxPerSecond, c.Budget = 5, 1
+	c.MaxPerSecond, c.Share = 5, 1
 	e := engine.New(c)
 	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
 	assert.Equal(t, 5, hedgesOf(a, 100))
@@ -284,7 +284,7 @@ func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
 
 func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
 	c := defaults()
-	c.MaxPerSecond, c.Budget, c.EstimatedRPS = 10, 0.01, 1 // burst of one
+	c.MaxPerSecond, c.Share, c.EstimatedRPS = 10, 0.01, 1 // burst of one
 	e := engine.New(c)
 	poor, rich := e.Key(engine.Name{Host: "poor"}), e.Key(engine.Name{Host: "rich"})
 	assert.Equal(t, 1, hedgesOf(poor, 20))
@@ -333,7 +333,7 @@ func reach(k *engine.Key, n int) (hedged int) {
 }
 
 func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Budget = 1 })
+	k := newKey(func(c *engine.Config) { c.Share = 1 })
 	learn(k, 1000, constant(5*ms))
 	// 1 − (31/32)^n exceeds 0.75 at n = 44: the brake works though nothing has completed.
 	assert.Equal(t, 43, reach(k, 1000))
@@ -343,12 +343,12 @@ func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
 }
 
 func TestDelaysOfTheCallersOwnDoNotTripTheBrake(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Budget = 1 })
+	k := newKey(func(c *engine.Config) { c.Share = 1 })
 	assert.Equal(t, 1000, hedgesOf(k, 1000))
 }
 
 func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Budget = 1; c.EstimatedRPS = 10_000 })
+	k := newKey(func(c *engine.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
 	scale := func() float64 { return k.View().Scale }
 	lose := func(n int) {
 		hedgesOf(k, n)
@@ -373,7 +373,7 @@ func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
 }
 
 func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Budget = 1; c.EstimatedRPS = 10_000 })
+	k := newKey(func(c *engine.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
 	k.Done(epoch, engine.Result{HedgeWon: true})
 	k.Done(epoch, engine.Result{HedgeWon: true})
 	hedgesOf(k, 100)
@@ -382,7 +382,7 @@ func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
 }
 
 func TestPushBackPausesAndDoubles(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Budget = 1 })
+	k := newKey(func(c *engine.Config) { c.Share = 1 })
 	now := epoch
 	denial := func() engine.Reason {
 		k.Begin(now)
@@ -444,7 +444,7 @@ func TestVetoIsCountedInTheCallersName(t *testing.T) {
 }
 
 func TestHedgesInFlightAreBounded(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Budget = 1 })
+	k := newKey(func(c *engine.Config) { c.Share = 1 })
 	for range engine.MaxInFlight {
 		k.Begin(epoch)
 		require.Equal(t, engine.None, k.Admit(epoch, 0, false, time.Time{}, engine.None))
@@ -500,7 +500,7 @@ func TestSetConfigKeepsWhatWasLearned(t *testing.T) {
 	before := k.Plan().Delays[0]
 
 	c := defaults()
-	c.Budget, c.MaxHedges = 0.02, 1
+	c.Share, c.MaxHedges = 0.02, 1
 	e.SetConfig(c, epoch)
 	require.Len(t, k.Plan().Delays, 1)
 	assert.Greater(t, k.Plan().Delays[0], 2*before, "a smaller budget waits longer")

@@ -80,10 +80,10 @@ func newKey(e *Engine, name Name, host *Bucket, share float64) *Key {
 	case host != nil:
 		k.bucket = host
 	default:
-		k.bucket = NewBucket(c.Budget, c.burst(0))
+		k.bucket = NewBucket(c.Share, c.burst(0))
 	}
 	if share > 0 {
-		k.routeBudget = NewBucket(share, c.burst(0)*share/max(c.Budget, share))
+		k.routeBudget = NewBucket(share, c.burst(0)*share/max(c.Share, share))
 	}
 	k.plan.Store(c.cold())
 	return k
@@ -264,15 +264,15 @@ func (k *Key) waited() *sketch.Window {
 func (k *Key) replan(now time.Time) {
 	k.since = 0
 	c := k.engine.Config()
-	rate, budget := k.window.Rate(now), c.Budget
+	rate, budget := k.window.Rate(now), c.Share
 	if c.Shared == nil {
 		// Others may pay into the bucket as well: its rate is the larger by as much.
 		all := float64(k.bucket.requests.Load()) / float64(max(k.count.Load(), 1))
-		k.bucket.Set(c.Budget, c.burst(rate*max(all, 1)))
+		k.bucket.Set(c.Share, c.burst(rate*max(all, 1)))
 	}
-	if k.routeBudget != nil && c.Budget > 0 {
+	if k.routeBudget != nil && c.Share > 0 {
 		budget = min(budget, k.routeBudget.share)
-		k.routeBudget.Set(k.routeBudget.share, c.burst(rate)*budget/c.Budget)
+		k.routeBudget.Set(k.routeBudget.share, c.burst(rate)*budget/c.Share)
 	}
 	if p := c.plan(&k.window, budget*k.scale); p != nil {
 		k.plan.Store(p)

@@ -22,7 +22,7 @@ type Plan struct {
 
 // unplanned returns why there is no plan.
 func (c *Config) unplanned() Reason {
-	if c.MaxHedges == 0 || c.Budget <= 0 {
+	if c.MaxHedges == 0 || c.Share <= 0 {
 		return Disabled
 	}
 	return Warming

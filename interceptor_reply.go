@@ -1,0 +1,101 @@
+package hedge
+
+import (
+	"reflect"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// replyType makes replies of the same type as the caller's. It is taken before the
+// primary starts to decode into the caller's reply.
+type replyType struct {
+	message protoreflect.MessageType // of a proto.Message; it knows dynamic messages, which reflect does not
+	other   reflect.Type             // of any other reply that is a pointer
+}
+
+func replyTypeOf(reply any) replyType {
+	if m, ok := reply.(proto.Message); ok {
+		if message := m.ProtoReflect(); message.IsValid() {
+			return replyType{message: message.Type()}
+		}
+		return replyType{}
+	}
+	if v := reflect.ValueOf(reply); v.Kind() == reflect.Pointer && !v.IsNil() {
+		return replyType{other: v.Type().Elem()}
+	}
+	return replyType{}
+}
+
+// known reports whether replies can be made. If not, the call cannot be hedged: two
+// attempts must not share a reply.
+func (r replyType) known() bool { return r.message != nil || r.other != nil }
+
+func (r replyType) new() any {
+	if r.message != nil {
+		return r.message.New().Interface()
+	}
+	return reflect.New(r.other).Interface()
+}
+
+// publish copies a hedge's reply into the caller's. All attempts have ended.
+func publish(to, from any) {
+	switch to := to.(type) {
+	case proto.Message:
+		proto.Reset(to)
+		proto.Merge(to, from.(proto.Message))
+	case protoadapt.MessageV1:
+		to.Reset()
+		proto.Merge(protoadapt.MessageV2Of(to), protoadapt.MessageV2Of(from.(protoadapt.MessageV1)))
+	default:
+		reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
+	}
+}
+
+// ownTargets returns the caller's options with new targets for an attempt. Calling
+// the functions in deliver copies what was received to the caller's targets.
+func ownTargets(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
+	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more
+	for _, o := range opts {
+		switch o := o.(type) {
+		case grpc.HeaderCallOption:
+			md := new(metadata.MD)
+			deliver = append(deliver, func() { *o.HeaderAddr = *md })
+			own = append(own, grpc.Header(md))
+		case grpc.TrailerCallOption:
+			md := new(metadata.MD)
+			deliver = append(deliver, func() { *o.TrailerAddr = *md })
+			own = append(own, grpc.Trailer(md))
+		case grpc.PeerCallOption:
+			p := new(peer.Peer)
+			deliver = append(deliver, func() { *o.PeerAddr = *p })
+			own = append(own, grpc.Peer(p))
+		default:
+			own = append(own, o)
+		}
+	}
+	return own, deliver
+}
+
+// takeFinish splits off the functions that are called once, when the call ends.
+func takeFinish(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(error)) {
+	rest = opts
+	for i, o := range opts {
+		f, ok := o.(grpc.OnFinishCallOption)
+		if ok && finish == nil {
+			rest = slices.Clone(opts[:i])
+		}
+		switch {
+		case ok:
+			finish = append(finish, f.OnFinish)
+		case finish != nil:
+			rest = append(rest, o)
+		}
+	}
+	return rest, finish
+}
