@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -229,4 +232,85 @@ func ExampleWithShadow() {
 	}
 	fmt.Println(transport.Snapshot().Shadow)
 	// Output: true
+}
+
+func ExampleWithRoute() {
+	transport := hedge.New(stuckOnce(),
+		hedge.WithRoute("POST /_search", hedge.Policy{Hedgeable: true, Delay: 10 * time.Millisecond}), // it only reads
+		hedge.WithRoute("GET /export/", hedge.Policy{Off: true}))                                      // too expensive to send twice
+	client := &http.Client{Transport: transport}
+	resp, err := client.Post("http://catalog.test/_search", "text/plain", strings.NewReader("lamps"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	for _, key := range transport.Snapshot().Keys { // the host, and each route that was used
+		fmt.Printf("%s %q %d\n", key.Host, key.Route, key.Hedges)
+	}
+	// Output:
+	// catalog.test "" 0
+	// catalog.test "POST /_search" 1
+}
+
+func ExampleWithReplicas() {
+	// The name stands for three replicas; a hedge avoids the one that its primary went to.
+	client := hedge.Wrap(nil, hedge.WithReplicas(net.DefaultResolver), hedge.WithBurst(10*time.Second))
+	fmt.Println(client.Transport.(*hedge.Transport).Snapshot().Config.Burst)
+	// Output: 10s
+}
+
+func ExampleWithFirstByte() {
+	// The server sends the header at once, and the first word when it has one.
+	var n atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		if n.Add(1) == 1 {
+			<-r.Context().Done() // stuck
+			return
+		}
+		fmt.Fprint(w, "hello")
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: hedge.New(http.DefaultTransport,
+		hedge.WithFirstByte(), hedge.WithInitialDelay(10*time.Millisecond))} // to hedge the very first call
+	resp, err := client.Get(server.URL)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	fmt.Println(string(body), err)
+	// Output: hello <nil>
+}
+
+func ExampleTransport_Warm() {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	transport := hedge.New(http.DefaultTransport)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err := transport.Warm(ctx, 2, server.URL) // any status will do
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+func ExampleWithLogger() {
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{} // for this example only
+			}
+			return a
+		},
+	}))
+	hedger := hedge.NewHedger(hedge.WithName("catalog"), hedge.WithLogger(logger))
+	hedger.SetEnabled(false)
+	if err := hedger.Update(func(c *hedge.Config) { c.BudgetPercent = 2 }); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// level=WARN msg="hedge: disabled" protocol=func client=catalog by=SetEnabled
+	// level=INFO msg="hedge: settings changed" protocol=func client=catalog budget_percent.from=10 budget_percent.to=2
 }
