@@ -59,7 +59,7 @@ func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
 	if k.broke && k.funded(now) {
 		k.broke = false
 	}
-	for topic, bad := range [topics]bool{Braking: paused || k.slow > slowLimit, Funding: k.broke} {
+	for topic, bad := range [topics]bool{Braking: paused || k.slow > SlowLimit, Funding: k.broke} {
 		dropped, tell := k.bulletins[topic].update(now, bad)
 		if !tell {
 			continue

@@ -18,7 +18,7 @@ const (
 
 	// The first brake: if most calls reach their first delay, it is an outage, not a tail.
 	slowWeight = 1.0 / 32
-	slowLimit  = 0.75 // not below 0.7, which one of three replicas pausing would reach
+	SlowLimit  = 0.75 // no hedge starts above it; not below 0.7, which one of three replicas pausing would reach
 
 	// The second brake: hedges that do not win spend a tenth of the budget.
 	payFired   = 100
@@ -164,7 +164,7 @@ func (k *Key) judge(now, deadline time.Time, veto Verdict) Verdict {
 	switch {
 	case veto != Go:
 		return veto
-	case k.slow > slowLimit:
+	case k.slow > SlowLimit:
 		return Slow
 	case now.Before(k.pausedTo):
 		return Paused
