@@ -24,6 +24,7 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 const ms = time.Millisecond
@@ -31,7 +32,7 @@ const ms = time.Millisecond
 // busy returns a Transport after a minute of calls in fake time: to a fast host, to
 // one with a tail, to one that pushes back, and to one that had a single call.
 func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
-	base := roundTripper(func(req *http.Request) (*http.Response, error) {
+	base := hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 		a, _ := hedge.AttemptFromContext(req.Context())
 		n, _ := strconv.Atoi(req.URL.RawQuery)
 		d, status := time.Duration(20+n%7)*ms/2, 200
@@ -43,10 +44,8 @@ func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
 		case req.URL.Path == "/search":
 			d *= 8
 		}
-		select {
-		case <-time.After(d):
-		case <-req.Context().Done():
-			return nil, req.Context().Err()
+		if err := hedgetest.Sleep(req.Context(), d); err != nil {
+			return nil, err
 		}
 		return &http.Response{StatusCode: status, ProtoMajor: 2, Header: http.Header{"Retry-After": {"30"}}, Body: http.NoBody}, nil
 	})
@@ -74,10 +73,6 @@ func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
 	get("GET", "http://new.test/")
 	return tr
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func show(h http.Handler, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeotel"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 const ms = time.Millisecond
@@ -81,10 +82,8 @@ func (r *telemetry) call(ctx context.Context, h *hedge.Hedger, takes ...time.Dur
 	_, _ = hedge.Do(ctx, h, "db", func(ctx context.Context) (int, error) {
 		a, _ := hedge.AttemptFromContext(ctx)
 		d := takes[a.Number]
-		select {
-		case <-time.After(max(d, -d)):
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		if err := hedgetest.Sleep(ctx, max(d, -d)); err != nil {
+			return 0, err
 		}
 		if d < 0 {
 			return 0, errDown
@@ -219,10 +218,6 @@ func TestCallsWithoutASpanMakeNone(t *testing.T) {
 	})
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // BenchmarkCall measures a call that needs no hedge and has no span, with and without metrics.
 func BenchmarkCall(b *testing.B) {
 	observer, err := hedgeotel.New(hedgeotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
@@ -233,7 +228,7 @@ func BenchmarkCall(b *testing.B) {
 		opts []hedge.Option
 	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(observer)}}} {
 		b.Run(bench.name, func(b *testing.B) {
-			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
+			tr := hedge.New(hedgetest.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
 			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)
 			require.NoError(b, err)
 			b.ReportAllocs()

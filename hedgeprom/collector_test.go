@@ -21,18 +21,14 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // sleeps returns a function whose attempt n takes the n-th duration.
 func sleeps(ds ...time.Duration) func(context.Context) (int, error) {
 	return func(ctx context.Context) (int, error) {
 		a, _ := hedge.AttemptFromContext(ctx)
-		select {
-		case <-time.After(ds[a.Number]):
-			return a.Number, nil
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
+		return a.Number, hedgetest.Sleep(ctx, ds[a.Number])
 	}
 }
 
@@ -204,10 +200,6 @@ func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 	}
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // BenchmarkCall measures a call that needs no hedge, with and without a Collector.
 func BenchmarkCall(b *testing.B) {
 	resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
@@ -216,7 +208,7 @@ func BenchmarkCall(b *testing.B) {
 		opts []hedge.Option
 	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(hedgeprom.New())}}} {
 		b.Run(bench.name, func(b *testing.B) {
-			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
+			tr := hedge.New(hedgetest.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
 			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)
 			require.NoError(b, err)
 			b.ReportAllocs()
