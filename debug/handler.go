@@ -1,10 +1,10 @@
-// Package debug shows on a page what hedging knows and does: delays, latencies,
-// hedges, wins, refusals, budgets, per key.
+// Package debug serves a page that shows what hedging knows and does, for each
+// key: delays, latencies, hedges, wins, denied hedges and the budget.
 //
 //	mux.Handle("/debug/hedge", debug.Handler(transport))
 //
-// The page refreshes itself, loads nothing from elsewhere and runs no script.
-// It names hosts and routes: serve it where net/http/pprof would be.
+// The page reloads itself, loads nothing from elsewhere and runs no script. It
+// names hosts and routes: serve it only where you would serve net/http/pprof.
 package debug
 
 import (
@@ -24,10 +24,11 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/engine"
 )
 
-// A Source is a *hedge.Transport, *hedge.Interceptor or *hedge.Hedger, or what else
-// has a Snapshot.
+// A Source is a *hedge.Transport, a *hedge.Interceptor, a *hedge.Hedger, or anything
+// else that has a Snapshot.
 type Source interface{ Snapshot() hedge.Snapshot }
 
 var (
@@ -36,20 +37,23 @@ var (
 	_ Source = (*hedge.Hedger)(nil)
 )
 
-// Handler returns a page about the sources, which it only reads. With
-// ?format=json, or for those who accept only that, it is their snapshots.
-// ?refresh=N reloads the page every N seconds, 5 by default, and never if that
-// is 0. The page has the 100 busiest keys of each source, the JSON has all.
+// Handler returns a handler that serves the page. It only reads the sources,
+// none of which may be nil. The page shows the 100 busiest keys of each source.
 //
-// Handler registers itself nowhere.
+// With ?format=json, or with the header "Accept: application/json", the handler
+// answers with a [Page] instead, which has all keys. With ?refresh=N the page
+// reloads itself every N seconds; the default is 5, and 0 means never.
+//
+// The handler answers GET and HEAD; it may be used by many requests at once.
+// Handler does not register it anywhere.
 func Handler(sources ...Source) http.Handler { return handler(slices.Clone(sources)) }
 
 type handler []Source
 
-// Page is what ?format=json returns.
+// A Page is the answer to ?format=json.
 type Page struct {
-	Time    time.Time        `json:"time"`
-	Clients []hedge.Snapshot `json:"clients"`
+	Time    time.Time        `json:"time"`    // when the snapshots were taken
+	Clients []hedge.Snapshot `json:"clients"` // one for each source, in their order
 }
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +66,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, s := range h {
 		p.Clients = append(p.Clients, s.Snapshot())
 	}
-	var b bytes.Buffer // so that an error does not leave half a page
+	var b bytes.Buffer // so that no half of a page is sent if there is an error
 	var err error
 	header := w.Header()
 	if r.FormValue("format") == "json" || r.Header.Get("Accept") == "application/json" {
@@ -85,7 +89,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(b.Bytes()) // who has gone needs no answer
+	_, _ = w.Write(b.Bytes()) // an error means that the client has gone
 }
 
 //go:embed page.html
@@ -93,27 +97,29 @@ var source string
 
 var page = template.Must(template.New("page").Parse(source))
 
-// maxKeys is how many keys of a source the page shows.
+// maxKeys is the number of keys of one source that the page shows at most.
 const maxKeys = 100
 
-// view is what the page shows. All numbers come formatted.
+// view is the data of the template. Its numbers are formatted already.
 type view struct {
 	Time    string
 	Refresh int
+	Width   int // of the plots
 	Clients []client
 }
 
 type client struct {
 	hedge.Snapshot
-	Title  string
-	Totals []total
-	Keys   []key
-	More   int // keys that are not shown
-	Axis   []mark
-	Config []setting
+	Title     string
+	Totals    []total
+	Keys      []key
+	More      int    // keys that are not shown
+	SlowLimit string // the slow share above which no hedge starts
+	Axis      []mark
+	Config    []setting
 }
 
-// total is a number with a name, in large type.
+// total is a number in large type, with its name and a note.
 type total struct{ ID, Label, Value, Note string }
 
 type setting struct{ Name, Value string }
@@ -123,16 +129,16 @@ type key struct {
 	Requests, Samples, Hedges, Wins string
 	P50, P90, P99, Saved            string
 	Delays                          string // "" if there is none
-	Load, WinRate                   string // shares; "" if nothing is known
+	Load, WinRate                   string // hedges per request, wins per hedge; "" if there are none
 	LoadWidth                       float64
 	Budget, Scale                   string
-	Paused                          string // for how much longer; "" if it is not
+	Paused                          string // for how much longer; "" if it is not paused
 	Slow                            string
 	SlowWidth                       float64
-	Braked                          bool
+	TooSlow                         bool // for a hedge
 	Denied                          []setting
 
-	Box   *box // nil if nothing is known
+	Box   *box // nil if no latency is known
 	Marks []mark
 }
 
@@ -145,11 +151,11 @@ type mark struct {
 	Label string
 }
 
-// width of the latency plots, in units of their own.
-const width = 240
+// width is the width of the latency plots in pixels.
+const width = 200
 
 func render(p Page, refresh int) view {
-	v := view{Time: p.Time.Format("15:04:05"), Refresh: refresh}
+	v := view{Time: p.Time.Format("15:04:05"), Refresh: refresh, Width: width}
 	for _, s := range p.Clients {
 		v.Clients = append(v.Clients, renderClient(s, p.Time))
 	}
@@ -157,7 +163,7 @@ func render(p Page, refresh int) view {
 }
 
 func renderClient(s hedge.Snapshot, now time.Time) client {
-	c := client{Snapshot: s, Title: cmp.Or(s.Name, s.Protocol, "hedge")}
+	c := client{Snapshot: s, Title: cmp.Or(s.Name, s.Protocol, "hedge"), SlowLimit: share(engine.SlowLimit)}
 	var hedges, wins, shadow, shadowWins int64
 	var saved time.Duration
 	for _, k := range s.Keys {
@@ -181,7 +187,7 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 			{"shadow_wins", "would win", count(shadowWins), of(shadowWins, shadow, "of those")},
 			{"saved", "would be saved", duration(saved), "estimated"},
 		}
-		c.Totals = slices.Replace(c.Totals, 1, 6, would...) // all from hedged_requests to saved
+		c.Totals = slices.Replace(c.Totals, 1, 6, would...) // the totals from hedged_requests to saved
 	}
 	if s.Stats.HedgePanics > 0 {
 		c.Totals = append(c.Totals, total{"hedge_panics", "panics", count(s.Stats.HedgePanics), "of hedges"})
@@ -203,8 +209,9 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 	return c
 }
 
-// axis returns where latencies belong, on a logarithmic axis that has room for
-// all of them; nil if there are none.
+// axis returns the function that maps a latency to its place on a logarithmic axis
+// from 0 to width, which has room for all latencies and delays of the keys. It
+// returns nil if the keys have no latencies.
 func axis(keys []hedge.KeySnapshot) func(time.Duration) float64 {
 	least, most := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, k := range keys {
@@ -224,13 +231,22 @@ func axis(keys []hedge.KeySnapshot) func(time.Duration) float64 {
 	}
 }
 
-// marks are round numbers on the axis: as many as there is room for.
+// marks returns round numbers on the axis, as many as there is room for.
 func marks(at func(time.Duration) float64) (all []mark) {
-	for _, steps := range [][]time.Duration{{1, 2, 3, 5, 7}, {1, 2, 5}, {1, 3}, {1}} {
+	for _, ruler := range []struct {
+		factor time.Duration
+		steps  []time.Duration
+	}{
+		{10, []time.Duration{1, 2, 3, 5, 7}},
+		{10, []time.Duration{1, 2, 5}},
+		{10, []time.Duration{1, 3}},
+		{10, []time.Duration{1}},
+		{1000, []time.Duration{1}},
+	} {
 		all = nil
 		room := true
-		for d := time.Microsecond; d <= 1000*time.Second; d *= 10 {
-			for _, step := range steps {
+		for d := time.Microsecond; d <= 1000*time.Second; d *= ruler.factor {
+			for _, step := range ruler.steps {
 				if x := at(step * d); x >= 0 && x <= width {
 					room = room && (len(all) == 0 || x-all[len(all)-1].X >= 38)
 					all = append(all, mark{x, duration(step * d)})
@@ -255,10 +271,10 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		P50: duration(k.P50), P90: duration(k.P90), P99: duration(k.P99), Saved: duration(k.Saved),
 		Load: of(hedges, k.Requests, ""), WinRate: of(wins, hedges, ""),
 		Budget: strconv.FormatFloat(k.Budget, 'f', 1, 64),
-		Slow:   share(k.SlowShare), SlowWidth: 100 * min(k.SlowShare, 1), Braked: k.SlowShare > 0.75,
+		Slow:   share(k.SlowShare), SlowWidth: 100 * min(k.SlowShare, 1), TooSlow: k.SlowShare > engine.SlowLimit,
 	}
 	if b := s.Config.BudgetPercent; b > 0 && k.Requests > 0 {
-		v.LoadWidth = min(100, 100*100/b*float64(hedges)/float64(k.Requests)) // what was saved up comes on top
+		v.LoadWidth = min(100, 100*100/b*float64(hedges)/float64(k.Requests)) // a budget that was saved up may exceed it
 	}
 	if k.BudgetScale < 1 {
 		v.Scale = share(k.BudgetScale)
@@ -287,7 +303,7 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	return v
 }
 
-// settings lists a Config by the names it has in files.
+// settings lists the fields of a Config by their names in JSON.
 func settings(c hedge.Config) []setting {
 	var all []setting
 	v := reflect.ValueOf(c)
@@ -298,7 +314,7 @@ func settings(c hedge.Config) []setting {
 	return all
 }
 
-// count writes n with commas.
+// count formats n with commas.
 func count(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -307,7 +323,7 @@ func count(n int64) string {
 	return s
 }
 
-// share writes a share as a percentage.
+// share formats a share of 1 as a percentage.
 func share(f float64) string {
 	digits := 0
 	if f > 0 && f < 0.1 {
@@ -316,7 +332,7 @@ func share(f float64) string {
 	return strconv.FormatFloat(100*f, 'f', digits, 64) + " %"
 }
 
-// of writes n as a share of all; nothing if there are none.
+// of formats n as a percentage of all, with what behind it. It returns "" if all is 0.
 func of(n, all int64, what string) string {
 	if all == 0 {
 		return ""
@@ -324,8 +340,14 @@ func of(n, all int64, what string) string {
 	return strings.TrimSpace(share(float64(n)/float64(all)) + " " + what)
 }
 
-// duration writes d with three digits.
+// duration formats d with three digits; from an hour on, with hours and minutes.
 func duration(d time.Duration) string {
+	switch {
+	case d >= 100*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Hour).String(), "0m0s")
+	case d >= time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
 	unit := time.Duration(1)
 	for d/unit >= 1000 {
 		unit *= 10

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,14 +23,16 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/debug"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 const ms = time.Millisecond
 
-// busy returns a Transport with a history: a quick host, one with a tail, one
-// that pushes back, one hardly known. It takes a minute of fake time.
+// busy returns a Transport after a minute of calls in fake time: to a fast host, to
+// one with a tail, to one that pushes back, and to one that had a single call.
 func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
-	base := roundTripper(func(req *http.Request) (*http.Response, error) {
+	base := hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 		a, _ := hedge.AttemptFromContext(req.Context())
 		n, _ := strconv.Atoi(req.URL.RawQuery)
 		d, status := time.Duration(20+n%7)*ms/2, 200
@@ -41,10 +44,8 @@ func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
 		case req.URL.Path == "/search":
 			d *= 8
 		}
-		select {
-		case <-time.After(d):
-		case <-req.Context().Done():
-			return nil, req.Context().Err()
+		if err := hedgetest.Sleep(req.Context(), d); err != nil {
+			return nil, err
 		}
 		return &http.Response{StatusCode: status, ProtoMajor: 2, Header: http.Header{"Retry-After": {"30"}}, Body: http.NoBody}, nil
 	})
@@ -73,10 +74,6 @@ func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
 	return tr
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 func show(h http.Handler, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", target, nil))
@@ -99,10 +96,10 @@ func TestJSONIsTheSnapshot(t *testing.T) {
 	})
 }
 
-// row is the numbers of one key on the page, by name.
+// row is the numbers of one key on the page by their names.
 type row map[string]string
 
-// parse reads the page, which it holds to be well-formed.
+// parse reads the numbers on the page. It fails the test if the page is not well-formed XML.
 func parse(t *testing.T, page string) (totals, config row, keys map[string]row) {
 	totals, config, keys = row{}, row{}, map[string]row{}
 	d := xml.NewDecoder(strings.NewReader(page))
@@ -228,6 +225,72 @@ func TestPageLoadsNothingAndRunsNothing(t *testing.T) {
 	assert.Contains(t, show(debug.Handler(), "/").Body.String(), "Nothing to show")
 }
 
+func TestEveryNumberInARowHasTheNameOfItsColumn(t *testing.T) {
+	columns := regexp.MustCompile(`(?s)<th(?: [^>]*)?>(.*?)</th>`)
+	cells := regexp.MustCompile(`<td[^>]*>`)
+	label := regexp.MustCompile(` data-label="([^"]*)"`)
+	for name, source := range map[string]debug.Source{
+		"hedging": crowded(false), "shadow": crowded(true), "nothing known": full{Keys: make([]hedge.KeySnapshot, 1)},
+	} {
+		page := show(debug.Handler(source), "/").Body.String()
+		var heads, labels []string
+		for _, m := range columns.FindAllStringSubmatch(page, -1) {
+			if strings.Contains(m[1], "<svg") {
+				m[1] = "" // the axis
+			}
+			heads = append(heads, m[1])
+		}
+		for _, cell := range cells.FindAllString(page, -1) {
+			m := label.FindStringSubmatch(cell)
+			require.NotNil(t, m, cell)
+			labels = append(labels, m[1])
+		}
+		require.Len(t, heads, 13)
+		assert.Equal(t, "denied", heads[12])
+		assert.Equal(t, heads, labels, name) // the page has one row
+	}
+}
+
+// What a browser shows at these widths can be looked at with TestWritePage.
+func TestRowsBecomeCardsBelowThe1280PixelsThatTheTableFits(t *testing.T) {
+	page := show(debug.Handler(crowded(false)), "/").Body.String()
+	assert.Contains(t, page, `<meta name="viewport" content="width=device-width, initial-scale=1"/>`)
+	assert.Contains(t, page, "@media (prefers-color-scheme: dark)")
+	cards := regexp.MustCompile(`(?s)@media \(max-width: (\d+)px\) \{.*?\n\}`).FindStringSubmatch(page)
+	require.NotNil(t, cards)
+	width, err := strconv.Atoi(cards[1])
+	require.NoError(t, err)
+	assert.Less(t, width, 1280)
+	assert.Greater(t, width, 500)
+	assert.Contains(t, cards[0], "thead { display: none; }")
+	assert.Contains(t, cards[0], "tr { display: grid;")
+	assert.Contains(t, cards[0], "content: attr(data-label)")
+	assert.NotContains(t, page, "overflow-x", "nothing is scrolled sideways")
+}
+
+func TestSlowBarIsRedAboveTheLimitOfTheEngine(t *testing.T) {
+	for slow, red := range map[float64]bool{engine.SlowLimit: false, engine.SlowLimit + 0.01: true} {
+		s := newFull(false)
+		s.Keys[0].SlowShare = slow
+		page := show(debug.Handler(s), "/").Body.String()
+		assert.Equal(t, red, strings.Contains(page, `class="over"`), "%v", slow)
+		assert.Contains(t, page, "no hedges above 75 %")
+	}
+}
+
+func TestDurationsAreShort(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1234567: "1.23ms", 59 * time.Minute: "59m0s", 90*time.Minute + 20*time.Second: "1h30m", 123*time.Hour + 40*time.Minute: "124h",
+	} {
+		s := newFull(false)
+		s.Keys[0].Saved = d
+		_, _, keys := parse(t, show(debug.Handler(s), "/").Body.String())
+		for _, r := range keys {
+			assert.Equal(t, want, r["saved"])
+		}
+	}
+}
+
 func TestPageShowsAnInterceptor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := hedge.NewInterceptor(hedge.WithName("calls"))
@@ -283,14 +346,35 @@ func TestBusiestKeysAreShown(t *testing.T) {
 	assert.Contains(t, page, "and 50 keys")
 }
 
-// TestWritePage writes the page of a busy client to where HEDGE_DEBUG_PAGE says, for a browser to show.
+// crowded returns a source whose names and numbers are as wide as they get.
+func crowded(shadow bool) full {
+	s := newFull(shadow)
+	s.Name, s.Protocol, s.Enabled = "a client with a long name", "http", true
+	s.Stats = hedge.StatsSnapshot{
+		TotalRequests: 23_456_789, HedgedRequests: 1_234_567, HedgesSent: 1_456_789, HedgeWins: 765_432, PrimaryWins: 469_135,
+		NotHedgeable: 3_456_789, WarmupRequests: 12_345, BudgetExhausted: 123_456, HedgePanics: 1_234,
+	}
+	k := &s.Keys[0]
+	k.Host, k.Route = "a-long-name-of-a-host.in-some-zone.example.com:8443", "/shop.catalog.v1.CatalogService/ListItemsOfCategory"
+	k.Requests, k.Samples, k.Hedges, k.Wins, k.ShadowWins = 23_456_789, 12_345, 1_456_789, 765_432, 765_432
+	k.P50, k.P90, k.P99, k.Saved = 12345*time.Microsecond, 123456*time.Microsecond, 1234567*time.Microsecond, 123*time.Hour
+	k.Delays = []time.Duration{123456 * time.Microsecond, 234567 * time.Microsecond, 345678 * time.Microsecond}
+	k.Budget, k.SlowShare = 1234.5, 0.8
+	k.Denied = map[hedge.Reason]int64{
+		hedge.DeniedBudget: 123_456, hedge.DeniedSlow: 234_567, hedge.DeniedPaused: 12_345, hedge.DeniedDeadline: 1_234,
+		hedge.DeniedInFlight: 12_345, hedge.DeniedNotReady: 123_456, hedge.DeniedShadow: 1_456_789,
+	}
+	return s
+}
+
+// TestWritePage writes a page to the file that HEDGE_DEBUG_PAGE names, so that one can look at it in a browser.
 func TestWritePage(t *testing.T) {
 	name := os.Getenv("HEDGE_DEBUG_PAGE")
 	if name == "" {
 		t.Skip("HEDGE_DEBUG_PAGE is not set")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		h := debug.Handler(busy(t, hedge.WithName("shop")), busy(t, hedge.WithName("search"), hedge.WithShadow()))
+		h := debug.Handler(busy(t, hedge.WithName("shop")), busy(t, hedge.WithName("search"), hedge.WithShadow()), crowded(false), crowded(true))
 		require.NoError(t, os.WriteFile(name, show(h, "/").Body.Bytes(), 0o644))
 	})
 }

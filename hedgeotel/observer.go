@@ -1,36 +1,36 @@
-// Package hedgeotel tells OpenTelemetry what hedging does. It needs the API
-// only; what becomes of metrics and spans is the program's SDK's business.
+// Package hedgeotel has metrics and spans of hedging for OpenTelemetry. It needs the
+// API only; the SDK that the program uses decides where metrics and spans go.
 //
 //	observer, err := hedgeotel.New()
 //	client := &http.Client{Transport: hedge.New(http.DefaultTransport,
 //		hedge.WithName("shop"), hedge.WithObserver(observer))}
 //
-// The words are those of gRFC A96: an attempt is original or hedge.
+// The values are those of gRFC A96: an attempt is original or hedge.
 //
 // # Metrics
 //
 //	hedge.requests   calls
-//	hedge.attempts   by hedge.type and hedge.outcome: won, lost or failed
-//	hedge.denied     hedges, or calls, that were not allowed, by hedge.reason
-//	hedge.saved      histogram of what each win of a hedge saved, estimated, in seconds
-//	hedge.delay      after which the latest call was to be hedged, in seconds
-//	hedge.budget     hedges that the budget would pay for, when last asked
+//	hedge.attempts   attempts, by hedge.type and hedge.outcome: won, lost or failed
+//	hedge.denied     hedges that were due and not sent, and calls that could not be hedged, by hedge.reason
+//	hedge.saved      histogram: the estimated time that each win of a hedge saved, in seconds
+//	hedge.delay      delay after which the latest call was to be hedged, in seconds; 0 if it was not
+//	hedge.budget     hedges that the budget could pay for, when it was last asked
 //
-// All have server.address (or the gRPC target, or the key of [hedge.Do]),
-// hedge.protocol, hedge.client (see [hedge.WithName]) and hedge.route, the last
-// two where there is one. Many hosts are the business of the SDK's cardinality limit.
+// Every metric has the attributes server.address (for gRPC the target, for [hedge.Do]
+// the key) and hedge.protocol; and hedge.client (see [hedge.WithName]) and hedge.route,
+// where there is one. The cardinality limit of the SDK bounds the number of hosts.
 //
 // # Spans
 //
 // The caller's span, if it is recorded, gets an event for each hedge that is sent
-// (hedge.fired) or was due and not allowed (hedge.denied), and if there were
-// hedges, the attributes hedge.attempts and hedge.winner. Each hedge, and a
-// primary that lost to one, is a span below it, with hedge.outcome. Losing is no
-// error: only an attempt that failed by itself has the status.
+// (hedge.fired) and for each that is due and not sent (hedge.denied). If there were
+// hedges, it also gets the attributes hedge.attempts and hedge.winner. Each hedge has a
+// span below the caller's, with the attribute hedge.outcome; so has a primary that lost
+// to a hedge. To lose is no error: the status Error means that the attempt itself failed.
 //
-// Instrumentation below the hedging, such as otelhttp around the base transport,
-// makes spans of its own for each attempt. It takes the cancellation of a loser for
-// an error; its description says that another attempt won.
+// Instrumentation below hedging, such as otelhttp around the base transport, makes
+// spans of its own for each attempt. It takes the cancellation of a loser for an
+// error, and describes the error by its cause: another attempt won.
 package hedgeotel
 
 import (
@@ -53,7 +53,7 @@ import (
 const scope = "github.com/gohedge/hedge/hedgeotel"
 
 // An Observer is a [hedge.Observer] for any number of clients, of all
-// protocols. It is safe for concurrent use.
+// protocols. It is safe for concurrent use. Use [New] to make one.
 type Observer struct {
 	hedge.NopObserver
 	tracer trace.Tracer
@@ -62,8 +62,8 @@ type Observer struct {
 	saved                      metric.Float64Histogram
 	delay, budget              metric.Float64Gauge
 
-	sets atomic.Pointer[map[hedge.KeyInfo]*sets] // replaced, never changed
-	mu   sync.Mutex                              // held to replace it
+	sets atomic.Pointer[map[hedge.KeyInfo]*sets] // the map is replaced, never changed
+	mu   sync.Mutex                              // held while sets is replaced
 }
 
 var _ hedge.Observer = (*Observer)(nil)
@@ -98,31 +98,32 @@ func New(opts ...Option) (*Observer, error) {
 	var errs [6]error
 	o.requests, errs[0] = m.Int64Counter("hedge.requests", metric.WithUnit("{request}"), metric.WithDescription("Calls."))
 	o.attempts, errs[1] = m.Int64Counter("hedge.attempts", metric.WithUnit("{attempt}"),
-		metric.WithDescription("What was sent for the calls, by type and outcome."))
+		metric.WithDescription("Attempts that were sent for the calls, by type and outcome."))
 	o.denied, errs[2] = m.Int64Counter("hedge.denied", metric.WithUnit("{hedge}"),
-		metric.WithDescription("Hedges that were due, or calls, that were not allowed, by reason."))
+		metric.WithDescription("Hedges that were due and not sent, and calls that could not be hedged, by reason."))
 	o.saved, errs[3] = m.Float64Histogram("hedge.saved", metric.WithUnit("s"),
-		metric.WithDescription("What each win of a hedge saved, estimated."),
+		metric.WithDescription("Estimated time that each win of a hedge saved."),
 		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
 	o.delay, errs[4] = m.Float64Gauge("hedge.delay", metric.WithUnit("s"),
-		metric.WithDescription("After which the latest call was to be hedged; 0: not at all."))
+		metric.WithDescription("Delay after which the latest call was to be hedged; 0 if it was not."))
 	o.budget, errs[5] = m.Float64Gauge("hedge.budget", metric.WithUnit("{hedge}"),
-		metric.WithDescription("Hedges that the budget would pay for, when last asked."))
+		metric.WithDescription("Hedges that the budget could pay for, when it was last asked."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
-// sets are the attributes of one key, as options that need not be made again.
+// sets has the attributes of one key, as options that are made once.
 type sets struct {
 	common []attribute.KeyValue
 	add    []metric.AddOption
 	record []metric.RecordOption
-	won    []metric.AddOption // of an original that won, which most attempts are
+	won    []metric.AddOption // of originals that won, as most attempts do
 }
 
-// maxSets bounds the keys whose attributes are kept; those of others are made each time.
+// maxSets is the number of keys whose attributes are kept at most. The attributes of
+// other keys are made for each call.
 const maxSets = 4096
 
 func (o *Observer) of(key hedge.KeyInfo) *sets {
@@ -151,12 +152,12 @@ func (o *Observer) of(key hedge.KeyInfo) *sets {
 	return s
 }
 
-// with returns the attributes and more.
+// with returns the attributes of the key and more.
 func (s *sets) with(more ...attribute.KeyValue) []metric.AddOption {
 	return []metric.AddOption{metric.WithAttributes(append(s.common[:len(s.common):len(s.common)], more...)...)}
 }
 
-// kind is A96's word for attempt n.
+// kind returns the type of attempt n in the words of A96.
 func kind(n int) string {
 	if n > 0 {
 		return "hedge"
@@ -164,11 +165,12 @@ func kind(n int) string {
 	return "original"
 }
 
-func attempt(n int, how hedge.Outcome) []attribute.KeyValue {
-	return []attribute.KeyValue{attribute.String("hedge.type", kind(n)), attribute.String("hedge.outcome", string(how))}
+// attempt returns the attributes of attempt n.
+func attempt(n int, outcome hedge.Outcome) []attribute.KeyValue {
+	return []attribute.KeyValue{attribute.String("hedge.type", kind(n)), attribute.String("hedge.outcome", string(outcome))}
 }
 
-// AttemptStart tells the caller's span of a hedge.
+// AttemptStart adds an event to the caller's span if the attempt is a hedge.
 func (o *Observer) AttemptStart(ctx context.Context, _ hedge.KeyInfo, a hedge.AttemptInfo) {
 	if !a.Hedge() {
 		return
@@ -178,7 +180,7 @@ func (o *Observer) AttemptStart(ctx context.Context, _ hedge.KeyInfo, a hedge.At
 	}
 }
 
-// AttemptDone counts an attempt, and makes it a span if it is a hedge or lost.
+// AttemptDone counts an attempt, and makes a span of it if it is a hedge or lost.
 func (o *Observer) AttemptDone(ctx context.Context, key hedge.KeyInfo, a hedge.AttemptResult) {
 	s := o.of(key)
 	if !a.Hedge() && a.Outcome == hedge.Won {
@@ -198,12 +200,12 @@ func (o *Observer) AttemptDone(ctx context.Context, key hedge.KeyInfo, a hedge.A
 	}
 }
 
-// RequestDone counts a call, and tells its span if it was hedged.
+// RequestDone counts a call, and adds attributes to the caller's span if the call was hedged.
 func (o *Observer) RequestDone(ctx context.Context, key hedge.KeyInfo, r hedge.RequestResult) {
 	s := o.of(key)
 	o.requests.Add(ctx, 1, s.add...)
 	o.delay.Record(ctx, r.Delay.Seconds(), s.record...)
-	if r.Winner > 0 || r.Saved > 0 { // by a hedge that was not sent
+	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
 		o.saved.Record(ctx, r.Saved.Seconds(), s.record...)
 	}
 	if span := trace.SpanFromContext(ctx); r.Attempts > 1 && span.IsRecording() {
@@ -214,20 +216,21 @@ func (o *Observer) RequestDone(ctx context.Context, key hedge.KeyInfo, r hedge.R
 	}
 }
 
-// Denied counts a refusal, and tells the caller's span if a hedge was due.
-func (o *Observer) Denied(ctx context.Context, key hedge.KeyInfo, why hedge.Reason) {
-	reason := attribute.String("hedge.reason", string(why))
+// Denied counts a hedge that was not sent, or a call that could not be hedged. In the
+// first case it adds an event to the caller's span.
+func (o *Observer) Denied(ctx context.Context, key hedge.KeyInfo, denied hedge.Reason) {
+	reason := attribute.String("hedge.reason", string(denied))
 	o.denied.Add(ctx, 1, o.of(key).with(reason)...)
-	switch why {
+	switch denied {
 	case hedge.DeniedMethod, hedge.DeniedBody, hedge.DeniedDisabled, hedge.DeniedWarming, hedge.DeniedNested:
-		return // as every such call is: no news
+		return // no hedge was due
 	}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.AddEvent("hedge.denied", trace.WithAttributes(reason))
 	}
 }
 
-// Budget remembers what is left.
+// Budget records how many hedges the budget could pay for.
 func (o *Observer) Budget(key hedge.KeyInfo, tokens float64) {
 	o.budget.Record(context.Background(), tokens, o.of(key).record...)
 }

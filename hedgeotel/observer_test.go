@@ -22,13 +22,14 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeotel"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 const ms = time.Millisecond
 
 var errDown = errors.New("connection refused")
 
-// telemetry is an SDK that keeps what it is told.
+// telemetry is an Observer with an SDK that keeps its metrics and spans.
 type telemetry struct {
 	*hedgeotel.Observer
 	spans  *tracetest.SpanRecorder
@@ -81,10 +82,8 @@ func (r *telemetry) call(ctx context.Context, h *hedge.Hedger, takes ...time.Dur
 	_, _ = hedge.Do(ctx, h, "db", func(ctx context.Context) (int, error) {
 		a, _ := hedge.AttemptFromContext(ctx)
 		d := takes[a.Number]
-		select {
-		case <-time.After(max(d, -d)):
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		if err := hedgetest.Sleep(ctx, max(d, -d)); err != nil {
+			return 0, err
 		}
 		if d < 0 {
 			return 0, errDown
@@ -93,7 +92,7 @@ func (r *telemetry) call(ctx context.Context, h *hedge.Hedger, takes ...time.Dur
 	})
 }
 
-func TestMetricsSpeakA96(t *testing.T) {
+func TestMetricsUseTheValuesOfA96(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
 		h := hedge.NewHedger(hedge.WithName("shop"), hedge.WithObserver(r), hedge.WithMaxHedges(1))
@@ -126,12 +125,12 @@ func TestMetricsSpeakA96(t *testing.T) {
 func attributes(kvs []attribute.KeyValue) map[string]string {
 	all := make(map[string]string)
 	for _, kv := range kvs {
-		all[string(kv.Key)] = kv.Value.Emit()
+		all[string(kv.Key)] = kv.Value.String()
 	}
 	return all
 }
 
-func TestLosersAreSpansAndNoErrors(t *testing.T) {
+func TestLosersHaveSpansWithoutError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
 		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithMaxHedges(1))
@@ -143,7 +142,7 @@ func TestLosersAreSpansAndNoErrors(t *testing.T) {
 		for _, s := range spans[:2] {
 			assert.Equal(t, "hedge attempt", s.Name())
 			assert.Equal(t, caller.SpanContext().SpanID(), s.Parent().SpanID())
-			assert.Equal(t, codes.Unset, s.Status().Code, "losing is no error")
+			assert.Equal(t, codes.Unset, s.Status().Code, "to lose is no error")
 		}
 		assert.Equal(t, map[string]string{
 			"server.address": "db", "hedge.protocol": "func", "hedge.attempt": "1", "hedge.type": "hedge", "hedge.outcome": "won",
@@ -166,13 +165,13 @@ func TestHedgeThatFailsIsAnError(t *testing.T) {
 		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithMaxHedges(1))
 		r.call(hedge.WithDelay(t.Context(), 10*ms), h, 90*ms, -ms)
 		spans := r.spans.Ended()
-		require.Len(t, spans, 2, "the primary's is the caller's own")
+		require.Len(t, spans, 2, "a primary that did not lose has no span")
 		assert.Equal(t, codes.Error, spans[0].Status().Code)
 		assert.Equal(t, "original", attributes(spans[1].Attributes())["hedge.winner"])
 	})
 }
 
-func TestRefusalOfADueHedgeIsAnEvent(t *testing.T) {
+func TestDueHedgeThatIsDeniedIsAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)
 		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithBudget(hedge.NewBudget(0, 0)))
@@ -180,7 +179,7 @@ func TestRefusalOfADueHedgeIsAnEvent(t *testing.T) {
 		r.call(hedge.WithDelay(t.Context(), 10*ms), h, 15*ms)
 		spans := r.spans.Ended()
 		require.Len(t, spans, 2)
-		assert.Empty(t, spans[0].Events(), "a call that could not be hedged is no news")
+		assert.Empty(t, spans[0].Events(), "a call that could not be hedged has no event")
 		assert.Equal(t, map[string]string{"hedge.reason": "budget"}, attributes(spans[1].Events()[0].Attributes))
 	})
 }
@@ -219,11 +218,7 @@ func TestCallsWithoutASpanMakeNone(t *testing.T) {
 	})
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// BenchmarkCall is a call that needs no hedge and has no span, with and without metrics.
+// BenchmarkCall measures a call that needs no hedge and has no span, with and without metrics.
 func BenchmarkCall(b *testing.B) {
 	observer, err := hedgeotel.New(hedgeotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
 	require.NoError(b, err)
@@ -233,7 +228,7 @@ func BenchmarkCall(b *testing.B) {
 		opts []hedge.Option
 	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(observer)}}} {
 		b.Run(bench.name, func(b *testing.B) {
-			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
+			tr := hedge.New(hedgetest.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
 			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)
 			require.NoError(b, err)
 			b.ReportAllocs()

@@ -1,29 +1,29 @@
-// Package hedgeprom shows what hedging does to Prometheus.
+// Package hedgeprom has metrics of hedging for Prometheus.
 //
 //	metrics := hedgeprom.New()
 //	prometheus.MustRegister(metrics)
 //	client := &http.Client{Transport: hedge.New(http.DefaultTransport,
 //		hedge.WithName("shop"), hedge.WithObserver(metrics))}
 //
-// One Collector serves any number of clients, of all protocols. Beside the code
-// are a dashboard for Grafana (dashboard.json) and rules for alerts (alerts.yaml).
+// One Collector serves any number of clients, of all protocols. The directory of this
+// package has a dashboard for Grafana (dashboard.json) and alerts (alerts.yaml), too.
 //
 // # Metrics
 //
-// All have the labels client (see [hedge.WithName]), host (or gRPC target, or the
-// key of [hedge.Do]) and protocol.
+// Every metric has the labels client (see [hedge.WithName]), host (for gRPC the
+// target, for [hedge.Do] the key) and protocol. Times are in seconds.
 //
 //	hedge_requests_total         calls
-//	hedge_attempts_total{type}   what was sent for them; type is original or hedge
-//	hedge_wins_total{type}       hedged calls that were answered, by what answered them
-//	hedge_denied_total{reason}   hedges, or calls, that were not allowed; see hedge.Reason
-//	hedge_delay_seconds          after which the latest call was to be hedged; 0: not at all
-//	hedge_saved_seconds          histogram of what each win of a hedge saved, estimated
-//	hedge_budget_tokens          hedges that the budget would pay for, when last asked
+//	hedge_attempts_total{type}   attempts that were sent for them; type is original or hedge
+//	hedge_wins_total{type}       hedged calls that were answered, by the attempt that answered
+//	hedge_denied_total{reason}   hedges that were due and not sent, and calls that could not be hedged; see hedge.Reason
+//	hedge_delay_seconds          delay after which the latest call was to be hedged; 0 if it was not
+//	hedge_saved_seconds          histogram: the estimated time that each win of a hedge saved
+//	hedge_budget_tokens          hedges that the budget could pay for, when it was last asked
 //
-// Where a host has several routes or methods, the two gauges are the latest
-// call's, whichever that was. With [hedge.WithShadow], hedge_saved_seconds holds
-// what hedges would have saved, and hedge_denied_total{reason="shadow"} counts them.
+// Where a host has several routes or methods, the two gauges show the one that was
+// called last. With [hedge.WithShadow], hedge_denied_total{reason="shadow"} counts the
+// hedges that would have been sent, and hedge_saved_seconds holds what they would have saved.
 package hedgeprom
 
 import (
@@ -38,11 +38,11 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// Other is the host label of all hosts above the limit.
+// Other is the host label of all hosts above the limit of [WithMaxHosts].
 const Other = "other"
 
-// A Collector is both: a hedge.Observer that counts, and a prometheus.Collector
-// that shows. It is safe for concurrent use.
+// A Collector is a [hedge.Observer], which counts, and a [prometheus.Collector], which
+// shows the counts. It is safe for concurrent use. Use [New] to make one.
 type Collector struct {
 	hedge.NopObserver
 	maxHosts int
@@ -51,9 +51,9 @@ type Collector struct {
 	delay, budget                    *prometheus.GaugeVec
 	saved                            *prometheus.HistogramVec
 
-	series atomic.Pointer[map[id]*series] // replaced, never changed
-	mu     sync.Mutex                     // held to replace it
-	hosts  map[string]bool                // that have a label of their own; guarded by mu
+	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
+	mu     sync.Mutex                     // held while series is replaced
+	hosts  map[string]bool                // hosts with a label of their own; guarded by mu
 }
 
 var (
@@ -70,8 +70,8 @@ type settings struct {
 	labels   prometheus.Labels
 }
 
-// WithMaxHosts gives the first n hosts a label of their own, and all others the
-// label [Other], without the two gauges. The default is 100. It panics if n is negative.
+// WithMaxHosts gives the first n hosts labels of their own. All other hosts share the
+// label [Other], for which there are no gauges. The default is 100. It panics if n is negative.
 func WithMaxHosts(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("hedgeprom: WithMaxHosts: %d is negative", n))
@@ -79,18 +79,18 @@ func WithMaxHosts(n int) Option {
 	return func(s *settings) { s.maxHosts = n }
 }
 
-// WithBuckets replaces the buckets of hedge_saved_seconds. The default is 1 ms to
-// 16 s, each twice the one before.
+// WithBuckets sets the upper bounds of the buckets of hedge_saved_seconds, in seconds.
+// They must increase. The default is 1 ms to 16 s, each twice the one before.
 func WithBuckets(seconds ...float64) Option {
 	return func(s *settings) { s.buckets = seconds }
 }
 
-// WithConstLabels adds labels that are the same on every metric. The default is none.
+// WithConstLabels adds the same labels to every metric. The default is none.
 func WithConstLabels(labels prometheus.Labels) Option {
 	return func(s *settings) { s.labels = labels }
 }
 
-// New returns a Collector, which has to be registered to be seen.
+// New returns a Collector. Register it with a registry of Prometheus.
 func New(opts ...Option) *Collector {
 	s := settings{maxHosts: 100, buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}
 	for _, o := range opts {
@@ -106,13 +106,13 @@ func New(opts ...Option) *Collector {
 	c := &Collector{
 		maxHosts: s.maxHosts,
 		requests: counter("hedge_requests_total", "Calls.", by()),
-		attempts: counter("hedge_attempts_total", "What was sent for the calls: originals and hedges.", by("type")),
-		wins:     counter("hedge_wins_total", "Hedged calls that were answered, by what answered them.", by("type")),
-		denied:   counter("hedge_denied_total", "Hedges that were due, or calls, that were not allowed, by reason.", by("reason")),
-		delay:    gauge("hedge_delay_seconds", "After which the latest call was to be hedged; 0: not at all."),
-		budget:   gauge("hedge_budget_tokens", "Hedges that the budget would pay for, when last asked."),
+		attempts: counter("hedge_attempts_total", "Attempts that were sent for the calls, by type.", by("type")),
+		wins:     counter("hedge_wins_total", "Hedged calls that were answered, by the type of the attempt that answered.", by("type")),
+		denied:   counter("hedge_denied_total", "Hedges that were due and not sent, and calls that could not be hedged, by reason.", by("reason")),
+		delay:    gauge("hedge_delay_seconds", "Delay after which the latest call was to be hedged; 0 if it was not."),
+		budget:   gauge("hedge_budget_tokens", "Hedges that the budget could pay for, when it was last asked."),
 		saved: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "hedge_saved_seconds", Help: "What each win of a hedge saved, estimated.",
+			Name: "hedge_saved_seconds", Help: "Estimated time that each win of a hedge saved.",
 			Buckets: s.buckets, ConstLabels: s.labels,
 		}, by()),
 		hosts: make(map[string]bool),
@@ -141,12 +141,12 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 
 type id struct{ client, host, protocol string }
 
-// series is what is counted for one id. Finding a labelled metric is what
-// counting costs, so it is done once.
+// series has the metrics of one id that every call counts. Finding a metric by its
+// labels is expensive, so it is done once.
 type series struct {
 	id
 	requests, originals prometheus.Counter
-	delay, budget       prometheus.Gauge // nil where many hosts share one
+	delay, budget       prometheus.Gauge // nil if many hosts share the label
 }
 
 func (c *Collector) of(key hedge.KeyInfo) *series {
@@ -156,13 +156,14 @@ func (c *Collector) of(key hedge.KeyInfo) *series {
 	return c.add(key)
 }
 
-// add returns the series of a key that is new, or whose host has no label of its own.
+// add returns the series of a key that of does not find: the key is new, or its host
+// has no label of its own.
 func (c *Collector) add(key hedge.KeyInfo) *series {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	me := id{key.Client, key.Host, key.Protocol}
-	own := c.hosts[me.host] || len(c.hosts) < c.maxHosts
-	if own {
+	hasLabel := c.hosts[me.host] || len(c.hosts) < c.maxHosts
+	if hasLabel {
 		c.hosts[me.host] = true
 	} else {
 		me.host = Other
@@ -174,7 +175,7 @@ func (c *Collector) add(key hedge.KeyInfo) *series {
 	s := &series{id: me}
 	s.requests = c.requests.WithLabelValues(me.client, me.host, me.protocol)
 	s.originals = c.attempts.WithLabelValues(me.client, me.host, me.protocol, "original")
-	if own {
+	if hasLabel {
 		s.delay = c.delay.WithLabelValues(me.client, me.host, me.protocol)
 		s.budget = c.budget.WithLabelValues(me.client, me.host, me.protocol)
 	}
@@ -201,18 +202,18 @@ func (c *Collector) RequestDone(_ context.Context, key hedge.KeyInfo, r hedge.Re
 			c.wins.WithLabelValues(s.client, s.host, s.protocol, "original").Inc()
 		}
 	}
-	if r.Winner > 0 || r.Saved > 0 { // by a hedge that was not sent
+	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
 		c.saved.WithLabelValues(s.client, s.host, s.protocol).Observe(r.Saved.Seconds())
 	}
 }
 
-// Denied counts a refusal.
-func (c *Collector) Denied(_ context.Context, key hedge.KeyInfo, why hedge.Reason) {
+// Denied counts a hedge that was not sent, or a call that could not be hedged.
+func (c *Collector) Denied(_ context.Context, key hedge.KeyInfo, reason hedge.Reason) {
 	s := c.of(key)
-	c.denied.WithLabelValues(s.client, s.host, s.protocol, string(why)).Inc()
+	c.denied.WithLabelValues(s.client, s.host, s.protocol, string(reason)).Inc()
 }
 
-// Budget remembers what is left.
+// Budget records how many hedges the budget could pay for.
 func (c *Collector) Budget(key hedge.KeyInfo, tokens float64) {
 	if s := c.of(key); s.budget != nil {
 		s.budget.Set(tokens)

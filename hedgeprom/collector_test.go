@@ -21,18 +21,14 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // sleeps returns a function whose attempt n takes the n-th duration.
 func sleeps(ds ...time.Duration) func(context.Context) (int, error) {
 	return func(ctx context.Context) (int, error) {
 		a, _ := hedge.AttemptFromContext(ctx)
-		select {
-		case <-time.After(ds[a.Number]):
-			return a.Number, nil
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
+		return a.Number, hedgetest.Sleep(ctx, ds[a.Number])
 	}
 }
 
@@ -54,27 +50,27 @@ func TestCollectorCountsWhatHappens(t *testing.T) {
 		call(hedge.WithoutHedging(t.Context()), sleeps(ms))
 		budget := h.Snapshot().Keys[0].Budget
 		assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(fmt.Sprintf(`
-# HELP hedge_budget_tokens Hedges that the budget would pay for, when last asked.
+# HELP hedge_budget_tokens Hedges that the budget could pay for, when it was last asked.
 # TYPE hedge_budget_tokens gauge
 hedge_budget_tokens{client="shop",host="db",protocol="func"} %v
 `, budget)), "hedge_budget_tokens"))
 	})
 	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
-# HELP hedge_attempts_total What was sent for the calls: originals and hedges.
+# HELP hedge_attempts_total Attempts that were sent for the calls, by type.
 # TYPE hedge_attempts_total counter
 hedge_attempts_total{client="shop",host="db",protocol="func",type="hedge"} 2
 hedge_attempts_total{client="shop",host="db",protocol="func",type="original"} 13
-# HELP hedge_denied_total Hedges that were due, or calls, that were not allowed, by reason.
+# HELP hedge_denied_total Hedges that were due and not sent, and calls that could not be hedged, by reason.
 # TYPE hedge_denied_total counter
 hedge_denied_total{client="shop",host="db",protocol="func",reason="disabled"} 1
 hedge_denied_total{client="shop",host="db",protocol="func",reason="warming"} 10
-# HELP hedge_delay_seconds After which the latest call was to be hedged; 0: not at all.
+# HELP hedge_delay_seconds Delay after which the latest call was to be hedged; 0 if it was not.
 # TYPE hedge_delay_seconds gauge
 hedge_delay_seconds{client="shop",host="db",protocol="func"} 0
 # HELP hedge_requests_total Calls.
 # TYPE hedge_requests_total counter
 hedge_requests_total{client="shop",host="db",protocol="func"} 13
-# HELP hedge_wins_total Hedged calls that were answered, by what answered them.
+# HELP hedge_wins_total Hedged calls that were answered, by the type of the attempt that answered.
 # TYPE hedge_wins_total counter
 hedge_wins_total{client="shop",host="db",protocol="func",type="hedge"} 1
 hedge_wins_total{client="shop",host="db",protocol="func",type="original"} 1
@@ -102,15 +98,15 @@ func TestHostsAboveTheLimitShareALabel(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	assert.Equal(t, 4, testutil.CollectAndCount(c, "hedge_requests_total"), "two hosts, and two clients' others")
-	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_budget_tokens"), "a gauge of many hosts says nothing")
+	assert.Equal(t, 4, testutil.CollectAndCount(c, "hedge_requests_total"), "two hosts, and Other for each of two clients")
+	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_budget_tokens"), "hosts that share a label have no gauges")
 	reg := prometheus.NewPedanticRegistry()
 	require.NoError(t, reg.Register(c))
 	_, err := reg.Gather()
 	require.NoError(t, err)
 }
 
-// names returns the metrics and labels a Collector has.
+// names returns the metrics of a Collector and the labels of each.
 func names(t *testing.T) (metrics []string, labels map[string][]string) {
 	labels = make(map[string][]string)
 	ch := make(chan *prometheus.Desc, 100)
@@ -131,7 +127,7 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 	return metrics, labels
 }
 
-// labelValues are those of the labels type and reason.
+// labelValues are all values of the labels type and reason.
 var labelValues = []string{
 	"original", "hedge", // the types
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),
@@ -204,11 +200,7 @@ func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 	}
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// BenchmarkCall is a call that needs no hedge, with and without a Collector.
+// BenchmarkCall measures a call that needs no hedge, with and without a Collector.
 func BenchmarkCall(b *testing.B) {
 	resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
 	for _, bench := range []struct {
@@ -216,7 +208,7 @@ func BenchmarkCall(b *testing.B) {
 		opts []hedge.Option
 	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(hedgeprom.New())}}} {
 		b.Run(bench.name, func(b *testing.B) {
-			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
+			tr := hedge.New(hedgetest.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
 			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)
 			require.NoError(b, err)
 			b.ReportAllocs()

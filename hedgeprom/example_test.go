@@ -3,6 +3,7 @@ package hedgeprom_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,11 +16,10 @@ func Example() {
 	metrics := hedgeprom.New()
 	registry.MustRegister(metrics)
 
-	base := roundTripper(func(*http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
-	})
-	client := &http.Client{Transport: hedge.New(base, hedge.WithName("shop"), hedge.WithObserver(metrics))}
-	resp, err := client.Get("http://catalog.test/item")
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	client := &http.Client{Transport: hedge.New(http.DefaultTransport, hedge.WithName("shop"), hedge.WithObserver(metrics))}
+	resp, err := client.Get(server.URL)
 	if err != nil {
 		fmt.Println(err)
 		return

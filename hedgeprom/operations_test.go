@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestNumbersToWatchAreMetricsOnTheDashboard holds docs/operations.md to what is there.
+// TestNumbersToWatchAreMetricsOnTheDashboard compares the table in docs/operations.md with the metrics and the dashboard.
 func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
 	doc, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestOperationsExplainEveryAlert(t *testing.T) {
 	assert.Equal(t, exist, explained)
 }
 
-// expressions returns what the panels of a dashboard ask for.
+// expressions returns the expressions of all panels of a dashboard.
 func expressions(t *testing.T, dashboard []byte) (all []string) {
 	var d struct {
 		Panels []struct{ Targets []struct{ Expr string } }

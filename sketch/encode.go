@@ -11,8 +11,9 @@ import (
 	"github.com/DataDog/sketches-go/ddsketch/store"
 )
 
-// Append appends the window as it is at time t to b, and returns the result: both
-// halves, each with its age and as sketches-go encodes it. [Decode] reads it.
+// Append appends the window as it is at time t to b, and returns the result. It
+// writes both halves, each with its age at t and in the encoding of sketches-go.
+// [Decode] reads them.
 func (w *Window) Append(b []byte, t time.Time) []byte {
 	for _, h := range [...]struct {
 		half
@@ -34,12 +35,14 @@ func (w *Window) Append(b []byte, t time.Time) []byte {
 var errCorrupt = errors.New("sketch: window is corrupt")
 
 const (
-	oldest = 1000 * time.Hour // how old Decode lets a half be
-	most   = 1 << 40          // samples it lets a half hold
+	maxDecodedAge  = 1000 * time.Hour // of a half
+	maxDecodedSize = 1 << 40          // of a half, in samples
 )
 
-// Decode returns the window that [Window.Append] wrote, aged as if it had been
-// written at time t. Whatever b holds, Decode does not need much more memory than that.
+// Decode returns the window that [Window.Append] wrote to b. Its halves have the ages
+// at t that they had when they were written: the time in between does not count. Decode
+// returns an error if b is not a whole window, if a half is older than 1,000 hours, or if
+// it has more than 2⁴⁰ samples. Whatever b holds, Decode needs not much more memory than b.
 func Decode(b []byte, t time.Time) (*Window, error) {
 	w := new(Window)
 	for _, h := range [...]struct {
@@ -47,7 +50,7 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 		since *time.Time
 	}{{&w.now, &w.nowSince}, {&w.old, &w.oldSince}} {
 		age, n := binary.Uvarint(b)
-		if n <= 0 || age > uint64(oldest) {
+		if n <= 0 || age > uint64(maxDecodedAge) {
 			return nil, errCorrupt
 		}
 		b = b[n:]
@@ -69,7 +72,7 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 	return w, nil
 }
 
-// decode fills the half with a sketch that is not trusted.
+// decode fills the half with the sketch in b, which it does not trust.
 func (h *half) decode(b []byte) error {
 	// A sparse store needs memory for the buckets that there are, not for the range they claim.
 	s := ddsketch.NewDDSketch(nil, store.NewSparseStore(), store.NewSparseStore())
@@ -82,7 +85,7 @@ func (h *half) decode(b []byte) error {
 	bad, total := s.GetZeroCount() != 0 || !s.GetNegativeValueStore().IsEmpty(), 0.0
 	s.GetPositiveValueStore().ForEach(func(i int, n float64) bool {
 		total += n
-		bad = bad || i < lowest || i >= lowest+len(edges) || !(n > 0 && total <= most)
+		bad = bad || i < lowest || i >= lowest+len(edges) || !(n > 0 && total <= maxDecodedSize)
 		return bad
 	})
 	if bad || total < 1 {
@@ -99,8 +102,9 @@ func sameMapping(m mapping.IndexMapping) bool {
 	return m != nil && index.Equals(m)
 }
 
-// Merge adds the samples of from to the window. To an empty window they are as its own;
-// where there are some already, they count as the past, so that what is measured soon outweighs them.
+// Merge adds the samples of from to the window, and does not change from. An empty
+// window becomes a copy of from. In a window that has samples, those of from become part
+// of the previous half, so that new samples soon outweigh them.
 func (w *Window) Merge(from *Window) {
 	if w.nowSince.IsZero() && w.oldSince.IsZero() {
 		w.now.merge(from.now)

@@ -12,7 +12,8 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// filled returns a window with n samples from from on, a millisecond apart, and when the last came.
+// filled returns a window with n samples between from and from plus 99 milliseconds, which
+// came 10 milliseconds apart, and the time of the last.
 func filled(n int, from time.Duration) (*sketch.Window, time.Time) {
 	w, t := new(sketch.Window), epoch
 	for i := range n {
@@ -22,6 +23,7 @@ func filled(n int, from time.Duration) (*sketch.Window, time.Time) {
 	return w, t
 }
 
+// same asserts that two windows have the same quantiles.
 func same(t *testing.T, want, got *sketch.Window) {
 	t.Helper()
 	assert.Equal(t, want.Len(), got.Len())
@@ -32,10 +34,10 @@ func same(t *testing.T, want, got *sketch.Window) {
 	}
 }
 
-func TestWindowComesBackAsItWas(t *testing.T) {
+func TestDecodedWindowIsAsItWas(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 1500, 5000} {
 		w, now := filled(n, time.Millisecond)
-		later := now.Add(time.Hour) // how long it lay does not count
+		later := now.Add(time.Hour) // the time until it is read does not count
 		got, err := sketch.Decode(w.Append(nil, now), later)
 		require.NoError(t, err)
 		same(t, w, got)
@@ -46,7 +48,7 @@ func TestWindowComesBackAsItWas(t *testing.T) {
 	}
 }
 
-func TestMergedSamplesAreThePast(t *testing.T) {
+func TestMergedSamplesJoinThePreviousHalf(t *testing.T) {
 	w, now := filled(100, time.Millisecond)
 	past, _ := filled(5000, time.Second)
 	w.Merge(past)
@@ -58,7 +60,7 @@ func TestMergedSamplesAreThePast(t *testing.T) {
 		w.Add(now, time.Millisecond)
 	}
 	fast, _ := w.Quantile(0.5)
-	assert.Less(t, fast, 2*time.Millisecond, "what is measured outweighs it")
+	assert.Less(t, fast, 2*time.Millisecond, "new samples outweigh the merged ones")
 	before := past.Len()
 	w.Merge(new(sketch.Window))
 	assert.Equal(t, before, past.Len())
@@ -73,7 +75,7 @@ func TestMergedWindowsShareNothing(t *testing.T) {
 	assert.Equal(t, 300, from.Len())
 }
 
-func TestDecodeRefusesWhatIsNoWindow(t *testing.T) {
+func TestDecodeRefusesAllButWholeWindows(t *testing.T) {
 	w, now := filled(300, time.Millisecond)
 	good := w.Append(nil, now)
 	for i := range good {

@@ -1,13 +1,14 @@
 // Package sketch keeps the recent latencies of one thing (a host, a route, a
-// DNS upstream) in constant memory and answers how slow is slow.
+// DNS upstream) in constant memory and estimates their quantiles.
 //
-// A [Window] is two DDSketches, a current and a previous one. It needs no
-// goroutine and no clock of its own: it turns when a sample arrives, and time
-// comes in as an argument. A key that falls idle therefore keeps what it knew.
+// A [Window] has two halves, the current one and the previous one; each is a
+// DDSketch. When the current half is 10 seconds old and holds 200 samples, the next
+// sample makes it the previous half, and the half before that is dropped. The window
+// needs no goroutine and no clock: time comes in as an argument. A window that gets no
+// samples therefore keeps those it has.
 //
-// Every answer is within [Accuracy] of the true quantile (Masson, Rim, Lee:
-// "DDSketch: A Fast and Fully-Mergeable Quantile Sketch with Relative-Error
-// Guarantees", VLDB 2019).
+// Every quantile is within 1 % of the true one (Masson, Rim, Lee: "DDSketch: A Fast
+// and Fully-Mergeable Quantile Sketch with Relative-Error Guarantees", VLDB 2019).
 package sketch
 
 import (
@@ -22,41 +23,39 @@ import (
 )
 
 const (
-	// Accuracy is the relative error of every quantile.
-	Accuracy = 0.01
+	// accuracy is the relative error of every quantile at most.
+	accuracy = 0.01
 
-	// Span is how old the current half must be before it becomes the previous one.
-	Span = 10 * time.Second
+	// The current half becomes the previous one when it has at least this age and
+	// at least this number of samples.
+	minHalfAge  = 10 * time.Second
+	minHalfSize = 200
 
-	// MinTurn is how many samples the current half must hold before it becomes
-	// the previous one, however old it is.
-	MinTurn = 200
+	// maxPastWeight is the weight of the previous half at most, in samples: after a
+	// shift of the distribution the past counts as 500 samples, not as 30,000.
+	maxPastWeight = 500
 
-	// Prior is the most that the previous half weighs, in samples: after a shift
-	// of the distribution the past counts as 500 samples, not as 30,000.
-	Prior = 500
-
-	// maxBins bounds the memory of a half. At 1 % they span 17 decades, so that
-	// nothing between 1 ns and a year is ever collapsed.
+	// maxBins is the number of buckets of a half at most. At 1 % they cover 17 decades,
+	// so that nothing between 1 ns and a year is ever collapsed.
 	maxBins = 2048
 
-	longest = 10_000 * time.Hour // what Add cuts longer samples to
+	maxSample = 10_000 * time.Hour // Add takes a longer sample for this one
 )
 
 var index = func() mapping.IndexMapping {
-	m, err := mapping.NewCubicallyInterpolatedMapping(Accuracy)
+	m, err := mapping.NewCubicallyInterpolatedMapping(accuracy)
 	if err != nil {
-		panic(err) // Accuracy is in (0, 1)
+		panic(err) // accuracy is in (0, 1)
 	}
 	return m
 }()
 
 // edges[i] is the last whole nanosecond of bucket lowest+i: no sample of the
-// bucket is above it. The mapping would compute it anew each time.
+// bucket is above it. The mapping would compute it each time.
 var (
 	lowest = index.Index(1)
 	edges  = func() []time.Duration {
-		all := make([]time.Duration, index.Index(float64(longest))-lowest+1)
+		all := make([]time.Duration, index.Index(float64(maxSample))-lowest+1)
 		for i := range all {
 			all[i] = time.Duration(math.Ceil(index.LowerBound(lowest+i+1))) - 1
 		}
@@ -64,9 +63,9 @@ var (
 	}()
 )
 
-// Window holds the latencies of the last 10 to 20 seconds, or of the last 200
-// samples where traffic is thin. The zero value is an empty window, ready for
-// use. A Window must not be used from several goroutines at once.
+// A Window holds the latencies of the last 10 to 20 seconds; where there are few, the
+// last 200 to 400 of them, however old. The zero value is an empty window, ready for
+// use. A Window must not be used by several goroutines at once.
 type Window struct {
 	now, old           half
 	nowSince, oldSince time.Time // when each half began; zero if empty
@@ -101,13 +100,13 @@ func (h *half) count() float64 {
 }
 
 // Add records that something took d, as seen at time t. Samples below one
-// nanosecond count as one, samples above 10,000 hours as that. Amortised O(1); allocates only while the
-// range of values grows.
+// nanosecond count as one nanosecond, samples above 10,000 hours as 10,000 hours. Add
+// takes constant time on average, and allocates only while the range of samples grows.
 func (w *Window) Add(t time.Time, d time.Duration) {
 	switch {
 	case w.nowSince.IsZero():
 		w.nowSince = t
-	case t.Sub(w.nowSince) >= Span && w.now.count() >= MinTurn:
+	case t.Sub(w.nowSince) >= minHalfAge && w.now.count() >= minHalfSize:
 		w.now, w.old = w.old, w.now
 		if w.now.s != nil {
 			w.now.s.Clear()
@@ -115,14 +114,14 @@ func (w *Window) Add(t time.Time, d time.Duration) {
 		w.oldSince, w.nowSince = w.nowSince, t
 	}
 	// The mapping's smallest value is below 1 ns, so that no sample is taken for zero.
-	w.now.add(float64(min(max(d, 1), longest)))
+	w.now.add(float64(min(max(d, 1), maxSample)))
 }
 
-// Len returns the number of samples in the window, the previous half unweighted.
+// Len returns the number of samples in the window. Those of the previous half count in full.
 func (w *Window) Len() int { return int(w.now.count() + w.old.count()) }
 
-// Rate returns the samples per second from the window's beginning until t.
-// It is zero for an empty window and within the window's first millisecond.
+// Rate returns the samples per second from the beginning of the window until t.
+// It is zero for an empty window and within the first millisecond of the window.
 func (w *Window) Rate(t time.Time) float64 {
 	since := w.oldSince
 	if since.IsZero() {
@@ -135,8 +134,9 @@ func (w *Window) Rate(t time.Time) float64 {
 	return float64(w.Len()) / age.Seconds()
 }
 
-// Quantile returns the estimate for q in [0, 1]; a q outside is taken for the
-// nearer end. It reports false if the window holds no sample.
+// Quantile returns the estimate for q in [0, 1]; if q is outside, for the nearer
+// end. It reports false if the window holds no sample. The previous half counts as 500
+// samples at most.
 func (w *Window) Quantile(q float64) (time.Duration, bool) {
 	b := w.bins()
 	defer b.free()
@@ -153,10 +153,10 @@ func (w *Window) Quantile(q float64) (time.Duration, bool) {
 	return time.Duration(index.Value(b.first + len(b.weight) - 1)), true
 }
 
-// Tail returns the window's non-empty buckets from the slowest to the fastest:
-// the upper edge of a bucket, and the share of samples above that edge. It is
-// what a delay must be chosen from: an edge is a point the counts speak about,
-// while a bucket's middle has an unknown part of the bucket above it.
+// Tail returns the window's non-empty buckets from the slowest to the fastest: the
+// upper edge of each bucket, and the share of samples above that edge, in [0, 1).
+// Choose a delay from these edges: the share of samples above an edge is known, but the
+// share above a point inside of a bucket is not.
 func (w *Window) Tail() iter.Seq2[time.Duration, float64] {
 	return func(yield func(time.Duration, float64) bool) {
 		b := w.bins()
@@ -174,7 +174,7 @@ func (w *Window) Tail() iter.Seq2[time.Duration, float64] {
 	}
 }
 
-// bins is the sum of both halves, the previous one weighted.
+// bins is the sum of both halves, with the weight of the previous one limited.
 type bins struct {
 	weight []float64 // weight[i] belongs to bucket first+i
 	first  int
@@ -185,6 +185,7 @@ var binsPool = sync.Pool{New: func() any { return new(bins) }}
 
 func (b *bins) free() { binsPool.Put(b) }
 
+// bins returns the sum of both halves. The caller must free it.
 func (w *Window) bins() *bins {
 	b := binsPool.Get().(*bins)
 	b.weight, b.total = b.weight[:0], 0
@@ -209,7 +210,7 @@ func (w *Window) bins() *bins {
 	}
 	b.add(&w.now, 1)
 	if n := w.old.count(); n > 0 {
-		b.add(&w.old, min(1, Prior/n))
+		b.add(&w.old, min(1, maxPastWeight/n))
 	}
 	return b
 }

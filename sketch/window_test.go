@@ -15,14 +15,14 @@ import (
 
 var epoch = time.Unix(1_700_000_000, 0)
 
-func TestEmptyWindowKnowsNothing(t *testing.T) {
+func TestEmptyWindowHasNoQuantiles(t *testing.T) {
 	var w sketch.Window
 	_, ok := w.Quantile(0.5)
 	assert.False(t, ok)
 	assert.Zero(t, w.Len())
 	assert.Zero(t, w.Rate(epoch))
 	for range w.Tail() {
-		t.Fatal("an empty window has no tail")
+		t.Fatal("an empty window has no buckets")
 	}
 }
 
@@ -66,7 +66,7 @@ func TestQuantileOutsideItsRangeIsTheNearerEnd(t *testing.T) {
 	assert.InEpsilon(t, time.Second, high, 0.01)
 }
 
-func TestAbsurdSamplesAreCutNotLost(t *testing.T) {
+func TestSamplesOutOfRangeAreCutNotLost(t *testing.T) {
 	var w sketch.Window
 	w.Add(epoch, -time.Hour)
 	w.Add(epoch, math.MaxInt64)
@@ -77,45 +77,45 @@ func TestAbsurdSamplesAreCutNotLost(t *testing.T) {
 	assert.InEpsilon(t, 10_000*time.Hour, high, 0.01)
 }
 
-func TestWindowTurnsOnlyWhenOldEnoughAndFullEnough(t *testing.T) {
+func TestHalfIsReplacedOnlyWhenOldAndFull(t *testing.T) {
 	var w sketch.Window
-	for range sketch.MinTurn - 1 {
+	for range sketch.MinHalfSize - 1 {
 		w.Add(epoch, time.Second)
 	}
-	// Old, but one sample short of turning: everything is still there.
+	// Old, but one sample short: everything is still there.
 	w.Add(epoch.Add(time.Hour), time.Second)
-	assert.Equal(t, sketch.MinTurn, w.Len())
+	assert.Equal(t, sketch.MinHalfSize, w.Len())
 
-	// Full and old: the first half becomes the previous one, and stays in sight.
+	// Full and old: the first half becomes the previous one, and still counts.
 	at := epoch.Add(2 * time.Hour)
 	w.Add(at, time.Millisecond)
-	assert.Equal(t, sketch.MinTurn+1, w.Len())
+	assert.Equal(t, sketch.MinHalfSize+1, w.Len())
 
-	// The next turn drops it.
-	for range sketch.MinTurn - 1 {
+	// When the second half becomes the previous one, the first is dropped.
+	for range sketch.MinHalfSize - 1 {
 		w.Add(at, time.Millisecond)
 	}
-	w.Add(at.Add(sketch.Span), time.Millisecond)
-	assert.Equal(t, sketch.MinTurn+1, w.Len())
+	w.Add(at.Add(sketch.MinHalfAge), time.Millisecond)
+	assert.Equal(t, sketch.MinHalfSize+1, w.Len())
 	slowest, _ := w.Quantile(1)
 	assert.InEpsilon(t, time.Millisecond, slowest, 0.01)
 }
 
-func TestYoungWindowDoesNotTurnHoweverFull(t *testing.T) {
+func TestYoungHalfIsNotReplacedHoweverFull(t *testing.T) {
 	var w sketch.Window
 	for i := range 10_000 {
-		w.Add(epoch.Add(time.Duration(i)*(sketch.Span-1)/10_000), time.Second)
+		w.Add(epoch.Add(time.Duration(i)*(sketch.MinHalfAge-1)/10_000), time.Second)
 	}
 	assert.Equal(t, 10_000, w.Len())
 }
 
-func TestThePastWeighsAtMostThePrior(t *testing.T) {
+func TestPreviousHalfWeighs500SamplesAtMost(t *testing.T) {
 	var w sketch.Window
 	for range 30_000 {
 		w.Add(epoch, time.Second)
 	}
-	at := epoch.Add(sketch.Span)
-	for range 2 * sketch.Prior {
+	at := epoch.Add(sketch.MinHalfAge)
+	for range 2 * sketch.MaxPastWeight {
 		w.Add(at, time.Millisecond)
 	}
 	// 1000 fast samples beside 30,000 slow ones that weigh 500: a third is slow.
@@ -125,7 +125,7 @@ func TestThePastWeighsAtMostThePrior(t *testing.T) {
 	assert.InEpsilon(t, time.Second, slow, 0.01)
 }
 
-func TestIdleWindowKeepsWhatItKnew(t *testing.T) {
+func TestIdleWindowKeepsItsSamples(t *testing.T) {
 	var w sketch.Window
 	w.Add(epoch, 40*time.Millisecond)
 	assert.InDelta(t, 1.0/3600, w.Rate(epoch.Add(time.Hour)), 1e-9)
@@ -142,7 +142,7 @@ func TestRateCountsBothHalves(t *testing.T) {
 	assert.InEpsilon(t, 100, w.Rate(epoch.Add(30*time.Second)), 0.01)
 }
 
-func TestTailCountsWhatIsAboveAnEdge(t *testing.T) {
+func TestTailGivesTheShareAboveEachEdge(t *testing.T) {
 	var w sketch.Window
 	for range 90 {
 		w.Add(epoch, 5*time.Millisecond)
@@ -186,7 +186,7 @@ func TestAddDoesNotAllocateOnceTheRangeIsKnown(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(1000, func() { w.Add(epoch, d); d += time.Millisecond }))
 }
 
-// FuzzWindow holds a window against a sorted slice.
+// FuzzWindow compares a window with a sorted slice.
 func FuzzWindow(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 255, 0, 0}, 0.5)
 	f.Add([]byte("latencies"), 0.99)
@@ -194,19 +194,19 @@ func FuzzWindow(f *testing.F) {
 		if math.IsNaN(q) || q < 0 || q > 1 {
 			q = 0.5
 		}
-		data = data[:min(len(data), sketch.Prior)] // more would make the past weigh less
+		data = data[:min(len(data), sketch.MaxPastWeight)] // with more, the weight of the previous half would be limited
 		var w sketch.Window
 		var all []time.Duration
 		for i, b := range data {
 			d := time.Duration(math.Pow(1.12, float64(b))) // 1 ns to an hour
 			all = append(all, d)
-			w.Add(epoch.Add(time.Duration(i)*sketch.Span/sketch.MinTurn), d)
+			w.Add(epoch.Add(time.Duration(i)*sketch.MinHalfAge/sketch.MinHalfSize), d)
 		}
 		got, ok := w.Quantile(q)
 		require.Equal(t, len(data) > 0, ok)
-		// The window forgets: what it may have dropped is the oldest, in whole halves.
+		// The window may have dropped the oldest samples, in whole halves.
 		require.LessOrEqual(t, w.Len(), len(all))
-		require.GreaterOrEqual(t, w.Len(), min(len(all), sketch.MinTurn))
+		require.GreaterOrEqual(t, w.Len(), min(len(all), sketch.MinHalfSize))
 		if !ok {
 			return
 		}

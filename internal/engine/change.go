@@ -59,7 +59,7 @@ func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
 	if k.exhausted && k.halfFull(now) {
 		k.exhausted = false
 	}
-	for topic, bad := range [topics]bool{Pausing: paused || k.slow > slowLimit, Exhausting: k.exhausted} {
+	for topic, bad := range [topics]bool{Pausing: paused || k.slow > SlowLimit, Exhausting: k.exhausted} {
 		dropped, report := k.notices[topic].update(now, bad)
 		if !report {
 			continue

@@ -40,7 +40,7 @@ func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
 		})
 		paused := func() bool {
 			v := k.View()
-			return now.Before(v.PausedTo) || v.Slow > 0.75
+			return now.Before(v.PausedTo) || v.Slow > engine.SlowLimit
 		}
 		changes, was := 0, false
 		done := func(n int) {

@@ -19,7 +19,7 @@ const (
 
 	// The first brake: if most calls reach their first delay, it is an outage, not a tail.
 	slowWeight = 1.0 / 32
-	slowLimit  = 0.75 // not below 0.7, which the calls reach when one of three replicas pauses
+	SlowLimit  = 0.75 // no hedge starts above it; not below 0.7, which the calls reach when one of three replicas pauses
 
 	// The second brake: hedges that do not win spend a tenth of the budget.
 	payFired   = 100
@@ -147,7 +147,7 @@ func (k *Key) RandomLatency() time.Duration {
 func (k *Key) deny(now, deadline time.Time) Reason {
 	p := k.plan.Load()
 	switch {
-	case k.slow > slowLimit:
+	case k.slow > SlowLimit:
 		return Slow
 	case now.Before(k.pausedTo):
 		return Paused

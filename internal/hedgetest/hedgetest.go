@@ -1,5 +1,5 @@
-// Package hedgetest has the doubles that tests of hedging share. They are safe
-// under the fake time of testing/synctest and for concurrent use.
+// Package hedgetest has test doubles that the tests of several packages share. They work
+// in the fake time of testing/synctest, and are safe for concurrent use.
 package hedgetest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Sleep waits for d, or until ctx ends, and returns its cause then.
+// Sleep waits for d and returns nil. If ctx ends first, Sleep returns its cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -25,9 +25,16 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A RoundTripper answers by script and remembers what it was sent.
+// A RoundTripperFunc is a function that is an http.RoundTripper.
+type RoundTripperFunc func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls f.
+func (f RoundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// A RoundTripper answers with a function and records the requests that it gets.
 type RoundTripper struct {
-	// Answer makes attempt n (from 0) of all that was sent. It should read req.Body itself.
+	// Answer answers the request, which is number n of all requests; the first is number 0.
+	// It has to read req.Body itself.
 	Answer func(req *http.Request, n int) (*http.Response, error)
 
 	mu   sync.Mutex
@@ -35,7 +42,7 @@ type RoundTripper struct {
 	open atomic.Int64
 }
 
-// RoundTrip answers by script and closes the request's body.
+// RoundTrip records the request, calls Answer, and closes the body of the request.
 func (rt *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil {
 		defer req.Body.Close()
@@ -51,24 +58,25 @@ func (rt *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// Sent returns the requests that arrived, in order.
+// Sent returns the requests that RoundTrip has got, in order.
 func (rt *RoundTripper) Sent() []*http.Request {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	return slices.Clone(rt.sent)
 }
 
-// Forget empties what Sent returns and starts n anew.
+// Forget drops the recorded requests: Sent returns none, and the next request is number 0.
 func (rt *RoundTripper) Forget() {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.sent = nil
 }
 
-// Open returns the number of bodies made by Response that are not closed.
+// Open returns the number of bodies that Response has made and nobody has closed.
 func (rt *RoundTripper) Open() int { return int(rt.open.Load()) }
 
-// Response makes a response whose body fails once the request's context has ended.
+// Response returns an HTTP/2 response. Its body cannot be read any more once the context of
+// the request has ended, as that of a real transport.
 func (rt *RoundTripper) Response(req *http.Request, status int, body string) *http.Response {
 	rt.open.Add(1)
 	return &http.Response{
@@ -78,6 +86,7 @@ func (rt *RoundTripper) Response(req *http.Request, status int, body string) *ht
 	}
 }
 
+// tracked is a body that counts itself as open until it is closed.
 type tracked struct {
 	io.Reader
 	ctx  context.Context

@@ -1,0 +1,8 @@
+package sketch
+
+const (
+	Accuracy      = accuracy
+	MinHalfAge    = minHalfAge
+	MinHalfSize   = minHalfSize
+	MaxPastWeight = maxPastWeight
+)
