@@ -53,6 +53,7 @@ simulate:
 examples: # each once; some are modules of their own
 	@for d in examples/*/; do echo "$$d"; args=; case $$d in */dnsforward/) args="-for 2s";; esac; go -C $$d run . $$args || exit 1; done
 
-.PHONY: readme-tables
-readme-tables: # measures, and pastes the figures into README.md
+.PHONY: tables
+tables: # measures again what the tables of the documents show, and writes it into them
 	go run ./benchmark/simulate -readme README.md
+	go run ./benchmark/simulate -readme docs/benchmarks.md
