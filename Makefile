@@ -53,6 +53,10 @@ simulate:
 examples: # each once; some are modules of their own
 	@for d in examples/*/; do echo "$$d"; args=; case $$d in */dnsforward/) args="-for 2s";; esac; go -C $$d run . $$args || exit 1; done
 
+.PHONY: release
+release: # prepares the go.mod files for VERSION=v1.2.3, and nothing else: see docs/releasing.md
+	@.ci/release $(VERSION)
+
 .PHONY: tables
 tables: # measures again what the tables of the documents show, and writes it into them
 	go run ./benchmark/simulate -readme README.md
