@@ -148,6 +148,15 @@ func TestTuningKnowsEveryNumberAndItsDefault(t *testing.T) {
 	}
 }
 
+// TestActionsArePinned keeps workflows from running code that a moved tag brings in.
+func TestActionsArePinned(t *testing.T) {
+	uses := regexp.MustCompile(`(?m)\buses: .*$`).FindAllString(sources(t, ".github/workflows/*.yml"), -1)
+	require.NotEmpty(t, uses)
+	for _, u := range uses {
+		assert.Regexp(t, `^uses: [\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`, u)
+	}
+}
+
 // documents returns the names of all documents of this module.
 func documents(t *testing.T) (names []string) {
 	for _, p := range []string{"*.md", "docs/*.md", "examples/*.md", ".github/*.md", ".github/*/*.md"} {
