@@ -32,7 +32,7 @@ var snippetImports = []string{
 var snippetDocuments = []string{"README.md", "docs/options.md", "docs/protocols.md", "docs/operations.md"}
 
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
-// Names that a snippet leaves to the reader are declared here.
+// It declares the names that a snippet uses and does not define.
 func TestSnippetsInDocumentsCompile(t *testing.T) {
 	const given = `
 type Rows []string
@@ -75,7 +75,7 @@ var (
 		file, err := parser.ParseFile(fset, "snippet.go", src.String(), 0)
 		require.NoError(t, err, "%s", code)
 		conf := types.Config{Importer: imports, Error: func(err error) {
-			// A snippet may declare what it does not use: that is for the reader.
+			// A soft error, such as a variable that is not used, is fine in a snippet.
 			if e, ok := err.(types.Error); !ok || !e.Soft {
 				t.Errorf("%v in\n%s", err, code)
 			}
