@@ -57,12 +57,12 @@ func TestOpenAI(t *testing.T) {
 		})
 	})
 	t.Run("this call", func(t *testing.T) {
-		transport := hedge.New(base)
+		transport := hedge.New(base, hedge.WithFirstByte())
 		client := openai.NewClient(option.WithBaseURL(url), option.WithAPIKey("key"),
 			option.WithHTTPClient(&http.Client{Transport: transport}))
 
 		hedged := func(ctx context.Context) (string, error) {
-			ctx = hedge.AwaitFirstByte(hedge.AllowHedging(ctx))
+			ctx = hedge.AllowHedging(ctx)
 			return ask(client)(ctx)
 		}
 		gone := s.gone.Load()
