@@ -119,6 +119,38 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	}
 }
 
+// TestLinksInDocumentsLeadSomewhere checks the files and headings that documents link to, and their pictures.
+func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`(?:\]\(|src=")([^)"\s]*)[)"]`)
+	links := 0
+	for _, doc := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(sources(t, doc), -1) {
+			file, heading, _ := strings.Cut(m[1], "#")
+			if strings.Contains(file, "://") {
+				continue
+			}
+			links++
+			target := doc
+			if file != "" {
+				target = path.Join(path.Dir(doc), file)
+			}
+			if _, err := os.Stat(target); assert.NoError(t, err, "%s links to %s", doc, m[1]) && heading != "" {
+				assert.Contains(t, headings(sources(t, target)), heading, "%s links to %s", doc, m[1])
+			}
+		}
+	}
+	assert.Greater(t, links, 20)
+}
+
+// headings returns the names by which the headings of a document are linked to.
+func headings(doc string) (names []string) {
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(doc, -1) {
+		name := strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")
+		names = append(names, regexp.MustCompile(`[^\w-]`).ReplaceAllString(name, ""))
+	}
+	return names
+}
+
 // TestEveryOptionIsInTheTable keeps the table in docs/options.md whole, and without options that are gone.
 func TestEveryOptionIsInTheTable(t *testing.T) {
 	var exist, documented []string
