@@ -1,16 +1,16 @@
-# What CI runs, and what to run before a commit: make
+# make runs what must pass before a commit; CI runs the same.
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
 
-# Modules of their own, each with a go.mod below the root.
+# Directories below the root that have a go.mod.
 NESTED = $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod'))
 
 .PHONY: all
 all: fmt tidy vet lint test
 
 .PHONY: fmt
-fmt: # fails if a file is not formatted
+fmt: # fails if a Go file is not formatted
 	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "gofmt: $$files"; exit 1; }
 
 .PHONY: tidy
@@ -34,7 +34,7 @@ test:
 	@for d in $(NESTED); do (cd $$d && go test -race -shuffle=on ./...) || exit 1; done
 
 .PHONY: fuzz
-fuzz: # each target for FUZZTIME
+fuzz: # runs each target for FUZZTIME
 	@for p in $$(go list ./...); do \
 		for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz'); do \
 			echo "$$p $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
@@ -50,9 +50,14 @@ simulate:
 	go run ./benchmark/simulate -quick
 
 .PHONY: examples
-examples: # each once; some are modules of their own
+examples: # runs each once; some are modules of their own
 	@for d in examples/*/; do echo "$$d"; args=; case $$d in */dnsforward/) args="-for 2s";; esac; go -C $$d run . $$args || exit 1; done
 
-.PHONY: readme-tables
-readme-tables: # measures, and pastes the figures into README.md
+.PHONY: release
+release: # prepares the go.mod files for VERSION=v1.2.3, and nothing else: see docs/releasing.md
+	@.ci/release $(VERSION)
+
+.PHONY: tables
+tables: # measures again what the tables of the documents show, and writes it into them
 	go run ./benchmark/simulate -readme README.md
+	go run ./benchmark/simulate -readme docs/benchmarks.md

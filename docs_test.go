@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -22,13 +23,16 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// snippetImports are the packages that snippets may speak of.
+// snippetImports are the packages that snippets may use.
 var snippetImports = []string{
 	"context", "fmt", "log", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge",
 }
 
+// snippetDocuments hold snippets that stand by themselves. Those of docs/integrations.md are compared with module integration.
+var snippetDocuments = []string{"README.md", "docs/options.md", "docs/protocols.md", "docs/operations.md"}
+
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
-// Names that a snippet leaves to the reader are declared here.
+// It declares the names that a snippet uses and does not define.
 func TestSnippetsInDocumentsCompile(t *testing.T) {
 	const given = `
 type Rows []string
@@ -45,7 +49,7 @@ var (
 	flags     interface{ OnChange(func(on bool, percent float64)) }
 )
 `
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(sources(t, "README.md", "docs/operations.md"), -1)
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(sources(t, snippetDocuments...), -1)
 	require.NotEmpty(t, blocks)
 
 	out, err := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, snippetImports...)...).Output()
@@ -71,7 +75,7 @@ var (
 		file, err := parser.ParseFile(fset, "snippet.go", src.String(), 0)
 		require.NoError(t, err, "%s", code)
 		conf := types.Config{Importer: imports, Error: func(err error) {
-			// A snippet may declare what it does not use: that is for the reader.
+			// A soft error, such as a variable that is not used, is fine in a snippet.
 			if e, ok := err.(types.Error); !ok || !e.Soft {
 				t.Errorf("%v in\n%s", err, code)
 			}
@@ -80,11 +84,32 @@ var (
 	}
 }
 
-// TestDocumentsNameTestsThatExist keeps ARCHITECTURE.md and what is in docs true.
+// TestSnippetsAreInDocumentsThatAreCompiled finds a document that snippetDocuments lacks.
+func TestSnippetsAreInDocumentsThatAreCompiled(t *testing.T) {
+	for _, file := range documents(t) {
+		if file != "docs/integrations.md" && strings.Contains(sources(t, file), "```go\n") {
+			assert.Contains(t, snippetDocuments, file)
+		}
+	}
+}
+
+// TestREADMEIsOnePage keeps README short, and its commands where .ci/run finds them.
+func TestREADMEIsOnePage(t *testing.T) {
+	readme := sources(t, "README.md")
+	assert.LessOrEqual(t, len(readme), 9000, "bytes")
+	for _, line := range []string{"<!-- table:headline -->", "go run ./benchmark/simulate", "go test ./..."} {
+		assert.Contains(t, readme, "\n"+line+"\n", "on a line of its own")
+	}
+	for _, module := range []string{module, module + "/hedgeprom", module + "/hedgeotel"} {
+		assert.Regexp(t, `\ngo get `+module+` `, readme)
+	}
+}
+
+// TestDocumentsNameTestsThatExist keeps ARCHITECTURE.md and the files in docs true.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
-	doc := sources(t, "ARCHITECTURE.md", "docs/*.md")
+	doc := sources(t, documents(t)...)
 	exist := make(map[string]bool)
-	for _, m := range regexp.MustCompile(`(?m)^func ((Test|Fuzz)\w+)`).FindAllStringSubmatch(sources(t, "*.go", "*/*.go", "*/*/*.go"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^func ((Test|Fuzz)\w+)`).FindAllStringSubmatch(sources(t, "*.go", "*/*.go", "*/*/*.go", "*/*/*/*.go"), -1) {
 		exist[m[1]] = true
 	}
 	names := regexp.MustCompile(`\b(Test|Fuzz)[A-Z]\w+`).FindAllString(doc, -1)
@@ -94,15 +119,49 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// TestEveryOptionIsInREADME keeps the options table whole.
-func TestEveryOptionIsInREADME(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
-	options := regexp.MustCompile(`(?m)^func (With\w+)\(.*\) Option`).FindAllStringSubmatch(sources(t, "*.go"), -1) // other packages document theirs themselves
-	require.Greater(t, len(options), 20)
-	for _, m := range options {
-		assert.Contains(t, string(readme), "| `"+m[1]+"(")
+// TestLinksInDocumentsLeadSomewhere checks the files and headings that documents link to, and their pictures.
+func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`(?:\]\(|src=")([^)"\s]*)[)"]`)
+	links := 0
+	for _, doc := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(sources(t, doc), -1) {
+			file, heading, _ := strings.Cut(m[1], "#")
+			if strings.Contains(file, "://") {
+				continue
+			}
+			links++
+			target := doc
+			if file != "" {
+				target = path.Join(path.Dir(doc), file)
+			}
+			if _, err := os.Stat(target); assert.NoError(t, err, "%s links to %s", doc, m[1]) && heading != "" {
+				assert.Contains(t, headings(sources(t, target)), heading, "%s links to %s", doc, m[1])
+			}
+		}
 	}
+	assert.Greater(t, links, 20)
+}
+
+// headings returns the names by which the headings of a document are linked to.
+func headings(doc string) (names []string) {
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(doc, -1) {
+		name := strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")
+		names = append(names, regexp.MustCompile(`[^\w-]`).ReplaceAllString(name, ""))
+	}
+	return names
+}
+
+// TestEveryOptionIsInTheTable keeps the table in docs/options.md whole, and without options that are gone.
+func TestEveryOptionIsInTheTable(t *testing.T) {
+	var exist, documented []string
+	for _, m := range regexp.MustCompile(`(?m)^func (With\w+)\(.*\) Option`).FindAllStringSubmatch(sources(t, "*.go"), -1) { // other packages document theirs themselves
+		exist = append(exist, m[1])
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(With\\w+)\\(").FindAllStringSubmatch(sources(t, "docs/options.md"), -1) {
+		documented = append(documented, m[1])
+	}
+	require.Greater(t, len(exist), 20)
+	assert.ElementsMatch(t, exist, documented)
 }
 
 // TestTuningKnowsEveryNumberAndItsDefault keeps docs/operations.md's table of settings whole.
@@ -112,11 +171,32 @@ func TestTuningKnowsEveryNumberAndItsDefault(t *testing.T) {
 	for i := range v.NumField() {
 		value := fmt.Sprint(v.Field(i).Interface())
 		if v.Field(i).Kind() == reflect.String {
-			continue // a name, of which there is no more and no less
+			continue // a name is not a number
 		}
 		if v.Field(i).IsZero() {
 			value = "none"
 		}
 		assert.Contains(t, doc, fmt.Sprintf("\n| `%s` (%s) |", v.Type().Field(i).Name, value))
 	}
+}
+
+// TestActionsArePinned keeps workflows from running code that a moved tag brings in.
+func TestActionsArePinned(t *testing.T) {
+	uses := regexp.MustCompile(`(?m)\buses: .*$`).FindAllString(sources(t, ".github/workflows/*.yml"), -1)
+	require.NotEmpty(t, uses)
+	for _, u := range uses {
+		assert.Regexp(t, `^uses: [\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`, u)
+	}
+}
+
+// documents returns the names of all documents of this module.
+func documents(t *testing.T) (names []string) {
+	for _, p := range []string{"*.md", "docs/*.md", "examples/*.md", ".github/*.md", ".github/*/*.md"} {
+		match, err := filepath.Glob(p)
+		require.NoError(t, err)
+		for _, name := range match {
+			names = append(names, filepath.ToSlash(name))
+		}
+	}
+	return names
 }

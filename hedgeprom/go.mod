@@ -2,8 +2,7 @@ module github.com/gohedge/hedge/hedgeprom
 
 go 1.26.0
 
-// The module next door, until both are tagged: a released hedgeprom requires a
-// released hedge. Users are not affected, as replace is ignored in dependencies.
+// For work in this repository. It stays in releases: replace has no effect in dependencies.
 replace github.com/gohedge/hedge => ..
 
 require (

@@ -41,7 +41,7 @@ func TestConnect(t *testing.T) {
 	t.Run("GET", func(t *testing.T) {
 		transport := hedge.New(base)
 		client := connect.NewClient[Request, Response](&http.Client{Transport: transport}, url+procedure,
-			connect.WithHTTPGet(), connect.WithIdempotency(connect.IdempotencyNoSideEffects)) // generated code has the latter
+			connect.WithHTTPGet(), connect.WithIdempotency(connect.IdempotencyNoSideEffects)) // generated code declares the idempotency
 
 		assert.Equal(t, "SERVING", same(t, s, transport, check(plain), check(client)))
 	})

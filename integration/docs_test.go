@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRecipesAreInTheTests keeps docs/integrations.md true: each section names a
-// test and its file, which hold the section's snippets line by line.
+// TestRecipesAreInTheTests keeps docs/integrations.md true: each section names a test and its file, and the file contains the
+// snippets of the section, line by line.
 func TestRecipesAreInTheTests(t *testing.T) {
 	doc, err := os.ReadFile("../docs/integrations.md")
 	require.NoError(t, err)

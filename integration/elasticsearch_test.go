@@ -52,7 +52,7 @@ func TestElasticsearch(t *testing.T) {
 	got := same(t, s, transport, search(plain, query), search(client, query))
 	assert.Contains(t, got, "lamp")
 
-	// The length of such a body is unknown to HTTP.
+	// HTTP does not know the length of such a body.
 	once(t, s, func(ctx context.Context) error {
 		_, err := search(client, func() io.Reader { return esutil.NewJSONReader(map[string]int{"size": 1}) })(ctx)
 		return err

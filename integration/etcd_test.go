@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// TestEtcd has three members, of which the client reaches one through a proxy that turns slow.
+// TestEtcd has three members. The client reaches one of them through a proxy that becomes slow.
 func TestEtcd(t *testing.T) {
 	const latency = 3 * time.Second
 
@@ -56,7 +56,7 @@ func TestEtcd(t *testing.T) {
 	want, err := plain.Get(ctx, "lamps")
 	require.NoError(t, err)
 
-	// Every member has a connection once it has answered.
+	// A member that has answered has a connection.
 	for answered := make(map[uint64]bool); len(answered) < 3; {
 		got, err := client.Get(ctx, "lamps")
 		require.NoError(t, err)
@@ -85,11 +85,11 @@ func TestEtcd(t *testing.T) {
 	assert.EqualValues(t, 3, stats.NotHedgeable.Load()-passed)
 }
 
-// members starts an etcd cluster. Its members meet at sockets in a directory of
-// the test's, as a cluster must know its addresses before it listens.
+// members starts an etcd cluster. A cluster must know its addresses before it listens, so its members
+// use sockets in a directory of the test.
 func members(t *testing.T, n int) []*embed.Etcd {
 	if runtime.GOOS == "windows" {
-		t.Skip("etcd names a socket host:port, which is no name of a file here")
+		t.Skip("etcd names a socket host:port, which cannot be a file name here")
 	}
 	t.Chdir(t.TempDir())
 	anywhere := url.URL{Scheme: "http", Host: "127.0.0.1:0"}

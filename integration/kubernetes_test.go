@@ -22,7 +22,7 @@ import (
 
 func TestKubernetes(t *testing.T) {
 	const pod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"shop","uid":"17"}}`
-	var primaries, hedges sync.Map // where they come from
+	var primaries, hedges sync.Map // remote addresses
 	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(number) == "" {
 			primaries.Store(r.RemoteAddr, true)
@@ -46,7 +46,7 @@ func TestKubernetes(t *testing.T) {
 		cfg := &rest.Config{Host: s.URL, BearerToken: "token", TLSClientConfig: rest.TLSClientConfig{CAData: certificate}}
 		cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
 			_, is := rt.(*http.Transport)
-			assert.False(t, is, "it could be cloned for hedges")
+			assert.False(t, is, "an *http.Transport would be cloned for hedges")
 			return numbered{rt}
 		})
 		return cfg
@@ -61,14 +61,14 @@ func TestKubernetes(t *testing.T) {
 		q := r.URL.Query()
 		return r.Method == http.MethodGet && !q.Has("watch") && !q.Has("follow")
 	}
-	apart := rest.CopyConfig(cfg)
-	apart.Dial = new(net.Dialer).DialContext // connections of its own
-	second, err := rest.TransportFor(apart)
+	clone := rest.CopyConfig(cfg)
+	clone.Dial = new(net.Dialer).DialContext // connections of its own
+	hedgeVia, err := rest.TransportFor(clone)
 
 	require.NoError(t, err)
 
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-		transport = hedge.New(rt, hedge.WithHedgeTransport(second), hedge.WithHedgeable(reads))
+		transport = hedge.New(rt, hedge.WithHedgeTransport(hedgeVia), hedge.WithHedgeable(reads))
 		return transport
 	})
 	client, err := dynamic.NewForConfig(cfg)

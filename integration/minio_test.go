@@ -17,7 +17,7 @@ import (
 
 func TestMinio(t *testing.T) {
 	s := serve(t, gofakes3.New(s3mem.New()).Server())
-	own, err := minio.DefaultTransport(false) // what the client has if none is given
+	own, err := minio.DefaultTransport(false) // the default of the client
 	require.NoError(t, err)
 	defer own.CloseIdleConnections()
 	base := numbered{own}

@@ -67,7 +67,7 @@ func TestOpenAI(t *testing.T) {
 		}
 		gone := s.gone.Load()
 		assert.Equal(t, "We have three lamps.", same(t, s, transport, ask(plain), hedged))
-		// The loser is cancelled, and generates no more tokens.
+		// The loser is cancelled and generates no more tokens.
 		require.Eventually(t, func() bool { return s.gone.Load() == gone+1 }, limit, time.Millisecond)
 	})
 	t.Run("this route", func(t *testing.T) {

@@ -28,7 +28,7 @@ func TestOtelhttp(t *testing.T) {
 
 	same(t, s, transport, get(&http.Client{Transport: base}, s.URL), get(client, s.URL))
 
-	// One span for each attempt of the two calls; the primary's ends when it has lingered.
+	// There is one span for each attempt of the two calls. The span of a primary that lost ends late.
 	attempts := 2 + int(transport.Snapshot().Stats.HedgesSent)
 	require.Eventually(t, func() bool { return len(spans.Ended()) == attempts }, limit, time.Millisecond)
 	lost := 0

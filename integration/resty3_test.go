@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// hedger is a resty.Hedger. Its hedge.Transport goes by another name, as Hedger has a method of that one.
+// A hedger is a resty.Hedger. It embeds hedge.Transport by another name, because Hedger has a method Transport.
 type (
 	hedger struct{ *hedged }
 	hedged = hedge.Transport

@@ -14,7 +14,7 @@ import (
 )
 
 func TestRetryablehttp(t *testing.T) {
-	var down atomic.Bool // for one request
+	var down atomic.Bool // when set, one request fails
 	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(number) == "" && down.CompareAndSwap(true, false) {
 			w.WriteHeader(http.StatusBadGateway)
@@ -43,7 +43,7 @@ func TestRetryablehttp(t *testing.T) {
 	}
 	want := same(t, s, transport, fetch(plain), fetch(client))
 
-	// A failure is the retry's business, and a failed attempt teaches no latency.
+	// A failed request is retried and not hedged, and no latency is learned from it.
 	samples, requests := transport.Snapshot().Keys[0].Samples, transport.Snapshot().Stats.TotalRequests
 	down.Store(true)
 	got, err := fetch(client)(t.Context())

@@ -26,7 +26,7 @@ func TestS3(t *testing.T) {
 		Credentials:  credentials.NewStaticCredentialsProvider("key", "secret", ""),
 	}
 	paths := func(o *s3.Options) { o.UsePathStyle = true }
-	own := awshttp.NewBuildableClient().GetTransport() // what the client has if none is given
+	own := awshttp.NewBuildableClient().GetTransport() // the default of the client
 	defer own.CloseIdleConnections()
 	base := numbered{own}
 	plain := s3.NewFromConfig(cfg, paths, func(o *s3.Options) { o.HTTPClient = &http.Client{Transport: base} })

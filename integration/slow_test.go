@@ -1,5 +1,5 @@
-// Package integration tries the recipes of docs/integrations.md: hedge below
-// clients that people use, against servers whose first answer never comes.
+// Package integration tests the recipes of docs/integrations.md: hedge below clients of
+// other libraries, against a server that never answers the first copy of a request.
 package integration
 
 import (
@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	delay = 20 * time.Millisecond // after which the calls of a test are hedged
-	limit = time.Minute           // after which a call that waits for its primary fails
+	delay = 20 * time.Millisecond // the calls of a test are hedged after this
+	limit = time.Minute           // a call that waits for its primary fails after this
 )
 
 // TestMain fails if an attempt outlives the tests.
@@ -46,11 +46,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// number is the header by which a server knows a request's attempt. Requests
-// that are sent once have none.
+// number is the header that tells a server which attempt a request is. A request that is sent
+// once does not have it.
 const number = "Attempt-Number"
 
-// numbered is a transport, below the hedging, that tells the server which attempt a request is.
+// numbered is a transport below the hedging. It tells the server which attempt a request is.
 type numbered struct{ http.RoundTripper }
 
 func (n numbered) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -67,21 +67,21 @@ func (n numbered) CloseIdleConnections() {
 	n.RoundTripper.(interface{ CloseIdleConnections() }).CloseIdleConnections()
 }
 
-// A site is a server that can be told to be slow: then a primary gets no answer,
-// its hedges are answered at once, and a request that is sent once after five delays.
+// A site is a server that can be made slow. Then it never answers a primary, answers its hedges
+// at once, and answers a request that is sent once after five delays.
 type site struct {
 	*httptest.Server
-	late  bool // a primary's answer begins at once, as an event stream, and stops there
+	late  bool // the header of a primary's event stream comes at once, and nothing after it
 	slow  atomic.Bool
 	over  chan struct{}
-	alone atomic.Int64 // requests that are sent once
-	stuck atomic.Int64 // primaries that got no answer
-	gone  atomic.Int64 // those whose client gave up
+	alone atomic.Int64 // how many requests were sent once
+	stuck atomic.Int64 // how many primaries got no answer
+	gone  atomic.Int64 // how many of those were cancelled by the client
 
-	primaries atomic.Pointer[sync.Map] // of this slow time: method and URI to *primary
+	primaries atomic.Pointer[sync.Map] // since the site is slow: method and URI to *primary
 }
 
-// A primary is waited for by its hedges: a busy machine may be late with it.
+// A primary is waited for by its hedges, because on a busy machine it may arrive after them.
 type primary struct {
 	met  chan struct{}
 	once sync.Once
@@ -96,7 +96,7 @@ func (s *site) slower() (restore func()) {
 	return func() { s.slow.Store(false) }
 }
 
-// serve starts a site, with HTTP/1.1 unless start does otherwise.
+// serve starts a site, by start if that is given, and else with HTTP/1.1.
 func serve(t *testing.T, h http.Handler, start ...func(*httptest.Server)) *site {
 	s := &site{over: make(chan struct{})}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -112,12 +112,12 @@ func serve(t *testing.T, h http.Handler, start ...func(*httptest.Server)) *site 
 	return s
 }
 
-// delays waits as r deserves and reports whether somebody waits for the answer.
+// delays makes r wait as its attempt has to, and reports whether the client still waits for the answer.
 func (s *site) delays(w http.ResponseWriter, r *http.Request) bool {
 	if !s.slow.Load() {
 		return true
 	}
-	if r.ContentLength > 0 { // a server learns of a client that is gone once the body is read
+	if r.ContentLength > 0 { // a server notices that a client is gone only after the body is read
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return false
@@ -153,7 +153,7 @@ func (s *site) delays(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// base is a transport as a client has it, and numbered.
+// base returns a numbered clone of http.DefaultTransport.
 func base(t *testing.T) http.RoundTripper {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(tr.CloseIdleConnections)
@@ -173,9 +173,8 @@ func whole(resp *http.Response, err error) (string, error) {
 	return string(b), err
 }
 
-// same makes a call three times and returns its answer, which must be the same
-// each time: without hedging, with it, and with it on a slow site. There every
-// primary must get stuck, and lose to a hedge.
+// same makes a call three times: without hedging, with hedging, and with hedging on a slow site. The
+// answer must be the same each time; it is returned. On the slow site every primary must lose to a hedge.
 func same[T any](t *testing.T, s *site, tr *hedge.Transport, plain, hedged func(context.Context) (T, error)) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -199,7 +198,7 @@ func same[T any](t *testing.T, s *site, tr *hedge.Transport, plain, hedged func(
 	return want
 }
 
-// once makes a call on a slow site, which must see one request, sent once.
+// once makes a call on a slow site. The site must see one request that is sent once.
 func once(t *testing.T, s *site, call func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

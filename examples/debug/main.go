@@ -1,8 +1,8 @@
-// Debug mounts the page that shows what hedging knows and does, makes some
-// traffic, and prints the numbers that the page shows as JSON.
+// Debug serves the page that shows what hedging knows and does, makes some
+// traffic, and prints the main numbers of the page, which it reads as JSON.
 //
 //	go run ./examples/debug
-//	go run ./examples/debug -addr localhost:8080   # goes on, for a browser to look at
+//	go run ./examples/debug -addr localhost:8080   # keeps the page up for a browser
 package main
 
 import (
@@ -33,12 +33,12 @@ func main() {
 
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost = 2 * workers
-	search := hedge.WithRoute("/search", hedge.Policy{}) // learned by itself
+	search := hedge.WithRoute("/search", hedge.Policy{}) // has a latency of its own
 	live := hedge.New(base, hedge.WithName("shop"), search)
-	rehearsal := hedge.New(base, hedge.WithName("shop, rehearsed"), search, hedge.WithShadow())
+	shadow := hedge.New(base, hedge.WithName("shop, in shadow mode"), search, hedge.WithShadow())
 
 	mux := http.NewServeMux()
-	mux.Handle("/debug/hedge", debug.Handler(live, rehearsal)) // this is all
+	mux.Handle("/debug/hedge", debug.Handler(live, shadow)) // the page
 	at := "127.0.0.1:0"
 	if *addr != "" {
 		at = *addr
@@ -53,16 +53,16 @@ func main() {
 	if *addr != "" {
 		fmt.Println(page)
 		for {
-			load(shop.URL, live, rehearsal)
+			load(shop.URL, live, shadow)
 		}
 	}
-	load(shop.URL, live, rehearsal)
+	load(shop.URL, live, shadow)
 	if err := show(page + "?format=json"); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// shop answers; one answer in thirty takes long, unless it is asked again.
+// shop answers; one answer in thirty takes ten times as long, unless it is asked again.
 func shop(w http.ResponseWriter, r *http.Request) {
 	d := time.Duration(3+rand.IntN(5)) * time.Millisecond
 	if r.URL.Path == "/search" {
@@ -126,8 +126,16 @@ func show(url string) error {
 			c.Name, c.Stats.TotalRequests, c.Stats.NotHedgeable, c.Stats.HedgesSent, c.Stats.HedgeWins)
 		for _, k := range c.Keys {
 			fmt.Printf("  %-22s %-8s p50 %6v  p99 %6v  after %v  would hedge %d, budget %.1f\n", k.Host, k.Route,
-				k.P50.Round(100*time.Microsecond), k.P99.Round(100*time.Microsecond), k.Delays, k.Denied[hedge.DeniedShadow], k.Budget)
+				k.P50.Round(100*time.Microsecond), k.P99.Round(100*time.Microsecond), rounded(k.Delays), k.Denied[hedge.DeniedShadow], k.Budget)
 		}
 	}
 	return nil
+}
+
+// rounded returns the durations to a tenth of a millisecond.
+func rounded(all []time.Duration) (short []time.Duration) {
+	for _, d := range all {
+		short = append(short, d.Round(100*time.Microsecond))
+	}
+	return short
 }

@@ -61,7 +61,7 @@ func main() {
 		opts []grpc.DialOption
 	}{
 		{"plain", nil},
-		// Check promises by its name to only read; other methods: hedge.WithMethods.
+		// The name Check promises to only read. hedge.WithMethods lists other methods.
 		{"hedged", []grpc.DialOption{grpc.WithChainUnaryInterceptor(interceptor)}},
 	} {
 		conn, err := grpc.NewClient(listener.Addr().String(), append(c.opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)

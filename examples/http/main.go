@@ -40,7 +40,7 @@ func main() {
 	defer server.Close()
 
 	base := http.DefaultTransport.(*http.Transport).Clone()
-	base.MaxIdleConnsPerHost = 2 * workers // a hedge needs a connection, too
+	base.MaxIdleConnsPerHost = 2 * workers // a hedge also needs a connection
 
 	var stats *hedge.Stats
 	hedged := hedge.New(base, hedge.WithStats(&stats))
@@ -63,7 +63,7 @@ func main() {
 	fmt.Printf("\n%d of %d requests were hedged, %d hedges won: %.1f %% more load\n",
 		s.HedgedRequests, s.TotalRequests, s.HedgeWins, 100*float64(s.HedgesSent)/float64(s.TotalRequests))
 	for _, k := range hedged.Snapshot().Keys {
-		fmt.Printf("%s is hedged after %v\n", k.Host, k.Delays)
+		fmt.Printf("%s is hedged after %v\n", k.Host, rounded(k.Delays))
 	}
 }
 
@@ -99,4 +99,12 @@ func load(client *http.Client, url string) ([]time.Duration, error) {
 	}
 	slices.Sort(took)
 	return took, nil
+}
+
+// rounded returns the durations to a tenth of a millisecond.
+func rounded(all []time.Duration) (short []time.Duration) {
+	for _, d := range all {
+		short = append(short, d.Round(100*time.Microsecond))
+	}
+	return short
 }

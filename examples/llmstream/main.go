@@ -1,8 +1,8 @@
-// Llmstream hedges the wait for the first token of a language model. Such
-// servers send the header at once and the first event much later, so the race is
-// to the first byte; and they are asked by POST, which is hedged because the
-// route says that it may be: an answer that nobody reads costs money and changes
-// nothing else.
+// Llmstream hedges the wait for the first token of a language model. Such a
+// server sends the header at once and the first event much later, so the first
+// byte decides which attempt wins. Its requests are POSTs. They are hedged because
+// the route says that they are safe to repeat: a second answer costs money and has
+// no other effect.
 //
 //	go run ./examples/llmstream
 package main
@@ -36,8 +36,8 @@ func main() {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost = 2 * workers
 	hedged := hedge.New(base, hedge.WithRoute("POST /v1/chat/completions", hedge.Policy{
-		Hedgeable:     true, // although it is a POST
-		FirstByte:     true, // the header says nothing
+		Hedgeable:     true, // although these are POSTs
+		FirstByte:     true, // the header comes before the work is done
 		BudgetPercent: 5,    // each hedge is paid for
 	}))
 
@@ -55,7 +55,7 @@ func main() {
 	for _, k := range hedged.Snapshot().Keys {
 		if k.Route != "" {
 			fmt.Printf("\n%s: %d asked, %.1f %% more load, %d hedges won; hedged after %v\n",
-				k.Route, k.Requests, 100*float64(k.Hedges)/float64(k.Requests), k.Wins, k.Delays)
+				k.Route, k.Requests, 100*float64(k.Hedges)/float64(k.Requests), k.Wins, rounded(k.Delays))
 		}
 	}
 }
@@ -133,4 +133,12 @@ func answer(client *http.Client, url string) (first time.Duration, err error) {
 		}
 	}
 	return 0, fmt.Errorf("the answer ended early: %s, %v", resp.Status, events.Err())
+}
+
+// rounded returns the durations to a tenth of a millisecond.
+func rounded(all []time.Duration) (short []time.Duration) {
+	for _, d := range all {
+		short = append(short, d.Round(100*time.Microsecond))
+	}
+	return short
 }

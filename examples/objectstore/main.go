@@ -1,6 +1,6 @@
-// Objectstore hedges reads from an object store: with a ceiling on the hedges
-// of a read and of a second, bounded connections, settings from a file and
-// counters of what happened, which is what programs above S3 and GCS write by hand.
+// Objectstore hedges reads from an object store, with limits on the hedges of a
+// read and of a second, a limit on connections, settings from a file, and counters.
+// Programs above S3 and GCS otherwise write all of this by hand.
 //
 //	go run ./examples/objectstore
 package main
@@ -25,7 +25,7 @@ const settings = `{
 
 func main() {
 	log.SetFlags(0)
-	conns := flag.Int("conns", 2*workers, "connections at most; hedges have as many again")
+	conns := flag.Int("conns", 2*workers, "largest `number` of connections; hedges have as many again")
 	flag.Parse()
 	store := newStore()
 	defer store.Close()
@@ -35,7 +35,7 @@ func main() {
 		log.Fatal(err)
 	}
 	base := http.DefaultTransport.(*http.Transport).Clone()
-	base.MaxConnsPerHost = *conns // a loser that runs on to its end needs one, too
+	base.MaxConnsPerHost = *conns // a loser that is not cancelled keeps its connection until it ends
 	base.MaxIdleConnsPerHost = *conns
 	hedged, err := hedge.NewWithConfig(base, config, hedge.WithName("objects"))
 	if err != nil {
@@ -53,7 +53,7 @@ func main() {
 		fmt.Printf("%-7s p50 %6v   p99 %6v   max %6v\n", c.name, took[reads/2], took[reads*99/100], took[reads-1])
 	}
 	for _, k := range hedged.Snapshot().Keys {
-		fmt.Printf("\n%d reads, %d hedges (%.1f %%), %d won, %d refused by budget or ceiling; hedged after %v\n",
-			k.Requests, k.Hedges, 100*float64(k.Hedges)/float64(k.Requests), k.Wins, k.Denied[hedge.DeniedBudget], k.Delays)
+		fmt.Printf("\n%d reads, %d hedges (%.1f %%), %d won, %d refused by the budget or the limit; hedged after %v\n",
+			k.Requests, k.Hedges, 100*float64(k.Hedges)/float64(k.Requests), k.Wins, k.Denied[hedge.DeniedBudget], rounded(k.Delays))
 	}
 }

@@ -73,3 +73,11 @@ func read(client *http.Client, url string) error {
 	}
 	return err
 }
+
+// rounded returns the durations to a tenth of a millisecond.
+func rounded(all []time.Duration) (short []time.Duration) {
+	for _, d := range all {
+		short = append(short, d.Round(100*time.Microsecond))
+	}
+	return short
+}

@@ -1,6 +1,6 @@
-// Otel makes one hedged call under a span and prints the spans that come of it:
-// the caller's, and below it one for each attempt, the loser's included, which is
-// no error. An SDK in memory takes the place of an exporter.
+// Otel makes one hedged call under a span and prints the spans: the caller's, and
+// below it one for each attempt. The span of the loser is not an error. The SDK
+// keeps the spans in memory, where a program would have an exporter.
 //
 //	go -C examples/otel run .
 package main
@@ -28,11 +28,11 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	var stuck atomic.Bool // the next request
+	var asked atomic.Bool // whether the item was
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d := 5 * time.Millisecond
-		if stuck.CompareAndSwap(true, false) {
-			d = 100 * time.Millisecond
+		if r.URL.Path == "/item" && !asked.Swap(true) {
+			d = 100 * time.Millisecond // the first attempt is slow
 		}
 		select {
 		case <-time.After(d):
@@ -49,16 +49,15 @@ func main() {
 		log.Fatal(err)
 	}
 	client := &http.Client{Transport: hedge.New(http.DefaultTransport, hedge.WithName("shop"), hedge.WithObserver(observer),
-		hedge.WithMaxHedges(1), hedge.WithLinger(0))} // so that the loser ends with the call
+		hedge.WithMaxHedges(1), hedge.WithLinger(0))} // the loser ends with the call
 
-	for range 20 { // until it is known how long a call takes
+	for range 20 { // teach it how long a call takes
 		if err := get(context.Background(), client, server.URL); err != nil {
 			log.Fatal(err)
 		}
 	}
-	stuck.Store(true)
 	ctx, span := tracers.Tracer("shop").Start(context.Background(), "show item")
-	err = get(ctx, client, server.URL)
+	err = get(ctx, client, server.URL+"/item")
 	span.End()
 	if err != nil {
 		log.Fatal(err)
@@ -66,7 +65,7 @@ func main() {
 	print(memory.GetSpans())
 }
 
-// print shows the caller's span and those below it, by when they began.
+// print shows the caller's span and those below it, in the order of their start.
 func print(spans tracetest.SpanStubs) {
 	slices.SortStableFunc(spans, func(a, b tracetest.SpanStub) int {
 		return cmp.Or(a.StartTime.Compare(b.StartTime), b.EndTime.Compare(a.EndTime))

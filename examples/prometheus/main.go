@@ -1,4 +1,4 @@
-// Prometheus counts what hedging does, scrapes itself once, and prints what
+// Prometheus makes hedged calls, scrapes its own metrics once, and prints what
 // Prometheus would see.
 //
 //	go -C examples/prometheus run .

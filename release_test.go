@@ -1,0 +1,140 @@
+package hedge_test
+
+import (
+	"archive/zip"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestReleasedModulesCanBeGotWithoutTheRoot follows docs/releasing.md on a copy of the tree, up to the tags. A module proxy in
+// a directory takes the place of the tags. What other modules are needed comes from the module cache; the network is not used.
+func TestReleasedModulesCanBeGotWithoutTheRoot(t *testing.T) {
+	const version = "v0.1000.0"
+	if _, err := exec.LookPath("bash"); err != nil || runtime.GOOS == "windows" {
+		t.Skip("the recipe is a bash script")
+	}
+	cache := filepath.ToSlash(strings.TrimSpace(output(t, ".", nil, "go", "env", "GOMODCACHE"))) + "/cache/download"
+	nested := []string{"hedgeprom", "hedgeotel"}
+	for _, name := range nested {
+		offline := exec.Command("go", "list", "-deps", "./...")
+		offline.Dir, offline.Env = name, append(os.Environ(), "GOPROXY=off")
+		if err := offline.Run(); err != nil {
+			t.Skipf("the module cache lacks what %s needs: go -C %s mod download", name, name)
+		}
+	}
+
+	tree := t.TempDir()
+	copyTree(t, tree)
+	changed := output(t, tree, nil, "bash", ".ci/release", version)
+	assert.Contains(t, changed, "./examples/prometheus/go.mod: "+module+"/hedgeprom "+version)
+
+	proxy := t.TempDir()
+	publish(t, proxy, tree, module, version)
+	for _, name := range nested {
+		publish(t, proxy, filepath.Join(tree, name), module+"/"+name, version)
+	}
+	env := []string{
+		"GOPROXY=file://" + filepath.ToSlash(proxy) + ",file://" + cache, "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=none", "GOVCS=*:off",
+		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-modcacherw", "GOWORK=off", "GOTOOLCHAIN=local",
+	}
+	for _, name := range nested {
+		user := t.TempDir()
+		writeFile(t, user, "go.mod", "module example.com/user\n\ngo 1.26.0\n")
+		writeFile(t, user, "main.go", fmt.Sprintf("package main\n\nimport _ %q\n\nfunc main() {}\n", module+"/"+name))
+		output(t, user, env, "go", "get", module+"/"+name)
+		assert.Equal(t, module+" "+version+"\n", output(t, user, env, "go", "list", "-m", module), "the root comes along")
+		assert.Contains(t, output(t, user, env, "go", "list", "-mod=readonly", "-deps", "."), module+"\n", "every import is found")
+	}
+}
+
+// output returns what a command prints, and fails the test if the command fails.
+func output(t *testing.T, dir string, env []string, name string, args ...string) string {
+	t.Helper()
+	var stderr strings.Builder
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, append(os.Environ(), env...), &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s\n%s", cmd, &stderr)
+	return string(out)
+}
+
+func writeFile(t *testing.T, dir, name, text string) {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+}
+
+// copyTree copies the repository, without its history and what was measured.
+func copyTree(t *testing.T, to string) {
+	require.NoError(t, filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.Name() == ".git", filepath.ToSlash(name) == "benchmark/out":
+			if d.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		case !d.Type().IsRegular():
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err == nil {
+			writeFile(t, to, name, string(text))
+		}
+		return err
+	}))
+}
+
+// publish adds the module in dir to a proxy, as the module proxy protocol wants it: go help goproxy.
+func publish(t *testing.T, proxy, dir, path, version string) {
+	at := filepath.Join(proxy, filepath.FromSlash(path), "@v")
+	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	require.NoError(t, err)
+	writeFile(t, at, "list", version+"\n")
+	writeFile(t, at, version+".info", fmt.Sprintf("{%q: %q, %q: %q}", "Version", version, "Time", "2026-01-01T00:00:00Z"))
+	writeFile(t, at, version+".mod", string(mod))
+
+	file, err := os.Create(filepath.Join(at, version+".zip"))
+	require.NoError(t, err)
+	defer file.Close()
+	archive := zip.NewWriter(file)
+	require.NoError(t, filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil && name != dir {
+				return filepath.SkipDir // a module of its own
+			}
+			return nil
+		}
+		inside, err := filepath.Rel(dir, name)
+		if err != nil {
+			return err
+		}
+		to, err := archive.Create(path + "@" + version + "/" + filepath.ToSlash(inside))
+		if err != nil {
+			return err
+		}
+		from, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer from.Close()
+		_, err = io.Copy(to, from)
+		return err
+	}))
+	require.NoError(t, archive.Close())
+}
