@@ -21,13 +21,17 @@ import (
 
 const ms = time.Millisecond
 
-// TestMain has package net read the system's configuration before the first
-// bubble: net keeps a channel for it, and a channel made in one bubble cannot
-// be used in another.
+// TestMain makes package net read the system's configuration before the first
+// bubble: net keeps a channel for it, and a channel made in one bubble cannot be
+// used in another.
 func TestMain(m *testing.M) {
 	own := net.Resolver{PreferGo: true}
 	_, _ = own.LookupHost(context.Background(), "localhost")
-	os.Exit(m.Run())
+	code := m.Run()
+	if forwarderDir != "" {
+		_ = os.RemoveAll(forwarderDir)
+	}
+	os.Exit(code)
 }
 
 // lab is a client and three hosts with servers, 20 ms away, in a bubble.

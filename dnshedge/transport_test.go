@@ -379,10 +379,10 @@ func TestAConnectionThatIsClosedBetweenQueriesIsNotNoticed(t *testing.T) {
 func TestMessagesNobodyAskedForAreIgnoredOnStreams(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
-			stray := dnstest.Answer(q, "A 203.0.113.9")
-			stray.Id += 7
+			other := dnstest.Answer(q, "A 203.0.113.9")
+			other.Id += 7
 			b, _ := dnstest.Answer(q, "A 192.0.2.1").Pack()
-			return dnstest.Reply{Msg: stray, Raw: b}
+			return dnstest.Reply{Msg: other, Raw: b}
 		})
 		c := l.client(off(), l.up("tcp", "a"))
 		r, _ := l.must(c, "x.example.")
