@@ -104,11 +104,15 @@ func (s *upstreamState) exchange(ctx context.Context, q *wire.Query, n int) (*wi
 	s.used.Store(time.Now().UnixNano())
 	noEDNS := s.noEDNS.Load()
 	a, setup, err := s.transport.Exchange(ctx, q, n)
-	if code := transport.StatusError(0); errors.As(err, &code) {
-		err = &StatusError{s.up, int(code)}
+	if err != nil {
+		var code transport.StatusError
+		if errors.As(err, &code) {
+			err = &StatusError{s.up, int(code)}
+		}
+		return nil, 0, err
 	}
-	if err != nil || a.Msg.Rcode != dns.RcodeFormatError || !q.Standard() || noEDNS {
-		return a, setup, err
+	if a.Msg.Rcode != dns.RcodeFormatError || !q.Standard() || noEDNS {
+		return a, setup, nil
 	}
 	// Perhaps the server does not understand EDNS (RFC 6891 §7).
 	s.noEDNS.Store(true)
