@@ -232,7 +232,7 @@ func (c *core) upstreams() ([]*upstreamState, error) {
 func (c *core) serverAt(address string) (*upstreamState, error) {
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
-			address = "udp://" + address
+			address = defaultNet + "://" + address
 		}
 	}
 	up, err := ParseUpstream(address)

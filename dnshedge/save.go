@@ -33,18 +33,7 @@ func (c *Client) Save(w io.Writer) error {
 	if err := cmp.Or(c.Cache, new(Cache)).Save(w); err != nil {
 		return err
 	}
-	out := bufio.NewWriter(w)
-	enc := gob.NewEncoder(out)
-	core.mu.Lock()
-	var all []savedServer
-	for _, s := range core.servers {
-		all = append(all, s.saved())
-	}
-	core.mu.Unlock()
-	if err := errors.Join(enc.Encode(all), out.Flush()); err != nil {
-		return fmt.Errorf("dnshedge: save times: %w", err)
-	}
-	return nil
+	return core.export(w)
 }
 
 // Load adds what Save wrote. Servers that the Client does not know are left out.
@@ -57,17 +46,37 @@ func (c *Client) Load(r io.Reader) error {
 	if err := cmp.Or(c.Cache, new(Cache)).Load(in); err != nil {
 		return err
 	}
+	return core.learn(in)
+}
+
+// export writes the times that were learned of the servers.
+func (c *core) export(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	c.mu.Lock()
 	var all []savedServer
-	if err := gob.NewDecoder(in).Decode(&all); err != nil {
+	for _, s := range c.servers {
+		all = append(all, s.saved())
+	}
+	c.mu.Unlock()
+	if err := errors.Join(gob.NewEncoder(out).Encode(all), out.Flush()); err != nil {
+		return fmt.Errorf("dnshedge: save times: %w", err)
+	}
+	return nil
+}
+
+// learn adds the times that export wrote.
+func (c *core) learn(r io.Reader) error {
+	var all []savedServer
+	if err := gob.NewDecoder(r).Decode(&all); err != nil {
 		return fmt.Errorf("dnshedge: load times: %w", err)
 	}
-	if _, err := core.upstreams(); err != nil { // makes the system's servers known
+	if _, err := c.upstreams(); err != nil { // adds the system's servers to those that are known
 		return err
 	}
-	core.mu.Lock()
-	defer core.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, l := range all {
-		if s := core.servers[l.Server]; s != nil {
+		if s := c.servers[l.Server]; s != nil {
 			s.restore(l)
 		}
 	}

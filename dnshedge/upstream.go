@@ -108,7 +108,7 @@ func ParseUpstream(s string) (Upstream, error) {
 		return bad("name %q behind #", u.ServerName)
 	}
 	if known.Path != "" {
-		p, err := url.Parse("https://" + rest)
+		p, err := url.Parse(u.Net + "://" + rest)
 		switch {
 		case err != nil:
 			return bad("%v", err)
