@@ -41,11 +41,6 @@ func local(tb testing.TB, network string, h dnstest.Handler) dnshedge.Upstream {
 	return up
 }
 
-func trusting(c *dnshedge.Client) *dnshedge.Client {
-	_, c.TLSConfig = dnstest.Certificate()
-	return c
-}
-
 func BenchmarkCacheHit(b *testing.B) {
 	c := trusting(&dnshedge.Client{Upstreams: []dnshedge.Upstream{local(b, "udp", good)}, Cache: new(dnshedge.Cache)})
 	defer c.Close()
@@ -92,7 +87,8 @@ type discard struct {
 	remote net.Addr
 }
 
-func (w *discard) RemoteAddr() net.Addr        { return w.remote }
+func (w *discard) RemoteAddr() net.Addr { return w.remote }
+
 func (w *discard) Write(b []byte) (int, error) { return len(b), nil }
 
 func BenchmarkWarmExchange(b *testing.B) {

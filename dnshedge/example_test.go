@@ -6,13 +6,14 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// Names of an HTTP client's URLs are resolved by hedged, cached, encrypted DNS.
+// An HTTP client resolves the names in its URLs by hedged, cached and encrypted DNS.
 func ExampleClient_Resolver() {
 	quad9, err := dnshedge.ParseUpstream("tls://9.9.9.9#dns.quad9.net")
 	if err != nil {
@@ -20,8 +21,10 @@ func ExampleClient_Resolver() {
 	}
 	resolver := &dnshedge.Client{Upstreams: []dnshedge.Upstream{quad9}, Cache: new(dnshedge.Cache)}
 	defer resolver.Close()
-	dialer := &net.Dialer{Resolver: resolver.Resolver()}
-	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
+	dialer := &net.Dialer{Timeout: 30 * time.Second, Resolver: resolver.Resolver()}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = dialer.DialContext
+	client := &http.Client{Transport: transport}
 	_, _ = client.Get("https://example.com/")
 }
 
@@ -35,10 +38,10 @@ func ExampleClient_ExchangeContext() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(r, rtt)
+	fmt.Println(r, rtt.Round(time.Millisecond))
 }
 
-// A Client is a dns.Handler, and so a forwarder is five lines.
+// A Client is a dns.Handler, and so a forwarder takes five lines.
 func ExampleClient_ServeDNS() {
 	client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
 	defer client.Close()

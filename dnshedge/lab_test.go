@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,13 +21,17 @@ import (
 
 const ms = time.Millisecond
 
-// TestMain has package net read the system's configuration before the first
-// bubble: net keeps a channel for it, and a channel made in one bubble cannot
-// be used in another.
+// TestMain makes package net read the system's configuration before the first
+// bubble: net keeps a channel for it, and a channel made in one bubble cannot be
+// used in another.
 func TestMain(m *testing.M) {
 	own := net.Resolver{PreferGo: true}
 	_, _ = own.LookupHost(context.Background(), "localhost")
-	os.Exit(m.Run())
+	code := m.Run()
+	if forwarderDir != "" {
+		_ = os.RemoveAll(forwarderDir)
+	}
+	os.Exit(code)
 }
 
 // lab is a client and three hosts with servers, 20 ms away, in a bubble.
@@ -169,4 +174,74 @@ var background = context.Background()
 func bubbleOnly(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)
+}
+
+// off is a client that does not hedge.
+func off() *dnshedge.Client { return &dnshedge.Client{Hedge: dnshedge.Hedge{Off: true}} }
+
+func with(records ...string) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply { return dnstest.Reply{Msg: dnstest.Answer(q, records...)} }
+}
+
+func ttl(r *dns.Msg) uint32 { return r.Answer[0].Header().Ttl }
+
+// edes returns the codes of the extended errors of a response.
+func edes(r *dns.Msg) (codes []uint16) {
+	if opt := r.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			if e, ok := o.(*dns.EDNS0_EDE); ok {
+				codes = append(codes, e.InfoCode)
+			}
+		}
+	}
+	return codes
+}
+
+// edns asks with EDNS.
+func (l *lab) edns(c *dnshedge.Client, name string) (*dns.Msg, error) {
+	m := question(name, dns.TypeA)
+	m.SetEdns0(1232, false)
+	r, _, err := c.Exchange(m, "")
+	return r, err
+}
+
+func trusting(c *dnshedge.Client) *dnshedge.Client {
+	_, c.TLSConfig = dnstest.Certificate()
+	return c
+}
+
+// zone answers as a small zone does.
+func zone(q dnstest.Query) dnstest.Reply {
+	name, typ := strings.ToLower(q.Question[0].Name), q.Question[0].Qtype
+	long := strings.Repeat(strings.Repeat("x", 255)+" ", 240)
+	records := map[string][]string{
+		"a.example. A":        {"A 192.0.2.1", "A 192.0.2.2"},
+		"a.example. AAAA":     {"AAAA 2001:db8::1"},
+		"alias.example. A":    {"CNAME a.example.", "a.example. A 192.0.2.1"},
+		"alias.example. AAAA": {"CNAME a.example.", "a.example. AAAA 2001:db8::1"},
+		"mx.example. MX":      {"MX 10 mail.example.", "MX 20 mail2.example."},
+		"txt.example. TXT":    {`TXT "one two" three`},
+		"long.example. TXT":   {"TXT " + long},
+		"ns.example. NS":      {"NS ns1.example."},
+		"_sip._tcp.srv.example. SRV": {
+			"SRV 1 2 5060 a.example.", "SRV 2 2 5061 a.example."},
+		"1.2.0.192.in-addr.arpa. PTR": {"PTR a.example."},
+	}
+	if name == "broken.example." {
+		return dnstest.Reply{Msg: dnstest.Rcode(q, dns.RcodeServerFailure)}
+	}
+	if rrs, ok := records[name+" "+dns.TypeToString[typ]]; ok {
+		m := dnstest.Answer(q, rrs...)
+		m.Compress = true
+		if q.Net == "udp" && m.Len() > 1232 {
+			m.Answer, m.Truncated = nil, true
+		}
+		return dnstest.Reply{Msg: m}
+	}
+	for k := range records {
+		if strings.HasPrefix(k, name+" ") {
+			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeSuccess, 300, 60)}
+		}
+	}
+	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 60)}
 }

@@ -1,19 +1,16 @@
 package dnshedge
 
 import (
-	"bufio"
-	"cmp"
 	"context"
-	"encoding/gob"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
 // maxChain is how many CNAMEs are followed.
@@ -31,12 +28,12 @@ func (c *Client) LookupNetIP(ctx context.Context, network, host string) ([]netip
 	return c.Resolver().LookupNetIP(ctx, network, host)
 }
 
-// LookupAddrs looks up the addresses of a host with their TTLs, those of the
-// CNAMEs on the way counted. The name is taken as complete: there are no search
-// domains and no /etc/hosts. IPv4 addresses come first; an address in place of a
-// name is returned with TTL 0.
+// LookupAddrs looks up the addresses of a host, with their TTLs. A TTL is not longer
+// than those of the CNAMEs that lead to the address. The host is a complete name:
+// search domains and /etc/hosts are not used. IPv4 addresses come first. If host is
+// an address, it is returned with TTL 0.
 //
-// If one family fails but there are addresses of the other, those are returned
+// If one address family fails and the other has addresses, those are returned
 // without an error. Errors are of type *net.DNSError.
 func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
@@ -62,13 +59,7 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// rcodeError is a response code that is a failure.
-type rcodeError int
-
-func (e rcodeError) Error() string {
-	return "dnshedge: response code " + dns.RcodeToString[int(e)]
-}
-
+// dnsError returns the error of a lookup as net.Resolver has it.
 func dnsError(host string, err error) error {
 	e := &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host}
 	var code rcodeError
@@ -126,10 +117,10 @@ func (c *Client) lookup(ctx context.Context, host string, typ uint16) ([]AddrTTL
 	return out, nil
 }
 
-// Warm makes the first question as fast as the others: it connects to all
-// servers, measures how far they are, and looks up the given names if there is a
-// cache. It returns when all of that is done or ctx ends. The error joins those
-// of servers and names that failed; the others are warm all the same.
+// Warm makes the first question as fast as the others: it connects to all servers,
+// measures their round trip times, and looks up the given names. It returns when all
+// of that is done, or when ctx ends. The error joins those of the servers and names
+// that failed, and does not affect the others.
 func (c *Client) Warm(ctx context.Context, names ...string) error {
 	core, err := c.init()
 	if err != nil {
@@ -144,8 +135,8 @@ func (c *Client) Warm(ctx context.Context, names ...string) error {
 	var wg sync.WaitGroup
 	for i, s := range group {
 		wg.Go(func() {
-			if err := s.hello(ctx); err != nil {
-				errs[i] = s.fail(rootQuery, err)
+			if err := s.probe(ctx); err != nil {
+				errs[i] = s.fail(wire.RootServers, err)
 			}
 		})
 	}
@@ -155,102 +146,4 @@ func (c *Client) Warm(ctx context.Context, names ...string) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// learned is what is saved of a server.
-type learned struct {
-	Server        string
-	Answers, Path []time.Duration // quantiles, evenly spaced
-	SRTT          float64
-	Shake         float64
-}
-
-const savedQuantiles = 64
-
-// Save writes the cache, if there is one, and what was learned of the servers'
-// times, so that a restarted program begins where this one ended.
-func (c *Client) Save(w io.Writer) error {
-	core, err := c.init()
-	if err != nil {
-		return err
-	}
-	if err := cmp.Or(c.Cache, new(Cache)).Save(w); err != nil {
-		return err
-	}
-	out := bufio.NewWriter(w)
-	enc := gob.NewEncoder(out)
-	core.mu.Lock()
-	var all []learned
-	for _, s := range core.servers {
-		all = append(all, s.learned())
-	}
-	core.mu.Unlock()
-	if err := errors.Join(enc.Encode(all), out.Flush()); err != nil {
-		return fmt.Errorf("dnshedge: save times: %w", err)
-	}
-	return nil
-}
-
-// Load adds what Save wrote. Servers that the Client does not have are left out.
-func (c *Client) Load(r io.Reader) error {
-	core, err := c.init()
-	if err != nil {
-		return err
-	}
-	in := bufio.NewReader(r)
-	if err := cmp.Or(c.Cache, new(Cache)).Load(in); err != nil {
-		return err
-	}
-	var all []learned
-	if err := gob.NewDecoder(in).Decode(&all); err != nil {
-		return fmt.Errorf("dnshedge: load times: %w", err)
-	}
-	if _, err := core.upstreams(); err != nil { // makes the system's servers known
-		return err
-	}
-	core.mu.Lock()
-	defer core.mu.Unlock()
-	for _, l := range all {
-		if s := core.servers[l.Server]; s != nil {
-			s.relive(l)
-		}
-	}
-	return nil
-}
-
-func (s *server) learned() learned {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := learned{Server: s.name, SRTT: s.srtt, Shake: s.shake}
-	for i := range savedQuantiles {
-		q := (float64(i) + 0.5) / savedQuantiles
-		if d, ok := s.answers.Quantile(q); ok {
-			l.Answers = append(l.Answers, d)
-		}
-		if d, ok := s.path.Quantile(q); ok {
-			l.Path = append(l.Path, d)
-		}
-	}
-	return l
-}
-
-// relive learns what was learned before.
-func (s *server) relive(l learned) {
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, d := range l.Answers {
-		s.answers.Add(now, d)
-		s.sent, s.got = s.sent+1, s.got+1
-	}
-	for _, d := range l.Path {
-		s.path.Add(now, d)
-	}
-	if l.SRTT > 0 {
-		s.srtt, s.srttAt = l.SRTT, now
-	}
-	if l.Shake > 0 {
-		s.shake = l.Shake
-	}
-	s.relearn()
 }

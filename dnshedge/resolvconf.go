@@ -11,11 +11,10 @@ import (
 
 const (
 	resolvCheck = 5 * time.Second // as often as Go's resolver looks
-	resolvMax   = 3               // servers that are used (resolv.conf(5))
+	resolvMax   = 3               // servers that are used, see resolv.conf(5)
 )
 
-// resolvConf knows the servers of a resolv.conf file, and reads it again when it
-// has changed.
+// resolvConf is a resolv.conf file, which it reads again when that has changed.
 type resolvConf struct {
 	path string
 
@@ -26,8 +25,8 @@ type resolvConf struct {
 	ups     []Upstream
 }
 
-// upstreams returns the servers. A file that is missing, cannot be read or
-// names none stands for the servers of this machine.
+// upstreams returns the servers that the file names. If it cannot be read or names
+// none, they are those of this machine.
 func (f *resolvConf) upstreams(now time.Time) []Upstream {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,14 +44,14 @@ func (f *resolvConf) upstreams(now time.Time) []Upstream {
 	f.ups = nil
 	if conf, err := dns.ClientConfigFromFile(f.path); err == nil {
 		for _, s := range conf.Servers {
-			up := Upstream{Net: "udp", Addr: net.JoinHostPort(s, conf.Port)}
+			up := Upstream{Net: defaultNet, Addr: net.JoinHostPort(s, conf.Port)}
 			if up.validate() == nil && len(f.ups) < resolvMax {
 				f.ups = append(f.ups, up)
 			}
 		}
 	}
 	if f.ups == nil {
-		f.ups = []Upstream{{Net: "udp", Addr: "127.0.0.1:53"}, {Net: "udp", Addr: "[::1]:53"}}
+		f.ups = []Upstream{{Net: defaultNet, Addr: "127.0.0.1:53"}, {Net: defaultNet, Addr: "[::1]:53"}}
 	}
 	return f.ups
 }

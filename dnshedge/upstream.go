@@ -1,43 +1,68 @@
 package dnshedge
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
 // Upstream is a server that queries go to. ParseUpstream makes one from a
 // string; String makes a string from one.
 type Upstream struct {
-	// Net is how the server is spoken to: "udp" (and TCP for what does not fit),
+	// Net is the transport: "udp" (and TCP for answers that do not fit a datagram),
 	// "tcp", "tls" (DNS over TLS, RFC 7858) or "https" (DNS over HTTPS, RFC 8484).
 	// Empty is "udp".
 	Net string
 
-	// Addr is the server's host and port.
-	// A host that is a name is resolved by the Client's Dialer at every connection,
-	// never by the Client itself; give Addrs to avoid that.
+	// Addr is the server's host and port. If the host is a name, the Client's Dialer
+	// resolves it for every connection, and the Client never does; set Addrs to avoid
+	// that.
 	Addr string
 
-	// Addrs, if not empty, are the addresses to connect to instead of Addr's host,
-	// tried in order. The port is Addr's.
+	// Addrs, if not empty, are the addresses to connect to instead of Addr's host. They
+	// are tried in order. The port is Addr's.
 	Addrs []netip.Addr
 
-	// ServerName is the name that the server's certificate must have. Empty is
-	// Addr's host. It is for "tls" and "https".
+	// ServerName is the name that the certificate of a "tls" or "https" server must
+	// have. Empty is Addr's host.
 	ServerName string
 
 	// Path is the path of an "https" server; empty is "/dns-query".
 	Path string
 }
 
-// The ports that need not be said.
-var ports = map[string]string{"udp": "53", "tcp": "53", "tls": "853", "https": "443"}
+// defaultNet is the transport of servers whose address has no scheme.
+const defaultNet = "udp"
 
-const defaultPath = "/dns-query"
+// schemes lists schemes for an error message: "udp, tcp or tls".
+func schemes(suffix, conjunction string, has func(transport.Scheme) bool) string {
+	var out string
+	var last string
+	for _, s := range transport.Schemes() {
+		if !has(s) {
+			continue
+		}
+		if last != "" {
+			if out != "" {
+				out += ", "
+			}
+			out += last
+		}
+		last = s.Name + suffix
+	}
+	if out == "" {
+		return last
+	}
+	return out + " " + conjunction + " " + last
+}
+
+func anyScheme(transport.Scheme) bool { return true }
 
 // ParseUpstream reads an upstream:
 //
@@ -47,7 +72,7 @@ const defaultPath = "/dns-query"
 //	tls://192.0.2.1:853#dns.example      the certificate's name behind the #
 //	https://dns.example/dns-query
 //
-// Hosts may be names, except where no scheme is given.
+// The host may be a name if there is a scheme.
 func ParseUpstream(s string) (Upstream, error) {
 	bad := func(format string, args ...any) (Upstream, error) {
 		return Upstream{}, fmt.Errorf("dnshedge: upstream %q: %s", s, fmt.Sprintf(format, args...))
@@ -55,33 +80,35 @@ func ParseUpstream(s string) (Upstream, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
 		if ip, err := netip.ParseAddr(s); err == nil && validHost(s) {
-			return Upstream{Net: "udp", Addr: net.JoinHostPort(ip.String(), ports["udp"])}, nil
+			known, _ := transport.Find(defaultNet)
+			return Upstream{Net: defaultNet, Addr: net.JoinHostPort(ip.String(), known.Port)}, nil
 		}
 		ap, err := netip.ParseAddrPort(s)
 		if err != nil || !validHost(ap.Addr().String()) {
-			return bad("want an IP address, one with a port, or udp://, tcp://, tls:// or https:// and a host")
+			return bad("want an IP address, one with a port, or %s and a host", schemes("://", "or", anyScheme))
 		}
 		if ap.Port() == 0 {
 			return bad("port 0")
 		}
-		return Upstream{Net: "udp", Addr: ap.String()}, nil
+		return Upstream{Net: defaultNet, Addr: ap.String()}, nil
 	}
 	u := Upstream{Net: strings.ToLower(scheme)}
-	port, ok := ports[u.Net]
+	known, ok := transport.Find(u.Net)
 	if !ok {
-		return bad("scheme %q; want udp, tcp, tls or https", scheme)
+		return bad("scheme %q; want %s", scheme, schemes("", "or", anyScheme))
 	}
+	port := known.Port
 	rest, u.ServerName, ok = strings.Cut(rest, "#")
 	switch {
 	case ok && u.ServerName == "":
 		return bad("empty name behind #")
-	case ok && (u.Net == "udp" || u.Net == "tcp"):
-		return bad("a name behind # is for tls and https")
+	case ok && !known.TLS:
+		return bad("a name behind # is for %s", schemes("", "and", func(s transport.Scheme) bool { return s.TLS }))
 	case ok && !validHost(u.ServerName):
 		return bad("name %q behind #", u.ServerName)
 	}
-	if u.Net == "https" {
-		p, err := url.Parse("https://" + rest)
+	if known.Path != "" {
+		p, err := url.Parse(u.Net + "://" + rest)
 		switch {
 		case err != nil:
 			return bad("%v", err)
@@ -93,7 +120,7 @@ func ParseUpstream(s string) (Upstream, error) {
 			return bad("query %q has no place here", p.RawQuery)
 		}
 		if rest, u.Path = p.Host, p.EscapedPath(); u.Path == "" || u.Path == "/" {
-			u.Path = defaultPath
+			u.Path = known.Path
 		}
 	}
 	host, given, err := splitHost(rest)
@@ -133,7 +160,7 @@ func splitHost(s string) (host, port string, err error) {
 	return host, port, nil
 }
 
-// validHost reports whether s is an IP address, or can be the name of a host.
+// validHost reports whether s is an IP address, or may be the name of a host.
 func validHost(s string) bool {
 	if ip, err := netip.ParseAddr(s); err == nil {
 		return ip.Zone() == "" || validHost(ip.Zone())
@@ -159,34 +186,30 @@ func validHost(s string) bool {
 
 // String returns the upstream as ParseUpstream reads it. Addrs are left out.
 func (u Upstream) String() string {
-	s := u.network() + "://" + u.Addr
-	if u.Net == "https" {
-		s += u.path()
-	}
+	s := cmp.Or(u.Net, defaultNet) + "://" + u.Addr + u.path()
 	if u.ServerName != "" {
 		s += "#" + u.ServerName
 	}
 	return s
 }
 
-func (u Upstream) network() string {
-	if u.Net == "" {
-		return "udp"
-	}
-	return u.Net
-}
+// scheme returns the scheme of Net.
+func (u Upstream) scheme() (transport.Scheme, bool) { return transport.Find(cmp.Or(u.Net, defaultNet)) }
 
+// path returns Path or its default, or nothing if the scheme has no paths.
 func (u Upstream) path() string {
-	if u.Path == "" {
-		return defaultPath
+	s, _ := u.scheme()
+	if s.Path == "" {
+		return ""
 	}
-	return u.Path
+	return cmp.Or(u.Path, s.Path)
 }
 
-// validate finds what ParseUpstream would not have made.
+// validate returns an error if ParseUpstream cannot have made the upstream.
 func (u Upstream) validate() error {
-	if _, ok := ports[u.network()]; !ok {
-		return fmt.Errorf("dnshedge: upstream %s: Net %q; want udp, tcp, tls or https", u.Addr, u.Net)
+	known, ok := u.scheme()
+	if !ok {
+		return fmt.Errorf("dnshedge: upstream %s: Net %q; want %s", u.Addr, u.Net, schemes("", "or", anyScheme))
 	}
 	host, port, err := net.SplitHostPort(u.Addr)
 	if err != nil {
@@ -198,13 +221,13 @@ func (u Upstream) validate() error {
 	if !validHost(host) && len(u.Addrs) == 0 {
 		return fmt.Errorf("dnshedge: upstream %s: host %q", u, host)
 	}
-	if u.Net == "https" && u.Path != "" && u.Path[0] != '/' {
+	if known.Path != "" && u.path()[0] != '/' {
 		return fmt.Errorf("dnshedge: upstream %s: Path %q does not begin with /", u, u.Path)
 	}
 	return nil
 }
 
-// serverName returns the name to verify.
+// serverName returns the name that the server's certificate must have.
 func (u Upstream) serverName() string {
 	if u.ServerName != "" {
 		return u.ServerName

@@ -1,12 +1,19 @@
 package dnshedge_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
 func TestUpstreamsAreParsed(t *testing.T) {
@@ -60,6 +67,32 @@ func TestWhatIsNoUpstreamIsSaid(t *testing.T) {
 		require.ErrorContains(t, err, want, s)
 		require.ErrorContains(t, err, "upstream ", s)
 	}
+}
+
+// A transport is one file of dnshedge/internal/transport: no code of this package
+// names its scheme, but for the default.
+func TestNoCodeNamesATransport(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	var found []string
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				text, _ := strconv.Unquote(lit.Value)
+				scheme, _, _ := strings.Cut(text, "://")
+				if _, ok := transport.Find(scheme); ok {
+					found = append(found, name+": "+lit.Value)
+				}
+			}
+			return true
+		})
+	}
+	assert.Equal(t, []string{`upstream.go: "udp"`}, found)
 }
 
 func FuzzParseUpstream(f *testing.F) {

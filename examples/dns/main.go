@@ -1,11 +1,11 @@
-// Dns looks names up through a hedged, caching client and prints addresses,
-// TTLs and who won.
+// Dns looks up names through a hedged, caching client. It prints their addresses and
+// TTLs, and which server answered.
 //
-//	go run ./examples/dns                                  # a slow server of its own
+//	go run ./examples/dns                                  # two servers of its own
 //	go run ./examples/dns -upstream 192.0.2.53 example.com # a real one; repeat -upstream for more
 //
 // Without -upstream it starts two servers on loopback, one of which loses every
-// thirtieth query, and asks them a hundred names.
+// thirtieth query, and asks them for a hundred names.
 package main
 
 import (
@@ -71,7 +71,7 @@ func main() {
 	for _, name := range names {
 		start := time.Now()
 		addrs, err := client.LookupAddrs(context.Background(), name)
-		took := time.Since(start).Round(10 * time.Microsecond)
+		took := round(time.Since(start))
 		if err != nil {
 			fmt.Printf("%-20s %8v  %v\n", name, took, err)
 			continue
@@ -85,9 +85,11 @@ func main() {
 		s.Queries, s.Wire, s.Hedges, s.HedgeWins, s.Hits)
 	for _, u := range s.Upstreams {
 		fmt.Printf("%v: round trip %v, half of the answers within %v, hedged after %v\n",
-			u.Upstream, u.SRTT.Round(10*time.Microsecond), u.P50.Round(10*time.Microsecond), max(u.LossDelay, u.SlowDelay).Round(10*time.Microsecond))
+			u.Upstream, round(u.SRTT), round(u.P50), round(max(u.LossDelay, u.SlowDelay)))
 	}
 }
+
+func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
 // serve starts a server on loopback that takes 3 ms and loses a share of its queries.
 func serve(loss float64) (address string, stop func(), err error) {

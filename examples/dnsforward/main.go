@@ -1,16 +1,17 @@
 //go:build unix
 
-// Dnsforward is a forwarding DNS server that hedges and caches, small enough to
-// read and good enough for resolv.conf.
+// Dnsforward is a forwarding DNS server that hedges and caches. It is small enough to
+// read, and can serve a machine's resolv.conf. It is for Unix only, because signals
+// control it.
 //
 //	go run ./examples/dnsforward -listen 127.0.0.1:5300 -upstream tls://192.0.2.1#dns.example -upstream tls://192.0.2.2#dns.example
 //	dig @127.0.0.1 -p 5300 example.com
 //
-// It answers over UDP and TCP. SIGUSR1 prints what it did, SIGTERM and SIGINT end
-// it cleanly. With -save it keeps the cache, and what it learned of the servers,
-// in a file over restarts. All -upstream must be equivalent; -fallback servers
-// are asked only if all of them fail. Without -upstream it asks the servers of
-// the system's resolv.conf, which must not be this one.
+// It answers over UDP and TCP. On SIGUSR1 it prints statistics; on SIGTERM or SIGINT it
+// answers what it has been asked, and ends. With -save it keeps the cache, and the times
+// that it learned of the servers, in a file over restarts. All -upstream servers must be
+// equivalent; -fallback servers are asked only if all of those fail. Without -upstream it
+// asks the servers of the system's resolv.conf, which must not be this one.
 package main
 
 import (
@@ -47,12 +48,12 @@ func run() error {
 	flag.Func("upstream", "`server` to ask; may be repeated", into(&client.Upstreams))
 	flag.Func("fallback", "`server` to ask if all others fail; may be repeated", into(&client.Fallback))
 	flag.DurationVar(&client.Timeout, "timeout", 5*time.Second, "for one question")
-	flag.Float64Var(&client.Hedge.BudgetPercent, "budget", 5, "hedges, in percent of the queries")
+	flag.Float64Var(&client.Hedge.BudgetPercent, "budget", 5, "hedges allowed, in percent of the queries")
 	flag.Float64Var(&client.Hedge.MaxHedgesPerSecond, "max-hedges", 0, "hedges per second; 0 is no limit")
 	flag.BoolVar(&client.Hedge.Off, "no-hedging", false, "do not hedge")
 	flag.Int64Var(&client.Cache.MaxBytes, "cache", 64<<20, "`bytes` of memory for the cache")
 	flag.DurationVar(&client.Cache.MaxNegativeTTL, "max-negative", time.Hour, "longest time to believe that a name does not exist")
-	flag.DurationVar(&client.Cache.MaxStale, "max-stale", 24*time.Hour, "longest time to give expired answers when servers fail; negative is never")
+	flag.DurationVar(&client.Cache.MaxStale, "max-stale", 24*time.Hour, "longest time to answer with expired answers when servers fail; negative is never")
 	last := flag.Duration("for", 0, "end after that `time`; 0 is never")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -96,6 +97,7 @@ func run() error {
 	return err
 }
 
+// into returns a flag's function that appends upstreams.
 func into(to *[]dnshedge.Upstream) func(string) error {
 	return func(s string) error {
 		u, err := dnshedge.ParseUpstream(s)
@@ -128,6 +130,7 @@ func start(address string, sockets int, h dns.Handler) ([]*dns.Server, error) {
 	return servers, nil
 }
 
+// load reads what store wrote. Without a file, the client starts empty.
 func load(c *dnshedge.Client, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -156,6 +159,9 @@ func store(c *dnshedge.Client, path string) error {
 	return os.Rename(f.Name(), path)
 }
 
+func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// report prints what the client did.
 func report(c *dnshedge.Client) {
 	s := c.Stats()
 	fmt.Printf("questions %d  cache hits %d  stale %d  refreshes %d  failures %d  cached bytes %d\n",
@@ -168,6 +174,6 @@ func report(c *dnshedge.Client) {
 			state = "  SILENT"
 		}
 		fmt.Printf("  %v: queries %d  round trip %v  p50 %v  p99 %v  loss delay %v  slow delay %v%s\n",
-			u.Upstream, u.Queries, u.SRTT, u.P50, u.P99, u.LossDelay, u.SlowDelay, state)
+			u.Upstream, u.Queries, round(u.SRTT), round(u.P50), round(u.P99), round(u.LossDelay), round(u.SlowDelay), state)
 	}
 }

@@ -1,5 +1,5 @@
-// Httpdns is an HTTP client whose names are resolved through a hedged, caching
-// DNS client: one line in the dialer of its transport.
+// Httpdns is an HTTP client that resolves names through a hedged, caching DNS
+// client: the dialer of its transport has that client's resolver.
 //
 //	go run ./examples/httpdns                # a web server and a lossy DNS server of its own
 //	go run ./examples/httpdns https://example.com/
@@ -40,8 +40,10 @@ func main() {
 		}
 	}
 
-	dialer := &net.Dialer{Resolver: resolver.Resolver()} // this is all
-	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, ForceAttemptHTTP2: true}}
+	dialer := &net.Dialer{Timeout: 30 * time.Second, Resolver: resolver.Resolver()}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = dialer.DialContext
+	client := &http.Client{Transport: transport}
 
 	for _, url := range urls {
 		start := time.Now()
@@ -55,12 +57,12 @@ func main() {
 		fmt.Printf("%s  %s  %d bytes  %v\n", url, resp.Status, n, time.Since(start).Round(100*time.Microsecond))
 	}
 	s := resolver.Stats()
-	fmt.Printf("\n%d DNS questions, %d queries, %d hedges of which %d won; a loss that nobody hedges costs Go 5s\n",
+	fmt.Printf("\n%d DNS questions, %d queries, %d hedges of which %d won; without hedges, Go waits 5s for each lost packet\n",
 		s.Queries, s.Wire, s.Hedges, s.HedgeWins)
 }
 
-// serve starts a web server, and a DNS server that knows it by every name and
-// loses a twentieth of the queries.
+// serve starts a web server, and a DNS server that answers every name with the web
+// server's address and loses a twentieth of the queries.
 func serve() (web, nameserver string, stop func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package dnstest has a DNS server that does what a test tells it, over UDP,
-// TCP, TLS and HTTPS, on whatever sockets it is given: real ones, or those of
-// package netsim under fake time.
+// Package dnstest has a DNS server whose answers, and faults, a test decides. It
+// speaks UDP, TCP, TLS and HTTPS, on the sockets that it is given: the system's, or
+// those of package netsim under fake time.
 package dnstest
 
 import (
@@ -27,20 +27,20 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Name is what the certificate of Certificate is for.
+// Name is the server name in the certificate of Certificate.
 const Name = "dns.example"
 
-// A Handler decides what a query is answered with.
+// A Handler decides how a query is answered.
 type Handler func(q Query) Reply
 
-// A Query is what a server got.
+// A Query is a query that a server received.
 type Query struct {
 	*dns.Msg
 	Net  string // udp, tcp, tls or https
-	Conn int    // numbers the connections, from 1; 0 for datagrams
+	Conn int    // the number of the TCP or TLS connection, from 1; 0 for datagrams and HTTPS
 }
 
-// A Reply says what to do about a query. The zero Reply drops it.
+// A Reply says how a query is answered. The zero Reply drops the query.
 type Reply struct {
 	Msg    *dns.Msg      // the response; its ID is not changed
 	Raw    []byte        // sent as it is, after Msg
@@ -55,7 +55,7 @@ type Server struct {
 	Handler Handler
 	TLS     *tls.Config // for tls and https; nil: Certificate's
 
-	// Queries counts what arrived.
+	// Queries counts the queries that arrived, also those that cannot be read.
 	Queries atomic.Int64
 	// Conns counts the streams accepted, those of HTTPS included.
 	Conns atomic.Int64

@@ -20,9 +20,9 @@ const (
 	mtu    = 1500
 )
 
-// NewKernel returns a network of namespaces. They have no names: they exist as
-// long as this process keeps them open, even one that is killed leaves nothing
-// behind, and several processes do not meet.
+// NewKernel returns a network of namespaces. They have no names and exist only as
+// long as this process keeps them open: a process that is killed leaves nothing
+// behind, and processes do not disturb each other.
 func NewKernel(seed uint64, hosts ...string) (*Network, error) {
 	n, err := newNetwork(seed, hosts)
 	if err != nil {
@@ -75,8 +75,8 @@ func (k *kernel) join(h *Host) error {
 	})
 }
 
-// onThread calls f on a thread that is not used afterwards, so that f may change
-// what belongs to the thread.
+// onThread calls f on a thread that is not used afterwards, so that f may change the
+// state of the thread.
 func onThread(f func() error) error {
 	result := make(chan error)
 	go func() {

@@ -2,5 +2,5 @@
 
 package netsim
 
-// NewKernel returns [ErrUnsupported]: namespaces are Linux's.
+// NewKernel returns [ErrUnsupported]: only Linux has namespaces.
 func NewKernel(uint64, ...string) (*Network, error) { return nil, ErrUnsupported }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Counters say what a link did since it was made.
+// Counters count what a link did since it was made.
 type Counters struct {
 	Packets int64 // given to the link, lost ones included
 	Lost    int64 // for any reason
@@ -18,7 +18,7 @@ type Counters struct {
 	TCP     int64 // packets that were TCP segments
 }
 
-// flow is what keeps its order on a link.
+// flow is a sequence of packets that keeps its order on a link.
 type flow struct {
 	from, to netip.AddrPort
 	proto    uint8
@@ -29,7 +29,7 @@ const (
 	protoUDP = 17
 
 	maxQueue = time.Second // the longest that a packet waits for a limited rate
-	maxFlows = 4096        // how many flows a link remembers before it forgets those at rest
+	maxFlows = 4096        // that a link remembers before it forgets those without packets under way
 )
 
 // Link carries packets in one direction.
@@ -76,7 +76,7 @@ func (l *Link) send(f flow, size int, deliver func()) bool {
 	case protoTCP:
 		l.count.TCP++
 	}
-	at, ok := l.fate(now, f, size)
+	at, ok := l.arrival(now, f, size)
 	if !ok {
 		l.count.Lost++
 		return false
@@ -85,10 +85,10 @@ func (l *Link) send(f flow, size int, deliver func()) bool {
 	return true
 }
 
-// fate decides whether a packet arrives, and when. The number of draws does not
-// depend on their outcomes, so that links of one seed lose the same packets
-// whatever their delays are. The caller holds l.mu.
-func (l *Link) fate(now time.Time, f flow, size int) (time.Time, bool) {
+// arrival decides whether a packet arrives, and when. How many random numbers it
+// draws does not depend on their values, so that links of one seed lose the same
+// packets whatever their delays are. The caller holds l.mu.
+func (l *Link) arrival(now time.Time, f flow, size int) (time.Time, bool) {
 	p := &l.prof
 	loss, reorder := l.rng.Float64() < p.Loss, l.rng.Float64() < p.Reorder
 	var delay time.Duration
@@ -140,9 +140,9 @@ func (l *Link) fate(now time.Time, f flow, size int) (time.Time, bool) {
 	return at, true
 }
 
-// coarse is how late the time package's timers may be. Go rounds what it waits
-// for on Linux up to a millisecond.
-const coarse = time.Millisecond
+// timerLag is how late the timers of package time may be: on Linux, Go rounds waits
+// up to whole milliseconds.
+const timerLag = time.Millisecond
 
 // clock calls functions at their times, in order, from one goroutine.
 type clock struct {
@@ -198,8 +198,8 @@ func (c *clock) run() {
 		}
 		c.mu.Unlock()
 		if c.precise.Load() {
-			if wait -= coarse; wait <= 0 {
-				nap(coarse + wait)
+			if wait -= timerLag; wait <= 0 {
+				sleep(timerLag + wait)
 				continue
 			}
 		}

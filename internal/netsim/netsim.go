@@ -1,19 +1,19 @@
-// Package netsim is a network with the faults of a real one, for tests and
-// benchmarks: seeded delay, loss, bursts of loss, reordering, limited rate and
-// black holes, told apart by link and by direction.
+// Package netsim simulates a network with the faults of a real one, for tests and
+// benchmarks: delay, loss, bursts of loss, reordering, limited rate and black holes,
+// for each link and direction by itself, and repeatable by a seed.
 //
 // A [Network] has a few hosts, each joined with every other by two [Link]s, one
 // per direction. There are two kinds, with the same API:
 //
-//   - [NewMemory] needs no privileges. Its sockets are Go values and its time is
-//     the time package's, so that it runs under testing/synctest, where a minute
-//     of packet loss takes no time at all.
+//   - [NewMemory] needs no privileges. Its sockets are Go values and its time is that
+//     of package time, and so it works under testing/synctest, where a simulated
+//     minute takes no real time.
 //   - [NewKernel] needs root on Linux. Every host is a network namespace with a
 //     TUN device, and the Network is the router between the devices: real kernel
 //     UDP, TCP and TLS at both ends, and other programs can take part.
 //
-// A link draws its packets' fates from a generator of its own, so that the same
-// seed and the same packets in the same order meet the same fates.
+// Each link has a random number generator of its own. With the same seed, the same
+// packets in the same order are lost and delayed alike.
 package netsim
 
 import (
@@ -31,7 +31,7 @@ import (
 // [Host.Start] returns on a memory network.
 var ErrUnsupported = errors.New("netsim: needs root, Linux and /dev/net/tun")
 
-// maxHosts is what a /24 has room for.
+// maxHosts is how many addresses a /24 has.
 const maxHosts = 254
 
 // Network is a set of hosts and the links between them.
@@ -45,7 +45,7 @@ type Network struct {
 	err   error // of close
 }
 
-// backend is what makes the sockets.
+// backend makes the sockets.
 type backend interface {
 	dial(ctx context.Context, h *Host, network string, to netip.AddrPort) (net.Conn, error)
 	listen(h *Host, network string, at netip.AddrPort) (net.Listener, error)
@@ -105,14 +105,14 @@ func (n *Network) Set(a, b string, p Profile) {
 	n.Link(b, a).Set(p)
 }
 
-// Precise makes packets arrive in time to about a tenth of a millisecond, and not
-// one later as timers do, where the system can. It is for real time: under
-// testing/synctest, which is exact anyway, packets would not arrive at all.
+// Precise makes packets arrive within about a tenth of a millisecond of their time,
+// where the system can, and not within a millisecond as with timers. It is for real
+// time only: under testing/synctest, which is exact anyway, packets would not arrive.
 func (n *Network) Precise() { n.clock.precise.Store(true) }
 
-// Close ends the network: packets under way are lost, namespaces and devices
-// vanish. Sockets must be closed by those who opened them; processes, ended by
-// those who started them. Only the first call does anything; all return its error.
+// Close ends the network: packets under way are lost, namespaces and devices are
+// removed. It neither closes sockets nor ends processes; whoever opened or started
+// them must. Only the first call does anything; all calls return its error.
 func (n *Network) Close() error {
 	n.close.Do(func() {
 		n.err = n.back.close()

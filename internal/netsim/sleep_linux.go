@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// nap sleeps in the kernel, for about as long as it is told to.
-func nap(d time.Duration) {
+// sleep waits in the kernel, more exactly than a timer.
+func sleep(d time.Duration) {
 	t := syscall.NsecToTimespec(int64(d))
 	_ = syscall.Nanosleep(&t, nil) // if a signal ends it, the caller looks at the clock
 }

@@ -9,26 +9,28 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/deadline"
 )
 
-// maxQueued bounds the answers that a Conn's reader has not taken, and the
-// questions on their way.
+// maxQueued is how many questions one connection to a Client may have in flight.
 const maxQueued = 128
 
 var (
 	errQueued    = errors.New("dnshedge: too many questions on one connection")
+	errNotQuery  = errors.New("dnshedge: message is not a query")
 	errBootstrap = errors.New("dnshedge: an upstream's own name must not be resolved through it; give its address, or Upstream.Addrs")
 )
 
 // Dial returns a connection to the Client itself, for net.Resolver's Dial field.
-// It opens no socket; network and address, which are a server's, are ignored.
+// It opens no socket, and ignores network and address, which are a server's.
 //
-// What is written to it are questions framed as over TCP (RFC 1035 §4.2.2), also
-// if the network is udp, so that no answer needs to be cut; the answers can be
-// read in the same format. The questions end with ctx, which Go's resolver
-// cancels when it has its answer, and with Close. If one cannot be answered, the
-// next Read returns why.
+// Questions are written to it, and answers read from it, framed as over TCP (RFC
+// 1035 §4.2.2), also if network is udp, so that no answer needs to be cut. A
+// connection may have 128 questions in flight. They end with ctx, which Go's
+// resolver cancels when it has its answer, and with Close. If a question cannot be
+// answered, the next Read returns why.
 func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	core, err := c.init()
 	if err != nil {
@@ -40,47 +42,47 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	k := &conn{core: core, remote: pseudo{network, address}, more: make(chan struct{}, 1)}
+	k := &conn{core: core, remote: addr{network, address}, wake: make(chan struct{}, 1)}
 	k.ctx, k.cancel = context.WithCancel(ctx)
 	k.closed = make(chan struct{})
 	return k, nil
 }
 
-// Resolver returns a resolver that asks this Client: for net.Dialer, and so for
-// http.Transport and all else that dials, or as net.DefaultResolver. Search
-// domains, ndots and /etc/hosts remain as Go has them.
+// Resolver returns a resolver that asks this Client. It serves net.Dialer, and so
+// http.Transport and everything else that dials, or can be net.DefaultResolver.
+// Search domains, ndots and /etc/hosts have the same effect as in Go's own resolver.
 func (c *Client) Resolver() *net.Resolver { return &net.Resolver{PreferGo: true, Dial: c.Dial} }
 
-// pseudo is the address of a conn.
-type pseudo struct{ network, address string }
+// addr is the address of either end of a conn.
+type addr struct{ network, address string }
 
-func (p pseudo) Network() string { return p.network }
-func (p pseudo) String() string  { return p.address }
+func (a addr) Network() string { return a.network }
+func (a addr) String() string  { return a.address }
 
-// conn is a connection to a Client. It is no net.PacketConn, for what Go's
-// resolver reads from those it reads 1232 bytes at a time.
+// conn is a connection to a Client. It is no net.PacketConn, because Go's resolver
+// reads at most 1232 bytes from one of those.
 type conn struct {
 	core   *core
 	ctx    context.Context
 	cancel context.CancelFunc
-	remote pseudo
+	remote addr
 	closed chan struct{}
 	once   sync.Once
 
-	more chan struct{} // capacity 1: out or err changed
+	wake chan struct{} // capacity 1: out or err changed
 
 	mu     sync.Mutex // guards the fields below
-	in     []byte     // written, without the end of its last question
-	out    []byte     // to be read
-	err    error      // of a question; read after out
-	queued int
+	in     []byte     // was written, and is not yet a whole question
+	out    []byte     // waits to be read
+	err    error      // of a question; waits to be read after out
+	queued int        // questions in flight
 
 	read, write deadline.Deadline
 }
 
 var _ net.Conn = (*conn)(nil)
 
-func (k *conn) LocalAddr() net.Addr  { return pseudo{k.remote.network, "dnshedge"} }
+func (k *conn) LocalAddr() net.Addr  { return addr{k.remote.network, "dnshedge"} }
 func (k *conn) RemoteAddr() net.Addr { return k.remote }
 
 func (k *conn) opError(op string, err error) error {
@@ -103,9 +105,9 @@ func (k *conn) Write(b []byte) (int, error) {
 		if len(k.in) < n {
 			break
 		}
-		q, err := parseQuery(k.in[2:n])
+		q, err := wire.ParseQuery(k.in[2:n])
 		k.in = k.in[n:]
-		if err == nil && q.raw != nil {
+		if err == nil && !q.Standard() {
 			err = errNotQuery
 		}
 		if err == nil && k.queued >= maxQueued {
@@ -117,17 +119,15 @@ func (k *conn) Write(b []byte) (int, error) {
 		k.queued++
 		if !k.core.spawn(func(context.Context) { k.answer(q) }) {
 			k.queued--
-			return 0, k.opError("write", errClosed)
+			return 0, k.opError("write", transport.ErrClosed)
 		}
 	}
 	return len(b), nil
 }
 
-var errNotQuery = errors.New("dnshedge: message is not a query")
-
-// answer has one question answered.
-func (k *conn) answer(q *query) {
-	b, err := k.core.answerWire(k.ctx, make([]byte, 2, 514), q, maxMsg)
+// answer answers one question.
+func (k *conn) answer(q *wire.Query) {
+	b, err := k.core.appendAnswer(k.ctx, make([]byte, 2, 514), q, wire.MaxMsg)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.queued--
@@ -137,12 +137,13 @@ func (k *conn) answer(q *query) {
 	} else if k.err == nil {
 		k.err = err
 	}
-	k.tell()
+	k.wakeReader()
 }
 
-func (k *conn) tell() {
+// wakeReader makes a Read that waits look again.
+func (k *conn) wakeReader() {
 	select {
-	case k.more <- struct{}{}:
+	case k.wake <- struct{}{}:
 	default:
 	}
 }
@@ -161,7 +162,7 @@ func (k *conn) Read(b []byte) (int, error) {
 			n := copy(b, k.out)
 			k.out = k.out[n:]
 			if len(k.out) > 0 {
-				k.tell() // another reader may wait
+				k.wakeReader() // another Read may wait
 			}
 			k.mu.Unlock()
 			return n, nil
@@ -173,7 +174,7 @@ func (k *conn) Read(b []byte) (int, error) {
 			return 0, k.opError("read", err)
 		}
 		select {
-		case <-k.more:
+		case <-k.wake:
 		case <-k.closed:
 		case <-k.read.Passed():
 		case <-k.ctx.Done():

@@ -1,4 +1,4 @@
-package dnshedge
+package transport
 
 import (
 	"net"

@@ -2,15 +2,11 @@ package dnshedge_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"net"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -182,7 +178,7 @@ func TestANameOrTypeThatDoesNotExistWins(t *testing.T) {
 	}
 }
 
-func TestAMeantFailureIsFinal(t *testing.T) {
+func TestAFailureByDNSSECOrAPolicyIsFinal(t *testing.T) {
 	for code := range uint16(30) {
 		want := slices.Contains([]uint16{1, 2, 5, 6, 7, 8, 9, 10, 11, 12, 15, 16, 17, 27}, code)
 		bubble(t, func(l *lab) {
@@ -269,24 +265,6 @@ func TestAnOutageDoesNotMultiplyQueries(t *testing.T) {
 		st := c.Stats()
 		assert.LessOrEqual(t, st.Wire, int64(n+20+0.05*n)+10, "%+v", st) // a few find out that the servers are silent
 		t.Logf("%d queries for %d questions; %d hedges, %d resends", st.Wire, n, st.Hedges, st.Resends)
-	})
-}
-
-func TestAllServersDeadIsAClearErrorInTime(t *testing.T) {
-	bubble(t, func(l *lab) {
-		c := l.client(&dnshedge.Client{Timeout: 3 * time.Second}, l.up("udp", "a"), l.up("tcp", "b"))
-		for _, h := range []string{"a", "b"} {
-			l.link(h, netsim.Profile{BlackHole: true})
-		}
-		_, took, err := l.ask(c, "x.example.")
-		assert.Equal(t, 3*time.Second, took)
-		var e *dnshedge.Error
-		require.ErrorAs(t, err, &e)
-		assert.True(t, e.Timeout())
-		assert.Equal(t, "x.example.", e.Name)
-		assert.Equal(t, dns.TypeA, e.Type)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.EqualError(t, err, "dnshedge: x.example. A: upstream udp://10.77.0.2:53: context deadline exceeded")
 	})
 }
 
@@ -386,58 +364,6 @@ func TestTheNearestServerComesFirst(t *testing.T) {
 			assert.Equal(t, 20*ms, took)
 		}
 		assert.EqualValues(t, 20, b.Queries.Load()-before)
-	})
-}
-
-func TestFallbackIsUsedOnlyWhenTheGroupFails(t *testing.T) {
-	for name, bad := range map[string]dnstest.Handler{"SERVFAIL": rcode(dns.RcodeServerFailure), "silence": drop, "nothing there": nil} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(l *lab) {
-				healthy := true
-				l.serve("a", func(q dnstest.Query) dnstest.Reply {
-					if healthy {
-						return good(q)
-					}
-					if bad == nil {
-						return dnstest.Reply{Msg: dnstest.Rcode(q, dns.RcodeRefused)}
-					}
-					return bad(q)
-				})
-				b := l.serve("b", with("A 192.0.2.2"))
-				fall := l.serve("c", with("A 192.0.2.3"))
-				_ = b
-				c := &dnshedge.Client{Fallback: []dnshedge.Upstream{l.up("udp", "c")}}
-				l.client(c, l.up("udp", "a"))
-				for range 20 {
-					l.must(c, "x.example.")
-				}
-				assert.Zero(t, fall.Queries.Load())
-				healthy = false
-				r, took := l.must(c, "x.example.")
-				assert.Equal(t, "192.0.2.3", addr(r))
-				assert.LessOrEqual(t, took, 2520*ms)
-				if name == "silence" {
-					for range 3 {
-						l.must(c, "x.example.")
-					}
-					_, took = l.must(c, "x.example.")
-					assert.Equal(t, 20*ms, took, "a group that is silent is not waited for")
-				}
-			})
-		})
-	}
-}
-
-func TestAMeantFailureDoesNotFallBack(t *testing.T) {
-	bubble(t, func(l *lab) {
-		l.serve("a", func(q dnstest.Query) dnstest.Reply {
-			return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeServerFailure), dns.ExtendedErrorCodeBlocked)}
-		})
-		c := &dnshedge.Client{Fallback: []dnshedge.Upstream{l.up("udp", "b")}}
-		l.client(c, l.up("udp", "a"))
-		r, took := l.must(c, "x.example.")
-		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
-		assert.Equal(t, 20*ms, took)
 	})
 }
 
@@ -609,161 +535,4 @@ func TestTheTailShrinks(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestBadSettingsAreNamed(t *testing.T) {
-	for want, c := range map[string]*dnshedge.Client{
-		"Client.Timeout is -1ns":            {Timeout: -1},
-		"Client.UDPSize is 100":             {UDPSize: 100},
-		"Client.UDPSize is 65535":           {UDPSize: 65535},
-		"Hedge.Percentile is 1":             {Hedge: dnshedge.Hedge{Percentile: 1}},
-		"Hedge.Percentile is NaN":           {Hedge: dnshedge.Hedge{Percentile: math.NaN()}},
-		"Hedge.MaxHedges is 4":              {Hedge: dnshedge.Hedge{MaxHedges: 4}},
-		"Hedge.BudgetPercent is 101":        {Hedge: dnshedge.Hedge{BudgetPercent: 101}},
-		"Hedge.MaxHedgesPerSecond is -1":    {Hedge: dnshedge.Hedge{MaxHedgesPerSecond: -1}},
-		"Hedge.MinDelay is -1ns":            {Hedge: dnshedge.Hedge{MinDelay: -1}},
-		"Hedge.MaxDelay is 1ns":             {Hedge: dnshedge.Hedge{MinDelay: 2, MaxDelay: 1}},
-		"Hedge.Fixed is -1ns":               {Hedge: dnshedge.Hedge{Fixed: -1}},
-		`Net "quic"`:                        {Upstreams: []dnshedge.Upstream{{Net: "quic", Addr: "192.0.2.1:853"}}},
-		"missing port":                      {Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1"}}},
-		`Path "dns-query"`:                  {Fallback: []dnshedge.Upstream{{Net: "https", Addr: "192.0.2.1:443", Path: "dns-query"}}},
-		`udp://192.0.2.1:0: port "0"; want`: {Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:0"}}},
-	} {
-		_, _, err := c.Exchange(question("x.", dns.TypeA), "")
-		require.ErrorContains(t, err, want)
-		_, err = c.Dial(background, "udp", "192.0.2.1:53")
-		require.ErrorContains(t, err, want)
-		require.ErrorContains(t, c.Warm(background), want)
-		assert.Zero(t, c.Stats())
-		assert.NoError(t, c.Close())
-	}
-}
-
-func TestAClosedClientSaysSo(t *testing.T) {
-	for _, network := range []string{"udp", "tcp", "tls", "https"} {
-		bubble(t, func(l *lab) {
-			l.serve("a", good)
-			c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up(network, "a"))
-			l.must(c, "x.example.")
-			require.NoError(t, c.Close())
-			require.NoError(t, c.Close())
-			_, _, err := l.ask(c, "y.example.")
-			require.ErrorContains(t, err, "client is closed")
-		})
-	}
-}
-
-func TestCloseEndsWhatWaits(t *testing.T) {
-	for _, network := range []string{"tcp", "tls", "https"} {
-		bubble(t, func(l *lab) {
-			l.serve("a", drop)
-			c := l.client(&dnshedge.Client{}, l.up(network, "a"))
-			time.AfterFunc(500*ms, func() { c.Close() })
-			_, took, err := l.ask(c, "x.example.")
-			require.ErrorContains(t, err, "client is closed", network)
-			assert.Equal(t, 500*ms, took)
-		})
-	}
-}
-
-func TestNothingIsLeftWhenAClientIsClosed(t *testing.T) {
-	// A bubble does not end while a goroutine of it lives.
-	for _, network := range []string{"udp", "tcp", "tls", "https"} {
-		bubble(t, func(l *lab) {
-			l.serve("a", after(400*ms, good))
-			c := &dnshedge.Client{Cache: new(dnshedge.Cache)}
-			l.client(c, l.up(network, "a"))
-			for i := range 10 {
-				ctx, cancel := context.WithTimeout(background, 50*ms)
-				_, _, err := c.ExchangeContext(ctx, question(fmt.Sprintf("n%d.example.", i), dns.TypeA), "")
-				require.Error(t, err)
-				cancel()
-			}
-			c.Close()
-			synctest.Wait()
-		})
-	}
-}
-
-func TestErrorsAreTheTransportsOwn(t *testing.T) {
-	bubble(t, func(l *lab) {
-		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
-		_, _, err := l.ask(c, "x.example.")
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		var op *net.OpError
-		require.ErrorAs(t, err, &op)
-		assert.False(t, errors.Is(err, context.Canceled))
-	})
-}
-
-func TestAddressesAskedAloneAreRemembered(t *testing.T) {
-	bubble(t, func(l *lab) {
-		s := l.serve("a", good)
-		c := l.client(&dnshedge.Client{})
-		to := "tcp://" + l.net.Host("a").Addr().String()
-		for range 5 {
-			_, _, err := c.Exchange(question("x.example.", dns.TypeA), to)
-			require.NoError(t, err)
-		}
-		assert.EqualValues(t, 1, s.Conns.Load())
-		// A program that asks everybody does not fill the memory.
-		s2 := &dnstest.Server{Handler: good}
-		pc, err := l.net.Host("b").ListenPacket("udp", ":53")
-		require.NoError(t, err)
-		s2.ServeUDP(pc)
-		defer s2.Close()
-		for i := range 600 {
-			time.Sleep(time.Second)
-			up := dnshedge.Upstream{Addr: "192.0.2.1:53"}
-			_ = up
-			_, _, err := c.Exchange(question("x.example.", dns.TypeA), fmt.Sprintf("b:%d", 1000+i))
-			require.Error(t, err)
-		}
-		assert.LessOrEqual(t, len(c.Stats().Upstreams), 256)
-		c.Close()
-	})
-}
-
-func TestTheTraceTellsWhoWon(t *testing.T) {
-	bubble(t, func(l *lab) {
-		l.serve("a", drop)
-		l.serve("b", good)
-		var mu sync.Mutex
-		var attempts []dnshedge.AttemptInfo
-		var answers []dnshedge.AnswerInfo
-		type done struct {
-			dnshedge.AttemptInfo
-			took time.Duration
-			lost bool
-		}
-		var ended []done
-		c := l.client(&dnshedge.Client{
-			Cache: new(dnshedge.Cache),
-			Trace: &dnshedge.Trace{
-				Attempt: func(_ context.Context, i dnshedge.AttemptInfo) {
-					mu.Lock()
-					attempts = append(attempts, i)
-					mu.Unlock()
-				},
-				Done: func(_ context.Context, i dnshedge.AttemptInfo, took time.Duration, err error) {
-					mu.Lock()
-					ended = append(ended, done{i, took, errors.Is(err, context.Canceled)})
-					mu.Unlock()
-				},
-				Answer: func(_ context.Context, i dnshedge.AnswerInfo) { mu.Lock(); answers = append(answers, i); mu.Unlock() },
-			},
-		}, l.up("udp", "a"), l.up("udp", "b"))
-		l.must(c, "x.example.")
-		l.must(c, "x.example.")
-		require.Len(t, attempts, 2)
-		assert.Equal(t, l.up("udp", "a"), attempts[0].Upstream)
-		assert.False(t, attempts[0].Hedge)
-		assert.Equal(t, dnshedge.AttemptInfo{Name: "x.example.", Type: dns.TypeA, Upstream: l.up("udp", "b"), Attempt: 1, Hedge: true}, attempts[1])
-		assert.Equal(t, []dnshedge.AnswerInfo{
-			{Name: "x.example.", Type: dns.TypeA, Source: dnshedge.FromServer, Upstream: l.up("udp", "b"), Attempts: 2, HedgeWon: true},
-			{Name: "x.example.", Type: dns.TypeA, Source: dnshedge.FromCache},
-		}, answers)
-		synctest.Wait()
-		assert.Equal(t, []done{{attempts[1], 20 * ms, false}, {attempts[0], 120 * ms, true}}, ended)
-	})
 }

@@ -1,0 +1,330 @@
+package transport
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// maxPending is how many queries a connection may have in flight. It is half of
+// the IDs there are, so that a free one is soon found at random.
+const maxPending = 1 << 15
+
+var (
+	errBusy   = fmt.Errorf("dnshedge: %d queries in flight on one connection", maxPending)
+	errFrame  = errors.New("dnshedge: frame shorter than a header")
+	errIdle   = errors.New("dnshedge: connection was idle")
+	errForged = errors.New("dnshedge: message that no query asked for")
+)
+
+// connError is a failure of a connection, and says nothing about the server.
+type connError struct{ err error }
+
+func (e *connError) Error() string { return e.err.Error() }
+func (e *connError) Unwrap() error { return e.err }
+
+// connection is one connection of a stream. It ends by fail, for whatever reason.
+type connection struct {
+	stream *stream
+	owner  Owner // the stream's
+	lane   *lane
+	conn   net.Conn
+	tcp    net.Conn      // below TLS, or conn
+	write  chan struct{} // capacity 1: full while somebody writes
+	dead   chan struct{} // closed when the connection is
+
+	mu      sync.Mutex // guards the fields below
+	err     error      // why the connection is dead
+	waiting map[uint16]*pending
+	live    int         // how many of waiting are not abandoned
+	silence *time.Timer // runs since queries wait and nothing arrives
+	rest    *time.Timer // runs since no query waits
+	retired bool        // the lane has let go of it
+}
+
+// pending is a query in flight. It stays in waiting when it is abandoned, so that
+// its ID is not given to another (RFC 7766 §6.2.1).
+type pending struct {
+	q         *wire.Query
+	sent      time.Time
+	answer    chan []byte // capacity 1, so that the reader never waits
+	abandoned bool        // guarded by connection.mu
+	counted   bool        // the owner counts it as abandoned; guarded by connection.mu
+}
+
+func newConnection(s *stream, l *lane, conn net.Conn) *connection {
+	c := &connection{
+		stream: s, owner: s.Owner, lane: l, conn: conn, tcp: conn,
+		write: make(chan struct{}, 1), dead: make(chan struct{}), waiting: make(map[uint16]*pending),
+	}
+	if t, ok := conn.(*tls.Conn); ok {
+		c.tcp = t.NetConn()
+	}
+	c.rest = time.AfterFunc(time.Duration(s.idle.Load()), c.idle)
+	return c
+}
+
+// exchange sends q and returns the message that answers it.
+func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error) {
+	p := &pending{q: q, answer: make(chan []byte, 1)}
+	id, err := c.register(p)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case c.write <- struct{}{}:
+	case <-c.dead:
+		return nil, c.reason()
+	case <-ctx.Done():
+		c.forget(id)
+		return nil, context.Cause(ctx)
+	}
+	frame := make([]byte, 2, 512)
+	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, NoEDNS: c.owner.NoEDNS(), Keepalive: true, Pad: c.stream.security != nil})
+	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
+	// A connection whose peer does not read is treated as dead.
+	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.Stall()))
+	c.owner.Wrote()
+	_, err = c.conn.Write(frame)
+	<-c.write
+	if err != nil {
+		c.fail(err)
+		return nil, c.reason()
+	}
+	select {
+	case b := <-p.answer:
+		return b, nil
+	case <-ctx.Done():
+		c.abandon(p)
+		return nil, context.Cause(ctx)
+	case <-c.dead:
+		select {
+		case b := <-p.answer:
+			return b, nil
+		default:
+			return nil, c.reason()
+		}
+	}
+}
+
+// register finds an ID for a query that is about to be written.
+func (c *connection) register(p *pending) (uint16, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return 0, &connError{c.err}
+	}
+	if len(c.waiting) >= maxPending {
+		return 0, errBusy
+	}
+	id := wire.RandomID()
+	for c.waiting[id] != nil {
+		id = wire.RandomID()
+	}
+	p.sent = time.Now()
+	c.waiting[id] = p
+	c.live++
+	c.rest.Stop()
+	if c.silence == nil {
+		c.silence = time.AfterFunc(c.owner.Stall(), c.retire)
+	} else if c.live == 1 {
+		c.silence.Reset(c.owner.Stall())
+	}
+	return id, nil
+}
+
+// forget takes back an ID that was never written.
+func (c *connection) forget(id uint16) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.waiting[id]; p != nil && c.err == nil {
+		delete(c.waiting, id)
+		c.leave()
+	}
+}
+
+// leave counts a live query less. The caller holds mu.
+func (c *connection) leave() {
+	if c.live--; c.live == 0 {
+		c.silence.Stop()
+		c.rest.Reset(time.Duration(c.stream.idle.Load()))
+	}
+}
+
+// abandon leaves a query without a caller. If the owner allows, its answer is
+// still measured.
+func (c *connection) abandon(p *pending) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil || p.abandoned || len(p.answer) > 0 {
+		return
+	}
+	p.abandoned = true
+	p.counted = c.owner.Abandon()
+	if p.counted {
+		time.AfterFunc(c.owner.Linger(), func() { c.settle(p) })
+	}
+	// The silence timer runs on: that nobody waits any more does not end a silence.
+	if c.live--; c.live == 0 {
+		c.rest.Reset(time.Duration(c.stream.idle.Load()))
+	}
+}
+
+// settle tells the owner that an abandoned query has ended, with or without an
+// answer. Only the first call for a query does anything.
+func (c *connection) settle(p *pending) {
+	c.mu.Lock()
+	counted := p.counted
+	p.counted = false
+	c.mu.Unlock()
+	if counted {
+		c.owner.AbandonEnded()
+	}
+}
+
+// read takes the messages that the server sends, until the connection ends.
+func (c *connection) read() {
+	in := bufio.NewReaderSize(c.conn, 4096)
+	for {
+		var head [2]byte
+		if _, err := io.ReadFull(in, head[:]); err != nil {
+			c.fail(err)
+			return
+		}
+		n := int(binary.BigEndian.Uint16(head[:]))
+		if n < wire.HeaderLen {
+			c.owner.Ignored(errFrame)
+			c.fail(errFrame)
+			return
+		}
+		frame := make([]byte, n)
+		if _, err := io.ReadFull(in, frame); err != nil {
+			c.fail(err)
+			return
+		}
+		if err := c.deliver(frame); err != nil {
+			c.owner.Ignored(err)
+		}
+	}
+}
+
+// deliver hands a message to the query that it answers, or returns why there is none.
+func (c *connection) deliver(frame []byte) error {
+	now := time.Now()
+	id := binary.BigEndian.Uint16(frame)
+	c.mu.Lock()
+	p := c.waiting[id]
+	if p == nil {
+		c.mu.Unlock()
+		return errForged
+	}
+	if err := p.q.Check(frame, id); err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	delete(c.waiting, id)
+	p.answer <- frame
+	if !p.abandoned {
+		c.leave()
+	}
+	if c.live > 0 {
+		c.silence.Reset(c.owner.Stall())
+	} else {
+		c.silence.Stop()
+	}
+	drained := c.retired && c.live == 0
+	c.mu.Unlock()
+	c.settle(p)
+	c.owner.Answered(now.Sub(p.sent), pathTime(c.tcp))
+	if drained {
+		c.fail(errIdle)
+	}
+	return nil
+}
+
+// idle closes the connection if no query uses it.
+func (c *connection) idle() {
+	c.mu.Lock()
+	busy := c.live > 0
+	c.mu.Unlock()
+	if !busy {
+		c.fail(errIdle)
+	}
+}
+
+// retire makes the lane open another connection for the next query, because this
+// one has fallen silent. Queries in flight have drainTime left.
+func (c *connection) retire() {
+	c.mu.Lock()
+	if c.err != nil || c.retired {
+		c.mu.Unlock()
+		return
+	}
+	c.retired = true
+	drained := c.live == 0
+	c.rest.Stop()
+	c.mu.Unlock()
+	c.detach()
+	if drained {
+		c.fail(errIdle)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.silence.Stop()
+		c.silence = time.AfterFunc(drainTime, func() { c.fail(errIdle) })
+	}
+}
+
+// detach takes the connection out of its lane.
+func (c *connection) detach() {
+	c.lane.mu.Lock()
+	defer c.lane.mu.Unlock()
+	if c.lane.conn == c {
+		c.lane.conn = nil
+	}
+}
+
+// fail closes the connection, and ends the queries that wait with err.
+func (c *connection) fail(err error) {
+	c.detach()
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.err = err
+	var abandoned []*pending
+	for _, p := range c.waiting {
+		if p.counted {
+			abandoned = append(abandoned, p)
+		}
+	}
+	c.rest.Stop()
+	if c.silence != nil {
+		c.silence.Stop()
+	}
+	close(c.dead)
+	c.mu.Unlock()
+	_ = c.conn.Close()
+	for _, p := range abandoned {
+		c.settle(p)
+	}
+}
+
+// reason returns why the connection is dead.
+func (c *connection) reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &connError{c.err}
+}

@@ -1,0 +1,50 @@
+package transport_test
+
+import (
+	"encoding/binary"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// owner counts the messages that are ignored.
+type owner struct{ ignored int }
+
+func (o *owner) Wrote()                                {}
+func (o *owner) Answered(time.Duration, time.Duration) {}
+func (o *owner) Handshake(time.Duration)               {}
+func (o *owner) Ignored(error)                         { o.ignored++ }
+func (o *owner) Retried()                              {}
+func (o *owner) Abandon() bool                         { return true }
+func (o *owner) AbandonEnded()                         {}
+func (o *owner) Linger() time.Duration                 { return time.Second }
+func (o *owner) Stall() time.Duration                  { return time.Second }
+func (o *owner) NoEDNS() bool                          { return false }
+
+func FuzzFrames(f *testing.F) {
+	frame := func(b []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...) }
+	r, err := dnstest.Rcode(dnstest.Query{Msg: new(dns.Msg).SetQuestion(".", dns.TypeNS)}, 0).Pack()
+	require.NoError(f, err)
+	f.Add(frame(r))
+	f.Add(append(frame(r), frame(r)[:9]...))
+	f.Add([]byte{0, 3, 1, 2, 3})
+	f.Add([]byte{0xff, 0xff, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ours, theirs := net.Pipe()
+		go func() {
+			_, _ = theirs.Write(b)
+			theirs.Close()
+		}()
+		var o owner
+		transport.ReadFrames(&o, ours)
+		if n := len(b)/(2+12) + 1; o.ignored > n {
+			t.Fatalf("%d messages in %d bytes", o.ignored, len(b))
+		}
+	})
+}

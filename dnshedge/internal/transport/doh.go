@@ -1,0 +1,339 @@
+package transport
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+func init() {
+	register(Scheme{Name: "https", RFC: 8484, Port: dohPort, TLS: true, Path: "/dns-query", New: newDoH})
+}
+
+const (
+	dohPort   = "443"
+	mediaType = "application/dns-message"
+
+	// Windows that hold a few of the longest messages. Larger ones let a server queue
+	// megabytes before an answer.
+	streamWindow = 1 << 17
+	connWindow   = 1 << 18
+
+	pingAfter = 5 * time.Second // of silence on a connection with queries
+	pingWait  = 2 * time.Second // for the answer to a ping
+)
+
+// A StatusError is the HTTP status of a response, if that is not 200.
+type StatusError int
+
+func (e StatusError) Error() string {
+	return fmt.Sprintf("dnshedge: HTTP status %d %s", int(e), http.StatusText(int(e)))
+}
+
+// doh asks over HTTPS (RFC 8484) with GET and ID 0, so that HTTP caches work, and
+// so that net/http may repeat a query if the server closes the connection. It has
+// two lanes, one for first queries and one for repetitions. A lane has one
+// connection; when that falls silent, the next query goes over a new one.
+type doh struct {
+	Config
+	url   url.URL
+	lanes [2]atomic.Pointer[httpConn]
+
+	ctx    context.Context // of all requests
+	cancel context.CancelFunc
+	mu     sync.Mutex // makes reading closed and adding to wg one step
+	closed bool
+	wg     sync.WaitGroup // of requests
+}
+
+var _ Transport = (*doh)(nil)
+
+func newDoH(c Config) Transport {
+	d := &doh{Config: c}
+	host := c.Addr
+	if h, port, err := net.SplitHostPort(host); err == nil && port == dohPort {
+		host = h
+		if ip := net.ParseIP(h); ip != nil && ip.To4() == nil {
+			host = "[" + h + "]"
+		}
+	}
+	d.url = url.URL{Scheme: "https", Host: host}
+	if u, err := d.url.Parse(c.Path); err == nil {
+		d.url = *u
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	for i := range d.lanes {
+		d.lanes[i].Store(d.newConn())
+	}
+	return d
+}
+
+func (d *doh) Ready() bool { return d.lanes[0].Load().used.Load() }
+
+func (d *doh) Close() {
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	d.cancel()
+	d.wg.Wait()
+	for i := range d.lanes {
+		d.lanes[i].Load().close()
+	}
+}
+
+func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil, 0, ErrClosed
+	}
+	d.wg.Add(1)
+	d.mu.Unlock()
+	// The request has a context of its own: servers take a client that cancels
+	// streams for an attacker (ENHANCE_YOUR_CALM), and how long the answer takes
+	// would not be known.
+	own, cancel := context.WithTimeout(d.ctx, dialTime+drainTime)
+	type response struct {
+		a     *wire.Answer
+		setup time.Duration
+		err   error
+	}
+	done := make(chan response, 1)
+	go func() {
+		defer d.wg.Done()
+		defer cancel()
+		a, setup, err := d.fetch(own, d.conn(min(n, 1)), q)
+		done <- response{a, setup, err}
+	}()
+	select {
+	case r := <-done:
+		return r.a, r.setup, r.err
+	case <-ctx.Done():
+	}
+	if !d.Owner.Abandon() {
+		cancel()
+		return nil, 0, context.Cause(ctx)
+	}
+	d.wg.Go(func() {
+		defer d.Owner.AbandonEnded()
+		t := time.NewTimer(d.Owner.Linger())
+		defer t.Stop()
+		select {
+		case <-done:
+		case <-t.C:
+			cancel()
+			<-done
+		}
+	})
+	return nil, 0, context.Cause(ctx)
+}
+
+// conn returns the lane's connection for one request, which must call leave.
+func (d *doh) conn(lane int) *httpConn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.lanes[lane].Load()
+	h.mu.Lock()
+	silent := h.busy > 0 && time.Since(time.Unix(0, h.seen.Load())) >= d.Owner.Stall()
+	h.retired = h.retired || silent
+	h.mu.Unlock()
+	if silent {
+		h = d.newConn()
+		d.lanes[lane].Store(h)
+	}
+	h.enter()
+	return h
+}
+
+// fetch makes one request.
+func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query) (*wire.Answer, time.Duration, error) {
+	defer h.leave()
+	start := time.Now()
+	var sent atomic.Int64 // Unix ns
+	var opened atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) {
+			now := time.Now()
+			sent.Store(now.UnixNano())
+			d.Owner.Wrote()
+			if !i.Reused {
+				opened.Store(true)
+				h.seen.Store(now.UnixNano())
+				d.Owner.Handshake(now.Sub(start))
+			}
+		},
+	})
+	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, NoEDNS: d.Owner.NoEDNS(), Pad: true})
+	u := d.url
+	u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(b)
+	req := (&http.Request{
+		Method: http.MethodGet, URL: &u, Host: u.Host,
+		Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}},
+	}).WithContext(ctx)
+	resp, err := h.http.RoundTrip(req)
+	if err != nil {
+		if d.ctx.Err() != nil {
+			err = ErrClosed
+		}
+		return nil, 0, err
+	}
+	defer resp.Body.Close()
+	h.used.Store(true)
+	h.seen.Store(time.Now().UnixNano())
+	if resp.StatusCode != http.StatusOK {
+		return nil, 0, StatusError(resp.StatusCode)
+	}
+	if t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || t != mediaType {
+		return nil, 0, fmt.Errorf("dnshedge: content type %q; want %s", resp.Header.Get("Content-Type"), mediaType)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxMsg+1))
+	if err != nil {
+		return nil, 0, err
+	}
+	a, err := parseBody(body, q)
+	if err != nil {
+		d.Owner.Ignored(err)
+		return nil, 0, err
+	}
+	// The time in HTTP caches counts against the TTLs (RFC 8484 §5.1).
+	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil {
+		a.Lower(time.Duration(age) * time.Second)
+	}
+	began := time.Unix(0, sent.Load())
+	var setup time.Duration
+	if opened.Load() {
+		setup = began.Sub(start)
+	}
+	d.Owner.Answered(time.Since(began), h.path())
+	return a, setup, nil
+}
+
+func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
+	if len(b) > wire.MaxMsg {
+		return nil, errors.New("dnshedge: response longer than a message")
+	}
+	if err := q.Check(b, 0); err != nil {
+		return nil, err
+	}
+	return wire.ParseAnswer(b, q)
+}
+
+// httpConn is one connection, opened by its first request. net/http may replace
+// it if the server closes it.
+type httpConn struct {
+	http *http.Transport
+	seen atomic.Int64 // when something last arrived, Unix ns
+	used atomic.Bool  // a request was answered
+
+	mu      sync.Mutex // guards the fields below
+	conns   []net.Conn // that are open, in the order they were opened; rarely more than one
+	busy    int        // requests in flight
+	retired bool       // no request follows; the last one in flight closes the connection
+}
+
+func (d *doh) newConn() *httpConn {
+	h := new(httpConn)
+	var protocols http.Protocols
+	protocols.SetHTTP2(true)
+	protocols.SetHTTP1(true) // for servers without HTTP/2
+	h.http = &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			c, err := d.open(ctx, network)
+			if err != nil {
+				return nil, err
+			}
+			return h.track(c), nil
+		},
+		TLSClientConfig:     d.tls("h2", "http/1.1"), // a copy, because net/http writes to it
+		TLSHandshakeTimeout: dialTime,
+		Protocols:           &protocols,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout:               pingAfter,
+			PingTimeout:                   pingWait,
+			MaxReceiveBufferPerConnection: connWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+		},
+		MaxConnsPerHost:        1, // or requests that wait for a handshake would each dial
+		IdleConnTimeout:        idleTime,
+		MaxResponseHeaderBytes: 1 << 14,
+		DisableCompression:     true,
+	}
+	return h
+}
+
+// enter counts a request.
+func (h *httpConn) enter() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.busy++; h.busy == 1 {
+		h.seen.Store(time.Now().UnixNano()) // a silence begins with the first request that waits
+	}
+}
+
+// leave ends a request.
+func (h *httpConn) leave() {
+	h.mu.Lock()
+	h.busy--
+	last := h.busy == 0 && h.retired
+	h.mu.Unlock()
+	if last {
+		h.close()
+	}
+}
+
+// close closes what was opened. No request must be in flight, and none may follow.
+func (h *httpConn) close() {
+	h.http.CloseIdleConnections()
+	h.mu.Lock()
+	conns := slices.Clone(h.conns)
+	h.mu.Unlock()
+	for _, c := range conns {
+		_ = c.Close() // one whose last request has just ended is not idle yet
+	}
+}
+
+// path returns the round trip time of the newest connection, or 0.
+func (h *httpConn) path() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.conns) == 0 {
+		return 0
+	}
+	return pathTime(h.conns[len(h.conns)-1])
+}
+
+// track keeps c in conns until it is closed.
+func (h *httpConn) track(c net.Conn) net.Conn {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.conns = append(h.conns, c)
+	return &trackedConn{c, h}
+}
+
+type trackedConn struct {
+	net.Conn
+	h *httpConn
+}
+
+func (t *trackedConn) Close() error {
+	t.h.mu.Lock()
+	if i := slices.Index(t.h.conns, t.Conn); i >= 0 {
+		t.h.conns = slices.Delete(t.h.conns, i, i+1)
+	}
+	t.h.mu.Unlock()
+	return t.Conn.Close()
+}

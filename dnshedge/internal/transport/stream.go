@@ -1,0 +1,194 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+func init() {
+	register(Scheme{Name: "tcp", RFC: 7766, Port: "53", New: func(c Config) Transport {
+		return newStream(c, nil)
+	}})
+	register(Scheme{Name: "tls", RFC: 7858, Port: "853", TLS: true, New: func(c Config) Transport {
+		return newStream(c, c.tls("dot"))
+	}})
+}
+
+const (
+	idleTime  = 10 * time.Second // of a connection without queries, unless the server says less
+	dialTime  = 5 * time.Second  // for a connection and its handshake
+	drainTime = 5 * time.Second  // for the queries that are left on a retired connection
+)
+
+// stream asks over TCP (RFC 7766) or TLS (RFC 7858). It has two lanes, one for
+// first queries and one for repetitions. A lane has one connection, which all its
+// queries share, with answers in any order; it is opened when it is first needed
+// and closed when it has been idle.
+type stream struct {
+	Config
+	security *tls.Config  // nil: none
+	idle     atomic.Int64 // the time.Duration after which a connection is closed
+	lanes    [2]lane
+
+	ctx    context.Context // of the connections that are being opened
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // of the goroutines that open connections, read or await abandoned answers
+}
+
+var _ Transport = (*stream)(nil)
+
+type lane struct {
+	mu      sync.Mutex  // guards the fields below
+	conn    *connection // nil: none
+	opening *opening    // nil: none is being opened
+	closed  bool
+}
+
+// opening is a connection that is being opened, for all queries that wait for it.
+type opening struct {
+	done chan struct{}
+	conn *connection
+	err  error
+}
+
+func newStream(c Config, security *tls.Config) *stream {
+	s := &stream{Config: c, security: security}
+	s.idle.Store(int64(idleTime))
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+func (s *stream) Ready() bool {
+	l := &s.lanes[0]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn != nil
+}
+
+func (s *stream) Close() {
+	s.cancel()
+	for i := range s.lanes {
+		l := &s.lanes[i]
+		l.mu.Lock()
+		l.closed = true
+		c := l.conn
+		l.mu.Unlock()
+		if c != nil {
+			c.fail(ErrClosed)
+		}
+	}
+	s.wg.Wait()
+}
+
+// spawn calls f in a goroutine that Close waits for, or reports false if the
+// stream is closed.
+func (s *stream) spawn(f func()) bool {
+	l := &s.lanes[0]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	s.wg.Go(f)
+	return true
+}
+
+func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
+	var setup time.Duration
+	for retried := false; ; retried = true {
+		start := time.Now()
+		c, reused, err := s.connection(ctx, &s.lanes[min(n, 1)])
+		if err != nil {
+			return nil, 0, err
+		}
+		if !reused {
+			setup += time.Since(start)
+		}
+		b, err := c.exchange(ctx, q)
+		// A server may close an idle connection at any time (RFC 7766 §6.2.3).
+		var broken *connError
+		if err != nil && reused && !retried && errors.As(err, &broken) && ctx.Err() == nil {
+			s.Owner.Retried()
+			continue
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		a, err := wire.ParseAnswer(b, q)
+		if err != nil {
+			s.Owner.Ignored(err)
+			return nil, setup, err
+		}
+		if a.HasKeepalive {
+			s.idle.Store(int64(min(a.Keepalive, idleTime)))
+		}
+		return a, setup, nil
+	}
+}
+
+// connection returns the lane's connection, a new one if there is none.
+func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused bool, err error) {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil, false, ErrClosed
+	}
+	if c := l.conn; c != nil {
+		l.mu.Unlock()
+		return c, true, nil
+	}
+	o := l.opening
+	if o == nil {
+		o = &opening{done: make(chan struct{})}
+		l.opening = o
+		s.wg.Go(func() { s.connect(l, o) })
+	}
+	l.mu.Unlock()
+	select {
+	case <-o.done:
+		return o.conn, false, o.err
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	}
+}
+
+// connect opens a lane's connection. It goes on if all who waited have given up,
+// because the next query needs the connection as well.
+func (s *stream) connect(l *lane, o *opening) {
+	defer close(o.done)
+	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
+	defer cancel()
+	start := time.Now()
+	c, err := s.open(ctx, "tcp")
+	if err == nil && s.security != nil {
+		t := tls.Client(c, s.security)
+		if err = t.HandshakeContext(ctx); err != nil {
+			_ = c.Close()
+		}
+		c = t
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.opening = nil
+	switch {
+	case err != nil:
+		o.err = err
+		if s.ctx.Err() != nil {
+			o.err = ErrClosed
+		}
+	case l.closed:
+		_ = c.Close()
+		o.err = ErrClosed
+	default:
+		s.Owner.Handshake(time.Since(start))
+		o.conn = newConnection(s, l, c)
+		l.conn = o.conn
+		s.wg.Go(o.conn.read)
+	}
+}

@@ -1,0 +1,144 @@
+// Package transport carries DNS queries to one server: over UDP, TCP, TLS or HTTPS.
+//
+// A transport is one file, which registers itself as a [Scheme]. It knows nothing
+// of who asks, of caches, or of when to hedge. What it sees and what it may do
+// about abandoned queries goes through its [Owner].
+package transport
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// ErrClosed is why a closed transport does not send.
+var ErrClosed = errors.New("dnshedge: client is closed")
+
+// A Transport carries queries to one server. It is safe for concurrent use.
+type Transport interface {
+	// Exchange sends q and returns the response, which has passed q.Check, and how
+	// much of the time it took was a handshake.
+	//
+	// The caller has sent the same question to this server n times before and still
+	// waits. Such a repetition shares nothing that can stall with the first query:
+	// it goes over another socket or connection.
+	//
+	// When ctx ends, Exchange returns at once, with the context's cause. The query
+	// is abandoned: if the owner allows, its answer is awaited and measured.
+	Exchange(ctx context.Context, q *wire.Query, n int) (a *wire.Answer, setup time.Duration, err error)
+
+	// Ready reports whether a first query needs no handshake.
+	Ready() bool
+
+	// Close ends all queries with ErrClosed, and returns when no goroutine is left.
+	Close()
+}
+
+// An Owner is whom a transport works for. It is told what the transport sees, and
+// says how patient the transport is. Its methods are called from several
+// goroutines and must not block.
+type Owner interface {
+	// Wrote is called for each query that is sent.
+	Wrote()
+	// Answered is called for each response, also an abandoned query's, with the
+	// time since the query was written and the connection's round trip time as the
+	// kernel measures it, or 0.
+	Answered(took, path time.Duration)
+	// Handshake is called when a handshake has ended, with its duration.
+	Handshake(took time.Duration)
+	// Ignored is called for each message that is no query's response.
+	Ignored(err error)
+	// Retried is called when a query is sent again because a connection that was
+	// used before turned out to be closed.
+	Retried()
+
+	// Abandon reports whether one more query may run on without a caller. If so,
+	// AbandonEnded is called once when it has ended.
+	Abandon() bool
+	AbandonEnded()
+	// Linger is how long an abandoned query runs on.
+	Linger() time.Duration
+	// Stall is how long a connection may be silent while queries wait, before the
+	// next query goes over a new one.
+	Stall() time.Duration
+	// NoEDNS reports whether the server is known not to understand EDNS.
+	NoEDNS() bool
+}
+
+// A Dialer opens connections. *net.Dialer is one.
+type Dialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Config says which server a transport asks, and how. All fields but Addrs and
+// Path must be set; TLS only for schemes that use it.
+type Config struct {
+	Owner  Owner
+	Dialer Dialer
+	Addr   string       // host and port
+	Addrs  []netip.Addr // to dial in order instead of Addr's host
+	Path   string       // of an HTTPS server
+	TLS    *tls.Config  // without NextProtos
+	Size   int          // the longest datagram that the server may send, in bytes
+}
+
+// open dials the server.
+func (c *Config) open(ctx context.Context, network string) (net.Conn, error) {
+	if len(c.Addrs) == 0 {
+		return c.Dialer.DialContext(ctx, network, c.Addr)
+	}
+	_, port, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, a := range c.Addrs {
+		conn, err := c.Dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// tls returns the TLS configuration for the given protocols (ALPN).
+func (c *Config) tls(protocols ...string) *tls.Config {
+	t := c.TLS.Clone()
+	t.NextProtos = protocols
+	return t
+}
+
+// A Scheme is a kind of transport, and how a URL of its servers is read.
+type Scheme struct {
+	Name string // as in URLs
+	RFC  int    // that specifies it; messages name the schemes in this order
+	Port string // of servers whose URL has none
+	TLS  bool   // servers have a certificate
+	Path string // of servers whose URL has none; empty: URLs must not have a path
+	New  func(Config) Transport
+}
+
+var schemes = make(map[string]Scheme)
+
+// register is called when the program starts, by each file that has a transport.
+func register(s Scheme) { schemes[s.Name] = s }
+
+// Find returns the scheme of that name.
+func Find(name string) (Scheme, bool) {
+	s, ok := schemes[name]
+	return s, ok
+}
+
+// Schemes returns all schemes.
+func Schemes() []Scheme {
+	return slices.SortedFunc(maps.Values(schemes), func(a, b Scheme) int { return cmp.Compare(a.RFC, b.RFC) })
+}

@@ -1,0 +1,32 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// CheckResponse reports whether resp is taken for the response to a query in wire
+// format, and what becomes of it: the answer to a caller, in both formats.
+func CheckResponse(query, resp []byte) (m *dns.Msg, packed []byte, err error) {
+	q, err := ParseQuery(query)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := q.Check(resp, q.ID); err != nil {
+		return nil, nil, err
+	}
+	a, err := ParseAnswer(resp, q)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := a.Seal(nil); err != nil {
+		return nil, nil, err
+	}
+	ask := new(dns.Msg)
+	if err := ask.Unpack(query); err != nil {
+		return nil, nil, err
+	}
+	v := View{Age: time.Second}
+	return a.Message(ask, q, v), a.Append(nil, q, v, 0), nil
+}

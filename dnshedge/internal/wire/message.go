@@ -1,0 +1,168 @@
+// Package wire reads and writes DNS messages: what a [Query] asks, how it is
+// sent, which message is its response, and what the response amounts to.
+//
+// It knows no sockets, no servers and no cache. Most of it works on bytes, because
+// a hedged query is written several times and a cached answer is read often.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	// HeaderLen is the length of the shortest message, a header.
+	HeaderLen = 12
+	// MaxName is the length of the longest name in wire format.
+	MaxName = 255
+	// MaxMsg is the length of the longest message.
+	MaxMsg = 1<<16 - 1
+	// DefaultUDPSize is the length of the longest datagram that every path carries
+	// without fragments (DNS flag day 2020).
+	DefaultUDPSize = 1232
+
+	flagQR = 1 << 15
+	flagAA = 1 << 10
+	flagTC = 1 << 9
+	flagRD = 1 << 8
+	flagRA = 1 << 7
+	flagAD = 1 << 5
+	flagCD = 1 << 4
+)
+
+// Why a message was not taken for the response to a query.
+var (
+	errShort    = errors.New("dnshedge: message shorter than a header")
+	errID       = errors.New("dnshedge: message with another ID")
+	errNotReply = errors.New("dnshedge: message is not a response to a query")
+	errQuestion = errors.New("dnshedge: response to another question")
+	errRecord   = errors.New("dnshedge: malformed record")
+)
+
+// record is one resource record of a message.
+type record struct {
+	typ, class uint16
+	ttl        int // offset of the TTL
+	data       []byte
+}
+
+// walk calls f for every record of a message, in its order. Questions are skipped.
+func walk(b []byte, f func(record)) error {
+	if len(b) < HeaderLen {
+		return errShort
+	}
+	off := HeaderLen
+	for range binary.BigEndian.Uint16(b[4:]) {
+		end, err := skipName(b, off)
+		if err != nil {
+			return err
+		}
+		off = end + 4
+	}
+	count := 0
+	for i := 6; i < HeaderLen; i += 2 {
+		count += int(binary.BigEndian.Uint16(b[i:]))
+	}
+	for range count {
+		end, err := skipName(b, off)
+		if err != nil {
+			return err
+		}
+		if end+10 > len(b) {
+			return errRecord
+		}
+		data := end + 10
+		off = data + int(binary.BigEndian.Uint16(b[end+8:]))
+		if off > len(b) {
+			return errRecord
+		}
+		f(record{typ: binary.BigEndian.Uint16(b[end:]), class: binary.BigEndian.Uint16(b[end+2:]), ttl: end + 4, data: b[data:off]})
+	}
+	return nil
+}
+
+// skipName returns the offset behind the name that begins at off.
+func skipName(b []byte, off int) (int, error) {
+	for off < len(b) {
+		switch n := int(b[off]); {
+		case n == 0:
+			return off + 1, nil
+		case n >= 0xc0:
+			if off+2 > len(b) {
+				return 0, errRecord
+			}
+			return off + 2, nil
+		case n > 63:
+			return 0, errRecord
+		default:
+			off += 1 + n
+		}
+	}
+	return 0, errRecord
+}
+
+// uncompressed reports whether a name that skipName accepted holds no compression
+// pointer.
+func uncompressed(name []byte) bool {
+	if name[len(name)-1] != 0 {
+		return false
+	}
+	for off := 0; off < len(name); off += 1 + int(name[off]) {
+		if name[off] >= 0xc0 {
+			return false
+		}
+	}
+	return true
+}
+
+// appendLower appends a name in wire format in lower case. A label's length is
+// below 64 and so is no letter.
+func appendLower(b []byte, name string) []byte {
+	for i := range len(name) {
+		c := name[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		b = append(b, c)
+	}
+	return b
+}
+
+// equalFold reports whether two names in wire format are the same but for case.
+func equalFold(a []byte, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i, c := range a {
+		d := b[i]
+		if c == d {
+			continue
+		}
+		if c|0x20 != d|0x20 || c|0x20 < 'a' || c|0x20 > 'z' {
+			return false
+		}
+	}
+	return true
+}
+
+// recordsHaveData returns an error if a record has no data although its type
+// needs some. Records of updates have none; such a record can be unpacked but
+// not packed again.
+func recordsHaveData(b []byte) error {
+	var bad error
+	err := walk(b, func(r record) {
+		switch r.typ {
+		case dns.TypeOPT, dns.TypeAPL, dns.TypeNULL:
+			return
+		}
+		if _, known := dns.TypeToRR[r.typ]; known && len(r.data) == 0 {
+			bad = errRecord
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return bad
+}

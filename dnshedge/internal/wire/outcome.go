@@ -1,0 +1,69 @@
+package wire
+
+import "github.com/miekg/dns"
+
+// Outcome is what a response amounts to.
+type Outcome int
+
+// The outcomes. FinalFailure and Failure are failures, the others are not.
+const (
+	Positive     Outcome = iota // there are records of the name and type
+	NoData                      // the name exists, but not with this type
+	NXDomain                    // the name does not exist
+	FinalFailure                // DNSSEC or a policy forbids the answer, and so no other server must be asked
+	Failure                     // the server could not or would not answer; another server may
+)
+
+// outcome returns what a response with one question amounts to.
+func outcome(m *dns.Msg, errs []EDE) Outcome {
+	switch m.Rcode {
+	case dns.RcodeSuccess:
+		asked := m.Question[0].Qtype
+		for _, rr := range m.Answer {
+			if t := rr.Header().Rrtype; t == asked || asked == dns.TypeANY {
+				return Positive
+			}
+		}
+		if len(m.Answer) == 0 && isLame(m) {
+			return Failure
+		}
+		return NoData
+	case dns.RcodeNameError:
+		return NXDomain
+	case dns.RcodeYXDomain, dns.RcodeYXRrset, dns.RcodeNXRrset, dns.RcodeNotAuth, dns.RcodeNotZone:
+		return FinalFailure
+	case dns.RcodeServerFailure:
+		// A server that does not validate or filter would answer, and so asking it
+		// would undo what this one is there for.
+		for _, e := range errs {
+			if e.final() {
+				return FinalFailure
+			}
+		}
+	}
+	return Failure
+}
+
+// isLame reports whether a server without recursion and authority returned nothing,
+// or only a referral to other servers.
+func isLame(m *dns.Msg) bool {
+	if m.RecursionAvailable || m.Authoritative {
+		return false
+	}
+	for _, rr := range m.Ns {
+		if rr.Header().Rrtype != dns.TypeNS {
+			return false
+		}
+	}
+	return true
+}
+
+// final reports whether the error stands for a decision: DNSSEC (1, 2, 5 to 12,
+// 27) or a policy (15 to 17).
+func (e EDE) final() bool {
+	switch c := e.Code; {
+	case c == 1, c == 2, 5 <= c && c <= 12, 15 <= c && c <= 17, c == 27:
+		return true
+	}
+	return false
+}

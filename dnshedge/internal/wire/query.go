@@ -1,0 +1,315 @@
+package wire
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	optECS       = 8
+	optKeepalive = 11
+	optPadding   = 12
+
+	padBlock = 128 // RFC 8467 §4.1
+)
+
+// Query is one question as a caller asked it. It is not changed once it is made.
+type Query struct {
+	Name  string // in wire format, spelled as the caller did
+	Type  uint16
+	Class uint16
+	ID    uint16
+	Size  int // the longest datagram that the caller takes, in bytes
+
+	rd  bool
+	ad  bool
+	cd  bool
+	opt bool // the caller sent an OPT record
+	do  bool
+	ecs []byte // data of the caller's client subnet option
+
+	raw []byte // the whole message, if the opcode is not QUERY
+}
+
+// RootServers asks for the root's name servers, which every resolver has at hand.
+var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, Size: dns.MinMsgSize, rd: true}
+
+// NewQuery reads a query from a message, which it does not keep. Messages that
+// cannot be hedged are errors: zone transfers, and those with a TSIG record.
+func NewQuery(m *dns.Msg) (*Query, error) {
+	if len(m.Question) != 1 {
+		return nil, fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
+	}
+	ask := m.Question[0]
+	switch {
+	case ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR:
+		return nil, fmt.Errorf("dnshedge: question %s %s: zone transfers need a dns.Transfer", ask.Name, dns.TypeToString[ask.Qtype])
+	case m.IsTsig() != nil:
+		return nil, fmt.Errorf("dnshedge: question %s: TSIG needs a dns.Client, for every attempt has an ID of its own", ask.Name)
+	}
+	var buf [MaxName]byte
+	n, err := dns.PackDomainName(ask.Name, buf[:], 0, nil, false)
+	if err != nil {
+		return nil, fmt.Errorf("dnshedge: name %q: %w", ask.Name, err)
+	}
+	q := &Query{
+		Name: string(buf[:n]), Type: ask.Qtype, Class: ask.Qclass, ID: m.Id, Size: dns.MinMsgSize,
+		rd: m.RecursionDesired, ad: m.AuthenticatedData, cd: m.CheckingDisabled,
+	}
+	if opt := m.IsEdns0(); opt != nil {
+		q.opt, q.do, q.Size = true, opt.Do(), max(int(opt.UDPSize()), dns.MinMsgSize)
+		for _, o := range opt.Option {
+			if o.Option() == dns.EDNS0SUBNET {
+				// Package dns gives an option's bytes only as part of a packed message.
+				b, err := m.Pack()
+				if err != nil {
+					return nil, fmt.Errorf("dnshedge: pack query: %w", err)
+				}
+				return ParseQuery(b)
+			}
+		}
+	}
+	if m.Opcode != dns.OpcodeQuery {
+		if q.raw, err = m.Pack(); err != nil {
+			return nil, fmt.Errorf("dnshedge: pack %s %s: %w", dns.OpcodeToString[m.Opcode], ask.Name, err)
+		}
+	}
+	return q, nil
+}
+
+// ParseQuery reads a query from its wire format, which it does not keep.
+func ParseQuery(b []byte) (*Query, error) {
+	if len(b) < HeaderLen {
+		return nil, errShort
+	}
+	bits := binary.BigEndian.Uint16(b[2:])
+	if bits&flagQR != 0 {
+		return nil, errors.New("dnshedge: message is a response, not a query")
+	}
+	if n := binary.BigEndian.Uint16(b[4:]); n != 1 {
+		return nil, fmt.Errorf("dnshedge: message with %d questions; want 1", n)
+	}
+	end, err := skipName(b, HeaderLen)
+	if err != nil || end+4 > len(b) || end-HeaderLen > MaxName || !uncompressed(b[HeaderLen:end]) {
+		return nil, errors.New("dnshedge: malformed question")
+	}
+	q := &Query{
+		Name: string(b[HeaderLen:end]), Type: binary.BigEndian.Uint16(b[end:]), Class: binary.BigEndian.Uint16(b[end+2:]),
+		ID: binary.BigEndian.Uint16(b), Size: dns.MinMsgSize,
+		rd: bits&flagRD != 0, ad: bits&flagAD != 0, cd: bits&flagCD != 0,
+	}
+	if bits>>11&15 != dns.OpcodeQuery {
+		q.raw = append([]byte(nil), b...)
+		return q, nil
+	}
+	err = walk(b, func(r record) {
+		if r.typ != dns.TypeOPT {
+			return
+		}
+		q.opt, q.do = true, b[r.ttl+2]&0x80 != 0
+		q.Size = max(int(r.class), dns.MinMsgSize)
+		for o := r.data; len(o) >= 4; {
+			n := 4 + int(binary.BigEndian.Uint16(o[2:]))
+			if n > len(o) {
+				break
+			}
+			if binary.BigEndian.Uint16(o) == optECS {
+				q.ecs = append([]byte{}, o[4:n]...)
+			}
+			o = o[n:]
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// Standard reports whether the opcode is QUERY. Messages with another opcode, as
+// updates and notifications, are sent as they are, and only once, because nobody
+// knows whether they are safe to repeat.
+func (q *Query) Standard() bool { return q.raw == nil }
+
+// Text returns the name as text.
+func (q *Query) Text() string {
+	name, _, _ := dns.UnpackDomainName([]byte(q.Name), 0) // was packed or parsed before
+	return name
+}
+
+// Cacheable reports whether answers to q may be kept and shared.
+func (q *Query) Cacheable() bool {
+	return q.raw == nil && q.rd && q.ecs == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
+}
+
+// KeyLen is how much longer a key is than its name, and MaxKey the length of the
+// longest key.
+const (
+	KeyLen = 5
+	MaxKey = MaxName + KeyLen
+)
+
+// Key returns what tells questions with different answers apart: the name in
+// lower case, type, class, DO and CD.
+func (q *Query) Key() string {
+	var buf [MaxKey]byte
+	return string(q.AppendKey(buf[:0]))
+}
+
+// AppendKey appends the key.
+func (q *Query) AppendKey(b []byte) []byte {
+	b = appendLower(b, q.Name)
+	var bits byte
+	if q.do {
+		bits |= 1
+	}
+	if q.cd {
+		bits |= 2
+	}
+	return append(b, byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
+}
+
+// Shape is how a query is sent.
+type Shape struct {
+	Size      int  // the longest datagram that the sender takes, in bytes
+	NoEDNS    bool // without an OPT record; the fields below have no effect then
+	Keepalive bool // ask how long the connection may be idle (RFC 7828)
+	Pad       bool // to a multiple of 128 bytes (RFC 7830, RFC 8467)
+}
+
+// Append appends the message to send, with the given ID.
+func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
+	start := len(b)
+	if q.raw != nil {
+		b = append(b, q.raw...)
+		binary.BigEndian.PutUint16(b[start:], id)
+		return b
+	}
+	var bits uint16
+	for _, f := range [...]struct {
+		on  bool
+		bit uint16
+	}{{q.rd, flagRD}, {q.ad, flagAD}, {q.cd, flagCD}} {
+		if f.on {
+			bits |= f.bit
+		}
+	}
+	b = binary.BigEndian.AppendUint16(b, id)
+	b = binary.BigEndian.AppendUint16(b, bits)
+	b = append(b, 0, 1, 0, 0, 0, 0, 0, 0)
+	b = append(b, q.Name...)
+	b = binary.BigEndian.AppendUint16(b, q.Type)
+	b = binary.BigEndian.AppendUint16(b, q.Class)
+	if s.NoEDNS {
+		return b
+	}
+	b[start+11] = 1 // additional records
+	b = q.appendOPTHead(b, uint16(s.Size))
+	options := len(b)
+	if q.ecs != nil {
+		b = append(b, 0, optECS)
+		b = binary.BigEndian.AppendUint16(b, uint16(len(q.ecs)))
+		b = append(b, q.ecs...)
+	}
+	if s.Keepalive {
+		b = append(b, 0, optKeepalive, 0, 0)
+	}
+	if s.Pad {
+		n := (padBlock - (len(b)-start+4)%padBlock) % padBlock
+		b = append(b, 0, optPadding, 0, byte(n))
+		b = append(b, make([]byte, n)...)
+	}
+	binary.BigEndian.PutUint16(b[options-2:], uint16(len(b)-options))
+	return b
+}
+
+// appendOPTHead appends an OPT record up to its options, whose length, in the last
+// two bytes, is to be filled in (RFC 6891 §6.1).
+func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
+	b = append(b, 0, 0, byte(dns.TypeOPT))
+	b = binary.BigEndian.AppendUint16(b, size)
+	var do byte
+	if q.do {
+		do = 0x80
+	}
+	return append(b, 0, 0, do, 0, 0, 0)
+}
+
+// Check returns why a message is not the response to q, sent with the given ID,
+// or nil if it is.
+func (q *Query) Check(b []byte, id uint16) error {
+	if len(b) < HeaderLen {
+		return errShort
+	}
+	if binary.BigEndian.Uint16(b) != id {
+		return errID
+	}
+	bits := binary.BigEndian.Uint16(b[2:])
+	var opcode uint16 = dns.OpcodeQuery
+	if q.raw != nil {
+		opcode = binary.BigEndian.Uint16(q.raw[2:]) >> 11 & 15
+	}
+	if bits&flagQR == 0 || bits>>11&15 != opcode {
+		return errNotReply
+	}
+	switch binary.BigEndian.Uint16(b[4:]) {
+	case 1:
+	case 0: // a server that could not read the question cannot repeat it
+		switch int(bits & 15) {
+		case dns.RcodeFormatError, dns.RcodeNotImplemented, dns.RcodeRefused:
+			return nil
+		}
+		return errQuestion
+	default:
+		return errQuestion
+	}
+	end := HeaderLen + len(q.Name)
+	if len(b) < end+4 || !equalFold(b[HeaderLen:end], q.Name) ||
+		binary.BigEndian.Uint16(b[end:]) != q.Type || binary.BigEndian.Uint16(b[end+2:]) != q.Class {
+		return errQuestion
+	}
+	return nil
+}
+
+// RandomID returns an ID that a forger cannot predict.
+func RandomID() uint16 {
+	var b [2]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+// flags returns a response's flags with those changed that depend on the query:
+// RD and CD are the query's, AD is set only for those who asked for it (RFC 6840
+// §5.8), and TC is cleared.
+func (q *Query) flags(bits uint16) uint16 {
+	bits &^= flagRD | flagCD | flagTC
+	if q.rd {
+		bits |= flagRD
+	}
+	if q.cd {
+		bits |= flagCD
+	}
+	if !q.ad && !q.do {
+		bits &^= flagAD
+	}
+	return bits
+}
+
+// AppendFailure appends a response without records: the question, a response code
+// and, if the caller speaks EDNS, extended errors.
+func (q *Query) AppendFailure(b []byte, rcode int, errs ...EDE) []byte {
+	start := len(b)
+	b = binary.BigEndian.AppendUint16(b, q.ID)
+	b = binary.BigEndian.AppendUint16(b, q.flags(flagQR|flagRA|uint16(rcode)))
+	b = append(b, 0, 1, 0, 0, 0, 0, 0, 0)
+	b = append(b, q.Name...)
+	b = binary.BigEndian.AppendUint16(b, q.Type)
+	b = binary.BigEndian.AppendUint16(b, q.Class)
+	if !q.opt {
+		return b
+	}
+	return appendOPT(b, start, q, errs)
+}

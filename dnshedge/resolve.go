@@ -1,0 +1,243 @@
+package dnshedge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// result is what came of a question.
+type result struct {
+	answer *wire.Answer
+	view   wire.View // of the answer
+	err    error     // instead of an answer
+
+	from  *upstreamState // that gave the answer, or was asked first; nil: a cache, or none
+	kind  kind           // of the attempt that gave the answer
+	tries int            // attempts made
+	setup time.Duration  // how long the answer waited for a handshake
+	keep  time.Duration  // how long the answer may be kept; 0: not at all
+}
+
+// failed reports whether another server may do better.
+func (r *result) failed(q *wire.Query) bool {
+	return r.err != nil || q.Standard() && r.answer.Outcome == wire.Failure
+}
+
+// final reports whether the result is a failure that an older answer must not hide.
+func (r *result) final() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
+
+// answer answers a question from the cache or by asking servers; if address is not
+// empty, only by asking the one server there.
+func (c *core) answer(ctx context.Context, q *wire.Query, address string) result {
+	c.count.queries.Add(1)
+	cache := c.conf.Cache
+	if address != "" {
+		s, err := c.serverAt(address)
+		if err != nil {
+			return result{err: err}
+		}
+		ctx, cancel := context.WithTimeout(ctx, c.timeout())
+		defer cancel()
+		return c.traceResult(ctx, q, c.ask(ctx, q, []*upstreamState{s}))
+	}
+	if cache == nil || !q.Cacheable() {
+		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
+	}
+
+	// A flight asks once for all who have the same question at a time. It goes on
+	// without its callers.
+	flight := func(explore bool) <-chan singleflight.Result {
+		return c.flights.DoChan(q.Key(), func() (any, error) {
+			if !c.begin() {
+				return result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}, nil
+			}
+			defer c.wg.Done()
+			return c.resolve(c.ctx, q, explore), nil
+		})
+	}
+	now := time.Now()
+	e, state, refresh := cache.get(q, now)
+	if refresh {
+		if c.spend() {
+			c.count.refreshes.Add(1)
+			flight(true)
+		} else {
+			e.refreshing.Store(false)
+		}
+	}
+	var timer <-chan time.Time
+	switch state {
+	case fresh:
+		return c.fromCache(ctx, q, e, FromCache, now)
+	case stale:
+		if now.UnixNano() < e.noRefreshUntil.Load() {
+			return c.fromCache(ctx, q, e, FromStale, now)
+		}
+		wait := orDefault(cache.StaleAfter, defaultStaleAfter)
+		if wait == 0 {
+			if e.refreshing.CompareAndSwap(false, true) {
+				flight(false)
+			}
+			return c.fromCache(ctx, q, e, FromStale, now)
+		}
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		timer = t.C
+	}
+	select {
+	case f := <-flight(false):
+		r := f.Val.(result)
+		if state == stale && r.failed(q) && !r.final() {
+			return c.fromCache(ctx, q, e, FromStale, now)
+		}
+		if f.Shared {
+			c.count.shared.Add(1)
+		}
+		return c.traceResult(ctx, q, r)
+	case <-timer:
+		// The servers are slow. Their answer will be kept; until then callers get the
+		// stale one without waiting.
+		e.postponeRefresh(now)
+		return c.fromCache(ctx, q, e, FromStale, now)
+	case <-ctx.Done():
+		return result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
+	}
+}
+
+// fromCache answers a question with what is kept.
+func (c *core) fromCache(ctx context.Context, q *wire.Query, e *entry, source Source, now time.Time) result {
+	if source == FromStale {
+		c.count.stale.Add(1)
+	} else {
+		c.count.hits.Add(1)
+	}
+	c.traceHit(ctx, q, e, source)
+	if e.Answer == nil {
+		return result{err: e.err}
+	}
+	return result{answer: e.Answer, view: e.view(source, now)}
+}
+
+// resolve asks the group, and the fallback servers if the group fails. If explore,
+// no caller waits, and any server of the group may be asked first.
+func (c *core) resolve(ctx context.Context, q *wire.Query, explore bool) result {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
+	defer cancel()
+	group, err := c.upstreams()
+	if err != nil {
+		return c.kept(q, result{err: err})
+	}
+	now := time.Now()
+	silent := allSilent(group)
+	if !silent || !allSilent(c.fallback) {
+		for _, list := range [...][]*upstreamState{group, c.fallback} {
+			for _, s := range list {
+				s.probeIfDue(now)
+			}
+		}
+	}
+	ordered := order(group, now, explore)
+	parts := 1 // of the time that is left; the group gets the first
+	if len(c.fallback) > 0 {
+		if !silent {
+			parts = 2
+		} else if r, ok := c.fallBack(ctx, q, len(c.fallback)+1); ok {
+			return c.kept(q, r)
+		}
+	}
+	share, done := part(ctx, parts)
+	r := c.ask(share, q, ordered)
+	done()
+	if parts > 1 && r.failed(q) && ctx.Err() == nil {
+		if other, ok := c.fallBack(ctx, q, len(c.fallback)); ok {
+			r = other
+		}
+	}
+	return c.kept(q, r)
+}
+
+// fallBack asks the fallback servers one after another. The time that is left has
+// the given number of parts; each server gets the next one. It reports false if all
+// failed.
+func (c *core) fallBack(ctx context.Context, q *wire.Query, parts int) (result, bool) {
+	servers := c.fallback
+	if allSilent(servers) {
+		servers = order(servers, time.Now(), false)
+		slices.Reverse(servers) // because the last one is asked although it is silent
+	}
+	for i, s := range servers {
+		if s.silent.Load() && i < len(servers)-1 {
+			continue
+		}
+		c.count.fallbacks.Add(1)
+		share, done := part(ctx, parts-i)
+		r := c.ask(share, q, []*upstreamState{s})
+		done()
+		if !r.failed(q) {
+			return r, true
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return result{}, false
+}
+
+// part returns a context that ends after the n-th part of the time that is left of ctx.
+func part(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok || n <= 1 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, time.Until(end)/time.Duration(n))
+}
+
+// kept returns r, which the cache keeps if there is one and it may.
+func (c *core) kept(q *wire.Query, r result) result {
+	now := time.Now()
+	switch cache := c.conf.Cache; {
+	case cache == nil || !q.Cacheable():
+	case errors.Is(r.err, transport.ErrClosed) || c.ctx.Err() != nil:
+	case r.keep > 0:
+		cache.put(q, r.answer, r.keep, now)
+	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
+		cache.fail(q, r.answer, r.err, now)
+	}
+	return r
+}
+
+// upstreams returns the servers to ask: the Upstreams, or the system's.
+func (c *core) upstreams() ([]*upstreamState, error) {
+	if c.system == nil {
+		return c.group, nil
+	}
+	group, err := c.all(c.system.upstreams(time.Now()))
+	if err != nil && !errors.Is(err, transport.ErrClosed) {
+		err = fmt.Errorf("dnshedge: %s: %w", c.system.path, err)
+	}
+	return group, err
+}
+
+// serverAt returns the server at an address: a host and port, or what ParseUpstream
+// reads.
+func (c *core) serverAt(address string) (*upstreamState, error) {
+	if !strings.Contains(address, "://") {
+		if _, err := ParseUpstream(address); err != nil {
+			address = defaultNet + "://" + address
+		}
+	}
+	up, err := ParseUpstream(address)
+	if err != nil {
+		return nil, err
+	}
+	return c.server(up)
+}

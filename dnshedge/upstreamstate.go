@@ -1,0 +1,387 @@
+package dnshedge
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/sketch"
+)
+
+const (
+	pathFactor       = 4   // answers within so many times the fastest measure the path
+	minPathSamples   = 8   // before the path is known
+	answersPerUpdate = 16  // after so many answers the delays are computed anew
+	lossWindow       = 256 // queries over which losses are counted, and as many before
+
+	missesToSilence = 3 // queries in a row without an answer
+	minProbeGap     = 500 * time.Millisecond
+	maxProbeGap     = 10 * time.Second
+	probeTimeout    = 2 * time.Second
+
+	maxAbandoned = 256             // abandoned queries that may run on, per server
+	maxLinger    = 2 * time.Second // how long they may
+	minStall     = time.Second
+	srttHalfLife = 5 * time.Minute // of a silent server's round trip time
+)
+
+// upstreamState is an upstream and what is known of it. It is safe for concurrent use.
+type upstreamState struct {
+	c         *core
+	up        Upstream
+	name      string
+	transport transport.Transport
+	key       *engine.Key
+	bucket    *engine.Bucket
+	floor     time.Duration // of the loss delay
+
+	used      atomic.Int64 // when last asked, Unix ns
+	noEDNS    atomic.Bool  // it does not understand EDNS
+	loss      atomic.Int64 // the loss delay; 0: not known
+	slow      atomic.Int64 // the slow delay; 0: not known
+	silent    atomic.Bool  // missesToSilence was reached, and no answer came since
+	abandoned atomic.Int64 // abandoned queries that still run
+
+	queries    atomic.Int64 // sent to it
+	hedges     atomic.Int64 // sent to it
+	hedgeWins  atomic.Int64
+	lateHedges atomic.Int64 // sent to any server because this one was late
+
+	mu         sync.Mutex    // guards the fields below
+	answers    sketch.Window // how long answers took
+	path       sketch.Window // how long answers took that the server did not have to look for
+	newAnswers int           // answers since the delays were computed
+	sent       float64       // queries, of late
+	got        float64       // answers to them
+	fastest    time.Duration
+	p99        time.Duration // of path
+	srtt       float64       // ns; 0: not known
+	srttAt     time.Time     // when srtt changed
+	handshake  float64       // ns that a handshake takes, smoothed; 0: not known
+	answeredAt time.Time     // the last time
+	misses     int           // queries without an answer since then
+	probeGap   time.Duration // between probes
+	probeAt    time.Time     // of the next probe
+	probing    bool
+}
+
+var _ transport.Owner = (*upstreamState)(nil)
+
+func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
+	if err := up.validate(); err != nil {
+		return nil, err
+	}
+	s := &upstreamState{c: c, up: up, name: up.String()}
+	s.key = c.engine.Key(engine.Name{Host: s.name})
+	s.bucket = engine.NewBucket(c.conf.Hedge.share(), budgetBurst)
+	s.floor = c.conf.Hedge.MinDelay
+	if s.floor == 0 {
+		s.floor = defaultMinDelay
+		if up.loopback() {
+			s.floor = loopbackMinDelay
+		}
+	}
+	scheme, _ := up.scheme()
+	s.transport = scheme.New(transport.Config{
+		Owner: s, Dialer: c.dialer(up), Addr: up.Addr, Addrs: up.Addrs, Path: up.path(), TLS: c.tls(up),
+		Size: cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
+	})
+	return s, nil
+}
+
+// exchange asks the server, which was asked the same question n times before.
+func (s *upstreamState) exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
+	s.used.Store(time.Now().UnixNano())
+	noEDNS := s.noEDNS.Load()
+	a, setup, err := s.transport.Exchange(ctx, q, n)
+	if err != nil {
+		var code transport.StatusError
+		if errors.As(err, &code) {
+			err = &StatusError{s.up, int(code)}
+		}
+		return nil, 0, err
+	}
+	if a.Msg.Rcode != dns.RcodeFormatError || !q.Standard() || noEDNS {
+		return a, setup, nil
+	}
+	// Perhaps the server does not understand EDNS (RFC 6891 §7).
+	s.noEDNS.Store(true)
+	again, more, err := s.transport.Exchange(ctx, q, n)
+	if err != nil || again.Msg.Rcode == dns.RcodeFormatError {
+		s.noEDNS.Store(false)
+		return a, setup, nil
+	}
+	return again, setup + more, nil
+}
+
+// lossDelay is how long to wait before a packet is considered lost.
+func (s *upstreamState) lossDelay() time.Duration {
+	if d := s.loss.Load(); d > 0 {
+		return time.Duration(d)
+	}
+	return max(coldDelay, s.floor)
+}
+
+// slowDelay is how long to wait until the budget pays for hedging all answers that
+// are still to come.
+func (s *upstreamState) slowDelay() time.Duration {
+	if d := s.slow.Load(); d > 0 {
+		return time.Duration(d)
+	}
+	return coldDelay
+}
+
+// setupTime is how much longer an answer takes if a handshake comes first.
+func (s *upstreamState) setupTime() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.handshake > 0 {
+		return time.Duration(1.5 * s.handshake)
+	}
+	return coldSetup
+}
+
+// Wrote counts a query.
+func (s *upstreamState) Wrote() {
+	s.queries.Add(1)
+	s.c.count.wire.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent++; s.sent > 2*lossWindow {
+		s.sent, s.got = s.sent/2, s.got/2
+	}
+}
+
+// Handshake learns how long a handshake takes.
+func (s *upstreamState) Handshake(took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handshake = smooth(s.handshake, took)
+}
+
+// smooth returns the moving average after one more sample. An average of 0 has none.
+func smooth(avg float64, d time.Duration) float64 {
+	if avg == 0 {
+		return float64(d)
+	}
+	return avg + (float64(d)-avg)/8
+}
+
+// Answered learns from a response.
+func (s *upstreamState) Answered(took, path time.Duration) {
+	s.endSilence()
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers.Add(now, took)
+	s.got++
+	if s.fastest == 0 || took < s.fastest {
+		s.fastest = took
+	}
+	base := s.fastest
+	if path > 0 {
+		base = path
+	}
+	switch {
+	case took <= max(pathFactor*base, 2*time.Millisecond):
+		s.addPath(now, took)
+	case path > 0:
+		s.addPath(now, path)
+	}
+	if s.newAnswers++; s.newAnswers >= answersPerUpdate || s.loss.Load() == 0 || s.slow.Load() == 0 {
+		s.newAnswers = 0
+		s.updateDelays()
+	}
+}
+
+// addPath adds a measurement of the path. The caller holds mu.
+func (s *upstreamState) addPath(now time.Time, d time.Duration) {
+	s.path.Add(now, d)
+	s.srtt, s.srttAt = smooth(s.srtt, d), now
+}
+
+// updateDelays computes the delays anew. The caller holds mu.
+func (s *upstreamState) updateDelays() {
+	s.fastest, _ = s.answers.Quantile(0)
+	if s.answers.Len() >= engine.MinSamples {
+		s.slow.Store(int64(s.affordableDelay()))
+	}
+	if s.path.Len() < minPathSamples {
+		return
+	}
+	s.p99, _ = s.path.Quantile(0.99)
+	p95, _ := s.path.Quantile(0.95)
+	median, _ := s.path.Quantile(0.5)
+	// A p99 far above the p95 is no jitter of the path but the latency that hedges are
+	// there to avoid. With few samples both are uncertain, and the median has a say.
+	d := max(min(s.p99, p95+p95/4), median+median/4) + 4*deviation(&s.path, median)
+	s.loss.Store(int64(min(max(d, s.floor), max(maxLoss, s.floor))))
+}
+
+// affordableDelay returns the slow delay. Lost queries must be hedged however long
+// the delay is; the rest of the budget pays for hedging the answers that take longer
+// than the delay. The caller holds mu.
+func (s *upstreamState) affordableDelay() time.Duration {
+	h := &s.c.conf.Hedge
+	budget := planMargin * h.share() * s.key.View().Scale
+	lost := max(1-s.got/max(s.sent, 1), 0)
+	room := max(budget-lost, budget/4)
+	d, _ := s.answers.Quantile(max(1-room, cmp.Or(h.Percentile, defaultPercentile)))
+	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged
+	return min(d, cmp.Or(h.MaxDelay, defaultMaxDelay))
+}
+
+// deviation returns the median absolute deviation of the window's samples.
+func deviation(w *sketch.Window, median time.Duration) time.Duration {
+	type part struct {
+		off   time.Duration
+		share float64
+	}
+	var parts []part
+	var above float64
+	var last *part
+	for edge, over := range w.Tail() {
+		// A bucket's share is known when the next, faster one is.
+		if last != nil {
+			last.share = over - above
+		}
+		above = over
+		parts = append(parts, part{off: (edge - median).Abs()})
+		last = &parts[len(parts)-1]
+	}
+	if last != nil {
+		last.share = 1 - above
+	}
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.off, b.off) })
+	var sum float64
+	for _, p := range parts {
+		if sum += p.share; sum >= 0.5 {
+			return p.off
+		}
+	}
+	return 0
+}
+
+// Ignored counts a message.
+func (s *upstreamState) Ignored(error) { s.c.count.ignored.Add(1) }
+
+// Retried counts a query.
+func (s *upstreamState) Retried() { s.c.count.retries.Add(1) }
+
+// NoEDNS reports whether the server does not understand EDNS.
+func (s *upstreamState) NoEDNS() bool { return s.noEDNS.Load() }
+
+// Abandon counts an abandoned query, or reports false if there are too many.
+func (s *upstreamState) Abandon() bool {
+	if s.abandoned.Add(1) > maxAbandoned {
+		s.abandoned.Add(-1)
+		return false
+	}
+	s.c.count.abandoned.Add(1)
+	return true
+}
+
+// AbandonEnded ends the counting of an abandoned query.
+func (s *upstreamState) AbandonEnded() { s.abandoned.Add(-1) }
+
+// Linger is how long abandoned queries run on.
+func (s *upstreamState) Linger() time.Duration { return min(maxLinger, s.c.timeout()) }
+
+// Stall is how long a connection may be silent while queries wait.
+func (s *upstreamState) Stall() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(3*s.p99, minStall)
+}
+
+// endSilence is called when the server has answered.
+func (s *upstreamState) endSilence() {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.misses, s.probeGap, s.answeredAt = 0, 0, now
+	s.silent.Store(false)
+}
+
+// missed counts a query without an answer. If the server has answered another query
+// since this one was sent, only a packet was lost, and it does nothing.
+func (s *upstreamState) missed(sent time.Time) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.answeredAt.After(sent) {
+		return
+	}
+	if s.misses++; s.misses >= missesToSilence && !s.silent.Load() {
+		s.silent.Store(true)
+		s.probeGap, s.probeAt = minProbeGap, now.Add(minProbeGap)
+	}
+}
+
+// probeIfDue probes a silent server in the background, if it is time to. Probes find
+// out whether a server is back that callers' queries do not reach, because another
+// server answers them.
+func (s *upstreamState) probeIfDue(now time.Time) {
+	if !s.silent.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.probing || now.Before(s.probeAt) {
+		return
+	}
+	s.probing = s.c.spawn(func(ctx context.Context) {
+		err := s.probe(ctx)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.probing = false
+		if err != nil {
+			s.probeGap = min(2*max(s.probeGap, minProbeGap), maxProbeGap)
+			s.probeAt = time.Now().Add(s.probeGap)
+		}
+	})
+}
+
+// probe asks for the root's servers. If the server answers, it is silent no more.
+func (s *upstreamState) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	_, _, err := s.exchange(ctx, wire.RootServers, 0)
+	if err == nil {
+		s.endSilence()
+	}
+	return err
+}
+
+const lastRank = math.MaxInt32
+
+// rank orders servers by the logarithm of the smoothed round trip time, so that
+// small differences do not matter. Servers without one come after them, and silent
+// servers last.
+func (s *upstreamState) rank(now time.Time) int {
+	if s.silent.Load() {
+		return lastRank
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.srtt == 0 {
+		return lastRank - 1
+	}
+	faded := s.srtt * math.Exp2(-float64(now.Sub(s.srttAt))/float64(srttHalfLife))
+	return int(math.Log(max(faded, 1e5)) / math.Log(1.3))
+}
+
+// fail returns the error of a question that the server did not answer.
+func (s *upstreamState) fail(q *wire.Query, err error) error {
+	return &Error{Name: q.Text(), Type: q.Type, Upstream: s.up, Err: err}
+}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package netsim
-
-import "time"
-
-// nap sleeps as long as a timer does.
-func nap(d time.Duration) { time.Sleep(d) }

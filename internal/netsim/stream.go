@@ -1,0 +1,299 @@
+package netsim
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gohedge/hedge/internal/deadline"
+)
+
+const (
+	segment  = 1460 // bytes of a stream in one packet
+	synRetry = time.Second
+	minRTO   = 200 * time.Millisecond // RTO: after which a lost segment is sent again
+	maxRTO   = 8 * time.Second
+)
+
+// stream is one end of a TCP connection.
+type stream struct {
+	m           *memory
+	local, peer netip.AddrPort
+	other       *stream
+	closed      chan struct{}
+	close       sync.Once
+	read, write deadline.Deadline
+
+	mu   sync.Mutex     // guards the fields below
+	more chan struct{}  // closed when there is something to read
+	buf  []byte         // arrived, in order
+	err  error          // what comes after buf
+	next int            // the segment that comes after buf
+	late map[int][]byte // segments that arrived before next; nil is the end of the stream
+	sent int            // segments sent
+}
+
+var _ net.Conn = (*stream)(nil)
+
+func (m *memory) newStream(local, peer netip.AddrPort) *stream {
+	return &stream{m: m, local: local, peer: peer, closed: make(chan struct{}), more: make(chan struct{}), late: make(map[int][]byte)}
+}
+
+func (m *memory) dialStream(ctx context.Context, h *Host, network string, to netip.AddrPort) (net.Conn, error) {
+	there, back := m.link(h.addr, to.Addr()), m.link(to.Addr(), h.addr)
+	if there == nil {
+		return nil, opError("dial", network, netAddr(network, to), syscall.ENETUNREACH)
+	}
+	m.mu.Lock()
+	at, err := m.port(h.addr)
+	if err == nil {
+		m.streams[at] = true
+	}
+	m.mu.Unlock()
+	if err != nil {
+		return nil, opError("dial", network, netAddr(network, to), err)
+	}
+	type outcome struct {
+		s   *stream
+		err error
+	}
+	answer := make(chan outcome, 1)
+	var once sync.Once // one connection per dial, however many SYNs arrive
+	syn := func() {
+		once.Do(func() {
+			o := m.accept(at, to)
+			reply := func() { answer <- outcome{o.local, o.err} }
+			m.sendReliably(back, flow{to, at, protoTCP}, 0, minRTO, nil, reply)
+		})
+	}
+	for wait := synRetry; ; wait *= 2 {
+		there.send(flow{at, to, protoTCP}, 0, syn)
+		t := time.NewTimer(wait)
+		select {
+		case o := <-answer:
+			t.Stop()
+			if o.err != nil {
+				m.release(at)
+				return nil, opError("dial", network, netAddr(network, to), os.NewSyscallError("connect", o.err))
+			}
+			return o.s, nil
+		case <-ctx.Done():
+			t.Stop()
+			m.release(at)
+			return nil, opError("dial", network, netAddr(network, to), ctx.Err())
+		case <-t.C:
+		}
+	}
+}
+
+func (m *memory) release(at netip.AddrPort) {
+	m.mu.Lock()
+	delete(m.streams, at)
+	m.mu.Unlock()
+}
+
+type pair struct {
+	local *stream
+	err   error
+}
+
+// accept makes both ends of a connection, or refuses it.
+func (m *memory) accept(from, to netip.AddrPort) pair {
+	m.mu.Lock()
+	l := m.listeners[to]
+	m.mu.Unlock()
+	if l == nil {
+		return pair{err: syscall.ECONNREFUSED}
+	}
+	a, b := m.newStream(from, to), m.newStream(to, from)
+	a.other, b.other = b, a
+	select {
+	case l.in <- b:
+		return pair{local: a}
+	default:
+		return pair{err: syscall.ECONNREFUSED}
+	}
+}
+
+// sendReliably sends a packet, again and again, until it arrives or stop is closed.
+func (m *memory) sendReliably(l *Link, f flow, size int, rto time.Duration, stop <-chan struct{}, arrived func()) {
+	if l.send(f, size, arrived) {
+		return
+	}
+	l.clock.at(time.Now().Add(rto), func() {
+		select {
+		case <-stop:
+		default:
+			m.sendReliably(l, f, size, min(2*rto, maxRTO), stop, arrived)
+		}
+	})
+}
+
+// transmit sends one segment; nil is the end of the stream.
+func (s *stream) transmit(data []byte, stop <-chan struct{}) {
+	s.mu.Lock()
+	n := s.sent
+	s.sent++
+	s.mu.Unlock()
+	to := s.other
+	s.m.sendReliably(s.m.link(s.local.Addr(), s.peer.Addr()), flow{s.local, s.peer, protoTCP}, len(data), minRTO, stop, func() { to.deliver(n, data) })
+}
+
+func (s *stream) deliver(n int, data []byte) {
+	select {
+	case <-s.closed:
+		return // Close has told the peer, by ending the other direction
+	default:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late[n] = data
+	for {
+		data, ok := s.late[s.next]
+		if !ok || s.err != nil {
+			break
+		}
+		delete(s.late, s.next)
+		s.next++
+		if data == nil {
+			s.err = io.EOF
+		}
+		s.buf = append(s.buf, data...)
+	}
+	close(s.more)
+	s.more = make(chan struct{})
+}
+
+func (s *stream) Read(b []byte) (int, error) {
+	for {
+		select {
+		case <-s.closed:
+			return 0, opError("read", "tcp", s.LocalAddr(), net.ErrClosed)
+		case <-s.read.Passed():
+			return 0, opError("read", "tcp", s.LocalAddr(), os.ErrDeadlineExceeded)
+		default:
+		}
+		s.mu.Lock()
+		if len(s.buf) > 0 || len(b) == 0 {
+			n := copy(b, s.buf)
+			s.buf = s.buf[n:]
+			s.mu.Unlock()
+			return n, nil
+		}
+		err, more := s.err, s.more
+		s.mu.Unlock()
+		if err != nil {
+			return 0, err
+		}
+		select {
+		case <-more:
+		case <-s.closed:
+		case <-s.read.Passed():
+		}
+	}
+}
+
+func (s *stream) Write(b []byte) (int, error) {
+	select {
+	case <-s.closed:
+		return 0, opError("write", "tcp", s.LocalAddr(), net.ErrClosed)
+	case <-s.other.closed:
+		return 0, opError("write", "tcp", s.LocalAddr(), os.NewSyscallError("write", syscall.EPIPE))
+	case <-s.write.Passed():
+		return 0, opError("write", "tcp", s.LocalAddr(), os.ErrDeadlineExceeded)
+	default:
+	}
+	for p := b; len(p) > 0; {
+		n := min(len(p), segment)
+		s.transmit(append([]byte(nil), p[:n]...), s.closed)
+		p = p[n:]
+	}
+	return len(b), nil
+}
+
+func (s *stream) Close() error {
+	err := net.ErrClosed
+	s.close.Do(func() {
+		err = nil
+		close(s.closed)
+		s.read.Set(time.Time{})
+		s.write.Set(time.Time{})
+		s.transmit(nil, s.other.closed)
+		s.m.release(s.local)
+	})
+	return err
+}
+
+func (s *stream) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(s.local) }
+func (s *stream) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(s.peer) }
+
+func (s *stream) SetDeadline(t time.Time) error {
+	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
+}
+func (s *stream) SetReadDeadline(t time.Time) error  { return s.set(&s.read, t) }
+func (s *stream) SetWriteDeadline(t time.Time) error { return s.set(&s.write, t) }
+
+func (s *stream) set(l *deadline.Deadline, t time.Time) error {
+	select {
+	case <-s.closed:
+		return opError("set", "tcp", s.LocalAddr(), net.ErrClosed)
+	default:
+		l.Set(t)
+		return nil
+	}
+}
+
+// listener accepts streams.
+type listener struct {
+	m      *memory
+	at     netip.AddrPort
+	in     chan *stream
+	closed chan struct{}
+	close  sync.Once
+}
+
+func (m *memory) listen(_ *Host, network string, at netip.AddrPort) (net.Listener, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var err error
+	if at.Port() == 0 {
+		at, err = m.port(at.Addr())
+	} else if m.listeners[at] != nil {
+		err = syscall.EADDRINUSE
+	}
+	if err != nil {
+		return nil, opError("listen", network, netAddr(network, at), err)
+	}
+	l := &listener{m: m, at: at, in: make(chan *stream, inbox), closed: make(chan struct{})}
+	m.listeners[at] = l
+	return l, nil
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case s := <-l.in:
+		return s, nil
+	case <-l.closed:
+		return nil, opError("accept", "tcp", l.Addr(), net.ErrClosed)
+	}
+}
+
+func (l *listener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.at) }
+
+func (l *listener) Close() error {
+	err := net.ErrClosed
+	l.close.Do(func() {
+		err = nil
+		close(l.closed)
+		l.m.mu.Lock()
+		delete(l.m.listeners, l.at)
+		l.m.mu.Unlock()
+	})
+	return err
+}
