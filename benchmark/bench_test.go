@@ -332,10 +332,7 @@ func overGRPC(tb testing.TB, contender string, stats **hedge.Stats) func() error
 
 // BenchmarkDelay reads the delay that a key has published.
 func BenchmarkDelay(b *testing.B) {
-	c := hedge.DefaultConfig()
-	key := engine.New(engine.Config{
-		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Budget: c.BudgetPercent / 100, MinDelay: c.MinDelay, MaxKeys: c.MaxKeys,
-	}).Key(engine.Name{Host: "host.test"})
+	key := engine.New(engine.Default()).Key(engine.Name{Host: "host.test"})
 	now := time.Now()
 	for i := range learned {
 		key.Begin(now)

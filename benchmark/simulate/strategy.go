@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/engine"
 )
 
@@ -83,20 +82,18 @@ func order(names []string) []string {
 	return all
 }
 
-// engineConfig is what the library's adapters give its engine, for the simulator to drive it by itself.
+// engineConfig returns the library's own settings for its engine, which the
+// simulator drives without an adapter. A negative maxHedges and an estimatedRPS
+// of 0 leave the defaults.
 func engineConfig(maxHedges int, estimatedRPS float64) engine.Config {
-	c := hedge.DefaultConfig()
+	c := engine.Default()
 	if maxHedges >= 0 {
 		c.MaxHedges = maxHedges
 	}
 	if estimatedRPS > 0 {
 		c.EstimatedRPS = estimatedRPS
 	}
-	return engine.Config{
-		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Budget: c.BudgetPercent / 100, EstimatedRPS: c.EstimatedRPS,
-		Burst: c.Burst, MinDelay: c.MinDelay, MaxDelay: c.MaxDelay, InitialDelay: c.InitialDelay,
-		MaxPerSecond: c.MaxHedgesPerSecond, MaxKeys: c.MaxKeys,
-	}
+	return c
 }
 
 // oracleGoal is the quantile that the oracle of the given number of hedges makes small.
