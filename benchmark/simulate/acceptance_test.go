@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
+	hedging "github.com/gohedge/hedge/internal/engine"
 )
 
 // play runs strategies through a scenario in virtual time and returns the rows,
@@ -168,7 +169,7 @@ func TestSharesBuyWhatOperationsSay(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
 	for _, percent := range []int{0, 1, 2, 5, 10} {
-		config := engineConfig(-1, 0)
+		config := hedging.Default()
 		config.Budget = float64(percent) / 100
 		made := func() virtual.Policy { return virtual.NewOurs(config) }
 		var measured []float64

@@ -20,7 +20,7 @@ func (dnsEngine) name() string          { return "dns" }
 func (dnsEngine) runs(sc scenario) bool { return sc.dns }
 
 func (d dnsEngine) offers(_ scenario, s strategy) bool {
-	return s.name == ours || s.engine == "dns" && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OverUDP, s.name))
+	return s.dns && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OverUDP, s.name))
 }
 
 const quickSamples = 505

@@ -20,7 +20,7 @@ import (
 // network without delay and HTTP/1.1 over it. Its time is real, but under
 // testing/synctest fake, and the figures are exact.
 type lab struct {
-	strategies []string // that are offered
+	strategies []string // that take part, besides those that are for this scenario only
 
 	rtts   []time.Duration // between client and server; episodes take them in turn
 	tls    bool            // HTTP is HTTP/2 over TLS
@@ -42,7 +42,7 @@ func labScenarios() []scenario {
 		name: "stream", about: "the header comes at once and the first byte later, for 10 % of attempts by 200 ms, 30 callers; time to first byte",
 		world: virtual.World{Workers: 30, Requests: 6000, Model: virtual.Late(usual, 0.10, 200*ms)}, sockets: []string{"http"},
 		lab: &lab{
-			strategies: []string{"none", "published", "hedge", "hedge-first-byte-10", "hedge-first-byte"},
+			strategies: []string{"none", "published", "hedge"},
 			stream:     true,
 		},
 	}, {
@@ -50,7 +50,7 @@ func labScenarios() []scenario {
 		world:   virtual.World{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
 		sockets: []string{"http", "grpc"}, parts: []part{last("frozen", 120)},
 		lab: &lab{
-			strategies: []string{"none", "static-10ms", "hedge", "hedge-one-pool", "hedge-conn"},
+			strategies: []string{"none", "static-10ms", "hedge"},
 			rtts:       []time.Duration{ms}, tls: true, freeze: 120,
 		},
 	}, {
@@ -61,14 +61,14 @@ func labScenarios() []scenario {
 			on("first-30ms", 1, first("", 1)), on("warm-30ms", 1, last("", 1)),
 		},
 		lab: &lab{
-			strategies: []string{"none", "hedge", "hedge-warm"},
+			strategies: []string{"none", "hedge"},
 			rtts:       []time.Duration{ms / 2, 30 * ms}, tls: true,
 		},
 	}, {
 		name: "replica", about: "the replica that a client dials, of three, stops for 100 ms every 2 s, 200 requests/s",
 		world: virtual.World{Rate: 200, Requests: 1200, Model: usual}, sockets: []string{"http"},
 		lab: &lab{
-			strategies: []string{"none", "hedge", "hedge-replicas-2s", "hedge-replicas"},
+			strategies: []string{"none", "hedge"},
 			rtts:       []time.Duration{ms}, replicas: 3, pause: 100 * ms, period: 2 * sec,
 		},
 	}}

@@ -19,13 +19,10 @@ func (l loopback) name() string { return string(l) }
 func (l loopback) runs(sc scenario) bool { return slices.Contains(sc.sockets, string(l)) }
 
 func (l loopback) offers(sc scenario, s strategy) bool {
-	if s.engine != "" && s.engine != string(l) {
-		return false
+	if l == "grpc" {
+		return s.grpc != nil && s.isFor(sc)
 	}
-	if sc.lab != nil {
-		return slices.Contains(sc.lab.strategies, s.name)
-	}
-	return !s.variant
+	return s.http != nil && s.isFor(sc)
 }
 
 const (
@@ -50,7 +47,7 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 	world := j.scenario.sized(j.size)
 	requests, each, limit := j.work(world)
 	began := time.Now()
-	rate, err := l.rate(ctx, j, world)
+	rate, err := l.trueRate(ctx, j, world)
 	if err != nil {
 		return err
 	}
@@ -87,10 +84,10 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 		}
 	}
 
-	var seers, others []*contender
+	var oracles, others []*contender
 	for _, c := range all {
 		if c.strategy.isOracle() {
-			seers = append(seers, c)
+			oracles = append(oracles, c)
 		} else {
 			others = append(others, c)
 		}
@@ -113,10 +110,10 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 			left := limit - started.Sub(began)
 			planned = int(min(max(left/max(round, 1), 1), rounds))
 		}
-		// Oracles play in the second half, twice as much: they need to know what the others did.
+		// Oracles play in the second half, twice as much in each round: they need to know what the others did.
 		if half := planned / 2; i >= half {
-			for _, c := range seers {
-				c.delays = foresee(c, all, j.seed)
+			for _, c := range oracles {
+				c.delays = c.foresee(all)
 				play(c, planned*each*(i+1-half)/(planned-half)-c.done)
 			}
 		}
@@ -166,39 +163,11 @@ func (j job) work(w virtual.World) (requests, each int, limit time.Duration) {
 	return requests, (units + rounds - 1) / rounds * unit, limit
 }
 
-// foresee searches the best static delays for the latencies that no hedging met
-// until now, at the load that hedge caused until now.
-func foresee(c *contender, all []*contender, seed uint64) []time.Duration {
-	var took []time.Duration
-	var extra float64
-	for _, other := range all {
-		switch other.strategy.name {
-		case bare:
-			for _, call := range other.finished() {
-				if call.Winner >= 0 {
-					took = append(took, call.Latency)
-				}
-			}
-		case ours:
-			hedges := 0
-			for _, call := range other.finished() {
-				hedges += int(call.Hedges)
-			}
-			extra = float64(hedges) / float64(max(other.done, 1))
-		}
-	}
-	if len(took) == 0 {
-		return nil
-	}
-	world := virtual.World{Workers: 1, Requests: 50_000, Model: virtual.Drawn(took)}
-	return world.Oracle(seed, c.strategy.hedges, extra, oracleGoal(c.strategy.hedges))
-}
-
-// rate returns the requests per second that published-told is told: measured
-// under the defaults, told, and measured again. See told.
-func (l loopback) rate(ctx context.Context, j job, w virtual.World) (float64, error) {
-	const name = "published-told"
-	if !slices.Contains(j.strategies, name) {
+// trueRate returns the requests per second for a strategy that is given them, and
+// 0 if there is none. In a closed loop it is measured, see the function trueRate.
+func (l loopback) trueRate(ctx context.Context, j job, w virtual.World) (float64, error) {
+	i := slices.IndexFunc(j.strategies, func(n string) bool { return strategyOf(n).givenRate })
+	if i < 0 {
 		return 0, nil
 	}
 	if w.Workers == 0 {
@@ -210,7 +179,7 @@ func (l loopback) rate(ctx context.Context, j job, w virtual.World) (float64, er
 	}
 	rate := float64(published.DefaultRPS)
 	for range 2 {
-		c, err := newContender(strategyOf(name), string(l), j, w, requests, rate)
+		c, err := newContender(strategyOf(j.strategies[i]), string(l), j, w, requests, rate)
 		if err != nil {
 			return 0, err
 		}

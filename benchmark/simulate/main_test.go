@@ -172,7 +172,7 @@ func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 		}
 	}
 	out, stderr, code := sim(t, "-engine", "virtual", "-scenario", strings.Join(scenes, ","), "-requests", "2000", "-format", "json", "-out", "",
-		"-strategy", strings.Join(names(strategies), ","))
+		"-strategy", strings.Join(strategyNames(), ","))
 	require.Equal(t, ok, code, stderr)
 	var rows []row
 	require.NoError(t, json.Unmarshal([]byte(out), &rows))
@@ -210,13 +210,6 @@ func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
 	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "published")
 	assert.Equal(t, misused, code)
 	assert.Contains(t, stderr, "not offered for DNS over udp")
-}
-
-func names(all []strategy) (names []string) {
-	for _, s := range all {
-		names = append(names, s.name)
-	}
-	return names
 }
 
 func TestReportStandsAlone(t *testing.T) {
@@ -375,7 +368,7 @@ BenchmarkNoHedge/http/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
 // Loopback engines: real sockets, so only what holds on any machine.
 func TestLoopbackRunsTheRealLibraries(t *testing.T) {
 	for engine, strategies := range map[string]string{
-		"http": strings.Join(names(slices.DeleteFunc(slices.Clone(strategies), func(s strategy) bool { return !loopback("http").offers(scenario{}, s) })), ","),
+		"http": strings.Join(slices.DeleteFunc(strategyNames(), func(n string) bool { return !loopback("http").offers(scenario{}, strategyOf(n)) }), ","),
 		// failsafe-go gives one reply to all attempts, which the race detector rightly reports.
 		"grpc": "none,static-10ms,published,published-told,hedge,hedge-1,oracle-2",
 	} {

@@ -42,27 +42,6 @@ var charts = []chart{
 	},
 }
 
-// look is how a strategy is drawn: ours stands out, what cannot be had is dashed.
-var look = map[string]struct {
-	color  color.RGBA
-	width  vg.Length
-	dashed bool
-}{
-	"none":              {color.RGBA{0x8a, 0x8f, 0x98, 0xff}, 1.6, false},
-	"static-10ms":       {color.RGBA{0xe0, 0x8a, 0x1e, 0xff}, 1.2, false},
-	"static-50ms":       {color.RGBA{0xf2, 0xc1, 0x4e, 0xff}, 1.2, false},
-	"failsafe-10ms":     {color.RGBA{0x8f, 0xc9, 0x93, 0xff}, 1.2, false},
-	"failsafe-quantile": {color.RGBA{0x2e, 0x8b, 0x57, 0xff}, 1.2, false},
-	"published":         {color.RGBA{0xd1, 0x6b, 0xa5, 0xff}, 1.2, false},
-	"published-told":    {color.RGBA{0x8e, 0x3b, 0x8a, 0xff}, 1.2, false},
-	"hedge":             {color.RGBA{0x12, 0x5c, 0xd6, 0xff}, 2.6, false},
-	"hedge-1":           {color.RGBA{0x6a, 0xa8, 0xf7, 0xff}, 1.6, false},
-	"hedge-2":           {color.RGBA{0x12, 0x5c, 0xd6, 0xff}, 1.6, false},
-	"hedge-3":           {color.RGBA{0x0b, 0x36, 0x80, 0xff}, 1.6, false},
-	"oracle-1":          {color.RGBA{0x33, 0x33, 0x33, 0xff}, 1.0, true},
-	"oracle-2":          {color.RGBA{0x00, 0x00, 0x00, 0xff}, 1.2, true},
-}
-
 var (
 	ink  = color.RGBA{0x24, 0x29, 0x2f, 0xff}
 	grey = color.RGBA{0x6b, 0x72, 0x80, 0xff}
@@ -188,13 +167,16 @@ func (c chart) plot(f finding) (*plot.Plot, error) {
 	return p, nil
 }
 
-func lineStyle(strategy string) draw.LineStyle {
-	l := look[strategy]
-	s := draw.LineStyle{Color: l.color, Width: l.width}
-	if l.dashed {
-		s.Dashes = []vg.Length{4, 3}
+func lineStyle(name string) draw.LineStyle {
+	s := strategyOf(name)
+	l := draw.LineStyle{Color: s.look.light, Width: 1.2}
+	if name == ours {
+		l.Width = 2.6
 	}
-	return s
+	if s.look.dashed {
+		l.Dashes = []vg.Length{4, 3}
+	}
+	return l
 }
 
 // style sets the type and the colours.

@@ -1,0 +1,30 @@
+package main
+
+import "context"
+
+// An engine puts strategies through scenarios.
+type engine interface {
+	name() string
+	// runs reports whether the engine knows the scenario.
+	runs(scenario) bool
+	// offers reports whether the strategy can be put through it.
+	offers(scenario, strategy) bool
+	// run does a job once and gives each trial to keep, which may be called from
+	// several goroutines. If ctx ends, it keeps what is worth keeping.
+	run(ctx context.Context, j job, keep func(trial)) error
+}
+
+// A job is one run of a scenario.
+type job struct {
+	scenario   scenario
+	strategies []string
+	seed       uint64
+	size       size
+	share      int // of the time there is: the job is one of that many
+	progress   *progress
+	fake       bool // time, by testing/synctest
+}
+
+func engines() []engine {
+	return []engine{loopback("http"), loopback("grpc"), dnsEngine{dnsTransports[0]}, virtualEngine{}}
+}
