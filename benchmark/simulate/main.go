@@ -103,8 +103,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		return misused
 	}
 	p := newProgress(stderr, terminal)
-	if o.readme != "" {
-		err = rewrite(ctx, o.readme, p)
+	if o.readme != "" || o.picture != "" {
+		if o.picture != "" {
+			err = drawPicture(ctx, o.picture, p)
+		}
+		if err == nil && o.readme != "" {
+			err = rewrite(ctx, o.readme, p)
+		}
 		p.stop()
 		if err != nil {
 			fmt.Fprintln(stderr, "simulate:", err)

@@ -20,6 +20,7 @@ type options struct {
 	format     string
 	out        string
 	readme     string
+	picture    string
 	args       []string
 }
 
@@ -64,6 +65,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds")
 	fs.StringVar(&o.readme, "readme", "", "rewrite the tables in this `file` instead")
+	fs.StringVar(&o.picture, "picture", "", "draw README's picture, in virtual time, to this SVG `file` instead")
 	fs.Usage = func() { usage(fs) }
 	if err := quiet(fs, args); err != nil {
 		return o, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
@@ -165,6 +166,12 @@ func scenarios() []scenario {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
 	}}, append(labScenarios(), dnsScenarios...)...)
+}
+
+// scenarioOf returns the first scenario of that name.
+func scenarioOf(name string) scenario {
+	all := scenarios()
+	return all[slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })]
 }
 
 // A size is what the flags say about how much there is to do; 0 leaves it to the scenario.
