@@ -1,6 +1,9 @@
 package main
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // An engine puts strategies through scenarios.
 type engine interface {
@@ -9,6 +12,10 @@ type engine interface {
 	runs(scenario) bool
 	// offers reports whether the strategy can be put through it.
 	offers(scenario, strategy) bool
+	// realTime reports whether a busy machine changes the results.
+	realTime() bool
+	// takes returns about how long the jobs take, one after another; 0 if that is not known yet.
+	takes([]job) time.Duration
 	// run does a job once and gives each trial to keep, which may be called from
 	// several goroutines. If ctx ends, it keeps what is worth keeping.
 	run(ctx context.Context, j job, keep func(trial)) error
@@ -20,8 +27,9 @@ type job struct {
 	strategies []string
 	seed       uint64
 	size       size
-	share      int // of the time there is: the job is one of that many
+	share      int // the job is one of that many, and gets its share of the time there is
 	progress   *progress
+	timers     *timers
 	fake       bool // time, by testing/synctest
 }
 

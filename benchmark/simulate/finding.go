@@ -5,12 +5,14 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 )
 
 // findings are what was found out.
 type findings struct {
 	options   options
 	scenarios []finding
+	late      time.Duration // see timers.p99
 }
 
 // A finding is what the strategies did in one scenario.
@@ -20,20 +22,32 @@ type finding struct {
 }
 
 // simulate does what the options say, and returns what it has when ctx ends.
-func simulate(ctx context.Context, o options, p *progress) (findings, error) {
-	found := findings{options: o}
-	for _, sc := range o.scenarios {
-		names := o.contenders(sc)
+func simulate(ctx context.Context, o options, p *progress) (found findings, err error) {
+	found.options = o
+	jobs := o.jobs(p)
+	if o.engine.realTime() {
+		t := new(timers)
+		stop := t.watch()
+		time.Sleep(timersFirst)
+		stop()
+		if late := t.p99(); late > tooLate {
+			p.say("%s", busy(late))
+		}
+	}
+	if takes := o.engine.takes(jobs); takes > time.Second {
+		p.say("%s: %s", o.engine.name(), about(takes))
+	}
+	t := new(timers)
+	defer func() { found.late = t.p99() }()
+	for len(jobs) > 0 {
+		runs := jobs[:o.runs]
+		jobs = jobs[o.runs:]
 		var (
 			mu   sync.Mutex
 			done = make(map[string][]result)
-			err  error
 		)
-		for i := range o.runs {
-			j := job{
-				scenario: sc, strategies: names, seed: o.seed + uint64(i), size: o.size,
-				share: len(o.scenarios) * o.runs, progress: p,
-			}
+		for _, j := range runs {
+			j.timers = t
 			err = o.engine.run(ctx, j, func(t trial) {
 				r := t.result()
 				mu.Lock()
@@ -44,11 +58,11 @@ func simulate(ctx context.Context, o options, p *progress) (findings, error) {
 				break
 			}
 		}
-		f := finding{scenario: sc}
-		for _, name := range names {
-			if runs := done[name]; len(runs) > 0 {
-				slices.SortFunc(runs, func(a, b result) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })
-				f.results = append(f.results, median(runs))
+		f := finding{scenario: runs[0].scenario}
+		for _, name := range runs[0].strategies {
+			if all := done[name]; len(all) > 0 {
+				slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })
+				f.results = append(f.results, median(all))
 			}
 		}
 		if len(f.results) > 0 {
@@ -59,6 +73,20 @@ func simulate(ctx context.Context, o options, p *progress) (findings, error) {
 		}
 	}
 	return found, nil
+}
+
+// jobs are the runs of each scenario.
+func (o options) jobs(p *progress) []job {
+	var all []job
+	for _, sc := range o.scenarios {
+		for i := range o.runs {
+			all = append(all, job{
+				scenario: sc, strategies: o.contenders(sc), seed: o.seed + uint64(i), size: o.size,
+				share: len(o.scenarios) * o.runs, progress: p,
+			})
+		}
+	}
+	return all
 }
 
 // rows returns all rows: a scenario's whole for each strategy, then its parts.

@@ -76,12 +76,12 @@ func labScenarios() []scenario {
 
 // last are the calls after the first n of their client.
 func last(name string, n int32) part {
-	return part{name, func(c virtual.Call) bool { return c.Index >= n }}
+	return part{name: name, in: func(c virtual.Call) bool { return c.Index >= n }}
 }
 
 // on are the calls of p at the n-th round-trip time.
 func on(name string, n int16, p part) part {
-	return part{name, func(c virtual.Call) bool { return c.Host == n && p.in(c) }}
+	return part{name: name, in: func(c virtual.Call) bool { return c.Host == n && p.in(c) }}
 }
 
 // A site is where a server listens, and how its clients get there.

@@ -127,6 +127,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		fmt.Fprintln(stderr, "simulate:", err)
 		return failed
 	}
+	if tables := o.format == "text" || o.format == "md"; !tables && found.late > tooLate {
+		fmt.Fprintln(stderr, "simulate:", busy(found.late))
+	}
 	if o.out != "" && len(found.scenarios) > 0 {
 		index, err := found.write(o.out)
 		if err != nil {

@@ -37,14 +37,6 @@ func (o options) contenders(sc scenario) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !o.engine.offers(sc, strategyOf(n)) })
 }
 
-// within says what stands behind ±.
-func (o options) within() string {
-	if o.engine.name() == "dns" {
-		return "half the 95 % bootstrap interval of all their calls"
-	}
-	return "half their range"
-}
-
 var formats = []string{"text", "md", "csv", "json"}
 
 func parse(args []string, stderr io.Writer) (options, error) {
@@ -57,7 +49,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		transport  = fs.String("transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
 		named      = fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, but hedge-2 and hedge-3)")
 	)
-	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as three minutes allow; as the scenario says in virtual)")
+	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
 	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of")

@@ -78,7 +78,7 @@ func (f findings) write(dir string) (string, error) {
 		page.Sections = append(page.Sections, section)
 	}
 	index := filepath.Join(dir, "report.html")
-	return index, page.write(index, f.options)
+	return index, page.write(index, f)
 }
 
 // drawable reports whether there is something to draw.

@@ -45,7 +45,7 @@ var readmeTables = []readmeTable{{
 	name: "dns", draw: networks,
 	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",
 }, {
-	name: "cost", bench: cost,
+	name: "cost", bench: costs,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
 }, {
 	name: "loopback", bench: benchResults.table,
@@ -89,15 +89,14 @@ func rewriteWith(file string, fill func(readmeTable) (string, error)) error {
 
 // fill runs what the table shows.
 func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
-	var runs int
-	var body, typed string
-	within := "half their range"
+	var body, typed, note string
 	if t.bench != nil {
 		out, err := goTest(ctx, t.test, p)
 		if err != nil {
 			return "", err
 		}
-		runs, body, typed = benchRuns, t.bench(readBench(out)), "go test "+t.test
+		body, typed = t.bench(readBench(out)), "go test "+t.test
+		note = fmt.Sprintf("medians of %d runs, ± half their range", benchRuns)
 	} else {
 		o, err := parse(strings.Fields(t.args), os.Stderr)
 		if err != nil {
@@ -107,11 +106,10 @@ func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		runs, body, typed, within = o.runs, t.draw(found), command(o.args), o.within()
-	}
-	note := "one run"
-	if runs > 1 {
-		note = fmt.Sprintf("medians of %d runs, ± %s", runs, within)
+		if found.late > tooLate && o.engine.realTime() {
+			return "", fmt.Errorf("table %s: %s", t.name, busy(found.late))
+		}
+		body, typed, note = t.draw(found), command(o.args), o.plusMinus()
 	}
 	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", body, typed, machine(), time.Now().Format("2006-01-02"), note), nil
 }
@@ -278,8 +276,8 @@ func (b benchResults) table() string {
 	return s.String()
 }
 
-// cost shows what each contender takes above bare.
-func cost(b benchResults) string {
+// costs shows what each contender takes above bare.
+func costs(b benchResults) string {
 	kinds := []struct{ title, name string }{
 		{"HTTP", "http"}, {"HTTP, a context per request", "http-fresh-context"},
 		{"gRPC", "grpc"}, {"gRPC, a context per call", "grpc-fresh-context"},

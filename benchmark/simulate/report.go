@@ -23,8 +23,7 @@ type page struct {
 	Command  string
 	Machine  string
 	Date     string
-	Runs     int
-	Within   string
+	Notes    []string
 	Sections []*section
 	Legend   []strategy
 }
@@ -74,8 +73,8 @@ func (s *section) add(c chart, svg []byte) {
 	s.Charts = append(s.Charts, drawing{Title: c.title, SVG: template.HTML(svg)})
 }
 
-func (p *page) write(file string, o options) error {
-	p.Command, p.Machine, p.Date, p.Runs, p.Within = command(o.args), machine(), time.Now().Format("2006-01-02"), o.runs, o.within()
+func (p *page) write(file string, f findings) error {
+	p.Command, p.Machine, p.Date, p.Notes = command(f.options.args), machine(), time.Now().Format("2006-01-02"), f.notes()
 	p.Legend = strategies
 	var b bytes.Buffer
 	if err := reportTemplate.Execute(&b, p); err != nil {

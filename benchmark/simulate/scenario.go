@@ -31,10 +31,12 @@ type scenario struct {
 	dns bool
 }
 
-// A part of a scenario is the calls that in reports.
+// A part of a scenario is the calls for which in reports true.
 type part struct {
 	name string
 	in   func(virtual.Call) bool
+
+	from, to time.Duration // of a part that is a period of time
 }
 
 const (
@@ -44,12 +46,12 @@ const (
 
 // within are the calls that began in [from, to).
 func within(name string, from, to time.Duration) part {
-	return part{name, func(c virtual.Call) bool { return c.Start >= from && c.Start < to }}
+	return part{name: name, in: func(c virtual.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
 }
 
 // first are the calls that were among the first n of their client.
 func first(name string, n int32) part {
-	return part{name, func(c virtual.Call) bool { return c.Index < n }}
+	return part{name: name, in: func(c virtual.Call) bool { return c.Index < n }}
 }
 
 // seedModel is the published benchmark's backend: lognormal with mean 5 ms and
@@ -79,13 +81,15 @@ func scenarios() []scenario {
 		return virtual.World{Hosts: 10, Rate: 1000, Model: m, Timeout: 5 * sec}
 	}
 	others := func(p part) part {
-		return part{p.name, func(c virtual.Call) bool { return c.Host > 0 && p.in(c) }}
+		in := p.in
+		p.in = func(c virtual.Call) bool { return c.Host > 0 && in(c) }
+		return p
 	}
 	hung := []part{
 		others(within("before", 0, 30*sec)),
 		others(within("during", 30*sec, 60*sec)),
 		others(within("after", 60*sec, forever)),
-		{"hung-host", func(c virtual.Call) bool { return c.Host == 0 }},
+		{name: "hung-host", in: func(c virtual.Call) bool { return c.Host == 0 }},
 	}
 	outage := []part{within("before", 0, 60*sec), within("during", 60*sec, 90*sec), within("after", 90*sec, forever)}
 	trigger := virtual.World{
@@ -166,6 +170,20 @@ func scenarios() []scenario {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
 	}}, append(labScenarios(), dnsScenarios...)...)
+}
+
+// changes returns the times at which something changes by intent: where a part begins or ends.
+func (sc scenario) changes() []time.Duration {
+	var all []time.Duration
+	for _, p := range sc.parts {
+		for _, at := range []time.Duration{p.from, p.to} {
+			if at > 0 && at < forever {
+				all = append(all, at)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // scenarioOf returns the first scenario of that name.

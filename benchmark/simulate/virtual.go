@@ -17,6 +17,33 @@ func (virtualEngine) name() string { return "virtual" }
 
 func (virtualEngine) runs(sc scenario) bool { return !sc.dns && sc.lab == nil }
 
+func (virtualEngine) realTime() bool { return false }
+
+// takes plays a small job with each strategy, to see how fast this machine is.
+func (virtualEngine) takes(jobs []job) (sum time.Duration) {
+	const pilot, worthIt = 5_000, 1_000_000 // requests
+	requests := make(map[string]int)        // by strategy
+	total := 0
+	for _, j := range jobs {
+		w := j.scenario.sized(j.size)
+		for _, name := range j.strategies {
+			requests[name] += max(w.Episodes, 1) * w.Requests
+			total += max(w.Episodes, 1) * w.Requests
+		}
+	}
+	if total < worthIt {
+		return 0 // and a moment
+	}
+	world := scenarioOf("seed").sized(size{requests: pilot})
+	for name, n := range requests {
+		began := time.Now()
+		at := setting{ctx: context.Background(), world: world, seed: 1, extra: 0.1}
+		world.Run(at.ctx, 1, strategyOf(name).virtual(at), nil)
+		sum += time.Since(began) * time.Duration(n) / pilot
+	}
+	return sum / time.Duration(runtime.GOMAXPROCS(0))
+}
+
 func (virtualEngine) offers(sc scenario, s strategy) bool {
 	return s.virtual != nil && s.isFor(sc) && (sc.replays || !s.isOracle())
 }
