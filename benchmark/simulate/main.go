@@ -103,11 +103,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		return misused
 	}
 	p := newProgress(stderr, terminal)
-	if o.readme != "" || o.picture != "" {
+	if o.readme != nil || o.picture != "" {
 		if o.picture != "" {
 			err = drawPicture(ctx, o.picture, p)
 		}
-		if err == nil && o.readme != "" {
+		if err == nil && o.readme != nil {
 			err = rewrite(ctx, o.readme, p)
 		}
 		p.stop()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -298,24 +299,52 @@ func TestRowCountsFailuresApart(t *testing.T) {
 }
 
 func TestReadmeTablesAreReplaced(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "README.md")
-	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }
-	fill := func(t readmeTable) (string, error) { return "new " + t.name + " $1\n", nil }
+	readme, other := filepath.Join(t.TempDir(), "README.md"), filepath.Join(t.TempDir(), "benchmarks.md")
+	write := func(file, text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }
+	read := func(file string) string {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		return string(b)
+	}
+	runs := make(map[string]int)
+	fill := func(t readmeTable) (string, error) { runs[t.name]++; return "new " + t.name + " $1\n", nil }
 
-	write("a\n<!-- table:seed -->\nold\n<!-- /table -->\nb\n<!-- table:cost -->\n<!-- /table -->\nc\n")
-	require.NoError(t, rewriteWith(file, fill))
-	require.NoError(t, rewriteWith(file, fill), "and again")
-	got, err := os.ReadFile(file)
-	require.NoError(t, err)
-	assert.Equal(t, "a\n<!-- table:seed -->\nnew seed $1\n<!-- /table -->\nb\n<!-- table:cost -->\nnew cost $1\n<!-- /table -->\nc\n", string(got))
+	write(readme, "a\n<!-- table:seed -->\nold\n<!-- /table -->\nb\n<!-- table:cost -->\n<!-- /table -->\nc\n")
+	write(other, "<!-- table:seed -->\n<!-- /table -->\n<!-- table:dns -->\nold\n<!-- /table -->")
+	require.NoError(t, rewriteWith([]string{readme, other}, fill))
+	require.NoError(t, rewriteWith([]string{readme}, fill), "and again")
+	assert.Equal(t, "a\n<!-- table:seed -->\nnew seed $1\n<!-- /table -->\nb\n<!-- table:cost -->\nnew cost $1\n<!-- /table -->\nc\n", read(readme))
+	assert.Equal(t, "<!-- table:seed -->\nnew seed $1\n<!-- /table -->\n<!-- table:dns -->\nnew dns $1\n<!-- /table -->", read(other))
+	assert.Equal(t, map[string]int{"seed": 2, "cost": 2, "dns": 1}, runs, "a table in two files is filled in once")
 
-	write("<!-- table:unknown -->\n<!-- /table -->\n")
-	assert.ErrorContains(t, rewriteWith(file, fill), `"unknown"`)
-	write("no marker")
-	assert.ErrorContains(t, rewriteWith(file, fill), "<!-- table:NAME -->")
-	write("<!-- table:seed -->\nnot closed\n")
-	assert.ErrorContains(t, rewriteWith(file, fill), "<!-- /table -->")
-	assert.ErrorContains(t, rewriteWith(filepath.Join(t.TempDir(), "none"), fill), "-readme")
+	broken := errors.New("too busy")
+	before := read(readme)
+	assert.ErrorIs(t, rewriteWith([]string{readme}, func(t readmeTable) (string, error) { return "x", broken }), broken)
+	assert.Equal(t, before, read(readme), "a file is written whole or not at all")
+}
+
+func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
+	good := filepath.Join(t.TempDir(), "good.md")
+	require.NoError(t, os.WriteFile(good, []byte("<!-- table:seed -->\n<!-- /table -->\n"), 0o644))
+	for text, says := range map[string]string{
+		"<!-- table:unknown -->\n<!-- /table -->\n": `"unknown"`,
+		"no marker":                         "found 0 <!-- table:NAME -->",
+		"<!-- table:seed -->\nnot closed\n": "1 <!-- table:NAME --> and 0 <!-- /table -->",
+		"<!-- /table -->":                   "0 <!-- table:NAME --> and 1",
+		"<!-- table:seed -->\n<!-- table:dns -->\n<!-- /table -->\n":               "2 <!-- table:NAME --> and 1",
+		"<!-- table:seed -->\n<!-- /table -->\n<!-- /table -->\n":                  "1 <!-- table:NAME --> and 2",
+		"<!-- table:seed -->\n<!-- /table -->\n<!-- table:Dns --> <!-- /table -->": "2 <!-- table:NAME --> and 2",
+	} {
+		file := filepath.Join(t.TempDir(), "bad.md")
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+		_, stderr, code := sim(t, "-readme", good+","+file)
+		assert.Equal(t, failed, code, text)
+		assert.Contains(t, stderr, says)
+		assert.Contains(t, stderr, file)
+	}
+	_, stderr, code := sim(t, "-readme", good+",")
+	assert.Equal(t, failed, code)
+	assert.Contains(t, stderr, "-readme")
 }
 
 func TestReadmeTablesCarryTheirOrigin(t *testing.T) {
@@ -336,14 +365,14 @@ func TestReadmeTablesCarryTheirOrigin(t *testing.T) {
 	}
 }
 
-func TestMatrixHasALineForEachTellingScenario(t *testing.T) {
+func TestMatrixHasALineForEachHighlight(t *testing.T) {
 	long(t)
 	o, err := parse(strings.Fields("-engine virtual -scenario all -requests 2000 -strategy none,hedge"), os.Stderr)
 	require.NoError(t, err)
 	found, err := simulate(t.Context(), o, nil)
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(matrix(found)), "\n")
-	require.Len(t, lines, 2+len(telling))
+	require.Len(t, lines, 2+len(highlights))
 	for _, l := range lines {
 		assert.Equal(t, 4, strings.Count(l, "|"), l)
 	}

@@ -19,7 +19,7 @@ type options struct {
 	runs       int
 	format     string
 	out        string
-	readme     string
+	readme     []string // files
 	picture    string
 	args       []string
 }
@@ -56,11 +56,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
 	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds")
-	fs.StringVar(&o.readme, "readme", "", "rewrite the tables in this `file` instead")
+	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
 	fs.StringVar(&o.picture, "picture", "", "draw README's picture, in virtual time, to this SVG `file` instead")
 	fs.Usage = func() { usage(fs) }
 	if err := quiet(fs, args); err != nil {
 		return o, err
+	}
+	if *readme != "" {
+		o.readme = strings.Split(*readme, ",")
 	}
 	if fs.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q: there are only flags", fs.Arg(0))
