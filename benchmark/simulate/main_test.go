@@ -228,7 +228,11 @@ func TestReportStandsAlone(t *testing.T) {
 	require.NoError(t, err)
 	html := string(page)
 	assert.Equal(t, 6, strings.Count(html, "<svg"))
-	assert.Contains(t, html, "published-told")
+	for _, name := range strategyNames() {
+		ran := name == "none" || name == "published-told" || name == "hedge"
+		assert.Equal(t, ran, strings.Contains(html, "<dt>"+name+"</dt>"), "described if it ran: %s", name)
+	}
+	assert.Contains(t, html, "± is half of a 95 % interval")
 	for _, outside := range []string{"<script", "<link", "<img", "src=", "@import", "url("} {
 		assert.NotContains(t, html, outside)
 	}

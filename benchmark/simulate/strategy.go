@@ -39,9 +39,9 @@ type strategy struct {
 
 // A look is how a strategy's line is drawn.
 type look struct {
-	light, dark color.RGBA // on a light and on a dark page
-	dashed      bool       // no client can do this
-	highlight   bool       // stands out among many lines
+	shade
+	dashed    bool // no client can do this
+	highlight bool // stands out among many lines
 }
 
 // A setting is what a strategy can know about a run in virtual time.

@@ -5,23 +5,23 @@ func init() {
 	enter(
 		strategy{
 			name: "single", rank: 80, dns: true, about: "this library without hedging; a query is sent again after a second",
-			look: look{light: rgb(0x6b7280), dark: rgb(0x9ca3af), highlight: true},
+			look: look{shade: shade{rgb(0x6b7280), rgb(0x9ca3af)}, highlight: true},
 		},
 		strategy{
 			name: "fixed-10ms", rank: 90, dns: true, about: "a hedge for every query after 10 ms, no budget",
-			look: look{light: rgb(0xc2410c), dark: rgb(0xfb923c), highlight: true},
+			look: look{shade: shade{rgb(0xc2410c), rgb(0xfb923c)}, highlight: true},
 		},
 		strategy{
 			name: "miekg", rank: 230, dns: true, about: "the plain client of github.com/miekg/dns",
-			look: look{light: rgb(0x7e22ce), dark: rgb(0xc084fc)},
+			look: look{shade: shade{rgb(0x7e22ce), rgb(0xc084fc)}},
 		},
 		strategy{
 			name: "net-resolver", rank: 240, dns: true, about: "Go's own resolver",
-			look: look{light: rgb(0xbe185d), dark: rgb(0xf472b6), highlight: true},
+			look: look{shade: shade{rgb(0xbe185d), rgb(0xf472b6)}, highlight: true},
 		},
 		strategy{
 			name: "unbound", rank: 250, dns: true, about: "unbound, forwarding, if it is installed",
-			look: look{light: rgb(0x15803d), dark: rgb(0x4ade80), highlight: true},
+			look: look{shade: shade{rgb(0x15803d), rgb(0x4ade80)}, highlight: true},
 		},
 	)
 }

@@ -22,11 +22,11 @@ func init() {
 	enter(
 		failsafe(10*ms).strategy(strategy{
 			name: "failsafe-10ms", rank: 40, about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight",
-			look: look{light: rgb(0x4d7c0f), dark: rgb(0xa3e635)},
+			look: look{shade: shade{rgb(0x4d7c0f), rgb(0xa3e635)}},
 		}),
 		failsafe(0).strategy(strategy{
 			name: "failsafe-quantile", rank: 50, about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
-			look: look{light: rgb(0x15803d), dark: rgb(0x4ade80), highlight: true},
+			look: look{shade: shade{rgb(0x15803d), rgb(0x4ade80)}, highlight: true},
 		}),
 	)
 }

@@ -27,55 +27,55 @@ func init() {
 	enter(
 		library{}.everywhere(strategy{
 			name: ours, rank: 100, dns: true, about: "this library, no option set",
-			look: look{light: rgb(0x1d4ed8), dark: rgb(0x60a5fa), highlight: true},
+			look: look{shade: shade{rgb(0x1d4ed8), rgb(0x60a5fa)}, highlight: true},
 		}),
 		library{maxHedges: 1}.everywhere(strategy{
 			name: "hedge-1", rank: 110, about: "this library with one hedge per call",
-			look: look{light: rgb(0x0284c7), dark: rgb(0x38bdf8)},
+			look: look{shade: shade{rgb(0x0284c7), rgb(0x38bdf8)}},
 		}),
 		library{maxHedges: 2}.everywhere(strategy{
 			name: "hedge-2", rank: 120, about: "this library with two hedges per call, which is the default", onRequest: true,
-			look: look{light: rgb(0x4338ca), dark: rgb(0x818cf8)},
+			look: look{shade: shade{rgb(0x4338ca), rgb(0x818cf8)}},
 		}),
 		library{maxHedges: 3}.everywhere(strategy{
 			name: "hedge-3", rank: 130, about: "this library with three hedges per call", onRequest: true,
-			look: look{light: rgb(0x0f766e), dark: rgb(0x2dd4bf)},
+			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}},
 		}),
 
 		library{options: some(hedge.WithFirstByte())}.overHTTP(strategy{
 			name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, about: "this library with WithFirstByte",
-			look: look{light: rgb(0x0284c7), dark: rgb(0x38bdf8)},
+			look: look{shade: shade{rgb(0x0284c7), rgb(0x38bdf8)}},
 		}),
 		library{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.overHTTP(strategy{
 			name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
 			about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
-			look:  look{light: rgb(0x0f766e), dark: rgb(0x2dd4bf), highlight: true},
+			look:  look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
 		}),
 		library{options: func(_ *contender, base *http.Transport) []hedge.Option {
 			return []hedge.Option{hedge.WithHedgeTransport(base)}
 		}}.overHTTP(strategy{
 			name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
-			look: look{light: rgb(0x0284c7), dark: rgb(0x38bdf8), highlight: true},
+			look: look{shade: shade{rgb(0x0284c7), rgb(0x38bdf8)}, highlight: true},
 		}),
 		library{ownConn: true}.overGRPC(strategy{
 			name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
-			look: look{light: rgb(0x0f766e), dark: rgb(0x2dd4bf), highlight: true},
+			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
 		}),
 		library{warm: true}.overHTTP(strategy{
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
-			look: look{light: rgb(0x0f766e), dark: rgb(0x2dd4bf), highlight: true},
+			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
 		}),
 		library{options: func(c *contender, _ *http.Transport) []hedge.Option {
 			return []hedge.Option{hedge.WithReplicas(c.backend.site)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas-2s", rank: 190, scenarios: []string{"replica"}, about: "this library with WithReplicas",
-			look: look{light: rgb(0x0284c7), dark: rgb(0x38bdf8), highlight: true},
+			look: look{shade: shade{rgb(0x0284c7), rgb(0x38bdf8)}, highlight: true},
 		}),
 		library{options: func(c *contender, _ *http.Transport) []hedge.Option {
 			return []hedge.Option{hedge.WithReplicas(c.backend.site), hedge.WithBurst(10 * sec)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
-			look: look{light: rgb(0x0f766e), dark: rgb(0x2dd4bf), highlight: true},
+			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
 		}),
 	)
 }

@@ -11,7 +11,7 @@ import (
 func init() {
 	enter(strategy{
 		name: bare, rank: 10, about: "no hedging",
-		look:    look{light: rgb(0x6b7280), dark: rgb(0x9ca3af), highlight: true},
+		look:    look{shade: shade{rgb(0x6b7280), rgb(0x9ca3af)}, highlight: true},
 		http:    func(_ *contender, p httpPath) (http.RoundTripper, error) { return p.counted, nil },
 		grpc:    func(*contender, grpcPath) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
 		virtual: func(setting) func() virtual.Policy { return func() virtual.Policy { return virtual.None{} } },

@@ -23,11 +23,11 @@ func init() {
 	enter(
 		oracle(strategy{
 			name: "oracle-1", rank: 210, oracle: 1, about: "the best static delay at the load of hedge, found afterwards",
-			look: look{light: rgb(0x78716c), dark: rgb(0xa8a29e)},
+			look: look{shade: shade{rgb(0x78716c), rgb(0xa8a29e)}},
 		}),
 		oracle(strategy{
 			name: "oracle-2", rank: 220, oracle: 2, about: "the best static pair of delays at the load of hedge, found afterwards",
-			look: look{light: rgb(0x1c1917), dark: rgb(0xf5f5f4), highlight: true},
+			look: look{shade: shade{rgb(0x1c1917), rgb(0xf5f5f4)}, highlight: true},
 		}),
 	)
 }

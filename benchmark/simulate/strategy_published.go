@@ -15,7 +15,7 @@ func init() {
 	enter(
 		strategy{
 			name: "published", rank: 60, about: "the published adaptive policy with its defaults, written anew from its description",
-			look: look{light: rgb(0xbe185d), dark: rgb(0xf472b6)},
+			look: look{shade: shade{rgb(0xbe185d), rgb(0xf472b6)}},
 			http: publishedHTTP, grpc: publishedGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := s.estimate
@@ -27,7 +27,7 @@ func init() {
 		},
 		strategy{
 			name: "published-told", rank: 70, about: "the same, given the true request rate", givenRate: true,
-			look: look{light: rgb(0x7e22ce), dark: rgb(0xc084fc), highlight: true},
+			look: look{shade: shade{rgb(0x7e22ce), rgb(0xc084fc)}, highlight: true},
 			http: publishedHTTP, grpc: publishedGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := trueRate(s.ctx, s.world, s.seed)

@@ -18,11 +18,11 @@ func init() {
 	enter(
 		static(10*ms).strategy(strategy{
 			name: "static-10ms", rank: 20, about: "hedgedhttp: one hedge after 10 ms, no budget",
-			look: look{light: rgb(0xc2410c), dark: rgb(0xfb923c)},
+			look: look{shade: shade{rgb(0xc2410c), rgb(0xfb923c)}},
 		}),
 		static(50*ms).strategy(strategy{
 			name: "static-50ms", rank: 30, about: "hedgedhttp: one hedge after 50 ms, no budget",
-			look: look{light: rgb(0xa16207), dark: rgb(0xfacc15)},
+			look: look{shade: shade{rgb(0xa16207), rgb(0xfacc15)}},
 		}),
 	)
 }

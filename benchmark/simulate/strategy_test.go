@@ -3,9 +3,14 @@ package main
 import (
 	"image/color"
 	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // contrast returns how much two colours differ in luminance, from 1 to 21: WCAG 2.2's definition.
@@ -26,9 +31,12 @@ func contrast(a, b color.RGBA) float64 {
 
 func TestEveryStrategyCanBeSeenOnLightAndDarkPages(t *testing.T) {
 	dark := make(map[color.RGBA]color.RGBA)
+	for _, s := range shades {
+		dark[s.light] = s.dark
+	}
 	for _, s := range strategies {
-		assert.GreaterOrEqual(t, contrast(s.look.light, rgb(0xffffff)), 3.0, s.name)
-		assert.GreaterOrEqual(t, contrast(s.look.dark, rgb(0x0d1117)), 3.0, s.name)
+		assert.GreaterOrEqual(t, contrast(s.look.light, paper.light), 3.0, s.name)
+		assert.GreaterOrEqual(t, contrast(s.look.dark, paper.dark), 3.0, s.name)
 		if d, ok := dark[s.look.light]; ok {
 			assert.Equal(t, d, s.look.dark, "%s: the report finds the dark colour by the light one", s.name)
 		}
@@ -67,5 +75,48 @@ func TestEveryStrategyHasAPlaceAndAnEngine(t *testing.T) {
 			}
 		}
 		assert.True(t, offered, "%s runs nowhere", s.name)
+	}
+}
+
+func TestFewLinesStandOut(t *testing.T) {
+	for _, e := range engines() {
+		for _, sc := range scenarios() {
+			if !e.runs(sc) {
+				continue
+			}
+			f := finding{scenario: sc}
+			for _, name := range (options{engine: e}).contenders(sc) {
+				f.results = append(f.results, result{strategy: name})
+			}
+			var out []string
+			for _, r := range f.results {
+				if f.standsOut(r.strategy) {
+					out = append(out, r.strategy)
+				}
+			}
+			assert.LessOrEqual(t, len(out), manyLines, "%s %s", e.name(), sc.name)
+			assert.Contains(t, out, ours, "%s %s", e.name(), sc.name)
+		}
+	}
+}
+
+// The report's style sheet turns each light colour into its dark one, which works if it knows them all.
+func TestReportHasADarkColourForEachColourOfItsCharts(t *testing.T) {
+	dir := t.TempDir()
+	_, stderr, code := sim(t, "-engine", "virtual", "-requests", "5000", "-out", dir)
+	require.Equal(t, ok, code, stderr)
+	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
+	require.NoError(t, err)
+	light, dark, found := strings.Cut(string(page), "prefers-color-scheme: dark")
+	require.True(t, found)
+	used := regexp.MustCompile(`var\(--([0-9a-f]{6})\)`).FindAllStringSubmatch(dark, -1)
+	require.Greater(t, len(used), 100)
+	for _, m := range used {
+		assert.Contains(t, light, "--"+m[1]+": #"+m[1]+";")
+		assert.Contains(t, dark, "--"+m[1]+": #")
+	}
+	for _, chart := range strings.Split(dark, "<svg")[1:] {
+		chart, _, _ = strings.Cut(chart, "</svg>")
+		assert.NotContains(t, chart, ":#", "every colour of a chart is a variable")
 	}
 }
