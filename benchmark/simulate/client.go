@@ -100,7 +100,7 @@ func (c *contender) schedule() {
 	}
 }
 
-// op is what is raced; its answers need no care.
+// op is what is raced. Its values hold nothing that must be closed.
 type op func(context.Context) (int, error)
 
 func (f op) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }

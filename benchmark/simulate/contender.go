@@ -207,7 +207,7 @@ func (c *contender) finished() []virtual.Call {
 	return calls
 }
 
-// trial returns what came of the contender, which is closed.
+// trial returns the results of the contender, which must be closed.
 func (c *contender) trial(protocol string, sc scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finished(), refused: c.denied}
 	t.conns = &c.opened

@@ -26,7 +26,7 @@ func (d dnsEngine) offers(_ scenario, s strategy) bool {
 
 func (dnsEngine) realTime() bool { return true }
 
-// takes cannot know: the time depends on what is lost. run says it when it has begun.
+// takes cannot know: the time depends on how many packets are lost. run says it after a while.
 func (dnsEngine) takes([]job) time.Duration { return 0 }
 
 const quickSamples = 505

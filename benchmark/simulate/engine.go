@@ -17,7 +17,7 @@ type engine interface {
 	// takes returns about how long the jobs take, one after another; 0 if that is not known yet.
 	takes([]job) time.Duration
 	// run does a job once and gives each trial to keep, which may be called from
-	// several goroutines. If ctx ends, it keeps what is worth keeping.
+	// several goroutines. If ctx ends, it keeps the trials that have enough requests.
 	run(ctx context.Context, j job, keep func(trial)) error
 }
 

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// findings are what was found out.
+// findings are the results of all scenarios.
 type findings struct {
 	options   options
 	scenarios []finding
 	late      time.Duration // see timers.p99
 }
 
-// A finding is what the strategies did in one scenario.
+// A finding is the results of all strategies in one scenario.
 type finding struct {
 	scenario scenario
 	results  []result

@@ -15,10 +15,9 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A lab is what a scenario needs besides a server that waits: a simulated
-// network, in memory, and who behaves how at its ends. The zero value is a
-// network without delay and HTTP/1.1 over it. Its time is real, but under
-// testing/synctest fake, and the figures are exact.
+// A lab is a simulated network in memory, and how its two ends behave. The zero
+// value is a network without delay and HTTP/1.1 over it. A lab runs in real time,
+// or under testing/synctest in fake time, where its figures are exact.
 type lab struct {
 	strategies []string // that take part, besides those that are for this scenario only
 
@@ -156,7 +155,7 @@ func (l *lab) site(protocol string, episode int, clock func() time.Duration) (*s
 	return s, nil
 }
 
-// pauses is d, and the rest of a pause in the first half of each period.
+// pauses returns d, and during the pause of each period d after what is left of it.
 func (l *lab) pauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.period - l.period/4
@@ -167,7 +166,7 @@ func (l *lab) pauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	}
 }
 
-// dial connects a client, the second time and later by another way.
+// dial connects a client, from the host client the first time and from detour later.
 func (s *site) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	first := !s.dialled

@@ -15,7 +15,7 @@ type loopback string
 
 func (l loopback) name() string { return string(l) }
 
-// runs excludes what the server does not play: queues, hosts, and time.
+// runs leaves out scenarios with queues, several hosts or changes over time, which the server does not have.
 func (l loopback) runs(sc scenario) bool { return slices.Contains(sc.sockets, string(l)) }
 
 func (l loopback) offers(sc scenario, s strategy) bool {

@@ -1,70 +1,80 @@
-// Simulate puts hedging strategies through the same traffic, side by side, and
-// shows what each did to the latency, and what it cost.
+// Simulate puts hedging strategies through the same traffic, side by side. It
+// shows what each does to the latency, and how many extra requests that costs.
 //
-//	go run ./benchmark/simulate                                  # real HTTP over loopback, under 3 minutes
-//	go run ./benchmark/simulate -quick                           # the same, small: under 20 seconds
-//	go run ./benchmark/simulate -engine virtual -scenario all    # the matrix, in virtual time
+//	go run ./benchmark/simulate                                  # real HTTP over loopback, at most 90 seconds
+//	go run ./benchmark/simulate -quick                           # the same with fewer requests, at most 20 seconds
+//	go run ./benchmark/simulate -engine virtual -scenario all    # every scenario, in virtual time
 //	go run ./benchmark/simulate -engine virtual -scenario drift -strategy none,published,hedge -format md
 //	go run ./benchmark/simulate -scenario frozen-h2              # a connection goes dead; see -help for more
 //
-// It prints a table (-format text, md, csv or json) and leaves plots (PNG and
-// SVG) and one self-contained HTML report in -out. Interrupted, it reports what
-// was done until then.
+// It says first how long it will take. It prints a table (-format text, md, csv or
+// json), and writes plots (PNG and SVG) and one self-contained HTML report to the
+// directory -out. After an interrupt it reports what was done until then.
 //
 // # Engines
 //
-// http and grpc send real requests over loopback sockets to a server that
-// sleeps as the scenario says and stops when its context is cancelled. The
-// libraries are the real ones; the strategies take turns in ten rounds, so that
-// a noisy machine is noisy for all. CPU is that of client and server together.
-// stream, frozen-h2, cold, and replica over http, are about connections: they take
-// a simulated network in memory instead of sockets, half a minute at most, and
-// the strategies that are for them. TestFirstByteIsHedgedAndTheHeaderIsNot and its
-// neighbours play them in fake time, where no machine is noisy.
+// http and grpc send real requests over loopback sockets to a server that sleeps as
+// the scenario says and stops when the request is cancelled. The libraries are the
+// real ones. The strategies take turns in ten rounds, so that a disturbance of the
+// machine meets all of them. CPU is that of client and server together. The
+// scenarios stream, frozen-h2 and cold, and replica over http, are about
+// connections: they run over a simulated network in memory instead of sockets, for
+// half a minute at most, with the strategies that are made for them.
+// TestFirstByteIsHedgedAndTheHeaderIsNot and its neighbours run them in fake time.
 //
 // dns asks DNS servers through real kernel sockets in network namespaces, over a
-// simulated network; it needs root on Linux. Its strategies and scenarios are its
-// own. extra_pct counts all queries besides one per request, resent ones as well.
+// simulated network. It needs root on Linux, and has strategies and scenarios of its
+// own. Its extra_pct counts every query but one per request, resent ones as well.
 //
-// virtual is a discrete-event simulation: a million requests per second or
-// more, and the same answer for the same seed. The policy code of this library
+// virtual is a discrete-event simulation: about a million requests per second, and
+// the same answer for the same seed on any machine. The policy code of this library
 // is the real one, driven by the simulation's clock. hedgedhttp and failsafe-go
-// keep their own clocks and cannot be driven so: models stand for them there.
+// cannot be driven by another clock than their own: models stand for them.
 //
-// In all but dns, what an attempt takes is drawn by seed, request and attempt, so
-// that every strategy meets the same fate.
+// In all engines but dns, seed, request and attempt decide how long an attempt
+// takes, so that every strategy meets the same latencies.
+//
+// # Busy machines
+//
+// While strategies run in real time, timers are measured. If one in a hundred is
+// more than 2.5 ms late, the figures say more about the machine than about the
+// strategies, and the output says so. No machine disturbs the virtual engine.
 //
 // # Strategies
 //
-// See -help. published is the policy that is published most (90th percentile,
-// one hedge, a bucket filled by the clock), written from its description.
-// oracle-1 and oracle-2 know the latencies beforehand: the best static delay,
-// and pair of delays, at the load that hedge caused in the same run.
+// -help lists them. published is the best-known published policy (90th percentile,
+// one hedge, a bucket that the clock fills), written from its description. oracle-1
+// and oracle-2 know the latencies beforehand: they are the best static delay, and
+// the best pair of delays, at the extra load that hedge caused in the same run.
 //
 // # Scenarios
 //
-// See -help. Those with phases give a row for each, such as outage/during. With
-// -requests, scenarios of a fixed duration get more or fewer requests per
+// -help lists them. Those with phases have a row for each, such as outage/during.
+// With -requests, scenarios of a fixed duration get more or fewer requests per
 // second; with -rps, closed loops become open ones.
 //
 // # Rows
 //
-// -format json prints one array of objects on standard output, one per
-// strategy and scenario (and per phase of it):
+// -format json prints one array of objects on standard output, one object per
+// strategy and scenario, and one per phase of the scenario:
 //
 //	engine scenario strategy seed requests errors
 //	p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms   of successes
 //	extra_pct hedges wins denied                                   hedges per 100 requests, sent, won, refused
 //	conns_opened cpu_us_per_request                                null in virtual time
 //
-// With -runs, each figure is the median over runs with successive seeds, and what
-// stands behind ± in tables is half their range; for dns, half of the 95 %
-// bootstrap interval of all their calls.
+// In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are
+// resampled to find it, as the calls of one part share a client that learns and a
+// machine that is more or less busy. With -runs, each figure is the median of runs
+// with successive seeds, and ± is half of their range. For dns, ± is half of the
+// 95 % bootstrap interval of all calls of all runs. The line below a table says
+// which of these it is.
 //
-// # README
+// # Documents
 //
-// -readme FILE runs what the tables in FILE need and rewrites them in place,
-// between the markers <!-- table:NAME --> and <!-- /table -->.
+// -readme FILE,FILE measures the tables of these files anew and writes them between
+// the markers <!-- table:NAME --> and <!-- /table -->. It refuses figures of a busy
+// machine. -picture FILE draws the picture at the top of README.md.
 package main
 
 import (

@@ -123,7 +123,7 @@ func (c chart) write(base string, f finding) ([]byte, error) {
 	return drawn, os.WriteFile(base+".svg", drawn, 0o644)
 }
 
-// manyLines is how many lines can be told apart. Of more, some stand out and the others are faint.
+// manyLines is how many lines a reader can follow. Of more, some stand out and the others are faint.
 const manyLines = 5
 
 // standsOut reports whether the line of a strategy is one to look at.
@@ -257,7 +257,7 @@ func percentiles(until float64) []plot.Tick {
 	return ticks
 }
 
-// oneTwoFive marks 1, 2, 5, 10, 20 … between low and high: fewer if that is far, more if it is near.
+// oneTwoFive marks 1, 2, 5, 10, 20 … between low and high: fewer if the range is wide, more if it is narrow.
 func oneTwoFive(low, high float64) []plot.Tick {
 	steps := []float64{1, 2, 5}
 	switch decades := math.Log10(high / low); {

@@ -74,7 +74,7 @@ func deref[T any](p *T) any {
 	return *p
 }
 
-// A trial is what came of one strategy in one run of a scenario.
+// A trial is the results of one strategy in one run of a scenario.
 type trial struct {
 	engine   string
 	scenario scenario

@@ -63,7 +63,7 @@ func seedModel() virtual.Model {
 // seedMean is what it takes on average.
 const seedMean = 7250 * time.Microsecond
 
-// forever ends scenarios that are not over before.
+// forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
 
 func scenarios() []scenario {
@@ -120,13 +120,13 @@ func scenarios() []scenario {
 		name: "correlated", about: "ten replicas stop for 100 ms every 2 s, as for garbage collection, 2,000 requests/s",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: virtual.Pauses(virtual.Lognormal(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
 	}, {
-		name: "queue", about: "20 servers with a queue each, 60 % loaded, that stop working on what is cancelled",
+		name: "queue", about: "20 servers with a queue each, 60 % loaded, which stop working on cancelled requests",
 		world: queue(0.6, virtual.Queue{Servers: 20, Cancel: true}),
 	}, {
-		name: "queue-deaf", about: "the same, 80 % loaded, and working on what is cancelled: where hedging hurts",
+		name: "queue-deaf", about: "the same, 80 % loaded, and the servers finish cancelled requests: hedging hurts here",
 		world: queue(0.8, virtual.Queue{Servers: 20}),
 	}, {
-		name: "metastable", about: "20 servers with one queue, 75 % loaded, working on what is cancelled, 2.5 × slower for 10 s",
+		name: "metastable", about: "20 servers with one queue, 75 % loaded, which finish cancelled requests, 2.5 × slower for 10 s",
 		world: trigger, span: 140 * sec,
 		parts: []part{
 			within("before", 0, 30*sec), within("during", 30*sec, 40*sec),
@@ -145,7 +145,7 @@ func scenarios() []scenario {
 		world: open(virtual.Between(60*sec, 90*sec, virtual.Hang(seed, 90*sec), seed), 1000), span: 150 * sec,
 		parts: outage,
 	}, {
-		name: "hosts", about: "one of ten hosts hangs for 30 s; what the other nine notice, 1,000 requests/s",
+		name: "hosts", about: "one of ten hosts hangs for 30 s; the parts show the other nine, 1,000 requests/s",
 		world: tenHosts(virtual.OnHost(0, virtual.Between(30*sec, 60*sec, virtual.Hang(seed, forever/2), seed), seed)),
 		span:  90 * sec, parts: hung,
 	}, {

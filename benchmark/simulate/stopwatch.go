@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A stopwatch runs while its contender does, and not while others have their turn.
+// A stopwatch runs while its contender plays, and stands still while others have their turn.
 type stopwatch struct {
 	mu    sync.Mutex
 	ran   time.Duration

@@ -5,7 +5,6 @@ import (
 	"image/color"
 	"net/http"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc"
 
@@ -94,7 +93,6 @@ func (s strategy) isFor(sc scenario) bool {
 	return sc.lab == nil || slices.Contains(sc.lab.strategies, s.name)
 }
 
-func (s strategy) isOurs() bool   { return s.name == ours || strings.HasPrefix(s.name, ours+"-") }
 func (s strategy) isOracle() bool { return s.oracle > 0 }
 
 // whole says what the strategy is, and what stands for it where it cannot run itself.

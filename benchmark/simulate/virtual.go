@@ -32,7 +32,7 @@ func (virtualEngine) takes(jobs []job) (sum time.Duration) {
 		}
 	}
 	if total < worthIt {
-		return 0 // and a moment
+		return 0 // it is over before an estimate helps
 	}
 	world := scenarioOf("seed").sized(size{requests: pilot})
 	for name, n := range requests {
