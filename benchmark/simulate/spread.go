@@ -54,15 +54,15 @@ func bootstrap(sample []float64) spreads {
 // machine that is now more and now less busy. So their batches are resampled.
 const (
 	batches        = 10
-	batchResamples = 200
+	batchResamples = 100
 	student        = 2.262 // the 97.5 % quantile of Student's t distribution with batches-1 degrees of freedom
 )
 
 // batchSpreads returns halves of 95 % intervals for one run: standard errors from
 // a bootstrap of consecutive batches, times Student's factor. phases are the
 // latencies of the parts of the run that differ by intent, in the order of the
-// calls: each is cut into ten batches, and resampled by itself. sorted has all of
-// them. The result is zero if there are too few calls.
+// calls: each is cut into ten batches, and these are resampled. sorted has all
+// latencies. The result is zero if there are too few calls.
 func batchSpreads(phases [][]float64, sorted []float64) spreads {
 	if len(sorted) < 10*batches {
 		return spreads{}
@@ -118,12 +118,12 @@ func batchSpreads(phases [][]float64, sorted []float64) spreads {
 	return spreads{p99: half(p99), p999: half(p999), mean: half(mean)}
 }
 
-// tailEdges returns some of the sorted values, rising, the last one always: the
-// higher, the denser, so that high quantiles can be read off.
+// tailEdges returns some of the highest quarter of the sorted values, rising, the
+// last one always: the higher, the denser, so that high quantiles can be read off.
 func tailEdges(sorted []float64) []float64 {
 	n := len(sorted)
 	var edges []float64
-	for above := 1; above <= n; above += 1 + above/200 {
+	for above := 1; above <= n/4; above += 1 + above/200 {
 		edges = append(edges, sorted[n-above])
 	}
 	slices.Reverse(edges)
