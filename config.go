@@ -32,16 +32,20 @@ type Config struct {
 
 // DefaultConfig returns the settings that are in force without any option.
 func DefaultConfig() Config {
+	e := engine.Default()
 	return Config{
-		Percentile:     0.90,
-		MaxHedges:      2,
-		BudgetPercent:  10,
-		EstimatedRPS:   100,
-		MinDelay:       time.Millisecond,
-		Burst:          2 * time.Second,
-		MaxKeys:        4096,
-		Linger:         time.Second,
-		MaxReplayBytes: 64 << 10,
+		Percentile:         e.Percentile,
+		MaxHedges:          e.MaxHedges,
+		BudgetPercent:      100 * e.Share,
+		EstimatedRPS:       e.EstimatedRPS,
+		MinDelay:           e.MinDelay,
+		MaxDelay:           e.MaxDelay,
+		InitialDelay:       e.InitialDelay,
+		Burst:              e.Burst,
+		MaxHedgesPerSecond: e.MaxPerSecond,
+		MaxKeys:            e.MaxKeys,
+		Linger:             time.Second,
+		MaxReplayBytes:     64 << 10,
 	}
 }
 

@@ -3,9 +3,9 @@
 //	go test -run ^$ -bench NoHedge -count 5 ./benchmark
 //	go test -run ^$ -bench Loopback ./benchmark
 //
-// Nothing is hedged while the clock runs: compared is the price of being ready
-// to. What learns has learned from 10,000 calls before. Absolute times depend
-// on the machine and its mood; compare within one run only.
+// Nothing is hedged while the clock runs: the benchmarks compare the price of being
+// ready to hedge. Clients that learn have learned from 10,000 calls before. Absolute
+// times depend on the machine and on what else it does: compare within one run only.
 package benchmark_test
 
 import (
@@ -34,12 +34,12 @@ import (
 )
 
 const (
-	far     = time.Minute // when calls would be hedged: never, here
+	far     = time.Minute // the delay before a hedge, which no call here reaches
 	learned = 10_000      // calls before the clock starts
 )
 
-// transports are the contenders over HTTP. Ours learns, and then waits for the
-// shortest delay it may choose; the others' delay is fixed.
+// transports are the contenders over HTTP. Ours learns its delay, which is far at
+// least; the others' is fixed.
 func transports(tb testing.TB, stats **hedge.Stats) map[string]func(http.RoundTripper) http.RoundTripper {
 	return map[string]func(http.RoundTripper) http.RoundTripper{
 		"bare": func(rt http.RoundTripper) http.RoundTripper { return rt },
@@ -88,7 +88,7 @@ func (instant) RoundTrip(req *http.Request) (*http.Response, error) {
 // method promises by its name that it is safe to repeat.
 const method = "/benchmark.Echo/Get"
 
-// BenchmarkNoHedge is a call over a base that answers at once: what is left is the hedger.
+// BenchmarkNoHedge is a call over a base that answers at once, so that only the hedger's cost remains.
 func BenchmarkNoHedge(b *testing.B) {
 	call := func(rt http.RoundTripper, req *http.Request) {
 		resp, err := rt.RoundTrip(req)
@@ -332,10 +332,7 @@ func overGRPC(tb testing.TB, contender string, stats **hedge.Stats) func() error
 
 // BenchmarkDelay reads the delay that a key has published.
 func BenchmarkDelay(b *testing.B) {
-	c := hedge.DefaultConfig()
-	key := engine.New(engine.Config{
-		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Share: c.BudgetPercent / 100, MinDelay: c.MinDelay, MaxKeys: c.MaxKeys,
-	}).Key(engine.Name{Host: "host.test"})
+	key := engine.New(engine.Default()).Key(engine.Name{Host: "host.test"})
 	now := time.Now()
 	for i := range learned {
 		key.Begin(now)

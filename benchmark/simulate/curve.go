@@ -35,7 +35,7 @@ func newCurves(calls []virtual.Call) curves {
 		}
 	}
 	slices.Sort(took)
-	// The curve begins at the median, and ends where ten calls are left: above, it would show chance.
+	// The curve begins at the median, and ends where ten calls are left: beyond that, it would show chance.
 	for i := 0; ; i++ {
 		x := 2 * math.Pow(10, float64(i)/perDecade)
 		if x > float64(len(took))/10 {

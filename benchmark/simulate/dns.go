@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,8 +21,13 @@ func (dnsEngine) name() string          { return "dns" }
 func (dnsEngine) runs(sc scenario) bool { return sc.dns }
 
 func (d dnsEngine) offers(_ scenario, s strategy) bool {
-	return s.name == ours || s.engine == "dns" && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OverUDP, s.name))
+	return s.dns && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OverUDP, s.name))
 }
+
+func (dnsEngine) realTime() bool { return true }
+
+// takes cannot know: the time depends on how many packets are lost. run says it after a while.
+func (dnsEngine) takes([]job) time.Duration { return 0 }
 
 const quickSamples = 505
 
@@ -67,9 +73,21 @@ func (d dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	task := j.progress.begin(j.scenario.name, "all in turn", samples)
 	var done atomic.Int64
 	began := time.Now()
+	total := int64(samples * len(j.strategies))
+	const soon = 0.05 // of all
+	var said sync.Once
+	defer j.timers.watch()()
 	rows, err := dnslab.Run(ctx, dnslab.Config{
 		Scenario: j.scenario.name, Transport: d.transport, Strategies: strategies, Samples: samples, Seed: j.seed,
-		Progress: func(n int) { task.set(int(done.Add(int64(n)))) },
+		Progress: func(n int) {
+			now := done.Add(int64(n))
+			task.set(int(now))
+			if float64(now) > soon*float64(total) {
+				said.Do(func() {
+					j.progress.say("dns %s: %s", j.scenario.name, about(time.Since(began)*time.Duration(total)/time.Duration(now)))
+				})
+			}
+		},
 	})
 	if err != nil && ctx.Err() == nil {
 		task.drop()
@@ -81,7 +99,7 @@ func (d dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		}
 		t := trial{
 			engine: "dns", scenario: j.scenario, strategy: r.Strategy, seed: j.seed, refused: int(r.Denied),
-			told: &toll{extra: 100 * r.Extra(), hedges: int(r.Hedges), wins: int(r.Wins)},
+			cost: &cost{extra: 100 * r.Extra(), hedges: int(r.Hedges), wins: int(r.Wins)},
 		}
 		conns := int(r.Conns)
 		t.conns = &conns

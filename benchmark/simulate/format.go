@@ -7,6 +7,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -31,15 +33,28 @@ func (f findings) print(w io.Writer, format string) error {
 				return err
 			}
 		}
-		return nil
+		return f.footer(w)
 	default:
 		for _, s := range f.scenarios {
 			if _, err := fmt.Fprintf(w, "%s: %s\n%s\n\n", s.scenario.name, s.scenario.about, terminalTable(s)); err != nil {
 				return err
 			}
 		}
+		return f.footer(w)
+	}
+}
+
+// footer writes the notes, if there are tables above.
+func (f findings) footer(w io.Writer) error {
+	if len(f.scenarios) == 0 {
 		return nil
 	}
+	for _, note := range f.notes() {
+		if _, err := fmt.Fprintln(w, note); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f findings) csv(w io.Writer) error {
@@ -198,4 +213,7 @@ func markdown(rows []row) string {
 }
 
 // sentence gives a text a capital and a full stop.
-func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] + "." }
+func sentence(s string) string {
+	first, n := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(first)) + s[n:] + "."
+}

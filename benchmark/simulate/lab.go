@@ -15,12 +15,11 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A lab is what a scenario needs besides a server that waits: a simulated
-// network, in memory, and who behaves how at its ends. The zero value is a
-// network without delay and HTTP/1.1 over it. Its time is real, but under
-// testing/synctest fake, and the figures are exact.
+// A lab is a simulated network in memory, and how its two ends behave. The zero
+// value is a network without delay and HTTP/1.1 over it. A lab runs in real time,
+// or under testing/synctest in fake time, where its figures are exact.
 type lab struct {
-	strategies []string // that are offered
+	strategies []string // that take part, besides those that are for this scenario only
 
 	rtts   []time.Duration // between client and server; episodes take them in turn
 	tls    bool            // HTTP is HTTP/2 over TLS
@@ -42,7 +41,7 @@ func labScenarios() []scenario {
 		name: "stream", about: "the header comes at once and the first byte later, for 10 % of attempts by 200 ms, 30 callers; time to first byte",
 		world: virtual.World{Workers: 30, Requests: 6000, Model: virtual.Late(usual, 0.10, 200*ms)}, sockets: []string{"http"},
 		lab: &lab{
-			strategies: []string{"none", "published", "hedge", "hedge-first-byte-10", "hedge-first-byte"},
+			strategies: []string{"none", "published", "hedge"},
 			stream:     true,
 		},
 	}, {
@@ -50,7 +49,7 @@ func labScenarios() []scenario {
 		world:   virtual.World{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
 		sockets: []string{"http", "grpc"}, parts: []part{last("frozen", 120)},
 		lab: &lab{
-			strategies: []string{"none", "static-10ms", "hedge", "hedge-one-pool", "hedge-conn"},
+			strategies: []string{"none", "static-10ms", "hedge"},
 			rtts:       []time.Duration{ms}, tls: true, freeze: 120,
 		},
 	}, {
@@ -61,14 +60,14 @@ func labScenarios() []scenario {
 			on("first-30ms", 1, first("", 1)), on("warm-30ms", 1, last("", 1)),
 		},
 		lab: &lab{
-			strategies: []string{"none", "hedge", "hedge-warm"},
+			strategies: []string{"none", "hedge"},
 			rtts:       []time.Duration{ms / 2, 30 * ms}, tls: true,
 		},
 	}, {
 		name: "replica", about: "the replica that a client dials, of three, stops for 100 ms every 2 s, 200 requests/s",
 		world: virtual.World{Rate: 200, Requests: 1200, Model: usual}, sockets: []string{"http"},
 		lab: &lab{
-			strategies: []string{"none", "hedge", "hedge-replicas-2s", "hedge-replicas"},
+			strategies: []string{"none", "hedge"},
 			rtts:       []time.Duration{ms}, replicas: 3, pause: 100 * ms, period: 2 * sec,
 		},
 	}}
@@ -76,12 +75,12 @@ func labScenarios() []scenario {
 
 // last are the calls after the first n of their client.
 func last(name string, n int32) part {
-	return part{name, func(c virtual.Call) bool { return c.Index >= n }}
+	return part{name: name, in: func(c virtual.Call) bool { return c.Index >= n }}
 }
 
 // on are the calls of p at the n-th round-trip time.
 func on(name string, n int16, p part) part {
-	return part{name, func(c virtual.Call) bool { return c.Host == n && p.in(c) }}
+	return part{name: name, in: func(c virtual.Call) bool { return c.Host == n && p.in(c) }}
 }
 
 // A site is where a server listens, and how its clients get there.
@@ -156,7 +155,7 @@ func (l *lab) site(protocol string, episode int, clock func() time.Duration) (*s
 	return s, nil
 }
 
-// pauses is d, and the rest of a pause in the first half of each period.
+// pauses returns d, and during the pause of each period d after what is left of it.
 func (l *lab) pauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.period - l.period/4
@@ -167,7 +166,7 @@ func (l *lab) pauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	}
 }
 
-// dial connects a client, the second time and later by another way.
+// dial connects a client, from the host client the first time and from detour later.
 func (s *site) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	first := !s.dialled

@@ -21,7 +21,7 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 	j := job{scenario: labScenarios()[i], seed: seed, share: 1, fake: true}
 	j.size.requests = max(j.scenario.world.Episodes, 1) * j.scenario.world.Requests // all, however long they take
 	for _, s := range strategies {
-		if l.offers(j.scenario, s) && (s.fixed() == 0 || protocol == "grpc") {
+		if l.offers(j.scenario, s) && (s.name != "static-10ms" || protocol == "grpc") {
 			j.strategies = append(j.strategies, s.name)
 		}
 	}

@@ -15,27 +15,25 @@ type loopback string
 
 func (l loopback) name() string { return string(l) }
 
-// runs excludes what the server does not play: queues, hosts, and time.
+// runs leaves out scenarios with queues, several hosts or changes over time, which the server does not have.
 func (l loopback) runs(sc scenario) bool { return slices.Contains(sc.sockets, string(l)) }
 
 func (l loopback) offers(sc scenario, s strategy) bool {
-	if s.engine != "" && s.engine != string(l) {
-		return false
+	if l == "grpc" {
+		return s.grpc != nil && s.isFor(sc)
 	}
-	if sc.lab != nil {
-		return slices.Contains(sc.lab.strategies, s.name)
-	}
-	return !s.variant
+	return s.http != nil && s.isFor(sc)
 }
 
 const (
-	rounds = 10
+	rounds = 10 // turns of each strategy
 
-	usual      = 50_000 // requests of each strategy
-	usualTime  = 160 * time.Second
-	quickUsual = 3_000 // of all scenarios together
-	quickLeast = 1_000 // of each
-	quickTime  = 14 * time.Second
+	// If the number of requests is not asked for, there are as many as the time allows.
+	usual       = 50_000 // requests of each strategy, at most
+	least       = 300    // at least
+	usualTime   = 72 * time.Second
+	quickTime   = 12 * time.Second
+	plannedTime = 0.9 // of it; the rest is for what takes longer than expected
 
 	labTime      = 25 * time.Second // of a scenario that has a lab
 	quickLabTime = 2800 * time.Millisecond
@@ -44,13 +42,12 @@ const (
 	quickCalibration = 500
 )
 
-// run lets the contenders take turns. If the number of requests was not asked
-// for, there are as many rounds as there is time for, one at least.
+// run lets the contenders take turns.
 func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 	world := j.scenario.sized(j.size)
-	requests, each, limit := j.work(world)
+	plan := j.plan(world)
 	began := time.Now()
-	rate, err := l.rate(ctx, j, world)
+	rate, err := l.trueRate(ctx, j, world)
 	if err != nil {
 		return err
 	}
@@ -60,45 +57,29 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 			c.close()
 		}
 	}()
-	add := func(name string, hidden bool) error {
-		c, err := newContender(strategyOf(name), string(l), j, world, requests, rate)
+	var oracles, others []*contender
+	for _, name := range j.players() {
+		c, err := newContender(strategyOf(name), string(l), j, world, plan.requests, rate)
 		if err != nil {
 			return err
 		}
-		c.hidden = hidden
-		if !hidden {
-			c.task = j.progress.begin(j.scenario.name, name, requests)
+		if c.hidden = !slices.Contains(j.strategies, name); !c.hidden {
+			c.task = j.progress.begin(j.scenario.name, name, plan.requests)
 		}
 		all = append(all, c)
-		return nil
-	}
-	if slices.ContainsFunc(j.strategies, func(n string) bool { return strategyOf(n).isOracle() }) {
-		for _, name := range []string{bare, ours} {
-			if !slices.Contains(j.strategies, name) {
-				if err := add(name, true); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	for _, name := range j.strategies {
-		if err := add(name, false); err != nil {
-			return err
-		}
-	}
-
-	var seers, others []*contender
-	for _, c := range all {
 		if c.strategy.isOracle() {
-			seers = append(seers, c)
+			oracles = append(oracles, c)
 		} else {
 			others = append(others, c)
 		}
 	}
+
 	arrivals := virtual.NewDraws(j.seed)
 	play := func(c *contender, n int) {
 		if ctx.Err() == nil && err == nil {
+			stop := j.timers.watch()
 			err = c.round(ctx, n, arrivals)
+			stop()
 			c.task.set(c.done)
 		}
 	}
@@ -106,18 +87,18 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 	for i := 0; i < planned && ctx.Err() == nil; i++ {
 		started := time.Now()
 		for k := range others { // another one begins each time
-			play(others[(k+i)%len(others)], each)
+			play(others[(k+i)%len(others)], plan.each)
 		}
-		if i == 0 && limit > 0 {
+		if i == 0 && plan.limit > 0 { // a slow machine plays fewer rounds
 			round := time.Since(started) * time.Duration(len(all)) / time.Duration(max(len(others), 1))
-			left := limit - started.Sub(began)
+			left := plan.limit - started.Sub(began)
 			planned = int(min(max(left/max(round, 1), 1), rounds))
 		}
-		// Oracles play in the second half, twice as much: they need to know what the others did.
+		// Oracles play in the second half, twice as much in each round: they need to know what the others did.
 		if half := planned / 2; i >= half {
-			for _, c := range seers {
-				c.delays = foresee(c, all, j.seed)
-				play(c, planned*each*(i+1-half)/(planned-half)-c.done)
+			for _, c := range oracles {
+				c.delays = c.foresee(all)
+				play(c, planned*plan.each*(i+1-half)/(planned-half)-c.done)
 			}
 		}
 	}
@@ -128,7 +109,7 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 		c.close()
 		switch {
 		case c.hidden:
-		case ctx.Err() != nil && c.done < requests/rounds:
+		case ctx.Err() != nil && c.done < plan.requests/rounds:
 			c.task.drop()
 		default:
 			c.task.end(c.watch.read())
@@ -138,67 +119,86 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 	return ctx.Err()
 }
 
-// work returns how many requests each contender makes, how many of them in a
-// round, and the time there is for all; 0: as long as it takes.
-func (j job) work(w virtual.World) (requests, each int, limit time.Duration) {
-	requests, limit = usual, usualTime
-	if j.size.quick {
-		requests, limit = max(quickUsual/j.share, quickLeast), quickTime
+// players are the strategies of the job, and those that its oracles learn from.
+func (j job) players() []string {
+	names := j.strategies
+	if slices.ContainsFunc(names, func(n string) bool { return strategyOf(n).isOracle() }) {
+		names = inOrder(append([]string{bare, ours}, names...))
 	}
-	limit /= time.Duration(j.share)
-	if j.size.requests > 0 {
-		requests, limit = j.size.requests, 0
+	return names
+}
+
+// A plan says how much each contender does.
+type plan struct {
+	requests int
+	each     int           // requests in a round
+	limit    time.Duration // of all contenders together; 0: none
+	takes    time.Duration // for all contenders, about
+}
+
+func (j job) plan(w virtual.World) plan {
+	p := plan{requests: j.size.requests}
+	if p.requests == 0 {
+		p.limit = usualTime / time.Duration(j.share)
+		if j.size.quick {
+			p.limit = quickTime / time.Duration(j.share)
+		}
 	}
 	unit := 1 // what a round has whole ones of
-	if j.scenario.lab != nil {
-		requests = max(w.Episodes, 1) * w.Requests
+	each := expected(w) * time.Duration(len(j.players()))
+	switch {
+	case j.scenario.lab != nil:
+		p.requests = max(w.Episodes, 1) * w.Requests
 		if w.Episodes > 0 {
 			unit = w.Requests
 		}
-		if longest := labTime; limit > 0 {
-			if j.size.quick {
-				longest = quickLabTime
-			}
-			limit = min(limit, longest)
+		if p.limit > 0 && j.size.quick {
+			p.limit = min(p.limit, quickLabTime)
+		} else if p.limit > 0 {
+			p.limit = min(p.limit, labTime)
 		}
+	case p.limit > 0:
+		p.requests = min(max(int(plannedTime*float64(p.limit)/float64(each)), least), usual) / rounds * rounds
 	}
-	units := requests / unit
-	return requests, (units + rounds - 1) / rounds * unit, limit
+	p.takes = each * time.Duration(p.requests)
+	if p.limit > 0 {
+		p.takes = min(p.takes, p.limit)
+	}
+	units := p.requests / unit
+	p.each = (units + rounds - 1) / rounds * unit
+	return p
 }
 
-// foresee searches the best static delays for the latencies that no hedging met
-// until now, at the load that hedge caused until now.
-func foresee(c *contender, all []*contender, seed uint64) []time.Duration {
-	var took []time.Duration
-	var extra float64
-	for _, other := range all {
-		switch other.strategy.name {
-		case bare:
-			for _, call := range other.finished() {
-				if call.Winner >= 0 {
-					took = append(took, call.Latency)
-				}
-			}
-		case ours:
-			hedges := 0
-			for _, call := range other.finished() {
-				hedges += int(call.Hedges)
-			}
-			extra = float64(hedges) / float64(max(other.done, 1))
-		}
+// expected returns the time that a request takes of a run: what it takes in
+// virtual time, and what real sockets and timers add to that.
+func expected(w virtual.World) time.Duration {
+	const added = 700 * time.Microsecond
+	w.Episodes, w.Requests = 1, 2000
+	if w.Workers == 0 {
+		return time.Duration(1e9 / w.Rate)
 	}
-	if len(took) == 0 {
-		return nil
+	calls := w.Run(context.Background(), 1, func() virtual.Policy { return virtual.None{} }, nil)
+	var sum time.Duration
+	for _, c := range calls {
+		sum += c.Latency + added
 	}
-	world := virtual.World{Workers: 1, Requests: 50_000, Model: virtual.Drawn(took)}
-	return world.Oracle(seed, c.strategy.hedges, extra, oracleGoal(c.strategy.hedges))
+	return sum / time.Duration(len(calls)*w.Workers)
 }
 
-// rate returns the requests per second that published-told is told: measured
-// under the defaults, told, and measured again. See told.
-func (l loopback) rate(ctx context.Context, j job, w virtual.World) (float64, error) {
-	const name = "published-told"
-	if !slices.Contains(j.strategies, name) {
+func (l loopback) realTime() bool { return true }
+
+func (l loopback) takes(jobs []job) (sum time.Duration) {
+	for _, j := range jobs {
+		sum += j.plan(j.scenario.sized(j.size)).takes
+	}
+	return sum
+}
+
+// trueRate returns the requests per second for a strategy that is given them, and
+// 0 if there is none. In a closed loop it is measured, see the function trueRate.
+func (l loopback) trueRate(ctx context.Context, j job, w virtual.World) (float64, error) {
+	i := slices.IndexFunc(j.strategies, func(n string) bool { return strategyOf(n).givenRate })
+	if i < 0 {
 		return 0, nil
 	}
 	if w.Workers == 0 {
@@ -210,7 +210,7 @@ func (l loopback) rate(ctx context.Context, j job, w virtual.World) (float64, er
 	}
 	rate := float64(published.DefaultRPS)
 	for range 2 {
-		c, err := newContender(strategyOf(name), string(l), j, w, requests, rate)
+		c, err := newContender(strategyOf(j.strategies[i]), string(l), j, w, requests, rate)
 		if err != nil {
 			return 0, err
 		}

@@ -42,32 +42,19 @@ var charts = []chart{
 	},
 }
 
-// look is how a strategy is drawn: ours stands out, what cannot be had is dashed.
-var look = map[string]struct {
-	color  color.RGBA
-	width  vg.Length
-	dashed bool
-}{
-	"none":              {color.RGBA{0x8a, 0x8f, 0x98, 0xff}, 1.6, false},
-	"static-10ms":       {color.RGBA{0xe0, 0x8a, 0x1e, 0xff}, 1.2, false},
-	"static-50ms":       {color.RGBA{0xf2, 0xc1, 0x4e, 0xff}, 1.2, false},
-	"failsafe-10ms":     {color.RGBA{0x8f, 0xc9, 0x93, 0xff}, 1.2, false},
-	"failsafe-quantile": {color.RGBA{0x2e, 0x8b, 0x57, 0xff}, 1.2, false},
-	"published":         {color.RGBA{0xd1, 0x6b, 0xa5, 0xff}, 1.2, false},
-	"published-told":    {color.RGBA{0x8e, 0x3b, 0x8a, 0xff}, 1.2, false},
-	"hedge":             {color.RGBA{0x12, 0x5c, 0xd6, 0xff}, 2.6, false},
-	"hedge-1":           {color.RGBA{0x6a, 0xa8, 0xf7, 0xff}, 1.6, false},
-	"hedge-2":           {color.RGBA{0x12, 0x5c, 0xd6, 0xff}, 1.6, false},
-	"hedge-3":           {color.RGBA{0x0b, 0x36, 0x80, 0xff}, 1.6, false},
-	"oracle-1":          {color.RGBA{0x33, 0x33, 0x33, 0xff}, 1.0, true},
-	"oracle-2":          {color.RGBA{0x00, 0x00, 0x00, 0xff}, 1.2, true},
-}
-
+// The colours of charts besides those of the strategies. No strategy has one of these.
 var (
-	ink  = color.RGBA{0x24, 0x29, 0x2f, 0xff}
-	grey = color.RGBA{0x6b, 0x72, 0x80, 0xff}
-	pale = color.RGBA{0xe8, 0xea, 0xed, 0xff}
+	paper  = shade{rgb(0xffffff), rgb(0x0d1117)}
+	ink    = shade{rgb(0x24292f), rgb(0xe6edf3)}
+	grey   = shade{rgb(0x6e7781), rgb(0x9198a1)}
+	grid   = shade{rgb(0xe8eaed), rgb(0x21262d)}
+	faint  = shade{rgb(0xd0d7de), rgb(0x3d444d)} // lines that do not stand out
+	shades = []shade{paper, ink, grey, grid, faint}
 )
+
+// A shade is a colour on light pages, which charts are drawn with, and the one
+// that takes its place on dark pages, which only the report can have.
+type shade struct{ light, dark color.RGBA }
 
 const (
 	chartWidth  = 9.6 * vg.Inch
@@ -99,7 +86,7 @@ func (f findings) write(dir string) (string, error) {
 		page.Sections = append(page.Sections, section)
 	}
 	index := filepath.Join(dir, "report.html")
-	return index, page.write(index, f.options)
+	return index, page.write(index, f)
 }
 
 // drawable reports whether there is something to draw.
@@ -129,19 +116,28 @@ func (c chart) write(base string, f finding) ([]byte, error) {
 	if _, err := vector.WriteTo(&svg); err != nil {
 		return nil, err
 	}
+	drawn := bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
 	if err := os.WriteFile(base+".png", png.Bytes(), 0o644); err != nil {
 		return nil, err
 	}
-	return svg.Bytes(), os.WriteFile(base+".svg", svg.Bytes(), 0o644)
+	return drawn, os.WriteFile(base+".svg", drawn, 0o644)
 }
 
-// plot draws the lines, ours last and so on top.
+// manyLines is how many lines a reader can follow. Of more, some stand out and the others are faint.
+const manyLines = 5
+
+// standsOut reports whether the line of a strategy is one to look at.
+func (f finding) standsOut(name string) bool {
+	return len(f.results) <= manyLines || strategyOf(name).look.highlight
+}
+
+// plot draws the lines: those that stand out above the others, and ours last.
 func (c chart) plot(f finding) (*plot.Plot, error) {
 	p := plot.New()
-	p.BackgroundColor = color.White
+	p.BackgroundColor = paper.light
 	p.X.Label.Text, p.Y.Label.Text = c.x, c.y
 	style(p)
-	var ourLines, lines []plot.Plotter
+	var below, lines, top []plot.Plotter
 	low, high := math.Inf(1), math.Inf(-1)
 	right := 0.0
 	for _, r := range f.results {
@@ -160,18 +156,22 @@ func (c chart) plot(f finding) (*plot.Plot, error) {
 		if err != nil {
 			return nil, fmt.Errorf("chart %s of %s: %w", c.file, f.scenario.name, err)
 		}
-		l.LineStyle = lineStyle(r.strategy)
-		if strategyOf(r.strategy).isOurs() {
-			ourLines = append([]plot.Plotter{l}, ourLines...)
-		} else {
+		l.LineStyle = f.lineStyle(r.strategy)
+		switch {
+		case r.strategy == ours:
+			top = append(top, l)
+		case f.standsOut(r.strategy):
 			lines = append(lines, l)
+		default:
+			below = append(below, l)
 		}
 	}
-	grid := plotter.NewGrid()
-	grid.Vertical.Color, grid.Horizontal.Color = pale, pale
-	p.Add(grid)
+	net := plotter.NewGrid()
+	net.Vertical.Color, net.Horizontal.Color = grid.light, grid.light
+	p.Add(net)
+	p.Add(below...)
 	p.Add(lines...)
-	p.Add(ourLines...)
+	p.Add(top...)
 	p.X.Min, p.X.Max = 0, right
 	p.X.Tick.Marker = plot.ConstantTicks(even(right))
 	if c.logX {
@@ -188,13 +188,19 @@ func (c chart) plot(f finding) (*plot.Plot, error) {
 	return p, nil
 }
 
-func lineStyle(strategy string) draw.LineStyle {
-	l := look[strategy]
-	s := draw.LineStyle{Color: l.color, Width: l.width}
-	if l.dashed {
-		s.Dashes = []vg.Length{4, 3}
+func (f finding) lineStyle(name string) draw.LineStyle {
+	s := strategyOf(name)
+	l := draw.LineStyle{Color: s.look.light, Width: 1.7}
+	switch {
+	case name == ours:
+		l.Width = 3
+	case !f.standsOut(name):
+		l.Color, l.Width = faint.light, 1
 	}
-	return s
+	if s.look.dashed {
+		l.Dashes = []vg.Length{4, 3}
+	}
+	return l
 }
 
 // style sets the type and the colours.
@@ -204,12 +210,12 @@ func style(p *plot.Plot) {
 	}
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
 		a.Label.TextStyle.Font = sans(10)
-		a.Label.TextStyle.Color = grey
+		a.Label.TextStyle.Color = grey.light
 		a.Label.Padding = 5
 		a.Tick.Label.Font = sans(9.5)
-		a.Tick.Label.Color = grey
+		a.Tick.Label.Color = grey.light
 		a.Tick.LineStyle.Width = 0
-		a.LineStyle.Color = grey
+		a.LineStyle.Color = grey.light
 		a.LineStyle.Width = 0.6
 		a.Padding = 0
 	}
@@ -217,19 +223,23 @@ func style(p *plot.Plot) {
 
 // draw draws the title, the plot and, to its right, what the lines are.
 func (c chart) draw(to draw.Canvas, p *plot.Plot, f finding) {
-	to.SetColor(color.White)
+	to.SetColor(paper.light)
 	to.Fill(to.Rectangle.Path())
 	p.Draw(draw.Crop(to, 10, -keyWidth, 10, -42))
 
 	text := p.X.Tick.Label
-	text.Color, text.XAlign, text.YAlign = ink, draw.XLeft, draw.YCenter
+	text.Color, text.XAlign, text.YAlign = ink.light, draw.XLeft, draw.YCenter
 	title := text
 	title.Font = font.From(text.Font, 13)
 	to.FillText(title, vg.Point{X: to.Min.X + 14, Y: to.Max.Y - 20}, c.title+": "+f.scenario.name)
 	x, y := to.Max.X-keyWidth+14, to.Max.Y-52
 	for _, r := range f.results {
-		to.StrokeLine2(lineStyle(r.strategy), x, y, x+22, y)
-		to.FillText(text, vg.Point{X: x + 30, Y: y}, r.strategy)
+		to.StrokeLine2(f.lineStyle(r.strategy), x, y, x+22, y)
+		name := text
+		if !f.standsOut(r.strategy) {
+			name.Color = grey.light
+		}
+		to.FillText(name, vg.Point{X: x + 30, Y: y}, r.strategy)
 		y -= 16
 	}
 }
@@ -247,7 +257,7 @@ func percentiles(until float64) []plot.Tick {
 	return ticks
 }
 
-// oneTwoFive marks 1, 2, 5, 10, 20 … between low and high: fewer if that is far, more if it is near.
+// oneTwoFive marks 1, 2, 5, 10, 20 … between low and high: fewer if the range is wide, more if it is narrow.
 func oneTwoFive(low, high float64) []plot.Tick {
 	steps := []float64{1, 2, 5}
 	switch decades := math.Log10(high / low); {

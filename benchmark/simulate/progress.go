@@ -65,7 +65,7 @@ type task struct {
 	name  string
 	total int
 	bar   *pretty.Tracker
-	said  time.Time // when a plain line last told how far it is
+	said  time.Time // when the last plain line was written
 }
 
 func (p *progress) begin(scenario, strategy string, total int) *task {
@@ -79,7 +79,7 @@ func (p *progress) begin(scenario, strategy string, total int) *task {
 
 const everyLine = 10 * time.Second
 
-// set says how many requests are done. It is called from one goroutine.
+// set shows how many requests are done. It is called from one goroutine at a time.
 func (t *task) set(n int) {
 	if t == nil || t.p == nil {
 		return
@@ -96,7 +96,7 @@ func (t *task) set(n int) {
 	}
 }
 
-// end says that all is done, which took so long.
+// end shows that all is done, and how long it took.
 func (t *task) end(took time.Duration) {
 	switch {
 	case t.p == nil:
@@ -108,7 +108,7 @@ func (t *task) end(took time.Duration) {
 	}
 }
 
-// drop says that it will not be done.
+// drop shows that it will not be done.
 func (t *task) drop() {
 	if t.bar != nil {
 		t.bar.MarkAsErrored()

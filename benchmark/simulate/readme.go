@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -45,59 +44,107 @@ var readmeTables = []readmeTable{{
 	name: "dns", draw: networks,
 	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",
 }, {
-	name: "cost", bench: cost,
+	name: "cost", bench: costs,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
 }, {
 	name: "loopback", bench: benchResults.table,
 	test: "-run ^$ -bench ^BenchmarkLoopback$/./^c16$ ./benchmark",
 }}
 
-var marker = regexp.MustCompile(`(?s)<!-- table:([a-z0-9-]+) -->\n.*?<!-- /table -->`)
+const (
+	opening = "<!-- table:"
+	closing = "<!-- /table -->"
+)
 
-// rewrite fills in the tables of a file by running what they show.
-func rewrite(ctx context.Context, file string, p *progress) error {
-	return rewriteWith(file, func(t readmeTable) (string, error) { return t.fill(ctx, p) })
+// marker finds a table. What stands between its two comments is replaced.
+var marker = regexp.MustCompile(`(?s)<!-- table:([a-z0-9-]+) -->\n(.*?)<!-- /table -->`)
+
+// A document is a file with tables.
+type document struct {
+	file   string
+	text   string
+	tables [][]int // see marker: where each table, its name and its body begin and end
 }
 
-func rewriteWith(file string, fill func(readmeTable) (string, error)) error {
+// rewrite fills in the tables of files by running what they show.
+func rewrite(ctx context.Context, files []string, p *progress) error {
+	return rewriteWith(files, func(t readmeTable) (string, error) { return t.fill(ctx, p) })
+}
+
+// rewriteWith reads and checks all files before it fills in the first table. It
+// writes a file when all of its tables are there. A table in several places is
+// filled in once.
+func rewriteWith(files []string, fill func(readmeTable) (string, error)) error {
+	var all []document
+	for _, file := range files {
+		d, err := readDocument(file)
+		if err != nil {
+			return fmt.Errorf("-readme %s: %w", file, err)
+		}
+		all = append(all, d)
+	}
+	filled := make(map[string]string)
+	for _, d := range all {
+		var text strings.Builder
+		end := 0
+		for _, at := range d.tables {
+			name := d.text[at[2]:at[3]]
+			if filled[name] == "" {
+				table, err := fill(readmeTables[slices.Index(readmeTableNames(), name)])
+				if err != nil {
+					return err
+				}
+				filled[name] = table
+			}
+			text.WriteString(d.text[end:at[4]] + filled[name])
+			end = at[5]
+		}
+		text.WriteString(d.text[end:])
+		if err := os.WriteFile(d.file, []byte(text.String()), 0o644); err != nil {
+			return fmt.Errorf("-readme: %w", err)
+		}
+	}
+	return nil
+}
+
+// readDocument returns a file whose tables are all known and closed.
+func readDocument(file string) (document, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("-readme: %w", err)
+		return document{}, err
 	}
-	var known []string
+	d := document{file: file, text: string(text)}
+	d.tables = marker.FindAllStringSubmatchIndex(d.text, -1)
+	opened, closed := strings.Count(d.text, opening), strings.Count(d.text, closing)
+	if n := len(d.tables); n == 0 || opened != n || closed != n {
+		return d, fmt.Errorf("found %d %sNAME --> and %d %s; each table needs both, on lines of their own, and a file needs a table", opened, opening, closed, closing)
+	}
+	for _, at := range d.tables {
+		if name := d.text[at[2]:at[3]]; !slices.Contains(readmeTableNames(), name) {
+			return d, fmt.Errorf("no table %q: must be %s", name, list(readmeTableNames()))
+		}
+	}
+	return d, nil
+}
+
+func readmeTableNames() []string {
+	var names []string
 	for _, t := range readmeTables {
-		known = append(known, t.name)
+		names = append(names, t.name)
 	}
-	places := marker.FindAllSubmatch(text, -1)
-	if opened := bytes.Count(text, []byte("<!-- table:")); opened == 0 || opened != len(places) {
-		return fmt.Errorf("-readme %s: each table needs <!-- table:NAME --> and <!-- /table --> on lines of their own; NAME is %s", file, list(known))
-	}
-	for _, place := range places {
-		name := string(place[1])
-		i := slices.Index(known, name)
-		if i < 0 {
-			return fmt.Errorf("-readme %s: no table %q: must be %s", file, name, list(known))
-		}
-		table, err := fill(readmeTables[i])
-		if err != nil {
-			return err
-		}
-		text = bytes.Replace(text, place[0], fmt.Appendf(nil, "<!-- table:%s -->\n%s<!-- /table -->", name, table), 1)
-	}
-	return os.WriteFile(file, text, 0o644)
+	return names
 }
 
 // fill runs what the table shows.
 func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
-	var runs int
-	var body, typed string
-	within := "half their range"
+	var body, typed, note string
 	if t.bench != nil {
 		out, err := goTest(ctx, t.test, p)
 		if err != nil {
 			return "", err
 		}
-		runs, body, typed = benchRuns, t.bench(readBench(out)), "go test "+t.test
+		body, typed = t.bench(readBench(out)), "go test "+t.test
+		note = fmt.Sprintf("medians of %d runs, ± half their range", benchRuns)
 	} else {
 		o, err := parse(strings.Fields(t.args), os.Stderr)
 		if err != nil {
@@ -107,11 +154,10 @@ func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		runs, body, typed, within = o.runs, t.draw(found), command(o.args), o.within()
-	}
-	note := "one run"
-	if runs > 1 {
-		note = fmt.Sprintf("medians of %d runs, ± %s", runs, within)
+		if found.late > tooLate && o.engine.realTime() {
+			return "", fmt.Errorf("table %s: %s", t.name, busy(found.late))
+		}
+		body, typed, note = t.draw(found), command(o.args), o.plusMinus()
 	}
 	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", body, typed, machine(), time.Now().Format("2006-01-02"), note), nil
 }
@@ -162,13 +208,13 @@ func networks(f findings) string {
 	return b.String()
 }
 
-// telling are the lines of the matrix: what happens where it happens.
-var telling = []string{
+// highlights are the lines of the matrix: the scenarios, or the parts of them, in which strategies differ.
+var highlights = []string{
 	"seed", "pareto", "replica", "correlated", "queue", "low", "cold/first-200", "drift/during", "drift/after",
 	"outage/during", "outage/after", "hosts/during", "bimodal", "uniform", "hang/during", "metastable/10-30s-after", "queue-deaf",
 }
 
-// matrix has a line for each telling scenario, or part of one, and a column for each strategy.
+// matrix has a line for each highlight and a column for each strategy.
 func matrix(f findings) string {
 	var b strings.Builder
 	b.WriteString("| p99 / p99.9 ms, extra % |")
@@ -178,7 +224,7 @@ func matrix(f findings) string {
 	}
 	b.WriteString("\n|---|" + strings.Repeat("--:|", len(names)) + "\n")
 	rows := f.rows()
-	for _, name := range telling {
+	for _, name := range highlights {
 		b.WriteString("| " + name + " |")
 		for _, r := range rows {
 			if r.Scenario == name {
@@ -278,8 +324,8 @@ func (b benchResults) table() string {
 	return s.String()
 }
 
-// cost shows what each contender takes above bare.
-func cost(b benchResults) string {
+// costs shows what each contender takes above bare.
+func costs(b benchResults) string {
 	kinds := []struct{ title, name string }{
 		{"HTTP", "http"}, {"HTTP, a context per request", "http-fresh-context"},
 		{"gRPC", "grpc"}, {"gRPC, a context per call", "grpc-fresh-context"},

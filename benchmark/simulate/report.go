@@ -6,9 +6,12 @@ import (
 	_ "embed"
 	"fmt"
 	"html/template"
+	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,10 +26,12 @@ type page struct {
 	Command  string
 	Machine  string
 	Date     string
-	Runs     int
-	Within   string
+	Notes    []string
+	Busy     bool
 	Sections []*section
-	Legend   []strategy
+	Legend   []strategy // those that ran
+
+	Light, Dark template.CSS
 }
 
 type section struct {
@@ -65,18 +70,57 @@ func newSection(f finding) *section {
 	return s
 }
 
-// add takes a chart's SVG without what only a file of its own needs.
+// add takes a chart's SVG without what only a file of its own needs. The page's
+// style sheet knows its colours by their names on light pages.
 func (s *section) add(c chart, svg []byte) {
 	if i := bytes.Index(svg, []byte("<svg")); i > 0 {
 		svg = svg[i:]
 	}
+	svg = svgColour.ReplaceAllFunc(svg, func(hex []byte) []byte {
+		return []byte("var(--" + strings.ToLower(string(hex[1:])) + ")")
+	})
 	// #nosec G203: drawn here, from numbers and names of ours.
 	s.Charts = append(s.Charts, drawing{Title: c.title, SVG: template.HTML(svg)})
 }
 
-func (p *page) write(file string, o options) error {
-	p.Command, p.Machine, p.Date, p.Runs, p.Within = command(o.args), machine(), time.Now().Format("2006-01-02"), o.runs, o.within()
-	p.Legend = strategies
+var svgColour = regexp.MustCompile(`#[0-9A-F]{6}`)
+
+// colours is a style sheet's variables for what charts are drawn with: each is
+// named after its value on light pages.
+func colours(dark bool) template.CSS {
+	all := make(map[string]string)
+	define := func(s shade) {
+		all[css(s.light)] = css(s.light)
+		if dark {
+			all[css(s.light)] = css(s.dark)
+		}
+	}
+	for _, s := range shades {
+		define(s)
+	}
+	for _, s := range strategies {
+		define(s.look.shade)
+	}
+	var b strings.Builder
+	for _, light := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(&b, "--%s: %s; ", light[1:], all[light])
+	}
+	return template.CSS(b.String()) // #nosec G203: written here, from colours of ours.
+}
+
+func (p *page) write(file string, f findings) error {
+	p.Command, p.Machine, p.Date, p.Notes = command(f.options.args), machine(), time.Now().Format("2006-01-02"), f.notes()
+	p.Busy = f.options.engine.realTime() && f.late > tooLate
+	p.Light, p.Dark = colours(false), colours(true)
+	ran := make(map[string]bool)
+	for _, r := range f.rows() {
+		ran[r.Strategy] = true
+	}
+	for _, s := range strategies {
+		if ran[s.name] {
+			p.Legend = append(p.Legend, s)
+		}
+	}
 	var b bytes.Buffer
 	if err := reportTemplate.Execute(&b, p); err != nil {
 		return err

@@ -34,8 +34,8 @@ type row struct {
 	Conns *int     `json:"conns_opened"`
 	CPU   *float64 `json:"cpu_us_per_request"` // of client and server together
 
-	spread spreads   // half the range over several runs; of independent calls, by bootstrap
-	sample []float64 // such calls' latencies, sorted; nil if not independent
+	spread spreads   // see options.plusMinus
+	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
 }
 
 // A column of the machine-readable formats. Names and order are a contract.
@@ -74,21 +74,21 @@ func deref[T any](p *T) any {
 	return *p
 }
 
-// A trial is what came of one strategy in one run of a scenario.
+// A trial is the results of one strategy in one run of a scenario.
 type trial struct {
 	engine   string
 	scenario scenario
 	strategy string
 	seed     uint64
 	calls    []virtual.Call
-	refused  int      // hedges, where calls do not tell
+	refused  int      // hedges, if the calls do not say so
 	conns    *int     // opened
 	cpu      *float64 // microseconds per request
-	told     *toll    // where calls do not tell
+	cost     *cost    // if the calls do not say so
 }
 
-// A toll is what hedging cost in a whole trial.
-type toll struct {
+// A cost is what hedging cost in a whole trial.
+type cost struct {
 	extra        float64 // percent
 	hedges, wins int
 }
@@ -109,9 +109,9 @@ func (t *trial) result() result {
 	for _, p := range t.scenario.parts {
 		res.rows = append(res.rows, t.row(t.scenario.name+"/"+p.name, p.in))
 	}
-	if t.told != nil {
+	if t.cost != nil {
 		for i := range res.rows {
-			res.rows[i].Extra, res.rows[i].Hedges, res.rows[i].Wins = round(t.told.extra), t.told.hedges, t.told.wins
+			res.rows[i].Extra, res.rows[i].Hedges, res.rows[i].Wins = round(t.cost.extra), t.cost.hedges, t.cost.wins
 		}
 	}
 	return res
@@ -121,6 +121,8 @@ func (t *trial) row(name string, in func(virtual.Call) bool) row {
 	r := row{Engine: t.engine, Scenario: name, Strategy: t.strategy, Seed: t.seed}
 	var took []time.Duration
 	var sum, squares float64
+	changes := t.scenario.changes()
+	phases := make([][]float64, len(changes)+1)
 	for _, c := range t.calls {
 		if !in(c) {
 			continue
@@ -136,6 +138,11 @@ func (t *trial) row(name string, in func(virtual.Call) bool) row {
 			r.Wins++
 		}
 		took = append(took, c.Latency)
+		phase := 0
+		for phase < len(changes) && c.Start >= changes[phase] {
+			phase++
+		}
+		phases[phase] = append(phases[phase], millis(c.Latency))
 		sum += millis(c.Latency)
 		squares += millis(c.Latency) * millis(c.Latency)
 	}
@@ -149,10 +156,14 @@ func (t *trial) row(name string, in func(virtual.Call) bool) row {
 		r.Mean = round(sum / n)
 		r.Stddev = round(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
 	}
+	sorted := make([]float64, len(took))
+	for i, d := range took {
+		sorted[i] = millis(d)
+	}
 	if t.engine == "dns" {
-		for _, d := range took {
-			r.sample = append(r.sample, millis(d))
-		}
+		r.sample = sorted
+	} else {
+		r.spread = batchSpreads(phases, sorted)
 	}
 	return r
 }
@@ -163,11 +174,13 @@ func millis(d time.Duration) float64 { return float64(d) / 1e6 }
 func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
 // median joins the results of several runs: each figure is the median of theirs
-// (the lower one, of an even number). The curves are the first run's.
+// (the lower one, of an even number), and its spread half of their range. The
+// curves are the first run's. A single run stays as it is.
 func median(runs []result) result {
 	joined := result{strategy: runs[0].strategy, curves: runs[0].curves}
 	for i := range runs[0].rows {
 		r := runs[0].rows[i]
+		within := r.spread
 		reals := func(field func(*row) *float64) (spread float64) {
 			all := collect(runs, i, field)
 			*field(&r) = all[(len(all)-1)/2]
@@ -180,8 +193,12 @@ func median(runs []result) result {
 		reals(func(r *row) *float64 { return &r.Max })
 		reals(func(r *row) *float64 { return &r.Stddev })
 		reals(func(r *row) *float64 { return &r.Extra })
+		r.spread = spreads{}
 		r.spread.p99 = reals(func(r *row) *float64 { return &r.P99 })
 		r.spread.p999 = reals(func(r *row) *float64 { return &r.P999 })
+		if len(runs) == 1 {
+			r.spread = within
+		}
 		if r.sample != nil {
 			var all []float64
 			for _, run := range runs {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
@@ -30,10 +31,12 @@ type scenario struct {
 	dns bool
 }
 
-// A part of a scenario is the calls that in reports.
+// A part of a scenario is the calls for which in reports true.
 type part struct {
 	name string
 	in   func(virtual.Call) bool
+
+	from, to time.Duration // of a part that is a period of time
 }
 
 const (
@@ -43,12 +46,12 @@ const (
 
 // within are the calls that began in [from, to).
 func within(name string, from, to time.Duration) part {
-	return part{name, func(c virtual.Call) bool { return c.Start >= from && c.Start < to }}
+	return part{name: name, in: func(c virtual.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
 }
 
 // first are the calls that were among the first n of their client.
 func first(name string, n int32) part {
-	return part{name, func(c virtual.Call) bool { return c.Index < n }}
+	return part{name: name, in: func(c virtual.Call) bool { return c.Index < n }}
 }
 
 // seedModel is the published benchmark's backend: lognormal with mean 5 ms and
@@ -60,7 +63,7 @@ func seedModel() virtual.Model {
 // seedMean is what it takes on average.
 const seedMean = 7250 * time.Microsecond
 
-// forever ends scenarios that are not over before.
+// forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
 
 func scenarios() []scenario {
@@ -78,13 +81,15 @@ func scenarios() []scenario {
 		return virtual.World{Hosts: 10, Rate: 1000, Model: m, Timeout: 5 * sec}
 	}
 	others := func(p part) part {
-		return part{p.name, func(c virtual.Call) bool { return c.Host > 0 && p.in(c) }}
+		in := p.in
+		p.in = func(c virtual.Call) bool { return c.Host > 0 && in(c) }
+		return p
 	}
 	hung := []part{
 		others(within("before", 0, 30*sec)),
 		others(within("during", 30*sec, 60*sec)),
 		others(within("after", 60*sec, forever)),
-		{"hung-host", func(c virtual.Call) bool { return c.Host == 0 }},
+		{name: "hung-host", in: func(c virtual.Call) bool { return c.Host == 0 }},
 	}
 	outage := []part{within("before", 0, 60*sec), within("during", 60*sec, 90*sec), within("after", 90*sec, forever)}
 	trigger := virtual.World{
@@ -115,13 +120,13 @@ func scenarios() []scenario {
 		name: "correlated", about: "ten replicas stop for 100 ms every 2 s, as for garbage collection, 2,000 requests/s",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: virtual.Pauses(virtual.Lognormal(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
 	}, {
-		name: "queue", about: "20 servers with a queue each, 60 % loaded, that stop working on what is cancelled",
+		name: "queue", about: "20 servers with a queue each, 60 % loaded, which stop working on cancelled requests",
 		world: queue(0.6, virtual.Queue{Servers: 20, Cancel: true}),
 	}, {
-		name: "queue-deaf", about: "the same, 80 % loaded, and working on what is cancelled: where hedging hurts",
+		name: "queue-deaf", about: "the same, 80 % loaded, and the servers finish cancelled requests: hedging hurts here",
 		world: queue(0.8, virtual.Queue{Servers: 20}),
 	}, {
-		name: "metastable", about: "20 servers with one queue, 75 % loaded, working on what is cancelled, 2.5 × slower for 10 s",
+		name: "metastable", about: "20 servers with one queue, 75 % loaded, which finish cancelled requests, 2.5 × slower for 10 s",
 		world: trigger, span: 140 * sec,
 		parts: []part{
 			within("before", 0, 30*sec), within("during", 30*sec, 40*sec),
@@ -140,7 +145,7 @@ func scenarios() []scenario {
 		world: open(virtual.Between(60*sec, 90*sec, virtual.Hang(seed, 90*sec), seed), 1000), span: 150 * sec,
 		parts: outage,
 	}, {
-		name: "hosts", about: "one of ten hosts hangs for 30 s; what the other nine notice, 1,000 requests/s",
+		name: "hosts", about: "one of ten hosts hangs for 30 s; the parts show the other nine, 1,000 requests/s",
 		world: tenHosts(virtual.OnHost(0, virtual.Between(30*sec, 60*sec, virtual.Hang(seed, forever/2), seed), seed)),
 		span:  90 * sec, parts: hung,
 	}, {
@@ -165,6 +170,26 @@ func scenarios() []scenario {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
 	}}, append(labScenarios(), dnsScenarios...)...)
+}
+
+// changes returns the times at which something changes by intent: where a part begins or ends.
+func (sc scenario) changes() []time.Duration {
+	var all []time.Duration
+	for _, p := range sc.parts {
+		for _, at := range []time.Duration{p.from, p.to} {
+			if at > 0 && at < forever {
+				all = append(all, at)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// scenarioOf returns the first scenario of that name.
+func scenarioOf(name string) scenario {
+	all := scenarios()
+	return all[slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })]
 }
 
 // A size is what the flags say about how much there is to do; 0 leaves it to the scenario.

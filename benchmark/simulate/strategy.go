@@ -1,131 +1,113 @@
 package main
 
 import (
+	"context"
+	"image/color"
+	"net/http"
 	"slices"
-	"time"
 
-	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/engine"
+	"google.golang.org/grpc"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A strategy is a contender.
+// A strategy is a contender: its name, what is said about it, what its line looks
+// like, and how each engine runs it. Each family of strategies has a file of its
+// own, strategy_*.go, that enters them; a new one needs no other change.
 type strategy struct {
-	name    string
-	about   string
-	model   string // what stands for it in virtual time, if not itself
-	grpc    string // what stands for it over gRPC, if not itself
-	hedges  int    // of ours, if not the default; of the oracle
-	standby bool   // runs only if asked for
-	engine  string // the only one that has it, if it is for one
-	variant bool   // only the scenarios that name it have it
+	name  string // on the command line and in every format: a contract
+	rank  int    // place in the tables, unique
+	about string
+	look  look
+
+	// What stands for it where it cannot run itself, in words.
+	virtualModel, grpcModel string
+
+	onRequest bool     // runs only if -strategy names it
+	scenarios []string // that it is for; nil: all but the labs that do not name it
+
+	// How the engines run it. Those whose function is nil do not offer it.
+	http    func(*contender, httpPath) (http.RoundTripper, error)
+	grpc    func(*contender, grpcPath) ([]grpc.UnaryClientInterceptor, error)
+	virtual func(setting) func() virtual.Policy
+	dns     bool // package dnslab has a strategy of this name
+
+	givenRate bool // the client is given the true request rate
+	oracle    int  // hedges per call, at the best static delays, which are found afterwards; 0: not an oracle
 }
 
-// hedgedhttp speaks HTTP only.
-const fixedOverGRPC = "the same delay on the race of this library"
-
-// strategies in the order of the tables. The names are a contract.
-var strategies = []strategy{
-	{name: "none", about: "no hedging"},
-	{name: "static-10ms", about: "hedgedhttp: one hedge after 10 ms, no budget", model: "a fixed delay without a budget", grpc: fixedOverGRPC},
-	{name: "static-50ms", about: "hedgedhttp: one hedge after 50 ms, no budget", model: "a fixed delay without a budget", grpc: fixedOverGRPC},
-	{
-		name: "failsafe-10ms", about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight",
-		model: "a model of failsafe-go 0.9.8",
-	}, {
-		name: "failsafe-quantile", about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
-		model: "a model of failsafe-go 0.9.8",
-	},
-	{name: "published", about: "the published adaptive policy with its defaults, written anew from its description"},
-	{name: "published-told", about: "the same, told the true request rate"},
-	{name: "single", about: "this library without hedging; a query is sent again after a second", engine: "dns"},
-	{name: "fixed-10ms", about: "a hedge for every query after 10 ms, no budget", engine: "dns"},
-	{name: "hedge", about: "this library, no option set", hedges: -1},
-	{name: "hedge-1", about: "this library with one hedge per call", hedges: 1},
-	{name: "hedge-2", about: "this library with two hedges per call, which is the default", hedges: 2, standby: true},
-	{name: "hedge-3", about: "this library with three hedges per call", hedges: 3, standby: true},
-	{name: "hedge-first-byte-10", about: "this library with WithFirstByte", hedges: -1, engine: "http", variant: true},
-	{name: "hedge-first-byte", about: "the same and a budget of 11.5 %: what it costs to hedge a slow tenth, and the slow tenth of its hedges", hedges: -1, engine: "http", variant: true},
-	{name: "hedge-one-pool", about: "this library with its hedges on the connections of the primaries", hedges: -1, engine: "http", variant: true},
-	{name: "hedge-conn", about: "this library with WithHedgeConn", hedges: -1, engine: "grpc", variant: true},
-	{name: "hedge-warm", about: "this library, after Transport.Warm", hedges: -1, engine: "http", variant: true},
-	{name: "hedge-replicas-2s", about: "this library with WithReplicas", hedges: -1, engine: "http", variant: true},
-	{name: "hedge-replicas", about: "the same and ten seconds' worth of budget saved up, for pauses", hedges: -1, engine: "http", variant: true},
-	{name: "oracle-1", about: "the best static delay at the load of hedge, found afterwards", hedges: 1},
-	{name: "oracle-2", about: "the best static pair of delays at the load of hedge, found afterwards", hedges: 2},
-	{name: "miekg", about: "the plain client of github.com/miekg/dns", engine: "dns"},
-	{name: "net-resolver", about: "Go's own resolver", engine: "dns"},
-	{name: "unbound", about: "unbound, forwarding, if it is installed", engine: "dns"},
+// A look is how a strategy's line is drawn.
+type look struct {
+	shade
+	dashed    bool // no client can do this
+	highlight bool // stands out among many lines
 }
 
+// A setting is what a strategy can know about a run in virtual time.
+type setting struct {
+	ctx      context.Context
+	world    virtual.World
+	seed     uint64
+	estimate float64 // EstimatedRPS, for those that have this option; 0: their default
+	extra    float64 // hedges per request that hedge sent; for oracles only
+}
+
+// The strategies that others are compared with.
 const (
-	oracle1 = "oracle-1"
-	oracle2 = "oracle-2"
-	ours    = "hedge"
-	bare    = "none"
+	ours = "hedge"
+	bare = "none"
 )
+
+// strategies in the order of the tables.
+var strategies []strategy
+
+// enter adds strategies.
+func enter(all ...strategy) {
+	strategies = append(strategies, all...)
+	slices.SortFunc(strategies, func(a, b strategy) int { return a.rank - b.rank })
+}
 
 func strategyOf(name string) strategy {
 	i := slices.IndexFunc(strategies, func(s strategy) bool { return s.name == name })
 	return strategies[i]
 }
 
-func (s strategy) isOurs() bool   { return s.name == ours || len(s.name) > 6 && s.name[:6] == "hedge-" }
-func (s strategy) isOracle() bool { return s.name == oracle1 || s.name == oracle2 }
-
-// order sorts strategy names as the tables do.
-func order(names []string) []string {
-	var all []string
+func strategyNames() []string {
+	var names []string
 	for _, s := range strategies {
-		if slices.Contains(names, s.name) {
-			all = append(all, s.name)
-		}
+		names = append(names, s.name)
 	}
-	return all
+	return names
 }
 
-// engineConfig is what the library's adapters give its engine, for the simulator to drive it by itself.
-func engineConfig(maxHedges int, estimatedRPS float64) engine.Config {
-	c := hedge.DefaultConfig()
-	if maxHedges >= 0 {
-		c.MaxHedges = maxHedges
-	}
-	if estimatedRPS > 0 {
-		c.EstimatedRPS = estimatedRPS
-	}
-	return engine.Config{
-		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Share: c.BudgetPercent / 100, EstimatedRPS: c.EstimatedRPS,
-		Burst: c.Burst, MinDelay: c.MinDelay, MaxDelay: c.MaxDelay, InitialDelay: c.InitialDelay,
-		MaxPerSecond: c.MaxHedgesPerSecond, MaxKeys: c.MaxKeys,
-	}
+// inOrder sorts strategy names as the tables do, each once.
+func inOrder(names []string) []string {
+	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !slices.Contains(names, n) })
 }
 
-// oracleGoal is the quantile that the oracle of the given number of hedges makes small.
-func oracleGoal(hedges int) float64 {
-	if hedges == 1 {
-		return 0.99
+// isFor reports whether the strategy takes part in the scenario.
+func (s strategy) isFor(sc scenario) bool {
+	if s.scenarios != nil {
+		return slices.Contains(s.scenarios, sc.name)
 	}
-	return 0.999
+	return sc.lab == nil || slices.Contains(sc.lab.strategies, s.name)
 }
 
-// fixed returns the delay in the name of a strategy that has one.
-func (s strategy) fixed() time.Duration {
-	switch s.name {
-	case "static-10ms", "failsafe-10ms":
-		return 10 * ms
-	case "static-50ms":
-		return 50 * ms
-	}
-	return 0
-}
+func (s strategy) isOracle() bool { return s.oracle > 0 }
 
-// whole is what the strategy is, and what stands for it where it cannot be itself.
+// whole says what the strategy is, and what stands for it where it cannot run itself.
 func (s strategy) whole() string {
 	text := s.about
-	if s.grpc != "" {
-		text += "; over gRPC: " + s.grpc
+	if s.grpcModel != "" {
+		text += "; over gRPC: " + s.grpcModel
 	}
-	if s.model != "" {
-		text += "; in virtual time: " + s.model
+	if s.virtualModel != "" {
+		text += "; in virtual time: " + s.virtualModel
 	}
 	return text
+}
+
+// rgb returns an opaque colour, written as in CSS.
+func rgb(hex uint32) color.RGBA {
+	return color.RGBA{uint8(hex >> 16), uint8(hex >> 8), uint8(hex), 0xff}
 }

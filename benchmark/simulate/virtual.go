@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/internal/published"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -17,8 +17,35 @@ func (virtualEngine) name() string { return "virtual" }
 
 func (virtualEngine) runs(sc scenario) bool { return !sc.dns && sc.lab == nil }
 
+func (virtualEngine) realTime() bool { return false }
+
+// takes plays a small job with each strategy, to see how fast this machine is.
+func (virtualEngine) takes(jobs []job) (sum time.Duration) {
+	const pilot, worthIt = 5_000, 1_000_000 // requests
+	requests := make(map[string]int)        // by strategy
+	total := 0
+	for _, j := range jobs {
+		w := j.scenario.sized(j.size)
+		for _, name := range j.strategies {
+			requests[name] += max(w.Episodes, 1) * w.Requests
+			total += max(w.Episodes, 1) * w.Requests
+		}
+	}
+	if total < worthIt {
+		return 0 // it is over before an estimate helps
+	}
+	world := scenarioOf("seed").sized(size{requests: pilot})
+	for name, n := range requests {
+		began := time.Now()
+		at := setting{ctx: context.Background(), world: world, seed: 1, extra: 0.1}
+		world.Run(at.ctx, 1, strategyOf(name).virtual(at), nil)
+		sum += time.Since(began) * time.Duration(n) / pilot
+	}
+	return sum / time.Duration(runtime.GOMAXPROCS(0))
+}
+
 func (virtualEngine) offers(sc scenario, s strategy) bool {
-	return s.engine == "" && !s.variant && (sc.replays || !s.isOracle())
+	return s.virtual != nil && s.isFor(sc) && (sc.replays || !s.isOracle())
 }
 
 // run puts the strategies through the scenario, several at a time: in virtual
@@ -28,8 +55,8 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	var (
 		wg    sync.WaitGroup
 		seats = make(chan struct{}, runtime.GOMAXPROCS(0))
-		first = make(chan struct{}) // closed when hedge has run
-		extra float64               // what it spent
+		first = make(chan struct{}) // closed when hedge has run, which oracles wait for
+		extra float64               // hedges per request that it sent
 	)
 	measure := func(calls []virtual.Call) {
 		hedges := 0
@@ -39,7 +66,18 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		extra = float64(hedges) / float64(max(len(calls), 1))
 		close(first)
 	}
-	start := func(name string, run func(seed uint64, t *task) []virtual.Call) {
+	play := func(name string, t *task) []virtual.Call {
+		if ctx.Err() != nil {
+			return nil
+		}
+		s := strategyOf(name)
+		at := setting{ctx: ctx, world: world, seed: j.seed, estimate: j.scenario.estimate * world.Rate}
+		if s.isOracle() {
+			at.extra = extra
+		}
+		return world.Run(ctx, j.seed, s.virtual(at), t.set)
+	}
+	start := func(name string) {
 		t := j.progress.begin(j.scenario.name, name, max(world.Episodes, 1)*world.Requests)
 		wg.Go(func() {
 			if strategyOf(name).isOracle() {
@@ -48,7 +86,7 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			seats <- struct{}{}
 			defer func() { <-seats }()
 			began := time.Now()
-			calls := run(j.seed, t)
+			calls := play(name, t)
 			if name == ours {
 				measure(calls)
 			}
@@ -60,73 +98,13 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			keep(trial{engine: e.name(), scenario: j.scenario, strategy: name, seed: j.seed, calls: calls})
 		})
 	}
-	needed, running := false, false
-	for _, name := range j.strategies {
-		needed = needed || strategyOf(name).isOracle()
-		running = running || name == ours
-	}
-	if needed && !running { // the oracles need to know what it spends
-		measure(world.Run(ctx, j.seed, policy(strategyOf(ours), world, j.scenario), nil))
+	needed := slices.ContainsFunc(j.strategies, func(n string) bool { return strategyOf(n).isOracle() })
+	if needed && !slices.Contains(j.strategies, ours) {
+		measure(play(ours, nil))
 	}
 	for _, name := range j.strategies {
-		s := strategyOf(name)
-		start(name, func(seed uint64, t *task) []virtual.Call {
-			made := func() virtual.Policy { return virtual.Static(nil) }
-			switch {
-			case ctx.Err() != nil:
-			case s.isOracle():
-				delays := world.Oracle(seed, s.hedges, extra, oracleGoal(s.hedges))
-				made = func() virtual.Policy { return delays }
-			case s.name == "published-told":
-				rate := told(ctx, world, seed)
-				made = func() virtual.Policy { return virtual.NewPublished(rate) }
-			default:
-				made = policy(s, world, j.scenario)
-			}
-			return world.Run(ctx, seed, made, t.set)
-		})
+		start(name)
 	}
 	wg.Wait()
 	return ctx.Err()
-}
-
-// policy returns what makes the strategy's policy.
-func policy(s strategy, w virtual.World, sc scenario) func() virtual.Policy {
-	estimate := sc.estimate * w.Rate
-	switch {
-	case s.isOurs():
-		return func() virtual.Policy { return virtual.NewOurs(engineConfig(s.hedges, estimate)) }
-	case s.name == "published":
-		if estimate == 0 {
-			estimate = published.DefaultRPS
-		}
-		return func() virtual.Policy { return virtual.NewPublished(estimate) }
-	case s.name == "failsafe-10ms" || s.name == "failsafe-quantile":
-		return func() virtual.Policy { return &virtual.Failsafe{Delay: s.fixed()} }
-	case s.fixed() > 0:
-		return func() virtual.Policy { return virtual.Static{s.fixed()} }
-	default:
-		return func() virtual.Policy { return virtual.None{} }
-	}
-}
-
-// told returns the requests per second that the published policy is told to
-// expect. In a closed loop they depend on how fast it answers, so it goes as for
-// an operator: the rate is measured under the defaults, told, measured again,
-// and told again.
-func told(ctx context.Context, w virtual.World, seed uint64) float64 {
-	if w.Workers == 0 {
-		return w.Rate
-	}
-	w.Episodes = 1
-	rate := float64(published.DefaultRPS)
-	for range 2 {
-		calls := w.Run(ctx, seed, func() virtual.Policy { return virtual.NewPublished(rate) }, nil)
-		var end time.Duration
-		for _, c := range calls {
-			end = max(end, c.Start)
-		}
-		rate = float64(len(calls)) / max(end.Seconds(), 1e-3)
-	}
-	return rate
 }

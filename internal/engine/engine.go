@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// A Config says what an Engine may do. There are no defaults here: adapters have their own.
+// A Config says what an Engine may do. Adapters start from [Default] or from a Config of their own.
 type Config struct {
 	Percentile   float64            // never hedge before this quantile, in [0, 1)
 	MaxHedges    int                // per call
@@ -36,6 +36,20 @@ type Config struct {
 	Observer     Observer           // is told what happens; nil: nobody is
 	Changed      func(Name, Change) // is told of changes of state, see [ChangeEvery]; nil: nobody is
 	Shadow       bool               // learn, decide and count, but start no hedge
+}
+
+// Default returns the settings that HTTP and gRPC start from: hedge the slowest
+// tenth of calls, with two hedges per call at most, for ten hedges per hundred requests.
+func Default() Config {
+	return Config{
+		Percentile:   0.90,
+		MaxHedges:    2,
+		Share:        0.10,
+		EstimatedRPS: 100,
+		Burst:        2 * time.Second,
+		MinDelay:     time.Millisecond,
+		MaxKeys:      4096,
+	}
 }
 
 // burst returns how many hedges may be saved up at the given rate.

@@ -1,9 +1,9 @@
 //go:build !unix
 
-// Package cputime tells what a benchmark costs.
+// Package cputime measures the processor time that a benchmark uses.
 package cputime
 
 import "time"
 
-// Used is not known here.
+// Used reports false: this system does not say.
 func Used() (used time.Duration, known bool) { return 0, false }

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package cputime tells what a benchmark costs.
+// Package cputime measures the processor time that a benchmark uses.
 package cputime
 
 import (

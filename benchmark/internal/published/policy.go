@@ -1,9 +1,10 @@
-// Package published is the adaptive hedging policy that is published most, as
-// a yardstick: written from its description, not from anybody's code.
+// Package published is the best-known published policy of adaptive hedging. Others
+// are compared with it. It is written from its description, not from anybody's code.
 //
 // It hedges once, when a call is slower than the 90th percentile of what the
-// winners of the last 30 to 60 seconds took. A token bucket pays, which fills
-// by the clock: at a tenth of the requests per second it was told to expect.
+// winners of the last 30 to 60 seconds took. A token bucket limits the
+// hedges. It fills by the clock, at a tenth of the requests per second that the
+// policy is given as an estimate.
 // The first 20 requests of a host, and those after a minute without any, are
 // hedged after 10 ms.
 package published
@@ -45,7 +46,7 @@ func New(estimatedRPS float64) *Policy {
 	return &Policy{hosts: make(map[string]*host), rate: rate, full: full, tokens: full}
 }
 
-// DefaultRPS is what the policy expects if it is not told.
+// DefaultRPS is the policy's default estimate.
 const DefaultRPS = 100
 
 // host is what is known of one: two windows that tumble.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Clock says how long something has run. It may stop while that does.
+// A Clock returns how long something has run. It may stand still while that is paused.
 type Clock func() time.Duration
 
 // RoundTripper hedges requests as the policy says, whatever their method.
@@ -22,7 +22,7 @@ type RoundTripper struct {
 
 var _ http.RoundTripper = (*RoundTripper)(nil)
 
-// RoundTrip returns what comes first, be it an error.
+// RoundTrip returns the first result, even if it is an error.
 func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	attempt := func(ctx context.Context) (*http.Response, error) { return t.Next.RoundTrip(req.Clone(ctx)) }
 	drop := func(r *http.Response) {
@@ -66,8 +66,8 @@ func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor 
 	}
 }
 
-// race makes an attempt and perhaps a second. What comes first wins; the other
-// is cancelled, and what it still returns is dropped. The winner's context
+// race makes an attempt and perhaps a second one. The first result wins; the other
+// attempt is cancelled, and its result is dropped. The winner's context
 // lives until done is called.
 func race[T any](ctx context.Context, p *Policy, clock Clock, host string, attempt func(context.Context) (T, error), drop func(T)) (v T, done context.CancelFunc, err error) {
 	type result struct {

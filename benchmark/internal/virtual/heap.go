@@ -6,7 +6,7 @@ type kind uint8
 
 const (
 	arrival kind = iota // of a request
-	strike              // of a call's delay
+	due                 // a hedge of a call
 	answer              // to an attempt
 	served              // the attempt in a slot
 	giveUp              // by the caller

@@ -22,7 +22,7 @@ func newDraws(seed uint64, episode int) *Draws {
 	return d
 }
 
-// at returns the stream of an attempt. It is good until the next call.
+// at returns the stream of an attempt. It is valid until the next call.
 func (d *Draws) at(request, attempt int) *rand.Rand {
 	d.source = source(mix(d.seed ^ mix(uint64(request)<<8^uint64(attempt+128))))
 	return d.rng
@@ -88,7 +88,7 @@ func Pareto(scale time.Duration, shape float64) Model {
 	}
 }
 
-// Constant takes d, give or take the given share of it.
+// Constant takes t, plus or minus at most the given share of it.
 func Constant(t time.Duration, share float64) Model {
 	return func(d *Draws, a Attempt) time.Duration {
 		return time.Duration(float64(t) * (1 + share*(2*a.Own(d).Float64()-1)))
@@ -118,7 +118,7 @@ func Late(m Model, share float64, by time.Duration) Model {
 }
 
 // Inherent takes slow's time for a share of the requests, for each of their
-// attempts, and fast's for the others: a cache miss is one for the hedge as well.
+// attempts, and fast's for the others: a hedge of a cache miss misses as well.
 func Inherent(fast, slow Model, share float64) Model {
 	return func(d *Draws, a Attempt) time.Duration {
 		if a.Common(d).Float64() < share {

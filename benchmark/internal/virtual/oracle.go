@@ -97,7 +97,7 @@ func (o *replay) try(delays []time.Duration) (hedged []time.Duration, cost float
 }
 
 // quantile returns quantile q of what all callers would wait under the schedule.
-// None of the others waits longer than those whose request is hedged.
+// No other caller waits longer than those whose request is hedged.
 func (o *replay) quantile(delays Static, q float64) time.Duration {
 	hedged, _ := o.try(delays)
 	slices.Sort(hedged)

@@ -15,8 +15,8 @@ type None struct{}
 // Begin never plans a hedge.
 func (None) Begin(time.Duration, int) []time.Duration { return nil }
 
-// Strike is never asked.
-func (None) Strike(time.Duration, int, int) bool { return false }
+// Admit is never asked.
+func (None) Admit(time.Duration, int, int) bool { return false }
 
 // Done learns nothing.
 func (None) Done(time.Duration, int, End) {}
@@ -27,8 +27,8 @@ type Static []time.Duration
 // Begin returns the times.
 func (s Static) Begin(time.Duration, int) []time.Duration { return s }
 
-// Strike always hedges.
-func (Static) Strike(time.Duration, int, int) bool { return true }
+// Admit always hedges.
+func (Static) Admit(time.Duration, int, int) bool { return true }
 
 // Done learns nothing.
 func (Static) Done(time.Duration, int, End) {}
@@ -42,7 +42,7 @@ type Ours struct {
 // NewOurs returns the engine under the given configuration.
 func NewOurs(c engine.Config) *Ours { return &Ours{engine: engine.New(c)} }
 
-// epoch is when episodes begin. The engine takes the zero time for none.
+// epoch is when episodes begin. It is not zero, as a zero time means none to the engine.
 var epoch = time.Unix(1_000_000_000, 0)
 
 func (o *Ours) key(host int) *engine.Key {
@@ -60,12 +60,12 @@ func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
 	return nil
 }
 
-// Strike asks the key.
-func (o *Ours) Strike(now time.Duration, host, stage int) bool {
-	return o.key(host).Admit(epoch.Add(now), stage, true, time.Time{}, engine.None) == engine.None
+// Admit asks the key.
+func (o *Ours) Admit(now time.Duration, host, index int) bool {
+	return o.key(host).Admit(epoch.Add(now), index, true, time.Time{}, engine.None) == engine.None
 }
 
-// Done tells the key. Losers are cancelled at once, so no hedge is in flight any more.
+// Done records the call. Losers are cancelled at once, so that no hedge is in flight any more.
 func (o *Ours) Done(now time.Duration, host int, e End) {
 	k := o.key(host)
 	for range len(e.Starts) - 1 {
@@ -84,7 +84,7 @@ func (o *Ours) Done(now time.Duration, host int, e End) {
 // Published is the published adaptive policy, see package published.
 type Published struct{ policy *published.Policy }
 
-// NewPublished returns the policy, told to expect the given requests per second.
+// NewPublished returns the policy that expects the given requests per second.
 func NewPublished(estimatedRPS float64) *Published {
 	return &Published{policy: published.New(estimatedRPS)}
 }
@@ -94,10 +94,10 @@ func (p *Published) Begin(now time.Duration, host int) []time.Duration {
 	return []time.Duration{p.policy.Delay(now, strconv.Itoa(host))}
 }
 
-// Strike asks its bucket.
-func (p *Published) Strike(now time.Duration, _, _ int) bool { return p.policy.Admit(now) }
+// Admit asks its bucket.
+func (p *Published) Admit(now time.Duration, _, _ int) bool { return p.policy.Admit(now) }
 
-// Done teaches it the winner's latency; what the caller gave up on counts as well.
+// Done records the winner's latency, or the time until the caller gave up.
 func (p *Published) Done(now time.Duration, host int, e End) {
 	p.policy.Learn(now, strconv.Itoa(host), e.Latency)
 }
@@ -106,7 +106,7 @@ func (p *Published) Done(now time.Duration, host int, e End) {
 // fixed delay, or a moving quantile of what attempts took, and a budget of
 // hedges in flight. All hosts share it.
 type Failsafe struct {
-	// Delay is fixed; 0: the moving quantile.
+	// Delay is the fixed delay; 0: the moving quantile.
 	Delay time.Duration
 
 	quantile movingQuantile
@@ -118,8 +118,8 @@ const (
 	failsafeShare = 0.20 // of what is in flight, its default
 	failsafeFloor = 3    // hedges in flight that are always allowed, its default
 
-	// The three parameters of its quantile have no defaults. These are the ones
-	// that suit a budget of a tenth.
+	// The three parameters of its quantile have no defaults. These suit a budget
+	// of a tenth.
 	FailsafeQuantile  = 0.90
 	FailsafeAge       = 1000
 	FailsafeThreshold = 20
@@ -137,8 +137,8 @@ func (f *Failsafe) Begin(time.Duration, int) []time.Duration {
 	return []time.Duration{max(0, time.Duration(f.quantile.value))}
 }
 
-// Strike asks the budget.
-func (f *Failsafe) Strike(time.Duration, int, int) bool {
+// Admit asks the budget.
+func (f *Failsafe) Admit(time.Duration, int, int) bool {
 	if f.hedges >= failsafeFloor && float64(f.hedges) > failsafeShare*float64(f.calls+f.hedges) {
 		return false
 	}
@@ -146,7 +146,7 @@ func (f *Failsafe) Strike(time.Duration, int, int) bool {
 	return true
 }
 
-// Done learns what every attempt took, the cancelled one until it was cancelled.
+// Done records what every attempt took; for a cancelled one, the time until then.
 func (f *Failsafe) Done(_ time.Duration, _ int, e End) {
 	f.calls--
 	f.hedges -= len(e.Starts) - 1

@@ -7,7 +7,7 @@ type Queue struct {
 	// attempts are spread among them at random.
 	Shared bool
 	// Cancel says that servers stop working on what the client has cancelled.
-	// Without it a loser takes as much of them as a winner.
+	// Without it, a loser occupies a server for as long as a winner does.
 	Cancel bool
 }
 

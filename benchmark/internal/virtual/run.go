@@ -2,9 +2,8 @@
 // discrete events in virtual time: a million requests in about a second, and
 // the same answer for the same seed.
 //
-// Every attempt has random numbers of its own, found by seed, request and
-// attempt. All policies therefore see the same requests meet the same fate,
-// and their difference is theirs alone.
+// The seed, the request and the attempt decide how long an attempt takes. All
+// policies therefore meet the same latencies, and differ only by what they do.
 //
 // The network is not simulated: an attempt takes what its [Model] says, plus
 // what it waits in a [Queue], and a cancelled attempt ends at once.
@@ -20,8 +19,8 @@ type World struct {
 	// Hosts is the number of backends; each request is for one of them, at random. 0 means one.
 	Hosts int
 	// Workers is how many callers send one request after the other (a closed
-	// loop). If it is 0, requests arrive at random at Rate, whatever becomes of
-	// those before (an open loop).
+	// loop). If it is 0, requests arrive at random at Rate, whether or not those
+	// before are answered (an open loop).
 	Workers int
 	Rate    float64 // requests per second
 
@@ -32,7 +31,7 @@ type World struct {
 
 	// Model says how long an attempt is served.
 	Model Model
-	// Queue says where it waits before; nil: nowhere.
+	// Queue says where it waits before that; nil: nowhere.
 	Queue *Queue
 	// Timeout is when callers give up; 0: never.
 	Timeout time.Duration
@@ -44,9 +43,9 @@ type Policy interface {
 	// Begin counts a call that starts now and returns when to hedge it, in time
 	// since its start, rising, [MaxHedges] at most.
 	Begin(now time.Duration, host int) []time.Duration
-	// Strike is asked when a call is unanswered at one of those times, the
-	// stage-th, and reports whether a hedge starts.
-	Strike(now time.Duration, host, stage int) bool
+	// Admit is asked when a call is unanswered at one of those times, which the
+	// index says, and reports whether a hedge starts.
+	Admit(now time.Duration, host, index int) bool
 	// Done learns how a call ended.
 	Done(now time.Duration, host int, e End)
 }
@@ -75,8 +74,8 @@ type Call struct {
 }
 
 // Run puts a new policy for each episode into the world and returns the calls
-// in the order in which they ended. Progress, if not nil, is called now and
-// then with the number of calls so far. Run returns what it has when ctx ends.
+// in the order in which they ended. From time to time it calls progress, if that
+// is not nil, with the number of calls so far. Run returns what it has when ctx ends.
 func (w World) Run(ctx context.Context, seed uint64, policy func() Policy, progress func(calls int)) []Call {
 	episodes := max(w.Episodes, 1)
 	calls := make([]Call, 0, episodes*w.Requests)
@@ -117,7 +116,7 @@ type live struct {
 	host    int16
 	index   int32
 	started uint8
-	stage   uint8
+	next    uint8 // index of the next delay
 	denied  uint8
 	reached bool
 	start   time.Duration
@@ -163,8 +162,8 @@ func (r *run) simulate(ctx context.Context, progress func(int)) bool {
 				continue // the call is over
 			}
 			switch e.kind {
-			case strike:
-				r.strike(e.call)
+			case due:
+				r.hedge(e.call)
 			case answer:
 				r.end(e.call, int(e.n))
 			case giveUp:
@@ -201,7 +200,7 @@ func (r *run) arrive() {
 	me := ref{place, c.gen}
 	c.delays = r.policy.Begin(r.now, int(c.host))
 	if len(c.delays) > 0 {
-		r.events.push(event{at: r.now + c.delays[0], kind: strike, call: me})
+		r.events.push(event{at: r.now + c.delays[0], kind: due, call: me})
 	}
 	if r.Timeout > 0 {
 		r.events.push(event{at: r.now + r.Timeout, kind: giveUp, call: me})
@@ -209,15 +208,16 @@ func (r *run) arrive() {
 	r.attempt(me)
 }
 
-func (r *run) strike(me ref) {
+// hedge starts a hedge that is due, if the policy admits it.
+func (r *run) hedge(me ref) {
 	c := &r.live[me.place]
-	stage := int(c.stage)
-	c.stage++
+	index := int(c.next)
+	c.next++
 	c.reached = true
-	if int(c.stage) < len(c.delays) {
-		r.events.push(event{at: c.start + c.delays[c.stage], kind: strike, call: me})
+	if int(c.next) < len(c.delays) {
+		r.events.push(event{at: c.start + c.delays[c.next], kind: due, call: me})
 	}
-	if !r.policy.Strike(r.now, int(c.host), stage) {
+	if !r.policy.Admit(r.now, int(c.host), index) {
 		c.denied++
 		return
 	}

@@ -56,7 +56,7 @@ func TestSameSeedSameAnswer(t *testing.T) {
 	assert.NotEqual(t, a, w.Run(t.Context(), 8, none, nil))
 }
 
-func TestPoliciesMeetTheSameFate(t *testing.T) {
+func TestPoliciesMeetTheSameLatencies(t *testing.T) {
 	w := virtual.World{Rate: 1000, Requests: 20_000, Model: seed()}
 	byIndex := func(calls []virtual.Call) []virtual.Call {
 		slices.SortFunc(calls, func(a, b virtual.Call) int { return int(a.Index - b.Index) })

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// options are what the flags say.
+type options struct {
+	engine     engine
+	scenarios  []scenario
+	strategies []string // nil: the engine's choice
+	size       size
+	seed       uint64
+	runs       int
+	format     string
+	out        string
+	readme     []string // files
+	picture    string
+	args       []string
+}
+
+// contenders returns the strategies that are put through a scenario.
+func (o options) contenders(sc scenario) []string {
+	names := o.strategies
+	if names == nil {
+		for _, s := range strategies {
+			if !s.onRequest {
+				names = append(names, s.name)
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !o.engine.offers(sc, strategyOf(n)) })
+}
+
+var formats = []string{"text", "md", "csv", "json"}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	o := options{args: args}
+	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	var (
+		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
+		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all (default seed; clean for dns)")
+		transport  = fs.String("transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
+		named      = fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, but hedge-2 and hedge-3)")
+	)
+	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
+	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
+	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
+	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of")
+	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
+	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
+	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds")
+	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
+	fs.StringVar(&o.picture, "picture", "", "draw README's picture, in virtual time, to this SVG `file` instead")
+	fs.Usage = func() { usage(fs) }
+	if err := quiet(fs, args); err != nil {
+		return o, err
+	}
+	if *readme != "" {
+		o.readme = strings.Split(*readme, ",")
+	}
+	if fs.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q: there are only flags", fs.Arg(0))
+	}
+
+	for _, e := range engines() {
+		if e.name() == *engineName {
+			o.engine = e
+		}
+	}
+	if o.engine == nil {
+		return o, wrong("engine", *engineName, engineNames())
+	}
+	if !slices.Contains(dnsTransports, *transport) {
+		return o, wrong("transport", *transport, dnsTransports)
+	}
+	if _, ok := o.engine.(dnsEngine); ok {
+		o.engine = dnsEngine{*transport}
+	} else if *transport != dnsTransports[0] {
+		return o, fmt.Errorf("-transport %s: is for -engine dns", *transport)
+	}
+	known := make(map[string]scenario)
+	var names []string
+	for _, sc := range scenarios() {
+		if o.engine.runs(sc) {
+			known[sc.name] = sc
+			names = append(names, sc.name)
+		}
+	}
+	if *scenes == "" {
+		*scenes = names[0]
+	}
+	chosen := names
+	if *scenes != "all" {
+		chosen = strings.Split(*scenes, ",")
+	}
+	for _, name := range chosen {
+		sc, ok := known[name]
+		if !ok {
+			return o, wrong("scenario", name, append(names, "all"))
+		}
+		o.scenarios = append(o.scenarios, sc)
+	}
+	if *named != "" {
+		for _, name := range strings.Split(*named, ",") {
+			if !slices.Contains(strategyNames(), name) {
+				return o, wrong("strategy", name, strategyNames())
+			}
+			o.strategies = append(o.strategies, name)
+		}
+		o.strategies = inOrder(o.strategies)
+		for _, sc := range o.scenarios {
+			if len(o.contenders(sc)) > 0 {
+				continue
+			}
+			switch {
+			case o.engine.name() == "dns":
+				return o, fmt.Errorf("-strategy %s: not offered for DNS over %s", *named, *transport)
+			case *scenes == "all": // the others go on
+			case sc.lab != nil:
+				return o, fmt.Errorf("-strategy %s: scenario %s is for %s", *named, sc.name, list(options{engine: o.engine}.contenders(sc)))
+			default:
+				return o, fmt.Errorf("-strategy %s: the draws of scenario %s cannot be replayed for an oracle", *named, sc.name)
+			}
+		}
+	}
+	switch {
+	case o.size.requests < 0 || o.size.requests > 0 && o.size.requests < 100 || o.size.requests > 100_000_000:
+		return o, fmt.Errorf("-requests %d: must be between 100 and 100000000", o.size.requests)
+	case !(o.size.rps >= 0 && o.size.rps <= 1e6):
+		return o, fmt.Errorf("-rps %v: must be between 0 and 1000000", o.size.rps)
+	case o.runs < 1 || o.runs > 1000:
+		return o, fmt.Errorf("-runs %d: must be between 1 and 1000", o.runs)
+	case !slices.Contains(formats, o.format):
+		return o, wrong("format", o.format, formats)
+	}
+	return o, nil
+}
+
+// quiet parses without the package's own messages: run prints the error, once.
+func quiet(fs *flag.FlagSet, args []string) error {
+	out := fs.Output()
+	usage := fs.Usage
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	err := fs.Parse(args)
+	fs.SetOutput(out)
+	if errors.Is(err, flag.ErrHelp) {
+		usage()
+	}
+	return err
+}
+
+func wrong(name, value string, allowed []string) error {
+	return fmt.Errorf("-%s %q: must be %s", name, value, list(allowed))
+}
+
+// list says "a, b or c".
+func list(names []string) string {
+	n := len(names)
+	if n == 1 {
+		return names[0]
+	}
+	return strings.Join(names[:n-1], ", ") + " or " + names[n-1]
+}
+
+func engineNames() []string {
+	var names []string
+	for _, e := range engines() {
+		names = append(names, e.name())
+	}
+	return names
+}
+
+func usage(fs *flag.FlagSet) {
+	w := fs.Output()
+	fmt.Fprint(w, "Usage: simulate [flags]\n\nPuts hedging strategies through the same traffic, side by side.\n\n")
+	fs.PrintDefaults()
+	fmt.Fprint(w, "\nStrategies:\n")
+	for _, s := range strategies {
+		fmt.Fprintf(w, "  %-20s %s\n", s.name, s.whole())
+	}
+	fmt.Fprint(w, "\nScenarios, and their engines:\n")
+	for _, sc := range scenarios() {
+		var by []string
+		for _, e := range engines() {
+			if e.runs(sc) {
+				by = append(by, e.name())
+			}
+		}
+		fmt.Fprintf(w, "  %-20s %s (%s)\n", sc.name, sc.about, strings.Join(by, ", "))
+	}
+}

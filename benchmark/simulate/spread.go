@@ -1,0 +1,144 @@
+package main
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sort"
+)
+
+// spreads are what stands behind ± in tables, in milliseconds; 0 if it is not known.
+type spreads struct{ p50, p95, p99, p999, mean, stddev float64 }
+
+const resamples = 1000 // of independent calls
+
+// bootstrap returns halves of the 95 % percentile intervals (Efron, Bootstrap
+// Methods, 1979) of a sorted sample's figures. It treats calls as independent,
+// which those over a simulated network are.
+func bootstrap(sample []float64) spreads {
+	n := len(sample)
+	if n == 0 {
+		return spreads{}
+	}
+	rng := rand.New(rand.NewPCG(1, uint64(n)))
+	quantiles := [...]float64{0.5, 0.95, 0.99, 0.999}
+	var drawn [len(quantiles) + 2][]float64
+	times := make([]int, n) // that each value is drawn
+	for range resamples {
+		clear(times)
+		for range n {
+			times[rng.IntN(n)]++
+		}
+		var sum, squares float64
+		below, q := 0, 0
+		for i, k := range times {
+			x := sample[i]
+			sum += float64(k) * x
+			squares += float64(k) * x * x
+			for below += k; q < len(quantiles) && float64(below) >= quantiles[q]*float64(n); q++ {
+				drawn[q] = append(drawn[q], x)
+			}
+		}
+		mean := sum / float64(n)
+		drawn[4] = append(drawn[4], mean)
+		drawn[5] = append(drawn[5], math.Sqrt(max(0, squares/float64(n)-mean*mean)))
+	}
+	half := func(i int) float64 {
+		slices.Sort(drawn[i])
+		return (drawn[i][resamples*975/1000-1] - drawn[i][resamples*25/1000]) / 2
+	}
+	return spreads{half(0), half(1), half(2), half(3), half(4), half(5)}
+}
+
+// Calls of one run depend on each other: they share a client that learns, and a
+// machine that is now more and now less busy. So their batches are resampled.
+const (
+	batches        = 10
+	batchResamples = 100
+	student        = 2.262 // the 97.5 % quantile of Student's t distribution with batches-1 degrees of freedom
+)
+
+// batchSpreads returns halves of 95 % intervals for one run: standard errors from
+// a bootstrap of consecutive batches, times Student's factor. phases are the
+// latencies of the parts of the run that differ by intent, in the order of the
+// calls: each is cut into ten batches, and these are resampled. sorted has all
+// latencies. The result is zero if there are too few calls.
+func batchSpreads(phases [][]float64, sorted []float64) spreads {
+	if len(sorted) < 10*batches {
+		return spreads{}
+	}
+	edges := tailEdges(sorted)
+	type batch struct {
+		calls []float64 // between two edges
+		sum   float64
+	}
+	var cut [][]batch
+	for _, phase := range phases {
+		var all []batch
+		for i := range batches {
+			b := batch{calls: make([]float64, len(edges))}
+			for _, x := range phase[i*len(phase)/batches : (i+1)*len(phase)/batches] {
+				b.calls[sort.SearchFloat64s(edges, x)]++
+				b.sum += x
+			}
+			all = append(all, b)
+		}
+		cut = append(cut, all)
+	}
+	rng := rand.New(rand.NewPCG(2, uint64(len(sorted))))
+	var p99, p999, mean moments
+	calls := make([]float64, len(edges))
+	for range batchResamples {
+		clear(calls)
+		n, sum := 0.0, 0.0
+		for _, all := range cut {
+			for range batches {
+				b := all[rng.IntN(batches)]
+				for i, k := range b.calls {
+					calls[i] += k
+					n += k
+				}
+				sum += b.sum
+			}
+		}
+		quantile := func(q float64) float64 {
+			above := 0.0
+			for i := len(calls) - 1; i > 0; i-- {
+				if above += calls[i]; above > (1-q)*n {
+					return edges[i]
+				}
+			}
+			return edges[0]
+		}
+		p99.add(quantile(0.99))
+		p999.add(quantile(0.999))
+		mean.add(sum / max(n, 1))
+	}
+	half := func(m moments) float64 { return student * math.Sqrt(m.variance()*batches/(batches-1)) }
+	return spreads{p99: half(p99), p999: half(p999), mean: half(mean)}
+}
+
+// tailEdges returns some of the highest quarter of the sorted values, rising, the
+// last one always: the higher, the denser, so that high quantiles can be read off.
+func tailEdges(sorted []float64) []float64 {
+	n := len(sorted)
+	var edges []float64
+	for above := 1; above <= n/4; above += 1 + above/200 {
+		edges = append(edges, sorted[n-above])
+	}
+	slices.Reverse(edges)
+	return slices.Compact(edges)
+}
+
+// moments are sums over some values.
+type moments struct{ n, sum, squares float64 }
+
+func (m *moments) add(x float64) {
+	m.n++
+	m.sum += x
+	m.squares += x * x
+}
+
+func (m *moments) variance() float64 {
+	return max(0, m.squares/m.n-m.sum*m.sum/m.n/m.n)
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestBootstrapFindsWhatTheoryKnows(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var normal []float64
+	for range 10_000 {
+		normal = append(normal, 50+10*rng.NormFloat64())
+	}
+	slices.Sort(normal)
+	s := bootstrap(normal)
+	root := math.Sqrt(float64(len(normal)))
+	near := func(want, got float64) { t.Helper(); assert.InEpsilon(t, want, got, 0.35) }
+	near(1.96*10/root, s.mean)
+	near(1.96*10/root*math.Sqrt(math.Pi/2), s.p50) // the median's standard error
+	near(1.96*10/root/math.Sqrt2, s.stddev)
+	near(1.96*10/root*math.Sqrt(0.95*0.05)/0.1031, s.p95) // √(q(1-q)) over the density there
+	assert.Less(t, s.p95, s.p99)
+	assert.Less(t, s.p99, s.p999)
+}
+
+// A run whose calls come in ten batches of their own is as good as ten calls, not as a hundred thousand.
+func TestBatchesKnowThatCallsDependOnEachOther(t *testing.T) {
+	draw := func(dependent float64) (run, sorted []float64) {
+		rng := rand.New(rand.NewPCG(3, 4))
+		for range batches {
+			shift := dependent * rng.NormFloat64()
+			for range 10_000 {
+				run = append(run, 50+shift+10*rng.NormFloat64())
+			}
+		}
+		sorted = slices.Clone(run)
+		slices.Sort(sorted)
+		return run, sorted
+	}
+	run, sorted := draw(0)
+	s := batchSpreads([][]float64{run}, sorted)
+	standard := 10 / math.Sqrt(float64(len(run)))
+	near := func(want, got float64) { t.Helper(); assert.InEpsilon(t, want, got, 0.6) } // a batch more or less decides
+	near(student*standard, s.mean)
+	near(student*standard*math.Sqrt(0.99*0.01)/0.02665, s.p99) // √(q(1-q)) over the density there
+
+	run, sorted = draw(3)
+	s = batchSpreads([][]float64{run}, sorted)
+	near(student*3/math.Sqrt(batches), s.mean)
+	assert.Greater(t, s.p99, 1.0)
+}
+
+// What changes by intent is no uncertainty.
+func TestPhasesAreNoSpread(t *testing.T) {
+	var calm, slow []float64
+	for i := range 1000 {
+		calm, slow = append(calm, float64(5+i%2)), append(slow, float64(500+i%2))
+	}
+	sorted := slices.Concat(calm, slow)
+	slices.Sort(sorted)
+	assert.Less(t, batchSpreads([][]float64{calm, slow}, sorted).mean, 0.1)
+	assert.Greater(t, batchSpreads([][]float64{slices.Concat(calm, slow)}, sorted).mean, 100.0)
+	assert.Equal(t, []time.Duration{60 * sec, 90 * sec}, scenarioOf("outage").changes())
+}
+
+func TestTooFewCallsHaveNoSpread(t *testing.T) {
+	assert.Zero(t, batchSpreads([][]float64{{1, 2, 3}}, []float64{1, 2, 3}))
+	assert.Zero(t, batchSpreads(nil, nil))
+}
+
+func TestBootstrapOfWhatNeverVariesIsNothing(t *testing.T) {
+	assert.Zero(t, bootstrap([]float64{7, 7, 7}))
+	assert.Zero(t, bootstrap(nil))
+}

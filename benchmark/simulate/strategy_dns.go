@@ -1,0 +1,27 @@
+package main
+
+// Package dnslab runs these.
+func init() {
+	enter(
+		strategy{
+			name: "single", rank: 80, dns: true, about: "this library without hedging; a query is sent again after a second",
+			look: look{shade: shade{rgb(0x6b7280), rgb(0x9ca3af)}, highlight: true},
+		},
+		strategy{
+			name: "fixed-10ms", rank: 90, dns: true, about: "a hedge for every query after 10 ms, no budget",
+			look: look{shade: shade{rgb(0xc2410c), rgb(0xfb923c)}, highlight: true},
+		},
+		strategy{
+			name: "miekg", rank: 230, dns: true, about: "the plain client of github.com/miekg/dns",
+			look: look{shade: shade{rgb(0x7e22ce), rgb(0xc084fc)}},
+		},
+		strategy{
+			name: "net-resolver", rank: 240, dns: true, about: "Go's own resolver",
+			look: look{shade: shade{rgb(0xbe185d), rgb(0xf472b6)}, highlight: true},
+		},
+		strategy{
+			name: "unbound", rank: 250, dns: true, about: "unbound, forwarding, if it is installed",
+			look: look{shade: shade{rgb(0x15803d), rgb(0x4ade80)}, highlight: true},
+		},
+	)
+}

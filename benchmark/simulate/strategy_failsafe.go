@@ -1,0 +1,62 @@
+package main
+
+import (
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/budget"
+	"github.com/failsafe-go/failsafe-go/failsafegrpc"
+	"github.com/failsafe-go/failsafe-go/failsafehttp"
+	"github.com/failsafe-go/failsafe-go/hedgepolicy"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+)
+
+// failsafe is failsafe-go with its budget, and a fixed delay or, at 0, its moving quantile.
+type failsafe time.Duration
+
+func init() {
+	enter(
+		failsafe(10*ms).strategy(strategy{
+			name: "failsafe-10ms", rank: 40, about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight",
+			look: look{shade: shade{rgb(0x4d7c0f), rgb(0xa3e635)}},
+		}),
+		failsafe(0).strategy(strategy{
+			name: "failsafe-quantile", rank: 50, about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
+			look: look{shade: shade{rgb(0x15803d), rgb(0x4ade80)}, highlight: true},
+		}),
+	)
+}
+
+func (d failsafe) strategy(s strategy) strategy {
+	s.virtualModel = "a model of failsafe-go 0.9.8"
+	s.http, s.grpc, s.virtual = d.http, d.grpc, d.virtual
+	return s
+}
+
+func (d failsafe) http(c *contender, p httpPath) (http.RoundTripper, error) {
+	return failsafehttp.NewRoundTripper(p.counted, failsafePolicy[*http.Response](d, c)), nil
+}
+
+func (d failsafe) grpc(c *contender, _ grpcPath) ([]grpc.UnaryClientInterceptor, error) {
+	policy := failsafePolicy[*wrapperspb.Int64Value](d, c)
+	return []grpc.UnaryClientInterceptor{failsafegrpc.NewUnaryClientInterceptor(policy)}, nil
+}
+
+func (d failsafe) virtual(setting) func() virtual.Policy {
+	return func() virtual.Policy { return &virtual.Failsafe{Delay: time.Duration(d)} }
+}
+
+func failsafePolicy[R any](d failsafe, c *contender) hedgepolicy.HedgePolicy[R] {
+	var refused atomic.Int64
+	c.refused = func() int { return int(refused.Load()) }
+	limit := budget.NewBuilder().OnBudgetExceeded(func(budget.ExceededEvent) { refused.Add(1) }).Build()
+	if d > 0 {
+		return hedgepolicy.NewBuilderWithDelay[R](time.Duration(d)).WithBudget(limit).Build()
+	}
+	return hedgepolicy.NewBuilderWithDelayQuantile[R](virtual.FailsafeQuantile, virtual.FailsafeAge, virtual.FailsafeThreshold).
+		WithBudget(limit).Build()
+}

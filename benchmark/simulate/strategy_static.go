@@ -1,0 +1,48 @@
+package main
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/cristalhq/hedgedhttp"
+	"google.golang.org/grpc"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// static is hedgedhttp with a fixed delay. It speaks HTTP only.
+type static time.Duration
+
+func init() {
+	enter(
+		static(10*ms).strategy(strategy{
+			name: "static-10ms", rank: 20, about: "hedgedhttp: one hedge after 10 ms, no budget",
+			look: look{shade: shade{rgb(0xc2410c), rgb(0xfb923c)}},
+		}),
+		static(50*ms).strategy(strategy{
+			name: "static-50ms", rank: 30, about: "hedgedhttp: one hedge after 50 ms, no budget",
+			look: look{shade: shade{rgb(0xa16207), rgb(0xfacc15)}},
+		}),
+	)
+}
+
+func (d static) strategy(s strategy) strategy {
+	s.virtualModel = "a fixed delay without a budget"
+	s.grpcModel = "the same delay on the race of this library"
+	s.http, s.grpc, s.virtual = d.http, d.grpc, d.virtual
+	return s
+}
+
+func (d static) http(_ *contender, p httpPath) (http.RoundTripper, error) {
+	return hedgedhttp.NewRoundTripper(time.Duration(d), 2, p.counted)
+}
+
+func (d static) grpc(c *contender, _ grpcPath) ([]grpc.UnaryClientInterceptor, error) {
+	c.delays, c.style = []time.Duration{time.Duration(d)}, new(race.Style)
+	return nil, nil
+}
+
+func (d static) virtual(setting) func() virtual.Policy {
+	return func() virtual.Policy { return virtual.Static{time.Duration(d)} }
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// contrast returns how much two colours differ in luminance, from 1 to 21: WCAG 2.2's definition.
+func contrast(a, b color.RGBA) float64 {
+	luminance := func(c color.RGBA) float64 {
+		linear := func(v uint8) float64 {
+			x := float64(v) / 255
+			if x <= 0.04045 {
+				return x / 12.92
+			}
+			return math.Pow((x+0.055)/1.055, 2.4)
+		}
+		return 0.2126*linear(c.R) + 0.7152*linear(c.G) + 0.0722*linear(c.B)
+	}
+	la, lb := luminance(a), luminance(b)
+	return (max(la, lb) + 0.05) / (min(la, lb) + 0.05)
+}
+
+func TestEveryStrategyCanBeSeenOnLightAndDarkPages(t *testing.T) {
+	dark := make(map[color.RGBA]color.RGBA)
+	for _, s := range shades {
+		dark[s.light] = s.dark
+	}
+	for _, s := range strategies {
+		assert.GreaterOrEqual(t, contrast(s.look.light, paper.light), 3.0, s.name)
+		assert.GreaterOrEqual(t, contrast(s.look.dark, paper.dark), 3.0, s.name)
+		if d, ok := dark[s.look.light]; ok {
+			assert.Equal(t, d, s.look.dark, "%s: the report finds the dark colour by the light one", s.name)
+		}
+		dark[s.look.light] = s.look.dark
+	}
+}
+
+func TestNoTwoLinesOfAChartHaveOneColour(t *testing.T) {
+	for _, e := range engines() {
+		for _, sc := range scenarios() {
+			if !e.runs(sc) {
+				continue
+			}
+			seen := make(map[color.RGBA]string)
+			for _, s := range strategies {
+				if e.offers(sc, s) {
+					assert.Empty(t, seen[s.look.light], "%s, %s: the colour of %s", e.name(), sc.name, s.name)
+					seen[s.look.light] = s.name
+				}
+			}
+		}
+	}
+}
+
+func TestEveryStrategyHasAPlaceAndAnEngine(t *testing.T) {
+	ranks, names := make(map[int]string), make(map[string]bool)
+	for _, s := range strategies {
+		assert.Empty(t, ranks[s.rank], "the rank of %s", s.name)
+		assert.False(t, names[s.name], s.name)
+		ranks[s.rank], names[s.name] = s.name, true
+		assert.NotEmpty(t, s.about, s.name)
+		offered := false
+		for _, e := range engines() {
+			for _, sc := range scenarios() {
+				offered = offered || e.runs(sc) && e.offers(sc, s)
+			}
+		}
+		assert.True(t, offered, "%s runs nowhere", s.name)
+	}
+}
+
+func TestFewLinesStandOut(t *testing.T) {
+	for _, e := range engines() {
+		for _, sc := range scenarios() {
+			if !e.runs(sc) {
+				continue
+			}
+			f := finding{scenario: sc}
+			for _, name := range (options{engine: e}).contenders(sc) {
+				f.results = append(f.results, result{strategy: name})
+			}
+			var out []string
+			for _, r := range f.results {
+				if f.standsOut(r.strategy) {
+					out = append(out, r.strategy)
+				}
+			}
+			assert.LessOrEqual(t, len(out), manyLines, "%s %s", e.name(), sc.name)
+			assert.Contains(t, out, ours, "%s %s", e.name(), sc.name)
+		}
+	}
+}
+
+// The report's style sheet turns each light colour into its dark one, which works if it knows them all.
+func TestReportHasADarkColourForEachColourOfItsCharts(t *testing.T) {
+	dir := t.TempDir()
+	_, stderr, code := sim(t, "-engine", "virtual", "-requests", "5000", "-out", dir)
+	require.Equal(t, ok, code, stderr)
+	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
+	require.NoError(t, err)
+	light, dark, found := strings.Cut(string(page), "prefers-color-scheme: dark")
+	require.True(t, found)
+	used := regexp.MustCompile(`var\(--([0-9a-f]{6})\)`).FindAllStringSubmatch(dark, -1)
+	require.Greater(t, len(used), 100)
+	for _, m := range used {
+		assert.Contains(t, light, "--"+m[1]+": #"+m[1]+";")
+		assert.Contains(t, dark, "--"+m[1]+": #")
+	}
+	for _, chart := range strings.Split(dark, "<svg")[1:] {
+		chart, _, _ = strings.Cut(chart, "</svg>")
+		assert.NotContains(t, chart, ":#", "every colour of a chart is a variable")
+	}
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTimersOfFakeTimeAreNeverLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		timers := new(timers)
+		stop := timers.watch()
+		time.Sleep(100*ms + ms/2)
+		stop()
+		assert.Len(t, timers.late, 101)
+		assert.Zero(t, timers.p99())
+	})
+}
+
+func TestOneTimerInAHundredIsLater(t *testing.T) {
+	timers := new(timers)
+	assert.Zero(t, timers.p99(), "nothing was measured")
+	for i := range 100 {
+		timers.late = append(timers.late, time.Duration(100-i)*ms)
+	}
+	assert.Equal(t, 100*ms, timers.p99())
+}
+
+func TestBusyMachineIsSaidPlainly(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		late time.Duration
+		says bool
+	}{
+		{"-engine http", tooLate, false},
+		{"-engine http", tooLate + 1, true},
+		{"-engine virtual", time.Minute, false},
+	} {
+		o, err := parse(strings.Fields(tt.args), os.Stderr)
+		require.NoError(t, err)
+		found := findings{options: o, late: tt.late, scenarios: []finding{{scenario: scenarioOf("seed")}}}
+		for _, format := range []string{"text", "md"} {
+			var out bytes.Buffer
+			require.NoError(t, found.print(&out, format))
+			assert.Equal(t, tt.says, strings.Contains(out.String(), "TOO BUSY"), "%s at %v: %s", tt.args, tt.late, &out)
+			assert.Equal(t, tt.says, strings.Contains(out.String(), "-engine virtual"))
+		}
+	}
+}
+
+func TestEveryTableSaysWhatPlusMinusIs(t *testing.T) {
+	for args, want := range map[string]string{
+		"-engine http":            "± is half of a 95 % interval",
+		"-engine virtual -runs 3": "Medians of 3 runs, ± half their range.",
+		"-engine dns":             "± is half the 95 % bootstrap interval of all calls.",
+	} {
+		o, err := parse(strings.Fields(args), os.Stderr)
+		require.NoError(t, err)
+		assert.Contains(t, findings{options: o}.notes()[0], want)
+	}
+	for _, format := range []string{"text", "md"} {
+		out, _, code := sim(t, small("-format", format)...)
+		require.Equal(t, ok, code)
+		assert.Equal(t, 1+3*3, strings.Count(out, "±")-strings.Count(scenarioOf("seed").about, "±"), "p99, p99.9 and mean of three strategies: %s", out)
+	}
+}
+
+// The rest of the 90 seconds is for starting, measuring the rate, searching the oracles and drawing.
+func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
+	for args, most := range map[string]time.Duration{
+		"-engine http":               75 * sec,
+		"-engine grpc":               75 * sec,
+		"-engine http -scenario all": 75 * sec,
+		"-quick":                     13 * sec,
+		"-quick -scenario all":       13 * sec,
+		"-runs 5":                    75 * sec,
+	} {
+		o, err := parse(strings.Fields(args), os.Stderr)
+		require.NoError(t, err)
+		takes := o.engine.takes(o.jobs(nil))
+		assert.LessOrEqual(t, takes, most, args)
+		assert.Greater(t, takes, most/2, args)
+	}
+	o, err := parse(strings.Fields("-requests 30000 -strategy none,hedge"), os.Stderr)
+	require.NoError(t, err)
+	assert.InEpsilon(t, 2*30_000*7950*time.Microsecond/20, o.engine.takes(o.jobs(nil)), 0.05, "as long as it takes")
+}
