@@ -308,8 +308,14 @@ var buildForwarder = sync.OnceValues(func() (bin string, err error) {
 	return bin, err
 })
 
-// forwarder starts examples/dnsforward.
-func forwarder(t *testing.T, upstream string) (port string, process *os.Process) {
+// forwarder starts examples/dnsforward and returns its port.
+func forwarder(t *testing.T, upstream string) string {
+	t.Helper()
+	port, _ := forwarderProcess(t, upstream)
+	return port
+}
+
+func forwarderProcess(t *testing.T, upstream string) (port string, process *os.Process) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("builds a program")
@@ -334,7 +340,7 @@ func tool(t *testing.T, name string, args ...string) string {
 }
 
 func TestDigAndKdigLikeTheForwarder(t *testing.T) {
-	port, _ := forwarder(t, "127.0.0.1:"+knot(t))
+	port := forwarder(t, "127.0.0.1:"+knot(t))
 	for _, prog := range []string{"dig", "kdig"} {
 		for _, transport := range []string{"+notcp", "+tcp"} {
 			assert.Equal(t, "192.0.2.1\n", tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "a.example", "A"))
@@ -370,7 +376,7 @@ func cpuTime(t *testing.T, p *os.Process) time.Duration {
 // processor time do not depend on what else the machine does.
 func TestDnsperfIsServedLikeByDnsdist(t *testing.T) {
 	auth := knot(t)
-	ours, forwarder := forwarder(t, "127.0.0.1:"+auth)
+	ours, dnsforward := forwarderProcess(t, "127.0.0.1:"+auth)
 	theirs := freePorts(t, 1)[0]
 	conf := write(t, filepath.Join(t.TempDir(), "dnsdist.conf"), fmt.Sprintf(
 		"setLocal('127.0.0.1:%s')\nnewServer('127.0.0.1:%s')\ngetPool(''):setCache(newPacketCache(10000))\n", theirs, auth))
@@ -392,7 +398,7 @@ func TestDnsperfIsServedLikeByDnsdist(t *testing.T) {
 	}
 	var shares []float64
 	for range 3 {
-		a, aCPU := rate(forwarder, ours)
+		a, aCPU := rate(dnsforward, ours)
 		b, bCPU := rate(dnsdist, theirs)
 		t.Logf("%.0f queries per second; dnsdist %.0f: %.2f x; per second of processor time %.0f; dnsdist %.0f: %.2f x", a, b, a/b, aCPU, bCPU, aCPU/bCPU)
 		shares = append(shares, aCPU/bCPU)
