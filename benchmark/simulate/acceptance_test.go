@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -16,47 +14,6 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 	hedging "github.com/gohedge/hedge/internal/engine"
 )
-
-// play runs strategies through a scenario in virtual time and returns the rows,
-// by "strategy" for the whole and by "strategy/part".
-func play(t *testing.T, name string, s size, strategies ...string) map[string]row {
-	t.Helper()
-	var mu sync.Mutex
-	rows := make(map[string]row)
-	j := job{scenario: named(t, name), strategies: strategies, seed: 1, size: s}
-	require.NoError(t, virtualEngine{}.run(t.Context(), j, func(tr trial) {
-		r := tr.result()
-		mu.Lock()
-		defer mu.Unlock()
-		for _, row := range r.rows {
-			rows[r.strategy+row.Scenario[len(name):]] = row
-		}
-	}))
-	return rows
-}
-
-func named(t *testing.T, name string) scenario {
-	t.Helper()
-	all := scenarios()
-	i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })
-	require.GreaterOrEqual(t, i, 0, name)
-	return all[i]
-}
-
-// long leaves a test out when the race detector is on, see raceOn.
-func long(t *testing.T) {
-	if raceOn {
-		t.Skip("a long simulation in one goroutine")
-	}
-}
-
-// atMost checks that x is at most share of y.
-func atMost(t *testing.T, what string, x, share, y float64) {
-	t.Helper()
-	assert.Positive(t, y, what)
-	assert.LessOrEqual(t, x/y, share, "%s: %v against %v", what, x, y)
-	t.Logf("%s: %.3g / %.3g = %.3f, at most %v", what, x, y, x/y, share)
-}
 
 // The table of the policy's design (lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower), and how near it must be.
 func TestSeedComesOutAsDesigned(t *testing.T) {
@@ -174,7 +131,7 @@ func TestSharesBuyWhatOperationsSay(t *testing.T) {
 		made := func() virtual.Policy { return virtual.NewOurs(config) }
 		var measured []float64
 		for _, name := range []string{"seed", "queue-deaf"} {
-			sc := named(t, name)
+			sc := scenarioOf(name)
 			tr := trial{engine: "virtual", scenario: sc, seed: 1, calls: sc.sized(size{}).Run(t.Context(), 1, made, nil)}
 			r := tr.row(name, func(virtual.Call) bool { return true })
 			measured = append(measured, r.Extra, r.P99, r.P999)

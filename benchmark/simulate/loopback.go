@@ -89,10 +89,10 @@ func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 		for k := range others { // another one begins each time
 			play(others[(k+i)%len(others)], plan.each)
 		}
-		if i == 0 && plan.limit > 0 { // a slow machine plays fewer rounds
+		if plan.limit > 0 { // a slow machine plays fewer rounds
 			round := time.Since(started) * time.Duration(len(all)) / time.Duration(max(len(others), 1))
 			left := plan.limit - started.Sub(began)
-			planned = int(min(max(left/max(round, 1), 1), rounds))
+			planned = min(planned, i+int(max(left/max(round, 1), 1)))
 		}
 		// Oracles play in the second half, twice as much in each round: they need to know what the others did.
 		if half := planned / 2; i >= half {

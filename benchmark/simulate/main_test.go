@@ -5,19 +5,15 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"flag"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -25,18 +21,6 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // contract is what the machine-readable formats promise, in this order.
 const contract = "engine scenario strategy seed requests errors p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms " +
 	"extra_pct hedges wins denied conns_opened cpu_us_per_request"
-
-// sim runs the command.
-func sim(t *testing.T, args ...string) (stdout, stderr string, code int) {
-	t.Helper()
-	var out, err bytes.Buffer
-	code = run(t.Context(), args, &out, &err, false)
-	return out.String(), err.String(), code
-}
-
-func small(args ...string) []string {
-	return append([]string{"-engine", "virtual", "-requests", "5000", "-out", "", "-strategy", "none,static-10ms,hedge"}, args...)
-}
 
 func TestSameSeedSameOutput(t *testing.T) {
 	for _, format := range formats {
@@ -258,194 +242,8 @@ func TestInterruptKeepsWhatIsDone(t *testing.T) {
 	assert.NotContains(t, stdout.String(), "pareto")
 }
 
-// watched calls then when it has seen a text.
-type watched struct {
-	bytes.Buffer
-	until string
-	then  func()
-}
-
-func (w *watched) Write(p []byte) (int, error) {
-	if strings.Contains(string(p), w.until) {
-		w.then()
-	}
-	return w.Buffer.Write(p)
-}
-
 func TestFirstCallsAreNotHedgedByOurs(t *testing.T) {
 	r := play(t, "cold", size{requests: 5000}, "none", "published", "hedge")
 	assert.Equal(t, 5000, r["hedge"].Requests)
 	assert.Equal(t, 250, r["hedge/first-50"].Requests)
-}
-
-func TestMedianOfRuns(t *testing.T) {
-	run := func(p99 float64, hedges int) result {
-		conns := hedges
-		return result{strategy: "hedge", rows: []row{{Seed: 1, P99: p99, Hedges: hedges, Conns: &conns}}}
-	}
-	got := median([]result{run(10, 1), run(30, 3), run(12, 2)}).rows[0]
-	assert.Equal(t, 12.0, got.P99)
-	assert.Equal(t, 10.0, got.spread.p99)
-	assert.Equal(t, 2, got.Hedges)
-	assert.Equal(t, 2, *got.Conns)
-	assert.Nil(t, got.CPU)
-}
-
-func TestRowCountsFailuresApart(t *testing.T) {
-	tr := trial{engine: "virtual", strategy: "none", calls: []virtual.Call{
-		{Latency: 10 * ms}, {Latency: 20 * ms, Winner: 1, Hedges: 1}, {Latency: time.Hour, Winner: -1, Hedges: 2, Denied: 1},
-	}}
-	tr.scenario.name = "x"
-	r := tr.result().rows[0]
-	assert.Equal(t, row{
-		Engine: "virtual", Scenario: "x", Strategy: "none", Requests: 3, Errors: 1,
-		P50: 10, P90: 20, P95: 20, P99: 20, P999: 20, Mean: 15, Max: 20, Stddev: 5, Extra: 100, Hedges: 3, Wins: 1, Denied: 1,
-	}, r)
-}
-
-func TestReadmeTablesAreReplaced(t *testing.T) {
-	readme, other := filepath.Join(t.TempDir(), "README.md"), filepath.Join(t.TempDir(), "benchmarks.md")
-	write := func(file, text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }
-	read := func(file string) string {
-		b, err := os.ReadFile(file)
-		require.NoError(t, err)
-		return string(b)
-	}
-	runs := make(map[string]int)
-	fill := func(t readmeTable) (string, error) { runs[t.name]++; return "new " + t.name + " $1\n", nil }
-
-	write(readme, "a\n<!-- table:seed -->\nold\n<!-- /table -->\nb\n<!-- table:cost -->\n<!-- /table -->\nc\n")
-	write(other, "<!-- table:seed -->\n<!-- /table -->\n<!-- table:dns -->\nold\n<!-- /table -->")
-	require.NoError(t, rewriteWith([]string{readme, other}, fill))
-	require.NoError(t, rewriteWith([]string{readme}, fill), "and again")
-	assert.Equal(t, "a\n<!-- table:seed -->\nnew seed $1\n<!-- /table -->\nb\n<!-- table:cost -->\nnew cost $1\n<!-- /table -->\nc\n", read(readme))
-	assert.Equal(t, "<!-- table:seed -->\nnew seed $1\n<!-- /table -->\n<!-- table:dns -->\nnew dns $1\n<!-- /table -->", read(other))
-	assert.Equal(t, map[string]int{"seed": 2, "cost": 2, "dns": 1}, runs, "a table in two files is filled in once")
-
-	broken := errors.New("too busy")
-	before := read(readme)
-	assert.ErrorIs(t, rewriteWith([]string{readme}, func(t readmeTable) (string, error) { return "x", broken }), broken)
-	assert.Equal(t, before, read(readme), "a file is written whole or not at all")
-}
-
-func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
-	good := filepath.Join(t.TempDir(), "good.md")
-	require.NoError(t, os.WriteFile(good, []byte("<!-- table:seed -->\n<!-- /table -->\n"), 0o644))
-	for text, says := range map[string]string{
-		"<!-- table:unknown -->\n<!-- /table -->\n": `"unknown"`,
-		"no marker":                         "found 0 <!-- table:NAME -->",
-		"<!-- table:seed -->\nnot closed\n": "1 <!-- table:NAME --> and 0 <!-- /table -->",
-		"<!-- /table -->":                   "0 <!-- table:NAME --> and 1",
-		"<!-- table:seed -->\n<!-- table:dns -->\n<!-- /table -->\n":               "2 <!-- table:NAME --> and 1",
-		"<!-- table:seed -->\n<!-- /table -->\n<!-- /table -->\n":                  "1 <!-- table:NAME --> and 2",
-		"<!-- table:seed -->\n<!-- /table -->\n<!-- table:Dns --> <!-- /table -->": "2 <!-- table:NAME --> and 2",
-	} {
-		file := filepath.Join(t.TempDir(), "bad.md")
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
-		_, stderr, code := sim(t, "-readme", good+","+file)
-		assert.Equal(t, failed, code, text)
-		assert.Contains(t, stderr, says)
-		assert.Contains(t, stderr, file)
-	}
-	_, stderr, code := sim(t, "-readme", good+",")
-	assert.Equal(t, failed, code)
-	assert.Contains(t, stderr, "-readme")
-}
-
-func TestReadmeTablesCarryTheirOrigin(t *testing.T) {
-	table := readmeTable{name: "x", args: "-engine virtual -requests 2000 -runs 2 -strategy none,hedge", draw: headline}
-	got, err := table.fill(t.Context(), nil)
-	require.NoError(t, err)
-	for _, s := range []string{
-		"| **with `hedge`, no option set** |", "`go run ./benchmark/simulate -engine virtual", "go1.", "cores", "medians of 2 runs",
-		time.Now().Format("2006-01-02"),
-	} {
-		assert.Contains(t, got, s)
-	}
-	for _, known := range readmeTables {
-		if known.args != "" {
-			_, err := parse(strings.Fields(known.args), os.Stderr)
-			assert.NoError(t, err, known.name)
-		}
-	}
-}
-
-func TestMatrixHasALineForEachHighlight(t *testing.T) {
-	long(t)
-	o, err := parse(strings.Fields("-engine virtual -scenario all -requests 2000 -strategy none,hedge"), os.Stderr)
-	require.NoError(t, err)
-	found, err := simulate(t.Context(), o, nil)
-	require.NoError(t, err)
-	lines := strings.Split(strings.TrimSpace(matrix(found)), "\n")
-	require.Len(t, lines, 2+len(highlights))
-	for _, l := range lines {
-		assert.Equal(t, 4, strings.Count(l, "|"), l)
-	}
-}
-
-func TestBenchmarkOutputBecomesATable(t *testing.T) {
-	const out = `goos: linux
-BenchmarkNoHedge/http/bare-8     	100	 70 ns/op	 144 B/op	 1 allocs/op
-BenchmarkNoHedge/http/hedge-8    	100	500 ns/op	 500 B/op	 4 allocs/op
-PASS
-BenchmarkNoHedge/http/bare-8     	100	 90 ns/op	 144 B/op	 1 allocs/op
-BenchmarkNoHedge/http/hedge-8    	100	540 ns/op	 500 B/op	 4 allocs/op
-BenchmarkNoHedge/http/bare-8     	100	 80 ns/op	 144 B/op	 1 allocs/op
-BenchmarkNoHedge/http/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
-`
-	res := readBench([]byte(out))
-	assert.Equal(t, "| | ns/op | B/op | allocs/op |\n|---|--:|--:|--:|\n"+
-		"| http/bare | 80 ±10 | 144 | 1 |\n| http/hedge | 520 ±20 | 500 | 4 |\n", res.table())
-	assert.Contains(t, costs(res), "| **hedge** | 440 ns ±20, 3 allocations | – | – | – |")
-}
-
-// Loopback engines: real sockets, so only what holds on any machine.
-func TestLoopbackRunsTheRealLibraries(t *testing.T) {
-	for engine, strategies := range map[string]string{
-		"http": strings.Join(slices.DeleteFunc(strategyNames(), func(n string) bool { return !loopback("http").offers(scenario{}, strategyOf(n)) }), ","),
-		// failsafe-go gives one reply to all attempts, which the race detector rightly reports.
-		"grpc": "none,static-10ms,published,published-told,hedge,hedge-1,oracle-2",
-	} {
-		t.Run(engine, func(t *testing.T) {
-			t.Parallel()
-			out, stderr, code := sim(t, "-engine", engine, "-requests", "400", "-strategy", strategies, "-format", "json", "-out", "")
-			require.Equal(t, ok, code, stderr)
-			var rows []row
-			require.NoError(t, json.Unmarshal([]byte(out), &rows))
-			require.Len(t, rows, strings.Count(strategies, ",")+1)
-			for _, r := range rows {
-				assert.Equal(t, engine, r.Engine)
-				assert.Equal(t, 400, r.Requests, r.Strategy)
-				assert.Zero(t, r.Errors, r.Strategy)
-				assert.Greater(t, r.P50, 2.0)
-				require.NotNil(t, r.Conns)
-				assert.Positive(t, *r.Conns)
-				switch r.Strategy {
-				case "none":
-					assert.Zero(t, r.Hedges)
-				case "static-10ms":
-					assert.Greater(t, r.Hedges, 10)
-					assert.Positive(t, r.Wins)
-				}
-			}
-		})
-	}
-}
-
-func TestLoopbackKeepsAnOpenLoop(t *testing.T) {
-	start := time.Now()
-	out, stderr, code := sim(t, "-engine", "http", "-requests", "200", "-rps", "400", "-strategy", "none", "-format", "csv", "-out", "")
-	require.Equal(t, ok, code, stderr)
-	assert.Contains(t, out, "http,seed,none,1,200,0,")
-	assert.Greater(t, time.Since(start), 300*ms)
-}
-
-// A million requests take minutes: that the command returns shows that it was interrupted.
-func TestLoopbackIsInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var stdout bytes.Buffer
-	stderr := &watched{until: "http: this takes about", then: func() { time.AfterFunc(200*ms, cancel) }}
-	code := run(ctx, []string{"-requests", "1000000", "-strategy", "none,hedge", "-format", "csv", "-out", ""}, &stdout, stderr, false)
-	assert.Equal(t, interrupted, code)
-	assert.Equal(t, 1, strings.Count(stdout.String(), "\n"), "the head alone: nobody has done a tenth: %s", &stdout)
 }

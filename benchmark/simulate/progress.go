@@ -65,7 +65,8 @@ type task struct {
 	name  string
 	total int
 	bar   *pretty.Tracker
-	said  time.Time // when the last plain line was written
+	mu    sync.Mutex
+	said  time.Time // when the last plain line was written; guarded by mu
 }
 
 func (p *progress) begin(scenario, strategy string, total int) *task {
@@ -79,11 +80,13 @@ func (p *progress) begin(scenario, strategy string, total int) *task {
 
 const everyLine = 10 * time.Second
 
-// set shows how many requests are done. It is called from one goroutine at a time.
+// set shows how many requests are done. It may be called from several goroutines.
 func (t *task) set(n int) {
 	if t == nil || t.p == nil {
 		return
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.said.IsZero() {
 		t.said = time.Now()
 	}

@@ -76,6 +76,6 @@ func (c *contender) foresee(all []*contender) []time.Duration {
 	if len(took) == 0 {
 		return nil
 	}
-	world := virtual.World{Workers: 1, Requests: 50_000, Model: virtual.Drawn(took)}
+	world := virtual.World{Workers: 1, Requests: min(50_000, 20*len(took)), Model: virtual.Drawn(took)}
 	return world.Oracle(c.seed, c.strategy.oracle, extra, c.strategy.oracleGoal())
 }

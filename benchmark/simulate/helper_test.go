@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// sim runs the command.
+func sim(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, err bytes.Buffer
+	code = run(t.Context(), args, &out, &err, false)
+	return out.String(), err.String(), code
+}
+
+func small(args ...string) []string {
+	return append([]string{"-engine", "virtual", "-requests", "5000", "-out", "", "-strategy", "none,static-10ms,hedge"}, args...)
+}
+
+// watched calls then when it has seen a text.
+type watched struct {
+	bytes.Buffer
+	until string
+	then  func()
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), w.until) {
+		w.then()
+	}
+	return w.Buffer.Write(p)
+}
+
+// play runs strategies through a scenario in virtual time and returns the rows,
+// by "strategy" for the whole and by "strategy/part".
+func play(t *testing.T, name string, s size, strategies ...string) map[string]row {
+	t.Helper()
+	var mu sync.Mutex
+	rows := make(map[string]row)
+	j := job{scenario: scenarioOf(name), strategies: strategies, seed: 1, size: s}
+	require.NoError(t, virtualEngine{}.run(t.Context(), j, func(tr trial) {
+		r := tr.result()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, row := range r.rows {
+			rows[r.strategy+row.Scenario[len(name):]] = row
+		}
+	}))
+	return rows
+}
+
+// long leaves a test out when the race detector is on, see raceOn.
+func long(t *testing.T) {
+	if raceOn {
+		t.Skip("a long simulation in one goroutine")
+	}
+}
+
+// atMost checks that x is at most share of y.
+func atMost(t *testing.T, what string, x, share, y float64) {
+	t.Helper()
+	assert.Positive(t, y, what)
+	assert.LessOrEqual(t, x/y, share, "%s: %v against %v", what, x, y)
+	t.Logf("%s: %.3g / %.3g = %.3f, at most %v", what, x, y, x/y, share)
+}

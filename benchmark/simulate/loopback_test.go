@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Loopback engines: real sockets, so only what holds on any machine.
+func TestLoopbackRunsTheRealLibraries(t *testing.T) {
+	for engine, strategies := range map[string]string{
+		"http": strings.Join(slices.DeleteFunc(strategyNames(), func(n string) bool { return !loopback("http").offers(scenario{}, strategyOf(n)) }), ","),
+		// failsafe-go gives one reply to all attempts, which the race detector rightly reports.
+		"grpc": "none,static-10ms,published,published-told,hedge,hedge-1,oracle-2",
+	} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			out, stderr, code := sim(t, "-engine", engine, "-requests", "400", "-strategy", strategies, "-format", "json", "-out", "")
+			require.Equal(t, ok, code, stderr)
+			var rows []row
+			require.NoError(t, json.Unmarshal([]byte(out), &rows))
+			require.Len(t, rows, strings.Count(strategies, ",")+1)
+			for _, r := range rows {
+				assert.Equal(t, engine, r.Engine)
+				assert.Equal(t, 400, r.Requests, r.Strategy)
+				assert.Zero(t, r.Errors, r.Strategy)
+				assert.Greater(t, r.P50, 2.0)
+				require.NotNil(t, r.Conns)
+				assert.Positive(t, *r.Conns)
+				switch r.Strategy {
+				case "none":
+					assert.Zero(t, r.Hedges)
+				case "static-10ms":
+					assert.Greater(t, r.Hedges, 10)
+					assert.Positive(t, r.Wins)
+				}
+			}
+		})
+	}
+}
+
+func TestLoopbackKeepsAnOpenLoop(t *testing.T) {
+	start := time.Now()
+	out, stderr, code := sim(t, "-engine", "http", "-requests", "200", "-rps", "400", "-strategy", "none", "-format", "csv", "-out", "")
+	require.Equal(t, ok, code, stderr)
+	assert.Contains(t, out, "http,seed,none,1,200,0,")
+	assert.Greater(t, time.Since(start), 300*ms)
+}
+
+// A million requests take minutes: that the command returns shows that it was interrupted.
+func TestLoopbackIsInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var stdout bytes.Buffer
+	stderr := &watched{until: "http: this takes about", then: func() { time.AfterFunc(200*ms, cancel) }}
+	code := run(ctx, []string{"-requests", "1000000", "-strategy", "none,hedge", "-format", "csv", "-out", ""}, &stdout, stderr, false)
+	assert.Equal(t, interrupted, code)
+	assert.Equal(t, 1, strings.Count(stdout.String(), "\n"), "the head alone: nobody has done a tenth: %s", &stdout)
+}

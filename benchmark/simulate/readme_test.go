@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReadmeTablesAreReplaced(t *testing.T) {
+	readme, other := filepath.Join(t.TempDir(), "README.md"), filepath.Join(t.TempDir(), "benchmarks.md")
+	write := func(file, text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) }
+	read := func(file string) string {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		return string(b)
+	}
+	runs := make(map[string]int)
+	fill := func(t readmeTable) (string, error) { runs[t.name]++; return "new " + t.name + " $1\n", nil }
+
+	write(readme, "a\n<!-- table:seed -->\nold\n<!-- /table -->\nb\n<!-- table:cost -->\n<!-- /table -->\nc\n")
+	write(other, "<!-- table:seed -->\n<!-- /table -->\n<!-- table:dns -->\nold\n<!-- /table -->")
+	require.NoError(t, rewriteWith([]string{readme, other}, fill))
+	require.NoError(t, rewriteWith([]string{readme}, fill), "and again")
+	assert.Equal(t, "a\n<!-- table:seed -->\nnew seed $1\n<!-- /table -->\nb\n<!-- table:cost -->\nnew cost $1\n<!-- /table -->\nc\n", read(readme))
+	assert.Equal(t, "<!-- table:seed -->\nnew seed $1\n<!-- /table -->\n<!-- table:dns -->\nnew dns $1\n<!-- /table -->", read(other))
+	assert.Equal(t, map[string]int{"seed": 2, "cost": 2, "dns": 1}, runs, "a table in two files is filled in once")
+
+	broken := errors.New("too busy")
+	before := read(readme)
+	assert.ErrorIs(t, rewriteWith([]string{readme}, func(t readmeTable) (string, error) { return "x", broken }), broken)
+	assert.Equal(t, before, read(readme), "a file is written whole or not at all")
+}
+
+func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
+	good := filepath.Join(t.TempDir(), "good.md")
+	require.NoError(t, os.WriteFile(good, []byte("<!-- table:seed -->\n<!-- /table -->\n"), 0o644))
+	for text, says := range map[string]string{
+		"<!-- table:unknown -->\n<!-- /table -->\n": `"unknown"`,
+		"no marker":                         "found 0 <!-- table:NAME -->",
+		"<!-- table:seed -->\nnot closed\n": "1 <!-- table:NAME --> and 0 <!-- /table -->",
+		"<!-- /table -->":                   "0 <!-- table:NAME --> and 1",
+		"<!-- table:seed -->\n<!-- table:dns -->\n<!-- /table -->\n":               "2 <!-- table:NAME --> and 1",
+		"<!-- table:seed -->\n<!-- /table -->\n<!-- /table -->\n":                  "1 <!-- table:NAME --> and 2",
+		"<!-- table:seed -->\n<!-- /table -->\n<!-- table:Dns --> <!-- /table -->": "2 <!-- table:NAME --> and 2",
+	} {
+		file := filepath.Join(t.TempDir(), "bad.md")
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+		_, stderr, code := sim(t, "-readme", good+","+file)
+		assert.Equal(t, failed, code, text)
+		assert.Contains(t, stderr, says)
+		assert.Contains(t, stderr, file)
+	}
+	_, stderr, code := sim(t, "-readme", good+",")
+	assert.Equal(t, failed, code)
+	assert.Contains(t, stderr, "-readme")
+}
+
+func TestReadmeTablesCarryTheirOrigin(t *testing.T) {
+	table := readmeTable{name: "x", args: "-engine virtual -requests 2000 -runs 2 -strategy none,hedge", draw: headline}
+	got, err := table.fill(t.Context(), nil)
+	require.NoError(t, err)
+	for _, s := range []string{
+		"| **with `hedge`, no option set** |", "`go run ./benchmark/simulate -engine virtual", "go1.", "cores", "medians of 2 runs",
+		time.Now().Format("2006-01-02"),
+	} {
+		assert.Contains(t, got, s)
+	}
+	for _, known := range readmeTables {
+		if known.args != "" {
+			_, err := parse(strings.Fields(known.args), os.Stderr)
+			assert.NoError(t, err, known.name)
+		}
+	}
+}
+
+func TestMatrixHasALineForEachHighlight(t *testing.T) {
+	long(t)
+	o, err := parse(strings.Fields("-engine virtual -scenario all -requests 2000 -strategy none,hedge"), os.Stderr)
+	require.NoError(t, err)
+	found, err := simulate(t.Context(), o, nil)
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(matrix(found)), "\n")
+	require.Len(t, lines, 2+len(highlights))
+	for _, l := range lines {
+		assert.Equal(t, 4, strings.Count(l, "|"), l)
+	}
+}
+
+func TestBenchmarkOutputBecomesATable(t *testing.T) {
+	const out = `goos: linux
+BenchmarkNoHedge/http/bare-8     	100	 70 ns/op	 144 B/op	 1 allocs/op
+BenchmarkNoHedge/http/hedge-8    	100	500 ns/op	 500 B/op	 4 allocs/op
+PASS
+BenchmarkNoHedge/http/bare-8     	100	 90 ns/op	 144 B/op	 1 allocs/op
+BenchmarkNoHedge/http/hedge-8    	100	540 ns/op	 500 B/op	 4 allocs/op
+BenchmarkNoHedge/http/bare-8     	100	 80 ns/op	 144 B/op	 1 allocs/op
+BenchmarkNoHedge/http/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
+`
+	res := readBench([]byte(out))
+	assert.Equal(t, "| | ns/op | B/op | allocs/op |\n|---|--:|--:|--:|\n"+
+		"| http/bare | 80 ±10 | 144 | 1 |\n| http/hedge | 520 ±20 | 500 | 4 |\n", res.table())
+	assert.Contains(t, costs(res), "| **hedge** | 440 ns ±20, 3 allocations | – | – | – |")
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+)
+
+func TestMedianOfRuns(t *testing.T) {
+	run := func(p99 float64, hedges int) result {
+		conns := hedges
+		return result{strategy: "hedge", rows: []row{{Seed: 1, P99: p99, Hedges: hedges, Conns: &conns}}}
+	}
+	got := median([]result{run(10, 1), run(30, 3), run(12, 2)}).rows[0]
+	assert.Equal(t, 12.0, got.P99)
+	assert.Equal(t, 10.0, got.spread.p99)
+	assert.Equal(t, 2, got.Hedges)
+	assert.Equal(t, 2, *got.Conns)
+	assert.Nil(t, got.CPU)
+}
+
+func TestRowCountsFailuresApart(t *testing.T) {
+	tr := trial{engine: "virtual", strategy: "none", calls: []virtual.Call{
+		{Latency: 10 * ms}, {Latency: 20 * ms, Winner: 1, Hedges: 1}, {Latency: time.Hour, Winner: -1, Hedges: 2, Denied: 1},
+	}}
+	tr.scenario.name = "x"
+	r := tr.result().rows[0]
+	assert.Equal(t, row{
+		Engine: "virtual", Scenario: "x", Strategy: "none", Requests: 3, Errors: 1,
+		P50: 10, P90: 20, P95: 20, P99: 20, P999: 20, Mean: 15, Max: 20, Stddev: 5, Extra: 100, Hedges: 3, Wins: 1, Denied: 1,
+	}, r)
+}
