@@ -22,6 +22,7 @@ type handle struct {
 	stats    *Stats
 	off      atomic.Bool
 	log      *slog.Logger // nil: silence
+	warned   atomic.Bool  // a panic was logged
 	protocol string       // as in [KeyInfo]
 }
 
@@ -51,7 +52,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	h.settings.Store(&settings)
 	c := h.engineConfig(&settings)
 	if observers := h.options.observers; len(observers) > 0 {
-		c.Observer = &watcher{observers: observers, client: h.options.name, protocol: protocol}
+		c.Observer = &watcher{observers, h.options.name, protocol, h.panicked}
 	}
 	h.startLog(&c)
 	h.engine = engine.New(c)

@@ -22,10 +22,13 @@ type Stats struct {
 	HedgesSent   atomic.Int64 // hedges; a call can have several
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
 	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
+
+	ObserverPanics atomic.Int64 // panics of an [Observer] or a logger, which were recovered
 }
 
 // A StatsSnapshot holds the values of [Stats]. Each is exact; as they are read
-// one after another, a call that ends meanwhile may be counted in some only.
+// one after another, a call that ends meanwhile may be counted in some only. No part
+// is larger than its whole, such as HedgeWins than HedgedRequests.
 type StatsSnapshot struct {
 	TotalRequests   int64 `json:"total_requests"`
 	HedgedRequests  int64 `json:"hedged_requests"`
@@ -36,6 +39,7 @@ type StatsSnapshot struct {
 	HedgesSent      int64 `json:"hedges_sent"`
 	NotHedgeable    int64 `json:"not_hedgeable"`
 	HedgePanics     int64 `json:"hedge_panics"`
+	ObserverPanics  int64 `json:"observer_panics"`
 }
 
 // Snapshot returns the present values. That of nil is zero.
@@ -43,17 +47,20 @@ func (s *Stats) Snapshot() StatsSnapshot {
 	if s == nil {
 		return StatsSnapshot{}
 	}
-	return StatsSnapshot{
-		TotalRequests:   s.TotalRequests.Load(),
-		HedgedRequests:  s.HedgedRequests.Load(),
+	// What is counted last is read first: no part is then larger than its whole.
+	snap := StatsSnapshot{
 		HedgeWins:       s.HedgeWins.Load(),
 		PrimaryWins:     s.PrimaryWins.Load(),
 		BudgetExhausted: s.BudgetExhausted.Load(),
 		WarmupRequests:  s.WarmupRequests.Load(),
-		HedgesSent:      s.HedgesSent.Load(),
 		NotHedgeable:    s.NotHedgeable.Load(),
 		HedgePanics:     s.HedgePanics.Load(),
+		ObserverPanics:  s.ObserverPanics.Load(),
 	}
+	snap.HedgesSent = s.HedgesSent.Load()
+	snap.HedgedRequests = s.HedgedRequests.Load()
+	snap.TotalRequests = s.TotalRequests.Load()
+	return snap
 }
 
 // HedgeRate returns the share of calls that were hedged, in [0, 1]; 0 if there were none.
