@@ -74,7 +74,9 @@ func (s StatsSnapshot) HedgeRate() float64 {
 	return float64(s.HedgedRequests) / float64(s.TotalRequests)
 }
 
-// A Snapshot is what a Transport, Interceptor or Hedger knows and has done.
+// A Snapshot is what a Transport, Interceptor or Hedger knows and has done. In JSON the
+// durations of keys are numbers of nanoseconds, with which monitoring can compute; those
+// of Config are text, as in a file of settings.
 type Snapshot struct {
 	Name     string        `json:"name,omitempty"`     // see [WithName]
 	Protocol string        `json:"protocol,omitempty"` // as in [KeyInfo]
@@ -132,6 +134,26 @@ func (h *handle) snapshot() Snapshot {
 	}
 	return s
 }
+
+// UnmarshalJSON reads a Snapshot that another version may have written. It leaves out
+// settings that are unknown here, which are an error in a [Config] alone.
+func (s *Snapshot) UnmarshalJSON(b []byte) error {
+	type plain Snapshot
+	text := struct {
+		*plain
+		Config lenient `json:"config"`
+	}{(*plain)(s), lenient(s.Config)}
+	if err := json.Unmarshal(b, &text); err != nil {
+		return err
+	}
+	s.Config = Config(text.Config)
+	return nil
+}
+
+// lenient is a Config that leaves out what is no setting.
+type lenient Config
+
+func (l *lenient) UnmarshalJSON(b []byte) error { return (*Config)(l).read(b, false) }
 
 // json returns the Snapshot as a JSON object.
 func (s Snapshot) json() string {
