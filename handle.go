@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -38,7 +38,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	for _, o := range opts {
 		o.apply(&h.options)
 	}
-	h.readEnvironment()
+	off, unread := h.readEnvironment()
 	settings := h.options.Config
 	if err := settings.Validate(); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	if observers := h.options.observers; len(observers) > 0 {
 		c.Observer = &watcher{observers, h.options.name, protocol, h.panicked}
 	}
-	h.startLog(&c)
+	h.startLog(&c, off, unread)
 	h.engine = engine.New(c)
 	h.stats = new(Stats)
 	if p := h.options.stats; p != nil {
@@ -67,16 +67,31 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 }
 
 // readEnvironment lets operators override settings in programs that they cannot
-// change. It is called once, when the handle is made.
-func (h *handle) readEnvironment() {
-	if v := os.Getenv("HEDGE_DISABLED"); v != "" {
-		disabled, err := strconv.ParseBool(v)
-		h.off.Store(disabled || err != nil) // a value like "yes" disables as well
-	}
-	switch os.Getenv("HEDGE_MODE") {
+// change. It is called once, when the handle is made. It returns the variable that
+// switches hedging off, and the variable whose value has no meaning; "" if there is none.
+//
+// A value without a meaning sends no hedges: whoever sets a variable wants less
+// hedging than the program does, or at least can live with it.
+func (h *handle) readEnvironment() (off, unread string) {
+	word := func(name string) string { return strings.ToLower(strings.TrimSpace(os.Getenv(name))) }
+	switch word("HEDGE_MODE") {
+	case "", "normal", "on", "hedge":
 	case "shadow", "observe": // observe is the older spelling
 		h.options.shadow = true
+	case "off", "disabled":
+		off = "HEDGE_MODE"
+	default:
+		h.options.shadow, unread = true, "HEDGE_MODE"
 	}
+	switch word("HEDGE_DISABLED") {
+	case "", "0", "f", "false", "n", "no", "off":
+	case "1", "t", "true", "y", "yes", "on":
+		off = "HEDGE_DISABLED"
+	default:
+		off, unread = "HEDGE_DISABLED", "HEDGE_DISABLED"
+	}
+	h.off.Store(off != "")
+	return off, unread
 }
 
 // engineConfig returns settings and options in the terms of package engine.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"reflect"
 	"runtime/debug"
+	"sync"
 
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
@@ -15,7 +17,8 @@ import (
 //
 //   - hedging of a key is paused, with the reason [DeniedSlow] or [DeniedPaused], and resumed;
 //   - the budget of a key is exhausted, and at least half full again;
-//   - hedging is disabled or enabled, by SetEnabled or HEDGE_DISABLED;
+//   - hedging is disabled or enabled, by SetEnabled, HEDGE_DISABLED or HEDGE_MODE;
+//   - one of these variables cannot be understood;
 //   - Update changes settings, and Import learns;
 //   - an [Observer] panics, for the first time;
 //   - a gRPC method is not hedged, because nothing says that it is safe to repeat: once per method.
@@ -23,26 +26,45 @@ import (
 // The same message for the same key is logged at most once in ten seconds. A change
 // that comes sooner is logged later if it lasts; the attribute dropped counts the
 // changes that were not logged. A change of a key is noticed when its next call ends,
-// and logged by that call's goroutine, which holds no lock. Pauses, exhausted budgets
-// and disabling have level Warn, a panic has level Error, everything else Info. The
-// default, nil, logs nothing of this but the panic, which goes to [slog.Default].
+// and logged by that call's goroutine, which holds no lock. Pauses, exhausted budgets,
+// disabling and such variables have level Warn, a panic has level Error, everything else
+// Info. The default, nil, logs only such variables and panics, to [slog.Default].
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) { c.logger = l })
 }
 
-// startLog makes changes of state go to the logger, if there is one.
-func (h *handle) startLog(e *engine.Config) {
-	if h.options.logger == nil {
-		return
+// startLog makes changes of state go to the logger, if there is one. It logs which
+// variable of the environment switches hedging off, and which cannot be understood.
+func (h *handle) startLog(e *engine.Config, off, unread string) {
+	if l := h.options.logger; l != nil {
+		h.log = l.With("protocol", h.protocol)
+		if name := h.options.name; name != "" {
+			h.log = h.log.With("client", name)
+		}
+		e.Changed = h.logChange
 	}
-	h.log = h.options.logger.With("protocol", h.protocol)
-	if name := h.options.name; name != "" {
-		h.log = h.log.With("client", name)
+	if unread != "" {
+		h.logUnread(unread, os.Getenv(unread))
 	}
-	e.Changed = h.logChange
-	if h.off.Load() {
-		h.logSwitch(false, "HEDGE_DISABLED")
+	if off != "" {
+		h.logSwitch(false, off)
 	}
+}
+
+// unreadLogged has the values without a meaning that were logged to slog.Default: once
+// each, because programs can make many transports.
+var unreadLogged sync.Map
+
+// logUnread logs that a variable of the environment has a value without a meaning.
+func (h *handle) logUnread(name, value string) {
+	l := h.log
+	if l == nil {
+		if _, known := unreadLogged.LoadOrStore(name+"="+value, true); known {
+			return
+		}
+		l = slog.Default()
+	}
+	l.Warn("hedge: a variable of the environment cannot be understood, so no hedge is sent", "variable", name, "value", label.Clean(value))
 }
 
 // messages are those for a topic that became bad, and good again.
