@@ -1,11 +1,13 @@
 package hedge
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -36,7 +38,9 @@ func (h *handle) mustInit(protocol string, opts []Option) {
 func (h *handle) init(protocol string, base Config, opts []Option) error {
 	h.protocol, h.options = protocol, config{Config: base, failure: []int{429, 500, 502, 503, 504}}
 	for _, o := range opts {
-		o.apply(&h.options)
+		if o != nil {
+			o.apply(&h.options)
+		}
 	}
 	off, unread := h.readEnvironment()
 	settings := h.options.Config
@@ -104,6 +108,28 @@ func (h *handle) engineConfig(settings *Config) engine.Config {
 	return c
 }
 
+// mustBeMade panics if h belongs to a zero value. It is called where that would
+// otherwise be a nil dereference.
+func (h *handle) mustBeMade() {
+	if h.engine == nil {
+		panic("hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one")
+	}
+}
+
+// Format writes a short text that names no host, whatever the verb, such as
+// hedge.Transport("shop"), with the name of [WithName]. Only %s writes what String returns.
+func (h *handle) Format(f fmt.State, verb rune) {
+	if verb == 's' && h.engine != nil {
+		_, _ = io.WriteString(f, h.String())
+		return
+	}
+	text := "hedge." + cmp.Or(map[string]string{"http": "Transport", "grpc": "Interceptor", "func": "Hedger"}[h.protocol], "zero")
+	if name := h.options.name; name != "" {
+		text += "(" + strconv.Quote(name) + ")"
+	}
+	_, _ = io.WriteString(f, text)
+}
+
 // Snapshot returns what is known and what was done. It is a copy: changing it
 // changes nothing else.
 func (h *handle) Snapshot() Snapshot { return h.snapshot() }
@@ -139,6 +165,7 @@ func (h *handle) Update(f func(*Config)) error {
 // after a restart: a few hundred bytes per key and at most 64 MiB, the most
 // recently used keys first.
 func (h *handle) Export(w io.Writer) error {
+	h.mustBeMade()
 	if err := h.engine.Export(w, time.Now()); err != nil {
 		return fmt.Errorf("hedge: Export: %w", err)
 	}

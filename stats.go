@@ -116,6 +116,7 @@ type KeySnapshot struct {
 }
 
 func (h *handle) snapshot() Snapshot {
+	h.mustBeMade()
 	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load()}
 	for _, v := range h.engine.Views() {
 		denied := make(map[Reason]int64)
@@ -168,7 +169,7 @@ func (s Snapshot) json() string {
 // recently. It is 0 if rt is not a [*Transport] or nothing is known of host.
 func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration {
 	t, ok := rt.(*Transport)
-	if !ok {
+	if !ok || t == nil || t.engine == nil {
 		return 0
 	}
 	k := t.engine.Lookup(engine.Name{Host: host})
