@@ -8,8 +8,8 @@ import (
 )
 
 // A Budget pays for the hedges of everything that it is given to by [WithBudget]. It
-// earns a share of their requests. It is safe for concurrent use. The zero Budget is
-// not usable; NewBudget makes one.
+// earns a share of their requests. It is safe for concurrent use. The zero Budget pays
+// for nothing, and WithBudget panics if it is given one; NewBudget makes one.
 //
 // It is a token bucket (golang.org/x/time/rate) whose clock is the number of
 // requests: hedges stay within percent/100 × requests + burst at one request
@@ -32,5 +32,10 @@ func NewBudget(percent float64, burst int) *Budget {
 	return &Budget{bucket: engine.NewBucket(percent/100, float64(burst)), percent: percent}
 }
 
-// Tokens returns how many hedges the budget would pay for now.
-func (b *Budget) Tokens() float64 { return b.bucket.Tokens() }
+// Tokens returns how many hedges the budget would pay for now. It is 0 for a zero or nil Budget.
+func (b *Budget) Tokens() float64 {
+	if b == nil || b.bucket == nil {
+		return 0
+	}
+	return b.bucket.Tokens()
+}

@@ -3,17 +3,26 @@ package hedge
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/race"
 )
 
 // A Config holds the settings that can come from outside a program. Start from
 // [DefaultConfig]: the zero value is not valid. The options of the same names say
 // what each setting does. In JSON and in YAML, durations are strings like "10ms".
+//
+// A name in JSON that is no setting is an error, and so is a duration without a unit.
+// Decoders of YAML report the line; they refuse unknown names if asked to, as
+// by KnownFields(true).
 type Config struct {
 	Percentile         float64       `json:"percentile" yaml:"percentile"`
 	MaxHedges          int           `json:"max_hedges" yaml:"max_hedges"`
@@ -49,11 +58,29 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate returns an error that names the first field whose value makes no sense.
+// Validate returns an error that names the first field whose value makes no sense, by
+// itself or beside another field.
 func (c Config) Validate() error {
-	fail := func(field string, value any, want string) error {
-		return fmt.Errorf("hedge: Config.%s: %v is not %s", field, value, want)
+	if err := c.validateFields(); err != nil {
+		return err
 	}
+	switch {
+	case c.MaxDelay > 0 && c.MaxDelay < c.MinDelay:
+		return fail("MaxDelay", c.MaxDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
+	case c.InitialDelay > 0 && c.InitialDelay < c.MinDelay:
+		return fail("InitialDelay", c.InitialDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
+	case c.MaxDelay > 0 && c.InitialDelay > c.MaxDelay:
+		return fail("InitialDelay", c.InitialDelay, fmt.Sprintf("at most MaxDelay, %v", c.MaxDelay))
+	}
+	return nil
+}
+
+func fail(field string, value any, want string) error {
+	return fmt.Errorf("hedge: Config.%s: %v is not %s", field, value, want)
+}
+
+// validateFields looks at each field alone.
+func (c *Config) validateFields() error {
 	// Written so that NaN fails.
 	switch {
 	case !(c.Percentile >= 0 && c.Percentile < 1):
@@ -68,8 +95,6 @@ func (c Config) Validate() error {
 		return fail("MinDelay", c.MinDelay, "at least 0")
 	case c.MaxDelay < 0:
 		return fail("MaxDelay", c.MaxDelay, "at least 0")
-	case c.MaxDelay > 0 && c.MaxDelay < c.MinDelay:
-		return fail("MaxDelay", c.MaxDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
 	case c.InitialDelay < 0:
 		return fail("InitialDelay", c.InitialDelay, "at least 0")
 	case c.Burst < 0:
@@ -104,11 +129,12 @@ func (c *Config) engine() engine.Config {
 	}
 }
 
-// setting returns an option that sets a field of Config. It panics if the value is invalid.
+// setting returns an option that sets a field of Config. It panics if the value makes
+// no sense by itself; whether it does beside other fields is known once all are set.
 func setting(f func(*Config)) Option {
 	probe := DefaultConfig()
 	f(&probe)
-	if err := probe.Validate(); err != nil {
+	if err := probe.validateFields(); err != nil {
 		panic(err)
 	}
 	return optionFunc(func(c *config) { f(&c.Config) })
@@ -148,14 +174,16 @@ func WithMinDelay(d time.Duration) Option {
 }
 
 // WithMaxDelay hedges after d at the latest, budget permitting.
-// The default, 0, sets no limit. It panics if d is negative.
+// The default, 0, sets no limit. It panics if d is negative; [New] panics if it is
+// below [WithMinDelay]'s.
 func WithMaxDelay(d time.Duration) Option {
 	return setting(func(c *Config) { c.MaxDelay = d })
 }
 
 // WithInitialDelay hedges after d until ten calls are known. The default, 0, sends
 // no hedge before that: a guess that is too short doubles the load of a service at
-// start. It panics if d is negative.
+// start. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s or
+// above [WithMaxDelay]'s.
 func WithInitialDelay(d time.Duration) Option {
 	return setting(func(c *Config) { c.InitialDelay = d })
 }
@@ -196,6 +224,9 @@ func WithMaxReplayBytes(n int64) Option {
 
 // WithConfig replaces all settings that a [Config] holds. It panics if c is invalid.
 func WithConfig(c Config) Option {
+	if err := c.Validate(); err != nil {
+		panic(err)
+	}
 	return setting(func(old *Config) { *old = c })
 }
 
@@ -204,52 +235,91 @@ type plain Config
 
 // textual is a Config in JSON: its durations are text.
 type textual struct {
-	*plain
-	MinDelay     *duration `json:"min_delay"`
-	MaxDelay     *duration `json:"max_delay"`
-	InitialDelay *duration `json:"initial_delay"`
-	Burst        *duration `json:"burst"`
-	Linger       *duration `json:"linger"`
-}
-
-func (c *Config) textual() textual {
-	return textual{
-		(*plain)(c), (*duration)(&c.MinDelay), (*duration)(&c.MaxDelay),
-		(*duration)(&c.InitialDelay), (*duration)(&c.Burst), (*duration)(&c.Linger),
-	}
+	plain
+	MinDelay     duration `json:"min_delay"`
+	MaxDelay     duration `json:"max_delay"`
+	InitialDelay duration `json:"initial_delay"`
+	Burst        duration `json:"burst"`
+	Linger       duration `json:"linger"`
 }
 
 // MarshalJSON writes durations as strings.
-func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(c.textual()) }
-
-// UnmarshalJSON reads durations from strings, or from numbers of nanoseconds.
-// Settings that are not mentioned stay as they are; after an error none is changed.
-func (c *Config) UnmarshalJSON(b []byte) error {
-	read := *c
-	text := read.textual()
-	if err := json.Unmarshal(b, &text); err != nil {
-		return err
-	}
-	*c = read
-	return nil
+func (c Config) MarshalJSON() ([]byte, error) {
+	return json.Marshal(textual{
+		plain(c), duration(c.MinDelay), duration(c.MaxDelay),
+		duration(c.InitialDelay), duration(c.Burst), duration(c.Linger),
+	})
 }
 
 // duration is a time.Duration that is text in JSON.
 type duration time.Duration
 
-func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-func (d *duration) UnmarshalJSON(b []byte) error {
-	if len(b) == 0 || b[0] != '"' {
-		return json.Unmarshal(b, (*int64)(d))
+// UnmarshalJSON reads durations from strings like "10ms"; the only number that it takes
+// for one is 0. Settings that are not mentioned stay as they are. Its error names the
+// setting and the value; after an error none is changed. A name that is no setting is
+// an error too.
+func (c *Config) UnmarshalJSON(b []byte) error { return c.read(b, true) }
+
+// read is UnmarshalJSON. If it is not strict, it leaves out what is no setting.
+func (c *Config) read(b []byte, strict bool) error {
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(b, &given); err != nil {
+		return fmt.Errorf("hedge: Config: %w", err)
 	}
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
-		return err
+	read := *c
+	fields := reflect.ValueOf(&read).Elem()
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		i := slices.IndexFunc(settingNames, func(known string) bool { return strings.EqualFold(known, name) })
+		switch {
+		case i >= 0:
+			if field := fields.Field(i).Addr().Interface(); readSetting(field, given[name]) != nil {
+				return fmt.Errorf("hedge: Config: %s: %s is not %s", settingNames[i], label.Clean(string(given[name])), kind(field))
+			}
+		case strict:
+			return fmt.Errorf("hedge: Config: %q is no setting; there are %s", label.Clean(name), strings.Join(settingNames, ", "))
+		}
 	}
-	v, err := time.ParseDuration(s)
-	if err == nil {
-		*d = duration(v)
+	*c = read
+	return nil
+}
+
+// settingNames are the names of Config's fields in JSON, in their order.
+var settingNames = func() (names []string) {
+	for f := range reflect.TypeFor[Config]().Fields() {
+		names = append(names, f.Tag.Get("json"))
+	}
+	return names
+}()
+
+// readSetting reads the field that a pointer is given to.
+func readSetting(field any, text json.RawMessage) error {
+	d, ok := field.(*time.Duration)
+	switch {
+	case !ok:
+		return json.Unmarshal(text, field)
+	case string(text) == "0":
+		*d = 0
+		return nil
+	}
+	var s *string // stays nil if text is null
+	err := json.Unmarshal(text, &s)
+	if err == nil && s != nil {
+		*d, err = time.ParseDuration(*s)
 	}
 	return err
+}
+
+// kind says what the field that a pointer is given to can hold.
+func kind(field any) string {
+	switch field.(type) {
+	case *time.Duration:
+		return `a duration like "10ms"`
+	case *float64:
+		return "a number"
+	case *string:
+		return "a string"
+	}
+	return "an integer"
 }

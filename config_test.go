@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,26 +32,85 @@ func TestDurationsAreTextInJSON(t *testing.T) {
 
 func TestConfigKeepsWhatJSONDoesNotMention(t *testing.T) {
 	c := hedge.DefaultConfig()
-	require.NoError(t, json.Unmarshal([]byte(`{"budget_percent": 2, "burst": "10s", "linger": 5000000, "min_delay": null}`), &c))
+	require.NoError(t, json.Unmarshal([]byte(`{"budget_percent": 2, "burst": "10s", "linger": "5ms", "min_delay": null, "MAX_KEYS": 7}`), &c))
+	require.NoError(t, json.Unmarshal([]byte(`null`), &c))
 	want := hedge.DefaultConfig()
-	want.BudgetPercent, want.Burst, want.Linger = 2, 10*time.Second, 5*ms
+	want.BudgetPercent, want.Burst, want.Linger, want.MaxKeys = 2, 10*time.Second, 5*ms, 7
 	assert.Equal(t, want, c)
 }
 
-func TestConfigThatCannotBeReadChangesNothing(t *testing.T) {
-	for _, text := range []string{`{"max_hedges": 1, "burst": "ten seconds"}`, `{"max_hedges": 1, "burst": true}`, `{"burst": 1.5}`, `[]`} {
+func TestConfigThatCannotBeReadChangesNothingAndSaysWhy(t *testing.T) {
+	for text, says := range map[string]string{
+		`{"max_hedges": 1, "burst": "ten"}`:     `hedge: Config: burst: "ten" is not a duration like "10ms"`,
+		`{"burst": true}`:                       `hedge: Config: burst: true is not a duration like "10ms"`,
+		`{"burst": 1.5}`:                        `hedge: Config: burst: 1.5 is not a duration like "10ms"`,
+		`{"Burst": 10}`:                         `hedge: Config: burst: 10 is not a duration like "10ms"`,
+		`{"burst": "10"}`:                       `hedge: Config: burst: "10" is not a duration like "10ms"`,
+		`{"max_hedges": "two"}`:                 `hedge: Config: max_hedges: "two" is not an integer`,
+		`{"max_keys": 1.5}`:                     `hedge: Config: max_keys: 1.5 is not an integer`,
+		`{"percentile": "p90"}`:                 `hedge: Config: percentile: "p90" is not a number`,
+		`{"attempt_header": 1}`:                 `hedge: Config: attempt_header: 1 is not a string`,
+		`{"max_hedges": 1, "budget_percnt": 1}`: `hedge: Config: "budget_percnt" is no setting; there are percentile, max_hedges, budget_percent, `,
+		`[]`:                                    `hedge: Config: `,
+	} {
 		c := hedge.DefaultConfig()
-		assert.Error(t, json.Unmarshal([]byte(text), &c), text)
+		require.ErrorContains(t, json.Unmarshal([]byte(text), &c), says)
 		assert.Equal(t, hedge.DefaultConfig(), c, text)
 	}
 }
 
+func TestZeroIsADurationWithoutAUnit(t *testing.T) {
+	c := hedge.DefaultConfig()
+	require.NoError(t, json.Unmarshal([]byte(`{"linger": 0, "burst": "0"}`), &c))
+	assert.Zero(t, c.Linger+c.Burst)
+}
+
 func TestConfigIsReadFromYAML(t *testing.T) {
 	c := hedge.DefaultConfig()
-	require.NoError(t, yaml.Unmarshal([]byte("budget_percent: 2\nburst: 10s\n"), &c))
+	require.NoError(t, yaml.Unmarshal([]byte("budget_percent: 2\nburst: 10s\nlinger: 0s\n"), &c))
 	want := hedge.DefaultConfig()
-	want.BudgetPercent, want.Burst = 2, 10*time.Second
+	want.BudgetPercent, want.Burst, want.Linger = 2, 10*time.Second, 0
 	assert.Equal(t, want, c)
+	for text, says := range map[string]string{
+		"burst: 10":                     "line 1: cannot unmarshal !!int `10` into time.Duration",
+		"max_keys: 7\nburst: ten":       "line 2: cannot unmarshal !!str `ten` into time.Duration",
+		"max_keys: 7\nbudget_percnt: 1": "line 2: field budget_percnt not found",
+	} {
+		d := yaml.NewDecoder(strings.NewReader(text))
+		d.KnownFields(true)
+		assert.ErrorContains(t, d.Decode(new(hedge.Config)), says)
+	}
+}
+
+func TestSettingsAreJudgedTogetherOnceAllAreSet(t *testing.T) {
+	for _, opts := range [][]hedge.Option{
+		{hedge.WithMinDelay(ms / 10), hedge.WithMaxDelay(ms / 2)},
+		{hedge.WithMaxDelay(ms / 2), hedge.WithMinDelay(ms / 10)},
+		{hedge.WithInitialDelay(ms / 2), hedge.WithMinDelay(0)},
+	} {
+		assert.NotPanics(t, func() { hedge.New(nil, opts...) })
+	}
+	for says, opts := range map[string][]hedge.Option{
+		"hedge: Config.MaxDelay: 500µs is not at least MinDelay, 1ms":     {hedge.WithMaxDelay(ms / 2)},
+		"hedge: Config.InitialDelay: 500µs is not at least MinDelay, 1ms": {hedge.WithInitialDelay(ms / 2)},
+		"hedge: Config.InitialDelay: 30ms is not at most MaxDelay, 20ms":  {hedge.WithInitialDelay(30 * ms), hedge.WithMaxDelay(20 * ms)},
+	} {
+		assert.PanicsWithError(t, says, func() { hedge.New(nil, opts...) })
+		_, err := hedge.NewWithConfig(nil, hedge.DefaultConfig(), opts...)
+		assert.EqualError(t, err, says)
+	}
+	wrong := hedge.DefaultConfig()
+	wrong.MaxDelay = 1
+	assert.Panics(t, func() { hedge.WithConfig(wrong) })
+}
+
+func TestSnapshotOfANewerVersionCanBeRead(t *testing.T) {
+	var s hedge.Snapshot
+	require.NoError(t, json.Unmarshal([]byte(`{"name": "shop", "later": 1, "config": {"burst": "1s", "later": 1}, "keys": [{"host": "a", "p50": 10}]}`), &s))
+	assert.Equal(t, "shop", s.Name)
+	assert.Equal(t, time.Second, s.Config.Burst)
+	assert.Equal(t, time.Duration(10), s.Keys[0].P50)
+	assert.ErrorContains(t, json.Unmarshal([]byte(`{"config": {"burst": 1}}`), &s), "burst: 1 is not a duration")
 }
 
 // FuzzValidate holds Validate to its word: what it lets through can be used, and written and read back.

@@ -1,12 +1,14 @@
 package hedge
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +24,7 @@ type handle struct {
 	stats    *Stats
 	off      atomic.Bool
 	log      *slog.Logger // nil: silence
+	warned   atomic.Bool  // a panic was logged
 	protocol string       // as in [KeyInfo]
 }
 
@@ -35,9 +38,11 @@ func (h *handle) mustInit(protocol string, opts []Option) {
 func (h *handle) init(protocol string, base Config, opts []Option) error {
 	h.protocol, h.options = protocol, config{Config: base, failure: []int{429, 500, 502, 503, 504}}
 	for _, o := range opts {
-		o.apply(&h.options)
+		if o != nil {
+			o.apply(&h.options)
+		}
 	}
-	h.readEnvironment()
+	off, unread := h.readEnvironment()
 	settings := h.options.Config
 	if err := settings.Validate(); err != nil {
 		return err
@@ -51,9 +56,9 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	h.settings.Store(&settings)
 	c := h.engineConfig(&settings)
 	if observers := h.options.observers; len(observers) > 0 {
-		c.Observer = &watcher{observers: observers, client: h.options.name, protocol: protocol}
+		c.Observer = &watcher{observers, h.options.name, protocol, h.panicked}
 	}
-	h.startLog(&c)
+	h.startLog(&c, off, unread)
 	h.engine = engine.New(c)
 	h.stats = new(Stats)
 	if p := h.options.stats; p != nil {
@@ -66,16 +71,31 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 }
 
 // readEnvironment lets operators override settings in programs that they cannot
-// change. It is called once, when the handle is made.
-func (h *handle) readEnvironment() {
-	if v := os.Getenv("HEDGE_DISABLED"); v != "" {
-		disabled, err := strconv.ParseBool(v)
-		h.off.Store(disabled || err != nil) // a value like "yes" disables as well
-	}
-	switch os.Getenv("HEDGE_MODE") {
+// change. It is called once, when the handle is made. It returns the variable that
+// switches hedging off, and the variable whose value has no meaning; "" if there is none.
+//
+// A value without a meaning sends no hedges: whoever sets a variable wants less
+// hedging than the program does, or at least can live with it.
+func (h *handle) readEnvironment() (off, unread string) {
+	word := func(name string) string { return strings.ToLower(strings.TrimSpace(os.Getenv(name))) }
+	switch word("HEDGE_MODE") {
+	case "", "normal", "on", "hedge":
 	case "shadow", "observe": // observe is the older spelling
 		h.options.shadow = true
+	case "off", "disabled":
+		off = "HEDGE_MODE"
+	default:
+		h.options.shadow, unread = true, "HEDGE_MODE"
 	}
+	switch word("HEDGE_DISABLED") {
+	case "", "0", "f", "false", "n", "no", "off":
+	case "1", "t", "true", "y", "yes", "on":
+		off = "HEDGE_DISABLED"
+	default:
+		off, unread = "HEDGE_DISABLED", "HEDGE_DISABLED"
+	}
+	h.off.Store(off != "")
+	return off, unread
 }
 
 // engineConfig returns settings and options in the terms of package engine.
@@ -86,6 +106,28 @@ func (h *handle) engineConfig(settings *Config) engine.Config {
 		c.Shared, c.Share = b.bucket, b.percent/100
 	}
 	return c
+}
+
+// mustBeMade panics if h belongs to a zero value. It is called where that would
+// otherwise be a nil dereference.
+func (h *handle) mustBeMade() {
+	if h.engine == nil {
+		panic("hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one")
+	}
+}
+
+// Format writes a short text that names no host, whatever the verb, such as
+// hedge.Transport("shop"), with the name of [WithName]. Only %s writes what String returns.
+func (h *handle) Format(f fmt.State, verb rune) {
+	if verb == 's' && h.engine != nil {
+		_, _ = io.WriteString(f, h.String())
+		return
+	}
+	text := "hedge." + cmp.Or(map[string]string{"http": "Transport", "grpc": "Interceptor", "func": "Hedger"}[h.protocol], "zero")
+	if name := h.options.name; name != "" {
+		text += "(" + strconv.Quote(name) + ")"
+	}
+	_, _ = io.WriteString(f, text)
 }
 
 // Snapshot returns what is known and what was done. It is a copy: changing it
@@ -123,6 +165,7 @@ func (h *handle) Update(f func(*Config)) error {
 // after a restart: a few hundred bytes per key and at most 64 MiB, the most
 // recently used keys first.
 func (h *handle) Export(w io.Writer) error {
+	h.mustBeMade()
 	if err := h.engine.Export(w, time.Now()); err != nil {
 		return fmt.Errorf("hedge: Export: %w", err)
 	}

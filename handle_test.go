@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -201,6 +202,61 @@ func FuzzImport(f *testing.F) {
 		require.NoError(t, hedge.NewHedger().Import(&again))
 		_, err := hedge.Do(t.Context(), h, "0", func(context.Context) (int, error) { return 0, errors.New("down") })
 		require.Error(t, err)
+	})
+}
+
+func TestZeroValuesSayWhatMakesThem(t *testing.T) {
+	const says = "hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one"
+	tr, in, h := new(hedge.Transport), new(hedge.Interceptor), new(hedge.Hedger)
+	for name, f := range map[string]func(){
+		"RoundTrip": func() { _, _ = get(t, tr, site) },
+		"Warm":      func() { _ = tr.Warm(t.Context(), 1, site) },
+		"Unary":     func() { in.Unary() },
+		"Stream":    func() { in.Stream() },
+		"Do":        func() { _, _ = hedge.Do(t.Context(), h, "k", func(context.Context) (int, error) { return 0, nil }) },
+		"Snapshot":  func() { h.Snapshot() },
+		"String":    func() { _ = in.String() },
+		"Export":    func() { _ = tr.Export(io.Discard) },
+	} {
+		assert.PanicsWithValue(t, says, f, name)
+	}
+	tr.SetEnabled(false)
+	tr.CloseIdleConnections()
+	assert.Nil(t, tr.WrappedRoundTripper())
+	assert.Zero(t, hedge.LatencyEstimate(tr, "catalog.test", 0.5))
+	assert.Equal(t, "hedge.zero", fmt.Sprintf("%s", tr))
+	assert.Zero(t, new(hedge.Budget).Tokens()+(*hedge.Budget)(nil).Tokens())
+	assert.Zero(t, (*hedge.Stats)(nil).Snapshot())
+}
+
+func TestNilOptionChangesNothing(t *testing.T) {
+	_, err := hedge.NewHedgerWithConfig(hedge.DefaultConfig(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, hedge.New(nil).Snapshot(), hedge.New(nil, nil, nil).Snapshot())
+	hedge.NewUnaryClientInterceptor(nil)
+}
+
+func TestPrintingAClientPrintsNoHost(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := warm(t, rt, hedge.WithName("shop"))
+		type program struct {
+			Client *http.Client
+			RT     http.RoundTripper
+			Tr     *hedge.Transport
+		}
+		for _, verb := range []string{"%v", "%+v", "%#v", "%q", "%d"} {
+			text := fmt.Sprintf(verb, program{&http.Client{Transport: tr}, tr, tr})
+			assert.NotContains(t, text, "catalog.test", verb)
+			assert.Equal(t, `hedge.Transport("shop")`, fmt.Sprintf(verb, tr))
+		}
+		assert.Equal(t, `hedge.Interceptor hedge.Hedger`, fmt.Sprint(hedge.NewInterceptor(), " ", hedge.NewHedger()))
+		assert.Equal(t, "<nil>", fmt.Sprint((*hedge.Transport)(nil)))
+
+		text := fmt.Sprintf("%s", tr)
+		assert.Equal(t, tr.String(), text, "as some programs print an expvar.Var")
+		var s hedge.Snapshot
+		require.NoError(t, json.Unmarshal([]byte(text), &s))
+		assert.Equal(t, "catalog.test", s.Keys[0].Host)
 	})
 }
 

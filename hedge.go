@@ -49,11 +49,18 @@
 //
 // # Operating it
 //
-// HEDGE_DISABLED=true in the environment makes everything start switched off, as
-// if by SetEnabled(false); HEDGE_MODE=shadow does what [WithShadow] does. Both are
-// read once, when a Transport, Interceptor or Hedger is made. [WithObserver] tells
-// of every attempt; the modules hedgeprom and hedgeotel and the package debug show
-// them.
+// Two variables of the environment are read once, when a Transport, Interceptor or
+// Hedger is made; neither upper case nor spaces around the value matter:
+//
+//	HEDGE_DISABLED  true, 1, t, yes, y or on   starts switched off, as by SetEnabled(false)
+//	                false, 0, f, no, n or off  as the program says
+//	HEDGE_MODE      shadow or observe          does what [WithShadow] does
+//	                off or disabled            starts switched off
+//	                normal, on or hedge        as the program says
+//
+// Any other value sends no hedges, and a warning is logged (see [WithLogger]):
+// HEDGE_DISABLED then switches off, HEDGE_MODE is then shadow. [WithObserver] tells of
+// every attempt; the modules hedgeprom and hedgeotel and the package debug show them.
 //
 // # Cost
 //

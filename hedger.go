@@ -45,6 +45,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if h == nil {
 		return f(ctx)
 	}
+	h.mustBeMade()
 	h.stats.TotalRequests.Add(1)
 	o := engine.OverridesFrom(ctx)
 	if off := h.off.Load(); off || o.Never || o.Hedge > 0 {

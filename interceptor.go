@@ -157,7 +157,10 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 //
 // Interceptors before it see one call, those after it each attempt. gRPC's own
 // retries multiply with hedges: grpc.WithDisableRetry prevents that.
-func (in *Interceptor) Unary() grpc.UnaryClientInterceptor { return in.intercept }
+func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
+	in.mustBeMade()
+	return in.intercept
+}
 
 // methodRule is what holds for every call of a method.
 type methodRule struct {

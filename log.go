@@ -2,42 +2,69 @@ package hedge
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
 	"reflect"
+	"runtime/debug"
+	"sync"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/label"
 )
 
 // WithLogger logs changes of state, and never single calls:
 //
 //   - hedging of a key is paused, with the reason [DeniedSlow] or [DeniedPaused], and resumed;
 //   - the budget of a key is exhausted, and at least half full again;
-//   - hedging is disabled or enabled, by SetEnabled or HEDGE_DISABLED;
+//   - hedging is disabled or enabled, by SetEnabled, HEDGE_DISABLED or HEDGE_MODE;
+//   - one of these variables cannot be understood;
 //   - Update changes settings, and Import learns;
+//   - an [Observer] panics, for the first time;
 //   - a gRPC method is not hedged, because nothing says that it is safe to repeat: once per method.
 //
 // The same message for the same key is logged at most once in ten seconds. A change
 // that comes sooner is logged later if it lasts; the attribute dropped counts the
 // changes that were not logged. A change of a key is noticed when its next call ends,
-// and logged by that call's goroutine, which holds no lock. Pauses, exhausted budgets
-// and disabling have level Warn, everything else Info. The default, nil, logs nothing.
+// and logged by that call's goroutine, which holds no lock. Pauses, exhausted budgets,
+// disabling and such variables have level Warn, a panic has level Error, everything else
+// Info. The default, nil, logs only such variables and panics, to [slog.Default].
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) { c.logger = l })
 }
 
-// startLog makes changes of state go to the logger, if there is one.
-func (h *handle) startLog(e *engine.Config) {
-	if h.options.logger == nil {
-		return
+// startLog makes changes of state go to the logger, if there is one. It logs which
+// variable of the environment switches hedging off, and which cannot be understood.
+func (h *handle) startLog(e *engine.Config, off, unread string) {
+	if l := h.options.logger; l != nil {
+		h.log = l.With("protocol", h.protocol)
+		if name := h.options.name; name != "" {
+			h.log = h.log.With("client", name)
+		}
+		e.Changed = h.logChange
 	}
-	h.log = h.options.logger.With("protocol", h.protocol)
-	if name := h.options.name; name != "" {
-		h.log = h.log.With("client", name)
+	if unread != "" {
+		h.logUnread(unread, os.Getenv(unread))
 	}
-	e.Changed = h.logChange
-	if h.off.Load() {
-		h.logSwitch(false, "HEDGE_DISABLED")
+	if off != "" {
+		h.logSwitch(false, off)
 	}
+}
+
+// unreadLogged has the values without a meaning that were logged to slog.Default: once
+// each, because programs can make many transports.
+var unreadLogged sync.Map
+
+// logUnread logs that a variable of the environment has a value without a meaning.
+func (h *handle) logUnread(name, value string) {
+	l := h.log
+	if l == nil {
+		if _, known := unreadLogged.LoadOrStore(name+"="+value, true); known {
+			return
+		}
+		l = slog.Default()
+	}
+	l.Warn("hedge: a variable of the environment cannot be understood, so no hedge is sent", "variable", name, "value", label.Clean(value))
 }
 
 // messages are those for a topic that became bad, and good again.
@@ -46,15 +73,39 @@ var messages = [...]struct{ bad, good string }{
 	engine.Exhausting: {"hedge: budget exhausted", "hedge: budget refilled"},
 }
 
+// panicked counts a panic of an observer, and logs the first one. It is called while
+// the panic is recovered, so that the stack is still that of the panic.
+func (h *handle) panicked(o Observer, value any) {
+	h.stats.ObserverPanics.Add(1)
+	if h.warned.Swap(true) {
+		return
+	}
+	defer h.survive()
+	l := h.log
+	if l == nil {
+		l = slog.Default()
+	}
+	l.Error("hedge: an observer panicked; later panics are only counted",
+		"observer", fmt.Sprintf("%T", o), "panic", fmt.Sprint(value), "stack", string(debug.Stack()))
+}
+
+// survive counts a panic of a logger. It is deferred where a call is logged about.
+func (h *handle) survive() {
+	if recover() != nil {
+		h.stats.ObserverPanics.Add(1)
+	}
+}
+
 // logChange logs a change of a key.
 func (h *handle) logChange(name engine.Name, change engine.Change) {
+	defer h.survive()
 	level, message := slog.LevelInfo, messages[change.Topic].good
 	if change.Bad {
 		level, message = slog.LevelWarn, messages[change.Topic].bad
 	}
-	attrs := []slog.Attr{slog.String("host", name.Host)}
+	attrs := []slog.Attr{slog.String("host", label.Clean(name.Host))}
 	if name.Route != "" {
-		attrs = append(attrs, slog.String("route", name.Route))
+		attrs = append(attrs, slog.String("route", label.Clean(name.Route)))
 	}
 	if change.Reason != engine.None {
 		attrs = append(attrs, slog.String("reason", change.Reason.String()))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -63,6 +64,13 @@ type KeyInfo struct {
 	Protocol string // "http", "grpc", or "func" for [Do]
 	Host     string // or the gRPC target, or the key that was asked for
 	Route    string // the pattern of [WithRoute], or the gRPC method
+}
+
+// Printable returns k as labels of metrics need it: in valid UTF-8, with U+FFFD for
+// each control character and each run of invalid bytes, and no string longer than 256
+// bytes. A longer one is cut, and ends with "…". Different keys may become equal.
+func (k KeyInfo) Printable() KeyInfo {
+	return KeyInfo{label.Clean(k.Client), label.Clean(k.Protocol), label.Clean(k.Host), label.Clean(k.Route)}
 }
 
 // An AttemptInfo identifies an attempt of a call.
@@ -155,37 +163,45 @@ func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
 type watcher struct {
 	observers        []Observer
 	client, protocol string
+	panicked         func(o Observer, value any) // is told of a panic
 }
 
 func (w *watcher) key(n engine.Name) KeyInfo { return KeyInfo{w.client, w.protocol, n.Host, n.Route} }
 
-func (w *watcher) AttemptStart(ctx context.Context, name engine.Name, n int) {
+// tell calls f for each observer. A panic must not leave it: f may run in a
+// goroutine of a timer, where a panic ends the process, and with a race locked.
+func (w *watcher) tell(f func(Observer)) {
 	for _, o := range w.observers {
-		o.AttemptStart(ctx, w.key(name), AttemptInfo{n})
+		w.tellOne(o, f)
 	}
+}
+
+func (w *watcher) tellOne(o Observer, f func(Observer)) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.panicked(o, p)
+		}
+	}()
+	f(o)
+}
+
+func (w *watcher) AttemptStart(ctx context.Context, name engine.Name, n int) {
+	w.tell(func(o Observer) { o.AttemptStart(ctx, w.key(name), AttemptInfo{n}) })
 }
 
 func (w *watcher) AttemptDone(ctx context.Context, name engine.Name, n int, how race.Outcome, took time.Duration) {
 	outcome := [...]Outcome{race.Won: Won, race.Lost: Lost, race.Failed: Failed}[how]
-	for _, o := range w.observers {
-		o.AttemptDone(ctx, w.key(name), AttemptResult{AttemptInfo{n}, outcome, took})
-	}
+	w.tell(func(o Observer) { o.AttemptDone(ctx, w.key(name), AttemptResult{AttemptInfo{n}, outcome, took}) })
 }
 
 func (w *watcher) RequestDone(ctx context.Context, name engine.Name, r engine.Report) {
-	for _, o := range w.observers {
-		o.RequestDone(ctx, w.key(name), RequestResult(r))
-	}
+	w.tell(func(o Observer) { o.RequestDone(ctx, w.key(name), RequestResult(r)) })
 }
 
 func (w *watcher) Denied(ctx context.Context, name engine.Name, reason engine.Reason) {
-	for _, o := range w.observers {
-		o.Denied(ctx, w.key(name), Reason(reason.String()))
-	}
+	w.tell(func(o Observer) { o.Denied(ctx, w.key(name), Reason(reason.String())) })
 }
 
 func (w *watcher) Budget(name engine.Name, tokens float64) {
-	for _, o := range w.observers {
-		o.Budget(w.key(name), tokens)
-	}
+	w.tell(func(o Observer) { o.Budget(w.key(name), tokens) })
 }

@@ -331,6 +331,78 @@ func BenchmarkObserver(b *testing.B) {
 	}
 }
 
+// angry is an Observer that panics whenever it is told something.
+type angry struct{ hedge.NopObserver }
+
+func (angry) AttemptStart(context.Context, hedge.KeyInfo, hedge.AttemptInfo)  { panic("start") }
+func (angry) AttemptDone(context.Context, hedge.KeyInfo, hedge.AttemptResult) { panic("done") }
+func (angry) RequestDone(context.Context, hedge.KeyInfo, hedge.RequestResult) { panic("request") }
+func (angry) Denied(context.Context, hedge.KeyInfo, hedge.Reason)             { panic("denied") }
+func (angry) Budget(hedge.KeyInfo, float64)                                   { panic("budget") }
+
+func TestPanicOfAnObserverReachesNobody(t *testing.T) {
+	for name, opts := range map[string][]hedge.Option{"hedging": nil, "shadow": {hedge.WithShadow()}, "linger": {hedge.WithLinger(time.Second)}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				j, rec := newJournal(), new(recorder)
+				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+					resp, err := after(rt, 50*ms, 5*ms)(req, n) // events in the caller's goroutine, and in those of timers
+					if err == nil && name == "linger" {
+						resp.ProtoMajor = 1
+					}
+					return resp, err
+				}
+				tr := warm(t, rt, append(opts, hedge.WithObserver(angry{}), hedge.WithObserver(rec), hedge.WithLogger(slog.New(j)))...)
+				for range 20 {
+					resp, err := get(t, tr, site)
+					require.NoError(t, err)
+					text(t, resp)
+				}
+				req := request(t, t.Context(), "POST", site, nil)
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				text(t, resp)
+				time.Sleep(time.Minute)
+				heard := rec.take()
+				assert.Greater(t, len(heard), 100, "another observer hears of everything")
+				assert.EqualValues(t, len(heard), tr.Snapshot().Stats.ObserverPanics)
+				told := j.take()
+				require.Len(t, told, 1)
+				assert.Contains(t, told[0], `ERROR "an observer panicked; later panics are only counted" observer=hedge_test.angry panic=denied stack=`)
+				assert.Contains(t, told[0], "hedge_test.angry.Denied", "the stack is that of the panic")
+			})
+		})
+	}
+}
+
+// broken is a slog.Handler that panics.
+type broken struct{ slog.Handler }
+
+func (b broken) WithAttrs([]slog.Attr) slog.Handler      { return b }
+func (broken) Enabled(context.Context, slog.Level) bool  { return true }
+func (broken) Handle(context.Context, slog.Record) error { panic("log") }
+
+func TestPanicOfALoggerReachesNoCall(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := hedge.New(rt, hedge.WithObserver(angry{}), hedge.WithLogger(slog.New(broken{})))
+		m := moods{rt, t, tr}
+		m.well(20)
+		before := tr.Snapshot().Stats.ObserverPanics
+		assert.EqualValues(t, 20*3+10+1, before, "three events a call, ten of them warming, and the logger")
+		m.busy(1, time.Second)
+		assert.EqualValues(t, before+3+1, tr.Snapshot().Stats.ObserverPanics, "the pause was logged")
+	})
+}
+
+func TestObserverGetsAnyNameAndCanPrintIt(t *testing.T) {
+	rec := new(recorder)
+	h := hedge.NewHedger(hedge.WithObserver(rec), hedge.WithName("shop\n"))
+	_, err := hedge.Do(t.Context(), h, "user-\xff", func(context.Context) (int, error) { return 0, nil })
+	require.NoError(t, err)
+	assert.Equal(t, "user-\xff", rec.key.Host)
+	assert.Equal(t, hedge.KeyInfo{Client: "shop\uFFFD", Protocol: "func", Host: "user-\uFFFD"}, rec.key.Printable())
+}
+
 // TestEveryReasonHasAConstant holds the constants of type Reason to the words of package engine.
 func TestEveryReasonHasAConstant(t *testing.T) {
 	var constants, words []string

@@ -10,7 +10,8 @@ import (
 
 // An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
 // Options that make no sense panic when they are made, as time.NewTicker does;
-// settings that come from outside the program go into a [Config].
+// settings that come from outside the program go into a [Config]. A nil Option
+// changes nothing.
 type Option interface{ apply(*config) }
 
 // config is a Config and the options that a file cannot hold.
@@ -38,10 +39,13 @@ func (f optionFunc) apply(c *config) { f(c) }
 
 // WithBudget pays for hedges from b instead of from one budget per key. Everything
 // that is given b shares it. [WithBudgetPercent], [WithEstimatedRPS] and
-// [WithBurst] then have no effect. It panics if b is nil.
+// [WithBurst] then have no effect. It panics if b is nil or was not made by [NewBudget].
 func WithBudget(b *Budget) Option {
-	if b == nil {
+	switch {
+	case b == nil:
 		panic("hedge: WithBudget: Budget is nil")
+	case b.bucket == nil:
+		panic("hedge: WithBudget: Budget was not made by NewBudget")
 	}
 	return optionFunc(func(c *config) { c.budget = b })
 }

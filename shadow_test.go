@@ -2,9 +2,13 @@ package hedge_test
 
 import (
 	"context"
+	"fmt"
+	"log"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -127,11 +131,24 @@ func TestEnvironmentOverridesTheProgram(t *testing.T) {
 	}{
 		{"HEDGE_DISABLED", "true", false, false},
 		{"HEDGE_DISABLED", "yes", false, false},
+		{"HEDGE_DISABLED", " On\n", false, false},
 		{"HEDGE_DISABLED", "0", true, false},
+		{"HEDGE_DISABLED", "No", true, false},
+		{"HEDGE_DISABLED", " false ", true, false},
+		{"HEDGE_DISABLED", "flase", false, false},
 		{"HEDGE_DISABLED", "", true, false},
 		{"HEDGE_MODE", "shadow", true, true},
 		{"HEDGE_MODE", "observe", true, true},
+		{"HEDGE_MODE", "Observe", true, true},
+		{"HEDGE_MODE", " SHADOW ", true, true},
+		{"HEDGE_MODE", "off", false, false},
+		{"HEDGE_MODE", "Disabled", false, false},
 		{"HEDGE_MODE", "normal", true, false},
+		{"HEDGE_MODE", "ON", true, false},
+		{"HEDGE_MODE", "hedge", true, false},
+		{"HEDGE_MODE", "", true, false},
+		{"HEDGE_MODE", "shadwo", true, true},
+		{"HEDGE_MODE", "shadow|off", true, true},
 	} {
 		t.Run(test.name+"="+test.value, func(t *testing.T) {
 			t.Setenv(test.name, test.value)
@@ -143,4 +160,30 @@ func TestEnvironmentOverridesTheProgram(t *testing.T) {
 			assert.True(t, tr.Snapshot().Enabled)
 		})
 	}
+}
+
+func TestVariableThatCannotBeUnderstoodIsLoggedOnce(t *testing.T) {
+	const warning = "hedge: a variable of the environment cannot be understood, so no hedge is sent"
+	value := fmt.Sprint("shadwo ", time.Now()) // another one in each run of the test
+	t.Setenv("HEDGE_MODE", value)
+	j := newJournal()
+	hedge.NewHedger(hedge.WithLogger(slog.New(j)), hedge.WithName("catalog"))
+	want := fmt.Sprintf("WARN %q client=catalog variable=HEDGE_MODE value=%q", strings.TrimPrefix(warning, "hedge: "), value)
+	assert.Equal(t, []string{want}, j.take())
+
+	before, writer, flags := slog.Default(), log.Writer(), log.Flags()
+	t.Cleanup(func() {
+		slog.SetDefault(before)
+		log.SetOutput(writer)
+		log.SetFlags(flags)
+	})
+	slog.SetDefault(slog.New(j))
+	for range 3 {
+		hedge.NewHedger()
+	}
+	assert.Len(t, j.take(), 1, "a program may make many")
+
+	t.Setenv("HEDGE_DISABLED", "flase")
+	hedge.NewHedger(hedge.WithLogger(slog.New(j)))
+	assert.Len(t, j.take(), 2, "the warning, and that hedging is disabled")
 }

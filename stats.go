@@ -22,10 +22,13 @@ type Stats struct {
 	HedgesSent   atomic.Int64 // hedges; a call can have several
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
 	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
+
+	ObserverPanics atomic.Int64 // panics of an [Observer] or a logger, which were recovered
 }
 
 // A StatsSnapshot holds the values of [Stats]. Each is exact; as they are read
-// one after another, a call that ends meanwhile may be counted in some only.
+// one after another, a call that ends meanwhile may be counted in some only. No part
+// is larger than its whole, such as HedgeWins than HedgedRequests.
 type StatsSnapshot struct {
 	TotalRequests   int64 `json:"total_requests"`
 	HedgedRequests  int64 `json:"hedged_requests"`
@@ -36,6 +39,7 @@ type StatsSnapshot struct {
 	HedgesSent      int64 `json:"hedges_sent"`
 	NotHedgeable    int64 `json:"not_hedgeable"`
 	HedgePanics     int64 `json:"hedge_panics"`
+	ObserverPanics  int64 `json:"observer_panics"`
 }
 
 // Snapshot returns the present values. That of nil is zero.
@@ -43,17 +47,20 @@ func (s *Stats) Snapshot() StatsSnapshot {
 	if s == nil {
 		return StatsSnapshot{}
 	}
-	return StatsSnapshot{
-		TotalRequests:   s.TotalRequests.Load(),
-		HedgedRequests:  s.HedgedRequests.Load(),
+	// What is counted last is read first: no part is then larger than its whole.
+	snap := StatsSnapshot{
 		HedgeWins:       s.HedgeWins.Load(),
 		PrimaryWins:     s.PrimaryWins.Load(),
 		BudgetExhausted: s.BudgetExhausted.Load(),
 		WarmupRequests:  s.WarmupRequests.Load(),
-		HedgesSent:      s.HedgesSent.Load(),
 		NotHedgeable:    s.NotHedgeable.Load(),
 		HedgePanics:     s.HedgePanics.Load(),
+		ObserverPanics:  s.ObserverPanics.Load(),
 	}
+	snap.HedgesSent = s.HedgesSent.Load()
+	snap.HedgedRequests = s.HedgedRequests.Load()
+	snap.TotalRequests = s.TotalRequests.Load()
+	return snap
 }
 
 // HedgeRate returns the share of calls that were hedged, in [0, 1]; 0 if there were none.
@@ -67,7 +74,9 @@ func (s StatsSnapshot) HedgeRate() float64 {
 	return float64(s.HedgedRequests) / float64(s.TotalRequests)
 }
 
-// A Snapshot is what a Transport, Interceptor or Hedger knows and has done.
+// A Snapshot is what a Transport, Interceptor or Hedger knows and has done. In JSON the
+// durations of keys are numbers of nanoseconds, with which monitoring can compute; those
+// of Config are text, as in a file of settings.
 type Snapshot struct {
 	Name     string        `json:"name,omitempty"`     // see [WithName]
 	Protocol string        `json:"protocol,omitempty"` // as in [KeyInfo]
@@ -107,6 +116,7 @@ type KeySnapshot struct {
 }
 
 func (h *handle) snapshot() Snapshot {
+	h.mustBeMade()
 	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load()}
 	for _, v := range h.engine.Views() {
 		denied := make(map[Reason]int64)
@@ -126,6 +136,26 @@ func (h *handle) snapshot() Snapshot {
 	return s
 }
 
+// UnmarshalJSON reads a Snapshot that another version may have written. It leaves out
+// settings that are unknown here, which are an error in a [Config] alone.
+func (s *Snapshot) UnmarshalJSON(b []byte) error {
+	type plain Snapshot
+	text := struct {
+		*plain
+		Config lenient `json:"config"`
+	}{(*plain)(s), lenient(s.Config)}
+	if err := json.Unmarshal(b, &text); err != nil {
+		return err
+	}
+	s.Config = Config(text.Config)
+	return nil
+}
+
+// lenient is a Config that leaves out what is no setting.
+type lenient Config
+
+func (l *lenient) UnmarshalJSON(b []byte) error { return (*Config)(l).read(b, false) }
+
 // json returns the Snapshot as a JSON object.
 func (s Snapshot) json() string {
 	b, err := json.Marshal(s)
@@ -139,7 +169,7 @@ func (s Snapshot) json() string {
 // recently. It is 0 if rt is not a [*Transport] or nothing is known of host.
 func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration {
 	t, ok := rt.(*Transport)
-	if !ok {
+	if !ok || t == nil || t.engine == nil {
 		return 0
 	}
 	k := t.engine.Lookup(engine.Name{Host: host})

@@ -142,6 +142,7 @@ func closeIdle(rt http.RoundTripper) {
 // usual. It returns the first response that is not a failure; if all are, it
 // returns what the primary did.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	t.mustBeMade()
 	t.stats.TotalRequests.Add(1)
 	if t.off.Load() {
 		return t.sendOnce(req, noRoute, engine.Disabled)

@@ -1011,6 +1011,7 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		`hedge: Config.AttemptHeader: "a b" is not the name of a header`:                     func() { hedge.WithAttemptHeader("a b") },
 		`hedge: Config.AttemptHeader: "a:" is not the name of a header`:                      func() { hedge.Middleware("a:") },
 		"hedge: Config.MaxDelay: 2ms is not at least MinDelay, 5ms":                          func() { hedge.New(nil, hedge.WithMaxDelay(2*ms), hedge.WithMinDelay(5*ms)) },
+		"hedge: WithBudget: Budget was not made by NewBudget":                                func() { hedge.WithBudget(new(hedge.Budget)) },
 		"hedge: WithBudget: Budget is nil":                                                   func() { hedge.WithBudget(nil) },
 		"hedge: WithStats: **Stats is nil":                                                   func() { hedge.WithStats(nil) },
 		"hedge: WithKeyFunc: func is nil":                                                    func() { hedge.WithKeyFunc(nil) },

@@ -22,6 +22,7 @@ import (
 // Warm returns when ctx ends. Its error joins those of all URLs that could not be
 // reached. It is an error if n is below 1.
 func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
+	t.mustBeMade()
 	if n < 1 {
 		return fmt.Errorf("hedge: Warm: n %d is not at least 1", n)
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/label"
 )
 
 // A Source is a *hedge.Transport, a *hedge.Interceptor, a *hedge.Hedger, or anything
@@ -37,8 +38,9 @@ var (
 	_ Source = (*hedge.Hedger)(nil)
 )
 
-// Handler returns a handler that serves the page. It only reads the sources,
-// none of which may be nil. The page shows the 100 busiest keys of each source.
+// Handler returns a handler that serves the page. It only reads the sources, and panics
+// if one of them is nil. The page shows the 100 busiest keys of each source, and names
+// as [hedge.KeyInfo.Printable] makes them.
 //
 // With ?format=json, or with the header "Accept: application/json", the handler
 // answers with a [Page] instead, which has all keys. With ?refresh=N the page
@@ -46,7 +48,14 @@ var (
 //
 // The handler answers GET and HEAD; it may be used by many requests at once.
 // Handler does not register it anywhere.
-func Handler(sources ...Source) http.Handler { return handler(slices.Clone(sources)) }
+func Handler(sources ...Source) http.Handler {
+	for i, s := range sources {
+		if v := reflect.ValueOf(s); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+			panic(fmt.Sprintf("debug: Handler: source %d is nil", i))
+		}
+	}
+	return handler(slices.Clone(sources))
+}
 
 type handler []Source
 
@@ -163,7 +172,7 @@ func render(p Page, refresh int) view {
 }
 
 func renderClient(s hedge.Snapshot, now time.Time) client {
-	c := client{Snapshot: s, Title: cmp.Or(s.Name, s.Protocol, "hedge"), SlowLimit: share(engine.SlowLimit)}
+	c := client{Snapshot: s, Title: label.Clean(cmp.Or(s.Name, s.Protocol, "hedge")), SlowLimit: share(engine.SlowLimit)}
 	var hedges, wins, shadow, shadowWins int64
 	var saved time.Duration
 	for _, k := range s.Keys {
@@ -191,6 +200,9 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 	}
 	if s.Stats.HedgePanics > 0 {
 		c.Totals = append(c.Totals, total{"hedge_panics", "panics", count(s.Stats.HedgePanics), "of hedges"})
+	}
+	if s.Stats.ObserverPanics > 0 {
+		c.Totals = append(c.Totals, total{"observer_panics", "observer panics", count(s.Stats.ObserverPanics), "recovered"})
 	}
 
 	keys := slices.Clone(s.Keys)
@@ -273,6 +285,7 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		Budget: strconv.FormatFloat(k.Budget, 'f', 1, 64),
 		Slow:   share(k.SlowShare), SlowWidth: 100 * min(k.SlowShare, 1), TooSlow: k.SlowShare > engine.SlowLimit,
 	}
+	v.Host, v.Route = label.Clean(k.Host), label.Clean(k.Route)
 	if b := s.Config.BudgetPercent; b > 0 && k.Requests > 0 {
 		v.LoadWidth = min(100, 100*100/b*float64(hedges)/float64(k.Requests)) // a budget that was saved up may exceed it
 	}

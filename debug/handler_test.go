@@ -16,6 +16,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -320,6 +321,49 @@ func TestNamesAreEscaped(t *testing.T) {
 	assert.Contains(t, keys, `"><script>alert(1)</script>`)
 }
 
+func TestPageShowsAnyName(t *testing.T) {
+	h := hedge.NewHedger(hedge.WithName("shop\xff\x00"))
+	for _, key := range []string{"user-\xff", "a\x00b\x1b[2J", strings.Repeat("k", 10000)} {
+		_, err := hedge.Do(t.Context(), h, key, func(context.Context) (int, error) { return 0, nil })
+		require.NoError(t, err)
+	}
+	page := show(debug.Handler(h), "/").Body.String()
+	assert.True(t, utf8.ValidString(page))
+	assert.Contains(t, page, "<h2>shop\uFFFD\uFFFD<")
+	_, _, keys := parse(t, page)
+	for _, key := range []string{"user-\uFFFD", "a\uFFFDb\uFFFD[2J", strings.Repeat("k", 253) + "…"} {
+		assert.Contains(t, keys, key)
+	}
+	text := show(debug.Handler(h), "/?format=json").Body.Bytes()
+	assert.True(t, utf8.Valid(text))
+	var p debug.Page
+	require.NoError(t, json.Unmarshal(text, &p))
+	require.Len(t, p.Clients[0].Keys, 3)
+	assert.Equal(t, "a\x00b\x1b[2J", p.Clients[0].Keys[0].Host)
+}
+
+func TestHandlerRefusesNilSources(t *testing.T) {
+	for _, s := range []debug.Source{nil, (*hedge.Transport)(nil)} {
+		assert.PanicsWithValue(t, "debug: Handler: source 1 is nil", func() { debug.Handler(hedge.New(nil), s) })
+	}
+}
+
+// TestNoShareOfWinsIsAboveAll shows clients in shadow mode beside others, with the same Stats and the same hosts.
+func TestNoShareOfWinsIsAboveAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stats := new(hedge.Stats)
+		h := debug.Handler(busy(t, hedge.WithStats(&stats), hedge.WithShadow()), busy(t, hedge.WithStats(&stats)))
+		shares := regexp.MustCompile(`(\d+(?:\.\d)?) % (of those|of those hedged|extra load|of all)<`).FindAllStringSubmatch(show(h, "/").Body.String(), -1)
+		require.Len(t, shares, 2+4)
+		for _, m := range shares {
+			f, err := strconv.ParseFloat(m[1], 64)
+			require.NoError(t, err)
+			assert.Positive(t, f, m[0])
+			assert.LessOrEqual(t, f, 100.0, m[0])
+		}
+	})
+}
+
 func TestHandlerOnlyReads(t *testing.T) {
 	tr := hedge.New(nil)
 	for _, method := range []string{"POST", "PUT", "DELETE"} {
@@ -352,7 +396,7 @@ func crowded(shadow bool) full {
 	s.Name, s.Protocol, s.Enabled = "a client with a long name", "http", true
 	s.Stats = hedge.StatsSnapshot{
 		TotalRequests: 23_456_789, HedgedRequests: 1_234_567, HedgesSent: 1_456_789, HedgeWins: 765_432, PrimaryWins: 469_135,
-		NotHedgeable: 3_456_789, WarmupRequests: 12_345, BudgetExhausted: 123_456, HedgePanics: 1_234,
+		NotHedgeable: 3_456_789, WarmupRequests: 12_345, BudgetExhausted: 123_456, HedgePanics: 1_234, ObserverPanics: 1_234,
 	}
 	k := &s.Keys[0]
 	k.Host, k.Route = "a-long-name-of-a-host.in-some-zone.example.com:8443", "/shop.catalog.v1.CatalogService/ListItemsOfCategory"

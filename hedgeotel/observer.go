@@ -18,7 +18,8 @@
 //
 // Every metric has the attributes server.address (for gRPC the target, for [hedge.Do]
 // the key) and hedge.protocol; and hedge.client (see [hedge.WithName]) and hedge.route,
-// where there is one. The cardinality limit of the SDK bounds the number of hosts.
+// where there is one. Their values are made printable, see [hedge.KeyInfo.Printable]. The
+// cardinality limit of the SDK bounds the number of hosts.
 //
 // # Spans
 //
@@ -76,21 +77,30 @@ type settings struct {
 	tracers trace.TracerProvider
 }
 
-// WithMeterProvider sends metrics to mp. The default is the global one.
+// WithMeterProvider sends metrics to mp. The default, nil, is the global one.
 func WithMeterProvider(mp metric.MeterProvider) Option {
 	return func(s *settings) { s.meters = mp }
 }
 
-// WithTracerProvider sends spans to tp. The default is the global one.
+// WithTracerProvider sends spans to tp. The default, nil, is the global one.
 func WithTracerProvider(tp trace.TracerProvider) Option {
 	return func(s *settings) { s.tracers = tp }
 }
 
-// New returns an Observer, or the error of a provider that refuses an instrument.
+// New returns an Observer, or the error of a provider that refuses an instrument. A nil
+// Option changes nothing.
 func New(opts ...Option) (*Observer, error) {
-	s := settings{otel.GetMeterProvider(), otel.GetTracerProvider()}
+	var s settings
 	for _, o := range opts {
-		o(&s)
+		if o != nil {
+			o(&s)
+		}
+	}
+	if s.meters == nil {
+		s.meters = otel.GetMeterProvider()
+	}
+	if s.tracers == nil {
+		s.tracers = otel.GetTracerProvider()
 	}
 	m := s.meters.Meter(scope)
 	o := &Observer{tracer: s.tracers.Tracer(scope)}
@@ -131,9 +141,10 @@ func (o *Observer) of(key hedge.KeyInfo) *sets {
 		return s
 	}
 	s := new(sets)
+	text := key.Printable() // or exporters would refuse what is not UTF-8, and all that they send with it
 	for _, kv := range [...]attribute.KeyValue{
-		attribute.String("server.address", key.Host), attribute.String("hedge.protocol", key.Protocol),
-		attribute.String("hedge.client", key.Client), attribute.String("hedge.route", key.Route),
+		attribute.String("server.address", text.Host), attribute.String("hedge.protocol", text.Protocol),
+		attribute.String("hedge.client", text.Client), attribute.String("hedge.route", text.Route),
 	} {
 		if kv.Value.AsString() != "" {
 			s.common = append(s.common, kv)
@@ -144,7 +155,7 @@ func (o *Observer) of(key hedge.KeyInfo) *sets {
 	s.won = s.with(attempt(0, hedge.Won)...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if known := *o.sets.Load(); len(known) < maxSets {
+	if known := *o.sets.Load(); len(known) < maxSets && key == text { // a name may be very long
 		more := maps.Clone(known)
 		more[key] = s
 		o.sets.Store(&more)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +91,27 @@ func (r *telemetry) call(ctx context.Context, h *hedge.Hedger, takes ...time.Dur
 		}
 		return 0, nil
 	})
+}
+
+func TestAnyHostCanBeAnAttribute(t *testing.T) {
+	r := record(t)
+	h := hedge.NewHedger(hedge.WithObserver(r))
+	for _, key := range []string{"user-\xff", "user-\xfe", strings.Repeat("a", 10000), "a\nb"} {
+		ctx, span := r.tracer.Start(t.Context(), "caller")
+		_, err := hedge.Do(ctx, h, key, func(context.Context) (int, error) { return 0, nil })
+		require.NoError(t, err)
+		span.End()
+	}
+	all := r.metrics(t)
+	for key, n := range map[string]float64{"user-�": 2, strings.Repeat("a", 253) + "…": 1, "a�b": 1} {
+		assert.Equal(t, n, all["hedge.requests hedge.protocol=func,server.address="+key], "%.300v", all)
+	}
+}
+
+func TestNilOptionsAndProvidersChangeNothing(t *testing.T) {
+	o, err := hedgeotel.New(nil, hedgeotel.WithMeterProvider(nil), hedgeotel.WithTracerProvider(nil))
+	require.NoError(t, err)
+	o.RequestDone(t.Context(), hedge.KeyInfo{}, hedge.RequestResult{Attempts: 1})
 }
 
 func TestMetricsUseTheValuesOfA96(t *testing.T) {

@@ -11,7 +11,9 @@
 // # Metrics
 //
 // Every metric has the labels client (see [hedge.WithName]), host (for gRPC the
-// target, for [hedge.Do] the key) and protocol. Times are in seconds.
+// target, for [hedge.Do] the key) and protocol. Their values are made printable, see
+// [hedge.KeyInfo.Printable]: hosts whose labels are then equal are counted together.
+// Times are in seconds.
 //
 //	hedge_requests_total         calls
 //	hedge_attempts_total{type}   attempts that were sent for them; type is original or hedge
@@ -29,7 +31,10 @@ package hedgeprom
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -38,7 +43,8 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// Other is the host label of all hosts above the limit of [WithMaxHosts].
+// Other is the host label of all hosts above the limit of [WithMaxHosts], and of a host
+// that has this name.
 const Other = "other"
 
 // A Collector is a [hedge.Observer], which counts, and a [prometheus.Collector], which
@@ -55,6 +61,10 @@ type Collector struct {
 	mu     sync.Mutex                     // held while series is replaced
 	hosts  map[string]bool                // hosts with a label of their own; guarded by mu
 }
+
+// Format writes the name of the type. Without it, package fmt would write all hosts, and
+// read them while they are written to.
+func (c *Collector) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "hedgeprom.Collector") }
 
 var (
 	_ hedge.Observer       = (*Collector)(nil)
@@ -80,21 +90,42 @@ func WithMaxHosts(n int) Option {
 }
 
 // WithBuckets sets the upper bounds of the buckets of hedge_saved_seconds, in seconds.
-// They must increase. The default is 1 ms to 16 s, each twice the one before.
+// The default is 1 ms to 16 s, each twice the one before. It panics unless there is a
+// bound and each is larger than the one before.
 func WithBuckets(seconds ...float64) Option {
+	if len(seconds) == 0 {
+		panic("hedgeprom: WithBuckets: there is no bucket")
+	}
+	for i, bound := range seconds {
+		if math.IsNaN(bound) || i > 0 && bound <= seconds[i-1] {
+			panic(fmt.Sprintf("hedgeprom: WithBuckets: %v do not increase at %v", seconds, bound))
+		}
+	}
+	seconds = slices.Clone(seconds)
 	return func(s *settings) { s.buckets = seconds }
 }
 
-// WithConstLabels adds the same labels to every metric. The default is none.
+// WithConstLabels adds the same labels to every metric. The default is none. It panics
+// if one of them is a label that metrics of this package have: client, host, protocol,
+// type, reason or le.
 func WithConstLabels(labels prometheus.Labels) Option {
+	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "le"} {
+		if _, taken := labels[name]; taken {
+			panic(fmt.Sprintf("hedgeprom: WithConstLabels: metrics have a label %s of their own", name))
+		}
+	}
+	labels = maps.Clone(labels)
 	return func(s *settings) { s.labels = labels }
 }
 
-// New returns a Collector. Register it with a registry of Prometheus.
+// New returns a Collector. Register it with a registry of Prometheus, which refuses a
+// second one unless the values of their [WithConstLabels] differ. A nil Option changes nothing.
 func New(opts ...Option) *Collector {
 	s := settings{maxHosts: 100, buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}
 	for _, o := range opts {
-		o(&s)
+		if o != nil {
+			o(&s)
+		}
 	}
 	by := func(more ...string) []string { return append([]string{"client", "host", "protocol"}, more...) }
 	counter := func(name, help string, labels []string) *prometheus.CounterVec {
@@ -157,12 +188,13 @@ func (c *Collector) of(key hedge.KeyInfo) *series {
 }
 
 // add returns the series of a key that of does not find: the key is new, or its host
-// has no label of its own.
+// has no label of its own, or its names are not those of its labels.
 func (c *Collector) add(key hedge.KeyInfo) *series {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	key = key.Printable() // or Prometheus would panic
 	me := id{key.Client, key.Host, key.Protocol}
-	hasLabel := c.hosts[me.host] || len(c.hosts) < c.maxHosts
+	hasLabel := c.hosts[me.host] || len(c.hosts) < c.maxHosts && me.host != Other
 	if hasLabel {
 		c.hosts[me.host] = true
 	} else {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"regexp"
@@ -104,6 +105,91 @@ func TestHostsAboveTheLimitShareALabel(t *testing.T) {
 	require.NoError(t, reg.Register(c))
 	_, err := reg.Gather()
 	require.NoError(t, err)
+}
+
+func TestAnyHostCanBeALabel(t *testing.T) {
+	c := hedgeprom.New()
+	client := hedge.Wrap(&http.Client{Transport: hedgetest.RoundTripperFunc(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}, nil
+	})}, hedge.WithObserver(c), hedge.WithName("shop\xff"))
+	for _, url := range []string{"http://%ff.example/", "http://%fe.example/", "http://" + strings.Repeat("a", 10000) + "/"} {
+		_, err := client.Get(url)
+		require.NoError(t, err)
+	}
+	h := hedge.NewHedger(hedge.WithObserver(c))
+	for _, key := range []string{"", "user-\xff", "a\nb\x00c\x1b[2J", "\"\\"} {
+		_, err := hedge.Do(t.Context(), h, key, func(context.Context) (int, error) { return 0, nil })
+		require.NoError(t, err)
+	}
+	assert.Zero(t, h.Snapshot().Stats.ObserverPanics+client.Transport.(*hedge.Transport).Snapshot().Stats.ObserverPanics)
+	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP hedge_requests_total Calls.
+# TYPE hedge_requests_total counter
+hedge_requests_total{client="",host="",protocol="func"} 1
+hedge_requests_total{client="",host="\"\\",protocol="func"} 1
+hedge_requests_total{client="",host="a�b�c�[2J",protocol="func"} 1
+hedge_requests_total{client="",host="user-�",protocol="func"} 1
+hedge_requests_total{client="shop�",host="`+strings.Repeat("a", 253)+`…",protocol="http"} 1
+hedge_requests_total{client="shop�",host="�.example",protocol="http"} 2
+`), "hedge_requests_total"), "hosts whose labels are equal are counted together")
+}
+
+func TestHostNamedOtherSharesItsLabel(t *testing.T) {
+	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
+	for _, host := range []string{"other", "a", "b"} {
+		key := hedge.KeyInfo{Host: host}
+		c.RequestDone(t.Context(), key, hedge.RequestResult{Attempts: 1, Delay: time.Second})
+		c.Budget(key, 1)
+	}
+	assert.Equal(t, 2, testutil.CollectAndCount(c, "hedge_requests_total"))
+	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_delay_seconds"), "hosts that share a label have no gauges")
+}
+
+func TestOptionsThatMakeNoSenseAreRefusedAtOnce(t *testing.T) {
+	for says, f := range map[string]func(){
+		"hedgeprom: WithBuckets: [1 1] do not increase at 1":                   func() { hedgeprom.WithBuckets(1, 1) },
+		"hedgeprom: WithBuckets: [0.1 NaN] do not increase at NaN":             func() { hedgeprom.WithBuckets(0.1, math.NaN()) },
+		"hedgeprom: WithBuckets: there is no bucket":                           func() { hedgeprom.WithBuckets() },
+		"hedgeprom: WithMaxHosts: -1 is negative":                              func() { hedgeprom.WithMaxHosts(-1) },
+		"hedgeprom: WithConstLabels: metrics have a label le of their own":     func() { hedgeprom.WithConstLabels(prometheus.Labels{"le": "1"}) },
+		"hedgeprom: WithConstLabels: metrics have a label reason of their own": func() { hedgeprom.WithConstLabels(prometheus.Labels{"reason": "1"}) },
+	} {
+		assert.PanicsWithValue(t, says, f)
+	}
+	bounds := []float64{1, 2, math.Inf(1)}
+	c := hedgeprom.New(nil, hedgeprom.WithBuckets(bounds...), hedgeprom.WithConstLabels(nil))
+	bounds[0] = 3
+	c.RequestDone(t.Context(), hedge.KeyInfo{}, hedge.RequestResult{Attempts: 2, Winner: 1, Saved: time.Second})
+	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_saved_seconds"))
+}
+
+func TestRegistryRefusesASecondCollectorOfTheSameLabels(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	of := func(part string) *hedgeprom.Collector {
+		return hedgeprom.New(hedgeprom.WithConstLabels(prometheus.Labels{"part": part}))
+	}
+	first := of("a")
+	require.NoError(t, reg.Register(first))
+	var already prometheus.AlreadyRegisteredError
+	require.ErrorAs(t, reg.Register(first), &already)
+	require.ErrorAs(t, reg.Register(of("a")), &already)
+	assert.Same(t, first, already.ExistingCollector)
+	other := of("b")
+	require.NoError(t, reg.Register(other))
+	for _, c := range []*hedgeprom.Collector{first, other} {
+		c.RequestDone(t.Context(), hedge.KeyInfo{Host: "a"}, hedge.RequestResult{Attempts: 1})
+	}
+	_, err := reg.Gather()
+	require.NoError(t, err)
+	require.ErrorContains(t, reg.Register(of("\xff")), "not valid UTF-8")
+}
+
+func TestPrintingACollectorPrintsNoHost(t *testing.T) {
+	c := hedgeprom.New()
+	c.RequestDone(t.Context(), hedge.KeyInfo{Host: "secret.test"}, hedge.RequestResult{Attempts: 1})
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
+		assert.Equal(t, "hedgeprom.Collector", fmt.Sprintf(verb, c))
+	}
 }
 
 // names returns the metrics of a Collector and the labels of each.
