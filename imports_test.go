@@ -24,6 +24,8 @@ func TestArrowsPointDown(t *testing.T) {
 		{"sketch", []string{module + "/internal", grpc, "net/http"}, "a window is useful by itself"},
 		{"internal/engine", []string{grpc, "net/http", "github.com/miekg/dns"}, "the policy knows no protocol"},
 		{"dnshedge", []string{grpc, module + "/benchmark"}, "a DNS user's program is 6.8 MiB, and 11.7 MiB with grpc"},
+		{"dnshedge/internal/wire", []string{module + "/dnshedge/internal/transport", module + "/internal/engine", "net/http"}, "messages know nobody"},
+		{"dnshedge/internal/transport", []string{module + "/internal/engine", module + "/internal/race", module + "/sketch"}, "transports carry messages and decide nothing"},
 		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug"},
 			"DNS, benchmarks and pages are not for every user to carry"},
 	} {

@@ -401,7 +401,7 @@ func TestMarkOfAUnaryCallIsCarriedOn(t *testing.T) {
 }
 
 func TestMarksCostNothingWhereThereAreNone(t *testing.T) {
-	if raceEnabled {
+	if hedgetest.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()

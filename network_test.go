@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 func TestLargeBodyOfAHedgeIsReadWhole(t *testing.T) {
@@ -333,7 +334,7 @@ func TestTrailersArriveAfterTheBody(t *testing.T) {
 // cancelled just as its empty response arrives. Callers must not see it.
 func TestCancelledLosersDoNotFailOtherRequests(t *testing.T) {
 	requests := 200_000
-	if raceEnabled || testing.Short() {
+	if hedgetest.RaceEnabled || testing.Short() {
 		requests = 20_000
 	}
 	for _, linger := range []time.Duration{time.Second, 0} {

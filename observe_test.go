@@ -283,7 +283,7 @@ func TestInnerStreamInterceptorsKnowTheirAttempt(t *testing.T) {
 
 // TestObservedCallsAllocateNoMore also bounds what calls allocate without an observer.
 func TestObservedCallsAllocateNoMore(t *testing.T) {
-	if raceEnabled {
+	if hedgetest.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	httpCall := func(opts ...hedge.Option) func() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // local starts a server on loopback and returns its upstream.
@@ -120,7 +121,7 @@ func BenchmarkWarmExchange(b *testing.B) {
 
 // A hit costs at most four allocations; the race detector adds its own.
 func TestACacheHitIsCheap(t *testing.T) {
-	if raceEnabled {
+	if hedgetest.RaceEnabled {
 		t.Skip("counts allocations")
 	}
 	c := trusting(&dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "udp", good)}, Cache: new(dnshedge.Cache)})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // cached is a client with a cache that does not hedge, and its server.
@@ -603,7 +604,7 @@ func TestCacheStaysInsideItsBound(t *testing.T) {
 	}
 	const bound = 64 << 20
 	entries := 300_000 // about five times as many as fit
-	if raceEnabled {
+	if hedgetest.RaceEnabled {
 		entries = 100_000
 	}
 	heap := func() uint64 {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // peer starts a real server and waits until it accepts connections at all of its
@@ -492,7 +493,7 @@ func TestSoak(t *testing.T) {
 		t.Skip("asks 100,000 questions")
 	}
 	total := int64(50_000) // of each client
-	if raceEnabled {
+	if hedgetest.RaceEnabled {
 		total = 10_000
 	}
 	ports := freePorts(t, 2)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // sim runs the command.
@@ -54,9 +56,10 @@ func play(t *testing.T, name string, s size, strategies ...string) map[string]ro
 	return rows
 }
 
-// long leaves a test out when the race detector is on, see raceOn.
+// long leaves a test out when the race detector is on: it makes simulations ten times
+// slower, and has nothing to find in one goroutine.
 func long(t *testing.T) {
-	if raceOn {
+	if hedgetest.RaceEnabled {
 		t.Skip("a long simulation in one goroutine")
 	}
 }

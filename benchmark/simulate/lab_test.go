@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // experiment plays a scenario that has a lab in fake time, where its figures are
@@ -38,7 +40,7 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 
 // seeds are few under the race detector.
 func seeds() uint64 {
-	if raceOn {
+	if hedgetest.RaceEnabled {
 		return 1
 	}
 	return 3
