@@ -26,15 +26,11 @@ type options struct {
 
 // contenders returns the strategies that are put through a scenario.
 func (o options) contenders(sc scenario) []string {
-	names := o.strategies
+	names := slices.Clone(o.strategies)
 	if names == nil {
-		for _, s := range strategies {
-			if !s.onRequest {
-				names = append(names, s.name)
-			}
-		}
+		names = slices.DeleteFunc(strategyNames(), func(n string) bool { return strategyOf(n).onRequest })
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !o.engine.offers(sc, strategyOf(n)) })
+	return slices.DeleteFunc(names, func(n string) bool { return !o.engine.offers(sc, strategyOf(n)) })
 }
 
 var formats = []string{"text", "md", "csv", "json"}
@@ -47,7 +43,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
 		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all (default seed; clean for dns)")
 		transport  = fs.String("transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
-		named      = fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, but hedge-2 and hedge-3)")
+		named      = fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+list(onRequest())+")")
 	)
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
@@ -141,6 +137,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, wrong("format", o.format, formats)
 	}
 	return o, nil
+}
+
+// onRequest are the strategies that run only if they are named.
+func onRequest() []string {
+	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !strategyOf(n).onRequest })
 }
 
 // quiet parses without the package's own messages: run prints the error, once.

@@ -15,7 +15,6 @@ import (
 // A picture is an SVG that shows by how much hedging shortens the tail. It is
 // drawn from a run in virtual time, so that the same code draws the same bytes.
 type picture struct {
-	scenario scenario
 	requests int
 	lines    []pictureLine
 }
@@ -55,7 +54,7 @@ func newPicture(ctx context.Context, p *progress) (*picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	pic := &picture{scenario: j.scenario}
+	pic := new(picture)
 	for _, l := range pictureStrategies {
 		r := results[l.strategy]
 		pic.requests = r.rows[0].Requests
