@@ -29,7 +29,7 @@ func (o options) plusMinus() string {
 	case o.runs > 1:
 		return fmt.Sprintf("medians of %d runs, ± half their range", o.runs)
 	default:
-		return "± is half of a 95 % interval, found from how much ten consecutive parts of the run differ"
+		return "± is half of a 95 % interval, from how much ten consecutive parts of the run differ, and never less than for independent calls"
 	}
 }
 

@@ -59,7 +59,8 @@ const (
 )
 
 // batchSpreads returns halves of 95 % intervals for one run: standard errors from
-// a bootstrap of consecutive batches, times Student's factor. phases are the
+// a bootstrap of consecutive batches, times Student's factor. Ten batches can agree
+// by chance: a quantile's interval is never below that of independent calls. phases are the
 // latencies of the parts of the run that differ by intent, in the order of the
 // calls: each is cut into ten batches, and these are resampled. sorted has all
 // latencies. The result is zero if there are too few calls.
@@ -115,7 +116,20 @@ func batchSpreads(phases [][]float64, sorted []float64) spreads {
 		mean.add(sum / max(n, 1))
 	}
 	half := func(m moments) float64 { return student * math.Sqrt(m.variance()*batches/(batches-1)) }
-	return spreads{p99: half(p99), p999: half(p999), mean: half(mean)}
+	atLeast := func(q, spread float64) float64 {
+		low, high := quantileInterval(sorted, q)
+		return max(spread, (high-low)/2)
+	}
+	return spreads{p99: atLeast(0.99, half(p99)), p999: atLeast(0.999, half(p999)), mean: half(mean)}
+}
+
+// quantileInterval returns the 95 % interval between order statistics for quantile q
+// (David, Nagaraja: Order Statistics, section 7.1), which holds for independent calls
+// of any distribution. sorted must not be empty.
+func quantileInterval(sorted []float64, q float64) (low, high float64) {
+	n := float64(len(sorted))
+	ranks := 1.96 * math.Sqrt(n*q*(1-q))
+	return sorted[max(int(q*n-ranks), 0)], sorted[min(int(math.Ceil(q*n+ranks)), len(sorted)-1)]
 }
 
 // tailEdges returns some of the highest quarter of the sorted values, rising, the

@@ -77,3 +77,24 @@ func TestBootstrapOfWhatNeverVariesIsNothing(t *testing.T) {
 	assert.Zero(t, bootstrap([]float64{7, 7, 7}))
 	assert.Zero(t, bootstrap(nil))
 }
+
+// An interval of 95 % covers the true quantile of nineteen runs in twenty.
+func TestIntervalsOfIndependentCallsCoverTheQuantile(t *testing.T) {
+	const runs, calls = 400, 5000
+	for _, q := range []float64{0.99, 0.999} {
+		truth := -math.Log(1 - q) // of an exponential distribution
+		rng := rand.New(rand.NewPCG(5, 6))
+		covered := 0
+		for range runs {
+			sample := make([]float64, calls)
+			for i := range sample {
+				sample[i] = rng.ExpFloat64()
+			}
+			slices.Sort(sample)
+			if low, high := quantileInterval(sample, q); low <= truth && truth <= high {
+				covered++
+			}
+		}
+		assert.InDelta(t, 0.95, float64(covered)/runs, 0.035, "q = %v", q)
+	}
+}
