@@ -74,8 +74,8 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 // change. It is called once, when the handle is made. It returns the variable that
 // switches hedging off, and the variable whose value has no meaning; "" if there is none.
 //
-// A value without a meaning sends no hedges: whoever sets a variable wants less
-// hedging than the program does, or at least can live with it.
+// A value without a meaning sends no hedges, because most values that have one do not
+// either, and because calls without hedges are as safe as without this package.
 func (h *handle) readEnvironment() (off, unread string) {
 	word := func(name string) string { return strings.ToLower(strings.TrimSpace(os.Getenv(name))) }
 	switch word("HEDGE_MODE") {

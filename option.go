@@ -9,9 +9,9 @@ import (
 )
 
 // An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
-// Options that make no sense panic when they are made, as time.NewTicker does;
-// settings that come from outside the program go into a [Config]. A nil Option
-// changes nothing.
+// Options that make no sense panic when they are made, as time.NewTicker does, and
+// options that contradict each other when they are used. Settings that come from
+// outside the program go into a [Config]. A nil Option changes nothing.
 type Option interface{ apply(*config) }
 
 // config is a Config and the options that a file cannot hold.
