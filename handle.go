@@ -33,9 +33,11 @@ func (h *handle) mustInit(protocol string, opts []Option) {
 }
 
 func (h *handle) init(protocol string, base Config, opts []Option) error {
-	h.protocol, h.options = protocol, config{Config: base, failure: []int{429, 500, 502, 503, 504}}
+	h.protocol, h.options = protocol, config{Config: base}
 	for _, o := range opts {
-		o.apply(&h.options)
+		if o != nil {
+			o.apply(&h.options)
+		}
 	}
 	h.readEnvironment()
 	settings := h.options.Config
@@ -43,7 +45,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 		return err
 	}
 	if r := h.options.routes; r != nil {
-		if err := r.compile(); err != nil {
+		if err := r.compile(protocol); err != nil {
 			return err
 		}
 	}

@@ -43,7 +43,7 @@ func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
 // an [io.Closer].
 func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error)) (T, error) {
 	if h == nil {
-		return f(ctx)
+		return f(engine.ForAttempt(ctx))
 	}
 	h.stats.TotalRequests.Add(1)
 	o := engine.OverridesFrom(ctx)
@@ -56,7 +56,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 			}
 		}
 		p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, reason)
-		v, err := f(ctx)
+		v, err := f(engine.ForAttempt(ctx))
 		p.Done(err == nil)
 		return v, err
 	}
@@ -69,7 +69,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if plan == nil {
 		h.stats.WarmupRequests.Add(1)
 		c.Started(ctx, 0)
-		v, err := f(ctx)
+		v, err := f(engine.ForAttempt(ctx))
 		c.Finished(ctx, 0, race.OutcomeOf(err))
 		c.End(err == nil, false, 0)
 		return v, err
@@ -96,7 +96,7 @@ func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n > 0 {
 		return c.f(engine.ForHedge(a, n))
 	}
-	return c.f(a)
+	return c.f(engine.ForAttempt(a))
 }
 
 func (c *doCall[T]) Discard(v T, err error) {

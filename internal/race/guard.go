@@ -6,12 +6,9 @@ import (
 	"time"
 )
 
-const (
-	// patience is how long the cancellation of an attempt waits for an answer that has begun to arrive.
-	patience = time.Second
-	// holdUp is how long Answering waits at most.
-	holdUp = 100 * time.Millisecond
-)
+// patience is how long the cancellation of an attempt waits for an answer that has begun to
+// arrive, and how long such an answer waits for an attempt that has been cancelled.
+const patience = time.Second
 
 // A Guard keeps the cancellation of an attempt from harming others that use the same
 // connection after it: a connection that is given back at the very moment of the
@@ -43,7 +40,7 @@ func (g *Guard) Waiting(yes bool) {
 
 // Answering says that the answer to a arrives. From now on the race does not cancel a
 // until Returned is called, or for a second. If a has been cancelled, Answering returns
-// after Returned, or after a tenth of a second.
+// after Returned, or after a second.
 func (g *Guard) Answering(a *Attempt) {
 	g.mu.Lock()
 	g.answering = true
@@ -56,7 +53,7 @@ func (g *Guard) Answering(a *Attempt) {
 	}
 	back := g.back
 	g.mu.Unlock()
-	limit := time.NewTimer(holdUp)
+	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	select {
 	case <-back:
