@@ -1,8 +1,6 @@
 package hedge
 
 import (
-	"bytes"
-	"errors"
 	"io"
 	"net/http"
 
@@ -75,39 +73,3 @@ func (b *prefetched) Read(p []byte) (int, error) {
 	}
 	return b.ReadCloser.Read(p)
 }
-
-// readBody reads the caller's body, so that each attempt can have a copy. GetBody
-// would not do: some callers return the same reader each time, or none. If the body
-// fails, or has another length than ContentLength, readBody returns an error and a
-// request whose body fails in the same way.
-func (c *call) readBody(req *http.Request) (*http.Request, error) {
-	// One byte more than ContentLength shows a body that is too long.
-	body, err := io.ReadAll(io.LimitReader(req.Body, req.ContentLength+1))
-	if err == nil && int64(len(body)) != req.ContentLength {
-		err = errLength
-	}
-	if err == nil {
-		c.body = body
-		// A Close that fails comes too late to matter: net/http ignores it as well.
-		_ = req.Body.Close()
-		return req, nil
-	}
-	rest := io.Reader(req.Body)
-	if err != errLength {
-		rest = failingReader{err}
-	}
-	whole := req.WithContext(req.Context())
-	whole.GetBody = nil
-	whole.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(body), rest), req.Body}
-	return whole, err
-}
-
-var errLength = errors.New("hedge: body is not of ContentLength")
-
-// failingReader fails with err.
-type failingReader struct{ err error }
-
-func (f failingReader) Read([]byte) (int, error) { return 0, f.err }

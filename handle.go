@@ -36,7 +36,7 @@ func (h *handle) mustInit(protocol string, opts []Option) {
 }
 
 func (h *handle) init(protocol string, base Config, opts []Option) error {
-	h.protocol, h.options = protocol, config{Config: base, failure: []int{429, 500, 502, 503, 504}}
+	h.protocol, h.options = protocol, config{Config: base}
 	for _, o := range opts {
 		if o != nil {
 			o.apply(&h.options)
@@ -48,7 +48,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 		return err
 	}
 	if r := h.options.routes; r != nil {
-		if err := r.compile(); err != nil {
+		if err := r.compile(protocol); err != nil {
 			return err
 		}
 	}

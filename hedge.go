@@ -13,8 +13,9 @@
 //
 // # What is hedged
 //
-// Only what is safe to send twice. For HTTP that is the rule by which net/http
-// itself repeats requests: GET, HEAD, OPTIONS, TRACE, or an Idempotency-Key. For
+// Only what is safe to send twice, at the same time. For HTTP that is what only
+// reads: GET, HEAD, OPTIONS, TRACE and QUERY. An Idempotency-Key alone is not enough:
+// it lets a request be repeated after it failed, not beside the first. For
 // gRPC it is what the method declares, or a name that promises to only read.
 // Everything else is sent once, as it is. See [WithHedgeable], [WithMethods],
 // [AllowHedging] and [WithoutHedging].
@@ -74,7 +75,17 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
 )
+
+// ErrLost is why an attempt was cancelled that another one beat: the cause of its context
+// (see [context.Cause]), and over HTTP/1.1 its error. errors.Is(ErrLost, context.Canceled)
+// holds. Callers never see it. What stands below the hedging does, and should not count it
+// as a failure: circuit breakers, retries, outlier detection and traces. HTTP/2 and gRPC
+// return an error of their own for a cancelled context, so look at the cause:
+//
+//	lost := errors.Is(context.Cause(req.Context()), hedge.ErrLost)
+var ErrLost = race.ErrLost
 
 // WithoutHedging returns a context whose calls are sent once. It works for HTTP,
 // gRPC, [Do], and DNS without a cache: a question whose answer goes into a cache is
@@ -84,14 +95,17 @@ func WithoutHedging(ctx context.Context) context.Context {
 }
 
 // AllowHedging returns a context whose calls are declared safe to send twice,
-// whatever their method. It undoes [WithoutHedging].
+// whatever their method. It undoes [WithoutHedging]. It holds for the calls that are
+// made with this context, not for those made in their course, by the function of [Do]
+// or a transport below; [WithoutHedging] holds for those as well.
 func AllowHedging(ctx context.Context) context.Context {
 	return engine.WithOverrides(ctx, func(o *engine.Overrides) { o.Never, o.Allow = false, true })
 }
 
 // WithDelay returns a context whose calls are hedged after d, and again after
 // each further d, instead of after the learned delays; the budget still decides
-// whether. A d of 0 or less returns to the learned delays.
+// whether. A d of 0 or less returns to the learned delays. Like [AllowHedging], it
+// does not hold for calls that are made in the course of these.
 func WithDelay(ctx context.Context, d time.Duration) context.Context {
 	return engine.WithOverrides(ctx, func(o *engine.Overrides) { o.Delay = max(d, 0) })
 }

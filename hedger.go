@@ -43,7 +43,7 @@ func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
 // an [io.Closer].
 func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error)) (T, error) {
 	if h == nil {
-		return f(ctx)
+		return f(engine.ForAttempt(ctx))
 	}
 	h.mustBeMade()
 	h.stats.TotalRequests.Add(1)
@@ -57,7 +57,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 			}
 		}
 		p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, reason)
-		v, err := f(ctx)
+		v, err := f(engine.ForAttempt(ctx))
 		p.Done(err == nil)
 		return v, err
 	}
@@ -70,7 +70,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if plan == nil {
 		h.stats.WarmupRequests.Add(1)
 		c.Started(ctx, 0)
-		v, err := f(ctx)
+		v, err := f(engine.ForAttempt(ctx))
 		c.Finished(ctx, 0, race.OutcomeOf(err))
 		c.End(err == nil, false, 0)
 		return v, err
@@ -97,7 +97,7 @@ func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n > 0 {
 		return c.f(engine.ForHedge(a, n))
 	}
-	return c.f(a)
+	return c.f(engine.ForAttempt(a))
 }
 
 func (c *doCall[T]) Discard(v T, err error) {

@@ -72,10 +72,12 @@ func attemptNumber(values []string) int {
 	return 0
 }
 
-// withAttempt returns a copy of h in which the header of the given name is the number
-// of a hedge. If the name is empty, no header is set.
-func withAttempt(h http.Header, name string, n int) http.Header {
-	h = h.Clone()
+// withAttempt returns a copy of h that is marked, see mark.
+func withAttempt(h http.Header, name string, n int) http.Header { return mark(h.Clone(), name, n) }
+
+// mark sets the header of the given name to the number of a hedge, and returns h or a
+// new header if that is nil. If the name is empty, no header is set.
+func mark(h http.Header, name string, n int) http.Header {
 	if name != "" {
 		if h == nil {
 			h = make(http.Header)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 )
 
 // An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
@@ -21,7 +20,8 @@ type config struct {
 	budget    *Budget
 	key       func(ctx context.Context, host, name string) string
 	hedgeable func(*http.Request) bool
-	failure   []int // HTTP status codes that do not win
+	failure   []int                     // HTTP status codes that do not win; nil: the usual ones
+	failed    func(*http.Response) bool // decides instead of failure; nil: not given
 	transport http.RoundTripper
 	resolver  Resolver
 	firstByte bool
@@ -71,10 +71,18 @@ func WithKeyFunc(f func(ctx context.Context, host, name string) string) Option {
 	return optionFunc(func(c *config) { c.key = f })
 }
 
-// WithHedgeable sets which HTTP requests are safe to send twice. The default is
-// net/http's own rule: GET, HEAD, OPTIONS, TRACE, or a header
-// Idempotency-Key or X-Idempotency-Key. Requests that cannot be sent twice
-// (see [Transport]) are not asked about. It panics if f is nil.
+// WithHedgeable sets which HTTP requests are safe to send twice, at the same time. The
+// default is what only reads: GET, HEAD, OPTIONS, TRACE and QUERY. An Idempotency-Key
+// alone does not hedge a request. It lets a request be repeated after it failed; a
+// second one beside the first may be refused (409), or undo a newer write if it comes
+// late. Where the server is known to do neither, f may say so:
+//
+//	hedge.WithHedgeable(func(r *http.Request) bool {
+//		return r.Method == http.MethodGet || r.Header.Get("Idempotency-Key") != ""
+//	})
+//
+// Requests that cannot be sent twice (see [Transport]) are not asked about. f is called
+// once for each request, and must be safe for concurrent use. It panics if f is nil.
 func WithHedgeable(f func(*http.Request) bool) Option {
 	if f == nil {
 		panic("hedge: WithHedgeable: func is nil")
@@ -82,17 +90,31 @@ func WithHedgeable(f func(*http.Request) bool) Option {
 	return optionFunc(func(c *config) { c.hedgeable = f })
 }
 
-// WithFailureStatus sets the HTTP status codes that do not win while another
-// attempt is in flight. The default is 429, 500, 502, 503 and 504.
-// It panics if a code is not in [100, 999].
+// WithFailureStatus sets the HTTP status codes that do not win while another attempt is
+// in flight: these and no others. The default is 408, 421, 425, 429, every 5xx but 501
+// and 505, and 409 to a request with an Idempotency-Key (or X-Idempotency-Key), which is
+// what a server says while the other attempt is in progress. 404, 501 and 505 win: they
+// are answers, and every replica that is up to date gives the same. Where replicas lag
+// behind, add 404. It panics if a code is not in [100, 999].
 func WithFailureStatus(codes ...int) Option {
 	for _, code := range codes {
 		if code < 100 || code > 999 {
 			panic(fmt.Sprintf("hedge: WithFailureStatus: code %d is not in [100, 999]", code))
 		}
 	}
-	codes = slices.Clone(codes)
+	codes = append([]int{}, codes...)
 	return optionFunc(func(c *config) { c.failure = codes })
+}
+
+// WithFailureFunc lets f decide alone which HTTP responses do not win while another
+// attempt is in flight; [WithFailureStatus] then has no effect. Transport errors never
+// win. f must not read the body, and must be safe for concurrent use. It panics if f is
+// nil.
+func WithFailureFunc(f func(*http.Response) bool) Option {
+	if f == nil {
+		panic("hedge: WithFailureFunc: func is nil")
+	}
+	return optionFunc(func(c *config) { c.failed = f })
 }
 
 // WithHedgeTransport sends HTTP hedges through rt, which can use other connections
@@ -100,7 +122,10 @@ func WithFailureStatus(codes ...int) Option {
 //
 // By default, hedges over HTTP/2, and hedges of a transport that limits
 // MaxConnsPerHost, go through a clone of the primary's *http.Transport. The clone
-// has connections of its own.
+// has connections of its own: at most MaxConnsPerHost again. It has all settings of the
+// *http.Transport, but not those that golang.org/x/net/http2 made for it. Schemes for
+// which the *http.Transport has a RoundTripper of its own (RegisterProtocol) go through
+// that.
 func WithHedgeTransport(rt http.RoundTripper) Option {
 	if rt == nil {
 		panic("hedge: WithHedgeTransport: RoundTripper is nil")

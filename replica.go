@@ -1,18 +1,14 @@
 package hedge
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
-
-	"github.com/gohedge/hedge/internal/race"
+	"time"
 )
 
 // A Resolver finds the addresses of a host. [*net.Resolver] is one, and so is
@@ -23,7 +19,7 @@ type Resolver interface {
 
 // WithReplicas sends an HTTP hedge to another address of its host than the primary's,
 // if r knows one. It is for host names that stand for several replicas. Each address
-// has hedge connections of its own, made by the base's DialContext; the host name,
+// has hedge connections of its own, made by the base's DialContext or Dial; the host name,
 // the TLS server name and the certificates stay the same. If the primary is still
 // connecting, its address is the one that package net connects to. A DialContext
 // that does not use package net hides it; then it is taken to be r's first address.
@@ -40,8 +36,8 @@ func WithReplicas(r Resolver) Option {
 	return optionFunc(func(c *config) { c.resolver = r })
 }
 
-// maxPools bounds the addresses with pools of their own. Hedges that avoid any other
-// address share one pool.
+// maxPools bounds the addresses with pools of their own. With one more, the pool that was
+// not used for the longest time is given up.
 const maxPools = 64
 
 // replicas keeps, for each address that primaries went to, a pool of connections to the others.
@@ -49,32 +45,55 @@ type replicas struct {
 	resolver Resolver
 	clone    func() *http.Transport
 
-	mu    sync.Mutex
-	pools map[netip.Addr]*http.Transport // by the address that its connections avoid; the zero Addr is the resolver's first
+	mu    sync.Mutex // guards the fields below
+	uses  uint64
+	pools map[netip.Addr]*replicaPool // by the address that its connections avoid; the zero Addr is the resolver's first
+}
+
+type replicaPool struct {
+	*http.Transport
+	used uint64 // the number of its last use
 }
 
 // avoiding returns a transport whose connections go to other addresses than avoid.
 func (r *replicas) avoiding(avoid netip.Addr) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.pools) >= maxPools && r.pools[avoid] == nil {
-		avoid = netip.Addr{}
+	r.uses++
+	if p := r.pools[avoid]; p != nil {
+		p.used = r.uses
+		return p
 	}
-	if t := r.pools[avoid]; t != nil {
-		return t
+	if len(r.pools) >= maxPools {
+		oldest := avoid
+		for addr, p := range r.pools {
+			if q := r.pools[oldest]; q == nil || p.used < q.used {
+				oldest = addr
+			}
+		}
+		go r.pools[oldest].CloseIdleConnections()
+		delete(r.pools, oldest)
 	}
 	t := r.clone()
+	if t.IdleConnTimeout == 0 {
+		t.IdleConnTimeout = 90 * time.Second // as http.DefaultTransport: who still uses a pool that was given up may leave a connection in it
+	}
 	dial := t.DialContext
-	if dial == nil {
+	switch {
+	case dial != nil:
+	case t.Dial != nil: //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
+		plain := t.Dial //lint:ignore SA1019 as above
+		dial = func(_ context.Context, network, addr string) (net.Conn, error) { return plain(network, addr) }
+	default:
 		dial = new(net.Dialer).DialContext
 	}
 	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return r.dial(ctx, dial, network, addr, avoid)
 	}
 	if r.pools == nil {
-		r.pools = make(map[netip.Addr]*http.Transport)
+		r.pools = make(map[netip.Addr]*replicaPool)
 	}
-	r.pools[avoid] = t
+	r.pools[avoid] = &replicaPool{t, r.uses}
 	return t
 }
 
@@ -122,32 +141,4 @@ func (r *replicas) closeIdle() {
 	for _, t := range r.pools {
 		t.CloseIdleConnections()
 	}
-}
-
-// peerAddr is the address that an attempt went to, or is connecting to. Each attempt
-// has a new one, because a dial may outlive its attempt.
-type peerAddr struct{ got, dialled atomic.Pointer[netip.Addr] }
-
-func (p *peerAddr) trace(a *race.Attempt) context.Context {
-	store := func(to *atomic.Pointer[netip.Addr], addr string) {
-		if ap, err := netip.ParseAddrPort(addr); err == nil {
-			ip := ap.Addr().Unmap()
-			to.Store(&ip)
-		}
-	}
-	return httptrace.WithClientTrace(a, &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) { store(&p.got, info.Conn.RemoteAddr().String()) },
-		// A dial goes on when its request has found another connection, so it must not overwrite what that one says.
-		ConnectStart: func(_, addr string) { store(&p.dialled, addr) },
-	})
-}
-
-func (p *peerAddr) get() netip.Addr {
-	if p == nil {
-		return netip.Addr{}
-	}
-	if addr := cmp.Or(p.got.Load(), p.dialled.Load()); addr != nil {
-		return *addr
-	}
-	return netip.Addr{}
 }

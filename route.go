@@ -1,8 +1,10 @@
 package hedge
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -69,20 +71,31 @@ func (r *routes) add(pattern string, p Policy) (err error) {
 	if r.mux == nil {
 		r.mux, r.exact = http.NewServeMux(), make(map[string]*route)
 	}
+	method := pattern[:max(strings.IndexAny(pattern, " \t"), 0)]
+	if method != strings.ToUpper(method) {
+		return fmt.Errorf("hedge: WithRoute(%q): method %q is not in upper case, and methods are case-sensitive", pattern, method)
+	}
 	defer func() { // ServeMux panics if it refuses a pattern
 		if p := recover(); p != nil {
 			err = fmt.Errorf("hedge: WithRoute(%q): %v", pattern, p)
 		}
 	}()
 	to := &route{pattern, p}
-	r.mux.Handle(pattern, to)
-	r.exact[pattern] = to
+	canonical := pattern // as ServeMux knows it: names of hosts have no case
+	if i := strings.IndexByte(pattern, '/'); i > len(method) {
+		canonical = pattern[:len(method)] + strings.ToLower(pattern[len(method):i]) + pattern[i:]
+	}
+	r.mux.Handle(canonical, to)
+	r.exact[canonical], r.exact[pattern] = to, to
 	return nil
 }
 
-// compile adds the pending routes.
-func (r *routes) compile() error {
+// compile adds the pending routes, for a protocol as in [KeyInfo].
+func (r *routes) compile(protocol string) error {
 	for _, to := range r.pending {
+		if protocol == "grpc" && !methodPattern(to.pattern) {
+			return fmt.Errorf("hedge: WithRoute(%q): pattern is not /pkg.Service/Method, /pkg.Service/* or /*, as gRPC needs", to.pattern)
+		}
 		if err := r.add(to.pattern, to.Policy); err != nil {
 			return err
 		}
@@ -90,16 +103,34 @@ func (r *routes) compile() error {
 	return nil
 }
 
-// http returns the route of a request, noRoute if it has none.
+// methodPattern reports whether pattern is one of gRPC methods.
+func methodPattern(pattern string) bool {
+	service, method, ok := strings.Cut(strings.TrimPrefix(pattern, "/"), "/")
+	return pattern == "/*" || strings.HasPrefix(pattern, "/") && ok && service != "" && method != "" &&
+		!strings.ContainsAny(pattern, " {}") && !strings.Contains(method, "/") && (method == "*" || !strings.Contains(pattern, "*"))
+}
+
+// http returns the route of a request, noRoute if it has none. The path is matched as
+// servers understand it: an empty one is "/", and "//a" and "/x/../a" are "/a".
 func (r *routes) http(req *http.Request) *route {
-	if req.Host == "" {
-		req = &http.Request{Method: req.Method, Host: req.URL.Host, URL: req.URL}
+	u := req.URL
+	if u.Opaque != "" {
+		sent, err := url.ParseRequestURI(u.RequestURI())
+		if err != nil {
+			return noRoute
+		}
+		u = sent
 	}
-	h, _ := r.mux.Handler(req)
-	if to, ok := h.(*route); ok {
+	if u.Path == "" {
+		u = &url.URL{Path: "/"}
+	}
+	host := hostName(req.URL.Scheme, cmp.Or(req.Host, req.URL.Host))
+	// The handler may be a redirect to the clean path; the pattern is that of the path it leads to.
+	_, pattern := r.mux.Handler(&http.Request{Method: cmp.Or(req.Method, http.MethodGet), Host: host, URL: u})
+	if to := r.exact[pattern]; to != nil {
 		return to
 	}
-	return noRoute // h redirects, or answers that nothing was found
+	return noRoute
 }
 
 // grpc returns the route of a method, or nil.

@@ -1,10 +1,10 @@
 package hedge
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -29,15 +29,21 @@ import (
 // unless [WithFirstByte] is given; bodies of unknown length or above
 // [WithMaxReplayBytes]; requests with trailers.
 //
-// The caller's request is never changed and its body is always closed. httptrace
-// hooks see the primary only.
+// The caller's request is never changed and its body is always closed. It may be changed
+// or used again, as always, once RoundTrip has returned an error or the response's body
+// is closed: losers that still run have copies. httptrace hooks see the primary only, and
+// nothing once RoundTrip has returned another attempt's response.
+//
+// The primary of an HTTP/1.1 request runs on a goroutine of its own. If it panics there,
+// RoundTrip panics as well: with the same value if that is an error, and else, and for
+// errors of the runtime, with an error whose text holds the stack and that unwraps to
+// the value.
 type Transport struct {
 	handle
 	next     http.RoundTripper
-	hedgeVia http.RoundTripper        // given for hedges; nil: clone, or next
-	clone    func() http.RoundTripper // of next, with connections of its own; nil if there can be none
-	cloned   atomic.Bool              // clone was called
-	replicas *replicas                // pools of connections to other addresses; nil: not asked for
+	hedgeVia http.RoundTripper // given for hedges; nil: second, or next
+	second   *secondPool       // nil: next is no *http.Transport
+	replicas *replicas         // pools of connections to other addresses; nil: not asked for
 	linger   race.Linger
 	calls    sync.Pool // of *call
 }
@@ -89,19 +95,9 @@ func (t *Transport) connect(next http.RoundTripper) {
 	t.next, t.hedgeVia = next, t.options.transport
 	t.linger.Max = maxLosers
 	if base, ok := next.(*http.Transport); ok {
-		clone := func() *http.Transport {
-			c := base.Clone()
-			// Clone copies the TLS configuration that HTTP/2 made in base, and a
-			// Transport with one of its own speaks HTTP/2 only if told to.
-			c.ForceAttemptHTTP2 = base.ForceAttemptHTTP2 || base.TLSNextProto["h2"] != nil
-			return c
-		}
-		t.clone = sync.OnceValue(func() http.RoundTripper {
-			t.cloned.Store(true)
-			return clone()
-		})
+		t.second = &secondPool{base: base}
 		if r := t.options.resolver; r != nil && t.hedgeVia == nil {
-			t.replicas = &replicas{resolver: r, clone: clone}
+			t.replicas = &replicas{resolver: r, clone: t.second.clone}
 		}
 	}
 }
@@ -115,8 +111,8 @@ func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 func (t *Transport) CloseIdleConnections() {
 	closeIdle(t.next)
 	closeIdle(t.hedgeVia)
-	if t.cloned.Load() {
-		closeIdle(t.clone())
+	if t.second != nil {
+		t.second.closeIdle()
 	}
 	if t.replicas != nil {
 		t.replicas.closeIdle()
@@ -171,43 +167,66 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.sendOnce(req, to, reason)
 	}
 	key := t.engine.RouteKey(t.name(req, to.pattern), to.BudgetPercent/100)
+	delay := cmp.Or(o.Delay, to.Delay)
 	c := t.call()
-	plan := c.Begin(ctx, key, cmp.Or(o.Delay, to.Delay))
+	if req.Body != nil && req.Body != http.NoBody && (delay > 0 || key.Plan() != nil) {
+		// Before the call begins: the caller's body is not the server's latency.
+		if whole, err := c.readBody(req); err != nil {
+			t.stats.NotHedgeable.Add(1)
+			t.free(c)
+			p := t.engine.BeginUnhedged(ctx, key.Name, engine.Body)
+			if whole == nil { // the caller gave up
+				p.Done(false)
+				return nil, err
+			}
+			resp, err := send(t.next, whole) // the base must see how the body failed
+			p.Done(t.answered(req, resp, err))
+			if resp != nil {
+				resp.Request = req
+			}
+			return resp, err
+		}
+	}
+	plan := c.Begin(ctx, key, delay)
 	c.key, c.first = key, first
 	if plan == nil {
 		t.stats.WarmupRequests.Add(1)
+		once := req
+		if c.body != nil {
+			c.sent.Request = *req
+			once = c.request(engine.ForAttempt(ctx), nil)
+		} else if o.Allow || o.Delay > 0 {
+			once = req.WithContext(engine.ForAttempt(ctx))
+		}
 		c.Started(ctx, 0)
-		resp, err := t.next.RoundTrip(req)
-		failure := c.judge(resp, err)
+		resp, err := send(t.next, once)
+		failure := c.judge(req, resp, err)
 		c.Finished(ctx, 0, race.OutcomeOf(failure))
 		c.End(failure == nil, false, 0)
+		if resp != nil && once != req {
+			resp.Request = req
+		}
 		t.free(c)
 		return resp, err
 	}
 
-	c.req = req
-	if req.Body != nil && req.Body != http.NoBody {
-		whole, err := c.readBody(req)
-		if err != nil { // the caller's body failed, and the base must see that
-			t.stats.NotHedgeable.Add(1)
-			p := t.engine.BeginUnhedged(ctx, key.Name, engine.Body)
-			resp, err := t.next.RoundTrip(whole)
-			p.Done(t.answered(resp, err))
-			if resp != nil {
-				resp.Request = req
-			}
-			t.free(c)
-			return resp, err
-		}
-	}
 	style := race.Style{Watch: c.Watch()}
-	if !first && key.Tag.Load() == http1 && httptrace.ContextClientTrace(ctx) == nil {
-		if settings.Linger > 0 {
-			style.Detach, style.Linger, style.Grace = true, &t.linger, settings.Linger
+	tag := key.Tag.Load()
+	if tag == http1 && !first && settings.Linger > 0 && len(plan.Delays) > 0 {
+		style.Detach, style.Linger, style.Grace = true, &t.linger, settings.Linger
+	}
+	c.sent.take(req, len(plan.Delays) > 0)
+	c.guarded, c.detached, c.grace, c.consume = tag != http2 && len(plan.Delays) > 0, style.Detach, style.Grace, o.Allow || o.Delay > 0
+	if style.Detach {
+		if trace := httptrace.ContextClientTrace(ctx); trace != nil {
+			c.hooks = &hooks{trace: trace}
 		}
 	}
-	c.grace = style.Grace
+	hooks := c.hooks
 	out := c.race.Run(ctx, c, c, plan.Delays, style)
+	if hooks != nil && out.Winner != 0 {
+		hooks.mute()
+	}
 
 	var setup time.Duration
 	if out.Winner > 0 {
@@ -236,34 +255,72 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // sendOnce sends req as it is, or with the attempt header if it is made for a hedge.
 func (t *Transport) sendOnce(req *http.Request, to *route, reason engine.Reason) (*http.Response, error) {
-	if name := t.settings.Load().AttemptHeader; name != "" {
-		if n := engine.OverridesFrom(req.Context()).Hedge; n > 0 {
-			with := req.WithContext(req.Context())
-			with.Header = withAttempt(req.Header, name, n)
-			resp, err := t.observe(with, to, reason)
-			if resp != nil {
-				resp.Request = req
-			}
-			return resp, err
-		}
+	o, once := engine.OverridesFrom(req.Context()), req
+	if o.Allow || o.Delay > 0 {
+		once = req.WithContext(engine.ForAttempt(req.Context()))
 	}
-	return t.observe(req, to, reason)
+	if name := t.settings.Load().AttemptHeader; name != "" && o.Hedge > 0 {
+		if once == req {
+			once = req.WithContext(req.Context())
+		}
+		once.Header = withAttempt(req.Header, name, o.Hedge)
+	}
+	resp, err := t.observe(once, to, reason)
+	if resp != nil && once != req {
+		resp.Request = req
+	}
+	return resp, err
 }
 
 // observe sends req, and tells the observers of it.
 func (t *Transport) observe(req *http.Request, to *route, reason engine.Reason) (*http.Response, error) {
 	if !t.engine.Observed() || req.URL == nil {
-		return t.next.RoundTrip(req)
+		return send(t.next, req)
 	}
 	p := t.engine.BeginUnhedged(req.Context(), t.name(req, to.pattern), reason)
-	resp, err := t.next.RoundTrip(req)
-	p.Done(t.answered(resp, err))
+	resp, err := send(t.next, req)
+	p.Done(t.answered(req, resp, err))
 	return resp, err
 }
 
-// answered reports whether a response may win.
-func (t *Transport) answered(resp *http.Response, err error) bool {
-	return err == nil && !slices.Contains(t.options.failure, resp.StatusCode)
+// send sends req through rt, and turns neither a response nor an error into an error, as http.Client does.
+func send(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
+	resp, err := rt.RoundTrip(req)
+	if resp == nil && err == nil {
+		err = fmt.Errorf("hedge: RoundTripper %T returned a nil *Response with a nil error", rt)
+	}
+	return resp, err
+}
+
+// answered reports whether a response to req may win.
+func (t *Transport) answered(req *http.Request, resp *http.Response, err error) bool {
+	return err == nil && !t.failed(req, resp)
+}
+
+// failed reports whether another attempt of req may get a better response.
+func (t *Transport) failed(req *http.Request, resp *http.Response) bool {
+	switch o := &t.options; {
+	case o.failed != nil:
+		return o.failed(resp)
+	case o.failure != nil:
+		return slices.Contains(o.failure, resp.StatusCode)
+	}
+	switch code := resp.StatusCode; code {
+	case http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	case http.StatusConflict: // while the other attempt is in progress: draft-ietf-httpapi-idempotency-key-header, section 2.6
+		return hasIdempotencyKey(req)
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
+	default:
+		return code >= 500 && code <= 599
+	}
+}
+
+func hasIdempotencyKey(req *http.Request) bool {
+	_, key := req.Header["Idempotency-Key"]
+	_, xkey := req.Header["X-Idempotency-Key"]
+	return key || xkey
 }
 
 // replayable reports whether req can be sent twice, safe or not.
@@ -284,42 +341,61 @@ func (t *Transport) replayable(req *http.Request, maxBody int64, streams bool) b
 	})
 }
 
-// hedgeable reports whether req is safe to send twice, by http.Request's
-// isReplayable unless the user has a rule.
+// hedgeable reports whether req only reads, unless the user has a rule.
 func (t *Transport) hedgeable(req *http.Request) bool {
 	if f := t.options.hedgeable; f != nil {
 		return f(req)
 	}
 	switch req.Method {
-	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "QUERY":
 		return true
 	}
-	_, key := req.Header["Idempotency-Key"]
-	_, xkey := req.Header["X-Idempotency-Key"]
-	return key || xkey
+	return false
 }
 
 func (t *Transport) name(req *http.Request, route string) engine.Name {
-	host := req.URL.Host
+	host := hostName(req.URL.Scheme, req.URL.Host)
 	if f := t.options.key; f != nil {
 		host = f(req.Context(), host, cmp.Or(req.Method, http.MethodGet)+" "+req.URL.Path)
 	}
 	return engine.Name{Host: host, Route: route}
 }
 
-// hedgeTransport returns where the hedges of a call go.
-func (t *Transport) hedgeTransport(c *call) http.RoundTripper {
-	switch {
-	case t.hedgeVia != nil:
+// hostName returns host, with its port unless that is the scheme's own. All spellings of
+// a host have the same name.
+func hostName(scheme, host string) string {
+	switch scheme {
+	case "http":
+		host = strings.TrimSuffix(host, ":80")
+	case "https":
+		host = strings.TrimSuffix(host, ":443")
+	}
+	if name, port, _ := strings.Cut(host, ":"); strings.HasSuffix(name, ".") {
+		host = name[:len(name)-1]
+		if port != "" {
+			host += ":" + port
+		}
+	}
+	return strings.ToLower(host) // which allocates only if it changes
+}
+
+// hedgeTransport returns where hedge r of a call goes.
+func (t *Transport) hedgeTransport(c *call, r *http.Request) http.RoundTripper {
+	if t.hedgeVia != nil {
 		return t.hedgeVia
-	case t.replicas != nil:
+	}
+	if t.second == nil {
+		return t.next
+	}
+	replicas := t.replicas != nil && !t.second.proxied(r)
+	apart := c.key.Tag.Load() == http2 || t.second.base.MaxConnsPerHost > 0
+	switch {
+	case !replicas && !apart || !t.second.serves(r.URL.Scheme):
+		return t.next
+	case replicas:
 		return t.replicas.avoiding(c.primary.Load().get())
-	case t.clone == nil:
-		return t.next
-	case c.key.Tag.Load() == http2 || t.next.(*http.Transport).MaxConnsPerHost > 0:
-		return t.clone()
 	default:
-		return t.next
+		return t.second.get()
 	}
 }
 
@@ -337,24 +413,31 @@ func (t *Transport) call() *call {
 }
 
 func (t *Transport) free(c *call) {
-	c.Call, c.key, c.req, c.body, c.grace = engine.Call{}, nil, nil, nil, 0
+	c.sent.forget()
+	c.Call, c.key, c.body, c.hooks = engine.Call{}, nil, nil, nil
 	if t.replicas != nil {
 		c.primary.Store(nil)
 	}
 	t.calls.Put(c)
 }
 
-// call is one request in flight: the Op and the Gate of its race.
+// call is one request in flight: the Op and the Gate of its race. It is used again, so
+// nothing that is handed out may refer to it.
 type call struct {
 	engine.Call
 	race  race.Race[*http.Response]
 	t     *Transport
 	key   *engine.Key
-	req   *http.Request // the caller's
-	body  []byte        // its body, whole; nil if it has none
+	sent  snapshot
+	body  []byte        // the request's, whole; nil if it has none
 	grace time.Duration // for losers to finish; 0: they are cancelled
-	first bool          // a response wins with its first byte
+	hooks *hooks        // the caller's, if they must be muted; else nil
 	setup [1 + race.MaxHedges]time.Duration
+
+	first    bool // a response wins with its first byte
+	detached bool // the primary may outlive RoundTrip
+	guarded  bool // attempts may go over HTTP/1.1
+	consume  bool // the caller asked for something that must not reach nested calls
 
 	primary atomic.Pointer[peerAddr] // where the primary went; nil: not known, or not needed
 }
@@ -367,46 +450,47 @@ const maxResends = 16
 var errFailure = errors.New("hedge: response is a failure")
 
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
-	rt, ctx := c.t.next, context.Context(a)
-	var s setup
-	switch {
-	case n > 0:
-		rt, ctx = c.t.hedgeTransport(c), engine.ForHedge(s.trace(a), n)
-	case c.t.replicas != nil:
-		p := new(peerAddr)
-		c.primary.Store(p)
-		ctx = p.trace(a)
-	}
-	resp, err := rt.RoundTrip(c.request(ctx, n))
-	// If an HTTP/1.1 request is cancelled just when its empty response arrives, the
-	// next request on its connection can fail with the same cause (net/http, Go
-	// 1.26). This attempt has not lost, so that is what happened, and it is sent
-	// again. It yields first, so that those about to cancel do so: it may get a
-	// connection of theirs.
+	r, resp, err := c.try(a, n)
+	// An attempt that has not lost and fails like one was hit by the cancellation of
+	// another request on its connection, see link.gotFirstByte. That cannot happen where
+	// the base calls the hooks of httptrace; elsewhere, the attempt is sent again. It
+	// yields first, so that those about to cancel do so: it may get a connection of theirs.
 	for tries := 0; tries < maxResends && errors.Is(err, race.ErrLost) && a.Err() == nil; tries++ {
 		runtime.Gosched()
-		resp, err = rt.RoundTrip(c.request(ctx, n))
+		r, resp, err = c.try(a, n)
 	}
-	c.setup[n] = s.took()
-	return resp, c.judge(resp, err)
+	return resp, c.judge(r, resp, err)
 }
 
-// request returns the request of attempt n.
-func (c *call) request(ctx context.Context, n int) *http.Request {
-	r := c.req.WithContext(ctx)
+// try sends attempt n.
+func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
+	rt, ctx, l := c.t.next, context.Context(a), (*link)(nil)
+	if n > 0 || c.guarded || c.t.replicas != nil {
+		l = c.newLink(a, n)
+		ctx = l.context(c.hooks)
+	}
+	switch {
+	case n > 0:
+		ctx = engine.ForHedge(ctx, n)
+	case c.consume:
+		ctx = engine.ForAttempt(ctx)
+	}
+	r := c.request(ctx, c.ownCopy(n, l))
 	if n > 0 {
-		r.Header = withAttempt(c.req.Header, c.t.settings.Load().AttemptHeader, n)
+		r.Header = mark(r.Header, c.t.settings.Load().AttemptHeader, n)
+		rt = c.t.hedgeTransport(c, r)
 	}
-	if c.body != nil {
-		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body)), nil }
-		r.Body, _ = r.GetBody()
+	resp, err := send(rt, r)
+	if l != nil {
+		l.Returned()
+		c.setup[n] = l.took()
 	}
-	return r
+	return r, resp, err
 }
 
-// judge records the protocol and the push-back of a response, and returns the error
-// that keeps it from winning, if any.
-func (c *call) judge(resp *http.Response, err error) error {
+// judge records the protocol and the push-back of a response to req, and returns the
+// error that keeps it from winning, if any.
+func (c *call) judge(req *http.Request, resp *http.Response, err error) error {
 	if err != nil {
 		return err
 	}
@@ -417,7 +501,7 @@ func (c *call) judge(resp *http.Response, err error) error {
 		now := time.Now()
 		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
 	}
-	if !c.t.answered(resp, nil) {
+	if c.t.failed(req, resp) {
 		return errFailure
 	}
 	if c.first && resp.Body != nil && resp.Body != http.NoBody {
@@ -447,6 +531,11 @@ func (c *call) Discard(resp *http.Response, err error) {
 	if resp == nil || resp.Body == nil {
 		return
 	}
+	defer func() {
+		if recover() != nil {
+			c.t.stats.HedgePanics.Add(1)
+		}
+	}()
 	defer resp.Body.Close()
 	if c.grace > 0 {
 		late := time.AfterFunc(c.grace, func() { resp.Body.Close() })
@@ -454,37 +543,3 @@ func (c *call) Discard(resp *http.Response, err error) {
 		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
 	}
 }
-
-// untraced hides the caller's httptrace hooks: they may not expect calls from two
-// attempts at once.
-type untraced struct{ context.Context }
-
-func (u untraced) Value(key any) any {
-	v := u.Context.Value(key)
-	if _, ok := v.(*httptrace.ClientTrace); ok {
-		return nil
-	}
-	return v
-}
-
-// setup measures how long a hedge waited for a new connection.
-type setup struct {
-	asked time.Time
-	ns    atomic.Int64 // 0: the connection was not new
-}
-
-// trace returns the context of a hedge, which hides the caller's hooks.
-func (s *setup) trace(a *race.Attempt) context.Context {
-	return httptrace.WithClientTrace(untraced{a}, &httptrace.ClientTrace{
-		GetConn: func(string) { s.asked = time.Now() },
-		GotConn: func(info httptrace.GotConnInfo) {
-			if !info.Reused {
-				s.ns.Store(int64(time.Since(s.asked)))
-			}
-		},
-		// Package net keeps its hooks under a key of its own; this empty one hides the caller's.
-		ConnectStart: func(string, string) {},
-	})
-}
-
-func (s *setup) took() time.Duration { return time.Duration(s.ns.Load()) }

@@ -89,6 +89,75 @@ func TestWhatPassesThroughIsTheCallersOwnRequest(t *testing.T) {
 	}
 }
 
+func TestIdempotencyKeyAloneIsNotHedged(t *testing.T) {
+	for _, header := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		for _, allowed := range []bool{false, true} {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				rt.Answer = after(rt, time.Second, 5*ms)
+				ctx := t.Context()
+				if allowed {
+					ctx = hedge.AllowHedging(ctx)
+				}
+				req := request(t, ctx, "POST", site, strings.NewReader("charge $10"))
+				req.Header.Set(header, "1")
+				tr := warm(t, rt)
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				assert.Len(t, rt.Sent(), map[bool]int{false: 1, true: 2}[allowed])
+			})
+		}
+	}
+}
+
+func TestReadingMethodsAreHedged(t *testing.T) {
+	for _, method := range []string{"", "GET", "HEAD", "OPTIONS", "TRACE", "QUERY"} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = after(rt, time.Second, 5*ms)
+			tr := warm(t, rt)
+			resp, err := tr.RoundTrip(request(t, t.Context(), method, site, nil))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Len(t, rt.Sent(), 2, method)
+		})
+	}
+}
+
+// An AllowHedging or a WithDelay is for one call, not for those that it makes.
+func TestWhatIsAskedForOneCallDoesNotReachThoseItMakes(t *testing.T) {
+	for name, calls := range map[string]int{"cold": 1, "warm": 20} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				audit := warm(t, rt)
+				rt.Answer = after(rt, time.Second, 5*ms)
+				h := hedge.NewHedger()
+				outer := hedge.New(hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+					return audit.RoundTrip(request(t, req.Context(), "POST", site, strings.NewReader("entry")))
+				}))
+				ctx := hedge.AllowHedging(hedge.WithDelay(t.Context(), 50*ms))
+				for range calls {
+					for _, call := range []func(context.Context) (*http.Response, error){
+						func(ctx context.Context) (*http.Response, error) {
+							return outer.RoundTrip(request(t, ctx, "GET", "http://front.test/", nil))
+						},
+						func(ctx context.Context) (*http.Response, error) {
+							return hedge.Do(ctx, h, "search", func(ctx context.Context) (*http.Response, error) {
+								return outer.WrappedRoundTripper().RoundTrip(request(t, ctx, "GET", site, nil))
+							})
+						},
+					} {
+						before := audit.Snapshot().Stats.HedgesSent
+						resp, err := call(ctx)
+						require.NoError(t, err)
+						require.NoError(t, resp.Body.Close())
+						assert.Equal(t, before, audit.Snapshot().Stats.HedgesSent)
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestCallerMayAllowOrForbid(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 		tr := warm(t, rt)
@@ -123,10 +192,12 @@ func TestUsersRuleReplacesTheDefault(t *testing.T) {
 	})
 }
 
-// FuzzReplayable holds the default rule against net/http's: what it would send
-// again on a new connection is what may be hedged.
+// FuzzReplayable holds the default rule against net/http's: what it would send again on a
+// new connection may be hedged, but for requests that it repeats only because of an
+// Idempotency-Key. QUERY (draft-ietf-httpbis-safe-method-w-body) only reads as well.
 func FuzzReplayable(f *testing.F) {
 	f.Add("GET", "", "", "")
+	f.Add("QUERY", "", "", "select")
 	f.Add("POST", "Idempotency-Key", "1", "body")
 	f.Add("post", "X-Idempotency-Key", "", "")
 	f.Add("", "idempotency-key", "x", "b")
@@ -137,16 +208,10 @@ func FuzzReplayable(f *testing.F) {
 		if header != "" && !strings.EqualFold(header, "Upgrade") && !strings.EqualFold(header, "Accept") {
 			req.Header[http.CanonicalHeaderKey(header)] = []string{value}
 		}
-		// The documentation of http.Transport, in its own words' order.
 		want := false
 		switch method {
-		case "", "GET", "HEAD", "OPTIONS", "TRACE":
+		case "", "GET", "HEAD", "OPTIONS", "TRACE", "QUERY":
 			want = true
-		}
-		for k := range req.Header {
-			if k == "Idempotency-Key" || k == "X-Idempotency-Key" {
-				want = true
-			}
 		}
 		want = want && method != "CONNECT" && len(body) <= 64<<10
 		synctest.Test(t, func(t *testing.T) {
@@ -179,7 +244,7 @@ func TestFastErrorFromAHedgeNeverBeatsASlowSuccess(t *testing.T) {
 }
 
 func TestFailureStatusNeverBeatsASlowSuccess(t *testing.T) {
-	for _, status := range []int{429, 500, 502, 503, 504} {
+	for _, status := range []int{408, 421, 425, 429, 500, 502, 503, 504, 507, 520, 529, 599} {
 		for _, bad := range []int{0, 1} { // the primary, the hedge
 			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -199,7 +264,7 @@ func TestFailureStatusNeverBeatsASlowSuccess(t *testing.T) {
 }
 
 func TestOtherStatusesAreAnswers(t *testing.T) {
-	for _, status := range []int{204, 301, 400, 401, 404, 409, 501} {
+	for _, status := range []int{204, 301, 400, 401, 404, 409, 501, 505, 600} {
 		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				if n == 1 {
@@ -227,6 +292,68 @@ func TestFailureStatusesCanBeChosen(t *testing.T) {
 			resp, err := get(t, warm(t, rt, hedge.WithFailureStatus(status)), site)
 			require.NoError(t, err)
 			assert.Equal(t, "answer 0", text(t, resp))
+		})
+	}
+}
+
+func TestFailureFuncDecidesAlone(t *testing.T) {
+	failed := func(resp *http.Response) bool { return resp.Header.Get("Stale") != "" }
+	for _, stale := range []bool{false, true} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if n == 1 {
+					resp := rt.Response(req, 503, "")
+					if stale {
+						resp.Header.Set("Stale", "yes")
+					}
+					return resp, nil
+				}
+				return after(rt, 50*ms)(req, n)
+			}
+			resp, err := get(t, warm(t, rt, hedge.WithFailureFunc(failed), hedge.WithFailureStatus(503), hedge.WithMaxHedges(1)), site)
+			require.NoError(t, err)
+			assert.Equal(t, map[bool]int{false: 503, true: 200}[stale], resp.StatusCode)
+			require.NoError(t, resp.Body.Close())
+		})
+	}
+}
+
+func TestNoFailureStatusMeansThatAllWin(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n == 1 {
+				return rt.Response(req, 503, ""), nil
+			}
+			return after(rt, 50*ms)(req, n)
+		}
+		resp, err := get(t, warm(t, rt, hedge.WithFailureStatus()), site)
+		require.NoError(t, err)
+		assert.Equal(t, 503, resp.StatusCode)
+		require.NoError(t, resp.Body.Close())
+	})
+}
+
+// Servers that follow draft-ietf-httpapi-idempotency-key-header answer so while the first
+// request is in progress.
+func TestConflictOfTwoAttemptsIsNotTheAnswer(t *testing.T) {
+	for header, want := range map[string]int{"Idempotency-Key": 201, "X-Idempotency-Key": 201, "X-Other": 409} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if n > 0 {
+					return rt.Response(req, 409, "in progress"), nil
+				}
+				if err := hedgetest.Sleep(req.Context(), 100*ms); err != nil {
+					return nil, err
+				}
+				return rt.Response(req, 201, "charged"), nil
+			}
+			req := request(t, hedge.AllowHedging(t.Context()), "POST", site, strings.NewReader("charge $10"))
+			req.Header.Set(header, "1")
+			resp, err := warm(t, rt).RoundTrip(req)
+			require.NoError(t, err)
+			assert.Equal(t, want, resp.StatusCode, header)
+			require.NoError(t, resp.Body.Close())
+			assert.Greater(t, len(rt.Sent()), 1)
 		})
 	}
 }

@@ -28,7 +28,17 @@ func OverridesFrom(ctx context.Context) Overrides {
 	return o
 }
 
+// ForAttempt returns a context for what is done on behalf of an attempt. What its caller
+// allowed and chose for one call does not hold for the calls that this one makes; what the
+// caller forbade does.
+func ForAttempt(ctx context.Context) context.Context {
+	if o := OverridesFrom(ctx); !o.Allow && o.Delay == 0 {
+		return ctx
+	}
+	return WithOverrides(ctx, func(o *Overrides) { o.Allow, o.Delay = false, 0 })
+}
+
 // ForHedge returns a context for what is done on behalf of a hedge, which is not hedged itself.
 func ForHedge(ctx context.Context, n int) context.Context {
-	return WithOverrides(ctx, func(o *Overrides) { o.Hedge = n })
+	return WithOverrides(ctx, func(o *Overrides) { o.Allow, o.Delay, o.Hedge = false, 0, n })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // errLost is a type of its own so that traces which record the type of an error say what happened.
@@ -27,14 +26,33 @@ type Attempt struct {
 	n        uint8 // 0 is the primary
 	detached bool  // may outlive the caller's context, see detach
 
-	mu   sync.Mutex // guards the making of in and what follows
-	in   atomic.Pointer[inner]
-	stop func() bool // ends a detached attempt's ties to the caller's context
+	mu    sync.Mutex // guards the making of in, and guard
+	in    atomic.Pointer[inner]
+	guard *Guard // nil: cancelling harms nobody else
 }
 
 type inner struct {
 	context.Context
 	cancel context.CancelCauseFunc
+	tie    *tie // of a detached attempt; else nil
+}
+
+// tie is the caller's context for what can be cut loose from it. What is derived from it
+// ends with the caller's context, by the same error and cause, until cut is called.
+type tie struct {
+	context.Context
+	cut func() bool
+}
+
+// open is never closed: package context uses AfterFunc instead, where there is one.
+var open = make(chan struct{})
+
+func (t *tie) Done() <-chan struct{} { return open }
+
+// AfterFunc is called once, by the context that is derived from the tie.
+func (t *tie) AfterFunc(f func()) func() bool {
+	t.cut = context.AfterFunc(t.Context, f)
+	return t.cut
 }
 
 // Done makes the attempt cancellable when first called.
@@ -69,26 +87,12 @@ func (a *Attempt) inner() *inner {
 	if in := a.in.Load(); in != nil {
 		return in
 	}
-	in := new(inner)
-	if a.detached && a.Context.Done() != nil {
-		in.Context, in.cancel = context.WithCancelCause(context.WithoutCancel(a.Context))
-		deadline, timed := a.Context.Deadline()
-		if timed {
-			var done context.CancelFunc
-			parent := in.cancel
-			in.Context, done = context.WithDeadline(in.Context, deadline)
-			in.cancel = func(cause error) { parent(cause); done() }
-		}
-		caller, cancel := a.Context, in.cancel
-		a.stop = context.AfterFunc(caller, func() {
-			if timed && caller.Err() == context.DeadlineExceeded && !time.Now().Before(deadline) {
-				return // the attempt's own deadline says so itself, and in the right words
-			}
-			cancel(context.Cause(caller))
-		})
-	} else {
-		in.Context, in.cancel = context.WithCancelCause(a.Context)
+	in, parent := new(inner), a.Context
+	if a.detached && parent.Done() != nil && parent.Err() == nil {
+		in.tie = &tie{Context: parent}
+		parent = in.tie
 	}
+	in.Context, in.cancel = context.WithCancelCause(parent)
 	a.in.Store(in)
 	return in
 }
@@ -113,16 +117,39 @@ func (o *Origin) Value(key any) any {
 	return o.Context.Value(key)
 }
 
-// cancel ends the attempt with the given cause.
-func (a *Attempt) cancel(cause error) { a.inner().cancel(cause) }
-
-// detach lets a detached attempt run on when the caller's context ends. Its deadline stays.
-func (a *Attempt) detach() {
-	a.inner() // or a context made later would be tied to the caller's again
+// Guard has the race heed g when it cancels the attempt.
+func (a *Attempt) Guard(g *Guard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.stop != nil {
-		a.stop()
+	a.guard = g
+}
+
+func (a *Attempt) guarded() *Guard {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.guard
+}
+
+// cancel ends the attempt with the given cause, as soon as its guard allows.
+func (a *Attempt) cancel(cause error) {
+	in := a.inner()
+	if g := a.guarded(); g != nil {
+		g.cancel(in, cause)
+	} else {
+		in.cancel(cause)
+	}
+}
+
+// waits reports whether the attempt has nothing yet that lingering could save.
+func (a *Attempt) waits() bool {
+	g := a.guarded()
+	return g != nil && g.waiting.Load()
+}
+
+// detach lets a detached attempt run on when the caller's context ends.
+func (a *Attempt) detach() {
+	if in := a.inner(); in.tie != nil { // made now, or one made later would be tied to the caller's context again
+		in.tie.cut()
 	}
 }
 
@@ -138,10 +165,5 @@ func (a *Attempt) Release() {
 	if in == nil {
 		return
 	}
-	a.mu.Lock()
-	if a.stop != nil {
-		a.stop()
-	}
-	a.mu.Unlock()
 	in.cancel(nil)
 }

@@ -21,10 +21,13 @@ type loser struct {
 	timer *time.Timer
 }
 
-// add lets a run on without its caller for as long as grace or until the
-// returned function is called.
+// add lets a run on without its caller for as long as grace, or until its deadline, or
+// until the returned function is called.
 func (l *Linger) add(a *Attempt, grace time.Duration) (forget func()) {
 	a.detach()
+	if at, ok := a.Deadline(); ok {
+		grace = min(grace, time.Until(at))
+	}
 	me := &loser{Attempt: a}
 	me.timer = time.AfterFunc(grace, func() { a.cancel(ErrLost) })
 

@@ -29,8 +29,9 @@ type Op[T any] interface {
 	Attempt(a *Attempt, n int) (v T, err error)
 
 	// Discard releases what an attempt returned and nobody wants. It is called
-	// once for each attempt but the one that Run returns. The error is a *Panic
-	// if the attempt did not return.
+	// once for each attempt but the one that Run returns, never in the goroutine
+	// that called Run, and maybe after Run has returned. The error is a *Panic if
+	// the attempt did not return.
 	Discard(v T, err error)
 }
 
@@ -57,8 +58,8 @@ const (
 )
 
 // A Watch is told of every attempt, by the goroutine that makes it. It must not
-// block: Finished may be called with the race locked. A loser may finish after Run
-// has returned.
+// block or panic: Finished may be called with the race locked. A loser may finish after
+// Run has returned.
 type Watch interface {
 	Started(ctx context.Context, n int)
 	Finished(ctx context.Context, n int, how Outcome)
@@ -95,7 +96,28 @@ type Panic struct {
 	Stack []byte // of the panic
 }
 
-func (p *Panic) Error() string { return fmt.Sprintf("hedge: attempt panicked: %v", p.Value) }
+func (p *Panic) Error() string {
+	return fmt.Sprintf("hedge: attempt panicked: %v\n\n%s", p.Value, p.Stack)
+}
+
+// Unwrap returns what the attempt panicked with, if that is an error.
+func (p *Panic) Unwrap() error {
+	err, _ := p.Value.(error)
+	return err
+}
+
+// raise panics in the caller's goroutine, where the stack of the attempt is lost, so it is
+// put into the text. An error that the runtime did not make goes out as it is: those who
+// recover compare it, as they do [http.ErrAbortHandler].
+func (p *Panic) raise() {
+	if p.Value == nil {
+		runtime.Goexit()
+	}
+	if _, ok := p.Value.(runtime.Error); !ok && p.Unwrap() != nil {
+		panic(p.Value)
+	}
+	panic(p)
+}
 
 // A Race is one run of an operation. The zero value is ready. After Run it may
 // be used again if Reset reports true. It must not be copied.
@@ -137,8 +159,8 @@ type attempt struct {
 // If all attempts fail, the primary's value and error are returned as they
 // are. A primary that fails while no hedge is out is returned at once, and so
 // it is once parent ends. A panic in the primary is raised in the caller's
-// goroutine (a detached one's only if no hedge won); a panic in a hedge is a
-// failed attempt.
+// goroutine (a detached one's only if no hedge won, as a *Panic unless it is an error
+// of its own); a panic in a hedge is a failed attempt.
 func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style Style) Result[T] {
 	r.op, r.gate, r.parent, r.delays, r.style = op, gate, parent, delays, style
 	primary := &Attempt{Context: parent, detached: style.Detach}
@@ -212,7 +234,7 @@ func (r *Race[T]) fire() {
 	if r.index++; r.index < len(r.delays) {
 		r.arm(r.delays[r.index] - r.delays[index])
 	}
-	if r.started > MaxHedges || !r.gate.Admit(index) {
+	if r.started > MaxHedges || !r.admit(index) {
 		r.mu.Unlock()
 		return
 	}
@@ -225,6 +247,17 @@ func (r *Race[T]) fire() {
 	r.unfinished++
 	r.mu.Unlock()
 	r.run(a, n)
+}
+
+// admit asks the gate. A gate that panics does not admit: the timer's goroutine has nobody
+// to raise the panic in.
+func (r *Race[T]) admit(index int) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	return r.gate.Admit(index)
 }
 
 // run makes attempt n in the goroutine it was called in.
@@ -290,18 +323,28 @@ func (r *Race[T]) finish(n int, v T, err error) {
 		r.notify()
 		r.mu.Unlock()
 	default:
+		r.unfinished-- // before what it returned is discarded: nobody waits for that
+		op, a, forget, inCaller := r.op, me.Attempt, me.forget, n == 0 && !r.style.Detach
 		r.notify()
 		r.mu.Unlock()
-		r.op.Discard(v, err)
-		me.Release()
-		if me.forget != nil {
-			me.forget()
+		if inCaller {
+			go discard(op, v, err, a, forget)
+		} else {
+			discard(op, v, err, a, forget)
 		}
-		r.mu.Lock()
-		r.unfinished--
-		r.notify()
-		r.mu.Unlock()
 	}
+}
+
+// discard releases what a loser or a failed attempt returned, and the attempt with it.
+func discard[T any](op Op[T], v T, err error, a *Attempt, forget func()) {
+	defer func() {
+		_ = recover() // of what belongs to nobody any more: it must not end the process
+		a.Release()
+		if forget != nil {
+			forget()
+		}
+	}()
+	op.Discard(v, err)
 }
 
 // win makes attempt n, which returned v, the winner. The caller holds mu, which
@@ -318,8 +361,7 @@ func (r *Race[T]) win(n int, v T) {
 	}
 	op, primary := r.op, r.attempts[0].Attempt
 	r.mu.Unlock()
-	op.Discard(keptValue, keptErr)
-	primary.Release()
+	discard(op, keptValue, keptErr, primary, nil)
 }
 
 // lose cancels the attempts that are still out, or lets them linger. The caller holds mu.
@@ -327,7 +369,7 @@ func (r *Race[T]) lose(linger *Linger, cause error) {
 	for i := range r.attempts {
 		switch me := &r.attempts[i]; {
 		case !me.running:
-		case linger != nil:
+		case linger != nil && !me.waits():
 			me.forget = linger.add(me.Attempt, r.style.Grace)
 		default:
 			me.cancel(cause)
@@ -371,10 +413,7 @@ func (r *Race[T]) await() Result[T] {
 		r.late = true
 	}
 	if p, ok := out.Err.(*Panic); ok {
-		if p.Value == nil {
-			runtime.Goexit()
-		}
-		panic(p.Value)
+		p.raise()
 	}
 	return out
 }
@@ -401,10 +440,7 @@ func (r *Race[T]) abandon() {
 	}
 	r.lose(nil, ErrLost)
 	if r.winner >= 0 {
-		go func(op Op[T], v T, a *Attempt) {
-			op.Discard(v, nil)
-			a.Release()
-		}(r.op, r.value, r.attempts[r.winner].Attempt)
+		go discard(r.op, r.value, nil, r.attempts[r.winner].Attempt, nil)
 	}
 	if r.timer != nil {
 		r.timer.Stop()

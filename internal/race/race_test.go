@@ -341,6 +341,7 @@ func TestInPlaceWaitsForACancelledPrimary(t *testing.T) {
 		out, took := run(s, inPlace, 10*ms)
 		assert.Equal(t, "hedge", out.Value)
 		assert.Equal(t, 100*ms, took)
+		synctest.Wait()
 		assert.Equal(t, []string{"deaf primary"}, s.gone())
 	})
 }
@@ -490,6 +491,7 @@ func TestPanicInAHedgeIsAFailedAttempt(t *testing.T) {
 		out, took := run(s, style, 10*ms)
 		assert.Equal(t, "answer 0", out.Value)
 		assert.Equal(t, 40*ms, took)
+		synctest.Wait()
 		require.Len(t, s.errs, 1)
 		var p *race.Panic
 		require.ErrorAs(t, s.errs[0], &p)

@@ -1,0 +1,247 @@
+package race_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// guardedRace runs a race that a hedge wins after 15 ms, and returns the context of its
+// primary, which is guarded.
+func guardedRace(style race.Style, primary func(a *race.Attempt, g *race.Guard)) race.Result[string] {
+	s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+		if n == 1 {
+			return takes(0, 5*ms)(a, n)
+		}
+		g := new(race.Guard)
+		a.Guard(g)
+		primary(a, g)
+		g.Returned()
+		return "", context.Cause(a)
+	}}
+	out, _ := run(s, style, 10*ms)
+	return out
+}
+
+func TestLoserThatWaitsForAConnectionDoesNotLinger(t *testing.T) {
+	for _, waits := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			start, ended := time.Now(), make(chan time.Duration, 1)
+			linger := race.Style{Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second}
+			guardedRace(linger, func(a *race.Attempt, g *race.Guard) {
+				g.Waiting(true)
+				g.Waiting(waits)
+				<-a.Done()
+				ended <- time.Since(start)
+			})
+			want := 15 * ms
+			if !waits {
+				want += time.Second
+			}
+			assert.Equal(t, want, <-ended)
+		})
+	}
+}
+
+func TestAnswerThatArrivesIsNotCancelled(t *testing.T) {
+	for arriving, want := range map[time.Duration]time.Duration{
+		30 * ms:          30 * ms,             // the answer is there: cancelled then
+		10 * time.Second: 15*ms + time.Second, // it never comes
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start, ended := time.Now(), make(chan time.Duration, 1)
+			guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
+				context.AfterFunc(a, func() { ended <- time.Since(start) })
+				g.Answering(a)
+				select {
+				case <-time.After(arriving):
+				case <-a.Done():
+				}
+			})
+			assert.Equal(t, want, <-ended)
+		})
+	}
+}
+
+func TestAnswerToACancelledAttemptWaitsForItsEnd(t *testing.T) {
+	for lasts, want := range map[time.Duration]time.Duration{3 * ms: 3 * ms, time.Hour: time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			held := make(chan time.Duration, 1)
+			guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
+				<-a.Done()
+				go func() { // the connection's reader
+					start := time.Now()
+					g.Answering(a)
+					held <- time.Since(start)
+				}()
+				time.Sleep(lasts)
+			})
+			assert.Equal(t, want, <-held)
+			time.Sleep(time.Hour)
+		})
+	}
+}
+
+func TestRepetitionOnAnotherConnectionCanBeCancelledAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, ended := time.Now(), make(chan time.Duration, 1)
+		guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
+			g.Answering(a)
+			g.Waiting(false)
+			<-a.Done()
+			ended <- time.Since(start)
+		})
+		assert.Equal(t, 15*ms, <-ended)
+	})
+}
+
+// --- what a loser may not do to a caller ---
+
+// slowly discards slowly.
+type slowly struct {
+	*script
+	discards time.Duration
+}
+
+func (s slowly) Discard(v string, err error) {
+	time.Sleep(s.discards)
+	s.script.Discard(v, err)
+}
+
+func TestDiscardingDelaysNobody(t *testing.T) {
+	for name, attempt := range map[string]func(*race.Attempt, int) (string, error){
+		"a hedge that failed": func(a *race.Attempt, n int) (string, error) {
+			if n == 1 {
+				return "busy", errDown
+			}
+			_, _ = takes(40*ms)(a, n)
+			return "busy", errDown
+		},
+		"a primary that came late": func(_ *race.Attempt, n int) (string, error) { // and is deaf to its context
+			time.Sleep([]time.Duration{40 * ms, 5 * ms}[n])
+			return "answer", nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := slowly{&script{attempt: attempt}, time.Second}
+				var r race.Race[string]
+				start := time.Now()
+				r.Run(context.Background(), s, s, []time.Duration{10 * ms}, inPlace)
+				assert.Equal(t, 40*ms, time.Since(start))
+				time.Sleep(2 * time.Second)
+				assert.Len(t, s.gone(), 1)
+			})
+		})
+	}
+}
+
+// panics is an Op and a Gate that panics where it is told.
+type panics struct {
+	*script
+	admit, discard bool
+}
+
+func (p panics) Admit(int) bool {
+	if p.admit {
+		panic("gate")
+	}
+	return true
+}
+
+func (p panics) Discard(string, error) {
+	if p.discard {
+		panic("discard")
+	}
+}
+
+func TestPanicOnTheTimersGoroutineEndsNothing(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		for _, p := range []panics{
+			{script: &script{attempt: takes(40*ms, 5*ms)}, admit: true},
+			{script: &script{attempt: func(a *race.Attempt, n int) (string, error) {
+				if n == 1 {
+					return "", errDown
+				}
+				return takes(40*ms)(a, n)
+			}}, discard: true},
+		} {
+			var r race.Race[string]
+			start := time.Now()
+			out := r.Run(context.Background(), p, p, []time.Duration{10 * ms}, style)
+			assert.Equal(t, "answer 0", out.Value)
+			assert.Equal(t, 40*ms, time.Since(start))
+			synctest.Wait()
+		}
+	})
+}
+
+func whereItHappened() {
+	var m map[string]int
+	m["a"] = 1
+}
+
+func TestPanicOfADetachedPrimarySaysWhereItHappened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{attempt: func(*race.Attempt, int) (string, error) { whereItHappened(); return "", nil }}
+		defer func() {
+			err, ok := recover().(error)
+			if assert.True(t, ok) {
+				assert.Contains(t, err.Error(), "assignment to entry in nil map")
+				assert.Contains(t, err.Error(), "whereItHappened")
+			}
+		}()
+		run(s, detached, 10*ms)
+	})
+}
+
+// --- contexts ---
+
+func TestCauseOfTheCallersDeadlineReachesEveryAttempt(t *testing.T) {
+	mine := errors.New("my budget is spent")
+	styles(t, func(t *testing.T, style race.Style) {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*ms, mine)
+		defer cancel()
+		var saw [2]error
+		var causes [2]error
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			derived, cancel := context.WithCancel(a)
+			defer cancel()
+			<-derived.Done()
+			saw[n], causes[n] = derived.Err(), context.Cause(derived)
+			return "", saw[n]
+		}}
+		runIn(ctx, s, style, 10*ms)
+		synctest.Wait()
+		for n := range saw {
+			assert.Equal(t, context.DeadlineExceeded, saw[n], "attempt %d", n)
+			assert.Same(t, mine, causes[n], "attempt %d", n)
+		}
+	})
+}
+
+func TestLoserLingersNoLongerThanTheCallersDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(context.Background(), 300*ms)
+		defer cancel()
+		start, ended := time.Now(), make(chan time.Duration, 1)
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 1 {
+				return "hedge", nil
+			}
+			<-a.Done()
+			ended <- time.Since(start)
+			return "", a.Err()
+		}}
+		_, took := runIn(ctx, s, race.Style{Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Hour}, 10*ms)
+		assert.Equal(t, 10*ms, took)
+		cancel() // as callers do when they have their answer
+		assert.Equal(t, 300*ms, <-ended)
+	})
+}

@@ -1,0 +1,181 @@
+package hedge
+
+import (
+	"cmp"
+	"context"
+	"net/http/httptrace"
+	"net/netip"
+	"net/url"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// A link is what net/http tells of the connection of one attempt. Each attempt has a new
+// one, because a dial may outlive its attempt.
+type link struct {
+	race.Guard
+	attempt *race.Attempt
+	url     url.URL // the attempt's own copy, if it has one
+	trace   httptrace.ClientTrace
+	asked   time.Time
+	setup   atomic.Int64 // ns to set the connection up; 0: it was not new
+}
+
+// newLink returns the link of attempt n.
+func (c *call) newLink(a *race.Attempt, n int) *link {
+	l := &link{attempt: a}
+	l.trace.GetConn, l.trace.GotConn = l.getConn, l.gotConn
+	if c.guarded {
+		a.Guard(&l.Guard)
+		l.trace.GotFirstResponseByte = l.gotFirstByte
+	}
+	switch {
+	case n > 0:
+		// Package net keeps its hooks under a key of its own; this empty one hides the caller's.
+		l.trace.ConnectStart = func(string, string) {}
+	case c.t.replicas != nil:
+		p := new(peerAddr)
+		c.primary.Store(p)
+		l.trace.ConnectStart = p.connectStart
+		l.trace.GotConn = func(info httptrace.GotConnInfo) {
+			p.gotConn(info)
+			l.gotConn(info)
+		}
+	}
+	return l
+}
+
+// ownCopy returns where attempt n keeps a URL of its own, or nil if it shares the caller's.
+func (c *call) ownCopy(n int, l *link) *url.URL {
+	if n == 0 && !c.detached {
+		return nil
+	}
+	if l == nil {
+		return new(url.URL)
+	}
+	return &l.url
+}
+
+// context returns the context of the attempt, with the hooks of l. A hedge's hides the
+// caller's hooks; a primary's has them, or own instead if that is given.
+func (l *link) context(own *hooks) context.Context {
+	ctx := context.Context(l.attempt)
+	n, _ := race.Number(ctx)
+	switch {
+	case n > 0:
+		ctx = untraced{ctx}
+	case own != nil:
+		ctx = httptrace.WithClientTrace(untraced{ctx}, own.muted())
+	}
+	return httptrace.WithClientTrace(ctx, &l.trace)
+}
+
+func (l *link) getConn(string) {
+	l.asked = time.Now()
+	l.Waiting(true)
+}
+
+func (l *link) gotConn(info httptrace.GotConnInfo) {
+	l.Waiting(false)
+	if !info.Reused {
+		l.setup.Store(int64(time.Since(l.asked)))
+	}
+}
+
+// gotFirstByte is called by net/http before the connection of an HTTP/1.1 request is idle
+// again. If the request has been cancelled, it must not become idle: net/http (Go 1.26)
+// may be about to close it, and would fail the next request on it. So this waits until
+// net/http has done so.
+func (l *link) gotFirstByte() { l.Answering(l.attempt) }
+
+// took returns how long the attempt waited for a new connection.
+func (l *link) took() time.Duration { return time.Duration(l.setup.Load()) }
+
+// untraced hides the caller's httptrace hooks: they may not expect calls from two
+// attempts at once.
+type untraced struct{ context.Context }
+
+func (u untraced) Value(key any) any {
+	v := u.Context.Value(key)
+	if _, ok := v.(*httptrace.ClientTrace); ok {
+		return nil
+	}
+	return v
+}
+
+// hooks are the caller's, of a primary that may run on after RoundTrip has returned.
+type hooks struct {
+	trace *httptrace.ClientTrace
+	mu    sync.RWMutex // guards mutes; held for reading while a hook runs
+	mutes bool
+}
+
+// muted returns hooks that call the caller's until mute is called.
+func (h *hooks) muted() *httptrace.ClientTrace {
+	trace := *h.trace
+	v := reflect.ValueOf(&trace).Elem()
+	for i := range v.NumField() {
+		f := v.Field(i)
+		if f.Kind() != reflect.Func || f.IsNil() {
+			continue
+		}
+		hook := reflect.ValueOf(f.Interface())
+		f.Set(reflect.MakeFunc(f.Type(), func(args []reflect.Value) []reflect.Value {
+			h.mu.RLock()
+			defer h.mu.RUnlock()
+			if !h.mutes {
+				return hook.Call(args)
+			}
+			none := make([]reflect.Value, hook.Type().NumOut())
+			for i := range none {
+				none[i] = reflect.Zero(hook.Type().Out(i))
+			}
+			return none
+		}))
+	}
+	return &trace
+}
+
+// mute waits for hooks that run, and ends them.
+func (h *hooks) mute() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mutes = true
+}
+
+// peerAddr is the address that an attempt went to, or is connecting to.
+type peerAddr struct{ got, dialled atomic.Pointer[netip.Addr] }
+
+func (p *peerAddr) gotConn(info httptrace.GotConnInfo) {
+	if info.Conn == nil {
+		return
+	}
+	if addr := info.Conn.RemoteAddr(); addr != nil {
+		storeAddr(&p.got, addr.String())
+	}
+}
+
+// connectStart is not overwritten by what gotConn knows, nor the other way round: a dial
+// goes on when its request has found another connection.
+func (p *peerAddr) connectStart(_, addr string) { storeAddr(&p.dialled, addr) }
+
+func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
+	if ap, err := netip.ParseAddrPort(addr); err == nil {
+		ip := ap.Addr().Unmap()
+		to.Store(&ip)
+	}
+}
+
+func (p *peerAddr) get() netip.Addr {
+	if p == nil {
+		return netip.Addr{}
+	}
+	if addr := cmp.Or(p.got.Load(), p.dialled.Load()); addr != nil {
+		return *addr
+	}
+	return netip.Addr{}
+}
