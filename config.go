@@ -97,6 +97,7 @@ func (c *Config) engine() engine.Config {
 		InitialDelay: c.InitialDelay,
 		MaxPerSecond: c.MaxHedgesPerSecond,
 		MaxKeys:      c.MaxKeys,
+		Short:        true,
 	}
 }
 

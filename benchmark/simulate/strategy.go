@@ -95,7 +95,7 @@ func engineConfig(maxHedges int, estimatedRPS float64) engine.Config {
 	return engine.Config{
 		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Share: c.BudgetPercent / 100, EstimatedRPS: c.EstimatedRPS,
 		Burst: c.Burst, MinDelay: c.MinDelay, MaxDelay: c.MaxDelay, InitialDelay: c.InitialDelay,
-		MaxPerSecond: c.MaxHedgesPerSecond, MaxKeys: c.MaxKeys,
+		MaxPerSecond: c.MaxHedgesPerSecond, MaxKeys: c.MaxKeys, Short: true,
 	}
 }
 

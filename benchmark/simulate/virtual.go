@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ func (virtualEngine) name() string { return "virtual" }
 func (virtualEngine) runs(sc scenario) bool { return !sc.dns && sc.lab == nil }
 
 func (virtualEngine) offers(sc scenario, s strategy) bool {
-	return s.engine == "" && !s.variant && (sc.replays || !s.isOracle())
+	return s.engine == "" && !s.variant && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isOracle())
 }
 
 // run puts the strategies through the scenario, several at a time: in virtual
@@ -92,7 +93,7 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 
 // policy returns what makes the strategy's policy.
 func policy(s strategy, w virtual.World, sc scenario) func() virtual.Policy {
-	estimate := sc.estimate * w.Rate
+	estimate := sc.estimate * w.ClientRate()
 	switch {
 	case s.isOurs():
 		return func() virtual.Policy { return virtual.NewOurs(engineConfig(s.hedges, estimate)) }
@@ -116,7 +117,7 @@ func policy(s strategy, w virtual.World, sc scenario) func() virtual.Policy {
 // and told again.
 func told(ctx context.Context, w virtual.World, seed uint64) float64 {
 	if w.Workers == 0 {
-		return w.Rate
+		return w.ClientRate()
 	}
 	w.Episodes = 1
 	rate := float64(published.DefaultRPS)
