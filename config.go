@@ -126,6 +126,7 @@ func (c *Config) engine() engine.Config {
 		InitialDelay: c.InitialDelay,
 		MaxPerSecond: c.MaxHedgesPerSecond,
 		MaxKeys:      c.MaxKeys,
+		Short:        true,
 	}
 }
 

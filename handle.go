@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 type handle struct {
 	options  config // as given; the current values of its Config are in settings
 	settings atomic.Pointer[Config]
+	updating sync.Mutex // makes the change of settings and of the engine's one step
 	engine   *engine.Engine
 	stats    *Stats
 	off      atomic.Bool
@@ -138,27 +140,57 @@ func (h *handle) Snapshot() Snapshot { return h.snapshot() }
 func (h *handle) String() string { return h.Snapshot().json() }
 
 // SetEnabled switches hedging on or off, for calls that start from now on. What
-// was learned is kept, and learning goes on only while hedging is enabled.
+// was learned is kept, and learning goes on only while hedging is enabled. Switching
+// on forgets that servers pushed back.
 func (h *handle) SetEnabled(on bool) {
+	if on {
+		h.engine.Resume()
+	}
 	if h.off.Swap(!on) == on {
 		h.logSwitch(on, "SetEnabled")
 	}
 }
 
+// Reset forgets what was learned of a key, and what holds its hedges back: its
+// latencies, that it was slow, that its server pushed back, and that its hedges did not
+// win. What was counted stays, and so do the budgets. Host and route are those of
+// [KeySnapshot]; an empty host stands for all hosts, and an empty route for all routes.
+// Reset returns the number of keys that were reset. Calls under way still teach their latency.
+func (h *handle) Reset(host, route string) (keys int) {
+	h.mustBeMade()
+	return h.engine.Reset(host, route)
+}
+
 // Update changes the settings for calls that start from now on. What was learned
 // is kept. If f leaves the settings invalid, nothing changes and the error names
-// the field and the value.
+// the field and the value. Updates that overlap lose no change: f is called again, with
+// the newer settings, if others came in between.
 func (h *handle) Update(f func(*Config)) error {
-	s := *h.settings.Load()
-	f(&s)
-	if err := s.Validate(); err != nil {
-		return err
+	h.mustBeMade()
+	for {
+		old := h.settings.Load()
+		s := *old
+		f(&s)
+		if err := s.Validate(); err != nil {
+			return err
+		}
+		s.AttemptHeader = http.CanonicalHeaderKey(s.AttemptHeader)
+		if s == *old || h.replace(old, &s) {
+			h.logUpdate(old, &s)
+			return nil
+		}
 	}
-	s.AttemptHeader = http.CanonicalHeaderKey(s.AttemptHeader)
-	old := h.settings.Swap(&s)
-	h.engine.SetConfig(h.engineConfig(&s), time.Now())
-	h.logUpdate(old, &s)
-	return nil
+}
+
+// replace puts settings in force, and reports false if old ones are not those in force.
+func (h *handle) replace(old, s *Config) bool {
+	h.updating.Lock()
+	defer h.updating.Unlock()
+	if !h.settings.CompareAndSwap(old, s) {
+		return false
+	}
+	h.engine.SetConfig(h.engineConfig(s), time.Now())
+	return true
 }
 
 // Export writes what was learned of latencies, for Import in another process or
@@ -181,6 +213,7 @@ func (h *handle) Export(w io.Writer) error {
 // Import returns an error and changes nothing if the export is damaged, was not
 // written by Export, has another version, is larger than 64 MiB or is older than a day.
 func (h *handle) Import(r io.Reader) error {
+	h.mustBeMade()
 	share := func(n engine.Name) float64 {
 		if r := h.options.routes; r != nil && r.exact[n.Route] != nil {
 			return r.exact[n.Route].BudgetPercent / 100

@@ -427,55 +427,58 @@ func TestCallersDeadlineIsTheCallersStatus(t *testing.T) {
 func TestResourceExhaustedPausesHedging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := warmCaller(t, read)
-		_, err := c.get(t.Context(), &invoker{answer: failsWith(0, codes.ResourceExhausted)})
-		require.Error(t, err)
-		for range 20 { // the first brake lets go; the pause of a second stays
-			_, err := c.get(t.Context(), &invoker{answer: in(usual)})
-			require.NoError(t, err)
+		for range enough {
+			_, err := c.get(t.Context(), &invoker{answer: failsWith(0, codes.ResourceExhausted)})
+			require.Error(t, err)
 		}
-		i := &invoker{answer: in(100 * ms)}
-		_, err = c.get(t.Context(), i)
-		require.NoError(t, err)
-		assert.Equal(t, 1, i.n)
-		time.Sleep(time.Second)
-		i = &invoker{answer: in(100 * ms)}
-		_, err = c.get(t.Context(), i)
-		require.NoError(t, err)
-		assert.Greater(t, i.n, 1)
+		assert.False(t, hedgedAfter(t, c, 20))
+		assert.True(t, hedgedAfter(t, c, plenty))
 	})
+}
+
+// hedgedAfter reports whether a slow call is hedged that follows n quick ones.
+func hedgedAfter(t *testing.T, c *caller, n int) bool {
+	for range n {
+		_, err := c.get(t.Context(), &invoker{answer: in(usual)})
+		require.NoError(t, err)
+	}
+	i := &invoker{answer: in(100 * ms)}
+	_, err := c.get(t.Context(), i)
+	require.NoError(t, err)
+	return i.n > 1
 }
 
 func TestServersPushBackIsObeyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for value, pause := range map[string]time.Duration{"-1": time.Second, "soon": time.Second, "4000": 4 * time.Second} {
+		for _, value := range []string{"-1", "soon", "4000"} {
 			c := warmCaller(t, read)
+			push := func(opts []grpc.CallOption) error {
+				for _, o := range opts {
+					if o, ok := o.(grpc.TrailerCallOption); ok {
+						*o.TrailerAddr = metadata.Pairs("grpc-retry-pushback-ms", value)
+					}
+				}
+				return status.Error(codes.Unavailable, "busy")
+			}
 			i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
 				if n == 1 { // the first hedge is pushed back
-					for _, o := range opts {
-						if o, ok := o.(grpc.TrailerCallOption); ok {
-							*o.TrailerAddr = metadata.Pairs("grpc-retry-pushback-ms", value)
-						}
-					}
-					return status.Error(codes.Unavailable, "busy")
+					return push(opts)
 				}
 				return in(200*ms)(ctx, 0, reply, opts)
 			}}
 			_, err := c.get(t.Context(), i)
 			require.NoError(t, err)
-			assert.Equal(t, 2, i.n, "no more hedges for this call")
-			hedged := func() bool {
-				for range 20 {
-					_, err := c.get(t.Context(), &invoker{answer: in(ms)})
-					require.NoError(t, err)
-				}
-				i := &invoker{answer: in(100 * ms)}
-				_, err := c.get(t.Context(), i)
-				require.NoError(t, err)
-				return i.n > 1
+			if value != "4000" {
+				assert.Equal(t, 2, i.n, "no more hedges for this call")
 			}
-			assert.False(t, hedged(), value)
-			time.Sleep(pause)
-			assert.True(t, hedged(), value)
+			assert.True(t, hedgedAfter(t, c, 20), "others go on: one answer says little")
+			for range enough {
+				_, err := c.get(t.Context(), &invoker{answer: func(_ context.Context, _ int, _ any, opts []grpc.CallOption) error { return push(opts) }})
+				require.Error(t, err)
+			}
+			assert.False(t, hedgedAfter(t, c, 20), value)
+			time.Sleep(time.Hour)
+			assert.True(t, hedgedAfter(t, c, plenty), value)
 		}
 	})
 }

@@ -111,8 +111,13 @@ type KeySnapshot struct {
 
 	Budget      float64   `json:"budget"`       // number of hedges that it would pay for now
 	BudgetScale float64   `json:"budget_scale"` // below 1 while hedges do not win
-	PausedUntil time.Time `json:"paused_until"` // because the server pushed back; a past time: not paused
-	SlowShare   float64   `json:"slow_share"`   // of the last calls; no hedges above 0.75
+	PausedUntil time.Time `json:"paused_until"` // because the server asked to wait; a past time: not paused for that
+
+	// PushBackShare is the share of the last answers that pushed back. Above 0.05 no hedge
+	// is sent, until it is below 0.025.
+	PushBackShare float64 `json:"push_back_share"`
+
+	SlowShare float64 `json:"slow_share"` // of the last calls; no hedges above 0.75
 }
 
 func (h *handle) snapshot() Snapshot {
@@ -130,7 +135,7 @@ func (h *handle) snapshot() Snapshot {
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
 			Denied:  denied,
 			Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
-			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, SlowShare: v.Slow,
+			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow,
 		})
 	}
 	return s

@@ -899,7 +899,7 @@ func TestMaxHedgesPerSecondIsACeiling(t *testing.T) {
 }
 
 func TestPushBackPausesHedging(t *testing.T) {
-	for header, pause := range map[string]time.Duration{"": time.Second, "7": 7 * time.Second, "nonsense": time.Second} {
+	for header, pause := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "3600": 10 * time.Second, "nonsense": 0} {
 		for _, status := range []int{429, 503} {
 			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -910,13 +910,15 @@ func TestPushBackPausesHedging(t *testing.T) {
 					return resp, nil
 				}
 				tr := warm(t, rt)
-				resp, err := get(t, tr, site)
-				require.NoError(t, err)
-				assert.Equal(t, status, resp.StatusCode)
-				require.NoError(t, resp.Body.Close())
-				assert.Equal(t, time.Now().Add(pause), tr.Snapshot().Keys[0].PausedUntil)
-				rt.Answer = quick(rt)
-				warmUp(t, tr) // the first brake lets go
+				push := func(n int) {
+					for range n {
+						resp, err := get(t, tr, site)
+						require.NoError(t, err)
+						assert.Equal(t, status, resp.StatusCode)
+						require.NoError(t, resp.Body.Close())
+					}
+				}
+				busy := rt.Answer
 				hedges := func() int {
 					rt.Forget()
 					rt.Answer = after(rt, time.Second, 5*ms)
@@ -925,11 +927,38 @@ func TestPushBackPausesHedging(t *testing.T) {
 					require.NoError(t, resp.Body.Close())
 					return len(rt.Sent()) - 1
 				}
-				if pause > 2*time.Second {
-					assert.Zero(t, hedges())
-				}
-				time.Sleep(pause)
+				rt.Answer = busy
+				push(1)
+				assert.Zero(t, tr.Snapshot().Keys[0].PausedUntil, "one answer says little")
 				assert.Positive(t, hedges())
+				rt.Answer = busy
+				push(enough)
+				if pause > 0 {
+					assert.Equal(t, time.Now().Add(pause), tr.Snapshot().Keys[0].PausedUntil)
+				} else {
+					assert.Zero(t, tr.Snapshot().Keys[0].PausedUntil)
+				}
+				assert.Greater(t, tr.Snapshot().Keys[0].PushBackShare, 0.05)
+				time.Sleep(time.Hour)
+				assert.Zero(t, hedges(), "it is not time that helps")
+				rt.Answer = quick(rt)
+				for range plenty {
+					resp, err := get(t, tr, site)
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+				}
+				assert.Positive(t, hedges())
+
+				rt.Answer = busy
+				push(enough)
+				assert.Zero(t, hedges())
+				tr.SetEnabled(true)
+				assert.Positive(t, hedges(), "switching on forgets it")
+				rt.Answer = busy
+				push(enough)
+				assert.Equal(t, 1, tr.Reset("", ""))
+				assert.Zero(t, tr.Snapshot().Keys[0].PushBackShare)
+				assert.Zero(t, tr.Snapshot().Keys[0].Samples)
 			})
 		}
 	}
@@ -937,16 +966,18 @@ func TestPushBackPausesHedging(t *testing.T) {
 
 func TestRetryAfterMayBeADate(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
-		at := time.Now().Add(90 * time.Second).Truncate(time.Second).UTC()
+		at := time.Now().Add(8 * time.Second).Truncate(time.Second).UTC()
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp := rt.Response(req, 503, "")
 			resp.Header.Set("Retry-After", at.Format(http.TimeFormat))
 			return resp, nil
 		}
 		tr := warm(t, rt)
-		resp, err := get(t, tr, site)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
+		for range enough {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
 		assert.True(t, at.Equal(tr.Snapshot().Keys[0].PausedUntil))
 	})
 }

@@ -38,10 +38,12 @@ func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
 		n, _ := strconv.Atoi(req.URL.RawQuery)
 		d, status := time.Duration(20+n%7)*ms/2, 200
 		switch {
-		case req.URL.Host == "images.test" && n%60 == 0 && !a.Hedge(), req.URL.Host == "busy.test" && n > 1485:
+		case req.URL.Host == "images.test" && n%60 == 0 && !a.Hedge():
 			d = 300 * ms
-		case req.URL.Host == "busy.test" && n == 1480:
+		case req.URL.Host == "busy.test" && n > 1490:
 			status = 429
+		case req.URL.Host == "busy.test" && n > 1450: // slower and slower, so that all are slower than usual
+			d = 300 * ms << ((n - 1450) / 4)
 		case req.URL.Path == "/search":
 			d *= 8
 		}

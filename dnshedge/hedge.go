@@ -105,7 +105,6 @@ func (h *Hedge) engine() engine.Config {
 		EstimatedRPS: budgetBurst / share,
 		Burst:        time.Second,
 		MinDelay:     cmp.Or(h.MinDelay, loopbackMinDelay),
-		MaxDelay:     cmp.Or(h.MaxDelay, defaultMaxDelay),
 		InitialDelay: coldDelay,
 		MaxPerSecond: h.MaxHedgesPerSecond,
 		MaxKeys:      4 * maxServers,

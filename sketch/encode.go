@@ -37,12 +37,14 @@ var errCorrupt = errors.New("sketch: window is corrupt")
 const (
 	maxDecodedAge  = 1000 * time.Hour // of a half
 	maxDecodedSize = 1 << 40          // of a half, in samples
+	maxEncodedSize = 64 << 10         // of a half, in bytes; with all its buckets it has half of that
 )
 
 // Decode returns the window that [Window.Append] wrote to b. Its halves have the ages
 // at t that they had when they were written: the time in between does not count. Decode
 // returns an error if b is not a whole window, if a half is older than 1,000 hours, or if
-// it has more than 2⁴⁰ samples. Whatever b holds, Decode needs not much more memory than b.
+// it has more than 2⁴⁰ samples or 64 KiB. Whatever b holds, the window takes at most some
+// 40 KB: buckets between the fastest and the slowest sample take memory even if they are empty.
 func Decode(b []byte, t time.Time) (*Window, error) {
 	w := new(Window)
 	for _, h := range [...]struct {
@@ -55,7 +57,7 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 		}
 		b = b[n:]
 		size, n := binary.Uvarint(b)
-		if n <= 0 || size > uint64(len(b)-n) {
+		if n <= 0 || size > min(uint64(len(b)-n), maxEncodedSize) {
 			return nil, errCorrupt
 		}
 		if size > 0 {
@@ -125,7 +127,7 @@ func (h *half) merge(from half) {
 	if from.s == nil {
 		return
 	}
-	from.s.GetPositiveValueStore().ForEach(func(i int, n float64) bool {
+	from.bins.ForEach(func(i int, n float64) bool {
 		h.addBin(i, n)
 		return false
 	})

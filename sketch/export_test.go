@@ -1,8 +1,18 @@
 package sketch
 
+import "time"
+
 const (
 	Accuracy      = accuracy
 	MinHalfAge    = minHalfAge
 	MinHalfSize   = minHalfSize
 	MaxPastWeight = maxPastWeight
 )
+
+var (
+	LowerBound = lowerBound
+	Mapping    = index
+)
+
+// Edge returns the last nanosecond of bucket i.
+func Edge(i int) time.Duration { return edges[i-lowest] }

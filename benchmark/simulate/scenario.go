@@ -27,6 +27,8 @@ type scenario struct {
 	sockets []string
 	// lab says that these engines run it over a simulated network, and no other does.
 	lab *lab
+	// only are the strategies that it is for; none: all.
+	only []string
 	// dns says that only the engine of that name runs it.
 	dns bool
 }
@@ -169,7 +171,7 @@ func scenarios() []scenario {
 	}, {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
-	}}, append(labScenarios(), dnsScenarios...)...)
+	}}, slices.Concat(serviceScenarios(), labScenarios(), dnsScenarios)...)
 }
 
 // changes returns the times at which something changes by intent: where a part begins or ends.

@@ -61,7 +61,7 @@ func newPublished(c *contender) *published.Policy {
 // more under the rate that was measured.
 func trueRate(ctx context.Context, w virtual.World, seed uint64) float64 {
 	if w.Workers == 0 {
-		return w.Rate
+		return w.ClientRate()
 	}
 	w.Episodes = 1
 	rate := float64(published.DefaultRPS)

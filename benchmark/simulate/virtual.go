@@ -45,7 +45,7 @@ func (virtualEngine) takes(jobs []job) (sum time.Duration) {
 }
 
 func (virtualEngine) offers(sc scenario, s strategy) bool {
-	return s.virtual != nil && s.isFor(sc) && (sc.replays || !s.isOracle())
+	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isOracle())
 }
 
 // run puts the strategies through the scenario, several at a time: in virtual
@@ -71,7 +71,7 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			return nil
 		}
 		s := strategyOf(name)
-		at := setting{ctx: ctx, world: world, seed: j.seed, estimate: j.scenario.estimate * world.Rate}
+		at := setting{ctx: ctx, world: world, seed: j.seed, estimate: j.scenario.estimate * world.ClientRate()}
 		if s.isOracle() {
 			at.extra = extra
 		}

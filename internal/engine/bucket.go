@@ -9,17 +9,45 @@ import (
 	"golang.org/x/time/rate"
 )
 
+const (
+	// The short bucket of a key gains this share of a token per request, or the
+	// budget's share if that is larger, and holds this many tokens at least.
+	shortShare = 0.2
+	shortBurst = 3
+
+	// The long bucket of a key whose rate is measured is sized for that rate, but
+	// for quietRate and twice the measured rate while that is less than usualRate: the
+	// tail of a quiet key comes in clusters, for which it must have saved.
+	quietRate = 40
+	usualRate = 100
+
+	minMeasured = time.Second      // after which a rate is known
+	everyMark   = 10 * time.Second // a rate is measured over this time at least, and over twice this time at most while there are calls
+)
+
 // A Bucket pays for hedges with a share of the requests. It is a rate.Limiter
 // whose clock is the number of requests: each advances it by a second, so that
 // hedges stay within share × requests + burst at one request per second as at
 // 100,000, with no rate to estimate. It starts full and is safe for concurrent
 // use.
+//
+// The bucket of a key or host may have a second limiter, the short one, by the same
+// clock: a hedge takes a token from both. The long one saves up for the pause of a
+// replica; the short one bounds how fast that is spent in an outage.
 type Bucket struct {
 	requests atomic.Int64
 
 	mu    sync.Mutex // a clock that stepped back would pay twice, so it is read under mu
 	lim   *rate.Limiter
+	short *rate.Limiter // nil: there is none
 	share float64
+	marks [2]mark // between which and now the rate is measured, the older one first
+}
+
+// mark is how many requests there were at a time.
+type mark struct {
+	at       time.Time
+	requests int64
 }
 
 // NewBucket returns a bucket that gains share tokens per request and holds burst at most.
@@ -27,52 +55,125 @@ func NewBucket(share, burst float64) *Bucket {
 	return &Bucket{lim: rate.NewLimiter(rate.Limit(share), tokens(burst)), share: share}
 }
 
+// newBucket returns the bucket of a key or host under the configuration.
+func newBucket(c *Config) *Bucket {
+	long, short := c.bursts(c.Share, 0, false)
+	b := NewBucket(c.Share, long)
+	if c.Short {
+		b.short = rate.NewLimiter(c.shortLimit(), tokens(short))
+	}
+	return b
+}
+
+// newRouteBucket returns the bucket of a route with a share of its own. It saves up
+// no more than a share of the configuration's would.
+func newRouteBucket(c *Config, share float64) *Bucket {
+	long, _ := c.bursts(min(share, c.Share), 0, false)
+	return NewBucket(share, long)
+}
+
 func tokens(burst float64) int { return int(min(max(math.Ceil(burst), 1), math.MaxInt32)) }
 
-// Earn counts a request.
-func (b *Bucket) Earn() { b.requests.Add(1) }
+// Earn counts a request, and returns how many there have been.
+func (b *Bucket) Earn() int64 { return b.requests.Add(1) }
 
 // Spend takes the token for one hedge, or reports false. A bucket with share 0
 // never pays.
 func (b *Bucket) Spend() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.share > 0 && b.lim.AllowN(b.clock(), 1)
+	now := b.clock()
+	if b.tokens(now) < 1 {
+		return false
+	}
+	if b.short != nil {
+		b.short.AllowN(now, 1)
+	}
+	return b.lim.AllowN(now, 1)
 }
 
 // Tokens returns how many hedges the bucket would pay for now.
 func (b *Bucket) Tokens() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.share <= 0 {
+	return b.tokens(b.clock())
+}
+
+// tokens is Tokens. The caller holds mu.
+func (b *Bucket) tokens(now time.Time) float64 {
+	switch {
+	case b.share <= 0:
 		return 0
+	case b.short == nil:
+		return b.lim.TokensAt(now)
+	default:
+		return min(b.lim.TokensAt(now), b.short.TokensAt(now))
 	}
-	return b.lim.TokensAt(b.clock())
 }
 
 // halfFull reports whether the bucket has half of what it can hold, and pays for a hedge.
 func (b *Bucket) halfFull() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.share > 0 && halfFull(b.lim, b.clock())
+	now := b.clock()
+	return b.share > 0 && halfFull(b.lim, now) && (b.short == nil || halfFull(b.short, now))
 }
 
 func halfFull(lim *rate.Limiter, now time.Time) bool {
 	return lim.TokensAt(now) >= max(1, float64(lim.Burst())/2)
 }
 
-// Set changes the share and the burst. What was earned stays, up to the burst.
-func (b *Bucket) Set(share, burst float64) {
+// set changes a limiter. What was earned stays, up to the burst.
+func set(lim *rate.Limiter, now time.Time, share rate.Limit, burst float64) {
+	if share != lim.Limit() {
+		lim.SetLimitAt(now, share)
+	}
+	if n := tokens(burst); n != lim.Burst() {
+		lim.SetBurstAt(now, n)
+	}
+}
+
+// follow sizes the bucket of a key, host or route for the share, the
+// configuration, and the rate that it has measured until now.
+func (b *Bucket) follow(c *Config, share float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.clock()
-	if b.share != share {
-		b.share = share
-		b.lim.SetLimitAt(now, rate.Limit(share))
+	rps, known := b.measure(now)
+	long, short := c.bursts(min(share, c.Share), rps, known)
+	clock := b.clock()
+	b.share = share
+	set(b.lim, clock, rate.Limit(share), long)
+	if b.short != nil {
+		set(b.short, clock, c.shortLimit(), short)
 	}
-	if n := tokens(burst); n != b.lim.Burst() {
-		b.lim.SetBurstAt(now, n)
+}
+
+// start begins to measure the rate, if that has not begun.
+func (b *Bucket) start(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.marks[0].at.IsZero() {
+		b.marks[0] = mark{now, b.requests.Load()}
+		b.marks[1] = b.marks[0]
 	}
+}
+
+// measure returns the requests per second of the last 10 to 20 s, or of as long as
+// there were any. It reports false as long as that is less than a second. The caller holds mu.
+func (b *Bucket) measure(now time.Time) (rps float64, known bool) {
+	n := b.requests.Load()
+	if b.marks[0].at.IsZero() || now.Before(b.marks[1].at) { // or the clock was set back
+		b.marks[0] = mark{now, n}
+		b.marks[1] = b.marks[0]
+	}
+	if now.Sub(b.marks[1].at) >= everyMark {
+		b.marks[0], b.marks[1] = b.marks[1], mark{now, n}
+	}
+	age := now.Sub(b.marks[0].at)
+	if age < minMeasured {
+		return 0, false
+	}
+	return float64(n-b.marks[0].requests) / age.Seconds(), true
 }
 
 func (b *Bucket) clock() time.Time { return time.Unix(b.requests.Load(), 0) }

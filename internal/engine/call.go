@@ -13,8 +13,9 @@ type Call struct {
 	ctx     context.Context
 	key     *Key
 	start   time.Time
-	learned bool
+	plan    *Plan
 	reached bool
+	slow    bool          // it has reached the delay by which it counts as slow
 	unsent  time.Duration // when a hedge that was not sent would have answered; 0: none
 
 	observer Observer // the engine's
@@ -34,14 +35,13 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
 	*c = Call{ctx: ctx, key: k, start: time.Now(), observer: k.engine.observer}
 	p := k.Begin(c.start)
 	if delay > 0 {
-		p = EveryDelay(delay, k.engine.Config().MaxHedges)
-	} else {
-		c.learned = p != nil
+		p = EveryDelay(delay, k.engine.Config().MaxHedges).like(p)
 	}
+	c.plan = p
 	if c.observer == nil {
 		return p
 	}
-	if p != nil && len(p.Delays) > 0 {
+	if p != nil && len(p.hedges()) > 0 {
 		c.delay = p.Delays[0]
 	} else {
 		c.observer.Denied(ctx, k.Name, k.engine.Config().unplanned())
@@ -61,7 +61,13 @@ func (c *Call) AdmitUnless(index int, denial Reason) bool {
 		return false // a hedge would have answered, and there would be no call any more
 	}
 	deadline, _ := c.ctx.Deadline()
-	denial = c.key.Admit(now, index, c.learned, deadline, denial)
+	slow := c.plan != nil && index == c.plan.slow
+	c.slow = c.slow || slow
+	if slow && c.plan.marked {
+		c.key.slowed()
+		return false
+	}
+	denial = c.key.Admit(now, slow, deadline, denial)
 	if denial == Shadow {
 		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
 			c.unsent = now.Sub(c.start) + d
@@ -93,7 +99,8 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		Answered: answered,
 		Gone:     !answered && c.ctx.Err() != nil,
 		Reached:  c.reached,
-		Learned:  c.learned,
+		Learned:  c.plan != nil && c.plan.slow >= 0,
+		Slow:     c.slow,
 		HedgeWon: hedgeWon,
 		Unsent:   c.unsent,
 	})

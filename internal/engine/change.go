@@ -7,7 +7,7 @@ type Change struct {
 	Topic   Topic
 	Bad     bool      // hedging is paused, or the budget is exhausted; false: no longer
 	Reason  Reason    // hedging paused: Slow or Paused
-	Until   time.Time // that pause lasts, if Paused
+	Until   time.Time // that pause lasts, if Paused and the server said for how long
 	Dropped int       // changes of the topic since the last report
 }
 
@@ -55,7 +55,7 @@ func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
 	if k.notices == nil {
 		k.notices = new([topics]notice)
 	}
-	paused := now.Before(k.pausedTo)
+	paused := k.paused(now)
 	if k.exhausted && k.halfFull(now) {
 		k.exhausted = false
 	}
@@ -67,7 +67,10 @@ func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
 		one := Change{Topic: Topic(topic), Bad: bad, Dropped: dropped}
 		if one.Topic == Pausing && bad {
 			if one.Reason = Slow; paused {
-				one.Reason, one.Until = Paused, k.pausedTo
+				one.Reason = Paused
+			}
+			if to := k.waits(); now.Before(to) {
+				one.Until = to
 			}
 		}
 		all[n] = one

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // A Config says what an Engine may do. Adapters start from [Default] or from a Config of their own.
@@ -24,8 +26,9 @@ type Config struct {
 	Percentile   float64            // never hedge before this quantile, in [0, 1)
 	MaxHedges    int                // per call
 	Share        float64            // hedges per request
-	EstimatedRPS float64            // sizes the burst until the rate is measured
+	EstimatedRPS float64            // sizes the burst until the rate is measured; without Short, the rate counts as this at least
 	Burst        time.Duration      // how long the budget of that rate may be saved up
+	Short        bool               // a key's bucket has a second one, see [Bucket]
 	MinDelay     time.Duration      // before the first hedge, and between two
 	MaxDelay     time.Duration      // no hedge is due later; 0: no limit
 	InitialDelay time.Duration      // before anything is learned; 0: do not hedge then
@@ -49,20 +52,33 @@ func Default() Config {
 		Burst:        2 * time.Second,
 		MinDelay:     time.Millisecond,
 		MaxKeys:      4096,
+		Short:        true,
 	}
 }
 
-// burst returns how many hedges may be saved up at the given rate.
-func (c *Config) burst(rps float64) float64 {
-	return c.Burst.Seconds() * c.Share * max(c.EstimatedRPS, rps)
+// bursts returns what the buckets of a share may hold, whose rate is measured or unknown.
+func (c *Config) bursts(share, rps float64, known bool) (long, short float64) {
+	sized := rps
+	switch {
+	case !known:
+		rps, sized = c.EstimatedRPS, c.EstimatedRPS
+	case !c.Short:
+		sized = max(rps, c.EstimatedRPS)
+	default:
+		sized = max(rps, min(quietRate+2*rps, usualRate))
+	}
+	perRPS := c.Burst.Seconds() * share
+	return perRPS * sized, max(shortBurst, perRPS*rps)
 }
+
+func (c *Config) shortLimit() rate.Limit { return rate.Limit(max(shortShare, c.Share)) }
 
 func (c *Config) cold() *Plan {
 	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
 		return nil
 	}
 	p := EveryDelay(c.InitialDelay, c.MaxHedges)
-	p.Delays = c.clamp(p.Delays)
+	p.Delays, p.slow = c.clamp(p.Delays), 0
 	return p
 }
 
@@ -70,8 +86,14 @@ func (c *Config) cold() *Plan {
 type Name struct{ Host, Route string }
 
 // An Engine is a bounded table of keys under one configuration. It is safe for concurrent use.
+//
+// A key remembers the engine's age when it was last used, by which the least
+// recently used are found. The age grows with the clock, in milliseconds, and by one with
+// each key that is made. It never falls, though the clock may be set back.
 type Engine struct {
 	config  atomic.Pointer[Config]
+	age     atomic.Int64
+	born    time.Time
 	ceiling atomic.Pointer[ceiling]
 	keys    sync.Map // Name to *Key
 	mu      sync.Mutex
@@ -84,10 +106,20 @@ type Engine struct {
 
 // New returns an Engine without keys.
 func New(c Config) *Engine {
-	e := &Engine{observer: c.Observer, changed: c.Changed, shadow: c.Shadow}
+	e := &Engine{born: time.Now(), observer: c.Observer, changed: c.Changed, shadow: c.Shadow}
 	e.config.Store(&c)
 	e.ceiling.Store(newCeiling(c.MaxPerSecond))
 	return e
+}
+
+// aged returns the engine's age.
+func (e *Engine) aged(now time.Time) int64 {
+	age := e.age.Load()
+	if t := now.Sub(e.born).Milliseconds(); t > age {
+		e.age.CompareAndSwap(age, t) // who loses lost to a call at the same time
+		return t
+	}
+	return age
 }
 
 // Config returns the configuration. It must not be changed.
@@ -131,12 +163,12 @@ func (e *Engine) make(name Name, share float64) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
 	}
-	var host *Bucket
+	var host *Key
 	if e.Config().PerHost && name.Route != "" {
-		host = e.make(Name{Host: name.Host}, 0).bucket
+		host = e.make(Name{Host: name.Host}, 0)
 	}
 	k := newKey(e, name, host, share)
-	k.used.Store(time.Now().UnixNano()) // or it would be the first to go
+	k.used.Store(e.age.Add(1)) // or it would be the first to go
 	e.keys.Store(name, k)
 	e.size++
 	e.evict()
@@ -158,20 +190,40 @@ func (e *Engine) evict() {
 	if e.size <= bound {
 		return
 	}
-	keys := slices.Collect(e.all())
-	type aged struct {
-		*Key
-		used int64
+	used := make(map[*Key]int64, e.size)
+	for k := range e.all() {
+		age := k.used.Load() // may change while we sort
+		used[k] = max(used[k], age)
+		if k.host != nil { // a host is used when a route of it is, and stays as long
+			used[k.host] = max(used[k.host], age)
+		}
 	}
-	byAge := make([]aged, len(keys))
-	for i, k := range keys {
-		byAge[i] = aged{k, k.used.Load()} // may change while we sort
-	}
-	slices.SortFunc(byAge, func(a, b aged) int { return cmp.Compare(a.used, b.used) })
-	for _, k := range byAge[:len(byAge)-(bound-bound/16)] {
+	keys := slices.SortedFunc(e.all(), func(a, b *Key) int {
+		return cmp.Or(cmp.Compare(used[a], used[b]), -cmp.Compare(len(a.Name.Route), len(b.Name.Route)))
+	})
+	for _, k := range keys[:len(keys)-(bound-bound/16)] {
 		e.keys.Delete(k.Name)
 		e.size--
 	}
+}
+
+// Resume makes all keys forget that servers asked for less.
+func (e *Engine) Resume() {
+	for k := range e.all() {
+		k.resume()
+	}
+}
+
+// Reset makes the keys of a host and route forget what they learned; of any host, or
+// any route, if that is "". It returns how many keys there are.
+func (e *Engine) Reset(host, route string) (keys int) {
+	for k := range e.all() {
+		if (host == "" || k.Name.Host == host) && (route == "" || k.Name.Route == route) {
+			k.reset()
+			keys++
+		}
+	}
+	return keys
 }
 
 func (e *Engine) all() func(yield func(*Key) bool) {

@@ -181,7 +181,7 @@ func TestDelaysAreClamped(t *testing.T) {
 
 	k = newKey(func(c *engine.Config) { c.MaxDelay = 50 * ms })
 	learn(k, 100, constant(80*ms))
-	assert.Equal(t, []time.Duration{50 * ms}, k.Plan().Delays, "two hedges at one time are one")
+	assert.Equal(t, []time.Duration{50 * ms}, k.View().Delays, "two hedges at one time are one")
 }
 
 func TestOneSlowStartIsSoonForgotten(t *testing.T) {
@@ -219,7 +219,7 @@ func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
 func hedgesOf(k *engine.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Admit(epoch, 0, false, time.Time{}, engine.None) == engine.None {
+		if k.Admit(epoch, false, time.Time{}, engine.None) == engine.None {
 			hedged++
 			k.Ended()
 		}
@@ -279,7 +279,7 @@ func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
 	assert.Equal(t, 5, hedgesOf(a, 100))
 	assert.Zero(t, hedgesOf(b, 100))
 	b.Begin(epoch)
-	assert.Equal(t, engine.None, b.Admit(epoch.Add(time.Second), 0, true, time.Time{}, engine.None))
+	assert.Equal(t, engine.None, b.Admit(epoch.Add(time.Second), true, time.Time{}, engine.None))
 }
 
 func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
@@ -324,7 +324,7 @@ func TestBucketPaysOnceUnderConcurrency(t *testing.T) {
 func reach(k *engine.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Admit(epoch, 0, true, time.Time{}, engine.None) == engine.None {
+		if k.Admit(epoch, true, time.Time{}, engine.None) == engine.None {
 			hedged++
 			k.Ended()
 		}
@@ -335,11 +335,11 @@ func reach(k *engine.Key, n int) (hedged int) {
 func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Share = 1 })
 	learn(k, 1000, constant(5*ms))
-	// 1 − (31/32)^n exceeds 0.75 at n = 44: the brake works though nothing has completed.
-	assert.Equal(t, 43, reach(k, 1000))
-	assert.Equal(t, engine.Slow, k.Admit(epoch, 0, true, time.Time{}, engine.None))
+	// 1 − (15/16)^n exceeds 0.75 at n = 22: the brake works though nothing has completed.
+	assert.Equal(t, 21, reach(k, 1000))
+	assert.Equal(t, engine.Slow, k.Admit(epoch, true, time.Time{}, engine.None))
 	learn(k, 100, constant(5*ms))
-	assert.Equal(t, engine.None, k.Admit(epoch, 0, true, time.Time{}, engine.None), "and resumes when they are fast again")
+	assert.Equal(t, engine.None, k.Admit(epoch, true, time.Time{}, engine.None), "and resumes when they are fast again")
 }
 
 func TestDelaysOfTheCallersOwnDoNotTripTheBrake(t *testing.T) {
@@ -381,63 +381,16 @@ func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
 	assert.Equal(t, 1.0, k.View().Scale)
 }
 
-func TestPushBackPausesAndDoubles(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Share = 1 })
-	now := epoch
-	denial := func() engine.Reason {
-		k.Begin(now)
-		// Nine in ten calls are fast, so that the first brake, which a push-back sets too, lets go.
-		for range 40 {
-			k.Done(now, engine.Result{Latency: ms, Answered: true, Learned: true})
-		}
-		v := k.Admit(now, 0, true, time.Time{}, engine.None)
-		if v == engine.None {
-			k.Ended()
-		}
-		return v
-	}
-	assert.Equal(t, engine.None, denial())
-	for _, pause := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		k.PushBack(now, 0)
-		k.PushBack(now, 0) // one of many at the same time changes nothing
-		now = now.Add(pause*time.Second - 1)
-		assert.Equal(t, engine.Paused, denial(), "%d s", pause)
-		now = now.Add(1)
-		assert.Equal(t, engine.None, denial(), "%d s", pause)
-	}
-	now = now.Add(31 * time.Second)
-	k.PushBack(now, 0)
-	now = now.Add(time.Second)
-	assert.Equal(t, engine.None, denial(), "after a quiet time it begins anew")
-
-	k.PushBack(now, 90*time.Second)
-	k.PushBack(now, time.Second)
-	now = now.Add(89 * time.Second)
-	assert.Equal(t, engine.Paused, denial(), "the longest request counts")
-	now = now.Add(time.Second)
-	assert.Equal(t, engine.None, denial())
-
-	k.PushBack(now, 1000*time.Hour)
-	now = now.Add(time.Hour)
-	assert.Equal(t, engine.None, denial(), "no server pauses us for longer than an hour")
-}
-
-func TestPushBackSetsTheFirstBrake(t *testing.T) {
-	k := newKey(nil)
-	k.PushBack(epoch, 0)
-	assert.Equal(t, engine.Slow, k.Admit(epoch.Add(time.Minute), 0, true, time.Time{}, engine.None))
-}
-
 func TestHedgeThatCannotWinIsNotStarted(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(50*ms))
-	assert.Equal(t, engine.Deadline, k.Admit(epoch, 0, true, epoch.Add(40*ms), engine.None))
-	assert.Equal(t, engine.None, k.Admit(epoch, 0, true, epoch.Add(60*ms), engine.None))
+	assert.Equal(t, engine.Deadline, k.Admit(epoch, true, epoch.Add(40*ms), engine.None))
+	assert.Equal(t, engine.None, k.Admit(epoch, true, epoch.Add(60*ms), engine.None))
 }
 
 func TestVetoIsCountedInTheCallersName(t *testing.T) {
 	k := newKey(nil)
-	assert.Equal(t, engine.NotReady, k.Admit(epoch, 0, true, time.Time{}, engine.NotReady))
+	assert.Equal(t, engine.NotReady, k.Admit(epoch, true, time.Time{}, engine.NotReady))
 	v := k.View()
 	assert.EqualValues(t, 1, v.Denied[engine.NotReady])
 	assert.InDelta(t, 20, v.Tokens, 1e-9, "the budget is asked last")
@@ -447,12 +400,12 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Share = 1 })
 	for range engine.MaxInFlight {
 		k.Begin(epoch)
-		require.Equal(t, engine.None, k.Admit(epoch, 0, false, time.Time{}, engine.None))
+		require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
 	}
 	k.Begin(epoch)
-	assert.Equal(t, engine.InFlight, k.Admit(epoch, 0, false, time.Time{}, engine.None))
+	assert.Equal(t, engine.InFlight, k.Admit(epoch, false, time.Time{}, engine.None))
 	k.Ended()
-	assert.Equal(t, engine.None, k.Admit(epoch, 0, false, time.Time{}, engine.None))
+	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
 }
 
 // --- the table ---

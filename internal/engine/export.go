@@ -84,7 +84,8 @@ var (
 // Import learns what another Engine has written, in addition to what this one
 // knows. New keys are made while there is room, and none is forgotten for them.
 // The share of a route is asked for, see [Engine.RouteKey]. It returns how many keys
-// learned. If there is anything wrong, nothing changes.
+// learned. If there is anything wrong, nothing changes; the windows of keys for which there
+// is no room are not looked at, and no memory is taken for them.
 func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (keys int, err error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxExport+1))
 	if err != nil {
@@ -93,7 +94,19 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	if len(b) > maxExport {
 		return 0, fmt.Errorf("the export is larger than %d MiB", maxExport>>20)
 	}
-	learned, err := decodeExport(b, now)
+	e.mu.Lock()
+	room := max(e.Config().MaxKeys, 1) - e.size
+	e.mu.Unlock()
+	wanted := make(map[Name]bool)
+	learned, err := decodeExport(b, now, func(n Name) bool {
+		if wanted[n] || e.Lookup(n) != nil {
+			return true
+		}
+		if len(wanted) < room {
+			wanted[n] = true
+		}
+		return wanted[n]
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -118,7 +131,8 @@ type learned struct {
 	window *sketch.Window
 }
 
-func decodeExport(b []byte, now time.Time) ([]learned, error) {
+// decodeExport returns what b says of the keys that are wanted, once for each.
+func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, error) {
 	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(exportName)+16)]), exportName)
 	if !ok {
 		return nil, errForeign
@@ -136,12 +150,19 @@ func decodeExport(b []byte, now time.Time) ([]learned, error) {
 		return nil, fmt.Errorf("the export is %v old, more than %v", age.Round(time.Second), maxAge)
 	}
 	var all []learned
+	seen := make(map[Name]bool)
 	for n := d.uvarint(); n > 0 && d != nil; n-- {
 		name := Name{Host: string(d.bytes(maxName)), Route: string(d.bytes(maxName))}
 		window := d.bytes(maxExport)
-		if d == nil {
-			break
+		switch {
+		case d == nil:
+			return nil, errDamaged
+		case !wanted(name):
+			continue
+		case seen[name]:
+			return nil, fmt.Errorf("%w: two windows for one key", errDamaged)
 		}
+		seen[name] = true
 		w, err := sketch.Decode(window, now)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errDamaged, err)
@@ -190,11 +211,13 @@ func (r *reader) bytes(most uint64) []byte {
 
 // absorb learns what another key did.
 func (k *Key) absorb(w *sketch.Window, now time.Time) {
+	k.planning.Lock()
+	defer k.planning.Unlock()
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.window.Merge(w)
 	if k.engine.shadow {
 		k.actual.Merge(w)
 	}
+	k.mu.Unlock()
 	k.replan(now)
 }

@@ -15,10 +15,14 @@ const (
 	// a guessed delay doubles the load of every service that is slower.
 	MinSamples = 10
 
-	everyPlan = 256 // completions after which a plan is made anew; sooner while there are few
+	// A plan is made anew after so many completions, sooner while there are few, and
+	// later where there are many: when a thirty-second of what counts in the window is
+	// new, which in a busy window is every third of a second at any rate.
+	everyPlan      = 256
+	newShareOfPlan = 32
 
-	// The first brake: if most calls reach their first delay, it is an outage, not a tail.
-	slowWeight = 1.0 / 32
+	// The first brake: if most calls reach the delay that was learned, it is an outage, not a tail.
+	slowWeight = 1.0 / 16
 	SlowLimit  = 0.75 // no hedge starts above it; not below 0.7, which the calls reach when one of three replicas pauses
 
 	// The second brake: hedges that do not win spend a tenth of the budget.
@@ -27,9 +31,11 @@ const (
 	payRestore = 5
 	payFloor   = 0.1
 
-	minPause = time.Second
-	maxPause = 30 * time.Second
-	topPause = time.Hour // what a server may ask for
+	// The third brake: if more than a few answers push back, the service has too much to do.
+	pushWeight = 1.0 / 128
+	PushStop   = 0.05             // no hedge starts from here on …
+	PushResume = 0.025            // … until the share is below this
+	maxPause   = 10 * time.Second // what a server may ask for beyond that
 
 	// MaxInFlight bounds the hedges of one key in flight.
 	MaxInFlight = 1000
@@ -43,23 +49,31 @@ type Key struct {
 	Tag  atomic.Int32 // for the adapter's use; starts at 0
 
 	engine      *Engine
+	host        *Key                 // whose bucket this key shares; nil: no other's
 	bucket      *Bucket              // may be shared with other keys
+	alone       bool                 // bucket is not shared
 	routeBudget *Bucket              // of a route with a share of its own; else nil
+	routeShare  float64              // that share
 	plan        atomic.Pointer[Plan] // nil: do not hedge
-	used        atomic.Int64         // when a call last began, Unix ns
-	count       atomic.Int64         // requests
+	used        atomic.Int64         // the engine's age when a call last began, see [Engine]
 	inFlight    atomic.Int64         // hedges
+	planning    sync.Mutex           // held by who makes a plan; locked before mu
+
+	_     [64]byte     // what every call writes is not in a cache line with what it only reads
+	count atomic.Int64 // requests; of a key that is alone its bucket counts them
 
 	mu         sync.Mutex    // guards the fields below
 	window     sketch.Window // what callers waited; in shadow mode, what they would have waited with hedges
 	actual     sketch.Window // in shadow mode: what callers waited
 	since      int           // completions since the plan was made
-	slow       float64       // moving average of "reached its first delay"
+	due        int           // how many of them ask for another
+	slow       float64       // moving average of "reached the learned delay"
 	scale      float64       // of the budget, in [payFloor, 1]
 	fired      int           // hedges since scale was last judged
 	won        int
+	push       float64 // moving average of "this answer pushed back"
+	pushed     bool    // push exceeded PushStop, and has not been below PushResume since
 	pausedTo   time.Time
-	pause      time.Duration // how long the last one was
 	hedges     int64
 	wins       int64
 	shadowWins int64         // by hedges that were not sent
@@ -71,19 +85,19 @@ type Key struct {
 	notices   *[topics]notice // nil: nobody is told
 }
 
-func newKey(e *Engine, name Name, host *Bucket, share float64) *Key {
-	k := &Key{Name: name, engine: e, scale: 1}
+func newKey(e *Engine, name Name, host *Key, share float64) *Key {
+	k := &Key{Name: name, engine: e, host: host, scale: 1, due: MinSamples}
 	c := e.Config()
 	switch {
 	case c.Shared != nil:
 		k.bucket = c.Shared
 	case host != nil:
-		k.bucket = host
+		k.bucket = host.bucket
 	default:
-		k.bucket = NewBucket(c.Share, c.burst(0))
+		k.bucket, k.alone = newBucket(c), !c.PerHost
 	}
 	if share > 0 {
-		k.routeBudget = NewBucket(share, c.burst(0)*share/max(c.Share, share))
+		k.routeBudget, k.routeShare = newRouteBucket(c, share), share
 	}
 	k.plan.Store(c.cold())
 	return k
@@ -92,27 +106,40 @@ func newKey(e *Engine, name Name, host *Bucket, share float64) *Key {
 // Plan returns the current plan; nil means that calls are not hedged.
 func (k *Key) Plan() *Plan { return k.plan.Load() }
 
+// requests returns how many calls have begun.
+func (k *Key) requests() int64 {
+	if k.alone {
+		return k.bucket.requests.Load()
+	}
+	return k.count.Load()
+}
+
 // Begin counts a call that starts now and returns the plan for it.
 func (k *Key) Begin(now time.Time) *Plan {
-	k.used.Store(now.UnixNano())
-	k.count.Add(1)
-	k.bucket.Earn()
-	if k.routeBudget != nil {
-		k.routeBudget.Earn()
+	if age := k.engine.aged(now); k.used.Load() != age {
+		k.used.Store(age)
+	}
+	if !k.alone {
+		k.count.Add(1)
+	}
+	if k.bucket.Earn() == 1 {
+		k.bucket.start(now)
+	}
+	if k.routeBudget != nil && k.routeBudget.Earn() == 1 {
+		k.routeBudget.start(now)
 	}
 	return k.plan.Load()
 }
 
-// Admit is called when a call is unanswered at the delay with the given index (0
-// is the first). It returns None if a hedge may start; then it has spent the
-// budget, and the hedge counts as in flight until Ended. A denial other than None
-// is the caller's own reason to refuse. Calls whose delay was not learned say so:
-// they do not tell whether the key is slow. In shadow mode, Admit returns Shadow
-// where it would return None.
-func (k *Key) Admit(now time.Time, index int, learned bool, deadline time.Time, denial Reason) Reason {
+// Admit is called when a hedge of a call is due. It returns None if it may start;
+// then it has spent the budget, and the hedge counts as in flight until Ended. A
+// denial other than None is the caller's own reason to refuse. Slow says that the call
+// has just reached the delay by which it counts as slow, see [Plan]. In shadow mode,
+// Admit returns Shadow where it would return None.
+func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial Reason) Reason {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if index == 0 && learned {
+	if slow {
 		k.slow += (1 - k.slow) * slowWeight
 	}
 	if denial == None {
@@ -133,6 +160,13 @@ func (k *Key) Admit(now time.Time, index int, learned bool, deadline time.Time, 
 	return None
 }
 
+// slowed says that a call counts as slow for which no hedge is due.
+func (k *Key) slowed() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.slow += (1 - k.slow) * slowWeight
+}
+
 // RandomLatency returns how long a hedge might take: as long as one of the calls
 // that are known. It is 0 if none is.
 func (k *Key) RandomLatency() time.Duration {
@@ -149,7 +183,7 @@ func (k *Key) deny(now, deadline time.Time) Reason {
 	switch {
 	case k.slow > SlowLimit:
 		return Slow
-	case now.Before(k.pausedTo):
+	case k.paused(now):
 		return Paused
 	case !deadline.IsZero() && p != nil && deadline.Sub(now) < p.Median:
 		return Deadline
@@ -174,7 +208,8 @@ type Result struct {
 	Answered bool          // by a success; a failure teaches nothing about latency
 	Gone     bool          // the caller gave up, or its deadline passed
 	Reached  bool          // its first delay
-	Learned  bool          // that delay was the key's own
+	Learned  bool          // there was a delay by which it would count as slow
+	Slow     bool          // and it has reached that delay
 	HedgeWon bool
 	Unsent   time.Duration // when the first of the hedges that were not sent would have answered; 0: none would
 }
@@ -186,34 +221,45 @@ type Result struct {
 //
 // Done returns how much longer the caller would have waited if no hedge had won.
 //
-// Changes of the key's state are found and told here, with no lock held.
+// Plans are made, and changes of the key's state told, with no lock held that
+// another call could wait for.
 func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
+	at := sketch.Index(r.Latency)
 	k.mu.Lock()
-	saved = k.done(now, r)
-	changed := k.engine.changed
-	if changed == nil {
-		k.mu.Unlock()
-		return saved
+	saved = k.done(now, r, at)
+	due, changed := k.since >= k.due, k.engine.changed
+	var all [topics]Change
+	var n int
+	if changed != nil {
+		all, n = k.changes(now)
 	}
-	all, n := k.changes(now)
 	k.mu.Unlock()
+	if due && k.planning.TryLock() { // or somebody else is at it
+		k.replan(now)
+		k.planning.Unlock()
+	}
 	for _, c := range all[:n] {
 		changed(k.Name, c)
 	}
 	return saved
 }
 
-// done is Done without the changes. The caller holds mu.
-func (k *Key) done(now time.Time, r Result) (saved time.Duration) {
+// done is Done without plans and changes. The latency's index in the window is at,
+// if no hedge that was not sent would have shortened it. The caller holds mu.
+func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 	known := r.Answered || r.Gone && r.Reached
+	if r.Answered && k.push > 0 {
+		k.push -= k.push * pushWeight
+		k.pushed = k.pushed && k.push >= PushResume
+	}
 	switch {
 	case k.engine.shadow && known:
-		k.actual.Add(now, r.Latency)
+		k.actual.AddIndex(now, at)
 		if r.Unsent > 0 && r.Unsent < r.Latency {
 			saved = r.Latency - r.Unsent
 			k.shadowWins++
 			k.won++
-			r.Latency = r.Unsent // which the caller would have waited
+			at = sketch.Index(r.Unsent) // which the caller would have waited
 		}
 	case r.Reached && known:
 		if r.HedgeWon {
@@ -225,7 +271,7 @@ func (k *Key) done(now time.Time, r Result) (saved time.Duration) {
 		k.residual.add(r.Latency, r.Answered && !r.HedgeWon)
 	}
 	k.saved += saved
-	if !r.Reached && r.Learned {
+	if r.Learned && !r.Slow {
 		k.slow -= k.slow * slowWeight
 	}
 	if r.HedgeWon {
@@ -244,11 +290,8 @@ func (k *Key) done(now time.Time, r Result) (saved time.Duration) {
 	if !known {
 		return saved
 	}
-	k.window.Add(now, r.Latency)
+	k.window.AddIndex(now, at)
 	k.since++
-	if n := k.window.Len(); n >= MinSamples && k.since >= min(everyPlan, n/4) {
-		k.replan(now)
-	}
 	return saved
 }
 
@@ -260,47 +303,88 @@ func (k *Key) waited() *sketch.Window {
 	return &k.window
 }
 
-// replan publishes what the window teaches. The caller holds mu.
+var distributions = sync.Pool{New: func() any { return new(sketch.Distribution) }}
+
+// replan publishes what the window teaches. The caller holds planning, but not mu:
+// only to copy the window does replan lock that.
 func (k *Key) replan(now time.Time) {
-	k.since = 0
+	d := distributions.Get().(*sketch.Distribution)
+	defer distributions.Put(d)
+	k.mu.Lock()
+	k.window.Distribution(d)
+	scale := k.scale
+	k.since, k.due = 0, due(d)
+	k.mu.Unlock()
+
 	c := k.engine.Config()
-	rate, budget := k.window.Rate(now), c.Share
+	budget := c.Share
 	if c.Shared == nil {
-		// Others may pay into the bucket as well: its rate is the larger by as much.
-		all := float64(k.bucket.requests.Load()) / float64(max(k.count.Load(), 1))
-		k.bucket.Set(c.Share, c.burst(rate*max(all, 1)))
+		k.bucket.follow(c, c.Share, now)
 	}
-	if k.routeBudget != nil && c.Share > 0 {
-		budget = min(budget, k.routeBudget.share)
-		k.routeBudget.Set(k.routeBudget.share, c.burst(rate)*budget/c.Share)
+	if k.routeBudget != nil {
+		budget = min(budget, k.routeShare)
+		k.routeBudget.follow(c, k.routeShare, now)
 	}
-	if p := c.plan(&k.window, budget*k.scale); p != nil {
+	if p := c.plan(d, budget*scale); p != nil {
 		k.plan.Store(p)
 	} else {
 		k.plan.Store(c.cold())
 	}
 }
 
-// PushBack pauses hedging because the server asked for less: for the given
-// time (an hour at most), or if it is 0, for a second that doubles each time up
-// to 30 s. While a pause lasts, only a longer request changes it.
+// due returns after how many completions a plan made of d is out of date.
+func due(d *sketch.Distribution) int {
+	n := d.Len()
+	if n < MinSamples {
+		return MinSamples - n
+	}
+	return max(min(everyPlan, n/3), int(d.Weight()/newShareOfPlan))
+}
+
+// PushBack says that an answer asked for less: by its status, and if d is not 0, by
+// asking to wait so long. It counts that answer among those that did, and Done counts
+// those that did not. Where more than PushStop of the answers push back, no hedge
+// starts until fewer than PushResume do; and while more than that do, none starts within
+// d (10 s at most) of one that asked for it.
 func (k *Key) PushBack(now time.Time, d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.slow = 1
-	switch {
-	case d > 0:
-		d = min(d, topPause)
-	case now.Before(k.pausedTo):
-		return
-	case now.Sub(k.pausedTo) > maxPause:
-		d = minPause
-	default:
-		d = min(max(2*k.pause, minPause), maxPause)
+	k.push += (1 - k.push) * pushWeight
+	k.pushed = k.pushed || k.push > PushStop
+	if to := now.Add(min(d, maxPause)); d > 0 && to.After(k.pausedTo) {
+		k.pausedTo = to
 	}
-	if to := now.Add(d); to.After(k.pausedTo) {
-		k.pausedTo, k.pause = to, d
+}
+
+// paused reports whether the server has asked for less. The caller holds mu.
+func (k *Key) paused(now time.Time) bool { return k.pushed || now.Before(k.waits()) }
+
+// waits returns until when the server has asked to wait; zero if it has not, or if
+// too few of its answers push back. The caller holds mu.
+func (k *Key) waits() time.Time {
+	if k.push <= PushResume {
+		return time.Time{}
 	}
+	return k.pausedTo
+}
+
+// resume forgets that the server asked for less.
+func (k *Key) resume() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.push, k.pushed, k.pausedTo = 0, false, time.Time{}
+}
+
+// reset forgets what was learned. What is counted stays, and so do the budgets.
+func (k *Key) reset() {
+	k.planning.Lock() // or a plan that is being made would survive
+	defer k.planning.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.window, k.actual, k.since, k.due = sketch.Window{}, sketch.Window{}, 0, MinSamples
+	k.slow, k.scale, k.fired, k.won, k.residual = 0, 1, 0, 0, nil
+	k.push, k.pushed, k.pausedTo = 0, false, time.Time{}
+	k.plan.Store(k.engine.Config().cold())
 }
 
 // A View is what a key knows, at one moment.
@@ -318,8 +402,10 @@ type View struct {
 	P99        time.Duration
 	Tokens     float64
 	Scale      float64
-	PausedTo   time.Time
 	Slow       float64
+	Push       float64   // share of the last answers that pushed back
+	Pushed     bool      // that is too many
+	PausedTo   time.Time // the server asked to wait until then; zero: it did not
 }
 
 // View returns what the key knows.
@@ -328,11 +414,12 @@ func (k *Key) View() View {
 	defer k.mu.Unlock()
 	window := k.waited()
 	v := View{
-		Name: k.Name, Requests: k.count.Load(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: k.denied,
-		Samples: window.Len(), Tokens: k.bucket.Tokens(), Scale: k.scale, PausedTo: k.pausedTo, Slow: k.slow,
+		Name: k.Name, Requests: k.requests(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: k.denied,
+		Samples: window.Len(), Tokens: k.bucket.Tokens(), Scale: k.scale, Slow: k.slow,
+		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(),
 	}
 	if p := k.plan.Load(); p != nil {
-		v.Delays = slices.Clone(p.Delays)
+		v.Delays = slices.Clone(p.hedges())
 	}
 	v.P50, _ = window.Quantile(0.50)
 	v.P90, _ = window.Quantile(0.90)
@@ -349,7 +436,7 @@ func (k *Key) Quantile(q float64) (time.Duration, bool) {
 
 // reconfigure applies a changed configuration at once.
 func (k *Key) reconfigure(now time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.planning.Lock()
+	defer k.planning.Unlock()
 	k.replan(now)
 }

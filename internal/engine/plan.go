@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -15,9 +16,43 @@ const nextShare = 0.1
 
 // A Plan says when a call is hedged, in time since its primary started. It
 // is published whole and never changed.
+//
+// Where most calls reach a delay that does not mean that they are slow: the delay may
+// be the user's, and shorter than usual. So a plan also says by which of its delays a
+// call counts as slow, for the first brake; if by none at which it is hedged, the plan
+// has one more, at which it is not.
 type Plan struct {
-	Delays []time.Duration // rising, race.MaxHedges at most
+	Delays []time.Duration // rising
 	Median time.Duration   // of the latencies it was made from; 0 if unknown
+
+	usual  time.Duration // the first delay, if nobody set a limit; 0 if unknown
+	slow   int           // index of the delay by which a call counts as slow; -1: none does
+	marked bool          // the last delay is for that alone
+}
+
+// hedges returns the delays after which calls are hedged.
+func (p *Plan) hedges() []time.Duration {
+	if p.marked {
+		return p.Delays[:len(p.Delays)-1]
+	}
+	return p.Delays
+}
+
+// mark makes calls that take longer than usual count as slow.
+func (p *Plan) mark(usual time.Duration) {
+	p.usual = usual
+	if p.slow = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slow < 0 {
+		p.slow, p.marked = len(p.Delays), true
+		p.Delays = append(p.Delays, usual)
+	}
+}
+
+// like returns p after it has taken from the key's own plan what is known of its calls.
+func (p *Plan) like(own *Plan) *Plan {
+	if own != nil && own.usual > 0 && len(p.Delays) > 0 {
+		p.mark(own.usual)
+	}
+	return p
 }
 
 // unplanned returns why there is no plan.
@@ -30,14 +65,14 @@ func (c *Config) unplanned() Reason {
 
 // EveryDelay returns a plan that hedges after d, and again after each further d.
 func EveryDelay(d time.Duration, hedges int) *Plan {
-	p := &Plan{Delays: make([]time.Duration, hedges)}
+	p := &Plan{Delays: make([]time.Duration, hedges, hedges+1), slow: -1}
 	for k := range p.Delays {
 		p.Delays[k] = time.Duration(k+1) * d
 	}
 	return p
 }
 
-// tail is a window's tail in two columns, from the slowest bucket down.
+// tail is a distribution's tail in two columns, from the slowest bucket down.
 type tail struct {
 	edge  []time.Duration // falling
 	above []float64       // share of the calls above that edge; rising
@@ -48,10 +83,10 @@ var tails = sync.Pool{New: func() any { return new(tail) }}
 // plan chooses the delays: the earliest first delay for which what all hedges
 // cost together fits the budget, in hedges per call.
 //
-// The window holds what callers waited, whoever answered. A hedge at x
-// therefore costs P(L > x) of the calls, read off the window as it is,
+// The distribution is of what callers waited, whoever answered. A hedge at x
+// therefore costs P(L > x) of the calls, read off it as it is,
 // whatever the correlation between attempts.
-func (c *Config) plan(w *sketch.Window, budget float64) *Plan {
+func (c *Config) plan(w *sketch.Distribution, budget float64) *Plan {
 	hedges := min(c.MaxHedges, race.MaxHedges)
 	if hedges == 0 || budget <= 0 || w.Len() < MinSamples {
 		return nil
@@ -79,7 +114,9 @@ func (c *Config) plan(w *sketch.Window, budget float64) *Plan {
 		n = t.sparse(delays[:hedges], first, budget)
 	}
 	median, _ := w.Quantile(0.5)
-	return &Plan{Delays: c.clamp(delays[:n]), Median: median}
+	p := &Plan{Delays: c.clamp(delays[:n]), Median: median}
+	p.mark(max(delays[0], c.MinDelay))
+	return p
 }
 
 // schedule writes the delays that follow from a first one at edge i, and

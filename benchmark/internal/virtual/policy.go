@@ -62,7 +62,7 @@ func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
 
 // Admit asks the key.
 func (o *Ours) Admit(now time.Duration, host, index int) bool {
-	return o.key(host).Admit(epoch.Add(now), index, true, time.Time{}, engine.None) == engine.None
+	return o.key(host).Admit(epoch.Add(now), index == 0, time.Time{}, engine.None) == engine.None
 }
 
 // Done records the call. Losers are cancelled at once, so that no hedge is in flight any more.
@@ -74,12 +74,16 @@ func (o *Ours) Done(now time.Duration, host int, e End) {
 	k.Done(epoch.Add(now), engine.Result{
 		Latency:  e.Latency,
 		Answered: e.Winner >= 0,
-		Gone:     e.Winner < 0,
+		Gone:     e.Winner < 0 && !e.Refused,
 		Reached:  e.Reached,
 		Learned:  e.Planned,
+		Slow:     e.Reached,
 		HedgeWon: e.Winner > 0,
 	})
 }
+
+// PushedBack tells the key.
+func (o *Ours) PushedBack(now time.Duration, host int) { o.key(host).PushBack(epoch.Add(now), 0) }
 
 // Published is the published adaptive policy, see package published.
 type Published struct{ policy *published.Policy }
@@ -99,7 +103,9 @@ func (p *Published) Admit(now time.Duration, _, _ int) bool { return p.policy.Ad
 
 // Done records the winner's latency, or the time until the caller gave up.
 func (p *Published) Done(now time.Duration, host int, e End) {
-	p.policy.Learn(now, strconv.Itoa(host), e.Latency)
+	if !e.Refused {
+		p.policy.Learn(now, strconv.Itoa(host), e.Latency)
+	}
 }
 
 // Failsafe is a model of the hedge policy of failsafe-go 0.9.8 with one hedge: a

@@ -35,6 +35,12 @@ type World struct {
 	Queue *Queue
 	// Timeout is when callers give up; 0: never.
 	Timeout time.Duration
+	// Refused is the share of the attempts that are answered by a refusal: the
+	// server asks for less. It is for worlds without a Queue.
+	Refused float64
+	// Fleet says that each host is a client instead, with a policy of its own, and
+	// that all have the backend in common.
+	Fleet bool
 }
 
 // A Policy decides when a call is hedged. A Run calls it from one goroutine.
@@ -53,7 +59,8 @@ type Policy interface {
 // An End is how a call ended.
 type End struct {
 	Latency time.Duration   // what the caller waited
-	Winner  int             // the attempt that answered; -1: the caller gave up
+	Winner  int             // the attempt that answered; -1: the caller gave up, or was refused
+	Refused bool            // by all attempts
 	Planned bool            // Begin returned a time to hedge
 	Reached bool            // the first of these times
 	Starts  []time.Duration // of the attempts, since the call's start
@@ -68,7 +75,7 @@ type Call struct {
 	Latency time.Duration
 	Index   int32 // in the episode
 	Host    int16
-	Winner  int8 // the attempt that answered; -1: the caller gave up
+	Winner  int8 // the attempt that answered; -1: the caller gave up, or was refused
 	Hedges  uint8
 	Denied  uint8 // hedges that were due and refused
 }
@@ -80,7 +87,7 @@ func (w World) Run(ctx context.Context, seed uint64, policy func() Policy, progr
 	episodes := max(w.Episodes, 1)
 	calls := make([]Call, 0, episodes*w.Requests)
 	for e := range episodes {
-		r := &run{World: w, policy: policy(), draws: newDraws(seed, e), calls: calls, before: len(calls)}
+		r := &run{World: w, policy: w.begin(policy), draws: newDraws(seed, e), calls: calls, before: len(calls)}
 		r.Hosts = max(r.Hosts, 1)
 		r.events.list = make([]event, 0, 1024)
 		if w.Queue != nil {
@@ -118,6 +125,7 @@ type live struct {
 	started uint8
 	next    uint8 // index of the next delay
 	denied  uint8
+	refused uint8 // attempts
 	reached bool
 	start   time.Duration
 	delays  []time.Duration
@@ -165,7 +173,12 @@ func (r *run) simulate(ctx context.Context, progress func(int)) bool {
 			case due:
 				r.hedge(e.call)
 			case answer:
-				r.end(e.call, int(e.n))
+				switch c := &r.live[e.call.place]; {
+				case !r.refused(c.index, e.n):
+					r.end(e.call, int(e.n))
+				case !r.refuse(e.call):
+					r.end(e.call, -1)
+				}
 			case giveUp:
 				r.end(e.call, -1)
 			}
@@ -241,7 +254,7 @@ func (r *run) attempt(me ref) {
 func (r *run) end(me ref, winner int) {
 	c := &r.live[me.place]
 	e := End{
-		Latency: r.now - c.start, Winner: winner, Planned: len(c.delays) > 0, Reached: c.reached, Starts: c.starts[:c.started],
+		Latency: r.now - c.start, Winner: winner, Refused: c.refused == c.started, Planned: len(c.delays) > 0, Reached: c.reached, Starts: c.starts[:c.started],
 	}
 	r.policy.Done(r.now, int(c.host), e)
 	r.calls = append(r.calls, Call{

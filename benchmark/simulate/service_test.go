@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+)
+
+func TestManyQuietClientsGainAsOneBusyClientDoes(t *testing.T) {
+	t.Parallel()
+	long(t)
+	r := play(t, "many", size{}, "none", "published-told", "hedge")
+	atMost(t, "p99", r["hedge"].P99, 0.32, r["none"].P99)
+	assert.LessOrEqual(t, r["hedge"].Extra, 10.0)
+}
+
+func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
+	t.Parallel()
+	long(t)
+	sc := scenarioOf("many-deaf")
+	for seed := range uint64(3) { // such waves differ much between seeds
+		run := func(name string) row {
+			w := sc.sized(size{})
+			tr := trial{engine: "virtual", scenario: sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, strategyOf(name).virtual(setting{ctx: t.Context(), world: w, seed: 1 + seed}), nil)}
+			return tr.row(sc.name, func(virtual.Call) bool { return true })
+		}
+		none, hedge := run(bare), run(ours)
+		atMost(t, "p99", hedge.P99, 3.2, none.P99)
+		atMost(t, "p99.9", hedge.P999, 3.2, none.P999)
+	}
+}
+
+func TestFewPushBacksCostNothing(t *testing.T) {
+	t.Parallel()
+	long(t)
+	pushed := play(t, "pushback", size{}, "hedge")["hedge"]
+	calm := play(t, "pushback-none", size{}, "hedge")["hedge"]
+	atMost(t, "p99", pushed.P99, 1.1, calm.P99)
+	assert.Positive(t, pushed.Errors)
+	assert.Zero(t, calm.Errors)
+}
+
+func TestAnyShareOfPushBackUpToOnePercentCostsNothing(t *testing.T) {
+	t.Parallel()
+	long(t)
+	sc := scenarioOf("pushback")
+	for _, rate := range []float64{100, 1000} {
+		var calm float64
+		for _, share := range []float64{0, 0.0001, 0.001, 0.01} {
+			w := sc.world
+			w.Rate, w.Refused, w.Requests = rate, share, 100_000
+			tr := trial{engine: "virtual", scenario: sc, seed: 1, calls: w.Run(t.Context(), 1, strategyOf(ours).virtual(setting{ctx: t.Context(), world: w, seed: 1}), nil)}
+			p99 := tr.row(sc.name, func(virtual.Call) bool { return true }).P99
+			if share == 0 {
+				calm = p99
+			}
+			atMost(t, fmt.Sprintf("p99 at %v/s, %v %% of 503", rate, 100*share), p99, 1.05, calm)
+		}
+	}
+}

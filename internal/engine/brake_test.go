@@ -1,0 +1,311 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+// --- push-back ---
+
+// answers makes n calls, of which each every-th is answered by a push-back (0: none
+// is), and returns how many of them would have been hedged.
+func answers(k *engine.Key, now time.Time, n, every int) (admitted int) {
+	for i := range n {
+		k.Begin(now)
+		if k.Admit(now, false, time.Time{}, engine.None) == engine.None {
+			admitted++
+			k.Ended()
+		}
+		if every > 0 && i%every == every-1 {
+			k.PushBack(now, 0)
+			k.Done(now, engine.Result{Latency: ms, Learned: true})
+		} else {
+			k.Done(now, engine.Result{Latency: ms, Answered: true, Learned: true})
+		}
+	}
+	return admitted
+}
+
+func rich(c *engine.Config) { c.Share, c.EstimatedRPS = 3, 1e6 }
+
+func TestIfEveryFifthAnswerPushesBackHedgingStops(t *testing.T) {
+	k := newKey(rich)
+	assert.Positive(t, answers(k, epoch, 50, 5))
+	assert.Zero(t, answers(k, epoch, 1000, 5))
+	assert.Zero(t, answers(k, epoch.Add(24*time.Hour), 20, 0), "it is not time that helps")
+	answers(k, epoch, 400, 0)
+	assert.Equal(t, 100, answers(k, epoch, 100, 0))
+}
+
+func TestFewPushBacksStopNothing(t *testing.T) {
+	for _, every := range []int{1000, 100, 50} {
+		k := newKey(rich)
+		assert.Equal(t, 20_000, answers(k, epoch, 20_000, every), "one in %d", every)
+	}
+}
+
+func TestServersWaitIsKeptWhileManyPushBack(t *testing.T) {
+	k := newKey(rich)
+	now := epoch
+	admits := func() bool { return answers(k, now, 1, 0) == 1 }
+	k.PushBack(now, time.Hour)
+	assert.True(t, admits(), "one answer says little")
+	assert.Zero(t, k.View().PausedTo)
+	for range 3 {
+		k.PushBack(now, time.Hour)
+	}
+	assert.False(t, admits(), "above 2.5 %")
+	assert.Equal(t, now.Add(10*time.Second), k.View().PausedTo, "not for an hour")
+	now = now.Add(10 * time.Second)
+	assert.True(t, admits())
+
+	for range 3 {
+		k.PushBack(now, 5*time.Second)
+	}
+	now = now.Add(10 * time.Second)
+	assert.False(t, admits(), "above 5 %")
+	answers(k, now, 60, 0)
+	assert.Less(t, k.View().Push, 0.05)
+	assert.False(t, admits(), "until below 2.5 %")
+	answers(k, now, 60, 0)
+	assert.True(t, admits())
+}
+
+func TestResumeAndResetForgetPushBack(t *testing.T) {
+	e := engine.New(defaults())
+	a, b := e.Key(engine.Name{Host: "a", Route: "r"}), e.Key(engine.Name{Host: "b", Route: "r"})
+	push := func() {
+		for _, k := range []*engine.Key{a, b} {
+			learn(k, 100, constant(5*ms))
+			for range 20 {
+				k.PushBack(epoch, time.Minute)
+			}
+		}
+	}
+	push()
+	e.Resume()
+	assert.False(t, a.View().Pushed || b.View().Pushed)
+	assert.Zero(t, a.View().PausedTo)
+	assert.Equal(t, 100, a.View().Samples)
+	push()
+	for name, want := range map[engine.Name]int{{Host: "a"}: 1, {Route: "r"}: 2, {Host: "b", Route: "other"}: 0, {}: 2} {
+		assert.Equal(t, want, e.Reset(name.Host, name.Route), "%v", name)
+	}
+	push()
+	requests := a.View().Requests
+	assert.Equal(t, 1, e.Reset("a", "r"))
+	assert.False(t, a.View().Pushed)
+	assert.True(t, b.View().Pushed)
+	assert.Zero(t, a.View().Samples)
+	assert.Nil(t, a.Plan())
+	assert.Equal(t, requests, a.View().Requests, "what is counted stays")
+}
+
+// --- delays that are not learned ---
+
+// calls makes n calls at once that take d, with a delay of the caller's own if given is
+// not 0, and returns how many hedges they had.
+func calls(t *testing.T, k *engine.Key, n int, d, given time.Duration) int {
+	all := make([]engine.Call, n)
+	for i := range all {
+		c := &all[i]
+		go func() {
+			start := time.Now()
+			p := c.Begin(context.Background(), k, given)
+			for i, at := range p.Delays {
+				if at >= d {
+					break
+				}
+				time.Sleep(at - time.Since(start))
+				if c.Admit(i) {
+					k.Ended()
+				}
+			}
+			time.Sleep(d - time.Since(start))
+			c.End(true, false, 0)
+		}()
+		time.Sleep(ms)
+	}
+	time.Sleep(d)
+	synctest.Wait()
+	hedges := 0
+	for i := range all {
+		hedges += all[i].Hedges
+	}
+	return hedges
+}
+
+func TestMaxDelayBelowTheMedianGoesOnHedging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKey(func(c *engine.Config) { c.MaxDelay, c.MaxHedges, c.Share = 5*ms, 1, 0.5 })
+		learn(k, 300, constant(8*ms))
+		assert.Equal(t, []time.Duration{5 * ms}, k.View().Delays)
+		calls(t, k, 500, 8*ms, 0)
+		assert.InDelta(t, 250, calls(t, k, 500, 8*ms, 0), 10, "half of them, as the budget says")
+		assert.Less(t, k.View().Slow, engine.SlowLimit)
+	})
+}
+
+func TestOutageIsNotHedgedAfterAnyDelay(t *testing.T) {
+	for _, given := range []time.Duration{0, 2 * ms, 7 * ms, 20 * ms} { // the usual is 10 ms
+		for _, most := range []time.Duration{0, 5 * ms} {
+			synctest.Test(t, func(t *testing.T) {
+				k := newKey(func(c *engine.Config) { c.Share, c.MaxDelay = 1, most })
+				learn(k, 300, constant(10*ms))
+				calls(t, k, 100, 9*ms, given)
+				assert.Less(t, k.View().Slow, 0.2, "%v, %v: nothing is wrong yet", given, most)
+				hedges := calls(t, k, 2000, time.Hour, given)
+				assert.Less(t, hedges, 130, "given %v, at most %v", given, most) // with two hedges for each of those before the brake
+				assert.Positive(t, hedges)
+			})
+		}
+	}
+}
+
+// --- the budget in an outage ---
+
+// An outage costs at most a fifth of the calls made during it, and besides that, per
+// key, the larger of three hedges and two seconds' budget; and in the long run the
+// budget. The brakes, which stop nearly all of them, are left out.
+func TestOutageCostsAFifthAndTheBudgetInTheLongRun(t *testing.T) {
+	t.Parallel()
+	for _, keys := range []int{1, 10, 1000} {
+		for _, rps := range []int{1, 10, 100, 1000} {
+			if keys*rps > 100_000 && testing.Short() {
+				continue
+			}
+			c := defaults()
+			c.Short = true
+			e := engine.New(c)
+			all := make([]*engine.Key, keys)
+			for i := range all {
+				all[i] = e.Key(engine.Name{Host: fmt.Sprint(i)})
+			}
+			now := epoch
+			// every lets every key begin a call, and afterwards tells how many hedges there were.
+			every := func(calls int, outage bool) (hedges int64) {
+				for range calls {
+					for _, k := range all {
+						k.Begin(now)
+						if !outage {
+							k.Done(now, engine.Result{Latency: 5 * ms, Answered: true, Learned: true})
+							continue
+						}
+						for range 2 {
+							if k.Admit(now, false, time.Time{}, engine.None) == engine.None {
+								k.Ended()
+							}
+						}
+					}
+					now = now.Add(time.Second / time.Duration(rps))
+				}
+				for _, k := range all {
+					hedges += k.View().Hedges
+				}
+				return hedges
+			}
+			healthy := max(20, 2*rps)
+			require.Zero(t, every(healthy, false))
+			saved := max(3, 2*0.1*float64(rps)) + 1 // a bucket holds whole hedges
+			total := 0
+			for _, n := range []int{1, 10, max(20, rps), max(20, rps)} {
+				hedges := every(n, true)
+				total += n
+				assert.LessOrEqual(t, float64(hedges), 0.2*float64(total*keys)+saved*float64(keys), "%d keys, %d/s, %d calls each", keys, rps, total)
+			}
+			if keys == 1 {
+				n := 100 * max(20, rps)
+				hedges := every(n, true)
+				assert.InDelta(t, 0.1*float64(total+n), float64(hedges), 0.2*max(100, float64(rps))+2, "%d/s", rps)
+			}
+		}
+	}
+}
+
+func TestMeasuredRateTakesThePlaceOfTheEstimate(t *testing.T) {
+	for rps, want := range map[int]float64{1: 3, 20: 4, 100: 20, 1000: 200} {
+		k := newKey(func(c *engine.Config) { c.Short, c.EstimatedRPS = true, 10_000 })
+		assert.InDelta(t, 2000, k.View().Tokens, 1e-9)
+		for i := range 5 * max(rps, 20) {
+			now := epoch.Add(time.Duration(i) * time.Second / time.Duration(rps))
+			k.Begin(now)
+			k.Done(now, engine.Result{Latency: ms, Answered: true})
+		}
+		assert.InDelta(t, want, k.View().Tokens, 1, "%d/s", rps)
+	}
+}
+
+func TestLargeBudgetRaisesTheShortShare(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Short, c.Share = true, 1 })
+	assert.InDelta(t, 200+1000, hedgesOf(k, 1000), 200)
+	assert.Equal(t, 1000, hedgesOf(k, 1000))
+}
+
+// --- buckets of hosts and routes ---
+
+func TestHostIsKeptAsLongAsItsRoutes(t *testing.T) {
+	c := defaults()
+	c.PerHost, c.MaxKeys = true, 64
+	e := engine.New(c)
+	name := engine.Name{Host: "a", Route: "1"}
+	a := e.Key(name)
+	for i := range 1000 {
+		a.Begin(time.Now())
+		e.Key(engine.Name{Host: fmt.Sprint(i)}).Begin(time.Now())
+	}
+	require.Same(t, a, e.Lookup(name))
+	require.NotNil(t, e.Lookup(engine.Name{Host: "a"}))
+	before := a.View().Tokens
+	assert.Positive(t, hedgesOf(e.Key(engine.Name{Host: "a", Route: "2"}), 10))
+	assert.Less(t, a.View().Tokens, before, "both routes spend the host's budget")
+}
+
+func TestRouteThatReplacesAnotherSavesNoMore(t *testing.T) {
+	c := defaults()
+	c.PerHost = true
+	e := engine.New(c)
+	now := epoch
+	serve := func(k *engine.Key, n int) {
+		for range n { // a hundred per second
+			k.Begin(now)
+			k.Done(now, engine.Result{Latency: ms, Answered: true})
+			now = now.Add(10 * ms)
+		}
+	}
+	serve(e.Key(engine.Name{Host: "a", Route: "old"}), 200_000)
+	k := e.Key(engine.Name{Host: "a", Route: "new"})
+	serve(k, 20_000)
+	assert.InDelta(t, 20, k.View().Tokens, 1)
+}
+
+func TestClockThatIsSetBackEvictsNoKeyInUse(t *testing.T) {
+	c := defaults()
+	c.MaxKeys = 64
+	e := engine.New(c)
+	ahead := time.Now().Add(2 * time.Hour)
+	for i := range 60 {
+		e.Key(engine.Name{Host: fmt.Sprint("idle", i)}).Begin(ahead)
+	}
+	hot := e.Key(engine.Name{Host: "hot"})
+	for i := range 10 {
+		hot.Begin(time.Now())
+		e.Key(engine.Name{Host: fmt.Sprint("new", i)}).Begin(time.Now())
+	}
+	assert.Same(t, hot, e.Lookup(engine.Name{Host: "hot"}))
+}
+
+func TestViewSharesNothingWithThePlan(t *testing.T) {
+	k := newKey(nil)
+	learn(k, 100, constant(5*ms))
+	want := k.Plan().Delays[0]
+	k.View().Delays[0] = 1
+	assert.Equal(t, want, k.Plan().Delays[0])
+}
