@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -343,4 +344,17 @@ func TestImportTakesNoMemoryForKeysThatHaveNoRoom(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 64, keys)
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20), "%d keys", n)
+}
+
+func TestCallsThatEndTogetherAreAllLearned(t *testing.T) {
+	k := newKey(nil)
+	learn(k, 100, constant(5*ms))
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() { learn(k, 5000, constant(5*ms)) })
+	}
+	wg.Wait()
+	v := k.View()
+	assert.Equal(t, 100+16*5000, v.Samples)
+	assert.EqualValues(t, 100+16*5000, v.Requests)
 }
