@@ -273,3 +273,40 @@ func ExampleTransport_Import() {
 	fmt.Println(restarted.Import(strings.NewReader("something else")))
 	// Output: hedge: Import: this is no export of learned latencies
 }
+
+func TestUpdatesThatOverlapLoseNothing(t *testing.T) {
+	tr := hedge.New(nil)
+	start := tr.Snapshot().Config.MaxReplayBytes
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				assert.NoError(t, tr.Update(func(c *hedge.Config) { c.MaxReplayBytes++ }))
+			}
+		})
+	}
+	wg.Wait()
+	assert.EqualValues(t, start+8*200, tr.Snapshot().Config.MaxReplayBytes)
+
+	// One within another, which the outer one must see.
+	require.NoError(t, tr.Update(func(c *hedge.Config) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			assert.NoError(t, tr.Update(func(c *hedge.Config) { c.BudgetPercent = 1 }))
+		}()
+		<-done
+		c.MaxHedges = 1
+	}))
+	assert.EqualValues(t, 1, tr.Snapshot().Config.BudgetPercent)
+	assert.Equal(t, 1, tr.Snapshot().Config.MaxHedges)
+}
+
+func TestSnapshotSharesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := warm(t, rt)
+		want := tr.Snapshot().Keys[0].Delays[0]
+		tr.Snapshot().Keys[0].Delays[0] = 1
+		assert.Equal(t, want, tr.Snapshot().Keys[0].Delays[0])
+	})
+}

@@ -1,8 +1,13 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
+	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/sketch"
 )
 
 // --- push-back ---
@@ -308,4 +314,47 @@ func TestViewSharesNothingWithThePlan(t *testing.T) {
 	want := k.Plan().Delays[0]
 	k.View().Delays[0] = 1
 	assert.Equal(t, want, k.Plan().Delays[0])
+}
+
+// A window of 60 bytes can span 2,000 buckets: eight MiB of such took 4 GB.
+func TestImportTakesNoMemoryForKeysThatHaveNoRoom(t *testing.T) {
+	var w sketch.Window
+	w.Add(epoch, 1)
+	w.Add(epoch, 5000*time.Hour)
+	window := w.Append(nil, epoch)
+	bytesOf := func(b []byte, s string) []byte { return append(binary.AppendUvarint(b, uint64(len(s))), s...) }
+	var all []byte
+	n := 0
+	for ; len(all) < 8<<20; n++ {
+		all = bytesOf(all, fmt.Sprint(n))
+		all = bytesOf(all, "")
+		all = bytesOf(all, string(window))
+	}
+	out := binary.AppendVarint([]byte("hedge windows 1\n"), epoch.UnixNano())
+	out = binary.AppendUvarint(out, uint64(n))
+	out = append(out, all...)
+	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
+	c := defaults()
+	c.MaxKeys = 64
+	e := engine.New(c)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	keys, err := e.Import(bytes.NewReader(out), epoch, func(engine.Name) float64 { return 0 })
+	runtime.ReadMemStats(&after)
+	require.NoError(t, err)
+	assert.Equal(t, 64, keys)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20), "%d keys", n)
+}
+
+func TestCallsThatEndTogetherAreAllLearned(t *testing.T) {
+	k := newKey(nil)
+	learn(k, 100, constant(5*ms))
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() { learn(k, 5000, constant(5*ms)) })
+	}
+	wg.Wait()
+	v := k.View()
+	assert.Equal(t, 100+16*5000, v.Samples)
+	assert.EqualValues(t, 100+16*5000, v.Requests)
 }

@@ -1,0 +1,60 @@
+package engine_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+// latencies returns a warm key and calls for it.
+func latencies() (*engine.Key, []time.Duration) {
+	k := newKey(func(c *engine.Config) { c.Short = true })
+	rng := rand.New(rand.NewPCG(1, 2))
+	all := make([]time.Duration, 4096)
+	for i := range all {
+		all[i] = seed(rng)
+	}
+	for i := range 50_000 {
+		now := epoch.Add(time.Duration(i) * ms)
+		k.Begin(now)
+		k.Done(now, engine.Result{Latency: all[i%4096], Answered: true, Learned: true})
+	}
+	return k, all
+}
+
+// BenchmarkDone is what a call that ends costs, nearly all of which other calls of the
+// key wait for: plans are in it, as often as at a million calls per second.
+func BenchmarkDone(b *testing.B) {
+	k, all := latencies()
+	now := epoch.Add(time.Hour)
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		k.Done(now.Add(time.Duration(i)*time.Microsecond), engine.Result{Latency: all[i%4096], Answered: true, Learned: true})
+		i++
+	}
+}
+
+// BenchmarkContention is for -cpu 1,2,4,8,16 and -mutexprofile: calls of one key, or of many, from all sides.
+func BenchmarkContention(b *testing.B) {
+	for _, keys := range []int{1, 64} {
+		b.Run(fmt.Sprint("keys=", keys), func(b *testing.B) {
+			e := engine.New(defaults())
+			_, all := latencies()
+			var next atomic.Int64
+			b.RunParallel(func(pb *testing.PB) {
+				me := int(next.Add(1))
+				k := e.Key(engine.Name{Host: fmt.Sprint(me % keys)})
+				for i := me; pb.Next(); i++ {
+					now := time.Now()
+					k.Begin(now)
+					k.Done(now, engine.Result{Latency: all[i%4096], Answered: true, Learned: true})
+				}
+			})
+		})
+	}
+}
