@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -53,7 +54,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	h.settings.Store(&settings)
 	c := h.engineConfig(&settings)
 	if observers := h.options.observers; len(observers) > 0 {
-		c.Observer = &watcher{observers: observers, client: h.options.name, protocol: protocol}
+		c.Observer = &watcher{observers: observers, client: h.options.name, protocol: protocol, panicked: h.observerPanicked}
 	}
 	h.startLog(&c)
 	h.engine = engine.New(c)
@@ -65,6 +66,13 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 		h.stats = *p
 	}
 	return nil
+}
+
+// observerPanicked counts a panic of an observer, and logs the first.
+func (h *handle) observerPanicked(p any) {
+	if h.stats.ObserverPanics.Add(1) == 1 && h.log != nil {
+		h.log.Error("hedge: an observer panicked; later panics are counted only", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	}
 }
 
 // readEnvironment lets operators override settings in programs that they cannot

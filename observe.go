@@ -15,7 +15,9 @@ import (
 // call's lock held. They must not block, must not use what they observe, and must be
 // safe for concurrent use. A loser may end after its request: cancelling takes time,
 // and some losers linger. Contexts are the attempt's or the caller's, and have the
-// caller's values. A call that panics is not reported as done.
+// caller's values. A call that panics is not reported as done. A panic of an observer
+// ends nothing: it is counted in [Stats].ObserverPanics, and the first is logged, see
+// [WithLogger].
 type Observer interface {
 	// AttemptStart is called before each attempt. A call that is not hedged has one.
 	AttemptStart(ctx context.Context, key KeyInfo, a AttemptInfo)
@@ -155,37 +157,61 @@ func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
 type watcher struct {
 	observers        []Observer
 	client, protocol string
+	panicked         func(any) // is told what an observer panicked with
 }
 
 func (w *watcher) key(n engine.Name) KeyInfo { return KeyInfo{w.client, w.protocol, n.Host, n.Route} }
 
+// guard is deferred around every call of an observer: some are made by the goroutine of a
+// timer, where a panic would end the process, or with a race locked.
+func (w *watcher) guard() {
+	if p := recover(); p != nil {
+		w.panicked(p)
+	}
+}
+
 func (w *watcher) AttemptStart(ctx context.Context, name engine.Name, n int) {
 	for _, o := range w.observers {
-		o.AttemptStart(ctx, w.key(name), AttemptInfo{n})
+		func() {
+			defer w.guard()
+			o.AttemptStart(ctx, w.key(name), AttemptInfo{n})
+		}()
 	}
 }
 
 func (w *watcher) AttemptDone(ctx context.Context, name engine.Name, n int, how race.Outcome, took time.Duration) {
 	outcome := [...]Outcome{race.Won: Won, race.Lost: Lost, race.Failed: Failed}[how]
 	for _, o := range w.observers {
-		o.AttemptDone(ctx, w.key(name), AttemptResult{AttemptInfo{n}, outcome, took})
+		func() {
+			defer w.guard()
+			o.AttemptDone(ctx, w.key(name), AttemptResult{AttemptInfo{n}, outcome, took})
+		}()
 	}
 }
 
 func (w *watcher) RequestDone(ctx context.Context, name engine.Name, r engine.Report) {
 	for _, o := range w.observers {
-		o.RequestDone(ctx, w.key(name), RequestResult(r))
+		func() {
+			defer w.guard()
+			o.RequestDone(ctx, w.key(name), RequestResult(r))
+		}()
 	}
 }
 
 func (w *watcher) Denied(ctx context.Context, name engine.Name, reason engine.Reason) {
 	for _, o := range w.observers {
-		o.Denied(ctx, w.key(name), Reason(reason.String()))
+		func() {
+			defer w.guard()
+			o.Denied(ctx, w.key(name), Reason(reason.String()))
+		}()
 	}
 }
 
 func (w *watcher) Budget(name engine.Name, tokens float64) {
 	for _, o := range w.observers {
-		o.Budget(w.key(name), tokens)
+		func() {
+			defer w.guard()
+			o.Budget(w.key(name), tokens)
+		}()
 	}
 }

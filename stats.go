@@ -22,6 +22,8 @@ type Stats struct {
 	HedgesSent   atomic.Int64 // hedges; a call can have several
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
 	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
+
+	ObserverPanics atomic.Int64 // panics of observers, which were recovered
 }
 
 // A StatsSnapshot holds the values of [Stats]. Each is exact; as they are read
@@ -36,6 +38,7 @@ type StatsSnapshot struct {
 	HedgesSent      int64 `json:"hedges_sent"`
 	NotHedgeable    int64 `json:"not_hedgeable"`
 	HedgePanics     int64 `json:"hedge_panics"`
+	ObserverPanics  int64 `json:"observer_panics"`
 }
 
 // Snapshot returns the present values. That of nil is zero.
@@ -53,6 +56,7 @@ func (s *Stats) Snapshot() StatsSnapshot {
 		HedgesSent:      s.HedgesSent.Load(),
 		NotHedgeable:    s.NotHedgeable.Load(),
 		HedgePanics:     s.HedgePanics.Load(),
+		ObserverPanics:  s.ObserverPanics.Load(),
 	}
 }
 

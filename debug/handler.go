@@ -192,6 +192,9 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 	if s.Stats.HedgePanics > 0 {
 		c.Totals = append(c.Totals, total{"hedge_panics", "panics", count(s.Stats.HedgePanics), "of hedges"})
 	}
+	if s.Stats.ObserverPanics > 0 {
+		c.Totals = append(c.Totals, total{"observer_panics", "observer panics", count(s.Stats.ObserverPanics), "recovered"})
+	}
 
 	keys := slices.Clone(s.Keys)
 	if len(keys) > maxKeys {
