@@ -16,7 +16,9 @@ import (
 // call's lock held. They must not block, must not use what they observe, and must be
 // safe for concurrent use. A loser may end after its request: cancelling takes time,
 // and some losers linger. Contexts are the attempt's or the caller's, and have the
-// caller's values. A call that panics is not reported as done.
+// caller's values. A call that panics is not reported as done. A panic of an observer
+// ends nothing: it is counted in [Stats].ObserverPanics, and the first is logged, see
+// [WithLogger].
 type Observer interface {
 	// AttemptStart is called before each attempt. A call that is not hedged has one.
 	AttemptStart(ctx context.Context, key KeyInfo, a AttemptInfo)

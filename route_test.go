@@ -136,3 +136,61 @@ func TestRoutesRefuseNonsense(t *testing.T) {
 	assert.ErrorContains(t, err, `hedge: WithRoute("/y/{b}")`)
 	assert.ErrorContains(t, err, "conflict")
 }
+
+// What is no clean path is matched as servers understand it: they clean it, or redirect.
+func TestRoutesMatchWhatServersUnderstand(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := warm(t, rt,
+			hedge.WithRoute("GET /{$}", hedge.Policy{Off: true}),
+			hedge.WithRoute("GET /pay/", hedge.Policy{Off: true}),
+			hedge.WithRoute("Catalog.TEST/named", hedge.Policy{Off: true}))
+		for url, attempts := range map[string]int{
+			"http://catalog.test":              1,
+			"http://catalog.test?q=1":          1,
+			"http://catalog.test/":             1,
+			"http://catalog.test/pay/1":        1,
+			"http://catalog.test//pay/1":       1,
+			"http://catalog.test/x/../pay/1":   1,
+			"http://catalog.test/./pay//1":     1,
+			"http://CATALOG.test.:80/named":    1,
+			"http://catalog.test/a":            2,
+			"http://catalog.test/pay/../a":     2,
+			"http://catalog.test//a//b?pay/=1": 2,
+		} {
+			for _, method := range []string{"GET", ""} {
+				rt.Answer = quick(rt)
+				warmUp(t, tr) // or so many slow calls would be an outage
+				rt.Forget()
+				rt.Answer = after(rt, time.Second, 5*ms)
+				req := request(t, hedge.WithDelay(t.Context(), 20*ms), method, url, nil)
+				req.Method = method // NewRequest puts GET for none
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				assert.Len(t, rt.Sent(), attempts, "%s %s", method, url)
+			}
+		}
+
+		rt.Forget()
+		rt.Answer = after(rt, time.Second, 5*ms)
+		req := request(t, hedge.WithDelay(t.Context(), 20*ms), "GET", site, nil)
+		req.URL.Opaque = "//catalog.test/pay/1"
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 1)
+	})
+}
+
+func TestRoutesThatCannotMatchAreRefused(t *testing.T) {
+	assert.PanicsWithError(t, `hedge: WithRoute("get /a"): method "get" is not in upper case, and methods are case-sensitive`,
+		func() { hedge.WithRoute("get /a", hedge.Policy{}) })
+	for _, pattern := range []string{"GET /api/items", "catalog.test/a", "/a", "/", "/a/b/c", "/{service}/{method}", "/pkg.Service/Get*"} {
+		_, err := hedge.NewInterceptorWithConfig(hedge.DefaultConfig(), hedge.WithRoute(pattern, hedge.Policy{Off: true}))
+		assert.EqualError(t, err, fmt.Sprintf("hedge: WithRoute(%q): pattern is not /pkg.Service/Method, /pkg.Service/* or /*, as gRPC needs", pattern))
+	}
+	for _, pattern := range []string{"/pkg.Service/Get", "/pkg.Service/*", "/*"} {
+		_, err := hedge.NewInterceptorWithConfig(hedge.DefaultConfig(), hedge.WithRoute(pattern, hedge.Policy{Off: true}))
+		assert.NoError(t, err)
+	}
+}

@@ -54,10 +54,41 @@ func TestWarmSaysWhatItCouldNotReach(t *testing.T) {
 	err = tr.Warm(t.Context(), 3, s.URL, down, "http://[::1")
 	require.Error(t, err)
 	assert.Contains(t, err.Error(), down)
-	assert.Contains(t, err.Error(), "http://[::1")
+	assert.Contains(t, err.Error(), "hedge: Warm URL 3 of the list: cannot be parsed")
 	var op *net.OpError
 	assert.True(t, errors.As(err, &op))
 	assert.EqualValues(t, 3, s.accepted.Load(), "the others are warm all the same")
+}
+
+func TestWarmsErrorKeepsSecrets(t *testing.T) {
+	tr := hedge.New(&http.Transport{})
+	for _, url := range []string{"http://user:hunter2@127.0.0.1:1/hunter2?sig=hunter2", "http://user:hunter2@127.0.0.1:x/"} {
+		err := tr.Warm(t.Context(), 1, url)
+		require.Error(t, err)
+		assert.NotContains(t, err.Error(), "hunter2")
+	}
+}
+
+// A connection that Warm waits with counts towards the limit.
+func TestWarmDoesNotStarveABusyHost(t *testing.T) {
+	release := make(chan struct{})
+	s := serve(t, "HTTP/1.1", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/stream" {
+			w.(http.Flusher).Flush()
+			<-release
+		}
+	})
+	limited := base(t, s)
+	limited.MaxConnsPerHost = 4
+	tr := hedge.New(limited)
+	resp, err := get(t, tr, s.URL+"/stream")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, tr.Warm(ctx, 4, s.URL), "it would wait for the fourth connection until ctx ends")
+	close(release)
+	require.NoError(t, resp.Body.Close())
+	assert.EqualValues(t, 4, s.accepted.Load())
 }
 
 func TestWarmEndsWithItsContext(t *testing.T) {

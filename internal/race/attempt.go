@@ -124,17 +124,13 @@ func (a *Attempt) Guard(g *Guard) {
 	a.guard = g
 }
 
-func (a *Attempt) guarded() *Guard {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.guard
-}
-
 // cancel ends the attempt with the given cause, as soon as its guard allows.
 func (a *Attempt) cancel(cause error) {
 	in := a.inner()
-	if g := a.guarded(); g != nil {
-		g.cancel(in, cause)
+	a.mu.Lock() // or it might get a guard, and an answer, before in is cancelled
+	defer a.mu.Unlock()
+	if a.guard != nil {
+		a.guard.cancel(in, cause)
 	} else {
 		in.cancel(cause)
 	}
@@ -142,8 +138,9 @@ func (a *Attempt) cancel(cause error) {
 
 // waits reports whether the attempt has nothing yet that lingering could save.
 func (a *Attempt) waits() bool {
-	g := a.guarded()
-	return g != nil && g.waiting.Load()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.guard != nil && a.guard.waiting.Load()
 }
 
 // detach lets a detached attempt run on when the caller's context ends.

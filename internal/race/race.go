@@ -402,8 +402,7 @@ func (r *Race[T]) await() Result[T] {
 		}
 		r.mu.Lock()
 		if gone && !r.settled() {
-			r.lose(nil, context.Cause(r.parent))
-			break
+			break // the hedges that are out end with the caller's context as well
 		}
 	}
 	r.over = true
