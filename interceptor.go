@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,9 +15,6 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
@@ -33,26 +28,6 @@ type grpcConfig struct {
 	methods  []string // patterns; nil: none given
 	conn     *grpc.ClientConn
 	nonFatal map[codes.Code]bool
-}
-
-// WithMethods declares gRPC methods safe to send twice: "/pkg.Service/Method",
-// "/pkg.Service/*" for all of a service, or "/*" for all. It may be given
-// several times. It panics if a pattern is of none of these forms.
-//
-// A method that is not listed is hedged if its idempotency_level says
-// NO_SIDE_EFFECTS or IDEMPOTENT, or failing that, if its name promises to only
-// read: Get, BatchGet, List, Search, Lookup, Query, Read, Count, Describe, Check
-// or Find, alone or before an upper-case letter.
-func WithMethods(patterns ...string) Option {
-	for _, p := range patterns {
-		service, method, ok := strings.Cut(strings.TrimPrefix(p, "/"), "/")
-		if p != "/*" && (!strings.HasPrefix(p, "/") || !ok || service == "" || method == "" ||
-			strings.Contains(method, "/") || strings.Contains(strings.TrimSuffix(p, "/*"), "*")) {
-			panic(fmt.Sprintf("hedge: WithMethods: %q is not /pkg.Service/Method, /pkg.Service/* or /*", p))
-		}
-	}
-	patterns = slices.Clone(patterns)
-	return optionFunc(func(c *config) { c.grpc.methods = append(c.grpc.methods, patterns...) })
 }
 
 // WithHedgeConn sends gRPC hedges over cc: another connection to the same
@@ -107,15 +82,18 @@ func deterministic(c codes.Code) bool {
 // and by any number of connections. The zero Interceptor is not usable.
 type Interceptor struct {
 	handle
-	rules sync.Map  // full method to *methodRule
-	calls sync.Pool // of *rpc
+	rules   sync.Map     // full method to *methodRule
+	methods atomic.Int64 // put into rules
+	calls   sync.Pool    // of *rpc
 }
 
 // NewInterceptor returns an Interceptor. Options that concern HTTP have no effect.
 func NewInterceptor(opts ...Option) *Interceptor {
 	in := new(Interceptor)
 	in.mustInit("grpc", opts)
-	in.connect()
+	if err := in.connect(); err != nil {
+		panic(err)
+	}
 	return in
 }
 
@@ -126,18 +104,25 @@ func NewInterceptorWithConfig(c Config, opts ...Option) (*Interceptor, error) {
 	if err := in.init("grpc", c, opts); err != nil {
 		return nil, err
 	}
-	in.connect()
+	if err := in.connect(); err != nil {
+		return nil, err
+	}
 	return in, nil
 }
 
-// connect starts connecting the connection that was given for hedges.
-func (in *Interceptor) connect() {
+// connect checks the options that are gRPC's, and starts connecting the connection
+// that was given for hedges.
+func (in *Interceptor) connect() error {
+	if err := in.options.checkRoutes(); err != nil {
+		return err
+	}
 	if in.options.grpc.nonFatal == nil {
 		in.options.grpc.nonFatal = nonFatal
 	}
 	if given := in.options.grpc.conn; given != nil {
 		given.Connect()
 	}
+	return nil
 }
 
 // NewUnaryClientInterceptor returns [Interceptor.Unary] of an Interceptor of its own.
@@ -158,12 +143,6 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 // Interceptors before it see one call, those after it each attempt. gRPC's own
 // retries multiply with hedges: grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor { return in.intercept }
-
-// methodRule is what holds for every call of a method.
-type methodRule struct {
-	hedgeable bool
-	policy    Policy
-}
 
 func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	in.stats.TotalRequests.Add(1)
@@ -251,59 +230,6 @@ func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method str
 		return engine.Name{Host: f(ctx, target, method)}
 	}
 	return engine.Name{Host: target, Route: method}
-}
-
-// rule returns what holds for a method: its route's policy, and whether it is known
-// to be safe to send twice. It is found once per method.
-func (in *Interceptor) rule(name string) *methodRule {
-	if v, ok := in.rules.Load(name); ok {
-		return v.(*methodRule)
-	}
-	m := new(methodRule)
-	if r := in.options.routes; r != nil {
-		if to := r.grpc(name); to != nil {
-			m.policy = to.Policy
-		}
-	}
-	m.hedgeable = !m.policy.Off && (m.policy.Hedgeable || in.listed(name) || readOnly(name))
-	v, known := in.rules.LoadOrStore(name, m)
-	if l := in.log; l != nil && !known && !m.hedgeable && !m.policy.Off {
-		l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
-			"method", name, "allow", fmt.Sprintf("hedge.WithMethods(%q)", name))
-	}
-	return v.(*methodRule)
-}
-
-func (in *Interceptor) listed(method string) bool {
-	for _, p := range in.options.grpc.methods {
-		prefix, all := strings.CutSuffix(p, "*")
-		if p == method || (all && strings.HasPrefix(method, prefix)) {
-			return true
-		}
-	}
-	return false
-}
-
-// readOnly reports whether a method's idempotency_level, or else its name, says that
-// it is safe to send twice.
-func readOnly(method string) bool {
-	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service)); err == nil {
-		if s, ok := d.(protoreflect.ServiceDescriptor); ok {
-			if m := s.Methods().ByName(protoreflect.Name(name)); m != nil {
-				if o, ok := m.Options().(*descriptorpb.MethodOptions); ok &&
-					o.GetIdempotencyLevel() != descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN {
-					return true
-				}
-			}
-		}
-	}
-	for _, verb := range [...]string{"Get", "BatchGet", "List", "Search", "Lookup", "Query", "Read", "Count", "Describe", "Check", "Find"} {
-		if rest, ok := strings.CutPrefix(name, verb); ok && (rest == "" || rest[0] >= 'A' && rest[0] <= 'Z') {
-			return true
-		}
-	}
-	return false
 }
 
 // rpc is one call in flight: the Op and the Gate of its race. The value that is raced

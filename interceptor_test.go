@@ -1,11 +1,9 @@
 package hedge_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -24,11 +22,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -129,69 +124,6 @@ func TestPublishedInterceptorCallWorks(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-func TestWritesAreSentOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for method, hedged := range map[string]bool{
-			"/a.B/Get": true, "/a.B/GetItem": true, "/a.B/BatchGetItems": true, "/a.B/ListItems": true, "/a.B/Search": true,
-			"/a.B/LookupX": true, "/a.B/QueryRange": true, "/a.B/ReadRows": true, "/a.B/CountAll": true,
-			"/a.B/DescribeTable": true, "/a.B/Check": true, "/a.B/FindNearest": true,
-			"/a.B/CreateItem": false, "/a.B/Getaway": false, "/a.B/get": false, "/a.B/Listen": false, "/a.B/ForgetMe": false,
-			"/a.B/Checkout": false, "/a.B/Readjust": false, "/a.B/": false, "": false, "nonsense": false, "/Get": false,
-			// declared idempotent, whatever the name
-			"/hedge.test.Shop/Put": true, "/hedge.test.Shop/Peek": true,
-			// undeclared: the name decides
-			"/hedge.test.Shop/GetPlain": true, "/hedge.test.Shop/Buy": false,
-		} {
-			c := warmCaller(t, method)
-			i := &invoker{answer: in(time.Second, 5*ms)}
-			require.NoError(t, c.intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke))
-			assert.Equal(t, hedged, i.n == 2, method)
-			assert.Equal(t, hedged, c.stats.NotHedgeable.Load() == 0, method)
-		}
-	})
-}
-
-func init() { // a service that declares idempotency levels
-	level := func(name string, l *descriptorpb.MethodOptions_IdempotencyLevel) *descriptorpb.MethodDescriptorProto {
-		m := &descriptorpb.MethodDescriptorProto{Name: &name, InputType: proto.String(".google.protobuf.StringValue"), OutputType: proto.String(".google.protobuf.StringValue")}
-		if l != nil {
-			m.Options = &descriptorpb.MethodOptions{IdempotencyLevel: l}
-		}
-		return m
-	}
-	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
-		Name: proto.String("hedge_test_shop.proto"), Package: proto.String("hedge.test"), Syntax: proto.String("proto3"),
-		Dependency: []string{"google/protobuf/wrappers.proto"},
-		Service: []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("Shop"), Method: []*descriptorpb.MethodDescriptorProto{
-			level("Put", descriptorpb.MethodOptions_IDEMPOTENT.Enum()),
-			level("Peek", descriptorpb.MethodOptions_NO_SIDE_EFFECTS.Enum()),
-			level("GetPlain", nil),
-			level("Buy", nil),
-		}}},
-	}, protoregistry.GlobalFiles)
-	if err == nil {
-		err = protoregistry.GlobalFiles.RegisterFile(file)
-	}
-	if err != nil {
-		panic(err)
-	}
-}
-
-func TestListedMethodsAreHedged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for pattern, want := range map[string][2]bool{
-			"/a.B/Create": {true, false}, "/a.B/*": {true, true}, "/*": {true, true}, "/a.Bc/*": {false, false}, "/a.B/Creat": {false, false},
-		} {
-			for n, method := range []string{"/a.B/Create", "/a.B/Delete"} {
-				i := &invoker{answer: in(time.Second, 5*ms)}
-				c := warmCaller(t, method, hedge.WithMethods(pattern))
-				require.NoError(t, c.intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke))
-				assert.Equal(t, want[n], i.n == 2, "%s %s", pattern, method)
-			}
-		}
-	})
-}
-
 func TestCallerMayAllowOrForbidRPCs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		write := "/a.B/Create"
@@ -206,17 +138,6 @@ func TestCallerMayAllowOrForbidRPCs(t *testing.T) {
 			assert.Equal(t, want, i.n)
 		}
 	})
-}
-
-func TestUnhedgedMethodIsToldOnceWithTheLineThatAllowsIt(t *testing.T) {
-	var log bytes.Buffer
-	c := hedge.NewUnaryClientInterceptor(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	i := &invoker{answer: in(0)}
-	for range 3 {
-		require.NoError(t, c(t.Context(), "/a.B/Create", nil, nil, nil, i.invoke))
-	}
-	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")))
-	assert.Contains(t, log.String(), `hedge.WithMethods(\"/a.B/Create\")`)
 }
 
 func TestPrimaryUsesTheCallersOwnReplyAndOptions(t *testing.T) {
