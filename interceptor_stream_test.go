@@ -331,7 +331,9 @@ func TestStreamThatIsReadLeavesNoContext(t *testing.T) {
 
 // TestStreamAbandonedBeforeItsFirstMessageIsOver ends a call by its context, as grpc allows.
 func TestStreamAbandonedBeforeItsFirstMessageIsOver(t *testing.T) {
-	client, _ := streamClient(t, new(streamServer))
+	s := new(streamServer)
+	client, _ := streamClient(t, s)
+	s.slow.Store(2)
 	for _, closed := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
 		finished := make(chan error, 1)
@@ -421,6 +423,8 @@ func TestStreamOfAHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
 		assert.Equal(t, 20*ms, time.Since(start))
 		req.Value = "another call's"
 		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		assert.Greater(t, len(sent), 1)
 		for _, value := range sent {
 			assert.Equal(t, "id", value)

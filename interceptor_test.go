@@ -186,6 +186,7 @@ func TestHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, fails := range []error{nil, status.Error(codes.NotFound, "no such item")} {
 			c := warmCaller(t, read)
+			var mu sync.Mutex
 			var seen []string
 			i := &invoker{answer: func(ctx context.Context, n int, reply any, _ []grpc.CallOption) error {
 				time.Sleep([]time.Duration{2 * usual, 5 * time.Second}[min(n, 1)])
@@ -196,6 +197,8 @@ func TestHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
 			}}
 			late := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
 				err := i.invoke(ctx, method, req, reply, cc, opts...)
+				mu.Lock()
+				defer mu.Unlock()
 				seen = append(seen, req.(*wrapperspb.StringValue).Value)
 				return err
 			}
@@ -205,10 +208,12 @@ func TestHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
 			assert.Equal(t, 2*usual, time.Since(start))
 			req.Value = "another call's" // the caller has it back
 			time.Sleep(time.Minute)
+			mu.Lock()
 			require.Greater(t, len(seen), 1)
 			for _, value := range seen {
 				assert.Equal(t, "id", value)
 			}
+			mu.Unlock()
 		}
 	})
 }

@@ -60,6 +60,14 @@ func (a *Attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
+// CallerValue is Value without the attempt's own cancellation.
+func (a *Attempt) CallerValue(key any) any {
+	if key == (numberKey{}) {
+		return a.n
+	}
+	return a.Context.Value(key)
+}
+
 func (a *Attempt) inner() *inner {
 	if in := a.in.Load(); in != nil {
 		return in
