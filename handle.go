@@ -1,6 +1,7 @@
 package hedge
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -35,6 +36,9 @@ func (h *handle) mustInit(protocol string, opts []Option) {
 func (h *handle) init(protocol string, base Config, opts []Option) error {
 	h.protocol, h.options = protocol, config{Config: base, failure: []int{429, 500, 502, 503, 504}}
 	for _, o := range opts {
+		if o == nil {
+			return errors.New("hedge: an Option is nil")
+		}
 		o.apply(&h.options)
 	}
 	h.readEnvironment()

@@ -98,6 +98,9 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 
 // refuses counts a call, and returns why it is sent once, or [engine.None].
 func (h *Hedger) refuses(ctx context.Context) engine.Reason {
+	if h.engine == nil {
+		panic("hedge: the zero Hedger is not usable: NewHedger makes one")
+	}
 	h.stats.TotalRequests.Add(1)
 	if h.off.Load() {
 		return engine.Disabled
@@ -150,7 +153,9 @@ func (c *doCall[T]) run(ctx context.Context, key string, op doOp[T], style race.
 		c.End(err == nil, false, 0)
 		return race.Result[T]{Value: v, Err: err}
 	}
-	style.Watch = c.Watch()
+	primary := new(doContext)
+	primary.attempt, c.contexts[0] = &primary.primary, primary
+	style.Watch, style.Primary = c.Watch(), primary.attempt
 	out := c.race.Run(ctx, op, op, plan.Delays, style)
 	c.End(out.Winner >= 0, out.Winner > 0, 0)
 	h.tally(&c.Call, out.Winner)
@@ -163,12 +168,11 @@ func (c *doCall[T]) run(ctx context.Context, key string, op doOp[T], style race.
 }
 
 func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
-	d := &doContext{Context: a.Context, attempt: a}
-	c.contexts[n] = d
-	if n > 0 {
-		return c.f(engine.ForHedge(d, n))
+	if n == 0 {
+		return c.f(c.contexts[0])
 	}
-	return c.f(d)
+	c.contexts[n] = &doContext{attempt: a}
+	return c.f(engine.ForHedge(c.contexts[n], n))
 }
 
 func (c *doCall[T]) Discard(v T, err error) {

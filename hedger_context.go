@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"time"
 	"unsafe"
 	"weak"
 
@@ -18,8 +19,8 @@ import (
 // It brings AfterFunc, by which package context derives contexts from it, so that it
 // knows what depends on it. When it has won, all that hangs on the caller's instead.
 type doContext struct {
-	context.Context // the caller's
-	attempt         *race.Attempt
+	attempt *race.Attempt // its Context is the caller's
+	primary race.Attempt  // what attempt points to if this is the primary's: one allocation less
 
 	mu    sync.Mutex // guards the fields below
 	won   bool
@@ -34,11 +35,13 @@ type endFunc struct {
 	stop func() bool // once it hangs on the caller's context
 }
 
+func (d *doContext) Deadline() (time.Time, bool) { return d.attempt.Deadline() }
+
 func (d *doContext) Err() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.won {
-		return d.Context.Err()
+		return d.attempt.Context.Err()
 	}
 	return d.attempt.Err()
 }
@@ -58,7 +61,7 @@ func (d *doContext) Done() <-chan struct{} {
 	defer d.mu.Unlock()
 	if d.done == nil {
 		if d.won {
-			return d.Context.Done()
+			return d.attempt.Context.Done()
 		}
 		d.done = make(chan struct{})
 		d.stop = context.AfterFunc(d.attempt, d.end)
@@ -72,7 +75,7 @@ func (d *doContext) AfterFunc(f func()) (stop func() bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.won {
-		return context.AfterFunc(d.Context, f)
+		return context.AfterFunc(d.attempt.Context, f)
 	}
 	e := &endFunc{f: f}
 	if d.funcs == nil {
@@ -113,11 +116,11 @@ func (d *doContext) win() {
 	d.mu.Lock()
 	if d.won = d.stop == nil || d.stop(); d.won { // or else it has ended
 		for e := range d.funcs {
-			e.stop = context.AfterFunc(d.Context, e.f)
+			e.stop = context.AfterFunc(d.attempt.Context, e.f)
 		}
 		d.funcs = nil
 		if d.done != nil {
-			closeAfter(d.Context, d.done)
+			closeAfter(d.attempt.Context, d.done)
 		}
 	}
 	d.mu.Unlock()

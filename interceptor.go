@@ -148,7 +148,17 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 //
 // Interceptors before it see one call, those after it each attempt. gRPC's own
 // retries multiply with hedges: grpc.WithDisableRetry prevents that.
-func (in *Interceptor) Unary() grpc.UnaryClientInterceptor { return in.intercept }
+func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
+	in.mustBeMade()
+	return in.intercept
+}
+
+// mustBeMade panics for an Interceptor that no constructor made.
+func (in *Interceptor) mustBeMade() {
+	if in == nil || in.engine == nil {
+		panic("hedge: the zero Interceptor is not usable: NewInterceptor makes one")
+	}
+}
 
 func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	in.stats.TotalRequests.Add(1)

@@ -260,3 +260,18 @@ func TestRoutesOfHTTPAreRefused(t *testing.T) {
 		hedge.NewInterceptor(hedge.WithRoute(pattern, hedge.Policy{Off: true}))
 	}
 }
+
+func TestZeroValuesSayWhatIsMissing(t *testing.T) {
+	for want, f := range map[string]func(){
+		"hedge: the zero Interceptor is not usable: NewInterceptor makes one": func() { new(hedge.Interceptor).Unary() },
+		"hedge: the zero Hedger is not usable: NewHedger makes one": func() {
+			_, _ = hedge.Do(t.Context(), new(hedge.Hedger), "k", func(context.Context) (int, error) { return 0, nil })
+		},
+	} {
+		assert.PanicsWithValue(t, want, f)
+	}
+	assert.Panics(t, func() { (*hedge.Interceptor)(nil).Stream() })
+	assert.PanicsWithError(t, "hedge: an Option is nil", func() { hedge.NewInterceptor(nil) })
+	_, err := hedge.NewHedgerWithConfig(hedge.DefaultConfig(), nil)
+	assert.EqualError(t, err, "hedge: an Option is nil")
+}

@@ -71,7 +71,7 @@ func copyOf(req any) any {
 // primaryOptions are the options of a primary: the caller's and a target for the trailer.
 type primaryOptions struct {
 	trailer metadata.MD
-	room    [3]grpc.CallOption
+	room    [2]grpc.CallOption
 }
 
 func (p *primaryOptions) add(opts []grpc.CallOption) []grpc.CallOption {

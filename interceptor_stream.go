@@ -31,7 +31,10 @@ import (
 //
 // What [Interceptor.Unary] says of methods and statuses holds here as well. Client-
 // and bidirectional-streaming calls are sent once, as they are.
-func (in *Interceptor) Stream() grpc.StreamClientInterceptor { return in.interceptStream }
+func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
+	in.mustBeMade()
+	return in.interceptStream
+}
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	in.stats.TotalRequests.Add(1)
