@@ -152,6 +152,46 @@ func TestStoppedAfterFuncIsNotCalled(t *testing.T) {
 	})
 }
 
+// TestContextsDerivedInDoCostNoGoroutine, also if there is a value between.
+func TestContextsDerivedInDoCostNoGoroutine(t *testing.T) {
+	type key struct{}
+	h := warmHedger(t)
+	won, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (context.Context, error) {
+		before := runtime.NumGoroutine()
+		_, cancel := context.WithCancel(context.WithValue(ctx, key{}, 1))
+		defer cancel()
+		assert.Equal(t, before, runtime.NumGoroutine())
+		return ctx, nil
+	})
+	require.NoError(t, err)
+	before := runtime.NumGoroutine()
+	_, cancel := context.WithCancel(context.WithValue(won, key{}, 1))
+	defer cancel()
+	assert.Equal(t, before, runtime.NumGoroutine())
+}
+
+// TestWhatIsDerivedFromTheWinnersContextIsKept though nobody else holds it.
+func TestWhatIsDerivedFromTheWinnersContextIsKept(t *testing.T) {
+	type key struct{}
+	life, cancel := context.WithCancel(t.Context())
+	h := hedge.NewHedger()
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Add(2)
+		_, err := hedge.Do(life, h, "k", func(ctx context.Context) (int, error) {
+			context.AfterFunc(ctx, wg.Done)
+			context.AfterFunc(context.WithValue(ctx, key{}, 1), wg.Done)
+			return 0, nil
+		})
+		require.NoError(t, err)
+	}
+	for range 5 {
+		runtime.GC()
+	}
+	cancel()
+	wg.Wait()
+}
+
 // TestDoLeavesNothingOnALongLivedContext is about a program that makes all its calls with one context.
 func TestDoLeavesNothingOnALongLivedContext(t *testing.T) {
 	life, cancel := context.WithCancel(t.Context())

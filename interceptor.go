@@ -87,7 +87,8 @@ type Interceptor struct {
 	calls   sync.Pool    // of *rpc
 }
 
-// NewInterceptor returns an Interceptor. Options that concern HTTP have no effect.
+// NewInterceptor returns an Interceptor. Options that concern HTTP have no effect, but
+// it panics if the pattern of a [WithRoute] is one for HTTP.
 func NewInterceptor(opts ...Option) *Interceptor {
 	in := new(Interceptor)
 	in.mustInit("grpc", opts)

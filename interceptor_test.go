@@ -236,7 +236,6 @@ func TestRequestIsTheCallersAgainWhenTheCallReturns(t *testing.T) {
 
 // TestRequestThatCannotBeCopiedIsWaitedFor: then the call ends when every attempt has.
 func TestRequestThatCannotBeCopiedIsWaitedFor(t *testing.T) {
-	type raw struct{ data []byte }
 	synctest.Test(t, func(t *testing.T) {
 		var left atomic.Int32
 		deaf := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
@@ -245,7 +244,7 @@ func TestRequestThatCannotBeCopiedIsWaitedFor(t *testing.T) {
 			return nil
 		}
 		c := warmCaller(t, read, hedge.WithMaxHedges(1))
-		require.NoError(t, c.intercept(t.Context(), read, new(raw), new(raw), nil, deaf))
+		require.NoError(t, c.intercept(t.Context(), read, new([]byte), new([]byte), nil, deaf))
 		assert.EqualValues(t, 2, left.Load())
 	})
 }

@@ -60,12 +60,12 @@ func (a *Attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// CallerValue is Value without the attempt's own cancellation.
-func (a *Attempt) CallerValue(key any) any {
+// NumberValue returns the attempt's number, as its Value does, if key is what [Number] asks for.
+func (a *Attempt) NumberValue(key any) (n any, ok bool) {
 	if key == (numberKey{}) {
-		return a.n
+		return a.n, true
 	}
-	return a.Context.Value(key)
+	return nil, false
 }
 
 func (a *Attempt) inner() *inner {
