@@ -60,12 +60,17 @@ func (a *Attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// NumberValue returns the attempt's number, as its Value does, if key is what [Number] asks for.
-func (a *Attempt) NumberValue(key any) (n any, ok bool) {
-	if key == (numberKey{}) {
-		return a.n, true
+// Adopt makes ctx the attempt's own context, and reports false if it has one already. ctx
+// must end with the caller's, and by cancel; Release then also calls stop.
+func (a *Attempt) Adopt(ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.in.Load() != nil {
+		return false
 	}
-	return nil, false
+	a.stop = stop
+	a.in.Store(&inner{ctx, cancel})
+	return true
 }
 
 func (a *Attempt) inner() *inner {
