@@ -130,6 +130,21 @@ func TestContextOfDoEndsInTheCallersWords(t *testing.T) {
 	})
 }
 
+func TestEndedContextIsSeenAtOnceInDo(t *testing.T) {
+	h := warmHedger(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, _ = hedge.Do(ctx, h, "k", func(ctx context.Context) (int, error) {
+		cancel()
+		assert.Error(t, ctx.Err())
+		select {
+		case <-ctx.Done():
+		default:
+			t.Error("it is not done")
+		}
+		return 0, nil
+	})
+}
+
 // TestStoppedAfterFuncIsNotCalled, wherever it hangs.
 func TestStoppedAfterFuncIsNotCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +189,7 @@ func TestContextsDerivedInDoCostNoGoroutine(t *testing.T) {
 func TestWhatIsDerivedFromTheWinnersContextIsKept(t *testing.T) {
 	type key struct{}
 	life, cancel := context.WithCancel(t.Context())
-	h := hedge.NewHedger()
+	h := hedge.NewHedger(hedge.WithMinDelay(time.Hour))
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Add(2)
@@ -217,7 +232,7 @@ func TestDoLeavesNothingOnALongLivedContext(t *testing.T) {
 func TestChannelAloneKeepsWaitingForTheCaller(t *testing.T) {
 	life, cancel := context.WithCancel(t.Context())
 	caller := &family{Context: life}
-	h := hedge.NewHedger()
+	h := hedge.NewHedger(hedge.WithMinDelay(time.Hour))
 	var wg sync.WaitGroup
 	for range 100 {
 		_, err := hedge.Do(caller, h, "k", func(ctx context.Context) (int, error) {
