@@ -268,6 +268,7 @@ func (s *stream) end() {
 
 // race receives the first message, from whichever attempt has it first.
 func (s *stream) race(m any) error {
+	defer s.choose(0, func() { s.cancel(nil) }) // if no hedge was chosen; also if the primary panics
 	s.reply = m
 	s.key = s.in.engine.RouteKey(s.in.name(s.ctx, s.cc, s.fullMethod), s.policy.BudgetPercent/100)
 	plan := s.Begin(s.ctx, s.key, s.policy.Delay)
@@ -291,7 +292,6 @@ func (s *stream) race(m any) error {
 		return err
 	}
 	out.Attempt.Release()
-	s.choose(0, func() { s.cancel(nil) })
 	return err
 }
 

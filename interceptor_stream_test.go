@@ -431,3 +431,20 @@ func TestStreamOfAHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
 		}
 	})
 }
+
+// panicStream is a stream with a codec that panics.
+type panicStream struct{ deafStream }
+
+func (*panicStream) RecvMsg(any) error { panic("codec") }
+
+func TestPanicInAStreamBlocksNobody(t *testing.T) {
+	handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
+	st, err := handle.Stream()(t.Context(), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C",
+		func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+			return &panicStream{deafStream{sent: func(any) {}}}, nil
+		})
+	require.NoError(t, err)
+	assert.PanicsWithValue(t, "codec", func() { _ = st.RecvMsg(new(wrapperspb.StringValue)) })
+	assert.Nil(t, st.Trailer())
+	assert.PanicsWithValue(t, "codec", func() { _ = st.RecvMsg(new(wrapperspb.StringValue)) }, "it does not wait for a race")
+}
