@@ -448,3 +448,39 @@ func TestPanicInAStreamBlocksNobody(t *testing.T) {
 	assert.Nil(t, st.Trailer())
 	assert.PanicsWithValue(t, "codec", func() { _ = st.RecvMsg(new(wrapperspb.StringValue)) }, "it does not wait for a race")
 }
+
+// stuckStream is a stream on a connection that takes nothing and gives nothing.
+type stuckStream struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (s *stuckStream) SendMsg(any) error { return s.RecvMsg(nil) }
+func (s *stuckStream) RecvMsg(any) error {
+	<-s.ctx.Done()
+	return status.FromContextError(s.ctx.Err()).Err()
+}
+func (s *stuckStream) Trailer() metadata.MD { return nil }
+
+func TestSendThatFailsBecauseAHedgeWonEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
+		var n atomic.Int64
+		var hedged context.Context
+		st, err := handle.Stream()(hedge.WithDelay(t.Context(), ms), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C",
+			func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+				if n.Add(1) == 1 {
+					return &stuckStream{ctx: ctx}, nil
+				}
+				hedged = ctx
+				return &deafStream{sent: func(any) {}}, nil
+			})
+		require.NoError(t, err)
+		go func() { assert.NoError(t, st.SendMsg(wrapperspb.String("id")), "the hedge has sent it") }()
+		synctest.Wait()
+		require.NoError(t, st.RecvMsg(new(wrapperspb.StringValue)))
+		synctest.Wait()
+		assert.NoError(t, hedged.Err(), "the call goes on")
+		require.NoError(t, st.RecvMsg(new(wrapperspb.StringValue)))
+	})
+}
