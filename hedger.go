@@ -4,16 +4,18 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Hedger keeps what is learned of the calls of [Do], and their budgets. It is safe
-// for concurrent use. The zero Hedger is not usable; NewHedger makes one.
+// A Hedger keeps what is learned of the calls of [Do] and [DoDetached], and their
+// budgets. It is safe for concurrent use. The zero Hedger is not usable; NewHedger makes one.
 type Hedger struct {
 	handle
-	calls sync.Pool // of *doCall[T], for any T
+	calls    sync.Pool    // of *doCall[T], for any T
+	detached atomic.Int64 // hedges of DoDetached in flight, or losers left behind for them
 }
 
 // NewHedger returns a Hedger. Options that concern HTTP or gRPC have no effect.
@@ -38,66 +40,137 @@ func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
 // returns what the first one returned. With a nil h, it calls f once.
 //
 // f must be safe to run twice at once. It must return soon after its context is done:
-// Do returns only when the first call has returned, even if another one answered.
-// That context ends when Do returns. A value that comes too late is closed if it is
-// an [io.Closer].
+// Do returns only when the first call has returned, even if another one answered. So Do
+// gains nothing where f ignores its context, as some database clients do; see [DoDetached].
+//
+// The context of the call that wins ends when ctx does, not before, so that rows or
+// a body can be read after Do. Those of the others end when Do returns. A value that
+// comes too late is closed if it is an [io.Closer].
 func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error)) (T, error) {
 	if h == nil {
 		return f(engine.ForAttempt(ctx))
 	}
-	h.mustBeMade()
-	h.stats.TotalRequests.Add(1)
-	o := engine.OverridesFrom(ctx)
-	if off := h.off.Load(); off || o.Never || o.Hedge > 0 {
-		reason := engine.Disabled
-		if !off {
-			h.stats.NotHedgeable.Add(1)
-			if !o.Never {
-				reason = engine.Nested
-			}
-		}
-		p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, reason)
-		v, err := f(engine.ForAttempt(ctx))
-		p.Done(err == nil)
-		return v, err
+	if reason := h.refuses(ctx); reason != engine.None {
+		return once(ctx, h, key, reason, f)
 	}
 	c, ok := h.calls.Get().(*doCall[T])
 	if !ok {
 		c = new(doCall[T])
 	}
 	c.f, c.hedger = f, h
-	plan := c.Begin(ctx, h.engine.Key(engine.Name{Host: key}), o.Delay)
-	if plan == nil {
-		h.stats.WarmupRequests.Add(1)
-		c.Started(ctx, 0)
-		v, err := f(engine.ForAttempt(ctx))
-		c.Finished(ctx, 0, race.OutcomeOf(err))
-		c.End(err == nil, false, 0)
-		return v, err
-	}
-	out := c.race.Run(ctx, c, c, plan.Delays, race.Style{Watch: c.Watch()})
-	c.End(out.Winner >= 0, out.Winner > 0, 0)
-	h.tally(&c.Call, out.Winner)
-	out.Attempt.Release()
+	out := c.run(ctx, key, c, race.Style{})
 	if c.race.Reset() {
-		c.f, c.Call = nil, engine.Call{}
+		c.f, c.Call, c.contexts = nil, engine.Call{}, [1 + race.MaxHedges]*doContext{}
 		h.calls.Put(c)
 	}
 	return out.Value, out.Err
 }
 
+// MaxDetached is how many attempts of a Hedger's [DoDetached] calls there can be
+// beside the one of each call that its caller waits for.
+const MaxDetached = 64
+
+// DoDetached is [Do] for an f that ignores its context. Every call of f that may be hedged
+// runs in a goroutine of its own. DoDetached returns with the first result without an
+// error, and leaves the others behind, to finish by themselves: there are at most [MaxDetached]
+// of them and of hedges in flight. Beyond that no hedge is sent, and the reason is [DeniedInFlight].
+//
+// What comes too late is given to discard, if it came without an error. A nil discard
+// closes it if it is an [io.Closer]. discard is called in other goroutines, also after
+// DoDetached has returned. Panics in it, and in what is left behind, are counted in
+// Stats.HedgePanics. A panic in the first call of f is raised by DoDetached, if no other call has
+// answered.
+//
+// Each call that is left behind holds what f holds, such as a connection of a
+// pool: make pools larger by that.
+func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error), discard func(T)) (T, error) {
+	if h == nil {
+		return f(engine.ForAttempt(ctx))
+	}
+	if reason := h.refuses(ctx); reason != engine.None {
+		return once(ctx, h, key, reason, f)
+	}
+	c := &detachedCall[T]{discard: discard}
+	c.f, c.hedger = f, h
+	out := c.run(ctx, key, c, race.Style{Detach: true})
+	return out.Value, out.Err
+}
+
+// refuses counts a call, and returns why it is sent once, or [engine.None].
+func (h *Hedger) refuses(ctx context.Context) engine.Reason {
+	h.mustBeMade()
+	h.stats.TotalRequests.Add(1)
+	if h.off.Load() {
+		return engine.Disabled
+	}
+	o, reason := engine.OverridesFrom(ctx), engine.None
+	switch {
+	case o.Never:
+		reason = engine.Disabled
+	case o.Hedge > 0:
+		reason = engine.Nested
+	default:
+		return engine.None
+	}
+	h.stats.NotHedgeable.Add(1)
+	return reason
+}
+
+// once makes a call that is not hedged.
+func once[T any](ctx context.Context, h *Hedger, key string, reason engine.Reason, f func(context.Context) (T, error)) (T, error) {
+	p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, reason)
+	v, err := f(engine.ForAttempt(ctx))
+	p.Done(err == nil)
+	return v, err
+}
+
+// doCall is one call in flight: the Op and the Gate of its race.
 type doCall[T any] struct {
 	engine.Call
-	race   race.Race[T]
-	hedger *Hedger
-	f      func(context.Context) (T, error)
+	race     race.Race[T]
+	hedger   *Hedger
+	f        func(context.Context) (T, error)
+	contexts [1 + race.MaxHedges]*doContext
+}
+
+// doOp is a doCall, or what is made of one.
+type doOp[T any] interface {
+	race.Op[T]
+	race.Gate
+}
+
+// run makes the call by op.
+func (c *doCall[T]) run(ctx context.Context, key string, op doOp[T], style race.Style) race.Result[T] {
+	h := c.hedger
+	plan := c.Begin(ctx, h.engine.Key(engine.Name{Host: key}), engine.OverridesFrom(ctx).Delay)
+	if plan == nil {
+		h.stats.WarmupRequests.Add(1)
+		c.Started(ctx, 0)
+		v, err := c.f(engine.ForAttempt(ctx))
+		c.Finished(ctx, 0, race.OutcomeOf(err))
+		c.End(err == nil, false, 0)
+		return race.Result[T]{Value: v, Err: err}
+	}
+	primary := new(doContext)
+	primary.attempt, c.contexts[0] = &primary.primary, primary
+	style.Watch, style.Primary = c.Watch(), primary.attempt
+	out := c.race.Run(ctx, op, op, plan.Delays, style)
+	c.End(out.Winner >= 0, out.Winner > 0, 0)
+	h.tally(&c.Call, out.Winner)
+	if out.Winner >= 0 {
+		c.contexts[out.Winner].win()
+	} else {
+		out.Attempt.Release()
+	}
+	return out
 }
 
 func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
-	if n > 0 {
-		return c.f(engine.ForHedge(a, n))
+	if n == 0 {
+		return c.f(engine.ForAttempt(c.contexts[0]))
 	}
-	return c.f(engine.ForAttempt(a))
+	c.contexts[n] = &doContext{attempt: a}
+	return c.f(engine.ForHedge(c.contexts[n], n))
 }
 
 func (c *doCall[T]) Discard(v T, err error) {
@@ -106,11 +179,54 @@ func (c *doCall[T]) Discard(v T, err error) {
 		return
 	}
 	if closer, ok := any(v).(io.Closer); ok && err == nil {
-		defer func() {
-			if recover() != nil { // in a goroutine of ours, it would end the process
-				c.hedger.stats.HedgePanics.Add(1)
-			}
-		}()
+		defer c.countPanic()
 		_ = closer.Close() // nobody is left to tell
 	}
+}
+
+// countPanic is deferred where a panic would end the process, because the goroutine is ours.
+func (c *doCall[T]) countPanic() {
+	if recover() != nil {
+		c.hedger.stats.HedgePanics.Add(1)
+	}
+}
+
+// detachedCall is a call whose losers are left behind.
+type detachedCall[T any] struct {
+	doCall[T]
+	discard func(T)
+	ended   atomic.Int32 // attempts
+}
+
+// Admit takes a place among those that may be left behind. Of a call with n hedges, n
+// attempts can be, and each but the first to end gives a place back.
+func (c *detachedCall[T]) Admit(index int) bool {
+	places := &c.hedger.detached
+	if places.Add(1) > MaxDetached {
+		places.Add(-1)
+		return c.AdmitUnless(index, engine.InFlight)
+	}
+	if !c.AdmitUnless(index, engine.None) {
+		places.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
+	defer func() {
+		if c.ended.Add(1) > 1 {
+			c.hedger.detached.Add(-1)
+		}
+	}()
+	return c.doCall.Attempt(a, n)
+}
+
+func (c *detachedCall[T]) Discard(v T, err error) {
+	if err != nil || c.discard == nil {
+		c.doCall.Discard(v, err)
+		return
+	}
+	defer c.countPanic()
+	c.discard(v)
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,9 +15,6 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
@@ -33,26 +28,6 @@ type grpcConfig struct {
 	methods  []string // patterns; nil: none given
 	conn     *grpc.ClientConn
 	nonFatal map[codes.Code]bool
-}
-
-// WithMethods declares gRPC methods safe to send twice: "/pkg.Service/Method",
-// "/pkg.Service/*" for all of a service, or "/*" for all. It may be given
-// several times. It panics if a pattern is of none of these forms.
-//
-// A method that is not listed is hedged if its idempotency_level says
-// NO_SIDE_EFFECTS or IDEMPOTENT, or failing that, if its name promises to only
-// read: Get, BatchGet, List, Search, Lookup, Query, Read, Count, Describe, Check
-// or Find, alone or before an upper-case letter.
-func WithMethods(patterns ...string) Option {
-	for _, p := range patterns {
-		service, method, ok := strings.Cut(strings.TrimPrefix(p, "/"), "/")
-		if p != "/*" && (!strings.HasPrefix(p, "/") || !ok || service == "" || method == "" ||
-			strings.Contains(method, "/") || strings.Contains(strings.TrimSuffix(p, "/*"), "*")) {
-			panic(fmt.Sprintf("hedge: WithMethods: %q is not /pkg.Service/Method, /pkg.Service/* or /*", p))
-		}
-	}
-	patterns = slices.Clone(patterns)
-	return optionFunc(func(c *config) { c.grpc.methods = append(c.grpc.methods, patterns...) })
 }
 
 // WithHedgeConn sends gRPC hedges over cc: another connection to the same
@@ -107,11 +82,13 @@ func deterministic(c codes.Code) bool {
 // and by any number of connections. The zero Interceptor is not usable.
 type Interceptor struct {
 	handle
-	rules sync.Map  // full method to *methodRule
-	calls sync.Pool // of *rpc
+	rules   sync.Map     // full method to *methodRule
+	methods atomic.Int64 // put into rules
+	calls   sync.Pool    // of *rpc
 }
 
-// NewInterceptor returns an Interceptor. Options that concern HTTP have no effect.
+// NewInterceptor returns an Interceptor. Options that concern HTTP have no effect, but
+// it panics if the pattern of a [WithRoute] is one for HTTP.
 func NewInterceptor(opts ...Option) *Interceptor {
 	in := new(Interceptor)
 	in.mustInit("grpc", opts)
@@ -148,9 +125,15 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 // Unary returns an interceptor that hedges unary calls.
 //
 // [WithMethods] says which methods are hedged. The primary runs in the caller's
-// goroutine with the caller's reply and options. A hedge has its own, which are
-// copied to the caller's if it wins. Every attempt has ended when the call returns.
-// grpc-retry-pushback-ms and ResourceExhausted pause hedging. Hedges carry
+// goroutine with the caller's request, reply and options. A hedge has its own: a copy
+// of the request, and a reply, header, trailer and peer that are copied to the caller's
+// if it wins. The call returns when the primary has, and does not wait for a hedge that
+// is cancelled and slow to end: the caller may use request and reply again. Only if
+// the request is no [proto.Message], and so cannot be copied, every attempt has ended.
+//
+// grpc-retry-pushback-ms and ResourceExhausted from the server count as push-back, and
+// a call that got one is not hedged again. That a message is larger than grpc allows is
+// ResourceExhausted as well, and does not count. Hedges carry
 // grpc-previous-rpc-attempts (gRFC A6). No hedge is sent over a connection that is
 // not READY, where it would only wait. A test whose invoker does not use the connection
 // therefore passes a nil *grpc.ClientConn, or sees no hedge.
@@ -160,12 +143,6 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeMade()
 	return in.intercept
-}
-
-// methodRule is what holds for every call of a method.
-type methodRule struct {
-	hedgeable bool
-	policy    Policy
 }
 
 func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -192,8 +169,7 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 	}
 	var finish []func(error)
 	c.opts, finish = takeFinish(opts)
-	out := c.race.Run(ctx, c, c, delays, race.Style{Join: true, Watch: c.Watch()})
-	// Every attempt has ended, so that nothing is shared any more.
+	out := c.run(ctx, delays)
 	err := out.Value
 	if out.Winner > 0 {
 		h := &c.hedges[out.Winner]
@@ -208,12 +184,18 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 	for _, f := range finish {
 		f(err)
 	}
-	if c.race.Reset() {
-		c.Call, c.key, c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType, c.trailer = engine.Call{}, nil, nil, nil, nil, nil, nil, replyType{}, nil
+	if c.race.Reset() { // no hedge was sent
+		c.Call, c.key, c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType = engine.Call{}, nil, nil, nil, nil, nil, nil, replyType{}
 		c.barred.Store(false)
 		in.calls.Put(c)
 	}
 	return err
+}
+
+// run runs the race. When it returns, or panics, no hedge uses what is the caller's any more.
+func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
+	defer c.close()
+	return c.race.Run(ctx, c, c, delays, race.Style{Join: !copyable(c.req), Watch: c.Watch()})
 }
 
 // refuses counts a call that is sent once and returns reason, or [engine.None] for one that may be hedged.
@@ -256,59 +238,6 @@ func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method str
 	return engine.Name{Host: target, Route: method}
 }
 
-// rule returns what holds for a method: its route's policy, and whether it is known
-// to be safe to send twice. It is found once per method.
-func (in *Interceptor) rule(name string) *methodRule {
-	if v, ok := in.rules.Load(name); ok {
-		return v.(*methodRule)
-	}
-	m := new(methodRule)
-	if r := in.options.routes; r != nil {
-		if to := r.grpc(name); to != nil {
-			m.policy = to.Policy
-		}
-	}
-	m.hedgeable = !m.policy.Off && (m.policy.Hedgeable || in.listed(name) || readOnly(name))
-	v, known := in.rules.LoadOrStore(name, m)
-	if l := in.log; l != nil && !known && !m.hedgeable && !m.policy.Off {
-		l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
-			"method", name, "allow", fmt.Sprintf("hedge.WithMethods(%q)", name))
-	}
-	return v.(*methodRule)
-}
-
-func (in *Interceptor) listed(method string) bool {
-	for _, p := range in.options.grpc.methods {
-		prefix, all := strings.CutSuffix(p, "*")
-		if p == method || (all && strings.HasPrefix(method, prefix)) {
-			return true
-		}
-	}
-	return false
-}
-
-// readOnly reports whether a method's idempotency_level, or else its name, says that
-// it is safe to send twice.
-func readOnly(method string) bool {
-	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service)); err == nil {
-		if s, ok := d.(protoreflect.ServiceDescriptor); ok {
-			if m := s.Methods().ByName(protoreflect.Name(name)); m != nil {
-				if o, ok := m.Options().(*descriptorpb.MethodOptions); ok &&
-					o.GetIdempotencyLevel() != descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN {
-					return true
-				}
-			}
-		}
-	}
-	for _, verb := range [...]string{"Get", "BatchGet", "List", "Search", "Lookup", "Query", "Read", "Count", "Describe", "Check", "Find"} {
-		if rest, ok := strings.CutPrefix(name, verb); ok && (rest == "" || rest[0] >= 'A' && rest[0] <= 'Z') {
-			return true
-		}
-	}
-	return false
-}
-
 // rpc is one call in flight: the Op and the Gate of its race. The value that is raced
 // for is the error that the caller will see.
 type rpc struct {
@@ -323,11 +252,11 @@ type rpc struct {
 	invoker   grpc.UnaryInvoker
 	opts      []grpc.CallOption
 	replyType replyType
+	hedges    [1 + race.MaxHedges]hedged
+	barred    atomic.Bool // a server has pushed back: no more hedges of this call
 
-	trailer metadata.MD // of the primary
-	hedges  [1 + race.MaxHedges]hedged
-
-	barred atomic.Bool // a server allows no more attempts of this call
+	mu   sync.Mutex // held while a hedge reads the caller's request and options
+	over bool       // the caller may use them again; guarded by mu
 }
 
 // hedged is what a hedge received.
@@ -338,6 +267,27 @@ type hedged struct {
 }
 
 var errNotFinal = errors.New("hedge: another attempt may get a better status")
+
+// close waits for hedges that read what is the caller's, and keeps others from it.
+func (c *rpc) close() {
+	if c.Hedges > 0 {
+		c.mu.Lock()
+		c.over = true
+		c.mu.Unlock()
+	}
+}
+
+// copies returns a copy of the caller's request, and the caller's options with
+// targets of their own. It returns false if the call is over.
+func (c *rpc) copies(h *hedged) (req any, opts []grpc.CallOption, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil, nil, false
+	}
+	opts, h.deliver = ownTargets(c.opts)
+	return copyOf(c.req), opts, true
+}
 
 // Admit refuses hedges that could not be made or would only queue.
 func (c *rpc) Admit(index int) bool {
@@ -372,21 +322,20 @@ func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
 }
 
 func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
-	var err error
-	var trailer metadata.MD
 	if n == 0 {
-		opts := append(slices.Grow([]grpc.CallOption(nil), len(c.opts)+1), c.opts...)
-		err = c.invoker(a, c.method, c.req, c.reply, c.cc, slices.Clip(append(opts, grpc.Trailer(&c.trailer)))...)
-		trailer = c.trailer
-	} else {
-		h := &c.hedges[n]
-		h.reply = c.replyType.new()
-		var opts []grpc.CallOption
-		opts, h.deliver = ownTargets(c.opts)
-		err = c.invoker(hedgeContext(a, n), c.method, c.req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
-		trailer = h.trailer
+		// Whoever is below may keep its options, so that they are in no pool.
+		own := new(primaryOptions)
+		err := c.invoker(a, c.method, c.req, c.reply, c.cc, own.add(c.opts)...)
+		return err, c.judge(err, own.trailer, n, a)
 	}
-	return err, c.judge(err, trailer, n, a)
+	h := &c.hedges[n]
+	req, opts, ok := c.copies(h)
+	if !ok {
+		return race.ErrLost, race.ErrLost
+	}
+	h.reply = c.replyType.new()
+	err := c.invoker(hedgeContext(a, n), c.method, req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
+	return err, c.judge(err, h.trailer, n, a)
 }
 
 // judge records push-back, and returns nil if err is the answer to the call.
@@ -394,24 +343,37 @@ func (c *rpc) judge(err error, trailer metadata.MD, n int, a *race.Attempt) erro
 	if err == nil {
 		return nil
 	}
-	code := status.Code(err)
-	if c.in.pushedBack(c.key, code, trailer) {
+	if c.in.pushedBack(c.key, err, trailer) {
 		c.barred.Store(true)
 	}
-	return c.in.final(code, n, a.Err() != nil)
+	return c.in.final(status.Code(err), n, a.Err() != nil)
 }
 
-// pushedBack pauses hedging of the key if a server that failed asks for it, and
-// reports whether it forbids more attempts of this call.
-func (in *Interceptor) pushedBack(k *engine.Key, code codes.Code, trailer metadata.MD) (barred bool) {
+// pushedBack tells the key if a server that failed pushed back, and reports whether it did.
+func (in *Interceptor) pushedBack(k *engine.Key, err error, trailer metadata.MD) bool {
 	now := time.Now()
 	if v := trailer["grpc-retry-pushback-ms"]; len(v) > 0 {
-		ms, err := strconv.ParseUint(v[0], 10, 31) // gRFC A6: negative or not a number means stop
+		ms, _ := strconv.ParseUint(v[0], 10, 31) // gRFC A6: negative or not a number means stop
 		k.PushBack(now, time.Duration(ms)*time.Millisecond)
-		return err != nil
+		return true
 	}
-	if code == codes.ResourceExhausted {
+	if status.Code(err) == codes.ResourceExhausted && !tooLarge(err) {
 		k.PushBack(now, 0)
+		return true
+	}
+	return false
+}
+
+// tooLarge reports whether a ResourceExhausted is about the size of a message, which
+// says nothing of the server's load. The text is all there is to tell by: a status that grpc
+// makes here and one that a server sends look alike, and a server has the same limits.
+// The phrases are those of grpc-go, and of gRPC's other implementations in C, Java and .NET.
+func tooLarge(err error) bool {
+	text := status.Convert(err).Message()
+	for _, phrase := range [...]string{"larger than max", "message too large", "message exceeds"} {
+		if strings.Contains(text, phrase) {
+			return true
+		}
 	}
 	return false
 }

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
@@ -43,18 +42,44 @@ func (r replyType) new() any {
 	return reflect.New(r.other).Interface()
 }
 
-// publish copies a hedge's reply into the caller's. All attempts have ended.
+// publish copies a hedge's reply into the caller's. The hedge and the primary have ended.
 func publish(to, from any) {
-	switch to := to.(type) {
-	case proto.Message:
+	if to, ok := to.(proto.Message); ok {
 		proto.Reset(to)
 		proto.Merge(to, from.(proto.Message))
-	case protoadapt.MessageV1:
-		to.Reset()
-		proto.Merge(protoadapt.MessageV2Of(to), protoadapt.MessageV2Of(from.(protoadapt.MessageV1)))
-	default:
-		reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
+		return
 	}
+	// Nobody else has the hedge's reply, so that what it points to may be shared. This is
+	// for messages of older generators as well: package proto cannot copy all of theirs.
+	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
+}
+
+// copyable reports whether copyOf makes a copy of a request.
+func copyable(req any) bool {
+	_, ok := req.(proto.Message)
+	return ok || req == nil
+}
+
+// copyOf returns a copy of a request, or the request itself if that is not known how to copy.
+func copyOf(req any) any {
+	if m, ok := req.(proto.Message); ok {
+		return proto.Clone(m)
+	}
+	return req
+}
+
+// primaryOptions are the options of a primary: the caller's and a target for the trailer.
+type primaryOptions struct {
+	trailer metadata.MD
+	room    [2]grpc.CallOption
+}
+
+func (p *primaryOptions) add(opts []grpc.CallOption) []grpc.CallOption {
+	own := p.room[:0]
+	if len(opts) >= len(p.room) {
+		own = make([]grpc.CallOption, 0, len(opts)+1)
+	}
+	return slices.Clip(append(append(own, opts...), grpc.Trailer(&p.trailer)))
 }
 
 // ownTargets returns the caller's options with new targets for an attempt. Calling

@@ -23,9 +23,11 @@ import (
 // If the first message takes longer than usual for the target and method, the first
 // RecvMsg sends the request again on another stream. The stream whose message (or
 // end) comes first becomes the call, with its header, trailer and status; the others
-// are cancelled. Latency is learned from that RecvMsg to the first message. A call of
-// Header before RecvMsg makes the primary the call. Targets in call options are set
-// when the stream has ended.
+// are cancelled, and the call does not wait for them. Latency is learned from that
+// RecvMsg to the first message. A call of Header before RecvMsg, a SendMsg that fails
+// and the end of the caller's context make the primary the call. Targets in call
+// options are set when the stream has ended. Until the call is known, Trailer returns
+// nil, and Context returns a context that ends with the call, whichever it will be.
 //
 // What [Interceptor.Unary] says of methods and statuses holds here as well. Client-
 // and bidirectional-streaming calls are sent once, as they are.
@@ -50,7 +52,7 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 	o, m := engine.OverridesFrom(ctx), in.rule(method)
 	st := &stream{in: in, ctx: ctx, desc: desc, cc: cc, fullMethod: method, streamer: streamer, policy: m.policy, decided: make(chan struct{})}
 	st.policy.Delay = cmp.Or(o.Delay, m.policy.Delay)
-	st.opts, st.finish = takeFinish(opts)
+	st.opts, st.finish = takeFinish(slices.Clone(opts)) // hedges need them when the caller has them back
 	primaryCtx, cancel := context.WithCancelCause(ctx)
 	st.origin.Context, st.cancel = primaryCtx, cancel
 	primary, err := st.open(&st.origin, cc, 0)
@@ -101,8 +103,11 @@ type stream struct {
 	mu       sync.Mutex // guards the fields below
 	req      any        // what was sent
 	finished [1 + race.MaxHedges]*error
-	reported bool // finish was called
-	barred   bool // a server allows no more attempts of this call
+	reported bool               // finish was called
+	barred   bool               // a server has pushed back: no more hedges of this call
+	over     bool               // end was called
+	early    context.Context    // what Context returned before the call was known; nil: it was not asked
+	endEarly context.CancelFunc // ends early
 }
 
 // open starts the stream of attempt n.
@@ -120,7 +125,17 @@ func (s *stream) onFinish(n int, err error) {
 	s.mu.Lock()
 	s.finished[n] = &err
 	s.mu.Unlock()
+	if n == 0 {
+		s.giveUp() // nobody has received yet, and there is nothing to receive
+	}
 	s.report()
+}
+
+// giveUp makes the primary the call if there is no race yet.
+func (s *stream) giveUp() {
+	if s.first.CompareAndSwap(false, true) {
+		s.choose(0, func() { s.cancel(nil) })
+	}
 }
 
 // report calls the functions of the caller's OnFinish once the call has ended.
@@ -136,6 +151,7 @@ func (s *stream) report() {
 	s.reported = s.reported || now
 	s.mu.Unlock()
 	if now {
+		s.end() // sets the targets, which the functions may read
 		for _, f := range s.finish {
 			f(*err)
 		}
@@ -161,32 +177,64 @@ func (s *stream) SendMsg(m any) error {
 	s.mu.Lock()
 	s.req = m // grpc forbids changing it after SendMsg
 	s.mu.Unlock()
-	return s.attempts[0].SendMsg(m)
+	return s.sent(s.attempts[0].SendMsg(m))
 }
 
-func (s *stream) CloseSend() error { return s.attempts[0].CloseSend() }
+func (s *stream) CloseSend() error { return s.sent(s.attempts[0].CloseSend()) }
+
+// sent ends a call that an error of the primary ends. After io.EOF, RecvMsg has the
+// status. If a hedge has won, the error is that of a loser: the hedge has the request.
+func (s *stream) sent(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	s.giveUp()
+	if <-s.decided; s.winner > 0 {
+		return nil
+	}
+	s.end()
+	return err
+}
 
 // Header waits for the race if there is one, and otherwise chooses the primary.
 func (s *stream) Header() (metadata.MD, error) {
+	var p engine.Unhedged
 	if s.first.CompareAndSwap(false, true) {
 		s.choose(0, func() { s.cancel(nil) })
-		p := s.in.unhedged(s.ctx, s.cc, s.fullMethod, engine.Body)
-		md, err := s.chosen().Header()
-		p.Done(err == nil)
-		return md, err
+		p = s.in.unhedged(s.ctx, s.cc, s.fullMethod, engine.Body)
 	}
-	return s.chosen().Header()
+	md, err := s.chosen().Header()
+	p.Done(err == nil)
+	if err != nil && err != io.EOF {
+		s.end()
+	}
+	return md, err
 }
 
-func (s *stream) Trailer() metadata.MD { return s.chosen().Trailer() }
+func (s *stream) Trailer() metadata.MD {
+	select {
+	case <-s.decided:
+		return s.chosen().Trailer()
+	default:
+		return nil
+	}
+}
 
 func (s *stream) Context() context.Context {
 	select {
 	case <-s.decided:
 		return s.chosen().Context()
 	default:
-		return s.attempts[0].Context()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.early == nil {
+		s.early, s.endEarly = context.WithCancel(s.ctx)
+		if s.over {
+			s.endEarly()
+		}
+	}
+	return s.early
 }
 
 func (s *stream) RecvMsg(m any) error {
@@ -202,18 +250,25 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// end sets the targets of the caller's options and ends the context.
+// end sets the targets of the caller's options and ends the contexts. The call is known.
 func (s *stream) end() {
 	s.ended.Do(func() {
 		for _, deliver := range s.attempts[s.winner].deliver {
 			deliver()
 		}
 		s.release()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.over = true
+		if s.early != nil {
+			s.endEarly()
+		}
 	})
 }
 
 // race receives the first message, from whichever attempt has it first.
 func (s *stream) race(m any) error {
+	defer s.choose(0, func() { s.cancel(nil) }) // if no hedge was chosen; also if the primary panics
 	s.reply = m
 	s.key = s.in.engine.RouteKey(s.in.name(s.ctx, s.cc, s.fullMethod), s.policy.BudgetPercent/100)
 	plan := s.Begin(s.ctx, s.key, s.policy.Delay)
@@ -224,7 +279,7 @@ func (s *stream) race(m any) error {
 		delays, s.replyType = plan.Delays, replyTypeOf(m)
 	}
 	var r race.Race[error]
-	out := r.Run(s.ctx, s, s, delays, race.Style{Join: true, Watch: s.Watch()})
+	out := r.Run(s.ctx, s, s, delays, race.Style{Watch: s.Watch()})
 	err := out.Value
 	s.End(err == io.EOF || answer(err), out.Winner > 0, 0)
 	s.in.tally(&s.Call, out.Winner)
@@ -237,7 +292,6 @@ func (s *stream) race(m any) error {
 		return err
 	}
 	out.Attempt.Release()
-	s.choose(0, func() { s.cancel(nil) })
 	return err
 }
 
@@ -273,26 +327,31 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	if opened := s.attempts[n].ClientStream; opened != nil {
 		trailer = opened.Trailer()
 	}
-	code := status.Code(err)
-	if s.in.pushedBack(s.key, code, trailer) {
+	if s.in.pushedBack(s.key, err, trailer) {
 		s.mu.Lock()
 		s.barred = true
 		s.mu.Unlock()
 	}
-	return err, s.in.final(code, n, a.Err() != nil)
+	return err, s.in.final(status.Code(err), n, a.Err() != nil)
 }
 
 // again sends the request on a stream of its own and waits for the first message.
 func (s *stream) again(a *race.Attempt, n int) error {
+	s.mu.Lock()
+	over, req := s.over, s.req
+	if !over {
+		req = copyOf(req) // a hedge that is slow to end may read it when the call is over
+	}
+	s.mu.Unlock()
+	if over {
+		return race.ErrLost
+	}
 	hedge, err := s.open(hedgeContext(a, n), s.in.hedgeConn(s.cc), n)
 	if err != nil {
 		return err
 	}
 	me := &s.attempts[n]
 	me.ClientStream, me.reply = hedge, s.replyType.new()
-	s.mu.Lock()
-	req := s.req
-	s.mu.Unlock()
 	if err := hedge.SendMsg(req); err != nil && err != io.EOF { // EOF: RecvMsg has the status
 		return err
 	}

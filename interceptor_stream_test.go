@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
 )
@@ -276,4 +278,209 @@ type lateStream struct{ grpc.ClientStream }
 func (s lateStream) RecvMsg(m any) error {
 	time.Sleep(3 * time.Millisecond)
 	return s.ClientStream.RecvMsg(m)
+}
+
+// family is a caller's context that lives on, and knows how many contexts hang on it.
+type family struct {
+	context.Context
+	children atomic.Int64
+}
+
+func (f *family) Value(any) any { return nil }
+
+func (f *family) AfterFunc(do func()) func() bool {
+	f.children.Add(1)
+	stop := context.AfterFunc(f.Context, do)
+	return func() bool {
+		stopped := stop()
+		if stopped {
+			f.children.Add(-1)
+		}
+		return stopped
+	}
+}
+
+// TestStreamWhoseRequestCannotBeSentIsOver leaves nothing behind.
+func TestStreamWhoseRequestCannotBeSentIsOver(t *testing.T) {
+	client, _ := streamClient(t, new(streamServer))
+	life, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	caller := &family{Context: life}
+	var finished []error
+	_, err := client.StreamingOutputCall(caller, &testpb.StreamingOutputCallRequest{Payload: &testpb.Payload{Body: make([]byte, 100)}},
+		grpc.MaxCallSendMsgSize(10), grpc.OnFinish(func(err error) { finished = append(finished, err) }))
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	assert.Equal(t, []error{err}, finished)
+	require.Eventually(t, func() bool { return caller.children.Load() == 0 }, 5*time.Second, time.Millisecond, "contexts hang on the caller's")
+}
+
+// TestStreamThatIsReadLeavesNoContext, whoever wins.
+func TestStreamThatIsReadLeavesNoContext(t *testing.T) {
+	s := new(streamServer)
+	client, _ := streamClient(t, s)
+	life, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	caller := &family{Context: life}
+	for slow := range int64(2) {
+		s.slow.Store(slow)
+		_, _, err := collect(hedge.WithDelay(caller, 20*ms), client)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return caller.children.Load() == 0 }, 5*time.Second, time.Millisecond)
+	}
+}
+
+// TestStreamAbandonedBeforeItsFirstMessageIsOver ends a call by its context, as grpc allows.
+func TestStreamAbandonedBeforeItsFirstMessageIsOver(t *testing.T) {
+	s := new(streamServer)
+	client, _ := streamClient(t, s)
+	s.slow.Store(2)
+	for _, closed := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		finished := make(chan error, 1)
+		st, err := client.StreamingOutputCall(ctx, three, grpc.OnFinish(func(err error) { finished <- err }))
+		require.NoError(t, err)
+		if closed {
+			require.NoError(t, st.CloseSend())
+		}
+		assert.Nil(t, st.Trailer(), "it does not wait for a race")
+		cancel()
+		assert.Equal(t, codes.Canceled, status.Code(<-finished))
+		_ = st.Trailer()
+		_, err = st.Header()
+		require.NoError(t, err, "RecvMsg has the status")
+		_, err = st.Recv()
+		assert.Equal(t, codes.Canceled, status.Code(err))
+		assert.Empty(t, finished, "once")
+	}
+}
+
+func TestContextOfAStreamOutlivesTheLoser(t *testing.T) {
+	s := new(streamServer)
+	client, stats := streamClient(t, s)
+	s.slow.Store(1)
+	type key struct{}
+	st, err := client.StreamingOutputCall(hedge.WithDelay(context.WithValue(t.Context(), key{}, "value"), 20*ms), three)
+	require.NoError(t, err)
+	early := st.Context()
+	assert.Equal(t, "value", early.Value(key{}))
+	for range 3 {
+		_, err = st.Recv()
+		require.NoError(t, err)
+		assert.NoError(t, early.Err())
+		assert.NoError(t, st.Context().Err())
+	}
+	_, err = st.Recv()
+	assert.Equal(t, io.EOF, err)
+	assert.EqualValues(t, 1, stats.HedgeWins.Load())
+	assert.Equal(t, context.Canceled, early.Err(), "it ends with the call")
+}
+
+func TestFinishFunctionsSeeTheTrailer(t *testing.T) {
+	s := new(streamServer)
+	client, _ := streamClient(t, s)
+	for slow := range int64(2) {
+		s.n.Store(0)
+		s.slow.Store(slow)
+		var trailer, seen metadata.MD
+		_, _, err := collect(hedge.WithDelay(t.Context(), 20*ms), client, grpc.Trailer(&trailer), grpc.OnFinish(func(error) { seen = trailer }))
+		require.NoError(t, err)
+		assert.Equal(t, []string{fmt.Sprint(1 + slow)}, seen["n"])
+	}
+}
+
+// deafStream is a stream whose messages come late, whatever becomes of its context.
+type deafStream struct {
+	grpc.ClientStream
+	after time.Duration
+	sent  func(any)
+}
+
+func (s *deafStream) SendMsg(m any) error  { time.Sleep(s.after / 2); s.sent(m); return nil }
+func (s *deafStream) CloseSend() error     { return nil }
+func (s *deafStream) RecvMsg(any) error    { time.Sleep(s.after / 2); return nil }
+func (s *deafStream) Trailer() metadata.MD { return nil }
+
+func TestStreamOfAHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
+		var n atomic.Int64
+		var mu sync.Mutex
+		var sent []string
+		streamer := func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+			return &deafStream{after: []time.Duration{20 * ms, 5 * time.Second}[min(n.Add(1)-1, 1)], sent: func(m any) {
+				mu.Lock()
+				defer mu.Unlock()
+				sent = append(sent, m.(*wrapperspb.StringValue).Value)
+			}}, nil
+		}
+		start := time.Now()
+		st, err := handle.Stream()(hedge.WithDelay(t.Context(), ms), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C", streamer)
+		require.NoError(t, err)
+		req := wrapperspb.String("id")
+		require.NoError(t, st.SendMsg(req))
+		require.NoError(t, st.CloseSend())
+		require.NoError(t, st.RecvMsg(new(wrapperspb.StringValue)))
+		assert.Equal(t, 20*ms, time.Since(start))
+		req.Value = "another call's"
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Greater(t, len(sent), 1)
+		for _, value := range sent {
+			assert.Equal(t, "id", value)
+		}
+	})
+}
+
+// panicStream is a stream with a codec that panics.
+type panicStream struct{ deafStream }
+
+func (*panicStream) RecvMsg(any) error { panic("codec") }
+
+func TestPanicInAStreamBlocksNobody(t *testing.T) {
+	handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
+	st, err := handle.Stream()(t.Context(), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C",
+		func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+			return &panicStream{deafStream{sent: func(any) {}}}, nil
+		})
+	require.NoError(t, err)
+	assert.PanicsWithValue(t, "codec", func() { _ = st.RecvMsg(new(wrapperspb.StringValue)) })
+	assert.Nil(t, st.Trailer())
+	assert.PanicsWithValue(t, "codec", func() { _ = st.RecvMsg(new(wrapperspb.StringValue)) }, "it does not wait for a race")
+}
+
+// stuckStream is a stream on a connection that takes nothing and gives nothing.
+type stuckStream struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (s *stuckStream) SendMsg(any) error { return s.RecvMsg(nil) }
+func (s *stuckStream) RecvMsg(any) error {
+	<-s.ctx.Done()
+	return status.FromContextError(s.ctx.Err()).Err()
+}
+func (s *stuckStream) Trailer() metadata.MD { return nil }
+
+func TestSendThatFailsBecauseAHedgeWonEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
+		var n atomic.Int64
+		var hedged context.Context
+		st, err := handle.Stream()(hedge.WithDelay(t.Context(), ms), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C",
+			func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+				if n.Add(1) == 1 {
+					return &stuckStream{ctx: ctx}, nil
+				}
+				hedged = ctx
+				return &deafStream{sent: func(any) {}}, nil
+			})
+		require.NoError(t, err)
+		go func() { assert.NoError(t, st.SendMsg(wrapperspb.String("id")), "the hedge has sent it") }()
+		synctest.Wait()
+		require.NoError(t, st.RecvMsg(new(wrapperspb.StringValue)))
+		synctest.Wait()
+		assert.NoError(t, hedged.Err(), "the call goes on")
+		require.NoError(t, st.RecvMsg(new(wrapperspb.StringValue)))
+	})
 }

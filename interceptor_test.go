@@ -1,11 +1,9 @@
 package hedge_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -19,16 +17,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	_ "google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/interop"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -129,69 +125,6 @@ func TestPublishedInterceptorCallWorks(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-func TestWritesAreSentOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for method, hedged := range map[string]bool{
-			"/a.B/Get": true, "/a.B/GetItem": true, "/a.B/BatchGetItems": true, "/a.B/ListItems": true, "/a.B/Search": true,
-			"/a.B/LookupX": true, "/a.B/QueryRange": true, "/a.B/ReadRows": true, "/a.B/CountAll": true,
-			"/a.B/DescribeTable": true, "/a.B/Check": true, "/a.B/FindNearest": true,
-			"/a.B/CreateItem": false, "/a.B/Getaway": false, "/a.B/get": false, "/a.B/Listen": false, "/a.B/ForgetMe": false,
-			"/a.B/Checkout": false, "/a.B/Readjust": false, "/a.B/": false, "": false, "nonsense": false, "/Get": false,
-			// declared idempotent, whatever the name
-			"/hedge.test.Shop/Put": true, "/hedge.test.Shop/Peek": true,
-			// undeclared: the name decides
-			"/hedge.test.Shop/GetPlain": true, "/hedge.test.Shop/Buy": false,
-		} {
-			c := warmCaller(t, method)
-			i := &invoker{answer: in(time.Second, 5*ms)}
-			require.NoError(t, c.intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke))
-			assert.Equal(t, hedged, i.n == 2, method)
-			assert.Equal(t, hedged, c.stats.NotHedgeable.Load() == 0, method)
-		}
-	})
-}
-
-func init() { // a service that declares idempotency levels
-	level := func(name string, l *descriptorpb.MethodOptions_IdempotencyLevel) *descriptorpb.MethodDescriptorProto {
-		m := &descriptorpb.MethodDescriptorProto{Name: &name, InputType: proto.String(".google.protobuf.StringValue"), OutputType: proto.String(".google.protobuf.StringValue")}
-		if l != nil {
-			m.Options = &descriptorpb.MethodOptions{IdempotencyLevel: l}
-		}
-		return m
-	}
-	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
-		Name: proto.String("hedge_test_shop.proto"), Package: proto.String("hedge.test"), Syntax: proto.String("proto3"),
-		Dependency: []string{"google/protobuf/wrappers.proto"},
-		Service: []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("Shop"), Method: []*descriptorpb.MethodDescriptorProto{
-			level("Put", descriptorpb.MethodOptions_IDEMPOTENT.Enum()),
-			level("Peek", descriptorpb.MethodOptions_NO_SIDE_EFFECTS.Enum()),
-			level("GetPlain", nil),
-			level("Buy", nil),
-		}}},
-	}, protoregistry.GlobalFiles)
-	if err == nil {
-		err = protoregistry.GlobalFiles.RegisterFile(file)
-	}
-	if err != nil {
-		panic(err)
-	}
-}
-
-func TestListedMethodsAreHedged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for pattern, want := range map[string][2]bool{
-			"/a.B/Create": {true, false}, "/a.B/*": {true, true}, "/*": {true, true}, "/a.Bc/*": {false, false}, "/a.B/Creat": {false, false},
-		} {
-			for n, method := range []string{"/a.B/Create", "/a.B/Delete"} {
-				i := &invoker{answer: in(time.Second, 5*ms)}
-				c := warmCaller(t, method, hedge.WithMethods(pattern))
-				require.NoError(t, c.intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke))
-				assert.Equal(t, want[n], i.n == 2, "%s %s", pattern, method)
-			}
-		}
-	})
-}
-
 func TestCallerMayAllowOrForbidRPCs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		write := "/a.B/Create"
@@ -206,17 +139,6 @@ func TestCallerMayAllowOrForbidRPCs(t *testing.T) {
 			assert.Equal(t, want, i.n)
 		}
 	})
-}
-
-func TestUnhedgedMethodIsToldOnceWithTheLineThatAllowsIt(t *testing.T) {
-	var log bytes.Buffer
-	c := hedge.NewUnaryClientInterceptor(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	i := &invoker{answer: in(0)}
-	for range 3 {
-		require.NoError(t, c(t.Context(), "/a.B/Create", nil, nil, nil, i.invoke))
-	}
-	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")))
-	assert.Contains(t, log.String(), `hedge.WithMethods(\"/a.B/Create\")`)
 }
 
 func TestPrimaryUsesTheCallersOwnReplyAndOptions(t *testing.T) {
@@ -246,11 +168,108 @@ func TestReplyDoesNotChangeAfterReturn(t *testing.T) {
 				reply.(*wrapperspb.StringValue).Value = fmt.Sprint("answer ", n)
 				return nil
 			}}
-			got, err := warmCaller(t, read, hedge.WithMaxHedges(1)).get(t.Context(), i)
-			require.NoError(t, err)
-			assert.EqualValues(t, 2, left.Load(), "every attempt has ended")
-			assert.Equal(t, fmt.Sprint("answer ", fast), got)
+			reply := new(wrapperspb.StringValue)
+			c := warmCaller(t, read, hedge.WithMaxHedges(1))
+			require.NoError(t, c.intercept(t.Context(), read, wrapperspb.String("id"), reply, nil, i.invoke))
+			assert.EqualValues(t, 1+fast, left.Load(), "the primary has ended, which has the caller's reply")
+			assert.Equal(t, fmt.Sprint("answer ", fast), reply.Value)
+			time.Sleep(100 * ms)
+			assert.EqualValues(t, 2, left.Load())
+			assert.Equal(t, fmt.Sprint("answer ", fast), reply.Value)
 		}
+	})
+}
+
+// TestHedgeThatIgnoresItsContextDelaysNothing has a hedge that is deaf to its context, as
+// behind an interceptor that fetches a token without one.
+func TestHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, fails := range []error{nil, status.Error(codes.NotFound, "no such item")} {
+			c := warmCaller(t, read)
+			var mu sync.Mutex
+			var seen []string
+			i := &invoker{answer: func(ctx context.Context, n int, reply any, _ []grpc.CallOption) error {
+				time.Sleep([]time.Duration{2 * usual, 5 * time.Second}[min(n, 1)])
+				if n == 0 {
+					return fails
+				}
+				return nil
+			}}
+			late := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
+				err := i.invoke(ctx, method, req, reply, cc, opts...)
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, req.(*wrapperspb.StringValue).Value)
+				return err
+			}
+			start := time.Now()
+			req := wrapperspb.String("id")
+			assert.Equal(t, fails, c.intercept(t.Context(), read, req, new(wrapperspb.StringValue), nil, late))
+			assert.Equal(t, 2*usual, time.Since(start))
+			req.Value = "another call's" // the caller has it back
+			time.Sleep(time.Minute)
+			mu.Lock()
+			require.Greater(t, len(seen), 1)
+			for _, value := range seen {
+				assert.Equal(t, "id", value)
+			}
+			mu.Unlock()
+		}
+	})
+}
+
+// TestRequestIsTheCallersAgainWhenTheCallReturns is for the race detector: hedges begin as calls return.
+func TestRequestIsTheCallersAgainWhenTheCallReturns(t *testing.T) {
+	c := hedge.NewUnaryClientInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithMinDelay(0))
+	slow := func(_ context.Context, _ string, req, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+		_ = len(req.(*wrapperspb.BytesValue).Value)
+		time.Sleep(50 * time.Microsecond)
+		return nil
+	}
+	req, opts := wrapperspb.Bytes(make([]byte, 1<<16)), make([]grpc.CallOption, 1)
+	for range 300 {
+		clear(req.Value)
+		opts[0] = grpc.WaitForReady(true)
+		require.NoError(t, c(hedge.WithDelay(t.Context(), 50*time.Microsecond), read, req, new(wrapperspb.BytesValue), nil, slow, opts...))
+	}
+}
+
+// TestRequestThatCannotBeCopiedIsWaitedFor: then the call ends when every attempt has.
+func TestRequestThatCannotBeCopiedIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var left atomic.Int32
+		deaf := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			time.Sleep(time.Second)
+			left.Add(1)
+			return nil
+		}
+		c := warmCaller(t, read, hedge.WithMaxHedges(1))
+		require.NoError(t, c.intercept(t.Context(), read, new([]byte), new([]byte), nil, deaf))
+		assert.EqualValues(t, 2, left.Load())
+	})
+}
+
+// TestLateTrailerReachesNoOtherCall has an interceptor below that gives up on an RPC that goes on.
+func TestLateTrailerReachesNoOtherCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := warmCaller(t, read)
+		var late *metadata.MD
+		_, err := c.get(t.Context(), &invoker{answer: func(_ context.Context, _ int, _ any, opts []grpc.CallOption) error {
+			late = opts[0].(grpc.TrailerCallOption).TrailerAddr
+			return status.Error(codes.NotFound, "given up")
+		}})
+		assert.Equal(t, codes.NotFound, status.Code(err))
+		for range 10 { // calls of the same pool
+			_, err = c.get(t.Context(), &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+				*late = metadata.Pairs("grpc-retry-pushback-ms", "3600000")
+				return failsWith(ms, codes.NotFound)(ctx, n, reply, opts)
+			}})
+			assert.Equal(t, codes.NotFound, status.Code(err))
+		}
+		i := &invoker{answer: in(time.Second, 5*ms)}
+		_, err = c.get(t.Context(), i)
+		require.NoError(t, err)
+		assert.Equal(t, 2, i.n, "nobody has pushed back")
 	})
 }
 
@@ -448,6 +467,66 @@ func hedgedAfter(t *testing.T, c *caller, n int) bool {
 	return i.n > 1
 }
 
+// TestCallThatWasPushedBackIsNotHedgedAgain: one more hedge would be due.
+func TestCallThatWasPushedBackIsNotHedgedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, wait := range []string{"", "0", "1", "-1"} {
+			i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+				if n == 1 {
+					if trailer := opts[len(opts)-1].(grpc.TrailerCallOption); wait != "" {
+						*trailer.TrailerAddr = metadata.Pairs("grpc-retry-pushback-ms", wait)
+					}
+					return status.Error(codes.ResourceExhausted, "busy")
+				}
+				return in(200*ms)(ctx, 0, reply, opts)
+			}}
+			_, err := warmCaller(t, read, hedge.WithMaxHedges(3)).get(t.Context(), i)
+			require.NoError(t, err)
+			assert.Equal(t, 2, i.n, wait)
+		}
+	})
+}
+
+// bigServer answers with as many bytes as are asked for.
+type bigServer struct {
+	testpb.UnimplementedTestServiceServer
+	n atomic.Int64
+}
+
+func (s *bigServer) UnaryCall(_ context.Context, r *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	s.n.Add(1)
+	time.Sleep(10 * ms)
+	return &testpb.SimpleResponse{Payload: &testpb.Payload{Body: make([]byte, r.ResponseSize)}}, nil
+}
+
+// TestMessagesLargerThanGRPCAllowsAreNoPushBack takes grpc's own errors, whose text it checks.
+func TestMessagesLargerThanGRPCAllowsAreNoPushBack(t *testing.T) {
+	s := new(bigServer)
+	target := serveGRPC(t, s, grpc.MaxRecvMsgSize(1<<12))
+	cc := dial(t, target, grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))))
+	client := testpb.NewTestServiceClient(cc)
+	small, big := &testpb.SimpleRequest{}, &testpb.SimpleRequest{Payload: &testpb.Payload{Body: make([]byte, 1<<13)}}
+	for name, call := range map[string]func() (*testpb.SimpleResponse, error){
+		"a reply that the client refuses": func() (*testpb.SimpleResponse, error) {
+			return client.UnaryCall(t.Context(), &testpb.SimpleRequest{ResponseSize: 100}, grpc.MaxCallRecvMsgSize(10))
+		},
+		"a request that the client refuses": func() (*testpb.SimpleResponse, error) {
+			return client.UnaryCall(t.Context(), big, grpc.MaxCallSendMsgSize(10))
+		},
+		"a request that the server refuses": func() (*testpb.SimpleResponse, error) { return client.UnaryCall(t.Context(), big) },
+		"a reply that unpacks to too much": func() (*testpb.SimpleResponse, error) {
+			return client.UnaryCall(t.Context(), &testpb.SimpleRequest{ResponseSize: 1 << 14}, grpc.UseCompressor("gzip"), grpc.MaxCallRecvMsgSize(1<<10))
+		},
+	} {
+		_, err := call()
+		require.Equal(t, codes.ResourceExhausted, status.Code(err), name)
+		before := s.n.Load()
+		_, err = client.UnaryCall(hedge.WithDelay(t.Context(), ms), small)
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, s.n.Load()-before, "hedging goes on after %s: %v", name, err)
+	}
+}
+
 func TestServersPushBackIsObeyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, value := range []string{"-1", "soon", "4000"} {
@@ -515,6 +594,37 @@ func TestRepliesOfEveryKindAreHedgedOrLeftAlone(t *testing.T) {
 				assert.Equal(t, 1, i.n, "%s: no hedge for what cannot be copied", name)
 			}
 		}
+	})
+}
+
+// gogo is a message as gogo/protobuf generates them, with nullable=false: package proto cannot copy it.
+type gogo struct {
+	At    time.Time `protobuf:"bytes,1,opt,name=at,proto3,stdtime" json:"at"`
+	Items []item    `protobuf:"bytes,2,rep,name=items,proto3" json:"items"`
+}
+
+type item struct {
+	N int64 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
+}
+
+func (m *gogo) Reset()         { *m = gogo{} }
+func (m *gogo) String() string { return "gogo" }
+func (*gogo) ProtoMessage()    {}
+
+func TestReplyOfAnOlderGeneratorIsPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		want := &gogo{At: time.Unix(5, 0).UTC(), Items: []item{{7}}}
+		i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+			if err := in(time.Second, 5*ms)(ctx, n, nil, opts); err != nil {
+				return err
+			}
+			*reply.(*gogo) = *want
+			return nil
+		}}
+		reply := &gogo{Items: []item{{1}, {2}}}
+		require.NoError(t, warmCaller(t, read, hedge.WithMaxHedges(1)).intercept(t.Context(), read, new(gogo), reply, nil, i.invoke))
+		assert.Equal(t, want, reply)
+		assert.Equal(t, 2, i.n)
 	})
 }
 

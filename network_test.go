@@ -76,7 +76,7 @@ func TestLosersConnectionsAreUsedAgain(t *testing.T) {
 			_, _ = io.WriteString(w, "ok")
 		})
 		rt := roundTripper(func(req *http.Request) (*http.Response, error) {
-			if a, ok := hedge.AttemptFromContext(req.Context()); ok && a.Number == 0 {
+			if a, ok := hedge.AttemptFromContext(req.Context()); ok && a.Number == 0 && req.URL.Path == "/" {
 				req = req.Clone(req.Context())
 				req.URL.Path = "/slow"
 			}
@@ -87,7 +87,9 @@ func TestLosersConnectionsAreUsedAgain(t *testing.T) {
 		_, err := fetch(t.Context(), tr, s.URL+"/") // teaches that the host speaks HTTP/1.1
 		require.NoError(t, err)
 		for range calls {
-			_, err := fetch(hedge.WithDelay(t.Context(), 5*time.Millisecond), tr, s.URL+"/")
+			_, err := fetch(t.Context(), tr, s.URL+"/fast") // if all were slow, it would be an outage
+			require.NoError(t, err)
+			_, err = fetch(hedge.WithDelay(t.Context(), 5*time.Millisecond), tr, s.URL+"/")
 			require.NoError(t, err)
 			time.Sleep(60 * time.Millisecond)
 		}

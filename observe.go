@@ -123,7 +123,7 @@ const (
 	DeniedSlow     Reason = "slow"      // most calls are slow: an outage, not a tail
 	DeniedPaused   Reason = "paused"    // the server pushed back
 	DeniedDeadline Reason = "deadline"  // too little time was left for a hedge to answer
-	DeniedInFlight Reason = "in-flight" // a thousand hedges of the key were in flight
+	DeniedInFlight Reason = "in-flight" // a thousand hedges of the key were in flight, or [MaxDetached] of a Hedger's DoDetached
 	DeniedNotReady Reason = "not-ready" // no connection could carry it, or no copy could be made
 	DeniedShadow   Reason = "shadow"    // it would have been sent, see [WithShadow]
 )

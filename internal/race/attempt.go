@@ -78,6 +78,21 @@ func (a *Attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
+// Adopt makes ctx the attempt's own context, and reports false if it has one already. ctx
+// must end with the caller's, and by cancel, before which stop is called.
+func (a *Attempt) Adopt(ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.in.Load() != nil {
+		return false
+	}
+	a.in.Store(&inner{Context: ctx, cancel: func(cause error) {
+		stop()
+		cancel(cause)
+	}})
+	return true
+}
+
 func (a *Attempt) inner() *inner {
 	if in := a.in.Load(); in != nil {
 		return in

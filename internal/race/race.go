@@ -79,6 +79,9 @@ type Style struct {
 	Join bool
 	// Watch is told of every attempt; nil: nobody is.
 	Watch Watch
+	// Primary is used as the primary's Attempt, for an adapter that has a zero one in memory
+	// of its own; nil: a new one. Nobody else may have it, also after the race.
+	Primary *Attempt
 }
 
 // A Result is how a race ended.
@@ -163,7 +166,11 @@ type attempt struct {
 // of its own); a panic in a hedge is a failed attempt.
 func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style Style) Result[T] {
 	r.op, r.gate, r.parent, r.delays, r.style = op, gate, parent, delays, style
-	primary := &Attempt{Context: parent, detached: style.Detach}
+	primary := style.Primary
+	if primary == nil {
+		primary = new(Attempt)
+	}
+	primary.Context, primary.detached = parent, style.Detach
 	r.winner, r.started, r.unfinished = -1, 1, 1
 	r.attempts[0] = attempt{Attempt: primary, running: true}
 	if style.Detach && r.wake == nil {

@@ -1,0 +1,385 @@
+package hedge_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// warmHedger has learned the usual time of the key.
+func warmHedger(t *testing.T, opts ...hedge.Option) *hedge.Hedger {
+	h := hedge.NewHedger(opts...)
+	for range 20 {
+		_, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) { return 0, hedgetest.Sleep(ctx, usual) })
+		require.NoError(t, err)
+	}
+	return h
+}
+
+// held is what a function of Do may leave behind that holds its context.
+type held struct {
+	ctx, derived context.Context
+	cancel       context.CancelFunc // not called
+	after        atomic.Int32
+	channel      <-chan struct{}
+}
+
+func hold(ctx context.Context) *held {
+	h := &held{ctx: ctx, channel: ctx.Done()}
+	h.derived, h.cancel = context.WithCancel(ctx)
+	context.AfterFunc(ctx, func() { h.after.Add(1) })
+	return h
+}
+
+func (h *held) lives() bool {
+	select {
+	case <-h.channel:
+		return false
+	default:
+		return h.ctx.Err() == nil && h.derived.Err() == nil && h.after.Load() == 0
+	}
+}
+
+var errStop = errors.New("stop")
+
+func TestContextOfTheWinnerLivesAsTheCallersDoes(t *testing.T) {
+	type key struct{}
+	synctest.Test(t, func(t *testing.T) {
+		for winner := range 3 { // 0: no hedge; 1: a hedge that loses; 2: a hedge that wins
+			for _, detached := range []bool{false, true} {
+				h := warmHedger(t, hedge.WithMaxHedges(1))
+				ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
+				var n atomic.Int64
+				var loser atomic.Pointer[held]
+				f := func(ctx context.Context) (*held, error) {
+					me := hold(ctx)
+					if attempt := n.Add(1); winner == 0 || int(attempt) == winner {
+						return me, hedgetest.Sleep(ctx, []time.Duration{usual, 3 * usual, usual}[winner])
+					}
+					loser.Store(me)
+					return me, hedgetest.Sleep(ctx, time.Hour)
+				}
+				do := func() (*held, error) { return hedge.Do(ctx, h, "k", f) }
+				if detached {
+					do = func() (*held, error) { return hedge.DoDetached(ctx, h, "k", f, nil) }
+				}
+				won, err := do()
+				require.NoError(t, err)
+				time.Sleep(time.Minute)
+				runtime.GC()
+				synctest.Wait()
+				assert.True(t, won.lives(), "winner %d", winner)
+				assert.Equal(t, "value", won.derived.Value(key{}))
+				later, stop := context.WithCancel(won.ctx)
+				defer stop()
+				assert.NoError(t, later.Err())
+
+				if winner > 0 {
+					lost := loser.Load()
+					assert.Equal(t, context.Canceled, lost.ctx.Err())
+					assert.Equal(t, context.Canceled, lost.derived.Err())
+					assert.Equal(t, race.ErrLost, context.Cause(lost.ctx))
+					assert.Equal(t, race.ErrLost, context.Cause(lost.derived))
+					assert.EqualValues(t, 1, lost.after.Load())
+				}
+
+				cancel(errStop)
+				synctest.Wait()
+				<-won.channel
+				for _, ctx := range []context.Context{won.ctx, won.derived, later} {
+					assert.Equal(t, context.Canceled, ctx.Err())
+					assert.Equal(t, errStop, context.Cause(ctx))
+				}
+				assert.EqualValues(t, 1, won.after.Load())
+			}
+		}
+	})
+}
+
+func TestContextOfDoEndsInTheCallersWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := warmHedger(t)
+		for _, wait := range []time.Duration{0, time.Hour} { // the caller's deadline passes after Do, and during it
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errStop)
+			defer cancel()
+			var first atomic.Pointer[held]
+			_, _ = hedge.Do(ctx, h, "k", func(ctx context.Context) (*held, error) {
+				me := hold(ctx)
+				first.CompareAndSwap(nil, me)
+				return me, hedgetest.Sleep(ctx, wait)
+			})
+			time.Sleep(time.Second)
+			synctest.Wait()
+			for _, ctx := range []context.Context{first.Load().ctx, first.Load().derived} {
+				assert.Equal(t, context.DeadlineExceeded, ctx.Err())
+				assert.Equal(t, errStop, context.Cause(ctx))
+			}
+		}
+	})
+}
+
+func TestEndedContextIsSeenAtOnceInDo(t *testing.T) {
+	h := warmHedger(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, _ = hedge.Do(ctx, h, "k", func(ctx context.Context) (int, error) {
+		cancel()
+		assert.Error(t, ctx.Err())
+		select {
+		case <-ctx.Done():
+		default:
+			t.Error("it is not done")
+		}
+		return 0, nil
+	})
+}
+
+// TestStoppedAfterFuncIsNotCalled, wherever it hangs.
+func TestStoppedAfterFuncIsNotCalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := warmHedger(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		calls := 0
+		var stopLater func() bool
+		won, err := hedge.Do(ctx, h, "k", func(ctx context.Context) (context.Context, error) {
+			assert.True(t, context.AfterFunc(ctx, func() { calls++ })())
+			stopLater = context.AfterFunc(ctx, func() { calls++ })
+			return ctx, nil
+		})
+		require.NoError(t, err)
+		assert.True(t, stopLater())
+		assert.False(t, stopLater())
+		assert.True(t, context.AfterFunc(won, func() { calls++ })())
+		cancel()
+		synctest.Wait()
+		assert.Zero(t, calls)
+	})
+}
+
+// TestContextsDerivedInDoCostNoGoroutine, also if there is a value between.
+func TestContextsDerivedInDoCostNoGoroutine(t *testing.T) {
+	type key struct{}
+	h := warmHedger(t)
+	won, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (context.Context, error) {
+		before := runtime.NumGoroutine()
+		_, cancel := context.WithCancel(context.WithValue(ctx, key{}, 1))
+		defer cancel()
+		assert.Equal(t, before, runtime.NumGoroutine())
+		return ctx, nil
+	})
+	require.NoError(t, err)
+	before := runtime.NumGoroutine()
+	_, cancel := context.WithCancel(context.WithValue(won, key{}, 1))
+	defer cancel()
+	assert.Equal(t, before, runtime.NumGoroutine())
+}
+
+// TestWhatIsDerivedFromTheWinnersContextIsKept though nobody else holds it.
+func TestWhatIsDerivedFromTheWinnersContextIsKept(t *testing.T) {
+	type key struct{}
+	life, cancel := context.WithCancel(t.Context())
+	h := hedge.NewHedger(hedge.WithMinDelay(time.Hour))
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Add(2)
+		_, err := hedge.Do(life, h, "k", func(ctx context.Context) (int, error) {
+			context.AfterFunc(ctx, wg.Done)
+			context.AfterFunc(context.WithValue(ctx, key{}, 1), wg.Done)
+			return 0, nil
+		})
+		require.NoError(t, err)
+	}
+	for range 5 {
+		runtime.GC()
+	}
+	cancel()
+	wg.Wait()
+}
+
+// TestDoLeavesNothingOnALongLivedContext is about a program that makes all its calls with one context.
+func TestDoLeavesNothingOnALongLivedContext(t *testing.T) {
+	life, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	caller := &family{Context: life}
+	h := hedge.NewHedger()
+	for range 1000 {
+		_, err := hedge.Do(caller, h, "k", func(ctx context.Context) (int, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			<-time.After(time.Microsecond)
+			return 0, ctx.Err()
+		})
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return caller.children.Load() == 0
+	}, 10*time.Second, time.Millisecond, "contexts hang on the caller's")
+}
+
+// TestChannelAloneKeepsWaitingForTheCaller has goroutines that hold nothing but ctx.Done().
+func TestChannelAloneKeepsWaitingForTheCaller(t *testing.T) {
+	life, cancel := context.WithCancel(t.Context())
+	caller := &family{Context: life}
+	h := hedge.NewHedger(hedge.WithMinDelay(time.Hour))
+	var wg sync.WaitGroup
+	for range 100 {
+		_, err := hedge.Do(caller, h, "k", func(ctx context.Context) (int, error) {
+			done := ctx.Done()
+			wg.Go(func() { <-done })
+			return 0, nil
+		})
+		require.NoError(t, err)
+	}
+	for range 5 {
+		runtime.GC()
+	}
+	// The first ten calls are not hedged: they have the caller's own context.
+	assert.EqualValues(t, 90, caller.children.Load(), "somebody waits")
+	cancel()
+	wg.Wait()
+}
+
+func TestDoDetachedReturnsWithTheWinner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := warmHedger(t, hedge.WithMaxHedges(1))
+		var n, discarded, discards atomic.Int64
+		deaf := func(context.Context) (int64, error) {
+			me := n.Add(1)
+			if me == 1 {
+				time.Sleep(time.Second)
+			}
+			time.Sleep(usual)
+			return me, nil
+		}
+		start := time.Now()
+		got, err := hedge.DoDetached(t.Context(), h, "k", deaf, func(v int64) {
+			discarded.Store(v)
+			discards.Add(1)
+		})
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, got)
+		assert.Less(t, time.Since(start), 3*usual)
+		assert.EqualValues(t, 1, h.Snapshot().Stats.HedgeWins)
+		assert.Zero(t, discards.Load())
+		time.Sleep(time.Second + usual)
+		assert.EqualValues(t, 1, discarded.Load())
+		assert.EqualValues(t, 1, discards.Load(), "once")
+	})
+}
+
+func TestDoDetachedOnceWithoutAHedger(t *testing.T) {
+	var n int
+	f := func(context.Context) (int, error) { n++; return n, errDown }
+	got, err := hedge.DoDetached(t.Context(), nil, "k", f, nil)
+	assert.Equal(t, 1, got)
+	assert.Same(t, errDown, err)
+	got, err = hedge.DoDetached(hedge.WithoutHedging(t.Context()), hedge.NewHedger(), "k", f, nil)
+	assert.Equal(t, 2, got)
+	assert.Same(t, errDown, err)
+}
+
+func TestFailuresLeftBehindAreNotDiscarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := warmHedger(t, hedge.WithMaxHedges(1))
+		var n atomic.Int64
+		_, err := hedge.DoDetached(t.Context(), h, "k", func(context.Context) (int, error) {
+			if n.Add(1) == 1 {
+				time.Sleep(time.Second)
+				return 7, errDown
+			}
+			return 0, nil
+		}, func(int) { t.Error("discarded") })
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestDoDetachedClosesWhatComesTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed, n atomic.Int32
+		_, err := hedge.DoDetached(hedge.WithDelay(t.Context(), 10*ms), warmHedger(t), "k", func(context.Context) (*file, error) {
+			if n.Add(1) == 1 {
+				time.Sleep(time.Second)
+			}
+			return &file{&closed}, nil
+		}, nil)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		assert.EqualValues(t, 1, closed.Load())
+	})
+}
+
+func TestPanicsOfWhatIsLeftBehindAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := warmHedger(t, hedge.WithMaxHedges(1))
+		for _, late := range []func() int{func() int { panic("late") }, func() int { return 1 }} { // its own, and discard's
+			var n atomic.Int64
+			_, err := hedge.DoDetached(t.Context(), h, "k", func(context.Context) (int, error) {
+				if n.Add(1) == 1 {
+					time.Sleep(time.Second)
+					return late(), nil
+				}
+				return 0, nil
+			}, func(int) { panic("discard") })
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+		}
+		assert.EqualValues(t, 2, h.Snapshot().Stats.HedgePanics)
+		defer func() { // in another goroutine than it was raised in, whose stack it therefore brings
+			assert.ErrorContains(t, recover().(error), "hedge: attempt panicked: first")
+		}()
+		_, _ = hedge.DoDetached(t.Context(), h, "k", func(context.Context) (int, error) { panic("first") }, nil)
+		t.Error("the panic is the caller's")
+	})
+}
+
+// TestWhatIsLeftBehindIsBounded makes calls whose first attempts never end.
+func TestWhatIsLeftBehindIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := warmHedger(t, hedge.WithMaxHedges(1), hedge.WithBudget(hedge.NewBudget(300, 10_000)))
+		stuck := make(chan struct{})
+		var running, most atomic.Int64
+		call := func() {
+			var n atomic.Int64
+			_, err := hedge.DoDetached(hedge.WithDelay(t.Context(), ms), h, "k", func(context.Context) (int, error) {
+				defer running.Add(-1)
+				if now := running.Add(1); now > most.Load() {
+					most.Store(now)
+				}
+				if n.Add(1) == 1 && most.Load() <= hedge.MaxDetached {
+					<-stuck
+				} else {
+					time.Sleep(5 * ms)
+				}
+				return 0, nil
+			}, nil)
+			assert.NoError(t, err)
+		}
+		for range 2 * hedge.MaxDetached {
+			call()
+		}
+		assert.EqualValues(t, hedge.MaxDetached+1, most.Load())
+		assert.EqualValues(t, hedge.MaxDetached, running.Load())
+		denied := h.Snapshot().Keys[0].Denied
+		assert.Positive(t, denied[hedge.DeniedInFlight], "%v", denied)
+
+		close(stuck)
+		synctest.Wait()
+		before := h.Snapshot().Stats.HedgesSent
+		call()
+		assert.Equal(t, before+1, h.Snapshot().Stats.HedgesSent, "there is room again")
+		time.Sleep(time.Minute)
+	})
+}
