@@ -27,7 +27,9 @@ func TestPrometheus(t *testing.T) {
 	plain, err := api.NewClient(api.Config{Address: url, RoundTripper: base})
 	require.NoError(t, err)
 
-	transport := hedge.New(base)
+	transport := hedge.New(base,
+		hedge.WithRoute("POST /api/v1/query", hedge.Policy{Hedgeable: true}),
+		hedge.WithRoute("POST /api/v1/query_range", hedge.Policy{Hedgeable: true}))
 	client, err := api.NewClient(api.Config{Address: url, RoundTripper: transport})
 
 	require.NoError(t, err)
