@@ -30,7 +30,7 @@ func TestSecondPoolIsApartFromXNetsHTTP2(t *testing.T) {
 	g := newGate(t, s.Listener.Addr().String())
 	target := "https://" + g.Addr().String()
 	below := &http.Transport{TLSClientConfig: base(t, s).TLSClientConfig.Clone()}
-	_, err := http2.ConfigureTransports(below)
+	_, err := http2.ConfigureTransports(below) //lint:ignore SA1019 users still call it
 	require.NoError(t, err)
 	tr := hedge.New(below)
 	defer tr.CloseIdleConnections()
@@ -195,7 +195,8 @@ func (f resolverFunc) LookupNetIP(context.Context, string, string) ([]netip.Addr
 func TestReplicasAreDialledAsTheBaseDoes(t *testing.T) {
 	set := newReplicaSet(t)
 	var dialled atomic.Int64
-	below := &http.Transport{Dial: func(network, addr string) (net.Conn, error) { //lint:ignore SA1019 users still have it
+	//lint:ignore SA1019 users still have it
+	below := &http.Transport{Dial: func(network, addr string) (net.Conn, error) {
 		dialled.Add(1)
 		host, port, _ := net.SplitHostPort(addr)
 		if host == "catalog.test" {

@@ -10,12 +10,14 @@ import (
 	"slices"
 )
 
-// snapshot is a request as it was when its call began. Attempts that start later, or may
-// outlive RoundTrip, are made from it: by then, the caller may change the request, and
-// the primary's RoundTripper may have done so.
+// snapshot is what attempts are made of that start later than their call, or may outlive
+// RoundTrip: by then, the caller may change the request, and the primary's RoundTripper may
+// have changed the URL and the header in place. It costs a call without a hedge no
+// allocation, because it is used again.
 type snapshot struct {
-	http.Request // its URL and Header are the caller's
+	http.Request // its URL and Header are for a detached primary alone
 	url          url.URL
+	taken        bool // all is there that a hedge needs
 	bare         bool // there is no Header
 	names        []name
 	values       []string // of all names, one after another
@@ -27,13 +29,8 @@ type name struct {
 	values int
 }
 
-// take copies req. If hedges may follow, it copies what req points to as well; that costs
-// no allocation, because a snapshot is used again.
-func (s *snapshot) take(req *http.Request, hedges bool) {
-	s.Request = *req
-	if !hedges {
-		return
-	}
+// keep copies what req points to.
+func (s *snapshot) keep(req *http.Request) {
 	s.url, s.bare = *req.URL, req.Header == nil
 	for k, v := range req.Header {
 		n := len(v)
@@ -47,7 +44,10 @@ func (s *snapshot) take(req *http.Request, hedges bool) {
 
 // forget drops what the snapshot refers to.
 func (s *snapshot) forget() {
-	s.Request, s.url = http.Request{}, url.URL{}
+	if s.URL != nil {
+		s.Request = http.Request{}
+	}
+	s.url, s.taken = url.URL{}, false
 	clear(s.names)
 	clear(s.values)
 	s.names, s.values = s.names[:0], s.values[:0]
@@ -71,14 +71,48 @@ func (s *snapshot) header() http.Header {
 	return h
 }
 
-// request returns a request for one attempt. If u is given, the request shares nothing with
-// the caller's, nor with another attempt's, and u is its URL from now on. If it is nil, the
-// URL and the header are the caller's: that is for primaries which RoundTrip waits for.
-func (c *call) request(ctx context.Context, u *url.URL) *http.Request {
-	r := c.sent.WithContext(ctx)
-	if u != nil {
-		*u = c.sent.url
-		r.URL, r.Header = u, c.sent.header()
+// prepare takes what the call needs of its request before the primary starts. A detached
+// primary gets copies; another one has the caller's URL and header, and RoundTrip waits for it.
+func (c *call) prepare(req *http.Request) {
+	c.req = req
+	if !c.detached {
+		c.sent.keep(req)
+		return
+	}
+	u := *req.URL
+	c.sent.Request = *req
+	c.sent.URL, c.sent.Header = &u, req.Header.Clone()
+}
+
+// Admit takes what is missing for a hedge. It is called with the race locked, so RoundTrip
+// cannot have returned, and the caller has not changed its request.
+func (c *call) Admit(index int) bool {
+	if !c.Call.Admit(index) {
+		return false
+	}
+	if !c.sent.taken {
+		c.sent.taken = true
+		if c.detached {
+			c.sent.keep(c.req)
+		} else {
+			c.sent.Request = *c.req
+		}
+	}
+	return true
+}
+
+// request returns the request of attempt n.
+func (c *call) request(ctx context.Context, n int) *http.Request {
+	var r *http.Request
+	switch {
+	case n > 0:
+		r = c.sent.WithContext(ctx)
+		u := c.sent.url
+		r.URL, r.Header = &u, c.sent.header()
+	case c.detached:
+		r = c.sent.WithContext(ctx)
+	default:
+		r = c.req.WithContext(ctx)
 	}
 	if body := c.body; body != nil {
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }

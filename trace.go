@@ -5,7 +5,6 @@ import (
 	"context"
 	"net/http/httptrace"
 	"net/netip"
-	"net/url"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -19,7 +18,6 @@ import (
 type link struct {
 	race.Guard
 	attempt *race.Attempt
-	url     url.URL // the attempt's own copy, if it has one
 	trace   httptrace.ClientTrace
 	asked   time.Time
 	setup   atomic.Int64 // ns to set the connection up; 0: it was not new
@@ -49,22 +47,10 @@ func (c *call) newLink(a *race.Attempt, n int) *link {
 	return l
 }
 
-// ownCopy returns where attempt n keeps a URL of its own, or nil if it shares the caller's.
-func (c *call) ownCopy(n int, l *link) *url.URL {
-	if n == 0 && !c.detached {
-		return nil
-	}
-	if l == nil {
-		return new(url.URL)
-	}
-	return &l.url
-}
-
 // context returns the context of the attempt, with the hooks of l. A hedge's hides the
 // caller's hooks; a primary's has them, or own instead if that is given.
-func (l *link) context(own *hooks) context.Context {
+func (l *link) context(n int, own *hooks) context.Context {
 	ctx := context.Context(l.attempt)
-	n, _ := race.Number(ctx)
 	switch {
 	case n > 0:
 		ctx = untraced{ctx}

@@ -193,8 +193,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.stats.WarmupRequests.Add(1)
 		once := req
 		if c.body != nil {
-			c.sent.Request = *req
-			once = c.request(engine.ForAttempt(ctx), nil)
+			c.req = req
+			once = c.request(engine.ForAttempt(ctx), 0)
 		} else if o.Allow || o.Delay > 0 {
 			once = req.WithContext(engine.ForAttempt(ctx))
 		}
@@ -215,8 +215,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if tag == http1 && !first && settings.Linger > 0 && len(plan.Delays) > 0 {
 		style.Detach, style.Linger, style.Grace = true, &t.linger, settings.Linger
 	}
-	c.sent.take(req, len(plan.Delays) > 0)
 	c.guarded, c.detached, c.grace, c.consume = tag != http2 && len(plan.Delays) > 0, style.Detach, style.Grace, o.Allow || o.Delay > 0
+	c.prepare(req)
 	if style.Detach {
 		if trace := httptrace.ContextClientTrace(ctx); trace != nil {
 			c.hooks = &hooks{trace: trace}
@@ -364,19 +364,26 @@ func (t *Transport) name(req *http.Request, route string) engine.Name {
 // hostName returns host, with its port unless that is the scheme's own. All spellings of
 // a host have the same name.
 func hostName(scheme, host string) string {
+	canonical := true
+	for i := range len(host) {
+		c := host[i]
+		canonical = canonical && !(c >= 'A' && c <= 'Z' || c == '.' && (i == len(host)-1 || host[i+1] == ':'))
+	}
 	switch scheme {
 	case "http":
 		host = strings.TrimSuffix(host, ":80")
 	case "https":
 		host = strings.TrimSuffix(host, ":443")
 	}
-	if name, port, _ := strings.Cut(host, ":"); strings.HasSuffix(name, ".") {
-		host = name[:len(name)-1]
-		if port != "" {
-			host += ":" + port
-		}
+	if canonical {
+		return host
 	}
-	return strings.ToLower(host) // which allocates only if it changes
+	name, port, ok := strings.Cut(host, ":")
+	host = strings.TrimSuffix(name, ".")
+	if ok {
+		host += ":" + port
+	}
+	return strings.ToLower(host)
 }
 
 // hedgeTransport returns where hedge r of a call goes.
@@ -414,7 +421,7 @@ func (t *Transport) call() *call {
 
 func (t *Transport) free(c *call) {
 	c.sent.forget()
-	c.Call, c.key, c.body, c.hooks = engine.Call{}, nil, nil, nil
+	c.Call, c.key, c.req, c.body, c.hooks, c.detached = engine.Call{}, nil, nil, nil, nil, false
 	if t.replicas != nil {
 		c.primary.Store(nil)
 	}
@@ -428,6 +435,7 @@ type call struct {
 	race  race.Race[*http.Response]
 	t     *Transport
 	key   *engine.Key
+	req   *http.Request // the caller's, which it may change once RoundTrip has returned
 	sent  snapshot
 	body  []byte        // the request's, whole; nil if it has none
 	grace time.Duration // for losers to finish; 0: they are cancelled
@@ -467,7 +475,7 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	rt, ctx, l := c.t.next, context.Context(a), (*link)(nil)
 	if n > 0 || c.guarded || c.t.replicas != nil {
 		l = c.newLink(a, n)
-		ctx = l.context(c.hooks)
+		ctx = l.context(n, c.hooks)
 	}
 	switch {
 	case n > 0:
@@ -475,7 +483,7 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	case c.consume:
 		ctx = engine.ForAttempt(ctx)
 	}
-	r := c.request(ctx, c.ownCopy(n, l))
+	r := c.request(ctx, n)
 	if n > 0 {
 		r.Header = mark(r.Header, c.t.settings.Load().AttemptHeader, n)
 		rt = c.t.hedgeTransport(c, r)

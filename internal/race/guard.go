@@ -27,15 +27,13 @@ type Guard struct {
 }
 
 // Waiting says whether the attempt waits for a connection. A loser that waits does not
-// linger: it is cancelled at once.
+// linger: it is cancelled at once. An attempt that gets another connection, because it is
+// repeated there, has no answer that arrives.
 func (g *Guard) Waiting(yes bool) {
 	g.waiting.Store(yes)
-	if yes {
-		return
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.answering = false // a repetition on another connection
+	g.answering = false
 }
 
 // Answering says that the answer to a arrives. From now on the race does not cancel a

@@ -182,14 +182,11 @@ func TestPanicOnTheTimersGoroutineEndsNothing(t *testing.T) {
 	})
 }
 
-func whereItHappened() {
-	var m map[string]int
-	m["a"] = 1
-}
+func whereItHappened(m map[string]int) { m["a"] = 1 }
 
 func TestPanicOfADetachedPrimarySaysWhereItHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{attempt: func(*race.Attempt, int) (string, error) { whereItHappened(); return "", nil }}
+		s := &script{attempt: func(*race.Attempt, int) (string, error) { whereItHappened(nil); return "", nil }}
 		defer func() {
 			err, ok := recover().(error)
 			if assert.True(t, ok) {
