@@ -115,6 +115,7 @@ func bucket(t *testing.T) http.Handler {
 	})
 	mux.HandleFunc("GET /shop/{name}", func(w http.ResponseWriter, r *http.Request) {
 		content, _ := objects.Load(r.PathValue("name"))
+		w.Header().Set("Content-Length", strconv.Itoa(len(content.([]byte))))
 		_, _ = w.Write(content.([]byte))
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
