@@ -24,13 +24,14 @@ import (
 
 func TestHTTP3(t *testing.T) {
 	t.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true")
-	var others, hedges sync.Map // remote addresses
+	var primaries, hedges sync.Map // remote addresses
 	var server *http3.Server
 	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get(number) == "1" {
+		switch r.Header.Get(number) {
+		case "", "0":
+			primaries.Store(r.RemoteAddr, true)
+		default:
 			hedges.Store(r.RemoteAddr, true)
-		} else {
-			others.Store(r.RemoteAddr, true)
 		}
 		fmt.Fprint(w, r.Proto)
 	}), func(s *httptest.Server) {
@@ -62,7 +63,7 @@ func TestHTTP3(t *testing.T) {
 		require.Equal(t, "HTTP/3.0", same(t, s, transport, get(&http.Client{Transport: base}), get(client)))
 	}
 	hedges.Range(func(from, _ any) bool {
-		_, both := others.Load(from)
+		_, both := primaries.Load(from)
 		return assert.False(t, both, "a hedge came over a primary's connection")
 	})
 	once(t, s, func(ctx context.Context) error {
