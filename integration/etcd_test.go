@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	toxiproxy "github.com/Shopify/toxiproxy/v2"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,11 +27,8 @@ func TestEtcd(t *testing.T) {
 	for _, m := range members(t, 3) {
 		endpoints = append(endpoints, m.Clients[0].Addr().String())
 	}
-	nop := zerolog.Nop()
-	proxy := toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), nop), "member", "127.0.0.1:0", endpoints[0])
-	require.NoError(t, proxy.Start())
-	defer proxy.Stop()
-	endpoints[0] = proxy.Listen
+	through, slower := proxied(t, endpoints[0])
+	endpoints[0] = through
 
 	plain, err := clientv3.New(clientv3.Config{Endpoints: endpoints[1:], Logger: zap.NewNop()})
 	require.NoError(t, err)
@@ -62,9 +57,7 @@ func TestEtcd(t *testing.T) {
 		require.NoError(t, err)
 		answered[got.Header.MemberId] = true
 	}
-	_, err = proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
-		`{"type":"latency","stream":"upstream","attributes":{"latency":%d}}`, latency.Milliseconds())))
-	require.NoError(t, err)
+	slower(latency)
 
 	for stats.HedgeWins.Load() < 2 { // calls go to the members in turn
 		start := time.Now()

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -18,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	toxiproxy "github.com/Shopify/toxiproxy/v2"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
@@ -207,4 +211,43 @@ func once(t *testing.T, s *site, call func(context.Context) error) {
 	defer s.slower()()
 	require.NoError(t, call(hedge.WithDelay(ctx, delay)))
 	require.EqualValues(t, 1, s.alone.Load()-before)
+}
+
+// free returns an address that nothing listens at, and its port.
+func free(t *testing.T) (address, port string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return l.Addr().String(), port
+}
+
+// start starts a program, which is stopped when the test ends.
+func start(t *testing.T, name string, args ...string) {
+	var out bytes.Buffer
+	cmd := exec.Command(name, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(out.String())
+		}
+	})
+}
+
+// proxied starts a proxy of a server, and returns its address. After a call of slower, what clients send
+// arrives so much later.
+func proxied(t *testing.T, server string) (address string, slower func(time.Duration)) {
+	nop := zerolog.Nop()
+	proxy := toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), nop), "server", "127.0.0.1:0", server)
+	require.NoError(t, proxy.Start())
+	t.Cleanup(proxy.Stop)
+	return proxy.Listen, func(d time.Duration) {
+		_, err := proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
+			`{"type":"latency","stream":"upstream","attributes":{"latency":%d}}`, d.Milliseconds())))
+		require.NoError(t, err)
+	}
 }
