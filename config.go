@@ -210,8 +210,10 @@ func WithMaxKeys(n int) Option {
 
 // WithLinger gives the losers of HTTP/1.1 races up to d to finish, so that their
 // connections can be used again: cancelling a loser closes its connection. The
-// default is 1s. 0 cancels losers at once. HTTP/2 and gRPC losers are always
-// cancelled at once, which costs no connection. It panics if d is negative.
+// default is 1s. 0 cancels losers at once, or as soon as that cannot fail another request
+// on the same connection: a tenth of a second after the loser got a connection that was in
+// use just before. A loser that has no connection yet is always cancelled at once, and so
+// are those of HTTP/2 and gRPC, which costs no connection. It panics if d is negative.
 func WithLinger(d time.Duration) Option {
 	return setting(func(c *Config) { c.Linger = d })
 }

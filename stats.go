@@ -179,6 +179,9 @@ func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration
 	}
 	k := t.engine.Lookup(engine.Name{Host: host})
 	if k == nil {
+		k = t.engine.Lookup(engine.Name{Host: hostName("", host)})
+	}
+	if k == nil {
 		return 0
 	}
 	d, _ := k.Quantile(q)

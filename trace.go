@@ -62,20 +62,23 @@ func (l *link) context(n int, own *hooks) context.Context {
 
 func (l *link) getConn(string) {
 	l.asked = time.Now()
-	l.Waiting(true)
+	l.Waiting()
 }
 
 func (l *link) gotConn(info httptrace.GotConnInfo) {
-	l.Waiting(false)
+	l.Connected(info.Reused, info.IdleTime)
 	if !info.Reused {
 		l.setup.Store(int64(time.Since(l.asked)))
 	}
 }
 
 // gotFirstByte is called by net/http before the connection of an HTTP/1.1 request is idle
-// again. If the request has been cancelled, it must not become idle: net/http (Go 1.26)
-// may be about to close it, and would fail the next request on it. So this waits until
-// net/http has done so.
+// again. After an empty response, net/http (Go 1.26) makes the connection idle before it
+// hands the response over, and a request that is cancelled in between closes it under the
+// next one, or under the one before. [race.Guard] keeps both from happening: it does not
+// cancel a request whose response has begun to arrive, nor one whose connection was idle
+// for too short; and if the request was cancelled before, this waits until net/http has
+// closed the connection, so that it does not become idle.
 func (l *link) gotFirstByte() { l.Answering(l.attempt) }
 
 // took returns how long the attempt waited for a new connection.

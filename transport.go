@@ -212,8 +212,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	style := race.Style{Watch: c.Watch()}
 	tag := key.Tag.Load()
-	if tag == http1 && !first && settings.Linger > 0 && len(plan.Delays) > 0 {
-		style.Detach, style.Linger, style.Grace = true, &t.linger, settings.Linger
+	if tag == http1 && len(plan.Delays) > 0 {
+		style.Detach = true // a loser is not cancelled at once, see link.gotFirstByte
+		if !first && settings.Linger > 0 {
+			style.Linger, style.Grace = &t.linger, settings.Linger
+		}
 	}
 	c.guarded, c.detached, c.grace, c.consume = tag != http2 && len(plan.Delays) > 0, style.Detach, style.Grace, o.Allow || o.Delay > 0
 	c.prepare(req)

@@ -6,34 +6,50 @@ import (
 	"time"
 )
 
-// patience is how long the cancellation of an attempt waits for an answer that has begun to
-// arrive, and how long such an answer waits for an attempt that has been cancelled.
-const patience = time.Second
+const (
+	// patience is how long the cancellation of an attempt waits for an answer that has begun to
+	// arrive, and how long such an answer waits for an attempt that has been cancelled.
+	patience = time.Second
+	// settling is how long after its last use a connection is not cancelled.
+	settling = 100 * time.Millisecond
+)
 
 // A Guard keeps the cancellation of an attempt from harming others that use the same
-// connection after it: a connection that is given back at the very moment of the
-// cancellation may be cancelled under its next user. The operation says how far the
-// attempt is; the race cancels it before its answer arrives or after it has returned, but
-// not in between. The zero Guard is ready. It must not be copied.
+// connection before or after it: where a connection is passed on before its user has its
+// answer in hand, cancelling one of the two hits the other. The operation says how far the
+// attempt is; the race then does not cancel it while it has only just got a connection that
+// others have used, nor between the arrival of its answer and its return. Nobody waits for
+// that but the attempt itself. The zero Guard is ready. It must not be copied.
 type Guard struct {
 	waiting atomic.Bool
 
 	mu        sync.Mutex // guards the fields below
 	answering bool
 	returned  bool
+	settled   time.Time     // the connection's last user has its answer
 	back      chan struct{} // closed by Returned; nil: nobody waits for it
-	late      *time.Timer   // cancels though the answer is arriving
-	due       func()        // what late calls
+	due       func()        // cancels; nil: not asked for yet
+	late      *time.Timer   // calls due, or asks again; nil: nothing is put off
 }
 
-// Waiting says whether the attempt waits for a connection. A loser that waits does not
-// linger: it is cancelled at once. An attempt that gets another connection, because it is
-// repeated there, has no answer that arrives.
-func (g *Guard) Waiting(yes bool) {
-	g.waiting.Store(yes)
+// Waiting says that the attempt waits for a connection. A loser that waits does not linger:
+// it is cancelled at once.
+func (g *Guard) Waiting() {
+	g.waiting.Store(true)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.answering = false // an attempt that is repeated on another connection
+}
+
+// Connected says that the attempt has a connection, and how long that was idle, if others have used it.
+func (g *Guard) Connected(used bool, idle time.Duration) {
+	g.waiting.Store(false)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.answering = false
+	if used && idle < settling {
+		g.settled = time.Now().Add(settling - idle)
+	}
 }
 
 // Answering says that the answer to a arrives. From now on the race does not cancel a
@@ -69,7 +85,8 @@ func (g *Guard) Returned() {
 		close(g.back)
 		g.back = nil
 	}
-	if g.late != nil && g.late.Stop() {
+	if g.late != nil {
+		g.late.Stop()
 		g.due()
 	}
 }
@@ -77,11 +94,24 @@ func (g *Guard) Returned() {
 func (g *Guard) cancel(in *inner, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case !g.answering:
-		in.cancel(cause)
-	case g.late == nil:
+	if g.due == nil {
 		g.due = func() { in.cancel(cause) }
+		g.cancelOrPutOff()
+	}
+}
+
+// cancelOrPutOff cancels the attempt, now or later. The caller holds mu.
+func (g *Guard) cancelOrPutOff() {
+	switch wait := time.Until(g.settled); {
+	case g.answering:
 		g.late = time.AfterFunc(patience, g.due)
+	case wait > 0 && !g.returned:
+		g.late = time.AfterFunc(wait, func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.cancelOrPutOff()
+		})
+	default:
+		g.due()
 	}
 }

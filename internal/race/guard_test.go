@@ -35,8 +35,10 @@ func TestLoserThatWaitsForAConnectionDoesNotLinger(t *testing.T) {
 			start, ended := time.Now(), make(chan time.Duration, 1)
 			linger := race.Style{Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second}
 			guardedRace(linger, func(a *race.Attempt, g *race.Guard) {
-				g.Waiting(true)
-				g.Waiting(waits)
+				g.Waiting()
+				if !waits {
+					g.Connected(false, 0)
+				}
 				<-a.Done()
 				ended <- time.Since(start)
 			})
@@ -88,12 +90,42 @@ func TestAnswerToACancelledAttemptWaitsForItsEnd(t *testing.T) {
 	}
 }
 
+func TestConnectionThatOthersHaveJustUsedIsNotCancelledAtOnce(t *testing.T) {
+	for idle, want := range map[time.Duration]time.Duration{0: 100 * ms, 60 * ms: 40 * ms, 90 * ms: 15 * ms, time.Hour: 15 * ms} {
+		synctest.Test(t, func(t *testing.T) {
+			start, ended := time.Now(), make(chan time.Duration, 1)
+			out := guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
+				g.Connected(true, idle)
+				<-a.Done()
+				ended <- time.Since(start)
+			})
+			assert.Equal(t, 1, out.Winner)
+			assert.Equal(t, 15*ms, time.Since(start), "nobody waits for that")
+			assert.Equal(t, want, <-ended, "idle for %v", idle)
+		})
+	}
+}
+
+func TestAnswerThatArrivesWhileTheConnectionSettlesIsNotCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, ended := time.Now(), make(chan time.Duration, 1)
+		guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
+			context.AfterFunc(a, func() { ended <- time.Since(start) })
+			g.Connected(true, 0)
+			time.Sleep(50 * ms)
+			g.Answering(a)
+			time.Sleep(200 * ms)
+		})
+		assert.Equal(t, 250*ms, <-ended)
+	})
+}
+
 func TestRepetitionOnAnotherConnectionCanBeCancelledAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start, ended := time.Now(), make(chan time.Duration, 1)
 		guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
 			g.Answering(a)
-			g.Waiting(false)
+			g.Connected(false, 0)
 			<-a.Done()
 			ended <- time.Since(start)
 		})
