@@ -30,9 +30,9 @@ func bystanders(t *testing.T) int64 {
 		return n
 	}
 	if testing.Short() {
-		return 2_000
+		return 1_000
 	}
-	return 10_000
+	return 4_000
 }
 
 // net/http (Go 1.26) can fail the next request on a connection when an HTTP/1.1 request is
@@ -58,7 +58,7 @@ func TestHedgingHarmsNobodyOnTheSameBase(t *testing.T) {
 			})
 			var stats *hedge.Stats
 			tr := hedge.New(base(t, s), hedge.WithLinger(linger), hedge.WithMinDelay(0), hedge.WithStats(&stats),
-				hedge.WithBudgetPercent(300), hedge.WithPercentile(0))
+				hedge.WithBudgetPercent(300), hedge.WithPercentile(0.5))
 			plain := tr.WrappedRoundTripper()
 			teach(t, tr, s.URL)
 

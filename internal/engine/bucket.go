@@ -21,7 +21,9 @@ const (
 	quietRate = 40
 	usualRate = 100
 
-	minMeasured = time.Second      // after which a rate is known
+	minMeasured = time.Second // after which a rate is known, or after so many requests:
+	minCounted  = 20          // in minSpan at least
+	minSpan     = 10 * time.Millisecond
 	everyMark   = 10 * time.Second // a rate is measured over this time at least, and over twice this time at most while there are calls
 )
 
@@ -159,7 +161,7 @@ func (b *Bucket) start(now time.Time) {
 }
 
 // measure returns the requests per second of the last 10 to 20 s, or of as long as
-// there were any. It reports false as long as that is less than a second. The caller holds mu.
+// there were any. It reports false until a second, or twenty requests, tell it. The caller holds mu.
 func (b *Bucket) measure(now time.Time) (rps float64, known bool) {
 	n := b.requests.Load()
 	if b.marks[0].at.IsZero() || now.Before(b.marks[1].at) { // or the clock was set back
@@ -169,11 +171,11 @@ func (b *Bucket) measure(now time.Time) (rps float64, known bool) {
 	if now.Sub(b.marks[1].at) >= everyMark {
 		b.marks[0], b.marks[1] = b.marks[1], mark{now, n}
 	}
-	age := now.Sub(b.marks[0].at)
-	if age < minMeasured {
+	age, counted := now.Sub(b.marks[0].at), n-b.marks[0].requests
+	if age < minMeasured && (age < minSpan || counted < minCounted) {
 		return 0, false
 	}
-	return float64(n-b.marks[0].requests) / age.Seconds(), true
+	return float64(counted) / age.Seconds(), true
 }
 
 func (b *Bucket) clock() time.Time { return time.Unix(b.requests.Load(), 0) }
