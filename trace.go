@@ -66,7 +66,7 @@ func (l *link) getConn(string) {
 }
 
 func (l *link) gotConn(info httptrace.GotConnInfo) {
-	l.Connected(info.Reused, info.IdleTime)
+	l.Connected(l.attempt, info.Reused, info.IdleTime)
 	if !info.Reused {
 		l.setup.Store(int64(time.Since(l.asked)))
 	}

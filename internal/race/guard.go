@@ -41,14 +41,20 @@ func (g *Guard) Waiting() {
 	g.answering = false // an attempt that is repeated on another connection
 }
 
-// Connected says that the attempt has a connection, and how long that was idle, if others have used it.
-func (g *Guard) Connected(used bool, idle time.Duration) {
+// Connected says that a has a connection, and how long that was idle, if others have used
+// it. If a has been cancelled already, which it notices as soon as it uses the connection,
+// Connected first waits until the connection's last user has its answer.
+func (g *Guard) Connected(a *Attempt, used bool, idle time.Duration) {
 	g.waiting.Store(false)
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.answering = false
-	if used && idle < settling {
-		g.settled = time.Now().Add(settling - idle)
+	wait := settling - idle
+	if used && wait > 0 {
+		g.settled = time.Now().Add(wait)
+	}
+	g.mu.Unlock()
+	if used && wait > 0 && a.Err() != nil {
+		time.Sleep(wait)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestLoserThatWaitsForAConnectionDoesNotLinger(t *testing.T) {
 			guardedRace(linger, func(a *race.Attempt, g *race.Guard) {
 				g.Waiting()
 				if !waits {
-					g.Connected(false, 0)
+					g.Connected(a, false, 0)
 				}
 				<-a.Done()
 				ended <- time.Since(start)
@@ -95,7 +95,7 @@ func TestConnectionThatOthersHaveJustUsedIsNotCancelledAtOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			start, ended := time.Now(), make(chan time.Duration, 1)
 			out := guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
-				g.Connected(true, idle)
+				g.Connected(a, true, idle)
 				<-a.Done()
 				ended <- time.Since(start)
 			})
@@ -106,12 +106,28 @@ func TestConnectionThatOthersHaveJustUsedIsNotCancelledAtOnce(t *testing.T) {
 	}
 }
 
+func TestCancelledAttemptLetsItsConnectionSettle(t *testing.T) {
+	for _, used := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			took := make(chan time.Duration, 1)
+			guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
+				g.Waiting()
+				<-a.Done() // and the connection comes at the same moment
+				start := time.Now()
+				g.Connected(a, used, 30*ms)
+				took <- time.Since(start)
+			})
+			assert.Equal(t, map[bool]time.Duration{true: 70 * ms, false: 0}[used], <-took)
+		})
+	}
+}
+
 func TestAnswerThatArrivesWhileTheConnectionSettlesIsNotCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start, ended := time.Now(), make(chan time.Duration, 1)
 		guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
 			context.AfterFunc(a, func() { ended <- time.Since(start) })
-			g.Connected(true, 0)
+			g.Connected(a, true, 0)
 			time.Sleep(50 * ms)
 			g.Answering(a)
 			time.Sleep(200 * ms)
@@ -125,7 +141,7 @@ func TestRepetitionOnAnotherConnectionCanBeCancelledAgain(t *testing.T) {
 		start, ended := time.Now(), make(chan time.Duration, 1)
 		guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
 			g.Answering(a)
-			g.Connected(false, 0)
+			g.Connected(a, false, 0)
 			<-a.Done()
 			ended <- time.Since(start)
 		})
