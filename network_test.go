@@ -209,7 +209,7 @@ func TestSecondPoolSpeaksHTTP2AsTheFirstDoes(t *testing.T) {
 	pool.AddCert(s.Certificate())
 	plain := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}
 	defer plain.CloseIdleConnections()
-	tr := hedge.New(plain)
+	tr := hedge.New(plain, hedge.WithMaxHedges(1))
 	defer tr.CloseIdleConnections()
 	teach(t, tr, s.URL)
 	slow.Store(true)

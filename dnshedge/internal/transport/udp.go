@@ -75,13 +75,11 @@ func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 	a, err := d.read()
 	stopped := stop()
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		// The socket's deadline may pass a moment before the context's.
-		cause := context.Cause(ctx)
-		if cause == nil {
-			cause = context.DeadlineExceeded
-		}
+		// The socket's deadline may pass a moment before the context's. Without the wait it
+		// would look as if the server failed in time, and another would be asked.
+		<-ctx.Done()
 		d.abandon(!stopped)
-		return nil, 0, cause
+		return nil, 0, context.Cause(ctx)
 	}
 	_ = d.conn.Close()
 	if err != nil {
