@@ -230,7 +230,7 @@ func TestTimeToConnectAHedgeIsNotLearned(t *testing.T) {
 	var dials atomic.Int64
 	slowDial.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if dials.Add(1) > 1 {
-			time.Sleep(300 * time.Millisecond)
+			time.Sleep(time.Second)
 		}
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}
@@ -241,8 +241,8 @@ func TestTimeToConnectAHedgeIsNotLearned(t *testing.T) {
 	start := time.Now()
 	_, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, s.URL)
 	require.NoError(t, err)
-	require.Greater(t, time.Since(start), 300*time.Millisecond, "the hedge had to connect")
-	assert.Less(t, hedge.LatencyEstimate(tr, s.Listener.Addr().String(), 1), 200*time.Millisecond)
+	require.Greater(t, time.Since(start), time.Second, "the hedge had to connect")
+	assert.Less(t, hedge.LatencyEstimate(tr, s.Listener.Addr().String(), 1), 700*time.Millisecond)
 	assert.EqualValues(t, 11, tr.Snapshot().Keys[0].Samples)
 }
 
