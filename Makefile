@@ -33,6 +33,10 @@ test:
 	go test -race -shuffle=on -timeout 20m ./...
 	@for d in $(NESTED); do (cd $$d && go test -race -shuffle=on ./...) || exit 1; done
 
+.PHONY: test-386
+test-386: # integers have 32 bits there
+	CGO_ENABLED=0 GOARCH=386 go test -shuffle=on -timeout 20m ./...
+
 .PHONY: fuzz
 fuzz: # runs each target for FUZZTIME
 	@for p in $$(go list ./...); do \
