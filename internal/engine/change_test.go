@@ -51,8 +51,8 @@ func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
 				}
 			}
 		}
-		for range 300 {
-			now = now.Add(upTo(4 * time.Second))
+		for range 150 {
+			now = now.Add(upTo(2 * time.Second))
 			if rng.IntN(2) == 0 {
 				for range 8 {
 					k.PushBack(now, 1+upTo(5*time.Second))
