@@ -190,9 +190,9 @@ func WithInitialDelay(d time.Duration) Option {
 }
 
 // WithBurst lets a key save up the budget that the requests of d earn, and at least
-// one hedge. Of that an outage gets three hedges or the budget of d, whichever is more, and
-// for the rest hedges for a fifth of its calls. The default is 2s. A larger burst bridges longer pauses of a replica,
-// and costs more in an overload. It panics if d is negative.
+// one hedge. The default is 2s. A larger burst bridges longer pauses of a replica, and
+// costs more in an overload: besides hedges for a fifth of the calls made during an
+// outage, three hedges, or the budget of d if that is more. It panics if d is negative.
 func WithBurst(d time.Duration) Option {
 	return setting(func(c *Config) { c.Burst = d })
 }
