@@ -49,7 +49,7 @@ func TestLargeBodyOfAHedgeIsReadWhole(t *testing.T) {
 				return below.RoundTrip(req)
 			})
 			var stats *hedge.Stats
-			tr := hedge.New(slowPrimary, hedge.WithStats(&stats), hedge.WithMaxHedges(1))
+			tr := hedge.New(slowPrimary, hedge.WithStats(&stats), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))
 			defer tr.CloseIdleConnections()
 			teach(t, tr, s.URL)
 			won := stats.HedgeWins.Load() // on a busy machine, some are late by themselves

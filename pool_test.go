@@ -32,7 +32,7 @@ func TestSecondPoolIsApartFromXNetsHTTP2(t *testing.T) {
 	below := &http.Transport{TLSClientConfig: base(t, s).TLSClientConfig.Clone()}
 	_, err := http2.ConfigureTransports(below) //lint:ignore SA1019 users still call it
 	require.NoError(t, err)
-	tr := hedge.New(below)
+	tr := hedge.New(below, hedge.WithBudgetPercent(100))
 	defer tr.CloseIdleConnections()
 	teach(t, tr, target)
 	require.EqualValues(t, 1, g.n.Load())
@@ -78,7 +78,7 @@ func TestHTTP2sOwnProtocolIsNotTakenForARegisteredOne(t *testing.T) {
 			pause(r, 100*time.Millisecond)
 		}
 	})
-	tr := hedge.New(base(t, s), hedge.WithMaxHedges(1))
+	tr := hedge.New(base(t, s), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))
 	defer tr.CloseIdleConnections()
 	teach(t, tr, s.URL)
 	for range 3 {
