@@ -104,7 +104,7 @@ func TestHedgeGoesToAnotherReplica(t *testing.T) {
 			assert.Equal(t, "catalog.test:"+set.port, got, "under the same name")
 		}
 		set.mu.Lock()
-		assert.Equal(t, 3, set.hits[set.addrs[n]])
+		assert.LessOrEqual(t, set.hits[set.addrs[n]], 3, "no hedge; a primary that has no connection yet is not sent once it has lost")
 		assert.Equal(t, 3, set.hits[set.addrs[(n+1)%3]]+set.hits[set.addrs[(n+2)%3]])
 		set.mu.Unlock()
 		tr.CloseIdleConnections()
