@@ -132,10 +132,6 @@ func (h *handle) Format(f fmt.State, verb rune) {
 	_, _ = io.WriteString(f, text)
 }
 
-// Snapshot returns what is known and what was done. It is a copy: changing it
-// changes nothing else.
-func (h *handle) Snapshot() Snapshot { return h.snapshot() }
-
 // String returns the Snapshot as JSON, for expvar.Publish.
 func (h *handle) String() string { return h.Snapshot().json() }
 

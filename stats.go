@@ -120,7 +120,9 @@ type KeySnapshot struct {
 	SlowShare float64 `json:"slow_share"` // of the last calls; no hedges above 0.75
 }
 
-func (h *handle) snapshot() Snapshot {
+// Snapshot returns what is known and what was done. It is a copy: changing it
+// changes nothing else.
+func (h *handle) Snapshot() Snapshot {
 	h.mustBeMade()
 	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load()}
 	for _, v := range h.engine.Views() {
