@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -62,8 +63,9 @@ func (c *Client) Stats() Stats {
 		Retries: n.retries.Load(), Abandoned: n.abandoned.Load(), Ignored: n.ignored.Load(),
 	}
 	core.mu.Lock()
-	defer core.mu.Unlock()
-	for _, v := range core.servers {
+	servers := slices.Collect(maps.Values(core.servers))
+	core.mu.Unlock()
+	for _, v := range servers {
 		s.Upstreams = append(s.Upstreams, v.stats())
 	}
 	slices.SortFunc(s.Upstreams, func(a, b UpstreamStats) int {

@@ -57,7 +57,7 @@ type upstreamState struct {
 	hedgeWins  atomic.Int64
 	lateHedges atomic.Int64 // sent to any server because this one was late
 
-	mu         sync.Mutex    // guards the fields below
+	mu         sync.Mutex    // guards the fields below; core.mu is locked before it, never after
 	answers    sketch.Window // how long answers took
 	path       sketch.Window // how long answers took that the server did not have to look for
 	newAnswers int           // answers since the delays were computed
@@ -336,20 +336,24 @@ func (s *upstreamState) probeIfDue(now time.Time) {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.probing || now.Before(s.probeAt) {
-		return
+	due := !s.probing && !now.Before(s.probeAt)
+	s.probing = s.probing || due
+	s.mu.Unlock()
+	// The Client's lock comes before the server's, and so spawn is called without it.
+	if due && !s.c.spawn(func(ctx context.Context) { s.probed(s.probe(ctx)) }) {
+		s.probed(transport.ErrClosed)
 	}
-	s.probing = s.c.spawn(func(ctx context.Context) {
-		err := s.probe(ctx)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.probing = false
-		if err != nil {
-			s.probeGap = min(2*max(s.probeGap, minProbeGap), maxProbeGap)
-			s.probeAt = time.Now().Add(s.probeGap)
-		}
-	})
+}
+
+// probed ends a probe.
+func (s *upstreamState) probed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.probing = false
+	if err != nil {
+		s.probeGap = min(2*max(s.probeGap, minProbeGap), maxProbeGap)
+		s.probeAt = time.Now().Add(s.probeGap)
+	}
 }
 
 // probe asks for the root's servers. If the server answers, it is silent no more.
