@@ -20,8 +20,8 @@ type Stats struct {
 	Wire       int64 // queries sent to servers, for any reason
 	Hedges     int64 // queries sent because an answer was late
 	HedgeWins  int64 // hedges that gave the answer
-	Denied     int64 // hedges not sent: the budget or a brake forbade it, or this process was slow
-	Resends    int64 // queries sent because no answer came for a second
+	Denied     int64 // hedges not sent: the budget or a brake forbade it
+	Resends    int64 // queries sent because the retransmission timeout had passed
 	ResendWins int64 // resends that gave the answer
 	Failovers  int64 // queries sent because another server could not answer
 	Fallbacks  int64 // questions put to a fallback server

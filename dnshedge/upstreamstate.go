@@ -42,7 +42,10 @@ type upstreamState struct {
 	name      string
 	transport transport.Transport
 	key       *engine.Key
-	bucket    *engine.Bucket
+	bucket    *engine.Bucket // of hedges
+	resends   *engine.Bucket // of resends that cost no budget: one for each answer
+	rto       rto
+	stream    bool          // TCP carries queries again that are lost
 	floor     time.Duration // of the loss delay
 
 	used      atomic.Int64 // when last asked, Unix ns
@@ -84,6 +87,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	s := &upstreamState{c: c, up: up, name: up.String()}
 	s.key = c.engine.Key(engine.Name{Host: s.name})
 	s.bucket = engine.NewBucket(c.conf.Hedge.share(), budgetBurst)
+	s.resends = engine.NewBucket(1, budgetBurst)
 	s.floor = c.conf.Hedge.MinDelay
 	if s.floor == 0 {
 		s.floor = defaultMinDelay
@@ -92,6 +96,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 		}
 	}
 	scheme, _ := up.scheme()
+	s.stream = scheme.Name != defaultNet
 	s.transport = scheme.New(transport.Config{
 		Owner: s, Dialer: c.dialer(up), Addr: up.Addr, Addrs: up.Addrs, Path: up.path(), TLS: c.tls(up),
 		Size: cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
@@ -180,6 +185,8 @@ func smooth(avg float64, d time.Duration) float64 {
 // Answered learns from a response.
 func (s *upstreamState) Answered(took, path time.Duration) {
 	s.endSilence()
+	s.rto.learn(took)
+	s.resends.Earn()
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,6 +318,13 @@ func (s *upstreamState) endSilence() {
 	defer s.mu.Unlock()
 	s.misses, s.probeGap, s.answeredAt = 0, 0, now
 	s.silent.Store(false)
+}
+
+// answeredSince reports whether the server has answered any query after t.
+func (s *upstreamState) answeredSince(t time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answeredAt.After(t)
 }
 
 // missed counts a query without an answer. If the server has answered another query
