@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
@@ -132,32 +134,38 @@ func (c *core) fromCache(ctx context.Context, q *wire.Query, e *entry, source So
 func (c *core) resolve(ctx context.Context, q *wire.Query, explore bool) result {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
+	if e := cmp.Or(c.route(q), c.conf.Exchanger); e != nil {
+		return c.kept(q, c.delegate(ctx, q, e))
+	}
 	group, err := c.upstreams()
 	if err != nil {
 		return c.kept(q, result{err: err})
 	}
 	now := time.Now()
-	silent := allSilent(group)
-	if !silent || !allSilent(c.fallback) {
+	if len(group)+len(c.fallback) > 1 && (!all(group, isSilent) || !all(c.fallback, isSilent)) {
 		for _, list := range [...][]*upstreamState{group, c.fallback} {
 			for _, s := range list {
 				s.probeIfDue(now)
 			}
 		}
 	}
-	ordered := order(group, now, explore)
-	parts := 1 // of the time that is left; the group gets the first
-	if len(c.fallback) > 0 {
-		if !silent {
-			parts = 2
-		} else if r, ok := c.fallBack(ctx, q, len(c.fallback)+1); ok {
+	down := len(c.fallback) > 0 && all(group, isDown)
+	if down {
+		if r, ok := c.fallBack(ctx, q, len(c.fallback)+1); ok {
 			return c.kept(q, r)
 		}
 	}
-	share, done := part(ctx, parts)
-	r := c.ask(share, q, ordered)
-	done()
-	if parts > 1 && r.failed(q) && ctx.Err() == nil {
+	parts := 1 // of the time that is left; the group gets the first
+	if len(c.fallback) > 0 && !down {
+		parts = 2
+	}
+	var r result
+	if c.strict() {
+		r = c.inTurn(ctx, q, inOrder(group), parts)
+	} else {
+		r = c.try(ctx, q, order(group, now, explore), parts)
+	}
+	if parts > 1 && r.failed(q) && !r.decided(group, now) && ctx.Err() == nil {
 		if other, ok := c.fallBack(ctx, q, len(c.fallback)); ok {
 			r = other
 		}
@@ -165,12 +173,70 @@ func (c *core) resolve(ctx context.Context, q *wire.Query, explore bool) result 
 	return c.kept(q, r)
 }
 
+// decided reports whether a failure is the decision of a healthy server, which no
+// other server must undo. A filter says REFUSED or SERVFAIL, and a validating server
+// SERVFAIL, and not all of them say why. Some say nothing about a name, and answer
+// others: the group was asked at start.
+func (r *result) decided(group []*upstreamState, start time.Time) bool {
+	switch {
+	case r.err != nil:
+		return aliveSince(group, start)
+	case r.from.down.Load():
+		return false
+	}
+	return r.answer.Msg.Rcode == dns.RcodeServerFailure || r.from.good.Load()
+}
+
+// try asks a group for one of the parts of the time that is left, but for all of it
+// while the group answers anything: then it is the name that is slow, and not a server
+// that is dead.
+func (c *core) try(ctx context.Context, q *wire.Query, group []*upstreamState, parts int) result {
+	end, ok := ctx.Deadline()
+	if parts <= 1 || !ok {
+		return c.ask(ctx, q, group)
+	}
+	start := time.Now()
+	share, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer time.AfterFunc(end.Sub(start)/time.Duration(parts), func() {
+		if !aliveSince(group, start) {
+			cancel(context.DeadlineExceeded)
+		}
+	}).Stop()
+	return c.ask(share, q, group)
+}
+
+// aliveSince reports whether a server has answered any query after t.
+func aliveSince(group []*upstreamState, t time.Time) bool {
+	return slices.ContainsFunc(group, func(s *upstreamState) bool { return s.answeredSince(t) })
+}
+
+// inTurn asks the servers one after another, each after the one before it has failed.
+// Besides them, the time that is left has more parts.
+func (c *core) inTurn(ctx context.Context, q *wire.Query, servers []*upstreamState, parts int) result {
+	var first result
+	for i, s := range servers {
+		start := time.Now()
+		r := c.try(ctx, q, []*upstreamState{s}, len(servers)-i+parts-1)
+		if !r.failed(q) {
+			return r
+		}
+		if i == 0 || first.err != nil && r.err == nil {
+			first = r // a response rather than none
+		}
+		if ctx.Err() != nil || r.err != nil && s.answeredSince(start) {
+			break
+		}
+	}
+	return first
+}
+
 // fallBack asks the fallback servers one after another. The time that is left has
 // the given number of parts; each server gets the next one. It reports false if all
 // failed.
 func (c *core) fallBack(ctx context.Context, q *wire.Query, parts int) (result, bool) {
 	servers := c.fallback
-	if allSilent(servers) {
+	if all(servers, isSilent) {
 		servers = order(servers, time.Now(), false)
 		slices.Reverse(servers) // because the last one is asked although it is silent
 	}
