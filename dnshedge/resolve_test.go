@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,9 +19,10 @@ func TestFallbackIsUsedOnlyWhenTheGroupFails(t *testing.T) {
 	for name, bad := range map[string]dnstest.Handler{"SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused), "silence": drop} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(l *lab) {
-				healthy := true
+				var healthy atomic.Bool
+				healthy.Store(true)
 				l.serve("a", func(q dnstest.Query) dnstest.Reply {
-					if healthy {
+					if healthy.Load() {
 						return good(q)
 					}
 					return bad(q)
@@ -30,7 +32,7 @@ func TestFallbackIsUsedOnlyWhenTheGroupFails(t *testing.T) {
 				l.client(c, l.up("udp", "a"))
 				l.learn(c)
 				assert.Zero(t, fall.Queries.Load())
-				healthy = false
+				healthy.Store(false)
 				if name == "silence" {
 					r, took := l.must(c, "x.example.")
 					assert.Equal(t, "192.0.2.3", addr(r))
@@ -47,7 +49,7 @@ func TestFallbackIsUsedOnlyWhenTheGroupFails(t *testing.T) {
 				r, took := l.must(c, "x.example.")
 				assert.Equal(t, "192.0.2.3", addr(r))
 				assert.Equal(t, 20*ms, took, "a group that is down is not waited for")
-				healthy = true
+				healthy.Store(true)
 				time.Sleep(10 * time.Second)
 				l.must(c, "x.example.")
 				time.Sleep(time.Second)
