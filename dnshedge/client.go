@@ -58,7 +58,8 @@ import (
 )
 
 const (
-	defaultTimeout = 5 * time.Second
+	defaultTimeout  = 5 * time.Second
+	defaultInFlight = 2048
 
 	maxServers   = 256              // that a Client remembers
 	forgetServer = 30 * time.Second // a server may be forgotten if it was not asked for so long
@@ -104,6 +105,12 @@ type Client struct {
 	// negative.
 	Timeout time.Duration
 
+	// MaxInFlight bounds the questions that wait for servers at a time. One more, and the
+	// one that has waited longest ends with ErrTooManyQuestions, or SERVFAIL through
+	// ServeDNS: names whose servers are dead must not hold up those whose are not. Zero:
+	// 2048, which take some 40 MB. It must not be negative.
+	MaxInFlight int
+
 	// UDPSize is the longest datagram that servers may send, 512 to 4096 bytes.
 	// Zero: 1232, which every path carries without fragments.
 	UDPSize int
@@ -130,17 +137,19 @@ type Client struct {
 
 // core is a Client in use.
 type core struct {
-	conf     *Client
-	engine   *engine.Engine
-	bucket   *engine.Bucket
-	spending sync.Mutex // makes asking the Client's bucket and a server's one step
-	sessions tls.ClientSessionCache
-	system   *resolvConf // nil if there are Upstreams
-	group    []*upstreamState
-	fallback []*upstreamState
-	routes   map[string]Exchanger // by domain, in wire format and lower case
-	flights  singleflight.Group   // of results, by question
-	count    counters
+	conf      *Client
+	engine    *engine.Engine
+	bucket    *engine.Bucket
+	refreshes *engine.Bucket // of refreshes, which thus cost no hedge
+	waiting   line           // of questions, for servers
+	spending  sync.Mutex     // makes asking the Client's bucket and a server's one step
+	sessions  tls.ClientSessionCache
+	system    *resolvConf // nil if there are Upstreams
+	group     []*upstreamState
+	fallback  []*upstreamState
+	routes    map[string]Exchanger // by domain, in wire format and lower case
+	flights   singleflight.Group   // of results, by question
+	count     counters
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -161,6 +170,8 @@ func newCore(conf *Client) (*core, error) {
 	switch {
 	case conf.Timeout < 0:
 		return nil, fmt.Errorf("dnshedge: Client.Timeout is %v; want 0 or more", conf.Timeout)
+	case conf.MaxInFlight < 0:
+		return nil, fmt.Errorf("dnshedge: Client.MaxInFlight is %d; want 0 or more", conf.MaxInFlight)
 	case conf.UDPSize != 0 && (conf.UDPSize < dns.MinMsgSize || conf.UDPSize > transport.MaxDatagram):
 		return nil, fmt.Errorf("dnshedge: Client.UDPSize is %d; want 0, or 512 to 4096", conf.UDPSize)
 	case conf.Exchanger != nil && len(conf.Upstreams)+len(conf.Fallback) > 0:
@@ -175,11 +186,13 @@ func newCore(conf *Client) (*core, error) {
 		}
 	}
 	c := &core{
-		conf:     conf,
-		engine:   engine.New(conf.Hedge.engine()),
-		bucket:   engine.NewBucket(conf.Hedge.share(), budgetBurst),
-		sessions: tls.NewLRUClientSessionCache(0),
-		servers:  make(map[string]*upstreamState),
+		conf:      conf,
+		engine:    engine.New(conf.Hedge.engine()),
+		bucket:    engine.NewBucket(conf.Hedge.share(), budgetBurst),
+		sessions:  tls.NewLRUClientSessionCache(0),
+		servers:   make(map[string]*upstreamState),
+		refreshes: engine.NewBucket(conf.Hedge.share(), budgetBurst),
+		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	var err error

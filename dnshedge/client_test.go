@@ -43,6 +43,7 @@ func TestAllServersDeadIsAClearErrorInTime(t *testing.T) {
 func TestBadSettingsAreNamed(t *testing.T) {
 	for want, c := range map[string]*dnshedge.Client{
 		"Client.Timeout is -1ns":            {Timeout: -1},
+		"Client.MaxInFlight is -1":          {MaxInFlight: -1},
 		"Client.Order is 3":                 {Order: 3},
 		"Exchanger is set, and so":          {Exchanger: new(dns.Client), Fallback: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}},
 		`Routes has domain ""`:              {Routes: map[string]dnshedge.Exchanger{"": nil}},

@@ -455,7 +455,7 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 // come last, and the one asked least recently is first among them: when all are
 // doubtful they take turns, and callers' own queries find out which is back. If
 // explore, no caller waits, and any server may come first.
-func order(group []*upstreamState, now time.Time, explore bool) []*upstreamState {
+func order(group []*upstreamState, explore bool) []*upstreamState {
 	if len(group) < 2 {
 		return group
 	}
@@ -466,7 +466,7 @@ func order(group []*upstreamState, now time.Time, explore bool) []*upstreamState
 	}
 	all := make([]ranked, len(group))
 	for i, s := range group {
-		all[i] = ranked{s: s, rank: s.rank(now)}
+		all[i] = ranked{s: s, rank: s.rank()}
 		if all[i].rank == lastRank {
 			all[i].used = s.used.Load()
 		}

@@ -33,7 +33,8 @@ const (
 	maxAbandoned = 256             // abandoned queries that may run on, per server
 	maxLinger    = 2 * time.Second // how long they may
 	minStall     = time.Second
-	srttHalfLife = 5 * time.Minute // of a silent server's round trip time
+	measuredFor  = 5 * time.Minute // after which a server's round trip time is measured anew
+	toMeasure    = 8               // queries to a group, after which it is worth while to know all its servers
 )
 
 // upstreamState is an upstream and what is known of it. It is safe for concurrent use.
@@ -74,7 +75,6 @@ type upstreamState struct {
 	fastest     time.Duration
 	p99         time.Duration // of path
 	srtt        float64       // ns; 0: not known
-	srttAt      time.Time     // when srtt changed
 	handshake   float64       // ns that a handshake takes, smoothed; 0: not known
 	answeredAt  time.Time     // the last time
 	misses      int           // queries without an answer since then
@@ -258,7 +258,7 @@ func (s *upstreamState) Answered(took, path time.Duration) {
 // addPath adds a measurement of the path. The caller holds mu.
 func (s *upstreamState) addPath(now time.Time, d time.Duration) {
 	s.path.Add(now, d)
-	s.srtt, s.srttAt = smooth(s.srtt, d), now
+	s.srtt = smooth(s.srtt, d)
 }
 
 // updateDelays computes the delays anew. The caller holds mu.
@@ -477,7 +477,7 @@ const lastRank = math.MaxInt32
 // rank orders servers by the logarithm of the smoothed round trip time, so that
 // small differences do not matter. Servers without one come after them, and doubtful
 // servers last.
-func (s *upstreamState) rank(now time.Time) int {
+func (s *upstreamState) rank() int {
 	if s.doubtful() {
 		return lastRank
 	}
@@ -486,8 +486,24 @@ func (s *upstreamState) rank(now time.Time) int {
 	if s.srtt == 0 {
 		return lastRank - 1
 	}
-	faded := s.srtt * math.Exp2(-float64(now.Sub(s.srttAt))/float64(srttHalfLife))
-	return int(math.Log(max(faded, 1e5)) / math.Log(1.3))
+	return int(math.Log(max(s.srtt, 1e5)) / math.Log(1.3))
+}
+
+// measure probes the servers of a group that were not heard of for long, or never: one
+// may be faster than those that are asked, and no caller shall wait to find that out.
+func measure(group []*upstreamState, now time.Time) {
+	if len(group) < 2 {
+		return
+	}
+	var queries int64
+	for _, s := range group {
+		queries += s.queries.Load()
+	}
+	for _, s := range group {
+		if queries >= toMeasure && !s.answeredSince(now.Add(-measuredFor)) {
+			s.startProbe(now)
+		}
+	}
 }
 
 // fail returns the error of a question that the server did not answer.
