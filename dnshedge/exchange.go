@@ -26,6 +26,10 @@ const (
 	maxTimerLag = 3 * time.Millisecond
 	lookAgain   = 2 * time.Millisecond
 
+	// lastPatience is how many timeouts the last attempt waits at least: it is for a
+	// network that was gone for a moment, in which hedges have used up the others.
+	lastPatience = 4
+
 	maxServfails = 3 // servers that are asked until SERVFAIL is believed
 
 	// silentHandicap is how many queries more the other servers get than a silent one.
@@ -50,9 +54,10 @@ type exchange struct {
 	call  engine.Call
 	key   *engine.Key // of the primary's server; nil if nothing is learned
 
-	setup  time.Duration   // of the primary's connection
-	steps  []step          // what may be done
-	delays []time.Duration // when, since start
+	setup   time.Duration   // of the primary's connection
+	timeout time.Duration   // of the primary's server
+	steps   []step          // what may be done
+	delays  []time.Duration // when, since start
 
 	mu          sync.Mutex // guards the fields below
 	kinds       [1 + race.MaxHedges]kind
@@ -173,8 +178,8 @@ func (x *exchange) plan(ctx context.Context) {
 			due[n] = due[n-1] + loss<<(n-1)
 		}
 	}
-	x.setup = setup
-	x.schedule(due[:n], first.rto.timeout(0), x.timeLeft(ctx))
+	x.setup, x.timeout = setup, first.rto.timeout(0)
+	x.schedule(due[:n], x.timeLeft(ctx))
 }
 
 // timeLeft is how long the exchange may last.
@@ -186,8 +191,8 @@ func (x *exchange) timeLeft(ctx context.Context) time.Duration {
 }
 
 // schedule makes the steps: hedges at the times that are due, resends from the
-// first timeout on, and after the first of each a second look.
-func (x *exchange) schedule(due []time.Duration, timeout, left time.Duration) {
+// timeout on, and after the first of each a second look.
+func (x *exchange) schedule(due []time.Duration, left time.Duration) {
 	add := func(at time.Duration, s step) {
 		if at >= left {
 			return
@@ -201,7 +206,7 @@ func (x *exchange) schedule(due []time.Duration, timeout, left time.Duration) {
 	n := 2*len(due) + 1 + len(resendChecks)
 	x.delays, x.steps = make([]time.Duration, 0, n), make([]step, 0, n)
 	for i, fourths := range resendChecks {
-		at := x.setup + fourths*timeout/4
+		at := x.setup + fourths*x.timeout/4
 		add(at, step{kind: resent, n: int8(i)})
 		if i == 0 {
 			add(at+lookAgain, step{kind: resent, look: true})
@@ -284,6 +289,9 @@ func (x *exchange) deferrable(n int, now time.Time) bool {
 func (x *exchange) timedOut(now time.Time) bool {
 	s := x.group[x.last]
 	wait := s.rto.timeout(x.resends)
+	if x.tries == race.MaxHedges {
+		wait = max(wait, lastPatience*x.timeout)
+	}
 	if x.resends == 0 {
 		wait += x.setup
 	}

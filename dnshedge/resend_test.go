@@ -135,6 +135,20 @@ func TestALostFirstPacketIsSentAgainAfterASecond(t *testing.T) {
 	})
 }
 
+func TestAnAttemptIsLeftForANetworkThatComesBack(t *testing.T) {
+	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
+		bubble(t, func(l *lab) {
+			l.serve("a", good)
+			c := l.client(&dnshedge.Client{Hedge: hedge}, l.up("udp", "a"))
+			l.learn(c)
+			l.link("a", netsim.Profile{BlackHole: true})
+			time.AfterFunc(750*ms, func() { l.link("a", path20) })
+			_, took := l.must(c, "x.example.")
+			assert.LessOrEqual(t, took, 1500*ms)
+		})
+	}
+}
+
 func TestAStreamThatCarriesAnswersIsNotAskedAgain(t *testing.T) {
 	for network, want := range map[string]int64{"udp": 1, "tcp": 0, "tls": 0, "https": 0} {
 		bubble(t, func(l *lab) {
