@@ -60,7 +60,9 @@ func TestTheKeyIsNameTypeClassDOAndCD(t *testing.T) {
 			"ID":       func(m *dns.Msg) { m.Id++ },
 			"EDNS":     func(m *dns.Msg) { m.SetEdns0(4096, false) },
 			"AD":       func(m *dns.Msg) { m.AuthenticatedData = true },
+			"RD":       func(m *dns.Msg) { m.RecursionDesired = false },
 		}
+		ask(same["plain"])
 		for range 2 {
 			for name, change := range same {
 				ask(change)
@@ -74,7 +76,7 @@ func TestTheKeyIsNameTypeClassDOAndCD(t *testing.T) {
 			"DO":             func(m *dns.Msg) { m.SetEdns0(4096, true) },
 			"CD":             func(m *dns.Msg) { m.CheckingDisabled = true },
 			"class":          func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS },
-			"no recursion":   func(m *dns.Msg) { m.RecursionDesired = false },
+			"no recursion":   func(m *dns.Msg) { m.Question[0].Name, m.RecursionDesired = "z.example.", false },
 		}
 		n := int64(1)
 		for name, change := range other {

@@ -1,6 +1,7 @@
 package dnshedge_test
 
 import (
+	"crypto/tls"
 	"net"
 	"testing"
 
@@ -19,6 +20,8 @@ type recorder struct {
 }
 
 func (w *recorder) RemoteAddr() net.Addr { return w.remote }
+
+func (w *recorder) ConnectionState() *tls.ConnectionState { return nil } // as a dns.Server's own
 
 func (w *recorder) Write(b []byte) (int, error) {
 	w.wire = append([]byte(nil), b...)
@@ -65,7 +68,10 @@ func TestServeDNSForwards(t *testing.T) {
 		odd.Opcode = dns.OpcodeUpdate
 		assert.Equal(t, dns.RcodeNotImplemented, serve(t, c, "udp", odd).Rcode)
 		odd = question("x.", dns.TypeAXFR)
-		assert.Equal(t, dns.RcodeFormatError, serve(t, c, "tcp", odd).Rcode)
+		assert.Equal(t, dns.RcodeRefused, serve(t, c, "tcp", odd).Rcode)
+		odd = question("x.", dns.TypeA)
+		odd.SetTsig("key.", dns.HmacSHA256, 300, 0)
+		assert.Equal(t, dns.RcodeRefused, serve(t, c, "tcp", odd).Rcode)
 		odd = &dns.Msg{}
 		assert.Equal(t, dns.RcodeFormatError, serve(t, c, "tcp", odd).Rcode)
 	})
