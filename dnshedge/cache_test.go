@@ -121,6 +121,7 @@ func TestTTLsAreClamped(t *testing.T) {
 		ttl, want uint32
 	}{
 		"a day at most": {new(dnshedge.Cache), 1 << 30, 86400},
+		"high bit":      {new(dnshedge.Cache), 1<<32 - 1, 86400}, // RFC 8767 §4
 		"MaxTTL":        {&dnshedge.Cache{MaxTTL: time.Minute}, 300, 60},
 		"MinTTL":        {&dnshedge.Cache{MinTTL: time.Minute}, 5, 60},
 		"neither":       {&dnshedge.Cache{MinTTL: time.Second, MaxTTL: time.Hour}, 300, 300},
