@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -111,4 +112,25 @@ func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit 
 	b = r.answer.Append(b, q, r.view, limit)
 	wire.Forwarded(b[start:])
 	return b, nil
+}
+
+// appendHit appends the response to q, as appendAnswer does, if it is in the cache and
+// nothing has to be done about it; otherwise it reports false.
+func (c *core) appendHit(b []byte, q *wire.Query, limit int) ([]byte, bool) {
+	if c.conf.Cache == nil || !q.Keyed() {
+		return b, false
+	}
+	f, ok := c.conf.Cache.hit(q, time.Now())
+	if !ok {
+		return b, false
+	}
+	c.count.queries.Add(1)
+	r := c.fromCache(context.Background(), q, f)
+	if r.err != nil {
+		return b, false
+	}
+	start := len(b)
+	b = r.answer.Append(b, q, r.view, limit)
+	wire.Forwarded(b[start:])
+	return b, true
 }
