@@ -231,10 +231,13 @@ func (c *Cache) get(q *wire.Query, now time.Time) found {
 
 // hit is get for an answer that is fresh and need not be refreshed. Others are not
 // counted, and it reports false.
-func (c *Cache) hit(q *wire.Query, now time.Time) (found, bool) {
+func (c *Cache) hit(q *wire.Query) (found, bool) {
+	if !q.Keyed() {
+		return found{}, false
+	}
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.find(q.AppendKey(buf[:0]), now.Sub(c.epoch))
+	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch))
 	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
 		return f, false
 	}

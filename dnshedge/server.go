@@ -270,10 +270,10 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 			_, _ = pc.WriteTo(q.reply, from)
 		default:
 			s.spawn(func() {
-				b := responses.Get().(*[]byte)
-				defer responses.Put(b)
-				*b = s.Client.appendAnswer(s.ctx, (*b)[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
-				_, _ = pc.WriteTo(*b, from)
+				p := responses.Get().(*response)
+				defer responses.Put(p)
+				p.b = s.Client.appendAnswer(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
+				_, _ = pc.WriteTo(p.b, from)
 			})
 		}
 	}
@@ -291,11 +291,11 @@ func (s *Server) spawn(f func()) {
 
 // readBatches reads and writes several datagrams with one system call, until that fails.
 func (s *Server) readBatches(u *net.UDPConn) error {
-	p := ipv4.NewPacketConn(u) // its batches are not of IPv4 only
+	batches := ipv4.NewPacketConn(u) // whose batches are not of IPv4 only
 	all := addrOf(u.LocalAddr()).IsUnspecified()
 	if all {
 		// One of them works, or both for a socket of both families.
-		_ = p.SetControlMessage(ipv4.FlagDst, true)
+		_ = batches.SetControlMessage(ipv4.FlagDst, true)
 		_ = ipv6.NewPacketConn(u).SetControlMessage(ipv6.FlagDst, true)
 	}
 	in, out := make([]ipv4.Message, batchSize), make([]ipv4.Message, batchSize)
@@ -308,7 +308,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 	}
 	replies := make([][]byte, batchSize) // whose memory is used again
 	for {
-		n, err := p.ReadBatch(in, 0)
+		n, err := batches.ReadBatch(in, 0)
 		if err != nil {
 			return err
 		}
@@ -326,10 +326,10 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 			}
 			if q.reply == nil {
 				s.spawn(func() {
-					b := responses.Get().(*[]byte)
-					defer responses.Put(b)
-					*b = s.Client.appendAnswer(s.ctx, (*b)[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
-					_, _, _ = u.WriteMsgUDP(*b, source, to)
+					p := responses.Get().(*response)
+					defer responses.Put(p)
+					p.b = s.Client.appendAnswer(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
+					_, _, _ = u.WriteMsgUDP(p.b, source, to)
 				})
 				continue
 			}
@@ -338,7 +338,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 			k++
 		}
 		for sent := 0; sent < k; {
-			n, err := p.WriteBatch(out[sent:k], 0)
+			n, err := batches.WriteBatch(out[sent:k], 0)
 			if err != nil || n == 0 {
 				n = 1 // the client of the first one cannot be reached
 			}
@@ -453,10 +453,10 @@ func (s *Server) serveConn(conn net.Conn) {
 		c.waiting <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-c.waiting }()
-			b := responses.Get().(*[]byte)
-			defer responses.Put(b)
-			*b = s.Client.appendAnswer(s.ctx, append((*b)[:0], 0, 0), q.Query, wire.MaxMsg)
-			_ = c.write(*b)
+			p := responses.Get().(*response)
+			defer responses.Put(p)
+			p.b = s.Client.appendAnswer(s.ctx, append(p.b[:0], 0, 0), q.Query, wire.MaxMsg)
+			_ = c.write(p.b)
 		})
 	}
 }
