@@ -24,10 +24,16 @@ var (
 	errFrame  = errors.New("dnshedge: frame shorter than a header")
 	errIdle   = errors.New("dnshedge: connection was idle")
 	errForged = errors.New("dnshedge: message that no query asked for")
+
+	// errRetired is why a query was not written: its connection takes no more.
+	errRetired = errors.New("dnshedge: connection takes no more queries")
 )
 
 // connError is a failure of a connection, and says nothing about the server.
-type connError struct{ err error }
+type connError struct {
+	err  error
+	sent bool // the server may have received the query
+}
 
 func (e *connError) Error() string { return e.err.Error() }
 func (e *connError) Unwrap() error { return e.err }
@@ -45,10 +51,11 @@ type connection struct {
 	mu      sync.Mutex // guards the fields below
 	err     error      // why the connection is dead
 	waiting map[uint16]*pending
-	live    int         // how many of waiting are not abandoned
-	silence *time.Timer // runs since queries wait and nothing arrives
-	rest    *time.Timer // runs since no query waits
-	retired bool        // the lane has let go of it
+	live    int           // how many of waiting are not abandoned
+	silence *time.Timer   // runs since queries wait and nothing arrives
+	rest    *time.Timer   // runs since no query waits
+	idle    time.Duration // after which it is closed
+	retired bool          // the lane has let go of it, and it takes no more queries
 }
 
 // pending is a query in flight. It stays in waiting when it is abandoned, so that
@@ -65,11 +72,12 @@ func newConnection(s *stream, l *lane, conn net.Conn) *connection {
 	c := &connection{
 		stream: s, owner: s.Owner, lane: l, conn: conn, tcp: conn,
 		write: make(chan struct{}, 1), dead: make(chan struct{}), waiting: make(map[uint16]*pending),
+		idle: idleTime,
 	}
 	if t, ok := conn.(*tls.Conn); ok {
 		c.tcp = t.NetConn()
 	}
-	c.rest = time.AfterFunc(time.Duration(s.idle.Load()), c.idle)
+	c.rest = time.AfterFunc(c.idle, c.rested)
 	return c
 }
 
@@ -83,7 +91,7 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 	select {
 	case c.write <- struct{}{}:
 	case <-c.dead:
-		return nil, c.reason()
+		return nil, c.reason(false)
 	case <-ctx.Done():
 		c.forget(id)
 		return nil, context.Cause(ctx)
@@ -98,7 +106,7 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 	<-c.write
 	if err != nil {
 		c.fail(err)
-		return nil, c.reason()
+		return nil, c.reason(true)
 	}
 	select {
 	case b := <-p.answer:
@@ -111,7 +119,7 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 		case b := <-p.answer:
 			return b, nil
 		default:
-			return nil, c.reason()
+			return nil, c.reason(true)
 		}
 	}
 }
@@ -121,7 +129,10 @@ func (c *connection) register(p *pending) (uint16, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		return 0, &connError{c.err}
+		return 0, &connError{c.err, false}
+	}
+	if c.retired {
+		return 0, errRetired
 	}
 	if len(c.waiting) >= maxPending {
 		return 0, errBusy
@@ -156,7 +167,7 @@ func (c *connection) forget(id uint16) {
 func (c *connection) leave() {
 	if c.live--; c.live == 0 {
 		c.silence.Stop()
-		c.rest.Reset(time.Duration(c.stream.idle.Load()))
+		c.rest.Reset(c.idle)
 	}
 }
 
@@ -175,7 +186,7 @@ func (c *connection) abandon(p *pending) {
 	}
 	// The silence timer runs on: that nobody waits any more does not end a silence.
 	if c.live--; c.live == 0 {
-		c.rest.Reset(time.Duration(c.stream.idle.Load()))
+		c.rest.Reset(c.idle)
 	}
 }
 
@@ -236,7 +247,7 @@ func (c *connection) deliver(frame []byte) error {
 	if !p.abandoned {
 		c.leave()
 	}
-	if c.live > 0 {
+	if c.live > 0 && !c.retired {
 		c.silence.Reset(c.owner.Stall())
 	} else {
 		c.silence.Stop()
@@ -251,8 +262,23 @@ func (c *connection) deliver(frame []byte) error {
 	return nil
 }
 
-// idle closes the connection if no query uses it.
-func (c *connection) idle() {
+// keepalive does what the server says about how long the connection may be idle. 0
+// means that it is to be closed as soon as no query waits (RFC 7828 §3.4).
+func (c *connection) keepalive(d time.Duration) {
+	if d == 0 {
+		c.retire()
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = min(d, maxIdle)
+	if c.err == nil && c.live == 0 {
+		c.rest.Reset(c.idle)
+	}
+}
+
+// rested closes the connection if no query uses it.
+func (c *connection) rested() {
 	c.mu.Lock()
 	busy := c.live > 0
 	c.mu.Unlock()
@@ -261,9 +287,11 @@ func (c *connection) idle() {
 	}
 }
 
-// retire makes the lane open another connection for the next query, because this
-// one has fallen silent. Queries in flight have drainTime left.
+// retire makes the lane open another connection for the next query. This one is
+// closed when the queries in flight have ended, each at the end of its context at
+// the latest.
 func (c *connection) retire() {
+	c.detach() // first, or a query that finds it retired would find it again
 	c.mu.Lock()
 	if c.err != nil || c.retired {
 		c.mu.Unlock()
@@ -271,18 +299,13 @@ func (c *connection) retire() {
 	}
 	c.retired = true
 	drained := c.live == 0
+	if c.silence != nil {
+		c.silence.Stop()
+	}
 	c.rest.Stop()
 	c.mu.Unlock()
-	c.detach()
 	if drained {
 		c.fail(errIdle)
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.silence.Stop()
-		c.silence = time.AfterFunc(drainTime, func() { c.fail(errIdle) })
 	}
 }
 
@@ -322,9 +345,9 @@ func (c *connection) fail(err error) {
 	}
 }
 
-// reason returns why the connection is dead.
-func (c *connection) reason() error {
+// reason returns why the connection is dead, for a query that may have been sent.
+func (c *connection) reason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &connError{c.err}
+	return &connError{c.err, sent}
 }

@@ -106,7 +106,7 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 	// The request has a context of its own: servers take a client that cancels
 	// streams for an attacker (ENHANCE_YOUR_CALM), and how long the answer takes
 	// would not be known.
-	own, cancel := context.WithTimeout(d.ctx, dialTime+drainTime)
+	own, cancel := context.WithTimeout(d.ctx, 10*time.Second)
 	type response struct {
 		a     *wire.Answer
 		setup time.Duration

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -21,9 +20,9 @@ func init() {
 }
 
 const (
-	idleTime  = 10 * time.Second // of a connection without queries, unless the server says less
-	dialTime  = 5 * time.Second  // for a connection and its handshake
-	drainTime = 5 * time.Second  // for the queries that are left on a retired connection
+	idleTime = 10 * time.Second // of a connection without queries, unless the server says otherwise
+	maxIdle  = 2 * time.Minute  // whatever the server says: routers forget connections
+	dialTime = 5 * time.Second  // for a connection and its handshake
 )
 
 // stream asks over TCP (RFC 7766) or TLS (RFC 7858). It has two lanes, one for
@@ -32,8 +31,7 @@ const (
 // and closed when it has been idle.
 type stream struct {
 	Config
-	security *tls.Config  // nil: none
-	idle     atomic.Int64 // the time.Duration after which a connection is closed
+	security *tls.Config // nil: none
 	lanes    [2]lane
 
 	ctx    context.Context // of the connections that are being opened
@@ -59,7 +57,6 @@ type opening struct {
 
 func newStream(c Config, security *tls.Config) *stream {
 	s := &stream{Config: c, security: security}
-	s.idle.Store(int64(idleTime))
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -101,7 +98,7 @@ func (s *stream) spawn(f func()) bool {
 
 func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
-	for retried := false; ; retried = true {
+	for retried := false; ; {
 		start := time.Now()
 		c, reused, err := s.connection(ctx, &s.lanes[min(n, 1)])
 		if err != nil {
@@ -111,10 +108,14 @@ func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answ
 			setup += time.Since(start)
 		}
 		b, err := c.exchange(ctx, q)
+		if errors.Is(err, errRetired) {
+			continue
+		}
 		// A server may close an idle connection at any time (RFC 7766 §6.2.3).
 		var broken *connError
-		if err != nil && reused && !retried && errors.As(err, &broken) && ctx.Err() == nil {
+		if err != nil && reused && !retried && errors.As(err, &broken) && (q.Standard() || !broken.sent) && ctx.Err() == nil {
 			s.Owner.Retried()
+			retried = true
 			continue
 		}
 		if err != nil {
@@ -126,7 +127,7 @@ func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answ
 			return nil, setup, err
 		}
 		if a.HasKeepalive {
-			s.idle.Store(int64(min(a.Keepalive, idleTime)))
+			c.keepalive(a.Keepalive)
 		}
 		return a, setup, nil
 	}

@@ -1,0 +1,110 @@
+package dnshedge_test
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// keepalive answers with how long the connection may be idle, in units of 100 ms.
+func keepalive(units uint16) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		r := good(q)
+		if o := r.Msg.IsEdns0(); o != nil {
+			o.Option = append(o.Option, &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: units, Length: 2})
+		}
+		return r
+	}
+}
+
+func TestKeepaliveZeroEndsTheConnectionAfterTheAnswersInFlight(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		bubble(t, func(l *lab) {
+			s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				r := keepalive(0)(q)
+				if q.Question[0].Name == "slow.example." {
+					r.Delay = 200 * ms
+				}
+				return r
+			})
+			c := l.client(off(), l.up(network, "a"))
+			for range 50 {
+				l.must(c, "x.example.")
+			}
+			assert.EqualValues(t, 50, s.Conns.Load())
+			var wg sync.WaitGroup
+			for i := range 100 {
+				wg.Go(func() {
+					l.must(c, "slow.example.")
+					l.must(c, fmt.Sprintf("x%d.example.", i))
+				})
+			}
+			wg.Wait()
+			st := c.Stats()
+			assert.Zero(t, st.Retries, network)
+			assert.Zero(t, st.Failures)
+			assert.EqualValues(t, 250, st.Wire, "no query was sent twice")
+		})
+	}
+}
+
+func TestAnUpdateIsNotSentAgainWhenItsConnectionEnds(t *testing.T) {
+	bubble(t, func(l *lab) {
+		updates := 0
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Opcode == dns.OpcodeUpdate {
+				updates++
+				return dnstest.Reply{Close: true}
+			}
+			return good(q)
+		})
+		c := l.client(off(), l.up("tcp", "a"))
+		l.must(c, "x.example.")
+		m := new(dns.Msg)
+		m.SetUpdate("example.")
+		_, _, err := c.Exchange(m, "")
+		require.Error(t, err)
+		assert.Equal(t, 1, updates)
+	})
+}
+
+// loopback starts a server on this machine's own sockets.
+func loopback(t *testing.T, network string, h dnstest.Handler) (dnshedge.Upstream, *dnstest.Server) {
+	s := &dnstest.Server{Handler: h}
+	t.Cleanup(s.Close)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	up := dnshedge.Upstream{Net: network, Addr: ln.Addr().String()}
+	if network == "tcp" {
+		s.ServeTCP(ln)
+	} else {
+		up.ServerName = dnstest.Name
+		s.ServeTLS(ln)
+	}
+	return up, s
+}
+
+// BIND with tcp-advertised-timeout 0 says so in every answer.
+func TestKeepaliveZeroFailsNoQuery(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		up, _ := loopback(t, network, keepalive(0))
+		c := trusting(off())
+		c.Upstreams = []dnshedge.Upstream{up}
+		for range 200 {
+			_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+			require.NoError(t, err)
+		}
+		st := c.Stats()
+		assert.Zero(t, st.Retries, network)
+		assert.EqualValues(t, 200, st.Wire)
+		c.Close()
+	}
+}
