@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
@@ -107,4 +108,91 @@ func TestKeepaliveZeroFailsNoQuery(t *testing.T) {
 		assert.EqualValues(t, 200, st.Wire)
 		c.Close()
 	}
+}
+
+// limited closes each connection after n answers.
+func limited(n int, h dnstest.Handler) dnstest.Handler {
+	var mu sync.Mutex
+	got := make(map[int]int)
+	return func(q dnstest.Query) dnstest.Reply {
+		mu.Lock()
+		defer mu.Unlock()
+		if got[q.Conn]++; got[q.Conn] > n {
+			return dnstest.Reply{Close: true, Delay: ms}
+		}
+		return h(q)
+	}
+}
+
+func TestABurstIsAnsweredAlthoughTheServerLimitsQueriesPerConnection(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		bubble(t, func(l *lab) {
+			s := l.serve("a", limited(100, good))
+			c := l.client(off(), l.up(network, "a"))
+			burst := func() time.Duration {
+				start := time.Now()
+				var wg sync.WaitGroup
+				for i := range 1000 {
+					wg.Go(func() { l.must(c, fmt.Sprintf("x%d.example.", i)) })
+				}
+				wg.Wait()
+				return time.Since(start)
+			}
+			l.must(c, "warm.example.")
+			burst()
+			first, conns := c.Stats(), s.Conns.Load()
+			took := burst()
+			again := c.Stats()
+			t.Logf("%s: %d queries for 1001 questions; then %d for 1000 over %d connections in %v", network, first.Wire, again.Wire-first.Wire, s.Conns.Load()-conns, took)
+			assert.Less(t, first.Wire, int64(4000))
+			assert.LessOrEqual(t, again.Wire-first.Wire, int64(1100), "the limit is learned")
+			assert.LessOrEqual(t, s.Conns.Load()-conns, int64(14))
+		})
+	}
+}
+
+func TestARestartTeachesNoLimitOfQueries(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := l.serve("a", after(100*ms, good))
+		c := l.client(off(), l.up("tcp", "a"))
+		burst := func() {
+			var wg sync.WaitGroup
+			for i := range 100 {
+				wg.Go(func() { l.must(c, fmt.Sprintf("x%d.example.", i)) })
+			}
+			wg.Wait()
+		}
+		l.must(c, "x.example.")
+		time.AfterFunc(50*ms, s.CloseConns)
+		burst()
+		n := s.Conns.Load()
+		burst()
+		assert.Equal(t, n, s.Conns.Load(), "one connection carries all again")
+	})
+}
+
+func TestAQueryThatEndsEveryConnectionIsGivenUp(t *testing.T) {
+	bubble(t, func(l *lab) {
+		poison := 0
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "poison.example." {
+				poison++
+				return dnstest.Reply{Close: true, Delay: 10 * ms}
+			}
+			return good(q)
+		})
+		c := l.client(off(), l.up("tcp", "a"))
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for j := range 50 {
+					l.must(c, fmt.Sprintf("x%d-%d.example.", i, j))
+				}
+			})
+		}
+		_, _, err := l.ask(c, "poison.example.")
+		require.Error(t, err)
+		wg.Wait()
+		assert.LessOrEqual(t, poison, 9)
+	})
 }

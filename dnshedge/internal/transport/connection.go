@@ -31,8 +31,9 @@ var (
 
 // connError is a failure of a connection, and says nothing about the server.
 type connError struct {
-	err  error
-	sent bool // the server may have received the query
+	err     error
+	sent    bool // the server may have received the query
+	answers int  // that came over the connection before
 }
 
 func (e *connError) Error() string { return e.err.Error() }
@@ -52,6 +53,8 @@ type connection struct {
 	err     error      // why the connection is dead
 	waiting map[uint16]*pending
 	live    int           // how many of waiting are not abandoned
+	queries int           // that it got
+	answers int           // that came
 	silence *time.Timer   // runs since queries wait and nothing arrives
 	rest    *time.Timer   // runs since no query waits
 	idle    time.Duration // after which it is closed
@@ -84,9 +87,12 @@ func newConnection(s *stream, l *lane, conn net.Conn) *connection {
 // exchange sends q and returns the message that answers it.
 func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error) {
 	p := &pending{q: q, answer: make(chan []byte, 1)}
-	id, err := c.register(p)
+	id, queries, err := c.register(p)
 	if err != nil {
 		return nil, err
+	}
+	if c.lane.full(queries) {
+		c.retire()
 	}
 	select {
 	case c.write <- struct{}{}:
@@ -124,33 +130,35 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 	}
 }
 
-// register finds an ID for a query that is about to be written.
-func (c *connection) register(p *pending) (uint16, error) {
+// register finds an ID for a query that is about to be written, and returns how many
+// the connection has got by now.
+func (c *connection) register(p *pending) (id uint16, queries int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		return 0, &connError{c.err, false}
+		return 0, 0, &connError{c.err, false, c.answers}
 	}
 	if c.retired {
-		return 0, errRetired
+		return 0, 0, errRetired
 	}
 	if len(c.waiting) >= maxPending {
-		return 0, errBusy
+		return 0, 0, errBusy
 	}
-	id := wire.RandomID()
+	id = wire.RandomID()
 	for c.waiting[id] != nil {
 		id = wire.RandomID()
 	}
 	p.sent = time.Now()
 	c.waiting[id] = p
 	c.live++
+	c.queries++
 	c.rest.Stop()
 	if c.silence == nil {
 		c.silence = time.AfterFunc(c.owner.Stall(), c.retire)
 	} else if c.live == 1 {
 		c.silence.Reset(c.owner.Stall())
 	}
-	return id, nil
+	return id, c.queries, nil
 }
 
 // forget takes back an ID that was never written.
@@ -243,6 +251,7 @@ func (c *connection) deliver(frame []byte) error {
 		return err
 	}
 	delete(c.waiting, id)
+	c.answers++
 	p.answer <- frame
 	if !p.abandoned {
 		c.leave()
@@ -338,7 +347,9 @@ func (c *connection) fail(err error) {
 		c.silence.Stop()
 	}
 	close(c.dead)
+	answers, cut := c.answers, c.live > 0
 	c.mu.Unlock()
+	c.lane.ended(answers, cut)
 	_ = c.conn.Close()
 	for _, p := range abandoned {
 		c.settle(p)
@@ -349,5 +360,5 @@ func (c *connection) fail(err error) {
 func (c *connection) reason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &connError{c.err, sent}
+	return &connError{c.err, sent, c.answers}
 }
