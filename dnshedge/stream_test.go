@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -194,5 +195,74 @@ func TestAQueryThatEndsEveryConnectionIsGivenUp(t *testing.T) {
 		require.Error(t, err)
 		wg.Wait()
 		assert.LessOrEqual(t, poison, 9)
+	})
+}
+
+func TestASlowRecursionDoesNotCostTheConnection(t *testing.T) {
+	for _, network := range []string{"tcp", "tls", "https"} {
+		bubble(t, func(l *lab) {
+			var probes atomic.Int64
+			s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				r := good(q)
+				switch q.Question[0].Name {
+				case "slow.example.":
+					r.Delay = 1400 * ms
+				case ".":
+					probes.Add(1)
+				}
+				return r
+			})
+			c := l.client(off(), l.up(network, "a"))
+			c.Timeout = 1900 * ms
+			l.learn(c)
+			for range 5 {
+				_, _, err := l.ask(c, "slow.example.")
+				require.NoError(t, err, network)
+				_, took := l.must(c, "fast.example.")
+				assert.Equal(t, 20*ms, took)
+			}
+			assert.LessOrEqual(t, s.Conns.Load(), int64(2), "%s: one, and one for what is sent again", network)
+			assert.LessOrEqual(t, probes.Load(), int64(10), network)
+		})
+	}
+}
+
+func TestTheTimeoutHoldsForStreams(t *testing.T) {
+	for _, network := range []string{"tcp", "tls", "https"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if q.Question[0].Name == "." {
+					return dnstest.Reply{} // the server works on one question at a time
+				}
+				return after(25*time.Second, good)(q)
+			})
+			c := l.client(off(), l.up(network, "a"))
+			c.Timeout = 30 * time.Second
+			_, took, err := l.ask(c, "slow.example.")
+			require.NoError(t, err, network)
+			assert.Less(t, took, 26*time.Second)
+		})
+	}
+}
+
+func TestQueriesOverHTTPSAreCountedWhenTheyAreSent(t *testing.T) {
+	bubble(t, func(l *lab) {
+		ln, err := l.net.Host("b").Listen("tcp", ":443")
+		require.NoError(t, err)
+		s := &dnstest.Server{Handler: after(300*ms, good), Streams: 10}
+		s.ServeHTTPS(ln)
+		c := l.client(off(), l.up("https", "b"))
+		c.Timeout = 500 * ms
+		l.must(c, "x.example.")
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() { _, _, _ = l.ask(c, fmt.Sprintf("x%d.example.", i)) })
+		}
+		wg.Wait()
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, s.Queries.Load(), c.Stats().Wire)
+		assert.LessOrEqual(t, c.Stats().Wire, int64(1+20), "nobody waits for the others")
+		c.Close()
+		s.Close()
 	})
 }

@@ -55,7 +55,9 @@ type connection struct {
 	live    int           // how many of waiting are not abandoned
 	queries int           // that it got
 	answers int           // that came
-	silence *time.Timer   // runs since queries wait and nothing arrives
+	probes  int           // sent since the last answer to a caller
+	probing bool          // nothing arrived since the last of them
+	silence *time.Timer   // runs while queries wait and nothing arrives
 	rest    *time.Timer   // runs since no query waits
 	idle    time.Duration // after which it is closed
 	retired bool          // the lane has let go of it, and it takes no more queries
@@ -68,6 +70,7 @@ type pending struct {
 	sent      time.Time
 	answer    chan []byte // capacity 1, so that the reader never waits
 	abandoned bool        // guarded by connection.mu
+	probe     bool        // no caller waits or ever did
 	counted   bool        // the owner counts it as abandoned; guarded by connection.mu
 }
 
@@ -102,13 +105,7 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 		c.forget(id)
 		return nil, context.Cause(ctx)
 	}
-	frame := make([]byte, 2, 512)
-	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, NoEDNS: c.owner.NoEDNS(), Keepalive: true, Pad: c.stream.security != nil})
-	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
-	// A connection whose peer does not read is treated as dead.
-	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.Stall()))
-	c.owner.Wrote()
-	_, err = c.conn.Write(frame)
+	err = c.send(q, id)
 	<-c.write
 	if err != nil {
 		c.fail(err)
@@ -130,19 +127,47 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 	}
 }
 
+// send writes a query. The caller holds write.
+func (c *connection) send(q *wire.Query, id uint16) error {
+	frame := make([]byte, 2, 512)
+	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, NoEDNS: c.owner.NoEDNS(), Keepalive: true, Pad: c.stream.security != nil})
+	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
+	// A connection whose peer does not read is treated as dead.
+	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.Stall()))
+	c.owner.Wrote()
+	_, err := c.conn.Write(frame)
+	return err
+}
+
 // register finds an ID for a query that is about to be written, and returns how many
 // the connection has got by now.
 func (c *connection) register(p *pending) (id uint16, queries int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if id, err = c.assign(p); err != nil {
+		return 0, 0, err
+	}
+	c.live++
+	c.queries++
+	c.rest.Stop()
+	if c.silence == nil {
+		c.silence = time.AfterFunc(c.owner.Stall()/2, c.silent)
+	} else if c.live == 1 && !c.probing {
+		c.silence.Reset(c.owner.Stall() / 2)
+	}
+	return id, c.queries, nil
+}
+
+// assign finds an ID for a query. The caller holds mu.
+func (c *connection) assign(p *pending) (id uint16, err error) {
 	if c.err != nil {
-		return 0, 0, &connError{c.err, false, c.answers}
+		return 0, &connError{c.err, false, c.answers}
 	}
 	if c.retired {
-		return 0, 0, errRetired
+		return 0, errRetired
 	}
 	if len(c.waiting) >= maxPending {
-		return 0, 0, errBusy
+		return 0, errBusy
 	}
 	id = wire.RandomID()
 	for c.waiting[id] != nil {
@@ -150,15 +175,7 @@ func (c *connection) register(p *pending) (id uint16, queries int, err error) {
 	}
 	p.sent = time.Now()
 	c.waiting[id] = p
-	c.live++
-	c.queries++
-	c.rest.Stop()
-	if c.silence == nil {
-		c.silence = time.AfterFunc(c.owner.Stall(), c.retire)
-	} else if c.live == 1 {
-		c.silence.Reset(c.owner.Stall())
-	}
-	return id, c.queries, nil
+	return id, nil
 }
 
 // forget takes back an ID that was never written.
@@ -256,8 +273,13 @@ func (c *connection) deliver(frame []byte) error {
 	if !p.abandoned {
 		c.leave()
 	}
+	c.probing = false
+	if !p.probe {
+		c.probes = 0
+	}
 	if c.live > 0 && !c.retired {
-		c.silence.Reset(c.owner.Stall())
+		// After each probe that was answered, the next one comes twice as late.
+		c.silence.Reset(c.owner.Stall() / 2 << min(c.probes, 8))
 	} else {
 		c.silence.Stop()
 	}
@@ -293,6 +315,40 @@ func (c *connection) rested() {
 	c.mu.Unlock()
 	if !busy {
 		c.fail(errIdle)
+	}
+}
+
+// silent is called when queries have waited for half of the owner's patience and
+// nothing arrived. What the server looks for may take its time; whether the
+// connection is alive shows a question whose answer every resolver has at hand. If
+// that is not answered in the other half, the connection is retired.
+func (c *connection) silent() {
+	c.mu.Lock()
+	if c.err != nil || c.retired {
+		c.mu.Unlock()
+		return
+	}
+	if c.probing {
+		c.mu.Unlock()
+		c.retire()
+		return
+	}
+	c.probing = true
+	c.probes++
+	c.silence.Reset(c.owner.Stall() / 2)
+	id, err := c.assign(&pending{q: wire.RootServers, answer: make(chan []byte, 1), abandoned: true, probe: true})
+	c.mu.Unlock()
+	if err != nil {
+		return
+	}
+	select {
+	case c.write <- struct{}{}:
+		err = c.send(wire.RootServers, id)
+		<-c.write
+	case <-c.dead:
+	}
+	if err != nil {
+		c.fail(err)
 	}
 }
 
