@@ -141,8 +141,13 @@ func (q *Query) Text() string {
 }
 
 // Cacheable reports whether answers to q may be kept and shared.
-func (q *Query) Cacheable() bool {
-	return q.raw == nil && q.rd && q.ecs == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
+func (q *Query) Cacheable() bool { return q.rd && q.Keyed() }
+
+// Keyed reports whether the key tells answers to q from those to other questions, so
+// that a kept answer may be given. Answers to questions without RD are not kept,
+// because a server answers those with what it happens to know.
+func (q *Query) Keyed() bool {
+	return q.raw == nil && q.ecs == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
 
 // KeyLen is how much longer a key is than its name, and MaxKey the length of the
@@ -150,6 +155,13 @@ func (q *Query) Cacheable() bool {
 const (
 	KeyLen = 5
 	MaxKey = MaxName + KeyLen
+)
+
+// The bits of a key's last byte.
+const (
+	KeyDO      = 1 << iota // the caller understands DNSSEC
+	KeyCD                  // the caller validates by itself
+	KeyAnyType             // that the name does not exist, for all types; the key's type is 0
 )
 
 // Key returns what tells questions with different answers apart: the name in
@@ -161,15 +173,21 @@ func (q *Query) Key() string {
 
 // AppendKey appends the key.
 func (q *Query) AppendKey(b []byte) []byte {
-	b = appendLower(b, q.Name)
 	var bits byte
 	if q.do {
-		bits |= 1
+		bits |= KeyDO
 	}
 	if q.cd {
-		bits |= 2
+		bits |= KeyCD
 	}
-	return append(b, byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
+	return append(appendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
+}
+
+// AnyType turns a key into the one under which is kept that the name does not exist.
+func AnyType(key []byte) {
+	n := len(key)
+	key[n-5], key[n-4] = 0, 0
+	key[n-1] |= KeyAnyType
 }
 
 // Shape is how a query is sent.
@@ -192,7 +210,10 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 	for _, f := range [...]struct {
 		on  bool
 		bit uint16
-	}{{q.rd, flagRD}, {q.ad, flagAD}, {q.cd, flagCD}} {
+	}{
+		{q.rd, flagRD}, {q.cd, flagCD},
+		{true, flagAD}, // the answer may be kept for others, who ask whether it was validated (RFC 6840 §5.7)
+	} {
 		if f.on {
 			bits |= f.bit
 		}
@@ -283,9 +304,9 @@ func RandomID() uint16 {
 
 // flags returns a response's flags with those changed that depend on the query:
 // RD and CD are the query's, AD is set only for those who asked for it (RFC 6840
-// §5.8), and TC is cleared.
+// §5.8).
 func (q *Query) flags(bits uint16) uint16 {
-	bits &^= flagRD | flagCD | flagTC
+	bits &^= flagRD | flagCD
 	if q.rd {
 		bits |= flagRD
 	}
@@ -298,9 +319,9 @@ func (q *Query) flags(bits uint16) uint16 {
 	return bits
 }
 
-// AppendFailure appends a response without records: the question, a response code
-// and, if the caller speaks EDNS, extended errors.
-func (q *Query) AppendFailure(b []byte, rcode int, errs ...EDE) []byte {
+// AppendFailure appends a response of at most limit bytes without records: the
+// question, a response code and, if the caller speaks EDNS, extended errors.
+func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(b, q.ID)
 	b = binary.BigEndian.AppendUint16(b, q.flags(flagQR|flagRA|uint16(rcode)))
@@ -311,5 +332,5 @@ func (q *Query) AppendFailure(b []byte, rcode int, errs ...EDE) []byte {
 	if !q.opt {
 		return b
 	}
-	return appendOPT(b, start, q, errs)
+	return q.appendOPT(b, start, limit, errs)
 }
