@@ -47,6 +47,9 @@ func (c *Client) appendResponse(b []byte, w dns.ResponseWriter, r *dns.Msg) []by
 		return appendRefusal(b, r, code)
 	}
 	q, err := wire.NewQuery(r)
+	if errors.Is(err, wire.ErrVersion) {
+		return appendRefusal(b, r, dns.RcodeBadVers)
+	}
 	if err != nil {
 		return appendRefusal(b, r, dns.RcodeFormatError)
 	}
@@ -54,7 +57,7 @@ func (c *Client) appendResponse(b []byte, w dns.ResponseWriter, r *dns.Msg) []by
 	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
 		limit = min(q.Size, wire.DefaultUDPSize)
 	}
-	return c.appendAnswer(context.Background(), b, q, limit)
+	return c.appendAnswer(context.Background(), b, q.Forwarded(), limit)
 }
 
 // refusal returns the response code for a message that is not to be forwarded;
@@ -75,6 +78,9 @@ func refusal(r *dns.Msg) int {
 func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	m := new(dns.Msg)
 	m.SetRcode(r, code)
+	if r.IsEdns0() != nil {
+		m.SetEdns0(wire.DefaultUDPSize, false) // RFC 6891 §7
+	}
 	out, err := m.Pack()
 	if err != nil {
 		out, _ = (&dns.Msg{MsgHdr: m.MsgHdr}).Pack() // a header always packs

@@ -131,7 +131,7 @@ func TestTextsOfExtendedErrorsAreLeftOutBeforeAnythingIsCut(t *testing.T) {
 			assert.LessOrEqual(t, r.Len(), 512)
 			assert.False(t, r.Truncated)
 			assert.Equal(t, []uint16{4}, edes(r))
-			m.SetEdns0(1232, false)
+			m.IsEdns0().SetUDPSize(1232)
 			assert.Greater(t, serve(t, c, "udp", m).Len(), 600)
 		}
 	})

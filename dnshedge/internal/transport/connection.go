@@ -130,7 +130,7 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 // send writes a query. The caller holds write.
 func (c *connection) send(q *wire.Query, id uint16) error {
 	frame := make([]byte, 2, 512)
-	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, NoEDNS: c.owner.NoEDNS(), Keepalive: true, Pad: c.stream.security != nil})
+	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
 	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
 	// A connection whose peer does not read is treated as dead.
 	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.Stall()))

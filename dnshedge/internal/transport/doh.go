@@ -196,7 +196,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 			d.Owner.Wrote()
 		},
 	})
-	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, NoEDNS: d.Owner.NoEDNS(), Pad: true})
+	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, Pad: true})
 	u := d.url
 	u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(b)
 	req := (&http.Request{
