@@ -53,13 +53,13 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 		return appendRefusal(b, r, code)
 	}
 	if err := q.Read(r); err != nil {
-		return appendRefusal(b, r, dns.RcodeFormatError)
+		return appendRefusal(b, r, badQuery(err))
 	}
 	limit := wire.MaxMsg
 	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
 		limit = min(q.Size, wire.DefaultUDPSize)
 	}
-	return c.appendAnswer(context.Background(), b, q, limit)
+	return c.appendAnswer(context.Background(), b, q.Forwarded(), limit)
 }
 
 // refusal returns the response code for a message that is not to be forwarded;
@@ -76,10 +76,21 @@ func refusal(r *dns.Msg) int {
 	return dns.RcodeSuccess
 }
 
+// badQuery returns the response code for a message that is not a query that can be read.
+func badQuery(err error) int {
+	if errors.Is(err, wire.ErrVersion) {
+		return dns.RcodeBadVers
+	}
+	return dns.RcodeFormatError
+}
+
 // appendRefusal appends a response without records to a message that is not forwarded.
 func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	m := new(dns.Msg)
 	m.SetRcode(r, code)
+	if r.IsEdns0() != nil {
+		m.SetEdns0(wire.DefaultUDPSize, false) // RFC 6891 §7
+	}
 	out, err := m.Pack()
 	if err != nil {
 		out, _ = (&dns.Msg{MsgHdr: m.MsgHdr}).Pack() // a header always packs

@@ -198,7 +198,15 @@ func (s *Server) read(b, m []byte, from netip.Addr, limit int) (out query) {
 	}
 	q, err := wire.ParseQuery(m)
 	if err != nil {
-		return query{reply: appendHeader(b, m, dns.RcodeFormatError)}
+		msg := new(dns.Msg)
+		if msg.Unpack(m) != nil {
+			return query{reply: appendHeader(b, m, dns.RcodeFormatError)}
+		}
+		code := refusal(msg)
+		if code == dns.RcodeSuccess {
+			code = badQuery(err)
+		}
+		return query{reply: appendRefusal(b, msg, code)}
 	}
 	if limit < wire.MaxMsg {
 		limit = min(limit, q.Size)

@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -24,10 +23,19 @@ type Answer struct {
 	Keepalive    time.Duration
 	HasKeepalive bool
 
-	packed []byte   // Msg, packed by Seal; its question is in lower case
-	ttls   []uint16 // offsets of the TTLs in packed
-	name   uint8    // length of the question's name
-	set    rrset
+	// EDNS says that the response had an OPT record: the server understands EDNS.
+	EDNS bool
+	// Extended is the response code if it is above 15. Such a code is about the path
+	// (RFC 6891 §6.1.3, RFC 7873 §5.3); for callers it is SERVFAIL.
+	Extended int
+	// Cookie is the data of the COOKIE option (RFC 7873), if there is one.
+	Cookie []byte
+
+	options []byte   // EDNS options that are passed to a caller who sent some, in wire format
+	packed  []byte   // Msg, packed by Seal; its question is in lower case
+	ttls    []uint16 // offsets of the TTLs in packed
+	name    uint8    // length of the question's name
+	set     rrset
 }
 
 // rrset is the addresses of an answer, in the order of its records.
@@ -55,23 +63,56 @@ func ParseDatagram(b []byte, q *Query, id uint16) (*Answer, error) {
 // ParseAnswer reads the response to q, for which Check must have returned nil. The
 // Answer may refer to b. If q is nil, any response with one question is read.
 func ParseAnswer(b []byte, q *Query) (*Answer, error) {
-	m := new(dns.Msg)
-	if err := m.Unpack(b); err != nil {
-		return nil, fmt.Errorf("dnshedge: malformed response: %w", err)
+	m, err := unpack(b)
+	if err != nil {
+		return nil, &MalformedError{err}
 	}
-	if q == nil || q.Standard() {
-		if err := recordsHaveData(b); err != nil {
-			return nil, fmt.Errorf("dnshedge: malformed response: %w", err)
-		}
+	if len(m.Question) == 0 && q != nil {
+		m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
+	}
+	if len(m.Question) != 1 {
+		return nil, &MalformedError{errQuestion}
 	}
 	a := &Answer{Msg: m}
-	extra := m.Extra[:0]
-	for _, rr := range m.Extra {
+	a.takeOPT(b)
+	if m.Rcode > 15 {
+		a.Extended, m.Rcode = m.Rcode, dns.RcodeServerFailure
+		a.EDE = append(a.EDE, EDE{Text: "server answered " + extendedName(a.Extended)})
+	}
+	foreign := m.Opcode == dns.OpcodeQuery && scrub(m)
+	a.Outcome = outcome(m, a.EDE)
+	if foreign && a.Outcome == NoData {
+		a.Outcome = Failure // what it answered is another question
+	}
+	if m.Truncated {
+		a.Outcome = Failure // over a stream a server has no reason to cut; another one may have it all
+	}
+	return a, nil
+}
+
+func extendedName(code int) string {
+	if code == dns.RcodeBadVers {
+		return "BADVERS" // package dns calls it BADSIG, as in TSIG records
+	}
+	return dns.RcodeToString[code]
+}
+
+// A MalformedError is why a response that came for a query cannot be read.
+type MalformedError struct{ err error }
+
+func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
+func (e *MalformedError) Unwrap() error { return e.err }
+
+// takeOPT takes the OPT record out of the message, which is the unpacked b.
+func (a *Answer) takeOPT(b []byte) {
+	extra := a.Msg.Extra[:0]
+	for _, rr := range a.Msg.Extra {
 		opt, ok := rr.(*dns.OPT)
 		if !ok {
 			extra = append(extra, rr)
 			continue
 		}
+		a.EDNS = true
 		for _, o := range opt.Option {
 			switch o := o.(type) {
 			case *dns.EDNS0_EDE:
@@ -81,21 +122,23 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 			}
 		}
 	}
-	m.Extra = extra
-	if m.Rcode > 15 {
-		return nil, fmt.Errorf("dnshedge: response code %d needs what we did not ask for", m.Rcode)
+	a.Msg.Extra = extra
+	if !a.EDNS {
+		return
 	}
-	if len(m.Question) == 0 && q != nil {
-		m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
-	}
-	if len(m.Question) != 1 {
-		return nil, errors.New("dnshedge: malformed response: not one question")
-	}
-	a.Outcome = outcome(m, a.EDE)
-	if m.Truncated {
-		a.Outcome = Failure // over a stream a server has no reason to cut; another one may have it all
-	}
-	return a, nil
+	_ = walk(b, func(r record) {
+		if r.typ != dns.TypeOPT {
+			return
+		}
+		for code, o := range options(r.data) {
+			switch {
+			case code == optCookie:
+				a.Cookie = append([]byte(nil), o[4:]...)
+			case passed(code):
+				a.options = append(a.options, o...)
+			}
+		}
+	})
 }
 
 // Seal packs the answer, whose TTLs it first changes as the limits and the RFCs
@@ -290,7 +333,7 @@ func (a *Answer) Append(b []byte, q *Query, v View, limit int) []byte {
 	if !q.opt {
 		return b
 	}
-	return q.appendOPT(b, start, limit, a.EDE, v.EDE)
+	return q.appendOPT(b, start, limit, a.options, a.EDE, v.EDE)
 }
 
 // Forwarded marks a packed response as a forwarder's: it has RA, because it
@@ -303,9 +346,10 @@ func Forwarded(b []byte) {
 // optLen is the length of an OPT record without options.
 const optLen = 11
 
-// appendOPT appends an OPT record to the message that begins at start, with as much
-// of the extended errors as fits: all, without their texts, or none.
-func (q *Query) appendOPT(b []byte, start, limit int, errs ...[]EDE) []byte {
+// appendOPT appends an OPT record to the message that begins at start, with the
+// server's options if the caller sent some and they fit, and with as much of the
+// extended errors as fits: all, without their texts, or none.
+func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]EDE) []byte {
 	codes, texts := 0, 0
 	for _, e := range errs {
 		for _, e := range e {
@@ -317,10 +361,14 @@ func (q *Query) appendOPT(b []byte, start, limit int, errs ...[]EDE) []byte {
 	n := binary.BigEndian.Uint16(b[start+10:])
 	binary.BigEndian.PutUint16(b[start+10:], n+1)
 	b = q.appendOPTHead(b, DefaultUDPSize)
-	if codes == 0 || codes > room {
-		return b
+	data := len(b)
+	if q.options != nil && len(options) <= room {
+		b = append(b, options...)
+		room -= len(options)
 	}
-	options := len(b)
+	if codes > room {
+		codes, errs = 0, nil
+	}
 	for _, e := range errs {
 		for _, e := range e {
 			if codes+texts > room {
@@ -332,7 +380,7 @@ func (q *Query) appendOPT(b []byte, start, limit int, errs ...[]EDE) []byte {
 			b = append(b, e.Text...)
 		}
 	}
-	binary.BigEndian.PutUint16(b[options-2:], uint16(len(b)-options))
+	binary.BigEndian.PutUint16(b[data-2:], uint16(len(b)-data))
 	return b
 }
 
@@ -387,6 +435,9 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 		opt.SetUDPSize(DefaultUDPSize)
 		if q.do {
 			opt.SetDo()
+		}
+		if q.options != nil && len(a.options) > 0 {
+			opt.Option = unpackOptions(a.options)
 		}
 		for _, e := range [...][]EDE{a.EDE, v.EDE} {
 			for _, e := range e {

@@ -40,7 +40,13 @@ var (
 	errNotReply = errors.New("dnshedge: message is not a response to a query")
 	errQuestion = errors.New("dnshedge: response to another question")
 	errRecord   = errors.New("dnshedge: malformed record")
+	errTSIG     = errors.New("dnshedge: message with a TSIG record")
+	errOPT      = errors.New("dnshedge: message with two OPT records")
 )
+
+// ErrVersion is why a query with another version of EDNS than 0 is not read. Its
+// response code is BADVERS (RFC 6891 §6.1.3).
+var ErrVersion = errors.New("dnshedge: message with an unknown version of EDNS; want 0")
 
 // record is one resource record of a message.
 type record struct {

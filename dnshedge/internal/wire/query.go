@@ -5,12 +5,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 
 	"github.com/miekg/dns"
 )
 
 const (
 	optECS       = 8
+	optCookie    = 10
 	optKeepalive = 11
 	optPadding   = 12
 
@@ -30,7 +33,9 @@ type Query struct {
 	cd  bool
 	opt bool // the caller sent an OPT record
 	do  bool
-	ecs []byte // data of the caller's client subnet option
+
+	options []byte // EDNS options of the caller that are passed on, in wire format
+	plain   bool   // sent without EDNS
 
 	raw []byte // the whole message, if the opcode is not QUERY
 }
@@ -39,7 +44,9 @@ type Query struct {
 var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, Size: dns.MinMsgSize, rd: true}
 
 // NewQuery reads a query from a message, which it does not keep. Messages that
-// cannot be hedged are errors: zone transfers, and those with a TSIG record.
+// cannot be hedged are errors: zone transfers, and those with a TSIG record. The
+// EDNS options of the message are passed on, except those that concern one path:
+// cookies, padding and how long a connection may be idle.
 func NewQuery(m *dns.Msg) (*Query, error) {
 	q := new(Query)
 	if err := q.Read(m); err != nil {
@@ -73,15 +80,21 @@ func (q *Query) Read(m *dns.Msg) error {
 		rd: m.RecursionDesired, ad: m.AuthenticatedData, cd: m.CheckingDisabled,
 	}
 	if opt := m.IsEdns0(); opt != nil {
+		if slices.ContainsFunc(m.Extra, func(rr dns.RR) bool { o, ok := rr.(*dns.OPT); return ok && o != opt }) {
+			return errOPT
+		}
+		if opt.Version() != 0 {
+			return ErrVersion
+		}
 		q.opt, q.do, q.Size = true, opt.Do(), max(int(opt.UDPSize()), dns.MinMsgSize)
 		for _, o := range opt.Option {
-			if o.Option() == dns.EDNS0SUBNET {
+			if passed(o.Option()) {
 				// Package dns gives an option's bytes only as part of a packed message.
 				b, err := m.Pack()
 				if err != nil {
 					return fmt.Errorf("dnshedge: pack query: %w", err)
 				}
-				parsed, err := ParseQuery(b)
+				parsed, err := parseQuery(b, passed)
 				if err == nil {
 					*q = *parsed
 				}
@@ -122,8 +135,60 @@ func packName(b []byte, name string) int {
 	return start + 1
 }
 
-// ParseQuery reads a query from its wire format, which it does not keep.
-func ParseQuery(b []byte) (*Query, error) {
+// Forwarded returns the query as a forwarder sends it: of the EDNS options only the
+// client subnet (RFC 7871) goes on, because the others are for the next server alone
+// (RFC 6891 §6.2.6).
+func (q *Query) Forwarded() *Query {
+	if q.options == nil {
+		return q
+	}
+	f := *q
+	f.options = nil
+	for code, o := range options(q.options) {
+		if forwarded(code) {
+			f.options = append(f.options, o...)
+		}
+	}
+	return &f
+}
+
+// passed reports whether an EDNS option is the caller's and the server's matter, and
+// not that of the path between them.
+func passed(code uint16) bool {
+	return code != optCookie && code != optKeepalive && code != optPadding && code != dns.EDNS0EDE
+}
+
+func forwarded(code uint16) bool { return code == optECS }
+
+// options yields the EDNS options in the data of an OPT record: the code, and the
+// whole option in wire format.
+func options(data []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(data) >= 4 {
+			n := 4 + int(binary.BigEndian.Uint16(data[2:]))
+			if n > len(data) || !yield(binary.BigEndian.Uint16(data), data[:n]) {
+				return
+			}
+			data = data[n:]
+		}
+	}
+}
+
+// unpackOptions reads EDNS options.
+func unpackOptions(b []byte) []dns.EDNS0 {
+	h := dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Rdlength: uint16(len(b))}
+	rr, _, err := dns.UnpackRRWithHeader(h, b, 0)
+	if opt, ok := rr.(*dns.OPT); ok && err == nil {
+		return opt.Option
+	}
+	return nil
+}
+
+// ParseQuery reads a forwarder's query from its wire format, which it does not keep.
+func ParseQuery(b []byte) (*Query, error) { return parseQuery(b, forwarded) }
+
+// parseQuery reads a query with those of its options that pass.
+func parseQuery(b []byte, pass func(uint16) bool) (*Query, error) {
 	if len(b) < HeaderLen {
 		return nil, errShort
 	}
@@ -147,23 +212,32 @@ func ParseQuery(b []byte) (*Query, error) {
 		q.raw = append([]byte(nil), b...)
 		return q, nil
 	}
+	opts, version := 0, byte(0)
+	signed := false
 	err = walk(b, func(r record) {
 		if r.typ != dns.TypeOPT {
+			signed = signed || r.typ == dns.TypeTSIG
 			return
 		}
 		q.opt, q.do = true, b[r.ttl+2]&0x80 != 0
 		q.Size = max(int(r.class), dns.MinMsgSize)
-		for o := r.data; len(o) >= 4; {
-			n := 4 + int(binary.BigEndian.Uint16(o[2:]))
-			if n > len(o) {
-				break
+		opts++
+		version = max(version, b[r.ttl+1])
+		for code, o := range options(r.data) {
+			if pass(code) {
+				q.options = append(q.options, o...)
 			}
-			if binary.BigEndian.Uint16(o) == optECS {
-				q.ecs = append([]byte{}, o[4:n]...)
-			}
-			o = o[n:]
 		}
 	})
+	switch {
+	case err != nil:
+	case opts > 1:
+		err = errOPT // RFC 6891 §6.1.1
+	case version > 0:
+		err = ErrVersion
+	case signed:
+		err = errTSIG
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +262,7 @@ func (q *Query) Cacheable() bool { return q.rd && q.Keyed() }
 // that a kept answer may be given. Answers to questions without RD are not kept,
 // because a server answers those with what it happens to know.
 func (q *Query) Keyed() bool {
-	return q.raw == nil && q.ecs == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
+	return q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
 
 // KeyLen is how much longer a key is than its name, and MaxKey the length of the
@@ -233,10 +307,21 @@ func AnyType(key []byte) {
 
 // Shape is how a query is sent.
 type Shape struct {
-	Size      int  // the longest datagram that the sender takes, in bytes
-	NoEDNS    bool // without an OPT record; the fields below have no effect then
-	Keepalive bool // ask how long the connection may be idle (RFC 7828)
-	Pad       bool // to a multiple of 128 bytes (RFC 7830, RFC 8467)
+	Size      int    // the longest datagram that the sender takes, in bytes
+	Keepalive bool   // ask how long the connection may be idle (RFC 7828)
+	Pad       bool   // to a multiple of 128 bytes (RFC 7830, RFC 8467)
+	Cookie    []byte // data of a COOKIE option (RFC 7873); nil: none
+}
+
+// NeedsEDNS reports whether the query asks for something that cannot be had without
+// EDNS, DNSSEC or an option, or must not be changed.
+func (q *Query) NeedsEDNS() bool { return q.raw != nil || q.do || q.options != nil }
+
+// Plain returns the query as it is sent to a server that does not understand EDNS.
+func (q *Query) Plain() *Query {
+	p := *q
+	p.plain = true
+	return &p
 }
 
 // Append appends the message to send, with the given ID.
@@ -265,16 +350,16 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 	b = append(b, q.Name...)
 	b = binary.BigEndian.AppendUint16(b, q.Type)
 	b = binary.BigEndian.AppendUint16(b, q.Class)
-	if s.NoEDNS {
+	if q.plain {
 		return b
 	}
 	b[start+11] = 1 // additional records
 	b = q.appendOPTHead(b, uint16(s.Size))
 	options := len(b)
-	if q.ecs != nil {
-		b = append(b, 0, optECS)
-		b = binary.BigEndian.AppendUint16(b, uint16(len(q.ecs)))
-		b = append(b, q.ecs...)
+	b = append(b, q.options...)
+	if s.Cookie != nil {
+		b = append(b, 0, optCookie, 0, byte(len(s.Cookie)))
+		b = append(b, s.Cookie...)
 	}
 	if s.Keepalive {
 		b = append(b, 0, optKeepalive, 0, 0)
@@ -373,5 +458,5 @@ func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	if !q.opt {
 		return b
 	}
-	return q.appendOPT(b, start, limit, errs)
+	return q.appendOPT(b, start, limit, nil, errs)
 }
