@@ -308,9 +308,6 @@ func (x *exchange) timedOut(now time.Time) bool {
 	}
 	if !s.answeredSince(x.lastAt) {
 		s.rto.backOff()
-		if len(x.c.fallback) > 0 || x.c.strict() {
-			s.startProbe(now) // before another server is asked that may say otherwise
-		}
 	}
 	x.countMisses(now)
 	return true
