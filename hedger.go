@@ -201,25 +201,37 @@ type detachedCall[T any] struct {
 // Admit takes a place among those that may be left behind. Of a call with n hedges, n
 // attempts can be, and each but the first to end gives a place back.
 func (c *detachedCall[T]) Admit(index int) bool {
-	places := &c.hedger.detached
+	places, reason, admitted := &c.hedger.detached, engine.None, false
 	if places.Add(1) > MaxDetached {
-		places.Add(-1)
-		return c.AdmitUnless(index, engine.InFlight)
+		reason = engine.InFlight
 	}
-	if !c.AdmitUnless(index, engine.None) {
-		places.Add(-1)
-		return false
-	}
-	return true
+	defer func() {
+		if !admitted {
+			places.Add(-1)
+		}
+	}()
+	admitted = c.AdmitUnless(index, reason)
+	return admitted
+}
+
+// Ended is called for every hedge that was admitted, also if its Attempt was not.
+func (c *detachedCall[T]) Ended(n int) {
+	c.doCall.Ended(n)
+	c.end()
 }
 
 func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
-	defer func() {
-		if c.ended.Add(1) > 1 {
-			c.hedger.detached.Add(-1)
-		}
-	}()
+	if n == 0 {
+		defer c.end()
+	}
 	return c.doCall.Attempt(a, n)
+}
+
+// end says that an attempt has ended.
+func (c *detachedCall[T]) end() {
+	if c.ended.Add(1) > 1 {
+		c.hedger.detached.Add(-1)
+	}
 }
 
 func (c *detachedCall[T]) Discard(v T, err error) {

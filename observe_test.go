@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -370,6 +371,56 @@ func TestPanicOfAnObserverReachesNobody(t *testing.T) {
 				require.Len(t, told, 1)
 				assert.Contains(t, told[0], `ERROR "an observer panicked; later panics are only counted" observer=hedge_test.angry panic=denied stack=`)
 				assert.Contains(t, told[0], "hedge_test.angry.Denied", "the stack is that of the panic")
+			})
+		})
+	}
+}
+
+// leaver is an Observer that ends the goroutine whenever it is told of a hedge.
+type leaver struct{ hedge.NopObserver }
+
+func (leaver) AttemptStart(_ context.Context, _ hedge.KeyInfo, a hedge.AttemptInfo) {
+	if a.Hedge() {
+		runtime.Goexit()
+	}
+}
+
+func (leaver) AttemptDone(_ context.Context, _ hedge.KeyInfo, a hedge.AttemptResult) {
+	if a.Hedge() {
+		runtime.Goexit()
+	}
+}
+
+// asked is an Observer that ends the goroutine whenever a hedge is due.
+type asked struct{ hedge.NopObserver }
+
+func (asked) Budget(hedge.KeyInfo, float64) { runtime.Goexit() }
+
+func TestObserverThatEndsItsGoroutineHoldsUpNobody(t *testing.T) {
+	for name, o := range map[string]hedge.Observer{"hedge": leaver{}, "due": asked{}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				rt.Answer = after(rt, 50*ms, 5*ms)
+				j := newJournal()
+				tr := warm(t, rt, hedge.WithObserver(o), hedge.WithLogger(slog.New(j)))
+				for range 20 {
+					resp, err := get(t, tr, site)
+					require.NoError(t, err)
+					text(t, resp)
+				}
+				assert.Positive(t, tr.Snapshot().Stats.ObserverPanics)
+				assert.Contains(t, strings.Join(j.take(), "\n"), "panic=runtime.Goexit")
+
+				h := warmHedger(t, hedge.WithObserver(o), hedge.WithLogger(slog.New(j)), hedge.WithBudget(hedge.NewBudget(300, 10_000)))
+				for range 2 * hedge.MaxDetached {
+					_, err := hedge.DoDetached(hedge.WithDelay(t.Context(), ms), h, "k", func(context.Context) (int, error) {
+						time.Sleep(5 * ms)
+						return 0, nil
+					}, nil)
+					require.NoError(t, err)
+					time.Sleep(time.Second)
+				}
+				assert.Zero(t, h.Snapshot().Keys[0].Denied[hedge.DeniedInFlight], "no place is lost")
 			})
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 const ms = time.Millisecond
@@ -405,6 +407,31 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	k.Begin(epoch)
 	assert.Equal(t, engine.InFlight, k.Admit(epoch, false, time.Time{}, engine.None))
 	k.Ended()
+	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
+}
+
+// leaver is an Observer that ends the goroutine that asks for a hedge.
+type leaver struct{}
+
+func (leaver) AttemptStart(context.Context, engine.Name, int)                             {}
+func (leaver) AttemptDone(context.Context, engine.Name, int, race.Outcome, time.Duration) {}
+func (leaver) RequestDone(context.Context, engine.Name, engine.Report)                    {}
+func (leaver) Denied(context.Context, engine.Name, engine.Reason)                         {}
+func (leaver) Budget(engine.Name, float64)                                                { runtime.Goexit() }
+
+func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Share, c.Observer = 1, leaver{} })
+	for range engine.MaxInFlight {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			var c engine.Call
+			c.Begin(t.Context(), k, ms)
+			c.Admit(0)
+		}()
+		<-ended
+	}
+	k.Begin(epoch)
 	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
 }
 

@@ -39,7 +39,8 @@ type Op[T any] interface {
 // primary is still out.
 type Gate interface {
 	// Admit decides about the hedge that is due at the delay with the given index.
-	// It is called with the race locked and must not block.
+	// It is called with the race locked and must not block. If it panics, or ends its
+	// goroutine, the hedge is not admitted.
 	Admit(index int) bool
 
 	// Ended is called once for each hedge that was admitted, when its Attempt has
@@ -58,8 +59,8 @@ const (
 )
 
 // A Watch is told of every attempt, by the goroutine that makes it. It must not
-// block or panic: Finished may be called with the race locked. A loser may finish after
-// Run has returned.
+// block: Finished may be called with the race locked. A loser may finish after
+// Run has returned. A Watch may end the goroutine by runtime.Goexit, but must not panic.
 type Watch interface {
 	Started(ctx context.Context, n int)
 	Finished(ctx context.Context, n int, how Outcome)
@@ -194,8 +195,8 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 		style.Watch.Started(primary, 0)
 	}
 	v, err := op.Attempt(primary, 0)
-	returned = true
 	if len(delays) == 0 || (r.timer.Stop() && !r.fired.Load()) {
+		returned = true
 		out := Result[T]{Value: v, Err: err, Started: 1, Attempt: primary}
 		if err != nil {
 			out.Winner = -1
@@ -206,7 +207,9 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 		return out
 	}
 	r.finish(0, v, err)
-	return r.await()
+	out := r.await()
+	returned = true
+	return out
 }
 
 // Reset makes the race ready for another Run and reports true, or reports
@@ -232,28 +235,33 @@ func (r *Race[T]) arm(d time.Duration) {
 // fire is called by the timer when a delay has passed.
 func (r *Race[T]) fire() {
 	r.fired.Store(true)
+	if a, n := r.next(); a != nil {
+		r.run(a, n)
+	}
+}
+
+// next arms the timer again, and returns the attempt to make now, if any.
+func (r *Race[T]) next() (a *Attempt, n int) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.over || r.winner >= 0 || r.unfinished == 0 {
-		r.mu.Unlock()
-		return
+		return nil, 0
 	}
 	index := r.index
 	if r.index++; r.index < len(r.delays) {
 		r.arm(r.delays[r.index] - r.delays[index])
 	}
 	if r.started > MaxHedges || !r.admit(index) {
-		r.mu.Unlock()
-		return
+		return nil, 0
 	}
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
-	n, a := r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach}
+	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach}
 	r.attempts[n] = attempt{Attempt: a, running: true}
 	r.started++
 	r.unfinished++
-	r.mu.Unlock()
-	r.run(a, n)
+	return a, n
 }
 
 // admit asks the gate. A gate that panics does not admit: the timer's goroutine has nobody
@@ -314,6 +322,7 @@ func (r *Race[T]) finish(n int, v T, err error) {
 	if n == 0 {
 		r.primaryDone = true
 	}
+	defer r.take(n, v, err, open)     // also if the watch ends the goroutine
 	if w := r.style.Watch; w != nil { // before Run can return: the watch may be used again then
 		how := OutcomeOf(err)
 		if !open && (err == nil || r.winner >= 0) {
@@ -321,7 +330,11 @@ func (r *Race[T]) finish(n int, v T, err error) {
 		}
 		w.Finished(me.Attempt, n, how)
 	}
-	switch {
+}
+
+// take is the rest of finish. The caller holds mu, which take unlocks.
+func (r *Race[T]) take(n int, v T, err error, open bool) {
+	switch me := &r.attempts[n]; {
 	case open && err == nil:
 		r.win(n, v)
 	case open && n == 0:
@@ -436,19 +449,19 @@ func (r *Race[T]) settled() bool {
 	}
 }
 
-// abandon ends the race when the primary leaves Run by a panic.
+// abandon ends the race when the caller leaves Run by a panic or runtime.Goexit.
 func (r *Race[T]) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over, r.late = true, true
-	if w := r.style.Watch; w != nil {
-		w.Finished(r.attempts[0].Attempt, 0, Failed)
-	}
 	r.lose(nil, ErrLost)
-	if r.winner >= 0 {
-		go discard(r.op, r.value, nil, r.attempts[r.winner].Attempt, nil)
+	if r.winner >= 0 || r.primaryDone {
+		go discard(r.op, r.value, r.err, r.attempts[max(r.winner, 0)].Attempt, nil)
 	}
 	if r.timer != nil {
 		r.timer.Stop()
+	}
+	if w := r.style.Watch; w != nil && !r.primaryDone {
+		w.Finished(r.attempts[0].Attempt, 0, Failed)
 	}
 }

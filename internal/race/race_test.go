@@ -569,6 +569,81 @@ func TestGoexitOfThePrimaryEndsTheCaller(t *testing.T) {
 	})
 }
 
+func TestGateThatEndsItsGoroutineDoesNotAdmit(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: takes(50*ms, 5*ms), admit: func(index int) bool {
+			if index == 0 {
+				runtime.Goexit()
+			}
+			return true
+		}}
+		out, took := run(s, style, 10*ms, 20*ms)
+		assert.Equal(t, 1, out.Winner, "the gate is asked again at the next delay")
+		assert.Equal(t, 25*ms, took)
+		time.Sleep(time.Second)
+	})
+}
+
+// leaver is a Watch that ends the goroutine in which attempt n has ended.
+type leaver int
+
+func (leaver) Started(context.Context, int) {}
+func (l leaver) Finished(_ context.Context, n int, _ race.Outcome) {
+	if n == int(l) {
+		runtime.Goexit()
+	}
+}
+
+func TestWatchThatEndsItsGoroutineEndsNothingElse(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		for n := range 2 { // the primary, and a hedge
+			for _, wins := range []int{0, 1} {
+				s := &script{attempt: takes([]time.Duration{20 * ms, time.Second}[wins], 15*ms)}
+				style.Watch = leaver(n)
+				var out *race.Result[string]
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					o, _ := run(s, style, 10*ms)
+					out = &o
+				}()
+				<-ended
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if n == 0 && !style.Detach { // the caller's goroutine
+					assert.Nil(t, out)
+					assert.Len(t, s.gone(), 2, "both are discarded")
+					continue
+				}
+				require.NotNil(t, out)
+				assert.Equal(t, wins, out.Winner)
+				assert.Len(t, s.gone(), 1)
+			}
+		}
+	})
+}
+
+func TestFailedPrimaryIsDiscardedIfTheWatchEndsTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				time.Sleep(15 * ms)
+				return "primary", errors.New("failed")
+			}
+			<-a.Done()
+			return "hedge", context.Cause(a)
+		}}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			run(s, race.Style{Watch: leaver(0)}, 10*ms)
+		}()
+		<-ended
+		synctest.Wait()
+		assert.Equal(t, []string{"hedge", "primary"}, s.gone())
+	})
+}
+
 func TestHedgeThatWonIsDiscardedIfThePrimaryPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
