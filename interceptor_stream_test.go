@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
@@ -447,6 +448,26 @@ func TestPanicInAStreamBlocksNobody(t *testing.T) {
 	assert.PanicsWithValue(t, "codec", func() { _ = st.RecvMsg(new(wrapperspb.StringValue)) })
 	assert.Nil(t, st.Trailer())
 	assert.PanicsWithValue(t, "codec", func() { _ = st.RecvMsg(new(wrapperspb.StringValue)) }, "it does not wait for a race")
+}
+
+// unreadable is a message that panics when it is copied.
+type unreadable struct{ *wrapperspb.StringValue }
+
+func (unreadable) ProtoReflect() protoreflect.Message { panic("message") }
+
+func TestRequestThatCannotBeCopiedBlocksNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
+		st, err := handle.Stream()(hedge.WithDelay(t.Context(), ms), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C",
+			func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+				return &deafStream{after: time.Second, sent: func(any) {}}, nil
+			})
+		require.NoError(t, err)
+		require.NoError(t, st.SendMsg(unreadable{wrapperspb.String("id")}))
+		require.NoError(t, st.RecvMsg(new(wrapperspb.StringValue)))
+		assert.EqualValues(t, 2, handle.Snapshot().Stats.HedgePanics)
+		require.NoError(t, st.RecvMsg(new(wrapperspb.StringValue)))
+	})
 }
 
 // stuckStream is a stream on a connection that takes nothing and gives nothing.
