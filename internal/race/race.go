@@ -76,6 +76,11 @@ type Style struct {
 	// It is for detached races.
 	Linger *Linger
 	Grace  time.Duration
+	// Leave is asked, with the race locked, when the caller's context ends and the primary of a
+	// detached race has not returned. If it reports true, Run returns with that context's
+	// error at once, and what still runs is discarded when it ends. Otherwise, or if Leave is
+	// nil, Run waits for the primary.
+	Leave func() bool
 	// Join makes Run wait until every attempt has returned.
 	Join bool
 	// Watch is told of every attempt; nil: nobody is.
@@ -91,7 +96,7 @@ type Result[T any] struct {
 	Err     error    // the primary's, if every attempt failed
 	Winner  int      // the attempt that gave Value; -1 if all failed
 	Started int      // attempts started, the primary included
-	Attempt *Attempt // of Value; release it if it holds its caller's context
+	Attempt *Attempt // of Value; release it if it holds its caller's context; nil if the caller left it behind
 }
 
 // A Panic is the error of an attempt that panicked, or left its goroutine.
@@ -162,7 +167,7 @@ type attempt struct {
 //
 // If all attempts fail, the primary's value and error are returned as they
 // are. A primary that fails while no hedge is out is returned at once, and so
-// it is once parent ends. A panic in the primary is raised in the caller's
+// it is once parent ends; see also Style.Leave. A panic in the primary is raised in the caller's
 // goroutine (a detached one's only if no hedge won, as a *Panic unless it is an error
 // of its own); a panic in a hedge is a failed attempt.
 func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style Style) Result[T] {
@@ -407,26 +412,44 @@ func (r *Race[T]) notify() {
 
 // await waits for the outcome. The primary has returned, or is detached.
 func (r *Race[T]) await() Result[T] {
+	done, left, stays := r.parent.Done(), false, r.style.Leave == nil
+	if r.style.Join {
+		done = nil
+	}
 	r.mu.Lock()
-	for !r.settled() {
-		done := r.parent.Done()
-		if !r.primaryDone || r.style.Join {
-			done = nil // the primary knows that the caller is gone, and will say it in its own words
+	for !r.settled() && !left {
+		ended := done
+		if !r.primaryDone && stays {
+			ended = nil // the primary knows that the caller is gone, and will say it in its own words
 		}
 		r.mu.Unlock()
 		gone := false
 		select {
 		case <-r.wake:
-		case <-done:
+		case <-ended:
 			gone = true
 		}
 		r.mu.Lock()
-		if gone && !r.settled() {
-			break // the hedges that are out end with the caller's context as well
+		switch {
+		case !gone || r.settled():
+		case r.primaryDone:
+			left = true // the hedges that are out end with the caller's context as well
+		default:
+			left = r.style.Leave()
+			stays = !left
 		}
 	}
 	r.over = true
-	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started, Attempt: r.attempts[max(r.winner, 0)].Attempt}
+	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started}
+	switch {
+	case r.winner >= 0:
+		out.Attempt = r.attempts[r.winner].Attempt
+	case r.primaryDone:
+		out.Attempt = r.attempts[0].Attempt
+	default:
+		out.Err = r.parent.Err()
+		r.late = true
+	}
 	r.mu.Unlock()
 	if r.timer != nil && len(r.delays) > 0 && !r.timer.Stop() {
 		r.late = true

@@ -304,6 +304,37 @@ func TestCallersDeadlineIsADeadlineInEveryAttempt(t *testing.T) {
 	})
 }
 
+func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
+	for _, may := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{attempt: func(_ *race.Attempt, n int) (string, error) {
+				time.Sleep(time.Second)
+				return fmt.Sprint("answer ", n), nil
+			}}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
+			defer cancel()
+			asked := 0
+			out, took := runIn(ctx, s, race.Style{Detach: true, Leave: func() bool { asked++; return may }}, 10*ms)
+			assert.Equal(t, 1, asked)
+			if may {
+				assert.Equal(t, context.DeadlineExceeded, out.Err)
+				assert.Equal(t, -1, out.Winner)
+				assert.Equal(t, 100*ms, took)
+				assert.Nil(t, out.Attempt, "it still runs")
+			} else {
+				assert.Equal(t, "answer 0", out.Value)
+				assert.Equal(t, time.Second, took)
+			}
+			time.Sleep(2 * time.Second)
+			if may {
+				assert.Equal(t, []string{"answer 0", "answer 1"}, s.gone())
+			} else {
+				assert.Equal(t, []string{"answer 1"}, s.gone())
+			}
+		})
+	}
+}
+
 func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
 	for name, style := range map[string]race.Style{"in place": inPlace, "detached": detached,
 		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Hour}} {
