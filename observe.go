@@ -37,7 +37,7 @@ type Observer interface {
 	Denied(ctx context.Context, key KeyInfo, reason Reason)
 
 	// Budget is called with the number of hedges that the budget would still pay
-	// for, whenever it was asked for one.
+	// for, to a thousandth, whenever it was asked for one.
 	Budget(key KeyInfo, tokens float64)
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -408,6 +409,22 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	assert.Equal(t, engine.InFlight, k.Admit(epoch, false, time.Time{}, engine.None))
 	k.Ended()
 	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
+}
+
+func TestTokensAreToldToAThousandth(t *testing.T) {
+	b := engine.NewBucket(0.1, 20)
+	for b.Spend() {
+	}
+	for n := 1; n <= 200; n++ {
+		b.Earn()
+		assert.Equal(t, strconv.FormatFloat(float64(n)/10, 'f', -1, 64), strconv.FormatFloat(b.Tokens(), 'f', -1, 64))
+	}
+	assert.True(t, b.Pays())
+	for range 20 {
+		assert.True(t, b.Spend())
+	}
+	assert.False(t, b.Pays())
+	assert.False(t, b.Spend())
 }
 
 // leaver is an Observer that ends the goroutine that asks for a hedge.
