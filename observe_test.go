@@ -1,6 +1,7 @@
 package hedge_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -443,6 +444,35 @@ func TestPanicOfALoggerReachesNoCall(t *testing.T) {
 		m.busy(10, time.Second)
 		assert.EqualValues(t, before+10*3+1, tr.Snapshot().Stats.ObserverPanics, "the pause was logged")
 	})
+}
+
+func TestPanicOfALoggerEndsNoCommandAndNoCall(t *testing.T) {
+	for name, value := range map[string]string{"HEDGE_DISABLED": "yes", "HEDGE_MODE": "?"} {
+		t.Setenv(name, value)
+	}
+	l := hedge.WithLogger(slog.New(broken{}))
+	tr := hedge.New(nil, l) // logs both
+	told := func() int64 { return tr.Snapshot().Stats.ObserverPanics }
+	require.EqualValues(t, 2, told())
+	tr.SetEnabled(true)
+	tr.SetEnabled(false)
+	require.EqualValues(t, 4, told())
+	require.NoError(t, tr.Update(func(c *hedge.Config) { c.MaxHedges = 1 }))
+	require.EqualValues(t, 5, told())
+	var export bytes.Buffer
+	require.NoError(t, tr.Export(&export))
+	require.NoError(t, tr.Import(&export))
+	require.EqualValues(t, 6, told())
+
+	in := hedge.NewInterceptor(l)
+	in.SetEnabled(true)
+	invoked := false
+	require.NoError(t, in.Unary()(t.Context(), "/a.B/Write", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+		invoked = true
+		return nil
+	}))
+	assert.True(t, invoked)
+	assert.EqualValues(t, 4, in.Snapshot().Stats.ObserverPanics, "two variables, the switch, and the method")
 }
 
 func TestObserverGetsAnyNameAndCanPrintIt(t *testing.T) {
