@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,8 +20,8 @@ type Stats struct {
 	Wire       int64 // queries sent to servers, for any reason
 	Hedges     int64 // queries sent because an answer was late
 	HedgeWins  int64 // hedges that gave the answer
-	Denied     int64 // hedges not sent: the budget or a brake forbade it, or this process was slow
-	Resends    int64 // queries sent because no answer came for a second
+	Denied     int64 // hedges not sent: the budget or a brake forbade it
+	Resends    int64 // queries sent because the retransmission timeout had passed
 	ResendWins int64 // resends that gave the answer
 	Failovers  int64 // queries sent because another server could not answer
 	Fallbacks  int64 // questions put to a fallback server
@@ -62,8 +63,9 @@ func (c *Client) Stats() Stats {
 		Retries: n.retries.Load(), Abandoned: n.abandoned.Load(), Ignored: n.ignored.Load(),
 	}
 	core.mu.Lock()
-	defer core.mu.Unlock()
-	for _, v := range core.servers {
+	servers := slices.Collect(maps.Values(core.servers))
+	core.mu.Unlock()
+	for _, v := range servers {
 		s.Upstreams = append(s.Upstreams, v.stats())
 	}
 	slices.SortFunc(s.Upstreams, func(a, b UpstreamStats) int {
