@@ -220,6 +220,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.guarded, c.detached, c.grace, c.consume = tag != http2 && len(plan.Delays) > 0, style.Detach, style.Grace, o.Allow || o.Delay > 0
 	c.prepare(req)
+	style.Primary = &c.primary.Attempt
 	if style.Detach {
 		if trace := httptrace.ContextClientTrace(ctx); trace != nil {
 			c.hooks = &hooks{trace: trace}
@@ -403,7 +404,7 @@ func (t *Transport) hedgeTransport(c *call, r *http.Request) http.RoundTripper {
 	case !replicas && !apart || !t.second.serves(r.URL.Scheme):
 		return t.next
 	case replicas:
-		return t.replicas.avoiding(c.primary.Load().get())
+		return t.replicas.avoiding(c.peer.Load().get())
 	default:
 		return t.second.get()
 	}
@@ -425,8 +426,9 @@ func (t *Transport) call() *call {
 func (t *Transport) free(c *call) {
 	c.sent.forget()
 	c.Call, c.key, c.req, c.body, c.hooks, c.detached = engine.Call{}, nil, nil, nil, nil, false
+	c.primary, c.link = nil, nil
 	if t.replicas != nil {
-		c.primary.Store(nil)
+		c.peer.Store(nil)
 	}
 	t.calls.Put(c)
 }
@@ -450,7 +452,9 @@ type call struct {
 	guarded  bool // attempts may go over HTTP/1.1
 	consume  bool // the caller asked for something that must not reach nested calls
 
-	primary atomic.Pointer[peerAddr] // where the primary went; nil: not known, or not needed
+	primary *primary
+	link    *link                    // of a detached primary; nil: it has been sent
+	peer    atomic.Pointer[peerAddr] // where the primary went; nil: not known, or not needed
 }
 
 // maxResends is how often an attempt is sent again because the cancellation of a
@@ -477,7 +481,13 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
 	rt, ctx, l := c.t.next, context.Context(a), (*link)(nil)
 	if n > 0 || c.guarded || c.t.replicas != nil {
-		l = c.newLink(a, n)
+		if n == 0 {
+			l, c.link = c.link, nil
+		}
+		if l == nil {
+			l = new(link)
+		}
+		l.connect(c, a, n)
 		ctx = l.context(n, c.hooks)
 	}
 	switch {
@@ -493,7 +503,7 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	}
 	resp, err := send(rt, r)
 	if l != nil {
-		l.Returned()
+		l.guard.Returned()
 		c.setup[n] = l.took()
 	}
 	return r, resp, err
