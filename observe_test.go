@@ -308,7 +308,7 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 	for name, test := range map[string]struct {
 		most float64 // without an observer
 		call func(...hedge.Option) func()
-	}{"http1": {5, httpCall(1)}, "http2": {1, httpCall(2)}, "grpc": {2, grpcCall}, "func": {1, doCall}} {
+	}{"http1": {5, httpCall(1)}, "http2": {1, httpCall(2)}, "grpc": {1, grpcCall}, "func": {1, doCall}} {
 		plain, observed := test.call(hedge.WithAttemptHeader(hedge.AttemptHeader)), test.call(hedge.WithObserver(hedge.NopObserver{}), hedge.WithLogger(slog.Default()))
 		for range 100 {
 			plain()

@@ -166,9 +166,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.stats.NotHedgeable.Add(1)
 		return t.sendOnce(req, to, reason)
 	}
-	key := t.engine.RouteKey(t.name(req, to.pattern), to.BudgetPercent/100)
-	delay := cmp.Or(o.Delay, to.Delay)
-	c := t.call()
+	c, name := t.call(), t.name(req, to.pattern)
+	if !c.key.Is(name) {
+		c.key = t.engine.RouteKey(name, to.BudgetPercent/100)
+	}
+	key, delay := c.key, cmp.Or(o.Delay, to.Delay)
 	if req.Body != nil && req.Body != http.NoBody && (delay > 0 || key.Plan() != nil) {
 		// Before the call begins: the caller's body is not the server's latency.
 		if whole, err := c.readBody(req); err != nil {
@@ -188,7 +190,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	plan := c.Begin(ctx, key, delay)
-	c.key, c.first = key, first
+	c.first = first
 	if plan == nil {
 		t.stats.WarmupRequests.Add(1)
 		once := req
@@ -425,7 +427,7 @@ func (t *Transport) call() *call {
 
 func (t *Transport) free(c *call) {
 	c.sent.forget()
-	c.Call, c.key, c.req, c.body, c.hooks, c.detached = engine.Call{}, nil, nil, nil, nil, false
+	c.Call, c.req, c.body, c.hooks, c.detached = engine.Call{}, nil, nil, nil, false
 	c.primary, c.link = nil, nil
 	if t.replicas != nil {
 		c.peer.Store(nil)
@@ -439,7 +441,7 @@ type call struct {
 	engine.Call
 	race  race.Race[*http.Response]
 	t     *Transport
-	key   *engine.Key
+	key   *engine.Key   // kept for the next call, which is often one of the same key
 	req   *http.Request // the caller's, which it may change once RoundTrip has returned
 	sent  snapshot
 	body  []byte        // the request's, whole; nil if it has none
