@@ -105,6 +105,10 @@ type Client struct {
 	// Empty: /etc/resolv.conf.
 	ResolvConf string
 
+	// SpecialUse says which special-use names are answered without asking a server. Zero:
+	// SpecialUseLibrary.
+	SpecialUse SpecialUse
+
 	// Trace is told of attempts and answers. Nil: nobody is told.
 	Trace *Trace
 
@@ -149,6 +153,9 @@ func newCore(conf *Client) (*core, error) {
 		return nil, fmt.Errorf("dnshedge: Client.UDPSize is %d; want 0, or 512 to 4096", conf.UDPSize)
 	}
 	if err := conf.Hedge.validate(); err != nil {
+		return nil, err
+	}
+	if err := conf.SpecialUse.validate(); err != nil {
 		return nil, err
 	}
 	if conf.Cache != nil {

@@ -49,6 +49,9 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		defer cancel()
 		return c.traceResult(ctx, q, c.ask(ctx, q, []*upstreamState{s}))
 	}
+	if r, ok := c.local(ctx, q); ok {
+		return r
+	}
 	if cache == nil || !q.Cacheable() {
 		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
 	}
