@@ -109,6 +109,15 @@ type Client struct {
 	// SpecialUseLibrary.
 	SpecialUse SpecialUse
 
+	// Hosts is a file of addresses and their names, as /etc/hosts, that is asked before
+	// anything else. It is read again within 5 s of a change. Names in it have no other
+	// addresses; the TTL is 30 s. Empty: none. Resolver needs none, for Go reads /etc/hosts
+	// by itself.
+	Hosts string
+
+	// RebindFilter keeps private addresses out of answers. Nil: all answers pass.
+	RebindFilter *RebindFilter
+
 	// Trace is told of attempts and answers. Nil: nobody is told.
 	Trace *Trace
 
@@ -125,6 +134,7 @@ type core struct {
 	spending sync.Mutex // makes asking the Client's bucket and a server's one step
 	sessions tls.ClientSessionCache
 	system   *resolvConf // nil if there are Upstreams
+	hosts    *hostsFile  // nil if there is none
 	group    []*upstreamState
 	fallback []*upstreamState
 	flights  singleflight.Group // of results, by question
@@ -158,6 +168,11 @@ func newCore(conf *Client) (*core, error) {
 	if err := conf.SpecialUse.validate(); err != nil {
 		return nil, err
 	}
+	if conf.RebindFilter != nil {
+		if err := conf.RebindFilter.validate(); err != nil {
+			return nil, err
+		}
+	}
 	if conf.Cache != nil {
 		if err := conf.Cache.validate(); err != nil {
 			return nil, err
@@ -169,6 +184,13 @@ func newCore(conf *Client) (*core, error) {
 		bucket:   engine.NewBucket(conf.Hedge.share(), budgetBurst),
 		sessions: tls.NewLRUClientSessionCache(0),
 		servers:  make(map[string]*upstreamState),
+	}
+	if conf.Hosts != "" {
+		f, err := newHostsFile(conf.Hosts)
+		if err != nil {
+			return nil, fmt.Errorf("dnshedge: Client.Hosts: %w", err)
+		}
+		c.hosts = f
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	var err error

@@ -2,6 +2,7 @@ package dnshedge
 
 import (
 	"context"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -15,11 +16,20 @@ const localTTL = 10800
 // local answers a question without cache and servers, or reports false if it has to be
 // asked.
 func (c *core) local(ctx context.Context, q *wire.Query) (result, bool) {
-	z := c.conf.SpecialUse.zone(q)
-	if z == nil {
+	if !q.Standard() || q.Class != dns.ClassINET {
 		return result{}, false
 	}
-	m := z.answer(q)
+	var m *dns.Msg
+	if c.hosts != nil {
+		if h := c.hosts.find(q, time.Now()); h != nil {
+			m = h.answer(q)
+		}
+	}
+	if m == nil {
+		if z := c.conf.SpecialUse.zone(q); z != nil {
+			m = z.answer(q)
+		}
+	}
 	if m == nil {
 		return result{}, false
 	}

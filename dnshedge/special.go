@@ -109,7 +109,7 @@ var specialZones = sync.OnceValue(func() map[string]*specialZone {
 // zone returns the zone that q's name is in, or nil. It costs a few nanoseconds if the
 // name's last label is that of no zone.
 func (s SpecialUse) zone(q *wire.Query) *specialZone {
-	if s == SpecialUseOff || q.Class != dns.ClassINET {
+	if s == SpecialUseOff {
 		return nil
 	}
 	last := 0

@@ -12,7 +12,7 @@ type Stats struct {
 	Queries   int64 // questions asked of the Client
 	Hits      int64 // answered from the cache
 	Stale     int64 // answered with an expired answer
-	Local     int64 // answered without cache and servers: special-use names
+	Local     int64 // answered without cache and servers: hosts, special-use names
 	Shared    int64 // answered by another caller's exchange
 	Refreshes int64 // asked for before the answer expired
 	Failures  int64 // exchanges without any answer
