@@ -63,13 +63,15 @@ const (
 	forgetServer = 30 * time.Second // a server may be forgotten if it was not asked for so long
 )
 
-// Client asks DNS servers. The zero value asks those of /etc/resolv.conf, with
-// defaults and without a cache. Its fields must not be changed after first use.
+// Client asks DNS servers. The zero value asks those of the system, with defaults and
+// without a cache. Its fields must not be changed after first use.
 // A Client is safe for concurrent use.
 type Client struct {
 	// Upstreams is a group of equivalent servers, in the order of preference, which
-	// holds until their round trip times are known. Empty: the system's servers,
-	// read again when the file changes.
+	// holds until their round trip times are known. Empty: the system's servers, which are
+	// read again when they change. On Windows they are those of the network adapters, by
+	// the adapters' metrics. Elsewhere they are in /etc/resolv.conf, which on macOS does not
+	// have those that a VPN sets for some domains only.
 	Upstreams []Upstream
 
 	// Fallback lists servers for the case that all Upstreams fail. They are asked in
@@ -102,7 +104,7 @@ type Client struct {
 	Dialer Dialer
 
 	// ResolvConf is where the system's servers are read if Upstreams is empty.
-	// Empty: /etc/resolv.conf.
+	// Empty: /etc/resolv.conf; on Windows the network adapters.
 	ResolvConf string
 
 	// SpecialUse says which special-use names are answered without asking a server. Zero:
@@ -201,7 +203,7 @@ func newCore(conf *Client) (*core, error) {
 		return nil, err
 	}
 	if len(c.group) == 0 {
-		c.system = &resolvConf{path: cmp.Or(conf.ResolvConf, "/etc/resolv.conf")}
+		c.system = &resolvConf{path: cmp.Or(conf.ResolvConf, systemConf)}
 	}
 	return c, nil
 }
