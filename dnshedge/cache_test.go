@@ -280,7 +280,7 @@ func TestAFailureNeverReplacesAGoodAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(l *lab) {
 				c, s := cached(l, new(dnshedge.Cache), script(with("10 A 192.0.2.1"), bad, bad, with("10 A 192.0.2.2")))
-				c.Timeout = 900 * ms
+				c.Timeout = 190 * ms // before anything is sent a third time
 				l.must(c, "x.example.")
 				time.Sleep(11 * time.Second)
 				r, err := l.edns(c, "x.example.")
@@ -428,7 +428,7 @@ func TestUnpopularAnswersAreNotRefreshed(t *testing.T) {
 	})
 }
 
-func TestRefreshesAreBoundedByTheHedgeBudget(t *testing.T) {
+func TestRefreshesAreBounded(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), with("100 A 192.0.2.1"))
 		c.Hedge = dnshedge.Hedge{}
@@ -447,7 +447,7 @@ func TestRefreshesAreBoundedByTheHedgeBudget(t *testing.T) {
 		time.Sleep(time.Second)
 		extra := s.Queries.Load() - before
 		assert.Positive(t, extra)
-		assert.LessOrEqual(t, extra, int64(20+0.05*100+1))
+		assert.LessOrEqual(t, extra, int64(20+0.05*400+1), "5 % of the questions")
 	})
 }
 

@@ -113,7 +113,7 @@ func (s *upstreamState) restore(l savedServer) {
 		s.path.Add(now, d)
 	}
 	if l.SRTT > 0 {
-		s.srtt, s.srttAt = l.SRTT, now
+		s.srtt = l.SRTT
 	}
 	if l.Shake > 0 {
 		s.handshake = l.Shake

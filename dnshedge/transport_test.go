@@ -289,6 +289,7 @@ func TestTenThousandPipelinedQueriesAreAnsweredInAnyOrder(t *testing.T) {
 				return dnstest.Reply{Msg: dnstest.Answer(q, fmt.Sprintf("A 10.%d.%d.%d", n>>16, n>>8&255, n&255)), Delay: d}
 			})
 			c := l.client(off(), l.up(network, "a"))
+			c.MaxInFlight = 10_000
 			var wg sync.WaitGroup
 			wrong := 0
 			for n := range 10_000 {
@@ -415,12 +416,13 @@ func TestASilentConnectionIsRetired(t *testing.T) {
 				return good(q)
 			})
 			c := l.client(off(), l.up(network, "a"))
-			c.Timeout = 900 * ms // before anything is sent again
 			l.must(c, "x.example.")
 			dead.Store(1, true)
-			_, _, err := l.ask(c, "lost.example.")
+			ctx, cancel := context.WithTimeout(background, 190*ms) // before anything is sent again
+			defer cancel()
+			_, _, err := c.ExchangeContext(ctx, question("lost.example.", dns.TypeA), "")
 			require.Error(t, err)
-			time.Sleep(200 * ms)
+			time.Sleep(900 * ms)
 			_, took := l.must(c, "x.example.")
 			assert.Less(t, took, 100*ms)
 			assert.EqualValues(t, 2, s.Conns.Load(), network)
