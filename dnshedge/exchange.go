@@ -120,9 +120,6 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 		x.mu.Unlock()
 	}
 	r.tries = out.Started
-	if err == nil && c.conf.RebindFilter != nil && q.Standard() {
-		c.conf.RebindFilter.apply(q, r.answer)
-	}
 	if err == nil {
 		err = c.seal(q, &r)
 	}
@@ -135,6 +132,9 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 
 // seal makes the answer ready to be shared.
 func (c *core) seal(q *wire.Query, r *result) (err error) {
+	if f := c.conf.RebindFilter; f != nil && q.Standard() && c.route(q) == nil {
+		f.apply(q, r.answer)
+	}
 	var limits *wire.TTLLimits
 	if q.Standard() && c.conf.Cache != nil {
 		limits = c.conf.Cache.limits()
