@@ -137,6 +137,9 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 
 // seal makes the answer ready to be shared.
 func (c *core) seal(q *wire.Query, r *result) (err error) {
+	if f := c.conf.RebindFilter; f != nil && q.Standard() && c.route(q) == nil {
+		f.apply(q, r.answer)
+	}
 	var limits *wire.TTLLimits
 	if q.Standard() && c.conf.Cache != nil {
 		limits = c.conf.Cache.limits()
@@ -440,7 +443,7 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 	c.spending.Lock()
 	defer c.spending.Unlock()
 	denial := engine.None
-	if c.bucket.Tokens() < 1 || s.bucket.Tokens() < 1 {
+	if !c.bucket.Pays() || !s.bucket.Pays() {
 		denial = engine.Budget
 	}
 	if !call.AdmitUnless(n, denial) {

@@ -53,6 +53,9 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		defer cancel()
 		return c.traceResult(ctx, q, c.ask(ctx, q, []*upstreamState{s}))
 	}
+	if r, ok := c.local(ctx, q); ok {
+		return r
+	}
 	if cache != nil && q.Keyed() && !q.Cacheable() {
 		if f := cache.get(q, time.Now()); f.freshness == fresh && f.fails == 0 {
 			return c.fromCache(ctx, q, f)
@@ -62,7 +65,8 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
 	}
 
-	had := cache.get(q, time.Now())
+	now := time.Now()
+	had := cache.get(q, now)
 	if had.refresh {
 		if c.refreshes.Spend() {
 			c.count.refreshes.Add(1)
@@ -90,13 +94,12 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		defer t.Stop()
 		timer = t.C
 	}
-	began := time.Now()
 	select {
 	case f := <-c.flight(q, false):
 		r := f.Val.(result)
 		if r.leader != q && errors.Is(r.err, context.DeadlineExceeded) {
 			// Its time was over, and not this caller's.
-			r = c.askAgain(ctx, q, began.Add(c.timeout()), r)
+			r = c.askAgain(ctx, q, now.Add(c.timeout()), r)
 		}
 		if had.freshness == stale && r.failed(q) && !r.final() {
 			return c.fromCache(ctx, q, had)
