@@ -74,7 +74,20 @@ type exchange struct {
 	failures    int            // responses that were failures
 	failure     *wire.Answer   // the first of them
 	failureFrom *upstreamState // its server
+
+	// What the slices above need, in one piece of memory with the rest.
+	room struct {
+		steps  [maxSteps]step
+		delays [maxSteps]time.Duration
+		uses   [usualServers]int
+		asked  [usualServers]time.Time
+	}
 }
+
+const (
+	maxSteps     = 2*race.MaxHedges + 1 + len(resendChecks)
+	usualServers = 2 // of a group
+)
 
 // kind is why an attempt is made.
 type kind int8
@@ -101,7 +114,12 @@ var (
 // to be shared. It is what the servers said, even if that is a failure, or an error
 // if they said nothing.
 func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) result {
-	x := &exchange{c: c, q: q, group: group, uses: make([]int, len(group)), asked: make([]time.Time, len(group)), tries: 1}
+	x := &exchange{c: c, q: q, group: group, tries: 1}
+	if n := len(group); n <= usualServers {
+		x.uses, x.asked = x.room.uses[:n], x.room.asked[:n]
+	} else {
+		x.uses, x.asked = make([]int, n), make([]time.Time, n)
+	}
 	x.plan(ctx)
 	var run race.Race[result]
 	out := run.Run(ctx, x, x, x.delays, race.Style{})
@@ -206,8 +224,7 @@ func (x *exchange) schedule(due []time.Duration, left time.Duration) {
 		}
 		x.delays, x.steps = slices.Insert(x.delays, i, at), slices.Insert(x.steps, i, s)
 	}
-	n := 2*len(due) + 1 + len(resendChecks)
-	x.delays, x.steps = make([]time.Duration, 0, n), make([]step, 0, n)
+	x.delays, x.steps = x.room.delays[:0], x.room.steps[:0]
 	for i, fourths := range resendChecks {
 		at := x.setup + fourths*x.timeout/4
 		add(at, step{kind: resent, n: int8(i)})
