@@ -74,6 +74,7 @@ type exchange struct {
 	failures    int            // responses that were failures
 	failure     *wire.Answer   // the first of them
 	failureFrom *upstreamState // its server
+	failed      *upstreamState // the server that the primary's error is about
 
 	// What the slices above need, in one piece of memory with the rest.
 	room struct {
@@ -135,8 +136,8 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 	case answered && r.kind == resent:
 		c.count.resendWins.Add(1)
 	case !answered:
-		r = result{from: group[0]}
 		x.mu.Lock()
+		r = result{from: cmp.Or(x.failed, group[0])}
 		if x.failure != nil {
 			r.answer, r.from, err = x.failure, x.failureFrom, nil
 		}
@@ -405,16 +406,26 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 			if time.Since(start) >= s.lossDelay() {
 				s.missed(start)
 			}
-			return result{}, err
+			return result{}, x.fail(n, s, err)
 		} else {
 			s.missed(start)
 		}
 		var ok bool
 		if i, ok = x.failover(s, answer); !ok {
-			return result{}, err
+			return result{}, x.fail(n, s, err)
 		}
 		use = 0
 	}
+}
+
+// fail returns the error of attempt n, which is about s.
+func (x *exchange) fail(n int, s *upstreamState, err error) error {
+	if n == 0 {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.failed = s
+	}
+	return err
 }
 
 // failover keeps the response of a server that could not answer, and finds another
