@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
@@ -18,16 +20,22 @@ import (
 const (
 	maxColdHedges = 4 // to a single server of which nothing is known: they may all be useless
 
-	// maxTimerLag is how late the timer of a hedge may fire.
+	// maxTimerLag is how late a timer may fire. If it is later, this process or machine
+	// was slow, not the network, and the answer may wait to be read. lookAgain is how
+	// long its reader then has.
 	maxTimerLag = 3 * time.Millisecond
+	lookAgain   = 2 * time.Millisecond
+
+	maxServfails = 3 // servers that are asked until SERVFAIL is believed
 
 	// silentHandicap is how many queries more the other servers get than a silent one.
 	silentHandicap = transport.MaxDatagrams
 )
 
-// resends are when a query that is still unanswered is sent again, hedged or not,
-// as every client of a lossy transport must do.
-var resends = [...]time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+// resendChecks are when an exchange looks whether its last query's retransmission
+// timeout has passed, in fourths of the timeout that held when the exchange began. It
+// doubles after each resend, and while the server is silent.
+var resendChecks = [...]time.Duration{4, 5, 6, 8, 10, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128}
 
 // errNoAnswer is an attempt's error if servers responded, but with failures.
 var errNoAnswer = errors.New("dnshedge: no server answered the question")
@@ -42,15 +50,24 @@ type exchange struct {
 	call  engine.Call
 	key   *engine.Key // of the primary's server; nil if nothing is learned
 
-	steps  [race.MaxHedges + len(resends)]step
-	delays []time.Duration // of the steps
+	setup  time.Duration   // of the primary's connection
+	steps  []step          // what may be done
+	delays []time.Duration // when, since start
 
 	mu          sync.Mutex // guards the fields below
 	kinds       [1 + race.MaxHedges]kind
-	tries       int            // attempts admitted, the primary included
-	uses        []int          // queries, by server
-	asked       []time.Time    // when each server was asked last
-	failure     *wire.Answer   // the first response that was a failure
+	tries       int         // attempts admitted, the primary included
+	resends     int         // of those
+	uses        []int       // queries, by server
+	asked       []time.Time // when each server was asked last
+	last        int         // the server that the last query went to, the primary or a resend
+	lastAt      time.Time   // when that was
+	fired       time.Time   // when the last step was due; zero: none was
+	firedDelay  time.Duration
+	deferred    int            // the step that waits for its second look, from 1; 0: none
+	late        bool           // a step was deferred
+	failures    int            // responses that were failures
+	failure     *wire.Answer   // the first of them
 	failureFrom *upstreamState // its server
 }
 
@@ -63,10 +80,11 @@ const (
 	resent
 )
 
-// step is an attempt that is made when its delay has passed without an answer.
+// step is an attempt that may be made when its delay has passed without an answer.
 type step struct {
 	kind kind
-	n    int // of its kind, from 0
+	n    int8 // of its kind, from 0
+	look bool // only if the step before was deferred
 }
 
 var (
@@ -103,17 +121,23 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 	}
 	r.tries = out.Started
 	if err == nil {
-		var limits *wire.TTLLimits
-		if q.Standard() && c.conf.Cache != nil {
-			limits = c.conf.Cache.limits()
-		}
-		r.keep, err = r.answer.Seal(limits)
+		err = c.seal(q, &r)
 	}
 	if err != nil {
 		c.count.failures.Add(1)
 		r.answer, r.err = nil, r.from.fail(q, err)
 	}
 	return r
+}
+
+// seal makes the answer ready to be shared.
+func (c *core) seal(q *wire.Query, r *result) (err error) {
+	var limits *wire.TTLLimits
+	if q.Standard() && c.conf.Cache != nil {
+		limits = c.conf.Cache.limits()
+	}
+	r.keep, err = r.answer.Seal(limits)
+	return err
 }
 
 // plan decides when attempts besides the primary are due.
@@ -125,7 +149,7 @@ func (x *exchange) plan(ctx context.Context) {
 	first := x.group[0]
 	h := &x.c.conf.Hedge
 	var setup time.Duration
-	if !first.transport.Ready() {
+	if !first.ready() {
 		setup = first.setupTime()
 	}
 	x.c.bucket.Earn()
@@ -149,46 +173,68 @@ func (x *exchange) plan(ctx context.Context) {
 			due[n] = due[n-1] + loss<<(n-1)
 		}
 	}
-	x.delays = make([]time.Duration, 0, len(x.steps))
-	for i, j := 0, 0; i < n || j < len(resends); {
-		s, at := step{hedged, i}, time.Duration(0)
-		if i < n && (j == len(resends) || due[i] <= resends[j]+setup) {
-			at = due[i]
-			i++
-		} else {
-			s, at = step{resent, j}, resends[j]+setup
-			j++
+	x.setup = setup
+	x.schedule(due[:n], first.rto.timeout(0), x.timeLeft(ctx))
+}
+
+// timeLeft is how long the exchange may last.
+func (x *exchange) timeLeft(ctx context.Context) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		return end.Sub(x.start)
+	}
+	return x.c.timeout()
+}
+
+// schedule makes the steps: hedges at the times that are due, resends from the
+// first timeout on, and after the first of each a second look.
+func (x *exchange) schedule(due []time.Duration, timeout, left time.Duration) {
+	add := func(at time.Duration, s step) {
+		if at >= left {
+			return
 		}
-		x.steps[len(x.delays)] = s
-		x.delays = append(x.delays, at)
+		i := len(x.delays)
+		for i > 0 && x.delays[i-1] > at {
+			i--
+		}
+		x.delays, x.steps = slices.Insert(x.delays, i, at), slices.Insert(x.steps, i, s)
+	}
+	n := 2*len(due) + 1 + len(resendChecks)
+	x.delays, x.steps = make([]time.Duration, 0, n), make([]step, 0, n)
+	for i, fourths := range resendChecks {
+		at := x.setup + fourths*timeout/4
+		add(at, step{kind: resent, n: int8(i)})
+		if i == 0 {
+			add(at+lookAgain, step{kind: resent, look: true})
+		}
+	}
+	for i, at := range due {
+		add(at, step{kind: hedged, n: int8(i)})
+		add(at+lookAgain, step{kind: hedged, n: int8(i), look: true})
 	}
 }
 
-// Admit decides whether step n, a hedge or a resend, starts. A hedge needs the
-// budget, and so does a resend to a silent server: an outage must not double the
-// load.
+// Admit decides whether step n, a hedge or a resend, starts. The first resend of a
+// question is paid for by the answers that the server has given; all else needs the
+// budget, and so does every resend to a silent server: an outage must not double the load.
 func (x *exchange) Admit(n int) bool {
+	now := time.Now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.tries > race.MaxHedges {
+	if x.tries > race.MaxHedges || x.deferrable(n, now) {
 		return false
 	}
 	s := x.steps[n]
-	to := x.group[x.pick()]
-	if late := time.Since(x.start) - x.delays[n]; s.kind == hedged && late > maxTimerLag {
-		// This process or machine was slow, not the network: the answer may be waiting
-		// to be read. If it is not, the next step hedges.
-		x.c.count.denied.Add(1)
+	if s.kind == resent && !x.timedOut(now) {
 		return false
 	}
+	to := x.group[x.pick()]
 	switch {
 	case s.kind == resent:
-		if s.n == 0 {
-			x.countMisses()
-		}
-		if to.silent.Load() && !x.c.spend() {
+		free := x.resends == 0 && !to.silent.Load() && to.resends.Spend()
+		if !free && !x.c.spend() {
 			return false
 		}
+		x.resends++
 		x.c.count.resends.Add(1)
 	case x.key == nil: // a fixed delay
 		x.c.count.hedges.Add(1)
@@ -197,7 +243,7 @@ func (x *exchange) Admit(n int) bool {
 		x.c.count.denied.Add(1)
 		return false
 	default:
-		if !x.c.admit(&x.call, s.n, x.group[0]) {
+		if !x.c.admit(&x.call, int(s.n), x.group[0]) {
 			return false
 		}
 		x.group[0].lateHedges.Add(1)
@@ -205,6 +251,60 @@ func (x *exchange) Admit(n int) bool {
 	}
 	x.kinds[x.tries] = s.kind
 	x.tries++
+	return true
+}
+
+// deferrable reports whether step n must not start now: because it is late for the
+// first time in this exchange and has its second look ahead, or is a second look
+// and the step before it was not deferred. The caller holds mu.
+func (x *exchange) deferrable(n int, now time.Time) bool {
+	began := x.fired
+	if began.IsZero() {
+		began = x.start
+	}
+	lag := now.Sub(began) - (x.delays[n] - x.firedDelay)
+	x.fired, x.firedDelay = now, x.delays[n]
+	s := x.steps[n]
+	if s.look {
+		s.look = false
+		was := x.deferred > 0 && x.steps[x.deferred-1] == s
+		x.deferred = 0
+		return !was
+	}
+	if lag > maxTimerLag && !x.late {
+		x.late, x.deferred = true, n+1
+		return true
+	}
+	return false
+}
+
+// timedOut reports whether the last query is lost, as far as anybody can know: its
+// server's retransmission timeout has passed, doubled for each resend. A stream
+// loses nothing while it carries other answers. The caller holds mu.
+func (x *exchange) timedOut(now time.Time) bool {
+	s := x.group[x.last]
+	wait := s.rto.timeout(x.resends)
+	if x.resends == 0 {
+		wait += x.setup
+	}
+	switch {
+	case x.lastAt.IsZero(), now.Sub(x.lastAt) < wait-wait/16:
+		return false
+	case s.stream && s.answeredSince(x.lastAt):
+		return false
+	}
+	for i, s := range x.group {
+		if x.asked[i].After(x.lastAt) && now.Sub(x.asked[i]) < s.lossDelay() {
+			return false // a hedge is under way
+		}
+	}
+	if !s.answeredSince(x.lastAt) {
+		s.rto.backOff()
+		if len(x.c.fallback) > 0 || x.c.strict() {
+			s.startProbe(now) // before another server is asked that may say otherwise
+		}
+	}
+	x.countMisses(now)
 	return true
 }
 
@@ -217,8 +317,7 @@ func (x *exchange) Ended(n int) {
 
 // countMisses counts a miss of each server that has not answered in time. The
 // caller holds mu.
-func (x *exchange) countMisses() {
-	now := time.Now()
+func (x *exchange) countMisses(now time.Time) {
 	for i, s := range x.group {
 		if x.uses[i] > 0 && now.Sub(x.asked[i]) >= s.lossDelay() {
 			s.missed(x.asked[i])
@@ -227,13 +326,13 @@ func (x *exchange) countMisses() {
 }
 
 // pick chooses the server for another attempt: the first of those asked least. A
-// silent server counts as asked silentHandicap times more than it was, and comes
+// doubtful server counts as asked silentHandicap times more than it was, and comes
 // last among equals. The caller holds mu.
 func (x *exchange) pick() int {
 	best, rank := 0, -1
 	for i, s := range x.group {
 		r := 2 * x.uses[i]
-		if s.silent.Load() {
+		if s.doubtful() {
 			r += 2*silentHandicap + 1
 		}
 		if rank < 0 || r < rank {
@@ -259,6 +358,9 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 	}
 	use := x.uses[i]
 	x.countUse(i)
+	if k != hedged {
+		x.last, x.lastAt = i, x.asked[i]
+	}
 	x.mu.Unlock()
 	for {
 		s := x.group[i]
@@ -267,8 +369,9 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 		answer, setup, err := s.exchange(a, x.q, use)
 		x.c.traceDone(a, x.q, s, n, k, time.Since(start), err)
 		if err == nil {
-			s.endSilence()
-			if !x.q.Standard() || answer.Outcome != wire.Failure {
+			failure := x.q.Standard() && answer.Outcome == wire.Failure
+			s.responded(failure)
+			if !failure {
 				return result{answer: answer, setup: setup, from: s, kind: k}, nil
 			}
 			err = errNoAnswer
@@ -290,16 +393,26 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 }
 
 // failover keeps the response of a server that could not answer, and finds another
-// server that has not been asked. Asking that one costs no budget, because it
-// replaces a query and adds none, unless the server is known to be silent.
+// server that has not been asked. Asking that one costs no budget, unless it is known
+// to be silent, or two servers have failed already: what fails everywhere must not be
+// asked everywhere. SERVFAIL is what a zone's own failure looks like, and so three
+// servers are enough (RFC 9520 §3.1).
 func (x *exchange) failover(from *upstreamState, a *wire.Answer) (int, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.failure == nil && a != nil {
-		x.failure, x.failureFrom = a, from
+	if a != nil {
+		x.failures++
+		if x.failure == nil {
+			x.failure, x.failureFrom = a, from
+		}
 	}
 	i := x.pick()
-	if !x.q.Standard() || x.uses[i] > 0 || x.group[i].silent.Load() && !x.c.spend() {
+	switch {
+	case !x.q.Standard() || x.uses[i] > 0:
+		return 0, false
+	case a != nil && a.Msg.Rcode == dns.RcodeServerFailure && x.failures >= maxServfails:
+		return 0, false
+	case (x.group[i].silent.Load() || x.failures > 1) && !x.c.spend():
 		return 0, false
 	}
 	x.countUse(i)
@@ -322,7 +435,7 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 	c.spending.Lock()
 	defer c.spending.Unlock()
 	denial := engine.None
-	if c.bucket.Tokens() < 1 || s.bucket.Tokens() < 1 {
+	if !c.bucket.Pays() || !s.bucket.Pays() {
 		denial = engine.Budget
 	}
 	if !call.AdmitUnless(n, denial) {
@@ -338,11 +451,11 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 }
 
 // order returns the servers in the order of preference: by their smoothed round
-// trip times, roughly, and if those are alike, as they were given. Silent servers
+// trip times, roughly, and if those are alike, as they were given. Doubtful servers
 // come last, and the one asked least recently is first among them: when all are
-// silent they take turns, and callers' own queries find out which is back. If
+// doubtful they take turns, and callers' own queries find out which is back. If
 // explore, no caller waits, and any server may come first.
-func order(group []*upstreamState, now time.Time, explore bool) []*upstreamState {
+func order(group []*upstreamState, explore bool) []*upstreamState {
 	if len(group) < 2 {
 		return group
 	}
@@ -353,7 +466,7 @@ func order(group []*upstreamState, now time.Time, explore bool) []*upstreamState
 	}
 	all := make([]ranked, len(group))
 	for i, s := range group {
-		all[i] = ranked{s: s, rank: s.rank(now)}
+		all[i] = ranked{s: s, rank: s.rank()}
 		if all[i].rank == lastRank {
 			all[i].used = s.used.Load()
 		}
@@ -370,7 +483,29 @@ func order(group []*upstreamState, now time.Time, explore bool) []*upstreamState
 	return out
 }
 
-// allSilent reports whether every server is silent.
-func allSilent(group []*upstreamState) bool {
-	return !slices.ContainsFunc(group, func(s *upstreamState) bool { return !s.silent.Load() })
+// inOrder returns the servers as they were given, but those that are down last.
+func inOrder(group []*upstreamState) []*upstreamState {
+	out := slices.Clone(group)
+	slices.SortStableFunc(out, func(a, b *upstreamState) int { return compareBool(a.down.Load(), b.down.Load()) })
+	return out
 }
+
+// compareBool puts false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
+	}
+}
+
+// all reports whether something is true of every server.
+func all(group []*upstreamState, f func(*upstreamState) bool) bool {
+	return !slices.ContainsFunc(group, func(s *upstreamState) bool { return !f(s) })
+}
+
+func isSilent(s *upstreamState) bool { return s.silent.Load() }
+func isDown(s *upstreamState) bool   { return s.down.Load() }

@@ -228,7 +228,7 @@ func TestHedgesStayInsideTheBudget(t *testing.T) {
 		assert.LessOrEqual(t, float64(st.Hedges), 20+0.05*float64(st.Wire))
 		assert.Greater(t, st.Hedges, int64(20))
 		assert.Positive(t, st.Denied)
-		assert.Positive(t, st.Resends, "what the budget does not save is sent again after a second")
+		assert.Positive(t, st.Resends, "what the budget does not save is sent again")
 	})
 }
 
@@ -274,7 +274,7 @@ func TestASilentServerIsAskedLastUntilItAnswersAProbe(t *testing.T) {
 		l.serve("b", after(30*ms, good))
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
 		l.learn(c)
-		require.Zero(t, c.Stats().Upstreams[1].Queries, "the first is the nearer")
+		require.LessOrEqual(t, c.Stats().Upstreams[1].Queries, int64(1), "the first is the nearer")
 		l.link("a", netsim.Profile{BlackHole: true})
 		for range 3 {
 			_, took := l.must(c, "x.example.")
@@ -372,7 +372,7 @@ func TestOffStillSendsAgain(t *testing.T) {
 		l.serve("a", script(drop, drop, good))
 		c := l.client(off(), l.up("udp", "a"))
 		_, took := l.must(c, "x.example.")
-		assert.Equal(t, 2020*ms, took)
+		assert.Equal(t, 3020*ms, took, "1 s, the second time twice as long")
 		st := c.Stats()
 		assert.EqualValues(t, 2, st.Resends)
 		assert.Zero(t, st.Hedges)
@@ -489,7 +489,7 @@ func TestTheTailShrinks(t *testing.T) {
 		"loss 2% each way": {
 			netsim.Profile{Delay: steady, Loss: 0.02}, netsim.Profile{Delay: steady, Loss: 0.02},
 			func(t *testing.T, single, ours []time.Duration) {
-				assert.LessOrEqual(t, at(ours, .99), at(single, .99)*12/100)
+				assert.LessOrEqual(t, at(ours, .99), at(single, .99)*25/100, "a lone query is sent again after 200 ms")
 			}, 0.05,
 		},
 		"spikes": {

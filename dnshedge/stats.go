@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -15,12 +16,13 @@ type Stats struct {
 	Shared    int64 // answered by another caller's exchange
 	Refreshes int64 // asked for before the answer expired
 	Failures  int64 // exchanges without any answer
+	Dropped   int64 // questions that ended because there were too many
 
 	Wire       int64 // queries sent to servers, for any reason
 	Hedges     int64 // queries sent because an answer was late
 	HedgeWins  int64 // hedges that gave the answer
-	Denied     int64 // hedges not sent: the budget or a brake forbade it, or this process was slow
-	Resends    int64 // queries sent because no answer came for a second
+	Denied     int64 // hedges not sent: the budget or a brake forbade it
+	Resends    int64 // queries sent because the retransmission timeout had passed
 	ResendWins int64 // resends that gave the answer
 	Failovers  int64 // queries sent because another server could not answer
 	Fallbacks  int64 // questions put to a fallback server
@@ -56,14 +58,15 @@ func (c *Client) Stats() Stats {
 	n := &core.count
 	s := Stats{
 		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Shared: n.shared.Load(),
-		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(),
+		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(), Dropped: n.dropped.Load(),
 		Wire: n.wire.Load(), Hedges: n.hedges.Load(), HedgeWins: n.hedgeWins.Load(), Denied: n.denied.Load(),
 		Resends: n.resends.Load(), ResendWins: n.resendWins.Load(), Failovers: n.failovers.Load(), Fallbacks: n.fallbacks.Load(),
 		Retries: n.retries.Load(), Abandoned: n.abandoned.Load(), Ignored: n.ignored.Load(),
 	}
 	core.mu.Lock()
-	defer core.mu.Unlock()
-	for _, v := range core.servers {
+	servers := slices.Collect(maps.Values(core.servers))
+	core.mu.Unlock()
+	for _, v := range servers {
 		s.Upstreams = append(s.Upstreams, v.stats())
 	}
 	slices.SortFunc(s.Upstreams, func(a, b UpstreamStats) int {
@@ -92,4 +95,5 @@ type counters struct {
 	wire, hedges, hedgeWins, denied           atomic.Int64
 	resends, resendWins, failovers, fallbacks atomic.Int64
 	retries, ignored, abandoned, failures     atomic.Int64
+	dropped                                   atomic.Int64
 }
