@@ -455,7 +455,7 @@ type call struct {
 	guarded  bool // attempts may go over HTTP/1.1
 	consume  bool // the caller asked for something that must not reach nested calls
 
-	primary *primary
+	primary *primary                 // nil: nothing is learned yet
 	handed  bool                     // the primary's request is in use
 	link    *link                    // of a detached primary; nil: it has been sent
 	peer    atomic.Pointer[peerAddr] // where the primary went; nil: not known, or not needed
