@@ -65,7 +65,7 @@ func (c *Config) bursts(share, rps float64, known bool) (long, short float64) {
 	case !c.Short:
 		sized = max(rps, c.EstimatedRPS)
 	default:
-		sized = max(rps, min(quietRate+2*rps, usualRate))
+		sized = max(rps, usualRate)
 	}
 	perRPS := c.Burst.Seconds() * share
 	return perRPS * sized, max(shortBurst, perRPS*rps)
