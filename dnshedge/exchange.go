@@ -328,7 +328,7 @@ func (x *exchange) timedOut(now time.Time) bool {
 		}
 	}
 	if !s.answeredSince(x.lastAt) {
-		s.rto.backOff()
+		s.rto.backOff(x.lastAt, now)
 	}
 	x.countMisses(now)
 	return true

@@ -43,8 +43,8 @@ const (
 // sent again, hedged or not. For each answer, a server gets one such query that costs
 // no budget, and 20 more may be saved up; a question's second and later ones come from
 // the budget. The timeout doubles with each, and for all questions while a server is
-// silent. So one that suddenly takes 3 s is asked again by two or three questions and
-// by no more. Over a stream nothing is sent again while other answers arrive.
+// silent. So one that suddenly takes 3 s is asked again by the questions of a moment,
+// some 20, and by no more. Over a stream nothing is sent again while other answers arrive.
 //
 // A question that is asked on behalf of a hedge of package hedge, or under
 // hedge.WithoutHedging, is not hedged, unless several callers share it through a

@@ -40,7 +40,7 @@ func TestASlowServerIsNotAskedTwice(t *testing.T) {
 				const n = 1000
 				got := l.load(s, c, n, 20*ms)
 				st := c.Stats()
-				assert.LessOrEqual(t, st.Resends, int64(10), "%s, %v: a few find out how slow it is", network, d)
+				assert.LessOrEqual(t, st.Resends, int64(30), "%s, %v: what is saved up finds out how slow it is", network, d)
 				assert.LessOrEqual(t, got, 1.05+20.0/n, "%s, %v: the budget and its burst", network, d)
 				// And then no more.
 				before := st.Resends
