@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -239,9 +240,7 @@ func (x *exchange) schedule(due []time.Duration, left time.Duration) {
 	}
 }
 
-// Admit decides whether step n, a hedge or a resend, starts. The first resend of a
-// question is paid for by the answers that the server has given; all else needs the
-// budget, and so does every resend to a silent server: an outage must not double the load.
+// Admit decides whether step n, a hedge or a resend, starts.
 func (x *exchange) Admit(n int) bool {
 	now := time.Now()
 	x.mu.Lock()
@@ -256,8 +255,9 @@ func (x *exchange) Admit(n int) bool {
 	to := x.group[x.pick()]
 	switch {
 	case s.kind == resent:
-		free := x.resends == 0 && !to.silent.Load() && to.resends.Spend()
-		if !free && !x.c.spend() {
+		paid := x.payResend(to)
+		x.countMisses(now) // which may make it silent
+		if !paid {
 			return false
 		}
 		x.resends++
@@ -278,6 +278,17 @@ func (x *exchange) Admit(n int) bool {
 	x.kinds[x.tries] = s.kind
 	x.tries++
 	return true
+}
+
+// payResend reports whether a resend may go to the server. The first one of a question
+// is paid for by the answers that the server has given. Others need the budget, or
+// answers in plenty: then it is packets that are lost, and not a server that is
+// overloaded. A silent server is sent nothing but for the budget: an outage must not
+// double the load. The caller holds mu.
+func (x *exchange) payResend(to *upstreamState) bool {
+	silent := to.silent.Load()
+	return x.resends == 0 && !silent && to.resends.Spend() || x.c.spend() ||
+		!silent && to.resends.Tokens() >= budgetBurst/2 && to.resends.Spend()
 }
 
 // deferrable reports whether step n must not start now: because it is late for the
@@ -330,7 +341,6 @@ func (x *exchange) timedOut(now time.Time) bool {
 	if !s.answeredSince(x.lastAt) {
 		s.rto.backOff(x.lastAt, now)
 	}
-	x.countMisses(now)
 	return true
 }
 
@@ -407,7 +417,7 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 				s.missed(start)
 			}
 			return result{}, x.fail(n, s, err)
-		} else {
+		} else if !ours(err) {
 			s.missed(start)
 		}
 		var ok bool
@@ -416,6 +426,12 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 		}
 		use = 0
 	}
+}
+
+// ours reports whether an error is this process's or machine's, and says nothing about the
+// server.
+func ours(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS)
 }
 
 // fail returns the error of attempt n, which is about s.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -133,6 +136,43 @@ func TestALostFirstPacketIsSentAgainAfterASecond(t *testing.T) {
 		_, took := l.must(c, "x.example.")
 		assert.Equal(t, 1020*ms, took, "RFC 6298 §2.1")
 	})
+}
+
+func TestALossyPathFailsNobody(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.link("a", netsim.Profile{Delay: netsim.Constant(10 * ms), Loss: 0.05})
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+		failed := 0
+		const n = 10_000
+		for i := range n {
+			if _, _, err := l.ask(c, fmt.Sprintf("x%d.example.", i)); err != nil {
+				failed++
+			}
+		}
+		st := c.Stats()
+		assert.LessOrEqual(t, failed, 3, "a tenth of the queries is lost, and so all four in one of ten thousand questions")
+		assert.LessOrEqual(t, st.Wire, int64(1.13*n), "%+v", st)
+	})
+}
+
+func TestAProcessWithoutFilesIsNotASilentServer(t *testing.T) {
+	d := dialFunc(func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "udp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+	})
+	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}, Dialer: d}
+	defer c.Close()
+	for range 5 {
+		_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+		require.ErrorIs(t, err, syscall.EMFILE)
+	}
+	assert.False(t, c.Stats().Upstreams[0].Silent)
+}
+
+type dialFunc func(context.Context, string, string) (net.Conn, error)
+
+func (f dialFunc) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return f(ctx, network, address)
 }
 
 func TestAnAttemptIsLeftForANetworkThatComesBack(t *testing.T) {
