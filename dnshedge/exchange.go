@@ -201,7 +201,7 @@ func (x *exchange) plan(ctx context.Context) {
 			due[n] = due[n-1] + loss<<(n-1)
 		}
 	}
-	x.setup, x.timeout = setup, first.rto.timeout(0)
+	x.setup, x.timeout = setup, first.rto.timeout(0, len(x.group) == 1)
 	x.schedule(due[:n], x.timeLeft(ctx))
 }
 
@@ -320,7 +320,8 @@ func (x *exchange) deferrable(n int, now time.Time) bool {
 // loses nothing while it carries other answers. The caller holds mu.
 func (x *exchange) timedOut(now time.Time) bool {
 	s := x.group[x.last]
-	wait := s.rto.timeout(x.resends)
+	to := x.group[x.pick()]
+	wait := s.rto.timeout(x.resends, to == s || to.silent.Load())
 	if x.tries == race.MaxHedges {
 		wait = max(wait, lastPatience*x.timeout)
 	}

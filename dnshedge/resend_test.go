@@ -175,6 +175,23 @@ func (f dialFunc) DialContext(ctx context.Context, network, address string) (net
 	return f(ctx, network, address)
 }
 
+func TestADeadServerDoesNotDelayTheQueryToAnother(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("b", good)
+		l.link("a", netsim.Profile{BlackHole: true})
+		c := l.client(off(), l.up("udp", "a"), l.up("udp", "b"))
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				_, took := l.must(c, fmt.Sprintf("x%d.example.", i))
+				assert.LessOrEqual(t, took, 1020*ms, "the timeout before anything is known")
+			})
+			time.Sleep(ms)
+		}
+		wg.Wait()
+	})
+}
+
 func TestAnAttemptIsLeftForANetworkThatComesBack(t *testing.T) {
 	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 		bubble(t, func(l *lab) {
@@ -212,15 +229,21 @@ func TestAStreamThatCarriesAnswersIsNotAskedAgain(t *testing.T) {
 	}
 }
 
-// This test measures real time: it has half a second of room.
-func TestALostPacketIsNotASecondInABusyProcess(t *testing.T) {
-	up := local(t, "udp", script(good, good, good, good, good, good, good, good, good, good, good, good, drop, good))
+// This test runs in real time, but counts what is sent, and measures nothing.
+func TestALostPacketIsHedgedInABusyProcess(t *testing.T) {
+	up := local(t, "udp", func(q dnstest.Query) dnstest.Reply {
+		if q.Question[0].Name == "lost.example." {
+			return after(2*time.Second, good)(q)
+		}
+		return good(q)
+	})
 	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{up}}
 	defer c.Close()
-	for range 12 {
+	for range 100 {
 		_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
 		require.NoError(t, err)
 	}
+	before := c.Stats().Hedges
 	var quit atomic.Bool
 	var wg sync.WaitGroup
 	for range 4 * runtime.GOMAXPROCS(0) {
@@ -229,11 +252,9 @@ func TestALostPacketIsNotASecondInABusyProcess(t *testing.T) {
 			}
 		})
 	}
-	start := time.Now()
-	_, _, err := c.ExchangeContext(context.Background(), question("x.example.", dns.TypeA), "")
-	took := time.Since(start)
+	_, _, err := c.Exchange(question("lost.example.", dns.TypeA), "")
 	quit.Store(true)
 	wg.Wait()
 	require.NoError(t, err)
-	assert.Less(t, took, 900*ms)
+	assert.Positive(t, c.Stats().Hedges-before, "however late the timers are")
 }

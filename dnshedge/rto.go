@@ -49,8 +49,8 @@ func (r *rto) backOff(sent, now time.Time) {
 }
 
 // timeout returns how long to wait for an answer to a question that was sent again
-// so often.
-func (r *rto) timeout(resends int) time.Duration {
+// so often, before the same server is asked again, or another.
+func (r *rto) timeout(resends int, same bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := firstRTO
@@ -59,7 +59,10 @@ func (r *rto) timeout(resends int) time.Duration {
 		// same time would make the timeout just as long.
 		d = max(minRTO, time.Duration(r.srtt+max(4*r.rttvar, r.srtt/4)))
 	}
-	for n := max(r.backoff, resends); n > 0 && d < maxRTO; n-- {
+	if same {
+		resends = max(resends, r.backoff)
+	}
+	for n := resends; n > 0 && d < maxRTO; n-- {
 		d *= 2
 	}
 	return min(d, maxRTO)

@@ -443,7 +443,7 @@ func (s *upstreamState) probed(failed bool) {
 // probe asks for the root's servers, which every resolver has at hand, twice if the
 // first query is not answered, and reports whether the answer is a failure.
 func (s *upstreamState) probe(ctx context.Context) (failed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0)))
+	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0, true)))
 	defer cancel()
 	for n := range 2 {
 		share, done := part(ctx, 2-n)
