@@ -72,7 +72,7 @@ func (in *Interceptor) rule(name string) *methodRule {
 	if n%maxRules == 0 {
 		in.rules.Clear() // what is in use comes back
 	}
-	if l := in.log; l != nil && n <= maxRules && !m.hedgeable && !m.policy.Off {
+	if l := in.log.Logger; l != nil && n <= maxRules && !m.hedgeable && !m.policy.Off {
 		l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
 			"method", name, "allow", fmt.Sprintf("hedge.WithMethods(%q)", name))
 	}

@@ -2,15 +2,8 @@ package hedge
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
 	"reflect"
-	"runtime/debug"
-	"sync"
-
-	"github.com/gohedge/hedge/internal/engine"
-	"github.com/gohedge/hedge/internal/label"
 )
 
 // WithLogger logs changes of state, and never single calls:
@@ -33,106 +26,9 @@ func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) { c.logger = l })
 }
 
-// startLog makes changes of state go to the logger, if there is one. It logs which
-// variable of the environment switches hedging off, and which cannot be understood.
-func (h *handle) startLog(e *engine.Config, off, unread string) {
-	if l := h.options.logger; l != nil {
-		h.log = l.With("protocol", h.protocol)
-		if name := h.options.name; name != "" {
-			h.log = h.log.With("client", name)
-		}
-		e.Changed = h.logChange
-	}
-	if unread != "" {
-		h.logUnread(unread, os.Getenv(unread))
-	}
-	if off != "" {
-		h.logSwitch(false, off)
-	}
-}
-
-// unreadLogged has the values without a meaning that were logged to slog.Default: once
-// each, because programs can make many transports.
-var unreadLogged sync.Map
-
-// logUnread logs that a variable of the environment has a value without a meaning.
-func (h *handle) logUnread(name, value string) {
-	l := h.log
-	if l == nil {
-		if _, known := unreadLogged.LoadOrStore(name+"="+value, true); known {
-			return
-		}
-		l = slog.Default()
-	}
-	l.Warn("hedge: a variable of the environment cannot be understood, so no hedge is sent", "variable", name, "value", label.Clean(value))
-}
-
-// messages are those for a topic that became bad, and good again.
-var messages = [...]struct{ bad, good string }{
-	engine.Pausing:    {"hedge: paused", "hedge: resumed"},
-	engine.Exhausting: {"hedge: budget exhausted", "hedge: budget refilled"},
-}
-
-// panicked counts a panic of an observer, and logs the first one. It is called while
-// the panic is recovered, so that the stack is still that of the panic.
-func (h *handle) panicked(o Observer, value any) {
-	h.stats.ObserverPanics.Add(1)
-	if h.warned.Swap(true) {
-		return
-	}
-	defer h.survive()
-	l := h.log
-	if l == nil {
-		l = slog.Default()
-	}
-	l.Error("hedge: an observer panicked; later panics are only counted",
-		"observer", fmt.Sprintf("%T", o), "panic", fmt.Sprint(value), "stack", string(debug.Stack()))
-}
-
-// survive counts a panic of a logger. It is deferred where a call is logged about.
-func (h *handle) survive() {
-	if recover() != nil {
-		h.stats.ObserverPanics.Add(1)
-	}
-}
-
-// logChange logs a change of a key.
-func (h *handle) logChange(name engine.Name, change engine.Change) {
-	defer h.survive()
-	level, message := slog.LevelInfo, messages[change.Topic].good
-	if change.Bad {
-		level, message = slog.LevelWarn, messages[change.Topic].bad
-	}
-	attrs := []slog.Attr{slog.String("host", label.Clean(name.Host))}
-	if name.Route != "" {
-		attrs = append(attrs, slog.String("route", label.Clean(name.Route)))
-	}
-	if change.Reason != engine.None {
-		attrs = append(attrs, slog.String("reason", change.Reason.String()))
-	}
-	if !change.Until.IsZero() {
-		attrs = append(attrs, slog.Time("until", change.Until))
-	}
-	if change.Dropped > 0 {
-		attrs = append(attrs, slog.Int("dropped", change.Dropped))
-	}
-	h.log.LogAttrs(context.Background(), level, message, attrs...)
-}
-
-// logSwitch logs that hedging was switched on or off.
-func (h *handle) logSwitch(on bool, by string) {
-	switch {
-	case h.log == nil:
-	case on:
-		h.log.Info("hedge: enabled", "by", by)
-	default:
-		h.log.Warn("hedge: disabled", "by", by)
-	}
-}
-
 // logUpdate logs which settings have changed, by their names in JSON.
 func (h *handle) logUpdate(old, now *Config) {
-	if h.log == nil || *old == *now {
+	if h.log.Logger == nil || *old == *now {
 		return
 	}
 	var attrs []slog.Attr
@@ -148,7 +44,7 @@ func (h *handle) logUpdate(old, now *Config) {
 
 // logImport logs how many keys have learned.
 func (h *handle) logImport(keys int) {
-	if h.log != nil {
+	if h.log.Logger != nil {
 		h.log.Info("hedge: imported what was learned", "keys", keys)
 	}
 }
