@@ -44,8 +44,10 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -54,6 +56,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/observe"
 )
 
 const (
@@ -105,8 +109,25 @@ type Client struct {
 	// Empty: /etc/resolv.conf.
 	ResolvConf string
 
-	// Trace is told of attempts and answers. Nil: nobody is told.
+	// Trace is told of attempts and answers, in the terms of DNS: names, types,
+	// upstreams, caches. Nil: nobody is told.
 	Trace *Trace
+
+	// Name names the Client for Observers, metrics and the log. Empty: no name.
+	Name string
+
+	// Observers are told what happens to every question that is put to servers, in the
+	// terms that HTTP and gRPC share: hedgeprom and hedgeotel have observers. They must
+	// not be nil. Empty: nobody is told, and that costs nothing.
+	Observers []observe.Observer
+
+	// Logger logs changes of state, and never single questions: hedging of an upstream
+	// is paused or resumed; its budget is exhausted, or at least half full again; an upstream
+	// is silent, or answers again; hedging is switched off or on; and a panic of an
+	// observer. The same message for the same upstream is logged at most once in ten
+	// seconds. Nil: only such a panic and a variable of the environment that cannot be
+	// understood are logged, to slog.Default.
+	Logger *slog.Logger
 
 	once sync.Once
 	core *core
@@ -125,6 +146,10 @@ type core struct {
 	fallback []*upstreamState
 	flights  singleflight.Group // of results, by question
 	count    counters
+	watcher  *ops.Watcher // nil: there are no observers
+	log      *ops.Log
+	off      atomic.Bool // by SetEnabled or the environment
+	shadow   bool        // hedges are only counted
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -158,10 +183,12 @@ func newCore(conf *Client) (*core, error) {
 	}
 	c := &core{
 		conf:     conf,
-		engine:   engine.New(conf.Hedge.engine()),
 		bucket:   engine.NewBucket(conf.Hedge.share(), budgetBurst),
 		sessions: tls.NewLRUClientSessionCache(0),
 		servers:  make(map[string]*upstreamState),
+	}
+	if err := c.observe(); err != nil {
+		return nil, err
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	var err error

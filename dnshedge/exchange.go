@@ -52,6 +52,8 @@ type exchange struct {
 	asked       []time.Time    // when each server was asked last
 	failure     *wire.Answer   // the first response that was a failure
 	failureFrom *upstreamState // its server
+
+	told *told // nil: there are no observers
 }
 
 // kind is why an attempt is made.
@@ -78,15 +80,13 @@ var (
 // to be shared. It is what the servers said, even if that is a failure, or an error
 // if they said nothing.
 func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) result {
-	x := &exchange{c: c, q: q, group: group, uses: make([]int, len(group)), asked: make([]time.Time, len(group)), tries: 1}
+	x := &exchange{c: c, q: q, group: group, uses: make([]int, len(group)), asked: make([]time.Time, len(group)), tries: 1, told: c.tell(ctx)}
 	x.plan(ctx)
 	var run race.Race[result]
-	out := run.Run(ctx, x, x, x.delays, race.Style{})
+	out := run.Run(ctx, x, x, x.delays, race.Style{Watch: x.watch()})
 	r, err := out.Value, out.Err
 	answered := err == nil
-	if x.key != nil {
-		x.call.End(answered, answered && r.kind == hedged, r.setup)
-	}
+	x.end(out.Winner, &r)
 	switch {
 	case answered && r.kind == hedged:
 		c.count.hedgeWins.Add(1)
@@ -118,10 +118,11 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 
 // plan decides when attempts besides the primary are due.
 func (x *exchange) plan(ctx context.Context) {
-	if !x.q.Standard() {
-		return // not known to be safe to repeat
-	}
 	x.start = time.Now()
+	if !x.q.Standard() {
+		x.unhedged(engine.Method) // not known to be safe to repeat
+		return
+	}
 	first := x.group[0]
 	h := &x.c.conf.Hedge
 	var setup time.Duration
@@ -134,7 +135,10 @@ func (x *exchange) plan(ctx context.Context) {
 	n := 0
 	asked := engine.OverridesFrom(ctx)
 	switch {
-	case h.Off || asked.Never || asked.Hedge > 0:
+	case x.c.isOff() || asked.Never:
+		x.unhedged(engine.Disabled)
+	case asked.Hedge > 0:
+		x.unhedged(engine.Nested)
 	case h.Fixed > 0:
 		due[0], n = h.Fixed, 1
 	default:
@@ -149,6 +153,7 @@ func (x *exchange) plan(ctx context.Context) {
 			due[n] = due[n-1] + loss<<(n-1)
 		}
 	}
+	x.due(due[:n])
 	x.delays = make([]time.Duration, 0, len(x.steps))
 	for i, j := 0, 0; i < n || j < len(resends); {
 		s, at := step{hedged, i}, time.Duration(0)
@@ -178,7 +183,7 @@ func (x *exchange) Admit(n int) bool {
 	if late := time.Since(x.start) - x.delays[n]; s.kind == hedged && late > maxTimerLag {
 		// This process or machine was slow, not the network: the answer may be waiting
 		// to be read. If it is not, the next step hedges.
-		x.c.count.denied.Add(1)
+		x.deny(engine.NotReady)
 		return false
 	}
 	switch {
@@ -190,11 +195,14 @@ func (x *exchange) Admit(n int) bool {
 			return false
 		}
 		x.c.count.resends.Add(1)
+	case x.key == nil && x.c.shadow:
+		x.deny(engine.Shadow)
+		return false
 	case x.key == nil: // a fixed delay
 		x.c.count.hedges.Add(1)
 		to.hedges.Add(1)
 	case x.cold && len(x.group) == 1 && x.group[0].lateHedges.Load() >= maxColdHedges:
-		x.c.count.denied.Add(1)
+		x.deny(engine.Warming)
 		return false
 	default:
 		if !x.c.admit(&x.call, s.n, x.group[0]) {
@@ -263,6 +271,7 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 	for {
 		s := x.group[i]
 		start := time.Now()
+		x.asks(a, n, s)
 		x.c.traceAttempt(a, x.q, s, n, k)
 		answer, setup, err := s.exchange(a, x.q, use)
 		x.c.traceDone(a, x.q, s, n, k, time.Since(start), err)
@@ -325,13 +334,17 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 	if c.bucket.Tokens() < 1 || s.bucket.Tokens() < 1 {
 		denial = engine.Budget
 	}
-	if !call.AdmitUnless(n, denial) {
+	call.Denied = engine.None
+	admitted := call.AdmitUnless(n, denial)
+	if admitted || call.Denied == engine.Shadow {
+		for _, b := range [...]*engine.Bucket{c.bucket, s.bucket} {
+			b.Spend()
+			b.Earn() // because it is a query as well
+		}
+	}
+	if !admitted {
 		c.count.denied.Add(1)
 		return false
-	}
-	for _, b := range [...]*engine.Bucket{c.bucket, s.bucket} {
-		b.Spend()
-		b.Earn() // because it is a query as well
 	}
 	c.count.hedges.Add(1)
 	return true

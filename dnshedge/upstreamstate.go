@@ -73,6 +73,7 @@ type upstreamState struct {
 	probeGap   time.Duration // between probes
 	probeAt    time.Time     // of the next probe
 	probing    bool
+	silence    engine.Notice // what was logged
 }
 
 var _ transport.Owner = (*upstreamState)(nil)
@@ -84,6 +85,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	s := &upstreamState{c: c, up: up, name: up.String()}
 	s.key = c.engine.Key(engine.Name{Host: s.name})
 	s.bucket = engine.NewBucket(c.conf.Hedge.share(), budgetBurst)
+	s.key.AlsoPaidBy(c.bucket, s.bucket)
 	s.floor = c.conf.Hedge.MinDelay
 	if s.floor == 0 {
 		s.floor = defaultMinDelay
@@ -234,12 +236,15 @@ func (s *upstreamState) updateDelays() {
 func (s *upstreamState) affordableDelay() time.Duration {
 	h := &s.c.conf.Hedge
 	budget := planMargin * h.share() * s.key.View().Scale
-	lost := max(1-s.got/max(s.sent, 1), 0)
+	lost := s.lost()
 	room := max(budget-lost, budget/4)
 	d, _ := s.answers.Quantile(max(1-room, cmp.Or(h.Percentile, defaultPercentile)))
 	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged
 	return min(d, cmp.Or(h.MaxDelay, defaultMaxDelay))
 }
+
+// lost returns the share of the queries of late without an answer. The caller holds mu.
+func (s *upstreamState) lost() float64 { return max(1-s.got/max(s.sent, 1), 0) }
 
 // deviation returns the median absolute deviation of the window's samples.
 func deviation(w *sketch.Window, median time.Duration) time.Duration {
@@ -307,6 +312,7 @@ func (s *upstreamState) Stall() time.Duration {
 // endSilence is called when the server has answered.
 func (s *upstreamState) endSilence() {
 	now := time.Now()
+	defer s.logSilence(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.misses, s.probeGap, s.answeredAt = 0, 0, now
@@ -317,6 +323,7 @@ func (s *upstreamState) endSilence() {
 // since this one was sent, only a packet was lost, and it does nothing.
 func (s *upstreamState) missed(sent time.Time) {
 	now := time.Now()
+	defer s.logSilence(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.answeredAt.After(sent) {
