@@ -31,6 +31,15 @@
 // Upstreams must be equivalent: they must answer the same questions in the same
 // way. Put other servers into Fallback.
 //
+// # Operation
+//
+// A Client is operated as the clients of package hedge are. Its Observers are told of
+// attempts, answers and refusals, in terms that all protocols share (package observe), and
+// Trace in those of DNS. Logger tells what changed. Stats says what is known and was done,
+// and package debug shows it on a page. SetEnabled switches hedging off and on, and so do
+// HEDGE_DISABLED and HEDGE_MODE in the environment, which are read when the Client is
+// first used. With HEDGE_MODE=shadow, or Hedge.Shadow, hedges are only counted.
+//
 // # When it does not help
 //
 // Hedging does not help with a single upstream if a name is slow for every server,
