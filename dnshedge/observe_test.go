@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"regexp"
 	"strings"
@@ -318,6 +319,25 @@ func TestAPanicOfAnObserverReachesNobody(t *testing.T) {
 		told := logged.take()
 		require.Len(t, told, 1)
 		assert.Contains(t, told[0], `ERROR "dnshedge: an observer panicked; later panics are only counted" observer=dnshedge_test.angry panic=start stack=`)
+	})
+}
+
+// broken is the handler of a logger that panics.
+type broken struct{ slog.Handler }
+
+func (broken) Handle(context.Context, slog.Record) error { panic("disk full") }
+
+func (h broken) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func TestAPanicOfALoggerReachesNobody(t *testing.T) {
+	t.Setenv("HEDGE_MODE", "off")
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{Logger: slog.New(broken{slog.NewTextHandler(io.Discard, nil)})}, l.up("udp", "a"))
+		l.must(c, "x.example.")
+		c.SetEnabled(true)
+		l.must(c, "x.example.")
+		assert.EqualValues(t, 2, c.Stats().ObserverPanics)
 	})
 }
 

@@ -52,24 +52,21 @@ func (l *Log) Started(e Environment) {
 var unreadLogged sync.Map
 
 func (l *Log) unread(name, value string) {
-	out := l.Logger
-	if out == nil {
+	if l.Logger == nil {
 		if _, known := unreadLogged.LoadOrStore(name+"="+value, true); known {
 			return
 		}
-		out = slog.Default()
 	}
-	out.Warn(l.prefix+"a variable of the environment cannot be understood, so no hedge is sent", "variable", name, "value", label.Clean(value))
+	l.must(slog.LevelWarn, "a variable of the environment cannot be understood, so no hedge is sent",
+		slog.String("variable", name), slog.String("value", label.Clean(value)))
 }
 
 // Switched logs that hedging was switched on or off.
 func (l *Log) Switched(on bool, by string) {
-	switch {
-	case l.Logger == nil:
-	case on:
-		l.Info(l.prefix+"enabled", "by", by)
-	default:
-		l.Warn(l.prefix+"disabled", "by", by)
+	if on {
+		l.Tell(slog.LevelInfo, "enabled", slog.String("by", by))
+	} else {
+		l.Tell(slog.LevelWarn, "disabled", slog.String("by", by))
 	}
 }
 
@@ -80,20 +77,8 @@ func (l *Log) Panicked(o observe.Observer, value any) {
 	if l.warned.Swap(true) {
 		return
 	}
-	defer l.survive()
-	out := l.Logger
-	if out == nil {
-		out = slog.Default()
-	}
-	out.Error(l.prefix+"an observer panicked; later panics are only counted",
-		"observer", fmt.Sprintf("%T", o), "panic", fmt.Sprint(value), "stack", string(debug.Stack()))
-}
-
-// survive counts a panic of a logger. It is deferred where a call is logged about.
-func (l *Log) survive() {
-	if recover() != nil {
-		l.panics.Add(1)
-	}
+	l.must(slog.LevelError, "an observer panicked; later panics are only counted",
+		slog.String("observer", fmt.Sprintf("%T", o)), slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
 }
 
 // messages are those for a topic that became bad, and good again.
@@ -124,11 +109,24 @@ func (l *Log) Changed(name engine.Name, change engine.Change) {
 	l.Tell(level, message, attrs...)
 }
 
-// Tell logs a message about a call. A panic of the logger does not leave it.
+// Tell logs a message, if there is a logger. A panic of the logger does not leave it,
+// and is counted.
 func (l *Log) Tell(level slog.Level, message string, attrs ...slog.Attr) {
-	if l.Logger == nil {
-		return
+	if l.Logger != nil {
+		l.must(level, message, attrs...)
 	}
-	defer l.survive()
-	l.LogAttrs(context.Background(), level, l.prefix+message, attrs...)
+}
+
+// must is Tell for what is logged to slog.Default if there is no logger.
+func (l *Log) must(level slog.Level, message string, attrs ...slog.Attr) {
+	defer func() {
+		if recover() != nil {
+			l.panics.Add(1)
+		}
+	}()
+	out := l.Logger
+	if out == nil {
+		out = slog.Default()
+	}
+	out.LogAttrs(context.Background(), level, l.prefix+message, attrs...)
 }
