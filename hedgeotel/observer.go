@@ -17,7 +17,7 @@
 //	hedge.budget     hedges that the budget could pay for, when it was last asked
 //
 // Every metric has the attributes server.address (for gRPC the target, for hedge.Do
-// the key) and hedge.protocol; and hedge.client (see hedge.WithName) and hedge.route,
+// the key, for DNS the upstream) and hedge.protocol; and hedge.client (see hedge.WithName) and hedge.route,
 // where there is one. Their values are made printable, see [observe.KeyInfo.Printable]. The
 // cardinality limit of the SDK bounds the number of hosts.
 //
@@ -27,7 +27,8 @@
 // (hedge.fired) and for each that is due and not sent (hedge.denied). If there were
 // hedges, it also gets the attributes hedge.attempts and hedge.winner. Each hedge has a
 // span below the caller's, with the attribute hedge.outcome; so has a primary that lost
-// to a hedge. To lose is no error: the status Error means that the attempt itself failed.
+// to a hedge. Where DNS questions share an exchange through a cache, there is no one
+// caller, and no span. To lose is no error: the status Error means that the attempt itself failed.
 //
 // Instrumentation below hedging, such as otelhttp around the base transport, makes
 // spans of its own for each attempt. It takes the cancellation of a loser for an
@@ -64,7 +65,7 @@ type Observer struct {
 	delay, budget              metric.Float64Gauge
 
 	sets atomic.Pointer[map[observe.KeyInfo]*sets] // the map is replaced, never changed
-	mu   sync.Mutex                              // held while sets is replaced
+	mu   sync.Mutex                                // held while sets is replaced
 }
 
 var _ observe.Observer = (*Observer)(nil)

@@ -5,14 +5,19 @@
 //	client := &http.Client{Transport: hedge.New(http.DefaultTransport,
 //		hedge.WithName("shop"), hedge.WithObserver(metrics))}
 //
-// One Collector serves any number of clients, of all protocols, those of package dnshedge
-// among them (see [Collector.AddDNS]). The directory of this
+// A client of package dnshedge gets the Collector as one of its Observers, and may be given
+// to the Collector itself, which then shows its own numbers as well:
+//
+//	client := &dnshedge.Client{Name: "resolver", Observers: []observe.Observer{metrics}}
+//	metrics.AddDNS(client)
+//
+// One Collector serves any number of clients, of all protocols, and the directory of this
 // package has a dashboard for Grafana (dashboard.json) and alerts (alerts.yaml), too.
 //
 // # Metrics
 //
 // Every metric has the labels client (see hedge.WithName), host (for gRPC the
-// target, for hedge.Do the key) and protocol. Their values are made printable, see
+// target, for hedge.Do the key, for DNS the upstream) and protocol. Their values are made printable, see
 // [observe.KeyInfo.Printable]: hosts whose labels are then equal are counted together.
 // Times are in seconds.
 //
@@ -25,7 +30,8 @@
 //	hedge_budget_tokens          hedges that the budget could pay for, when it was last asked
 //
 // A client of package dnshedge that is given to [Collector.AddDNS] has the metrics below
-// as well, with the label client, and those behind the line with the label host as well.
+// as well. All have the label client, and those below the line the label host. A client
+// remembers 256 upstreams at most, and all of them are shown.
 //
 //	hedge_dns_questions_total          questions asked of the client, answered from the cache or not
 //	hedge_dns_cache_hits_total         of those, answered from the cache
