@@ -18,7 +18,7 @@
 //	// In place of a *dns.Client of github.com/miekg/dns:
 //	r, rtt, err := c.ExchangeContext(ctx, m, "")
 //
-//	// As a forwarder:
+//	// As a forwarder, see [Server]; or with package dns:
 //	dns.ListenAndServe(":53", "udp", dns.HandlerFunc(c.ServeDNS))
 //
 // # What hedging must not change
@@ -132,8 +132,8 @@ type Client struct {
 
 	// Logger logs changes of state, and never single questions: hedging of an upstream
 	// is paused or resumed; its budget is exhausted, or at least half full again; an upstream
-	// is silent, or answers again; hedging is switched off or on; and a panic of an
-	// observer. The same message for the same upstream is logged at most once in ten
+	// is silent, or answers again; hedging is switched off or on; Import learns; and a
+	// panic of an observer. The same message for the same upstream is logged at most once in ten
 	// seconds. Nil: only such a panic and a variable of the environment that cannot be
 	// understood are logged, to slog.Default.
 	Logger *slog.Logger
@@ -319,8 +319,8 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 
 // ExchangeContext answers the question of m, which it does not change. The
 // response has m's ID and spelling, and an OPT record if and only if m has one; it
-// shares no memory with the cache. The duration is how long the exchange took,
-// nearly 0 if the answer was in the cache.
+// shares no memory with the cache. The duration is how long the exchange took, 0 if
+// the answer was in the cache.
 //
 // If address is empty, the Client's servers are asked. Otherwise only the server at
 // address is asked, which is a host and port for UDP, or whatever ParseUpstream
@@ -339,6 +339,12 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	q, err := wire.NewQuery(m)
 	if err != nil {
 		return nil, 0, err
+	}
+	if address == "" {
+		if f, ok := core.hit(ctx, q); ok {
+			a, view, _ := f.answer(q)
+			return a.Message(m, q, view), 0, nil
+		}
 	}
 	start := time.Now()
 	out := core.answer(ctx, q, address)

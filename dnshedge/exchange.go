@@ -18,16 +18,20 @@ import (
 const (
 	maxColdHedges = 4 // to a single server of which nothing is known: they may all be useless
 
-	// maxTimerLag is how late the timer of a hedge may fire.
+	// maxTimerLag is how late a timer may fire. If it is later, this process or machine
+	// was slow, not the network, and the answer may wait to be read. lookAgain is how
+	// long its reader then has.
 	maxTimerLag = 3 * time.Millisecond
+	lookAgain   = 2 * time.Millisecond
 
 	// silentHandicap is how many queries more the other servers get than a silent one.
 	silentHandicap = transport.MaxDatagrams
 )
 
-// resends are when a query that is still unanswered is sent again, hedged or not,
-// as every client of a lossy transport must do.
-var resends = [...]time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+// resendChecks are when an exchange looks whether its last query's retransmission
+// timeout has passed, in fourths of the timeout that held when the exchange began. It
+// doubles after each resend, and while the server is silent.
+var resendChecks = [...]time.Duration{4, 5, 6, 8, 10, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128}
 
 // errNoAnswer is an attempt's error if servers responded, but with failures.
 var errNoAnswer = errors.New("dnshedge: no server answered the question")
@@ -42,14 +46,22 @@ type exchange struct {
 	call  engine.Call
 	key   *engine.Key // of the primary's server; nil if nothing is learned
 
-	steps  [race.MaxHedges + len(resends)]step
-	delays []time.Duration // of the steps
+	setup  time.Duration   // of the primary's connection
+	steps  []step          // what may be done
+	delays []time.Duration // when, since start
 
 	mu          sync.Mutex // guards the fields below
 	kinds       [1 + race.MaxHedges]kind
-	tries       int            // attempts admitted, the primary included
-	uses        []int          // queries, by server
-	asked       []time.Time    // when each server was asked last
+	tries       int         // attempts admitted, the primary included
+	resends     int         // of those
+	uses        []int       // queries, by server
+	asked       []time.Time // when each server was asked last
+	last        int         // the server that the last query went to, the primary or a resend
+	lastAt      time.Time   // when that was
+	fired       time.Time   // when the last step was due; zero: none was
+	firedDelay  time.Duration
+	deferred    int            // the step that waits for its second look, from 1; 0: none
+	late        bool           // a step was deferred
 	failure     *wire.Answer   // the first response that was a failure
 	failureFrom *upstreamState // its server
 
@@ -65,10 +77,11 @@ const (
 	resent
 )
 
-// step is an attempt that is made when its delay has passed without an answer.
+// step is an attempt that may be made when its delay has passed without an answer.
 type step struct {
 	kind kind
-	n    int // of its kind, from 0
+	n    int8 // of its kind, from 0
+	look bool // only if the step before was deferred
 }
 
 var (
@@ -154,46 +167,68 @@ func (x *exchange) plan(ctx context.Context) {
 		}
 	}
 	x.due(due[:n])
-	x.delays = make([]time.Duration, 0, len(x.steps))
-	for i, j := 0, 0; i < n || j < len(resends); {
-		s, at := step{hedged, i}, time.Duration(0)
-		if i < n && (j == len(resends) || due[i] <= resends[j]+setup) {
-			at = due[i]
-			i++
-		} else {
-			s, at = step{resent, j}, resends[j]+setup
-			j++
+	x.setup = setup
+	x.schedule(due[:n], first.rto.timeout(0), x.timeLeft(ctx))
+}
+
+// timeLeft is how long the exchange may last.
+func (x *exchange) timeLeft(ctx context.Context) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		return end.Sub(x.start)
+	}
+	return x.c.timeout()
+}
+
+// schedule makes the steps: hedges at the times that are due, resends from the
+// first timeout on, and after the first of each a second look.
+func (x *exchange) schedule(due []time.Duration, timeout, left time.Duration) {
+	add := func(at time.Duration, s step) {
+		if at >= left {
+			return
 		}
-		x.steps[len(x.delays)] = s
-		x.delays = append(x.delays, at)
+		i := len(x.delays)
+		for i > 0 && x.delays[i-1] > at {
+			i--
+		}
+		x.delays, x.steps = slices.Insert(x.delays, i, at), slices.Insert(x.steps, i, s)
+	}
+	n := 2*len(due) + 1 + len(resendChecks)
+	x.delays, x.steps = make([]time.Duration, 0, n), make([]step, 0, n)
+	for i, fourths := range resendChecks {
+		at := x.setup + fourths*timeout/4
+		add(at, step{kind: resent, n: int8(i)})
+		if i == 0 {
+			add(at+lookAgain, step{kind: resent, look: true})
+		}
+	}
+	for i, at := range due {
+		add(at, step{kind: hedged, n: int8(i)})
+		add(at+lookAgain, step{kind: hedged, n: int8(i), look: true})
 	}
 }
 
-// Admit decides whether step n, a hedge or a resend, starts. A hedge needs the
-// budget, and so does a resend to a silent server: an outage must not double the
-// load.
+// Admit decides whether step n, a hedge or a resend, starts. The first resend of a
+// question is paid for by the answers that the server has given; all else needs the
+// budget, and so does every resend to a silent server: an outage must not double the load.
 func (x *exchange) Admit(n int) bool {
+	now := time.Now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.tries > race.MaxHedges {
+	if x.tries > race.MaxHedges || x.deferrable(n, now) {
 		return false
 	}
 	s := x.steps[n]
-	to := x.group[x.pick()]
-	if late := time.Since(x.start) - x.delays[n]; s.kind == hedged && late > maxTimerLag {
-		// This process or machine was slow, not the network: the answer may be waiting
-		// to be read. If it is not, the next step hedges.
-		x.deny(engine.NotReady)
+	if s.kind == resent && !x.timedOut(now) {
 		return false
 	}
+	to := x.group[x.pick()]
 	switch {
 	case s.kind == resent:
-		if s.n == 0 {
-			x.countMisses()
-		}
-		if to.silent.Load() && !x.c.spend() {
+		free := x.resends == 0 && !to.silent.Load() && to.resends.Spend()
+		if !free && !x.c.spend() {
 			return false
 		}
+		x.resends++
 		x.c.count.resends.Add(1)
 	case x.key == nil && x.c.shadow:
 		x.deny(engine.Shadow)
@@ -205,7 +240,7 @@ func (x *exchange) Admit(n int) bool {
 		x.deny(engine.Warming)
 		return false
 	default:
-		if !x.c.admit(&x.call, s.n, x.group[0]) {
+		if !x.c.admit(&x.call, int(s.n), x.group[0]) {
 			return false
 		}
 		x.group[0].lateHedges.Add(1)
@@ -213,6 +248,57 @@ func (x *exchange) Admit(n int) bool {
 	}
 	x.kinds[x.tries] = s.kind
 	x.tries++
+	return true
+}
+
+// deferrable reports whether step n must not start now: because it is late for the
+// first time in this exchange and has its second look ahead, or is a second look
+// and the step before it was not deferred. The caller holds mu.
+func (x *exchange) deferrable(n int, now time.Time) bool {
+	began := x.fired
+	if began.IsZero() {
+		began = x.start
+	}
+	lag := now.Sub(began) - (x.delays[n] - x.firedDelay)
+	x.fired, x.firedDelay = now, x.delays[n]
+	s := x.steps[n]
+	if s.look {
+		s.look = false
+		was := x.deferred > 0 && x.steps[x.deferred-1] == s
+		x.deferred = 0
+		return !was
+	}
+	if lag > maxTimerLag && !x.late {
+		x.late, x.deferred = true, n+1
+		return true
+	}
+	return false
+}
+
+// timedOut reports whether the last query is lost, as far as anybody can know: its
+// server's retransmission timeout has passed, doubled for each resend. A stream
+// loses nothing while it carries other answers. The caller holds mu.
+func (x *exchange) timedOut(now time.Time) bool {
+	s := x.group[x.last]
+	wait := s.rto.timeout(x.resends)
+	if x.resends == 0 {
+		wait += x.setup
+	}
+	switch {
+	case x.lastAt.IsZero(), now.Sub(x.lastAt) < wait-wait/16:
+		return false
+	case s.stream && s.answeredSince(x.lastAt):
+		return false
+	}
+	for i, s := range x.group {
+		if x.asked[i].After(x.lastAt) && now.Sub(x.asked[i]) < s.lossDelay() {
+			return false // a hedge is under way
+		}
+	}
+	if !s.answeredSince(x.lastAt) {
+		s.rto.backOff()
+	}
+	x.countMisses(now)
 	return true
 }
 
@@ -225,8 +311,7 @@ func (x *exchange) Ended(n int) {
 
 // countMisses counts a miss of each server that has not answered in time. The
 // caller holds mu.
-func (x *exchange) countMisses() {
-	now := time.Now()
+func (x *exchange) countMisses(now time.Time) {
 	for i, s := range x.group {
 		if x.uses[i] > 0 && now.Sub(x.asked[i]) >= s.lossDelay() {
 			s.missed(x.asked[i])
@@ -267,6 +352,9 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 	}
 	use := x.uses[i]
 	x.countUse(i)
+	if k != hedged {
+		x.last, x.lastAt = i, x.asked[i]
+	}
 	x.mu.Unlock()
 	for {
 		s := x.group[i]

@@ -228,7 +228,7 @@ func TestHedgesStayInsideTheBudget(t *testing.T) {
 		assert.LessOrEqual(t, float64(st.Hedges), 20+0.05*float64(st.Wire))
 		assert.Greater(t, st.Hedges, int64(20))
 		assert.Positive(t, st.Denied)
-		assert.Positive(t, st.Resends, "what the budget does not save is sent again after a second")
+		assert.Positive(t, st.Resends, "what the budget does not save is sent again")
 	})
 }
 
@@ -372,7 +372,7 @@ func TestOffStillSendsAgain(t *testing.T) {
 		l.serve("a", script(drop, drop, good))
 		c := l.client(off(), l.up("udp", "a"))
 		_, took := l.must(c, "x.example.")
-		assert.Equal(t, 2020*ms, took)
+		assert.Equal(t, 3020*ms, took, "1 s, the second time twice as long")
 		st := c.Stats()
 		assert.EqualValues(t, 2, st.Resends)
 		assert.Zero(t, st.Hedges)
@@ -489,7 +489,7 @@ func TestTheTailShrinks(t *testing.T) {
 		"loss 2% each way": {
 			netsim.Profile{Delay: steady, Loss: 0.02}, netsim.Profile{Delay: steady, Loss: 0.02},
 			func(t *testing.T, single, ours []time.Duration) {
-				assert.LessOrEqual(t, at(ours, .99), at(single, .99)*12/100)
+				assert.LessOrEqual(t, at(ours, .99), at(single, .99)*25/100, "a lone query is sent again after 200 ms")
 			}, 0.05,
 		},
 		"spikes": {

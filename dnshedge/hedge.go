@@ -38,6 +38,14 @@ const (
 // starts after the longer of both: earlier it would be useless, or the budget would
 // not pay for it.
 //
+// A hedge is no retransmission. A query that is still unanswered after its server's
+// retransmission timeout (RFC 6298; 200 ms at least, 1 s before anything is known) is
+// sent again, hedged or not. For each answer, a server gets one such query that costs
+// no budget, and 20 more may be saved up; a question's second and later ones come from
+// the budget. The timeout doubles with each, and for all questions while a server is
+// silent. So one that suddenly takes 3 s is asked again by two or three questions and
+// by no more. Over a stream nothing is sent again while other answers arrive.
+//
 // HEDGE_DISABLED and HEDGE_MODE in the environment hold for DNS as for HTTP; they are read
 // when the Client is first used. HEDGE_MODE=shadow does what Shadow does.
 //
@@ -45,7 +53,7 @@ const (
 // hedge.WithoutHedging, is not hedged, unless several callers share it through a
 // Cache.
 type Hedge struct {
-	// Off turns hedging off. Queries are still sent again after a second.
+	// Off turns hedging off. Queries that are lost are still sent again.
 	Off bool
 
 	// Shadow sends no hedges, and does all else as usual: it learns, decides and takes

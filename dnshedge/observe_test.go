@@ -393,6 +393,20 @@ func TestExhaustedBudgetOfDNSIsLoggedUntilItIsHalfFull(t *testing.T) {
 	})
 }
 
+func TestImportIsLogged(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+		l.must(c, "x.example.")
+		var exported bytes.Buffer
+		require.NoError(t, c.Export(&exported))
+		var logged records
+		again := l.client(&dnshedge.Client{Logger: logged.logger(), Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+		require.NoError(t, again.Import(&exported))
+		assert.Equal(t, []string{`INFO "dnshedge: imported what was learned" upstreams=1 answers=1`}, logged.take())
+	})
+}
+
 func TestObserversMustNotBeNil(t *testing.T) {
 	c := &dnshedge.Client{Observers: []observe.Observer{observe.NopObserver{}, nil}}
 	_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")

@@ -49,6 +49,11 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		defer cancel()
 		return c.traceResult(ctx, q, c.ask(ctx, q, []*upstreamState{s}))
 	}
+	if cache != nil && q.Keyed() && !q.Cacheable() {
+		if f := cache.get(q, time.Now()); f.freshness == fresh && f.fails == 0 {
+			return c.fromCache(ctx, q, f)
+		}
+	}
 	if cache == nil || !q.Cacheable() {
 		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
 	}
@@ -64,30 +69,29 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 			return c.resolve(c.ctx, q, explore), nil
 		})
 	}
-	now := time.Now()
-	e, state, refresh := cache.get(q, now)
-	if refresh {
+	had := cache.get(q, time.Now())
+	if had.refresh {
 		if c.spend() {
 			c.count.refreshes.Add(1)
 			flight(true)
 		} else {
-			e.refreshing.Store(false)
+			had.refreshing.Store(false)
 		}
 	}
 	var timer <-chan time.Time
-	switch state {
+	switch had.freshness {
 	case fresh:
-		return c.fromCache(ctx, q, e, FromCache, now)
+		return c.fromCache(ctx, q, had)
 	case stale:
-		if now.UnixNano() < e.noRefreshUntil.Load() {
-			return c.fromCache(ctx, q, e, FromStale, now)
+		if had.waiting() {
+			return c.fromCache(ctx, q, had)
 		}
 		wait := orDefault(cache.StaleAfter, defaultStaleAfter)
 		if wait == 0 {
-			if e.refreshing.CompareAndSwap(false, true) {
+			if had.refreshing.CompareAndSwap(false, true) {
 				flight(false)
 			}
-			return c.fromCache(ctx, q, e, FromStale, now)
+			return c.fromCache(ctx, q, had)
 		}
 		t := time.NewTimer(wait)
 		defer t.Stop()
@@ -96,8 +100,8 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	select {
 	case f := <-flight(false):
 		r := f.Val.(result)
-		if state == stale && r.failed(q) && !r.final() {
-			return c.fromCache(ctx, q, e, FromStale, now)
+		if had.freshness == stale && r.failed(q) && !r.final() {
+			return c.fromCache(ctx, q, had)
 		}
 		if f.Shared {
 			c.count.shared.Add(1)
@@ -106,25 +110,26 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	case <-timer:
 		// The servers are slow. Their answer will be kept; until then callers get the
 		// stale one without waiting.
-		e.postponeRefresh(now)
-		return c.fromCache(ctx, q, e, FromStale, now)
+		had.postponeRefresh(had.at)
+		return c.fromCache(ctx, q, had)
 	case <-ctx.Done():
 		return result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
 	}
 }
 
 // fromCache answers a question with what is kept.
-func (c *core) fromCache(ctx context.Context, q *wire.Query, e *entry, source Source, now time.Time) result {
-	if source == FromStale {
+func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) result {
+	from := FromCache
+	if f.freshness == stale {
+		from = FromStale
 		c.count.stale.Add(1)
 	} else {
 		c.count.hits.Add(1)
 	}
-	c.traceHit(ctx, q, e, source)
-	if e.Answer == nil {
-		return result{err: e.err}
-	}
-	return result{answer: e.Answer, view: e.view(source, now)}
+	c.traceHit(ctx, q, from, f.err)
+	var r result
+	r.answer, r.view, r.err = f.answer(q)
+	return r
 }
 
 // resolve asks the group, and the fallback servers if the group fails. If explore,
@@ -207,10 +212,10 @@ func (c *core) kept(q *wire.Query, r result) result {
 	switch cache := c.conf.Cache; {
 	case cache == nil || !q.Cacheable():
 	case errors.Is(r.err, transport.ErrClosed) || c.ctx.Err() != nil:
-	case r.keep > 0:
-		cache.put(q, r.answer, r.keep, now)
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		cache.fail(q, r.answer, r.err, now)
+	default:
+		cache.put(q, r.answer, r.keep, now)
 	}
 	return r
 }

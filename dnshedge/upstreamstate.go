@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
@@ -42,11 +40,13 @@ type upstreamState struct {
 	name      string
 	transport transport.Transport
 	key       *engine.Key
-	bucket    *engine.Bucket
+	bucket    *engine.Bucket // of hedges
+	resends   *engine.Bucket // of resends that cost no budget: one for each answer
+	rto       rto
+	stream    bool          // TCP carries queries again that are lost
 	floor     time.Duration // of the loss delay
 
 	used      atomic.Int64 // when last asked, Unix ns
-	noEDNS    atomic.Bool  // it does not understand EDNS
 	loss      atomic.Int64 // the loss delay; 0: not known
 	slow      atomic.Int64 // the slow delay; 0: not known
 	silent    atomic.Bool  // missesToSilence was reached, and no answer came since
@@ -57,7 +57,7 @@ type upstreamState struct {
 	hedgeWins  atomic.Int64
 	lateHedges atomic.Int64 // sent to any server because this one was late
 
-	mu         sync.Mutex    // guards the fields below
+	mu         sync.Mutex    // guards the fields below; core.mu is locked before it, never after
 	answers    sketch.Window // how long answers took
 	path       sketch.Window // how long answers took that the server did not have to look for
 	newAnswers int           // answers since the delays were computed
@@ -86,6 +86,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	s.key = c.engine.Key(engine.Name{Host: s.name})
 	s.bucket = engine.NewBucket(c.conf.Hedge.share(), budgetBurst)
 	s.key.AlsoPaidBy(c.bucket, s.bucket)
+	s.resends = engine.NewBucket(1, budgetBurst)
 	s.floor = c.conf.Hedge.MinDelay
 	if s.floor == 0 {
 		s.floor = defaultMinDelay
@@ -94,6 +95,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 		}
 	}
 	scheme, _ := up.scheme()
+	s.stream = scheme.Name != defaultNet
 	s.transport = scheme.New(transport.Config{
 		Owner: s, Dialer: c.dialer(up), Addr: up.Addr, Addrs: up.Addrs, Path: up.path(), TLS: c.tls(up),
 		Size: cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
@@ -104,7 +106,6 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 // exchange asks the server, which was asked the same question n times before.
 func (s *upstreamState) exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
 	s.used.Store(time.Now().UnixNano())
-	noEDNS := s.noEDNS.Load()
 	a, setup, err := s.transport.Exchange(ctx, q, n)
 	if err != nil {
 		var code transport.StatusError
@@ -113,17 +114,7 @@ func (s *upstreamState) exchange(ctx context.Context, q *wire.Query, n int) (*wi
 		}
 		return nil, 0, err
 	}
-	if a.Msg.Rcode != dns.RcodeFormatError || !q.Standard() || noEDNS {
-		return a, setup, nil
-	}
-	// Perhaps the server does not understand EDNS (RFC 6891 §7).
-	s.noEDNS.Store(true)
-	again, more, err := s.transport.Exchange(ctx, q, n)
-	if err != nil || again.Msg.Rcode == dns.RcodeFormatError {
-		s.noEDNS.Store(false)
-		return a, setup, nil
-	}
-	return again, setup + more, nil
+	return a, setup, nil
 }
 
 // lossDelay is how long to wait before a packet is considered lost.
@@ -182,6 +173,8 @@ func smooth(avg float64, d time.Duration) float64 {
 // Answered learns from a response.
 func (s *upstreamState) Answered(took, path time.Duration) {
 	s.endSilence()
+	s.rto.learn(took)
+	s.resends.Earn()
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,9 +276,6 @@ func (s *upstreamState) Ignored(error) { s.c.count.ignored.Add(1) }
 // Retried counts a query.
 func (s *upstreamState) Retried() { s.c.count.retries.Add(1) }
 
-// NoEDNS reports whether the server does not understand EDNS.
-func (s *upstreamState) NoEDNS() bool { return s.noEDNS.Load() }
-
 // Abandon counts an abandoned query, or reports false if there are too many.
 func (s *upstreamState) Abandon() bool {
 	if s.abandoned.Add(1) > maxAbandoned {
@@ -319,6 +309,13 @@ func (s *upstreamState) endSilence() {
 	s.silent.Store(false)
 }
 
+// answeredSince reports whether the server has answered any query after t.
+func (s *upstreamState) answeredSince(t time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answeredAt.After(t)
+}
+
 // missed counts a query without an answer. If the server has answered another query
 // since this one was sent, only a packet was lost, and it does nothing.
 func (s *upstreamState) missed(sent time.Time) {
@@ -343,20 +340,24 @@ func (s *upstreamState) probeIfDue(now time.Time) {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.probing || now.Before(s.probeAt) {
-		return
+	due := !s.probing && !now.Before(s.probeAt)
+	s.probing = s.probing || due
+	s.mu.Unlock()
+	// The Client's lock comes before the server's, and so spawn is called without it.
+	if due && !s.c.spawn(func(ctx context.Context) { s.probed(s.probe(ctx)) }) {
+		s.probed(transport.ErrClosed)
 	}
-	s.probing = s.c.spawn(func(ctx context.Context) {
-		err := s.probe(ctx)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.probing = false
-		if err != nil {
-			s.probeGap = min(2*max(s.probeGap, minProbeGap), maxProbeGap)
-			s.probeAt = time.Now().Add(s.probeGap)
-		}
-	})
+}
+
+// probed ends a probe.
+func (s *upstreamState) probed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.probing = false
+	if err != nil {
+		s.probeGap = min(2*max(s.probeGap, minProbeGap), maxProbeGap)
+		s.probeAt = time.Now().Add(s.probeGap)
+	}
 }
 
 // probe asks for the root's servers. If the server answers, it is silent no more.

@@ -19,8 +19,8 @@ type DNSStats struct {
 	Wire       int64 `json:"wire"`        // queries sent to servers, for any reason
 	Hedges     int64 `json:"hedges"`      // queries sent because an answer was late
 	HedgeWins  int64 `json:"hedge_wins"`  // hedges that gave the answer
-	Denied     int64 `json:"denied"`      // hedges not sent: the budget or a brake forbade it, this process was slow, or in shadow mode
-	Resends    int64 `json:"resends"`     // queries sent because no answer came for a second
+	Denied     int64 `json:"denied"`      // hedges not sent: the budget or a brake forbade it, or in shadow mode
+	Resends    int64 `json:"resends"`     // queries sent because the retransmission timeout had passed
 	ResendWins int64 `json:"resend_wins"` // resends that gave the answer
 	Failovers  int64 `json:"failovers"`   // queries sent because another server could not answer
 	Fallbacks  int64 `json:"fallbacks"`   // questions put to a fallback server

@@ -142,7 +142,7 @@ const (
 	DeniedPaused   Reason = "paused"    // the server pushed back; not over DNS
 	DeniedDeadline Reason = "deadline"  // too little time was left for a hedge to answer
 	DeniedInFlight Reason = "in-flight" // a thousand hedges of the key were in flight, or MaxDetached of a hedge.Hedger's DoDetached
-	DeniedNotReady Reason = "not-ready" // no connection could carry it, or no copy could be made; over DNS, this process was late
+	DeniedNotReady Reason = "not-ready" // no connection could carry it, or no copy could be made; not over DNS
 	DeniedShadow   Reason = "shadow"    // it would have been sent, but hedges are only counted
 )
 

@@ -140,7 +140,7 @@ func load(c *dnshedge.Client, path string) error {
 		return err
 	}
 	defer f.Close()
-	if err := c.Load(f); err != nil {
+	if err := c.Import(f); err != nil {
 		log.Printf("dnsforward: starting without %s: %v", path, err)
 	}
 	return nil
@@ -153,7 +153,7 @@ func store(c *dnshedge.Client, path string) error {
 		return err
 	}
 	defer os.Remove(f.Name())
-	if err := errors.Join(c.Save(f), f.Close()); err != nil {
+	if err := errors.Join(c.Export(f), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), path)

@@ -1,0 +1,186 @@
+package dnshedge_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// load asks n questions, every apart, and returns how many queries the server got for each.
+func (l *lab) load(s *dnstest.Server, c *dnshedge.Client, n int, every time.Duration) float64 {
+	var wg sync.WaitGroup
+	before := s.Queries.Load()
+	for i := range n {
+		wg.Go(func() { _, _, _ = c.Exchange(question(fmt.Sprintf("x%d.example.", i), dns.TypeA), "") })
+		time.Sleep(every)
+	}
+	wg.Wait()
+	return float64(s.Queries.Load()-before) / float64(n)
+}
+
+func TestASlowServerIsNotAskedTwice(t *testing.T) {
+	for _, network := range []string{"udp", "tcp", "tls", "https"} {
+		for _, d := range []time.Duration{1500 * ms, 3 * time.Second, 4500 * ms} {
+			bubble(t, func(l *lab) {
+				s := l.serve("a", after(d, good))
+				c := l.client(&dnshedge.Client{}, l.up(network, "a"))
+				const n = 1000
+				got := l.load(s, c, n, 20*ms)
+				st := c.Stats()
+				assert.LessOrEqual(t, st.Resends, int64(10), "%s, %v: a few find out how slow it is", network, d)
+				assert.LessOrEqual(t, got, 1.05+20.0/n, "%s, %v: the budget and its burst", network, d)
+				// And then no more.
+				before := st.Resends
+				got = l.load(s, c, n, 20*ms)
+				assert.LessOrEqual(t, got, 1.05, "%s, %v", network, d)
+				assert.LessOrEqual(t, c.Stats().Resends-before, int64(2), "%s, %v", network, d)
+			})
+		}
+	}
+}
+
+// A server that drops what it cannot do gets a query more for each answer, 20 besides, and
+// the budget.
+func TestResendsArePaidForByAnswers(t *testing.T) {
+	for _, answered := range []float64{0, 0.02, 0.1, 0.5} {
+		bubble(t, func(l *lab) {
+			r := rand.New(rand.NewPCG(1, 2))
+			var mu sync.Mutex
+			s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				mu.Lock()
+				defer mu.Unlock()
+				if r.Float64() >= answered {
+					return dnstest.Reply{}
+				}
+				return good(q)
+			})
+			c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+			const n = 2000
+			got := l.load(s, c, n, 10*ms)
+			budget := 1.05*(1+answered) + (20+20+10)/float64(n) // both bursts, and probes
+			assert.LessOrEqual(t, got, budget+answered*(1+answered), "%.0f %% answered", 100*answered)
+			t.Logf("%.0f %% answered: %.2f queries a question, %d hedges, %d resends", 100*answered, got, c.Stats().Hedges, c.Stats().Resends)
+		})
+	}
+}
+
+// times returns when the queries for a name come, and drops the first n of them.
+func times(name string, n int) (*[]time.Time, dnstest.Handler) {
+	var mu sync.Mutex
+	all := new([]time.Time)
+	return all, func(q dnstest.Query) dnstest.Reply {
+		mu.Lock()
+		defer mu.Unlock()
+		if q.Question[0].Name != name {
+			return good(q)
+		}
+		if *all = append(*all, time.Now()); len(*all) <= n {
+			return dnstest.Reply{}
+		}
+		return good(q)
+	}
+}
+
+func TestTheTimeoutFollowsRFC6298(t *testing.T) {
+	for _, oneWay := range []time.Duration{10 * ms, 150 * ms} {
+		bubble(t, func(l *lab) {
+			l.link("a", netsim.Profile{Delay: netsim.Constant(oneWay)})
+			seen, h := times("lost.example.", 2)
+			l.serve("a", h)
+			c := l.client(off(), l.up("udp", "a"))
+			l.learn(c)
+			start := time.Now()
+			l.must(c, "lost.example.")
+			timeout := max(200*ms, 2*oneWay*5/4) // the variance is nothing after 40 answers
+			for i, want := range []time.Duration{0, timeout, 3 * timeout} {
+				assert.InDelta(t, want+oneWay, (*seen)[i].Sub(start), float64(timeout/16), "query %d", i)
+			}
+		})
+	}
+}
+
+func TestTheTimeoutIsWiderWhereAnswersVary(t *testing.T) {
+	bubble(t, func(l *lab) {
+		n := 0
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			n++
+			return after(time.Duration(n%2)*200*ms, good)(q)
+		})
+		c := l.client(off(), l.up("udp", "a"))
+		for range 200 {
+			l.must(c, "x.example.")
+		}
+		assert.Zero(t, c.Stats().Resends, "srtt 120 ms and four times 100 ms")
+	})
+}
+
+func TestALostFirstPacketIsSentAgainAfterASecond(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", script(drop, good))
+		c := l.client(off(), l.up("udp", "a"))
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 1020*ms, took, "RFC 6298 §2.1")
+	})
+}
+
+func TestAStreamThatCarriesAnswersIsNotAskedAgain(t *testing.T) {
+	for network, want := range map[string]int64{"udp": 1, "tcp": 0, "tls": 0, "https": 0} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if q.Question[0].Name == "slow.example." {
+					return after(500*ms, good)(q)
+				}
+				return good(q)
+			})
+			c := l.client(off(), l.up(network, "a"))
+			l.learn(c)
+			var wg sync.WaitGroup
+			wg.Go(func() { l.must(c, "slow.example.") })
+			for range 40 {
+				time.Sleep(20 * ms)
+				l.must(c, "x.example.")
+			}
+			wg.Wait()
+			assert.Equal(t, want, c.Stats().Resends, network)
+		})
+	}
+}
+
+// This test measures real time: it has half a second of room.
+func TestALostPacketIsNotASecondInABusyProcess(t *testing.T) {
+	up := local(t, "udp", script(good, good, good, good, good, good, good, good, good, good, good, good, drop, good))
+	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{up}}
+	defer c.Close()
+	for range 12 {
+		_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+		require.NoError(t, err)
+	}
+	var quit atomic.Bool
+	var wg sync.WaitGroup
+	for range 4 * runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for !quit.Load() {
+			}
+		})
+	}
+	start := time.Now()
+	_, _, err := c.ExchangeContext(context.Background(), question("x.example.", dns.TypeA), "")
+	took := time.Since(start)
+	quit.Store(true)
+	wg.Wait()
+	require.NoError(t, err)
+	assert.Less(t, took, 900*ms)
+}
