@@ -67,7 +67,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	if observers := h.options.observers; len(observers) > 0 {
 		c.Observer = &ops.Watcher{Observers: observers, Client: h.options.name, Protocol: protocol, Log: h.log}
 	}
-	if h.log.Logger != nil {
+	if !h.log.Silent() {
 		c.Changed = h.log.Changed
 	}
 	h.log.Started(environment)

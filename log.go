@@ -1,7 +1,6 @@
 package hedge
 
 import (
-	"context"
 	"log/slog"
 	"reflect"
 )
@@ -28,7 +27,7 @@ func WithLogger(l *slog.Logger) Option {
 
 // logUpdate logs which settings have changed, by their names in JSON.
 func (h *handle) logUpdate(old, now *Config) {
-	if h.log.Logger == nil || *old == *now {
+	if h.log.Silent() || *old == *now {
 		return
 	}
 	var attrs []slog.Attr
@@ -39,12 +38,10 @@ func (h *handle) logUpdate(old, now *Config) {
 			attrs = append(attrs, slog.Group(name, slog.Any("from", a), slog.Any("to", b)))
 		}
 	}
-	h.log.LogAttrs(context.Background(), slog.LevelInfo, "hedge: settings changed", attrs...)
+	h.log.Tell(slog.LevelInfo, "settings changed", attrs...)
 }
 
 // logImport logs how many keys have learned.
 func (h *handle) logImport(keys int) {
-	if h.log.Logger != nil {
-		h.log.Info("hedge: imported what was learned", "keys", keys)
-	}
+	h.log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("keys", keys))
 }

@@ -133,7 +133,7 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 func (x *exchange) plan(ctx context.Context) {
 	x.start = time.Now()
 	if !x.q.Standard() {
-		x.unhedged(engine.Method) // not known to be safe to repeat
+		x.tellDenied(engine.Method) // not known to be safe to repeat
 		return
 	}
 	first := x.group[0]
@@ -149,9 +149,9 @@ func (x *exchange) plan(ctx context.Context) {
 	asked := engine.OverridesFrom(ctx)
 	switch {
 	case x.c.isOff() || asked.Never:
-		x.unhedged(engine.Disabled)
+		x.tellDenied(engine.Disabled)
 	case asked.Hedge > 0:
-		x.unhedged(engine.Nested)
+		x.tellDenied(engine.Nested)
 	case h.Fixed > 0:
 		due[0], n = h.Fixed, 1
 	default:

@@ -40,7 +40,7 @@ func (c *core) observe() error {
 	c.log = ops.NewLog(c.conf.Logger, "dnshedge", protocol, c.conf.Name, &c.count.observerPanics)
 	conf := c.conf.Hedge.engine()
 	conf.Shadow = c.shadow
-	if c.log.Logger != nil {
+	if !c.log.Silent() {
 		conf.Changed = c.log.Changed
 	}
 	if len(c.conf.Observers) > 0 {
@@ -101,8 +101,8 @@ func (x *exchange) number(n int) (number int) {
 	return number
 }
 
-// unhedged tells why the exchange is not hedged.
-func (x *exchange) unhedged(reason engine.Reason) {
+// tellDenied tells why a hedge, or any hedge of the exchange, is not sent.
+func (x *exchange) tellDenied(reason engine.Reason) {
 	if x.told != nil {
 		x.c.watcher.Denied(x.told.ctx, x.name(), reason)
 	}
@@ -112,7 +112,7 @@ func (x *exchange) unhedged(reason engine.Reason) {
 // engine does not know.
 func (x *exchange) deny(reason engine.Reason) {
 	x.c.count.denied.Add(1)
-	x.unhedged(reason)
+	x.tellDenied(reason)
 }
 
 // due says when hedges are due.
@@ -181,7 +181,7 @@ func (s *upstreamState) hedging(v *UpstreamStats) {
 // logSilence logs that the server is silent, or answers again, if that is news. The
 // caller must not hold mu when it is called.
 func (s *upstreamState) logSilence(now time.Time) {
-	if s.c.log.Logger == nil {
+	if s.c.log.Silent() {
 		return
 	}
 	s.mu.Lock()

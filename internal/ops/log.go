@@ -16,8 +16,7 @@ import (
 
 // A Log is where one adapter's changes of state go. It is safe for concurrent use.
 type Log struct {
-	*slog.Logger // nil: only what the environment says in vain and panics are logged, to slog.Default
-
+	out    *slog.Logger  // nil: only what the environment says in vain and panics are logged, to slog.Default
 	prefix string        // of messages
 	panics *atomic.Int64 // counts those of observers and loggers
 	warned atomic.Bool   // a panic was logged
@@ -33,8 +32,11 @@ func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int6
 			l = l.With("client", client)
 		}
 	}
-	return &Log{Logger: l, prefix: prefix + ": ", panics: panics}
+	return &Log{out: l, prefix: prefix + ": ", panics: panics}
 }
+
+// Silent reports whether Tell does nothing.
+func (l *Log) Silent() bool { return l.out == nil }
 
 // Started logs which variable of the environment switches hedging off, and which
 // cannot be understood.
@@ -52,7 +54,7 @@ func (l *Log) Started(e Environment) {
 var unreadLogged sync.Map
 
 func (l *Log) unread(name, value string) {
-	if l.Logger == nil {
+	if l.Silent() {
 		if _, known := unreadLogged.LoadOrStore(name+"="+value, true); known {
 			return
 		}
@@ -112,7 +114,7 @@ func (l *Log) Changed(name engine.Name, change engine.Change) {
 // Tell logs a message, if there is a logger. A panic of the logger does not leave it,
 // and is counted.
 func (l *Log) Tell(level slog.Level, message string, attrs ...slog.Attr) {
-	if l.Logger != nil {
+	if !l.Silent() {
 		l.must(level, message, attrs...)
 	}
 }
@@ -124,7 +126,7 @@ func (l *Log) must(level slog.Level, message string, attrs ...slog.Attr) {
 			l.panics.Add(1)
 		}
 	}()
-	out := l.Logger
+	out := l.out
 	if out == nil {
 		out = slog.Default()
 	}
