@@ -42,7 +42,7 @@ type dnsClient struct {
 
 type upstream struct {
 	Name, State           string // the state is "" if nothing is known
-	Silent                bool
+	Bad                   bool
 	SRTT, Loss, P50, P99  string // "" if unknown
 	Delay                 string
 	Queries, Hedges, Wins string
@@ -70,6 +70,7 @@ func renderDNS(s observe.DNSStats) dnsClient {
 		{"failovers", "asked elsewhere", count(s.Failovers), "a server failed"},
 		{"fallbacks", "asked Fallback", count(s.Fallbacks), ""},
 		{"failures", "without an answer", count(s.Failures), ""},
+		{"dropped", "dropped", count(s.Dropped), "too many at a time"},
 	}
 	if s.Shadow {
 		c.Totals = slices.Replace(c.Totals, 2, 5, // the totals from hedges to saved
@@ -119,7 +120,7 @@ func renderUpstream(u observe.DNSUpstreamStats, shadow bool) upstream {
 		hedges, wins = u.Denied[observe.DeniedShadow], u.ShadowWins
 	}
 	v := upstream{
-		Name: label.Clean(u.Upstream), Silent: u.Silent,
+		Name:    label.Clean(u.Upstream),
 		Delay:   duration(max(u.SlowDelay, u.LossDelay)),
 		Queries: count(u.Queries), Hedges: count(hedges), Wins: count(wins),
 		Load: of(hedges, u.Queries, ""), WinRate: of(wins, hedges, ""),
@@ -127,8 +128,12 @@ func renderUpstream(u observe.DNSUpstreamStats, shadow bool) upstream {
 		Denied: denied(u.Denied),
 	}
 	switch {
+	case u.Down:
+		v.State, v.Bad = "down", true
 	case u.Silent:
-		v.State = "silent"
+		v.State, v.Bad = "silent", true
+	case u.Failing:
+		v.State, v.Bad = "fails", true
 	case u.P50 > 0:
 		v.State = "answers"
 	}

@@ -131,3 +131,13 @@ func TestDNSOfANilClientPanics(t *testing.T) {
 	assert.PanicsWithValue(t, "debug: DNS: client is nil", func() { debug.DNS(nil) })
 	assert.PanicsWithValue(t, "debug: DNS: client is nil", func() { debug.DNS((*dnshedge.Client)(nil)) })
 }
+
+func TestTheWorstOfAnUpstreamsStatesIsShown(t *testing.T) {
+	for want, u := range map[string]observe.DNSUpstreamStats{
+		"down": {Down: true, Silent: true}, "silent": {Silent: true, Failing: true}, "fails": {Failing: true, P50: 1}, "answers": {P50: 1},
+	} {
+		page := show(debug.Handler(debug.DNS(resolver{Upstreams: []observe.DNSUpstreamStats{u}})), "/").Body.String()
+		assert.Contains(t, page, ">"+want+"<")
+		assert.Equal(t, want != "answers", strings.Contains(page, `<span class="badge bad">`+want))
+	}
+}

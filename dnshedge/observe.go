@@ -178,22 +178,25 @@ func (s *upstreamState) hedging(v *UpstreamStats) {
 	}
 }
 
-// logSilence logs that the server is silent, or answers again, if that is news. The
-// caller must not hold mu when it is called.
-func (s *upstreamState) logSilence(now time.Time) {
+// logState logs that the server is silent or fails, or answers again, if that is news.
+// The caller must not hold mu when it is called.
+func (s *upstreamState) logState(now time.Time) {
 	if s.c.log.Silent() {
 		return
 	}
 	s.mu.Lock()
-	silent := s.silent.Load()
-	dropped, news := s.silence.Update(now, silent)
+	doubtful, silent := s.doubtful(), s.silent.Load()
+	dropped, news := s.notice.Update(now, doubtful)
 	s.mu.Unlock()
 	if !news {
 		return
 	}
-	level, message := slog.LevelInfo, "upstream answers again"
-	if silent {
-		level, message = slog.LevelWarn, "upstream is silent"
+	level, message := slog.LevelWarn, "upstream fails"
+	switch {
+	case silent:
+		message = "upstream is silent"
+	case !doubtful:
+		level, message = slog.LevelInfo, "upstream answers again"
 	}
 	attrs := []slog.Attr{slog.String("host", label.Clean(s.name))}
 	if dropped > 0 {

@@ -28,7 +28,7 @@ func (c *Client) Stats() Stats {
 	s := Stats{
 		Name: c.Name, Enabled: !core.isOff(), Shadow: core.shadow, ObserverPanics: n.observerPanics.Load(),
 		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Shared: n.shared.Load(),
-		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(),
+		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(), Dropped: n.dropped.Load(),
 		Wire: n.wire.Load(), Hedges: n.hedges.Load(), HedgeWins: n.hedgeWins.Load(), Denied: n.denied.Load(),
 		Resends: n.resends.Load(), ResendWins: n.resendWins.Load(), Failovers: n.failovers.Load(), Fallbacks: n.fallbacks.Load(),
 		Retries: n.retries.Load(), Abandoned: n.abandoned.Load(), Ignored: n.ignored.Load(),
@@ -49,7 +49,7 @@ func (c *Client) Stats() Stats {
 func (s *upstreamState) stats() UpstreamStats {
 	v := UpstreamStats{
 		Upstream: s.name, Queries: s.queries.Load(), Hedges: s.hedges.Load(), HedgeWins: s.hedgeWins.Load(),
-		Silent: s.silent.Load(), LossDelay: s.lossDelay(),
+		Silent: s.silent.Load(), Failing: s.failures.Load() >= failuresToDoubt, Down: s.down.Load(), LossDelay: s.lossDelay(),
 	}
 	v.SlowDelay = s.slowDelay()
 	s.hedging(&v)
@@ -69,4 +69,5 @@ type counters struct {
 	resends, resendWins, failovers, fallbacks atomic.Int64
 	retries, ignored, abandoned, failures     atomic.Int64
 	observerPanics                            atomic.Int64
+	dropped                                   atomic.Int64
 }

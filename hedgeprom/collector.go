@@ -37,6 +37,7 @@
 //	hedge_dns_cache_hits_total         of those, answered from the cache
 //	hedge_dns_stale_answers_total      of those, answered with an expired answer
 //	hedge_dns_failures_total           exchanges without any answer
+//	hedge_dns_dropped_total            questions that ended because there were too many
 //	hedge_dns_resends_total            queries sent again because they were taken for lost
 //	hedge_dns_failovers_total          queries sent because another server could not answer
 //	hedge_dns_fallbacks_total          questions put to a fallback server
@@ -49,6 +50,7 @@
 //	hedge_dns_hedges_total             hedges sent to it
 //	hedge_dns_hedge_wins_total         hedges that gave the answer
 //	hedge_dns_upstream_silent          1 if three queries in a row had no answer, and 0 otherwise
+//	hedge_dns_upstream_failing         1 if three responses in a row were failures, and 0 otherwise
 //	hedge_dns_round_trip_seconds       smoothed round trip time; 0 if it is unknown
 //	hedge_dns_loss_ratio               share of the last queries without an answer; hedges that lose count
 //

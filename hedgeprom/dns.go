@@ -71,6 +71,7 @@ func newDNSMetrics(labels prometheus.Labels) *dnsMetrics {
 	client("cache_hits_total", "Questions answered from the cache.", func(s *observe.DNSStats) int64 { return s.Hits })
 	client("stale_answers_total", "Questions answered with an expired answer.", func(s *observe.DNSStats) int64 { return s.Stale })
 	client("failures_total", "Exchanges without any answer.", func(s *observe.DNSStats) int64 { return s.Failures })
+	client("dropped_total", "Questions that ended because there were too many.", func(s *observe.DNSStats) int64 { return s.Dropped })
 	client("resends_total", "Queries sent again because they were taken for lost.", func(s *observe.DNSStats) int64 { return s.Resends })
 	client("failovers_total", "Queries sent because another server could not answer.", func(s *observe.DNSStats) int64 { return s.Failovers })
 	client("fallbacks_total", "Questions put to a fallback server.", func(s *observe.DNSStats) int64 { return s.Fallbacks })
@@ -81,15 +82,18 @@ func newDNSMetrics(labels prometheus.Labels) *dnsMetrics {
 	upstream("queries_total", "Queries sent to the upstream, for any reason.", func(s *observe.DNSUpstreamStats) int64 { return s.Queries })
 	upstream("hedges_total", "Hedges sent to the upstream.", func(s *observe.DNSUpstreamStats) int64 { return s.Hedges })
 	upstream("hedge_wins_total", "Hedges to the upstream that gave the answer.", func(s *observe.DNSUpstreamStats) int64 { return s.HedgeWins })
-	state("upstream_silent", "1 if three queries in a row had no answer, and 0 otherwise.", func(s *observe.DNSUpstreamStats) float64 {
-		if s.Silent {
-			return 1
-		}
-		return 0
-	})
+	state("upstream_silent", "1 if three queries in a row had no answer, and 0 otherwise.", func(s *observe.DNSUpstreamStats) float64 { return number(s.Silent) })
+	state("upstream_failing", "1 if three responses in a row were failures, and 0 otherwise.", func(s *observe.DNSUpstreamStats) float64 { return number(s.Failing) })
 	state("round_trip_seconds", "Smoothed round trip time to the upstream; 0 if it is unknown.", func(s *observe.DNSUpstreamStats) float64 { return s.SRTT.Seconds() })
 	state("loss_ratio", "Share of the last queries to the upstream without an answer.", func(s *observe.DNSUpstreamStats) float64 { return s.Loss })
 	return d
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (d *dnsMetrics) describe(ch chan<- *prometheus.Desc) {

@@ -21,10 +21,10 @@ func (r *resolver) Stats() observe.DNSStats { return observe.DNSStats(*r) }
 
 func newResolver(name string) *resolver {
 	return &resolver{
-		Name: name, Queries: 100, Hits: 60, Stale: 3, Failures: 2, Resends: 4, Failovers: 5, Fallbacks: 6, Ignored: 7,
+		Name: name, Queries: 100, Hits: 60, Stale: 3, Failures: 2, Dropped: 8, Resends: 4, Failovers: 5, Fallbacks: 6, Ignored: 7,
 		Cache: &observe.DNSCacheStats{Entries: 30, Bytes: 5000, MaxBytes: 1 << 24},
 		Upstreams: []observe.DNSUpstreamStats{
-			{Upstream: "udp://192.0.2.1:53", Queries: 40, Hedges: 3, HedgeWins: 2, SRTT: 20 * time.Millisecond, Loss: 0.02},
+			{Upstream: "udp://192.0.2.1:53", Queries: 40, Hedges: 3, HedgeWins: 2, SRTT: 20 * time.Millisecond, Loss: 0.02, Failing: true},
 			{Upstream: "udp://192.0.2.2:53", Queries: 9, Silent: true},
 		},
 	}
@@ -47,6 +47,9 @@ hedge_dns_cache_hits_total{client="shop"} 60
 # HELP hedge_dns_cache_max_bytes Memory that the cache may take.
 # TYPE hedge_dns_cache_max_bytes gauge
 hedge_dns_cache_max_bytes{client="shop"} 1.6777216e+07
+# HELP hedge_dns_dropped_total Questions that ended because there were too many.
+# TYPE hedge_dns_dropped_total counter
+hedge_dns_dropped_total{client="shop"} 8
 # HELP hedge_dns_failovers_total Queries sent because another server could not answer.
 # TYPE hedge_dns_failovers_total counter
 hedge_dns_failovers_total{client="shop"} 5
@@ -88,6 +91,10 @@ hedge_dns_round_trip_seconds{client="shop",host="udp://192.0.2.2:53"} 0
 # HELP hedge_dns_stale_answers_total Questions answered with an expired answer.
 # TYPE hedge_dns_stale_answers_total counter
 hedge_dns_stale_answers_total{client="shop"} 3
+# HELP hedge_dns_upstream_failing 1 if three responses in a row were failures, and 0 otherwise.
+# TYPE hedge_dns_upstream_failing gauge
+hedge_dns_upstream_failing{client="shop",host="udp://192.0.2.1:53"} 1
+hedge_dns_upstream_failing{client="shop",host="udp://192.0.2.2:53"} 0
 # HELP hedge_dns_upstream_silent 1 if three queries in a row had no answer, and 0 otherwise.
 # TYPE hedge_dns_upstream_silent gauge
 hedge_dns_upstream_silent{client="shop",host="udp://192.0.2.1:53"} 0

@@ -15,6 +15,7 @@ type DNSStats struct {
 	Shared    int64 `json:"shared"`    // answered by another caller's exchange
 	Refreshes int64 `json:"refreshes"` // asked for before the answer expired
 	Failures  int64 `json:"failures"`  // exchanges without any answer
+	Dropped   int64 `json:"dropped"`   // questions that ended because there were too many
 
 	Wire       int64 `json:"wire"`        // queries sent to servers, for any reason
 	Hedges     int64 `json:"hedges"`      // queries sent because an answer was late
@@ -43,11 +44,13 @@ type DNSCacheStats struct {
 
 // DNSUpstreamStats is what is known of one server.
 type DNSUpstreamStats struct {
-	Upstream  string `json:"upstream"`   // as dnshedge.ParseUpstream reads it
+	Upstream  string `json:"upstream"`   // as dnshedge.ParseUpstream reads it; " at " and its Addrs follow if there are any
 	Queries   int64  `json:"queries"`    // sent to it
 	Hedges    int64  `json:"hedges"`     // sent to it
 	HedgeWins int64  `json:"hedge_wins"` // hedges that gave the answer
 	Silent    bool   `json:"silent"`     // three queries in a row had no answer
+	Failing   bool   `json:"failing"`    // three responses in a row were failures
+	Down      bool   `json:"down"`       // it was silent or failing, and failed a probe as well
 
 	SRTT      time.Duration `json:"srtt"`       // smoothed round trip time; 0: not known
 	Loss      float64       `json:"loss"`       // share of the last 256 to 512 queries without an answer; hedges that lose count

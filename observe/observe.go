@@ -22,7 +22,9 @@ import (
 // safe for concurrent use. A loser may end after its request: cancelling takes time,
 // and some losers linger. Contexts are the attempt's or the caller's, and have the
 // caller's values. A call that panics is not reported as done. A panic of an observer
-// ends nothing: it is counted (ObserverPanics), and the first is logged.
+// ends nothing: it is counted (ObserverPanics), and the first is logged. So is
+// [runtime.Goexit], which ends the goroutine and nothing else: if that was to make an
+// attempt, the hedge is not sent, or the attempt has failed.
 //
 // Over DNS a call is a question that is put to servers; an answer from the cache is
 // none. Where callers share one exchange through a cache, contexts are the Client's own.
@@ -47,7 +49,7 @@ type Observer interface {
 	Denied(ctx context.Context, key KeyInfo, reason Reason)
 
 	// Budget is called with the number of hedges that the budget would still pay
-	// for, whenever it was asked for one.
+	// for, to a thousandth, whenever it was asked for one.
 	Budget(key KeyInfo, tokens float64)
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // A Watcher passes an engine's events to observers. A panic of an observer does not
-// leave it. It is safe for concurrent use; its fields must not be changed after first use.
+// leave it; that an observer ends its goroutine cannot be prevented. It is safe for concurrent use; its fields must not be changed after first use.
 type Watcher struct {
 	Observers        []observe.Observer
 	Client, Protocol string // as in [observe.KeyInfo]
@@ -24,7 +24,7 @@ func (w *Watcher) key(n engine.Name) observe.KeyInfo {
 }
 
 // tell calls f for each observer. A panic must not leave it: f may run in a
-// goroutine of a timer, where a panic ends the process, and with a race locked.
+// goroutine of a timer, where a panic ends the process.
 func (w *Watcher) tell(f func(observe.Observer)) {
 	for _, o := range w.Observers {
 		w.tellOne(o, f)
@@ -32,12 +32,16 @@ func (w *Watcher) tell(f func(observe.Observer)) {
 }
 
 func (w *Watcher) tellOne(o observe.Observer, f func(observe.Observer)) {
+	returned := false
 	defer func() {
 		if p := recover(); p != nil {
 			w.Log.Panicked(o, p)
+		} else if !returned {
+			w.Log.Panicked(o, "runtime.Goexit")
 		}
 	}()
 	f(o)
+	returned = true
 }
 
 // AttemptStart tells that attempt n begins.
