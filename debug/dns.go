@@ -61,6 +61,7 @@ func renderDNS(s observe.DNSStats) dnsClient {
 	}
 	c.Totals = []total{
 		{"queries", "questions", count(s.Queries), ""},
+		{"local", "answered here", count(s.Local), "hosts, special names"},
 		{"wire", "queries sent", count(s.Wire), of(s.Wire, s.Queries, "of the questions")},
 		{"hedges", "hedges sent", count(s.Hedges), of(s.Hedges, s.Wire, "of the queries")},
 		{"hedge_wins", "won by a hedge", count(s.HedgeWins), of(s.HedgeWins, s.Hedges, "of the hedges")},
@@ -73,7 +74,7 @@ func renderDNS(s observe.DNSStats) dnsClient {
 		{"dropped", "dropped", count(s.Dropped), "too many at a time"},
 	}
 	if s.Shadow {
-		c.Totals = slices.Replace(c.Totals, 2, 5, // the totals from hedges to saved
+		c.Totals = slices.Replace(c.Totals, 3, 6, // the totals from hedges to saved
 			total{"shadow", "would be hedged", count(shadow), of(shadow, s.Wire, "of the queries")},
 			total{"shadow_wins", "would win", count(shadowWins), of(shadowWins, shadow, "of those")},
 			total{"saved", "would be saved", duration(saved), "estimated"},

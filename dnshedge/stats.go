@@ -27,7 +27,7 @@ func (c *Client) Stats() Stats {
 	n := &core.count
 	s := Stats{
 		Name: c.Name, Enabled: !core.isOff(), Shadow: core.shadow, ObserverPanics: n.observerPanics.Load(),
-		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Shared: n.shared.Load(),
+		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Local: n.local.Load(), Shared: n.shared.Load(),
 		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(), Dropped: n.dropped.Load(),
 		Wire: n.wire.Load(), Hedges: n.hedges.Load(), HedgeWins: n.hedgeWins.Load(), Denied: n.denied.Load(),
 		Resends: n.resends.Load(), ResendWins: n.resendWins.Load(), Failovers: n.failovers.Load(), Fallbacks: n.fallbacks.Load(),
@@ -65,6 +65,7 @@ func (s *upstreamState) stats() UpstreamStats {
 // counters are the numbers of a Client's Stats.
 type counters struct {
 	queries, hits, stale, shared, refreshes   atomic.Int64
+	local                                     atomic.Int64
 	wire, hedges, hedgeWins, denied           atomic.Int64
 	resends, resendWins, failovers, fallbacks atomic.Int64
 	retries, ignored, abandoned, failures     atomic.Int64

@@ -36,6 +36,7 @@
 //	hedge_dns_questions_total          questions asked of the client, answered from the cache or not
 //	hedge_dns_cache_hits_total         of those, answered from the cache
 //	hedge_dns_stale_answers_total      of those, answered with an expired answer
+//	hedge_dns_local_answers_total      of those, answered without cache and servers: hosts, special-use names
 //	hedge_dns_failures_total           exchanges without any answer
 //	hedge_dns_dropped_total            questions that ended because there were too many
 //	hedge_dns_resends_total            queries sent again because they were taken for lost

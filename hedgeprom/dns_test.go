@@ -21,7 +21,7 @@ func (r *resolver) Stats() observe.DNSStats { return observe.DNSStats(*r) }
 
 func newResolver(name string) *resolver {
 	return &resolver{
-		Name: name, Queries: 100, Hits: 60, Stale: 3, Failures: 2, Dropped: 8, Resends: 4, Failovers: 5, Fallbacks: 6, Ignored: 7,
+		Name: name, Queries: 100, Hits: 60, Stale: 3, Local: 9, Failures: 2, Dropped: 8, Resends: 4, Failovers: 5, Fallbacks: 6, Ignored: 7,
 		Cache: &observe.DNSCacheStats{Entries: 30, Bytes: 5000, MaxBytes: 1 << 24},
 		Upstreams: []observe.DNSUpstreamStats{
 			{Upstream: "udp://192.0.2.1:53", Queries: 40, Hedges: 3, HedgeWins: 2, SRTT: 20 * time.Millisecond, Loss: 0.02, Failing: true},
@@ -70,6 +70,9 @@ hedge_dns_hedges_total{client="shop",host="udp://192.0.2.2:53"} 0
 # HELP hedge_dns_ignored_messages_total Messages that answered no query.
 # TYPE hedge_dns_ignored_messages_total counter
 hedge_dns_ignored_messages_total{client="shop"} 7
+# HELP hedge_dns_local_answers_total Questions answered without cache and servers.
+# TYPE hedge_dns_local_answers_total counter
+hedge_dns_local_answers_total{client="shop"} 9
 # HELP hedge_dns_loss_ratio Share of the last queries to the upstream without an answer.
 # TYPE hedge_dns_loss_ratio gauge
 hedge_dns_loss_ratio{client="shop",host="udp://192.0.2.1:53"} 0.02

@@ -12,6 +12,7 @@ type DNSStats struct {
 	Queries   int64 `json:"queries"`   // questions asked of the Client
 	Hits      int64 `json:"hits"`      // answered from the cache
 	Stale     int64 `json:"stale"`     // answered with an expired answer
+	Local     int64 `json:"local"`     // answered without cache and servers: hosts, special-use names
 	Shared    int64 `json:"shared"`    // answered by another caller's exchange
 	Refreshes int64 `json:"refreshes"` // asked for before the answer expired
 	Failures  int64 `json:"failures"`  // exchanges without any answer
