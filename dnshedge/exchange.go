@@ -43,6 +43,7 @@ var errNoAnswer = errors.New("dnshedge: no server answered the question")
 // exchange is one question on its way through a group of equivalent servers.
 type exchange struct {
 	c     *core
+	told  *told // nil: there are no observers
 	q     *wire.Query
 	group []*upstreamState // in the order of preference
 	start time.Time
@@ -69,8 +70,6 @@ type exchange struct {
 	failures    int            // responses that were failures
 	failure     *wire.Answer   // the first of them
 	failureFrom *upstreamState // its server
-
-	told *told // nil: there are no observers
 }
 
 // kind is why an attempt is made.
@@ -98,7 +97,7 @@ var (
 // to be shared. It is what the servers said, even if that is a failure, or an error
 // if they said nothing.
 func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) result {
-	x := &exchange{c: c, q: q, group: group, uses: make([]int, len(group)), asked: make([]time.Time, len(group)), tries: 1, told: c.tell(ctx)}
+	x := &exchange{c: c, q: q, group: group, uses: make([]int, len(group)), asked: make([]time.Time, len(group)), tries: 1}
 	x.plan(ctx)
 	var run race.Race[result]
 	out := run.Run(ctx, x, x, x.delays, race.Style{Watch: x.watch()})
@@ -145,7 +144,7 @@ func (c *core) seal(q *wire.Query, r *result) (err error) {
 
 // plan decides when attempts besides the primary are due.
 func (x *exchange) plan(ctx context.Context) {
-	x.start = time.Now()
+	x.start, x.told = time.Now(), x.c.tell(ctx)
 	if !x.q.Standard() {
 		x.tellDenied(engine.Method) // not known to be safe to repeat
 		return
@@ -180,7 +179,6 @@ func (x *exchange) plan(ctx context.Context) {
 			due[n] = due[n-1] + loss<<(n-1)
 		}
 	}
-	x.due(due[:n])
 	x.setup = setup
 	x.schedule(due[:n], first.rto.timeout(0), x.timeLeft(ctx))
 }
@@ -219,6 +217,7 @@ func (x *exchange) schedule(due []time.Duration, timeout, left time.Duration) {
 		add(at, step{kind: hedged, n: int8(i)})
 		add(at+lookAgain, step{kind: hedged, n: int8(i), look: true})
 	}
+	x.due(due)
 }
 
 // Admit decides whether step n, a hedge or a resend, starts. The first resend of a
