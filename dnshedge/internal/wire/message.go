@@ -47,6 +47,10 @@ var (
 // response code is BADVERS (RFC 6891 §6.1.3).
 var ErrVersion = errors.New("dnshedge: message with an unknown version of EDNS; want 0")
 
+// ErrSpelling is why a message is not taken for the response to a query with a
+// spelling of its own: all else is right.
+var ErrSpelling = errors.New("dnshedge: response with another spelling of the name")
+
 // record is one resource record of a message.
 type record struct {
 	typ, class uint16
