@@ -36,6 +36,7 @@ const (
 	edeStale       = 3
 	edeStaleNX     = 19
 	edeCachedError = 13
+	edeProhibited  = 18
 	edeNoReachable = 22
 	edeNetwork     = 23
 )
@@ -109,7 +110,7 @@ func (c *Cache) init() {
 // weight estimates what the entry takes in memory, the cache's own bookkeeping
 // included. The constant is measured by TestCacheStaysInsideItsBound.
 func (e *entry) weight() uint32 {
-	n := 360 + len(e.question)
+	n := 345 + len(e.question)
 	if e.Answer != nil {
 		n += len(e.Packed()) + 2*e.Len()
 		for _, x := range e.EDE {
@@ -222,11 +223,32 @@ func (c *Cache) get(q *wire.Query, now time.Time) found {
 		return f
 	}
 	f.turn = f.hits.Add(1)
-	if f.freshness == fresh && f.fails == 0 && !c.NoRefresh && f.left(f.at) <= f.ttl/refreshShare &&
-		f.turn > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() {
+	if c.due(&f, f.turn) {
 		f.refresh = f.refreshing.CompareAndSwap(false, true)
 	}
 	return f
+}
+
+// hit is get for an answer that is fresh and need not be refreshed. Others are not
+// counted, and it reports false.
+func (c *Cache) hit(q *wire.Query) (found, bool) {
+	if !q.Keyed() {
+		return found{}, false
+	}
+	c.init()
+	var buf [wire.MaxKey]byte
+	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch))
+	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
+		return f, false
+	}
+	f.turn = f.hits.Add(1)
+	return f, true
+}
+
+// due reports whether an answer that was asked for so often should be refreshed now.
+func (c *Cache) due(f *found, hits uint32) bool {
+	return f.freshness == fresh && f.left(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
+		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && !f.refreshing.Load()
 }
 
 // find returns what is kept under a key, which it changes.

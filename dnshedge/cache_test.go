@@ -610,13 +610,6 @@ func TestCacheStaysInsideItsBound(t *testing.T) {
 	if hedgetest.RaceEnabled {
 		entries = 100_000
 	}
-	heap := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	before := heap()
 	c := &dnshedge.Cache{MaxBytes: bound}
 	fill(c, entries)
@@ -629,6 +622,27 @@ func TestCacheStaysInsideItsBound(t *testing.T) {
 	assert.LessOrEqual(t, c.Bytes(), int64(bound))
 	assert.LessOrEqual(t, took, uint64(bound))
 	assert.Greater(t, c.Len(), 20_000)
+	runtime.KeepAlive(c)
+}
+
+// heap returns the bytes that are in use.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func TestACachedAddressTakes450BytesAtMost(t *testing.T) {
+	const entries = 30_000
+	before := heap()
+	c := &dnshedge.Cache{MaxBytes: 1 << 30}
+	fill(c, entries)
+	each := (heap() - before) / entries
+	t.Logf("%d bytes each, %d by the cache's account", each, c.Bytes()/entries)
+	assert.LessOrEqual(t, each, uint64(450))
+	assert.Equal(t, entries, c.Len())
 	runtime.KeepAlive(c)
 }
 

@@ -22,36 +22,38 @@ var _ dns.Handler = (*Client)(nil)
 // The response is written by w.Write if w is a dns.Server's own, and otherwise by
 // w.WriteMsg, where the wrappers of middleware look for it.
 func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
-	b := responses.Get().(*[]byte)
-	defer responses.Put(b)
-	*b = c.appendResponse((*b)[:0], w, r)
+	p := responses.Get().(*response)
+	defer responses.Put(p)
+	p.b = c.appendResponse(p.b[:0], &p.q, w, r)
 	// If writing fails, the client is gone and needs no answer.
 	if _, own := w.(dns.ConnectionStater); own {
-		_, _ = w.Write(*b)
+		_, _ = w.Write(p.b)
 		return
 	}
 	m := new(dns.Msg)
-	if err := m.Unpack(*b); err != nil {
-		_, _ = w.Write(*b) // a record that package dns cannot read
+	if err := m.Unpack(p.b); err != nil {
+		_, _ = w.Write(p.b) // a record that package dns cannot read
 		return
 	}
 	m.Compress = true
 	_ = w.WriteMsg(m)
 }
 
-var responses = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
+// response is the memory that writing a response takes.
+type response struct {
+	q wire.Query
+	b []byte
+}
 
-// appendResponse appends the response to r in wire format.
-func (c *Client) appendResponse(b []byte, w dns.ResponseWriter, r *dns.Msg) []byte {
+var responses = sync.Pool{New: func() any { return &response{b: make([]byte, 0, 2048)} }}
+
+// appendResponse appends the response to r in wire format. It uses q.
+func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) []byte {
 	if code := refusal(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code)
 	}
-	q, err := wire.NewQuery(r)
-	if errors.Is(err, wire.ErrVersion) {
-		return appendRefusal(b, r, dns.RcodeBadVers)
-	}
-	if err != nil {
-		return appendRefusal(b, r, dns.RcodeFormatError)
+	if err := q.Read(r); err != nil {
+		return appendRefusal(b, r, badQuery(err))
 	}
 	limit := wire.MaxMsg
 	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
@@ -72,6 +74,14 @@ func refusal(r *dns.Msg) int {
 		return dns.RcodeRefused
 	}
 	return dns.RcodeSuccess
+}
+
+// badQuery returns the response code for a message that is not a query that can be read.
+func badQuery(err error) int {
+	if errors.Is(err, wire.ErrVersion) {
+		return dns.RcodeBadVers
+	}
+	return dns.RcodeFormatError
 }
 
 // appendRefusal appends a response without records to a message that is not forwarded.
@@ -109,12 +119,44 @@ func (c *Client) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limi
 // appendAnswer appends the response to q, in wire format and as a forwarder's. It
 // has at most limit bytes.
 func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
-	r := c.answer(ctx, q, "")
+	if b, ok := c.appendHit(b, q, limit); ok {
+		return b, nil
+	}
+	own := *q // which may be kept
+	r := c.answer(ctx, &own, "")
 	if r.err != nil {
 		return b, r.err
 	}
+	return appendForwarded(b, q, r.answer, r.view, limit), nil
+}
+
+// appendHit is appendAnswer for an answer that is in the cache and about which
+// nothing else is to be done; otherwise it reports false.
+func (c *core) appendHit(b []byte, q *wire.Query, limit int) ([]byte, bool) {
+	f, ok := c.hit(context.Background(), q)
+	if !ok {
+		return b, false
+	}
+	a, view, _ := f.answer(q)
+	return appendForwarded(b, q, a, view, limit), true
+}
+
+// hit answers a question from the cache if that takes neither time nor a query.
+func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
+	if c.conf.Cache == nil {
+		return f, false
+	}
+	if f, ok = c.conf.Cache.hit(q); ok {
+		c.count.queries.Add(1)
+		c.count.hits.Add(1)
+		c.traceHit(ctx, q, FromCache, nil)
+	}
+	return f, ok
+}
+
+func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.View, limit int) []byte {
 	start := len(b)
-	b = r.answer.Append(b, q, r.view, limit)
+	b = a.Append(b, q, view, limit)
 	wire.Forwarded(b[start:])
-	return b, nil
+	return b
 }

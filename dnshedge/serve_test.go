@@ -104,7 +104,8 @@ func TestUDPResponsesHave1232BytesAtMost(t *testing.T) {
 		for i := range 200 {
 			rrs = append(rrs, fmt.Sprintf("A 192.0.2.%d", i))
 		}
-		c, _ := cached(l, new(dnshedge.Cache), with(rrs...))
+		l.serve("a", with(rrs...))
+		c := l.client(off(), l.up("tcp", "a"))
 		m := question("x.example.", dns.TypeA)
 		m.SetEdns0(4096, false)
 		assert.True(t, serve(t, c, "udp", m).Truncated, "RFC 9715: larger ones are fragmented, and are of use to attackers")

@@ -49,31 +49,43 @@ var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, S
 // EDNS options of the message are passed on, except those that concern one path:
 // cookies, padding and how long a connection may be idle.
 func NewQuery(m *dns.Msg) (*Query, error) {
+	q := new(Query)
+	if err := q.Read(m); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// Read is NewQuery for a Query that nobody uses any more.
+func (q *Query) Read(m *dns.Msg) error {
 	if len(m.Question) != 1 {
-		return nil, fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
+		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
 	}
 	ask := m.Question[0]
 	switch {
 	case ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR:
-		return nil, fmt.Errorf("dnshedge: question %s %s: zone transfers need a dns.Transfer", ask.Name, dns.TypeToString[ask.Qtype])
+		return fmt.Errorf("dnshedge: question %s %s: zone transfers need a dns.Transfer", ask.Name, dns.TypeToString[ask.Qtype])
 	case m.IsTsig() != nil:
-		return nil, fmt.Errorf("dnshedge: question %s: TSIG needs a dns.Client, for every attempt has an ID of its own", ask.Name)
+		return fmt.Errorf("dnshedge: question %s: TSIG needs a dns.Client, for every attempt has an ID of its own", ask.Name)
 	}
 	var buf [MaxName]byte
-	n, err := dns.PackDomainName(ask.Name, buf[:], 0, nil, false)
-	if err != nil {
-		return nil, fmt.Errorf("dnshedge: name %q: %w", ask.Name, err)
+	n := packName(buf[:], ask.Name)
+	var err error
+	if n == 0 {
+		if n, err = dns.PackDomainName(ask.Name, buf[:], 0, nil, false); err != nil {
+			return fmt.Errorf("dnshedge: name %q: %w", ask.Name, err)
+		}
 	}
-	q := &Query{
+	*q = Query{
 		Name: string(buf[:n]), Type: ask.Qtype, Class: ask.Qclass, ID: m.Id, Size: dns.MinMsgSize,
 		rd: m.RecursionDesired, ad: m.AuthenticatedData, cd: m.CheckingDisabled,
 	}
 	if opt := m.IsEdns0(); opt != nil {
 		if slices.ContainsFunc(m.Extra, func(rr dns.RR) bool { o, ok := rr.(*dns.OPT); return ok && o != opt }) {
-			return nil, errOPT
+			return errOPT
 		}
 		if opt.Version() != 0 {
-			return nil, ErrVersion
+			return ErrVersion
 		}
 		q.opt, q.do, q.Size = true, opt.Do(), max(int(opt.UDPSize()), dns.MinMsgSize)
 		for _, o := range opt.Option {
@@ -81,18 +93,47 @@ func NewQuery(m *dns.Msg) (*Query, error) {
 				// Package dns gives an option's bytes only as part of a packed message.
 				b, err := m.Pack()
 				if err != nil {
-					return nil, fmt.Errorf("dnshedge: pack query: %w", err)
+					return fmt.Errorf("dnshedge: pack query: %w", err)
 				}
-				return parseQuery(b, passed)
+				parsed, err := parseQuery(b, passed)
+				if err == nil {
+					*q = *parsed
+				}
+				return err
 			}
 		}
 	}
 	if m.Opcode != dns.OpcodeQuery {
 		if q.raw, err = m.Pack(); err != nil {
-			return nil, fmt.Errorf("dnshedge: pack %s %s: %w", dns.OpcodeToString[m.Opcode], ask.Name, err)
+			return fmt.Errorf("dnshedge: pack %s %s: %w", dns.OpcodeToString[m.Opcode], ask.Name, err)
 		}
 	}
-	return q, nil
+	return nil
+}
+
+// packName writes a complete name without escapes in wire format, and returns its
+// length, or 0 if it is not such a name. It takes a third of dns.PackDomainName's time.
+func packName(b []byte, name string) int {
+	if len(name) < 2 || len(name)+1 > len(b) || name[len(name)-1] != '.' {
+		return 0
+	}
+	start := 0
+	for i := range len(name) {
+		switch c := name[i]; c {
+		case '.':
+			if i == start || i-start > 63 {
+				return 0
+			}
+			b[start] = byte(i - start)
+			start = i + 1
+		case '\\':
+			return 0
+		default:
+			b[i+1] = c
+		}
+	}
+	b[start] = 0
+	return start + 1
 }
 
 // Forwarded returns the query as a forwarder sends it: of the EDNS options only the
@@ -173,8 +214,10 @@ func parseQuery(b []byte, pass func(uint16) bool) (*Query, error) {
 		return q, nil
 	}
 	opts, version := 0, byte(0)
+	signed := false
 	err = walk(b, func(r record) {
 		if r.typ != dns.TypeOPT {
+			signed = signed || r.typ == dns.TypeTSIG
 			return
 		}
 		q.opt, q.do = true, b[r.ttl+2]&0x80 != 0
@@ -193,6 +236,8 @@ func parseQuery(b []byte, pass func(uint16) bool) (*Query, error) {
 		err = errOPT // RFC 6891 §6.1.1
 	case version > 0:
 		err = ErrVersion
+	case signed:
+		err = errTSIG
 	}
 	if err != nil {
 		return nil, err
