@@ -337,13 +337,8 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 
 // again sends the request on a stream of its own and waits for the first message.
 func (s *stream) again(a *race.Attempt, n int) error {
-	s.mu.Lock()
-	over, req := s.over, s.req
-	if !over {
-		req = copyOf(req) // a hedge that is slow to end may read it when the call is over
-	}
-	s.mu.Unlock()
-	if over {
+	req, ok := s.copy()
+	if !ok {
 		return race.ErrLost
 	}
 	hedge, err := s.open(hedgeContext(a, n), s.in.hedgeConn(s.cc), n)
@@ -359,6 +354,17 @@ func (s *stream) again(a *race.Attempt, n int) error {
 		return err
 	}
 	return hedge.RecvMsg(me.reply)
+}
+
+// copy returns a copy of what was sent, which a hedge that is slow to end may read when the
+// call is over. It returns false if the call is over.
+func (s *stream) copy() (req any, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return nil, false
+	}
+	return copyOf(s.req), true
 }
 
 func (s *stream) Discard(_ error, err error) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 const ms = time.Millisecond
@@ -405,6 +408,47 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	k.Begin(epoch)
 	assert.Equal(t, engine.InFlight, k.Admit(epoch, false, time.Time{}, engine.None))
 	k.Ended()
+	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
+}
+
+func TestTokensAreToldToAThousandth(t *testing.T) {
+	b := engine.NewBucket(0.1, 20)
+	for b.Spend() {
+	}
+	for n := 1; n <= 200; n++ {
+		b.Earn()
+		assert.Equal(t, strconv.FormatFloat(float64(n)/10, 'f', -1, 64), strconv.FormatFloat(b.Tokens(), 'f', -1, 64))
+	}
+	assert.True(t, b.Pays())
+	for range 20 {
+		assert.True(t, b.Spend())
+	}
+	assert.False(t, b.Pays())
+	assert.False(t, b.Spend())
+}
+
+// leaver is an Observer that ends the goroutine that asks for a hedge.
+type leaver struct{}
+
+func (leaver) AttemptStart(context.Context, engine.Name, int)                             {}
+func (leaver) AttemptDone(context.Context, engine.Name, int, race.Outcome, time.Duration) {}
+func (leaver) RequestDone(context.Context, engine.Name, engine.Report)                    {}
+func (leaver) Denied(context.Context, engine.Name, engine.Reason)                         {}
+func (leaver) Budget(engine.Name, float64)                                                { runtime.Goexit() }
+
+func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Share, c.Observer = 1, leaver{} })
+	for range engine.MaxInFlight {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			var c engine.Call
+			c.Begin(t.Context(), k, ms)
+			c.Admit(0)
+		}()
+		<-ended
+	}
+	k.Begin(epoch)
 	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
 }
 

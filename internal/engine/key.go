@@ -190,7 +190,7 @@ func (k *Key) deny(now, deadline time.Time) Reason {
 	case k.inFlight.Load() >= MaxInFlight:
 		return InFlight
 	}
-	if k.routeBudget != nil && k.routeBudget.Tokens() < 1 || !k.engine.ceiling.Load().spend(now, k.bucket) {
+	if k.routeBudget != nil && !k.routeBudget.Pays() || !k.engine.ceiling.Load().spend(now, k.bucket) {
 		return Budget
 	}
 	if k.routeBudget != nil {
