@@ -35,6 +35,8 @@ type crowd struct {
 	opening int        // sockets that are being opened
 	open    int        // sockets, those included that take no more queries
 	turning bool       // a timer runs that replaces sockets
+
+	opened chan struct{} // closed when opening changes; nil: nobody waits for that
 }
 
 // shared is a socket with many queries.
@@ -94,7 +96,22 @@ func (c *crowd) join(ctx context.Context, d *datagram) (*shared, error) {
 		} else if n := len(c.sockets); n > 0 {
 			s = c.sockets[rand.IntN(n)]
 		}
+		var opened chan struct{}
+		if !grow && s == nil && c.opening > 0 {
+			if c.opened == nil {
+				c.opened = make(chan struct{})
+			}
+			opened = c.opened
+		}
 		c.mu.Unlock()
+		if opened != nil {
+			select {
+			case <-opened:
+				continue
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
 		var err error
 		if grow {
 			if s, err = c.add(ctx, d.udp); err != nil {
@@ -133,6 +150,10 @@ func (c *crowd) add(ctx context.Context, u *udp) (*shared, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.opening--
+	if c.opened != nil {
+		close(c.opened)
+		c.opened = nil
+	}
 	if err != nil {
 		c.open--
 		if n := len(c.sockets); n > 0 && ctx.Err() == nil {

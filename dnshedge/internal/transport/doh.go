@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
@@ -53,8 +54,8 @@ func (e StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: HTTP status %d %s", int(e), http.StatusText(int(e)))
 }
 
-// doh asks over HTTPS (RFC 8484) with GET and ID 0, so that HTTP caches work, and
-// so that net/http may repeat a query if the server closes the connection. It has
+// doh asks over HTTPS (RFC 8484), with GET unless it is told otherwise, and with ID 0,
+// so that HTTP caches work. It has
 // two lanes, one for first queries and one for repetitions. A lane has one
 // connection; when that falls silent, the next query goes over a new one.
 type doh struct {
@@ -212,12 +213,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 		}
 	}()
 	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, Pad: true})
-	u := d.url
-	u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(b)
-	req := (&http.Request{
-		Method: http.MethodGet, URL: &u, Host: u.Host,
-		Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}},
-	}).WithContext(ctx)
+	req := d.request(b, q.Standard()).WithContext(ctx)
 	resp, err := h.roundTrip(req)
 	if err == nil {
 		defer h.slots.Release(1)
@@ -256,6 +252,26 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 	}
 	d.Owner.Answered(time.Since(began), h.path())
 	return a, setup, nil
+}
+
+// request returns the request for a query. net/http may repeat it if the server closes
+// the connection, but only if the query is safe to repeat.
+func (d *doh) request(b []byte, repeat bool) *http.Request {
+	u := d.url
+	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
+	if !d.Post && repeat {
+		u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(b)
+		return r
+	}
+	r.Method = http.MethodPost
+	r.Header["Content-Type"] = []string{mediaType}
+	if repeat {
+		r.Header["Idempotency-Key"] = nil // tells net/http, and is not sent
+	}
+	r.ContentLength = int64(len(b))
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	r.Body, _ = r.GetBody()
+	return r
 }
 
 func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
