@@ -8,8 +8,6 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
-
-	"github.com/miekg/dns"
 )
 
 const (
@@ -162,24 +160,4 @@ func equalFold(a []byte, b string) bool {
 		}
 	}
 	return true
-}
-
-// recordsHaveData returns an error if a record has no data although its type
-// needs some. Records of updates have none; such a record can be unpacked but
-// not packed again.
-func recordsHaveData(b []byte) error {
-	var bad error
-	err := walk(b, func(r record) {
-		switch r.typ {
-		case dns.TypeOPT, dns.TypeAPL, dns.TypeNULL:
-			return
-		}
-		if _, known := dns.TypeToRR[r.typ]; known && len(r.data) == 0 {
-			bad = errRecord
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return bad
 }
