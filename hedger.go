@@ -133,6 +133,7 @@ type doCall[T any] struct {
 	engine.Call
 	race     race.Race[T]
 	hedger   *Hedger
+	key      *engine.Key // kept for the next call, which is often one of the same key
 	f        func(context.Context) (T, error)
 	contexts [1 + race.MaxHedges]*doContext
 }
@@ -146,7 +147,10 @@ type doOp[T any] interface {
 // run makes the call by op.
 func (c *doCall[T]) run(ctx context.Context, key string, op doOp[T], style race.Style) race.Result[T] {
 	h := c.hedger
-	plan := c.Begin(ctx, h.engine.Key(engine.Name{Host: key}), engine.OverridesFrom(ctx).Delay)
+	if name := (engine.Name{Host: key}); !c.key.Is(name) {
+		c.key = h.engine.Key(name)
+	}
+	plan := c.Begin(ctx, c.key, engine.OverridesFrom(ctx).Delay)
 	var delays []time.Duration
 	if plan != nil {
 		delays = plan.Delays

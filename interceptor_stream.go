@@ -38,7 +38,7 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	in.stats.TotalRequests.Add(1)
-	reason := in.refuses(ctx, method)
+	o, m, reason := in.refuses(ctx, method)
 	if reason == engine.None && (desc.ClientStreams || !desc.ServerStreams) {
 		in.stats.NotHedgeable.Add(1)
 		reason = engine.Body
@@ -49,7 +49,6 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 		p.Done(err == nil)
 		return opened, err
 	}
-	o, m := engine.OverridesFrom(ctx), in.rule(method)
 	st := &stream{in: in, ctx: ctx, desc: desc, cc: cc, fullMethod: method, streamer: streamer, policy: m.policy, decided: make(chan struct{})}
 	st.policy.Delay = cmp.Or(o.Delay, m.policy.Delay)
 	st.opts, st.finish = takeFinish(slices.Clone(opts)) // hedges need them when the caller has them back

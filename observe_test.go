@@ -288,11 +288,13 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 	if hedgetest.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	httpCall := func(opts ...hedge.Option) func() {
-		resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
-		tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), opts...)
-		req := request(t, t.Context(), "GET", site, nil)
-		return func() { _, _ = tr.RoundTrip(req) }
+	httpCall := func(major int) func(opts ...hedge.Option) func() {
+		return func(opts ...hedge.Option) func() {
+			resp := &http.Response{StatusCode: 200, ProtoMajor: major, Body: http.NoBody}
+			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), opts...)
+			req := request(t, t.Context(), "GET", site, nil)
+			return func() { _, _ = tr.RoundTrip(req) }
+		}
 	}
 	doCall := func(opts ...hedge.Option) func() {
 		h := hedge.NewHedger(opts...)
@@ -306,9 +308,9 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 		return func() { _ = intercept(context.Background(), read, nil, nil, nil, invoke) }
 	}
 	for name, test := range map[string]struct {
-		most float64 // as before there were observers
+		most float64 // without an observer
 		call func(...hedge.Option) func()
-	}{"http": {3, httpCall}, "grpc": {2, grpcCall}, "func": {1, doCall}} {
+	}{"http1": {5, httpCall(1)}, "http2": {1, httpCall(2)}, "grpc": {1, grpcCall}, "func": {1, doCall}} {
 		plain, observed := test.call(hedge.WithAttemptHeader(hedge.AttemptHeader)), test.call(hedge.WithObserver(hedge.NopObserver{}), hedge.WithLogger(slog.Default()))
 		for range 100 {
 			plain()

@@ -65,13 +65,15 @@ const (
 	forgetServer = 30 * time.Second // a server may be forgotten if it was not asked for so long
 )
 
-// Client asks DNS servers. The zero value asks those of /etc/resolv.conf, with
-// defaults and without a cache. Its fields must not be changed after first use.
+// Client asks DNS servers. The zero value asks those of the system, with defaults and
+// without a cache. Its fields must not be changed after first use.
 // A Client is safe for concurrent use.
 type Client struct {
 	// Upstreams is a group of equivalent servers, in the order of preference, which
-	// holds until their round trip times are known. Empty: the system's servers,
-	// read again when the file changes.
+	// holds until their round trip times are known. Empty: the system's servers, which are
+	// read again when they change. On Windows they are those of the network adapters, by
+	// the adapters' metrics. Elsewhere they are in /etc/resolv.conf, which on macOS does not
+	// have those that a VPN sets for some domains only.
 	Upstreams []Upstream
 
 	// Order says which of the Upstreams is asked first. Zero: OrderAuto.
@@ -124,8 +126,21 @@ type Client struct {
 	Dialer Dialer
 
 	// ResolvConf is where the system's servers are read if Upstreams is empty.
-	// Empty: /etc/resolv.conf.
+	// Empty: /etc/resolv.conf; on Windows the network adapters.
 	ResolvConf string
+
+	// SpecialUse says which special-use names are answered without asking a server. Zero:
+	// SpecialUseLibrary.
+	SpecialUse SpecialUse
+
+	// Hosts is a file of addresses and their names, as /etc/hosts, that is asked before
+	// anything else. It is read again within 5 s of a change. Names in it have no other
+	// addresses; the TTL is 30 s. Empty: none. Resolver needs none, for Go reads /etc/hosts
+	// by itself.
+	Hosts string
+
+	// RebindFilter keeps private addresses out of answers. Nil: all answers pass.
+	RebindFilter *RebindFilter
 
 	// Trace is told of attempts and answers. Nil: nobody is told.
 	Trace *Trace
@@ -145,6 +160,7 @@ type core struct {
 	spending  sync.Mutex     // makes asking the Client's bucket and a server's one step
 	sessions  tls.ClientSessionCache
 	system    *resolvConf // nil if there are Upstreams
+	hosts     *hostsFile  // nil if there is none
 	group     []*upstreamState
 	fallback  []*upstreamState
 	routes    map[string]Exchanger // by domain, in wire format and lower case
@@ -180,6 +196,14 @@ func newCore(conf *Client) (*core, error) {
 	if err := cmp.Or(conf.Hedge.validate(), conf.Order.validate()); err != nil {
 		return nil, err
 	}
+	if err := conf.SpecialUse.validate(); err != nil {
+		return nil, err
+	}
+	if conf.RebindFilter != nil {
+		if err := conf.RebindFilter.validate(); err != nil {
+			return nil, err
+		}
+	}
 	if conf.Cache != nil {
 		if err := conf.Cache.validate(); err != nil {
 			return nil, err
@@ -194,6 +218,13 @@ func newCore(conf *Client) (*core, error) {
 		refreshes: engine.NewBucket(conf.Hedge.share(), budgetBurst),
 		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
 	}
+	if conf.Hosts != "" {
+		f, err := newHostsFile(conf.Hosts)
+		if err != nil {
+			return nil, fmt.Errorf("dnshedge: Client.Hosts: %w", err)
+		}
+		c.hosts = f
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	var err error
 	if c.group, err = c.all(conf.Upstreams); err != nil {
@@ -206,7 +237,7 @@ func newCore(conf *Client) (*core, error) {
 		return nil, err
 	}
 	if len(c.group) == 0 {
-		c.system = &resolvConf{path: cmp.Or(conf.ResolvConf, "/etc/resolv.conf")}
+		c.system = &resolvConf{path: cmp.Or(conf.ResolvConf, systemConf)}
 	}
 	return c, nil
 }

@@ -132,6 +132,9 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 
 // seal makes the answer ready to be shared.
 func (c *core) seal(q *wire.Query, r *result) (err error) {
+	if f := c.conf.RebindFilter; f != nil && q.Standard() && c.route(q) == nil {
+		f.apply(q, r.answer)
+	}
 	var limits *wire.TTLLimits
 	if q.Standard() && c.conf.Cache != nil {
 		limits = c.conf.Cache.limits()

@@ -46,17 +46,24 @@ func newRoutes(routes map[string]Exchanger) (map[string]Exchanger, error) {
 // route returns who is asked q instead of the Client's own servers, by the longest
 // domain in Routes that q's name is in; nil: nobody.
 func (c *core) route(q *wire.Query) Exchanger {
+	e, _ := c.domain(q)
+	return e
+}
+
+// domain returns the route of q, and the length of its domain in wire format; 0: there
+// is none.
+func (c *core) domain(q *wire.Query) (Exchanger, int) {
 	if len(c.routes) == 0 {
-		return nil
+		return nil, 0
 	}
 	var buf [wire.MaxKey]byte
 	name := q.AppendKey(buf[:0])[:len(q.Name)] // in lower case
 	for {
 		if e, ok := c.routes[string(name)]; ok {
-			return e
+			return e, len(name)
 		}
 		if len(name) <= 1 {
-			return nil
+			return nil, 0
 		}
 		name = name[1+int(name[0]):]
 	}

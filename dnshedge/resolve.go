@@ -53,6 +53,9 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		defer cancel()
 		return c.traceResult(ctx, q, c.ask(ctx, q, []*upstreamState{s}))
 	}
+	if r, ok := c.local(ctx, q); ok {
+		return r
+	}
 	if cache != nil && q.Keyed() && !q.Cacheable() {
 		if f := cache.get(q, time.Now()); f.freshness == fresh && f.fails == 0 {
 			return c.fromCache(ctx, q, f)

@@ -39,6 +39,7 @@ const (
 	FromServer Source = "server"
 	FromCache  Source = "cache"
 	FromStale  Source = "stale" // the cache, though the answer had expired
+	FromLocal  Source = "local" // this machine: the hosts file, or a special-use name
 )
 
 // AnswerInfo is what a Trace is told of an answer.

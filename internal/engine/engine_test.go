@@ -470,6 +470,20 @@ func TestTableIsBoundedAndForgetsTheLeastRecentlyUsed(t *testing.T) {
 	assert.NotNil(t, e.Lookup(engine.Name{Host: "63"}))
 }
 
+func TestForgottenKeyIsNoLongerTheKeyOfItsName(t *testing.T) {
+	c := defaults()
+	c.MaxKeys = 1
+	e := engine.New(c)
+	a, b := engine.Name{Host: "a"}, engine.Name{Host: "b"}
+	first := e.Key(a)
+	assert.True(t, first.Is(a))
+	assert.False(t, first.Is(b))
+	assert.False(t, (*engine.Key)(nil).Is(a))
+	assert.True(t, e.Key(b).Is(b))
+	assert.False(t, first.Is(a), "there is room for one")
+	assert.NotSame(t, first, e.Key(a))
+}
+
 func TestLookupMakesNoKey(t *testing.T) {
 	e := engine.New(defaults())
 	assert.Nil(t, e.Lookup(engine.Name{Host: "unknown"}))

@@ -139,6 +139,7 @@ type Race[T any] struct {
 
 	timer *time.Timer   // calls fire; kept when the race is used again
 	wake  chan struct{} // capacity 1: something happened that Run may wait for; kept as well
+	alone func()        // runs a detached primary; kept as well, so that go needs no closure
 	fired atomic.Bool   // fire was called
 	late  bool          // fire may still be called though Run has returned
 
@@ -181,12 +182,13 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 	r.attempts[0] = attempt{Attempt: primary, running: true}
 	if style.Detach && r.wake == nil {
 		r.wake = make(chan struct{}, 1)
+		r.alone = func() { r.run(r.attempts[0].Attempt, 0) }
 	}
 	if len(delays) > 0 {
 		r.arm(delays[0])
 	}
 	if style.Detach {
-		go r.run(primary, 0)
+		go r.alone()
 		return r.await()
 	}
 
@@ -269,6 +271,9 @@ func (r *Race[T]) next() (a *Attempt, n int) {
 	return a, n
 }
 
+// exited is the error of an attempt that called runtime.Goexit.
+var exited = new(Panic)
+
 // admit asks the gate. A gate that panics does not admit: the timer's goroutine has nobody
 // to raise the panic in.
 func (r *Race[T]) admit(index int) (ok bool) {
@@ -284,7 +289,7 @@ func (r *Race[T]) admit(index int) (ok bool) {
 func (r *Race[T]) run(a *Attempt, n int) {
 	var (
 		v   T
-		err error = &Panic{} // unless Attempt returns
+		err error = exited // unless Attempt returns
 	)
 	defer func() {
 		if p := recover(); p != nil {
@@ -424,10 +429,14 @@ func (r *Race[T]) await() Result[T] {
 		}
 		r.mu.Unlock()
 		gone := false
-		select {
-		case <-r.wake:
-		case <-ended:
-			gone = true
+		if ended == nil {
+			<-r.wake // cheaper than a select
+		} else {
+			select {
+			case <-r.wake:
+			case <-ended:
+				gone = true
+			}
 		}
 		r.mu.Lock()
 		switch {
