@@ -404,13 +404,19 @@ func (c *connection) fail(err error) {
 		c.silence.Stop()
 	}
 	close(c.dead)
-	answers, cut := c.answers, c.live > 0
+	answers, cut := c.answers, c.live > 0 && byPeer(err)
 	c.mu.Unlock()
 	c.lane.ended(answers, cut)
 	_ = c.conn.Close()
 	for _, p := range abandoned {
 		c.settle(p)
 	}
+}
+
+// byPeer reports whether a connection that ended with err was closed by the server.
+func byPeer(err error) bool {
+	var t net.Error
+	return err != errIdle && err != errFrame && err != ErrClosed && !(errors.As(err, &t) && t.Timeout())
 }
 
 // reason returns why the connection is dead, for a query that may have been sent.
