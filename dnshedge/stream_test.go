@@ -342,3 +342,29 @@ func TestAnHTTPSServerIsAskedByPOSTIfToldSo(t *testing.T) {
 		assert.Equal(t, []string{"GET", "POST"}, methods[2:], "what is not safe to repeat is not sent by GET")
 	})
 }
+
+func TestCloseEndsTheConnectionsThatTakeNoMoreQueries(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if q.Question[0].Name == "lost.example." {
+					return dnstest.Reply{}
+				}
+				return keepalive(0)(q)
+			})
+			c := l.client(off(), l.up(network, "a"))
+			c.Timeout = time.Minute
+			done := make(chan error)
+			go func() {
+				_, _, err := l.ask(c, "lost.example.")
+				done <- err
+			}()
+			time.Sleep(100 * ms)
+			l.must(c, "x.example.") // ends the connection for further queries
+			start := time.Now()
+			c.Close()
+			require.Error(t, <-done)
+			assert.Less(t, time.Since(start), 100*ms, network)
+		})
+	}
+}
