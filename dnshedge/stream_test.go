@@ -368,3 +368,24 @@ func TestCloseEndsTheConnectionsThatTakeNoMoreQueries(t *testing.T) {
 		})
 	}
 }
+
+func TestQueriesOverHTTP1DoNotWaitForEachOther(t *testing.T) {
+	bubble(t, func(l *lab) {
+		ln, err := l.net.Host("b").Listen("tcp", ":443")
+		require.NoError(t, err)
+		s := &dnstest.Server{Handler: after(20*ms, good), HTTP1: true}
+		s.ServeHTTPS(ln)
+		c := l.client(off(), l.up("https", "b"))
+		l.must(c, "x.example.")
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 32 {
+			wg.Go(func() { l.must(c, fmt.Sprintf("x%d.example.", i)) })
+		}
+		wg.Wait()
+		assert.LessOrEqual(t, time.Since(start), 220*ms, "a handshake, and four rounds over eight connections")
+		assert.LessOrEqual(t, s.Conns.Load(), int64(1+8+8), "and as many for what is sent again")
+		c.Close()
+		s.Close()
+	})
+}
