@@ -75,7 +75,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 			c.count.refreshes.Add(1)
 			flight(true)
 		} else {
-			had.refreshing.Store(false)
+			had.release()
 		}
 	}
 	var timer <-chan time.Time
@@ -88,7 +88,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		}
 		wait := orDefault(cache.StaleAfter, defaultStaleAfter)
 		if wait == 0 {
-			if had.refreshing.CompareAndSwap(false, true) {
+			if had.claim() {
 				flight(false)
 			}
 			return c.fromCache(ctx, q, had)
