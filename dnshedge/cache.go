@@ -240,7 +240,7 @@ func (c *Cache) hit(q *wire.Query) (found, bool) {
 	c.init()
 	var buf [wire.MaxKey]byte
 	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch))
-	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
+	if f.freshness != fresh || f.fails > 0 || f.below || q.Cacheable() && c.due(&f, f.hits.Load()+1) {
 		return f, false
 	}
 	f.turn = f.hits.Add(1)

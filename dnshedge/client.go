@@ -63,13 +63,15 @@ const (
 	forgetServer = 30 * time.Second // a server may be forgotten if it was not asked for so long
 )
 
-// Client asks DNS servers. The zero value asks those of /etc/resolv.conf, with
-// defaults and without a cache. Its fields must not be changed after first use.
+// Client asks DNS servers. The zero value asks those of the system, with defaults and
+// without a cache. Its fields must not be changed after first use.
 // A Client is safe for concurrent use.
 type Client struct {
 	// Upstreams is a group of equivalent servers, in the order of preference, which
-	// holds until their round trip times are known. Empty: the system's servers,
-	// read again when the file changes.
+	// holds until their round trip times are known. Empty: the system's servers, which are
+	// read again when they change. On Windows they are those of the network adapters, by
+	// the adapters' metrics. Elsewhere they are in /etc/resolv.conf, which on macOS does not
+	// have those that a VPN sets for some domains only.
 	Upstreams []Upstream
 
 	// Fallback lists servers for the case that all Upstreams fail. They are asked in
@@ -102,8 +104,21 @@ type Client struct {
 	Dialer Dialer
 
 	// ResolvConf is where the system's servers are read if Upstreams is empty.
-	// Empty: /etc/resolv.conf.
+	// Empty: /etc/resolv.conf; on Windows the network adapters.
 	ResolvConf string
+
+	// SpecialUse says which special-use names are answered without asking a server. Zero:
+	// SpecialUseLibrary.
+	SpecialUse SpecialUse
+
+	// Hosts is a file of addresses and their names, as /etc/hosts, that is asked before
+	// anything else. It is read again within 5 s of a change. Names in it have no other
+	// addresses; the TTL is 30 s. Empty: none. Resolver needs none, for Go reads /etc/hosts
+	// by itself.
+	Hosts string
+
+	// RebindFilter keeps private addresses out of answers. Nil: all answers pass.
+	RebindFilter *RebindFilter
 
 	// Trace is told of attempts and answers. Nil: nobody is told.
 	Trace *Trace
@@ -121,6 +136,7 @@ type core struct {
 	spending sync.Mutex // makes asking the Client's bucket and a server's one step
 	sessions tls.ClientSessionCache
 	system   *resolvConf // nil if there are Upstreams
+	hosts    *hostsFile  // nil if there is none
 	group    []*upstreamState
 	fallback []*upstreamState
 	flights  singleflight.Group // of results, by question
@@ -151,6 +167,14 @@ func newCore(conf *Client) (*core, error) {
 	if err := conf.Hedge.validate(); err != nil {
 		return nil, err
 	}
+	if err := conf.SpecialUse.validate(); err != nil {
+		return nil, err
+	}
+	if conf.RebindFilter != nil {
+		if err := conf.RebindFilter.validate(); err != nil {
+			return nil, err
+		}
+	}
 	if conf.Cache != nil {
 		if err := conf.Cache.validate(); err != nil {
 			return nil, err
@@ -163,6 +187,13 @@ func newCore(conf *Client) (*core, error) {
 		sessions: tls.NewLRUClientSessionCache(0),
 		servers:  make(map[string]*upstreamState),
 	}
+	if conf.Hosts != "" {
+		f, err := newHostsFile(conf.Hosts)
+		if err != nil {
+			return nil, fmt.Errorf("dnshedge: Client.Hosts: %w", err)
+		}
+		c.hosts = f
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	var err error
 	if c.group, err = c.all(conf.Upstreams); err != nil {
@@ -172,7 +203,7 @@ func newCore(conf *Client) (*core, error) {
 		return nil, err
 	}
 	if len(c.group) == 0 {
-		c.system = &resolvConf{path: cmp.Or(conf.ResolvConf, "/etc/resolv.conf")}
+		c.system = &resolvConf{path: cmp.Or(conf.ResolvConf, systemConf)}
 	}
 	return c, nil
 }

@@ -115,6 +115,9 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 		x.mu.Unlock()
 	}
 	r.tries = out.Started
+	if err == nil && c.conf.RebindFilter != nil && q.Standard() {
+		c.conf.RebindFilter.apply(q, r.answer)
+	}
 	if err == nil {
 		var limits *wire.TTLLimits
 		if q.Standard() && c.conf.Cache != nil {

@@ -2,6 +2,7 @@ package dnshedge
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -16,7 +17,7 @@ const (
 
 // resolvConf is a resolv.conf file, which it reads again when that has changed.
 type resolvConf struct {
-	path string
+	path string // empty: there is no file, and the system is asked instead
 
 	mu      sync.Mutex // guards the fields below
 	checked time.Time
@@ -34,6 +35,15 @@ func (f *resolvConf) upstreams(now time.Time) []Upstream {
 		return f.ups
 	}
 	f.checked = now
+	if f.path == "" {
+		if servers, err := systemServers(); err == nil {
+			f.ups = nil
+			for _, ip := range servers[:min(len(servers), resolvMax)] {
+				f.ups = append(f.ups, Upstream{Net: defaultNet, Addr: netip.AddrPortFrom(ip, 53).String()})
+			}
+		}
+		return f.orLocal()
+	}
 	info, err := os.Stat(f.path)
 	if err == nil && f.ups != nil && info.ModTime().Equal(f.changed) && info.Size() == f.size {
 		return f.ups
@@ -50,6 +60,12 @@ func (f *resolvConf) upstreams(now time.Time) []Upstream {
 			}
 		}
 	}
+	return f.orLocal()
+}
+
+// orLocal returns the servers, or those of this machine if there are none. The caller
+// holds mu.
+func (f *resolvConf) orLocal() []Upstream {
 	if f.ups == nil {
 		f.ups = []Upstream{{Net: defaultNet, Addr: "127.0.0.1:53"}, {Net: defaultNet, Addr: "[::1]:53"}}
 	}

@@ -49,10 +49,8 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		defer cancel()
 		return c.traceResult(ctx, q, c.ask(ctx, q, []*upstreamState{s}))
 	}
-	if cache != nil && q.Keyed() && !q.Cacheable() {
-		if f := cache.get(q, time.Now()); f.freshness == fresh && f.fails == 0 {
-			return c.fromCache(ctx, q, f)
-		}
+	if r, ok := c.local(ctx, q); ok {
+		return r
 	}
 	if cache == nil || !q.Cacheable() {
 		return c.traceResult(ctx, q, c.resolve(ctx, q, false))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -143,7 +144,7 @@ func (c *core) appendHit(b []byte, q *wire.Query, limit int) ([]byte, bool) {
 
 // hit answers a question from the cache if that takes neither time nor a query.
 func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
-	if c.conf.Cache == nil {
+	if c.conf.Cache == nil || c.hosts != nil && c.hosts.find(q, time.Now()) != nil {
 		return f, false
 	}
 	if f, ok = c.conf.Cache.hit(q); ok {

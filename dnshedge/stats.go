@@ -13,6 +13,7 @@ type Stats struct {
 	Queries   int64 // questions asked of the Client
 	Hits      int64 // answered from the cache
 	Stale     int64 // answered with an expired answer
+	Local     int64 // answered without cache and servers: hosts, special-use names
 	Shared    int64 // answered by another caller's exchange
 	Refreshes int64 // asked for before the answer expired
 	Failures  int64 // exchanges without any answer
@@ -56,7 +57,7 @@ func (c *Client) Stats() Stats {
 	}
 	n := &core.count
 	s := Stats{
-		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Shared: n.shared.Load(),
+		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Local: n.local.Load(), Shared: n.shared.Load(),
 		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(),
 		Wire: n.wire.Load(), Hedges: n.hedges.Load(), HedgeWins: n.hedgeWins.Load(), Denied: n.denied.Load(),
 		Resends: n.resends.Load(), ResendWins: n.resendWins.Load(), Failovers: n.failovers.Load(), Fallbacks: n.fallbacks.Load(),
@@ -91,6 +92,7 @@ func (s *upstreamState) stats() UpstreamStats {
 // counters are the numbers of a Client's Stats.
 type counters struct {
 	queries, hits, stale, shared, refreshes   atomic.Int64
+	local                                     atomic.Int64
 	wire, hedges, hedgeWins, denied           atomic.Int64
 	resends, resendWins, failovers, fallbacks atomic.Int64
 	retries, ignored, abandoned, failures     atomic.Int64

@@ -39,6 +39,7 @@ const (
 	FromServer Source = "server"
 	FromCache  Source = "cache"
 	FromStale  Source = "stale" // the cache, though the answer had expired
+	FromLocal  Source = "local" // this machine: the hosts file, or a special-use name
 )
 
 // AnswerInfo is what a Trace is told of an answer.
@@ -78,6 +79,12 @@ func (c *core) traceResult(ctx context.Context, q *wire.Query, r result) result 
 		t.Answer(ctx, i)
 	}
 	return r
+}
+
+func (c *core) traceLocal(ctx context.Context, q *wire.Query, err error) {
+	if t := c.conf.Trace; t != nil && t.Answer != nil {
+		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromLocal, Err: err})
+	}
 }
 
 func (c *core) traceHit(ctx context.Context, q *wire.Query, from Source, err error) {

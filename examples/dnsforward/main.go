@@ -1,17 +1,11 @@
-//go:build unix
-
 // Dnsforward is a forwarding DNS server that hedges and caches. It is small enough to
-// read, and can serve a machine's resolv.conf. It is for Unix only, because signals
-// control it.
+// read, and can serve a machine's resolv.conf or a home's network.
 //
 //	go run ./examples/dnsforward -listen 127.0.0.1:5300 -upstream tls://192.0.2.1#dns.example -upstream tls://192.0.2.2#dns.example
 //	dig @127.0.0.1 -p 5300 example.com
 //
-// It answers over UDP and TCP. On SIGUSR1 it prints statistics; on SIGTERM or SIGINT it
-// answers what it has been asked, and ends. With -save it keeps the cache, and the times
-// that it learned of the servers, in a file over restarts. All -upstream servers must be
-// equivalent; -fallback servers are asked only if all of those fail. Without -upstream it
-// asks the servers of the system's resolv.conf, which must not be this one.
+// It answers over UDP and TCP, and over TLS and HTTPS if it has a certificate. README.md
+// beside this file says how it is operated; -help lists the settings.
 package main
 
 import (
@@ -21,14 +15,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"syscall"
 	"time"
-
-	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge"
 )
@@ -41,12 +34,27 @@ func main() {
 }
 
 func run() error {
-	client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
-	listen := flag.String("listen", "127.0.0.1:5300", "`address` to answer on, over UDP and TCP")
-	save := flag.String("save", "", "`file` that keeps the cache over restarts")
-	sockets := flag.Int("sockets", runtime.GOMAXPROCS(0), "UDP sockets, among which the kernel spreads clients")
-	flag.Func("upstream", "`server` to ask; may be repeated", into(&client.Upstreams))
+	client := &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder}
+	f := &forwarder{client: client}
+	flag.Func("listen", "`address` to answer on, over UDP and TCP; may be repeated (default 127.0.0.1:5300)", texts(&f.listen))
+	flag.Func("listen-tls", "`address` to answer on, over TLS; may be repeated", texts(&f.dot))
+	flag.Func("listen-https", "`address` to answer on, over HTTPS at /dns-query; may be repeated", texts(&f.doh))
+	cert := flag.String("cert", "", "`file` with the certificate for TLS and HTTPS")
+	key := flag.String("key", "", "`file` with its key")
+	flag.StringVar(&f.metrics, "metrics", "", "`address` of an HTTP server with /metrics")
+	flag.Func("allow", "`network` of clients that are served, as 192.0.2.0/24; may be repeated (default: this machine and private networks)", networks(&f.access.allowed))
+	flag.Float64Var(&f.access.perSecond, "rate", 0, "questions per second that a client may ask; 0 is no limit")
+	flag.IntVar(&f.conns, "connections", 1000, "connections of all clients")
+	flag.IntVar(&f.each, "client-connections", 100, "connections of one client")
+	flag.IntVar(&f.sockets, "sockets", udpSockets(), "UDP sockets, among which the kernel spreads clients")
+
+	flag.Func("upstream", "`server` to ask; may be repeated (default: the system's)", into(&client.Upstreams))
 	flag.Func("fallback", "`server` to ask if all others fail; may be repeated", into(&client.Fallback))
+	flag.StringVar(&client.Hosts, "hosts", "", "`file` of addresses and names, as /etc/hosts")
+	forward := flag.Bool("forward-special", false, "ask servers for special-use names too, such as those of private addresses")
+	rebind := flag.Bool("rebind-filter", false, "remove private addresses from answers")
+	filter := new(dnshedge.RebindFilter)
+	flag.Func("rebind-allow", "`domain` that may have private addresses; may be repeated", texts(&filter.Allow))
 	flag.DurationVar(&client.Timeout, "timeout", 5*time.Second, "for one question")
 	flag.Float64Var(&client.Hedge.BudgetPercent, "budget", 5, "hedges allowed, in percent of the queries")
 	flag.Float64Var(&client.Hedge.MaxHedgesPerSecond, "max-hedges", 0, "hedges per second; 0 is no limit")
@@ -54,10 +62,26 @@ func run() error {
 	flag.Int64Var(&client.Cache.MaxBytes, "cache", 64<<20, "`bytes` of memory for the cache")
 	flag.DurationVar(&client.Cache.MaxNegativeTTL, "max-negative", time.Hour, "longest time to believe that a name does not exist")
 	flag.DurationVar(&client.Cache.MaxStale, "max-stale", 24*time.Hour, "longest time to answer with expired answers when servers fail; negative is never")
+	save := flag.String("save", "", "`file` that keeps the cache over restarts")
 	last := flag.Duration("for", 0, "end after that `time`; 0 is never")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("dnsforward: unexpected argument %q", flag.Arg(0))
+	}
+	if len(f.listen)+len(f.dot)+len(f.doh) == 0 {
+		f.listen = []string{"127.0.0.1:5300"}
+	}
+	if f.access.allowed == nil {
+		f.access.allowed = localNetworks
+	}
+	if *cert != "" || *key != "" {
+		f.cert = &certificate{certFile: *cert, keyFile: *key}
+	}
+	if *forward {
+		client.SpecialUse = dnshedge.SpecialUseOff
+	}
+	if *rebind || len(filter.Allow) > 0 {
+		client.RebindFilter = filter
 	}
 	defer client.Close()
 	if *save != "" {
@@ -66,35 +90,65 @@ func run() error {
 		}
 	}
 
-	servers, err := start(*listen, *sockets, dns.HandlerFunc(client.ServeDNS))
-	if err != nil {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, append(reportSignals, syscall.SIGTERM, os.Interrupt)...)
+	if err := f.start(); err != nil {
 		return err
 	}
-	log.Printf("dnsforward: listening on %s", *listen)
-
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGTERM, os.Interrupt)
+	log.Printf("dnsforward: listening on %v", slices.Concat(f.listen, f.dot, f.doh))
+	var end <-chan time.Time
 	if *last > 0 {
-		time.AfterFunc(*last, func() { signals <- os.Interrupt })
+		end = time.After(*last)
 	}
-	for s := range signals {
-		if s == syscall.SIGUSR1 {
-			report(client)
-			continue
-		}
-		log.Printf("dnsforward: %v", s)
-		break
-	}
+	err := f.wait(signals, end)
 	ctx, cancel := context.WithTimeout(context.Background(), client.Timeout)
 	defer cancel()
-	for _, s := range servers {
-		err = errors.Join(err, s.ShutdownContext(ctx))
-	}
+	err = errors.Join(err, f.close(ctx))
 	if *save != "" {
 		err = errors.Join(err, store(client, *save))
 	}
 	report(client)
 	return err
+}
+
+// wait returns when the forwarder should end: its time is over, a signal came, or a
+// listener failed.
+func (f *forwarder) wait(signals <-chan os.Signal, end <-chan time.Time) error {
+	for {
+		select {
+		case s := <-signals:
+			if slices.Contains(reportSignals, s) {
+				report(f.client)
+				continue
+			}
+			log.Printf("dnsforward: %v", s)
+			return nil
+		case err := <-f.failed:
+			return err
+		case <-end:
+			return nil
+		}
+	}
+}
+
+// texts returns a flag's function that appends what it is given.
+func texts(to *[]string) func(string) error {
+	return func(s string) error {
+		*to = append(*to, s)
+		return nil
+	}
+}
+
+// networks returns a flag's function that appends networks, or single addresses.
+func networks(to *[]netip.Prefix) func(string) error {
+	return func(s string) error {
+		p, err := netip.ParsePrefix(s)
+		if ip, e := netip.ParseAddr(s); e == nil {
+			p, err = ip.Prefix(ip.BitLen())
+		}
+		*to = append(*to, p.Masked())
+		return err
+	}
 }
 
 // into returns a flag's function that appends upstreams.
@@ -104,30 +158,6 @@ func into(to *[]dnshedge.Upstream) func(string) error {
 		*to = append(*to, u)
 		return err
 	}
-}
-
-// start listens on TCP and on some UDP sockets.
-func start(address string, sockets int, h dns.Handler) ([]*dns.Server, error) {
-	var servers []*dns.Server
-	failed := make(chan error, sockets+1)
-	up := make(chan struct{}, sockets+1)
-	begin := func(s *dns.Server) {
-		s.Handler, s.NotifyStartedFunc = h, func() { up <- struct{}{} }
-		servers = append(servers, s)
-		go func() { failed <- s.ListenAndServe() }()
-	}
-	for range max(sockets, 1) {
-		begin(&dns.Server{Addr: address, Net: "udp", ReusePort: sockets > 1, UDPSize: 4096})
-	}
-	begin(&dns.Server{Addr: address, Net: "tcp", IdleTimeout: func() time.Duration { return 10 * time.Second }})
-	for range servers {
-		select {
-		case <-up:
-		case err := <-failed:
-			return nil, fmt.Errorf("dnsforward: listen on %s: %w", address, err)
-		}
-	}
-	return servers, nil
 }
 
 // load reads what store wrote. Without a file, the client starts empty.
@@ -164,8 +194,8 @@ func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond
 // report prints what the client did.
 func report(c *dnshedge.Client) {
 	s := c.Stats()
-	fmt.Printf("questions %d  cache hits %d  stale %d  refreshes %d  failures %d  cached bytes %d\n",
-		s.Queries, s.Hits, s.Stale, s.Refreshes, s.Failures, c.Cache.Bytes())
+	fmt.Printf("questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
+		s.Queries, s.Hits, s.Stale, s.Local, s.Refreshes, s.Failures, c.Cache.Bytes())
 	fmt.Printf("queries %d  hedges %d (won %d, denied %d)  resends %d  failovers %d  ignored messages %d\n",
 		s.Wire, s.Hedges, s.HedgeWins, s.Denied, s.Resends, s.Failovers, s.Ignored)
 	for _, u := range s.Upstreams {

@@ -1,0 +1,57 @@
+package dnshedge
+
+import (
+	"context"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// localTTL is the TTL of what a Client says of special-use names, and how long others
+// may believe that they do not exist, in seconds (RFC 6303 §3).
+const localTTL = 10800
+
+// local answers a question without cache and servers, or reports false if it has to be
+// asked.
+func (c *core) local(ctx context.Context, q *wire.Query) (result, bool) {
+	if !q.Standard() || q.Class != dns.ClassINET {
+		return result{}, false
+	}
+	var m *dns.Msg
+	if c.hosts != nil {
+		if h := c.hosts.find(q, time.Now()); h != nil {
+			m = h.answer(q)
+		}
+	}
+	if m == nil {
+		if z := c.conf.SpecialUse.zone(q); z != nil {
+			m = z.answer(q)
+		}
+	}
+	if m == nil {
+		return result{}, false
+	}
+	c.count.local.Add(1)
+	r := result{}
+	r.answer, r.err = localAnswer(q, m)
+	c.traceLocal(ctx, q, r.err)
+	return r, true
+}
+
+// localAnswer completes an answer to q that is made here.
+func localAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
+	m.Response, m.RecursionAvailable = true, true
+	m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
+	b, err := m.Pack()
+	if err != nil {
+		return nil, err
+	}
+	a, err := wire.ParseAnswer(b, q)
+	if err != nil {
+		return nil, err
+	}
+	_, err = a.Seal(nil)
+	return a, err
+}

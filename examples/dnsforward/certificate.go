@@ -1,0 +1,47 @@
+package main
+
+import (
+	"crypto/tls"
+	"log"
+	"os"
+	"sync"
+	"time"
+)
+
+// certificate is that of the TLS listeners. It is read again within a minute after its
+// file has changed, because certificates are renewed every few weeks.
+type certificate struct {
+	certFile, keyFile string
+
+	mu      sync.Mutex // guards the fields below
+	checked time.Time
+	changed time.Time
+	cert    *tls.Certificate
+}
+
+// get returns the certificate for a handshake.
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cert != nil && time.Since(c.checked) < time.Minute {
+		return c.cert, nil
+	}
+	c.checked = time.Now()
+	info, err := os.Stat(c.certFile)
+	if err == nil && c.cert != nil && info.ModTime().Equal(c.changed) {
+		return c.cert, nil
+	}
+	var cert tls.Certificate
+	if err == nil {
+		cert, err = tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	}
+	if err != nil {
+		if c.cert != nil {
+			log.Printf("dnsforward: keeping the old certificate: %v", err)
+			return c.cert, nil
+		}
+		return nil, err
+	}
+	c.changed, c.cert = info.ModTime(), &cert
+	return c.cert, nil
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+const (
+	mediaType = "application/dns-message"
+	maxMsg    = 1<<16 - 1
+	idleTime  = 10 * time.Second // that a client may take to ask
+)
+
+// doh answers DNS over HTTPS (RFC 8484), by GET and POST.
+type doh struct {
+	client *dnshedge.Client
+	access *access
+}
+
+func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		http.Error(w, "no client", http.StatusBadRequest)
+		return
+	}
+	if !d.access.take(from.Addr()) {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "too many questions", http.StatusTooManyRequests)
+		return
+	}
+	b, code, err := question(w, r)
+	if err != nil {
+		http.Error(w, err.Error(), code)
+		return
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(b); err != nil || m.Response {
+		http.Error(w, "not a DNS query", http.StatusBadRequest)
+		return
+	}
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	d.client.ServeDNS(&reply{local: local, remote: net.TCPAddrFromAddrPort(from), send: func(b []byte) error {
+		w.Header().Set("Content-Type", mediaType)
+		w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", maxAge(b)))
+		_, err := w.Write(b)
+		return err
+	}}, m)
+}
+
+// question returns the message that a request carries, or what to answer instead.
+func question(w http.ResponseWriter, r *http.Request) (b []byte, code int, err error) {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		b, err = base64.RawURLEncoding.DecodeString(r.URL.Query().Get("dns"))
+		if err != nil || len(b) == 0 {
+			return nil, http.StatusBadRequest, fmt.Errorf("the parameter dns is not a message in base64url")
+		}
+	case http.MethodPost:
+		if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != mediaType {
+			return nil, http.StatusUnsupportedMediaType, fmt.Errorf("the body is %q; want %s", r.Header.Get("Content-Type"), mediaType)
+		}
+		if b, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxMsg)); err != nil {
+			return nil, http.StatusBadRequest, err
+		}
+	default:
+		w.Header().Set("Allow", "GET, HEAD, POST")
+		return nil, http.StatusMethodNotAllowed, fmt.Errorf("method %s; want GET or POST", r.Method)
+	}
+	return b, 0, nil
+}
+
+// maxAge returns how long an HTTP cache may keep a response, in seconds: as long as the
+// least of its TTLs says, or its SOA if it has no answer (RFC 8484 §5.1).
+func maxAge(b []byte) uint32 {
+	m := new(dns.Msg)
+	if m.Unpack(b) != nil || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
+		return 0
+	}
+	age, known := ^uint32(0), false
+	for _, rr := range m.Answer {
+		age, known = min(age, rr.Header().Ttl), true
+	}
+	for _, rr := range m.Ns {
+		if soa, ok := rr.(*dns.SOA); ok && len(m.Answer) == 0 {
+			age, known = min(soa.Hdr.Ttl, soa.Minttl), true
+		}
+	}
+	if !known {
+		return 0
+	}
+	return age
+}
+
+// httpServer returns a server of h whose clients cannot hold it up.
+func httpServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: idleTime, ReadTimeout: 2 * idleTime, WriteTimeout: 2 * idleTime, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 1 << 17, // a message of 64 KiB in a URL
+	}
+}
+
+// reply is a dns.ResponseWriter that sends messages somewhere.
+type reply struct {
+	local, remote net.Addr
+	send          func([]byte) error
+}
+
+var _ dns.ResponseWriter = (*reply)(nil)
+
+func (r *reply) LocalAddr() net.Addr  { return r.local }
+func (r *reply) RemoteAddr() net.Addr { return r.remote }
+
+func (r *reply) Write(b []byte) (int, error) { return len(b), r.send(b) }
+
+func (r *reply) WriteMsg(m *dns.Msg) error {
+	b, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	return r.send(b)
+}
+
+func (*reply) Close() error        { return nil } // after its last answer
+func (*reply) TsigStatus() error   { return nil }
+func (*reply) TsigTimersOnly(bool) {}
+func (*reply) Hijack()             {}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+// forwarder is a client with listeners. The fields of the first block are set before
+// start.
+type forwarder struct {
+	client  *dnshedge.Client
+	access  access
+	listen  []string // for UDP and TCP
+	dot     []string // for TLS
+	doh     []string // for HTTPS
+	metrics string   // for HTTP; empty: none
+	sockets int      // for UDP, of each address
+	conns   int      // connections of all clients
+	each    int      // connections of one client
+	cert    *certificate
+
+	server *dnshedge.Server // over UDP, TCP and TLS
+	web    []*http.Server
+	failed chan error // of a listener; capacity 1
+}
+
+// start listens, and answers until close.
+func (f *forwarder) start() error {
+	f.failed = make(chan error, 1)
+	f.server = &dnshedge.Server{Client: f.client, Admit: f.admit, MaxConns: -1} // guard bounds them
+	var config *tls.Config
+	if len(f.dot)+len(f.doh) > 0 {
+		if f.cert == nil {
+			return errors.New("dnsforward: -listen-tls and -listen-https need -cert and -key")
+		}
+		if _, err := f.cert.get(nil); err != nil {
+			return fmt.Errorf("dnsforward: certificate: %w", err)
+		}
+		config = &tls.Config{GetCertificate: f.cert.get, MinVersion: tls.VersionTLS12}
+	}
+	for _, at := range f.listen {
+		if err := f.startUDP(at); err != nil {
+			return fmt.Errorf("dnsforward: listen on udp %s: %w", at, err)
+		}
+		l, err := f.open(at)
+		if err != nil {
+			return err
+		}
+		f.serve(l)
+	}
+	for _, at := range f.dot {
+		l, err := f.open(at)
+		if err != nil {
+			return err
+		}
+		c := config.Clone()
+		c.NextProtos = []string{"dot"}
+		f.serve(tls.NewListener(l, c))
+	}
+	for _, at := range f.doh {
+		l, err := f.open(at)
+		if err != nil {
+			return err
+		}
+		mux := http.NewServeMux()
+		mux.Handle("/dns-query", &doh{client: f.client, access: &f.access})
+		s := httpServer(mux)
+		s.TLSConfig = config.Clone()
+		f.web = append(f.web, s)
+		f.run(func() error { return s.ServeTLS(l, "", "") })
+	}
+	if f.metrics != "" {
+		l, err := net.Listen("tcp", f.metrics)
+		if err != nil {
+			return fmt.Errorf("dnsforward: listen on %s: %w", f.metrics, err)
+		}
+		mux := http.NewServeMux()
+		mux.Handle("/metrics", metrics{f.client})
+		s := httpServer(mux)
+		f.web = append(f.web, s)
+		f.run(func() error { return s.Serve(l) })
+	}
+	return nil
+}
+
+// run calls serve, which ends when its listener is closed, and tells failed of other ends.
+func (f *forwarder) run(serve func() error) {
+	go func() {
+		if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, dnshedge.ErrServerClosed) {
+			select {
+			case f.failed <- err:
+			default:
+			}
+		}
+	}()
+}
+
+// serve answers over the streams of a listener.
+func (f *forwarder) serve(l net.Listener) {
+	f.run(func() error { return f.server.Serve(l) })
+}
+
+// open listens for connections of clients that may ask.
+func (f *forwarder) open(at string) (net.Listener, error) {
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return nil, fmt.Errorf("dnsforward: listen on tcp %s: %w", at, err)
+	}
+	return &guard{Listener: l, access: &f.access, conns: f.conns, each: f.each}, nil
+}
+
+// startUDP opens UDP sockets.
+func (f *forwarder) startUDP(at string) error {
+	sockets, err := listenPackets(at, max(f.sockets, 1))
+	for _, pc := range sockets {
+		f.run(func() error { return f.server.ServePacket(pc) })
+	}
+	return err
+}
+
+// admit says what becomes of a query. Strangers get REFUSED over UDP, which is no longer
+// than their question, and no connection. Who asks too much over UDP gets nothing, and
+// asks again; over a connection the next question waits.
+func (f *forwarder) admit(at net.Addr) dnshedge.Verdict {
+	ip := client(at)
+	if _, udp := at.(*net.UDPAddr); !udp {
+		time.Sleep(f.access.wait(ip))
+		return dnshedge.Answer
+	}
+	switch {
+	case !f.access.allows(ip):
+		return dnshedge.Refuse
+	case !f.access.take(ip):
+		return dnshedge.Ignore
+	}
+	return dnshedge.Answer
+}
+
+// close answers what was asked, until ctx ends, and closes all.
+func (f *forwarder) close(ctx context.Context) error {
+	var errs []error
+	for _, s := range f.web {
+		errs = append(errs, s.Shutdown(ctx))
+	}
+	errs = append(errs, f.server.Shutdown(ctx))
+	return errors.Join(errs...)
+}
+
+// udpSockets is how many sockets share an address by default, so that all processors
+// serve it.
+func udpSockets() int {
+	switch runtime.GOOS {
+	case "linux", "freebsd", "dragonfly":
+		return runtime.GOMAXPROCS(0)
+	}
+	return 1 // where the kernel does not spread clients among sockets
+}

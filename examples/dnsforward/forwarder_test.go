@@ -1,0 +1,475 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// upstream starts a server: names that begin with slow take 700 ms.
+func upstream(t *testing.T) dnshedge.Upstream {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
+		switch name := strings.ToLower(q.Question[0].Name); {
+		case strings.HasPrefix(name, "slow"):
+			return dnstest.Reply{Msg: dnstest.Answer(q, "A 192.0.2.1"), Delay: 700 * time.Millisecond}
+		case strings.HasPrefix(name, "nx."):
+			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 60)}
+		case strings.HasPrefix(name, "private."):
+			return dnstest.Reply{Msg: dnstest.Answer(q, "A 10.0.0.1")}
+		}
+		return dnstest.Reply{Msg: dnstest.Answer(q, "A 192.0.2.1")}
+	}}
+	s.ServeUDP(pc)
+	t.Cleanup(s.Close)
+	return dnshedge.Upstream{Addr: pc.LocalAddr().String()}
+}
+
+// freeAddress returns an address of loopback that is free for UDP and TCP, below the
+// ports that the kernel gives to clients.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		at := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000))
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			continue
+		}
+		l.Close()
+		pc, err := net.ListenPacket("udp", at)
+		if err != nil {
+			continue
+		}
+		pc.Close()
+		return at
+	}
+	require.Fail(t, "no free port")
+	return ""
+}
+
+// begin completes a forwarder, starts it, and ends it with the test.
+func begin(t *testing.T, f *forwarder) *forwarder {
+	t.Helper()
+	if f.client == nil {
+		f.client = &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder}
+	}
+	f.client.Upstreams = []dnshedge.Upstream{upstream(t)}
+	if f.access.allowed == nil {
+		f.access.allowed = localNetworks
+	}
+	if f.conns == 0 {
+		f.conns, f.each = 1000, 100
+	}
+	f.sockets = 1
+	f.listen = []string{freeAddress(t)}
+	require.NoError(t, f.start())
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		assert.NoError(t, f.close(ctx))
+		f.client.Close()
+	})
+	return f
+}
+
+// secure gives a forwarder listeners for TLS and HTTPS.
+func secure(t *testing.T, f *forwarder) *forwarder {
+	t.Helper()
+	f.cert = &certificate{}
+	f.cert.certFile, f.cert.keyFile = pemFiles(t, t.TempDir())
+	f.dot, f.doh, f.metrics = []string{freeAddress(t)}, []string{freeAddress(t)}, freeAddress(t)
+	return f
+}
+
+func pemFiles(t *testing.T, dir string) (cert, key string) {
+	t.Helper()
+	server, _ := dnstest.Certificate()
+	der, err := x509.MarshalPKCS8PrivateKey(server.Certificates[0].PrivateKey)
+	require.NoError(t, err)
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificates[0].Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
+	return cert, key
+}
+
+func ask(name string) *dns.Msg {
+	m := new(dns.Msg)
+	return m.SetQuestion(name, dns.TypeA)
+}
+
+// exchange asks once.
+func exchange(t *testing.T, network, at, name string) (*dns.Msg, error) {
+	t.Helper()
+	_, trusting := dnstest.Certificate()
+	c := &dns.Client{Net: network, TLSConfig: trusting.Clone(), Timeout: 5 * time.Second}
+	r, _, err := c.ExchangeContext(t.Context(), ask(name), at)
+	return r, err
+}
+
+// dial connects for many questions.
+func dial(t *testing.T, at string) *dns.Conn {
+	t.Helper()
+	c, err := dns.DialTimeout("tcp", at, 5*time.Second)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	return c
+}
+
+func TestForwarderAnswersOverEveryTransport(t *testing.T) {
+	f := begin(t, secure(t, &forwarder{}))
+	for network, at := range map[string]string{"udp": f.listen[0], "tcp": f.listen[0], "tcp-tls": f.dot[0]} {
+		r, err := exchange(t, network, at, "a.example.")
+		require.NoError(t, err, network)
+		assert.Len(t, r.Answer, 1)
+		r, err = exchange(t, network, at, "printer.local.")
+		require.NoError(t, err, network)
+		assert.Equal(t, dns.RcodeNameError, r.Rcode)
+	}
+	up, err := dnshedge.ParseUpstream("https://" + f.doh[0] + "/dns-query")
+	require.NoError(t, err)
+	_, trusting := dnstest.Certificate()
+	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{up}, TLSConfig: trusting.Clone()}
+	defer c.Close()
+	r, _, err := c.Exchange(ask("a.example."), "")
+	require.NoError(t, err)
+	assert.Len(t, r.Answer, 1)
+}
+
+func TestSlowAnswerOverTCPHoldsUpNoOther(t *testing.T) {
+	f := begin(t, &forwarder{})
+	c := dial(t, f.listen[0])
+	require.NoError(t, c.WriteMsg(ask("slow.example.")))
+	require.NoError(t, c.WriteMsg(ask("fast.example.")))
+	for _, want := range []string{"fast.example.", "slow.example."} {
+		r, err := c.ReadMsg()
+		require.NoError(t, err)
+		assert.Equal(t, want, r.Question[0].Name, "RFC 7766 §6.2.1.1")
+	}
+}
+
+func TestManyQuestionsOnOneConnectionAreAllAnswered(t *testing.T) {
+	const n = 1000
+	f := begin(t, &forwarder{})
+	c := dial(t, f.listen[0])
+	go func() {
+		for i := range n {
+			m := ask("a.example.")
+			m.Id = uint16(i)
+			_ = c.WriteMsg(m)
+		}
+		// No question follows, and all answers are still wanted.
+		_ = c.Conn.(*net.TCPConn).CloseWrite()
+	}()
+	seen := make(map[uint16]bool)
+	for range n {
+		r, err := c.ReadMsg()
+		require.NoError(t, err, "after %d", len(seen))
+		seen[r.Id] = true
+	}
+	assert.Len(t, seen, n)
+	_, err := c.ReadMsg()
+	assert.ErrorIs(t, err, io.EOF)
+}
+
+func TestStrangersAreRefused(t *testing.T) {
+	f := secure(t, &forwarder{})
+	f.access.allowed = prefixes("192.0.2.0/24", "127.0.0.2/32")
+	begin(t, f)
+	r, err := exchange(t, "udp", f.listen[0], "a.example.")
+	require.NoError(t, err)
+	assert.Equal(t, dns.RcodeRefused, r.Rcode)
+	for network, at := range map[string]string{"tcp": f.listen[0], "tcp-tls": f.dot[0]} {
+		_, err = exchange(t, network, at, "a.example.")
+		assert.Error(t, err, network)
+	}
+	assert.Zero(t, f.client.Stats().Queries)
+}
+
+func TestLocalNetworksAreAllowed(t *testing.T) {
+	a := &access{allowed: localNetworks}
+	for ip, want := range map[string]bool{
+		"127.0.0.1": true, "::1": true, "10.1.2.3": true, "172.31.0.1": true, "192.168.1.1": true, "fe80::1%eth0": true, "fd00::1": true,
+		"::ffff:192.168.1.1": true, "192.0.2.1": false, "2001:db8::1": false, "::ffff:192.0.2.1": false, "172.32.0.1": false,
+	} {
+		assert.Equal(t, want, a.allows(netip.MustParseAddr(ip)), ip)
+	}
+	assert.False(t, a.allows(netip.Addr{}))
+}
+
+func TestClientsHaveARateEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &access{perSecond: 10}
+		count := func(ip string) (n int) {
+			for range 100 {
+				if a.take(netip.MustParseAddr(ip)) {
+					n++
+				}
+			}
+			return n
+		}
+		assert.Equal(t, 10, count("192.0.2.1"))
+		assert.Equal(t, 10, count("192.0.2.2"))
+		assert.Equal(t, 10, count("2001:db8::1"))
+		assert.Zero(t, count("2001:db8::2"), "the same network of 64 bits")
+		assert.Zero(t, count("::ffff:192.0.2.1"))
+		time.Sleep(500 * time.Millisecond)
+		assert.Equal(t, 5, count("192.0.2.1"))
+		assert.Equal(t, 100*time.Millisecond, a.wait(netip.MustParseAddr("192.0.2.1")))
+		assert.Equal(t, 200*time.Millisecond, a.wait(netip.MustParseAddr("192.0.2.1")))
+
+		// A flood from forged addresses takes bounded memory, and does not free from
+		// its limit who goes on asking.
+		for i := range 8 * maxLimits {
+			a.take(netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
+			if i%1000 == 0 {
+				assert.Zero(t, count("192.0.2.1"))
+			}
+		}
+		assert.LessOrEqual(t, len(a.limits)+len(a.oldLimits), 2*maxLimits)
+		assert.True(t, (&access{}).take(netip.Addr{}), "no limit")
+	})
+}
+
+func TestDatagramsAboveTheRateAreDropped(t *testing.T) {
+	f := &forwarder{}
+	f.access.perSecond = 0.001
+	begin(t, f)
+	c, err := net.Dial("udp", f.listen[0])
+	require.NoError(t, err)
+	defer c.Close()
+	for range 5 {
+		b, err := ask("a.example.").Pack()
+		require.NoError(t, err)
+		_, err = c.Write(b)
+		require.NoError(t, err)
+	}
+	b := make([]byte, 512)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
+	_, err = c.Read(b)
+	require.NoError(t, err)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+	_, err = c.Read(b)
+	assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	f := begin(t, &forwarder{conns: 3, each: 2})
+	works := func(c *dns.Conn) bool {
+		_ = c.WriteMsg(ask("a.example."))
+		_, err := c.ReadMsg()
+		return err == nil
+	}
+	a, b := dial(t, f.listen[0]), dial(t, f.listen[0])
+	assert.True(t, works(a))
+	assert.True(t, works(b))
+	assert.False(t, works(dial(t, f.listen[0])), "the third of one client")
+	a.Close()
+	require.Eventually(t, func() bool { return works(dial(t, f.listen[0])) }, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestDNSOverHTTPS(t *testing.T) {
+	f := begin(t, secure(t, &forwarder{}))
+	_, trusting := dnstest.Certificate()
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone(), ForceAttemptHTTP2: true}}
+	defer web.CloseIdleConnections()
+	url := "https://" + f.doh[0] + "/dns-query"
+	get := func(name string) string {
+		b, err := ask(name).Pack()
+		require.NoError(t, err)
+		return url + "?dns=" + base64.RawURLEncoding.EncodeToString(b)
+	}
+	post := func(kind, body string) *http.Request {
+		r, err := http.NewRequest("POST", url, strings.NewReader(body))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", kind)
+		return r
+	}
+	other := func(method, url string) *http.Request {
+		r, err := http.NewRequest(method, url, nil)
+		require.NoError(t, err)
+		return r
+	}
+	packed, err := ask("a.example.").Pack()
+	require.NoError(t, err)
+	for _, row := range []struct {
+		request *http.Request
+		status  int
+		rcode   int
+		age     string
+	}{
+		{other("GET", get("a.example.")), 200, dns.RcodeSuccess, "max-age=300"},
+		{post(mediaType, string(packed)), 200, dns.RcodeSuccess, "max-age=300"},
+		{other("GET", get("nx.example.")), 200, dns.RcodeNameError, "max-age=60"},
+		{other("GET", get("x.onion.")), 200, dns.RcodeNameError, "max-age=10800"},
+		{other("GET", url), 400, 0, ""},
+		{other("GET", url+"?dns=AAAA"), 400, 0, ""},
+		{other("GET", url+"?dns=a.example."), 400, 0, ""},
+		{post(mediaType, "x"), 400, 0, ""},
+		{post(mediaType, strings.Repeat("x", 1<<16)), 400, 0, ""},
+		{post("text/plain", string(packed)), 415, 0, ""},
+		{other("PUT", url), 405, 0, ""},
+		{other("GET", "https://"+f.doh[0]+"/"), 404, 0, ""},
+	} {
+		resp, err := web.Do(row.request)
+		require.NoError(t, err)
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		require.NoError(t, err)
+		assert.Equal(t, row.status, resp.StatusCode, "%s %s", row.request.Method, row.request.URL)
+		assert.Equal(t, "HTTP/2.0", resp.Proto)
+		if row.status != 200 {
+			continue
+		}
+		m := new(dns.Msg)
+		require.NoError(t, m.Unpack(body))
+		assert.Equal(t, row.rcode, m.Rcode)
+		assert.Equal(t, mediaType, resp.Header.Get("Content-Type"))
+		age := row.age
+		if got := resp.Header.Get("Cache-Control"); strings.TrimRight(got, "0123456789") == strings.TrimRight(age, "0123456789") && got <= age {
+			age = got // a second may have passed
+		}
+		assert.Equal(t, age, resp.Header.Get("Cache-Control"))
+	}
+}
+
+func TestDNSOverHTTPSAboveTheRate(t *testing.T) {
+	f := secure(t, &forwarder{})
+	f.access.perSecond = 0.001
+	begin(t, f)
+	_, trusting := dnstest.Certificate()
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone()}}
+	defer web.CloseIdleConnections()
+	packed, err := ask("a.example.").Pack()
+	require.NoError(t, err)
+	for _, status := range []int{200, 429} {
+		resp, err := web.Post("https://"+f.doh[0]+"/dns-query", mediaType, bytes.NewReader(packed))
+		require.NoError(t, err)
+		resp.Body.Close()
+		assert.Equal(t, status, resp.StatusCode)
+	}
+}
+
+func TestMetricsSayWhatWasDone(t *testing.T) {
+	f := begin(t, secure(t, &forwarder{}))
+	for range 2 {
+		_, err := exchange(t, "udp", f.listen[0], "a.example.")
+		require.NoError(t, err)
+	}
+	resp, err := http.Get("http://" + f.metrics + "/metrics")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	for _, line := range []string{
+		"# TYPE dnsforward_questions_total counter", "dnsforward_questions_total 2", "dnsforward_cache_hits_total 1",
+		"# TYPE dnsforward_cache_bytes gauge", fmt.Sprintf("dnsforward_upstream_queries_total{upstream=%q} 1", "udp://"+f.client.Upstreams[0].Addr),
+	} {
+		assert.Contains(t, strings.Split(string(body), "\n"), line)
+	}
+	assert.NotContains(t, string(body), "%!")
+}
+
+func TestRenewedCertificateIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cert, key := pemFiles(t, t.TempDir())
+		c := &certificate{certFile: cert, keyFile: key}
+		first, err := c.get(nil)
+		require.NoError(t, err)
+		require.NoError(t, os.Chtimes(cert, time.Time{}, time.Unix(1, 0)))
+		same, err := c.get(nil)
+		require.NoError(t, err)
+		assert.Same(t, first, same)
+		time.Sleep(time.Minute)
+		second, err := c.get(nil)
+		require.NoError(t, err)
+		assert.NotSame(t, first, second)
+		require.NoError(t, os.Remove(cert))
+		time.Sleep(time.Minute)
+		same, err = c.get(nil)
+		require.NoError(t, err)
+		assert.Same(t, second, same, "rather than none")
+	})
+	_, err := (&certificate{certFile: "none"}).get(nil)
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestTLSWithoutACertificateIsAnError(t *testing.T) {
+	f := &forwarder{client: new(dnshedge.Client), dot: []string{"127.0.0.1:0"}}
+	assert.EqualError(t, f.start(), "dnsforward: -listen-tls and -listen-https need -cert and -key")
+}
+
+func TestPrivateAddressesAreFilteredIfAsked(t *testing.T) {
+	f := begin(t, &forwarder{client: &dnshedge.Client{RebindFilter: new(dnshedge.RebindFilter)}})
+	r, err := exchange(t, "udp", f.listen[0], "private.example.")
+	require.NoError(t, err)
+	assert.Empty(t, r.Answer)
+}
+
+func TestForwarderSurvivesMangledMessages(t *testing.T) {
+	f := begin(t, secure(t, &forwarder{}))
+	good, err := ask("a.example.").Pack()
+	require.NoError(t, err)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	mangled := func() []byte {
+		b := slices.Clone(good)
+		for range 1 + rnd.IntN(6) {
+			b[rnd.IntN(len(b))] = byte(rnd.Uint32())
+		}
+		return b[:rnd.IntN(len(b)+1)]
+	}
+	c, err := net.Dial("udp", f.listen[0])
+	require.NoError(t, err)
+	defer c.Close()
+	for range 20000 {
+		_, _ = c.Write(mangled())
+	}
+	for range 500 {
+		k, err := net.Dial("tcp", f.listen[0])
+		require.NoError(t, err)
+		_ = k.SetDeadline(time.Now().Add(5 * time.Second))
+		b := mangled()
+		_, _ = k.Write(append([]byte{0, byte(rnd.IntN(64))}, b...))
+		k.Close()
+	}
+	for network, at := range map[string]string{"udp": f.listen[0], "tcp": f.listen[0], "tcp-tls": f.dot[0]} {
+		require.Eventually(t, func() bool {
+			r, err := exchange(t, network, at, "a.example.")
+			return err == nil && len(r.Answer) == 1
+		}, 20*time.Second, 100*time.Millisecond, network)
+	}
+}
+
+func TestFlagsReadNetworks(t *testing.T) {
+	var got []netip.Prefix
+	add := networks(&got)
+	require.NoError(t, add("192.0.2.7/24"))
+	require.NoError(t, add("2001:db8::1"))
+	assert.Equal(t, prefixes("192.0.2.0/24", "2001:db8::1/128"), got)
+	assert.Error(t, add("192.0.2.0/33"))
+	assert.Error(t, add("x"))
+}

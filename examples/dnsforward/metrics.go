@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+// metrics serves a client's figures in the text format of Prometheus.
+type metrics struct{ client *dnshedge.Client }
+
+func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	s := m.client.Stats()
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	for _, v := range []struct {
+		name, kind, help string
+		value            int64
+	}{
+		{"questions_total", "counter", "Questions asked by clients.", s.Queries},
+		{"cache_hits_total", "counter", "Questions answered from the cache.", s.Hits},
+		{"stale_total", "counter", "Questions answered with expired answers.", s.Stale},
+		{"local_total", "counter", "Questions for hosts and special-use names.", s.Local},
+		{"failures_total", "counter", "Questions without any answer.", s.Failures},
+		{"queries_total", "counter", "Queries sent to servers.", s.Wire},
+		{"hedges_total", "counter", "Queries sent because an answer was late.", s.Hedges},
+		{"hedge_wins_total", "counter", "Hedges that gave the answer.", s.HedgeWins},
+		{"resends_total", "counter", "Queries sent because one was lost.", s.Resends},
+		{"failovers_total", "counter", "Queries sent because another server could not answer.", s.Failovers},
+		{"ignored_total", "counter", "Messages that answered no query.", s.Ignored},
+		{"cache_bytes", "gauge", "Memory that the cache takes.", m.client.Cache.Bytes()},
+	} {
+		fmt.Fprintf(w, "# HELP dnsforward_%s %s\n# TYPE dnsforward_%[1]s %[3]s\ndnsforward_%[1]s %[4]d\n", v.name, v.help, v.kind, v.value)
+	}
+	for _, v := range []struct {
+		name, kind, help string
+		value            func(dnshedge.UpstreamStats) float64
+	}{
+		{"upstream_queries_total", "counter", "Queries sent to a server.", func(u dnshedge.UpstreamStats) float64 { return float64(u.Queries) }},
+		{"upstream_silent", "gauge", "1 if a server does not answer.", func(u dnshedge.UpstreamStats) float64 {
+			if u.Silent {
+				return 1
+			}
+			return 0
+		}},
+		{"upstream_srtt_seconds", "gauge", "Smoothed round trip time.", func(u dnshedge.UpstreamStats) float64 { return u.SRTT.Seconds() }},
+		{"upstream_p99_seconds", "gauge", "99th percentile of recent answers.", func(u dnshedge.UpstreamStats) float64 { return u.P99.Seconds() }},
+	} {
+		fmt.Fprintf(w, "# HELP dnsforward_%s %s\n# TYPE dnsforward_%[1]s %[3]s\n", v.name, v.help, v.kind)
+		for _, u := range s.Upstreams {
+			fmt.Fprintf(w, "dnsforward_%s{upstream=%q} %g\n", v.name, u.Upstream, v.value(u))
+		}
+	}
+}
