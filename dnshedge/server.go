@@ -186,7 +186,8 @@ type query struct {
 
 // read reads a message of a client, and answers it if that takes no waiting. The
 // response is appended to b, and has at most limit bytes, or as many as the client takes.
-func (s *Server) read(b, m []byte, from net.Addr, limit int) (out query) {
+// It uses q.
+func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out query) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
 		return query{drop: true} // no query; to respond to a response could go on for ever
 	}
@@ -196,8 +197,7 @@ func (s *Server) read(b, m []byte, from net.Addr, limit int) (out query) {
 			return query{drop: true}
 		}
 	}
-	q, err := wire.ParseQuery(m)
-	if err != nil {
+	if err := q.Parse(m); err != nil {
 		msg := new(dns.Msg)
 		if msg.Unpack(m) != nil {
 			return query{reply: appendHeader(b, m, dns.RcodeFormatError)}
@@ -224,7 +224,8 @@ func (s *Server) read(b, m []byte, from net.Addr, limit int) (out query) {
 			return query{reply: out}
 		}
 	}
-	return query{Query: q}
+	own := *q
+	return query{Query: &own}
 }
 
 // appendHeader appends a response that is only a header, to a message that was not
@@ -265,13 +266,14 @@ func (s *Server) ServePacket(pc net.PacketConn) error {
 
 // readPackets reads datagrams one at a time until that fails.
 func (s *Server) readPackets(pc net.PacketConn) error {
+	var scratch wire.Query
 	in, out := make([]byte, batchBuffer), make([]byte, 0, 2048)
 	for {
 		n, from, err := pc.ReadFrom(in)
 		if err != nil {
 			return err
 		}
-		q := s.read(out[:0], in[:n], from, wire.DefaultUDPSize)
+		q := s.read(&scratch, out[:0], in[:n], from, wire.DefaultUDPSize)
 		switch {
 		case q.drop:
 		case q.reply != nil:
@@ -280,7 +282,7 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 			s.spawn(func() {
 				p := responses.Get().(*response)
 				defer responses.Put(p)
-				p.b = s.Client.appendAnswer(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
+				p.b = s.Client.appendAsked(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
 				_, _ = pc.WriteTo(p.b, from)
 			})
 		}
@@ -314,6 +316,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 		}
 		out[i].Buffers = [][]byte{make([]byte, 0, 2048)}
 	}
+	var scratch wire.Query
 	replies := make([][]byte, batchSize) // whose memory is used again
 	for {
 		n, err := batches.ReadBatch(in, 0)
@@ -324,7 +327,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 		for i := range in[:n] {
 			m := &in[i]
 			to := m.Addr.(*net.UDPAddr)
-			q := s.read(replies[k][:0], m.Buffers[0][:m.N], to, wire.DefaultUDPSize)
+			q := s.read(&scratch, replies[k][:0], m.Buffers[0][:m.N], to, wire.DefaultUDPSize)
 			if q.drop {
 				continue
 			}
@@ -336,7 +339,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 				s.spawn(func() {
 					p := responses.Get().(*response)
 					defer responses.Put(p)
-					p.b = s.Client.appendAnswer(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
+					p.b = s.Client.appendAsked(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
 					_, _, _ = u.WriteMsgUDP(p.b, source, to)
 				})
 				continue
@@ -428,6 +431,7 @@ func (s *Server) serveConn(conn net.Conn) {
 	var wg sync.WaitGroup
 	defer wg.Wait() // a client that has closed its half still reads
 	from := conn.RemoteAddr()
+	var scratch wire.Query
 	in, out := make([]byte, 0, 512), make([]byte, 0, 1024)
 	for {
 		m, err := c.readMessage(in[:0])
@@ -435,7 +439,7 @@ func (s *Server) serveConn(conn net.Conn) {
 			return
 		}
 		in = m
-		q := s.read(append(out[:0], 0, 0), m, from, wire.MaxMsg)
+		q := s.read(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
 		switch {
 		case q.drop:
 			return
@@ -451,7 +455,7 @@ func (s *Server) serveConn(conn net.Conn) {
 			defer func() { <-c.waiting }()
 			p := responses.Get().(*response)
 			defer responses.Put(p)
-			p.b = s.Client.appendAnswer(s.ctx, append(p.b[:0], 0, 0), q.Query, wire.MaxMsg)
+			p.b = s.Client.appendAsked(s.ctx, append(p.b[:0], 0, 0), q.Query, wire.MaxMsg)
 			_ = c.write(p.b)
 		})
 	}
