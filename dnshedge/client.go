@@ -43,6 +43,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -57,7 +58,8 @@ import (
 )
 
 const (
-	defaultTimeout = 5 * time.Second
+	defaultTimeout  = 5 * time.Second
+	defaultInFlight = 2048
 
 	maxServers   = 256              // that a Client remembers
 	forgetServer = 30 * time.Second // a server may be forgotten if it was not asked for so long
@@ -74,11 +76,25 @@ type Client struct {
 	// have those that a VPN sets for some domains only.
 	Upstreams []Upstream
 
+	// Order says which of the Upstreams is asked first. Zero: OrderAuto.
+	Order Order
+
 	// Fallback lists servers for the case that all Upstreams fail. They are asked in
-	// order, each after the one before it has failed. Upstreams get half of Timeout,
-	// and Fallback shares the rest. While all Upstreams are silent, Fallback is asked
-	// first.
+	// order, each after the one before it has failed. Upstreams get half of Timeout, or
+	// all of it while they answer other questions, and Fallback shares the rest. A failure
+	// that a healthy server reports is its decision, as that of a filter or of a server
+	// that validates, and is not put to Fallback. While all Upstreams are down, which
+	// takes three failures in a row and a failed probe, Fallback is asked first.
 	Fallback []Upstream
+
+	// Exchanger is asked instead of Upstreams and Fallback, which must be empty, once for
+	// each question. Nil: the servers are asked.
+	Exchanger Exchanger
+
+	// Routes are asked instead of all others about the names in a domain, itself included.
+	// The longest domain counts, and "." is the one of all names. Nil as a domain's
+	// Exchanger: its names are asked as if there were no Routes.
+	Routes map[string]Exchanger
 
 	// Hedge says when a question is asked a second time.
 	Hedge Hedge
@@ -90,6 +106,12 @@ type Client struct {
 	// Timeout bounds an exchange with all its attempts. Zero: 5 s. It must not be
 	// negative.
 	Timeout time.Duration
+
+	// MaxInFlight bounds the questions that wait for servers at a time. One more, and the
+	// one that has waited longest ends with ErrTooManyQuestions, or SERVFAIL through
+	// ServeDNS: names whose servers are dead must not hold up those whose are not. Zero:
+	// 2048, which take some 40 MB. It must not be negative.
+	MaxInFlight int
 
 	// UDPSize is the longest datagram that servers may send, 512 to 4096 bytes.
 	// Zero: 1232, which every path carries without fragments.
@@ -130,17 +152,20 @@ type Client struct {
 
 // core is a Client in use.
 type core struct {
-	conf     *Client
-	engine   *engine.Engine
-	bucket   *engine.Bucket
-	spending sync.Mutex // makes asking the Client's bucket and a server's one step
-	sessions tls.ClientSessionCache
-	system   *resolvConf // nil if there are Upstreams
-	hosts    *hostsFile  // nil if there is none
-	group    []*upstreamState
-	fallback []*upstreamState
-	flights  singleflight.Group // of results, by question
-	count    counters
+	conf      *Client
+	engine    *engine.Engine
+	bucket    *engine.Bucket
+	refreshes *engine.Bucket // of refreshes, which thus cost no hedge
+	waiting   line           // of questions, for servers
+	spending  sync.Mutex     // makes asking the Client's bucket and a server's one step
+	sessions  tls.ClientSessionCache
+	system    *resolvConf // nil if there are Upstreams
+	hosts     *hostsFile  // nil if there is none
+	group     []*upstreamState
+	fallback  []*upstreamState
+	routes    map[string]Exchanger // by domain, in wire format and lower case
+	flights   singleflight.Group   // of results, by question
+	count     counters
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -161,10 +186,14 @@ func newCore(conf *Client) (*core, error) {
 	switch {
 	case conf.Timeout < 0:
 		return nil, fmt.Errorf("dnshedge: Client.Timeout is %v; want 0 or more", conf.Timeout)
+	case conf.MaxInFlight < 0:
+		return nil, fmt.Errorf("dnshedge: Client.MaxInFlight is %d; want 0 or more", conf.MaxInFlight)
 	case conf.UDPSize != 0 && (conf.UDPSize < dns.MinMsgSize || conf.UDPSize > transport.MaxDatagram):
 		return nil, fmt.Errorf("dnshedge: Client.UDPSize is %d; want 0, or 512 to 4096", conf.UDPSize)
+	case conf.Exchanger != nil && len(conf.Upstreams)+len(conf.Fallback) > 0:
+		return nil, errors.New("dnshedge: Client.Exchanger is set, and so are Upstreams or Fallback; want one of them")
 	}
-	if err := conf.Hedge.validate(); err != nil {
+	if err := cmp.Or(conf.Hedge.validate(), conf.Order.validate()); err != nil {
 		return nil, err
 	}
 	if err := conf.SpecialUse.validate(); err != nil {
@@ -181,11 +210,13 @@ func newCore(conf *Client) (*core, error) {
 		}
 	}
 	c := &core{
-		conf:     conf,
-		engine:   engine.New(conf.Hedge.engine()),
-		bucket:   engine.NewBucket(conf.Hedge.share(), budgetBurst),
-		sessions: tls.NewLRUClientSessionCache(0),
-		servers:  make(map[string]*upstreamState),
+		conf:      conf,
+		engine:    engine.New(conf.Hedge.engine()),
+		bucket:    engine.NewBucket(conf.Hedge.share(), budgetBurst),
+		sessions:  tls.NewLRUClientSessionCache(0),
+		servers:   make(map[string]*upstreamState),
+		refreshes: engine.NewBucket(conf.Hedge.share(), budgetBurst),
+		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
 	}
 	if conf.Hosts != "" {
 		f, err := newHostsFile(conf.Hosts)
@@ -200,6 +231,9 @@ func newCore(conf *Client) (*core, error) {
 		return nil, err
 	}
 	if c.fallback, err = c.all(conf.Fallback); err != nil {
+		return nil, err
+	}
+	if c.routes, err = newRoutes(conf.Routes); err != nil {
 		return nil, err
 	}
 	if len(c.group) == 0 {
@@ -225,7 +259,7 @@ func (c *core) all(ups []Upstream) ([]*upstreamState, error) {
 
 // server returns the state of an upstream, a new one if it was not asked before.
 func (c *core) server(up Upstream) (*upstreamState, error) {
-	name := up.String()
+	name := up.key()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -258,7 +292,7 @@ func (c *core) forget() {
 	}
 	if oldest != nil && time.Since(time.Unix(0, oldest.used.Load())) >= forgetServer {
 		delete(c.servers, oldest.name)
-		c.wg.Go(oldest.transport.Close)
+		c.wg.Go(oldest.close)
 	}
 }
 
@@ -301,7 +335,7 @@ func (c *Client) Close() error {
 	core.mu.Unlock()
 	core.cancel()
 	for _, s := range servers {
-		s.transport.Close()
+		s.close()
 	}
 	core.wg.Wait()
 	return nil

@@ -43,6 +43,12 @@ func TestAllServersDeadIsAClearErrorInTime(t *testing.T) {
 func TestBadSettingsAreNamed(t *testing.T) {
 	for want, c := range map[string]*dnshedge.Client{
 		"Client.Timeout is -1ns":            {Timeout: -1},
+		"Client.MaxInFlight is -1":          {MaxInFlight: -1},
+		"Client.Order is 3":                 {Order: 3},
+		"Exchanger is set, and so":          {Exchanger: new(dns.Client), Fallback: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}},
+		`Routes has domain ""`:              {Routes: map[string]dnshedge.Exchanger{"": nil}},
+		`Routes has domain "a..b"`:          {Routes: map[string]dnshedge.Exchanger{"a..b": nil}},
+		`domain "corp.example." twice`:      {Routes: map[string]dnshedge.Exchanger{"corp.example": nil, "Corp.example.": nil}},
 		"Client.UDPSize is 100":             {UDPSize: 100},
 		"Client.UDPSize is 65535":           {UDPSize: 65535},
 		"Hedge.Percentile is 1":             {Hedge: dnshedge.Hedge{Percentile: 1}},

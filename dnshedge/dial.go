@@ -36,14 +36,15 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	if ctx.Value(bootstrapKey{}) != nil {
+	if core.bootstraps(ctx) {
 		return nil, errBootstrap
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	k := &conn{core: core, remote: addr{network, address}, wake: make(chan struct{}, 1)}
-	k.ctx, k.cancel = context.WithCancel(ctx)
+	k.ctx, k.cancel = context.WithCancelCause(ctx)
+	k.stop = context.AfterFunc(core.ctx, func() { k.cancel(transport.ErrClosed) })
 	k.closed = make(chan struct{})
 	return k, nil
 }
@@ -64,7 +65,8 @@ func (a addr) String() string  { return a.address }
 type conn struct {
 	core   *core
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
+	stop   func() bool // no longer end with the Client
 	remote addr
 	closed chan struct{}
 	once   sync.Once
@@ -193,7 +195,8 @@ func (k *conn) Close() error {
 	k.once.Do(func() {
 		err = nil
 		close(k.closed)
-		k.cancel()
+		k.stop()
+		k.cancel(nil)
 		k.read.Set(time.Time{})
 		k.write.Set(time.Time{})
 	})

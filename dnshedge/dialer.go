@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
+	"sync"
+	"time"
 )
 
 // A Dialer opens connections. *net.Dialer is one.
@@ -17,21 +20,84 @@ func (c *core) dialer(up Upstream) Dialer {
 	if d == nil {
 		d = new(net.Dialer)
 	}
-	if len(up.Addrs) > 0 {
+	host, _, err := net.SplitHostPort(up.Addr)
+	if _, bad := netip.ParseAddr(host); err == nil && bad == nil || len(up.Addrs) > 0 {
 		return d
 	}
-	return bootstrapDialer{d}
+	return &bootstrapDialer{Dialer: d, c: c}
 }
 
-// bootstrapDialer marks the contexts under which an upstream's own name is resolved,
-// so that Client.Dial refuses to resolve it through the upstream itself.
-type bootstrapDialer struct{ Dialer }
+// rememberAddress is how long the address that a name led to is dialled instead of the
+// name.
+const rememberAddress = time.Minute
 
-func (d bootstrapDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	return d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, true), network, address)
+// bootstrapDialer dials an upstream whose address is a name. It marks the context
+// under which the name is resolved, so that Client.Dial refuses to resolve it through the
+// upstream itself. Other Clients may. An address that was found is used for a minute, and
+// forgotten if it cannot be reached.
+type bootstrapDialer struct {
+	Dialer
+	c *core
+
+	mu    sync.Mutex // guards the fields below
+	found string     // empty: no address is remembered
+	until time.Time
+}
+
+func (d *bootstrapDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if at := d.remembered(); at != "" {
+		if conn, err := d.Dialer.DialContext(ctx, network, at); err == nil || ctx.Err() != nil {
+			return conn, err
+		}
+		d.remember("")
+	}
+	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.c, bootstrapOf(ctx)}), network, address)
+	if err != nil {
+		return nil, err
+	}
+	if at, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
+		d.remember(at.String())
+	}
+	return conn, nil
+}
+
+func (d *bootstrapDialer) remembered() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Now().After(d.until) {
+		d.found = ""
+	}
+	return d.found
+}
+
+func (d *bootstrapDialer) remember(at string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.found, d.until = at, time.Now().Add(rememberAddress)
 }
 
 type bootstrapKey struct{}
+
+// bootstrap says whose upstream's name is being resolved, and on behalf of whose.
+type bootstrap struct {
+	c    *core
+	from *bootstrap // nil: nobody's
+}
+
+func bootstrapOf(ctx context.Context) *bootstrap {
+	b, _ := ctx.Value(bootstrapKey{}).(*bootstrap)
+	return b
+}
+
+// bootstraps reports whether an upstream of c has its name resolved under ctx.
+func (c *core) bootstraps(ctx context.Context) bool {
+	for b := bootstrapOf(ctx); b != nil; b = b.from {
+		if b.c == c {
+			return true
+		}
+	}
+	return false
+}
 
 // tls returns the TLS configuration of connections to an upstream.
 func (c *core) tls(up Upstream) *tls.Config {

@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -37,6 +38,10 @@ func (e *Error) Timeout() bool {
 
 // Temporary reports true: asking again may always help.
 func (e *Error) Temporary() bool { return true }
+
+// ErrTooManyQuestions is why a question ended that had waited longest of
+// Client.MaxInFlight.
+var ErrTooManyQuestions = errors.New("dnshedge: too many questions wait for servers")
 
 // StatusError is the error of an exchange over HTTPS if the server answers with
 // another HTTP status than 200.

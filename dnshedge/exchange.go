@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
@@ -23,6 +25,8 @@ const (
 	// long its reader then has.
 	maxTimerLag = 3 * time.Millisecond
 	lookAgain   = 2 * time.Millisecond
+
+	maxServfails = 3 // servers that are asked until SERVFAIL is believed
 
 	// silentHandicap is how many queries more the other servers get than a silent one.
 	silentHandicap = transport.MaxDatagrams
@@ -62,7 +66,8 @@ type exchange struct {
 	firedDelay  time.Duration
 	deferred    int            // the step that waits for its second look, from 1; 0: none
 	late        bool           // a step was deferred
-	failure     *wire.Answer   // the first response that was a failure
+	failures    int            // responses that were failures
+	failure     *wire.Answer   // the first of them
 	failureFrom *upstreamState // its server
 }
 
@@ -115,21 +120,27 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 		x.mu.Unlock()
 	}
 	r.tries = out.Started
-	if err == nil && c.conf.RebindFilter != nil && q.Standard() {
-		c.conf.RebindFilter.apply(q, r.answer)
-	}
 	if err == nil {
-		var limits *wire.TTLLimits
-		if q.Standard() && c.conf.Cache != nil {
-			limits = c.conf.Cache.limits()
-		}
-		r.keep, err = r.answer.Seal(limits)
+		err = c.seal(q, &r)
 	}
 	if err != nil {
 		c.count.failures.Add(1)
 		r.answer, r.err = nil, r.from.fail(q, err)
 	}
 	return r
+}
+
+// seal makes the answer ready to be shared.
+func (c *core) seal(q *wire.Query, r *result) (err error) {
+	if f := c.conf.RebindFilter; f != nil && q.Standard() && c.route(q) == nil {
+		f.apply(q, r.answer)
+	}
+	var limits *wire.TTLLimits
+	if q.Standard() && c.conf.Cache != nil {
+		limits = c.conf.Cache.limits()
+	}
+	r.keep, err = r.answer.Seal(limits)
+	return err
 }
 
 // plan decides when attempts besides the primary are due.
@@ -141,7 +152,7 @@ func (x *exchange) plan(ctx context.Context) {
 	first := x.group[0]
 	h := &x.c.conf.Hedge
 	var setup time.Duration
-	if !first.transport.Ready() {
+	if !first.ready() {
 		setup = first.setupTime()
 	}
 	x.c.bucket.Earn()
@@ -292,6 +303,9 @@ func (x *exchange) timedOut(now time.Time) bool {
 	}
 	if !s.answeredSince(x.lastAt) {
 		s.rto.backOff()
+		if len(x.c.fallback) > 0 || x.c.strict() {
+			s.startProbe(now) // before another server is asked that may say otherwise
+		}
 	}
 	x.countMisses(now)
 	return true
@@ -315,13 +329,13 @@ func (x *exchange) countMisses(now time.Time) {
 }
 
 // pick chooses the server for another attempt: the first of those asked least. A
-// silent server counts as asked silentHandicap times more than it was, and comes
+// doubtful server counts as asked silentHandicap times more than it was, and comes
 // last among equals. The caller holds mu.
 func (x *exchange) pick() int {
 	best, rank := 0, -1
 	for i, s := range x.group {
 		r := 2 * x.uses[i]
-		if s.silent.Load() {
+		if s.doubtful() {
 			r += 2*silentHandicap + 1
 		}
 		if rank < 0 || r < rank {
@@ -358,8 +372,9 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 		answer, setup, err := s.exchange(a, x.q, use)
 		x.c.traceDone(a, x.q, s, n, k, time.Since(start), err)
 		if err == nil {
-			s.endSilence()
-			if !x.q.Standard() || answer.Outcome != wire.Failure {
+			failure := x.q.Standard() && answer.Outcome == wire.Failure
+			s.responded(failure)
+			if !failure {
 				return result{answer: answer, setup: setup, from: s, kind: k}, nil
 			}
 			err = errNoAnswer
@@ -381,16 +396,26 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 }
 
 // failover keeps the response of a server that could not answer, and finds another
-// server that has not been asked. Asking that one costs no budget, because it
-// replaces a query and adds none, unless the server is known to be silent.
+// server that has not been asked. Asking that one costs no budget, unless it is known
+// to be silent, or two servers have failed already: what fails everywhere must not be
+// asked everywhere. SERVFAIL is what a zone's own failure looks like, and so three
+// servers are enough (RFC 9520 §3.1).
 func (x *exchange) failover(from *upstreamState, a *wire.Answer) (int, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.failure == nil && a != nil {
-		x.failure, x.failureFrom = a, from
+	if a != nil {
+		x.failures++
+		if x.failure == nil {
+			x.failure, x.failureFrom = a, from
+		}
 	}
 	i := x.pick()
-	if !x.q.Standard() || x.uses[i] > 0 || x.group[i].silent.Load() && !x.c.spend() {
+	switch {
+	case !x.q.Standard() || x.uses[i] > 0:
+		return 0, false
+	case a != nil && a.Msg.Rcode == dns.RcodeServerFailure && x.failures >= maxServfails:
+		return 0, false
+	case (x.group[i].silent.Load() || x.failures > 1) && !x.c.spend():
 		return 0, false
 	}
 	x.countUse(i)
@@ -413,7 +438,7 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 	c.spending.Lock()
 	defer c.spending.Unlock()
 	denial := engine.None
-	if c.bucket.Tokens() < 1 || s.bucket.Tokens() < 1 {
+	if !c.bucket.Pays() || !s.bucket.Pays() {
 		denial = engine.Budget
 	}
 	if !call.AdmitUnless(n, denial) {
@@ -429,11 +454,11 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 }
 
 // order returns the servers in the order of preference: by their smoothed round
-// trip times, roughly, and if those are alike, as they were given. Silent servers
+// trip times, roughly, and if those are alike, as they were given. Doubtful servers
 // come last, and the one asked least recently is first among them: when all are
-// silent they take turns, and callers' own queries find out which is back. If
+// doubtful they take turns, and callers' own queries find out which is back. If
 // explore, no caller waits, and any server may come first.
-func order(group []*upstreamState, now time.Time, explore bool) []*upstreamState {
+func order(group []*upstreamState, explore bool) []*upstreamState {
 	if len(group) < 2 {
 		return group
 	}
@@ -444,7 +469,7 @@ func order(group []*upstreamState, now time.Time, explore bool) []*upstreamState
 	}
 	all := make([]ranked, len(group))
 	for i, s := range group {
-		all[i] = ranked{s: s, rank: s.rank(now)}
+		all[i] = ranked{s: s, rank: s.rank()}
 		if all[i].rank == lastRank {
 			all[i].used = s.used.Load()
 		}
@@ -461,7 +486,29 @@ func order(group []*upstreamState, now time.Time, explore bool) []*upstreamState
 	return out
 }
 
-// allSilent reports whether every server is silent.
-func allSilent(group []*upstreamState) bool {
-	return !slices.ContainsFunc(group, func(s *upstreamState) bool { return !s.silent.Load() })
+// inOrder returns the servers as they were given, but those that are down last.
+func inOrder(group []*upstreamState) []*upstreamState {
+	out := slices.Clone(group)
+	slices.SortStableFunc(out, func(a, b *upstreamState) int { return compareBool(a.down.Load(), b.down.Load()) })
+	return out
 }
+
+// compareBool puts false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
+	}
+}
+
+// all reports whether something is true of every server.
+func all(group []*upstreamState, f func(*upstreamState) bool) bool {
+	return !slices.ContainsFunc(group, func(s *upstreamState) bool { return !f(s) })
+}
+
+func isSilent(s *upstreamState) bool { return s.silent.Load() }
+func isDown(s *upstreamState) bool   { return s.down.Load() }

@@ -274,7 +274,7 @@ func TestASilentServerIsAskedLastUntilItAnswersAProbe(t *testing.T) {
 		l.serve("b", after(30*ms, good))
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
 		l.learn(c)
-		require.Zero(t, c.Stats().Upstreams[1].Queries, "the first is the nearer")
+		require.LessOrEqual(t, c.Stats().Upstreams[1].Queries, int64(1), "the first is the nearer")
 		l.link("a", netsim.Profile{BlackHole: true})
 		for range 3 {
 			_, took := l.must(c, "x.example.")

@@ -281,7 +281,7 @@ func (s *upstreamState) learn(l times, now time.Time) {
 	s.path.Merge(l.path)
 	s.sent, s.got = s.sent+float64(l.answers.Len()), s.got+float64(l.answers.Len())
 	if l.srtt > 0 {
-		s.srtt, s.srttAt = float64(l.srtt), now
+		s.srtt = float64(l.srtt)
 	}
 	if l.handshake > 0 {
 		s.handshake = float64(l.handshake)

@@ -31,9 +31,3 @@ func ProbeUnderLock(c *Client) bool {
 	<-ended
 	return free
 }
-
-// Adapter is a network adapter of Windows.
-type Adapter = adapter
-
-// AdapterServers returns the servers of a machine with these adapters.
-var AdapterServers = adapterServers

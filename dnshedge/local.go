@@ -27,6 +27,9 @@ func (c *core) local(ctx context.Context, q *wire.Query) (result, bool) {
 	}
 	if m == nil {
 		if z := c.conf.SpecialUse.zone(q); z != nil {
+			if _, n := c.domain(q); n > 1 { // a route for all names does not mean these
+				return result{}, false
+			}
 			m = z.answer(q)
 		}
 	}
@@ -36,7 +39,7 @@ func (c *core) local(ctx context.Context, q *wire.Query) (result, bool) {
 	c.count.local.Add(1)
 	r := result{}
 	r.answer, r.err = localAnswer(q, m)
-	c.traceLocal(ctx, q, r.err)
+	c.traceHit(ctx, q, FromLocal, r.err)
 	return r, true
 }
 

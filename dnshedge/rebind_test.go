@@ -82,6 +82,17 @@ func TestPrivateAddressesOfPublicNamesAreRemoved(t *testing.T) {
 	}
 }
 
+func TestExchangerIsFiltered(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", with("A 10.0.0.1"))
+		c := l.client(&dnshedge.Client{
+			RebindFilter: new(dnshedge.RebindFilter), Exchanger: l.client(new(dnshedge.Client), l.up("udp", "a")),
+		})
+		r, _ := l.must(c, "x.example.")
+		assert.Empty(t, r.Answer)
+	})
+}
+
 func TestRebindFilterNamesWhatIsNoDomain(t *testing.T) {
 	c := &dnshedge.Client{RebindFilter: &dnshedge.RebindFilter{Allow: []string{"a..b"}}}
 	_, _, err := c.Exchange(question("x.", dns.TypeA), "")

@@ -114,10 +114,9 @@ func TestTheTimeoutFollowsRFC6298(t *testing.T) {
 
 func TestTheTimeoutIsWiderWhereAnswersVary(t *testing.T) {
 	bubble(t, func(l *lab) {
-		n := 0
+		var n atomic.Int64
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
-			n++
-			return after(time.Duration(n%2)*200*ms, good)(q)
+			return after(time.Duration(n.Add(1)%2)*200*ms, good)(q)
 		})
 		c := l.client(off(), l.up("udp", "a"))
 		for range 200 {

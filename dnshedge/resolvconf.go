@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +26,14 @@ type resolvConf struct {
 	changed time.Time
 	size    int64
 	ups     []Upstream
+	rotate  bool
+}
+
+// rotates reports whether the file has the option rotate.
+func (f *resolvConf) rotates() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rotate
 }
 
 // upstreams returns the servers that the file names. If it cannot be read or names
@@ -52,9 +62,14 @@ func (f *resolvConf) upstreams(now time.Time) []Upstream {
 		f.changed, f.size = info.ModTime(), info.Size()
 	}
 	f.ups = nil
+	network, options := defaultNet, f.options()
+	f.rotate = slices.Contains(options, "rotate")
+	if slices.Contains(options, "use-vc") {
+		network = streamNet
+	}
 	if conf, err := dns.ClientConfigFromFile(f.path); err == nil {
 		for _, s := range conf.Servers {
-			up := Upstream{Net: defaultNet, Addr: net.JoinHostPort(s, conf.Port)}
+			up := Upstream{Net: network, Addr: net.JoinHostPort(s, conf.Port)}
 			if up.validate() == nil && len(f.ups) < resolvMax {
 				f.ups = append(f.ups, up)
 			}
@@ -70,4 +85,18 @@ func (f *resolvConf) orLocal() []Upstream {
 		f.ups = []Upstream{{Net: defaultNet, Addr: "127.0.0.1:53"}, {Net: defaultNet, Addr: "[::1]:53"}}
 	}
 	return f.ups
+}
+
+// options returns the file's options, of which package dns knows only some.
+func (f *resolvConf) options() (all []string) {
+	b, err := os.ReadFile(f.path)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		if words := strings.Fields(line); len(words) > 0 && words[0] == "options" {
+			all = append(all, words[1:]...)
+		}
+	}
+	return all
 }

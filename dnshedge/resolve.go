@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
@@ -17,8 +19,9 @@ import (
 // result is what came of a question.
 type result struct {
 	answer *wire.Answer
-	view   wire.View // of the answer
-	err    error     // instead of an answer
+	view   wire.View   // of the answer
+	err    error       // instead of an answer
+	leader *wire.Query // who began the flight that this is the result of; nil: nobody
 
 	from  *upstreamState // that gave the answer, or was asked first; nil: a cache, or none
 	kind  kind           // of the attempt that gave the answer
@@ -39,6 +42,7 @@ func (r *result) final() bool { return r.err == nil && r.answer.Outcome == wire.
 // empty, only by asking the one server there.
 func (c *core) answer(ctx context.Context, q *wire.Query, address string) result {
 	c.count.queries.Add(1)
+	c.refreshes.Earn()
 	cache := c.conf.Cache
 	if address != "" {
 		s, err := c.serverAt(address)
@@ -56,22 +60,12 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
 	}
 
-	// A flight asks once for all who have the same question at a time. It goes on
-	// without its callers.
-	flight := func(explore bool) <-chan singleflight.Result {
-		return c.flights.DoChan(q.Key(), func() (any, error) {
-			if !c.begin() {
-				return result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}, nil
-			}
-			defer c.wg.Done()
-			return c.resolve(c.ctx, q, explore), nil
-		})
-	}
-	had := cache.get(q, time.Now())
+	now := time.Now()
+	had := cache.get(q, now)
 	if had.refresh {
-		if c.spend() {
+		if c.refreshes.Spend() {
 			c.count.refreshes.Add(1)
-			flight(true)
+			c.flight(q, true)
 		} else {
 			had.release()
 		}
@@ -87,7 +81,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		wait := orDefault(cache.StaleAfter, defaultStaleAfter)
 		if wait == 0 {
 			if had.claim() {
-				flight(false)
+				c.flight(q, false)
 			}
 			return c.fromCache(ctx, q, had)
 		}
@@ -96,8 +90,12 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		timer = t.C
 	}
 	select {
-	case f := <-flight(false):
+	case f := <-c.flight(q, false):
 		r := f.Val.(result)
+		if r.leader != q && errors.Is(r.err, context.DeadlineExceeded) {
+			// Its time was over, and not this caller's.
+			r = c.askAgain(ctx, q, now.Add(c.timeout()), r)
+		}
 		if had.freshness == stale && r.failed(q) && !r.final() {
 			return c.fromCache(ctx, q, had)
 		}
@@ -113,6 +111,37 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	case <-ctx.Done():
 		return result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
 	}
+}
+
+// flight asks once for all who have the same question at a time. It goes on without
+// its callers.
+func (c *core) flight(q *wire.Query, explore bool) <-chan singleflight.Result {
+	return c.flights.DoChan(q.Key(), func() (any, error) {
+		if !c.begin() {
+			return result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}, nil
+		}
+		defer c.wg.Done()
+		r := c.resolve(c.ctx, q, explore)
+		r.leader = q
+		return r, nil
+	})
+}
+
+// askAgain joins or begins another flight, until the caller's time ends. Without an
+// answer, r is returned.
+func (c *core) askAgain(ctx context.Context, q *wire.Query, end time.Time, r result) result {
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	for ctx.Err() == nil {
+		select {
+		case f := <-c.flight(q, false):
+			if r = f.Val.(result); !errors.Is(r.err, context.DeadlineExceeded) {
+				return r
+			}
+		case <-ctx.Done():
+		}
+	}
+	return r
 }
 
 // fromCache answers a question with what is kept.
@@ -135,37 +164,113 @@ func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) result {
 func (c *core) resolve(ctx context.Context, q *wire.Query, explore bool) result {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
+	place := c.waiting.enter(cancel)
+	r := c.resolveNow(ctx, q, explore)
+	if c.waiting.leave(place) && r.err != nil {
+		c.count.dropped.Add(1)
+		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
+	}
+	return c.kept(q, r)
+}
+
+// resolveNow is resolve within the time of ctx, and keeps nothing.
+func (c *core) resolveNow(ctx context.Context, q *wire.Query, explore bool) result {
+	if e := cmp.Or(c.route(q), c.conf.Exchanger); e != nil {
+		return c.delegate(ctx, q, e)
+	}
 	group, err := c.upstreams()
 	if err != nil {
-		return c.kept(q, result{err: err})
+		return result{err: err}
 	}
 	now := time.Now()
-	silent := allSilent(group)
-	if !silent || !allSilent(c.fallback) {
+	if len(group)+len(c.fallback) > 1 && (!all(group, isSilent) || !all(c.fallback, isSilent)) {
 		for _, list := range [...][]*upstreamState{group, c.fallback} {
 			for _, s := range list {
 				s.probeIfDue(now)
 			}
 		}
 	}
-	ordered := order(group, now, explore)
-	parts := 1 // of the time that is left; the group gets the first
-	if len(c.fallback) > 0 {
-		if !silent {
-			parts = 2
-		} else if r, ok := c.fallBack(ctx, q, len(c.fallback)+1); ok {
-			return c.kept(q, r)
+	down := len(c.fallback) > 0 && all(group, isDown)
+	if down {
+		if r, ok := c.fallBack(ctx, q, len(c.fallback)+1); ok {
+			return r
 		}
 	}
-	share, done := part(ctx, parts)
-	r := c.ask(share, q, ordered)
-	done()
-	if parts > 1 && r.failed(q) && ctx.Err() == nil {
+	parts := 1 // of the time that is left; the group gets the first
+	if len(c.fallback) > 0 && !down {
+		parts = 2
+	}
+	var r result
+	if c.strict() {
+		r = c.inTurn(ctx, q, inOrder(group), parts)
+	} else {
+		measure(group, now)
+		r = c.try(ctx, q, order(group, explore), parts)
+	}
+	if parts > 1 && r.failed(q) && !r.decided(group, now) && ctx.Err() == nil {
 		if other, ok := c.fallBack(ctx, q, len(c.fallback)); ok {
 			r = other
 		}
 	}
-	return c.kept(q, r)
+	return r
+}
+
+// decided reports whether a failure is the decision of a healthy server, which no
+// other server must undo. A filter says REFUSED or SERVFAIL, and a validating server
+// SERVFAIL, and not all of them say why. Some say nothing about a name, and answer
+// others: the group was asked at start.
+func (r *result) decided(group []*upstreamState, start time.Time) bool {
+	switch {
+	case r.err != nil:
+		return aliveSince(group, start)
+	case r.from.down.Load():
+		return false
+	}
+	return r.answer.Rcode() == dns.RcodeServerFailure || r.from.good.Load()
+}
+
+// try asks a group for one of the parts of the time that is left, but for all of it
+// while the group answers anything: then it is the name that is slow, and not a server
+// that is dead.
+func (c *core) try(ctx context.Context, q *wire.Query, group []*upstreamState, parts int) result {
+	end, ok := ctx.Deadline()
+	if parts <= 1 || !ok {
+		return c.ask(ctx, q, group)
+	}
+	start := time.Now()
+	share, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer time.AfterFunc(end.Sub(start)/time.Duration(parts), func() {
+		if !aliveSince(group, start) {
+			cancel(context.DeadlineExceeded)
+		}
+	}).Stop()
+	return c.ask(share, q, group)
+}
+
+// aliveSince reports whether a server has answered any query after t.
+func aliveSince(group []*upstreamState, t time.Time) bool {
+	return slices.ContainsFunc(group, func(s *upstreamState) bool { return s.answeredSince(t) })
+}
+
+// inTurn asks the servers one after another, each after the one before it has failed.
+// Besides them, the time that is left has more parts.
+func (c *core) inTurn(ctx context.Context, q *wire.Query, servers []*upstreamState, parts int) result {
+	var first result
+	for i, s := range servers {
+		start := time.Now()
+		r := c.try(ctx, q, []*upstreamState{s}, len(servers)-i+parts-1)
+		if !r.failed(q) {
+			return r
+		}
+		if i == 0 || first.err != nil && r.err == nil {
+			first = r // a response rather than none
+		}
+		if ctx.Err() != nil || r.err != nil && s.answeredSince(start) {
+			break
+		}
+	}
+	return first
 }
 
 // fallBack asks the fallback servers one after another. The time that is left has
@@ -173,8 +278,8 @@ func (c *core) resolve(ctx context.Context, q *wire.Query, explore bool) result 
 // failed.
 func (c *core) fallBack(ctx context.Context, q *wire.Query, parts int) (result, bool) {
 	servers := c.fallback
-	if allSilent(servers) {
-		servers = order(servers, time.Now(), false)
+	if all(servers, isSilent) {
+		servers = order(servers, false)
 		slices.Reverse(servers) // because the last one is asked although it is silent
 	}
 	for i, s := range servers {
@@ -209,7 +314,7 @@ func (c *core) kept(q *wire.Query, r result) result {
 	now := time.Now()
 	switch cache := c.conf.Cache; {
 	case cache == nil || !q.Cacheable():
-	case errors.Is(r.err, transport.ErrClosed) || c.ctx.Err() != nil:
+	case errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || c.ctx.Err() != nil:
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		cache.fail(q, r.answer, r.err, now)
 	default:

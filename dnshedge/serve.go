@@ -160,6 +160,7 @@ func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
 	if f, ok = c.conf.Cache.hit(q); ok {
 		c.count.queries.Add(1)
 		c.count.hits.Add(1)
+		c.refreshes.Earn()
 		c.traceHit(ctx, q, FromCache, nil)
 	}
 	return f, ok

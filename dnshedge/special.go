@@ -12,7 +12,9 @@ import (
 
 // SpecialUse says which special-use names a Client answers itself, without asking a
 // server. A name that is in no table of the world must not leave the machine: it may be
-// private, and nobody else has a better answer. A question with an address of its own in
+// private, and nobody else has a better answer. Names with a route in Client.Routes, other
+// than that of ".", are asked there: "10.in-addr.arpa" with a nil Exchanger has the names
+// of these addresses asked of the Upstreams. A question with an address of its own in
 // ExchangeContext goes to that server whatever its name.
 type SpecialUse int8
 

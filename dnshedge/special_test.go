@@ -175,6 +175,31 @@ func TestAServerThatIsNamedIsAskedForSpecialUseNames(t *testing.T) {
 	})
 }
 
+func TestRouteCountsMoreThanSpecialUse(t *testing.T) {
+	bubble(t, func(l *lab) {
+		a := l.serve("a", with("A 10.0.0.1"))
+		b := l.serve("b", with("A 10.0.0.2"))
+		c := l.client(&dnshedge.Client{
+			SpecialUse: dnshedge.SpecialUseForwarder, RebindFilter: new(dnshedge.RebindFilter),
+			Routes: map[string]dnshedge.Exchanger{
+				"home.arpa":       l.client(new(dnshedge.Client), l.up("udp", "b")),
+				"10.in-addr.arpa": nil, // as other names
+				".":               nil,
+			},
+		}, l.up("udp", "a"))
+		r, _ := l.must(c, "printer.home.arpa.")
+		assert.Equal(t, "10.0.0.2", addr(r), "a private address is what such a server is for")
+		assert.EqualValues(t, 1, b.Queries.Load())
+		_, queries := asks(l, c, "1.0.0.10.in-addr.arpa.", dns.TypePTR)
+		assert.EqualValues(t, 1, queries)
+		assert.EqualValues(t, 1, a.Queries.Load())
+		_, queries = asks(l, c, "printer.local.", dns.TypeA)
+		assert.Zero(t, queries)
+		r, _ = l.must(c, "x.example.")
+		assert.Empty(t, r.Answer)
+	})
+}
+
 func TestTraceHearsOfLocalAnswers(t *testing.T) {
 	var got []dnshedge.AnswerInfo
 	c := &dnshedge.Client{Trace: &dnshedge.Trace{Answer: func(_ context.Context, i dnshedge.AnswerInfo) { got = append(got, i) }}}

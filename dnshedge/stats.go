@@ -17,6 +17,7 @@ type Stats struct {
 	Shared    int64 // answered by another caller's exchange
 	Refreshes int64 // asked for before the answer expired
 	Failures  int64 // exchanges without any answer
+	Dropped   int64 // questions that ended because there were too many
 
 	Wire       int64 // queries sent to servers, for any reason
 	Hedges     int64 // queries sent because an answer was late
@@ -58,7 +59,7 @@ func (c *Client) Stats() Stats {
 	n := &core.count
 	s := Stats{
 		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Local: n.local.Load(), Shared: n.shared.Load(),
-		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(),
+		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(), Dropped: n.dropped.Load(),
 		Wire: n.wire.Load(), Hedges: n.hedges.Load(), HedgeWins: n.hedgeWins.Load(), Denied: n.denied.Load(),
 		Resends: n.resends.Load(), ResendWins: n.resendWins.Load(), Failovers: n.failovers.Load(), Fallbacks: n.fallbacks.Load(),
 		Retries: n.retries.Load(), Abandoned: n.abandoned.Load(), Ignored: n.ignored.Load(),
@@ -96,4 +97,5 @@ type counters struct {
 	wire, hedges, hedgeWins, denied           atomic.Int64
 	resends, resendWins, failovers, fallbacks atomic.Int64
 	retries, ignored, abandoned, failures     atomic.Int64
+	dropped                                   atomic.Int64
 }

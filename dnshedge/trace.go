@@ -81,12 +81,6 @@ func (c *core) traceResult(ctx context.Context, q *wire.Query, r result) result 
 	return r
 }
 
-func (c *core) traceLocal(ctx context.Context, q *wire.Query, err error) {
-	if t := c.conf.Trace; t != nil && t.Answer != nil {
-		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromLocal, Err: err})
-	}
-}
-
 func (c *core) traceHit(ctx context.Context, q *wire.Query, from Source, err error) {
 	if t := c.conf.Trace; t != nil && t.Answer != nil {
 		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: from, Err: err})

@@ -289,6 +289,7 @@ func TestTenThousandPipelinedQueriesAreAnsweredInAnyOrder(t *testing.T) {
 				return dnstest.Reply{Msg: dnstest.Answer(q, fmt.Sprintf("A 10.%d.%d.%d", n>>16, n>>8&255, n&255)), Delay: d}
 			})
 			c := l.client(off(), l.up(network, "a"))
+			c.MaxInFlight = 10_000
 			var wg sync.WaitGroup
 			wrong := 0
 			for n := range 10_000 {

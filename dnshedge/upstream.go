@@ -25,8 +25,9 @@ type Upstream struct {
 	// that.
 	Addr string
 
-	// Addrs, if not empty, are the addresses to connect to instead of Addr's host. They
-	// are tried in order. The port is Addr's.
+	// Addrs, if not empty, are the addresses to connect to instead of Addr's host. The
+	// first is asked until it cannot be reached, or a hedge to another is faster. The port
+	// is Addr's.
 	Addrs []netip.Addr
 
 	// ServerName is the name that the certificate of a "tls" or "https" server must
@@ -37,8 +38,10 @@ type Upstream struct {
 	Path string
 }
 
-// defaultNet is the transport of servers whose address has no scheme.
-const defaultNet = "udp"
+const (
+	defaultNet = "udp" // of servers whose address has no scheme
+	streamNet  = "tcp" // of resolv.conf's servers if it has the option use-vc
+)
 
 // schemes lists schemes for an error message: "udp, tcp or tls".
 func schemes(suffix, conjunction string, has func(transport.Scheme) bool) string {
@@ -189,6 +192,19 @@ func (u Upstream) String() string {
 	s := cmp.Or(u.Net, defaultNet) + "://" + u.Addr + u.path()
 	if u.ServerName != "" {
 		s += "#" + u.ServerName
+	}
+	return s
+}
+
+// key returns what tells servers apart.
+func (u Upstream) key() string {
+	s := u.String()
+	for i, a := range u.Addrs {
+		sep := ","
+		if i == 0 {
+			sep = " at "
+		}
+		s += sep + a.String()
 	}
 	return s
 }

@@ -92,7 +92,7 @@ func TestNoCodeNamesATransport(t *testing.T) {
 			return true
 		})
 	}
-	assert.Equal(t, []string{`upstream.go: "udp"`}, found)
+	assert.Equal(t, []string{`upstream.go: "udp"`, `upstream.go: "tcp"`}, found, "the defaults")
 }
 
 func FuzzParseUpstream(f *testing.F) {

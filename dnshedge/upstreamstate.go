@@ -23,6 +23,7 @@ const (
 	lossWindow       = 256 // queries over which losses are counted, and as many before
 
 	missesToSilence = 3 // queries in a row without an answer
+	failuresToDoubt = 3 // responses in a row that are failures
 	minProbeGap     = 500 * time.Millisecond
 	maxProbeGap     = 10 * time.Second
 	probeTimeout    = 2 * time.Second
@@ -30,26 +31,31 @@ const (
 	maxAbandoned = 256             // abandoned queries that may run on, per server
 	maxLinger    = 2 * time.Second // how long they may
 	minStall     = time.Second
-	srttHalfLife = 5 * time.Minute // of a silent server's round trip time
+	measuredFor  = 5 * time.Minute // after which a server's round trip time is measured anew
+	toMeasure    = 8               // queries to a group, after which it is worth while to know all its servers
 )
 
 // upstreamState is an upstream and what is known of it. It is safe for concurrent use.
 type upstreamState struct {
-	c         *core
-	up        Upstream
-	name      string
-	transport transport.Transport
-	key       *engine.Key
-	bucket    *engine.Bucket // of hedges
-	resends   *engine.Bucket // of resends that cost no budget: one for each answer
-	rto       rto
-	stream    bool          // TCP carries queries again that are lost
-	floor     time.Duration // of the loss delay
+	c          *core
+	up         Upstream
+	name       string
+	transports []transport.Transport // one, or one for each of Addrs
+	preferred  atomic.Int32          // of transports, which first queries go over
+	key        *engine.Key
+	bucket     *engine.Bucket // of hedges
+	resends    *engine.Bucket // of resends that cost no budget: one for each answer
+	rto        rto
+	stream     bool          // TCP carries queries again that are lost
+	floor      time.Duration // of the loss delay
 
 	used      atomic.Int64 // when last asked, Unix ns
 	loss      atomic.Int64 // the loss delay; 0: not known
 	slow      atomic.Int64 // the slow delay; 0: not known
 	silent    atomic.Bool  // missesToSilence was reached, and no answer came since
+	failures  atomic.Int64 // responses in a row that were failures
+	good      atomic.Bool  // there was one that was none
+	down      atomic.Bool  // it was in doubt, and failed a probe as well
 	abandoned atomic.Int64 // abandoned queries that still run
 
 	queries    atomic.Int64 // sent to it
@@ -57,22 +63,22 @@ type upstreamState struct {
 	hedgeWins  atomic.Int64
 	lateHedges atomic.Int64 // sent to any server because this one was late
 
-	mu         sync.Mutex    // guards the fields below; core.mu is locked before it, never after
-	answers    sketch.Window // how long answers took
-	path       sketch.Window // how long answers took that the server did not have to look for
-	newAnswers int           // answers since the delays were computed
-	sent       float64       // queries, of late
-	got        float64       // answers to them
-	fastest    time.Duration
-	p99        time.Duration // of path
-	srtt       float64       // ns; 0: not known
-	srttAt     time.Time     // when srtt changed
-	handshake  float64       // ns that a handshake takes, smoothed; 0: not known
-	answeredAt time.Time     // the last time
-	misses     int           // queries without an answer since then
-	probeGap   time.Duration // between probes
-	probeAt    time.Time     // of the next probe
-	probing    bool
+	mu          sync.Mutex    // guards the fields below; core.mu is locked before it, never after
+	answers     sketch.Window // how long answers took
+	path        sketch.Window // how long answers took that the server did not have to look for
+	newAnswers  int           // answers since the delays were computed
+	sent        float64       // queries, of late
+	got         float64       // answers to them
+	fastest     time.Duration
+	p99         time.Duration // of path
+	srtt        float64       // ns; 0: not known
+	handshake   float64       // ns that a handshake takes, smoothed; 0: not known
+	answeredAt  time.Time     // the last time
+	misses      int           // queries without an answer since then
+	probeGap    time.Duration // between probes
+	probeAt     time.Time     // of the next probe
+	probing     bool
+	probeFailed bool // and nothing was answered since
 }
 
 var _ transport.Owner = (*upstreamState)(nil)
@@ -81,7 +87,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	if err := up.validate(); err != nil {
 		return nil, err
 	}
-	s := &upstreamState{c: c, up: up, name: up.String()}
+	s := &upstreamState{c: c, up: up, name: up.key()}
 	s.key = c.engine.Key(engine.Name{Host: s.name})
 	s.bucket = engine.NewBucket(c.conf.Hedge.share(), budgetBurst)
 	s.resends = engine.NewBucket(1, budgetBurst)
@@ -94,17 +100,55 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	}
 	scheme, _ := up.scheme()
 	s.stream = scheme.Name != defaultNet
-	s.transport = scheme.New(transport.Config{
-		Owner: s, Dialer: c.dialer(up), Addr: up.Addr, Addrs: up.Addrs, Path: up.path(), TLS: c.tls(up),
+	config := transport.Config{
+		Owner: s, Dialer: c.dialer(up), Addr: up.Addr, Path: up.path(), TLS: c.tls(up),
 		Size: cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
-	})
+	}
+	if len(up.Addrs) == 0 {
+		s.transports = append(s.transports, scheme.New(config))
+	}
+	for i := range up.Addrs {
+		config.Addrs = up.Addrs[i : i+1]
+		s.transports = append(s.transports, scheme.New(config))
+	}
 	return s, nil
+}
+
+// close ends all queries.
+func (s *upstreamState) close() {
+	for _, t := range s.transports {
+		t.Close()
+	}
+}
+
+// ready reports whether a first query needs no handshake.
+func (s *upstreamState) ready() bool { return s.transports[s.preferred.Load()].Ready() }
+
+// send asks the server, which was asked the same question n times before: each time
+// another of its addresses, and if one cannot be reached, at once the next. The
+// address that answers is preferred from then on.
+func (s *upstreamState) send(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
+	count, first := len(s.transports), int(s.preferred.Load())
+	var failed error // of the first
+	for i := range count {
+		at := (first + n + i) % count
+		a, setup, err := s.transports[at].Exchange(ctx, q, n/count)
+		if err == nil {
+			s.preferred.CompareAndSwap(int32(first), int32(at))
+			return a, setup, nil
+		}
+		failed = cmp.Or(failed, err)
+		if ctx.Err() != nil || errors.Is(err, transport.ErrClosed) || !q.Standard() {
+			return nil, 0, err
+		}
+	}
+	return nil, 0, failed
 }
 
 // exchange asks the server, which was asked the same question n times before.
 func (s *upstreamState) exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
 	s.used.Store(time.Now().UnixNano())
-	a, setup, err := s.transport.Exchange(ctx, q, n)
+	a, setup, err := s.send(ctx, q, n)
 	if err != nil {
 		var code transport.StatusError
 		if errors.As(err, &code) {
@@ -200,7 +244,7 @@ func (s *upstreamState) Answered(took, path time.Duration) {
 // addPath adds a measurement of the path. The caller holds mu.
 func (s *upstreamState) addPath(now time.Time, d time.Duration) {
 	s.path.Add(now, d)
-	s.srtt, s.srttAt = smooth(s.srtt, d), now
+	s.srtt = smooth(s.srtt, d)
 }
 
 // updateDelays computes the delays anew. The caller holds mu.
@@ -299,8 +343,36 @@ func (s *upstreamState) endSilence() {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.misses, s.probeGap, s.answeredAt = 0, 0, now
+	s.misses, s.answeredAt, s.probeFailed = 0, now, false
 	s.silent.Store(false)
+	if s.failures.Load() < failuresToDoubt {
+		s.down.Store(false)
+	}
+}
+
+// responded is called for each response to a question, which is a failure or not.
+func (s *upstreamState) responded(failure bool) {
+	s.endSilence()
+	if !failure {
+		s.failures.Store(0)
+		s.good.Store(true)
+		s.down.Store(false)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.probeGap = 0
+		return
+	}
+	if s.failures.Add(1) == failuresToDoubt {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.probeAt = time.Now().Add(s.probeGap)
+	}
+}
+
+// doubtful reports whether the server is silent, or fails all that it is asked. It
+// may be slow names or names that nobody can resolve; a probe finds out.
+func (s *upstreamState) doubtful() bool {
+	return s.silent.Load() || s.failures.Load() >= failuresToDoubt
 }
 
 // answeredSince reports whether the server has answered any query after t.
@@ -321,17 +393,22 @@ func (s *upstreamState) missed(sent time.Time) {
 	}
 	if s.misses++; s.misses >= missesToSilence && !s.silent.Load() {
 		s.silent.Store(true)
-		s.probeGap, s.probeAt = minProbeGap, now.Add(minProbeGap)
+		s.down.Store(s.probeFailed)
+		s.probeAt = now.Add(s.probeGap)
 	}
 }
 
-// probeIfDue probes a silent server in the background, if it is time to. Probes find
-// out whether a server is back that callers' queries do not reach, because another
-// server answers them.
+// probeIfDue probes a doubtful server, if it is time to. Probes find out whether a
+// server is down, and whether one is back that callers' queries do not reach because
+// another server answers them.
 func (s *upstreamState) probeIfDue(now time.Time) {
-	if !s.silent.Load() {
-		return
+	if s.doubtful() {
+		s.startProbe(now)
 	}
+}
+
+// startProbe probes the server in the background, unless it was probed a moment ago.
+func (s *upstreamState) startProbe(now time.Time) {
 	s.mu.Lock()
 	due := !s.probing && !now.Before(s.probeAt)
 	s.probing = s.probing || due
@@ -347,19 +424,33 @@ func (s *upstreamState) probed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.probing = false
-	if err != nil {
-		s.probeGap = min(2*max(s.probeGap, minProbeGap), maxProbeGap)
-		s.probeAt = time.Now().Add(s.probeGap)
+	s.probeGap = min(max(2*s.probeGap, minProbeGap), maxProbeGap)
+	s.probeAt = time.Now().Add(s.probeGap)
+	s.probeFailed = err != nil
+	if err == nil {
+		s.failures.Store(0)
 	}
+	s.down.Store(s.probeFailed && s.doubtful())
 }
 
-// probe asks for the root's servers. If the server answers, it is silent no more.
+// probe asks for the root's servers, which every resolver has at hand, twice if the
+// first query is not answered. A server that answers is neither silent nor down.
 func (s *upstreamState) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0)))
 	defer cancel()
-	_, _, err := s.exchange(ctx, wire.RootServers, 0)
-	if err == nil {
-		s.endSilence()
+	var err error
+	for n := range 2 {
+		share, done := part(ctx, 2-n)
+		var a *wire.Answer
+		a, _, err = s.exchange(share, wire.RootServers, n)
+		done()
+		if err == nil {
+			s.endSilence()
+			if a.Outcome == wire.Failure {
+				err = rcodeError(a.Msg.Rcode)
+			}
+			break
+		}
 	}
 	return err
 }
@@ -367,10 +458,10 @@ func (s *upstreamState) probe(ctx context.Context) error {
 const lastRank = math.MaxInt32
 
 // rank orders servers by the logarithm of the smoothed round trip time, so that
-// small differences do not matter. Servers without one come after them, and silent
+// small differences do not matter. Servers without one come after them, and doubtful
 // servers last.
-func (s *upstreamState) rank(now time.Time) int {
-	if s.silent.Load() {
+func (s *upstreamState) rank() int {
+	if s.doubtful() {
 		return lastRank
 	}
 	s.mu.Lock()
@@ -378,8 +469,24 @@ func (s *upstreamState) rank(now time.Time) int {
 	if s.srtt == 0 {
 		return lastRank - 1
 	}
-	faded := s.srtt * math.Exp2(-float64(now.Sub(s.srttAt))/float64(srttHalfLife))
-	return int(math.Log(max(faded, 1e5)) / math.Log(1.3))
+	return int(math.Log(max(s.srtt, 1e5)) / math.Log(1.3))
+}
+
+// measure probes the servers of a group that were not heard of for long, or never: one
+// may be faster than those that are asked, and no caller shall wait to find that out.
+func measure(group []*upstreamState, now time.Time) {
+	if len(group) < 2 {
+		return
+	}
+	var queries int64
+	for _, s := range group {
+		queries += s.queries.Load()
+	}
+	for _, s := range group {
+		if queries >= toMeasure && !s.answeredSince(now.Add(-measuredFor)) {
+			s.startProbe(now)
+		}
+	}
 }
 
 // fail returns the error of a question that the server did not answer.

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -34,7 +32,9 @@ var strategies = []struct {
 	{"hedge", false, hedged(dnshedge.Hedge{})},
 	{"miekg", true, (*bench).miekg},
 	{"net-resolver", true, (*bench).netResolver},
+	{"forwarder", true, (*bench).forwarder},
 	{"unbound", true, (*bench).unbound},
+	{"dnsdist", true, (*bench).dnsdist},
 }
 
 // Strategies are the names of the contenders, and OverUDP of those that ask over UDP
@@ -115,11 +115,11 @@ func (c *contender) measure(ctx context.Context, start time.Time, name string) {
 	c.calls = append(c.calls, Call{Start: begun.Sub(start), Took: took, Failed: err != nil})
 }
 
-// upstreams returns the servers that contenders may ask: both if one may be dead, and
-// else the first.
+// upstreams returns the servers that contenders may ask: both if one may be dead or
+// many questions are in flight, and else the first.
 func (b *bench) upstreams() []string {
 	hosts := []string{"a"}
-	if strings.HasPrefix(b.conf.Scenario, "dead") {
+	if strings.HasPrefix(b.conf.Scenario, "dead") || b.conf.Workers > 0 {
 		hosts = []string{"a", "b"}
 	}
 	var out []string
@@ -251,82 +251,4 @@ func (b *bench) netResolver(c *contender) error {
 		return err
 	}
 	return nil
-}
-
-// unbound is a forwarder on a host of its own. Its clients are on the same host, and
-// its cache keeps nothing.
-func (b *bench) unbound(c *contender) error {
-	if b.conf.Memory {
-		return fmt.Errorf("dnslab: unbound on a memory network: %w", exec.ErrNotFound)
-	}
-	path, err := exec.LookPath("unbound")
-	if err != nil {
-		return err
-	}
-	if b.dir, err = os.MkdirTemp("", "dnslab"); err != nil {
-		return err
-	}
-	var forwards strings.Builder
-	for _, at := range b.upstreams() {
-		fmt.Fprintf(&forwards, "  forward-addr: %s\n", at)
-	}
-	conf := filepath.Join(b.dir, "unbound.conf")
-	text := fmt.Sprintf(`server:
-  interface: 127.0.0.1
-  access-control: 127.0.0.0/8 allow
-  username: ""
-  chroot: ""
-  directory: %q
-  pidfile: ""
-  use-syslog: no
-  logfile: ""
-  verbosity: 0
-  do-daemonize: no
-  module-config: "iterator"
-  cache-max-ttl: 0
-  serve-expired: no
-  num-threads: 1
-remote-control:
-  control-enable: no
-forward-zone:
-  name: "."
-%s`, b.dir, &forwards)
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		return err
-	}
-	cmd := exec.Command(path, "-d", "-c", conf)
-	host := b.net.Host("forwarder")
-	if err := host.Start(cmd); err != nil {
-		return err
-	}
-	c.close = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	client := &dns.Client{Timeout: giveUp}
-	c.ask = func(ctx context.Context, name string) error {
-		ctx, cancel := context.WithTimeout(ctx, giveUp)
-		defer cancel()
-		conn, err := host.DialContext(ctx, "udp", "127.0.0.1:53")
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		r, _, err := client.ExchangeWithConnContext(ctx, question(name), &dns.Conn{Conn: conn})
-		return right(r, err)
-	}
-	c.stats = func(r *Row) {
-		r.Queries = b.net.Link("forwarder", "a").Counters().UDP + b.net.Link("forwarder", "b").Counters().UDP
-	}
-	// It is ready when it accepts connections.
-	for range 100 {
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		conn, err := host.DialContext(ctx, "tcp", "127.0.0.1:53")
-		cancel()
-		if err == nil {
-			return conn.Close()
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return errors.New("dnslab: unbound does not start")
 }

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,7 +40,9 @@ type Config struct {
 	Transport  string   // udp, tls or https; empty: udp, which some strategies are bound to
 	Samples    int      // questions of each contender; 0: Samples
 	Seed       uint64
-	Memory     bool      // without root: sockets of package netsim's own; without unbound
+	Memory     bool      // without root: sockets of package netsim's own; without forwarders
+	Workers    int       // that keep a question in flight each, to two equal servers and of names of its own; 0: contenders take turns at each question
+	Busy       int       // processes that do nothing but compute meanwhile
 	Progress   func(int) // called with how many more samples are done; may be nil
 }
 
@@ -97,7 +100,7 @@ type bench struct {
 	net     *netsim.Network
 	servers [2]*dnstest.Server
 	conf    Config
-	dir     string // for unbound
+	dir     string // for the forwarders' files; empty: none
 }
 
 // Run measures. It needs root, unless Memory is set; see netsim.ErrUnsupported.
@@ -111,6 +114,9 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	}
 	if conf.Samples == 0 {
 		conf.Samples = Samples
+	}
+	if conf.Workers < 0 || conf.Busy < 0 {
+		return nil, fmt.Errorf("dnslab: Config.Workers is %d and Busy %d; want 0 or more", conf.Workers, conf.Busy)
 	}
 	b, err := open(conf)
 	if err != nil {
@@ -126,7 +132,81 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
+	idle, err := busy(conf.Busy)
+	defer idle()
+	if err != nil {
+		return nil, err
+	}
 	start := time.Now()
+	if conf.Workers > 0 {
+		b.load(ctx, all, start)
+	} else {
+		b.turns(ctx, all, start)
+	}
+	var rows []Row
+	for _, c := range all {
+		rows = append(rows, b.row(c, conf.Scenario, 0))
+		if conf.Scenario == "dead-primary" {
+			rows = append(rows, b.row(c, "dead-primary/after", learned))
+		}
+	}
+	return rows, ctx.Err()
+}
+
+// rounds is in how many parts a contender's questions are asked under load.
+const rounds = 10
+
+// load has the contenders asked one after another, in rounds, each with a question
+// of every worker in flight.
+func (b *bench) load(ctx context.Context, all []*contender, start time.Time) {
+	for round := range rounds {
+		for i := range all {
+			c := all[(round+i)%len(all)]
+			end := b.conf.Samples * (round + 1) / rounds
+			var next atomic.Int64
+			next.Store(int64(b.conf.Samples * round / rounds))
+			var wg sync.WaitGroup
+			for range b.conf.Workers {
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						n := int(next.Add(1)) - 1
+						if n >= end {
+							return
+						}
+						c.measure(ctx, start, fmt.Sprintf("n%d.s%d.example.", n, b.conf.Seed))
+						if b.conf.Progress != nil && i == 0 {
+							b.conf.Progress(1)
+						}
+					}
+				})
+			}
+			wg.Wait()
+		}
+	}
+}
+
+// busy starts processes that compute until idle is called.
+func busy(n int) (idle func(), err error) {
+	var all []*exec.Cmd
+	idle = func() {
+		for _, cmd := range all {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	}
+	for range n {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		if err := cmd.Start(); err != nil {
+			return idle, err
+		}
+		all = append(all, cmd)
+	}
+	return idle, nil
+}
+
+// turns has the contenders take turns at each question.
+func (b *bench) turns(ctx context.Context, all []*contender, start time.Time) {
+	conf := b.conf
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -149,14 +229,6 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 		})
 	}
 	wg.Wait()
-	var rows []Row
-	for _, c := range all {
-		rows = append(rows, b.row(c, conf.Scenario, 0))
-		if conf.Scenario == "dead-primary" {
-			rows = append(rows, b.row(c, "dead-primary/after", learned))
-		}
-	}
-	return rows, ctx.Err()
 }
 
 // row returns a contender's row. It leaves out the calls that began before after.
@@ -194,14 +266,15 @@ func open(conf Config) (*bench, error) {
 	if conf.Memory {
 		newNetwork = netsim.NewMemory
 	}
-	n, err := newNetwork(conf.Seed, "client", "a", "b", "forwarder")
+	askers := append([]string{"client"}, forwarders...)
+	n, err := newNetwork(conf.Seed, append([]string{"a", "b"}, askers...)...)
 	if err != nil {
 		return nil, err
 	}
 	b := &bench{net: n, conf: conf}
 	for i, h := range []string{"a", "b"} {
 		p := [...][2]netsim.Profile{a, b2}[i]
-		for _, from := range []string{"client", "forwarder"} {
+		for _, from := range askers {
 			n.Link(from, h).Set(p[0])
 			n.Link(h, from).Set(p[1])
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"net"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -23,6 +24,11 @@ var (
 	samples = flag.Int("samples", dnslab.Samples, "of each contender")
 	seeds   = flag.Int("seeds", 3, "simulated networks; ratios are medians over them")
 )
+
+func TestMain(m *testing.M) {
+	dnslab.Forward()
+	os.Exit(m.Run())
+}
 
 // runs are rows by strategy, a run per seed.
 type runs []map[string]dnslab.Row
@@ -111,7 +117,7 @@ func TestLossDoesNotShow(t *testing.T) {
 	all := measure(t, "loss2", "udp", "single", "hedge", "net-resolver")
 	all.answered(t)
 	all.affordable(t, 0.05)
-	assert.LessOrEqual(t, all.ratio("hedge", "single", quantile(.99)), 0.12)
+	assert.LessOrEqual(t, all.ratio("hedge", "single", quantile(.99)), 0.25, "which sends a lost query again after 200 ms")
 	assert.LessOrEqual(t, all.ratio("hedge", "net-resolver", quantile(.99)), 0.03)
 }
 

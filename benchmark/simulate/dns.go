@@ -12,7 +12,10 @@ import (
 )
 
 // dnsEngine asks DNS servers over a simulated network.
-type dnsEngine struct{ transport string }
+type dnsEngine struct {
+	transport     string
+	workers, busy int // as dnslab's
+}
 
 // dnsTransports are package dnslab's, UDP first.
 var dnsTransports = []string{"udp", "tls", "https"}
@@ -79,6 +82,7 @@ func (d dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	defer j.timers.watch()()
 	rows, err := dnslab.Run(ctx, dnslab.Config{
 		Scenario: j.scenario.name, Transport: d.transport, Strategies: strategies, Samples: samples, Seed: j.seed,
+		Workers: d.workers, Busy: d.busy,
 		Progress: func(n int) {
 			now := done.Add(int64(n))
 			task.set(int(now))

@@ -24,7 +24,10 @@
 //
 // dns asks DNS servers through real kernel sockets in network namespaces, over a
 // simulated network. It needs root on Linux, and has strategies and scenarios of its
-// own. Its extra_pct counts every query but one per request, resent ones as well.
+// own. Its extra_pct counts every query but one per request, resent ones as well. With
+// -workers, each strategy is asked alone, with so many questions in flight, and has two
+// equal servers; -busy starts processes that compute meanwhile. The forwarders run in
+// processes of their own.
 //
 // virtual is a discrete-event simulation: about a million requests per second, and
 // the same answer for the same seed on any machine. The policy code of this library
@@ -87,9 +90,12 @@ import (
 	"os/signal"
 
 	"golang.org/x/term"
+
+	"github.com/gohedge/hedge/benchmark/dnslab"
 )
 
 func main() {
+	dnslab.Forward()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))

@@ -43,6 +43,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
 		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all (default seed; clean for dns)")
 		transport  = fs.String("transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
+		workers    = fs.Int("workers", 0, "`number` of questions that dns keeps in flight, to two equal servers (default: the strategies take turns at each question)")
+		busy       = fs.Int("busy", 0, "`number` of processes that compute meanwhile, for dns")
 		named      = fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+list(onRequest())+")")
 	)
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
@@ -77,9 +79,22 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, wrong("transport", *transport, dnsTransports)
 	}
 	if _, ok := o.engine.(dnsEngine); ok {
-		o.engine = dnsEngine{*transport}
-	} else if *transport != dnsTransports[0] {
-		return o, fmt.Errorf("-transport %s: is for -engine dns", *transport)
+		o.engine = dnsEngine{*transport, *workers, *busy}
+	} else {
+		switch {
+		case *transport != dnsTransports[0]:
+			return o, fmt.Errorf("-transport %s: is for -engine dns", *transport)
+		case *workers != 0:
+			return o, fmt.Errorf("-workers %d: is for -engine dns", *workers)
+		case *busy != 0:
+			return o, fmt.Errorf("-busy %d: is for -engine dns", *busy)
+		}
+	}
+	switch {
+	case *workers < 0 || *workers > 10_000:
+		return o, fmt.Errorf("-workers %d: must be between 0 and 10000", *workers)
+	case *busy < 0 || *busy > 1000:
+		return o, fmt.Errorf("-busy %d: must be between 0 and 1000", *busy)
 	}
 	known := make(map[string]scenario)
 	var names []string

@@ -4,7 +4,7 @@ package main
 func init() {
 	enter(
 		strategy{
-			name: "single", rank: 80, dns: true, about: "this library without hedging; a query is sent again after a second",
+			name: "single", rank: 80, dns: true, about: "this library without hedging; a lost query is sent again",
 			look: look{shade: shade{rgb(0x6b7280), rgb(0x9ca3af)}, highlight: true},
 		},
 		strategy{
@@ -18,6 +18,14 @@ func init() {
 		strategy{
 			name: "net-resolver", rank: 240, dns: true, about: "Go's own resolver",
 			look: look{shade: shade{rgb(0xbe185d), rgb(0xf472b6)}, highlight: true},
+		},
+		strategy{
+			name: "forwarder", rank: 245, dns: true, about: "this library as a forwarder, with its defaults",
+			look: look{shade: shade{rgb(0x1d4ed8), rgb(0x60a5fa)}, highlight: true},
+		},
+		strategy{
+			name: "dnsdist", rank: 260, dns: true, about: "dnsdist, if it is installed",
+			look: look{shade: shade{rgb(0x854d0e), rgb(0xfacc15)}},
 		},
 		strategy{
 			name: "unbound", rank: 250, dns: true, about: "unbound, forwarding, if it is installed",

@@ -464,6 +464,19 @@ func TestForwarderSurvivesMangledMessages(t *testing.T) {
 	}
 }
 
+func TestFlagsReadRoutes(t *testing.T) {
+	got := make(map[string]*dnshedge.Client)
+	add := route(got)
+	for _, s := range []string{"corp.example=udp://192.0.2.1", "corp.example=tls://192.0.2.2", "10.in-addr.arpa="} {
+		require.NoError(t, add(s))
+	}
+	assert.Len(t, got["corp.example"].Upstreams, 2)
+	assert.Empty(t, got["10.in-addr.arpa"].Upstreams)
+	for _, s := range []string{"", "corp.example", "=192.0.2.1", "corp.example=x"} {
+		assert.Error(t, add(s), s)
+	}
+}
+
 func TestFlagsReadNetworks(t *testing.T) {
 	var got []netip.Prefix
 	add := networks(&got)

@@ -20,6 +20,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -50,6 +51,8 @@ func run() error {
 
 	flag.Func("upstream", "`server` to ask; may be repeated (default: the system's)", into(&client.Upstreams))
 	flag.Func("fallback", "`server` to ask if all others fail; may be repeated", into(&client.Fallback))
+	routes := make(map[string]*dnshedge.Client)
+	flag.Func("route", "`domain=server` to ask for the names in a domain; may be repeated; without a server as other names", route(routes))
 	flag.StringVar(&client.Hosts, "hosts", "", "`file` of addresses and names, as /etc/hosts")
 	forward := flag.Bool("forward-special", false, "ask servers for special-use names too, such as those of private addresses")
 	rebind := flag.Bool("rebind-filter", false, "remove private addresses from answers")
@@ -84,6 +87,15 @@ func run() error {
 		client.RebindFilter = filter
 	}
 	defer client.Close()
+	client.Routes = make(map[string]dnshedge.Exchanger)
+	for domain, c := range routes {
+		client.Routes[domain] = nil
+		if len(c.Upstreams) > 0 {
+			c.SpecialUse, c.Timeout, c.Hedge = dnshedge.SpecialUseOff, client.Timeout, client.Hedge
+			client.Routes[domain] = c // which client caches
+			defer c.Close()
+		}
+	}
 	if *save != "" {
 		if err := load(client, *save); err != nil {
 			return err
@@ -157,6 +169,25 @@ func into(to *[]dnshedge.Upstream) func(string) error {
 		u, err := dnshedge.ParseUpstream(s)
 		*to = append(*to, u)
 		return err
+	}
+}
+
+// route returns a flag's function that adds a server to those of a domain.
+func route(to map[string]*dnshedge.Client) func(string) error {
+	return func(s string) error {
+		domain, server, ok := strings.Cut(s, "=")
+		if !ok || domain == "" {
+			return fmt.Errorf("want a domain, = and a server")
+		}
+		c := to[domain]
+		if c == nil {
+			c = new(dnshedge.Client)
+			to[domain] = c
+		}
+		if server == "" {
+			return nil
+		}
+		return into(&c.Upstreams)(server)
 	}
 }
 

@@ -40,6 +40,12 @@ func outcome(m *dns.Msg, errs []EDE) Outcome {
 				return FinalFailure
 			}
 		}
+	case dns.RcodeRefused:
+		for _, e := range errs {
+			if 15 <= e.Code && e.Code <= 18 { // blocked, censored, filtered, prohibited
+				return FinalFailure
+			}
+		}
 	}
 	return Failure
 }

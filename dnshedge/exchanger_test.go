@@ -1,0 +1,110 @@
+package dnshedge_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// exchanger answers every question with the same address.
+type exchanger struct {
+	addr  string
+	err   error
+	asked []*dns.Msg
+}
+
+func (e *exchanger) ExchangeContext(_ context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
+	if address != "" {
+		return nil, 0, errors.New("an address: " + address)
+	}
+	e.asked = append(e.asked, m)
+	if e.err != nil {
+		return nil, 0, e.err
+	}
+	return dnstest.Answer(dnstest.Query{Msg: m}, "60 A "+e.addr), time.Millisecond, nil
+}
+
+func TestAnExchangerIsAskedInsteadOfServers(t *testing.T) {
+	e := &exchanger{addr: "192.0.2.9"}
+	c := &dnshedge.Client{Exchanger: e, Cache: new(dnshedge.Cache)}
+	defer c.Close()
+	for range 3 {
+		m := question("X.example.", dns.TypeA)
+		r, _, err := c.Exchange(m, "")
+		require.NoError(t, err)
+		assert.Equal(t, "192.0.2.9", addr(r))
+		assert.Equal(t, m.Id, r.Id)
+		assert.Equal(t, "X.example.", r.Question[0].Name)
+	}
+	assert.Len(t, e.asked, 1, "and the answer is kept")
+	assert.NotNil(t, e.asked[0].IsEdns0())
+	assert.Zero(t, c.Stats().Wire)
+}
+
+func TestAnExchangersErrorIsTheCause(t *testing.T) {
+	e := &exchanger{err: net.ErrClosed}
+	c := &dnshedge.Client{Exchanger: e}
+	defer c.Close()
+	_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.ErrorContains(t, err, "x.example. A")
+	assert.EqualValues(t, 1, c.Stats().Failures)
+}
+
+func TestAnExchangerMustAnswerTheQuestion(t *testing.T) {
+	for want, reply := range map[string]func(*dns.Msg) *dns.Msg{
+		"neither a response nor an error": func(*dns.Msg) *dns.Msg { return nil },
+		"another ID":                      func(m *dns.Msg) *dns.Msg { m.Id++; return m },
+		"another question":                func(m *dns.Msg) *dns.Msg { m.Question[0].Name = "y.example."; return m },
+	} {
+		c := &dnshedge.Client{Exchanger: exchangeFunc(func(m *dns.Msg) *dns.Msg { return reply(new(dns.Msg).SetReply(m)) })}
+		_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+		require.ErrorContains(t, err, want)
+		c.Close()
+	}
+}
+
+type exchangeFunc func(*dns.Msg) *dns.Msg
+
+func (f exchangeFunc) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
+	return f(m), 0, nil
+}
+
+func TestTheLongestRouteIsTaken(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		corp, deep := &exchanger{addr: "192.0.2.2"}, &exchanger{addr: "192.0.2.3"}
+		c := l.client(&dnshedge.Client{Routes: map[string]dnshedge.Exchanger{
+			"Corp.example": corp, "deep.corp.example.": deep, "public.corp.example": nil,
+		}}, l.up("udp", "a"))
+		for name, want := range map[string]string{
+			"corp.example.": "192.0.2.2", "a.b.CORP.example.": "192.0.2.2", "deep.corp.example.": "192.0.2.3", "x.deep.corp.example.": "192.0.2.3",
+			"x.public.corp.example.": "192.0.2.1", "xcorp.example.": "192.0.2.1", "example.": "192.0.2.1", ".": "192.0.2.1",
+		} {
+			r, _ := l.must(c, name)
+			assert.Equal(t, want, addr(r), name)
+		}
+	})
+}
+
+func TestARouteMayBeAClient(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.serve("b", with("A 10.0.0.7"))
+		vpn := l.client(&dnshedge.Client{}, l.up("udp", "b"))
+		c := l.client(&dnshedge.Client{Routes: map[string]dnshedge.Exchanger{"corp.example": vpn, "168.192.in-addr.arpa": vpn}}, l.up("udp", "a"))
+		r, _ := l.must(c, "h.corp.example.")
+		assert.Equal(t, "10.0.0.7", addr(r))
+		r, _ = l.must(c, "x.example.")
+		assert.Equal(t, "192.0.2.1", addr(r))
+	})
+}

@@ -1,0 +1,42 @@
+package dnshedge
+
+import "fmt"
+
+// Order says which of the Upstreams is asked first, and where hedges go.
+type Order int
+
+// The orders.
+const (
+	// OrderAuto is OrderFastest for Upstreams, and OrderStrict for the system's servers,
+	// whose order is that of resolv.conf, unless that has the option rotate.
+	OrderAuto Order = iota
+
+	// OrderFastest is for servers that all give the same answers: the one with the shortest
+	// round trip time is asked first, and a hedge goes to another.
+	OrderFastest
+
+	// OrderStrict is for servers that may know different names, as a VPN's and a public
+	// one: the first is asked first, and hedges go to the same server. The next is asked
+	// when the one before it has failed, or has answered nothing at all for its share of
+	// Timeout. A server that is found to be down is asked last.
+	OrderStrict
+)
+
+func (o Order) validate() error {
+	if o < OrderAuto || o > OrderStrict {
+		return fmt.Errorf("dnshedge: Client.Order is %d; want OrderAuto, OrderFastest or OrderStrict", o)
+	}
+	return nil
+}
+
+// strict reports whether the order is strict.
+func (c *core) strict() bool {
+	switch c.conf.Order {
+	case OrderStrict:
+		return true
+	case OrderAuto:
+		return c.system != nil && !c.system.rotates()
+	default:
+		return false
+	}
+}

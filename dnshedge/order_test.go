@@ -1,0 +1,200 @@
+package dnshedge_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+func nxdomain(q dnstest.Query) dnstest.Reply {
+	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 60, 60)}
+}
+
+// resolvConf writes the hosts' addresses into a file.
+func (l *lab) resolvConf(options string, hosts ...string) string {
+	l.Helper()
+	var b strings.Builder
+	for _, h := range hosts {
+		fmt.Fprintf(&b, "nameserver %s\n", l.net.Host(h).Addr())
+	}
+	fmt.Fprintln(&b, options)
+	name := filepath.Join(l.TempDir(), "resolv.conf")
+	require.NoError(l, os.WriteFile(name, []byte(b.String()), 0o600))
+	return name
+}
+
+// A VPN's server is first, and knows names that the second one denies. It is farther, and
+// loses packets.
+func TestTheSystemsServersAreAskedInTheirOrder(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options string
+		order   dnshedge.Order
+		strict  bool
+	}{
+		"auto": {strict: true}, "auto, other options": {options: "options ndots:2 edns0", strict: true}, "auto, rotate": {options: "options timeout:1 rotate"},
+		"fastest": {order: dnshedge.OrderFastest}, "strict, rotate": {options: "options rotate", order: dnshedge.OrderStrict, strict: true},
+	} {
+		bubble(t, func(l *lab) {
+			l.serve("a", good)
+			l.serve("b", nxdomain)
+			l.link("a", netsim.Profile{Delay: netsim.Constant(15 * ms), Loss: 0.01})
+			l.link("b", netsim.Profile{Delay: netsim.Constant(5 * ms)})
+			c := l.client(&dnshedge.Client{ResolvConf: l.resolvConf(tc.options, "a", "b"), Order: tc.order})
+			denied := 0
+			for i := range 1000 {
+				if r, _ := l.must(c, fmt.Sprintf("h%d.corp.example.", i)); r.Rcode == dns.RcodeNameError {
+					denied++
+				}
+			}
+			assert.Equal(t, tc.strict, denied == 0, "%s: %d", name, denied)
+			if tc.strict {
+				assert.Positive(t, c.Stats().HedgeWins, "%s: hedges go to the same server", name)
+			}
+		})
+	}
+}
+
+func TestStrictOrderGoesOnWhenTheFirstServerFails(t *testing.T) {
+	for name, bad := range map[string]dnstest.Handler{"REFUSED": rcode(dns.RcodeRefused), "SERVFAIL": rcode(dns.RcodeServerFailure), "silence": drop, "nothing there": nil} {
+		bubble(t, func(l *lab) {
+			if bad != nil {
+				l.serve("a", bad)
+			}
+			l.serve("b", good)
+			c := l.client(&dnshedge.Client{Order: dnshedge.OrderStrict}, l.up("udp", "a"), l.up("udp", "b"))
+			r, took := l.must(c, "x.example.")
+			assert.Equal(t, "192.0.2.1", addr(r), name)
+			assert.LessOrEqual(t, took, 2520*ms, name)
+			for range 5 {
+				time.Sleep(time.Second)
+				l.must(c, "x.example.")
+			}
+			_, took = l.must(c, "x.example.")
+			assert.LessOrEqual(t, took, 40*ms, "%s: a server that is down is asked last", name)
+		})
+	}
+}
+
+func TestStrictOrderWaitsForASlowNameOfALiveServer(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "slow.corp.example." {
+				return after(4*time.Second, good)(q)
+			}
+			return good(q)
+		})
+		b := l.serve("b", nxdomain)
+		c := l.client(&dnshedge.Client{Order: dnshedge.OrderStrict}, l.up("udp", "a"), l.up("udp", "b"))
+		l.must(c, "x.corp.example.")
+		r, took := l.must(c, "slow.corp.example.")
+		assert.Equal(t, "192.0.2.1", addr(r))
+		assert.LessOrEqual(t, took, 4020*ms)
+		assert.Zero(t, b.Queries.Load())
+	})
+}
+
+func TestUseVCIsTCP(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var mu sync.Mutex
+		var nets []string
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			mu.Lock()
+			defer mu.Unlock()
+			nets = append(nets, q.Net)
+			return good(q)
+		})
+		c := l.client(&dnshedge.Client{ResolvConf: l.resolvConf("options use-vc timeout:1", "a")})
+		l.must(c, "x.example.")
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, []string{"tcp"}, nets)
+	})
+}
+
+func TestUpstreamsThatDifferInAddrsAreTwo(t *testing.T) {
+	for network, port := range map[string]string{"udp": "53", "tls": "853", "https": "443"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", drop)
+			l.serve("b", good)
+			up := func(host string) dnshedge.Upstream {
+				return dnshedge.Upstream{Net: network, Addr: dnstest.Name + ":" + port, Addrs: []netip.Addr{l.net.Host(host).Addr()}}
+			}
+			c := l.client(&dnshedge.Client{}, up("a"), up("b"))
+			l.must(c, "x.example.")
+			assert.Len(t, c.Stats().Upstreams, 2, network)
+		})
+	}
+}
+
+func TestABlackHoledAddressDoesNotHideTheNext(t *testing.T) {
+	for _, network := range []string{"udp", "tcp", "tls", "https"} {
+		for name, there := range map[string]bool{"black hole": true, "nothing there": false} {
+			bubble(t, func(l *lab) {
+				l.serve("b", good)
+				if there {
+					l.serve("a", good)
+					l.link("a", netsim.Profile{BlackHole: true})
+				}
+				up := l.up(network, "a")
+				up.Addrs = []netip.Addr{l.net.Host("a").Addr(), l.net.Host("b").Addr()}
+				c := l.client(&dnshedge.Client{}, up)
+				_, took := l.must(c, "x.example.")
+				assert.LessOrEqual(t, took, 400*ms, "%s, %s", network, name)
+				for range 10 {
+					_, took = l.must(c, "x.example.")
+					assert.Equal(t, 20*ms, took, "%s, %s: the address that answers is preferred", network, name)
+				}
+			})
+		}
+	}
+}
+
+func TestOneSERVFAILIsNotAskedOfAll(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var queries atomic.Int64
+		var ups []dnshedge.Upstream
+		for i := range 8 {
+			s := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply { queries.Add(1); return rcode(dns.RcodeServerFailure)(q) }}
+			pc, err := l.net.Host("a").ListenPacket("udp", fmt.Sprintf(":%d", 7000+i))
+			require.NoError(t, err)
+			s.ServeUDP(pc)
+			l.Cleanup(s.Close)
+			ups = append(ups, dnshedge.Upstream{Addr: pc.LocalAddr().String()})
+		}
+		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, ups...)
+		r, _ := l.must(c, "bogus.example.")
+		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+		assert.EqualValues(t, 3, queries.Load(), "RFC 9520 §3.1")
+	})
+}
+
+func TestAFastServerThatRefusesIsNotAskedFirst(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.serve("b", rcode(dns.RcodeRefused))
+		l.link("b", netsim.Profile{Delay: netsim.Constant(ms)})
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		_ = c.Warm(background)
+		before := c.Stats().Wire
+		for i := range 1000 {
+			r, _ := l.must(c, fmt.Sprintf("x%d.example.", i))
+			assert.Equal(t, "192.0.2.1", addr(r))
+			time.Sleep(100 * ms)
+		}
+		assert.LessOrEqual(t, c.Stats().Wire-before, int64(1025), "probes, ever less often")
+	})
+}

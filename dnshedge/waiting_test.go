@@ -1,0 +1,165 @@
+package dnshedge_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+func TestOneQuestionTooManyEndsTheOldest(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", drop)
+		c := l.client(&dnshedge.Client{MaxInFlight: 10, Cache: new(dnshedge.Cache)}, l.up("tcp", "a"))
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				_, took, err := l.ask(c, fmt.Sprintf("x%d.example.", i))
+				if i >= 10 {
+					assert.Equal(t, 5*time.Second, took)
+					assert.NotErrorIs(t, err, dnshedge.ErrTooManyQuestions)
+					return
+				}
+				require.ErrorIs(t, err, dnshedge.ErrTooManyQuestions)
+				require.EqualError(t, err, fmt.Sprintf("dnshedge: x%d.example. A: dnshedge: too many questions wait for servers", i))
+				assert.Equal(t, 100*ms, took, "ten came after it")
+			})
+			time.Sleep(10 * ms)
+		}
+		wg.Wait()
+		assert.EqualValues(t, 10, c.Stats().Dropped)
+	})
+}
+
+func TestADeadZoneDoesNotHoldUpTheOthers(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if strings.HasSuffix(q.Question[0].Name, "dead.example.") {
+				return dnstest.Reply{}
+			}
+			return good(q)
+		})
+		c := l.client(&dnshedge.Client{MaxInFlight: 200}, l.up("tcp", "a"))
+		l.learn(c)
+		var wg sync.WaitGroup
+		var bad atomic.Int64
+		for i := range 4000 { // a second of 4,000
+			wg.Go(func() { _, _, _ = c.Exchange(question(fmt.Sprintf("x%d.dead.example.", i), dns.TypeA), "") })
+			if i%40 == 0 {
+				wg.Go(func() {
+					_, took, err := l.ask(c, fmt.Sprintf("x%d.example.", i))
+					if err != nil || took != 20*ms {
+						bad.Add(1)
+					}
+				})
+			}
+			time.Sleep(250 * time.Microsecond)
+		}
+		wg.Wait()
+		assert.Zero(t, bad.Load(), "of 100")
+	})
+}
+
+func TestAFollowerHasItsOwnTime(t *testing.T) {
+	bubble(t, func(l *lab) {
+		begin := time.Now()
+		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
+			if time.Since(begin) < 4800*ms {
+				return dnstest.Reply{}
+			}
+			return good(q)
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, took, err := l.ask(c, "x.example.")
+			require.Error(t, err)
+			assert.Equal(t, 5*time.Second, took)
+		})
+		time.Sleep(4990 * ms)
+		_, took, err := l.ask(c, "x.example.")
+		require.NoError(t, err)
+		assert.LessOrEqual(t, took, 150*ms)
+		wg.Wait()
+	})
+	bubble(t, func(l *lab) {
+		c, _ := cached(l, new(dnshedge.Cache), drop)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				_, took, err := l.ask(c, "x.example.")
+				require.Error(t, err)
+				assert.Equal(t, 5*time.Second, took, "and no more")
+			})
+			time.Sleep(1500 * ms)
+		}
+		wg.Wait()
+	})
+}
+
+func TestRefreshesTakeNoHedgesAway(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", with("30 A 192.0.2.1"))
+		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+		for i := range 100 {
+			l.must(c, fmt.Sprintf("warm%d.example.", i))
+		}
+		l.link("a", netsim.Profile{Loss: 0.01, Delay: netsim.Constant(10 * ms)})
+		before := c.Stats()
+		slow := 0
+		for i := range 3000 { // 200 popular names, and a new one every 100 ms
+			for j := range 20 {
+				l.must(c, fmt.Sprintf("popular%d.example.", (j*10+i)%200))
+			}
+			if _, took := l.must(c, fmt.Sprintf("new%d.example.", i)); took > 150*ms {
+				slow++
+			}
+			time.Sleep(100 * ms)
+		}
+		after := c.Stats()
+		assert.Greater(t, after.Refreshes-before.Refreshes, int64(500))
+		assert.LessOrEqual(t, slow, 6, "of 3000, of which 60 lost a packet")
+		assert.LessOrEqual(t, after.Denied-before.Denied, int64(5))
+	})
+}
+
+func TestAServerThatWasNeverAskedIsMeasured(t *testing.T) {
+	for _, cache := range []*dnshedge.Cache{nil, new(dnshedge.Cache)} {
+		bubble(t, func(l *lab) {
+			l.serve("a", good)
+			near := l.serve("b", good)
+			l.link("a", netsim.Profile{Delay: netsim.Constant(45 * ms)})
+			l.link("b", netsim.Profile{Delay: netsim.Constant(2 * ms)})
+			c := l.client(&dnshedge.Client{Cache: cache}, l.up("udp", "a"), l.up("udp", "b"))
+			for i := range 100 {
+				l.must(c, fmt.Sprintf("x%d.example.", i))
+			}
+			assert.Greater(t, near.Queries.Load(), int64(85))
+		})
+	}
+}
+
+func TestCallersDoNotExplore(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		slow := l.serve("b", good)
+		l.link("b", netsim.Profile{Delay: netsim.Constant(100 * ms)})
+		c := l.client(off(), l.up("udp", "a"), l.up("udp", "b"))
+		require.NoError(t, c.Warm(background))
+		for i := range 6 * 60 * 6 { // six hours
+			time.Sleep(10 * time.Second)
+			_, took := l.must(c, fmt.Sprintf("x%d.example.", i))
+			assert.Equal(t, 20*ms, took)
+		}
+		assert.InDelta(t, 6*60/5, slow.Queries.Load(), 10, "measured every five minutes")
+	})
+}
