@@ -36,6 +36,7 @@ type Query struct {
 
 	options []byte // EDNS options of the caller that are passed on, in wire format
 	plain   bool   // sent without EDNS
+	spelled bool   // the spelling was chosen at random, and the response must repeat it
 
 	raw []byte // the whole message, if the opcode is not QUERY
 }
@@ -326,6 +327,25 @@ func (q *Query) Plain() *Query {
 	return &p
 }
 
+// IsPlain reports whether the query is sent without EDNS.
+func (q *Query) IsPlain() bool { return q.plain }
+
+// Spelled returns the query with each letter of its name in upper or lower case, at
+// random (draft-vixie-dnsext-dns0x20).
+func (q *Query) Spelled() *Query {
+	p := *q
+	name := []byte(q.Name)
+	var bits [MaxName/8 + 1]byte
+	_, _ = rand.Read(bits[:len(name)/8+1]) // never fails
+	for i, c := range name {
+		if c |= 0x20; 'a' <= c && c <= 'z' {
+			name[i] = c &^ (bits[i/8] >> (i % 8) & 1 << 5)
+		}
+	}
+	p.Name, p.spelled = string(name), true
+	return &p
+}
+
 // Append appends the message to send, with the given ID.
 func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 	start := len(b)
@@ -419,6 +439,9 @@ func (q *Query) Check(b []byte, id uint16) error {
 	if len(b) < end+4 || !equalFold(b[HeaderLen:end], q.Name) ||
 		binary.BigEndian.Uint16(b[end:]) != q.Type || binary.BigEndian.Uint16(b[end+2:]) != q.Class {
 		return errQuestion
+	}
+	if q.spelled && string(b[HeaderLen:end]) != q.Name {
+		return ErrSpelling
 	}
 	return nil
 }
