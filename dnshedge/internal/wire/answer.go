@@ -28,7 +28,7 @@ type Answer struct {
 	// Extended is the response code if it is above 15. Such a code is about the path
 	// (RFC 6891 §6.1.3, RFC 7873 §5.3); for callers it is SERVFAIL.
 	Extended int
-	// Cookie is the data of the COOKIE option (RFC 7873), if there is one.
+	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after Seal.
 	Cookie []byte
 
 	options []byte   // EDNS options that are passed to a caller who sent some, in wire format
@@ -163,7 +163,7 @@ func (a *Answer) seal(packed []byte) error {
 	if err != nil || end-HeaderLen > MaxName {
 		return errQuestion
 	}
-	a.Msg, a.packed, a.name = nil, packed, uint8(end-HeaderLen)
+	a.Msg, a.Cookie, a.packed, a.name = nil, nil, packed, uint8(end-HeaderLen)
 	for i := HeaderLen; i < end; i++ {
 		packed[i] = lower(packed[i])
 	}
