@@ -9,7 +9,7 @@ func init() {
 		},
 		strategy{
 			name: "fixed-10ms", rank: 90, dns: true, about: "a hedge for every query after 10 ms, no budget",
-			look: look{shade: shade{rgb(0xc2410c), rgb(0xfb923c)}, highlight: true},
+			look: look{shade: shade{rgb(0xc2410c), rgb(0xfb923c)}},
 		},
 		strategy{
 			name: "miekg", rank: 230, dns: true, about: "the plain client of github.com/miekg/dns",
@@ -21,7 +21,7 @@ func init() {
 		},
 		strategy{
 			name: "forwarder", rank: 245, dns: true, about: "this library as a forwarder, with its defaults",
-			look: look{shade: shade{rgb(0x1d4ed8), rgb(0x60a5fa)}, highlight: true},
+			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
 		},
 		strategy{
 			name: "dnsdist", rank: 260, dns: true, about: "dnsdist, if it is installed",
