@@ -146,8 +146,9 @@ func (a *Answer) Seal(limits *TTLLimits) (keep time.Duration, err error) {
 		keep = limits.apply(a)
 	}
 	a.Msg.Id, a.Msg.Compress = 0, true
-	var buf [512]byte
-	packed, err := a.Msg.PackBuffer(buf[:])
+	buf := shown.Get().(*[]byte)
+	defer shown.Put(buf)
+	packed, err := a.Msg.PackBuffer((*buf)[:cap(*buf)])
 	if err != nil {
 		return 0, fmt.Errorf("dnshedge: response does not fit a message: %w", err)
 	}
@@ -381,6 +382,7 @@ func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]
 	return b
 }
 
+// shown holds memory for messages that are read or copied at once.
 var shown = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
 // Message returns the response to m, from which q was read, after Seal. It shares no
