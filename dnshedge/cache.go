@@ -26,6 +26,8 @@ const (
 	maxFailure    = 5 * time.Second
 	forgetFailure = 5 * time.Minute // after which a failure is no longer the one before the next
 
+	refreshClaim = 30 * time.Second // that nobody else refreshes what somebody does
+
 	refreshShare = 10 // an entry is refreshed in the last tenth of its life,
 	refreshHits  = 2  // if it was asked for so often
 )
@@ -44,6 +46,8 @@ const (
 // Cache keeps answers for as long as the RFCs allow: positive ones as long as their
 // TTLs say (RFC 2181 §5.2), negative ones as long as their SOA says (RFC 2308),
 // failures briefly (RFC 9520), and expired ones in case the servers fail (RFC 8767).
+// Names below one that does not exist do not either (RFC 8020). The addresses of an
+// answer take turns.
 //
 // The zero value is an empty cache with the defaults below. The fields must not
 // be changed after first use. A Cache is safe for concurrent use, and several
@@ -78,22 +82,22 @@ type Cache struct {
 
 	once  sync.Once
 	store *otter.Cache[uint64, *entry] // by the hash of the key
-	seed  maphash.Seed                 // so that nobody finds keys with the same hash
-	epoch time.Time                    // from which the entries count
+	seed  maphash.Seed                 // so that nobody can make keys with the same hash
+	epoch time.Time                    // when the cache was first used
 }
 
 // entry is what is kept for a question. Only the atomics change.
 type entry struct {
 	*wire.Answer               // nil if err is set
 	err          error         // of an exchange without any answer
-	question     []byte        // of it, as in the key
+	question     []byte        // name, type and class as in the key, if there is no Answer
 	stored       time.Duration // since the epoch, when the TTLs began to count down
 	ttl          time.Duration
 	fails        uint8 // failures in a row; 0: this is an answer
 	bits         byte  // the last byte of the key
 
-	refreshing     atomic.Bool
 	hits           atomic.Uint32
+	claimed        atomic.Int64 // until when somebody refreshes it, in nanoseconds since the epoch
 	noRefreshUntil atomic.Int64 // nanoseconds since the epoch
 }
 
@@ -224,7 +228,7 @@ func (c *Cache) get(q *wire.Query, now time.Time) found {
 	}
 	f.turn = f.hits.Add(1)
 	if c.due(&f, f.turn) {
-		f.refresh = f.refreshing.CompareAndSwap(false, true)
+		f.refresh = f.claim()
 	}
 	return f
 }
@@ -238,7 +242,7 @@ func (c *Cache) hit(q *wire.Query) (found, bool) {
 	c.init()
 	var buf [wire.MaxKey]byte
 	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch))
-	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
+	if f.freshness != fresh || f.fails > 0 || f.below || q.Cacheable() && c.due(&f, f.hits.Load()+1) {
 		return f, false
 	}
 	f.turn = f.hits.Add(1)
@@ -248,7 +252,7 @@ func (c *Cache) hit(q *wire.Query) (found, bool) {
 // due reports whether an answer that was asked for so often should be refreshed now.
 func (c *Cache) due(f *found, hits uint32) bool {
 	return f.freshness == fresh && f.left(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
-		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && !f.refreshing.Load()
+		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
 }
 
 // find returns what is kept under a key, which it changes.
@@ -285,6 +289,16 @@ func parent(key []byte) []byte {
 	}
 	return nil
 }
+
+// claim reports whether the caller is the one who refreshes the entry. Another may
+// claim it after refreshClaim, whatever becomes of the first.
+func (f *found) claim() bool {
+	until := f.claimed.Load()
+	return int64(f.at) >= until && f.claimed.CompareAndSwap(until, int64(f.at+refreshClaim))
+}
+
+// release ends a claim.
+func (e *entry) release() { e.claimed.Store(0) }
 
 // waiting reports whether nobody should ask for the entry again for a while.
 func (f *found) waiting() bool { return int64(f.at) < f.noRefreshUntil.Load() }
@@ -369,8 +383,13 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
 		had.refreshFailed(at)
 		return true
 	}
-	if f := c.find(key, at); f.entry != nil && f.fails == 0 && spared(f.entry) {
-		return
+	if f := c.find(key, at); f.entry != nil && f.fails == 0 {
+		if spared(f.entry) {
+			return
+		}
+		if f.is(key) { // it is what has expired, of this type or of all
+			c.store.Invalidate(maphash.Bytes(c.seed, key))
+		}
 	}
 	c.store.Compute(hash, func(had *entry, ok bool) (*entry, otter.ComputeOp) {
 		if ok && spared(had) {
@@ -387,7 +406,7 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
 // refreshFailed ends a refresh without an answer.
 func (e *entry) refreshFailed(at time.Duration) {
 	e.postponeRefresh(at)
-	e.refreshing.Store(false)
+	e.release()
 }
 
 // postponeRefresh keeps the entry from being refreshed for staleRecheck.
@@ -405,7 +424,7 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	}
 	f := c.get(ask, time.Now())
 	if f.refresh {
-		f.refreshing.Store(false) // nobody here can
+		f.release() // nobody here can
 	}
 	if f.freshness != fresh {
 		return nil, false
