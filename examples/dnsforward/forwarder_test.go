@@ -39,6 +39,8 @@ func upstream(t *testing.T) dnshedge.Upstream {
 			return dnstest.Reply{Msg: dnstest.Answer(q, "A 192.0.2.1"), Delay: 700 * time.Millisecond}
 		case strings.HasPrefix(name, "nx."):
 			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 60)}
+		case strings.HasPrefix(name, "loop.") && q.Question[0].Qtype == dns.TypeA:
+			return dnstest.Reply{Msg: dnstest.Answer(q, "A 127.0.0.1")}
 		case strings.HasPrefix(name, "private."):
 			return dnstest.Reply{Msg: dnstest.Answer(q, "A 10.0.0.1")}
 		}
