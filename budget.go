@@ -32,7 +32,7 @@ func NewBudget(percent float64, burst int) *Budget {
 	return &Budget{bucket: engine.NewBucket(percent/100, float64(burst)), percent: percent}
 }
 
-// Tokens returns how many hedges the budget would pay for now. It is 0 for a zero or nil Budget.
+// Tokens returns how many hedges the budget would pay for now, to a thousandth. It is 0 for a zero or nil Budget.
 func (b *Budget) Tokens() float64 {
 	if b == nil || b.bucket == nil {
 		return 0

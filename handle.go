@@ -60,8 +60,6 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	if observers := h.options.observers; len(observers) > 0 {
 		c.Observer = &watcher{observers, h.options.name, protocol, h.panicked}
 	}
-	h.startLog(&c, off, unread)
-	h.engine = engine.New(c)
 	h.stats = new(Stats)
 	if p := h.options.stats; p != nil {
 		if *p == nil {
@@ -69,6 +67,8 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 		}
 		h.stats = *p
 	}
+	h.startLog(&c, off, unread)
+	h.engine = engine.New(c)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
@@ -70,16 +71,19 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 // beside the one of each call that its caller waits for.
 const MaxDetached = 64
 
-// DoDetached is [Do] for an f that ignores its context. Every call of f that may be hedged
-// runs in a goroutine of its own. DoDetached returns with the first result without an
-// error, and leaves the others behind, to finish by themselves: there are at most [MaxDetached]
-// of them and of hedges in flight. Beyond that no hedge is sent, and the reason is [DeniedInFlight].
+// DoDetached is [Do] for an f that ignores its context. Every call of f runs in a goroutine
+// of its own. DoDetached returns with the first result without an error, or with ctx.Err()
+// as soon as ctx is done, and leaves behind what still runs, to finish by itself. There
+// are at most [MaxDetached] such calls of f and hedges in flight. Beyond that no hedge is
+// sent, with the reason [DeniedInFlight], and who gives up waits for the first call of f all
+// the same. So does everybody whose call is not to be hedged: h is nil or disabled, or ctx
+// is that of a hedge or of [WithoutHedging]. Then f runs in the caller's goroutine.
 //
 // What comes too late is given to discard, if it came without an error. A nil discard
 // closes it if it is an [io.Closer]. discard is called in other goroutines, also after
 // DoDetached has returned. Panics in it, and in what is left behind, are counted in
-// Stats.HedgePanics. A panic in the first call of f is raised by DoDetached, if no other call has
-// answered.
+// Stats.HedgePanics. A panic in the first call of f is raised by DoDetached, if it has not
+// returned.
 //
 // Each call that is left behind holds what f holds, such as a connection of a
 // pool: make pools larger by that.
@@ -92,7 +96,7 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 	}
 	c := &detachedCall[T]{discard: discard}
 	c.f, c.hedger = f, h
-	out := c.run(ctx, key, c, race.Style{Detach: true})
+	out := c.run(ctx, key, c, race.Style{Detach: true, Leave: c.leave})
 	return out.Value, out.Err
 }
 
@@ -129,6 +133,7 @@ type doCall[T any] struct {
 	engine.Call
 	race     race.Race[T]
 	hedger   *Hedger
+	key      *engine.Key // kept for the next call, which is often one of the same key
 	f        func(context.Context) (T, error)
 	contexts [1 + race.MaxHedges]*doContext
 }
@@ -142,9 +147,17 @@ type doOp[T any] interface {
 // run makes the call by op.
 func (c *doCall[T]) run(ctx context.Context, key string, op doOp[T], style race.Style) race.Result[T] {
 	h := c.hedger
-	plan := c.Begin(ctx, h.engine.Key(engine.Name{Host: key}), engine.OverridesFrom(ctx).Delay)
-	if plan == nil {
+	if name := (engine.Name{Host: key}); !c.key.Is(name) {
+		c.key = h.engine.Key(name)
+	}
+	plan := c.Begin(ctx, c.key, engine.OverridesFrom(ctx).Delay)
+	var delays []time.Duration
+	if plan != nil {
+		delays = plan.Delays
+	} else {
 		h.stats.WarmupRequests.Add(1)
+	}
+	if plan == nil && !style.Detach {
 		c.Started(ctx, 0)
 		v, err := c.f(engine.ForAttempt(ctx))
 		c.Finished(ctx, 0, race.OutcomeOf(err))
@@ -154,12 +167,13 @@ func (c *doCall[T]) run(ctx context.Context, key string, op doOp[T], style race.
 	primary := new(doContext)
 	primary.attempt, c.contexts[0] = &primary.primary, primary
 	style.Watch, style.Primary = c.Watch(), primary.attempt
-	out := c.race.Run(ctx, op, op, plan.Delays, style)
+	out := c.race.Run(ctx, op, op, delays, style)
 	c.End(out.Winner >= 0, out.Winner > 0, 0)
 	h.tally(&c.Call, out.Winner)
-	if out.Winner >= 0 {
+	switch {
+	case out.Winner >= 0:
 		c.contexts[out.Winner].win()
-	} else {
+	case out.Attempt != nil:
 		out.Attempt.Release()
 	}
 	return out
@@ -199,27 +213,50 @@ type detachedCall[T any] struct {
 }
 
 // Admit takes a place among those that may be left behind. Of a call with n hedges, n
-// attempts can be, and each but the first to end gives a place back.
+// attempts can be, and each but the first to end gives a place back. To leave is an end as well.
 func (c *detachedCall[T]) Admit(index int) bool {
-	places := &c.hedger.detached
+	places, reason, admitted := &c.hedger.detached, engine.None, false
 	if places.Add(1) > MaxDetached {
-		places.Add(-1)
-		return c.AdmitUnless(index, engine.InFlight)
+		reason = engine.InFlight
 	}
-	if !c.AdmitUnless(index, engine.None) {
-		places.Add(-1)
-		return false
-	}
-	return true
+	defer func() {
+		if !admitted {
+			places.Add(-1)
+		}
+	}()
+	admitted = c.AdmitUnless(index, reason)
+	return admitted
+}
+
+// Ended is called for every hedge that was admitted, also if its Attempt was not.
+func (c *detachedCall[T]) Ended(n int) {
+	c.doCall.Ended(n)
+	c.end()
 }
 
 func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
-	defer func() {
-		if c.ended.Add(1) > 1 {
-			c.hedger.detached.Add(-1)
-		}
-	}()
+	if n == 0 {
+		defer c.end()
+	}
 	return c.doCall.Attempt(a, n)
+}
+
+// leave takes the place of the attempt that nobody waits for any more, unless one that has
+// ended has left it its own.
+func (c *detachedCall[T]) leave() bool {
+	if places := &c.hedger.detached; places.Add(1) > MaxDetached && c.ended.Load() == 0 {
+		places.Add(-1)
+		return false
+	}
+	c.end()
+	return true
+}
+
+// end says that an attempt has ended, or that the caller has left.
+func (c *detachedCall[T]) end() {
+	if c.ended.Add(1) > 1 {
+		c.hedger.detached.Add(-1)
+	}
 }
 
 func (c *detachedCall[T]) Discard(v T, err error) {

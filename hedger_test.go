@@ -279,6 +279,86 @@ func TestDoDetachedReturnsWithTheWinner(t *testing.T) {
 	})
 }
 
+func TestDoDetachedReturnsWhenItsContextEnds(t *testing.T) {
+	for name, warm := range map[string]func(*testing.T, ...hedge.Option) *hedge.Hedger{
+		"warm": warmHedger,
+		"cold": func(_ *testing.T, opts ...hedge.Option) *hedge.Hedger { return hedge.NewHedger(opts...) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := warm(t)
+				var running, discarded atomic.Int64
+				for range 3 * hedge.MaxDetached { // each leaves up to three behind, one after the other
+					ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
+					start := time.Now()
+					_, err := hedge.DoDetached(ctx, h, "k", func(ctx context.Context) (int, error) {
+						running.Add(1)
+						defer running.Add(-1)
+						time.Sleep(time.Second)
+						assert.ErrorIs(t, ctx.Err(), context.DeadlineExceeded)
+						return 1, nil
+					}, func(int) { discarded.Add(1) })
+					assert.Equal(t, context.DeadlineExceeded, err)
+					assert.Equal(t, 100*ms, time.Since(start))
+					assert.Positive(t, running.Load())
+					cancel()
+					before := discarded.Load()
+					time.Sleep(time.Second)
+					assert.Zero(t, running.Load())
+					assert.Positive(t, discarded.Load()-before, "what comes too late")
+				}
+				stats := h.Snapshot().Stats
+				assert.Equal(t, 3*hedge.MaxDetached+stats.HedgesSent, discarded.Load(), "once each")
+			})
+		})
+	}
+}
+
+func TestCallersThatFindNoPlaceForWhatTheyLeaveWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := hedge.NewHedger()
+		var running atomic.Int64
+		call := func(wait time.Duration) time.Duration {
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			defer cancel()
+			start := time.Now()
+			_, err := hedge.DoDetached(ctx, h, "k", func(context.Context) (int, error) {
+				running.Add(1)
+				defer running.Add(-1)
+				time.Sleep(time.Second)
+				return 0, nil
+			}, nil)
+			if time.Since(start) < time.Second {
+				assert.Equal(t, context.DeadlineExceeded, err)
+			} else {
+				assert.NoError(t, err, "the answer that it has waited for")
+			}
+			return time.Since(start)
+		}
+		var left, waited atomic.Int64
+		var wg sync.WaitGroup
+		for range 2 * hedge.MaxDetached {
+			wg.Go(func() {
+				switch took := call(10 * ms); took {
+				case 10 * ms:
+					left.Add(1)
+				case time.Second:
+					waited.Add(1)
+				default:
+					assert.Failf(t, "took", "%v", took)
+				}
+			})
+		}
+		wg.Wait()
+		assert.EqualValues(t, hedge.MaxDetached, left.Load())
+		assert.EqualValues(t, hedge.MaxDetached, waited.Load())
+		synctest.Wait()
+		assert.Zero(t, running.Load())
+		assert.Equal(t, 10*ms, call(10*ms), "there is room again")
+		time.Sleep(time.Second)
+	})
+}
+
 func TestDoDetachedOnceWithoutAHedger(t *testing.T) {
 	var n int
 	f := func(context.Context) (int, error) { n++; return n, errDown }

@@ -147,18 +147,20 @@ func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 
 func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	in.stats.TotalRequests.Add(1)
-	if reason := in.refuses(ctx, method); reason != engine.None {
+	o, m, reason := in.refuses(ctx, method)
+	if reason != engine.None {
 		p := in.unhedged(ctx, cc, method, reason)
 		err := invoker(nestedContext(ctx), method, req, reply, cc, opts...)
 		p.Done(answer(err))
 		return err
 	}
-	o, m := engine.OverridesFrom(ctx), in.rule(method)
 	c, ok := in.calls.Get().(*rpc)
 	if !ok {
 		c = &rpc{in: in}
 	}
-	c.key = in.engine.RouteKey(in.name(ctx, cc, method), m.policy.BudgetPercent/100)
+	if name := in.name(ctx, cc, method); !c.key.Is(name) {
+		c.key = in.engine.RouteKey(name, m.policy.BudgetPercent/100)
+	}
 	plan := c.Begin(ctx, c.key, cmp.Or(o.Delay, m.policy.Delay))
 	c.method, c.req, c.reply, c.cc, c.invoker = method, req, reply, cc, invoker
 	var delays []time.Duration
@@ -185,7 +187,7 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 		f(err)
 	}
 	if c.race.Reset() { // no hedge was sent
-		c.Call, c.key, c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType = engine.Call{}, nil, nil, nil, nil, nil, nil, replyType{}
+		c.Call, c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType, c.primary = engine.Call{}, nil, nil, nil, nil, nil, replyType{}, nil
 		c.barred.Store(false)
 		in.calls.Put(c)
 	}
@@ -195,16 +197,17 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 // run runs the race. When it returns, or panics, no hedge uses what is the caller's any more.
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
-	return c.race.Run(ctx, c, c, delays, race.Style{Join: !copyable(c.req), Watch: c.Watch()})
+	c.primary = new(grpcPrimary)
+	return c.race.Run(ctx, c, c, delays, race.Style{Join: !copyable(c.req), Watch: c.Watch(), Primary: &c.primary.Attempt})
 }
 
-// refuses counts a call that is sent once and returns reason, or [engine.None] for one that may be hedged.
-func (in *Interceptor) refuses(ctx context.Context, method string) engine.Reason {
+// refuses counts a call that is sent once and returns the reason. For one that may be hedged it
+// returns [engine.None], and what its caller and its method ask for.
+func (in *Interceptor) refuses(ctx context.Context, method string) (o engine.Overrides, m *methodRule, reason engine.Reason) {
 	if in.off.Load() {
-		return engine.Disabled
+		return o, nil, engine.Disabled
 	}
-	o, m := engine.OverridesFrom(ctx), in.rule(method)
-	reason := engine.None
+	o, m = engine.OverridesFrom(ctx), in.rule(method)
 	switch {
 	case o.Never || m.policy.Off && !o.Allow:
 		reason = engine.Disabled
@@ -216,7 +219,7 @@ func (in *Interceptor) refuses(ctx context.Context, method string) engine.Reason
 	if reason != engine.None {
 		in.stats.NotHedgeable.Add(1)
 	}
-	return reason
+	return o, m, reason
 }
 
 // unhedged begins a call that is sent once.
@@ -244,7 +247,8 @@ type rpc struct {
 	engine.Call
 	race      race.Race[error]
 	in        *Interceptor
-	key       *engine.Key
+	key       *engine.Key // kept for the next call, which is often one of the same key
+	primary   *grpcPrimary
 	method    string
 	req       any
 	reply     any
@@ -323,10 +327,9 @@ func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
 
 func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	if n == 0 {
-		// Whoever is below may keep its options, so that they are in no pool.
-		own := new(primaryOptions)
-		err := c.invoker(a, c.method, c.req, c.reply, c.cc, own.add(c.opts)...)
-		return err, c.judge(err, own.trailer, n, a)
+		p := c.primary
+		err := c.invoker(a, c.method, c.req, c.reply, c.cc, p.options(c.opts)...)
+		return err, c.judge(err, p.trailer, n, a)
 	}
 	h := &c.hedges[n]
 	req, opts, ok := c.copies(h)

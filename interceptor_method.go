@@ -2,6 +2,7 @@ package hedge
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -72,9 +73,9 @@ func (in *Interceptor) rule(name string) *methodRule {
 	if n%maxRules == 0 {
 		in.rules.Clear() // what is in use comes back
 	}
-	if l := in.log; l != nil && n <= maxRules && !m.hedgeable && !m.policy.Off {
-		l.Info("hedge: method is not hedged: nothing says that it is safe to repeat",
-			"method", name, "allow", fmt.Sprintf("hedge.WithMethods(%q)", name))
+	if n <= maxRules && !m.hedgeable && !m.policy.Off {
+		in.say(slog.LevelInfo, "hedge: method is not hedged: nothing says that it is safe to repeat",
+			slog.String("method", name), slog.String("allow", fmt.Sprintf("hedge.WithMethods(%q)", name)))
 	}
 	return m
 }

@@ -238,7 +238,9 @@ func TestNamesOfMethodsAreForgotten(t *testing.T) {
 	}
 	for i := range 3 * hedge.MaxRules {
 		call(fmt.Sprintf("/made.up/M%d", i))
-		assert.LessOrEqual(t, hedge.KnownMethods(handle), hedge.MaxRules)
+		if i%64 == 63 { // counting takes time in proportion to their number
+			assert.LessOrEqual(t, hedge.KnownMethods(handle), hedge.MaxRules)
+		}
 	}
 	assert.LessOrEqual(t, bytes.Count(log.Bytes(), []byte("\n")), hedge.MaxRules, "the log is bounded as well")
 

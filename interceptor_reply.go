@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // replyType makes replies of the same type as the caller's. It is taken before the
@@ -68,13 +70,16 @@ func copyOf(req any) any {
 	return req
 }
 
-// primaryOptions are the options of a primary: the caller's and a target for the trailer.
-type primaryOptions struct {
+// A grpcPrimary is what is handed out for the primary of a call: its context, and room for
+// the options. Whoever is below may keep either, so it is in no pool.
+type grpcPrimary struct {
+	race.Attempt
 	trailer metadata.MD
 	room    [2]grpc.CallOption
 }
 
-func (p *primaryOptions) add(opts []grpc.CallOption) []grpc.CallOption {
+// options returns the caller's options, and one to get the trailer.
+func (p *grpcPrimary) options(opts []grpc.CallOption) []grpc.CallOption {
 	own := p.room[:0]
 	if len(opts) >= len(p.room) {
 		own = make([]grpc.CallOption, 0, len(opts)+1)

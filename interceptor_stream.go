@@ -38,7 +38,7 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	in.stats.TotalRequests.Add(1)
-	reason := in.refuses(ctx, method)
+	o, m, reason := in.refuses(ctx, method)
 	if reason == engine.None && (desc.ClientStreams || !desc.ServerStreams) {
 		in.stats.NotHedgeable.Add(1)
 		reason = engine.Body
@@ -49,7 +49,6 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 		p.Done(err == nil)
 		return opened, err
 	}
-	o, m := engine.OverridesFrom(ctx), in.rule(method)
 	st := &stream{in: in, ctx: ctx, desc: desc, cc: cc, fullMethod: method, streamer: streamer, policy: m.policy, decided: make(chan struct{})}
 	st.policy.Delay = cmp.Or(o.Delay, m.policy.Delay)
 	st.opts, st.finish = takeFinish(slices.Clone(opts)) // hedges need them when the caller has them back
@@ -337,13 +336,8 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 
 // again sends the request on a stream of its own and waits for the first message.
 func (s *stream) again(a *race.Attempt, n int) error {
-	s.mu.Lock()
-	over, req := s.over, s.req
-	if !over {
-		req = copyOf(req) // a hedge that is slow to end may read it when the call is over
-	}
-	s.mu.Unlock()
-	if over {
+	req, ok := s.copy()
+	if !ok {
 		return race.ErrLost
 	}
 	hedge, err := s.open(hedgeContext(a, n), s.in.hedgeConn(s.cc), n)
@@ -359,6 +353,17 @@ func (s *stream) again(a *race.Attempt, n int) error {
 		return err
 	}
 	return hedge.RecvMsg(me.reply)
+}
+
+// copy returns a copy of what was sent, which a hedge that is slow to end may read when the
+// call is over. It returns false if the call is over.
+func (s *stream) copy() (req any, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return nil, false
+	}
+	return copyOf(s.req), true
 }
 
 func (s *stream) Discard(_ error, err error) {

@@ -806,9 +806,10 @@ func TestInteropCasesPassWithEveryCallHedged(t *testing.T) {
 		interop.DoUnimplementedService(t.Context(), testpb.NewUnimplementedServiceClient(cc))
 	}
 	// Six of the seven, for DoUnimplementedMethod passes no reply to make another
-	// of; and but for those whose timer was late on a busy machine.
+	// of; but for those whose timer was late on a busy machine; and the first call, if
+	// the connection became READY before its timer.
 	assert.Greater(t, stats.HedgedRequests.Load(), int64(110))
-	assert.LessOrEqual(t, stats.HedgedRequests.Load(), int64(120))
+	assert.LessOrEqual(t, stats.HedgedRequests.Load(), int64(121))
 	assert.Positive(t, stats.HedgeWins.Load())
 }
 

@@ -64,6 +64,7 @@ func (h *handle) logUnread(name, value string) {
 		}
 		l = slog.Default()
 	}
+	defer h.survive()
 	l.Warn("hedge: a variable of the environment cannot be understood, so no hedge is sent", "variable", name, "value", label.Clean(value))
 }
 
@@ -89,16 +90,23 @@ func (h *handle) panicked(o Observer, value any) {
 		"observer", fmt.Sprintf("%T", o), "panic", fmt.Sprint(value), "stack", string(debug.Stack()))
 }
 
-// survive counts a panic of a logger. It is deferred where a call is logged about.
+// survive counts a panic of a logger. It is deferred where something is logged.
 func (h *handle) survive() {
 	if recover() != nil {
 		h.stats.ObserverPanics.Add(1)
 	}
 }
 
+// say logs to the logger, if there is one.
+func (h *handle) say(level slog.Level, message string, attrs ...slog.Attr) {
+	if h.log != nil {
+		defer h.survive()
+		h.log.LogAttrs(context.Background(), level, message, attrs...)
+	}
+}
+
 // logChange logs a change of a key.
 func (h *handle) logChange(name engine.Name, change engine.Change) {
-	defer h.survive()
 	level, message := slog.LevelInfo, messages[change.Topic].good
 	if change.Bad {
 		level, message = slog.LevelWarn, messages[change.Topic].bad
@@ -116,17 +124,15 @@ func (h *handle) logChange(name engine.Name, change engine.Change) {
 	if change.Dropped > 0 {
 		attrs = append(attrs, slog.Int("dropped", change.Dropped))
 	}
-	h.log.LogAttrs(context.Background(), level, message, attrs...)
+	h.say(level, message, attrs...)
 }
 
 // logSwitch logs that hedging was switched on or off.
 func (h *handle) logSwitch(on bool, by string) {
-	switch {
-	case h.log == nil:
-	case on:
-		h.log.Info("hedge: enabled", "by", by)
-	default:
-		h.log.Warn("hedge: disabled", "by", by)
+	if on {
+		h.say(slog.LevelInfo, "hedge: enabled", slog.String("by", by))
+	} else {
+		h.say(slog.LevelWarn, "hedge: disabled", slog.String("by", by))
 	}
 }
 
@@ -143,12 +149,10 @@ func (h *handle) logUpdate(old, now *Config) {
 			attrs = append(attrs, slog.Group(name, slog.Any("from", a), slog.Any("to", b)))
 		}
 	}
-	h.log.LogAttrs(context.Background(), slog.LevelInfo, "hedge: settings changed", attrs...)
+	h.say(slog.LevelInfo, "hedge: settings changed", attrs...)
 }
 
 // logImport logs how many keys have learned.
 func (h *handle) logImport(keys int) {
-	if h.log != nil {
-		h.log.Info("hedge: imported what was learned", "keys", keys)
-	}
+	h.say(slog.LevelInfo, "hedge: imported what was learned", slog.Int("keys", keys))
 }

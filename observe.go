@@ -18,7 +18,8 @@ import (
 // and some losers linger. Contexts are the attempt's or the caller's, and have the
 // caller's values. A call that panics is not reported as done. A panic of an observer
 // ends nothing: it is counted in [Stats].ObserverPanics, and the first is logged, see
-// [WithLogger].
+// [WithLogger]. So is [runtime.Goexit], which ends the goroutine and nothing else: if
+// that was to make an attempt, the hedge is not sent, or the attempt has failed.
 type Observer interface {
 	// AttemptStart is called before each attempt. A call that is not hedged has one.
 	AttemptStart(ctx context.Context, key KeyInfo, a AttemptInfo)
@@ -36,7 +37,7 @@ type Observer interface {
 	Denied(ctx context.Context, key KeyInfo, reason Reason)
 
 	// Budget is called with the number of hedges that the budget would still pay
-	// for, whenever it was asked for one.
+	// for, to a thousandth, whenever it was asked for one.
 	Budget(key KeyInfo, tokens float64)
 }
 
@@ -171,7 +172,7 @@ type watcher struct {
 func (w *watcher) key(n engine.Name) KeyInfo { return KeyInfo{w.client, w.protocol, n.Host, n.Route} }
 
 // tell calls f for each observer. A panic must not leave it: f may run in a
-// goroutine of a timer, where a panic ends the process, and with a race locked.
+// goroutine of a timer, where a panic ends the process. That f ends its goroutine cannot be prevented.
 func (w *watcher) tell(f func(Observer)) {
 	for _, o := range w.observers {
 		w.tellOne(o, f)
@@ -179,12 +180,16 @@ func (w *watcher) tell(f func(Observer)) {
 }
 
 func (w *watcher) tellOne(o Observer, f func(Observer)) {
+	returned := false
 	defer func() {
 		if p := recover(); p != nil {
 			w.panicked(o, p)
+		} else if !returned {
+			w.panicked(o, "runtime.Goexit")
 		}
 	}()
 	f(o)
+	returned = true
 }
 
 func (w *watcher) AttemptStart(ctx context.Context, name engine.Name, n int) {

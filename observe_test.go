@@ -1,11 +1,13 @@
 package hedge_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -286,11 +288,13 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 	if hedgetest.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	httpCall := func(opts ...hedge.Option) func() {
-		resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
-		tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), opts...)
-		req := request(t, t.Context(), "GET", site, nil)
-		return func() { _, _ = tr.RoundTrip(req) }
+	httpCall := func(major int) func(opts ...hedge.Option) func() {
+		return func(opts ...hedge.Option) func() {
+			resp := &http.Response{StatusCode: 200, ProtoMajor: major, Body: http.NoBody}
+			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), opts...)
+			req := request(t, t.Context(), "GET", site, nil)
+			return func() { _, _ = tr.RoundTrip(req) }
+		}
 	}
 	doCall := func(opts ...hedge.Option) func() {
 		h := hedge.NewHedger(opts...)
@@ -304,9 +308,9 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 		return func() { _ = intercept(context.Background(), read, nil, nil, nil, invoke) }
 	}
 	for name, test := range map[string]struct {
-		most float64 // as before there were observers
+		most float64 // without an observer
 		call func(...hedge.Option) func()
-	}{"http": {3, httpCall}, "grpc": {2, grpcCall}, "func": {1, doCall}} {
+	}{"http1": {5, httpCall(1)}, "http2": {1, httpCall(2)}, "grpc": {1, grpcCall}, "func": {1, doCall}} {
 		plain, observed := test.call(hedge.WithAttemptHeader(hedge.AttemptHeader)), test.call(hedge.WithObserver(hedge.NopObserver{}), hedge.WithLogger(slog.Default()))
 		for range 100 {
 			plain()
@@ -375,6 +379,56 @@ func TestPanicOfAnObserverReachesNobody(t *testing.T) {
 	}
 }
 
+// leaver is an Observer that ends the goroutine whenever it is told of a hedge.
+type leaver struct{ hedge.NopObserver }
+
+func (leaver) AttemptStart(_ context.Context, _ hedge.KeyInfo, a hedge.AttemptInfo) {
+	if a.Hedge() {
+		runtime.Goexit()
+	}
+}
+
+func (leaver) AttemptDone(_ context.Context, _ hedge.KeyInfo, a hedge.AttemptResult) {
+	if a.Hedge() {
+		runtime.Goexit()
+	}
+}
+
+// asked is an Observer that ends the goroutine whenever a hedge is due.
+type asked struct{ hedge.NopObserver }
+
+func (asked) Budget(hedge.KeyInfo, float64) { runtime.Goexit() }
+
+func TestObserverThatEndsItsGoroutineHoldsUpNobody(t *testing.T) {
+	for name, o := range map[string]hedge.Observer{"hedge": leaver{}, "due": asked{}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				rt.Answer = after(rt, 50*ms, 5*ms)
+				j := newJournal()
+				tr := warm(t, rt, hedge.WithObserver(o), hedge.WithLogger(slog.New(j)))
+				for range 20 {
+					resp, err := get(t, tr, site)
+					require.NoError(t, err)
+					text(t, resp)
+				}
+				assert.Positive(t, tr.Snapshot().Stats.ObserverPanics)
+				assert.Contains(t, strings.Join(j.take(), "\n"), "panic=runtime.Goexit")
+
+				h := warmHedger(t, hedge.WithObserver(o), hedge.WithLogger(slog.New(j)), hedge.WithBudget(hedge.NewBudget(300, 10_000)))
+				for range 2 * hedge.MaxDetached {
+					_, err := hedge.DoDetached(hedge.WithDelay(t.Context(), ms), h, "k", func(context.Context) (int, error) {
+						time.Sleep(5 * ms)
+						return 0, nil
+					}, nil)
+					require.NoError(t, err)
+					time.Sleep(time.Second)
+				}
+				assert.Zero(t, h.Snapshot().Keys[0].Denied[hedge.DeniedInFlight], "no place is lost")
+			})
+		})
+	}
+}
+
 // broken is a slog.Handler that panics.
 type broken struct{ slog.Handler }
 
@@ -392,6 +446,35 @@ func TestPanicOfALoggerReachesNoCall(t *testing.T) {
 		m.busy(10, time.Second)
 		assert.EqualValues(t, before+10*3+1, tr.Snapshot().Stats.ObserverPanics, "the pause was logged")
 	})
+}
+
+func TestPanicOfALoggerEndsNoCommandAndNoCall(t *testing.T) {
+	for name, value := range map[string]string{"HEDGE_DISABLED": "yes", "HEDGE_MODE": "?"} {
+		t.Setenv(name, value)
+	}
+	l := hedge.WithLogger(slog.New(broken{}))
+	tr := hedge.New(nil, l) // logs both
+	told := func() int64 { return tr.Snapshot().Stats.ObserverPanics }
+	require.EqualValues(t, 2, told())
+	tr.SetEnabled(true)
+	tr.SetEnabled(false)
+	require.EqualValues(t, 4, told())
+	require.NoError(t, tr.Update(func(c *hedge.Config) { c.MaxHedges = 1 }))
+	require.EqualValues(t, 5, told())
+	var export bytes.Buffer
+	require.NoError(t, tr.Export(&export))
+	require.NoError(t, tr.Import(&export))
+	require.EqualValues(t, 6, told())
+
+	in := hedge.NewInterceptor(l)
+	in.SetEnabled(true)
+	invoked := false
+	require.NoError(t, in.Unary()(t.Context(), "/a.B/Write", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+		invoked = true
+		return nil
+	}))
+	assert.True(t, invoked)
+	assert.EqualValues(t, 4, in.Snapshot().Stats.ObserverPanics, "two variables, the switch, and the method")
 }
 
 func TestObserverGetsAnyNameAndCanPrintIt(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // snapshot is what attempts are made of that start later than their call, or may outlive
@@ -15,7 +17,7 @@ import (
 // have changed the URL and the header in place. It costs a call without a hedge no
 // allocation, because it is used again.
 type snapshot struct {
-	http.Request // its URL and Header are for a detached primary alone
+	http.Request // but for its URL and Header
 	url          url.URL
 	taken        bool // all is there that a hedge needs
 	bare         bool // there is no Header
@@ -71,17 +73,36 @@ func (s *snapshot) header() http.Header {
 	return h
 }
 
+// A primary is what is handed out for the primary of a call: its context and its request, in
+// one allocation. Whoever is below RoundTrip may keep either, so it is in no pool, and refers
+// to nothing that is: not to its call.
+type primary struct {
+	race.Attempt
+	request http.Request
+	sent    bool // request is in use
+}
+
+// A detachedPrimary has copies of what the caller may change, because it may outlive
+// RoundTrip, and the hooks for an HTTP/1.1 connection, which may be called later still.
+type detachedPrimary struct {
+	primary
+	url  url.URL
+	link link
+}
+
 // prepare takes what the call needs of its request before the primary starts. A detached
 // primary gets copies; another one has the caller's URL and header, and RoundTrip waits for it.
 func (c *call) prepare(req *http.Request) {
 	c.req = req
 	if !c.detached {
+		c.primary = new(primary)
 		c.sent.keep(req)
 		return
 	}
-	u := *req.URL
-	c.sent.Request = *req
-	c.sent.URL, c.sent.Header = &u, req.Header.Clone()
+	p := &detachedPrimary{url: *req.URL}
+	p.request = *req
+	p.request.URL, p.request.Header = &p.url, req.Header.Clone()
+	c.primary, c.link = &p.primary, &p.link
 }
 
 // Admit takes what is missing for a hedge. It is called with the race locked, so RoundTrip
@@ -91,11 +112,9 @@ func (c *call) Admit(index int) bool {
 		return false
 	}
 	if !c.sent.taken {
-		c.sent.taken = true
+		c.sent.taken, c.sent.Request = true, *c.req
 		if c.detached {
 			c.sent.keep(c.req)
-		} else {
-			c.sent.Request = *c.req
 		}
 	}
 	return true
@@ -104,15 +123,20 @@ func (c *call) Admit(index int) bool {
 // request returns the request of attempt n.
 func (c *call) request(ctx context.Context, n int) *http.Request {
 	var r *http.Request
+	from, p := c.req, c.primary
+	if n == 0 && c.detached {
+		from = &p.request
+	}
 	switch {
 	case n > 0:
 		r = c.sent.WithContext(ctx)
 		u := c.sent.url
 		r.URL, r.Header = &u, c.sent.header()
-	case c.detached:
-		r = c.sent.WithContext(ctx)
-	default:
-		r = c.req.WithContext(ctx)
+	case p != nil && !p.sent:
+		p.request, p.sent = *from.WithContext(ctx), true // a copy that is not allocated
+		r = &p.request
+	default: // nothing is learned yet, or the primary is sent again
+		r = from.WithContext(ctx)
 	}
 	if body := c.body; body != nil {
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }

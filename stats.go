@@ -109,7 +109,7 @@ type KeySnapshot struct {
 	P99     time.Duration   `json:"p99"`
 	Delays  []time.Duration `json:"delays"` // after which the next call will be hedged; empty: it will not be
 
-	Budget      float64   `json:"budget"`       // number of hedges that it would pay for now
+	Budget      float64   `json:"budget"`       // number of hedges that it would pay for now, to a thousandth
 	BudgetScale float64   `json:"budget_scale"` // below 1 while hedges do not win
 	PausedUntil time.Time `json:"paused_until"` // because the server asked to wait; a past time: not paused for that
 

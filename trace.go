@@ -14,21 +14,22 @@ import (
 )
 
 // A link is what net/http tells of the connection of one attempt. Each attempt has a new
-// one, because a dial may outlive its attempt.
+// one, because a dial may outlive its attempt. It is also the attempt's context with
+// these hooks in it.
 type link struct {
-	race.Guard
-	attempt *race.Attempt
-	trace   httptrace.ClientTrace
-	asked   time.Time
-	setup   atomic.Int64 // ns to set the connection up; 0: it was not new
+	*race.Attempt
+	guard race.Guard
+	trace httptrace.ClientTrace
+	asked time.Time
+	setup atomic.Int64 // ns to set the connection up; 0: it was not new
 }
 
-// newLink returns the link of attempt n.
-func (c *call) newLink(a *race.Attempt, n int) *link {
-	l := &link{attempt: a}
+// connect makes l the link of attempt n.
+func (l *link) connect(c *call, a *race.Attempt, n int) {
+	l.Attempt = a
 	l.trace.GetConn, l.trace.GotConn = l.getConn, l.gotConn
 	if c.guarded {
-		a.Guard(&l.Guard)
+		a.Guard(&l.guard)
 		l.trace.GotFirstResponseByte = l.gotFirstByte
 	}
 	switch {
@@ -37,36 +38,63 @@ func (c *call) newLink(a *race.Attempt, n int) *link {
 		l.trace.ConnectStart = func(string, string) {}
 	case c.t.replicas != nil:
 		p := new(peerAddr)
-		c.primary.Store(p)
+		c.peer.Store(p)
 		l.trace.ConnectStart = p.connectStart
 		l.trace.GotConn = func(info httptrace.GotConnInfo) {
 			p.gotConn(info)
 			l.gotConn(info)
 		}
 	}
-	return l
+}
+
+// traceKey is what httptrace finds hooks by in a context; nil if that cannot be told.
+var traceKey = func() any {
+	asked := askedFor{Context: context.Background()}
+	httptrace.ContextClientTrace(&asked)
+	return asked.key
+}()
+
+// askedFor is a context that keeps the last key that was asked for.
+type askedFor struct {
+	context.Context
+	key any
+}
+
+func (a *askedFor) Value(key any) any {
+	a.key = key
+	return nil
+}
+
+// Value finds the hooks of l, and else what the attempt's context holds.
+func (l *link) Value(key any) any {
+	if key == traceKey {
+		return &l.trace
+	}
+	return l.Attempt.Value(key)
 }
 
 // context returns the context of the attempt, with the hooks of l. A hedge's hides the
 // caller's hooks; a primary's has them, or own instead if that is given.
 func (l *link) context(n int, own *hooks) context.Context {
-	ctx := context.Context(l.attempt)
+	ctx := context.Context(l.Attempt)
 	switch {
 	case n > 0:
 		ctx = untraced{ctx}
 	case own != nil:
 		ctx = httptrace.WithClientTrace(untraced{ctx}, own.muted())
+	case l.trace.ConnectStart == nil && traceKey != nil && httptrace.ContextClientTrace(ctx) == nil:
+		return l // no hooks of the caller to call as well, and none that package net must find
 	}
 	return httptrace.WithClientTrace(ctx, &l.trace)
 }
 
 func (l *link) getConn(string) {
 	l.asked = time.Now()
-	l.Waiting()
+	l.guard.Waiting()
 }
 
 func (l *link) gotConn(info httptrace.GotConnInfo) {
-	l.Connected(l.attempt, info.Reused, info.IdleTime)
+	l.guard.Connected(l.Attempt, info.Reused, info.IdleTime)
 	if !info.Reused {
 		l.setup.Store(int64(time.Since(l.asked)))
 	}
@@ -79,7 +107,7 @@ func (l *link) gotConn(info httptrace.GotConnInfo) {
 // cancel a request whose response has begun to arrive, nor one whose connection was idle
 // for too short; and if the request was cancelled before, this waits until net/http has
 // closed the connection, so that it does not become idle.
-func (l *link) gotFirstByte() { l.Answering(l.attempt) }
+func (l *link) gotFirstByte() { l.guard.Answering(l.Attempt) }
 
 // took returns how long the attempt waited for a new connection.
 func (l *link) took() time.Duration { return time.Duration(l.setup.Load()) }

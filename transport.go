@@ -166,9 +166,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.stats.NotHedgeable.Add(1)
 		return t.sendOnce(req, to, reason)
 	}
-	key := t.engine.RouteKey(t.name(req, to.pattern), to.BudgetPercent/100)
-	delay := cmp.Or(o.Delay, to.Delay)
-	c := t.call()
+	c, name := t.call(), t.name(req, to.pattern)
+	if !c.key.Is(name) {
+		c.key = t.engine.RouteKey(name, to.BudgetPercent/100)
+	}
+	key, delay := c.key, cmp.Or(o.Delay, to.Delay)
 	if req.Body != nil && req.Body != http.NoBody && (delay > 0 || key.Plan() != nil) {
 		// Before the call begins: the caller's body is not the server's latency.
 		if whole, err := c.readBody(req); err != nil {
@@ -188,7 +190,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	plan := c.Begin(ctx, key, delay)
-	c.key, c.first = key, first
+	c.first = first
 	if plan == nil {
 		t.stats.WarmupRequests.Add(1)
 		once := req
@@ -220,6 +222,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.guarded, c.detached, c.grace, c.consume = tag != http2 && len(plan.Delays) > 0, style.Detach, style.Grace, o.Allow || o.Delay > 0
 	c.prepare(req)
+	style.Primary = &c.primary.Attempt
 	if style.Detach {
 		if trace := httptrace.ContextClientTrace(ctx); trace != nil {
 			c.hooks = &hooks{trace: trace}
@@ -245,7 +248,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
 		out.Attempt.Release()
 	case out.Attempt.Holds():
-		resp.Body = newBody(resp.Body, out.Attempt)
+		resp.Body = body{resp.Body, out.Attempt}
 	}
 	if resp != nil {
 		resp.Request = req
@@ -403,7 +406,7 @@ func (t *Transport) hedgeTransport(c *call, r *http.Request) http.RoundTripper {
 	case !replicas && !apart || !t.second.serves(r.URL.Scheme):
 		return t.next
 	case replicas:
-		return t.replicas.avoiding(c.primary.Load().get())
+		return t.replicas.avoiding(c.peer.Load().get())
 	default:
 		return t.second.get()
 	}
@@ -424,9 +427,10 @@ func (t *Transport) call() *call {
 
 func (t *Transport) free(c *call) {
 	c.sent.forget()
-	c.Call, c.key, c.req, c.body, c.hooks, c.detached = engine.Call{}, nil, nil, nil, nil, false
+	c.Call, c.req, c.body, c.hooks, c.detached = engine.Call{}, nil, nil, nil, false
+	c.primary, c.link = nil, nil
 	if t.replicas != nil {
-		c.primary.Store(nil)
+		c.peer.Store(nil)
 	}
 	t.calls.Put(c)
 }
@@ -437,7 +441,7 @@ type call struct {
 	engine.Call
 	race  race.Race[*http.Response]
 	t     *Transport
-	key   *engine.Key
+	key   *engine.Key   // kept for the next call, which is often one of the same key
 	req   *http.Request // the caller's, which it may change once RoundTrip has returned
 	sent  snapshot
 	body  []byte        // the request's, whole; nil if it has none
@@ -450,7 +454,9 @@ type call struct {
 	guarded  bool // attempts may go over HTTP/1.1
 	consume  bool // the caller asked for something that must not reach nested calls
 
-	primary atomic.Pointer[peerAddr] // where the primary went; nil: not known, or not needed
+	primary *primary
+	link    *link                    // of a detached primary; nil: it has been sent
+	peer    atomic.Pointer[peerAddr] // where the primary went; nil: not known, or not needed
 }
 
 // maxResends is how often an attempt is sent again because the cancellation of a
@@ -477,7 +483,13 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
 	rt, ctx, l := c.t.next, context.Context(a), (*link)(nil)
 	if n > 0 || c.guarded || c.t.replicas != nil {
-		l = c.newLink(a, n)
+		if n == 0 {
+			l, c.link = c.link, nil
+		}
+		if l == nil {
+			l = new(link)
+		}
+		l.connect(c, a, n)
 		ctx = l.context(n, c.hooks)
 	}
 	switch {
@@ -493,7 +505,7 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	}
 	resp, err := send(rt, r)
 	if l != nil {
-		l.Returned()
+		l.guard.Returned()
 		c.setup[n] = l.took()
 	}
 	return r, resp, err

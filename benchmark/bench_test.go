@@ -78,11 +78,11 @@ func unhedged(tb testing.TB, stats *hedge.Stats) {
 	}
 }
 
-// instant answers at once.
-type instant struct{}
+// instant answers at once, in that major version of HTTP.
+type instant int
 
-func (instant) RoundTrip(req *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, ProtoMajor: 2, Body: http.NoBody, Request: req}, nil
+func (major instant) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, ProtoMajor: int(major), Body: http.NoBody, Request: req}, nil
 }
 
 // method promises by its name that it is safe to repeat.
@@ -104,14 +104,15 @@ func BenchmarkNoHedge(b *testing.B) {
 	}
 	for _, variant := range []struct {
 		name string
+		base instant
 		one  func(http.RoundTripper, *http.Request)
-	}{{"http", call}, {"http-fresh-context", fresh}} {
-		one := variant.one
+	}{{"http1", 1, call}, {"http1-fresh-context", 1, fresh}, {"http2", 2, call}, {"http2-fresh-context", 2, fresh}} {
+		base, one := variant.base, variant.one
 		b.Run(variant.name, func(b *testing.B) {
 			for _, contender := range contenders {
 				b.Run(contender, func(b *testing.B) {
 					var stats *hedge.Stats
-					rt := transports(b, &stats)[contender](instant{})
+					rt := transports(b, &stats)[contender](base)
 					req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://host.test/", nil)
 					require.NoError(b, err)
 					for range learned {
@@ -128,10 +129,10 @@ func BenchmarkNoHedge(b *testing.B) {
 			}
 		})
 	}
-	b.Run("http-parallel", func(b *testing.B) {
+	b.Run("http2-parallel", func(b *testing.B) {
 		for _, contender := range contenders {
 			b.Run(contender, func(b *testing.B) {
-				rt := transports(b, new(*hedge.Stats))[contender](instant{})
+				rt := transports(b, new(*hedge.Stats))[contender](instant(2))
 				req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://host.test/", nil)
 				require.NoError(b, err)
 				for range learned {

@@ -144,7 +144,9 @@ type key struct {
 	Paused                          string // for how much longer; "" if it is not paused
 	Slow                            string
 	SlowWidth                       float64
-	TooSlow                         bool // for a hedge
+	TooSlow                         bool   // for a hedge
+	PushBack                        string // the share of answers that pushed back; "" if it is next to nothing
+	TooPushed                       bool   // for a hedge
 	Denied                          []setting
 
 	Box   *box // nil if no latency is known
@@ -284,6 +286,9 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		Load: of(hedges, k.Requests, ""), WinRate: of(wins, hedges, ""),
 		Budget: strconv.FormatFloat(k.Budget, 'f', 1, 64),
 		Slow:   share(k.SlowShare), SlowWidth: 100 * min(k.SlowShare, 1), TooSlow: k.SlowShare > engine.SlowLimit,
+	}
+	if k.PushBackShare >= 0.001 {
+		v.PushBack, v.TooPushed = share(k.PushBackShare), k.PushBackShare > engine.PushStop
 	}
 	v.Host, v.Route = label.Clean(k.Host), label.Clean(k.Route)
 	if b := s.Config.BudgetPercent; b > 0 && k.Requests > 0 {

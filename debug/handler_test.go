@@ -206,8 +206,14 @@ func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
 					if left := time.Until(k.PausedUntil); left > 0 {
 						assert.InEpsilon(t, left, r.duration(t, "paused"), 0.01)
 					}
+					if k.PushBackShare >= 0.001 {
+						assert.InDelta(t, 100*k.PushBackShare, r.number(t, "pushback"), 0.51)
+					} else {
+						assert.Empty(t, r["pushback"])
+					}
 				}
 				assert.NotEmpty(t, keys["busy.test"]["paused"])
+				assert.NotEmpty(t, keys["busy.test"]["pushback"])
 				assert.NotEmpty(t, keys["busy.test"]["data-denied slow"])
 				assert.Positive(t, keys["images.test"].number(t, "wins"))
 			})
@@ -405,7 +411,7 @@ func crowded(shadow bool) full {
 	k.Requests, k.Samples, k.Hedges, k.Wins, k.ShadowWins = 23_456_789, 12_345, 1_456_789, 765_432, 765_432
 	k.P50, k.P90, k.P99, k.Saved = 12345*time.Microsecond, 123456*time.Microsecond, 1234567*time.Microsecond, 123*time.Hour
 	k.Delays = []time.Duration{123456 * time.Microsecond, 234567 * time.Microsecond, 345678 * time.Microsecond}
-	k.Budget, k.SlowShare = 1234.5, 0.8
+	k.Budget, k.SlowShare, k.PushBackShare = 1234.5, 0.8, 0.123
 	k.Denied = map[hedge.Reason]int64{
 		hedge.DeniedBudget: 123_456, hedge.DeniedSlow: 234_567, hedge.DeniedPaused: 12_345, hedge.DeniedDeadline: 1_234,
 		hedge.DeniedInFlight: 12_345, hedge.DeniedNotReady: 123_456, hedge.DeniedShadow: 1_456_789,

@@ -2,6 +2,7 @@ package dnshedge_test
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"testing"
 
@@ -89,6 +90,16 @@ type discard struct {
 }
 
 func (w *discard) RemoteAddr() net.Addr { return w.remote }
+
+func (w *discard) ConnectionState() *tls.ConnectionState { return nil } // as a dns.Server's own
+
+func (w *discard) WriteMsg(m *dns.Msg) error {
+	b, err := m.Pack()
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	return err
+}
 
 func (w *discard) Write(b []byte) (int, error) { return len(b), nil }
 

@@ -2,6 +2,7 @@ package dnshedge
 
 import (
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,9 +32,11 @@ const (
 
 // Extended DNS errors, RFC 8914.
 const (
+	edeOther       = 0
 	edeStale       = 3
 	edeStaleNX     = 19
 	edeCachedError = 13
+	edeProhibited  = 18
 	edeNoReachable = 22
 	edeNetwork     = 23
 )
@@ -74,39 +77,77 @@ type Cache struct {
 	NoRefresh bool
 
 	once  sync.Once
-	store *otter.Cache[string, *entry]
+	store *otter.Cache[uint64, *entry] // by the hash of the key
+	seed  maphash.Seed                 // so that nobody finds keys with the same hash
+	epoch time.Time                    // from which the entries count
 }
 
 // entry is what is kept for a question. Only the atomics change.
 type entry struct {
-	*wire.Answer           // nil if err is set
-	err          error     // of an exchange without any answer
-	stored       time.Time // when the TTLs began to count down
+	*wire.Answer               // nil if err is set
+	err          error         // of an exchange without any answer
+	question     []byte        // of it, as in the key
+	stored       time.Duration // since the epoch, when the TTLs began to count down
 	ttl          time.Duration
-	fails        int // failures in a row; 0: this is an answer
+	fails        uint8 // failures in a row; 0: this is an answer
+	bits         byte  // the last byte of the key
 
-	hits           atomic.Uint32
 	refreshing     atomic.Bool
-	noRefreshUntil atomic.Int64 // Unix ns
+	hits           atomic.Uint32
+	noRefreshUntil atomic.Int64 // nanoseconds since the epoch
 }
 
 func (c *Cache) init() {
 	c.once.Do(func() {
-		c.store = otter.Must(&otter.Options[string, *entry]{
+		c.seed, c.epoch = maphash.MakeSeed(), time.Now()
+		c.store = otter.Must(&otter.Options[uint64, *entry]{
 			MaximumWeight: uint64(c.maxBytes()),
-			Weigher:       func(k string, e *entry) uint32 { return e.weight(len(k)) },
+			Weigher:       func(_ uint64, e *entry) uint32 { return e.weight() },
 		})
 	})
 }
 
 // weight estimates what the entry takes in memory, the cache's own bookkeeping
-// included. The constants are measured by TestCacheStaysInsideItsBound.
-func (e *entry) weight(key int) uint32 {
-	n := 640 + key
+// included. The constant is measured by TestCacheStaysInsideItsBound.
+func (e *entry) weight() uint32 {
+	n := 345 + len(e.question)
 	if e.Answer != nil {
-		n += 4*len(e.Packed()) + 160*e.Len()
+		n += len(e.Packed()) + 2*e.Len()
+		for _, x := range e.EDE {
+			n += 32 + len(x.Text)
+		}
 	}
 	return uint32(n)
+}
+
+// is reports whether the entry is that of a key.
+func (e *entry) is(key []byte) bool {
+	n := len(key) - wire.KeyLen
+	own := e.question
+	if e.Answer != nil {
+		own = e.Question()
+	}
+	if len(own) != n+4 || e.bits != key[n+4] || e.bits&wire.KeyAnyType == 0 && (own[n] != key[n] || own[n+1] != key[n+1]) {
+		return false
+	}
+	return string(own[:n]) == string(key[:n])
+}
+
+// lookup returns the entry of a key, or nil.
+func (c *Cache) lookup(key []byte) *entry {
+	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.is(key) {
+		return e
+	}
+	return nil
+}
+
+// left returns how long the entry is valid, negative if it has expired.
+func (e *entry) left(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
+
+// usable reports whether the entry is an answer that may be given if the servers
+// fail; nil is not.
+func (c *Cache) usable(e *entry, at time.Duration) bool {
+	return e != nil && e.fails == 0 && e.left(at) > -c.staleTime()
 }
 
 func (c *Cache) maxBytes() int64 {
@@ -163,102 +204,195 @@ const (
 	stale             // if the servers do not answer
 )
 
-// get returns the entry for a question, and whether it should be refreshed now.
-func (c *Cache) get(q *wire.Query, now time.Time) (e *entry, f freshness, refresh bool) {
+// found is what is kept for a question.
+type found struct {
+	*entry
+	freshness
+	refresh bool          // it should be refreshed now
+	below   bool          // the entry says that a name above does not exist
+	turn    uint32        // by how many places addresses are rotated
+	at      time.Duration // since the epoch
+}
+
+// get returns what is kept for a question, and counts that it was asked.
+func (c *Cache) get(q *wire.Query, now time.Time) found {
 	c.init()
 	var buf [wire.MaxKey]byte
-	key := q.AppendKey(buf[:0])
-	e, ok := c.store.GetIfPresent(string(key))
-	if !ok {
-		anyType(key)
-		if e, ok = c.store.GetIfPresent(string(key)); !ok {
-			return nil, missing, false
+	f := c.find(q.AppendKey(buf[:0]), now.Sub(c.epoch))
+	if f.freshness == missing || f.below {
+		return f
+	}
+	f.turn = f.hits.Add(1)
+	if c.due(&f, f.turn) {
+		f.refresh = f.refreshing.CompareAndSwap(false, true)
+	}
+	return f
+}
+
+// hit is get for an answer that is fresh and need not be refreshed. Others are not
+// counted, and it reports false.
+func (c *Cache) hit(q *wire.Query) (found, bool) {
+	if !q.Keyed() {
+		return found{}, false
+	}
+	c.init()
+	var buf [wire.MaxKey]byte
+	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch))
+	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
+		return f, false
+	}
+	f.turn = f.hits.Add(1)
+	return f, true
+}
+
+// due reports whether an answer that was asked for so often should be refreshed now.
+func (c *Cache) due(f *found, hits uint32) bool {
+	return f.freshness == fresh && f.left(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
+		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && !f.refreshing.Load()
+}
+
+// find returns what is kept under a key, which it changes.
+func (c *Cache) find(key []byte, at time.Duration) found {
+	own := c.lookup(key)
+	if own != nil && own.left(at) > 0 {
+		return found{entry: own, freshness: fresh, at: at}
+	}
+	wire.AnyType(key)
+	gone := c.lookup(key)
+	if gone != nil && gone.left(at) > 0 {
+		return found{entry: gone, freshness: fresh, at: at}
+	}
+	// Nothing is below a name that does not exist (RFC 8020).
+	for above := parent(key); above != nil; above = parent(above) {
+		if e := c.lookup(above); e != nil && e.left(at) > 0 {
+			return found{entry: e, freshness: fresh, below: true, at: at}
 		}
 	}
-	left := e.ttl - now.Sub(e.stored)
+	// What was heard last is true, if anything is.
+	if c.usable(own, at) && !(c.usable(gone, at) && gone.stored > own.stored) {
+		return found{entry: own, freshness: stale, at: at}
+	}
+	if c.usable(gone, at) {
+		return found{entry: gone, freshness: stale, at: at}
+	}
+	return found{at: at}
+}
+
+// parent returns the key of the name one label up, or nil if that is the root.
+func parent(key []byte) []byte {
+	if up := key[1+int(key[0]):]; len(up) > 1+wire.KeyLen {
+		return up
+	}
+	return nil
+}
+
+// waiting reports whether nobody should ask for the entry again for a while.
+func (f *found) waiting() bool { return int64(f.at) < f.noRefreshUntil.Load() }
+
+// What is said of answers that the servers did not just give.
+var (
+	staleAnswer = []wire.EDE{{Code: edeStale}}
+	staleNX     = []wire.EDE{{Code: edeStaleNX}}
+	cachedError = []wire.EDE{{Code: edeCachedError}}
+)
+
+// answer returns what is to be said to the one who asked q.
+func (f *found) answer(q *wire.Query) (*wire.Answer, wire.View, error) {
 	switch {
-	case left > 0:
-		if e.fails == 0 && !c.NoRefresh && left <= e.ttl/refreshShare && e.hits.Load() >= refreshHits && now.UnixNano() >= e.noRefreshUntil.Load() {
-			refresh = e.refreshing.CompareAndSwap(false, true)
+	case f.Answer == nil:
+		return nil, wire.View{}, f.err
+	case f.below:
+		a, err := f.Below(q)
+		return a, wire.View{Age: f.at - f.stored}, err
+	case f.freshness == stale:
+		v := wire.View{Stale: staleTTL, Turn: f.turn, EDE: staleAnswer}
+		if f.Rcode() == dns.RcodeNameError {
+			v.EDE = staleNX
 		}
-		e.hits.Add(1)
-		return e, fresh, refresh
-	case e.fails > 0 || left <= -c.staleTime():
-		return nil, missing, false
-	default:
-		e.hits.Add(1)
-		return e, stale, false
+		return f.Answer, v, nil
 	}
+	v := wire.View{Age: f.at - f.stored, Turn: f.turn}
+	if f.fails > 0 {
+		v.EDE = cachedError
+	}
+	return f.Answer, v, nil
 }
 
-// anyType turns a key into the one for all types of the name, under which is kept
-// that the name does not exist.
-func anyType(key []byte) { key[len(key)-5], key[len(key)-4] = 0, 0 }
-
-// view is how the entry is shown: as stale, or with TTLs that have counted down.
-func (e *entry) view(source Source, now time.Time) wire.View {
-	if source == FromStale {
-		code := uint16(edeStale)
-		if e.Msg.Rcode == dns.RcodeNameError {
-			code = edeStaleNX
-		}
-		return wire.View{Stale: staleTTL, EDE: []wire.EDE{{Code: code}}}
-	}
-	return wire.View{Age: now.Sub(e.stored)}
-}
-
-// put keeps a sealed answer for ttl.
+// put keeps a sealed answer for ttl. If that is 0, it forgets what the answer shows to
+// be no longer true.
 func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time) {
 	c.init()
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
-	if a.Msg.Rcode == dns.RcodeNameError && len(a.Msg.Answer) == 0 {
-		// The name exists with no type (RFC 2308 §5), and an answer of this type is no
-		// longer true.
-		c.store.Invalidate(string(key))
-		anyType(key)
+	hash := maphash.Bytes(c.seed, key)
+	if a.NoName() {
+		c.store.Invalidate(hash) // the name exists with no type (RFC 2308 §5)
+		wire.AnyType(key)
+		hash = maphash.Bytes(c.seed, key)
 	}
-	c.store.Set(string(key), &entry{Answer: a, stored: now, ttl: ttl})
+	if ttl > 0 {
+		c.store.Set(hash, &entry{Answer: a, stored: now.Sub(c.epoch), ttl: ttl, bits: key[len(key)-1]})
+	} else {
+		c.store.Invalidate(hash)
+	}
+	if a.NoName() {
+		return
+	}
+	// The name exists, and so do those above it.
+	wire.AnyType(key)
+	for ; key != nil; key = parent(key) {
+		if c.lookup(key) != nil {
+			c.store.Invalidate(maphash.Bytes(c.seed, key))
+		}
+	}
 }
 
 // fail keeps a failure: a is what the servers said, or nil, and then err says why
 // there is no response. A failure never replaces an answer, not even an expired one,
-// but the answer is not refreshed for a while.
+// but the answer is not refreshed for a while. Only a final failure replaces an expired
+// answer: the servers have decided that there is none.
 func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
 	c.init()
+	at := now.Sub(c.epoch)
 	var buf [wire.MaxKey]byte
-	bytes := q.AppendKey(buf[:0])
-	key := string(bytes)
-	keep := c.staleTime()
-	anyType(bytes)
-	if had, ok := c.store.GetIfPresent(string(bytes)); ok && now.Sub(had.stored) < had.ttl+keep {
-		had.refreshFailed(now)
+	key := q.AppendKey(buf[:0])
+	hash, bits := maphash.Bytes(c.seed, key), key[len(key)-1]
+	e := &entry{Answer: a, err: err, stored: at, fails: 1, bits: bits}
+	if a == nil {
+		e.question = append([]byte(nil), key[:len(key)-1]...)
+	}
+	final := a != nil && a.Outcome == wire.FinalFailure
+	spared := func(had *entry) bool {
+		if !c.usable(had, at) || final && had.left(at) <= 0 {
+			return false
+		}
+		had.refreshFailed(at)
+		return true
+	}
+	if f := c.find(key, at); f.entry != nil && f.fails == 0 && spared(f.entry) {
 		return
 	}
-	c.store.Compute(key, func(had *entry, found bool) (*entry, otter.ComputeOp) {
-		fails := 1
-		switch {
-		case !found:
-		case had.fails == 0 && now.Sub(had.stored) < had.ttl+keep:
-			had.refreshFailed(now)
+	c.store.Compute(hash, func(had *entry, ok bool) (*entry, otter.ComputeOp) {
+		if ok && spared(had) {
 			return had, otter.CancelOp
-		case had.fails > 0 && now.Sub(had.stored) < forgetFailure:
-			fails = had.fails + 1
 		}
-		ttl := min(minFailure<<min(fails-1, 8), maxFailure)
-		return &entry{Answer: a, err: err, stored: now, ttl: ttl, fails: fails}, otter.WriteOp
+		if ok && had.fails > 0 && at-had.stored < forgetFailure {
+			e.fails = min(had.fails, 8) + 1
+		}
+		e.ttl = min(minFailure<<(e.fails-1), maxFailure)
+		return e, otter.WriteOp
 	})
 }
 
 // refreshFailed ends a refresh without an answer.
-func (e *entry) refreshFailed(now time.Time) {
-	e.postponeRefresh(now)
+func (e *entry) refreshFailed(at time.Duration) {
+	e.postponeRefresh(at)
 	e.refreshing.Store(false)
 }
 
 // postponeRefresh keeps the entry from being refreshed for staleRecheck.
-func (e *entry) postponeRefresh(now time.Time) {
-	e.noRefreshUntil.Store(now.Add(staleRecheck).UnixNano())
+func (e *entry) postponeRefresh(at time.Duration) {
+	e.noRefreshUntil.Store(int64(at + staleRecheck))
 }
 
 // Get returns the answer to q, which it does not change, if there is one that
@@ -269,12 +403,18 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	if err != nil || !ask.Cacheable() {
 		return nil, false
 	}
-	now := time.Now()
-	e, f, _ := c.get(ask, now)
-	if f != fresh || e.Answer == nil {
+	f := c.get(ask, time.Now())
+	if f.refresh {
+		f.refreshing.Store(false) // nobody here can
+	}
+	if f.freshness != fresh {
 		return nil, false
 	}
-	return e.Message(q, ask, e.view(FromCache, now)), true
+	a, view, err := f.answer(ask)
+	if err != nil {
+		return nil, false
+	}
+	return a.Message(q, ask, view), true
 }
 
 // Set keeps a response as if a server had just sent it, and reports whether it may
@@ -310,8 +450,12 @@ func (c *Cache) Purge(name string) int {
 		return 0
 	}
 	count := 0
-	for k := range c.store.Keys() {
-		if len(k) == n+wire.KeyLen && k[:n] == string(buf[:n]) {
+	for k, e := range c.store.All() {
+		own := e.question
+		if e.Answer != nil {
+			own = e.Question()
+		}
+		if len(own) == n+4 && string(own[:n]) == string(buf[:n]) {
 			c.store.Invalidate(k)
 			count++
 		}

@@ -60,7 +60,9 @@ func TestTheKeyIsNameTypeClassDOAndCD(t *testing.T) {
 			"ID":       func(m *dns.Msg) { m.Id++ },
 			"EDNS":     func(m *dns.Msg) { m.SetEdns0(4096, false) },
 			"AD":       func(m *dns.Msg) { m.AuthenticatedData = true },
+			"RD":       func(m *dns.Msg) { m.RecursionDesired = false },
 		}
+		ask(same["plain"])
 		for range 2 {
 			for name, change := range same {
 				ask(change)
@@ -74,7 +76,7 @@ func TestTheKeyIsNameTypeClassDOAndCD(t *testing.T) {
 			"DO":             func(m *dns.Msg) { m.SetEdns0(4096, true) },
 			"CD":             func(m *dns.Msg) { m.CheckingDisabled = true },
 			"class":          func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS },
-			"no recursion":   func(m *dns.Msg) { m.RecursionDesired = false },
+			"no recursion":   func(m *dns.Msg) { m.Question[0].Name, m.RecursionDesired = "z.example.", false },
 		}
 		n := int64(1)
 		for name, change := range other {
@@ -119,6 +121,7 @@ func TestTTLsAreClamped(t *testing.T) {
 		ttl, want uint32
 	}{
 		"a day at most": {new(dnshedge.Cache), 1 << 30, 86400},
+		"high bit":      {new(dnshedge.Cache), 1<<32 - 1, 86400}, // RFC 8767 §4
 		"MaxTTL":        {&dnshedge.Cache{MaxTTL: time.Minute}, 300, 60},
 		"MinTTL":        {&dnshedge.Cache{MinTTL: time.Minute}, 5, 60},
 		"neither":       {&dnshedge.Cache{MinTTL: time.Second, MaxTTL: time.Hour}, 300, 300},
@@ -607,13 +610,6 @@ func TestCacheStaysInsideItsBound(t *testing.T) {
 	if hedgetest.RaceEnabled {
 		entries = 100_000
 	}
-	heap := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	before := heap()
 	c := &dnshedge.Cache{MaxBytes: bound}
 	fill(c, entries)
@@ -626,6 +622,27 @@ func TestCacheStaysInsideItsBound(t *testing.T) {
 	assert.LessOrEqual(t, c.Bytes(), int64(bound))
 	assert.LessOrEqual(t, took, uint64(bound))
 	assert.Greater(t, c.Len(), 20_000)
+	runtime.KeepAlive(c)
+}
+
+// heap returns the bytes that are in use.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func TestACachedAddressTakes450BytesAtMost(t *testing.T) {
+	const entries = 30_000
+	before := heap()
+	c := &dnshedge.Cache{MaxBytes: 1 << 30}
+	fill(c, entries)
+	each := (heap() - before) / entries
+	t.Logf("%d bytes each, %d by the cache's account", each, c.Bytes()/entries)
+	assert.LessOrEqual(t, each, uint64(450))
+	assert.Equal(t, entries, c.Len())
 	runtime.KeepAlive(c)
 }
 

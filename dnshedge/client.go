@@ -18,7 +18,7 @@
 //	// In place of a *dns.Client of github.com/miekg/dns:
 //	r, rtt, err := c.ExchangeContext(ctx, m, "")
 //
-//	// As a forwarder:
+//	// As a forwarder, see [Server]; or with package dns:
 //	dns.ListenAndServe(":53", "udp", dns.HandlerFunc(c.ServeDNS))
 //
 // # What hedging must not change
@@ -348,8 +348,8 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 
 // ExchangeContext answers the question of m, which it does not change. The
 // response has m's ID and spelling, and an OPT record if and only if m has one; it
-// shares no memory with the cache. The duration is how long the exchange took,
-// nearly 0 if the answer was in the cache.
+// shares no memory with the cache. The duration is how long the exchange took, 0 if
+// the answer was in the cache.
 //
 // If address is empty, the Client's servers are asked. Otherwise only the server at
 // address is asked, which is a host and port for UDP, or whatever ParseUpstream
@@ -368,6 +368,12 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	q, err := wire.NewQuery(m)
 	if err != nil {
 		return nil, 0, err
+	}
+	if address == "" {
+		if f, ok := core.hit(ctx, q); ok {
+			a, view, _ := f.answer(q)
+			return a.Message(m, q, view), 0, nil
+		}
 	}
 	start := time.Now()
 	out := core.answer(ctx, q, address)

@@ -23,7 +23,7 @@ func named(up dnshedge.Upstream) dnshedge.Upstream {
 }
 
 // loopback answers A queries with this machine's address, and counts the queries.
-func loopback(n *atomic.Int64) dnstest.Handler {
+func loopbackAddress(n *atomic.Int64) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		n.Add(1)
 		if q.Question[0].Qtype == dns.TypeA {
@@ -35,7 +35,7 @@ func loopback(n *atomic.Int64) dnstest.Handler {
 
 func TestAnotherClientMayResolveAnUpstreamsName(t *testing.T) {
 	var n atomic.Int64
-	other := &dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "udp", loopback(&n))}}
+	other := &dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "udp", loopbackAddress(&n))}}
 	defer other.Close()
 	c := trusting(&dnshedge.Client{Upstreams: []dnshedge.Upstream{named(local(t, "tls", good))}, Dialer: &net.Dialer{Resolver: other.Resolver()}})
 	defer c.Close()
@@ -64,7 +64,7 @@ func TestClientsThatNeedEachOtherForTheirNamesSaySo(t *testing.T) {
 
 func TestANamedUpstreamIsLookedUpOnceAMinute(t *testing.T) {
 	var n atomic.Int64
-	boot := local(t, "udp", loopback(&n))
+	boot := local(t, "udp", loopbackAddress(&n))
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", boot.Addr)
 	}}

@@ -438,7 +438,7 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 	c.spending.Lock()
 	defer c.spending.Unlock()
 	denial := engine.None
-	if c.bucket.Tokens() < 1 || s.bucket.Tokens() < 1 {
+	if !c.bucket.Pays() || !s.bucket.Pays() {
 		denial = engine.Budget
 	}
 	if !call.AdmitUnless(n, denial) {

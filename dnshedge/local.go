@@ -39,7 +39,7 @@ func (c *core) local(ctx context.Context, q *wire.Query) (result, bool) {
 	c.count.local.Add(1)
 	r := result{}
 	r.answer, r.err = localAnswer(q, m)
-	c.traceLocal(ctx, q, r.err)
+	c.traceHit(ctx, q, FromLocal, r.err)
 	return r, true
 }
 

@@ -13,8 +13,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// maxChain is how many CNAMEs are followed.
-const maxChain = 16
+const (
+	maxChain        = 16                    // CNAMEs that are followed
+	resolutionDelay = 50 * time.Millisecond // for the other address family (RFC 8305 §3)
+)
 
 // AddrTTL is an address and how long it may be used.
 type AddrTTL struct {
@@ -34,20 +36,41 @@ func (c *Client) LookupNetIP(ctx context.Context, network, host string) ([]netip
 // an address, it is returned with TTL 0.
 //
 // If one address family fails and the other has addresses, those are returned
-// without an error. Errors are of type *net.DNSError.
+// without an error; so they are if the other family's answer is 50 ms later (RFC 8305
+// §3). Errors are of type *net.DNSError.
 func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return []AddrTTL{{Addr: ip}}, nil
 	}
-	var (
-		addrs [2][]AddrTTL
-		errs  [2]error
-		wg    sync.WaitGroup
-	)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var addrs [2][]AddrTTL
+	var errs [2]error
+	var done [2]chan struct{}
 	for i, t := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
-		wg.Go(func() { addrs[i], errs[i] = c.lookup(ctx, host, t) })
+		done[i] = make(chan struct{})
+		go func() {
+			defer close(done[i])
+			addrs[i], errs[i] = c.lookup(ctx, host, t)
+		}()
 	}
-	wg.Wait()
+	first, second := 0, 1
+	select {
+	case <-done[0]:
+	case <-done[1]:
+		first, second = 1, 0
+	}
+	if len(addrs[first]) == 0 {
+		<-done[second]
+	} else {
+		late := time.NewTimer(resolutionDelay)
+		defer late.Stop()
+		select {
+		case <-done[second]:
+		case <-late.C:
+			return addrs[first], nil
+		}
+	}
 	if all := append(addrs[0], addrs[1]...); len(all) > 0 {
 		return all, nil
 	}

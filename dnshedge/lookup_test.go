@@ -62,6 +62,29 @@ func TestLookupAddrsTellsTTLs(t *testing.T) {
 	})
 }
 
+// RFC 8305 §3.
+func TestALostAAAADoesNotHoldBackA(t *testing.T) {
+	for _, lost := range []uint16{dns.TypeA, dns.TypeAAAA} {
+		bubble(t, func(l *lab) {
+			c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
+				if q.Question[0].Qtype == lost {
+					return dnstest.Reply{}
+				}
+				return zone(q)
+			})
+			start := time.Now()
+			got, err := c.LookupAddrs(background, "a.example.")
+			require.NoError(t, err)
+			assert.NotEmpty(t, got)
+			assert.Equal(t, 70*ms, time.Since(start), "20 ms for the answer and 50 ms for the other")
+			start = time.Now()
+			_, err = c.LookupAddrs(background, "nx.example.")
+			require.Error(t, err)
+			assert.Greater(t, time.Since(start), time.Second, "what is not there does not hasten anything")
+		})
+	}
+}
+
 func TestWarmConnectsAndLooksUp(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", good)

@@ -56,34 +56,39 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	if r, ok := c.local(ctx, q); ok {
 		return r
 	}
+	if cache != nil && q.Keyed() && !q.Cacheable() {
+		if f := cache.get(q, time.Now()); f.freshness == fresh && f.fails == 0 {
+			return c.fromCache(ctx, q, f)
+		}
+	}
 	if cache == nil || !q.Cacheable() {
 		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
 	}
 
 	now := time.Now()
-	e, state, refresh := cache.get(q, now)
-	if refresh {
+	had := cache.get(q, now)
+	if had.refresh {
 		if c.refreshes.Spend() {
 			c.count.refreshes.Add(1)
 			c.flight(q, true)
 		} else {
-			e.refreshing.Store(false)
+			had.refreshing.Store(false)
 		}
 	}
 	var timer <-chan time.Time
-	switch state {
+	switch had.freshness {
 	case fresh:
-		return c.fromCache(ctx, q, e, FromCache, now)
+		return c.fromCache(ctx, q, had)
 	case stale:
-		if now.UnixNano() < e.noRefreshUntil.Load() {
-			return c.fromCache(ctx, q, e, FromStale, now)
+		if had.waiting() {
+			return c.fromCache(ctx, q, had)
 		}
 		wait := orDefault(cache.StaleAfter, defaultStaleAfter)
 		if wait == 0 {
-			if e.refreshing.CompareAndSwap(false, true) {
+			if had.refreshing.CompareAndSwap(false, true) {
 				c.flight(q, false)
 			}
-			return c.fromCache(ctx, q, e, FromStale, now)
+			return c.fromCache(ctx, q, had)
 		}
 		t := time.NewTimer(wait)
 		defer t.Stop()
@@ -96,8 +101,8 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 			// Its time was over, and not this caller's.
 			r = c.askAgain(ctx, q, now.Add(c.timeout()), r)
 		}
-		if state == stale && r.failed(q) && !r.final() {
-			return c.fromCache(ctx, q, e, FromStale, now)
+		if had.freshness == stale && r.failed(q) && !r.final() {
+			return c.fromCache(ctx, q, had)
 		}
 		if f.Shared {
 			c.count.shared.Add(1)
@@ -106,8 +111,8 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	case <-timer:
 		// The servers are slow. Their answer will be kept; until then callers get the
 		// stale one without waiting.
-		e.postponeRefresh(now)
-		return c.fromCache(ctx, q, e, FromStale, now)
+		had.postponeRefresh(had.at)
+		return c.fromCache(ctx, q, had)
 	case <-ctx.Done():
 		return result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
 	}
@@ -145,17 +150,18 @@ func (c *core) askAgain(ctx context.Context, q *wire.Query, end time.Time, r res
 }
 
 // fromCache answers a question with what is kept.
-func (c *core) fromCache(ctx context.Context, q *wire.Query, e *entry, source Source, now time.Time) result {
-	if source == FromStale {
+func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) result {
+	from := FromCache
+	if f.freshness == stale {
+		from = FromStale
 		c.count.stale.Add(1)
 	} else {
 		c.count.hits.Add(1)
 	}
-	c.traceHit(ctx, q, e, source)
-	if e.Answer == nil {
-		return result{err: e.err}
-	}
-	return result{answer: e.Answer, view: e.view(source, now)}
+	c.traceHit(ctx, q, from, f.err)
+	var r result
+	r.answer, r.view, r.err = f.answer(q)
+	return r
 }
 
 // resolve asks the group, and the fallback servers if the group fails. If explore,
@@ -225,7 +231,7 @@ func (r *result) decided(group []*upstreamState, start time.Time) bool {
 	case r.from.down.Load():
 		return false
 	}
-	return r.answer.Msg.Rcode == dns.RcodeServerFailure || r.from.good.Load()
+	return r.answer.Rcode() == dns.RcodeServerFailure || r.from.good.Load()
 }
 
 // try asks a group for one of the parts of the time that is left, but for all of it
@@ -314,10 +320,10 @@ func (c *core) kept(q *wire.Query, r result) result {
 	switch cache := c.conf.Cache; {
 	case cache == nil || !q.Cacheable():
 	case errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || c.ctx.Err() != nil:
-	case r.keep > 0:
-		cache.put(q, r.answer, r.keep, now)
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		cache.fail(q, r.answer, r.err, now)
+	default:
+		cache.put(q, r.answer, r.keep, now)
 	}
 	return r
 }

@@ -8,71 +8,155 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
 var _ dns.Handler = (*Client)(nil)
 
 // ServeDNS answers r, so that a Client is a dns.Handler. A question without an
-// answer gets SERVFAIL with an extended error (RFC 8914); a message that is no
-// question gets FORMERR or NOTIMP. Over UDP, responses that are longer than the
-// client takes are cut.
+// answer gets SERVFAIL with an extended error (RFC 8914), a message that is no
+// question FORMERR or NOTIMP, and a zone transfer or a message with a signature (TSIG)
+// REFUSED. Over UDP, responses that are longer than the client takes, or longer than
+// 1232 bytes (RFC 9715), are cut.
+//
+// The response is written by w.Write if w is a dns.Server's own, and otherwise by
+// w.WriteMsg, where the wrappers of middleware look for it.
 func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
-	b := responses.Get().(*[]byte)
-	defer responses.Put(b)
-	*b = c.appendResponse((*b)[:0], w, r)
-	_, _ = w.Write(*b) // if it fails, the client is gone and needs no answer
+	p := responses.Get().(*response)
+	defer responses.Put(p)
+	p.b = c.appendResponse(p.b[:0], &p.q, w, r)
+	// If writing fails, the client is gone and needs no answer.
+	if _, own := w.(dns.ConnectionStater); own {
+		_, _ = w.Write(p.b)
+		return
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(p.b); err != nil {
+		_, _ = w.Write(p.b) // a record that package dns cannot read
+		return
+	}
+	m.Compress = true
+	_ = w.WriteMsg(m)
 }
 
-var responses = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
+// response is the memory that writing a response takes.
+type response struct {
+	q wire.Query
+	b []byte
+}
 
-// appendResponse appends the response to r in wire format.
-func (c *Client) appendResponse(b []byte, w dns.ResponseWriter, r *dns.Msg) []byte {
-	reject := func(code int) []byte {
-		m := new(dns.Msg)
-		m.SetRcode(r, code)
-		b, err := m.Pack()
-		if err != nil {
-			b, _ = (&dns.Msg{MsgHdr: m.MsgHdr}).Pack() // a header always packs
-		}
-		return b
+var responses = sync.Pool{New: func() any { return &response{b: make([]byte, 0, 2048)} }}
+
+// appendResponse appends the response to r in wire format. It uses q.
+func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) []byte {
+	if code := refusal(r); code != dns.RcodeSuccess {
+		return appendRefusal(b, r, code)
 	}
-	if r.Opcode != dns.OpcodeQuery {
-		return reject(dns.RcodeNotImplemented)
+	if err := q.Read(r); err != nil {
+		return appendRefusal(b, r, badQuery(err))
 	}
-	q, err := wire.NewQuery(r)
+	limit := wire.MaxMsg
+	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
+		limit = min(q.Size, wire.DefaultUDPSize)
+	}
+	return c.appendAnswer(context.Background(), b, q.Forwarded(), limit)
+}
+
+// refusal returns the response code for a message that is not to be forwarded;
+// success for the others.
+func refusal(r *dns.Msg) int {
+	switch {
+	case r.Opcode != dns.OpcodeQuery:
+		return dns.RcodeNotImplemented
+	case len(r.Question) != 1:
+		return dns.RcodeFormatError
+	case r.Question[0].Qtype == dns.TypeAXFR, r.Question[0].Qtype == dns.TypeIXFR, r.IsTsig() != nil:
+		return dns.RcodeRefused
+	}
+	return dns.RcodeSuccess
+}
+
+// badQuery returns the response code for a message that is not a query that can be read.
+func badQuery(err error) int {
+	if errors.Is(err, wire.ErrVersion) {
+		return dns.RcodeBadVers
+	}
+	return dns.RcodeFormatError
+}
+
+// appendRefusal appends a response without records to a message that is not forwarded.
+func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
+	m := new(dns.Msg)
+	m.SetRcode(r, code)
+	if r.IsEdns0() != nil {
+		m.SetEdns0(wire.DefaultUDPSize, false) // RFC 6891 §7
+	}
+	out, err := m.Pack()
 	if err != nil {
-		return reject(dns.RcodeFormatError)
+		out, _ = (&dns.Msg{MsgHdr: m.MsgHdr}).Pack() // a header always packs
 	}
+	return append(b, out...)
+}
+
+// appendAnswer appends the response to q, in wire format, as a forwarder's and of at
+// most limit bytes.
+func (c *Client) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) []byte {
 	core, err := c.init()
 	if err != nil {
-		return q.AppendFailure(b, dns.RcodeServerFailure, wire.EDE{Code: edeNoReachable, Text: err.Error()})
+		return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: edeOther})
 	}
-	limit := 0
-	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
-		limit = min(q.Size, transport.MaxDatagram)
-	}
-	out, err := core.appendAnswer(context.Background(), b, q, limit)
+	out, err := core.appendAnswer(ctx, b, q, limit)
 	if err != nil {
 		code := uint16(edeNetwork)
 		if t := (*Error)(nil); errors.As(err, &t) && t.Timeout() {
 			code = edeNoReachable
 		}
-		return q.AppendFailure(b, dns.RcodeServerFailure, wire.EDE{Code: code})
+		return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
 	}
 	return out
 }
 
 // appendAnswer appends the response to q, in wire format and as a forwarder's. It
-// has at most limit bytes; 0 means no limit.
+// has at most limit bytes.
 func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
-	r := c.answer(ctx, q, "")
+	if b, ok := c.appendHit(b, q, limit); ok {
+		return b, nil
+	}
+	own := *q // which may be kept
+	r := c.answer(ctx, &own, "")
 	if r.err != nil {
 		return b, r.err
 	}
+	return appendForwarded(b, q, r.answer, r.view, limit), nil
+}
+
+// appendHit is appendAnswer for an answer that is in the cache and about which
+// nothing else is to be done; otherwise it reports false.
+func (c *core) appendHit(b []byte, q *wire.Query, limit int) ([]byte, bool) {
+	f, ok := c.hit(context.Background(), q)
+	if !ok {
+		return b, false
+	}
+	a, view, _ := f.answer(q)
+	return appendForwarded(b, q, a, view, limit), true
+}
+
+// hit answers a question from the cache if that takes neither time nor a query.
+func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
+	if c.conf.Cache == nil {
+		return f, false
+	}
+	if f, ok = c.conf.Cache.hit(q); ok {
+		c.count.queries.Add(1)
+		c.count.hits.Add(1)
+		c.traceHit(ctx, q, FromCache, nil)
+	}
+	return f, ok
+}
+
+func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.View, limit int) []byte {
 	start := len(b)
-	b = r.answer.Append(b, q, r.view, limit)
+	b = a.Append(b, q, view, limit)
 	wire.Forwarded(b[start:])
-	return b, nil
+	return b
 }

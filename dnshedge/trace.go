@@ -81,14 +81,8 @@ func (c *core) traceResult(ctx context.Context, q *wire.Query, r result) result 
 	return r
 }
 
-func (c *core) traceLocal(ctx context.Context, q *wire.Query, err error) {
+func (c *core) traceHit(ctx context.Context, q *wire.Query, from Source, err error) {
 	if t := c.conf.Trace; t != nil && t.Answer != nil {
-		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromLocal, Err: err})
-	}
-}
-
-func (c *core) traceHit(ctx context.Context, q *wire.Query, e *entry, from Source) {
-	if t := c.conf.Trace; t != nil && t.Answer != nil {
-		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: from, Err: e.err})
+		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: from, Err: err})
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
@@ -52,7 +50,6 @@ type upstreamState struct {
 	floor      time.Duration // of the loss delay
 
 	used      atomic.Int64 // when last asked, Unix ns
-	noEDNS    atomic.Bool  // it does not understand EDNS
 	loss      atomic.Int64 // the loss delay; 0: not known
 	slow      atomic.Int64 // the slow delay; 0: not known
 	silent    atomic.Bool  // missesToSilence was reached, and no answer came since
@@ -151,7 +148,6 @@ func (s *upstreamState) send(ctx context.Context, q *wire.Query, n int) (*wire.A
 // exchange asks the server, which was asked the same question n times before.
 func (s *upstreamState) exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
 	s.used.Store(time.Now().UnixNano())
-	noEDNS := s.noEDNS.Load()
 	a, setup, err := s.send(ctx, q, n)
 	if err != nil {
 		var code transport.StatusError
@@ -160,17 +156,7 @@ func (s *upstreamState) exchange(ctx context.Context, q *wire.Query, n int) (*wi
 		}
 		return nil, 0, err
 	}
-	if a.Msg.Rcode != dns.RcodeFormatError || !q.Standard() || noEDNS {
-		return a, setup, nil
-	}
-	// Perhaps the server does not understand EDNS (RFC 6891 §7).
-	s.noEDNS.Store(true)
-	again, more, err := s.send(ctx, q, n)
-	if err != nil || again.Msg.Rcode == dns.RcodeFormatError {
-		s.noEDNS.Store(false)
-		return a, setup, nil
-	}
-	return again, setup + more, nil
+	return a, setup, nil
 }
 
 // lossDelay is how long to wait before a packet is considered lost.
@@ -328,9 +314,6 @@ func (s *upstreamState) Ignored(error) { s.c.count.ignored.Add(1) }
 
 // Retried counts a query.
 func (s *upstreamState) Retried() { s.c.count.retries.Add(1) }
-
-// NoEDNS reports whether the server does not understand EDNS.
-func (s *upstreamState) NoEDNS() bool { return s.noEDNS.Load() }
 
 // Abandon counts an abandoned query, or reports false if there are too many.
 func (s *upstreamState) Abandon() bool {

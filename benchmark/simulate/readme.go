@@ -327,7 +327,8 @@ func (b benchResults) table() string {
 // costs shows what each contender takes above bare.
 func costs(b benchResults) string {
 	kinds := []struct{ title, name string }{
-		{"HTTP", "http"}, {"HTTP, a context per request", "http-fresh-context"},
+		{"HTTP/1.1", "http1"}, {"HTTP/1.1, a context per request", "http1-fresh-context"},
+		{"HTTP/2", "http2"}, {"HTTP/2, a context per request", "http2-fresh-context"},
 		{"gRPC", "grpc"}, {"gRPC, a context per call", "grpc-fresh-context"},
 	}
 	var s strings.Builder

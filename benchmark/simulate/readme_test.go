@@ -94,16 +94,16 @@ func TestMatrixHasALineForEachHighlight(t *testing.T) {
 
 func TestBenchmarkOutputBecomesATable(t *testing.T) {
 	const out = `goos: linux
-BenchmarkNoHedge/http/bare-8     	100	 70 ns/op	 144 B/op	 1 allocs/op
-BenchmarkNoHedge/http/hedge-8    	100	500 ns/op	 500 B/op	 4 allocs/op
+BenchmarkNoHedge/http2/bare-8     	100	 70 ns/op	 144 B/op	 1 allocs/op
+BenchmarkNoHedge/http2/hedge-8    	100	500 ns/op	 500 B/op	 4 allocs/op
 PASS
-BenchmarkNoHedge/http/bare-8     	100	 90 ns/op	 144 B/op	 1 allocs/op
-BenchmarkNoHedge/http/hedge-8    	100	540 ns/op	 500 B/op	 4 allocs/op
-BenchmarkNoHedge/http/bare-8     	100	 80 ns/op	 144 B/op	 1 allocs/op
-BenchmarkNoHedge/http/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
+BenchmarkNoHedge/http2/bare-8     	100	 90 ns/op	 144 B/op	 1 allocs/op
+BenchmarkNoHedge/http2/hedge-8    	100	540 ns/op	 500 B/op	 4 allocs/op
+BenchmarkNoHedge/http2/bare-8     	100	 80 ns/op	 144 B/op	 1 allocs/op
+BenchmarkNoHedge/http2/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
 `
 	res := readBench([]byte(out))
 	assert.Equal(t, "| | ns/op | B/op | allocs/op |\n|---|--:|--:|--:|\n"+
-		"| http/bare | 80 ±10 | 144 | 1 |\n| http/hedge | 520 ±20 | 500 | 4 |\n", res.table())
-	assert.Contains(t, costs(res), "| **hedge** | 440 ns ±20, 3 allocations | – | – | – |")
+		"| http2/bare | 80 ±10 | 144 | 1 |\n| http2/hedge | 520 ±20 | 500 | 4 |\n", res.table())
+	assert.Contains(t, costs(res), "| **hedge** | – | – | 440 ns ±20, 3 allocations | – | – | – |")
 }

@@ -201,7 +201,7 @@ func load(c *dnshedge.Client, path string) error {
 		return err
 	}
 	defer f.Close()
-	if err := c.Load(f); err != nil {
+	if err := c.Import(f); err != nil {
 		log.Printf("dnsforward: starting without %s: %v", path, err)
 	}
 	return nil
@@ -214,7 +214,7 @@ func store(c *dnshedge.Client, path string) error {
 		return err
 	}
 	defer os.Remove(f.Name())
-	if err := errors.Join(c.Save(f), f.Close()); err != nil {
+	if err := errors.Join(c.Export(f), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), path)

@@ -55,6 +55,7 @@ type Reply struct {
 type Server struct {
 	Handler Handler
 	TLS     *tls.Config // for tls and https; nil: Certificate's
+	Streams int         // that a connection of HTTPS may have; 0: what net/http allows
 
 	// Queries counts the queries that arrived, also those that cannot be read.
 	Queries atomic.Int64
@@ -247,6 +248,7 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 		return
 	}
 	h := &http.Server{Handler: http.HandlerFunc(s.http), TLSConfig: s.tls(), ErrorLog: log.New(io.Discard, "", 0)}
+	h.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: s.Streams}
 	h.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
 	go func() {
 		defer s.remove(l)

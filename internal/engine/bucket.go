@@ -94,14 +94,22 @@ func (b *Bucket) Spend() bool {
 	return b.lim.AllowN(now, 1)
 }
 
-// Tokens returns how many hedges the bucket would pay for now.
+// Pays reports whether the bucket would pay for a hedge now.
+func (b *Bucket) Pays() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tokens(b.clock()) >= 1
+}
+
+// Tokens returns how many hedges the bucket would pay for now, to a thousandth: what is
+// earned in tenths and hundredths is no exact float64.
 func (b *Bucket) Tokens() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.tokens(b.clock())
+	return math.Round(b.tokens(b.clock())*1000) / 1000
 }
 
-// tokens is Tokens. The caller holds mu.
+// tokens returns the exact number of hedges. The caller holds mu.
 func (b *Bucket) tokens(now time.Time) float64 {
 	switch {
 	case b.share <= 0:

@@ -73,18 +73,35 @@ func (c *Call) AdmitUnless(index int, denial Reason) bool {
 			c.unsent = now.Sub(c.start) + d
 		}
 	}
-	if c.observer != nil && (denial == None || denial == Budget || denial == Shadow) {
-		c.observer.Budget(c.key.Name, c.key.bucket.Tokens())
-	}
 	if denial != None {
 		c.Denied = denial
-		if c.observer != nil {
-			c.observer.Denied(c.ctx, c.key.Name, denial)
-		}
+	}
+	if c.observer != nil {
+		c.tell(denial)
+	}
+	if denial != None {
 		return false
 	}
 	c.Hedges++
 	return true
+}
+
+// tell tells the observer of a hedge that was due. If the observer ends the goroutine that
+// would make the hedge, that is no longer in flight.
+func (c *Call) tell(denial Reason) {
+	told := false
+	defer func() {
+		if !told && denial == None {
+			c.key.Ended()
+		}
+	}()
+	if denial == None || denial == Budget || denial == Shadow {
+		c.observer.Budget(c.key.Name, c.key.bucket.Tokens())
+	}
+	if denial != None {
+		c.observer.Denied(c.ctx, c.key.Name, denial)
+	}
+	told = true
 }
 
 // Ended says that hedge n has ended.

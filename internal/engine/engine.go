@@ -203,6 +203,7 @@ func (e *Engine) evict() {
 	})
 	for _, k := range keys[:len(keys)-(bound-bound/16)] {
 		e.keys.Delete(k.Name)
+		k.evicted.Store(true)
 		e.size--
 	}
 }

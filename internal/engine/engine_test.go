@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 const ms = time.Millisecond
@@ -408,6 +411,47 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
 }
 
+func TestTokensAreToldToAThousandth(t *testing.T) {
+	b := engine.NewBucket(0.1, 20)
+	for b.Spend() {
+	}
+	for n := 1; n <= 200; n++ {
+		b.Earn()
+		assert.Equal(t, strconv.FormatFloat(float64(n)/10, 'f', -1, 64), strconv.FormatFloat(b.Tokens(), 'f', -1, 64))
+	}
+	assert.True(t, b.Pays())
+	for range 20 {
+		assert.True(t, b.Spend())
+	}
+	assert.False(t, b.Pays())
+	assert.False(t, b.Spend())
+}
+
+// leaver is an Observer that ends the goroutine that asks for a hedge.
+type leaver struct{}
+
+func (leaver) AttemptStart(context.Context, engine.Name, int)                             {}
+func (leaver) AttemptDone(context.Context, engine.Name, int, race.Outcome, time.Duration) {}
+func (leaver) RequestDone(context.Context, engine.Name, engine.Report)                    {}
+func (leaver) Denied(context.Context, engine.Name, engine.Reason)                         {}
+func (leaver) Budget(engine.Name, float64)                                                { runtime.Goexit() }
+
+func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
+	k := newKey(func(c *engine.Config) { c.Share, c.Observer = 1, leaver{} })
+	for range engine.MaxInFlight {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			var c engine.Call
+			c.Begin(t.Context(), k, ms)
+			c.Admit(0)
+		}()
+		<-ended
+	}
+	k.Begin(epoch)
+	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
+}
+
 // --- the table ---
 
 func TestTableIsBoundedAndForgetsTheLeastRecentlyUsed(t *testing.T) {
@@ -424,6 +468,20 @@ func TestTableIsBoundedAndForgetsTheLeastRecentlyUsed(t *testing.T) {
 	assert.NotNil(t, e.Lookup(engine.Name{Host: "0"}), "used again")
 	assert.Nil(t, e.Lookup(engine.Name{Host: "1"}), "the oldest")
 	assert.NotNil(t, e.Lookup(engine.Name{Host: "63"}))
+}
+
+func TestForgottenKeyIsNoLongerTheKeyOfItsName(t *testing.T) {
+	c := defaults()
+	c.MaxKeys = 1
+	e := engine.New(c)
+	a, b := engine.Name{Host: "a"}, engine.Name{Host: "b"}
+	first := e.Key(a)
+	assert.True(t, first.Is(a))
+	assert.False(t, first.Is(b))
+	assert.False(t, (*engine.Key)(nil).Is(a))
+	assert.True(t, e.Key(b).Is(b))
+	assert.False(t, first.Is(a), "there is room for one")
+	assert.NotSame(t, first, e.Key(a))
 }
 
 func TestLookupMakesNoKey(t *testing.T) {

@@ -57,6 +57,7 @@ type Key struct {
 	plan        atomic.Pointer[Plan] // nil: do not hedge
 	used        atomic.Int64         // the engine's age when a call last began, see [Engine]
 	inFlight    atomic.Int64         // hedges
+	evicted     atomic.Bool          // the engine's table has forgotten it
 	planning    sync.Mutex           // held by who makes a plan; locked before mu
 
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
@@ -102,6 +103,10 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	k.plan.Store(c.cold())
 	return k
 }
+
+// Is reports whether the engine would return k as the key of that name; a nil k it would
+// not. To ask is cheaper than to have the engine find the key again.
+func (k *Key) Is(name Name) bool { return k != nil && k.Name == name && !k.evicted.Load() }
 
 // Plan returns the current plan; nil means that calls are not hedged.
 func (k *Key) Plan() *Plan { return k.plan.Load() }
@@ -190,7 +195,7 @@ func (k *Key) deny(now, deadline time.Time) Reason {
 	case k.inFlight.Load() >= MaxInFlight:
 		return InFlight
 	}
-	if k.routeBudget != nil && k.routeBudget.Tokens() < 1 || !k.engine.ceiling.Load().spend(now, k.bucket) {
+	if k.routeBudget != nil && !k.routeBudget.Pays() || !k.engine.ceiling.Load().spend(now, k.bucket) {
 		return Budget
 	}
 	if k.routeBudget != nil {

@@ -1,26 +1,17 @@
 package netsim
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"syscall"
-	"time"
-
-	"github.com/gohedge/hedge/internal/deadline"
 )
 
 // datagram is a UDP socket. It is connected if peer is valid.
 type datagram struct {
-	m           *memory
-	local       netip.AddrPort
-	peer        netip.AddrPort
-	in          chan message
-	closed      chan struct{}
-	close       sync.Once
-	read, write deadline.Deadline
+	socket
+	m  *memory
+	in chan message
 }
 
 // message is a datagram, or if err is set, the refusal of one.
@@ -52,7 +43,7 @@ func (m *memory) listenPacket(_ *Host, network string, at netip.AddrPort) (net.P
 
 // bind makes a socket. The caller holds m.mu.
 func (m *memory) bind(at, peer netip.AddrPort) *datagram {
-	d := &datagram{m: m, local: at, peer: peer, in: make(chan message, inbox), closed: make(chan struct{})}
+	d := &datagram{socket{network: "udp", local: at, peer: peer, closed: make(chan struct{})}, m, make(chan message, inbox)}
 	m.datagrams[at] = d
 	return d
 }
@@ -63,29 +54,25 @@ func (d *datagram) Read(b []byte) (int, error) {
 }
 
 func (d *datagram) ReadFrom(b []byte) (int, net.Addr, error) {
-	select {
-	case <-d.closed:
-		return 0, nil, opError("read", "udp", d.LocalAddr(), net.ErrClosed)
-	case <-d.read.Passed():
-		return 0, nil, opError("read", "udp", d.LocalAddr(), os.ErrDeadlineExceeded)
-	default:
-	}
-	select {
-	case <-d.closed:
-		return 0, nil, opError("read", "udp", d.LocalAddr(), net.ErrClosed)
-	case <-d.read.Passed():
-		return 0, nil, opError("read", "udp", d.LocalAddr(), os.ErrDeadlineExceeded)
-	case l := <-d.in:
-		if l.err != nil {
-			return 0, nil, opError("read", "udp", d.LocalAddr(), os.NewSyscallError("read", l.err))
+	for {
+		if err := d.over("read", &d.read); err != nil {
+			return 0, nil, err
 		}
-		return copy(b, l.data), net.UDPAddrFromAddrPort(l.from), nil
+		select {
+		case <-d.closed:
+		case <-d.read.Passed():
+		case l := <-d.in:
+			if l.err != nil {
+				return 0, nil, d.failed("read", os.NewSyscallError("read", l.err))
+			}
+			return copy(b, l.data), net.UDPAddrFromAddrPort(l.from), nil
+		}
 	}
 }
 
 func (d *datagram) Write(b []byte) (int, error) {
 	if !d.peer.IsValid() {
-		return 0, opError("write", "udp", d.LocalAddr(), syscall.EDESTADDRREQ)
+		return 0, d.failed("write", syscall.EDESTADDRREQ)
 	}
 	return d.send(b, d.peer)
 }
@@ -100,12 +87,8 @@ func (d *datagram) WriteTo(b []byte, addr net.Addr) (int, error) {
 }
 
 func (d *datagram) send(b []byte, to netip.AddrPort) (int, error) {
-	select {
-	case <-d.closed:
-		return 0, opError("write", "udp", d.LocalAddr(), net.ErrClosed)
-	case <-d.write.Passed():
-		return 0, opError("write", "udp", d.LocalAddr(), os.ErrDeadlineExceeded)
-	default:
+	if err := d.over("write", &d.write); err != nil {
+		return 0, err
 	}
 	link := d.m.link(d.local.Addr(), to.Addr())
 	if link == nil {
@@ -137,41 +120,9 @@ func (m *memory) arrive(l message, to netip.AddrPort) {
 }
 
 func (d *datagram) Close() error {
-	err := net.ErrClosed
-	d.close.Do(func() {
-		err = nil
-		close(d.closed)
-		d.read.Set(time.Time{})
-		d.write.Set(time.Time{})
+	return d.end(func() {
 		d.m.mu.Lock()
 		delete(d.m.datagrams, d.local)
 		d.m.mu.Unlock()
 	})
-	return err
-}
-
-func (d *datagram) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(d.local) }
-
-// RemoteAddr returns nil if the socket is not connected, as the net package's do.
-func (d *datagram) RemoteAddr() net.Addr {
-	if !d.peer.IsValid() {
-		return nil
-	}
-	return net.UDPAddrFromAddrPort(d.peer)
-}
-
-func (d *datagram) SetDeadline(t time.Time) error {
-	return errors.Join(d.SetReadDeadline(t), d.SetWriteDeadline(t))
-}
-func (d *datagram) SetReadDeadline(t time.Time) error  { return d.set(&d.read, t) }
-func (d *datagram) SetWriteDeadline(t time.Time) error { return d.set(&d.write, t) }
-
-func (d *datagram) set(l *deadline.Deadline, t time.Time) error {
-	select {
-	case <-d.closed:
-		return opError("set", "udp", d.LocalAddr(), net.ErrClosed)
-	default:
-		l.Set(t)
-		return nil
-	}
 }

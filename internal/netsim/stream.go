@@ -2,7 +2,6 @@ package netsim
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -10,8 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/gohedge/hedge/internal/deadline"
 )
 
 const (
@@ -23,12 +20,9 @@ const (
 
 // stream is one end of a TCP connection.
 type stream struct {
-	m           *memory
-	local, peer netip.AddrPort
-	other       *stream
-	closed      chan struct{}
-	close       sync.Once
-	read, write deadline.Deadline
+	socket
+	m     *memory
+	other *stream
 
 	mu   sync.Mutex     // guards the fields below
 	more chan struct{}  // closed when there is something to read
@@ -42,7 +36,7 @@ type stream struct {
 var _ net.Conn = (*stream)(nil)
 
 func (m *memory) newStream(local, peer netip.AddrPort) *stream {
-	return &stream{m: m, local: local, peer: peer, closed: make(chan struct{}), more: make(chan struct{}), late: make(map[int][]byte)}
+	return &stream{socket: socket{network: "tcp", local: local, peer: peer, closed: make(chan struct{})}, m: m, more: make(chan struct{}), late: make(map[int][]byte)}
 }
 
 func (m *memory) dialStream(ctx context.Context, h *Host, network string, to netip.AddrPort) (net.Conn, error) {
@@ -172,12 +166,8 @@ func (s *stream) deliver(n int, data []byte) {
 
 func (s *stream) Read(b []byte) (int, error) {
 	for {
-		select {
-		case <-s.closed:
-			return 0, opError("read", "tcp", s.LocalAddr(), net.ErrClosed)
-		case <-s.read.Passed():
-			return 0, opError("read", "tcp", s.LocalAddr(), os.ErrDeadlineExceeded)
-		default:
+		if err := s.over("read", &s.read); err != nil {
+			return 0, err
 		}
 		s.mu.Lock()
 		if len(s.buf) > 0 || len(b) == 0 {
@@ -200,13 +190,12 @@ func (s *stream) Read(b []byte) (int, error) {
 }
 
 func (s *stream) Write(b []byte) (int, error) {
+	if err := s.over("write", &s.write); err != nil {
+		return 0, err
+	}
 	select {
-	case <-s.closed:
-		return 0, opError("write", "tcp", s.LocalAddr(), net.ErrClosed)
 	case <-s.other.closed:
-		return 0, opError("write", "tcp", s.LocalAddr(), os.NewSyscallError("write", syscall.EPIPE))
-	case <-s.write.Passed():
-		return 0, opError("write", "tcp", s.LocalAddr(), os.ErrDeadlineExceeded)
+		return 0, s.failed("write", os.NewSyscallError("write", syscall.EPIPE))
 	default:
 	}
 	for p := b; len(p) > 0; {
@@ -218,35 +207,10 @@ func (s *stream) Write(b []byte) (int, error) {
 }
 
 func (s *stream) Close() error {
-	err := net.ErrClosed
-	s.close.Do(func() {
-		err = nil
-		close(s.closed)
-		s.read.Set(time.Time{})
-		s.write.Set(time.Time{})
+	return s.end(func() {
 		s.transmit(nil, s.other.closed)
 		s.m.release(s.local)
 	})
-	return err
-}
-
-func (s *stream) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(s.local) }
-func (s *stream) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(s.peer) }
-
-func (s *stream) SetDeadline(t time.Time) error {
-	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
-}
-func (s *stream) SetReadDeadline(t time.Time) error  { return s.set(&s.read, t) }
-func (s *stream) SetWriteDeadline(t time.Time) error { return s.set(&s.write, t) }
-
-func (s *stream) set(l *deadline.Deadline, t time.Time) error {
-	select {
-	case <-s.closed:
-		return opError("set", "tcp", s.LocalAddr(), net.ErrClosed)
-	default:
-		l.Set(t)
-		return nil
-	}
 }
 
 // listener accepts streams.

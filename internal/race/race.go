@@ -39,7 +39,8 @@ type Op[T any] interface {
 // primary is still out.
 type Gate interface {
 	// Admit decides about the hedge that is due at the delay with the given index.
-	// It is called with the race locked and must not block.
+	// It is called with the race locked and must not block. If it panics, or ends its
+	// goroutine, the hedge is not admitted.
 	Admit(index int) bool
 
 	// Ended is called once for each hedge that was admitted, when its Attempt has
@@ -58,8 +59,8 @@ const (
 )
 
 // A Watch is told of every attempt, by the goroutine that makes it. It must not
-// block or panic: Finished may be called with the race locked. A loser may finish after
-// Run has returned.
+// block: Finished may be called with the race locked. A loser may finish after
+// Run has returned. A Watch may end the goroutine by runtime.Goexit, but must not panic.
 type Watch interface {
 	Started(ctx context.Context, n int)
 	Finished(ctx context.Context, n int, how Outcome)
@@ -75,6 +76,11 @@ type Style struct {
 	// It is for detached races.
 	Linger *Linger
 	Grace  time.Duration
+	// Leave is asked, with the race locked, when the caller's context ends and the primary of a
+	// detached race has not returned. If it reports true, Run returns with that context's
+	// error at once, and what still runs is discarded when it ends. Otherwise, or if Leave is
+	// nil, Run waits for the primary.
+	Leave func() bool
 	// Join makes Run wait until every attempt has returned.
 	Join bool
 	// Watch is told of every attempt; nil: nobody is.
@@ -90,7 +96,7 @@ type Result[T any] struct {
 	Err     error    // the primary's, if every attempt failed
 	Winner  int      // the attempt that gave Value; -1 if all failed
 	Started int      // attempts started, the primary included
-	Attempt *Attempt // of Value; release it if it holds its caller's context
+	Attempt *Attempt // of Value; release it if it holds its caller's context; nil if the caller left it behind
 }
 
 // A Panic is the error of an attempt that panicked, or left its goroutine.
@@ -133,6 +139,7 @@ type Race[T any] struct {
 
 	timer *time.Timer   // calls fire; kept when the race is used again
 	wake  chan struct{} // capacity 1: something happened that Run may wait for; kept as well
+	alone func()        // runs a detached primary; kept as well, so that go needs no closure
 	fired atomic.Bool   // fire was called
 	late  bool          // fire may still be called though Run has returned
 
@@ -161,7 +168,7 @@ type attempt struct {
 //
 // If all attempts fail, the primary's value and error are returned as they
 // are. A primary that fails while no hedge is out is returned at once, and so
-// it is once parent ends. A panic in the primary is raised in the caller's
+// it is once parent ends; see also Style.Leave. A panic in the primary is raised in the caller's
 // goroutine (a detached one's only if no hedge won, as a *Panic unless it is an error
 // of its own); a panic in a hedge is a failed attempt.
 func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style Style) Result[T] {
@@ -175,12 +182,13 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 	r.attempts[0] = attempt{Attempt: primary, running: true}
 	if style.Detach && r.wake == nil {
 		r.wake = make(chan struct{}, 1)
+		r.alone = func() { r.run(r.attempts[0].Attempt, 0) }
 	}
 	if len(delays) > 0 {
 		r.arm(delays[0])
 	}
 	if style.Detach {
-		go r.run(primary, 0)
+		go r.alone()
 		return r.await()
 	}
 
@@ -194,8 +202,8 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 		style.Watch.Started(primary, 0)
 	}
 	v, err := op.Attempt(primary, 0)
-	returned = true
 	if len(delays) == 0 || (r.timer.Stop() && !r.fired.Load()) {
+		returned = true
 		out := Result[T]{Value: v, Err: err, Started: 1, Attempt: primary}
 		if err != nil {
 			out.Winner = -1
@@ -206,7 +214,9 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 		return out
 	}
 	r.finish(0, v, err)
-	return r.await()
+	out := r.await()
+	returned = true
+	return out
 }
 
 // Reset makes the race ready for another Run and reports true, or reports
@@ -232,29 +242,37 @@ func (r *Race[T]) arm(d time.Duration) {
 // fire is called by the timer when a delay has passed.
 func (r *Race[T]) fire() {
 	r.fired.Store(true)
+	if a, n := r.next(); a != nil {
+		r.run(a, n)
+	}
+}
+
+// next arms the timer again, and returns the attempt to make now, if any.
+func (r *Race[T]) next() (a *Attempt, n int) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.over || r.winner >= 0 || r.unfinished == 0 {
-		r.mu.Unlock()
-		return
+		return nil, 0
 	}
 	index := r.index
 	if r.index++; r.index < len(r.delays) {
 		r.arm(r.delays[r.index] - r.delays[index])
 	}
 	if r.started > MaxHedges || !r.admit(index) {
-		r.mu.Unlock()
-		return
+		return nil, 0
 	}
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
-	n, a := r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach}
+	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach}
 	r.attempts[n] = attempt{Attempt: a, running: true}
 	r.started++
 	r.unfinished++
-	r.mu.Unlock()
-	r.run(a, n)
+	return a, n
 }
+
+// exited is the error of an attempt that called runtime.Goexit.
+var exited = new(Panic)
 
 // admit asks the gate. A gate that panics does not admit: the timer's goroutine has nobody
 // to raise the panic in.
@@ -271,7 +289,7 @@ func (r *Race[T]) admit(index int) (ok bool) {
 func (r *Race[T]) run(a *Attempt, n int) {
 	var (
 		v   T
-		err error = &Panic{} // unless Attempt returns
+		err error = exited // unless Attempt returns
 	)
 	defer func() {
 		if p := recover(); p != nil {
@@ -314,6 +332,7 @@ func (r *Race[T]) finish(n int, v T, err error) {
 	if n == 0 {
 		r.primaryDone = true
 	}
+	defer r.take(n, v, err, open)     // also if the watch ends the goroutine
 	if w := r.style.Watch; w != nil { // before Run can return: the watch may be used again then
 		how := OutcomeOf(err)
 		if !open && (err == nil || r.winner >= 0) {
@@ -321,7 +340,11 @@ func (r *Race[T]) finish(n int, v T, err error) {
 		}
 		w.Finished(me.Attempt, n, how)
 	}
-	switch {
+}
+
+// take is the rest of finish. The caller holds mu, which take unlocks.
+func (r *Race[T]) take(n int, v T, err error, open bool) {
+	switch me := &r.attempts[n]; {
 	case open && err == nil:
 		r.win(n, v)
 	case open && n == 0:
@@ -394,26 +417,48 @@ func (r *Race[T]) notify() {
 
 // await waits for the outcome. The primary has returned, or is detached.
 func (r *Race[T]) await() Result[T] {
+	done, left, stays := r.parent.Done(), false, r.style.Leave == nil
+	if r.style.Join {
+		done = nil
+	}
 	r.mu.Lock()
-	for !r.settled() {
-		done := r.parent.Done()
-		if !r.primaryDone || r.style.Join {
-			done = nil // the primary knows that the caller is gone, and will say it in its own words
+	for !r.settled() && !left {
+		ended := done
+		if !r.primaryDone && stays {
+			ended = nil // the primary knows that the caller is gone, and will say it in its own words
 		}
 		r.mu.Unlock()
 		gone := false
-		select {
-		case <-r.wake:
-		case <-done:
-			gone = true
+		if ended == nil {
+			<-r.wake // cheaper than a select
+		} else {
+			select {
+			case <-r.wake:
+			case <-ended:
+				gone = true
+			}
 		}
 		r.mu.Lock()
-		if gone && !r.settled() {
-			break // the hedges that are out end with the caller's context as well
+		switch {
+		case !gone || r.settled():
+		case r.primaryDone:
+			left = true // the hedges that are out end with the caller's context as well
+		default:
+			left = r.style.Leave()
+			stays = !left
 		}
 	}
 	r.over = true
-	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started, Attempt: r.attempts[max(r.winner, 0)].Attempt}
+	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started}
+	switch {
+	case r.winner >= 0:
+		out.Attempt = r.attempts[r.winner].Attempt
+	case r.primaryDone:
+		out.Attempt = r.attempts[0].Attempt
+	default:
+		out.Err = r.parent.Err()
+		r.late = true
+	}
 	r.mu.Unlock()
 	if r.timer != nil && len(r.delays) > 0 && !r.timer.Stop() {
 		r.late = true
@@ -436,19 +481,19 @@ func (r *Race[T]) settled() bool {
 	}
 }
 
-// abandon ends the race when the primary leaves Run by a panic.
+// abandon ends the race when the caller leaves Run by a panic or runtime.Goexit.
 func (r *Race[T]) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over, r.late = true, true
-	if w := r.style.Watch; w != nil {
-		w.Finished(r.attempts[0].Attempt, 0, Failed)
-	}
 	r.lose(nil, ErrLost)
-	if r.winner >= 0 {
-		go discard(r.op, r.value, nil, r.attempts[r.winner].Attempt, nil)
+	if r.winner >= 0 || r.primaryDone {
+		go discard(r.op, r.value, r.err, r.attempts[max(r.winner, 0)].Attempt, nil)
 	}
 	if r.timer != nil {
 		r.timer.Stop()
+	}
+	if w := r.style.Watch; w != nil && !r.primaryDone {
+		w.Finished(r.attempts[0].Attempt, 0, Failed)
 	}
 }

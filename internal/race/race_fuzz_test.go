@@ -81,6 +81,7 @@ func FuzzRun(f *testing.F) {
 	f.Add([]byte{1, 5, 0, 20, 0, 3, 0, 2, 2, 9, 1, 30, 4})
 	f.Add([]byte{2, 0, 2, 9, 1, 8, 4, 7, 1, 1, 1, 1, 1})
 	f.Add([]byte{7, 255, 0, 10, 8, 10, 1, 10, 2, 10, 0, 40, 0})
+	f.Add([]byte{198, 0, 90, 4, 80, 4, 3, 0, 2, 0, 9, 9, 20})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		next := func() byte {
 			if len(data) == 0 {
@@ -109,6 +110,9 @@ func FuzzRun(f *testing.F) {
 			linger := &race.Linger{Max: 1}
 			style := []race.Style{{}, {Join: true}, {Detach: true}, {Detach: true, Linger: linger, Grace: 50 * ms}}[mode%4]
 			style.Watch = op
+			if mode>>6&1 != 0 {
+				style.Leave = func() bool { return mode>>7 != 0 }
+			}
 			ctx, cancel := context.Background(), func() {}
 			if timeout > 0 {
 				ctx, cancel = context.WithTimeout(ctx, timeout)

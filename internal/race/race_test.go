@@ -304,6 +304,37 @@ func TestCallersDeadlineIsADeadlineInEveryAttempt(t *testing.T) {
 	})
 }
 
+func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
+	for _, may := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{attempt: func(_ *race.Attempt, n int) (string, error) {
+				time.Sleep(time.Second)
+				return fmt.Sprint("answer ", n), nil
+			}}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
+			defer cancel()
+			asked := 0
+			out, took := runIn(ctx, s, race.Style{Detach: true, Leave: func() bool { asked++; return may }}, 10*ms)
+			assert.Equal(t, 1, asked)
+			if may {
+				assert.Equal(t, context.DeadlineExceeded, out.Err)
+				assert.Equal(t, -1, out.Winner)
+				assert.Equal(t, 100*ms, took)
+				assert.Nil(t, out.Attempt, "it still runs")
+			} else {
+				assert.Equal(t, "answer 0", out.Value)
+				assert.Equal(t, time.Second, took)
+			}
+			time.Sleep(2 * time.Second)
+			if may {
+				assert.Equal(t, []string{"answer 0", "answer 1"}, s.gone())
+			} else {
+				assert.Equal(t, []string{"answer 1"}, s.gone())
+			}
+		})
+	}
+}
+
 func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
 	for name, style := range map[string]race.Style{"in place": inPlace, "detached": detached,
 		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Hour}} {
@@ -566,6 +597,81 @@ func TestGoexitOfThePrimaryEndsTheCaller(t *testing.T) {
 		}()
 		<-done
 		assert.False(t, returned)
+	})
+}
+
+func TestGateThatEndsItsGoroutineDoesNotAdmit(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: takes(50*ms, 5*ms), admit: func(index int) bool {
+			if index == 0 {
+				runtime.Goexit()
+			}
+			return true
+		}}
+		out, took := run(s, style, 10*ms, 20*ms)
+		assert.Equal(t, 1, out.Winner, "the gate is asked again at the next delay")
+		assert.Equal(t, 25*ms, took)
+		time.Sleep(time.Second)
+	})
+}
+
+// leaver is a Watch that ends the goroutine in which attempt n has ended.
+type leaver int
+
+func (leaver) Started(context.Context, int) {}
+func (l leaver) Finished(_ context.Context, n int, _ race.Outcome) {
+	if n == int(l) {
+		runtime.Goexit()
+	}
+}
+
+func TestWatchThatEndsItsGoroutineEndsNothingElse(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		for n := range 2 { // the primary, and a hedge
+			for _, wins := range []int{0, 1} {
+				s := &script{attempt: takes([]time.Duration{20 * ms, time.Second}[wins], 15*ms)}
+				style.Watch = leaver(n)
+				var out *race.Result[string]
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					o, _ := run(s, style, 10*ms)
+					out = &o
+				}()
+				<-ended
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if n == 0 && !style.Detach { // the caller's goroutine
+					assert.Nil(t, out)
+					assert.Len(t, s.gone(), 2, "both are discarded")
+					continue
+				}
+				require.NotNil(t, out)
+				assert.Equal(t, wins, out.Winner)
+				assert.Len(t, s.gone(), 1)
+			}
+		}
+	})
+}
+
+func TestFailedPrimaryIsDiscardedIfTheWatchEndsTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				time.Sleep(15 * ms)
+				return "primary", errors.New("failed")
+			}
+			<-a.Done()
+			return "hedge", context.Cause(a)
+		}}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			run(s, race.Style{Watch: leaver(0)}, 10*ms)
+		}()
+		<-ended
+		synctest.Wait()
+		assert.Equal(t, []string{"hedge", "primary"}, s.gone())
 	})
 }
 

@@ -24,10 +24,17 @@ var (
 	errFrame  = errors.New("dnshedge: frame shorter than a header")
 	errIdle   = errors.New("dnshedge: connection was idle")
 	errForged = errors.New("dnshedge: message that no query asked for")
+
+	// errRetired is why a query was not written: its connection takes no more.
+	errRetired = errors.New("dnshedge: connection takes no more queries")
 )
 
 // connError is a failure of a connection, and says nothing about the server.
-type connError struct{ err error }
+type connError struct {
+	err     error
+	sent    bool // the server may have received the query
+	answers int  // that came over the connection before
+}
 
 func (e *connError) Error() string { return e.err.Error() }
 func (e *connError) Unwrap() error { return e.err }
@@ -45,10 +52,15 @@ type connection struct {
 	mu      sync.Mutex // guards the fields below
 	err     error      // why the connection is dead
 	waiting map[uint16]*pending
-	live    int         // how many of waiting are not abandoned
-	silence *time.Timer // runs since queries wait and nothing arrives
-	rest    *time.Timer // runs since no query waits
-	retired bool        // the lane has let go of it
+	live    int           // how many of waiting are not abandoned
+	queries int           // that it got
+	answers int           // that came
+	probes  int           // sent since the last answer to a caller
+	probing bool          // nothing arrived since the last of them
+	silence *time.Timer   // runs while queries wait and nothing arrives
+	rest    *time.Timer   // runs since no query waits
+	idle    time.Duration // after which it is closed
+	retired bool          // the lane has let go of it, and it takes no more queries
 }
 
 // pending is a query in flight. It stays in waiting when it is abandoned, so that
@@ -58,6 +70,7 @@ type pending struct {
 	sent      time.Time
 	answer    chan []byte // capacity 1, so that the reader never waits
 	abandoned bool        // guarded by connection.mu
+	probe     bool        // no caller waits or ever did
 	counted   bool        // the owner counts it as abandoned; guarded by connection.mu
 }
 
@@ -65,40 +78,38 @@ func newConnection(s *stream, l *lane, conn net.Conn) *connection {
 	c := &connection{
 		stream: s, owner: s.Owner, lane: l, conn: conn, tcp: conn,
 		write: make(chan struct{}, 1), dead: make(chan struct{}), waiting: make(map[uint16]*pending),
+		idle: idleTime,
 	}
 	if t, ok := conn.(*tls.Conn); ok {
 		c.tcp = t.NetConn()
 	}
-	c.rest = time.AfterFunc(time.Duration(s.idle.Load()), c.idle)
+	c.rest = time.AfterFunc(c.idle, c.rested)
 	return c
 }
 
 // exchange sends q and returns the message that answers it.
 func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error) {
 	p := &pending{q: q, answer: make(chan []byte, 1)}
-	id, err := c.register(p)
+	id, queries, err := c.register(p)
 	if err != nil {
 		return nil, err
+	}
+	if c.lane.full(queries) {
+		c.retire()
 	}
 	select {
 	case c.write <- struct{}{}:
 	case <-c.dead:
-		return nil, c.reason()
+		return nil, c.reason(false)
 	case <-ctx.Done():
 		c.forget(id)
 		return nil, context.Cause(ctx)
 	}
-	frame := make([]byte, 2, 512)
-	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, NoEDNS: c.owner.NoEDNS(), Keepalive: true, Pad: c.stream.security != nil})
-	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
-	// A connection whose peer does not read is treated as dead.
-	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.Stall()))
-	c.owner.Wrote()
-	_, err = c.conn.Write(frame)
+	err = c.send(q, id)
 	<-c.write
 	if err != nil {
 		c.fail(err)
-		return nil, c.reason()
+		return nil, c.reason(true)
 	}
 	select {
 	case b := <-p.answer:
@@ -111,34 +122,59 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 		case b := <-p.answer:
 			return b, nil
 		default:
-			return nil, c.reason()
+			return nil, c.reason(true)
 		}
 	}
 }
 
-// register finds an ID for a query that is about to be written.
-func (c *connection) register(p *pending) (uint16, error) {
+// send writes a query. The caller holds write.
+func (c *connection) send(q *wire.Query, id uint16) error {
+	frame := make([]byte, 2, 512)
+	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
+	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
+	// A connection whose peer does not read is treated as dead.
+	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.Stall()))
+	c.owner.Wrote()
+	_, err := c.conn.Write(frame)
+	return err
+}
+
+// register finds an ID for a query that is about to be written, and returns how many
+// the connection has got by now.
+func (c *connection) register(p *pending) (id uint16, queries int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if id, err = c.assign(p); err != nil {
+		return 0, 0, err
+	}
+	c.live++
+	c.queries++
+	c.rest.Stop()
+	if c.silence == nil {
+		c.silence = time.AfterFunc(c.owner.Stall()/2, c.silent)
+	} else if c.live == 1 && !c.probing {
+		c.silence.Reset(c.owner.Stall() / 2)
+	}
+	return id, c.queries, nil
+}
+
+// assign finds an ID for a query. The caller holds mu.
+func (c *connection) assign(p *pending) (id uint16, err error) {
 	if c.err != nil {
-		return 0, &connError{c.err}
+		return 0, &connError{c.err, false, c.answers}
+	}
+	if c.retired {
+		return 0, errRetired
 	}
 	if len(c.waiting) >= maxPending {
 		return 0, errBusy
 	}
-	id := wire.RandomID()
+	id = wire.RandomID()
 	for c.waiting[id] != nil {
 		id = wire.RandomID()
 	}
 	p.sent = time.Now()
 	c.waiting[id] = p
-	c.live++
-	c.rest.Stop()
-	if c.silence == nil {
-		c.silence = time.AfterFunc(c.owner.Stall(), c.retire)
-	} else if c.live == 1 {
-		c.silence.Reset(c.owner.Stall())
-	}
 	return id, nil
 }
 
@@ -156,7 +192,7 @@ func (c *connection) forget(id uint16) {
 func (c *connection) leave() {
 	if c.live--; c.live == 0 {
 		c.silence.Stop()
-		c.rest.Reset(time.Duration(c.stream.idle.Load()))
+		c.rest.Reset(c.idle)
 	}
 }
 
@@ -175,7 +211,7 @@ func (c *connection) abandon(p *pending) {
 	}
 	// The silence timer runs on: that nobody waits any more does not end a silence.
 	if c.live--; c.live == 0 {
-		c.rest.Reset(time.Duration(c.stream.idle.Load()))
+		c.rest.Reset(c.idle)
 	}
 }
 
@@ -232,12 +268,18 @@ func (c *connection) deliver(frame []byte) error {
 		return err
 	}
 	delete(c.waiting, id)
+	c.answers++
 	p.answer <- frame
 	if !p.abandoned {
 		c.leave()
 	}
-	if c.live > 0 {
-		c.silence.Reset(c.owner.Stall())
+	c.probing = false
+	if !p.probe {
+		c.probes = 0
+	}
+	if c.live > 0 && !c.retired {
+		// After each probe that was answered, the next one comes twice as late.
+		c.silence.Reset(c.owner.Stall() / 2 << min(c.probes, 8))
 	} else {
 		c.silence.Stop()
 	}
@@ -251,8 +293,23 @@ func (c *connection) deliver(frame []byte) error {
 	return nil
 }
 
-// idle closes the connection if no query uses it.
-func (c *connection) idle() {
+// keepalive does what the server says about how long the connection may be idle. 0
+// means that it is to be closed as soon as no query waits (RFC 7828 §3.4).
+func (c *connection) keepalive(d time.Duration) {
+	if d == 0 {
+		c.retire()
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = min(d, maxIdle)
+	if c.err == nil && c.live == 0 {
+		c.rest.Reset(c.idle)
+	}
+}
+
+// rested closes the connection if no query uses it.
+func (c *connection) rested() {
 	c.mu.Lock()
 	busy := c.live > 0
 	c.mu.Unlock()
@@ -261,9 +318,45 @@ func (c *connection) idle() {
 	}
 }
 
-// retire makes the lane open another connection for the next query, because this
-// one has fallen silent. Queries in flight have drainTime left.
+// silent is called when queries have waited for half of the owner's patience and
+// nothing arrived. What the server looks for may take its time; whether the
+// connection is alive shows a question whose answer every resolver has at hand. If
+// that is not answered in the other half, the connection is retired.
+func (c *connection) silent() {
+	c.mu.Lock()
+	if c.err != nil || c.retired {
+		c.mu.Unlock()
+		return
+	}
+	if c.probing {
+		c.mu.Unlock()
+		c.retire()
+		return
+	}
+	c.probing = true
+	c.probes++
+	c.silence.Reset(c.owner.Stall() / 2)
+	id, err := c.assign(&pending{q: wire.RootServers, answer: make(chan []byte, 1), abandoned: true, probe: true})
+	c.mu.Unlock()
+	if err != nil {
+		return
+	}
+	select {
+	case c.write <- struct{}{}:
+		err = c.send(wire.RootServers, id)
+		<-c.write
+	case <-c.dead:
+	}
+	if err != nil {
+		c.fail(err)
+	}
+}
+
+// retire makes the lane open another connection for the next query. This one is
+// closed when the queries in flight have ended, each at the end of its context at
+// the latest.
 func (c *connection) retire() {
+	c.detach() // first, or a query that finds it retired would find it again
 	c.mu.Lock()
 	if c.err != nil || c.retired {
 		c.mu.Unlock()
@@ -271,18 +364,13 @@ func (c *connection) retire() {
 	}
 	c.retired = true
 	drained := c.live == 0
+	if c.silence != nil {
+		c.silence.Stop()
+	}
 	c.rest.Stop()
 	c.mu.Unlock()
-	c.detach()
 	if drained {
 		c.fail(errIdle)
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.silence.Stop()
-		c.silence = time.AfterFunc(drainTime, func() { c.fail(errIdle) })
 	}
 }
 
@@ -315,16 +403,18 @@ func (c *connection) fail(err error) {
 		c.silence.Stop()
 	}
 	close(c.dead)
+	answers, cut := c.answers, c.live > 0
 	c.mu.Unlock()
+	c.lane.ended(answers, cut)
 	_ = c.conn.Close()
 	for _, p := range abandoned {
 		c.settle(p)
 	}
 }
 
-// reason returns why the connection is dead.
-func (c *connection) reason() error {
+// reason returns why the connection is dead, for a query that may have been sent.
+func (c *connection) reason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &connError{c.err}
+	return &connError{c.err, sent, c.answers}
 }

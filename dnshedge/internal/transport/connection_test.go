@@ -25,7 +25,6 @@ func (o *owner) Abandon() bool                         { return true }
 func (o *owner) AbandonEnded()                         {}
 func (o *owner) Linger() time.Duration                 { return time.Second }
 func (o *owner) Stall() time.Duration                  { return time.Second }
-func (o *owner) NoEDNS() bool                          { return false }
 
 func FuzzFrames(f *testing.F) {
 	frame := func(b []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...) }

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -106,17 +107,19 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 	// The request has a context of its own: servers take a client that cancels
 	// streams for an attacker (ENHANCE_YOUR_CALM), and how long the answer takes
 	// would not be known.
-	own, cancel := context.WithTimeout(d.ctx, dialTime+drainTime)
+	own, cancel := context.WithCancel(d.ctx)
 	type response struct {
 		a     *wire.Answer
 		setup time.Duration
 		err   error
 	}
 	done := make(chan response, 1)
+	h := d.conn(min(n, 1))
+	var sent atomic.Int64
 	go func() {
 		defer d.wg.Done()
 		defer cancel()
-		a, setup, err := d.fetch(own, d.conn(min(n, 1)), q)
+		a, setup, err := d.fetch(own, h, q, &sent)
 		done <- response{a, setup, err}
 	}()
 	select {
@@ -124,7 +127,7 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 		return r.a, r.setup, r.err
 	case <-ctx.Done():
 	}
-	if !d.Owner.Abandon() {
+	if sent.Load() == 0 || !d.Owner.Abandon() {
 		cancel()
 		return nil, 0, context.Cause(ctx)
 	}
@@ -147,37 +150,53 @@ func (d *doh) conn(lane int) *httpConn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := d.lanes[lane].Load()
-	h.mu.Lock()
-	silent := h.busy > 0 && time.Since(time.Unix(0, h.seen.Load())) >= d.Owner.Stall()
-	h.retired = h.retired || silent
-	h.mu.Unlock()
-	if silent {
+	for !h.enter() {
 		h = d.newConn()
 		d.lanes[lane].Store(h)
 	}
-	h.enter()
 	return h
 }
 
-// fetch makes one request.
-func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query) (*wire.Answer, time.Duration, error) {
+// silent is called when requests have waited for half of the owner's patience and
+// nothing arrived, as connection.silent.
+func (d *doh) silent(h *httpConn) {
+	wait := d.Owner.Stall() / 2
+	if !h.probe(wait) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || !h.enter() {
+		return
+	}
+	d.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(d.ctx, 2*wait)
+		defer cancel()
+		_, _, _ = d.fetch(ctx, h, wire.RootServers, new(atomic.Int64))
+	})
+}
+
+// fetch makes one request. sent becomes the time when it is written, Unix ns.
+func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomic.Int64) (*wire.Answer, time.Duration, error) {
 	defer h.leave()
 	start := time.Now()
-	var sent atomic.Int64 // Unix ns
+	var got atomic.Int64 // when it had a connection, Unix ns
 	var opened atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
-			now := time.Now()
-			sent.Store(now.UnixNano())
-			d.Owner.Wrote()
+			got.Store(time.Now().UnixNano())
 			if !i.Reused {
 				opened.Store(true)
-				h.seen.Store(now.UnixNano())
-				d.Owner.Handshake(now.Sub(start))
+				d.Owner.Handshake(time.Since(start))
 			}
 		},
+		// Not earlier: a request may wait until the server takes another stream.
+		WroteHeaders: func() {
+			sent.Store(time.Now().UnixNano())
+			d.Owner.Wrote()
+		},
 	})
-	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, NoEDNS: d.Owner.NoEDNS(), Pad: true})
+	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, Pad: true})
 	u := d.url
 	u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(b)
 	req := (&http.Request{
@@ -192,8 +211,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query) (*wire.Answ
 		return nil, 0, err
 	}
 	defer resp.Body.Close()
-	h.used.Store(true)
-	h.seen.Store(time.Now().UnixNano())
+	h.answered(d.Owner.Stall()/2, q == wire.RootServers)
 	if resp.StatusCode != http.StatusOK {
 		return nil, 0, StatusError(resp.StatusCode)
 	}
@@ -213,7 +231,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query) (*wire.Answ
 	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil {
 		a.Lower(time.Duration(age) * time.Second)
 	}
-	began := time.Unix(0, sent.Load())
+	began := time.Unix(0, cmp.Or(sent.Load(), got.Load()))
 	var setup time.Duration
 	if opened.Load() {
 		setup = began.Sub(start)
@@ -235,18 +253,23 @@ func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 // httpConn is one connection, opened by its first request. net/http may replace
 // it if the server closes it.
 type httpConn struct {
-	http *http.Transport
-	seen atomic.Int64 // when something last arrived, Unix ns
-	used atomic.Bool  // a request was answered
+	http  *http.Transport
+	stall func() time.Duration // the owner's
+	used  atomic.Bool          // a request was answered
 
-	mu      sync.Mutex // guards the fields below
-	conns   []net.Conn // that are open, in the order they were opened; rarely more than one
-	busy    int        // requests in flight
-	retired bool       // no request follows; the last one in flight closes the connection
+	mu      sync.Mutex  // guards the fields below
+	conns   []net.Conn  // that are open, in the order they were opened; rarely more than one
+	busy    int         // requests in flight
+	silence *time.Timer // runs while requests wait and nothing arrives
+	probes  int         // sent since the last answer to a caller
+	probing bool        // nothing arrived since the last of them
+	retired bool        // no request follows; the last one in flight closes the connection
 }
 
 func (d *doh) newConn() *httpConn {
-	h := new(httpConn)
+	h := &httpConn{stall: d.Owner.Stall}
+	h.silence = time.AfterFunc(time.Hour, func() { d.silent(h) })
+	h.silence.Stop()
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
 	protocols.SetHTTP1(true) // for servers without HTTP/2
@@ -266,6 +289,7 @@ func (d *doh) newConn() *httpConn {
 			PingTimeout:                   pingWait,
 			MaxReceiveBufferPerConnection: connWindow,
 			MaxReceiveBufferPerStream:     streamWindow,
+			StrictMaxConcurrentRequests:   true, // or others would each dial
 		},
 		MaxConnsPerHost:        1, // or requests that wait for a handshake would each dial
 		IdleConnTimeout:        idleTime,
@@ -275,19 +299,58 @@ func (d *doh) newConn() *httpConn {
 	return h
 }
 
-// enter counts a request.
-func (h *httpConn) enter() {
+// enter counts a request, or reports false if the connection takes no more.
+func (h *httpConn) enter() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.busy++; h.busy == 1 {
-		h.seen.Store(time.Now().UnixNano()) // a silence begins with the first request that waits
+	if h.retired {
+		return false
 	}
+	if h.busy++; h.busy == 1 {
+		h.probes, h.probing = 0, false
+		h.silence.Reset(h.stall() / 2)
+	}
+	return true
+}
+
+// probe reports whether the connection, which is silent, is to be probed. If the
+// last probe has no answer yet, the connection is retired instead.
+func (h *httpConn) probe(wait time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.busy == 0 {
+		return false
+	}
+	h.retired = h.retired || h.probing
+	if h.retired {
+		return false
+	}
+	h.probing = true
+	h.probes++
+	h.silence.Reset(wait)
+	return true
+}
+
+// answered ends a silence. After each probe that was answered, the next one comes
+// twice as late.
+func (h *httpConn) answered(wait time.Duration, probe bool) {
+	h.used.Store(true)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.probing = false
+	if !probe {
+		h.probes = 0
+	}
+	h.silence.Reset(wait << min(h.probes, 8))
 }
 
 // leave ends a request.
 func (h *httpConn) leave() {
 	h.mu.Lock()
 	h.busy--
+	if h.busy == 0 {
+		h.silence.Stop()
+	}
 	last := h.busy == 0 && h.retired
 	h.mu.Unlock()
 	if last {

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -21,9 +20,13 @@ func init() {
 }
 
 const (
-	idleTime  = 10 * time.Second // of a connection without queries, unless the server says less
-	dialTime  = 5 * time.Second  // for a connection and its handshake
-	drainTime = 5 * time.Second  // for the queries that are left on a retired connection
+	idleTime = 10 * time.Second // of a connection without queries, unless the server says otherwise
+	maxIdle  = 2 * time.Minute  // whatever the server says: routers forget connections
+	dialTime = 5 * time.Second  // for a connection and its handshake
+
+	maxRetries = 8                // of one query, because connections ended before its answer
+	maxOpen    = 16               // connections of a lane, before a learned limit is ignored
+	limitLife  = 10 * time.Minute // of a learned limit
 )
 
 // stream asks over TCP (RFC 7766) or TLS (RFC 7858). It has two lanes, one for
@@ -32,8 +35,7 @@ const (
 // and closed when it has been idle.
 type stream struct {
 	Config
-	security *tls.Config  // nil: none
-	idle     atomic.Int64 // the time.Duration after which a connection is closed
+	security *tls.Config // nil: none
 	lanes    [2]lane
 
 	ctx    context.Context // of the connections that are being opened
@@ -47,7 +49,44 @@ type lane struct {
 	mu      sync.Mutex  // guards the fields below
 	conn    *connection // nil: none
 	opening *opening    // nil: none is being opened
+	open    int         // connections, those included that the lane has let go of
 	closed  bool
+
+	// Many servers close a connection after so many queries, whatever is in flight.
+	// If that happens to two connections in a row, the next ones get no more queries
+	// than the better of them had answered. Once may be a restart.
+	cut      int       // answers of the last connection, if it ended with queries in flight; else 0
+	limit    int       // queries of a connection; 0: not known
+	limitEnd time.Time // when the limit is forgotten
+}
+
+// full reports whether a connection with that many queries should get no more of them.
+func (l *lane) full(queries int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.limit == 0 || queries < l.limit || l.open > maxOpen {
+		return false
+	}
+	if time.Now().After(l.limitEnd) {
+		l.limit = 0
+	}
+	return l.limit > 0
+}
+
+// ended counts a connection that has ended, after so many answers. It was cut if
+// queries were in flight.
+func (l *lane) ended(answers int, cut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	if !cut || answers == 0 {
+		l.cut = 0
+		return
+	}
+	if l.cut > 0 {
+		l.limit, l.limitEnd = max(l.cut, answers), time.Now().Add(limitLife)
+	}
+	l.cut = answers
 }
 
 // opening is a connection that is being opened, for all queries that wait for it.
@@ -59,7 +98,6 @@ type opening struct {
 
 func newStream(c Config, security *tls.Config) *stream {
 	s := &stream{Config: c, security: security}
-	s.idle.Store(int64(idleTime))
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -101,7 +139,7 @@ func (s *stream) spawn(f func()) bool {
 
 func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
-	for retried := false; ; retried = true {
+	for retries := 0; ; {
 		start := time.Now()
 		c, reused, err := s.connection(ctx, &s.lanes[min(n, 1)])
 		if err != nil {
@@ -111,10 +149,16 @@ func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answ
 			setup += time.Since(start)
 		}
 		b, err := c.exchange(ctx, q)
-		// A server may close an idle connection at any time (RFC 7766 §6.2.3).
+		if errors.Is(err, errRetired) {
+			continue
+		}
+		// A server may close an idle connection at any time (RFC 7766 §6.2.3), and also
+		// one that it has answered as many queries over as it wants to.
 		var broken *connError
-		if err != nil && reused && !retried && errors.As(err, &broken) && ctx.Err() == nil {
+		if errors.As(err, &broken) && (q.Standard() || !broken.sent) && ctx.Err() == nil &&
+			(reused && retries == 0 || broken.answers > 0 && retries < maxRetries) {
 			s.Owner.Retried()
+			retries++
 			continue
 		}
 		if err != nil {
@@ -126,7 +170,7 @@ func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answ
 			return nil, setup, err
 		}
 		if a.HasKeepalive {
-			s.idle.Store(int64(min(a.Keepalive, idleTime)))
+			c.keepalive(a.Keepalive)
 		}
 		return a, setup, nil
 	}
@@ -187,6 +231,7 @@ func (s *stream) connect(l *lane, o *opening) {
 		o.err = ErrClosed
 	default:
 		s.Owner.Handshake(time.Since(start))
+		l.open++
 		o.conn = newConnection(s, l, c)
 		l.conn = o.conn
 		s.wg.Go(o.conn.read)

@@ -69,8 +69,6 @@ type Owner interface {
 	// Stall is how long a connection may be silent while queries wait, before the
 	// next query goes over a new one.
 	Stall() time.Duration
-	// NoEDNS reports whether the server is known not to understand EDNS.
-	NoEDNS() bool
 }
 
 // A Dialer opens connections. *net.Dialer is one.
@@ -130,7 +128,11 @@ type Scheme struct {
 var schemes = make(map[string]Scheme)
 
 // register is called when the program starts, by each file that has a transport.
-func register(s Scheme) { schemes[s.Name] = s }
+func register(s Scheme) {
+	bare := s.New
+	s.New = func(c Config) Transport { return &edns{Transport: bare(c)} }
+	schemes[s.Name] = s
+}
 
 // Find returns the scheme of that name.
 func Find(name string) (Scheme, bool) {

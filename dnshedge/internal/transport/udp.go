@@ -62,7 +62,7 @@ func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 		return nil, 0, err
 	}
 	out := datagrams.Get().(*[MaxDatagram]byte)
-	err = d.write(q.Append(out[:0], d.id, wire.Shape{Size: u.Size, NoEDNS: u.Owner.NoEDNS()}))
+	err = d.write(q.Append(out[:0], d.id, wire.Shape{Size: u.Size}))
 	datagrams.Put(out)
 	if err != nil {
 		_ = d.conn.Close()

@@ -2,8 +2,9 @@ package wire
 
 import (
 	"encoding/binary"
-	"errors"
+	"encoding/hex"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -13,7 +14,7 @@ import (
 // ID and no OPT record, and its flags do not yet depend on the caller's. After
 // Seal it may be shared, and must not be changed any more.
 type Answer struct {
-	Msg     *dns.Msg // with exactly one question
+	Msg     *dns.Msg // with exactly one question; nil after Seal
 	Outcome Outcome
 	EDE     []EDE // extended errors (RFC 8914)
 
@@ -22,9 +23,23 @@ type Answer struct {
 	Keepalive    time.Duration
 	HasKeepalive bool
 
-	packed []byte   // Msg, packed by Seal
-	ttls   []uint16 // offsets of the TTLs in packed
+	// EDNS says that the response had an OPT record: the server understands EDNS.
+	EDNS bool
+	// Extended is the response code if it is above 15. Such a code is about the path
+	// (RFC 6891 §6.1.3, RFC 7873 §5.3); for callers it is SERVFAIL.
+	Extended int
+	// Cookie is the data of the COOKIE option (RFC 7873), if there is one.
+	Cookie []byte
+
+	options []byte   // EDNS options that are passed to a caller who sent some, in wire format
+	packed  []byte   // Msg, packed by Seal; its question is in lower case
+	ttls    []uint16 // offsets of the TTLs in packed
+	name    uint8    // length of the question's name
+	set     rrset
 }
+
+// rrset is the addresses of an answer, in the order of its records.
+type rrset struct{ first, n uint8 } // index of the first one in ttls, and their number
 
 // EDE is an extended DNS error (RFC 8914).
 type EDE struct {
@@ -48,23 +63,56 @@ func ParseDatagram(b []byte, q *Query, id uint16) (*Answer, error) {
 // ParseAnswer reads the response to q, for which Check must have returned nil. The
 // Answer may refer to b. If q is nil, any response with one question is read.
 func ParseAnswer(b []byte, q *Query) (*Answer, error) {
-	m := new(dns.Msg)
-	if err := m.Unpack(b); err != nil {
-		return nil, fmt.Errorf("dnshedge: malformed response: %w", err)
+	m, err := unpack(b)
+	if err != nil {
+		return nil, &MalformedError{err}
 	}
-	if q == nil || q.Standard() {
-		if err := recordsHaveData(b); err != nil {
-			return nil, fmt.Errorf("dnshedge: malformed response: %w", err)
-		}
+	if len(m.Question) == 0 && q != nil {
+		m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
+	}
+	if len(m.Question) != 1 {
+		return nil, &MalformedError{errQuestion}
 	}
 	a := &Answer{Msg: m}
-	extra := m.Extra[:0]
-	for _, rr := range m.Extra {
+	a.takeOPT(b)
+	if m.Rcode > 15 {
+		a.Extended, m.Rcode = m.Rcode, dns.RcodeServerFailure
+		a.EDE = append(a.EDE, EDE{Text: "server answered " + extendedName(a.Extended)})
+	}
+	foreign := m.Opcode == dns.OpcodeQuery && scrub(m)
+	a.Outcome = outcome(m, a.EDE)
+	if foreign && a.Outcome == NoData {
+		a.Outcome = Failure // what it answered is another question
+	}
+	if m.Truncated {
+		a.Outcome = Failure // over a stream a server has no reason to cut; another one may have it all
+	}
+	return a, nil
+}
+
+func extendedName(code int) string {
+	if code == dns.RcodeBadVers {
+		return "BADVERS" // package dns calls it BADSIG, as in TSIG records
+	}
+	return dns.RcodeToString[code]
+}
+
+// A MalformedError is why a response that came for a query cannot be read.
+type MalformedError struct{ err error }
+
+func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
+func (e *MalformedError) Unwrap() error { return e.err }
+
+// takeOPT takes the OPT record out of the message, which is the unpacked b.
+func (a *Answer) takeOPT(b []byte) {
+	extra := a.Msg.Extra[:0]
+	for _, rr := range a.Msg.Extra {
 		opt, ok := rr.(*dns.OPT)
 		if !ok {
 			extra = append(extra, rr)
 			continue
 		}
+		a.EDNS = true
 		for _, o := range opt.Option {
 			switch o := o.(type) {
 			case *dns.EDNS0_EDE:
@@ -74,49 +122,122 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 			}
 		}
 	}
-	m.Extra = extra
-	if m.Rcode > 15 {
-		return nil, fmt.Errorf("dnshedge: response code %d needs what we did not ask for", m.Rcode)
+	a.Msg.Extra = extra
+	if !a.EDNS {
+		return
 	}
-	if len(m.Question) == 0 && q != nil {
-		m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
-	}
-	if len(m.Question) != 1 {
-		return nil, errors.New("dnshedge: malformed response: not one question")
-	}
-	a.Outcome = outcome(m, a.EDE)
-	return a, nil
+	_ = walk(b, func(r record) {
+		if r.typ != dns.TypeOPT {
+			return
+		}
+		for code, o := range options(r.data) {
+			switch {
+			case code == optCookie:
+				a.Cookie = append([]byte(nil), o[4:]...)
+			case passed(code):
+				a.options = append(a.options, o...)
+			}
+		}
+	})
 }
 
 // Seal packs the answer, whose TTLs it first changes as the limits and the RFCs
 // demand, and returns how long it may be kept; 0 means not at all. Without limits
-// (nil) the TTLs stay as they are, and it returns 0.
+// (nil) the TTLs stay as they are, and it returns 0. Msg is nil afterwards.
 func (a *Answer) Seal(limits *TTLLimits) (keep time.Duration, err error) {
 	if limits != nil {
 		keep = limits.apply(a)
 	}
 	a.Msg.Id, a.Msg.Compress = 0, true
-	packed, err := a.Msg.Pack()
+	var buf [512]byte
+	packed, err := a.Msg.PackBuffer(buf[:])
 	if err != nil {
 		return 0, fmt.Errorf("dnshedge: response does not fit a message: %w", err)
 	}
 	if len(packed) > MaxMsg {
 		return 0, fmt.Errorf("dnshedge: response of %d bytes does not fit a message", len(packed))
 	}
-	a.packed, a.ttls = packed, a.ttls[:0]
-	return keep, walk(packed, func(r record) { a.ttls = append(a.ttls, uint16(r.ttl)) })
+	return keep, a.seal(append(make([]byte, 0, len(packed)), packed...))
+}
+
+// seal makes the answer that of a packed message, which it keeps.
+func (a *Answer) seal(packed []byte) error {
+	end, err := skipName(packed, HeaderLen)
+	if err != nil || end-HeaderLen > MaxName {
+		return errQuestion
+	}
+	a.Msg, a.packed, a.name = nil, packed, uint8(end-HeaderLen)
+	for i := HeaderLen; i < end; i++ {
+		packed[i] = lower(packed[i])
+	}
+	asked := binary.BigEndian.Uint16(packed[end:])
+	answers := int(binary.BigEndian.Uint16(packed[6:]))
+	var last record
+	ttls := make([]uint16, 0, answers+int(binary.BigEndian.Uint16(packed[8:]))+int(binary.BigEndian.Uint16(packed[10:])))
+	a.set = rrset{}
+	err = walk(packed, func(r record) {
+		i := len(ttls)
+		ttls = append(ttls, uint16(r.ttl))
+		if i >= answers || i > 255 || r.typ != asked || r.typ != dns.TypeA && r.typ != dns.TypeAAAA {
+			return
+		}
+		switch {
+		case a.set.n == 0:
+			a.set = rrset{uint8(i), 1}
+		case int(a.set.first)+int(a.set.n) == i && a.set.n < 255 && sameOwner(packed, last, r) && len(last.data) == len(r.data):
+			a.set.n++
+		}
+		last = r
+	})
+	a.ttls = ttls
+	return err
+}
+
+// sameOwner reports whether b follows a in a set of records, with a compressed name.
+func sameOwner(m []byte, a, b record) bool {
+	owner := binary.BigEndian.Uint16(m[b.name:])
+	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || owner == 0xc000|uint16(a.name))
 }
 
 // Packed returns the message that Seal packed. It must not be changed.
 func (a *Answer) Packed() []byte { return a.packed }
 
+// Rcode returns the response code, after Seal.
+func (a *Answer) Rcode() int { return int(a.packed[3] & 15) }
+
+// Question returns the question in wire format, its name in lower case, after Seal.
+// It must not be changed.
+func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.name)+4] }
+
+// NoName reports whether the answer says that the name of the question does not
+// exist, after Seal: not one that it is an alias of.
+func (a *Answer) NoName() bool {
+	return a.Outcome == NXDomain && binary.BigEndian.Uint16(a.packed[6:]) == 0
+}
+
 // Len returns the number of records, after Seal.
 func (a *Answer) Len() int { return len(a.ttls) }
+
+// Below returns the answer to q, whose name is below that of the question, if a says
+// that the name does not exist: then there is nothing below it (RFC 8020 §2).
+func (a *Answer) Below(q *Query) (*Answer, error) {
+	m := new(dns.Msg)
+	if err := m.Unpack(a.packed); err != nil {
+		return nil, err
+	}
+	m.Question[0] = dns.Question{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}
+	b := &Answer{Msg: m, Outcome: a.Outcome, EDE: a.EDE}
+	_, err := b.Seal(nil)
+	return b, err
+}
 
 // Lower takes d off all TTLs, which do not fall below 0. It is for responses that
 // have been in another cache, and must come before Seal.
 func (a *Answer) Lower(d time.Duration) {
 	if n := seconds(d); n > 0 {
+		if soa := a.soa(); soa != nil && (a.Outcome == NoData || a.Outcome == NXDomain) {
+			soa.Hdr.Ttl = negativeTTL(soa) // it is that which has counted down
+		}
 		a.records(func(rr dns.RR) { h := rr.Header(); h.Ttl -= min(h.Ttl, n) })
 	}
 }
@@ -134,11 +255,12 @@ func (a *Answer) records(f func(dns.RR)) {
 type View struct {
 	Age   time.Duration // taken off the TTLs, which stay at least 1 s, unless they were 0
 	Stale time.Duration // if not 0, every TTL is this, and Age has no effect
+	Turn  uint32        // by how many places the addresses are rotated
 	EDE   []EDE         // extended errors, besides the answer's own
 }
 
 // ttl returns the TTL to show in place of t.
-func (v View) ttl(t uint32) uint32 {
+func (v *View) ttl(t uint32) uint32 {
 	switch {
 	case v.Stale > 0:
 		return uint32(v.Stale / time.Second)
@@ -153,46 +275,65 @@ func (v View) ttl(t uint32) uint32 {
 	return t - up
 }
 
-// Append appends the response to q in wire format, after Seal. A response of more
-// than limit bytes is cut to its question, and TC is set; 0 means no limit.
-func (a *Answer) Append(b []byte, q *Query, v View, limit int) []byte {
+// appendShown appends the message as it is shown to the one who asked q, without OPT.
+func (a *Answer) appendShown(b []byte, q *Query, v *View) []byte {
 	start := len(b)
 	b = append(b, a.packed...)
 	m := b[start:]
 	binary.BigEndian.PutUint16(m, q.ID)
-	bits := binary.BigEndian.Uint16(m[2:])
-	binary.BigEndian.PutUint16(m[2:], q.flags(bits))
-	if binary.BigEndian.Uint16(m[4:]) == 1 {
-		// The spelling is the caller's. So is the type: that a name does not exist is
-		// kept once for all types.
-		n := HeaderLen + copy(m[HeaderLen:], q.Name)
-		binary.BigEndian.PutUint16(m[n:], q.Type)
-		binary.BigEndian.PutUint16(m[n+2:], q.Class)
+	bits := q.flags(binary.BigEndian.Uint16(m[2:]))
+	if v.Stale > 0 {
+		bits &^= flagAD // the signatures may have expired as well
 	}
+	binary.BigEndian.PutUint16(m[2:], bits)
+	// The spelling is the caller's. So is the type: that a name does not exist is
+	// kept once for all types.
+	n := HeaderLen + copy(m[HeaderLen:], q.Name)
+	binary.BigEndian.PutUint16(m[n:], q.Type)
+	binary.BigEndian.PutUint16(m[n+2:], q.Class)
 	if v.Age > 0 || v.Stale > 0 {
 		for _, off := range a.ttls {
 			binary.BigEndian.PutUint32(m[off:], v.ttl(binary.BigEndian.Uint32(m[off:])))
 		}
 	}
-	opt := 0
-	if q.opt {
-		opt = 11
-		for _, e := range [...][]EDE{a.EDE, v.EDE} {
-			for _, e := range e {
-				opt += 6 + len(e.Text)
-			}
-		}
+	if a.set.n > 1 && v.Turn > 0 {
+		a.rotate(m, int(v.Turn%uint32(a.set.n)))
 	}
-	if limit > 0 && len(m)+opt > limit {
-		m = m[:HeaderLen+len(q.Name)+4]
-		clear(m[6:HeaderLen])
-		m[2] |= flagTC >> 8
-		b = b[:start+len(m)]
+	return b
+}
+
+// rotate moves the addresses of a packed message by turn places. Their records are of
+// one owner, type and TTL; so it is enough to move the data, all of one length.
+func (a *Answer) rotate(m []byte, turn int) {
+	ttls := a.ttls[a.set.first:][:a.set.n]
+	for i, to := range ttls {
+		from := int(ttls[(i+turn)%len(ttls)]) + 6
+		copy(m[int(to)+6:], a.packed[from:from+int(binary.BigEndian.Uint16(a.packed[from-2:]))])
+	}
+}
+
+// Append appends the response to q in wire format, after Seal. A response of more
+// than limit bytes loses the texts of its extended errors, and if that is not enough
+// it is cut to its question, and TC is set; 0 means no limit but that of messages.
+func (a *Answer) Append(b []byte, q *Query, v View, limit int) []byte {
+	if limit <= 0 {
+		limit = MaxMsg
+	}
+	start := len(b)
+	b = a.appendShown(b, q, &v)
+	size := len(b) - start
+	switch {
+	case size <= limit && !q.opt, size <= limit && size+optLen > limit && limit == MaxMsg:
+		return b // over a stream, a whole answer without an OPT record is better than a cut one
+	case size+optLen > limit:
+		b = b[:start+HeaderLen+len(q.Name)+4]
+		clear(b[start+6 : start+HeaderLen])
+		b[start+2] |= flagTC >> 8
 	}
 	if !q.opt {
 		return b
 	}
-	return appendOPT(b, start, q, a.EDE, v.EDE)
+	return q.appendOPT(b, start, limit, a.options, a.EDE, v.EDE)
 }
 
 // Forwarded marks a packed response as a forwarder's: it has RA, because it
@@ -202,65 +343,101 @@ func Forwarded(b []byte) {
 	b[3] |= flagRA
 }
 
-// appendOPT appends an OPT record with extended errors to the message that begins at start.
-func appendOPT(b []byte, start int, q *Query, errs ...[]EDE) []byte {
+// optLen is the length of an OPT record without options.
+const optLen = 11
+
+// appendOPT appends an OPT record to the message that begins at start, with the
+// server's options if the caller sent some and they fit, and with as much of the
+// extended errors as fits: all, without their texts, or none.
+func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]EDE) []byte {
+	codes, texts := 0, 0
+	for _, e := range errs {
+		for _, e := range e {
+			codes += 6
+			texts += len(e.Text)
+		}
+	}
+	room := limit - (len(b) - start) - optLen
 	n := binary.BigEndian.Uint16(b[start+10:])
 	binary.BigEndian.PutUint16(b[start+10:], n+1)
 	b = q.appendOPTHead(b, DefaultUDPSize)
-	options := len(b)
+	data := len(b)
+	if q.options != nil && len(options) <= room {
+		b = append(b, options...)
+		room -= len(options)
+	}
+	if codes > room {
+		codes, errs = 0, nil
+	}
 	for _, e := range errs {
 		for _, e := range e {
+			if codes+texts > room {
+				e.Text = ""
+			}
 			b = append(b, 0, dns.EDNS0EDE)
 			b = binary.BigEndian.AppendUint16(b, uint16(2+len(e.Text)))
 			b = binary.BigEndian.AppendUint16(b, e.Code)
 			b = append(b, e.Text...)
 		}
 	}
-	binary.BigEndian.PutUint16(b[options-2:], uint16(len(b)-options))
+	binary.BigEndian.PutUint16(b[data-2:], uint16(len(b)-data))
 	return b
 }
 
-// Message returns the response to m, from which q was read. It shares no memory
-// with the answer.
+var shown = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+
+// Message returns the response to m, from which q was read, after Seal. It shares no
+// memory with the answer.
 func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
+	buf := shown.Get().(*[]byte)
+	defer shown.Put(buf)
+	b := a.appendShown((*buf)[:0], q, &v)
+	*buf = b
 	// One allocation for what every response has.
 	out := &struct {
 		dns.Msg
 		question [1]dns.Question
 		records  [4]dns.RR
-	}{Msg: dns.Msg{MsgHdr: a.Msg.MsgHdr, Compress: true}}
+	}{}
 	r := &out.Msg
-	r.Id = m.Id
-	r.RecursionDesired, r.CheckingDisabled, r.Truncated = q.rd, q.cd, false
-	r.AuthenticatedData = r.AuthenticatedData && (q.ad || q.do)
+	bits := binary.BigEndian.Uint16(b[2:])
+	r.MsgHdr = dns.MsgHdr{
+		Id: m.Id, Response: true, Opcode: int(bits >> 11 & 15), Rcode: int(bits & 15),
+		Authoritative: bits&flagAA != 0, Truncated: bits&flagTC != 0, Zero: bits&flagZ != 0,
+		RecursionDesired: bits&flagRD != 0, RecursionAvailable: bits&flagRA != 0,
+		AuthenticatedData: bits&flagAD != 0, CheckingDisabled: bits&flagCD != 0,
+	}
+	r.Compress = true
 	out.question[0] = m.Question[0]
 	r.Question = out.question[:]
+	owner := dns.Fqdn(m.Question[0].Name)
+	off := HeaderLen + len(q.Name) + 4
 	room := out.records[:0]
-	section := func(from []dns.RR) []dns.RR {
-		if len(from) == 0 {
-			return nil
+	for i, section := range [...]*[]dns.RR{&r.Answer, &r.Ns, &r.Extra} {
+		n := int(binary.BigEndian.Uint16(b[6+2*i:]))
+		if n == 0 {
+			continue
 		}
-		var to []dns.RR
-		if len(from) <= cap(room)-len(room) {
-			to = room[len(room) : len(room) : len(room)+len(from)]
-			room = room[:len(room)+len(from)]
+		if n <= cap(room)-len(room) {
+			*section = room[len(room) : len(room) : len(room)+n]
+			room = room[:len(room)+n]
 		} else {
-			to = make([]dns.RR, 0, len(from))
+			*section = make([]dns.RR, 0, n)
 		}
-		for _, rr := range from {
-			c := copyRR(rr)
-			h := c.Header()
-			h.Ttl = v.ttl(h.Ttl)
-			to = append(to, c)
+		for range n {
+			var rr dns.RR
+			rr, off = unpackRecord(b, off, owner)
+			*section = append(*section, rr)
 		}
-		return to
 	}
-	r.Answer, r.Ns, r.Extra = section(a.Msg.Answer), section(a.Msg.Ns), section(a.Msg.Extra)
 	if q.opt {
 		opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
 		opt.SetUDPSize(DefaultUDPSize)
 		if q.do {
 			opt.SetDo()
+		}
+		if q.options != nil && len(a.options) > 0 {
+			opt.Option = unpackOptions(a.options)
 		}
 		for _, e := range [...][]EDE{a.EDE, v.EDE} {
 			for _, e := range e {
@@ -272,25 +449,42 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 	return r
 }
 
-// copyRR copies a record, those with addresses in one allocation.
-func copyRR(rr dns.RR) dns.RR {
-	switch rr := rr.(type) {
-	case *dns.A:
+// unpackRecord unpacks the record at off of a message that walk has accepted, and
+// returns the offset behind it. The owner is the name of the question. A record that
+// package dns cannot read is returned as one of an unknown type (RFC 3597).
+func unpackRecord(b []byte, off int, owner string) (dns.RR, int) {
+	h := dns.RR_Header{Name: owner}
+	if b[off] == 0xc0 && b[off+1] == HeaderLen {
+		off += 2
+	} else if name, end, err := dns.UnpackDomainName(b, off); err == nil {
+		h.Name, off = name, end
+	} else {
+		off, _ = skipName(b, off)
+	}
+	h.Rrtype, h.Class = binary.BigEndian.Uint16(b[off:]), binary.BigEndian.Uint16(b[off+2:])
+	h.Ttl, h.Rdlength = binary.BigEndian.Uint32(b[off+4:]), binary.BigEndian.Uint16(b[off+8:])
+	off += 10
+	data := b[off : off+int(h.Rdlength)]
+	switch {
+	case h.Rrtype == dns.TypeA && len(data) == 4:
+		// These two in one allocation.
 		c := &struct {
 			dns.A
-			ip [16]byte
+			ip [4]byte
 		}{}
-		c.Hdr = rr.Hdr
-		c.A.A = c.ip[:copy(c.ip[:], rr.A)]
-		return &c.A
-	case *dns.AAAA:
+		c.Hdr, c.A.A = h, c.ip[:copy(c.ip[:], data)]
+		return &c.A, off + len(data)
+	case h.Rrtype == dns.TypeAAAA && len(data) == 16:
 		c := &struct {
 			dns.AAAA
 			ip [16]byte
 		}{}
-		c.Hdr = rr.Hdr
-		c.AAAA.AAAA = c.ip[:copy(c.ip[:], rr.AAAA)]
-		return &c.AAAA
+		c.Hdr, c.AAAA.AAAA = h, c.ip[:copy(c.ip[:], data)]
+		return &c.AAAA, off + len(data)
 	}
-	return dns.Copy(rr)
+	rr, _, err := dns.UnpackRRWithHeader(h, b[:off+len(data)], off)
+	if err != nil {
+		rr = &dns.RFC3597{Hdr: h, Rdata: hex.EncodeToString(data)}
+	}
+	return rr, off + len(data)
 }

@@ -28,6 +28,7 @@ const (
 	flagTC = 1 << 9
 	flagRD = 1 << 8
 	flagRA = 1 << 7
+	flagZ  = 1 << 6
 	flagAD = 1 << 5
 	flagCD = 1 << 4
 )
@@ -39,12 +40,18 @@ var (
 	errNotReply = errors.New("dnshedge: message is not a response to a query")
 	errQuestion = errors.New("dnshedge: response to another question")
 	errRecord   = errors.New("dnshedge: malformed record")
+	errTSIG     = errors.New("dnshedge: message with a TSIG record")
+	errOPT      = errors.New("dnshedge: message with two OPT records")
 )
+
+// ErrVersion is why a query with another version of EDNS than 0 is not read. Its
+// response code is BADVERS (RFC 6891 §6.1.3).
+var ErrVersion = errors.New("dnshedge: message with an unknown version of EDNS; want 0")
 
 // record is one resource record of a message.
 type record struct {
 	typ, class uint16
-	ttl        int // offset of the TTL
+	name, ttl  int // offsets of the owner and the TTL
 	data       []byte
 }
 
@@ -66,7 +73,8 @@ func walk(b []byte, f func(record)) error {
 		count += int(binary.BigEndian.Uint16(b[i:]))
 	}
 	for range count {
-		end, err := skipName(b, off)
+		name := off
+		end, err := skipName(b, name)
 		if err != nil {
 			return err
 		}
@@ -78,7 +86,7 @@ func walk(b []byte, f func(record)) error {
 		if off > len(b) {
 			return errRecord
 		}
-		f(record{typ: binary.BigEndian.Uint16(b[end:]), class: binary.BigEndian.Uint16(b[end+2:]), ttl: end + 4, data: b[data:off]})
+		f(record{name: name, typ: binary.BigEndian.Uint16(b[end:]), class: binary.BigEndian.Uint16(b[end+2:]), ttl: end + 4, data: b[data:off]})
 	}
 	return nil
 }
@@ -120,14 +128,19 @@ func uncompressed(name []byte) bool {
 // appendLower appends a name in wire format in lower case. A label's length is
 // below 64 and so is no letter.
 func appendLower(b []byte, name string) []byte {
-	for i := range len(name) {
-		c := name[i]
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		b = append(b, c)
+	start := len(b)
+	b = append(b, name...)
+	for i, c := range b[start:] {
+		b[start+i] = lower(c)
 	}
 	return b
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		c += 'a' - 'A'
+	}
+	return c
 }
 
 // equalFold reports whether two names in wire format are the same but for case.

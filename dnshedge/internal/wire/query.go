@@ -5,12 +5,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 
 	"github.com/miekg/dns"
 )
 
 const (
 	optECS       = 8
+	optCookie    = 10
 	optKeepalive = 11
 	optPadding   = 12
 
@@ -30,7 +33,9 @@ type Query struct {
 	cd  bool
 	opt bool // the caller sent an OPT record
 	do  bool
-	ecs []byte // data of the caller's client subnet option
+
+	options []byte // EDNS options of the caller that are passed on, in wire format
+	plain   bool   // sent without EDNS
 
 	raw []byte // the whole message, if the opcode is not QUERY
 }
@@ -39,50 +44,151 @@ type Query struct {
 var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, Size: dns.MinMsgSize, rd: true}
 
 // NewQuery reads a query from a message, which it does not keep. Messages that
-// cannot be hedged are errors: zone transfers, and those with a TSIG record.
+// cannot be hedged are errors: zone transfers, and those with a TSIG record. The
+// EDNS options of the message are passed on, except those that concern one path:
+// cookies, padding and how long a connection may be idle.
 func NewQuery(m *dns.Msg) (*Query, error) {
+	q := new(Query)
+	if err := q.Read(m); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// Read is NewQuery for a Query that nobody uses any more.
+func (q *Query) Read(m *dns.Msg) error {
 	if len(m.Question) != 1 {
-		return nil, fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
+		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
 	}
 	ask := m.Question[0]
 	switch {
 	case ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR:
-		return nil, fmt.Errorf("dnshedge: question %s %s: zone transfers need a dns.Transfer", ask.Name, dns.TypeToString[ask.Qtype])
+		return fmt.Errorf("dnshedge: question %s %s: zone transfers need a dns.Transfer", ask.Name, dns.TypeToString[ask.Qtype])
 	case m.IsTsig() != nil:
-		return nil, fmt.Errorf("dnshedge: question %s: TSIG needs a dns.Client, for every attempt has an ID of its own", ask.Name)
+		return fmt.Errorf("dnshedge: question %s: TSIG needs a dns.Client, for every attempt has an ID of its own", ask.Name)
 	}
 	var buf [MaxName]byte
-	n, err := dns.PackDomainName(ask.Name, buf[:], 0, nil, false)
-	if err != nil {
-		return nil, fmt.Errorf("dnshedge: name %q: %w", ask.Name, err)
+	n := packName(buf[:], ask.Name)
+	var err error
+	if n == 0 {
+		if n, err = dns.PackDomainName(ask.Name, buf[:], 0, nil, false); err != nil {
+			return fmt.Errorf("dnshedge: name %q: %w", ask.Name, err)
+		}
 	}
-	q := &Query{
+	*q = Query{
 		Name: string(buf[:n]), Type: ask.Qtype, Class: ask.Qclass, ID: m.Id, Size: dns.MinMsgSize,
 		rd: m.RecursionDesired, ad: m.AuthenticatedData, cd: m.CheckingDisabled,
 	}
 	if opt := m.IsEdns0(); opt != nil {
+		if slices.ContainsFunc(m.Extra, func(rr dns.RR) bool { o, ok := rr.(*dns.OPT); return ok && o != opt }) {
+			return errOPT
+		}
+		if opt.Version() != 0 {
+			return ErrVersion
+		}
 		q.opt, q.do, q.Size = true, opt.Do(), max(int(opt.UDPSize()), dns.MinMsgSize)
 		for _, o := range opt.Option {
-			if o.Option() == dns.EDNS0SUBNET {
+			if passed(o.Option()) {
 				// Package dns gives an option's bytes only as part of a packed message.
 				b, err := m.Pack()
 				if err != nil {
-					return nil, fmt.Errorf("dnshedge: pack query: %w", err)
+					return fmt.Errorf("dnshedge: pack query: %w", err)
 				}
-				return ParseQuery(b)
+				parsed, err := parseQuery(b, passed)
+				if err == nil {
+					*q = *parsed
+				}
+				return err
 			}
 		}
 	}
 	if m.Opcode != dns.OpcodeQuery {
 		if q.raw, err = m.Pack(); err != nil {
-			return nil, fmt.Errorf("dnshedge: pack %s %s: %w", dns.OpcodeToString[m.Opcode], ask.Name, err)
+			return fmt.Errorf("dnshedge: pack %s %s: %w", dns.OpcodeToString[m.Opcode], ask.Name, err)
 		}
 	}
-	return q, nil
+	return nil
 }
 
-// ParseQuery reads a query from its wire format, which it does not keep.
-func ParseQuery(b []byte) (*Query, error) {
+// packName writes a complete name without escapes in wire format, and returns its
+// length, or 0 if it is not such a name. It takes a third of dns.PackDomainName's time.
+func packName(b []byte, name string) int {
+	if len(name) < 2 || len(name)+1 > len(b) || name[len(name)-1] != '.' {
+		return 0
+	}
+	start := 0
+	for i := range len(name) {
+		switch c := name[i]; c {
+		case '.':
+			if i == start || i-start > 63 {
+				return 0
+			}
+			b[start] = byte(i - start)
+			start = i + 1
+		case '\\':
+			return 0
+		default:
+			b[i+1] = c
+		}
+	}
+	b[start] = 0
+	return start + 1
+}
+
+// Forwarded returns the query as a forwarder sends it: of the EDNS options only the
+// client subnet (RFC 7871) goes on, because the others are for the next server alone
+// (RFC 6891 §6.2.6).
+func (q *Query) Forwarded() *Query {
+	if q.options == nil {
+		return q
+	}
+	f := *q
+	f.options = nil
+	for code, o := range options(q.options) {
+		if forwarded(code) {
+			f.options = append(f.options, o...)
+		}
+	}
+	return &f
+}
+
+// passed reports whether an EDNS option is the caller's and the server's matter, and
+// not that of the path between them.
+func passed(code uint16) bool {
+	return code != optCookie && code != optKeepalive && code != optPadding && code != dns.EDNS0EDE
+}
+
+func forwarded(code uint16) bool { return code == optECS }
+
+// options yields the EDNS options in the data of an OPT record: the code, and the
+// whole option in wire format.
+func options(data []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(data) >= 4 {
+			n := 4 + int(binary.BigEndian.Uint16(data[2:]))
+			if n > len(data) || !yield(binary.BigEndian.Uint16(data), data[:n]) {
+				return
+			}
+			data = data[n:]
+		}
+	}
+}
+
+// unpackOptions reads EDNS options.
+func unpackOptions(b []byte) []dns.EDNS0 {
+	h := dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Rdlength: uint16(len(b))}
+	rr, _, err := dns.UnpackRRWithHeader(h, b, 0)
+	if opt, ok := rr.(*dns.OPT); ok && err == nil {
+		return opt.Option
+	}
+	return nil
+}
+
+// ParseQuery reads a forwarder's query from its wire format, which it does not keep.
+func ParseQuery(b []byte) (*Query, error) { return parseQuery(b, forwarded) }
+
+// parseQuery reads a query with those of its options that pass.
+func parseQuery(b []byte, pass func(uint16) bool) (*Query, error) {
 	if len(b) < HeaderLen {
 		return nil, errShort
 	}
@@ -106,23 +212,32 @@ func ParseQuery(b []byte) (*Query, error) {
 		q.raw = append([]byte(nil), b...)
 		return q, nil
 	}
+	opts, version := 0, byte(0)
+	signed := false
 	err = walk(b, func(r record) {
 		if r.typ != dns.TypeOPT {
+			signed = signed || r.typ == dns.TypeTSIG
 			return
 		}
 		q.opt, q.do = true, b[r.ttl+2]&0x80 != 0
 		q.Size = max(int(r.class), dns.MinMsgSize)
-		for o := r.data; len(o) >= 4; {
-			n := 4 + int(binary.BigEndian.Uint16(o[2:]))
-			if n > len(o) {
-				break
+		opts++
+		version = max(version, b[r.ttl+1])
+		for code, o := range options(r.data) {
+			if pass(code) {
+				q.options = append(q.options, o...)
 			}
-			if binary.BigEndian.Uint16(o) == optECS {
-				q.ecs = append([]byte{}, o[4:n]...)
-			}
-			o = o[n:]
 		}
 	})
+	switch {
+	case err != nil:
+	case opts > 1:
+		err = errOPT // RFC 6891 §6.1.1
+	case version > 0:
+		err = ErrVersion
+	case signed:
+		err = errTSIG
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -141,8 +256,13 @@ func (q *Query) Text() string {
 }
 
 // Cacheable reports whether answers to q may be kept and shared.
-func (q *Query) Cacheable() bool {
-	return q.raw == nil && q.rd && q.ecs == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
+func (q *Query) Cacheable() bool { return q.rd && q.Keyed() }
+
+// Keyed reports whether the key tells answers to q from those to other questions, so
+// that a kept answer may be given. Answers to questions without RD are not kept,
+// because a server answers those with what it happens to know.
+func (q *Query) Keyed() bool {
+	return q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
 
 // KeyLen is how much longer a key is than its name, and MaxKey the length of the
@@ -150,6 +270,13 @@ func (q *Query) Cacheable() bool {
 const (
 	KeyLen = 5
 	MaxKey = MaxName + KeyLen
+)
+
+// The bits of a key's last byte.
+const (
+	KeyDO      = 1 << iota // the caller understands DNSSEC
+	KeyCD                  // the caller validates by itself
+	KeyAnyType             // that the name does not exist, for all types; the key's type is 0
 )
 
 // Key returns what tells questions with different answers apart: the name in
@@ -161,23 +288,40 @@ func (q *Query) Key() string {
 
 // AppendKey appends the key.
 func (q *Query) AppendKey(b []byte) []byte {
-	b = appendLower(b, q.Name)
 	var bits byte
 	if q.do {
-		bits |= 1
+		bits |= KeyDO
 	}
 	if q.cd {
-		bits |= 2
+		bits |= KeyCD
 	}
-	return append(b, byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
+	return append(appendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
+}
+
+// AnyType turns a key into the one under which is kept that the name does not exist.
+func AnyType(key []byte) {
+	n := len(key)
+	key[n-5], key[n-4] = 0, 0
+	key[n-1] |= KeyAnyType
 }
 
 // Shape is how a query is sent.
 type Shape struct {
-	Size      int  // the longest datagram that the sender takes, in bytes
-	NoEDNS    bool // without an OPT record; the fields below have no effect then
-	Keepalive bool // ask how long the connection may be idle (RFC 7828)
-	Pad       bool // to a multiple of 128 bytes (RFC 7830, RFC 8467)
+	Size      int    // the longest datagram that the sender takes, in bytes
+	Keepalive bool   // ask how long the connection may be idle (RFC 7828)
+	Pad       bool   // to a multiple of 128 bytes (RFC 7830, RFC 8467)
+	Cookie    []byte // data of a COOKIE option (RFC 7873); nil: none
+}
+
+// NeedsEDNS reports whether the query asks for something that cannot be had without
+// EDNS, DNSSEC or an option, or must not be changed.
+func (q *Query) NeedsEDNS() bool { return q.raw != nil || q.do || q.options != nil }
+
+// Plain returns the query as it is sent to a server that does not understand EDNS.
+func (q *Query) Plain() *Query {
+	p := *q
+	p.plain = true
+	return &p
 }
 
 // Append appends the message to send, with the given ID.
@@ -192,7 +336,10 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 	for _, f := range [...]struct {
 		on  bool
 		bit uint16
-	}{{q.rd, flagRD}, {q.ad, flagAD}, {q.cd, flagCD}} {
+	}{
+		{q.rd, flagRD}, {q.cd, flagCD},
+		{true, flagAD}, // the answer may be kept for others, who ask whether it was validated (RFC 6840 §5.7)
+	} {
 		if f.on {
 			bits |= f.bit
 		}
@@ -203,16 +350,16 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 	b = append(b, q.Name...)
 	b = binary.BigEndian.AppendUint16(b, q.Type)
 	b = binary.BigEndian.AppendUint16(b, q.Class)
-	if s.NoEDNS {
+	if q.plain {
 		return b
 	}
 	b[start+11] = 1 // additional records
 	b = q.appendOPTHead(b, uint16(s.Size))
 	options := len(b)
-	if q.ecs != nil {
-		b = append(b, 0, optECS)
-		b = binary.BigEndian.AppendUint16(b, uint16(len(q.ecs)))
-		b = append(b, q.ecs...)
+	b = append(b, q.options...)
+	if s.Cookie != nil {
+		b = append(b, 0, optCookie, 0, byte(len(s.Cookie)))
+		b = append(b, s.Cookie...)
 	}
 	if s.Keepalive {
 		b = append(b, 0, optKeepalive, 0, 0)
@@ -283,9 +430,9 @@ func RandomID() uint16 {
 
 // flags returns a response's flags with those changed that depend on the query:
 // RD and CD are the query's, AD is set only for those who asked for it (RFC 6840
-// §5.8), and TC is cleared.
+// §5.8).
 func (q *Query) flags(bits uint16) uint16 {
-	bits &^= flagRD | flagCD | flagTC
+	bits &^= flagRD | flagCD
 	if q.rd {
 		bits |= flagRD
 	}
@@ -298,9 +445,9 @@ func (q *Query) flags(bits uint16) uint16 {
 	return bits
 }
 
-// AppendFailure appends a response without records: the question, a response code
-// and, if the caller speaks EDNS, extended errors.
-func (q *Query) AppendFailure(b []byte, rcode int, errs ...EDE) []byte {
+// AppendFailure appends a response of at most limit bytes without records: the
+// question, a response code and, if the caller speaks EDNS, extended errors.
+func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(b, q.ID)
 	b = binary.BigEndian.AppendUint16(b, q.flags(flagQR|flagRA|uint16(rcode)))
@@ -311,5 +458,5 @@ func (q *Query) AppendFailure(b []byte, rcode int, errs ...EDE) []byte {
 	if !q.opt {
 		return b
 	}
-	return appendOPT(b, start, q, errs)
+	return q.appendOPT(b, start, limit, nil, errs)
 }

@@ -1,0 +1,175 @@
+package dnshedge_test
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// lastOPT keeps the OPT record of the last query that h got.
+func lastOPT(opt **dns.OPT, h dnstest.Handler) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		*opt = q.IsEdns0()
+		return h(q)
+	}
+}
+
+// withDO asks for an A record and for its signatures.
+func (l *lab) withDO(c *dnshedge.Client, name string) *dns.Msg {
+	m := question(name, dns.TypeA)
+	m.SetEdns0(1232, true)
+	r, _, err := c.Exchange(m, "")
+	require.NoError(l, err)
+	return r
+}
+
+func TestOneFORMERRDoesNotTurnEDNSOffForGood(t *testing.T) {
+	for name, code := range map[string]int{"FORMERR": dns.RcodeFormatError, "NOTIMP": dns.RcodeNotImplemented} {
+		bubble(t, func(l *lab) {
+			var opt *dns.OPT
+			l.serve("a", lastOPT(&opt, script(func(q dnstest.Query) dnstest.Reply {
+				r := rcode(code)(q)
+				r.Msg.Extra = nil
+				return r
+			}, good)))
+			c := l.client(off(), l.up("udp", "a"))
+			r, _ := l.must(c, "x.example.")
+			assert.Equal(t, "192.0.2.1", addr(r), "asked again without EDNS")
+			assert.Nil(t, opt)
+			l.withDO(c, "x.example.")
+			require.NotNil(t, opt, "%s: DO is never dropped", name)
+			assert.True(t, opt.Do())
+			l.must(c, "x.example.")
+			assert.Nil(t, opt, "it is remembered")
+			time.Sleep(16 * time.Minute)
+			l.must(c, "x.example.")
+			assert.NotNil(t, opt, "for a quarter of an hour")
+		})
+	}
+}
+
+func TestEDNSIsNotLeftOutWithoutProof(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var opt *dns.OPT
+		l.serve("a", lastOPT(&opt, script(rcode(dns.RcodeFormatError), rcode(dns.RcodeFormatError), good)))
+		c := l.client(off(), l.up("udp", "a"))
+		r, _ := l.must(c, "x.example.")
+		assert.Equal(t, dns.RcodeFormatError, r.Rcode)
+		l.must(c, "x.example.")
+		assert.NotNil(t, opt)
+	})
+}
+
+func TestACallersBadOptionTurnsEDNSOffForNobody(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var opt *dns.OPT
+		l.serve("a", lastOPT(&opt, func(q dnstest.Query) dnstest.Reply {
+			for _, o := range q.IsEdns0().Option {
+				if e, ok := o.(*dns.EDNS0_SUBNET); ok && e.SourceScope != 0 { // RFC 7871 §6
+					return rcode(dns.RcodeFormatError)(q)
+				}
+			}
+			return good(q)
+		}))
+		c := l.client(off(), l.up("tls", "a"))
+		m := question("x.example.", dns.TypeA)
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, SourceScope: 24, Address: net.IPv4(198, 51, 100, 0)}}
+		r, _, err := c.Exchange(m, "")
+		require.NoError(t, err)
+		assert.Equal(t, dns.RcodeFormatError, r.Rcode)
+		l.must(c, "victim.example.")
+		assert.NotNil(t, opt)
+	})
+}
+
+func TestAnExtendedResponseCodeIsAFailure(t *testing.T) {
+	for _, network := range []string{"udp", "tls", "https"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", rcode(dns.RcodeBadVers))
+			l.serve("b", good)
+			c := l.client(off(), l.up(network, "a"), l.up(network, "b"))
+			r, took := l.must(c, "x.example.")
+			assert.Equal(t, "192.0.2.1", addr(r))
+			assert.Less(t, took, 200*ms, "the next server is asked at once")
+			c = l.client(off(), l.up(network, "a"))
+			r, err := l.edns(c, "x.example.")
+			require.NoError(t, err)
+			assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+			assert.Equal(t, "server answered BADVERS", r.IsEdns0().Option[0].(*dns.EDNS0_EDE).ExtraText)
+		})
+	}
+}
+
+func TestOptionsOfACallerArePassedBothWays(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var opt *dns.OPT
+		l.serve("a", lastOPT(&opt, func(q dnstest.Query) dnstest.Reply {
+			r := good(q)
+			r.Msg.IsEdns0().Option = []dns.EDNS0{
+				&dns.EDNS0_NSID{Code: dns.EDNS0NSID, Nsid: "aabb"},
+				&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, SourceScope: 20, Address: net.IPv4(198, 51, 100, 0)},
+			}
+			return r
+		}))
+		c := l.client(off(), l.up("udp", "a"))
+		c.Cache = new(dnshedge.Cache)
+		m := question("x.example.", dns.TypeA)
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = []dns.EDNS0{
+			&dns.EDNS0_NSID{Code: dns.EDNS0NSID}, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0011223344556677"},
+			&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: net.IPv4(198, 51, 100, 0)},
+		}
+		for range 2 {
+			opt = nil
+			r, _, err := c.Exchange(m, "")
+			require.NoError(t, err)
+			require.NotNil(t, opt, "such answers are not kept")
+			assert.Equal(t, []uint16{dns.EDNS0NSID, dns.EDNS0SUBNET}, codes(opt), "a cookie is between this client and the server")
+			require.Equal(t, []uint16{dns.EDNS0NSID, dns.EDNS0SUBNET}, codes(r.IsEdns0()))
+			assert.EqualValues(t, 20, r.IsEdns0().Option[1].(*dns.EDNS0_SUBNET).SourceScope)
+		}
+
+		r := serve(t, c, "udp", m)
+		assert.Equal(t, []uint16{dns.EDNS0SUBNET}, codes(opt), "a forwarder passes on only the client's subnet")
+		assert.Equal(t, []uint16{dns.EDNS0NSID, dns.EDNS0SUBNET}, codes(r.IsEdns0()))
+
+		plain, err := l.edns(c, "x.example.")
+		require.NoError(t, err)
+		assert.Empty(t, plain.IsEdns0().Option, "the caller sent none")
+	})
+}
+
+func TestAnUnknownVersionOfEDNSIsAnsweredAsSuch(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := l.serve("a", good)
+		c := l.client(off(), l.up("udp", "a"))
+		m := question("x.example.", dns.TypeA)
+		m.SetEdns0(1232, false)
+		m.IsEdns0().SetVersion(1)
+		r := serve(t, c, "udp", m)
+		assert.Equal(t, dns.RcodeBadVers, r.Rcode, "RFC 6891 §6.1.3")
+		assert.Zero(t, r.IsEdns0().Version())
+		_, _, err := c.Exchange(m, "")
+		require.ErrorContains(t, err, "version of EDNS")
+
+		m.IsEdns0().SetVersion(0)
+		m.Extra = append(m.Extra, dns.Copy(m.IsEdns0()))
+		assert.Equal(t, dns.RcodeFormatError, serve(t, c, "udp", m).Rcode, "two OPT records: RFC 6891 §6.1.1")
+		assert.Zero(t, s.Queries.Load())
+	})
+}
+
+func codes(opt *dns.OPT) (out []uint16) {
+	for _, o := range opt.Option {
+		out = append(out, o.Option())
+	}
+	return out
+}

@@ -1,0 +1,309 @@
+package dnshedge
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"hash/maphash"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/sketch"
+)
+
+// An export is a line that says what it is, the time in Unix nanoseconds, the number of
+// servers and what was learned of each, the number of answers and each of them, and
+// a checksum. Numbers are varints, and bytes have their number before them.
+const (
+	exportName    = "hedge dns "
+	exportVersion = "1\n"
+
+	maxExport    = 64 << 20       // bytes
+	maxExportAge = 24 * time.Hour // what is older says nothing about today
+)
+
+// Export writes what was learned of the servers' times and, if there is a Cache, its
+// answers, but no failures, for Import in another process or after a restart: at most
+// 64 MiB, the answers that are most likely to be asked for first.
+func (c *Client) Export(w io.Writer) error {
+	core, err := c.init()
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(core.appendExport(nil, time.Now())); err != nil {
+		return fmt.Errorf("dnshedge: Export: %w", err)
+	}
+	return nil
+}
+
+// Import adds what Export wrote: the times of servers that this Client has, and, if
+// there is a Cache, answers that it does not have. The time that has passed
+// since then counts against their TTLs.
+//
+// Import returns an error and changes nothing if the export is damaged, was not
+// written by Export, has another version, is larger than 64 MiB or is older than a day.
+func (c *Client) Import(r io.Reader) error {
+	core, err := c.init()
+	if err != nil {
+		return err
+	}
+	if _, err := core.upstreams(); err != nil { // adds the system's servers to those that are known
+		return err
+	}
+	if err := core.importFrom(r, time.Now()); err != nil {
+		return fmt.Errorf("dnshedge: Import: %w", err)
+	}
+	return nil
+}
+
+func (c *core) appendExport(b []byte, now time.Time) []byte {
+	c.mu.Lock()
+	var servers []*upstreamState
+	for _, s := range c.servers {
+		servers = append(servers, s)
+	}
+	c.mu.Unlock()
+	b = append(b, exportName+exportVersion...)
+	b = binary.AppendVarint(b, now.UnixNano())
+	b = binary.AppendUvarint(b, uint64(len(servers)))
+	for _, s := range servers {
+		b = s.appendTimes(b, now)
+	}
+	var all []byte
+	var n uint64
+	if cache := c.conf.Cache; cache != nil {
+		all, n = cache.appendAnswers(now, maxExport-len(b)-64)
+	}
+	b = append(binary.AppendUvarint(b, n), all...)
+	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
+}
+
+// appendTimes appends what was learned of a server.
+func (s *upstreamState) appendTimes(b []byte, now time.Time) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b = appendBytes(b, s.name)
+	b = binary.AppendUvarint(b, uint64(s.srtt))
+	b = binary.AppendUvarint(b, uint64(s.handshake))
+	b = appendBytes(b, s.answers.Append(nil, now))
+	return appendBytes(b, s.path.Append(nil, now))
+}
+
+// appendAnswers returns the answers that are still kept, in at most limit bytes, and
+// their number.
+func (c *Cache) appendAnswers(now time.Time, limit int) (b []byte, n uint64) {
+	c.init()
+	at := now.Sub(c.epoch)
+	for node := range c.store.Hottest() {
+		e := node.Value
+		if !c.usable(e, at) {
+			continue
+		}
+		if len(b)+len(e.Packed())+1024*(1+len(e.EDE)) > limit {
+			break
+		}
+		b = append(b, e.bits)
+		b = binary.AppendUvarint(b, uint64(max(at-e.stored, 0)))
+		b = binary.AppendUvarint(b, uint64(e.ttl))
+		b = binary.AppendUvarint(b, uint64(len(e.EDE)))
+		for _, x := range e.EDE {
+			b = binary.AppendUvarint(b, uint64(x.Code))
+			b = appendBytes(b, x.Text)
+		}
+		b = appendBytes(b, e.Packed())
+		n++
+	}
+	return b, n
+}
+
+func appendBytes[S string | []byte](b []byte, s S) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+var (
+	errForeign = errors.New("this is no export of a Client")
+	errDamaged = errors.New("the export is damaged or cut off")
+)
+
+// times is what an export says of a server.
+type times struct {
+	server          string
+	srtt, handshake time.Duration
+	answers, path   *sketch.Window
+}
+
+func (c *core) importFrom(r io.Reader, now time.Time) error {
+	b, err := io.ReadAll(io.LimitReader(r, maxExport+1))
+	if err != nil {
+		return err
+	}
+	if len(b) > maxExport {
+		return fmt.Errorf("the export is larger than %d MiB", maxExport>>20)
+	}
+	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(exportName)+16)]), exportName)
+	if !ok {
+		return errForeign
+	}
+	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != exportVersion {
+		return fmt.Errorf("the export is of version %q, and only %q is known", version, strings.TrimSpace(exportVersion))
+	}
+	end := len(b) - crc32.Size
+	if end < len(exportName+exportVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
+		return errDamaged
+	}
+	d := decoder(b[len(exportName+exportVersion):end])
+	passed := now.Sub(time.Unix(0, d.varint()))
+	if passed > maxExportAge {
+		return fmt.Errorf("the export is %v old, more than %v", passed.Round(time.Second), maxExportAge)
+	}
+	var learned []times
+	for n := d.uvarint(); n > 0 && d != nil; n-- {
+		l := times{server: string(d.bytes()), srtt: d.duration(), handshake: d.duration()}
+		for _, w := range [...]**sketch.Window{&l.answers, &l.path} {
+			if *w, err = sketch.Decode(d.bytes(), now); err != nil {
+				return fmt.Errorf("%w: %w", errDamaged, err)
+			}
+		}
+		learned = append(learned, l)
+	}
+	cache := c.conf.Cache
+	var entries []*entry
+	for n := d.uvarint(); n > 0 && d != nil; n-- {
+		e, err := d.entry()
+		if err != nil {
+			return err
+		}
+		if cache != nil {
+			entries = append(entries, e)
+		}
+	}
+	if d == nil || len(d) > 0 {
+		return errDamaged
+	}
+	c.learn(learned)
+	if cache != nil {
+		cache.add(entries, max(passed, 0), now)
+	}
+	return nil
+}
+
+// decoder takes values off its beginning. It is nil once it failed.
+type decoder []byte
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(*d)
+	d.skip(n)
+	return v
+}
+
+func (d *decoder) varint() int64 {
+	v, n := binary.Varint(*d)
+	d.skip(n)
+	return v
+}
+
+func (d *decoder) duration() time.Duration {
+	return time.Duration(min(d.uvarint(), math.MaxInt64))
+}
+
+func (d *decoder) bytes() []byte {
+	n := d.uvarint()
+	if n > uint64(len(*d)) {
+		*d = nil
+		return nil
+	}
+	b := (*d)[:n]
+	*d = (*d)[n:]
+	return b
+}
+
+func (d *decoder) skip(n int) {
+	if n <= 0 {
+		*d = nil
+		return
+	}
+	*d = (*d)[n:]
+}
+
+// entry takes an answer off. Its time is how old it was.
+func (d *decoder) entry() (*entry, error) {
+	if len(*d) == 0 {
+		return nil, errDamaged
+	}
+	e := &entry{bits: (*d)[0]}
+	d.skip(1)
+	e.stored, e.ttl = d.duration(), d.duration()
+	var errs []wire.EDE
+	for n := d.uvarint(); n > 0 && *d != nil; n-- {
+		code := d.uvarint()
+		errs = append(errs, wire.EDE{Code: uint16(code), Text: string(d.bytes())})
+	}
+	b := d.bytes()
+	if *d == nil {
+		return nil, errDamaged
+	}
+	a, err := wire.ParseAnswer(b, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	a.EDE = errs
+	if _, err := a.Seal(nil); err != nil {
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	if e.bits&wire.KeyAnyType != 0 && !a.NoName() || a.Outcome >= wire.FinalFailure {
+		return nil, errDamaged
+	}
+	e.Answer = a
+	return e, nil
+}
+
+// learn adds what is known of servers that the Client has.
+func (c *core) learn(all []times) {
+	now := time.Now()
+	for _, l := range all {
+		c.mu.Lock()
+		s := c.servers[l.server]
+		c.mu.Unlock()
+		if s != nil {
+			s.learn(l, now)
+		}
+	}
+}
+
+func (s *upstreamState) learn(l times, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers.Merge(l.answers)
+	s.path.Merge(l.path)
+	s.sent, s.got = s.sent+float64(l.answers.Len()), s.got+float64(l.answers.Len())
+	if l.srtt > 0 {
+		s.srtt = float64(l.srtt)
+	}
+	if l.handshake > 0 {
+		s.handshake = float64(l.handshake)
+	}
+	s.updateDelays()
+}
+
+// add adds answers that are not yet known. Each is as old as it says, and by as much
+// older as has passed.
+func (c *Cache) add(entries []*entry, passed time.Duration, now time.Time) {
+	c.init()
+	at := now.Sub(c.epoch)
+	for _, e := range entries {
+		e.stored = at - e.stored - passed
+		e.ttl = min(e.ttl, orDefault(c.MaxTTL, defaultMaxTTL))
+		if !c.usable(e, at) {
+			continue
+		}
+		key := append(append([]byte(nil), e.Question()...), e.bits)
+		if e.bits&wire.KeyAnyType != 0 {
+			wire.AnyType(key)
+		}
+		c.store.SetIfAbsent(maphash.Bytes(c.seed, key), e)
+	}
+}

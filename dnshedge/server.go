@@ -1,0 +1,526 @@
+package dnshedge
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+const (
+	defaultMaxConns     = 1000
+	defaultIdleTimeout  = 10 * time.Second
+	defaultWriteTimeout = 5 * time.Second
+
+	maxPipelined = 128                  // questions of one connection that wait
+	batchSize    = 32                   // datagrams that are read or written at a time
+	batchBuffer  = 4096                 // bytes of a datagram that are read
+	readPause    = 5 * time.Millisecond // after a socket failed
+)
+
+// ErrServerClosed is what Serve and ServePacket return after Shutdown.
+var ErrServerClosed = errors.New("dnshedge: server is closed")
+
+// Verdict is what becomes of a query.
+type Verdict int
+
+// The verdicts.
+const (
+	Answer Verdict = iota // it is answered
+	Refuse                // the response is REFUSED
+	Ignore                // there is no response; over TCP the connection is closed
+)
+
+// Server answers DNS clients with a Client. It does what a dns.Server with
+// Client.ServeDNS as its handler does, but an answer that is in the cache costs
+// about half of the time: datagrams are read and written in batches, messages are
+// not unpacked, and no goroutine is started.
+//
+//	s := &dnshedge.Server{Client: c}
+//	pc, err := net.ListenPacket("udp", ":53")
+//	...
+//	go s.ServePacket(pc)
+//	ln, err := net.Listen("tcp", ":53")
+//	...
+//	go s.Serve(ln) // or tls.NewListener(ln, config), for DNS over TLS
+//
+// The fields must not be changed after first use. A Server is safe for concurrent use.
+type Server struct {
+	// Client answers. It must be set.
+	Client *Client
+
+	// Admit says what becomes of the queries of a client, by its address. It is
+	// called for every query, from several goroutines, and must not block. Nil: all
+	// are answered.
+	Admit func(netip.Addr) Verdict
+
+	// MaxConns bounds the connections that are open. Others wait to be accepted.
+	// Zero: 1000. Negative: no limit.
+	MaxConns int
+
+	// IdleTimeout is how long a connection may be without a question that waits or a
+	// byte that is read. Zero: 10 s.
+	IdleTimeout time.Duration
+
+	// WriteTimeout is how long a client may take to read a response over a connection,
+	// which is closed then. Zero: 5 s.
+	WriteTimeout time.Duration
+
+	once    sync.Once
+	slots   chan struct{}   // one value per connection that is open; nil: no limit
+	closing chan struct{}   // closed when Shutdown begins
+	ctx     context.Context // of the questions
+	cancel  context.CancelFunc
+
+	mu     sync.Mutex // guards the fields below
+	closed bool
+	open   map[io.Closer]bool // what is to be closed; false for connections of clients
+	wg     sync.WaitGroup     // of questions and connections
+}
+
+func (s *Server) init() {
+	s.once.Do(func() {
+		s.open, s.closing = make(map[io.Closer]bool), make(chan struct{})
+		s.ctx, s.cancel = context.WithCancel(context.Background())
+		if s.MaxConns >= 0 {
+			s.slots = make(chan struct{}, orInt(s.MaxConns, defaultMaxConns))
+		}
+	})
+}
+
+func orInt(n, zero int) int {
+	if n == 0 {
+		return zero
+	}
+	return n
+}
+
+// add remembers what Shutdown has to close, or closes it and reports false.
+func (s *Server) add(c io.Closer, listens bool) bool {
+	s.init()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = c.Close()
+		return false
+	}
+	s.open[c] = listens
+	if !listens {
+		s.wg.Add(1)
+	}
+	return true
+}
+
+func (s *Server) remove(c io.Closer, listens bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, c)
+	_ = c.Close()
+	if !listens {
+		s.wg.Done()
+	}
+}
+
+// Shutdown ends Serve and ServePacket, answers what has been asked, and returns when
+// that is done or ctx has ended; then it closes the connections that are left.
+// The Client stays open.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.init()
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.closing)
+	}
+	for c, listens := range s.open {
+		switch c := c.(type) {
+		case net.PacketConn:
+			_ = c.SetReadDeadline(time.Unix(1, 0)) // answers are still written to it
+		case net.Conn:
+			_ = c.SetReadDeadline(time.Unix(1, 0))
+		default:
+			if listens {
+				_ = c.Close()
+			}
+		}
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(done)
+	}()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	s.cancel()
+	s.mu.Lock()
+	for c := range s.open {
+		_ = c.Close()
+	}
+	s.mu.Unlock()
+	<-done
+	return err
+}
+
+// query is what came of reading a message.
+type query struct {
+	*wire.Query
+	reply []byte // if there is one already
+	drop  bool   // the message gets no response
+}
+
+// read reads a message of a client, and answers it if that takes no waiting. The
+// response is appended to b, and has at most limit bytes, or as many as the client takes.
+func (s *Server) read(b, m []byte, from netip.Addr, limit int) (out query) {
+	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
+		return query{drop: true} // no query; to respond to a response could go on for ever
+	}
+	verdict := Answer
+	if s.Admit != nil {
+		if verdict = s.Admit(from.Unmap()); verdict == Ignore {
+			return query{drop: true}
+		}
+	}
+	q, err := wire.ParseQuery(m)
+	if err != nil {
+		msg := new(dns.Msg)
+		if msg.Unpack(m) != nil {
+			return query{reply: appendHeader(b, m, dns.RcodeFormatError)}
+		}
+		code := refusal(msg)
+		if code == dns.RcodeSuccess {
+			code = badQuery(err)
+		}
+		return query{reply: appendRefusal(b, msg, code)}
+	}
+	if limit < wire.MaxMsg {
+		limit = min(limit, q.Size)
+	}
+	switch {
+	case verdict == Refuse:
+		return query{reply: q.AppendFailure(b, dns.RcodeRefused, limit, wire.EDE{Code: edeProhibited})}
+	case !q.Standard():
+		return query{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
+	case q.Type == dns.TypeAXFR || q.Type == dns.TypeIXFR:
+		return query{reply: q.AppendFailure(b, dns.RcodeRefused, limit)}
+	}
+	if core, err := s.Client.init(); err == nil {
+		if out, ok := core.appendHit(b, q, limit); ok {
+			return query{reply: out}
+		}
+	}
+	return query{Query: q}
+}
+
+// appendHeader appends a response that is only a header, to a message that was not
+// understood.
+func appendHeader(b, m []byte, rcode byte) []byte {
+	b = append(b, m[0], m[1], 0x80|m[2]&0x79, rcode)
+	return append(b, make([]byte, wire.HeaderLen-4)...)
+}
+
+// ServePacket answers the datagrams that come over pc, until Shutdown, and then closes
+// it. Several may be served at a time, as sockets of one address (SO_REUSEPORT), by one
+// processor each.
+//
+// On Linux responses come from the address that was asked, even if pc listens on all;
+// elsewhere listen on each address.
+func (s *Server) ServePacket(pc net.PacketConn) error {
+	if !s.add(pc, true) {
+		return ErrServerClosed
+	}
+	read := s.readPackets
+	if u, ok := pc.(*net.UDPConn); ok && runtime.GOOS == "linux" {
+		read = func(net.PacketConn) error { return s.readBatches(u) }
+	}
+	for {
+		err := read(pc)
+		select {
+		case <-s.closing: // Shutdown closes pc, over which answers may still be due
+			return ErrServerClosed
+		default:
+		}
+		if errors.Is(err, net.ErrClosed) {
+			s.remove(pc, true)
+			return err
+		}
+		time.Sleep(readPause) // as when the system is short of memory
+	}
+}
+
+// readPackets reads datagrams one at a time until that fails.
+func (s *Server) readPackets(pc net.PacketConn) error {
+	in, out := make([]byte, batchBuffer), make([]byte, 0, 2048)
+	for {
+		n, from, err := pc.ReadFrom(in)
+		if err != nil {
+			return err
+		}
+		q := s.read(out[:0], in[:n], addrOf(from), wire.DefaultUDPSize)
+		switch {
+		case q.drop:
+		case q.reply != nil:
+			_, _ = pc.WriteTo(q.reply, from)
+		default:
+			s.spawn(func() {
+				p := responses.Get().(*response)
+				defer responses.Put(p)
+				p.b = s.Client.appendAnswer(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
+				_, _ = pc.WriteTo(p.b, from)
+			})
+		}
+	}
+}
+
+// spawn calls f in a goroutine that Shutdown waits for.
+func (s *Server) spawn(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.wg.Go(f)
+}
+
+// readBatches reads and writes several datagrams with one system call, until that fails.
+func (s *Server) readBatches(u *net.UDPConn) error {
+	batches := ipv4.NewPacketConn(u) // whose batches are not of IPv4 only
+	all := addrOf(u.LocalAddr()).IsUnspecified()
+	if all {
+		// One of them works, or both for a socket of both families.
+		_ = batches.SetControlMessage(ipv4.FlagDst, true)
+		_ = ipv6.NewPacketConn(u).SetControlMessage(ipv6.FlagDst, true)
+	}
+	in, out := make([]ipv4.Message, batchSize), make([]ipv4.Message, batchSize)
+	for i := range in {
+		in[i].Buffers = [][]byte{make([]byte, batchBuffer)}
+		if all {
+			in[i].OOB = make([]byte, 128)
+		}
+		out[i].Buffers = [][]byte{make([]byte, 0, 2048)}
+	}
+	replies := make([][]byte, batchSize) // whose memory is used again
+	for {
+		n, err := batches.ReadBatch(in, 0)
+		if err != nil {
+			return err
+		}
+		k := 0
+		for i := range in[:n] {
+			m := &in[i]
+			to := m.Addr.(*net.UDPAddr)
+			q := s.read(replies[k][:0], m.Buffers[0][:m.N], to.AddrPort().Addr(), wire.DefaultUDPSize)
+			if q.drop {
+				continue
+			}
+			var source []byte
+			if all {
+				source = controlFrom(m.OOB[:m.NN])
+			}
+			if q.reply == nil {
+				s.spawn(func() {
+					p := responses.Get().(*response)
+					defer responses.Put(p)
+					p.b = s.Client.appendAnswer(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
+					_, _, _ = u.WriteMsgUDP(p.b, source, to)
+				})
+				continue
+			}
+			replies[k] = q.reply
+			out[k].Buffers[0], out[k].Addr, out[k].OOB = q.reply, to, source
+			k++
+		}
+		for sent := 0; sent < k; {
+			n, err := batches.WriteBatch(out[sent:k], 0)
+			if err != nil || n == 0 {
+				n = 1 // the client of the first one cannot be reached
+			}
+			sent += n
+		}
+	}
+}
+
+// controlFrom returns the control message of a response to a datagram that came with
+// the given one: it is sent from the address that the datagram was sent to.
+func controlFrom(oob []byte) []byte {
+	var c6 ipv6.ControlMessage
+	if c6.Parse(oob) == nil && c6.Dst != nil {
+		if c6.Dst.To4() == nil {
+			return (&ipv6.ControlMessage{Src: c6.Dst}).Marshal()
+		}
+		return (&ipv4.ControlMessage{Src: c6.Dst}).Marshal()
+	}
+	var c4 ipv4.ControlMessage
+	if c4.Parse(oob) == nil && c4.Dst != nil {
+		return (&ipv4.ControlMessage{Src: c4.Dst}).Marshal()
+	}
+	return nil
+}
+
+// addrOf returns the address without its port; the zero Addr if there is none.
+func addrOf(a net.Addr) netip.Addr {
+	switch a := a.(type) {
+	case *net.UDPAddr:
+		return a.AddrPort().Addr()
+	case *net.TCPAddr:
+		return a.AddrPort().Addr()
+	}
+	p, _ := netip.ParseAddrPort(a.String())
+	return p.Addr()
+}
+
+// Serve answers what is asked over the connections that ln accepts, until Shutdown,
+// and closes it. Questions of one connection are answered in the order in which their
+// answers come, and 128 at a time (RFC 7766 §6.2.1.1).
+func (s *Server) Serve(ln net.Listener) error {
+	if !s.add(ln, true) {
+		return ErrServerClosed
+	}
+	defer s.remove(ln, true)
+	for {
+		if s.slots != nil {
+			select {
+			case s.slots <- struct{}{}:
+			case <-s.closing:
+				return ErrServerClosed
+			}
+		}
+		conn, err := ln.Accept()
+		if err == nil && s.add(conn, false) {
+			go s.serveConn(conn)
+			continue
+		}
+		s.release()
+		select {
+		case <-s.closing:
+			return ErrServerClosed
+		default:
+		}
+		if t := net.Error(nil); !errors.As(err, &t) || errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("dnshedge: accept: %w", err)
+		}
+		time.Sleep(readPause) // as when there are too many open files
+	}
+}
+
+// release ends the use of a slot.
+func (s *Server) release() {
+	if s.slots != nil {
+		<-s.slots
+	}
+}
+
+// serverConn is a connection of a client.
+type serverConn struct {
+	net.Conn
+	s       *Server
+	writing sync.Mutex
+	waiting chan struct{} // one value per question that waits
+}
+
+func (s *Server) serveConn(conn net.Conn) {
+	defer s.release()
+	defer s.remove(conn, false)
+	c := &serverConn{Conn: conn, s: s, waiting: make(chan struct{}, maxPipelined)}
+	var wg sync.WaitGroup
+	defer wg.Wait() // a client that has closed its half still reads
+	from := addrOf(conn.RemoteAddr())
+	in, out := make([]byte, 0, 512), make([]byte, 0, 1024)
+	for {
+		m, err := c.readMessage(in[:0])
+		if err != nil {
+			return
+		}
+		in = m
+		q := s.read(append(out[:0], 0, 0), m, from, wire.MaxMsg)
+		switch {
+		case q.drop:
+			return
+		case q.reply != nil:
+			out = q.reply
+			if c.write(q.reply) != nil {
+				return
+			}
+			continue
+		}
+		c.waiting <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-c.waiting }()
+			p := responses.Get().(*response)
+			defer responses.Put(p)
+			p.b = s.Client.appendAnswer(s.ctx, append(p.b[:0], 0, 0), q.Query, wire.MaxMsg)
+			_ = c.write(p.b)
+		})
+	}
+}
+
+// readMessage reads a message, into b if it has room. A connection over which
+// questions wait is not idle.
+func (c *serverConn) readMessage(b []byte) ([]byte, error) {
+	var head [2]byte
+	idle := c.s.IdleTimeout
+	if idle <= 0 {
+		idle = defaultIdleTimeout
+	}
+	for {
+		if err := c.setReadDeadline(time.Now().Add(idle)); err != nil {
+			return nil, err
+		}
+		n, err := io.ReadFull(c, head[:])
+		if err == nil {
+			break
+		}
+		if t := net.Error(nil); n > 0 || !errors.As(err, &t) || !t.Timeout() || len(c.waiting) == 0 {
+			return nil, err
+		}
+	}
+	n := int(binary.BigEndian.Uint16(head[:]))
+	if cap(b) < n {
+		b = make([]byte, n)
+	}
+	_, err := io.ReadFull(c, b[:n])
+	return b[:n], err
+}
+
+// setReadDeadline sets the deadline unless Shutdown has.
+func (c *serverConn) setReadDeadline(t time.Time) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.s.closed {
+		return ErrServerClosed
+	}
+	return c.SetReadDeadline(t)
+}
+
+// write writes a response, for whose length b has two bytes in front. If the client
+// does not read it, the connection is closed.
+func (c *serverConn) write(b []byte) error {
+	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
+	timeout := c.s.WriteTimeout
+	if timeout <= 0 {
+		timeout = defaultWriteTimeout
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_ = c.SetWriteDeadline(time.Now().Add(timeout))
+	_, err := c.Conn.Write(b)
+	if err != nil {
+		_ = c.Close()
+	}
+	return err
+}

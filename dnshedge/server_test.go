@@ -1,0 +1,305 @@
+package dnshedge_test
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// startServer serves UDP and TCP on host c of the lab.
+func (l *lab) startServer(s *dnshedge.Server) {
+	pc, err := l.net.Host("c").ListenPacket("udp", ":53")
+	require.NoError(l, err)
+	ln, err := l.net.Host("c").Listen("tcp", ":53")
+	require.NoError(l, err)
+	var wg sync.WaitGroup
+	wg.Go(func() { assert.ErrorIs(l, s.ServePacket(pc), dnshedge.ErrServerClosed) })
+	wg.Go(func() { assert.ErrorIs(l, s.Serve(ln), dnshedge.ErrServerClosed) })
+	l.Cleanup(func() {
+		require.NoError(l, s.Shutdown(background))
+		wg.Wait()
+	})
+}
+
+// connect connects to the server.
+func (l *lab) connect(network string) *dns.Conn {
+	c, err := l.net.Host("client").DialContext(background, network, l.net.Host("c").Addr().String()+":53")
+	require.NoError(l, err)
+	l.Cleanup(func() { c.Close() })
+	return &dns.Conn{Conn: c, UDPSize: 4096}
+}
+
+// put asks a question over a connection.
+func put(t *testing.T, c *dns.Conn, m *dns.Msg) *dns.Msg {
+	t.Helper()
+	require.NoError(t, c.WriteMsg(m))
+	r, err := c.ReadMsg()
+	require.NoError(t, err)
+	assert.Equal(t, m.Id, r.Id)
+	assert.True(t, r.Response)
+	return r
+}
+
+func TestTheServerAnswersAsServeDNSDoes(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", zone)
+		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+		l.startServer(&dnshedge.Server{Client: c})
+		for _, network := range []string{"udp", "tcp"} {
+			conn := l.connect(network)
+			for i := range 3 {
+				for _, name := range []string{"Alias.example.", "nx.example.", "a.nx.example.", "broken.example.", "long.example."} {
+					m := question(name, dns.TypeA)
+					if name == "long.example." {
+						m.Question[0].Qtype = dns.TypeTXT
+					}
+					m.SetEdns0(4096, false)
+					if i == 0 {
+						put(t, conn, m) // so that both are cached
+					}
+					got, want := put(t, conn, m), serve(t, c, network, m)
+					for _, r := range []*dns.Msg{got, want} {
+						for _, rr := range append(r.Answer, r.Ns...) {
+							rr.Header().Ttl = 0
+						}
+					}
+					assert.Equal(t, want.String(), got.String())
+				}
+			}
+			odd := question("x.", dns.TypeA)
+			odd.Opcode = dns.OpcodeUpdate
+			assert.Equal(t, dns.RcodeNotImplemented, put(t, conn, odd).Rcode)
+			assert.Equal(t, dns.RcodeRefused, put(t, conn, question("x.", dns.TypeAXFR)).Rcode)
+			assert.Equal(t, dns.RcodeFormatError, put(t, conn, new(dns.Msg)).Rcode)
+			odd = question("x.", dns.TypeA)
+			odd.SetEdns0(1232, false)
+			odd.IsEdns0().SetVersion(1)
+			assert.Equal(t, dns.RcodeBadVers, put(t, conn, odd).Rcode)
+			odd = question("x.", dns.TypeA)
+			odd.SetTsig("key.", dns.HmacSHA256, 300, 0)
+			b, err := odd.Pack()
+			require.NoError(t, err)
+			_, err = conn.Write(b)
+			require.NoError(t, err)
+			r, err := conn.ReadMsg()
+			require.NoError(t, err)
+			assert.Equal(t, dns.RcodeRefused, r.Rcode)
+		}
+	})
+}
+
+func TestTheServerDoesNotRespondToResponses(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.startServer(&dnshedge.Server{Client: l.client(new(dnshedge.Client), l.up("udp", "a"))})
+		conn := l.connect("udp")
+		m := question("x.example.", dns.TypeA)
+		m.Response = true
+		require.NoError(t, conn.WriteMsg(m))
+		_, err := conn.Write([]byte{1, 2, 3})
+		require.NoError(t, err)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+		_, err = conn.ReadMsg()
+		var timeout net.Error
+		require.ErrorAs(t, err, &timeout)
+		require.NoError(t, conn.SetReadDeadline(time.Time{}))
+		put(t, conn, question("x.example.", dns.TypeA))
+	})
+}
+
+func TestAdmitSaysWhoIsAnswered(t *testing.T) {
+	bubble(t, func(l *lab) {
+		up := l.serve("a", good)
+		var verdict, asked atomic.Int64
+		s := &dnshedge.Server{
+			Client: l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a")),
+			Admit: func(a netip.Addr) dnshedge.Verdict {
+				assert.Equal(l, l.net.Host("client").Addr(), a)
+				asked.Add(1)
+				return dnshedge.Verdict(verdict.Load())
+			},
+		}
+		l.startServer(s)
+		for _, network := range []string{"udp", "tcp"} {
+			verdict.Store(int64(dnshedge.Refuse))
+			m := question("x.example.", dns.TypeA)
+			m.SetEdns0(1232, false)
+			conn := l.connect(network)
+			r := put(t, conn, m)
+			assert.Equal(t, dns.RcodeRefused, r.Rcode)
+			assert.Equal(t, []uint16{18}, edes(r))
+			verdict.Store(int64(dnshedge.Ignore))
+			require.NoError(t, conn.WriteMsg(m))
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+			_, err := conn.ReadMsg()
+			require.Error(t, err)
+			assert.Equal(t, network == "tcp", err == io.EOF)
+		}
+		assert.Zero(t, up.Queries.Load())
+		assert.EqualValues(t, 4, asked.Load())
+	})
+}
+
+func TestQuestionsOfAConnectionDoNotWaitForEachOther(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "slow.example." {
+				return after(time.Second, good)(q)
+			}
+			return good(q)
+		})
+		l.startServer(&dnshedge.Server{Client: l.client(off(), l.up("udp", "a"))})
+		conn := l.connect("tcp")
+		slow := question("slow.example.", dns.TypeA)
+		require.NoError(t, conn.WriteMsg(slow))
+		start := time.Now()
+		put(t, conn, question("x.example.", dns.TypeA))
+		assert.Less(t, time.Since(start), 100*ms)
+		for range 1000 { // more than may wait at a time
+			require.NoError(t, conn.WriteMsg(slow))
+		}
+		for range 1001 {
+			r, err := conn.ReadMsg()
+			require.NoError(t, err)
+			assert.Equal(t, slow.Id, r.Id)
+		}
+	})
+}
+
+func TestAnIdleConnectionIsClosedAndOneThatWaitsIsNot(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", after(3*time.Second, good))
+		l.startServer(&dnshedge.Server{Client: l.client(off(), l.up("udp", "a")), IdleTimeout: time.Second})
+		conn := l.connect("tcp")
+		put(t, conn, question("x.example.", dns.TypeA))
+		start := time.Now()
+		_, err := conn.ReadMsg()
+		require.ErrorIs(t, err, io.EOF)
+		assert.LessOrEqual(t, time.Since(start), 1100*ms)
+	})
+}
+
+func TestAClientThatStopsReadingIsDisconnected(t *testing.T) {
+	s := &dnshedge.Server{
+		Client:       &dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "tcp", zone)}, Cache: new(dnshedge.Cache)},
+		WriteTimeout: 50 * ms,
+	}
+	defer s.Client.Close()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { _ = s.Serve(ln) }()
+	conn, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	b, err := question("long.example.", dns.TypeTXT).Pack()
+	require.NoError(t, err)
+	b = append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
+	require.NoError(t, conn.SetWriteDeadline(time.Now().Add(20*time.Second)))
+	for range 100_000 {
+		if _, err = conn.Write(b); err != nil {
+			break
+		}
+	}
+	require.Error(t, err)
+	assert.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, s.Shutdown(background))
+}
+
+func TestOneConnectionMoreThanMaxConnsWaits(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.startServer(&dnshedge.Server{Client: l.client(off(), l.up("udp", "a")), MaxConns: 1})
+		first, second := l.connect("tcp"), l.connect("tcp")
+		put(t, first, question("x.example.", dns.TypeA))
+		require.NoError(t, second.WriteMsg(question("x.example.", dns.TypeA)))
+		require.NoError(t, second.SetReadDeadline(time.Now().Add(time.Second)))
+		_, err := second.ReadMsg()
+		require.Error(t, err)
+		first.Close()
+		require.NoError(t, second.SetReadDeadline(time.Now().Add(time.Second)))
+		_, err = second.ReadMsg()
+		require.NoError(t, err)
+	})
+}
+
+func TestShutdownAnswersWhatHasBeenAsked(t *testing.T) {
+	for _, patient := range []bool{true, false} {
+		bubble(t, func(l *lab) {
+			l.serve("a", after(time.Second, good))
+			s := &dnshedge.Server{Client: l.client(off(), l.up("udp", "a"))}
+			l.startServer(s)
+			var wg sync.WaitGroup
+			for _, network := range []string{"udp", "tcp"} {
+				conn := l.connect(network)
+				wg.Go(func() {
+					require.NoError(t, conn.WriteMsg(question("x.example.", dns.TypeA)))
+					require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+					r, err := conn.ReadMsg()
+					if patient {
+						require.NoError(t, err)
+						assert.Equal(t, "192.0.2.1", addr(r))
+					} else if err == nil {
+						assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+					}
+				})
+			}
+			time.Sleep(100 * ms)
+			synctest.Wait()
+			ctx, cancel := context.WithTimeout(background, 500*ms)
+			if patient {
+				cancel()
+				ctx, cancel = context.WithTimeout(background, time.Minute)
+			}
+			defer cancel()
+			start := time.Now()
+			err := s.Shutdown(ctx)
+			if patient {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.Equal(t, 500*ms, time.Since(start))
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// The system's sockets, with batches of datagrams, and bound to all addresses.
+func TestTheServerAnswersFromTheAddressThatWasAsked(t *testing.T) {
+	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "udp", good)}, Cache: new(dnshedge.Cache)}
+	defer c.Close()
+	s := &dnshedge.Server{Client: c}
+	for _, network := range []string{"udp", "udp4"} {
+		pc, err := net.ListenPacket(network, ":0")
+		require.NoError(t, err)
+		go func() { _ = s.ServePacket(pc) }()
+		_, port, err := net.SplitHostPort(pc.LocalAddr().String())
+		require.NoError(t, err)
+		for _, host := range []string{"127.0.0.1", "127.0.0.2"} {
+			conn, err := net.Dial("udp", net.JoinHostPort(host, port)) // takes datagrams of that address only
+			require.NoError(t, err)
+			defer conn.Close()
+			dc := &dns.Conn{Conn: conn}
+			require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+			for i := range 100 {
+				name := string(rune('a'+i%26)) + ".example."
+				assert.Equal(t, "192.0.2.1", addr(put(t, dc, question(name, dns.TypeA))))
+			}
+		}
+	}
+	require.NoError(t, s.Shutdown(background))
+}

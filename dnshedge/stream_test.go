@@ -1,0 +1,268 @@
+package dnshedge_test
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// keepalive answers with how long the connection may be idle, in units of 100 ms.
+func keepalive(units uint16) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		r := good(q)
+		if o := r.Msg.IsEdns0(); o != nil {
+			o.Option = append(o.Option, &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE, Timeout: units, Length: 2})
+		}
+		return r
+	}
+}
+
+func TestKeepaliveZeroEndsTheConnectionAfterTheAnswersInFlight(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		bubble(t, func(l *lab) {
+			s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				r := keepalive(0)(q)
+				if q.Question[0].Name == "slow.example." {
+					r.Delay = 200 * ms
+				}
+				return r
+			})
+			c := l.client(off(), l.up(network, "a"))
+			for range 50 {
+				l.must(c, "x.example.")
+			}
+			assert.EqualValues(t, 50, s.Conns.Load())
+			var wg sync.WaitGroup
+			for i := range 100 {
+				wg.Go(func() {
+					l.must(c, "slow.example.")
+					l.must(c, fmt.Sprintf("x%d.example.", i))
+				})
+			}
+			wg.Wait()
+			st := c.Stats()
+			assert.Zero(t, st.Retries, network)
+			assert.Zero(t, st.Failures)
+			assert.EqualValues(t, 250, st.Wire, "no query was sent twice")
+		})
+	}
+}
+
+func TestAnUpdateIsNotSentAgainWhenItsConnectionEnds(t *testing.T) {
+	bubble(t, func(l *lab) {
+		updates := 0
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Opcode == dns.OpcodeUpdate {
+				updates++
+				return dnstest.Reply{Close: true}
+			}
+			return good(q)
+		})
+		c := l.client(off(), l.up("tcp", "a"))
+		l.must(c, "x.example.")
+		m := new(dns.Msg)
+		m.SetUpdate("example.")
+		_, _, err := c.Exchange(m, "")
+		require.Error(t, err)
+		assert.Equal(t, 1, updates)
+	})
+}
+
+// loopback starts a server on this machine's own sockets.
+func loopback(t *testing.T, network string, h dnstest.Handler) (dnshedge.Upstream, *dnstest.Server) {
+	s := &dnstest.Server{Handler: h}
+	t.Cleanup(s.Close)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	up := dnshedge.Upstream{Net: network, Addr: ln.Addr().String()}
+	if network == "tcp" {
+		s.ServeTCP(ln)
+	} else {
+		up.ServerName = dnstest.Name
+		s.ServeTLS(ln)
+	}
+	return up, s
+}
+
+// BIND with tcp-advertised-timeout 0 says so in every answer.
+func TestKeepaliveZeroFailsNoQuery(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		up, _ := loopback(t, network, keepalive(0))
+		c := trusting(off())
+		c.Upstreams = []dnshedge.Upstream{up}
+		for range 200 {
+			_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+			require.NoError(t, err)
+		}
+		st := c.Stats()
+		assert.Zero(t, st.Retries, network)
+		assert.EqualValues(t, 200, st.Wire)
+		c.Close()
+	}
+}
+
+// limited closes each connection after n answers.
+func limited(n int, h dnstest.Handler) dnstest.Handler {
+	var mu sync.Mutex
+	got := make(map[int]int)
+	return func(q dnstest.Query) dnstest.Reply {
+		mu.Lock()
+		defer mu.Unlock()
+		if got[q.Conn]++; got[q.Conn] > n {
+			return dnstest.Reply{Close: true, Delay: ms}
+		}
+		return h(q)
+	}
+}
+
+func TestABurstIsAnsweredAlthoughTheServerLimitsQueriesPerConnection(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		bubble(t, func(l *lab) {
+			s := l.serve("a", limited(100, good))
+			c := l.client(off(), l.up(network, "a"))
+			burst := func() time.Duration {
+				start := time.Now()
+				var wg sync.WaitGroup
+				for i := range 1000 {
+					wg.Go(func() { l.must(c, fmt.Sprintf("x%d.example.", i)) })
+				}
+				wg.Wait()
+				return time.Since(start)
+			}
+			l.must(c, "warm.example.")
+			burst()
+			first, conns := c.Stats(), s.Conns.Load()
+			took := burst()
+			again := c.Stats()
+			t.Logf("%s: %d queries for 1001 questions; then %d for 1000 over %d connections in %v", network, first.Wire, again.Wire-first.Wire, s.Conns.Load()-conns, took)
+			assert.Less(t, first.Wire, int64(4000))
+			assert.LessOrEqual(t, again.Wire-first.Wire, int64(1100), "the limit is learned")
+			assert.LessOrEqual(t, s.Conns.Load()-conns, int64(14))
+		})
+	}
+}
+
+func TestARestartTeachesNoLimitOfQueries(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := l.serve("a", after(100*ms, good))
+		c := l.client(off(), l.up("tcp", "a"))
+		burst := func() {
+			var wg sync.WaitGroup
+			for i := range 100 {
+				wg.Go(func() { l.must(c, fmt.Sprintf("x%d.example.", i)) })
+			}
+			wg.Wait()
+		}
+		l.must(c, "x.example.")
+		time.AfterFunc(50*ms, s.CloseConns)
+		burst()
+		n := s.Conns.Load()
+		burst()
+		assert.Equal(t, n, s.Conns.Load(), "one connection carries all again")
+	})
+}
+
+func TestAQueryThatEndsEveryConnectionIsGivenUp(t *testing.T) {
+	bubble(t, func(l *lab) {
+		poison := 0
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "poison.example." {
+				poison++
+				return dnstest.Reply{Close: true, Delay: 10 * ms}
+			}
+			return good(q)
+		})
+		c := l.client(off(), l.up("tcp", "a"))
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for j := range 50 {
+					l.must(c, fmt.Sprintf("x%d-%d.example.", i, j))
+				}
+			})
+		}
+		_, _, err := l.ask(c, "poison.example.")
+		require.Error(t, err)
+		wg.Wait()
+		assert.LessOrEqual(t, poison, 9)
+	})
+}
+
+func TestASlowRecursionDoesNotCostTheConnection(t *testing.T) {
+	for _, network := range []string{"tcp", "tls", "https"} {
+		bubble(t, func(l *lab) {
+			var probes atomic.Int64
+			s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				r := good(q)
+				switch q.Question[0].Name {
+				case "slow.example.":
+					r.Delay = 1400 * ms
+				case ".":
+					probes.Add(1)
+				}
+				return r
+			})
+			c := l.client(off(), l.up(network, "a"))
+			c.Timeout = 1900 * ms
+			l.learn(c)
+			for range 5 {
+				_, _, err := l.ask(c, "slow.example.")
+				require.NoError(t, err, network)
+				_, took := l.must(c, "fast.example.")
+				assert.Equal(t, 20*ms, took)
+			}
+			assert.LessOrEqual(t, s.Conns.Load(), int64(2), "%s: one, and one for what is sent again", network)
+			assert.LessOrEqual(t, probes.Load(), int64(10), network)
+		})
+	}
+}
+
+func TestTheTimeoutHoldsForStreams(t *testing.T) {
+	for _, network := range []string{"tcp", "tls", "https"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if q.Question[0].Name == "." {
+					return dnstest.Reply{} // the server works on one question at a time
+				}
+				return after(25*time.Second, good)(q)
+			})
+			c := l.client(off(), l.up(network, "a"))
+			c.Timeout = 30 * time.Second
+			_, took, err := l.ask(c, "slow.example.")
+			require.NoError(t, err, network)
+			assert.Less(t, took, 26*time.Second)
+		})
+	}
+}
+
+func TestQueriesOverHTTPSAreCountedWhenTheyAreSent(t *testing.T) {
+	bubble(t, func(l *lab) {
+		ln, err := l.net.Host("b").Listen("tcp", ":443")
+		require.NoError(t, err)
+		s := &dnstest.Server{Handler: after(300*ms, good), Streams: 10}
+		s.ServeHTTPS(ln)
+		c := l.client(off(), l.up("https", "b"))
+		c.Timeout = 500 * ms
+		l.must(c, "x.example.")
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() { _, _, _ = l.ask(c, fmt.Sprintf("x%d.example.", i)) })
+		}
+		wg.Wait()
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, s.Queries.Load(), c.Stats().Wire)
+		assert.LessOrEqual(t, c.Stats().Wire, int64(1+20), "nobody waits for the others")
+		c.Close()
+		s.Close()
+	})
+}
