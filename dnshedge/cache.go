@@ -26,6 +26,8 @@ const (
 	maxFailure    = 5 * time.Second
 	forgetFailure = 5 * time.Minute // after which a failure is no longer the one before the next
 
+	refreshClaim = 30 * time.Second // that nobody else refreshes what somebody does
+
 	refreshShare = 10 // an entry is refreshed in the last tenth of its life,
 	refreshHits  = 2  // if it was asked for so often
 )
@@ -92,8 +94,8 @@ type entry struct {
 	fails        uint8 // failures in a row; 0: this is an answer
 	bits         byte  // the last byte of the key
 
-	refreshing     atomic.Bool
 	hits           atomic.Uint32
+	claimed        atomic.Int64 // until when somebody refreshes it, in nanoseconds since the epoch
 	noRefreshUntil atomic.Int64 // nanoseconds since the epoch
 }
 
@@ -224,7 +226,7 @@ func (c *Cache) get(q *wire.Query, now time.Time) found {
 	}
 	f.turn = f.hits.Add(1)
 	if c.due(&f, f.turn) {
-		f.refresh = f.refreshing.CompareAndSwap(false, true)
+		f.refresh = f.claim()
 	}
 	return f
 }
@@ -238,7 +240,7 @@ func (c *Cache) hit(q *wire.Query) (found, bool) {
 	c.init()
 	var buf [wire.MaxKey]byte
 	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch))
-	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
+	if f.freshness != fresh || f.fails > 0 || f.below || q.Cacheable() && c.due(&f, f.hits.Load()+1) {
 		return f, false
 	}
 	f.turn = f.hits.Add(1)
@@ -248,7 +250,7 @@ func (c *Cache) hit(q *wire.Query) (found, bool) {
 // due reports whether an answer that was asked for so often should be refreshed now.
 func (c *Cache) due(f *found, hits uint32) bool {
 	return f.freshness == fresh && f.left(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
-		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && !f.refreshing.Load()
+		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
 }
 
 // find returns what is kept under a key, which it changes.
@@ -285,6 +287,16 @@ func parent(key []byte) []byte {
 	}
 	return nil
 }
+
+// claim reports whether the caller is the one who refreshes the entry. Another may
+// claim it after refreshClaim, whatever becomes of the first.
+func (f *found) claim() bool {
+	until := f.claimed.Load()
+	return int64(f.at) >= until && f.claimed.CompareAndSwap(until, int64(f.at+refreshClaim))
+}
+
+// release ends a claim.
+func (e *entry) release() { e.claimed.Store(0) }
 
 // waiting reports whether nobody should ask for the entry again for a while.
 func (f *found) waiting() bool { return int64(f.at) < f.noRefreshUntil.Load() }
@@ -369,8 +381,13 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
 		had.refreshFailed(at)
 		return true
 	}
-	if f := c.find(key, at); f.entry != nil && f.fails == 0 && spared(f.entry) {
-		return
+	if f := c.find(key, at); f.entry != nil && f.fails == 0 {
+		if spared(f.entry) {
+			return
+		}
+		if f.is(key) { // it is what has expired, of this type or of all
+			c.store.Invalidate(maphash.Bytes(c.seed, key))
+		}
 	}
 	c.store.Compute(hash, func(had *entry, ok bool) (*entry, otter.ComputeOp) {
 		if ok && spared(had) {
@@ -387,7 +404,7 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
 // refreshFailed ends a refresh without an answer.
 func (e *entry) refreshFailed(at time.Duration) {
 	e.postponeRefresh(at)
-	e.refreshing.Store(false)
+	e.release()
 }
 
 // postponeRefresh keeps the entry from being refreshed for staleRecheck.
@@ -405,7 +422,7 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	}
 	f := c.get(ask, time.Now())
 	if f.refresh {
-		f.refreshing.Store(false) // nobody here can
+		f.release() // nobody here can
 	}
 	if f.freshness != fresh {
 		return nil, false

@@ -56,11 +56,6 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	if r, ok := c.local(ctx, q); ok {
 		return r
 	}
-	if cache != nil && q.Keyed() && !q.Cacheable() {
-		if f := cache.get(q, time.Now()); f.freshness == fresh && f.fails == 0 {
-			return c.fromCache(ctx, q, f)
-		}
-	}
 	if cache == nil || !q.Cacheable() {
 		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
 	}
@@ -72,7 +67,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 			c.count.refreshes.Add(1)
 			c.flight(q, true)
 		} else {
-			had.refreshing.Store(false)
+			had.release()
 		}
 	}
 	var timer <-chan time.Time
@@ -85,7 +80,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		}
 		wait := orDefault(cache.StaleAfter, defaultStaleAfter)
 		if wait == 0 {
-			if had.refreshing.CompareAndSwap(false, true) {
+			if had.claim() {
 				c.flight(q, false)
 			}
 			return c.fromCache(ctx, q, had)

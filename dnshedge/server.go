@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"runtime"
 	"sync"
 	"time"
@@ -61,10 +60,11 @@ type Server struct {
 	// Client answers. It must be set.
 	Client *Client
 
-	// Admit says what becomes of the queries of a client, by its address. It is
-	// called for every query, from several goroutines, and must not block. Nil: all
-	// are answered.
-	Admit func(netip.Addr) Verdict
+	// Admit says what becomes of a query, by the client's address, which is a
+	// *net.UDPAddr for datagrams. It is called for every query, from several
+	// goroutines, and must not block for datagrams; for others, blocking slows
+	// down the one connection. Nil: all are answered.
+	Admit func(client net.Addr) Verdict
 
 	// MaxConns bounds the connections that are open. Others wait to be accepted.
 	// Zero: 1000. Negative: no limit.
@@ -186,18 +186,18 @@ type query struct {
 
 // read reads a message of a client, and answers it if that takes no waiting. The
 // response is appended to b, and has at most limit bytes, or as many as the client takes.
-func (s *Server) read(b, m []byte, from netip.Addr, limit int) (out query) {
+// It uses q.
+func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out query) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
 		return query{drop: true} // no query; to respond to a response could go on for ever
 	}
 	verdict := Answer
 	if s.Admit != nil {
-		if verdict = s.Admit(from.Unmap()); verdict == Ignore {
+		if verdict = s.Admit(from); verdict == Ignore {
 			return query{drop: true}
 		}
 	}
-	q, err := wire.ParseQuery(m)
-	if err != nil {
+	if err := q.Parse(m); err != nil {
 		msg := new(dns.Msg)
 		if msg.Unpack(m) != nil {
 			return query{reply: appendHeader(b, m, dns.RcodeFormatError)}
@@ -224,7 +224,8 @@ func (s *Server) read(b, m []byte, from netip.Addr, limit int) (out query) {
 			return query{reply: out}
 		}
 	}
-	return query{Query: q}
+	own := *q
+	return query{Query: &own}
 }
 
 // appendHeader appends a response that is only a header, to a message that was not
@@ -265,13 +266,14 @@ func (s *Server) ServePacket(pc net.PacketConn) error {
 
 // readPackets reads datagrams one at a time until that fails.
 func (s *Server) readPackets(pc net.PacketConn) error {
+	var scratch wire.Query
 	in, out := make([]byte, batchBuffer), make([]byte, 0, 2048)
 	for {
 		n, from, err := pc.ReadFrom(in)
 		if err != nil {
 			return err
 		}
-		q := s.read(out[:0], in[:n], addrOf(from), wire.DefaultUDPSize)
+		q := s.read(&scratch, out[:0], in[:n], from, wire.DefaultUDPSize)
 		switch {
 		case q.drop:
 		case q.reply != nil:
@@ -280,7 +282,7 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 			s.spawn(func() {
 				p := responses.Get().(*response)
 				defer responses.Put(p)
-				p.b = s.Client.appendAnswer(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
+				p.b = s.Client.appendAsked(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
 				_, _ = pc.WriteTo(p.b, from)
 			})
 		}
@@ -300,7 +302,7 @@ func (s *Server) spawn(f func()) {
 // readBatches reads and writes several datagrams with one system call, until that fails.
 func (s *Server) readBatches(u *net.UDPConn) error {
 	batches := ipv4.NewPacketConn(u) // whose batches are not of IPv4 only
-	all := addrOf(u.LocalAddr()).IsUnspecified()
+	all := u.LocalAddr().(*net.UDPAddr).IP.IsUnspecified()
 	if all {
 		// One of them works, or both for a socket of both families.
 		_ = batches.SetControlMessage(ipv4.FlagDst, true)
@@ -314,6 +316,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 		}
 		out[i].Buffers = [][]byte{make([]byte, 0, 2048)}
 	}
+	var scratch wire.Query
 	replies := make([][]byte, batchSize) // whose memory is used again
 	for {
 		n, err := batches.ReadBatch(in, 0)
@@ -324,7 +327,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 		for i := range in[:n] {
 			m := &in[i]
 			to := m.Addr.(*net.UDPAddr)
-			q := s.read(replies[k][:0], m.Buffers[0][:m.N], to.AddrPort().Addr(), wire.DefaultUDPSize)
+			q := s.read(&scratch, replies[k][:0], m.Buffers[0][:m.N], to, wire.DefaultUDPSize)
 			if q.drop {
 				continue
 			}
@@ -336,7 +339,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 				s.spawn(func() {
 					p := responses.Get().(*response)
 					defer responses.Put(p)
-					p.b = s.Client.appendAnswer(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
+					p.b = s.Client.appendAsked(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
 					_, _, _ = u.WriteMsgUDP(p.b, source, to)
 				})
 				continue
@@ -370,18 +373,6 @@ func controlFrom(oob []byte) []byte {
 		return (&ipv4.ControlMessage{Src: c4.Dst}).Marshal()
 	}
 	return nil
-}
-
-// addrOf returns the address without its port; the zero Addr if there is none.
-func addrOf(a net.Addr) netip.Addr {
-	switch a := a.(type) {
-	case *net.UDPAddr:
-		return a.AddrPort().Addr()
-	case *net.TCPAddr:
-		return a.AddrPort().Addr()
-	}
-	p, _ := netip.ParseAddrPort(a.String())
-	return p.Addr()
 }
 
 // Serve answers what is asked over the connections that ln accepts, until Shutdown,
@@ -439,7 +430,8 @@ func (s *Server) serveConn(conn net.Conn) {
 	c := &serverConn{Conn: conn, s: s, waiting: make(chan struct{}, maxPipelined)}
 	var wg sync.WaitGroup
 	defer wg.Wait() // a client that has closed its half still reads
-	from := addrOf(conn.RemoteAddr())
+	from := conn.RemoteAddr()
+	var scratch wire.Query
 	in, out := make([]byte, 0, 512), make([]byte, 0, 1024)
 	for {
 		m, err := c.readMessage(in[:0])
@@ -447,7 +439,7 @@ func (s *Server) serveConn(conn net.Conn) {
 			return
 		}
 		in = m
-		q := s.read(append(out[:0], 0, 0), m, from, wire.MaxMsg)
+		q := s.read(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
 		switch {
 		case q.drop:
 			return
@@ -463,7 +455,7 @@ func (s *Server) serveConn(conn net.Conn) {
 			defer func() { <-c.waiting }()
 			p := responses.Get().(*response)
 			defer responses.Put(p)
-			p.b = s.Client.appendAnswer(s.ctx, append(p.b[:0], 0, 0), q.Query, wire.MaxMsg)
+			p.b = s.Client.appendAsked(s.ctx, append(p.b[:0], 0, 0), q.Query, wire.MaxMsg)
 			_ = c.write(p.b)
 		})
 	}

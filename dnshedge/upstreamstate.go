@@ -101,7 +101,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	scheme, _ := up.scheme()
 	s.stream = scheme.Name != defaultNet
 	config := transport.Config{
-		Owner: s, Dialer: c.dialer(up), Addr: up.Addr, Path: up.path(), TLS: c.tls(up),
+		Owner: s, Dialer: c.dialer(up), Addr: up.Addr, Path: up.path(), Post: up.Post, TLS: c.tls(up),
 		Size: cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
 	}
 	if len(up.Addrs) == 0 {

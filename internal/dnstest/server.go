@@ -37,8 +37,9 @@ type Handler func(q Query) Reply
 // A Query is a query that a server received.
 type Query struct {
 	*dns.Msg
-	Net  string // udp, tcp, tls or https
-	Conn int    // the number of the TCP or TLS connection, from 1; 0 for datagrams and HTTPS
+	Net    string // udp, tcp, tls or https
+	Conn   int    // the number of the TCP or TLS connection, from 1; 0 for datagrams and HTTPS
+	Method string // of HTTPS
 }
 
 // A Reply says how a query is answered. The zero Reply drops the query.
@@ -135,13 +136,13 @@ func (s *Server) wait(d time.Duration) bool {
 }
 
 // handle answers one query by calling send for each message.
-func (s *Server) handle(b []byte, network string, conn int, send func([]byte)) Reply {
+func (s *Server) handle(b []byte, network string, conn int, method string, send func([]byte)) Reply {
 	s.Queries.Add(1)
 	m := new(dns.Msg)
 	if m.Unpack(b) != nil {
 		return Reply{}
 	}
-	r := s.Handler(Query{m, network, conn})
+	r := s.Handler(Query{m, network, conn, method})
 	if (r.Msg == nil && r.Raw == nil && !r.Close) || !s.wait(r.Delay) {
 		return r
 	}
@@ -171,7 +172,7 @@ func (s *Server) ServeUDP(pc net.PacketConn) {
 			}
 			b := append([]byte(nil), buf[:n]...)
 			s.wg.Go(func() {
-				s.handle(b, "udp", 0, func(b []byte) { _, _ = pc.WriteTo(b, from) })
+				s.handle(b, "udp", 0, "", func(b []byte) { _, _ = pc.WriteTo(b, from) })
 			})
 		}
 	}()
@@ -230,7 +231,7 @@ func (s *Server) stream(c net.Conn, network string, n int) {
 			return
 		}
 		s.wg.Go(func() {
-			r := s.handle(b, network, n, func(b []byte) {
+			r := s.handle(b, network, n, "", func(b []byte) {
 				mu.Lock()
 				defer mu.Unlock()
 				_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
@@ -301,7 +302,7 @@ func (s *Server) http(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var body []byte
-	reply := s.handle(b, "https", 0, func(b []byte) { body = append(body, b...) })
+	reply := s.handle(b, "https", 0, r.Method, func(b []byte) { body = append(body, b...) })
 	if reply.Msg == nil && reply.Raw == nil && reply.Status == 0 {
 		select { // drop
 		case <-r.Context().Done():

@@ -21,6 +21,7 @@ const maxPending = 1 << 15
 
 var (
 	errBusy   = fmt.Errorf("dnshedge: %d queries in flight on one connection", maxPending)
+	errShort  = errors.New("dnshedge: message shorter than a header")
 	errFrame  = errors.New("dnshedge: frame shorter than a header")
 	errIdle   = errors.New("dnshedge: connection was idle")
 	errForged = errors.New("dnshedge: message that no query asked for")

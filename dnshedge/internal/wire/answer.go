@@ -47,13 +47,10 @@ type EDE struct {
 	Text string
 }
 
-// ParseDatagram reads the response to q, which was sent over UDP with the given
-// ID. It returns nil and no error if the server cut the response (TC): then the
-// whole one has to be asked for over a stream. It does not keep b.
-func ParseDatagram(b []byte, q *Query, id uint16) (*Answer, error) {
-	if err := q.Check(b, id); err != nil {
-		return nil, err
-	}
+// ParseDatagram reads the response to q, which was sent over UDP, and for which Check
+// must have returned nil. It returns nil and no error if the server cut the response
+// (TC): then the whole one has to be asked for over a stream. It does not keep b.
+func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 	if b[2]&(flagTC>>8) != 0 {
 		return nil, nil
 	}
