@@ -447,7 +447,7 @@ func TestForwarderSurvivesMangledMessages(t *testing.T) {
 	c, err := net.Dial("udp", f.listen[0])
 	require.NoError(t, err)
 	defer c.Close()
-	for range 20000 {
+	for range 100_000 {
 		_, _ = c.Write(mangled())
 	}
 	for range 500 {
