@@ -79,7 +79,9 @@ func begin(t *testing.T, f *forwarder) *forwarder {
 	if f.client == nil {
 		f.client = &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder}
 	}
-	f.client.Upstreams = []dnshedge.Upstream{upstream(t)}
+	if f.client.Upstreams == nil {
+		f.client.Upstreams = []dnshedge.Upstream{upstream(t)}
+	}
 	if f.access.allowed == nil {
 		f.access.allowed = localNetworks
 	}
