@@ -191,7 +191,7 @@ func WithInitialDelay(d time.Duration) Option {
 
 // WithBurst lets a key save up the budget that the requests of d earn, and at least
 // one hedge. The default is 2s. A larger burst bridges longer pauses of a replica, and
-// costs more in an overload: besides hedges for a fifth of the calls made during an
+// costs more in an overload: besides hedges for 17 % of the calls made during an
 // outage, three hedges, or the budget of d if that is more. It panics if d is negative.
 func WithBurst(d time.Duration) Option {
 	return setting(func(c *Config) { c.Burst = d })

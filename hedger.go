@@ -61,7 +61,8 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	c.f, c.hedger = f, h
 	out := c.run(ctx, key, c, race.Style{})
 	if c.race.Reset() {
-		c.f, c.Call, c.contexts = nil, engine.Call{}, [1 + race.MaxHedges]*doContext{}
+		c.Forget()
+		c.f, c.contexts = nil, [1 + race.MaxHedges]*doContext{}
 		h.calls.Put(c)
 	}
 	return out.Value, out.Err

@@ -44,14 +44,15 @@ func (d *doContext) Done() <-chan struct{} {
 	root := &doRoot{Context: caller}
 	own, cancel := context.WithCancelCause(root)
 	t := newTie(root)
-	if !d.attempt.Adopt(own, cancel, t.stop) {
+	if !d.attempt.Adopt(&root.own, own, cancel, t.stop) {
 		t.stop()
 		return d.attempt.Done() // it has lost
 	}
 	if caller.Err() != nil {
 		root.end() // now, which the tie does soon
 	}
-	d.tie, d.done = t, own.Done()
+	root.done = own.Done()
+	d.tie, d.done = t, root.done
 	return d.done
 }
 
@@ -69,7 +70,7 @@ func (d *doContext) win() {
 	defer d.mu.Unlock()
 	d.won = true
 	if d.tie != nil {
-		d.tie.outlive(d, d.done)
+		d.tie.outlive(d)
 	}
 }
 
@@ -79,7 +80,9 @@ func (d *doContext) win() {
 // the doContext, but what is derived does.
 type doRoot struct {
 	context.Context
-	end func() // ends the attempt's own context, and holds it
+	end  func()          // ends the attempt's own context, and holds it
+	done <-chan struct{} // of that context
+	own  race.Own        // for the attempt, which holds it
 }
 
 var never = make(chan struct{})
@@ -120,21 +123,26 @@ func (t *tie) end() {
 	}
 }
 
-// outlive lets the tie go as soon as nobody needs it, when d has won. The cleanups use no
-// channel, which in a bubble of testing/synctest they must not, and hold nothing.
-func (t *tie) outlive(d *doContext, done <-chan struct{}) {
+// outlive lets the tie go as soon as nobody needs it, when d has won: first of the root, when
+// nobody has d, and then of the caller's context. The cleanups use no channel, which in a
+// bubble of testing/synctest they must not, and hold nothing.
+func (t *tie) outlive(d *doContext) {
+	runtime.AddCleanup(d, func(self weak.Pointer[tie]) {
+		if t := self.Value(); t != nil {
+			t.keepChannel(self)
+		}
+	}, weak.Make(t))
+}
+
+// keepChannel lets go of the root, and of the caller's context when nobody has the channel.
+func (t *tie) keepChannel(self weak.Pointer[tie]) {
 	// Whoever waits for a channel need not hold anything else, so that the weak pointer has
 	// to be to the channel itself. A channel is a pointer, which only unsafe can say.
-	target := *(**byte)(unsafe.Pointer(&done))
+	target := *(**byte)(unsafe.Pointer(&t.root.Load().done))
 	t.channel = weak.Make(target)
-	self := weak.Make(t)
-	runtime.AddCleanup(d, func(t weak.Pointer[tie]) {
-		if t := t.Value(); t != nil {
-			t.root.Store(nil)
-		}
-	}, self)
-	runtime.AddCleanup(target, func(t weak.Pointer[tie]) {
-		if t := t.Value(); t != nil {
+	t.root.Store(nil)
+	runtime.AddCleanup(target, func(self weak.Pointer[tie]) {
+		if t := self.Value(); t != nil {
 			t.stop()
 		}
 	}, self)

@@ -187,7 +187,8 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 		f(err)
 	}
 	if c.race.Reset() { // no hedge was sent
-		c.Call, c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType, c.primary = engine.Call{}, nil, nil, nil, nil, nil, replyType{}, nil
+		c.Forget()
+		c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType, c.primary = nil, nil, nil, nil, nil, replyType{}, nil
 		c.barred.Store(false)
 		in.calls.Put(c)
 	}

@@ -296,10 +296,16 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 			return func() { _, _ = tr.RoundTrip(req) }
 		}
 	}
-	doCall := func(opts ...hedge.Option) func() {
-		h := hedge.NewHedger(opts...)
-		return func() {
-			_, _ = hedge.Do(context.Background(), h, "k", func(context.Context) (int, error) { return 1, nil })
+	doCall := func(ctx context.Context) func(opts ...hedge.Option) func() {
+		return func(opts ...hedge.Option) func() {
+			h := hedge.NewHedger(opts...)
+			f := func(own context.Context) (int, error) {
+				if ctx.Done() != nil {
+					own.Done()
+				}
+				return 1, nil
+			}
+			return func() { _, _ = hedge.Do(ctx, h, "k", f) }
 		}
 	}
 	grpcCall := func(opts ...hedge.Option) func() {
@@ -310,7 +316,7 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 	for name, test := range map[string]struct {
 		most float64 // without an observer
 		call func(...hedge.Option) func()
-	}{"http1": {5, httpCall(1)}, "http2": {1, httpCall(2)}, "grpc": {1, grpcCall}, "func": {1, doCall}} {
+	}{"http1": {5, httpCall(1)}, "http2": {1, httpCall(2)}, "grpc": {1, grpcCall}, "func": {1, doCall(context.Background())}, "func that asks for Done": {14, doCall(t.Context())}} {
 		plain, observed := test.call(hedge.WithAttemptHeader(hedge.AttemptHeader)), test.call(hedge.WithObserver(hedge.NopObserver{}), hedge.WithLogger(slog.Default()))
 		for range 100 {
 			plain()

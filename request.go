@@ -79,7 +79,6 @@ func (s *snapshot) header() http.Header {
 type primary struct {
 	race.Attempt
 	request http.Request
-	sent    bool // request is in use
 }
 
 // A detachedPrimary has copies of what the caller may change, because it may outlive
@@ -132,8 +131,8 @@ func (c *call) request(ctx context.Context, n int) *http.Request {
 		r = c.sent.WithContext(ctx)
 		u := c.sent.url
 		r.URL, r.Header = &u, c.sent.header()
-	case p != nil && !p.sent:
-		p.request, p.sent = *from.WithContext(ctx), true // a copy that is not allocated
+	case p != nil && !c.handed:
+		p.request, c.handed = *from.WithContext(ctx), true // a copy that is not allocated
 		r = &p.request
 	default: // nothing is learned yet, or the primary is sent again
 		r = from.WithContext(ctx)

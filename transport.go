@@ -427,8 +427,9 @@ func (t *Transport) call() *call {
 
 func (t *Transport) free(c *call) {
 	c.sent.forget()
-	c.Call, c.req, c.body, c.hooks, c.detached = engine.Call{}, nil, nil, nil, false
-	c.primary, c.link = nil, nil
+	c.Forget()
+	c.req, c.body, c.hooks, c.detached = nil, nil, nil, false
+	c.primary, c.link, c.handed = nil, nil, false
 	if t.replicas != nil {
 		c.peer.Store(nil)
 	}
@@ -454,7 +455,8 @@ type call struct {
 	guarded  bool // attempts may go over HTTP/1.1
 	consume  bool // the caller asked for something that must not reach nested calls
 
-	primary *primary
+	primary *primary                 // nil: nothing is learned yet
+	handed  bool                     // the primary's request is in use
 	link    *link                    // of a detached primary; nil: it has been sent
 	peer    atomic.Pointer[peerAddr] // where the primary went; nil: not known, or not needed
 }

@@ -302,7 +302,7 @@ func (x *exchange) timedOut(now time.Time) bool {
 		}
 	}
 	if !s.answeredSince(x.lastAt) {
-		s.rto.backOff()
+		s.rto.backOff(x.lastAt, now)
 		if len(x.c.fallback) > 0 || x.c.strict() {
 			s.startProbe(now) // before another server is asked that may say otherwise
 		}

@@ -19,7 +19,8 @@ type rto struct {
 	mu      sync.Mutex // guards the fields below
 	srtt    float64    // ns
 	rttvar  float64    // ns
-	backoff int        // how often a query was unanswered since the last answer
+	backoff int        // how often the timeout was doubled since the last answer
+	doubled time.Time  // the last time
 }
 
 // learn takes a measurement, which ends the back-off.
@@ -36,11 +37,15 @@ func (r *rto) learn(took time.Duration) {
 	r.srtt += (d - r.srtt) / 8
 }
 
-// backOff doubles the timeout: a query had no answer in time, and nor had any other.
-func (r *rto) backOff() {
+// backOff doubles the timeout: a query that was sent at that time had no answer, and
+// nor had any other since. Queries that were sent before the last doubling do not count:
+// there is one timer for all that is under way, as there is for a connection (§5).
+func (r *rto) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.backoff++
+	if sent.After(r.doubled) {
+		r.backoff, r.doubled = r.backoff+1, now
+	}
 }
 
 // timeout returns how long to wait for an answer to a question that was sent again

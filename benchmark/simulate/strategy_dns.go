@@ -9,7 +9,7 @@ func init() {
 		},
 		strategy{
 			name: "fixed-10ms", rank: 90, dns: true, about: "a hedge for every query after 10 ms, no budget",
-			look: look{shade: shade{rgb(0xc2410c), rgb(0xfb923c)}, highlight: true},
+			look: look{shade: shade{rgb(0xc2410c), rgb(0xfb923c)}},
 		},
 		strategy{
 			name: "miekg", rank: 230, dns: true, about: "the plain client of github.com/miekg/dns",

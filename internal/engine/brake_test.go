@@ -179,10 +179,10 @@ func TestOutageIsNotHedgedAfterAnyDelay(t *testing.T) {
 
 // --- the budget in an outage ---
 
-// An outage costs at most a fifth of the calls made during it, and besides that, per
+// An outage costs at most 17 % of the calls made during it, and besides that, per
 // key, the larger of three hedges and two seconds' budget; and in the long run the
 // budget. The brakes, which stop nearly all of them, are left out.
-func TestOutageCostsAFifthAndTheBudgetInTheLongRun(t *testing.T) {
+func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []int{1, 10, 1000} {
 		for _, rps := range []int{1, 10, 100, 1000} {
@@ -226,7 +226,7 @@ func TestOutageCostsAFifthAndTheBudgetInTheLongRun(t *testing.T) {
 			for _, n := range []int{1, 10, max(20, rps), max(20, rps)} {
 				hedges := every(n, true)
 				total += n
-				assert.LessOrEqual(t, float64(hedges), 0.2*float64(total*keys)+saved*float64(keys), "%d keys, %d/s, %d calls each", keys, rps, total)
+				assert.LessOrEqual(t, float64(hedges), 0.17*float64(total*keys)+saved*float64(keys), "%d keys, %d/s, %d calls each", keys, rps, total)
 			}
 			if keys == 1 {
 				n := 100 * max(20, rps)

@@ -11,14 +11,13 @@ import (
 
 const (
 	// The short bucket of a key gains this share of a token per request, or the
-	// budget's share if that is larger, and holds this many tokens at least.
-	shortShare = 0.2
+	// budget's share if that is larger, and holds this many tokens at least. With more, a thousand
+	// quiet clients of one busy server can drive it into a wave of hedges that lasts.
+	shortShare = 0.17
 	shortBurst = 3
 
-	// The long bucket of a key whose rate is measured is sized for that rate, but
-	// for quietRate and twice the measured rate while that is less than usualRate: the
-	// tail of a quiet key comes in clusters, for which it must have saved.
-	quietRate = 40
+	// The long bucket of a key whose rate is measured is sized for that rate, and for this
+	// one at least: the tail of a quiet key comes in clusters, for which it must have saved.
 	usualRate = 100
 
 	minMeasured = time.Second // after which a rate is known, or after so many requests:

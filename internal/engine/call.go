@@ -32,7 +32,7 @@ type Call struct {
 // Begin counts the call and returns the plan for it: the key's, or what the
 // caller asks for with a delay of its own (0: none).
 func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
-	*c = Call{ctx: ctx, key: k, start: time.Now(), observer: k.engine.observer}
+	*c = Call{ctx: ctx, key: k, start: k.engine.now(), observer: k.engine.observer}
 	p := k.Begin(c.start)
 	if delay > 0 {
 		p = EveryDelay(delay, k.engine.Config().MaxHedges).like(p)
@@ -106,6 +106,9 @@ func (c *Call) tell(denial Reason) {
 
 // Ended says that hedge n has ended.
 func (c *Call) Ended(int) { c.key.Ended() }
+
+// Forget drops what the call refers to that its caller made, once it has ended.
+func (c *Call) Forget() { c.ctx, c.plan = nil, nil }
 
 // End learns from the call, which the caller saw end now. If what answered had
 // to set up a connection first, that took setup, and is not learned.

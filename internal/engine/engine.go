@@ -65,7 +65,7 @@ func (c *Config) bursts(share, rps float64, known bool) (long, short float64) {
 	case !c.Short:
 		sized = max(rps, c.EstimatedRPS)
 	default:
-		sized = max(rps, min(quietRate+2*rps, usualRate))
+		sized = max(rps, usualRate)
 	}
 	perRPS := c.Burst.Seconds() * share
 	return perRPS * sized, max(shortBurst, perRPS*rps)
@@ -121,6 +121,11 @@ func (e *Engine) aged(now time.Time) int64 {
 	}
 	return age
 }
+
+// now returns the time by the engine's own clock, for half the price of time.Now: the time
+// of day goes on from when the engine was made, whoever sets the clock. Time differences are
+// all that is made of it.
+func (e *Engine) now() time.Time { return e.born.Add(time.Since(e.born)) }
 
 // Config returns the configuration. It must not be changed.
 func (e *Engine) Config() *Config { return e.config.Load() }

@@ -34,7 +34,16 @@ type Attempt struct {
 type inner struct {
 	context.Context
 	cancel context.CancelCauseFunc
-	tie    *tie // of a detached attempt; else nil
+	tie    *tie        // of a detached attempt; else nil
+	stop   func() bool // of an adopted context; else nil
+}
+
+// end cancels the attempt's own context, which nothing else needs to end any more.
+func (in *inner) end(cause error) {
+	if in.stop != nil {
+		in.stop()
+	}
+	in.cancel(cause)
 }
 
 // tie is the caller's context for what can be cut loose from it. What is derived from it
@@ -78,18 +87,20 @@ func (a *Attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
+// Own is memory for the context that an attempt adopts.
+type Own struct{ inner }
+
 // Adopt makes ctx the attempt's own context, and reports false if it has one already. ctx
-// must end with the caller's, and by cancel, before which stop is called.
-func (a *Attempt) Adopt(ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
+// must end with the caller's, and by cancel, before which stop is called. The attempt
+// refers to own from then on.
+func (a *Attempt) Adopt(own *Own, ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.in.Load() != nil {
 		return false
 	}
-	a.in.Store(&inner{Context: ctx, cancel: func(cause error) {
-		stop()
-		cancel(cause)
-	}})
+	own.inner = inner{Context: ctx, cancel: cancel, stop: stop}
+	a.in.Store(&own.inner)
 	return true
 }
 
@@ -147,7 +158,7 @@ func (a *Attempt) cancel(cause error) {
 	if a.guard != nil {
 		a.guard.cancel(in, cause)
 	} else {
-		in.cancel(cause)
+		in.end(cause)
 	}
 }
 
@@ -177,5 +188,5 @@ func (a *Attempt) Release() {
 	if in == nil {
 		return
 	}
-	in.cancel(nil)
+	in.end(nil)
 }

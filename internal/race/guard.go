@@ -101,7 +101,7 @@ func (g *Guard) cancel(in *inner, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.due == nil {
-		g.due = func() { in.cancel(cause) }
+		g.due = func() { in.end(cause) }
 		g.cancelOrPutOff()
 	}
 }
