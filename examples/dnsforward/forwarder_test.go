@@ -296,6 +296,15 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.Eventually(t, func() bool { return works(dial(t, f.listen[0])) }, 5*time.Second, 10*time.Millisecond)
 }
 
+func TestClientIsAnAddressOrAnIPv6Network(t *testing.T) {
+	for ip, want := range map[string]string{
+		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
+	} {
+		assert.Equal(t, want, whole(netip.MustParseAddr(ip)).String())
+	}
+	assert.Equal(t, netip.Addr{}, whole(netip.Addr{}))
+}
+
 func TestDNSOverHTTPS(t *testing.T) {
 	f := begin(t, secure(t, &forwarder{}))
 	_, trusting := dnstest.Certificate()
