@@ -63,7 +63,8 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	now := time.Now()
 	var had found
 	if q.Cacheable() {
-		had = cache.get(q, now)
+		_, domain := c.domain(q)
+		had = cache.get(q, now, domain)
 	}
 	if had.refresh {
 		if c.refreshes.Spend() {
