@@ -21,7 +21,7 @@ func init() {
 		},
 		strategy{
 			name: "forwarder", rank: 245, dns: true, about: "this library as a forwarder, with its defaults",
-			look: look{shade: shade{rgb(0x1d4ed8), rgb(0x60a5fa)}, highlight: true},
+			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
 		},
 		strategy{
 			name: "dnsdist", rank: 260, dns: true, about: "dnsdist, if it is installed",
