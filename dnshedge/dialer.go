@@ -2,9 +2,14 @@ package dnshedge
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -111,5 +116,40 @@ func (c *core) tls(up Upstream) *tls.Config {
 	if t.ClientSessionCache == nil {
 		t.ClientSessionCache = c.sessions
 	}
+	if len(up.Pins) > 0 {
+		pin(t, up.Pins)
+	}
 	return t
+}
+
+// pin makes handshakes fail if the server has none of the keys. Of a chain that is not
+// verified only the first certificate counts, because the server has not shown that it
+// has the keys of the others.
+func pin(t *tls.Config, keys []string) {
+	if _, err := netip.ParseAddr(t.ServerName); err == nil {
+		t.InsecureSkipVerify = true // the pin is what identifies the server
+	}
+	check := t.VerifyConnection
+	t.VerifyConnection = func(s tls.ConnectionState) error {
+		if check != nil {
+			if err := check(s); err != nil {
+				return err
+			}
+		}
+		own := keyOf(s.PeerCertificates[0])
+		found := slices.Contains(keys, own)
+		for _, chain := range s.VerifiedChains {
+			found = found || slices.ContainsFunc(chain, func(c *x509.Certificate) bool { return slices.Contains(keys, keyOf(c)) })
+		}
+		if !found {
+			return fmt.Errorf("dnshedge: the server has none of the pinned keys; its own is %s", own)
+		}
+		return nil
+	}
+}
+
+// keyOf returns a certificate's key as Upstream.Pins has it.
+func keyOf(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
+	return base64.StdEncoding.EncodeToString(sum[:])
 }

@@ -48,6 +48,7 @@ var errNoAnswer = errors.New("dnshedge: no server answered the question")
 // exchange is one question on its way through a group of equivalent servers.
 type exchange struct {
 	c     *core
+	told  *told // nil: there are no observers
 	q     *wire.Query
 	group []*upstreamState // in the order of preference
 	start time.Time
@@ -124,12 +125,10 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 	}
 	x.plan(ctx)
 	var run race.Race[result]
-	out := run.Run(ctx, x, x, x.delays, race.Style{})
+	out := run.Run(ctx, x, x, x.delays, race.Style{Watch: x.watch()})
 	r, err := out.Value, out.Err
 	answered := err == nil
-	if x.key != nil {
-		x.call.End(answered, answered && r.kind == hedged, r.setup)
-	}
+	x.end(out.Winner, &r)
 	switch {
 	case answered && r.kind == hedged:
 		c.count.hedgeWins.Add(1)
@@ -170,10 +169,11 @@ func (c *core) seal(q *wire.Query, r *result) (err error) {
 
 // plan decides when attempts besides the primary are due.
 func (x *exchange) plan(ctx context.Context) {
+	x.start, x.told = time.Now(), x.c.tell(ctx)
 	if !x.q.Standard() {
-		return // not known to be safe to repeat
+		x.tellDenied(engine.Method) // not known to be safe to repeat
+		return
 	}
-	x.start = time.Now()
 	first := x.group[0]
 	h := &x.c.conf.Hedge
 	var setup time.Duration
@@ -186,7 +186,10 @@ func (x *exchange) plan(ctx context.Context) {
 	n := 0
 	asked := engine.OverridesFrom(ctx)
 	switch {
-	case h.Off || asked.Never || asked.Hedge > 0:
+	case x.c.isOff() || asked.Never:
+		x.tellDenied(engine.Disabled)
+	case asked.Hedge > 0:
+		x.tellDenied(engine.Nested)
 	case h.Fixed > 0:
 		due[0], n = h.Fixed, 1
 	default:
@@ -238,6 +241,7 @@ func (x *exchange) schedule(due []time.Duration, left time.Duration) {
 		add(at, step{kind: hedged, n: int8(i)})
 		add(at+lookAgain, step{kind: hedged, n: int8(i), look: true})
 	}
+	x.due(due)
 }
 
 // Admit decides whether step n, a hedge or a resend, starts.
@@ -262,11 +266,14 @@ func (x *exchange) Admit(n int) bool {
 		}
 		x.resends++
 		x.c.count.resends.Add(1)
+	case x.key == nil && x.c.shadow:
+		x.deny(engine.Shadow)
+		return false
 	case x.key == nil: // a fixed delay
 		x.c.count.hedges.Add(1)
 		to.hedges.Add(1)
 	case x.cold && len(x.group) == 1 && x.group[0].lateHedges.Load() >= maxColdHedges:
-		x.c.count.denied.Add(1)
+		x.deny(engine.Warming)
 		return false
 	default:
 		if !x.c.admit(&x.call, int(s.n), x.group[0]) {
@@ -402,6 +409,7 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 	for {
 		s := x.group[i]
 		start := time.Now()
+		x.asks(a, n, s)
 		x.c.traceAttempt(a, x.q, s, n, k)
 		answer, setup, err := s.exchange(a, x.q, use)
 		x.c.traceDone(a, x.q, s, n, k, time.Since(start), err)
@@ -491,13 +499,17 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 	if !c.bucket.Pays() || !s.bucket.Pays() {
 		denial = engine.Budget
 	}
-	if !call.AdmitUnless(n, denial) {
+	call.Denied = engine.None
+	admitted := call.AdmitUnless(n, denial)
+	if admitted || call.Denied == engine.Shadow {
+		for _, b := range [...]*engine.Bucket{c.bucket, s.bucket} {
+			b.Spend()
+			b.Earn() // because it is a query as well
+		}
+	}
+	if !admitted {
 		c.count.denied.Add(1)
 		return false
-	}
-	for _, b := range [...]*engine.Bucket{c.bucket, s.bucket} {
-		b.Spend()
-		b.Earn() // because it is a query as well
 	}
 	c.count.hedges.Add(1)
 	return true

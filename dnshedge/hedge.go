@@ -48,12 +48,21 @@ const (
 // half of its queries gets 1.9 for each question, and one that answers 2 % gets 1.1.
 // Over a stream nothing is sent again while other answers arrive.
 //
+// HEDGE_DISABLED and HEDGE_MODE in the environment hold for DNS as for HTTP; they are read
+// when the Client is first used. HEDGE_MODE=shadow does what Shadow does.
+//
 // A question that is asked on behalf of a hedge of package hedge, or under
 // hedge.WithoutHedging, is not hedged, unless several callers share it through a
 // Cache.
 type Hedge struct {
 	// Off turns hedging off. Queries that are lost are still sent again.
 	Off bool
+
+	// Shadow sends no hedges, and does all else as usual: it learns, decides and takes
+	// from the budget. Observers and Stats tell how many hedges would have been sent
+	// (observe.DeniedShadow) and how much time they would have saved, assuming that a hedge
+	// takes as long as any other question to the same upstream.
+	Shadow bool
 
 	// Fixed hedges once after this time, without a budget. It is there for
 	// comparison. Zero: the delays are learned.

@@ -57,25 +57,21 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	if r, ok := c.local(ctx, q); ok {
 		return r
 	}
-	if cache != nil && q.Keyed() && !q.Cacheable() {
-		if f := cache.get(q, time.Now()); f.freshness == fresh && f.fails == 0 {
-			return c.fromCache(ctx, q, f)
-		}
-	}
 	if cache == nil || !q.Shared() {
 		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
 	}
 	now := time.Now()
 	var had found
 	if q.Cacheable() {
-		had = cache.get(q, now)
+		_, domain := c.domain(q)
+		had = cache.get(q, now, domain)
 	}
 	if had.refresh {
 		if c.refreshes.Spend() {
 			c.count.refreshes.Add(1)
 			c.flight(q, true, false)
 		} else {
-			had.refreshing.Store(false)
+			had.release()
 		}
 	}
 	var timer <-chan time.Time
@@ -88,7 +84,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		}
 		wait := orDefault(cache.StaleAfter, defaultStaleAfter)
 		if wait == 0 {
-			if had.refreshing.CompareAndSwap(false, true) {
+			if had.claim() {
 				c.flight(q, false, false)
 			}
 			return c.fromCache(ctx, q, had)

@@ -1,7 +1,10 @@
 package dnshedge_test
 
 import (
+	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
@@ -82,4 +85,40 @@ func TestAnAnswerForAnotherNameIsNotBelieved(t *testing.T) {
 		assert.Equal(t, "192.0.2.1", addr(r), "another server is asked at once")
 		assert.Equal(t, 40*ms, took)
 	})
+}
+
+func TestMangledAnswersHarmNoTransport(t *testing.T) {
+	for _, network := range []string{"udp", "tcp", "https"} {
+		bubble(t, func(l *lab) {
+			var mu sync.Mutex
+			rng := rand.New(rand.NewPCG(7, 7))
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if q.Question[0].Name != "bad.example." {
+					return good(q)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				b, _ := dnstest.EDE(dnstest.Answer(q, "CNAME a.example.", "a.example. A 192.0.2.1", "MX 1 mx.example."), 3).Pack()
+				for range 1 + rng.IntN(5) {
+					b[rng.IntN(len(b))] = byte(rng.IntN(256))
+				}
+				return dnstest.Reply{Raw: b[:len(b)-rng.IntN(3)*rng.IntN(len(b))/2]}
+			})
+			c := l.client(off(), l.up(network, "a"))
+			c.Timeout = 300 * ms
+			for range 1000 {
+				m := question("bad.example.", dns.TypeA)
+				if r, _, err := c.Exchange(m, ""); err == nil {
+					require.Equal(t, m.Question, r.Question)
+					require.Equal(t, m.Id, r.Id)
+				}
+			}
+			time.Sleep(15 * time.Minute) // what was learned of EDNS and forgers is forgotten
+			for range 10 {
+				r, _ := l.must(c, "x.example.")
+				assert.Equal(t, "192.0.2.1", addr(r), network)
+			}
+			assert.Positive(t, c.Stats().Ignored)
+		})
+	}
 }

@@ -1,6 +1,9 @@
 package dnshedge_test
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"net"
 	"sync"
@@ -245,23 +248,143 @@ func TestTheTimeoutHoldsForStreams(t *testing.T) {
 	}
 }
 
-func TestQueriesOverHTTPSAreCountedWhenTheyAreSent(t *testing.T) {
+func TestQueriesOverHTTPSWaitForTheServersStreams(t *testing.T) {
 	bubble(t, func(l *lab) {
 		ln, err := l.net.Host("b").Listen("tcp", ":443")
 		require.NoError(t, err)
-		s := &dnstest.Server{Handler: after(300*ms, good), Streams: 10}
+		s := &dnstest.Server{Handler: after(20*ms, good), Streams: 10}
 		s.ServeHTTPS(ln)
 		c := l.client(off(), l.up("https", "b"))
-		c.Timeout = 500 * ms
 		l.must(c, "x.example.")
 		var wg sync.WaitGroup
-		for i := range 100 {
-			wg.Go(func() { _, _, _ = l.ask(c, fmt.Sprintf("x%d.example.", i)) })
+		for i := range 150 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(background, 900*ms)
+				if i < 50 {
+					ctx, cancel = context.WithTimeout(background, 70*ms)
+				}
+				defer cancel()
+				_, _, err := c.ExchangeContext(ctx, question(fmt.Sprintf("x%d.example.", i), dns.TypeA), "")
+				assert.True(t, err == nil || i < 50, "%v", err)
+			})
 		}
 		wg.Wait()
-		time.Sleep(5 * time.Second)
-		assert.Equal(t, s.Queries.Load(), c.Stats().Wire)
-		assert.LessOrEqual(t, c.Stats().Wire, int64(1+20), "nobody waits for the others")
+		time.Sleep(3 * time.Second)
+		assert.EqualValues(t, 1, s.Conns.Load(), "but for what is sent again")
+		assert.Equal(t, s.Queries.Load(), c.Stats().Wire, "a query counts when it is sent")
+		c.Close()
+		s.Close()
+	})
+}
+
+func TestPinsIdentifyTheServer(t *testing.T) {
+	server, _ := dnstest.Certificate()
+	sum := sha256.Sum256(server.Certificates[0].Leaf.RawSubjectPublicKeyInfo)
+	right := base64.StdEncoding.EncodeToString(sum[:])
+	for _, network := range []string{"tls", "https"} {
+		for _, tc := range []struct {
+			name  string // of the server
+			trust bool
+			pins  []string
+			want  string // the error
+		}{
+			{dnstest.Name, true, []string{somePin, right}, ""},
+			{dnstest.Name, true, []string{somePin}, "its own is " + right},
+			{dnstest.Name, false, []string{right}, "certificate"}, // a pin does not replace the check of the name
+			{"", false, []string{right}, ""},                      // but that of an address
+			{"", false, []string{somePin}, "none of the pinned keys"},
+			{"", false, nil, "certificate"},
+		} {
+			bubble(t, func(l *lab) {
+				l.serve("a", good)
+				up := l.up(network, "a")
+				up.ServerName, up.Pins = tc.name, tc.pins
+				c := l.client(off(), up)
+				if !tc.trust {
+					c.TLSConfig = nil
+				}
+				for range 2 {
+					_, _, err := l.ask(c, "x.example.")
+					if tc.want == "" {
+						require.NoError(t, err, "%s %+v", network, tc)
+					} else {
+						require.ErrorContains(t, err, tc.want, "%s %+v", network, tc)
+					}
+					time.Sleep(time.Minute) // the next connection resumes the session
+				}
+			})
+		}
+	}
+}
+
+func TestAnHTTPSServerIsAskedByPOSTIfToldSo(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var methods []string
+		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			methods = append(methods, q.Method)
+			return good(q)
+		})
+		up := l.up("https", "a")
+		up.Post = true
+		c := l.client(off(), up)
+		l.must(c, "x.example.")
+		s.CloseConns()
+		time.Sleep(time.Second)
+		l.must(c, "x.example.")
+		assert.Equal(t, []string{"POST", "POST"}, methods)
+
+		get := l.client(off(), l.up("https", "a"))
+		l.must(get, "x.example.")
+		m := new(dns.Msg)
+		m.SetUpdate("example.")
+		_, _, err := get.Exchange(m, "")
+		require.NoError(t, err)
+		assert.Equal(t, []string{"GET", "POST"}, methods[2:], "what is not safe to repeat is not sent by GET")
+	})
+}
+
+func TestCloseEndsTheConnectionsThatTakeNoMoreQueries(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if q.Question[0].Name == "lost.example." {
+					return dnstest.Reply{}
+				}
+				return keepalive(0)(q)
+			})
+			c := l.client(off(), l.up(network, "a"))
+			c.Timeout = time.Minute
+			done := make(chan error)
+			go func() {
+				_, _, err := l.ask(c, "lost.example.")
+				done <- err
+			}()
+			time.Sleep(100 * ms)
+			l.must(c, "x.example.") // ends the connection for further queries
+			start := time.Now()
+			c.Close()
+			require.Error(t, <-done)
+			assert.Less(t, time.Since(start), 100*ms, network)
+		})
+	}
+}
+
+func TestQueriesOverHTTP1DoNotWaitForEachOther(t *testing.T) {
+	bubble(t, func(l *lab) {
+		ln, err := l.net.Host("b").Listen("tcp", ":443")
+		require.NoError(t, err)
+		s := &dnstest.Server{Handler: after(20*ms, good), HTTP1: true}
+		s.ServeHTTPS(ln)
+		c := l.client(off(), l.up("https", "b"))
+		l.must(c, "x.example.")
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 32 {
+			wg.Go(func() { l.must(c, fmt.Sprintf("x%d.example.", i)) })
+		}
+		wg.Wait()
+		assert.LessOrEqual(t, time.Since(start), 220*ms, "a handshake, and four rounds over eight connections")
+		assert.LessOrEqual(t, s.Conns.Load(), int64(1+8+8), "and as many for what is sent again")
 		c.Close()
 		s.Close()
 	})

@@ -2,6 +2,8 @@ package dnshedge
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"net"
 	"net/netip"
@@ -36,6 +38,16 @@ type Upstream struct {
 
 	// Path is the path of an "https" server; empty is "/dns-query".
 	Path string
+
+	// Post makes the queries to an "https" server POST requests, which no HTTP cache
+	// answers. By default they are GET requests (RFC 8484 §4.1).
+	Post bool
+
+	// Pins, if not empty, are public keys of which a "tls" or "https" server must have
+	// one, itself or in its verified chain: SHA-256 of the SubjectPublicKeyInfo, in
+	// base64 (RFC 7858 §4.2). The certificate is checked as well; only if the server has
+	// no name but an IP address, its own key is all that counts.
+	Pins []string
 }
 
 const (
@@ -75,7 +87,8 @@ func anyScheme(transport.Scheme) bool { return true }
 //	tls://192.0.2.1:853#dns.example      the certificate's name behind the #
 //	https://dns.example/dns-query
 //
-// The host may be a name if there is a scheme.
+// Behind the name, or without one, may be options: "#dns.example;pin=...;pin=..." for
+// Pins, and "#;post" for Post. The host may be a name if there is a scheme.
 func ParseUpstream(s string) (Upstream, error) {
 	bad := func(format string, args ...any) (Upstream, error) {
 		return Upstream{}, fmt.Errorf("dnshedge: upstream %q: %s", s, fmt.Sprintf(format, args...))
@@ -101,13 +114,30 @@ func ParseUpstream(s string) (Upstream, error) {
 		return bad("scheme %q; want %s", scheme, schemes("", "or", anyScheme))
 	}
 	port := known.Port
-	rest, u.ServerName, ok = strings.Cut(rest, "#")
+	rest, fragment, ok := strings.Cut(rest, "#")
+	name, options, more := strings.Cut(fragment, ";")
+	u.ServerName = name
+	for more {
+		var o string
+		o, options, more = strings.Cut(options, ";")
+		pin, isPin := strings.CutPrefix(o, "pin=")
+		switch {
+		case isPin && validPin(pin):
+			u.Pins = append(u.Pins, pin)
+		case isPin:
+			return bad("pin %q; want 32 bytes in base64", pin)
+		case o == "post" && known.Path != "" && !u.Post:
+			u.Post = true
+		default:
+			return bad("option %q; want pin=..., or post for https", o)
+		}
+	}
 	switch {
-	case ok && u.ServerName == "":
+	case ok && u.ServerName == "" && u.Pins == nil && !u.Post:
 		return bad("empty name behind #")
 	case ok && !known.TLS:
 		return bad("a name behind # is for %s", schemes("", "and", func(s transport.Scheme) bool { return s.TLS }))
-	case ok && !validHost(u.ServerName):
+	case u.ServerName != "" && !validHost(u.ServerName):
 		return bad("name %q behind #", u.ServerName)
 	}
 	if known.Path != "" {
@@ -190,10 +220,23 @@ func validHost(s string) bool {
 // String returns the upstream as ParseUpstream reads it. Addrs are left out.
 func (u Upstream) String() string {
 	s := cmp.Or(u.Net, defaultNet) + "://" + u.Addr + u.path()
-	if u.ServerName != "" {
-		s += "#" + u.ServerName
+	options := u.ServerName
+	for _, pin := range u.Pins {
+		options += ";pin=" + pin
+	}
+	if u.Post {
+		options += ";post"
+	}
+	if options != "" {
+		s += "#" + options
 	}
 	return s
+}
+
+// validPin reports whether s is the SHA-256 of something, in base64.
+func validPin(s string) bool {
+	b, err := base64.StdEncoding.Strict().DecodeString(s)
+	return err == nil && len(b) == sha256.Size && !strings.ContainsAny(s, "\r\n")
 }
 
 // key returns what tells servers apart.
@@ -236,6 +279,15 @@ func (u Upstream) validate() error {
 	}
 	if !validHost(host) && len(u.Addrs) == 0 {
 		return fmt.Errorf("dnshedge: upstream %s: host %q", u, host)
+	}
+	for _, pin := range u.Pins {
+		if !known.TLS || !validPin(pin) {
+			return fmt.Errorf("dnshedge: upstream %s: Pins: %q; want 32 bytes in base64, for %s", u, pin,
+				schemes("", "and", func(s transport.Scheme) bool { return s.TLS }))
+		}
+	}
+	if u.Post && known.Path == "" {
+		return fmt.Errorf("dnshedge: upstream %s: Post is for https", u)
 	}
 	if known.Path != "" && u.path()[0] != '/' {
 		return fmt.Errorf("dnshedge: upstream %s: Path %q does not begin with /", u, u.Path)

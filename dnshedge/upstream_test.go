@@ -16,6 +16,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
+const somePin = "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
+
 func TestUpstreamsAreParsed(t *testing.T) {
 	for s, want := range map[string]dnshedge.Upstream{
 		"192.0.2.1":                   {Net: "udp", Addr: "192.0.2.1:53"},
@@ -33,6 +35,10 @@ func TestUpstreamsAreParsed(t *testing.T) {
 		"https://192.0.2.1:8443/q#dns.example": {
 			Net: "https", Addr: "192.0.2.1:8443", Path: "/q", ServerName: "dns.example",
 		},
+		"tls://192.0.2.1#;pin=" + somePin: {Net: "tls", Addr: "192.0.2.1:853", Pins: []string{somePin}},
+		"https://dns.example/q#dns2.example;pin=" + somePin + ";pin=" + somePin + ";post": {
+			Net: "https", Addr: "dns.example:443", Path: "/q", ServerName: "dns2.example", Post: true, Pins: []string{somePin, somePin},
+		},
 	} {
 		u, err := dnshedge.ParseUpstream(s)
 		require.NoError(t, err, s)
@@ -45,27 +51,42 @@ func TestUpstreamsAreParsed(t *testing.T) {
 
 func TestWhatIsNoUpstreamIsSaid(t *testing.T) {
 	for s, want := range map[string]string{
-		"":                              "want an IP address",
-		"dns.example":                   "want an IP address",
-		"192.0.2.1:0":                   "port 0",
-		"192.0.2.1:70000":               "want an IP address",
-		"quic://192.0.2.1":              `scheme "quic"`,
-		"udp://":                        `host ""`,
-		"udp://h:dns":                   `port "dns"`,
-		"udp://h:0":                     `port "0"`,
-		"udp://h h":                     `host "h h"`,
-		"udp://192.0.2.1#x":             "for tls and https",
-		"tls://192.0.2.1#":              "empty name",
-		"tls://192.0.2.1#a b":           `"a b"`,
-		"https://u:p@dns.example/":      "user information",
-		"https://dns.example/dns?x=y":   `query "x=y"`,
-		"https://[fe80::1%25eth0]/":     "IPv6 zone",
-		"https://dns.example/%zz":       "invalid URL escape",
-		"udp://" + string([]byte{0xff}): "host",
+		"":                                "want an IP address",
+		"dns.example":                     "want an IP address",
+		"192.0.2.1:0":                     "port 0",
+		"192.0.2.1:70000":                 "want an IP address",
+		"quic://192.0.2.1":                `scheme "quic"`,
+		"udp://":                          `host ""`,
+		"udp://h:dns":                     `port "dns"`,
+		"udp://h:0":                       `port "0"`,
+		"udp://h h":                       `host "h h"`,
+		"udp://192.0.2.1#x":               "for tls and https",
+		"tls://192.0.2.1#":                "empty name",
+		"tls://192.0.2.1#;pin=abcd":       `pin "abcd"; want 32 bytes`,
+		"tls://192.0.2.1#x;post":          `option "post"`,
+		"tls://192.0.2.1#x;":              `option ""`,
+		"udp://192.0.2.1#;pin=" + somePin: "for tls and https",
+		"tls://192.0.2.1#a b":             `"a b"`,
+		"https://u:p@dns.example/":        "user information",
+		"https://dns.example/dns?x=y":     `query "x=y"`,
+		"https://[fe80::1%25eth0]/":       "IPv6 zone",
+		"https://dns.example/%zz":         "invalid URL escape",
+		"udp://" + string([]byte{0xff}):   "host",
 	} {
 		_, err := dnshedge.ParseUpstream(s)
 		require.ErrorContains(t, err, want, s)
 		require.ErrorContains(t, err, "upstream ", s)
+	}
+}
+
+func TestPinsAndPostAreForServersThatHaveThem(t *testing.T) {
+	for want, up := range map[string]dnshedge.Upstream{
+		"Pins":               {Net: "tcp", Addr: "192.0.2.1:53", Pins: []string{somePin}},
+		`"x"; want 32 bytes`: {Net: "tls", Addr: "192.0.2.1:853", Pins: []string{"x"}},
+		"Post is for https":  {Net: "tls", Addr: "192.0.2.1:853", Post: true},
+	} {
+		_, _, err := (&dnshedge.Client{Upstreams: []dnshedge.Upstream{up}}).Exchange(question("x.example.", 1), "")
+		require.ErrorContains(t, err, want)
 	}
 }
 
@@ -96,7 +117,7 @@ func TestNoCodeNamesATransport(t *testing.T) {
 }
 
 func FuzzParseUpstream(f *testing.F) {
-	for _, s := range []string{"192.0.2.1", "udp://h:53", "tls://[::1]:853#x", "https://h/dns-query", "://", "tcp://a:b:c", "https://[fe80::1%25eth0]/"} {
+	for _, s := range []string{"192.0.2.1", "udp://h:53", "tls://[::1]:853#x", "https://h/dns-query", "https://h/#n;post;pin=" + somePin, "://", "tcp://a:b:c", "https://[fe80::1%25eth0]/"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

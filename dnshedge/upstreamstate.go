@@ -78,7 +78,8 @@ type upstreamState struct {
 	probeGap    time.Duration // between probes
 	probeAt     time.Time     // of the next probe
 	probing     bool
-	probeFailed bool // and nothing was answered since
+	probeFailed bool          // and nothing was answered since
+	notice      engine.Notice // what was logged of its state
 }
 
 var _ transport.Owner = (*upstreamState)(nil)
@@ -90,6 +91,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	s := &upstreamState{c: c, up: up, name: up.key()}
 	s.key = c.engine.Key(engine.Name{Host: s.name})
 	s.bucket = engine.NewBucket(c.conf.Hedge.share(), budgetBurst)
+	s.key.AlsoPaidBy(c.bucket, s.bucket)
 	s.resends = engine.NewBucket(1, budgetBurst)
 	s.floor = c.conf.Hedge.MinDelay
 	if s.floor == 0 {
@@ -101,7 +103,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	scheme, _ := up.scheme()
 	s.stream = scheme.Name != defaultNet
 	config := transport.Config{
-		Owner: s, Dialer: c.dialer(up), Addr: up.Addr, Path: up.path(), TLS: c.tls(up),
+		Owner: s, Dialer: c.dialer(up), Addr: up.Addr, Path: up.path(), Post: up.Post, TLS: c.tls(up),
 		Size: cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
 	}
 	if len(up.Addrs) == 0 {
@@ -271,12 +273,15 @@ func (s *upstreamState) updateDelays() {
 func (s *upstreamState) affordableDelay() time.Duration {
 	h := &s.c.conf.Hedge
 	budget := planMargin * h.share() * s.key.View().Scale
-	lost := max(1-s.got/max(s.sent, 1), 0)
+	lost := s.lost()
 	room := max(budget-lost, budget/4)
 	d, _ := s.answers.Quantile(max(1-room, cmp.Or(h.Percentile, defaultPercentile)))
 	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged
 	return min(d, cmp.Or(h.MaxDelay, defaultMaxDelay))
 }
+
+// lost returns the share of the queries of late without an answer. The caller holds mu.
+func (s *upstreamState) lost() float64 { return max(1-s.got/max(s.sent, 1), 0) }
 
 // deviation returns the median absolute deviation of the window's samples.
 func deviation(w *sketch.Window, median time.Duration) time.Duration {
@@ -341,6 +346,7 @@ func (s *upstreamState) Stall() time.Duration {
 // endSilence is called when the server has answered.
 func (s *upstreamState) endSilence() {
 	now := time.Now()
+	defer s.logState(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.misses, s.answeredAt, s.probeFailed = 0, now, false
@@ -363,6 +369,7 @@ func (s *upstreamState) responded(failure bool) {
 		return
 	}
 	if s.failures.Add(1) == failuresToDoubt {
+		defer s.logState(time.Now())
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.probeAt = time.Now().Add(s.probeGap)
@@ -386,6 +393,7 @@ func (s *upstreamState) answeredSince(t time.Time) bool {
 // since this one was sent, only a packet was lost, and it does nothing.
 func (s *upstreamState) missed(sent time.Time) {
 	now := time.Now()
+	defer s.logState(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.answeredAt.After(sent) {

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -36,8 +37,9 @@ type Handler func(q Query) Reply
 // A Query is a query that a server received.
 type Query struct {
 	*dns.Msg
-	Net  string // udp, tcp, tls or https
-	Conn int    // the number of the TCP or TLS connection, from 1; 0 for datagrams and HTTPS
+	Net    string // udp, tcp, tls or https
+	Conn   int    // the number of the TCP or TLS connection, from 1; 0 for datagrams and HTTPS
+	Method string // of HTTPS
 }
 
 // A Reply says how a query is answered. The zero Reply drops the query.
@@ -54,6 +56,7 @@ type Reply struct {
 type Server struct {
 	Handler Handler
 	TLS     *tls.Config // for tls and https; nil: Certificate's
+	HTTP1   bool        // speak no HTTP/2
 	Streams int         // that a connection of HTTPS may have; 0: what net/http allows
 
 	// Queries counts the queries that arrived, also those that cannot be read.
@@ -134,13 +137,13 @@ func (s *Server) wait(d time.Duration) bool {
 }
 
 // handle answers one query by calling send for each message.
-func (s *Server) handle(b []byte, network string, conn int, send func([]byte)) Reply {
+func (s *Server) handle(b []byte, network string, conn int, method string, send func([]byte)) Reply {
 	s.Queries.Add(1)
 	m := new(dns.Msg)
 	if m.Unpack(b) != nil {
 		return Reply{}
 	}
-	r := s.Handler(Query{m, network, conn})
+	r := s.Handler(Query{m, network, conn, method})
 	if (r.Msg == nil && r.Raw == nil && !r.Close) || !s.wait(r.Delay) {
 		return r
 	}
@@ -170,7 +173,7 @@ func (s *Server) ServeUDP(pc net.PacketConn) {
 			}
 			b := append([]byte(nil), buf[:n]...)
 			s.wg.Go(func() {
-				s.handle(b, "udp", 0, func(b []byte) { _, _ = pc.WriteTo(b, from) })
+				s.handle(b, "udp", 0, "", func(b []byte) { _, _ = pc.WriteTo(b, from) })
 			})
 		}
 	}()
@@ -229,7 +232,7 @@ func (s *Server) stream(c net.Conn, network string, n int) {
 			return
 		}
 		s.wg.Go(func() {
-			r := s.handle(b, network, n, func(b []byte) {
+			r := s.handle(b, network, n, "", func(b []byte) {
 				mu.Lock()
 				defer mu.Unlock()
 				_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
@@ -249,6 +252,9 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 	h := &http.Server{Handler: http.HandlerFunc(s.http), TLSConfig: s.tls(), ErrorLog: log.New(io.Discard, "", 0)}
 	h.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: s.Streams}
 	h.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
+	if s.HTTP1 {
+		h.TLSConfig.NextProtos = h.TLSConfig.NextProtos[1:]
+	}
 	go func() {
 		defer s.remove(l)
 		_ = h.Serve(tls.NewListener(&counted{l, s}, h.TLSConfig))
@@ -300,7 +306,7 @@ func (s *Server) http(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var body []byte
-	reply := s.handle(b, "https", 0, func(b []byte) { body = append(body, b...) })
+	reply := s.handle(b, "https", 0, r.Method, func(b []byte) { body = append(body, b...) })
 	if reply.Msg == nil && reply.Raw == nil && reply.Status == 0 {
 		select { // drop
 		case <-r.Context().Done():
@@ -327,6 +333,7 @@ var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: Name}, // kdig gives up without one
 		NotBefore:    time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC),
 		NotAfter:     time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC),
 		DNSNames:     []string{Name},

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
@@ -18,6 +19,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -34,9 +37,17 @@ const (
 	streamWindow = 1 << 17
 	connWindow   = 1 << 18
 
+	serialConns = 8 // of a lane, if the server speaks HTTP/1.1, where each answers one request at a time
+
+	maxStreams = 100 // requests in flight on a connection; every server should allow that (RFC 9113 §6.5.2)
+
 	pingAfter = 5 * time.Second // of silence on a connection with queries
 	pingWait  = 2 * time.Second // for the answer to a ping
 )
+
+// errStreams is why no second connection is opened while a first one is in use: the
+// server allows fewer streams than there are requests.
+var errStreams = errors.New("dnshedge: server allows no more streams")
 
 // A StatusError is the HTTP status of a response, if that is not 200.
 type StatusError int
@@ -45,8 +56,8 @@ func (e StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: HTTP status %d %s", int(e), http.StatusText(int(e)))
 }
 
-// doh asks over HTTPS (RFC 8484) with GET and ID 0, so that HTTP caches work, and
-// so that net/http may repeat a query if the server closes the connection. It has
+// doh asks over HTTPS (RFC 8484), with GET unless it is told otherwise, and with ID 0,
+// so that HTTP caches work. It has
 // two lanes, one for first queries and one for repetitions. A lane has one
 // connection; when that falls silent, the next query goes over a new one.
 type doh struct {
@@ -78,7 +89,7 @@ func newDoH(c Config) Transport {
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for i := range d.lanes {
-		d.lanes[i].Store(d.newConn())
+		d.lanes[i].Store(d.newConn(1))
 	}
 	return d
 }
@@ -151,7 +162,7 @@ func (d *doh) conn(lane int) *httpConn {
 	defer d.mu.Unlock()
 	h := d.lanes[lane].Load()
 	for !h.enter() {
-		h = d.newConn()
+		h = d.newConn(h.width())
 		d.lanes[lane].Store(h)
 	}
 	return h
@@ -192,18 +203,23 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 		},
 		// Not earlier: a request may wait until the server takes another stream.
 		WroteHeaders: func() {
-			sent.Store(time.Now().UnixNano())
+			if sent.Swap(time.Now().UnixNano()) == 0 {
+				h.flying.Add(1)
+			}
 			d.Owner.Wrote()
 		},
 	})
+	defer func() {
+		if sent.Load() != 0 {
+			h.flying.Add(-1)
+		}
+	}()
 	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, Pad: true})
-	u := d.url
-	u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(b)
-	req := (&http.Request{
-		Method: http.MethodGet, URL: &u, Host: u.Host,
-		Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}},
-	}).WithContext(ctx)
-	resp, err := h.http.RoundTrip(req)
+	req := d.request(b, q.Standard()).WithContext(ctx)
+	resp, err := h.roundTrip(req)
+	if err == nil {
+		defer h.slots.Release(1)
+	}
 	if err != nil {
 		if d.ctx.Err() != nil {
 			err = ErrClosed
@@ -211,7 +227,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 		return nil, 0, err
 	}
 	defer resp.Body.Close()
-	h.answered(d.Owner.Stall()/2, q == wire.RootServers)
+	h.answered(d.Owner.Stall()/2, q == wire.RootServers, resp.ProtoMajor < 2)
 	if resp.StatusCode != http.StatusOK {
 		return nil, 0, StatusError(resp.StatusCode)
 	}
@@ -240,6 +256,26 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 	return a, setup, nil
 }
 
+// request returns the request for a query. net/http may repeat it if the server closes
+// the connection, but only if the query is safe to repeat.
+func (d *doh) request(b []byte, repeat bool) *http.Request {
+	u := d.url
+	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
+	if !d.Post && repeat {
+		u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(b)
+		return r
+	}
+	r.Method = http.MethodPost
+	r.Header["Content-Type"] = []string{mediaType}
+	if repeat {
+		r.Header["Idempotency-Key"] = nil // tells net/http, and is not sent
+	}
+	r.ContentLength = int64(len(b))
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	r.Body, _ = r.GetBody()
+	return r
+}
+
 func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 	if len(b) > wire.MaxMsg {
 		return nil, errors.New("dnshedge: response longer than a message")
@@ -250,12 +286,15 @@ func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// httpConn is one connection, opened by its first request. net/http may replace
-// it if the server closes it.
+// httpConn is one connection, opened by its first request, or some, if the server
+// speaks HTTP/1.1. net/http may replace it if the server closes it.
 type httpConn struct {
-	http  *http.Transport
-	stall func() time.Duration // the owner's
-	used  atomic.Bool          // a request was answered
+	limit  int // of the connections
+	http   *http.Transport
+	stall  func() time.Duration // the owner's
+	slots  *semaphore.Weighted  // for requests in flight
+	flying atomic.Int32         // requests that are written and not answered
+	used   atomic.Bool          // a request was answered
 
 	mu      sync.Mutex  // guards the fields below
 	conns   []net.Conn  // that are open, in the order they were opened; rarely more than one
@@ -264,10 +303,12 @@ type httpConn struct {
 	probes  int         // sent since the last answer to a caller
 	probing bool        // nothing arrived since the last of them
 	retired bool        // no request follows; the last one in flight closes the connection
+	serial  bool        // the server speaks HTTP/1.1
+	lost    int         // slots for which the server has no streams
 }
 
-func (d *doh) newConn() *httpConn {
-	h := &httpConn{stall: d.Owner.Stall}
+func (d *doh) newConn(limit int) *httpConn {
+	h := &httpConn{limit: limit, stall: d.Owner.Stall, slots: semaphore.NewWeighted(maxStreams)}
 	h.silence = time.AfterFunc(time.Hour, func() { d.silent(h) })
 	h.silence.Stop()
 	var protocols http.Protocols
@@ -275,6 +316,9 @@ func (d *doh) newConn() *httpConn {
 	protocols.SetHTTP1(true) // for servers without HTTP/2
 	h.http = &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			if limit == 1 && h.flying.Load() > 0 && h.connected() {
+				return nil, errStreams
+			}
 			c, err := d.open(ctx, network)
 			if err != nil {
 				return nil, err
@@ -289,14 +333,60 @@ func (d *doh) newConn() *httpConn {
 			PingTimeout:                   pingWait,
 			MaxReceiveBufferPerConnection: connWindow,
 			MaxReceiveBufferPerStream:     streamWindow,
-			StrictMaxConcurrentRequests:   true, // or others would each dial
 		},
-		MaxConnsPerHost:        1, // or requests that wait for a handshake would each dial
+		MaxConnsPerHost:        limit, // or requests that wait for a handshake would each dial
+		MaxIdleConnsPerHost:    limit,
 		IdleConnTimeout:        idleTime,
 		MaxResponseHeaderBytes: 1 << 14,
 		DisableCompression:     true,
 	}
 	return h
+}
+
+// roundTrip makes a request when there is a slot for it. Unless it fails, the caller
+// gives back the slot. How many streams a server allows shows when net/http wants
+// another connection: then the slot is lost until there is a new one.
+func (h *httpConn) roundTrip(req *http.Request) (*http.Response, error) {
+	for {
+		if err := h.slots.Acquire(req.Context(), 1); err != nil {
+			return nil, err
+		}
+		resp, err := h.http.RoundTrip(req)
+		if err == nil {
+			return resp, nil
+		}
+		if !errors.Is(err, errStreams) || !h.lose() {
+			h.slots.Release(1)
+			return nil, err
+		}
+	}
+}
+
+// lose keeps a slot from being used, or reports false if that is the last one.
+func (h *httpConn) lose() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lost == maxStreams-1 {
+		return false
+	}
+	h.lost++
+	return true
+}
+
+// width is how many connections are to take the place of this one.
+func (h *httpConn) width() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.serial || h.limit > 1 {
+		return serialConns
+	}
+	return 1
+}
+
+func (h *httpConn) connected() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.conns) > 0
 }
 
 // enter counts a request, or reports false if the connection takes no more.
@@ -333,10 +423,15 @@ func (h *httpConn) probe(wait time.Duration) bool {
 
 // answered ends a silence. After each probe that was answered, the next one comes
 // twice as late.
-func (h *httpConn) answered(wait time.Duration, probe bool) {
+//
+// A server that speaks HTTP/1.1 gets more connections from then on.
+func (h *httpConn) answered(wait time.Duration, probe, serial bool) {
 	h.used.Store(true)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if serial && h.limit == 1 {
+		h.serial, h.retired = true, true
+	}
 	h.probing = false
 	if !probe {
 		h.probes = 0
@@ -384,6 +479,8 @@ func (h *httpConn) track(c net.Conn) net.Conn {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.conns = append(h.conns, c)
+	h.slots.Release(int64(h.lost))
+	h.lost = 0
 	return &trackedConn{c, h}
 }
 

@@ -76,14 +76,15 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Config says which server a transport asks, and how. All fields but Addrs and
-// Path must be set; TLS only for schemes that use it.
+// Config says which server a transport asks, and how. All fields but Addrs, Path
+// and Post must be set; TLS only for schemes that use it.
 type Config struct {
 	Owner  Owner
 	Dialer Dialer
 	Addr   string       // host and port
 	Addrs  []netip.Addr // to dial in order instead of Addr's host
 	Path   string       // of an HTTPS server
+	Post   bool         // ask an HTTPS server by POST
 	TLS    *tls.Config  // without NextProtos
 	Size   int          // the longest datagram that the server may send, in bytes
 }

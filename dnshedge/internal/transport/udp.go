@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,14 +27,32 @@ const (
 	// MaxDatagram is the longest datagram that is read, in bytes: a server may send
 	// more than it was told to.
 	MaxDatagram = 4096
+
+	maxOwn   = 128 // queries with a socket of their own, before others share
+	maxWrong = 3   // messages that answer no query, before a socket is given up
 )
 
-// udp asks over UDP, each time from a new socket, and so from a new port, with a
-// new random ID. A response that does not fit a datagram is asked for again over
-// TCP, in the same exchange.
+var (
+	// errCut is why a question is asked again over TCP: the server cut its answer, or
+	// the answer cannot be read or trusted.
+	errCut = errors.New("dnshedge: answer has to be asked for over TCP")
+	// errForgers is why as well: somebody guesses IDs.
+	errForgers = errors.New("dnshedge: too many messages that answer no query")
+)
+
+// udp asks over UDP. A query has a socket of its own, and so a port, with a random
+// ID; while there are many, the others share sockets (see crowd). A response that
+// does not fit a datagram is asked for again over TCP, in the same exchange.
+//
+// Who guesses IDs is noticed: after a few wrong messages for a query its socket is
+// closed, and it goes over TCP. From the first wrong message on, queries to the
+// server are harder to guess for a while (see guard).
 type udp struct {
 	Config
-	tcp *stream
+	tcp   *stream
+	own   atomic.Int64 // sockets with one query
+	crowd crowd
+	guard guard
 }
 
 var _ Transport = (*udp)(nil)
@@ -43,32 +62,45 @@ func (u *udp) Close()      { u.tcp.Close() }
 
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
-// datagram is a query that was sent from a socket of its own.
-type datagram struct {
-	*udp
-	q    *wire.Query
-	id   uint16
-	conn net.Conn
-	sent time.Time
-}
-
 func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
 	if n >= MaxDatagrams {
 		return u.tcp.Exchange(ctx, q, n)
 	}
-	d := datagram{udp: u, q: q, id: wire.RandomID()}
-	var err error
-	if d.conn, err = u.open(ctx, "udp"); err != nil {
-		return nil, 0, err
+	a, err := u.ask(ctx, q)
+	if err != errCut && err != errForgers {
+		return a, 0, err
 	}
-	out := datagrams.Get().(*[MaxDatagram]byte)
-	err = d.write(q.Append(out[:0], d.id, wire.Shape{Size: u.Size}))
-	datagrams.Put(out)
-	if err != nil {
-		_ = d.conn.Close()
-		return nil, 0, err
+	flooded := err == errForgers
+	a, setup, err := u.tcp.Exchange(ctx, q, n)
+	if err != nil && flooded && ctx.Err() == nil {
+		// Not every server speaks TCP. The next query has another port and a guard.
+		if a, err = u.ask(ctx, q); err == errCut {
+			err = errForgers
+		}
+		setup = 0
 	}
+	return a, setup, err
+}
 
+// ask sends one datagram and returns its response.
+func (u *udp) ask(ctx context.Context, q *wire.Query) (*wire.Answer, error) {
+	d := &datagram{udp: u}
+	d.q, d.cookie = u.guard.protect(q)
+	if u.own.Add(1) > maxOwn {
+		u.own.Add(-1)
+		return u.crowd.ask(ctx, d)
+	}
+	d.id = wire.RandomID()
+	conn, err := u.open(ctx, "udp")
+	if err != nil {
+		u.own.Add(-1)
+		return nil, err
+	}
+	d.conn = conn
+	if err := d.write(conn); err != nil {
+		d.close()
+		return nil, err
+	}
 	deadline, _ := ctx.Deadline()
 	_ = d.conn.SetReadDeadline(deadline)
 	stop := context.AfterFunc(ctx, func() { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -79,31 +111,75 @@ func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 		// would look as if the server failed in time, and another would be asked.
 		<-ctx.Done()
 		d.abandon(!stopped)
-		return nil, 0, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
-	_ = d.conn.Close()
-	if err != nil {
-		return nil, 0, err
-	}
-	if a == nil {
-		return u.tcp.Exchange(ctx, q, n)
-	}
-	return a, 0, nil
+	d.close()
+	return a, err
 }
 
-func (d *datagram) write(b []byte) error {
+// datagram is a query that was sent over UDP.
+type datagram struct {
+	*udp
+	q      *wire.Query
+	cookie []byte // that it was sent with; nil: none
+	id     uint16
+	sent   time.Time
+
+	conn   net.Conn    // of its own, or nil
+	closed atomic.Bool // conn is
+
+	done chan response // of a shared socket; capacity 1
+}
+
+// response is what came of a datagram.
+type response struct {
+	a   *wire.Answer
+	err error
+}
+
+// close closes the query's own socket.
+func (d *datagram) close() {
+	if d.closed.CompareAndSwap(false, true) {
+		_ = d.conn.Close()
+		d.own.Add(-1)
+	}
+}
+
+func (d *datagram) write(c net.Conn) error {
+	out := datagrams.Get().(*[MaxDatagram]byte)
+	defer datagrams.Put(out)
 	d.sent = time.Now()
 	d.Owner.Wrote()
-	_, err := d.conn.Write(b)
+	_, err := c.Write(d.q.Append(out[:0], d.id, wire.Shape{Size: d.Size, Cookie: d.cookie}))
 	return err
 }
 
-// read returns the response, or nil if the server cut it. Other messages that
-// arrive before it are ignored.
+// judge reads a message. It returns the answer, or errCut if the question is to be
+// asked over TCP. Any other error is that of a message that does not answer the query.
+func (d *datagram) judge(b []byte) (*wire.Answer, error) {
+	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
+		return nil, errCut // the server may change the spelling, or a forger does not know it
+	} else if err != nil {
+		return nil, err
+	}
+	a, err := wire.ParseDatagram(b, d.q)
+	if err != nil {
+		d.Owner.Ignored(err)
+	}
+	if a == nil {
+		return nil, errCut
+	}
+	if d.cookie == nil {
+		return a, nil
+	}
+	return a, d.guard.verify(d.cookie, a)
+}
+
+// read returns the response. Other messages that arrive before it are ignored.
 func (d *datagram) read() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
-	for {
+	for wrong := 0; wrong < maxWrong; {
 		n, err := d.conn.Read(buf[:])
 		if err != nil {
 			if errors.Is(err, syscall.EMSGSIZE) {
@@ -112,15 +188,21 @@ func (d *datagram) read() (*wire.Answer, error) {
 			}
 			return nil, err
 		}
-		// A message that cannot be read is forged or damaged: the true response may follow.
-		a, err := wire.ParseDatagram(buf[:n], d.q, d.id)
-		if err != nil {
-			d.Owner.Ignored(err)
-			continue
+		a, err := d.judge(buf[:n])
+		if err == nil || err == errCut {
+			d.Owner.Answered(time.Since(d.sent), 0)
+			return a, err
 		}
-		d.Owner.Answered(time.Since(d.sent), 0)
-		return a, nil
+		// The message is forged or damaged: the true response may follow.
+		d.ignore(err)
+		wrong++
 	}
+	return nil, errForgers
+}
+
+func (u *udp) ignore(err error) {
+	u.Owner.Ignored(err)
+	u.guard.alarm()
 }
 
 // abandon keeps the socket open for a while, to measure when the answer comes,
@@ -130,13 +212,13 @@ func (d *datagram) read() (*wire.Answer, error) {
 func (d *datagram) abandon(expiring bool) {
 	left := d.Owner.Linger() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.Abandon() {
-		_ = d.conn.Close()
+		d.close()
 		return
 	}
 	ok := d.tcp.spawn(func() {
 		defer d.Owner.AbandonEnded()
-		defer d.conn.Close()
-		stop := context.AfterFunc(d.tcp.ctx, func() { _ = d.conn.Close() })
+		defer d.close()
+		stop := context.AfterFunc(d.tcp.ctx, d.close)
 		defer stop()
 		end := time.Now().Add(left)
 		for {
@@ -150,6 +232,6 @@ func (d *datagram) abandon(expiring bool) {
 	})
 	if !ok {
 		d.Owner.AbandonEnded()
-		_ = d.conn.Close()
+		d.close()
 	}
 }

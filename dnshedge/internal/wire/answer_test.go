@@ -1,8 +1,12 @@
 package wire_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
@@ -10,6 +14,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 func question(name string, typ uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, typ) }
@@ -76,20 +81,105 @@ func FuzzResponse(f *testing.F) {
 	f.Add(query, []byte{1, 2})
 	loop := append(pack(f, dnstest.Rcode(dnstest.Query{Msg: q}, 0))[:29], 0xc0, 29, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0)
 	f.Add(query, loop)
-	f.Fuzz(func(t *testing.T, query, resp []byte) {
-		m, wire, err := wire.CheckResponse(query, resp)
-		if err != nil {
-			return
+	f.Fuzz(func(t *testing.T, query, resp []byte) { checkMangled(t, query, resp) })
+}
+
+// checkMangled checks what becomes of a message, and reports whether it was taken for
+// the response.
+func checkMangled(t *testing.T, query, resp []byte) bool {
+	m, packed, err := wire.CheckResponse(query, resp)
+	if err != nil {
+		return false
+	}
+	if m.Id != binary.BigEndian.Uint16(query) || !m.Response || len(m.Question) != 1 {
+		t.Fatalf("not the caller's: %v", m)
+	}
+	again, err := wire.Unpack(packed)
+	if err != nil {
+		t.Fatalf("what is passed on cannot be read: %v\n%x\n%x", err, resp, packed)
+	}
+	if len(again.Answer) != len(m.Answer) || again.Rcode != m.Rcode || again.Truncated != m.Truncated {
+		t.Fatalf("formats differ:\n%v\n%v\n%x", m, again, resp)
+	}
+	return true
+}
+
+func TestMangledMessagesDoNoHarm(t *testing.T) {
+	q := question("www.example.com.", dns.TypeHTTPS)
+	q.SetEdns0(1232, true)
+	q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{192, 0, 2, 0}}}
+	query := pack(t, q)
+	var good [][]byte
+	for _, m := range []*dns.Msg{
+		dnstest.EDE(dnstest.Answer(dnstest.Query{Msg: q}, "CNAME y.example.", "y.example. HTTPS 1 . alpn=h2 ipv4hint=192.0.2.1", "y.example. TXT x"), 3),
+		dnstest.Answer(dnstest.Query{Msg: q}, "example.com. DNAME example.", "CNAME www.example.", "www.example. HTTPS 0 z."),
+		dnstest.Answer(dnstest.Query{Msg: q}, "HTTPS 1 .", "MX 1 mx.example.", "SRV 1 2 3 srv.example.", "NAPTR 1 2 \"u\" \"x\" \"!a!b!\" .", "A 192.0.2.1"),
+		dnstest.Negative(dnstest.Query{Msg: q}, dns.RcodeNameError, 300, 60),
+	} {
+		for _, m.Compress = range []bool{false, true} {
+			good = append(good, pack(t, m))
 		}
-		if m.Id != binary.BigEndian.Uint16(query) || !m.Response || len(m.Question) != 1 {
-			t.Fatalf("not the caller's: %v", m)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	question := 12 + len("www.example.com.") + 1 + 4
+	taken, total := 0, 100_000
+	if hedgetest.RaceEnabled {
+		total /= 5
+	}
+	for range total {
+		b := bytes.Clone(good[rng.IntN(len(good))])
+		ask := query
+		if rng.IntN(10) == 0 {
+			ask = mangle(rng, bytes.Clone(query), 0)
 		}
-		again := new(dns.Msg)
-		if err := again.Unpack(wire); err != nil {
-			t.Fatalf("what is passed on cannot be read: %v", err)
+		from := question // or nearly none gets further than the question
+		if rng.IntN(10) == 0 {
+			from = 0
 		}
-		if len(again.Answer) != len(m.Answer) || again.Rcode != m.Rcode || again.Truncated {
-			t.Fatalf("formats differ:\n%v\n%v", m, again)
+		b = mangle(rng, b, from)
+		if checkMangled(t, ask, b) {
+			taken++
 		}
-	})
+	}
+	t.Logf("%d were taken for responses", taken)
+	assert.Greater(t, taken, 1000)
+}
+
+func TestManyAliasesCostLittle(t *testing.T) {
+	q := question("x.example.", dns.TypeA)
+	m := dnstest.Answer(dnstest.Query{Msg: q})
+	for i := range 1500 { // in the worst order
+		m.Answer = append(m.Answer,
+			&dns.DNAME{Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeDNAME, Class: 1}, Target: "d."},
+			&dns.CNAME{Hdr: dns.RR_Header{Name: fmt.Sprintf("n%d.example.", 1500-i), Rrtype: dns.TypeCNAME, Class: 1}, Target: fmt.Sprintf("n%d.example.", 1501-i)})
+	}
+	m.Compress = true
+	resp := pack(t, m)
+	start := time.Now()
+	_, _, err := wire.CheckResponse(pack(t, q), resp)
+	require.NoError(t, err)
+	assert.Less(t, time.Since(start), 3*time.Second, "a few milliseconds on a machine at rest; minutes if every alias were followed")
+}
+
+// mangle changes, cuts or doubles some bytes, counts of records among them.
+func mangle(rng *rand.Rand, b []byte, from int) []byte {
+	for range 1 + rng.IntN(4) {
+		if len(b) <= max(from, 12) {
+			return b
+		}
+		i := from + rng.IntN(len(b)-from)
+		switch rng.IntN(6) {
+		case 0:
+			b = b[:i]
+		case 1:
+			b = append(b[:i:i], b[i-rng.IntN(min(i, 20)+1):]...)
+		case 2:
+			b[6+rng.IntN(6)] ^= byte(rng.IntN(4))
+		case 3:
+			b[i] = 0xc0
+		default:
+			b[i] = byte(rng.IntN(256))
+		}
+	}
+	return b
 }

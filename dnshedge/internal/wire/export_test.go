@@ -6,6 +6,9 @@ import (
 	"github.com/miekg/dns"
 )
 
+// Unpack reads a message that may have records that package dns cannot read.
+var Unpack = unpack
+
 // CheckResponse reports whether resp is taken for the response to a query in wire
 // format, and what becomes of it: the answer to a caller, in both formats.
 func CheckResponse(query, resp []byte) (m *dns.Msg, packed []byte, err error) {

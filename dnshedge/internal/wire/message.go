@@ -8,8 +8,6 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
-
-	"github.com/miekg/dns"
 )
 
 const (
@@ -47,6 +45,10 @@ var (
 // ErrVersion is why a query with another version of EDNS than 0 is not read. Its
 // response code is BADVERS (RFC 6891 §6.1.3).
 var ErrVersion = errors.New("dnshedge: message with an unknown version of EDNS; want 0")
+
+// ErrSpelling is why a message is not taken for the response to a query with a
+// spelling of its own: all else is right.
+var ErrSpelling = errors.New("dnshedge: response with another spelling of the name")
 
 // record is one resource record of a message.
 type record struct {
@@ -158,24 +160,4 @@ func equalFold(a []byte, b string) bool {
 		}
 	}
 	return true
-}
-
-// recordsHaveData returns an error if a record has no data although its type
-// needs some. Records of updates have none; such a record can be unpacked but
-// not packed again.
-func recordsHaveData(b []byte) error {
-	var bad error
-	err := walk(b, func(r record) {
-		switch r.typ {
-		case dns.TypeOPT, dns.TypeAPL, dns.TypeNULL:
-			return
-		}
-		if _, known := dns.TypeToRR[r.typ]; known && len(r.data) == 0 {
-			bad = errRecord
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return bad
 }

@@ -36,6 +36,7 @@ type Query struct {
 
 	options []byte // EDNS options of the caller that are passed on, in wire format
 	plain   bool   // sent without EDNS
+	spelled bool   // the spelling was chosen at random, and the response must repeat it
 
 	raw []byte // the whole message, if the opcode is not QUERY
 }
@@ -94,11 +95,7 @@ func (q *Query) Read(m *dns.Msg) error {
 				if err != nil {
 					return fmt.Errorf("dnshedge: pack query: %w", err)
 				}
-				parsed, err := parseQuery(b, passed)
-				if err == nil {
-					*q = *parsed
-				}
-				return err
+				return q.parse(b, passed)
 			}
 		}
 	}
@@ -185,32 +182,41 @@ func unpackOptions(b []byte) []dns.EDNS0 {
 }
 
 // ParseQuery reads a forwarder's query from its wire format, which it does not keep.
-func ParseQuery(b []byte) (*Query, error) { return parseQuery(b, forwarded) }
+func ParseQuery(b []byte) (*Query, error) {
+	q := new(Query)
+	if err := q.Parse(b); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
 
-// parseQuery reads a query with those of its options that pass.
-func parseQuery(b []byte, pass func(uint16) bool) (*Query, error) {
+// Parse is ParseQuery for a Query that nobody uses any more.
+func (q *Query) Parse(b []byte) error { return q.parse(b, forwarded) }
+
+// parse reads a query with those of its options that pass.
+func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 	if len(b) < HeaderLen {
-		return nil, errShort
+		return errShort
 	}
 	bits := binary.BigEndian.Uint16(b[2:])
 	if bits&flagQR != 0 {
-		return nil, errors.New("dnshedge: message is a response, not a query")
+		return errors.New("dnshedge: message is a response, not a query")
 	}
 	if n := binary.BigEndian.Uint16(b[4:]); n != 1 {
-		return nil, fmt.Errorf("dnshedge: message with %d questions; want 1", n)
+		return fmt.Errorf("dnshedge: message with %d questions; want 1", n)
 	}
 	end, err := skipName(b, HeaderLen)
 	if err != nil || end+4 > len(b) || end-HeaderLen > MaxName || !uncompressed(b[HeaderLen:end]) {
-		return nil, errors.New("dnshedge: malformed question")
+		return errors.New("dnshedge: malformed question")
 	}
-	q := &Query{
+	*q = Query{
 		Name: string(b[HeaderLen:end]), Type: binary.BigEndian.Uint16(b[end:]), Class: binary.BigEndian.Uint16(b[end+2:]),
 		ID: binary.BigEndian.Uint16(b), Size: dns.MinMsgSize,
 		rd: bits&flagRD != 0, ad: bits&flagAD != 0, cd: bits&flagCD != 0,
 	}
 	if bits>>11&15 != dns.OpcodeQuery {
 		q.raw = append([]byte(nil), b...)
-		return q, nil
+		return nil
 	}
 	opts, version := 0, byte(0)
 	signed := false
@@ -238,10 +244,7 @@ func parseQuery(b []byte, pass func(uint16) bool) (*Query, error) {
 	case signed:
 		err = errTSIG
 	}
-	if err != nil {
-		return nil, err
-	}
-	return q, nil
+	return err
 }
 
 // Standard reports whether the opcode is QUERY. Messages with another opcode, as
@@ -327,6 +330,25 @@ func (q *Query) NeedsEDNS() bool { return q.raw != nil || q.do || q.options != n
 func (q *Query) Plain() *Query {
 	p := *q
 	p.plain = true
+	return &p
+}
+
+// IsPlain reports whether the query is sent without EDNS.
+func (q *Query) IsPlain() bool { return q.plain }
+
+// Spelled returns the query with each letter of its name in upper or lower case, at
+// random (draft-vixie-dnsext-dns0x20).
+func (q *Query) Spelled() *Query {
+	p := *q
+	name := []byte(q.Name)
+	var bits [MaxName/8 + 1]byte
+	_, _ = rand.Read(bits[:len(name)/8+1]) // never fails
+	for i, c := range name {
+		if c |= 0x20; 'a' <= c && c <= 'z' {
+			name[i] = c &^ (bits[i/8] >> (i % 8) & 1 << 5)
+		}
+	}
+	p.Name, p.spelled = string(name), true
 	return &p
 }
 
@@ -423,6 +445,9 @@ func (q *Query) Check(b []byte, id uint16) error {
 	if len(b) < end+4 || !equalFold(b[HeaderLen:end], q.Name) ||
 		binary.BigEndian.Uint16(b[end:]) != q.Type || binary.BigEndian.Uint16(b[end+2:]) != q.Class {
 		return errQuestion
+	}
+	if q.spelled && string(b[HeaderLen:end]) != q.Name {
+		return ErrSpelling
 	}
 	return nil
 }

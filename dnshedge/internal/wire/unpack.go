@@ -12,12 +12,13 @@ import (
 // being understood, and addresses of a wrong length are no addresses; those are
 // errors.
 func unpack(b []byte) (*dns.Msg, error) {
-	m := new(dns.Msg)
-	if err := m.Unpack(b); err == nil && recordsHaveData(b) == nil {
-		return m, nil
-	}
-	if err := walk(b, func(record) {}); err != nil {
+	odd, err := check(b)
+	if err != nil {
 		return nil, err
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(b); err == nil && !odd {
+		return m, nil
 	}
 	var head [HeaderLen]byte
 	copy(head[:4], b)
@@ -48,8 +49,14 @@ func unpack(b []byte) (*dns.Msg, error) {
 			}
 			var rr dns.RR
 			rr, off = unpackRecord(b, off, first)
-			if t := rr.Header().Rrtype; opaque(rr) && mustParse[t] {
-				return nil, errRecord
+			h := rr.Header()
+			if h.Rdlength == 0 && known(h.Rrtype) {
+				rr = &dns.RFC3597{Hdr: *h}
+			}
+			if _, opaque := rr.(*dns.RFC3597); opaque {
+				if _, ok := layouts[h.Rrtype]; ok && (h.Class == dns.ClassINET || h.Rrtype == dns.TypeOPT) {
+					return nil, errRecord
+				}
 			}
 			*section = append(*section, rr)
 			if opt, ok := rr.(*dns.OPT); ok {
@@ -60,17 +67,77 @@ func unpack(b []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-func opaque(rr dns.RR) bool {
-	_, ok := rr.(*dns.RFC3597)
-	return ok
+// known reports whether package dns has a place for the data of a type, which needs
+// some.
+func known(typ uint16) bool {
+	_, ok := dns.TypeToRR[typ]
+	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }
 
-// mustParse has the types that are not passed on unread: A, AAAA and OPT, and those
-// in whose data names may be compressed (RFC 1035 §3.3, RFC 3597 §4).
-var mustParse = map[uint16]bool{
-	dns.TypeA: true, dns.TypeAAAA: true, dns.TypeOPT: true,
-	dns.TypeNS: true, dns.TypeMD: true, dns.TypeMF: true, dns.TypeCNAME: true, dns.TypeSOA: true, dns.TypeMB: true,
-	dns.TypeMG: true, dns.TypeMR: true, dns.TypePTR: true, dns.TypeMINFO: true, dns.TypeMX: true,
-	dns.TypeRP: true, dns.TypeAFSDB: true, dns.TypeRT: true, dns.TypeSIG: true, dns.TypePX: true, dns.TypeNXT: true,
-	dns.TypeNAPTR: true, dns.TypeSRV: true, dns.TypeDNAME: true, dns.TypeRRSIG: true,
+// layout is what the data of a type consists of: some bytes, strings, names and bytes,
+// and perhaps more.
+type layout struct {
+	before, strings, names, after int
+	more                          bool
+}
+
+// layouts has the types that are not passed on unread: addresses, and those in whose
+// data names may be compressed (RFC 1035 §3.3, RFC 3597 §4). Package dns takes data
+// that ends early for whole, and writes something else then.
+var layouts = map[uint16]layout{
+	dns.TypeA: {before: 4}, dns.TypeAAAA: {before: 16}, dns.TypeOPT: {more: true},
+	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeMB: {names: 1},
+	dns.TypeMG: {names: 1}, dns.TypeMR: {names: 1}, dns.TypePTR: {names: 1}, dns.TypeDNAME: {names: 1},
+	dns.TypeSOA: {names: 2, after: 20}, dns.TypeMINFO: {names: 2}, dns.TypeRP: {names: 2},
+	dns.TypeMX: {before: 2, names: 1}, dns.TypeAFSDB: {before: 2, names: 1}, dns.TypeRT: {before: 2, names: 1},
+	dns.TypePX: {before: 2, names: 2}, dns.TypeSRV: {before: 6, names: 1}, dns.TypeNAPTR: {before: 4, strings: 3, names: 1},
+	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
+}
+
+// check returns an error if a message or the data of a record in layouts does not
+// hold together. It is odd if a record has no data although its type needs some.
+// Messages about zones, as updates, have such records (RFC 2136 §2.4).
+func check(b []byte) (odd bool, err error) {
+	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
+	bad := false
+	err = walk(b, func(r record) {
+		if !query {
+			return
+		}
+		l, ok := layouts[r.typ]
+		switch {
+		case ok && r.class == dns.ClassINET:
+			bad = bad || !l.holds(b, r)
+		case len(r.data) == 0 && known(r.typ):
+			odd = true
+		}
+	})
+	if err == nil && bad {
+		err = errRecord
+	}
+	return odd, err
+}
+
+// holds reports whether the data of a record of a message is as the layout says.
+func (l layout) holds(b []byte, r record) bool {
+	end := r.ttl + 6 + len(r.data)
+	off := end - len(r.data) + l.before
+	for range l.strings {
+		if off >= end {
+			return false
+		}
+		off += 1 + int(b[off])
+	}
+	for range l.names {
+		if off >= end {
+			return false
+		}
+		next, err := skipName(b, off)
+		if err != nil {
+			return false
+		}
+		off = next
+	}
+	off += l.after
+	return off == end || l.more && off < end
 }

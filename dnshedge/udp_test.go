@@ -1,0 +1,279 @@
+package dnshedge_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// forger answers each datagram with many, each with another ID, and streams as h does.
+func (l *lab) forger(host string, h dnstest.Handler, tcp bool) (datagrams *atomic.Int64) {
+	datagrams = new(atomic.Int64)
+	at := l.net.Host(host)
+	pc, err := at.ListenPacket("udp", ":53")
+	require.NoError(l, err)
+	l.Cleanup(func() { pc.Close() })
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			m := new(dns.Msg)
+			if m.Unpack(buf[:n]) != nil {
+				continue
+			}
+			datagrams.Add(1)
+			b, _ := dnstest.Answer(dnstest.Query{Msg: m}, "A 203.0.113.66").Pack()
+			for i := range 100 {
+				binary.BigEndian.PutUint16(b, m.Id+50-uint16(i)) // the right one is among them
+				_, _ = pc.WriteTo(b, from)
+			}
+		}
+	}()
+	if tcp {
+		s := &dnstest.Server{Handler: h}
+		ln, err := at.Listen("tcp", ":53")
+		require.NoError(l, err)
+		s.ServeTCP(ln)
+		l.Cleanup(s.Close)
+	}
+	return datagrams
+}
+
+func TestAFloodOfWrongIDsIsNotSatOut(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.forger("a", good, true)
+		c := l.client(off(), l.up("udp", "a"))
+		r, took := l.must(c, "bank.example.")
+		assert.Equal(t, "192.0.2.1", addr(r), "asked for over TCP")
+		assert.Equal(t, 60*ms, took)
+		assert.EqualValues(t, 3, c.Stats().Ignored)
+	})
+	bubble(t, func(l *lab) {
+		n := l.forger("a", good, false)
+		c := l.client(off(), l.up("udp", "a"))
+		_, _, err := l.ask(c, "bank.example.")
+		require.ErrorContains(t, err, "answer no query")
+		assert.EqualValues(t, 2, n.Load(), "a server without TCP is asked once more over UDP, and the forgery is not believed")
+	})
+}
+
+func TestDamagedDatagramsAreAskedForOverTCP(t *testing.T) {
+	for name, damage := range map[string]func(q dnstest.Query) []byte{
+		"damaged": func(q dnstest.Query) []byte {
+			b, _ := dnstest.Answer(q, "A 203.0.113.9").Pack()
+			return b[:len(b)-3]
+		},
+		"compression loop": func(q dnstest.Query) []byte {
+			b, _ := dnstest.Answer(q).Pack()
+			b[7]++
+			at := uint16(len(b))
+			b = binary.BigEndian.AppendUint16(b, 0xc000|at)
+			return append(b, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 203, 0, 113, 9)
+		},
+		"longer than the buffer": func(q dnstest.Query) []byte {
+			b, _ := dnstest.Answer(q, "TXT "+strings.Repeat(strings.Repeat("x", 200)+" ", 30)).Pack()
+			return b
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(l *lab) {
+				l.serve("a", func(q dnstest.Query) dnstest.Reply {
+					if q.Net == "udp" {
+						return dnstest.Reply{Raw: damage(q)}
+					}
+					return good(q)
+				})
+				c := l.client(off(), l.up("udp", "a"))
+				r, took := l.must(c, "x.example.")
+				assert.Equal(t, "192.0.2.1", addr(r))
+				assert.Equal(t, 60*ms, took)
+				assert.EqualValues(t, 1, c.Stats().Ignored)
+			})
+		})
+	}
+}
+
+// alarmed answers the first query with a wrong ID besides.
+func alarmed(h dnstest.Handler) dnstest.Handler {
+	var once sync.Once
+	return func(q dnstest.Query) dnstest.Reply {
+		r := h(q)
+		once.Do(func() {
+			b, _ := r.Msg.Pack()
+			r.Msg.Id++
+			r.Raw = b
+		})
+		return r
+	}
+}
+
+func TestAfterAWrongMessageQueriesAreHarderToGuess(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var mu sync.Mutex
+		names := make(map[string]bool)
+		cookies := make(map[string]bool)
+		server := "0123456789abcdef"
+		l.serve("a", alarmed(func(q dnstest.Query) dnstest.Reply {
+			mu.Lock()
+			defer mu.Unlock()
+			names[q.Question[0].Name] = true
+			r := good(q)
+			for _, o := range q.IsEdns0().Option {
+				if c, ok := o.(*dns.EDNS0_COOKIE); ok {
+					cookies[c.Cookie] = true
+					r.Msg.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: c.Cookie[:16] + server}}
+					if q.Net == "udp" && !strings.HasSuffix(c.Cookie, server) {
+						r.Msg.Rcode = dns.RcodeBadCookie
+					}
+				}
+			}
+			return r
+		}))
+		c := l.client(off(), l.up("udp", "a"))
+		l.must(c, "a-long-name.example.")
+		assert.Equal(t, map[string]bool{"a-long-name.example.": true}, names)
+		assert.Empty(t, cookies)
+		_, took := l.must(c, "a-long-name.example.")
+		assert.Equal(t, 60*ms, took, "BADCOOKIE: it goes over TCP")
+		for range 10 {
+			r, took := l.must(c, "a-long-name.example.")
+			assert.Equal(t, 20*ms, took)
+			assert.Equal(t, "a-long-name.example.", r.Question[0].Name, "the spelling is the caller's")
+		}
+		assert.Greater(t, len(names), 5)
+		assert.Len(t, cookies, 2, "without and with the server's")
+		time.Sleep(11 * time.Minute)
+		clear(names)
+		clear(cookies)
+		l.must(c, "a-long-name.example.")
+		assert.Equal(t, map[string]bool{"a-long-name.example.": true}, names, "for ten minutes")
+		assert.Empty(t, cookies)
+	})
+}
+
+func TestAnAnswerWithoutTheCookieOrTheSpellingIsAskedForOverTCP(t *testing.T) {
+	for name, spoil := range map[string]func(m *dns.Msg){
+		"none":     func(m *dns.Msg) { m.IsEdns0().Option = nil },
+		"spelling": func(m *dns.Msg) { m.Question[0].Name = strings.ToLower(m.Question[0].Name) },
+	} {
+		bubble(t, func(l *lab) {
+			spoiled := false
+			l.serve("a", alarmed(func(q dnstest.Query) dnstest.Reply {
+				r := good(q)
+				for _, o := range q.IsEdns0().Option {
+					if c, ok := o.(*dns.EDNS0_COOKIE); ok {
+						r.Msg.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: c.Cookie[:16] + "0123456789abcdef"}}
+					}
+				}
+				if spoiled && q.Net == "udp" {
+					r.Msg.Answer[0].(*dns.A).A = net.IPv4(203, 0, 113, 66)
+					spoil(r.Msg)
+				}
+				return r
+			}))
+			c := l.client(off(), l.up("udp", "a"))
+			l.must(c, "a-long-name.example.")
+			l.must(c, "a-long-name.example.")
+			spoiled = true
+			r, took := l.must(c, "a-long-name.example.")
+			assert.Equal(t, "192.0.2.1", addr(r), name)
+			assert.Equal(t, 60*ms, took)
+		})
+	}
+}
+
+// openConns counts the connections that are open.
+type openConns struct {
+	dnshedge.Dialer
+	now, most atomic.Int64
+}
+
+func (o *openConns) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := o.Dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	n := o.now.Add(1)
+	for m := o.most.Load(); n > m && !o.most.CompareAndSwap(m, n); m = o.most.Load() {
+	}
+	return &openConn{Conn: c, o: o}, nil
+}
+
+type openConn struct {
+	net.Conn
+	o    *openConns
+	once sync.Once
+}
+
+func (c *openConn) Close() error {
+	c.once.Do(func() { c.o.now.Add(-1) })
+	return c.Conn.Close()
+}
+
+func TestUnansweredQuestionsShareSocketsAndDelayNoOthers(t *testing.T) {
+	bubble(t, func(l *lab) {
+		for _, h := range []string{"a", "b"} {
+			l.serve(h, func(q dnstest.Query) dnstest.Reply {
+				if strings.HasSuffix(q.Question[0].Name, ".dead.example.") {
+					return dnstest.Reply{}
+				}
+				return good(q)
+			})
+		}
+		c := l.client(off(), l.up("udp", "a"), l.up("udp", "b"))
+		o := &openConns{Dialer: c.Dialer}
+		c.Dialer = o
+		c.Timeout = time.Second
+		l.must(c, "x.example.")
+		var wg sync.WaitGroup
+		for i := range 2000 { // 4,000 a second
+			time.Sleep(250 * time.Microsecond)
+			wg.Go(func() { _, _, _ = l.ask(c, fmt.Sprintf("x%d.dead.example.", i)) })
+			if i%50 == 0 {
+				wg.Go(func() {
+					_, took := l.must(c, "healthy.example.")
+					assert.Equal(t, 20*ms, took)
+				})
+			}
+		}
+		wg.Wait()
+		t.Logf("%d sockets at most", o.most.Load())
+		assert.Less(t, o.most.Load(), int64(550), "of two servers")
+		assert.Zero(t, c.Stats().Ignored)
+		time.Sleep(10 * time.Second)
+		assert.Zero(t, o.now.Load(), "none stays")
+		c.Close()
+	})
+}
+
+func TestAFloodAtASharedSocketIsNotSatOut(t *testing.T) {
+	bubble(t, func(l *lab) {
+		forged := l.forger("a", good, true)
+		c := l.client(off(), l.up("udp", "a"))
+		var wg sync.WaitGroup
+		for i := range 400 {
+			wg.Go(func() {
+				r, _ := l.must(c, fmt.Sprintf("x%d.example.", i))
+				assert.Equal(t, "192.0.2.1", addr(r))
+			})
+		}
+		wg.Wait()
+		assert.Positive(t, forged.Load())
+	})
+}
