@@ -26,6 +26,8 @@ const (
 	maxFailure    = 5 * time.Second
 	forgetFailure = 5 * time.Minute // after which a failure is no longer the one before the next
 
+	refreshClaim = 30 * time.Second // that nobody else refreshes what somebody does
+
 	refreshShare = 10 // an entry is refreshed in the last tenth of its life,
 	refreshHits  = 2  // if it was asked for so often
 )
@@ -44,6 +46,8 @@ const (
 // Cache keeps answers for as long as the RFCs allow: positive ones as long as their
 // TTLs say (RFC 2181 §5.2), negative ones as long as their SOA says (RFC 2308),
 // failures briefly (RFC 9520), and expired ones in case the servers fail (RFC 8767).
+// Names below one that does not exist do not either (RFC 8020). The addresses of an
+// answer take turns.
 //
 // The zero value is an empty cache with the defaults below. The fields must not
 // be changed after first use. A Cache is safe for concurrent use, and several
@@ -78,22 +82,22 @@ type Cache struct {
 
 	once  sync.Once
 	store *otter.Cache[uint64, *entry] // by the hash of the key
-	seed  maphash.Seed                 // so that nobody finds keys with the same hash
-	epoch time.Time                    // from which the entries count
+	seed  maphash.Seed                 // so that nobody can make keys with the same hash
+	epoch time.Time                    // when the cache was first used
 }
 
 // entry is what is kept for a question. Only the atomics change.
 type entry struct {
 	*wire.Answer               // nil if err is set
 	err          error         // of an exchange without any answer
-	question     []byte        // of it, as in the key
+	question     []byte        // name, type and class as in the key, if there is no Answer
 	stored       time.Duration // since the epoch, when the TTLs began to count down
 	ttl          time.Duration
 	fails        uint8 // failures in a row; 0: this is an answer
 	bits         byte  // the last byte of the key
 
-	refreshing     atomic.Bool
 	hits           atomic.Uint32
+	claimed        atomic.Int64 // until when somebody refreshes it, in nanoseconds since the epoch
 	noRefreshUntil atomic.Int64 // nanoseconds since the epoch
 }
 
@@ -214,17 +218,19 @@ type found struct {
 	at      time.Duration // since the epoch
 }
 
-// get returns what is kept for a question, and counts that it was asked.
-func (c *Cache) get(q *wire.Query, now time.Time) found {
+// get returns what is kept for a question, and counts that it was asked. The domain is
+// the length of that whose servers have the answer, in wire format: that a name above it
+// does not exist was said by others.
+func (c *Cache) get(q *wire.Query, now time.Time, domain int) found {
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.find(q.AppendKey(buf[:0]), now.Sub(c.epoch))
+	f := c.find(q.AppendKey(buf[:0]), now.Sub(c.epoch), domain)
 	if f.freshness == missing || f.below {
 		return f
 	}
 	f.turn = f.hits.Add(1)
 	if c.due(&f, f.turn) {
-		f.refresh = f.refreshing.CompareAndSwap(false, true)
+		f.refresh = f.claim()
 	}
 	return f
 }
@@ -237,8 +243,8 @@ func (c *Cache) hit(q *wire.Query) (found, bool) {
 	}
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch))
-	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
+	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch), 0)
+	if f.freshness != fresh || f.fails > 0 || f.below || q.Cacheable() && c.due(&f, f.hits.Load()+1) {
 		return f, false
 	}
 	f.turn = f.hits.Add(1)
@@ -248,11 +254,11 @@ func (c *Cache) hit(q *wire.Query) (found, bool) {
 // due reports whether an answer that was asked for so often should be refreshed now.
 func (c *Cache) due(f *found, hits uint32) bool {
 	return f.freshness == fresh && f.left(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
-		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && !f.refreshing.Load()
+		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
 }
 
-// find returns what is kept under a key, which it changes.
-func (c *Cache) find(key []byte, at time.Duration) found {
+// find returns what is kept under a key, which it changes. The domain is as for get.
+func (c *Cache) find(key []byte, at time.Duration, domain int) found {
 	own := c.lookup(key)
 	if own != nil && own.left(at) > 0 {
 		return found{entry: own, freshness: fresh, at: at}
@@ -262,8 +268,8 @@ func (c *Cache) find(key []byte, at time.Duration) found {
 	if gone != nil && gone.left(at) > 0 {
 		return found{entry: gone, freshness: fresh, at: at}
 	}
-	// Nothing is below a name that does not exist (RFC 8020).
-	for above := parent(key); above != nil; above = parent(above) {
+	// Nothing is below a name that does not exist (RFC 8020), unless others are asked there.
+	for above := parent(key); above != nil && len(above)-wire.KeyLen >= domain; above = parent(above) {
 		if e := c.lookup(above); e != nil && e.left(at) > 0 {
 			return found{entry: e, freshness: fresh, below: true, at: at}
 		}
@@ -285,6 +291,16 @@ func parent(key []byte) []byte {
 	}
 	return nil
 }
+
+// claim reports whether the caller is the one who refreshes the entry. Another may
+// claim it after refreshClaim, whatever becomes of the first.
+func (f *found) claim() bool {
+	until := f.claimed.Load()
+	return int64(f.at) >= until && f.claimed.CompareAndSwap(until, int64(f.at+refreshClaim))
+}
+
+// release ends a claim.
+func (e *entry) release() { e.claimed.Store(0) }
 
 // waiting reports whether nobody should ask for the entry again for a while.
 func (f *found) waiting() bool { return int64(f.at) < f.noRefreshUntil.Load() }
@@ -369,8 +385,13 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
 		had.refreshFailed(at)
 		return true
 	}
-	if f := c.find(key, at); f.entry != nil && f.fails == 0 && spared(f.entry) {
-		return
+	if f := c.find(key, at, 0); f.entry != nil && f.fails == 0 {
+		if spared(f.entry) {
+			return
+		}
+		if f.is(key) { // it is what has expired, of this type or of all
+			c.store.Invalidate(maphash.Bytes(c.seed, key))
+		}
 	}
 	c.store.Compute(hash, func(had *entry, ok bool) (*entry, otter.ComputeOp) {
 		if ok && spared(had) {
@@ -387,7 +408,7 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
 // refreshFailed ends a refresh without an answer.
 func (e *entry) refreshFailed(at time.Duration) {
 	e.postponeRefresh(at)
-	e.refreshing.Store(false)
+	e.release()
 }
 
 // postponeRefresh keeps the entry from being refreshed for staleRecheck.
@@ -403,9 +424,9 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	if err != nil || !ask.Cacheable() {
 		return nil, false
 	}
-	f := c.get(ask, time.Now())
+	f := c.get(ask, time.Now(), 0)
 	if f.refresh {
-		f.refreshing.Store(false) // nobody here can
+		f.release() // nobody here can
 	}
 	if f.freshness != fresh {
 		return nil, false

@@ -108,21 +108,28 @@ func TestARefreshThatFailsIsTriedAgain(t *testing.T) {
 }
 
 func TestAFinalFailureEndsAnExpiredAnswer(t *testing.T) {
-	bubble(t, func(l *lab) {
-		var now atomic.Pointer[dnstest.Handler]
-		c, _ := cached(l, &dnshedge.Cache{StaleAfter: -1}, in(&now, with("10 A 192.0.2.1")))
-		l.must(c, "x.example.")
-		to(&now, func(q dnstest.Query) dnstest.Reply {
-			return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeServerFailure), dns.ExtendedErrorCodeDNSBogus)}
+	for name, first := range map[string]dnstest.Handler{"positive": with("10 A 192.0.2.1"), "NXDOMAIN": negative(dns.RcodeNameError, 10)} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(l *lab) {
+				var now atomic.Pointer[dnstest.Handler]
+				c, _ := cached(l, &dnshedge.Cache{StaleAfter: -1}, in(&now, first))
+				l.must(c, "x.example.")
+				to(&now, func(q dnstest.Query) dnstest.Reply {
+					return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeServerFailure), dns.ExtendedErrorCodeDNSBogus)}
+				})
+				time.Sleep(11 * time.Second)
+				l.must(c, "x.example.")
+				time.Sleep(time.Second / 2)
+				r, err := l.edns(c, "x.example.")
+				require.NoError(t, err)
+				assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+				assert.Equal(t, []uint16{6, 13}, edes(r), "and the failure is a cached one")
+				time.Sleep(time.Minute)
+				r, _ = l.must(c, "x.example.")
+				assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+			})
 		})
-		time.Sleep(11 * time.Second)
-		l.must(c, "x.example.")
-		time.Sleep(time.Second / 2)
-		r, err := l.edns(c, "x.example.")
-		require.NoError(t, err)
-		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
-		assert.Equal(t, []uint16{6, 13}, edes(r), "and the failure is a cached one")
-	})
+	}
 }
 
 func TestWhetherAnAnswerWasValidatedIsAlwaysAsked(t *testing.T) {

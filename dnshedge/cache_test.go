@@ -659,10 +659,11 @@ type modelEntry struct {
 }
 
 func (m *model) set(e modelEntry) {
-	// A new answer takes the place of the old one; that a name does not exist, of the answer for the type asked.
+	// A new answer takes the place of the old one. If it says that the name exists, it
+	// also ends that the name, or one above it, does not.
 	for i := range m.entries {
 		o := &m.entries[i]
-		if o.name == e.name && o.do == e.do && (o.typ == e.typ && !o.nx || o.nx && e.nx) {
+		if o.do == e.do && (o.name == e.name && (o.typ == e.typ || o.nx) || !e.nx && o.nx && strings.HasSuffix(e.name, "."+o.name)) {
 			o.absent = true
 		}
 	}
@@ -673,26 +674,25 @@ func (m *model) set(e modelEntry) {
 func (m *model) get(name string, typ uint16, do bool, now time.Time) (left uint32, nx, ok bool) {
 	find := func(match func(e modelEntry) bool) (uint32, bool, bool) {
 		for _, e := range m.entries {
-			if e.name == name && e.do == do && !e.absent && match(e) {
-				age := now.Sub(e.stored)
-				if age >= time.Duration(e.ttl)*time.Second {
-					return 0, false, false
-				}
-				up := uint32((age + time.Second - 1) / time.Second)
-				if up >= e.ttl {
-					return 1, e.nx, true
-				}
-				return e.ttl - up, e.nx, true
+			age := now.Sub(e.stored)
+			if e.do != do || e.absent || !match(e) || age >= time.Duration(e.ttl)*time.Second {
+				continue
 			}
+			up := uint32((age + time.Second - 1) / time.Second)
+			if up >= e.ttl {
+				return 1, e.nx, true
+			}
+			return e.ttl - up, e.nx, true
 		}
 		return 0, false, false
 	}
-	for _, e := range m.entries {
-		if e.name == name && e.do == do && !e.absent && e.typ == typ && !e.nx {
-			return find(func(e modelEntry) bool { return e.typ == typ && !e.nx })
-		}
+	if left, nx, ok = find(func(e modelEntry) bool { return e.name == name && e.typ == typ && !e.nx }); ok {
+		return left, nx, ok
 	}
-	return find(func(e modelEntry) bool { return e.nx })
+	if left, nx, ok = find(func(e modelEntry) bool { return e.name == name && e.nx }); ok {
+		return left, nx, ok
+	}
+	return find(func(e modelEntry) bool { return e.nx && strings.HasSuffix(name, "."+e.name) })
 }
 
 func FuzzCacheAgainstAModel(f *testing.F) {
@@ -707,7 +707,7 @@ func FuzzCacheAgainstAModel(f *testing.F) {
 			var m model
 			for i := 0; i+3 < len(steps); i += 4 {
 				op, who, what, when := steps[i], steps[i+1], steps[i+2], steps[i+3]
-				name := fmt.Sprintf("n%d.example.", who%3)
+				name := []string{"a.example.", "b.a.example.", "b.example."}[who%3]
 				typ := []uint16{dns.TypeA, dns.TypeAAAA}[what%2]
 				do := what&2 != 0
 				ask := question(name, typ)

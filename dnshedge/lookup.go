@@ -32,8 +32,8 @@ func (c *Client) LookupNetIP(ctx context.Context, network, host string) ([]netip
 
 // LookupAddrs looks up the addresses of a host, with their TTLs. A TTL is not longer
 // than those of the CNAMEs that lead to the address. The host is a complete name:
-// search domains and /etc/hosts are not used. IPv4 addresses come first. If host is
-// an address, it is returned with TTL 0.
+// search domains and /etc/hosts are not used, but Client.Hosts is. IPv4 addresses come
+// first. If host is an address, it is returned with TTL 0.
 //
 // If one address family fails and the other has addresses, those are returned
 // without an error; so they are if the other family's answer is 50 ms later (RFC 8305
@@ -49,7 +49,7 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	var done [2]chan struct{}
 	for i, t := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
 		done[i] = make(chan struct{})
-		go func() {
+		go func() { // ends soon after ctx does
 			defer close(done[i])
 			addrs[i], errs[i] = c.lookup(ctx, host, t)
 		}()
@@ -158,7 +158,7 @@ func (c *Client) Warm(ctx context.Context, names ...string) error {
 	var wg sync.WaitGroup
 	for i, s := range group {
 		wg.Go(func() {
-			if err := s.probe(ctx); err != nil {
+			if _, err := s.probe(ctx); err != nil {
 				errs[i] = s.fail(wire.RootServers, err)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -59,7 +60,14 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
 		limit = min(q.Size, wire.DefaultUDPSize)
 	}
-	return c.appendAnswer(context.Background(), b, q.Forwarded(), limit)
+	q = q.Forwarded()
+	if core, err := c.init(); err == nil {
+		if b, ok := core.appendHit(b, q, limit); ok {
+			return b
+		}
+	}
+	own := *q // which may be kept
+	return c.appendAsked(context.Background(), b, &own, limit)
 }
 
 // refusal returns the response code for a message that is not to be forwarded;
@@ -98,17 +106,19 @@ func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	return append(b, out...)
 }
 
-// appendAnswer appends the response to q, in wire format, as a forwarder's and of at
-// most limit bytes.
-func (c *Client) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) []byte {
+// appendAsked is core.appendAsked with a response in place of an error.
+func (c *Client) appendAsked(ctx context.Context, b []byte, q *wire.Query, limit int) []byte {
 	core, err := c.init()
 	if err != nil {
 		return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: edeOther})
 	}
-	out, err := core.appendAnswer(ctx, b, q, limit)
+	out, err := core.appendAsked(ctx, b, q, limit)
 	if err != nil {
 		code := uint16(edeNetwork)
-		if t := (*Error)(nil); errors.As(err, &t) && t.Timeout() {
+		switch t := (*Error)(nil); {
+		case errors.Is(err, ErrTooManyQuestions):
+			code = edeOther // no fault of the servers or the network
+		case errors.As(err, &t) && t.Timeout():
 			code = edeNoReachable
 		}
 		return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
@@ -122,8 +132,12 @@ func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit 
 	if b, ok := c.appendHit(b, q, limit); ok {
 		return b, nil
 	}
-	own := *q // which may be kept
-	r := c.answer(ctx, &own, "")
+	return c.appendAsked(ctx, b, q, limit)
+}
+
+// appendAsked is appendAnswer for what appendHit has not found.
+func (c *core) appendAsked(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
+	r := c.answer(ctx, q, "")
 	if r.err != nil {
 		return b, r.err
 	}
@@ -143,12 +157,13 @@ func (c *core) appendHit(b []byte, q *wire.Query, limit int) ([]byte, bool) {
 
 // hit answers a question from the cache if that takes neither time nor a query.
 func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
-	if c.conf.Cache == nil {
+	if c.conf.Cache == nil || c.hosts != nil && c.hosts.find(q, time.Now()) != nil {
 		return f, false
 	}
 	if f, ok = c.conf.Cache.hit(q); ok {
 		c.count.queries.Add(1)
 		c.count.hits.Add(1)
+		c.refreshes.Earn()
 		c.traceHit(ctx, q, FromCache, nil)
 	}
 	return f, ok

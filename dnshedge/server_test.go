@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -127,8 +126,8 @@ func TestAdmitSaysWhoIsAnswered(t *testing.T) {
 		var verdict, asked atomic.Int64
 		s := &dnshedge.Server{
 			Client: l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a")),
-			Admit: func(a netip.Addr) dnshedge.Verdict {
-				assert.Equal(l, l.net.Host("client").Addr(), a)
+			Admit: func(a net.Addr) dnshedge.Verdict {
+				assert.Contains(l, a.String(), l.net.Host("client").Addr().String())
 				asked.Add(1)
 				return dnshedge.Verdict(verdict.Load())
 			},
@@ -190,6 +189,31 @@ func TestAnIdleConnectionIsClosedAndOneThatWaitsIsNot(t *testing.T) {
 		_, err := conn.ReadMsg()
 		require.ErrorIs(t, err, io.EOF)
 		assert.LessOrEqual(t, time.Since(start), 1100*ms)
+		conn = l.connect("tcp")
+		start = time.Now()
+		_, err = conn.Conn.Write([]byte{0}) // and never the rest
+		require.NoError(t, err)
+		_, err = conn.ReadMsg()
+		require.ErrorIs(t, err, io.EOF)
+		assert.LessOrEqual(t, time.Since(start), 1100*ms)
+	})
+}
+
+func TestAMessageThatCannotBeReadGetsFORMERR(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.startServer(&dnshedge.Server{Client: l.client(off(), l.up("udp", "a"))})
+		for _, network := range []string{"udp", "tcp"} {
+			conn := l.connect(network)
+			_, err := conn.Write([]byte{0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 99})
+			require.NoError(t, err)
+			r, err := conn.ReadMsg()
+			require.NoError(t, err)
+			assert.EqualValues(t, 0xabcd, r.Id)
+			assert.True(t, r.Response)
+			assert.True(t, r.RecursionDesired)
+			assert.Equal(t, dns.RcodeFormatError, r.Rcode)
+		}
 	})
 }
 
@@ -302,4 +326,61 @@ func TestTheServerAnswersFromTheAddressThatWasAsked(t *testing.T) {
 		}
 	}
 	require.NoError(t, s.Shutdown(background))
+}
+
+func TestBadServerSettingsAreNamed(t *testing.T) {
+	c := new(dnshedge.Client)
+	for want, s := range map[string]*dnshedge.Server{
+		"Server.Client is nil":        {},
+		"Server.IdleTimeout is -1ns":  {Client: c, IdleTimeout: -1},
+		"Server.WriteTimeout is -1ns": {Client: c, WriteTimeout: -1},
+	} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		require.ErrorContains(t, s.Serve(ln), want)
+		_, err = ln.Accept()
+		require.ErrorIs(t, err, net.ErrClosed)
+	}
+}
+
+// stuck is a connection that cannot be closed before it is let go.
+type stuck struct {
+	net.Conn
+	closing, free chan struct{}
+}
+
+func (c *stuck) Close() error {
+	close(c.closing)
+	<-c.free
+	return c.Conn.Close()
+}
+
+type once struct {
+	net.Listener
+	conn net.Conn
+}
+
+func (l *once) Accept() (net.Conn, error) {
+	if c := l.conn; c != nil {
+		l.conn = nil
+		return c, nil
+	}
+	return l.Listener.Accept()
+}
+
+func TestAConnectionThatCannotBeClosedHoldsUpNobody(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		s := &dnshedge.Server{Client: l.client(off(), l.up("udp", "a"))}
+		here, there := net.Pipe()
+		c := &stuck{there, make(chan struct{}), make(chan struct{})}
+		ln, err := l.net.Host("c").Listen("tcp", ":5353")
+		require.NoError(t, err)
+		l.startServer(s)
+		go func() { _ = s.Serve(&once{ln, c}) }()
+		here.Close()
+		<-c.closing
+		put(t, l.connect("udp"), question("x.example.", dns.TypeA))
+		close(c.free)
+	})
 }

@@ -11,17 +11,20 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge"
 )
 
 const (
 	mediaType = "application/dns-message"
 	maxMsg    = 1<<16 - 1
+	idleTime  = 10 * time.Second // that a client may take to ask
 )
 
 // doh answers DNS over HTTPS (RFC 8484), by GET and POST.
 type doh struct {
-	handler dns.Handler
-	access  *access
+	client *dnshedge.Client
+	access *access
 }
 
 func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -46,7 +49,7 @@ func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	d.handler.ServeDNS(&reply{local: local, remote: net.TCPAddrFromAddrPort(from), send: func(b []byte) error {
+	d.client.ServeDNS(&reply{local: local, remote: net.TCPAddrFromAddrPort(from), send: func(b []byte) error {
 		w.Header().Set("Content-Type", mediaType)
 		w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", maxAge(b)))
 		_, err := w.Write(b)
@@ -105,3 +108,29 @@ func httpServer(h http.Handler) *http.Server {
 		MaxHeaderBytes: 1 << 17, // a message of 64 KiB in a URL
 	}
 }
+
+// reply is a dns.ResponseWriter that sends messages somewhere.
+type reply struct {
+	local, remote net.Addr
+	send          func([]byte) error
+}
+
+var _ dns.ResponseWriter = (*reply)(nil)
+
+func (r *reply) LocalAddr() net.Addr  { return r.local }
+func (r *reply) RemoteAddr() net.Addr { return r.remote }
+
+func (r *reply) Write(b []byte) (int, error) { return len(b), r.send(b) }
+
+func (r *reply) WriteMsg(m *dns.Msg) error {
+	b, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	return r.send(b)
+}
+
+func (*reply) Close() error        { return nil } // after its last answer
+func (*reply) TsigStatus() error   { return nil }
+func (*reply) TsigTimersOnly(bool) {}
+func (*reply) Hijack()             {}

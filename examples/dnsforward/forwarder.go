@@ -8,9 +8,9 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"time"
 
-	"github.com/miekg/dns"
-
+	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
 )
 
@@ -28,17 +28,15 @@ type forwarder struct {
 	each    int      // connections of one client
 	cert    *certificate
 
-	udp     []*dns.Server
-	streams streams
-	web     []*http.Server
-	closers []net.Listener
-	failed  chan error // of a listener; capacity 1
+	server *dnshedge.Server // over UDP, TCP and TLS
+	web    []*http.Server
+	failed chan error // of a listener; capacity 1
 }
 
 // start listens, and answers until close.
 func (f *forwarder) start() error {
 	f.failed = make(chan error, 1)
-	f.streams.handler, f.streams.access = dns.HandlerFunc(f.client.ServeDNS), &f.access
+	f.server = &dnshedge.Server{Client: f.client, Admit: f.admit, MaxConns: -1} // guard bounds them
 	var config *tls.Config
 	if len(f.dot)+len(f.doh) > 0 {
 		if f.cert == nil {
@@ -74,7 +72,7 @@ func (f *forwarder) start() error {
 			return err
 		}
 		mux := http.NewServeMux()
-		mux.Handle("/dns-query", &doh{handler: f.streams.handler, access: &f.access})
+		mux.Handle("/dns-query", &doh{client: f.client, access: &f.access})
 		s := httpServer(mux)
 		s.TLSConfig = config.Clone()
 		f.web = append(f.web, s)
@@ -87,6 +85,7 @@ func (f *forwarder) start() error {
 		}
 		mux := http.NewServeMux()
 		mux.Handle("/metrics", metrics{f.client})
+		mux.Handle("/debug/hedge", debug.Handler(debug.DNS(f.client)))
 		s := httpServer(mux)
 		f.web = append(f.web, s)
 		f.run(func() error { return s.Serve(l) })
@@ -97,7 +96,7 @@ func (f *forwarder) start() error {
 // run calls serve, which ends when its listener is closed, and tells failed of other ends.
 func (f *forwarder) run(serve func() error) {
 	go func() {
-		if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, dnshedge.ErrServerClosed) {
 			select {
 			case f.failed <- err:
 			default:
@@ -108,8 +107,7 @@ func (f *forwarder) run(serve func() error) {
 
 // serve answers over the streams of a listener.
 func (f *forwarder) serve(l net.Listener) {
-	f.closers = append(f.closers, l)
-	f.run(func() error { return f.streams.serve(l) })
+	f.run(func() error { return f.server.Serve(l) })
 }
 
 // open listens for connections of clients that may ask.
@@ -121,64 +119,40 @@ func (f *forwarder) open(at string) (net.Listener, error) {
 	return &guard{Listener: l, access: &f.access, conns: f.conns, each: f.each}, nil
 }
 
-// startUDP opens UDP sockets, and returns when they are open.
+// startUDP opens UDP sockets.
 func (f *forwarder) startUDP(at string) error {
-	n := max(f.sockets, 1)
-	up := make(chan error, n)
-	for range n {
-		s := &dns.Server{
-			Addr: at, Net: "udp", ReusePort: n > 1, UDPSize: 4096,
-			Handler: dns.HandlerFunc(f.serveUDP), NotifyStartedFunc: func() { up <- nil },
-		}
-		f.udp = append(f.udp, s)
-		go func() {
-			if err := s.ListenAndServe(); err != nil {
-				select {
-				case up <- err:
-				default:
-				}
-				select {
-				case f.failed <- err:
-				default:
-				}
-			}
-		}()
+	sockets, err := listenPackets(at, max(f.sockets, 1))
+	for _, pc := range sockets {
+		f.run(func() error { return f.server.ServePacket(pc) })
 	}
-	for range n {
-		if err := <-up; err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
-// serveUDP answers a datagram. Strangers get REFUSED, which is no longer than their
-// question; who asks too much gets nothing, and asks again.
-func (f *forwarder) serveUDP(w dns.ResponseWriter, r *dns.Msg) {
-	ip := client(w.RemoteAddr())
-	if !f.access.allows(ip) {
-		m := new(dns.Msg)
-		_ = w.WriteMsg(m.SetRcode(r, dns.RcodeRefused))
-		return
+// admit says what becomes of a query. Strangers get REFUSED over UDP, which is no longer
+// than their question, and no connection. Who asks too much over UDP gets nothing, and
+// asks again; over a connection the next question waits.
+func (f *forwarder) admit(at net.Addr) dnshedge.Verdict {
+	ip := client(at)
+	if _, udp := at.(*net.UDPAddr); !udp {
+		time.Sleep(f.access.wait(ip))
+		return dnshedge.Answer
 	}
-	if f.access.take(ip) {
-		f.client.ServeDNS(w, r)
+	switch {
+	case !f.access.allows(ip):
+		return dnshedge.Refuse
+	case !f.access.take(ip):
+		return dnshedge.Ignore
 	}
+	return dnshedge.Answer
 }
 
 // close answers what was asked, until ctx ends, and closes all.
 func (f *forwarder) close(ctx context.Context) error {
 	var errs []error
-	for _, l := range f.closers {
-		errs = append(errs, l.Close())
-	}
 	for _, s := range f.web {
 		errs = append(errs, s.Shutdown(ctx))
 	}
-	errs = append(errs, f.streams.shutdown(ctx))
-	for _, s := range f.udp {
-		errs = append(errs, s.ShutdownContext(ctx))
-	}
+	errs = append(errs, f.server.Shutdown(ctx))
 	return errors.Join(errs...)
 }
 

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -332,6 +333,7 @@ var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: Name}, // kdig gives up without one
 		NotBefore:    time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC),
 		NotAfter:     time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC),
 		DNSNames:     []string{Name},

@@ -95,11 +95,7 @@ func (q *Query) Read(m *dns.Msg) error {
 				if err != nil {
 					return fmt.Errorf("dnshedge: pack query: %w", err)
 				}
-				parsed, err := parseQuery(b, passed)
-				if err == nil {
-					*q = *parsed
-				}
-				return err
+				return q.parse(b, passed)
 			}
 		}
 	}
@@ -186,32 +182,41 @@ func unpackOptions(b []byte) []dns.EDNS0 {
 }
 
 // ParseQuery reads a forwarder's query from its wire format, which it does not keep.
-func ParseQuery(b []byte) (*Query, error) { return parseQuery(b, forwarded) }
+func ParseQuery(b []byte) (*Query, error) {
+	q := new(Query)
+	if err := q.Parse(b); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
 
-// parseQuery reads a query with those of its options that pass.
-func parseQuery(b []byte, pass func(uint16) bool) (*Query, error) {
+// Parse is ParseQuery for a Query that nobody uses any more.
+func (q *Query) Parse(b []byte) error { return q.parse(b, forwarded) }
+
+// parse reads a query with those of its options that pass.
+func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 	if len(b) < HeaderLen {
-		return nil, errShort
+		return errShort
 	}
 	bits := binary.BigEndian.Uint16(b[2:])
 	if bits&flagQR != 0 {
-		return nil, errors.New("dnshedge: message is a response, not a query")
+		return errors.New("dnshedge: message is a response, not a query")
 	}
 	if n := binary.BigEndian.Uint16(b[4:]); n != 1 {
-		return nil, fmt.Errorf("dnshedge: message with %d questions; want 1", n)
+		return fmt.Errorf("dnshedge: message with %d questions; want 1", n)
 	}
 	end, err := skipName(b, HeaderLen)
 	if err != nil || end+4 > len(b) || end-HeaderLen > MaxName || !uncompressed(b[HeaderLen:end]) {
-		return nil, errors.New("dnshedge: malformed question")
+		return errors.New("dnshedge: malformed question")
 	}
-	q := &Query{
+	*q = Query{
 		Name: string(b[HeaderLen:end]), Type: binary.BigEndian.Uint16(b[end:]), Class: binary.BigEndian.Uint16(b[end+2:]),
 		ID: binary.BigEndian.Uint16(b), Size: dns.MinMsgSize,
 		rd: bits&flagRD != 0, ad: bits&flagAD != 0, cd: bits&flagCD != 0,
 	}
 	if bits>>11&15 != dns.OpcodeQuery {
 		q.raw = append([]byte(nil), b...)
-		return q, nil
+		return nil
 	}
 	opts, version := 0, byte(0)
 	signed := false
@@ -239,10 +244,7 @@ func parseQuery(b []byte, pass func(uint16) bool) (*Query, error) {
 	case signed:
 		err = errTSIG
 	}
-	if err != nil {
-		return nil, err
-	}
-	return q, nil
+	return err
 }
 
 // Standard reports whether the opcode is QUERY. Messages with another opcode, as
@@ -258,6 +260,12 @@ func (q *Query) Text() string {
 
 // Cacheable reports whether answers to q may be kept and shared.
 func (q *Query) Cacheable() bool { return q.rd && q.Keyed() }
+
+// Shared reports whether those who ask q at the same time may share an answer.
+// Answers to ANY are shared, but not kept.
+func (q *Query) Shared() bool {
+	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET
+}
 
 // Keyed reports whether the key tells answers to q from those to other questions, so
 // that a kept answer may be given. Answers to questions without RD are not kept,
