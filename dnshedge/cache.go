@@ -218,11 +218,13 @@ type found struct {
 	at      time.Duration // since the epoch
 }
 
-// get returns what is kept for a question, and counts that it was asked.
-func (c *Cache) get(q *wire.Query, now time.Time) found {
+// get returns what is kept for a question, and counts that it was asked. The domain is
+// the length of that whose servers have the answer, in wire format: that a name above it
+// does not exist was said by others.
+func (c *Cache) get(q *wire.Query, now time.Time, domain int) found {
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.find(q.AppendKey(buf[:0]), now.Sub(c.epoch))
+	f := c.find(q.AppendKey(buf[:0]), now.Sub(c.epoch), domain)
 	if f.freshness == missing || f.below {
 		return f
 	}
@@ -241,7 +243,7 @@ func (c *Cache) hit(q *wire.Query) (found, bool) {
 	}
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch))
+	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch), 0)
 	if f.freshness != fresh || f.fails > 0 || f.below || q.Cacheable() && c.due(&f, f.hits.Load()+1) {
 		return f, false
 	}
@@ -255,8 +257,8 @@ func (c *Cache) due(f *found, hits uint32) bool {
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
 }
 
-// find returns what is kept under a key, which it changes.
-func (c *Cache) find(key []byte, at time.Duration) found {
+// find returns what is kept under a key, which it changes. The domain is as for get.
+func (c *Cache) find(key []byte, at time.Duration, domain int) found {
 	own := c.lookup(key)
 	if own != nil && own.left(at) > 0 {
 		return found{entry: own, freshness: fresh, at: at}
@@ -266,8 +268,8 @@ func (c *Cache) find(key []byte, at time.Duration) found {
 	if gone != nil && gone.left(at) > 0 {
 		return found{entry: gone, freshness: fresh, at: at}
 	}
-	// Nothing is below a name that does not exist (RFC 8020).
-	for above := parent(key); above != nil; above = parent(above) {
+	// Nothing is below a name that does not exist (RFC 8020), unless others are asked there.
+	for above := parent(key); above != nil && len(above)-wire.KeyLen >= domain; above = parent(above) {
 		if e := c.lookup(above); e != nil && e.left(at) > 0 {
 			return found{entry: e, freshness: fresh, below: true, at: at}
 		}
@@ -383,7 +385,7 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
 		had.refreshFailed(at)
 		return true
 	}
-	if f := c.find(key, at); f.entry != nil && f.fails == 0 {
+	if f := c.find(key, at, 0); f.entry != nil && f.fails == 0 {
 		if spared(f.entry) {
 			return
 		}
@@ -422,7 +424,7 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	if err != nil || !ask.Cacheable() {
 		return nil, false
 	}
-	f := c.get(ask, time.Now())
+	f := c.get(ask, time.Now(), 0)
 	if f.refresh {
 		f.release() // nobody here can
 	}

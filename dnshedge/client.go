@@ -356,6 +356,10 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 // reads; a hedge goes to the same server, from another socket or over a second
 // connection, and the answer is not kept.
 //
+// EDNS options of m are sent, except those that concern one path: cookies, padding and
+// how long a connection may be idle. The server's are then in the response, which is
+// not kept.
+//
 // As with dns.Client, a response that reports a failure is no error. Errors of an
 // exchange are of type *Error, and wrap the cause; that of a context is not
 // changed. Messages whose opcode is not QUERY (updates, notifications) are sent

@@ -41,10 +41,12 @@ const (
 // A hedge is no retransmission. A query that is still unanswered after its server's
 // retransmission timeout (RFC 6298; 200 ms at least, 1 s before anything is known) is
 // sent again, hedged or not. For each answer, a server gets one such query that costs
-// no budget, and 20 more may be saved up; a question's second and later ones come from
-// the budget. The timeout doubles with each, and for all questions while a server is
-// silent. So one that suddenly takes 3 s is asked again by two or three questions and
-// by no more. Over a stream nothing is sent again while other answers arrive.
+// no budget, and 20 may be saved up; a question's second and later ones come from the
+// budget, or from what is saved up while half of that is left. The timeout doubles with
+// each, and for all questions while a server is silent. So one that suddenly takes 3 s
+// is asked again by the questions of a moment, some 20, and by no more; one that loses
+// half of its queries gets 1.9 for each question, and one that answers 2 % gets 1.1.
+// Over a stream nothing is sent again while other answers arrive.
 //
 // A question that is asked on behalf of a hedge of package hedge, or under
 // hedge.WithoutHedging, is not hedged, unless several callers share it through a

@@ -23,11 +23,11 @@ const (
 
 // hostsFile is a hosts file, which it reads again when that has changed.
 type hostsFile struct {
-	path  string
-	hosts atomic.Pointer[map[string]*host] // by name in wire format and lower case
+	path    string
+	hosts   atomic.Pointer[map[string]*host] // by name in wire format and lower case
+	checked atomic.Int64                     // when the file was looked at, Unix ns
 
 	mu      sync.Mutex // guards the fields below; held while the file is read
-	checked time.Time
 	changed time.Time
 	size    int64
 }
@@ -49,10 +49,8 @@ func newHostsFile(path string) (*hostsFile, error) {
 // find returns what the file says of the name of q, or nil. Every five seconds it looks
 // whether the file has changed. What cannot be read changes nothing.
 func (f *hostsFile) find(q *wire.Query, now time.Time) *host {
-	if f.mu.TryLock() {
-		if now.Sub(f.checked) >= hostsCheck {
-			_ = f.read(now)
-		}
+	if now.UnixNano()-f.checked.Load() >= int64(hostsCheck) && f.mu.TryLock() {
+		_ = f.read(now)
 		f.mu.Unlock()
 	}
 	var buf [wire.MaxKey]byte
@@ -61,7 +59,7 @@ func (f *hostsFile) find(q *wire.Query, now time.Time) *host {
 
 // read reads the file if it has changed. The caller holds mu.
 func (f *hostsFile) read(now time.Time) error {
-	f.checked = now
+	f.checked.Store(now.UnixNano())
 	info, err := os.Stat(f.path)
 	if err != nil {
 		return err

@@ -32,8 +32,8 @@ func (c *Client) LookupNetIP(ctx context.Context, network, host string) ([]netip
 
 // LookupAddrs looks up the addresses of a host, with their TTLs. A TTL is not longer
 // than those of the CNAMEs that lead to the address. The host is a complete name:
-// search domains and /etc/hosts are not used. IPv4 addresses come first. If host is
-// an address, it is returned with TTL 0.
+// search domains and /etc/hosts are not used, but Client.Hosts is. IPv4 addresses come
+// first. If host is an address, it is returned with TTL 0.
 //
 // If one address family fails and the other has addresses, those are returned
 // without an error; so they are if the other family's answer is 50 ms later (RFC 8305
@@ -158,7 +158,7 @@ func (c *Client) Warm(ctx context.Context, names ...string) error {
 	var wg sync.WaitGroup
 	for i, s := range group {
 		wg.Go(func() {
-			if err := s.probe(ctx); err != nil {
+			if _, err := s.probe(ctx); err != nil {
 				errs[i] = s.fail(wire.RootServers, err)
 			}
 		})

@@ -11,11 +11,12 @@ import (
 )
 
 // SpecialUse says which special-use names a Client answers itself, without asking a
-// server. A name that is in no table of the world must not leave the machine: it may be
-// private, and nobody else has a better answer. Names with a route in Client.Routes, other
-// than that of ".", are asked there: "10.in-addr.arpa" with a nil Exchanger has the names
-// of these addresses asked of the Upstreams. A question with an address of its own in
-// ExchangeContext goes to that server whatever its name.
+// server. Such names mean something on one machine or in one network only, or nowhere.
+// Servers elsewhere have no answer, and need not know who asks for what.
+//
+// Names with a route in Client.Routes, other than that of ".", are asked there:
+// "10.in-addr.arpa" with a nil Exchanger has the names of these addresses asked of the
+// Upstreams. ExchangeContext with an address asks the server there whatever the name.
 type SpecialUse int8
 
 const (

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
 )
 
 // asks asks c for a name and type, and reports how many queries that cost.
@@ -197,6 +198,32 @@ func TestRouteCountsMoreThanSpecialUse(t *testing.T) {
 		assert.Zero(t, queries)
 		r, _ = l.must(c, "x.example.")
 		assert.Empty(t, r.Answer)
+	})
+}
+
+func TestNameThatDoesNotExistHidesNoRouteBelowIt(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 300)}
+		})
+		l.serve("b", good)
+		c := l.client(&dnshedge.Client{
+			Cache:  new(dnshedge.Cache),
+			Hosts:  hostsFile(t, "192.0.2.7 printer.example"),
+			Routes: map[string]dnshedge.Exchanger{"inside.example": l.client(new(dnshedge.Client), l.up("udp", "b"))},
+		}, l.up("udp", "a"))
+		r, _ := l.must(c, "example.")
+		assert.Equal(t, dns.RcodeNameError, r.Rcode)
+		r, _ = l.must(c, "x.example.")
+		assert.Equal(t, dns.RcodeNameError, r.Rcode)
+		for _, name := range []string{"x.inside.example.", "inside.example."} {
+			r, _ = l.must(c, name)
+			assert.Equal(t, "192.0.2.1", addr(r), name)
+			r = serve(t, c, "udp", question(name, dns.TypeA))
+			assert.Equal(t, "192.0.2.1", addr(r), name)
+		}
+		r = serve(t, c, "udp", question("printer.example.", dns.TypeA))
+		assert.Equal(t, "192.0.2.7", addr(r))
 	})
 }
 

@@ -414,31 +414,37 @@ func (s *upstreamState) startProbe(now time.Time) {
 	s.probing = s.probing || due
 	s.mu.Unlock()
 	// The Client's lock comes before the server's, and so spawn is called without it.
-	if due && !s.c.spawn(func(ctx context.Context) { s.probed(s.probe(ctx)) }) {
-		s.probed(transport.ErrClosed)
+	if due && !s.c.spawn(func(ctx context.Context) {
+		failed, err := s.probe(ctx)
+		s.probed(failed || err != nil)
+	}) {
+		s.probed(true)
 	}
 }
 
 // probed ends a probe.
-func (s *upstreamState) probed(err error) {
+func (s *upstreamState) probed(failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.probing = false
-	s.probeGap = min(max(2*s.probeGap, minProbeGap), maxProbeGap)
+	if failed || s.failures.Load() >= failuresToDoubt {
+		s.probeGap = min(max(2*s.probeGap, minProbeGap), maxProbeGap)
+	} else {
+		s.probeGap = minProbeGap
+	}
 	s.probeAt = time.Now().Add(s.probeGap)
-	s.probeFailed = err != nil
-	if err == nil {
+	s.probeFailed = failed
+	if !failed {
 		s.failures.Store(0)
 	}
 	s.down.Store(s.probeFailed && s.doubtful())
 }
 
 // probe asks for the root's servers, which every resolver has at hand, twice if the
-// first query is not answered. A server that answers is neither silent nor down.
-func (s *upstreamState) probe(ctx context.Context) error {
+// first query is not answered, and reports whether the answer is a failure.
+func (s *upstreamState) probe(ctx context.Context) (failed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0)))
 	defer cancel()
-	var err error
 	for n := range 2 {
 		share, done := part(ctx, 2-n)
 		var a *wire.Answer
@@ -446,13 +452,10 @@ func (s *upstreamState) probe(ctx context.Context) error {
 		done()
 		if err == nil {
 			s.endSilence()
-			if a.Outcome == wire.Failure {
-				err = rcodeError(a.Msg.Rcode)
-			}
-			break
+			return a.Outcome == wire.Failure, nil
 		}
 	}
-	return err
+	return true, err
 }
 
 const lastRank = math.MaxInt32

@@ -58,14 +58,9 @@ func (a *access) wait(ip netip.Addr) time.Duration {
 	return a.limit(ip).Reserve().Delay()
 }
 
-// limit returns the limiter of a client: of an IPv4 address, or of an IPv6 network of 64
-// bits, of which a client has all addresses.
+// limit returns the limiter of a client.
 func (a *access) limit(ip netip.Addr) *rate.Limiter {
-	ip = ip.Unmap().WithZone("")
-	if ip.Is6() {
-		p, _ := ip.Prefix(64) // 64 is in range
-		ip = p.Addr()
-	}
+	ip = whole(ip)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.limits[ip]
@@ -79,6 +74,17 @@ func (a *access) limit(ip netip.Addr) *rate.Limiter {
 		a.limits[ip] = l
 	}
 	return l
+}
+
+// whole returns what counts as one client: an IPv4 address, or an IPv6 network of 64 bits,
+// of which a client has all addresses.
+func whole(ip netip.Addr) netip.Addr {
+	ip = ip.Unmap().WithZone("")
+	if ip.Is6() {
+		p, _ := ip.Prefix(64) // 64 is in range
+		ip = p.Addr()
+	}
+	return ip
 }
 
 // client returns the address of a client.
@@ -110,9 +116,9 @@ func (g *guard) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		ip := client(c.RemoteAddr()).Unmap()
-		if g.access.allows(ip) && g.enter(ip) {
-			return &guarded{Conn: c, leave: sync.OnceFunc(func() { g.leave(ip) })}, nil
+		ip := client(c.RemoteAddr())
+		if one := whole(ip); g.access.allows(ip) && g.enter(one) {
+			return &guarded{Conn: c, leave: sync.OnceFunc(func() { g.leave(one) })}, nil
 		}
 		_ = c.Close()
 	}

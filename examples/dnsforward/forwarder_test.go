@@ -39,6 +39,8 @@ func upstream(t *testing.T) dnshedge.Upstream {
 			return dnstest.Reply{Msg: dnstest.Answer(q, "A 192.0.2.1"), Delay: 700 * time.Millisecond}
 		case strings.HasPrefix(name, "nx."):
 			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 60)}
+		case strings.HasPrefix(name, "loop.") && q.Question[0].Qtype == dns.TypeA:
+			return dnstest.Reply{Msg: dnstest.Answer(q, "A 127.0.0.1")}
 		case strings.HasPrefix(name, "private."):
 			return dnstest.Reply{Msg: dnstest.Answer(q, "A 10.0.0.1")}
 		}
@@ -77,7 +79,9 @@ func begin(t *testing.T, f *forwarder) *forwarder {
 	if f.client == nil {
 		f.client = &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder}
 	}
-	f.client.Upstreams = []dnshedge.Upstream{upstream(t)}
+	if f.client.Upstreams == nil {
+		f.client.Upstreams = []dnshedge.Upstream{upstream(t)}
+	}
 	if f.access.allowed == nil {
 		f.access.allowed = localNetworks
 	}
@@ -292,6 +296,15 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.Eventually(t, func() bool { return works(dial(t, f.listen[0])) }, 5*time.Second, 10*time.Millisecond)
 }
 
+func TestClientIsAnAddressOrAnIPv6Network(t *testing.T) {
+	for ip, want := range map[string]string{
+		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
+	} {
+		assert.Equal(t, want, whole(netip.MustParseAddr(ip)).String())
+	}
+	assert.Equal(t, netip.Addr{}, whole(netip.Addr{}))
+}
+
 func TestDNSOverHTTPS(t *testing.T) {
 	f := begin(t, secure(t, &forwarder{}))
 	_, trusting := dnstest.Certificate()
@@ -445,7 +458,7 @@ func TestForwarderSurvivesMangledMessages(t *testing.T) {
 	c, err := net.Dial("udp", f.listen[0])
 	require.NoError(t, err)
 	defer c.Close()
-	for range 20000 {
+	for range 100_000 {
 		_, _ = c.Write(mangled())
 	}
 	for range 500 {

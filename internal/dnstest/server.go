@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -55,6 +56,7 @@ type Reply struct {
 type Server struct {
 	Handler Handler
 	TLS     *tls.Config // for tls and https; nil: Certificate's
+	HTTP1   bool        // speak no HTTP/2
 	Streams int         // that a connection of HTTPS may have; 0: what net/http allows
 
 	// Queries counts the queries that arrived, also those that cannot be read.
@@ -250,6 +252,9 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 	h := &http.Server{Handler: http.HandlerFunc(s.http), TLSConfig: s.tls(), ErrorLog: log.New(io.Discard, "", 0)}
 	h.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: s.Streams}
 	h.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
+	if s.HTTP1 {
+		h.TLSConfig.NextProtos = h.TLSConfig.NextProtos[1:]
+	}
 	go func() {
 		defer s.remove(l)
 		_ = h.Serve(tls.NewListener(&counted{l, s}, h.TLSConfig))
@@ -328,6 +333,7 @@ var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: Name}, // kdig gives up without one
 		NotBefore:    time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC),
 		NotAfter:     time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC),
 		DNSNames:     []string{Name},

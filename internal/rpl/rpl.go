@@ -1,7 +1,6 @@
-// Package rpl plays the test scripts of the DNS servers unbound and knot-resolver against
-// a resolver or a forwarder: a script has servers, which answer as it says, questions, and
-// the answers that they must have. It plays them in the fake time of a synctest bubble,
-// because scripts let hours pass.
+// Package rpl plays the test scripts of unbound and knot-resolver against a resolver or a
+// forwarder. A script has servers, which answer as it says, questions, and the answers
+// that those must have. It is played in a synctest bubble, because hours pass in it.
 package rpl
 
 import (
@@ -24,20 +23,41 @@ import (
 
 // Script is a script that was read.
 type Script struct {
-	Config []Setting // in their order
-
-	ranges []servers
-	steps  []step
+	config []setting
+	ranges []*servers
+	steps  []*step
 }
 
-// Setting is one of the server's settings.
-type Setting struct{ Key, Value string }
+type setting struct{ key, value string }
+
+// servers answer queries at some addresses, or at all if there are none, during the
+// steps from first to last.
+type servers struct {
+	first, last int
+	addrs       []string
+	entries     []*entry
+}
+
+type step struct {
+	n      int
+	do     string
+	elapse time.Duration
+	entry  *entry // nil if there is none
+}
+
+// entry is a message, and says how a message must be like it.
+type entry struct {
+	msg       *dns.Msg
+	match     []string
+	copyQuery bool
+	section   string
+}
 
 // Get returns the last value of a setting, or "".
 func (s *Script) Get(key string) (value string) {
-	for _, c := range s.Config {
-		if c.Key == key {
-			value = c.Value
+	for _, c := range s.config {
+		if c.key == key {
+			value = c.value
 		}
 	}
 	return value
@@ -51,55 +71,46 @@ type Zone struct {
 }
 
 // Zones returns the zones of the settings.
-func (s *Script) Zones() (zones []Zone) {
-	for _, c := range s.Config {
-		switch last := len(zones) - 1; c.Key {
+func (s *Script) Zones() (zones []*Zone) {
+	z := new(Zone)
+	for _, c := range s.config {
+		switch c.key {
 		case "forward-zone", "stub-zone":
-			zones = append(zones, Zone{Stub: c.Key == "stub-zone"})
+			z = &Zone{Stub: c.key == "stub-zone"}
+			zones = append(zones, z)
 		case "name":
-			if last >= 0 {
-				zones[last].Name = dns.Fqdn(c.Value)
-			}
+			z.Name = dns.Fqdn(c.value)
 		case "forward-addr", "stub-addr":
-			zones[last].Addrs = append(zones[last].Addrs, c.Value)
+			z.Addrs = append(z.Addrs, c.value)
 		}
 	}
 	return zones
 }
 
-// servers answer queries at some addresses, or at all if there are none, during the
-// steps from first to last.
-type servers struct {
-	first, last int
-	addrs       []string
-	entries     []*entry
-}
-
-// entry is a message, and says what a message must have to be like it.
-type entry struct {
-	match, adjust []string
-	msg           *dns.Msg
-	section       string
-}
-
-type step struct {
-	n      int
-	do     string
-	elapse time.Duration
-	entry  *entry // nil if there is none
+// ReplaceTTL puts a TTL in the place of another in the answers that are checked: servers
+// differ in the one that they give to stale answers.
+func (s *Script) ReplaceTTL(from, to uint32) {
+	for _, t := range s.steps {
+		if t.do == "CHECK_ANSWER" {
+			for _, rr := range slices.Concat(t.entry.msg.Answer, t.entry.msg.Ns) {
+				if h := rr.Header(); h.Ttl == from {
+					h.Ttl = to
+				}
+			}
+		}
+	}
 }
 
 // Parse reads a script.
 func Parse(r io.Reader) (*Script, error) {
 	s := new(Script)
-	var (
-		config  = true
-		inRange bool
-		e       *entry
-		lines   = bufio.NewScanner(r)
-	)
+	config, inRange, e := true, false, (*entry)(nil)
+	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
-		line := uncomment(lines.Text(), config)
+		line, _, _ := strings.Cut(lines.Text(), ";") // a comment; no record of the scripts has one in it
+		if config {
+			line, _, _ = strings.Cut(line, "#")
+		}
 		f := strings.Fields(line)
 		if len(f) == 0 {
 			continue
@@ -109,25 +120,28 @@ func Parse(r io.Reader) (*Script, error) {
 		case f[0] == "CONFIG_END":
 			config = false
 		case config:
-			s.setting(f)
-		case f[0] == "SCENARIO_BEGIN" || f[0] == "SCENARIO_END":
+			s.settings(f)
+		case f[0] == "SCENARIO_BEGIN", f[0] == "SCENARIO_END":
 		case f[0] == "RANGE_BEGIN" && len(f) == 3:
-			inRange = true
-			first, err1 := strconv.Atoi(f[1])
-			last, err2 := strconv.Atoi(f[2])
-			err = errors.Join(err1, err2)
-			s.ranges = append(s.ranges, servers{first: first, last: last})
+			r := new(servers)
+			_, err = fmt.Sscan(f[1]+" "+f[2], &r.first, &r.last)
+			s.ranges, inRange = append(s.ranges, r), true
 		case f[0] == "RANGE_END":
 			inRange = false
-		case f[0] == "ADDRESS" && inRange:
-			r := &s.ranges[len(s.ranges)-1]
+		case f[0] == "ADDRESS" && inRange && len(f) == 2:
+			r := s.ranges[len(s.ranges)-1]
 			r.addrs = append(r.addrs, f[1])
 		case f[0] == "STEP" && len(f) >= 3:
-			err = s.step(f)
+			t := &step{do: f[2]}
+			t.n, err = strconv.Atoi(f[1])
+			if t.do == "TIME_PASSES" && err == nil {
+				t.elapse, err = time.ParseDuration(f[len(f)-1] + "s") // behind ELAPSE
+			}
+			s.steps = append(s.steps, t)
 		case f[0] == "ENTRY_BEGIN":
 			e = &entry{msg: new(dns.Msg)}
 			if inRange {
-				r := &s.ranges[len(s.ranges)-1]
+				r := s.ranges[len(s.ranges)-1]
 				r.entries = append(r.entries, e)
 			} else if len(s.steps) > 0 {
 				s.steps[len(s.steps)-1].entry = e
@@ -135,219 +149,155 @@ func Parse(r io.Reader) (*Script, error) {
 		case f[0] == "ENTRY_END":
 			e = nil
 		case e != nil:
-			err = e.line(f, line)
+			err = e.line(f)
 		default:
 			err = errors.New("unknown")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("rpl: line %d: %q: %w", n, line, err)
+			return nil, fmt.Errorf("rpl: line %d: %q: %w", n, lines.Text(), err)
 		}
 	}
 	return s, lines.Err()
 }
 
-// uncomment cuts off a comment, which is not inside quotes.
-func uncomment(line string, config bool) string {
-	quoted := false
-	for i, c := range line {
-		switch {
-		case c == '"':
-			quoted = !quoted
-		case !quoted && (c == ';' || c == '#' && config):
-			return line[:i]
-		}
-	}
-	return line
-}
-
-func (s *Script) setting(f []string) {
-	for _, word := range f {
+func (s *Script) settings(words []string) {
+	for _, word := range words {
 		if key, ok := strings.CutSuffix(word, ":"); ok {
-			s.Config = append(s.Config, Setting{Key: key})
-		} else if last := len(s.Config) - 1; last >= 0 {
-			s.Config[last].Value = strings.TrimSpace(s.Config[last].Value + " " + strings.Trim(word, `"`))
+			s.config = append(s.config, setting{key: key})
+		} else if last := len(s.config) - 1; last >= 0 {
+			s.config[last].value = strings.TrimSpace(s.config[last].value + " " + strings.Trim(word, `"`))
 		}
 	}
-}
-
-func (s *Script) step(f []string) (err error) {
-	t := step{do: f[2]}
-	if t.n, err = strconv.Atoi(f[1]); err != nil {
-		return err
-	}
-	if t.do == "TIME_PASSES" {
-		if len(f) != 5 || f[3] != "ELAPSE" {
-			return errors.New("want TIME_PASSES ELAPSE and seconds")
-		}
-		seconds, err := strconv.ParseFloat(f[4], 64)
-		if err != nil {
-			return err
-		}
-		t.elapse = time.Duration(seconds * float64(time.Second))
-	}
-	s.steps = append(s.steps, t)
-	return nil
 }
 
 // line reads one line of an entry.
-func (e *entry) line(f []string, line string) error {
-	switch f[0] {
-	case "MATCH":
+func (e *entry) line(f []string) error {
+	switch {
+	case f[0] == "MATCH":
 		e.match = append(e.match, f[1:]...)
-	case "ADJUST":
-		e.adjust = append(e.adjust, f[1:]...)
-	case "SECTION":
+	case f[0] == "ADJUST":
+		e.copyQuery = e.copyQuery || slices.Contains(f, "copy_query")
+	case f[0] == "SECTION" && len(f) == 2:
 		e.section = f[1]
-	case "REPLY":
-		return e.flags(f[1:])
-	default:
-		if e.section == "QUESTION" {
-			t, ok := dns.StringToType[f[len(f)-1]]
-			if !ok {
-				return errors.New("unknown type")
+	case f[0] == "REPLY":
+		m := e.msg
+		flags := map[string]*bool{
+			"QR": &m.Response, "AA": &m.Authoritative, "TC": &m.Truncated, "RD": &m.RecursionDesired,
+			"RA": &m.RecursionAvailable, "AD": &m.AuthenticatedData, "CD": &m.CheckingDisabled,
+		}
+		for _, word := range f[1:] {
+			if flag := flags[word]; flag != nil {
+				*flag = true
+			} else if code, ok := dns.StringToRcode[word]; ok {
+				m.Rcode = code
+			} else if word == "DO" {
+				m.SetEdns0(4096, true)
+			} else {
+				return errors.New("unknown flag " + word)
 			}
-			e.msg.Question = []dns.Question{{Name: dns.Fqdn(f[0]), Qtype: t, Qclass: dns.ClassINET}}
-			return nil
 		}
-		rr, err := dns.NewRR(strings.TrimSpace(line))
-		if err != nil {
-			return err
+	case e.section == "QUESTION":
+		t, ok := dns.StringToType[f[len(f)-1]]
+		if !ok {
+			return errors.New("unknown type")
 		}
+		e.msg.Question = []dns.Question{{Name: dns.Fqdn(f[0]), Qtype: t, Qclass: dns.ClassINET}}
+	default:
 		to := map[string]*[]dns.RR{"ANSWER": &e.msg.Answer, "AUTHORITY": &e.msg.Ns, "ADDITIONAL": &e.msg.Extra}[e.section]
-		if to == nil || rr == nil {
-			return errors.New("record outside of a section")
+		rr, err := dns.NewRR(strings.Join(f, " "))
+		if err != nil || to == nil || rr == nil {
+			return fmt.Errorf("record in section %q: %w", e.section, err)
 		}
 		*to = append(*to, rr)
 	}
 	return nil
 }
 
-func (e *entry) flags(words []string) error {
-	for _, w := range words {
-		switch w {
-		case "QR":
-			e.msg.Response = true
-		case "AA":
-			e.msg.Authoritative = true
-		case "TC":
-			e.msg.Truncated = true
-		case "RD":
-			e.msg.RecursionDesired = true
-		case "RA":
-			e.msg.RecursionAvailable = true
-		case "AD":
-			e.msg.AuthenticatedData = true
-		case "CD":
-			e.msg.CheckingDisabled = true
-		case "DO":
-			e.msg.SetEdns0(4096, true)
-		default:
-			code, ok := dns.StringToRcode[w]
-			if !ok {
-				return fmt.Errorf("unknown flag %s", w)
-			}
-			e.msg.Rcode = code
-		}
-	}
-	return nil
-}
-
-func (e *entry) has(word string) bool { return slices.Contains(e.match, word) }
-
 // answers reports whether the entry answers a query that came over a network.
 func (e *entry) answers(q *dns.Msg, network string) bool {
-	a, b := q.Question[0], dns.Question{}
+	var want dns.Question
 	if len(e.msg.Question) > 0 {
-		b = e.msg.Question[0]
+		want = e.msg.Question[0]
 	}
-	switch {
-	case e.has("qname") && !strings.EqualFold(a.Name, b.Name), e.has("qtype") && a.Qtype != b.Qtype,
-		e.has("subdomain") && !dns.IsSubDomain(b.Name, a.Name), e.has("TCP") && network != "tcp", e.has("UDP") && network != "udp":
-		return false
-	}
-	return true
+	got := q.Question[0]
+	return !slices.ContainsFunc(e.match, func(word string) bool {
+		return word == "qname" && !strings.EqualFold(got.Name, want.Name) || word == "qtype" && got.Qtype != want.Qtype ||
+			word == "subdomain" && !dns.IsSubDomain(want.Name, got.Name) || (word == "TCP" || word == "UDP") && !strings.EqualFold(network, word)
+	})
+}
+
+// referral reports whether the entry names other servers.
+func (e *entry) referral() bool {
+	m := e.msg
+	return m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 && len(m.Ns) > 0 && texts(m.Ns, true, false) == ""
 }
 
 // reply returns the entry as the response to a query.
 func (e *entry) reply(q *dns.Msg) *dns.Msg {
 	m := e.msg.Copy()
 	m.Id = q.Id
-	if slices.Contains(e.adjust, "copy_query") || len(m.Question) == 0 {
+	if e.copyQuery || len(m.Question) == 0 {
 		m.Question = q.Question
 	}
 	return m
 }
 
-// accepts returns why an answer is not what the entry says. A forwarder is free to leave
-// out authority and additional records, except for the SOA of what does not exist.
+// accepts returns why an answer is not what the entry says. What else a server puts into
+// authority and additional sections than the SOA of a negative answer is its business.
 func (e *entry) accepts(m *dns.Msg) error {
-	want := e.msg
-	all := e.has("all")
-	differ := func(what string, got, want any) error { return fmt.Errorf("%s is %v; want %v", what, got, want) }
-	switch a, b := m.MsgHdr, want.MsgHdr; {
-	case len(want.Question) > 0 && !(strings.EqualFold(m.Question[0].Name, want.Question[0].Name) && m.Question[0].Qtype == want.Question[0].Qtype):
-		return differ("question", m.Question[0], want.Question[0])
-	case all && a.Rcode != b.Rcode:
-		return differ("rcode", dns.RcodeToString[a.Rcode], dns.RcodeToString[b.Rcode])
-	case all && (a.Authoritative != b.Authoritative || a.Truncated != b.Truncated || a.RecursionAvailable != b.RecursionAvailable ||
-		a.AuthenticatedData != b.AuthenticatedData || a.CheckingDisabled != b.CheckingDisabled):
-		return differ("header", a, b)
+	want, ttl := e.msg, slices.Contains(e.match, "ttl")
+	differ := func(what string, got, want any) error {
+		if got == want {
+			return nil
+		}
+		return fmt.Errorf("%s is %v; want %v", what, got, want)
 	}
-	ttl := e.has("ttl")
-	if got, want := texts(m.Answer, ttl), texts(want.Answer, ttl); (all || len(want) > 0) && !slices.Equal(got, want) {
-		return differ("answer", got, want)
+	var errs []error
+	if len(want.Question) > 0 {
+		errs = append(errs, differ("question", strings.ToLower(m.Question[0].String()), strings.ToLower(want.Question[0].String())))
 	}
-	if got, want := texts(soas(m.Ns), ttl), texts(soas(want.Ns), ttl); all && len(want) > 0 && !slices.Equal(got, want) {
-		return differ("authority", got, want)
+	if len(want.Answer) > 0 || slices.Contains(e.match, "all") {
+		errs = append(errs, differ("answer", texts(m.Answer, false, ttl), texts(want.Answer, false, ttl)))
 	}
-	for _, w := range e.match {
-		if code, ok := strings.CutPrefix(w, "ede="); ok && !slices.Contains(edes(m), code) {
-			return differ("extended error", edes(m), code)
+	if soa := texts(want.Ns, true, ttl); soa != "" {
+		errs = append(errs, differ("SOA", texts(m.Ns, true, ttl), soa))
+	}
+	if slices.Contains(e.match, "all") {
+		h := m.MsgHdr
+		h.Id, h.RecursionDesired = want.Id, want.RecursionDesired
+		errs = append(errs, differ("header", h, want.MsgHdr))
+	}
+	for _, word := range e.match {
+		if code, ok := strings.CutPrefix(word, "ede="); ok && !strings.Contains(m.String(), "EDE: "+code+" ") {
+			errs = append(errs, fmt.Errorf("no extended error %s", code))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-func soas(rrs []dns.RR) (out []dns.RR) {
+// texts returns records, or only SOA records, in lower case and in an order of their own.
+func texts(rrs []dns.RR, soas, ttl bool) string {
+	var out []string
 	for _, rr := range rrs {
-		if rr.Header().Rrtype == dns.TypeSOA {
-			out = append(out, rr)
-		}
-	}
-	return out
-}
-
-// texts returns records in lower case and in an order of their own.
-func texts(rrs []dns.RR, ttl bool) (out []string) {
-	for _, rr := range rrs {
-		rr = dns.Copy(rr)
-		if !ttl {
+		if rr = dns.Copy(rr); !ttl {
 			rr.Header().Ttl = 0
 		}
-		out = append(out, strings.ToLower(rr.String()))
-	}
-	slices.Sort(out)
-	return out
-}
-
-func edes(m *dns.Msg) (codes []string) {
-	if opt := m.IsEdns0(); opt != nil {
-		for _, o := range opt.Option {
-			if e, ok := o.(*dns.EDNS0_EDE); ok {
-				codes = append(codes, strconv.Itoa(int(e.InfoCode)))
-			}
+		if !soas || rr.Header().Rrtype == dns.TypeSOA {
+			out = append(out, strings.ToLower(rr.String()))
 		}
 	}
-	return codes
+	slices.Sort(out)
+	return strings.Join(out, "; ")
 }
 
 // Network has the servers of a script. It is the Dialer of what is tested.
 type Network struct {
-	// Recursive makes any address a resolver: it has what all servers of the script
-	// answer, but referrals. It is for forwarders.
-	Recursive bool
+	// Resolver is an address that has what all servers of the script answer, except for
+	// referrals. Forwarders ask it in place of the servers of the root.
+	Resolver string
 
 	script    *Script
+	answers   chan *dns.Msg
 	unchecked []*dns.Msg // answers that no step has checked
 
 	mu      sync.Mutex // guards the fields below
@@ -362,27 +312,25 @@ type query struct {
 }
 
 // Network returns the network of the script.
-func (s *Script) Network() *Network { return &Network{script: s} }
+func (s *Script) Network() *Network {
+	return &Network{script: s, answers: make(chan *dns.Msg, len(s.steps))}
+}
 
-// DialContext connects to a server. Every address has one, though it may be silent.
+// DialContext connects to a server. Every address has one, which may be silent.
 func (n *Network) DialContext(_ context.Context, network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
 	near, far := net.Pipe()
-	network = strings.TrimRight(network, "46")
+	datagrams := strings.HasPrefix(network, "udp")
 	go func() {
 		defer far.Close()
 		for {
-			b := make([]byte, 1<<16)
-			size, err := 0, error(nil)
-			if network == "udp" {
+			b, size, m := make([]byte, 1<<16), 0, new(dns.Msg)
+			var err error
+			if datagrams {
 				size, err = far.Read(b)
 			} else if _, err = io.ReadFull(far, b[:2]); err == nil {
 				size, err = io.ReadFull(far, b[:binary.BigEndian.Uint16(b)])
 			}
-			m := new(dns.Msg)
 			if err != nil || m.Unpack(b[:size]) != nil || len(m.Question) != 1 {
 				return
 			}
@@ -392,27 +340,27 @@ func (n *Network) DialContext(_ context.Context, network, address string) (net.C
 					return
 				}
 				b, _ := r.Pack() // what was parsed can be packed
-				if network != "udp" {
+				if !datagrams {
 					b = append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
 				}
-				_, _ = far.Write(b)
-			}}, network, host)
+				_, _ = far.Write(b) // or nobody waits any more
+			}}, network[:3], host)
 		}
 	}()
-	return near, nil
+	return near, err
 }
 
 // ask answers a query at once, or lets it wait.
 func (n *Network) ask(q *query, network, host string) {
 	n.mu.Lock()
 	var found *entry
+	all := host == n.Resolver
 	for _, r := range n.script.ranges {
-		if n.step < r.first || n.step > r.last || !n.Recursive && len(r.addrs) > 0 && !slices.Contains(r.addrs, host) {
+		if n.step < r.first || n.step > r.last || !all && len(r.addrs) > 0 && !slices.Contains(r.addrs, host) {
 			continue
 		}
 		for _, e := range r.entries {
-			referral := len(e.msg.Answer) == 0 && e.msg.Rcode == dns.RcodeSuccess && len(e.msg.Ns) > 0 && len(soas(e.msg.Ns)) == 0
-			if found == nil && e.answers(q.msg, network) && !(n.Recursive && referral) {
+			if found == nil && e.answers(q.msg, network) && !(all && e.referral()) {
 				found = e
 			}
 		}
@@ -423,20 +371,61 @@ func (n *Network) ask(q *query, network, host string) {
 	n.mu.Unlock()
 	if found != nil {
 		m := found.reply(q.msg)
-		m.RecursionAvailable = m.RecursionAvailable || n.Recursive
+		m.RecursionAvailable = m.RecursionAvailable || all
 		q.send(m)
 	}
 }
 
-// Play plays the script inside a synctest bubble. It returns what went wrong first. What
-// is tested answers questions by ask, and reaches its servers by n.
-func (n *Network) Play(ask func(*dns.Msg) (*dns.Msg, error)) error {
-	answers := make(chan *dns.Msg, len(n.script.steps))
+// take returns the first query that waits and is like an entry, if there is one. If remove,
+// it does not wait any more.
+func (n *Network) take(e *entry, remove bool) *query {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i, q := range n.waiting {
+		if e == nil || e.answers(q.msg, "") {
+			if remove {
+				n.waiting = slices.Delete(n.waiting, i, i+1)
+			}
+			return q
+		}
+	}
+	return nil
+}
+
+// Play plays the script inside a synctest bubble, and returns what goes wrong first. What
+// is tested answers questions by ask, and has n as the way to its servers.
+func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 	for _, s := range n.script.steps {
 		n.mu.Lock()
 		n.step = s.n
 		n.mu.Unlock()
-		if err := n.do(s, ask, answers); err != nil {
+		var err error
+		switch s.do {
+		case "QUERY":
+			m := s.entry.msg.Copy()
+			m.Id = dns.Id()
+			go func() { n.answers <- ask(m) }()
+		case "CHECK_ANSWER":
+			err = n.check(s.entry)
+		case "CHECK_OUT_QUERY", "REPLY", "ERROR":
+			q := n.take(s.entry, s.do != "CHECK_OUT_QUERY")
+			if q == nil {
+				err = errors.New("no such query")
+			} else if s.do == "REPLY" {
+				q.send(s.entry.reply(q.msg))
+			} else if s.do == "ERROR" {
+				q.send(nil)
+			}
+		case "TIMEOUT":
+			n.take(nil, true) // there may be none: servers differ in how often they ask again
+			time.Sleep(time.Second)
+		case "TIME_PASSES":
+			time.Sleep(s.elapse)
+		case "TRAFFIC", "NOTHING":
+		default:
+			err = errors.New("unknown step")
+		}
+		if err != nil {
 			return fmt.Errorf("step %d %s: %w", s.n, s.do, err)
 		}
 		synctest.Wait()
@@ -444,69 +433,22 @@ func (n *Network) Play(ask func(*dns.Msg) (*dns.Msg, error)) error {
 	return nil
 }
 
-func (n *Network) do(s step, ask func(*dns.Msg) (*dns.Msg, error), answers chan *dns.Msg) error {
-	switch s.do {
-	case "QUERY":
-		m := s.entry.msg.Copy()
-		m.Id = dns.Id()
-		go func() {
-			r, err := ask(m)
-			if err != nil {
-				r = new(dns.Msg)
-				r.SetRcode(m, dns.RcodeServerFailure)
-				r.RecursionAvailable = true
-			}
-			answers <- r
-		}()
-	case "CHECK_ANSWER":
-		why, late := errors.New("no answer"), time.After(time.Minute)
-		for i := 0; ; i++ { // answers to several questions may come in any order
-			if i == len(n.unchecked) {
-				select {
-				case m := <-answers:
-					n.unchecked = append(n.unchecked, m)
-				case <-late:
-					return why
-				}
-			}
-			if why = s.entry.accepts(n.unchecked[i]); why == nil {
-				n.unchecked = slices.Delete(n.unchecked, i, i+1)
-				return nil
+// check waits for an answer like an entry. Answers to several questions may come in any
+// order.
+func (n *Network) check(e *entry) error {
+	why, late := errors.New("no answer"), time.After(time.Minute)
+	for i := 0; ; i++ {
+		if i == len(n.unchecked) {
+			select {
+			case m := <-n.answers:
+				n.unchecked = append(n.unchecked, m)
+			case <-late:
+				return why
 			}
 		}
-	case "CHECK_OUT_QUERY", "REPLY", "TIMEOUT", "ERROR":
-		q := n.take(s)
-		if q == nil {
-			return errors.New("no such query")
+		if why = e.accepts(n.unchecked[i]); why == nil {
+			n.unchecked = slices.Delete(n.unchecked, i, i+1)
+			return nil
 		}
-		switch s.do {
-		case "REPLY":
-			q.send(s.entry.reply(q.msg))
-		case "ERROR":
-			q.send(nil)
-		case "TIMEOUT":
-			time.Sleep(time.Second)
-		}
-	case "TIME_PASSES":
-		time.Sleep(s.elapse)
-	case "TRAFFIC", "NOTHING":
-	default:
-		return errors.New("unknown step")
 	}
-	return nil
-}
-
-// take returns the query that a step is about. CHECK_OUT_QUERY leaves it waiting.
-func (n *Network) take(s step) *query {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	i := slices.IndexFunc(n.waiting, func(q *query) bool { return s.entry == nil || s.entry.answers(q.msg, "") })
-	if i < 0 {
-		return nil
-	}
-	q := n.waiting[i]
-	if s.do != "CHECK_OUT_QUERY" {
-		n.waiting = slices.Delete(n.waiting, i, i+1)
-	}
-	return q
 }
