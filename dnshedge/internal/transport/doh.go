@@ -142,6 +142,12 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 		cancel()
 		return nil, 0, context.Cause(ctx)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed { // Close has ended the request, and may not wait for another goroutine any more
+		d.Owner.AbandonEnded()
+		return nil, 0, context.Cause(ctx)
+	}
 	d.wg.Go(func() {
 		defer d.Owner.AbandonEnded()
 		t := time.NewTimer(d.Owner.Linger())
