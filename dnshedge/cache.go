@@ -46,6 +46,8 @@ const (
 // Cache keeps answers for as long as the RFCs allow: positive ones as long as their
 // TTLs say (RFC 2181 §5.2), negative ones as long as their SOA says (RFC 2308),
 // failures briefly (RFC 9520), and expired ones in case the servers fail (RFC 8767).
+// Names below one that does not exist do not either (RFC 8020). The addresses of an
+// answer take turns.
 //
 // The zero value is an empty cache with the defaults below. The fields must not
 // be changed after first use. A Cache is safe for concurrent use, and several
@@ -80,15 +82,15 @@ type Cache struct {
 
 	once  sync.Once
 	store *otter.Cache[uint64, *entry] // by the hash of the key
-	seed  maphash.Seed                 // so that nobody finds keys with the same hash
-	epoch time.Time                    // from which the entries count
+	seed  maphash.Seed                 // so that nobody can make keys with the same hash
+	epoch time.Time                    // when the cache was first used
 }
 
 // entry is what is kept for a question. Only the atomics change.
 type entry struct {
 	*wire.Answer               // nil if err is set
 	err          error         // of an exchange without any answer
-	question     []byte        // of it, as in the key
+	question     []byte        // name, type and class as in the key, if there is no Answer
 	stored       time.Duration // since the epoch, when the TTLs began to count down
 	ttl          time.Duration
 	fails        uint8 // failures in a row; 0: this is an answer

@@ -49,7 +49,7 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	var done [2]chan struct{}
 	for i, t := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
 		done[i] = make(chan struct{})
-		go func() {
+		go func() { // ends soon after ctx does
 			defer close(done[i])
 			addrs[i], errs[i] = c.lookup(ctx, host, t)
 		}()

@@ -327,3 +327,60 @@ func TestTheServerAnswersFromTheAddressThatWasAsked(t *testing.T) {
 	}
 	require.NoError(t, s.Shutdown(background))
 }
+
+func TestBadServerSettingsAreNamed(t *testing.T) {
+	c := new(dnshedge.Client)
+	for want, s := range map[string]*dnshedge.Server{
+		"Server.Client is nil":        {},
+		"Server.IdleTimeout is -1ns":  {Client: c, IdleTimeout: -1},
+		"Server.WriteTimeout is -1ns": {Client: c, WriteTimeout: -1},
+	} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		require.ErrorContains(t, s.Serve(ln), want)
+		_, err = ln.Accept()
+		require.ErrorIs(t, err, net.ErrClosed)
+	}
+}
+
+// stuck is a connection that cannot be closed before it is let go.
+type stuck struct {
+	net.Conn
+	closing, free chan struct{}
+}
+
+func (c *stuck) Close() error {
+	close(c.closing)
+	<-c.free
+	return c.Conn.Close()
+}
+
+type once struct {
+	net.Listener
+	conn net.Conn
+}
+
+func (l *once) Accept() (net.Conn, error) {
+	if c := l.conn; c != nil {
+		l.conn = nil
+		return c, nil
+	}
+	return l.Listener.Accept()
+}
+
+func TestAConnectionThatCannotBeClosedHoldsUpNobody(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		s := &dnshedge.Server{Client: l.client(off(), l.up("udp", "a"))}
+		here, there := net.Pipe()
+		c := &stuck{there, make(chan struct{}), make(chan struct{})}
+		ln, err := l.net.Host("c").Listen("tcp", ":5353")
+		require.NoError(t, err)
+		l.startServer(s)
+		go func() { _ = s.Serve(&once{ln, c}) }()
+		here.Close()
+		<-c.closing
+		put(t, l.connect("udp"), question("x.example.", dns.TypeA))
+		close(c.free)
+	})
+}

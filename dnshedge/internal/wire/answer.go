@@ -28,7 +28,7 @@ type Answer struct {
 	// Extended is the response code if it is above 15. Such a code is about the path
 	// (RFC 6891 §6.1.3, RFC 7873 §5.3); for callers it is SERVFAIL.
 	Extended int
-	// Cookie is the data of the COOKIE option (RFC 7873), if there is one.
+	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after Seal.
 	Cookie []byte
 
 	options []byte   // EDNS options that are passed to a caller who sent some, in wire format
@@ -146,8 +146,9 @@ func (a *Answer) Seal(limits *TTLLimits) (keep time.Duration, err error) {
 		keep = limits.apply(a)
 	}
 	a.Msg.Id, a.Msg.Compress = 0, true
-	var buf [512]byte
-	packed, err := a.Msg.PackBuffer(buf[:])
+	buf := shown.Get().(*[]byte)
+	defer shown.Put(buf)
+	packed, err := a.Msg.PackBuffer((*buf)[:cap(*buf)])
 	if err != nil {
 		return 0, fmt.Errorf("dnshedge: response does not fit a message: %w", err)
 	}
@@ -163,7 +164,7 @@ func (a *Answer) seal(packed []byte) error {
 	if err != nil || end-HeaderLen > MaxName {
 		return errQuestion
 	}
-	a.Msg, a.packed, a.name = nil, packed, uint8(end-HeaderLen)
+	a.Msg, a.Cookie, a.packed, a.name = nil, nil, packed, uint8(end-HeaderLen)
 	for i := HeaderLen; i < end; i++ {
 		packed[i] = lower(packed[i])
 	}
@@ -381,6 +382,7 @@ func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]
 	return b
 }
 
+// shown holds memory for messages that are read or copied at once.
 var shown = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
 // Message returns the response to m, from which q was read, after Seal. It shares no
