@@ -25,7 +25,7 @@ import (
 
 // snippetImports are the packages that snippets may use.
 var snippetImports = []string{
-	"context", "fmt", "log", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge",
+	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/observe",
 }
 
 // snippetDocuments hold snippets that stand by themselves. Those of docs/integrations.md are compared with module integration.

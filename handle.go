@@ -4,16 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/ops"
 )
 
 // handle is what Transport, Interceptor and Hedger have in common: what operators
@@ -25,9 +23,8 @@ type handle struct {
 	engine   *engine.Engine
 	stats    *Stats
 	off      atomic.Bool
-	log      *slog.Logger // nil: silence
-	warned   atomic.Bool  // a panic was logged
-	protocol string       // as in [KeyInfo]
+	log      *ops.Log
+	protocol string // as in [KeyInfo]
 }
 
 // mustInit panics if the options contradict each other.
@@ -44,7 +41,9 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 			o.apply(&h.options)
 		}
 	}
-	off, unread := h.readEnvironment()
+	environment := ops.ReadEnvironment()
+	h.options.shadow = h.options.shadow || environment.Shadow
+	h.off.Store(environment.Off != "")
 	settings := h.options.Config
 	if err := settings.Validate(); err != nil {
 		return err
@@ -56,10 +55,6 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	}
 	settings.AttemptHeader = http.CanonicalHeaderKey(settings.AttemptHeader)
 	h.settings.Store(&settings)
-	c := h.engineConfig(&settings)
-	if observers := h.options.observers; len(observers) > 0 {
-		c.Observer = &watcher{observers, h.options.name, protocol, h.panicked}
-	}
 	h.stats = new(Stats)
 	if p := h.options.stats; p != nil {
 		if *p == nil {
@@ -67,37 +62,17 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 		}
 		h.stats = *p
 	}
-	h.startLog(&c, off, unread)
+	h.log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &h.stats.ObserverPanics)
+	c := h.engineConfig(&settings)
+	if observers := h.options.observers; len(observers) > 0 {
+		c.Observer = &ops.Watcher{Observers: observers, Client: h.options.name, Protocol: protocol, Log: h.log}
+	}
+	if !h.log.Silent() {
+		c.Changed = h.log.Changed
+	}
+	h.log.Started(environment)
 	h.engine = engine.New(c)
 	return nil
-}
-
-// readEnvironment lets operators override settings in programs that they cannot
-// change. It is called once, when the handle is made. It returns the variable that
-// switches hedging off, and the variable whose value has no meaning; "" if there is none.
-//
-// A value without a meaning sends no hedges, because most values that have one do not
-// either, and because calls without hedges are as safe as without this package.
-func (h *handle) readEnvironment() (off, unread string) {
-	word := func(name string) string { return strings.ToLower(strings.TrimSpace(os.Getenv(name))) }
-	switch word("HEDGE_MODE") {
-	case "", "normal", "on", "hedge":
-	case "shadow", "observe": // observe is the older spelling
-		h.options.shadow = true
-	case "off", "disabled":
-		off = "HEDGE_MODE"
-	default:
-		h.options.shadow, unread = true, "HEDGE_MODE"
-	}
-	switch word("HEDGE_DISABLED") {
-	case "", "0", "f", "false", "n", "no", "off":
-	case "1", "t", "true", "y", "yes", "on":
-		off = "HEDGE_DISABLED"
-	default:
-		off, unread = "HEDGE_DISABLED", "HEDGE_DISABLED"
-	}
-	h.off.Store(off != "")
-	return off, unread
 }
 
 // engineConfig returns settings and options in the terms of package engine.
@@ -142,8 +117,8 @@ func (h *handle) SetEnabled(on bool) {
 	if on {
 		h.engine.Resume()
 	}
-	if h.off.Swap(!on) == on {
-		h.logSwitch(on, "SetEnabled")
+	if h.off.Swap(!on) == on && h.log != nil {
+		h.log.Switched(on, "SetEnabled")
 	}
 }
 

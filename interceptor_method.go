@@ -73,8 +73,8 @@ func (in *Interceptor) rule(name string) *methodRule {
 	if n%maxRules == 0 {
 		in.rules.Clear() // what is in use comes back
 	}
-	if n <= maxRules && !m.hedgeable && !m.policy.Off {
-		in.say(slog.LevelInfo, "hedge: method is not hedged: nothing says that it is safe to repeat",
+	if n <= maxRules && !m.hedgeable && !m.policy.Off && !in.log.Silent() {
+		in.log.Tell(slog.LevelInfo, "method is not hedged: nothing says that it is safe to repeat",
 			slog.String("method", name), slog.String("allow", fmt.Sprintf("hedge.WithMethods(%q)", name)))
 	}
 	return m

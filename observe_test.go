@@ -492,11 +492,15 @@ func TestObserverGetsAnyNameAndCanPrintIt(t *testing.T) {
 	assert.Equal(t, hedge.KeyInfo{Client: "shop\uFFFD", Protocol: "func", Host: "user-\uFFFD"}, rec.key.Printable())
 }
 
-// TestEveryReasonHasAConstant holds the constants of type Reason to the words of package engine.
+// TestEveryReasonHasAConstant holds the constants of type Reason to the words of package
+// engine, and those of this package to package observe's.
 func TestEveryReasonHasAConstant(t *testing.T) {
-	var constants, words []string
-	for _, m := range regexp.MustCompile(`(?m)^	Denied\w+ +Reason = "(.*?)"`).FindAllStringSubmatch(sources(t, "observe.go"), -1) {
-		constants = append(constants, m[1])
+	var constants, names, words []string
+	for _, m := range regexp.MustCompile(`(?m)^	(Denied\w+) +Reason = "(.*?)"`).FindAllStringSubmatch(sources(t, "observe/observe.go"), -1) {
+		constants, names = append(constants, m[2]), append(names, m[1])
+	}
+	for _, name := range names {
+		assert.Regexp(t, `(?m)^	`+name+` += observe\.`+name+` `, sources(t, "observe.go"))
 	}
 	for r := engine.None + 1; r < engine.Reasons; r++ {
 		words = append(words, r.String())

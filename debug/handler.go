@@ -3,6 +3,9 @@
 //
 //	mux.Handle("/debug/hedge", debug.Handler(transport))
 //
+// A client of package dnshedge is shown by debug.Handler(transport, debug.DNS(client)):
+// its cache, and each upstream.
+//
 // The page reloads itself, loads nothing from elsewhere and runs no script. It
 // names hosts and routes: serve it only where you would serve net/http/pprof.
 package debug
@@ -26,10 +29,11 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/observe"
 )
 
-// A Source is a *hedge.Transport, a *hedge.Interceptor, a *hedge.Hedger, or anything
-// else that has a Snapshot.
+// A Source is a *hedge.Transport, a *hedge.Interceptor, a *hedge.Hedger, anything
+// else that has a Snapshot, or what [DNS] returns.
 type Source interface{ Snapshot() hedge.Snapshot }
 
 var (
@@ -50,11 +54,16 @@ var (
 // Handler does not register it anywhere.
 func Handler(sources ...Source) http.Handler {
 	for i, s := range sources {
-		if v := reflect.ValueOf(s); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		if isNil(s) {
 			panic(fmt.Sprintf("debug: Handler: source %d is nil", i))
 		}
 	}
 	return handler(slices.Clone(sources))
+}
+
+func isNil(x any) bool {
+	v := reflect.ValueOf(x)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 type handler []Source
@@ -62,7 +71,9 @@ type handler []Source
 // A Page is the answer to ?format=json.
 type Page struct {
 	Time    time.Time        `json:"time"`    // when the snapshots were taken
-	Clients []hedge.Snapshot `json:"clients"` // one for each source, in their order
+	Clients []hedge.Snapshot `json:"clients"` // one for each source but those of [DNS], in their order
+
+	DNS []observe.DNSStats `json:"dns,omitempty"` // one for each source of [DNS], in their order
 }
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -73,7 +84,11 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p := Page{Time: time.Now(), Clients: []hedge.Snapshot{}}
 	for _, s := range h {
-		p.Clients = append(p.Clients, s.Snapshot())
+		if d, ok := s.(dns); ok {
+			p.DNS = append(p.DNS, d.Stats())
+		} else {
+			p.Clients = append(p.Clients, s.Snapshot())
+		}
 	}
 	var b bytes.Buffer // so that no half of a page is sent if there is an error
 	var err error
@@ -115,6 +130,7 @@ type view struct {
 	Refresh int
 	Width   int // of the plots
 	Clients []client
+	DNS     []dnsClient
 }
 
 type client struct {
@@ -169,6 +185,9 @@ func render(p Page, refresh int) view {
 	v := view{Time: p.Time.Format("15:04:05"), Refresh: refresh, Width: width}
 	for _, s := range p.Clients {
 		v.Clients = append(v.Clients, renderClient(s, p.Time))
+	}
+	for _, s := range p.DNS {
+		v.DNS = append(v.DNS, renderDNS(s))
 	}
 	return v
 }
@@ -300,11 +319,7 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	if left := k.PausedUntil.Sub(now); left > 0 {
 		v.Paused = duration(left)
 	}
-	for _, reason := range slices.Sorted(maps.Keys(k.Denied)) {
-		if reason != hedge.DeniedShadow { // a column of its own
-			v.Denied = append(v.Denied, setting{string(reason), count(k.Denied[reason])})
-		}
-	}
+	v.Denied = denied(k.Denied)
 	var delays []string
 	for _, d := range k.Delays {
 		delays = append(delays, duration(d))
@@ -319,6 +334,16 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		v.Box = &b
 	}
 	return v
+}
+
+// denied lists the reasons but one: shadow has a column of its own.
+func denied(by map[hedge.Reason]int64) (all []setting) {
+	for _, reason := range slices.Sorted(maps.Keys(by)) {
+		if reason != hedge.DeniedShadow {
+			all = append(all, setting{string(reason), count(by[reason])})
+		}
+	}
+	return all
 }
 
 // settings lists the fields of a Config by their names in JSON.

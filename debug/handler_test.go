@@ -426,7 +426,7 @@ func TestWritePage(t *testing.T) {
 		t.Skip("HEDGE_DEBUG_PAGE is not set")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		h := debug.Handler(busy(t, hedge.WithName("shop")), busy(t, hedge.WithName("search"), hedge.WithShadow()), crowded(false), crowded(true))
+		h := debug.Handler(busy(t, hedge.WithName("shop")), busy(t, hedge.WithName("search"), hedge.WithShadow()), crowded(false), crowded(true), debug.DNS(fullDNS(false)), debug.DNS(fullDNS(true)))
 		require.NoError(t, os.WriteFile(name, show(h, "/").Body.Bytes(), 0o644))
 	})
 }

@@ -72,24 +72,50 @@ func texts(t *testing.T, page string) (all []string) {
 
 // TestNumbersToWatchAreInTheJSONAndOnThePage compares the table in docs/operations.md with the JSON and the page.
 func TestNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
-	doc, err := os.ReadFile("../docs/operations.md")
-	require.NoError(t, err)
-	_, table, found := strings.Cut(string(doc), "| number | JSON | metric | page |")
-	require.True(t, found)
-	table, _, _ = strings.Cut(table, "\n\n")
-
 	h := debug.Handler(newFull(false), newFull(true))
 	var page struct{ Clients []map[string]any }
 	require.NoError(t, json.Unmarshal(show(h, "/?format=json").Body.Bytes(), &page))
-	shown := texts(t, show(h, "/").Body.String())
+	documented := watched(t, "| number | JSON | metric | page |", page.Clients[0], show(h, "/").Body.String())
+	for name := range page.Clients[0]["stats"].(map[string]any) {
+		assert.True(t, documented["stats."+name], "stats.%s is not in the table", name)
+	}
+	denied := page.Clients[0]["keys"].([]any)[0].(map[string]any)["denied"].(map[string]any)
+	for name := range denied {
+		known := documented["keys[].denied."+name] || name == "budget" || name == "slow" || name == "paused" // by another field
+		assert.True(t, known, "keys[].denied.%s is not in the table", name)
+	}
+}
 
+// TestDNSNumbersToWatchAreInTheJSONAndOnThePage does the same for the table of DNS.
+func TestDNSNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
+	h := debug.Handler(debug.DNS(fullDNS(false)))
+	var page struct{ DNS []map[string]any }
+	require.NoError(t, json.Unmarshal(show(h, "/?format=json").Body.Bytes(), &page))
+	documented := watched(t, "| number over DNS | JSON | metric | page |", page.DNS[0], show(h, "/").Body.String())
+	for name, value := range page.DNS[0] {
+		if _, isNumber := value.(float64); isNumber {
+			assert.True(t, documented[name], "%s is not in the table", name)
+		}
+	}
+}
+
+// watched checks that the rows of a table in docs/operations.md are in the JSON of a
+// client and on the page, and returns the names that they have in the JSON.
+func watched(t *testing.T, head string, client map[string]any, page string) (documented map[string]bool) {
+	t.Helper()
+	doc, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(doc), head)
+	require.True(t, found, head)
+	table, _, _ = strings.Cut(table, "\n\n")
+	shown := texts(t, page)
 	rows := regexp.MustCompile("(?m)^\\| [^|]+ \\| `([^`]+)` \\| [^|]+ \\| ([^|]+) \\|").FindAllStringSubmatch(table, -1)
 	require.Len(t, rows, strings.Count(table, "\n")-1, "a row is not like the others")
-	documented := make(map[string]bool)
+	documented = make(map[string]bool)
 	for _, row := range rows {
 		field, label := row[1], row[2]
 		documented[field] = true
-		var at any = page.Clients[0]
+		var at any = client
 		for name := range strings.SplitSeq(field, ".") {
 			name, isList := strings.CutSuffix(name, "[]")
 			object, _ := at.(map[string]any)
@@ -101,14 +127,7 @@ func TestNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
 		}
 		assert.True(t, hasLabel(shown, label), "%q is not on the page", label)
 	}
-	for name := range page.Clients[0]["stats"].(map[string]any) {
-		assert.True(t, documented["stats."+name], "stats.%s is not in the table", name)
-	}
-	denied := page.Clients[0]["keys"].([]any)[0].(map[string]any)["denied"].(map[string]any)
-	for name := range denied {
-		known := documented["keys[].denied."+name] || name == "budget" || name == "slow" || name == "paused" // by another field
-		assert.True(t, known, "keys[].denied.%s is not in the table", name)
-	}
+	return documented
 }
 
 // hasLabel reports whether one of the texts is the label, or begins with the label and has a number.

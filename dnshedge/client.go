@@ -31,6 +31,15 @@
 // Upstreams must be equivalent: they must answer the same questions in the same
 // way. Put other servers into Fallback.
 //
+// # Operation
+//
+// A Client is operated as the clients of package hedge are. Its Observers are told of
+// attempts, answers and refusals, in terms that all protocols share (package observe), and
+// Trace in those of DNS. Logger tells what changed. Stats says what is known and was done,
+// and package debug shows it on a page. SetEnabled switches hedging off and on, and so do
+// HEDGE_DISABLED and HEDGE_MODE in the environment, which are read when the Client is
+// first used. With HEDGE_MODE=shadow, or Hedge.Shadow, hedges are only counted.
+//
 // # When it does not help
 //
 // Hedging does not help with a single upstream if a name is slow for every server,
@@ -45,8 +54,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -55,6 +66,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/observe"
 )
 
 const (
@@ -142,8 +155,26 @@ type Client struct {
 	// RebindFilter keeps private addresses out of answers. Nil: all answers pass.
 	RebindFilter *RebindFilter
 
-	// Trace is told of attempts and answers. Nil: nobody is told.
+	// Trace is told of attempts and answers, in the terms of DNS: names, types,
+	// upstreams, caches. Nil: nobody is told.
 	Trace *Trace
+
+	// Name names the Client for Observers, metrics and the log. Empty: no name.
+	Name string
+
+	// Observers are told what happens to every question that is put to servers, in the
+	// terms that HTTP and gRPC share: hedgeprom and hedgeotel have observers. What an
+	// Exchanger does is for its own observers. They must not be nil. Empty: nobody is
+	// told, and that costs nothing.
+	Observers []observe.Observer
+
+	// Logger logs changes of state, and never single questions: hedging of an upstream
+	// is paused or resumed; its budget is exhausted, or at least half full again; an upstream
+	// is silent or fails, or answers again; hedging is switched off or on; Import learns; and a
+	// panic of an observer. The same message for the same upstream is logged at most once in ten
+	// seconds. Nil: only such a panic and a variable of the environment that cannot be
+	// understood are logged, to slog.Default.
+	Logger *slog.Logger
 
 	once sync.Once
 	core *core
@@ -166,6 +197,10 @@ type core struct {
 	routes    map[string]Exchanger // by domain, in wire format and lower case
 	flights   singleflight.Group   // of results, by question
 	count     counters
+	watcher   *ops.Watcher // nil: there are no observers
+	log       *ops.Log
+	off       atomic.Bool // by SetEnabled or the environment
+	shadow    bool        // hedges are only counted
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -211,7 +246,6 @@ func newCore(conf *Client) (*core, error) {
 	}
 	c := &core{
 		conf:      conf,
-		engine:    engine.New(conf.Hedge.engine()),
 		bucket:    engine.NewBucket(conf.Hedge.share(), budgetBurst),
 		sessions:  tls.NewLRUClientSessionCache(0),
 		servers:   make(map[string]*upstreamState),
@@ -224,6 +258,9 @@ func newCore(conf *Client) (*core, error) {
 			return nil, fmt.Errorf("dnshedge: Client.Hosts: %w", err)
 		}
 		c.hosts = f
+	}
+	if err := c.observe(); err != nil {
+		return nil, err
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	var err error
@@ -355,6 +392,10 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 // address is asked, which is a host and port for UDP, or whatever ParseUpstream
 // reads; a hedge goes to the same server, from another socket or over a second
 // connection, and the answer is not kept.
+//
+// EDNS options of m are sent, except those that concern one path: cookies, padding and
+// how long a connection may be idle. The server's are then in the response, which is
+// not kept.
 //
 // As with dns.Client, a response that reports a failure is no error. Errors of an
 // exchange are of type *Error, and wrap the cause; that of a context is not

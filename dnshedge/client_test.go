@@ -40,6 +40,18 @@ func TestAllServersDeadIsAClearErrorInTime(t *testing.T) {
 	})
 }
 
+func TestAnErrorNamesTheServerThatFailed(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("b", drop) // and nothing at a
+		c := l.client(off(), l.up("udp", "a"), l.up("udp", "b"))
+		_, _, err := l.ask(c, "x.example.")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		var e *dnshedge.Error
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, l.up("udp", "b"), e.Upstream)
+	})
+}
+
 func TestBadSettingsAreNamed(t *testing.T) {
 	for want, c := range map[string]*dnshedge.Client{
 		"Client.Timeout is -1ns":            {Timeout: -1},

@@ -22,7 +22,7 @@ func named(up dnshedge.Upstream) dnshedge.Upstream {
 	return up
 }
 
-// loopback answers A queries with this machine's address, and counts the queries.
+// loopbackAddress answers A queries with this machine's address, and counts the queries.
 func loopbackAddress(n *atomic.Int64) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		n.Add(1)

@@ -13,7 +13,7 @@ import (
 type Error struct {
 	Name     string
 	Type     uint16
-	Upstream Upstream // that was asked first; zero if none was
+	Upstream Upstream // that failed; zero if none was asked
 	Err      error
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -26,6 +27,10 @@ const (
 	maxTimerLag = 3 * time.Millisecond
 	lookAgain   = 2 * time.Millisecond
 
+	// lastPatience is how many timeouts the last attempt waits at least: it is for a
+	// network that was gone for a moment, in which hedges have used up the others.
+	lastPatience = 4
+
 	maxServfails = 3 // servers that are asked until SERVFAIL is believed
 
 	// silentHandicap is how many queries more the other servers get than a silent one.
@@ -43,6 +48,7 @@ var errNoAnswer = errors.New("dnshedge: no server answered the question")
 // exchange is one question on its way through a group of equivalent servers.
 type exchange struct {
 	c     *core
+	told  *told // nil: there are no observers
 	q     *wire.Query
 	group []*upstreamState // in the order of preference
 	start time.Time
@@ -50,9 +56,10 @@ type exchange struct {
 	call  engine.Call
 	key   *engine.Key // of the primary's server; nil if nothing is learned
 
-	setup  time.Duration   // of the primary's connection
-	steps  []step          // what may be done
-	delays []time.Duration // when, since start
+	setup   time.Duration   // of the primary's connection
+	timeout time.Duration   // of the primary's server
+	steps   []step          // what may be done
+	delays  []time.Duration // when, since start
 
 	mu          sync.Mutex // guards the fields below
 	kinds       [1 + race.MaxHedges]kind
@@ -69,7 +76,21 @@ type exchange struct {
 	failures    int            // responses that were failures
 	failure     *wire.Answer   // the first of them
 	failureFrom *upstreamState // its server
+	failed      *upstreamState // the server that the primary's error is about
+
+	// What the slices above need, in one piece of memory with the rest.
+	room struct {
+		steps  [maxSteps]step
+		delays [maxSteps]time.Duration
+		uses   [usualServers]int
+		asked  [usualServers]time.Time
+	}
 }
+
+const (
+	maxSteps     = 2*race.MaxHedges + 1 + len(resendChecks)
+	usualServers = 2 // of a group
+)
 
 // kind is why an attempt is made.
 type kind int8
@@ -96,15 +117,18 @@ var (
 // to be shared. It is what the servers said, even if that is a failure, or an error
 // if they said nothing.
 func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) result {
-	x := &exchange{c: c, q: q, group: group, uses: make([]int, len(group)), asked: make([]time.Time, len(group)), tries: 1}
+	x := &exchange{c: c, q: q, group: group, tries: 1}
+	if n := len(group); n <= usualServers {
+		x.uses, x.asked = x.room.uses[:n], x.room.asked[:n]
+	} else {
+		x.uses, x.asked = make([]int, n), make([]time.Time, n)
+	}
 	x.plan(ctx)
 	var run race.Race[result]
-	out := run.Run(ctx, x, x, x.delays, race.Style{})
+	out := run.Run(ctx, x, x, x.delays, race.Style{Watch: x.watch()})
 	r, err := out.Value, out.Err
 	answered := err == nil
-	if x.key != nil {
-		x.call.End(answered, answered && r.kind == hedged, r.setup)
-	}
+	x.end(out.Winner, &r)
 	switch {
 	case answered && r.kind == hedged:
 		c.count.hedgeWins.Add(1)
@@ -112,8 +136,8 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 	case answered && r.kind == resent:
 		c.count.resendWins.Add(1)
 	case !answered:
-		r = result{from: group[0]}
 		x.mu.Lock()
+		r = result{from: cmp.Or(x.failed, group[0])}
 		if x.failure != nil {
 			r.answer, r.from, err = x.failure, x.failureFrom, nil
 		}
@@ -145,10 +169,11 @@ func (c *core) seal(q *wire.Query, r *result) (err error) {
 
 // plan decides when attempts besides the primary are due.
 func (x *exchange) plan(ctx context.Context) {
+	x.start, x.told = time.Now(), x.c.tell(ctx)
 	if !x.q.Standard() {
-		return // not known to be safe to repeat
+		x.tellDenied(engine.Method) // not known to be safe to repeat
+		return
 	}
-	x.start = time.Now()
 	first := x.group[0]
 	h := &x.c.conf.Hedge
 	var setup time.Duration
@@ -161,7 +186,10 @@ func (x *exchange) plan(ctx context.Context) {
 	n := 0
 	asked := engine.OverridesFrom(ctx)
 	switch {
-	case h.Off || asked.Never || asked.Hedge > 0:
+	case x.c.isOff() || asked.Never:
+		x.tellDenied(engine.Disabled)
+	case asked.Hedge > 0:
+		x.tellDenied(engine.Nested)
 	case h.Fixed > 0:
 		due[0], n = h.Fixed, 1
 	default:
@@ -176,8 +204,8 @@ func (x *exchange) plan(ctx context.Context) {
 			due[n] = due[n-1] + loss<<(n-1)
 		}
 	}
-	x.setup = setup
-	x.schedule(due[:n], first.rto.timeout(0), x.timeLeft(ctx))
+	x.setup, x.timeout = setup, first.rto.timeout(0)
+	x.schedule(due[:n], x.timeLeft(ctx))
 }
 
 // timeLeft is how long the exchange may last.
@@ -189,8 +217,8 @@ func (x *exchange) timeLeft(ctx context.Context) time.Duration {
 }
 
 // schedule makes the steps: hedges at the times that are due, resends from the
-// first timeout on, and after the first of each a second look.
-func (x *exchange) schedule(due []time.Duration, timeout, left time.Duration) {
+// timeout on, and after the first of each a second look.
+func (x *exchange) schedule(due []time.Duration, left time.Duration) {
 	add := func(at time.Duration, s step) {
 		if at >= left {
 			return
@@ -201,10 +229,9 @@ func (x *exchange) schedule(due []time.Duration, timeout, left time.Duration) {
 		}
 		x.delays, x.steps = slices.Insert(x.delays, i, at), slices.Insert(x.steps, i, s)
 	}
-	n := 2*len(due) + 1 + len(resendChecks)
-	x.delays, x.steps = make([]time.Duration, 0, n), make([]step, 0, n)
+	x.delays, x.steps = x.room.delays[:0], x.room.steps[:0]
 	for i, fourths := range resendChecks {
-		at := x.setup + fourths*timeout/4
+		at := x.setup + fourths*x.timeout/4
 		add(at, step{kind: resent, n: int8(i)})
 		if i == 0 {
 			add(at+lookAgain, step{kind: resent, look: true})
@@ -214,11 +241,10 @@ func (x *exchange) schedule(due []time.Duration, timeout, left time.Duration) {
 		add(at, step{kind: hedged, n: int8(i)})
 		add(at+lookAgain, step{kind: hedged, n: int8(i), look: true})
 	}
+	x.due(due)
 }
 
-// Admit decides whether step n, a hedge or a resend, starts. The first resend of a
-// question is paid for by the answers that the server has given; all else needs the
-// budget, and so does every resend to a silent server: an outage must not double the load.
+// Admit decides whether step n, a hedge or a resend, starts.
 func (x *exchange) Admit(n int) bool {
 	now := time.Now()
 	x.mu.Lock()
@@ -233,17 +259,21 @@ func (x *exchange) Admit(n int) bool {
 	to := x.group[x.pick()]
 	switch {
 	case s.kind == resent:
-		free := x.resends == 0 && !to.silent.Load() && to.resends.Spend()
-		if !free && !x.c.spend() {
+		paid := x.payResend(to)
+		x.countMisses(now) // which may make it silent
+		if !paid {
 			return false
 		}
 		x.resends++
 		x.c.count.resends.Add(1)
+	case x.key == nil && x.c.shadow:
+		x.deny(engine.Shadow)
+		return false
 	case x.key == nil: // a fixed delay
 		x.c.count.hedges.Add(1)
 		to.hedges.Add(1)
 	case x.cold && len(x.group) == 1 && x.group[0].lateHedges.Load() >= maxColdHedges:
-		x.c.count.denied.Add(1)
+		x.deny(engine.Warming)
 		return false
 	default:
 		if !x.c.admit(&x.call, int(s.n), x.group[0]) {
@@ -255,6 +285,17 @@ func (x *exchange) Admit(n int) bool {
 	x.kinds[x.tries] = s.kind
 	x.tries++
 	return true
+}
+
+// payResend reports whether a resend may go to the server. The first one of a question
+// is paid for by the answers that the server has given. Others need the budget, or
+// answers in plenty: then it is packets that are lost, and not a server that is
+// overloaded. A silent server is sent nothing but for the budget: an outage must not
+// double the load. The caller holds mu.
+func (x *exchange) payResend(to *upstreamState) bool {
+	silent := to.silent.Load()
+	return x.resends == 0 && !silent && to.resends.Spend() || x.c.spend() ||
+		!silent && to.resends.Tokens() >= budgetBurst/2 && to.resends.Spend()
 }
 
 // deferrable reports whether step n must not start now: because it is late for the
@@ -287,6 +328,9 @@ func (x *exchange) deferrable(n int, now time.Time) bool {
 func (x *exchange) timedOut(now time.Time) bool {
 	s := x.group[x.last]
 	wait := s.rto.timeout(x.resends)
+	if x.tries == race.MaxHedges {
+		wait = max(wait, lastPatience*x.timeout)
+	}
 	if x.resends == 0 {
 		wait += x.setup
 	}
@@ -303,11 +347,7 @@ func (x *exchange) timedOut(now time.Time) bool {
 	}
 	if !s.answeredSince(x.lastAt) {
 		s.rto.backOff(x.lastAt, now)
-		if len(x.c.fallback) > 0 || x.c.strict() {
-			s.startProbe(now) // before another server is asked that may say otherwise
-		}
 	}
-	x.countMisses(now)
 	return true
 }
 
@@ -368,6 +408,7 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 	for {
 		s := x.group[i]
 		start := time.Now()
+		x.asks(a, n, s)
 		x.c.traceAttempt(a, x.q, s, n, k)
 		answer, setup, err := s.exchange(a, x.q, use)
 		x.c.traceDone(a, x.q, s, n, k, time.Since(start), err)
@@ -383,16 +424,32 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 			if time.Since(start) >= s.lossDelay() {
 				s.missed(start)
 			}
-			return result{}, err
-		} else {
+			return result{}, x.fail(n, s, err)
+		} else if !ours(err) {
 			s.missed(start)
 		}
 		var ok bool
 		if i, ok = x.failover(s, answer); !ok {
-			return result{}, err
+			return result{}, x.fail(n, s, err)
 		}
 		use = 0
 	}
+}
+
+// ours reports whether an error is this process's or machine's, and says nothing about the
+// server.
+func ours(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS)
+}
+
+// fail returns the error of attempt n, which is about s.
+func (x *exchange) fail(n int, s *upstreamState, err error) error {
+	if n == 0 {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.failed = s
+	}
+	return err
 }
 
 // failover keeps the response of a server that could not answer, and finds another
@@ -441,13 +498,17 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 	if !c.bucket.Pays() || !s.bucket.Pays() {
 		denial = engine.Budget
 	}
-	if !call.AdmitUnless(n, denial) {
+	call.Denied = engine.None
+	admitted := call.AdmitUnless(n, denial)
+	if admitted || call.Denied == engine.Shadow {
+		for _, b := range [...]*engine.Bucket{c.bucket, s.bucket} {
+			b.Spend()
+			b.Earn() // because it is a query as well
+		}
+	}
+	if !admitted {
 		c.count.denied.Add(1)
 		return false
-	}
-	for _, b := range [...]*engine.Bucket{c.bucket, s.bucket} {
-		b.Spend()
-		b.Earn() // because it is a query as well
 	}
 	c.count.hedges.Add(1)
 	return true

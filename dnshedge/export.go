@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"hash/maphash"
 	"io"
+	"log/slog"
 	"math"
 	"strings"
 	"time"
@@ -188,6 +189,7 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 	if cache != nil {
 		cache.add(entries, max(passed, 0), now)
 	}
+	c.log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("upstreams", len(learned)), slog.Int("answers", len(entries)))
 	return nil
 }
 

@@ -41,10 +41,15 @@ const (
 // A hedge is no retransmission. A query that is still unanswered after its server's
 // retransmission timeout (RFC 6298; 200 ms at least, 1 s before anything is known) is
 // sent again, hedged or not. For each answer, a server gets one such query that costs
-// no budget, and 20 more may be saved up; a question's second and later ones come from
-// the budget. The timeout doubles with each, and for all questions while a server is
-// silent. So one that suddenly takes 3 s is asked again by two or three questions and
-// by no more. Over a stream nothing is sent again while other answers arrive.
+// no budget, and 20 may be saved up; a question's second and later ones come from the
+// budget, or from what is saved up while half of that is left. The timeout doubles with
+// each, and for all questions while a server is silent. So one that suddenly takes 3 s
+// is asked again by the questions of a moment, some 20, and by no more; one that loses
+// half of its queries gets 1.9 for each question, and one that answers 2 % gets 1.1.
+// Over a stream nothing is sent again while other answers arrive.
+//
+// HEDGE_DISABLED and HEDGE_MODE in the environment hold for DNS as for HTTP; they are read
+// when the Client is first used. HEDGE_MODE=shadow does what Shadow does.
 //
 // A question that is asked on behalf of a hedge of package hedge, or under
 // hedge.WithoutHedging, is not hedged, unless several callers share it through a
@@ -52,6 +57,12 @@ const (
 type Hedge struct {
 	// Off turns hedging off. Queries that are lost are still sent again.
 	Off bool
+
+	// Shadow sends no hedges, and does all else as usual: it learns, decides and takes
+	// from the budget. Observers and Stats tell how many hedges would have been sent
+	// (observe.DeniedShadow) and how much time they would have saved, assuming that a hedge
+	// takes as long as any other question to the same upstream.
+	Shadow bool
 
 	// Fixed hedges once after this time, without a budget. It is there for
 	// comparison. Zero: the delays are learned.

@@ -158,7 +158,7 @@ func (c *Client) Warm(ctx context.Context, names ...string) error {
 	var wg sync.WaitGroup
 	for i, s := range group {
 		wg.Go(func() {
-			if err := s.probe(ctx); err != nil {
+			if _, err := s.probe(ctx); err != nil {
 				errs[i] = s.fail(wire.RootServers, err)
 			}
 		})

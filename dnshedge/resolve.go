@@ -22,6 +22,7 @@ type result struct {
 	view   wire.View   // of the answer
 	err    error       // instead of an answer
 	leader *wire.Query // who began the flight that this is the result of; nil: nobody
+	again  bool        // after another flight had ended without an answer
 
 	from  *upstreamState // that gave the answer, or was asked first; nil: a cache, or none
 	kind  kind           // of the attempt that gave the answer
@@ -56,17 +57,19 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	if r, ok := c.local(ctx, q); ok {
 		return r
 	}
-	if cache == nil || !q.Cacheable() {
+	if cache == nil || !q.Shared() {
 		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
 	}
-
 	now := time.Now()
-	_, domain := c.domain(q)
-	had := cache.get(q, now, domain)
+	var had found
+	if q.Cacheable() {
+		_, domain := c.domain(q)
+		had = cache.get(q, now, domain)
+	}
 	if had.refresh {
 		if c.refreshes.Spend() {
 			c.count.refreshes.Add(1)
-			c.flight(q, true)
+			c.flight(q, true, false)
 		} else {
 			had.release()
 		}
@@ -82,7 +85,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		wait := orDefault(cache.StaleAfter, defaultStaleAfter)
 		if wait == 0 {
 			if had.claim() {
-				c.flight(q, false)
+				c.flight(q, false, false)
 			}
 			return c.fromCache(ctx, q, had)
 		}
@@ -91,9 +94,9 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		timer = t.C
 	}
 	select {
-	case f := <-c.flight(q, false):
+	case f := <-c.flight(q, false, false):
 		r := f.Val.(result)
-		if r.leader != q && errors.Is(r.err, context.DeadlineExceeded) {
+		if r.leader != q && !r.again && errors.Is(r.err, context.DeadlineExceeded) {
 			// Its time was over, and not this caller's.
 			r = c.askAgain(ctx, q, now.Add(c.timeout()), r)
 		}
@@ -116,33 +119,33 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 
 // flight asks once for all who have the same question at a time. It goes on without
 // its callers.
-func (c *core) flight(q *wire.Query, explore bool) <-chan singleflight.Result {
+func (c *core) flight(q *wire.Query, explore, again bool) <-chan singleflight.Result {
 	return c.flights.DoChan(q.Key(), func() (any, error) {
 		if !c.begin() {
 			return result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}, nil
 		}
 		defer c.wg.Done()
 		r := c.resolve(c.ctx, q, explore)
-		r.leader = q
+		r.leader, r.again = q, again
 		return r, nil
 	})
 }
 
-// askAgain joins or begins another flight, until the caller's time ends. Without an
-// answer, r is returned.
+// askAgain asks in another flight, until the caller's time ends; then r is returned.
+// Those who join that flight do not ask again: a question that comes back from the
+// servers that it is put to would never end.
 func (c *core) askAgain(ctx context.Context, q *wire.Query, end time.Time, r result) result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
-	for ctx.Err() == nil {
-		select {
-		case f := <-c.flight(q, false):
-			if r = f.Val.(result); !errors.Is(r.err, context.DeadlineExceeded) {
-				return r
-			}
-		case <-ctx.Done():
-		}
+	if ctx.Err() != nil {
+		return r
 	}
-	return r
+	select {
+	case f := <-c.flight(q, false, true):
+		return f.Val.(result)
+	case <-ctx.Done():
+		return r
+	}
 }
 
 // fromCache answers a question with what is kept.
@@ -230,9 +233,9 @@ func (r *result) decided(group []*upstreamState, start time.Time) bool {
 	return r.answer.Rcode() == dns.RcodeServerFailure || r.from.good.Load()
 }
 
-// try asks a group for one of the parts of the time that is left, but for all of it
-// while the group answers anything: then it is the name that is slow, and not a server
-// that is dead.
+// try asks a group for one of the parts of the time that is left, but for all of it if
+// the group answers anything, for which it is probed: then it is the name that is slow,
+// and not a server that is dead.
 func (c *core) try(ctx context.Context, q *wire.Query, group []*upstreamState, parts int) result {
 	end, ok := ctx.Deadline()
 	if parts <= 1 || !ok {
@@ -241,9 +244,17 @@ func (c *core) try(ctx context.Context, q *wire.Query, group []*upstreamState, p
 	start := time.Now()
 	share, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer time.AfterFunc(end.Sub(start)/time.Duration(parts), func() {
+	part := end.Sub(start) / time.Duration(parts)
+	defer time.AfterFunc(part, func() {
 		if !aliveSince(group, start) {
 			cancel(context.DeadlineExceeded)
+		}
+	}).Stop()
+	defer time.AfterFunc(part/2, func() {
+		if !aliveSince(group, start) {
+			for _, s := range group {
+				s.startProbe(time.Now())
+			}
 		}
 	}).Stop()
 	return c.ask(share, q, group)

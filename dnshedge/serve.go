@@ -115,7 +115,10 @@ func (c *Client) appendAsked(ctx context.Context, b []byte, q *wire.Query, limit
 	out, err := core.appendAsked(ctx, b, q, limit)
 	if err != nil {
 		code := uint16(edeNetwork)
-		if t := (*Error)(nil); errors.As(err, &t) && t.Timeout() {
+		switch t := (*Error)(nil); {
+		case errors.Is(err, ErrTooManyQuestions):
+			code = edeOther // no fault of the servers or the network
+		case errors.As(err, &t) && t.Timeout():
 			code = edeNoReachable
 		}
 		return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})

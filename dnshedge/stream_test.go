@@ -342,3 +342,50 @@ func TestAnHTTPSServerIsAskedByPOSTIfToldSo(t *testing.T) {
 		assert.Equal(t, []string{"GET", "POST"}, methods[2:], "what is not safe to repeat is not sent by GET")
 	})
 }
+
+func TestCloseEndsTheConnectionsThatTakeNoMoreQueries(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if q.Question[0].Name == "lost.example." {
+					return dnstest.Reply{}
+				}
+				return keepalive(0)(q)
+			})
+			c := l.client(off(), l.up(network, "a"))
+			c.Timeout = time.Minute
+			done := make(chan error)
+			go func() {
+				_, _, err := l.ask(c, "lost.example.")
+				done <- err
+			}()
+			time.Sleep(100 * ms)
+			l.must(c, "x.example.") // ends the connection for further queries
+			start := time.Now()
+			c.Close()
+			require.Error(t, <-done)
+			assert.Less(t, time.Since(start), 100*ms, network)
+		})
+	}
+}
+
+func TestQueriesOverHTTP1DoNotWaitForEachOther(t *testing.T) {
+	bubble(t, func(l *lab) {
+		ln, err := l.net.Host("b").Listen("tcp", ":443")
+		require.NoError(t, err)
+		s := &dnstest.Server{Handler: after(20*ms, good), HTTP1: true}
+		s.ServeHTTPS(ln)
+		c := l.client(off(), l.up("https", "b"))
+		l.must(c, "x.example.")
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 32 {
+			wg.Go(func() { l.must(c, fmt.Sprintf("x%d.example.", i)) })
+		}
+		wg.Wait()
+		assert.LessOrEqual(t, time.Since(start), 220*ms, "a handshake, and four rounds over eight connections")
+		assert.LessOrEqual(t, s.Conns.Load(), int64(1+8+8), "and as many for what is sent again")
+		c.Close()
+		s.Close()
+	})
+}

@@ -78,7 +78,8 @@ type upstreamState struct {
 	probeGap    time.Duration // between probes
 	probeAt     time.Time     // of the next probe
 	probing     bool
-	probeFailed bool // and nothing was answered since
+	probeFailed bool          // and nothing was answered since
+	notice      engine.Notice // what was logged of its state
 }
 
 var _ transport.Owner = (*upstreamState)(nil)
@@ -90,6 +91,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	s := &upstreamState{c: c, up: up, name: up.key()}
 	s.key = c.engine.Key(engine.Name{Host: s.name})
 	s.bucket = engine.NewBucket(c.conf.Hedge.share(), budgetBurst)
+	s.key.AlsoPaidBy(c.bucket, s.bucket)
 	s.resends = engine.NewBucket(1, budgetBurst)
 	s.floor = c.conf.Hedge.MinDelay
 	if s.floor == 0 {
@@ -271,12 +273,15 @@ func (s *upstreamState) updateDelays() {
 func (s *upstreamState) affordableDelay() time.Duration {
 	h := &s.c.conf.Hedge
 	budget := planMargin * h.share() * s.key.View().Scale
-	lost := max(1-s.got/max(s.sent, 1), 0)
+	lost := s.lost()
 	room := max(budget-lost, budget/4)
 	d, _ := s.answers.Quantile(max(1-room, cmp.Or(h.Percentile, defaultPercentile)))
 	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged
 	return min(d, cmp.Or(h.MaxDelay, defaultMaxDelay))
 }
+
+// lost returns the share of the queries of late without an answer. The caller holds mu.
+func (s *upstreamState) lost() float64 { return max(1-s.got/max(s.sent, 1), 0) }
 
 // deviation returns the median absolute deviation of the window's samples.
 func deviation(w *sketch.Window, median time.Duration) time.Duration {
@@ -341,6 +346,7 @@ func (s *upstreamState) Stall() time.Duration {
 // endSilence is called when the server has answered.
 func (s *upstreamState) endSilence() {
 	now := time.Now()
+	defer s.logState(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.misses, s.answeredAt, s.probeFailed = 0, now, false
@@ -363,6 +369,7 @@ func (s *upstreamState) responded(failure bool) {
 		return
 	}
 	if s.failures.Add(1) == failuresToDoubt {
+		defer s.logState(time.Now())
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.probeAt = time.Now().Add(s.probeGap)
@@ -386,6 +393,7 @@ func (s *upstreamState) answeredSince(t time.Time) bool {
 // since this one was sent, only a packet was lost, and it does nothing.
 func (s *upstreamState) missed(sent time.Time) {
 	now := time.Now()
+	defer s.logState(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.answeredAt.After(sent) {
@@ -414,31 +422,37 @@ func (s *upstreamState) startProbe(now time.Time) {
 	s.probing = s.probing || due
 	s.mu.Unlock()
 	// The Client's lock comes before the server's, and so spawn is called without it.
-	if due && !s.c.spawn(func(ctx context.Context) { s.probed(s.probe(ctx)) }) {
-		s.probed(transport.ErrClosed)
+	if due && !s.c.spawn(func(ctx context.Context) {
+		failed, err := s.probe(ctx)
+		s.probed(failed || err != nil)
+	}) {
+		s.probed(true)
 	}
 }
 
 // probed ends a probe.
-func (s *upstreamState) probed(err error) {
+func (s *upstreamState) probed(failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.probing = false
-	s.probeGap = min(max(2*s.probeGap, minProbeGap), maxProbeGap)
+	if failed || s.failures.Load() >= failuresToDoubt {
+		s.probeGap = min(max(2*s.probeGap, minProbeGap), maxProbeGap)
+	} else {
+		s.probeGap = minProbeGap
+	}
 	s.probeAt = time.Now().Add(s.probeGap)
-	s.probeFailed = err != nil
-	if err == nil {
+	s.probeFailed = failed
+	if !failed {
 		s.failures.Store(0)
 	}
 	s.down.Store(s.probeFailed && s.doubtful())
 }
 
 // probe asks for the root's servers, which every resolver has at hand, twice if the
-// first query is not answered. A server that answers is neither silent nor down.
-func (s *upstreamState) probe(ctx context.Context) error {
+// first query is not answered, and reports whether the answer is a failure.
+func (s *upstreamState) probe(ctx context.Context) (failed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0)))
 	defer cancel()
-	var err error
 	for n := range 2 {
 		share, done := part(ctx, 2-n)
 		var a *wire.Answer
@@ -446,13 +460,10 @@ func (s *upstreamState) probe(ctx context.Context) error {
 		done()
 		if err == nil {
 			s.endSilence()
-			if a.Outcome == wire.Failure {
-				err = rcodeError(a.Msg.Rcode)
-			}
-			break
+			return a.Outcome == wire.Failure, nil
 		}
 	}
-	return err
+	return true, err
 }
 
 const lastRank = math.MaxInt32

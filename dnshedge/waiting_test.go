@@ -163,3 +163,31 @@ func TestCallersDoNotExplore(t *testing.T) {
 		assert.InDelta(t, 6*60/5, slow.Queries.Load(), 10, "measured every five minutes")
 	})
 }
+
+// A client that is pointed at itself by a forwarder.
+func TestAQuestionThatMeetsItselfEnds(t *testing.T) {
+	for _, typ := range []uint16{dns.TypeA, dns.TypeANY} {
+		bubble(t, func(l *lab) {
+			c := &dnshedge.Client{Cache: new(dnshedge.Cache)}
+			s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				r, _, err := c.Exchange(q.Msg, "")
+				if err != nil {
+					r = dnstest.Rcode(q, dns.RcodeServerFailure)
+				}
+				return dnstest.Reply{Msg: r}
+			})
+			l.client(c, l.up("udp", "a"))
+			m := question("x.example.", typ)
+			m.SetEdns0(1232, false)
+			start := time.Now()
+			_, _, err := c.Exchange(m, "")
+			require.Error(t, err)
+			assert.Equal(t, 5*time.Second, time.Since(start))
+			time.Sleep(30 * time.Second)
+			n := s.Queries.Load()
+			assert.LessOrEqual(t, n, int64(16), dns.TypeToString[typ])
+			time.Sleep(time.Minute)
+			assert.Equal(t, n, s.Queries.Load(), dns.TypeToString[typ])
+		})
+	}
+}

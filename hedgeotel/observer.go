@@ -16,9 +16,9 @@
 //	hedge.delay      delay after which the latest call was to be hedged, in seconds; 0 if it was not
 //	hedge.budget     hedges that the budget could pay for, when it was last asked
 //
-// Every metric has the attributes server.address (for gRPC the target, for [hedge.Do]
-// the key) and hedge.protocol; and hedge.client (see [hedge.WithName]) and hedge.route,
-// where there is one. Their values are made printable, see [hedge.KeyInfo.Printable]. The
+// Every metric has the attributes server.address (for gRPC the target, for hedge.Do
+// the key, for DNS the upstream) and hedge.protocol; and hedge.client (see hedge.WithName) and hedge.route,
+// where there is one. Their values are made printable, see [observe.KeyInfo.Printable]. The
 // cardinality limit of the SDK bounds the number of hosts.
 //
 // # Spans
@@ -27,7 +27,8 @@
 // (hedge.fired) and for each that is due and not sent (hedge.denied). If there were
 // hedges, it also gets the attributes hedge.attempts and hedge.winner. Each hedge has a
 // span below the caller's, with the attribute hedge.outcome; so has a primary that lost
-// to a hedge. To lose is no error: the status Error means that the attempt itself failed.
+// to a hedge. Where DNS questions share an exchange through a cache, there is no one
+// caller, and no span. To lose is no error: the status Error means that the attempt itself failed.
 //
 // Instrumentation below hedging, such as otelhttp around the base transport, makes
 // spans of its own for each attempt. It takes the cancellation of a loser for an
@@ -48,26 +49,26 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/observe"
 )
 
 const scope = "github.com/gohedge/hedge/hedgeotel"
 
-// An Observer is a [hedge.Observer] for any number of clients, of all
+// An Observer is a [observe.Observer] for any number of clients, of all
 // protocols. It is safe for concurrent use. Use [New] to make one.
 type Observer struct {
-	hedge.NopObserver
+	observe.NopObserver
 	tracer trace.Tracer
 
 	requests, attempts, denied metric.Int64Counter
 	saved                      metric.Float64Histogram
 	delay, budget              metric.Float64Gauge
 
-	sets atomic.Pointer[map[hedge.KeyInfo]*sets] // the map is replaced, never changed
-	mu   sync.Mutex                              // held while sets is replaced
+	sets atomic.Pointer[map[observe.KeyInfo]*sets] // the map is replaced, never changed
+	mu   sync.Mutex                                // held while sets is replaced
 }
 
-var _ hedge.Observer = (*Observer)(nil)
+var _ observe.Observer = (*Observer)(nil)
 
 // An Option adjusts [New].
 type Option func(*settings)
@@ -104,7 +105,7 @@ func New(opts ...Option) (*Observer, error) {
 	}
 	m := s.meters.Meter(scope)
 	o := &Observer{tracer: s.tracers.Tracer(scope)}
-	o.sets.Store(&map[hedge.KeyInfo]*sets{})
+	o.sets.Store(&map[observe.KeyInfo]*sets{})
 	var errs [6]error
 	o.requests, errs[0] = m.Int64Counter("hedge.requests", metric.WithUnit("{request}"), metric.WithDescription("Calls."))
 	o.attempts, errs[1] = m.Int64Counter("hedge.attempts", metric.WithUnit("{attempt}"),
@@ -136,7 +137,7 @@ type sets struct {
 // other keys are made for each call.
 const maxSets = 4096
 
-func (o *Observer) of(key hedge.KeyInfo) *sets {
+func (o *Observer) of(key observe.KeyInfo) *sets {
 	if s := (*o.sets.Load())[key]; s != nil {
 		return s
 	}
@@ -152,7 +153,7 @@ func (o *Observer) of(key hedge.KeyInfo) *sets {
 	}
 	set := metric.WithAttributeSet(attribute.NewSet(s.common...))
 	s.add, s.record = []metric.AddOption{set}, []metric.RecordOption{set}
-	s.won = s.with(attempt(0, hedge.Won)...)
+	s.won = s.with(attempt(0, observe.Won)...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if known := *o.sets.Load(); len(known) < maxSets && key == text { // a name may be very long
@@ -177,12 +178,12 @@ func kind(n int) string {
 }
 
 // attempt returns the attributes of attempt n.
-func attempt(n int, outcome hedge.Outcome) []attribute.KeyValue {
+func attempt(n int, outcome observe.Outcome) []attribute.KeyValue {
 	return []attribute.KeyValue{attribute.String("hedge.type", kind(n)), attribute.String("hedge.outcome", string(outcome))}
 }
 
 // AttemptStart adds an event to the caller's span if the attempt is a hedge.
-func (o *Observer) AttemptStart(ctx context.Context, _ hedge.KeyInfo, a hedge.AttemptInfo) {
+func (o *Observer) AttemptStart(ctx context.Context, _ observe.KeyInfo, a observe.AttemptInfo) {
 	if !a.Hedge() {
 		return
 	}
@@ -192,19 +193,19 @@ func (o *Observer) AttemptStart(ctx context.Context, _ hedge.KeyInfo, a hedge.At
 }
 
 // AttemptDone counts an attempt, and makes a span of it if it is a hedge or lost.
-func (o *Observer) AttemptDone(ctx context.Context, key hedge.KeyInfo, a hedge.AttemptResult) {
+func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a observe.AttemptResult) {
 	s := o.of(key)
-	if !a.Hedge() && a.Outcome == hedge.Won {
+	if !a.Hedge() && a.Outcome == observe.Won {
 		o.attempts.Add(ctx, 1, s.won...)
 		return
 	}
 	o.attempts.Add(ctx, 1, s.with(attempt(a.Number, a.Outcome)...)...)
-	if (a.Hedge() || a.Outcome == hedge.Lost) && trace.SpanContextFromContext(ctx).IsValid() {
+	if (a.Hedge() || a.Outcome == observe.Lost) && trace.SpanContextFromContext(ctx).IsValid() {
 		end := time.Now()
 		_, span := o.tracer.Start(ctx, "hedge attempt", trace.WithTimestamp(end.Add(-a.Latency)),
 			trace.WithAttributes(s.common...), trace.WithAttributes(attempt(a.Number, a.Outcome)...),
 			trace.WithAttributes(attribute.Int("hedge.attempt", a.Number)))
-		if a.Outcome == hedge.Failed {
+		if a.Outcome == observe.Failed {
 			span.SetStatus(codes.Error, "attempt failed")
 		}
 		span.End(trace.WithTimestamp(end))
@@ -212,7 +213,7 @@ func (o *Observer) AttemptDone(ctx context.Context, key hedge.KeyInfo, a hedge.A
 }
 
 // RequestDone counts a call, and adds attributes to the caller's span if the call was hedged.
-func (o *Observer) RequestDone(ctx context.Context, key hedge.KeyInfo, r hedge.RequestResult) {
+func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r observe.RequestResult) {
 	s := o.of(key)
 	o.requests.Add(ctx, 1, s.add...)
 	o.delay.Record(ctx, r.Delay.Seconds(), s.record...)
@@ -229,11 +230,11 @@ func (o *Observer) RequestDone(ctx context.Context, key hedge.KeyInfo, r hedge.R
 
 // Denied counts a hedge that was not sent, or a call that could not be hedged. In the
 // first case it adds an event to the caller's span.
-func (o *Observer) Denied(ctx context.Context, key hedge.KeyInfo, denied hedge.Reason) {
+func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied observe.Reason) {
 	reason := attribute.String("hedge.reason", string(denied))
 	o.denied.Add(ctx, 1, o.of(key).with(reason)...)
 	switch denied {
-	case hedge.DeniedMethod, hedge.DeniedBody, hedge.DeniedDisabled, hedge.DeniedWarming, hedge.DeniedNested:
+	case observe.DeniedMethod, observe.DeniedBody, observe.DeniedDisabled, observe.DeniedWarming, observe.DeniedNested:
 		return // no hedge was due
 	}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
@@ -242,6 +243,6 @@ func (o *Observer) Denied(ctx context.Context, key hedge.KeyInfo, denied hedge.R
 }
 
 // Budget records how many hedges the budget could pay for.
-func (o *Observer) Budget(key hedge.KeyInfo, tokens float64) {
+func (o *Observer) Budget(key observe.KeyInfo, tokens float64) {
 	o.budget.Record(context.Background(), tokens, o.of(key).record...)
 }

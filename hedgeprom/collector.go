@@ -5,26 +5,58 @@
 //	client := &http.Client{Transport: hedge.New(http.DefaultTransport,
 //		hedge.WithName("shop"), hedge.WithObserver(metrics))}
 //
-// One Collector serves any number of clients, of all protocols. The directory of this
+// A client of package dnshedge gets the Collector as one of its Observers, and may be given
+// to the Collector itself, which then shows its own numbers as well:
+//
+//	client := &dnshedge.Client{Name: "resolver", Observers: []observe.Observer{metrics}}
+//	metrics.AddDNS(client)
+//
+// One Collector serves any number of clients, of all protocols, and the directory of this
 // package has a dashboard for Grafana (dashboard.json) and alerts (alerts.yaml), too.
 //
 // # Metrics
 //
-// Every metric has the labels client (see [hedge.WithName]), host (for gRPC the
-// target, for [hedge.Do] the key) and protocol. Their values are made printable, see
-// [hedge.KeyInfo.Printable]: hosts whose labels are then equal are counted together.
+// Every metric has the labels client (see hedge.WithName), host (for gRPC the
+// target, for hedge.Do the key, for DNS the upstream) and protocol. Their values are made printable, see
+// [observe.KeyInfo.Printable]: hosts whose labels are then equal are counted together.
 // Times are in seconds.
 //
 //	hedge_requests_total         calls
 //	hedge_attempts_total{type}   attempts that were sent for them; type is original or hedge
 //	hedge_wins_total{type}       hedged calls that were answered, by the attempt that answered
-//	hedge_denied_total{reason}   hedges that were due and not sent, and calls that could not be hedged; see hedge.Reason
+//	hedge_denied_total{reason}   hedges that were due and not sent, and calls that could not be hedged; see observe.Reason
 //	hedge_delay_seconds          delay after which the latest call was to be hedged; 0 if it was not
 //	hedge_saved_seconds          histogram: the estimated time that each win of a hedge saved
 //	hedge_budget_tokens          hedges that the budget could pay for, when it was last asked
 //
+// A client of package dnshedge that is given to [Collector.AddDNS] has the metrics below
+// as well. All have the label client, and those below the line the label host. A client
+// remembers 256 upstreams at most, and all of them are shown.
+//
+//	hedge_dns_questions_total          questions asked of the client, answered from the cache or not
+//	hedge_dns_cache_hits_total         of those, answered from the cache
+//	hedge_dns_stale_answers_total      of those, answered with an expired answer
+//	hedge_dns_local_answers_total      of those, answered without cache and servers: hosts, special-use names
+//	hedge_dns_failures_total           exchanges without any answer
+//	hedge_dns_dropped_total            questions that ended because there were too many
+//	hedge_dns_resends_total            queries sent again because they were taken for lost
+//	hedge_dns_failovers_total          queries sent because another server could not answer
+//	hedge_dns_fallbacks_total          questions put to a fallback server
+//	hedge_dns_ignored_messages_total   messages that answered no query: strange, damaged or forged
+//	hedge_dns_cache_entries            answers in the cache
+//	hedge_dns_cache_bytes              memory that the cache takes, estimated
+//	hedge_dns_cache_max_bytes          memory that it may take
+//	---
+//	hedge_dns_queries_total            queries sent to the upstream, for any reason
+//	hedge_dns_hedges_total             hedges sent to it
+//	hedge_dns_hedge_wins_total         hedges that gave the answer
+//	hedge_dns_upstream_silent          1 if three queries in a row had no answer, and 0 otherwise
+//	hedge_dns_upstream_failing         1 if three responses in a row were failures, and 0 otherwise
+//	hedge_dns_round_trip_seconds       smoothed round trip time; 0 if it is unknown
+//	hedge_dns_loss_ratio               share of the last queries without an answer; hedges that lose count
+//
 // Where a host has several routes or methods, the two gauges show the one that was
-// called last. With [hedge.WithShadow], hedge_denied_total{reason="shadow"} counts the
+// called last. With hedge.WithShadow, hedge_denied_total{reason="shadow"} counts the
 // hedges that would have been sent, and hedge_saved_seconds holds what they would have saved.
 package hedgeprom
 
@@ -40,22 +72,23 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/observe"
 )
 
 // Other is the host label of all hosts above the limit of [WithMaxHosts], and of a host
 // that has this name.
 const Other = "other"
 
-// A Collector is a [hedge.Observer], which counts, and a [prometheus.Collector], which
+// A Collector is a [observe.Observer], which counts, and a [prometheus.Collector], which
 // shows the counts. It is safe for concurrent use. Use [New] to make one.
 type Collector struct {
-	hedge.NopObserver
+	observe.NopObserver
 	maxHosts int
 
 	requests, attempts, wins, denied *prometheus.CounterVec
 	delay, budget                    *prometheus.GaugeVec
 	saved                            *prometheus.HistogramVec
+	dns                              *dnsMetrics
 
 	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
 	mu     sync.Mutex                     // held while series is replaced
@@ -67,7 +100,7 @@ type Collector struct {
 func (c *Collector) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "hedgeprom.Collector") }
 
 var (
-	_ hedge.Observer       = (*Collector)(nil)
+	_ observe.Observer     = (*Collector)(nil)
 	_ prometheus.Collector = (*Collector)(nil)
 )
 
@@ -146,6 +179,7 @@ func New(opts ...Option) *Collector {
 			Name: "hedge_saved_seconds", Help: "Estimated time that each win of a hedge saved.",
 			Buckets: s.buckets, ConstLabels: s.labels,
 		}, by()),
+		dns:   newDNSMetrics(s.labels),
 		hosts: make(map[string]bool),
 	}
 	c.series.Store(&map[id]*series{})
@@ -161,6 +195,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range c.all() {
 		m.Describe(ch)
 	}
+	c.dns.describe(ch)
 }
 
 // Collect sends all metrics.
@@ -168,6 +203,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, m := range c.all() {
 		m.Collect(ch)
 	}
+	c.dns.collect(ch)
 }
 
 type id struct{ client, host, protocol string }
@@ -180,7 +216,7 @@ type series struct {
 	delay, budget       prometheus.Gauge // nil if many hosts share the label
 }
 
-func (c *Collector) of(key hedge.KeyInfo) *series {
+func (c *Collector) of(key observe.KeyInfo) *series {
 	if s := (*c.series.Load())[id{key.Client, key.Host, key.Protocol}]; s != nil {
 		return s
 	}
@@ -189,7 +225,7 @@ func (c *Collector) of(key hedge.KeyInfo) *series {
 
 // add returns the series of a key that of does not find: the key is new, or its host
 // has no label of its own, or its names are not those of its labels.
-func (c *Collector) add(key hedge.KeyInfo) *series {
+func (c *Collector) add(key observe.KeyInfo) *series {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key = key.Printable() // or Prometheus would panic
@@ -218,7 +254,7 @@ func (c *Collector) add(key hedge.KeyInfo) *series {
 }
 
 // RequestDone counts a call and its attempts.
-func (c *Collector) RequestDone(_ context.Context, key hedge.KeyInfo, r hedge.RequestResult) {
+func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observe.RequestResult) {
 	s := c.of(key)
 	s.requests.Inc()
 	s.originals.Inc()
@@ -240,13 +276,13 @@ func (c *Collector) RequestDone(_ context.Context, key hedge.KeyInfo, r hedge.Re
 }
 
 // Denied counts a hedge that was not sent, or a call that could not be hedged.
-func (c *Collector) Denied(_ context.Context, key hedge.KeyInfo, reason hedge.Reason) {
+func (c *Collector) Denied(_ context.Context, key observe.KeyInfo, reason observe.Reason) {
 	s := c.of(key)
 	c.denied.WithLabelValues(s.client, s.host, s.protocol, string(reason)).Inc()
 }
 
 // Budget records how many hedges the budget could pay for.
-func (c *Collector) Budget(key hedge.KeyInfo, tokens float64) {
+func (c *Collector) Budget(key observe.KeyInfo, tokens float64) {
 	if s := c.of(key); s.budget != nil {
 		s.budget.Set(tokens)
 	}

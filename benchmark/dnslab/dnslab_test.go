@@ -130,6 +130,40 @@ func TestSpikesShrink(t *testing.T) {
 	assert.LessOrEqual(t, all.ratio("hedge", "single", quantile(.5)), 1.02)
 }
 
+// load runs a scenario with 24 questions in flight.
+func load(t *testing.T, scenario string) (all runs) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	for seed := range *seeds {
+		synctest.Test(t, func(t *testing.T) {
+			all = append(all, run(t, dnslab.Config{Scenario: scenario, Strategies: []string{"hedge"}, Samples: 4 * *samples, Seed: uint64(seed), Memory: true, Workers: 24}))
+		})
+	}
+	return all
+}
+
+// A resend after 50 ms, as unbound's, gives 70 ms.
+func TestLossDoesNotShowUnderLoad(t *testing.T) {
+	all := load(t, "loss2")
+	all.answered(t)
+	all.affordable(t, 0.05)
+	for _, r := range all {
+		assert.LessOrEqual(t, r["hedge"].Quantile(.99), 50*time.Millisecond)
+		assert.LessOrEqual(t, r["hedge"].Quantile(.999), 100*time.Millisecond)
+	}
+}
+
+func TestSpikesShrinkUnderLoad(t *testing.T) {
+	all := load(t, "spikes")
+	all.answered(t)
+	all.affordable(t, 0.05)
+	for _, r := range all {
+		assert.LessOrEqual(t, r["hedge"].Quantile(.99), 70*time.Millisecond)
+	}
+}
+
 func TestACleanNetworkIsLeftAlone(t *testing.T) {
 	all := measure(t, "clean", "udp", "single", "hedge")
 	all.answered(t)

@@ -181,7 +181,7 @@ func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 
 // The DNS engine needs namespaces, and skips where there are none.
 func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
-	out, stderr, code := sim(t, "-engine", "dns", "-scenario", "dead-primary", "-strategy", "single,hedge", "-requests", "200", "-format", "json", "-out", "")
+	out, stderr, code := sim(t, "-engine", "dns", "-scenario", "dead-primary", "-strategy", "single,hedge", "-requests", "600", "-format", "json", "-out", "")
 	if code == failed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
 	}

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
 )
 
@@ -84,6 +85,7 @@ func (f *forwarder) start() error {
 		}
 		mux := http.NewServeMux()
 		mux.Handle("/metrics", metrics{f.client})
+		mux.Handle("/debug/hedge", debug.Handler(debug.DNS(f.client)))
 		s := httpServer(mux)
 		f.web = append(f.web, s)
 		f.run(func() error { return s.Serve(l) })

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
 )
@@ -405,6 +407,14 @@ func TestMetricsSayWhatWasDone(t *testing.T) {
 		assert.Contains(t, strings.Split(string(body), "\n"), line)
 	}
 	assert.NotContains(t, string(body), "%!")
+
+	resp, err = http.Get("http://" + f.metrics + "/debug/hedge?format=json")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	var page debug.Page
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&page))
+	require.Len(t, page.DNS, 1)
+	assert.EqualValues(t, 2, page.DNS[0].Queries)
 }
 
 func TestRenewedCertificateIsUsed(t *testing.T) {

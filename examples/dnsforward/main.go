@@ -42,7 +42,7 @@ func run() error {
 	flag.Func("listen-https", "`address` to answer on, over HTTPS at /dns-query; may be repeated", texts(&f.doh))
 	cert := flag.String("cert", "", "`file` with the certificate for TLS and HTTPS")
 	key := flag.String("key", "", "`file` with its key")
-	flag.StringVar(&f.metrics, "metrics", "", "`address` of an HTTP server with /metrics")
+	flag.StringVar(&f.metrics, "metrics", "", "`address` of an HTTP server with /metrics and /debug/hedge")
 	flag.Func("allow", "`network` of clients that are served, as 192.0.2.0/24; may be repeated (default: this machine and private networks)", networks(&f.access.allowed))
 	flag.Float64Var(&f.access.perSecond, "rate", 0, "questions per second that a client may ask; 0 is no limit")
 	flag.IntVar(&f.conns, "connections", 1000, "connections of all clients")

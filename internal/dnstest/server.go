@@ -56,6 +56,7 @@ type Reply struct {
 type Server struct {
 	Handler Handler
 	TLS     *tls.Config // for tls and https; nil: Certificate's
+	HTTP1   bool        // speak no HTTP/2
 	Streams int         // that a connection of HTTPS may have; 0: what net/http allows
 
 	// Queries counts the queries that arrived, also those that cannot be read.
@@ -251,6 +252,9 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 	h := &http.Server{Handler: http.HandlerFunc(s.http), TLSConfig: s.tls(), ErrorLog: log.New(io.Discard, "", 0)}
 	h.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: s.Streams}
 	h.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
+	if s.HTTP1 {
+		h.TLSConfig.NextProtos = h.TLSConfig.NextProtos[1:]
+	}
 	go func() {
 		defer s.remove(l)
 		_ = h.Serve(tls.NewListener(&counted{l, s}, h.TLSConfig))

@@ -49,6 +49,12 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
 	return p
 }
 
+// Due says after which delay the call is to be hedged, if that is not the plan's.
+func (c *Call) Due(delay time.Duration) { c.delay = delay }
+
+// AnsweredBy says which attempt has answered, if no race tells the call (see [Call.Watch]).
+func (c *Call) AnsweredBy(n int) { c.winner = n }
+
 // Admit decides whether the hedge that is due at the delay with the given index
 // may start, see [Key.Admit].
 func (c *Call) Admit(index int) bool { return c.AdmitUnless(index, None) }
@@ -96,7 +102,7 @@ func (c *Call) tell(denial Reason) {
 		}
 	}()
 	if denial == None || denial == Budget || denial == Shadow {
-		c.observer.Budget(c.key.Name, c.key.bucket.Tokens())
+		c.observer.Budget(c.key.Name, c.key.Tokens())
 	}
 	if denial != None {
 		c.observer.Denied(c.ctx, c.key.Name, denial)

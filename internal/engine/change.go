@@ -24,16 +24,18 @@ const (
 // ChangeEvery is the least time between two reports of a key that say the same.
 const ChangeEvery = 10 * time.Second
 
-// notice is the current and the last reported state of one topic of a key.
-type notice struct {
+// A Notice is the current and the last reported state of one topic. The zero value is
+// that of a good state. It is not safe for concurrent use.
+type Notice struct {
 	bad, reported bool
 	changes       int          // since the last that was reported
 	last          [2]time.Time // when it was reported to be good, and bad
 }
 
-// update takes the present state, and says whether to report it now. A change that
-// comes too early is reported later, if it lasts.
-func (n *notice) update(now time.Time, bad bool) (dropped int, report bool) {
+// Update takes the present state, and says whether to report it now. A change that
+// comes within [ChangeEvery] of the last report that said the same is reported later, if
+// it lasts. Dropped is the number of changes since the last report that were not reported.
+func (n *Notice) Update(now time.Time, bad bool) (dropped int, report bool) {
 	if bad != n.bad {
 		n.bad = bad
 		n.changes++
@@ -53,14 +55,14 @@ func (n *notice) update(now time.Time, bad bool) (dropped int, report bool) {
 // changes returns the changes to report. The caller holds mu.
 func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
 	if k.notices == nil {
-		k.notices = new([topics]notice)
+		k.notices = new([topics]Notice)
 	}
 	paused := k.paused(now)
 	if k.exhausted && k.halfFull(now) {
 		k.exhausted = false
 	}
 	for topic, bad := range [topics]bool{Pausing: paused || k.slow > SlowLimit, Exhausting: k.exhausted} {
-		dropped, report := k.notices[topic].update(now, bad)
+		dropped, report := k.notices[topic].Update(now, bad)
 		if !report {
 			continue
 		}
@@ -82,5 +84,10 @@ func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
 // halfFull reports whether all budgets of the key are at least half full: one that
 // is spent as it is earned stays exhausted.
 func (k *Key) halfFull(now time.Time) bool {
+	for _, b := range k.more {
+		if !b.halfFull() {
+			return false
+		}
+	}
 	return k.bucket.halfFull() && (k.routeBudget == nil || k.routeBudget.halfFull()) && k.engine.ceiling.Load().halfFull(now)
 }

@@ -81,9 +81,10 @@ type Key struct {
 	saved      time.Duration // by the wins of either, estimated
 	residual   *residual     // nil: nothing is known
 	denied     [Reasons]int64
+	more       []*Bucket // which the adapter asks itself
 
 	exhausted bool            // the budget refused a hedge, and has not been half full since
-	notices   *[topics]notice // nil: nobody is told
+	notices   *[topics]Notice // nil: nobody is told
 }
 
 func newKey(e *Engine, name Name, host *Key, share float64) *Key {
@@ -110,6 +111,30 @@ func (k *Key) Is(name Name) bool { return k != nil && k.Name == name && !k.evict
 
 // Plan returns the current plan; nil means that calls are not hedged.
 func (k *Key) Plan() *Plan { return k.plan.Load() }
+
+// AlsoPaidBy says that the adapter asks other buckets besides the key's, before Admit:
+// the key's budget is exhausted while one of them is.
+func (k *Key) AlsoPaidBy(more ...*Bucket) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.more = more
+}
+
+// Tokens returns how many hedges the budget would pay for now.
+func (k *Key) Tokens() float64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.tokens()
+}
+
+// tokens is Tokens. The caller holds mu.
+func (k *Key) tokens() float64 {
+	n := k.bucket.Tokens()
+	for _, b := range k.more {
+		n = min(n, b.Tokens())
+	}
+	return n
+}
 
 // requests returns how many calls have begun.
 func (k *Key) requests() int64 {
@@ -420,7 +445,7 @@ func (k *Key) View() View {
 	window := k.waited()
 	v := View{
 		Name: k.Name, Requests: k.requests(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: k.denied,
-		Samples: window.Len(), Tokens: k.bucket.Tokens(), Scale: k.scale, Slow: k.slow,
+		Samples: window.Len(), Tokens: k.tokens(), Scale: k.scale, Slow: k.slow,
 		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(),
 	}
 	if p := k.plan.Load(); p != nil {

@@ -62,6 +62,7 @@ type connection struct {
 	rest    *time.Timer   // runs since no query waits
 	idle    time.Duration // after which it is closed
 	retired bool          // the lane has let go of it, and it takes no more queries
+	unwatch func() bool   // ends waiting for the end of the stream
 }
 
 // pending is a query in flight. It stays in waiting when it is abandoned, so that
@@ -84,7 +85,10 @@ func newConnection(s *stream, l *lane, conn net.Conn) *connection {
 	if t, ok := conn.(*tls.Conn); ok {
 		c.tcp = t.NetConn()
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.rest = time.AfterFunc(c.idle, c.rested)
+	c.unwatch = context.AfterFunc(s.ctx, func() { c.fail(ErrClosed) })
 	return c
 }
 
@@ -404,13 +408,20 @@ func (c *connection) fail(err error) {
 		c.silence.Stop()
 	}
 	close(c.dead)
-	answers, cut := c.answers, c.live > 0
+	c.unwatch()
+	answers, cut := c.answers, c.live > 0 && byPeer(err)
 	c.mu.Unlock()
 	c.lane.ended(answers, cut)
 	_ = c.conn.Close()
 	for _, p := range abandoned {
 		c.settle(p)
 	}
+}
+
+// byPeer reports whether a connection that ended with err was closed by the server.
+func byPeer(err error) bool {
+	var t net.Error
+	return err != errIdle && err != errFrame && err != ErrClosed && !(errors.As(err, &t) && t.Timeout())
 }
 
 // reason returns why the connection is dead, for a query that may have been sent.

@@ -37,6 +37,8 @@ const (
 	streamWindow = 1 << 17
 	connWindow   = 1 << 18
 
+	serialConns = 8 // of a lane, if the server speaks HTTP/1.1, where each answers one request at a time
+
 	maxStreams = 100 // requests in flight on a connection; every server should allow that (RFC 9113 §6.5.2)
 
 	pingAfter = 5 * time.Second // of silence on a connection with queries
@@ -87,7 +89,7 @@ func newDoH(c Config) Transport {
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for i := range d.lanes {
-		d.lanes[i].Store(d.newConn())
+		d.lanes[i].Store(d.newConn(1))
 	}
 	return d
 }
@@ -160,7 +162,7 @@ func (d *doh) conn(lane int) *httpConn {
 	defer d.mu.Unlock()
 	h := d.lanes[lane].Load()
 	for !h.enter() {
-		h = d.newConn()
+		h = d.newConn(h.width())
 		d.lanes[lane].Store(h)
 	}
 	return h
@@ -225,7 +227,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 		return nil, 0, err
 	}
 	defer resp.Body.Close()
-	h.answered(d.Owner.Stall()/2, q == wire.RootServers)
+	h.answered(d.Owner.Stall()/2, q == wire.RootServers, resp.ProtoMajor < 2)
 	if resp.StatusCode != http.StatusOK {
 		return nil, 0, StatusError(resp.StatusCode)
 	}
@@ -284,9 +286,10 @@ func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// httpConn is one connection, opened by its first request. net/http may replace
-// it if the server closes it.
+// httpConn is one connection, opened by its first request, or some, if the server
+// speaks HTTP/1.1. net/http may replace it if the server closes it.
 type httpConn struct {
+	limit  int // of the connections
 	http   *http.Transport
 	stall  func() time.Duration // the owner's
 	slots  *semaphore.Weighted  // for requests in flight
@@ -300,11 +303,12 @@ type httpConn struct {
 	probes  int         // sent since the last answer to a caller
 	probing bool        // nothing arrived since the last of them
 	retired bool        // no request follows; the last one in flight closes the connection
+	serial  bool        // the server speaks HTTP/1.1
 	lost    int         // slots for which the server has no streams
 }
 
-func (d *doh) newConn() *httpConn {
-	h := &httpConn{stall: d.Owner.Stall, slots: semaphore.NewWeighted(maxStreams)}
+func (d *doh) newConn(limit int) *httpConn {
+	h := &httpConn{limit: limit, stall: d.Owner.Stall, slots: semaphore.NewWeighted(maxStreams)}
 	h.silence = time.AfterFunc(time.Hour, func() { d.silent(h) })
 	h.silence.Stop()
 	var protocols http.Protocols
@@ -312,7 +316,7 @@ func (d *doh) newConn() *httpConn {
 	protocols.SetHTTP1(true) // for servers without HTTP/2
 	h.http = &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			if h.flying.Load() > 0 && h.connected() {
+			if limit == 1 && h.flying.Load() > 0 && h.connected() {
 				return nil, errStreams
 			}
 			c, err := d.open(ctx, network)
@@ -330,7 +334,8 @@ func (d *doh) newConn() *httpConn {
 			MaxReceiveBufferPerConnection: connWindow,
 			MaxReceiveBufferPerStream:     streamWindow,
 		},
-		MaxConnsPerHost:        1, // or requests that wait for a handshake would each dial
+		MaxConnsPerHost:        limit, // or requests that wait for a handshake would each dial
+		MaxIdleConnsPerHost:    limit,
 		IdleConnTimeout:        idleTime,
 		MaxResponseHeaderBytes: 1 << 14,
 		DisableCompression:     true,
@@ -366,6 +371,16 @@ func (h *httpConn) lose() bool {
 	}
 	h.lost++
 	return true
+}
+
+// width is how many connections are to take the place of this one.
+func (h *httpConn) width() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.serial || h.limit > 1 {
+		return serialConns
+	}
+	return 1
 }
 
 func (h *httpConn) connected() bool {
@@ -408,10 +423,15 @@ func (h *httpConn) probe(wait time.Duration) bool {
 
 // answered ends a silence. After each probe that was answered, the next one comes
 // twice as late.
-func (h *httpConn) answered(wait time.Duration, probe bool) {
+//
+// A server that speaks HTTP/1.1 gets more connections from then on.
+func (h *httpConn) answered(wait time.Duration, probe, serial bool) {
 	h.used.Store(true)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if serial && h.limit == 1 {
+		h.serial, h.retired = true, true
+	}
 	h.probing = false
 	if !probe {
 		h.probes = 0

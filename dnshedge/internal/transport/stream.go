@@ -48,8 +48,8 @@ var _ Transport = (*stream)(nil)
 type lane struct {
 	mu      sync.Mutex  // guards the fields below
 	conn    *connection // nil: none
-	opening *opening    // nil: none is being opened
-	open    int         // connections, those included that the lane has let go of
+	opening *opening    // the last one that is being opened; nil: none is
+	open    int         // connections, those included that the lane has let go of or opens
 	closed  bool
 
 	// Many servers close a connection after so many queries, whatever is in flight.
@@ -91,9 +91,10 @@ func (l *lane) ended(answers int, cut bool) {
 
 // opening is a connection that is being opened, for all queries that wait for it.
 type opening struct {
-	done chan struct{}
-	conn *connection
-	err  error
+	queries int // that wait for it; guarded by lane.mu
+	done    chan struct{}
+	conn    *connection
+	err     error
 }
 
 func newStream(c Config, security *tls.Config) *stream {
@@ -188,11 +189,13 @@ func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused
 		return c, true, nil
 	}
 	o := l.opening
-	if o == nil {
+	if o == nil || l.limit > 0 && o.queries >= l.limit && l.open < maxOpen {
 		o = &opening{done: make(chan struct{})}
 		l.opening = o
+		l.open++
 		s.wg.Go(func() { s.connect(l, o) })
 	}
+	o.queries++
 	l.mu.Unlock()
 	select {
 	case <-o.done:
@@ -219,7 +222,12 @@ func (s *stream) connect(l *lane, o *opening) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.opening = nil
+	if l.opening == o {
+		l.opening = nil
+	}
+	if err != nil || l.closed {
+		l.open--
+	}
 	switch {
 	case err != nil:
 		o.err = err
@@ -231,7 +239,6 @@ func (s *stream) connect(l *lane, o *opening) {
 		o.err = ErrClosed
 	default:
 		s.Owner.Handshake(time.Since(start))
-		l.open++
 		o.conn = newConnection(s, l, c)
 		l.conn = o.conn
 		s.wg.Go(o.conn.read)

@@ -261,6 +261,12 @@ func (q *Query) Text() string {
 // Cacheable reports whether answers to q may be kept and shared.
 func (q *Query) Cacheable() bool { return q.rd && q.Keyed() }
 
+// Shared reports whether those who ask q at the same time may share an answer.
+// Answers to ANY are shared, but not kept.
+func (q *Query) Shared() bool {
+	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET
+}
+
 // Keyed reports whether the key tells answers to q from those to other questions, so
 // that a kept answer may be given. Answers to questions without RD are not kept,
 // because a server answers those with what it happens to know.

@@ -6,6 +6,9 @@ import (
 	"github.com/miekg/dns"
 )
 
+// maxAliases is how many aliases are followed. Resolvers give up earlier.
+const maxAliases = 16
+
 // scrub removes from the answer section what does not answer the question: records
 // whose owner is neither its name nor one that it is an alias of (RFC 1034 §4.3.2).
 // It reports whether there were any.
@@ -20,7 +23,7 @@ func scrub(m *dns.Msg) bool {
 	}
 	// The order of records means nothing; each round follows at least one alias.
 	names := map[string]bool{dns.CanonicalName(ask): true}
-	for grown := true; grown && len(names) <= len(m.Answer); {
+	for grown := true; grown && len(names) <= maxAliases; {
 		grown = false
 		for _, rr := range m.Answer {
 			owner := dns.CanonicalName(rr.Header().Name)
@@ -33,7 +36,7 @@ func scrub(m *dns.Msg) bool {
 			case *dns.DNAME:
 				target = substitute(names, owner, dns.CanonicalName(rr.Target))
 			}
-			if target != "" && !names[target] {
+			if target != "" && !names[target] && len(names) <= maxAliases {
 				names[target], grown = true, true
 			}
 		}

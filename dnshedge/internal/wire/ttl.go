@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
@@ -94,8 +95,9 @@ func (a *Answer) soa() *dns.SOA {
 	return nil
 }
 
-// equalNames reports whether two names are the same but for case.
-func equalNames(a, b string) bool { return dns.CanonicalName(a) == dns.CanonicalName(b) }
+// equalNames reports whether two names, as package dns unpacks them, are the same but
+// for case. They hold nothing but ASCII.
+func equalNames(a, b string) bool { return strings.EqualFold(a, b) }
 
 // negativeTTL returns how long a negative answer with this record may be kept, in
 // seconds (RFC 2308 §5).

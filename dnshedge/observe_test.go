@@ -1,0 +1,446 @@
+package dnshedge_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/observe"
+)
+
+// witness writes down what it is told, with the last byte of the upstream's address as
+// its name, and in milliseconds.
+type witness struct {
+	observe.NopObserver
+	mu     sync.Mutex
+	events []string
+	names  map[observe.KeyInfo]string
+	last   observe.RequestResult
+}
+
+func (r *witness) add(key observe.KeyInfo, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, r.names[key]+": "+fmt.Sprintf(format, args...))
+}
+
+func (r *witness) AttemptStart(_ context.Context, key observe.KeyInfo, a observe.AttemptInfo) {
+	r.add(key, "start %d", a.Number)
+}
+
+func (r *witness) AttemptDone(_ context.Context, key observe.KeyInfo, a observe.AttemptResult) {
+	r.add(key, "%s %d after %d", a.Outcome, a.Number, a.Latency.Milliseconds())
+}
+
+func (r *witness) RequestDone(_ context.Context, key observe.KeyInfo, res observe.RequestResult) {
+	r.add(key, "done by %d of %d after %d", res.Winner, res.Attempts, res.Latency.Milliseconds())
+	r.last = res
+}
+
+func (r *witness) Denied(_ context.Context, key observe.KeyInfo, why observe.Reason) {
+	r.add(key, "denied: %s", why)
+}
+
+func (r *witness) Budget(key observe.KeyInfo, tokens float64) { r.add(key, "budget %.0f", tokens) }
+
+// take returns what was told since the last take.
+func (r *witness) take() []string {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.events
+	r.events = nil
+	return events
+}
+
+// watched returns an observer of a client by the name of shop, whose upstreams are a and b.
+func (l *lab) watched(c *dnshedge.Client) *witness {
+	r := &witness{names: make(map[observe.KeyInfo]string)}
+	for _, h := range []string{"a", "b"} {
+		r.names[observe.KeyInfo{Client: "shop", Protocol: "dns", Host: l.up("udp", h).String()}] = h
+	}
+	c.Name, c.Observers = "shop", []observe.Observer{r}
+	return r
+}
+
+func TestObserversHearOfEveryQuery(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", script(good, drop))
+		l.serve("b", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		rec := l.watched(c)
+		l.must(c, "x.example.")
+		assert.Equal(t, []string{"a: start 0", "a: won 0 after 20", "a: done by 0 of 1 after 20"}, rec.take())
+		l.must(c, "y.example.")
+		assert.Equal(t, []string{
+			"a: start 0", "a: budget 19", "b: start 1", "b: won 1 after 20", "a: done by 1 of 2 after 120", "a: lost 0 after 120",
+		}, sorted(rec.take()))
+		assert.Equal(t, 100*ms, rec.last.Delay)
+	})
+}
+
+// sorted brings the end of a loser, which races with that of its question, to the end.
+func sorted(events []string) []string {
+	for i := range events {
+		if strings.Contains(events[i], ": lost") {
+			return append(append(events[:i:i], events[i+1:]...), events[i])
+		}
+	}
+	return events
+}
+
+func TestFailoverIsToldAsTheSameAttempt(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", rcode(dns.RcodeServerFailure))
+		l.serve("b", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		rec := l.watched(c)
+		l.must(c, "x.example.")
+		assert.Equal(t, []string{
+			"a: start 0", "a: failed 0 after 20", "b: start 0", "b: won 0 after 20", "a: done by 0 of 1 after 40",
+		}, rec.take())
+	})
+}
+
+func TestResendIsNoHedgeToObservers(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", script(drop, good))
+		c := l.client(off(), l.up("udp", "a"))
+		rec := l.watched(c)
+		l.must(c, "x.example.")
+		assert.EqualValues(t, 1, c.Stats().Resends)
+		events := rec.take()
+		assert.Equal(t, []string{"a: denied: disabled", "a: start 0", "a: start 0"}, events[:3])
+		assert.Contains(t, events, "a: done by 0 of 1 after 1020")
+		assert.Contains(t, events, "a: won 0 after 20")
+		assert.Contains(t, events, "a: lost 0 after 1020")
+		assert.Len(t, events, 6)
+	})
+}
+
+func TestQuestionWithoutAnAnswerIsToldAsFailed(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", rcode(dns.RcodeServerFailure))
+		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Fixed: time.Second}}, l.up("udp", "a"))
+		rec := l.watched(c)
+		l.must(c, "x.example.")
+		assert.Equal(t, []string{"a: start 0", "a: failed 0 after 20", "a: done by -1 of 1 after 20"}, rec.take())
+		assert.Equal(t, time.Second, rec.last.Delay)
+	})
+}
+
+func TestCacheHitIsNotTold(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+		rec := l.watched(c)
+		l.must(c, "x.example.")
+		assert.NotEmpty(t, rec.take())
+		l.must(c, "x.example.")
+		assert.Empty(t, rec.take())
+		cache := c.Stats().Cache
+		assert.Equal(t, 1, cache.Entries)
+		assert.Equal(t, c.Cache.Bytes(), cache.Bytes)
+		assert.EqualValues(t, 16<<20, cache.MaxBytes)
+	})
+}
+
+func TestWhyAQuestionIsNotHedgedIsTold(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+		rec := l.watched(c)
+		ask := func(ctx context.Context, m *dns.Msg) string {
+			_, _, err := c.ExchangeContext(ctx, m, "")
+			require.NoError(t, err)
+			return rec.take()[0]
+		}
+		m := question("x.example.", dns.TypeA)
+		assert.Equal(t, "a: start 0", ask(background, m))
+		assert.Equal(t, "a: denied: nested", ask(engine.ForHedge(background, 1), m))
+		assert.Equal(t, "a: denied: disabled", ask(engine.WithOverrides(background, func(o *engine.Overrides) { o.Never = true }), m))
+		update := new(dns.Msg)
+		update.SetUpdate("example.")
+		assert.Equal(t, "a: denied: method", ask(background, update))
+		c.SetEnabled(false)
+		assert.Equal(t, "a: denied: disabled", ask(background, m))
+	})
+}
+
+// lossy answers every twentieth query never, and all others at once.
+func lossy() dnstest.Handler {
+	var mu sync.Mutex
+	n := 0
+	return func(q dnstest.Query) dnstest.Reply {
+		mu.Lock()
+		defer mu.Unlock()
+		if n++; n%20 == 0 {
+			return drop(q)
+		}
+		return good(q)
+	}
+}
+
+func TestTheEnvironmentSwitchesDNSToo(t *testing.T) {
+	for _, test := range []struct {
+		variable, value string
+		enabled, shadow bool
+		logged          string
+	}{
+		{"HEDGE_MODE", "normal", true, false, ""},
+		{"HEDGE_DISABLED", "0", true, false, ""},
+		{"HEDGE_DISABLED", " TRUE", false, false, `WARN "dnshedge: disabled" by=HEDGE_DISABLED`},
+		{"HEDGE_MODE", "off", false, false, `WARN "dnshedge: disabled" by=HEDGE_MODE`},
+		{"HEDGE_MODE", "shadow", true, true, ""},
+		{"HEDGE_MODE", "shadwo", true, true, `WARN "dnshedge: a variable of the environment cannot be understood, so no hedge is sent" variable=HEDGE_MODE value=shadwo`},
+	} {
+		t.Run(test.variable+"="+test.value, func(t *testing.T) {
+			t.Setenv(test.variable, test.value)
+			bubble(t, func(l *lab) {
+				l.serve("a", lossy())
+				l.serve("b", good)
+				var logged records
+				c := l.client(&dnshedge.Client{Logger: logged.logger()}, l.up("udp", "a"), l.up("udp", "b"))
+				for range 100 {
+					l.must(c, "x.example.")
+				}
+				s := c.Stats()
+				assert.Equal(t, test.enabled, s.Enabled)
+				assert.Equal(t, test.shadow, s.Shadow)
+				assert.Equal(t, test.enabled && !test.shadow, s.Hedges > 0)
+				assert.Equal(t, test.shadow, s.Upstreams[0].Denied[observe.DeniedShadow] > 0)
+				assert.Equal(t, test.logged, strings.Join(logged.take(), "\n"))
+			})
+		})
+	}
+}
+
+func TestShadowPredictsForDNSWhatHedgingDoes(t *testing.T) {
+	measure := func(h dnshedge.Hedge) (s dnshedge.Stats, waited time.Duration) {
+		bubble(t, func(l *lab) {
+			l.serve("a", lossy())
+			l.serve("b", lossy())
+			c := l.client(&dnshedge.Client{Hedge: h}, l.up("udp", "a"), l.up("udp", "b"))
+			for range 2000 {
+				_, took := l.must(c, "x.example.")
+				waited += took
+			}
+			s = c.Stats()
+		})
+		return s, waited
+	}
+	hedging, with := measure(dnshedge.Hedge{})
+	shadow, without := measure(dnshedge.Hedge{Shadow: true})
+	assert.Zero(t, shadow.Hedges)
+	var would, wins int64
+	var saved time.Duration
+	for _, u := range shadow.Upstreams {
+		would, wins, saved = would+u.Denied[observe.DeniedShadow], wins+u.ShadowWins, saved+u.Saved
+	}
+	t.Logf("hedges %d, would be %d; wins %d, would be %d; saved %v, would be %v", hedging.Hedges, would, hedging.HedgeWins, wins, without-with, saved)
+	assert.InEpsilon(t, hedging.Hedges, would, 0.2)
+	assert.InEpsilon(t, hedging.HedgeWins, wins, 0.2)
+	assert.InEpsilon(t, (without - with).Seconds(), saved.Seconds(), 0.2)
+}
+
+func TestFixedHedgesAreOnlyCountedInShadowMode(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", script(drop, good))
+		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Fixed: 50 * ms, Shadow: true}}, l.up("udp", "a"))
+		rec := l.watched(c)
+		l.must(c, "x.example.")
+		assert.Zero(t, c.Stats().Hedges)
+		assert.Contains(t, rec.take(), "a: denied: shadow")
+	})
+}
+
+func TestSetEnabledHoldsFromTheNextQuestionOn(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", lossy())
+		l.serve("b", good)
+		var logged records
+		c := l.client(&dnshedge.Client{Logger: logged.logger(), Name: "shop"}, l.up("udp", "a"), l.up("udp", "b"))
+		hedges := func() int64 {
+			before := c.Stats().Hedges
+			for range 100 {
+				l.must(c, "x.example.")
+			}
+			return c.Stats().Hedges - before
+		}
+		assert.NotZero(t, hedges())
+		for range 2 {
+			c.SetEnabled(false)
+		}
+		assert.Zero(t, hedges())
+		assert.False(t, c.Stats().Enabled)
+		c.SetEnabled(true)
+		assert.NotZero(t, hedges())
+		assert.Equal(t, []string{
+			`WARN "dnshedge: disabled" client=shop by=SetEnabled`, `INFO "dnshedge: enabled" client=shop by=SetEnabled`,
+		}, logged.take())
+	})
+}
+
+// angry panics whatever it is told.
+type angry struct{}
+
+func (angry) AttemptStart(context.Context, observe.KeyInfo, observe.AttemptInfo)  { panic("start") }
+func (angry) AttemptDone(context.Context, observe.KeyInfo, observe.AttemptResult) { panic("attempt") }
+func (angry) RequestDone(context.Context, observe.KeyInfo, observe.RequestResult) { panic("request") }
+func (angry) Denied(context.Context, observe.KeyInfo, observe.Reason)             { panic("denied") }
+func (angry) Budget(observe.KeyInfo, float64)                                     { panic("budget") }
+
+func TestAPanicOfAnObserverReachesNobody(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", drop)
+		l.serve("b", good)
+		var logged records
+		c := l.client(&dnshedge.Client{Logger: logged.logger(), Observers: []observe.Observer{angry{}}}, l.up("udp", "a"), l.up("udp", "b"))
+		l.must(c, "x.example.")
+		synctest.Wait()
+		assert.EqualValues(t, 6, c.Stats().ObserverPanics) // two attempts, a budget, and a question
+		told := logged.take()
+		require.Len(t, told, 1)
+		assert.Contains(t, told[0], `ERROR "dnshedge: an observer panicked; later panics are only counted" observer=dnshedge_test.angry panic=start stack=`)
+	})
+}
+
+// broken is the handler of a logger that panics.
+type broken struct{ slog.Handler }
+
+func (broken) Handle(context.Context, slog.Record) error { panic("disk full") }
+
+func (h broken) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func TestAPanicOfALoggerReachesNobody(t *testing.T) {
+	t.Setenv("HEDGE_MODE", "off")
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{Logger: slog.New(broken{slog.NewTextHandler(io.Discard, nil)})}, l.up("udp", "a"))
+		l.must(c, "x.example.")
+		c.SetEnabled(true)
+		l.must(c, "x.example.")
+		assert.EqualValues(t, 2, c.Stats().ObserverPanics)
+	})
+}
+
+func TestSilentUpstreamIsLogged(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var down atomic.Bool
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if down.Load() {
+				return drop(q)
+			}
+			return good(q)
+		})
+		var logged records
+		c := l.client(&dnshedge.Client{Logger: logged.logger()}, l.up("udp", "a"))
+		l.learn(c)
+		assert.Empty(t, logged.take())
+		host := "host=" + l.up("udp", "a").String()
+		down.Store(true)
+		for range 5 {
+			_, _, err := l.ask(c, "x.example.")
+			require.Error(t, err)
+		}
+		assert.True(t, c.Stats().Upstreams[0].Silent)
+		assert.Equal(t, 1, strings.Count(strings.Join(logged.take(), "\n"), `WARN "dnshedge: upstream is silent" `+host))
+		down.Store(false)
+		time.Sleep(time.Minute)
+		l.learn(c)
+		assert.False(t, c.Stats().Upstreams[0].Silent)
+		assert.Equal(t, 1, strings.Count(strings.Join(logged.take(), "\n"), `INFO "dnshedge: upstream answers again" `+host))
+	})
+}
+
+func TestExhaustedBudgetOfDNSIsLoggedUntilItIsHalfFull(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var queries atomic.Int64
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if n := queries.Add(1); n > 200 && n < 1200 && n%8 == 0 {
+				return drop(q)
+			}
+			return good(q)
+		})
+		var logged records
+		c := l.client(&dnshedge.Client{Logger: logged.logger()}, l.up("udp", "a"))
+		for range 2000 {
+			l.must(c, "x.example.")
+			time.Sleep(100 * ms)
+		}
+		told := logged.take()
+		host := "host=" + l.up("udp", "a").String()
+		assert.Contains(t, told, `WARN "dnshedge: budget exhausted" `+host)
+		assert.Equal(t, `INFO "dnshedge: budget refilled" `+host, told[len(told)-1])
+		assert.NotZero(t, c.Stats().Upstreams[0].Denied[observe.DeniedBudget])
+	})
+}
+
+func TestImportIsLogged(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+		l.must(c, "x.example.")
+		var exported bytes.Buffer
+		require.NoError(t, c.Export(&exported))
+		var logged records
+		again := l.client(&dnshedge.Client{Logger: logged.logger(), Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+		require.NoError(t, again.Import(&exported))
+		assert.Equal(t, []string{`INFO "dnshedge: imported what was learned" upstreams=1 answers=1`}, logged.take())
+	})
+}
+
+func TestObserversMustNotBeNil(t *testing.T) {
+	c := &dnshedge.Client{Observers: []observe.Observer{observe.NopObserver{}, nil}}
+	_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+	assert.EqualError(t, err, "dnshedge: Client.Observers[1] is nil")
+	c.SetEnabled(false) // does nothing
+}
+
+func TestStatsHaveNamesInJSON(t *testing.T) {
+	b, err := json.Marshal(dnshedge.Stats{Upstreams: []dnshedge.UpstreamStats{{}}, Cache: new(observe.DNSCacheStats)})
+	require.NoError(t, err)
+	assert.NotRegexp(t, `"[A-Z]`, string(b))
+}
+
+// records is what was logged, without times and protocols.
+type records struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *records) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *records) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func (l *records) take() (lines []string) {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.b.String()) {
+		lines = append(lines, regexp.MustCompile(`^time=\S+ level=(\w+) msg=(".*?") protocol=dns`).ReplaceAllString(strings.TrimSpace(line), "$1 $2"))
+	}
+	l.b.Reset()
+	return lines
+}

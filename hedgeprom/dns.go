@@ -1,0 +1,149 @@
+package hedgeprom
+
+import (
+	"reflect"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gohedge/hedge/observe"
+)
+
+// A DNSClient is a *dnshedge.Client, or anything else that has its Stats. This package
+// does not import dnshedge, so that programs without it need not carry it.
+type DNSClient interface{ Stats() observe.DNSStats }
+
+// AddDNS shows what a DNS client and its cache do, and what is known of its upstreams,
+// besides what the Collector counts as one of the client's Observers. The numbers are the
+// client's own, read when metrics are collected. Clients that have the same Name are shown
+// as one: counts and sizes are added up, and of all else the largest value is shown.
+// AddDNS panics if client is nil.
+func (c *Collector) AddDNS(client DNSClient) {
+	if v := reflect.ValueOf(client); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		panic("hedgeprom: AddDNS: client is nil")
+	}
+	c.dns.mu.Lock()
+	defer c.dns.mu.Unlock()
+	c.dns.clients = append(c.dns.clients, client)
+}
+
+// dnsMetrics shows the Stats of DNS clients.
+type dnsMetrics struct {
+	metrics []dnsMetric
+
+	mu      sync.Mutex // guards clients
+	clients []DNSClient
+}
+
+// dnsMetric is a metric of a client, or of an upstream.
+type dnsMetric struct {
+	desc     *prometheus.Desc
+	kind     prometheus.ValueType
+	largest  bool // of clients that are shown as one; otherwise their sum
+	client   func(*observe.DNSStats) float64
+	cache    func(*observe.DNSCacheStats) float64
+	upstream func(*observe.DNSUpstreamStats) float64
+}
+
+func newDNSMetrics(labels prometheus.Labels) *dnsMetrics {
+	d := new(dnsMetrics)
+	add := func(name, help string, m dnsMetric) {
+		by := []string{"client"}
+		if m.upstream != nil {
+			by = append(by, "host")
+		}
+		m.desc = prometheus.NewDesc("hedge_dns_"+name, help, by, labels)
+		d.metrics = append(d.metrics, m)
+	}
+	client := func(name, help string, of func(*observe.DNSStats) int64) {
+		add(name, help, dnsMetric{kind: prometheus.CounterValue, client: func(s *observe.DNSStats) float64 { return float64(of(s)) }})
+	}
+	cache := func(name, help string, of func(*observe.DNSCacheStats) int64) {
+		add(name, help, dnsMetric{kind: prometheus.GaugeValue, cache: func(s *observe.DNSCacheStats) float64 { return float64(of(s)) }})
+	}
+	upstream := func(name, help string, of func(*observe.DNSUpstreamStats) int64) {
+		add(name, help, dnsMetric{kind: prometheus.CounterValue, upstream: func(s *observe.DNSUpstreamStats) float64 { return float64(of(s)) }})
+	}
+	state := func(name, help string, of func(*observe.DNSUpstreamStats) float64) {
+		add(name, help, dnsMetric{kind: prometheus.GaugeValue, largest: true, upstream: of})
+	}
+	client("questions_total", "Questions asked of the client.", func(s *observe.DNSStats) int64 { return s.Queries })
+	client("cache_hits_total", "Questions answered from the cache.", func(s *observe.DNSStats) int64 { return s.Hits })
+	client("stale_answers_total", "Questions answered with an expired answer.", func(s *observe.DNSStats) int64 { return s.Stale })
+	client("local_answers_total", "Questions answered without cache and servers.", func(s *observe.DNSStats) int64 { return s.Local })
+	client("failures_total", "Exchanges without any answer.", func(s *observe.DNSStats) int64 { return s.Failures })
+	client("dropped_total", "Questions that ended because there were too many.", func(s *observe.DNSStats) int64 { return s.Dropped })
+	client("resends_total", "Queries sent again because they were taken for lost.", func(s *observe.DNSStats) int64 { return s.Resends })
+	client("failovers_total", "Queries sent because another server could not answer.", func(s *observe.DNSStats) int64 { return s.Failovers })
+	client("fallbacks_total", "Questions put to a fallback server.", func(s *observe.DNSStats) int64 { return s.Fallbacks })
+	client("ignored_messages_total", "Messages that answered no query.", func(s *observe.DNSStats) int64 { return s.Ignored })
+	cache("cache_entries", "Answers in the cache.", func(s *observe.DNSCacheStats) int64 { return int64(s.Entries) })
+	cache("cache_bytes", "Memory that the cache takes, estimated.", func(s *observe.DNSCacheStats) int64 { return s.Bytes })
+	cache("cache_max_bytes", "Memory that the cache may take.", func(s *observe.DNSCacheStats) int64 { return s.MaxBytes })
+	upstream("queries_total", "Queries sent to the upstream, for any reason.", func(s *observe.DNSUpstreamStats) int64 { return s.Queries })
+	upstream("hedges_total", "Hedges sent to the upstream.", func(s *observe.DNSUpstreamStats) int64 { return s.Hedges })
+	upstream("hedge_wins_total", "Hedges to the upstream that gave the answer.", func(s *observe.DNSUpstreamStats) int64 { return s.HedgeWins })
+	state("upstream_silent", "1 if three queries in a row had no answer, and 0 otherwise.", func(s *observe.DNSUpstreamStats) float64 { return number(s.Silent) })
+	state("upstream_failing", "1 if three responses in a row were failures, and 0 otherwise.", func(s *observe.DNSUpstreamStats) float64 { return number(s.Failing) })
+	state("round_trip_seconds", "Smoothed round trip time to the upstream; 0 if it is unknown.", func(s *observe.DNSUpstreamStats) float64 { return s.SRTT.Seconds() })
+	state("loss_ratio", "Share of the last queries to the upstream without an answer.", func(s *observe.DNSUpstreamStats) float64 { return s.Loss })
+	return d
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (d *dnsMetrics) describe(ch chan<- *prometheus.Desc) {
+	for _, m := range d.metrics {
+		ch <- m.desc
+	}
+}
+
+func (d *dnsMetrics) collect(ch chan<- prometheus.Metric) {
+	d.mu.Lock()
+	clients := d.clients[:len(d.clients):len(d.clients)]
+	d.mu.Unlock()
+	type id struct{ client, host string }
+	values := make([]map[id]float64, len(d.metrics))
+	for i := range values {
+		values[i] = make(map[id]float64)
+	}
+	for _, c := range clients {
+		s := c.Stats()
+		name := observe.KeyInfo{Client: s.Name}.Printable().Client
+		for i, m := range d.metrics {
+			set := func(host string, v float64) {
+				me := id{name, host}
+				if m.largest {
+					values[i][me] = max(values[i][me], v)
+				} else {
+					values[i][me] += v
+				}
+			}
+			switch {
+			case m.client != nil:
+				set("", m.client(&s))
+			case m.upstream != nil:
+				for j := range s.Upstreams {
+					u := &s.Upstreams[j]
+					set(observe.KeyInfo{Host: u.Upstream}.Printable().Host, m.upstream(u))
+				}
+			case s.Cache != nil:
+				set("", m.cache(s.Cache))
+			}
+		}
+	}
+	for i, m := range d.metrics {
+		for me, v := range values[i] {
+			labels := []string{me.client}
+			if m.upstream != nil {
+				labels = append(labels, me.host)
+			}
+			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
+		}
+	}
+}

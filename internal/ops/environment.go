@@ -1,0 +1,41 @@
+// Package ops is what the adapters have in common for those who operate them: the
+// switches in the environment, what observers are told, and what is logged.
+package ops
+
+import (
+	"os"
+	"strings"
+)
+
+// An Environment is what the variables HEDGE_MODE and HEDGE_DISABLED say.
+type Environment struct {
+	Shadow bool   // hedges are only counted
+	Off    string // the variable that switches hedging off; "": none does
+	Unread string // the variable whose value has no meaning; "": there is none
+}
+
+// ReadEnvironment lets operators override settings in programs that they cannot
+// change. An adapter calls it once, when it is made or first used.
+//
+// A value without a meaning sends no hedges, because most values that have one do not
+// either, and because calls without hedges are as safe as without hedging.
+func ReadEnvironment() (e Environment) {
+	word := func(name string) string { return strings.ToLower(strings.TrimSpace(os.Getenv(name))) }
+	switch word("HEDGE_MODE") {
+	case "", "normal", "on", "hedge":
+	case "shadow", "observe": // observe is the older spelling
+		e.Shadow = true
+	case "off", "disabled":
+		e.Off = "HEDGE_MODE"
+	default:
+		e.Shadow, e.Unread = true, "HEDGE_MODE"
+	}
+	switch word("HEDGE_DISABLED") {
+	case "", "0", "f", "false", "n", "no", "off":
+	case "1", "t", "true", "y", "yes", "on":
+		e.Off = "HEDGE_DISABLED"
+	default:
+		e.Off, e.Unread = "HEDGE_DISABLED", "HEDGE_DISABLED"
+	}
+	return e
+}

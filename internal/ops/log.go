@@ -1,0 +1,134 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/observe"
+)
+
+// A Log is where one adapter's changes of state go. It is safe for concurrent use.
+type Log struct {
+	out    *slog.Logger  // nil: only what the environment says in vain and panics are logged, to slog.Default
+	prefix string        // of messages
+	panics *atomic.Int64 // counts those of observers and loggers
+	warned atomic.Bool   // a panic was logged
+}
+
+// NewLog returns a Log to l, which may be nil. Messages begin with the prefix and have
+// the protocol and, if it is not empty, the client as attributes. Panics of observers and
+// loggers are counted in panics.
+func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int64) *Log {
+	if l != nil {
+		l = l.With("protocol", protocol)
+		if client != "" {
+			l = l.With("client", client)
+		}
+	}
+	return &Log{out: l, prefix: prefix + ": ", panics: panics}
+}
+
+// Silent reports whether Tell does nothing.
+func (l *Log) Silent() bool { return l.out == nil }
+
+// Started logs which variable of the environment switches hedging off, and which
+// cannot be understood.
+func (l *Log) Started(e Environment) {
+	if e.Unread != "" {
+		l.unread(e.Unread, os.Getenv(e.Unread))
+	}
+	if e.Off != "" {
+		l.Switched(false, e.Off)
+	}
+}
+
+// unreadLogged has the variables and values that were logged without a logger: once each,
+// because programs can make many transports.
+var unreadLogged sync.Map
+
+func (l *Log) unread(name, value string) {
+	if l.Silent() {
+		if _, known := unreadLogged.LoadOrStore(name+"="+value, true); known {
+			return
+		}
+	}
+	l.must(slog.LevelWarn, "a variable of the environment cannot be understood, so no hedge is sent",
+		slog.String("variable", name), slog.String("value", label.Clean(value)))
+}
+
+// Switched logs that hedging was switched on or off.
+func (l *Log) Switched(on bool, by string) {
+	if on {
+		l.Tell(slog.LevelInfo, "enabled", slog.String("by", by))
+	} else {
+		l.Tell(slog.LevelWarn, "disabled", slog.String("by", by))
+	}
+}
+
+// Panicked counts a panic of an observer, and logs the first one. It is called while
+// the panic is recovered, so that the stack is still that of the panic.
+func (l *Log) Panicked(o observe.Observer, value any) {
+	l.panics.Add(1)
+	if l.warned.Swap(true) {
+		return
+	}
+	l.must(slog.LevelError, "an observer panicked; later panics are only counted",
+		slog.String("observer", fmt.Sprintf("%T", o)), slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
+}
+
+// messages are those for a topic that became bad, and good again.
+var messages = [...]struct{ bad, good string }{
+	engine.Pausing:    {"paused", "resumed"},
+	engine.Exhausting: {"budget exhausted", "budget refilled"},
+}
+
+// Changed logs a change of a key.
+func (l *Log) Changed(name engine.Name, change engine.Change) {
+	level, message := slog.LevelInfo, messages[change.Topic].good
+	if change.Bad {
+		level, message = slog.LevelWarn, messages[change.Topic].bad
+	}
+	attrs := []slog.Attr{slog.String("host", label.Clean(name.Host))}
+	if name.Route != "" {
+		attrs = append(attrs, slog.String("route", label.Clean(name.Route)))
+	}
+	if change.Reason != engine.None {
+		attrs = append(attrs, slog.String("reason", change.Reason.String()))
+	}
+	if !change.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", change.Until))
+	}
+	if change.Dropped > 0 {
+		attrs = append(attrs, slog.Int("dropped", change.Dropped))
+	}
+	l.Tell(level, message, attrs...)
+}
+
+// Tell logs a message, if there is a logger. A panic of the logger does not leave it,
+// and is counted.
+func (l *Log) Tell(level slog.Level, message string, attrs ...slog.Attr) {
+	if !l.Silent() {
+		l.must(level, message, attrs...)
+	}
+}
+
+// must is Tell for what is logged to slog.Default if there is no logger.
+func (l *Log) must(level slog.Level, message string, attrs ...slog.Attr) {
+	defer func() {
+		if recover() != nil {
+			l.panics.Add(1)
+		}
+	}()
+	out := l.out
+	if out == nil {
+		out = slog.Default()
+	}
+	out.LogAttrs(context.Background(), level, l.prefix+message, attrs...)
+}

@@ -1,0 +1,158 @@
+// Package observe is what observers of hedging are told. Packages hedge and dnshedge
+// tell it, and package hedge has the same names: hedge.Observer is [Observer]. A program
+// that has DNS alone imports this package and not hedge, which brings gRPC.
+//
+// What the terms mean over DNS is said here; what they mean over HTTP and gRPC, in
+// package hedge as well.
+package observe
+
+import (
+	"context"
+	"time"
+
+	"github.com/gohedge/hedge/internal/label"
+)
+
+// An Observer is told what happens to every call, see hedge.WithObserver and the field
+// Observers of a dnshedge.Client. Embed [NopObserver], so that a method added later does
+// not break yours.
+//
+// The methods are called by the goroutines that make the calls, sometimes with a
+// call's lock held. They must not block, must not use what they observe, and must be
+// safe for concurrent use. A loser may end after its request: cancelling takes time,
+// and some losers linger. Contexts are the attempt's or the caller's, and have the
+// caller's values. A call that panics is not reported as done. A panic of an observer
+// ends nothing: it is counted (ObserverPanics), and the first is logged. So is
+// [runtime.Goexit], which ends the goroutine and nothing else: if that was to make an
+// attempt, the hedge is not sent, or the attempt has failed.
+//
+// Over DNS a call is a question that is put to servers; an answer from the cache is
+// none. Where callers share one exchange through a cache, contexts are the Client's own.
+// A query that replaces one which was lost, or which a server could not answer, has the
+// number 0 as the primary has, or that of the hedge that it replaces: each is told of
+// with the upstream that it goes to.
+type Observer interface {
+	// AttemptStart is called before each attempt. A call that is not hedged has one.
+	AttemptStart(ctx context.Context, key KeyInfo, a AttemptInfo)
+
+	// AttemptDone is called after each attempt, losers included. Over HTTP an
+	// attempt is done when its header has arrived, or with hedge.WithFirstByte its
+	// first byte.
+	AttemptDone(ctx context.Context, key KeyInfo, a AttemptResult)
+
+	// RequestDone is called once per call, when the caller gets its answer. For
+	// a gRPC stream that is the first message.
+	RequestDone(ctx context.Context, key KeyInfo, r RequestResult)
+
+	// Denied is called when a hedge was due and not sent, and once for each call
+	// that could not be hedged from the start.
+	Denied(ctx context.Context, key KeyInfo, reason Reason)
+
+	// Budget is called with the number of hedges that the budget would still pay
+	// for, to a thousandth, whenever it was asked for one.
+	Budget(key KeyInfo, tokens float64)
+}
+
+// NopObserver is an Observer that does nothing, for others to embed.
+type NopObserver struct{}
+
+var _ Observer = NopObserver{}
+
+// AttemptStart does nothing.
+func (NopObserver) AttemptStart(context.Context, KeyInfo, AttemptInfo) {}
+
+// AttemptDone does nothing.
+func (NopObserver) AttemptDone(context.Context, KeyInfo, AttemptResult) {}
+
+// RequestDone does nothing.
+func (NopObserver) RequestDone(context.Context, KeyInfo, RequestResult) {}
+
+// Denied does nothing.
+func (NopObserver) Denied(context.Context, KeyInfo, Reason) {}
+
+// Budget does nothing.
+func (NopObserver) Budget(KeyInfo, float64) {}
+
+// A KeyInfo says what a call belongs to.
+type KeyInfo struct {
+	Client   string // the name of what makes the call: hedge.WithName, or a dnshedge.Client's Name
+	Protocol string // "http", "grpc", "dns", or "func" for hedge.Do
+
+	// Host is the host, the gRPC target, or the key that was asked for. Over DNS it is
+	// an upstream such as udp://192.0.2.1:53: that of the attempt, and for all else the
+	// one that is asked first.
+	Host string
+
+	// Route is the pattern of hedge.WithRoute, or the gRPC method. Over DNS it is
+	// empty: names and types are the caller's to choose, and there is no end of them.
+	Route string
+}
+
+// Printable returns k as labels of metrics need it: in valid UTF-8, with U+FFFD for
+// each control character and each run of invalid bytes, and no string longer than 256
+// bytes. A longer one is cut, and ends with "…". Different keys may become equal.
+func (k KeyInfo) Printable() KeyInfo {
+	return KeyInfo{label.Clean(k.Client), label.Clean(k.Protocol), label.Clean(k.Host), label.Clean(k.Route)}
+}
+
+// An AttemptInfo identifies an attempt of a call.
+type AttemptInfo struct {
+	Number int // 0 is the primary
+}
+
+// Hedge reports whether the attempt is not the primary.
+func (a AttemptInfo) Hedge() bool { return a.Number > 0 }
+
+// An AttemptResult is how an attempt ended.
+type AttemptResult struct {
+	AttemptInfo
+	Outcome Outcome
+	Latency time.Duration // since the attempt began
+}
+
+// An Outcome is how an attempt ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Won    Outcome = "won"    // the caller got its answer, or the gRPC status that ended the call
+	Lost   Outcome = "lost"   // another attempt had won; its own error, if any, is mostly the cancellation
+	Failed Outcome = "failed" // by itself, or because the caller gave up
+)
+
+// A RequestResult is how a call ended.
+type RequestResult struct {
+	Attempts int           // made, losers included: the primary and its hedges
+	Winner   int           // the number of the attempt that answered; -1 if the caller got a failure
+	Latency  time.Duration // what the caller waited
+	Delay    time.Duration // after which the call was to be hedged; 0: not at all
+
+	// Saved is how much longer the caller would have waited if no hedge had won. It
+	// is an estimate from the primaries that were not cancelled, good to a factor of
+	// about two, and far too low while those are few. In shadow mode it is how
+	// much less the caller would have waited, and a good estimate.
+	Saved time.Duration
+}
+
+// A Reason is why a hedge, or any hedge of a call, was not sent.
+type Reason string
+
+// Reasons why a hedge that was due was not sent.
+const (
+	DeniedBudget   Reason = "budget"    // the budget or MaxHedgesPerSecond was spent
+	DeniedSlow     Reason = "slow"      // most calls are slow: an outage, not a tail
+	DeniedPaused   Reason = "paused"    // the server pushed back; not over DNS
+	DeniedDeadline Reason = "deadline"  // too little time was left for a hedge to answer
+	DeniedInFlight Reason = "in-flight" // a thousand hedges of the key were in flight, or MaxDetached of a hedge.Hedger's DoDetached
+	DeniedNotReady Reason = "not-ready" // no connection could carry it, or no copy could be made; not over DNS
+	DeniedShadow   Reason = "shadow"    // it would have been sent, but hedges are only counted
+)
+
+// Reasons why no hedge of a call could be sent.
+const (
+	DeniedWarming  Reason = "warming"  // too little is known
+	DeniedDisabled Reason = "disabled" // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
+	DeniedMethod   Reason = "method"   // nothing says that it is safe to send twice
+	DeniedNested   Reason = "nested"   // it is made for a hedge
+	DeniedBody     Reason = "body"     // it cannot be sent twice, see hedge.Transport and hedge.Interceptor.Stream; not over DNS
+)
