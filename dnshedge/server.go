@@ -330,7 +330,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 		if all {
 			in[i].OOB = make([]byte, 128)
 		}
-		out[i].Buffers = [][]byte{make([]byte, 0, 2048)}
+		out[i].Buffers = make([][]byte, 1)
 	}
 	var scratch wire.Query
 	replies := make([][]byte, batchSize) // whose memory is used again

@@ -389,3 +389,24 @@ func TestQueriesOverHTTP1DoNotWaitForEachOther(t *testing.T) {
 		s.Close()
 	})
 }
+
+func TestManySlowAnswersOverHTTPSDoNotCostTheConnection(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "." || q.Question[0].Name == "fast.example." {
+				return good(q)
+			}
+			return after(1400*ms, good)(q)
+		})
+		c := l.client(off(), l.up("https", "a"))
+		l.must(c, "fast.example.")
+		var wg sync.WaitGroup
+		for i := range 99 {
+			wg.Go(func() { l.must(c, fmt.Sprintf("x%d.example.", i)) })
+		}
+		time.Sleep(1350 * ms)
+		l.must(c, "fast.example.")
+		wg.Wait()
+		assert.LessOrEqual(t, s.Conns.Load(), int64(2), "one, and one for what is sent again")
+	})
+}

@@ -215,7 +215,9 @@ func (c *connection) abandon(p *pending) {
 		time.AfterFunc(c.owner.Linger(), func() { c.settle(p) })
 	}
 	// The silence timer runs on: that nobody waits any more does not end a silence.
-	if c.live--; c.live == 0 {
+	if c.live--; c.live == 0 && c.retired {
+		c.rest.Reset(c.owner.Linger())
+	} else if c.live == 0 {
 		c.rest.Reset(c.idle)
 	}
 }

@@ -142,6 +142,12 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 		cancel()
 		return nil, 0, context.Cause(ctx)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed { // Close has ended the request, and may not wait for another goroutine any more
+		d.Owner.AbandonEnded()
+		return nil, 0, context.Cause(ctx)
+	}
 	d.wg.Go(func() {
 		defer d.Owner.AbandonEnded()
 		t := time.NewTimer(d.Owner.Linger())
@@ -191,6 +197,8 @@ func (d *doh) silent(h *httpConn) {
 func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomic.Int64) (*wire.Answer, time.Duration, error) {
 	defer h.leave()
 	start := time.Now()
+	const waits, flies, ended = 0, 1, 2
+	var state atomic.Int32
 	var got atomic.Int64 // when it had a connection, Unix ns
 	var opened atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -203,21 +211,26 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 		},
 		// Not earlier: a request may wait until the server takes another stream.
 		WroteHeaders: func() {
-			if sent.Swap(time.Now().UnixNano()) == 0 {
+			sent.Store(time.Now().UnixNano())
+			d.Owner.Wrote()
+			if state.CompareAndSwap(waits, flies) {
 				h.flying.Add(1)
 			}
-			d.Owner.Wrote()
 		},
 	})
 	defer func() {
-		if sent.Load() != 0 {
+		if state.Swap(ended) == flies {
 			h.flying.Add(-1)
 		}
 	}()
 	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, Pad: true})
 	req := d.request(b, q.Standard()).WithContext(ctx)
-	resp, err := h.roundTrip(req)
-	if err == nil {
+	trip := h.roundTrip
+	if q == wire.RootServers {
+		trip = h.http.RoundTrip // roundTrip leaves a stream for probes
+	}
+	resp, err := trip(req)
+	if err == nil && q != wire.RootServers {
 		defer h.slots.Release(1)
 	}
 	if err != nil {
@@ -292,7 +305,7 @@ type httpConn struct {
 	limit  int // of the connections
 	http   *http.Transport
 	stall  func() time.Duration // the owner's
-	slots  *semaphore.Weighted  // for requests in flight
+	slots  *semaphore.Weighted  // for requests in flight, probes excepted
 	flying atomic.Int32         // requests that are written and not answered
 	used   atomic.Bool          // a request was answered
 
@@ -308,7 +321,7 @@ type httpConn struct {
 }
 
 func (d *doh) newConn(limit int) *httpConn {
-	h := &httpConn{limit: limit, stall: d.Owner.Stall, slots: semaphore.NewWeighted(maxStreams)}
+	h := &httpConn{limit: limit, stall: d.Owner.Stall, slots: semaphore.NewWeighted(maxStreams - 1)}
 	h.silence = time.AfterFunc(time.Hour, func() { d.silent(h) })
 	h.silence.Stop()
 	var protocols http.Protocols
@@ -366,7 +379,7 @@ func (h *httpConn) roundTrip(req *http.Request) (*http.Response, error) {
 func (h *httpConn) lose() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.lost == maxStreams-1 {
+	if h.lost == maxStreams-2 {
 		return false
 	}
 	h.lost++

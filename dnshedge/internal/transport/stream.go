@@ -38,7 +38,7 @@ type stream struct {
 	security *tls.Config // nil: none
 	lanes    [2]lane
 
-	ctx    context.Context // of the connections that are being opened
+	ctx    context.Context // of the connections
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // of the goroutines that open connections, read or await abandoned answers
 }
