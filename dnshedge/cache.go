@@ -114,7 +114,7 @@ func (c *Cache) init() {
 // weight estimates what the entry takes in memory, the cache's own bookkeeping
 // included. The constant is measured by TestCacheStaysInsideItsBound.
 func (e *entry) weight() uint32 {
-	n := 345 + len(e.question)
+	n := 380 + len(e.question)
 	if e.Answer != nil {
 		n += len(e.Packed()) + 2*e.Len()
 		for _, x := range e.EDE {

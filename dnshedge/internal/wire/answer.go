@@ -14,28 +14,29 @@ import (
 // ID and no OPT record, and its flags do not yet depend on the caller's. After
 // Seal it may be shared, and must not be changed any more.
 type Answer struct {
-	Msg     *dns.Msg // with exactly one question; nil after Seal
-	Outcome Outcome
-	EDE     []EDE // extended errors (RFC 8914)
-
-	// Keepalive is how long the server lets a connection be idle (RFC 7828), if
-	// HasKeepalive is set.
-	Keepalive    time.Duration
-	HasKeepalive bool
-
-	// EDNS says that the response had an OPT record: the server understands EDNS.
-	EDNS bool
-	// Extended is the response code if it is above 15. Such a code is about the path
-	// (RFC 6891 §6.1.3, RFC 7873 §5.3); for callers it is SERVFAIL.
-	Extended int
+	Msg *dns.Msg // with exactly one question; nil after Seal
+	EDE []EDE    // extended errors (RFC 8914)
 	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after Seal.
 	Cookie []byte
+	// Keepalive is how long the server lets a connection be idle (RFC 7828), if
+	// HasKeepalive is set.
+	Keepalive time.Duration
 
 	options []byte   // EDNS options that are passed to a caller who sent some, in wire format
 	packed  []byte   // Msg, packed by Seal; its question is in lower case
 	ttls    []uint16 // offsets of the TTLs in packed
-	name    uint8    // length of the question's name
-	set     rrset
+
+	// The small fields stand together: there is an Answer for each entry of a cache.
+
+	Outcome      Outcome
+	HasKeepalive bool
+	// EDNS says that the response had an OPT record: the server understands EDNS.
+	EDNS bool
+	name uint8 // length of the question's name
+	set  rrset
+	// Extended is the response code if it is above 15. Such a code is about the path
+	// (RFC 6891 §6.1.3, RFC 7873 §5.3); for callers it is SERVFAIL.
+	Extended uint16
 }
 
 // rrset is the addresses of an answer, in the order of its records.
@@ -73,8 +74,8 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	a := &Answer{Msg: m}
 	a.takeOPT(b)
 	if m.Rcode > 15 {
-		a.Extended, m.Rcode = m.Rcode, dns.RcodeServerFailure
-		a.EDE = append(a.EDE, EDE{Text: "server answered " + extendedName(a.Extended)})
+		a.Extended, m.Rcode = uint16(m.Rcode), dns.RcodeServerFailure
+		a.EDE = append(a.EDE, EDE{Text: "server answered " + extendedName(int(a.Extended))})
 	}
 	foreign := m.Opcode == dns.OpcodeQuery && scrub(m)
 	a.Outcome = outcome(m, a.EDE)

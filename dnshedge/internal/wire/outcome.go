@@ -3,7 +3,7 @@ package wire
 import "github.com/miekg/dns"
 
 // Outcome is what a response amounts to.
-type Outcome int
+type Outcome int8
 
 // The outcomes. FinalFailure and Failure are failures, the others are not.
 const (
