@@ -233,12 +233,9 @@ func TestAClientThatStopsReadingIsDisconnected(t *testing.T) {
 	require.NoError(t, err)
 	b = append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
 	require.NoError(t, conn.SetWriteDeadline(time.Now().Add(20*time.Second)))
-	for range 100_000 {
-		if _, err = conn.Write(b); err != nil {
-			break
-		}
+	for err == nil {
+		_, err = conn.Write(b)
 	}
-	require.Error(t, err)
 	assert.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.NoError(t, s.Shutdown(background))
 }
