@@ -7,8 +7,20 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// body is a winner's body. Its end or Close releases the attempt that it came from. It is never
-// that of 101 Switching Protocols, which can be written to: a request to upgrade is not raced.
+// newBody returns b as a body that keeps the context of its attempt until its end.
+// If b is a Writer, as that of 101 Switching Protocols is, so is the result.
+func newBody(b io.ReadCloser, a *race.Attempt) io.ReadCloser {
+	kept := body{b, a}
+	if w, ok := b.(io.Writer); ok {
+		return struct {
+			body
+			io.Writer
+		}{kept, w}
+	}
+	return kept
+}
+
+// body is a winner's body. Its end or Close releases the attempt that it came from.
 type body struct {
 	io.ReadCloser
 	attempt *race.Attempt
@@ -36,7 +48,7 @@ func awaitFirstByte(resp *http.Response) error {
 	for n == 0 && err == nil {
 		n, err = resp.Body.Read(buf)
 	}
-	resp.Body = &prefetched{resp.Body, buf[:n], err}
+	resp.Body = &prefetched{resp.Body, buf[:n], err} // never of a 101: upgrades are not hedged
 	if err != nil && err != io.EOF {
 		return errFailure
 	}

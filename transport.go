@@ -248,7 +248,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
 		out.Attempt.Release()
 	case out.Attempt.Holds():
-		resp.Body = body{resp.Body, out.Attempt}
+		resp.Body = newBody(resp.Body, out.Attempt)
 	}
 	if resp != nil {
 		resp.Request = req

@@ -634,6 +634,33 @@ func TestEmptyBodyIsNotWrapped(t *testing.T) {
 	})
 }
 
+// writable is the body of a 101.
+type writable struct {
+	io.ReadCloser
+	bytes.Buffer
+}
+
+func (w *writable) Read(p []byte) (int, error) { return w.ReadCloser.Read(p) }
+
+func TestWritableBodyStaysWritable(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			resp, err := after(rt, time.Second, 5*ms)(req, n)
+			if err == nil {
+				resp.Body = &writable{ReadCloser: resp.Body}
+			}
+			return resp, err
+		}
+		ctx, cancel := context.WithCancel(t.Context()) // a caller whose context must be released
+		defer cancel()
+		resp, err := warm(t, rt).RoundTrip(request(t, ctx, "GET", site, nil))
+		require.NoError(t, err)
+		_, ok := resp.Body.(io.Writer)
+		assert.True(t, ok)
+		assert.Equal(t, "answer 1", text(t, resp))
+	})
+}
+
 func TestFinishedRequestsLeaveNothingOnALongLivedContext(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 		parent := &counting{Context: t.Context(), done: make(chan struct{})}
