@@ -41,14 +41,18 @@ func (b body) Close() error {
 }
 
 // awaitFirstByte waits for the first bytes of resp's body. A body that fails before
-// them is a failure. The caller reads those bytes, or that error, all the same.
+// them is a failure. The caller reads those bytes, or that error, all the same. After a
+// 101 it is the caller who speaks first, so there is nothing to wait for.
 func awaitFirstByte(resp *http.Response) error {
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		return nil
+	}
 	buf := make([]byte, 512)
 	n, err := 0, error(nil)
 	for n == 0 && err == nil {
 		n, err = resp.Body.Read(buf)
 	}
-	resp.Body = &prefetched{resp.Body, buf[:n], err} // never of a 101: upgrades are not hedged
+	resp.Body = &prefetched{resp.Body, buf[:n], err}
 	if err != nil && err != io.EOF {
 		return errFailure
 	}

@@ -9,6 +9,8 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -279,4 +281,41 @@ func TestSpellingsOfAHostAreOneKey(t *testing.T) {
 		}
 		assert.Equal(t, []string{"[2001:db8::1]", "catalog.test", "catalog.test:443", "catalog.test:8080"}, hosts)
 	})
+}
+
+// A plan may be published between the moment at which a request's body is read for copies
+// and the moment at which its call begins.
+func TestRequestWhoseBodyWasNotReadIsNotRaced(t *testing.T) {
+	const size = 100
+	var shared atomic.Int64
+	base := hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		if _, raced := hedge.AttemptFromContext(req.Context()); raced {
+			if _, own := req.Body.(*closing); own {
+				shared.Add(1)
+			}
+		}
+		return &http.Response{StatusCode: 200, Body: http.NoBody, Request: req}, nil
+	})
+	tr := hedge.New(base, hedge.WithHedgeable(func(*http.Request) bool { return true }))
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(stop)
+	wg.Go(func() {
+		for percent := 0.0; ; percent = 100 - percent {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			assert.NoError(t, tr.Update(func(c *hedge.Config) { c.BudgetPercent = percent }))
+		}
+	})
+	for range 30_000 {
+		req := request(t, t.Context(), "POST", site, &closing{Reader: strings.NewReader(strings.Repeat("x", size))})
+		req.ContentLength = size
+		_, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+	}
+	assert.Zero(t, shared.Load(), "attempts share nothing")
 }

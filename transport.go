@@ -171,7 +171,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.key = t.engine.RouteKey(name, to.BudgetPercent/100)
 	}
 	key, delay := c.key, cmp.Or(o.Delay, to.Delay)
-	if req.Body != nil && req.Body != http.NoBody && (delay > 0 || key.Plan() != nil) {
+	unread := req.Body != nil && req.Body != http.NoBody
+	if unread && (delay > 0 || key.Plan() != nil) {
 		// Before the call begins: the caller's body is not the server's latency.
 		if whole, err := c.readBody(req); err != nil {
 			t.stats.NotHedgeable.Add(1)
@@ -188,10 +189,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 			return resp, err
 		}
+		unread = false
 	}
 	plan := c.Begin(ctx, key, delay)
 	c.first = first
-	if plan == nil {
+	if plan == nil || unread { // the plan may have come meanwhile
 		t.stats.WarmupRequests.Add(1)
 		once := req
 		if c.body != nil {

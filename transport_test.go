@@ -643,17 +643,23 @@ type writable struct {
 func (w *writable) Read(p []byte) (int, error) { return w.ReadCloser.Read(p) }
 
 func TestWritableBodyStaysWritable(t *testing.T) {
+	for _, opts := range [][]hedge.Option{nil, {hedge.WithFirstByte()}} {
+		writableStaysWritable(t, opts...)
+	}
+}
+
+func writableStaysWritable(t *testing.T, opts ...hedge.Option) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp, err := after(rt, time.Second, 5*ms)(req, n)
 			if err == nil {
-				resp.Body = &writable{ReadCloser: resp.Body}
+				resp.StatusCode, resp.Body = http.StatusSwitchingProtocols, &writable{ReadCloser: resp.Body}
 			}
 			return resp, err
 		}
 		ctx, cancel := context.WithCancel(t.Context()) // a caller whose context must be released
 		defer cancel()
-		resp, err := warm(t, rt).RoundTrip(request(t, ctx, "GET", site, nil))
+		resp, err := warm(t, rt, opts...).RoundTrip(request(t, ctx, "GET", site, nil))
 		require.NoError(t, err)
 		_, ok := resp.Body.(io.Writer)
 		assert.True(t, ok)
