@@ -189,8 +189,8 @@ func WithInitialDelay(d time.Duration) Option {
 	return setting(func(c *Config) { c.InitialDelay = d })
 }
 
-// WithBurst lets a key save up the budget that the requests of d earn, and at least
-// one hedge. The default is 2s. A larger burst bridges longer pauses of a replica, and
+// WithBurst lets a key save up the budget that the requests of d earn, counted as 100 per
+// second at least, and at least one hedge. The default is 2s. A larger burst bridges longer pauses of a replica, and
 // costs more in an overload: besides hedges for 17 % of the calls made during an
 // outage, three hedges, or the budget of d if that is more. It panics if d is negative.
 func WithBurst(d time.Duration) Option {

@@ -73,9 +73,9 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 const MaxDetached = 64
 
 // DoDetached is [Do] for an f that ignores its context. Every call of f runs in a goroutine
-// of its own. DoDetached returns with the first result without an error, or with ctx.Err()
-// as soon as ctx is done, and leaves behind what still runs, to finish by itself. There
-// are at most [MaxDetached] such calls of f and hedges in flight. Beyond that no hedge is
+// of its own. DoDetached returns with the first result without an error, or as soon as ctx
+// is done: with the error of the first call of f if that has failed already, and else with
+// ctx.Err(). It leaves behind what still runs, to finish by itself. There are at most [MaxDetached] such calls of f and hedges in flight. Beyond that no hedge is
 // sent, with the reason [DeniedInFlight], and who gives up waits for the first call of f all
 // the same. So does everybody whose call is not to be hedged: h is nil or disabled, or ctx
 // is that of a hedge or of [WithoutHedging]. Then f runs in the caller's goroutine.
@@ -83,8 +83,8 @@ const MaxDetached = 64
 // What comes too late is given to discard, if it came without an error. A nil discard
 // closes it if it is an [io.Closer]. discard is called in other goroutines, also after
 // DoDetached has returned. Panics in it, and in what is left behind, are counted in
-// Stats.HedgePanics. A panic in the first call of f is raised by DoDetached, if it has not
-// returned.
+// Stats.HedgePanics. A panic in the first call of f is raised by DoDetached, unless another
+// call answers, or it has returned.
 //
 // Each call that is left behind holds what f holds, such as a connection of a
 // pool: make pools larger by that.
