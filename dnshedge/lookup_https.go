@@ -1,0 +1,162 @@
+package dnshedge
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// maxAliases is how many records in AliasMode are followed (RFC 9460 §2.4.2 demands a limit).
+const maxAliases = 8
+
+// HTTPSService is a way to reach an origin over HTTPS (RFC 9460).
+type HTTPSService struct {
+	Priority uint16        // 1 and up, the lowest first; 0: the origin has an alias, and that is all that is known
+	Target   string        // whose addresses to connect to; a complete name with a final dot
+	Port     uint16        // to connect to; 0: the origin's
+	ALPN     []string      // protocols that the service speaks, such as "h2"; nil: not known
+	Hints    []netip.Addr  // addresses of Target that may be used until they have been looked up
+	ECH      []byte        // the ECHConfigList for tls.Config.EncryptedClientHelloConfigList; nil: none
+	TTL      time.Duration // how long this may be used, and the aliases that lead to it
+}
+
+// LookupHTTPS looks up how the origin https://host:port is reached besides by its
+// addresses: the HTTPS records of RFC 9460, in the order in which clients try them, and
+// those of one priority in random order. The host is a complete name. Port 0 is 443.
+//
+// Without records the result is empty, and that is no error: the origin is then reached as
+// without this lookup. Records that demand what [HTTPSService] does not hold are left out.
+// Errors are of type *net.DNSError; after one, a client may go on without the records,
+// unless an attacker could have caused it (RFC 9460 §3.1).
+func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]HTTPSService, error) {
+	name := dns.Fqdn(host)
+	if port != 0 && port != 443 {
+		name = fmt.Sprintf("_%d._https.%s", port, name) // §9.1
+	}
+	target, least := "", uint32(1<<32-1)
+	for range maxAliases {
+		records, err := c.lookupHTTPS(ctx, name, &least)
+		if err != nil {
+			return nil, dnsError(host, err)
+		}
+		alias := slices.IndexFunc(records, func(r *dns.HTTPS) bool { return r.Priority == 0 })
+		if alias < 0 {
+			services := services(records, least)
+			if len(records) == 0 && target != "" {
+				services = []HTTPSService{{Target: target, TTL: time.Duration(least) * time.Second}} // §3
+			}
+			return services, nil
+		}
+		target, least = records[alias].Target, min(least, records[alias].Hdr.Ttl)
+		if target == "." {
+			return nil, &net.DNSError{Err: "no such service", Name: host, IsNotFound: true} // §2.5.1
+		}
+		name = target
+	}
+	return nil, &net.DNSError{Err: fmt.Sprintf("more than %d aliases", maxAliases), Name: host}
+}
+
+// lookupHTTPS returns the HTTPS records at the end of a name's CNAMEs, and lowers least
+// to the TTLs of those.
+func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (out []*dns.HTTPS, err error) {
+	m := new(dns.Msg)
+	m.SetQuestion(name, dns.TypeHTTPS)
+	r, _, err := c.ExchangeContext(ctx, m, "")
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Rcode == dns.RcodeNameError:
+		return nil, nil
+	case r.Rcode != dns.RcodeSuccess:
+		return nil, rcodeError(r.Rcode)
+	}
+	name = dns.CanonicalName(name)
+	for range maxChain {
+		next := ""
+		for _, rr := range r.Answer {
+			if dns.CanonicalName(rr.Header().Name) != name {
+				continue
+			}
+			switch rr := rr.(type) {
+			case *dns.CNAME:
+				next = dns.CanonicalName(rr.Target)
+				*least = min(*least, rr.Hdr.Ttl)
+			case *dns.HTTPS:
+				out = append(out, rr)
+			}
+		}
+		if next == "" || len(out) > 0 {
+			break
+		}
+		name = next
+	}
+	return out, nil
+}
+
+// services returns what records in ServiceMode say, in the order of preference.
+func services(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
+	for _, r := range records {
+		if s, err := service(r); err == nil {
+			s.TTL = time.Duration(min(least, r.Hdr.Ttl)) * time.Second
+			out = append(out, s)
+		}
+	}
+	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	slices.SortStableFunc(out, func(a, b HTTPSService) int { return cmp.Compare(a.Priority, b.Priority) })
+	return out
+}
+
+// errService is why a record says nothing that a client may use.
+var errService = errors.New("dnshedge: HTTPS record cannot be used")
+
+func service(r *dns.HTTPS) (HTTPSService, error) {
+	s := HTTPSService{Priority: r.Priority, Target: r.Target}
+	if s.Target == "." {
+		s.Target = r.Hdr.Name // §2.5.2
+	}
+	noDefault := false
+	hint := func(ips []net.IP) {
+		for _, ip := range ips {
+			if a, ok := netip.AddrFromSlice(ip); ok {
+				s.Hints = append(s.Hints, a.Unmap())
+			}
+		}
+	}
+	for _, v := range r.Value {
+		switch v := v.(type) {
+		case *dns.SVCBMandatory:
+			for _, key := range v.Code {
+				if key > dns.SVCB_IPV6HINT { // §8: what is demanded must be understood
+					return s, errService
+				}
+			}
+		case *dns.SVCBAlpn:
+			s.ALPN = append(s.ALPN, v.Alpn...)
+		case *dns.SVCBNoDefaultAlpn:
+			noDefault = true
+		case *dns.SVCBPort:
+			s.Port = v.Port
+		case *dns.SVCBIPv4Hint:
+			hint(v.Hint)
+		case *dns.SVCBIPv6Hint:
+			hint(v.Hint)
+		case *dns.SVCBECHConfig:
+			s.ECH = v.ECH
+		}
+	}
+	switch {
+	case noDefault && s.ALPN == nil:
+		return s, errService // §7.1.1
+	case !noDefault && !slices.Contains(s.ALPN, "http/1.1"):
+		s.ALPN = append(s.ALPN, "http/1.1") // §9
+	}
+	return s, nil
+}
