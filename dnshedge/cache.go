@@ -366,8 +366,8 @@ func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.T
 // fail keeps a failure: a is what the servers said, or nil, and then err says why
 // there is no response. A failure never replaces an answer, not even an expired one,
 // but the answer is not refreshed for a while. Only a final failure replaces an expired
-// answer: the servers have decided that there is none.
-func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
+// answer: the servers have decided that there is none. The domain is as for get.
+func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int) {
 	c.init()
 	at := now.Sub(c.epoch)
 	var buf [wire.MaxKey]byte
@@ -385,7 +385,7 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time) {
 		had.refreshFailed(at)
 		return true
 	}
-	if f := c.find(key, at, 0); f.entry != nil && f.fails == 0 {
+	if f := c.find(key, at, domain); f.entry != nil && f.fails == 0 {
 		if spared(f.entry) {
 			return
 		}

@@ -157,14 +157,18 @@ func TestALossyPathFailsNobody(t *testing.T) {
 }
 
 func TestAProcessWithoutFilesIsNotASilentServer(t *testing.T) {
+	var dials atomic.Int64
 	d := dialFunc(func(context.Context, string, string) (net.Conn, error) {
+		dials.Add(1)
 		return nil, &net.OpError{Op: "dial", Net: "udp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 	})
-	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}, Dialer: d}
+	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}, Cache: new(dnshedge.Cache), Dialer: d}
 	defer c.Close()
 	for range 5 {
+		before := dials.Load()
 		_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
 		require.ErrorIs(t, err, syscall.EMFILE)
+		assert.Greater(t, dials.Load(), before, "the failure is not the name's, and so it is not kept")
 	}
 	assert.False(t, c.Stats().Upstreams[0].Silent)
 }

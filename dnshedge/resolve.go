@@ -326,9 +326,10 @@ func (c *core) kept(q *wire.Query, r result) result {
 	now := time.Now()
 	switch cache := c.conf.Cache; {
 	case cache == nil || !q.Cacheable():
-	case errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || c.ctx.Err() != nil:
+	case errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || ours(r.err) || c.ctx.Err() != nil:
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
-		cache.fail(q, r.answer, r.err, now)
+		_, domain := c.domain(q)
+		cache.fail(q, r.answer, r.err, now, domain)
 	default:
 		cache.put(q, r.answer, r.keep, now)
 	}

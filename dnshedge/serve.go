@@ -101,6 +101,7 @@ func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	}
 	out, err := m.Pack()
 	if err != nil {
+		m.Rcode = dns.RcodeFormatError
 		out, _ = (&dns.Msg{MsgHdr: m.MsgHdr}).Pack() // a header always packs
 	}
 	return append(b, out...)

@@ -195,9 +195,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // query is what came of reading a message.
 type query struct {
-	*wire.Query
-	reply []byte // if there is one already
-	drop  bool   // the message gets no response
+	*wire.Query // nil: there is a reply already
+	reply       []byte
+	drop        bool // the message gets no response
 }
 
 // read reads a message of a client, and answers it if that takes no waiting. The
@@ -292,7 +292,7 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 		q := s.read(&scratch, out[:0], in[:n], from, wire.DefaultUDPSize)
 		switch {
 		case q.drop:
-		case q.reply != nil:
+		case q.Query == nil:
 			_, _ = pc.WriteTo(q.reply, from)
 		default:
 			s.spawn(func() {
@@ -351,7 +351,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 			if all {
 				source = controlFrom(m.OOB[:m.NN])
 			}
-			if q.reply == nil {
+			if q.Query != nil {
 				s.spawn(func() {
 					p := responses.Get().(*response)
 					defer responses.Put(p)
@@ -462,7 +462,7 @@ func (s *Server) serveConn(conn net.Conn) {
 		switch {
 		case q.drop:
 			return
-		case q.reply != nil:
+		case q.Query == nil:
 			out = q.reply
 			if c.write(q.reply) != nil {
 				return

@@ -381,3 +381,33 @@ func TestAConnectionThatCannotBeClosedHoldsUpNobody(t *testing.T) {
 		close(c.free)
 	})
 }
+
+// A datagram that no library packs must not end a process, and least of all one of a
+// client who may not ask.
+func TestMisplacedOPTIsAFormatError(t *testing.T) {
+	s := &dnshedge.Server{Client: off(), Admit: func(net.Addr) dnshedge.Verdict { return dnshedge.Refuse }}
+	defer s.Client.Close()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { _ = s.ServePacket(pc) }()
+	conn, err := net.Dial("udp", pc.LocalAddr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	ask := func(counts ...byte) int {
+		m := append([]byte{0, 1, 1, 0, 0, 1, 0}, counts[0], 0, counts[1], 0, counts[2])
+		m = append(m, "\x01a\x00\x00\x01\x00\x01"+"\x00\x00\x29\x04\xd0\x00\x01\x00\x00\x00\x00"...) // version 1
+		_, err := conn.Write(m)
+		require.NoError(t, err)
+		b := make([]byte, 512)
+		n, err := conn.Read(b)
+		require.NoError(t, err)
+		r := new(dns.Msg)
+		require.NoError(t, r.Unpack(b[:n]))
+		return r.Rcode
+	}
+	assert.Equal(t, dns.RcodeFormatError, ask(1, 0, 0), "in the answer")
+	assert.Equal(t, dns.RcodeFormatError, ask(0, 1, 0), "in the authority section")
+	assert.Equal(t, dns.RcodeBadVers, ask(0, 0, 1))
+	require.NoError(t, s.Shutdown(background))
+}

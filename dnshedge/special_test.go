@@ -241,3 +241,22 @@ func TestSpecialUseOutOfRangeIsAnError(t *testing.T) {
 	_, _, err := c.Exchange(question("x.", dns.TypeA), "")
 	assert.EqualError(t, err, "dnshedge: Client.SpecialUse is 7; want SpecialUseLibrary, SpecialUseForwarder or SpecialUseOff")
 }
+
+func TestFailureBelowARouteIsKeptAlthoughTheNameAboveDoesNotExist(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 300)}
+		})
+		dead := l.serve("b", rcode(dns.RcodeServerFailure))
+		c := l.client(&dnshedge.Client{
+			Cache:  new(dnshedge.Cache),
+			Routes: map[string]dnshedge.Exchanger{"inside.example": l.client(off(), l.up("udp", "b"))},
+		}, l.up("udp", "a"))
+		l.must(c, "example.")
+		_, _, _ = c.Exchange(question("x.inside.example.", dns.TypeA), "")
+		asked := dead.Queries.Load()
+		require.Positive(t, asked)
+		_, _, _ = c.Exchange(question("x.inside.example.", dns.TypeA), "")
+		assert.Equal(t, asked, dead.Queries.Load(), "RFC 9520")
+	})
+}

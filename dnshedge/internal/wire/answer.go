@@ -72,7 +72,7 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 		return nil, &MalformedError{errQuestion}
 	}
 	a := &Answer{Msg: m}
-	a.takeOPT(b)
+	a.takeOPT(b, q != nil && q.options != nil)
 	if m.Rcode > 15 {
 		a.Extended, m.Rcode = uint16(m.Rcode), dns.RcodeServerFailure
 		a.EDE = append(a.EDE, EDE{Text: "server answered " + extendedName(int(a.Extended))})
@@ -101,8 +101,9 @@ type MalformedError struct{ err error }
 func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
 func (e *MalformedError) Unwrap() error { return e.err }
 
-// takeOPT takes the OPT record out of the message, which is the unpacked b.
-func (a *Answer) takeOPT(b []byte) {
+// takeOPT takes the OPT record out of the message, which is the unpacked b, and if
+// they are asked for keeps the options that pass.
+func (a *Answer) takeOPT(b []byte, asked bool) {
 	extra := a.Msg.Extra[:0]
 	for _, rr := range a.Msg.Extra {
 		opt, ok := rr.(*dns.OPT)
@@ -132,7 +133,7 @@ func (a *Answer) takeOPT(b []byte) {
 			switch {
 			case code == optCookie:
 				a.Cookie = append([]byte(nil), o[4:]...)
-			case passed(code):
+			case asked && passed(code):
 				a.options = append(a.options, o...)
 			}
 		}

@@ -183,3 +183,23 @@ func mangle(rng *rand.Rand, b []byte, from int) []byte {
 	}
 	return b
 }
+
+func TestOptionsThatNobodyAskedForAreNotKept(t *testing.T) {
+	for _, asked := range []bool{true, false} {
+		m := question("x.example.", dns.TypeA)
+		m.SetEdns0(1232, false)
+		unknown := &dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART, Data: make([]byte, 60_000)}
+		r := dnstest.Answer(dnstest.Query{Msg: m}, "A 192.0.2.1")
+		r.Extra = nil
+		r.SetEdns0(1232, false)
+		r.IsEdns0().Option = append(r.IsEdns0().Option, unknown)
+		if asked {
+			m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART})
+		}
+		q, err := wire.NewQuery(m)
+		require.NoError(t, err)
+		a, err := wire.ParseAnswer(pack(t, r), q)
+		require.NoError(t, err)
+		assert.Equal(t, asked, len(a.Options()) > 60_000, "asked %v", asked)
+	}
+}

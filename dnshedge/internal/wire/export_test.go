@@ -33,3 +33,6 @@ func CheckResponse(query, resp []byte) (m *dns.Msg, packed []byte, err error) {
 	v := View{Age: time.Second}
 	return a.Message(ask, q, v), a.Append(nil, q, v, 0), nil
 }
+
+// Options returns the EDNS options that an answer keeps.
+func (a *Answer) Options() []byte { return a.options }

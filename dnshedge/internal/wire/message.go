@@ -39,7 +39,7 @@ var (
 	errQuestion = errors.New("dnshedge: response to another question")
 	errRecord   = errors.New("dnshedge: malformed record")
 	errTSIG     = errors.New("dnshedge: message with a TSIG record")
-	errOPT      = errors.New("dnshedge: message with two OPT records")
+	errOPT      = errors.New("dnshedge: message with two OPT records, or one that is not in the additional section")
 )
 
 // ErrVersion is why a query with another version of EDNS than 0 is not read. Its
@@ -55,6 +55,7 @@ type record struct {
 	typ, class uint16
 	name, ttl  int // offsets of the owner and the TTL
 	data       []byte
+	additional bool // it is in the additional section
 }
 
 // walk calls f for every record of a message, in its order. Questions are skipped.
@@ -70,11 +71,8 @@ func walk(b []byte, f func(record)) error {
 		}
 		off = end + 4
 	}
-	count := 0
-	for i := 6; i < HeaderLen; i += 2 {
-		count += int(binary.BigEndian.Uint16(b[i:]))
-	}
-	for range count {
+	count := int(binary.BigEndian.Uint16(b[6:])) + int(binary.BigEndian.Uint16(b[8:]))
+	for i := range count + int(binary.BigEndian.Uint16(b[10:])) {
 		name := off
 		end, err := skipName(b, name)
 		if err != nil {
@@ -88,7 +86,7 @@ func walk(b []byte, f func(record)) error {
 		if off > len(b) {
 			return errRecord
 		}
-		f(record{name: name, typ: binary.BigEndian.Uint16(b[end:]), class: binary.BigEndian.Uint16(b[end+2:]), ttl: end + 4, data: b[data:off]})
+		f(record{name: name, typ: binary.BigEndian.Uint16(b[end:]), class: binary.BigEndian.Uint16(b[end+2:]), ttl: end + 4, data: b[data:off], additional: i >= count})
 	}
 	return nil
 }

@@ -218,7 +218,7 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 		q.raw = append([]byte(nil), b...)
 		return nil
 	}
-	opts, version := 0, byte(0)
+	opts, version, misplaced := 0, byte(0), false
 	signed := false
 	err = walk(b, func(r record) {
 		if r.typ != dns.TypeOPT {
@@ -228,6 +228,7 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 		q.opt, q.do = true, b[r.ttl+2]&0x80 != 0
 		q.Size = max(int(r.class), dns.MinMsgSize)
 		opts++
+		misplaced = misplaced || !r.additional
 		version = max(version, b[r.ttl+1])
 		for code, o := range options(r.data) {
 			if pass(code) {
@@ -237,7 +238,7 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 	})
 	switch {
 	case err != nil:
-	case opts > 1:
+	case opts > 1 || misplaced:
 		err = errOPT // RFC 6891 §6.1.1
 	case version > 0:
 		err = ErrVersion
