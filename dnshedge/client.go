@@ -172,8 +172,10 @@ type Client struct {
 	// is paused or resumed; its budget is exhausted, or at least half full again; an upstream
 	// is silent or fails, or answers again; hedging is switched off or on; Import learns; and a
 	// panic of an observer. The same message for the same upstream is logged at most once in ten
-	// seconds. Nil: only such a panic and a variable of the environment that cannot be
-	// understood are logged, to slog.Default.
+	// seconds. One goroutine calls the handler's Handle, in order, so that it may be slow or ask
+	// this Client; while 1024 messages wait, others are dropped. Close waits for the messages,
+	// and so a handler must not call it. Nil: only such a panic and a variable of the
+	// environment that cannot be understood are logged, to slog.Default.
 	Logger *slog.Logger
 
 	once sync.Once
@@ -199,6 +201,7 @@ type core struct {
 	count     counters
 	watcher   *ops.Watcher // nil: there are no observers
 	log       *ops.Log
+	records   logQueue    // of log
 	off       atomic.Bool // by SetEnabled or the environment
 	shadow    bool        // hedges are only counted
 
@@ -375,6 +378,7 @@ func (c *Client) Close() error {
 		s.close()
 	}
 	core.wg.Wait()
+	core.records.close()
 	return nil
 }
 

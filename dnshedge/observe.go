@@ -37,7 +37,8 @@ func (c *core) observe() error {
 	environment := ops.ReadEnvironment()
 	c.off.Store(environment.Off != "")
 	c.shadow = c.conf.Hedge.Shadow || environment.Shadow
-	c.log = ops.NewLog(c.conf.Logger, "dnshedge", protocol, c.conf.Name, &c.count.observerPanics)
+	c.records.panics = &c.count.observerPanics
+	c.log = ops.NewLog(c.records.logger(c.conf.Logger), "dnshedge", protocol, c.conf.Name, &c.count.observerPanics)
 	conf := c.conf.Hedge.engine()
 	conf.Shadow = c.shadow
 	if !c.log.Silent() {

@@ -337,6 +337,7 @@ func TestAPanicOfALoggerReachesNobody(t *testing.T) {
 		l.must(c, "x.example.")
 		c.SetEnabled(true)
 		l.must(c, "x.example.")
+		synctest.Wait()
 		assert.EqualValues(t, 2, c.Stats().ObserverPanics)
 	})
 }
@@ -344,12 +345,7 @@ func TestAPanicOfALoggerReachesNobody(t *testing.T) {
 func TestSilentUpstreamIsLogged(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var down atomic.Bool
-		l.serve("a", func(q dnstest.Query) dnstest.Reply {
-			if down.Load() {
-				return drop(q)
-			}
-			return good(q)
-		})
+		l.serve("a", unless(&down))
 		var logged records
 		c := l.client(&dnshedge.Client{Logger: logged.logger()}, l.up("udp", "a"))
 		l.learn(c)
@@ -443,4 +439,86 @@ func (l *records) take() (lines []string) {
 	}
 	l.b.Reset()
 	return lines
+}
+
+func TestALoggerThatBlocksHoldsUpNoAnswer(t *testing.T) {
+	for _, network := range []string{"udp", "tcp", "https"} {
+		bubble(t, func(l *lab) {
+			var down atomic.Bool
+			l.serve("a", unless(&down))
+			var told []string
+			release := make(chan bool)
+			c := l.client(&dnshedge.Client{Logger: handler(func(r slog.Record) {
+				<-release
+				told = append(told, r.Message)
+			})}, l.up(network, "a"))
+			l.learn(c)
+			down.Store(true)
+			for range 5 {
+				_, took, err := l.ask(c, "x.example.")
+				require.Error(t, err, network)
+				assert.LessOrEqual(t, took, 5*time.Second, network)
+			}
+			down.Store(false)
+			_, took := l.must(c, "x.example.")
+			assert.LessOrEqual(t, took, time.Second, network)
+			c.SetEnabled(false)
+			close(release)
+			c.Close() // waits until all is told
+			assert.Equal(t, []string{"dnshedge: upstream is silent", "dnshedge: upstream answers again", "dnshedge: disabled"}, told, network)
+		})
+	}
+}
+
+func TestALoggerMayAskItsClient(t *testing.T) {
+	t.Setenv("HEDGE_DISABLED", "1") // which is logged when the Client is first used
+	bubble(t, func(l *lab) {
+		var down atomic.Bool
+		l.serve("a", unless(&down))
+		c := &dnshedge.Client{Cache: new(dnshedge.Cache)}
+		var told []string
+		c.Logger = handler(func(r slog.Record) {
+			_, _, _ = c.Exchange(question("x.example.", dns.TypeA), "")
+			told = append(told, r.Message)
+		})
+		l.client(c, l.up("udp", "a"))
+		down.Store(true)
+		for range 5 {
+			_, _, err := l.ask(c, "x.example.")
+			require.Error(t, err)
+		}
+		down.Store(false)
+		time.Sleep(time.Minute)
+		l.must(c, "x.example.")
+		c.Close()
+		assert.Equal(t, []string{"dnshedge: disabled", "dnshedge: upstream is silent", "dnshedge: upstream answers again"}, told)
+	})
+}
+
+// unless answers all queries while down is false.
+func unless(down *atomic.Bool) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		if down.Load() {
+			return drop(q)
+		}
+		return good(q)
+	}
+}
+
+// handled is a log handler that calls a function.
+type handled struct {
+	slog.Handler
+	f func(slog.Record)
+}
+
+func (h handled) Handle(_ context.Context, r slog.Record) error {
+	h.f(r)
+	return nil
+}
+
+func (h handled) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+// handler returns a logger whose handler is f.
+func handler(f func(slog.Record)) *slog.Logger {
+	return slog.New(handled{slog.NewTextHandler(io.Discard, nil), f})
 }

@@ -6,9 +6,11 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -408,5 +410,36 @@ func TestManySlowAnswersOverHTTPSDoNotCostTheConnection(t *testing.T) {
 		l.must(c, "fast.example.")
 		wg.Wait()
 		assert.LessOrEqual(t, s.Conns.Load(), int64(2), "one, and one for what is sent again")
+	})
+}
+
+func TestQueriesThatAreNeverAnsweredDoNotUseUpTheIDsOfAStream(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if strings.HasSuffix(q.Question[0].Name, ".dead.example.") {
+				return drop(q)
+			}
+			return good(q)
+		})
+		c := l.client(off(), l.up("tcp", "a"))
+		open := &openConns{Dialer: c.Dialer}
+		c.Dialer = open
+		l.must(c, "x.example.")
+		for i := range 18 {
+			ctx, cancel := context.WithTimeout(background, 150*ms) // before anything is sent again
+			for j := range 2000 {
+				go func() {
+					_, _, _ = c.ExchangeContext(ctx, question(fmt.Sprintf("x%d-%d.dead.example.", i, j), dns.TypeA), "")
+				}()
+			}
+			synctest.Wait()
+			_, took := l.must(c, "x.example.")
+			assert.LessOrEqual(t, took, 60*ms)
+			<-ctx.Done()
+			cancel()
+			synctest.Wait()
+		}
+		assert.LessOrEqual(t, s.Conns.Load(), int64(36_000/4096+3))
+		assert.LessOrEqual(t, open.most.Load(), int64(3))
 	})
 }

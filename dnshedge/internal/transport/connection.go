@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -15,12 +14,17 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// maxPending is how many queries a connection may have in flight. It is half of
-// the IDs there are, so that a free one is soon found at random.
-const maxPending = 1 << 15
+const (
+	// maxPending is how many queries a connection may have in flight. It is half of
+	// the IDs there are, so that a free one is soon found at random.
+	maxPending = 1 << 15
+
+	// maxAbandoned is how many of them may be abandoned. There are servers that never
+	// answer some queries, and the IDs of those are not free while the connection lives.
+	maxAbandoned = 4096
+)
 
 var (
-	errBusy   = fmt.Errorf("dnshedge: %d queries in flight on one connection", maxPending)
 	errShort  = errors.New("dnshedge: message shorter than a header")
 	errFrame  = errors.New("dnshedge: frame shorter than a header")
 	errIdle   = errors.New("dnshedge: connection was idle")
@@ -96,6 +100,9 @@ func newConnection(s *stream, l *lane, conn net.Conn) *connection {
 func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error) {
 	p := &pending{q: q, answer: make(chan []byte, 1)}
 	id, queries, err := c.register(p)
+	if errors.Is(err, errRetired) {
+		c.retire()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -163,16 +170,14 @@ func (c *connection) register(p *pending) (id uint16, queries int, err error) {
 	return id, c.queries, nil
 }
 
-// assign finds an ID for a query. The caller holds mu.
+// assign finds an ID for a query, or returns errRetired if the connection takes no
+// more, or must not from now on. The caller holds mu.
 func (c *connection) assign(p *pending) (id uint16, err error) {
 	if c.err != nil {
 		return 0, &connError{c.err, false, c.answers}
 	}
-	if c.retired {
+	if n := len(c.waiting); c.retired || n >= maxPending || n-c.live >= maxAbandoned {
 		return 0, errRetired
-	}
-	if len(c.waiting) >= maxPending {
-		return 0, errBusy
 	}
 	id = wire.RandomID()
 	for c.waiting[id] != nil {

@@ -1,0 +1,106 @@
+package dnshedge
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+)
+
+const maxRecords = 1024 // that wait for a logger
+
+// logQueue takes records to a logger in the order in which they were made, and from a
+// goroutine of its own: whoever makes them may hold locks, or be what a question waits
+// for, and a logger may be slow or ask the Client itself. A record that finds maxRecords
+// waiting is dropped. Its methods are safe for concurrent use.
+type logQueue struct {
+	panics *atomic.Int64 // counts those of loggers
+
+	mu      sync.Mutex // guards the fields below; no other lock is taken under it
+	records []queuedRecord
+	running bool
+	closed  bool
+	wg      sync.WaitGroup // of the goroutine
+}
+
+type queuedRecord struct {
+	to slog.Handler
+	r  slog.Record
+}
+
+// logger returns a logger whose records go through the queue to l, or nil if l is nil.
+func (q *logQueue) logger(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return nil
+	}
+	return slog.New(queuedHandler{l.Handler(), q})
+}
+
+func (q *logQueue) add(r queuedRecord) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || len(q.records) >= maxRecords {
+		return
+	}
+	q.records = append(q.records, r)
+	if !q.running {
+		q.running = true
+		q.wg.Go(q.run)
+	}
+}
+
+// run ends when no record waits.
+func (q *logQueue) run() {
+	for {
+		q.mu.Lock()
+		records := q.records
+		q.records = nil
+		q.running = len(records) > 0
+		q.mu.Unlock()
+		if len(records) == 0 {
+			return
+		}
+		for _, r := range records {
+			q.handle(r)
+		}
+	}
+}
+
+// handle counts a panic, as of the log that is not queued.
+func (q *logQueue) handle(r queuedRecord) {
+	defer func() {
+		if recover() != nil {
+			q.panics.Add(1)
+		}
+	}()
+	_ = r.to.Handle(context.Background(), r.r)
+}
+
+// close waits until all records are handled, and drops later ones.
+func (q *logQueue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.wg.Wait()
+}
+
+// queuedHandler is a handler whose records go through the queue.
+type queuedHandler struct {
+	slog.Handler
+	queue *logQueue
+}
+
+var _ slog.Handler = queuedHandler{}
+
+func (h queuedHandler) Handle(_ context.Context, r slog.Record) error {
+	h.queue.add(queuedRecord{h.Handler, r})
+	return nil
+}
+
+func (h queuedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return queuedHandler{h.Handler.WithAttrs(attrs), h.queue}
+}
+
+func (h queuedHandler) WithGroup(name string) slog.Handler {
+	return queuedHandler{h.Handler.WithGroup(name), h.queue}
+}
