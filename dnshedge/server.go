@@ -77,7 +77,7 @@ type Server struct {
 	IdleTimeout time.Duration
 
 	// WriteTimeout is how long a client may take to read a response over a connection,
-	// which is closed then. Zero: 5 s.
+	// and those that wait before it; then the connection is closed. Zero: 5 s.
 	WriteTimeout time.Duration
 
 	once    sync.Once
@@ -476,7 +476,10 @@ func (s *Server) serveConn(conn net.Conn) {
 			return
 		case q.reply != nil:
 			out = q.reply
-			if c.write(q.reply) != nil {
+			c.lock()
+			err := c.write(q.reply)
+			c.writing.Unlock()
+			if err != nil {
 				return
 			}
 			continue
@@ -484,9 +487,13 @@ func (s *Server) serveConn(conn net.Conn) {
 		c.waiting <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-c.waiting }()
+			r := s.Client.ask(s.ctx, q.Query)
+			c.lock()
+			defer c.writing.Unlock()
+			// What waits to be written is the answer, which all have in common.
 			p := responses.Get().(*response)
 			defer responses.Put(p)
-			p.b = s.Client.appendAsked(s.ctx, append(p.b[:0], 0, 0), q.Query, wire.MaxMsg)
+			p.b = s.Client.appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg)
 			_ = c.write(p.b)
 		})
 	}
@@ -527,13 +534,19 @@ func (c *serverConn) setReadDeadline(t time.Time) error {
 	return c.SetReadDeadline(t)
 }
 
-// write writes a response, for whose length b has two bytes in front. If the client
-// does not read it, the connection is closed.
+// lock locks writing, and sets the deadline of a response that is to be written now: the
+// time in which those before it are written counts, or a client that reads one now and
+// then would have all of them kept.
+func (c *serverConn) lock() {
+	deadline := time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout))
+	c.writing.Lock()
+	_ = c.SetWriteDeadline(deadline)
+}
+
+// write writes a response, for whose length b has two bytes in front, after lock. If the
+// client does not read it, the connection is closed.
 func (c *serverConn) write(b []byte) error {
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	_ = c.SetWriteDeadline(time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout)))
 	_, err := c.Conn.Write(b)
 	if err != nil {
 		_ = c.Close()
