@@ -65,7 +65,7 @@ type Server struct {
 	// Admit says what becomes of a query, by the client's address, which is a
 	// *net.UDPAddr for datagrams. It is called for every query, from several
 	// goroutines, and must not block for datagrams; for others, blocking slows
-	// down the one connection. Nil: all are answered.
+	// down the one connection, and Shutdown waits for it even after its context. Nil: all are answered.
 	Admit func(client net.Addr) Verdict
 
 	// MaxConns bounds the connections that are open. Others wait to be accepted.
