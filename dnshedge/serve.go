@@ -109,22 +109,31 @@ func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 
 // appendAsked is core.appendAsked with a response in place of an error.
 func (c *Client) appendAsked(ctx context.Context, b []byte, q *wire.Query, limit int) []byte {
+	return c.appendResult(b, q, c.ask(ctx, q), limit)
+}
+
+// ask is core.answer.
+func (c *Client) ask(ctx context.Context, q *wire.Query) result {
 	core, err := c.init()
 	if err != nil {
-		return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: edeOther})
+		return result{err: err}
 	}
-	out, err := core.appendAsked(ctx, b, q, limit)
-	if err != nil {
-		code := uint16(edeNetwork)
-		switch t := (*Error)(nil); {
-		case errors.Is(err, ErrTooManyQuestions):
-			code = edeOther // no fault of the servers or the network
-		case errors.As(err, &t) && t.Timeout():
-			code = edeNoReachable
-		}
-		return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
+	return core.answer(ctx, q, "")
+}
+
+// appendResult appends the response to q that ask has the result for.
+func (c *Client) appendResult(b []byte, q *wire.Query, r result, limit int) []byte {
+	if r.err == nil {
+		return appendForwarded(b, q, r.answer, r.view, limit)
 	}
-	return out
+	code := uint16(edeNetwork)
+	switch t := (*Error)(nil); {
+	case c.err != nil, errors.Is(r.err, ErrTooManyQuestions):
+		code = edeOther // no fault of the servers or the network
+	case errors.As(r.err, &t) && t.Timeout():
+		code = edeNoReachable
+	}
+	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
 }
 
 // appendAnswer appends the response to q, in wire format and as a forwarder's. It

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"runtime"
 	"sync"
@@ -64,7 +65,7 @@ type Server struct {
 	// Admit says what becomes of a query, by the client's address, which is a
 	// *net.UDPAddr for datagrams. It is called for every query, from several
 	// goroutines, and must not block for datagrams; for others, blocking slows
-	// down the one connection. Nil: all are answered.
+	// down the one connection, and Shutdown waits for it even after its context. Nil: all are answered.
 	Admit func(client net.Addr) Verdict
 
 	// MaxConns bounds the connections that are open. Others wait to be accepted.
@@ -76,7 +77,7 @@ type Server struct {
 	IdleTimeout time.Duration
 
 	// WriteTimeout is how long a client may take to read a response over a connection,
-	// which is closed then. Zero: 5 s.
+	// and those that wait before it; then the connection is closed. Zero: 5 s.
 	WriteTimeout time.Duration
 
 	once    sync.Once
@@ -84,6 +85,7 @@ type Server struct {
 	closing chan struct{}   // closed when Shutdown begins
 	ctx     context.Context // of the questions
 	cancel  context.CancelFunc
+	waiting line // of questions of datagrams
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
@@ -95,6 +97,10 @@ func (s *Server) init() {
 	s.once.Do(func() {
 		s.open, s.closing = make(map[io.Closer]bool), make(chan struct{})
 		s.ctx, s.cancel = context.WithCancel(context.Background())
+		if s.Client != nil {
+			// The copies of a question are one for the Client, and each takes a goroutine here.
+			s.waiting.max = 2 * min(cmp.Or(max(0, s.Client.MaxInFlight), defaultInFlight), math.MaxInt/2)
+		}
 		if s.MaxConns >= 0 {
 			s.slots = make(chan struct{}, cmp.Or(s.MaxConns, defaultMaxConns))
 		}
@@ -257,6 +263,9 @@ func appendHeader(b, m []byte, rcode byte) []byte {
 //
 // On Linux responses come from the address that was asked, even if pc listens on all;
 // elsewhere listen on each address.
+//
+// Of twice as many questions as Client.MaxInFlight that wait at a time, copies of one
+// included, the one that has waited longest gets no response when one more comes.
 func (s *Server) ServePacket(pc net.PacketConn) error {
 	if err := s.begin(pc); err != nil {
 		return err
@@ -295,24 +304,32 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 		case q.Query == nil:
 			_, _ = pc.WriteTo(q.reply, from)
 		default:
-			s.spawn(func() {
-				p := responses.Get().(*response)
-				defer responses.Put(p)
-				p.b = s.Client.appendAsked(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
-				_, _ = pc.WriteTo(p.b, from)
-			})
+			s.answer(q.Query, func(b []byte) { _, _ = pc.WriteTo(b, from) })
 		}
 	}
 }
 
-// spawn calls f in a goroutine that Shutdown waits for.
-func (s *Server) spawn(f func()) {
+// answer answers a question of a datagram in a goroutine that Shutdown waits for. If too
+// many wait, the one that has waited longest gets no response.
+func (s *Server) answer(q *wire.Query, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return
 	}
-	s.wg.Go(f)
+	ctx, cancel := context.WithCancel(s.ctx)
+	place := s.waiting.enter(cancel)
+	s.wg.Go(func() {
+		defer cancel()
+		p := responses.Get().(*response)
+		defer responses.Put(p)
+		p.b = s.Client.appendAsked(ctx, p.b[:0], q, min(q.Size, wire.DefaultUDPSize))
+		if !s.waiting.leave(place) {
+			write(p.b)
+		} else if core, err := s.Client.init(); err == nil {
+			core.count.dropped.Add(1)
+		}
+	})
 }
 
 // readBatches reads and writes several datagrams with one system call, until that fails.
@@ -352,12 +369,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 				source = controlFrom(m.OOB[:m.NN])
 			}
 			if q.Query != nil {
-				s.spawn(func() {
-					p := responses.Get().(*response)
-					defer responses.Put(p)
-					p.b = s.Client.appendAsked(s.ctx, p.b[:0], q.Query, min(q.Size, wire.DefaultUDPSize))
-					_, _, _ = u.WriteMsgUDP(p.b, source, to)
-				})
+				s.answer(q.Query, func(b []byte) { _, _, _ = u.WriteMsgUDP(b, source, to) })
 				continue
 			}
 			replies[k] = q.reply
@@ -464,7 +476,10 @@ func (s *Server) serveConn(conn net.Conn) {
 			return
 		case q.Query == nil:
 			out = q.reply
-			if c.write(q.reply) != nil {
+			c.lock()
+			err := c.write(q.reply)
+			c.writing.Unlock()
+			if err != nil {
 				return
 			}
 			continue
@@ -472,9 +487,13 @@ func (s *Server) serveConn(conn net.Conn) {
 		c.waiting <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-c.waiting }()
+			r := s.Client.ask(s.ctx, q.Query)
+			c.lock()
+			defer c.writing.Unlock()
+			// What waits to be written is the answer, which all have in common.
 			p := responses.Get().(*response)
 			defer responses.Put(p)
-			p.b = s.Client.appendAsked(s.ctx, append(p.b[:0], 0, 0), q.Query, wire.MaxMsg)
+			p.b = s.Client.appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg)
 			_ = c.write(p.b)
 		})
 	}
@@ -515,13 +534,19 @@ func (c *serverConn) setReadDeadline(t time.Time) error {
 	return c.SetReadDeadline(t)
 }
 
-// write writes a response, for whose length b has two bytes in front. If the client
-// does not read it, the connection is closed.
+// lock locks writing, and sets the deadline of a response that is to be written now: the
+// time in which those before it are written counts, or a client that reads one now and
+// then would have all of them kept.
+func (c *serverConn) lock() {
+	deadline := time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout))
+	c.writing.Lock()
+	_ = c.SetWriteDeadline(deadline)
+}
+
+// write writes a response, for whose length b has two bytes in front, after lock. If the
+// client does not read it, the connection is closed.
 func (c *serverConn) write(b []byte) error {
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	_ = c.SetWriteDeadline(time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout)))
 	_, err := c.Conn.Write(b)
 	if err != nil {
 		_ = c.Close()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -238,6 +239,35 @@ func TestAClientThatStopsReadingIsDisconnected(t *testing.T) {
 	}
 	assert.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.NoError(t, s.Shutdown(background))
+}
+
+func TestAFloodOfOneQuestionTakesBoundedGoroutinesAndHoldsUpNobody(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "dead.example." {
+				return dnstest.Reply{}
+			}
+			return good(q)
+		})
+		c := l.client(&dnshedge.Client{MaxInFlight: 10, Cache: new(dnshedge.Cache), Hedge: dnshedge.Hedge{Off: true}}, l.up("tcp", "a"))
+		l.startServer(&dnshedge.Server{Client: c})
+		conn := l.connect("udp")
+		put(t, conn, question("x.example.", dns.TypeA))
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		for range 1000 {
+			require.NoError(t, conn.WriteMsg(question("dead.example.", dns.TypeA)))
+		}
+		time.Sleep(100 * ms)
+		synctest.Wait()
+		assert.Less(t, runtime.NumGoroutine(), before+100)
+		asked := c.Stats().Queries - 1
+		assert.Greater(t, asked, int64(500), "the rest did not fit into the socket")
+		assert.Equal(t, asked-20, c.Stats().Dropped)
+		start := time.Now()
+		put(t, conn, question("y.example.", dns.TypeA))
+		assert.Equal(t, 40*ms, time.Since(start))
+	})
 }
 
 func TestOneConnectionMoreThanMaxConnsWaits(t *testing.T) {

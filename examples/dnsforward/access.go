@@ -49,13 +49,21 @@ func (a *access) take(ip netip.Addr) bool {
 	return a.perSecond == 0 || a.limit(ip).Allow()
 }
 
+// maxWait is how long a question over a connection may wait, which holds up the end.
+const maxWait = time.Second
+
 // wait returns how long a client has to wait before it may ask another question, which
-// it then may.
+// it then may, unless that is longer than maxWait.
 func (a *access) wait(ip netip.Addr) time.Duration {
 	if a.perSecond == 0 {
 		return 0
 	}
-	return a.limit(ip).Reserve().Delay()
+	r := a.limit(ip).Reserve()
+	d := r.Delay()
+	if d > maxWait {
+		r.Cancel()
+	}
+	return d
 }
 
 // limit returns the limiter of a client.

@@ -130,11 +130,16 @@ func (f *forwarder) startUDP(at string) error {
 
 // admit says what becomes of a query. Strangers get REFUSED over UDP, which is no longer
 // than their question, and no connection. Who asks too much over UDP gets nothing, and
-// asks again; over a connection the next question waits.
+// asks again; over a connection the next question waits, and if that took more than a
+// second, the connection is closed.
 func (f *forwarder) admit(at net.Addr) dnshedge.Verdict {
 	ip := client(at)
 	if _, udp := at.(*net.UDPAddr); !udp {
-		time.Sleep(f.access.wait(ip))
+		wait := f.access.wait(ip)
+		if wait > maxWait {
+			return dnshedge.Ignore
+		}
+		time.Sleep(wait)
 		return dnshedge.Answer
 	}
 	switch {
