@@ -66,7 +66,7 @@
 // # Cost
 //
 // A call that needs no hedge costs some half a microsecond over HTTP/2 and gRPC, where it
-// starts no goroutine, and about one over HTTP/1.1, where it starts one. Memory is
+// starts no goroutine, and one and a half over HTTP/1.1, where it starts one. Memory is
 // bounded by [Config.MaxKeys], at a few kilobytes per key. There are no background goroutines.
 package hedge
 
