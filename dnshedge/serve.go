@@ -107,7 +107,7 @@ func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	return append(b, out...)
 }
 
-// appendAsked is core.appendAsked with a response in place of an error.
+// appendAsked appends the response to a question that appendHit has not answered.
 func (c *Client) appendAsked(ctx context.Context, b []byte, q *wire.Query, limit int) []byte {
 	return c.appendResult(b, q, c.ask(ctx, q), limit)
 }
@@ -142,11 +142,6 @@ func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit 
 	if b, ok := c.appendHit(b, q, limit); ok {
 		return b, nil
 	}
-	return c.appendAsked(ctx, b, q, limit)
-}
-
-// appendAsked is appendAnswer for what appendHit has not found.
-func (c *core) appendAsked(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
 	r := c.answer(ctx, q, "")
 	if r.err != nil {
 		return b, r.err
