@@ -8,11 +8,11 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
-	"math"
 	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/decode"
 	"github.com/gohedge/hedge/sketch"
 )
 
@@ -156,16 +156,16 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 	if end < len(exportName+exportVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
 		return errDamaged
 	}
-	d := decoder(b[len(exportName+exportVersion):end])
-	passed := now.Sub(time.Unix(0, d.varint()))
+	d := decode.Decoder(b[len(exportName+exportVersion):end])
+	passed := now.Sub(time.Unix(0, d.Varint()))
 	if passed > maxExportAge {
 		return fmt.Errorf("the export is %v old, more than %v", passed.Round(time.Second), maxExportAge)
 	}
 	var learned []times
-	for n := d.uvarint(); n > 0 && d != nil; n-- {
-		l := times{server: string(d.bytes()), srtt: d.duration(), handshake: d.duration()}
+	for n := d.Uvarint(); n > 0 && d != nil; n-- {
+		l := times{server: string(d.Bytes(maxExport)), srtt: d.Duration(), handshake: d.Duration()}
 		for _, w := range [...]**sketch.Window{&l.answers, &l.path} {
-			if *w, err = sketch.Decode(d.bytes(), now); err != nil {
+			if *w, err = sketch.Decode(d.Bytes(maxExport), now); err != nil {
 				return fmt.Errorf("%w: %w", errDamaged, err)
 			}
 		}
@@ -173,8 +173,8 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 	}
 	cache := c.conf.Cache
 	var entries []*entry
-	for n := d.uvarint(); n > 0 && d != nil; n-- {
-		e, err := d.entry()
+	for n := d.Uvarint(); n > 0 && d != nil; n-- {
+		e, err := decodeEntry(&d)
 		if err != nil {
 			return err
 		}
@@ -193,58 +193,20 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// decoder takes values off its beginning. It is nil once it failed.
-type decoder []byte
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(*d)
-	d.skip(n)
-	return v
-}
-
-func (d *decoder) varint() int64 {
-	v, n := binary.Varint(*d)
-	d.skip(n)
-	return v
-}
-
-func (d *decoder) duration() time.Duration {
-	return time.Duration(min(d.uvarint(), math.MaxInt64))
-}
-
-func (d *decoder) bytes() []byte {
-	n := d.uvarint()
-	if n > uint64(len(*d)) {
-		*d = nil
-		return nil
-	}
-	b := (*d)[:n]
-	*d = (*d)[n:]
-	return b
-}
-
-func (d *decoder) skip(n int) {
-	if n <= 0 {
-		*d = nil
-		return
-	}
-	*d = (*d)[n:]
-}
-
-// entry takes an answer off. Its time is how old it was.
-func (d *decoder) entry() (*entry, error) {
+// decodeEntry takes an answer off. Its time is how old it was.
+func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) == 0 {
 		return nil, errDamaged
 	}
 	e := &entry{bits: (*d)[0]}
-	d.skip(1)
-	e.stored, e.ttl = d.duration(), d.duration()
+	d.Skip(1)
+	e.stored, e.ttl = d.Duration(), d.Duration()
 	var errs []wire.EDE
-	for n := d.uvarint(); n > 0 && *d != nil; n-- {
-		code := d.uvarint()
-		errs = append(errs, wire.EDE{Code: uint16(code), Text: string(d.bytes())})
+	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
+		code := d.Uvarint()
+		errs = append(errs, wire.EDE{Code: uint16(code), Text: string(d.Bytes(maxExport))})
 	}
-	b := d.bytes()
+	b := d.Bytes(maxExport)
 	if *d == nil {
 		return nil, errDamaged
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gohedge/hedge/internal/decode"
 	"github.com/gohedge/hedge/sketch"
 )
 
@@ -144,16 +145,16 @@ func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, e
 	if end < len(exportName+exportVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
 		return nil, errDamaged
 	}
-	d := reader(b[len(exportName+exportVersion):end])
-	written := d.varint()
+	d := decode.Decoder(b[len(exportName+exportVersion):end])
+	written := d.Varint()
 	if age := now.Sub(time.Unix(0, written)); age > maxAge {
 		return nil, fmt.Errorf("the export is %v old, more than %v", age.Round(time.Second), maxAge)
 	}
 	var all []learned
 	seen := make(map[Name]bool)
-	for n := d.uvarint(); n > 0 && d != nil; n-- {
-		name := Name{Host: string(d.bytes(maxName)), Route: string(d.bytes(maxName))}
-		window := d.bytes(maxExport)
+	for n := d.Uvarint(); n > 0 && d != nil; n-- {
+		name := Name{Host: string(d.Bytes(maxName)), Route: string(d.Bytes(maxName))}
+		window := d.Bytes(maxExport)
 		switch {
 		case d == nil:
 			return nil, errDamaged
@@ -173,40 +174,6 @@ func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, e
 		return nil, errDamaged
 	}
 	return all, nil
-}
-
-// reader takes values off its beginning. It is nil once it failed.
-type reader []byte
-
-func (r *reader) uvarint() uint64 {
-	v, n := binary.Uvarint(*r)
-	r.skip(n)
-	return v
-}
-
-func (r *reader) varint() int64 {
-	v, n := binary.Varint(*r)
-	r.skip(n)
-	return v
-}
-
-func (r *reader) skip(n int) {
-	if n <= 0 {
-		*r = nil
-		return
-	}
-	*r = (*r)[n:]
-}
-
-func (r *reader) bytes(most uint64) []byte {
-	n := r.uvarint()
-	if n > most || n > uint64(len(*r)) {
-		*r = nil
-		return nil
-	}
-	b := (*r)[:n]
-	*r = (*r)[n:]
-	return b
 }
 
 // absorb learns what another key did.
