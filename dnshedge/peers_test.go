@@ -1,7 +1,6 @@
 package dnshedge_test
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/x509"
 	"encoding/pem"
@@ -12,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -343,29 +341,16 @@ func forwarderProcess(t *testing.T, upstream string) (port string, process *os.P
 	return port, peer(t, []string{port}, bin, "-listen", "127.0.0.1:"+port, "-upstream", upstream)
 }
 
-func tool(t *testing.T, name string, args ...string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Skipf("%s is not installed", name)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return string(out)
-}
-
 func TestDigAndKdigLikeTheForwarder(t *testing.T) {
 	port := forwarder(t, "127.0.0.1:"+knot(t))
 	for _, prog := range []string{"dig", "kdig"} {
 		for _, transport := range []string{"+notcp", "+tcp"} {
-			assert.Equal(t, "192.0.2.1\n", tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "a.example", "A"))
-			assert.Contains(t, tool(t, prog, "@127.0.0.1", "-p", port, transport, "nx.example", "A"), "NXDOMAIN")
-			assert.Contains(t, tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "alias.example", "AAAA"), "2001:db8::1")
+			assert.Equal(t, "192.0.2.1\n", hedgetest.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "a.example", "A"))
+			assert.Contains(t, hedgetest.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "nx.example", "A"), "NXDOMAIN")
+			assert.Contains(t, hedgetest.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "alias.example", "AAAA"), "2001:db8::1")
 		}
 	}
-	out := tool(t, "dig", "@127.0.0.1", "-p", port, "big.example", "TXT")
+	out := hedgetest.Tool(t, "dig", "@127.0.0.1", "-p", port, "big.example", "TXT")
 	assert.Contains(t, out, "retrying in TCP mode")
 	assert.NotContains(t, out, "WARNING")
 }
@@ -446,7 +431,7 @@ remote-control:
 		for _, c := range all {
 			loaded(t, "udp://127.0.0.1:"+c.port)
 			before := cpuTime(t, c.process)
-			out := tool(t, "dnsperf", "-s", "127.0.0.1", "-p", c.port, "-d", queries, "-l", "1", "-c", "4", "-q", "50")
+			out := hedgetest.Tool(t, "dnsperf", "-s", "127.0.0.1", "-p", c.port, "-d", queries, "-l", "1", "-c", "4", "-q", "50")
 			assert.Contains(t, out, "Queries lost:         0", c.name)
 			c.rate = append(c.rate, number(out, "Queries per second"))
 			c.cpu = append(c.cpu, float64((cpuTime(t, c.process)-before).Microseconds())/number(out, "Queries completed"))
@@ -523,23 +508,6 @@ func (s *soaked) ask(questions int64) int64 {
 	return failed.Load()
 }
 
-// used is what the process holds.
-type used struct {
-	goroutines, files int
-	heap              uint64
-}
-
-func measureUse() used {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	u := used{goroutines: runtime.NumGoroutine(), heap: m.HeapAlloc}
-	if e, err := os.ReadDir("/proc/self/fd"); err == nil {
-		u.files = len(e)
-	}
-	return u
-}
-
 // Nothing piles up in a client that asks over UDP, nor in one that asks over TLS,
 // while their servers lose queries and are started anew.
 func TestSoak(t *testing.T) {
@@ -572,7 +540,7 @@ func TestSoak(t *testing.T) {
 	}
 	each(func(s *soaked) { s.ask(total / 20) })
 	time.Sleep(100 * ms) // no query is lost yet, and so none runs on for longer
-	before := measureUse()
+	before := hedgetest.MeasureUsage()
 	each(func(s *soaked) {
 		s.lossy.Store(true)
 		for range 5 {
@@ -582,22 +550,22 @@ func TestSoak(t *testing.T) {
 			<-restarted
 		}
 	})
-	after := measureUse()
+	after := hedgetest.MeasureUsage()
 	for range 20 { // abandoned queries end after 2 s, and later on a busy machine
-		if after.goroutines <= before.goroutines+8 && after.files <= before.files+8 {
+		if after.Goroutines <= before.Goroutines+8 && after.Files <= before.Files+8 {
 			break
 		}
 		time.Sleep(500 * ms)
-		after = measureUse()
+		after = hedgetest.MeasureUsage()
 	}
 	for _, s := range all {
 		t.Logf("%s: %d questions, %d hedges", s.network, total, s.client.Stats().Hedges)
 	}
 	t.Logf("%d failed; goroutines %d to %d, files %d to %d, heap %d to %d KiB", failed.Load(),
-		before.goroutines, after.goroutines, before.files, after.files, before.heap>>10, after.heap>>10)
-	assert.LessOrEqual(t, after.goroutines, before.goroutines+8)
-	assert.LessOrEqual(t, after.files, before.files+8)
-	assert.LessOrEqual(t, after.heap, before.heap+4<<20)
+		before.Goroutines, after.Goroutines, before.Files, after.Files, before.Heap>>10, after.Heap>>10)
+	assert.LessOrEqual(t, after.Goroutines, before.Goroutines+8)
+	assert.LessOrEqual(t, after.Files, before.Files+8)
+	assert.LessOrEqual(t, after.Heap, before.Heap+4<<20)
 	assert.Less(t, failed.Load(), 2*total/50)
 	for _, s := range all {
 		require.NoError(t, s.client.Close())

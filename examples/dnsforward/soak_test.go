@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // right returns the address of a name, so that any other is a wrong answer.
@@ -56,27 +56,6 @@ func (u *unsteady) stop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.server.Close()
-}
-
-// usage is what a process holds.
-type usage struct {
-	goroutines, descriptors int
-	heap                    uint64
-}
-
-func held() usage {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	u := usage{goroutines: runtime.NumGoroutine(), heap: m.HeapAlloc}
-	if all, err := os.ReadDir("/proc/self/fd"); err == nil {
-		u.descriptors = len(all)
-	}
-	return u
-}
-
-func (u usage) String() string {
-	return fmt.Sprintf("%d goroutines, %d descriptors, %.1f MB", u.goroutines, u.descriptors, float64(u.heap)/1e6)
 }
 
 // TestForwarderStaysFlatWhileServersComeAndGo asks 2,000 questions a second while one
@@ -146,7 +125,7 @@ func TestForwarderStaysFlatWhileServersComeAndGo(t *testing.T) {
 		wg.Wait()
 	}
 	load(time.Second)
-	before := held()
+	before := hedgetest.MeasureUsage()
 
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -173,11 +152,11 @@ func TestForwarderStaysFlatWhileServersComeAndGo(t *testing.T) {
 	load(long)
 	close(end)
 	<-ended
-	after := held()
+	after := hedgetest.MeasureUsage()
 	t.Logf("%d sent, %d answered, %d failed, %d wrong; %v before, %v after", sent.Load(), answered.Load(), failed.Load(), wrong.Load(), before, after)
 	assert.Zero(t, wrong.Load())
 	assert.Greater(t, answered.Load(), sent.Load()*9/10)
-	assert.LessOrEqual(t, after.goroutines, before.goroutines+20)
-	assert.LessOrEqual(t, after.descriptors, before.descriptors+20)
-	assert.LessOrEqual(t, after.heap, before.heap+20<<20)
+	assert.LessOrEqual(t, after.Goroutines, before.Goroutines+20)
+	assert.LessOrEqual(t, after.Files, before.Files+20)
+	assert.LessOrEqual(t, after.Heap, before.Heap+20<<20)
 }

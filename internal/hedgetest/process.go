@@ -1,0 +1,51 @@
+package hedgetest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// Tool runs a program for 30 s at most and returns what it printed. It skips the test if
+// the program is not installed, and ends it if the program fails.
+func Tool(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("%s is not installed", name)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+	return string(out)
+}
+
+// Usage is what a process holds.
+type Usage struct {
+	Goroutines int
+	Files      int    // descriptors; 0 if the system does not tell
+	Heap       uint64 // bytes after a garbage collection
+}
+
+// MeasureUsage returns what this process holds.
+func MeasureUsage() Usage {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	u := Usage{Goroutines: runtime.NumGoroutine(), Heap: m.HeapAlloc}
+	if all, err := os.ReadDir("/proc/self/fd"); err == nil {
+		u.Files = len(all)
+	}
+	return u
+}
+
+func (u Usage) String() string {
+	return fmt.Sprintf("%d goroutines, %d descriptors, %.1f MB", u.Goroutines, u.Files, float64(u.Heap)/1e6)
+}
