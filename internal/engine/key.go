@@ -80,6 +80,7 @@ type Key struct {
 	shadowWins int64         // by hedges that were not sent
 	saved      time.Duration // by the wins of either, estimated
 	residual   *residual     // nil: nothing is known
+	pauses     *pauses       // of bodies; nil: nothing is known
 	denied     [Reasons]int64
 	more       []*Bucket // which the adapter asks itself
 
@@ -412,7 +413,7 @@ func (k *Key) reset() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.window, k.actual, k.since, k.due = sketch.Window{}, sketch.Window{}, 0, MinSamples
-	k.slow, k.scale, k.fired, k.won, k.residual = 0, 1, 0, 0, nil
+	k.slow, k.scale, k.fired, k.won, k.residual, k.pauses = 0, 1, 0, 0, nil, nil
 	k.push, k.pushed, k.pausedTo = 0, false, time.Time{}
 	k.plan.Store(k.engine.Config().cold())
 }

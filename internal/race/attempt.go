@@ -31,6 +31,15 @@ type Attempt struct {
 	guard *Guard // nil: cancelling harms nobody else
 }
 
+// NewAttempt returns attempt n of a race that is over. It is for hedges of what the race's
+// winner has returned; n is at most MaxHedges.
+func NewAttempt(parent context.Context, n int) *Attempt {
+	return &Attempt{Context: parent, n: uint8(n)}
+}
+
+// Lose cancels the attempt because another one has won, as soon as its guard allows.
+func (a *Attempt) Lose() { a.cancel(ErrLost) }
+
 type inner struct {
 	context.Context
 	cancel context.CancelCauseFunc
