@@ -52,11 +52,14 @@ type pausing struct {
 	data   []byte
 	given  int
 	chunk  int // bytes per Read at most
-	pauses []gap
+	gaps   []gap
 	once   sync.Once
 	closed chan struct{}
 	inner  io.Closer
 	err    error // that it has failed with
+
+	last      int  // bytes that it gives as well when it fails, or is closed
+	lastAlone bool // without an error
 }
 
 var errClosed = errors.New("read of a closed body")
@@ -65,32 +68,30 @@ func (b *pausing) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
 	}
-	if len(b.pauses) > 0 && b.given >= b.pauses[0].at {
-		now := b.pauses[0]
-		t := time.NewTimer(now.lasts)
+	if len(b.gaps) > 0 && b.given >= b.gaps[0].at {
+		t := time.NewTimer(b.gaps[0].lasts)
 		defer t.Stop()
 		select {
 		case <-t.C:
+			b.err = b.gaps[0].err
+			b.gaps = b.gaps[1:]
 		case <-b.closed:
-			return 0, errClosed
+			b.err = errClosed
 		case <-b.ctx.Done():
-			return 0, context.Cause(b.ctx)
+			b.err = context.Cause(b.ctx)
 		}
-		if b.err = now.err; b.err != nil {
-			return 0, b.err
+		if b.err != nil {
+			n := copy(p[:min(len(p), b.last)], b.data[b.given:])
+			b.given += n
+			if b.lastAlone && n > 0 {
+				return n, nil
+			}
+			return n, b.err
 		}
-		b.pauses = b.pauses[1:]
-	}
-	select {
-	case <-b.closed:
-		return 0, errClosed
-	case <-b.ctx.Done():
-		return 0, context.Cause(b.ctx)
-	default:
 	}
 	n := min(len(p), b.chunk)
-	if len(b.pauses) > 0 {
-		n = min(n, b.pauses[0].at-b.given)
+	if len(b.gaps) > 0 {
+		n = min(n, b.gaps[0].at-b.given)
 	}
 	n = copy(p[:n], b.data[b.given:])
 	b.given += n
@@ -106,7 +107,7 @@ func (b *pausing) Close() error {
 }
 
 // serveObject returns an answer with the object from where the request asks for it, whose body pauses.
-func serveObject(rt *hedgetest.RoundTripper, req *http.Request, pauses ...gap) *http.Response {
+func serveObject(rt *hedgetest.RoundTripper, req *http.Request, gaps ...gap) *http.Response {
 	off, status := 0, 200
 	if r := req.Header.Get("Range"); r != "" {
 		off, _ = strconv.Atoi(strings.Trim(r, "bytes=-"))
@@ -120,7 +121,7 @@ func serveObject(rt *hedgetest.RoundTripper, req *http.Request, pauses ...gap) *
 		resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", off, len(object)-1, len(object)))
 	}
 	resp.ContentLength = int64(len(object) - off)
-	resp.Body = &pausing{ctx: req.Context(), data: object[off:], chunk: 4096, pauses: pauses, closed: make(chan struct{}), inner: resp.Body}
+	resp.Body = &pausing{ctx: req.Context(), data: object[off:], chunk: 4096, gaps: gaps, closed: make(chan struct{}), inner: resp.Body}
 	return resp
 }
 
@@ -402,7 +403,7 @@ func TestBodiesThatMustNotBeResumed(t *testing.T) {
 					resp := serveObject(rt, plain, stalls(4096, time.Second)...)
 					c.change(&http.Request{Header: http.Header{}}, resp)
 					if n > 0 {
-						resp.Body.(*pausing).pauses = nil
+						resp.Body.(*pausing).gaps = nil
 					}
 					return resp, nil
 				}
@@ -450,7 +451,7 @@ func TestAnswerThatIsNotTheRestIsNotRead(t *testing.T) {
 		"decompressed":     func(resp *http.Response) { resp.Uncompressed = true },
 		"a shorter body":   func(resp *http.Response) { resp.ContentLength-- },
 		"a longer body":    func(resp *http.Response) { resp.ContentLength++ },
-		"an error":         func(resp *http.Response) { resp.Body.(*pausing).pauses = []gap{{err: errDown}} },
+		"an error":         func(resp *http.Response) { resp.Body.(*pausing).gaps = []gap{{err: errDown}} },
 		"an error at once": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -575,6 +576,27 @@ func TestErrorsOfTheOriginal(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 		assert.Len(t, rt.Sent(), 1)
 	})
+}
+
+// TestBytesThatComeWhileTheRestTakesOverCount are read once: they are the original's, and the rest has them as well.
+func TestBytesThatComeWhileTheRestTakesOverCount(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if n > 0 {
+					return serveObject(rt, req), nil
+				}
+				resp := serveObject(rt, req, stalls(4096, forever)...)
+				body := resp.Body.(*pausing)
+				body.last, body.lastAlone = 3000, alone
+				return resp, nil
+			}
+			resp, err := get(t, resuming(t, rt), site)
+			require.NoError(t, err)
+			assert.Equal(t, string(object), text(t, resp))
+			assert.Len(t, rt.Sent(), 2)
+		})
+	}
 }
 
 // TestErrorOfTheRest is the caller's once it has taken over.
@@ -813,7 +835,7 @@ func TestPanicsBelowCostTheResumeAlone(t *testing.T) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp := serveObject(rt, req)
 			if n == 0 {
-				resp.Body.(*pausing).pauses = stalls(4096, forever)
+				resp.Body.(*pausing).gaps = stalls(4096, forever)
 				resp.Body = panicsOnClose{resp.Body}
 			}
 			return resp, nil
@@ -889,15 +911,18 @@ func FuzzResume(f *testing.F) {
 					resp := serveObject(rt, req)
 					body := resp.Body.(*pausing)
 					body.chunk = 1 + r.IntN(9000)
-					for at := 0; at < len(body.data) && len(body.pauses) < 6; at += r.IntN(60_000) {
-						body.pauses = append(body.pauses, gap{at: at, lasts: time.Duration(r.IntN(120)) * ms})
+					if r.IntN(2) == 0 {
+						body.last, body.lastAlone = r.IntN(9000), r.IntN(2) == 0
+					}
+					for at := 0; at < len(body.data) && len(body.gaps) < 6; at += r.IntN(60_000) {
+						body.gaps = append(body.gaps, gap{at: at, lasts: time.Duration(r.IntN(120)) * ms})
 					}
 					if r.IntN(3) == 0 {
-						i := r.IntN(len(body.pauses))
-						body.pauses[i].err = cut
+						i := r.IntN(len(body.gaps))
+						body.gaps[i].err = cut
 						if r.IntN(2) == 0 {
-							body.pauses[i].err = nil
-							body.pauses[i].lasts = forever / 60
+							body.gaps[i].err = nil
+							body.gaps[i].lasts = forever / 60
 						}
 					}
 					if req.Header.Get("Range") == "" {
@@ -953,3 +978,36 @@ func FuzzResume(f *testing.F) {
 		})
 	})
 }
+
+// BenchmarkRead reads a body that never pauses, byte by byte.
+func BenchmarkRead(b *testing.B) {
+	for name, opts := range map[string][]hedge.Option{"without": nil, "WithResume": {hedge.WithResume()}} {
+		b.Run(name, func(b *testing.B) {
+			rt := hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 200, ContentLength: 1 << 50, Body: endless{}, Header: http.Header{"Etag": {`"1"`}, "Accept-Ranges": {"bytes"}}}, nil
+			})
+			tr := hedge.New(rt, opts...)
+			req, err := http.NewRequest("GET", site, nil)
+			require.NoError(b, err)
+			for range 20 {
+				resp, err := tr.RoundTrip(req)
+				require.NoError(b, err)
+				resp.Body.Close()
+			}
+			resp, err := tr.RoundTrip(req)
+			require.NoError(b, err)
+			buf := make([]byte, 1)
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = resp.Body.Read(buf)
+			}
+			resp.Body.Close()
+		})
+	}
+}
+
+// endless is a body without an end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (endless) Close() error               { return nil }
