@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -283,6 +284,7 @@ func TestWhatIsAStallIsLearned(t *testing.T) {
 		for range 40 {
 			require.Equal(t, 1, fetch(100*ms), "so they always are")
 		}
+		assert.InEpsilon(t, 200*ms, tr.Snapshot().Keys[0].Stall, 0.2, "twice as long")
 		assert.Equal(t, 1, fetch(190*ms))
 		assert.Equal(t, 2, fetch(230*ms), "more than twice as long")
 		for range 10 {
@@ -664,6 +666,67 @@ func TestBodyIsClosedInEveryState(t *testing.T) {
 	})
 }
 
+// TestBodyIsClosedWhileTheOriginalDoesNotReturn, though it has lost.
+func TestBodyIsClosedWhileTheOriginalDoesNotReturn(t *testing.T) {
+	for _, last := range []int{0, 100} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			tr := resuming(t, rt)
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if n > 0 {
+					return serveObject(rt, req), nil
+				}
+				resp := serveObject(rt, req, stalls(4096, forever)...)
+				resp.Body.(*pausing).last = last
+				resp.Body = stubborn{resp.Body}
+				return resp, nil
+			}
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			time.AfterFunc(stallAfter+usual, func() { assert.NoError(t, resp.Body.Close()) })
+			got, err := io.ReadAll(resp.Body)
+			assert.Equal(t, http.ErrBodyReadAfterClose, err)
+			assert.True(t, bytes.Equal(object[:4096+last], got))
+			assert.Len(t, rt.Sent(), 2)
+			synctest.Wait()
+			assert.Zero(t, rt.Open(), "at once")
+		})
+	}
+}
+
+// stubborn is a body whose Read returns an error only after a second.
+type stubborn struct{ io.ReadCloser }
+
+func (s stubborn) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	if err != nil {
+		time.Sleep(time.Second)
+	}
+	return n, err
+}
+
+// TestNothingIsAskedForWhenAllIsThere but the news that it is all.
+func TestNothingIsAskedForWhenAllIsThere(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			resp := serveObject(rt, req, stalls(len(object), time.Second)...)
+			body := resp.Body.(*pausing)
+			body.data = append(bytes.Clone(object), 0) // or the end would come with the last byte
+			resp.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.LimitReader(body, int64(len(object)+1)), body}
+			return resp, nil
+		}
+		tr := resuming(t, rt)
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		_, err = io.ReadFull(resp.Body, make([]byte, len(object)+1))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 1)
+	})
+}
+
 func TestCallerWhoGivesUpIsToldAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -877,6 +940,48 @@ func TestCallerMayChangeItsRequestOnceTheBodyIsClosed(t *testing.T) {
 			<-done
 		}
 	})
+}
+
+func TestResumeOverTheNetwork(t *testing.T) {
+	for protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			var stall atomic.Bool
+			gone := make(chan struct{}, 1)
+			s := serve(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Etag", `"1"`)
+				if !stall.CompareAndSwap(true, false) {
+					http.ServeContent(w, r, "object", time.Time{}, bytes.NewReader(object))
+					return
+				}
+				w.Header().Set("Accept-Ranges", "bytes")
+				w.Header().Set("Content-Length", strconv.Itoa(len(object)))
+				_, _ = w.Write(object[:50_000])
+				w.(http.Flusher).Flush()
+				<-r.Context().Done()
+				gone <- struct{}{}
+			})
+			tr := hedge.New(base(t, s), hedge.WithResume())
+			defer tr.CloseIdleConnections()
+			for range 20 {
+				got, err := fetch(t.Context(), tr, s.URL)
+				require.NoError(t, err)
+				require.Equal(t, string(object), got)
+			}
+			stall.Store(true)
+			got, err := fetch(t.Context(), tr, s.URL)
+			require.NoError(t, err)
+			assert.True(t, got == string(object))
+			assert.EqualValues(t, 1, tr.Snapshot().Stats.ResumeWins)
+			select {
+			case <-gone:
+			case <-time.After(5 * time.Second):
+				t.Error("the original goes on")
+			}
+			got, err = fetch(t.Context(), tr, s.URL)
+			require.NoError(t, err)
+			assert.True(t, got == string(object))
+		})
+	}
 }
 
 // FuzzResume reads an object through sources that pause, fail and lie at random, and checks that the reader

@@ -124,6 +124,8 @@ type KeySnapshot struct {
 	PushBackShare float64 `json:"push_back_share"`
 
 	SlowShare float64 `json:"slow_share"` // of the last calls; no hedges above 0.75
+
+	Stall time.Duration `json:"stall,omitempty"` // after which the rest of a body is asked for, see [WithResume]; 0: not known
 }
 
 // Snapshot returns what is known and what was done. It is a copy: changing it
@@ -143,7 +145,7 @@ func (h *handle) Snapshot() Snapshot {
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
 			Denied:  denied,
 			Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
-			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow,
+			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall,
 		})
 	}
 	return s

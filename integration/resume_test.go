@@ -60,15 +60,14 @@ func TestResume(t *testing.T) {
 				require.True(t, bytes.Equal(object, download(t, &http.Client{Transport: transport}, "http://"+proxy.address+path)))
 				return time.Since(start)
 			}
-			learned := func(opts ...hedge.Option) *hedge.Transport {
-				transport := hedge.New(base, opts...)
+			learn := func(transport *hedge.Transport) {
 				for range 20 {
 					fetch(transport)
 				}
-				return transport
 			}
 
-			transport := learned(hedge.WithResume())
+			transport := hedge.New(base, hedge.WithResume())
+			learn(transport)
 			defer transport.CloseIdleConnections()
 			proxy.lasts.Store(int64(limit / 2))
 			proxy.stallAt.Store(objectSize / 2)
@@ -81,10 +80,11 @@ func TestResume(t *testing.T) {
 					if *downloads == 0 {
 						continue
 					}
-					transport := learned()
+					transport := hedge.New(base)
 					if client != "hedge" {
-						transport = learned(hedge.WithResume())
+						transport = hedge.New(base, hedge.WithResume())
 					}
+					learn(transport)
 					var took []time.Duration
 					proxy.passed.Store(0)
 					for i := range *downloads {

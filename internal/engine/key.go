@@ -437,6 +437,7 @@ type View struct {
 	Push       float64   // share of the last answers that pushed back
 	Pushed     bool      // that is too many
 	PausedTo   time.Time // the server asked to wait until then; zero: it did not
+	Stall      time.Duration
 }
 
 // View returns what the key knows.
@@ -447,7 +448,7 @@ func (k *Key) View() View {
 	v := View{
 		Name: k.Name, Requests: k.requests(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: k.denied,
 		Samples: window.Len(), Tokens: k.tokens(), Scale: k.scale, Slow: k.slow,
-		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(),
+		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(), Stall: k.stall(),
 	}
 	if p := k.plan.Load(); p != nil {
 		v.Delays = slices.Clone(p.hedges())

@@ -63,6 +63,11 @@ func (k *Key) Paused(d time.Duration) {
 func (k *Key) Stall() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return k.stall()
+}
+
+// stall is Stall. The caller holds mu.
+func (k *Key) stall() time.Duration {
 	p, d := k.plan.Load(), k.pauses.stall()
 	if p == nil || d == 0 {
 		return 0
