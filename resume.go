@@ -1,6 +1,7 @@
 package hedge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -113,7 +114,7 @@ func (t *Transport) resumable(c *call, req *http.Request, resp *http.Response, a
 		return resp
 	}
 	b := &resumableBody{
-		t: t, key: c.key, req: req, resp: resp, validator: validator, peer: c.peer.Load(),
+		t: t, key: c.key, ctx: req.Context(), req: req, resp: resp, validator: validator, peer: c.peer.Load(),
 		shown: *resp, made: time.Now(), source: source{resp.Body, a, number > 0}, next: started,
 	}
 	if a != nil {
@@ -159,16 +160,17 @@ func (s source) release() {
 type resumableBody struct {
 	t         *Transport
 	key       *engine.Key
-	req       *http.Request  // the caller's, who may change it once the body is closed
-	resp      *http.Response // as it came
-	shown     http.Response  // what the caller has
+	ctx       context.Context // the caller's
+	req       *http.Request   // the caller's, who may change it once the body is closed
+	resp      *http.Response  // as it came
+	shown     http.Response   // what the caller has
 	validator string
 	peer      *peerAddr // where the primary went; nil: not known, or not needed
 	made      time.Time
 	stall     time.Duration // a Read that waits for so long has met a stall; 0: not known, or none is resumed
 
 	since   atomic.Int64 // when the Read in progress began, since made and plus 1; negative: it waits while the rest is asked for; 0: there is none
-	done    atomic.Int64 // bytes read
+	done    atomic.Int64 // bytes read; it grows before since changes
 	longest atomic.Int64 // ns that a Read has waited
 	watched atomic.Bool  // the timer is set, or is not needed any more
 
@@ -281,7 +283,7 @@ func (b *resumableBody) await(p []byte) (int, error) {
 	if r != nil {
 		select {
 		case <-r.decided:
-		case <-b.req.Context().Done():
+		case <-b.ctx.Done():
 		}
 	}
 	b.mu.Lock()
@@ -451,13 +453,13 @@ func (b *resumableBody) stalled() (ask *call, r *rest) {
 		b.retry = 0
 		return nil, nil
 	}
-	off, ctx := b.done.Load(), b.req.Context()
-	if off >= b.resp.ContentLength || b.t.off.Load() || ctx.Err() != nil {
+	off := b.done.Load()
+	if off >= b.resp.ContentLength || b.t.off.Load() || b.ctx.Err() != nil {
 		return nil, nil
 	}
 	ask = &call{t: b.t, key: b.key, guarded: b.key.Tag.Load() != http2, likePrimary: b.source.hedge}
 	ask.peer.Store(b.peer)
-	ask.BeginRest(ctx, b.key)
+	ask.BeginRest(b.ctx, b.key)
 	if !ask.Call.Admit(0) {
 		if ask.Denied == engine.Shadow {
 			b.left = 0
@@ -476,7 +478,7 @@ func (b *resumableBody) stalled() (ask *call, r *rest) {
 	ask.sent.Request, ask.sent.taken, ask.sent.bare = *b.req, true, false
 	ask.sent.names = append(ask.sent.names, name{"Range", 1}, name{"If-Range", 1})
 	ask.sent.values = append(ask.sent.values, fmt.Sprintf("bytes=%d-", off), b.validator)
-	r = &rest{number: b.next, off: off, attempt: race.NewAttempt(ctx, b.next), decided: make(chan struct{})}
+	r = &rest{number: b.next, off: off, attempt: race.NewAttempt(b.ctx, b.next), decided: make(chan struct{})}
 	b.next++
 	b.left--
 	b.rest = r
@@ -502,12 +504,16 @@ func (b *resumableBody) resume(ask *call, r *rest) {
 	}()
 	ask.Started(r.attempt, r.number)
 	resp, err = ask.Attempt(r.attempt, r.number)
-	switch {
-	case err != nil:
-	case !continues(b.resp, resp, r.off):
+	if err != nil {
+		return
+	}
+	if !continues(b.resp, resp, r.off) {
 		err = errNotTheRest
-	default:
-		err = awaitFirstByte(resp)
+		return
+	}
+	err = awaitFirstByte(resp)
+	if first := resp.Body.(*prefetched); err == nil && first.err != nil && int64(len(first.beginning)) < b.resp.ContentLength-r.off {
+		err = errNotTheRest // it ends too soon
 	}
 }
 

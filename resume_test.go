@@ -454,6 +454,8 @@ func TestAnswerThatIsNotTheRestIsNotRead(t *testing.T) {
 		"a shorter body":   func(resp *http.Response) { resp.ContentLength-- },
 		"a longer body":    func(resp *http.Response) { resp.ContentLength++ },
 		"an error":         func(resp *http.Response) { resp.Body.(*pausing).gaps = []gap{{err: errDown}} },
+		"nothing":          func(resp *http.Response) { resp.ContentLength, resp.Body.(*pausing).data = -1, nil },
+		"a few bytes":      func(resp *http.Response) { resp.ContentLength = -1 },
 		"an error at once": nil,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,7 +33,8 @@ import (
 // number 0 as the primary has, or that of the hedge that it replaces: each is told of
 // with the upstream that it goes to.
 type Observer interface {
-	// AttemptStart is called before each attempt. A call that is not hedged has one.
+	// AttemptStart is called before each attempt. A call that is not hedged has one. One
+	// that begins after RequestDone asks for the rest of a body, see hedge.WithResume.
 	AttemptStart(ctx context.Context, key KeyInfo, a AttemptInfo)
 
 	// AttemptDone is called after each attempt, losers included. Over HTTP an
