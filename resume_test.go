@@ -986,6 +986,75 @@ func TestResumeOverTheNetwork(t *testing.T) {
 	}
 }
 
+// TestVersionsAreNeverMixed downloads from a server whose object changes, whose connections stall and break off, and
+// which sometimes does not know If-Range.
+func TestVersionsAreNeverMixed(t *testing.T) {
+	for protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			var version, requests, stalls atomic.Int64
+			var unruly atomic.Bool
+			content := func(v int64) []byte { return bytes.Repeat([]byte(fmt.Sprintf("%07d\n", v)), len(object)/8) }
+			s := serve(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+				v := version.Load()
+				data := content(v)
+				w.Header().Set("Etag", fmt.Sprintf("%q", strconv.FormatInt(v, 10)))
+				// More stalls than one in twenty would be none.
+				if r.Header.Get("Range") != "" || !unruly.Load() || requests.Add(1)%25 != 0 {
+					if rand.IntN(2) == 0 {
+						r.Header.Del("If-Range")
+					}
+					http.ServeContent(w, r, "object", time.Time{}, bytes.NewReader(data))
+					return
+				}
+				w.Header().Set("Accept-Ranges", "bytes")
+				w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+				at := rand.IntN(len(data))
+				_, _ = w.Write(data[:at])
+				w.(http.Flusher).Flush()
+				n := stalls.Add(1)
+				if n%2 == 0 {
+					version.Add(1)
+				}
+				pause(r, time.Second)
+				if n%3 == 0 {
+					panic(http.ErrAbortHandler)
+				}
+				_, _ = w.Write(data[at:])
+			})
+			tr := hedge.New(base(t, s), hedge.WithResume(), hedge.WithBudgetPercent(300), hedge.WithMaxHedges(3))
+			defer tr.CloseIdleConnections()
+			download := func() error {
+				resp, err := get(t, tr, s.URL)
+				if err != nil {
+					return err
+				}
+				defer resp.Body.Close()
+				got, err := io.ReadAll(resp.Body)
+				v, _ := strconv.ParseInt(strings.Trim(resp.Header.Get("Etag"), `"`), 10, 64)
+				assert.True(t, bytes.HasPrefix(content(v), got), "%d bytes", len(got))
+				assert.True(t, err != nil || len(got) == len(object))
+				return err
+			}
+			for range 20 {
+				require.NoError(t, download())
+			}
+			unruly.Store(true)
+			var calls sync.WaitGroup
+			for range 4 {
+				calls.Go(func() {
+					for range 100 {
+						_ = download() // some break off
+					}
+				})
+			}
+			calls.Wait()
+			assert.Positive(t, tr.Snapshot().Stats.Resumes)
+			assert.Positive(t, version.Load())
+		})
+	}
+}
+
 // FuzzResume reads an object through sources that pause, fail and lie at random, and checks that the reader
 // gets the bytes of the object, in their order, up to its end or an error.
 func FuzzResume(f *testing.F) {

@@ -38,8 +38,8 @@ type Observer interface {
 	AttemptStart(ctx context.Context, key KeyInfo, a AttemptInfo)
 
 	// AttemptDone is called after each attempt, losers included. Over HTTP an
-	// attempt is done when its header has arrived, or with hedge.WithFirstByte its
-	// first byte.
+	// attempt is done when its header has arrived; with hedge.WithFirstByte, and if it
+	// asks for the rest of a body, its first byte.
 	AttemptDone(ctx context.Context, key KeyInfo, a AttemptResult)
 
 	// RequestDone is called once per call, when the caller gets its answer. For
