@@ -74,8 +74,8 @@ const (
 	defaultTimeout  = 5 * time.Second
 	defaultInFlight = 2048
 
-	maxServers   = 256              // that a Client remembers
-	forgetServer = 30 * time.Second // a server may be forgotten if it was not asked for so long
+	maxServers   = 256              // that a Client remembers, besides those that are being asked
+	forgetServer = 30 * time.Second // a server of the system may be forgotten if it was not asked for so long
 )
 
 // Client asks DNS servers. The zero value asks those of the system, with defaults and
@@ -288,7 +288,7 @@ func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTi
 func (c *core) all(ups []Upstream) ([]*upstreamState, error) {
 	var out []*upstreamState
 	for _, up := range ups {
-		s, err := c.server(up)
+		s, err := c.server(up, false)
 		if err != nil {
 			return nil, err
 		}
@@ -297,43 +297,62 @@ func (c *core) all(ups []Upstream) ([]*upstreamState, error) {
 	return out, nil
 }
 
-// server returns the state of an upstream, a new one if it was not asked before.
-func (c *core) server(up Upstream) (*upstreamState, error) {
+// server returns the state of an upstream, a new one if it was not asked before. If it is
+// asked alone, by its address, the caller must call release.
+func (c *core) server(up Upstream, alone bool) (*upstreamState, error) {
 	name := up.key()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, transport.ErrClosed
 	}
-	if s := c.servers[name]; s != nil {
-		return s, nil
+	s := c.servers[name]
+	if s == nil {
+		var err error
+		if s, err = newUpstreamState(c, up); err != nil {
+			return nil, err
+		}
+		s.used.Store(time.Now().UnixNano())
+		s.alone = true
+		for len(c.servers) >= maxServers && c.forget() {
+		}
+		c.servers[name] = s
 	}
-	s, err := newUpstreamState(c, up)
-	if err != nil {
-		return nil, err
+	if alone {
+		s.callers++
+	} else {
+		s.alone = false
 	}
-	s.used.Store(time.Now().UnixNano())
-	if len(c.servers) >= maxServers {
-		c.forget()
-	}
-	c.servers[name] = s
 	return s, nil
 }
 
-// forget closes the server that was asked least recently, unless it belongs to
-// Upstreams or Fallback or was asked within forgetServer. The caller holds mu.
-func (c *core) forget() {
+// release ends the use of a server that was asked alone.
+func (c *core) release(s *upstreamState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.callers--
+}
+
+// forget closes the server that was asked least recently, unless somebody waits for it,
+// it belongs to Upstreams or Fallback, or is the system's and was asked within
+// forgetServer. It reports false if there is none. The caller holds mu.
+func (c *core) forget() bool {
 	var oldest *upstreamState
 	for _, s := range c.servers {
-		fixed := slices.Contains(c.group, s) || slices.Contains(c.fallback, s)
-		if !fixed && (oldest == nil || s.used.Load() < oldest.used.Load()) {
+		if oldest != nil && s.used.Load() >= oldest.used.Load() {
+			continue
+		}
+		keep := s.callers > 0 || slices.Contains(c.group, s) || slices.Contains(c.fallback, s)
+		if !keep && (s.alone || time.Since(time.Unix(0, s.used.Load())) >= forgetServer) {
 			oldest = s
 		}
 	}
-	if oldest != nil && time.Since(time.Unix(0, oldest.used.Load())) >= forgetServer {
-		delete(c.servers, oldest.name)
-		c.wg.Go(oldest.close)
+	if oldest == nil {
+		return false
 	}
+	delete(c.servers, oldest.name)
+	c.wg.Go(oldest.close)
+	return true
 }
 
 // begin counts a goroutine that Close waits for, and that must call c.wg.Done, or

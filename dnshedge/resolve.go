@@ -50,6 +50,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		if err != nil {
 			return result{err: err}
 		}
+		defer c.release(s)
 		ctx, cancel := context.WithTimeout(ctx, c.timeout())
 		defer cancel()
 		return c.traceResult(ctx, q, c.ask(ctx, q, []*upstreamState{s}))
@@ -349,7 +350,7 @@ func (c *core) upstreams() ([]*upstreamState, error) {
 }
 
 // serverAt returns the server at an address: a host and port, or what ParseUpstream
-// reads.
+// reads. The caller must call release.
 func (c *core) serverAt(address string) (*upstreamState, error) {
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
@@ -360,5 +361,5 @@ func (c *core) serverAt(address string) (*upstreamState, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.server(up)
+	return c.server(up, true)
 }
