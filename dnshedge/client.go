@@ -284,7 +284,8 @@ func newCore(conf *Client) (*core, error) {
 
 func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTimeout) }
 
-// all returns the state of each upstream.
+// all returns the state of each upstream. One that is given twice is one: what it could not
+// answer it will not answer when it is asked as another server.
 func (c *core) all(ups []Upstream) ([]*upstreamState, error) {
 	var out []*upstreamState
 	for _, up := range ups {
@@ -292,7 +293,9 @@ func (c *core) all(ups []Upstream) ([]*upstreamState, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, s)
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
 	}
 	return out, nil
 }

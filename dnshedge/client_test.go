@@ -277,3 +277,13 @@ func TestServersAskedByTheirAddressAreForgotten(t *testing.T) {
 		l.must(c, "x.example.")
 	})
 }
+
+func TestAServerThatIsGivenTwiceIsOne(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := l.serve("a", rcode(dns.RcodeServerFailure))
+		c := l.client(new(dnshedge.Client), l.up("udp", "a"), l.up("udp", "a"))
+		r, _ := l.must(c, "x.example.")
+		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+		assert.EqualValues(t, 1, s.Queries.Load())
+	})
+}
