@@ -85,8 +85,9 @@ type Client struct {
 	// Upstreams is a group of equivalent servers, in the order of preference, which
 	// holds until their round trip times are known. Empty: the system's servers, which are
 	// read again when they change. On Windows they are those of the network adapters, by
-	// the adapters' metrics. Elsewhere they are in /etc/resolv.conf, which on macOS does not
-	// have those that a VPN sets for some domains only.
+	// the adapters' metrics. On macOS they are those that scutil names, also for the names in
+	// some domains only, as a VPN and files in /etc/resolver set them. Elsewhere, and where
+	// there is no scutil, they are in /etc/resolv.conf.
 	Upstreams []Upstream
 
 	// Order says which of the Upstreams is asked first. Zero: OrderAuto.
@@ -139,7 +140,7 @@ type Client struct {
 	Dialer Dialer
 
 	// ResolvConf is where the system's servers are read if Upstreams is empty.
-	// Empty: /etc/resolv.conf; on Windows the network adapters.
+	// Empty: /etc/resolv.conf; on Windows the network adapters, on macOS scutil.
 	ResolvConf string
 
 	// SpecialUse says which special-use names are answered without asking a server. Zero:
@@ -276,8 +277,11 @@ func newCore(conf *Client) (*core, error) {
 	if c.routes, err = newRoutes(conf.Routes); err != nil {
 		return nil, err
 	}
-	if len(c.group) == 0 {
-		c.system = &resolvConf{path: cmp.Or(conf.ResolvConf, systemConf)}
+	if len(c.group) == 0 && conf.Exchanger == nil {
+		c.system = &resolvConf{path: conf.ResolvConf}
+		if conf.ResolvConf == "" {
+			c.system.ask, c.system.path = askSystem, systemConf
+		}
 	}
 	return c, nil
 }

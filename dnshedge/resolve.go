@@ -183,6 +183,13 @@ func (c *core) resolveNow(ctx context.Context, q *wire.Query, explore bool) resu
 	if e := cmp.Or(c.route(q), c.conf.Exchanger); e != nil {
 		return c.delegate(ctx, q, e)
 	}
+	if ups := c.systemRoute(q); ups != nil {
+		group, err := c.all(ups)
+		if err != nil {
+			return result{err: err}
+		}
+		return c.inTurn(ctx, q, inOrder(group), 1)
+	}
 	group, err := c.upstreams()
 	if err != nil {
 		return result{err: err}
@@ -344,7 +351,7 @@ func (c *core) upstreams() ([]*upstreamState, error) {
 	}
 	group, err := c.all(c.system.upstreams(time.Now()))
 	if err != nil && !errors.Is(err, transport.ErrClosed) {
-		err = fmt.Errorf("dnshedge: %s: %w", c.system.path, err)
+		err = fmt.Errorf("dnshedge: %s: %w", cmp.Or(c.system.path, "the system's servers"), err)
 	}
 	return group, err
 }
