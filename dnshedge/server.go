@@ -451,14 +451,14 @@ func (s *Server) release() {
 type serverConn struct {
 	net.Conn
 	s       *Server
-	writing sync.Mutex
+	writing chan struct{} // a lock: holds a value while a response is written
 	waiting chan struct{} // one value per question that waits
 }
 
 func (s *Server) serveConn(conn net.Conn) {
 	defer s.release()
 	defer s.remove(conn, false)
-	c := &serverConn{Conn: conn, s: s, waiting: make(chan struct{}, maxPipelined)}
+	c := &serverConn{Conn: conn, s: s, writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined)}
 	var wg sync.WaitGroup
 	defer wg.Wait() // a client that has closed its half still reads
 	from := conn.RemoteAddr()
@@ -478,7 +478,7 @@ func (s *Server) serveConn(conn net.Conn) {
 			out = q.reply
 			c.lock()
 			err := c.write(q.reply)
-			c.writing.Unlock()
+			c.unlock()
 			if err != nil {
 				return
 			}
@@ -489,7 +489,7 @@ func (s *Server) serveConn(conn net.Conn) {
 			defer func() { <-c.waiting }()
 			r := s.Client.ask(s.ctx, q.Query)
 			c.lock()
-			defer c.writing.Unlock()
+			defer c.unlock()
 			// What waits to be written is the answer, which all have in common.
 			p := responses.Get().(*response)
 			defer responses.Put(p)
@@ -539,9 +539,11 @@ func (c *serverConn) setReadDeadline(t time.Time) error {
 // then would have all of them kept.
 func (c *serverConn) lock() {
 	deadline := time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout))
-	c.writing.Lock()
+	c.writing <- struct{}{}
 	_ = c.SetWriteDeadline(deadline)
 }
+
+func (c *serverConn) unlock() { <-c.writing }
 
 // write writes a response, for whose length b has two bytes in front, after lock. If the
 // client does not read it, the connection is closed.
