@@ -65,7 +65,7 @@ type Server struct {
 	// Admit says what becomes of a query, by the client's address, which is a
 	// *net.UDPAddr for datagrams. It is called for every query, from several
 	// goroutines, and must not block for datagrams; for others, blocking slows
-	// down the one connection, and Shutdown waits for it even after its context. Nil: all are answered.
+	// down the one connection. Nil: all are answered.
 	Admit func(client net.Addr) Verdict
 
 	// MaxConns bounds the connections that are open. Others wait to be accepted.
@@ -151,9 +151,9 @@ func (s *Server) remove(c io.Closer, listens bool) {
 	}
 }
 
-// Shutdown ends Serve and ServePacket, answers what has been asked, and returns when
-// that is done or ctx has ended; then it closes the connections that are left.
-// The Client stays open.
+// Shutdown ends Serve and ServePacket, answers what has been asked, and returns when that is
+// done. If ctx ends first, it closes the connections that are left, and returns the context's
+// cause without waiting for what ends with them. The Client stays open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
 	s.mu.Lock()
@@ -195,7 +195,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
-	<-done
 	return err
 }
 

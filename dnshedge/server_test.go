@@ -386,6 +386,24 @@ func TestShutdownAnswersWhatHasBeenAsked(t *testing.T) {
 	}
 }
 
+func TestShutdownWaitsForABlockingAdmitNoLongerThanItsContext(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		s := &dnshedge.Server{
+			Client: l.client(off(), l.up("udp", "a")),
+			Admit:  func(net.Addr) dnshedge.Verdict { time.Sleep(time.Hour); return dnshedge.Answer },
+		}
+		l.startServer(s)
+		require.NoError(t, l.connect("tcp").WriteMsg(question("x.example.", dns.TypeA)))
+		time.Sleep(100 * ms)
+		ctx, cancel := context.WithTimeout(background, time.Second)
+		defer cancel()
+		start := time.Now()
+		require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded)
+		assert.Equal(t, time.Second, time.Since(start))
+	})
+}
+
 // The system's sockets, with batches of datagrams, and bound to all addresses.
 func TestTheServerAnswersFromTheAddressThatWasAsked(t *testing.T) {
 	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "udp", good)}, Cache: new(dnshedge.Cache)}
