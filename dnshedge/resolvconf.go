@@ -108,10 +108,13 @@ func (f *resolvConf) askSystem() bool {
 	return f.ups != nil
 }
 
-// systemUpstreams returns the first servers of the system as upstreams.
+// systemUpstreams returns the first servers of the system that can be asked.
 func systemUpstreams(servers []netip.AddrPort) (ups []Upstream) {
-	for _, at := range servers[:min(len(servers), resolvMax)] {
-		ups = append(ups, Upstream{Net: defaultNet, Addr: at.String()})
+	for _, at := range servers {
+		up := Upstream{Net: defaultNet, Addr: at.String()}
+		if up.validate() == nil && len(ups) < resolvMax {
+			ups = append(ups, up)
+		}
 	}
 	return ups
 }

@@ -50,7 +50,7 @@ func parseScutil(out string) systemDNS {
 		case key == "options":
 			r.mdns = slices.Contains(strings.Fields(value), "mdns")
 		case key == "flags":
-			r.added = strings.HasPrefix(value, "Supplemental")
+			r.added = strings.Contains(value, "Supplemental")
 		case strings.HasPrefix(key, "nameserver["):
 			if ip, err := netip.ParseAddr(value); err == nil {
 				r.servers = append(r.servers, ip.Unmap())
