@@ -156,7 +156,7 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 
 // seal makes the answer ready to be shared.
 func (c *core) seal(q *wire.Query, r *result) (err error) {
-	if f := c.conf.RebindFilter; f != nil && q.Standard() && c.route(q) == nil {
+	if f := c.conf.RebindFilter; f != nil && q.Standard() && !c.routed(q) {
 		f.apply(q, r.answer)
 	}
 	var limits *wire.TTLLimits

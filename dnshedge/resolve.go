@@ -50,6 +50,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		if err != nil {
 			return result{err: err}
 		}
+		defer c.release(s)
 		ctx, cancel := context.WithTimeout(ctx, c.timeout())
 		defer cancel()
 		return c.traceResult(ctx, q, c.ask(ctx, q, []*upstreamState{s}))
@@ -181,6 +182,13 @@ func (c *core) resolve(ctx context.Context, q *wire.Query, explore bool) result 
 func (c *core) resolveNow(ctx context.Context, q *wire.Query, explore bool) result {
 	if e := cmp.Or(c.route(q), c.conf.Exchanger); e != nil {
 		return c.delegate(ctx, q, e)
+	}
+	if ups := c.systemRoute(q); ups != nil {
+		group, err := c.all(ups)
+		if err != nil {
+			return result{err: err}
+		}
+		return c.inTurn(ctx, q, inOrder(group), 1)
 	}
 	group, err := c.upstreams()
 	if err != nil {
@@ -343,13 +351,13 @@ func (c *core) upstreams() ([]*upstreamState, error) {
 	}
 	group, err := c.all(c.system.upstreams(time.Now()))
 	if err != nil && !errors.Is(err, transport.ErrClosed) {
-		err = fmt.Errorf("dnshedge: %s: %w", c.system.path, err)
+		err = fmt.Errorf("dnshedge: %s: %w", cmp.Or(c.system.path, "the system's servers"), err)
 	}
 	return group, err
 }
 
 // serverAt returns the server at an address: a host and port, or what ParseUpstream
-// reads.
+// reads. The caller must call release.
 func (c *core) serverAt(address string) (*upstreamState, error) {
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
@@ -360,5 +368,5 @@ func (c *core) serverAt(address string) (*upstreamState, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.server(up)
+	return c.server(up, true)
 }
