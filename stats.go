@@ -21,7 +21,7 @@ type Stats struct {
 
 	HedgesSent   atomic.Int64 // hedges; a call can have several
 	Resumes      atomic.Int64 // hedges for the rest of a body that stalled, see [WithResume]
-	ResumeWins   atomic.Int64 // bodies whose rest such a hedge delivered; a body can have several
+	ResumeWins   atomic.Int64 // of those, the ones that the body went on with
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
 	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
 

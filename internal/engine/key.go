@@ -437,7 +437,7 @@ type View struct {
 	Push       float64   // share of the last answers that pushed back
 	Pushed     bool      // that is too many
 	PausedTo   time.Time // the server asked to wait until then; zero: it did not
-	Stall      time.Duration
+	Stall      time.Duration // see [Key.Stall]
 }
 
 // View returns what the key knows.
