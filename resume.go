@@ -22,19 +22,19 @@ import (
 // The default is to wait.
 //
 // A body has stalled when a Read waits for twice as long as nineteen of twenty bodies of
-// the key ever make one wait, and for 50ms at least. Ten bodies must be known. The request is a hedge:
-// the budget pays for it, the brakes hold it back, and [WithMaxHedges] counts it among those
-// of its call. Observers are told of it as of other hedges, after the call is done.
+// the key ever make one wait, and for 50ms at least. Ten bodies must be known. The request is
+// a hedge: the budget pays for it, the brakes hold it back, and [WithMaxHedges] counts it
+// among those of its call. Observers are told of it as of other hedges, after the call is done.
 //
 // Resumed are responses of 64 KiB and more to a GET that may be hedged and asks for no range:
 // status 200, with Content-Length, "Accept-Ranges: bytes", and a strong validator (section
 // 8.8): an ETag that is not weak or, where there is none, a Last-Modified a minute or more
 // before Date. Responses that were decompressed on the way or announce trailers are not, nor
-// are encoded ones without an ETag. A 206 must repeat the validator, the encoding and the whole length, and
-// begin where the reader is; if not, the first response goes on alone.
+// are encoded ones without an ETag. A 206 must repeat the validator, the encoding and the
+// whole length, and begin where the reader is; if not, the first response goes on alone.
 //
-// The first response is closed, and its context cancelled, while a Read of it waits, which must then
-// return, as net/http's does. If the second one fails later on, so does the reader.
+// The first response is closed, and its context cancelled, while a Read of it waits; that
+// must then return, as net/http's does. If the second one fails later on, so does the body.
 func WithResume() Option {
 	return optionFunc(func(c *config) { c.resume = true })
 }

@@ -434,9 +434,9 @@ type View struct {
 	Tokens     float64
 	Scale      float64
 	Slow       float64
-	Push       float64   // share of the last answers that pushed back
-	Pushed     bool      // that is too many
-	PausedTo   time.Time // the server asked to wait until then; zero: it did not
+	Push       float64       // share of the last answers that pushed back
+	Pushed     bool          // that is too many
+	PausedTo   time.Time     // the server asked to wait until then; zero: it did not
 	Stall      time.Duration // see [Key.Stall]
 }
 
