@@ -67,6 +67,9 @@ func TestResume(t *testing.T) {
 			}
 
 			transport := hedge.New(base, hedge.WithResume())
+			require.NoError(t, transport.Update(func(c *hedge.Config) { // a busy machine spends the budget of so few calls
+				c.BudgetPercent, c.MaxHedges = 200, 3
+			}))
 			learn(transport)
 			defer transport.CloseIdleConnections()
 			proxy.lasts.Store(int64(limit / 2))
