@@ -155,16 +155,18 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 }
 
 // seal makes the answer ready to be shared.
-func (c *core) seal(q *wire.Query, r *result) (err error) {
+func (c *core) seal(q *wire.Query, r *result) error {
 	if f := c.conf.RebindFilter; f != nil && q.Standard() && c.route(q) == nil {
-		f.apply(q, r.answer)
+		if err := f.apply(q, r.answer); err != nil {
+			return err
+		}
 	}
 	var limits *wire.TTLLimits
 	if q.Standard() && c.conf.Cache != nil {
 		limits = c.conf.Cache.limits()
 	}
-	r.keep, err = r.answer.Seal(limits)
-	return err
+	r.keep = r.answer.Limit(limits)
+	return nil
 }
 
 // plan decides when attempts besides the primary are due.
@@ -471,7 +473,7 @@ func (x *exchange) failover(from *upstreamState, a *wire.Answer) (int, bool) {
 	switch {
 	case !x.q.Standard() || x.uses[i] > 0:
 		return 0, false
-	case a != nil && a.Msg.Rcode == dns.RcodeServerFailure && x.failures >= maxServfails:
+	case a != nil && a.Rcode() == dns.RcodeServerFailure && x.failures >= maxServfails:
 		return 0, false
 	case (x.group[i].silent.Load() || x.failures > 1) && !x.c.spend():
 		return 0, false
