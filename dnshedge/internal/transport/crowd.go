@@ -146,7 +146,7 @@ func (c *crowd) turn() {
 
 // add opens a socket, or takes another one if there is none to be had.
 func (c *crowd) add(ctx context.Context, u *udp) (*shared, error) {
-	conn, err := u.open(ctx, "udp")
+	conn, err := u.socket(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.opening--

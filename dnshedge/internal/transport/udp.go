@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,7 @@ import (
 
 func init() {
 	register(Scheme{Name: "udp", RFC: 1035, Port: "53", New: func(c Config) Transport {
-		return &udp{Config: c, tcp: newStream(c, nil)}
+		return &udp{Config: c, tcp: newStream(c, nil), to: c.fixed()}
 	}})
 }
 
@@ -50,6 +51,7 @@ var (
 type udp struct {
 	Config
 	tcp   *stream
+	to    *net.UDPAddr // nil: only the Dialer knows
 	own   atomic.Int64 // sockets with one query
 	crowd crowd
 	guard guard
@@ -59,6 +61,36 @@ var _ Transport = (*udp)(nil)
 
 func (u *udp) Ready() bool { return true }
 func (u *udp) Close()      { u.tcp.Close() }
+
+// fixed returns the server's address if a plain net.Dialer dials that and nothing else;
+// otherwise nil.
+func (c *Config) fixed() *net.UDPAddr {
+	d, ok := c.Dialer.(*net.Dialer)
+	if !ok || d.LocalAddr != nil || d.Control != nil || d.ControlContext != nil || len(c.Addrs) > 1 {
+		return nil
+	}
+	at, err := netip.ParseAddrPort(c.Addr)
+	if len(c.Addrs) == 1 {
+		_, port, _ := net.SplitHostPort(c.Addr)
+		at, err = netip.ParseAddrPort(net.JoinHostPort(c.Addrs[0].String(), port))
+	}
+	if err != nil {
+		return nil
+	}
+	return net.UDPAddrFromAddrPort(at)
+}
+
+// socket returns a new socket, connected to the server.
+func (u *udp) socket(ctx context.Context) (net.Conn, error) {
+	if u.to == nil {
+		return u.open(ctx, "udp")
+	}
+	c, err := net.DialUDP("udp", nil, u.to) // with half of the Dialer's allocations
+	if err != nil {
+		return nil, err // and not a *net.UDPConn that is nil
+	}
+	return c, nil
+}
 
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
@@ -91,7 +123,7 @@ func (u *udp) ask(ctx context.Context, q *wire.Query) (*wire.Answer, error) {
 		return u.crowd.ask(ctx, d)
 	}
 	d.id = wire.RandomID()
-	conn, err := u.open(ctx, "udp")
+	conn, err := u.socket(ctx)
 	if err != nil {
 		u.own.Add(-1)
 		return nil, err
