@@ -135,15 +135,23 @@ func (u *udp) ask(ctx context.Context, q *wire.Query) (*wire.Answer, error) {
 	}
 	deadline, _ := ctx.Deadline()
 	_ = d.conn.SetReadDeadline(deadline)
-	stop := context.AfterFunc(ctx, func() { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) })
-	a, err := d.read()
-	stopped := stop()
+	expiring := false
+	var a *wire.Answer
+	if s, ok := ctx.(*Span); ok {
+		s.watch(d)
+		a, err = d.read()
+		s.unwatch(d)
+	} else {
+		stop := context.AfterFunc(ctx, func() { d.ended(nil, nil) })
+		a, err = d.read()
+		expiring = !stop()
+	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		// The socket's deadline may pass a moment before the context's. Without the wait it
 		// would look as if the server failed in time, and another would be asked.
 		<-ctx.Done()
-		d.abandon(!stopped)
-		return nil, context.Cause(ctx)
+		d.abandon(expiring)
+		return nil, causeOf(ctx)
 	}
 	d.close()
 	return a, err
@@ -176,6 +184,9 @@ func (d *datagram) close() {
 		d.own.Add(-1)
 	}
 }
+
+// ended ends read.
+func (d *datagram) ended(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
 func (d *datagram) write(c net.Conn) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
@@ -212,7 +223,7 @@ func (d *datagram) read() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
 	for wrong := 0; wrong < maxWrong; {
-		n, err := d.conn.Read(buf[:])
+		n, err := receive(d.conn, buf[:])
 		if err != nil {
 			if errors.Is(err, syscall.EMSGSIZE) {
 				d.Owner.Ignored(err)
@@ -230,6 +241,19 @@ func (d *datagram) read() (*wire.Answer, error) {
 		wrong++
 	}
 	return nil, errForgers
+}
+
+// wsaEMSGSIZE is what Windows calls a datagram that is longer than the buffer.
+const wsaEMSGSIZE = syscall.Errno(10040)
+
+// receive reads a datagram. Of one that is longer than b the beginning is read, which
+// judge finds not to be whole.
+func receive(c net.Conn, b []byte) (int, error) {
+	n, err := c.Read(b)
+	if errors.Is(err, wsaEMSGSIZE) {
+		err = nil
+	}
+	return n, err
 }
 
 func (u *udp) ignore(err error) {
