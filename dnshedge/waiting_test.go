@@ -1,7 +1,10 @@
 package dnshedge_test
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -189,5 +193,51 @@ func TestAQuestionThatMeetsItselfEnds(t *testing.T) {
 			time.Sleep(time.Minute)
 			assert.Equal(t, n, s.Queries.Load(), dns.TypeToString[typ])
 		})
+	}
+}
+
+// 4,000 questions a second for names whose servers are dead, and 2,048 of them wait. The
+// race detector has memory of its own, but as many goroutines.
+func TestADeadZoneTakes50MBAndOneGoroutineAQuestion(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: silent.LocalAddr().String()}}, Cache: new(dnshedge.Cache)}
+	s := &dnshedge.Server{Client: c}
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { _ = s.ServePacket(pc) }()
+	defer func() {
+		ctx, cancel := context.WithCancel(background)
+		cancel()
+		_ = s.Shutdown(ctx) // at once
+		_ = c.Close()
+	}()
+	asker, err := net.Dial("udp", pc.LocalAddr().String())
+	require.NoError(t, err)
+	defer asker.Close()
+	runtime.GC()
+	runtime.GC() // which returns the stacks of goroutines that have ended
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	before, most := m.HeapInuse+m.StackInuse, uint64(0)
+	begin, goroutines := time.Now(), 0
+	for i := range 8000 {
+		time.Sleep(time.Until(begin.Add(time.Duration(i) * 250 * time.Microsecond)))
+		b, err := question(fmt.Sprintf("x%d.dead.example.com.", i), dns.TypeA).Pack()
+		require.NoError(t, err)
+		_, err = asker.Write(b)
+		require.NoError(t, err)
+		if i%100 == 99 {
+			runtime.ReadMemStats(&m)
+			goroutines, most = max(goroutines, runtime.NumGoroutine()), max(most, m.HeapInuse+m.StackInuse)
+		}
+	}
+	most -= before
+	t.Logf("%d kB in heap and stacks, %d goroutines at most", most>>10, goroutines)
+	assert.Greater(t, goroutines, 2048, "the limit was reached")
+	assert.Less(t, goroutines, 3000)
+	if !hedgetest.RaceEnabled {
+		assert.LessOrEqual(t, most, uint64(50<<20))
 	}
 }
