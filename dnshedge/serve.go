@@ -144,7 +144,7 @@ func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit 
 	if b, ok := c.appendHit(b, q, limit); ok {
 		return b, nil
 	}
-	r := c.answer(ctx, c.ctx, q, "")
+	r := c.answer(ctx, context.Background(), q, "") // which ends with the Client
 	if r.err != nil {
 		return b, r.err
 	}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"sync"
 
 	"github.com/miekg/dns"
 )
@@ -15,7 +16,9 @@ func tidy(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
 	}
-	var seen labels
+	seen := labelSets.Get().(*labels)
+	defer labelSets.Put(seen)
+	clear(seen[:min(len(b)/64+1, len(seen))])
 	off, _, ok := seen.name(b, HeaderLen)
 	if !ok || off+4 > len(b) {
 		return 0, false
@@ -62,6 +65,8 @@ func readable(data []byte) bool {
 // names may refer to them.
 type labels [1 << 14 / 64]uint64
 
+var labelSets = sync.Pool{New: func() any { return new(labels) }}
+
 // name reads the name at off, and returns the offset behind it and whether it is
 // compressed. It is not ok if it is longer than names are, or refers to something that is
 // not a label of a name before it.
@@ -75,7 +80,7 @@ func (s *labels) name(b []byte, off int) (end int, compressed, ok bool) {
 				return 0, false, false
 			}
 			to := int(binary.BigEndian.Uint16(b[off:]) & 0x3fff)
-			if s[to/64]>>(to%64)&1 == 0 {
+			if to >= off || s[to/64]>>(to%64)&1 == 0 {
 				return 0, false, false
 			}
 			for l, next := label(b, to); len(l) > 0; l, next = label(b, next) {
