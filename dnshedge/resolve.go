@@ -92,10 +92,7 @@ func (c *core) answer(ctx, stay context.Context, q *wire.Query, address string) 
 		}
 		t := time.NewTimer(wait)
 		defer t.Stop()
-		timer = t.C
-	}
-	if timer != nil {
-		stay = nil
+		timer, stay = t.C, nil
 	}
 	f := c.flight(q, false, false, stay)
 	select {
@@ -126,7 +123,7 @@ func (c *core) answer(ctx, stay context.Context, q *wire.Query, address string) 
 type flight struct {
 	done   chan struct{} // closed when it has ended
 	r      *result       // then
-	shared bool          // by several callers; also for who has seen done closed
+	shared bool          // by several callers; guarded by core.flying until then
 }
 
 // flight returns the flight of a question: the one that is under way, or else a new one.
@@ -205,7 +202,8 @@ func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) *result {
 }
 
 // resolve asks the group, and the fallback servers if the group fails, until ctx ends, or
-// stay, if that is not nil. If explore, no caller waits, and any server of the group may be asked first.
+// stay, if that is not nil. If explore, no caller waits, and any server of the group may
+// be asked first.
 func (c *core) resolve(ctx, stay context.Context, q *wire.Query, explore bool) *result {
 	span := new(transport.Span)
 	span.Begin(ctx, c.timeout())

@@ -110,6 +110,29 @@ func TestAFollowerHasItsOwnTime(t *testing.T) {
 	})
 }
 
+func TestWhoFollowsALeaderThatLeavesIsAnswered(t *testing.T) {
+	bubble(t, func(l *lab) {
+		c, _ := cached(l, new(dnshedge.Cache), after(time.Second, good))
+		s := &dnshedge.Server{Client: c}
+		l.startServer(s)
+		conn := l.connect("udp")
+		require.NoError(t, conn.WriteMsg(question("x.example.", dns.TypeA)))
+		time.Sleep(50 * ms)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, took := l.must(c, "x.example.")
+			assert.Equal(t, 500*ms+1020*ms, took, "asked again when the leader left")
+		})
+		time.Sleep(500 * ms)
+		ctx, cancel := context.WithCancel(background)
+		cancel()
+		start := time.Now()
+		require.ErrorIs(t, s.Shutdown(ctx), context.Canceled)
+		assert.Zero(t, time.Since(start))
+		wg.Wait()
+	})
+}
+
 func TestRefreshesTakeNoHedgesAway(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("30 A 192.0.2.1"))
