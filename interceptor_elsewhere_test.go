@@ -21,12 +21,13 @@ import (
 	basebalancer "google.golang.org/grpc/balancer/base"
 	_ "google.golang.org/grpc/balancer/leastrequest"
 	_ "google.golang.org/grpc/balancer/weightedroundrobin"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
-	"google.golang.org/grpc/serviceconfig"
+	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/hedgetest"
@@ -45,7 +46,7 @@ type fleet struct {
 	stops   atomic.Bool    // the first one, for 100 ms of each second
 	calls   atomic.Int64
 	found   *manual.Resolver
-	parse   func(config string) *serviceconfig.ParseResult
+	conn    chan resolver.ClientConn // of the client
 	addrs   []resolver.Address
 
 	mu   sync.Mutex
@@ -102,7 +103,7 @@ func newFleet(t *testing.T, n int) *fleet {
 	}
 	network, err := netsim.NewMemory(1, hosts...)
 	require.NoError(t, err)
-	f := &fleet{network: network, delays: make([]atomic.Int64, n), seen: make(map[string][]int), found: manual.NewBuilderWithScheme("fleet")}
+	f := &fleet{network: network, delays: make([]atomic.Int64, n), seen: make(map[string][]int), found: manual.NewBuilderWithScheme("fleet"), conn: make(chan resolver.ClientConn, 1)}
 	t.Cleanup(func() {
 		synctest.Wait()
 		assert.NoError(t, network.Close())
@@ -122,9 +123,7 @@ func newFleet(t *testing.T, n int) *fleet {
 
 // client returns a client whose interceptor knows the usual time, and its connection.
 func (f *fleet) client(t *testing.T, config string, in *hedge.Interceptor, opts ...grpc.DialOption) (testpb.TestServiceClient, *grpc.ClientConn) {
-	f.found.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) {
-		f.parse = cc.ParseServiceConfig
-	}
+	f.found.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) { f.conn <- cc }
 	f.found.InitialState(resolver.State{Addresses: f.addrs})
 	cc := dial(t, "fleet:///", append([]grpc.DialOption{
 		grpc.WithResolvers(f.found), grpc.WithDefaultServiceConfig(config),
@@ -399,10 +398,11 @@ func TestTheChildPolicyChangesWithoutAGap(t *testing.T) {
 		f := newFleet(t, 3)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"))
 		client, _ := f.client(t, `{}`, in)
+		conn := <-f.conn
 		for _, config := range []string{elsewhere("test_sticky"), elsewhere("round_robin"), elsewhere("least_request_experimental"), elsewhere("test_sticky")} {
 			// A child that is replaced before it is ready leaves nothing behind either.
 			for _, c := range []string{elsewhere("weighted_round_robin"), config} {
-				f.found.UpdateState(resolver.State{Addresses: f.addrs, ServiceConfig: f.parse(c)})
+				f.found.UpdateState(resolver.State{Addresses: f.addrs, ServiceConfig: conn.ParseServiceConfig(c)})
 			}
 			for range 20 {
 				start := time.Now()
@@ -485,4 +485,80 @@ func TestAHedgeElsewhereBridgesTheStopsOfABackend(t *testing.T) {
 		t.Logf("%d backends: p99.9 %v with round_robin, %v with hedge_elsewhere", n, same, other)
 		assert.LessOrEqual(t, other, same*3/10)
 	}
+}
+
+// TestBackendsComeAndGoUnderHedges is over loopback: servers stop and start again, the resolver
+// finds some of them, and the child policy changes, while every call is hedged.
+func TestBackendsComeAndGoUnderHedges(t *testing.T) {
+	const servers, changes = 4, 60
+	f := &fleet{delays: make([]atomic.Int64, servers), seen: make(map[string][]int), found: manual.NewBuilderWithScheme("fleet"), conn: make(chan resolver.ClientConn, 1)}
+	f.found.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) { f.conn <- cc }
+	running := make([]*grpc.Server, servers)
+	start := func(n int) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		s := grpc.NewServer()
+		f.delays[n].Store(int64(4 * ms))
+		testpb.RegisterTestServiceServer(s, member{fleet: f, n: n})
+		go func() { _ = s.Serve(l) }()
+		running[n] = s
+		for len(f.addrs) <= n {
+			f.addrs = append(f.addrs, resolver.Address{})
+		}
+		f.addrs[n] = resolver.Address{Addr: l.Addr().String()}
+	}
+	for n := range servers {
+		start(n)
+	}
+	f.found.InitialState(resolver.State{Addresses: slices.Clone(f.addrs)})
+	in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithMinDelay(0))
+	cc := dial(t, "fleet:///", grpc.WithResolvers(f.found), grpc.WithDefaultServiceConfig(elsewhere("round_robin")),
+		grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream()))
+	client := testpb.NewTestServiceClient(cc)
+
+	cc.Connect()
+	conn := <-f.conn
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var answered atomic.Int64
+	for i := range 8 {
+		call := unary(client)
+		if i%2 == 1 {
+			call = stream(client)
+		}
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				switch _, err := f.call(hedge.WithDelay(ctx, ms), call); status.Code(err) {
+				case codes.OK:
+					answered.Add(1)
+				case codes.Unavailable, codes.Canceled: // a server has stopped, or the test is over
+				default:
+					assert.NoError(t, err)
+				}
+			}
+		})
+	}
+	policies := []string{"round_robin", "least_request_experimental", "test_sticky", "weighted_round_robin"}
+	for i := range changes {
+		switch i % 3 {
+		case 0:
+			running[i%servers].Stop()
+			start(i % servers)
+		case 1:
+			running[i%servers].GracefulStop() // the connection goes away under calls that it finishes
+			start(i % servers)
+		}
+		f.found.UpdateState(resolver.State{Addresses: slices.Clone(f.addrs[:1+i%servers]), ServiceConfig: conn.ParseServiceConfig(elsewhere(policies[i/7%len(policies)]))})
+		time.Sleep(10 * ms)
+	}
+	f.found.UpdateState(resolver.State{Addresses: f.addrs, ServiceConfig: conn.ParseServiceConfig(elsewhere("round_robin"))})
+	before := answered.Load()
+	require.Eventually(t, func() bool { return answered.Load() > before+100 }, 20*time.Second, ms)
+	cancel()
+	wg.Wait()
+	for _, s := range running {
+		s.Stop()
+	}
+	t.Logf("%d calls were answered, %d hedges refused", answered.Load(), denied(in, hedge.DeniedSameBackend))
 }
