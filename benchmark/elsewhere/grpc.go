@@ -37,29 +37,15 @@ func number(values []string) int64 {
 	return n
 }
 
-// counted counts the connections of a listener.
-type counted struct {
-	net.Listener
-	*fleet
-}
-
-func (c counted) Accept() (net.Conn, error) {
-	conn, err := c.Listener.Accept()
-	if err == nil {
-		c.accepted.Add(1)
-	}
-	return conn, err
-}
-
 func grpcStrategies(f *fleet) ([]strategy, error) {
 	var addrs []resolver.Address
 	for n := range f.n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := f.net.listen(n)
 		if err != nil {
 			return nil, err
 		}
 		addrs = append(addrs, resolver.Address{Addr: l.Addr().String()})
-		if f.world == "dead" && n == f.n-1 {
+		if f.world == "dead" && n == 1 {
 			f.onClose(func() { l.Close() }) // nobody answers the handshake
 			continue
 		}
@@ -72,7 +58,8 @@ func grpcStrategies(f *fleet) ([]strategy, error) {
 		found := manual.NewBuilderWithScheme("fleet")
 		found.InitialState(resolver.State{Addresses: addrs})
 		opts := []grpc.DialOption{
-			grpc.WithResolvers(found), grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithResolvers(found), grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return f.net.dial(ctx, "tcp", addr) }),
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"` + policy + `":{}}]}`),
 		}
 		if hedged {

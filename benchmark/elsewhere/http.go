@@ -51,13 +51,16 @@ func httpStrategies(f *fleet, secure, http2 bool) ([]strategy, error) {
 	protocols.SetHTTP1(!http2)
 	protocols.SetHTTP2(http2)
 	for n := range f.n {
-		ip := netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + n)})
-		l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).Addr().String()+":"+port)
+		l, err := f.net.listenAt(n, port)
 		if err != nil {
-			return nil, fmt.Errorf("%v is no address here: %w", ip, err)
+			return nil, err
 		}
-		_, port, _ = net.SplitHostPort(l.Addr().String())
-		names.ips = append(names.ips, ip)
+		at, err := netip.ParseAddrPort(l.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		port = strconv.Itoa(int(at.Port()))
+		names.ips = append(names.ips, at.Addr())
 		s := &http.Server{TLSConfig: server.Clone(), Protocols: protocols, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if err := f.serve(r.Context(), n, number(r.Header[callHeader]), int(number(r.Header[attemptHeader]))); err == nil {
 				_, _ = io.WriteString(w, "answer")
@@ -73,8 +76,8 @@ func httpStrategies(f *fleet, secure, http2 bool) ([]strategy, error) {
 		f.onClose(func() { s.Close() })
 	}
 	dead := netip.Addr{}
-	if f.world == "dead" {
-		dead = names.ips[f.n-1]
+	if f.world == "dead" && f.n > 1 {
+		dead = names.ips[1]
 	}
 	// dial connects as a base does: to the first address of a name that answers.
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -99,7 +102,7 @@ func httpStrategies(f *fleet, secure, http2 bool) ([]strategy, error) {
 					continue
 				}
 			}
-			conn, err := new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(ip.String(), port))
+			conn, err := f.net.dial(ctx, network, net.JoinHostPort(ip.String(), port))
 			if err == nil {
 				return conn, nil
 			}

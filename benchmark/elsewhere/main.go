@@ -16,7 +16,7 @@
 //	stop    the first backend stops for 100 ms of each second; a new HTTP connection goes to the first address
 //	rotate  the same, but each lookup has another address first
 //	calm    one answer in a hundred takes ten times as long, whatever its backend
-//	dead    the same, and the last backend cannot be reached: who dials it waits in vain
+//	dead    the same, and the second backend cannot be reached: who dials it waits in vain
 package main
 
 import (
@@ -75,9 +75,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	t := table.NewWriter()
-	t.SetOutputMirror(out)
-	t.AppendHeader(table.Row{"protocol", "world", "backends", "strategy", "calls", "p50", "p99", "p99.9", "max", "hedges", "same backend", "connections", "failed"})
+	t := newTable()
 	for _, protocol := range strings.Split(*protocolList, ",") {
 		strategies := protocols[protocol]
 		if strategies == nil {
@@ -92,7 +90,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 				if err != nil || n < 1 || n > 100 {
 					return fmt.Errorf("-backends %q is not a number from 1 to 100", number)
 				}
-				rows, err := measure(ctx, strategies, protocol, world, n, *each)
+				f := newFleet(loopback{}, world, n)
+				rows, err := f.measure(ctx, strategies, protocol, *each)
+				f.close()
 				if err != nil {
 					return err
 				}
@@ -101,12 +101,18 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			}
 		}
 	}
+	text := t.Render()
 	if *md {
-		t.RenderMarkdown()
-	} else {
-		t.Render()
+		text = t.RenderMarkdown()
 	}
-	return nil
+	_, err := fmt.Fprintln(out, text)
+	return err
+}
+
+func newTable() table.Writer {
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"protocol", "world", "backends", "strategy", "calls", "p50", "p99", "p99.9", "max", "hedges", "same backend", "connections", "failed"})
+	return t
 }
 
 // A strategy is one way to call a fleet.
@@ -116,10 +122,8 @@ type strategy struct {
 	close func()
 }
 
-// measure lets the strategies call a fleet of n, one after another.
-func measure(ctx context.Context, connect func(*fleet) ([]strategy, error), protocol, world string, n int, each time.Duration) ([]table.Row, error) {
-	f := &fleet{world: world, n: n, primaries: make(map[int64]int)}
-	defer f.close()
+// measure lets the strategies call the fleet, one after another.
+func (f *fleet) measure(ctx context.Context, connect func(*fleet) ([]strategy, error), protocol string, each time.Duration) ([]table.Row, error) {
 	strategies, err := connect(f)
 	if err != nil {
 		return nil, err
@@ -136,7 +140,7 @@ func measure(ctx context.Context, connect func(*fleet) ([]strategy, error), prot
 			return fmt.Sprintf("%.1f", float64(took[int(q*float64(len(took)-1))].Microseconds())/1000)
 		}
 		rows = append(rows, table.Row{
-			protocol, world, n, s.name, len(took), at(.5), at(.99), at(.999), at(1),
+			protocol, f.world, f.n, s.name, len(took), at(.5), at(.99), at(.999), at(1),
 			fmt.Sprintf("%.2f", 100*float64(f.hedges.Load())/float64(len(took))),
 			fmt.Sprintf("%d of %d", f.same.Load(), f.first.Load()), f.accepted.Load() - before, failed,
 		})
@@ -146,6 +150,7 @@ func measure(ctx context.Context, connect func(*fleet) ([]strategy, error), prot
 
 // A fleet is a number of backends, and what happens to them.
 type fleet struct {
+	net   network
 	world string
 	n     int
 
@@ -155,6 +160,10 @@ type fleet struct {
 	mu        sync.Mutex
 	primaries map[int64]int // the backend of each call's primary
 	shut      []func()
+}
+
+func newFleet(n network, world string, backends int) *fleet {
+	return &fleet{net: n, world: world, n: backends, primaries: make(map[int64]int)}
 }
 
 // onClose has f called at the end.
