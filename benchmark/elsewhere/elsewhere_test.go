@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/netsim"
+)
+
+var (
+	burst = flag.Duration("burst", 20*time.Second, "as of the command")
+	each  = flag.Duration("for", time.Second, "as of the command, in fake time")
 )
 
 // memory is a network without a machine's noise, for fake time. To each backend and back it is half a millisecond.
@@ -48,10 +54,6 @@ func (m memory) dial(ctx context.Context, network, addr string) (net.Conn, error
 
 // TestFiguresInFakeTime prints the table for any machine, however busy.
 func TestFiguresInFakeTime(t *testing.T) {
-	each := 10 * time.Second
-	if testing.Short() {
-		each = time.Second
-	}
 	all := newTable()
 	for _, protocol := range []string{"grpc", "http1", "http2"} {
 		for _, world := range worlds {
@@ -65,8 +67,8 @@ func TestFiguresInFakeTime(t *testing.T) {
 				t.Run(protocol+"-"+world+"-"+strconv.Itoa(n), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						network := newMemory(t, n)
-						f := newFleet(network, world, n)
-						rows, err := f.measure(t.Context(), protocols[protocol], protocol, each)
+						f := newFleet(network, world, n, *burst)
+						rows, err := f.measure(t.Context(), protocols[protocol], protocol, *each)
 						require.NoError(t, err)
 						f.close()
 						time.Sleep(time.Minute)

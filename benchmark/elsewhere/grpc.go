@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"strconv"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -64,7 +63,7 @@ func grpcStrategies(f *fleet) ([]strategy, error) {
 		}
 		if hedged {
 			opts = append(opts, grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(
-				hedge.WithMethods("/*"), hedge.WithBurst(20*time.Second))))
+				hedge.WithMethods("/*"), hedge.WithBurst(f.burst))))
 		}
 		cc, err := grpc.NewClient("fleet:///", opts...)
 		if err != nil {

@@ -114,7 +114,7 @@ func httpStrategies(f *fleet, secure, http2 bool) ([]strategy, error) {
 	for _, name := range []string{"none", "same host", "replicas"} {
 		base := &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 256, TLSClientConfig: client.Clone(), Protocols: protocols}
 		rt := http.RoundTripper(base)
-		opts := []hedge.Option{hedge.WithBurst(20 * time.Second), hedge.WithAttemptHeader(attemptHeader)}
+		opts := []hedge.Option{hedge.WithBurst(f.burst), hedge.WithAttemptHeader(attemptHeader)}
 		if name == "replicas" {
 			opts = append(opts, hedge.WithReplicas(names))
 		}

@@ -7,7 +7,7 @@
 //
 // Real servers listen on loopback: on ports for gRPC, and on 127.0.0.1, 127.0.0.2 and so on
 // for HTTP, which not every system has. Their answers take 3 to 7 ms. Ten callers wait 2 ms
-// between calls. All strategies that hedge have the same budget, with WithBurst(20s). The
+// between calls. All strategies that hedge have the same budget, with the burst that -burst says. The
 // columns: milliseconds that callers waited; hedges per 100 calls; how many of the first
 // hedges went to the primary's backend; connections that the servers accepted; failed calls.
 //
@@ -71,6 +71,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	worldList := flags.String("world", "stop", "comma-separated `names`: "+strings.Join(worlds, ", "))
 	backendList := flags.String("backends", "2,3,10", "comma-separated `numbers`")
 	each := flags.Duration("for", 8*time.Second, "how `long` each strategy is measured")
+	burst := flags.Duration("burst", 20*time.Second, "for hedge.WithBurst, of all that hedge")
 	md := flags.Bool("md", false, "print the table as Markdown")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -90,7 +91,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 				if err != nil || n < 1 || n > 100 {
 					return fmt.Errorf("-backends %q is not a number from 1 to 100", number)
 				}
-				f := newFleet(loopback{}, world, n)
+				f := newFleet(loopback{}, world, n, *burst)
 				rows, err := f.measure(ctx, strategies, protocol, *each)
 				f.close()
 				if err != nil {
@@ -153,6 +154,7 @@ type fleet struct {
 	net   network
 	world string
 	n     int
+	burst time.Duration
 
 	accepted, hedges, first, same atomic.Int64
 	next                          atomic.Int64 // the number of a call
@@ -162,8 +164,8 @@ type fleet struct {
 	shut      []func()
 }
 
-func newFleet(n network, world string, backends int) *fleet {
-	return &fleet{net: n, world: world, n: backends, primaries: make(map[int64]int)}
+func newFleet(n network, world string, backends int, burst time.Duration) *fleet {
+	return &fleet{net: n, world: world, n: backends, burst: burst, primaries: make(map[int64]int)}
 }
 
 // onClose has f called at the end.
