@@ -212,7 +212,7 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 // run runs the race. When it returns, or panics, no hedge uses what is the caller's any more.
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
-	c.primary = &grpcPrimary{trail: trail{method: c.method}}
+	c.primary = new(grpcPrimary)
 	return c.race.Run(ctx, c, c, delays, race.Style{Join: !copyable(c.req), Watch: c.Watch(), Primary: &c.primary.Attempt})
 }
 
@@ -353,7 +353,7 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		return race.ErrLost, race.ErrLost
 	}
 	h.reply = c.replyType.new()
-	d := &detour{hedgeContext(a, n), &c.primary.trail, &c.detours, n}
+	d := &detour{hedgeContext(a, n), &c.primary.trail, c.method, &c.detours, n}
 	err := c.invoker(d, c.method, req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
 	if err != nil && d.refused() {
 		c.Refuse(engine.SameBackend)

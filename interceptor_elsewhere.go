@@ -22,9 +22,8 @@ import (
 )
 
 // A trail is where a call's primary went, for hedge_elsewhere. The primary's context leads
-// to it, by trailKey.
+// to it, by trailKey. If that context is used for other calls as well, it is where the last went.
 type trail struct {
-	method  string                  // of the call; what is called on its behalf has another
 	primary atomic.Pointer[backend] // nil: not known
 }
 
@@ -40,7 +39,8 @@ type detours struct {
 // A detour is the context of hedge n. By trailKey, it leads to itself.
 type detour struct {
 	context.Context
-	*trail // the primary's
+	*trail        // the primary's
+	method string // of the call; what is called on behalf of the hedge has another
 	all    *detours
 	n      int
 }
@@ -286,10 +286,11 @@ func (c *elsewhereChild) NewSubConn(addrs []resolver.Address, opts balancer.NewS
 		case listener != nil:
 			listener(s)
 		default:
+			//lint:ignore SA1019 for policies that still expect it
 			c.lb.UpdateSubConnState(b, s)
 		}
 	}
-	sc, err := c.ClientConn.NewSubConn(addrs, opts)
+	sc, err := c.ClientConn.NewSubConn(addrs, opts) //lint:ignore SA1019 there is no other; one address is the policy's concern
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +308,7 @@ func (c *elsewhereChild) NewSubConn(addrs []resolver.Address, opts balancer.NewS
 func (c *elsewhereChild) RemoveSubConn(sc balancer.SubConn) { sc.Shutdown() }
 
 func (c *elsewhereChild) UpdateAddresses(sc balancer.SubConn, addrs []resolver.Address) {
-	sc.UpdateAddresses(addrs)
+	sc.UpdateAddresses(addrs) //lint:ignore SA1019 for policies that still call it
 }
 
 // alone reports whether no other backend than b is ready.
@@ -375,9 +376,7 @@ func (p *elsewherePicker) Pick(info balancer.PickInfo) (balancer.PickResult, err
 	}
 	switch call := info.Ctx.Value(trailKey{}).(type) {
 	case *trail:
-		if call.method == info.FullMethodName {
-			call.primary.Store(b)
-		}
+		call.primary.Store(b)
 	case *detour:
 		if call.method == info.FullMethodName {
 			return p.pickElsewhere(call, info, r, b)

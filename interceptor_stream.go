@@ -53,7 +53,7 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 	st.policy.Delay = cmp.Or(o.Delay, m.policy.Delay)
 	st.opts, st.finish = takeFinish(slices.Clone(opts)) // hedges need them when the caller has them back
 	primaryCtx, cancel := context.WithCancelCause(ctx)
-	st.origin.Context, st.cancel, st.origin.method = primaryCtx, cancel, method
+	st.origin.Context, st.cancel = primaryCtx, cancel
 	primary, err := st.open(&st.origin, cc, 0)
 	if err != nil {
 		st.choose(0, func() {})
@@ -332,7 +332,7 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 		err = s.attempts[0].RecvMsg(s.reply)
 		stop()
 	} else {
-		d := &detour{hedgeContext(a, n), &s.origin.trail, &s.detours, n}
+		d := &detour{hedgeContext(a, n), &s.origin.trail, s.fullMethod, &s.detours, n}
 		if err = s.again(d, n); err != nil && d.refused() {
 			s.Refuse(engine.SameBackend)
 			return err, race.ErrRefused
