@@ -60,17 +60,26 @@ func (d *detour) refused() bool {
 }
 
 // rank says how good backend b is for the hedge: 0 if no other attempt of the call went
-// there, 1 if only hedges did, 2 if the primary did. The caller holds d.all.mu.
+// there, 1 if only hedges did, 2 if the primary did.
 func (d *detour) rank(b *backend) int {
 	if p := d.primary.Load(); p != nil && p.addr == b.addr {
 		return 2
 	}
+	d.all.mu.Lock()
+	defer d.all.mu.Unlock()
 	for n, other := range d.all.went {
 		if n != d.n && other != nil && other.addr == b.addr {
 			return 1
 		}
 	}
 	return 0
+}
+
+// ends takes note of how the pick for the hedge ended: with b, or refused if that is nil.
+func (d *detour) ends(b *backend) {
+	d.all.mu.Lock()
+	defer d.all.mu.Unlock()
+	d.all.went[d.n], d.all.refused[d.n] = b, b == nil
 }
 
 // maxPicks is how often the child's picker is asked for one hedge.
@@ -387,10 +396,9 @@ func (p *elsewherePicker) Pick(info balancer.PickInfo) (balancer.PickResult, err
 }
 
 // pickElsewhere returns the best of maxPicks picks, of which the first is r with backend b. It
-// returns errSameBackend if that is the primary's, though others are ready.
+// returns errSameBackend if that is the primary's, though others are ready. No lock is held
+// meanwhile: hedge_elsewhere may be found again below.
 func (p *elsewherePicker) pickElsewhere(d *detour, info balancer.PickInfo, r balancer.PickResult, b *backend) (balancer.PickResult, error) {
-	d.all.mu.Lock()
-	defer d.all.mu.Unlock()
 	best, rank := b, d.rank(b)
 	alone := rank == 2 && p.child.alone(b)
 	others := make([]balancer.PickResult, 0, maxPicks)
@@ -404,19 +412,17 @@ func (p *elsewherePicker) pickElsewhere(d *detour, info balancer.PickInfo, r bal
 		}
 		others = append(others, another)
 	}
-	d.all.refused[d.n] = rank == 2 && !alone
-	if d.all.refused[d.n] {
-		others = append(others, r)
+	var err error
+	if rank == 2 && !alone {
+		others, r, best, err = append(others, r), balancer.PickResult{}, nil, errSameBackend
+	} else {
+		r.SubConn = best.SubConn
 	}
 	for _, o := range others { // not before the last pick: a child that counts what is out leaves their backend alone
 		if o.Done != nil {
 			o.Done(balancer.DoneInfo{})
 		}
 	}
-	if d.all.refused[d.n] {
-		return balancer.PickResult{}, errSameBackend
-	}
-	d.all.went[d.n] = best
-	r.SubConn = best.SubConn
-	return r, nil
+	d.ends(best)
+	return r, err
 }

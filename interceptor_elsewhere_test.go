@@ -245,6 +245,21 @@ func TestEveryHedgeOfACallHasABackendOfItsOwnWhileThereAreSome(t *testing.T) {
 	}
 }
 
+func TestTheBalancerWithinItselfPicksAnotherBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 2)
+		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
+		client, _ := f.client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"hedge_elsewhere":{}}]}}]}`, in)
+		f.delays[0].Store(int64(time.Second))
+		for range 2 {
+			at, err := f.call(hedge.WithDelay(t.Context(), 5*ms), unary(client))
+			require.NoError(t, err)
+			require.Len(t, at, 2)
+			assert.NotEqual(t, at[0], at[1])
+		}
+	})
+}
+
 func TestOneBackendIsHedgedAsWithoutTheBalancer(t *testing.T) {
 	for _, ready := range []int{1, 2} {
 		for name, call := range calls {
