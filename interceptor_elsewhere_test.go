@@ -44,6 +44,7 @@ type fleet struct {
 	network *netsim.Network
 	delays  []atomic.Int64 // of each backend, per call
 	stops   atomic.Bool    // the first one, for 100 ms of each second
+	refuse  atomic.Int64   // so many hedges, with UNAVAILABLE
 	calls   atomic.Int64
 	found   *manual.Resolver
 	conn    chan resolver.ClientConn // of the client
@@ -72,6 +73,10 @@ func (m member) serve(ctx context.Context) error {
 		at[attempt] = m.n + 1
 		m.seen[id[0]] = at
 		m.mu.Unlock()
+	}
+	if attempt > 0 && m.refuse.Load() > 0 {
+		m.refuse.Add(-1)
+		return status.Error(codes.Unavailable, "refused")
 	}
 	wait := time.Duration(m.delays[m.n].Load())
 	if in := time.Duration(time.Now().UnixNano()) % time.Second; m.stops.Load() && m.n == 0 && in < 100*ms {
@@ -576,4 +581,26 @@ func TestBackendsComeAndGoUnderHedges(t *testing.T) {
 		s.Stop()
 	}
 	t.Logf("%d calls were answered, %d hedges refused", answered.Load(), denied(in, hedge.DeniedSameBackend))
+}
+
+// gRPC's own retries pick again for the same attempt: what the attempt tried before is not another attempt's.
+func TestARetriedHedgeStaysAwayFromThePrimarysBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 2)
+		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
+		client, _ := f.client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{}}], "methodConfig":[{"name":[{}], "retryPolicy":
+			{"maxAttempts":3, "initialBackoff":"0.001s", "maxBackoff":"0.001s", "backoffMultiplier":1, "retryableStatusCodes":["UNAVAILABLE"]}}]}`, in)
+		for range 4 {
+			for i := range f.delays {
+				f.delays[i].Store(int64(time.Second))
+			}
+			f.refuse.Store(1) // of the hedges
+			at, err := f.call(hedge.WithDelay(t.Context(), 20*ms), unary(client))
+			require.NoError(t, err)
+			require.Len(t, at, 2)
+			assert.NotEqual(t, at[0], at[1])
+			assert.Zero(t, f.refuse.Load())
+			assert.Zero(t, denied(in, hedge.DeniedSameBackend))
+		}
+	})
 }
