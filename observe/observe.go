@@ -117,7 +117,7 @@ type Outcome string
 // The outcomes.
 const (
 	Won    Outcome = "won"    // the caller got its answer, or the gRPC status that ended the call
-	Lost   Outcome = "lost"   // another attempt had won; its own error, if any, is mostly the cancellation
+	Lost   Outcome = "lost"   // another attempt had won; its own error, if any, is mostly the cancellation. Or it was not sent: see DeniedSameBackend
 	Failed Outcome = "failed" // by itself, or because the caller gave up
 )
 
