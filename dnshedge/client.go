@@ -61,7 +61,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -198,13 +197,15 @@ type core struct {
 	group     []*upstreamState
 	fallback  []*upstreamState
 	routes    map[string]Exchanger // by domain, in wire format and lower case
-	flights   singleflight.Group   // of results, by question
 	count     counters
 	watcher   *ops.Watcher // nil: there are no observers
 	log       *ops.Log
 	records   logQueue    // of log
 	off       atomic.Bool // by SetEnabled or the environment
 	shadow    bool        // hedges are only counted
+
+	flying  sync.Mutex         // guards flights
+	flights map[string]*flight // by question
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -253,6 +254,7 @@ func newCore(conf *Client) (*core, error) {
 		bucket:    engine.NewBucket(conf.Hedge.share(), budgetBurst),
 		sessions:  tls.NewLRUClientSessionCache(0),
 		servers:   make(map[string]*upstreamState),
+		flights:   make(map[string]*flight),
 		refreshes: engine.NewBucket(conf.Hedge.share(), budgetBurst),
 		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
 	}
@@ -447,7 +449,11 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 		}
 	}
 	start := time.Now()
-	out := core.answer(ctx, q, address)
+	var stay context.Context
+	if ctx.Done() == nil {
+		stay = ctx
+	}
+	out := core.answer(ctx, stay, q, address)
 	if out.err != nil {
 		return nil, time.Since(start), out.err
 	}

@@ -102,15 +102,15 @@ func longestDomain[T any](domains map[string]T, q *wire.Query) (value T, n int) 
 }
 
 // delegate has e answer q.
-func (c *core) delegate(ctx context.Context, q *wire.Query, e Exchanger) result {
+func (c *core) delegate(ctx context.Context, q *wire.Query, e Exchanger) *result {
 	answer, err := exchangeBy(ctx, q, e)
-	r := result{answer: answer, tries: 1}
+	r := &result{answer: answer, tries: 1}
 	if err == nil {
-		err = c.seal(q, &r)
+		err = c.seal(q, r)
 	}
 	if err != nil {
 		c.count.failures.Add(1)
-		return result{tries: 1, err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
+		return &result{tries: 1, err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
 	}
 	return r
 }

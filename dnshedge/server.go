@@ -317,16 +317,20 @@ func (s *Server) answer(q *wire.Query, write func(b []byte)) {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	place := s.waiting.enter(cancel)
+	place := s.waiting.enter(cancelFunc(func() {
+		cancel()
+		if core, err := s.Client.init(); err == nil {
+			core.count.dropped.Add(1)
+		}
+	}))
 	s.wg.Go(func() {
 		defer cancel()
-		p := responses.Get().(*response)
-		defer responses.Put(p)
-		p.b = s.Client.appendAsked(ctx, p.b[:0], q, min(q.Size, wire.DefaultUDPSize))
+		r := s.Client.ask(ctx, s.ctx, q)
 		if !s.waiting.leave(place) {
+			p := responses.Get().(*response)
+			defer responses.Put(p)
+			p.b = s.Client.appendResult(p.b[:0], q, r, min(q.Size, wire.DefaultUDPSize))
 			write(p.b)
-		} else if core, err := s.Client.init(); err == nil {
-			core.count.dropped.Add(1)
 		}
 	})
 }
@@ -486,7 +490,7 @@ func (s *Server) serveConn(conn net.Conn) {
 		c.waiting <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-c.waiting }()
-			r := s.Client.ask(s.ctx, q.Query)
+			r := s.Client.ask(s.ctx, s.ctx, q.Query)
 			c.lock()
 			defer c.unlock()
 			// What waits to be written is the answer, which all have in common.

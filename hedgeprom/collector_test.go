@@ -217,7 +217,7 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 var labelValues = []string{
 	"original", "hedge", // the types
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),
-	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedShadow),
+	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedSameBackend), string(hedge.DeniedShadow),
 	string(hedge.DeniedWarming), string(hedge.DeniedDisabled), string(hedge.DeniedMethod), string(hedge.DeniedBody), string(hedge.DeniedNested),
 }
 
