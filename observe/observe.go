@@ -123,7 +123,7 @@ type Outcome string
 // The outcomes.
 const (
 	Won    Outcome = "won"    // the caller got its answer, or the gRPC status that ended the call
-	Lost   Outcome = "lost"   // another attempt had won; its own error, if any, is mostly the cancellation
+	Lost   Outcome = "lost"   // another attempt had won, or a hedge.Limiter turned the hedge away; its own error, if any, is mostly the cancellation
 	Failed Outcome = "failed" // by itself, or because the caller gave up
 )
 
