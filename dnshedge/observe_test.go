@@ -463,6 +463,7 @@ func TestALoggerThatBlocksHoldsUpNoAnswer(t *testing.T) {
 			down.Store(false)
 			_, took := l.must(c, "x.example.")
 			assert.LessOrEqual(t, took, time.Second, network)
+			synctest.Wait() // until the answer is noted: over a stream its reader does that
 			c.SetEnabled(false)
 			close(release)
 			c.Close() // waits until all is told
