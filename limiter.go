@@ -44,8 +44,9 @@ const fullHouse = 4
 // Where that is too long, bound what comes to the Limiter.
 //
 // Answers say "Hedge-Limit: 1", over gRPC in the trailer. A [Transport] then marks its
-// hedges to that host, and cancels losers there over HTTP/1.1 instead of leaving them to
-// finish, see [WithLinger]. Each of them costs a connection, and spares the server the work.
+// hedges to that host, and over HTTP/1.1 cancels those losers there that can be cancelled at
+// once, instead of leaving them to finish, see [WithLinger]. Each of them costs a connection,
+// and spares the server the work if it was in line.
 //
 // A request is worked on until its handler returns. A handler that goes on for hours and does
 // little, such as that of a WebSocket, an event stream or a gRPC watch, calls

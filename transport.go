@@ -222,10 +222,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if !first {
 			c.grace = settings.Linger
 		}
-		// A loser has no header yet. Behind a Limiter it may still wait in line, which it leaves
-		// if it is cancelled; that is worth a connection.
-		if c.grace > 0 && !behindLimiter {
-			style.Linger, style.Grace = &t.linger, c.grace
+		// A loser has no header yet. Behind a Limiter it may still wait in line, which it leaves if
+		// it is cancelled; that is worth a connection, unless the cancellation would be put off.
+		if c.grace > 0 {
+			style.Linger, style.Grace, style.Prompt = &t.linger, c.grace, behindLimiter
 		}
 	}
 	c.guarded, c.detached, c.consume = version != http2 && len(plan.Delays) > 0, style.Detach, o.Allow || o.Delay > 0

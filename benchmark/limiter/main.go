@@ -15,7 +15,8 @@
 //
 // It prints a line for each protocol and strategy (latencies in milliseconds), and then for
 // each protocol how far hedging with Limiters is from what it promises. On a machine so busy
-// that timers are late, all figures are too high; it prints how late they were. With -slow 10,
+// that timers are late, all figures are too high; it prints how late they were, and
+// TestHedgingBehindLimitersKeepsItsPromises does the same in fake time. With -slow 10,
 // all work takes ten times as long, and there are a tenth of the requests per second.
 package main
 
@@ -66,7 +67,7 @@ func main() {
 
 func run(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("limiter", flag.ContinueOnError)
-	var w world
+	w := world{dial: new(net.Dialer).DialContext, listen: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }}
 	fs.Float64Var(&w.load, "load", 0.8, "`share` of what the servers can do, above 0 and below 1")
 	fs.DurationVar(&w.lasts, "d", 20*time.Second, "how long each strategy plays, a fifth of it to warm up")
 	fs.Uint64Var(&w.seed, "seed", 1, "`number` that all random draws follow from")
@@ -121,6 +122,9 @@ type world struct {
 	slow  float64
 	lasts time.Duration
 	seed  uint64
+
+	listen func() (net.Listener, error)
+	dial   func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // A result is what one strategy did. All calls count but in took.
@@ -167,8 +171,8 @@ func (s *service) turn(line *semaphore.Weighted, work time.Duration) {
 const workHeader = "X-Work"
 
 // open starts a server.
-func (s *service) open(protocol string, limited bool) error {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func (s *service) open(protocol string, limited bool, w world) error {
+	listener, err := w.listen()
 	if err != nil {
 		return err
 	}
@@ -305,16 +309,16 @@ type contender struct {
 
 func (c *contender) open(protocol string, w world) (err error) {
 	for range servers {
-		if err := c.service.open(protocol, c.strategy == "limited"); err != nil {
+		if err := c.service.open(protocol, c.strategy == "limited", w); err != nil {
 			return err
 		}
 	}
 	work := virtual.Stragglers(virtual.Lognormal(5*time.Millisecond, 2*time.Millisecond), 0.05, 10)
 	draw := &draws{seed: w.seed, model: virtual.Times(work, w.slow)}
 	if protocol == "grpc" {
-		c.call, c.shut, err = c.service.overGRPC(c.strategy != "none", draw, &c.stats)
+		c.call, c.shut, err = c.service.overGRPC(c.strategy != "none", draw, &c.stats, w)
 	} else {
-		c.call, c.shut = c.service.overHTTP(protocol, c.strategy != "none", draw, &c.stats)
+		c.call, c.shut = c.service.overHTTP(protocol, c.strategy != "none", draw, &c.stats, w)
 	}
 	return err
 }
@@ -404,8 +408,8 @@ func (d *draws) of(ctx context.Context) (server int, work time.Duration) {
 }
 
 // overHTTP returns a client.
-func (s *service) overHTTP(protocol string, hedges bool, draw *draws, stats **hedge.Stats) (call func(context.Context) error, shut func()) {
-	base := &http.Transport{MaxIdleConnsPerHost: 512, Protocols: new(http.Protocols)}
+func (s *service) overHTTP(protocol string, hedges bool, draw *draws, stats **hedge.Stats, w world) (call func(context.Context) error, shut func()) {
+	base := &http.Transport{DialContext: w.dial, MaxIdleConnsPerHost: 512, Protocols: new(http.Protocols)}
 	if protocol == "http2" {
 		base.Protocols.SetUnencryptedHTTP2(true)
 	} else {
@@ -448,7 +452,7 @@ func (b balancer) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // overGRPC returns a client.
-func (s *service) overGRPC(hedges bool, draw *draws, stats **hedge.Stats) (call func(context.Context) error, shut func(), err error) {
+func (s *service) overGRPC(hedges bool, draw *draws, stats **hedge.Stats, w world) (call func(context.Context) error, shut func(), err error) {
 	var conns []*grpc.ClientConn
 	shut = func() {
 		for _, cc := range conns {
@@ -456,7 +460,8 @@ func (s *service) overGRPC(hedges bool, draw *draws, stats **hedge.Stats) (call 
 		}
 	}
 	for _, addr := range s.addrs {
-		cc, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		cc, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return w.dial(ctx, "tcp", addr) }))
 		if err != nil {
 			shut()
 			return nil, nil, err
