@@ -54,7 +54,7 @@ type Outcome int
 // The outcomes.
 const (
 	Won    Outcome = iota
-	Lost           // another attempt had won before, or it was a hedge and its server turned it away
+	Lost           // another attempt had won before, or it was not sent, or its server turned it away
 	Failed         // by itself, or because the caller gave up
 )
 
@@ -311,14 +311,10 @@ func (r *Race[T]) run(a *Attempt, n int) {
 
 // OutcomeOf returns what becomes of an attempt that somebody waits for and that returns err.
 func OutcomeOf(err error) Outcome {
-	switch err {
-	case nil:
-		return Won
-	case ErrRefused:
-		return Lost
-	default:
+	if err != nil {
 		return Failed
 	}
+	return Won
 }
 
 // finish takes what attempt n returned:
@@ -342,7 +338,7 @@ func (r *Race[T]) finish(n int, v T, err error) {
 	defer r.take(n, v, err, open)     // also if the watch ends the goroutine
 	if w := r.style.Watch; w != nil { // before Run can return: the watch may be used again then
 		how := OutcomeOf(err)
-		if !open && (err == nil || r.winner >= 0) {
+		if !open && (err == nil || r.winner >= 0) || err == ErrRefused {
 			how = Lost
 		}
 		w.Finished(me.Attempt, n, how)
