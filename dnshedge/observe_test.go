@@ -306,6 +306,7 @@ func (angry) AttemptDone(context.Context, observe.KeyInfo, observe.AttemptResult
 func (angry) RequestDone(context.Context, observe.KeyInfo, observe.RequestResult) { panic("request") }
 func (angry) Denied(context.Context, observe.KeyInfo, observe.Reason)             { panic("denied") }
 func (angry) Budget(observe.KeyInfo, float64)                                     { panic("budget") }
+func (angry) Limited(context.Context, string, observe.LimiterResult)              { panic("limited") }
 
 func TestAPanicOfAnObserverReachesNobody(t *testing.T) {
 	bubble(t, func(l *lab) {

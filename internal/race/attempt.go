@@ -17,7 +17,8 @@ func (errLost) Is(target error) bool { return target == context.Canceled }
 // errors.Is(ErrLost, context.Canceled) holds.
 var ErrLost error = errLost{}
 
-// ErrRefused is the error of a hedge that was not sent after all. For a Watch, it has lost.
+// ErrRefused is the error of a hedge that was not sent after all, or that its server turned
+// away. For a Watch, it has lost.
 var ErrRefused = errors.New("hedge: the hedge was refused")
 
 // An Attempt is the context one attempt runs under: the caller's, which the
@@ -180,6 +181,13 @@ func (a *Attempt) waits() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.guard != nil && a.guard.waiting.Load()
+}
+
+// prompt reports whether the attempt would be cancelled at once: its guard allows it.
+func (a *Attempt) prompt() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.guard == nil || a.guard.prompt()
 }
 
 // detach lets a detached attempt run on when the caller's context ends.

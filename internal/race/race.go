@@ -54,7 +54,7 @@ type Outcome int
 // The outcomes.
 const (
 	Won    Outcome = iota
-	Lost           // another attempt had won before, or it was not sent
+	Lost           // another attempt had won before, or it was not sent, or its server turned it away
 	Failed         // by itself, or because the caller gave up
 )
 
@@ -76,6 +76,9 @@ type Style struct {
 	// It is for detached races.
 	Linger *Linger
 	Grace  time.Duration
+	// Prompt cancels losers instead of letting them linger, if their [Guard] allows that at
+	// once: later they would be nearer to their answer.
+	Prompt bool
 	// Leave is asked, with the race locked, when the caller's context ends and the primary of a
 	// detached race has not returned. If it reports true, Run returns with that context's
 	// error at once, and what still runs is discarded when it ends. Otherwise, or if Leave is
@@ -399,7 +402,7 @@ func (r *Race[T]) lose(linger *Linger, cause error) {
 	for i := range r.attempts {
 		switch me := &r.attempts[i]; {
 		case !me.running:
-		case linger != nil && !me.waits():
+		case linger != nil && !me.waits() && !(r.style.Prompt && me.prompt()):
 			me.forget = linger.add(me.Attempt, r.style.Grace)
 		default:
 			me.cancel(cause)
