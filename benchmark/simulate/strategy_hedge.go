@@ -18,6 +18,7 @@ type library struct {
 	options   func(*contender, *http.Transport) []hedge.Option // besides; nil: none
 	warm      bool                                             // Transport.Warm before the first request
 	ownConn   bool                                             // WithHedgeConn
+	audit     *hedging.Auditing                                // nil: none
 }
 
 func init() {
@@ -61,6 +62,10 @@ func init() {
 			name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
 			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
 		}),
+		library{audit: &hedging.Auditing{}}.inVirtualTime(strategy{
+			name: audited, rank: 174, scenarios: longNames(), about: "this library with WithAudit",
+			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}},
+		}),
 		library{warm: true}.overHTTP(strategy{
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
 			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
@@ -92,6 +97,11 @@ func (l library) overHTTP(s strategy) strategy {
 
 func (l library) overGRPC(s strategy) strategy {
 	s.grpc = l.grpc
+	return s
+}
+
+func (l library) inVirtualTime(s strategy) strategy {
+	s.virtual = l.virtual
 	return s
 }
 
@@ -140,6 +150,7 @@ func (l library) virtual(s setting) func() virtual.Policy {
 	if s.estimate > 0 {
 		config.EstimatedRPS = s.estimate
 	}
+	config.Audit = l.audit
 	return func() virtual.Policy { return virtual.NewOurs(config) }
 }
 

@@ -58,6 +58,7 @@ type Key struct {
 	used        atomic.Int64         // the engine's age when a call last began, see [Engine]
 	inFlight    atomic.Int64         // hedges
 	evicted     atomic.Bool          // the engine's table has forgotten it
+	audit       *audit               // of the host; nil: it is not audited
 	planning    sync.Mutex           // held by who makes a plan; locked before mu
 
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
@@ -149,6 +150,11 @@ func (k *Key) Begin(now time.Time) *Plan {
 	if age := k.engine.aged(now); k.used.Load() != age {
 		k.used.Store(age)
 	}
+	if a := k.audit; a != nil {
+		if t := now.UnixNano(); t >= a.next.Load() {
+			a.turn(t, k.engine.wall(now))
+		}
+	}
 	if !k.alone {
 		k.count.Add(1)
 	}
@@ -187,6 +193,9 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial Reason)
 	}
 	k.inFlight.Add(1)
 	k.hedges++
+	if k.audit != nil {
+		k.audit.began.Add(1)
+	}
 	return None
 }
 
@@ -211,6 +220,8 @@ func (k *Key) RandomLatency() time.Duration {
 func (k *Key) deny(now, deadline time.Time) Reason {
 	p := k.plan.Load()
 	switch {
+	case k.audit != nil && k.audit.rests.Load():
+		return Audited
 	case k.slow > SlowLimit:
 		return Slow
 	case k.paused(now):
@@ -219,6 +230,11 @@ func (k *Key) deny(now, deadline time.Time) Reason {
 		return Deadline
 	case k.inFlight.Load() >= MaxInFlight:
 		return InFlight
+	}
+	if k.audit != nil {
+		if slot := k.audit.fresh.Load(); slot != 0 && k.engine.Config().Shared == nil {
+			k.bucket.empty(slot)
+		}
 	}
 	if k.routeBudget != nil && !k.routeBudget.Pays() || !k.engine.ceiling.Load().spend(now, k.bucket) {
 		return Budget
@@ -264,6 +280,9 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 		all, n = k.changes(now)
 	}
 	k.mu.Unlock()
+	if k.audit != nil && (r.Answered || r.Gone && r.Reached) {
+		k.audit.done(now.Add(-r.Latency).UnixNano(), at)
+	}
 	if due && k.planning.TryLock() { // or somebody else is at it
 		k.replan(now)
 		k.planning.Unlock()
@@ -436,6 +455,7 @@ type View struct {
 	Push       float64   // share of the last answers that pushed back
 	Pushed     bool      // that is too many
 	PausedTo   time.Time // the server asked to wait until then; zero: it did not
+	Audit      AuditView // of the host
 }
 
 // View returns what the key knows.
@@ -447,6 +467,9 @@ func (k *Key) View() View {
 		Name: k.Name, Requests: k.requests(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: k.denied,
 		Samples: window.Len(), Tokens: k.tokens(), Scale: k.scale, Slow: k.slow,
 		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(),
+	}
+	if k.audit != nil {
+		v.Audit = k.audit.view()
 	}
 	if p := k.plan.Load(); p != nil {
 		v.Delays = slices.Clone(p.hedges())
