@@ -344,10 +344,12 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 
 // judge records push-back, and returns nil if err is the answer to the call.
 func (c *rpc) judge(err error, trailer metadata.MD, n int, a *race.Attempt) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
-	}
-	if c.in.pushedBack(c.key, err, trailer) {
+	case n > 0 && turnedAway(err, trailer):
+		return race.ErrRefused
+	case c.in.pushedBack(c.key, err, trailer):
 		c.barred.Store(true)
 	}
 	return c.in.final(status.Code(err), n, a.Err() != nil)

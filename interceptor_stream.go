@@ -326,6 +326,9 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	if opened := s.attempts[n].ClientStream; opened != nil {
 		trailer = opened.Trailer()
 	}
+	if n > 0 && turnedAway(err, trailer) {
+		return err, race.ErrRefused
+	}
 	if s.in.pushedBack(s.key, err, trailer) {
 		s.mu.Lock()
 		s.barred = true

@@ -8,7 +8,8 @@ import (
 	"github.com/gohedge/hedge/internal/engine"
 )
 
-// AttemptHeader is the customary name for [WithAttemptHeader] and [Middleware].
+// AttemptHeader is the customary name for [WithAttemptHeader] and [Middleware], and the
+// one that a [Limiter] knows.
 const AttemptHeader = "Hedge-Attempt"
 
 // WithAttemptHeader puts the number of an HTTP hedge, 1 or more, into the request
@@ -17,8 +18,9 @@ const AttemptHeader = "Hedge-Attempt"
 // hedge's number. All others go out as they are.
 //
 // A request that arrives with the header, from a proxy for example, is made for a
-// hedge as well, and is sent once. The default, "", sends no header. It panics if
-// HTTP does not allow the name. gRPC needs no such option: its hedges always carry
+// hedge as well, and is sent once. The default, "", sends no header. Hedges to a host whose
+// answers come from behind a [Limiter] carry [AttemptHeader], whatever the option says. It
+// panics if HTTP does not allow the name. gRPC needs no such option: its hedges always carry
 // grpc-previous-rpc-attempts.
 func WithAttemptHeader(name string) Option {
 	return setting(func(c *Config) { c.AttemptHeader = name })

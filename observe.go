@@ -31,7 +31,7 @@ type (
 // The outcomes.
 const (
 	Won    = observe.Won    // the caller got its answer, or the gRPC status that ended the call
-	Lost   = observe.Lost   // another attempt had won; its own error, if any, is mostly the cancellation
+	Lost   = observe.Lost   // another attempt had won, or a Limiter turned the hedge away; its own error, if any, is mostly the cancellation
 	Failed = observe.Failed // by itself, or because the caller gave up
 )
 

@@ -204,7 +204,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		c.Started(ctx, 0)
 		resp, err := send(t.next, once)
-		failure := c.judge(req, resp, err)
+		failure := c.judge(0, req, resp, err)
 		c.Finished(ctx, 0, race.OutcomeOf(failure))
 		c.End(failure == nil, false, 0)
 		if resp != nil && once != req {
@@ -216,13 +216,19 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	style := race.Style{Watch: c.Watch()}
 	tag := key.Tag.Load()
-	if tag == http1 && len(plan.Delays) > 0 {
+	version, behindLimiter := tag&^limited, tag&limited != 0
+	if version == http1 && len(plan.Delays) > 0 {
 		style.Detach = true // a loser is not cancelled at once, see link.gotFirstByte
-		if !first && settings.Linger > 0 {
-			style.Linger, style.Grace = &t.linger, settings.Linger
+		if !first {
+			c.grace = settings.Linger
+		}
+		// A loser has no header yet. Behind a Limiter it may still wait in line, which it leaves
+		// if it is cancelled; that is worth a connection.
+		if c.grace > 0 && !behindLimiter {
+			style.Linger, style.Grace = &t.linger, c.grace
 		}
 	}
-	c.guarded, c.detached, c.grace, c.consume = tag != http2 && len(plan.Delays) > 0, style.Detach, style.Grace, o.Allow || o.Delay > 0
+	c.guarded, c.detached, c.consume = version != http2 && len(plan.Delays) > 0, style.Detach, o.Allow || o.Delay > 0
 	c.prepare(req)
 	style.Primary = &c.primary.Attempt
 	if style.Detach {
@@ -403,7 +409,7 @@ func (t *Transport) hedgeTransport(c *call, r *http.Request) http.RoundTripper {
 		return t.next
 	}
 	replicas := t.replicas != nil && !t.second.proxied(r)
-	apart := c.key.Tag.Load() == http2 || t.second.base.MaxConnsPerHost > 0
+	apart := c.key.Tag.Load()&^limited == http2 || t.second.base.MaxConnsPerHost > 0
 	switch {
 	case !replicas && !apart || !t.second.serves(r.URL.Scheme):
 		return t.next
@@ -414,10 +420,12 @@ func (t *Transport) hedgeTransport(c *call, r *http.Request) http.RoundTripper {
 	}
 }
 
-// A key's tag is the major version of HTTP that its host speaks; 0 is unknown.
+// A key's tag is the major version of HTTP that its host speaks, 0 if that is unknown, and
+// the bit limited if the host's last answer came from behind a [Limiter].
 const (
-	http1 = 1
-	http2 = 2
+	http1   = 1
+	http2   = 2
+	limited = 1 << 8
 )
 
 func (t *Transport) call() *call {
@@ -430,7 +438,7 @@ func (t *Transport) call() *call {
 func (t *Transport) free(c *call) {
 	c.sent.forget()
 	c.Forget()
-	c.req, c.body, c.hooks, c.detached = nil, nil, nil, false
+	c.req, c.body, c.hooks, c.detached, c.grace = nil, nil, nil, false, 0
 	c.primary, c.link, c.handed = nil, nil, false
 	if t.replicas != nil {
 		c.peer.Store(nil)
@@ -480,7 +488,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		runtime.Gosched()
 		r, resp, err = c.try(a, n)
 	}
-	return resp, c.judge(r, resp, err)
+	return resp, c.judge(n, r, resp, err)
 }
 
 // try sends attempt n.
@@ -505,6 +513,9 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	r := c.request(ctx, n)
 	if n > 0 {
 		r.Header = mark(r.Header, c.t.settings.Load().AttemptHeader, n)
+		if c.key.Tag.Load()&limited != 0 {
+			r.Header = mark(r.Header, AttemptHeader, n)
+		}
 		rt = c.t.hedgeTransport(c, r)
 	}
 	resp, err := send(rt, r)
@@ -515,14 +526,21 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	return r, resp, err
 }
 
-// judge records the protocol and the push-back of a response to req, and returns the
-// error that keeps it from winning, if any.
-func (c *call) judge(req *http.Request, resp *http.Response, err error) error {
+// judge records what the response to attempt n, which was sent as req, tells of its host,
+// and returns the error that keeps it from winning, if any.
+func (c *call) judge(n int, req *http.Request, resp *http.Response, err error) error {
 	if err != nil {
 		return err
 	}
-	if v := int32(resp.ProtoMajor); v != c.key.Tag.Load() {
-		c.key.Tag.Store(v)
+	tag := int32(resp.ProtoMajor)
+	if len(resp.Header[limitHeader]) > 0 {
+		tag |= limited
+	}
+	if tag != c.key.Tag.Load() {
+		c.key.Tag.Store(tag)
+	}
+	if n > 0 && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[refusedHeader]) > 0 {
+		return race.ErrRefused
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
 		now := time.Now()

@@ -51,6 +51,10 @@ type Observer interface {
 	// Budget is called with the number of hedges that the budget would still pay
 	// for, to a thousandth, whenever it was asked for one.
 	Budget(key KeyInfo, tokens float64)
+
+	// Limited is called by a hedge.Limiter of that name for each request that comes to it:
+	// when it reaches the handler, its caller has gone, or it is turned away.
+	Limited(ctx context.Context, limiter string, r LimiterResult)
 }
 
 // NopObserver is an Observer that does nothing, for others to embed.
@@ -72,6 +76,9 @@ func (NopObserver) Denied(context.Context, KeyInfo, Reason) {}
 
 // Budget does nothing.
 func (NopObserver) Budget(KeyInfo, float64) {}
+
+// Limited does nothing.
+func (NopObserver) Limited(context.Context, string, LimiterResult) {}
 
 // A KeyInfo says what a call belongs to.
 type KeyInfo struct {
@@ -116,7 +123,7 @@ type Outcome string
 // The outcomes.
 const (
 	Won    Outcome = "won"    // the caller got its answer, or the gRPC status that ended the call
-	Lost   Outcome = "lost"   // another attempt had won; its own error, if any, is mostly the cancellation
+	Lost   Outcome = "lost"   // another attempt had won, or a hedge.Limiter turned the hedge away; its own error, if any, is mostly the cancellation
 	Failed Outcome = "failed" // by itself, or because the caller gave up
 )
 

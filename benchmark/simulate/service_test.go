@@ -33,6 +33,22 @@ func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 	}
 }
 
+func TestALimiterMakesHedgingHelpServersThatFinishWhatIsCancelled(t *testing.T) {
+	t.Parallel()
+	long(t)
+	r := play(t, "queue-deaf", size{}, "none", "hedge", "hedge-limited")
+	atMost(t, "p99 behind a Limiter", r["hedge-limited"].P99, 0.6, r["none"].P99)
+	assert.Greater(t, r["hedge"].P99, r["none"].P99, "without one hedging harms")
+	many := play(t, "many-deaf", size{}, "none", "hedge-limited")
+	atMost(t, "p99 of many clients behind a Limiter", many["hedge-limited"].P99, 0.6, many["none"].P99)
+}
+
+func TestOnlyServersWithQueuesHaveLimiters(t *testing.T) {
+	var e virtualEngine
+	assert.True(t, e.offers(scenarioOf("queue"), strategyOf("hedge-limited")))
+	assert.False(t, e.offers(scenarioOf("seed"), strategyOf("hedge-limited")))
+}
+
 func TestFewPushBacksCostNothing(t *testing.T) {
 	t.Parallel()
 	long(t)

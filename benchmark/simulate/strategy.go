@@ -32,6 +32,7 @@ type strategy struct {
 	virtual func(setting) func() virtual.Policy
 	dns     bool // package dnslab has a strategy of this name
 
+	limited   bool // in virtual time, every server with a queue has a Limiter; for worlds with queues only
 	givenRate bool // the client is given the true request rate
 	oracle    int  // hedges per call, at the best static delays, which are found afterwards; 0: not an oracle
 }

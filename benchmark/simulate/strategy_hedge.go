@@ -30,6 +30,11 @@ func init() {
 			name: ours, rank: 100, dns: true, about: "this library, no option set",
 			look: look{shade: shade{rgb(0x1d4ed8), rgb(0x60a5fa)}, highlight: true},
 		}),
+		strategy{
+			name: "hedge-limited", rank: 106, about: "this library, and a Limiter before each server", limited: true,
+			look:    look{shade: shade{rgb(0x0e7490), rgb(0x22d3ee)}},
+			virtual: library{}.virtual,
+		},
 		library{maxHedges: 1}.everywhere(strategy{
 			name: "hedge-1", rank: 110, about: "this library with one hedge per call",
 			look: look{shade: shade{rgb(0x0284c7), rgb(0x38bdf8)}},

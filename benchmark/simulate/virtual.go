@@ -45,7 +45,18 @@ func (virtualEngine) takes(jobs []job) (sum time.Duration) {
 }
 
 func (virtualEngine) offers(sc scenario, s strategy) bool {
-	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isOracle())
+	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isOracle()) &&
+		(!s.limited || sc.world.Queue != nil)
+}
+
+// in returns the world that the strategy is put into: w, with Limiters if it has those.
+func (s strategy) in(w virtual.World) virtual.World {
+	if s.limited {
+		q := *w.Queue
+		q.Limited = true
+		w.Queue = &q
+	}
+	return w
 }
 
 // run puts the strategies through the scenario, several at a time: in virtual
@@ -75,7 +86,7 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		if s.isOracle() {
 			at.extra = extra
 		}
-		return world.Run(ctx, j.seed, s.virtual(at), t.set)
+		return s.in(world).Run(ctx, j.seed, s.virtual(at), t.set)
 	}
 	start := func(name string) {
 		t := j.progress.begin(j.scenario.name, name, max(world.Episodes, 1)*world.Requests)

@@ -23,21 +23,23 @@ func (w *Watcher) key(n engine.Name) observe.KeyInfo {
 	return observe.KeyInfo{Client: w.Client, Protocol: w.Protocol, Host: n.Host, Route: n.Route}
 }
 
+func (w *Watcher) tell(f func(observe.Observer)) { tell(w.Observers, w.Log, f) }
+
 // tell calls f for each observer. A panic must not leave it: f may run in a
 // goroutine of a timer, where a panic ends the process.
-func (w *Watcher) tell(f func(observe.Observer)) {
-	for _, o := range w.Observers {
-		w.tellOne(o, f)
+func tell(observers []observe.Observer, log *Log, f func(observe.Observer)) {
+	for _, o := range observers {
+		tellOne(o, log, f)
 	}
 }
 
-func (w *Watcher) tellOne(o observe.Observer, f func(observe.Observer)) {
+func tellOne(o observe.Observer, log *Log, f func(observe.Observer)) {
 	returned := false
 	defer func() {
 		if p := recover(); p != nil {
-			w.Log.Panicked(o, p)
+			log.Panicked(o, p)
 		} else if !returned {
-			w.Log.Panicked(o, "runtime.Goexit")
+			log.Panicked(o, "runtime.Goexit")
 		}
 	}()
 	f(o)
@@ -69,4 +71,16 @@ func (w *Watcher) Denied(ctx context.Context, name engine.Name, reason engine.Re
 // Budget tells how many hedges the budget would still pay for.
 func (w *Watcher) Budget(name engine.Name, tokens float64) {
 	w.tell(func(o observe.Observer) { o.Budget(w.key(name), tokens) })
+}
+
+// A LimiterWatcher passes a Limiter's events to observers, as a [Watcher] does an engine's.
+type LimiterWatcher struct {
+	Observers []observe.Observer
+	Name      string // the Limiter's
+	Log       *Log   // is told of panics
+}
+
+// Limited tells what became of a request.
+func (w *LimiterWatcher) Limited(ctx context.Context, r observe.LimiterResult) {
+	tell(w.Observers, w.Log, func(o observe.Observer) { o.Limited(ctx, w.Name, r) })
 }

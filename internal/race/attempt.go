@@ -2,6 +2,7 @@ package race
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 )
@@ -15,6 +16,9 @@ func (errLost) Is(target error) bool { return target == context.Canceled }
 // ErrLost is the cancellation cause of an attempt that lost.
 // errors.Is(ErrLost, context.Canceled) holds.
 var ErrLost error = errLost{}
+
+// ErrRefused is the error of a hedge that its server turned away, which has lost.
+var ErrRefused = errors.New("hedge: the server turned the hedge away")
 
 // An Attempt is the context one attempt runs under: the caller's, which the
 // race can cancel on its own. It costs one allocation until somebody asks for

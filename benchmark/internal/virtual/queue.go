@@ -9,13 +9,29 @@ type Queue struct {
 	// Cancel says that servers stop working on what the client has cancelled.
 	// Without it, a loser occupies a server for as long as a winner does.
 	Cancel bool
+	// Limited says that servers have a hedge.Limiter: what the client has cancelled
+	// leaves its line, though a server that has begun goes on unless Cancel is set; and a
+	// hedge is turned away while more than [Full] attempts per server are at work or in line.
+	Limited bool
 }
+
+// Full is how many attempts per server a hedge.Limiter works on, or lets wait, before it
+// turns hedges away.
+const Full = 4
 
 // station is a queue and the servers that take from it.
 type station struct {
 	waiting []job
 	head    int // of waiting
+	gone    int // of those from head on, how many have left the line
+	servers int
 	idle    []*slot
+}
+
+// full reports whether a Limiter would turn a hedge away.
+func (s *station) full() bool {
+	working, inLine := s.servers-len(s.idle), len(s.waiting)-s.head-s.gone
+	return working+inLine > Full*s.servers
 }
 
 // slot is a server.
@@ -39,6 +55,7 @@ func (q *Queue) stations() []station {
 	}
 	all := make([]station, count)
 	for i := range all {
+		all[i].servers = servers
 		for range servers {
 			all[i].idle = append(all[i].idle, &slot{station: &all[i]})
 		}
@@ -46,11 +63,14 @@ func (q *Queue) stations() []station {
 	return all
 }
 
-// join puts a job in line.
+// join puts a job in line, or turns it away.
 func (r *run) join(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
 		s = &r.stations[r.draws.at(int(j.index), -3-int(j.n)).IntN(n)]
+	}
+	if r.Queue.Limited && j.n > 0 && s.full() {
+		return // the call has lost nothing but a hedge
 	}
 	if n := len(s.idle); n > 0 {
 		free := s.idle[n-1]
@@ -59,6 +79,7 @@ func (r *run) join(j job) {
 		return
 	}
 	s.waiting = append(s.waiting, j)
+	r.live[j.call.place].waits[j.n] = s
 }
 
 func (r *run) serve(s *slot, j job) {
@@ -67,7 +88,7 @@ func (r *run) serve(s *slot, j job) {
 	d := r.Model(r.draws, Attempt{Request: int(j.index), N: int(j.n), Host: int(j.host), At: r.now})
 	r.events.push(event{at: r.now + d, kind: served, slot: s, call: ref{gen: s.gen}})
 	if c := &r.live[j.call.place]; c.gen == j.call.gen {
-		c.served[j.n] = s
+		c.served[j.n], c.waits[j.n] = s, nil
 	}
 }
 
@@ -94,11 +115,37 @@ func (r *run) release(s *slot) {
 			st.waiting = st.waiting[:copy(st.waiting, st.waiting[st.head:])]
 			st.head = 0
 		}
-		if r.Queue.Cancel && r.live[j.call.place].gen != j.call.gen {
-			continue
+		if r.live[j.call.place].gen != j.call.gen {
+			if r.Queue.Limited {
+				st.gone--
+			}
+			if r.Queue.Limited || r.Queue.Cancel {
+				continue
+			}
 		}
 		r.serve(s, j)
 		return
 	}
 	st.idle = append(st.idle, s)
+}
+
+// over takes the attempts of a call that ends out of their lines and from their servers,
+// as far as those notice.
+func (r *run) over(c *live, winner int) {
+	if r.Queue.Limited {
+		for n, st := range c.waits[:c.started] {
+			if st != nil {
+				st.gone++
+				c.waits[n] = nil
+			}
+		}
+	}
+	if r.Queue.Cancel {
+		for n, s := range c.served[:c.started] {
+			if s != nil && n != winner {
+				c.served[n] = nil
+				r.release(s)
+			}
+		}
+	}
 }

@@ -132,7 +132,8 @@ type live struct {
 	start   time.Duration
 	delays  []time.Duration
 	starts  [1 + MaxHedges]time.Duration
-	served  [1 + MaxHedges]*slot // where each attempt is served, in a queue
+	served  [1 + MaxHedges]*slot    // where each attempt is served, in a queue
+	waits   [1 + MaxHedges]*station // where it waits
 }
 
 // ref names a call, or what used to be one.
@@ -270,13 +271,8 @@ func (r *run) end(me ref, winner int) {
 	})
 	c.gen++
 	r.free = append(r.free, me.place)
-	if r.Queue != nil && r.Queue.Cancel {
-		for n, s := range c.served[:c.started] {
-			if s != nil && n != winner {
-				c.served[n] = nil
-				r.release(s)
-			}
-		}
+	if r.Queue != nil {
+		r.over(c, winner)
 	}
 	if r.Workers > 0 {
 		r.arrive()

@@ -133,6 +133,34 @@ func TestServersStopWorkingOnWhatIsCancelledOrNot(t *testing.T) {
 	assert.Less(t, mean(stops), mean(goesOn))
 }
 
+func TestALimitersLineIsLeftByWhatIsCancelledAndClosedToHedgesWhenItIsLong(t *testing.T) {
+	run := func(load float64, q virtual.Queue) []virtual.Call {
+		q.Servers = 20
+		return virtual.World{Rate: load * 20 / 0.00725, Requests: 100_000, Model: seed(), Queue: &q}.Run(t.Context(), 1, static(20*ms), nil)
+	}
+	deaf, limited := run(0.5, virtual.Queue{}), run(0.5, virtual.Queue{Limited: true})
+	require.Len(t, limited, 100_000, "every call ends though some hedges were turned away")
+	assert.Less(t, mean(limited), 8*mean(deaf)/10)
+	assert.NotContains(t, winners(limited), -1)
+
+	// Three times as many calls as the servers can do: every line is long.
+	won := 0
+	for _, c := range run(3, virtual.Queue{Limited: true, Cancel: true}) {
+		if c.Winner > 0 {
+			won++
+		}
+	}
+	assert.Less(t, won, 1000, "after the first moments every hedge is turned away")
+}
+
+func winners(calls []virtual.Call) map[int]int {
+	all := make(map[int]int)
+	for _, c := range calls {
+		all[int(c.Winner)]++
+	}
+	return all
+}
+
 func TestCallersGiveUp(t *testing.T) {
 	w := virtual.World{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.Hang(seed(), time.Hour)}
 	for _, c := range w.Run(t.Context(), 1, static(10*ms), nil) {

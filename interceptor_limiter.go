@@ -1,0 +1,75 @@
+package hedge
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// What the trailer says of a Limiter. It is not in the header: with a header a call is
+// committed, and gRPC does not retry it any more (gRFC A6).
+var (
+	limitTrailer   = metadata.Pairs(limitHeader, "1")
+	refusedTrailer = metadata.Pairs(limitHeader, "1", refusedHeader, "1")
+)
+
+// UnaryServer returns an interceptor that lets unary calls through. It belongs before
+// interceptors that do work, and after those that measure latency.
+func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
+	l.mustBeMade()
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if l.placeOf(ctx) != nil {
+			return handler(ctx, req)
+		}
+		p, err := l.enter(ctx, incomingAttempt(ctx) > 0)
+		_ = grpc.SetTrailer(ctx, trailerFor(err)) // an error means that there is no client
+		if err != nil {
+			return nil, statusOf(err)
+		}
+		defer p.release()
+		return handler(p.in(ctx), req)
+	}
+}
+
+// StreamServer is [Limiter.UnaryServer] for streams of all kinds. A stream has its place
+// until its handler returns, or calls [Limiter.Release].
+func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
+	l.mustBeMade()
+	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		ctx := stream.Context()
+		if l.placeOf(ctx) != nil {
+			return handler(srv, stream)
+		}
+		p, err := l.enter(ctx, incomingAttempt(ctx) > 0)
+		stream.SetTrailer(trailerFor(err))
+		if err != nil {
+			return statusOf(err)
+		}
+		defer p.release()
+		return handler(srv, &nestedStream{stream, p.in(ctx)})
+	}
+}
+
+// trailerFor returns what the trailer of a call says that a Limiter answered with err.
+func trailerFor(err error) metadata.MD {
+	if err == errRefused {
+		return refusedTrailer
+	}
+	return limitTrailer
+}
+
+// statusOf returns the status of a call that got no place.
+func statusOf(err error) error {
+	if err == errRefused {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	return status.FromContextError(err).Err()
+}
+
+// turnedAway reports whether a Limiter turned a hedge away that ended with err.
+func turnedAway(err error, trailer metadata.MD) bool {
+	return status.Code(err) == codes.Unavailable && len(trailer.Get(refusedHeader)) > 0
+}

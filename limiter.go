@@ -1,0 +1,229 @@
+package hedge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/observe"
+)
+
+// What a server with a [Limiter] says in the header of its answers. Over gRPC it is in the trailer.
+const (
+	limitHeader   = "Hedge-Limit"   // 1: there is a Limiter
+	refusedHeader = "Hedge-Refused" // 1: the hedge was turned away
+)
+
+// fullHouse is how many requests there are for each one that is worked on, those in line
+// included, when a Limiter turns hedges away. Where losers leave the line, nothing depends
+// on it (simulated at 80 % load, p99 is 182 ms with 1, 161 with 4 and 155 without such a
+// bound); it bounds what the hedges of clients that do not cancel can add to the line.
+const fullHouse = 4
+
+// A Limiter stands before the handlers of a server, and lets them work on a number of
+// requests at a time. The others wait in line, first come first served. A request whose
+// caller goes away while it waits never reaches the handler. That is what makes hedging
+// cheap for a busy server: it works on hedges that nobody waits for any more only if they
+// had reached the handler before.
+//
+// Hedges are turned away while more than four times as many requests are there as are worked
+// on at a time. HTTP hedges are told by [AttemptHeader], gRPC's by grpc-previous-rpc-attempts,
+// which gRPC's retries carry as well. A client that marks all that it sends does that at its
+// own cost. Over HTTP the answer is 503 with "Hedge-Refused: 1", and over gRPC UNAVAILABLE
+// with that in the trailer. To clients of this package such a hedge has [Lost]: their call goes on,
+// it is no push-back, and no latency is learned from it. It has spent its part of their
+// budget, and counts as a hedge that did not win.
+//
+// Nothing else is turned away, so the line can be as long as it would be without a Limiter.
+// Where that is too long, bound what comes to the Limiter.
+//
+// Answers say "Hedge-Limit: 1", over gRPC in the trailer. A [Transport] then marks its
+// hedges to that host, and cancels losers there over HTTP/1.1 instead of leaving them to
+// finish, see [WithLinger]. Each of them costs a connection, and spares the server the work.
+//
+// A request is worked on until its handler returns. A handler that goes on for hours and does
+// little, such as that of a WebSocket, an event stream or a gRPC watch, calls
+// [Limiter.Release]. A server whose handlers call the server itself may need a place for each
+// of those calls as well: its limit must be larger than that takes.
+//
+// A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
+// together. A request that meets the same Limiter twice takes one place. The zero Limiter is
+// not usable; NewLimiter makes one.
+type Limiter struct {
+	limit  int64
+	name   string
+	places *semaphore.Weighted
+	events *ops.LimiterWatcher // nil: nobody watches
+
+	inside                         atomic.Int64 // requests at work or in line
+	working, worked, left, refused atomic.Int64
+	panics                         atomic.Int64 // of observers
+}
+
+// NewLimiter returns a Limiter that lets n requests be worked on at a time: as many as the
+// server can work on at full speed, such as a few for each of its processors where they
+// compute. Of the options, [WithName], [WithObserver] and [WithLogger] have an effect.
+// NewLimiter panics if n is not positive.
+func NewLimiter(n int, opts ...Option) *Limiter {
+	if n <= 0 {
+		panic(fmt.Sprintf("hedge: NewLimiter: n is %d, and must be at least 1", n))
+	}
+	var c config
+	for _, o := range opts {
+		if o != nil {
+			o.apply(&c)
+		}
+	}
+	l := &Limiter{limit: int64(n), name: c.name, places: semaphore.NewWeighted(int64(n))}
+	if len(c.observers) > 0 {
+		l.events = &ops.LimiterWatcher{Observers: c.observers, Name: c.name, Log: ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)}
+	}
+	return l
+}
+
+// A LimiterSnapshot is what a [Limiter] is doing and has done.
+type LimiterSnapshot = observe.LimiterSnapshot
+
+// Snapshot returns what the Limiter is doing and has done.
+func (l *Limiter) Snapshot() LimiterSnapshot {
+	l.mustBeMade()
+	s := LimiterSnapshot{
+		Name: l.name, Limit: int(l.limit),
+		Working: l.working.Load(), Worked: l.worked.Load(), Left: l.left.Load(), Refused: l.refused.Load(),
+	}
+	s.Waiting = max(l.inside.Load()-s.Working, 0)
+	return s
+}
+
+func (l *Limiter) mustBeMade() {
+	if l.places == nil {
+		panic("hedge: a zero Limiter is not usable: NewLimiter makes one")
+	}
+}
+
+// Release gives back the place of the request that ctx belongs to, before its handler
+// returns, for handlers that go on for long and do little. Called again, or with the context
+// of a request that has no place, it does nothing.
+func (l *Limiter) Release(ctx context.Context) {
+	if p := l.placeOf(ctx); p != nil {
+		p.release()
+	}
+}
+
+// Handler lets requests through to next. It panics if next is nil.
+//
+// The server notices over HTTP/2 that a caller has gone at any time, and over HTTP/1.1 once
+// it has read the request's body, or if there is none: see [http.Request.Context]. A request
+// over HTTP/1.1 with a body that nobody has read waits for its turn, gone or not.
+func (l *Limiter) Handler(next http.Handler) http.Handler {
+	l.mustBeMade()
+	if next == nil {
+		panic("hedge: Limiter.Handler: Handler is nil")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		if l.placeOf(ctx) != nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set(limitHeader, "1")
+		p, err := l.enter(ctx, attemptNumber(r.Header[AttemptHeader]) > 0)
+		if err != nil {
+			if err == errRefused {
+				w.Header().Set(refusedHeader, "1")
+			}
+			// No body: a client can use the connection again without reading it.
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		defer p.release()
+		inner := r.WithContext(p.in(ctx))
+		// What those before the Limiter look for when the handler has returned: the pattern for
+		// their logs, and net/http the files of a form, to remove them.
+		defer func() { r.Pattern, r.MultipartForm = inner.Pattern, inner.MultipartForm }()
+		next.ServeHTTP(w, inner)
+	})
+}
+
+// errRefused is why a hedge gets no place.
+var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
+
+// enter waits for a place. The error is errRefused, or that of ctx if it ended before.
+func (l *Limiter) enter(ctx context.Context, hedge bool) (*place, error) {
+	if before := l.inside.Add(1) - 1; hedge && before > fullHouse*l.limit {
+		l.inside.Add(-1)
+		l.refused.Add(1)
+		l.tell(ctx, observe.LimiterRefused, time.Time{})
+		return nil, errRefused
+	}
+	var begun time.Time
+	if l.events != nil {
+		begun = time.Now()
+	}
+	if err := l.places.Acquire(ctx, 1); err != nil {
+		l.inside.Add(-1)
+		l.left.Add(1)
+		l.tell(ctx, observe.LimiterLeft, begun)
+		return nil, err
+	}
+	l.working.Add(1)
+	l.worked.Add(1)
+	p := &place{limiter: l}
+	told := false
+	defer func() { // an observer may end the goroutine
+		if !told {
+			p.release()
+		}
+	}()
+	l.tell(ctx, observe.LimiterWorked, begun)
+	told = true
+	return p, nil
+}
+
+// tell tells observers what became of a request that began to wait at begun; zero: it did not wait.
+func (l *Limiter) tell(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
+	if l.events == nil {
+		return
+	}
+	r := observe.LimiterResult{Outcome: how}
+	if !begun.IsZero() {
+		r.Waited = time.Since(begun)
+	}
+	l.events.Limited(ctx, r)
+}
+
+// A place is the right to work on one request.
+type place struct {
+	limiter *Limiter
+	back    atomic.Bool // it was given back
+}
+
+func (p *place) release() {
+	if p.back.Swap(true) {
+		return
+	}
+	l := p.limiter
+	l.working.Add(-1)
+	l.places.Release(1)
+	l.inside.Add(-1)
+}
+
+// placeKey is the key of the place at a Limiter, in the context of its request.
+type placeKey struct{ *Limiter }
+
+// in returns the context of a request that has the place.
+func (p *place) in(ctx context.Context) context.Context {
+	return context.WithValue(ctx, placeKey{p.limiter}, p)
+}
+
+// placeOf returns the place of the request that ctx belongs to, or nil.
+func (l *Limiter) placeOf(ctx context.Context) *place {
+	p, _ := ctx.Value(placeKey{l}).(*place)
+	return p
+}

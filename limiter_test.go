@@ -1,0 +1,385 @@
+package hedge_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/observe"
+)
+
+// desk is a handler that works on what it is told to, each request for as long as its path says.
+type desk struct {
+	mu    sync.Mutex
+	begun []string
+	most  int
+	now   int
+}
+
+func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	d.begun = append(d.begun, r.URL.Path[1:])
+	d.now++
+	d.most = max(d.most, d.now)
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		d.now--
+		d.mu.Unlock()
+	}()
+	time.Sleep(100 * ms) // deaf: it works on what is cancelled
+	_, _ = io.WriteString(w, "done")
+}
+
+func (d *desk) order() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.begun)
+}
+
+// visit sends a request in the background and returns where the answer will be.
+func visit(ctx context.Context, h http.Handler, path string, header ...string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(ctx, "GET", "/"+path, nil)
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	go h.ServeHTTP(w, r)
+	synctest.Wait()
+	return w
+}
+
+func TestLimiterWorksOnSoManyAtATimeFirstComeFirstServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, l := new(desk), hedge.NewLimiter(2, hedge.WithName("shop"))
+		h := l.Handler(d)
+		var answers []*httptest.ResponseRecorder
+		var want []string
+		for i := range 9 {
+			want = append(want, fmt.Sprint(i))
+			answers = append(answers, visit(t.Context(), h, want[i]))
+		}
+		assert.Equal(t, hedge.LimiterSnapshot{Name: "shop", Limit: 2, Working: 2, Waiting: 7, Worked: 2}, l.Snapshot())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		for i, pair := range slices.Collect(slices.Chunk(d.order(), 2)) {
+			assert.ElementsMatch(t, want[2*i:min(2*i+2, 9)], pair)
+		}
+		assert.Equal(t, 2, d.most)
+		for _, w := range answers {
+			assert.Equal(t, 200, w.Code)
+			assert.Equal(t, "1", w.Header().Get("Hedge-Limit"))
+			assert.Empty(t, w.Header().Get("Hedge-Refused"))
+		}
+		assert.Equal(t, hedge.LimiterSnapshot{Name: "shop", Limit: 2, Worked: 9}, l.Snapshot())
+	})
+}
+
+func TestWhoHasGoneWhileWaitingNeverReachesTheHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, l := new(desk), hedge.NewLimiter(1)
+		h := l.Handler(d)
+		visit(t.Context(), h, "first")
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := visit(ctx, h, "gone")
+		visit(t.Context(), h, "last")
+		assert.EqualValues(t, 2, l.Snapshot().Waiting)
+		cancel()
+		synctest.Wait()
+		assert.EqualValues(t, 1, l.Snapshot().Waiting, "it leaves the line at once, not at its turn")
+		assert.Equal(t, 503, gone.Code, "who cancelled may be a layer of the server, with a client that reads this")
+		assert.Empty(t, gone.Header().Get("Hedge-Refused"))
+		visit(ctx, h, "gone-before")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, []string{"first", "last"}, d.order())
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 2, Left: 2}, l.Snapshot())
+	})
+}
+
+func TestHedgesAreTurnedAwayWhileMoreThanFourTimesTheLimitAreThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, l := new(desk), hedge.NewLimiter(2)
+		h := l.Handler(d)
+		for i := range 8 {
+			visit(t.Context(), h, fmt.Sprint(i))
+		}
+		visit(t.Context(), h, "hedge", "Hedge-Attempt", "1") // eight are not more than four times two
+		refused := visit(t.Context(), h, "refused", "Hedge-Attempt", "2")
+		assert.Equal(t, 503, refused.Code)
+		assert.Equal(t, "1", refused.Header().Get("Hedge-Refused"))
+		assert.Equal(t, "1", refused.Header().Get("Hedge-Limit"))
+		assert.Empty(t, refused.Body.String(), "whoever does not read it can use the connection again")
+		assert.Equal(t, 503, visit(t.Context(), h, "odd", "Hedge-Attempt", "many").Code)
+		visit(t.Context(), h, "none", "Hedge-Attempt", "0") // which is no hedge
+		visit(t.Context(), h, "unmarked")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.ElementsMatch(t, []string{"0", "1", "2", "3", "4", "5", "6", "7", "hedge", "none", "unmarked"}, d.order())
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: 2, Worked: 11, Refused: 2}, l.Snapshot())
+	})
+}
+
+func TestPlaceIsGivenBackIfAHandlerPanicsOrExits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := hedge.NewLimiter(1)
+		h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { panic(r.URL.Path) }))
+		for range 3 {
+			assert.PanicsWithValue(t, "/x", func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/x", nil)) })
+		}
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 3}, l.Snapshot())
+	})
+}
+
+func TestRequestThatMeetsALimiterTwiceTakesOnePlace(t *testing.T) {
+	l, other := hedge.NewLimiter(1), hedge.NewLimiter(1)
+	h := l.Handler(other.Handler(l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		assert.EqualValues(t, 1, l.Snapshot().Working)
+		assert.EqualValues(t, 1, other.Snapshot().Working)
+	}))))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	assert.Equal(t, []string{"1"}, w.Header()["Hedge-Limit"])
+	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, l.Snapshot())
+	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, other.Snapshot())
+}
+
+func TestReleasedPlaceIsFreeWhileTheHandlerGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := hedge.NewLimiter(1)
+		goOn := make(chan struct{})
+		h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			l.Release(r.Context())
+			l.Release(r.Context())
+			<-goOn
+		}))
+		for range 5 {
+			visit(t.Context(), h, "")
+		}
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 5}, l.Snapshot())
+		close(goOn)
+		synctest.Wait()
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 5}, l.Snapshot(), "no place is given back twice")
+		hedge.NewLimiter(1).Release(t.Context()) // does nothing
+	})
+}
+
+func TestPatternAndFilesOfAFormAreSeenBeforeALimiter(t *testing.T) {
+	var form bytes.Buffer
+	writer := multipart.NewWriter(&form)
+	part, err := writer.CreateFormFile("file", "name")
+	require.NoError(t, err)
+	_, err = io.WriteString(part, strings.Repeat("x", 1<<16))
+	require.NoError(t, err)
+	require.NoError(t, writer.Close())
+
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /form/{id}", func(_ http.ResponseWriter, r *http.Request) {
+		require.NoError(t, r.ParseMultipartForm(1))
+	})
+	var pattern string
+	var before int
+	h := hedge.NewLimiter(1).Handler(mux)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r)
+		pattern = r.Pattern
+		files, _ := os.ReadDir(dir)
+		before = len(files)
+	}))
+	resp, err := s.Client().Post(s.URL+"/form/7", writer.FormDataContentType(), &form)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	s.Close()
+	assert.Equal(t, "POST /form/{id}", pattern)
+	assert.Equal(t, 1, before)
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, files, "net/http removes them after the request")
+}
+
+func TestLimitersThatMakeNoSensePanic(t *testing.T) {
+	assert.PanicsWithValue(t, "hedge: NewLimiter: n is 0, and must be at least 1", func() { hedge.NewLimiter(0) })
+	assert.PanicsWithValue(t, "hedge: NewLimiter: n is -3, and must be at least 1", func() { hedge.NewLimiter(-3) })
+	assert.PanicsWithValue(t, "hedge: Limiter.Handler: Handler is nil", func() { hedge.NewLimiter(1).Handler(nil) })
+	const zero = "hedge: a zero Limiter is not usable: NewLimiter makes one"
+	assert.PanicsWithValue(t, zero, func() { new(hedge.Limiter).Handler(http.NotFoundHandler()) })
+	assert.PanicsWithValue(t, zero, func() { new(hedge.Limiter).UnaryServer() })
+	assert.PanicsWithValue(t, zero, func() { new(hedge.Limiter).StreamServer() })
+	assert.PanicsWithValue(t, zero, func() { new(hedge.Limiter).Snapshot() })
+	assert.NotNil(t, hedge.NewLimiter(1, nil))
+}
+
+// limiterEvents remembers what it is told.
+type limiterEvents struct {
+	hedge.NopObserver
+	mu  sync.Mutex
+	all []string
+}
+
+func (o *limiterEvents) Limited(_ context.Context, limiter string, r observe.LimiterResult) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, fmt.Sprint(limiter, " ", r.Outcome, " ", r.Waited))
+}
+
+func (o *limiterEvents) take() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.all)
+}
+
+// rude is an observer that panics, or ends the goroutine.
+type rude struct {
+	hedge.NopObserver
+	exit bool
+}
+
+func (r rude) Limited(context.Context, string, observe.LimiterResult) {
+	if r.exit {
+		runtime.Goexit()
+	}
+	panic("rude")
+}
+
+func TestObserversAreToldOfEveryRequestToALimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := new(limiterEvents)
+		l := hedge.NewLimiter(1, hedge.WithObserver(rude{}), hedge.WithObserver(o), hedge.WithName("shop"), hedge.WithLogger(slog.New(slog.DiscardHandler)))
+		h := l.Handler(new(desk))
+		ctx, cancel := context.WithTimeout(t.Context(), 30*ms)
+		defer cancel()
+		visit(t.Context(), h, "a")
+		visit(ctx, h, "b")
+		for range 4 {
+			visit(t.Context(), h, "c")
+		}
+		visit(t.Context(), h, "d", "Hedge-Attempt", "1")
+		time.Sleep(150 * ms)
+		synctest.Wait()
+		assert.Equal(t, []string{"shop worked 0s", "shop refused 0s", "shop left 30ms", "shop worked 100ms"}, o.take())
+		time.Sleep(time.Second)
+	})
+}
+
+func TestObserverThatEndsTheGoroutineHoldsNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := hedge.NewLimiter(1, hedge.WithObserver(rude{exit: true}), hedge.WithLogger(slog.New(slog.DiscardHandler)))
+		h := l.Handler(new(desk))
+		for range 3 {
+			visit(t.Context(), h, "a")
+		}
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 3}, l.Snapshot())
+	})
+}
+
+func TestLimiterSnapshotHasItsNamesInJSON(t *testing.T) {
+	b, err := json.Marshal(hedge.LimiterSnapshot{Name: "n", Limit: 1, Working: 2, Waiting: 3, Worked: 4, Left: 5, Refused: 6})
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"name":"n","limit":1,"working":2,"waiting":3,"worked":4,"left":5,"refused":6}`, string(b))
+}
+
+// --- over loopback ---
+
+// queue is a server of one place, which a request holds until it is told to go.
+type queue struct {
+	*server
+	limit *hedge.Limiter
+	begun atomic.Int64
+	goOn  chan struct{}
+}
+
+func newQueue(t *testing.T, protocol string) *queue {
+	q := &queue{limit: hedge.NewLimiter(1), goOn: make(chan struct{})}
+	q.server = serve(t, protocol, q.limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		q.begun.Add(1)
+		<-q.goOn
+	})).ServeHTTP)
+	return q
+}
+
+func (q *queue) holds(t *testing.T, what func(hedge.LimiterSnapshot) bool) {
+	t.Helper()
+	require.Eventually(t, func() bool { return what(q.limit.Snapshot()) }, 10*time.Second, ms)
+}
+
+func TestServerNoticesThatAWaitingCallerHasGone(t *testing.T) {
+	for protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			q := newQueue(t, protocol)
+			rt := base(t, q.server)
+			first := make(chan error, 1)
+			go func() {
+				_, err := fetch(t.Context(), rt, q.URL)
+				first <- err
+			}()
+			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Working == 1 })
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := make(chan error, 1)
+			go func() {
+				_, err := fetch(ctx, rt, q.URL)
+				gone <- err
+			}()
+			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Waiting == 1 })
+			cancel()
+			require.ErrorIs(t, <-gone, context.Canceled)
+			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Left == 1 && s.Waiting == 0 })
+			close(q.goOn)
+			require.NoError(t, <-first)
+			assert.EqualValues(t, 1, q.begun.Load())
+		})
+	}
+}
+
+// TestBodyThatNobodyReadHidesOverHTTP1ThatItsCallerHasGone says what net/http does: it
+// watches a connection once the request's body is read.
+func TestBodyThatNobodyReadHidesOverHTTP1ThatItsCallerHasGone(t *testing.T) {
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+		t.Run(protocol, func(t *testing.T) {
+			q := newQueue(t, protocol)
+			rt := base(t, q.server)
+			first := make(chan error, 1)
+			go func() {
+				_, err := fetch(t.Context(), rt, q.URL)
+				first <- err
+			}()
+			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Working == 1 })
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				resp, err := rt.RoundTrip(request(t, ctx, "POST", q.URL, strings.NewReader("body")))
+				if err == nil {
+					resp.Body.Close()
+				}
+			}()
+			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Waiting == 1 })
+			cancel()
+			if protocol == "HTTP/2" {
+				q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Left == 1 })
+			}
+			close(q.goOn)
+			require.NoError(t, <-first)
+			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Working+s.Waiting == 0 })
+			assert.EqualValues(t, map[string]int64{"HTTP/1.1": 2, "HTTP/2": 1}[protocol], q.begun.Load())
+		})
+	}
+}

@@ -1,0 +1,42 @@
+package observe
+
+import (
+	"time"
+
+	"github.com/gohedge/hedge/internal/label"
+)
+
+// A LimiterSnapshot is what a hedge.Limiter is doing, and has done since it was made. Each
+// number is exact; as they are read one after another, a request that moves on meanwhile may
+// be counted in two of them, or in none.
+type LimiterSnapshot struct {
+	Name  string `json:"name,omitempty"` // see hedge.WithName
+	Limit int    `json:"limit"`          // requests that are worked on at a time
+
+	Working int64 `json:"working"` // requests now with the handler
+	Waiting int64 `json:"waiting"` // requests now in line for it
+
+	Worked  int64 `json:"worked"`  // requests that reached the handler, those now with it as well
+	Left    int64 `json:"left"`    // requests whose caller went away while they waited; they never reached the handler
+	Refused int64 `json:"refused"` // hedges that were turned away, because too many requests were there
+}
+
+// A LimiterResult is what became of a request that came to a hedge.Limiter.
+type LimiterResult struct {
+	Outcome LimiterOutcome
+	Waited  time.Duration // in line, until then
+}
+
+// A LimiterOutcome says whether a request reached the handler behind a hedge.Limiter.
+type LimiterOutcome string
+
+// The outcomes of requests that came to a hedge.Limiter.
+const (
+	LimiterWorked  LimiterOutcome = "worked"  // it reached the handler, just now
+	LimiterLeft    LimiterOutcome = "left"    // its caller went away while it waited
+	LimiterRefused LimiterOutcome = "refused" // it was a hedge, and was turned away at once
+)
+
+// PrintableName returns the name of a hedge.Limiter as labels of metrics need it, see
+// [KeyInfo.Printable].
+func PrintableName(name string) string { return label.Clean(name) }
