@@ -29,7 +29,7 @@ type scenario struct {
 	lab *lab
 	// only are the strategies that it is for; none: all.
 	only []string
-	// long says that it is left out by -quick.
+	// long says that it takes minutes: -scenario all leaves it out, and so does -quick.
 	long bool
 	// dns says that only the engine of that name runs it.
 	dns bool

@@ -31,7 +31,7 @@ func serviceScenarios() []scenario {
 		world: fleet, only: few,
 	}, {
 		name: "many-deaf", about: "the same clients, against 20 servers with a queue each, 80 % loaded, that work on what is cancelled",
-		world: deaf, only: append(few[:len(few):len(few)], "hedge-limited"),
+		world: deaf, only: append(few[:len(few):len(few)], limited),
 	}, {
 		name: "pushback", about: "3 % of attempts take 300 ms, and 0.1 % are answered by 503, 1,000 requests/s",
 		world: pushed, only: few,

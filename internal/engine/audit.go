@@ -18,27 +18,31 @@ import (
 // the effect of all of them in its own latencies.
 const (
 	auditSlot   = 20 * time.Second
-	auditSettle = 8 * time.Second // of a slot, in which queues forget the slot before; calls begun then do not count
+	auditSettle = 6 * time.Second // of a slot, in which queues forget the slot before; calls begun then do not count
 
-	// Of the pairs, those whose hash ends in so many zero bits are probes, with a dark
-	// slot: all while there is no verdict, and fewer afterwards.
-	helpfulBits = 6 // 1 in 64
-	harmfulBits = 5 // 1 in 32
+	// After a verdict one pair in 2^probeBits, every 43 minutes on average, is a probe, with
+	// a dark slot and one in which calls are hedged. Before it, more are.
+	probeBits = 6
 
 	// A verdict needs so many pairs, so many calls, and a score that luck alone exceeds
-	// in one of fifty cases. After many pairs the sign decides.
-	minPairs  = 3
-	manyPairs = 40
-	minCalls  = 300
-	minScore  = 2.33
-	maxProbes = 16 // are remembered after a verdict
+	// in one of fifty cases; of more pairs, one of twenty. After a long trial the sign decides.
+	minPairs   = 3
+	manyPairs  = 36
+	minCalls   = 300
+	minScore   = 2.33
+	somePairs  = 8
+	laterScore = 2
+	maxProbes  = 16 // are remembered after a verdict
+	longTrial  = 24 * time.Minute
 
 	tailShare   = 0.1 // of the calls, the slowest: those that hedging is about
 	enoughCalls = 24  // measured in a pair; with fewer, about one a second, no slot is dark
 	minSlot     = 10  // measured calls in a slot that counts
 
-	levelsKept  = 10 // slots
-	recallSlots = 3  // in a row at the level of the other verdict bring that back
+	levelsKept  = 10  // slots
+	recallSlots = 3   // in a row at the level of the other verdict bring that back
+	recallPairs = 2   // do so while there is none
+	steadyCalls = 200 // in a dark slot tell its level well enough to begin anew where that has changed
 
 	bins         = 32             // of latencies
 	perOctave    = 3              // bins
@@ -104,12 +108,17 @@ func (e *evidence) score() float64 {
 	return math.Copysign(min((8*n+1)/(8*n+3)*math.Sqrt(n*math.Log(e.pairs/left)), 8), e.sum)
 }
 
-// decided returns the verdict, if the pairs are enough for one.
-func (e *evidence) decided(pairs float64) (Verdict, bool) {
+// decided returns the verdict, if the pairs are enough for one, or if there must be one
+// and there are some.
+func (e *evidence) decided(must bool) (Verdict, bool) {
 	score := e.score()
-	sure := e.pairs >= minPairs && e.calls >= minCalls && math.Abs(score) >= minScore
+	least := minScore
+	if e.pairs >= somePairs {
+		least = laterScore
+	}
+	sure := e.pairs >= minPairs && e.calls >= minCalls && math.Abs(score) >= least
 	switch {
-	case !sure && e.pairs < pairs:
+	case !sure && !(must && e.pairs >= somePairs):
 		return Trying, false
 	case score > 0:
 		return Harmful, true
@@ -182,6 +191,7 @@ type audit struct {
 	measured int32   // calls of the pair
 	enough   bool    // of them in the pair before
 	verdict  Verdict
+	since    int64 // by the engine's clock
 	heard    int64 // when there was evidence last, by the engine's clock
 	trial    evidence
 	probes   evidence
@@ -215,10 +225,8 @@ func (a *audit) mixed(pair int64) uint64 {
 func (a *audit) probed(pair int64) bool {
 	n := a.how.Bits
 	switch {
-	case a.verdict == Helpful:
-		n = helpfulBits
-	case a.verdict == Harmful:
-		n = harmfulBits
+	case a.verdict != Trying:
+		n = probeBits
 	case a.judged != [verdicts][2]float64{}:
 		n = 0 // it has had a verdict
 	}
@@ -254,7 +262,7 @@ func (a *audit) advance(slot, at, now int64) {
 	a.finish()
 	rested := a.rests.Load()
 	if a.start == 0 {
-		a.start = now
+		a.start, a.since = now, now
 	} else {
 		a.last, a.open = a.cur, true
 	}
@@ -263,13 +271,14 @@ func (a *audit) advance(slot, at, now int64) {
 	pair := slot >> 1
 	switch {
 	case !s.second:
-		a.enough = a.measured >= minCalls
+		a.enough = a.measured >= enoughCalls
 		a.measured = 0
 		s.probe = seen && a.enough && now-a.start >= int64(a.how.After) && a.probed(pair)
 	case next:
 		s.probe = a.cur.probe
 	}
 	if a.verdict != Trying && now-a.heard > int64(verdictLasts) {
+		a.judged = [verdicts][2]float64{}
 		a.decide(Trying, now)
 	}
 	if s.probe && a.all == nil {
@@ -335,15 +344,25 @@ func (a *audit) compared(dark, lit *slotSum, now int64) {
 		}
 	}
 	if a.verdict == Trying {
+		if v := a.recalled(dark.mean()); v != Trying {
+			a.decide(v, now)
+			return
+		}
+		if before := (a.pairs[1].sum - dark.mean()) / (a.pairs[1].n - 1); dark.calls >= steadyCalls && math.Abs(dark.mean()-before) > levelRise {
+			a.trial.scale(0.5)
+			for i := range a.pairs {
+				a.pairs[i].sum, a.pairs[i].n = a.pairs[i].sum/2, a.pairs[i].n/2
+			}
+		}
 		a.trial.add(d, calls)
-		if v, ok := a.trial.decided(manyPairs); ok {
+		if v, ok := a.trial.decided(now-a.since > int64(longTrial)); ok {
 			a.learn(v)
 			a.decide(v, now)
 		}
 		return
 	}
 	a.probes.add(d, calls)
-	if v, ok := a.probes.decided(math.Inf(1)); ok && v != a.verdict {
+	if v, ok := a.probes.decided(false); ok && v != a.verdict {
 		probes := a.probes
 		a.learn(v)
 		a.decide(v, now)
@@ -353,6 +372,25 @@ func (a *audit) compared(dark, lit *slotSum, now int64) {
 	if f := maxProbes / a.probes.pairs; f < 1 {
 		a.probes.scale(f)
 	}
+}
+
+// recalled returns the verdict that was found where levels without hedging are as in the
+// last pairs, of which the given one is the latest, or Trying. The caller holds mu.
+func (a *audit) recalled(dark float64) Verdict {
+	copy(a.levels[1:], a.levels[:])
+	a.levels[0] = float32(dark)
+	a.filled = min(a.filled+1, levelsKept)
+	if a.filled < recallPairs {
+		return Trying
+	}
+	least, most := float64(slices.Min(a.levels[:recallPairs])), float64(slices.Max(a.levels[:recallPairs]))
+	if there := a.judged[Harmful][1]; there != 0 && least > there-levelRise/4 {
+		return Harmful
+	}
+	if there := a.judged[Helpful][1]; there != 0 && most < there+levelRise/4 {
+		return Helpful
+	}
+	return Trying
 }
 
 // learn remembers at which levels the verdict was found. The caller holds mu.
@@ -397,7 +435,7 @@ func (a *audit) leveled(s *slotSum) {
 		}
 		return float64(slices.Min(l))
 	}
-	if there := a.judged[other][arm]; there != 0 && least(recallSlots) >= way*there-levelRise/4 {
+	if there := a.judged[other][arm]; there != 0 && least(recallSlots) >= way*(there+a.judged[a.verdict][arm])/2 {
 		a.decide(other, s.to)
 	} else if least(levelsKept) > way*a.judged[a.verdict][arm]+levelRise {
 		a.decide(Trying, s.to)
@@ -412,7 +450,7 @@ func (a *audit) decide(v Verdict, now int64) {
 	}
 	a.probes, a.filled = evidence{}, 0
 	a.pairs = [2]struct{ sum, n float64 }{}
-	a.verdict, a.heard = v, now
+	a.verdict, a.since, a.heard = v, now, now
 	rested := a.rests.Load()
 	a.cur.probe, a.cur.spoilt = false, true // it was begun under another verdict
 	a.rest(now, rested)
