@@ -79,6 +79,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 func (h *handle) engineConfig(settings *Config) engine.Config {
 	c := settings.engine()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
+	h.auditing(&c)
 	if b := h.options.budget; b != nil {
 		c.Shared, c.Share = b.bucket, b.percent/100
 	}

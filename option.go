@@ -29,6 +29,7 @@ type config struct {
 	logger    *slog.Logger
 	name      string
 	observers []Observer
+	audit     bool
 	shadow    bool
 	grpc      grpcConfig
 }

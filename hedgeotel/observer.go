@@ -220,7 +220,11 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
 		o.saved.Record(ctx, r.Saved.Seconds(), s.record...)
 	}
-	if span := trace.SpanFromContext(ctx); r.Attempts > 1 && span.IsRecording() {
+	span := trace.SpanFromContext(ctx)
+	if r.Audit != "" && span.IsRecording() {
+		span.SetAttributes(attribute.String("hedge.audit", r.Audit))
+	}
+	if r.Attempts > 1 && span.IsRecording() {
 		span.SetAttributes(attribute.Int("hedge.attempts", r.Attempts))
 		if r.Winner >= 0 {
 			span.SetAttributes(attribute.String("hedge.winner", kind(r.Winner)))

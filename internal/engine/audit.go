@@ -36,7 +36,7 @@ const (
 	longTrial  = 24 * time.Minute
 
 	tailShare   = 0.1 // of the calls, the slowest: those that hedging is about
-	enoughCalls = 24  // measured in a pair; with fewer, about one a second, no slot is dark
+	enoughCalls = 28  // measured in a pair; with fewer, one a second, no slot is dark
 	minSlot     = 10  // measured calls in a slot that counts
 
 	levelsKept  = 10  // slots
@@ -177,8 +177,10 @@ type audit struct {
 	host  uint64       // hash
 	next  atomic.Int64 // when turn is due, by the engine's clock
 	rests atomic.Bool  // hedging
+	now   atomic.Int32 // the verdict
 	fresh atomic.Int64 // number of the slot that begins with an empty bucket; 0: this one does not
 	began atomic.Int32 // hedges in this slot
+	news  atomic.Bool  // for observers and the log
 	keys  int          // that share it; guarded by Engine.mu
 
 	mu       sync.Mutex
@@ -191,13 +193,15 @@ type audit struct {
 	measured int32   // calls of the pair
 	enough   bool    // of them in the pair before
 	verdict  Verdict
-	since    int64 // by the engine's clock
-	heard    int64 // when there was evidence last, by the engine's clock
+	told     Verdict // by the log
+	since    int64   // by the engine's clock
+	heard    int64   // when there was evidence last, by the engine's clock
 	trial    evidence
 	probes   evidence
 
 	levels [levelsKept]float32         // of the last slots with hedging if that is Helpful, without if it is Harmful
-	filled int                         // of levels
+	filled int                         // of levels; while there is no verdict, pairs in a row with levels like those of one
+	like   Verdict                     // that one
 	pairs  [2]struct{ sum, n float64 } // of levels since the verdict: with hedging, without
 	judged [verdicts][2]float64        // levels at which hedging was found helpful, and harmful: with hedging, without; 0: none
 
@@ -333,6 +337,7 @@ func (a *audit) finish() {
 // compared takes what a pair says. The caller holds mu.
 func (a *audit) compared(dark, lit *slotSum, now int64) {
 	a.heard = now
+	a.news.Store(true)
 	for i, s := range [2]*slotSum{lit, dark} {
 		a.pairs[i].sum += s.mean()
 		a.pairs[i].n++
@@ -344,7 +349,7 @@ func (a *audit) compared(dark, lit *slotSum, now int64) {
 		}
 	}
 	if a.verdict == Trying {
-		if v := a.recalled(dark.mean()); v != Trying {
+		if v := a.recalled(lit.mean(), dark.mean()); v != Trying {
 			a.decide(v, now)
 			return
 		}
@@ -371,26 +376,31 @@ func (a *audit) compared(dark, lit *slotSum, now int64) {
 	}
 	if f := maxProbes / a.probes.pairs; f < 1 {
 		a.probes.scale(f)
+		for arm := range a.all {
+			for i := range a.all[arm] {
+				a.all[arm][i] *= float32(f)
+			}
+		}
 	}
 }
 
-// recalled returns the verdict that was found where levels without hedging are as in the
-// last pairs, of which the given one is the latest, or Trying. The caller holds mu.
-func (a *audit) recalled(dark float64) Verdict {
-	copy(a.levels[1:], a.levels[:])
-	a.levels[0] = float32(dark)
-	a.filled = min(a.filled+1, levelsKept)
-	if a.filled < recallPairs {
+// recalled returns the verdict that was found before where levels were as in the last
+// pairs, of which the given one is the latest, or Trying. The caller holds mu.
+func (a *audit) recalled(lit, dark float64) Verdict {
+	v := Trying
+	if known := a.judged[Harmful]; known[0] != 0 && lit > known[0]-levelRise/4 && dark > known[1]-levelRise/4 {
+		v = Harmful
+	}
+	if known := a.judged[Helpful]; known[0] != 0 && lit < known[0]+levelRise/4 && dark < known[1]+levelRise/4 {
+		v = Helpful
+	}
+	if v != a.like {
+		a.like, a.filled = v, 0
+	}
+	if a.filled++; a.filled < recallPairs {
 		return Trying
 	}
-	least, most := float64(slices.Min(a.levels[:recallPairs])), float64(slices.Max(a.levels[:recallPairs]))
-	if there := a.judged[Harmful][1]; there != 0 && least > there-levelRise/4 {
-		return Harmful
-	}
-	if there := a.judged[Helpful][1]; there != 0 && most < there+levelRise/4 {
-		return Helpful
-	}
-	return Trying
+	return v
 }
 
 // learn remembers at which levels the verdict was found. The caller holds mu.
@@ -450,7 +460,9 @@ func (a *audit) decide(v Verdict, now int64) {
 	}
 	a.probes, a.filled = evidence{}, 0
 	a.pairs = [2]struct{ sum, n float64 }{}
+	a.news.Store(true)
 	a.verdict, a.since, a.heard = v, now, now
+	a.now.Store(int32(v))
 	rested := a.rests.Load()
 	a.cur.probe, a.cur.spoilt = false, true // it was begun under another verdict
 	a.rest(now, rested)
@@ -479,6 +491,35 @@ func (a *audit) done(began int64, at int) {
 	}
 }
 
+// report returns what there is to tell, if there is anything, and whether the verdict has changed since.
+func (a *audit) report() (v AuditView, changed, news bool) {
+	if !a.news.Load() || !a.news.Swap(false) {
+		return v, false, false
+	}
+	v = a.view()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	changed = a.told != v.Verdict
+	a.told = v.Verdict
+	return v, changed, true
+}
+
+// reset forgets what was found.
+func (a *audit) reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.judged = [verdicts][2]float64{}
+	a.decide(Trying, a.next.Load())
+}
+
+// word returns the verdict in a word; none for a nil audit.
+func (a *audit) word() string {
+	if a == nil {
+		return ""
+	}
+	return Verdict(a.now.Load()).String()
+}
+
 // An AuditView is what an audit has found, at one moment. Its zero value says nothing.
 type AuditView struct {
 	On         bool          // the host is audited
@@ -494,8 +535,7 @@ type AuditView struct {
 func (a *audit) view() AuditView {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	e := a.trial
-	e.pairs, e.sum, e.squares = e.pairs+a.probes.pairs, e.sum+a.probes.sum, e.squares+a.probes.squares
+	e := a.evidence()
 	v := AuditView{On: true, Verdict: a.verdict, Pairs: int(math.Round(e.pairs))}
 	if e.pairs < 2 || a.all == nil {
 		return v
@@ -510,6 +550,12 @@ func (a *audit) view() AuditView {
 	v.P99, v.Saved = time.Duration(dark), time.Duration(dark-lit)
 	v.PlusMinus = time.Duration(1.96 * spread * math.Ln2 * max(dark, lit))
 	return v
+}
+
+// evidence returns all that there is. The caller holds mu.
+func (a *audit) evidence() evidence {
+	t, p := &a.trial, &a.probes
+	return evidence{t.pairs + p.pairs, t.sum + p.sum, t.squares + p.squares, t.calls + p.calls}
 }
 
 // p99 returns the 99th percentile in nanoseconds, or 0 if too few calls tell it. The caller holds mu.

@@ -142,13 +142,14 @@ func (e *Engine) wall(now time.Time) time.Time {
 func (e *Engine) Config() *Config { return e.config.Load() }
 
 // SetConfig puts another configuration in force, for the keys that exist as
-// well. What they learned is kept. Shared, PerHost, Observer, Changed
-// and Shadow cannot be changed; c's are ignored.
+// well. What they learned is kept. Shared, PerHost, Observer, Changed,
+// Shadow, Audit and Wall cannot be changed; c's are ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.Config()
 	c.Shared, c.PerHost, c.Observer, c.Changed, c.Shadow = old.Shared, old.PerHost, old.Observer, old.Changed, old.Shadow
+	c.Audit, c.Wall = old.Audit, old.Wall
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
 		e.ceiling.Store(newCeiling(c.MaxPerSecond))
@@ -261,6 +262,9 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	for k := range e.all() {
 		if (host == "" || k.Name.Host == host) && (route == "" || k.Name.Route == route) {
 			k.reset()
+			if k.audit != nil && route == "" {
+				k.audit.reset()
+			}
 			keys++
 		}
 	}

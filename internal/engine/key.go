@@ -290,7 +290,25 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	for _, c := range all[:n] {
 		changed(k.Name, c)
 	}
+	if k.audit != nil {
+		k.tellAudit()
+	}
 	return saved
+}
+
+// tellAudit tells what the audit has found, if that is new.
+func (k *Key) tellAudit() {
+	v, turned, news := k.audit.report()
+	if !news {
+		return
+	}
+	host := Name{Host: k.Name.Host}
+	if o := k.engine.observer; o != nil {
+		o.Audited(host, v)
+	}
+	if f := k.engine.changed; f != nil && turned {
+		f(host, Change{Topic: Judging, Bad: v.Verdict == Harmful, Audit: v})
+	}
 }
 
 // done is Done without plans and changes. The latency's index in the window is at,
@@ -310,7 +328,7 @@ func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 			k.won++
 			at = sketch.Index(r.Unsent) // which the caller would have waited
 		}
-	case r.Reached && known:
+	case r.Reached && known && k.audit == nil: // which measures what this estimates
 		if r.HedgeWon {
 			saved = k.residual.after(r.Latency)
 		}
