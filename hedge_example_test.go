@@ -253,6 +253,28 @@ func ExampleWithRoute() {
 	// catalog.test "POST /_search" 1
 }
 
+func ExampleNewLimiter() {
+	// The server works on 64 requests at a time. The others wait, and leave if their callers do.
+	limit := hedge.NewLimiter(64, hedge.WithName("catalog"))
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /item", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "lamp") })
+	mux.HandleFunc("GET /changes", func(_ http.ResponseWriter, r *http.Request) {
+		limit.Release(r.Context()) // this may go on for hours, and does little
+	})
+	server := httptest.NewServer(limit.Handler(mux))
+	defer server.Close()
+
+	resp, err := http.Get(server.URL + "/item")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	s := limit.Snapshot()
+	fmt.Println(resp.Header.Get("Hedge-Limit"), s.Limit, s.Worked, s.Left, s.Refused)
+	// Output: 1 64 1 0 0
+}
+
 func ExampleWithReplicas() {
 	// The name stands for three replicas; a hedge avoids the one that its primary went to.
 	client := hedge.Wrap(nil, hedge.WithReplicas(net.DefaultResolver), hedge.WithBurst(10*time.Second))

@@ -172,7 +172,8 @@ func TestReplicaPoolsExpire(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}}
 	resolver := resolverFunc(func() []netip.Addr { return []netip.Addr{address(current.Load() + 1), address(current.Load())} })
-	tr := hedge.New(below, hedge.WithReplicas(resolver), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(300))
+	// A hedge that is due before the primary has a connection cannot know its address; the next does.
+	tr := hedge.New(below, hedge.WithReplicas(resolver), hedge.WithMaxHedges(3), hedge.WithBudgetPercent(300))
 	defer tr.CloseIdleConnections()
 	for n := range int32(70) {
 		current.Store(n + 1)

@@ -4,7 +4,7 @@
 //	mux.Handle("/debug/hedge", debug.Handler(transport))
 //
 // A client of package dnshedge is shown by debug.Handler(transport, debug.DNS(client)):
-// its cache, and each upstream.
+// its cache, and each upstream. A server's Limiter is shown by debug.Handler(debug.Limiter(l)).
 //
 // The page reloads itself, loads nothing from elsewhere and runs no script. It
 // names hosts and routes: serve it only where you would serve net/http/pprof.
@@ -33,7 +33,7 @@ import (
 )
 
 // A Source is a *hedge.Transport, a *hedge.Interceptor, a *hedge.Hedger, anything
-// else that has a Snapshot, or what [DNS] returns.
+// else that has a Snapshot, or what [DNS] or [Limiter] returns.
 type Source interface{ Snapshot() hedge.Snapshot }
 
 var (
@@ -71,9 +71,11 @@ type handler []Source
 // A Page is the answer to ?format=json.
 type Page struct {
 	Time    time.Time        `json:"time"`    // when the snapshots were taken
-	Clients []hedge.Snapshot `json:"clients"` // one for each source but those of [DNS], in their order
+	Clients []hedge.Snapshot `json:"clients"` // one for each source but those of [DNS] and [Limiter], in their order
 
 	DNS []observe.DNSStats `json:"dns,omitempty"` // one for each source of [DNS], in their order
+
+	Limiters []hedge.LimiterSnapshot `json:"limiters,omitempty"` // one for each source of [Limiter], in their order
 }
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -84,9 +86,12 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p := Page{Time: time.Now(), Clients: []hedge.Snapshot{}}
 	for _, s := range h {
-		if d, ok := s.(dns); ok {
-			p.DNS = append(p.DNS, d.Stats())
-		} else {
+		switch s := s.(type) {
+		case dns:
+			p.DNS = append(p.DNS, s.Stats())
+		case limiter:
+			p.Limiters = append(p.Limiters, s.of.Snapshot())
+		default:
 			p.Clients = append(p.Clients, s.Snapshot())
 		}
 	}
@@ -131,6 +136,8 @@ type view struct {
 	Width   int // of the plots
 	Clients []client
 	DNS     []dnsClient
+
+	Limiters []limiterView
 }
 
 type client struct {
@@ -188,6 +195,9 @@ func render(p Page, refresh int) view {
 	}
 	for _, s := range p.DNS {
 		v.DNS = append(v.DNS, renderDNS(s))
+	}
+	for _, s := range p.Limiters {
+		v.Limiters = append(v.Limiters, renderLimiter(s))
 	}
 	return v
 }

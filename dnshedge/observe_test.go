@@ -306,6 +306,7 @@ func (angry) AttemptDone(context.Context, observe.KeyInfo, observe.AttemptResult
 func (angry) RequestDone(context.Context, observe.KeyInfo, observe.RequestResult) { panic("request") }
 func (angry) Denied(context.Context, observe.KeyInfo, observe.Reason)             { panic("denied") }
 func (angry) Budget(observe.KeyInfo, float64)                                     { panic("budget") }
+func (angry) Limited(context.Context, string, observe.LimiterResult)              { panic("limited") }
 
 func TestAPanicOfAnObserverReachesNobody(t *testing.T) {
 	bubble(t, func(l *lab) {
@@ -462,6 +463,7 @@ func TestALoggerThatBlocksHoldsUpNoAnswer(t *testing.T) {
 			down.Store(false)
 			_, took := l.must(c, "x.example.")
 			assert.LessOrEqual(t, took, time.Second, network)
+			synctest.Wait() // until the answer is noted: over a stream its reader does that
 			c.SetEnabled(false)
 			close(release)
 			c.Close() // waits until all is told

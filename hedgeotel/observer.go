@@ -16,7 +16,13 @@
 //	hedge.delay      delay after which the latest call was to be hedged, in seconds; 0 if it was not
 //	hedge.budget     hedges that the budget could pay for, when it was last asked
 //
-// Every metric has the attributes server.address (for gRPC the target, for hedge.Do
+// A server's Limiter that has the Observer, by hedge.WithObserver, has two more, with the
+// attributes hedge.limiter (see hedge.WithName) and hedge.outcome: worked, left or refused.
+//
+//	hedge.limiter.requests   requests that came to the Limiter
+//	hedge.limiter.waited     histogram: how long they waited in line, in seconds
+//
+// Every other metric has the attributes server.address (for gRPC the target, for hedge.Do
 // the key, for DNS the upstream) and hedge.protocol; and hedge.client (see hedge.WithName) and hedge.route,
 // where there is one. Their values are made printable, see [observe.KeyInfo.Printable]. The
 // cardinality limit of the SDK bounds the number of hosts.
@@ -63,6 +69,8 @@ type Observer struct {
 	requests, attempts, denied metric.Int64Counter
 	saved                      metric.Float64Histogram
 	delay, budget              metric.Float64Gauge
+	limited                    metric.Int64Counter
+	waited                     metric.Float64Histogram
 
 	sets atomic.Pointer[map[observe.KeyInfo]*sets] // the map is replaced, never changed
 	mu   sync.Mutex                                // held while sets is replaced
@@ -106,7 +114,7 @@ func New(opts ...Option) (*Observer, error) {
 	m := s.meters.Meter(scope)
 	o := &Observer{tracer: s.tracers.Tracer(scope)}
 	o.sets.Store(&map[observe.KeyInfo]*sets{})
-	var errs [6]error
+	var errs [8]error
 	o.requests, errs[0] = m.Int64Counter("hedge.requests", metric.WithUnit("{request}"), metric.WithDescription("Calls."))
 	o.attempts, errs[1] = m.Int64Counter("hedge.attempts", metric.WithUnit("{attempt}"),
 		metric.WithDescription("Attempts that were sent for the calls, by type and outcome."))
@@ -119,6 +127,11 @@ func New(opts ...Option) (*Observer, error) {
 		metric.WithDescription("Delay after which the latest call was to be hedged; 0 if it was not."))
 	o.budget, errs[5] = m.Float64Gauge("hedge.budget", metric.WithUnit("{hedge}"),
 		metric.WithDescription("Hedges that the budget could pay for, when it was last asked."))
+	o.limited, errs[6] = m.Int64Counter("hedge.limiter.requests", metric.WithUnit("{request}"),
+		metric.WithDescription("Requests that came to a server's Limiter, by outcome."))
+	o.waited, errs[7] = m.Float64Histogram("hedge.limiter.waited", metric.WithUnit("s"),
+		metric.WithDescription("How long requests waited in a Limiter's line, by outcome."),
+		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
@@ -249,4 +262,11 @@ func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied obser
 // Budget records how many hedges the budget could pay for.
 func (o *Observer) Budget(key observe.KeyInfo, tokens float64) {
 	o.budget.Record(context.Background(), tokens, o.of(key).record...)
+}
+
+// Limited counts a request that came to a Limiter, and how long it waited.
+func (o *Observer) Limited(ctx context.Context, limiter string, r observe.LimiterResult) {
+	outcome := metric.WithAttributes(attribute.String("hedge.limiter", observe.PrintableName(limiter)), attribute.String("hedge.outcome", string(r.Outcome)))
+	o.limited.Add(ctx, 1, outcome)
+	o.waited.Record(ctx, r.Waited.Seconds(), outcome)
 }

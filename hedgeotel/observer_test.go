@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"testing"
@@ -90,6 +91,31 @@ func (r *telemetry) call(ctx context.Context, h *hedge.Hedger, takes ...time.Dur
 			return 0, errDown
 		}
 		return 0, nil
+	})
+}
+
+func TestRequestsToALimiterAreCountedByOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		l := hedge.NewLimiter(1, hedge.WithObserver(r), hedge.WithName("shop"))
+		h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(100 * ms) }))
+		for i := range 7 {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+			defer cancel()
+			req := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
+			if i == 6 {
+				req.Header.Set(hedge.AttemptHeader, "1")
+			}
+			go h.ServeHTTP(httptest.NewRecorder(), req)
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		all := r.metrics(t)
+		for outcome, want := range map[string]float64{"worked": 1, "left": 5, "refused": 1} {
+			assert.Equal(t, want, all["hedge.limiter.requests hedge.limiter=shop,hedge.outcome="+outcome], all)
+			assert.Equal(t, want, all["hedge.limiter.waited hedge.limiter=shop,hedge.outcome="+outcome], all)
+		}
 	})
 }
 

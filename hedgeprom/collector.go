@@ -63,6 +63,14 @@
 //	hedge_dns_round_trip_seconds       smoothed round trip time; 0 if it is unknown
 //	hedge_dns_loss_ratio               share of the last queries without an answer; hedges that lose count
 //
+// A server's Limiter that is given to [Collector.AddLimiter] has these, with the label
+// limiter (see hedge.WithName):
+//
+//	hedge_limiter_limit                      requests that may be worked on at a time
+//	hedge_limiter_working                    requests that are worked on
+//	hedge_limiter_waiting                    requests that wait in line
+//	hedge_limiter_requests_total{outcome}    requests that came: worked (reached the handler), left (their caller went away before) or refused (hedges)
+//
 // Where a host has several routes or methods, the two gauges show the one that was
 // called last. With hedge.WithShadow, hedge_denied_total{reason="shadow"} counts the
 // hedges that would have been sent, and hedge_saved_seconds holds what they would have saved.
@@ -99,6 +107,7 @@ type Collector struct {
 	saved, latency                   *prometheus.HistogramVec
 	audited                          [4]*prometheus.GaugeVec // verdict, saved, its error, confidence
 	dns                              *dnsMetrics
+	limiters                         *limiterMetrics
 
 	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
 	mu     sync.Mutex                     // held while series is replaced
@@ -150,9 +159,9 @@ func WithBuckets(seconds ...float64) Option {
 
 // WithConstLabels adds the same labels to every metric. The default is none. It panics
 // if one of them is a label that metrics of this package have: client, host, protocol,
-// type, reason, hedged or le.
+// type, reason, hedged, le, limiter or outcome.
 func WithConstLabels(labels prometheus.Labels) Option {
-	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "hedged", "le"} {
+	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome"} {
 		if _, taken := labels[name]; taken {
 			panic(fmt.Sprintf("hedgeprom: WithConstLabels: metrics have a label %s of their own", name))
 		}
@@ -200,8 +209,9 @@ func New(opts ...Option) *Collector {
 			gauge("hedge_audit_saved_error_seconds", "Half of the 95 % interval of hedge_audit_saved_seconds."),
 			gauge("hedge_audit_confidence", "Probability that hedging changes the tail the way that it seems to."),
 		},
-		dns:   newDNSMetrics(s.labels),
-		hosts: make(map[string]bool),
+		dns:      newDNSMetrics(s.labels),
+		limiters: newLimiterMetrics(s.labels),
+		hosts:    make(map[string]bool),
 	}
 	c.series.Store(&map[id]*series{})
 	return c
@@ -221,6 +231,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 		m.Describe(ch)
 	}
 	c.dns.describe(ch)
+	c.limiters.describe(ch)
 }
 
 // Collect sends all metrics.
@@ -229,6 +240,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		m.Collect(ch)
 	}
 	c.dns.collect(ch)
+	c.limiters.collect(ch)
 }
 
 type id struct{ client, host, protocol string }

@@ -23,6 +23,7 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
 	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/observe"
 )
 
 // sleeps returns a function whose attempt n takes the n-th duration.
@@ -213,8 +214,9 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 	return metrics, labels
 }
 
-// labelValues are all values of the labels type and reason.
+// labelValues are all values of the labels type, outcome and reason.
 var labelValues = []string{
+	string(observe.LimiterWorked), string(observe.LimiterLeft), string(observe.LimiterRefused), // the outcomes
 	"original", "hedge", // the types
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),
 	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedShadow),

@@ -24,7 +24,8 @@ import (
 // caller's values. A call that panics is not reported as done. A panic of an observer
 // ends nothing: it is counted (ObserverPanics), and the first is logged. So is
 // [runtime.Goexit], which ends the goroutine and nothing else: if that was to make an
-// attempt, the hedge is not sent, or the attempt has failed.
+// attempt, the hedge is not sent, or the attempt has failed. If it is the caller's, an
+// answer that the call has got is closed by nobody.
 //
 // Over DNS a call is a question that is put to servers; an answer from the cache is
 // none. Where callers share one exchange through a cache, contexts are the Client's own.
