@@ -23,7 +23,8 @@ import (
 // by [KeySnapshot], observers, logs and the debug page, and goes with Export and Import.
 //
 // [RequestResult.Saved] and [KeySnapshot.Saved], which estimate what this measures, are 0
-// with it. With [WithShadow] there is no audit, as no hedge is sent. The default is none.
+// with it. With [WithShadow] there is no audit, as no hedge is sent. HEDGE_MODE=audit in the
+// environment does the same. The default is no audit.
 func WithAudit() Option {
 	return optionFunc(func(c *config) { c.audit = true })
 }

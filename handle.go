@@ -43,6 +43,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	}
 	environment := ops.ReadEnvironment()
 	h.options.shadow = h.options.shadow || environment.Shadow
+	h.options.audit = h.options.audit || environment.Audit
 	h.off.Store(environment.Off != "")
 	settings := h.options.Config
 	if err := settings.Validate(); err != nil {

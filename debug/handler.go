@@ -160,6 +160,8 @@ type key struct {
 	hedge.KeySnapshot
 	Requests, Samples, Hedges, Wins string
 	P50, P90, P99, Saved            string
+	Audit, Measured                 string // the verdict, and what it rests on; "" if the host is not audited
+	Harmful                         bool
 	Delays                          string // "" if there is none
 	Load, WinRate                   string // hedges per request, wins per hedge; "" if there are none
 	LoadWidth                       float64
@@ -319,6 +321,9 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	if k.PushBackShare >= 0.001 {
 		v.PushBack, v.TooPushed = share(k.PushBackShare), k.PushBackShare > engine.PushStop
 	}
+	if a := k.Audit; a != nil {
+		v.Audit, v.Measured, v.Harmful = string(a.Verdict), measured(a), a.Verdict == hedge.AuditOff
+	}
 	v.Host, v.Route = label.Clean(k.Host), label.Clean(k.Route)
 	if b := s.Config.BudgetPercent; b > 0 && k.Requests > 0 {
 		v.LoadWidth = min(100, 100*100/b*float64(hedges)/float64(k.Requests)) // a budget that was saved up may exceed it
@@ -344,6 +349,20 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		v.Box = &b
 	}
 	return v
+}
+
+// measured says what an audit has found, such as "saves 38 ± 4 ms of p99".
+func measured(a *hedge.Audit) string {
+	switch {
+	case a.Pairs < 2:
+		return "measuring"
+	case a.P99 == 0:
+		return "sure by " + share(a.Confidence)
+	case a.Saved < 0:
+		return fmt.Sprintf("costs %s ± %s of p99", duration(-a.Saved), duration(a.PlusMinus))
+	default:
+		return fmt.Sprintf("saves %s ± %s of p99", duration(a.Saved), duration(a.PlusMinus))
+	}
 }
 
 // denied lists the reasons but one: shadow has a column of its own.

@@ -50,7 +50,7 @@ func longScenarios() []scenario {
 	}
 	long := func(name, about string, w virtual.World) scenario {
 		return scenario{
-			name: name, about: about, world: w, long: true, only: []string{bare, ours, audited, limited},
+			name: name, about: about, world: w, long: true, only: []string{bare, ours, audited, "hedge-audit-slow", limited},
 			parts: []part{within("learning", 0, last/2), within("settled", last/2, forever)},
 		}
 	}

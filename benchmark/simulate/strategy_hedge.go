@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -70,6 +71,11 @@ func init() {
 		library{audit: &hedging.Auditing{}}.inVirtualTime(strategy{
 			name: audited, rank: 174, scenarios: longNames(), about: "this library with WithAudit",
 			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}},
+		}),
+		library{audit: &hedging.Auditing{After: 5 * time.Minute, Bits: 3}}.inVirtualTime(strategy{
+			name: "hedge-audit-slow", rank: 176, scenarios: longNames(), onRequest: true,
+			about: "the same as if it were the default: no rest in the first five minutes, and then one in sixteen slots until the verdict",
+			look:  look{shade: shade{rgb(0x4338ca), rgb(0x818cf8)}},
 		}),
 		library{warm: true}.overHTTP(strategy{
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",

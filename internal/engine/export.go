@@ -17,13 +17,13 @@ import (
 
 // What an Engine learned is written as a line that says what it is, the time, the
 // number of keys, and for each key its host, its route and its window, all with
-// their lengths before them; at the end is a checksum. Version 2, which is written if
+// their lengths before them; at the end is a checksum. Version 1.1, which is written if
 // there are any, has the verdicts of audits before that: their number, and each as
 // [audit.append] writes it.
 const (
 	exportName     = "hedge windows "
 	exportVersion  = "1\n"
-	auditedVersion = "2\n"
+	auditedVersion = "1.1\n"
 
 	maxExport = 64 << 20       // bytes
 	maxName   = 8 << 10        // bytes of a host or route
