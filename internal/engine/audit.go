@@ -414,7 +414,9 @@ func (a *audit) learn(v Verdict) {
 	if known := a.judged[v]; known[0] == 0 || way*(lit-known[0]) > 0 {
 		a.judged[v] = [2]float64{lit, dark}
 	}
-	if known := a.judged[other]; known[0] != 0 && way*(known[0]-a.judged[v][0]) < levelRise {
+	// The other verdict's levels must be apart from these in both arms, or they tell nothing.
+	known, found := a.judged[other], a.judged[v]
+	if known[0] != 0 && min(way*(known[0]-found[0]), way*(known[1]-found[1])) < levelRise {
 		a.judged[other] = [2]float64{}
 		a.judged[v] = [2]float64{lit, dark}
 	}

@@ -151,15 +151,18 @@ func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, [
 	if !ok {
 		return nil, nil, errForeign
 	}
-	audited := strings.HasPrefix(rest, auditedVersion)
-	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != exportVersion && !audited {
+	audited, known := strings.HasPrefix(rest, auditedVersion), exportVersion
+	if audited {
+		known = auditedVersion
+	}
+	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != known {
 		return nil, nil, fmt.Errorf("the export is of version %q, and only %q and %q are known", version, strings.TrimSpace(exportVersion), strings.TrimSpace(auditedVersion))
 	}
 	end := len(b) - crc32.Size
-	if end < len(exportName+exportVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
+	if end < len(exportName+known) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
 		return nil, nil, errDamaged
 	}
-	d := decode.Decoder(b[len(exportName+exportVersion):end])
+	d := decode.Decoder(b[len(exportName+known):end])
 	written := d.Varint()
 	if age := now.Sub(time.Unix(0, written)); age > maxAge {
 		return nil, nil, fmt.Errorf("the export is %v old, more than %v", age.Round(time.Second), maxAge)
