@@ -351,17 +351,18 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	return v
 }
 
-// measured says what an audit has found, such as "saves 38 ± 4 ms of p99".
+// measured says what an audit has found, such as "saves 38ms ± 4ms of p99, sure by 99 %".
 func measured(a *hedge.Audit) string {
+	text := "of p99, sure by " + share(a.Confidence)
 	switch {
 	case a.Pairs < 2:
 		return "measuring"
 	case a.P99 == 0:
 		return "sure by " + share(a.Confidence)
 	case a.Saved < 0:
-		return fmt.Sprintf("costs %s ± %s of p99", duration(-a.Saved), duration(a.PlusMinus))
+		return fmt.Sprintf("costs %s ± %s %s", duration(-a.Saved), duration(a.PlusMinus), text)
 	default:
-		return fmt.Sprintf("saves %s ± %s of p99", duration(a.Saved), duration(a.PlusMinus))
+		return fmt.Sprintf("saves %s ± %s %s", duration(a.Saved), duration(a.PlusMinus), text)
 	}
 }
 
