@@ -87,7 +87,7 @@ func TestHedgingHarmsNobodyOnTheSameBase(t *testing.T) {
 					first.CompareAndSwap(nil, fmt.Sprintf("%s by %T: %v", method, rt, err))
 				}
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(60+total/200)*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(240+total/200)*time.Second)
 			defer cancel()
 			var wg sync.WaitGroup
 			for range 8 {

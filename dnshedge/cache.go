@@ -334,7 +334,7 @@ func (f *found) answer(q *wire.Query) (*wire.Answer, wire.View, error) {
 	return f.Answer, v, nil
 }
 
-// put keeps a sealed answer for ttl. If that is 0, it forgets what the answer shows to
+// put keeps an answer, whose TTLs are limited, for ttl. If that is 0, it forgets what the answer shows to
 // be no longer true.
 func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time) {
 	c.init()
@@ -453,8 +453,8 @@ func (c *Cache) Set(r *dns.Msg) bool {
 	if err != nil {
 		return false
 	}
-	keep, err := a.Seal(c.limits())
-	if keep == 0 || err != nil {
+	keep := a.Limit(c.limits())
+	if keep == 0 {
 		return false
 	}
 	c.put(q, a, keep, time.Now())

@@ -61,7 +61,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -74,8 +73,8 @@ const (
 	defaultTimeout  = 5 * time.Second
 	defaultInFlight = 2048
 
-	maxServers   = 256              // that a Client remembers
-	forgetServer = 30 * time.Second // a server may be forgotten if it was not asked for so long
+	maxServers   = 256              // that a Client remembers, besides those that are being asked
+	forgetServer = 30 * time.Second // a server of the system may be forgotten if it was not asked for so long
 )
 
 // Client asks DNS servers. The zero value asks those of the system, with defaults and
@@ -85,8 +84,9 @@ type Client struct {
 	// Upstreams is a group of equivalent servers, in the order of preference, which
 	// holds until their round trip times are known. Empty: the system's servers, which are
 	// read again when they change. On Windows they are those of the network adapters, by
-	// the adapters' metrics. Elsewhere they are in /etc/resolv.conf, which on macOS does not
-	// have those that a VPN sets for some domains only.
+	// the adapters' metrics. On macOS they are those that scutil names, also for the names in
+	// some domains only, as a VPN and files in /etc/resolver set them. Elsewhere, and where
+	// there is no scutil, they are in /etc/resolv.conf.
 	Upstreams []Upstream
 
 	// Order says which of the Upstreams is asked first. Zero: OrderAuto.
@@ -139,7 +139,7 @@ type Client struct {
 	Dialer Dialer
 
 	// ResolvConf is where the system's servers are read if Upstreams is empty.
-	// Empty: /etc/resolv.conf; on Windows the network adapters.
+	// Empty: /etc/resolv.conf; on Windows the network adapters, on macOS scutil.
 	ResolvConf string
 
 	// SpecialUse says which special-use names are answered without asking a server. Zero:
@@ -197,13 +197,15 @@ type core struct {
 	group     []*upstreamState
 	fallback  []*upstreamState
 	routes    map[string]Exchanger // by domain, in wire format and lower case
-	flights   singleflight.Group   // of results, by question
 	count     counters
 	watcher   *ops.Watcher // nil: there are no observers
 	log       *ops.Log
 	records   logQueue    // of log
 	off       atomic.Bool // by SetEnabled or the environment
 	shadow    bool        // hedges are only counted
+
+	flying  sync.Mutex         // guards flights
+	flights map[string]*flight // by question
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -252,6 +254,7 @@ func newCore(conf *Client) (*core, error) {
 		bucket:    engine.NewBucket(conf.Hedge.share(), budgetBurst),
 		sessions:  tls.NewLRUClientSessionCache(0),
 		servers:   make(map[string]*upstreamState),
+		flights:   make(map[string]*flight),
 		refreshes: engine.NewBucket(conf.Hedge.share(), budgetBurst),
 		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
 	}
@@ -276,64 +279,89 @@ func newCore(conf *Client) (*core, error) {
 	if c.routes, err = newRoutes(conf.Routes); err != nil {
 		return nil, err
 	}
-	if len(c.group) == 0 {
-		c.system = &resolvConf{path: cmp.Or(conf.ResolvConf, systemConf)}
+	if len(c.group) == 0 && conf.Exchanger == nil {
+		c.system = &resolvConf{path: conf.ResolvConf}
+		if conf.ResolvConf == "" {
+			c.system.ask, c.system.path = askSystem, systemConf
+		}
 	}
 	return c, nil
 }
 
 func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTimeout) }
 
-// all returns the state of each upstream.
+// all returns the state of each upstream. One that is given twice is one: what it could not
+// answer it will not answer when it is asked as another server.
 func (c *core) all(ups []Upstream) ([]*upstreamState, error) {
 	var out []*upstreamState
 	for _, up := range ups {
-		s, err := c.server(up)
+		s, err := c.server(up, false)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, s)
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
 	}
 	return out, nil
 }
 
-// server returns the state of an upstream, a new one if it was not asked before.
-func (c *core) server(up Upstream) (*upstreamState, error) {
+// server returns the state of an upstream, a new one if it was not asked before. If it is
+// asked alone, by its address, the caller must call release.
+func (c *core) server(up Upstream, alone bool) (*upstreamState, error) {
 	name := up.key()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, transport.ErrClosed
 	}
-	if s := c.servers[name]; s != nil {
-		return s, nil
+	s := c.servers[name]
+	if s == nil {
+		var err error
+		if s, err = newUpstreamState(c, up); err != nil {
+			return nil, err
+		}
+		s.used.Store(time.Now().UnixNano())
+		s.alone = true
+		for len(c.servers) >= maxServers && c.forget() {
+		}
+		c.servers[name] = s
 	}
-	s, err := newUpstreamState(c, up)
-	if err != nil {
-		return nil, err
+	if alone {
+		s.callers++
+	} else {
+		s.alone = false
 	}
-	s.used.Store(time.Now().UnixNano())
-	if len(c.servers) >= maxServers {
-		c.forget()
-	}
-	c.servers[name] = s
 	return s, nil
 }
 
-// forget closes the server that was asked least recently, unless it belongs to
-// Upstreams or Fallback or was asked within forgetServer. The caller holds mu.
-func (c *core) forget() {
+// release ends the use of a server that was asked alone.
+func (c *core) release(s *upstreamState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.callers--
+}
+
+// forget closes the server that was asked least recently, unless somebody waits for it,
+// it belongs to Upstreams or Fallback, or is the system's and was asked within
+// forgetServer. It reports false if there is none. The caller holds mu.
+func (c *core) forget() bool {
 	var oldest *upstreamState
 	for _, s := range c.servers {
-		fixed := slices.Contains(c.group, s) || slices.Contains(c.fallback, s)
-		if !fixed && (oldest == nil || s.used.Load() < oldest.used.Load()) {
+		if oldest != nil && s.used.Load() >= oldest.used.Load() {
+			continue
+		}
+		keep := s.callers > 0 || slices.Contains(c.group, s) || slices.Contains(c.fallback, s)
+		if !keep && (s.alone || time.Since(time.Unix(0, s.used.Load())) >= forgetServer) {
 			oldest = s
 		}
 	}
-	if oldest != nil && time.Since(time.Unix(0, oldest.used.Load())) >= forgetServer {
-		delete(c.servers, oldest.name)
-		c.wg.Go(oldest.close)
+	if oldest == nil {
+		return false
 	}
+	delete(c.servers, oldest.name)
+	c.wg.Go(oldest.close)
+	return true
 }
 
 // begin counts a goroutine that Close waits for, and that must call c.wg.Done, or
@@ -421,7 +449,11 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 		}
 	}
 	start := time.Now()
-	out := core.answer(ctx, q, address)
+	var stay context.Context
+	if ctx.Done() == nil {
+		stay = ctx
+	}
+	out := core.answer(ctx, stay, q, address)
 	if out.err != nil {
 		return nil, time.Since(start), out.err
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -238,4 +239,51 @@ func TestTransfersAndSignedMessagesAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "xxx")
 	_, _, err = c.Exchange(question("example.", dns.TypeA), "no port here")
 	require.ErrorContains(t, err, "no port here")
+}
+
+// Every address leads to the same server.
+func TestServersAskedByTheirAddressAreForgotten(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "slow.example." {
+				return after(4*time.Second, good)(q)
+			}
+			return good(q)
+		})
+		c := l.client(off(), l.up("udp", "a"))
+		at := l.net.Host("a").Addr().String() + ":53"
+		c.Dialer = dialFunc(func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return l.net.Host("client").DialContext(ctx, network, at)
+		})
+		l.must(c, "x.example.")
+		ask := func(name string, i int) {
+			r, _, err := c.Exchange(question(name, dns.TypeA), fmt.Sprintf("198.51.%d.%d:53", 100+i/250, 1+i%250))
+			if assert.NoError(t, err, i) {
+				assert.Equal(t, "192.0.2.1", addr(r))
+			}
+		}
+		var wg sync.WaitGroup
+		for i := range 300 {
+			wg.Go(func() { ask("slow.example.", i) })
+		}
+		time.Sleep(100 * ms)
+		for i := range 100 {
+			ask("x.example.", 300+i)
+		}
+		assert.Equal(t, 302, len(c.Stats().Upstreams), "those that are being asked, the last one, and the Client's own")
+		wg.Wait()
+		ask("x.example.", 400)
+		assert.Equal(t, 256, len(c.Stats().Upstreams))
+		l.must(c, "x.example.")
+	})
+}
+
+func TestAServerThatIsGivenTwiceIsOne(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := l.serve("a", rcode(dns.RcodeServerFailure))
+		c := l.client(new(dnshedge.Client), l.up("udp", "a"), l.up("udp", "a"))
+		r, _ := l.must(c, "x.example.")
+		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+		assert.EqualValues(t, 1, s.Queries.Load())
+	})
 }

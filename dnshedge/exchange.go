@@ -78,8 +78,15 @@ type exchange struct {
 	failureFrom *upstreamState // its server
 	failed      *upstreamState // the server that the primary's error is about
 
-	// What the slices above need, in one piece of memory with the rest.
-	room struct {
+	// What else an exchange needs, in one piece of memory.
+	race  race.Race[*result]
+	first struct { // the primary
+		race.Attempt
+		own    race.Own
+		span   transport.Span
+		result result
+	}
+	room struct { // for the slices above
 		steps  [maxSteps]step
 		delays [maxSteps]time.Duration
 		uses   [usualServers]int
@@ -109,14 +116,14 @@ type step struct {
 }
 
 var (
-	_ race.Op[result] = (*exchange)(nil)
-	_ race.Gate       = (*exchange)(nil)
+	_ race.Op[*result] = (*exchange)(nil)
+	_ race.Gate        = (*exchange)(nil)
 )
 
 // ask puts a question to a group of equivalent servers, hedged. The result is ready
 // to be shared. It is what the servers said, even if that is a failure, or an error
 // if they said nothing.
-func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) result {
+func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) *result {
 	x := &exchange{c: c, q: q, group: group, tries: 1}
 	if n := len(group); n <= usualServers {
 		x.uses, x.asked = x.room.uses[:n], x.room.asked[:n]
@@ -124,11 +131,17 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 		x.uses, x.asked = make([]int, n), make([]time.Time, n)
 	}
 	x.plan(ctx)
-	var run race.Race[result]
-	out := run.Run(ctx, x, x, x.delays, race.Style{Watch: x.watch()})
+	span := &x.first.span
+	span.Begin(ctx, 0)
+	defer span.Cancel()
+	x.first.Adopt(&x.first.own, span, span.End, nil)
+	out := x.race.Run(ctx, x, x, x.delays, race.Style{Watch: x.watch(), Primary: &x.first.Attempt})
 	r, err := out.Value, out.Err
 	answered := err == nil
-	x.end(out.Winner, &r)
+	if !answered {
+		r = new(result)
+	}
+	x.end(out.Winner, r)
 	switch {
 	case answered && r.kind == hedged:
 		c.count.hedgeWins.Add(1)
@@ -137,7 +150,7 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 		c.count.resendWins.Add(1)
 	case !answered:
 		x.mu.Lock()
-		r = result{from: cmp.Or(x.failed, group[0])}
+		r.from = cmp.Or(x.failed, group[0])
 		if x.failure != nil {
 			r.answer, r.from, err = x.failure, x.failureFrom, nil
 		}
@@ -145,7 +158,7 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 	}
 	r.tries = out.Started
 	if err == nil {
-		err = c.seal(q, &r)
+		err = c.seal(q, r)
 	}
 	if err != nil {
 		c.count.failures.Add(1)
@@ -155,16 +168,18 @@ func (c *core) ask(ctx context.Context, q *wire.Query, group []*upstreamState) r
 }
 
 // seal makes the answer ready to be shared.
-func (c *core) seal(q *wire.Query, r *result) (err error) {
-	if f := c.conf.RebindFilter; f != nil && q.Standard() && c.route(q) == nil {
-		f.apply(q, r.answer)
+func (c *core) seal(q *wire.Query, r *result) error {
+	if f := c.conf.RebindFilter; f != nil && q.Standard() && !c.routed(q) {
+		if err := f.apply(q, r.answer); err != nil {
+			return err
+		}
 	}
 	var limits *wire.TTLLimits
 	if q.Standard() && c.conf.Cache != nil {
 		limits = c.conf.Cache.limits()
 	}
-	r.keep, err = r.answer.Seal(limits)
-	return err
+	r.keep = r.answer.Limit(limits)
+	return nil
 }
 
 // plan decides when attempts besides the primary are due.
@@ -393,7 +408,7 @@ func (x *exchange) countUse(i int) {
 }
 
 // Attempt asks one server, and if that one cannot answer, at once the next.
-func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
+func (x *exchange) Attempt(a *race.Attempt, n int) (*result, error) {
 	x.mu.Lock()
 	k := x.kinds[n]
 	i := 0
@@ -406,18 +421,27 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 		x.last, x.lastAt = i, x.asked[i]
 	}
 	x.mu.Unlock()
+	ctx := context.Context(a)
+	if n == 0 {
+		ctx = &x.first.span // which costs less to wait for
+	}
 	for {
 		s := x.group[i]
 		start := time.Now()
 		x.asks(a, n, s)
 		x.c.traceAttempt(a, x.q, s, n, k)
-		answer, setup, err := s.exchange(a, x.q, use)
+		answer, setup, err := s.exchange(ctx, x.q, use)
 		x.c.traceDone(a, x.q, s, n, k, time.Since(start), err)
 		if err == nil {
 			failure := x.q.Standard() && answer.Outcome == wire.Failure
 			s.responded(failure)
 			if !failure {
-				return result{answer: answer, setup: setup, from: s, kind: k}, nil
+				r := &x.first.result
+				if n > 0 {
+					r = new(result)
+				}
+				r.answer, r.setup, r.from, r.kind = answer, setup, s, k
+				return r, nil
 			}
 			err = errNoAnswer
 		} else if a.Err() != nil {
@@ -425,13 +449,13 @@ func (x *exchange) Attempt(a *race.Attempt, n int) (result, error) {
 			if time.Since(start) >= s.lossDelay() {
 				s.missed(start)
 			}
-			return result{}, x.fail(n, s, err)
+			return nil, x.fail(n, s, err)
 		} else if !ours(err) {
 			s.missed(start)
 		}
 		var ok bool
 		if i, ok = x.failover(s, answer); !ok {
-			return result{}, x.fail(n, s, err)
+			return nil, x.fail(n, s, err)
 		}
 		use = 0
 	}
@@ -471,7 +495,7 @@ func (x *exchange) failover(from *upstreamState, a *wire.Answer) (int, bool) {
 	switch {
 	case !x.q.Standard() || x.uses[i] > 0:
 		return 0, false
-	case a != nil && a.Msg.Rcode == dns.RcodeServerFailure && x.failures >= maxServfails:
+	case a != nil && a.Rcode() == dns.RcodeServerFailure && x.failures >= maxServfails:
 		return 0, false
 	case (x.group[i].silent.Load() || x.failures > 1) && !x.c.spend():
 		return 0, false
@@ -482,7 +506,7 @@ func (x *exchange) failover(from *upstreamState, a *wire.Answer) (int, bool) {
 }
 
 // Discard does nothing, because a result holds nothing that must be released.
-func (x *exchange) Discard(result, error) {}
+func (x *exchange) Discard(*result, error) {}
 
 // spend takes a token from the Client's bucket.
 func (c *core) spend() bool {

@@ -29,12 +29,10 @@ var (
 func newRoutes(routes map[string]Exchanger) (map[string]Exchanger, error) {
 	out := make(map[string]Exchanger, len(routes))
 	for domain, e := range routes {
-		var buf [wire.MaxName]byte
-		n, err := dns.PackDomainName(dns.CanonicalName(domain), buf[:], 0, nil, false)
-		if err != nil || domain == "" {
+		key, err := domainKey(domain)
+		if err != nil {
 			return nil, fmt.Errorf("dnshedge: Client.Routes has domain %q; want a name such as corp.example", domain)
 		}
-		key := string(buf[:n])
 		if _, twice := out[key]; twice {
 			return nil, fmt.Errorf("dnshedge: Client.Routes has domain %q twice", dns.CanonicalName(domain))
 		}
@@ -50,35 +48,69 @@ func (c *core) route(q *wire.Query) Exchanger {
 	return e
 }
 
-// domain returns the route of q, and the length of its domain in wire format; 0: there
-// is none.
+// routed reports whether others than the servers for all names are asked q.
+func (c *core) routed(q *wire.Query) bool { return c.route(q) != nil || c.systemRoute(q) != nil }
+
+// systemRoute returns the servers that the system has for q's name only, which are asked
+// unless Routes has others.
+func (c *core) systemRoute(q *wire.Query) []Upstream {
+	if c.system == nil {
+		return nil
+	}
+	ups, _ := c.system.route(q, time.Now())
+	return ups
+}
+
+// domain returns the route of q, and the length in wire format of the domain in Routes, or of
+// the system's, that q's name is in; 0: there is none.
 func (c *core) domain(q *wire.Query) (Exchanger, int) {
-	if len(c.routes) == 0 {
-		return nil, 0
+	e, n := longestDomain(c.routes, q)
+	if e == nil && c.system != nil {
+		_, own := c.system.route(q, time.Now())
+		n = max(n, own)
+	}
+	return e, n
+}
+
+// domainKey returns a domain in wire format and lower case.
+func domainKey(domain string) (string, error) {
+	var buf [wire.MaxName]byte
+	n, err := dns.PackDomainName(dns.CanonicalName(domain), buf[:], 0, nil, false)
+	if err == nil && domain == "" {
+		err = errors.New("dnshedge: the domain is empty")
+	}
+	return string(buf[:max(n, 0)]), err
+}
+
+// longestDomain returns the value of the longest domain that q's name is in, and the
+// domain's length in wire format; 0: there is none.
+func longestDomain[T any](domains map[string]T, q *wire.Query) (value T, n int) {
+	if len(domains) == 0 {
+		return value, 0
 	}
 	var buf [wire.MaxKey]byte
 	name := q.AppendKey(buf[:0])[:len(q.Name)] // in lower case
 	for {
-		if e, ok := c.routes[string(name)]; ok {
-			return e, len(name)
+		if v, ok := domains[string(name)]; ok {
+			return v, len(name)
 		}
 		if len(name) <= 1 {
-			return nil, 0
+			return value, 0
 		}
 		name = name[1+int(name[0]):]
 	}
 }
 
 // delegate has e answer q.
-func (c *core) delegate(ctx context.Context, q *wire.Query, e Exchanger) result {
+func (c *core) delegate(ctx context.Context, q *wire.Query, e Exchanger) *result {
 	answer, err := exchangeBy(ctx, q, e)
-	r := result{answer: answer, tries: 1}
+	r := &result{answer: answer, tries: 1}
 	if err == nil {
-		err = c.seal(q, &r)
+		err = c.seal(q, r)
 	}
 	if err != nil {
 		c.count.failures.Add(1)
-		return result{tries: 1, err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
+		return &result{tries: 1, err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
 	}
 	return r
 }

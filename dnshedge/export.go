@@ -215,9 +215,6 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 		return nil, fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	a.EDE = errs
-	if _, err := a.Seal(nil); err != nil {
-		return nil, fmt.Errorf("%w: %w", errDamaged, err)
-	}
 	if e.bits&wire.KeyAnyType != 0 && !a.NoName() || a.Outcome >= wire.FinalFailure {
 		return nil, errDamaged
 	}

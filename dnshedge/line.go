@@ -2,7 +2,6 @@ package dnshedge
 
 import (
 	"container/list"
-	"context"
 	"sync"
 )
 
@@ -11,21 +10,28 @@ type line struct {
 	max int
 
 	mu  sync.Mutex // guards all
-	all list.List  // of context.CancelFunc
+	all list.List  // of cancellers
 }
+
+// A canceller is somebody who waits, and can be told not to.
+type canceller interface{ Cancel() }
+
+type cancelFunc func()
+
+func (f cancelFunc) Cancel() { f() }
 
 // enter adds somebody at the end. If the line is too long then, the first leaves it,
 // and is cancelled.
-func (l *line) enter(cancel context.CancelFunc) *list.Element {
+func (l *line) enter(c canceller) *list.Element {
 	l.mu.Lock()
-	me := l.all.PushBack(cancel)
-	var first context.CancelFunc
+	me := l.all.PushBack(c)
+	var first canceller
 	if l.all.Len() > l.max {
-		first = l.all.Remove(l.all.Front()).(context.CancelFunc)
+		first = l.all.Remove(l.all.Front()).(canceller)
 	}
 	l.mu.Unlock()
 	if first != nil {
-		first()
+		first.Cancel()
 	}
 	return me
 }

@@ -15,9 +15,9 @@ const localTTL = 10800
 
 // local answers a question without cache and servers, or reports false if it has to be
 // asked.
-func (c *core) local(ctx context.Context, q *wire.Query) (result, bool) {
+func (c *core) local(ctx context.Context, q *wire.Query) (*result, bool) {
 	if !q.Standard() || q.Class != dns.ClassINET {
-		return result{}, false
+		return nil, false
 	}
 	var m *dns.Msg
 	if c.hosts != nil {
@@ -28,16 +28,16 @@ func (c *core) local(ctx context.Context, q *wire.Query) (result, bool) {
 	if m == nil {
 		if z := c.conf.SpecialUse.zone(q); z != nil {
 			if _, n := c.domain(q); n > 1 { // a route for all names does not mean these
-				return result{}, false
+				return nil, false
 			}
 			m = z.answer(q)
 		}
 	}
 	if m == nil {
-		return result{}, false
+		return nil, false
 	}
 	c.count.local.Add(1)
-	r := result{}
+	r := new(result)
 	r.answer, r.err = localAnswer(q, m)
 	c.traceHit(ctx, q, FromLocal, r.err)
 	return r, true
@@ -51,10 +51,5 @@ func localAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := wire.ParseAnswer(b, q)
-	if err != nil {
-		return nil, err
-	}
-	_, err = a.Seal(nil)
-	return a, err
+	return wire.ParseAnswer(b, q)
 }

@@ -41,18 +41,20 @@ func (f *RebindFilter) validate() error {
 	return nil
 }
 
-// apply removes from a, which is not sealed, what the filter forbids.
-func (f *RebindFilter) apply(q *wire.Query, a *wire.Answer) {
-	m := a.Msg
-	if !slices.ContainsFunc(m.Answer, private) && !slices.ContainsFunc(m.Extra, private) || f.allows(q.Text()) {
-		return
-	}
-	m.Answer, m.Extra = slices.DeleteFunc(m.Answer, private), slices.DeleteFunc(m.Extra, private)
-	m.AuthenticatedData = false
-	a.EDE = append(a.EDE, wire.EDE{Code: edeBlocked, Text: "private address"})
-	if a.Outcome == wire.Positive && !slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype == q.Type }) {
-		a.Outcome = wire.NoData
-	}
+// apply removes from a, which nobody shares yet, what the filter forbids.
+func (f *RebindFilter) apply(q *wire.Query, a *wire.Answer) error {
+	return a.Edit(func(m *dns.Msg) bool {
+		if !slices.ContainsFunc(m.Answer, private) && !slices.ContainsFunc(m.Extra, private) || f.allows(q.Text()) {
+			return false
+		}
+		m.Answer, m.Extra = slices.DeleteFunc(m.Answer, private), slices.DeleteFunc(m.Extra, private)
+		m.AuthenticatedData = false
+		a.EDE = append(a.EDE, wire.EDE{Code: edeBlocked, Text: "private address"})
+		if a.Outcome == wire.Positive && !slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype == q.Type }) {
+			a.Outcome = wire.NoData
+		}
+		return true
+	})
 }
 
 func (f *RebindFilter) allows(name string) bool {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -261,4 +262,35 @@ func TestALostPacketIsHedgedInABusyProcess(t *testing.T) {
 	wg.Wait()
 	require.NoError(t, err)
 	assert.Positive(t, c.Stats().Hedges-before, "however late the timers are")
+}
+
+// A server's socket holds some hundred queries, and others that come at once are lost.
+func TestABurstThatIsHalfLostIsSentAgain(t *testing.T) {
+	for _, timeout := range []time.Duration{time.Second, 200 * ms} {
+		bubble(t, func(l *lab) {
+			const n = 200
+			var lost atomic.Int64
+			s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if strings.HasPrefix(q.Question[0].Name, "x") && lost.Load() < n/2 {
+					lost.Add(1)
+					return dnstest.Reply{}
+				}
+				return good(q)
+			})
+			c := l.client(off(), l.up("udp", "a"))
+			if timeout < time.Second {
+				l.learn(c)
+			}
+			before := s.Queries.Load()
+			var wg sync.WaitGroup
+			for i := range n {
+				wg.Go(func() {
+					_, took := l.must(c, fmt.Sprintf("x%d.example.", i))
+					assert.LessOrEqual(t, took, timeout+20*ms)
+				})
+			}
+			wg.Wait()
+			assert.EqualValues(t, n+n/2, s.Queries.Load()-before)
+		})
+	}
 }

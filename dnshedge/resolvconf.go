@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
 const (
@@ -17,15 +19,25 @@ const (
 	resolvMax   = 3               // servers that are used, see resolv.conf(5)
 )
 
-// resolvConf is a resolv.conf file, which it reads again when that has changed.
+// systemDNS is what the system says of its servers.
+type systemDNS struct {
+	servers []netip.AddrPort            // in the order of preference
+	domains map[string][]netip.AddrPort // of those that are for the names in a domain only
+}
+
+// resolvConf is where the system's servers are read: the system itself, or a resolv.conf
+// file. Both are read again when they may have changed.
 type resolvConf struct {
-	path string // empty: there is no file, and the system is asked instead
+	ask  func() (systemDNS, error) // the system; nil: the file is all there is
+	path string                    // read if the system says nothing; empty: there is none
 
 	mu      sync.Mutex // guards the fields below
 	checked time.Time
+	asked   bool // the system has answered
 	changed time.Time
 	size    int64
 	ups     []Upstream
+	domains map[string][]Upstream // in wire format and lower case
 	rotate  bool
 }
 
@@ -36,27 +48,82 @@ func (f *resolvConf) rotates() bool {
 	return f.rotate
 }
 
-// upstreams returns the servers that the file names. If it cannot be read or names
-// none, they are those of this machine.
+// upstreams returns the servers for all names. If nobody names any, they are those of this
+// machine.
 func (f *resolvConf) upstreams(now time.Time) []Upstream {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.refresh(now)
+	return f.ups
+}
+
+// route returns the servers that the system asks about q only, and the length of their domain
+// in wire format; 0: there are none.
+func (f *resolvConf) route(q *wire.Query, now time.Time) ([]Upstream, int) {
+	if f.ask == nil {
+		return nil, 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refresh(now)
+	return longestDomain(f.domains, q)
+}
+
+// refresh reads what may have changed. The caller holds mu.
+func (f *resolvConf) refresh(now time.Time) {
 	if f.ups != nil && now.Sub(f.checked) < resolvCheck {
-		return f.ups
+		return
 	}
 	f.checked = now
-	if f.path == "" {
-		if servers, err := systemServers(); err == nil {
-			f.ups = nil
-			for _, ip := range servers[:min(len(servers), resolvMax)] {
-				f.ups = append(f.ups, Upstream{Net: defaultNet, Addr: netip.AddrPortFrom(ip, 53).String()})
-			}
-		}
-		return f.orLocal()
+	if f.askSystem() {
+		return
 	}
+	if f.path != "" {
+		f.read()
+	}
+	if f.ups == nil {
+		f.ups = []Upstream{{Net: defaultNet, Addr: "127.0.0.1:53"}, {Net: defaultNet, Addr: "[::1]:53"}}
+	}
+}
+
+// askSystem asks the system, and reports whether it has servers for all names. One that has
+// answered before and does not now is busy: other servers must not be asked meanwhile about
+// names that only some of its servers know. The caller holds mu.
+func (f *resolvConf) askSystem() bool {
+	if f.ask == nil {
+		return false
+	}
+	found, err := f.ask()
+	if err != nil {
+		return f.asked
+	}
+	f.asked, f.changed, f.rotate = true, time.Time{}, false
+	f.ups, f.domains = systemUpstreams(found.servers), make(map[string][]Upstream)
+	for domain, servers := range found.domains {
+		key, err := domainKey(domain)
+		if ups := systemUpstreams(servers); err == nil && ups != nil {
+			f.domains[key] = ups
+		}
+	}
+	return f.ups != nil
+}
+
+// systemUpstreams returns the first servers of the system that can be asked.
+func systemUpstreams(servers []netip.AddrPort) (ups []Upstream) {
+	for _, at := range servers {
+		up := Upstream{Net: defaultNet, Addr: at.String()}
+		if up.validate() == nil && len(ups) < resolvMax {
+			ups = append(ups, up)
+		}
+	}
+	return ups
+}
+
+// read reads the file, if it has changed. The caller holds mu.
+func (f *resolvConf) read() {
 	info, err := os.Stat(f.path)
 	if err == nil && f.ups != nil && info.ModTime().Equal(f.changed) && info.Size() == f.size {
-		return f.ups
+		return
 	}
 	if err == nil {
 		f.changed, f.size = info.ModTime(), info.Size()
@@ -75,16 +142,6 @@ func (f *resolvConf) upstreams(now time.Time) []Upstream {
 			}
 		}
 	}
-	return f.orLocal()
-}
-
-// orLocal returns the servers, or those of this machine if there are none. The caller
-// holds mu.
-func (f *resolvConf) orLocal() []Upstream {
-	if f.ups == nil {
-		f.ups = []Upstream{{Net: defaultNet, Addr: "127.0.0.1:53"}, {Net: defaultNet, Addr: "[::1]:53"}}
-	}
-	return f.ups
 }
 
 // options returns the file's options, of which package dns knows only some.

@@ -10,13 +10,12 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// result is what came of a question.
+// result is what came of a question. It may be shared once it is returned.
 type result struct {
 	answer *wire.Answer
 	view   wire.View   // of the answer
@@ -40,16 +39,19 @@ func (r *result) failed(q *wire.Query) bool {
 func (r *result) final() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
 // answer answers a question from the cache or by asking servers; if address is not
-// empty, only by asking the one server there.
-func (c *core) answer(ctx context.Context, q *wire.Query, address string) result {
+// empty, only by asking the one server there. When ctx ends, it returns. But if stay is
+// not nil, it may stay until the servers have answered, or stay ends: that takes no second
+// goroutine.
+func (c *core) answer(ctx, stay context.Context, q *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Earn()
 	cache := c.conf.Cache
 	if address != "" {
 		s, err := c.serverAt(address)
 		if err != nil {
-			return result{err: err}
+			return &result{err: err}
 		}
+		defer c.release(s)
 		ctx, cancel := context.WithTimeout(ctx, c.timeout())
 		defer cancel()
 		return c.traceResult(ctx, q, c.ask(ctx, q, []*upstreamState{s}))
@@ -58,7 +60,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		return r
 	}
 	if cache == nil || !q.Shared() {
-		return c.traceResult(ctx, q, c.resolve(ctx, q, false))
+		return c.traceResult(ctx, q, c.resolve(ctx, nil, q, false))
 	}
 	now := time.Now()
 	var had found
@@ -69,7 +71,7 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 	if had.refresh {
 		if c.refreshes.Spend() {
 			c.count.refreshes.Add(1)
-			c.flight(q, true, false)
+			c.flight(q, true, false, nil)
 		} else {
 			had.release()
 		}
@@ -85,25 +87,26 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		wait := orDefault(cache.StaleAfter, defaultStaleAfter)
 		if wait == 0 {
 			if had.claim() {
-				c.flight(q, false, false)
+				c.flight(q, false, false, nil)
 			}
 			return c.fromCache(ctx, q, had)
 		}
 		t := time.NewTimer(wait)
 		defer t.Stop()
-		timer = t.C
+		timer, stay = t.C, nil
 	}
+	f := c.flight(q, false, false, stay)
 	select {
-	case f := <-c.flight(q, false, false):
-		r := f.Val.(result)
-		if r.leader != q && !r.again && errors.Is(r.err, context.DeadlineExceeded) {
-			// Its time was over, and not this caller's.
+	case <-f.done:
+		r := f.r
+		if r.leader != q && !r.again && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
+			// Its time was over, or who asked has left, and not this caller.
 			r = c.askAgain(ctx, q, now.Add(c.timeout()), r)
 		}
 		if had.freshness == stale && r.failed(q) && !r.final() {
 			return c.fromCache(ctx, q, had)
 		}
-		if f.Shared {
+		if f.shared {
 			c.count.shared.Add(1)
 		}
 		return c.traceResult(ctx, q, r)
@@ -113,43 +116,79 @@ func (c *core) answer(ctx context.Context, q *wire.Query, address string) result
 		had.postponeRefresh(had.at)
 		return c.fromCache(ctx, q, had)
 	case <-ctx.Done():
-		return result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
+		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
 	}
 }
 
-// flight asks once for all who have the same question at a time. It goes on without
-// its callers.
-func (c *core) flight(q *wire.Query, explore, again bool) <-chan singleflight.Result {
-	return c.flights.DoChan(q.Key(), func() (any, error) {
-		if !c.begin() {
-			return result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}, nil
-		}
-		defer c.wg.Done()
-		r := c.resolve(c.ctx, q, explore)
+// A flight is one exchange for all who have the same question at a time.
+type flight struct {
+	done   chan struct{} // closed when it has ended
+	r      *result       // then
+	shared bool          // by several callers; guarded by core.flying until then
+}
+
+// flight returns the flight of a question: the one that is under way, or else a new one.
+// That one goes on without its callers, unless stay is not nil: then it is made in this
+// goroutine, and ends when stay does.
+func (c *core) flight(q *wire.Query, explore, again bool, stay context.Context) *flight {
+	var buf [wire.MaxKey]byte
+	b := q.AppendKey(buf[:0])
+	c.flying.Lock()
+	if f := c.flights[string(b)]; f != nil {
+		f.shared = true
+		c.flying.Unlock()
+		return f
+	}
+	f, key := &flight{done: make(chan struct{})}, string(b)
+	c.flights[key] = f
+	c.flying.Unlock()
+	if stay != nil {
+		c.fly(f, key, q, explore, again, stay)
+	} else {
+		go c.fly(f, key, q, explore, again, nil)
+	}
+	return f
+}
+
+// fly asks on behalf of a flight.
+func (c *core) fly(f *flight, key string, q *wire.Query, explore, again bool, stay context.Context) {
+	r := &result{err: context.Canceled} // unless resolve returns
+	defer func() {
 		r.leader, r.again = q, again
-		return r, nil
-	})
+		f.r = r
+		c.flying.Lock()
+		delete(c.flights, key)
+		c.flying.Unlock()
+		close(f.done)
+	}()
+	if !c.begin() {
+		r.err = &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}
+		return
+	}
+	defer c.wg.Done()
+	r = c.resolve(c.ctx, stay, q, explore)
 }
 
 // askAgain asks in another flight, until the caller's time ends; then r is returned.
 // Those who join that flight do not ask again: a question that comes back from the
 // servers that it is put to would never end.
-func (c *core) askAgain(ctx context.Context, q *wire.Query, end time.Time, r result) result {
+func (c *core) askAgain(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	if ctx.Err() != nil {
 		return r
 	}
+	f := c.flight(q, false, true, nil)
 	select {
-	case f := <-c.flight(q, false, true):
-		return f.Val.(result)
+	case <-f.done:
+		return f.r
 	case <-ctx.Done():
 		return r
 	}
 }
 
 // fromCache answers a question with what is kept.
-func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) result {
+func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) *result {
 	from := FromCache
 	if f.freshness == stale {
 		from = FromStale
@@ -158,18 +197,23 @@ func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) result {
 		c.count.hits.Add(1)
 	}
 	c.traceHit(ctx, q, from, f.err)
-	var r result
+	r := new(result)
 	r.answer, r.view, r.err = f.answer(q)
 	return r
 }
 
-// resolve asks the group, and the fallback servers if the group fails. If explore,
-// no caller waits, and any server of the group may be asked first.
-func (c *core) resolve(ctx context.Context, q *wire.Query, explore bool) result {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout())
-	defer cancel()
-	place := c.waiting.enter(cancel)
-	r := c.resolveNow(ctx, q, explore)
+// resolve asks the group, and the fallback servers if the group fails, until ctx ends, or
+// stay, if that is not nil. If explore, no caller waits, and any server of the group may
+// be asked first.
+func (c *core) resolve(ctx, stay context.Context, q *wire.Query, explore bool) *result {
+	span := new(transport.Span)
+	span.Begin(ctx, c.timeout())
+	defer span.Cancel()
+	if stay != nil && stay.Done() != nil {
+		defer context.AfterFunc(stay, span.Cancel)()
+	}
+	place := c.waiting.enter(span)
+	r := c.resolveNow(span, q, explore)
 	if c.waiting.leave(place) && r.err != nil {
 		c.count.dropped.Add(1)
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
@@ -178,13 +222,20 @@ func (c *core) resolve(ctx context.Context, q *wire.Query, explore bool) result 
 }
 
 // resolveNow is resolve within the time of ctx, and keeps nothing.
-func (c *core) resolveNow(ctx context.Context, q *wire.Query, explore bool) result {
+func (c *core) resolveNow(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(c.route(q), c.conf.Exchanger); e != nil {
 		return c.delegate(ctx, q, e)
 	}
+	if ups := c.systemRoute(q); ups != nil {
+		group, err := c.all(ups)
+		if err != nil {
+			return &result{err: err}
+		}
+		return c.inTurn(ctx, q, inOrder(group), 1)
+	}
 	group, err := c.upstreams()
 	if err != nil {
-		return result{err: err}
+		return &result{err: err}
 	}
 	now := time.Now()
 	if len(group)+len(c.fallback) > 1 && (!all(group, isSilent) || !all(c.fallback, isSilent)) {
@@ -196,7 +247,7 @@ func (c *core) resolveNow(ctx context.Context, q *wire.Query, explore bool) resu
 	}
 	down := len(c.fallback) > 0 && all(group, isDown)
 	if down {
-		if r, ok := c.fallBack(ctx, q, len(c.fallback)+1); ok {
+		if r := c.fallBack(ctx, q, len(c.fallback)+1); r != nil {
 			return r
 		}
 	}
@@ -204,7 +255,7 @@ func (c *core) resolveNow(ctx context.Context, q *wire.Query, explore bool) resu
 	if len(c.fallback) > 0 && !down {
 		parts = 2
 	}
-	var r result
+	var r *result
 	if c.strict() {
 		r = c.inTurn(ctx, q, inOrder(group), parts)
 	} else {
@@ -212,7 +263,7 @@ func (c *core) resolveNow(ctx context.Context, q *wire.Query, explore bool) resu
 		r = c.try(ctx, q, order(group, explore), parts)
 	}
 	if parts > 1 && r.failed(q) && !r.decided(group, now) && ctx.Err() == nil {
-		if other, ok := c.fallBack(ctx, q, len(c.fallback)); ok {
+		if other := c.fallBack(ctx, q, len(c.fallback)); other != nil {
 			r = other
 		}
 	}
@@ -236,7 +287,7 @@ func (r *result) decided(group []*upstreamState, start time.Time) bool {
 // try asks a group for one of the parts of the time that is left, but for all of it if
 // the group answers anything, for which it is probed: then it is the name that is slow,
 // and not a server that is dead.
-func (c *core) try(ctx context.Context, q *wire.Query, group []*upstreamState, parts int) result {
+func (c *core) try(ctx context.Context, q *wire.Query, group []*upstreamState, parts int) *result {
 	end, ok := ctx.Deadline()
 	if parts <= 1 || !ok {
 		return c.ask(ctx, q, group)
@@ -267,8 +318,8 @@ func aliveSince(group []*upstreamState, t time.Time) bool {
 
 // inTurn asks the servers one after another, each after the one before it has failed.
 // Besides them, the time that is left has more parts.
-func (c *core) inTurn(ctx context.Context, q *wire.Query, servers []*upstreamState, parts int) result {
-	var first result
+func (c *core) inTurn(ctx context.Context, q *wire.Query, servers []*upstreamState, parts int) *result {
+	var first *result
 	for i, s := range servers {
 		start := time.Now()
 		r := c.try(ctx, q, []*upstreamState{s}, len(servers)-i+parts-1)
@@ -286,9 +337,9 @@ func (c *core) inTurn(ctx context.Context, q *wire.Query, servers []*upstreamSta
 }
 
 // fallBack asks the fallback servers one after another. The time that is left has
-// the given number of parts; each server gets the next one. It reports false if all
+// the given number of parts; each server gets the next one. It returns nil if all
 // failed.
-func (c *core) fallBack(ctx context.Context, q *wire.Query, parts int) (result, bool) {
+func (c *core) fallBack(ctx context.Context, q *wire.Query, parts int) *result {
 	servers := c.fallback
 	if all(servers, isSilent) {
 		servers = order(servers, false)
@@ -303,13 +354,13 @@ func (c *core) fallBack(ctx context.Context, q *wire.Query, parts int) (result, 
 		r := c.ask(share, q, []*upstreamState{s})
 		done()
 		if !r.failed(q) {
-			return r, true
+			return r
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return result{}, false
+	return nil
 }
 
 // part returns a context that ends after the n-th part of the time that is left of ctx.
@@ -322,11 +373,12 @@ func part(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 }
 
 // kept returns r, which the cache keeps if there is one and it may.
-func (c *core) kept(q *wire.Query, r result) result {
+func (c *core) kept(q *wire.Query, r *result) *result {
 	now := time.Now()
 	switch cache := c.conf.Cache; {
 	case cache == nil || !q.Cacheable():
 	case errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || ours(r.err) || c.ctx.Err() != nil:
+	case errors.Is(r.err, context.Canceled): // who asked has left
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		_, domain := c.domain(q)
 		cache.fail(q, r.answer, r.err, now, domain)
@@ -343,13 +395,13 @@ func (c *core) upstreams() ([]*upstreamState, error) {
 	}
 	group, err := c.all(c.system.upstreams(time.Now()))
 	if err != nil && !errors.Is(err, transport.ErrClosed) {
-		err = fmt.Errorf("dnshedge: %s: %w", c.system.path, err)
+		err = fmt.Errorf("dnshedge: %s: %w", cmp.Or(c.system.path, "the system's servers"), err)
 	}
 	return group, err
 }
 
 // serverAt returns the server at an address: a host and port, or what ParseUpstream
-// reads.
+// reads. The caller must call release.
 func (c *core) serverAt(address string) (*upstreamState, error) {
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
@@ -360,5 +412,5 @@ func (c *core) serverAt(address string) (*upstreamState, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.server(up)
+	return c.server(up, true)
 }

@@ -24,8 +24,14 @@ var _ dns.Handler = (*Client)(nil)
 // w.WriteMsg, where the wrappers of middleware look for it.
 func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	p := responses.Get().(*response)
+	q, limit := (*wire.Query)(nil), 0
+	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
+		responses.Put(p) // while the servers think
+		out := c.ask(context.Background(), context.Background(), q)
+		p = responses.Get().(*response)
+		p.b = c.appendResult(p.b[:0], q, out, limit)
+	}
 	defer responses.Put(p)
-	p.b = c.appendResponse(p.b[:0], &p.q, w, r)
 	// If writing fails, the client is gone and needs no answer.
 	if _, own := w.(dns.ConnectionStater); own {
 		_, _ = w.Write(p.b)
@@ -48,26 +54,27 @@ type response struct {
 
 var responses = sync.Pool{New: func() any { return &response{b: make([]byte, 0, 2048)} }}
 
-// appendResponse appends the response to r in wire format. It uses q.
-func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) []byte {
+// appendResponse appends the response to r in wire format, if that takes no waiting.
+// Otherwise it returns the question, and the limit of the response in bytes. It uses q.
+func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
 	if code := refusal(r); code != dns.RcodeSuccess {
-		return appendRefusal(b, r, code)
+		return appendRefusal(b, r, code), nil, 0
 	}
 	if err := q.Read(r); err != nil {
-		return appendRefusal(b, r, badQuery(err))
+		return appendRefusal(b, r, badQuery(err)), nil, 0
 	}
-	limit := wire.MaxMsg
+	limit = wire.MaxMsg
 	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
 		limit = min(q.Size, wire.DefaultUDPSize)
 	}
 	q = q.Forwarded()
 	if core, err := c.init(); err == nil {
 		if b, ok := core.appendHit(b, q, limit); ok {
-			return b
+			return b, nil, 0
 		}
 	}
 	own := *q // which may be kept
-	return c.appendAsked(context.Background(), b, &own, limit)
+	return b, &own, limit
 }
 
 // refusal returns the response code for a message that is not to be forwarded;
@@ -107,22 +114,17 @@ func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	return append(b, out...)
 }
 
-// appendAsked appends the response to a question that appendHit has not answered.
-func (c *Client) appendAsked(ctx context.Context, b []byte, q *wire.Query, limit int) []byte {
-	return c.appendResult(b, q, c.ask(ctx, q), limit)
-}
-
 // ask is core.answer.
-func (c *Client) ask(ctx context.Context, q *wire.Query) result {
+func (c *Client) ask(ctx, stay context.Context, q *wire.Query) *result {
 	core, err := c.init()
 	if err != nil {
-		return result{err: err}
+		return &result{err: err}
 	}
-	return core.answer(ctx, q, "")
+	return core.answer(ctx, stay, q, "")
 }
 
 // appendResult appends the response to q that ask has the result for.
-func (c *Client) appendResult(b []byte, q *wire.Query, r result, limit int) []byte {
+func (c *Client) appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	if r.err == nil {
 		return appendForwarded(b, q, r.answer, r.view, limit)
 	}
@@ -142,7 +144,7 @@ func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit 
 	if b, ok := c.appendHit(b, q, limit); ok {
 		return b, nil
 	}
-	r := c.answer(ctx, q, "")
+	r := c.answer(ctx, context.Background(), q, "") // which ends with the Client
 	if r.err != nil {
 		return b, r.err
 	}

@@ -65,7 +65,7 @@ type Server struct {
 	// Admit says what becomes of a query, by the client's address, which is a
 	// *net.UDPAddr for datagrams. It is called for every query, from several
 	// goroutines, and must not block for datagrams; for others, blocking slows
-	// down the one connection, and Shutdown waits for it even after its context. Nil: all are answered.
+	// down the one connection. Nil: all are answered.
 	Admit func(client net.Addr) Verdict
 
 	// MaxConns bounds the connections that are open. Others wait to be accepted.
@@ -151,9 +151,9 @@ func (s *Server) remove(c io.Closer, listens bool) {
 	}
 }
 
-// Shutdown ends Serve and ServePacket, answers what has been asked, and returns when
-// that is done or ctx has ended; then it closes the connections that are left.
-// The Client stays open.
+// Shutdown ends Serve and ServePacket, answers what has been asked, and returns when that is
+// done. If ctx ends first, it closes the connections that are left, and returns the context's
+// cause without waiting for what ends with them. The Client stays open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
 	s.mu.Lock()
@@ -195,7 +195,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
-	<-done
 	return err
 }
 
@@ -318,16 +317,20 @@ func (s *Server) answer(q *wire.Query, write func(b []byte)) {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	place := s.waiting.enter(cancel)
+	place := s.waiting.enter(cancelFunc(func() {
+		cancel()
+		if core, err := s.Client.init(); err == nil {
+			core.count.dropped.Add(1)
+		}
+	}))
 	s.wg.Go(func() {
 		defer cancel()
-		p := responses.Get().(*response)
-		defer responses.Put(p)
-		p.b = s.Client.appendAsked(ctx, p.b[:0], q, min(q.Size, wire.DefaultUDPSize))
+		r := s.Client.ask(ctx, s.ctx, q)
 		if !s.waiting.leave(place) {
+			p := responses.Get().(*response)
+			defer responses.Put(p)
+			p.b = s.Client.appendResult(p.b[:0], q, r, min(q.Size, wire.DefaultUDPSize))
 			write(p.b)
-		} else if core, err := s.Client.init(); err == nil {
-			core.count.dropped.Add(1)
 		}
 	})
 }
@@ -451,14 +454,14 @@ func (s *Server) release() {
 type serverConn struct {
 	net.Conn
 	s       *Server
-	writing sync.Mutex
+	writing chan struct{} // a lock: holds a value while a response is written
 	waiting chan struct{} // one value per question that waits
 }
 
 func (s *Server) serveConn(conn net.Conn) {
 	defer s.release()
 	defer s.remove(conn, false)
-	c := &serverConn{Conn: conn, s: s, waiting: make(chan struct{}, maxPipelined)}
+	c := &serverConn{Conn: conn, s: s, writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined)}
 	var wg sync.WaitGroup
 	defer wg.Wait() // a client that has closed its half still reads
 	from := conn.RemoteAddr()
@@ -478,7 +481,7 @@ func (s *Server) serveConn(conn net.Conn) {
 			out = q.reply
 			c.lock()
 			err := c.write(q.reply)
-			c.writing.Unlock()
+			c.unlock()
 			if err != nil {
 				return
 			}
@@ -487,9 +490,9 @@ func (s *Server) serveConn(conn net.Conn) {
 		c.waiting <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-c.waiting }()
-			r := s.Client.ask(s.ctx, q.Query)
+			r := s.Client.ask(s.ctx, s.ctx, q.Query)
 			c.lock()
-			defer c.writing.Unlock()
+			defer c.unlock()
 			// What waits to be written is the answer, which all have in common.
 			p := responses.Get().(*response)
 			defer responses.Put(p)
@@ -539,9 +542,11 @@ func (c *serverConn) setReadDeadline(t time.Time) error {
 // then would have all of them kept.
 func (c *serverConn) lock() {
 	deadline := time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout))
-	c.writing.Lock()
+	c.writing <- struct{}{}
 	_ = c.SetWriteDeadline(deadline)
 }
+
+func (c *serverConn) unlock() { <-c.writing }
 
 // write writes a response, for whose length b has two bytes in front, after lock. If the
 // client does not read it, the connection is closed.

@@ -241,6 +241,63 @@ func TestAClientThatStopsReadingIsDisconnected(t *testing.T) {
 	require.NoError(t, s.Shutdown(background))
 }
 
+// askALot asks for a long answer over a connection without a buffer, 100 times before it
+// comes, and reads nothing. It returns the connection.
+func (l *lab) askALot(timeout time.Duration) *dns.Conn {
+	l.serve("a", after(time.Second, zone))
+	c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("tcp", "a"))
+	s := &dnshedge.Server{Client: c, WriteTimeout: timeout}
+	l.startServer(s)
+	here, there := net.Pipe()
+	ln, err := l.net.Host("c").Listen("tcp", ":5353")
+	require.NoError(l, err)
+	go func() { _ = s.Serve(&once{ln, there}) }()
+	l.Cleanup(func() { here.Close() })
+	conn := &dns.Conn{Conn: here}
+	for range 100 {
+		require.NoError(l, conn.WriteMsg(question("long.example.", dns.TypeTXT)))
+	}
+	return conn
+}
+
+func TestAnswersThatWaitToBeReadTakeTheMemoryOfOne(t *testing.T) {
+	bubble(t, func(l *lab) {
+		heap := func() int64 {
+			synctest.Wait()
+			for range 3 { // a sync.Pool is empty after two
+				runtime.GC()
+			}
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		conn := l.askALot(time.Minute)
+		before := heap()
+		time.Sleep(2 * time.Second)
+		grown := heap() - before
+		r, err := conn.ReadMsg()
+		require.NoError(t, err)
+		size := int64(r.Len())
+		require.Greater(t, size, int64(10_000))
+		assert.Less(t, grown, 50*size, "100 answers wait")
+	})
+}
+
+func TestAClientThatReadsNowAndThenIsDisconnected(t *testing.T) {
+	bubble(t, func(l *lab) {
+		conn := l.askALot(0)
+		time.Sleep(2 * time.Second) // the answers have waited for one
+		read := 0
+		for ; read < 100; read++ {
+			if _, err := conn.ReadMsg(); err != nil {
+				break
+			}
+			time.Sleep(1100 * ms)
+		}
+		assert.Equal(t, 4, read, "within the five seconds that every answer has from when it is ready")
+	})
+}
+
 func TestAFloodOfOneQuestionTakesBoundedGoroutinesAndHoldsUpNobody(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -327,6 +384,24 @@ func TestShutdownAnswersWhatHasBeenAsked(t *testing.T) {
 			wg.Wait()
 		})
 	}
+}
+
+func TestShutdownWaitsForABlockingAdmitNoLongerThanItsContext(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		s := &dnshedge.Server{
+			Client: l.client(off(), l.up("udp", "a")),
+			Admit:  func(net.Addr) dnshedge.Verdict { time.Sleep(time.Hour); return dnshedge.Answer },
+		}
+		l.startServer(s)
+		require.NoError(t, l.connect("tcp").WriteMsg(question("x.example.", dns.TypeA)))
+		time.Sleep(100 * ms)
+		ctx, cancel := context.WithTimeout(background, time.Second)
+		defer cancel()
+		start := time.Now()
+		require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded)
+		assert.Equal(t, time.Second, time.Since(start))
+	})
 }
 
 // The system's sockets, with batches of datagrams, and bound to all addresses.

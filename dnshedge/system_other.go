@@ -1,16 +1,9 @@
-//go:build !windows
+//go:build !windows && !darwin
 
 package dnshedge
 
-import (
-	"errors"
-	"net/netip"
-)
-
-// systemConf is where the system's servers are read. On macOS the system writes it: it
-// has the servers of the first network service, and not those that a VPN or a file in
-// /etc/resolver sets for some domains only.
+// systemConf is where the system's servers are read.
 const systemConf = "/etc/resolv.conf"
 
-// systemServers is for systems without systemConf.
-func systemServers() ([]netip.Addr, error) { return nil, errors.ErrUnsupported }
+// askSystem is nil, because systemConf says it all.
+var askSystem func() (systemDNS, error)

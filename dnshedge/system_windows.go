@@ -12,8 +12,8 @@ import (
 // systemConf is empty, because Windows has no such file.
 const systemConf = ""
 
-// systemServers returns the DNS servers of this machine's adapters.
-func systemServers() ([]netip.Addr, error) {
+// askSystem returns the DNS servers of this machine's adapters.
+var askSystem = func() (found systemDNS, err error) {
 	const flags = windows.GAA_FLAG_INCLUDE_GATEWAYS | windows.GAA_FLAG_SKIP_UNICAST | windows.GAA_FLAG_SKIP_ANYCAST |
 		windows.GAA_FLAG_SKIP_MULTICAST | windows.GAA_FLAG_SKIP_FRIENDLY_NAME
 	size := uint32(15000) // what Microsoft recommends to begin with
@@ -22,10 +22,13 @@ func systemServers() ([]netip.Addr, error) {
 		first := (*windows.IpAdapterAddresses)(unsafe.Pointer(&b[0]))
 		err := windows.GetAdaptersAddresses(windows.AF_UNSPEC, flags, 0, first, &size)
 		if err == nil {
-			return adapterServers(adapters(first)), nil
+			for _, ip := range adapterServers(adapters(first)) {
+				found.servers = append(found.servers, netip.AddrPortFrom(ip, 53))
+			}
+			return found, nil
 		}
 		if !errors.Is(err, windows.ERROR_BUFFER_OVERFLOW) || size <= uint32(len(b)) {
-			return nil, err
+			return found, err
 		}
 	}
 }

@@ -70,7 +70,7 @@ func attemptInfo(q *wire.Query, s *upstreamState, n int, k kind) AttemptInfo {
 }
 
 // traceResult returns r, of which the Trace is told.
-func (c *core) traceResult(ctx context.Context, q *wire.Query, r result) result {
+func (c *core) traceResult(ctx context.Context, q *wire.Query, r *result) *result {
 	if t := c.conf.Trace; t != nil && t.Answer != nil {
 		i := AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromServer, Attempts: r.tries, HedgeWon: r.kind == hedged, Err: r.err}
 		if r.from != nil {

@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -275,5 +277,52 @@ func TestAFloodAtASharedSocketIsNotSatOut(t *testing.T) {
 		}
 		wg.Wait()
 		assert.Positive(t, forged.Load())
+	})
+}
+
+// windowsConn reads datagrams as Windows does: one that is longer than the buffer is cut,
+// and an error.
+type windowsConn struct{ net.Conn }
+
+type windowsDialer struct{ dnshedge.Dialer }
+
+func (d windowsDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := d.Dialer.DialContext(ctx, network, address)
+	if err != nil || network != "udp" {
+		return c, err
+	}
+	return windowsConn{c}, nil
+}
+
+func (c windowsConn) Read(b []byte) (int, error) {
+	whole := make([]byte, 1<<16)
+	n, err := c.Conn.Read(whole)
+	k := copy(b, whole[:n])
+	if err == nil && k < n {
+		err = &net.OpError{Op: "read", Net: "udp", Err: os.NewSyscallError("wsarecv", syscall.Errno(10040))} // WSAEMSGSIZE
+	}
+	return k, err
+}
+
+func TestALongDatagramIsAskedForOverTCPAlsoOnWindows(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Net == "udp" {
+				b, _ := dnstest.Answer(q, "TXT "+strings.Repeat(strings.Repeat("x", 200)+" ", 30)).Pack()
+				return dnstest.Reply{Raw: b}
+			}
+			return good(q)
+		})
+		c := l.client(off(), l.up("udp", "a"))
+		c.Dialer = windowsDialer{c.Dialer}
+		var wg sync.WaitGroup
+		for i := range 200 { // more than have a socket of their own
+			wg.Go(func() {
+				r, _ := l.must(c, fmt.Sprintf("x%d.example.", i))
+				assert.Equal(t, "192.0.2.1", addr(r))
+			})
+		}
+		wg.Wait()
+		assert.EqualValues(t, 200, c.Stats().Ignored)
 	})
 }

@@ -44,7 +44,7 @@ type upstreamState struct {
 	preferred  atomic.Int32          // of transports, which first queries go over
 	key        *engine.Key
 	bucket     *engine.Bucket // of hedges
-	resends    *engine.Bucket // of resends that cost no budget: one for each answer
+	resends    resendBucket   // of resends that cost no budget
 	rto        rto
 	stream     bool          // TCP carries queries again that are lost
 	floor      time.Duration // of the loss delay
@@ -57,6 +57,9 @@ type upstreamState struct {
 	good      atomic.Bool  // there was one that was none
 	down      atomic.Bool  // it was in doubt, and failed a probe as well
 	abandoned atomic.Int64 // abandoned queries that still run
+
+	callers int  // who ask it by its address; guarded by core.mu
+	alone   bool // it was asked by its address only; guarded by core.mu
 
 	queries    atomic.Int64 // sent to it
 	hedges     atomic.Int64 // sent to it
@@ -92,7 +95,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	s.key = c.engine.Key(engine.Name{Host: s.name})
 	s.bucket = engine.NewBucket(c.conf.Hedge.share(), budgetBurst)
 	s.key.AlsoPaidBy(c.bucket, s.bucket)
-	s.resends = engine.NewBucket(1, budgetBurst)
+	s.resends.tokens = budgetBurst
 	s.floor = c.conf.Hedge.MinDelay
 	if s.floor == 0 {
 		s.floor = defaultMinDelay

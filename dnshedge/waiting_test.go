@@ -1,7 +1,10 @@
 package dnshedge_test
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -106,6 +110,29 @@ func TestAFollowerHasItsOwnTime(t *testing.T) {
 	})
 }
 
+func TestWhoFollowsALeaderThatLeavesIsAnswered(t *testing.T) {
+	bubble(t, func(l *lab) {
+		c, _ := cached(l, new(dnshedge.Cache), after(time.Second, good))
+		s := &dnshedge.Server{Client: c}
+		l.startServer(s)
+		conn := l.connect("udp")
+		require.NoError(t, conn.WriteMsg(question("x.example.", dns.TypeA)))
+		time.Sleep(50 * ms)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, took := l.must(c, "x.example.")
+			assert.Equal(t, 500*ms+1020*ms, took, "asked again when the leader left")
+		})
+		time.Sleep(500 * ms)
+		ctx, cancel := context.WithCancel(background)
+		cancel()
+		start := time.Now()
+		require.ErrorIs(t, s.Shutdown(ctx), context.Canceled)
+		assert.Zero(t, time.Since(start))
+		wg.Wait()
+	})
+}
+
 func TestRefreshesTakeNoHedgesAway(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("30 A 192.0.2.1"))
@@ -190,4 +217,66 @@ func TestAQuestionThatMeetsItselfEnds(t *testing.T) {
 			assert.Equal(t, n, s.Queries.Load(), dns.TypeToString[typ])
 		})
 	}
+}
+
+// Up to 4,000 questions a second for names whose servers are dead, and 2,048 of them wait.
+// On a busy machine those that have been dropped wait for a processor as well; so it is
+// enough if one of some seconds is as it should be. The race detector has
+// memory of its own, but as many goroutines.
+func TestADeadZoneTakes50MBAndOneGoroutineAQuestion(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: silent.LocalAddr().String()}}, Cache: new(dnshedge.Cache)}
+	s := &dnshedge.Server{Client: c}
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { _ = s.ServePacket(pc) }()
+	defer func() {
+		ctx, cancel := context.WithCancel(background)
+		cancel()
+		_ = s.Shutdown(ctx) // at once
+		_ = c.Close()
+	}()
+	asker, err := net.Dial("udp", pc.LocalAddr().String())
+	require.NoError(t, err)
+	defer asker.Close()
+	asked := 0
+	ask := func() {
+		b, err := question(fmt.Sprintf("x%d.dead.example.com.", asked), dns.TypeA).Pack()
+		require.NoError(t, err)
+		_, err = asker.Write(b)
+		require.NoError(t, err)
+		if asked++; asked%4 == 0 {
+			time.Sleep(ms)
+		}
+	}
+	var m runtime.MemStats
+	taken := func() uint64 {
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	runtime.GC()
+	runtime.GC() // which returns the stacks of goroutines that have ended
+	before, others := taken(), runtime.NumGoroutine()
+	for range 2500 {
+		ask()
+	}
+	for range 10 {
+		runtime.GC()
+		goroutines, most := 0, uint64(0)
+		for range 4000 {
+			ask()
+			goroutines = max(goroutines, runtime.NumGoroutine()-others)
+			if asked%100 == 0 {
+				most = max(most, taken())
+			}
+		}
+		most -= min(most, before)
+		t.Logf("%d kB in heap and stacks, %d goroutines at most", most>>10, goroutines)
+		if goroutines > 2048 && goroutines < 2048+1024 && (hedgetest.RaceEnabled || most <= 50<<20) {
+			return
+		}
+	}
+	t.Fail()
 }

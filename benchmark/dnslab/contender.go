@@ -35,6 +35,7 @@ var strategies = []struct {
 	{"forwarder", true, (*bench).forwarder},
 	{"unbound", true, (*bench).unbound},
 	{"dnsdist", true, (*bench).dnsdist},
+	{"coredns", true, (*bench).coredns},
 }
 
 // Strategies are the names of the contenders, and OverUDP of those that ask over UDP

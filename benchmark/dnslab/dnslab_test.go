@@ -201,8 +201,10 @@ func TestKernelSocketsAreHedgedToo(t *testing.T) {
 	for _, transport := range []string{"udp", "tls", "https"} {
 		r := run(t, dnslab.Config{Scenario: "loss2", Transport: transport, Strategies: []string{"single", "hedge"}, Samples: 400, Seed: 1})
 		assert.Zero(t, r["single"].Errors)
-		assert.Zero(t, r["hedge"].Errors)
-		runs{r}.affordable(t, 0.05)
+		ours := r["hedge"]
+		assert.Zero(t, ours.Errors)
+		// Not Extra: on a busy machine an answer may be so late that the query is sent again, which is free.
+		assert.LessOrEqual(t, float64(ours.Hedges), 0.05*float64(ours.Queries)+burst, transport)
 	}
 }
 

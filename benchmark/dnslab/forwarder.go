@@ -19,7 +19,7 @@ import (
 
 // forwarders are the contenders that are processes of their own, each on a host of its
 // own together with its clients.
-var forwarders = []string{"forwarder", "unbound", "dnsdist"}
+var forwarders = []string{"forwarder", "unbound", "dnsdist", "coredns"}
 
 // upstreamsEnv has the servers that the forwarder asks, separated by spaces.
 const upstreamsEnv = "DNSLAB_UPSTREAMS"
@@ -99,6 +99,14 @@ func (b *bench) dnsdist(c *contender) error {
 		}
 		return text
 	}, "--supervised", "--disable-syslog", "-C")
+}
+
+// coredns has no cache. It asks the servers in a random order, and those that are down,
+// which it finds out by asking for the root's servers, last.
+func (b *bench) coredns(c *contender) error {
+	return b.configured(c, "coredns", func(string) string {
+		return fmt.Sprintf(".:53 {\n  bind 127.0.0.1\n  forward . %s\n}\n", strings.Join(b.upstreams(), " "))
+	}, "-quiet", "-conf")
 }
 
 // configured starts a program with a configuration file, whose name is its last argument.

@@ -28,6 +28,10 @@ func init() {
 			look: look{shade: shade{rgb(0x854d0e), rgb(0xfacc15)}},
 		},
 		strategy{
+			name: "coredns", rank: 270, dns: true, about: "CoreDNS, forwarding, if it is installed",
+			look: look{shade: shade{rgb(0x9f1239), rgb(0xfb7185)}},
+		},
+		strategy{
 			name: "unbound", rank: 250, dns: true, about: "unbound, forwarding, if it is installed",
 			look: look{shade: shade{rgb(0x15803d), rgb(0x4ade80)}, highlight: true},
 		},

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -281,6 +282,29 @@ func TestDatagramsAboveTheRateAreDropped(t *testing.T) {
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
 	_, err = c.Read(b)
 	assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+func TestAQuestionOverAConnectionWaitsForASecondAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &forwarder{access: access{perSecond: 2}}
+		at := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for _, wait := range []time.Duration{0, 0, 500 * time.Millisecond, time.Second} {
+			wg.Go(func() {
+				assert.Equal(t, dnshedge.Answer, f.admit(at))
+				assert.Equal(t, wait, time.Since(start))
+			})
+			synctest.Wait()
+		}
+		for range 10 {
+			assert.Equal(t, dnshedge.Ignore, f.admit(at), "it would wait for 1.5 s")
+		}
+		assert.Zero(t, time.Since(start))
+		wg.Wait()
+		assert.Equal(t, dnshedge.Answer, f.admit(at))
+		assert.Equal(t, 1500*time.Millisecond, time.Since(start), "those that were ignored do not count")
+	})
 }
 
 func TestConnectionsAreBounded(t *testing.T) {

@@ -115,7 +115,7 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 		return nil, c.reason(false)
 	case <-ctx.Done():
 		c.forget(id)
-		return nil, context.Cause(ctx)
+		return nil, causeOf(ctx)
 	}
 	err = c.send(q, id)
 	<-c.write
@@ -128,7 +128,7 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 		return b, nil
 	case <-ctx.Done():
 		c.abandon(p)
-		return nil, context.Cause(ctx)
+		return nil, causeOf(ctx)
 	case <-c.dead:
 		select {
 		case b := <-p.answer:

@@ -77,7 +77,7 @@ func (c *crowd) ask(ctx context.Context, d *datagram) (*wire.Answer, error) {
 	} else {
 		s.end(d, response{})
 	}
-	return nil, context.Cause(ctx)
+	return nil, causeOf(ctx)
 }
 
 // join gives a query an ID and one of the sockets.
@@ -109,7 +109,7 @@ func (c *crowd) join(ctx context.Context, d *datagram) (*shared, error) {
 			case <-opened:
 				continue
 			case <-ctx.Done():
-				return nil, context.Cause(ctx)
+				return nil, causeOf(ctx)
 			}
 		}
 		var err error
@@ -146,7 +146,7 @@ func (c *crowd) turn() {
 
 // add opens a socket, or takes another one if there is none to be had.
 func (c *crowd) add(ctx context.Context, u *udp) (*shared, error) {
-	conn, err := u.open(ctx, "udp")
+	conn, err := u.socket(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.opening--
@@ -232,9 +232,9 @@ func (s *shared) retire() {
 func (s *shared) read() {
 	stop := context.AfterFunc(s.u.tcp.ctx, func() { _ = s.conn.Close() })
 	defer stop()
-	var buf [MaxDatagram]byte
+	buf := make([]byte, MaxDatagram)
 	for {
-		n, err := s.conn.Read(buf[:])
+		n, err := receive(s.conn, buf)
 		if errors.Is(err, syscall.EMSGSIZE) {
 			s.u.Owner.Ignored(err)
 			continue

@@ -140,13 +140,13 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 	}
 	if sent.Load() == 0 || !d.Owner.Abandon() {
 		cancel()
-		return nil, 0, context.Cause(ctx)
+		return nil, 0, causeOf(ctx)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed { // Close has ended the request, and may not wait for another goroutine any more
 		d.Owner.AbandonEnded()
-		return nil, 0, context.Cause(ctx)
+		return nil, 0, causeOf(ctx)
 	}
 	d.wg.Go(func() {
 		defer d.Owner.AbandonEnded()
@@ -159,7 +159,7 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 			<-done
 		}
 	})
-	return nil, 0, context.Cause(ctx)
+	return nil, 0, causeOf(ctx)
 }
 
 // conn returns the lane's connection for one request, which must call leave.

@@ -45,5 +45,5 @@ func (e *edns) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer
 
 // rejected reports whether the server did not understand the query.
 func rejected(a *wire.Answer) bool {
-	return a.Msg.Rcode == dns.RcodeFormatError || a.Msg.Rcode == dns.RcodeNotImplemented && !a.EDNS
+	return a.Rcode() == dns.RcodeFormatError || a.Rcode() == dns.RcodeNotImplemented && !a.EDNS
 }

@@ -17,3 +17,6 @@ func ReadFrames(o Owner, c net.Conn) {
 	k.read()
 	s.Close()
 }
+
+// CauseOf is context.Cause, also for a Span.
+var CauseOf = causeOf

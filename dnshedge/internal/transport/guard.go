@@ -67,7 +67,7 @@ func (g *guard) protect(q *wire.Query) (*wire.Query, []byte) {
 func (g *guard) verify(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {
-		if len(sent) > clientCookie || a.Msg.Rcode == dns.RcodeFormatError {
+		if len(sent) > clientCookie || a.Rcode() == dns.RcodeFormatError {
 			return errCut
 		}
 		return nil

@@ -201,7 +201,7 @@ func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused
 	case <-o.done:
 		return o.conn, false, o.err
 	case <-ctx.Done():
-		return nil, false, context.Cause(ctx)
+		return nil, false, causeOf(ctx)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,7 @@ import (
 
 func init() {
 	register(Scheme{Name: "udp", RFC: 1035, Port: "53", New: func(c Config) Transport {
-		return &udp{Config: c, tcp: newStream(c, nil)}
+		return &udp{Config: c, tcp: newStream(c, nil), to: c.fixed()}
 	}})
 }
 
@@ -50,6 +51,7 @@ var (
 type udp struct {
 	Config
 	tcp   *stream
+	to    *net.UDPAddr // nil: only the Dialer knows
 	own   atomic.Int64 // sockets with one query
 	crowd crowd
 	guard guard
@@ -59,6 +61,36 @@ var _ Transport = (*udp)(nil)
 
 func (u *udp) Ready() bool { return true }
 func (u *udp) Close()      { u.tcp.Close() }
+
+// fixed returns the server's address if a plain net.Dialer dials that and nothing else;
+// otherwise nil.
+func (c *Config) fixed() *net.UDPAddr {
+	d, ok := c.Dialer.(*net.Dialer)
+	if !ok || d.LocalAddr != nil || d.Control != nil || d.ControlContext != nil || len(c.Addrs) > 1 {
+		return nil
+	}
+	at, err := netip.ParseAddrPort(c.Addr)
+	if len(c.Addrs) == 1 {
+		_, port, _ := net.SplitHostPort(c.Addr)
+		at, err = netip.ParseAddrPort(net.JoinHostPort(c.Addrs[0].String(), port))
+	}
+	if err != nil {
+		return nil
+	}
+	return net.UDPAddrFromAddrPort(at)
+}
+
+// socket returns a new socket, connected to the server.
+func (u *udp) socket(ctx context.Context) (net.Conn, error) {
+	if u.to == nil {
+		return u.open(ctx, "udp")
+	}
+	c, err := net.DialUDP("udp", nil, u.to) // with half of the Dialer's allocations
+	if err != nil {
+		return nil, err // and not a *net.UDPConn that is nil
+	}
+	return c, nil
+}
 
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
@@ -91,7 +123,7 @@ func (u *udp) ask(ctx context.Context, q *wire.Query) (*wire.Answer, error) {
 		return u.crowd.ask(ctx, d)
 	}
 	d.id = wire.RandomID()
-	conn, err := u.open(ctx, "udp")
+	conn, err := u.socket(ctx)
 	if err != nil {
 		u.own.Add(-1)
 		return nil, err
@@ -103,15 +135,23 @@ func (u *udp) ask(ctx context.Context, q *wire.Query) (*wire.Answer, error) {
 	}
 	deadline, _ := ctx.Deadline()
 	_ = d.conn.SetReadDeadline(deadline)
-	stop := context.AfterFunc(ctx, func() { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) })
-	a, err := d.read()
-	stopped := stop()
+	expiring := false
+	var a *wire.Answer
+	if s, ok := ctx.(*Span); ok {
+		s.watch(d)
+		a, err = d.read()
+		s.unwatch(d)
+	} else {
+		stop := context.AfterFunc(ctx, func() { d.ended(nil, nil) })
+		a, err = d.read()
+		expiring = !stop()
+	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		// The socket's deadline may pass a moment before the context's. Without the wait it
 		// would look as if the server failed in time, and another would be asked.
 		<-ctx.Done()
-		d.abandon(!stopped)
-		return nil, context.Cause(ctx)
+		d.abandon(expiring)
+		return nil, causeOf(ctx)
 	}
 	d.close()
 	return a, err
@@ -144,6 +184,9 @@ func (d *datagram) close() {
 		d.own.Add(-1)
 	}
 }
+
+// ended ends read.
+func (d *datagram) ended(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
 func (d *datagram) write(c net.Conn) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
@@ -180,7 +223,7 @@ func (d *datagram) read() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
 	for wrong := 0; wrong < maxWrong; {
-		n, err := d.conn.Read(buf[:])
+		n, err := receive(d.conn, buf[:])
 		if err != nil {
 			if errors.Is(err, syscall.EMSGSIZE) {
 				d.Owner.Ignored(err)
@@ -198,6 +241,19 @@ func (d *datagram) read() (*wire.Answer, error) {
 		wrong++
 	}
 	return nil, errForgers
+}
+
+// wsaEMSGSIZE is what Windows calls a datagram that is longer than the buffer.
+const wsaEMSGSIZE = syscall.Errno(10040)
+
+// receive reads a datagram. Of one that is longer than b the beginning is read, which
+// judge finds not to be whole.
+func receive(c net.Conn, b []byte) (int, error) {
+	n, err := c.Read(b)
+	if errors.Is(err, wsaEMSGSIZE) {
+		err = nil
+	}
+	return n, err
 }
 
 func (u *udp) ignore(err error) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,18 +13,17 @@ import (
 
 // Answer is a response without what belongs to one caller or one path: it has no
 // ID and no OPT record, and its flags do not yet depend on the caller's. After
-// Seal it may be shared, and must not be changed any more.
+// Limit it may be shared, and must not be changed any more.
 type Answer struct {
-	Msg *dns.Msg // with exactly one question; nil after Seal
-	EDE []EDE    // extended errors (RFC 8914)
-	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after Seal.
+	EDE []EDE // extended errors (RFC 8914)
+	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after Limit.
 	Cookie []byte
 	// Keepalive is how long the server lets a connection be idle (RFC 7828), if
 	// HasKeepalive is set.
 	Keepalive time.Duration
 
 	options []byte   // EDNS options that are passed to a caller who sent some, in wire format
-	packed  []byte   // Msg, packed by Seal; its question is in lower case
+	packed  []byte   // the message; its question is in lower case
 	ttls    []uint16 // offsets of the TTLs in packed
 
 	// The small fields stand together: there is an Answer for each entry of a cache.
@@ -55,37 +55,78 @@ func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 	if b[2]&(flagTC>>8) != 0 {
 		return nil, nil
 	}
-	return ParseAnswer(append([]byte(nil), b...), q)
+	return ParseAnswer(b, q)
 }
 
-// ParseAnswer reads the response to q, for which Check must have returned nil. The
-// Answer may refer to b. If q is nil, any response with one question is read.
+// ParseAnswer reads the response to q, for which Check must have returned nil. It does
+// not keep b. If q is nil, any response with one question is read.
 func ParseAnswer(b []byte, q *Query) (*Answer, error) {
-	m, err := unpack(b)
+	a := new(Answer)
+	code, err := a.takeOPT(b, q != nil && q.options != nil)
 	if err != nil {
 		return nil, &MalformedError{err}
+	}
+	var m []byte
+	foreign := false
+	if end, ok := tidy(b); ok && relevant(b) {
+		m = append(make([]byte, 0, end), b[:end]...)
+		if a.EDNS {
+			binary.BigEndian.PutUint16(m[10:], binary.BigEndian.Uint16(m[10:])-1)
+		}
+	} else if m, foreign, err = rewrite(b, q); err != nil {
+		return nil, &MalformedError{err}
+	}
+	if err := a.index(m); err != nil {
+		return nil, &MalformedError{err}
+	}
+	if code |= uint16(a.Rcode()); code > 15 {
+		a.Extended = code
+		m[3] = m[3]&0xf0 | dns.RcodeServerFailure
+		a.EDE = append(a.EDE, EDE{Text: "server answered " + extendedName(int(code))})
+	}
+	a.Outcome = outcome(m, a.EDE)
+	if foreign && a.Outcome == NoData {
+		a.Outcome = Failure // what it answered is another question
+	}
+	if a.truncated() {
+		a.Outcome = Failure // over a stream a server has no reason to cut; another one may have it all
+	}
+	return a, nil
+}
+
+// rewrite reads a message with package dns and writes it anew: without OPT record, and
+// without what does not answer the question, which foreign reports.
+func rewrite(b []byte, q *Query) (out []byte, foreign bool, err error) {
+	m, err := unpack(b)
+	if err != nil {
+		return nil, false, err
 	}
 	if len(m.Question) == 0 && q != nil {
 		m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
 	}
 	if len(m.Question) != 1 {
-		return nil, &MalformedError{errQuestion}
+		return nil, false, errQuestion
 	}
-	a := &Answer{Msg: m}
-	a.takeOPT(b, q != nil && q.options != nil)
-	if m.Rcode > 15 {
-		a.Extended, m.Rcode = uint16(m.Rcode), dns.RcodeServerFailure
-		a.EDE = append(a.EDE, EDE{Text: "server answered " + extendedName(int(a.Extended))})
+	m.Extra = slices.DeleteFunc(m.Extra, func(rr dns.RR) bool { _, ok := rr.(*dns.OPT); return ok })
+	m.Rcode &= 15
+	foreign = m.Opcode == dns.OpcodeQuery && scrub(m)
+	out, err = pack(m)
+	return out, foreign, err
+}
+
+// pack writes a message.
+func pack(m *dns.Msg) ([]byte, error) {
+	m.Id, m.Compress = 0, true
+	buf := shown.Get().(*[]byte)
+	defer shown.Put(buf)
+	b, err := m.PackBuffer((*buf)[:cap(*buf)])
+	if err != nil {
+		return nil, fmt.Errorf("dnshedge: response does not fit a message: %w", err)
 	}
-	foreign := m.Opcode == dns.OpcodeQuery && scrub(m)
-	a.Outcome = outcome(m, a.EDE)
-	if foreign && a.Outcome == NoData {
-		a.Outcome = Failure // what it answered is another question
+	if len(b) > MaxMsg {
+		return nil, fmt.Errorf("dnshedge: response of %d bytes does not fit a message", len(b))
 	}
-	if m.Truncated {
-		a.Outcome = Failure // over a stream a server has no reason to cut; another one may have it all
-	}
-	return a, nil
+	return append(make([]byte, 0, len(b)), b...), nil
 }
 
 func extendedName(code int) string {
@@ -101,90 +142,58 @@ type MalformedError struct{ err error }
 func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
 func (e *MalformedError) Unwrap() error { return e.err }
 
-// takeOPT takes the OPT record out of the message, which is the unpacked b, and if
-// they are asked for keeps the options that pass.
-func (a *Answer) takeOPT(b []byte, asked bool) {
-	extra := a.Msg.Extra[:0]
-	for _, rr := range a.Msg.Extra {
-		opt, ok := rr.(*dns.OPT)
-		if !ok {
-			extra = append(extra, rr)
-			continue
-		}
-		a.EDNS = true
-		for _, o := range opt.Option {
-			switch o := o.(type) {
-			case *dns.EDNS0_EDE:
-				a.EDE = append(a.EDE, EDE{o.InfoCode, o.ExtraText})
-			case *dns.EDNS0_TCP_KEEPALIVE:
-				a.Keepalive, a.HasKeepalive = time.Duration(o.Timeout)*100*time.Millisecond, true
-			}
-		}
-	}
-	a.Msg.Extra = extra
-	if !a.EDNS {
-		return
-	}
-	_ = walk(b, func(r record) {
-		if r.typ != dns.TypeOPT {
+// takeOPT reads the OPT records of a message, whose options it keeps if they are asked
+// for and pass. It returns the upper bits of the response code.
+func (a *Answer) takeOPT(b []byte, asked bool) (code uint16, err error) {
+	err = walk(b, func(r record) {
+		if r.typ != dns.TypeOPT || r.section != additional {
 			return
 		}
-		for code, o := range options(r.data) {
+		a.EDNS = true
+		code = uint16(b[r.ttl]) << 4
+		for kind, o := range options(r.data) {
+			data := o[4:]
 			switch {
-			case code == optCookie:
-				a.Cookie = append([]byte(nil), o[4:]...)
-			case asked && passed(code):
+			case kind == optCookie:
+				a.Cookie = append([]byte(nil), data...)
+			case kind == optKeepalive:
+				a.HasKeepalive = true
+				if len(data) >= 2 {
+					a.Keepalive = time.Duration(binary.BigEndian.Uint16(data)) * 100 * time.Millisecond
+				}
+			case kind == dns.EDNS0EDE && len(data) >= 2:
+				a.EDE = append(a.EDE, EDE{binary.BigEndian.Uint16(data), string(data[2:])})
+			case asked && passed(kind):
 				a.options = append(a.options, o...)
 			}
 		}
 	})
+	return code, err
 }
 
-// Seal packs the answer, whose TTLs it first changes as the limits and the RFCs
-// demand, and returns how long it may be kept; 0 means not at all. Without limits
-// (nil) the TTLs stay as they are, and it returns 0. Msg is nil afterwards.
-func (a *Answer) Seal(limits *TTLLimits) (keep time.Duration, err error) {
-	if limits != nil {
-		keep = limits.apply(a)
-	}
-	a.Msg.Id, a.Msg.Compress = 0, true
-	buf := shown.Get().(*[]byte)
-	defer shown.Put(buf)
-	packed, err := a.Msg.PackBuffer((*buf)[:cap(*buf)])
-	if err != nil {
-		return 0, fmt.Errorf("dnshedge: response does not fit a message: %w", err)
-	}
-	if len(packed) > MaxMsg {
-		return 0, fmt.Errorf("dnshedge: response of %d bytes does not fit a message", len(packed))
-	}
-	return keep, a.seal(append(make([]byte, 0, len(packed)), packed...))
-}
-
-// seal makes the answer that of a packed message, which it keeps.
-func (a *Answer) seal(packed []byte) error {
-	end, err := skipName(packed, HeaderLen)
+// index makes the answer that of a message, which it keeps.
+func (a *Answer) index(m []byte) error {
+	end, err := skipName(m, HeaderLen)
 	if err != nil || end-HeaderLen > MaxName {
 		return errQuestion
 	}
-	a.Msg, a.Cookie, a.packed, a.name = nil, nil, packed, uint8(end-HeaderLen)
+	a.packed, a.name, a.set = m, uint8(end-HeaderLen), rrset{}
 	for i := HeaderLen; i < end; i++ {
-		packed[i] = lower(packed[i])
+		m[i] = lower(m[i])
 	}
-	asked := binary.BigEndian.Uint16(packed[end:])
-	answers := int(binary.BigEndian.Uint16(packed[6:]))
+	asked := binary.BigEndian.Uint16(m[end:])
 	var last record
-	ttls := make([]uint16, 0, answers+int(binary.BigEndian.Uint16(packed[8:]))+int(binary.BigEndian.Uint16(packed[10:])))
-	a.set = rrset{}
-	err = walk(packed, func(r record) {
+	ttls := make([]uint16, 0, int(binary.BigEndian.Uint16(m[6:]))+int(binary.BigEndian.Uint16(m[8:]))+int(binary.BigEndian.Uint16(m[10:])))
+	err = walk(m, func(r record) {
 		i := len(ttls)
 		ttls = append(ttls, uint16(r.ttl))
-		if i >= answers || i > 255 || r.typ != asked || r.typ != dns.TypeA && r.typ != dns.TypeAAAA {
+		if r.section != answer || i > 255 || r.typ != asked || r.typ != dns.TypeA && r.typ != dns.TypeAAAA {
 			return
 		}
 		switch {
 		case a.set.n == 0:
 			a.set = rrset{uint8(i), 1}
-		case int(a.set.first)+int(a.set.n) == i && a.set.n < 255 && sameOwner(packed, last, r) && len(last.data) == len(r.data):
+		case int(a.set.first)+int(a.set.n) == i && a.set.n < 255 && sameOwner(m, last, r) && len(last.data) == len(r.data):
 			a.set.n++
 		}
 		last = r
@@ -199,56 +208,50 @@ func sameOwner(m []byte, a, b record) bool {
 	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || owner == 0xc000|uint16(a.name))
 }
 
-// Packed returns the message that Seal packed. It must not be changed.
+// Packed returns the message. It must not be changed.
 func (a *Answer) Packed() []byte { return a.packed }
 
-// Rcode returns the response code, after Seal.
+// Rcode returns the response code.
 func (a *Answer) Rcode() int { return int(a.packed[3] & 15) }
 
-// Question returns the question in wire format, its name in lower case, after Seal.
+func (a *Answer) truncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
+
+// Question returns the question in wire format, its name in lower case.
 // It must not be changed.
 func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.name)+4] }
 
 // NoName reports whether the answer says that the name of the question does not
-// exist, after Seal: not one that it is an alias of.
+// exist: not one that it is an alias of.
 func (a *Answer) NoName() bool {
 	return a.Outcome == NXDomain && binary.BigEndian.Uint16(a.packed[6:]) == 0
 }
 
-// Len returns the number of records, after Seal.
+// Len returns the number of records.
 func (a *Answer) Len() int { return len(a.ttls) }
+
+// Edit has f change the records of the answer, before Limit. They stay as they are if it
+// reports false. The Outcome is for f to change.
+func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
+	m, err := unpack(a.packed)
+	if err != nil || !f(m) {
+		return err
+	}
+	b, err := pack(m)
+	if err != nil {
+		return err
+	}
+	return a.index(b)
+}
 
 // Below returns the answer to q, whose name is below that of the question, if a says
 // that the name does not exist: then there is nothing below it (RFC 8020 §2).
 func (a *Answer) Below(q *Query) (*Answer, error) {
-	m := new(dns.Msg)
-	if err := m.Unpack(a.packed); err != nil {
-		return nil, err
-	}
-	m.Question[0] = dns.Question{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}
-	b := &Answer{Msg: m, Outcome: a.Outcome, EDE: a.EDE}
-	_, err := b.Seal(nil)
+	b := &Answer{packed: a.packed, Outcome: a.Outcome, EDE: a.EDE}
+	err := b.Edit(func(m *dns.Msg) bool {
+		m.Question[0] = dns.Question{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}
+		return true
+	})
 	return b, err
-}
-
-// Lower takes d off all TTLs, which do not fall below 0. It is for responses that
-// have been in another cache, and must come before Seal.
-func (a *Answer) Lower(d time.Duration) {
-	if n := seconds(d); n > 0 {
-		if soa := a.soa(); soa != nil && (a.Outcome == NoData || a.Outcome == NXDomain) {
-			soa.Hdr.Ttl = negativeTTL(soa) // it is that which has counted down
-		}
-		a.records(func(rr dns.RR) { h := rr.Header(); h.Ttl -= min(h.Ttl, n) })
-	}
-}
-
-// records calls f for every record.
-func (a *Answer) records(f func(dns.RR)) {
-	for _, section := range [...][]dns.RR{a.Msg.Answer, a.Msg.Ns, a.Msg.Extra} {
-		for _, rr := range section {
-			f(rr)
-		}
-	}
 }
 
 // View is how an answer is shown to a caller. The zero View shows it as it came.
@@ -312,7 +315,7 @@ func (a *Answer) rotate(m []byte, turn int) {
 	}
 }
 
-// Append appends the response to q in wire format, after Seal. A response of more
+// Append appends the response to q in wire format. A response of more
 // than limit bytes loses the texts of its extended errors, and if that is not enough
 // it is cut to its question, and TC is set; 0 means no limit but that of messages.
 func (a *Answer) Append(b []byte, q *Query, v View, limit int) []byte {
@@ -387,7 +390,7 @@ func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]
 // shown holds memory for messages that are read or copied at once.
 var shown = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
-// Message returns the response to m, from which q was read, after Seal. It shares no
+// Message returns the response to m, from which q was read. It shares no
 // memory with the answer.
 func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 	buf := shown.Get().(*[]byte)

@@ -55,8 +55,17 @@ type record struct {
 	typ, class uint16
 	name, ttl  int // offsets of the owner and the TTL
 	data       []byte
-	additional bool // it is in the additional section
+	section    section
 }
+
+// section is a section of a message.
+type section uint8
+
+const (
+	answer section = iota
+	authority
+	additional
+)
 
 // walk calls f for every record of a message, in its order. Questions are skipped.
 func walk(b []byte, f func(record)) error {
@@ -71,22 +80,23 @@ func walk(b []byte, f func(record)) error {
 		}
 		off = end + 4
 	}
-	count := int(binary.BigEndian.Uint16(b[6:])) + int(binary.BigEndian.Uint16(b[8:]))
-	for i := range count + int(binary.BigEndian.Uint16(b[10:])) {
-		name := off
-		end, err := skipName(b, name)
-		if err != nil {
-			return err
+	for s := answer; s <= additional; s++ {
+		for range binary.BigEndian.Uint16(b[6+2*s:]) {
+			name := off
+			end, err := skipName(b, name)
+			if err != nil {
+				return err
+			}
+			if end+10 > len(b) {
+				return errRecord
+			}
+			data := end + 10
+			off = data + int(binary.BigEndian.Uint16(b[end+8:]))
+			if off > len(b) {
+				return errRecord
+			}
+			f(record{name: name, typ: binary.BigEndian.Uint16(b[end:]), class: binary.BigEndian.Uint16(b[end+2:]), ttl: end + 4, data: b[data:off], section: s})
 		}
-		if end+10 > len(b) {
-			return errRecord
-		}
-		data := end + 10
-		off = data + int(binary.BigEndian.Uint16(b[end+8:]))
-		if off > len(b) {
-			return errRecord
-		}
-		f(record{name: name, typ: binary.BigEndian.Uint16(b[end:]), class: binary.BigEndian.Uint16(b[end+2:]), ttl: end + 4, data: b[data:off], additional: i >= count})
 	}
 	return nil
 }

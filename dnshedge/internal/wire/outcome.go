@@ -1,6 +1,10 @@
 package wire
 
-import "github.com/miekg/dns"
+import (
+	"encoding/binary"
+
+	"github.com/miekg/dns"
+)
 
 // Outcome is what a response amounts to.
 type Outcome int8
@@ -15,16 +19,28 @@ const (
 )
 
 // outcome returns what a response with one question amounts to.
-func outcome(m *dns.Msg, errs []EDE) Outcome {
-	switch m.Rcode {
+func outcome(m []byte, errs []EDE) Outcome {
+	switch int(m[3] & 15) {
 	case dns.RcodeSuccess:
-		asked := m.Question[0].Qtype
-		for _, rr := range m.Answer {
-			if t := rr.Header().Rrtype; t == asked || asked == dns.TypeANY {
-				return Positive
+		end, _ := skipName(m, HeaderLen)
+		asked := binary.BigEndian.Uint16(m[end:])
+		answers, found, referral := 0, false, true
+		_ = walk(m, func(r record) {
+			switch r.section {
+			case answer:
+				answers++
+				found = found || r.typ == asked || asked == dns.TypeANY
+			case authority:
+				referral = referral && r.typ == dns.TypeNS
 			}
-		}
-		if len(m.Answer) == 0 && isLame(m) {
+		})
+		// A server without recursion and authority is lame if it returns nothing, or only a
+		// referral to other servers.
+		lame := binary.BigEndian.Uint16(m[2:])&(flagRA|flagAA) == 0 && referral
+		switch {
+		case found:
+			return Positive
+		case answers == 0 && lame:
 			return Failure
 		}
 		return NoData
@@ -48,20 +64,6 @@ func outcome(m *dns.Msg, errs []EDE) Outcome {
 		}
 	}
 	return Failure
-}
-
-// isLame reports whether a server without recursion and authority returned nothing,
-// or only a referral to other servers.
-func isLame(m *dns.Msg) bool {
-	if m.RecursionAvailable || m.Authoritative {
-		return false
-	}
-	for _, rr := range m.Ns {
-		if rr.Header().Rrtype != dns.TypeNS {
-			return false
-		}
-	}
-	return true
 }
 
 // final reports whether the error stands for a decision: DNSSEC (1, 2, 5 to 12,

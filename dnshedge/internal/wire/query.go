@@ -228,7 +228,7 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 		q.opt, q.do = true, b[r.ttl+2]&0x80 != 0
 		q.Size = max(int(r.class), dns.MinMsgSize)
 		opts++
-		misplaced = misplaced || !r.additional
+		misplaced = misplaced || r.section != additional
 		version = max(version, b[r.ttl+1])
 		for code, o := range options(r.data) {
 			if pass(code) {

@@ -16,7 +16,7 @@ func scrub(m *dns.Msg) bool {
 	ask := m.Question[0].Name
 	clean := true
 	for _, rr := range m.Answer {
-		clean = clean && equalNames(rr.Header().Name, ask)
+		clean = clean && strings.EqualFold(rr.Header().Name, ask)
 	}
 	if clean {
 		return false

@@ -1,7 +1,8 @@
 package wire
 
 import (
-	"strings"
+	"encoding/binary"
+	"hash/maphash"
 	"time"
 
 	"github.com/miekg/dns"
@@ -15,93 +16,123 @@ type TTLLimits struct {
 	MaxNegative time.Duration // for answers that a name or a type does not exist
 }
 
-// apply changes the answer's TTLs as the limits and the RFCs demand, and returns
-// how long the answer may be kept; 0 means not at all.
-func (l *TTLLimits) apply(a *Answer) time.Duration {
-	m := a.Msg
-	if m.Truncated {
+// Limit changes the answer's TTLs as the limits and the RFCs demand, and returns how
+// long the answer may be kept; 0 means not at all. Without limits (nil) the TTLs stay
+// as they are, and it returns 0.
+func (a *Answer) Limit(l *TTLLimits) time.Duration {
+	a.Cookie = nil
+	if l == nil || a.truncated() {
 		return 0
 	}
+	m := a.packed
 	low, high := uint32(0), seconds(l.Max)
 	if a.Outcome == Positive {
 		low = seconds(l.Min)
 	}
 	least := uint32(1<<32 - 1)
-	a.records(func(rr dns.RR) {
-		h := rr.Header()
-		if h.Ttl > 0 {
-			h.Ttl = min(max(h.Ttl, low), high) // also if the high bit is set (RFC 8767 §4)
+	for _, off := range a.ttls {
+		ttl := binary.BigEndian.Uint32(m[off:])
+		if ttl > 0 {
+			ttl = min(max(ttl, low), high) // also if the high bit is set (RFC 8767 §4)
+			binary.BigEndian.PutUint32(m[off:], ttl)
 		}
-		least = min(least, h.Ttl)
-	})
+		least = min(least, ttl)
+	}
 	a.levelSets()
 	switch a.Outcome {
 	case Positive:
 		return time.Duration(least) * time.Second
 	case NoData, NXDomain:
-		if soa := a.soa(); soa != nil {
-			soa.Hdr.Ttl = min(negativeTTL(soa), seconds(l.MaxNegative))
-			return time.Duration(min(least, soa.Hdr.Ttl)) * time.Second
+		if soa, ok := a.soa(); ok {
+			ttl := min(soa.negativeTTL(m), seconds(l.MaxNegative))
+			binary.BigEndian.PutUint32(m[soa.ttl:], ttl)
+			return time.Duration(min(least, ttl)) * time.Second
 		}
 	}
 	return 0
 }
 
+var setSeed = maphash.MakeSeed()
+
 // levelSets gives the records of a set the lowest of their TTLs (RFC 2181 §5.2), and
 // to their signatures as well (RFC 4034 §3, RFC 4035 §5.3.3).
 func (a *Answer) levelSets() {
-	type set struct {
-		name       string
-		typ, class uint16
-	}
-	of := func(rr dns.RR) set {
-		h := rr.Header()
-		s := set{dns.CanonicalName(h.Name), h.Rrtype, h.Class}
-		if sig, ok := rr.(*dns.RRSIG); ok {
-			s.typ = sig.TypeCovered
-		}
-		return s
-	}
-	if len(a.Msg.Answer)+len(a.Msg.Ns)+len(a.Msg.Extra) < 2 {
+	if len(a.ttls) < 2 {
 		return
 	}
-	lowest := make(map[set]uint32)
-	a.records(func(rr dns.RR) {
-		k := of(rr)
-		if t, ok := lowest[k]; !ok || rr.Header().Ttl < t {
-			lowest[k] = rr.Header().Ttl
+	m := a.packed
+	of := func(r record) uint64 {
+		var buf [MaxName + 4]byte
+		b := appendName(buf[:0], m, r.name)
+		typ := r.typ
+		if typ == dns.TypeRRSIG && len(r.data) >= 2 {
+			typ = binary.BigEndian.Uint16(r.data) // the type that it covers
+		}
+		b = binary.BigEndian.AppendUint16(b, typ)
+		b = binary.BigEndian.AppendUint16(b, r.class)
+		return maphash.Bytes(setSeed, b)
+	}
+	lowest := make(map[uint64]uint32, 8)
+	_ = walk(m, func(r record) {
+		k, ttl := of(r), binary.BigEndian.Uint32(m[r.ttl:])
+		if t, ok := lowest[k]; !ok || ttl < t {
+			lowest[k] = ttl
 		}
 	})
-	a.records(func(rr dns.RR) { rr.Header().Ttl = lowest[of(rr)] })
+	_ = walk(m, func(r record) { binary.BigEndian.PutUint32(m[r.ttl:], lowest[of(r)]) })
 }
 
-// soa returns the record that says how long a negative answer may be kept, or nil: the
-// SOA of a zone that the name belongs to, or the name at the end of its aliases.
-func (a *Answer) soa() *dns.SOA {
-	end := a.Msg.Question[0].Name
-	for range a.Msg.Answer {
-		for _, rr := range a.Msg.Answer {
-			if alias, ok := rr.(*dns.CNAME); ok && equalNames(alias.Hdr.Name, end) {
-				end = alias.Target
-				break
+// soa returns the record that says how long a negative answer may be kept, and whether
+// there is one: the SOA of a zone that the name belongs to, or the name at the end of
+// its aliases.
+func (a *Answer) soa() (soa record, ok bool) {
+	m, end := a.packed, HeaderLen
+	for range maxAliases + 1 {
+		from := end
+		_ = walk(m, func(r record) {
+			if end == from && r.section == answer && r.typ == dns.TypeCNAME && r.class == dns.ClassINET && sameName(m, r.name, from) {
+				end = r.ttl + 6
 			}
+		})
+		if end == from {
+			break
 		}
 	}
-	for _, rr := range a.Msg.Ns {
-		if soa, ok := rr.(*dns.SOA); ok && dns.IsSubDomain(soa.Hdr.Name, end) {
-			return soa
+	_ = walk(m, func(r record) {
+		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && below(m, end, r.name) {
+			soa, ok = r, true
 		}
-	}
-	return nil
+	})
+	return soa, ok
 }
 
-// equalNames reports whether two names, as package dns unpacks them, are the same but
-// for case. They hold nothing but ASCII.
-func equalNames(a, b string) bool { return strings.EqualFold(a, b) }
+// soaLen is the length of the shortest data of a SOA record.
+const soaLen = 2 + 20
 
-// negativeTTL returns how long a negative answer with this record may be kept, in
+// negativeTTL returns how long a negative answer with this SOA record may be kept, in
 // seconds (RFC 2308 §5).
-func negativeTTL(soa *dns.SOA) uint32 { return min(soa.Hdr.Ttl, soa.Minttl) }
+func (r *record) negativeTTL(m []byte) uint32 {
+	return min(binary.BigEndian.Uint32(m[r.ttl:]), binary.BigEndian.Uint32(r.data[len(r.data)-4:]))
+}
+
+// Lower takes d off all TTLs, which do not fall below 0. It is for responses that
+// have been in another cache, and must come before Limit.
+func (a *Answer) Lower(d time.Duration) {
+	n := seconds(d)
+	if n == 0 {
+		return
+	}
+	m := a.packed
+	if a.Outcome == NoData || a.Outcome == NXDomain {
+		if soa, ok := a.soa(); ok {
+			binary.BigEndian.PutUint32(m[soa.ttl:], soa.negativeTTL(m)) // it is that which has counted down
+		}
+	}
+	for _, off := range a.ttls {
+		ttl := binary.BigEndian.Uint32(m[off:])
+		binary.BigEndian.PutUint32(m[off:], ttl-min(ttl, n))
+	}
+}
 
 // seconds returns whole seconds, as many as a TTL can have.
 func seconds(d time.Duration) uint32 { return uint32(min(d/time.Second, 1<<31-1)) }

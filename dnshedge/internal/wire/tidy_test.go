@@ -1,0 +1,136 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+// read returns the answer that a packed response is to m.
+func read(t *testing.T, m *dns.Msg, b []byte) (*wire.Answer, error) {
+	q, err := wire.NewQuery(m)
+	require.NoError(t, err)
+	return wire.ParseAnswer(b, q)
+}
+
+func TestATidyResponseIsKeptAsItIs(t *testing.T) {
+	m := question("www.example.com.", dns.TypeA)
+	m.SetEdns0(1232, true)
+	q := dnstest.Query{Msg: m}
+	for name, r := range map[string]*dns.Msg{
+		"address": dnstest.Answer(q, "A 192.0.2.1"),
+		"aliases": dnstest.Answer(q, "CNAME a.example.net.", "a.example.net. CNAME b.example.net.", "b.example.net. A 192.0.2.1", "b.example.net. A 192.0.2.2"),
+		"signed":  dnstest.Answer(q, "A 192.0.2.1", "RRSIG A 8 2 3600 20300101000000 20200101000000 1 example.com. AAAA"),
+		"others":  dnstest.Answer(q, "MX 1 mx.example.com.", "SRV 1 2 3 srv.example.com.", "TXT x", "HTTPS 1 . alpn=h2"),
+		"nothing": dnstest.Negative(q, dns.RcodeNameError, 300, 60),
+	} {
+		r.Compress = true
+		b := pack(t, r)
+		a, err := read(t, m, b)
+		require.NoError(t, err)
+		opt := len(b) - 11
+		assert.Equal(t, b[12:opt], a.Packed()[12:], name)
+		assert.Equal(t, binary.BigEndian.Uint16(b[10:])-1, binary.BigEndian.Uint16(a.Packed()[10:]), name)
+		assert.True(t, a.EDNS, name)
+	}
+}
+
+// header begins a response to www.example.com. A with one answer, or more.
+func header(answers byte) []byte {
+	b := []byte{0, 0, 0x81, 0x80, 0, 1, 0, answers, 0, 0, 0, 0}
+	return append(b, "\x03www\x07example\x03com\x00\x00\x01\x00\x01"...)
+}
+
+// Names that refer to what may change, or to themselves, are written out or refused.
+func TestOnlyNamesAreReferredToByNames(t *testing.T) {
+	m := question("www.example.com.", dns.TypeA)
+	m.SetEdns0(1232, false)
+	address := []byte{0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 1, 'x', 0, 0}
+	at := len(header(2)) + 12 // of the address, which could be a name
+	alias := func(target ...byte) []byte {
+		return append([]byte{0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 44, 0, byte(len(target))}, target...)
+	}
+	for name, tc := range map[string]struct {
+		second []byte
+		ok     bool
+	}{
+		"an address":        {alias(0xc0, byte(at)), true},
+		"the middle":        {alias(0xc0, 14), false},
+		"itself":            {alias(1, 'a', 0xc0, byte(at+4+12)), false},
+		"what follows":      {alias(0xc0, 0xff), false},
+		"a name's label":    {alias(1, 'a', 0xc0, 16), true},
+		"a name too long":   {alias(bytes.Repeat([]byte{63}, 260)...), false},
+		"an unknown label":  {alias(0x80, 1, 0), false},
+		"data that is long": {append(alias(0xc0, 12), 0), true}, // the byte is behind the message
+	} {
+		b := append(append(header(2), address...), tc.second...)
+		a, err := read(t, m, b)
+		if !tc.ok {
+			if err == nil { // package dns has made sense of it
+				_, err = wire.Unpack(a.Packed())
+				assert.NoError(t, err, name)
+			}
+			continue
+		}
+		require.NoError(t, err, name)
+		before := a.Message(m, must(wire.NewQuery(m)), wire.View{}).Answer
+		a.Limit(&wire.TTLLimits{Max: 7 * time.Second})
+		after := a.Message(m, must(wire.NewQuery(m)), wire.View{Age: time.Second, Turn: 1}).Answer
+		for i := range before {
+			assert.Equal(t, before[i].Header().Name, after[i].Header().Name, name)
+		}
+		assert.Equal(t, before[1].(*dns.CNAME).Target, after[1].(*dns.CNAME).Target, name)
+	}
+}
+
+func must(q *wire.Query, err error) *wire.Query {
+	if err != nil {
+		panic(err)
+	}
+	return q
+}
+
+func TestAnOPTRecordLeavesNothingBehindWhereverItIs(t *testing.T) {
+	m := question("www.example.com.", dns.TypeA)
+	m.SetEdns0(1232, false)
+	r := dnstest.EDE(dnstest.Answer(dnstest.Query{Msg: m}, "A 192.0.2.1"), 3)
+	r.Extra = append(r.Extra, &dns.A{Hdr: dns.RR_Header{Name: "ns.example.com.", Rrtype: dns.TypeA, Class: 1, Ttl: 9}, A: []byte{192, 0, 2, 3}})
+	r.Compress = true
+	a, err := read(t, m, pack(t, r))
+	require.NoError(t, err)
+	assert.True(t, a.EDNS)
+	require.Len(t, a.EDE, 1)
+	assert.EqualValues(t, 3, a.EDE[0].Code)
+	got := new(dns.Msg)
+	require.NoError(t, got.Unpack(a.Packed()))
+	require.Len(t, got.Extra, 1)
+	assert.Equal(t, "ns.example.com.", got.Extra[0].Header().Name)
+}
+
+func TestReadingAResponseTakesThreeAllocations(t *testing.T) {
+	if hedgetest.RaceEnabled {
+		t.Skip("counts allocations")
+	}
+	m := question("www.example.com.", dns.TypeA)
+	m.SetEdns0(1232, false)
+	r := dnstest.Answer(dnstest.Query{Msg: m}, "CNAME a.example.net.", "a.example.net. A 192.0.2.1", "a.example.net. A 192.0.2.2")
+	r.Compress = true
+	b := pack(t, r)
+	q := must(wire.NewQuery(m))
+	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() {
+		a, err := wire.ParseAnswer(b, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Limit(&wire.TTLLimits{Max: time.Hour})
+	}), 3.0)
+}
