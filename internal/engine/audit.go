@@ -27,7 +27,6 @@ const (
 	// A verdict needs so many pairs, so many calls, and a score that luck alone exceeds
 	// in one of fifty cases; of more pairs, one of twenty. After a long trial the sign decides.
 	minPairs   = 3
-	manyPairs  = 36
 	minCalls   = 300
 	minScore   = 2.33
 	somePairs  = 8
@@ -42,7 +41,7 @@ const (
 	levelsKept  = 10  // slots
 	recallSlots = 3   // in a row at the level of the other verdict bring that back
 	recallPairs = 2   // do so while there is none
-	steadyCalls = 200 // in a dark slot tell its level well enough to begin anew where that has changed
+	steadyCalls = 200 // in a dark slot tell its level well enough to forget half of the evidence where that has changed
 
 	bins         = 32             // of latencies
 	perOctave    = 3              // bins
@@ -277,7 +276,7 @@ func (a *audit) advance(slot, at, now int64) {
 	case !s.second:
 		a.enough = a.measured >= enoughCalls
 		a.measured = 0
-		s.probe = seen && a.enough && now-a.start >= int64(a.how.After) && a.probed(pair)
+		s.probe = seen && a.enough && a.cur.calls > 0 && now-a.start >= int64(a.how.After) && a.probed(pair)
 	case next:
 		s.probe = a.cur.probe
 	}

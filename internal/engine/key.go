@@ -183,7 +183,8 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial Reason)
 	}
 	if denial != None {
 		k.denied[denial]++
-		k.exhausted = k.exhausted || denial == Budget
+		emptied := k.audit != nil && k.audit.fresh.Load() != 0 // for a slot, which is no exhaustion
+		k.exhausted = k.exhausted || denial == Budget && !emptied
 		return denial
 	}
 	k.fired++
