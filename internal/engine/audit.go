@@ -465,7 +465,7 @@ func (a *audit) decide(v Verdict, now int64) {
 	a.verdict, a.since, a.heard = v, now, now
 	a.now.Store(int32(v))
 	rested := a.rests.Load()
-	a.cur.probe, a.cur.spoilt = false, true // it was begun under another verdict
+	a.cur.probe, a.cur.spoilt, a.first.probe, a.open = false, true, false, false // they were begun under another verdict
 	a.rest(now, rested)
 }
 

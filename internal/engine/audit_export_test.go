@@ -30,3 +30,6 @@ func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
 	change(out[len(out)-len(audits):])
 	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
 }
+
+// Engine returns the key's engine.
+func (k *Key) Engine() *Engine { return k.engine }

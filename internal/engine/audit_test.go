@@ -205,6 +205,27 @@ func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
 	assert.False(t, w.key.Resting())
 }
 
+func TestAResetOrAnImportMayComeAtAnyTime(t *testing.T) {
+	t.Parallel()
+	judged := newTown(audited(), 60, 1.5)
+	judged.live(15 * time.Minute)
+	var export bytes.Buffer
+	require.NoError(t, judged.key.Export(&export, judged.now))
+	for after := range 80 {
+		w := newTown(audited(), 60, 1.5)
+		w.live(80*time.Second + time.Duration(after)*time.Second)
+		e := w.key.Engine()
+		if after%2 == 0 {
+			_, err := e.Import(bytes.NewReader(export.Bytes()), judged.now, func(engine.Name) float64 { return 0 })
+			require.NoError(t, err)
+			assert.Equal(t, engine.Harmful, w.verdict())
+		}
+		e.Reset("a", "")
+		assert.Equal(t, engine.Trying, w.verdict())
+		w.live(time.Minute)
+	}
+}
+
 func TestTwoHandlesForOneHostJudgeAlike(t *testing.T) {
 	t.Parallel()
 	one, two := newTown(audited(), 60, 1.5), newTown(audited(), 20, 1.5)
