@@ -156,6 +156,12 @@ func (h *histogram) tail() float64 {
 	return sum / most / perOctave
 }
 
+// probeTails are the latencies of probes: with hedging, and without.
+type probeTails struct {
+	pair [2]histogram     // this pair's
+	all  [2][bins]float32 // those of all pairs of the evidence
+}
+
 // slotSum is what the measured calls of a slot add up to.
 type slotSum struct {
 	from, to int64 // when they begin, by the engine's clock
@@ -204,9 +210,8 @@ type audit struct {
 	pairs  [2]struct{ sum, n float64 } // of levels since the verdict: with hedging, without
 	judged [verdicts][2]float64        // levels at which hedging was found helpful, and harmful: with hedging, without; 0: none
 
-	base int               // index at which the histograms begin
-	pair [2]histogram      // of this pair: with hedging, without
-	all  *[2][bins]float32 // of all pairs of the evidence
+	base  int         // index at which the histograms begin
+	tails *probeTails // nil: no slot was dark yet
 }
 
 func newAudit(how Auditing, host string) *audit {
@@ -284,8 +289,8 @@ func (a *audit) advance(slot, at, now int64) {
 		a.judged = [verdicts][2]float64{}
 		a.decide(Trying, now)
 	}
-	if s.probe && a.all == nil {
-		a.all, a.base = new([2][bins]float32), int(a.cur.mean()-octave)
+	if s.probe && a.tails == nil {
+		a.tails, a.base = new(probeTails), int(a.cur.mean()-octave)
 	}
 	a.cur = s
 	a.rest(now, rested)
@@ -328,8 +333,8 @@ func (a *audit) finish() {
 			a.compared(dark, lit, s.to)
 		}
 	}
-	if s.second || s.spoilt {
-		a.pair = [2]histogram{}
+	if a.tails != nil && (s.second || s.spoilt) {
+		a.tails.pair = [2]histogram{}
 	}
 }
 
@@ -341,10 +346,10 @@ func (a *audit) compared(dark, lit *slotSum, now int64) {
 		a.pairs[i].sum += s.mean()
 		a.pairs[i].n++
 	}
-	d, calls := a.pair[0].tail()-a.pair[1].tail(), float64(dark.calls+lit.calls)
-	for arm := range a.pair {
-		for i, n := range a.pair[arm] {
-			a.all[arm][i] += float32(n)
+	d, calls := a.tails.pair[0].tail()-a.tails.pair[1].tail(), float64(dark.calls+lit.calls)
+	for arm := range a.tails.pair {
+		for i, n := range a.tails.pair[arm] {
+			a.tails.all[arm][i] += float32(n)
 		}
 	}
 	if a.verdict == Trying {
@@ -375,9 +380,9 @@ func (a *audit) compared(dark, lit *slotSum, now int64) {
 	}
 	if f := maxProbes / a.probes.pairs; f < 1 {
 		a.probes.scale(f)
-		for arm := range a.all {
-			for i := range a.all[arm] {
-				a.all[arm][i] *= float32(f)
+		for arm := range a.tails.all {
+			for i := range a.tails.all[arm] {
+				a.tails.all[arm][i] *= float32(f)
 			}
 		}
 	}
@@ -457,7 +462,7 @@ func (a *audit) leveled(s *slotSum) {
 func (a *audit) decide(v Verdict, now int64) {
 	if v == Trying || a.verdict != Trying {
 		a.trial = evidence{}
-		a.all = nil
+		a.tails = nil
 	}
 	a.probes, a.filled = evidence{}, 0
 	a.pairs = [2]struct{ sum, n float64 }{}
@@ -488,7 +493,7 @@ func (a *audit) done(began int64, at int) {
 		if s.dark {
 			arm = 1
 		}
-		a.pair[arm].add(int(float64(perOctave*(at-a.base)) / octave))
+		a.tails.pair[arm].add(int(float64(perOctave*(at-a.base)) / octave))
 	}
 }
 
@@ -538,7 +543,7 @@ func (a *audit) view() AuditView {
 	defer a.mu.Unlock()
 	e := a.evidence()
 	v := AuditView{On: true, Verdict: a.verdict, Pairs: int(math.Round(e.pairs))}
-	if e.pairs < 2 || a.all == nil {
+	if e.pairs < 2 || a.tails == nil {
 		return v
 	}
 	v.Confidence = math.Erfc(-math.Abs(e.score())/math.Sqrt2) / 2
@@ -562,7 +567,7 @@ func (a *audit) evidence() evidence {
 // p99 returns the 99th percentile in nanoseconds, or 0 if too few calls tell it. The caller holds mu.
 func (a *audit) p99(arm int) float64 {
 	var total float64
-	for _, n := range a.all[arm] {
+	for _, n := range a.tails.all[arm] {
 		total += float64(n)
 	}
 	above := 0.01 * total
@@ -570,7 +575,7 @@ func (a *audit) p99(arm int) float64 {
 		return 0
 	}
 	for i := bins - 1; i > 0; i-- {
-		n := float64(a.all[arm][i])
+		n := float64(a.tails.all[arm][i])
 		if n < above {
 			above -= n
 			continue

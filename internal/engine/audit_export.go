@@ -104,8 +104,8 @@ func (a *audit) judgement(now time.Time) (j judgement, ok bool) {
 		return j, false
 	}
 	j = judgement{verdict: a.verdict, age: time.Duration(now.UnixNano() - a.heard), levels: a.judged, trial: a.evidence(), base: a.base}
-	if a.all != nil {
-		j.all = *a.all
+	if a.tails != nil {
+		j.all = a.tails.all
 	}
 	return j, true
 }
@@ -132,6 +132,5 @@ func (a *audit) absorb(j *judgement, now time.Time) {
 	a.decide(j.verdict, at)
 	a.heard -= int64(j.age)
 	a.judged, a.trial, a.base = j.levels, j.trial, j.base
-	a.all = new([2][bins]float32)
-	*a.all = j.all
+	a.tails = &probeTails{all: j.all}
 }
