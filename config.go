@@ -215,7 +215,7 @@ func WithMaxKeys(n int) Option {
 // on the same connection: a tenth of a second after the loser got a connection that was in
 // use just before. A loser that has no connection yet is always cancelled at once, and so
 // are those of HTTP/2 and gRPC, which costs no connection. Where answers come from behind a
-// [Limiter], losers are cancelled as with 0. It panics if d is negative.
+// [Limiter], losers are cancelled if that can be done at once. It panics if d is negative.
 func WithLinger(d time.Duration) Option {
 	return setting(func(c *Config) { c.Linger = d })
 }

@@ -45,8 +45,9 @@
 // # When not to hedge
 //
 // Hedging does not help where the request itself is slow, where the same busy
-// server answers both attempts, or where everything is slow. For a server that is
-// loaded above 60 % and keeps working on cancelled calls, set a budget of 2 %.
+// server answers both attempts, or where everything is slow. A server that
+// is loaded above 60 % and keeps working on cancelled calls gets a [Limiter] before its
+// handlers; where that cannot be, set a budget of 2 %.
 //
 // # Operating it
 //

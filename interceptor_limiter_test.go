@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ type counter struct {
 	begun atomic.Int64
 	goOn  chan struct{}
 	fails atomic.Int64 // calls that fail
+	early bool         // streams give their place back at once
 }
 
 func newCounter() *counter { return &counter{limit: hedge.NewLimiter(1), goOn: make(chan struct{})} }
@@ -45,6 +47,9 @@ func (c *counter) UnaryCall(context.Context, *testpb.SimpleRequest) (*testpb.Sim
 
 func (c *counter) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, out testpb.TestService_StreamingOutputCallServer) error {
 	c.begun.Add(1)
+	if c.early {
+		c.limit.Release(out.Context())
+	}
 	<-c.goOn
 	return out.Send(new(testpb.StreamingOutputCallResponse))
 }
@@ -121,6 +126,23 @@ func TestGRPCCallsWaitInLineAndLeaveItWithTheirCaller(t *testing.T) {
 			assert.EqualValues(t, 5, c.begun.Load())
 		})
 	}
+}
+
+func TestGRPCStreamMayGiveItsPlaceBackBeforeItEnds(t *testing.T) {
+	c := newCounter()
+	c.early = true
+	client := testpb.NewTestServiceClient(dial(t, serveGRPC(t, c, c.options()...)))
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			_, err := kinds["stream"](t.Context(), client)
+			assert.NoError(t, err)
+		})
+	}
+	require.Eventually(t, func() bool { return c.begun.Load() == 3 }, 10*time.Second, ms)
+	c.holds(t, 0, 0)
+	close(c.goOn)
+	all.Wait()
 }
 
 // A header commits a call, so a Limiter must not send one.

@@ -214,7 +214,8 @@ func TestLoserBehindALimiterIsCancelledOverHTTP1(t *testing.T) {
 			})
 			tr := hedge.New(slowly, hedge.WithLinger(time.Hour), hedge.WithMaxHedges(1))
 			teach(t, tr, s.URL)
-			got, err := fetch(hedge.WithDelay(t.Context(), 20*ms), tr, s.URL+"/slow")
+			// Later than a connection can be closed that was in use just before.
+			got, err := fetch(hedge.WithDelay(t.Context(), 150*ms), tr, s.URL+"/slow")
 			require.NoError(t, err)
 			assert.Equal(t, "answer", got)
 			if limited {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
@@ -382,4 +383,53 @@ func TestBodyThatNobodyReadHidesOverHTTP1ThatItsCallerHasGone(t *testing.T) {
 			assert.EqualValues(t, map[string]int64{"HTTP/1.1": 2, "HTTP/2": 1}[protocol], q.begun.Load())
 		})
 	}
+}
+
+// TestEveryRequestToALimiterIsCountedOnceAndGivesItsPlaceBack has requests come, go away and
+// end at random.
+func TestEveryRequestToALimiterIsCountedOnceAndGivesItsPlaceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit, requests = 3, 2000
+		random := rand.New(rand.NewPCG(1, 2))
+		l := hedge.NewLimiter(limit)
+		var working atomic.Int64
+		var reached, wentAway atomic.Int64
+		h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			reached.Add(1)
+			if r.Context().Err() != nil {
+				wentAway.Add(1)
+			}
+			assert.LessOrEqual(t, working.Add(1), int64(limit))
+			defer working.Add(-1)
+			work, _ := time.ParseDuration(r.Header.Get("Work"))
+			time.Sleep(work)
+			if work%2 == 0 {
+				panic(http.ErrAbortHandler)
+			}
+		}))
+		for range requests {
+			ctx, cancel := context.WithCancel(t.Context())
+			r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
+			r.Header.Set("Work", time.Duration(random.IntN(int(30*ms))).String())
+			if random.IntN(4) == 0 {
+				r.Header.Set(hedge.AttemptHeader, "1")
+			}
+			time.AfterFunc(time.Duration(random.IntN(int(100*ms))), cancel)
+			go func() {
+				defer func() { _ = recover() }()
+				h.ServeHTTP(httptest.NewRecorder(), r)
+			}()
+			time.Sleep(time.Duration(random.IntN(int(8 * ms))))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		s := l.Snapshot()
+		assert.EqualValues(t, requests, s.Worked+s.Left+s.Refused)
+		assert.Equal(t, reached.Load(), s.Worked)
+		assert.Zero(t, wentAway.Load(), "who has gone never reaches the handler")
+		assert.Zero(t, s.Working+s.Waiting)
+		for _, n := range []int64{s.Worked, s.Left, s.Refused} {
+			assert.Positive(t, n, "%+v", s)
+		}
+	})
 }

@@ -204,7 +204,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		c.Started(ctx, 0)
 		resp, err := send(t.next, once)
-		failure := c.judge(0, req, resp, err)
+		failure := c.judge(req, resp, err)
 		c.Finished(ctx, 0, race.OutcomeOf(failure))
 		c.End(failure == nil, false, 0)
 		if resp != nil && once != req {
@@ -222,10 +222,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if !first {
 			c.grace = settings.Linger
 		}
-		// A loser has no header yet. Behind a Limiter it may still wait in line, which it leaves
-		// if it is cancelled; that is worth a connection.
-		if c.grace > 0 && !behindLimiter {
-			style.Linger, style.Grace = &t.linger, c.grace
+		// A loser has no header yet. Behind a Limiter it may still wait in line, which it leaves if
+		// it is cancelled; that is worth a connection, unless the cancellation would be put off.
+		if c.grace > 0 {
+			style.Linger, style.Grace, style.Prompt = &t.linger, c.grace, behindLimiter
 		}
 	}
 	c.guarded, c.detached, c.consume = version != http2 && len(plan.Delays) > 0, style.Detach, o.Allow || o.Delay > 0
@@ -488,7 +488,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		runtime.Gosched()
 		r, resp, err = c.try(a, n)
 	}
-	return resp, c.judge(n, r, resp, err)
+	return resp, c.judge(r, resp, err)
 }
 
 // try sends attempt n.
@@ -523,12 +523,15 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 		l.guard.Returned()
 		c.setup[n] = l.took()
 	}
+	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[refusedHeader]) > 0 {
+		err = race.ErrRefused
+	}
 	return r, resp, err
 }
 
-// judge records what the response to attempt n, which was sent as req, tells of its host,
-// and returns the error that keeps it from winning, if any.
-func (c *call) judge(n int, req *http.Request, resp *http.Response, err error) error {
+// judge records what a response to req tells of its host, and returns the error that keeps
+// it from winning, if any.
+func (c *call) judge(req *http.Request, resp *http.Response, err error) error {
 	if err != nil {
 		return err
 	}
@@ -538,9 +541,6 @@ func (c *call) judge(n int, req *http.Request, resp *http.Response, err error) e
 	}
 	if tag != c.key.Tag.Load() {
 		c.key.Tag.Store(tag)
-	}
-	if n > 0 && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[refusedHeader]) > 0 {
-		return race.ErrRefused
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
 		now := time.Now()

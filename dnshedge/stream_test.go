@@ -157,6 +157,34 @@ func TestABurstIsAnsweredAlthoughTheServerLimitsQueriesPerConnection(t *testing.
 	}
 }
 
+// A kernel resets a connection that is closed while queries are unread. Then writing fails
+// at once, though answers wait to be read.
+func TestAnswersThatCameBeforeAResetAreRead(t *testing.T) {
+	var mu sync.Mutex
+	answers := make(map[int]int) // of each connection
+	up, _ := loopback(t, "tcp", func(q dnstest.Query) dnstest.Reply {
+		mu.Lock()
+		defer mu.Unlock()
+		r := good(q)
+		answers[q.Conn]++
+		r.Close = answers[q.Conn] == 100
+		return r
+	})
+	for range 5 { // each time the first connection is new
+		c := off()
+		c.Upstreams = []dnshedge.Upstream{up}
+		var wg sync.WaitGroup
+		for i := range 1000 {
+			wg.Go(func() {
+				_, _, err := c.Exchange(question(fmt.Sprintf("x%d.example.", i), dns.TypeA), "")
+				assert.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		c.Close()
+	}
+}
+
 func TestARestartTeachesNoLimitOfQueries(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", after(100*ms, good))

@@ -266,7 +266,8 @@ func (o *Observer) Budget(key observe.KeyInfo, tokens float64) {
 
 // Limited counts a request that came to a Limiter, and how long it waited.
 func (o *Observer) Limited(ctx context.Context, limiter string, r observe.LimiterResult) {
-	outcome := metric.WithAttributes(attribute.String("hedge.limiter", observe.PrintableName(limiter)), attribute.String("hedge.outcome", string(r.Outcome)))
+	name := observe.KeyInfo{Client: limiter}.Printable().Client
+	outcome := metric.WithAttributes(attribute.String("hedge.limiter", name), attribute.String("hedge.outcome", string(r.Outcome)))
 	o.limited.Add(ctx, 1, outcome)
 	o.waited.Record(ctx, r.Waited.Seconds(), outcome)
 }

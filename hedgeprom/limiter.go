@@ -59,7 +59,7 @@ func (m *limiterMetrics) collect(ch chan<- prometheus.Metric) {
 	sums := make(map[string]observe.LimiterSnapshot)
 	for _, l := range all {
 		s := l.Snapshot()
-		name := observe.PrintableName(s.Name)
+		name := observe.KeyInfo{Client: s.Name}.Printable().Client
 		sum := sums[name]
 		sum.Limit += s.Limit
 		sum.Working, sum.Waiting = sum.Working+s.Working, sum.Waiting+s.Waiting

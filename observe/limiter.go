@@ -1,10 +1,6 @@
 package observe
 
-import (
-	"time"
-
-	"github.com/gohedge/hedge/internal/label"
-)
+import "time"
 
 // A LimiterSnapshot is what a hedge.Limiter is doing, and has done since it was made. Each
 // number is exact; as they are read one after another, a request that moves on meanwhile may
@@ -36,7 +32,3 @@ const (
 	LimiterLeft    LimiterOutcome = "left"    // its caller went away while it waited
 	LimiterRefused LimiterOutcome = "refused" // it was a hedge, and was turned away at once
 )
-
-// PrintableName returns the name of a hedge.Limiter as labels of metrics need it, see
-// [KeyInfo.Printable].
-func PrintableName(name string) string { return label.Clean(name) }

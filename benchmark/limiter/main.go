@@ -6,7 +6,8 @@
 // though its caller has gone. Requests arrive at random, for a server at random, 80 % of what
 // the servers can do. The work of a request is a timer, not computing: it takes the same
 // time on a machine that is busy. It is lognormal, 5 ms ± 2 ms, and one request in twenty
-// takes ten times as long. All strategies meet the same requests:
+// takes ten times as long. All strategies meet the same requests, in turns, so that what
+// disturbs the machine disturbs all of them:
 //
 //	none      no hedging
 //	hedge     hedge.New, or hedge.NewUnaryClientInterceptor, with no option set
@@ -14,7 +15,8 @@
 //
 // It prints a line for each protocol and strategy (latencies in milliseconds), and then for
 // each protocol how far hedging with Limiters is from what it promises. On a machine so busy
-// that timers are late, all figures are too high; it prints how late they were. With -slow 10,
+// that timers are late, all figures are too high; it prints how late they were, and
+// TestHedgingBehindLimitersKeepsItsPromises does the same in fake time. With -slow 10,
 // all work takes ten times as long, and there are a tenth of the requests per second.
 package main
 
@@ -47,7 +49,7 @@ import (
 const (
 	servers = 20
 	mean    = 7250 * time.Microsecond // of the work of a request
-	warm    = 0.25                    // share of the requests that come before those that are measured
+	rounds  = 5                       // turns of each strategy; the first is to warm up
 	tooMany = 5000                    // calls under way: ten times what a queue at 80 % load has at its worst
 )
 
@@ -65,9 +67,9 @@ func main() {
 
 func run(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("limiter", flag.ContinueOnError)
-	var w world
+	w := world{dial: new(net.Dialer).DialContext, listen: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }}
 	fs.Float64Var(&w.load, "load", 0.8, "`share` of what the servers can do, above 0 and below 1")
-	fs.DurationVar(&w.lasts, "d", 20*time.Second, "how long each strategy is measured, a quarter of it to warm up")
+	fs.DurationVar(&w.lasts, "d", 20*time.Second, "how long each strategy plays, a fifth of it to warm up")
 	fs.Uint64Var(&w.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&w.slow, "slow", 1, "`factor` by which all work takes longer, and requests are fewer")
 	chosen := fs.String("protocol", strings.Join(protocols, ","), "comma-separated `names` of protocols")
@@ -92,13 +94,12 @@ func run(args []string, out io.Writer) error {
 	fmt.Fprintln(table, "protocol\tstrategy\tcalls\tfailed\tp50\tp99\tp99.9\thedges %\tworked/call\tleft\trefused\tconns\tlate p99\t")
 	var said []string
 	for _, protocol := range names {
-		found := make(map[string]result)
+		found, err := w.measure(protocol)
+		if err != nil {
+			return err
+		}
 		for _, strategy := range strategies {
-			r, err := w.measure(protocol, strategy)
-			if err != nil {
-				return err
-			}
-			found[strategy] = r
+			r := found[strategy]
 			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.3f\t%d\t%d\t%d\t%.1f\t\n", protocol, strategy, r.calls, r.failed,
 				r.quantile(0.5), r.quantile(0.99), r.quantile(0.999), 100*r.share(r.hedges), r.share(r.worked), r.left, r.refused, r.conns, r.late)
 		}
@@ -121,6 +122,9 @@ type world struct {
 	slow  float64
 	lasts time.Duration
 	seed  uint64
+
+	listen func() (net.Listener, error)
+	dial   func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // A result is what one strategy did. All calls count but in took.
@@ -167,8 +171,8 @@ func (s *service) turn(line *semaphore.Weighted, work time.Duration) {
 const workHeader = "X-Work"
 
 // open starts a server.
-func (s *service) open(protocol string, limited bool) error {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func (s *service) open(protocol string, limited bool, w world) error {
+	listener, err := w.listen()
 	if err != nil {
 		return err
 	}
@@ -260,71 +264,116 @@ var workService = grpc.ServiceDesc{
 	}},
 }
 
-// measure puts a strategy into the world.
-func (w world) measure(protocol, strategy string) (result, error) {
-	s := new(service)
-	defer s.close()
-	for range servers {
-		if err := s.open(protocol, strategy == "limited"); err != nil {
-			return result{}, err
-		}
-	}
-	draw := &draws{seed: w.seed, model: virtual.Times(virtual.Stragglers(virtual.Lognormal(5*time.Millisecond, 2*time.Millisecond), 0.05, 10), w.slow)}
-	var stats *hedge.Stats
-	var call func(ctx context.Context) error
-	var shut func()
-	var err error
-	if protocol == "grpc" {
-		call, shut, err = s.overGRPC(strategy != "none", draw, &stats)
-	} else {
-		call, shut = s.overHTTP(protocol, strategy != "none", draw, &stats)
-	}
-	if err != nil {
-		return result{}, err
-	}
-	defer shut()
-
+// measure puts the strategies into the world, in turns.
+func (w world) measure(protocol string) (map[string]result, error) {
 	rate := w.load * servers / mean.Seconds() / w.slow
-	total := int(rate * w.lasts.Seconds())
-	var (
-		r    = result{calls: total}
-		took = make([]time.Duration, total)
-		all  sync.WaitGroup
-		gaps = virtual.NewDraws(w.seed)
-		due  = time.Now()
-		busy atomic.Int64
-	)
-	for id := range total {
-		if busy.Load() > tooMany {
-			return result{}, fmt.Errorf("%s, %s: %d calls are under way: this machine is too busy, see -slow", protocol, strategy, tooMany)
+	each := int(rate * w.lasts.Seconds() / rounds)
+	var all []*contender
+	defer func() {
+		for _, c := range all {
+			c.close()
 		}
-		due = due.Add(gaps.Gap(id, rate))
+	}()
+	for _, strategy := range strategies {
+		c := &contender{strategy: strategy, took: make([]time.Duration, rounds*each)}
+		all = append(all, c)
+		if err := c.open(protocol, w); err != nil {
+			return nil, err
+		}
+	}
+	gaps := virtual.NewDraws(w.seed)
+	for round := range rounds {
+		for i := range all { // another one begins each time
+			c := all[(i+round)%len(all)]
+			if !c.play(round*each, (round+1)*each, func(id int) time.Duration { return gaps.Gap(id, rate) }) {
+				return nil, fmt.Errorf("%s, %s: %d calls are under way: this machine is too busy, see -slow", protocol, c.strategy, tooMany)
+			}
+		}
+	}
+	found := make(map[string]result)
+	for _, c := range all {
+		found[c.strategy] = c.result(each)
+	}
+	return found, nil
+}
+
+// A contender is a strategy with servers and a client of its own.
+type contender struct {
+	strategy string
+	service  service
+	stats    *hedge.Stats // nil: it does not hedge
+	call     func(context.Context) error
+	shut     func()
+	took     []time.Duration // by each call; -1: it failed
+}
+
+func (c *contender) open(protocol string, w world) (err error) {
+	for range servers {
+		if err := c.service.open(protocol, c.strategy == "limited", w); err != nil {
+			return err
+		}
+	}
+	work := virtual.Stragglers(virtual.Lognormal(5*time.Millisecond, 2*time.Millisecond), 0.05, 10)
+	draw := &draws{seed: w.seed, model: virtual.Times(work, w.slow)}
+	if protocol == "grpc" {
+		c.call, c.shut, err = c.service.overGRPC(c.strategy != "none", draw, &c.stats, w)
+	} else {
+		c.call, c.shut = c.service.overHTTP(protocol, c.strategy != "none", draw, &c.stats, w)
+	}
+	return err
+}
+
+func (c *contender) close() {
+	if c.shut != nil {
+		c.shut()
+	}
+	c.service.close()
+}
+
+// play makes calls, and returns when all have ended. It reports false if there were too many at once.
+func (c *contender) play(from, to int, gap func(int) time.Duration) bool {
+	var (
+		all  sync.WaitGroup
+		busy atomic.Int64
+		due  = time.Now()
+	)
+	defer all.Wait()
+	for id := from; id < to; id++ {
+		if busy.Load() > tooMany {
+			return false
+		}
+		due = due.Add(gap(id))
 		time.Sleep(time.Until(due))
 		busy.Add(1)
 		all.Go(func() {
 			defer busy.Add(-1)
 			begun := time.Now()
-			if err := call(context.WithValue(context.Background(), idKey{}, id)); err != nil {
-				took[id] = -1
+			if err := c.call(context.WithValue(context.Background(), idKey{}, id)); err != nil {
+				c.took[id] = -1
 				return
 			}
-			took[id] = time.Since(begun)
+			c.took[id] = time.Since(begun)
 		})
 	}
-	all.Wait()
-	for id, d := range took {
+	return true
+}
+
+// result returns what the strategy did. The first calls do not count for what calls took.
+func (c *contender) result(warm int) result {
+	s := &c.service
+	r := result{calls: len(c.took), worked: s.worked.Load(), conns: s.conns.Load()}
+	for id, d := range c.took {
 		switch {
 		case d < 0:
 			r.failed++
-		case id >= int(warm*float64(total)):
+		case id >= warm:
 			r.took = append(r.took, d)
 		}
 	}
 	slices.Sort(r.took)
-	if stats != nil {
-		r.hedges = stats.HedgesSent.Load()
+	if c.stats != nil {
+		r.hedges = c.stats.HedgesSent.Load()
 	}
-	r.worked, r.conns = s.worked.Load(), s.conns.Load()
 	for _, l := range s.limiters {
 		n := l.Snapshot()
 		r.left, r.refused = r.left+n.Left, r.refused+n.Refused
@@ -333,7 +382,7 @@ func (w world) measure(protocol, strategy string) (result, error) {
 	defer s.mu.Unlock()
 	slices.Sort(s.late)
 	r.late = float64(virtual.Quantile(s.late, 0.99)) / 1e6
-	return r, nil
+	return r
 }
 
 // idKey is the key of a call's number in its context.
@@ -359,8 +408,8 @@ func (d *draws) of(ctx context.Context) (server int, work time.Duration) {
 }
 
 // overHTTP returns a client.
-func (s *service) overHTTP(protocol string, hedges bool, draw *draws, stats **hedge.Stats) (call func(context.Context) error, shut func()) {
-	base := &http.Transport{MaxIdleConnsPerHost: 512, Protocols: new(http.Protocols)}
+func (s *service) overHTTP(protocol string, hedges bool, draw *draws, stats **hedge.Stats, w world) (call func(context.Context) error, shut func()) {
+	base := &http.Transport{DialContext: w.dial, MaxIdleConnsPerHost: 512, Protocols: new(http.Protocols)}
 	if protocol == "http2" {
 		base.Protocols.SetUnencryptedHTTP2(true)
 	} else {
@@ -403,7 +452,7 @@ func (b balancer) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // overGRPC returns a client.
-func (s *service) overGRPC(hedges bool, draw *draws, stats **hedge.Stats) (call func(context.Context) error, shut func(), err error) {
+func (s *service) overGRPC(hedges bool, draw *draws, stats **hedge.Stats, w world) (call func(context.Context) error, shut func(), err error) {
 	var conns []*grpc.ClientConn
 	shut = func() {
 		for _, cc := range conns {
@@ -411,7 +460,8 @@ func (s *service) overGRPC(hedges bool, draw *draws, stats **hedge.Stats) (call 
 		}
 	}
 	for _, addr := range s.addrs {
-		cc, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		cc, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return w.dial(ctx, "tcp", addr) }))
 		if err != nil {
 			shut()
 			return nil, nil, err

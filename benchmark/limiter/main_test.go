@@ -2,13 +2,62 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"net"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/netsim"
 )
+
+// With the real clients, servers and Limiters, over connections in memory and in fake time,
+// so that no machine is too busy.
+func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
+	t.Parallel()
+	if hedgetest.RaceEnabled {
+		t.Skip("too long with the race detector")
+	}
+	for _, protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				network, err := netsim.NewMemory(1, "client", "server")
+				require.NoError(t, err)
+				port := 8000
+				w := world{load: 0.8, slow: 1, lasts: 12 * time.Second, seed: 1, dial: network.Host("client").DialContext}
+				w.listen = func() (net.Listener, error) {
+					port++
+					return network.Host("server").Listen("tcp", fmt.Sprint(":", port))
+				}
+				found, err := w.measure(protocol)
+				require.NoError(t, err)
+				none, hedged, limited := found["none"], found["hedge"], found["limited"]
+				for _, r := range found {
+					assert.Zero(t, r.failed)
+				}
+				assert.Greater(t, hedged.quantile(0.99), none.quantile(0.99), "without Limiters hedging harms")
+				atMost(t, "p99 with Limiters against no hedging", limited.quantile(0.99)/none.quantile(0.99), 0.75)
+				atMost(t, "requests worked on per call", limited.share(limited.worked), 1.03)
+				atMost(t, "connections beyond those without hedging per loser that left", float64(limited.conns-none.conns)/float64(limited.left), 1.1)
+				time.Sleep(time.Minute)
+				require.NoError(t, network.Close())
+			})
+		})
+	}
+}
+
+func atMost(t *testing.T, what string, x, limit float64) {
+	t.Helper()
+	assert.LessOrEqual(t, x, limit, what)
+	t.Logf("%s: %.3f, at most %v", what, x, limit)
+}
 
 // In real time, so only what holds on any machine.
 func TestEveryProtocolAndStrategyHasALine(t *testing.T) {

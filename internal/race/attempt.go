@@ -173,6 +173,13 @@ func (a *Attempt) waits() bool {
 	return a.guard != nil && a.guard.waiting.Load()
 }
 
+// prompt reports whether the attempt would be cancelled at once: its guard allows it.
+func (a *Attempt) prompt() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.guard == nil || a.guard.prompt()
+}
+
 // detach lets a detached attempt run on when the caller's context ends.
 func (a *Attempt) detach() {
 	if in := a.inner(); in.tie != nil { // made now, or one made later would be tied to the caller's context again

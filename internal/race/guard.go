@@ -106,6 +106,13 @@ func (g *Guard) cancel(in *inner, cause error) {
 	}
 }
 
+// prompt reports whether cancel would cancel the attempt at once.
+func (g *Guard) prompt() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.answering && time.Until(g.settled) <= 0
+}
+
 // cancelOrPutOff cancels the attempt, now or later. The caller holds mu.
 func (g *Guard) cancelOrPutOff() {
 	switch wait := time.Until(g.settled); {

@@ -51,6 +51,35 @@ func TestLoserThatWaitsForAConnectionDoesNotLinger(t *testing.T) {
 	}
 }
 
+func TestPromptLoserLingersOnlyIfItsCancellationWouldBePutOff(t *testing.T) {
+	for name, test := range map[string]struct {
+		connect func(a *race.Attempt, g *race.Guard)
+		lingers bool
+	}{
+		"a new connection":           {func(a *race.Attempt, g *race.Guard) { g.Connected(a, false, 0) }, false},
+		"one that was idle for long": {func(a *race.Attempt, g *race.Guard) { g.Connected(a, true, time.Second) }, false},
+		"one that was just in use":   {func(a *race.Attempt, g *race.Guard) { g.Connected(a, true, 0) }, true},
+		"its answer arrives":         {func(a *race.Attempt, g *race.Guard) { g.Answering(a) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start, ended := time.Now(), make(chan time.Duration, 1)
+				prompt := race.Style{Detach: true, Linger: &race.Linger{Max: 8}, Grace: 3 * time.Second, Prompt: true}
+				guardedRace(prompt, func(a *race.Attempt, g *race.Guard) {
+					test.connect(a, g)
+					<-a.Done()
+					ended <- time.Since(start)
+				})
+				if took := <-ended; test.lingers {
+					assert.GreaterOrEqual(t, took, 3*time.Second)
+				} else {
+					assert.Equal(t, 15*ms, took)
+				}
+			})
+		})
+	}
+}
+
 func TestAnswerThatArrivesIsNotCancelled(t *testing.T) {
 	for arriving, want := range map[time.Duration]time.Duration{
 		30 * ms:          30 * ms,             // the answer is there: cancelled then

@@ -76,6 +76,9 @@ type Style struct {
 	// It is for detached races.
 	Linger *Linger
 	Grace  time.Duration
+	// Prompt cancels losers instead of letting them linger, if their [Guard] allows that at
+	// once: later they would be nearer to their answer.
+	Prompt bool
 	// Leave is asked, with the race locked, when the caller's context ends and the primary of a
 	// detached race has not returned. If it reports true, Run returns with that context's
 	// error at once, and what still runs is discarded when it ends. Otherwise, or if Leave is
@@ -308,10 +311,14 @@ func (r *Race[T]) run(a *Attempt, n int) {
 
 // OutcomeOf returns what becomes of an attempt that somebody waits for and that returns err.
 func OutcomeOf(err error) Outcome {
-	if err != nil {
+	switch err {
+	case nil:
+		return Won
+	case ErrRefused:
+		return Lost
+	default:
 		return Failed
 	}
-	return Won
 }
 
 // finish takes what attempt n returned:
@@ -335,7 +342,7 @@ func (r *Race[T]) finish(n int, v T, err error) {
 	defer r.take(n, v, err, open)     // also if the watch ends the goroutine
 	if w := r.style.Watch; w != nil { // before Run can return: the watch may be used again then
 		how := OutcomeOf(err)
-		if !open && (err == nil || r.winner >= 0) || n > 0 && err == ErrRefused {
+		if !open && (err == nil || r.winner >= 0) {
 			how = Lost
 		}
 		w.Finished(me.Attempt, n, how)
@@ -399,7 +406,7 @@ func (r *Race[T]) lose(linger *Linger, cause error) {
 	for i := range r.attempts {
 		switch me := &r.attempts[i]; {
 		case !me.running:
-		case linger != nil && !me.waits():
+		case linger != nil && !me.waits() && !(r.style.Prompt && me.prompt()):
 			me.forget = linger.add(me.Attempt, r.style.Grace)
 		default:
 			me.cancel(cause)

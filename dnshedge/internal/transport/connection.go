@@ -22,6 +22,9 @@ const (
 	// maxAbandoned is how many of them may be abandoned. There are servers that never
 	// answer some queries, and the IDs of those are not free while the connection lives.
 	maxAbandoned = 4096
+
+	// lastRead is how long answers are read from a connection that cannot be written to.
+	lastRead = time.Second
 )
 
 var (
@@ -120,8 +123,7 @@ func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error
 	err = c.send(q, id)
 	<-c.write
 	if err != nil {
-		c.fail(err)
-		return nil, c.reason(true)
+		c.end(err)
 	}
 	select {
 	case b := <-p.answer:
@@ -360,8 +362,19 @@ func (c *connection) silent() {
 	case <-c.dead:
 	}
 	if err != nil {
-		c.fail(err)
+		c.end(err)
 	}
+}
+
+// end ends a connection that could not be written to. If the server has closed it, what it
+// has sent before is read first: there may be answers.
+func (c *connection) end(err error) {
+	if !byPeer(err) {
+		c.fail(err)
+		return
+	}
+	c.retire()
+	_ = c.conn.SetReadDeadline(time.Now().Add(lastRead))
 }
 
 // retire makes the lane open another connection for the next query. This one is
