@@ -192,7 +192,7 @@ func TestActionsArePinned(t *testing.T) {
 
 // documents returns the names of all documents of this module.
 func documents(t *testing.T) (names []string) {
-	for _, p := range []string{"*.md", "docs/*.md", "examples/*.md", ".github/*.md", ".github/*/*.md"} {
+	for _, p := range []string{"*.md", "docs/*.md", "docs/*/*.md", "examples/*.md", ".github/*.md", ".github/*/*.md"} {
 		match, err := filepath.Glob(p)
 		require.NoError(t, err)
 		for _, name := range match {

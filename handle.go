@@ -203,9 +203,9 @@ func (h *handle) Import(r io.Reader) error {
 
 // tally counts a call that could have been hedged and has ended.
 func (h *handle) tally(call *engine.Call, winner int) {
-	if call.Hedges > 0 {
+	if sent := call.Sent(); sent > 0 {
 		h.stats.HedgedRequests.Add(1)
-		h.stats.HedgesSent.Add(int64(call.Hedges))
+		h.stats.HedgesSent.Add(int64(sent))
 		switch {
 		case winner > 0:
 			h.stats.HedgeWins.Add(1)

@@ -35,8 +35,9 @@ type grpcConfig struct {
 // and again when a hedge finds that it has become idle; no hedge is sent while it
 // is not connected. It panics if cc is nil.
 //
-// Without it, hedges go over the primary's ClientConn, where round_robin
-// usually picks another backend for them, and pick_first never does.
+// Without it, hedges go over the primary's ClientConn, where round_robin often picks
+// another backend for them, hedge_elsewhere always does (see [Interceptor]), and
+// pick_first never.
 func WithHedgeConn(cc *grpc.ClientConn) Option {
 	if cc == nil {
 		panic("hedge: WithHedgeConn: *ClientConn is nil")
@@ -80,6 +81,19 @@ func deterministic(c codes.Code) bool {
 // and method. Its [Interceptor.Unary] and [Interceptor.Stream] share what is
 // learned, the settings, the counters and the budgets. It is safe for concurrent use,
 // and by any number of connections. The zero Interceptor is not usable.
+//
+// Importing this package registers the load balancing policy hedge_elsewhere, which sends
+// a hedge to a backend that its call has not used. It is asked for by the service config,
+// and wraps any other policy, of which it is the parent; round_robin if none is named:
+//
+//	{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"least_request_experimental":{}}]}}]}
+//
+// For a hedge it asks that policy up to five times. If there is no backend that the call
+// has not used, one that only its hedges have used will do. If all five are the primary's
+// though another is ready, the hedge is not sent, and counts as [DeniedSameBackend]: so it is
+// for policies that always send a call to the same backend, such as ring_hash. If no other is
+// ready, the hedge goes to the primary's as it would without. Picks that are not used count
+// as successes in the policy below; outlier detection therefore belongs above.
 type Interceptor struct {
 	handle
 	rules   sync.Map     // full method to *methodRule
@@ -258,6 +272,7 @@ type rpc struct {
 	opts      []grpc.CallOption
 	replyType replyType
 	hedges    [1 + race.MaxHedges]hedged
+	detours   detours
 	barred    atomic.Bool // a server has pushed back: no more hedges of this call
 
 	mu   sync.Mutex // held while a hedge reads the caller's request and options
@@ -329,7 +344,7 @@ func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
 func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	if n == 0 {
 		p := c.primary
-		err := c.invoker(a, c.method, c.req, c.reply, c.cc, p.options(c.opts)...)
+		err := c.invoker(p, c.method, c.req, c.reply, c.cc, p.options(c.opts)...)
 		return err, c.judge(err, p.trailer, n, a)
 	}
 	h := &c.hedges[n]
@@ -338,7 +353,12 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		return race.ErrLost, race.ErrLost
 	}
 	h.reply = c.replyType.new()
-	err := c.invoker(hedgeContext(a, n), c.method, req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
+	d := &detour{hedgeContext(a, n), &c.primary.trail, c.method, &c.detours, n}
+	err := c.invoker(d, c.method, req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
+	if err != nil && d.refused() {
+		c.Refuse(engine.SameBackend)
+		return err, race.ErrRefused
+	}
 	return err, c.judge(err, h.trailer, n, a)
 }
 

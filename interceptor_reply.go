@@ -74,8 +74,17 @@ func copyOf(req any) any {
 // the options. Whoever is below may keep either, so it is in no pool.
 type grpcPrimary struct {
 	race.Attempt
+	trail
 	trailer metadata.MD
 	room    [2]grpc.CallOption
+}
+
+// Value finds the trail, and else what the attempt's context holds.
+func (p *grpcPrimary) Value(key any) any {
+	if key == (trailKey{}) {
+		return &p.trail
+	}
+	return p.Attempt.Value(key)
 }
 
 // options returns the caller's options, and one to get the trailer.

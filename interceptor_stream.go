@@ -78,8 +78,9 @@ type stream struct {
 	policy     Policy
 	opts       []grpc.CallOption
 	finish     []func(error)
-	origin     race.Origin // the primary's context
+	origin     grpcOrigin
 	cancel     context.CancelCauseFunc
+	detours    detours
 
 	engine.Call
 	first     atomic.Bool // the header or the first message was asked for
@@ -107,6 +108,20 @@ type stream struct {
 	over     bool               // end was called
 	early    context.Context    // what Context returned before the call was known; nil: it was not asked
 	endEarly context.CancelFunc // ends early
+}
+
+// grpcOrigin is the primary's context.
+type grpcOrigin struct {
+	race.Origin
+	trail
+}
+
+// Value finds the trail, and else what the attempt's context holds.
+func (o *grpcOrigin) Value(key any) any {
+	if key == (trailKey{}) {
+		return &o.trail
+	}
+	return o.Origin.Value(key)
 }
 
 // open starts the stream of attempt n.
@@ -317,7 +332,11 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 		err = s.attempts[0].RecvMsg(s.reply)
 		stop()
 	} else {
-		err = s.again(a, n)
+		d := &detour{hedgeContext(a, n), &s.origin.trail, s.fullMethod, &s.detours, n}
+		if err = s.again(d, n); err != nil && d.refused() {
+			s.Refuse(engine.SameBackend)
+			return err, race.ErrRefused
+		}
 	}
 	if err == nil || err == io.EOF {
 		return err, nil
@@ -338,12 +357,12 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 }
 
 // again sends the request on a stream of its own and waits for the first message.
-func (s *stream) again(a *race.Attempt, n int) error {
+func (s *stream) again(ctx context.Context, n int) error {
 	req, ok := s.copy()
 	if !ok {
 		return race.ErrLost
 	}
-	hedge, err := s.open(hedgeContext(a, n), s.in.hedgeConn(s.cc), n)
+	hedge, err := s.open(ctx, s.in.hedgeConn(s.cc), n)
 	if err != nil {
 		return err
 	}

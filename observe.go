@@ -35,7 +35,7 @@ type (
 // The outcomes.
 const (
 	Won    = observe.Won    // the caller got its answer, or the gRPC status that ended the call
-	Lost   = observe.Lost   // another attempt had won, or a Limiter turned the hedge away; its own error, if any, is mostly the cancellation
+	Lost   = observe.Lost   // another attempt had won, or a Limiter turned the hedge away; its own error, if any, is mostly the cancellation. Or it was not sent: see [DeniedSameBackend]
 	Failed = observe.Failed // by itself, or because the caller gave up
 )
 
@@ -48,14 +48,15 @@ const (
 
 // Reasons why a hedge that was due was not sent.
 const (
-	DeniedBudget   = observe.DeniedBudget   // the budget or MaxHedgesPerSecond was spent
-	DeniedSlow     = observe.DeniedSlow     // most calls are slow: an outage, not a tail
-	DeniedPaused   = observe.DeniedPaused   // the server pushed back
-	DeniedDeadline = observe.DeniedDeadline // too little time was left for a hedge to answer
-	DeniedInFlight = observe.DeniedInFlight // a thousand hedges of the key were in flight, or [MaxDetached] of a Hedger's DoDetached
-	DeniedNotReady = observe.DeniedNotReady // no connection could carry it, or no copy could be made
-	DeniedAudit    = observe.DeniedAudit    // hedging rests to be measured, or was measured to harm, see [WithAudit]
-	DeniedShadow   = observe.DeniedShadow   // it would have been sent, see [WithShadow]
+	DeniedBudget      = observe.DeniedBudget      // the budget or MaxHedgesPerSecond was spent
+	DeniedSlow        = observe.DeniedSlow        // most calls are slow: an outage, not a tail
+	DeniedPaused      = observe.DeniedPaused      // the server pushed back
+	DeniedDeadline    = observe.DeniedDeadline    // too little time was left for a hedge to answer
+	DeniedInFlight    = observe.DeniedInFlight    // a thousand hedges of the key were in flight, or [MaxDetached] of a Hedger's DoDetached
+	DeniedNotReady    = observe.DeniedNotReady    // no connection could carry it, or no copy could be made
+	DeniedSameBackend = observe.DeniedSameBackend // the balancer hedge_elsewhere had no other backend for it, see [Interceptor]
+	DeniedAudit       = observe.DeniedAudit       // hedging rests to be measured, or was measured to harm, see [WithAudit]
+	DeniedShadow      = observe.DeniedShadow      // it would have been sent, see [WithShadow]
 )
 
 // Reasons why no hedge of a call could be sent.

@@ -20,7 +20,8 @@ type Resolver interface {
 // WithReplicas sends an HTTP hedge to another address of its host than the primary's,
 // if r knows one. It is for host names that stand for several replicas. Each address
 // has hedge connections of its own, made by the base's DialContext or Dial; the host name,
-// the TLS server name and the certificates stay the same. If the primary is still
+// the TLS server name and the certificates stay the same. An address that has not answered
+// after 250 ms no longer holds up the next one, and comes late for a minute. If the primary is still
 // connecting, its address is the one that package net connects to. A DialContext
 // that does not use package net hides it; then it is taken to be r's first address.
 //
@@ -48,6 +49,8 @@ type replicas struct {
 	mu    sync.Mutex // guards the fields below
 	uses  uint64
 	pools map[netip.Addr]*replicaPool // by the address that its connections avoid; the zero Addr is the resolver's first
+
+	missed map[netip.Addr]time.Time // when addresses were not reached
 }
 
 type replicaPool struct {
@@ -97,8 +100,12 @@ func (r *replicas) avoiding(avoid netip.Addr) http.RoundTripper {
 	return t
 }
 
-// dial connects to the first address of addr's host that answers. It tries avoid last.
-func (r *replicas) dial(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), network, addr string, avoid netip.Addr) (net.Conn, error) {
+// dialFunc is a Transport's DialContext.
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dial connects to an address of addr's host: avoid comes last, and before it come those
+// that could not be reached lately.
+func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return dial(ctx, network, addr)
@@ -106,33 +113,99 @@ func (r *replicas) dial(ctx context.Context, dial func(context.Context, string, 
 	if _, err := netip.ParseAddr(host); err == nil {
 		return dial(ctx, network, addr)
 	}
-	ips, err := r.resolver.LookupNetIP(ctx, "ip", host)
-	if err != nil || len(ips) == 0 {
+	found, err := r.resolver.LookupNetIP(ctx, "ip", host)
+	if err != nil || len(found) == 0 {
 		return dial(ctx, network, addr) // may find an address by itself, or says what is wrong
 	}
-	if !avoid.IsValid() {
-		avoid = ips[0].Unmap()
+	ips := make([]netip.Addr, len(found))
+	for i, ip := range found {
+		ips[i] = ip.Unmap()
 	}
-	ips = slices.Clone(ips)
-	slices.SortStableFunc(ips, func(a, b netip.Addr) int {
-		switch same := a.Unmap() == avoid; {
-		case same == (b.Unmap() == avoid):
-			return 0
-		case same:
-			return 1
-		default:
-			return -1
-		}
-	})
+	if !avoid.IsValid() {
+		avoid = ips[0]
+	}
+	r.mu.Lock()
+	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return r.rank(a, avoid) - r.rank(b, avoid) })
+	r.mu.Unlock()
+	return r.first(ctx, dial, network, port, ips)
+}
+
+// rank says how late an address is tried. The caller holds mu.
+func (r *replicas) rank(ip, avoid netip.Addr) int {
+	switch {
+	case ip == avoid:
+		return 2
+	case time.Since(r.missed[ip]) < forgiven:
+		return 1
+	default:
+		return 0
+	}
+}
+
+const (
+	patience  = 250 * time.Millisecond // before the next address is tried as well: RFC 8305, section 5
+	forgiven  = time.Minute            // for which an address that was not reached comes late
+	maxMissed = 256                    // addresses that are remembered
+)
+
+// first connects to the first of the addresses that answers. They are tried in turn: the
+// next one when the last has failed, or has not answered for as long as patience.
+func (r *replicas) first(ctx context.Context, dial dialFunc, network, port string, ips []netip.Addr) (net.Conn, error) {
+	type dialled struct {
+		net.Conn
+		err error
+		ip  netip.Addr
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan dialled, len(ips))
+	next := time.NewTimer(0)
+	defer next.Stop()
 	var errs []error
-	for _, ip := range ips {
-		conn, err := dial(ctx, network, net.JoinHostPort(ip.Unmap().String(), port))
-		if err == nil {
-			return conn, nil
+	for started := 0; len(errs) < len(ips); {
+		select {
+		case <-next.C:
+			ip := ips[started]
+			if started++; started > 1 && len(errs) < started-1 {
+				r.miss(ips[started-2])
+			}
+			go func() {
+				conn, err := dial(ctx, network, net.JoinHostPort(ip.String(), port))
+				results <- dialled{conn, err, ip}
+			}()
+			if started < len(ips) {
+				next.Reset(patience)
+			}
+		case d := <-results:
+			if d.err == nil {
+				go func(pending int) { // what connects too late
+					for range pending {
+						if late := <-results; late.err == nil {
+							late.Close()
+						}
+					}
+				}(started - len(errs) - 1)
+				return d.Conn, nil
+			}
+			if errs = append(errs, d.err); ctx.Err() == nil {
+				r.miss(d.ip)
+			}
+			if started < len(ips) {
+				next.Reset(0)
+			}
 		}
-		errs = append(errs, err)
 	}
 	return nil, errors.Join(errs...)
+}
+
+// miss remembers that an address was not reached.
+func (r *replicas) miss(ip netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.missed == nil || len(r.missed) >= maxMissed {
+		r.missed = make(map[netip.Addr]time.Time)
+	}
+	r.missed[ip] = time.Now()
 }
 
 func (r *replicas) closeIdle() {

@@ -198,3 +198,55 @@ func TestHedgeOfAPrimaryThatIsStillConnectingGoesElsewhere(t *testing.T) {
 		})
 	}
 }
+
+// A replica that is gone, while the name server still lists it, holds up the first hedge
+// that would go there, and no other.
+func TestAReplicaThatCannotBeReachedHoldsUpOneHedge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const late = 250 * ms // after which the next address is tried as well
+		hosts := []string{"a", "b", "c"}
+		network, err := netsim.NewMemory(1, append(hosts, "client")...)
+		require.NoError(t, err)
+		var set names
+		for _, host := range hosts {
+			set.addrs = append(set.addrs, network.Host(host).Addr())
+			l, err := network.Host(host).Listen("tcp", ":80")
+			require.NoError(t, err)
+			s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if host == "a" {
+					pause(r, 2*time.Second)
+				}
+				_, _ = io.WriteString(w, host)
+			})}
+			go func() { _ = s.Serve(l) }()
+			defer s.Close()
+		}
+		network.Set("client", "b", netsim.Profile{BlackHole: true})
+		base := &http.Transport{DialContext: func(ctx context.Context, proto, addr string) (net.Conn, error) {
+			host, port, _ := net.SplitHostPort(addr)
+			if host == "catalog.test" {
+				addr = net.JoinHostPort(set.addrs[0].String(), port)
+			}
+			return network.Host("client").DialContext(ctx, proto, addr)
+		}}
+		tr := hedge.New(base, hedge.WithReplicas(set), hedge.WithMaxHedges(1))
+		for _, want := range []time.Duration{20*ms + late, 20 * ms, 20 * ms} {
+			start := time.Now()
+			got, err := fetch(hedge.WithDelay(t.Context(), 20*ms), tr, "http://catalog.test")
+			require.NoError(t, err)
+			assert.Equal(t, "c", got)
+			assert.Equal(t, want, time.Since(start))
+			if want > late {
+				time.Sleep(5 * time.Second)
+				continue
+			}
+			time.Sleep(5 * time.Second)
+			tr.CloseIdleConnections() // the next hedge needs another
+		}
+		network.Set("client", "b", netsim.Profile{})
+		time.Sleep(time.Minute)
+		tr.CloseIdleConnections()
+		synctest.Wait()
+		assert.NoError(t, network.Close())
+	})
+}

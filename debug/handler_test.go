@@ -414,7 +414,7 @@ func crowded(shadow bool) full {
 	k.Budget, k.SlowShare, k.PushBackShare = 1234.5, 0.8, 0.123
 	k.Denied = map[hedge.Reason]int64{
 		hedge.DeniedBudget: 123_456, hedge.DeniedSlow: 234_567, hedge.DeniedPaused: 12_345, hedge.DeniedDeadline: 1_234,
-		hedge.DeniedInFlight: 12_345, hedge.DeniedNotReady: 123_456, hedge.DeniedShadow: 1_456_789,
+		hedge.DeniedInFlight: 12_345, hedge.DeniedNotReady: 123_456, hedge.DeniedSameBackend: 1_234, hedge.DeniedShadow: 1_456_789,
 	}
 	return s
 }

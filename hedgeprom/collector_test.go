@@ -219,7 +219,7 @@ var labelValues = []string{
 	string(observe.LimiterWorked), string(observe.LimiterLeft), string(observe.LimiterRefused), // the outcomes
 	"original", "hedge", // the types
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),
-	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedShadow), string(hedge.DeniedAudit),
+	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedSameBackend), string(hedge.DeniedShadow), string(hedge.DeniedAudit),
 	string(hedge.DeniedWarming), string(hedge.DeniedDisabled), string(hedge.DeniedMethod), string(hedge.DeniedBody), string(hedge.DeniedNested),
 }
 

@@ -132,13 +132,13 @@ type Outcome string
 // The outcomes.
 const (
 	Won    Outcome = "won"    // the caller got its answer, or the gRPC status that ended the call
-	Lost   Outcome = "lost"   // another attempt had won, or a hedge.Limiter turned the hedge away; its own error, if any, is mostly the cancellation
+	Lost   Outcome = "lost"   // another attempt had won, or a hedge.Limiter turned the hedge away; its own error, if any, is mostly the cancellation. Or it was not sent: see DeniedSameBackend
 	Failed Outcome = "failed" // by itself, or because the caller gave up
 )
 
 // A RequestResult is how a call ended.
 type RequestResult struct {
-	Attempts int           // made, losers included: the primary and its hedges
+	Attempts int           // sent, losers included: the primary and its hedges
 	Winner   int           // the number of the attempt that answered; -1 if the caller got a failure
 	Latency  time.Duration // what the caller waited
 	Delay    time.Duration // after which the call was to be hedged; 0: not at all
@@ -158,14 +158,15 @@ type Reason string
 
 // Reasons why a hedge that was due was not sent.
 const (
-	DeniedBudget   Reason = "budget"    // the budget or MaxHedgesPerSecond was spent
-	DeniedSlow     Reason = "slow"      // most calls are slow: an outage, not a tail
-	DeniedPaused   Reason = "paused"    // the server pushed back; not over DNS
-	DeniedDeadline Reason = "deadline"  // too little time was left for a hedge to answer
-	DeniedInFlight Reason = "in-flight" // a thousand hedges of the key were in flight, or MaxDetached of a hedge.Hedger's DoDetached
-	DeniedNotReady Reason = "not-ready" // no connection could carry it, or no copy could be made; not over DNS
-	DeniedAudit    Reason = "audit"     // hedging rests to be measured, or was measured to harm, see hedge.WithAudit
-	DeniedShadow   Reason = "shadow"    // it would have been sent, but hedges are only counted
+	DeniedBudget      Reason = "budget"       // the budget or MaxHedgesPerSecond was spent
+	DeniedSlow        Reason = "slow"         // most calls are slow: an outage, not a tail
+	DeniedPaused      Reason = "paused"       // the server pushed back; not over DNS
+	DeniedDeadline    Reason = "deadline"     // too little time was left for a hedge to answer
+	DeniedInFlight    Reason = "in-flight"    // a thousand hedges of the key were in flight, or MaxDetached of a hedge.Hedger's DoDetached
+	DeniedNotReady    Reason = "not-ready"    // no connection could carry it, or no copy could be made; not over DNS
+	DeniedSameBackend Reason = "same-backend" // gRPC's balancer had no other backend for it than the primary's
+	DeniedAudit       Reason = "audit"        // hedging rests to be measured, or was measured to harm, see hedge.WithAudit
+	DeniedShadow      Reason = "shadow"       // it would have been sent, but hedges are only counted
 )
 
 // Reasons why no hedge of a call could be sent.

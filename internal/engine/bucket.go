@@ -94,6 +94,17 @@ func (b *Bucket) Spend() bool {
 	return b.lim.AllowN(now, 1)
 }
 
+// GiveBack returns the token that Spend took for a hedge that was not sent.
+func (b *Bucket) GiveBack() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.clock()
+	if b.short != nil {
+		b.short.AllowN(now, -1)
+	}
+	b.lim.AllowN(now, -1)
+}
+
 // Pays reports whether the bucket would pay for a hedge now.
 func (b *Bucket) Pays() bool {
 	b.mu.Lock()
@@ -225,6 +236,16 @@ func (c *ceiling) spend(now time.Time, b *Bucket) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lim.TokensAt(now) >= 1 && b.Spend() && c.lim.AllowN(now, 1)
+}
+
+// giveBack returns what spend took.
+func (c *ceiling) giveBack(now time.Time, b *Bucket) {
+	b.GiveBack()
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.lim.AllowN(now, -1)
+	}
 }
 
 // halfFull reports whether c has half of what it can hold. A nil ceiling has.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/internal/race"
@@ -26,7 +27,8 @@ type Call struct {
 	// Denied is why the call's last denied hedge was denied; None if none was.
 	Denied Reason
 	// Hedges is how many hedges were admitted. Read it once the race is over.
-	Hedges int
+	Hedges  int
+	refused atomic.Int32 // of them, by what is below
 }
 
 // Begin counts the call and returns the plan for it: the key's, or what the
@@ -110,6 +112,19 @@ func (c *Call) tell(denial Reason) {
 	told = true
 }
 
+// Refuse says that a hedge which was admitted was not sent, for the given reason: what was to
+// carry it refused. The attempt's error is then [race.ErrRefused].
+func (c *Call) Refuse(reason Reason) {
+	c.refused.Add(1)
+	c.key.Refused(time.Now(), reason)
+	if c.observer != nil {
+		c.observer.Denied(c.ctx, c.key.Name, reason)
+	}
+}
+
+// Sent is how many hedges were sent. Read it once the race is over.
+func (c *Call) Sent() int { return c.Hedges - int(c.refused.Load()) }
+
 // Ended says that hedge n has ended.
 func (c *Call) Ended(int) { c.key.Ended() }
 
@@ -133,7 +148,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	if c.observer == nil {
 		return
 	}
-	r := Report{Attempts: 1 + c.Hedges, Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved, Audit: c.key.audit.word()}
+	r := Report{Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved, Audit: c.key.audit.word()}
 	if !answered {
 		r.Winner = -1
 	}

@@ -399,6 +399,29 @@ func TestVetoIsCountedInTheCallersName(t *testing.T) {
 	assert.InDelta(t, 20, v.Tokens, 1e-9, "the budget is asked last")
 }
 
+func TestARefusedHedgeGivesItsTokensBack(t *testing.T) {
+	for _, test := range []struct{ perSecond, share, want float64 }{ // whichever is the smallest
+		{perSecond: 5, want: 5}, {share: 0.01, want: 2}, {want: 20},
+	} {
+		c := defaults()
+		c.MaxPerSecond = test.perSecond
+		k := engine.New(c).RouteKey(engine.Name{Host: "a", Route: "r"}, test.share)
+		for range 100 { // more than any bucket holds
+			require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
+			k.Refused(epoch, engine.SameBackend)
+			k.Ended()
+		}
+		v := k.View()
+		assert.EqualValues(t, 100, v.Denied[engine.SameBackend])
+		assert.Zero(t, v.Hedges)
+		n := 0.0
+		for k.Admit(epoch, false, time.Time{}, engine.None) == engine.None {
+			n++
+		}
+		assert.Equal(t, test.want, n, "%+v", test)
+	}
+}
+
 func TestHedgesInFlightAreBounded(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Share = 1 })
 	for range engine.MaxInFlight {

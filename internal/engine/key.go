@@ -246,6 +246,20 @@ func (k *Key) deny(now, deadline time.Time) Reason {
 	return None
 }
 
+// Refused says that a hedge which Admit let start was not sent, for the given reason. The
+// budget has its token back, and the hedge counts as denied. Ended must be called as well.
+func (k *Key) Refused(now time.Time, reason Reason) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.denied[reason]++
+	k.hedges--
+	k.fired = max(k.fired-1, 0) // or it was judged meanwhile
+	k.engine.ceiling.Load().giveBack(now, k.bucket)
+	if k.routeBudget != nil {
+		k.routeBudget.GiveBack()
+	}
+}
+
 // Ended says that a hedge is no longer in flight.
 func (k *Key) Ended() { k.inFlight.Add(-1) }
 

@@ -17,8 +17,8 @@ func (errLost) Is(target error) bool { return target == context.Canceled }
 // errors.Is(ErrLost, context.Canceled) holds.
 var ErrLost error = errLost{}
 
-// ErrRefused is the error of a hedge that its server turned away, which has lost.
-var ErrRefused = errors.New("hedge: the server turned the hedge away")
+// ErrRefused is the error of a hedge that was not sent after all, or that its server turned away. For a Watch, it has lost.
+var ErrRefused = errors.New("hedge: the hedge was refused")
 
 // An Attempt is the context one attempt runs under: the caller's, which the
 // race can cancel on its own. It costs one allocation until somebody asks for

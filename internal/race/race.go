@@ -54,7 +54,7 @@ type Outcome int
 // The outcomes.
 const (
 	Won    Outcome = iota
-	Lost           // another attempt had won before, or it was a hedge and its server turned it away
+	Lost           // another attempt had won before, or it was not sent, or its server turned it away
 	Failed         // by itself, or because the caller gave up
 )
 
@@ -342,7 +342,7 @@ func (r *Race[T]) finish(n int, v T, err error) {
 	defer r.take(n, v, err, open)     // also if the watch ends the goroutine
 	if w := r.style.Watch; w != nil { // before Run can return: the watch may be used again then
 		how := OutcomeOf(err)
-		if !open && (err == nil || r.winner >= 0) {
+		if !open && (err == nil || r.winner >= 0) || err == ErrRefused {
 			how = Lost
 		}
 		w.Finished(me.Attempt, n, how)
