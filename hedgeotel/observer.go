@@ -31,7 +31,8 @@
 //
 // The caller's span, if it is recorded, gets an event for each hedge that is sent
 // (hedge.fired) and for each that is due and not sent (hedge.denied). If there were
-// hedges, it also gets the attributes hedge.attempts and hedge.winner. Each hedge has a
+// hedges, it also gets the attributes hedge.attempts and hedge.winner; with hedge.WithAudit,
+// it gets hedge.audit: on, off or trying. Each hedge has a
 // span below the caller's, with the attribute hedge.outcome; so has a primary that lost
 // to a hedge. Where DNS questions share an exchange through a cache, there is no one
 // caller, and no span. To lose is no error: the status Error means that the attempt itself failed.
