@@ -43,6 +43,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	}
 	environment := ops.ReadEnvironment()
 	h.options.shadow = h.options.shadow || environment.Shadow
+	h.options.audit = h.options.audit || environment.Audit
 	h.off.Store(environment.Off != "")
 	settings := h.options.Config
 	if err := settings.Validate(); err != nil {
@@ -79,6 +80,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 func (h *handle) engineConfig(settings *Config) engine.Config {
 	c := settings.engine()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
+	h.auditing(&c)
 	if b := h.options.budget; b != nil {
 		c.Shared, c.Share = b.bucket, b.percent/100
 	}

@@ -24,6 +24,10 @@ type (
 	Outcome = observe.Outcome
 	// A RequestResult is how a call ended.
 	RequestResult = observe.RequestResult
+	// An Audit is what hedging does to the calls to a host, see [WithAudit].
+	Audit = observe.Audit
+	// A Verdict is what an audit has found.
+	Verdict = observe.Verdict
 	// A Reason is why a hedge, or any hedge of a call, was not sent.
 	Reason = observe.Reason
 )
@@ -35,6 +39,13 @@ const (
 	Failed = observe.Failed // by itself, or because the caller gave up
 )
 
+// The verdicts of an audit.
+const (
+	AuditTrying = observe.AuditTrying // nothing yet: calls are hedged, but for short times in which hedging rests
+	AuditOn     = observe.AuditOn     // hedging helps: calls are hedged
+	AuditOff    = observe.AuditOff    // hedging harms: calls are not hedged
+)
+
 // Reasons why a hedge that was due was not sent.
 const (
 	DeniedBudget      = observe.DeniedBudget      // the budget or MaxHedgesPerSecond was spent
@@ -44,6 +55,7 @@ const (
 	DeniedInFlight    = observe.DeniedInFlight    // a thousand hedges of the key were in flight, or [MaxDetached] of a Hedger's DoDetached
 	DeniedNotReady    = observe.DeniedNotReady    // no connection could carry it, or no copy could be made
 	DeniedSameBackend = observe.DeniedSameBackend // the balancer hedge_elsewhere had no other backend for it, see [Interceptor]
+	DeniedAudit       = observe.DeniedAudit       // hedging rests to be measured, or was measured to harm, see [WithAudit]
 	DeniedShadow      = observe.DeniedShadow      // it would have been sent, see [WithShadow]
 )
 

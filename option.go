@@ -30,6 +30,7 @@ type config struct {
 	logger    *slog.Logger
 	name      string
 	observers []Observer
+	audit     bool
 	shadow    bool
 	grpc      grpcConfig
 }

@@ -107,7 +107,7 @@ type KeySnapshot struct {
 	Denied map[Reason]int64 `json:"denied"`
 
 	ShadowWins int64         `json:"shadow_wins,omitempty"` // by hedges that were not sent, see [WithShadow]
-	Saved      time.Duration `json:"saved"`                 // by the wins of either, estimated as in [RequestResult]
+	Saved      time.Duration `json:"saved"`                 // by the wins of either, estimated as in [RequestResult]; 0 with [WithAudit]
 
 	Samples int             `json:"samples"` // latencies in the window
 	P50     time.Duration   `json:"p50"`     // of what callers waited; 0 if nothing is known
@@ -126,6 +126,8 @@ type KeySnapshot struct {
 	SlowShare float64 `json:"slow_share"` // of the last calls; no hedges above 0.75
 
 	Stall time.Duration `json:"stall,omitempty"` // after which the rest of a body is asked for, see [WithResume]; 0: not known
+
+	Audit *Audit `json:"audit,omitempty"` // of the host, see [WithAudit]; nil: there is none
 }
 
 // Snapshot returns what is known and what was done. It is a copy: changing it
@@ -145,7 +147,7 @@ func (h *handle) Snapshot() Snapshot {
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
 			Denied:  denied,
 			Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
-			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall,
+			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audit(v.Audit),
 		})
 	}
 	return s

@@ -160,6 +160,8 @@ type key struct {
 	hedge.KeySnapshot
 	Requests, Samples, Hedges, Wins string
 	P50, P90, P99, Saved            string
+	Audit, Measured                 string // the verdict, and what it rests on; "" if the host is not audited
+	Harmful                         bool
 	Delays                          string // "" if there is none
 	Load, WinRate                   string // hedges per request, wins per hedge; "" if there are none
 	LoadWidth                       float64
@@ -324,6 +326,9 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	if k.PushBackShare >= 0.001 {
 		v.PushBack, v.TooPushed = share(k.PushBackShare), k.PushBackShare > engine.PushStop
 	}
+	if a := k.Audit; a != nil {
+		v.Audit, v.Measured, v.Harmful = string(a.Verdict), measured(a), a.Verdict == hedge.AuditOff
+	}
 	v.Host, v.Route = label.Clean(k.Host), label.Clean(k.Route)
 	if b := s.Config.BudgetPercent; b > 0 && k.Requests > 0 {
 		v.LoadWidth = min(100, 100*100/b*float64(hedges)/float64(k.Requests)) // a budget that was saved up may exceed it
@@ -349,6 +354,21 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		v.Box = &b
 	}
 	return v
+}
+
+// measured says what an audit has found, such as "saves 38ms ± 4ms of p99, sure by 99 %".
+func measured(a *hedge.Audit) string {
+	text := "of p99, sure by " + share(a.Confidence)
+	switch {
+	case a.Pairs < 2:
+		return "measuring"
+	case a.P99 == 0:
+		return "sure by " + share(a.Confidence)
+	case a.Saved < 0:
+		return fmt.Sprintf("costs %s ± %s %s", duration(-a.Saved), duration(a.PlusMinus), text)
+	default:
+		return fmt.Sprintf("saves %s ± %s %s", duration(a.Saved), duration(a.PlusMinus), text)
+	}
 }
 
 // denied lists the reasons but one: shadow has a column of its own.

@@ -292,7 +292,7 @@ func TestDurationsAreShort(t *testing.T) {
 		0: "0s", 1234567: "1.23ms", 59 * time.Minute: "59m0s", 90*time.Minute + 20*time.Second: "1h30m", 123*time.Hour + 40*time.Minute: "124h",
 	} {
 		s := newFull(false)
-		s.Keys[0].Saved = d
+		s.Keys[0].Audit, s.Keys[0].Saved = nil, d
 		_, _, keys := parse(t, show(debug.Handler(s), "/").Body.String())
 		for _, r := range keys {
 			assert.Equal(t, want, r["saved"])
@@ -429,4 +429,24 @@ func TestWritePage(t *testing.T) {
 		h := debug.Handler(busy(t, hedge.WithName("shop")), busy(t, hedge.WithName("search"), hedge.WithShadow()), crowded(false), crowded(true), debug.DNS(fullDNS(false)), debug.DNS(fullDNS(true)))
 		require.NoError(t, os.WriteFile(name, show(h, "/").Body.Bytes(), 0o644))
 	})
+}
+
+func TestAuditIsToldInMilliseconds(t *testing.T) {
+	for _, test := range []struct {
+		audit hedge.Audit
+		want  string
+	}{
+		{hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.99, Pairs: 5, P99: 64 * ms, Saved: 38 * ms, PlusMinus: 4 * ms}, "saves 38ms ± 4ms of p99, sure by 99 %"},
+		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.98, Pairs: 5, P99: 64 * ms, Saved: -132 * ms, PlusMinus: 21 * ms}, "costs 132ms ± 21ms of p99, sure by 98 %"},
+		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.98, Pairs: 5}, "sure by 98 %"},
+		{hedge.Audit{Verdict: hedge.AuditTrying}, "measuring"},
+	} {
+		s := newFull(false)
+		s.Keys[0].Audit = &test.audit
+		_, _, keys := parse(t, show(debug.Handler(s), "/").Body.String())
+		for _, r := range keys {
+			assert.Equal(t, test.want, r["measured"])
+			assert.EqualValues(t, test.audit.Verdict, r["audit"])
+		}
+	}
 }

@@ -32,8 +32,9 @@ func newFull(shadow bool) full {
 	fill(reflect.ValueOf(&s.Keys[0]).Elem())
 	s.Keys[0].Denied = map[hedge.Reason]int64{
 		hedge.DeniedBudget: 7, hedge.DeniedSlow: 7, hedge.DeniedPaused: 7, hedge.DeniedDeadline: 7,
-		hedge.DeniedInFlight: 7, hedge.DeniedNotReady: 7, hedge.DeniedSameBackend: 7, hedge.DeniedShadow: 7,
+		hedge.DeniedInFlight: 7, hedge.DeniedNotReady: 7, hedge.DeniedSameBackend: 7, hedge.DeniedShadow: 7, hedge.DeniedAudit: 7,
 	}
+	s.Keys[0].Audit = &hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.98, Pairs: 7, P99: 7, Saved: 7, PlusMinus: 7}
 	s.Keys[0].BudgetScale, s.Keys[0].PausedUntil = 0.5, time.Now().Add(time.Hour)
 	s.Shadow = shadow
 	return full(s)

@@ -31,7 +31,8 @@
 //
 // The caller's span, if it is recorded, gets an event for each hedge that is sent
 // (hedge.fired) and for each that is due and not sent (hedge.denied). If there were
-// hedges, it also gets the attributes hedge.attempts and hedge.winner. Each hedge has a
+// hedges, it also gets the attributes hedge.attempts and hedge.winner; with hedge.WithAudit,
+// it gets hedge.audit: on, off or trying. Each hedge has a
 // span below the caller's, with the attribute hedge.outcome; so has a primary that lost
 // to a hedge. Where DNS questions share an exchange through a cache, there is no one
 // caller, and no span. To lose is no error: the status Error means that the attempt itself failed.
@@ -233,7 +234,11 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
 		o.saved.Record(ctx, r.Saved.Seconds(), s.record...)
 	}
-	if span := trace.SpanFromContext(ctx); r.Attempts > 1 && span.IsRecording() {
+	span := trace.SpanFromContext(ctx)
+	if r.Audit != "" && span.IsRecording() {
+		span.SetAttributes(attribute.String("hedge.audit", r.Audit))
+	}
+	if r.Attempts > 1 && span.IsRecording() {
 		span.SetAttributes(attribute.Int("hedge.attempts", r.Attempts))
 		if r.Winner >= 0 {
 			span.SetAttributes(attribute.String("hedge.winner", kind(r.Winner)))

@@ -315,3 +315,13 @@ func Example() {
 	// hedge attempt 0
 	// show item 1
 }
+
+func TestSpansSayWhatTheAuditHasFound(t *testing.T) {
+	for verdict, opts := range map[string][]hedge.Option{"trying": {hedge.WithAudit()}, "": nil} {
+		synctest.Test(t, func(t *testing.T) {
+			r := record(t)
+			r.call(t.Context(), hedge.NewHedger(append(opts, hedge.WithObserver(r))...), 5*ms)
+			assert.Equal(t, verdict, attributes(r.spans.Ended()[0].Attributes())["hedge.audit"])
+		})
+	}
+}

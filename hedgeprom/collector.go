@@ -26,8 +26,16 @@
 //	hedge_wins_total{type}       hedged calls that were answered, by the attempt that answered
 //	hedge_denied_total{reason}   hedges that were due and not sent, and calls that could not be hedged; see observe.Reason
 //	hedge_delay_seconds          delay after which the latest call was to be hedged; 0 if it was not
-//	hedge_saved_seconds          histogram: the estimated time that each win of a hedge saved
+//	hedge_saved_seconds          histogram: the estimated time that each win of a hedge saved; 0 with hedge.WithAudit
+//	hedge_request_seconds{hedged}  native histogram: what callers waited; hedged is true if a hedge was sent
 //	hedge_budget_tokens          hedges that the budget could pay for, when it was last asked
+//
+// With hedge.WithAudit there are these gauges, per host:
+//
+//	hedge_audit_verdict              1: hedging was measured to help; -1: to harm, so it is off; 0: neither yet
+//	hedge_audit_saved_seconds        how much shorter it makes the 99th percentile; negative if it makes it longer
+//	hedge_audit_saved_error_seconds  half of the 95 % interval of that
+//	hedge_audit_confidence           probability that hedging changes the tail the way that it seems to
 //
 // A client of package dnshedge that is given to [Collector.AddDNS] has the metrics below
 // as well. All have the label client, and those below the line the label host. A client
@@ -77,6 +85,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -95,7 +104,8 @@ type Collector struct {
 
 	requests, attempts, wins, denied *prometheus.CounterVec
 	delay, budget                    *prometheus.GaugeVec
-	saved                            *prometheus.HistogramVec
+	saved, latency                   *prometheus.HistogramVec
+	audited                          [4]*prometheus.GaugeVec // verdict, saved, its error, confidence
 	dns                              *dnsMetrics
 	limiters                         *limiterMetrics
 
@@ -149,9 +159,9 @@ func WithBuckets(seconds ...float64) Option {
 
 // WithConstLabels adds the same labels to every metric. The default is none. It panics
 // if one of them is a label that metrics of this package have: client, host, protocol,
-// type, reason, le, limiter or outcome.
+// type, reason, hedged, le, limiter or outcome.
 func WithConstLabels(labels prometheus.Labels) Option {
-	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "le", "limiter", "outcome"} {
+	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome"} {
 		if _, taken := labels[name]; taken {
 			panic(fmt.Sprintf("hedgeprom: WithConstLabels: metrics have a label %s of their own", name))
 		}
@@ -188,6 +198,17 @@ func New(opts ...Option) *Collector {
 			Name: "hedge_saved_seconds", Help: "Estimated time that each win of a hedge saved.",
 			Buckets: s.buckets, ConstLabels: s.labels,
 		}, by()),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "hedge_request_seconds", Help: "What callers waited, by whether a hedge was sent.",
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+			ConstLabels: s.labels,
+		}, by("hedged")),
+		audited: [4]*prometheus.GaugeVec{
+			gauge("hedge_audit_verdict", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if that is not known yet."),
+			gauge("hedge_audit_saved_seconds", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
+			gauge("hedge_audit_saved_error_seconds", "Half of the 95 % interval of hedge_audit_saved_seconds."),
+			gauge("hedge_audit_confidence", "Probability that hedging changes the tail the way that it seems to."),
+		},
 		dns:      newDNSMetrics(s.labels),
 		limiters: newLimiterMetrics(s.labels),
 		hosts:    make(map[string]bool),
@@ -196,8 +217,12 @@ func New(opts ...Option) *Collector {
 	return c
 }
 
-func (c *Collector) all() [7]prometheus.Collector {
-	return [...]prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.delay, c.budget, c.saved}
+func (c *Collector) all() []prometheus.Collector {
+	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.delay, c.budget, c.saved, c.latency}
+	for _, g := range c.audited {
+		all = append(all, g)
+	}
+	return all
 }
 
 // Describe sends the descriptions of all metrics.
@@ -225,6 +250,7 @@ type id struct{ client, host, protocol string }
 type series struct {
 	id
 	requests, originals prometheus.Counter
+	hedged, unhedged    prometheus.Observer
 	delay, budget       prometheus.Gauge // nil if many hosts share the label
 }
 
@@ -255,6 +281,8 @@ func (c *Collector) add(key observe.KeyInfo) *series {
 	s := &series{id: me}
 	s.requests = c.requests.WithLabelValues(me.client, me.host, me.protocol)
 	s.originals = c.attempts.WithLabelValues(me.client, me.host, me.protocol, "original")
+	s.hedged = c.latency.WithLabelValues(me.client, me.host, me.protocol, "true")
+	s.unhedged = c.latency.WithLabelValues(me.client, me.host, me.protocol, "false")
 	if hasLabel {
 		s.delay = c.delay.WithLabelValues(me.client, me.host, me.protocol)
 		s.budget = c.budget.WithLabelValues(me.client, me.host, me.protocol)
@@ -270,6 +298,11 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	s := c.of(key)
 	s.requests.Inc()
 	s.originals.Inc()
+	if r.Attempts > 1 {
+		s.hedged.Observe(r.Latency.Seconds())
+	} else {
+		s.unhedged.Observe(r.Latency.Seconds())
+	}
 	if s.delay != nil {
 		s.delay.Set(r.Delay.Seconds())
 	}
@@ -284,6 +317,18 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	}
 	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
 		c.saved.WithLabelValues(s.client, s.host, s.protocol).Observe(r.Saved.Seconds())
+	}
+}
+
+// Audited records what the audit of a host has found.
+func (c *Collector) Audited(key observe.KeyInfo, a observe.Audit) {
+	s := c.of(key)
+	if s.budget == nil { // many hosts share the label
+		return
+	}
+	verdict := map[observe.Verdict]float64{observe.AuditOn: 1, observe.AuditOff: -1}[a.Verdict]
+	for i, v := range [...]float64{verdict, a.Saved.Seconds(), a.PlusMinus.Seconds(), a.Confidence} {
+		c.audited[i].WithLabelValues(s.client, s.host, s.protocol).Set(v)
 	}
 }
 

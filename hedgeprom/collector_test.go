@@ -219,7 +219,7 @@ var labelValues = []string{
 	string(observe.LimiterWorked), string(observe.LimiterLeft), string(observe.LimiterRefused), // the outcomes
 	"original", "hedge", // the types
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),
-	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedSameBackend), string(hedge.DeniedShadow),
+	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedSameBackend), string(hedge.DeniedShadow), string(hedge.DeniedAudit),
 	string(hedge.DeniedWarming), string(hedge.DeniedDisabled), string(hedge.DeniedMethod), string(hedge.DeniedBody), string(hedge.DeniedNested),
 }
 
@@ -305,4 +305,52 @@ func BenchmarkCall(b *testing.B) {
 			}
 		})
 	}
+}
+
+func TestAuditsAreShownByHost(t *testing.T) {
+	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
+	key := observe.KeyInfo{Client: "shop", Protocol: "http", Host: "db"}
+	c.Audited(key, observe.Audit{Verdict: observe.AuditOff, Confidence: 0.98, Pairs: 5, P99: 300 * ms, Saved: -132 * ms, PlusMinus: 21 * ms})
+	c.Audited(observe.KeyInfo{Host: "one too many"}, observe.Audit{Verdict: observe.AuditOn})
+	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP hedge_audit_verdict 1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if that is not known yet.
+# TYPE hedge_audit_verdict gauge
+hedge_audit_verdict{client="shop",host="db",protocol="http"} -1
+# HELP hedge_audit_saved_seconds How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer.
+# TYPE hedge_audit_saved_seconds gauge
+hedge_audit_saved_seconds{client="shop",host="db",protocol="http"} -0.132
+# HELP hedge_audit_saved_error_seconds Half of the 95 % interval of hedge_audit_saved_seconds.
+# TYPE hedge_audit_saved_error_seconds gauge
+hedge_audit_saved_error_seconds{client="shop",host="db",protocol="http"} 0.021
+# HELP hedge_audit_confidence Probability that hedging changes the tail the way that it seems to.
+# TYPE hedge_audit_confidence gauge
+hedge_audit_confidence{client="shop",host="db",protocol="http"} 0.98
+`), "hedge_audit_verdict", "hedge_audit_saved_seconds", "hedge_audit_saved_error_seconds", "hedge_audit_confidence"))
+}
+
+func TestLatenciesOfCallsHedgedAndNotAreNativeHistograms(t *testing.T) {
+	c := hedgeprom.New()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	key := observe.KeyInfo{Protocol: "http", Host: "db"}
+	for attempts, took := range map[int]time.Duration{1: 10 * ms, 2: 40 * ms} {
+		c.RequestDone(t.Context(), key, observe.RequestResult{Attempts: attempts, Latency: took})
+	}
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	found := make(map[string]float64)
+	for _, f := range families {
+		if f.GetName() == "hedge_request_seconds" {
+			for _, m := range f.GetMetric() {
+				assert.NotEmpty(t, m.GetHistogram().GetPositiveSpan(), "native")
+				assert.Empty(t, m.GetHistogram().GetBucket(), "not classic")
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "hedged" {
+						found[l.GetValue()] = m.GetHistogram().GetSampleSum()
+					}
+				}
+			}
+		}
+	}
+	assert.Equal(t, map[string]float64{"false": 0.01, "true": 0.04}, found)
 }

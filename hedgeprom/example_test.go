@@ -35,5 +35,6 @@ func Example() {
 	// hedge_budget_tokens
 	// hedge_delay_seconds
 	// hedge_denied_total
+	// hedge_request_seconds
 	// hedge_requests_total
 }

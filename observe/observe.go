@@ -54,6 +54,11 @@ type Observer interface {
 	// for, to a thousandth, whenever it was asked for one.
 	Budget(key KeyInfo, tokens float64)
 
+	// Audited is called when the audit of a host has compared another pair of times with
+	// and without hedging, and when its verdict changes; the key has no route. See
+	// hedge.WithAudit.
+	Audited(key KeyInfo, a Audit)
+
 	// Limited is called by a hedge.Limiter of that name for each request that comes to it:
 	// when it reaches the handler, its caller has gone, or it is turned away.
 	Limited(ctx context.Context, limiter string, r LimiterResult)
@@ -78,6 +83,9 @@ func (NopObserver) Denied(context.Context, KeyInfo, Reason) {}
 
 // Budget does nothing.
 func (NopObserver) Budget(KeyInfo, float64) {}
+
+// Audited does nothing.
+func (NopObserver) Audited(KeyInfo, Audit) {}
 
 // Limited does nothing.
 func (NopObserver) Limited(context.Context, string, LimiterResult) {}
@@ -140,7 +148,10 @@ type RequestResult struct {
 	// is an estimate from the primaries that were not cancelled, good to a factor of
 	// about two, and far too low while those are few. In shadow mode it is how
 	// much less the caller would have waited, and a good estimate.
+	// With hedge.WithAudit it is 0: there, what hedging saves is measured, see [Audit].
 	Saved time.Duration
+
+	Audit string // the host's [Verdict]; "" if it is not audited
 }
 
 // A Reason is why a hedge, or any hedge of a call, was not sent.
@@ -155,6 +166,7 @@ const (
 	DeniedInFlight    Reason = "in-flight"    // a thousand hedges of the key were in flight, or MaxDetached of a hedge.Hedger's DoDetached
 	DeniedNotReady    Reason = "not-ready"    // no connection could carry it, or no copy could be made; not over DNS
 	DeniedSameBackend Reason = "same-backend" // gRPC's balancer had no other backend for it than the primary's
+	DeniedAudit       Reason = "audit"        // hedging rests to be measured, or was measured to harm, see hedge.WithAudit
 	DeniedShadow      Reason = "shadow"       // it would have been sent, but hedges are only counted
 )
 

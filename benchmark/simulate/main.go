@@ -3,7 +3,7 @@
 //
 //	go run ./benchmark/simulate                                  # real HTTP over loopback, at most 90 seconds
 //	go run ./benchmark/simulate -quick                           # the same with fewer requests, at most 20 seconds
-//	go run ./benchmark/simulate -engine virtual -scenario all    # every scenario, in virtual time
+//	go run ./benchmark/simulate -engine virtual -scenario all    # every scenario but the long ones, in virtual time
 //	go run ./benchmark/simulate -engine virtual -scenario drift -strategy none,published,hedge -format md
 //	go run ./benchmark/simulate -scenario frozen-h2              # a connection goes dead; see -help for more
 //
@@ -55,6 +55,10 @@
 // -help lists them. Those with phases have a row for each, such as outage/during.
 // With -requests, scenarios of a fixed duration get more or fewer requests per
 // second; with -rps, closed loops become open ones.
+//
+// Those whose names begin with long last for 40 minutes of virtual time: rows learning
+// and settled are the first 20 and the others. -scenario long runs them all, and all
+// leaves them out, as does -quick. -requests makes them shorter or longer.
 //
 // # Rows
 //

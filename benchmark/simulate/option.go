@@ -41,7 +41,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.SetOutput(stderr)
 	var (
 		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
-		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all (default seed; clean for dns)")
+		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all, which are all but the long ones, or long (default seed; clean for dns)")
 		transport  = fs.String("transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
 		workers    = fs.Int("workers", 0, "`number` of questions that dns keeps in flight, to two equal servers (default: the strategies take turns at each question)")
 		busy       = fs.Int("busy", 0, "`number` of processes that compute meanwhile, for dns")
@@ -53,7 +53,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of")
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
 	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
-	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds")
+	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
 	fs.StringVar(&o.picture, "picture", "", "draw README's picture, in virtual time, to this SVG `file` instead")
 	fs.Usage = func() { usage(fs) }
@@ -107,16 +107,31 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if *scenes == "" {
 		*scenes = names[0]
 	}
-	chosen := names
-	if *scenes != "all" {
-		chosen = strings.Split(*scenes, ",")
+	var chosen []string
+	for _, name := range strings.Split(*scenes, ",") {
+		switch name {
+		case "all", "long":
+			for _, n := range names {
+				if known[n].long == (name == "long") {
+					chosen = append(chosen, n)
+				}
+			}
+		default:
+			chosen = append(chosen, name)
+		}
 	}
 	for _, name := range chosen {
 		sc, ok := known[name]
-		if !ok {
-			return o, wrong("scenario", name, append(names, "all"))
+		switch {
+		case !ok:
+			return o, wrong("scenario", name, append(names, "all", "long"))
+		case sc.long && o.size.quick:
+			continue
 		}
 		o.scenarios = append(o.scenarios, sc)
+	}
+	if len(o.scenarios) == 0 {
+		return o, fmt.Errorf("-quick leaves out %s", *scenes)
 	}
 	if *named != "" {
 		for _, name := range strings.Split(*named, ",") {

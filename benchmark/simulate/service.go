@@ -1,6 +1,11 @@
 package main
 
-import "github.com/gohedge/hedge/benchmark/internal/virtual"
+import (
+	"math"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+)
 
 // The clients of a service that has many, each with few requests.
 const (
@@ -26,7 +31,7 @@ func serviceScenarios() []scenario {
 		world: fleet, only: few,
 	}, {
 		name: "many-deaf", about: "the same clients, against 20 servers with a queue each, 80 % loaded, that work on what is cancelled",
-		world: deaf, only: append(few[:len(few):len(few)], "hedge-limited"),
+		world: deaf, only: append(few[:len(few):len(few)], limited),
 	}, {
 		name: "pushback", about: "3 % of attempts take 300 ms, and 0.1 % are answered by 503, 1,000 requests/s",
 		world: pushed, only: few,
@@ -34,4 +39,42 @@ func serviceScenarios() []scenario {
 		name: "pushback-none", about: "the same without the 503s",
 		world: calm, only: few,
 	}}
+}
+
+// longScenarios last for 40 minutes, in which an audit learns whether hedging helps, and is then held to it.
+func longScenarios() []scenario {
+	const last = 40 * time.Minute
+	rate := 0.8 * 20 / seedMean.Seconds()
+	world := func(q *virtual.Queue) virtual.World {
+		return virtual.World{Rate: rate, Requests: int(rate * last.Seconds()), Model: seedModel(), Queue: q}
+	}
+	long := func(name, about string, w virtual.World) scenario {
+		return scenario{
+			name: name, about: about, world: w, long: true, only: []string{bare, ours, audited, "hedge-audit-slow", limited},
+			parts: []part{within("learning", 0, last/2), within("settled", last/2, forever)},
+		}
+	}
+	deaf := world(&virtual.Queue{Servers: 20})
+	many := deaf
+	many.Fleet, many.Hosts = true, clients
+	double := deaf
+	double.Model = virtual.Hedges(seedModel(), 2)
+	swing := deaf
+	swing.Load = func(at time.Duration) float64 { return (0.6 + 0.25*math.Sin(2*math.Pi*at.Minutes()/16)) / 0.8 }
+	return []scenario{
+		long("long-queue-deaf", "queue-deaf for 40 minutes", deaf),
+		long("long-many-deaf", "many-deaf for 40 minutes", many),
+		long("long-queue-deaf-double", "queue-deaf for 40 minutes, where a hedge takes twice as long", double),
+		long("long-queue-deaf-swing", "the same servers, whose load swings between 35 and 85 % every 16 minutes", swing),
+		long("long-queue", "the same servers, 80 % loaded, which stop working on cancelled requests, for 40 minutes", world(&virtual.Queue{Servers: 20, Cancel: true})),
+		long("long-seed", "the published benchmark's backend at 2,200 requests/s, for 40 minutes", world(nil)),
+	}
+}
+
+// longNames are the names of the scenarios with audits.
+func longNames() (names []string) {
+	for _, sc := range longScenarios() {
+		names = append(names, sc.name)
+	}
+	return names
 }

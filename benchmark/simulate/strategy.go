@@ -55,8 +55,10 @@ type setting struct {
 
 // The strategies that others are compared with.
 const (
-	ours = "hedge"
-	bare = "none"
+	ours    = "hedge"
+	audited = "hedge-audit"
+	limited = "hedge-limited"
+	bare    = "none"
 )
 
 // strategies in the order of the tables.

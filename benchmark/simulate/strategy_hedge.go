@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -18,6 +19,7 @@ type library struct {
 	options   func(*contender, *http.Transport) []hedge.Option // besides; nil: none
 	warm      bool                                             // Transport.Warm before the first request
 	ownConn   bool                                             // WithHedgeConn
+	audit     *hedging.Auditing                                // nil: none
 }
 
 func init() {
@@ -66,6 +68,15 @@ func init() {
 			name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
 			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
 		}),
+		library{audit: &hedging.Auditing{}}.inVirtualTime(strategy{
+			name: audited, rank: 174, scenarios: longNames(), about: "this library with WithAudit",
+			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}},
+		}),
+		library{audit: &hedging.Auditing{After: 5 * time.Minute, Bits: 3}}.inVirtualTime(strategy{
+			name: "hedge-audit-slow", rank: 176, scenarios: longNames(), onRequest: true,
+			about: "the same as if it were the default: no rest in the first five minutes, and then one in sixteen slots until the verdict",
+			look:  look{shade: shade{rgb(0x4338ca), rgb(0x818cf8)}},
+		}),
 		library{warm: true}.overHTTP(strategy{
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
 			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
@@ -97,6 +108,11 @@ func (l library) overHTTP(s strategy) strategy {
 
 func (l library) overGRPC(s strategy) strategy {
 	s.grpc = l.grpc
+	return s
+}
+
+func (l library) inVirtualTime(s strategy) strategy {
+	s.virtual = l.virtual
 	return s
 }
 
@@ -145,6 +161,7 @@ func (l library) virtual(s setting) func() virtual.Policy {
 	if s.estimate > 0 {
 		config.EstimatedRPS = s.estimate
 	}
+	config.Audit = l.audit
 	return func() virtual.Policy { return virtual.NewOurs(config) }
 }
 

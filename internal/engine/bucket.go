@@ -42,6 +42,7 @@ type Bucket struct {
 	lim   *rate.Limiter
 	short *rate.Limiter // nil: there is none
 	share float64
+	slot  int64   // for which it was emptied last, see [Bucket.empty]
 	marks [2]mark // between which and now the rate is measured, the older one first
 }
 
@@ -128,6 +129,22 @@ func (b *Bucket) tokens(now time.Time) float64 {
 		return b.lim.TokensAt(now)
 	default:
 		return min(b.lim.TokensAt(now), b.short.TokensAt(now))
+	}
+}
+
+// empty takes all tokens, once for each slot of an audit.
+func (b *Bucket) empty(slot int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.slot == slot {
+		return
+	}
+	b.slot = slot
+	now := b.clock()
+	for _, lim := range [...]*rate.Limiter{b.lim, b.short} {
+		if lim != nil {
+			lim.AllowN(now, int(lim.TokensAt(now)))
+		}
 	}
 }
 

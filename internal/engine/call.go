@@ -148,7 +148,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	if c.observer == nil {
 		return
 	}
-	r := Report{Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved}
+	r := Report{Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved, Audit: c.key.audit.word()}
 	if !answered {
 		r.Winner = -1
 	}

@@ -8,6 +8,7 @@ type Change struct {
 	Bad     bool      // hedging is paused, or the budget is exhausted; false: no longer
 	Reason  Reason    // hedging paused: Slow or Paused
 	Until   time.Time // that pause lasts, if Paused and the server said for how long
+	Audit   AuditView // what Judging tells found
 	Dropped int       // changes of the topic since the last report
 }
 
@@ -19,6 +20,8 @@ const (
 	Pausing    Topic = iota // hedging pauses, and resumes
 	Exhausting              // the budget is exhausted, and is at least half full again
 	topics
+
+	Judging = topics // a verdict changes; it is reported at once
 )
 
 // ChangeEvery is the least time between two reports of a key that say the same.

@@ -39,6 +39,8 @@ type Config struct {
 	Observer     Observer           // is told what happens; nil: nobody is
 	Changed      func(Name, Change) // is told of changes of state, see [ChangeEvery]; nil: nobody is
 	Shadow       bool               // learn, decide and count, but start no hedge
+	Audit        *Auditing          // measures whether hedging helps; nil: nothing does
+	Wall         func() time.Time   // the time of day; nil: calls begin at the time of day
 }
 
 // Default returns the settings that HTTP and gRPC start from: hedge the slowest
@@ -97,7 +99,8 @@ type Engine struct {
 	ceiling atomic.Pointer[ceiling]
 	keys    sync.Map // Name to *Key
 	mu      sync.Mutex
-	size    int // of keys; guarded by mu
+	size    int               // of keys; guarded by mu
+	audits  map[string]*audit // by host; guarded by mu
 
 	observer Observer
 	changed  func(Name, Change)
@@ -127,17 +130,26 @@ func (e *Engine) aged(now time.Time) int64 {
 // all that is made of it.
 func (e *Engine) now() time.Time { return e.born.Add(time.Since(e.born)) }
 
+// wall returns the time of day when a call begins.
+func (e *Engine) wall(now time.Time) time.Time {
+	if f := e.Config().Wall; f != nil {
+		return f()
+	}
+	return now
+}
+
 // Config returns the configuration. It must not be changed.
 func (e *Engine) Config() *Config { return e.config.Load() }
 
 // SetConfig puts another configuration in force, for the keys that exist as
-// well. What they learned is kept. Shared, PerHost, Observer, Changed
-// and Shadow cannot be changed; c's are ignored.
+// well. What they learned is kept. Shared, PerHost, Observer, Changed,
+// Shadow, Audit and Wall cannot be changed; c's are ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.Config()
 	c.Shared, c.PerHost, c.Observer, c.Changed, c.Shadow = old.Shared, old.PerHost, old.Observer, old.Changed, old.Shadow
+	c.Audit, c.Wall = old.Audit, old.Wall
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
 		e.ceiling.Store(newCeiling(c.MaxPerSecond))
@@ -173,11 +185,30 @@ func (e *Engine) make(name Name, share float64) *Key {
 		host = e.make(Name{Host: name.Host}, 0)
 	}
 	k := newKey(e, name, host, share)
+	k.audit = e.auditOf(name.Host)
 	k.used.Store(e.age.Add(1)) // or it would be the first to go
 	e.keys.Store(name, k)
 	e.size++
 	e.evict()
 	return k
+}
+
+// auditOf returns the audit of a host for one more key, nil if hosts are not audited. The caller holds mu.
+func (e *Engine) auditOf(host string) *audit {
+	c := e.Config()
+	if c.Audit == nil || c.Shadow {
+		return nil
+	}
+	a := e.audits[host]
+	if a == nil {
+		if e.audits == nil {
+			e.audits = make(map[string]*audit)
+		}
+		a = newAudit(*c.Audit, host)
+		e.audits[host] = a
+	}
+	a.keys++
+	return a
 }
 
 // Lookup returns the key of the given name, or nil if there is none.
@@ -210,6 +241,11 @@ func (e *Engine) evict() {
 		e.keys.Delete(k.Name)
 		k.evicted.Store(true)
 		e.size--
+		if k.audit != nil {
+			if k.audit.keys--; k.audit.keys == 0 {
+				delete(e.audits, k.Name.Host)
+			}
+		}
 	}
 }
 
@@ -226,6 +262,9 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	for k := range e.all() {
 		if (host == "" || k.Name.Host == host) && (route == "" || k.Name.Route == route) {
 			k.reset()
+			if k.audit != nil && route == "" {
+				k.audit.reset()
+			}
 			keys++
 		}
 	}

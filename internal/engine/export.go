@@ -17,10 +17,13 @@ import (
 
 // What an Engine learned is written as a line that says what it is, the time, the
 // number of keys, and for each key its host, its route and its window, all with
-// their lengths before them; at the end is a checksum.
+// their lengths before them; at the end is a checksum. Version 1.1, which is written if
+// there are any, has the verdicts of audits before that: their number, and each as
+// [audit.append] writes it.
 const (
-	exportName    = "hedge windows "
-	exportVersion = "1\n"
+	exportName     = "hedge windows "
+	exportVersion  = "1\n"
+	auditedVersion = "1.1\n"
 
 	maxExport = 64 << 20       // bytes
 	maxName   = 8 << 10        // bytes of a host or route
@@ -39,6 +42,7 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 		keys = append(keys, aged{k, k.used.Load()})
 	}
 	slices.SortFunc(keys, func(a, b aged) int { return cmp.Compare(b.used, a.used) })
+	audits, judged := e.appendAudits(now)
 	var all []byte
 	var n uint64
 	for _, k := range keys {
@@ -46,16 +50,24 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 		if len(b) == 0 || len(k.Name.Host) > maxName || len(k.Name.Route) > maxName {
 			continue
 		}
-		if len(all)+len(b) > maxExport-1024 {
+		if len(all)+len(b)+len(audits) > maxExport-1024 {
 			break
 		}
 		all = append(all, b...)
 		n++
 	}
-	out := []byte(exportName + exportVersion)
+	version := exportVersion
+	if judged > 0 {
+		version = auditedVersion
+	}
+	out := []byte(exportName + version)
 	out = binary.AppendVarint(out, now.UnixNano())
 	out = binary.AppendUvarint(out, n)
 	out = append(out, all...)
+	if judged > 0 {
+		out = binary.AppendUvarint(out, judged)
+		out = append(out, audits...)
+	}
 	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
 	_, err := w.Write(out)
 	return err
@@ -99,7 +111,7 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	room := max(e.Config().MaxKeys, 1) - e.size
 	e.mu.Unlock()
 	wanted := make(map[Name]bool)
-	learned, err := decodeExport(b, now, func(n Name) bool {
+	learned, audits, err := decodeExport(b, now, func(n Name) bool {
 		if wanted[n] || e.Lookup(n) != nil {
 			return true
 		}
@@ -117,6 +129,7 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 			keys++
 		}
 	}
+	e.absorbAudits(audits, now)
 	return keys, nil
 }
 
@@ -133,22 +146,26 @@ type learned struct {
 }
 
 // decodeExport returns what b says of the keys that are wanted, once for each.
-func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, error) {
+func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, []judgement, error) {
 	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(exportName)+16)]), exportName)
 	if !ok {
-		return nil, errForeign
+		return nil, nil, errForeign
 	}
-	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != exportVersion {
-		return nil, fmt.Errorf("the export is of version %q, and only %q is known", version, strings.TrimSpace(exportVersion))
+	audited, known := strings.HasPrefix(rest, auditedVersion), exportVersion
+	if audited {
+		known = auditedVersion
+	}
+	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != known {
+		return nil, nil, fmt.Errorf("the export is of version %q, and only %q and %q are known", version, strings.TrimSpace(exportVersion), strings.TrimSpace(auditedVersion))
 	}
 	end := len(b) - crc32.Size
-	if end < len(exportName+exportVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
-		return nil, errDamaged
+	if end < len(exportName+known) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
+		return nil, nil, errDamaged
 	}
-	d := decode.Decoder(b[len(exportName+exportVersion):end])
+	d := decode.Decoder(b[len(exportName+known):end])
 	written := d.Varint()
 	if age := now.Sub(time.Unix(0, written)); age > maxAge {
-		return nil, fmt.Errorf("the export is %v old, more than %v", age.Round(time.Second), maxAge)
+		return nil, nil, fmt.Errorf("the export is %v old, more than %v", age.Round(time.Second), maxAge)
 	}
 	var all []learned
 	seen := make(map[Name]bool)
@@ -157,23 +174,40 @@ func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, e
 		window := d.Bytes(maxExport)
 		switch {
 		case d == nil:
-			return nil, errDamaged
+			return nil, nil, errDamaged
 		case !wanted(name):
 			continue
 		case seen[name]:
-			return nil, fmt.Errorf("%w: two windows for one key", errDamaged)
+			return nil, nil, fmt.Errorf("%w: two windows for one key", errDamaged)
 		}
 		seen[name] = true
 		w, err := sketch.Decode(window, now)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errDamaged, err)
+			return nil, nil, fmt.Errorf("%w: %w", errDamaged, err)
 		}
 		all = append(all, learned{name, w})
 	}
-	if d == nil || len(d) > 0 {
-		return nil, errDamaged
+	var audits []judgement
+	if audited && d != nil {
+		hosts := make(map[string]bool) // those that are wanted
+		for _, l := range all {
+			hosts[l.name.Host] = true
+		}
+		for n := d.Uvarint(); n > 0 && d != nil; n-- {
+			j, ok := decodeJudgement(&d)
+			if !ok {
+				return nil, nil, fmt.Errorf("%w: a verdict makes no sense", errDamaged)
+			}
+			if hosts[j.host] {
+				hosts[j.host] = false // the first of two counts
+				audits = append(audits, j)
+			}
+		}
 	}
-	return all, nil
+	if d == nil || len(d) > 0 {
+		return nil, nil, errDamaged
+	}
+	return all, audits, nil
 }
 
 // absorb learns what another key did.

@@ -58,6 +58,7 @@ type Key struct {
 	used        atomic.Int64         // the engine's age when a call last began, see [Engine]
 	inFlight    atomic.Int64         // hedges
 	evicted     atomic.Bool          // the engine's table has forgotten it
+	audit       *audit               // of the host; nil: it is not audited
 	planning    sync.Mutex           // held by who makes a plan; locked before mu
 
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
@@ -150,6 +151,11 @@ func (k *Key) Begin(now time.Time) *Plan {
 	if age := k.engine.aged(now); k.used.Load() != age {
 		k.used.Store(age)
 	}
+	if a := k.audit; a != nil {
+		if t := now.UnixNano(); t >= a.next.Load() {
+			a.turn(t, k.engine.wall(now))
+		}
+	}
 	if !k.alone {
 		k.count.Add(1)
 	}
@@ -178,7 +184,8 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial Reason)
 	}
 	if denial != None {
 		k.denied[denial]++
-		k.exhausted = k.exhausted || denial == Budget
+		emptied := k.audit != nil && k.audit.fresh.Load() != 0 // for a slot, which is no exhaustion
+		k.exhausted = k.exhausted || denial == Budget && !emptied
 		return denial
 	}
 	k.fired++
@@ -188,6 +195,9 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial Reason)
 	}
 	k.inFlight.Add(1)
 	k.hedges++
+	if k.audit != nil {
+		k.audit.began.Add(1)
+	}
 	return None
 }
 
@@ -212,6 +222,8 @@ func (k *Key) RandomLatency() time.Duration {
 func (k *Key) deny(now, deadline time.Time) Reason {
 	p := k.plan.Load()
 	switch {
+	case k.audit != nil && k.audit.rests.Load():
+		return Audited
 	case k.slow > SlowLimit:
 		return Slow
 	case k.paused(now):
@@ -220,6 +232,11 @@ func (k *Key) deny(now, deadline time.Time) Reason {
 		return Deadline
 	case k.inFlight.Load() >= MaxInFlight:
 		return InFlight
+	}
+	if k.audit != nil {
+		if slot := k.audit.fresh.Load(); slot != 0 && k.engine.Config().Shared == nil {
+			k.bucket.empty(slot)
+		}
 	}
 	if k.routeBudget != nil && !k.routeBudget.Pays() || !k.engine.ceiling.Load().spend(now, k.bucket) {
 		return Budget
@@ -279,6 +296,9 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 		all, n = k.changes(now)
 	}
 	k.mu.Unlock()
+	if k.audit != nil && (r.Answered || r.Gone && r.Reached) {
+		k.audit.done(now.Add(-r.Latency).UnixNano(), at)
+	}
 	if due && k.planning.TryLock() { // or somebody else is at it
 		k.replan(now)
 		k.planning.Unlock()
@@ -286,7 +306,25 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	for _, c := range all[:n] {
 		changed(k.Name, c)
 	}
+	if k.audit != nil {
+		k.tellAudit()
+	}
 	return saved
+}
+
+// tellAudit tells what the audit has found, if that is new.
+func (k *Key) tellAudit() {
+	v, turned, news := k.audit.report()
+	if !news {
+		return
+	}
+	host := Name{Host: k.Name.Host}
+	if o := k.engine.observer; o != nil {
+		o.Audited(host, v)
+	}
+	if f := k.engine.changed; f != nil && turned {
+		f(host, Change{Topic: Judging, Bad: v.Verdict == Harmful, Audit: v})
+	}
 }
 
 // done is Done without plans and changes. The latency's index in the window is at,
@@ -306,7 +344,7 @@ func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 			k.won++
 			at = sketch.Index(r.Unsent) // which the caller would have waited
 		}
-	case r.Reached && known:
+	case r.Reached && known && k.audit == nil: // which measures what this estimates
 		if r.HedgeWon {
 			saved = k.residual.after(r.Latency)
 		}
@@ -452,6 +490,7 @@ type View struct {
 	Pushed     bool          // that is too many
 	PausedTo   time.Time     // the server asked to wait until then; zero: it did not
 	Stall      time.Duration // see [Key.Stall]
+	Audit      AuditView     // of the host
 }
 
 // View returns what the key knows.
@@ -463,6 +502,9 @@ func (k *Key) View() View {
 		Name: k.Name, Requests: k.requests(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: k.denied,
 		Samples: window.Len(), Tokens: k.tokens(), Scale: k.scale, Slow: k.slow,
 		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(), Stall: k.stall(),
+	}
+	if k.audit != nil {
+		v.Audit = k.audit.view()
 	}
 	if p := k.plan.Load(); p != nil {
 		v.Delays = slices.Clone(p.hedges())

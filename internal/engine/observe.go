@@ -16,6 +16,7 @@ type Observer interface {
 	RequestDone(ctx context.Context, name Name, r Report)
 	Denied(ctx context.Context, name Name, reason Reason)
 	Budget(name Name, tokens float64)
+	Audited(name Name, v AuditView)
 }
 
 // A Report is how a call ended.
@@ -25,6 +26,7 @@ type Report struct {
 	Latency  time.Duration // what the caller waited
 	Delay    time.Duration // after which the call was to be hedged; 0: not at all
 	Saved    time.Duration // by the hedge that won, or would have in shadow mode; an estimate
+	Audit    string        // the host's verdict; "" if it is not audited
 }
 
 // Watch returns what a race is to tell about the call: nil if there is no observer.

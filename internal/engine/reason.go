@@ -14,6 +14,7 @@ const (
 	NotReady                  // no connection could carry it, or no copy could be made
 	SameBackend               // it would have gone to the primary's backend
 	Shadow                    // it would have started, but hedges are only counted
+	Audited                   // hedging rests to be measured, or was measured to harm
 	Warming                   // too little is known
 	Disabled                  // hedging is switched off, or the settings allow none
 	Method                    // nothing says that the call is safe to repeat
@@ -25,7 +26,7 @@ const (
 
 var words = [Reasons]string{
 	None: "", Budget: "budget", Slow: "slow", Paused: "paused", Deadline: "deadline", InFlight: "in-flight", NotReady: "not-ready",
-	SameBackend: "same-backend", Shadow: "shadow", Warming: "warming", Disabled: "disabled", Method: "method", Nested: "nested", Body: "body",
+	SameBackend: "same-backend", Shadow: "shadow", Audited: "audit", Warming: "warming", Disabled: "disabled", Method: "method", Nested: "nested", Body: "body",
 }
 
 // String returns the word for the reason; none for None.

@@ -10,6 +10,7 @@ import (
 // An Environment is what the variables HEDGE_MODE and HEDGE_DISABLED say.
 type Environment struct {
 	Shadow bool   // hedges are only counted
+	Audit  bool   // hedging is audited; for DNS it is not
 	Off    string // the variable that switches hedging off; "": none does
 	Unread string // the variable whose value has no meaning; "": there is none
 }
@@ -25,6 +26,8 @@ func ReadEnvironment() (e Environment) {
 	case "", "normal", "on", "hedge":
 	case "shadow", "observe": // observe is the older spelling
 		e.Shadow = true
+	case "audit":
+		e.Audit = true
 	case "off", "disabled":
 		e.Off = "HEDGE_MODE"
 	default:

@@ -89,8 +89,31 @@ var messages = [...]struct{ bad, good string }{
 	engine.Exhausting: {"budget exhausted", "budget refilled"},
 }
 
+// audited logs the verdict of an audit.
+func (l *Log) audited(name engine.Name, v engine.AuditView) {
+	level := slog.LevelInfo
+	message := map[engine.Verdict]string{
+		engine.Trying: "audit begins anew", engine.Helpful: "audit: hedging helps", engine.Harmful: "audit: hedging harms and is switched off",
+	}[v.Verdict]
+	attrs := []slog.Attr{slog.String("host", label.Clean(name.Host))}
+	if v.Verdict == engine.Harmful {
+		level = slog.LevelWarn
+	}
+	if v.Pairs > 0 {
+		attrs = append(attrs, slog.Int("pairs", v.Pairs), slog.Float64("confidence", v.Confidence))
+	}
+	if v.P99 > 0 {
+		attrs = append(attrs, slog.Duration("p99_saved", v.Saved), slog.Duration("plus_minus", v.PlusMinus))
+	}
+	l.Tell(level, message, attrs...)
+}
+
 // Changed logs a change of a key.
 func (l *Log) Changed(name engine.Name, change engine.Change) {
+	if change.Topic == engine.Judging {
+		l.audited(name, change.Audit)
+		return
+	}
 	level, message := slog.LevelInfo, messages[change.Topic].good
 	if change.Bad {
 		level, message = slog.LevelWarn, messages[change.Topic].bad

@@ -173,6 +173,16 @@ func Between(from, to time.Duration, then, otherwise Model) Model {
 	}
 }
 
+// Hedges makes all attempts but the primaries slower by factor.
+func Hedges(m Model, factor float64) Model {
+	return func(d *Draws, a Attempt) time.Duration {
+		if a.N == 0 {
+			return m(d, a)
+		}
+		return time.Duration(factor * float64(m(d, a)))
+	}
+}
+
 // Times makes everything slower by factor.
 func Times(m Model, factor float64) Model {
 	return func(d *Draws, a Attempt) time.Duration { return time.Duration(factor * float64(m(d, a))) }

@@ -52,6 +52,9 @@ func (o *Ours) key(host int) *engine.Key {
 	return o.keys[host]
 }
 
+// Views returns what is known of each host.
+func (o *Ours) Views() []engine.View { return o.engine.Views() }
+
 // Begin returns the key's plan.
 func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
 	if p := o.key(host).Begin(epoch.Add(now)); p != nil {

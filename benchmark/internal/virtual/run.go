@@ -23,6 +23,8 @@ type World struct {
 	// before are answered (an open loop).
 	Workers int
 	Rate    float64 // requests per second
+	// Load multiplies the rate in the course of an episode; nil: it stays.
+	Load func(time.Duration) float64
 
 	// Requests is how many there are in each of Episodes. Each episode begins
 	// with a new policy, which knows nothing. 0 means one episode.
@@ -192,7 +194,13 @@ func (r *run) simulate(ctx context.Context, progress func(int)) bool {
 }
 
 // gap returns the time to the next arrival.
-func (r *run) gap() time.Duration { return r.draws.Gap(r.issued, r.Rate) }
+func (r *run) gap() time.Duration {
+	rate := r.Rate
+	if r.Load != nil {
+		rate *= r.Load(r.now)
+	}
+	return r.draws.Gap(r.issued, rate)
+}
 
 func (r *run) arrive() {
 	if r.issued >= r.Requests {

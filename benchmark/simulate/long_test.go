@@ -1,0 +1,62 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// TestAuditKeepsWhatHelpsAndEndsWhatHarms plays the long scenarios, which takes minutes. It runs if
+// HEDGE_TEST_LONG is set.
+func TestAuditKeepsWhatHelpsAndEndsWhatHarms(t *testing.T) {
+	if os.Getenv("HEDGE_TEST_LONG") == "" {
+		t.Skip("HEDGE_TEST_LONG is not set")
+	}
+	for name, most := range map[string][2]float64{
+		"long-queue-deaf": {1.05, 0.6}, "long-many-deaf": {1.06, 0.55}, "long-queue-deaf-double": {1.06, 0.7},
+	} {
+		r := play(t, name, size{}, bare, audited, limited)
+		none := r[bare+"/settled"].P99
+		atMost(t, name+" audited", r[audited+"/settled"].P99, most[0], none)
+		atMost(t, name+" behind Limiters", r[limited+"/settled"].P99, most[1], none)
+	}
+	for _, name := range []string{"long-queue", "long-seed"} {
+		r := play(t, name, size{}, bare, ours, audited)
+		gain := func(s string) float64 { return r[bare+"/settled"].P99 - r[s+"/settled"].P99 }
+		assert.GreaterOrEqual(t, gain(audited)/gain(ours), 0.99, name)
+	}
+}
+
+// TestAuditOfABusyClientTakesMinutes sees by the hedges that were sent whether there is a verdict.
+func TestAuditOfABusyClientTakesMinutes(t *testing.T) {
+	t.Parallel()
+	long(t)
+	for name, harms := range map[string]bool{"long-queue-deaf-double": true, "long-queue": false} {
+		r := play(t, name, size{requests: 1_000_000}, ours, audited) // seven and a half minutes
+		hedged := r[audited].Extra / r[ours].Extra
+		if harms {
+			assert.Less(t, hedged, 0.5, name)
+		} else {
+			assert.Greater(t, hedged, 0.7, name)
+		}
+	}
+}
+
+func TestLongScenariosRunIfTheyAreNamed(t *testing.T) {
+	names := func(args ...string) (all []string) {
+		o, err := parse(append([]string{"-engine", "virtual"}, args...), os.Stderr)
+		if err != nil {
+			return []string{err.Error()}
+		}
+		for _, sc := range o.scenarios {
+			all = append(all, sc.name)
+		}
+		return all
+	}
+	assert.NotContains(t, names("-scenario", "all"), "long-seed")
+	assert.Contains(t, names("-scenario", "all"), "queue")
+	assert.Equal(t, longNames(), names("-scenario", "long"))
+	assert.Equal(t, []string{"seed"}, names("-scenario", "seed,long-seed", "-quick"))
+	assert.Equal(t, []string{"-quick leaves out long"}, names("-scenario", "long", "-quick"))
+}

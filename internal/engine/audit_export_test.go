@@ -1,0 +1,35 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"time"
+)
+
+// Resting reports whether the audit lets hedging rest.
+func (k *Key) Resting() bool { return k.audit != nil && k.audit.rests.Load() }
+
+// Audits returns the number of audits.
+func (e *Engine) Audits() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.audits)
+}
+
+// Export writes what the key's engine has learned.
+func (k *Key) Export(w io.Writer, now time.Time) error { return k.engine.Export(w, now) }
+
+// ExportChanged returns an export whose verdict has been changed, with a right checksum.
+func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
+	var b bytes.Buffer
+	_ = k.engine.Export(&b, now)
+	audits, _ := k.engine.appendAudits(now)
+	out := b.Bytes()[:b.Len()-crc32.Size]
+	change(out[len(out)-len(audits):])
+	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
+}
+
+// Engine returns the key's engine.
+func (k *Key) Engine() *Engine { return k.engine }

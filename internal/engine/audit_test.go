@@ -1,0 +1,380 @@
+package engine_test
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+// audited returns settings with an audit.
+func audited() engine.Config {
+	c := defaults()
+	c.Short = true
+	c.Audit = new(engine.Auditing)
+	return c
+}
+
+// A town is a client of a host, whose calls are slower by factor while it hedges. The
+// clock shows the time of day.
+type town struct {
+	key    *engine.Key
+	rate   float64
+	factor float64
+	rng    *rand.Rand
+	now    time.Time // by the engine's clock
+	dark   func(at time.Time, rests bool)
+}
+
+func newTown(c engine.Config, rate, factor float64) *town {
+	return &town{
+		key: engine.New(c).Key(engine.Name{Host: "a"}), rate: rate, factor: factor,
+		rng: rand.New(rand.NewPCG(1, 2)), now: epoch,
+	}
+}
+
+// live makes calls for a time. Every tenth is due for a hedge.
+func (w *town) live(d time.Duration) {
+	for end := w.now.Add(d); w.now.Before(end); {
+		w.now = w.now.Add(time.Duration(w.rng.ExpFloat64() / w.rate * 1e9))
+		w.call()
+	}
+}
+
+func (w *town) call() {
+	k := w.key
+	k.Begin(w.now)
+	took := float64(5*ms) * math.Exp(w.rng.NormFloat64()/2)
+	slow := w.rng.Float64() < 0.1
+	if slow {
+		took *= 10
+		reason := k.Admit(w.now, false, time.Time{}, engine.None)
+		if reason == engine.None {
+			k.Ended()
+		}
+		if w.dark != nil {
+			w.dark(w.now, reason == engine.Audited)
+		}
+	}
+	if !k.Resting() {
+		took *= w.factor
+	}
+	k.Done(w.now.Add(time.Duration(took)), engine.Result{Latency: time.Duration(took), Answered: true, Learned: true})
+}
+
+func (w *town) verdict() engine.Verdict { return w.key.View().Audit.Verdict }
+
+func TestHedgingThatHarmsIsSwitchedOff(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	w.live(15 * time.Minute)
+	v := w.key.View().Audit
+	assert.Equal(t, engine.Harmful, v.Verdict)
+	assert.Greater(t, v.Confidence, 0.95)
+	assert.Equal(t, engine.Audited, w.key.Admit(w.now, false, time.Time{}, engine.None))
+	require.Positive(t, v.P99)
+	assert.InDelta(t, -0.5, float64(v.Saved)/float64(v.P99), 0.15, "%+v", v)
+	assert.Less(t, v.PlusMinus, v.P99/4)
+}
+
+func TestHedgingThatHelpsGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, rate := range []float64{2.2, 60} {
+		w := newTown(audited(), rate, 0.5)
+		w.live(28 * time.Minute)
+		v := w.key.View().Audit
+		assert.Equal(t, engine.Helpful, v.Verdict, "%v/s", rate)
+		assert.InDelta(t, 0.5, float64(v.Saved)/float64(v.P99), 0.2, "%+v at %v/s", v, rate)
+		resting := w.key.View().Denied[engine.Audited]
+		w.live(20 * time.Minute)
+		assert.LessOrEqual(t, w.key.View().Denied[engine.Audited]-resting, int64(rate*0.1*40*2), "two dark slots at most in 20 minutes")
+	}
+}
+
+func TestAHostThatChangesIsJudgedAnew(t *testing.T) {
+	t.Parallel()
+	c, changes := audited(), 0
+	c.Changed = func(_ engine.Name, change engine.Change) {
+		if change.Topic == engine.Judging {
+			changes++
+		}
+	}
+	w := newTown(c, 60, 0.5)
+	w.live(15 * time.Minute)
+	require.Equal(t, engine.Helpful, w.verdict())
+	w.factor = 3
+	changes = 0
+	w.live(30 * time.Minute)
+	assert.Equal(t, engine.Harmful, w.verdict())
+	assert.LessOrEqual(t, changes, 2, "to trying, and to off")
+}
+
+func TestClientsOfAHostRestAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	const minutes = 40
+	slots := func(host string, ahead time.Duration, bits int) (rest [minutes * 3]bool) {
+		c := audited()
+		c.Audit.Bits = bits
+		w := newTown(c, 20, 1)
+		w.key = engine.New(c).Key(engine.Name{Host: host})
+		w.now = w.now.Add(ahead)
+		w.dark = func(at time.Time, rests bool) {
+			if at = at.Add(-ahead); at.Unix()%20 >= 8 && at.Unix()%20 < 17 {
+				if i := int(at.Sub(epoch) / (20 * time.Second)); i < len(rest) {
+					rest[i] = rests
+				}
+			}
+		}
+		w.live(3 * time.Minute) // no verdict yet
+		return rest
+	}
+	a, ahead, other := slots("a", 0, 0), slots("a", 2*time.Second, 0), slots("b", 0, 0)
+	assert.Equal(t, a, ahead, "a clock that is two seconds ahead")
+	assert.NotEqual(t, a, other)
+	assert.Contains(t, a, true)
+}
+
+func TestFewCallsAreHedgedAsWithoutAnAudit(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 0.3, 2)
+	w.live(5 * time.Hour)
+	assert.Equal(t, engine.Trying, w.verdict())
+	assert.Zero(t, w.key.View().Denied[engine.Audited])
+}
+
+func TestClocksThatJumpSpoilNoVerdict(t *testing.T) {
+	t.Parallel()
+	for _, jump := range []time.Duration{-time.Hour, -7 * time.Second, 7 * time.Second, time.Hour} {
+		c := audited()
+		var ahead time.Duration
+		var w *town
+		c.Wall = func() time.Time { return w.now.Add(ahead) }
+		w = newTown(c, 60, 1.5)
+		for range 20 {
+			w.live(55 * time.Second)
+			ahead += jump
+		}
+		assert.NotEqual(t, engine.Helpful, w.verdict(), "jumps of %v", jump)
+		w.live(15 * time.Minute)
+		assert.Equal(t, engine.Harmful, w.verdict(), "jumps of %v", jump)
+	}
+}
+
+func TestAProcessThatIsSuspendedJudgesByWholeSlots(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	for range 12 {
+		w.live(90 * time.Second)
+		w.now = w.now.Add(47 * time.Second) // in which there is no call
+	}
+	assert.Equal(t, engine.Harmful, w.verdict())
+}
+
+func TestShadowIsNotAudited(t *testing.T) {
+	t.Parallel()
+	c := audited()
+	c.Shadow = true
+	w := newTown(c, 60, 1.5)
+	w.live(5 * time.Minute)
+	assert.False(t, w.key.View().Audit.On)
+	assert.Zero(t, w.key.View().Denied[engine.Audited])
+}
+
+func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
+	t.Parallel()
+	c := audited()
+	e := engine.New(c)
+	w := newTown(c, 60, 1.5)
+	w.key = e.Key(engine.Name{Host: "a", Route: "/one"})
+	w.live(15 * time.Minute)
+	other := e.Key(engine.Name{Host: "a", Route: "/two"})
+	assert.Equal(t, engine.Harmful, other.View().Audit.Verdict)
+	assert.Equal(t, engine.Trying, e.Key(engine.Name{Host: "b"}).View().Audit.Verdict)
+	e.Reset("a", "/one")
+	assert.Equal(t, engine.Harmful, w.verdict(), "the host's")
+	e.Reset("a", "")
+	assert.Equal(t, engine.Trying, w.verdict())
+	assert.False(t, w.key.Resting())
+}
+
+func TestAResetOrAnImportMayComeAtAnyTime(t *testing.T) {
+	t.Parallel()
+	judged := newTown(audited(), 60, 1.5)
+	judged.live(15 * time.Minute)
+	var export bytes.Buffer
+	require.NoError(t, judged.key.Export(&export, judged.now))
+	for after := range 80 {
+		w := newTown(audited(), 60, 1.5)
+		w.live(80*time.Second + time.Duration(after)*time.Second)
+		e := w.key.Engine()
+		if after%2 == 0 {
+			_, err := e.Import(bytes.NewReader(export.Bytes()), judged.now, func(engine.Name) float64 { return 0 })
+			require.NoError(t, err)
+			assert.Equal(t, engine.Harmful, w.verdict())
+		}
+		e.Reset("a", "")
+		assert.Equal(t, engine.Trying, w.verdict())
+		w.live(time.Minute)
+	}
+}
+
+func TestTwoHandlesForOneHostJudgeAlike(t *testing.T) {
+	t.Parallel()
+	one, two := newTown(audited(), 60, 1.5), newTown(audited(), 20, 1.5)
+	two.rng = rand.New(rand.NewPCG(3, 4))
+	one.live(20 * time.Minute)
+	two.live(20 * time.Minute)
+	assert.Equal(t, engine.Harmful, one.verdict())
+	assert.Equal(t, engine.Harmful, two.verdict())
+}
+
+func TestBudgetIsNotSavedUpInDarkSlots(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1)
+	rested, checked := false, 0
+	w.dark = func(_ time.Time, rests bool) {
+		if rested && !rests {
+			assert.Less(t, w.key.Tokens(), 2.0)
+			checked++
+		}
+		rested = rests
+	}
+	w.live(2 * time.Minute)
+	assert.Positive(t, checked)
+}
+
+func TestVerdictsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	c := audited()
+	var all []engine.Change
+	c.Changed = func(name engine.Name, change engine.Change) {
+		if change.Topic == engine.Judging {
+			assert.Equal(t, engine.Name{Host: "a"}, name)
+			all = append(all, change)
+		}
+	}
+	w := newTown(c, 60, 1.5)
+	w.live(20 * time.Minute)
+	require.Len(t, all, 1)
+	assert.True(t, all[0].Bad)
+	assert.Equal(t, engine.Harmful, all[0].Audit.Verdict)
+	assert.Negative(t, all[0].Audit.Saved)
+}
+
+func TestVerdictsTravelWithAnExport(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	w.live(15 * time.Minute)
+	var b bytes.Buffer
+	require.NoError(t, w.key.Export(&b, w.now))
+	share := func(engine.Name) float64 { return 0 }
+
+	heir := engine.New(audited())
+	n, err := heir.Import(bytes.NewReader(b.Bytes()), w.now, share)
+	require.NoError(t, err)
+	assert.Equal(t, 1, n)
+	k := heir.Key(engine.Name{Host: "a"})
+	want, got := w.key.View().Audit, k.View().Audit
+	assert.Equal(t, want.Verdict, got.Verdict)
+	assert.InDelta(t, want.Confidence, got.Confidence, 0.001)
+	assert.InEpsilon(t, want.Saved, got.Saved, 0.01)
+	k.Begin(w.now)
+	assert.Equal(t, engine.Audited, k.Admit(w.now, false, time.Time{}, engine.None), "from the first call on")
+
+	plain := engine.New(defaults())
+	_, err = plain.Import(bytes.NewReader(b.Bytes()), w.now, share)
+	require.NoError(t, err, "without an audit")
+}
+
+func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	w.live(15 * time.Minute)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 300 {
+		b := w.key.ExportChanged(w.now, func(b []byte) { b[rng.IntN(len(b))] ^= 1 << rng.IntN(8) })
+		heir := engine.New(audited())
+		if _, err := heir.Import(bytes.NewReader(b), w.now, func(engine.Name) float64 { return 0 }); err != nil {
+			continue
+		}
+		for _, v := range heir.Views() {
+			a := v.Audit
+			assert.False(t, math.IsNaN(a.Confidence))
+			assert.True(t, a.Confidence >= 0 && a.Confidence <= 1, "%+v", a)
+			assert.Less(t, a.PlusMinus, time.Duration(math.MaxInt64))
+		}
+		k := heir.Key(engine.Name{Host: "a"})
+		heirs := &town{key: k, rate: 200, factor: 1, rng: rng, now: w.now}
+		heirs.live(time.Second)
+	}
+}
+
+func TestAVerdictThatNobodyTestsEnds(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	w.live(15 * time.Minute)
+	require.Equal(t, engine.Harmful, w.verdict())
+	w.now = w.now.Add(25 * time.Hour)
+	w.live(30 * time.Second)
+	assert.Equal(t, engine.Trying, w.verdict())
+}
+
+func TestAuditsOfManyHostsTakeLittleMemory(t *testing.T) {
+	const hosts = 20_000
+	size := func(c engine.Config) float64 {
+		c.MaxKeys = 2 * hosts
+		e := engine.New(c)
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for i := range hosts {
+			e.Key(engine.Name{Host: fmt.Sprint("host-", i)}).Begin(epoch)
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(e)
+		return float64(after.HeapAlloc-before.HeapAlloc) / hosts
+	}
+	with, without := size(audited()), size(defaults())
+	t.Logf("%.0f bytes a key, %.0f with an audit", without, with)
+	assert.Less(t, with-without, 1000.0)
+
+	c := audited()
+	c.MaxKeys = 100
+	e := engine.New(c)
+	for i := range 1000 {
+		e.Key(engine.Name{Host: fmt.Sprint("host-", i)})
+	}
+	assert.LessOrEqual(t, e.Audits(), 100)
+}
+
+// An audit adds to a call less than 80 ns.
+func BenchmarkAuditedCall(b *testing.B) {
+	for _, on := range []bool{false, true} {
+		b.Run(fmt.Sprint("audit=", on), func(b *testing.B) {
+			c := defaults()
+			if on {
+				c = audited()
+			}
+			w := newTown(c, 60, 0.5)
+			w.live(10 * time.Minute)
+			k, now := w.key, w.now
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				at := now.Add(time.Duration(i) * 10 * time.Microsecond)
+				k.Begin(at)
+				k.Done(at, engine.Result{Latency: time.Duration(5+i%20) * ms, Answered: true, Learned: true})
+				i++
+			}
+		})
+	}
+}
