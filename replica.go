@@ -21,9 +21,10 @@ type Resolver interface {
 // if r knows one. It is for host names that stand for several replicas. Each address
 // has hedge connections of its own, made by the base's DialContext or Dial; the host name,
 // the TLS server name and the certificates stay the same. An address that has not answered
-// after 250 ms no longer holds up the next one, and comes late for a minute. If the primary is still
-// connecting, its address is the one that package net connects to. A DialContext
-// that does not use package net hides it; then it is taken to be r's first address.
+// after 250 ms no longer holds up the next one, and comes late for a minute. Only if all
+// others fail does a hedge go to the primary's address; a minute later they are tried again.
+// If the primary is still connecting, its address is the one that package net connects to.
+// A DialContext that does not use package net hides it; then it is taken to be r's first address.
 //
 // While a replica that all primaries go to stands still, every call needs a hedge at
 // once. [WithBurst] sets how many are saved up for that.
@@ -55,7 +56,8 @@ type replicas struct {
 
 type replicaPool struct {
 	*http.Transport
-	used uint64 // the number of its last use
+	used  uint64    // the number of its last use
+	mixed time.Time // since when it may have connections to the address that it avoids; zero: it has none
 }
 
 // avoiding returns a transport whose connections go to other addresses than avoid.
@@ -63,9 +65,14 @@ func (r *replicas) avoiding(avoid netip.Addr) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.uses++
-	if p := r.pools[avoid]; p != nil {
+	switch p := r.pools[avoid]; {
+	case p == nil:
+	case p.mixed.IsZero() || time.Since(p.mixed) < forgiven:
 		p.used = r.uses
 		return p
+	default:
+		go p.CloseIdleConnections()
+		delete(r.pools, avoid)
 	}
 	if len(r.pools) >= maxPools {
 		oldest := avoid
@@ -90,22 +97,23 @@ func (r *replicas) avoiding(avoid netip.Addr) http.RoundTripper {
 	default:
 		dial = new(net.Dialer).DialContext
 	}
+	p := &replicaPool{Transport: t, used: r.uses}
 	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return r.dial(ctx, dial, network, addr, avoid)
+		return r.dial(ctx, dial, network, addr, avoid, p)
 	}
 	if r.pools == nil {
 		r.pools = make(map[netip.Addr]*replicaPool)
 	}
-	r.pools[avoid] = &replicaPool{t, r.uses}
-	return t
+	r.pools[avoid] = p
+	return p
 }
 
 // dialFunc is a Transport's DialContext.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dial connects to an address of addr's host: avoid comes last, and before it come those
-// that could not be reached lately.
-func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr) (net.Conn, error) {
+// dial connects to an address of addr's host, for pool p: avoid comes last, and before it come
+// those that could not be reached lately.
+func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return dial(ctx, network, addr)
@@ -127,7 +135,30 @@ func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string
 	r.mu.Lock()
 	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return r.rank(a, avoid) - r.rank(b, avoid) })
 	r.mu.Unlock()
-	return r.first(ctx, dial, network, port, ips)
+	others := len(ips)
+	if i := slices.Index(ips, avoid); i >= 0 {
+		others = i
+	}
+	dialOne := func(ctx context.Context, ip netip.Addr) (net.Conn, error) {
+		return dial(ctx, network, net.JoinHostPort(ip.String(), port))
+	}
+	if others == 0 {
+		return r.first(ctx, dialOne, ips)
+	}
+	conn, err := r.first(ctx, dialOne, ips[:others])
+	if err == nil || others == len(ips) || ctx.Err() != nil {
+		return conn, err
+	}
+	r.mu.Lock()
+	if p.mixed.IsZero() {
+		p.mixed = time.Now()
+	}
+	r.mu.Unlock()
+	conn, last := dialOne(ctx, avoid)
+	if last != nil {
+		return nil, errors.Join(err, last)
+	}
+	return conn, nil
 }
 
 // rank says how late an address is tried. The caller holds mu.
@@ -150,7 +181,7 @@ const (
 
 // first connects to the first of the addresses that answers. They are tried in turn: the
 // next one when the last has failed, or has not answered for as long as patience.
-func (r *replicas) first(ctx context.Context, dial dialFunc, network, port string, ips []netip.Addr) (net.Conn, error) {
+func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.Addr) (net.Conn, error), ips []netip.Addr) (net.Conn, error) {
 	type dialled struct {
 		net.Conn
 		err error
@@ -165,22 +196,24 @@ func (r *replicas) first(ctx context.Context, dial dialFunc, network, port strin
 	for started := 0; len(errs) < len(ips); {
 		select {
 		case <-next.C:
-			ip := ips[started]
-			if started++; started > 1 && len(errs) < started-1 {
-				r.miss(ips[started-2])
+			if started > 0 && ctx.Err() == nil { // it has failed, or had its time
+				r.miss(ips[started-1])
 			}
+			if started == len(ips) {
+				continue
+			}
+			ip := ips[started]
+			started++
 			go func() {
-				conn, err := dial(ctx, network, net.JoinHostPort(ip.String(), port))
+				conn, err := dial(ctx, ip)
 				results <- dialled{conn, err, ip}
 			}()
-			if started < len(ips) {
-				next.Reset(patience)
-			}
+			next.Reset(patience)
 		case d := <-results:
 			if d.err == nil {
 				go func(pending int) { // what connects too late
 					for range pending {
-						if late := <-results; late.err == nil {
+						if late := <-results; late.err == nil && late.Conn != nil {
 							late.Close()
 						}
 					}
@@ -190,7 +223,7 @@ func (r *replicas) first(ctx context.Context, dial dialFunc, network, port strin
 			if errs = append(errs, d.err); ctx.Err() == nil {
 				r.miss(d.ip)
 			}
-			if started < len(ips) {
+			if d.ip == ips[started-1] {
 				next.Reset(0)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptrace"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -249,4 +251,149 @@ func TestAReplicaThatCannotBeReachedHoldsUpOneHedge(t *testing.T) {
 		synctest.Wait()
 		assert.NoError(t, network.Close())
 	})
+}
+
+// A replica that is merely far away: its connections take longer than the time after which
+// the next address is tried.
+func TestAHedgeIsNotSentToThePrimarysReplicaBecauseAnotherIsFar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := newReach(t, "b")
+		set.reach = func(ctx context.Context, _ string) error { return hedgetest.Sleep(ctx, 400*ms) }
+		tr := set.transport()
+		set.answers(t, tr, "b", 400*ms)
+		set.answers(t, tr, "b", 0)
+		set.close(t, tr)
+	})
+}
+
+// An address has its time before the next one is tried, also if one before it fails meanwhile.
+func TestAnAddressIsNotBlamedForTheOneBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := newReach(t, "b", "c", "d")
+		set.reach = func(ctx context.Context, host string) error {
+			switch host {
+			case "b":
+				time.Sleep(350 * ms)
+				return errDown
+			case "c":
+				return hedgetest.Sleep(ctx, 200*ms)
+			}
+			return nil
+		}
+		tr := set.transport()
+		set.answers(t, tr, "c", 450*ms)
+		tr.CloseIdleConnections()
+		set.answers(t, tr, "c", 200*ms)
+		set.close(t, tr)
+	})
+}
+
+// While the other replica is down, hedges go to the primary's. Their connections must not
+// keep them there when it is back, however many hedges there are.
+func TestHedgesLeaveThePrimarysReplicaWhenTheOtherIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := newReach(t, "b")
+		var down atomic.Bool
+		down.Store(true)
+		set.reach = func(context.Context, string) error {
+			if down.Load() {
+				return errDown
+			}
+			return nil
+		}
+		tr := set.transport()
+		back := time.Now().Add(3 * time.Second)
+		time.AfterFunc(3*time.Second, func() { down.Store(false) })
+		got := ""
+		for time.Since(back) < 65*time.Second {
+			var err error
+			got, err = fetch(hedge.WithDelay(t.Context(), 20*ms), tr, "http://catalog.test")
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, "b", got)
+		set.close(t, tr)
+	})
+}
+
+func TestADialThatReturnsNothingLateEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := newReach(t, "b", "c")
+		set.reach = func(_ context.Context, host string) error {
+			if host == "b" {
+				time.Sleep(300 * ms)
+				return errNothing
+			}
+			return hedgetest.Sleep(t.Context(), 20*ms)
+		}
+		tr := set.transport()
+		set.answers(t, tr, "c", 270*ms)
+		set.close(t, tr)
+	})
+}
+
+var errNothing = errors.New("neither a connection nor an error")
+
+// reach is replicas of which some are hard to reach. Primaries go to a, and are answered after 2 s.
+type reach struct {
+	names
+	network *netsim.Network
+	byAddr  map[string]string
+	reach   func(ctx context.Context, host string) error // is called before a connection to another than a
+}
+
+func newReach(t *testing.T, others ...string) *reach {
+	hosts := append([]string{"a"}, others...)
+	network, err := netsim.NewMemory(1, append(hosts, "client")...)
+	require.NoError(t, err)
+	set := &reach{network: network, byAddr: make(map[string]string)}
+	for _, host := range hosts {
+		addr := network.Host(host).Addr()
+		set.addrs, set.byAddr[addr.String()] = append(set.addrs, addr), host
+		l, err := network.Host(host).Listen("tcp", ":80")
+		require.NoError(t, err)
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get(hedge.AttemptHeader) == "" {
+				pause(r, 2*time.Second)
+			}
+			_, _ = io.WriteString(w, host)
+		})}
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(func() { s.Close() })
+	}
+	return set
+}
+
+func (s *reach) transport() *hedge.Transport {
+	return hedge.New(&http.Transport{DialContext: func(ctx context.Context, proto, addr string) (net.Conn, error) {
+		host, port, _ := net.SplitHostPort(addr)
+		if host == "catalog.test" {
+			addr = net.JoinHostPort(s.addrs[0].String(), port)
+		} else if name := s.byAddr[host]; name != "a" {
+			if err := s.reach(ctx, name); err == errNothing {
+				return nil, nil
+			} else if err != nil {
+				return nil, err
+			}
+		}
+		return s.network.Host("client").DialContext(ctx, proto, addr)
+	}}, hedge.WithReplicas(s), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithAttemptHeader(hedge.AttemptHeader))
+}
+
+// answers says who answers the next call, and how long after the hedge was due.
+func (s *reach) answers(t *testing.T, tr *hedge.Transport, want string, after time.Duration) {
+	t.Helper()
+	start := time.Now()
+	got, err := fetch(hedge.WithDelay(t.Context(), 20*ms), tr, "http://catalog.test")
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+	assert.Equal(t, 20*ms+after, time.Since(start))
+	time.Sleep(5 * time.Second)
+}
+
+func (s *reach) close(t *testing.T, tr *hedge.Transport) {
+	time.Sleep(5 * time.Minute)
+	tr.CloseIdleConnections()
+	synctest.Wait()
+	assert.NoError(t, s.network.Close())
 }
