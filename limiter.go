@@ -157,7 +157,7 @@ var errRefused = errors.New("hedge: the hedge was turned away: the server has to
 
 // enter waits for a place. The error is errRefused, or that of ctx if it ended before.
 func (l *Limiter) enter(ctx context.Context, hedge bool) (*place, error) {
-	if before := l.inside.Add(1) - 1; hedge && before > fullHouse*l.limit {
+	if before := l.inside.Add(1) - 1; hedge && (before-1)/fullHouse >= l.limit { // before > fullHouse*limit, which may overflow
 		l.inside.Add(-1)
 		l.refused.Add(1)
 		l.tell(ctx, observe.LimiterRefused, time.Time{})

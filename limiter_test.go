@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"mime/multipart"
 	"net/http"
@@ -137,6 +138,17 @@ func TestHedgesAreTurnedAwayWhileMoreThanFourTimesTheLimitAreThere(t *testing.T)
 		synctest.Wait()
 		assert.ElementsMatch(t, []string{"0", "1", "2", "3", "4", "5", "6", "7", "hedge", "none", "unmarked"}, d.order())
 		assert.Equal(t, hedge.LimiterSnapshot{Limit: 2, Worked: 11, Refused: 2}, l.Snapshot())
+	})
+}
+
+func TestLimiterOfTheLargestLimitTurnsNothingAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, l := new(desk), hedge.NewLimiter(math.MaxInt)
+		visit(t.Context(), l.Handler(d), "primary")
+		visit(t.Context(), l.Handler(d), "hedge", "Hedge-Attempt", "1")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: math.MaxInt, Worked: 2}, l.Snapshot())
 	})
 }
 
