@@ -32,6 +32,7 @@ type town struct {
 	rng    *rand.Rand
 	now    time.Time // by the engine's clock
 	dark   func(at time.Time, rests bool)
+	refuse bool // what is below refuses all hedges
 }
 
 func newTown(c engine.Config, rate, factor float64) *town {
@@ -58,6 +59,9 @@ func (w *town) call() {
 		took *= 10
 		reason := k.Admit(w.now, false, time.Time{}, engine.None)
 		if reason == engine.None {
+			if w.refuse {
+				k.Refused(w.now, engine.SameBackend)
+			}
 			k.Ended()
 		}
 		if w.dark != nil {
@@ -83,6 +87,15 @@ func TestHedgingThatHarmsIsSwitchedOff(t *testing.T) {
 	require.Positive(t, v.P99)
 	assert.InDelta(t, -0.5, float64(v.Saved)/float64(v.P99), 0.15, "%+v", v)
 	assert.Less(t, v.PlusMinus, v.P99/4)
+}
+
+func TestHedgesThatAreRefusedAreNotJudged(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	w.refuse = true
+	w.live(15 * time.Minute)
+	assert.Equal(t, engine.Trying, w.verdict())
+	assert.Zero(t, w.key.View().Audit.Pairs, "nothing was hedged that could be compared")
 }
 
 func TestHedgingThatHelpsGoesOn(t *testing.T) {

@@ -254,6 +254,9 @@ func (k *Key) Refused(now time.Time, reason Reason) {
 	defer k.mu.Unlock()
 	k.denied[reason]++
 	k.hedges--
+	if k.audit != nil {
+		k.audit.began.Add(-1)
+	}
 	k.fired = max(k.fired-1, 0) // or it was judged meanwhile
 	k.engine.ceiling.Load().giveBack(now, k.bucket)
 	if k.routeBudget != nil {
