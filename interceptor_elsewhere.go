@@ -75,11 +75,15 @@ func (d *detour) rank(b *backend) int {
 	return 0
 }
 
-// ends takes note of how the pick for the hedge ended: with b, or refused if that is nil.
+// ends takes note of how the pick for the hedge ended: with b, or refused if that is nil. A
+// hedge that gRPC retries, and that is refused then, had been sent.
 func (d *detour) ends(b *backend) {
 	d.all.mu.Lock()
 	defer d.all.mu.Unlock()
-	d.all.went[d.n], d.all.refused[d.n] = b, b == nil
+	if b != nil {
+		d.all.went[d.n] = b
+	}
+	d.all.refused[d.n] = d.all.went[d.n] == nil
 }
 
 // maxPicks is how often the child's picker is asked for one hedge.

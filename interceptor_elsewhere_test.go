@@ -287,30 +287,35 @@ func TestOneBackendIsHedgedAsWithoutTheBalancer(t *testing.T) {
 	}
 }
 
-// sticky is a policy that picks the first of its connections, whatever is asked for.
+// sticky is a policy that picks the first of its connections, whatever is asked for. Only
+// the pick that counts stickyStrays down to 0 is another one's.
 type sticky struct{}
 
-var stickyPicks, stickyDone atomic.Int64
+var stickyPicks, stickyDone, stickyStrays atomic.Int64
 
 func (sticky) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
-	var first balancer.SubConn
-	var addr string
-	for sc, i := range info.ReadySCs {
-		if first == nil || i.Address.Addr < addr {
-			first, addr = sc, i.Address.Addr
-		}
+	var all picked
+	for sc := range info.ReadySCs {
+		all = append(all, sc)
 	}
-	if first == nil {
+	if len(all) == 0 {
 		return basebalancer.NewErrPicker(balancer.ErrNoSubConnAvailable)
 	}
-	return picked{first}
+	slices.SortFunc(all, func(a, b balancer.SubConn) int {
+		return cmp.Compare(info.ReadySCs[a].Address.Addr, info.ReadySCs[b].Address.Addr)
+	})
+	return all
 }
 
-type picked struct{ balancer.SubConn }
+type picked []balancer.SubConn
 
 func (p picked) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 	stickyPicks.Add(1)
-	return balancer.PickResult{SubConn: p.SubConn, Done: func(balancer.DoneInfo) { stickyDone.Add(1) }}, nil
+	sc := p[0]
+	if stickyStrays.Add(-1) == 0 {
+		sc = p[1]
+	}
+	return balancer.PickResult{SubConn: sc, Done: func(balancer.DoneInfo) { stickyDone.Add(1) }}, nil
 }
 
 func init() {
@@ -602,5 +607,32 @@ func TestARetriedHedgeStaysAwayFromThePrimarysBackend(t *testing.T) {
 			assert.Zero(t, f.refuse.Load())
 			assert.Zero(t, denied(in, hedge.DeniedSameBackend))
 		}
+	})
+}
+
+// The first pick for the retry is not the first one for the hedge: that was sent.
+func TestAHedgeThatWasSentAndMayNotBeRetriedIsPaidFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 2)
+		seen := new(recorder)
+		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithObserver(seen))
+		client, _ := f.client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"test_sticky":{}}]}}], "methodConfig":[{"name":[{}], "retryPolicy":
+			{"maxAttempts":3, "initialBackoff":"0.001s", "maxBackoff":"0.001s", "backoffMultiplier":1, "retryableStatusCodes":["UNAVAILABLE"]}}]}`, in)
+		f.delays[0].Store(int64(time.Second))
+		f.refuse.Store(1)
+		stickyStrays.Store(3) // after the primary's and the first for the hedge
+		seen.take()
+		at, err := f.call(hedge.WithDelay(t.Context(), 20*ms), unary(client))
+		require.NoError(t, err)
+		assert.Equal(t, []int{1, 2}, at)
+		synctest.Wait()
+		assert.Zero(t, f.refuse.Load())
+		assert.Zero(t, denied(in, hedge.DeniedSameBackend))
+		hedges := int64(0)
+		for _, k := range in.Snapshot().Keys {
+			hedges += k.Hedges
+		}
+		assert.EqualValues(t, 1, hedges)
+		assert.Contains(t, seen.take(), "done by 0 of 2 after 1000")
 	})
 }
