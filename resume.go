@@ -457,7 +457,7 @@ func (b *resumableBody) stalled() (ask *call, r *rest) {
 	if off >= b.resp.ContentLength || b.t.off.Load() || b.ctx.Err() != nil {
 		return nil, nil
 	}
-	ask = &call{t: b.t, key: b.key, guarded: b.key.Tag.Load() != http2, likePrimary: b.source.hedge}
+	ask = &call{t: b.t, key: b.key, guarded: b.key.Tag.Load()&^limited != http2, likePrimary: b.source.hedge}
 	ask.peer.Store(b.peer)
 	ask.BeginRest(b.ctx, b.key)
 	if !ask.Call.Admit(0) {
@@ -528,6 +528,9 @@ func (b *resumableBody) resumed(ask *call, r *rest, resp *http.Response, err err
 		r.source = source{resp.Body, r.attempt, !ask.likePrimary}
 		r.decide(true)
 	default:
+		if err == race.ErrRefused {
+			how = race.Lost
+		}
 		b.rest, b.left = nil, 0 // the source goes on alone
 		r.decide(false)
 	}

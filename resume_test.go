@@ -823,13 +823,24 @@ func TestObserverHearsOfResumes(t *testing.T) {
 		original, rest []gap
 		want           string
 	}{
-		"won":    {stalls(4096, forever), nil, "won 1 10ms"},
-		"lost":   {stalls(4096, stallAfter+ms), nil, "lost 1 1ms"},
-		"failed": {stalls(4096, time.Second), []gap{{err: errDown}}, "failed 1 10ms"},
+		"won":         {stalls(4096, forever), nil, "won 1 10ms"},
+		"lost":        {stalls(4096, stallAfter+ms), nil, "lost 1 1ms"},
+		"failed":      {stalls(4096, time.Second), []gap{{err: errDown}}, "failed 1 10ms"},
+		"turned away": {stalls(4096, time.Second), nil, "lost 1 10ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 				rt.Answer = gaps(rt, c.original, c.rest)
+				if answer := rt.Answer; name == "turned away" {
+					rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+						resp, err := answer(req, n)
+						if n > 0 && err == nil {
+							resp.StatusCode = 503
+							resp.Header.Set("Hedge-Refused", "1")
+						}
+						return resp, err
+					}
+				}
 				o := new(heard)
 				tr := resuming(t, rt, hedge.WithObserver(o))
 				o.events = nil
