@@ -92,6 +92,30 @@ func TestHedgeThatIsTurnedAwayHasLost(t *testing.T) {
 	}
 }
 
+// A proxy passes on what a Limiter behind it says, and so its clients mark their hedges.
+func TestMarkedHedgeThatAProxyPassesOnIsSentOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := warm(t, rt)
+		pass := func(answer answerFunc) *http.Response {
+			rt.Forget()
+			rt.Answer = answer
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, site, nil)
+			require.NoError(t, err)
+			req.Header.Set("Hedge-Attempt", "1")
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			text(t, resp)
+			require.Len(t, rt.Sent(), 1)
+			assert.Equal(t, "1", rt.Sent()[0].Header.Get("Hedge-Attempt"))
+			return resp
+		}
+		pass(after(rt, time.Second, 5*ms))
+		resp := pass(saying(func(req *http.Request, _ int) (*http.Response, error) { return rt.Response(req, 503, ""), nil }, "Hedge-Refused"))
+		assert.Equal(t, "1", resp.Header.Get("Hedge-Refused"), "for the client whose hedge it is")
+		assert.Zero(t, tr.Snapshot().Keys[0].PushBackShare, "primaries are not refused")
+	})
+}
+
 func TestWhatSaysRefusedComesOutAsItIsUnlessItIsAHedges503(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 		status := func(code int) answerFunc {

@@ -17,10 +17,10 @@ const AttemptHeader = "Hedge-Attempt"
 // from primaries. A request that is made for a hedge, see [Middleware], carries that
 // hedge's number. All others go out as they are.
 //
-// A request that arrives with the header, from a proxy for example, is made for a
-// hedge as well, and is sent once. The default, "", sends no header. Hedges to a host whose
-// answers come from behind a [Limiter] carry [AttemptHeader], whatever the option says. It
-// panics if HTTP does not allow the name. gRPC needs no such option: its hedges always carry
+// A request that arrives with the header or with [AttemptHeader], from a proxy for example,
+// is made for a hedge as well, and is sent once. The default, "", sends no header. Hedges to
+// a host whose answers come from behind a [Limiter] carry [AttemptHeader], whatever the
+// option says. It panics if HTTP does not allow the name. gRPC needs no such option: its hedges always carry
 // grpc-previous-rpc-attempts.
 func WithAttemptHeader(name string) Option {
 	return setting(func(c *Config) { c.AttemptHeader = name })

@@ -155,7 +155,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case o.Never || to.Off && !o.Allow:
 		reason = engine.Disabled
-	case o.Hedge > 0 || settings.AttemptHeader != "" && attemptNumber(req.Header[settings.AttemptHeader]) > 0:
+	case o.Hedge > 0 || attemptNumber(req.Header[AttemptHeader]) > 0 ||
+		settings.AttemptHeader != "" && attemptNumber(req.Header[settings.AttemptHeader]) > 0:
 		reason = engine.Nested
 	case !t.replayable(req, settings.MaxReplayBytes, first):
 		reason = engine.Body
