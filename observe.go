@@ -35,7 +35,7 @@ type (
 // The outcomes.
 const (
 	Won    = observe.Won    // the caller got its answer, or the gRPC status that ended the call
-	Lost   = observe.Lost   // another attempt had won, or a Limiter turned the hedge away; its own error, if any, is mostly the cancellation. Or it was not sent: see [DeniedSameBackend]
+	Lost   = observe.Lost   // another attempt had won; its own error, if any, is mostly the cancellation. Or it was not sent, see [DeniedSameBackend], or a [Limiter] turned it away
 	Failed = observe.Failed // by itself, or because the caller gave up
 )
 

@@ -25,6 +25,7 @@ type config struct {
 	transport http.RoundTripper
 	resolver  Resolver
 	firstByte bool
+	resume    bool
 	routes    *routes
 	logger    *slog.Logger
 	name      string

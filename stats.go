@@ -20,6 +20,8 @@ type Stats struct {
 	WarmupRequests  atomic.Int64 // calls without a delay to hedge after, mostly because too little was known
 
 	HedgesSent   atomic.Int64 // hedges; a call can have several
+	Resumes      atomic.Int64 // hedges for the rest of a body that stalled, see [WithResume]
+	ResumeWins   atomic.Int64 // of those, the ones that the body went on with
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
 	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
 
@@ -37,6 +39,8 @@ type StatsSnapshot struct {
 	BudgetExhausted int64 `json:"budget_exhausted"`
 	WarmupRequests  int64 `json:"warmup_requests"`
 	HedgesSent      int64 `json:"hedges_sent"`
+	Resumes         int64 `json:"resumes"`
+	ResumeWins      int64 `json:"resume_wins"`
 	NotHedgeable    int64 `json:"not_hedgeable"`
 	HedgePanics     int64 `json:"hedge_panics"`
 	ObserverPanics  int64 `json:"observer_panics"`
@@ -50,6 +54,7 @@ func (s *Stats) Snapshot() StatsSnapshot {
 	// What is counted last is read first: no part is then larger than its whole.
 	snap := StatsSnapshot{
 		HedgeWins:       s.HedgeWins.Load(),
+		ResumeWins:      s.ResumeWins.Load(),
 		PrimaryWins:     s.PrimaryWins.Load(),
 		BudgetExhausted: s.BudgetExhausted.Load(),
 		WarmupRequests:  s.WarmupRequests.Load(),
@@ -57,6 +62,7 @@ func (s *Stats) Snapshot() StatsSnapshot {
 		HedgePanics:     s.HedgePanics.Load(),
 		ObserverPanics:  s.ObserverPanics.Load(),
 	}
+	snap.Resumes = s.Resumes.Load()
 	snap.HedgesSent = s.HedgesSent.Load()
 	snap.HedgedRequests = s.HedgedRequests.Load()
 	snap.TotalRequests = s.TotalRequests.Load()
@@ -119,6 +125,8 @@ type KeySnapshot struct {
 
 	SlowShare float64 `json:"slow_share"` // of the last calls; no hedges above 0.75
 
+	Stall time.Duration `json:"stall,omitempty"` // after which the rest of a body is asked for, see [WithResume]; 0: not known
+
 	Audit *Audit `json:"audit,omitempty"` // of the host, see [WithAudit]; nil: there is none
 }
 
@@ -139,7 +147,7 @@ func (h *handle) Snapshot() Snapshot {
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
 			Denied:  denied,
 			Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
-			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Audit: audit(v.Audit),
+			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audit(v.Audit),
 		})
 	}
 	return s

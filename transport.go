@@ -210,6 +210,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if resp != nil && once != req {
 			resp.Request = req
 		}
+		if t.options.resume && failure == nil {
+			resp = t.resumable(c, req, resp, nil, 0, 1)
+		}
 		t.free(c)
 		return resp, err
 	}
@@ -260,6 +263,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if resp != nil {
 		resp.Request = req
+	}
+	if t.options.resume && out.Winner >= 0 {
+		resp = t.resumable(c, req, resp, out.Attempt, out.Winner, out.Started)
 	}
 	if c.race.Reset() {
 		t.free(c)
@@ -402,10 +408,10 @@ func hostName(scheme, host string) string {
 
 // hedgeTransport returns where hedge r of a call goes.
 func (t *Transport) hedgeTransport(c *call, r *http.Request) http.RoundTripper {
-	if t.hedgeVia != nil {
+	if t.hedgeVia != nil && !c.likePrimary {
 		return t.hedgeVia
 	}
-	if t.second == nil {
+	if t.second == nil || c.likePrimary {
 		return t.next
 	}
 	replicas := t.replicas != nil && !t.second.proxied(r)
@@ -464,6 +470,8 @@ type call struct {
 	detached bool // the primary may outlive RoundTrip
 	guarded  bool // attempts may go over HTTP/1.1
 	consume  bool // the caller asked for something that must not reach nested calls
+
+	likePrimary bool // hedges go where primaries go, see [WithResume]
 
 	primary *primary                 // nil: nothing is learned yet
 	handed  bool                     // the primary's request is in use

@@ -231,6 +231,11 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 		}
 		c.Totals = slices.Replace(c.Totals, 1, 6, would...) // the totals from hedged_requests to saved
 	}
+	if s.Stats.Resumes > 0 {
+		c.Totals = append(c.Totals,
+			total{"resumes", "rests asked for", count(s.Stats.Resumes), "of bodies that stalled"},
+			total{"resume_wins", "bodies resumed", count(s.Stats.ResumeWins), of(s.Stats.ResumeWins, s.Stats.Resumes, "of those")})
+	}
 	if s.Stats.HedgePanics > 0 {
 		c.Totals = append(c.Totals, total{"hedge_panics", "panics", count(s.Stats.HedgePanics), "of hedges"})
 	}

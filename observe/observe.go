@@ -33,12 +33,13 @@ import (
 // number 0 as the primary has, or that of the hedge that it replaces: each is told of
 // with the upstream that it goes to.
 type Observer interface {
-	// AttemptStart is called before each attempt. A call that is not hedged has one.
+	// AttemptStart is called before each attempt. A call that is not hedged has one. One
+	// that begins after RequestDone asks for the rest of a body, see hedge.WithResume.
 	AttemptStart(ctx context.Context, key KeyInfo, a AttemptInfo)
 
 	// AttemptDone is called after each attempt, losers included. Over HTTP an
-	// attempt is done when its header has arrived, or with hedge.WithFirstByte its
-	// first byte.
+	// attempt is done when its header has arrived; with hedge.WithFirstByte, and if it
+	// asks for the rest of a body, its first byte.
 	AttemptDone(ctx context.Context, key KeyInfo, a AttemptResult)
 
 	// RequestDone is called once per call, when the caller gets its answer. For
@@ -132,7 +133,7 @@ type Outcome string
 // The outcomes.
 const (
 	Won    Outcome = "won"    // the caller got its answer, or the gRPC status that ended the call
-	Lost   Outcome = "lost"   // another attempt had won, or a hedge.Limiter turned the hedge away; its own error, if any, is mostly the cancellation. Or it was not sent: see DeniedSameBackend
+	Lost   Outcome = "lost"   // another attempt had won; its own error, if any, is mostly the cancellation. Or it was not sent, see DeniedSameBackend, or a hedge.Limiter turned it away
 	Failed Outcome = "failed" // by itself, or because the caller gave up
 )
 

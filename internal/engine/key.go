@@ -81,6 +81,7 @@ type Key struct {
 	shadowWins int64         // by hedges that were not sent
 	saved      time.Duration // by the wins of either, estimated
 	residual   *residual     // nil: nothing is known
+	pauses     *pauses       // of bodies; nil: nothing is known
 	denied     [Reasons]int64
 	more       []*Bucket // which the adapter asks itself
 
@@ -464,7 +465,7 @@ func (k *Key) reset() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.window, k.actual, k.since, k.due = sketch.Window{}, sketch.Window{}, 0, MinSamples
-	k.slow, k.scale, k.fired, k.won, k.residual = 0, 1, 0, 0, nil
+	k.slow, k.scale, k.fired, k.won, k.residual, k.pauses = 0, 1, 0, 0, nil, nil
 	k.push, k.pushed, k.pausedTo = 0, false, time.Time{}
 	k.plan.Store(k.engine.Config().cold())
 }
@@ -485,10 +486,11 @@ type View struct {
 	Tokens     float64
 	Scale      float64
 	Slow       float64
-	Push       float64   // share of the last answers that pushed back
-	Pushed     bool      // that is too many
-	PausedTo   time.Time // the server asked to wait until then; zero: it did not
-	Audit      AuditView // of the host
+	Push       float64       // share of the last answers that pushed back
+	Pushed     bool          // that is too many
+	PausedTo   time.Time     // the server asked to wait until then; zero: it did not
+	Stall      time.Duration // see [Key.Stall]
+	Audit      AuditView     // of the host
 }
 
 // View returns what the key knows.
@@ -499,7 +501,7 @@ func (k *Key) View() View {
 	v := View{
 		Name: k.Name, Requests: k.requests(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: k.denied,
 		Samples: window.Len(), Tokens: k.tokens(), Scale: k.scale, Slow: k.slow,
-		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(),
+		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(), Stall: k.stall(),
 	}
 	if k.audit != nil {
 		v.Audit = k.audit.view()

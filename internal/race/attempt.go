@@ -17,7 +17,8 @@ func (errLost) Is(target error) bool { return target == context.Canceled }
 // errors.Is(ErrLost, context.Canceled) holds.
 var ErrLost error = errLost{}
 
-// ErrRefused is the error of a hedge that was not sent after all, or that its server turned away. For a Watch, it has lost.
+// ErrRefused is the error of a hedge that was not sent after all, or that its server turned
+// away. For a Watch, it has lost.
 var ErrRefused = errors.New("hedge: the hedge was refused")
 
 // An Attempt is the context one attempt runs under: the caller's, which the
@@ -34,6 +35,15 @@ type Attempt struct {
 	in    atomic.Pointer[inner]
 	guard *Guard // nil: cancelling harms nobody else
 }
+
+// NewAttempt returns attempt n of a race that is over. It is for hedges of what the race's
+// winner has returned; n is at most MaxHedges.
+func NewAttempt(parent context.Context, n int) *Attempt {
+	return &Attempt{Context: parent, n: uint8(n)}
+}
+
+// Lose cancels the attempt because another one has won, as soon as its guard allows.
+func (a *Attempt) Lose() { a.cancel(ErrLost) }
 
 type inner struct {
 	context.Context

@@ -311,14 +311,10 @@ func (r *Race[T]) run(a *Attempt, n int) {
 
 // OutcomeOf returns what becomes of an attempt that somebody waits for and that returns err.
 func OutcomeOf(err error) Outcome {
-	switch err {
-	case nil:
-		return Won
-	case ErrRefused:
-		return Lost
-	default:
+	if err != nil {
 		return Failed
 	}
+	return Won
 }
 
 // finish takes what attempt n returned:
