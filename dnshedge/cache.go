@@ -334,8 +334,8 @@ func (f *found) answer(q *wire.Query) (*wire.Answer, wire.View, error) {
 	return f.Answer, v, nil
 }
 
-// put keeps an answer, whose TTLs are limited, for ttl. If that is 0, it forgets what the answer shows to
-// be no longer true.
+// put keeps an answer, whose TTLs are limited, for ttl. If that is 0, it forgets what the
+// answer shows to be no longer true.
 func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time) {
 	c.init()
 	var buf [wire.MaxKey]byte

@@ -74,7 +74,7 @@ const (
 	defaultInFlight = 2048
 
 	maxServers   = 256              // that a Client remembers, besides those that are being asked
-	forgetServer = 30 * time.Second // a server of the system may be forgotten if it was not asked for so long
+	forgetServer = 30 * time.Second // a server of the system may be forgotten if no question could go to it for so long
 )
 
 // Client asks DNS servers. The zero value asks those of the system, with defaults and
@@ -330,7 +330,7 @@ func (c *core) server(up Upstream, alone bool) (*upstreamState, error) {
 	if alone {
 		s.callers++
 	} else {
-		s.alone = false
+		s.alone, s.wanted = false, time.Now()
 	}
 	return s, nil
 }
@@ -343,16 +343,17 @@ func (c *core) release(s *upstreamState) {
 }
 
 // forget closes the server that was asked least recently, unless somebody waits for it,
-// it belongs to Upstreams or Fallback, or is the system's and was asked within
-// forgetServer. It reports false if there is none. The caller holds mu.
+// it belongs to Upstreams or Fallback, or is the system's and a question that may still be
+// put to it came within forgetServer. It reports false if there is none. The caller holds mu.
 func (c *core) forget() bool {
 	var oldest *upstreamState
+	patience := max(forgetServer, c.timeout())
 	for _, s := range c.servers {
 		if oldest != nil && s.used.Load() >= oldest.used.Load() {
 			continue
 		}
 		keep := s.callers > 0 || slices.Contains(c.group, s) || slices.Contains(c.fallback, s)
-		if !keep && (s.alone || time.Since(time.Unix(0, s.used.Load())) >= forgetServer) {
+		if !keep && (s.alone || time.Since(s.wanted) >= patience) {
 			oldest = s
 		}
 	}

@@ -278,6 +278,45 @@ func TestServersAskedByTheirAddressAreForgotten(t *testing.T) {
 	})
 }
 
+// A question may be put to the second of them after the first one has failed.
+func TestServersOfTheSystemAreNotForgottenWhileAQuestionIsUnderWay(t *testing.T) {
+	bubble(t, func(l *lab) {
+		fails := false
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if fails && q.Question[0].Name == "x.example." {
+				return after(time.Second, rcode(dns.RcodeServerFailure))(q)
+			}
+			return good(q)
+		})
+		l.serve("b", good)
+		l.serve("c", good)
+		c := l.client(&dnshedge.Client{ResolvConf: l.resolvConf("options use-vc", "a", "b"), Hedge: dnshedge.Hedge{Off: true}})
+		at := l.net.Host("c").Addr().String() + ":53"
+		c.Dialer = dialFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+			if strings.HasPrefix(address, "198.51.") {
+				address = at
+			}
+			return l.net.Host("client").DialContext(ctx, network, address)
+		})
+		l.must(c, "y.example.")
+		time.Sleep(time.Minute)
+		fails = true
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			r, _ := l.must(c, "x.example.")
+			assert.Equal(t, dns.RcodeSuccess, r.Rcode)
+		})
+		time.Sleep(100 * ms)
+		for i := range 260 {
+			wg.Go(func() {
+				_, _, err := c.Exchange(question("z.example.", dns.TypeA), fmt.Sprintf("198.51.%d.%d:53", 100+i/250, 1+i%250))
+				assert.NoError(t, err)
+			})
+		}
+		wg.Wait()
+	})
+}
+
 func TestAServerThatIsGivenTwiceIsOne(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", rcode(dns.RcodeServerFailure))

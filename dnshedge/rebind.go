@@ -18,8 +18,9 @@ import (
 // unspecified, shared (100.64.0.0/10), or IPv6 for one of those (RFC 4291 §2.5.5, RFC
 // 6052), and HTTPS and SVCB records with a hint to one. An answer from which a record was
 // removed has the extended error 15, Blocked (RFC 8914), and is not authentic any more.
-// Special-use names, the hosts file and what Client.Routes have others answer are not
-// filtered, nor is what the Cache has already, as one that was saved without a filter.
+// Special-use names, the hosts file, what Client.Routes have others answer and names in
+// domains for which the system has servers of their own are not filtered, nor is what the
+// Cache has already, as one that was saved without a filter.
 //
 // The zero value filters all names. Lists of addresses that are asked by DNS, as those of
 // spammers, answer with loopback addresses: allow their domains.

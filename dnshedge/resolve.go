@@ -214,6 +214,9 @@ func (c *core) resolve(ctx, stay context.Context, q *wire.Query, explore bool) *
 	}
 	place := c.waiting.enter(span)
 	r := c.resolveNow(span, q, explore)
+	if stay != nil && stay.Err() != nil && r.failed(q) { // also if a server has failed: another one might have answered
+		r.answer, r.err = nil, &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}
+	}
 	if c.waiting.leave(place) && r.err != nil {
 		c.count.dropped.Add(1)
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}

@@ -10,7 +10,7 @@ import (
 
 // scutilResolver is what macOS knows of some servers.
 type scutilResolver struct {
-	domain  string // of the names that they are for; empty: all names
+	domain  string // of the names that they are for, in lower case and without the last dot; empty: all names
 	order   int    // those with the least are asked first
 	port    uint16
 	servers []netip.Addr
@@ -41,7 +41,7 @@ func parseScutil(out string) systemDNS {
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 		switch {
 		case key == "domain":
-			r.domain = value
+			r.domain = strings.ToLower(strings.TrimSuffix(value, "."))
 		case key == "order":
 			r.order, _ = strconv.Atoi(value)
 		case key == "port":

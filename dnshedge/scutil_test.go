@@ -82,6 +82,16 @@ resolver #1
   reach    : 0x00020002 (Reachable,Directly Reachable Address)
 `
 
+func TestSpellingsOfADomainInScutilAreOneDomain(t *testing.T) {
+	const two = "resolver #1\n nameserver[0] : 192.0.2.1\nresolver #2\n domain : Corp.Example.\n nameserver[0] : 192.0.2.2\n" +
+		"resolver #3\n domain : corp.example\n nameserver[0] : 192.0.2.3\nresolver #4\n domain : .\n nameserver[0] : 192.0.2.4\n"
+	servers, domains := dnshedge.ParseScutil(two)
+	assert.Equal(t, []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("192.0.2.4:53")}, servers)
+	assert.Equal(t, map[string][]netip.AddrPort{
+		"corp.example": {netip.MustParseAddrPort("192.0.2.2:53"), netip.MustParseAddrPort("192.0.2.3:53")},
+	}, domains)
+}
+
 func TestScutilNamesServersOfAllNamesAndOfDomains(t *testing.T) {
 	at := func(all ...string) (out []netip.AddrPort) {
 		for _, s := range all {

@@ -326,3 +326,41 @@ func TestALongDatagramIsAskedForOverTCPAlsoOnWindows(t *testing.T) {
 		assert.EqualValues(t, 200, c.Stats().Ignored)
 	})
 }
+
+// contextConn asks for the context that it was opened with when a deadline is set.
+type contextConn struct {
+	net.Conn
+	t   *testing.T
+	ctx context.Context
+}
+
+func (c *contextConn) SetReadDeadline(at time.Time) error {
+	asked := make(chan struct{})
+	go func() {
+		_ = c.ctx.Err()
+		close(asked)
+	}()
+	select {
+	case <-asked:
+	case <-time.After(5 * time.Second):
+		c.t.Error("the context is locked")
+	}
+	return c.Conn.SetReadDeadline(at)
+}
+
+func TestNoLockIsHeldWhileAConnectionOfTheDialerGetsADeadline(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	c := off()
+	c.Upstreams = []dnshedge.Upstream{{Addr: silent.LocalAddr().String()}}
+	c.Dialer = dialFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return &contextConn{conn, t, ctx}, err
+	})
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(background, 100*ms)
+	defer cancel()
+	_, _, err = c.ExchangeContext(ctx, question("x.example.", dns.TypeA), "")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}

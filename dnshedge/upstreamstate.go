@@ -58,8 +58,9 @@ type upstreamState struct {
 	down      atomic.Bool  // it was in doubt, and failed a probe as well
 	abandoned atomic.Int64 // abandoned queries that still run
 
-	callers int  // who ask it by its address; guarded by core.mu
-	alone   bool // it was asked by its address only; guarded by core.mu
+	callers int       // who ask it by its address; guarded by core.mu
+	alone   bool      // it was asked by its address only; guarded by core.mu
+	wanted  time.Time // when a question last came that may be put to it, if not alone; guarded by core.mu
 
 	queries    atomic.Int64 // sent to it
 	hedges     atomic.Int64 // sent to it

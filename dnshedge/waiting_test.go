@@ -133,6 +133,28 @@ func TestWhoFollowsALeaderThatLeavesIsAnswered(t *testing.T) {
 	})
 }
 
+func TestWhatOneServerSaidUntilTheLeaderLeftIsNoAnswerToItsFollowers(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", script(rcode(dns.RcodeServerFailure), good))
+		l.serve("b", drop)
+		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache), Order: dnshedge.OrderStrict}, l.up("udp", "a"), l.up("udp", "b"))
+		s := &dnshedge.Server{Client: c}
+		l.startServer(s)
+		require.NoError(t, l.connect("udp").WriteMsg(question("x.example.", dns.TypeA)))
+		time.Sleep(50 * ms)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			r, _ := l.must(c, "x.example.")
+			assert.Equal(t, dns.RcodeSuccess, r.Rcode)
+		})
+		time.Sleep(50 * ms)
+		ctx, cancel := context.WithCancel(background)
+		cancel()
+		require.ErrorIs(t, s.Shutdown(ctx), context.Canceled)
+		wg.Wait()
+	})
+}
+
 func TestRefreshesTakeNoHedgesAway(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("30 A 192.0.2.1"))

@@ -137,7 +137,8 @@ func (u *udp) ask(ctx context.Context, q *wire.Query) (*wire.Answer, error) {
 	_ = d.conn.SetReadDeadline(deadline)
 	expiring := false
 	var a *wire.Answer
-	if s, ok := ctx.(*Span); ok {
+	s, ok := ctx.(*Span)
+	if _, own := conn.(*net.UDPConn); ok && own { // others may ask for ctx, which is locked when d is told
 		s.watch(d)
 		a, err = d.read()
 		s.unwatch(d)

@@ -63,6 +63,9 @@ func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	a := new(Answer)
 	code, err := a.takeOPT(b, q != nil && q.options != nil)
+	if err == nil && len(a.options) > 0 && unpackOptions(a.options) == nil {
+		err = errOption
+	}
 	if err != nil {
 		return nil, &MalformedError{err}
 	}
@@ -70,6 +73,7 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	foreign := false
 	if end, ok := tidy(b); ok && relevant(b) {
 		m = append(make([]byte, 0, end), b[:end]...)
+		clear(m[:2]) // the ID
 		if a.EDNS {
 			binary.BigEndian.PutUint16(m[10:], binary.BigEndian.Uint16(m[10:])-1)
 		}
@@ -205,7 +209,7 @@ func (a *Answer) index(m []byte) error {
 // sameOwner reports whether b follows a in a set of records, with a compressed name.
 func sameOwner(m []byte, a, b record) bool {
 	owner := binary.BigEndian.Uint16(m[b.name:])
-	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || owner == 0xc000|uint16(a.name))
+	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || int(owner) == 0xc000+a.name)
 }
 
 // Packed returns the message. It must not be changed.

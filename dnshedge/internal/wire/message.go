@@ -38,6 +38,7 @@ var (
 	errNotReply = errors.New("dnshedge: message is not a response to a query")
 	errQuestion = errors.New("dnshedge: response to another question")
 	errRecord   = errors.New("dnshedge: malformed record")
+	errOption   = errors.New("dnshedge: malformed EDNS option")
 	errTSIG     = errors.New("dnshedge: message with a TSIG record")
 	errOPT      = errors.New("dnshedge: message with two OPT records, or one that is not in the additional section")
 )

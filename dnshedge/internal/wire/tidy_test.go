@@ -39,6 +39,7 @@ func TestATidyResponseIsKeptAsItIs(t *testing.T) {
 		require.NoError(t, err)
 		opt := len(b) - 11
 		assert.Equal(t, b[12:opt], a.Packed()[12:], name)
+		assert.Equal(t, []byte{0, 0}, a.Packed()[:2], "the ID")
 		assert.Equal(t, binary.BigEndian.Uint16(b[10:])-1, binary.BigEndian.Uint16(a.Packed()[10:]), name)
 		assert.True(t, a.EDNS, name)
 	}
@@ -90,6 +91,73 @@ func TestOnlyNamesAreReferredToByNames(t *testing.T) {
 		}
 		assert.Equal(t, before[1].(*dns.CNAME).Target, after[1].(*dns.CNAME).Target, name)
 	}
+}
+
+// Package dns reads names in data that must not be compressed, and so they are written out.
+func TestNamesThatMustNotBeCompressedDoNotChangeWithTTLs(t *testing.T) {
+	m := question("www.example.com.", dns.TypeA)
+	at := byte(len(header(2)) + 6)
+	first := []byte{0xc0, 12, 0, 1, 0, 1, 1, 'a', 0, 0, 0, 4, 1, 'x', 0, 0} // its TTL could be a name
+	for name, rr := range map[string][]byte{
+		"NSEC":  {0xc0, 12, 0, 47, 0, 1, 0, 0, 1, 44, 0, 5, 0xc0, at, 0, 1, 0x40},
+		"HTTPS": {0xc0, 12, 0, 65, 0, 1, 0, 0, 1, 44, 0, 4, 0, 1, 0xc0, at},
+		"KX":    {0xc0, 12, 0, 36, 0, 1, 0, 0, 1, 44, 0, 4, 0, 1, 0xc0, at},
+	} {
+		a, err := read(t, m, append(append(header(2), first...), rr...))
+		require.NoError(t, err)
+		a.Limit(&wire.TTLLimits{Max: 7 * time.Second})
+		got := new(dns.Msg)
+		require.NoError(t, got.Unpack(a.Append(nil, must(wire.NewQuery(m)), wire.View{Age: time.Second}, 0)), name)
+		assert.Regexp(t, `\sa\.`, got.Answer[1].String(), name)
+	}
+}
+
+func TestAddressesOfDifferentNamesDoNotTakeTurns(t *testing.T) {
+	m := question("www.example.com.", dns.TypeA)
+	b := header(4)
+	alias := []byte{0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 44, 0, 3, 1, 'a', 0}
+	at := len(b) + 12 // of the name a
+	b = append(b, alias...)
+	long := append([]byte{0xc0, 12, 0, 16, 0, 1, 0, 0, 1, 44}, 0, 0)
+	n := 1<<14 + at - (len(b) + 12) // so that the next name is where 14 bits cannot tell it from a
+	binary.BigEndian.PutUint16(long[10:], uint16(n))
+	b = append(append(b, long...), make([]byte, n)...)
+	require.Equal(t, 1<<14+at, len(b))
+	b = append(b, 0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
+	b = append(b, 0xc0, byte(at), 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 2)
+	a, err := read(t, m, b)
+	require.NoError(t, err)
+	got := a.Message(m, must(wire.NewQuery(m)), wire.View{Turn: 1})
+	require.Len(t, got.Answer, 4)
+	assert.Equal(t, "192.0.2.1", got.Answer[2].(*dns.A).A.String())
+}
+
+func TestOptionsThatNobodyCanReadAreRefused(t *testing.T) {
+	m := question("www.example.com.", dns.TypeA)
+	m.SetEdns0(1232, false)
+	m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{192, 0, 2, 0}}}
+	b := append(header(1), 0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
+	b[11] = 1
+	subnet := func(data ...byte) []byte {
+		opt := append([]byte{0, 0, 41, 4, 208, 0, 0, 0, 0, 0, byte(4 + len(data)), 0, 8, 0, byte(len(data))}, data...)
+		return append(b[:len(b):len(b)], opt...)
+	}
+	_, err := read(t, m, subnet(0, 1, 9))
+	assert.Error(t, err)
+	a, err := read(t, m, subnet(0, 1, 24, 0, 192, 0, 2))
+	require.NoError(t, err)
+	assert.Len(t, a.Options(), 11)
+}
+
+// Over HTTPS a hostile server may say how old such a response is.
+func TestAResponseToAnUpdateMayHaveAnAliasWithoutATarget(t *testing.T) {
+	m := new(dns.Msg).SetUpdate("example.com.")
+	b := append([]byte{0, 0, 0xa8, dns.RcodeNameError, 0, 1, 0, 1, 0, 0, 0, 0}, "\x07example\x03com\x00\x00\x06\x00\x01"...)
+	b = append(b, 0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 9, 0, 0)
+	a, err := read(t, m, b)
+	require.NoError(t, err)
+	a.Lower(time.Second)
+	assert.EqualValues(t, 8, binary.BigEndian.Uint32(a.Packed()[len(b)-6:]))
 }
 
 func must(q *wire.Query, err error) *wire.Query {

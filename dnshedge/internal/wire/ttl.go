@@ -90,7 +90,8 @@ func (a *Answer) soa() (soa record, ok bool) {
 	for range maxAliases + 1 {
 		from := end
 		_ = walk(m, func(r record) {
-			if end == from && r.section == answer && r.typ == dns.TypeCNAME && r.class == dns.ClassINET && sameName(m, r.name, from) {
+			alias := r.section == answer && r.typ == dns.TypeCNAME && r.class == dns.ClassINET
+			if end == from && alias && len(r.data) > 0 && sameName(m, r.name, from) { // in updates there may be no data
 				end = r.ttl + 6
 			}
 		})
