@@ -20,14 +20,14 @@ const (
 	refusedHeader = "Hedge-Refused" // 1: the hedge was turned away
 )
 
-// fullHouse is how many requests there are for each one that is worked on, those in line
+// fullHouse is how many requests there are for each one that is worked on, those in the queue
 // included, when a Limiter turns hedges away. It bounds what the hedges of clients that do not
-// cancel can add to the line. Where losers leave the line it costs little: simulated at 80 %
+// cancel can add to the queue. Where losers leave the queue it costs little: simulated at 80 %
 // load, p99 is 182 ms with 1, 161 with 4 and 155 without such a bound.
 const fullHouse = 4
 
 // A Limiter stands before the handlers of a server, and lets them work on a number of
-// requests at a time. The others wait in line, first come first served. A request whose
+// requests at a time. The others wait in a queue, first come first served. A request whose
 // caller goes away while it waits never reaches the handler. That is what makes hedging
 // cheap for a busy server: it works on hedges that nobody waits for any more only if they
 // had reached the handler before.
@@ -40,13 +40,13 @@ const fullHouse = 4
 // it is no push-back, and no latency is learned from it. It has spent its part of their
 // budget, and counts as a hedge that did not win.
 //
-// Nothing else is turned away, so the line can be as long as it would be without a Limiter.
+// Nothing else is turned away, so the queue can be as long as it would be without a Limiter.
 // Where that is too long, bound what comes to the Limiter.
 //
 // Answers say "Hedge-Limit: 1", over gRPC in the trailer. A [Transport] then marks its
 // hedges to that host, and over HTTP/1.1 cancels those losers there that can be cancelled at
 // once, instead of leaving them to finish, see [WithLinger]. Each of them costs a connection,
-// and spares the server the work if it was in line.
+// and spares the server the work if it was in the queue.
 //
 // A request is worked on until its handler returns. A handler that goes on for hours and does
 // little, such as that of a WebSocket, an event stream or a gRPC watch, calls
@@ -62,7 +62,7 @@ type Limiter struct {
 	places *semaphore.Weighted
 	events *ops.LimiterWatcher // nil: nobody watches
 
-	inside                         atomic.Int64 // requests at work or in line
+	inside                         atomic.Int64 // requests at work or in the queue
 	working, worked, left, refused atomic.Int64
 	panics                         atomic.Int64 // of observers
 }

@@ -33,7 +33,7 @@ func renderLimiter(s hedge.LimiterSnapshot) limiterView {
 		Title: label.Clean(cmp.Or(s.Name, "limiter")),
 		Totals: []total{
 			{"working", "working", count(s.Working), "of " + count(int64(s.Limit)) + " at a time"},
-			{"waiting", "waiting", count(s.Waiting), "in line"},
+			{"waiting", "waiting", count(s.Waiting), "in the queue"},
 			{"worked", "worked on", count(s.Worked), of(s.Worked, came, "of the requests")},
 			{"left", "left", count(s.Left), of(s.Left, came, "gone before their turn")},
 			{"refused", "refused", count(s.Refused), of(s.Refused, came, "hedges turned away")},

@@ -20,7 +20,7 @@
 // attributes hedge.limiter (see hedge.WithName) and hedge.outcome: worked, left or refused.
 //
 //	hedge.limiter.requests   requests that came to the Limiter
-//	hedge.limiter.waited     histogram: how long they waited in line, in seconds
+//	hedge.limiter.waited     histogram: how long they waited in the queue, in seconds
 //
 // Every other metric has the attributes server.address (for gRPC the target, for hedge.Do
 // the key, for DNS the upstream) and hedge.protocol; and hedge.client (see hedge.WithName) and hedge.route,
@@ -131,7 +131,7 @@ func New(opts ...Option) (*Observer, error) {
 	o.limited, errs[6] = m.Int64Counter("hedge.limiter.requests", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests that came to a server's Limiter, by outcome."))
 	o.waited, errs[7] = m.Float64Histogram("hedge.limiter.waited", metric.WithUnit("s"),
-		metric.WithDescription("How long requests waited in a Limiter's line, by outcome."),
+		metric.WithDescription("How long requests waited in a Limiter's queue, by outcome."),
 		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err

@@ -68,7 +68,7 @@
 //
 //	hedge_limiter_limit                      requests that may be worked on at a time
 //	hedge_limiter_working                    requests that are worked on
-//	hedge_limiter_waiting                    requests that wait in line
+//	hedge_limiter_waiting                    requests that wait in the queue
 //	hedge_limiter_requests_total{outcome}    requests that came: worked (reached the handler), left (their caller went away before) or refused (hedges)
 //
 // Where a host has several routes or methods, the two gauges show the one that was

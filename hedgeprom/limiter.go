@@ -41,7 +41,7 @@ func newLimiterMetrics(labels prometheus.Labels) *limiterMetrics {
 	return &limiterMetrics{
 		limit:    desc("limit", "Requests that may be worked on at a time."),
 		working:  desc("working", "Requests that are worked on."),
-		waiting:  desc("waiting", "Requests that wait in line."),
+		waiting:  desc("waiting", "Requests that wait in the queue."),
 		requests: desc("requests_total", "Requests that came to the Limiter, by outcome.", "outcome"),
 	}
 }

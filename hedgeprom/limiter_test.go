@@ -39,7 +39,7 @@ hedge_limiter_requests_total{limiter="a�",outcome="worked",zone="a"} 0
 hedge_limiter_requests_total{limiter="shop",outcome="left",zone="a"} 30
 hedge_limiter_requests_total{limiter="shop",outcome="refused",zone="a"} 4
 hedge_limiter_requests_total{limiter="shop",outcome="worked",zone="a"} 1010
-# HELP hedge_limiter_waiting Requests that wait in line.
+# HELP hedge_limiter_waiting Requests that wait in the queue.
 # TYPE hedge_limiter_waiting gauge
 hedge_limiter_waiting{limiter="a�",zone="a"} 0
 hedge_limiter_waiting{limiter="shop",zone="a"} 7

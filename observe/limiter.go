@@ -10,7 +10,7 @@ type LimiterSnapshot struct {
 	Limit int    `json:"limit"`          // requests that are worked on at a time
 
 	Working int64 `json:"working"` // requests now with the handler
-	Waiting int64 `json:"waiting"` // requests now in line for it
+	Waiting int64 `json:"waiting"` // requests now in the queue for it
 
 	Worked  int64 `json:"worked"`  // requests that reached the handler, those now with it as well
 	Left    int64 `json:"left"`    // requests whose caller went away while they waited; they never reached the handler
@@ -20,7 +20,7 @@ type LimiterSnapshot struct {
 // A LimiterResult is what became of a request that came to a hedge.Limiter.
 type LimiterResult struct {
 	Outcome LimiterOutcome
-	Waited  time.Duration // in line, until then
+	Waited  time.Duration // in the queue, until then
 }
 
 // A LimiterOutcome says whether a request reached the handler behind a hedge.Limiter.

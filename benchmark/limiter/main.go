@@ -105,7 +105,7 @@ func run(args []string, out io.Writer) error {
 		}
 		none, hedged, limited := found["none"], found["hedge"], found["limited"]
 		said = append(said, fmt.Sprintf("%s: p99 is %.2f × that without hedging (promised: 0.75; without Limiters %.2f); requests worked on, %.3f × the calls (1.03); "+
-			"connections beyond those without hedging, %.2f × the losers that left the line (1.1)",
+			"connections beyond those without hedging, %.2f × the losers that left the queue (1.1)",
 			protocol, limited.quantile(0.99)/none.quantile(0.99), hedged.quantile(0.99)/none.quantile(0.99), limited.share(limited.worked),
 			float64(max(limited.conns-none.conns, 0))/float64(max(limited.left, 1))))
 	}

@@ -29,7 +29,7 @@ const (
 
 func main() {
 	log.SetFlags(0)
-	fmt.Println("                             p50       p99    worked on, per call    left the line    hedges turned away")
+	fmt.Println("                             p50       p99    worked on, per call    left the queue   hedges turned away")
 	for _, way := range []struct {
 		name            string
 		hedged, limited bool
