@@ -311,10 +311,14 @@ func (r *Race[T]) run(a *Attempt, n int) {
 
 // OutcomeOf returns what becomes of an attempt that somebody waits for and that returns err.
 func OutcomeOf(err error) Outcome {
-	if err != nil {
+	switch err {
+	case nil:
+		return Won
+	case ErrRefused:
+		return Lost
+	default:
 		return Failed
 	}
-	return Won
 }
 
 // finish takes what attempt n returned:
@@ -338,7 +342,7 @@ func (r *Race[T]) finish(n int, v T, err error) {
 	defer r.take(n, v, err, open)     // also if the watch ends the goroutine
 	if w := r.style.Watch; w != nil { // before Run can return: the watch may be used again then
 		how := OutcomeOf(err)
-		if !open && (err == nil || r.winner >= 0) || err == ErrRefused {
+		if !open && (err == nil || r.winner >= 0) {
 			how = Lost
 		}
 		w.Finished(me.Attempt, n, how)
