@@ -1266,6 +1266,7 @@ func TestRestThatHasLostIsCancelledAtOnceOverHTTP2(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, string(object), text(t, resp))
 			time.Sleep(time.Second)
+			synctest.Wait()
 			assert.Len(t, rt.Sent(), 2)
 			assert.Equal(t, ms, took)
 		})

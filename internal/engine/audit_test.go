@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -32,6 +33,7 @@ type town struct {
 	rng    *rand.Rand
 	now    time.Time // by the engine's clock
 	dark   func(at time.Time, rests bool)
+	refuse bool // hedges are not sent
 }
 
 func newTown(c engine.Config, rate, factor float64) *town {
@@ -58,6 +60,9 @@ func (w *town) call() {
 		took *= 10
 		reason := k.Admit(w.now, false, time.Time{}, engine.None)
 		if reason == engine.None {
+			if w.refuse {
+				k.Refused(w.now, engine.SameBackend)
+			}
 			k.Ended()
 		}
 		if w.dark != nil {
@@ -377,4 +382,50 @@ func BenchmarkAuditedCall(b *testing.B) {
 			}
 		})
 	}
+}
+
+// clockSet returns t as the clock shows it that was set ahead since.
+func clockSet(t time.Time, ahead time.Duration) time.Time {
+	const second = 1 << 30 // in the first word of a Time that has a monotonic reading
+	*(*uint64)(unsafe.Pointer(&t)) += uint64(ahead/time.Second) * second
+	return t
+}
+
+func TestVerdictThatTravelsIsAsOldAsItIs(t *testing.T) {
+	t.Parallel()
+	share := func(engine.Name) float64 { return 0 }
+	w := newTown(audited(), 60, 1.5)
+	w.now = time.Now()
+	w.live(15 * time.Minute)
+	require.Equal(t, engine.Harmful, w.verdict())
+	later := clockSet(w.now, 30*time.Hour)
+	require.Equal(t, 30*time.Hour, later.Round(0).Sub(w.now.Round(0)))
+	require.Zero(t, later.Sub(w.now))
+	var b bytes.Buffer
+	require.NoError(t, w.key.Export(&b, later))
+
+	heir := newTown(audited(), 60, 1.5) // that started after the clock was set
+	heir.now = later.Round(0)
+	_, err := heir.key.Engine().Import(bytes.NewReader(b.Bytes()), heir.now, share)
+	require.NoError(t, err)
+	heir.live(30 * time.Second)
+	assert.Equal(t, engine.Harmful, heir.verdict())
+
+	old := newTown(audited(), 60, 1.5) // that started before
+	old.now = time.Now()
+	_, err = old.key.Engine().Import(bytes.NewReader(b.Bytes()), clockSet(old.now, 30*time.Hour), share)
+	require.NoError(t, err)
+	require.Equal(t, engine.Harmful, old.verdict())
+	old.now = old.now.Add(25 * time.Hour)
+	old.live(30 * time.Second)
+	assert.Equal(t, engine.Trying, old.verdict(), "nobody has tested it for a day")
+}
+
+func TestHedgesThatWereNotSentProveNothing(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	w.refuse = true
+	w.live(10 * time.Minute)
+	assert.Zero(t, w.key.View().Audit.Pairs)
+	assert.Equal(t, engine.Trying, w.verdict())
 }

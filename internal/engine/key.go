@@ -255,6 +255,9 @@ func (k *Key) Refused(now time.Time, reason Reason) {
 	k.denied[reason]++
 	k.hedges--
 	k.fired = max(k.fired-1, 0) // or it was judged meanwhile
+	if k.audit != nil {
+		k.audit.began.Add(-1)
+	}
 	k.engine.ceiling.Load().giveBack(now, k.bucket)
 	if k.routeBudget != nil {
 		k.routeBudget.GiveBack()
