@@ -461,21 +461,21 @@ func (b *resumableBody) stalled() (ask *call, r *rest) {
 	if off >= b.resp.ContentLength || b.t.off.Load() || b.ctx.Err() != nil {
 		return nil, nil
 	}
+	if !b.since.CompareAndSwap(since, -since) { // it has just returned
+		b.pause()
+		return nil, nil
+	}
 	ask = &call{t: b.t, key: b.key, guarded: b.key.Tag.Load()&^limited != http2, likePrimary: b.source.hedge}
 	ask.peer.Store(b.peer)
 	ask.BeginRest(b.ctx, b.key)
 	if !ask.Call.Admit(0) {
+		b.since.CompareAndSwap(-since, since)
 		if ask.Denied == engine.Shadow {
 			b.left = 0
 		} else {
 			b.retry = max(2*b.retry, b.stall)
 			b.timer.Reset(b.retry)
 		}
-		return nil, nil
-	}
-	if !b.since.CompareAndSwap(since, -since) { // it has just returned
-		ask.EndRest(false)
-		b.pause()
 		return nil, nil
 	}
 	ask.sent, ask.sent.bare = *b.sent, false

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -1295,3 +1296,47 @@ func TestRestThatALimiterTurnsAwayHasLost(t *testing.T) {
 		assert.Zero(t, rt.Open())
 	})
 }
+
+// TestEveryRestThatIsPaidForIsSent, though the stall ends while the budget is asked.
+func TestEveryRestThatIsPaidForIsSent(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		asked := make(chan struct{})
+		tr := resuming(t, rt, hedge.WithObserver(paying{f: func() {
+			close(asked)
+			for range 1000 {
+				runtime.Gosched() // so that Read may return
+			}
+		}}))
+		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
+			resp := serveObject(rt, req)
+			resp.Body = waiting{resp.Body, asked}
+			return resp, nil
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		require.Equal(t, string(object), text(t, resp))
+		synctest.Wait()
+		s := tr.Snapshot()
+		assert.EqualValues(t, 1, s.Keys[0].Hedges)
+		assert.EqualValues(t, 1, s.Stats.HedgesSent)
+	})
+}
+
+// waiting is a body that waits.
+type waiting struct {
+	io.ReadCloser
+	until chan struct{}
+}
+
+func (w waiting) Read(p []byte) (int, error) {
+	<-w.until
+	return w.ReadCloser.Read(p)
+}
+
+// paying is called when a hedge is paid for, or would have been.
+type paying struct {
+	hedge.NopObserver
+	f func()
+}
+
+func (o paying) Budget(hedge.KeyInfo, float64) { o.f() }
