@@ -288,6 +288,7 @@ func (a *audit) advance(slot, at, now int64) {
 	if a.verdict != Trying && now-a.heard > int64(verdictLasts) {
 		a.judged = [verdicts][2]float64{}
 		a.decide(Trying, now)
+		s.probe = false // it was begun under another verdict
 	}
 	if s.probe && a.tails == nil {
 		a.tails, a.base = new(probeTails), int(a.cur.mean()-octave)

@@ -429,3 +429,31 @@ func TestHedgesThatWereNotSentProveNothing(t *testing.T) {
 	assert.Zero(t, w.key.View().Audit.Pairs)
 	assert.Equal(t, engine.Trying, w.verdict())
 }
+
+// TestAVerdictThatEndsWithinAProbe of which no call was measured leaves histograms that begin where latencies are.
+func TestAVerdictThatEndsWithinAProbe(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	w.live(15 * time.Minute)
+	require.Equal(t, engine.Harmful, w.verdict())
+	var b bytes.Buffer
+	require.NoError(t, w.key.Export(&b, w.now))
+	for pair := range 256 { // a few are probes
+		heir := newTown(audited(), 60, 1.5)
+		_, err := heir.key.Engine().Import(bytes.NewReader(b.Bytes()), w.now, func(engine.Name) float64 { return 0 })
+		require.NoError(t, err)
+		heir.now = epoch.Truncate(40 * time.Second).Add(time.Duration(pair) * 40 * time.Second)
+		next := heir.now.Add(40 * time.Second)
+		heir.key.HeardAt(next.Add(10*time.Second - 24*time.Hour))
+		heir.live(39 * time.Second)
+		for _, at := range []time.Duration{1, 21} {
+			heir.now = next.Add(at * time.Second)
+			heir.call()
+		}
+		require.Equal(t, engine.Trying, heir.verdict())
+		heir.live(5 * time.Second)
+		if base, ok := heir.key.TailsFrom(); ok {
+			require.Positive(t, base, "pair %d", pair)
+		}
+	}
+}
