@@ -55,6 +55,14 @@ func (s *snapshot) forget() {
 	s.names, s.values = s.names[:0], s.values[:0]
 }
 
+// request returns a request for a hedge.
+func (s *snapshot) request(ctx context.Context) *http.Request {
+	r := s.WithContext(ctx)
+	u := s.url
+	r.URL, r.Header = &u, s.header()
+	return r
+}
+
 // header returns a copy of the header.
 func (s *snapshot) header() http.Header {
 	if s.bare {
@@ -139,20 +147,23 @@ func (c *call) request(ctx context.Context, n int) *http.Request {
 	}
 	switch {
 	case n > 0:
-		r = c.sent.WithContext(ctx)
-		u := c.sent.url
-		r.URL, r.Header = &u, c.sent.header()
+		r = c.sent.request(ctx)
 	case p != nil && !c.handed:
-		p.request, c.handed = *from.WithContext(ctx), true // a copy that is not allocated
+		p.request = *from.WithContext(ctx) // a copy that is not allocated
+		c.handed = true
 		r = &p.request
 	default: // nothing is learned yet, or the primary is sent again
 		r = from.WithContext(ctx)
 	}
-	if body := c.body; body != nil {
-		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-		r.Body, _ = r.GetBody()
+	if c.body != nil {
+		giveBody(r, c.body)
 	}
 	return r
+}
+
+func giveBody(r *http.Request, body []byte) {
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r.Body, _ = r.GetBody()
 }
 
 // readBody reads the caller's body, so that each attempt can have a copy. GetBody would

@@ -339,21 +339,33 @@ func (r *Race[T]) finish(n int, v T, err error) {
 	if n == 0 {
 		r.primaryDone = true
 	}
-	defer r.take(n, v, err, open)     // also if the watch ends the goroutine
-	if w := r.style.Watch; w != nil { // before Run can return: the watch may be used again then
-		how := OutcomeOf(err)
-		if !open && (err == nil || r.winner >= 0) {
-			how = Lost
-		}
-		w.Finished(me.Attempt, n, how)
+	defer r.take(n, v, err, open) // also if the watch ends the goroutine
+	if r.style.Watch != nil {
+		r.tell(n, err, open)
 	}
+}
+
+// tell tells the watch that attempt n has finished, before Run can return: the watch may be
+// used again then. The caller holds mu.
+func (r *Race[T]) tell(n int, err error, open bool) {
+	how := OutcomeOf(err)
+	if !open && (err == nil || r.winner >= 0) {
+		how = Lost
+	}
+	r.style.Watch.Finished(r.attempts[n].Attempt, n, how)
 }
 
 // take is the rest of finish. The caller holds mu, which take unlocks.
 func (r *Race[T]) take(n int, v T, err error, open bool) {
 	switch me := &r.attempts[n]; {
 	case open && err == nil:
-		r.win(n, v)
+		v, err = r.win(n, v)
+		op, primary, failed := r.op, r.attempts[0].Attempt, n > 0 && r.primaryDone
+		r.notify()
+		r.mu.Unlock()
+		if failed {
+			discard(op, v, err, primary, nil)
+		}
 	case open && n == 0:
 		r.value, r.err = v, err
 		r.unfinished--
@@ -384,21 +396,14 @@ func discard[T any](op Op[T], v T, err error, a *Attempt, forget func()) {
 	op.Discard(v, err)
 }
 
-// win makes attempt n, which returned v, the winner. The caller holds mu, which
-// win unlocks.
-func (r *Race[T]) win(n int, v T) {
-	keptValue, keptErr := r.value, r.err // the primary's, if it failed before
+// win makes attempt n, which returned v, the winner. It returns what the primary has
+// returned if that has failed. The caller holds mu.
+func (r *Race[T]) win(n int, v T) (T, error) {
+	kept, err := r.value, r.err
 	r.winner, r.value, r.err = n, v, nil
 	r.unfinished--
 	r.lose(r.style.Linger, ErrLost)
-	r.notify()
-	if n == 0 || !r.primaryDone {
-		r.mu.Unlock()
-		return
-	}
-	op, primary := r.op, r.attempts[0].Attempt
-	r.mu.Unlock()
-	discard(op, keptValue, keptErr, primary, nil)
+	return kept, err
 }
 
 // lose cancels the attempts that are still out, or lets them linger. The caller holds mu.
