@@ -126,8 +126,9 @@ func (h *handle) SetEnabled(on bool) {
 
 // Reset forgets what was learned of a key, and what holds its hedges back: its
 // latencies, that it was slow, that its server pushed back, and that its hedges did not
-// win. What was counted stays, and so do the budgets. Host and route are those of
-// [KeySnapshot]; an empty host stands for all hosts, and an empty route for all routes.
+// win; and, for all routes of a host, what [WithAudit] has found. What was counted stays,
+// and so do the budgets. Host and route are those of [KeySnapshot]; an empty host stands
+// for all hosts, and an empty route for all routes.
 // Reset returns the number of keys that were reset. Calls under way still teach their latency.
 func (h *handle) Reset(host, route string) (keys int) {
 	h.mustBeMade()
@@ -166,9 +167,9 @@ func (h *handle) replace(old, s *Config) bool {
 	return true
 }
 
-// Export writes what was learned of latencies, for Import in another process or
-// after a restart: a few hundred bytes per key and at most 64 MiB, the most
-// recently used keys first.
+// Export writes what was learned of latencies, and the verdicts of [WithAudit], for Import
+// in another process or after a restart: a few hundred bytes per key and at most 64 MiB,
+// the most recently used keys first.
 func (h *handle) Export(w io.Writer) error {
 	h.mustBeMade()
 	if err := h.engine.Export(w, time.Now()); err != nil {
@@ -180,8 +181,8 @@ func (h *handle) Export(w io.Writer) error {
 // Import learns what another process has exported, so that calls are hedged from
 // the first one on instead of the eleventh. It adds to what is known, and may be
 // called several times, with the exports of several processes; what is measured
-// from then on soon outweighs it. Keys for which there is no room (see
-// [WithMaxKeys]) are left out.
+// from then on soon outweighs it. A verdict counts for a host that has none yet. Keys for
+// which there is no room (see [WithMaxKeys]) are left out.
 //
 // Import returns an error and changes nothing if the export is damaged, was not
 // written by Export, has another version, is larger than 64 MiB or is older than a day.

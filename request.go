@@ -127,6 +127,17 @@ func (c *call) Admit(index int) bool {
 	return true
 }
 
+// snapshot returns a snapshot of req, the call's request, that is not used again.
+func (c *call) snapshot(req *http.Request) *snapshot {
+	if c.detached && !c.sent.taken {
+		c.sent.keep(req)
+	}
+	return &snapshot{
+		Request: *req, url: c.sent.url, taken: true, bare: c.sent.bare,
+		names: slices.Clone(c.sent.names), values: slices.Clone(c.sent.values),
+	}
+}
+
 // request returns the request of attempt n.
 func (c *call) request(ctx context.Context, n int) *http.Request {
 	var r *http.Request

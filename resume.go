@@ -87,19 +87,19 @@ func strongTag(tag string) bool {
 	return len(tag) >= 2 && tag[0] == '"' && tag[len(tag)-1] == '"' && !strings.ContainsAny(tag[1:len(tag)-1], "\" \x7f")
 }
 
-// continues reports whether rest holds the bytes of whole from off on, all of them.
-func continues(whole, rest *http.Response, off int64) bool {
-	length := whole.ContentLength
+// continues reports whether rest holds the bytes from off on, all of them, of a body of the
+// given length that came with the header whole.
+func continues(whole http.Header, length int64, rest *http.Response, off int64) bool {
 	ranges := rest.Header["Content-Range"]
 	if rest.StatusCode != http.StatusPartialContent || rest.Body == nil || rest.Uncompressed ||
 		len(ranges) != 1 || !strings.EqualFold(ranges[0], fmt.Sprintf("bytes %d-%d/%d", off, length-1, length)) ||
 		rest.ContentLength >= 0 && rest.ContentLength != length-off {
 		return false
 	}
-	same := func(name string) bool { return slices.Equal(whole.Header[name], rest.Header[name]) }
+	same := func(name string) bool { return slices.Equal(whole[name], rest.Header[name]) }
 	sameIfTold := func(name string) bool { return len(rest.Header[name]) == 0 || same(name) }
 	modified := same // nothing else says that it is the same version
-	if len(whole.Header["Etag"]) > 0 {
+	if len(whole["Etag"]) > 0 {
 		modified = sameIfTold
 	}
 	return same("Etag") && modified("Last-Modified") && same("Content-Encoding") && sameIfTold("Content-Type")
@@ -114,7 +114,7 @@ func (t *Transport) resumable(c *call, req *http.Request, resp *http.Response, a
 		return resp
 	}
 	b := &resumableBody{
-		t: t, key: c.key, ctx: req.Context(), req: req, resp: resp, validator: validator, peer: c.peer.Load(),
+		t: t, key: c.key, ctx: req.Context(), resp: resp, validator: validator, peer: c.peer.Load(),
 		shown: *resp, made: time.Now(), source: source{resp.Body, a, number > 0}, next: started,
 	}
 	if a != nil {
@@ -122,6 +122,9 @@ func (t *Transport) resumable(c *call, req *http.Request, resp *http.Response, a
 	}
 	if b.left > 0 {
 		b.stall = c.key.Stall()
+	}
+	if b.stall > 0 {
+		b.header, b.sent = resp.Header.Clone(), c.snapshot(req)
 	}
 	b.shown.Body = b
 	return &b.shown
@@ -161,8 +164,9 @@ type resumableBody struct {
 	t         *Transport
 	key       *engine.Key
 	ctx       context.Context // the caller's
-	req       *http.Request   // the caller's, who may change it once the body is closed
-	resp      *http.Response  // as it came
+	sent      *snapshot       // what the rest is asked for with; nil if it never is
+	resp      *http.Response  // as it came, but for its header, which the caller has
+	header    http.Header     // a copy of that; nil if the rest is never asked for
 	shown     http.Response   // what the caller has
 	validator string
 	peer      *peerAddr // where the primary went; nil: not known, or not needed
@@ -457,10 +461,15 @@ func (b *resumableBody) stalled() (ask *call, r *rest) {
 	if off >= b.resp.ContentLength || b.t.off.Load() || b.ctx.Err() != nil {
 		return nil, nil
 	}
+	if !b.since.CompareAndSwap(since, -since) { // it has just returned
+		b.pause()
+		return nil, nil
+	}
 	ask = &call{t: b.t, key: b.key, guarded: b.key.Tag.Load()&^limited != http2, likePrimary: b.source.hedge}
 	ask.peer.Store(b.peer)
 	ask.BeginRest(b.ctx, b.key)
 	if !ask.Call.Admit(0) {
+		b.since.CompareAndSwap(-since, since)
 		if ask.Denied == engine.Shadow {
 			b.left = 0
 		} else {
@@ -469,15 +478,9 @@ func (b *resumableBody) stalled() (ask *call, r *rest) {
 		}
 		return nil, nil
 	}
-	if !b.since.CompareAndSwap(since, -since) { // it has just returned
-		ask.EndRest(false)
-		b.pause()
-		return nil, nil
-	}
-	ask.sent.keep(b.req)
-	ask.sent.Request, ask.sent.taken, ask.sent.bare = *b.req, true, false
-	ask.sent.names = append(ask.sent.names, name{"Range", 1}, name{"If-Range", 1})
-	ask.sent.values = append(ask.sent.values, fmt.Sprintf("bytes=%d-", off), b.validator)
+	ask.sent, ask.sent.bare = *b.sent, false
+	ask.sent.names = slices.Concat(b.sent.names, []name{{"Range", 1}, {"If-Range", 1}})
+	ask.sent.values = slices.Concat(b.sent.values, []string{fmt.Sprintf("bytes=%d-", off), b.validator})
 	r = &rest{number: b.next, off: off, attempt: race.NewAttempt(b.ctx, b.next), decided: make(chan struct{})}
 	b.next++
 	b.left--
@@ -507,7 +510,7 @@ func (b *resumableBody) resume(ask *call, r *rest) {
 	if err != nil {
 		return
 	}
-	if !continues(b.resp, resp, r.off) {
+	if !continues(b.header, b.resp.ContentLength, resp, r.off) {
 		err = errNotTheRest
 		return
 	}

@@ -8,6 +8,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptrace"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -1198,3 +1200,154 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 func (endless) Close() error               { return nil }
+
+// TestCallerMayChangeTheHeaderWhileItReads is for the race detector. The rest arrives when it has lost.
+func TestCallerMayChangeTheHeaderWhileItReads(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := resuming(t, rt)
+		returned := make(chan struct{})
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n > 0 {
+				time.Sleep(stallAfter) // whatever its context says
+				defer close(returned)
+				return serveObject(rt, req), nil
+			}
+			return serveObject(rt, req, stalls(4096, stallAfter+ms)...), nil
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		_, err = io.ReadFull(resp.Body, make([]byte, 5000))
+		require.NoError(t, err)
+		for done := false; !done; {
+			resp.Header.Set("Etag", `"changed"`)
+			select {
+			case <-returned:
+				done = true
+			default:
+				time.Sleep(ms)
+			}
+		}
+		text(t, resp)
+		assert.Len(t, rt.Sent(), 2)
+	})
+}
+
+// TestRestIsThatOfTheCallersRequest, whatever the RoundTripper below has made of it in place.
+func TestRestIsThatOfTheCallersRequest(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := resuming(t, rt)
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			assert.Equal(t, "/item", req.URL.Path)
+			assert.Empty(t, req.Header["Signed"])
+			resp := serveObject(rt, req)
+			if n == 0 {
+				resp.Body.(*pausing).gaps = stalls(4096, time.Second)
+			}
+			req.URL.Path = "/v1" + req.URL.Path
+			req.Header.Add("Signed", "yes")
+			return resp, nil
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		assert.Equal(t, string(object), text(t, resp))
+		assert.Len(t, rt.Sent(), 2)
+	})
+}
+
+// TestRestThatHasLostIsCancelledAtOnceOverHTTP2, behind a Limiter as well: nobody else is harmed.
+func TestRestThatHasLostIsCancelledAtOnceOverHTTP2(t *testing.T) {
+	for _, limited := range []bool{false, true} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			tr := resuming(t, rt)
+			var took time.Duration
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if n > 0 {
+					start := time.Now()
+					httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{Reused: true})
+					err := hedgetest.Sleep(req.Context(), forever)
+					took = time.Since(start)
+					return nil, err
+				}
+				resp := serveObject(rt, req, stalls(4096, stallAfter+ms)...)
+				if limited {
+					resp.Header.Set("Hedge-Limit", "1")
+				}
+				return resp, nil
+			}
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			assert.Equal(t, string(object), text(t, resp))
+			time.Sleep(time.Second)
+			synctest.Wait()
+			assert.Len(t, rt.Sent(), 2)
+			assert.Equal(t, ms, took)
+		})
+	}
+}
+
+// TestRestThatALimiterTurnsAwayHasLost, as other hedges have.
+func TestRestThatALimiterTurnsAwayHasLost(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		o := new(heard)
+		tr := resuming(t, rt, hedge.WithObserver(o))
+		o.events = nil
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n > 0 {
+				resp := rt.Response(req, http.StatusServiceUnavailable, "")
+				resp.Header.Set("Hedge-Refused", "1")
+				return resp, nil
+			}
+			return serveObject(rt, req, stalls(4096, time.Second)...), nil
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		assert.Equal(t, string(object), text(t, resp))
+		synctest.Wait()
+		assert.Equal(t, []string{"start 0", "won 0 0s", "start 1", "lost 1 0s"}, o.events)
+		assert.Zero(t, rt.Open())
+	})
+}
+
+// TestEveryRestThatIsPaidForIsSent, though the stall ends while the budget is asked.
+func TestEveryRestThatIsPaidForIsSent(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		asked := make(chan struct{})
+		tr := resuming(t, rt, hedge.WithObserver(paying{f: func() {
+			close(asked)
+			for range 1000 {
+				runtime.Gosched() // so that Read may return
+			}
+		}}))
+		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
+			resp := serveObject(rt, req)
+			resp.Body = waiting{resp.Body, asked}
+			return resp, nil
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		require.Equal(t, string(object), text(t, resp))
+		synctest.Wait()
+		s := tr.Snapshot()
+		assert.EqualValues(t, 1, s.Keys[0].Hedges)
+		assert.EqualValues(t, 1, s.Stats.HedgesSent)
+	})
+}
+
+// waiting is a body that waits.
+type waiting struct {
+	io.ReadCloser
+	until chan struct{}
+}
+
+func (w waiting) Read(p []byte) (int, error) {
+	<-w.until
+	return w.ReadCloser.Read(p)
+}
+
+// paying is called when a hedge is paid for, or would have been.
+type paying struct {
+	hedge.NopObserver
+	f func()
+}
+
+func (o paying) Budget(hedge.KeyInfo, float64) { o.f() }

@@ -288,6 +288,7 @@ func (a *audit) advance(slot, at, now int64) {
 	if a.verdict != Trying && now-a.heard > int64(verdictLasts) {
 		a.judged = [verdicts][2]float64{}
 		a.decide(Trying, now)
+		s.probe = false // it was begun under another verdict
 	}
 	if s.probe && a.tails == nil {
 		a.tails, a.base = new(probeTails), int(a.cur.mean()-octave)
@@ -529,7 +530,7 @@ func (a *audit) word() string {
 // An AuditView is what an audit has found, at one moment. Its zero value says nothing.
 type AuditView struct {
 	On         bool          // the host is audited
-	Verdict    Verdict       //
+	Verdict    Verdict       // so far
 	Confidence float64       // probability that hedging changes the tail the way that it seems, in [0.5, 1]; 0: nothing is known
 	Pairs      int           // that say so
 	P99        time.Duration // without hedging

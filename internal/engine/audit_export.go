@@ -81,6 +81,7 @@ func decodeJudgement(d *decode.Decoder) (j judgement, ok bool) {
 
 // appendAudits appends the verdicts that there are, and returns how many.
 func (e *Engine) appendAudits(now time.Time) (b []byte, n uint64) {
+	now = e.clock(now)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for host, a := range e.audits {
@@ -112,6 +113,7 @@ func (a *audit) judgement(now time.Time) (j judgement, ok bool) {
 
 // absorbAudits takes verdicts for hosts that have a key and no verdict of their own.
 func (e *Engine) absorbAudits(all []judgement, now time.Time) {
+	now = e.clock(now)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range all {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -389,5 +390,70 @@ func BenchmarkAuditedCall(b *testing.B) {
 				i++
 			}
 		})
+	}
+}
+
+// clockSet returns t as the clock shows it that was set ahead since.
+func clockSet(t time.Time, ahead time.Duration) time.Time {
+	const second = 1 << 30 // in the first word of a Time that has a monotonic reading
+	*(*uint64)(unsafe.Pointer(&t)) += uint64(ahead/time.Second) * second
+	return t
+}
+
+func TestVerdictThatTravelsIsAsOldAsItIs(t *testing.T) {
+	t.Parallel()
+	share := func(engine.Name) float64 { return 0 }
+	w := newTown(audited(), 60, 1.5)
+	w.now = time.Now()
+	w.live(15 * time.Minute)
+	require.Equal(t, engine.Harmful, w.verdict())
+	later := clockSet(w.now, 30*time.Hour)
+	require.Equal(t, 30*time.Hour, later.Round(0).Sub(w.now.Round(0)))
+	require.Zero(t, later.Sub(w.now))
+	var b bytes.Buffer
+	require.NoError(t, w.key.Export(&b, later))
+
+	heir := newTown(audited(), 60, 1.5) // that started after the clock was set
+	heir.now = later.Round(0)
+	_, err := heir.key.Engine().Import(bytes.NewReader(b.Bytes()), heir.now, share)
+	require.NoError(t, err)
+	heir.live(30 * time.Second)
+	assert.Equal(t, engine.Harmful, heir.verdict())
+
+	old := newTown(audited(), 60, 1.5) // that started before
+	old.now = time.Now()
+	_, err = old.key.Engine().Import(bytes.NewReader(b.Bytes()), clockSet(old.now, 30*time.Hour), share)
+	require.NoError(t, err)
+	require.Equal(t, engine.Harmful, old.verdict())
+	old.now = old.now.Add(25 * time.Hour)
+	old.live(30 * time.Second)
+	assert.Equal(t, engine.Trying, old.verdict(), "nobody has tested it for a day")
+}
+
+// TestAVerdictThatEndsWithinAProbe of which no call was measured leaves histograms that begin where latencies are.
+func TestAVerdictThatEndsWithinAProbe(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	w.live(15 * time.Minute)
+	require.Equal(t, engine.Harmful, w.verdict())
+	var b bytes.Buffer
+	require.NoError(t, w.key.Export(&b, w.now))
+	for pair := range 8 { // one is a probe
+		heir := newTown(audited(), 60, 1.5)
+		_, err := heir.key.Engine().Import(bytes.NewReader(b.Bytes()), w.now, func(engine.Name) float64 { return 0 })
+		require.NoError(t, err)
+		heir.now = epoch.Truncate(40 * time.Second).Add(time.Duration(pair) * 40 * time.Second)
+		next := heir.now.Add(40 * time.Second)
+		heir.key.HeardAt(next.Add(10*time.Second - 24*time.Hour))
+		heir.live(39 * time.Second)
+		for _, at := range []time.Duration{1, 21} {
+			heir.now = next.Add(at * time.Second)
+			heir.call()
+		}
+		require.Equal(t, engine.Trying, heir.verdict())
+		heir.live(5 * time.Second)
+		if base, ok := heir.key.TailsFrom(); ok {
+			require.Positive(t, base, "pair %d", pair)
+		}
 	}
 }

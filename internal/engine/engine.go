@@ -130,6 +130,9 @@ func (e *Engine) aged(now time.Time) int64 {
 // all that is made of it.
 func (e *Engine) now() time.Time { return e.born.Add(time.Since(e.born)) }
 
+// clock returns the given time by the engine's clock.
+func (e *Engine) clock(now time.Time) time.Time { return e.born.Add(now.Sub(e.born)) }
+
 // wall returns the time of day when a call begins.
 func (e *Engine) wall(now time.Time) time.Time {
 	if f := e.Config().Wall; f != nil {

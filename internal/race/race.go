@@ -311,10 +311,14 @@ func (r *Race[T]) run(a *Attempt, n int) {
 
 // OutcomeOf returns what becomes of an attempt that somebody waits for and that returns err.
 func OutcomeOf(err error) Outcome {
-	if err != nil {
+	switch err {
+	case nil:
+		return Won
+	case ErrRefused:
+		return Lost
+	default:
 		return Failed
 	}
-	return Won
 }
 
 // finish takes what attempt n returned:
@@ -345,7 +349,7 @@ func (r *Race[T]) finish(n int, v T, err error) {
 // used again then. The caller holds mu.
 func (r *Race[T]) tell(n int, err error, open bool) {
 	how := OutcomeOf(err)
-	if !open && (err == nil || r.winner >= 0) || err == ErrRefused {
+	if !open && (err == nil || r.winner >= 0) {
 		how = Lost
 	}
 	r.style.Watch.Finished(r.attempts[n].Attempt, n, how)
