@@ -431,7 +431,7 @@ remote-control:
 		for _, c := range all {
 			loaded(t, "udp://127.0.0.1:"+c.port)
 			before := cpuTime(t, c.process)
-			out := hedgetest.Tool(t, "dnsperf", "-s", "127.0.0.1", "-p", c.port, "-d", queries, "-l", "1", "-c", "4", "-q", "50")
+			out := hedgetest.Tool(t, "dnsperf", "-s", "127.0.0.1", "-p", c.port, "-d", queries, "-n", "25000", "-c", "4", "-q", "50")
 			assert.Contains(t, out, "Queries lost:         0", c.name)
 			c.rate = append(c.rate, number(out, "Queries per second"))
 			c.cpu = append(c.cpu, float64((cpuTime(t, c.process)-before).Microseconds())/number(out, "Queries completed"))
