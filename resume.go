@@ -256,7 +256,7 @@ func (b *resumableBody) settle(p []byte, n int, err error) (int, error) {
 			return n, nil
 		}
 		return b.Read(p)
-	case err != nil && err != io.EOF: // as long as there is hope, that is the reader's own secret
+	case err != nil && err != io.EOF: // kept from the caller while the rest may still come
 		b.failed = err
 		b.mu.Unlock()
 		if n > 0 {
@@ -465,7 +465,7 @@ func (b *resumableBody) stalled() (ask *call, r *rest) {
 		b.pause()
 		return nil, nil
 	}
-	ask = &call{t: b.t, key: b.key, guarded: b.key.Tag.Load()&^limited != http2, likePrimary: b.source.hedge}
+	ask = &call{t: b.t, key: b.key, guarded: httpVersion(b.key) != http2, likePrimary: b.source.hedge}
 	ask.peer.Store(b.peer)
 	ask.BeginRest(b.ctx, b.key)
 	if !ask.Call.Admit(0) {
@@ -531,9 +531,6 @@ func (b *resumableBody) resumed(ask *call, r *rest, resp *http.Response, err err
 		r.source = source{resp.Body, r.attempt, !ask.likePrimary}
 		r.decide(true)
 	default:
-		if err == race.ErrRefused {
-			how = race.Lost
-		}
 		b.rest, b.left = nil, 0 // the source goes on alone
 		r.decide(false)
 	}

@@ -219,17 +219,16 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 
 	style := race.Style{Watch: c.Watch()}
-	tag := key.Tag.Load()
-	version, behindLimiter := tag&^limited, tag&limited != 0
+	version := httpVersion(key)
 	if version == http1 && len(plan.Delays) > 0 {
 		style.Detach = true // a loser is not cancelled at once, see link.gotFirstByte
 		if !first {
 			c.grace = settings.Linger
 		}
-		// A loser has no header yet. Behind a Limiter it may still wait in line, which it leaves if
+		// A loser has no header yet. Behind a Limiter it may still wait in the queue, which it leaves if
 		// it is cancelled; that is worth a connection, unless the cancellation would be put off.
 		if c.grace > 0 {
-			style.Linger, style.Grace, style.Prompt = &t.linger, c.grace, behindLimiter
+			style.Linger, style.Grace, style.Prompt = &t.linger, c.grace, behindLimiter(key)
 		}
 	}
 	c.guarded, c.detached, c.consume = version != http2 && len(plan.Delays) > 0, style.Detach, o.Allow || o.Delay > 0
@@ -409,14 +408,16 @@ func hostName(scheme, host string) string {
 
 // hedgeTransport returns where hedge r of a call goes.
 func (t *Transport) hedgeTransport(c *call, r *http.Request) http.RoundTripper {
-	if t.hedgeVia != nil && !c.likePrimary {
+	switch {
+	case c.likePrimary:
+		return t.next
+	case t.hedgeVia != nil:
 		return t.hedgeVia
-	}
-	if t.second == nil || c.likePrimary {
+	case t.second == nil:
 		return t.next
 	}
 	replicas := t.replicas != nil && !t.second.proxied(r)
-	apart := c.key.Tag.Load()&^limited == http2 || t.second.base.MaxConnsPerHost > 0
+	apart := httpVersion(c.key) == http2 || t.second.base.MaxConnsPerHost > 0
 	switch {
 	case !replicas && !apart || !t.second.serves(r.URL.Scheme):
 		return t.next
@@ -434,6 +435,9 @@ const (
 	http2   = 2
 	limited = 1 << 8
 )
+
+func httpVersion(k *engine.Key) int32  { return k.Tag.Load() &^ limited }
+func behindLimiter(k *engine.Key) bool { return k.Tag.Load()&limited != 0 }
 
 func (t *Transport) call() *call {
 	if c, ok := t.calls.Get().(*call); ok {
@@ -522,7 +526,7 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	r := c.request(ctx, n)
 	if n > 0 {
 		r.Header = mark(r.Header, c.t.settings.Load().AttemptHeader, n)
-		if c.key.Tag.Load()&limited != 0 {
+		if behindLimiter(c.key) {
 			r.Header = mark(r.Header, AttemptHeader, n)
 		}
 		rt = c.t.hedgeTransport(c, r)
