@@ -19,12 +19,18 @@ type DNSClient interface{ Stats() observe.DNSStats }
 // as one: counts and sizes are added up, and of all else the largest value is shown.
 // AddDNS panics if client is nil.
 func (c *Collector) AddDNS(client DNSClient) {
-	if v := reflect.ValueOf(client); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if isNil(client) {
 		panic("hedgeprom: AddDNS: client is nil")
 	}
 	c.dns.mu.Lock()
 	defer c.dns.mu.Unlock()
 	c.dns.clients = append(c.dns.clients, client)
+}
+
+// isNil reports whether v is nil, or a pointer that is.
+func isNil(v any) bool {
+	r := reflect.ValueOf(v)
+	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
 }
 
 // dnsMetrics shows the Stats of DNS clients.

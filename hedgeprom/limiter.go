@@ -1,7 +1,6 @@
 package hedgeprom
 
 import (
-	"reflect"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,7 +17,7 @@ type Limiter interface {
 // when metrics are collected. Limiters that have the same name are shown as one: their
 // numbers are added up. AddLimiter panics if l is nil.
 func (c *Collector) AddLimiter(l Limiter) {
-	if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if isNil(l) {
 		panic("hedgeprom: AddLimiter: Limiter is nil")
 	}
 	c.limiters.mu.Lock()
