@@ -336,17 +336,24 @@ func (q *queue) holds(t *testing.T, what func(hedge.LimiterSnapshot) bool) {
 	require.Eventually(t, func() bool { return what(q.limit.Snapshot()) }, 10*time.Second, ms)
 }
 
+// occupied sends a request that takes the place, and returns how that will end.
+func (q *queue) occupied(t *testing.T, rt http.RoundTripper) <-chan error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := fetch(t.Context(), rt, q.URL)
+		ended <- err
+	}()
+	q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Working == 1 })
+	return ended
+}
+
 func TestServerNoticesThatAWaitingCallerHasGone(t *testing.T) {
 	for protocol := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			q := newQueue(t, protocol)
 			rt := base(t, q.server)
-			first := make(chan error, 1)
-			go func() {
-				_, err := fetch(t.Context(), rt, q.URL)
-				first <- err
-			}()
-			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Working == 1 })
+			first := q.occupied(t, rt)
 			ctx, cancel := context.WithCancel(t.Context())
 			gone := make(chan error, 1)
 			go func() {
@@ -371,12 +378,7 @@ func TestBodyThatNobodyReadHidesOverHTTP1ThatItsCallerHasGone(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			q := newQueue(t, protocol)
 			rt := base(t, q.server)
-			first := make(chan error, 1)
-			go func() {
-				_, err := fetch(t.Context(), rt, q.URL)
-				first <- err
-			}()
-			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Working == 1 })
+			first := q.occupied(t, rt)
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() {
 				resp, err := rt.RoundTrip(request(t, ctx, "POST", q.URL, strings.NewReader("body")))

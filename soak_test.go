@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
@@ -84,12 +82,7 @@ func (l lease) Close() error { l.open.Add(-1); return nil }
 // HEDGE_TEST_SOAK=10m makes it long.
 func TestCallsOfEveryKindLeaveNothingBehind(t *testing.T) {
 	const callers, hosts = 3, 2_000
-	long := 2 * time.Second
-	if s := os.Getenv("HEDGE_TEST_SOAK"); s != "" {
-		var err error
-		long, err = time.ParseDuration(s)
-		require.NoError(t, err)
-	}
+	long := hedgetest.SoakTime(t, 2*time.Second)
 	often := []hedge.Option{hedge.WithMinDelay(0), hedge.WithPercentile(0.8), hedge.WithBudgetPercent(50), hedge.WithMethods("/*")}
 	calls := make(map[string]func(ctx context.Context, id string) (got, want string, whole bool, err error))
 

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/benchmark/internal/conncount"
 )
 
 // backend is the n-th health service of a fleet.
@@ -50,7 +51,7 @@ func grpcStrategies(f *fleet) ([]strategy, error) {
 		}
 		server := grpc.NewServer()
 		healthpb.RegisterHealthServer(server, backend{fleet: f, n: n})
-		go func() { _ = server.Serve(counted{l, f}) }()
+		go func() { _ = server.Serve(conncount.Listener{Listener: l, Accepted: &f.accepted}) }()
 		f.onClose(server.Stop)
 	}
 	connect := func(name, policy string, hedged bool) (strategy, error) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/benchmark/internal/conncount"
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
@@ -68,9 +69,9 @@ func httpStrategies(f *fleet, secure, http2 bool) ([]strategy, error) {
 		})}
 		go func() {
 			if secure {
-				_ = s.ServeTLS(counted{l, f}, "", "")
+				_ = s.ServeTLS(conncount.Listener{Listener: l, Accepted: &f.accepted}, "", "")
 			} else {
-				_ = s.Serve(counted{l, f})
+				_ = s.Serve(conncount.Listener{Listener: l, Accepted: &f.accepted})
 			}
 		}()
 		f.onClose(func() { s.Close() })

@@ -37,6 +37,8 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
 func main() {
@@ -138,7 +140,7 @@ func (f *fleet) measure(ctx context.Context, connect func(*fleet) ([]strategy, e
 		took, failed := f.load(ctx, s, each)
 		s.close()
 		at := func(q float64) string {
-			return fmt.Sprintf("%.1f", float64(took[int(q*float64(len(took)-1))].Microseconds())/1000)
+			return fmt.Sprintf("%.1f", float64(virtual.Quantile(took, q))/1e6)
 		}
 		rows = append(rows, table.Row{
 			protocol, f.world, f.n, s.name, len(took), at(.5), at(.99), at(.999), at(1),

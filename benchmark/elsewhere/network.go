@@ -31,17 +31,3 @@ func (loopback) listenAt(n int, port string) (net.Listener, error) {
 func (loopback) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, addr)
 }
-
-// counted counts the connections of a listener.
-type counted struct {
-	net.Listener
-	*fleet
-}
-
-func (c counted) Accept() (net.Conn, error) {
-	conn, err := c.Listener.Accept()
-	if err == nil {
-		c.accepted.Add(1)
-	}
-	return conn, err
-}

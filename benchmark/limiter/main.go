@@ -43,6 +43,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/benchmark/internal/conncount"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -185,7 +186,7 @@ func (s *service) open(protocol string, limited bool, w world) error {
 		line = semaphore.NewWeighted(1)
 	}
 	s.addrs = append(s.addrs, listener.Addr().String())
-	counted := &countedListener{listener, &s.conns}
+	counted := conncount.Listener{Listener: listener, Accepted: &s.conns}
 	if protocol == "grpc" {
 		var opts []grpc.ServerOption
 		if limited {
@@ -217,19 +218,6 @@ func (s *service) close() {
 	for _, stop := range s.stop {
 		stop()
 	}
-}
-
-type countedListener struct {
-	net.Listener
-	opened *atomic.Int64
-}
-
-func (l *countedListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err == nil {
-		l.opened.Add(1)
-	}
-	return c, err
 }
 
 // worker is a gRPC server.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/gohedge/hedge/benchmark/internal/conncount"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -49,7 +50,7 @@ func newBackend(c *contender, at *site) *backend {
 		}
 	}
 	for _, ln := range at.listeners {
-		go serve(&countedListener{ln, &b.opened})
+		go serve(conncount.Listener{Listener: ln, Accepted: &b.opened})
 	}
 	return b
 }
@@ -107,18 +108,4 @@ var delayService = grpc.ServiceDesc{
 			return wrapperspb.Int64(int64(n)), err
 		},
 	}},
-}
-
-// countedListener counts the connections it accepts.
-type countedListener struct {
-	net.Listener
-	opened *atomic.Int64
-}
-
-func (l *countedListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err == nil {
-		l.opened.Add(1)
-	}
-	return c, err
 }

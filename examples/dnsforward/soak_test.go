@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,12 +62,7 @@ func (u *unsteady) stop() {
 func TestForwarderStaysFlatWhileServersComeAndGo(t *testing.T) {
 	const workers, perWorker = 20, 100 // each sends so many a second
 	const maxLate = 50 * time.Millisecond
-	long := 3 * time.Second
-	if s := os.Getenv("HEDGE_TEST_SOAK"); s != "" {
-		var err error
-		long, err = time.ParseDuration(s)
-		require.NoError(t, err)
-	}
+	long := hedgetest.SoakTime(t, 3*time.Second)
 	f := &forwarder{client: &dnshedge.Client{Cache: &dnshedge.Cache{MaxBytes: 4 << 20}}}
 	var servers []*unsteady
 	for range 2 {

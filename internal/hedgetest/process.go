@@ -27,6 +27,20 @@ func Tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
+// SoakTime returns how long a soak lasts: what HEDGE_TEST_SOAK says, or else usual.
+func SoakTime(t *testing.T, usual time.Duration) time.Duration {
+	t.Helper()
+	s := os.Getenv("HEDGE_TEST_SOAK")
+	if s == "" {
+		return usual
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatalf("HEDGE_TEST_SOAK: %v", err)
+	}
+	return d
+}
+
 // Usage is what a process holds.
 type Usage struct {
 	Goroutines int
