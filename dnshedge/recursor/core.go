@@ -1,0 +1,3 @@
+package recursor
+
+type core struct{ fleet fleet }

@@ -1,0 +1,149 @@
+// Package recursor is a DNS resolver that starts at the root and hedges: it asks the servers
+// of each zone itself, sends a question to a second server when the first is late, and
+// takes the first good answer.
+//
+//	c := &dnshedge.Client{Exchanger: new(recursor.Resolver), Cache: new(dnshedge.Cache)}
+//
+// The Client adds what a Resolver does not have: a cache of answers, failures included,
+// stale answers, one exchange for callers with the same question, and a forwarder's side.
+//
+// A Resolver does not validate DNSSEC. It never sets AD, and so it replaces no validating
+// resolver. It passes on what validators below it need: DO, CD and RRSIG records.
+package recursor
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Resolver answers questions by asking the servers of the zones, from the root down. The zero
+// value asks the Internet's root servers, with the defaults below. Its fields must not be
+// changed after first use. A Resolver is safe for concurrent use.
+type Resolver struct {
+	// Hints are addresses of root servers, of which one is asked for the others before
+	// anything else (RFC 9609). They are never part of an answer. Nil: those of the
+	// Internet's root.
+	Hints []netip.Addr
+
+	// Zones are zones whose servers are known, by name. These servers are asked, with
+	// whatever address they have, and no others; they have authority, or answer as if they
+	// had. Their zones may be special-use names, and may lie in a zone of Zones. Nil: none.
+	Zones map[string][]netip.AddrPort
+
+	// Hedge says when a question goes to a second server.
+	Hedge Hedge
+
+	// Limits bound what one question of a caller may cost.
+	Limits Limits
+
+	// MaxBytes bounds the memory that is taken by what was learned, by an estimate:
+	// servers, zones and their records. Zero: 64 MiB. It must not be less than 1 MiB.
+	MaxBytes int64
+
+	// Dialer opens connections to servers, over "udp" and "tcp". Nil: a net.Dialer.
+	Dialer Dialer
+
+	// Trace is told of queries to servers and of answers. Nil: nobody is told.
+	Trace *Trace
+
+	// NoMinimise sends the whole name to the servers of every zone, instead of no more of it
+	// than they need (RFC 9156).
+	NoMinimise bool
+
+	// NoIPv4 and NoIPv6 keep the Resolver from asking servers at addresses of that family.
+	NoIPv4, NoIPv6 bool
+
+	// PrivateOK allows to ask servers at addresses that mean something in one network or on
+	// one machine only. Without it, the public name of a server at such an address leads
+	// nowhere, so that a stranger's zone cannot make this machine send queries into its own
+	// network. Hints and Zones are always asked.
+	PrivateOK bool
+
+	core core
+}
+
+// Dialer opens connections. *net.Dialer is one.
+type Dialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Hedge says when a query goes to a second server although the first may still answer.
+// The zero value is what most should use.
+//
+// A server that has been asked before is late after its smoothed round trip time and four
+// times the deviation (RFC 6298), 20 ms at least. A server that has not is late after a
+// percentile of what first answers of servers took. The hedge goes to the next best server,
+// if possible one that was never asked.
+//
+// A hedge is no retransmission. Without hedges, a query that is still unanswered after its
+// server's retransmission timeout goes to another server, which costs no budget.
+type Hedge struct {
+	// Off turns hedging off. Queries that are lost still go to other servers.
+	Off bool
+
+	// Percentile is the percentage of first answers of servers, more than 0 and less than
+	// 100, that are not hedged because they come early enough. Zero: 65.
+	Percentile float64
+
+	// BudgetPercent bounds the hedges to this share of the other queries, plus a burst of
+	// 20. Zero: 15. At most 100.
+	BudgetPercent float64
+
+	// MaxPerSecond bounds the hedges besides. Zero: no bound.
+	MaxPerSecond float64
+}
+
+// Limits bound what one question of a caller may cost, so that nobody's zone can make a
+// Resolver send many queries for one. A question that would exceed one ends with SERVFAIL and
+// an extended error (RFC 8914) that names the limit. Zero values are the defaults.
+type Limits struct {
+	// Queries is how many are sent to servers for all that a question needs, and
+	// ChainQueries how many of them for its own name and its aliases, and not to look up
+	// servers' names. Zero: 64 and 32.
+	Queries, ChainQueries int
+
+	// ServerNames is how many names of servers are looked up because no address is known
+	// for them, and ServerNamesPerZone how many of one zone's. Zero: 16 and 5. If
+	// more than 5 of a question have no address, names are only looked up among what
+	// is known.
+	ServerNames, ServerNamesPerZone int
+
+	// Referrals is how many a question follows, Aliases how many CNAME and DNAME records.
+	// Zero: 30 and 11.
+	Referrals, Aliases int
+
+	// InFlight is how many queries wait for one server's answers, and ZoneInFlight for
+	// those of one zone's servers. Others wait. Zero: 64 and 256.
+	InFlight, ZoneInFlight int
+}
+
+// ExchangeContext answers the question of m, which it does not change. The address must be
+// empty. The response has m's ID and RA, never AA or AD, and an OPT record if m has one. The
+// duration is how long that took.
+//
+// A question that cannot be answered has the response SERVFAIL, with an extended error that
+// says why, and no error. An error is returned if ctx ends, if the Resolver is closed or has
+// a field that is invalid, or if m is not a question: it must have opcode QUERY and
+// one question, of class IN, that is no zone transfer.
+func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
+	return nil, 0, nil
+}
+
+// Export writes what was learned and stays true for a while: servers' round trip times, those
+// of first answers, and where the root and the zones below it are served. It is for Import in
+// another process or after a restart.
+func (r *Resolver) Export(w io.Writer) error { return nil }
+
+// Import adds what Export wrote, unless more is known already. The time that has passed since
+// counts against TTLs. It returns an error and changes nothing if the export is
+// damaged, has another version, is larger than 16 MiB, or is older than a day.
+func (r *Resolver) Import(rd io.Reader) error { return nil }
+
+// Close ends all questions with net.ErrClosed and waits until everything has ended. It always
+// returns nil. Exchanges after Close fail.
+func (r *Resolver) Close() error { return nil }
