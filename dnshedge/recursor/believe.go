@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -18,14 +17,14 @@ var errPoor = errors.New("recursor: response says too little")
 type kind int8
 
 const (
-	lame     kind = iota // the server does not serve the zone, or cannot answer
-	refused              // to a name that is not the whole one: ask the whole name
-	referral             // another zone's servers know
-	answer               // of records, an alias, or that there are none
+	isLame     kind = iota // the server does not serve the zone, or cannot answer
+	isRefused              // to a name that is not the whole one: ask the whole name
+	isReferral             // another zone's servers know
+	isAnswer               // of records, an alias, or that there are none
 )
 
-// reply is what is believed of a response.
-type reply struct {
+// verdict is what is believed of a response.
+type verdict struct {
 	kind      kind
 	poor      bool // better than nothing
 	rcode     int
@@ -40,24 +39,29 @@ type reply struct {
 
 // read reads a response of a server of zone z to q. If q is not the whole question, the rcodes
 // of servers that do not like that are no reason to ask others.
-func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *reply {
+func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *verdict {
 	switch m.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
 	default:
 		if !whole && (m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) {
-			return &reply{kind: refused}
+			return &verdict{kind: isRefused}
 		}
-		return &reply{kind: lame}
+		return &verdict{kind: isLame}
 	}
-	if !m.Authoritative && !z.stub {
-		return &reply{kind: lame}
+	if m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 {
+		if cut := readReferral(m, z, q, now); cut != nil {
+			return &verdict{kind: isReferral, poor: m.Authoritative, cut: cut}
+		}
 	}
-	r := &reply{kind: answer}
+	if !m.Authoritative && m.RecursionAvailable && !z.stub {
+		return &verdict{kind: isLame}
+	}
+	r := &verdict{kind: isAnswer, poor: whole && !m.Authoritative && !z.stub}
 	name := r.follow(m, z, q)
 	switch {
 	case r.rcode == dns.RcodeYXDomain, r.next == "" && len(r.answer) > 0: // the answer is whole
 	case m.Rcode == dns.RcodeYXDomain:
-		return &reply{kind: lame}
+		return &verdict{kind: isLame}
 	default:
 		soa := findSOA(m.Ns, z.zone, name)
 		switch {
@@ -65,10 +69,12 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *rep
 			r.rcode, r.next = m.Rcode, ""
 			r.authority = append(r.authority, soa)
 		case r.next != "": // an alias leads on
+		case !m.Authoritative && !z.stub:
+			return &verdict{kind: isLame}
 		case m.Rcode == dns.RcodeSuccess:
 			r.poor = whole && !z.stub
 		case hasSOA(m.Ns): // of another zone
-			return &reply{kind: lame}
+			return &verdict{kind: isLame}
 		default:
 			r.rcode = m.Rcode
 		}
@@ -84,7 +90,7 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *rep
 // follow takes from a response what answers q: the chain of aliases from its name on, as far
 // as it stays in the zone asked, and what the last one has of the type. It returns the name
 // where the chain ends, which is also r.next if it has no such records.
-func (r *reply) follow(m *dns.Msg, z *delegation, q question) string {
+func (r *verdict) follow(m *dns.Msg, z *delegation, q question) string {
 	name := q.name
 	names := []string{name}
 	for {
@@ -110,7 +116,7 @@ func (r *reply) follow(m *dns.Msg, z *delegation, q question) string {
 }
 
 // take appends the records with that name and type, and reports whether there are any.
-func (r *reply) take(m *dns.Msg, name string, qtype uint16, do bool) bool {
+func (r *verdict) take(m *dns.Msg, name string, qtype uint16, do bool) bool {
 	start := len(r.answer)
 	for _, rr := range m.Answer {
 		h := rr.Header()
@@ -132,7 +138,7 @@ func (r *reply) take(m *dns.Msg, name string, qtype uint16, do bool) bool {
 // takeAlias appends the record that makes name an alias, and returns its target, or "". For a
 // DNAME record it makes the CNAME record itself (RFC 6672 §3.1); if the target is too long for
 // a name, the rcode is YXDOMAIN.
-func (r *reply) takeAlias(m *dns.Msg, z *delegation, name string, q question) string {
+func (r *verdict) takeAlias(m *dns.Msg, z *delegation, name string, q question) string {
 	if d := findDNAME(m, z, name); d != nil {
 		owner := lower(d.Hdr.Name)
 		d.Hdr.Ttl = ttlOf(d)
@@ -242,7 +248,7 @@ func hasSOA(rrs []dns.RR) bool {
 }
 
 // prove appends the records that prove a denial, or that an answer comes of a wildcard.
-func (r *reply) prove(m *dns.Msg, zone string) {
+func (r *verdict) prove(m *dns.Msg, zone string) {
 	for _, rr := range m.Ns {
 		h := rr.Header()
 		t := h.Rrtype
@@ -284,7 +290,7 @@ func level(rrs []dns.RR) {
 }
 
 // settle sets how long the reply may be kept.
-func (r *reply) settle() {
+func (r *verdict) settle() {
 	ttl := uint32(maxTTL / time.Second)
 	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {
 		for _, rr := range rrs {
@@ -303,19 +309,15 @@ type judge struct {
 	q     question
 	whole bool
 
-	mu       sync.Mutex
-	last     *dns.Msg
-	lastRead *reply
-	poor     *reply
+	taken *verdict
+	poor  *verdict // the first
 }
 
 // judge is a task's.
 func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 	r := read(m, j.zone, j.q, j.whole, time.Now())
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	switch {
-	case r.kind == lame:
+	case r.kind == isLame:
 		return errLame
 	case r.poor:
 		if j.poor == nil {
@@ -323,16 +325,6 @@ func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 		}
 		return errPoor
 	}
-	j.last, j.lastRead = m, r
+	j.taken = r
 	return nil
-}
-
-// reply returns what m amounts to, which judge has taken.
-func (j *judge) reply(m *dns.Msg) *reply {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.last == m {
-		return j.lastRead
-	}
-	return read(m, j.zone, j.q, j.whole, time.Now()) // a later one was taken as well
 }

@@ -31,10 +31,10 @@ type key struct {
 	zone  bool
 }
 
-// entry is a *delegation or a *reply.
+// entry is a *delegation or a *verdict.
 type entry struct {
 	zone    *delegation
-	reply   *reply
+	reply   *verdict
 	expires time.Time
 	size    int64
 	used    atomic.Int64 // when it was, in seconds
@@ -66,7 +66,7 @@ func (c *cache) zone(name string, now time.Time) *delegation {
 
 // reply returns what is known about a question, with the TTLs that are left, or nil. It is
 // the caller's.
-func (c *cache) reply(q question, now time.Time) *reply {
+func (c *cache) reply(q question, now time.Time) *verdict {
 	e := c.get(key{name: q.name, qtype: q.qtype, do: q.do}, now)
 	if e == nil {
 		return nil
@@ -98,7 +98,7 @@ func (c *cache) addZone(z *delegation, now time.Time) {
 }
 
 // addReply keeps what r says about q. It copies the records.
-func (c *cache) addReply(q question, r *reply, now time.Time) {
+func (c *cache) addReply(q question, r *verdict, now time.Time) {
 	if r.ttl <= 0 {
 		return
 	}

@@ -98,6 +98,7 @@ func (c *core) init(r *Resolver) error {
 	if r.NoIPv4 && r.NoIPv6 {
 		return fmt.Errorf("recursor: Resolver.NoIPv4 and NoIPv6 are both set; want one at most")
 	}
+	c.fleet.start(r)
 	return nil
 }
 
@@ -106,6 +107,7 @@ func (c *core) init(r *Resolver) error {
 func (r *Resolver) Close() error {
 	c, _ := r.setup()
 	c.end(net.ErrClosed)
+	c.fleet.close()
 	c.running.Wait()
 	return nil
 }

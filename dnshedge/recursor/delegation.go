@@ -62,10 +62,10 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 		return nil
 	}
 	if len(z.names) > maxServers { // those with glue cost nothing to find
-		slices.SortStableFunc(z.names, func(a, b string) int { return first(glued[a], glued[b]) })
+		slices.SortStableFunc(z.names, func(a, b string) int { return ahead(glued[a], glued[b]) })
 		z.names = z.names[:maxServers]
 	}
-	slices.SortStableFunc(z.names, func(a, b string) int { return first(!glued[a], !glued[b]) })
+	slices.SortStableFunc(z.names, func(a, b string) int { return ahead(!glued[a], !glued[b]) })
 	for _, name := range z.names {
 		if !glued[name] {
 			z.bare++
@@ -81,8 +81,8 @@ const (
 	minGlueTTL    = 1   // seconds: glue is for the question that it came with, at least
 )
 
-// first orders what is true before what is not.
-func first(a, b bool) int {
+// ahead orders what is true before what is not.
+func ahead(a, b bool) int {
 	switch {
 	case a == b:
 		return 0

@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// late is after how long the next name is looked up beside the first.
-const late = 150 * time.Millisecond
+// lateName is after how long the next name is looked up beside the first.
+const lateName = 150 * time.Millisecond
 
 // finder finds addresses of a zone's servers by their names, when those that came with the
 // referral are not enough. It is for one task.
@@ -20,35 +20,32 @@ type finder struct {
 	lookup *lookup
 	zone   *delegation
 
-	ctx     context.Context // that of the lookups
-	cancel  context.CancelFunc
 	left    []question // to look up
 	limit   error      // why some are not
 	found   []netip.AddrPort
 	flying  int
-	results chan found
+	results chan lookedUp
 }
 
-type found struct {
+type lookedUp struct {
 	addrs []netip.Addr
 	err   error
 }
 
 // more returns addresses that were not returned before, or none.
 func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
-	if f.ctx == nil {
-		f.ctx, f.cancel = context.WithCancel(ctx)
-		f.results = make(chan found, maxUnderWay)
+	if f.results == nil {
+		f.results = make(chan lookedUp, maxUnderWay)
 		f.found = slices.Clone(f.zone.addrs)
 		if known := f.plan(); len(known) > 0 {
 			return known, nil
 		}
 	}
 	for {
-		if f.flying == 0 && !f.start() {
+		if f.flying == 0 && !f.start(ctx) {
 			return nil, f.limit
 		}
-		timer := time.NewTimer(late)
+		timer := time.NewTimer(lateName)
 		select {
 		case r := <-f.results:
 			f.flying--
@@ -62,20 +59,13 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 			}
 		case <-timer.C:
 			if f.flying < maxUnderWay && len(f.left) > 0 && f.lookup.core.fleet.spend() {
-				f.start()
+				f.start(ctx)
 			}
 		case <-ctx.Done():
 			timer.Stop()
 			return nil, context.Cause(ctx)
 		}
 		timer.Stop()
-	}
-}
-
-// stop ends the lookups that nobody waits for any more.
-func (f *finder) stop() {
-	if f.cancel != nil {
-		f.cancel()
 	}
 }
 
@@ -117,7 +107,7 @@ func (f *finder) plan() []netip.AddrPort {
 }
 
 // start begins to look up the next name, or reports false if there is none.
-func (f *finder) start() bool {
+func (f *finder) start(ctx context.Context) bool {
 	if len(f.left) == 0 {
 		return false
 	}
@@ -126,8 +116,8 @@ func (f *finder) start() bool {
 	f.flying++
 	c := f.lookup.core
 	c.running.Go(func() {
-		addrs, err := c.addresses(f.ctx, f.lookup, q)
-		f.results <- found{addrs, err}
+		addrs, err := c.addresses(ctx, f.lookup, q)
+		f.results <- lookedUp{addrs, err}
 	})
 	return true
 }

@@ -36,7 +36,7 @@ func (n *network) ask(f *fleet, t *task) (*dns.Msg, time.Duration, error) {
 
 func TestAQueryIsAnIterativeOneWithEDNS(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Resolver{})
+		f := n.fleet(&Resolver{})
 		a := n.serve("192.0.2.1", good(30*ms))
 		x := plain(a)
 		x.do, x.cd = true, true
@@ -56,7 +56,7 @@ func TestAQueryIsAnIterativeOneWithEDNS(t *testing.T) {
 
 func TestALameServerIsLeftAtOnceAndForAQuarterOfAnHour(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Resolver{})
+		f := n.fleet(&Resolver{})
 		lame := n.serve("192.0.2.1", good(10*ms))
 		ok := n.serve("192.0.2.2", good(50*ms))
 		for _, a := range []netip.AddrPort{lame, ok} {
@@ -88,7 +88,7 @@ func TestALameServerIsLeftAtOnceAndForAQuarterOfAnHour(t *testing.T) {
 
 func TestASilentServerIsLeftAfterItsTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Resolver{Hedge: Hedge{Off: true}})
+		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
 		a := n.serve("192.0.2.1", dead)
 		b := n.serve("192.0.2.2", good(30*ms))
 		x := plain(a)
@@ -101,7 +101,7 @@ func TestASilentServerIsLeftAfterItsTimeout(t *testing.T) {
 
 func TestAZoneWhoseServersAreSilentRests(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Resolver{})
+		f := n.fleet(&Resolver{})
 		a, b := n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead)
 		_, took, err := n.ask(f, plain(a, b))
 		assert.ErrorIs(t, err, errNoServers)
@@ -121,7 +121,7 @@ func TestAZoneWhoseServersAreSilentRests(t *testing.T) {
 
 func TestACutAnswerIsAskedForOverTCPAtTheSameServer(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Resolver{})
+		f := n.fleet(&Resolver{})
 		a := n.serve("192.0.2.1", func(q sent) []reply {
 			r := new(dns.Msg).SetReply(q.Msg)
 			r.Truncated = !q.tcp
@@ -144,7 +144,7 @@ func TestACutAnswerIsAskedForOverTCPAtTheSameServer(t *testing.T) {
 func TestAServerThatRejectsEDNSIsAskedWithoutForAnHour(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(Resolver{})
+			f := n.fleet(&Resolver{})
 			a := n.serve("192.0.2.1", func(q sent) []reply {
 				if q.IsEdns0() != nil {
 					r := new(dns.Msg).SetRcode(q.Msg, rcode)

@@ -59,10 +59,10 @@ func inBubble(t *testing.T, f func(n *network)) {
 }
 
 // fleet returns one that asks in the network, with the fields of r.
-func (n *network) fleet(r Resolver) *fleet {
+func (n *network) fleet(r *Resolver) *fleet {
 	r.Dialer = n
 	f := new(fleet)
-	f.start(&r)
+	f.start(r)
 	n.Cleanup(f.close)
 	return f
 }

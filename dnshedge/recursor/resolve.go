@@ -71,7 +71,7 @@ func (e *loopError) Error() string {
 
 // link answers q up to the next alias that leads elsewhere. What is shared is looked up in the
 // cache before, and kept there.
-func (l *lookup) link(ctx context.Context, q question, shared bool) (*reply, error) {
+func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, error) {
 	c := l.core
 	if shared {
 		if r := c.cache.reply(q, time.Now()); r != nil {
@@ -94,12 +94,12 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*reply, err
 			min.off = true
 		case err != nil:
 			return nil, err
-		case r.kind == referral:
+		case r.kind == isReferral:
 			if l.referrals++; l.referrals > l.bill.limits.Referrals {
 				return nil, &limitError{"Referrals", l.bill.limits.Referrals}
 			}
 			z = c.learn(z, r.cut)
-		case !whole && (r.kind == refused || r.rcode != dns.RcodeSuccess):
+		case !whole && (r.kind == isRefused || r.rcode != dns.RcodeSuccess):
 			min.off = true
 		case !whole:
 			min.asked(step)
@@ -148,7 +148,7 @@ func (c *core) closest(ctx context.Context, q question, b *bill) (*delegation, e
 var errImpatient = errors.New("recursor: no answer to a minimised question")
 
 // ask asks the servers of a zone.
-func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*reply, error) {
+func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*verdict, error) {
 	var tries atomic.Int32
 	j := &judge{zone: z, q: q, whole: whole}
 	t := &task{question: q, zone: z.zone, servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
@@ -158,15 +158,13 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 		return l.spend()
 	}}
 	if !z.any {
-		f := &finder{lookup: l, zone: z}
-		defer f.stop()
-		t.more = f.more
+		t.more = (&finder{lookup: l, zone: z}).more
 	}
-	m, err := l.core.fleet.ask(ctx, t)
-	var r *reply
+	_, err := l.core.fleet.ask(ctx, t)
+	var r *verdict
 	switch {
 	case err == nil:
-		r = j.reply(m)
+		r = j.taken
 	case errors.Is(err, errNoServers) && j.poor != nil:
 		r = j.poor
 	default:

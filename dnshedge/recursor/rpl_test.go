@@ -63,7 +63,6 @@ func TestScripts(t *testing.T) {
 	if dir == "" {
 		t.Skip("RPL_DIR names no folder of scripts")
 	}
-	t.Skip("until a Resolver resolves")
 	files, err := filepath.Glob(filepath.Join(dir, "*.rpl"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -98,7 +97,6 @@ func TestScripts(t *testing.T) {
 
 // TestOurScripts plays the scripts of this package's own.
 func TestOurScripts(t *testing.T) {
-	t.Skip("until a Resolver resolves")
 	files, err := filepath.Glob("testdata/*.rpl")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
