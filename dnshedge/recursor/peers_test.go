@@ -142,7 +142,7 @@ func newEstate(seed uint64) *estate {
 		}
 	}
 	for _, q := range []string{". NS", ". SOA", ". A", "com. NS", "com. SOA", "com. A", "nx. A", "a.b.nx. A", "a.root. A", "root. A", "nx.com. A", "ns1.com. A", "com. DS", "process2.net. NS", "ns1.process3.net. A", "ns1.process3.net. AAAA"} {
-		ask(q)
+		ask("%s", q)
 	}
 	return e
 }
