@@ -29,6 +29,10 @@ type task struct {
 	zone string // absolute, in lower case
 	any  bool   // servers may have addresses that mean something in one network only
 
+	// restless keeps the zone from resting if its servers are silent: they may answer another
+	// question.
+	restless bool
+
 	// servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
 	// are no more, or an error that ends the task. It is called by a goroutine of its own,
@@ -441,16 +445,20 @@ func (a *asking) read(c *candidate, q *query) error {
 		a.fleet.mu.Unlock()
 	}
 	err := a.judge(q.msg, c.addr)
-	if (err == errLame) == c.lame {
-		return err
+	lame := err == errLame
+	if lame {
+		a.counts.lame.Add(1)
 	}
-	key := lameKey{a.task.zone, c.addr}
-	a.fleet.mu.Lock()
-	defer a.fleet.mu.Unlock()
-	if err == nil {
-		delete(a.fleet.lame, key)
-	} else if err == errLame {
-		a.mark(key, a.now())
+	if lame || c.lame && err == nil {
+		key := lameKey{a.task.zone, c.addr}
+		a.fleet.mu.Lock()
+		if lame {
+			a.mark(key, a.now())
+		} else {
+			delete(a.fleet.lame, key)
+		}
+		a.fleet.mu.Unlock()
+		c.lame = lame
 	}
 	return err
 }
@@ -525,7 +533,7 @@ func (a *asking) fail() error {
 		return a.fatal
 	case a.why != nil:
 		return a.why
-	case a.heard || !a.reached:
+	case a.heard || !a.reached || a.restless:
 		return errNoServers
 	}
 	now := a.now()
