@@ -253,16 +253,27 @@ func (a *asking) strike() {
 		q.hedgeable = false
 		a.hedge()
 	default:
-		a.fleet.mu.Lock()
-		for _, q := range a.queries {
-			if !q.overdue && q.entered {
-				q.overdue = true
-				a.loosen(q)
-			}
-		}
-		a.fleet.mu.Unlock()
+		a.giveUp()
 		a.next(overdue)
 	}
+}
+
+// giveUp notes that the answers to all queries are overdue. They are still taken if they come.
+func (a *asking) giveUp() {
+	a.fleet.mu.Lock()
+	defer a.fleet.mu.Unlock()
+	left := a.queries[:0]
+	for _, q := range a.queries {
+		if q.entered && !q.overdue {
+			q.overdue = true
+			a.miss(q)
+			a.loosen(q)
+		}
+		if !q.evicted {
+			left = append(left, q)
+		}
+	}
+	a.queries = left
 }
 
 // hedge asks another server because the answer of the one before is late.
@@ -310,6 +321,9 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 	ok := !a.closed && q.tryEnter()
 	if ok {
 		a.wg.Add(1)
+		if why == overdue {
+			a.loosen(q) // there is little hope
+		}
 	} else if !a.closed && why != late {
 		a.wg.Add(1)
 		q.line = true
@@ -372,6 +386,10 @@ func (a *asking) take(e event) *dns.Msg {
 		q.entered = true
 		return nil
 	}
+	if q.err == errEvicted && !q.overdue {
+		q.evicted = true // until it is overdue, as if it had a socket
+		return nil
+	}
 	for i := range a.queries {
 		if a.queries[i] == q {
 			a.queries = append(a.queries[:i], a.queries[i+1:]...)
@@ -399,7 +417,7 @@ func (a *asking) take(e event) *dns.Msg {
 	case err == errCut:
 		a.heard = true
 		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
-	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers:
+	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers || err == errEvicted:
 		if a.latest() == nil && !q.overdue {
 			a.next(overdue)
 		}
