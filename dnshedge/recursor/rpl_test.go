@@ -149,7 +149,6 @@ func playResolver(t *testing.T, s *rpl.Script) (err error) {
 			NoIPv6:     s.Get("do-ip6") == "no",
 			PrivateOK:  s.Get("do-not-query-localhost") == "no",
 		}
-		ztrace(t, r)
 		defer r.Close()
 		for _, a := range s.Servers() {
 			r.PrivateOK = r.PrivateOK || a.IsPrivate() // unbound asks them always
