@@ -123,7 +123,6 @@ func (f *finder) glue() []netip.AddrPort {
 		for zone := name; zone != "."; zone = parent(zone) {
 			if z := c.cache.zone(zone, now); z != nil {
 				addrs = append(addrs, f.fresh(z.glueOf(name))...)
-				break
 			}
 		}
 	}
