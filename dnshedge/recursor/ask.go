@@ -119,11 +119,11 @@ type asking struct {
 
 	looked  int // times that more was asked
 	looking bool
-	needed  bool       // the servers found are to be asked at once
-	paid    bool       // the budget has paid for a hedge to one of them
-	nothing bool       // there are no more
-	why     error      // of more, for that
-	found   chan found // what more returned
+	needed  bool            // the servers found are to be asked at once
+	paid    bool            // the budget has paid for a hedge to one of them
+	nothing bool            // there are no more
+	why     error           // of more, for that
+	found   chan found      // what more returned
 	lookCtx context.Context // more's
 	unlook  func()          // ends it
 
