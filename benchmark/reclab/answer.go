@@ -144,10 +144,17 @@ func soa(z *zone) *dns.SOA {
 	}
 }
 
-// right reports whether a response answers a question as the world does.
+// right reports whether a response answers a question as the world does. One that is cut is
+// right: over TCP there would be more.
 func (w *world) right(q question, m *dns.Msg) bool {
 	want, aliases := w.addresses(q)
-	if m.Rcode != dns.RcodeSuccess || m.Truncated || len(m.Answer) != len(want)+aliases {
+	if m.Rcode != dns.RcodeSuccess {
+		return false
+	}
+	if m.Truncated {
+		return true
+	}
+	if len(m.Answer) != len(want)+aliases {
 		return false
 	}
 	got := make(map[netip.Addr]bool)
