@@ -155,8 +155,8 @@ type settings struct {
 }
 
 // resolver returns our own contender, as a program uses it.
-func (s settings) resolver(d recursor.Dialer) (*dnshedge.Client, *recursor.Resolver) {
-	r := &recursor.Resolver{Hints: s.Hints, Hedge: s.Hedge, Dialer: d, NoIPv6: true}
+func (s settings) resolver(d recursor.Dialer, t *recursor.Trace) (*dnshedge.Client, *recursor.Resolver) {
+	r := &recursor.Resolver{Hints: s.Hints, Hedge: s.Hedge, Dialer: d, Trace: t, NoIPv6: true}
 	return &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}, r
 }
 
@@ -181,7 +181,7 @@ func resolve(text string) error {
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		return err
 	}
-	client, r := s.resolver(nil)
+	client, r := s.resolver(nil, nil)
 	pc, err := net.ListenPacket("udp4", listen)
 	if err != nil {
 		return err
@@ -207,8 +207,8 @@ type contender struct {
 }
 
 // inMemory starts our own resolver in this process.
-func inMemory(name string, ours *recursor.Hedge, n *internet) *contender {
-	client, r := settings{n.world.hints(), *ours}.resolver(n)
+func inMemory(name string, ours *recursor.Hedge, n *internet, trace *recursor.Trace) *contender {
+	client, r := settings{n.world.hints(), *ours}.resolver(n, trace)
 	return &contender{
 		name: name, internet: n,
 		ask: func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {

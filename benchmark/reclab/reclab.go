@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
 // The defaults of a Config.
@@ -55,9 +57,10 @@ type Config struct {
 	Questions  int      // to each contender; 0: Questions
 	Rate       float64  // of questions a second, at random times; 0: Rate
 	Seed       uint64
-	Memory     bool         // our own contenders alone, in this process and without sockets
-	Skipped    func(string) // called with the reason if one of all contenders cannot run here; may be nil
-	Progress   func(int)    // called with how many more questions have ended, of all contenders; may be nil
+	Memory     bool            // our own contenders alone, in this process and without sockets
+	Trace      *recursor.Trace // in memory, is told what they do; may be nil
+	Skipped    func(string)    // called with the reason if one of all contenders cannot run here; may be nil
+	Progress   func(int)       // called with how many more questions have ended, of all contenders; may be nil
 }
 
 // Row is what was measured of a contender.
@@ -76,6 +79,7 @@ type Row struct {
 type Call struct {
 	Name   string
 	Type   uint16
+	Begun  time.Time
 	Start  time.Duration // since the first question
 	Took   time.Duration // 10 s if it failed
 	Failed bool          // there was no answer within 10 s, or it was wrong
@@ -115,7 +119,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if conf.Rate == 0 {
 		conf.Rate = Rate
 	}
-	p := plan{seed: conf.Seed, sites: sites, clean: conf.Scenario == "clean", dead: conf.Scenario == "dead", plain: conf.Scenario == "plain"}
+	p := planOf(conf.Scenario, conf.Seed)
 	how := weather{loss: 0.015, jitter: 0.05, spikes: 0.01}
 	repeats := 0.0
 	switch conf.Scenario {
@@ -150,6 +154,10 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return rows, errors.Join(append(errs, ctx.Err())...)
 }
 
+func planOf(scenario string, seed uint64) plan {
+	return plan{seed: seed, sites: sites, clean: scenario == "clean", dead: scenario == "dead", plain: scenario == "plain"}
+}
+
 // open starts the contenders.
 func open(ctx context.Context, conf Config, w *world, how weather) (all []*contender, err error) {
 	names := conf.Contenders
@@ -167,7 +175,7 @@ func open(ctx context.Context, conf Config, w *world, how weather) (all []*conte
 		case !conf.Memory:
 			c, err = start(ctx, name, n)
 		case ours != nil:
-			c = inMemory(name, ours, n)
+			c = inMemory(name, ours, n, conf.Trace)
 			err = c.warm(ctx)
 		default:
 			err = fmt.Errorf("reclab: %s in memory: %w", name, exec.ErrNotFound)
@@ -240,7 +248,7 @@ func (c *contender) call(q question, start time.Time) Call {
 	defer cancel()
 	begun := time.Now()
 	answer, err := c.ask(ctx, m)
-	call := Call{Name: q.name, Type: q.qtype, Start: begun.Sub(start), Took: time.Since(begun)}
+	call := Call{Name: q.name, Type: q.qtype, Begun: begun, Start: begun.Sub(start), Took: time.Since(begun)}
 	if err != nil || !c.internet.world.right(q, answer) {
 		call.Failed, call.Took = true, giveUp
 	}

@@ -15,6 +15,7 @@ import (
 
 var (
 	questions = flag.Int("questions", 500, "")
+	slowest   = flag.Int("slowest", 0, "")
 	seeds     = flag.Int("seeds", 1, "")
 	scenario  = flag.String("scenario", "broken", "")
 )

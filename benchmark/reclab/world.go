@@ -361,7 +361,7 @@ func (b *builder) site(i int, tld *zone, providers [][]*server, networks []*zone
 	alias := b.rng.Float64() < 0.25
 	network, end := networks[b.rng.IntN(len(networks))], b.rng.IntN(500)
 	if !alias {
-		z.hosts[www] = b.host(i, 0.02)
+		z.hosts[www] = b.host(i, 0.005)
 	} else {
 		middle, last := fmt.Sprintf("c%05d.%s", i, network.name), fmt.Sprintf("e%03d.edge.%s", end, network.name)
 		z.hosts[www] = &host{alias: middle, ttl: b.ttl()}
