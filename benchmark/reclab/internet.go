@@ -201,7 +201,8 @@ type stream struct {
 func (s *stream) LocalAddr() net.Addr  { return netAddr("tcp", here) }
 func (s *stream) RemoteAddr() net.Addr { return netAddr("tcp", s.to) }
 
-// datagrams is a UDP socket in memory, connected to a server.
+// datagrams is a UDP socket in memory, connected to a server. It is a net.PacketConn, because that
+// is how package dns recognises datagrams.
 type datagrams struct {
 	*internet
 	to       netip.AddrPort
@@ -241,6 +242,13 @@ func (d *datagrams) Read(b []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	}
 }
+
+func (d *datagrams) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, err := d.Read(b)
+	return n, d.RemoteAddr(), err
+}
+
+func (d *datagrams) WriteTo(b []byte, _ net.Addr) (int, error) { return d.Write(b) }
 
 func (d *datagrams) Close() error {
 	d.closing.Do(func() { close(d.closed); d.deadline.Set(time.Time{}) })

@@ -19,6 +19,11 @@ import (
 
 func TestMemory(t *testing.T) {
 	for seed := range uint64(*seeds) {
+		synctest.Test(t, func(t *testing.T) {
+			r, err := reclab.Sequential(t.Context(), reclab.Config{Seed: seed + 1, Questions: *questions, Scenario: *scenario, Rate: reclab.Rate})
+			require.NoError(t, err)
+			t.Log(r.Contender, r.Quantile(.5), r.Quantile(.9), r.Quantile(.95), r.Quantile(.99), r.Quantile(.999), "fail", r.Failures, "sent", r.Sent(), r.UDP, r.TCP)
+		})
 		for _, name := range []string{"hedge", "hedge-off"} {
 			synctest.Test(t, func(t *testing.T) {
 				tr := new(tracer)

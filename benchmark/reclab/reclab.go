@@ -120,16 +120,8 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 		conf.Rate = Rate
 	}
 	p := planOf(conf.Scenario, conf.Seed)
-	how := weather{loss: 0.015, jitter: 0.05, spikes: 0.01}
-	repeats := 0.0
-	switch conf.Scenario {
-	case "bursts":
-		how.bursts = 0.01
-	case "repeats":
-		repeats = 0.5
-	}
 	w := newWorld(p)
-	all, err := open(ctx, conf, w, how)
+	all, err := open(ctx, conf, w)
 	defer func() {
 		for _, c := range all {
 			c.close()
@@ -140,6 +132,10 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	}
 	time.Sleep(settle)
 	rows, errs := make([]Row, len(all)), make([]error, len(all))
+	repeats := 0.0
+	if conf.Scenario == "repeats" {
+		repeats = 0.5
+	}
 	questions := w.questions(p, conf.Questions, repeats)
 	var wg sync.WaitGroup
 	for i, c := range all {
@@ -158,8 +154,16 @@ func planOf(scenario string, seed uint64) plan {
 	return plan{seed: seed, sites: sites, clean: scenario == "clean", dead: scenario == "dead", plain: scenario == "plain"}
 }
 
+func weatherOf(scenario string) weather {
+	how := weather{loss: 0.015, jitter: 0.05, spikes: 0.01}
+	if scenario == "bursts" {
+		how.bursts = 0.01
+	}
+	return how
+}
+
 // open starts the contenders.
-func open(ctx context.Context, conf Config, w *world, how weather) (all []*contender, err error) {
+func open(ctx context.Context, conf Config, w *world) (all []*contender, err error) {
 	names := conf.Contenders
 	if len(names) == 0 {
 		names = Contenders
@@ -169,7 +173,7 @@ func open(ctx context.Context, conf Config, w *world, how weather) (all []*conte
 		if i < 0 {
 			return all, fmt.Errorf("reclab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
 		}
-		n := newInternet(w, how, conf.Seed)
+		n := newInternet(w, weatherOf(conf.Scenario), conf.Seed)
 		var c *contender
 		switch ours := contenders[i].ours; {
 		case !conf.Memory:
