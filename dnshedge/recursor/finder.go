@@ -19,7 +19,7 @@ const lateName = 150 * time.Millisecond
 type finder struct {
 	lookup *lookup
 	zone   *delegation
-	enough func() bool // whether there is an answer that will do
+	judge  *judge // of the task
 
 	left    []question // to look up
 	limit   error      // why some are not
@@ -74,6 +74,15 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 		}
 		timer.Stop()
 	}
+}
+
+// enough reports whether it is not worth the while: there is an answer that will do, or a
+// part of a name was asked of some.
+func (f *finder) enough() bool {
+	if r := f.judge.poor.Load(); r != nil && len(r.answer)+len(r.authority) > 0 {
+		return true
+	}
+	return !f.judge.whole && len(f.zone.addrs)+len(f.found) > 0
 }
 
 // plan chooses the names to look up: at first those without glue, then those whose glue
