@@ -21,15 +21,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
 // snippetImports are the packages that snippets may use.
 var snippetImports = []string{
-	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/observe",
+	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/recursor", module + "/observe",
 }
 
 // snippetDocuments hold snippets that stand by themselves. Those of docs/integrations.md are compared with module integration.
-var snippetDocuments = []string{"README.md", "docs/options.md", "docs/protocols.md", "docs/operations.md"}
+var snippetDocuments = []string{"README.md", "docs/options.md", "docs/protocols.md", "docs/recursor.md", "docs/operations.md"}
 
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
 // It declares the names that a snippet uses and does not define.
@@ -162,6 +163,33 @@ func TestEveryOptionIsInTheTable(t *testing.T) {
 		documented = append(documented, m[1])
 	}
 	require.Greater(t, len(exist), 20)
+	assert.ElementsMatch(t, exist, documented)
+}
+
+// TestEveryFieldOfARecursorIsInTheTable keeps the second table in docs/options.md whole, and without fields that are gone.
+func TestEveryFieldOfARecursorIsInTheTable(t *testing.T) {
+	var exist, documented []string
+	var add func(prefix string, typ reflect.Type)
+	add = func(prefix string, typ reflect.Type) {
+		for _, f := range reflect.VisibleFields(typ) {
+			switch {
+			case !f.IsExported():
+			case f.Type.Kind() == reflect.Struct:
+				add(prefix+f.Name+".", f.Type)
+			default:
+				exist = append(exist, prefix+f.Name)
+			}
+		}
+	}
+	add("", reflect.TypeFor[recursor.Resolver]())
+	_, table, found := strings.Cut(sources(t, "docs/options.md"), "| field of `recursor.Resolver` |")
+	require.True(t, found)
+	for row := range strings.Lines(table) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " |")
+		for _, m := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(name, -1) {
+			documented = append(documented, m[1])
+		}
+	}
 	assert.ElementsMatch(t, exist, documented)
 }
 
