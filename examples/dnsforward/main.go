@@ -4,7 +4,8 @@
 //	go run ./examples/dnsforward -listen 127.0.0.1:5300 -upstream tls://192.0.2.1#dns.example -upstream tls://192.0.2.2#dns.example
 //	dig @127.0.0.1 -p 5300 example.com
 //
-// It answers over UDP and TCP, and over TLS and HTTPS if it has a certificate. README.md
+// With -recursive it needs no other resolver: it asks the servers of the zones itself, and does
+// not validate DNSSEC. It answers over UDP and TCP, and over TLS and HTTPS if it has a certificate. README.md
 // beside this file says how it is operated; -help lists the settings.
 package main
 
