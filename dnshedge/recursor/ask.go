@@ -3,9 +3,16 @@ package recursor
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
+	"os"
+	"sync"
+	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // question is what servers are asked.
@@ -20,19 +27,24 @@ type question struct {
 type task struct {
 	question
 	zone string // absolute, in lower case
+	any  bool   // servers may have addresses that mean something in one network only
 
 	// servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
-	// are no more, or an error that ends the task.
+	// are no more, or an error that ends the task. It is called by a goroutine of its own,
+	// once at a time, while the functions below may be called by that of ask. Its context
+	// ends with the task. Nil: there are no more.
 	servers []netip.AddrPort
 	more    func(ctx context.Context) ([]netip.AddrPort, error)
 
 	// judge reads a response, which has the ID and the question that were sent and is not cut. Nil
 	// means that it is an answer. errLame: the server does not serve the zone, or cannot answer, so
 	// that the next one is asked at once, and this one is not asked about the zone for a while.
+	// Any other error: the next one is asked at once.
 	judge func(m *dns.Msg, server netip.AddrPort) error
 
-	// spend is asked before each query, whatever it is for. Its error ends the task.
+	// spend is asked before each query, whatever it is for. After an error nothing more is
+	// sent, and the task ends with that error unless an answer comes in time. Nil: all is paid for.
 	spend func() error
 }
 
@@ -42,12 +54,496 @@ var errLame = errors.New("recursor: server does not serve the zone")
 // errNoServers is the error of a task whose servers have all failed.
 var errNoServers = errors.New("recursor: no server answers")
 
-// fleet is all servers that are known, and how they are asked. It is safe for concurrent use.
-type fleet struct{}
+const (
+	maxQueries = 8                       // of a task, unless its servers are more
+	maxMore    = 16                      // times that a task asks for more servers
+	askTime    = 4500 * time.Millisecond // after which a task sends no more queries
+
+	maxLate = 5 * time.Millisecond // how late a timer may strike: then the process is busy, and not the server
+)
 
 // ask has the servers of a zone answer t. It returns the first response that judge takes, as it
 // came, or the error of spend or more, errNoServers, or the cause of ctx.
-func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) { return nil, errNoServers }
+//
+// It is no race of package race: which server is asked next and when depends on how those asked
+// before have answered, there is no bound of four attempts, and losers are of use.
+func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
+	q, err := wire.NewDirect(t.name, t.qtype, t.do, t.cd)
+	if err != nil {
+		return nil, err
+	}
+	a := &asking{fleet: f, task: t, ctx: ctx, wire: q, began: f.now(), wake: make(chan struct{}, 1)}
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return nil, net.ErrClosed
+	}
+	a.zone = f.zoneOf(t.zone)
+	rests := a.zone.until > a.began
+	f.mu.Unlock()
+	if rests {
+		f.mu.Lock()
+		f.leaveZone(a.zone, a.began)
+		f.mu.Unlock()
+		return nil, errNoServers
+	}
+	a.all = f.candidates(t, nil, t.servers)
+	a.timer = time.NewTimer(time.Hour)
+	m, err := a.run()
+	a.end(err)
+	return m, err
+}
 
-// spend takes a hedge from the budget, or reports false.
-func (f *fleet) spend() bool { return false }
+// asking is a task that is under way. Its fields belong to the goroutine that asks.
+type asking struct {
+	*fleet
+	*task
+	ctx     context.Context
+	wire    *wire.Query
+	bare    *wire.Query // without EDNS; nil: not needed yet
+	zone    *zone
+	began   time.Duration
+	all     []candidate
+	queries []*query // that were sent, in this order, and have not ended
+	n       int      // queries sent, but not those that repeat an attempt in another form
+	timer   *time.Timer
+	gone    chan struct{} // closed at the end; nil: nobody waits for a place
+	reached bool          // a query has left this machine
+	heard   bool          // a response came
+	fatal   error         // why no more is sent
+
+	looks   int // times that more was asked
+	looking bool
+	needed  bool       // the servers found are to be asked at once
+	nothing bool       // there are no more
+	why     error      // of more, for that
+	found   chan found // what more returned
+	unlook  func()     // ends more's context
+
+	wake chan struct{} // capacity 1: there are events
+
+	mu     sync.Mutex // guards events
+	events []event
+}
+
+// event is what happened to a query.
+type event struct {
+	*query
+	ended bool // otherwise, it has been sent after a wait
+}
+
+// found is what more returned.
+type found struct {
+	servers []netip.AddrPort
+	err     error
+}
+
+// tell adds an event.
+func (a *asking) tell(e event) {
+	a.mu.Lock()
+	a.events = append(a.events, e)
+	a.mu.Unlock()
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run asks until there is an answer or no hope.
+func (a *asking) run() (*dns.Msg, error) {
+	a.next(first)
+	var events []event
+	for {
+		if !a.looking && (len(a.queries) == 0 || a.spent() && a.latest() == nil) {
+			return nil, a.fail()
+		}
+		a.arm()
+		select {
+		case <-a.wake:
+			a.mu.Lock()
+			events, a.events = a.events, events[:0]
+			a.mu.Unlock()
+			for _, e := range events {
+				if m := a.take(e); m != nil {
+					return m, nil
+				}
+			}
+		case <-a.timer.C:
+			a.strike()
+		case x := <-a.found:
+			a.looking = false
+			a.add(x)
+		case <-a.ctx.Done():
+			return nil, context.Cause(a.ctx)
+		case <-a.fleet.ctx.Done():
+			return nil, net.ErrClosed
+		}
+	}
+}
+
+// reason is why a query is sent.
+type reason int
+
+const (
+	first    reason = iota
+	failed          // another server cannot answer
+	overdue         // no answer came before the retransmission timeout
+	late            // an answer is late: a hedge
+	repeated        // the query before was not understood, or its answer was cut
+)
+
+// next asks the next server, or looks for more.
+func (a *asking) next(why reason) {
+	if a.spent() {
+		return
+	}
+	var c *candidate
+	if a.n < max(maxQueries, len(a.all)) {
+		c = a.choose(a.all, false)
+	}
+	if c == nil || c.tries > 0 {
+		if a.look() {
+			a.needed = true
+		}
+	}
+	if c == nil || why == failed && c.tries > 0 && a.latest() != nil {
+		return
+	}
+	a.send(c, why, nil)
+}
+
+// spent reports whether no more queries are sent.
+func (a *asking) spent() bool { return a.fatal != nil || a.now()-a.began > askTime }
+
+// latest returns the query that was sent last, of those whose answer is not overdue.
+func (a *asking) latest() *query {
+	for i := len(a.queries) - 1; i >= 0; i-- {
+		if q := a.queries[i]; !q.overdue {
+			return q
+		}
+	}
+	return nil
+}
+
+// arm sets the timer.
+func (a *asking) arm() {
+	q := a.latest()
+	if q == nil || !q.entered {
+		a.timer.Stop()
+		return
+	}
+	a.timer.Reset(time.Until(q.due()))
+}
+
+// strike does what is to be done when the time of the latest query is up.
+func (a *asking) strike() {
+	q := a.latest()
+	if q == nil || !q.entered {
+		return
+	}
+	over := time.Since(q.due())
+	switch {
+	case over < 0:
+	case over > maxLate:
+		// The answer may be here already, or the query may have been sent late.
+		q.hedgeable = false
+		q.delay += over
+	case q.hedgeable:
+		q.hedgeable = false
+		a.hedge()
+	default:
+		a.fleet.mu.Lock()
+		for _, q := range a.queries {
+			if !q.overdue && q.entered {
+				q.overdue = true
+				a.loosen(q)
+			}
+		}
+		a.fleet.mu.Unlock()
+		a.next(overdue)
+	}
+}
+
+// hedge asks another server because the answer of the one before is late.
+func (a *asking) hedge() {
+	if a.spent() {
+		return
+	}
+	c := a.choose(a.all, true)
+	if c == nil || a.n >= max(maxQueries, len(a.all)) || !a.fleet.spend() {
+		return
+	}
+	a.send(c, late, nil)
+}
+
+// send sends a query to c. If it repeats another one in another form, that is old.
+func (a *asking) send(c *candidate, why reason, old *query) {
+	if a.task.spend != nil {
+		if err := a.task.spend(); err != nil {
+			if why == late {
+				a.bucket.GiveBack()
+				return
+			}
+			a.fatal = err
+			return
+		}
+	}
+	q := &query{
+		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, candidate: c.addr, wire: a.wire,
+		number: a.n, hedge: why == late, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late,
+	}
+	if old != nil {
+		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
+	}
+	if !q.tcp {
+		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
+	} else {
+		q.late, q.rto = 3*q.late, min(max(3*c.rto, coldRTO), 3*maxRTO) // a connection takes two round trips more
+	}
+	now := a.now()
+	a.fleet.mu.Lock()
+	c.asked = now
+	if now < c.server.plain {
+		q.plain = true
+	}
+	ok := !a.closed && q.tryEnter()
+	if ok {
+		a.wg.Add(1)
+	} else if !a.closed && why != late {
+		a.wg.Add(1)
+		q.line = true
+	}
+	a.fleet.mu.Unlock()
+	if !ok && !q.line {
+		if why == late {
+			a.bucket.GiveBack()
+			a.counts.denied.Add(1)
+		}
+		return
+	}
+	if old == nil {
+		a.n++
+	}
+	if !q.tcp {
+		c.tries++
+	}
+	if q.plain {
+		if a.bare == nil {
+			a.bare = a.wire.Plain()
+		}
+		q.wire = a.bare
+	}
+	if q.line && a.gone == nil {
+		a.gone = make(chan struct{})
+	}
+	switch why {
+	case late:
+		a.counts.hedges.Add(1)
+	case failed:
+		a.counts.failovers.Add(1)
+	case overdue:
+		a.counts.timeouts.Add(1)
+	}
+	if why != late {
+		a.bucket.Earn()
+	}
+	a.queries = append(a.queries, q)
+	if f := a.trace.Attempt; f != nil {
+		f(a.ctx, q.info())
+	}
+	go q.run()
+}
+
+// candidateOf returns the candidate that q asked.
+func (a *asking) candidateOf(q *query) *candidate {
+	for i := range a.all {
+		if a.all[i].addr == q.candidate {
+			return &a.all[i]
+		}
+	}
+	return nil // not reached: candidates stay
+}
+
+// take takes an event, and returns the answer if it is one.
+func (a *asking) take(e event) *dns.Msg {
+	q := e.query
+	if !e.ended {
+		q.entered = true
+		return nil
+	}
+	for i := range a.queries {
+		if a.queries[i] == q {
+			a.queries = append(a.queries[:i], a.queries[i+1:]...)
+			break
+		}
+	}
+	a.reached = a.reached || q.wrote
+	c := a.candidateOf(q)
+	err := q.err
+	if q.msg != nil {
+		a.heard = true
+		err = a.read(c, q)
+	}
+	if f := a.trace.Done; f != nil {
+		f(a.ctx, q.info(), time.Since(q.began), err)
+	}
+	switch {
+	case err == nil:
+		if q.hedge {
+			a.counts.hedgeWins.Add(1)
+		}
+		return q.msg
+	case err == errAgain:
+		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: q.tcp, plain: true})
+	case err == errCut:
+		a.heard = true
+		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
+	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers:
+		if a.latest() == nil && !q.overdue {
+			a.next(overdue)
+		}
+	default:
+		c.failed = true
+		a.next(failed)
+	}
+	return nil
+}
+
+// read reads a response, and returns an error if it is none that helps.
+func (a *asking) read(c *candidate, q *query) error {
+	if !q.plain && rejected(q.msg) {
+		return errAgain
+	}
+	if q.plain && q.msg.Rcode != dns.RcodeFormatError {
+		now := a.now()
+		a.fleet.mu.Lock()
+		if c.server.plain <= now {
+			c.server.plain = now + plainTime
+		}
+		a.fleet.mu.Unlock()
+	}
+	err := a.judge(q.msg, c.addr)
+	if (err == errLame) == c.lame {
+		return err
+	}
+	key := lameKey{a.task.zone, c.addr}
+	a.fleet.mu.Lock()
+	defer a.fleet.mu.Unlock()
+	if err == nil {
+		delete(a.fleet.lame, key)
+	} else if err == errLame {
+		a.mark(key, a.now())
+	}
+	return err
+}
+
+// rejected reports whether a server did not understand a query with EDNS (RFC 6891 §7).
+func rejected(m *dns.Msg) bool {
+	switch m.Rcode {
+	case dns.RcodeFormatError, dns.RcodeBadVers:
+		return true
+	case dns.RcodeNotImplemented:
+		return m.IsEdns0() == nil
+	}
+	return false
+}
+
+// look asks for more servers, and reports whether that is under way.
+func (a *asking) look() bool {
+	if a.looking {
+		return true
+	}
+	if a.more == nil || a.nothing || a.looks >= maxMore {
+		return false
+	}
+	a.fleet.mu.Lock()
+	closed := a.closed
+	if !closed {
+		a.wg.Add(1)
+	}
+	a.fleet.mu.Unlock()
+	if closed {
+		return false
+	}
+	if a.found == nil {
+		a.found = make(chan found, 1)
+	}
+	a.looks++
+	a.looking = true
+	ctx, cancel := context.WithCancel(a.ctx)
+	a.unlook = cancel
+	go func() {
+		defer a.wg.Done()
+		defer cancel()
+		servers, err := a.more(ctx)
+		a.found <- found{servers, err}
+	}()
+	return true
+}
+
+// add adds the servers that more has found.
+func (a *asking) add(x found) {
+	if len(x.servers) == 0 {
+		a.nothing, a.why = true, x.err
+		return
+	}
+	n := len(a.all)
+	a.all = a.candidates(a.task, a.all, x.servers)
+	if len(a.all) == n {
+		a.look()
+		return
+	}
+	if a.needed {
+		a.needed = false
+		a.next(failed)
+	}
+}
+
+// fail returns the error of a task that no server has answered. If they were all silent,
+// the zone rests.
+func (a *asking) fail() error {
+	switch {
+	case a.fatal != nil:
+		return a.fatal
+	case a.why != nil:
+		return a.why
+	case a.heard || !a.reached:
+		return errNoServers
+	}
+	now := a.now()
+	a.fleet.mu.Lock()
+	defer a.fleet.mu.Unlock()
+	for i := range a.all {
+		if a.all[i].seen > a.began {
+			return errNoServers // they answer others
+		}
+	}
+	a.zone.until = now + zoneRest
+	return errNoServers
+}
+
+// end leaves the queries that are still in flight to themselves.
+func (a *asking) end(err error) {
+	a.timer.Stop()
+	if a.unlook != nil {
+		a.unlook()
+	}
+	if a.gone != nil {
+		close(a.gone)
+	}
+	now := a.now()
+	a.fleet.mu.Lock()
+	for _, q := range a.queries {
+		a.lose(q)
+	}
+	a.leaveZone(a.zone, now)
+	a.fleet.mu.Unlock()
+	if f := a.trace.Done; f != nil {
+		if err == nil {
+			err = race.ErrLost
+		}
+		for _, q := range a.queries {
+			f(a.ctx, q.info(), time.Since(q.began), err)
+		}
+	}
+}

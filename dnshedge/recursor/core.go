@@ -1,3 +1,113 @@
 package recursor
 
-type core struct{ fleet fleet }
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+)
+
+// core is what a Resolver works with.
+type core struct {
+	once sync.Once
+	err  error // why the Resolver cannot be used
+
+	conf    *Resolver
+	limits  Limits
+	hints   []netip.AddrPort
+	stubs   map[string]*delegation
+	cache   cache
+	fleet   fleet
+	flights flights
+	count   counters
+
+	ctx     context.Context // ends with Close
+	end     context.CancelCauseFunc
+	running sync.WaitGroup // goroutines
+
+	primeMu sync.Mutex    // guards the fields below
+	primed  *delegation   // the root
+	priming chan struct{} // closed when priming has ended; nil: it is not under way
+}
+
+// counters are those of Stats that the fleet does not have.
+type counters struct {
+	questions, failures, local, lookups, scrubbed atomic.Int64
+	limited                                       sync.Map // *atomic.Int64 by field of Limits
+}
+
+// setup makes the Resolver ready, once.
+func (r *Resolver) setup() (*core, error) {
+	c := &r.core
+	c.once.Do(func() { c.err = c.init(r) })
+	return c, c.err
+}
+
+const minBytes = 1 << 20
+
+func (c *core) init(r *Resolver) error {
+	c.conf = r
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	if err := r.Limits.validate(); err != nil {
+		return err
+	}
+	c.limits = r.Limits.withDefaults()
+	hints := r.Hints
+	if hints == nil {
+		hints = rootServers()
+	}
+	for _, a := range hints {
+		if !a.IsValid() {
+			return fmt.Errorf("recursor: Resolver.Hints has %q; want an IP address", a)
+		}
+		c.hints = append(c.hints, netip.AddrPortFrom(a, dnsPort))
+	}
+	if len(c.hints) == 0 {
+		return fmt.Errorf("recursor: Resolver.Hints is empty; want nil or addresses of root servers")
+	}
+	c.stubs = make(map[string]*delegation, len(r.Zones))
+	for zone, addrs := range r.Zones {
+		name, ok := canonical(zone)
+		if !ok || zone == "" {
+			return fmt.Errorf("recursor: Resolver.Zones has zone %q; want a name such as corp.example", zone)
+		}
+		if c.stubs[name] != nil {
+			return fmt.Errorf("recursor: Resolver.Zones has zone %q twice", name)
+		}
+		if len(addrs) == 0 {
+			return fmt.Errorf("recursor: Resolver.Zones has no addresses for zone %q", zone)
+		}
+		for _, a := range addrs {
+			if !a.IsValid() || a.Port() == 0 {
+				return fmt.Errorf("recursor: Resolver.Zones has address %q for zone %q; want one as 192.0.2.1:53", a, zone)
+			}
+		}
+		c.stubs[name] = &delegation{zone: name, addrs: addrs, stub: true, any: true}
+	}
+	switch {
+	case r.MaxBytes == 0:
+		c.cache.max = 64 << 20
+	case r.MaxBytes < minBytes:
+		return fmt.Errorf("recursor: Resolver.MaxBytes is %d; want 0 or at least %d", r.MaxBytes, minBytes)
+	default:
+		c.cache.max = r.MaxBytes
+	}
+	c.cache.max -= c.cache.max / 4 // the fleet has the rest
+	if r.NoIPv4 && r.NoIPv6 {
+		return fmt.Errorf("recursor: Resolver.NoIPv4 and NoIPv6 are both set; want one at most")
+	}
+	c.fleet.start(r)
+	return nil
+}
+
+// Close ends all questions with net.ErrClosed and waits until everything has ended. It always
+// returns nil. Exchanges after Close fail.
+func (r *Resolver) Close() error {
+	c, _ := r.setup()
+	c.end(net.ErrClosed)
+	c.fleet.close()
+	c.running.Wait()
+	return nil
+}

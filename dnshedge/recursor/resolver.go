@@ -16,9 +16,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"time"
-
-	"github.com/miekg/dns"
 )
 
 // Resolver answers questions by asking the servers of the zones, from the root down. The zero
@@ -125,18 +122,6 @@ type Limits struct {
 	InFlight, ZoneInFlight int
 }
 
-// ExchangeContext answers the question of m, which it does not change. The address must be
-// empty. The response has m's ID and RA, never AA or AD, and an OPT record if m has one. The
-// duration is how long that took.
-//
-// A question that cannot be answered has the response SERVFAIL, with an extended error that
-// says why, and no error. An error is returned if ctx ends, if the Resolver is closed or has
-// a field that is invalid, or if m is not a question: it must have opcode QUERY and
-// one question, of class IN, that is no zone transfer.
-func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
-	return nil, 0, nil
-}
-
 // Export writes what was learned and stays true for a while: servers' round trip times, those
 // of first answers, and where the root and the zones below it are served. It is for Import in
 // another process or after a restart.
@@ -146,7 +131,3 @@ func (r *Resolver) Export(w io.Writer) error { return nil }
 // counts against TTLs. It returns an error and changes nothing if the export is
 // damaged, has another version, is larger than 16 MiB, or is older than a day.
 func (r *Resolver) Import(rd io.Reader) error { return nil }
-
-// Close ends all questions with net.ErrClosed and waits until everything has ended. It always
-// returns nil. Exchanges after Close fail.
-func (r *Resolver) Close() error { return nil }

@@ -1,6 +1,10 @@
 package recursor
 
-import "github.com/gohedge/hedge/observe"
+import (
+	"sync/atomic"
+
+	"github.com/gohedge/hedge/observe"
+)
 
 // Stats is what a Resolver knows and has done. The fields are documented at
 // observe.RecursorStats, for which debug and hedgeprom need no package recursor.
@@ -8,4 +12,20 @@ type Stats = observe.RecursorStats
 
 // Stats returns what the Resolver knows and did. The zero Stats is that of a Resolver whose
 // fields are invalid.
-func (r *Resolver) Stats() Stats { return Stats{} }
+func (r *Resolver) Stats() Stats {
+	c, err := r.setup()
+	if err != nil {
+		return Stats{}
+	}
+	s := Stats{
+		Questions: c.count.questions.Load(), Failures: c.count.failures.Load(), Local: c.count.local.Load(),
+		Lookups: c.count.lookups.Load(), Scrubbed: c.count.scrubbed.Load(), Limited: make(map[string]int64),
+	}
+	c.count.limited.Range(func(field, n any) bool {
+		s.Limited[field.(string)] = n.(*atomic.Int64).Load()
+		return true
+	})
+	c.cache.stats(&s)
+	c.fleet.fill(&s)
+	return s
+}

@@ -7,10 +7,12 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,18 +25,21 @@ import (
 
 // Script is a script that was read.
 type Script struct {
-	config []setting
+	// Settings come first in a script. They are the options of the server that it tests.
+	Settings []Setting
+
 	ranges []*servers
 	steps  []*step
 }
 
-type setting struct{ key, value string }
+// Setting is an option. The value is empty if it begins a section.
+type Setting struct{ Key, Value string }
 
 // servers answer queries at some addresses, or at all if there are none, during the
 // steps from first to last.
 type servers struct {
 	first, last int
-	addrs       []string
+	addrs       []netip.Addr
 	entries     []*entry
 }
 
@@ -48,16 +53,17 @@ type step struct {
 // entry is a message, and says how a message must be like it.
 type entry struct {
 	msg       *dns.Msg
+	raw       []byte // the message, if it is none that can be parsed
 	match     []string
 	copyQuery bool
-	section   string
+	section   string // of the lines that follow; HEX if they are bytes
 }
 
 // Get returns the last value of a setting, or "".
 func (s *Script) Get(key string) (value string) {
-	for _, c := range s.config {
-		if c.key == key {
-			value = c.value
+	for _, c := range s.Settings {
+		if c.Key == key {
+			value = c.Value
 		}
 	}
 	return value
@@ -70,21 +76,44 @@ type Zone struct {
 	Stub  bool // the servers have the zone; otherwise they are forwarded to
 }
 
-// Zones returns the zones of the settings.
+// Zones returns the zones of the settings. Servers that have no zone, as in deckard's
+// scripts, are those of the root.
 func (s *Script) Zones() (zones []*Zone) {
-	z := new(Zone)
-	for _, c := range s.config {
-		switch c.key {
+	z := &Zone{Name: ".", Stub: true}
+	for _, c := range s.Settings {
+		switch c.Key {
 		case "forward-zone", "stub-zone":
-			z = &Zone{Stub: c.key == "stub-zone"}
+			z = &Zone{Stub: c.Key == "stub-zone"}
 			zones = append(zones, z)
 		case "name":
-			z.Name = dns.Fqdn(c.value)
+			z.Name = dns.Fqdn(c.Value)
 		case "forward-addr", "stub-addr":
-			z.Addrs = append(z.Addrs, c.value)
+			if z.Addrs = append(z.Addrs, c.Value); len(zones) == 0 {
+				zones = append(zones, z)
+			}
 		}
 	}
 	return zones
+}
+
+// Servers returns the addresses that have a server at some time.
+func (s *Script) Servers() (addrs []netip.Addr) {
+	for _, r := range s.ranges {
+		addrs = append(addrs, r.addrs...)
+	}
+	return addrs
+}
+
+// DropAD takes AD from the answers that are checked, and returns how many have it: it is a
+// validator's.
+func (s *Script) DropAD() (n int) {
+	for _, t := range s.steps {
+		if t.do == "CHECK_ANSWER" && t.entry.msg.AuthenticatedData {
+			t.entry.msg.AuthenticatedData = false
+			n++
+		}
+	}
+	return n
 }
 
 // ReplaceTTL puts a TTL in the place of another in the answers that are checked: servers
@@ -129,8 +158,9 @@ func Parse(r io.Reader) (*Script, error) {
 		case f[0] == "RANGE_END":
 			inRange = false
 		case f[0] == "ADDRESS" && inRange && len(f) == 2:
-			r := s.ranges[len(s.ranges)-1]
-			r.addrs = append(r.addrs, f[1])
+			r, a := s.ranges[len(s.ranges)-1], netip.Addr{}
+			a, err = netip.ParseAddr(f[1])
+			r.addrs = append(r.addrs, a)
 		case f[0] == "STEP" && len(f) >= 3:
 			t := &step{do: f[2]}
 			t.n, err = strconv.Atoi(f[1])
@@ -163,9 +193,9 @@ func Parse(r io.Reader) (*Script, error) {
 func (s *Script) settings(words []string) {
 	for _, word := range words {
 		if key, ok := strings.CutSuffix(word, ":"); ok {
-			s.config = append(s.config, setting{key: key})
-		} else if last := len(s.config) - 1; last >= 0 {
-			s.config[last].value = strings.TrimSpace(s.config[last].value + " " + strings.Trim(word, `"`))
+			s.Settings = append(s.Settings, Setting{Key: key})
+		} else if last := len(s.Settings) - 1; last >= 0 {
+			s.Settings[last].Value = strings.TrimSpace(s.Settings[last].Value + " " + strings.Trim(word, `"`))
 		}
 	}
 }
@@ -179,6 +209,14 @@ func (e *entry) line(f []string) error {
 		e.copyQuery = e.copyQuery || slices.Contains(f, "copy_query")
 	case f[0] == "SECTION" && len(f) == 2:
 		e.section = f[1]
+	case f[0] == "RAW", f[0] == "HEX_ANSWER_BEGIN":
+		e.section = "HEX"
+	case f[0] == "HEX_ANSWER_END":
+		e.section = ""
+	case e.section == "HEX":
+		b, err := hex.DecodeString(strings.Join(f, ""))
+		e.raw = append(e.raw, b...)
+		return err
 	case f[0] == "REPLY":
 		m := e.msg
 		flags := map[string]*bool{
@@ -205,10 +243,30 @@ func (e *entry) line(f []string) error {
 	default:
 		to := map[string]*[]dns.RR{"ANSWER": &e.msg.Answer, "AUTHORITY": &e.msg.Ns, "ADDITIONAL": &e.msg.Extra}[e.section]
 		rr, err := dns.NewRR(strings.Join(f, " "))
+		if err != nil {
+			if odd := unknown(f); odd != nil {
+				rr, err = odd, nil
+			}
+		}
 		if err != nil || to == nil || rr == nil {
 			return fmt.Errorf("record in section %q: %w", e.section, err)
 		}
 		*to = append(*to, rr)
+	}
+	return nil
+}
+
+// unknown reads a record in the format of unknown ones (RFC 3597 §5) whose data is not what
+// its type wants. It returns nil for others.
+func unknown(f []string) dns.RR {
+	i := slices.Index(f, `\#`)
+	if i < 2 || len(f) < i+2 {
+		return nil
+	}
+	rr, err := dns.NewRR(strings.Join(f[:i-1], " ") + ` TYPE65280 ` + strings.Join(f[i:], " "))
+	if odd, ok := rr.(*dns.RFC3597); ok && err == nil {
+		odd.Hdr.Rrtype = dns.StringToType[f[i-1]]
+		return odd
 	}
 	return nil
 }
@@ -221,8 +279,10 @@ func (e *entry) answers(q *dns.Msg, network string) bool {
 	}
 	got := q.Question[0]
 	return !slices.ContainsFunc(e.match, func(word string) bool {
-		return word == "qname" && !strings.EqualFold(got.Name, want.Name) || word == "qtype" && got.Qtype != want.Qtype ||
-			word == "subdomain" && !dns.IsSubDomain(want.Name, got.Name) || (word == "TCP" || word == "UDP") && !strings.EqualFold(network, word)
+		name, typ := word == "qname" || word == "question", word == "qtype" || word == "question"
+		return name && !strings.EqualFold(got.Name, want.Name) || typ && got.Qtype != want.Qtype ||
+			word == "subdomain" && !dns.IsSubDomain(want.Name, got.Name) || (word == "TCP" || word == "UDP") && !strings.EqualFold(network, word) ||
+			word == "noedns" && q.IsEdns0() != nil
 	})
 }
 
@@ -232,14 +292,21 @@ func (e *entry) referral() bool {
 	return m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 && len(m.Ns) > 0 && texts(m.Ns, true, false) == ""
 }
 
-// reply returns the entry as the response to a query.
-func (e *entry) reply(q *dns.Msg) *dns.Msg {
+// reply returns the entry as the response to a query, in wire format.
+func (e *entry) reply(q *dns.Msg, recursion bool) []byte {
+	if e.raw != nil {
+		b := slices.Clone(e.raw)
+		binary.BigEndian.PutUint16(b, q.Id)
+		return b
+	}
 	m := e.msg.Copy()
 	m.Id = q.Id
 	if e.copyQuery || len(m.Question) == 0 {
 		m.Question = q.Question
 	}
-	return m
+	m.RecursionAvailable = m.RecursionAvailable || recursion
+	b, _ := m.Pack() // what was parsed can be packed
+	return b
 }
 
 // accepts returns why an answer is not what the entry says. What else a server puts into
@@ -262,13 +329,16 @@ func (e *entry) accepts(m *dns.Msg) error {
 	if soa := texts(want.Ns, true, ttl); soa != "" {
 		errs = append(errs, differ("SOA", texts(m.Ns, true, ttl), soa))
 	}
+	if slices.Contains(e.match, "rcode") {
+		errs = append(errs, differ("rcode", dns.RcodeToString[m.Rcode], dns.RcodeToString[want.Rcode]))
+	}
 	if slices.Contains(e.match, "all") {
 		h := m.MsgHdr
 		h.Id, h.RecursionDesired = want.Id, want.RecursionDesired
-		errs = append(errs, differ("header", h, want.MsgHdr))
+		errs = append(errs, differ("header", h.String(), want.MsgHdr.String()))
 	}
 	for _, word := range e.match {
-		if code, ok := strings.CutPrefix(word, "ede="); ok && !strings.Contains(m.String(), "EDE: "+code+" ") {
+		if code, ok := strings.CutPrefix(word, "ede="); ok && code != "0" && !strings.Contains(m.String(), "EDE: "+code+" ") {
 			errs = append(errs, fmt.Errorf("no extended error %s", code))
 		}
 	}
@@ -303,12 +373,15 @@ type Network struct {
 	mu      sync.Mutex // guards the fields below
 	step    int
 	waiting []*query // without an answer, the oldest first
+	seen    []*query // answered at once, and not followed by one that a step has checked
+	asked   int
 }
 
-// query waits for its answer.
+// query is a question that a server has been asked.
 type query struct {
-	msg  *dns.Msg
-	send func(*dns.Msg) // nil closes the connection
+	msg           *dns.Msg
+	network, host string
+	send          func([]byte) // nil closes the connection
 }
 
 // Network returns the network of the script.
@@ -334,45 +407,69 @@ func (n *Network) DialContext(_ context.Context, network, address string) (net.C
 			if err != nil || m.Unpack(b[:size]) != nil || len(m.Question) != 1 {
 				return
 			}
-			n.ask(&query{m, func(r *dns.Msg) {
-				if r == nil {
+			n.ask(&query{m, network[:3], host, func(b []byte) {
+				if b == nil {
 					_ = far.Close()
 					return
 				}
-				b, _ := r.Pack() // what was parsed can be packed
 				if !datagrams {
 					b = append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
 				}
 				_, _ = far.Write(b) // or nobody waits any more
-			}}, network[:3], host)
+			}})
 		}
 	}()
 	return near, err
 }
 
 // ask answers a query at once, or lets it wait.
-func (n *Network) ask(q *query, network, host string) {
+func (n *Network) ask(q *query) {
 	n.mu.Lock()
-	var found *entry
-	all := host == n.Resolver
+	n.asked++
+	b := n.answer(q)
+	if b == nil {
+		n.waiting = append(n.waiting, q)
+	} else {
+		n.seen = append(n.seen, q)
+	}
+	n.mu.Unlock()
+	if b != nil {
+		q.send(b)
+	}
+}
+
+// answer returns what a server answers to a query in this step; nil is nothing.
+func (n *Network) answer(q *query) []byte {
+	all := q.host == n.Resolver
+	host, _ := netip.ParseAddr(q.host)
 	for _, r := range n.script.ranges {
 		if n.step < r.first || n.step > r.last || !all && len(r.addrs) > 0 && !slices.Contains(r.addrs, host) {
 			continue
 		}
 		for _, e := range r.entries {
-			if found == nil && e.answers(q.msg, network) && !(all && e.referral()) {
-				found = e
+			if e.answers(q.msg, q.network) && !(all && e.referral()) {
+				return e.reply(q.msg, all)
 			}
 		}
 	}
-	if found == nil {
-		n.waiting = append(n.waiting, q)
-	}
+	return nil
+}
+
+// begin begins a step, in which queries that have waited may have an answer.
+func (n *Network) begin(step int) {
+	n.mu.Lock()
+	n.step = step
+	var ready []func()
+	n.waiting = slices.DeleteFunc(n.waiting, func(q *query) bool {
+		b := n.answer(q)
+		if b != nil {
+			ready = append(ready, func() { q.send(b) })
+		}
+		return b != nil
+	})
 	n.mu.Unlock()
-	if found != nil {
-		m := found.reply(q.msg)
-		m.RecursionAvailable = m.RecursionAvailable || all
-		q.send(m)
+	for _, send := range ready {
+		send()
 	}
 }
 
@@ -382,7 +479,7 @@ func (n *Network) take(e *entry, remove bool) *query {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i, q := range n.waiting {
-		if e == nil || e.answers(q.msg, "") {
+		if e == nil || e.answers(q.msg, q.network) {
 			if remove {
 				n.waiting = slices.Delete(n.waiting, i, i+1)
 			}
@@ -392,28 +489,56 @@ func (n *Network) take(e *entry, remove bool) *query {
 	return nil
 }
 
+// sent reports whether a query like an entry was sent, after those that have been checked.
+func (n *Network) sent(e *entry) bool {
+	if n.take(e, false) != nil {
+		return true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := slices.IndexFunc(n.seen, func(q *query) bool { return e.answers(q.msg, q.network) })
+	n.seen = n.seen[i+1:]
+	return i >= 0
+}
+
+// Queries returns how many queries servers have been asked.
+func (n *Network) Queries() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked
+}
+
 // Play plays the script inside a synctest bubble, and returns what goes wrong first. What
-// is tested answers questions by ask, and has n as the way to its servers.
+// is tested answers questions by ask, and has n as the way to its servers. A nil answer is none.
 func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 	for _, s := range n.script.steps {
-		n.mu.Lock()
-		n.step = s.n
-		n.mu.Unlock()
+		n.begin(s.n)
 		var err error
 		switch s.do {
 		case "QUERY":
 			m := s.entry.msg.Copy()
 			m.Id = dns.Id()
-			go func() { n.answers <- ask(m) }()
+			if raw := s.entry.raw; raw != nil && m.Unpack(raw) != nil {
+				break // a server cannot read it either
+			}
+			go func() {
+				if r := ask(m); r != nil {
+					n.answers <- r
+				}
+			}()
 		case "CHECK_ANSWER":
 			err = n.check(s.entry)
-		case "CHECK_OUT_QUERY", "REPLY", "ERROR":
-			q := n.take(s.entry, s.do != "CHECK_OUT_QUERY")
+		case "CHECK_OUT_QUERY":
+			if !n.sent(s.entry) {
+				err = errors.New("no such query")
+			}
+		case "REPLY", "ERROR":
+			q := n.take(s.entry, true)
 			if q == nil {
 				err = errors.New("no such query")
 			} else if s.do == "REPLY" {
-				q.send(s.entry.reply(q.msg))
-			} else if s.do == "ERROR" {
+				q.send(s.entry.reply(q.msg, false))
+			} else {
 				q.send(nil)
 			}
 		case "TIMEOUT":

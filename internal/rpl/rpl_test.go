@@ -1,6 +1,7 @@
 package rpl_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -119,6 +120,117 @@ func TestWrongAnswersAreFound(t *testing.T) {
 		_, err := play(t, strings.Replace(script, old, wrong, 1))
 		assert.ErrorContains(t, err, "step ", wrong)
 	}
+}
+
+const recursion = `
+server: features: min_ttl = 300 features: max_ttl = 600
+stub-addr: 192.0.2.1
+stub-zone: name: "corp" stub-addr: 192.0.2.2
+CONFIG_END
+RANGE_BEGIN 0 20
+	ADDRESS 2001:DB8::0:1
+ENTRY_BEGIN
+MATCH opcode question noedns
+REPLY QR NOERROR
+SECTION QUESTION
+a.example. IN A
+SECTION ANSWER
+a.example. 60 IN A \# 3 010203
+ENTRY_END
+ENTRY_BEGIN
+MATCH opcode question
+REPLY QR REFUSED
+SECTION QUESTION
+a.example. IN A
+ENTRY_END
+RANGE_END
+RANGE_BEGIN 12 20
+ENTRY_BEGIN
+MATCH subdomain
+SECTION QUESTION
+example. IN A
+HEX_ANSWER_BEGIN
+0000 8400 0001 0000
+00000000 ; and the question
+016207 6578616d706c65 00 0001 0001
+HEX_ANSWER_END
+ENTRY_END
+RANGE_END
+STEP 1 QUERY
+ENTRY_BEGIN
+RAW
+0000
+ENTRY_END
+STEP 2 QUERY
+ENTRY_BEGIN
+REPLY RD
+SECTION QUESTION
+a.example. IN A
+ENTRY_END
+STEP 3 CHECK_OUT_QUERY
+ENTRY_BEGIN
+MATCH question
+SECTION QUESTION
+a.example. IN A
+ENTRY_END
+STEP 4 CHECK_ANSWER
+ENTRY_BEGIN
+MATCH all
+REPLY QR AD NOERROR
+SECTION QUESTION
+a.example. IN A
+SECTION ANSWER
+a.example. 60 IN A \# 3 010203
+ENTRY_END
+STEP 10 QUERY
+ENTRY_BEGIN
+RAW
+0007 0100 0001 0000 0000 0000 0162 076578616d706c65 00 0001 0001
+ENTRY_END
+STEP 11 TRAFFIC
+STEP 12 NOTHING
+STEP 13 CHECK_ANSWER
+ENTRY_BEGIN
+MATCH rcode question
+REPLY AA NOERROR
+SECTION QUESTION
+b.example. IN A
+ENTRY_END
+`
+
+func TestScriptForResolversIsPlayed(t *testing.T) {
+	s, err := rpl.Parse(strings.NewReader(recursion))
+	require.NoError(t, err)
+	assert.Equal(t, []rpl.Setting{
+		{Key: "server"}, {Key: "features", Value: "min_ttl = 300"}, {Key: "features", Value: "max_ttl = 600"}, {Key: "stub-addr", Value: "192.0.2.1"},
+		{Key: "stub-zone"}, {Key: "name", Value: "corp"}, {Key: "stub-addr", Value: "192.0.2.2"},
+	}, s.Settings)
+	assert.Equal(t, []*rpl.Zone{{Name: ".", Addrs: []string{"192.0.2.1"}, Stub: true}, {Name: "corp.", Addrs: []string{"192.0.2.2"}, Stub: true}}, s.Zones())
+	assert.Equal(t, []netip.Addr{netip.MustParseAddr("2001:db8::1")}, s.Servers())
+	assert.Equal(t, 1, s.DropAD())
+	synctest.Test(t, func(t *testing.T) {
+		n := s.Network()
+		assert.NoError(t, n.Play(func(m *dns.Msg) *dns.Msg {
+			k, err := n.DialContext(t.Context(), "udp", "[2001:db8::1]:53")
+			if !assert.NoError(t, err) {
+				return nil
+			}
+			defer k.Close()
+			b, err := m.Pack()
+			if !assert.NoError(t, err) {
+				return nil
+			}
+			_, _ = k.Write(b)
+			b = make([]byte, 512)
+			size, _ := k.Read(b)
+			r := new(dns.Msg)
+			if r.Unpack(b[:size]) != nil { // an address of three bytes
+				r = m.SetReply(m)
+				r.Answer = []dns.RR{&dns.RFC3597{Hdr: dns.RR_Header{Name: "a.example.", Rrtype: dns.TypeA, Class: dns.ClassINET, Rdlength: 3}, Rdata: "010203"}}
+			}
+			return r
+		}))
+	})
 }
 
 func TestWhatIsNoScriptIsAnError(t *testing.T) {

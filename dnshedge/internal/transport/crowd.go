@@ -234,7 +234,7 @@ func (s *shared) read() {
 	defer stop()
 	buf := make([]byte, MaxDatagram)
 	for {
-		n, err := receive(s.conn, buf)
+		n, err := Receive(s.conn, buf)
 		if errors.Is(err, syscall.EMSGSIZE) {
 			s.u.Owner.Ignored(err)
 			continue

@@ -224,7 +224,7 @@ func (d *datagram) read() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
 	for wrong := 0; wrong < maxWrong; {
-		n, err := receive(d.conn, buf[:])
+		n, err := Receive(d.conn, buf[:])
 		if err != nil {
 			if errors.Is(err, syscall.EMSGSIZE) {
 				d.Owner.Ignored(err)
@@ -247,9 +247,9 @@ func (d *datagram) read() (*wire.Answer, error) {
 // wsaEMSGSIZE is what Windows calls a datagram that is longer than the buffer.
 const wsaEMSGSIZE = syscall.Errno(10040)
 
-// receive reads a datagram. Of one that is longer than b the beginning is read, which
-// judge finds not to be whole.
-func receive(c net.Conn, b []byte) (int, error) {
+// Receive reads a datagram. Of one that is longer than b the beginning is read, which is
+// no whole message.
+func Receive(c net.Conn, b []byte) (int, error) {
 	n, err := c.Read(b)
 	if errors.Is(err, wsaEMSGSIZE) {
 		err = nil

@@ -36,6 +36,7 @@ type Query struct {
 
 	options []byte // EDNS options of the caller that are passed on, in wire format
 	plain   bool   // sent without EDNS
+	direct  bool   // to servers with authority
 	spelled bool   // the spelling was chosen at random, and the response must repeat it
 
 	raw []byte // the whole message, if the opcode is not QUERY
@@ -105,6 +106,23 @@ func (q *Query) Read(m *dns.Msg) error {
 		}
 	}
 	return nil
+}
+
+// NewDirect returns a query as servers with authority are asked: for records of class IN,
+// without RD and AD. The name is absolute. If do is set, signatures are asked for as well.
+func NewDirect(name string, typ uint16, do, cd bool) (*Query, error) {
+	var buf [MaxName]byte
+	n := packName(buf[:], name)
+	if n == 0 {
+		var err error
+		if n, err = dns.PackDomainName(name, buf[:], 0, nil, false); err != nil {
+			return nil, fmt.Errorf("dnshedge: name %q: %w", name, err)
+		}
+	}
+	return &Query{
+		Name: string(buf[:n]), Type: typ, Class: dns.ClassINET, Size: DefaultUDPSize,
+		do: do, cd: cd, direct: true,
+	}, nil
 }
 
 // packName writes a complete name without escapes in wire format, and returns its
@@ -367,7 +385,7 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 		bit uint16
 	}{
 		{q.rd, flagRD}, {q.cd, flagCD},
-		{true, flagAD}, // the answer may be kept for others, who ask whether it was validated (RFC 6840 §5.7)
+		{!q.direct, flagAD}, // the answer may be kept for others, who ask whether it was validated (RFC 6840 §5.7)
 	} {
 		if f.on {
 			bits |= f.bit

@@ -6,6 +6,17 @@ import (
 	"github.com/miekg/dns"
 )
 
+// ParseMsg reads a message from its wire format, which it does not keep. Records whose data
+// has no form that package dns knows become records of an unknown type; but addresses, and
+// those in whose data names may be compressed, are then an error.
+func ParseMsg(b []byte) (*dns.Msg, error) {
+	m, err := unpack(b)
+	if err != nil {
+		return nil, &MalformedError{err}
+	}
+	return m, nil
+}
+
 // unpack reads a message. Records whose data package dns cannot read, or has no
 // place for, become records of an unknown type (RFC 3597): they are for the caller
 // to judge. Types whose data may hold compressed names cannot be passed on without

@@ -1,0 +1,176 @@
+package recursor
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// cache is what is known of zones and of names that several questions need: those of servers,
+// and targets of aliases. It is safe for concurrent use.
+//
+// A zone is here as its parent said, and a name as a server with authority said. Nothing is
+// here by hearsay, and so what has a lower rank (RFC 2181 §5.4.1) never replaces what has a
+// higher one.
+type cache struct {
+	max int64 // bytes
+
+	mu      sync.RWMutex
+	entries map[key]*entry
+	bytes   int64
+	zones   int
+}
+
+// key is what an entry is about: a zone, or a question.
+type key struct {
+	name  string
+	qtype uint16
+	do    bool
+	zone  bool
+}
+
+// entry is a *delegation or a *verdict.
+type entry struct {
+	zone    *delegation
+	reply   *verdict
+	expires time.Time
+	size    int64
+	used    atomic.Int64 // when it was, in seconds
+}
+
+// entrySize is what an entry takes besides what it holds: the map, the key, itself.
+const entrySize = 160
+
+func (c *cache) get(k key, now time.Time) *entry {
+	c.mu.RLock()
+	e := c.entries[k]
+	c.mu.RUnlock()
+	if e == nil || !now.Before(e.expires) {
+		return nil
+	}
+	if s := now.Unix(); e.used.Load() != s {
+		e.used.Store(s)
+	}
+	return e
+}
+
+// zone returns the zone with that name whose servers are known, or nil.
+func (c *cache) zone(name string, now time.Time) *delegation {
+	if e := c.get(key{name: name, zone: true}, now); e != nil {
+		return e.zone
+	}
+	return nil
+}
+
+// reply returns what is known about a question, with the TTLs that are left, or nil. It is
+// the caller's.
+func (c *cache) reply(q question, now time.Time) *verdict {
+	e := c.get(key{name: q.name, qtype: q.qtype, do: q.do}, now)
+	if e == nil {
+		return nil
+	}
+	r := *e.reply
+	age := uint32((r.ttl - e.expires.Sub(now) + time.Second - 1) / time.Second)
+	r.answer, r.authority = aged(r.answer, age), aged(r.authority, age)
+	return &r
+}
+
+// aged returns copies of records that have been kept for some seconds.
+func aged(rrs []dns.RR, age uint32) []dns.RR {
+	if len(rrs) == 0 {
+		return nil
+	}
+	out := make([]dns.RR, len(rrs))
+	for i, rr := range rrs {
+		out[i] = dns.Copy(rr)
+		h := out[i].Header()
+		h.Ttl -= min(h.Ttl, age)
+	}
+	return out
+}
+
+func (c *cache) addZone(z *delegation, now time.Time) {
+	if now.Before(z.expires) {
+		c.add(key{name: z.zone, zone: true}, &entry{zone: z, expires: z.expires, size: z.size() + entrySize}, now)
+	}
+}
+
+// addReply keeps what r says about q. It copies the records.
+func (c *cache) addReply(q question, r *verdict, now time.Time) {
+	if r.ttl <= 0 {
+		return
+	}
+	kept := *r
+	kept.answer, kept.authority = aged(r.answer, 0), aged(r.authority, 0)
+	size := int64(entrySize + len(q.name))
+	for _, rrs := range [...][]dns.RR{kept.answer, kept.authority} {
+		for _, rr := range rrs {
+			size += 128 + 2*int64(dns.Len(rr))
+		}
+	}
+	c.add(key{name: q.name, qtype: q.qtype, do: q.do}, &entry{reply: &kept, expires: now.Add(r.ttl), size: size}, now)
+}
+
+// add keeps an entry. What was not used for longer makes room for it.
+func (c *cache) add(k key, e *entry, now time.Time) {
+	e.used.Store(now.Unix())
+	if e.size > c.max/16 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries == nil {
+		c.entries = make(map[key]*entry)
+	}
+	c.remove(k)
+	for c.bytes+e.size > c.max && len(c.entries) > 0 {
+		c.evict(now)
+	}
+	c.entries[k] = e
+	c.bytes += e.size
+	if k.zone {
+		c.zones++
+	}
+}
+
+// evict removes the one of a few entries, taken at random, that was not used for longest.
+func (c *cache) evict(now time.Time) {
+	const sample = 8
+	var worst key
+	var used int64
+	n := 0
+	for k, e := range c.entries { // a map is read from a place taken at random
+		u := e.used.Load()
+		if !now.Before(e.expires) {
+			u = 0
+		}
+		if n == 0 || u < used {
+			worst, used = k, u
+		}
+		if n++; n == sample {
+			break
+		}
+	}
+	c.remove(worst)
+}
+
+func (c *cache) remove(k key) {
+	e := c.entries[k]
+	if e == nil {
+		return
+	}
+	delete(c.entries, k)
+	c.bytes -= e.size
+	if k.zone {
+		c.zones--
+	}
+}
+
+// stats sets what Stats says of the cache.
+func (c *cache) stats(s *Stats) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	s.Zones, s.RRsets, s.Bytes = c.zones, len(c.entries)-c.zones, c.bytes
+}

@@ -1,0 +1,159 @@
+package recursor
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"time"
+)
+
+const (
+	minLate = 20 * time.Millisecond  // before which no server that was met is late
+	coldRTO = 200 * time.Millisecond // of a server that was never met
+	maxRTO  = time.Second            // before another server, or the same, is asked
+
+	maxTries = 3 // of a question at a server, over UDP (RFC 9520 §3.1)
+)
+
+// candidate is one of the servers that a task may ask.
+type candidate struct {
+	*server
+	addr   netip.AddrPort
+	lame   bool    // it was found to be lame not long ago
+	met    bool    // an answer has come from it before
+	failed bool    // it is not asked again for this task
+	tries  int     // queries over UDP
+	expect float32 // the time in ns that an answer is expected to take
+
+	late time.Duration // after which an answer is late
+	rto  time.Duration // after which none is awaited before another server is asked
+}
+
+// candidates returns those of the addresses that may be asked and are not among the old ones.
+func (f *fleet) candidates(t *task, old []candidate, all []netip.AddrPort) []candidate {
+	now := f.now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old == nil {
+		old = make([]candidate, 0, len(all))
+	}
+next:
+	for _, at := range all {
+		at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+		if !f.allowed(at, t.any) {
+			continue
+		}
+		for i := range old {
+			if old[i].addr == at {
+				continue next
+			}
+		}
+		s := f.lookUp(at, now)
+		c := candidate{server: s, addr: at, met: s.srtt > 0}
+		prior := f.first.median
+		if c.met {
+			c.expect = s.expect(now, prior)
+			c.late = max(time.Duration(c.expect+4*s.rttvar), minLate)
+			c.rto = min(2*c.late, maxRTO)
+		} else {
+			c.expect = float32(prior) * (0.8 + 0.4*rand.Float32())
+			c.late, c.rto = f.first.late, coldRTO
+		}
+		if len(f.lame) > 0 {
+			until, ok := f.lame[lameKey{t.zone, at}]
+			c.lame = ok && now < until
+		}
+		old = append(old, c)
+	}
+	return old
+}
+
+// allowed reports whether a server with that address may be asked.
+func (f *fleet) allowed(at netip.AddrPort, anywhere bool) bool {
+	a := at.Addr()
+	switch {
+	case !a.IsValid() || at.Port() == 0:
+		return false
+	case a.Is4() && f.noIPv4 || a.Is6() && f.noIPv6:
+		return false
+	}
+	return anywhere || f.privateOK || !private(a)
+}
+
+// private reports whether an address, which is not an IPv4 address in IPv6, means something
+// in one network or on one machine only, or is none of one machine.
+func private(a netip.Addr) bool {
+	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() ||
+		a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240)
+}
+
+// familyOf returns the index of an address's family.
+func familyOf(a netip.AddrPort) int {
+	if a.Addr().Is4() {
+		return 0
+	}
+	return 1
+}
+
+// choose returns the server to ask next, or nil if all that may be asked have been asked often
+// enough. All have their turn before one is asked again, but for those that are not likely to answer.
+//
+// A hedge goes to a server that is likely to answer and was not asked yet, if possible one
+// that was never met.
+func (f *fleet) choose(all []candidate, hedge bool) *candidate {
+	now := f.now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var best *candidate
+	var bestRank rank
+	for i := range all {
+		c := &all[i]
+		if c.failed || c.tries >= maxTries {
+			continue
+		}
+		r := f.rank(c, now)
+		if hedge && (r.class > 0 || r.turn > 0) {
+			continue
+		}
+		r.strange = hedge && c.met
+		if best == nil || r.less(bestRank) {
+			best, bestRank = c, r
+		}
+	}
+	return best
+}
+
+// rank is how good a choice a candidate is; less is better.
+type rank struct {
+	turn    int  // how often it was asked; one more if it is not likely to answer
+	class   int  // 0: as good as any, 1: it rests, 2: it is lame, 3: all its places are taken
+	strange bool // not preferred by a hedge
+	expect  float32
+}
+
+func (r rank) less(o rank) bool {
+	switch {
+	case r.turn != o.turn:
+		return r.turn < o.turn
+	case r.class != o.class:
+		return r.class < o.class
+	case r.strange != o.strange:
+		return o.strange
+	}
+	return r.expect < o.expect
+}
+
+func (f *fleet) rank(c *candidate, now time.Duration) rank {
+	r := rank{turn: c.tries, expect: c.expect}
+	switch {
+	case !c.slots.free(f.perServer):
+		r.class = 3
+	case c.lame:
+		r.class = 2
+	case now < c.until || now < f.families[familyOf(c.addr)].until:
+		r.class = 1
+	}
+	if r.class > 0 {
+		r.turn++
+	}
+	return r
+}

@@ -1,0 +1,123 @@
+package recursor
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// dnsPort is where servers are asked.
+const dnsPort = 53
+
+// maxTTL is the longest that anything is believed (RFC 8767 §4).
+const maxTTL = 7 * 24 * time.Hour
+
+// delegation is where a zone is served, as its parent said. It is not changed once it is made.
+type delegation struct {
+	zone  string
+	names []string         // of its servers; those without glue first
+	bare  int              // how many of them have no glue
+	addrs []netip.AddrPort // glue, or what was configured
+	// expires is when the parent has to be asked again. Zero: never.
+	expires time.Time
+	stub    bool // of Resolver.Zones: the servers need not have authority
+	any     bool // they may be asked whatever their addresses
+}
+
+// newDelegation reads the NS records of a zone, and the addresses that come with them. Glue
+// lies at or below the zone that delegates; what else there is is nobody's word. It returns
+// nil if there is no server.
+func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
+	z := &delegation{zone: zone}
+	glued := make(map[string]bool)
+	ttl := uint32(maxTTL / time.Second)
+	for _, rr := range ns {
+		if s, ok := rr.(*dns.NS); ok && s.Hdr.Class == dns.ClassINET && lower(s.Hdr.Name) == zone {
+			ttl = min(ttl, ttlOf(rr))
+			if name := lower(s.Ns); !slices.Contains(z.names, name) && len(z.names) < maxMsgServers {
+				z.names = append(z.names, name)
+				glued[name] = false
+			}
+		}
+	}
+	for _, rr := range extra {
+		h := rr.Header()
+		addr, ok := address(rr)
+		if !ok || len(z.addrs) >= maxGlue {
+			continue
+		}
+		name := lower(h.Name)
+		if _, ours := glued[name]; !ours || !within(name, parent) {
+			continue
+		}
+		if a := netip.AddrPortFrom(addr, dnsPort); !slices.Contains(z.addrs, a) {
+			z.addrs = append(z.addrs, a)
+			ttl = min(ttl, max(ttlOf(rr), minGlueTTL))
+		}
+		glued[name] = true
+	}
+	if len(z.names) == 0 {
+		return nil
+	}
+	if len(z.names) > maxServers { // those with glue cost nothing to find
+		slices.SortStableFunc(z.names, func(a, b string) int { return ahead(glued[a], glued[b]) })
+		z.names = z.names[:maxServers]
+	}
+	slices.SortStableFunc(z.names, func(a, b string) int { return ahead(!glued[a], !glued[b]) })
+	for _, name := range z.names {
+		if !glued[name] {
+			z.bare++
+		}
+	}
+	z.expires = now.Add(time.Duration(ttl) * time.Second)
+	return z
+}
+
+const (
+	maxMsgServers = 256 // names of servers that are read of one response
+	maxGlue       = 64  // addresses of one zone that are kept
+	minGlueTTL    = 1   // seconds: glue is for the question that it came with, at least
+)
+
+// ahead orders what is true before what is not.
+func ahead(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// address returns the address in an A or AAAA record of class IN.
+func address(rr dns.RR) (netip.Addr, bool) {
+	switch rr := rr.(type) {
+	case *dns.A:
+		a, ok := netip.AddrFromSlice(rr.A)
+		return a.Unmap(), ok && rr.Hdr.Class == dns.ClassINET
+	case *dns.AAAA:
+		a, ok := netip.AddrFromSlice(rr.AAAA)
+		return a, ok && rr.Hdr.Class == dns.ClassINET
+	}
+	return netip.Addr{}, false
+}
+
+// ttlOf returns the TTL of a record in seconds. From 2^31 on it counts as 0 (RFC 2181 §8).
+func ttlOf(rr dns.RR) uint32 {
+	if ttl := rr.Header().Ttl; ttl < 1<<31 {
+		return ttl
+	}
+	return 0
+}
+
+// size estimates the memory that a delegation takes, in bytes.
+func (z *delegation) size() int64 {
+	n := 256 + int64(len(z.zone)) + 32*int64(cap(z.addrs))
+	for _, name := range z.names {
+		n += 32 + int64(len(name))
+	}
+	return n
+}

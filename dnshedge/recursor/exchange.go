@@ -1,0 +1,403 @@
+package recursor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+const (
+	tcpTime  = 4 * time.Second // of a query over TCP, with its connection
+	dialTime = 2 * time.Second // of the connection
+
+	maxWrong = 3 // messages that answer no query, before a socket is given up
+)
+
+var (
+	// errCut is why a query is sent again over TCP: the answer did not fit a datagram.
+	errCut = errors.New("recursor: answer was cut")
+	// errAgain is why a query is sent again without EDNS: the server did not understand that.
+	errAgain = errors.New("recursor: server does not understand EDNS")
+	// errForgers is why a query is given up: somebody guesses IDs.
+	errForgers = errors.New("recursor: too many messages that answer no query")
+)
+
+// query is one message to one server, and the wait for its answer.
+type query struct {
+	*fleet
+	asking    *asking
+	zone      *zone
+	server    *server
+	candidate netip.AddrPort
+	wire      *wire.Query
+	number    int // of the attempt
+	hedge     bool
+	tcp       bool
+	plain     bool // without EDNS
+	line      bool // it has to wait for a place before it is sent
+	began     time.Time
+
+	// Of the goroutine that asks.
+	late, rto time.Duration
+	delay     time.Duration // by which the process was late
+	hedgeable bool          // no hedge was thought of yet
+	overdue   bool          // the retransmission timeout has passed
+
+	entered bool // it has been sent, or is about to be
+
+	// Written before the event that tells of it.
+	sent  time.Time
+	wrote bool // a query has left this machine
+	msg   *dns.Msg
+	err   error
+
+	// Guarded by fleet.mu.
+	placed     bool // it has places
+	conn       net.Conn
+	cancel     context.CancelFunc // ends the opening of a connection
+	stopped    bool
+	lost       bool // nobody waits for it
+	missed     bool // it counts as unanswered
+	queued     bool // it is in fleet.loose
+	prev, next *query
+}
+
+// due returns when something is to be done about q: the hedge or, after that, the next server.
+func (q *query) due() time.Time {
+	if q.hedgeable && q.late < q.rto {
+		return q.sent.Add(q.late)
+	}
+	return q.sent.Add(q.rto + q.delay)
+}
+
+func (q *query) info() AttemptInfo {
+	return AttemptInfo{
+		Name: q.asking.name, Type: q.asking.qtype, Zone: q.zone.name, Server: q.candidate,
+		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge,
+	}
+}
+
+// tryEnter takes the places that q needs, if they are all free. The caller holds mu.
+func (q *query) tryEnter() bool {
+	if !q.zone.slots.free(q.perZone) || !q.server.slots.free(q.perServer) {
+		return false
+	}
+	if q.sockets.used >= maxSockets {
+		q.evict()
+	}
+	if !q.sockets.free(maxSockets) {
+		return false
+	}
+	q.zone.slots.used++
+	q.server.slots.used++
+	q.sockets.used++
+	q.place()
+	q.entered = true
+	return true
+}
+
+// place notes that q has places. The caller holds mu.
+func (q *query) place() {
+	q.placed = true
+	q.sent = time.Now()
+	q.zone.users++
+	q.open[q] = struct{}{}
+}
+
+// enter waits for the places that q needs, one after the other. It reports false if nobody
+// waits for q any more, or its zone rests.
+func (q *query) enter() bool {
+	var has []*slots
+	ok := true
+	for _, s := range []struct {
+		*slots
+		max int32
+	}{{&q.zone.slots, q.perZone}, {&q.server.slots, q.perServer}, {&q.sockets, maxSockets}} {
+		q.mu.Lock()
+		if s.slots == &q.sockets && q.sockets.used >= maxSockets {
+			q.evict()
+		}
+		w := s.take(s.max)
+		q.mu.Unlock()
+		if w != nil {
+			select {
+			case <-w.ready:
+			case <-q.asking.gone:
+				ok = false
+			case <-q.ctx.Done():
+				ok = false
+			}
+			if !ok {
+				q.mu.Lock()
+				s.giveUp(w)
+				q.mu.Unlock()
+				break
+			}
+		}
+		has = append(has, s.slots)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || q.zone.until > q.now() {
+		ok = false
+	}
+	if !ok {
+		for _, s := range has {
+			s.leave()
+		}
+		return false
+	}
+	q.place()
+	return true
+}
+
+// release gives q's places back. Only the first call does anything. The caller holds mu.
+func (q *query) release() {
+	q.loose.remove(q)
+	if !q.placed {
+		return
+	}
+	q.placed = false
+	q.zone.slots.leave()
+	q.server.slots.leave()
+	q.sockets.leave()
+	delete(q.open, q)
+	q.leaveZone(q.zone, q.now())
+}
+
+// stop ends q soon. The caller holds mu.
+func (q *query) stop() {
+	q.stopped = true
+	if q.cancel != nil {
+		q.cancel()
+	}
+	if q.conn != nil {
+		_ = q.conn.SetDeadline(time.Unix(1, 0))
+	}
+}
+
+// evict ends the oldest query that nobody waits for, or not only. The caller holds mu.
+func (f *fleet) evict() {
+	if q := f.loose.first; q != nil {
+		q.release()
+		q.stop()
+	}
+}
+
+// loosen notes that the answer to q is overdue: it may end when its socket is needed. The caller holds mu.
+func (f *fleet) loosen(q *query) {
+	if !q.placed {
+		return
+	}
+	if !q.queued {
+		f.loose.push(q)
+	}
+	f.miss(q)
+}
+
+// lose leaves q to itself: its answer, if one comes, tells how fast the server is. The caller holds mu.
+func (f *fleet) lose(q *query) {
+	q.lost = true
+	if !q.placed {
+		return
+	}
+	if !q.queued {
+		f.loose.push(q)
+	}
+	if q.tcp || f.loose.n > maxLoose {
+		q.release()
+		q.stop()
+	}
+}
+
+// miss counts q as unanswered, once. The caller holds mu.
+func (f *fleet) miss(q *query) {
+	if q.missed {
+		return
+	}
+	q.missed = true
+	now := f.now()
+	q.server.miss(now)
+	y := &f.families[familyOf(q.candidate)]
+	if y.silent++; y.silent >= familySilence && now >= y.until {
+		y.until = now + familyRest
+	}
+}
+
+// answered takes what an answer to q took, and reports whether somebody waits for it.
+func (f *fleet) answered(q *query) bool {
+	now := time.Now()
+	took := now.Sub(q.sent)
+	at := now.Sub(f.epoch)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := q.server
+	if q.tcp {
+		s.silent, s.rests, s.until = 0, 0, 0
+	} else {
+		if s.srtt == 0 {
+			f.first.add(now, took, f.percentile)
+		}
+		s.learn(at, took, f.first.median)
+	}
+	f.families[familyOf(q.candidate)] = family{}
+	q.release()
+	return !q.lost
+}
+
+// run sends q and waits for its answer.
+func (q *query) run() {
+	defer q.wg.Done()
+	if q.line {
+		if !q.enter() {
+			q.err = errNoServers
+			q.asking.tell(event{q, true})
+			return
+		}
+		q.asking.tell(event{q, false})
+	}
+	msg, err := q.exchange()
+	if err != nil {
+		q.mu.Lock()
+		if !q.stopped && !q.tcp && err != errCut && err != errForgers {
+			q.miss(q)
+		}
+		q.release()
+		q.mu.Unlock()
+	}
+	q.msg, q.err = msg, err
+	q.asking.tell(event{q, true})
+}
+
+var buffers = sync.Pool{New: func() any { return new([transport.MaxDatagram]byte) }}
+
+// exchange returns the response, or nothing if nobody waits for it.
+func (q *query) exchange() (*dns.Msg, error) {
+	q.counts.wire.Add(1)
+	if q.tcp {
+		q.counts.tcp.Add(1)
+		return q.stream()
+	}
+	return q.datagram()
+}
+
+// datagram asks over UDP, from a socket and so a port of its own.
+func (q *query) datagram() (*dns.Msg, error) {
+	conn, err := q.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if err := q.hold(conn, answerTime); err != nil {
+		return nil, err
+	}
+	buf := buffers.Get().(*[transport.MaxDatagram]byte)
+	defer buffers.Put(buf)
+	id := wire.RandomID()
+	if _, err := conn.Write(q.wire.Append(buf[:0], id, wire.Shape{Size: wire.DefaultUDPSize})); err != nil {
+		return nil, err
+	}
+	q.wrote = true
+	for wrong := 0; ; {
+		n, err := transport.Receive(conn, buf[:])
+		if err != nil {
+			return nil, err
+		}
+		b := buf[:n]
+		if q.wire.Check(b, id) == nil {
+			return q.take(b)
+		}
+		q.counts.ignored.Add(1)
+		if wrong++; wrong >= maxWrong {
+			return nil, errForgers
+		}
+	}
+}
+
+// dial opens a socket.
+func (q *query) dial() (net.Conn, error) {
+	if q.dialer != nil {
+		return q.dialer.DialContext(q.ctx, "udp", q.candidate.String())
+	}
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.candidate))
+	if err != nil {
+		return nil, err // and not a *net.UDPConn that is nil
+	}
+	return c, nil
+}
+
+// hold makes conn the one that ends when q does, or after the given time since it was sent.
+func (q *query) hold(conn net.Conn, d time.Duration) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.stopped {
+		return net.ErrClosed
+	}
+	q.conn = conn
+	return conn.SetDeadline(q.sent.Add(d))
+}
+
+// take reads a response if somebody waits for it.
+func (q *query) take(b []byte) (*dns.Msg, error) {
+	if !q.answered(q) {
+		return nil, nil
+	}
+	if b[2]&2 != 0 { // TC
+		return nil, errCut
+	}
+	return wire.ParseMsg(b)
+}
+
+// stream asks over TCP, over a connection of its own.
+func (q *query) stream() (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeout(q.ctx, dialTime)
+	defer cancel()
+	q.mu.Lock()
+	q.cancel = cancel
+	stopped := q.stopped
+	q.mu.Unlock()
+	if stopped {
+		return nil, net.ErrClosed
+	}
+	d := q.dialer
+	if d == nil {
+		d = new(net.Dialer)
+	}
+	conn, err := d.DialContext(ctx, "tcp", q.candidate.String())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if err := q.hold(conn, tcpTime); err != nil {
+		return nil, err
+	}
+	id := wire.RandomID()
+	b := q.wire.Append(make([]byte, 2, 512), id, wire.Shape{Size: wire.DefaultUDPSize})
+	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
+	if _, err := conn.Write(b); err != nil {
+		return nil, err
+	}
+	q.wrote = true
+	if _, err := io.ReadFull(conn, b[:2]); err != nil {
+		return nil, err
+	}
+	b = make([]byte, binary.BigEndian.Uint16(b))
+	if _, err := io.ReadFull(conn, b); err != nil {
+		return nil, err
+	}
+	if err := q.wire.Check(b, id); err != nil {
+		q.counts.ignored.Add(1)
+		return nil, err
+	}
+	return q.take(b)
+}

@@ -1,0 +1,167 @@
+package recursor
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// maxFlight is how long the address of a server is looked up.
+const maxFlight = 10 * time.Second
+
+// errCycle is why the lookup of a server's name is not waited for: it waits for who asks.
+var errCycle = errors.New("recursor: looking up a server's name needs itself")
+
+// errDeep is why a server's name is not looked up.
+var errDeep = errors.New("recursor: too many names of servers are served by servers whose names have to be looked up")
+
+// flights are the lookups of servers' names that are under way, which all who need the same
+// one share. None of them waits for itself, through others or not: who would close such a
+// circle does not wait.
+type flights struct {
+	mu     sync.Mutex
+	flying map[key]*flight
+}
+
+// flight is one of them. It ends with the last who waits for it.
+type flight struct {
+	key     key
+	lookup  *lookup
+	done    chan struct{}
+	cancel  context.CancelCauseFunc
+	waiting int             // for this one; guarded by flights.mu
+	waits   map[*flight]int // for how many times this one waits; guarded by flights.mu
+
+	addrs []netip.Addr // set when done
+	err   error
+}
+
+// reaches reports whether f is g or waits for it, through others or not.
+func (f *flight) reaches(g *flight) bool {
+	if f == g {
+		return true
+	}
+	for next := range f.waits {
+		if next.reaches(g) {
+			return true
+		}
+	}
+	return false
+}
+
+// addresses returns the addresses that q, about a server's name, has for an answer. l needs them.
+func (c *core) addresses(ctx context.Context, l *lookup, q question) ([]netip.Addr, error) {
+	k := key{name: q.name, qtype: q.qtype}
+	for try := 0; ; try++ {
+		if r := c.cache.reply(q, time.Now()); r != nil && r.next == "" {
+			return addressesOf(r.answer), nil
+		}
+		if l.bill.vain.Load() >= maxVain {
+			return nil, nil
+		}
+		f, mine, err := c.join(l, k)
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-f.done:
+			c.leave(l, f, nil)
+		case <-ctx.Done():
+			c.leave(l, f, context.Cause(ctx))
+			return nil, context.Cause(ctx)
+		}
+		var limit *limitError
+		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !errors.Is(f.err, errDeep) {
+			return f.addrs, f.err
+		}
+		// It failed because of who else asked for it; for this one it may do better.
+	}
+}
+
+// join returns the flight for k, with l waiting for it. It is l's own if nobody else has
+// asked for it before.
+func (c *core) join(l *lookup, k key) (f *flight, mine bool, err error) {
+	fs := &c.flights
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f = fs.flying[k]
+	if f == nil {
+		if l.depth >= maxDepth {
+			return nil, false, errDeep
+		}
+		if err := charge(&l.bill.names, "ServerNames", l.bill.limits.ServerNames); err != nil {
+			return nil, false, err
+		}
+		f, mine = c.start(l, k), true
+	} else if l.flight != nil && f.reaches(l.flight) {
+		return nil, false, errCycle
+	}
+	f.waiting++
+	if l.flight != nil {
+		l.flight.waits[f]++
+	}
+	return f, mine, nil
+}
+
+// start begins a flight. The caller holds the lock.
+func (c *core) start(l *lookup, k key) *flight {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	f := &flight{key: k, done: make(chan struct{}), cancel: cancel, waits: make(map[*flight]int)}
+	f.lookup = &lookup{core: c, bill: l.bill, flight: f, depth: l.depth + 1}
+	if c.flights.flying == nil {
+		c.flights.flying = make(map[key]*flight)
+	}
+	c.flights.flying[k] = f
+	c.count.lookups.Add(1)
+	c.running.Go(func() {
+		ctx, stop := context.WithTimeout(ctx, maxFlight)
+		defer stop()
+		defer cancel(nil)
+		q := question{name: k.name, qtype: k.qtype}
+		r, err := f.lookup.run(ctx, q)
+		if err == nil {
+			f.addrs = addressesOf(r.answer)
+		}
+		f.err = err
+		c.flights.mu.Lock()
+		if c.flights.flying[k] == f {
+			delete(c.flights.flying, k)
+		}
+		c.flights.mu.Unlock()
+		close(f.done)
+	})
+	return f
+}
+
+// leave ends l's waiting for f. If nobody else waits, f ends, for the reason given.
+func (c *core) leave(l *lookup, f *flight, why error) {
+	fs := &c.flights
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if l.flight != nil {
+		if l.flight.waits[f]--; l.flight.waits[f] == 0 {
+			delete(l.flight.waits, f)
+		}
+	}
+	if f.waiting--; f.waiting == 0 && why != nil {
+		if fs.flying[f.key] == f {
+			delete(fs.flying, f.key)
+		}
+		f.cancel(why)
+	}
+}
+
+// addressesOf returns the addresses in an answer.
+func addressesOf(rrs []dns.RR) []netip.Addr {
+	var addrs []netip.Addr
+	for _, rr := range rrs {
+		if a, ok := address(rr); ok && len(addrs) < maxGlue {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}

@@ -1,0 +1,107 @@
+package recursor
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// rootServers are the addresses of a.root-servers.net to m.root-servers.net
+// (https://www.internic.net/domain/named.root, b since 2023-11-27).
+var rootServers = sync.OnceValue(func() []netip.Addr {
+	var addrs []netip.Addr
+	for _, s := range []string{
+		"198.41.0.4", "2001:503:ba3e::2:30", // a
+		"170.247.170.2", "2801:1b8:10::b", // b
+		"192.33.4.12", "2001:500:2::c", // c
+		"199.7.91.13", "2001:500:2d::d", // d
+		"192.203.230.10", "2001:500:a8::e", // e
+		"192.5.5.241", "2001:500:2f::f", // f
+		"192.112.36.4", "2001:500:12::d0d", // g
+		"198.97.190.53", "2001:500:1::53", // h
+		"192.36.148.17", "2001:7fe::53", // i
+		"192.58.128.30", "2001:503:c27::2:30", // j
+		"193.0.14.129", "2001:7fd::1", // k
+		"199.7.83.42", "2001:500:9f::42", // l
+		"202.12.27.33", "2001:dc3::35", // m
+	} {
+		addrs = append(addrs, netip.MustParseAddr(s))
+	}
+	return addrs
+})
+
+// primeAgain is how long the hints are used when priming has failed.
+const primeAgain = time.Minute
+
+// root returns where the root is served. The first who asks waits until a server of the hints
+// has said so (RFC 9609 §3); when that is too old, it is used until there is news.
+func (c *core) root(ctx context.Context, b *bill) (*delegation, error) {
+	c.primeMu.Lock()
+	now := time.Now()
+	z := c.primed
+	if z != nil && now.Before(z.expires) {
+		c.primeMu.Unlock()
+		return z, nil
+	}
+	f := c.priming
+	if f == nil {
+		f = make(chan struct{})
+		c.priming = f
+		c.running.Go(func() { c.prime(b) })
+	}
+	c.primeMu.Unlock()
+	if z != nil {
+		return z, nil
+	}
+	select {
+	case <-f:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	c.primeMu.Lock()
+	defer c.primeMu.Unlock()
+	return c.primed, nil
+}
+
+// prime asks for the root's servers.
+func (c *core) prime(b *bill) {
+	ctx, cancel := context.WithTimeout(c.ctx, maxFlight)
+	defer cancel()
+	z := &delegation{zone: ".", addrs: c.hints, expires: time.Now().Add(primeAgain), any: true}
+	m, err := c.fleet.ask(ctx, &task{
+		question: question{name: ".", qtype: dns.TypeNS}, zone: ".", servers: c.hints, any: true,
+		judge: func(m *dns.Msg, _ netip.AddrPort) error {
+			if primed(m) == nil {
+				return errLame
+			}
+			return nil
+		},
+		spend: func() error { return charge(&b.queries, "Queries", b.limits.Queries) },
+	})
+	c.primeMu.Lock()
+	defer c.primeMu.Unlock()
+	if err == nil {
+		z = primed(m)
+	} else if c.primed != nil {
+		z.addrs = c.primed.addrs // those of before are better than hints
+	}
+	c.primed = z
+	close(c.priming)
+	c.priming = nil
+}
+
+// primed returns what a response says of the root's servers, or nil.
+func primed(m *dns.Msg) *delegation {
+	if m.Rcode != dns.RcodeSuccess {
+		return nil
+	}
+	z := newDelegation(".", ".", m.Answer, m.Extra, time.Now())
+	if z == nil || len(z.addrs) == 0 {
+		return nil
+	}
+	z.any = true
+	return z
+}

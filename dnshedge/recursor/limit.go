@@ -1,0 +1,66 @@
+package recursor
+
+import (
+	"cmp"
+	"fmt"
+	"sync/atomic"
+)
+
+const (
+	maxDepth    = 4  // names of servers are looked up for names of servers
+	maxVain     = 5  // lookups of servers' names without an address
+	maxUnderWay = 2  // lookups of servers' names for one zone at a time
+	maxServers  = 20 // names of servers of a zone that are kept
+)
+
+// withDefaults returns the limits that hold.
+func (l Limits) withDefaults() Limits {
+	return Limits{
+		Queries: cmp.Or(l.Queries, 64), ChainQueries: cmp.Or(l.ChainQueries, 32),
+		ServerNames: cmp.Or(l.ServerNames, 16), ServerNamesPerZone: cmp.Or(l.ServerNamesPerZone, 5),
+		Referrals: cmp.Or(l.Referrals, 30), Aliases: cmp.Or(l.Aliases, 11),
+		InFlight: cmp.Or(l.InFlight, 64), ZoneInFlight: cmp.Or(l.ZoneInFlight, 256),
+	}
+}
+
+func (l Limits) validate() error {
+	for _, f := range [...]struct {
+		name  string
+		value int
+	}{
+		{"Queries", l.Queries}, {"ChainQueries", l.ChainQueries}, {"ServerNames", l.ServerNames}, {"ServerNamesPerZone", l.ServerNamesPerZone},
+		{"Referrals", l.Referrals}, {"Aliases", l.Aliases}, {"InFlight", l.InFlight}, {"ZoneInFlight", l.ZoneInFlight},
+	} {
+		if f.value < 0 {
+			return fmt.Errorf("recursor: Resolver.Limits.%s is %d; want 0 or more", f.name, f.value)
+		}
+	}
+	return nil
+}
+
+// limitError is why a question ends that has reached a limit.
+type limitError struct {
+	field string // of Limits
+	value int
+}
+
+func (e *limitError) Error() string {
+	return fmt.Sprintf("recursor: limit %s of %d reached", e.field, e.value)
+}
+
+// bill is what the question of a caller has cost so far, sub-questions included.
+type bill struct {
+	limits  *Limits
+	queries atomic.Int32 // sent
+	names   atomic.Int32 // of servers, looked up
+	vain    atomic.Int32 // lookups of names of servers that gave no address
+}
+
+// charge counts one more, or returns an error if that would be more than the limit.
+func charge(count *atomic.Int32, field string, limit int) error {
+	if int(count.Add(1)) > limit {
+		count.Add(-1)
+		return &limitError{field, limit}
+	}
+	return nil
+}

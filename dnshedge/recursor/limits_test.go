@@ -1,0 +1,595 @@
+package recursor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// limited asserts that a question ended at a limit, and says so.
+func limited(t *testing.T, r *recursor.Resolver, m *dns.Msg, limit string) {
+	t.Helper()
+	assert.Equal(t, "SERVFAIL", told(m))
+	_, text := extended(m)
+	assert.NotEmpty(t, text, "no extended error")
+	assert.Positive(t, r.Stats().Limited[limit], "%s: %v, %q", limit, r.Stats().Limited, text)
+}
+
+// nameservers is a zone "attack." with names whose delegations, of n NS records each, have no glue, and
+// another zone whose names the NS records are.
+func nameservers(w *world, n int, target string) {
+	z := w.server("192.0.2.66").zones[0]
+	for i := range n {
+		rr := record(fmt.Sprintf("sub.attack. NS n%d.%s", i, target))
+		z.put(rr)
+	}
+}
+
+const attack = `
+. served 198.41.0.4
+attack. delegated 192.0.2.66
+victim. delegated 192.0.2.9
+  www A 192.0.2.90
+`
+
+// NXNSAttack, CVE-2020-8616.
+func TestManyNamesOfServersThatAreNotThereCostTheirZoneFewQueries(t *testing.T) {
+	for _, n := range []int{3, 20, 1500} {
+		bubble(t, attack, func(t *testing.T, w *world) {
+			nameservers(w, n, "victim.")
+			r := w.resolver()
+			w.ask(r, "www.victim. A")
+			victim, all, start := w.sent("192.0.2.9"), w.sent(), time.Now()
+			m := w.ask(r, "www.sub.attack. A")
+			assert.Equal(t, "SERVFAIL", told(m))
+			assert.Less(t, time.Since(start), time.Second)
+			t.Logf("%d NS records: %d queries to the victim, %d in all", n, w.sent("192.0.2.9")-victim, w.sent()-all)
+			assert.LessOrEqual(t, w.sent("192.0.2.9")-victim, 10, "%d NS records", n)
+			assert.LessOrEqual(t, w.sent()-all, 16)
+			if n > 5 {
+				assert.Positive(t, r.Stats().Limited["ServerNames"]+r.Stats().Limited["ServerNamesPerZone"])
+			}
+		})
+	}
+}
+
+// Attackers ask for many names, of which each makes a resolver look up others.
+func TestManyQuestionsForAnAttackersNamesCostAVictimFewQueriesEach(t *testing.T) {
+	bubble(t, attack, func(t *testing.T, w *world) {
+		// Each name below attack. is delegated to 20 others' names of its own.
+		w.fault("192.0.2.66", func(q query, r *dns.Msg) *dns.Msg {
+			labels := dns.SplitDomainName(q.name)
+			if len(labels) < 2 {
+				return r
+			}
+			sub := labels[len(labels)-2]
+			var b strings.Builder
+			b.WriteString("referral |")
+			for i := range 20 {
+				fmt.Fprintf(&b, "%s.attack. NS n%d.%s.victim.;", sub, i, sub)
+			}
+			return says(b.String())(q, r)
+		})
+		r := w.resolver()
+		w.ask(r, "www.victim. A")
+		victim := w.sent("192.0.2.9")
+		for i := range 50 {
+			assert.Equal(t, "SERVFAIL", told(w.ask(r, fmt.Sprintf("www.s%d.attack. A", i))))
+		}
+		t.Logf("%.1f queries to the victim for each", float64(w.sent("192.0.2.9")-victim)/50)
+		assert.LessOrEqual(t, w.sent("192.0.2.9")-victim, 50*20, "A and AAAA, minimised, of 5 names")
+	})
+}
+
+// NRDelegation, CVE-2022-3204: NS names of which each is delegated to servers that do not answer.
+func TestNamesOfServersThatLeadNowhereAreGivenUp(t *testing.T) {
+	bubble(t, attack, func(t *testing.T, w *world) {
+		nameservers(w, 1500, "victim.")
+		z := w.server("192.0.2.9").zones[0]
+		for i := range 1500 {
+			z.put(record(fmt.Sprintf("n%d.victim. NS ns.n%d.victim.", i, i)))
+			z.put(record(fmt.Sprintf("ns.n%d.victim. A 203.0.113.%d", i, i%200+1)))
+		}
+		r := w.resolver()
+		start, n := time.Now(), w.sent()
+		m := w.ask(r, "www.sub.attack. A")
+		assert.Equal(t, "SERVFAIL", told(m))
+		assert.LessOrEqual(t, w.sent()-n, 66)
+		assert.Less(t, time.Since(start), 10*time.Second)
+		t.Logf("%d queries, %v, %v", w.sent()-n, time.Since(start), r.Stats().Limited)
+	})
+}
+
+func TestAQuestionSends64QueriesAtMost(t *testing.T) {
+	// Servers that are all lame, in zones below each other: each costs a query.
+	text := ". served 198.41.0.4\n"
+	name := ""
+	for i := range 12 {
+		name = fmt.Sprintf("z%d.%s", i, name)
+		text += name + " delegated"
+		for j := range 13 {
+			text += fmt.Sprintf(" 192.0.%d.%d", i+3, j+1)
+		}
+		text += "\n"
+	}
+	for _, c := range []struct {
+		limits recursor.Limits
+		most   int
+		limit  string
+	}{
+		{recursor.Limits{}, 64, "ChainQueries"},
+		{recursor.Limits{ChainQueries: 10}, 10, "ChainQueries"},
+		{recursor.Limits{ChainQueries: 64}, 64, ""},
+		{recursor.Limits{Queries: 7}, 7, "Queries"},
+	} {
+		bubble(t, text, func(t *testing.T, w *world) {
+			for i := range 12 {
+				for j := range 12 { // but for one of 13
+					w.fault(fmt.Sprintf("192.0.%d.%d", i+3, j+1), rcode(dns.RcodeRefused))
+				}
+			}
+			r := w.resolver(limits(c.limits), noMinimise)
+			m := w.ask(r, "www."+name+" A")
+			assert.LessOrEqual(t, w.sent()-1, c.most, "after priming") // priming is nobody's
+			if c.limit != "" {
+				limited(t, r, m, c.limit)
+			} else {
+				assert.Equal(t, "SERVFAIL", told(m))
+			}
+			// The question may be repeated: what it learned stays.
+			assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, told(w.ask(r, "www."+name+" A")))
+		})
+	}
+}
+
+func TestReferralsAreFollowed30Times(t *testing.T) {
+	chain := func(n int) (text, name string) {
+		text = ". served 198.41.0.4\n"
+		for i := range n {
+			name = fmt.Sprintf("z%d.%s", i, name)
+			text += fmt.Sprintf("%s delegated 192.0.2.%d\n", name, i+1)
+		}
+		return text + "  www A 192.0.2.80\n", name
+	}
+	for _, c := range []struct {
+		depth, limit int
+		ok           bool
+	}{{30, 0, true}, {31, 0, false}, {5, 5, true}, {6, 5, false}} {
+		text, name := chain(c.depth)
+		bubble(t, text, func(t *testing.T, w *world) {
+			r := w.resolver(noMinimise, limits(recursor.Limits{Referrals: c.limit, Queries: 1000, ChainQueries: 1000}))
+			m := w.ask(r, "www."+name+" A")
+			if c.ok {
+				assert.Equal(t, "NOERROR www."+name+" A 192.0.2.80", told(m), "%+v", c)
+			} else {
+				limited(t, r, m, "Referrals")
+			}
+		})
+	}
+}
+
+func TestAliasesAreFollowed11Times(t *testing.T) {
+	for _, kind := range []string{"of one zone", "of two zones", "DNAME"} {
+		for _, c := range []struct {
+			length, limit int
+			ok            bool
+		}{{11, 0, true}, {12, 0, false}, {40, 0, false}, {3, 3, true}, {4, 3, false}} {
+			t.Run(fmt.Sprint(kind, c), func(t *testing.T) {
+				bubble(t, ". served 198.41.0.4\none. delegated 192.0.2.1\ntwo. delegated 192.0.2.2\n", func(t *testing.T, w *world) {
+					for i := range c.length + 1 {
+						here, next := i%2, (i+1)%2
+						if kind == "of one zone" {
+							here, next = 0, 0
+						}
+						zones := []string{"one.", "two."}
+						z := w.server([]string{"192.0.2.1", "192.0.2.2"}[here]).zones[0]
+						switch {
+						case i == c.length && kind == "DNAME":
+							z.add(t, fmt.Sprintf("x.a%d A 192.0.2.80", i))
+						case i == c.length:
+							z.add(t, fmt.Sprintf("a%d A 192.0.2.80", i))
+						case kind == "DNAME":
+							z.add(t, fmt.Sprintf("a%d DNAME a%d.%s", i, i+1, zones[next]))
+						default:
+							z.add(t, fmt.Sprintf("a%d CNAME a%d.%s", i, i+1, zones[next]))
+						}
+					}
+					r := w.resolver(limits(recursor.Limits{Aliases: c.limit}))
+					q := "a0.one. A"
+					if kind == "DNAME" {
+						q = "x.a0.one. A"
+					}
+					n := w.sent()
+					m := w.ask(r, q)
+					if c.ok {
+						assert.Contains(t, told(m), "A 192.0.2.80")
+					} else {
+						limited(t, r, m, "Aliases")
+					}
+					assert.LessOrEqual(t, w.sent()-n, 32+1)
+				})
+			})
+		}
+	}
+}
+
+// RFC 9520 §3.1.
+func TestAServerIsAskedTheSameThreeTimesAtMost(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+example. delegated 192.0.2.1
+two. delegated 192.0.2.2 192.0.2.3
+`, func(t *testing.T, w *world) {
+		w.fault("192.0.2.1 192.0.2.2 192.0.2.3", silent)
+		r := w.resolver()
+		for _, q := range []string{"www.example. A", "a.b.c.example. TXT", "www.two. A"} {
+			n := len(w.since(0))
+			assert.Equal(t, "SERVFAIL", told(w.ask(r, q)))
+			same := map[string]int{}
+			for _, a := range w.since(n) {
+				if !a.tcp {
+					same[fmt.Sprint(a.to, a.name, a.qtype)]++
+				}
+			}
+			for k, v := range same {
+				assert.LessOrEqual(t, v, 3, k)
+			}
+		}
+	})
+}
+
+const cycle = `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+  a NS ns.b
+  b NS ns.c
+  c NS ns.a
+  self NS ns.self
+  one NS ns.two
+  two NS ns.one
+  three NS ns.one
+  www A 192.0.2.80
+`
+
+// TsuNAME: zones whose servers have names in each other.
+func TestZonesThatNeedEachOtherFailAtOnce(t *testing.T) {
+	bubble(t, cycle, func(t *testing.T, w *world) {
+		r := w.resolver()
+		for _, q := range []string{"www.self.tld. A", "www.one.tld. A", "www.a.tld. A", "www.three.tld. A"} {
+			start, n := time.Now(), w.sent()
+			m := w.ask(r, q)
+			assert.Equal(t, "SERVFAIL", told(m), q)
+			code, _ := extended(m)
+			assert.NotZero(t, code)
+			assert.Less(t, time.Since(start), 200*ms, q)
+			assert.LessOrEqual(t, w.sent()-n, 20, q)
+		}
+		assert.Equal(t, "NOERROR www.tld. A 192.0.2.80", told(w.ask(r, "www.tld. A")))
+	})
+}
+
+// Each of the callers looks up what another one waits for.
+func TestCallersThatNeedEachOthersZonesDoNotWaitForever(t *testing.T) {
+	bubble(t, cycle, func(t *testing.T, w *world) {
+		for round := range 20 {
+			r := w.resolver(func(r *recursor.Resolver) { r.NoMinimise = round%2 == 1 })
+			if round%3 > 0 {
+				w.ask(r, "www.tld. A")
+			}
+			start := time.Now()
+			var wg sync.WaitGroup
+			for i, q := range []string{"www.a.tld. A", "www.b.tld. A", "www.c.tld. A", "www.one.tld. A", "www.two.tld. A", "ns.a.tld. A", "ns.b.tld. A", "ns.c.tld. A", "ns.one.tld. A", "ns.two.tld. AAAA", "www.three.tld. A", "www.self.tld. A"} {
+				for range 3 {
+					wg.Go(func() {
+						time.Sleep(time.Duration(i*round%7) * 3 * ms)
+						assert.Equal(t, "SERVFAIL", told(w.ask(r, q)), q)
+					})
+				}
+			}
+			wg.Wait()
+			assert.Less(t, time.Since(start), 500*ms, "round %d", round)
+			_ = r.Close()
+		}
+	})
+}
+
+// inFlight returns how many queries to addresses waited at once for answers that take rtt.
+func (w *world) inFlight(rtt time.Duration, n int, to ...string) (most int) {
+	var at []time.Duration
+	for _, a := range w.since(n) {
+		if slices.Contains(to, a.to.String()) {
+			at = append(at, a.at)
+		}
+	}
+	slices.Sort(at)
+	first := 0
+	for i, t := range at {
+		for t-at[first] >= rtt {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return most
+}
+
+// DNSBomb, CVE-2024-33655: many queries for one server's answers, which come all at once.
+func TestAServerHas64QueriesInFlightAndAZone256(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+example. delegated 192.0.2.1
+  www A 192.0.2.80
+many. delegated 192.0.3.1 192.0.3.2 192.0.3.3 192.0.3.4 192.0.3.5 192.0.3.6 192.0.3.7 192.0.3.8
+`, func(t *testing.T, w *world) {
+		many := []string{"192.0.3.1", "192.0.3.2", "192.0.3.3", "192.0.3.4", "192.0.3.5", "192.0.3.6", "192.0.3.7", "192.0.3.8"}
+		w.at("192.0.2.1 "+strings.Join(many, " "), func(s *server) { s.rtt = 100 * ms })
+		r := w.resolver(noHedges)
+		for i := range 40 {
+			w.ask(r, fmt.Sprintf("n%d.example. A", i))
+			w.ask(r, fmt.Sprintf("n%d.many. A", i))
+		}
+		flood := func(zone string, questions int) {
+			var wg sync.WaitGroup
+			for i := range questions {
+				wg.Go(func() { assert.Equal(t, "NXDOMAIN", told(w.ask(r, fmt.Sprintf("f%d.%s A", i, zone)))) })
+			}
+			wg.Wait()
+		}
+		n := len(w.since(0))
+		start := time.Now()
+		flood("example.", 500)
+		most := w.inFlight(100*ms, n, "192.0.2.1")
+		assert.LessOrEqual(t, most, 64)
+		assert.Greater(t, most, 50)
+		assert.Less(t, time.Since(start), 2*time.Second)
+		n = len(w.since(0))
+		flood("many.", 1500)
+		most = w.inFlight(100*ms, n, many...)
+		assert.LessOrEqual(t, most, 256)
+		assert.Greater(t, most, 200)
+		assert.Zero(t, r.Stats().InFlight)
+	})
+}
+
+func TestACrowdBeforeADeadServerDelaysNoOtherZone(t *testing.T) {
+	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *world) {
+		w.fault("192.0.3.1", silent)
+		r := w.resolver()
+		w.ask(r, "mail.example. A")
+		w.ask(r, "x.victim. A")
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 2000 {
+			wg.Go(func() { _, _ = w.try(ctx, r, fmt.Sprintf("n%d.dead. A", i)) })
+		}
+		time.Sleep(100 * ms)
+		start := time.Now()
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+		assert.Equal(t, 10*ms, time.Since(start))
+		assert.LessOrEqual(t, w.maxOpen, 1200, "sockets")
+		cancel()
+		wg.Wait()
+	})
+}
+
+func TestAZoneWhoseServersAreAllDeadFailsWithin5SecondsAndRests5(t *testing.T) {
+	for _, n := range []int{1, 2, 4, 13} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			var all []string
+			for i := range n {
+				all = append(all, fmt.Sprintf("192.0.3.%d", i+1))
+			}
+			bubble(t, small+"\ndead. delegated "+strings.Join(all, " ")+"\n", func(t *testing.T, w *world) {
+				w.fault(strings.Join(all, " "), silent)
+				r := w.resolver()
+				w.ask(r, "www.example. A")
+				before := w.sent("198.41.0.4")
+				start := time.Now()
+				m := w.ask(r, "www.dead. A")
+				assert.Equal(t, "SERVFAIL", told(m))
+				code, _ := extended(m)
+				assert.Contains(t, []uint16{dns.ExtendedErrorCodeNoReachableAuthority, dns.ExtendedErrorCodeNetworkError}, code)
+				took := time.Since(start)
+				assert.LessOrEqual(t, took, 5*time.Second)
+				cost := w.sent(all...)
+				t.Logf("%d dead servers: %d queries in %v", n, cost, took)
+				assert.LessOrEqual(t, cost, min(3*n, 32))
+				assert.GreaterOrEqual(t, cost, min(n, 10), "each has its turn")
+				for i := range 40 { // the zone rests, and its parent has nothing new
+					assert.Equal(t, "SERVFAIL", told(w.ask(r, fmt.Sprintf("n%d.dead. A", i))))
+					time.Sleep(110 * ms)
+				}
+				assert.Equal(t, cost, w.sent(all...))
+				assert.Equal(t, 1, w.sent("198.41.0.4")-before)
+				time.Sleep(time.Second)
+				w.fault(strings.Join(all, " "), nil)
+				assert.Equal(t, "NXDOMAIN", told(w.ask(r, "nx.dead. A")), "after the rest it is asked again")
+			})
+		})
+	}
+}
+
+// RFC 9520 §3.2. The Client does that.
+func TestAFailureIsRepeatedAfter5SecondsThenEvermoreSeldom(t *testing.T) {
+	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *world) {
+		w.fault("192.0.3.1", rcode(dns.RcodeServerFailure))
+		r := w.resolver()
+		c := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
+		defer c.Close()
+		for range 1800 {
+			m, _, err := c.ExchangeContext(t.Context(), parseQuestion("www.dead. A"), "")
+			require.NoError(t, err)
+			require.Equal(t, dns.RcodeServerFailure, m.Rcode)
+			time.Sleep(time.Second)
+		}
+		t.Logf("%d queries in half an hour", w.sent("192.0.3.1"))
+		assert.LessOrEqual(t, w.sent("192.0.3.1"), 3*14)
+	})
+}
+
+func TestMemoryIsBoundedWhateverIsAsked(t *testing.T) {
+	if testing.Short() {
+		t.Skip("asks for 40,000 names")
+	}
+	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n", func(t *testing.T, w *world) {
+		w.quiet = true
+		pad := strings.Repeat("x", 200)
+		// Every name has a zone, servers and records of its own.
+		w.fault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+			labels := dns.SplitDomainName(q.name)
+			if len(labels) < 2 {
+				return r
+			}
+			sub := labels[len(labels)-2] + ".example."
+			h := 0
+			for _, c := range labels[len(labels)-2] {
+				h = (h*31 + int(c)) % (1 << 20)
+			}
+			return says(fmt.Sprintf("referral | %[1]s NS ns.%[1]s | ns.%[1]s A 100.%d.%d.%d", sub, 64+h>>16, h>>8&255, h&255))(q, r)
+		})
+		w.other = func(netip.Addr) *server {
+			return &server{change: func(q query, r *dns.Msg) *dns.Msg {
+				return says(fmt.Sprintf("%s A 192.0.2.80; %[1]s RRSIG A 8 3 300 20300101000000 20200101000000 1 example. AAAA | | big.%[1]s TXT %s", q.name, pad))(q, r)
+			}}
+		}
+		r := w.resolver(func(r *recursor.Resolver) { r.MaxBytes = 1 << 20 })
+		var most int64
+		for i := range 40_000 {
+			w.ask(r, fmt.Sprintf("www.n%d.example. A", i))
+			if i%100 == 0 {
+				s := r.Stats()
+				most = max(most, s.Bytes)
+				w.do(func() { // the world forgets its servers, too
+					for a := range w.servers {
+						if a.As4()[0] == 100 {
+							delete(w.servers, a)
+						}
+					}
+				})
+			}
+		}
+		s := r.Stats()
+		assert.EqualValues(t, 1<<20, s.MaxBytes)
+		assert.LessOrEqual(t, most, s.MaxBytes)
+		assert.Greater(t, most, s.MaxBytes/4)
+		assert.Zero(t, s.Failures)
+		n := w.sent()
+		w.ask(r, "www.new.example. A")
+		assert.LessOrEqual(t, w.sent()-n, 3, "what is used all the time stays")
+	})
+}
+
+func TestFieldsThatAreInvalidAreNamed(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		for name, set := range map[string]func(*recursor.Resolver){
+			"MaxBytes":           func(r *recursor.Resolver) { r.MaxBytes = 1 },
+			"BudgetPercent":      func(r *recursor.Resolver) { r.Hedge.BudgetPercent = 101 },
+			"Percentile":         func(r *recursor.Resolver) { r.Hedge.Percentile = 100 },
+			"MaxPerSecond":       func(r *recursor.Resolver) { r.Hedge.MaxPerSecond = -1 },
+			"Queries":            func(r *recursor.Resolver) { r.Limits.Queries = -1 },
+			"ChainQueries":       func(r *recursor.Resolver) { r.Limits.ChainQueries = -1 },
+			"ServerNames":        func(r *recursor.Resolver) { r.Limits.ServerNames = -1 },
+			"ServerNamesPerZone": func(r *recursor.Resolver) { r.Limits.ServerNamesPerZone = -1 },
+			"Referrals":          func(r *recursor.Resolver) { r.Limits.Referrals = -1 },
+			"Aliases":            func(r *recursor.Resolver) { r.Limits.Aliases = -1 },
+			"InFlight":           func(r *recursor.Resolver) { r.Limits.InFlight = -1 },
+			"ZoneInFlight":       func(r *recursor.Resolver) { r.Limits.ZoneInFlight = -1 },
+			"Hints":              func(r *recursor.Resolver) { r.Hints = []netip.Addr{{}} },
+			"Zones": func(r *recursor.Resolver) {
+				r.Zones = map[string][]netip.AddrPort{"a..b": {netip.MustParseAddrPort("192.0.2.1:53")}}
+			},
+			"NoIPv6": func(r *recursor.Resolver) { r.NoIPv4, r.NoIPv6 = true, true },
+		} {
+			r := w.resolver(set)
+			_, err := w.try(t.Context(), r, "www.example. A")
+			assert.ErrorContains(t, err, name)
+		}
+		assert.Zero(t, w.sent())
+	})
+}
+
+func TestMessagesThatAreNoQuestionsAreErrors(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		r := w.resolver()
+		for name, change := range map[string]func(*dns.Msg){
+			"no question":   func(m *dns.Msg) { m.Question = nil },
+			"two questions": func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) },
+			"opcode":        func(m *dns.Msg) { m.Opcode = dns.OpcodeUpdate },
+			"class":         func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS },
+			"AXFR":          func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeAXFR },
+			"IXFR":          func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeIXFR },
+			"bad name":      func(m *dns.Msg) { m.Question[0].Name = strings.Repeat("a", 64) + ".example." },
+			"long name":     func(m *dns.Msg) { m.Question[0].Name = strings.Repeat("abcdefghi.", 26) },
+		} {
+			m := parseQuestion("www.example. A")
+			change(m)
+			_, _, err := r.ExchangeContext(t.Context(), m, "")
+			assert.Error(t, err, name)
+		}
+		_, _, err := r.ExchangeContext(t.Context(), parseQuestion("www.example. A"), "192.0.2.1:53")
+		assert.Error(t, err, "an address")
+		assert.Zero(t, w.sent())
+	})
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	bubble(t, cycle+"\ndead. delegated 192.0.3.1 192.0.3.2\n", func(t *testing.T, w *world) {
+		w.fault("192.0.3.1 192.0.3.2", silent)
+		r := w.resolver()
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				_, err := w.try(t.Context(), r, fmt.Sprintf("n%d.dead. A", i))
+				assert.ErrorIs(t, err, net.ErrClosed)
+			})
+		}
+		time.Sleep(50 * ms)
+		synctest.Wait()
+		assert.Positive(t, r.Stats().InFlight)
+		start := time.Now()
+		require.NoError(t, r.Close())
+		assert.Zero(t, time.Since(start))
+		wg.Wait()
+		w.do(func() { assert.Zero(t, w.open, "sockets") })
+		_, err := w.try(t.Context(), r, "www.tld. A")
+		require.ErrorIs(t, err, net.ErrClosed)
+		require.NoError(t, r.Close())
+		n := w.sent()
+		time.Sleep(time.Minute)
+		assert.Equal(t, n, w.sent())
+	})
+}
+
+func TestACallerThatLeavesGetsItsCauseAndLeavesNothing(t *testing.T) {
+	bubble(t, small+"\ndead. delegated 192.0.3.1 192.0.3.2\nlost. served 192.0.3.4\n", func(t *testing.T, w *world) {
+		w.server("198.41.0.4").zones[0].add(t, "lost. NS ns.dead.")
+		w.fault("192.0.3.1 192.0.3.2", silent)
+		r := w.resolver()
+		cause := errors.New("left")
+		for _, q := range []string{"www.dead. A", "www.lost. A"} {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 70*ms, cause)
+			start := time.Now()
+			_, err := w.try(ctx, r, q)
+			cancel()
+			require.ErrorIs(t, err, cause)
+			assert.Equal(t, 70*ms, time.Since(start))
+		}
+		time.Sleep(12 * time.Second)
+		w.do(func() { assert.Zero(t, w.open) })
+		assert.Zero(t, r.Stats().InFlight)
+	})
+}

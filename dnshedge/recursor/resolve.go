@@ -1,0 +1,184 @@
+package recursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// lookup finds out what a caller, or another lookup, asks.
+type lookup struct {
+	core   *core
+	bill   *bill
+	flight *flight // that it is the lookup of; nil: a caller's question
+	depth  int     // how many lookups wait for it, one after the other
+
+	queries   atomic.Int32 // sent for its own name and its aliases
+	referrals int
+	aliases   int
+}
+
+// result is what there is to tell a caller.
+type result struct {
+	rcode             int
+	answer, authority []dns.RR
+}
+
+// run answers q.
+func (l *lookup) run(ctx context.Context, q question) (*result, error) {
+	res := new(result)
+	names := []string{q.name}
+	for {
+		r, err := l.link(ctx, q, l.flight != nil || len(names) > 1)
+		if err != nil {
+			return nil, err
+		}
+		res.rcode = r.rcode
+		res.answer = append(res.answer, r.answer...)
+		res.authority = append(res.authority, r.authority...)
+		if r.next == "" {
+			return res, nil
+		}
+		if l.aliases += r.aliases; l.aliases > l.bill.limits.Aliases {
+			return nil, &limitError{"Aliases", l.bill.limits.Aliases}
+		}
+		for _, rr := range r.answer { // the chain may have passed other names on its way
+			if c, ok := rr.(*dns.CNAME); ok {
+				if name := lower(c.Hdr.Name); name != q.name {
+					names = append(names, name)
+				}
+			}
+		}
+		if slices.Contains(names, r.next) {
+			return nil, &loopError{r.next}
+		}
+		names = append(names, r.next)
+		q.name = r.next
+	}
+}
+
+// loopError is why a question ends whose aliases lead back to where they come from.
+type loopError struct{ name string }
+
+func (e *loopError) Error() string {
+	return fmt.Sprintf("recursor: aliases of %s lead back to it", e.name)
+}
+
+// link answers q up to the next alias that leads elsewhere. What is shared is looked up in the
+// cache before, and kept there.
+func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, error) {
+	c := l.core
+	if shared {
+		if r := c.cache.reply(q, time.Now()); r != nil {
+			return r, nil
+		}
+		if z := c.special(q.name); z != nil {
+			return z.answer(q), nil
+		}
+	}
+	z, err := c.closest(ctx, q, l.bill)
+	if err != nil {
+		return nil, err
+	}
+	min := &minimiser{q: q, off: c.conf.NoMinimise}
+	for {
+		step, whole := min.next(z.zone)
+		r, err := l.ask(ctx, z, step, whole)
+		switch {
+		case err != nil && !whole && errors.Is(err, errImpatient):
+			min.off = true
+		case err != nil:
+			return nil, err
+		case r.kind == isReferral:
+			if l.referrals++; l.referrals > l.bill.limits.Referrals {
+				return nil, &limitError{"Referrals", l.bill.limits.Referrals}
+			}
+			z = c.learn(z, r.cut)
+		case !whole && (r.kind == isRefused || r.rcode != dns.RcodeSuccess):
+			min.off = true
+		case !whole:
+			min.asked(step)
+		default:
+			if shared {
+				c.cache.addReply(q, r, time.Now())
+			}
+			return r, nil
+		}
+	}
+}
+
+// learn keeps a zone that its parent referred to. It ends with its parent at the latest, so
+// that a zone which is gone keeps none below it alive.
+func (c *core) learn(parent, z *delegation) *delegation {
+	if parent.zone != "." && !parent.stub && parent.expires.Before(z.expires) {
+		z.expires = parent.expires
+	}
+	c.cache.addZone(z, time.Now())
+	return z
+}
+
+// closest returns the zone nearest to what is asked whose servers are known. The parent of a
+// zone is asked for its DS records (RFC 4035 §3.1.4.1).
+func (c *core) closest(ctx context.Context, q question, b *bill) (*delegation, error) {
+	now := time.Now()
+	name := q.name
+	if q.qtype == dns.TypeDS {
+		name = parent(name)
+	}
+	for ; name != "."; name = parent(name) {
+		if z := c.stubs[name]; z != nil {
+			return z, nil
+		}
+		if z := c.cache.zone(name, now); z != nil {
+			return z, nil
+		}
+	}
+	if z := c.stubs["."]; z != nil {
+		return z, nil
+	}
+	return c.root(ctx, b)
+}
+
+// errImpatient is why no more servers are asked for a part of a name.
+var errImpatient = errors.New("recursor: no answer to a minimised question")
+
+// ask asks the servers of a zone.
+func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*verdict, error) {
+	var tries atomic.Int32
+	j := &judge{zone: z, q: q, whole: whole}
+	t := &task{question: q, zone: z.zone, servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
+		if tries.Add(1) > maxPatience && !whole {
+			return errImpatient
+		}
+		return l.spend()
+	}}
+	if !z.any {
+		t.more = (&finder{lookup: l, zone: z}).more
+	}
+	_, err := l.core.fleet.ask(ctx, t)
+	var r *verdict
+	switch {
+	case err == nil:
+		r = j.taken
+	case errors.Is(err, errNoServers) && j.poor != nil:
+		r = j.poor
+	default:
+		return nil, fmt.Errorf("%w: zone %s", err, z.zone)
+	}
+	l.core.count.scrubbed.Add(int64(r.scrubbed))
+	return r, nil
+}
+
+// spend pays for a query.
+func (l *lookup) spend() error {
+	lim := l.bill.limits
+	if err := charge(&l.queries, "ChainQueries", lim.ChainQueries); err != nil {
+		return err
+	}
+	return charge(&l.bill.queries, "Queries", lim.Queries)
+}

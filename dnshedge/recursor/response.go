@@ -1,0 +1,160 @@
+package recursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// ExchangeContext answers the question of m, which it does not change. The address must be
+// empty. The response has m's ID and RA, never AA or AD, and an OPT record if m has one. The
+// duration is how long that took.
+//
+// A question that cannot be answered has the response SERVFAIL, with an extended error that
+// says why, and no error. An error is returned if ctx ends, if the Resolver is closed or has
+// a field that is invalid, or if m is not a question: it must have opcode QUERY and
+// one question, of class IN, that is no zone transfer.
+func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
+	c, err := r.setup()
+	if err != nil {
+		return nil, 0, err
+	}
+	if address != "" {
+		return nil, 0, fmt.Errorf("recursor: address is %q; want none", address)
+	}
+	q, err := newQuestion(m)
+	if err != nil {
+		return nil, 0, err
+	}
+	start := time.Now()
+	resp, err := c.exchange(ctx, m, q)
+	return resp, time.Since(start), err
+}
+
+// newQuestion reads what m asks.
+func newQuestion(m *dns.Msg) (question, error) {
+	if m.Response || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
+		return question{}, fmt.Errorf("recursor: message has opcode %s, response %t and %d questions; want a QUERY with 1", dns.OpcodeToString[m.Opcode], m.Response, len(m.Question))
+	}
+	ask := m.Question[0]
+	name, ok := canonical(ask.Name)
+	switch {
+	case !ok:
+		return question{}, fmt.Errorf("recursor: name %q is not a domain name", ask.Name)
+	case ask.Qclass != dns.ClassINET:
+		return question{}, fmt.Errorf("recursor: question %s has class %s; want IN", ask.Name, dns.Class(ask.Qclass))
+	case ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR:
+		return question{}, fmt.Errorf("recursor: question %s has type %s; zone transfers need a dns.Transfer", ask.Name, dns.Type(ask.Qtype))
+	}
+	q := question{name: name, qtype: ask.Qtype, cd: m.CheckingDisabled}
+	if opt := m.IsEdns0(); opt != nil {
+		q.do = opt.Do()
+	}
+	return q, nil
+}
+
+// exchange answers q, which m asks.
+func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
+	c.running.Add(1)
+	defer c.running.Done()
+	if c.ctx.Err() != nil {
+		return nil, net.ErrClosed
+	}
+	c.count.questions.Add(1)
+	b := &bill{limits: &c.limits}
+	var res *result
+	var err error
+	if z := c.special(q.name); z != nil {
+		c.count.local.Add(1)
+		r := z.answer(q)
+		res = &result{rcode: r.rcode, answer: r.answer, authority: r.authority}
+	} else {
+		work, cancel := context.WithCancelCause(ctx)
+		stop := context.AfterFunc(c.ctx, func() { cancel(net.ErrClosed) })
+		res, err = (&lookup{core: c, bill: b}).run(work, q)
+		stop()
+		cancel(nil)
+	}
+	if err != nil {
+		c.count.failures.Add(1)
+		if limit := (*limitError)(nil); errors.As(err, &limit) {
+			c.limited(limit.field)
+		}
+	}
+	resp := respond(m, q, res, err)
+	if err != nil {
+		switch {
+		case c.ctx.Err() != nil:
+			resp, err = nil, net.ErrClosed
+		case ctx.Err() != nil:
+			resp, err = nil, context.Cause(ctx)
+		}
+	}
+	if t := c.conf.Trace; t != nil && t.Answer != nil {
+		info := AnswerInfo{Name: q.name, Type: q.qtype, Queries: int(b.queries.Load()), Err: err}
+		if resp != nil {
+			info.Rcode = resp.Rcode
+		}
+		t.Answer(ctx, info)
+	}
+	if resp != nil {
+		err = nil
+	}
+	return resp, err
+}
+
+// limited counts a question that ended at a limit.
+func (c *core) limited(field string) {
+	n, ok := c.count.limited.Load(field)
+	if !ok {
+		n, _ = c.count.limited.LoadOrStore(field, new(atomic.Int64))
+	}
+	n.(*atomic.Int64).Add(1)
+}
+
+// udpSize is the longest datagram that responses are said to fit, in bytes. Whoever sends one
+// goes by what the caller said.
+const udpSize = 1232
+
+// respond makes the response to m, which asks q.
+func respond(m *dns.Msg, q question, res *result, err error) *dns.Msg {
+	resp := &dns.Msg{MsgHdr: dns.MsgHdr{
+		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled,
+	}, Compress: true, Question: []dns.Question{m.Question[0]}}
+	if err == nil {
+		resp.Rcode, resp.Answer, resp.Ns = res.rcode, res.answer, res.authority
+		if spelled := m.Question[0].Name; spelled != q.name && dns.IsFqdn(spelled) {
+			for _, rr := range resp.Answer {
+				if h := rr.Header(); strings.EqualFold(h.Name, q.name) {
+					h.Name = spelled
+				}
+			}
+		}
+	} else {
+		resp.Rcode = dns.RcodeServerFailure
+	}
+	if m.IsEdns0() == nil {
+		return resp
+	}
+	resp.SetEdns0(udpSize, q.do)
+	if err != nil {
+		opt := resp.Extra[0].(*dns.OPT)
+		opt.Option = append(opt.Option, extended(err))
+	}
+	return resp
+}
+
+// extended returns the extended error (RFC 8914) that says why a question failed.
+func extended(err error) *dns.EDNS0_EDE {
+	code := dns.ExtendedErrorCodeOther
+	if errors.Is(err, errNoServers) {
+		code = dns.ExtendedErrorCodeNoReachableAuthority
+	}
+	return &dns.EDNS0_EDE{InfoCode: code, ExtraText: strings.TrimPrefix(err.Error(), "recursor: ")}
+}

@@ -1,0 +1,218 @@
+package recursor_test
+
+import (
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/internal/rpl"
+)
+
+// differs says why a script does not pass. There is room for six.
+var differs = map[string]string{}
+
+// validates is how many answers of a script have AD, which is ignored: a Resolver does
+// not validate.
+var validates = map[string]int{}
+
+// ignored are the settings that change no answer of a Resolver, and why.
+var ignored = map[string]string{
+	"access-control":         "who may ask is the program's decision",
+	"ede":                    "extended errors are always sent",
+	"fake-sha1":              "for a validator",
+	"harden-referral-path":   "for a validator",
+	"harden-unverified-glue": "glue is never an answer",
+	"iter-scrub-ns":          "an NS RRset is cut to 20",
+	"iter-scrub-promiscuous": "NS records beside an answer are never believed",
+	"log-servfail":           "nothing is logged",
+	"max-global-quota":       "Limits.Queries is less",
+	"max-query-restarts":     "it is the default of Limits.Aliases",
+	"minimal-responses":      "responses have no records that they do not need, and the checks ignore those",
+	"module-config":          "there are no modules",
+	"rrset-roundrobin":       "answers are compared as sets",
+	"stub-prime":             "the servers of Zones are taken as they are",
+	"target-fetch-policy":    "names of servers are looked up when they are needed",
+	"trust-anchor":           "for a validator",
+	"trust-anchor-signaling": "for a validator",
+	"val-override-date":      "for a validator",
+	"val-override-timestamp": "for a validator",
+	"verbosity":              "nothing is logged",
+	"server":                 "begins a section",
+	"stub-zone":              "see rpl.Script.Zones",
+	"name":                   "see rpl.Script.Zones",
+	"stub-addr":              "see rpl.Script.Zones",
+}
+
+// TestScripts plays the scripts of unbound and deckard for resolvers, which are in the
+// folder RPL_DIR, with a Client whose Exchanger is a Resolver in the place of unbound.
+func TestScripts(t *testing.T) {
+	dir := os.Getenv("RPL_DIR")
+	if dir == "" {
+		t.Skip("RPL_DIR names no folder of scripts")
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.rpl"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	require.LessOrEqual(t, len(differs), 6)
+	require.LessOrEqual(t, len(validates), 9)
+	passed, skipped := 0, 0
+	for _, file := range files {
+		name := filepath.Base(file)
+		t.Run(name, func(t *testing.T) {
+			s := parse(t, file)
+			for _, c := range s.Settings {
+				if c.Key != "" && ignored[c.Key] == "" && !mapped(c.Key) {
+					skipped++
+					t.Skipf("setting %s: %q", c.Key, c.Value)
+				}
+			}
+			assert.Equal(t, validates[name], s.DropAD())
+			err := playResolver(t, s)
+			if err == nil {
+				passed++
+			}
+			if why := differs[name]; why == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.Error(t, err, "passes, and differs says %q", why)
+			}
+		})
+	}
+	assert.Zero(t, skipped)
+	t.Logf("%d of %d pass", passed, len(files))
+}
+
+// TestOurScripts plays the scripts of this package's own.
+func TestOurScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.rpl")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".rpl"), func(t *testing.T) {
+			assert.NoError(t, playResolver(t, parse(t, file)))
+		})
+	}
+}
+
+func parse(t *testing.T, file string) *rpl.Script {
+	t.Helper()
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	s, err := rpl.Parse(f)
+	require.NoError(t, err)
+	return s
+}
+
+// mapped reports whether a setting is one of those that playResolver looks at.
+func mapped(key string) bool {
+	switch key {
+	case "qname-minimisation", "query-minimization", "do-ip4", "do-ip6", "do-not-query-localhost", "features":
+		return true
+	}
+	return false
+}
+
+// playResolver plays a script with a Resolver that is set up as the script wants, behind
+// a Client with a Cache.
+func playResolver(t *testing.T, s *rpl.Script) (err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := s.Network()
+		r := &recursor.Resolver{
+			Dialer:     n,
+			NoMinimise: s.Get("qname-minimisation") == "no" || s.Get("query-minimization") == "off",
+			NoIPv4:     s.Get("do-ip4") == "no",
+			NoIPv6:     s.Get("do-ip6") == "no",
+			PrivateOK:  s.Get("do-not-query-localhost") == "no",
+		}
+		defer r.Close()
+		for _, a := range s.Servers() {
+			r.PrivateOK = r.PrivateOK || a.IsPrivate() // unbound asks them always
+		}
+		for _, z := range s.Zones() {
+			for _, addr := range z.Addrs {
+				a := netip.MustParseAddr(addr)
+				if z.Name == "." {
+					r.Hints = append(r.Hints, a)
+					continue
+				}
+				if r.Zones == nil {
+					r.Zones = make(map[string][]netip.AddrPort)
+				}
+				r.Zones[z.Name] = append(r.Zones[z.Name], netip.AddrPortFrom(a, 53))
+			}
+		}
+		cache := &dnshedge.Cache{MaxStale: -1, NoRefresh: true}
+		for _, c := range s.Settings {
+			if c.Key == "features" {
+				which, seconds, _ := strings.Cut(c.Value, " = ")
+				d, err := time.ParseDuration(seconds + "s")
+				require.NoError(t, err)
+				switch which {
+				case "min_ttl":
+					cache.MinTTL = d
+				case "max_ttl":
+					cache.MaxTTL = d
+				}
+			}
+		}
+		c := &dnshedge.Client{Exchanger: r, Cache: cache}
+		defer c.Close()
+		err = n.Play(func(m *dns.Msg) *dns.Msg { return serve(t, c, m) })
+	})
+	return err
+}
+
+// serve returns the answer of c to a client's message.
+func serve(t *testing.T, c *dnshedge.Client, m *dns.Msg) *dns.Msg {
+	w := new(recorder)
+	c.ServeDNS(w, m)
+	answer := new(dns.Msg)
+	if answer.Unpack(w.wire) == nil {
+		return answer
+	}
+	// It has records that package dns cannot read.
+	q, err := wire.NewQuery(m)
+	if !assert.NoError(t, err) {
+		return nil
+	}
+	a, err := wire.ParseAnswer(w.wire, q)
+	if !assert.NoError(t, err) {
+		return nil
+	}
+	return a.Message(answer, q, wire.View{})
+}
+
+// recorder is a TCP client of ServeDNS.
+type recorder struct {
+	dns.ResponseWriter // nil: no other method is called
+	wire               []byte
+}
+
+func (w *recorder) RemoteAddr() net.Addr { return new(net.TCPAddr) }
+
+func (w *recorder) ConnectionState() *tls.ConnectionState { return nil } // as a dns.Server's own
+
+func (w *recorder) Write(b []byte) (int, error) {
+	w.wire = append([]byte(nil), b...)
+	return len(b), nil
+}
+
+func (w *recorder) WriteMsg(m *dns.Msg) (err error) {
+	w.wire, err = m.Pack()
+	return err
+}

@@ -1,0 +1,121 @@
+package recursor
+
+import (
+	"math"
+	"net/netip"
+	"time"
+)
+
+const (
+	minRest = 10 * time.Second // of a server that is silent; doubled up to maxRest
+	maxRest = 5 * time.Minute
+
+	maxSilence = 2 // queries in a row without an answer, before a server rests
+
+	plainTime = time.Hour        // how long a server that does not understand EDNS is asked without
+	idleHalf  = 10 * time.Minute // in which half of what is known of a server's time is forgotten
+)
+
+// server is what is known of one address: 64 bytes. The zero server was never met. It is
+// guarded by the mutex of the fleet. Times are since the fleet's epoch.
+type server struct {
+	srtt   float32       // smoothed round trip time in ns, RFC 6298; 0: no answer has come
+	rttvar float32       // its mean deviation, ns
+	seen   time.Duration // when the last answer came
+	asked  time.Duration // when it was asked last
+	until  time.Duration // when it is asked first again, because it was silent
+	plain  time.Duration // until when it is asked without EDNS
+	slots  slots         // queries in flight
+	silent uint8         // queries in a row without an answer
+	rests  uint8         // since the last answer
+}
+
+// lameKey is a server that does not serve a zone that it should.
+type lameKey struct {
+	zone string
+	addr netip.AddrPort
+}
+
+// lookUp returns the server with that address. The caller holds mu.
+func (f *fleet) lookUp(at netip.AddrPort, now time.Duration) *server {
+	s := f.servers[at]
+	if s == nil {
+		if len(f.servers) >= f.maxServers {
+			f.forgetServer()
+		}
+		s = &server{asked: now}
+		f.servers[at] = s
+	}
+	return s
+}
+
+// forgetServer forgets one of the servers that are not being asked: of a few, the one that
+// was not asked for the longest time. The caller holds mu.
+func (f *fleet) forgetServer() {
+	var oldest netip.AddrPort
+	var since time.Duration = math.MaxInt64
+	n := 0
+	for at, s := range f.servers {
+		if s.slots.used == 0 && s.asked < since {
+			oldest, since = at, s.asked
+		}
+		if n++; n == samples {
+			break
+		}
+	}
+	delete(f.servers, oldest)
+}
+
+// learn takes what an answer took.
+func (s *server) learn(now, took, prior time.Duration) {
+	d := float32(took)
+	if s.srtt == 0 {
+		s.srtt, s.rttvar = d, d/4
+	} else {
+		s.srtt = s.expect(now, prior)
+		s.rttvar += (max(s.srtt-d, d-s.srtt) - s.rttvar) / 4
+		s.srtt += (d - s.srtt) / 8
+	}
+	s.seen = now
+	s.silent, s.rests, s.until = 0, 0, 0
+}
+
+// miss takes that no answer has come.
+func (s *server) miss(now time.Duration) {
+	if s.silent < math.MaxUint8 {
+		s.silent++
+	}
+	if s.silent >= maxSilence && now >= s.until {
+		s.until = now + min(minRest<<s.rests, maxRest)
+		s.rests = min(s.rests+1, 8)
+	}
+}
+
+// expect returns the time in ns that an answer of a server that was met is expected to take.
+// While the server is idle, what is known of it goes to what is known of others.
+func (s *server) expect(now, prior time.Duration) float32 {
+	idle := now - s.seen
+	if idle < idleHalf/8 {
+		return s.srtt
+	}
+	return float32(prior) + (s.srtt-float32(prior))*float32(math.Exp2(-float64(idle)/float64(idleHalf)))
+}
+
+// mark notes that a server does not serve a zone. The caller holds mu.
+func (f *fleet) mark(k lameKey, now time.Duration) {
+	if _, ok := f.lame[k]; !ok && len(f.lame) >= f.maxLame {
+		var first lameKey
+		var until time.Duration = math.MaxInt64
+		n := 0
+		for k, t := range f.lame {
+			if t < until {
+				first, until = k, t
+			}
+			if n++; n == samples {
+				break
+			}
+		}
+		delete(f.lame, first)
+	}
+	f.lame[k] = now + lameTime
+}

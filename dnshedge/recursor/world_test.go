@@ -1,0 +1,773 @@
+package recursor_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/internal/deadline"
+)
+
+const ms = time.Millisecond
+
+// A world is name servers in memory, made from a text:
+//
+//	. served 198.41.0.4                        the root, whose servers are the Hints
+//	example. delegated 192.0.2.1 192.0.2.2     its parent delegates it to ns1.example. and ns2.example., with glue
+//	  www A 192.0.2.80                         relative to the zone
+//	  sub NS ns.elsewhere.                     a delegation by hand
+//	sub.example. served 192.0.2.3              served there, whatever its parent says
+//
+// Records have a TTL of an hour unless one is given. Every zone has an SOA record, with
+// a TTL and a MINIMUM of 300 s. Servers answer over UDP and TCP after a round trip of 10 ms
+// unless told otherwise. An address without a server is silent.
+//
+// A world fails the test at a query that no recursive resolver should send to a server.
+type world struct {
+	t     testing.TB
+	start time.Time
+
+	mu      sync.Mutex // guards the fields below, and those of servers
+	servers map[netip.Addr]*server
+	other   func(netip.Addr) *server // makes servers that are not there; may be nil
+	log     []asked
+	quiet   bool // log nothing, which counts only
+	count   int
+	loss    float64
+	rand    *rand.Rand
+	dials   int
+	open    int
+	maxOpen int
+	refuse  func(network string, to netip.Addr) error // of dials; may be nil
+}
+
+// asked is a query that was sent to a server, whether it was there or not.
+type asked struct {
+	at     time.Duration // since the world began
+	to     netip.Addr
+	tcp    bool
+	socket int
+	name   string
+	qtype  uint16
+	msg    *dns.Msg
+}
+
+func (a asked) String() string {
+	return fmt.Sprintf("%v %v %s %s", a.at, a.to, a.name, dns.TypeToString[a.qtype])
+}
+
+type server struct {
+	zones []*zone
+	rtt   time.Duration // 0: 10 ms
+	// change makes the response from what a faultless server says, or returns nil to say nothing. May be nil.
+	change func(q query, r *dns.Msg) *dns.Msg
+	raw    func(q query) [][]byte // the responses, instead of all that; may be nil
+	noTCP  bool                   // refuses connections
+}
+
+type query struct {
+	*dns.Msg
+	name  string // in lower case
+	qtype uint16
+	tcp   bool
+}
+
+func newWorld(t testing.TB, text string) *world {
+	w := &world{t: t, start: time.Now(), servers: make(map[netip.Addr]*server), rand: rand.New(rand.NewPCG(1, 2))}
+	var zones []*zone
+	var z *zone
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
+		if len(f) < 2 || f[1] != "served" && f[1] != "delegated" {
+			z.add(t, strings.TrimSpace(line))
+			continue
+		}
+		z = newZone(f[0])
+		var parent *zone
+		for _, p := range zones {
+			if p.holds(z.name) && (parent == nil || len(p.name) > len(parent.name)) {
+				parent = p
+			}
+		}
+		zones = append(zones, z)
+		for i, a := range f[2:] {
+			w.server(a).zones = append(w.server(a).zones, z)
+			if f[1] == "delegated" {
+				ns := fmt.Sprintf("ns%d.%s", i+1, z.name)
+				typ := "A"
+				if strings.Contains(a, ":") {
+					typ = "AAAA"
+				}
+				for _, z := range []*zone{parent, z} {
+					z.add(t, fmt.Sprintf("%s NS %s", f[0], ns))
+					z.add(t, fmt.Sprintf("%s %s %s", ns, typ, a))
+				}
+			}
+		}
+	}
+	return w
+}
+
+// bubble runs f in fake time over a world made from text.
+func bubble(t *testing.T, text string, f func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newWorld(t, text)) })
+}
+
+// server returns the server at an address, which begins to exist.
+func (w *world) server(addr string) *server {
+	a := netip.MustParseAddr(addr)
+	if w.servers[a] == nil {
+		w.servers[a] = new(server)
+	}
+	return w.servers[a]
+}
+
+// resolver returns a Resolver that asks the servers of the world and is closed with the test.
+func (w *world) resolver(set ...func(*recursor.Resolver)) *recursor.Resolver {
+	r := &recursor.Resolver{Dialer: w}
+	for a, s := range w.servers {
+		if slices.ContainsFunc(s.zones, func(z *zone) bool { return z.name == "." }) {
+			r.Hints = append(r.Hints, a)
+		}
+	}
+	slices.SortFunc(r.Hints, netip.Addr.Compare)
+	for _, f := range set {
+		f(r)
+	}
+	w.t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func noMinimise(r *recursor.Resolver) { r.NoMinimise = true }
+func noHedges(r *recursor.Resolver)   { r.Hedge.Off = true }
+func limits(l recursor.Limits) func(*recursor.Resolver) {
+	return func(r *recursor.Resolver) { r.Limits = l }
+}
+
+// ask returns the response to a question, "www.example. A". With "+" in front of them may follow
+// the options do, cd, ad, rd and noedns.
+func (w *world) ask(r *recursor.Resolver, question string) *dns.Msg {
+	w.t.Helper()
+	m, err := w.try(context.Background(), r, question)
+	require.NoError(w.t, err, question)
+	return m
+}
+
+func (w *world) try(ctx context.Context, r *recursor.Resolver, question string) (*dns.Msg, error) {
+	q := parseQuestion(question)
+	before := q.String()
+	m, _, err := r.ExchangeContext(ctx, q, "")
+	if err == nil {
+		require.NotNil(w.t, m, question)
+		require.Equal(w.t, before, q.String(), "the question was changed")
+		require.Equal(w.t, q.Id, m.Id)
+		require.Equal(w.t, q.Question, m.Question)
+		require.True(w.t, m.Response && m.RecursionAvailable && !m.Authoritative && !m.AuthenticatedData && !m.Truncated, m)
+		require.Equal(w.t, q.IsEdns0() != nil, m.IsEdns0() != nil, "OPT record")
+		_, err := m.Pack()
+		require.NoError(w.t, err)
+	}
+	return m, err
+}
+
+func parseQuestion(s string) *dns.Msg {
+	f := strings.Fields(s)
+	m := new(dns.Msg).SetQuestion(f[0], dns.StringToType[f[1]])
+	m.SetEdns0(1232, slices.Contains(f, "+do"))
+	m.CheckingDisabled = slices.Contains(f, "+cd")
+	m.AuthenticatedData = slices.Contains(f, "+ad")
+	if slices.Contains(f, "+noedns") {
+		m.Extra = nil
+	}
+	return m
+}
+
+// told writes a response as a line: NXDOMAIN, or "NOERROR www.example. A 192.0.2.80, …" in order
+// of the alphabet.
+func told(m *dns.Msg) string {
+	var all []string
+	for _, rr := range m.Answer {
+		h := rr.Header()
+		all = append(all, fmt.Sprintf("%s %s %s", h.Name, dns.TypeToString[h.Rrtype], strings.TrimPrefix(rr.String(), h.String())))
+	}
+	slices.Sort(all)
+	return strings.TrimSpace(dns.RcodeToString[m.Rcode] + " " + strings.Join(all, ", "))
+}
+
+// extended returns the text and the code of a response's extended error.
+func extended(m *dns.Msg) (code uint16, text string) {
+	if opt := m.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			if e, ok := o.(*dns.EDNS0_EDE); ok {
+				return e.InfoCode, e.ExtraText
+			}
+		}
+	}
+	return 0, ""
+}
+
+// since returns the queries from the n-th on.
+func (w *world) since(n int) []asked {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.log[n:])
+}
+
+// sent returns how many queries were sent to addresses, or to all.
+func (w *world) sent(to ...string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(to) == 0 {
+		return w.count
+	}
+	for _, a := range w.log {
+		if slices.Contains(to, a.to.String()) {
+			n++
+		}
+	}
+	return n
+}
+
+// questions returns what an address was asked, in order.
+func (w *world) questions(to string) (all []string) {
+	for _, a := range w.since(0) {
+		if a.to.String() == to {
+			all = append(all, a.name+" "+dns.TypeToString[a.qtype])
+		}
+	}
+	return all
+}
+
+// do changes the world while it is in use.
+func (w *world) do(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// at changes servers while they may be in use.
+func (w *world) at(addrs string, f func(*server)) {
+	w.do(func() {
+		for _, a := range strings.Fields(addrs) {
+			f(w.server(a))
+		}
+	})
+}
+
+// fault gives servers a fault, or nil: none.
+func (w *world) fault(addrs string, change func(query, *dns.Msg) *dns.Msg) {
+	w.at(addrs, func(s *server) { s.change = change })
+}
+
+// Faults of servers.
+
+func silent(query, *dns.Msg) *dns.Msg { return nil }
+
+func rcode(code int) func(query, *dns.Msg) *dns.Msg {
+	return func(q query, _ *dns.Msg) *dns.Msg {
+		r := new(dns.Msg).SetRcode(q.Msg, code)
+		if q.IsEdns0() != nil && code != dns.RcodeFormatError {
+			r.SetEdns0(1232, false)
+		}
+		return r
+	}
+}
+
+// says returns a fault: the response has what text says, as sections of records divided by "|", each
+// record "name type data", divided by ";". AA is set unless the text begins with "referral".
+func says(text string) func(query, *dns.Msg) *dns.Msg {
+	rest, referral := strings.CutPrefix(text, "referral ")
+	return func(q query, _ *dns.Msg) *dns.Msg {
+		r := new(dns.Msg).SetReply(q.Msg)
+		r.Authoritative = !referral
+		r.SetEdns0(1232, false)
+		for i, part := range strings.Split(rest, "|") {
+			section := []*[]dns.RR{&r.Answer, &r.Ns, &r.Extra}[i]
+			for _, s := range strings.Split(part, ";") {
+				if s = strings.TrimSpace(s); s != "" {
+					*section = append(*section, record(s))
+				}
+			}
+		}
+		return r
+	}
+}
+
+// when returns a fault that strikes only for names (of which one may be given with its type) or,
+// with none, for all.
+func when(question string, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
+	want := strings.Fields(question)
+	return func(q query, r *dns.Msg) *dns.Msg {
+		if q.name == want[0] && (len(want) == 1 || dns.TypeToString[q.qtype] == want[1]) {
+			return f(q, r)
+		}
+		return r
+	}
+}
+
+// first returns a fault that strikes n times.
+func first(n int, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
+	return func(q query, r *dns.Msg) *dns.Msg { // under w.mu
+		if n--; n >= 0 {
+			return f(q, r)
+		}
+		return r
+	}
+}
+
+func record(s string) dns.RR {
+	rr, err := dns.NewRR("$TTL 3600\n" + s)
+	if err != nil || rr == nil {
+		panic(fmt.Sprint(s, err))
+	}
+	return rr
+}
+
+// zone is what authoritative servers serve.
+type zone struct {
+	name string
+	sets map[string]map[uint16][]dns.RR // a name without records is an empty non-terminal
+}
+
+func newZone(name string) *zone {
+	z := &zone{name: name, sets: make(map[string]map[uint16][]dns.RR)}
+	z.put(&dns.SOA{
+		Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 300},
+		Ns:  "ns." + strings.TrimPrefix(name, "."), Mbox: "admin." + strings.TrimPrefix(name, "."), Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: 300,
+	})
+	return z
+}
+
+func (z *zone) holds(name string) bool { return dns.IsSubDomain(z.name, name) }
+
+func (z *zone) add(t testing.TB, line string) {
+	t.Helper()
+	p := dns.NewZoneParser(strings.NewReader(line), z.name, "")
+	p.SetDefaultTTL(3600)
+	rr, ok := p.Next()
+	require.True(t, ok && rr != nil, "%s: %v", line, p.Err())
+	if rr.Header().Rrtype == dns.TypeSOA {
+		delete(z.sets[z.name], dns.TypeSOA)
+	}
+	z.put(rr)
+}
+
+func (z *zone) put(rr dns.RR) {
+	name := dns.CanonicalName(rr.Header().Name)
+	for n := name; z.holds(n); n = parentOf(n) {
+		if z.sets[n] == nil {
+			z.sets[n] = make(map[uint16][]dns.RR)
+		}
+		if n == z.name {
+			break
+		}
+	}
+	if z.sets[name] == nil { // out of the zone: glue
+		z.sets[name] = make(map[uint16][]dns.RR)
+	}
+	z.sets[name][rr.Header().Rrtype] = append(z.sets[name][rr.Header().Rrtype], rr)
+}
+
+func parentOf(name string) string {
+	i, end := dns.NextLabel(name, 0)
+	if end {
+		return "."
+	}
+	return name[i:]
+}
+
+// answer says what a faultless server of zones answers.
+func answer(zones []*zone, q query) *dns.Msg {
+	r := new(dns.Msg).SetReply(q.Msg)
+	r.RecursionDesired = q.RecursionDesired
+	if opt := q.IsEdns0(); opt != nil {
+		r.SetEdns0(1232, opt.Do())
+	}
+	name := q.name
+	var z *zone
+	for _, c := range zones {
+		if c.holds(name) && (z == nil || len(c.name) > len(z.name)) && (q.qtype != dns.TypeDS || c.name != name || len(zones) == 1) {
+			z = c
+		}
+	}
+	if z == nil {
+		r.Rcode = dns.RcodeRefused
+		return r
+	}
+	for range 12 {
+		if z.look(r, name, q) {
+			break
+		}
+		last := r.Answer[len(r.Answer)-1].(*dns.CNAME)
+		if name = dns.CanonicalName(last.Target); !z.holds(name) {
+			break
+		}
+	}
+	return r
+}
+
+// look adds what z knows of a name to r. It reports false if that is a CNAME record.
+func (z *zone) look(r *dns.Msg, name string, q query) bool {
+	signed := q.IsEdns0() != nil && q.IsEdns0().Do()
+	set := func(owner string, typ uint16) []dns.RR {
+		all := z.sets[owner][typ]
+		if signed && typ != dns.TypeRRSIG {
+			for _, rr := range z.sets[owner][dns.TypeRRSIG] {
+				if rr.(*dns.RRSIG).TypeCovered == typ {
+					all = append(slices.Clone(all), rr)
+				}
+			}
+		}
+		return all
+	}
+	// What is above the name and below the apex, from above.
+	labels := dns.CountLabel(name) - dns.CountLabel(z.name)
+	for i := 1; i <= labels; i++ {
+		owner := name
+		for range labels - i {
+			owner = parentOf(owner)
+		}
+		if ns := z.sets[owner][dns.TypeNS]; len(ns) > 0 && (owner != name || q.qtype != dns.TypeDS) {
+			r.Ns = append(r.Ns, set(owner, dns.TypeNS)...)
+			if signed {
+				r.Ns = append(r.Ns, set(owner, dns.TypeDS)...)
+			}
+			for _, rr := range ns {
+				host := dns.CanonicalName(rr.(*dns.NS).Ns)
+				r.Extra = append(r.Extra, z.sets[host][dns.TypeA]...)
+				r.Extra = append(r.Extra, z.sets[host][dns.TypeAAAA]...)
+			}
+			return true
+		}
+		if d := z.sets[owner][dns.TypeDNAME]; len(d) > 0 && owner != name {
+			r.Authoritative = true
+			r.Answer = append(r.Answer, set(owner, dns.TypeDNAME)...)
+			prefix, target := strings.TrimSuffix(name, owner), d[0].(*dns.DNAME).Target
+			if target == "." {
+				target = ""
+			}
+			if len(prefix)+len(target) > 254 {
+				r.Rcode = dns.RcodeYXDomain
+				return true
+			}
+			r.Answer = append(r.Answer, &dns.CNAME{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d[0].Header().Ttl}, Target: prefix + target})
+			return false
+		}
+	}
+	r.Authoritative = true
+	owner := name
+	if z.sets[name] == nil {
+		for n := name; z.sets[n] == nil; n = parentOf(n) {
+			owner = "*." + strings.TrimPrefix(parentOf(n), ".")
+		}
+	}
+	if z.sets[owner] == nil {
+		if len(r.Answer) == 0 || z.holds(name) {
+			r.Rcode = dns.RcodeNameError
+		}
+		r.Ns = append(r.Ns, set(z.name, dns.TypeSOA)...)
+		return true
+	}
+	copied := func(all []dns.RR) (rrs []dns.RR) {
+		for _, rr := range all {
+			rr = dns.Copy(rr)
+			rr.Header().Name = name
+			rrs = append(rrs, rr)
+		}
+		return rrs
+	}
+	if c := set(owner, dns.TypeCNAME); len(c) > 0 && q.qtype != dns.TypeCNAME {
+		c = copied(c)
+		slices.Reverse(c) // the CNAME record last
+		r.Answer = append(r.Answer, c...)
+		return false
+	}
+	all := copied(set(owner, q.qtype))
+	if len(all) == 0 {
+		r.Ns = append(r.Ns, set(z.name, dns.TypeSOA)...)
+	}
+	r.Answer = append(r.Answer, all...)
+	return true
+}
+
+// conn is a socket of a world.
+type conn struct {
+	w           *world
+	to          netip.AddrPort
+	tcp         bool
+	number      int
+	in          chan []byte
+	closed      chan struct{}
+	once        sync.Once
+	read, write deadline.Deadline
+
+	mu     sync.Mutex
+	unread []byte // of a stream
+	unsent []byte // of a stream
+}
+
+var _ net.Conn = (*conn)(nil)
+
+// DialContext opens a socket. Over TCP it takes a round trip.
+func (w *world) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	tcp := strings.HasPrefix(network, "tcp")
+	w.mu.Lock()
+	s := w.find(to.Addr())
+	w.dials++
+	number := w.dials
+	if w.refuse != nil {
+		err = w.refuse(network, to.Addr())
+	}
+	rtt := time.Duration(0)
+	gone := s == nil
+	if s != nil {
+		rtt = s.delay()
+		if tcp && s.noTCP && err == nil {
+			err = syscall.ECONNREFUSED
+		}
+	}
+	w.mu.Unlock()
+	failed := func(err error) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: net.UDPAddrFromAddrPort(to), Err: err}
+	}
+	if err == nil || err == syscall.ECONNREFUSED {
+		if tcp {
+			t := time.NewTimer(rtt)
+			defer t.Stop()
+			late := t.C
+			if gone {
+				late = nil
+			}
+			select {
+			case <-late:
+			case <-ctx.Done():
+				return failed(ctx.Err())
+			}
+		}
+	}
+	if err != nil {
+		return failed(err)
+	}
+	if ctx.Err() != nil {
+		return failed(ctx.Err())
+	}
+	w.mu.Lock()
+	w.open++
+	w.maxOpen = max(w.maxOpen, w.open)
+	w.mu.Unlock()
+	return &conn{w: w, to: to, tcp: tcp, number: number, in: make(chan []byte, 64), closed: make(chan struct{})}, nil
+}
+
+// find returns the server at an address, or nil. The caller holds w.mu.
+func (w *world) find(a netip.Addr) *server {
+	s := w.servers[a]
+	if s == nil && w.other != nil {
+		if s = w.other(a); s != nil {
+			w.servers[a] = s
+		}
+	}
+	return s
+}
+
+func (s *server) delay() time.Duration {
+	if s.rtt == 0 {
+		return 10 * ms
+	}
+	return s.rtt
+}
+
+// serve handles a query to a server, and has its responses delivered.
+func (c *conn) serve(b []byte) {
+	w := c.w
+	m := new(dns.Msg)
+	if err := m.Unpack(b); err != nil {
+		w.t.Errorf("a query cannot be read: %v", err)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.count++
+	if len(m.Question) != 1 || m.RecursionDesired || m.Response || m.Truncated || m.AuthenticatedData || m.Opcode != dns.OpcodeQuery ||
+		len(m.Answer)+len(m.Ns) > 0 || c.to.Port() != 53 {
+		w.t.Errorf("not a query for a server: %v", m)
+		return
+	}
+	if opt := m.IsEdns0(); opt != nil && opt.UDPSize() != 1232 {
+		w.t.Errorf("EDNS with %d octets", opt.UDPSize())
+	}
+	q := query{m, dns.CanonicalName(m.Question[0].Name), m.Question[0].Qtype, c.tcp}
+	if !w.quiet {
+		w.log = append(w.log, asked{time.Since(w.start), c.to.Addr(), c.tcp, c.number, q.name, q.qtype, m})
+	}
+	s := w.find(c.to.Addr())
+	if s == nil || !c.tcp && w.loss > 0 && w.rand.Float64() < w.loss {
+		return
+	}
+	for _, b := range s.respond(q) {
+		if c.tcp {
+			b = append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
+		} else if w.loss > 0 && w.rand.Float64() < w.loss {
+			continue
+		}
+		time.AfterFunc(s.delay(), func() {
+			select {
+			case c.in <- b:
+			default:
+			}
+		})
+	}
+}
+
+// respond returns the messages that a server answers with. The caller holds w.mu.
+func (s *server) respond(q query) [][]byte {
+	if s.raw != nil {
+		return s.raw(q)
+	}
+	r := answer(s.zones, q)
+	if s.change != nil {
+		r = s.change(q, r)
+	}
+	if r == nil {
+		return nil
+	}
+	r.Compress = true
+	b, err := r.Pack()
+	if err != nil {
+		return nil
+	}
+	size := dns.MinMsgSize
+	if opt := q.IsEdns0(); opt != nil {
+		size = int(opt.UDPSize())
+	}
+	if !q.tcp && len(b) > size {
+		r.Answer, r.Ns, r.Extra = nil, nil, nil
+		r.Truncated = true
+		b, _ = r.Pack()
+	}
+	return [][]byte{b}
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	select {
+	case <-c.closed:
+		return 0, c.failed("write", net.ErrClosed)
+	case <-c.write.Passed():
+		return 0, c.failed("write", os.ErrDeadlineExceeded)
+	default:
+	}
+	if !c.tcp {
+		c.serve(b)
+		return len(b), nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unsent = append(c.unsent, b...)
+	for len(c.unsent) >= 2 {
+		n := 2 + int(binary.BigEndian.Uint16(c.unsent))
+		if len(c.unsent) < n {
+			break
+		}
+		c.serve(c.unsent[2:n])
+		c.unsent = c.unsent[n:]
+	}
+	return len(b), nil
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	c.mu.Lock()
+	if n := copy(b, c.unread); n > 0 {
+		c.unread = c.unread[n:]
+		c.mu.Unlock()
+		return n, nil
+	}
+	c.mu.Unlock()
+	select {
+	case <-c.closed:
+		return 0, c.failed("read", net.ErrClosed)
+	case <-c.read.Passed():
+		return 0, c.failed("read", os.ErrDeadlineExceeded)
+	default:
+	}
+	select {
+	case <-c.closed:
+		return 0, c.failed("read", net.ErrClosed)
+	case <-c.read.Passed():
+		return 0, c.failed("read", os.ErrDeadlineExceeded)
+	case m := <-c.in:
+		if m == nil {
+			return 0, io.EOF
+		}
+		n := copy(b, m)
+		if c.tcp {
+			c.mu.Lock()
+			c.unread = m[n:]
+			c.mu.Unlock()
+		}
+		return n, nil
+	}
+}
+
+func (c *conn) failed(op string, err error) error {
+	return &net.OpError{Op: op, Net: c.LocalAddr().Network(), Addr: c.RemoteAddr(), Err: err}
+}
+
+func (c *conn) Close() error {
+	err := c.failed("close", net.ErrClosed)
+	c.once.Do(func() {
+		close(c.closed)
+		c.read.Set(time.Time{})
+		c.write.Set(time.Time{})
+		c.w.mu.Lock()
+		c.w.open--
+		c.w.mu.Unlock()
+		err = nil
+	})
+	return err
+}
+
+func (c *conn) LocalAddr() net.Addr {
+	at := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.250"), uint16(1024+c.number%60000))
+	if c.tcp {
+		return net.TCPAddrFromAddrPort(at)
+	}
+	return net.UDPAddrFromAddrPort(at)
+}
+
+func (c *conn) RemoteAddr() net.Addr {
+	if c.tcp {
+		return net.TCPAddrFromAddrPort(c.to)
+	}
+	return net.UDPAddrFromAddrPort(c.to)
+}
+
+func (c *conn) SetDeadline(t time.Time) error {
+	c.read.Set(t)
+	c.write.Set(t)
+	return nil
+}
+func (c *conn) SetReadDeadline(t time.Time) error  { c.read.Set(t); return nil }
+func (c *conn) SetWriteDeadline(t time.Time) error { c.write.Set(t); return nil }
