@@ -48,6 +48,11 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		}
 		return &verdict{kind: isLame}
 	}
+	if m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 {
+		if cut := readReferral(m, z, q, now); cut != nil {
+			return &verdict{kind: isReferral, poor: m.Authoritative, cut: cut}
+		}
+	}
 	if !m.Authoritative && m.RecursionAvailable && !z.stub {
 		return &verdict{kind: isLame}
 	}
