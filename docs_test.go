@@ -21,7 +21,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
 // snippetImports are the packages that snippets may use.
@@ -163,33 +162,6 @@ func TestEveryOptionIsInTheTable(t *testing.T) {
 		documented = append(documented, m[1])
 	}
 	require.Greater(t, len(exist), 20)
-	assert.ElementsMatch(t, exist, documented)
-}
-
-// TestEveryFieldOfARecursorIsInTheTable keeps the second table in docs/options.md whole, and without fields that are gone.
-func TestEveryFieldOfARecursorIsInTheTable(t *testing.T) {
-	var exist, documented []string
-	var add func(prefix string, typ reflect.Type)
-	add = func(prefix string, typ reflect.Type) {
-		for _, f := range reflect.VisibleFields(typ) {
-			switch {
-			case !f.IsExported():
-			case f.Type.Kind() == reflect.Struct:
-				add(prefix+f.Name+".", f.Type)
-			default:
-				exist = append(exist, prefix+f.Name)
-			}
-		}
-	}
-	add("", reflect.TypeFor[recursor.Resolver]())
-	_, table, found := strings.Cut(sources(t, "docs/options.md"), "| field of `recursor.Resolver` |")
-	require.True(t, found)
-	for row := range strings.Lines(table) {
-		name, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " |")
-		for _, m := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(name, -1) {
-			documented = append(documented, m[1])
-		}
-	}
 	assert.ElementsMatch(t, exist, documented)
 }
 
