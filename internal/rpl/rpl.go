@@ -298,7 +298,7 @@ func (e *entry) referral() bool {
 }
 
 // reply returns the entry as the response to a query, in wire format.
-func (e *entry) reply(q *dns.Msg, recursion bool) []byte {
+func (e *entry) reply(q *dns.Msg, recursion, anyType bool) []byte {
 	if e.raw != nil {
 		b := slices.Clone(e.raw)
 		binary.BigEndian.PutUint16(b, q.Id)
@@ -306,7 +306,7 @@ func (e *entry) reply(q *dns.Msg, recursion bool) []byte {
 	}
 	m := e.msg.Copy()
 	m.Id = q.Id
-	if e.copyQuery {
+	if e.copyQuery || anyType {
 		m.Question = q.Question
 	}
 	m.RecursionAvailable = m.RecursionAvailable || recursion
@@ -460,8 +460,9 @@ func (n *Network) answer(q *query) []byte {
 			continue
 		}
 		for _, e := range r.entries {
-			if e.answers(q.msg, q.network, n.AnyTypeRefers && e.referral()) && !(all && e.referral()) {
-				return e.reply(q.msg, all)
+			anyType := n.AnyTypeRefers && e.referral()
+			if e.answers(q.msg, q.network, anyType) && !(all && e.referral()) {
+				return e.reply(q.msg, all, anyType)
 			}
 		}
 	}
@@ -552,7 +553,7 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 					err = errors.New("no such query")
 				}
 			} else if s.do == "REPLY" {
-				q.send(s.entry.reply(q.msg, false))
+				q.send(s.entry.reply(q.msg, false, false))
 			} else {
 				q.send(nil)
 			}
