@@ -28,6 +28,7 @@ type task struct {
 	question
 	zone string // absolute, in lower case
 	any  bool   // servers may have addresses that mean something in one network only
+	part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
 
 	// servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
@@ -252,16 +253,27 @@ func (a *asking) strike() {
 		q.hedgeable = false
 		a.hedge()
 	default:
-		a.fleet.mu.Lock()
-		for _, q := range a.queries {
-			if !q.overdue && q.entered {
-				q.overdue = true
-				a.loosen(q)
-			}
-		}
-		a.fleet.mu.Unlock()
+		a.giveUp()
 		a.next(overdue)
 	}
+}
+
+// giveUp notes that the answers to all queries are overdue. They are still taken if they come.
+func (a *asking) giveUp() {
+	a.fleet.mu.Lock()
+	defer a.fleet.mu.Unlock()
+	left := a.queries[:0]
+	for _, q := range a.queries {
+		if q.entered && !q.overdue {
+			q.overdue = true
+			a.miss(q)
+			a.loosen(q)
+		}
+		if !q.evicted {
+			left = append(left, q)
+		}
+	}
+	a.queries = left
 }
 
 // hedge asks another server because the answer of the one before is late.
@@ -309,6 +321,9 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 	ok := !a.closed && q.tryEnter()
 	if ok {
 		a.wg.Add(1)
+		if why == overdue {
+			a.loosen(q) // there is little hope
+		}
 	} else if !a.closed && why != late {
 		a.wg.Add(1)
 		q.line = true
@@ -371,6 +386,10 @@ func (a *asking) take(e event) *dns.Msg {
 		q.entered = true
 		return nil
 	}
+	if q.err == errEvicted && !q.overdue {
+		q.evicted = true // until it is overdue, as if it had a socket
+		return nil
+	}
 	for i := range a.queries {
 		if a.queries[i] == q {
 			a.queries = append(a.queries[:i], a.queries[i+1:]...)
@@ -398,7 +417,7 @@ func (a *asking) take(e event) *dns.Msg {
 	case err == errCut:
 		a.heard = true
 		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
-	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers:
+	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers || err == errEvicted:
 		if a.latest() == nil && !q.overdue {
 			a.next(overdue)
 		}
@@ -507,7 +526,7 @@ func (a *asking) fail() error {
 		return a.fatal
 	case a.why != nil:
 		return a.why
-	case a.heard || !a.reached:
+	case a.heard || !a.reached || a.part:
 		return errNoServers
 	}
 	now := a.now()

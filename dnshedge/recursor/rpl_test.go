@@ -40,8 +40,8 @@ var validates = map[string]int{
 	"deckard_iter_validate_child_zone_noaddr.rpl": 2,
 	"deckard_iter_validate_extradata.rpl":         1,
 	"deckard_iter_validate_nsec_nxdomain.rpl":     1,
-	"unbound_iter_dname_ttl.rpl":                  1,
-	"unbound_iter_dname_ttl0.rpl":                 1,
+	"unbound_iter_dname_ttl.rpl":                  2,
+	"unbound_iter_dname_ttl0.rpl":                 2,
 	"unbound_iter_emptydp.rpl":                    1,
 	"unbound_iter_scrub_dname_rev.rpl":            1,
 }

@@ -455,7 +455,7 @@ func (n *Network) ask(q *query) {
 func (n *Network) answer(q *query) []byte {
 	all := q.host == n.Resolver
 	host, _ := netip.ParseAddr(q.host)
-	for _, r := range n.script.ranges {
+	for _, r := range slices.Backward(n.script.ranges) { // as unbound
 		if n.step < r.first || n.step > r.last || !all && len(r.addrs) > 0 && !slices.Contains(r.addrs, host) {
 			continue
 		}
