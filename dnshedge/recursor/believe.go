@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -72,6 +73,9 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		case !m.Authoritative && !z.stub:
 			return &verdict{kind: isLame}
 		case m.Rcode == dns.RcodeSuccess:
+			if !z.stub && refersAway(m.Ns, z.zone) {
+				return &verdict{kind: isLame}
+			}
 			r.poor = whole && !z.stub
 		case hasSOA(m.Ns): // of another zone
 			return &verdict{kind: isLame}
@@ -195,33 +199,40 @@ func substitute(name, owner, target string) string {
 	return name
 }
 
-// readReferral returns the zone that a response refers to, if it is below the one asked and
-// q's name is in it, or nil.
+// readReferral returns the zone that a response refers to, or nil: one below the zone asked,
+// that q's name is in. NS records of other zones are nobody's word.
 func readReferral(m *dns.Msg, z *delegation, q question, now time.Time) *delegation {
-	owner := ""
+	cut := ""
 	for _, rr := range m.Ns {
 		h := rr.Header()
 		if h.Class != dns.ClassINET {
 			continue
 		}
-		switch h.Rrtype {
-		case dns.TypeSOA:
+		if h.Rrtype == dns.TypeSOA {
 			return nil
-		case dns.TypeNS:
-			if name := lower(h.Name); owner == "" {
-				owner = name
-			} else if name != owner {
-				return nil
-			}
 		}
+		owner := lower(h.Name)
+		if h.Rrtype != dns.TypeNS || owner == cut || !below(owner, z.zone) || !within(q.name, owner) {
+			continue
+		}
+		if cut != "" {
+			return nil
+		}
+		cut = owner
 	}
-	if owner == "" || !below(owner, z.zone) || !within(q.name, owner) {
+	if cut == "" || q.qtype == dns.TypeDS && q.name == cut { // the one asked knows about DS
 		return nil
 	}
-	if q.qtype == dns.TypeDS && q.name == owner {
-		return nil // the one asked knows
-	}
-	return newDelegation(owner, z.zone, m.Ns, m.Extra, now)
+	return newDelegation(cut, z.zone, m.Ns, m.Extra, now)
+}
+
+// refersAway reports whether there are NS records of a zone that is neither the one asked nor
+// below it.
+func refersAway(rrs []dns.RR, zone string) bool {
+	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
+		h := rr.Header()
+		return h.Rrtype == dns.TypeNS && !within(lower(h.Name), zone)
+	})
 }
 
 // findSOA returns the SOA record that denies what name is asked for: that of a zone that is at
@@ -310,7 +321,7 @@ type judge struct {
 	whole bool
 
 	taken *verdict
-	poor  *verdict // the first
+	poor  atomic.Pointer[verdict] // the first
 }
 
 // judge is a task's.
@@ -320,9 +331,7 @@ func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 	case r.kind == isLame:
 		return errLame
 	case r.poor:
-		if j.poor == nil {
-			j.poor = r
-		}
+		j.poor.CompareAndSwap(nil, r)
 		return errPoor
 	}
 	j.taken = r

@@ -158,15 +158,15 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 		return l.spend()
 	}}
 	if !z.any {
-		t.more = (&finder{lookup: l, zone: z}).more
+		t.more = (&finder{lookup: l, zone: z, enough: func() bool { return j.poor.Load() != nil }}).more
 	}
 	_, err := l.core.fleet.ask(ctx, t)
 	var r *verdict
 	switch {
 	case err == nil:
 		r = j.taken
-	case errors.Is(err, errNoServers) && j.poor != nil:
-		r = j.poor
+	case errors.Is(err, errNoServers) && j.poor.Load() != nil:
+		r = j.poor.Load()
 	default:
 		return nil, fmt.Errorf("%w: zone %s", err, z.zone)
 	}

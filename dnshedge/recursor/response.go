@@ -87,6 +87,7 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 			c.limited(limit.field)
 		}
 	}
+	println("DEBUG", q.name, fmt.Sprint(err), b.queries.Load())
 	resp := respond(m, q, res, err)
 	if err != nil {
 		switch {
