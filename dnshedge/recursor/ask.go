@@ -28,6 +28,7 @@ type task struct {
 	question
 	zone string // absolute, in lower case
 	any  bool   // servers may have addresses that mean something in one network only
+	part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
 
 	// servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
@@ -525,7 +526,7 @@ func (a *asking) fail() error {
 		return a.fatal
 	case a.why != nil:
 		return a.why
-	case a.heard || !a.reached:
+	case a.heard || !a.reached || a.part:
 		return errNoServers
 	}
 	now := a.now()

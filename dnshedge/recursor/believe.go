@@ -29,10 +29,9 @@ type verdict struct {
 	kind      kind
 	poor      bool // better than nothing
 	rcode     int
-	answer    []dns.RR // from the name of the question on, along its aliases
+	answer    []dns.RR // what the name of the question has, or the alias that it is
 	authority []dns.RR // why there is no answer; for DO, what proves it
-	next      string   // the name to go on with, which the last alias points to; or ""
-	aliases   int      // followed to there
+	next      string   // the name to go on with, which the alias points to; or ""
 	ttl       time.Duration
 	cut       *delegation // that a referral is to
 	scrubbed  int         // records that were not believed
@@ -58,29 +57,28 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		return &verdict{kind: isLame}
 	}
 	r := &verdict{kind: isAnswer, poor: whole && !m.Authoritative && !z.stub}
-	name := r.follow(m, z, q)
 	switch {
-	case r.rcode == dns.RcodeYXDomain, r.next == "" && len(r.answer) > 0: // the answer is whole
+	case r.take(m, q) || r.takeAlias(m, z, q):
 	case m.Rcode == dns.RcodeYXDomain:
 		return &verdict{kind: isLame}
 	default:
-		soa := findSOA(m.Ns, z.zone, name)
+		soa := findSOA(m.Ns, z.zone, q.name)
 		switch {
 		case soa != nil:
-			r.rcode, r.next = m.Rcode, ""
+			r.rcode = m.Rcode
 			r.authority = append(r.authority, soa)
-		case r.next != "": // an alias leads on
 		case !m.Authoritative && !z.stub:
 			return &verdict{kind: isLame}
-		case m.Rcode == dns.RcodeSuccess:
-			if !z.stub && refersAway(m.Ns, z.zone) {
+		case m.Rcode == dns.RcodeNameError:
+			if hasSOA(m.Ns) { // of another zone
+				return &verdict{kind: isLame}
+			}
+			r.rcode = m.Rcode
+		default:
+			if refersAway(m.Ns, z.zone) {
 				return &verdict{kind: isLame}
 			}
 			r.poor = whole && !z.stub
-		case hasSOA(m.Ns): // of another zone
-			return &verdict{kind: isLame}
-		default:
-			r.rcode = m.Rcode
 		}
 	}
 	if q.do {
@@ -91,86 +89,51 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 	return r
 }
 
-// follow takes from a response what answers q: the chain of aliases from its name on, as far
-// as it stays in the zone asked, and what the last one has of the type. It returns the name
-// where the chain ends, which is also r.next if it has no such records.
-func (r *verdict) follow(m *dns.Msg, z *delegation, q question) string {
-	name := q.name
-	names := []string{name}
-	for {
-		if r.take(m, name, q.qtype, q.do) {
-			r.next = ""
-			return name
-		}
-		target := ""
-		if q.qtype != dns.TypeCNAME && q.qtype != dns.TypeANY {
-			target = r.takeAlias(m, z, name, q)
-		}
-		if target == "" {
-			return name
-		}
-		r.aliases++
-		r.next = target
-		if !within(target, z.zone) || slices.Contains(names, target) || len(names) > 16 {
-			return target
-		}
-		name = target
-		names = append(names, name)
-	}
-}
-
-// take appends the records with that name and type, and reports whether there are any.
-func (r *verdict) take(m *dns.Msg, name string, qtype uint16, do bool) bool {
-	start := len(r.answer)
+// take appends the records that answer q, and reports whether there are any.
+func (r *verdict) take(m *dns.Msg, q question) bool {
 	for _, rr := range m.Answer {
-		h := rr.Header()
-		if h.Class != dns.ClassINET || (h.Rrtype != qtype && qtype != dns.TypeANY) || !strings.EqualFold(h.Name, name) {
-			continue
-		}
-		r.answer = append(r.answer, rr)
-	}
-	found := len(r.answer) > start
-	if found {
-		level(r.answer[start:])
-		if do && qtype != dns.TypeANY && qtype != dns.TypeRRSIG {
-			r.answer = appendSignatures(r.answer, m.Answer, name, qtype)
+		if h := rr.Header(); h.Class == dns.ClassINET && (h.Rrtype == q.qtype || q.qtype == dns.TypeANY) && strings.EqualFold(h.Name, q.name) {
+			r.answer = append(r.answer, rr)
 		}
 	}
-	return found
+	if len(r.answer) == 0 {
+		return false
+	}
+	level(r.answer)
+	r.sign(m, q, q.name, q.qtype)
+	return true
 }
 
-// takeAlias appends the record that makes name an alias, and returns its target, or "". For a
-// DNAME record it makes the CNAME record itself (RFC 6672 §3.1); if the target is too long for
-// a name, the rcode is YXDOMAIN.
-func (r *verdict) takeAlias(m *dns.Msg, z *delegation, name string, q question) string {
-	if d := findDNAME(m, z, name); d != nil {
+// takeAlias appends the record that makes q's name an alias, and reports whether there is one.
+// What the same response says of the target is not taken: the target is asked for at the
+// servers nearest to it. For a DNAME record it makes the CNAME record itself (RFC 6672 §3.1);
+// if the target is too long for a name, the rcode is YXDOMAIN.
+func (r *verdict) takeAlias(m *dns.Msg, z *delegation, q question) bool {
+	if q.qtype == dns.TypeCNAME {
+		return false
+	}
+	if d := findDNAME(m, z, q.name); d != nil {
 		owner := lower(d.Hdr.Name)
 		d.Hdr.Ttl = ttlOf(d)
-		if !slices.Contains(r.answer, dns.RR(d)) {
-			r.answer = append(r.answer, d)
-			if q.do {
-				r.answer = appendSignatures(r.answer, m.Answer, owner, dns.TypeDNAME)
-			}
+		r.answer = append(r.answer, d)
+		r.sign(m, q, owner, dns.TypeDNAME)
+		if r.next = substitute(q.name, owner, lower(d.Target)); r.next == "" {
+			r.rcode = dns.RcodeYXDomain
+			return true
 		}
-		target := substitute(name, owner, lower(d.Target))
-		if target == "" {
-			r.rcode, r.next = dns.RcodeYXDomain, ""
-			return ""
-		}
-		r.answer = append(r.answer, &dns.CNAME{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: target})
-		return target
+		r.answer = append(r.answer, &dns.CNAME{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: r.next})
+		return true
 	}
 	for _, rr := range m.Answer {
-		if c, ok := rr.(*dns.CNAME); ok && c.Hdr.Class == dns.ClassINET && strings.EqualFold(c.Hdr.Name, name) {
+		if c, ok := rr.(*dns.CNAME); ok && c.Hdr.Class == dns.ClassINET && strings.EqualFold(c.Hdr.Name, q.name) {
 			c.Hdr.Ttl = ttlOf(c)
 			r.answer = append(r.answer, c)
-			if q.do {
-				r.answer = appendSignatures(r.answer, m.Answer, name, dns.TypeCNAME)
-			}
-			return lower(c.Target)
+			r.sign(m, q, q.name, dns.TypeCNAME)
+			r.next = lower(c.Target)
+			return true
 		}
 	}
-	return ""
+	return false
 }
 
 // findDNAME returns the DNAME record of a response that name is below, or nil.
@@ -278,15 +241,17 @@ func (r *verdict) prove(m *dns.Msg, zone string) {
 	}
 }
 
-// appendSignatures appends the signatures of an RRset.
-func appendSignatures(to, rrs []dns.RR, name string, covered uint16) []dns.RR {
-	for _, rr := range rrs {
+// sign appends the signatures of an RRset of the answer, for those who want them.
+func (r *verdict) sign(m *dns.Msg, q question, name string, covered uint16) {
+	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
+		return
+	}
+	for _, rr := range m.Answer {
 		if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
 			sig.Hdr.Ttl = ttlOf(sig)
-			to = append(to, sig)
+			r.answer = append(r.answer, sig)
 		}
 	}
-	return to
 }
 
 // level gives the records of an RRset their lowest TTL (RFC 2181 §5.2).

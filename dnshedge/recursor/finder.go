@@ -19,7 +19,7 @@ const lateName = 150 * time.Millisecond
 type finder struct {
 	lookup *lookup
 	zone   *delegation
-	enough func() bool // whether there is an answer that will do
+	judge  *judge // of the task
 
 	left    []question // to look up
 	limit   error      // why some are not
@@ -76,6 +76,15 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 }
 
+// enough reports whether it is not worth the while: there is an answer that will do, or a
+// part of a name was asked of some.
+func (f *finder) enough() bool {
+	if r := f.judge.poor.Load(); r != nil && len(r.answer)+len(r.authority) > 0 {
+		return true
+	}
+	return !f.judge.whole && len(f.zone.addrs)+len(f.found) > 0
+}
+
 // plan chooses the names to look up: at first those without glue, then those whose glue
 // may be wrong; at first one kind of address, then the other. It returns the addresses that
 // are known already.
@@ -123,7 +132,6 @@ func (f *finder) glue() []netip.AddrPort {
 		for zone := name; zone != "."; zone = parent(zone) {
 			if z := c.cache.zone(zone, now); z != nil {
 				addrs = append(addrs, f.fresh(z.glueOf(name))...)
-				break
 			}
 		}
 	}
