@@ -34,5 +34,5 @@ type job struct {
 }
 
 func engines() []engine {
-	return []engine{loopback("http"), loopback("grpc"), dnsEngine{transport: dnsTransports[0]}, virtualEngine{}}
+	return []engine{loopback("http"), loopback("grpc"), dnsEngine{transport: dnsTransports[0]}, recursorEngine{}, virtualEngine{}}
 }

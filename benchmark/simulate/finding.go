@@ -30,8 +30,8 @@ func simulate(ctx context.Context, o options, p *progress) (found findings, err 
 		stop := t.watch()
 		time.Sleep(timersFirst)
 		stop()
-		if late := t.p99(); late > tooLate {
-			p.say("%s", busy(late))
+		if late := t.p99(); late > o.tooLate() {
+			p.say("%s", o.busy(late))
 		}
 	}
 	if takes := o.engine.takes(jobs); takes > time.Second {

@@ -97,8 +97,24 @@ var shown = []struct {
 		return figure(r.Stddev) + spread(r.spread.stddev)
 	}},
 	{"max", func(r *row) string { return figure(r.Max) }},
-	{"extra %", func(r *row) string { return fmt.Sprintf("%.1f", r.Extra) }},
-	{"wins %", func(r *row) string { return fmt.Sprintf("%.1f", 100*float64(r.Wins)/float64(max(r.Requests, 1))) }},
+	{"extra %", func(r *row) string {
+		if r.Sent != nil {
+			return ""
+		}
+		return fmt.Sprintf("%.1f", r.Extra)
+	}},
+	{"wins %", func(r *row) string {
+		if r.Sent != nil {
+			return ""
+		}
+		return fmt.Sprintf("%.1f", 100*float64(r.Wins)/float64(max(r.Requests, 1)))
+	}},
+	{"sent", func(r *row) string {
+		if r.Sent == nil {
+			return ""
+		}
+		return fmt.Sprintf("%.2f", *r.Sent)
+	}},
 	{"errors", func(r *row) string { return strconv.Itoa(r.Errors) }},
 	{"conns", func(r *row) string {
 		if r.Conns == nil {

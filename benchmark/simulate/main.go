@@ -29,18 +29,24 @@
 // equal servers; -busy starts processes that compute meanwhile. The forwarders run in
 // processes of their own.
 //
+// recursor asks resolvers for names in an internet of thousands of simulated servers, through
+// kernel sockets in network namespaces. It needs root on Linux, and measures the resolvers that
+// are installed, all at the same time. They know the servers of the root when it begins. Its
+// sent_per_request is how many queries they sent for a question; failures count as ten seconds.
+// Below its tables it says what is required of this library's resolver, and whether that is so.
+//
 // virtual is a discrete-event simulation: about a million requests per second, and
 // the same answer for the same seed on any machine. The policy code of this library
 // is the real one, driven by the simulation's clock. hedgedhttp and failsafe-go
 // cannot be driven by another clock than their own: models stand for them.
 //
-// In all engines but dns, seed, request and attempt decide how long an attempt
+// In all engines but dns and recursor, seed, request and attempt decide how long an attempt
 // takes, so that every strategy meets the same latencies.
 //
 // # Busy machines
 //
 // While strategies run in real time, timers are measured. If one in a hundred is
-// more than 2.5 ms late, the figures say more about the machine than about the
+// more than 2.5 ms late, or 5 ms for recursor, the figures say more about the machine than about the
 // strategies, and the output says so. No machine disturbs the virtual engine.
 //
 // # Strategies
@@ -69,6 +75,7 @@
 //	p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms   of successes
 //	extra_pct hedges wins denied                                   hedges per 100 requests, sent, won, refused
 //	conns_opened cpu_us_per_request                                null in virtual time
+//	sent_per_request                                               null but for recursor
 //
 // In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are
 // resampled to find it, as the calls of one part share a client that learns and a
@@ -96,10 +103,12 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
+	"github.com/gohedge/hedge/benchmark/reclab"
 )
 
 func main() {
 	dnslab.Forward()
+	reclab.Resolve()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
@@ -147,8 +156,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 		fmt.Fprintln(stderr, "simulate:", err)
 		return failed
 	}
-	if tables := o.format == "text" || o.format == "md"; !tables && found.late > tooLate {
-		fmt.Fprintln(stderr, "simulate:", busy(found.late))
+	if tables := o.format == "text" || o.format == "md"; !tables && found.late > o.tooLate() {
+		fmt.Fprintln(stderr, "simulate:", o.busy(found.late))
 	}
 	if o.out != "" && len(found.scenarios) > 0 {
 		index, err := found.write(o.out)

@@ -8,15 +8,20 @@ import (
 
 // notes say under the tables what their figures are, and whether they mean anything.
 func (f findings) notes() []string {
-	notes := []string{"Latencies in milliseconds, of successful requests. " + sentence(f.options.plusMinus())}
+	of := "of successful requests"
+	if f.options.engine.name() == "recursor" {
+		of = "with 10 s for failures"
+	}
+	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, f.bounds()...)
 	if !f.options.engine.realTime() || f.late == 0 {
 		return notes
 	}
-	if f.late > tooLate {
-		return append(notes, busy(f.late))
+	limit := f.options.tooLate()
+	if f.late > limit {
+		return append(notes, f.options.busy(f.late))
 	}
 	return append(notes, fmt.Sprintf("The machine was quiet enough: 99 %% of its timers were at most %s ms late (limit: %s ms).",
-		figure(millis(f.late)), figure(millis(tooLate))))
+		figure(millis(f.late)), figure(millis(limit))))
 }
 
 // plusMinus says what stands behind ±.
@@ -33,11 +38,19 @@ func (o options) plusMinus() string {
 	}
 }
 
+// tooLate is the lateness of timers from which figures mean nothing: see the constants of that name.
+func (o options) tooLate() time.Duration {
+	if o.engine.name() == "recursor" {
+		return tooLateToResolve
+	}
+	return tooLate
+}
+
 // busy says that figures mean nothing at such a lateness of timers.
-func busy(late time.Duration) string {
+func (o options) busy(late time.Duration) string {
 	return fmt.Sprintf("THIS MACHINE IS TOO BUSY: 1 %% of its timers are more than %s ms late (limit: %s ms). "+
 		"Figures in real time mean nothing then. Wait until it is quiet, or use -engine virtual, which no machine disturbs.",
-		figure(millis(late)), figure(millis(tooLate)))
+		figure(millis(late)), figure(millis(o.tooLate())))
 }
 
 // about says how long something takes.

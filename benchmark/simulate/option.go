@@ -41,7 +41,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.SetOutput(stderr)
 	var (
 		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
-		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all, which are all but the long ones, or long (default seed; clean for dns)")
+		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all, which are all but the long ones, or long (default seed; clean for dns, broken for recursor)")
 		transport  = fs.String("transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
 		workers    = fs.Int("workers", 0, "`number` of questions that dns keeps in flight, to two equal servers (default: the strategies take turns at each question)")
 		busy       = fs.Int("busy", 0, "`number` of processes that compute meanwhile, for dns")
@@ -50,7 +50,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
-	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of")
+	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default 3 for recursor without -quick)")
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
 	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
@@ -133,6 +133,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if len(o.scenarios) == 0 {
 		return o, fmt.Errorf("-quick leaves out %s", *scenes)
 	}
+	runsSaid := false
+	fs.Visit(func(f *flag.Flag) { runsSaid = runsSaid || f.Name == "runs" })
+	if _, ok := o.engine.(recursorEngine); ok && !runsSaid && !o.size.quick {
+		o.runs = recursorRuns
+	}
 	if *named != "" {
 		for _, name := range strings.Split(*named, ",") {
 			if !slices.Contains(strategyNames(), name) {
@@ -148,6 +153,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			switch {
 			case o.engine.name() == "dns":
 				return o, fmt.Errorf("-strategy %s: not offered for DNS over %s", *named, *transport)
+			case o.engine.name() == "recursor":
+				return o, fmt.Errorf("-strategy %s: not a resolver", *named)
 			case *scenes == "all": // the others go on
 			case sc.lab != nil:
 				return o, fmt.Errorf("-strategy %s: scenario %s is for %s", *named, sc.name, list(options{engine: o.engine}.contenders(sc)))

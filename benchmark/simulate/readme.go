@@ -154,8 +154,8 @@ func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if found.late > tooLate && o.engine.realTime() {
-			return "", fmt.Errorf("table %s: %s", t.name, busy(found.late))
+		if found.late > o.tooLate() && o.engine.realTime() {
+			return "", fmt.Errorf("table %s: %s", t.name, o.busy(found.late))
 		}
 		body, typed, note = t.draw(found), command(o.args), o.plusMinus()
 	}

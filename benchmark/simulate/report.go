@@ -110,7 +110,7 @@ func colours(dark bool) template.CSS {
 
 func (p *page) write(file string, f findings) error {
 	p.Command, p.Machine, p.Date, p.Notes = command(f.options.args), machine(), time.Now().Format("2006-01-02"), f.notes()
-	p.Busy = f.options.engine.realTime() && f.late > tooLate
+	p.Busy = f.options.engine.realTime() && f.late > f.options.tooLate()
 	p.Light, p.Dark = colours(false), colours(true)
 	ran := make(map[string]bool)
 	for _, r := range f.rows() {

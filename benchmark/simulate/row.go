@@ -32,7 +32,8 @@ type row struct {
 
 	// Nil where there is nothing to measure: in virtual time.
 	Conns *int     `json:"conns_opened"`
-	CPU   *float64 `json:"cpu_us_per_request"` // of client and server together
+	CPU   *float64 `json:"cpu_us_per_request"` // of client and server together; for recursor, of the resolver
+	Sent  *float64 `json:"sent_per_request"`   // queries to servers; for recursor only
 
 	spread spreads   // see options.plusMinus
 	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
@@ -65,6 +66,7 @@ var columns = []column{
 	{"denied", func(r *row) any { return r.Denied }},
 	{"conns_opened", func(r *row) any { return deref(r.Conns) }},
 	{"cpu_us_per_request", func(r *row) any { return deref(r.CPU) }},
+	{"sent_per_request", func(r *row) any { return deref(r.Sent) }},
 }
 
 func deref[T any](p *T) any {
@@ -85,6 +87,8 @@ type trial struct {
 	conns    *int     // opened
 	cpu      *float64 // microseconds per request
 	cost     *cost    // if the calls do not say so
+	failures int      // calls that failed, and count with what their callers waited
+	sent     *float64 // queries per request
 }
 
 // A cost is what hedging cost in a whole trial.
@@ -104,7 +108,8 @@ func (t *trial) result() result {
 	res := result{strategy: t.strategy, curves: newCurves(t.calls)}
 	whole := t.row(t.scenario.name, func(virtual.Call) bool { return true })
 	whole.Denied += t.refused
-	whole.Conns, whole.CPU = t.conns, t.cpu
+	whole.Errors += t.failures
+	whole.Conns, whole.CPU, whole.Sent = t.conns, t.cpu, t.sent
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
 		res.rows = append(res.rows, t.row(t.scenario.name+"/"+p.name, p.in))
@@ -210,6 +215,10 @@ func median(runs []result) result {
 		if r.CPU != nil {
 			r.CPU = new(float64)
 			reals(func(r *row) *float64 { return r.CPU })
+		}
+		if r.Sent != nil {
+			r.Sent = new(float64)
+			reals(func(r *row) *float64 { return r.Sent })
 		}
 		whole := func(field func(*row) *int) {
 			all := collect(runs, i, field)

@@ -31,8 +31,8 @@ type scenario struct {
 	only []string
 	// long says that it takes minutes: -scenario all leaves it out, and so does -quick.
 	long bool
-	// dns says that only the engine of that name runs it.
-	dns bool
+	// dns and recursor say that only the engine of that name runs it.
+	dns, recursor bool
 }
 
 // A part of a scenario is the calls for which in reports true.
@@ -173,7 +173,7 @@ func scenarios() []scenario {
 	}, {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
-	}}, slices.Concat(serviceScenarios(), longScenarios(), labScenarios(), dnsScenarios)...)
+	}}, slices.Concat(serviceScenarios(), longScenarios(), labScenarios(), dnsScenarios, recursorScenarios)...)
 }
 
 // changes returns the times at which something changes by intent: where a part begins or ends.

@@ -27,10 +27,11 @@ type strategy struct {
 	scenarios []string // that it is for; nil: all but the labs that do not name it
 
 	// How the engines run it. Those whose function is nil do not offer it.
-	http    func(*contender, httpPath) (http.RoundTripper, error)
-	grpc    func(*contender, grpcPath) ([]grpc.UnaryClientInterceptor, error)
-	virtual func(setting) func() virtual.Policy
-	dns     bool // package dnslab has a strategy of this name
+	http     func(*contender, httpPath) (http.RoundTripper, error)
+	grpc     func(*contender, grpcPath) ([]grpc.UnaryClientInterceptor, error)
+	virtual  func(setting) func() virtual.Policy
+	dns      bool // package dnslab has a strategy of this name
+	recursor bool // package reclab has one
 
 	limited   bool // in virtual time, every server with a queue has a Limiter; for worlds with queues only
 	givenRate bool // the client is given the true request rate

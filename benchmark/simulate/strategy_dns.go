@@ -32,7 +32,7 @@ func init() {
 			look: look{shade: shade{rgb(0x9f1239), rgb(0xfb7185)}},
 		},
 		strategy{
-			name: "unbound", rank: 250, dns: true, about: "unbound, forwarding, if it is installed",
+			name: "unbound", rank: 250, dns: true, recursor: true, about: "unbound, if it is installed: forwarding, or resolving with discard-timeout 0",
 			look: look{shade: shade{rgb(0x15803d), rgb(0x4ade80)}, highlight: true},
 		},
 	)

@@ -28,7 +28,7 @@ func init() {
 	}
 	enter(
 		library{}.everywhere(strategy{
-			name: ours, rank: 100, dns: true, about: "this library, no option set",
+			name: ours, rank: 100, dns: true, recursor: true, about: "this library, no option set",
 			look: look{shade: shade{rgb(0x1d4ed8), rgb(0x60a5fa)}, highlight: true},
 		}),
 		strategy{

@@ -21,6 +21,9 @@ const (
 	// takes in the scenario seed.
 	tooLate = 2500 * time.Microsecond
 
+	// tooLateToResolve is the same for recursor, whose answers take ten times as long.
+	tooLateToResolve = 5 * time.Millisecond
+
 	// timersFirst is how long timers are measured before anything runs.
 	timersFirst = 250 * time.Millisecond
 )

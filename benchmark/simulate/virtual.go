@@ -15,7 +15,7 @@ type virtualEngine struct{}
 
 func (virtualEngine) name() string { return "virtual" }
 
-func (virtualEngine) runs(sc scenario) bool { return !sc.dns && sc.lab == nil }
+func (virtualEngine) runs(sc scenario) bool { return !sc.dns && !sc.recursor && sc.lab == nil }
 
 func (virtualEngine) realTime() bool { return false }
 

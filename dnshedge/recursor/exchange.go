@@ -185,7 +185,7 @@ func (q *query) stop() {
 		q.cancel()
 	}
 	if q.conn != nil {
-		_ = q.conn.SetDeadline(time.Unix(1, 0))
+		_ = q.conn.Close()
 	}
 }
 

@@ -160,7 +160,8 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 		return l.spend()
 	}}
 	if !z.any {
-		t.more = (&finder{lookup: l, zone: z, judge: j}).more
+		f := &finder{lookup: l, zone: z, judge: j}
+		t.servers, t.more = f.known(), f.more
 	}
 	m, err := l.core.fleet.ask(ctx, t)
 	var r *verdict

@@ -42,6 +42,9 @@ type Resolver struct {
 	// servers, zones and their records. Zero: 64 MiB. It must not be less than 1 MiB.
 	MaxBytes int64
 
+	// Name names the Resolver in Stats, for metrics and the debug page. Empty: no name.
+	Name string
+
 	// Dialer opens connections to servers, over "udp" and "tcp". Nil: a net.Dialer.
 	Dialer Dialer
 

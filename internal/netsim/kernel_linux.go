@@ -33,10 +33,7 @@ func NewKernel(seed uint64, hosts ...string) (*Network, error) {
 	for _, h := range n.hosts {
 		if err := k.join(h); err != nil {
 			_ = n.Close()
-			if errors.Is(err, unix.EPERM) || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-				return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
-			}
-			return nil, err
+			return nil, unsupported(err)
 		}
 	}
 	for i := range k.spaces {
@@ -59,10 +56,7 @@ type space struct {
 // join makes the namespace and the device of a host.
 func (k *kernel) join(h *Host) error {
 	return onThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("netsim: new namespace: %w", err)
-		}
-		ns, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+		ns, err := newNamespace()
 		if err != nil {
 			return err
 		}
@@ -127,15 +121,8 @@ func configure(s int, a netip.Addr) error {
 		{device, unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 0}) }},
 		{device, unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP); return nil }},
 	} {
-		req, err := unix.NewIfreq(step.dev)
-		if err != nil {
+		if err := ioctl(s, step.dev, step.call, step.set); err != nil {
 			return err
-		}
-		if err := step.set(req); err != nil {
-			return err
-		}
-		if err := unix.IoctlIfreq(s, step.call, req); err != nil {
-			return fmt.Errorf("netsim: configure %s: %w", step.dev, err)
 		}
 	}
 	return nil
@@ -184,28 +171,7 @@ func parse(p []byte) (flow, bool) {
 // inside calls f in the host's namespace. A socket stays in the namespace it was
 // made in, and so does a process.
 func (k *kernel) inside(h *Host, f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		own, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
-		if err != nil {
-			runtime.UnlockOSThread()
-			result <- err
-			return
-		}
-		defer own.Close()
-		if err := unix.Setns(int(k.spaces[h.id].ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
-			result <- fmt.Errorf("netsim: enter host %q: %w", h.name, err)
-			return
-		}
-		err = f()
-		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread() // else the thread ends with the goroutine
-		}
-		result <- err
-	}()
-	return <-result
+	return enter(k.spaces[h.id].ns, f)
 }
 
 func (k *kernel) dial(ctx context.Context, h *Host, network string, to netip.AddrPort) (c net.Conn, err error) {

@@ -2,5 +2,19 @@
 
 package netsim
 
+import "net/netip"
+
 // NewKernel returns [ErrUnsupported]: only Linux has namespaces.
 func NewKernel(uint64, ...string) (*Network, error) { return nil, ErrUnsupported }
+
+// Namespace is a network namespace.
+type Namespace struct{}
+
+// NewNamespace returns [ErrUnsupported]: only Linux has namespaces.
+func NewNamespace(netip.Prefix) (*Namespace, error) { return nil, ErrUnsupported }
+
+// Do returns [ErrUnsupported].
+func (*Namespace) Do(func() error) error { return ErrUnsupported }
+
+// Close does nothing.
+func (*Namespace) Close() error { return nil }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -455,4 +456,35 @@ func TestAClosedKernelNetworkLeavesNothing(t *testing.T) {
 		require.Error(t, err)
 	}
 	assert.Less(t, files(), before+networks) // a few may be the process's own, for good
+}
+
+func TestEveryAddressOfANamespacesPrefixIsLocal(t *testing.T) {
+	n, err := netsim.NewNamespace(netip.MustParsePrefix("198.18.0.0/15"))
+	if errors.Is(err, netsim.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	defer n.Close()
+	var pc net.PacketConn
+	var c, far net.Conn
+	require.NoError(t, n.Do(func() (err error) {
+		if pc, err = net.ListenPacket("udp4", ":53"); err != nil {
+			return err
+		}
+		c, err = net.Dial("udp4", "198.19.255.77:53")
+		return err
+	}))
+	defer pc.Close()
+	defer c.Close()
+	_, err = c.Write([]byte("hello"))
+	require.NoError(t, err)
+	require.NoError(t, pc.SetReadDeadline(time.Now().Add(10*time.Second)))
+	b := make([]byte, 16)
+	k, _, err := pc.ReadFrom(b)
+	require.NoError(t, err)
+	assert.Equal(t, "hello", string(b[:k]))
+	err = n.Do(func() (err error) { far, err = net.Dial("udp4", "192.0.2.1:53"); return err })
+	require.ErrorIs(t, err, syscall.ENETUNREACH, "%v", far)
+	_, err = netsim.NewNamespace(netip.MustParsePrefix("2001:db8::/32"))
+	require.ErrorContains(t, err, "2001:db8::/32")
 }

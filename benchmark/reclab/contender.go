@@ -1,0 +1,447 @@
+package reclab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/benchmark/internal/cputime"
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/internal/netsim"
+	"github.com/gohedge/hedge/observe"
+)
+
+// contenders are the resolvers that are measured.
+var contenders = []struct {
+	name string
+	ours *recursor.Hedge // this library's, with these hedges; nil: a program
+	// configure returns the program's command. Its files are in a directory of its own, with the
+	// root's servers in the file hints.
+	configure func(dir string) (*exec.Cmd, error)
+}{
+	{name: "hedge", ours: new(recursor.Hedge)},
+	{name: "hedge-off", ours: &recursor.Hedge{Off: true}},
+	{name: "unbound", configure: unbound("  discard-timeout: 0\n")},
+	{name: "unbound-stock", configure: unbound("")},
+	{name: "named", configure: named},
+	{name: "pdns", configure: pdns},
+	{name: "kresd", configure: kresd},
+}
+
+// Contenders are the names of the contenders.
+var Contenders = func() (all []string) {
+	for _, c := range contenders {
+		all = append(all, c.name)
+	}
+	return all
+}()
+
+// listen is where contenders listen. The simulated servers have all addresses, at port 53.
+const listen = "127.0.0.1:5353"
+
+// unbound returns what configures unbound, which drops answers that took it more than 1.9 s
+// unless the settings say otherwise.
+func unbound(settings string) func(string) (*exec.Cmd, error) {
+	return func(dir string) (*exec.Cmd, error) {
+		return configured(dir, `server:
+  interface: 127.0.0.1
+  port: 5353
+  access-control: 127.0.0.0/8 allow
+  username: ""
+  chroot: ""
+  directory: "`+dir+`"
+  pidfile: ""
+  use-syslog: no
+  logfile: ""
+  verbosity: 0
+  do-daemonize: no
+  do-ip6: no
+  num-threads: 1
+  outgoing-range: 4096
+  num-queries-per-thread: 2048
+  module-config: "iterator"
+  root-hints: "`+filepath.Join(dir, "hints")+`"
+`+settings+`remote-control:
+  control-enable: no
+`, "unbound", "-d", "-c")
+	}
+}
+
+func named(dir string) (*exec.Cmd, error) {
+	return configured(dir, `options {
+  directory "`+dir+`";
+  listen-on port 5353 { 127.0.0.1; };
+  listen-on-v6 { none; };
+  allow-query { any; };
+  recursion yes;
+  dnssec-validation no;
+  empty-zones-enable no;
+  pid-file none;
+  session-keyfile none;
+};
+controls {};
+zone "." { type hint; file "hints"; };
+`, "named", "-4", "-g", "-n", "1", "-c")
+}
+
+func pdns(dir string) (*exec.Cmd, error) {
+	path, err := exec.LookPath("pdns_recursor")
+	if err != nil {
+		return nil, err
+	}
+	return exec.Command(path, "--config-dir="+dir), os.WriteFile(filepath.Join(dir, "recursor.conf"), []byte(`local-address=127.0.0.1
+local-port=5353
+allow-from=127.0.0.0/8
+hint-file=`+filepath.Join(dir, "hints")+`
+dont-query=
+dnssec=off
+threads=1
+daemon=no
+disable-syslog=yes
+write-pid=no
+socket-dir=`+dir+`
+security-poll-suffix=
+`), 0o644)
+}
+
+// kresd by default asks for what this world does not have.
+func kresd(dir string) (*exec.Cmd, error) {
+	cmd, err := configured(dir, `net.listen('127.0.0.1', 5353, { kind = 'dns' })
+net.ipv6 = false
+option('ALLOW_LOCAL', true)
+trust_anchors.remove('.')
+modules = { 'hints' }
+modules.unload('ta_update') modules.unload('ta_signal_query') modules.unload('priming') modules.unload('detect_time_skew')
+hints.root_file('`+filepath.Join(dir, "hints")+`')
+cache.open(100*MB, 'lmdb://`+dir+`')
+`, "kresd", "-n", "-c")
+	if err == nil {
+		cmd.Args = append(cmd.Args, dir)
+	}
+	return cmd, err
+}
+
+// configured writes a configuration file, whose name is the program's last argument.
+func configured(dir, text, program string, args ...string) (*exec.Cmd, error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, program+".conf")
+	return exec.Command(path, append(args, file)...), os.WriteFile(file, []byte(text), 0o644)
+}
+
+// resolverEnv has the settings of our own resolver, in JSON.
+const resolverEnv = "RECLAB_RESOLVER"
+
+type settings struct {
+	Hints []netip.Addr
+	Hedge recursor.Hedge
+}
+
+// resolver returns our own contender, as a program uses it.
+func (s settings) resolver(d recursor.Dialer, t *recursor.Trace) (*dnshedge.Client, *recursor.Resolver) {
+	r := &recursor.Resolver{Hints: s.Hints, Hedge: s.Hedge, Dialer: d, Trace: t, NoIPv6: true}
+	return &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}, r
+}
+
+// Resolve makes this process our own resolver if another one that runs this package wants
+// it, and does not return then. Programs that call Run call it first.
+func Resolve() {
+	text := os.Getenv(resolverEnv)
+	if text == "" {
+		return
+	}
+	err := resolve(text)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// resolve answers until standard input ends, and then writes what it did to standard output.
+func resolve(text string) error {
+	var s settings
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return err
+	}
+	client, r := s.resolver(nil, nil)
+	pc, err := net.ListenPacket("udp4", listen)
+	if err != nil {
+		return err
+	}
+	go func() { _ = (&dnshedge.Server{Client: client}).ServePacket(pc) }()
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(r.Stats())
+}
+
+// contender is a resolver at work.
+type contender struct {
+	name     string
+	internet *internet
+	ask      func(context.Context, *dns.Msg) (*dns.Msg, error)
+	cpu      func() time.Duration // that it has used; nil: unknown
+	stats    func() (observe.RecursorStats, error)
+	close    func()
+
+	mu    sync.Mutex // guards calls
+	calls []Call
+}
+
+// inMemory starts our own resolver in this process.
+func inMemory(name string, ours *recursor.Hedge, n *internet, trace *recursor.Trace) *contender {
+	client, r := settings{n.world.hints(), *ours}.resolver(n, trace)
+	return &contender{
+		name: name, internet: n,
+		ask: func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+			answer, _, err := client.ExchangeContext(ctx, m, "")
+			return answer, err
+		},
+		stats: func() (observe.RecursorStats, error) { return r.Stats(), nil },
+		close: func() { _ = client.Close(); _ = r.Close() },
+	}
+}
+
+func (w *world) hints() (all []netip.Addr) {
+	for _, s := range w.roots {
+		all = append(all, s.addr)
+	}
+	return all
+}
+
+// hintsFile is a zone file of the root's servers.
+func (w *world) hintsFile() []byte {
+	var b bytes.Buffer
+	for _, s := range w.roots {
+		fmt.Fprintf(&b, ". 3600000 NS %s\n%s 3600000 A %s\n", s.name, s.name, s.addr)
+	}
+	return b.Bytes()
+}
+
+// start starts a contender in a namespace of its own, with an internet. It returns an
+// exec.ErrNotFound if the program is not installed.
+func start(ctx context.Context, name string, n *internet) (_ *contender, err error) {
+	i := slices.Index(Contenders, name)
+	if i < 0 {
+		return nil, fmt.Errorf("reclab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
+	}
+	var undo []func()
+	stop := sync.OnceFunc(func() {
+		for _, f := range slices.Backward(undo) {
+			f()
+		}
+	})
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	dir, err := os.MkdirTemp("", "reclab")
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { // some programs drop their privileges
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "hints"), n.world.hintsFile(), 0o644); err != nil {
+		return nil, err
+	}
+	var cmd *exec.Cmd
+	ours := contenders[i].ours
+	if ours == nil {
+		cmd, err = contenders[i].configure(dir)
+	} else {
+		cmd, err = ourselves(settings{n.world.hints(), *ours})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reclab: %s: %w", name, err)
+	}
+
+	space, err := netsim.NewNamespace(Network)
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = space.Close() })
+	var pc net.PacketConn
+	var ln net.Listener
+	err = space.Do(func() (err error) {
+		if pc, err = net.ListenPacket("udp4", ":53"); err != nil {
+			return err
+		}
+		if err = pc.(*net.UDPConn).SetReadBuffer(4 << 20); err != nil {
+			return err
+		}
+		ln, err = net.Listen("tcp4", ":53")
+		return err
+	})
+	if pc != nil {
+		undo = append(undo, func() { _ = pc.Close() })
+	}
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = ln.Close() })
+	go func() { _ = n.servePackets(pc) }()
+	go func() { _ = n.serveConns(ln) }()
+
+	c := &contender{name: name, internet: n, close: stop}
+	var said tail
+	cmd.Stderr = &said
+	var in io.WriteCloser
+	var out io.ReadCloser
+	if ours == nil {
+		cmd.Stdout = &said
+	} else if in, out, err = pipes(cmd); err != nil {
+		return nil, err
+	}
+	dieWithParent(cmd)
+	started, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		err := space.Do(func() error {
+			started <- cmd.Start()
+			<-over // the thread is its parent
+			return nil
+		})
+		if err != nil {
+			started <- err
+		}
+	}()
+	undo = append(undo, func() { close(over) })
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	c.cpu = func() time.Duration {
+		used, _ := cputime.Of(cmd.Process.Pid)
+		return used
+	}
+	if ours != nil {
+		c.stats = func() (s observe.RecursorStats, err error) {
+			if err = in.Close(); err == nil {
+				err = json.NewDecoder(out).Decode(&s)
+			}
+			return s, err
+		}
+	}
+	c.dial(space)
+	if err := c.warm(ctx); err != nil {
+		return nil, fmt.Errorf("%w; it said: %s", err, said.String())
+	}
+	return c, nil
+}
+
+// ourselves returns the command that runs this program as our own resolver.
+func ourselves(s settings) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), resolverEnv+"="+string(text))
+	return cmd, nil
+}
+
+func pipes(cmd *exec.Cmd) (in io.WriteCloser, out io.ReadCloser, err error) {
+	if in, err = cmd.StdinPipe(); err == nil {
+		out, err = cmd.StdoutPipe()
+	}
+	return in, out, err
+}
+
+// dial has the contender asked over UDP, each question with a socket that nobody else waits at.
+func (c *contender) dial(space *netsim.Namespace) {
+	var idle sync.Pool // of *dns.Conn
+	client := new(dns.Client)
+	c.ask = func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+		conn, ok := idle.Get().(*dns.Conn)
+		if !ok {
+			err := space.Do(func() error {
+				udp, err := net.Dial("udp4", listen)
+				conn = &dns.Conn{Conn: udp, UDPSize: dns.MaxMsgSize}
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		client.Timeout = giveUp
+		answer, _, err := client.ExchangeWithConnContext(ctx, m, conn)
+		if err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		idle.Put(conn)
+		return answer, nil
+	}
+}
+
+// warm asks for a name that does not exist until there is an answer: the contender then knows
+// the servers of the root and of one zone below it.
+func (c *contender) warm(ctx context.Context) error {
+	until := time.Now().Add(30 * time.Second)
+	for {
+		m := new(dns.Msg)
+		m.SetQuestion("www.nobody.c00.", dns.TypeA)
+		one, cancel := context.WithTimeout(ctx, 5*time.Second)
+		answer, err := c.ask(one, m)
+		cancel()
+		switch {
+		case err == nil && answer.Rcode == dns.RcodeNameError:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case time.Now().After(until):
+			return errors.Join(fmt.Errorf("reclab: %s does not start", c.name), err)
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// tail keeps the end of what a program says. The zero value is empty.
+type tail struct {
+	mu  sync.Mutex
+	end []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end = append(t.end, b...)
+	t.end = t.end[max(0, len(t.end)-2000):]
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.end))
+}

@@ -1,0 +1,262 @@
+package reclab
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/ipv4"
+
+	"github.com/gohedge/hedge/internal/deadline"
+)
+
+// weather is what happens to exchanges with servers besides their round trip times. The shares are from 0 to 1.
+type weather struct {
+	loss   float64 // share of exchanges that are lost, each by itself
+	jitter float64 // the deviation of the logarithm of round trip times
+	spikes float64 // share of exchanges that take 40 to 300 ms longer
+	bursts float64 // share of the seconds in which a server loses everything
+}
+
+// internet is a world's servers at work, for one contender. What happens to the n-th exchange
+// with a server follows from the seed: it is the same for all contenders.
+type internet struct {
+	world *world
+	weather
+	seed uint64
+	born time.Time
+
+	udp, tcp atomic.Int64 // queries
+
+	mu        sync.Mutex         // guards exchanges
+	exchanges map[*server]uint64 // so far
+}
+
+func newInternet(w *world, how weather, seed uint64) *internet {
+	return &internet{world: w, weather: how, seed: seed, born: time.Now(), exchanges: make(map[*server]uint64)}
+}
+
+// fate returns how long the next exchange with a server takes, and false if it is lost.
+func (n *internet) fate(s *server) (time.Duration, bool) {
+	n.mu.Lock()
+	k := n.exchanges[s]
+	n.exchanges[s]++
+	n.mu.Unlock()
+	ip := s.addr.As4()
+	whose := n.seed<<32 ^ uint64(binary.BigEndian.Uint32(ip[:]))
+	second := uint64(time.Since(n.born) / time.Second)
+	if rand.New(rand.NewPCG(whose, 1<<63|second)).Float64() < n.bursts {
+		return 0, false
+	}
+	rng := rand.New(rand.NewPCG(whose, k))
+	if rng.Float64() < n.loss {
+		return 0, false
+	}
+	ms := float64(s.rtt) / 1e6 * math.Exp(math.Abs(n.jitter*rng.NormFloat64()))
+	if rng.Float64() < n.spikes {
+		ms += 40 + 260*rng.Float64()
+	}
+	return time.Duration(ms * 1e6), true
+}
+
+// receive takes a datagram for an address and has the response sent when it is due.
+func (n *internet) receive(to netip.Addr, query []byte, send func(response []byte)) {
+	n.udp.Add(1)
+	s := n.world.servers[to]
+	if s == nil || s.fault == dead {
+		return
+	}
+	took, ok := n.fate(s)
+	if !ok {
+		return
+	}
+	if b := n.world.answer(s, query, false); b != nil {
+		time.AfterFunc(took, func() { send(b) })
+	}
+}
+
+// serveStream answers the queries of a connection until it ends. The first takes the given time
+// longer.
+func (n *internet) serveStream(c net.Conn, to netip.Addr, handshake time.Duration) {
+	defer c.Close()
+	s := n.world.servers[to]
+	for {
+		var size [2]byte
+		if _, err := io.ReadFull(c, size[:]); err != nil {
+			return
+		}
+		query := make([]byte, binary.BigEndian.Uint16(size[:]))
+		if _, err := io.ReadFull(c, query); err != nil {
+			return
+		}
+		n.tcp.Add(1)
+		b := n.world.answer(s, query, true)
+		if b == nil {
+			continue
+		}
+		time.Sleep(handshake + s.rtt)
+		handshake = 0
+		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)); err != nil {
+			return
+		}
+	}
+}
+
+// servePackets answers datagrams to any address of the machine until the socket is closed.
+func (n *internet) servePackets(pc net.PacketConn) error {
+	c := ipv4.NewPacketConn(pc)
+	if err := c.SetControlMessage(ipv4.FlagDst, true); err != nil {
+		return err
+	}
+	b := make([]byte, 4096)
+	for {
+		k, control, from, err := c.ReadFrom(b)
+		if err != nil {
+			return err
+		}
+		to, ok := netip.AddrFromSlice(control.Dst.To4())
+		if !ok {
+			return fmt.Errorf("reclab: datagram from %v to nobody", from)
+		}
+		n.receive(to, b[:k], func(response []byte) {
+			_, _ = c.WriteTo(response, &ipv4.ControlMessage{Src: to.AsSlice()}, from) // who has gone needs no response
+		})
+	}
+}
+
+// serveConns answers over connections to any address of the machine until the listener is closed.
+func (n *internet) serveConns(ln net.Listener) error {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		to := c.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+		var rtt time.Duration // which the kernel's handshake did not take
+		if s := n.world.servers[to]; s != nil {
+			rtt = s.rtt
+		}
+		go n.serveStream(c, to, rtt)
+	}
+}
+
+// DialContext opens a connection in memory.
+func (n *internet) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(err error) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: netAddr(network, to), Err: err}
+	}
+	if !Network.Contains(to.Addr()) || to.Port() != 53 {
+		return fail(syscall.ENETUNREACH)
+	}
+	if network[:3] == "udp" {
+		return &datagrams{internet: n, to: to, in: make(chan []byte, 16), closed: make(chan struct{})}, nil
+	}
+	s := n.world.servers[to.Addr()]
+	if s == nil || s.fault == dead {
+		<-ctx.Done()
+		return fail(ctx.Err())
+	}
+	arrived := time.NewTimer(s.rtt)
+	defer arrived.Stop()
+	select {
+	case <-arrived.C:
+	case <-ctx.Done():
+		return fail(ctx.Err())
+	}
+	near, far := net.Pipe()
+	go n.serveStream(far, to.Addr(), 0)
+	return &stream{near, to}, nil
+}
+
+// here is the address of a client in memory.
+var here = netip.MustParseAddrPort("192.0.2.53:49152")
+
+func netAddr(network string, a netip.AddrPort) net.Addr {
+	if network[:3] == "udp" {
+		return net.UDPAddrFromAddrPort(a)
+	}
+	return net.TCPAddrFromAddrPort(a)
+}
+
+// stream is a connection in memory.
+type stream struct {
+	net.Conn
+	to netip.AddrPort
+}
+
+func (s *stream) LocalAddr() net.Addr  { return netAddr("tcp", here) }
+func (s *stream) RemoteAddr() net.Addr { return netAddr("tcp", s.to) }
+
+// datagrams is a UDP socket in memory, connected to a server. It is a net.PacketConn, because that
+// is how package dns recognises datagrams.
+type datagrams struct {
+	*internet
+	to       netip.AddrPort
+	in       chan []byte
+	deadline deadline.Deadline
+	closing  sync.Once
+	closed   chan struct{}
+}
+
+func (d *datagrams) Write(b []byte) (int, error) {
+	select {
+	case <-d.closed:
+		return 0, net.ErrClosed
+	default:
+	}
+	d.receive(d.to.Addr(), b, func(response []byte) {
+		select {
+		case d.in <- response:
+		default: // the socket is full
+		}
+	})
+	return len(b), nil
+}
+
+func (d *datagrams) Read(b []byte) (int, error) {
+	select {
+	case <-d.closed:
+		return 0, net.ErrClosed
+	default:
+	}
+	select {
+	case response := <-d.in:
+		return copy(b, response), nil
+	case <-d.closed:
+		return 0, net.ErrClosed
+	case <-d.deadline.Passed():
+		return 0, os.ErrDeadlineExceeded
+	}
+}
+
+func (d *datagrams) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, err := d.Read(b)
+	return n, d.RemoteAddr(), err
+}
+
+func (d *datagrams) WriteTo(b []byte, _ net.Addr) (int, error) { return d.Write(b) }
+
+func (d *datagrams) Close() error {
+	d.closing.Do(func() { close(d.closed); d.deadline.Set(time.Time{}) })
+	return nil
+}
+
+func (d *datagrams) LocalAddr() net.Addr                { return netAddr("udp", here) }
+func (d *datagrams) RemoteAddr() net.Addr               { return netAddr("udp", d.to) }
+func (d *datagrams) SetReadDeadline(t time.Time) error  { d.deadline.Set(t); return nil }
+func (d *datagrams) SetDeadline(t time.Time) error      { d.deadline.Set(t); return nil }
+func (d *datagrams) SetWriteDeadline(t time.Time) error { return nil }

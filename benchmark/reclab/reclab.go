@@ -1,0 +1,272 @@
+// Package reclab measures recursive resolvers in a simulated internet that they have never
+// seen: how long callers wait for names that nobody has asked for, and how many queries that
+// costs. The internet is made from a seed: the root, 74 zones below it, and thousands
+// below those, on thousands of servers near and far, of which some are dead, broken or wrong.
+//
+// Each contender has a network namespace with an internet of its own, in which it is
+// asked over UDP; all are asked the same names in the same order and at the same time, so
+// that a disturbance of the machine meets all of them. They know the root's servers and those
+// of one zone below it, and nothing else. Nobody validates, and all servers have
+// IPv4 addresses only.
+//
+// In memory, our own resolver is measured without sockets, also in fake time.
+package reclab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// The defaults of a Config.
+const (
+	Questions = 5000
+	Rate      = 50
+
+	sites  = 5000
+	giveUp = 10 * time.Second // how long callers wait for an answer
+	settle = time.Second      // between the first answer and the first question
+)
+
+// Scenarios are the internets that there are.
+//
+//   - broken: 5,000 zones, of which one in ten has a server that is dead, fails or does not know
+//     it; 1.5 % of the exchanges are lost, and 1 % are 40 to 300 ms late
+//   - clean: the same without such servers
+//   - plain: broken, with one IPv4 address for each name, no other questions, no long names
+//   - repeats: broken, and half of the questions have been asked before
+//   - bursts: broken, and every server loses everything for one second in a hundred
+//   - dead: all servers are dead but those of the root and of the zones below it
+var Scenarios = []string{"broken", "clean", "plain", "repeats", "bursts", "dead"}
+
+// Config says what to measure. The zero value measures all contenders with their defaults.
+type Config struct {
+	Scenario   string   // one of Scenarios; empty: the first
+	Contenders []string // some of Contenders; empty: all that can run here
+	Questions  int      // to each contender; 0: Questions
+	Rate       float64  // of questions a second, at random times; 0: Rate
+	Seed       uint64
+	Memory     bool            // our own contenders alone, in this process and without sockets
+	Trace      *recursor.Trace // in memory, is told what they do; may be nil
+	Skipped    func(string)    // called with the reason if one of all contenders cannot run here; may be nil
+	Progress   func(int)       // called with how many more questions have ended, of all contenders; may be nil
+}
+
+// Row is what was measured of a contender.
+type Row struct {
+	Scenario, Contender string
+	Seed                uint64
+	Calls               []Call        // in the order of the questions
+	Failures            int           // calls that failed
+	UDP, TCP            int64         // queries that it sent to servers
+	CPU                 time.Duration // that it used for them; 0: unknown
+	Hedges, Wins        int64         // of our own contenders; 0: unknown
+	Denied              int64
+}
+
+// Call is one question.
+type Call struct {
+	Name   string
+	Type   uint16
+	Begun  time.Time
+	Start  time.Duration // since the first question
+	Took   time.Duration // 10 s if it failed
+	Failed bool          // there was no answer within 10 s, or it was wrong
+}
+
+// Quantile returns how long callers waited at q in [0, 1]: 10 s if the call failed.
+func (r Row) Quantile(q float64) time.Duration {
+	if len(r.Calls) == 0 {
+		return 0
+	}
+	all := make([]time.Duration, len(r.Calls))
+	for i, c := range r.Calls {
+		all[i] = c.Took
+	}
+	slices.Sort(all)
+	return all[int(math.Round(q*float64(len(all)-1)))]
+}
+
+// Sent returns how many queries a question took.
+func (r Row) Sent() float64 { return float64(r.UDP+r.TCP) / float64(max(len(r.Calls), 1)) }
+
+// Run measures. Unless Memory is set it needs root on Linux; see netsim.ErrUnsupported.
+// If ctx ends, what was measured until then is returned with its error.
+func Run(ctx context.Context, conf Config) ([]Row, error) {
+	if conf.Scenario == "" {
+		conf.Scenario = Scenarios[0]
+	}
+	if !slices.Contains(Scenarios, conf.Scenario) {
+		return nil, fmt.Errorf("reclab: scenario %q; want one of %s", conf.Scenario, strings.Join(Scenarios, ", "))
+	}
+	if conf.Questions < 0 || conf.Rate < 0 {
+		return nil, fmt.Errorf("reclab: Config.Questions is %d and Rate %v; want 0 or more", conf.Questions, conf.Rate)
+	}
+	if conf.Questions == 0 {
+		conf.Questions = Questions
+	}
+	if conf.Rate == 0 {
+		conf.Rate = Rate
+	}
+	p := planOf(conf.Scenario, conf.Seed)
+	w := newWorld(p)
+	all, err := open(ctx, conf, w)
+	defer func() {
+		for _, c := range all {
+			c.close()
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(settle)
+	rows, errs := make([]Row, len(all)), make([]error, len(all))
+	repeats := 0.0
+	if conf.Scenario == "repeats" {
+		repeats = 0.5
+	}
+	questions := w.questions(p, conf.Questions, repeats)
+	var wg sync.WaitGroup
+	for i, c := range all {
+		// Their questions do not come at the very same time, so that they do not delay each other.
+		later := time.Duration(float64(time.Second) / conf.Rate * float64(i) / float64(len(all)))
+		wg.Go(func() {
+			time.Sleep(later)
+			rows[i], errs[i] = c.measure(ctx, conf, questions)
+		})
+	}
+	wg.Wait()
+	return rows, errors.Join(append(errs, ctx.Err())...)
+}
+
+func planOf(scenario string, seed uint64) plan {
+	return plan{seed: seed, sites: sites, clean: scenario == "clean", dead: scenario == "dead", plain: scenario == "plain"}
+}
+
+func weatherOf(scenario string) weather {
+	how := weather{loss: 0.015, jitter: 0.05, spikes: 0.01}
+	if scenario == "bursts" {
+		how.bursts = 0.01
+	}
+	return how
+}
+
+// open starts the contenders.
+func open(ctx context.Context, conf Config, w *world) (all []*contender, err error) {
+	names := conf.Contenders
+	if len(names) == 0 {
+		names = Contenders
+	}
+	for _, name := range names {
+		i := slices.Index(Contenders, name)
+		if i < 0 {
+			return all, fmt.Errorf("reclab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
+		}
+		n := newInternet(w, weatherOf(conf.Scenario), conf.Seed)
+		var c *contender
+		switch ours := contenders[i].ours; {
+		case !conf.Memory:
+			c, err = start(ctx, name, n)
+		case ours != nil:
+			c = inMemory(name, ours, n, conf.Trace)
+			err = c.warm(ctx)
+		default:
+			err = fmt.Errorf("reclab: %s in memory: %w", name, exec.ErrNotFound)
+		}
+		if errors.Is(err, exec.ErrNotFound) && len(conf.Contenders) == 0 {
+			if conf.Skipped != nil {
+				conf.Skipped(err.Error())
+			}
+			err = nil
+			continue
+		}
+		if err != nil {
+			return all, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// measure asks the questions and waits for their answers.
+func (c *contender) measure(ctx context.Context, conf Config, questions []question) (Row, error) {
+	rng := rand.New(rand.NewPCG(conf.Seed, 4))
+	row := Row{Scenario: conf.Scenario, Contender: c.name, Seed: conf.Seed, Calls: make([]Call, len(questions))}
+	udp, tcp := c.internet.udp.Load(), c.internet.tcp.Load()
+	var cpu time.Duration
+	if c.cpu != nil {
+		cpu = c.cpu()
+	}
+	start := time.Now()
+	var due time.Duration
+	var wg sync.WaitGroup
+	asked := 0
+	for i, q := range questions {
+		due += time.Duration(rng.ExpFloat64() / conf.Rate * float64(time.Second))
+		if !sleep(ctx, time.Until(start.Add(due))) {
+			break
+		}
+		asked++
+		wg.Go(func() {
+			row.Calls[i] = c.call(q, start)
+			if conf.Progress != nil {
+				conf.Progress(1)
+			}
+		})
+	}
+	wg.Wait()
+	row.Calls = row.Calls[:asked]
+	row.UDP, row.TCP = c.internet.udp.Load()-udp, c.internet.tcp.Load()-tcp
+	for _, call := range row.Calls {
+		if call.Failed {
+			row.Failures++
+		}
+	}
+	if c.cpu != nil {
+		row.CPU = c.cpu() - cpu
+	}
+	if c.stats == nil {
+		return row, nil
+	}
+	s, err := c.stats()
+	row.Hedges, row.Wins, row.Denied = s.Hedges, s.HedgeWins, s.Denied
+	return row, err
+}
+
+// call asks a question.
+func (c *contender) call(q question, start time.Time) Call {
+	m := new(dns.Msg)
+	m.SetQuestion(q.name, q.qtype)
+	ctx, cancel := context.WithTimeout(context.Background(), giveUp)
+	defer cancel()
+	begun := time.Now()
+	answer, err := c.ask(ctx, m)
+	call := Call{Name: q.name, Type: q.qtype, Begun: begun, Start: begun.Sub(start), Took: time.Since(begun)}
+	if err != nil || !c.internet.world.right(q, answer) {
+		call.Failed, call.Took = true, giveUp
+	}
+	return call
+}
+
+// sleep waits, and reports false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,268 @@
+package reclab
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// sequential is a resolver that asks one server at a time, as resolvers do that do not hedge: at
+// random one of those not more than 400 ms slower than the best, counts those it does not
+// know as 376 ms, waits four deviations longer than usual, and twice as long after each
+// timeout. It is what unbound does in the main. It believes all it is told.
+type sequential struct {
+	internet *internet
+
+	mu      sync.Mutex // guards the fields below
+	servers map[string][]string
+	addrs   map[string][]netip.Addr
+	met     map[netip.Addr]*roundTrips
+	flights map[string]chan struct{} // names of servers that are looked up
+}
+
+type roundTrips struct{ mean, deviation, backoff time.Duration }
+
+const (
+	strange = 376 * time.Millisecond
+	band    = 400 * time.Millisecond
+	tries   = 8
+)
+
+var errUnanswered = errors.New("no server answers")
+
+// Sequential asks such a resolver in memory.
+func Sequential(ctx context.Context, conf Config) (Row, error) {
+	w := newWorld(planOf(conf.Scenario, conf.Seed))
+	s := &sequential{
+		internet: newInternet(w, weatherOf(conf.Scenario), conf.Seed), servers: make(map[string][]string), addrs: make(map[string][]netip.Addr),
+		met: make(map[netip.Addr]*roundTrips), flights: make(map[string]chan struct{}),
+	}
+	for _, root := range w.roots {
+		s.servers["."] = append(s.servers["."], root.name)
+		s.addrs[root.name] = []netip.Addr{root.addr}
+	}
+	c := &contender{name: "sequential", internet: s.internet, ask: func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+		return s.resolve(ctx, m.Question[0].Name, m.Question[0].Qtype, 0)
+	}}
+	if err := c.warm(ctx); err != nil {
+		return Row{}, err
+	}
+	return c.measure(ctx, conf, w.questions(planOf(conf.Scenario, conf.Seed), conf.Questions, 0))
+}
+
+func (s *sequential) resolve(ctx context.Context, name string, qtype uint16, depth int) (*dns.Msg, error) {
+	if depth > 8 {
+		return nil, errUnanswered
+	}
+	for range 20 {
+		s.mu.Lock()
+		zone := name
+		for s.servers[zone] == nil {
+			zone = up(zone)
+		}
+		s.mu.Unlock()
+		m, err := s.ask(ctx, zone, name, qtype, depth)
+		switch {
+		case err != nil:
+			return nil, err
+		case !m.Authoritative && m.Rcode == dns.RcodeSuccess:
+			s.learn(m)
+			continue
+		case len(m.Answer) == 1 && m.Answer[0].Header().Rrtype == dns.TypeCNAME:
+			rest, err := s.resolve(ctx, m.Answer[0].(*dns.CNAME).Target, qtype, depth+1)
+			if err == nil {
+				rest.Answer = append(m.Answer, rest.Answer...)
+			}
+			return rest, err
+		}
+		return m, nil
+	}
+	return nil, errUnanswered
+}
+
+func (s *sequential) learn(m *dns.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	zone := m.Ns[0].Header().Name
+	s.servers[zone] = nil
+	for _, rr := range m.Ns {
+		s.servers[zone] = append(s.servers[zone], rr.(*dns.NS).Ns)
+	}
+	for _, rr := range m.Extra {
+		if a, ok := rr.(*dns.A); ok {
+			ip, _ := netip.AddrFromSlice(a.A.To4())
+			s.addrs[a.Hdr.Name] = []netip.Addr{ip}
+		}
+	}
+}
+
+// ask asks the servers of a zone, one after another.
+func (s *sequential) ask(ctx context.Context, zone, name string, qtype uint16, depth int) (*dns.Msg, error) {
+	broken := make(map[netip.Addr]bool)
+	for range tries {
+		at, wait, err := s.choose(ctx, zone, broken, depth)
+		if err != nil {
+			return nil, err
+		}
+		m, err := s.exchange(at, name, qtype, wait)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+		case m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError:
+			return m, nil
+		default:
+			broken[at] = true
+		}
+	}
+	return nil, errUnanswered
+}
+
+// choose returns the server to ask next, and how long to wait for it. It looks up the names of
+// servers one after another until it knows the address of one.
+func (s *sequential) choose(ctx context.Context, zone string, broken map[netip.Addr]bool, depth int) (netip.Addr, time.Duration, error) {
+	s.mu.Lock()
+	names := slices.Clone(s.servers[zone])
+	s.mu.Unlock()
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for lookedUp := 0; ; lookedUp++ {
+		s.mu.Lock()
+		best, expected := time.Hour, make(map[netip.Addr]time.Duration)
+		for _, n := range names {
+			for _, a := range s.addrs[n] {
+				if !broken[a] {
+					expected[a] = s.expect(a)
+					best = min(best, expected[a])
+				}
+			}
+		}
+		s.mu.Unlock()
+		var near []netip.Addr
+		for a, d := range expected {
+			if d <= best+band {
+				near = append(near, a)
+			}
+		}
+		if len(near) > 0 {
+			a := near[rand.IntN(len(near))]
+			return a, s.wait(a), nil
+		}
+		if lookedUp == len(names) {
+			return netip.Addr{}, 0, errUnanswered
+		}
+		s.lookUp(ctx, names[lookedUp], depth)
+	}
+}
+
+// expect returns how long to wait for a server. The caller holds mu.
+func (s *sequential) expect(a netip.Addr) time.Duration {
+	if t := s.met[a]; t != nil {
+		return max(t.mean+4*t.deviation, 50*time.Millisecond, t.backoff)
+	}
+	return strange
+}
+
+// wait returns how long to wait for a server: twice as long as expected, if it has been met.
+func (s *sequential) wait(a netip.Addr) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.met[a]; t != nil && t.backoff == 0 {
+		return 2 * s.expect(a)
+	}
+	return s.expect(a)
+}
+
+// lookUp looks up the address of a server, once at a time.
+func (s *sequential) lookUp(ctx context.Context, name string, depth int) {
+	s.mu.Lock()
+	done := s.flights[name]
+	if done != nil || s.addrs[name] != nil {
+		s.mu.Unlock()
+		if done != nil {
+			select {
+			case <-done:
+			case <-ctx.Done():
+			}
+		}
+		return
+	}
+	done = make(chan struct{})
+	s.flights[name] = done
+	s.mu.Unlock()
+	m, err := s.resolve(ctx, name, dns.TypeA, depth+1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		for _, rr := range m.Answer {
+			if a, ok := rr.(*dns.A); ok {
+				ip, _ := netip.AddrFromSlice(a.A.To4())
+				s.addrs[name] = append(s.addrs[name], ip)
+			}
+		}
+	}
+	delete(s.flights, name)
+	close(done)
+}
+
+// exchange is one query, and another one if the server wants it in another form.
+func (s *sequential) exchange(at netip.Addr, name string, qtype uint16, wait time.Duration) (*dns.Msg, error) {
+	q := new(dns.Msg)
+	q.SetQuestion(strings.ToLower(name), qtype)
+	q.SetEdns0(ednsSize, false)
+	network := "udp"
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		began := time.Now()
+		conn, err := s.internet.DialContext(ctx, network, netip.AddrPortFrom(at, 53).String())
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		client := dns.Client{Timeout: wait}
+		m, _, err := client.ExchangeWithConn(q, &dns.Conn{Conn: conn, UDPSize: ednsSize})
+		_ = conn.Close()
+		if network == "udp" {
+			s.note(at, time.Since(began), err == nil)
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case m.Truncated && network == "udp":
+			network, wait = "tcp", 3*wait
+		case m.Rcode == dns.RcodeFormatError && q.IsEdns0() != nil:
+			q.Extra = nil
+		default:
+			return m, nil
+		}
+	}
+}
+
+// note learns from an exchange (RFC 6298).
+func (s *sequential) note(at netip.Addr, took time.Duration, answered bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.met[at]
+	switch {
+	case !answered:
+		again := min(2*s.expect(at), 2*time.Minute)
+		if t == nil {
+			t = new(roundTrips)
+			s.met[at] = t
+		}
+		t.backoff = again
+	case t == nil || t.mean == 0:
+		s.met[at] = &roundTrips{mean: took, deviation: took / 2}
+	default:
+		off := took - t.mean
+		t.mean += off / 8
+		t.deviation += (max(off, -off) - t.deviation) / 4
+		t.backoff = 0
+	}
+}

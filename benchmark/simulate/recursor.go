@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+	"github.com/gohedge/hedge/benchmark/reclab"
+)
+
+// recursorEngine asks resolvers for names in a simulated internet, all at the same time.
+type recursorEngine struct{}
+
+func (recursorEngine) name() string                       { return "recursor" }
+func (recursorEngine) runs(sc scenario) bool              { return sc.recursor }
+func (recursorEngine) offers(_ scenario, s strategy) bool { return s.recursor }
+func (recursorEngine) realTime() bool                     { return true }
+
+const (
+	recursorRuns = 3                // unless -runs or -quick says otherwise
+	resolving    = 12 * time.Second // from the start of the programs to the first question, and from the last one to its answer
+
+	quickQuestions = 500
+	deadQuestions  = 1000 // in the scenario of that name, where each takes seconds
+)
+
+// recursorScenarios are package reclab's.
+var recursorScenarios = func() []scenario {
+	about := map[string]string{
+		"broken":  "5,000 zones, one in ten with a server that is dead or wrong",
+		"clean":   "no such servers",
+		"plain":   "IPv4 addresses only, of short names",
+		"repeats": "half of the questions were asked before",
+		"bursts":  "every server is silent for one second in a hundred",
+		"dead":    "all servers are dead but those of the root and below it",
+	}
+	var all []scenario
+	for _, name := range reclab.Scenarios {
+		all = append(all, scenario{name: name, about: "names that nobody has asked for: " + about[name], recursor: true})
+	}
+	return all
+}()
+
+// questions returns how many are asked, and how many a second.
+func (j *job) questions() (n int, rate float64) {
+	n, rate = j.size.requests, j.size.rps
+	switch {
+	case n > 0:
+	case j.size.quick:
+		n = quickQuestions
+	case j.scenario.name == "dead":
+		n = deadQuestions
+	default:
+		n = reclab.Questions
+	}
+	if rate == 0 {
+		rate = reclab.Rate
+	}
+	return n, rate
+}
+
+func (recursorEngine) takes(jobs []job) (total time.Duration) {
+	for _, j := range jobs {
+		n, rate := j.questions()
+		total += resolving + time.Duration(float64(n)/rate*float64(time.Second))
+	}
+	return total
+}
+
+func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
+	n, rate := j.questions()
+	strategies := slices.DeleteFunc(slices.Clone(reclab.Contenders), func(name string) bool { return !slices.Contains(j.strategies, name) })
+	if len(strategies) == len(reclab.Contenders) {
+		strategies = nil // those that cannot run here are left out
+	}
+	task := j.progress.begin(j.scenario.name, "all at once", n*len(j.strategies))
+	var done atomic.Int64
+	began := time.Now()
+	defer j.timers.watch()()
+	rows, err := reclab.Run(ctx, reclab.Config{
+		Scenario: j.scenario.name, Contenders: strategies, Questions: n, Rate: rate, Seed: j.seed,
+		Skipped:  func(why string) { j.progress.say("left out: %s", strings.TrimPrefix(why, "reclab: ")) },
+		Progress: func(n int) { task.set(int(done.Add(int64(n)))) },
+	})
+	if err != nil && ctx.Err() == nil {
+		task.drop()
+		return err
+	}
+	for _, r := range rows {
+		if len(r.Calls) == 0 {
+			continue
+		}
+		sent := round(r.Sent())
+		t := trial{
+			engine: "recursor", scenario: j.scenario, strategy: r.Contender, seed: j.seed, refused: int(r.Denied), failures: r.Failures,
+			cost: &cost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}, sent: &sent,
+		}
+		if r.CPU > 0 {
+			each := float64(r.CPU.Microseconds()) / float64(len(r.Calls))
+			t.cpu = &each
+		}
+		for i, c := range r.Calls {
+			t.calls = append(t.calls, virtual.Call{Start: c.Start, Latency: c.Took, Index: int32(i)})
+		}
+		keep(t)
+	}
+	task.end(time.Since(began))
+	return err
+}
+
+// A bound is what a figure of our resolver's may be, as a multiple of another contender's.
+type bound struct {
+	scenario, figure, other string
+	most                    float64
+	of                      func(row) float64
+}
+
+var recursorBounds = func() []bound {
+	p50 := func(r row) float64 { return r.P50 }
+	p99 := func(r row) float64 { return r.P99 }
+	p999 := func(r row) float64 { return r.P999 }
+	sent := func(r row) float64 { return *r.Sent }
+	return []bound{
+		{"broken", "p50", "unbound", 0.8, p50},
+		{"broken", "p99", "unbound", 0.45, p99},
+		{"broken", "p99.9", "unbound", 0.35, p999},
+		{"broken", "sent", "unbound", 1.1, sent},
+		{"clean", "p50", "unbound", 0.8, p50},
+		{"clean", "p99", "unbound", 0.72, p99},
+		{"clean", "sent", "unbound", 1.3, sent},
+		{"dead", "sent", "hedge-off", 1.15, sent},
+	}
+}()
+
+// bounds say what is required of our resolver, and whether it does it. Failures must not be
+// more than the best other contender's.
+func (f findings) bounds() (lines []string) {
+	if f.options.engine.name() != "recursor" {
+		return nil
+	}
+	verdict := func(met bool) string {
+		if met {
+			return "met"
+		}
+		return "NOT MET"
+	}
+	for _, s := range f.scenarios {
+		rows := make(map[string]row)
+		for _, r := range s.rows() {
+			rows[r.Strategy] = r
+		}
+		us, ran := rows[ours]
+		if !ran {
+			continue
+		}
+		for _, b := range recursorBounds {
+			other, ok := rows[b.other]
+			if b.scenario != s.scenario.name || !ok || b.of(other) == 0 {
+				continue
+			}
+			is := b.of(us) / b.of(other)
+			lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, verdict(is <= b.most)))
+		}
+		best, name := 0, ""
+		for _, r := range s.rows() {
+			if r.Strategy != ours && r.Strategy != "hedge-off" && (name == "" || r.Errors < best) {
+				best, name = r.Errors, r.Strategy
+			}
+		}
+		if name != "" {
+			lines = append(lines, fmt.Sprintf("%s: %d failures, at most %s's %d: %s.", s.scenario.name, us.Errors, name, best, verdict(us.Errors <= best)))
+		}
+	}
+	return lines
+}

@@ -1,0 +1,131 @@
+package netsim
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Namespace is a network namespace that has the loopback device and nothing else. It has no
+// name and exists only as long as this process keeps it open, or has sockets or processes in it.
+type Namespace struct{ ns *os.File }
+
+// NewNamespace returns a namespace in which every address of local, which is IPv4, is the
+// machine's own, besides 127.0.0.0/8. A socket that is bound to no address receives
+// what is sent to any of them. It needs root: see [ErrUnsupported].
+func NewNamespace(local netip.Prefix) (*Namespace, error) {
+	n := new(Namespace)
+	err := onThread(func() (err error) {
+		if n.ns, err = newNamespace(); err != nil {
+			return err
+		}
+		s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return errors.Join(err, n.ns.Close())
+		}
+		defer unix.Close(s)
+		if err := ownPrefix(s, local); err != nil {
+			return errors.Join(err, n.ns.Close())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, unsupported(err)
+	}
+	return n, nil
+}
+
+// Do calls f in the namespace. A socket stays in the namespace it was made in, and so does a
+// process. Goroutines that f starts are not in it.
+func (n *Namespace) Do(f func() error) error { return enter(n.ns, f) }
+
+// Close lets go of the namespace. It closes no sockets and ends no processes.
+func (n *Namespace) Close() error { return n.ns.Close() }
+
+// ownPrefix gives the loopback device the prefix, all of whose addresses become local by that.
+func ownPrefix(s int, p netip.Prefix) error {
+	if !p.IsValid() || !p.Addr().Is4() {
+		return fmt.Errorf("netsim: prefix %v is not IPv4", p)
+	}
+	ip := p.Masked().Addr().Next().As4()
+	mask := [4]byte{}
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	for _, step := range []struct {
+		dev  string
+		call uint
+		set  func(*unix.Ifreq) error
+	}{
+		{"lo", unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP); return nil }},
+		{"lo:0", unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(ip[:]) }},
+		{"lo:0", unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr(mask[:]) }},
+	} {
+		if err := ioctl(s, step.dev, step.call, step.set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newNamespace moves the thread into a namespace of its own.
+func newNamespace() (*os.File, error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("netsim: new namespace: %w", err)
+	}
+	return os.Open(ownNamespace())
+}
+
+func ownNamespace() string { return fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()) }
+
+// enter calls f on a thread that is in the namespace.
+func enter(ns *os.File, f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		own, err := os.Open(ownNamespace())
+		if err != nil {
+			runtime.UnlockOSThread()
+			result <- err
+			return
+		}
+		defer own.Close()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			result <- fmt.Errorf("netsim: enter namespace: %w", err)
+			return
+		}
+		err = f()
+		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread() // else the thread ends with the goroutine
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+func ioctl(s int, dev string, call uint, set func(*unix.Ifreq) error) error {
+	req, err := unix.NewIfreq(dev)
+	if err != nil {
+		return err
+	}
+	if err := set(req); err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(s, call, req); err != nil {
+		return fmt.Errorf("netsim: configure %s: %w", dev, err)
+	}
+	return nil
+}
+
+// unsupported returns an error that is ErrUnsupported, if err says so.
+func unsupported(err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return err
+}
