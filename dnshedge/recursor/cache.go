@@ -1,6 +1,7 @@
 package recursor
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,6 +76,15 @@ func (c *cache) reply(q question, now time.Time) *verdict {
 	age := uint32((r.ttl - e.expires.Sub(now) + time.Second - 1) / time.Second)
 	r.answer, r.authority = aged(r.answer, age), aged(r.authority, age)
 	return &r
+}
+
+// addresses returns those of a server's name that are known, or reports false if nothing is.
+func (c *cache) addresses(q question, now time.Time) ([]netip.Addr, bool) {
+	e := c.get(key{name: q.name, qtype: q.qtype}, now)
+	if e == nil || e.reply.next != "" {
+		return nil, false
+	}
+	return addressesOf(e.reply.answer), true
 }
 
 // aged returns copies of records that have been kept for some seconds.

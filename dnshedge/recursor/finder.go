@@ -19,8 +19,9 @@ const lateName = 150 * time.Millisecond
 type finder struct {
 	lookup *lookup
 	zone   *delegation
-	enough func() bool // whether there is an answer that will do
+	judge  *judge // of the task
 
+	types   []uint16   // of addresses that are of use
 	left    []question // to look up
 	limit   error      // why some are not
 	found   []netip.AddrPort
@@ -40,9 +41,8 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 	if f.results == nil {
 		f.results = make(chan lookedUp, maxUnderWay)
-		f.found = slices.Clone(f.zone.addrs)
-		if known := f.plan(); len(known) > 0 {
-			return known, nil
+		if addrs := f.plan(); len(addrs) > 0 {
+			return addrs, nil
 		}
 	}
 	for {
@@ -76,32 +76,54 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 }
 
-// plan chooses the names to look up: at first those without glue, then those whose glue
-// may be wrong; at first one kind of address, then the other. It returns the addresses that
-// are known already.
-func (f *finder) plan() []netip.AddrPort {
+// enough reports whether it is not worth the while: there is an answer that will do, or a
+// part of a name was asked of some.
+func (f *finder) enough() bool {
+	if r := f.judge.poor.Load(); r != nil && len(r.answer)+len(r.authority) > 0 {
+		return true
+	}
+	return !f.judge.whole && len(f.found) > 0
+}
+
+// known returns the addresses at hand: glue, and those of names without.
+func (f *finder) known() []netip.AddrPort {
 	c := f.lookup.core
-	var types []uint16
 	if !c.conf.NoIPv4 {
-		types = append(types, dns.TypeA)
+		f.types = append(f.types, dns.TypeA)
 	}
 	if !c.conf.NoIPv6 {
-		types = append(types, dns.TypeAAAA)
+		f.types = append(f.types, dns.TypeAAAA)
 	}
+	f.found = f.zone.addrs[:len(f.zone.addrs):len(f.zone.addrs)]
+	now := time.Now()
+	for _, name := range f.zone.names[:f.zone.bare] {
+		for _, t := range f.types {
+			addrs, _ := c.cache.addresses(question{name: name, qtype: t}, now)
+			f.fresh(addrs)
+		}
+	}
+	return f.found
+}
+
+// plan chooses the names to look up: at first those without glue, then those whose glue
+// may be wrong; at first one kind of address, then the other. It returns addresses that are
+// known already.
+func (f *finder) plan() []netip.AddrPort {
+	l := f.lookup
 	bare, glued := slices.Clone(f.zone.names[:f.zone.bare]), f.zone.names[f.zone.bare:]
 	rand.Shuffle(len(bare), func(i, j int) { bare[i], bare[j] = bare[j], bare[i] })
 	var known []netip.AddrPort
 	names := make(map[string]bool)
 	now := time.Now()
 	for _, group := range [...][]string{bare, glued} {
-		for _, t := range types {
+		for _, t := range f.types {
 			for _, name := range group {
 				q := question{name: name, qtype: t}
-				if r := c.cache.reply(q, now); r != nil && r.next == "" {
-					known = append(known, f.fresh(addressesOf(r.answer))...)
+				if addrs, ok := l.core.cache.addresses(q, now); ok {
+					known = append(known, f.fresh(addrs)...)
 					continue
 				}
-				if limit := f.lookup.bill.limits.ServerNamesPerZone; !names[name] && len(names) >= limit {
+				if limit := l.bill.limits.ServerNamesPerZone; !names[name] && len(names) >= limit {
 					f.limit = &limitError{"ServerNamesPerZone", limit}
 					continue
 				}

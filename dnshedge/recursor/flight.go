@@ -57,8 +57,8 @@ func (f *flight) reaches(g *flight) bool {
 func (c *core) addresses(ctx context.Context, l *lookup, q question) ([]netip.Addr, error) {
 	k := key{name: q.name, qtype: q.qtype}
 	for try := 0; ; try++ {
-		if r := c.cache.reply(q, time.Now()); r != nil && r.next == "" {
-			return addressesOf(r.answer), nil
+		if addrs, ok := c.cache.addresses(q, time.Now()); ok {
+			return addrs, nil
 		}
 		if l.bill.vain.Load() >= maxVain {
 			return nil, nil

@@ -264,7 +264,7 @@ options {
   directory %q;
   pid-file none; session-keyfile none;
   recursion yes; dnssec-validation no; empty-zones-enable no;
-  listen-on port 5300 { 127.9.0.2; };
+  listen-on port 5300 { 127.0.0.1; };
   listen-on-v6 { none; };
   allow-query { any; };
   querylog no;
@@ -272,7 +272,7 @@ options {
 controls { };
 zone "." { type hint; file %q; };
 `, dir, hints)))
-	peers := map[string]string{"unbound": "127.9.0.1:5300", "BIND": "127.9.0.2:5300"}
+	peers := map[string]string{"unbound": "127.9.0.1:5300", "BIND": "127.0.0.1:5300"}
 	ready := func(at, question string) {
 		require.Eventually(t, func() bool {
 			m := parseQuestion(question)

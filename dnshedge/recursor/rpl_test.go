@@ -1,6 +1,7 @@
 package recursor_test
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
 	"net/netip"
@@ -22,7 +23,14 @@ import (
 )
 
 // differs says why a script does not pass. There is room for six.
-var differs = map[string]string{}
+var differs = map[string]string{
+	"unbound_iter_dname_insec.rpl":       "unbound answers with the aliases when they lead to where they began; that is SERVFAIL",
+	"unbound_iter_resolve_minimised.rpl": "unbound asks for the whole name with type A before the caller's type; RFC 9156 §2.3 does not",
+	"unbound_iter_scrub_cname_an.rpl":    "unbound asks for the target of an alias that the same response answers; inside the zone asked, that is believed",
+	"unbound_iter_scrub_dname_insec.rpl": "as scrub_cname_an, with DNAME",
+	"unbound_iter_scrub_ns_min.rpl":      "unbound is told to keep one server per zone; the limit is 20",
+	"unbound_iter_unverified_glue.rpl":   "unbound is told to look up what glue says; it is believed for the delegation that it came with",
+}
 
 // validates is how many answers of a script have AD, which is ignored: a Resolver does
 // not validate.
@@ -32,8 +40,8 @@ var validates = map[string]int{
 	"deckard_iter_validate_child_zone_noaddr.rpl": 2,
 	"deckard_iter_validate_extradata.rpl":         1,
 	"deckard_iter_validate_nsec_nxdomain.rpl":     1,
-	"unbound_iter_dname_ttl.rpl":                  1,
-	"unbound_iter_dname_ttl0.rpl":                 1,
+	"unbound_iter_dname_ttl.rpl":                  2,
+	"unbound_iter_dname_ttl0.rpl":                 2,
 	"unbound_iter_emptydp.rpl":                    1,
 	"unbound_iter_scrub_dname_rev.rpl":            1,
 }
@@ -149,7 +157,10 @@ func playResolver(t *testing.T, s *rpl.Script) (err error) {
 			NoIPv6:     s.Get("do-ip6") == "no",
 			PrivateOK:  s.Get("do-not-query-localhost") == "no",
 		}
+		r.Trace = logged(t)
 		defer r.Close()
+		n.AnyTypeRefers = s.Get("query-minimization") == "on"
+		n.FewerQueries = true
 		for _, a := range s.Servers() {
 			r.PrivateOK = r.PrivateOK || a.IsPrivate() // unbound asks them always
 		}
@@ -185,6 +196,20 @@ func playResolver(t *testing.T, s *rpl.Script) (err error) {
 		err = n.Play(func(m *dns.Msg) *dns.Msg { return serve(t, c, m) })
 	})
 	return err
+}
+
+// logged is a Trace that logs queries.
+func logged(t *testing.T) *recursor.Trace {
+	t.Helper()
+	start := time.Now()
+	log := func(a recursor.AttemptInfo, what any) {
+		t.Logf("%v %s %s of %s, zone %s: %v", time.Since(start), a.Name, dns.Type(a.Type), a.Server.Addr(), a.Zone, what)
+	}
+	return &recursor.Trace{
+		Attempt: func(_ context.Context, a recursor.AttemptInfo) { log(a, "asked") },
+		Done:    func(_ context.Context, a recursor.AttemptInfo, _ time.Duration, err error) { log(a, err) },
+		Answer:  func(_ context.Context, a recursor.AnswerInfo) { t.Logf("%v %+v", time.Since(start), a) },
+	}
 }
 
 // serve returns the answer of c to a client's message.
