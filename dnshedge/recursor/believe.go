@@ -85,7 +85,7 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		r.prove(m, z.zone)
 	}
 	r.settle()
-	r.scrubbed = len(m.Answer) + len(m.Ns) - len(r.answer) - len(r.authority)
+	r.scrubbed = max(0, len(m.Answer)+len(m.Ns)-len(r.answer)-len(r.authority))
 	return r
 }
 
@@ -246,10 +246,12 @@ func (r *verdict) sign(m *dns.Msg, q question, name string, covered uint16) {
 	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
 		return
 	}
-	for _, rr := range m.Answer {
-		if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
-			sig.Hdr.Ttl = ttlOf(sig)
-			r.answer = append(r.answer, sig)
+	for _, rrs := range [...][]dns.RR{m.Answer, m.Extra} { // some put them there
+		for _, rr := range rrs {
+			if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
+				sig.Hdr.Ttl = ttlOf(sig)
+				r.answer = append(r.answer, sig)
+			}
 		}
 	}
 }

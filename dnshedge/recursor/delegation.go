@@ -133,3 +133,51 @@ func (z *delegation) size() int64 {
 	}
 	return n
 }
+
+// exportZones returns where the root and the zones right below it are served.
+func (c *core) exportZones() []zoneExport {
+	var zones []zoneExport
+	add := func(z *delegation) {
+		if len(z.names) > 0 {
+			zones = append(zones, zoneExport{Zone: z.zone, Names: z.names, Addrs: z.addrs, Expires: z.expires})
+		}
+	}
+	c.primeMu.Lock()
+	if c.primed != nil {
+		add(c.primed)
+	}
+	c.primeMu.Unlock()
+	c.cache.mu.RLock()
+	defer c.cache.mu.RUnlock()
+	for k, e := range c.cache.entries {
+		if k.zone && parent(k.name) == "." {
+			add(e.zone)
+		}
+	}
+	return zones
+}
+
+// importZones adds zones that are not known. It skips what is no zone.
+func (c *core) importZones(zones []zoneExport) {
+	now := time.Now()
+	for _, x := range zones {
+		z := &delegation{zone: x.Zone, names: x.Names, addrs: x.Addrs, expires: x.Expires}
+		if len(z.names) == 0 || len(z.names) > maxServers || len(z.addrs) > maxGlue || z.expires.After(now.Add(maxTTL)) ||
+			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { same, ok := canonical(name); return !ok || same != name }) {
+			continue
+		}
+		if len(z.addrs) == 0 {
+			z.bare = len(z.names)
+		}
+		if z.zone == "." {
+			z.any = true
+			c.primeMu.Lock()
+			if c.primed == nil && len(z.addrs) > 0 {
+				c.primed = z
+			}
+			c.primeMu.Unlock()
+		} else if parent(z.zone) == "." && c.cache.zone(z.zone, now) == nil {
+			c.cache.addZone(z, now)
+		}
+	}
+}

@@ -125,9 +125,23 @@ type Limits struct {
 // Export writes what was learned and stays true for a while: servers' round trip times, those
 // of first answers, and where the root and the zones below it are served. It is for Import in
 // another process or after a restart.
-func (r *Resolver) Export(w io.Writer) error { return nil }
+func (r *Resolver) Export(w io.Writer) error {
+	c, err := r.setup()
+	if err != nil {
+		return err
+	}
+	return c.fleet.export(w, c.exportZones())
+}
 
 // Import adds what Export wrote, unless more is known already. The time that has passed since
 // counts against TTLs. It returns an error and changes nothing if the export is
 // damaged, has another version, is larger than 16 MiB, or is older than a day.
-func (r *Resolver) Import(rd io.Reader) error { return nil }
+func (r *Resolver) Import(rd io.Reader) error {
+	c, err := r.setup()
+	if err != nil {
+		return err
+	}
+	zones, err := c.fleet.read(rd)
+	c.importZones(zones)
+	return err
+}
