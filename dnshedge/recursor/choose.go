@@ -52,9 +52,6 @@ next:
 		}
 		s := f.lookUp(at, now)
 		c := candidate{server: s, addr: at, met: s.srtt > 0}
-		if t.nested && s.silent > 0 {
-			continue
-		}
 		prior := f.first.median
 		c.strange = f.first.late
 		if c.met {
