@@ -30,17 +30,14 @@ type task struct {
 	any  bool   // servers may have addresses that mean something in one network only
 	part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
 
-	// nested is set if a task to the same servers waits for this one. Those that are silent are
-	// not asked again.
-	nested bool
-
 	// servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
-	// are no more, or an error that ends the task. It is called by a goroutine of its own,
+	// are no more, or an error that ends the task. Silent tells that none of the zone's servers
+	// has said anything so far, so that it is no use to ask them. It is called by a goroutine of its own,
 	// once at a time, while the functions below may be called by that of ask. Its context
 	// is one for all calls, and ends some time after the task. Nil: there are no more.
 	servers []netip.AddrPort
-	more    func(ctx context.Context) ([]netip.AddrPort, error)
+	more    func(ctx context.Context, silent bool) ([]netip.AddrPort, error)
 
 	// judge reads a response, which has the ID and the question that were sent and is not cut. Nil
 	// means that it is an answer. errLame: the server does not serve the zone, or cannot answer, so
@@ -122,6 +119,7 @@ type asking struct {
 	needed  bool            // the servers found are to be asked at once
 	paid    bool            // the budget has paid for a hedge to one of them
 	nothing bool            // there are no more
+	mute    bool            // there are no more while all servers are silent
 	why     error           // of more, for that
 	found   chan found      // what more returned
 	lookCtx context.Context // more's
@@ -143,6 +141,7 @@ type event struct {
 type found struct {
 	servers []netip.AddrPort
 	err     error
+	silent  bool // it was told so
 }
 
 // tell adds an event.
@@ -204,7 +203,7 @@ func (a *asking) next(why reason) {
 	if a.spent() {
 		return
 	}
-	c := a.choose(a.all, false)
+	c := a.choose(a.all)
 	if c != nil && c.tries > 0 && a.n >= maxQueries {
 		c = nil
 	}
@@ -272,7 +271,9 @@ func (a *asking) giveUp() {
 	for _, q := range a.queries {
 		if q.entered && !q.overdue {
 			q.overdue = true
-			a.miss(q)
+			if !q.tcp {
+				a.miss(q)
+			}
 			a.loosen(q)
 		}
 		if !q.evicted {
@@ -287,7 +288,7 @@ func (a *asking) hedge() {
 	if a.spent() {
 		return
 	}
-	c := a.choose(a.all, true)
+	c := a.chooseHedge(a.all)
 	if c == nil && !a.looks() || !a.fleet.spend() {
 		return
 	}
@@ -510,63 +511,81 @@ func (a *asking) look() bool {
 	}
 	a.looked++
 	a.looking = true
+	silent := !a.heard && len(a.all) > 0
 	go func() {
 		defer a.wg.Done()
-		servers, err := a.more(a.lookCtx)
-		a.found <- found{servers, err}
+		servers, err := a.more(a.lookCtx, silent)
+		a.found <- found{servers, err, silent}
 	}()
 	return true
 }
 
 // looks reports whether there may be more servers, and nobody looks for them.
 func (a *asking) looks() bool {
-	return a.more != nil && !a.nothing && !a.looking && a.looked < maxMore
+	return a.more != nil && !a.nothing && (!a.mute || a.heard) && !a.looking && a.looked < maxMore
 }
 
 // add adds the servers that more has found.
 func (a *asking) add(x found) {
-	if len(x.servers) == 0 {
-		a.nothing, a.why = true, x.err
-		return
-	}
 	n := len(a.all)
 	a.all = a.candidates(a.task, a.all, x.servers)
-	if len(a.all) == n {
-		a.look()
-		return
+	switch {
+	case len(x.servers) == 0 && x.silent && x.err == nil:
+		a.mute = true
+	case len(x.servers) == 0:
+		a.nothing, a.why = true, x.err
+	case len(a.all) == n: // none that may be asked
+		if a.look() {
+			return
+		}
 	}
-	c := a.choose(a.all, true)
+	paid, needed := a.paid, a.needed
+	a.paid, a.needed = false, false
+	if paid && (len(a.all) == n || needed) {
+		a.bucket.GiveBack()
+	}
 	switch {
 	case a.spent():
-	case a.needed:
+	case needed && (len(a.all) > n || len(a.queries) == 0):
 		a.next(failed)
-	case a.paid && c != nil:
-		a.send(c, late, nil)
+	case paid && len(a.all) > n:
+		if c := a.chooseHedge(a.all); c != nil {
+			a.send(c, late, nil)
+		}
 	}
-	a.needed, a.paid = false, false
 }
 
-// fail returns the error of a task that no server has answered. If they were all silent,
-// the zone rests.
+// fail returns the error of a task that no server has answered. If they were all asked, and all
+// silent, the zone rests.
 func (a *asking) fail() error {
+	silent := a.silent()
+	if silent && !a.part {
+		a.fleet.mu.Lock()
+		a.zone.until = a.now() + zoneRest
+		a.fleet.mu.Unlock()
+	}
 	switch {
 	case a.fatal != nil:
 		return a.fatal
-	case a.why != nil:
+	case a.why != nil && !silent:
 		return a.why
-	case a.heard || !a.reached || a.part:
-		return errNoServers
 	}
-	now := a.now()
+	return errNoServers
+}
+
+// silent reports whether all servers were asked, and none has said anything, not even to others.
+func (a *asking) silent() bool {
+	if a.heard || !a.reached || len(a.all) == 0 {
+		return false
+	}
 	a.fleet.mu.Lock()
 	defer a.fleet.mu.Unlock()
 	for i := range a.all {
-		if a.all[i].seen > a.began {
-			return errNoServers // they answer others
+		if c := &a.all[i]; c.seen > a.began || c.tries == 0 {
+			return false
 		}
 	}
-	a.zone.until = now + zoneRest
-	return errNoServers
+	return true
 }
 
 // end leaves the queries that are still in flight to themselves.

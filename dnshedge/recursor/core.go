@@ -57,6 +57,9 @@ func (c *core) init(r *Resolver) error {
 	if err := r.Limits.validate(); err != nil {
 		return err
 	}
+	if err := r.Hedge.validate(); err != nil {
+		return err
+	}
 	c.limits = r.Limits.withDefaults()
 	hints := r.Hints
 	if hints == nil {

@@ -51,8 +51,9 @@ func newFinder(l *lookup, z *delegation, j *judge) *finder {
 	return f
 }
 
-// more returns addresses that were not returned before, or none.
-func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
+// more returns addresses that were not returned before, or none. If the zone's servers are
+// silent, names within the zone are not looked up: they would be asked.
+func (f *finder) more(ctx context.Context, silent bool) ([]netip.AddrPort, error) {
 	if f.enough() {
 		return nil, nil
 	}
@@ -67,7 +68,7 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 		}
 	}
 	for {
-		if f.flying == 0 && !f.start(ctx) {
+		if f.flying == 0 && !f.start(ctx, silent) {
 			if addrs := f.glue(); len(addrs) > 0 {
 				return addrs, nil
 			}
@@ -88,7 +89,7 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 			}
 		case <-timer.C:
 			if f.flying < maxUnderWay && len(f.left) > 0 && f.lookup.core.fleet.spend() {
-				f.start(ctx)
+				f.start(ctx, silent)
 			}
 		case <-ctx.Done():
 			timer.Stop()
@@ -146,12 +147,13 @@ func (f *finder) glue() []netip.AddrPort {
 }
 
 // start begins to look up the next name, or reports false if there is none.
-func (f *finder) start(ctx context.Context) bool {
-	if len(f.left) == 0 {
+func (f *finder) start(ctx context.Context, silent bool) bool {
+	i := slices.IndexFunc(f.left, func(q question) bool { return !silent || !dns.IsSubDomain(f.zone.zone, q.name) })
+	if i < 0 {
 		return false
 	}
-	q := f.left[0]
-	f.left = f.left[1:]
+	q := f.left[i]
+	f.left = slices.Delete(f.left, i, i+1)
 	f.flying++
 	c := f.lookup.core
 	c.running.Go(func() {
