@@ -203,7 +203,7 @@ func (a *asking) next(why reason) {
 	if a.spent() {
 		return
 	}
-	c := a.choose(a.all, false)
+	c := a.choose(a.all)
 	if c != nil && c.tries > 0 && a.n >= maxQueries {
 		c = nil
 	}
@@ -288,7 +288,7 @@ func (a *asking) hedge() {
 	if a.spent() {
 		return
 	}
-	c := a.choose(a.all, true)
+	c := a.chooseHedge(a.all)
 	if c == nil && !a.looks() || !a.fleet.spend() {
 		return
 	}
@@ -549,33 +549,43 @@ func (a *asking) add(x found) {
 	case needed && (len(a.all) > n || len(a.queries) == 0):
 		a.next(failed)
 	case paid && len(a.all) > n:
-		if c := a.choose(a.all, true); c != nil {
+		if c := a.chooseHedge(a.all); c != nil {
 			a.send(c, late, nil)
 		}
 	}
 }
 
-// fail returns the error of a task that no server has answered. If they were all silent,
-// the zone rests.
+// fail returns the error of a task that no server has answered. If they were all asked, and all
+// silent, the zone rests.
 func (a *asking) fail() error {
+	silent := a.silent()
+	if silent && !a.part {
+		a.fleet.mu.Lock()
+		a.zone.until = a.now() + zoneRest
+		a.fleet.mu.Unlock()
+	}
 	switch {
 	case a.fatal != nil:
 		return a.fatal
-	case a.why != nil:
+	case a.why != nil && !silent:
 		return a.why
-	case a.heard || !a.reached || a.part:
-		return errNoServers
 	}
-	now := a.now()
+	return errNoServers
+}
+
+// silent reports whether all servers were asked, and none has said anything, not even to others.
+func (a *asking) silent() bool {
+	if a.heard || !a.reached || len(a.all) == 0 {
+		return false
+	}
 	a.fleet.mu.Lock()
 	defer a.fleet.mu.Unlock()
 	for i := range a.all {
-		if a.all[i].seen > a.began {
-			return errNoServers // they answer others
+		if c := &a.all[i]; c.seen > a.began || c.tries == 0 {
+			return false
 		}
 	}
-	a.zone.until = now + zoneRest
-	return errNoServers
+	return true
 }
 
 // end leaves the queries that are still in flight to themselves.

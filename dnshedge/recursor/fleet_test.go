@@ -217,7 +217,7 @@ func TestAServerThatWasMetIsHedgedAfterItsUsualTime(t *testing.T) {
 		n.serve("192.0.2.1", dead)
 		_, took, err := n.ask(f, plain(a, b))
 		require.NoError(t, err)
-		assert.InDelta(t, (40*ms + 90*ms).Seconds(), took.Seconds(), 0.001)
+		assert.InDelta(t, (40*ms + grain + 90*ms).Seconds(), took.Seconds(), 0.001)
 	})
 }
 
