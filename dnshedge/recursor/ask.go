@@ -435,7 +435,7 @@ func (a *asking) take(e event) *dns.Msg {
 		return q.msg
 	case err == errAgain:
 		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: q.tcp, plain: true})
-	case err == errCut:
+	case err == errCut && !q.tcp:
 		a.heard = true
 		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
 	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers || err == errEvicted:

@@ -153,7 +153,7 @@ var errImpatient = errors.New("recursor: no answer to a minimised question")
 func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*verdict, error) {
 	var tries atomic.Int32
 	j := &judge{zone: z, q: q, whole: whole}
-	t := &task{question: q, zone: z.zone, part: !whole, nested: slices.Contains(l.above, z.zone), servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
+	t := &task{question: q, zone: z.zone, part: !whole, servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
 		if tries.Add(1) > maxPatience && !whole {
 			return errImpatient
 		}
