@@ -246,10 +246,8 @@ func (e *entry) line(f []string) error {
 	default:
 		to := map[string]*[]dns.RR{"ANSWER": &e.msg.Answer, "AUTHORITY": &e.msg.Ns, "ADDITIONAL": &e.msg.Extra}[e.section]
 		rr, err := dns.NewRR(strings.Join(f, " "))
-		if err != nil {
-			if odd := unknown(f); odd != nil {
-				rr, err = odd, nil
-			}
+		if odd := unknown(f); odd != nil && (err != nil || dns.Len(rr) != dns.Len(odd)) {
+			rr, err = odd, nil
 		}
 		if err != nil || to == nil || rr == nil {
 			return fmt.Errorf("record in section %q: %w", e.section, err)
@@ -259,8 +257,8 @@ func (e *entry) line(f []string) error {
 	return nil
 }
 
-// unknown reads a record in the format of unknown ones (RFC 3597 §5) whose data is not what
-// its type wants. It returns nil for others.
+// unknown reads a record in the format of unknown ones (RFC 3597 §5), whatever its type
+// wants. It returns nil for others.
 func unknown(f []string) dns.RR {
 	i := slices.Index(f, `\#`)
 	if i < 2 || len(f) < i+2 {
