@@ -130,6 +130,19 @@ func (s *Script) ReplaceTTL(from, to uint32) {
 	}
 }
 
+// RaiseTTL gives the records of servers that have a TTL of 0 one of a second, for those who
+// raise no TTL of 0.
+func (s *Script) RaiseTTL() {
+	for _, r := range s.ranges {
+		for _, e := range r.entries {
+			for _, rr := range e.msg.Answer {
+				h := rr.Header()
+				h.Ttl = max(h.Ttl, 1)
+			}
+		}
+	}
+}
+
 // Parse reads a script.
 func Parse(r io.Reader) (*Script, error) {
 	s := new(Script)
