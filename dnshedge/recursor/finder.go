@@ -62,12 +62,19 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 		// At first those without glue, in any order, then those whose glue may be wrong.
 		bare := slices.Clone(f.zone.names[:f.zone.bare])
 		rand.Shuffle(len(bare), func(i, j int) { bare[i], bare[j] = bare[j], bare[i] })
-		if addrs := append(f.plan(bare), f.plan(f.zone.names[f.zone.bare:])...); len(addrs) > 0 {
+		addrs := f.plan(bare)
+		if !f.spoken() {
+			addrs = append(addrs, f.plan(f.zone.names[f.zone.bare:])...)
+		}
+		if len(addrs) > 0 {
 			return addrs, nil
 		}
 	}
 	for {
 		if f.flying == 0 && !f.start(ctx) {
+			if f.spoken() {
+				return nil, nil
+			}
 			if addrs := f.glue(); len(addrs) > 0 {
 				return addrs, nil
 			}
@@ -106,6 +113,10 @@ func (f *finder) enough() bool {
 	}
 	return !f.judge.whole && len(f.found) > 0
 }
+
+// spoken reports whether a server has said something, so that only those are missing that
+// have not been asked yet, and no better addresses of those that have.
+func (f *finder) spoken() bool { return f.judge.poor.Load() != nil }
 
 // plan adds what is to be looked up of names: at first one kind of address, then the other. It
 // returns addresses that are known already.
