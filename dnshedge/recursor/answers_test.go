@@ -787,6 +787,19 @@ func TestACutResponseOfAServerWithoutTCPIsAskedForOfTheNext(t *testing.T) {
 	})
 }
 
+func TestAResponseThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		want := withBig(t, w)
+		w.unlucky("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+			r.Truncated, r.Answer, r.Ns = true, nil, nil
+			return r
+		})
+		n := len(w.since(0))
+		assert.Equal(t, want, told(w.ask(w.resolver(), "big.example. TXT")))
+		assert.LessOrEqual(t, len(w.since(n)), 6)
+	})
+}
+
 func TestANegativeAnswerLivesAsLongAsItsSOASays(t *testing.T) {
 	for _, c := range []struct{ ttl, minimum, want uint32 }{{300, 60, 60}, {60, 300, 60}, {300, 0, 0}} {
 		for _, rc := range []int{dns.RcodeSuccess, dns.RcodeNameError} {

@@ -3,7 +3,6 @@ package recursor
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -83,18 +82,6 @@ type zone struct {
 	slots slots
 	users int           // asks under way, and queries in flight
 	until time.Duration // when its servers are asked again, since epoch
-}
-
-func (h Hedge) validate() error {
-	switch {
-	case !(h.Percentile >= 0 && h.Percentile < 100):
-		return fmt.Errorf("recursor: Resolver.Hedge.Percentile is %v; want 0 or more, and less than 100", h.Percentile)
-	case !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
-		return fmt.Errorf("recursor: Resolver.Hedge.BudgetPercent is %v; want 0 to 100", h.BudgetPercent)
-	case !(h.MaxPerSecond >= 0):
-		return fmt.Errorf("recursor: Resolver.Hedge.MaxPerSecond is %v; want 0 or more", h.MaxPerSecond)
-	}
-	return nil
 }
 
 // start makes the fleet ready. The resolver's fields are valid.
