@@ -99,10 +99,11 @@ func (f *finder) more(ctx context.Context, silent bool) ([]netip.AddrPort, error
 	}
 }
 
-// enough reports whether it is not worth the while: there is an answer that will do, or a
-// part of a name was asked of some.
+// enough reports whether it is not worth the while: there is an answer that will do, or one
+// that says nothing and comes of servers with glue, as load balancers give for types that they do
+// not know; or a part of a name was asked of some.
 func (f *finder) enough() bool {
-	if r := f.judge.poor.Load(); r != nil && len(r.answer)+len(r.authority) > 0 {
+	if r := f.judge.poor.Load(); r != nil && (len(r.answer)+len(r.authority) > 0 || f.zone.bare == 0) {
 		return true
 	}
 	return !f.judge.whole && len(f.found) > 0
