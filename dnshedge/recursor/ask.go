@@ -91,8 +91,10 @@ func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
 	}
 	a.all = f.candidates(t, nil, t.servers)
 	a.timer = time.NewTimer(time.Hour)
-	m, err := a.run()
-	a.end(err)
+	err = errNoServers // unless run returns
+	defer func() { a.end(err) }()
+	var m *dns.Msg
+	m, err = a.run()
 	return m, err
 }
 
@@ -311,36 +313,20 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 			return
 		}
 	}
-	q := &query{
-		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, candidate: c.addr, wire: a.wire,
-		number: a.n, hedge: why == late, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late,
-	}
-	if old != nil {
-		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
-	}
-	if c.slow && len(a.all) == 1 && a.looks() {
-		q.late = min(q.late, c.strange) // there may be a better one
-	}
-	if !q.tcp {
-		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
-	} else {
-		q.late, q.rto = 3*q.late, min(max(3*c.rto, coldRTO), 3*maxRTO) // a connection takes two round trips more
-	}
 	now := a.now()
 	a.fleet.mu.Lock()
-	c.asked = now
-	if now < c.server.plain {
-		q.plain = true
+	if why != late && old == nil && !c.slots.free(a.perServer) {
+		c = a.best(a.all, now) // others have taken the last places since it was chosen
 	}
+	q := a.queryTo(c, why == late, old)
+	c.asked = now
 	ok := !a.closed && q.tryEnter()
-	if ok {
+	q.line = !ok && !a.closed && why != late
+	if ok || q.line {
 		a.wg.Add(1)
-		if why == overdue {
-			a.loosen(q) // there is little hope
-		}
-	} else if !a.closed && why != late {
-		a.wg.Add(1)
-		q.line = true
+	}
+	if ok && why == overdue {
+		a.loosen(q) // there is little hope
 	}
 	a.fleet.mu.Unlock()
 	if !ok && !q.line {
@@ -377,10 +363,31 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 		a.bucket.Earn()
 	}
 	a.queries = append(a.queries, q)
+	defer func() { go q.run() }() // also if the trace panics
 	if f := a.trace.Attempt; f != nil {
 		f(a.ctx, q.info())
 	}
-	go q.run()
+}
+
+// queryTo returns a query to c. If it repeats another one in another form, that is old. The caller
+// holds fleet.mu.
+func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
+	q := &query{
+		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, candidate: c.addr, wire: a.wire,
+		number: a.n, hedge: hedge, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late, plain: a.now() < c.server.plain,
+	}
+	if old != nil {
+		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
+	}
+	if c.slow && len(a.all) == 1 && a.looks() {
+		q.late = min(q.late, c.strange) // there may be a better one
+	}
+	if q.tcp {
+		q.late, q.rto = 3*q.late, min(max(3*c.rto, coldRTO), 3*maxRTO) // a connection takes two round trips more
+	} else {
+		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
+	}
+	return q
 }
 
 // candidateOf returns the candidate that q asked.

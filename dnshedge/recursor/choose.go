@@ -106,9 +106,13 @@ func familyOf(a netip.AddrPort) int {
 // choose returns the server to ask next, or nil if all that may be asked have been asked often
 // enough. All have their turn before one is asked again, but for those that are not likely to answer.
 func (f *fleet) choose(all []candidate) *candidate {
-	now := f.now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.best(all, f.now())
+}
+
+// best is choose for a caller that holds mu.
+func (f *fleet) best(all []candidate, now time.Duration) *candidate {
 	var best *candidate
 	var bestRank rank
 	for i := range all {
