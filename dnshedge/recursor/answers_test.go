@@ -634,7 +634,12 @@ func TestAPoorAnswerIsTheLastToBeTaken(t *testing.T) {
 				m := w.ask(r, "www.example. AAAA")
 				assert.Equal(t, dns.RcodeSuccess, m.Rcode, "if there is no better one")
 				assert.Equal(t, 2, w.sent()-n, "each server is asked once")
-				assert.Zero(t, r.Stats().Lame)
+				w.fault("192.0.2.1 192.0.2.2", nil)
+				time.Sleep(time.Minute)
+				w.unlucky("192.0.2.1 192.0.2.2", silent)
+				start = time.Now()
+				assert.Equal(t, "NXDOMAIN", told(w.ask(r, "nx.example. A")))
+				assert.Less(t, time.Since(start), 100*ms, "good questions are hedged all the same")
 			})
 		})
 	}
