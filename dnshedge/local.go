@@ -9,10 +9,6 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// localTTL is the TTL of what a Client says of special-use names, and how long others
-// may believe that they do not exist, in seconds (RFC 6303 §3).
-const localTTL = 10800
-
 // local answers a question without cache and servers, or reports false if it has to be
 // asked.
 func (c *core) local(ctx context.Context, q *wire.Query) (*result, bool) {
@@ -30,7 +26,7 @@ func (c *core) local(ctx context.Context, q *wire.Query) (*result, bool) {
 			if _, n := c.domain(q); n > 1 { // a route for all names does not mean these
 				return nil, false
 			}
-			m = z.answer(q)
+			m = z.Answer(q.Text(), q.Type)
 		}
 	}
 	if m == nil {

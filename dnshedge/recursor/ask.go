@@ -28,12 +28,17 @@ type task struct {
 	question
 	zone string // absolute, in lower case
 	any  bool   // servers may have addresses that mean something in one network only
+	part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
+
+	// nested is set if a task to the same servers waits for this one. Those that are silent are
+	// not asked again.
+	nested bool
 
 	// servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
 	// are no more, or an error that ends the task. It is called by a goroutine of its own,
 	// once at a time, while the functions below may be called by that of ask. Its context
-	// ends with the task. Nil: there are no more.
+	// is one for all calls, and ends some time after the task. Nil: there are no more.
 	servers []netip.AddrPort
 	more    func(ctx context.Context) ([]netip.AddrPort, error)
 
@@ -112,13 +117,15 @@ type asking struct {
 	heard   bool          // a response came
 	fatal   error         // why no more is sent
 
-	looks   int // times that more was asked
+	looked  int // times that more was asked
 	looking bool
-	needed  bool       // the servers found are to be asked at once
-	nothing bool       // there are no more
-	why     error      // of more, for that
-	found   chan found // what more returned
-	unlook  func()     // ends more's context
+	needed  bool            // the servers found are to be asked at once
+	paid    bool            // the budget has paid for a hedge to one of them
+	nothing bool            // there are no more
+	why     error           // of more, for that
+	found   chan found      // what more returned
+	lookCtx context.Context // more's
+	unlook  func()          // ends it
 
 	wake chan struct{} // capacity 1: there are events
 
@@ -197,9 +204,9 @@ func (a *asking) next(why reason) {
 	if a.spent() {
 		return
 	}
-	var c *candidate
-	if a.n < max(maxQueries, len(a.all)) {
-		c = a.choose(a.all, false)
+	c := a.choose(a.all, false)
+	if c != nil && c.tries > 0 && a.n >= maxQueries {
+		c = nil
 	}
 	if c == nil || c.tries > 0 {
 		if a.look() {
@@ -252,16 +259,27 @@ func (a *asking) strike() {
 		q.hedgeable = false
 		a.hedge()
 	default:
-		a.fleet.mu.Lock()
-		for _, q := range a.queries {
-			if !q.overdue && q.entered {
-				q.overdue = true
-				a.loosen(q)
-			}
-		}
-		a.fleet.mu.Unlock()
+		a.giveUp()
 		a.next(overdue)
 	}
+}
+
+// giveUp notes that the answers to all queries are overdue. They are still taken if they come.
+func (a *asking) giveUp() {
+	a.fleet.mu.Lock()
+	defer a.fleet.mu.Unlock()
+	left := a.queries[:0]
+	for _, q := range a.queries {
+		if q.entered && !q.overdue {
+			q.overdue = true
+			a.miss(q)
+			a.loosen(q)
+		}
+		if !q.evicted {
+			left = append(left, q)
+		}
+	}
+	a.queries = left
 }
 
 // hedge asks another server because the answer of the one before is late.
@@ -270,10 +288,14 @@ func (a *asking) hedge() {
 		return
 	}
 	c := a.choose(a.all, true)
-	if c == nil || a.n >= max(maxQueries, len(a.all)) || !a.fleet.spend() {
+	if c == nil && !a.looks() || !a.fleet.spend() {
 		return
 	}
-	a.send(c, late, nil)
+	if c != nil {
+		a.send(c, late, nil)
+	} else if a.look() {
+		a.paid = true
+	}
 }
 
 // send sends a query to c. If it repeats another one in another form, that is old.
@@ -295,6 +317,9 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 	if old != nil {
 		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
 	}
+	if c.slow && len(a.all) == 1 && a.looks() {
+		q.late = min(q.late, c.strange) // there may be a better one
+	}
 	if !q.tcp {
 		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
 	} else {
@@ -309,6 +334,9 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 	ok := !a.closed && q.tryEnter()
 	if ok {
 		a.wg.Add(1)
+		if why == overdue {
+			a.loosen(q) // there is little hope
+		}
 	} else if !a.closed && why != late {
 		a.wg.Add(1)
 		q.line = true
@@ -371,6 +399,10 @@ func (a *asking) take(e event) *dns.Msg {
 		q.entered = true
 		return nil
 	}
+	if q.err == errEvicted && !q.overdue {
+		q.evicted = true // until it is overdue, as if it had a socket
+		return nil
+	}
 	for i := range a.queries {
 		if a.queries[i] == q {
 			a.queries = append(a.queries[:i], a.queries[i+1:]...)
@@ -398,7 +430,7 @@ func (a *asking) take(e event) *dns.Msg {
 	case err == errCut:
 		a.heard = true
 		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
-	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers:
+	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers || err == errEvicted:
 		if a.latest() == nil && !q.overdue {
 			a.next(overdue)
 		}
@@ -423,16 +455,20 @@ func (a *asking) read(c *candidate, q *query) error {
 		a.fleet.mu.Unlock()
 	}
 	err := a.judge(q.msg, c.addr)
-	if (err == errLame) == c.lame {
-		return err
+	lame := err == errLame
+	if lame {
+		a.counts.lame.Add(1)
 	}
-	key := lameKey{a.task.zone, c.addr}
-	a.fleet.mu.Lock()
-	defer a.fleet.mu.Unlock()
-	if err == nil {
-		delete(a.fleet.lame, key)
-	} else if err == errLame {
-		a.mark(key, a.now())
+	if lame || c.lame && err == nil {
+		key := lameKey{a.task.zone, c.addr}
+		a.fleet.mu.Lock()
+		if lame {
+			a.mark(key, a.now())
+		} else {
+			delete(a.fleet.lame, key)
+		}
+		a.fleet.mu.Unlock()
+		c.lame = lame
 	}
 	return err
 }
@@ -453,7 +489,7 @@ func (a *asking) look() bool {
 	if a.looking {
 		return true
 	}
-	if a.more == nil || a.nothing || a.looks >= maxMore {
+	if !a.looks() {
 		return false
 	}
 	a.fleet.mu.Lock()
@@ -467,18 +503,24 @@ func (a *asking) look() bool {
 	}
 	if a.found == nil {
 		a.found = make(chan found, 1)
+		var cancel context.CancelFunc
+		a.lookCtx, cancel = context.WithCancel(context.WithoutCancel(a.ctx))
+		stop := context.AfterFunc(a.fleet.ctx, cancel)
+		a.unlook = func() { stop(); cancel() }
 	}
-	a.looks++
+	a.looked++
 	a.looking = true
-	ctx, cancel := context.WithCancel(a.ctx)
-	a.unlook = cancel
 	go func() {
 		defer a.wg.Done()
-		defer cancel()
-		servers, err := a.more(ctx)
+		servers, err := a.more(a.lookCtx)
 		a.found <- found{servers, err}
 	}()
 	return true
+}
+
+// looks reports whether there may be more servers, and nobody looks for them.
+func (a *asking) looks() bool {
+	return a.more != nil && !a.nothing && !a.looking && a.looked < maxMore
 }
 
 // add adds the servers that more has found.
@@ -493,10 +535,15 @@ func (a *asking) add(x found) {
 		a.look()
 		return
 	}
-	if a.needed {
-		a.needed = false
+	c := a.choose(a.all, true)
+	switch {
+	case a.spent():
+	case a.needed:
 		a.next(failed)
+	case a.paid && c != nil:
+		a.send(c, late, nil)
 	}
+	a.needed, a.paid = false, false
 }
 
 // fail returns the error of a task that no server has answered. If they were all silent,
@@ -507,7 +554,7 @@ func (a *asking) fail() error {
 		return a.fatal
 	case a.why != nil:
 		return a.why
-	case a.heard || !a.reached:
+	case a.heard || !a.reached || a.part:
 		return errNoServers
 	}
 	now := a.now()
@@ -526,7 +573,8 @@ func (a *asking) fail() error {
 func (a *asking) end(err error) {
 	a.timer.Stop()
 	if a.unlook != nil {
-		a.unlook()
+		// What is looked up is of use for others, as losers are.
+		time.AfterFunc(answerTime, a.unlook)
 	}
 	if a.gone != nil {
 		close(a.gone)

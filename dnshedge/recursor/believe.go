@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -28,10 +29,9 @@ type verdict struct {
 	kind      kind
 	poor      bool // better than nothing
 	rcode     int
-	answer    []dns.RR // from the name of the question on, along its aliases
+	answer    []dns.RR // what the name of the question has, or the alias that it is
 	authority []dns.RR // why there is no answer; for DO, what proves it
-	next      string   // the name to go on with, which the last alias points to; or ""
-	aliases   int      // followed to there
+	next      string   // the name to go on with, which the alias points to; or ""
 	ttl       time.Duration
 	cut       *delegation // that a referral is to
 	scrubbed  int         // records that were not believed
@@ -57,26 +57,28 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		return &verdict{kind: isLame}
 	}
 	r := &verdict{kind: isAnswer, poor: whole && !m.Authoritative && !z.stub}
-	name := r.follow(m, z, q)
 	switch {
-	case r.rcode == dns.RcodeYXDomain, r.next == "" && len(r.answer) > 0: // the answer is whole
+	case r.take(m, q) || r.takeAlias(m, z, q):
 	case m.Rcode == dns.RcodeYXDomain:
 		return &verdict{kind: isLame}
 	default:
-		soa := findSOA(m.Ns, z.zone, name)
+		soa := findSOA(m.Ns, z.zone, q.name)
 		switch {
 		case soa != nil:
-			r.rcode, r.next = m.Rcode, ""
+			r.rcode = m.Rcode
 			r.authority = append(r.authority, soa)
-		case r.next != "": // an alias leads on
 		case !m.Authoritative && !z.stub:
 			return &verdict{kind: isLame}
-		case m.Rcode == dns.RcodeSuccess:
-			r.poor = whole && !z.stub
-		case hasSOA(m.Ns): // of another zone
-			return &verdict{kind: isLame}
-		default:
+		case m.Rcode == dns.RcodeNameError:
+			if hasSOA(m.Ns) { // of another zone
+				return &verdict{kind: isLame}
+			}
 			r.rcode = m.Rcode
+		default:
+			if refersAway(m.Ns, z.zone) {
+				return &verdict{kind: isLame}
+			}
+			r.poor = whole && !z.stub
 		}
 	}
 	if q.do {
@@ -87,86 +89,51 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 	return r
 }
 
-// follow takes from a response what answers q: the chain of aliases from its name on, as far
-// as it stays in the zone asked, and what the last one has of the type. It returns the name
-// where the chain ends, which is also r.next if it has no such records.
-func (r *verdict) follow(m *dns.Msg, z *delegation, q question) string {
-	name := q.name
-	names := []string{name}
-	for {
-		if r.take(m, name, q.qtype, q.do) {
-			r.next = ""
-			return name
-		}
-		target := ""
-		if q.qtype != dns.TypeCNAME && q.qtype != dns.TypeANY {
-			target = r.takeAlias(m, z, name, q)
-		}
-		if target == "" {
-			return name
-		}
-		r.aliases++
-		r.next = target
-		if !within(target, z.zone) || slices.Contains(names, target) || len(names) > 16 {
-			return target
-		}
-		name = target
-		names = append(names, name)
-	}
-}
-
-// take appends the records with that name and type, and reports whether there are any.
-func (r *verdict) take(m *dns.Msg, name string, qtype uint16, do bool) bool {
-	start := len(r.answer)
+// take appends the records that answer q, and reports whether there are any.
+func (r *verdict) take(m *dns.Msg, q question) bool {
 	for _, rr := range m.Answer {
-		h := rr.Header()
-		if h.Class != dns.ClassINET || (h.Rrtype != qtype && qtype != dns.TypeANY) || !strings.EqualFold(h.Name, name) {
-			continue
-		}
-		r.answer = append(r.answer, rr)
-	}
-	found := len(r.answer) > start
-	if found {
-		level(r.answer[start:])
-		if do && qtype != dns.TypeANY && qtype != dns.TypeRRSIG {
-			r.answer = appendSignatures(r.answer, m.Answer, name, qtype)
+		if h := rr.Header(); h.Class == dns.ClassINET && (h.Rrtype == q.qtype || q.qtype == dns.TypeANY) && strings.EqualFold(h.Name, q.name) {
+			r.answer = append(r.answer, rr)
 		}
 	}
-	return found
+	if len(r.answer) == 0 {
+		return false
+	}
+	level(r.answer)
+	r.sign(m, q, q.name, q.qtype)
+	return true
 }
 
-// takeAlias appends the record that makes name an alias, and returns its target, or "". For a
-// DNAME record it makes the CNAME record itself (RFC 6672 §3.1); if the target is too long for
-// a name, the rcode is YXDOMAIN.
-func (r *verdict) takeAlias(m *dns.Msg, z *delegation, name string, q question) string {
-	if d := findDNAME(m, z, name); d != nil {
+// takeAlias appends the record that makes q's name an alias, and reports whether there is one.
+// What the same response says of the target is not taken: the target is asked for at the
+// servers nearest to it. For a DNAME record it makes the CNAME record itself (RFC 6672 §3.1);
+// if the target is too long for a name, the rcode is YXDOMAIN.
+func (r *verdict) takeAlias(m *dns.Msg, z *delegation, q question) bool {
+	if q.qtype == dns.TypeCNAME {
+		return false
+	}
+	if d := findDNAME(m, z, q.name); d != nil {
 		owner := lower(d.Hdr.Name)
 		d.Hdr.Ttl = ttlOf(d)
-		if !slices.Contains(r.answer, dns.RR(d)) {
-			r.answer = append(r.answer, d)
-			if q.do {
-				r.answer = appendSignatures(r.answer, m.Answer, owner, dns.TypeDNAME)
-			}
+		r.answer = append(r.answer, d)
+		r.sign(m, q, owner, dns.TypeDNAME)
+		if r.next = substitute(q.name, owner, lower(d.Target)); r.next == "" {
+			r.rcode = dns.RcodeYXDomain
+			return true
 		}
-		target := substitute(name, owner, lower(d.Target))
-		if target == "" {
-			r.rcode, r.next = dns.RcodeYXDomain, ""
-			return ""
-		}
-		r.answer = append(r.answer, &dns.CNAME{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: target})
-		return target
+		r.answer = append(r.answer, &dns.CNAME{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: r.next})
+		return true
 	}
 	for _, rr := range m.Answer {
-		if c, ok := rr.(*dns.CNAME); ok && c.Hdr.Class == dns.ClassINET && strings.EqualFold(c.Hdr.Name, name) {
+		if c, ok := rr.(*dns.CNAME); ok && c.Hdr.Class == dns.ClassINET && strings.EqualFold(c.Hdr.Name, q.name) {
 			c.Hdr.Ttl = ttlOf(c)
 			r.answer = append(r.answer, c)
-			if q.do {
-				r.answer = appendSignatures(r.answer, m.Answer, name, dns.TypeCNAME)
-			}
-			return lower(c.Target)
+			r.sign(m, q, q.name, dns.TypeCNAME)
+			r.next = lower(c.Target)
+			return true
 		}
 	}
-	return ""
+	return false
 }
 
 // findDNAME returns the DNAME record of a response that name is below, or nil.
@@ -195,33 +162,40 @@ func substitute(name, owner, target string) string {
 	return name
 }
 
-// readReferral returns the zone that a response refers to, if it is below the one asked and
-// q's name is in it, or nil.
+// readReferral returns the zone that a response refers to, or nil: one below the zone asked,
+// that q's name is in. NS records of other zones are nobody's word.
 func readReferral(m *dns.Msg, z *delegation, q question, now time.Time) *delegation {
-	owner := ""
+	cut := ""
 	for _, rr := range m.Ns {
 		h := rr.Header()
 		if h.Class != dns.ClassINET {
 			continue
 		}
-		switch h.Rrtype {
-		case dns.TypeSOA:
+		if h.Rrtype == dns.TypeSOA {
 			return nil
-		case dns.TypeNS:
-			if name := lower(h.Name); owner == "" {
-				owner = name
-			} else if name != owner {
-				return nil
-			}
 		}
+		owner := lower(h.Name)
+		if h.Rrtype != dns.TypeNS || owner == cut || !below(owner, z.zone) || !within(q.name, owner) {
+			continue
+		}
+		if cut != "" {
+			return nil
+		}
+		cut = owner
 	}
-	if owner == "" || !below(owner, z.zone) || !within(q.name, owner) {
+	if cut == "" || q.qtype == dns.TypeDS && q.name == cut { // the one asked knows about DS
 		return nil
 	}
-	if q.qtype == dns.TypeDS && q.name == owner {
-		return nil // the one asked knows
-	}
-	return newDelegation(owner, z.zone, m.Ns, m.Extra, now)
+	return newDelegation(cut, z.zone, m.Ns, m.Extra, now)
+}
+
+// refersAway reports whether there are NS records of a zone that is neither the one asked nor
+// below it.
+func refersAway(rrs []dns.RR, zone string) bool {
+	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
+		h := rr.Header()
+		return h.Rrtype == dns.TypeNS && !within(lower(h.Name), zone)
+	})
 }
 
 // findSOA returns the SOA record that denies what name is asked for: that of a zone that is at
@@ -267,15 +241,17 @@ func (r *verdict) prove(m *dns.Msg, zone string) {
 	}
 }
 
-// appendSignatures appends the signatures of an RRset.
-func appendSignatures(to, rrs []dns.RR, name string, covered uint16) []dns.RR {
-	for _, rr := range rrs {
+// sign appends the signatures of an RRset of the answer, for those who want them.
+func (r *verdict) sign(m *dns.Msg, q question, name string, covered uint16) {
+	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
+		return
+	}
+	for _, rr := range m.Answer {
 		if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
 			sig.Hdr.Ttl = ttlOf(sig)
-			to = append(to, sig)
+			r.answer = append(r.answer, sig)
 		}
 	}
-	return to
 }
 
 // level gives the records of an RRset their lowest TTL (RFC 2181 §5.2).
@@ -310,7 +286,7 @@ type judge struct {
 	whole bool
 
 	taken *verdict
-	poor  *verdict // the first
+	poor  atomic.Pointer[verdict] // the first
 }
 
 // judge is a task's.
@@ -320,9 +296,7 @@ func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 	case r.kind == isLame:
 		return errLame
 	case r.poor:
-		if j.poor == nil {
-			j.poor = r
-		}
+		j.poor.CompareAndSwap(nil, r)
 		return errPoor
 	}
 	j.taken = r

@@ -26,6 +26,9 @@ type candidate struct {
 
 	late time.Duration // after which an answer is late
 	rto  time.Duration // after which none is awaited before another server is asked
+
+	slow    bool          // its answers take twice as long as is usual, at least
+	strange time.Duration // what late would be if it had never been met
 }
 
 // candidates returns those of the addresses that may be asked and are not among the old ones.
@@ -49,11 +52,16 @@ next:
 		}
 		s := f.lookUp(at, now)
 		c := candidate{server: s, addr: at, met: s.srtt > 0}
+		if t.nested && s.silent > 0 {
+			continue
+		}
 		prior := f.first.median
+		c.strange = f.first.late
 		if c.met {
 			c.expect = s.expect(now, prior)
 			c.late = max(time.Duration(c.expect+4*s.rttvar), minLate)
 			c.rto = min(2*c.late, maxRTO)
+			c.slow = c.expect > 2*float32(prior)
 		} else {
 			c.expect = float32(prior) * (0.8 + 0.4*rand.Float32())
 			c.late, c.rto = f.first.late, coldRTO

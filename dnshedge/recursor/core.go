@@ -105,9 +105,11 @@ func (c *core) init(r *Resolver) error {
 // Close ends all questions with net.ErrClosed and waits until everything has ended. It always
 // returns nil. Exchanges after Close fail.
 func (r *Resolver) Close() error {
-	c, _ := r.setup()
+	c, err := r.setup()
 	c.end(net.ErrClosed)
-	c.fleet.close()
+	if err == nil {
+		c.fleet.close()
+	}
 	c.running.Wait()
 	return nil
 }

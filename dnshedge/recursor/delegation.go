@@ -20,6 +20,7 @@ type delegation struct {
 	names []string         // of its servers; those without glue first
 	bare  int              // how many of them have no glue
 	addrs []netip.AddrPort // glue, or what was configured
+	owner []string         // of each glue record
 	// expires is when the parent has to be asked again. Zero: never.
 	expires time.Time
 	stub    bool // of Resolver.Zones: the servers need not have authority
@@ -53,7 +54,7 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 			continue
 		}
 		if a := netip.AddrPortFrom(addr, dnsPort); !slices.Contains(z.addrs, a) {
-			z.addrs = append(z.addrs, a)
+			z.addrs, z.owner = append(z.addrs, a), append(z.owner, name)
 			ttl = min(ttl, max(ttlOf(rr), minGlueTTL))
 		}
 		glued[name] = true
@@ -73,6 +74,17 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 	}
 	z.expires = now.Add(time.Duration(ttl) * time.Second)
 	return z
+}
+
+// glueOf returns the addresses that came with the name of a server.
+func (z *delegation) glueOf(name string) []netip.Addr {
+	var addrs []netip.Addr
+	for i, owner := range z.owner {
+		if owner == name {
+			addrs = append(addrs, z.addrs[i].Addr())
+		}
+	}
+	return addrs
 }
 
 const (
@@ -115,7 +127,7 @@ func ttlOf(rr dns.RR) uint32 {
 
 // size estimates the memory that a delegation takes, in bytes.
 func (z *delegation) size() int64 {
-	n := 256 + int64(len(z.zone)) + 32*int64(cap(z.addrs))
+	n := 256 + int64(len(z.zone)) + 48*int64(cap(z.addrs))
 	for _, name := range z.names {
 		n += 32 + int64(len(name))
 	}

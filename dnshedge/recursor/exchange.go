@@ -28,6 +28,8 @@ var (
 	errCut = errors.New("recursor: answer was cut")
 	// errAgain is why a query is sent again without EDNS: the server did not understand that.
 	errAgain = errors.New("recursor: server does not understand EDNS")
+	// errEvicted is why a query has ended without an answer: others need its socket.
+	errEvicted = errors.New("recursor: socket was needed for another query")
 	// errForgers is why a query is given up: somebody guesses IDs.
 	errForgers = errors.New("recursor: too many messages that answer no query")
 )
@@ -52,6 +54,7 @@ type query struct {
 	delay     time.Duration // by which the process was late
 	hedgeable bool          // no hedge was thought of yet
 	overdue   bool          // the retransmission timeout has passed
+	evicted   bool          // its socket was needed for others
 
 	entered bool // it has been sent, or is about to be
 
@@ -74,7 +77,7 @@ type query struct {
 
 // due returns when something is to be done about q: the hedge or, after that, the next server.
 func (q *query) due() time.Time {
-	if q.hedgeable && q.late < q.rto {
+	if q.hedgeable {
 		return q.sent.Add(q.late)
 	}
 	return q.sent.Add(q.rto + q.delay)
@@ -182,11 +185,11 @@ func (q *query) stop() {
 		q.cancel()
 	}
 	if q.conn != nil {
-		_ = q.conn.SetDeadline(time.Unix(1, 0))
+		_ = q.conn.Close()
 	}
 }
 
-// evict ends the oldest query that nobody waits for, or not only. The caller holds mu.
+// evict ends the oldest query of which little is hoped. The caller holds mu.
 func (f *fleet) evict() {
 	if q := f.loose.first; q != nil {
 		q.release()
@@ -194,15 +197,11 @@ func (f *fleet) evict() {
 	}
 }
 
-// loosen notes that the answer to q is overdue: it may end when its socket is needed. The caller holds mu.
+// loosen notes that little is hoped of q: it ends when its socket is needed. The caller holds mu.
 func (f *fleet) loosen(q *query) {
-	if !q.placed {
-		return
-	}
-	if !q.queued {
+	if q.placed && !q.queued {
 		f.loose.push(q)
 	}
-	f.miss(q)
 }
 
 // lose leaves q to itself: its answer, if one comes, tells how fast the server is. The caller holds mu.
@@ -211,9 +210,7 @@ func (f *fleet) lose(q *query) {
 	if !q.placed {
 		return
 	}
-	if !q.queued {
-		f.loose.push(q)
-	}
+	f.loosen(q)
 	if q.tcp || f.loose.n > maxLoose {
 		q.release()
 		q.stop()
@@ -267,9 +264,11 @@ func (q *query) run() {
 		q.asking.tell(event{q, false})
 	}
 	msg, err := q.exchange()
-	if err != nil {
+	if err != nil && err != errCut {
 		q.mu.Lock()
-		if !q.stopped && !q.tcp && err != errCut && err != errForgers {
+		if q.stopped {
+			err = errEvicted
+		} else if !q.tcp && err != errForgers {
 			q.miss(q)
 		}
 		q.release()

@@ -19,6 +19,7 @@ const lateName = 150 * time.Millisecond
 type finder struct {
 	lookup *lookup
 	zone   *delegation
+	enough func() bool // whether there is an answer that will do
 
 	left    []question // to look up
 	limit   error      // why some are not
@@ -34,6 +35,9 @@ type lookedUp struct {
 
 // more returns addresses that were not returned before, or none.
 func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
+	if f.enough() {
+		return nil, nil
+	}
 	if f.results == nil {
 		f.results = make(chan lookedUp, maxUnderWay)
 		f.found = slices.Clone(f.zone.addrs)
@@ -43,6 +47,9 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 	for {
 		if f.flying == 0 && !f.start(ctx) {
+			if addrs := f.glue(); len(addrs) > 0 {
+				return addrs, nil
+			}
 			return nil, f.limit
 		}
 		timer := time.NewTimer(lateName)
@@ -104,6 +111,22 @@ func (f *finder) plan() []netip.AddrPort {
 		}
 	}
 	return known
+}
+
+// glue returns the addresses that the parents of the names' own zones have for them. They are
+// the last to be asked, because the zones themselves have said something else, or nothing.
+func (f *finder) glue() []netip.AddrPort {
+	c := f.lookup.core
+	now := time.Now()
+	var addrs []netip.AddrPort
+	for _, name := range f.zone.names {
+		for zone := name; zone != "."; zone = parent(zone) {
+			if z := c.cache.zone(zone, now); z != nil {
+				addrs = append(addrs, f.fresh(z.glueOf(name))...)
+			}
+		}
+	}
+	return addrs
 }
 
 // start begins to look up the next name, or reports false if there is none.

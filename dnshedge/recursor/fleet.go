@@ -19,7 +19,7 @@ const (
 	hedgeBurst = 20 // hedges that the budget holds at most
 
 	maxSockets    = 1024             // open at a time
-	maxLoose      = 256              // of them with a query that nobody waits for
+	maxLoose      = 512              // of them with a query of which little is hoped, when one more is left to itself
 	answerTime    = 2 * time.Second  // how long an answer is awaited, whether somebody waits or not
 	zoneRest      = 5 * time.Second  // of a zone whose servers are all silent (RFC 9520 §3.2)
 	familySilence = 10               // queries in a row without an answer, after which a family rests
@@ -61,7 +61,7 @@ type fleet struct {
 	families [2]family                 // IPv4 and IPv6
 	sockets  slots
 	open     map[*query]struct{} // that have a place, and so may have a socket
-	loose    queue               // of them that nobody waits for, or not only, the oldest first
+	loose    queue               // of them those of which little is hoped, the oldest first
 	first    firstContacts
 }
 

@@ -2,9 +2,15 @@ package recursor
 
 import (
 	"context"
+	"errors"
+	"net"
 	"net/netip"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
@@ -164,4 +170,488 @@ func TestAServerThatRejectsEDNSIsAskedWithoutForAnHour(t *testing.T) {
 			require.Len(t, n.queries(), 5)
 		})
 	}
+}
+
+// turns returns a handler for each of several servers: of all together, the first query is handled by
+// the first of hs, and so on; the last one handles the rest.
+func turns(hs ...handler) handler {
+	var n atomic.Int64
+	return func(q sent) []reply { return hs[min(int(n.Add(1)), len(hs))-1](q) }
+}
+
+func TestAServerThatWasNeverMetIsHedgedWhenMostOthersHadAnswered(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		h := turns(good(300*ms), good(30*ms))
+		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
+		_, took, err := n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.Equal(t, coldLate+30*ms, took)
+		var s Stats
+		f.fill(&s)
+		assert.EqualValues(t, 1, s.Hedges)
+		assert.EqualValues(t, 1, s.HedgeWins)
+		assert.EqualValues(t, 2, s.Wire)
+		assert.Equal(t, 1, s.InFlight, "the loser runs on")
+		time.Sleep(time.Second)
+		f.fill(&s)
+		assert.Zero(t, s.InFlight)
+		_, took, err = n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.Equal(t, 30*ms, took)
+		q := n.queries()
+		assert.Equal(t, q[1].to, q[2].to, "the loser has taught that it is slower")
+	})
+}
+
+func TestAServerThatWasMetIsHedgedAfterItsUsualTime(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		a, b := n.serve("192.0.2.1", good(40*ms)), n.serve("192.0.2.2", good(90*ms))
+		for range 40 { // until the deviation is nothing
+			_, _, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+		}
+		_, _, err := n.ask(f, plain(b))
+		require.NoError(t, err)
+		n.serve("192.0.2.1", dead)
+		_, took, err := n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.InDelta(t, (40*ms + 90*ms).Seconds(), took.Seconds(), 0.001)
+	})
+}
+
+func TestAHedgeGoesToAServerThatWasNeverMet(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(15*ms))
+		for _, at := range []netip.AddrPort{a, b, a, b} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		c := n.serve("192.0.2.3", good(50*ms))
+		n.serve("192.0.2.1", dead)
+		before := len(n.queries())
+		_, _, err := n.ask(f, plain(a, b, c))
+		require.NoError(t, err)
+		q := n.queries()[before:]
+		assert.Equal(t, a, q[0].to, "the best is asked first, and not a stranger")
+		assert.Equal(t, c, q[1].to)
+	})
+}
+
+func TestWithoutHedgesTheNextServerIsAskedAfterTheTimeout(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		h := turns(dead, good(30*ms))
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
+		require.NoError(t, err)
+		assert.Equal(t, coldRTO+30*ms, took)
+		var s Stats
+		f.fill(&s)
+		assert.Zero(t, s.Hedges)
+		assert.EqualValues(t, 1, s.Timeouts)
+		assert.False(t, f.spend())
+	})
+}
+
+func TestHedgesStayWithinTheBudget(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		var s Stats
+		for i := range 400 {
+			h := turns(good(180*ms), good(30*ms))
+			a := netip.AddrFrom4([4]byte{198, byte(i >> 8), byte(i), 1})
+			b := a.Next()
+			_, _, err := n.ask(f, plain(n.serve(a.String(), h), n.serve(b.String(), h)))
+			require.NoError(t, err)
+		}
+		f.fill(&s)
+		assert.LessOrEqual(t, s.Hedges, int64(20+0.15*400))
+		assert.Zero(t, s.Timeouts)
+		assert.GreaterOrEqual(t, s.Hedges, int64(75))
+		assert.Greater(t, s.Denied, int64(100))
+		assert.Equal(t, 400+s.Hedges+s.Timeouts, s.Wire)
+	})
+}
+
+func TestMaxPerSecondBoundsHedges(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Hedge: Hedge{MaxPerSecond: 2}})
+		var s Stats
+		for range 10 {
+			f.spend()
+		}
+		f.fill(&s)
+		assert.EqualValues(t, 8, s.Denied)
+		time.Sleep(time.Second)
+		assert.True(t, f.spend())
+	})
+}
+
+// TestATimerThatStrikesLateHedgesNothing: while judge does not return, the process is busy as
+// far as the goroutine that asks can tell.
+func TestATimerThatStrikesLateHedgesNothing(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		h := turns(good(130*ms), says(dns.RcodeRefused, 20*ms), good(10*ms))
+		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h))
+		judge := x.judge
+		x.judge = func(m *dns.Msg, at netip.AddrPort) error {
+			if m.Rcode != dns.RcodeSuccess {
+				time.Sleep(200 * ms) // the third query is due, and its answer is there
+			}
+			return judge(m, at)
+		}
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, (60+20+200)*ms, took)
+		assert.EqualValues(t, 1, f.counts.hedges.Load())
+	})
+}
+
+func TestNoMoreQueriesAreInFlightThanAllowed(t *testing.T) {
+	for _, limits := range []Limits{{InFlight: 7}, {ZoneInFlight: 7}} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(&Resolver{Limits: limits})
+			at, most := 0, 0
+			a := n.serve("192.0.2.1", func(q sent) []reply {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				at++
+				most = max(most, at)
+				time.AfterFunc(100*ms-1, func() {
+					n.mu.Lock()
+					defer n.mu.Unlock()
+					at--
+				})
+				return good(100 * ms)(q)
+			})
+			order := make(chan int, 70)
+			for i := range 70 {
+				go func() {
+					_, err := f.ask(context.Background(), plain(a))
+					assert.NoError(t, err)
+					order <- i
+				}()
+				time.Sleep(time.Microsecond)
+			}
+			for i := range 70 {
+				assert.InDelta(t, i, <-order, 7, "those who came first are first")
+			}
+			assert.Equal(t, 7, most)
+			assert.InDelta(t, 1, time.Since(n.start).Seconds(), 0.001)
+		})
+	}
+}
+
+func TestWhoWaitsForAPlaceCanLeave(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Limits: Limits{InFlight: 1}})
+		a := n.serve("192.0.2.1", good(500*ms))
+		go func() { _, _ = f.ask(context.Background(), plain(a)) }()
+		time.Sleep(ms)
+		ctx, cancel := context.WithTimeout(context.Background(), 100*ms)
+		defer cancel()
+		_, err := f.ask(ctx, plain(a))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		_, took, err := n.ask(f, plain(a))
+		require.NoError(t, err)
+		assert.Equal(t, 899*ms, took)
+	})
+}
+
+func TestDeadZonesTakeFewSocketsAndNothingOfOthers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		for i := range 3000 {
+			go func() {
+				x := plain()
+				x.zone = "z" + string(rune('0'+i%10)) + x.zone
+				for k := range 3 {
+					x.servers = append(x.servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
+				}
+				x.zone = x.servers[0].String()
+				_, _ = f.ask(context.Background(), x)
+			}()
+			time.Sleep(2 * ms)
+		}
+		a := n.serve("192.0.2.1", good(10*ms))
+		_, took, err := n.ask(f, plain(a))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+		n.mu.Lock()
+		assert.LessOrEqual(t, n.most, maxSockets+8)
+		n.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		assert.Zero(t, n.open)
+	})
+}
+
+func TestAnOutageCostsLittleMoreThanWithoutHedges(t *testing.T) {
+	count := func(h Hedge) (wire int64) {
+		inBubble(t, func(n *network) {
+			f := n.fleet(&Resolver{Hedge: h})
+			for i := range 300 {
+				x := plain()
+				for k := range 1 + i%5 {
+					x.servers = append(x.servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, byte(i), byte(k)}), 53))
+				}
+				x.zone = x.servers[0].String()
+				_, _, err := n.ask(f, x)
+				require.ErrorIs(t, err, errNoServers)
+			}
+			wire = f.counts.wire.Load()
+		})
+		return wire
+	}
+	off, on := count(Hedge{Off: true}), count(Hedge{})
+	t.Logf("%d datagrams without hedges, %d with", off, on)
+	assert.LessOrEqual(t, float64(on), 1.15*float64(off))
+}
+
+func TestAddressesOfOneNetworkAreAskedOnlyIfAllowed(t *testing.T) {
+	for _, a := range []string{
+		"0.0.0.1", "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.1.1", "224.0.0.1", "255.255.255.255",
+		"::", "::1", "fc00::1", "fd12::1", "fe80::1", "ff02::1", "::ffff:10.1.2.3", "::ffff:127.0.0.1",
+	} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(&Resolver{})
+			at := netip.AddrPortFrom(netip.MustParseAddr(a), 53)
+			n.serve(at.Addr().Unmap().String(), good(ms))
+			_, _, err := n.ask(f, plain(at))
+			assert.ErrorIs(t, err, errNoServers, a)
+			assert.Empty(t, n.queries(), a)
+			x := plain(at)
+			x.any = true
+			_, _, err = n.ask(f, x)
+			assert.NoError(t, err, a)
+			_, _, err = n.ask(n.fleet(&Resolver{PrivateOK: true}), plain(at))
+			assert.NoError(t, err, a)
+		})
+	}
+}
+
+func TestAFamilyCanBeTurnedOff(t *testing.T) {
+	inBubble(t, func(n *network) {
+		four, six := n.serve("192.0.2.1", good(ms)), n.serve("2001:db8::1", good(ms))
+		for f, want := range map[*fleet]netip.AddrPort{n.fleet(&Resolver{NoIPv4: true}): six, n.fleet(&Resolver{NoIPv6: true}): four} {
+			for range 5 {
+				before := len(n.queries())
+				_, _, err := n.ask(f, plain(four, six))
+				require.NoError(t, err)
+				assert.Equal(t, want, n.queries()[before].to)
+			}
+		}
+	})
+}
+
+func TestAnUnreachableNetworkCostsNoTime(t *testing.T) {
+	inBubble(t, func(n *network) {
+		n.refuse = func(_ string, to netip.AddrPort) error {
+			if to.Addr().Is6() {
+				return syscall.ENETUNREACH
+			}
+			return nil
+		}
+		f := n.fleet(&Resolver{})
+		x := plain(n.serve("2001:db8::1", good(ms)))
+		four := n.serve("192.0.2.1", good(ms))
+		x.more = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{four}, nil }
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, ms, took)
+	})
+}
+
+func TestAFamilyThatIsSilentRests(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		for i := range familySilence {
+			six := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i)}), 53)
+			_, _, err := n.ask(f, plain(six))
+			require.ErrorIs(t, err, errNoServers)
+			time.Sleep(zoneRest)
+		}
+		four, six := n.serve("192.0.2.200", good(100*ms)), n.serve("2001:db8::200", good(ms))
+		for range 3 {
+			before := len(n.queries())
+			_, _, err := n.ask(f, plain(four, six))
+			require.NoError(t, err)
+			assert.Equal(t, four, n.queries()[before].to)
+		}
+		_, took, err := n.ask(f, plain(six))
+		require.NoError(t, err)
+		assert.Equal(t, ms, took, "there is no other, and it does answer")
+		_, took, err = n.ask(f, plain(four, six))
+		require.NoError(t, err)
+		assert.Equal(t, ms, took)
+	})
+}
+
+func TestMessagesThatAnswerNothingAreIgnored(t *testing.T) {
+	wrongID := func(m *dns.Msg) { m.Id++ }
+	wrongName := func(m *dns.Msg) { m.Question[0].Name = "www.example.net." }
+	query := func(m *dns.Msg) { m.Response = false }
+	for _, wrong := range []func(*dns.Msg){wrongID, wrongName, query} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(&Resolver{})
+			forgeries := 2
+			a := n.serve("192.0.2.1", func(q sent) (all []reply) {
+				for i := range forgeries {
+					m := new(dns.Msg).SetRcode(q.Msg, dns.RcodeNameError)
+					wrong(m)
+					all = append(all, reply{m, time.Duration(i+1) * ms})
+				}
+				return append(all, good(20*ms)(q)...)
+			})
+			m, took, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+			assert.Equal(t, dns.RcodeSuccess, m.Rcode)
+			assert.Equal(t, 20*ms, took)
+			assert.EqualValues(t, 2, f.counts.ignored.Load())
+			forgeries = 3
+			before := len(n.queries())
+			b := n.serve("192.0.2.2", good(50*ms))
+			m, took, err = n.ask(f, plain(a, b))
+			require.NoError(t, err)
+			assert.Equal(t, dns.RcodeSuccess, m.Rcode)
+			assert.Equal(t, 53*ms, took)
+			assert.Len(t, n.queries(), before+2)
+		})
+	}
+}
+
+func TestEveryQueryHasASocketAndAnIDOfItsOwn(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		a := n.serve("192.0.2.1", good(ms))
+		ids, sockets := map[uint16]bool{}, map[int]bool{}
+		for range 100 {
+			_, _, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+		}
+		for _, q := range n.queries() {
+			ids[q.Id], sockets[q.conn] = true, true
+		}
+		assert.Greater(t, len(ids), 95)
+		assert.Len(t, sockets, 100)
+	})
+}
+
+func TestAClosedFleetLeavesNothing(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Limits: Limits{InFlight: 3}})
+		a := n.serve("192.0.2.1", dead)
+		for range 10 {
+			go func() {
+				x := plain(a)
+				x.more = func(ctx context.Context) ([]netip.AddrPort, error) { <-ctx.Done(); return nil, ctx.Err() }
+				_, err := f.ask(context.Background(), x)
+				assert.ErrorIs(t, err, net.ErrClosed)
+			}()
+		}
+		time.Sleep(300 * ms)
+		start := time.Now()
+		f.close()
+		synctest.Wait()
+		assert.Zero(t, time.Since(start))
+		assert.Zero(t, n.open)
+		_, _, err := n.ask(f, plain(a))
+		assert.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
+func TestAnEndedContextEndsAnAsk(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		ctx, cancel := context.WithCancelCause(context.Background())
+		mine := errors.New("mine")
+		time.AfterFunc(30*ms, func() { cancel(mine) })
+		_, err := f.ask(ctx, plain(n.serve("192.0.2.1", good(100*ms))))
+		assert.ErrorIs(t, err, mine)
+		assert.Equal(t, 30*ms, time.Since(n.start))
+	})
+}
+
+func TestWhatCannotBePaidForIsNotSent(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		limit := errors.New("limit")
+		left := 2
+		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
+		x.spend = func() error {
+			if left == 0 {
+				return limit
+			}
+			left--
+			return nil
+		}
+		_, took, err := n.ask(f, x)
+		assert.ErrorIs(t, err, limit)
+		assert.Len(t, n.queries(), 2)
+		assert.Less(t, took, 400*ms)
+	})
+}
+
+func TestAServerTakes64Bytes(t *testing.T) {
+	assert.LessOrEqual(t, unsafe.Sizeof(server{}), uintptr(64))
+}
+
+func TestTheTablesAreBounded(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{MaxBytes: 1 << 20})
+		kept := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 53)
+		for i := range 20000 {
+			time.Sleep(time.Microsecond)
+			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 16), byte(i >> 8), byte(i)}), 53)
+			f.mu.Lock()
+			f.lookUp(at, f.now())
+			f.lookUp(kept, f.now()).asked = f.now()
+			f.mark(lameKey{"example.", at}, f.now())
+			f.leaveZone(f.zoneOf(at.String()), f.now())
+			f.mu.Unlock()
+		}
+		var s Stats
+		f.fill(&s)
+		assert.LessOrEqual(t, s.Bytes, int64(1<<18))
+		assert.Greater(t, s.Servers, 1000)
+		assert.Contains(t, f.servers, kept)
+	})
+}
+
+func TestAServerThatIsSilentRests(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(90*ms))
+		for _, at := range []netip.AddrPort{a, b} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		n.serve("192.0.2.1", dead)
+		slow := func() bool {
+			_, took, err := n.ask(f, plain(a, b))
+			require.NoError(t, err)
+			return took > 90*ms
+		}
+		assert.True(t, slow(), "once may be a lost packet")
+		assert.True(t, slow())
+		assert.False(t, slow())
+		time.Sleep(minRest - time.Second)
+		assert.False(t, slow())
+		time.Sleep(time.Second)
+		assert.True(t, slow(), "it is asked again")
+		assert.False(t, slow())
+		time.Sleep(minRest)
+		assert.False(t, slow(), "it rests for twice as long")
+		time.Sleep(minRest)
+		n.serve("192.0.2.1", good(10*ms))
+		for range 3 {
+			_, took, err := n.ask(f, plain(a, b))
+			require.NoError(t, err)
+			assert.Equal(t, 10*ms, took)
+		}
+	})
 }

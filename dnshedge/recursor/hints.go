@@ -72,7 +72,7 @@ func (c *core) prime(b *bill) {
 	defer cancel()
 	z := &delegation{zone: ".", addrs: c.hints, expires: time.Now().Add(primeAgain), any: true}
 	m, err := c.fleet.ask(ctx, &task{
-		question: question{name: ".", qtype: dns.TypeNS}, zone: ".", servers: c.hints, any: true,
+		question: question{name: ".", qtype: dns.TypeNS}, zone: ".", part: true, servers: c.hints, any: true,
 		judge: func(m *dns.Msg, _ netip.AddrPort) error {
 			if primed(m) == nil {
 				return errLame

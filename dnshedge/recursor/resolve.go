@@ -20,7 +20,6 @@ type lookup struct {
 
 	queries   atomic.Int32 // sent for its own name and its aliases
 	referrals int
-	aliases   int
 }
 
 // result is what there is to tell a caller.
@@ -44,15 +43,8 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 		if r.next == "" {
 			return res, nil
 		}
-		if l.aliases += r.aliases; l.aliases > l.bill.limits.Aliases {
+		if len(names) > l.bill.limits.Aliases {
 			return nil, &limitError{"Aliases", l.bill.limits.Aliases}
-		}
-		for _, rr := range r.answer { // the chain may have passed other names on its way
-			if c, ok := rr.(*dns.CNAME); ok {
-				if name := lower(c.Hdr.Name); name != q.name {
-					names = append(names, name)
-				}
-			}
 		}
 		if slices.Contains(names, r.next) {
 			return nil, &loopError{r.next}
@@ -77,8 +69,8 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 		if r := c.cache.reply(q, time.Now()); r != nil {
 			return r, nil
 		}
-		if z := c.special(q.name); z != nil {
-			return z.answer(q), nil
+		if r := c.special(q); r != nil {
+			return r, nil
 		}
 	}
 	z, err := c.closest(ctx, q, l.bill)
@@ -90,7 +82,7 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 		step, whole := min.next(z.zone)
 		r, err := l.ask(ctx, z, step, whole)
 		switch {
-		case err != nil && !whole && errors.Is(err, errImpatient):
+		case err != nil && !whole && (errors.Is(err, errImpatient) || errors.Is(err, errNoServers)):
 			min.off = true
 		case err != nil:
 			return nil, err
@@ -151,22 +143,22 @@ var errImpatient = errors.New("recursor: no answer to a minimised question")
 func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*verdict, error) {
 	var tries atomic.Int32
 	j := &judge{zone: z, q: q, whole: whole}
-	t := &task{question: q, zone: z.zone, servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
+	t := &task{question: q, zone: z.zone, part: !whole, servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
 		if tries.Add(1) > maxPatience && !whole {
 			return errImpatient
 		}
 		return l.spend()
 	}}
 	if !z.any {
-		t.more = (&finder{lookup: l, zone: z}).more
+		t.more = (&finder{lookup: l, zone: z, enough: func() bool { return j.poor.Load() != nil }}).more
 	}
 	_, err := l.core.fleet.ask(ctx, t)
 	var r *verdict
 	switch {
 	case err == nil:
 		r = j.taken
-	case errors.Is(err, errNoServers) && j.poor != nil:
-		r = j.poor
+	case errors.Is(err, errNoServers) && j.poor.Load() != nil:
+		r = j.poor.Load()
 	default:
 		return nil, fmt.Errorf("%w: zone %s", err, z.zone)
 	}

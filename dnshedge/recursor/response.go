@@ -70,9 +70,8 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 	b := &bill{limits: &c.limits}
 	var res *result
 	var err error
-	if z := c.special(q.name); z != nil {
+	if r := c.special(q); r != nil {
 		c.count.local.Add(1)
-		r := z.answer(q)
 		res = &result{rcode: r.rcode, answer: r.answer, authority: r.authority}
 	} else {
 		work, cancel := context.WithCancelCause(ctx)

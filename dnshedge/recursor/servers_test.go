@@ -568,18 +568,6 @@ func TestATraceIsToldOfEveryQueryAndAnswer(t *testing.T) {
 	})
 }
 
-func TestATraceThatPanicsHarmsNoOther(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
-		r := w.resolver(func(r *recursor.Resolver) {
-			r.Trace = &recursor.Trace{
-				Attempt: func(context.Context, recursor.AttemptInfo) { panic("attempt") },
-			}
-		})
-		assert.Panics(t, func() { _, _, _ = r.ExchangeContext(t.Context(), parseQuestion("www.example. A"), "") })
-		require.NoError(t, r.Close())
-	})
-}
-
 func TestQuestionsAtTheSameTimeShareTheirLookups(t *testing.T) {
 	bubble(t, small+"\nlost.example. served 192.0.2.9\n  * A 192.0.2.84\n", func(t *testing.T, w *world) {
 		w.server("192.0.2.1").zones[0].add(t, "lost NS ns.far.victim.")

@@ -1,7 +1,39 @@
 package recursor
 
-type specialZone struct{}
+import (
+	"strings"
 
-func (c *core) special(name string) *specialZone { return nil }
+	"github.com/miekg/dns"
 
-func (z *specialZone) answer(q question) *verdict { return nil }
+	"github.com/gohedge/hedge/dnshedge/internal/special"
+)
+
+// special returns the answer to a question whose name means something on one machine or in
+// one network only, or nil. Such names are not asked for, unless they are in one of Zones.
+func (c *core) special(q question) *verdict {
+	top := q.name[strings.LastIndexByte(q.name[:len(q.name)-1], '.')+1:]
+	switch top {
+	case "arpa.", "localhost.", "invalid.", "onion.", "alt.", "test.", "local.":
+	default:
+		return nil
+	}
+	var b [256]byte
+	n, err := dns.PackDomainName(q.name, b[:], 0, nil, false)
+	if err != nil {
+		return nil
+	}
+	z := special.Find(b[:n], true)
+	if z == nil {
+		return nil
+	}
+	for name := q.name; name != "."; name = parent(name) {
+		if c.stubs[name] != nil {
+			return nil
+		}
+	}
+	m := z.Answer(q.name, q.qtype)
+	if m == nil {
+		return nil
+	}
+	return &verdict{kind: isAnswer, rcode: m.Rcode, answer: m.Answer, authority: m.Ns}
+}

@@ -440,14 +440,14 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 		}
 		return all
 	}
-	// What is above the name and below the apex, from above.
+	// The apex and what is between it and the name, from above.
 	labels := dns.CountLabel(name) - dns.CountLabel(z.name)
-	for i := 1; i <= labels; i++ {
+	for i := range labels + 1 {
 		owner := name
 		for range labels - i {
 			owner = parentOf(owner)
 		}
-		if ns := z.sets[owner][dns.TypeNS]; len(ns) > 0 && (owner != name || q.qtype != dns.TypeDS) {
+		if ns := z.sets[owner][dns.TypeNS]; i > 0 && len(ns) > 0 && (owner != name || q.qtype != dns.TypeDS) {
 			r.Ns = append(r.Ns, set(owner, dns.TypeNS)...)
 			if signed {
 				r.Ns = append(r.Ns, set(owner, dns.TypeDS)...)

@@ -1,0 +1,235 @@
+package recursor
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/gohedge/hedge/internal/decode"
+	"github.com/gohedge/hedge/sketch"
+)
+
+// An export is a line that says what it is, the time in Unix nanoseconds, first contacts, the
+// number of servers and each of them, the number of zones and each of them, and a
+// checksum. Numbers are varints, and bytes have their number before them.
+const (
+	exportName    = "hedge recursor "
+	exportVersion = "1\n"
+
+	maxExport    = 16 << 20       // bytes
+	maxExportAge = 24 * time.Hour // what is older says nothing about today
+	maxZoneBytes = 64 << 10       // of a zone in an export; larger ones are left out
+)
+
+var (
+	errForeign = errors.New("this is no export of a Resolver")
+	errDamaged = errors.New("the export is damaged or cut off")
+)
+
+// zoneExport is where a zone is served, as its parent says.
+type zoneExport struct {
+	Zone    string
+	Names   []string // of servers
+	Addrs   []netip.AddrPort
+	Expires time.Time
+}
+
+// export writes what is known of servers, and zones.
+func (f *fleet) export(w io.Writer, zones []zoneExport) error {
+	if _, err := w.Write(f.appendExport(nil, zones, time.Now())); err != nil {
+		return fmt.Errorf("recursor: Export: %w", err)
+	}
+	return nil
+}
+
+func (f *fleet) appendExport(b []byte, zones []zoneExport, now time.Time) []byte {
+	b = append(b, exportName+exportVersion...)
+	b = binary.AppendVarint(b, now.UnixNano())
+	b = f.appendServers(b, now)
+	var all []byte
+	n := 0
+	for _, z := range zones {
+		left := z.Expires.Sub(now)
+		one := appendZone(nil, z, left)
+		if left <= 0 || len(one) > maxZoneBytes || len(b)+len(all)+len(one)+64 > maxExport {
+			continue
+		}
+		all = append(all, one...)
+		n++
+	}
+	b = binary.AppendUvarint(b, uint64(n))
+	b = append(b, all...)
+	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
+}
+
+// appendServers appends first contacts, and what is known of servers that answered within maxExportAge.
+func (f *fleet) appendServers(b []byte, now time.Time) []byte {
+	at := now.Sub(f.epoch)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b = appendBytes(b, f.first.window.Append(nil, now))
+	var all []byte
+	n := 0
+	for addr, s := range f.servers {
+		if s.srtt == 0 || at-s.seen > maxExportAge || len(all) > maxExport/2 {
+			continue
+		}
+		all = appendAddr(all, addr)
+		all = binary.AppendUvarint(all, uint64(s.srtt))
+		all = binary.AppendUvarint(all, uint64(s.rttvar))
+		all = binary.AppendUvarint(all, uint64(max(at-s.seen, 0)))
+		all = binary.AppendUvarint(all, uint64(max(s.plain-at, 0)))
+		n++
+	}
+	b = binary.AppendUvarint(b, uint64(n))
+	return append(b, all...)
+}
+
+func appendZone(b []byte, z zoneExport, left time.Duration) []byte {
+	b = appendBytes(b, z.Zone)
+	b = binary.AppendUvarint(b, uint64(max(left, 0)))
+	b = binary.AppendUvarint(b, uint64(len(z.Names)))
+	for _, name := range z.Names {
+		b = appendBytes(b, name)
+	}
+	b = binary.AppendUvarint(b, uint64(len(z.Addrs)))
+	for _, at := range z.Addrs {
+		b = appendAddr(b, at)
+	}
+	return b
+}
+
+func appendAddr(b []byte, at netip.AddrPort) []byte {
+	b = appendBytes(b, at.Addr().AsSlice())
+	return binary.AppendUvarint(b, uint64(at.Port()))
+}
+
+func appendBytes[S string | []byte](b []byte, s S) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// serverExport is what an export says of a server.
+type serverExport struct {
+	addr         netip.AddrPort
+	srtt, rttvar float32
+	age          time.Duration // since the last answer, when the export was made
+	plain        time.Duration // how long it is asked without EDNS, from then on
+}
+
+// read reads an export, takes what it says of servers that are not known, and
+// returns its zones. After an error nothing has changed.
+func (f *fleet) read(r io.Reader) ([]zoneExport, error) {
+	zones, err := f.readAt(r, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("recursor: Import: %w", err)
+	}
+	return zones, nil
+}
+
+func (f *fleet) readAt(r io.Reader, now time.Time) ([]zoneExport, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxExport+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxExport {
+		return nil, fmt.Errorf("the export is larger than %d MiB", maxExport>>20)
+	}
+	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(exportName)+16)]), exportName)
+	if !ok {
+		return nil, errForeign
+	}
+	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != exportVersion {
+		return nil, fmt.Errorf("the export is of version %q, and only %q is known", version, strings.TrimSpace(exportVersion))
+	}
+	end := len(b) - crc32.Size
+	if end < len(exportName+exportVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
+		return nil, errDamaged
+	}
+	d := decode.Decoder(b[len(exportName+exportVersion):end])
+	passed := now.Sub(time.Unix(0, d.Varint()))
+	if passed > maxExportAge {
+		return nil, fmt.Errorf("the export is %v old, more than %v", passed.Round(time.Second), maxExportAge)
+	}
+	passed = max(passed, 0) // the clock may have been set back
+	window, err := sketch.Decode(d.Bytes(maxExport), now)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	var servers []serverExport
+	for n := d.Uvarint(); n > 0 && d != nil; n-- {
+		s := serverExport{addr: takeAddr(&d), srtt: takeTime(&d), rttvar: takeTime(&d), age: d.Duration(), plain: d.Duration()}
+		if s.srtt < 1 {
+			d = nil
+		}
+		servers = append(servers, s)
+	}
+	var zones []zoneExport
+	for n := d.Uvarint(); n > 0 && d != nil; n-- {
+		z := zoneExport{Zone: string(d.Bytes(maxZoneBytes))}
+		z.Expires = now.Add(d.Duration() - passed)
+		for n := d.Uvarint(); n > 0 && d != nil; n-- {
+			z.Names = append(z.Names, string(d.Bytes(maxZoneBytes)))
+		}
+		for n := d.Uvarint(); n > 0 && d != nil; n-- {
+			z.Addrs = append(z.Addrs, takeAddr(&d))
+		}
+		if z.Expires.After(now) {
+			zones = append(zones, z)
+		}
+	}
+	if d == nil || len(d) > 0 {
+		return nil, errDamaged
+	}
+	f.learn(servers, window, passed, now)
+	return zones, nil
+}
+
+// takeAddr takes an address off.
+func takeAddr(d *decode.Decoder) netip.AddrPort {
+	a, ok := netip.AddrFromSlice(d.Bytes(16))
+	port := d.Uvarint()
+	if !ok || port > math.MaxUint16 {
+		*d = nil
+	}
+	return netip.AddrPortFrom(a, uint16(port))
+}
+
+// takeTime takes off a time in ns that an answer may take.
+func takeTime(d *decode.Decoder) float32 {
+	t := d.Duration()
+	if t > tcpTime {
+		*d = nil
+	}
+	return float32(t)
+}
+
+// learn adds what an export says of servers, unless more is known already.
+func (f *fleet) learn(servers []serverExport, window *sketch.Window, passed time.Duration, now time.Time) {
+	at := now.Sub(f.epoch)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.first.window.Len() < window.Len() {
+		f.first.window.Merge(window)
+		if f.first.n = min(f.first.window.Len(), enoughContacts); f.first.n == enoughContacts {
+			f.first.update(f.percentile)
+		}
+	}
+	for _, x := range servers {
+		if s := f.servers[x.addr]; s != nil && s.srtt > 0 {
+			continue
+		} else if s == nil && len(f.servers) >= f.maxServers {
+			break
+		}
+		s := f.lookUp(x.addr, at)
+		s.srtt, s.rttvar, s.seen = x.srtt, x.rttvar, at-passed-min(x.age, maxExportAge)
+		if left := min(x.plain, plainTime) - passed; left > 0 {
+			s.plain = at + left
+		}
+	}
+}

@@ -1,0 +1,379 @@
+package recursor_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// dice draws from the bytes of a fuzzer, and zeros after them.
+type dice struct{ data []byte }
+
+func (d *dice) draw(n int) int {
+	if len(d.data) == 0 {
+		return 0
+	}
+	b := d.data[0]
+	d.data = d.data[1:]
+	return int(b) % n
+}
+
+func (d *dice) of(all ...string) string { return all[d.draw(len(all))] }
+
+// record draws a record that fits nowhere, or everywhere.
+func (d *dice) record(qname string) dns.RR {
+	names := []string{qname, "evil.", "www.evil.", "sub.evil.", "ns.sub.evil.", "ns1.evil.", "a.b.evil.", "*.evil.", ".", "good.", "www.good.", "ns1.good.", "alias.good.", "sub.good.", "ns.sub.good.", "x.old.good.", "nx.good.", "other.", "www.other.", "ns1.other.", "a.root."}
+	name := func() string { return names[d.draw(len(names))] }
+	owner := name()
+	ttl := []uint32{3600, 0, 1, 1 << 31, 1<<32 - 1, 60}[d.draw(6)]
+	h := dns.RR_Header{Name: owner, Class: dns.ClassINET, Ttl: ttl}
+	if d.draw(16) == 15 {
+		h.Class = dns.ClassCHAOS
+	}
+	h.Rrtype = []uint16{dns.TypeA, dns.TypeNS, dns.TypeCNAME, dns.TypeDNAME, dns.TypeSOA, dns.TypeAAAA, dns.TypeRRSIG, dns.TypeMX, dns.TypeDS, dns.TypeTXT, dns.TypeNSEC}[d.draw(11)]
+	switch h.Rrtype {
+	case dns.TypeA:
+		return record(fmt.Sprintf("%s %d A %s", owner, 60, d.of(evil, "203.0.113.67", "192.0.2.1", "192.0.2.9", "127.0.0.1", "198.41.0.4", "203.0.113.99")))
+	case dns.TypeAAAA:
+		return record(fmt.Sprintf("%s %d AAAA %s", owner, 60, d.of("2001:db8::66", "::1", "::ffff:192.0.2.1")))
+	case dns.TypeNS:
+		return &dns.NS{Hdr: h, Ns: name()}
+	case dns.TypeCNAME:
+		return &dns.CNAME{Hdr: h, Target: name()}
+	case dns.TypeDNAME:
+		return &dns.DNAME{Hdr: h, Target: name()}
+	case dns.TypeSOA:
+		return &dns.SOA{Hdr: h, Ns: name(), Mbox: name(), Minttl: ttl}
+	case dns.TypeMX:
+		return &dns.MX{Hdr: h, Mx: name()}
+	case dns.TypeRRSIG:
+		return &dns.RRSIG{Hdr: h, TypeCovered: dns.TypeA, SignerName: name(), Signature: "AAAA"}
+	case dns.TypeDS:
+		return &dns.DS{Hdr: h, Digest: "00"}
+	case dns.TypeNSEC:
+		return &dns.NSEC{Hdr: h, NextDomain: name()}
+	}
+	return &dns.TXT{Hdr: h, Txt: []string{"x"}}
+}
+
+// hostile draws a response.
+func (d *dice) hostile(q query) [][]byte {
+	if d.draw(32) == 31 {
+		return nil
+	}
+	m := new(dns.Msg).SetReply(q.Msg)
+	m.Authoritative = d.draw(4) != 3
+	if d.draw(3) == 2 {
+		m.Rcode = d.draw(12)
+	}
+	m.Truncated = d.draw(16) == 15
+	m.AuthenticatedData = d.draw(4) == 3
+	for i := range 3 {
+		section := []*[]dns.RR{&m.Answer, &m.Ns, &m.Extra}[i]
+		for range d.draw(5) {
+			*section = append(*section, d.record(q.name))
+		}
+	}
+	if d.draw(4) != 3 {
+		m.SetEdns0(1232, false)
+	}
+	b, err := m.Pack()
+	if err != nil {
+		return nil
+	}
+	return [][]byte{b}
+}
+
+const stage = `
+. served 198.41.0.4
+  @ NS a.root.
+  a.root A 198.41.0.4
+good. delegated 192.0.2.1 192.0.2.2
+  www A 192.0.2.80
+  alias CNAME www
+  old DNAME new
+  x.new A 192.0.2.82
+  far CNAME www.other.
+sub.good. delegated 192.0.2.3
+  www A 192.0.2.83
+other. delegated 192.0.2.9
+  www A 192.0.2.90
+evil. delegated 203.0.113.66 203.0.113.67
+`
+
+// truth is what the zones of stage that are not hostile answer.
+var truth = []struct{ question, want string }{
+	{"www.good. A", "NOERROR www.good. A 192.0.2.80"},
+	{"alias.good. A", "NOERROR alias.good. CNAME www.good., www.good. A 192.0.2.80"},
+	{"x.old.good. A", "NOERROR old.good. DNAME new.good., x.new.good. A 192.0.2.82, x.old.good. CNAME x.new.good."},
+	{"far.good. A", "NOERROR far.good. CNAME www.other., www.other. A 192.0.2.90"},
+	{"www.sub.good. A", "NOERROR www.sub.good. A 192.0.2.83"},
+	{"ns1.sub.good. A", "NOERROR ns1.sub.good. A 192.0.2.3"},
+	{"good. NS", "NOERROR good. NS ns1.good., good. NS ns2.good."},
+	{"ns1.good. A", "NOERROR ns1.good. A 192.0.2.1"},
+	{"ns1.other. A", "NOERROR ns1.other. A 192.0.2.9"},
+	{"nx.good. A", "NXDOMAIN"},
+	{"www.good. TXT", "NOERROR"},
+	{"other. NS", "NOERROR other. NS ns1.other."},
+	{". NS", "NOERROR . NS a.root."},
+	{"a.root. A", "NOERROR a.root. A 198.41.0.4"},
+}
+
+// FuzzHostileZone: whatever the servers of a zone answer, other zones' names are answered as their own
+// servers answer, and no query for them goes to the zone's servers.
+func FuzzHostileZone(f *testing.F) {
+	f.Add([]byte{})
+	for i := range 40 {
+		b := make([]byte, 600)
+		for j := range b {
+			b[j] = byte((j*j*7 + j*(13+i*31) + i*i) >> 3)
+		}
+		f.Add(b)
+	}
+	hostile := []string{"www.evil. A", "evil. NS", "evil. A", "a.b.evil. A", "www.sub.evil. A", "x.evil. CNAME", "evil. DS", "www.evil. TXT", "ns1.evil. A", "sub.evil. NS"}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, stage)
+			d := &dice{data}
+			w.at("203.0.113.66 203.0.113.67", func(s *server) { s.raw = d.hostile })
+			true1 := map[string]bool{}
+			for _, addr := range []string{"198.41.0.4", "192.0.2.1", "192.0.2.3", "192.0.2.9"} {
+				for _, z := range w.server(addr).zones {
+					for _, types := range z.sets {
+						for _, rrs := range types {
+							for _, rr := range rrs {
+								true1[fact(rr)] = true
+							}
+						}
+					}
+				}
+			}
+			true1["x.old.good. CNAME x.new.good."] = true
+			r := w.resolver(func(r *recursor.Resolver) {
+				var b int
+				w.do(func() { b = d.draw(4) })
+				r.NoMinimise, r.Hedge.Off = b&1 > 0, b&2 > 0
+			})
+			ask := func(q string) *dns.Msg {
+				n, start := w.sent(), time.Now()
+				m := w.ask(r, q)
+				require.LessOrEqual(t, w.sent()-n, 64+1, q)
+				require.LessOrEqual(t, time.Since(start), 15*time.Second, q)
+				return m
+			}
+			for range 8 {
+				var choice, pause int
+				w.do(func() { choice, pause = d.draw(len(hostile)+len(truth)), d.draw(8) })
+				if choice < len(hostile) {
+					for _, section := range [][]dns.RR{ask(hostile[choice]).Answer} {
+						for _, rr := range section {
+							if !dns.IsSubDomain("evil.", dns.CanonicalName(rr.Header().Name)) {
+								require.True(t, true1[fact(rr)] || synthesized(rr), "%v", rr)
+							}
+						}
+					}
+				} else {
+					c := truth[choice-len(hostile)]
+					require.Equal(t, c.want, told(ask(c.question)))
+				}
+				time.Sleep([]time.Duration{0, 0, 0, 0, ms, time.Second, time.Minute, time.Hour}[pause])
+			}
+			for _, c := range truth {
+				require.Equal(t, c.want, told(ask(c.question)), c.question)
+			}
+			for _, a := range w.since(0) {
+				if strings.HasPrefix(a.to.String(), "203.0.113.") {
+					require.True(t, dns.IsSubDomain("evil.", a.name), "%v", a)
+				}
+			}
+			require.NoError(t, r.Close())
+		})
+	})
+}
+
+// fact is a record without its TTL, in lower case.
+func fact(rr dns.RR) string {
+	h := rr.Header()
+	return dns.CanonicalName(h.Name) + " " + dns.TypeToString[h.Rrtype] + " " + strings.ToLower(strings.TrimPrefix(rr.String(), h.String()))
+}
+
+// synthesized reports whether a record follows from stage's DNAME record.
+func synthesized(rr dns.RR) bool {
+	c, ok := rr.(*dns.CNAME)
+	return ok && strings.TrimSuffix(dns.CanonicalName(c.Hdr.Name), "old.good.") == strings.TrimSuffix(dns.CanonicalName(c.Target), "new.good.")
+}
+
+// faults are those that a zone's servers may have while one of them has none.
+func faults(k int) func(query, *dns.Msg) *dns.Msg {
+	return []func(query, *dns.Msg) *dns.Msg{
+		silent,
+		rcode(dns.RcodeServerFailure), rcode(dns.RcodeRefused), rcode(dns.RcodeNotAuth), rcode(dns.RcodeFormatError), rcode(dns.RcodeNotImplemented), rcode(dns.RcodeBadVers),
+		says(""), says("referral"), says("referral | . NS a.root."), says("referral | evil. NS ns1.evil."), says("referral | example. NS ns1.example."),
+		func(_ query, r *dns.Msg) *dns.Msg { r.Authoritative = false; return r },
+		func(_ query, r *dns.Msg) *dns.Msg { r.Response = false; return r },
+		func(_ query, r *dns.Msg) *dns.Msg { r.Id++; return r },
+		func(_ query, r *dns.Msg) *dns.Msg { r.Question[0].Name = "x" + r.Question[0].Name; return r },
+		func(_ query, r *dns.Msg) *dns.Msg { r.Question = nil; return r },
+		func(_ query, r *dns.Msg) *dns.Msg { r.Opcode = dns.OpcodeNotify; return r },
+		func(q query, r *dns.Msg) *dns.Msg { r.Truncated = !q.tcp; r.Answer = nil; return r },
+		func(q query, r *dns.Msg) *dns.Msg { r.Truncated, r.Answer, r.Ns = true, nil, nil; return r },
+		func(q query, r *dns.Msg) *dns.Msg {
+			if q.IsEdns0() != nil {
+				return nil
+			}
+			return r
+		},
+		func(q query, r *dns.Msg) *dns.Msg {
+			if q.IsEdns0() != nil {
+				return &dns.Msg{MsgHdr: dns.MsgHdr{Id: q.Id, Response: true, Rcode: dns.RcodeFormatError}}
+			}
+			return r
+		},
+		func(q query, r *dns.Msg) *dns.Msg { r.Extra = nil; return r }, // EDNS is ignored: no fault
+		nil,
+	}[k]
+}
+
+const kinds = 24 // of faults
+
+// FuzzOneFaultlessServer: if all servers of a zone but one are faulty, whatever is wrong with them, names
+// are answered rightly and within the limits.
+func FuzzOneFaultlessServer(f *testing.F) {
+	for i := range kinds {
+		f.Add([]byte{byte(i), byte(i), 0, byte(i), byte(i), byte(i), byte(i)})
+		f.Add([]byte{4, byte(i), 1, byte(i + 1), byte(i + 5), 0, byte(i + 7), byte(i * 3)})
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		synctest.Test(t, func(t *testing.T) {
+			d := &dice{data}
+			n := 2 + d.draw(4)
+			text := ". served 198.41.0.4\nexample. delegated"
+			for i := range n {
+				text += fmt.Sprintf(" 192.0.2.%d", i+1)
+			}
+			w := newWorld(t, text+"\n  www A 192.0.2.80\n  a.b.c A 192.0.2.81\n  alias CNAME www\n")
+			good := d.draw(n)
+			for i := range n {
+				if i == good {
+					continue
+				}
+				change := func(q query, r *dns.Msg) *dns.Msg { // another fault for each query
+					if f := faults(d.draw(kinds)); f != nil {
+						return f(q, r)
+					}
+					return r
+				}
+				if k := d.draw(kinds + 1); k < kinds {
+					change = faults(k)
+				}
+				noTCP, slow := d.draw(4) == 3, d.draw(4) == 3
+				w.at(fmt.Sprintf("192.0.2.%d", i+1), func(s *server) {
+					s.change, s.noTCP = change, noTCP
+					if slow {
+						s.rtt = 1500 * ms
+					}
+				})
+			}
+			b := d.draw(4)
+			r := w.resolver(func(r *recursor.Resolver) { r.NoMinimise, r.Hedge.Off = b&1 > 0, b&2 > 0 })
+			for _, c := range []struct{ question, want string }{
+				{"www.example. A", "NOERROR www.example. A 192.0.2.80"},
+				{"a.b.c.example. A", "NOERROR a.b.c.example. A 192.0.2.81"},
+				{"alias.example. A", "NOERROR alias.example. CNAME www.example., www.example. A 192.0.2.80"},
+				{"nx.example. A", "NXDOMAIN"},
+				{"www.example. TXT", "NOERROR"},
+			} {
+				n, start := w.sent(), time.Now()
+				require.Equal(t, c.want, told(w.ask(r, c.question)), c.question)
+				require.LessOrEqual(t, w.sent()-n, 32+1, c.question)
+				require.LessOrEqual(t, time.Since(start), 5*time.Second, c.question)
+			}
+			require.NoError(t, r.Close())
+		})
+	})
+}
+
+// FuzzResponse: no bytes do harm as a response.
+func FuzzResponse(f *testing.F) {
+	for i, c := range truth {
+		q := parseQuestion(c.question)
+		w := newWorld(f, stage)
+		m := answer(w.server("192.0.2.1").zones, query{q, q.Question[0].Name, q.Question[0].Qtype, false})
+		b, err := m.Pack()
+		require.NoError(f, err)
+		f.Add(uint8(i), b)
+		f.Add(uint8(i+4), b[12:])
+	}
+	f.Add(uint8(2), []byte{0x84, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 1, 2, 3, 4})
+	f.Fuzz(func(t *testing.T, mode uint8, data []byte) {
+		if len(data) > 60000 {
+			return
+		}
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, stage)
+			w.at("203.0.113.66 203.0.113.67", func(s *server) {
+				s.raw = func(q query) [][]byte {
+					b := make([]byte, 0, len(data)+300)
+					switch mode % 4 {
+					case 0: // as it is
+						b = append(b, data...)
+					case 1: // with the ID
+						b = append(b, data...)
+						if len(b) >= 2 {
+							binary.BigEndian.PutUint16(b, q.Id)
+						}
+					case 2: // with the ID and the question; the flags and the counts are data's
+						p, err := q.Msg.Pack()
+						if err != nil || len(data) < 10 {
+							return nil
+						}
+						p = p[:len(p)-11] // the OPT record
+						b = append(append(binary.BigEndian.AppendUint16(b, q.Id), data[:10]...), p[12:]...)
+						b[2] |= 0x80
+						binary.BigEndian.PutUint16(b[4:], 1)
+						b = append(b, data[10:]...)
+					case 3: // to be asked for over TCP
+						if !q.tcp {
+							m := new(dns.Msg).SetReply(q.Msg)
+							m.Truncated = true
+							b, _ := m.Pack()
+							return [][]byte{b}
+						}
+						b = append(b, data...)
+						if len(b) >= 2 {
+							binary.BigEndian.PutUint16(b, q.Id)
+						}
+					}
+					if q.tcp || len(b) < 1<<14 {
+						return [][]byte{b}
+					}
+					return nil
+				}
+			})
+			r := w.resolver(func(r *recursor.Resolver) { r.NoMinimise, r.Hedge.Off = mode&16 > 0, mode&32 > 0 })
+			for _, q := range []string{"www.evil. A", "evil. NS", "a.b.evil. TXT"} {
+				n, start := w.sent(), time.Now()
+				w.ask(r, q)
+				require.LessOrEqual(t, w.sent()-n, 64+1, q)
+				require.LessOrEqual(t, time.Since(start), 15*time.Second, q)
+			}
+			for _, c := range truth[:4] {
+				require.Equal(t, c.want, told(w.ask(r, c.question)), c.question)
+			}
+			for _, a := range w.since(0) {
+				if strings.HasPrefix(a.to.String(), "203.0.113.") {
+					require.True(t, dns.IsSubDomain("evil.", a.name), "%v", a)
+				}
+			}
+			require.NoError(t, r.Close())
+		})
+	})
+}
