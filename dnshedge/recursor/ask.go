@@ -272,7 +272,9 @@ func (a *asking) giveUp() {
 	for _, q := range a.queries {
 		if q.entered && !q.overdue {
 			q.overdue = true
-			a.miss(q)
+			if !q.tcp {
+				a.miss(q)
+			}
 			a.loosen(q)
 		}
 		if !q.evicted {

@@ -61,9 +61,12 @@ next:
 			c.expect = s.expect(now, prior)
 			c.late = max(time.Duration(c.expect+4*s.rttvar), minLate)
 			c.rto = min(2*c.late, maxRTO)
-			c.slow = c.expect > 2*float32(prior)
+			c.slow = c.expect > float32(f.first.late)
 		} else {
 			c.expect = float32(prior) * (0.8 + 0.4*rand.Float32())
+			if s.slots.used > 0 {
+				c.expect = max(c.expect, float32(now-s.asked)) // it is being met, and takes longer than that
+			}
 			c.late, c.rto = f.first.late, coldRTO
 		}
 		if len(f.lame) > 0 {

@@ -455,7 +455,11 @@ func (n *Network) ask(q *query) {
 func (n *Network) answer(q *query) []byte {
 	all := q.host == n.Resolver
 	host, _ := netip.ParseAddr(q.host)
-	for _, r := range slices.Backward(n.script.ranges) { // as unbound
+	ranges := slices.Backward(n.script.ranges) // of two that hold the step, unbound takes the last
+	if all {
+		ranges = slices.All(n.script.ranges)
+	}
+	for _, r := range ranges {
 		if n.step < r.first || n.step > r.last || !all && len(r.addrs) > 0 && !slices.Contains(r.addrs, host) {
 			continue
 		}
