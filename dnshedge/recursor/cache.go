@@ -1,7 +1,6 @@
 package recursor
 
 import (
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -78,13 +77,14 @@ func (c *cache) reply(q question, now time.Time) *verdict {
 	return &r
 }
 
-// addresses returns those of a server's name that are known, or reports false if nothing is.
-func (c *cache) addresses(q question, now time.Time) ([]netip.Addr, bool) {
+// records returns the records that are known to answer q, or reports false if nothing is. They
+// must not be changed, and have the TTLs that they came with.
+func (c *cache) records(q question, now time.Time) ([]dns.RR, bool) {
 	e := c.get(key{name: q.name, qtype: q.qtype}, now)
 	if e == nil || e.reply.next != "" {
 		return nil, false
 	}
-	return addressesOf(e.reply.answer), true
+	return e.reply.answer, true
 }
 
 // aged returns copies of records that have been kept for some seconds.

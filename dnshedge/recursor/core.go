@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+
+	"github.com/miekg/dns"
 )
 
 // core is what a Resolver works with.
@@ -16,6 +18,7 @@ type core struct {
 
 	conf     *Resolver
 	maxBytes int64
+	types    []uint16 // of servers' addresses that are of use
 	limits   Limits
 	hints    []netip.AddrPort
 	stubs    map[string]*delegation
@@ -96,8 +99,17 @@ func (c *core) init(r *Resolver) error {
 		c.maxBytes = r.MaxBytes
 	}
 	c.cache.max = c.maxBytes - c.maxBytes/4 // the fleet has the rest
+	if err := r.Hedge.validate(); err != nil {
+		return err
+	}
 	if r.NoIPv4 && r.NoIPv6 {
 		return fmt.Errorf("recursor: Resolver.NoIPv4 and NoIPv6 are both set; want one at most")
+	}
+	if !r.NoIPv4 {
+		c.types = append(c.types, dns.TypeA)
+	}
+	if !r.NoIPv6 {
+		c.types = append(c.types, dns.TypeAAAA)
 	}
 	c.fleet.start(r)
 	return nil

@@ -19,19 +19,36 @@ const lateName = 150 * time.Millisecond
 type finder struct {
 	lookup *lookup
 	zone   *delegation
-	judge  *judge // of the task
+	judge  *judge   // of the task
+	types  []uint16 // of addresses that are of use
 
-	types   []uint16   // of addresses that are of use
-	left    []question // to look up
-	limit   error      // why some are not
+	names   map[string]bool // that are looked up
+	left    []question      // to look up
+	own     bool            // the zone was asked for its own NS records
+	limit   error           // why some are not looked up
 	found   []netip.AddrPort
 	flying  int
 	results chan lookedUp
 }
 
 type lookedUp struct {
-	addrs []netip.Addr
-	err   error
+	question
+	rrs []dns.RR
+	err error
+}
+
+// newFinder returns a finder for a task, and the addresses that are known: glue, and those of
+// names that have none.
+func newFinder(l *lookup, z *delegation, j *judge) *finder {
+	f := &finder{lookup: l, zone: z, judge: j, types: l.core.types, found: z.addrs[:len(z.addrs):len(z.addrs)]}
+	now := time.Now()
+	for _, name := range z.names[:z.bare] {
+		for _, t := range f.types {
+			rrs, _ := l.core.cache.records(question{name: name, qtype: t}, now)
+			f.fresh(rrs)
+		}
+	}
+	return f
 }
 
 // more returns addresses that were not returned before, or none.
@@ -41,7 +58,11 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 	if f.results == nil {
 		f.results = make(chan lookedUp, maxUnderWay)
-		if addrs := f.plan(); len(addrs) > 0 {
+		f.names = make(map[string]bool)
+		// At first those without glue, in any order, then those whose glue may be wrong.
+		bare := slices.Clone(f.zone.names[:f.zone.bare])
+		rand.Shuffle(len(bare), func(i, j int) { bare[i], bare[j] = bare[j], bare[i] })
+		if addrs := append(f.plan(bare), f.plan(f.zone.names[f.zone.bare:])...); len(addrs) > 0 {
 			return addrs, nil
 		}
 	}
@@ -50,19 +71,20 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 			if addrs := f.glue(); len(addrs) > 0 {
 				return addrs, nil
 			}
-			return nil, f.limit
+			if f.own {
+				return nil, f.limit
+			}
+			f.own = true
+			f.left = append(f.left, question{name: f.zone.zone, qtype: dns.TypeNS})
+			continue
 		}
 		timer := time.NewTimer(lateName)
 		select {
 		case r := <-f.results:
 			f.flying--
-			if addrs := f.fresh(r.addrs); len(addrs) > 0 {
+			if addrs := f.take(r); len(addrs) > 0 {
 				timer.Stop()
 				return addrs, nil
-			}
-			f.lookup.bill.vain.Add(1)
-			if limit := (*limitError)(nil); errors.As(r.err, &limit) {
-				f.limit = limit
 			}
 		case <-timer.C:
 			if f.flying < maxUnderWay && len(f.left) > 0 && f.lookup.core.fleet.spend() {
@@ -85,66 +107,38 @@ func (f *finder) enough() bool {
 	return !f.judge.whole && len(f.found) > 0
 }
 
-// known returns the addresses at hand: glue, and those of names without.
-func (f *finder) known() []netip.AddrPort {
-	c := f.lookup.core
-	if !c.conf.NoIPv4 {
-		f.types = append(f.types, dns.TypeA)
-	}
-	if !c.conf.NoIPv6 {
-		f.types = append(f.types, dns.TypeAAAA)
-	}
-	f.found = f.zone.addrs[:len(f.zone.addrs):len(f.zone.addrs)]
-	now := time.Now()
-	for _, name := range f.zone.names[:f.zone.bare] {
-		for _, t := range f.types {
-			addrs, _ := c.cache.addresses(question{name: name, qtype: t}, now)
-			f.fresh(addrs)
-		}
-	}
-	return f.found
-}
-
-// plan chooses the names to look up: at first those without glue, then those whose glue
-// may be wrong; at first one kind of address, then the other. It returns addresses that are
-// known already.
-func (f *finder) plan() []netip.AddrPort {
-	l := f.lookup
-	bare, glued := slices.Clone(f.zone.names[:f.zone.bare]), f.zone.names[f.zone.bare:]
-	rand.Shuffle(len(bare), func(i, j int) { bare[i], bare[j] = bare[j], bare[i] })
+// plan adds what is to be looked up of names: at first one kind of address, then the other. It
+// returns addresses that are known already.
+func (f *finder) plan(names []string) []netip.AddrPort {
 	var known []netip.AddrPort
-	names := make(map[string]bool)
 	now := time.Now()
-	for _, group := range [...][]string{bare, glued} {
-		for _, t := range f.types {
-			for _, name := range group {
-				q := question{name: name, qtype: t}
-				if addrs, ok := l.core.cache.addresses(q, now); ok {
-					known = append(known, f.fresh(addrs)...)
-					continue
-				}
-				if limit := l.bill.limits.ServerNamesPerZone; !names[name] && len(names) >= limit {
-					f.limit = &limitError{"ServerNamesPerZone", limit}
-					continue
-				}
-				names[name] = true
-				f.left = append(f.left, q)
+	for _, t := range f.types {
+		for _, name := range names {
+			q := question{name: name, qtype: t}
+			if rrs, ok := f.lookup.core.cache.records(q, now); ok {
+				known = append(known, f.fresh(rrs)...)
+				continue
 			}
+			if limit := f.lookup.bill.limits.ServerNamesPerZone; !f.names[name] && len(f.names) >= limit {
+				f.limit = &limitError{"ServerNamesPerZone", limit}
+				continue
+			}
+			f.names[name] = true
+			f.left = append(f.left, q)
 		}
 	}
 	return known
 }
 
 // glue returns the addresses that the parents of the names' own zones have for them. They are
-// the last to be asked, because the zones themselves have said something else, or nothing.
+// nearly the last to be asked, because the zones themselves have said something else, or nothing.
 func (f *finder) glue() []netip.AddrPort {
-	c := f.lookup.core
 	now := time.Now()
 	var addrs []netip.AddrPort
 	for _, name := range f.zone.names {
 		for zone := name; zone != "."; zone = parent(zone) {
-			if z := c.cache.zone(zone, now); z != nil {
-				addrs = append(addrs, f.fresh(z.glueOf(name))...)
+			if z := f.lookup.core.cache.zone(zone, now); z != nil {
+				addrs = append(addrs, f.add(z.glueOf(name))...)
 			}
 		}
 	}
@@ -161,14 +155,38 @@ func (f *finder) start(ctx context.Context) bool {
 	f.flying++
 	c := f.lookup.core
 	c.running.Go(func() {
-		addrs, err := c.addresses(ctx, f.lookup, q)
-		f.results <- lookedUp{addrs, err}
+		rrs, err := c.find(ctx, f.lookup, f.zone.zone, q)
+		f.results <- lookedUp{q, rrs, err}
 	})
 	return true
 }
 
-// fresh returns those addresses that were not returned before.
-func (f *finder) fresh(addrs []netip.Addr) []netip.AddrPort {
+// take returns the new addresses in what was looked up. The zone's own NS records, which are the
+// last resort, are for this task alone.
+func (f *finder) take(r lookedUp) []netip.AddrPort {
+	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
+		f.limit = limit
+	}
+	if r.qtype == dns.TypeNS {
+		var names []string
+		for _, rr := range r.rrs {
+			if ns, ok := rr.(*dns.NS); ok && len(names) < maxServers {
+				names = append(names, lower(ns.Ns))
+			}
+		}
+		return f.plan(slices.DeleteFunc(names, func(name string) bool { return slices.Contains(f.zone.names, name) }))
+	}
+	addrs := f.fresh(r.rrs)
+	if len(addrs) == 0 {
+		f.lookup.bill.vain.Add(1)
+	}
+	return addrs
+}
+
+// fresh returns those addresses in records that were not returned before.
+func (f *finder) fresh(rrs []dns.RR) []netip.AddrPort { return f.add(addressesOf(rrs)) }
+
+func (f *finder) add(addrs []netip.Addr) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, a := range addrs {
 		if ap := netip.AddrPortFrom(a, dnsPort); !slices.Contains(f.found, ap) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,8 +37,8 @@ type flight struct {
 	waiting int             // for this one; guarded by flights.mu
 	waits   map[*flight]int // for how many times this one waits; guarded by flights.mu
 
-	addrs []netip.Addr // set when done
-	err   error
+	rrs []dns.RR // set when done; they must not be changed
+	err error
 }
 
 // reaches reports whether f is g or waits for it, through others or not.
@@ -53,17 +54,17 @@ func (f *flight) reaches(g *flight) bool {
 	return false
 }
 
-// addresses returns the addresses that q, about a server's name, has for an answer. l needs them.
-func (c *core) addresses(ctx context.Context, l *lookup, q question) ([]netip.Addr, error) {
-	k := key{name: q.name, qtype: q.qtype}
+// find returns the records that answer q, which l needs to find servers of a zone. They must
+// not be changed.
+func (c *core) find(ctx context.Context, l *lookup, zone string, q question) ([]dns.RR, error) {
 	for try := 0; ; try++ {
-		if addrs, ok := c.cache.addresses(q, time.Now()); ok {
-			return addrs, nil
+		if rrs, ok := c.cache.records(q, time.Now()); ok {
+			return rrs, nil
 		}
 		if l.bill.vain.Load() >= maxVain {
 			return nil, nil
 		}
-		f, mine, err := c.join(l, k)
+		f, mine, err := c.join(l, zone, q)
 		if err != nil {
 			return nil, err
 		}
@@ -76,27 +77,28 @@ func (c *core) addresses(ctx context.Context, l *lookup, q question) ([]netip.Ad
 		}
 		var limit *limitError
 		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !errors.Is(f.err, errDeep) {
-			return f.addrs, f.err
+			return f.rrs, f.err
 		}
 		// It failed because of who else asked for it; for this one it may do better.
 	}
 }
 
-// join returns the flight for k, with l waiting for it. It is l's own if nobody else has
+// join returns the flight for q, with l waiting for it. It is l's own if nobody else has
 // asked for it before.
-func (c *core) join(l *lookup, k key) (f *flight, mine bool, err error) {
+func (c *core) join(l *lookup, zone string, q question) (f *flight, mine bool, err error) {
+	k := key{name: q.name, qtype: q.qtype}
 	fs := &c.flights
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f = fs.flying[k]
 	if f == nil {
-		if l.depth >= maxDepth {
+		if len(l.above) >= maxDepth {
 			return nil, false, errDeep
 		}
 		if err := charge(&l.bill.names, "ServerNames", l.bill.limits.ServerNames); err != nil {
 			return nil, false, err
 		}
-		f, mine = c.start(l, k), true
+		f, mine = c.start(l, zone, k), true
 	} else if l.flight != nil && f.reaches(l.flight) {
 		return nil, false, errCycle
 	}
@@ -108,10 +110,10 @@ func (c *core) join(l *lookup, k key) (f *flight, mine bool, err error) {
 }
 
 // start begins a flight. The caller holds the lock.
-func (c *core) start(l *lookup, k key) *flight {
+func (c *core) start(l *lookup, zone string, k key) *flight {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	f := &flight{key: k, done: make(chan struct{}), cancel: cancel, waits: make(map[*flight]int)}
-	f.lookup = &lookup{core: c, bill: l.bill, flight: f, depth: l.depth + 1}
+	f.lookup = &lookup{core: c, bill: l.bill, flight: f, above: append(slices.Clip(l.above), zone)}
 	if c.flights.flying == nil {
 		c.flights.flying = make(map[key]*flight)
 	}
@@ -124,7 +126,7 @@ func (c *core) start(l *lookup, k key) *flight {
 		q := question{name: k.name, qtype: k.qtype}
 		r, err := f.lookup.run(ctx, q)
 		if err == nil {
-			f.addrs = addressesOf(r.answer)
+			f.rrs = r.answer
 		}
 		f.err = err
 		c.flights.mu.Lock()

@@ -15,8 +15,8 @@ import (
 type lookup struct {
 	core   *core
 	bill   *bill
-	flight *flight // that it is the lookup of; nil: a caller's question
-	depth  int     // how many lookups wait for it, one after the other
+	flight *flight  // that it is the lookup of; nil: a caller's question
+	above  []string // the zones whose servers the lookups that wait for it are about to ask
 
 	queries   atomic.Int32 // sent for its own name and its aliases
 	referrals int
@@ -153,15 +153,15 @@ var errImpatient = errors.New("recursor: no answer to a minimised question")
 func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*verdict, error) {
 	var tries atomic.Int32
 	j := &judge{zone: z, q: q, whole: whole}
-	t := &task{question: q, zone: z.zone, part: !whole, servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
+	t := &task{question: q, zone: z.zone, part: !whole, nested: slices.Contains(l.above, z.zone), servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
 		if tries.Add(1) > maxPatience && !whole {
 			return errImpatient
 		}
 		return l.spend()
 	}}
 	if !z.any {
-		f := &finder{lookup: l, zone: z, judge: j}
-		t.servers, t.more = f.known(), f.more
+		f := newFinder(l, z, j)
+		t.servers, t.more = f.found, f.more
 	}
 	m, err := l.core.fleet.ask(ctx, t)
 	var r *verdict
