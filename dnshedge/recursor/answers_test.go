@@ -576,6 +576,14 @@ func TestDSIsAskedOfTheParent(t *testing.T) {
 	})
 }
 
+// A server that also recurses for clients of its own says so in its referrals.
+func TestAReferralOfAServerThatOffersRecursionIsFollowed(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		w.fault("198.41.0.4", func(_ query, r *dns.Msg) *dns.Msg { r.RecursionAvailable = true; return r })
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(w.resolver(), "www.example. A")))
+	})
+}
+
 func TestALameServerCostsOneRoundTripAndIsLeftAloneFor15Minutes(t *testing.T) {
 	for name, f := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"REFUSED":    rcode(dns.RcodeRefused),
@@ -634,7 +642,12 @@ func TestAPoorAnswerIsTheLastToBeTaken(t *testing.T) {
 				m := w.ask(r, "www.example. AAAA")
 				assert.Equal(t, dns.RcodeSuccess, m.Rcode, "if there is no better one")
 				assert.Equal(t, 2, w.sent()-n, "each server is asked once")
-				assert.Zero(t, r.Stats().Lame)
+				w.fault("192.0.2.1 192.0.2.2", nil)
+				time.Sleep(time.Minute)
+				w.unlucky("192.0.2.1 192.0.2.2", silent)
+				start = time.Now()
+				assert.Equal(t, "NXDOMAIN", told(w.ask(r, "nx.example. A")))
+				assert.Less(t, time.Since(start), 100*ms, "good questions are hedged all the same")
 			})
 		})
 	}

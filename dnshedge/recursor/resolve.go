@@ -15,8 +15,8 @@ import (
 type lookup struct {
 	core   *core
 	bill   *bill
-	flight *flight  // that it is the lookup of; nil: a caller's question
-	above  []string // the zones whose servers the lookups that wait for it are about to ask
+	flight *flight // that it is the lookup of; nil: a caller's question
+	depth  int     // how many lookups wait for it, one after the other
 
 	queries   atomic.Int32 // sent for its own name and its aliases
 	referrals int
@@ -87,13 +87,13 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 	if err != nil {
 		return nil, err
 	}
-	min := &minimiser{q: q, off: c.conf.NoMinimise}
+	parts := &minimiser{q: q, off: c.conf.NoMinimise}
 	for {
-		step, whole := min.next(z.zone)
+		step, whole := parts.next(z.zone)
 		r, err := l.ask(ctx, z, step, whole)
 		switch {
 		case err != nil && !whole && (errors.Is(err, errImpatient) || errors.Is(err, errNoServers)):
-			min.off = true
+			parts.off = true
 		case err != nil:
 			return nil, err
 		case r.kind == isReferral:
@@ -101,10 +101,12 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 				return nil, &limitError{"Referrals", l.bill.limits.Referrals}
 			}
 			z = c.learn(z, r.cut)
+			if f := l.flight; f != nil && f.gluedBy(z) {
+				return nil, errGlued
+			}
 		case !whole && (r.kind == isRefused || r.rcode != dns.RcodeSuccess):
-			min.off = true
-		case !whole:
-			min.asked(step)
+			parts.off = true
+		case !whole: // one label more
 		default:
 			if shared {
 				c.cache.addReply(q, r, time.Now())
