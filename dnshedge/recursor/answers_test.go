@@ -576,6 +576,14 @@ func TestDSIsAskedOfTheParent(t *testing.T) {
 	})
 }
 
+// A server that also recurses for clients of its own says so in its referrals.
+func TestAReferralOfAServerThatOffersRecursionIsFollowed(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		w.fault("198.41.0.4", func(_ query, r *dns.Msg) *dns.Msg { r.RecursionAvailable = true; return r })
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(w.resolver(), "www.example. A")))
+	})
+}
+
 func TestALameServerCostsOneRoundTripAndIsLeftAloneFor15Minutes(t *testing.T) {
 	for name, f := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"REFUSED":    rcode(dns.RcodeRefused),

@@ -130,6 +130,19 @@ func (s *Script) ReplaceTTL(from, to uint32) {
 	}
 }
 
+// RaiseTTL gives the records of servers that have a TTL of 0 one of a second, for those who
+// raise no TTL of 0.
+func (s *Script) RaiseTTL() {
+	for _, r := range s.ranges {
+		for _, e := range r.entries {
+			for _, rr := range e.msg.Answer {
+				h := rr.Header()
+				h.Ttl = max(h.Ttl, 1)
+			}
+		}
+	}
+}
+
 // Parse reads a script.
 func Parse(r io.Reader) (*Script, error) {
 	s := new(Script)
@@ -246,10 +259,8 @@ func (e *entry) line(f []string) error {
 	default:
 		to := map[string]*[]dns.RR{"ANSWER": &e.msg.Answer, "AUTHORITY": &e.msg.Ns, "ADDITIONAL": &e.msg.Extra}[e.section]
 		rr, err := dns.NewRR(strings.Join(f, " "))
-		if err != nil {
-			if odd := unknown(f); odd != nil {
-				rr, err = odd, nil
-			}
+		if odd := unknown(f); odd != nil && (err != nil || dns.Len(rr) != dns.Len(odd)) {
+			rr, err = odd, nil
 		}
 		if err != nil || to == nil || rr == nil {
 			return fmt.Errorf("record in section %q: %w", e.section, err)
@@ -259,8 +270,8 @@ func (e *entry) line(f []string) error {
 	return nil
 }
 
-// unknown reads a record in the format of unknown ones (RFC 3597 §5) whose data is not what
-// its type wants. It returns nil for others.
+// unknown reads a record in the format of unknown ones (RFC 3597 §5), whatever its type
+// wants. It returns nil for others.
 func unknown(f []string) dns.RR {
 	i := slices.Index(f, `\#`)
 	if i < 2 || len(f) < i+2 {
