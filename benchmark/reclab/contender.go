@@ -26,14 +26,16 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// contenders are the resolvers that are measured.
-var contenders = []struct {
+// kind is a resolver that can be measured.
+type kind struct {
 	name string
 	ours *recursor.Hedge // this library's, with these hedges; nil: a program
 	// configure returns the program's command. Its files are in a directory of its own, with the
 	// root's servers in the file hints.
 	configure func(dir string) (*exec.Cmd, error)
-}{
+}
+
+var contenders = []kind{
 	{name: "hedge", ours: new(recursor.Hedge)},
 	{name: "hedge-off", ours: &recursor.Hedge{Off: true}},
 	{name: "unbound", configure: unbound("  discard-timeout: 0\n")},
@@ -207,8 +209,8 @@ type contender struct {
 }
 
 // inMemory starts our own resolver in this process.
-func inMemory(name string, ours *recursor.Hedge, n *internet, trace *recursor.Trace) *contender {
-	client, r := settings{n.world.hints(), *ours}.resolver(n, trace)
+func inMemory(name string, ours recursor.Hedge, n *internet, trace *recursor.Trace) *contender {
+	client, r := settings{n.world.hints(), ours}.resolver(n, trace)
 	return &contender{
 		name: name, internet: n,
 		ask: func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
@@ -238,11 +240,7 @@ func (w *world) hintsFile() []byte {
 
 // start starts a contender in a namespace of its own, with an internet. It returns an
 // exec.ErrNotFound if the program is not installed.
-func start(ctx context.Context, name string, n *internet) (_ *contender, err error) {
-	i := slices.Index(Contenders, name)
-	if i < 0 {
-		return nil, fmt.Errorf("reclab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
-	}
+func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 	var undo []func()
 	stop := sync.OnceFunc(func() {
 		for _, f := range slices.Backward(undo) {
@@ -266,14 +264,13 @@ func start(ctx context.Context, name string, n *internet) (_ *contender, err err
 		return nil, err
 	}
 	var cmd *exec.Cmd
-	ours := contenders[i].ours
-	if ours == nil {
-		cmd, err = contenders[i].configure(dir)
+	if k.ours == nil {
+		cmd, err = k.configure(dir)
 	} else {
-		cmd, err = ourselves(settings{n.world.hints(), *ours})
+		cmd, err = ourselves(settings{n.world.hints(), *k.ours})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reclab: %s: %w", name, err)
+		return nil, fmt.Errorf("reclab: %s: %w", k.name, err)
 	}
 
 	space, err := netsim.NewNamespace(Network)
@@ -303,12 +300,12 @@ func start(ctx context.Context, name string, n *internet) (_ *contender, err err
 	go func() { _ = n.servePackets(pc) }()
 	go func() { _ = n.serveConns(ln) }()
 
-	c := &contender{name: name, internet: n, close: stop}
+	c := &contender{name: k.name, internet: n, close: stop}
 	var said tail
 	cmd.Stderr = &said
 	var in io.WriteCloser
 	var out io.ReadCloser
-	if ours == nil {
+	if k.ours == nil {
 		cmd.Stdout = &said
 	} else if in, out, err = pipes(cmd); err != nil {
 		return nil, err
@@ -337,7 +334,7 @@ func start(ctx context.Context, name string, n *internet) (_ *contender, err err
 		used, _ := cputime.Of(cmd.Process.Pid)
 		return used
 	}
-	if ours != nil {
+	if k.ours != nil {
 		c.stats = func() (s observe.RecursorStats, err error) {
 			if err = in.Close(); err == nil {
 				err = json.NewDecoder(out).Decode(&s)

@@ -2,6 +2,7 @@ package reclab_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,36 +12,124 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-func TestMemory(t *testing.T) {
-	for seed := range uint64(*seeds) {
-		synctest.Test(t, func(t *testing.T) {
-			r, err := reclab.Sequential(t.Context(), reclab.Config{Seed: seed + 1, Questions: *questions, Scenario: *scenario, Rate: reclab.Rate})
+var (
+	slowest   = flag.Int("slowest", 0, "how many of the slowest names TestSlowestNames shows")
+	scenario  = flag.String("scenario", "broken", "of TestSlowestNames")
+	seeds     = flag.Int("seeds", 1, "of TestSlowestNames")
+	questions = flag.Int("questions", reclab.Questions, "of TestSlowestNames")
+)
+
+// inMemory has a contender resolve in memory and fake time.
+func inMemory(t *testing.T, conf reclab.Config, contender string) (row reclab.Row) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		conf.Memory, conf.Contenders = true, []string{contender}
+		if contender == "sequential" {
+			var err error
+			row, err = reclab.Sequential(t.Context(), conf)
 			require.NoError(t, err)
-			t.Log(r.Contender, r.Quantile(.5), r.Quantile(.9), r.Quantile(.95), r.Quantile(.99), r.Quantile(.999), "fail", r.Failures, "sent", r.Sent(), r.UDP, r.TCP)
+			return
+		}
+		rows, err := reclab.Run(t.Context(), conf)
+		require.NoError(t, err)
+		row = rows[0]
+	})
+	ms := func(q float64) string { return fmt.Sprintf("%.1f", row.Quantile(q).Seconds()*1000) }
+	t.Logf("%s seed %d %-10s p50 %s p90 %s p95 %s p99 %s p99.9 %s ms, %d failed, sent %.3f, %d over TCP, hedges %d, won %d, denied %d", row.Scenario, row.Seed, row.Contender,
+		ms(.5), ms(.9), ms(.95), ms(.99), ms(.999), row.Failures, row.Sent(), row.TCP, row.Hedges, row.Wins, row.Denied)
+	return row
+}
+
+// ratio returns the median over three seeds of what a figure of one contender is of another's.
+func ratio(rows map[string][]reclab.Row, a, b string, figure func(reclab.Row) float64) float64 {
+	var all []float64
+	for i := range rows[a] {
+		all = append(all, figure(rows[a][i])/figure(rows[b][i]))
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+func quantile(q float64) func(reclab.Row) float64 {
+	return func(r reclab.Row) float64 { return float64(r.Quantile(q)) }
+}
+
+func play(t *testing.T, conf reclab.Config, contenders ...string) map[string][]reclab.Row {
+	t.Helper()
+	rows := make(map[string][]reclab.Row)
+	for seed := range uint64(3) {
+		for _, c := range contenders {
+			conf.Seed = seed + 1
+			rows[c] = append(rows[c], inMemory(t, conf, c))
+		}
+	}
+	return rows
+}
+
+// What hedging and choosing the best server give a resolver that knows nothing yet.
+func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
+	for _, tt := range []struct {
+		scenario             string
+		p50, p99, p999, sent float64 // at most, as multiples of what the sequential resolver needs
+		p99OfOff, sentOfOff  float64 // and of what ours does without hedges
+	}{
+		{"broken", 0.85, 0.90, 0.75, 1.25, 1.00, 1.12},
+		{"clean", 0.85, 1.00, 1.20, 1.25, 1.00, 1.12},
+	} {
+		t.Run(tt.scenario, func(t *testing.T) {
+			rows := play(t, reclab.Config{Scenario: tt.scenario, Questions: 2000}, "hedge", "hedge-off", "sequential")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.5)), tt.p50, "p50")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.99)), tt.p99, "p99")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.999)), tt.p999, "p99.9")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", reclab.Row.Sent), tt.sent, "queries")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", quantile(.99)), tt.p99OfOff, "p99 of hedge-off")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.Sent), tt.sentOfOff, "queries of hedge-off")
+			for _, r := range rows["hedge"] {
+				assert.Zero(t, r.Failures, "seed %d", r.Seed)
+			}
 		})
-		for _, name := range []string{"hedge", "hedge-off"} {
-			synctest.Test(t, func(t *testing.T) {
-				tr := new(tracer)
-				conf := reclab.Config{Seed: seed + 1, Questions: *questions, Scenario: *scenario, Memory: true, Contenders: []string{name}}
-				if *slowest > 0 {
-					conf.Trace = tr.trace()
-				}
-				rows, err := reclab.Run(t.Context(), conf)
-				require.NoError(t, err)
-				r := rows[0]
-				t.Log(r.Contender, r.Quantile(.5), r.Quantile(.9), r.Quantile(.95), r.Quantile(.99), r.Quantile(.999), "fail", r.Failures, "sent", r.Sent(), r.UDP, r.TCP, "hedges", r.Hedges, r.Wins, r.Denied)
-				slices.SortFunc(r.Calls, func(a, b reclab.Call) int { return int(b.Took - a.Took) })
-				for _, c := range r.Calls[:min(*slowest, len(r.Calls))] {
-					text, zones := reclab.Explain(seed+1, *scenario, c.Name)
-					t.Logf("%v %s %s\n%s%s", c.Took, c.Name, dns.TypeToString[c.Type], text, tr.of(c.Begun, c.Took, zones))
-				}
-			})
+	}
+}
+
+// In every other internet all names are resolved as well.
+func TestNoNameFails(t *testing.T) {
+	for _, scenario := range []string{"plain", "repeats", "bursts"} {
+		r := inMemory(t, reclab.Config{Scenario: scenario, Questions: 1000, Seed: 1}, "hedge")
+		assert.Zero(t, r.Failures, scenario)
+		assert.Len(t, r.Calls, 1000)
+	}
+}
+
+func TestAnOutageOfAllServersCostsLittleMore(t *testing.T) {
+	rows := play(t, reclab.Config{Scenario: "dead", Questions: 500}, "hedge", "hedge-off")
+	assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.Sent), 1.15)
+	for _, r := range rows["hedge"] {
+		assert.Equal(t, 500, r.Failures)
+	}
+}
+
+// TestSlowestNames shows what happened to the slowest names:
+//
+//	go test ./benchmark/reclab -run SlowestNames -v -args -slowest 30 -scenario clean -seeds 3
+func TestSlowestNames(t *testing.T) {
+	if *slowest == 0 {
+		t.Skip("for people; see -slowest")
+	}
+	for seed := range uint64(*seeds) {
+		tr := new(tracer)
+		conf := reclab.Config{Seed: seed + 1, Questions: *questions, Scenario: *scenario, Trace: tr.trace()}
+		r := inMemory(t, conf, "hedge")
+		slices.SortFunc(r.Calls, func(a, b reclab.Call) int { return int(b.Took - a.Took) })
+		for _, c := range r.Calls[:min(*slowest, len(r.Calls))] {
+			text, zones := reclab.Explain(conf.Seed, conf.Scenario, c.Name)
+			t.Logf("%v %s %s\n%s%s", c.Took, c.Name, dns.TypeToString[c.Type], text, tr.during(c, zones))
 		}
 	}
 }
@@ -52,39 +141,42 @@ type tracer struct {
 }
 
 type traced struct {
-	at   time.Time
-	zone string
-	name string
-	text string
+	at         time.Time
+	name, text string
 }
 
-func (t *tracer) of(begun time.Time, took time.Duration, zones []string) string {
+// during returns what was traced during a call about its zones: all about their names, and their
+// delegations.
+func (t *tracer) during(c reclab.Call, zones []string) string {
 	var b strings.Builder
 	for _, e := range t.seen {
-		at := e.at.Sub(begun)
-		if at >= 0 && at <= took && slices.ContainsFunc(zones, func(z string) bool { return dns.CountLabel(z) > 1 && dns.IsSubDomain(z, e.name) || z == e.name }) {
+		at := e.at.Sub(c.Begun)
+		about := func(zone string) bool {
+			return zone == e.name || dns.CountLabel(zone) > 1 && dns.IsSubDomain(zone, e.name)
+		}
+		if at >= 0 && at <= c.Took && slices.ContainsFunc(zones, about) {
 			fmt.Fprintf(&b, "%8.1f %s\n", at.Seconds()*1000, e.text)
 		}
 	}
 	return b.String()
 }
 
-func (t *tracer) say(name, zone string, format string, args ...any) {
+func (t *tracer) say(name, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.seen = append(t.seen, traced{time.Now(), zone, name, fmt.Sprintf(format, args...)})
+	t.seen = append(t.seen, traced{time.Now(), name, fmt.Sprintf(format, args...)})
 }
 
 func (t *tracer) trace() *recursor.Trace {
 	return &recursor.Trace{
-		Attempt: func(ctx context.Context, i recursor.AttemptInfo) {
-			t.say(i.Name, i.Zone, "ask  %d hedge %-5v %v %s %s of %s", i.Attempt, i.Hedge, i.Server, dns.TypeToString[i.Type], i.Name, i.Zone)
+		Attempt: func(_ context.Context, i recursor.AttemptInfo) {
+			t.say(i.Name, "ask  %d hedge %-5v %v %s %s of %s", i.Attempt, i.Hedge, i.Server, dns.TypeToString[i.Type], i.Name, i.Zone)
 		},
-		Done: func(ctx context.Context, i recursor.AttemptInfo, d time.Duration, err error) {
-			t.say(i.Name, i.Zone, "done %d %v after %v: %s of %s: %v", i.Attempt, i.Server, d, i.Name, i.Zone, err)
+		Done: func(_ context.Context, i recursor.AttemptInfo, d time.Duration, err error) {
+			t.say(i.Name, "done %d %v after %v: %s of %s: %v", i.Attempt, i.Server, d, i.Name, i.Zone, err)
 		},
-		Answer: func(ctx context.Context, i recursor.AnswerInfo) {
-			t.say(i.Name, "", "answer %s: %s, %d queries, %v", i.Name, dns.RcodeToString[i.Rcode], i.Queries, i.Err)
+		Answer: func(_ context.Context, i recursor.AnswerInfo) {
+			t.say(i.Name, "answer %s: %s, %d queries, %v", i.Name, dns.RcodeToString[i.Rcode], i.Queries, i.Err)
 		},
 	}
 }

@@ -104,20 +104,8 @@ func (r Row) Sent() float64 { return float64(r.UDP+r.TCP) / float64(max(len(r.Ca
 // Run measures. Unless Memory is set it needs root on Linux; see netsim.ErrUnsupported.
 // If ctx ends, what was measured until then is returned with its error.
 func Run(ctx context.Context, conf Config) ([]Row, error) {
-	if conf.Scenario == "" {
-		conf.Scenario = Scenarios[0]
-	}
-	if !slices.Contains(Scenarios, conf.Scenario) {
-		return nil, fmt.Errorf("reclab: scenario %q; want one of %s", conf.Scenario, strings.Join(Scenarios, ", "))
-	}
-	if conf.Questions < 0 || conf.Rate < 0 {
-		return nil, fmt.Errorf("reclab: Config.Questions is %d and Rate %v; want 0 or more", conf.Questions, conf.Rate)
-	}
-	if conf.Questions == 0 {
-		conf.Questions = Questions
-	}
-	if conf.Rate == 0 {
-		conf.Rate = Rate
+	if err := conf.complete(); err != nil {
+		return nil, err
 	}
 	p := planOf(conf.Scenario, conf.Seed)
 	w := newWorld(p)
@@ -150,6 +138,26 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return rows, errors.Join(append(errs, ctx.Err())...)
 }
 
+// complete checks a Config and sets its defaults.
+func (c *Config) complete() error {
+	if c.Scenario == "" {
+		c.Scenario = Scenarios[0]
+	}
+	if !slices.Contains(Scenarios, c.Scenario) {
+		return fmt.Errorf("reclab: scenario %q; want one of %s", c.Scenario, strings.Join(Scenarios, ", "))
+	}
+	if c.Questions < 0 || c.Rate < 0 {
+		return fmt.Errorf("reclab: Config.Questions is %d and Rate %v; want 0 or more", c.Questions, c.Rate)
+	}
+	if c.Questions == 0 {
+		c.Questions = Questions
+	}
+	if c.Rate == 0 {
+		c.Rate = Rate
+	}
+	return nil
+}
+
 func planOf(scenario string, seed uint64) plan {
 	return plan{seed: seed, sites: sites, clean: scenario == "clean", dead: scenario == "dead", plain: scenario == "plain"}
 }
@@ -162,41 +170,51 @@ func weatherOf(scenario string) weather {
 	return how
 }
 
-// open starts the contenders.
+// open starts the contenders. Those that it returns have to be closed, also after an error.
 func open(ctx context.Context, conf Config, w *world) (all []*contender, err error) {
 	names := conf.Contenders
 	if len(names) == 0 {
 		names = Contenders
 	}
-	for _, name := range names {
-		i := slices.Index(Contenders, name)
-		if i < 0 {
-			return all, fmt.Errorf("reclab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
-		}
-		n := newInternet(w, weatherOf(conf.Scenario), conf.Seed)
-		var c *contender
-		switch ours := contenders[i].ours; {
-		case !conf.Memory:
-			c, err = start(ctx, name, n)
-		case ours != nil:
-			c = inMemory(name, ours, n, conf.Trace)
-			err = c.warm(ctx)
-		default:
-			err = fmt.Errorf("reclab: %s in memory: %w", name, exec.ErrNotFound)
-		}
-		if errors.Is(err, exec.ErrNotFound) && len(conf.Contenders) == 0 {
-			if conf.Skipped != nil {
-				conf.Skipped(err.Error())
-			}
-			err = nil
-			continue
-		}
-		if err != nil {
-			return all, err
-		}
-		all = append(all, c)
+	started, errs := make([]*contender, len(names)), make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() { started[i], errs[i] = openOne(ctx, conf, w, name) })
 	}
-	return all, nil
+	wg.Wait()
+	for i, c := range started {
+		switch {
+		case c != nil:
+			all = append(all, c)
+		case errors.Is(errs[i], exec.ErrNotFound) && len(conf.Contenders) == 0:
+			if conf.Skipped != nil {
+				conf.Skipped(errs[i].Error())
+			}
+		default:
+			err = errors.Join(err, errs[i])
+		}
+	}
+	return all, err
+}
+
+func openOne(ctx context.Context, conf Config, w *world, name string) (*contender, error) {
+	i := slices.Index(Contenders, name)
+	if i < 0 {
+		return nil, fmt.Errorf("reclab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
+	}
+	one, n := contenders[i], newInternet(w, weatherOf(conf.Scenario), conf.Seed)
+	if !conf.Memory {
+		return start(ctx, one, n)
+	}
+	if one.ours == nil {
+		return nil, fmt.Errorf("reclab: %s in memory: %w", name, exec.ErrNotFound)
+	}
+	c := inMemory(name, *one.ours, n, conf.Trace)
+	if err := c.warm(ctx); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // measure asks the questions and waits for their answers.

@@ -1,38 +1,58 @@
 package reclab_test
 
 import (
-	"context"
 	"errors"
-	"flag"
 	"os"
+	"os/exec"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-var (
-	questions = flag.Int("questions", 500, "")
-	slowest   = flag.Int("slowest", 0, "")
-	seeds     = flag.Int("seeds", 1, "")
-	scenario  = flag.String("scenario", "broken", "")
-)
-
 func TestMain(m *testing.M) {
 	reclab.Resolve()
-	flag.Parse()
 	os.Exit(m.Run())
 }
 
-func TestKernel(t *testing.T) {
-	rows, err := reclab.Run(context.Background(), reclab.Config{Seed: 1, Questions: *questions, Scenario: *scenario, Contenders: []string{"unbound", "unbound-stock", "named", "pdns", "kresd"}, Skipped: func(s string) { t.Log(s) }})
+// All resolvers that are installed, over kernel sockets. It counts on no speed: of a hundred names, each resolver
+// may fail to answer a few within ten seconds.
+func TestResolversResolve(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	skipped := 0
+	rows, err := reclab.Run(t.Context(), reclab.Config{Seed: 1, Questions: 100, Skipped: func(why string) { skipped++; t.Log(why) }})
 	if errors.Is(err, netsim.ErrUnsupported) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	for _, r := range rows {
-		t.Log(r.Contender, r.Quantile(.5), r.Quantile(.9), r.Quantile(.95), r.Quantile(.99), r.Quantile(.999), "fail", r.Failures, "sent", r.Sent(), r.UDP, r.TCP, "cpu", r.CPU)
+	assert.Len(t, rows, len(reclab.Contenders)-skipped)
+	for i, r := range rows {
+		t.Logf("%-13s p50 %v, sent %.2f, %d failed, CPU %v", r.Contender, r.Quantile(.5), r.Sent(), r.Failures, r.CPU)
+		if i < 2 {
+			assert.Equal(t, reclab.Contenders[i], r.Contender, "ours are always there")
+		}
+		assert.LessOrEqual(t, r.Failures, 10, r.Contender)
+		assert.Greater(t, r.Sent(), 1.0, r.Contender)
+		assert.Less(t, r.Sent(), 20.0, r.Contender)
+		assert.Equal(t, r.Contender == "hedge", r.Hedges > 0, r.Contender)
 	}
+}
+
+func TestWrongConfigsAreNamed(t *testing.T) {
+	for want, conf := range map[string]reclab.Config{
+		`scenario "sunny"`: {Scenario: "sunny"},
+		"Questions is -1":  {Questions: -1},
+		"Rate -5":          {Rate: -5},
+		`contender "bind"`: {Contenders: []string{"bind"}, Memory: true},
+	} {
+		_, err := reclab.Run(t.Context(), conf)
+		assert.ErrorContains(t, err, want)
+	}
+	_, err := reclab.Run(t.Context(), reclab.Config{Contenders: []string{"unbound"}, Memory: true})
+	assert.ErrorIs(t, err, exec.ErrNotFound, "a program that is asked for has to run")
 }

@@ -39,6 +39,9 @@ var errUnanswered = errors.New("no server answers")
 
 // Sequential asks such a resolver in memory.
 func Sequential(ctx context.Context, conf Config) (Row, error) {
+	if err := conf.complete(); err != nil {
+		return Row{}, err
+	}
 	w := newWorld(planOf(conf.Scenario, conf.Seed))
 	s := &sequential{
 		internet: newInternet(w, weatherOf(conf.Scenario), conf.Seed), servers: make(map[string][]string), addrs: make(map[string][]netip.Addr),

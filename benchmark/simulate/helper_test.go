@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -9,8 +10,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/internal/hedgetest"
 )
+
+func TestMain(m *testing.M) {
+	reclab.Resolve()
+	os.Exit(m.Run())
+}
 
 // sim runs the command.
 func sim(t *testing.T, args ...string) (stdout, stderr string, code int) {

@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // contract is what the machine-readable formats promise, in this order.
 const contract = "engine scenario strategy seed requests errors p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms " +
-	"extra_pct hedges wins denied conns_opened cpu_us_per_request"
+	"extra_pct hedges wins denied conns_opened cpu_us_per_request sent_per_request"
 
 func TestSameSeedSameOutput(t *testing.T) {
 	for _, format := range formats {
@@ -109,7 +110,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		args string
 		says []string
 	}{
-		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc, dns or virtual"}},
+		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc, dns, recursor or virtual"}},
 		{"-scenario nothing", []string{"-scenario", `"nothing"`, "seed", "all"}},
 		{"-engine http -scenario drift", []string{"-scenario", `"drift"`, "seed"}},
 		{"-strategy hedge,best", []string{"-strategy", `"best"`, "published-told"}},
@@ -117,6 +118,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		{"-engine dns -transport quic", []string{"-transport", `"quic"`, "udp, tls or https"}},
 		{"-transport tls", []string{"-transport tls", "-engine dns"}},
 		{"-engine dns -transport tls -strategy miekg", []string{"-strategy miekg", "DNS over tls"}},
+		{"-engine recursor -strategy miekg", []string{"-strategy miekg", "not a resolver"}},
 		{"-requests -1", []string{"-requests -1", "100"}},
 		{"-requests 7", []string{"-requests 7", "100"}},
 		{"-requests many", []string{"-requests", `"many"`}},
@@ -197,6 +199,54 @@ func TestDNSEngineAsksOverASimulatedNetwork(t *testing.T) {
 	_, stderr, code = sim(t, "-engine", "dns", "-strategy", "published")
 	assert.Equal(t, misused, code)
 	assert.Contains(t, stderr, "not offered for DNS over udp")
+}
+
+// The recursor engine needs namespaces too. It has our own resolver run by this test's program.
+func TestRecursorEngineResolvesInASimulatedInternet(t *testing.T) {
+	out, stderr, code := sim(t, "-engine", "recursor", "-quick", "-requests", "100", "-strategy", "hedge,hedge-off", "-format", "json", "-out", "")
+	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+		t.Skip(stderr)
+	}
+	require.Equal(t, ok, code, stderr)
+	var rows []row
+	require.NoError(t, json.Unmarshal([]byte(out), &rows))
+	require.Len(t, rows, 2)
+	for _, r := range rows {
+		assert.Equal(t, "recursor", r.Engine)
+		assert.Equal(t, 100, r.Requests)
+		assert.LessOrEqual(t, r.Errors, 2, r.Strategy)
+		assert.Greater(t, r.P50, 10.0)
+		require.NotNil(t, r.Sent)
+		assert.Greater(t, *r.Sent, 1.0)
+		assert.Less(t, *r.Sent, 10.0)
+	}
+}
+
+func TestRecursorRunsThreeTimesUnlessToldOtherwise(t *testing.T) {
+	for args, want := range map[string]int{"": 3, "-quick": 1, "-runs 2": 2, "-quick -runs 4": 4} {
+		o, err := parse(append([]string{"-engine", "recursor"}, strings.Fields(args)...), io.Discard)
+		require.NoError(t, err)
+		assert.Equal(t, want, o.runs, args)
+	}
+}
+
+// What is required is said under the table, for those that ran.
+func TestBoundsOfTheResolverAreSaid(t *testing.T) {
+	o, err := parse([]string{"-engine", "recursor"}, io.Discard)
+	require.NoError(t, err)
+	of := func(strategy string, p50, p99, p999, sent float64, errors int) result {
+		return result{strategy: strategy, rows: []row{{Engine: "recursor", Scenario: "broken", Strategy: strategy, P50: p50, P99: p99, P999: p999, Sent: &sent, Errors: errors}}}
+	}
+	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{of("hedge", 70, 450, 700, 3, 2), of("unbound", 100, 1000, 3000, 2.7, 1)}}}}
+	assert.Equal(t, []string{
+		"broken: p50 is 0.70 × unbound's, at most 0.80 ×: met.",
+		"broken: p99 is 0.45 × unbound's, at most 0.45 ×: met.",
+		"broken: p99.9 is 0.23 × unbound's, at most 0.35 ×: met.",
+		"broken: sent is 1.11 × unbound's, at most 1.10 ×: NOT MET.",
+		"broken: 2 failures, at most unbound's 1: NOT MET.",
+	}, found.bounds())
+	found.scenarios[0].results = found.scenarios[0].results[:1]
+	assert.Empty(t, found.bounds(), "nobody to compare with")
 }
 
 func TestReportStandsAlone(t *testing.T) {

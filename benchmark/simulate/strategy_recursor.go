@@ -13,7 +13,7 @@ func init() {
 		},
 		strategy{
 			name: "named", rank: 254, recursor: true, about: "BIND, if it is installed",
-			look: look{shade: shade{rgb(0xa16207), rgb(0xfde047)}, highlight: true},
+			look: look{shade: shade{rgb(0xb45309), rgb(0xfbbf24)}, highlight: true},
 		},
 		strategy{
 			name: "pdns", rank: 256, recursor: true, about: "PowerDNS Recursor, if it is installed",

@@ -64,6 +64,16 @@ func (c *cache) zone(name string, now time.Time) *delegation {
 	return nil
 }
 
+// above returns the zone nearest to a name whose servers are known, or nil.
+func (c *cache) above(name string, now time.Time) *delegation {
+	for ; name != "."; name = parent(name) {
+		if z := c.zone(name, now); z != nil {
+			return z
+		}
+	}
+	return nil
+}
+
 // reply returns what is known about a question, with the TTLs that are left, or nil. It is
 // the caller's.
 func (c *cache) reply(q question, now time.Time) *verdict {

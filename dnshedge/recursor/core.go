@@ -57,6 +57,9 @@ func (c *core) init(r *Resolver) error {
 	if err := r.Limits.validate(); err != nil {
 		return err
 	}
+	if err := r.Hedge.validate(); err != nil {
+		return err
+	}
 	c.limits = r.Limits.withDefaults()
 	hints := r.Hints
 	if hints == nil {
@@ -99,9 +102,6 @@ func (c *core) init(r *Resolver) error {
 		c.maxBytes = r.MaxBytes
 	}
 	c.cache.max = c.maxBytes - c.maxBytes/4 // the fleet has the rest
-	if err := r.Hedge.validate(); err != nil {
-		return err
-	}
 	if r.NoIPv4 && r.NoIPv6 {
 		return fmt.Errorf("recursor: Resolver.NoIPv4 and NoIPv6 are both set; want one at most")
 	}

@@ -55,7 +55,7 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 		}
 		if a := netip.AddrPortFrom(addr, dnsPort); !slices.Contains(z.addrs, a) {
 			z.addrs, z.owner = append(z.addrs, a), append(z.owner, name)
-			ttl = min(ttl, max(ttlOf(rr), minGlueTTL))
+			ttl = min(ttl, ttlOf(rr))
 		}
 		glued[name] = true
 	}
@@ -72,7 +72,7 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 			z.bare++
 		}
 	}
-	z.expires = now.Add(time.Duration(ttl) * time.Second)
+	z.expires = now.Add(time.Duration(max(ttl, minZoneTTL)) * time.Second)
 	return z
 }
 
@@ -90,7 +90,7 @@ func (z *delegation) glueOf(name string) []netip.Addr {
 const (
 	maxMsgServers = 256 // names of servers that are read of one response
 	maxGlue       = 64  // addresses of one zone that are kept
-	minGlueTTL    = 1   // seconds: glue is for the question that it came with, at least
+	minZoneTTL    = 1   // seconds: a referral is for the question that it came with, at least
 )
 
 // ahead orders what is true before what is not.

@@ -17,6 +17,10 @@ const maxFlight = 10 * time.Second
 // errCycle is why the lookup of a server's name is not waited for: it waits for who asks.
 var errCycle = errors.New("recursor: looking up a server's name needs itself")
 
+// errGlued is why the lookup of a server's name ends before it has asked the name's own zone: glue
+// for it has come on the way.
+var errGlued = errors.New("recursor: there is glue for the server's name")
+
 // errDeep is why a server's name is not looked up.
 var errDeep = errors.New("recursor: too many names of servers are served by servers whose names have to be looked up")
 
@@ -41,6 +45,11 @@ type flight struct {
 	err error
 }
 
+// gluedBy reports whether a zone that f is referred to has glue that makes f needless.
+func (f *flight) gluedBy(z *delegation) bool {
+	return slices.ContainsFunc(z.glueOf(f.key.name), func(a netip.Addr) bool { return a.Is4() == (f.key.qtype == dns.TypeA) })
+}
+
 // reaches reports whether f is g or waits for it, through others or not.
 func (f *flight) reaches(g *flight) bool {
 	if f == g {
@@ -54,9 +63,9 @@ func (f *flight) reaches(g *flight) bool {
 	return false
 }
 
-// find returns the records that answer q, which l needs to find servers of a zone. They must
-// not be changed.
-func (c *core) find(ctx context.Context, l *lookup, zone string, q question) ([]dns.RR, error) {
+// find returns the records that answer q, which l needs to find servers. They must not be
+// changed.
+func (c *core) find(ctx context.Context, l *lookup, q question) ([]dns.RR, error) {
 	for try := 0; ; try++ {
 		if rrs, ok := c.cache.records(q, time.Now()); ok {
 			return rrs, nil
@@ -64,7 +73,7 @@ func (c *core) find(ctx context.Context, l *lookup, zone string, q question) ([]
 		if l.bill.vain.Load() >= maxVain {
 			return nil, nil
 		}
-		f, mine, err := c.join(l, zone, q)
+		f, mine, err := c.join(l, q)
 		if err != nil {
 			return nil, err
 		}
@@ -85,20 +94,20 @@ func (c *core) find(ctx context.Context, l *lookup, zone string, q question) ([]
 
 // join returns the flight for q, with l waiting for it. It is l's own if nobody else has
 // asked for it before.
-func (c *core) join(l *lookup, zone string, q question) (f *flight, mine bool, err error) {
+func (c *core) join(l *lookup, q question) (f *flight, mine bool, err error) {
 	k := key{name: q.name, qtype: q.qtype}
 	fs := &c.flights
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f = fs.flying[k]
 	if f == nil {
-		if len(l.above) >= maxDepth {
+		if l.depth >= maxDepth {
 			return nil, false, errDeep
 		}
 		if err := charge(&l.bill.names, "ServerNames", l.bill.limits.ServerNames); err != nil {
 			return nil, false, err
 		}
-		f, mine = c.start(l, zone, k), true
+		f, mine = c.start(l, k), true
 	} else if l.flight != nil && f.reaches(l.flight) {
 		return nil, false, errCycle
 	}
@@ -110,10 +119,10 @@ func (c *core) join(l *lookup, zone string, q question) (f *flight, mine bool, e
 }
 
 // start begins a flight. The caller holds the lock.
-func (c *core) start(l *lookup, zone string, k key) *flight {
+func (c *core) start(l *lookup, k key) *flight {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	f := &flight{key: k, done: make(chan struct{}), cancel: cancel, waits: make(map[*flight]int)}
-	f.lookup = &lookup{core: c, bill: l.bill, flight: f, above: append(slices.Clip(l.above), zone)}
+	f.lookup = &lookup{core: c, bill: l.bill, flight: f, depth: l.depth + 1}
 	if c.flights.flying == nil {
 		c.flights.flying = make(map[key]*flight)
 	}

@@ -15,8 +15,8 @@ import (
 type lookup struct {
 	core   *core
 	bill   *bill
-	flight *flight  // that it is the lookup of; nil: a caller's question
-	above  []string // the zones whose servers the lookups that wait for it are about to ask
+	flight *flight // that it is the lookup of; nil: a caller's question
+	depth  int     // how many lookups wait for it, one after the other
 
 	queries   atomic.Int32 // sent for its own name and its aliases
 	referrals int
@@ -101,6 +101,9 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 				return nil, &limitError{"Referrals", l.bill.limits.Referrals}
 			}
 			z = c.learn(z, r.cut)
+			if f := l.flight; f != nil && f.gluedBy(z) {
+				return nil, errGlued
+			}
 		case !whole && (r.kind == isRefused || r.rcode != dns.RcodeSuccess):
 			min.off = true
 		case !whole:
@@ -153,7 +156,7 @@ var errImpatient = errors.New("recursor: no answer to a minimised question")
 func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*verdict, error) {
 	var tries atomic.Int32
 	j := &judge{zone: z, q: q, whole: whole}
-	t := &task{question: q, zone: z.zone, part: !whole, nested: slices.Contains(l.above, z.zone), servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
+	t := &task{question: q, zone: z.zone, part: !whole, servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
 		if tries.Add(1) > maxPatience && !whole {
 			return errImpatient
 		}

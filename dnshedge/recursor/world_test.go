@@ -308,7 +308,7 @@ func rcode(code int) func(query, *dns.Msg) *dns.Msg {
 // says returns a fault: the response has what text says, as sections of records divided by "|", each
 // record "name type data", divided by ";". AA is set unless the text begins with "referral".
 func says(text string) func(query, *dns.Msg) *dns.Msg {
-	rest, referral := strings.CutPrefix(text, "referral ")
+	rest, referral := strings.CutPrefix(text, "referral")
 	return func(q query, _ *dns.Msg) *dns.Msg {
 		r := new(dns.Msg).SetReply(q.Msg)
 		r.Authoritative = !referral

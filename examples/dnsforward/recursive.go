@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/miekg/dns"
+
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
@@ -30,7 +32,7 @@ func (r *fromTheRoot) define(flags *flag.FlagSet) {
 		if ip, e := netip.ParseAddr(server); e == nil {
 			at, err = netip.AddrPortFrom(ip, 53), nil
 		}
-		if domain == "" || err != nil {
+		if _, ok := dns.IsDomainName(domain); !ok || domain == "" || err != nil {
 			return fmt.Errorf("want a domain, = and an address")
 		}
 		if r.stubs == nil {

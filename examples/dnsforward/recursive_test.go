@@ -149,6 +149,7 @@ func TestFlagsThatRecursiveNeedsAndExcludes(t *testing.T) {
 		"-recursive -root-hint a.root.":            `invalid value "a.root." for flag -root-hint`,
 		"-recursive -stub corp.example":            `invalid value "corp.example" for flag -stub: want a domain, = and an address`,
 		"-recursive -stub =192.0.2.1":              `invalid value "=192.0.2.1" for flag -stub`,
+		"-recursive -stub corp..example=192.0.2.1": `invalid value "corp..example=192.0.2.1" for flag -stub`,
 		"-recursive -stub corp.example=ns.example": `invalid value "corp.example=ns.example" for flag -stub`,
 	} {
 		_, err := parsed(t, new(dnshedge.Client), strings.Fields(args)...)

@@ -59,19 +59,26 @@ func serve(t *testing.T, stuck *atomic.Pointer[server]) *server {
 	return s
 }
 
-// start starts a CoreDNS and returns its address.
-func start(t *testing.T, format string, args ...any) string {
-	instance, err := caddy.Start(caddy.CaddyfileInput{
+// corefile has a line of ours in a server block.
+func corefile(format string, args ...any) caddy.Input {
+	return caddy.CaddyfileInput{
 		Filepath: "Corefile", ServerTypeName: "dns",
 		Contents: []byte(".:0 {\n\tbind 127.0.0.1\n\t" + fmt.Sprintf(format, args...) + "\n\twhoami\n}\n"),
-	})
+	}
+}
+
+// start starts a CoreDNS and returns its address.
+func start(t *testing.T, format string, args ...any) string {
+	instance, err := caddy.Start(corefile(format, args...))
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		assert.NoError(t, errors.Join(instance.ShutdownCallbacks()...))
-		assert.NoError(t, instance.Stop())
-		instance.Wait()
-	})
+	t.Cleanup(func() { stop(t, instance) })
 	return instance.Servers()[0].LocalAddr().String()
+}
+
+func stop(t *testing.T, instance *caddy.Instance) {
+	assert.NoError(t, errors.Join(instance.ShutdownCallbacks()...))
+	assert.NoError(t, instance.Stop())
+	instance.Wait()
 }
 
 func ask(t *testing.T, at, name string) *dns.Msg {
@@ -115,6 +122,22 @@ func TestNamesOutsideTheDomainGoToTheNextPlugin(t *testing.T) {
 	assert.Empty(t, ask(t, at, "a.example.").Answer)
 	assert.NotEmpty(t, ask(t, at, "a.example.").Extra, "of whoami")
 	assert.EqualValues(t, 1, s.asked.Load())
+}
+
+func TestAfterARestartTheNewHandlerAnswers(t *testing.T) {
+	before, after := serve(t, new(atomic.Pointer[server])), serve(t, new(atomic.Pointer[server]))
+	first, err := caddy.Start(corefile("hedge . udp://%s", before.at))
+	require.NoError(t, err)
+	assert.Len(t, ask(t, first.Servers()[0].LocalAddr().String(), "a.example.").Answer, 1)
+	_, err = first.Restart(corefile("hedge . x://192.0.2.1"))
+	require.Error(t, err)
+	assert.Len(t, ask(t, first.Servers()[0].LocalAddr().String(), "b.example.").Answer, 1, "the old one goes on")
+	second, err := first.Restart(corefile("hedge . recursive {\n\t\tstub example. %s\n\t}", after.at))
+	require.NoError(t, err)
+	defer stop(t, second)
+	assert.Len(t, ask(t, second.Servers()[0].LocalAddr().String(), "c.example.").Answer, 1)
+	assert.EqualValues(t, 2, before.asked.Load())
+	assert.EqualValues(t, 1, after.asked.Load())
 }
 
 func TestCorefile(t *testing.T) {
