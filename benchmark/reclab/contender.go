@@ -203,9 +203,6 @@ type contender struct {
 	cpu      func() time.Duration // that it has used; nil: unknown
 	stats    func() (observe.RecursorStats, error)
 	close    func()
-
-	mu    sync.Mutex // guards calls
-	calls []Call
 }
 
 // inMemory starts our own resolver in this process.
@@ -374,7 +371,7 @@ func pipes(cmd *exec.Cmd) (in io.WriteCloser, out io.ReadCloser, err error) {
 // dial has the contender asked over UDP, each question with a socket that nobody else waits at.
 func (c *contender) dial(space *netsim.Namespace) {
 	var idle sync.Pool // of *dns.Conn
-	client := new(dns.Client)
+	client := &dns.Client{Timeout: giveUp}
 	c.ask = func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 		conn, ok := idle.Get().(*dns.Conn)
 		if !ok {
@@ -387,7 +384,6 @@ func (c *contender) dial(space *netsim.Namespace) {
 				return nil, err
 			}
 		}
-		client.Timeout = giveUp
 		answer, _, err := client.ExchangeWithConnContext(ctx, m, conn)
 		if err != nil {
 			_ = conn.Close()
