@@ -25,11 +25,11 @@ import (
 
 // snippetImports are the packages that snippets may use.
 var snippetImports = []string{
-	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/observe",
+	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/recursor", module + "/observe",
 }
 
 // snippetDocuments hold snippets that stand by themselves. Those of docs/integrations.md are compared with module integration.
-var snippetDocuments = []string{"README.md", "docs/options.md", "docs/protocols.md", "docs/operations.md"}
+var snippetDocuments = []string{"README.md", "docs/options.md", "docs/protocols.md", "docs/recursor.md", "docs/operations.md"}
 
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
 // It declares the names that a snippet uses and does not define.

@@ -27,6 +27,7 @@ func TestArrowsPointDown(t *testing.T) {
 			"observers of one protocol need not carry the others, nor the policy"},
 		{"internal/ops", []string{grpc, "net/http", "github.com/miekg/dns"}, "every protocol is operated alike"},
 		{"dnshedge", []string{grpc, module + "/benchmark"}, "a DNS user's program is 6.8 MiB, and 11.7 MiB with grpc"},
+		{"dnshedge/recursor", []string{grpc, module + "/benchmark", module + "/debug"}, "it stands below a Client, and is told of by observe alone"},
 		{"dnshedge/internal/wire", []string{module + "/internal", module + "/sketch", module + "/dnshedge/internal/transport", "net/http", grpc}, "messages know no sockets"},
 		{"dnshedge/internal/transport", []string{module + "/internal", module + "/sketch", grpc}, "transports know no policy and no cache"},
 		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug"},

@@ -4,7 +4,7 @@
 //	mux.Handle("/debug/hedge", debug.Handler(transport))
 //
 // A client of package dnshedge is shown by debug.Handler(transport, debug.DNS(client)):
-// its cache, and each upstream. A server's Limiter is shown by debug.Handler(debug.Limiter(l)).
+// its cache, and each upstream. A recursor is shown by debug.Handler(debug.Recursor(r)). A server's Limiter is shown by debug.Handler(debug.Limiter(l)).
 //
 // The page reloads itself, loads nothing from elsewhere and runs no script. It
 // names hosts and routes: serve it only where you would serve net/http/pprof.
@@ -33,7 +33,7 @@ import (
 )
 
 // A Source is a *hedge.Transport, a *hedge.Interceptor, a *hedge.Hedger, anything
-// else that has a Snapshot, or what [DNS] or [Limiter] returns.
+// else that has a Snapshot, or what [DNS], [Recursor] or [Limiter] returns.
 type Source interface{ Snapshot() hedge.Snapshot }
 
 var (
@@ -71,9 +71,11 @@ type handler []Source
 // A Page is the answer to ?format=json.
 type Page struct {
 	Time    time.Time        `json:"time"`    // when the snapshots were taken
-	Clients []hedge.Snapshot `json:"clients"` // one for each source but those of [DNS] and [Limiter], in their order
+	Clients []hedge.Snapshot `json:"clients"` // one for each source but those of [DNS], [Recursor] and [Limiter], in their order
 
 	DNS []observe.DNSStats `json:"dns,omitempty"` // one for each source of [DNS], in their order
+
+	Recursors []observe.RecursorStats `json:"recursors,omitempty"` // one for each source of [Recursor], in their order
 
 	Limiters []hedge.LimiterSnapshot `json:"limiters,omitempty"` // one for each source of [Limiter], in their order
 }
@@ -89,6 +91,8 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		switch s := s.(type) {
 		case dns:
 			p.DNS = append(p.DNS, s.Stats())
+		case recursor:
+			p.Recursors = append(p.Recursors, s.of.Stats())
 		case limiter:
 			p.Limiters = append(p.Limiters, s.of.Snapshot())
 		default:
@@ -137,7 +141,8 @@ type view struct {
 	Clients []client
 	DNS     []dnsClient
 
-	Limiters []limiterView
+	Recursors []recursorView
+	Limiters  []limiterView
 }
 
 type client struct {
@@ -197,6 +202,9 @@ func render(p Page, refresh int) view {
 	}
 	for _, s := range p.DNS {
 		v.DNS = append(v.DNS, renderDNS(s))
+	}
+	for _, s := range p.Recursors {
+		v.Recursors = append(v.Recursors, renderRecursor(s))
 	}
 	for _, s := range p.Limiters {
 		v.Limiters = append(v.Limiters, renderLimiter(s))

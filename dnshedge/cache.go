@@ -22,14 +22,21 @@ const (
 	staleTTL           = 30 * time.Second // RFC 8767 §4
 	staleRecheck       = 30 * time.Second // RFC 8767 §5: the failure recheck timer
 
-	minFailure    = time.Second // that a failure is kept at least (RFC 9520 §3.2)
-	maxFailure    = 5 * time.Second
-	forgetFailure = 5 * time.Minute // after which a failure is no longer the one before the next
+	forgetFailure = 5 * time.Minute // after the time that a failure was kept it is no longer the one before the next
 
 	refreshClaim = 30 * time.Second // that nobody else refreshes what somebody does
 
 	refreshShare = 10 // an entry is refreshed in the last tenth of its life,
 	refreshHits  = 2  // if it was asked for so often
+)
+
+// A backoff is how long the first failure of a question is kept. The next is kept twice as
+// long, and so on (RFC 9520 §3.2).
+type backoff struct{ first, most time.Duration }
+
+var (
+	ofServers   = backoff{time.Second, 5 * time.Second}     // which keep failures themselves
+	ofExchanger = backoff{5 * time.Second, 5 * time.Minute} // which asks every server of a zone for each
 )
 
 // Extended DNS errors, RFC 8914.
@@ -367,7 +374,7 @@ func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.T
 // there is no response. A failure never replaces an answer, not even an expired one,
 // but the answer is not refreshed for a while. Only a final failure replaces an expired
 // answer: the servers have decided that there is none. The domain is as for get.
-func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int) {
+func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep backoff) {
 	c.init()
 	at := now.Sub(c.epoch)
 	var buf [wire.MaxKey]byte
@@ -397,10 +404,10 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, do
 		if ok && spared(had) {
 			return had, otter.CancelOp
 		}
-		if ok && had.fails > 0 && at-had.stored < forgetFailure {
+		if ok && had.fails > 0 && had.left(at) > -forgetFailure {
 			e.fails = min(had.fails, 8) + 1
 		}
-		e.ttl = min(minFailure<<(e.fails-1), maxFailure)
+		e.ttl = min(keep.first<<(e.fails-1), keep.most)
 		return e, otter.WriteOp
 	})
 }

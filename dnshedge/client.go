@@ -101,7 +101,8 @@ type Client struct {
 	Fallback []Upstream
 
 	// Exchanger is asked instead of Upstreams and Fallback, which must be empty, once for
-	// each question. Nil: the servers are asked.
+	// each question. A Cache keeps its SERVFAIL for 5 s, and for twice as long each time it is
+	// repeated, 5 minutes at most (RFC 9520); those of servers for 1 to 5 s. Nil: the servers are asked.
 	Exchanger Exchanger
 
 	// Routes are asked instead of all others about the names in a domain, itself included.

@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// An Exchanger answers questions. *Client is one, and so is *dns.Client of
-// github.com/miekg/dns, which needs an address.
+// An Exchanger answers questions. *Client is one, so is *recursor.Resolver, which starts at the
+// root, and so is *dns.Client of github.com/miekg/dns, which needs an address.
 type Exchanger interface {
 	// ExchangeContext answers the question of m, which it does not change. The duration is
 	// how long that took. A Client that asks an Exchanger passes no address.

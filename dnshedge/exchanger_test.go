@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -107,4 +108,38 @@ func TestARouteMayBeAClient(t *testing.T) {
 		r, _ = l.must(c, "x.example.")
 		assert.Equal(t, "192.0.2.1", addr(r))
 	})
+}
+
+// RFC 9520 §3.2.
+func TestAnExchangersFailuresAreKeptFor5SecondsToFiveMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &alwaysServfail{}
+		c := &dnshedge.Client{Exchanger: e, Cache: new(dnshedge.Cache)}
+		defer c.Close()
+		for n, keep := range []time.Duration{5, 10, 20, 40, 80, 160, 300, 300, 300} {
+			for range 2 {
+				r, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+				require.NoError(t, err)
+				assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+				require.Equal(t, n+1, e.asked)
+				time.Sleep(keep*time.Second/2 - ms)
+			}
+			time.Sleep(3 * ms)
+		}
+		time.Sleep(15 * time.Minute) // long after, all begins anew
+		for n := range 2 {
+			_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+			require.NoError(t, err)
+			assert.Equal(t, 10+n, e.asked)
+			time.Sleep(5*time.Second + ms)
+		}
+	})
+}
+
+// alwaysServfail answers every question with SERVFAIL.
+type alwaysServfail struct{ asked int }
+
+func (e *alwaysServfail) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
+	e.asked++
+	return new(dns.Msg).SetRcode(m, dns.RcodeServerFailure), 0, nil
 }

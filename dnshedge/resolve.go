@@ -383,8 +383,12 @@ func (c *core) kept(q *wire.Query, r *result) *result {
 	case errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || ours(r.err) || c.ctx.Err() != nil:
 	case errors.Is(r.err, context.Canceled): // who asked has left
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
-		_, domain := c.domain(q)
-		cache.fail(q, r.answer, r.err, now, domain)
+		route, domain := c.domain(q)
+		keep := ofServers
+		if r.err == nil && route == nil && c.conf.Exchanger != nil {
+			keep = ofExchanger
+		}
+		cache.fail(q, r.answer, r.err, now, domain, keep)
 	default:
 		cache.put(q, r.answer, r.keep, now)
 	}

@@ -63,6 +63,33 @@
 //	hedge_dns_round_trip_seconds       smoothed round trip time; 0 if it is unknown
 //	hedge_dns_loss_ratio               share of the last queries without an answer; hedges that lose count
 //
+// A recursor that is given to [Collector.AddRecursor] has these, with the label client (its Name):
+//
+//	hedge_recursor_questions_total           questions of callers
+//	hedge_recursor_failures_total            of those, answered with SERVFAIL or an error
+//	hedge_recursor_local_answers_total       of those, answered without servers: special-use names
+//	hedge_recursor_limited_total{limit}      of those, ended at a limit, by the field of recursor.Limits
+//	hedge_recursor_server_lookups_total      names of servers that were looked up
+//	hedge_recursor_queries_total             queries sent to servers, over UDP and TCP
+//	hedge_recursor_tcp_queries_total         of those, over TCP
+//	hedge_recursor_hedges_total              queries sent because an answer was late
+//	hedge_recursor_hedge_wins_total          hedges that gave the answer
+//	hedge_recursor_hedges_denied_total       hedges that were due and that the budget forbade
+//	hedge_recursor_timeouts_total            queries sent because the retransmission timeout had passed
+//	hedge_recursor_failovers_total           queries sent because another server could not answer
+//	hedge_recursor_lame_responses_total      responses of servers that do not serve the zone that they should
+//	hedge_recursor_ignored_messages_total    messages that answered no query: strange, damaged or forged
+//	hedge_recursor_scrubbed_records_total    records in responses that were not believed
+//	hedge_recursor_in_flight                 queries that wait for answers
+//	hedge_recursor_servers                   addresses of servers that are known
+//	hedge_recursor_servers_resting           of those, not asked first for a while, because they were silent
+//	hedge_recursor_zones                     zones whose servers are known
+//	hedge_recursor_rrsets                    RRsets that are kept
+//	hedge_recursor_bytes                     memory that all this takes, estimated
+//	hedge_recursor_max_bytes                 memory that it may take
+//	hedge_recursor_budget_tokens             hedges that would be paid for now
+//	hedge_recursor_first_contact_seconds     when a server that was never asked is late
+//
 // A server's Limiter that is given to [Collector.AddLimiter] has these, with the label
 // limiter (see hedge.WithName):
 //
@@ -107,6 +134,7 @@ type Collector struct {
 	saved, latency                   *prometheus.HistogramVec
 	audited                          [4]*prometheus.GaugeVec // verdict, saved, its error, confidence
 	dns                              *dnsMetrics
+	recursors                        *recursorMetrics
 	limiters                         *limiterMetrics
 
 	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
@@ -159,9 +187,9 @@ func WithBuckets(seconds ...float64) Option {
 
 // WithConstLabels adds the same labels to every metric. The default is none. It panics
 // if one of them is a label that metrics of this package have: client, host, protocol,
-// type, reason, hedged, le, limiter or outcome.
+// type, reason, hedged, le, limiter, outcome or limit.
 func WithConstLabels(labels prometheus.Labels) Option {
-	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome"} {
+	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome", "limit"} {
 		if _, taken := labels[name]; taken {
 			panic(fmt.Sprintf("hedgeprom: WithConstLabels: metrics have a label %s of their own", name))
 		}
@@ -209,9 +237,10 @@ func New(opts ...Option) *Collector {
 			gauge("hedge_audit_saved_error_seconds", "Half of the 95 % interval of hedge_audit_saved_seconds."),
 			gauge("hedge_audit_confidence", "Probability that hedging changes the tail the way that it seems to."),
 		},
-		dns:      newDNSMetrics(s.labels),
-		limiters: newLimiterMetrics(s.labels),
-		hosts:    make(map[string]bool),
+		dns:       newDNSMetrics(s.labels),
+		recursors: newRecursorMetrics(s.labels),
+		limiters:  newLimiterMetrics(s.labels),
+		hosts:     make(map[string]bool),
 	}
 	c.series.Store(&map[id]*series{})
 	return c
@@ -231,6 +260,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 		m.Describe(ch)
 	}
 	c.dns.describe(ch)
+	c.recursors.describe(ch)
 	c.limiters.describe(ch)
 }
 
@@ -240,6 +270,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		m.Collect(ch)
 	}
 	c.dns.collect(ch)
+	c.recursors.collect(ch)
 	c.limiters.collect(ch)
 }
 

@@ -18,7 +18,7 @@ func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
 	doc, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
 	var table string
-	for _, head := range []string{"| number | JSON | metric | page |", "| number over DNS | JSON | metric | page |", "| number of a Limiter | JSON | metric | page |"} {
+	for _, head := range []string{"| number | JSON | metric | page |", "| number over DNS | JSON | metric | page |", "| number of a recursor | JSON | metric | page |", "| number of a Limiter | JSON | metric | page |"} {
 		_, after, found := strings.Cut(string(doc), head)
 		require.True(t, found, head)
 		after, _, _ = strings.Cut(after, "\n\n")

@@ -12,24 +12,33 @@ import (
 )
 
 // TestRecipesAreInTheTests keeps docs/integrations.md true: each section names a test and its file, and the file contains the
-// snippets of the section, line by line.
+// snippets of the section, line by line. If the recipe is a module of its own, one of its files does.
 func TestRecipesAreInTheTests(t *testing.T) {
 	doc, err := os.ReadFile("../docs/integrations.md")
 	require.NoError(t, err)
 	sections := strings.Split(string(doc), "\n## ")[1:]
 	require.NotEmpty(t, sections)
 
-	named := regexp.MustCompile(`\[(Test\w+)\]\(\.\./integration/(\w+_test\.go)\)`)
-	snippet := regexp.MustCompile("(?s)```go\n(.*?)```")
+	named := regexp.MustCompile(`\[(Test\w+)\]\(\.\./integration/((?:\w+/)?\w+_test\.go)\)`)
+	snippet := regexp.MustCompile("(?s)```(?:go|corefile)\n(.*?)```")
 	recipes := make(map[string]bool)
 	for _, section := range sections {
 		title, _, _ := strings.Cut(section, "\n")
 		test := named.FindStringSubmatch(section)
 		require.NotNil(t, test, "%s names no test", title)
 		recipes[test[2]] = true
-		src, err := os.ReadFile(test[2])
-		require.NoError(t, err, title)
-		code := unindented(string(src))
+		files := []string{test[2]}
+		if dir := filepath.Dir(test[2]); dir != "." {
+			var err error
+			files, err = filepath.Glob(dir + "/*.go")
+			require.NoError(t, err)
+		}
+		code := ""
+		for _, file := range files {
+			src, err := os.ReadFile(file)
+			require.NoError(t, err, title)
+			code += unindented(string(src))
+		}
 		assert.Contains(t, code, "\nfunc "+test[1]+"(t *testing.T) {\n")
 		snippets := snippet.FindAllStringSubmatch(section, -1)
 		assert.NotEmpty(t, snippets, title)
@@ -40,7 +49,9 @@ func TestRecipesAreInTheTests(t *testing.T) {
 
 	files, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)
-	for _, file := range files {
+	modules, err := filepath.Glob("*/*_test.go")
+	require.NoError(t, err)
+	for _, file := range append(files, modules...) {
 		if file != "docs_test.go" && file != "slow_test.go" {
 			assert.True(t, recipes[file], "%s has no section", file)
 		}

@@ -5,6 +5,8 @@ import "time"
 // RecursorStats is what a recursor.Resolver knows and has done since it was first used. In
 // JSON, durations are numbers of nanoseconds.
 type RecursorStats struct {
+	Name string `json:"name,omitempty"` // as in [KeyInfo]
+
 	Questions int64 `json:"questions"` // of callers
 	Failures  int64 `json:"failures"`  // of them that were answered with SERVFAIL or an error
 	Local     int64 `json:"local"`     // of them that were answered without servers: special-use names

@@ -30,17 +30,14 @@ type task struct {
 	any  bool   // servers may have addresses that mean something in one network only
 	part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
 
-	// nested is set if a task to the same servers waits for this one. Those that are silent are
-	// not asked again.
-	nested bool
-
 	// servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
-	// are no more, or an error that ends the task. It is called by a goroutine of its own,
+	// are no more, or an error that ends the task. Silent tells that none of the zone's servers
+	// has said anything so far, so that it is no use to ask them. It is called by a goroutine of its own,
 	// once at a time, while the functions below may be called by that of ask. Its context
 	// is one for all calls, and ends some time after the task. Nil: there are no more.
 	servers []netip.AddrPort
-	more    func(ctx context.Context) ([]netip.AddrPort, error)
+	more    func(ctx context.Context, silent bool) ([]netip.AddrPort, error)
 
 	// judge reads a response, which has the ID and the question that were sent and is not cut. Nil
 	// means that it is an answer. errLame: the server does not serve the zone, or cannot answer, so
@@ -94,8 +91,10 @@ func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
 	}
 	a.all = f.candidates(t, nil, t.servers)
 	a.timer = time.NewTimer(time.Hour)
-	m, err := a.run()
-	a.end(err)
+	err = errNoServers // unless run returns
+	defer func() { a.end(err) }()
+	var m *dns.Msg
+	m, err = a.run()
 	return m, err
 }
 
@@ -122,6 +121,7 @@ type asking struct {
 	needed  bool            // the servers found are to be asked at once
 	paid    bool            // the budget has paid for a hedge to one of them
 	nothing bool            // there are no more
+	mute    bool            // there are no more while all servers are silent
 	why     error           // of more, for that
 	found   chan found      // what more returned
 	lookCtx context.Context // more's
@@ -143,6 +143,7 @@ type event struct {
 type found struct {
 	servers []netip.AddrPort
 	err     error
+	silent  bool // it was told so
 }
 
 // tell adds an event.
@@ -204,7 +205,7 @@ func (a *asking) next(why reason) {
 	if a.spent() {
 		return
 	}
-	c := a.choose(a.all, false)
+	c := a.choose(a.all)
 	if c != nil && c.tries > 0 && a.n >= maxQueries {
 		c = nil
 	}
@@ -272,7 +273,9 @@ func (a *asking) giveUp() {
 	for _, q := range a.queries {
 		if q.entered && !q.overdue {
 			q.overdue = true
-			a.miss(q)
+			if !q.tcp {
+				a.miss(q)
+			}
 			a.loosen(q)
 		}
 		if !q.evicted {
@@ -287,7 +290,7 @@ func (a *asking) hedge() {
 	if a.spent() {
 		return
 	}
-	c := a.choose(a.all, true)
+	c := a.chooseHedge(a.all)
 	if c == nil && !a.looks() || !a.fleet.spend() {
 		return
 	}
@@ -310,36 +313,20 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 			return
 		}
 	}
-	q := &query{
-		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, candidate: c.addr, wire: a.wire,
-		number: a.n, hedge: why == late, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late,
-	}
-	if old != nil {
-		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
-	}
-	if c.slow && len(a.all) == 1 && a.looks() {
-		q.late = min(q.late, c.strange) // there may be a better one
-	}
-	if !q.tcp {
-		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
-	} else {
-		q.late, q.rto = 3*q.late, min(max(3*c.rto, coldRTO), 3*maxRTO) // a connection takes two round trips more
-	}
 	now := a.now()
 	a.fleet.mu.Lock()
-	c.asked = now
-	if now < c.server.plain {
-		q.plain = true
+	if why != late && old == nil && !c.slots.free(a.perServer) {
+		c = a.best(a.all, now) // others have taken the last places since it was chosen
 	}
+	q := a.queryTo(c, why == late, old)
+	c.asked = now
 	ok := !a.closed && q.tryEnter()
-	if ok {
+	q.line = !ok && !a.closed && why != late
+	if ok || q.line {
 		a.wg.Add(1)
-		if why == overdue {
-			a.loosen(q) // there is little hope
-		}
-	} else if !a.closed && why != late {
-		a.wg.Add(1)
-		q.line = true
+	}
+	if ok && why == overdue {
+		a.loosen(q) // there is little hope
 	}
 	a.fleet.mu.Unlock()
 	if !ok && !q.line {
@@ -376,10 +363,31 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 		a.bucket.Earn()
 	}
 	a.queries = append(a.queries, q)
+	defer func() { go q.run() }() // also if the trace panics
 	if f := a.trace.Attempt; f != nil {
 		f(a.ctx, q.info())
 	}
-	go q.run()
+}
+
+// queryTo returns a query to c. If it repeats another one in another form, that is old. The caller
+// holds fleet.mu.
+func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
+	q := &query{
+		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, candidate: c.addr, wire: a.wire,
+		number: a.n, hedge: hedge, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late, plain: a.now() < c.server.plain,
+	}
+	if old != nil {
+		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
+	}
+	if c.slow && len(a.all) == 1 && a.looks() {
+		q.late = min(q.late, c.strange) // there may be a better one
+	}
+	if q.tcp {
+		q.late, q.rto = 3*q.late, min(max(3*c.rto, coldRTO), 3*maxRTO) // a connection takes two round trips more
+	} else {
+		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
+	}
+	return q
 }
 
 // candidateOf returns the candidate that q asked.
@@ -427,7 +435,7 @@ func (a *asking) take(e event) *dns.Msg {
 		return q.msg
 	case err == errAgain:
 		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: q.tcp, plain: true})
-	case err == errCut:
+	case err == errCut && !q.tcp:
 		a.heard = true
 		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
 	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers || err == errEvicted:
@@ -510,63 +518,81 @@ func (a *asking) look() bool {
 	}
 	a.looked++
 	a.looking = true
+	silent := !a.heard && len(a.all) > 0
 	go func() {
 		defer a.wg.Done()
-		servers, err := a.more(a.lookCtx)
-		a.found <- found{servers, err}
+		servers, err := a.more(a.lookCtx, silent)
+		a.found <- found{servers, err, silent}
 	}()
 	return true
 }
 
 // looks reports whether there may be more servers, and nobody looks for them.
 func (a *asking) looks() bool {
-	return a.more != nil && !a.nothing && !a.looking && a.looked < maxMore
+	return a.more != nil && !a.nothing && (!a.mute || a.heard) && !a.looking && a.looked < maxMore
 }
 
 // add adds the servers that more has found.
 func (a *asking) add(x found) {
-	if len(x.servers) == 0 {
-		a.nothing, a.why = true, x.err
-		return
-	}
 	n := len(a.all)
 	a.all = a.candidates(a.task, a.all, x.servers)
-	if len(a.all) == n {
-		a.look()
-		return
+	switch {
+	case len(x.servers) == 0 && x.silent && x.err == nil:
+		a.mute = true
+	case len(x.servers) == 0:
+		a.nothing, a.why = true, x.err
+	case len(a.all) == n: // none that may be asked
+		if a.look() {
+			return
+		}
 	}
-	c := a.choose(a.all, true)
+	paid, needed := a.paid, a.needed
+	a.paid, a.needed = false, false
+	if paid && (len(a.all) == n || needed) {
+		a.bucket.GiveBack()
+	}
 	switch {
 	case a.spent():
-	case a.needed:
+	case needed && (len(a.all) > n || len(a.queries) == 0):
 		a.next(failed)
-	case a.paid && c != nil:
-		a.send(c, late, nil)
+	case paid && len(a.all) > n:
+		if c := a.chooseHedge(a.all); c != nil {
+			a.send(c, late, nil)
+		}
 	}
-	a.needed, a.paid = false, false
 }
 
-// fail returns the error of a task that no server has answered. If they were all silent,
-// the zone rests.
+// fail returns the error of a task that no server has answered. If they were all asked, and all
+// silent, the zone rests.
 func (a *asking) fail() error {
+	silent := a.silent()
+	if silent && !a.part {
+		a.fleet.mu.Lock()
+		a.zone.until = a.now() + zoneRest
+		a.fleet.mu.Unlock()
+	}
 	switch {
 	case a.fatal != nil:
 		return a.fatal
-	case a.why != nil:
+	case a.why != nil && !silent:
 		return a.why
-	case a.heard || !a.reached || a.part:
-		return errNoServers
 	}
-	now := a.now()
+	return errNoServers
+}
+
+// silent reports whether all servers were asked, and none has said anything, not even to others.
+func (a *asking) silent() bool {
+	if a.heard || !a.reached || len(a.all) == 0 {
+		return false
+	}
 	a.fleet.mu.Lock()
 	defer a.fleet.mu.Unlock()
 	for i := range a.all {
-		if a.all[i].seen > a.began {
-			return errNoServers // they answer others
+		if c := &a.all[i]; c.seen > a.began || c.tries == 0 {
+			return false
 		}
 	}
-	a.zone.until = now + zoneRest
-	return errNoServers
+	return true
 }
 
 // end leaves the queries that are still in flight to themselves.

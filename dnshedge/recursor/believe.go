@@ -1,7 +1,6 @@
 package recursor
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,9 +9,6 @@ import (
 
 	"github.com/miekg/dns"
 )
-
-// errPoor is why a response is not taken that is taken if there is no better one.
-var errPoor = errors.New("recursor: response says too little")
 
 // kind is what a response amounts to.
 type kind int8
@@ -27,7 +23,7 @@ const (
 // verdict is what is believed of a response.
 type verdict struct {
 	kind      kind
-	poor      bool // better than nothing
+	poor      bool // the server is lame, but this is better than nothing
 	rcode     int
 	answer    []dns.RR // what the name of the question has, or the alias that it is
 	authority []dns.RR // why there is no answer; for DO, what proves it
@@ -49,8 +45,8 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		return &verdict{kind: isLame}
 	}
 	if m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 {
-		if cut := readReferral(m, z, q, now); cut != nil {
-			return &verdict{kind: isReferral, poor: m.Authoritative, cut: cut}
+		if cut, mixed := readReferral(m, z, q, now); cut != nil {
+			return &verdict{kind: isReferral, poor: m.Authoritative || mixed, cut: cut}
 		}
 	}
 	if !m.Authoritative && m.RecursionAvailable && !z.stub {
@@ -85,7 +81,7 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		r.prove(m, z.zone)
 	}
 	r.settle()
-	r.scrubbed = len(m.Answer) + len(m.Ns) - len(r.answer) - len(r.authority)
+	r.scrubbed = max(0, len(m.Answer)+len(m.Ns)-len(r.answer)-len(r.authority))
 	return r
 }
 
@@ -163,30 +159,33 @@ func substitute(name, owner, target string) string {
 }
 
 // readReferral returns the zone that a response refers to, or nil: one below the zone asked,
-// that q's name is in. NS records of other zones are nobody's word.
-func readReferral(m *dns.Msg, z *delegation, q question, now time.Time) *delegation {
-	cut := ""
+// that q's name is in. It is mixed if there are NS records of other zones, which are nobody's
+// word.
+func readReferral(m *dns.Msg, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
+	name := ""
 	for _, rr := range m.Ns {
 		h := rr.Header()
 		if h.Class != dns.ClassINET {
 			continue
 		}
 		if h.Rrtype == dns.TypeSOA {
-			return nil
+			return nil, false
 		}
 		owner := lower(h.Name)
-		if h.Rrtype != dns.TypeNS || owner == cut || !below(owner, z.zone) || !within(q.name, owner) {
-			continue
+		switch {
+		case h.Rrtype != dns.TypeNS || owner == name:
+		case !below(owner, z.zone) || !within(q.name, owner):
+			mixed = true
+		case name != "":
+			return nil, false
+		default:
+			name = owner
 		}
-		if cut != "" {
-			return nil
-		}
-		cut = owner
 	}
-	if cut == "" || q.qtype == dns.TypeDS && q.name == cut { // the one asked knows about DS
-		return nil
+	if name == "" || q.qtype == dns.TypeDS && q.name == name { // the one asked knows about DS
+		return nil, false
 	}
-	return newDelegation(cut, z.zone, m.Ns, m.Extra, now)
+	return newDelegation(name, z.zone, m.Ns, m.Extra, now), mixed
 }
 
 // refersAway reports whether there are NS records of a zone that is neither the one asked nor
@@ -246,10 +245,12 @@ func (r *verdict) sign(m *dns.Msg, q question, name string, covered uint16) {
 	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
 		return
 	}
-	for _, rr := range m.Answer {
-		if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
-			sig.Hdr.Ttl = ttlOf(sig)
-			r.answer = append(r.answer, sig)
+	for _, rrs := range [...][]dns.RR{m.Answer, m.Extra} { // some put them there
+		for _, rr := range rrs {
+			if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
+				sig.Hdr.Ttl = ttlOf(sig)
+				r.answer = append(r.answer, sig)
+			}
 		}
 	}
 }
@@ -293,11 +294,11 @@ type judge struct {
 func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 	r := read(m, j.zone, j.q, j.whole, time.Now())
 	switch {
-	case r.kind == isLame:
-		return errLame
 	case r.poor:
 		j.poor.CompareAndSwap(nil, r)
-		return errPoor
+		return errLame
+	case r.kind == isLame:
+		return errLame
 	}
 	j.taken = r
 	return nil

@@ -64,6 +64,16 @@ func (c *cache) zone(name string, now time.Time) *delegation {
 	return nil
 }
 
+// above returns the zone nearest to a name whose servers are known, or nil.
+func (c *cache) above(name string, now time.Time) *delegation {
+	for ; name != "."; name = parent(name) {
+		if z := c.zone(name, now); z != nil {
+			return z
+		}
+	}
+	return nil
+}
+
 // reply returns what is known about a question, with the TTLs that are left, or nil. It is
 // the caller's.
 func (c *cache) reply(q question, now time.Time) *verdict {
@@ -75,6 +85,16 @@ func (c *cache) reply(q question, now time.Time) *verdict {
 	age := uint32((r.ttl - e.expires.Sub(now) + time.Second - 1) / time.Second)
 	r.answer, r.authority = aged(r.answer, age), aged(r.authority, age)
 	return &r
+}
+
+// records returns the records that are known to answer q, or reports false if nothing is. They
+// must not be changed, and have the TTLs that they came with.
+func (c *cache) records(q question, now time.Time) ([]dns.RR, bool) {
+	e := c.get(key{name: q.name, qtype: q.qtype}, now)
+	if e == nil || e.reply.next != "" {
+		return nil, false
+	}
+	return e.reply.answer, true
 }
 
 // aged returns copies of records that have been kept for some seconds.

@@ -8,6 +8,7 @@ import (
 
 const (
 	minLate = 20 * time.Millisecond  // before which no server that was met is late
+	grain   = 5 * time.Millisecond   // by which the times of any server deviate (RFC 6298 §2.3)
 	coldRTO = 200 * time.Millisecond // of a server that was never met
 	maxRTO  = time.Second            // before another server, or the same, is asked
 
@@ -52,18 +53,18 @@ next:
 		}
 		s := f.lookUp(at, now)
 		c := candidate{server: s, addr: at, met: s.srtt > 0}
-		if t.nested && s.silent > 0 {
-			continue
-		}
 		prior := f.first.median
 		c.strange = f.first.late
 		if c.met {
 			c.expect = s.expect(now, prior)
-			c.late = max(time.Duration(c.expect+4*s.rttvar), minLate)
+			c.late = max(time.Duration(c.expect+max(4*s.rttvar, float32(grain))), minLate)
 			c.rto = min(2*c.late, maxRTO)
-			c.slow = c.expect > 2*float32(prior)
+			c.slow = c.expect > float32(f.first.late)
 		} else {
 			c.expect = float32(prior) * (0.8 + 0.4*rand.Float32())
+			if s.slots.used > 0 {
+				c.expect = max(c.expect, float32(now-s.asked)) // it is being met, and takes longer than that
+			}
 			c.late, c.rto = f.first.late, coldRTO
 		}
 		if len(f.lame) > 0 {
@@ -104,26 +105,48 @@ func familyOf(a netip.AddrPort) int {
 
 // choose returns the server to ask next, or nil if all that may be asked have been asked often
 // enough. All have their turn before one is asked again, but for those that are not likely to answer.
-//
-// A hedge goes to a server that is likely to answer and was not asked yet, if possible one
-// that was never met.
-func (f *fleet) choose(all []candidate, hedge bool) *candidate {
+func (f *fleet) choose(all []candidate) *candidate {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.best(all, f.now())
+}
+
+// best is choose for a caller that holds mu.
+func (f *fleet) best(all []candidate, now time.Duration) *candidate {
+	var best *candidate
+	var bestRank rank
+	for i := range all {
+		if c := &all[i]; !c.failed && c.tries < maxTries {
+			if r := f.rank(c, now); best == nil || r.less(bestRank) {
+				best, bestRank = c, r
+			}
+		}
+	}
+	return best
+}
+
+// chooseHedge returns the server to ask because another one is late, or nil: one that was not asked yet
+// and is as likely to answer as any, if possible one that was never met.
+func (f *fleet) chooseHedge(all []candidate) *candidate {
 	now := f.now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	least := full
+	for i := range all {
+		if c := &all[i]; !c.failed {
+			least = min(least, f.rank(c, now).class)
+		}
+	}
 	var best *candidate
 	var bestRank rank
 	for i := range all {
 		c := &all[i]
-		if c.failed || c.tries >= maxTries {
+		if c.failed || c.tries > 0 {
 			continue
 		}
 		r := f.rank(c, now)
-		if hedge && (r.class > 0 || r.turn > 0) {
-			continue
-		}
-		r.strange = hedge && c.met
-		if best == nil || r.less(bestRank) {
+		r.met = c.met
+		if r.class == least && r.class < full && (best == nil || r.less(bestRank)) {
 			best, bestRank = c, r
 		}
 	}
@@ -132,11 +155,22 @@ func (f *fleet) choose(all []candidate, hedge bool) *candidate {
 
 // rank is how good a choice a candidate is; less is better.
 type rank struct {
-	turn    int  // how often it was asked; one more if it is not likely to answer
-	class   int  // 0: as good as any, 1: it rests, 2: it is lame, 3: all its places are taken
-	strange bool // not preferred by a hedge
-	expect  float32
+	turn   int // how often it was asked; one more if it is not likely to answer
+	class  class
+	met    bool // of a hedge
+	expect float32
+	rttvar float32
 }
+
+// class is how likely a server is to answer. Less is more.
+type class int
+
+const (
+	usual class = iota
+	resting
+	lame
+	full // all its places are taken
+)
 
 func (r rank) less(o rank) bool {
 	switch {
@@ -144,23 +178,26 @@ func (r rank) less(o rank) bool {
 		return r.turn < o.turn
 	case r.class != o.class:
 		return r.class < o.class
-	case r.strange != o.strange:
-		return o.strange
+	case r.met != o.met:
+		return o.met
+	case r.expect != o.expect:
+		return r.expect < o.expect
 	}
-	return r.expect < o.expect
+	return r.rttvar < o.rttvar
 }
 
+// rank returns c's rank. The caller holds mu.
 func (f *fleet) rank(c *candidate, now time.Duration) rank {
-	r := rank{turn: c.tries, expect: c.expect}
+	r := rank{turn: c.tries, expect: c.expect, rttvar: c.rttvar}
 	switch {
 	case !c.slots.free(f.perServer):
-		r.class = 3
+		r.class = full
 	case c.lame:
-		r.class = 2
+		r.class = lame
 	case now < c.until || now < f.families[familyOf(c.addr)].until:
-		r.class = 1
+		r.class = resting
 	}
-	if r.class > 0 {
+	if r.class > usual {
 		r.turn++
 	}
 	return r

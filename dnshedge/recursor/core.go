@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+
+	"github.com/miekg/dns"
 )
 
 // core is what a Resolver works with.
@@ -14,14 +16,16 @@ type core struct {
 	once sync.Once
 	err  error // why the Resolver cannot be used
 
-	conf    *Resolver
-	limits  Limits
-	hints   []netip.AddrPort
-	stubs   map[string]*delegation
-	cache   cache
-	fleet   fleet
-	flights flights
-	count   counters
+	conf     *Resolver
+	maxBytes int64
+	types    []uint16 // of servers' addresses that are of use
+	limits   Limits
+	hints    []netip.AddrPort
+	stubs    map[string]*delegation
+	cache    cache
+	fleet    fleet
+	flights  flights
+	count    counters
 
 	ctx     context.Context // ends with Close
 	end     context.CancelCauseFunc
@@ -51,6 +55,9 @@ func (c *core) init(r *Resolver) error {
 	c.conf = r
 	c.ctx, c.end = context.WithCancelCause(context.Background())
 	if err := r.Limits.validate(); err != nil {
+		return err
+	}
+	if err := r.Hedge.validate(); err != nil {
 		return err
 	}
 	c.limits = r.Limits.withDefaults()
@@ -88,15 +95,21 @@ func (c *core) init(r *Resolver) error {
 	}
 	switch {
 	case r.MaxBytes == 0:
-		c.cache.max = 64 << 20
+		c.maxBytes = 64 << 20
 	case r.MaxBytes < minBytes:
 		return fmt.Errorf("recursor: Resolver.MaxBytes is %d; want 0 or at least %d", r.MaxBytes, minBytes)
 	default:
-		c.cache.max = r.MaxBytes
+		c.maxBytes = r.MaxBytes
 	}
-	c.cache.max -= c.cache.max / 4 // the fleet has the rest
+	c.cache.max = c.maxBytes - c.maxBytes/4 // the fleet has the rest
 	if r.NoIPv4 && r.NoIPv6 {
 		return fmt.Errorf("recursor: Resolver.NoIPv4 and NoIPv6 are both set; want one at most")
+	}
+	if !r.NoIPv4 {
+		c.types = append(c.types, dns.TypeA)
+	}
+	if !r.NoIPv6 {
+		c.types = append(c.types, dns.TypeAAAA)
 	}
 	c.fleet.start(r)
 	return nil

@@ -55,7 +55,7 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 		}
 		if a := netip.AddrPortFrom(addr, dnsPort); !slices.Contains(z.addrs, a) {
 			z.addrs, z.owner = append(z.addrs, a), append(z.owner, name)
-			ttl = min(ttl, max(ttlOf(rr), minGlueTTL))
+			ttl = min(ttl, ttlOf(rr))
 		}
 		glued[name] = true
 	}
@@ -72,7 +72,7 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 			z.bare++
 		}
 	}
-	z.expires = now.Add(time.Duration(ttl) * time.Second)
+	z.expires = now.Add(time.Duration(max(ttl, minZoneTTL)) * time.Second)
 	return z
 }
 
@@ -90,7 +90,7 @@ func (z *delegation) glueOf(name string) []netip.Addr {
 const (
 	maxMsgServers = 256 // names of servers that are read of one response
 	maxGlue       = 64  // addresses of one zone that are kept
-	minGlueTTL    = 1   // seconds: glue is for the question that it came with, at least
+	minZoneTTL    = 1   // seconds: a referral is for the question that it came with, at least
 )
 
 // ahead orders what is true before what is not.
@@ -132,4 +132,52 @@ func (z *delegation) size() int64 {
 		n += 32 + int64(len(name))
 	}
 	return n
+}
+
+// exportZones returns where the root and the zones right below it are served.
+func (c *core) exportZones() []zoneExport {
+	var zones []zoneExport
+	add := func(z *delegation) {
+		if len(z.names) > 0 {
+			zones = append(zones, zoneExport{Zone: z.zone, Names: z.names, Addrs: z.addrs, Expires: z.expires})
+		}
+	}
+	c.primeMu.Lock()
+	if c.primed != nil {
+		add(c.primed)
+	}
+	c.primeMu.Unlock()
+	c.cache.mu.RLock()
+	defer c.cache.mu.RUnlock()
+	for k, e := range c.cache.entries {
+		if k.zone && parent(k.name) == "." {
+			add(e.zone)
+		}
+	}
+	return zones
+}
+
+// importZones adds zones that are not known. It skips what is no zone.
+func (c *core) importZones(zones []zoneExport) {
+	now := time.Now()
+	for _, x := range zones {
+		z := &delegation{zone: x.Zone, names: x.Names, addrs: x.Addrs, expires: x.Expires}
+		if len(z.names) == 0 || len(z.names) > maxServers || len(z.addrs) > maxGlue || z.expires.After(now.Add(maxTTL)) ||
+			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { same, ok := canonical(name); return !ok || same != name }) {
+			continue
+		}
+		if len(z.addrs) == 0 {
+			z.bare = len(z.names)
+		}
+		if z.zone == "." {
+			z.any = true
+			c.primeMu.Lock()
+			if c.primed == nil && len(z.addrs) > 0 {
+				c.primed = z
+			}
+			c.primeMu.Unlock()
+		} else if parent(z.zone) == "." && c.cache.zone(z.zone, now) == nil {
+			c.cache.addZone(z, now)
+		}
+	}
 }

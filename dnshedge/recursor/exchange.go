@@ -210,6 +210,9 @@ func (f *fleet) lose(q *query) {
 	if !q.placed {
 		return
 	}
+	if time.Since(q.sent) >= q.rto && !q.tcp {
+		f.miss(q)
+	}
 	f.loosen(q)
 	if q.tcp || f.loose.n > maxLoose {
 		q.release()

@@ -16,57 +16,93 @@ const lateName = 150 * time.Millisecond
 
 // finder finds addresses of a zone's servers by their names, when those that came with the
 // referral are not enough. It is for one task.
+//
+// The first to be taken are those that the name's own zone has for it, and else those that came as
+// glue with the living referral to that zone: to look up the name is to ask there. That glue is
+// in the bailiwick of who gave it, and is never an answer. If it is wrong, the name is looked up.
 type finder struct {
 	lookup *lookup
 	zone   *delegation
-	enough func() bool // whether there is an answer that will do
+	judge  *judge // of the task
 
-	left    []question // to look up
-	limit   error      // why some are not
+	bare    []string          // names without glue of this zone, in the order in which they are looked up
+	seen    map[string]bool   // names that are, or were, to be looked up
+	left    []question        // to look up
+	again   map[question]bool // those that were put back, because there was glue
+	own     bool              // the zone was asked for its own NS records
+	limit   error             // why some names are not looked up
 	found   []netip.AddrPort
 	flying  int
 	results chan lookedUp
 }
 
 type lookedUp struct {
-	addrs []netip.Addr
-	err   error
+	question
+	rrs []dns.RR
+	err error
 }
 
-// more returns addresses that were not returned before, or none.
-func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
+// newFinder returns a finder for a task, with the addresses that are known.
+func newFinder(l *lookup, z *delegation, j *judge) *finder {
+	f := &finder{lookup: l, zone: z, judge: j, bare: z.names[:z.bare], found: z.addrs[:len(z.addrs):len(z.addrs)]}
+	f.known()
+	return f
+}
+
+// known returns the addresses of names without glue of this zone that are known and were not
+// returned before.
+func (f *finder) known() []netip.AddrPort {
+	var addrs []netip.AddrPort
+	c, now := f.lookup.core, time.Now()
+	for _, name := range f.bare {
+		for _, t := range c.types {
+			rrs, _ := c.cache.records(question{name: name, qtype: t}, now)
+			addrs = append(addrs, f.add(addressesOf(rrs))...)
+		}
+		if z := c.cache.above(name, now); z != nil {
+			addrs = append(addrs, f.add(z.glueOf(name))...)
+		}
+	}
+	return addrs
+}
+
+// more returns addresses that were not returned before, or none. If the zone's servers are
+// silent, names within the zone are not looked up: they would be asked.
+func (f *finder) more(ctx context.Context, silent bool) ([]netip.AddrPort, error) {
 	if f.enough() {
 		return nil, nil
 	}
 	if f.results == nil {
 		f.results = make(chan lookedUp, maxUnderWay)
-		f.found = slices.Clone(f.zone.addrs)
-		if known := f.plan(); len(known) > 0 {
-			return known, nil
-		}
+		f.seen, f.again = make(map[string]bool), make(map[question]bool)
+		f.bare = slices.Clone(f.bare)
+		rand.Shuffle(len(f.bare), func(i, j int) { f.bare[i], f.bare[j] = f.bare[j], f.bare[i] })
+		f.plan(f.bare)
 	}
 	for {
-		if f.flying == 0 && !f.start(ctx) {
-			if addrs := f.glue(); len(addrs) > 0 {
-				return addrs, nil
+		if addrs := f.known(); len(addrs) > 0 {
+			return addrs, nil
+		}
+		if f.flying == 0 && !f.start(ctx, silent) {
+			if f.spoken() {
+				return nil, nil
 			}
-			return nil, f.limit
+			if addrs, more := f.last(silent); len(addrs) > 0 || !more {
+				return addrs, f.limit
+			}
+			continue
 		}
 		timer := time.NewTimer(lateName)
 		select {
 		case r := <-f.results:
 			f.flying--
-			if addrs := f.fresh(r.addrs); len(addrs) > 0 {
+			if addrs := f.take(r); len(addrs) > 0 {
 				timer.Stop()
 				return addrs, nil
 			}
-			f.lookup.bill.vain.Add(1)
-			if limit := (*limitError)(nil); errors.As(r.err, &limit) {
-				f.limit = limit
-			}
 		case <-timer.C:
 			if f.flying < maxUnderWay && len(f.left) > 0 && f.lookup.core.fleet.spend() {
-				f.start(ctx)
+				f.start(ctx, silent)
 			}
 		case <-ctx.Done():
 			timer.Stop()
@@ -76,77 +112,110 @@ func (f *finder) more(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 }
 
-// plan chooses the names to look up: at first those without glue, then those whose glue
-// may be wrong; at first one kind of address, then the other. It returns the addresses that
-// are known already.
-func (f *finder) plan() []netip.AddrPort {
-	c := f.lookup.core
-	var types []uint16
-	if !c.conf.NoIPv4 {
-		types = append(types, dns.TypeA)
+// enough reports whether it is not worth the while: there is an answer that will do, or a
+// part of a name was asked of some.
+func (f *finder) enough() bool {
+	if r := f.judge.poor.Load(); r != nil && (r.cut != nil || len(r.answer)+len(r.authority) > 0) {
+		return true
 	}
-	if !c.conf.NoIPv6 {
-		types = append(types, dns.TypeAAAA)
-	}
-	bare, glued := slices.Clone(f.zone.names[:f.zone.bare]), f.zone.names[f.zone.bare:]
-	rand.Shuffle(len(bare), func(i, j int) { bare[i], bare[j] = bare[j], bare[i] })
-	var known []netip.AddrPort
-	names := make(map[string]bool)
-	now := time.Now()
-	for _, group := range [...][]string{bare, glued} {
-		for _, t := range types {
-			for _, name := range group {
-				q := question{name: name, qtype: t}
-				if r := c.cache.reply(q, now); r != nil && r.next == "" {
-					known = append(known, f.fresh(addressesOf(r.answer))...)
-					continue
-				}
-				if limit := f.lookup.bill.limits.ServerNamesPerZone; !names[name] && len(names) >= limit {
-					f.limit = &limitError{"ServerNamesPerZone", limit}
-					continue
-				}
-				names[name] = true
-				f.left = append(f.left, q)
-			}
-		}
-	}
-	return known
+	return !f.judge.whole && len(f.found) > 0
 }
 
-// glue returns the addresses that the parents of the names' own zones have for them. They are
-// the last to be asked, because the zones themselves have said something else, or nothing.
-func (f *finder) glue() []netip.AddrPort {
-	c := f.lookup.core
-	now := time.Now()
-	var addrs []netip.AddrPort
+// spoken reports whether a server has said something, so that only those are missing that
+// have not been asked yet, and no better addresses of those that have.
+func (f *finder) spoken() bool { return f.judge.poor.Load() != nil }
+
+// plan adds what is to be looked up of names: at first one kind of address, then the other.
+func (f *finder) plan(names []string) {
+	for _, t := range f.lookup.core.types {
+		for _, name := range names {
+			q := question{name: name, qtype: t}
+			if _, ok := f.lookup.core.cache.records(q, time.Now()); ok || slices.Contains(f.left, q) {
+				continue
+			}
+			if limit := f.lookup.bill.limits.ServerNamesPerZone; !f.seen[name] && len(f.seen) >= limit {
+				f.limit = &limitError{"ServerNamesPerZone", limit}
+				continue
+			}
+			f.seen[name] = true
+			f.left = append(f.left, q)
+		}
+	}
+}
+
+// last plans what is left to try when no name without glue has an address that works: names
+// whose glue may be wrong, then the zone's own NS records. It reports whether there was
+// more to plan, and returns what glue there is elsewhere: though these zones have said something
+// else, or nothing, in the meantime, nothing else is left.
+func (f *finder) last(silent bool) (addrs []netip.AddrPort, more bool) {
+	c, now := f.lookup.core, time.Now()
+	if glued := f.zone.names[f.zone.bare:]; len(f.bare) < len(f.zone.names) {
+		f.bare = append(f.bare, glued...)
+		f.plan(glued)
+		return nil, true
+	}
 	for _, name := range f.zone.names {
 		for zone := name; zone != "."; zone = parent(zone) {
 			if z := c.cache.zone(zone, now); z != nil {
-				addrs = append(addrs, f.fresh(z.glueOf(name))...)
+				addrs = append(addrs, f.add(z.glueOf(name))...)
 			}
 		}
 	}
-	return addrs
+	if len(addrs) > 0 || f.own || silent {
+		return addrs, false
+	}
+	f.own = true
+	f.left = append(f.left, question{name: f.zone.zone, qtype: dns.TypeNS})
+	return nil, true
 }
 
 // start begins to look up the next name, or reports false if there is none.
-func (f *finder) start(ctx context.Context) bool {
-	if len(f.left) == 0 {
+func (f *finder) start(ctx context.Context, silent bool) bool {
+	i := slices.IndexFunc(f.left, func(q question) bool { return !silent || !within(q.name, f.zone.zone) })
+	if i < 0 {
 		return false
 	}
-	q := f.left[0]
-	f.left = f.left[1:]
+	q := f.left[i]
+	f.left = slices.Delete(f.left, i, i+1)
 	f.flying++
 	c := f.lookup.core
 	c.running.Go(func() {
-		addrs, err := c.addresses(ctx, f.lookup, q)
-		f.results <- lookedUp{addrs, err}
+		rrs, err := c.find(ctx, f.lookup, q)
+		f.results <- lookedUp{q, rrs, err}
 	})
 	return true
 }
 
-// fresh returns those addresses that were not returned before.
-func (f *finder) fresh(addrs []netip.Addr) []netip.AddrPort {
+// take returns the new addresses in what was looked up.
+func (f *finder) take(r lookedUp) []netip.AddrPort {
+	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
+		f.limit = limit
+	}
+	if r.qtype == dns.TypeNS { // the last resort, for this task alone
+		var names []string
+		for _, rr := range r.rrs {
+			if ns, ok := rr.(*dns.NS); ok && len(names) < maxServers && !slices.Contains(f.bare, lower(ns.Ns)) {
+				names = append(names, lower(ns.Ns))
+			}
+		}
+		f.bare = append(f.bare, names...)
+		f.plan(names)
+		return nil
+	}
+	if errors.Is(r.err, errGlued) && !f.again[r.question] { // if the glue is wrong, it is looked up for good
+		f.again[r.question] = true
+		f.left = append(f.left, r.question)
+		return f.known()
+	}
+	addrs := f.add(addressesOf(r.rrs))
+	if len(addrs) == 0 {
+		f.lookup.bill.vain.Add(1)
+	}
+	return addrs
+}
+
+// add returns those addresses that were not returned before.
+func (f *finder) add(addrs []netip.Addr) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, a := range addrs {
 		if ap := netip.AddrPortFrom(a, dnsPort); !slices.Contains(f.found, ap) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,10 @@ const maxFlight = 10 * time.Second
 
 // errCycle is why the lookup of a server's name is not waited for: it waits for who asks.
 var errCycle = errors.New("recursor: looking up a server's name needs itself")
+
+// errGlued is why the lookup of a server's name ends before it has asked the name's own zone: glue
+// for it has come on the way.
+var errGlued = errors.New("recursor: there is glue for the server's name")
 
 // errDeep is why a server's name is not looked up.
 var errDeep = errors.New("recursor: too many names of servers are served by servers whose names have to be looked up")
@@ -36,8 +41,13 @@ type flight struct {
 	waiting int             // for this one; guarded by flights.mu
 	waits   map[*flight]int // for how many times this one waits; guarded by flights.mu
 
-	addrs []netip.Addr // set when done
-	err   error
+	rrs []dns.RR // set when done; they must not be changed
+	err error
+}
+
+// gluedBy reports whether a zone that f is referred to has glue that makes f needless.
+func (f *flight) gluedBy(z *delegation) bool {
+	return slices.ContainsFunc(z.glueOf(f.key.name), func(a netip.Addr) bool { return a.Is4() == (f.key.qtype == dns.TypeA) })
 }
 
 // reaches reports whether f is g or waits for it, through others or not.
@@ -53,17 +63,17 @@ func (f *flight) reaches(g *flight) bool {
 	return false
 }
 
-// addresses returns the addresses that q, about a server's name, has for an answer. l needs them.
-func (c *core) addresses(ctx context.Context, l *lookup, q question) ([]netip.Addr, error) {
-	k := key{name: q.name, qtype: q.qtype}
+// find returns the records that answer q, which l needs to find servers. They must not be
+// changed.
+func (c *core) find(ctx context.Context, l *lookup, q question) ([]dns.RR, error) {
 	for try := 0; ; try++ {
-		if r := c.cache.reply(q, time.Now()); r != nil && r.next == "" {
-			return addressesOf(r.answer), nil
+		if rrs, ok := c.cache.records(q, time.Now()); ok {
+			return rrs, nil
 		}
 		if l.bill.vain.Load() >= maxVain {
 			return nil, nil
 		}
-		f, mine, err := c.join(l, k)
+		f, mine, err := c.join(l, q)
 		if err != nil {
 			return nil, err
 		}
@@ -76,15 +86,16 @@ func (c *core) addresses(ctx context.Context, l *lookup, q question) ([]netip.Ad
 		}
 		var limit *limitError
 		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !errors.Is(f.err, errDeep) {
-			return f.addrs, f.err
+			return f.rrs, f.err
 		}
 		// It failed because of who else asked for it; for this one it may do better.
 	}
 }
 
-// join returns the flight for k, with l waiting for it. It is l's own if nobody else has
+// join returns the flight for q, with l waiting for it. It is l's own if nobody else has
 // asked for it before.
-func (c *core) join(l *lookup, k key) (f *flight, mine bool, err error) {
+func (c *core) join(l *lookup, q question) (f *flight, mine bool, err error) {
+	k := key{name: q.name, qtype: q.qtype}
 	fs := &c.flights
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -124,7 +135,7 @@ func (c *core) start(l *lookup, k key) *flight {
 		q := question{name: k.name, qtype: k.qtype}
 		r, err := f.lookup.run(ctx, q)
 		if err == nil {
-			f.addrs = addressesOf(r.answer)
+			f.rrs = r.answer
 		}
 		f.err = err
 		c.flights.mu.Lock()

@@ -74,7 +74,7 @@ func (c *core) prime(b *bill) {
 	m, err := c.fleet.ask(ctx, &task{
 		question: question{name: ".", qtype: dns.TypeNS}, zone: ".", part: true, servers: c.hints, any: true,
 		judge: func(m *dns.Msg, _ netip.AddrPort) error {
-			if primed(m) == nil {
+			if m.Rcode != dns.RcodeSuccess {
 				return errLame
 			}
 			return nil
@@ -83,8 +83,8 @@ func (c *core) prime(b *bill) {
 	})
 	c.primeMu.Lock()
 	defer c.primeMu.Unlock()
-	if err == nil {
-		z = primed(m)
+	if now := primed(m); err == nil && now != nil {
+		z = now
 	} else if c.primed != nil {
 		z.addrs = c.primed.addrs // those of before are better than hints
 	}
@@ -93,9 +93,9 @@ func (c *core) prime(b *bill) {
 	c.priming = nil
 }
 
-// primed returns what a response says of the root's servers, or nil.
+// primed returns what a response says of the root's servers, or nil if that is nothing.
 func primed(m *dns.Msg) *delegation {
-	if m.Rcode != dns.RcodeSuccess {
+	if m == nil {
 		return nil
 	}
 	z := newDelegation(".", ".", m.Answer, m.Extra, time.Now())

@@ -64,3 +64,15 @@ func charge(count *atomic.Int32, field string, limit int) error {
 	}
 	return nil
 }
+
+func (h Hedge) validate() error {
+	switch {
+	case !(h.Percentile >= 0 && h.Percentile < 100): // as NaN is
+		return fmt.Errorf("recursor: Resolver.Hedge.Percentile is %v; want more than 0 and less than 100, or 0 for the default", h.Percentile)
+	case !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
+		return fmt.Errorf("recursor: Resolver.Hedge.BudgetPercent is %v; want 0 to 100", h.BudgetPercent)
+	case !(h.MaxPerSecond >= 0):
+		return fmt.Errorf("recursor: Resolver.Hedge.MaxPerSecond is %v; want 0 or more", h.MaxPerSecond)
+	}
+	return nil
+}

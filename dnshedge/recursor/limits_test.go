@@ -380,7 +380,7 @@ func TestACrowdBeforeADeadServerDelaysNoOtherZone(t *testing.T) {
 		start := time.Now()
 		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
 		assert.Equal(t, 10*ms, time.Since(start))
-		assert.LessOrEqual(t, w.maxOpen, 1200, "sockets")
+		w.do(func() { assert.LessOrEqual(t, w.maxOpen, 1200, "sockets") })
 		cancel()
 		wg.Wait()
 	})
@@ -437,7 +437,7 @@ func TestAFailureIsRepeatedAfter5SecondsThenEvermoreSeldom(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		t.Logf("%d queries in half an hour", w.sent("192.0.3.1"))
-		assert.LessOrEqual(t, w.sent("192.0.3.1"), 3*14)
+		assert.LessOrEqual(t, w.sent("192.0.3.1"), 4*12, "a question, and that for its own NS records")
 	})
 }
 

@@ -205,7 +205,9 @@ func outcome(m *dns.Msg, err error) string {
 // peersDiffer says of a question which answers of a peer differ from ours, and why.
 var peersDiffer = []struct {
 	peer, pattern, why string
-}{}
+}{
+	{"unbound", ".toolong.", "unbound 1.17 says SERVFAIL, and not YXDOMAIN (RFC 6672 §2.2), when a DNAME record makes a name too long"},
+}
 
 func TestTwoThousandNamesAreAnsweredAsUnboundAndBindAnswerThem(t *testing.T) {
 	if testing.Short() {
@@ -264,7 +266,7 @@ options {
   directory %q;
   pid-file none; session-keyfile none;
   recursion yes; dnssec-validation no; empty-zones-enable no;
-  listen-on port 5300 { 127.9.0.2; };
+  listen-on port 5300 { 127.0.0.1; };
   listen-on-v6 { none; };
   allow-query { any; };
   querylog no;
@@ -272,7 +274,7 @@ options {
 controls { };
 zone "." { type hint; file %q; };
 `, dir, hints)))
-	peers := map[string]string{"unbound": "127.9.0.1:5300", "BIND": "127.9.0.2:5300"}
+	peers := map[string]string{"unbound": "127.9.0.1:5300", "BIND": "127.0.0.1:5300"}
 	ready := func(at, question string) {
 		require.Eventually(t, func() bool {
 			m := parseQuestion(question)

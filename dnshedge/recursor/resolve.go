@@ -20,6 +20,8 @@ type lookup struct {
 
 	queries   atomic.Int32 // sent for its own name and its aliases
 	referrals int
+	last      *dns.Msg // the last response that was taken
+	lastZone  *delegation
 }
 
 // result is what there is to tell a caller.
@@ -33,7 +35,15 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 	res := new(result)
 	names := []string{q.name}
 	for {
+		said, zone := l.last, l.lastZone
+		l.last = nil
 		r, err := l.link(ctx, q, l.flight != nil || len(names) > 1)
+		if said != nil && errors.Is(err, errNoServers) && within(q.name, zone.zone) {
+			// What the alias's server has said of the target is better than nothing.
+			if r = read(said, zone, q, true, time.Now()); r.kind == isAnswer && len(r.answer) > 0 {
+				err = nil
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -91,6 +101,9 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 				return nil, &limitError{"Referrals", l.bill.limits.Referrals}
 			}
 			z = c.learn(z, r.cut)
+			if f := l.flight; f != nil && f.gluedBy(z) {
+				return nil, errGlued
+			}
 		case !whole && (r.kind == isRefused || r.rcode != dns.RcodeSuccess):
 			min.off = true
 		case !whole:
@@ -150,13 +163,15 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 		return l.spend()
 	}}
 	if !z.any {
-		t.more = (&finder{lookup: l, zone: z, enough: func() bool { return j.poor.Load() != nil }}).more
+		f := newFinder(l, z, j)
+		t.servers, t.more = f.found, f.more
 	}
-	_, err := l.core.fleet.ask(ctx, t)
+	m, err := l.core.fleet.ask(ctx, t)
 	var r *verdict
 	switch {
 	case err == nil:
 		r = j.taken
+		l.last, l.lastZone = m, z
 	case errors.Is(err, errNoServers) && j.poor.Load() != nil:
 		r = j.poor.Load()
 	default:

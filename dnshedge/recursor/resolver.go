@@ -42,6 +42,9 @@ type Resolver struct {
 	// servers, zones and their records. Zero: 64 MiB. It must not be less than 1 MiB.
 	MaxBytes int64
 
+	// Name names the Resolver in Stats, for metrics and the debug page. Empty: no name.
+	Name string
+
 	// Dialer opens connections to servers, over "udp" and "tcp". Nil: a net.Dialer.
 	Dialer Dialer
 
@@ -122,9 +125,23 @@ type Limits struct {
 // Export writes what was learned and stays true for a while: servers' round trip times, those
 // of first answers, and where the root and the zones below it are served. It is for Import in
 // another process or after a restart.
-func (r *Resolver) Export(w io.Writer) error { return nil }
+func (r *Resolver) Export(w io.Writer) error {
+	c, err := r.setup()
+	if err != nil {
+		return err
+	}
+	return c.fleet.export(w, c.exportZones())
+}
 
 // Import adds what Export wrote, unless more is known already. The time that has passed since
 // counts against TTLs. It returns an error and changes nothing if the export is
 // damaged, has another version, is larger than 16 MiB, or is older than a day.
-func (r *Resolver) Import(rd io.Reader) error { return nil }
+func (r *Resolver) Import(rd io.Reader) error {
+	c, err := r.setup()
+	if err != nil {
+		return err
+	}
+	zones, err := c.fleet.read(rd)
+	c.importZones(zones)
+	return err
+}

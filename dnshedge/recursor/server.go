@@ -10,7 +10,7 @@ const (
 	minRest = 10 * time.Second // of a server that is silent; doubled up to maxRest
 	maxRest = 5 * time.Minute
 
-	maxSilence = 2 // queries in a row without an answer, before a server rests
+	maxSilence = 2 // queries in a row without an answer, before a server rests; one if none has ever come
 
 	plainTime = time.Hour        // how long a server that does not understand EDNS is asked without
 	idleHalf  = 10 * time.Minute // in which half of what is known of a server's time is forgotten
@@ -85,7 +85,7 @@ func (s *server) miss(now time.Duration) {
 	if s.silent < math.MaxUint8 {
 		s.silent++
 	}
-	if s.silent >= maxSilence && now >= s.until {
+	if (s.silent >= maxSilence || s.srtt == 0) && now >= s.until {
 		s.until = now + min(minRest<<s.rests, maxRest)
 		s.rests = min(s.rests+1, 8)
 	}

@@ -10,15 +10,15 @@ import (
 // observe.RecursorStats, for which debug and hedgeprom need no package recursor.
 type Stats = observe.RecursorStats
 
-// Stats returns what the Resolver knows and did. The zero Stats is that of a Resolver whose
-// fields are invalid.
+// Stats returns what the Resolver knows and did. That of a Resolver whose fields are invalid
+// has but its Name.
 func (r *Resolver) Stats() Stats {
 	c, err := r.setup()
 	if err != nil {
-		return Stats{}
+		return Stats{Name: r.Name}
 	}
 	s := Stats{
-		Questions: c.count.questions.Load(), Failures: c.count.failures.Load(), Local: c.count.local.Load(),
+		Name: r.Name, MaxBytes: c.maxBytes, Questions: c.count.questions.Load(), Failures: c.count.failures.Load(), Local: c.count.local.Load(),
 		Lookups: c.count.lookups.Load(), Scrubbed: c.count.scrubbed.Load(), Limited: make(map[string]int64),
 	}
 	c.count.limited.Range(func(field, n any) bool {

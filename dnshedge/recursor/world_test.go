@@ -28,7 +28,7 @@ const ms = time.Millisecond
 
 // A world is name servers in memory, made from a text:
 //
-//	. served 198.41.0.4                        the root, whose servers are the Hints
+//	. served 198.41.0.4                        the root, whose servers, named here unless by hand, are the Hints
 //	example. delegated 192.0.2.1 192.0.2.2     its parent delegates it to ns1.example. and ns2.example., with glue
 //	  www A 192.0.2.80                         relative to the zone
 //	  sub NS ns.elsewhere.                     a delegation by hand
@@ -113,18 +113,30 @@ func newWorld(t testing.TB, text string) *world {
 			w.server(a).zones = append(w.server(a).zones, z)
 			if f[1] == "delegated" {
 				ns := fmt.Sprintf("ns%d.%s", i+1, z.name)
-				typ := "A"
-				if strings.Contains(a, ":") {
-					typ = "AAAA"
-				}
 				for _, z := range []*zone{parent, z} {
-					z.add(t, fmt.Sprintf("%s NS %s", f[0], ns))
-					z.add(t, fmt.Sprintf("%s %s %s", ns, typ, a))
+					z.put(record(fmt.Sprintf("%s NS %s", f[0], ns)))
+					z.put(address(ns, netip.MustParseAddr(a)))
 				}
 			}
 		}
 	}
+	for a, s := range w.servers {
+		for _, z := range s.zones {
+			if z.name == "." && !strings.Contains(text, "  @ NS") {
+				z.put(record(fmt.Sprintf(". NS ns-%s.", strings.NewReplacer(".", "-", ":", "-").Replace(a.String()))))
+				z.put(address(fmt.Sprintf("ns-%s.", strings.NewReplacer(".", "-", ":", "-").Replace(a.String())), a))
+			}
+		}
+	}
 	return w
+}
+
+// address returns the record of a name with an address.
+func address(name string, a netip.Addr) dns.RR {
+	if a.Is4() {
+		return record(fmt.Sprintf("%s A %s", name, a))
+	}
+	return record(fmt.Sprintf("%s AAAA %s", name, a))
 }
 
 // bubble runs f in fake time over a world made from text.
@@ -296,7 +308,7 @@ func rcode(code int) func(query, *dns.Msg) *dns.Msg {
 // says returns a fault: the response has what text says, as sections of records divided by "|", each
 // record "name type data", divided by ";". AA is set unless the text begins with "referral".
 func says(text string) func(query, *dns.Msg) *dns.Msg {
-	rest, referral := strings.CutPrefix(text, "referral ")
+	rest, referral := strings.CutPrefix(text, "referral")
 	return func(q query, _ *dns.Msg) *dns.Msg {
 		r := new(dns.Msg).SetReply(q.Msg)
 		r.Authoritative = !referral
@@ -440,6 +452,13 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 		}
 		return all
 	}
+	glue := func(ns []dns.RR) {
+		for _, rr := range ns {
+			host := dns.CanonicalName(rr.(*dns.NS).Ns)
+			r.Extra = append(r.Extra, z.sets[host][dns.TypeA]...)
+			r.Extra = append(r.Extra, z.sets[host][dns.TypeAAAA]...)
+		}
+	}
 	// The apex and what is between it and the name, from above.
 	labels := dns.CountLabel(name) - dns.CountLabel(z.name)
 	for i := range labels + 1 {
@@ -452,11 +471,7 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 			if signed {
 				r.Ns = append(r.Ns, set(owner, dns.TypeDS)...)
 			}
-			for _, rr := range ns {
-				host := dns.CanonicalName(rr.(*dns.NS).Ns)
-				r.Extra = append(r.Extra, z.sets[host][dns.TypeA]...)
-				r.Extra = append(r.Extra, z.sets[host][dns.TypeAAAA]...)
-			}
+			glue(ns)
 			return true
 		}
 		if d := z.sets[owner][dns.TypeDNAME]; len(d) > 0 && owner != name {
@@ -503,6 +518,9 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 		return false
 	}
 	all := copied(set(owner, q.qtype))
+	if q.qtype == dns.TypeNS && !signed {
+		glue(all)
+	}
 	if len(all) == 0 {
 		r.Ns = append(r.Ns, set(z.name, dns.TypeSOA)...)
 	}

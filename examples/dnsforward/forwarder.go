@@ -12,21 +12,23 @@ import (
 
 	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
 // forwarder is a client with listeners. The fields of the first block are set before
 // start.
 type forwarder struct {
-	client  *dnshedge.Client
-	access  access
-	listen  []string // for UDP and TCP
-	dot     []string // for TLS
-	doh     []string // for HTTPS
-	metrics string   // for HTTP; empty: none
-	sockets int      // for UDP, of each address
-	conns   int      // connections of all clients
-	each    int      // connections of one client
-	cert    *certificate
+	client   *dnshedge.Client
+	resolver *recursor.Resolver // that client asks; nil: it asks upstreams
+	access   access
+	listen   []string // for UDP and TCP
+	dot      []string // for TLS
+	doh      []string // for HTTPS
+	metrics  string   // for HTTP; empty: none
+	sockets  int      // for UDP, of each address
+	conns    int      // connections of all clients
+	each     int      // connections of one client
+	cert     *certificate
 
 	server *dnshedge.Server // over UDP, TCP and TLS
 	web    []*http.Server
@@ -84,8 +86,12 @@ func (f *forwarder) start() error {
 			return fmt.Errorf("dnsforward: listen on %s: %w", f.metrics, err)
 		}
 		mux := http.NewServeMux()
-		mux.Handle("/metrics", metrics{f.client})
-		mux.Handle("/debug/hedge", debug.Handler(debug.DNS(f.client)))
+		mux.Handle("/metrics", metrics{f.client, f.resolver})
+		pages := []debug.Source{debug.DNS(f.client)}
+		if f.resolver != nil {
+			pages = append(pages, debug.Recursor(f.resolver))
+		}
+		mux.Handle("/debug/hedge", debug.Handler(pages...))
 		s := httpServer(mux)
 		f.web = append(f.web, s)
 		f.run(func() error { return s.Serve(l) })

@@ -82,7 +82,7 @@ func begin(t *testing.T, f *forwarder) *forwarder {
 	if f.client == nil {
 		f.client = &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder}
 	}
-	if f.client.Upstreams == nil {
+	if f.client.Upstreams == nil && f.client.Exchanger == nil {
 		f.client.Upstreams = []dnshedge.Upstream{upstream(t)}
 	}
 	if f.access.allowed == nil {

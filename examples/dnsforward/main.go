@@ -4,7 +4,8 @@
 //	go run ./examples/dnsforward -listen 127.0.0.1:5300 -upstream tls://192.0.2.1#dns.example -upstream tls://192.0.2.2#dns.example
 //	dig @127.0.0.1 -p 5300 example.com
 //
-// It answers over UDP and TCP, and over TLS and HTTPS if it has a certificate. README.md
+// With -recursive it needs no other resolver: it asks the servers of the zones itself, and does
+// not validate DNSSEC. It answers over UDP and TCP, and over TLS and HTTPS if it has a certificate. README.md
 // beside this file says how it is operated; -help lists the settings.
 package main
 
@@ -13,6 +14,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"log"
 	"net/netip"
@@ -54,6 +56,8 @@ func run() error {
 	routes := make(map[string]*dnshedge.Client)
 	flag.Func("route", "`domain=server` to ask for the names in a domain; may be repeated; without a server as other names", route(routes))
 	flag.StringVar(&client.Hosts, "hosts", "", "`file` of addresses and names, as /etc/hosts")
+	root := new(fromTheRoot)
+	root.define(flag.CommandLine)
 	forward := flag.Bool("forward-special", false, "ask servers for special-use names too, such as those of private addresses")
 	rebind := flag.Bool("rebind-filter", false, "remove private addresses from answers")
 	filter := new(dnshedge.RebindFilter)
@@ -65,7 +69,7 @@ func run() error {
 	flag.Int64Var(&client.Cache.MaxBytes, "cache", 64<<20, "`bytes` of memory for the cache")
 	flag.DurationVar(&client.Cache.MaxNegativeTTL, "max-negative", time.Hour, "longest time to believe that a name does not exist")
 	flag.DurationVar(&client.Cache.MaxStale, "max-stale", 24*time.Hour, "longest time to answer with expired answers when servers fail; negative is never")
-	save := flag.String("save", "", "`file` that keeps the cache over restarts")
+	save := flag.String("save", "", "`file` that keeps the cache over restarts; with -recursive, what is known of servers is in file.servers")
 	last := flag.Duration("for", 0, "end after that `time`; 0 is never")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -86,6 +90,15 @@ func run() error {
 	if *rebind || len(filter.Allow) > 0 {
 		client.RebindFilter = filter
 	}
+	resolver, err := root.resolver(client, flag.CommandLine)
+	if err != nil {
+		return err
+	}
+	learners := map[string]learner{"": client} // by what follows the name of the file
+	if resolver != nil {
+		f.resolver, learners[".servers"] = resolver, resolver
+		defer resolver.Close()
+	}
 	defer client.Close()
 	client.Routes = make(map[string]dnshedge.Exchanger)
 	for domain, c := range routes {
@@ -97,8 +110,10 @@ func run() error {
 		}
 	}
 	if *save != "" {
-		if err := load(client, *save); err != nil {
-			return err
+		for suffix, l := range learners {
+			if err := load(l, *save+suffix); err != nil {
+				return err
+			}
 		}
 	}
 
@@ -112,14 +127,16 @@ func run() error {
 	if *last > 0 {
 		end = time.After(*last)
 	}
-	err := f.wait(signals, end)
+	err = f.wait(signals, end)
 	ctx, cancel := context.WithTimeout(context.Background(), client.Timeout)
 	defer cancel()
 	err = errors.Join(err, f.close(ctx))
 	if *save != "" {
-		err = errors.Join(err, store(client, *save))
+		for suffix, l := range learners {
+			err = errors.Join(err, store(l, *save+suffix))
+		}
 	}
-	report(client)
+	f.report()
 	return err
 }
 
@@ -130,7 +147,7 @@ func (f *forwarder) wait(signals <-chan os.Signal, end <-chan time.Time) error {
 		select {
 		case s := <-signals:
 			if slices.Contains(reportSignals, s) {
-				report(f.client)
+				f.report()
 				continue
 			}
 			log.Printf("dnsforward: %v", s)
@@ -191,8 +208,14 @@ func route(to map[string]*dnshedge.Client) func(string) error {
 	}
 }
 
-// load reads what store wrote. Without a file, the client starts empty.
-func load(c *dnshedge.Client, path string) error {
+// A learner keeps what it learned over restarts: a *dnshedge.Client or a *recursor.Resolver.
+type learner interface {
+	Export(io.Writer) error
+	Import(io.Reader) error
+}
+
+// load reads what store wrote. Without a file, the learner starts empty.
+func load(l learner, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the first start
@@ -201,20 +224,20 @@ func load(c *dnshedge.Client, path string) error {
 		return err
 	}
 	defer f.Close()
-	if err := c.Import(f); err != nil {
+	if err := l.Import(f); err != nil {
 		log.Printf("dnsforward: starting without %s: %v", path, err)
 	}
 	return nil
 }
 
 // store replaces the file as a whole, or leaves it as it was.
-func store(c *dnshedge.Client, path string) error {
+func store(l learner, path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".dnsforward-*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
-	if err := errors.Join(c.Export(f), f.Close()); err != nil {
+	if err := errors.Join(l.Export(f), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), path)
@@ -222,11 +245,11 @@ func store(c *dnshedge.Client, path string) error {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// report prints what the client did.
-func report(c *dnshedge.Client) {
-	s := c.Stats()
+// report prints what the forwarder did.
+func (f *forwarder) report() {
+	s := f.client.Stats()
 	fmt.Printf("questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
-		s.Queries, s.Hits, s.Stale, s.Local, s.Refreshes, s.Failures, c.Cache.Bytes())
+		s.Queries, s.Hits, s.Stale, s.Local, s.Refreshes, s.Failures, f.client.Cache.Bytes())
 	fmt.Printf("queries %d  hedges %d (won %d, denied %d)  resends %d  failovers %d  ignored messages %d\n",
 		s.Wire, s.Hedges, s.HedgeWins, s.Denied, s.Resends, s.Failovers, s.Ignored)
 	for _, u := range s.Upstreams {
@@ -236,5 +259,12 @@ func report(c *dnshedge.Client) {
 		}
 		fmt.Printf("  %v: queries %d  round trip %v  p50 %v  p99 %v  loss delay %v  slow delay %v%s\n",
 			u.Upstream, u.Queries, round(u.SRTT), round(u.P50), round(u.P99), round(u.LossDelay), round(u.SlowDelay), state)
+	}
+	if f.resolver != nil {
+		s := f.resolver.Stats()
+		fmt.Printf("from the root: questions %d  failures %d  queries %d (TCP %d)  hedges %d (won %d, denied %d)  timeouts %d  failovers %d  lame %d\n",
+			s.Questions, s.Failures, s.Wire, s.TCP, s.Hedges, s.HedgeWins, s.Denied, s.Timeouts, s.Failovers, s.Lame)
+		fmt.Printf("  servers %d (resting %d)  zones %d  RRsets %d  bytes %d  first contact %v\n",
+			s.Servers, s.Resting, s.Zones, s.RRsets, s.Bytes, round(s.FirstContact))
 	}
 }

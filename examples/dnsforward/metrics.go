@@ -5,18 +5,26 @@ import (
 	"net/http"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// metrics serves a client's figures in the text format of Prometheus.
-type metrics struct{ client *dnshedge.Client }
+// metrics serves a client's figures, and those of a Resolver if there is one, in the text
+// format of Prometheus.
+type metrics struct {
+	client   *dnshedge.Client
+	resolver *recursor.Resolver
+}
+
+// metric is a figure without labels.
+type metric struct {
+	name, kind, help string
+	value            int64
+}
 
 func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	s := m.client.Stats()
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	for _, v := range []struct {
-		name, kind, help string
-		value            int64
-	}{
+	all := []metric{
 		{"questions_total", "counter", "Questions asked by clients.", s.Queries},
 		{"cache_hits_total", "counter", "Questions answered from the cache.", s.Hits},
 		{"stale_total", "counter", "Questions answered with expired answers.", s.Stale},
@@ -29,7 +37,22 @@ func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		{"failovers_total", "counter", "Queries sent because another server could not answer.", s.Failovers},
 		{"ignored_total", "counter", "Messages that answered no query.", s.Ignored},
 		{"cache_bytes", "gauge", "Memory that the cache takes.", m.client.Cache.Bytes()},
-	} {
+	}
+	if m.resolver != nil {
+		s := m.resolver.Stats()
+		all = append(all,
+			metric{"recursor_questions_total", "counter", "Questions that were resolved from the root down.", s.Questions},
+			metric{"recursor_failures_total", "counter", "Questions answered with SERVFAIL.", s.Failures},
+			metric{"recursor_queries_total", "counter", "Queries sent to the servers of zones.", s.Wire},
+			metric{"recursor_hedges_total", "counter", "Queries sent because an answer was late.", s.Hedges},
+			metric{"recursor_hedge_wins_total", "counter", "Hedges that gave the answer.", s.HedgeWins},
+			metric{"recursor_timeouts_total", "counter", "Queries sent because an earlier one had timed out.", s.Timeouts},
+			metric{"recursor_failovers_total", "counter", "Queries sent because another server could not answer.", s.Failovers},
+			metric{"recursor_servers", "gauge", "Servers that are known.", int64(s.Servers)},
+			metric{"recursor_servers_resting", "gauge", "Servers that are not asked first, because they were silent.", int64(s.Resting)},
+			metric{"recursor_bytes", "gauge", "Memory that the resolver takes, estimated.", s.Bytes})
+	}
+	for _, v := range all {
 		fmt.Fprintf(w, "# HELP dnsforward_%s %s\n# TYPE dnsforward_%[1]s %[3]s\ndnsforward_%[1]s %[4]d\n", v.name, v.help, v.kind, v.value)
 	}
 	for _, v := range []struct {

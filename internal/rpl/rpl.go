@@ -130,6 +130,19 @@ func (s *Script) ReplaceTTL(from, to uint32) {
 	}
 }
 
+// RaiseTTL gives the records of servers that have a TTL of 0 one of a second, for those who
+// raise no TTL of 0.
+func (s *Script) RaiseTTL() {
+	for _, r := range s.ranges {
+		for _, e := range r.entries {
+			for _, rr := range e.msg.Answer {
+				h := rr.Header()
+				h.Ttl = max(h.Ttl, 1)
+			}
+		}
+	}
+}
+
 // Parse reads a script.
 func Parse(r io.Reader) (*Script, error) {
 	s := new(Script)
@@ -226,10 +239,13 @@ func (e *entry) line(f []string) error {
 		for _, word := range f[1:] {
 			if flag := flags[word]; flag != nil {
 				*flag = true
-			} else if code, ok := dns.StringToRcode[word]; ok {
-				m.Rcode = code
 			} else if word == "DO" {
 				m.SetEdns0(4096, true)
+			} else if word == "BADVERS" {
+				m.SetEdns0(4096, false)
+				m.Rcode = dns.RcodeBadVers
+			} else if code, ok := dns.StringToRcode[word]; ok {
+				m.Rcode = code
 			} else {
 				return errors.New("unknown flag " + word)
 			}
@@ -243,10 +259,8 @@ func (e *entry) line(f []string) error {
 	default:
 		to := map[string]*[]dns.RR{"ANSWER": &e.msg.Answer, "AUTHORITY": &e.msg.Ns, "ADDITIONAL": &e.msg.Extra}[e.section]
 		rr, err := dns.NewRR(strings.Join(f, " "))
-		if err != nil {
-			if odd := unknown(f); odd != nil {
-				rr, err = odd, nil
-			}
+		if odd := unknown(f); odd != nil && (err != nil || dns.Len(rr) != dns.Len(odd)) {
+			rr, err = odd, nil
 		}
 		if err != nil || to == nil || rr == nil {
 			return fmt.Errorf("record in section %q: %w", e.section, err)
@@ -256,8 +270,8 @@ func (e *entry) line(f []string) error {
 	return nil
 }
 
-// unknown reads a record in the format of unknown ones (RFC 3597 §5) whose data is not what
-// its type wants. It returns nil for others.
+// unknown reads a record in the format of unknown ones (RFC 3597 §5), whatever its type
+// wants. It returns nil for others.
 func unknown(f []string) dns.RR {
 	i := slices.Index(f, `\#`)
 	if i < 2 || len(f) < i+2 {
@@ -271,15 +285,17 @@ func unknown(f []string) dns.RR {
 	return nil
 }
 
-// answers reports whether the entry answers a query that came over a network.
-func (e *entry) answers(q *dns.Msg, network string) bool {
+// answers reports whether the entry answers a query that came over a network, whatever its
+// type is if anyType.
+func (e *entry) answers(q *dns.Msg, network string, anyType bool) bool {
 	var want dns.Question
 	if len(e.msg.Question) > 0 {
 		want = e.msg.Question[0]
 	}
 	got := q.Question[0]
 	return !slices.ContainsFunc(e.match, func(word string) bool {
-		name, typ := word == "qname" || word == "question", word == "qtype" || word == "question"
+		name := word == "qname" || word == "question"
+		typ := (word == "qtype" || word == "question") && !anyType
 		return name && !strings.EqualFold(got.Name, want.Name) || typ && got.Qtype != want.Qtype ||
 			word == "subdomain" && !dns.IsSubDomain(want.Name, got.Name) || (word == "TCP" || word == "UDP") && !strings.EqualFold(network, word) ||
 			word == "noedns" && q.IsEdns0() != nil
@@ -293,7 +309,7 @@ func (e *entry) referral() bool {
 }
 
 // reply returns the entry as the response to a query, in wire format.
-func (e *entry) reply(q *dns.Msg, recursion bool) []byte {
+func (e *entry) reply(q *dns.Msg, recursion, anyType bool) []byte {
 	if e.raw != nil {
 		b := slices.Clone(e.raw)
 		binary.BigEndian.PutUint16(b, q.Id)
@@ -301,7 +317,7 @@ func (e *entry) reply(q *dns.Msg, recursion bool) []byte {
 	}
 	m := e.msg.Copy()
 	m.Id = q.Id
-	if e.copyQuery || len(m.Question) == 0 {
+	if e.copyQuery || anyType {
 		m.Question = q.Question
 	}
 	m.RecursionAvailable = m.RecursionAvailable || recursion
@@ -365,6 +381,14 @@ type Network struct {
 	// Resolver is an address that has what all servers of the script answer, except for
 	// referrals. Forwarders ask it in place of the servers of the root.
 	Resolver string
+
+	// AnyTypeRefers is for scripts that expect questions of type NS for parts of a name
+	// (RFC 7816), for those that ask with type A (RFC 9156): a referral answers any type.
+	AnyTypeRefers bool
+
+	// FewerQueries plays a REPLY for which there is no query, which is an error otherwise.
+	// It is for those that ask less than the author of a script expects.
+	FewerQueries bool
 
 	script    *Script
 	answers   chan *dns.Msg
@@ -442,13 +466,18 @@ func (n *Network) ask(q *query) {
 func (n *Network) answer(q *query) []byte {
 	all := q.host == n.Resolver
 	host, _ := netip.ParseAddr(q.host)
-	for _, r := range n.script.ranges {
+	ranges := slices.Backward(n.script.ranges) // of two that hold the step, unbound takes the last
+	if all {
+		ranges = slices.All(n.script.ranges)
+	}
+	for _, r := range ranges {
 		if n.step < r.first || n.step > r.last || !all && len(r.addrs) > 0 && !slices.Contains(r.addrs, host) {
 			continue
 		}
 		for _, e := range r.entries {
-			if e.answers(q.msg, q.network) && !(all && e.referral()) {
-				return e.reply(q.msg, all)
+			anyType := n.AnyTypeRefers && e.referral()
+			if e.answers(q.msg, q.network, anyType) && !(all && e.referral()) {
+				return e.reply(q.msg, all, anyType)
 			}
 		}
 	}
@@ -479,7 +508,7 @@ func (n *Network) take(e *entry, remove bool) *query {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i, q := range n.waiting {
-		if e == nil || e.answers(q.msg, q.network) {
+		if e == nil || e.answers(q.msg, q.network, false) {
 			if remove {
 				n.waiting = slices.Delete(n.waiting, i, i+1)
 			}
@@ -496,7 +525,7 @@ func (n *Network) sent(e *entry) bool {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i := slices.IndexFunc(n.seen, func(q *query) bool { return e.answers(q.msg, q.network) })
+	i := slices.IndexFunc(n.seen, func(q *query) bool { return e.answers(q.msg, q.network, false) })
 	n.seen = n.seen[i+1:]
 	return i >= 0
 }
@@ -535,9 +564,11 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 		case "REPLY", "ERROR":
 			q := n.take(s.entry, true)
 			if q == nil {
-				err = errors.New("no such query")
+				if !n.FewerQueries {
+					err = errors.New("no such query")
+				}
 			} else if s.do == "REPLY" {
-				q.send(s.entry.reply(q.msg, false))
+				q.send(s.entry.reply(q.msg, false, false))
 			} else {
 				q.send(nil)
 			}

@@ -7,10 +7,10 @@ import (
 )
 
 // ParseMsg reads a message from its wire format, which it does not keep. Records whose data
-// has no form that package dns knows become records of an unknown type; but addresses, and
-// those in whose data names may be compressed, are then an error.
+// has no form that package dns knows become records of an unknown type (RFC 3597); addresses,
+// and those in whose data names may be compressed, are dropped.
 func ParseMsg(b []byte) (*dns.Msg, error) {
-	m, err := unpack(b)
+	m, err := read(b, true)
 	if err != nil {
 		return nil, &MalformedError{err}
 	}
@@ -22,13 +22,19 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 // to judge. Types whose data may hold compressed names cannot be passed on without
 // being understood, and addresses of a wrong length are no addresses; those are
 // errors.
-func unpack(b []byte) (*dns.Msg, error) {
-	odd, err := check(b)
+func unpack(b []byte) (*dns.Msg, error) { return read(b, false) }
+
+// read is unpack, but if drop, the records that would be errors are left out.
+func read(b []byte, drop bool) (*dns.Msg, error) {
+	odd, bad, err := check(b)
 	if err != nil {
 		return nil, err
 	}
+	if len(bad) > 0 && !drop {
+		return nil, errRecord
+	}
 	m := new(dns.Msg)
-	if err := m.Unpack(b); err == nil && !odd {
+	if len(bad) == 0 && !odd && m.Unpack(b) == nil {
 		return m, nil
 	}
 	var head [HeaderLen]byte
@@ -53,6 +59,7 @@ func unpack(b []byte) (*dns.Msg, error) {
 		m.Question = append(m.Question, dns.Question{Name: name, Qtype: binary.BigEndian.Uint16(b[end:]), Qclass: binary.BigEndian.Uint16(b[end+2:])})
 		off = end + 4
 	}
+	n := -1 // of all records
 	for i, section := range [...]*[]dns.RR{&m.Answer, &m.Ns, &m.Extra} {
 		for range binary.BigEndian.Uint16(b[6+2*i:]) {
 			if _, _, err := dns.UnpackDomainName(b, off); err != nil {
@@ -60,12 +67,19 @@ func unpack(b []byte) (*dns.Msg, error) {
 			}
 			var rr dns.RR
 			rr, off = unpackRecord(b, off, first)
+			if n++; len(bad) > 0 && bad[0] == n {
+				bad = bad[1:]
+				continue
+			}
 			h := rr.Header()
 			if h.Rdlength == 0 && known(h.Rrtype) {
 				rr = &dns.RFC3597{Hdr: *h}
 			}
 			if _, opaque := rr.(*dns.RFC3597); opaque {
 				if _, ok := layouts[h.Rrtype]; ok && (h.Class == dns.ClassINET || h.Rrtype == dns.TypeOPT) {
+					if drop && h.Rrtype != dns.TypeOPT {
+						continue
+					}
 					return nil, errRecord
 				}
 			}
@@ -105,28 +119,28 @@ var layouts = map[uint16]layout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// check returns an error if a message or the data of a record in layouts does not
-// hold together. It is odd if a record has no data although its type needs some.
-// Messages about zones, as updates, have such records (RFC 2136 §2.4).
-func check(b []byte) (odd bool, err error) {
+// check returns an error if a message does not hold together, and which of its records in
+// layouts do not, by their place in it. It is odd if a record has no data although its type
+// needs some. Messages about zones, as updates, have such records (RFC 2136 §2.4).
+func check(b []byte) (odd bool, bad []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
-	bad := false
+	n := -1
 	err = walk(b, func(r record) {
+		n++
 		if !query {
 			return
 		}
 		l, ok := layouts[r.typ]
 		switch {
 		case ok && r.class == dns.ClassINET:
-			bad = bad || !l.holds(b, r)
+			if !l.holds(b, r) {
+				bad = append(bad, n)
+			}
 		case len(r.data) == 0 && known(r.typ):
 			odd = true
 		}
 	})
-	if err == nil && bad {
-		err = errRecord
-	}
-	return odd, err
+	return odd, bad, err
 }
 
 // holds reports whether the data of a record of a message is as the layout says.

@@ -1,0 +1,87 @@
+package debug_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/debug"
+	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/observe"
+)
+
+var _ debug.Resolver = (*recursor.Resolver)(nil)
+
+// fromTheRoot is a recursor that has these Stats.
+type fromTheRoot observe.RecursorStats
+
+func (r fromTheRoot) Stats() observe.RecursorStats { return observe.RecursorStats(r) }
+
+// fullRecursor returns a recursor no number of which is zero, or that of another.
+func fullRecursor() fromTheRoot {
+	s := observe.RecursorStats{Name: "<root>\x1b", Limited: map[string]int64{"Queries": 1234, "Referrals": 3}}
+	v := reflect.ValueOf(&s).Elem()
+	fill(v)
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Int64 || f.Kind() == reflect.Int {
+			f.SetInt(int64(1000 + i))
+		}
+	}
+	s.Questions, s.Local, s.Wire, s.FirstContact = 1012, 12, 2910, 60*ms
+	s.Bytes, s.MaxBytes = 3<<20, 64<<20
+	return fromTheRoot(s)
+}
+
+func TestRecursorsNumbersAreOnThePageAndInTheJSON(t *testing.T) {
+	s := fullRecursor()
+	h := debug.Handler(debug.Recursor(s))
+	html := show(h, "/").Body.String()
+	assert.Contains(t, html, "&lt;root&gt;")
+	assert.NotContains(t, html, "\x1b")
+	assert.NotContains(t, html, "Nothing to show")
+	assert.Contains(t, html, "2.91 for each question")
+	totals, _, _ := parse(t, html)
+	stats := reflect.ValueOf(s)
+	for i := range stats.NumField() {
+		f, name := stats.Field(i), stats.Type().Field(i).Tag.Get("json")
+		switch {
+		case name == "bytes" || name == "max_bytes" || name == "first_contact":
+		case f.Kind() == reflect.Int64 || f.Kind() == reflect.Int:
+			assert.EqualValues(t, f.Int(), totals.number(t, "data-total "+name), name)
+		}
+	}
+	assert.Equal(t, "3.0 MiB", totals["data-total bytes"])
+	assert.Contains(t, html, "of 64.0 MiB")
+	assert.Equal(t, "60ms", totals["data-total first_contact"])
+	assert.Equal(t, "7.0", totals["data-total budget"])
+	assert.Equal(t, "1,234", totals["data-total limited.Queries"])
+	assert.Equal(t, "3", totals["data-total limited.Referrals"])
+
+	var page debug.Page
+	body := show(h, "/?format=json").Body.Bytes()
+	require.NoError(t, json.Unmarshal(body, &page))
+	assert.Equal(t, []observe.RecursorStats{s.Stats()}, page.Recursors)
+	assert.Empty(t, page.Clients)
+
+	var fields struct{ Recursors []map[string]any }
+	require.NoError(t, json.Unmarshal(body, &fields))
+	documented := watched(t, "| number of a recursor | JSON | metric | page |", fields.Recursors[0], html)
+	for name := range fields.Recursors[0] {
+		assert.True(t, documented[name] || name == "name", "%s is not in the table", name)
+	}
+}
+
+func TestARecursorThatWasNotAskedIsOnThePage(t *testing.T) {
+	html := show(debug.Handler(debug.Recursor(new(recursor.Resolver))), "/").Body.String()
+	assert.Contains(t, html, "<h2>recursor")
+	assert.NotContains(t, html, "for each question")
+	assert.NotContains(t, html, "NaN")
+}
+
+func TestRecursorOfNilPanics(t *testing.T) {
+	assert.PanicsWithValue(t, "debug: Recursor: Resolver is nil", func() { debug.Recursor(nil) })
+	assert.PanicsWithValue(t, "debug: Recursor: Resolver is nil", func() { debug.Recursor((*recursor.Resolver)(nil)) })
+}

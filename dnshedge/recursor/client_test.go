@@ -1,0 +1,90 @@
+package recursor_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// short is a root and a zone whose records live for a minute.
+const short = `
+. served 198.41.0.4
+example. delegated 192.0.2.1 192.0.2.2
+  www 60 A 192.0.2.80
+`
+
+// client returns a Client above a Resolver of w's.
+func (w *world) client(r *recursor.Resolver) *dnshedge.Client {
+	c := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
+	w.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (w *world) askClient(c *dnshedge.Client, question string) *dns.Msg {
+	w.t.Helper()
+	r, _, err := c.ExchangeContext(context.Background(), parseQuestion(question), "")
+	require.NoError(w.t, err)
+	return r
+}
+
+func TestAClientGivesExpiredAnswersWhileServersAreSilent(t *testing.T) {
+	bubble(t, short, func(t *testing.T, w *world) {
+		c := w.client(w.resolver())
+		w.askClient(c, "www.example. A")
+		w.fault("192.0.2.1 192.0.2.2", silent)
+		time.Sleep(2 * time.Minute)
+		began := time.Now()
+		r := w.askClient(c, "www.example. A")
+		assert.Len(t, r.Answer, 1)
+		code, _ := extended(r)
+		assert.Equal(t, dns.ExtendedErrorCodeStaleAnswer, code)
+		assert.LessOrEqual(t, time.Since(began), 1800*ms, "RFC 8767 §5")
+		w.fault("192.0.2.1 192.0.2.2", nil)
+		time.Sleep(time.Minute)
+		r = w.askClient(c, "www.example. A")
+		assert.EqualValues(t, 60, r.Answer[0].Header().Ttl)
+	})
+}
+
+func TestARefreshAsksServersAgain(t *testing.T) {
+	bubble(t, short, func(t *testing.T, w *world) {
+		c := w.client(w.resolver())
+		w.askClient(c, "www.example. A")
+		for range 3 {
+			w.askClient(c, "www.example. A")
+		}
+		time.Sleep(58 * time.Second) // in the last tenth of its life
+		n := w.sent()
+		w.askClient(c, "www.example. A")
+		time.Sleep(time.Second)
+		assert.Equal(t, n+1, w.sent(), "one query, to a server that is known")
+		time.Sleep(30 * time.Second)
+		r := w.askClient(c, "www.example. A")
+		assert.Equal(t, n+1, w.sent())
+		assert.EqualValues(t, 60-31, r.Answer[0].Header().Ttl)
+	})
+}
+
+func TestAllOfAProgramResolvesByIt(t *testing.T) {
+	bubble(t, short, func(t *testing.T, w *world) {
+		c := w.client(w.resolver())
+		addrs, err := c.Resolver().LookupHost(context.Background(), "www.example.")
+		require.NoError(t, err)
+		assert.Equal(t, []string{"192.0.2.80"}, addrs)
+		_, err = c.Resolver().LookupHost(context.Background(), "nx.example.")
+		var e *net.DNSError
+		require.ErrorAs(t, err, &e)
+		assert.True(t, e.IsNotFound)
+		all, err := c.LookupAddrs(context.Background(), "www.example.")
+		require.NoError(t, err)
+		assert.Len(t, all, 1)
+	})
+}

@@ -1,0 +1,43 @@
+package recursor_test
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// TestEveryFieldOfARecursorIsInTheTable keeps the second table in docs/options.md whole, and without fields that are gone.
+func TestEveryFieldOfARecursorIsInTheTable(t *testing.T) {
+	var exist, documented []string
+	var add func(prefix string, typ reflect.Type)
+	add = func(prefix string, typ reflect.Type) {
+		for _, f := range reflect.VisibleFields(typ) {
+			switch {
+			case !f.IsExported():
+			case f.Type.Kind() == reflect.Struct:
+				add(prefix+f.Name+".", f.Type)
+			default:
+				exist = append(exist, prefix+f.Name)
+			}
+		}
+	}
+	add("", reflect.TypeFor[recursor.Resolver]())
+	doc, err := os.ReadFile("../../docs/options.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(doc), "| field of `recursor.Resolver` |")
+	require.True(t, found)
+	for row := range strings.Lines(table) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " |")
+		for _, m := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(name, -1) {
+			documented = append(documented, m[1])
+		}
+	}
+	assert.ElementsMatch(t, exist, documented)
+}

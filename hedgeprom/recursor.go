@@ -1,0 +1,124 @@
+package hedgeprom
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gohedge/hedge/observe"
+)
+
+// A Resolver is a *recursor.Resolver, or anything else that has its Stats. This package
+// does not import recursor, so that programs without it need not carry it.
+type Resolver interface{ Stats() observe.RecursorStats }
+
+// AddRecursor shows what a recursor knows and does. The numbers are its own, read when metrics
+// are collected. Recursors that have the same Name are shown as one: their numbers are added
+// up, and of the times the longest is shown. AddRecursor panics if r is nil.
+func (c *Collector) AddRecursor(r Resolver) {
+	if isNil(r) {
+		panic("hedgeprom: AddRecursor: Resolver is nil")
+	}
+	c.recursors.mu.Lock()
+	defer c.recursors.mu.Unlock()
+	c.recursors.all = append(c.recursors.all, r)
+}
+
+// recursorMetrics shows the Stats of recursors.
+type recursorMetrics struct {
+	metrics []recursorMetric
+	limited *prometheus.Desc
+
+	mu  sync.Mutex // guards all
+	all []Resolver
+}
+
+type recursorMetric struct {
+	desc    *prometheus.Desc
+	kind    prometheus.ValueType
+	longest bool // of recursors that are shown as one; otherwise their sum
+	of      func(*observe.RecursorStats) float64
+}
+
+func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
+	desc := func(name, help string, more ...string) *prometheus.Desc {
+		return prometheus.NewDesc("hedge_recursor_"+name, help, append([]string{"client"}, more...), labels)
+	}
+	r := &recursorMetrics{limited: desc("limited_total", "Questions that ended at a limit, by the field of recursor.Limits.", "limit")}
+	add := func(name, help string, kind prometheus.ValueType, of func(*observe.RecursorStats) float64) {
+		r.metrics = append(r.metrics, recursorMetric{desc: desc(name, help), kind: kind, of: of})
+	}
+	counter := func(name, help string, of func(*observe.RecursorStats) int64) {
+		add(name, help, prometheus.CounterValue, func(s *observe.RecursorStats) float64 { return float64(of(s)) })
+	}
+	gauge := func(name, help string, of func(*observe.RecursorStats) float64) {
+		add(name, help, prometheus.GaugeValue, of)
+	}
+	counter("questions_total", "Questions of callers.", func(s *observe.RecursorStats) int64 { return s.Questions })
+	counter("failures_total", "Questions answered with SERVFAIL or an error.", func(s *observe.RecursorStats) int64 { return s.Failures })
+	counter("local_answers_total", "Questions answered without servers.", func(s *observe.RecursorStats) int64 { return s.Local })
+	counter("server_lookups_total", "Names of servers that were looked up.", func(s *observe.RecursorStats) int64 { return s.Lookups })
+	counter("queries_total", "Queries sent to servers, over UDP and TCP.", func(s *observe.RecursorStats) int64 { return s.Wire })
+	counter("tcp_queries_total", "Queries sent to servers over TCP.", func(s *observe.RecursorStats) int64 { return s.TCP })
+	counter("hedges_total", "Queries sent because an answer was late.", func(s *observe.RecursorStats) int64 { return s.Hedges })
+	counter("hedge_wins_total", "Hedges that gave the answer.", func(s *observe.RecursorStats) int64 { return s.HedgeWins })
+	counter("hedges_denied_total", "Hedges that were due and that the budget forbade.", func(s *observe.RecursorStats) int64 { return s.Denied })
+	counter("timeouts_total", "Queries sent because the retransmission timeout had passed.", func(s *observe.RecursorStats) int64 { return s.Timeouts })
+	counter("failovers_total", "Queries sent because another server could not answer.", func(s *observe.RecursorStats) int64 { return s.Failovers })
+	counter("lame_responses_total", "Responses of servers that do not serve the zone that they should.", func(s *observe.RecursorStats) int64 { return s.Lame })
+	counter("ignored_messages_total", "Messages that answered no query.", func(s *observe.RecursorStats) int64 { return s.Ignored })
+	counter("scrubbed_records_total", "Records in responses that were not believed.", func(s *observe.RecursorStats) int64 { return s.Scrubbed })
+	gauge("in_flight", "Queries that wait for answers.", func(s *observe.RecursorStats) float64 { return float64(s.InFlight) })
+	gauge("servers", "Addresses of servers that are known.", func(s *observe.RecursorStats) float64 { return float64(s.Servers) })
+	gauge("servers_resting", "Addresses of servers that are not asked first for a while, because they were silent.", func(s *observe.RecursorStats) float64 { return float64(s.Resting) })
+	gauge("zones", "Zones whose servers are known.", func(s *observe.RecursorStats) float64 { return float64(s.Zones) })
+	gauge("rrsets", "RRsets that are kept.", func(s *observe.RecursorStats) float64 { return float64(s.RRsets) })
+	gauge("bytes", "Memory that all this takes, estimated.", func(s *observe.RecursorStats) float64 { return float64(s.Bytes) })
+	gauge("max_bytes", "Memory that it may take.", func(s *observe.RecursorStats) float64 { return float64(s.MaxBytes) })
+	gauge("budget_tokens", "Hedges that would be paid for now.", func(s *observe.RecursorStats) float64 { return s.Budget })
+	gauge("first_contact_seconds", "When a server that was never asked is late.", func(s *observe.RecursorStats) float64 { return s.FirstContact.Seconds() })
+	r.metrics[len(r.metrics)-1].longest = true
+	return r
+}
+
+func (r *recursorMetrics) describe(ch chan<- *prometheus.Desc) {
+	for _, m := range r.metrics {
+		ch <- m.desc
+	}
+	ch <- r.limited
+}
+
+func (r *recursorMetrics) collect(ch chan<- prometheus.Metric) {
+	r.mu.Lock()
+	all := r.all[:len(r.all):len(r.all)]
+	r.mu.Unlock()
+	type id struct{ client, limit string }
+	values := make(map[string][]float64)
+	limited := make(map[id]float64)
+	for _, one := range all {
+		s := one.Stats()
+		name := observe.KeyInfo{Client: s.Name}.Printable().Client
+		if values[name] == nil {
+			values[name] = make([]float64, len(r.metrics))
+		}
+		for i, m := range r.metrics {
+			v := &values[name][i]
+			if m.longest {
+				*v = max(*v, m.of(&s))
+			} else {
+				*v += m.of(&s)
+			}
+		}
+		for limit, n := range s.Limited {
+			limited[id{name, limit}] += float64(n)
+		}
+	}
+	for name, all := range values {
+		for i, m := range r.metrics {
+			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, all[i], name)
+		}
+	}
+	for me, n := range limited {
+		ch <- prometheus.MustNewConstMetric(r.limited, prometheus.CounterValue, n, me.client, me.limit)
+	}
+}
