@@ -261,12 +261,10 @@ func TestReferralsThatAreNoneAreNotFollowed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, small, func(t *testing.T, w *world) {
 				w.withEvil()
-				who := w.unlucky("192.0.2.1 192.0.2.2", when("www.example. A", say))
 				r := w.resolver()
 				w.ask(r, "nx1.example. A")
-				w.fault("192.0.2.1 192.0.2.2", nil)
 				n := w.sent()
-				who = w.unlucky("192.0.2.1 192.0.2.2", when("www.example. A", say))
+				who := w.unlucky("192.0.2.1 192.0.2.2", when("www.example. A", say))
 				start := time.Now()
 				assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
 				assert.NotEmpty(t, who())
@@ -617,7 +615,6 @@ func TestALameServerCostsOneRoundTripAndIsLeftAloneFor15Minutes(t *testing.T) {
 				other := map[string]string{"192.0.2.1": "192.0.2.2", "192.0.2.2": "192.0.2.1"}[who()]
 				w.fault(other, silent)
 				time.Sleep(2 * time.Minute)
-				start = time.Now()
 				assert.Equal(t, "NXDOMAIN", told(w.ask(r, "later.example. A")))
 				assert.Greater(t, w.sent(who()), n, "it has 15 minutes")
 			})

@@ -391,16 +391,6 @@ func when(question string, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Ms
 	}
 }
 
-// first returns a fault that strikes n times.
-func first(n int, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
-	return func(q query, r *dns.Msg) *dns.Msg { // under w.mu
-		if n--; n >= 0 {
-			return f(q, r)
-		}
-		return r
-	}
-}
-
 func record(s string) dns.RR {
 	rr, err := dns.NewRR("$TTL 3600\n" + s)
 	if err != nil || rr == nil {
