@@ -203,9 +203,6 @@ type contender struct {
 	cpu      func() time.Duration // that it has used; nil: unknown
 	stats    func() (observe.RecursorStats, error)
 	close    func()
-
-	mu    sync.Mutex // guards calls
-	calls []Call
 }
 
 // inMemory starts our own resolver in this process.
@@ -342,7 +339,7 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 			return s, err
 		}
 	}
-	c.dial(space)
+	undo = append(undo, c.dial(space))
 	if err := c.warm(ctx); err != nil {
 		return nil, fmt.Errorf("%w; it said: %s", err, said.String())
 	}
@@ -371,10 +368,11 @@ func pipes(cmd *exec.Cmd) (in io.WriteCloser, out io.ReadCloser, err error) {
 	return in, out, err
 }
 
-// dial has the contender asked over UDP, each question with a socket that nobody else waits at.
-func (c *contender) dial(space *netsim.Namespace) {
+// dial has the contender asked over UDP, each question with a socket that nobody else waits
+// at, until hangUp.
+func (c *contender) dial(space *netsim.Namespace) (hangUp func()) {
 	var idle sync.Pool // of *dns.Conn
-	client := new(dns.Client)
+	client := &dns.Client{Timeout: giveUp}
 	c.ask = func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 		conn, ok := idle.Get().(*dns.Conn)
 		if !ok {
@@ -387,7 +385,6 @@ func (c *contender) dial(space *netsim.Namespace) {
 				return nil, err
 			}
 		}
-		client.Timeout = giveUp
 		answer, _, err := client.ExchangeWithConnContext(ctx, m, conn)
 		if err != nil {
 			_ = conn.Close()
@@ -395,6 +392,11 @@ func (c *contender) dial(space *netsim.Namespace) {
 		}
 		idle.Put(conn)
 		return answer, nil
+	}
+	return func() {
+		for conn := idle.Get(); conn != nil; conn = idle.Get() {
+			_ = conn.(*dns.Conn).Close()
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 var (
@@ -84,16 +85,23 @@ func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
 		{"clean", 0.85, 1.00, 1.20, 1.25, 1.00, 1.12},
 	} {
 		t.Run(tt.scenario, func(t *testing.T) {
-			rows := play(t, reclab.Config{Scenario: tt.scenario, Questions: 2000}, "hedge", "hedge-off", "sequential")
+			conf := reclab.Config{Scenario: tt.scenario, Questions: 2000}
+			if hedgetest.RaceEnabled {
+				conf.Questions = 400 // which say nothing about tails
+			}
+			rows := play(t, conf, "hedge", "hedge-off", "sequential")
 			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.5)), tt.p50, "p50")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.99)), tt.p99, "p99")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.999)), tt.p999, "p99.9")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", reclab.Row.Sent), tt.sent, "queries")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", quantile(.99)), tt.p99OfOff, "p99 of hedge-off")
-			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.Sent), tt.sentOfOff, "queries of hedge-off")
 			for _, r := range rows["hedge"] {
 				assert.Zero(t, r.Failures, "seed %d", r.Seed)
 			}
+			if hedgetest.RaceEnabled {
+				return
+			}
+			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.99)), tt.p99, "p99")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.999)), tt.p999, "p99.9")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", quantile(.99)), tt.p99OfOff, "p99 of hedge-off")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", reclab.Row.Sent), tt.sent, "queries")
+			assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.Sent), tt.sentOfOff, "queries of hedge-off")
 		})
 	}
 }
@@ -108,10 +116,10 @@ func TestNoNameFails(t *testing.T) {
 }
 
 func TestAnOutageOfAllServersCostsLittleMore(t *testing.T) {
-	rows := play(t, reclab.Config{Scenario: "dead", Questions: 500}, "hedge", "hedge-off")
+	rows := play(t, reclab.Config{Scenario: "dead", Questions: 300}, "hedge", "hedge-off")
 	assert.LessOrEqual(t, ratio(rows, "hedge", "hedge-off", reclab.Row.Sent), 1.15)
 	for _, r := range rows["hedge"] {
-		assert.Equal(t, 500, r.Failures)
+		assert.Equal(t, 300, r.Failures)
 	}
 }
 

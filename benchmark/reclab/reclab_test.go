@@ -24,12 +24,21 @@ func TestResolversResolve(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
+	files := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			return 0
+		}
+		return len(all)
+	}
+	before := files()
 	skipped := 0
 	rows, err := reclab.Run(t.Context(), reclab.Config{Seed: 1, Questions: 100, Skipped: func(why string) { skipped++; t.Log(why) }})
 	if errors.Is(err, netsim.ErrUnsupported) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
+	assert.Less(t, files(), before+10, "a few may be the process's own, for good")
 	assert.Len(t, rows, len(reclab.Contenders)-skipped)
 	for i, r := range rows {
 		t.Logf("%-13s p50 %v, sent %.2f, %d failed, CPU %v", r.Contender, r.Quantile(.5), r.Sent(), r.Failures, r.CPU)

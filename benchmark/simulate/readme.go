@@ -44,6 +44,9 @@ var readmeTables = []readmeTable{{
 	name: "dns", draw: networks,
 	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",
 }, {
+	name: "recursor", draw: resolvers,
+	args: "-engine recursor -scenario broken,clean",
+}, {
 	name: "cost", bench: costs,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
 }, {
@@ -202,6 +205,30 @@ func networks(f findings) string {
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s%s | %s%s | %s%s | %s%s | %d | %.1f %% |\n", about, name, figure(r.P50), spread(r.spread.p50),
 				figure(r.P99), spread(r.spread.p99), figure(r.Mean), spread(r.spread.mean), figure(r.Stddev), spread(r.spread.stddev), r.Errors, r.Extra)
+			about = ""
+		}
+	}
+	return b.String()
+}
+
+// resolvers has a line for each resolver in each scenario.
+func resolvers(f findings) string {
+	var b strings.Builder
+	b.WriteString("| ms | | p50 | p95 | p99 | p99.9 | failed | queries per name | CPU µs |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	for _, s := range f.scenarios {
+		about := s.scenario.name
+		for _, res := range s.results {
+			r := res.rows[0]
+			name := r.Strategy
+			if name == ours {
+				name = "**" + name + "**"
+			}
+			cpu := "–"
+			if r.CPU != nil {
+				cpu = fmt.Sprintf("%.0f", *r.CPU)
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s%s | %s%s | %d | %.2f | %s |\n", about, name, figure(r.P50), figure(r.P95),
+				figure(r.P99), spread(r.spread.p99), figure(r.P999), spread(r.spread.p999), r.Errors, *r.Sent, cpu)
 			about = ""
 		}
 	}

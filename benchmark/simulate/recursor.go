@@ -136,6 +136,9 @@ var recursorBounds = func() []bound {
 	}
 }()
 
+// asDear is up to how many times as much as ours others may send to be compared at p99.
+const asDear = 1.3
+
 // bounds say what is required of our resolver, and whether it does it. Failures must not be
 // more than the best other contender's.
 func (f findings) bounds() (lines []string) {
@@ -164,6 +167,19 @@ func (f findings) bounds() (lines []string) {
 			}
 			is := b.of(us) / b.of(other)
 			lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, verdict(is <= b.most)))
+		}
+		if s.scenario.name == "broken" || s.scenario.name == "clean" {
+			var faster []string
+			for _, r := range s.rows() {
+				if r.Strategy != ours && *r.Sent <= asDear**us.Sent && r.P99 < us.P99 {
+					faster = append(faster, r.Strategy)
+				}
+			}
+			if len(faster) == 0 {
+				faster = []string{"nobody"}
+			}
+			lines = append(lines, fmt.Sprintf("%s: of those that send at most %.1f × as much, %s is faster at p99, nobody may be: %s.",
+				s.scenario.name, asDear, strings.Join(faster, " and "), verdict(faster[0] == "nobody")))
 		}
 		best, name := 0, ""
 		for _, r := range s.rows() {

@@ -17,7 +17,7 @@ func init() {
 		},
 		strategy{
 			name: "pdns", rank: 256, recursor: true, about: "PowerDNS Recursor, if it is installed",
-			look: look{shade: shade{rgb(0xb91c1c), rgb(0xf87171)}, highlight: true},
+			look: look{shade: shade{rgb(0xb91c1c), rgb(0xf87171)}},
 		},
 		strategy{
 			name: "kresd", rank: 258, recursor: true, about: "Knot Resolver, if it is installed",

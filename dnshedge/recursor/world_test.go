@@ -645,19 +645,23 @@ func (c *conn) serve(b []byte) {
 	if s == nil || !c.tcp && w.loss > 0 && w.rand.Float64() < w.loss {
 		return
 	}
+	var all [][]byte
 	for _, b := range s.respond(q) {
 		if c.tcp {
 			b = append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
 		} else if w.loss > 0 && w.rand.Float64() < w.loss {
 			continue
 		}
-		time.AfterFunc(s.delay(), func() {
+		all = append(all, b)
+	}
+	time.AfterFunc(s.delay(), func() {
+		for _, b := range all {
 			select {
 			case c.in <- b:
-			default:
+			default: // as a socket whose buffer is full
 			}
-		})
-	}
+		}
+	})
 }
 
 // respond returns the messages that a server answers with. The caller holds w.mu.
