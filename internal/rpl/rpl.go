@@ -1,5 +1,5 @@
-// Package rpl plays the test scripts of unbound and knot-resolver against a resolver or a
-// forwarder. A script has servers, which answer as it says, questions, and the answers
+// Package rpl plays the test scripts of unbound and of CZ.NIC's deckard against a resolver or
+// a forwarder. A script has servers, which answer as it says, questions, and the answers
 // that those must have. It is played in a synctest bubble, because hours pass in it.
 package rpl
 
