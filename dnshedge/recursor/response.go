@@ -61,11 +61,10 @@ func newQuestion(m *dns.Msg) (question, error) {
 
 // exchange answers q, which m asks.
 func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
-	c.running.Add(1)
-	defer c.running.Done()
-	if c.ctx.Err() != nil {
+	if !c.begin() {
 		return nil, net.ErrClosed
 	}
+	defer c.running.Done()
 	c.count.questions.Add(1)
 	b := &bill{limits: &c.limits}
 	var res *result
@@ -106,6 +105,16 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 		err = nil
 	}
 	return resp, err
+}
+
+// begin reports whether a question may begin. If so, it must end with running.Done.
+func (c *core) begin() bool {
+	c.closeMu.RLock()
+	defer c.closeMu.RUnlock()
+	if !c.closed {
+		c.running.Add(1)
+	}
+	return !c.closed
 }
 
 // limited counts a question that ended at a limit.
