@@ -1033,7 +1033,8 @@ func TestInAnOutageNothingIsHedged(t *testing.T) {
 		for i := range byte(30) {
 			ask(200+i, good(10*ms))
 		}
-		ask(250, turns(dead, good(10*ms)))
+		before = f.counts.hedges.Load()
+		ask(250, turns(dead, good(ms)))
 		assert.Equal(t, before+1, f.counts.hedges.Load())
 	})
 }
