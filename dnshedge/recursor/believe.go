@@ -54,7 +54,7 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 	}
 	r := &verdict{kind: isAnswer, poor: whole && !m.Authoritative && !z.stub}
 	switch {
-	case r.take(m, q) || r.takeAlias(m, z, q):
+	case r.takeDNAME(m, z, q) || r.take(m, q) || r.takeCNAME(m, q):
 	case m.Rcode == dns.RcodeYXDomain:
 		return &verdict{kind: isLame}
 	default:
@@ -100,26 +100,10 @@ func (r *verdict) take(m *dns.Msg, q question) bool {
 	return true
 }
 
-// takeAlias appends the record that makes q's name an alias, and reports whether there is one.
+// takeCNAME appends the record that makes q's name an alias, and reports whether there is one.
 // What the same response says of the target is not taken: the target is asked for at the
-// servers nearest to it. For a DNAME record it makes the CNAME record itself (RFC 6672 §3.1);
-// if the target is too long for a name, the rcode is YXDOMAIN.
-func (r *verdict) takeAlias(m *dns.Msg, z *delegation, q question) bool {
-	if q.qtype == dns.TypeCNAME {
-		return false
-	}
-	if d := findDNAME(m, z, q.name); d != nil {
-		owner := lower(d.Hdr.Name)
-		d.Hdr.Ttl = ttlOf(d)
-		r.answer = append(r.answer, d)
-		r.sign(m, q, owner, dns.TypeDNAME)
-		if r.next = substitute(q.name, owner, lower(d.Target)); r.next == "" {
-			r.rcode = dns.RcodeYXDomain
-			return true
-		}
-		r.answer = append(r.answer, &dns.CNAME{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: r.next})
-		return true
-	}
+// servers nearest to it.
+func (r *verdict) takeCNAME(m *dns.Msg, q question) bool {
 	for _, rr := range m.Answer {
 		if c, ok := rr.(*dns.CNAME); ok && c.Hdr.Class == dns.ClassINET && strings.EqualFold(c.Hdr.Name, q.name) {
 			c.Hdr.Ttl = ttlOf(c)
@@ -130,6 +114,30 @@ func (r *verdict) takeAlias(m *dns.Msg, z *delegation, q question) bool {
 		}
 	}
 	return false
+}
+
+// takeDNAME appends the record that makes all names below another aliases, among them q's, and
+// reports whether there is one. It makes the CNAME record itself (RFC 6672 §3.1); if the target
+// is too long for a name, the rcode is YXDOMAIN.
+func (r *verdict) takeDNAME(m *dns.Msg, z *delegation, q question) bool {
+	d := findDNAME(m, z, q.name)
+	if d == nil {
+		return false
+	}
+	owner := lower(d.Hdr.Name)
+	d.Hdr.Ttl = ttlOf(d)
+	r.answer = append(r.answer, d)
+	r.sign(m, q, owner, dns.TypeDNAME)
+	target := substitute(q.name, owner, lower(d.Target))
+	if target == "" {
+		r.rcode = dns.RcodeYXDomain
+		return true
+	}
+	r.answer = append(r.answer, &dns.CNAME{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: target})
+	if q.qtype != dns.TypeCNAME && q.qtype != dns.TypeANY {
+		r.next = target
+	}
+	return true
 }
 
 // findDNAME returns the DNAME record of a response that name is below, or nil.

@@ -25,13 +25,14 @@ type cache struct {
 
 // key is what an entry is about: a zone, or a question.
 type key struct {
-	name  string
-	qtype uint16
-	do    bool
-	zone  bool
+	name   string
+	qtype  uint16
+	do     bool
+	zone   bool // name is a zone's
+	failed bool // the question was asked in vain
 }
 
-// entry is a *delegation or a *verdict.
+// entry is a zone, what is known about a question, or nothing if nobody has answered it.
 type entry struct {
 	zone    *delegation
 	reply   *verdict
@@ -87,14 +88,15 @@ func (c *cache) reply(q question, now time.Time) *verdict {
 	return &r
 }
 
-// records returns the records that are known to answer q, or reports false if nothing is. They
-// must not be changed, and have the TTLs that they came with.
+// records returns the records that are known to answer q, or reports false if nothing is, not even
+// that nobody has answered. They must not be changed, and have the TTLs that they came with.
 func (c *cache) records(q question, now time.Time) ([]dns.RR, bool) {
-	e := c.get(key{name: q.name, qtype: q.qtype}, now)
-	if e == nil || e.reply.next != "" {
-		return nil, false
+	k := key{name: q.name, qtype: q.qtype}
+	if e := c.get(k, now); e != nil && e.reply.next == "" {
+		return e.reply.answer, true
 	}
-	return e.reply.answer, true
+	k.failed = true
+	return nil, c.get(k, now) != nil
 }
 
 // aged returns copies of records that have been kept for some seconds.
@@ -131,6 +133,15 @@ func (c *cache) addReply(q question, r *verdict, now time.Time) {
 		}
 	}
 	c.add(key{name: q.name, qtype: q.qtype, do: q.do}, &entry{reply: &kept, expires: now.Add(r.ttl), size: size}, now)
+}
+
+// failureTTL is how long a server's name is not looked up again that no server has answered for
+// (RFC 9520 §3.2).
+const failureTTL = 5 * time.Second
+
+// addFailure keeps that no server has answered q.
+func (c *cache) addFailure(q question, now time.Time) {
+	c.add(key{name: q.name, qtype: q.qtype, failed: true}, &entry{expires: now.Add(failureTTL), size: int64(entrySize + len(q.name))}, now)
 }
 
 // add keeps an entry. What was not used for longer makes room for it.

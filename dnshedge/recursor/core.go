@@ -29,7 +29,10 @@ type core struct {
 
 	ctx     context.Context // ends with Close
 	end     context.CancelCauseFunc
-	running sync.WaitGroup // goroutines
+	running sync.WaitGroup // questions, and goroutines that these have started
+
+	closeMu sync.RWMutex // guards closed
+	closed  bool         // no question begins any more
 
 	primeMu sync.Mutex    // guards the fields below
 	primed  *delegation   // the root
@@ -119,6 +122,9 @@ func (c *core) init(r *Resolver) error {
 // returns nil. Exchanges after Close fail.
 func (r *Resolver) Close() error {
 	c, err := r.setup()
+	c.closeMu.Lock()
+	c.closed = true
+	c.closeMu.Unlock()
 	c.end(net.ErrClosed)
 	if err == nil {
 		c.fleet.close()

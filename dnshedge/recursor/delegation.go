@@ -37,7 +37,8 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 	for _, rr := range ns {
 		if s, ok := rr.(*dns.NS); ok && s.Hdr.Class == dns.ClassINET && lower(s.Hdr.Name) == zone {
 			ttl = min(ttl, ttlOf(rr))
-			if name := lower(s.Ns); !slices.Contains(z.names, name) && len(z.names) < maxMsgServers {
+			name := lower(s.Ns)
+			if _, twice := glued[name]; !twice && len(z.names) < maxMsgServers {
 				z.names = append(z.names, name)
 				glued[name] = false
 			}

@@ -50,13 +50,15 @@ func (f *flight) gluedBy(z *delegation) bool {
 	return slices.ContainsFunc(z.glueOf(f.key.name), func(a netip.Addr) bool { return a.Is4() == (f.key.qtype == dns.TypeA) })
 }
 
-// reaches reports whether f is g or waits for it, through others or not.
-func (f *flight) reaches(g *flight) bool {
+// reaches reports whether f is g or waits for it, through others or not. Those in seen have
+// been looked at.
+func (f *flight) reaches(g *flight, seen map[*flight]bool) bool {
 	if f == g {
 		return true
 	}
+	seen[f] = true
 	for next := range f.waits {
-		if next.reaches(g) {
+		if !seen[next] && next.reaches(g, seen) {
 			return true
 		}
 	}
@@ -108,7 +110,7 @@ func (c *core) join(l *lookup, q question) (f *flight, mine bool, err error) {
 			return nil, false, err
 		}
 		f, mine = c.start(l, k), true
-	} else if l.flight != nil && f.reaches(l.flight) {
+	} else if l.flight != nil && f.reaches(l.flight, make(map[*flight]bool)) {
 		return nil, false, errCycle
 	}
 	f.waiting++
@@ -138,6 +140,9 @@ func (c *core) start(l *lookup, k key) *flight {
 			f.rrs = r.answer
 		}
 		f.err = err
+		if errors.Is(err, errNoServers) {
+			c.cache.addFailure(q, time.Now())
+		}
 		c.flights.mu.Lock()
 		if c.flights.flying[k] == f {
 			delete(c.flights.flying, k)

@@ -28,6 +28,14 @@ func (d *dice) draw(n int) int {
 
 func (d *dice) of(all ...string) string { return all[d.draw(len(all))] }
 
+// refer draws a referral that has the right form, to any zone, with glue for any name.
+func (d *dice) refer(q query) *dns.Msg {
+	zone := d.of(q.name, "sub.evil.", "www.evil.", "evil.", "good.", "www.good.", "other.", ".", "nx.good.", "sub.good.")
+	ns := d.of("ns.sub.evil.", "ns1.evil.", "ns1.good.", "ns1.other.", "www.good.", "a.root.", "nx.good.", "ns.nx.", "www.evil.")
+	glue := d.of(ns, ns, "ns1.good.", "ns1.other.", "www.good.", "a.root.", "ns1.sub.good.")
+	return says(fmt.Sprintf("referral | %s NS %s | %s %d A %s", zone, ns, glue, d.draw(256)*256, evil))(q, nil)
+}
+
 // record draws a record that fits nowhere, or everywhere.
 func (d *dice) record(qname string) dns.RR {
 	names := []string{qname, "evil.", "www.evil.", "sub.evil.", "ns.sub.evil.", "ns1.evil.", "a.b.evil.", "*.evil.", ".", "good.", "www.good.", "ns1.good.", "alias.good.", "sub.good.", "ns.sub.good.", "x.old.good.", "nx.good.", "other.", "www.other.", "ns1.other.", "a.root."}
@@ -68,6 +76,13 @@ func (d *dice) record(qname string) dns.RR {
 func (d *dice) hostile(q query) [][]byte {
 	if d.draw(32) == 31 {
 		return nil
+	}
+	if d.draw(4) == 3 {
+		b, err := d.refer(q).Pack()
+		if err != nil {
+			return nil
+		}
+		return [][]byte{b}
 	}
 	m := new(dns.Msg).SetReply(q.Msg)
 	m.Authoritative = d.draw(4) != 3

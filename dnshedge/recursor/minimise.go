@@ -13,7 +13,7 @@ type minimiser struct {
 	q     question
 	off   bool // the whole name is asked
 	steps int
-	known int // labels of the longest part that has been asked, or is a zone
+	known int // labels of the longest part that was asked for, or is a zone
 }
 
 // next returns what the servers of a zone are asked, and whether that is the whole question.
@@ -31,11 +31,7 @@ func (m *minimiser) next(zone string) (question, bool) {
 	if add >= left {
 		return m.q, true
 	}
-	return question{name: ancestor(m.q.name, m.known+add), qtype: dns.TypeA}, false
-}
-
-// asked takes note of what next returned.
-func (m *minimiser) asked(q question) {
 	m.steps++
-	m.known = labels(q.name)
+	m.known += add
+	return question{name: ancestor(m.q.name, m.known), qtype: dns.TypeA}, false
 }

@@ -28,6 +28,7 @@ type estate struct {
 	files     map[string]*strings.Builder // by zone
 	served    [4][]string                 // zones, by server process
 	questions []string
+	special   []string // asked besides
 }
 
 // The addresses of the server processes: each has two, 127.1.<process>.1 and .2.
@@ -76,10 +77,10 @@ func newEstate(seed uint64) *estate {
 		e.delegated(tld, ".", 1)
 	}
 	for process := 2; process <= 3; process++ {
-		z := e.delegated(fmt.Sprintf("process%d.net.", process), "net.", process)
-		_ = z // its ns1 and ns2 serve others, too
+		e.delegated(fmt.Sprintf("process%d.net.", process), "net.", process) // its ns1 and ns2 serve others, too
 	}
 	ask := func(question string, args ...any) { e.questions = append(e.questions, fmt.Sprintf(question, args...)) }
+	must := func(question string, args ...any) { e.special = append(e.special, fmt.Sprintf(question, args...)) }
 	var targets []string // of aliases
 	for i := range 60 {
 		tld := []string{"com.", "net.", "org."}[i%3]
@@ -139,6 +140,28 @@ func newEstate(seed uint64) *estate {
 			if e.rand.IntN(10) < 7 {
 				ask(q, name)
 			}
+		}
+	}
+	for i := range 12 { // delegations that are wrong
+		tld := []string{"com.", "net.", "org."}[i%3]
+		name := fmt.Sprintf("broken%d.%s", i, tld)
+		process := 2 + i%2
+		here, there := serverAt(process, 1), serverAt(5-process, 2)
+		parent := e.files[tld]
+		z := e.zone(name, process)
+		fmt.Fprintf(z, "@ NS ns1\nns1 A %s\n@ A 192.0.2.1\nwww A 192.0.2.2\nalias CNAME www\n", here)
+		switch i / 3 {
+		case 0: // one of two servers does not serve the zone
+			fmt.Fprintf(parent, "%[1]s NS ns1.%[1]s\n%[1]s NS ns2.%[1]s\nns1.%[1]s A %[2]s\nns2.%[1]s A %[3]s\n", name, here, there)
+		case 1: // nobody listens at the address of one of two
+			fmt.Fprintf(parent, "%[1]s NS ns1.%[1]s\n%[1]s NS ns2.%[1]s\nns1.%[1]s A %[2]s\nns2.%[1]s A 127.1.9.9\n", name, here)
+		case 2: // no server serves the zone
+			fmt.Fprintf(parent, "%[1]s NS ns2.%[1]s\nns2.%[1]s A %[2]s\n", name, there)
+		case 3: // the only server's name is nowhere
+			fmt.Fprintf(parent, "%[1]s NS nx.%[2]s\n", name, tld)
+		}
+		for _, q := range []string{"%s A", "www.%s A", "alias.%s A", "nx.%s A", "a.b.nx.%s TXT", "%s MX"} {
+			must(q, name)
 		}
 	}
 	for _, q := range []string{". NS", ". SOA", ". A", "com. NS", "com. SOA", "com. A", "nx. A", "a.b.nx. A", "a.root. A", "root. A", "nx.com. A", "ns1.com. A", "com. DS", "process2.net. NS", "ns1.process3.net. A", "ns1.process3.net. AAAA"} {
@@ -231,7 +254,7 @@ func TestTwoThousandNamesAreAnsweredAsUnboundAndBindAnswerThem(t *testing.T) {
 	e := newEstate(1)
 	e.rand.Shuffle(len(e.questions), func(i, j int) { e.questions[i], e.questions[j] = e.questions[j], e.questions[i] })
 	require.GreaterOrEqual(t, len(e.questions), 2000)
-	e.questions = e.questions[:2000]
+	e.questions = append(e.questions[:2000], e.special...)
 	for i := range e.served {
 		var conf strings.Builder
 		fmt.Fprintf(&conf, "server:\n    rundir: %q\n    listen: [ %s@53, %s@53 ]\n    tcp-workers: 1\n    udp-workers: 1\n    background-workers: 1\nlog:\n  - target: stderr\n    any: error\nzone:\n",

@@ -87,13 +87,13 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 	if err != nil {
 		return nil, err
 	}
-	min := &minimiser{q: q, off: c.conf.NoMinimise}
+	parts := &minimiser{q: q, off: c.conf.NoMinimise}
 	for {
-		step, whole := min.next(z.zone)
+		step, whole := parts.next(z.zone)
 		r, err := l.ask(ctx, z, step, whole)
 		switch {
 		case err != nil && !whole && (errors.Is(err, errImpatient) || errors.Is(err, errNoServers)):
-			min.off = true
+			parts.off = true
 		case err != nil:
 			return nil, err
 		case r.kind == isReferral:
@@ -105,9 +105,8 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 				return nil, errGlued
 			}
 		case !whole && (r.kind == isRefused || r.rcode != dns.RcodeSuccess):
-			min.off = true
-		case !whole:
-			min.asked(step)
+			parts.off = true
+		case !whole: // one label more
 		default:
 			if shared {
 				c.cache.addReply(q, r, time.Now())

@@ -198,8 +198,62 @@ func (w *world) try(ctx context.Context, r *recursor.Resolver, question string) 
 		require.Equal(w.t, q.IsEdns0() != nil, m.IsEdns0() != nil, "OPT record")
 		_, err := m.Pack()
 		require.NoError(w.t, err)
+		require.NoError(w.t, orderly(m), "%s: %v", question, m)
 	}
 	return m, err
+}
+
+// orderly says what is wrong with the sections of a response: ANSWER has to be a chain from the question's
+// name on, each RRset once and with one TTL; AUTHORITY has what proves a denial; ADDITIONAL has no records.
+func orderly(m *dns.Msg) error {
+	q := m.Question[0]
+	name, do := dns.CanonicalName(q.Name), m.IsEdns0() != nil && m.IsEdns0().Do()
+	seen, ttls := map[string]bool{}, map[string]uint32{}
+	for _, rr := range m.Answer {
+		h := rr.Header()
+		set := dns.CanonicalName(h.Name) + dns.TypeToString[h.Rrtype]
+		ttl, again := ttls[set]
+		if ttls[set] = h.Ttl; again && ttl != h.Ttl && h.Rrtype != dns.TypeRRSIG {
+			return fmt.Errorf("two TTLs: %v", rr)
+		}
+		if f := fact(rr); seen[f] {
+			return fmt.Errorf("twice: %v", rr)
+		} else {
+			seen[f] = true
+		}
+		owner := dns.CanonicalName(h.Name)
+		switch {
+		case h.Ttl > 1<<31-1:
+			return fmt.Errorf("TTL: %v", rr)
+		case h.Rrtype == dns.TypeRRSIG && !do && q.Qtype != dns.TypeRRSIG && q.Qtype != dns.TypeANY:
+			return fmt.Errorf("not asked for: %v", rr)
+		case h.Rrtype == dns.TypeRRSIG:
+		case h.Rrtype == dns.TypeDNAME && q.Qtype != dns.TypeDNAME && dns.IsSubDomain(owner, name):
+		case owner != name:
+			return fmt.Errorf("out of the chain, which is at %s: %v", name, rr)
+		case h.Rrtype == dns.TypeCNAME && q.Qtype != dns.TypeCNAME && q.Qtype != dns.TypeANY:
+			name = dns.CanonicalName(rr.(*dns.CNAME).Target)
+		case h.Rrtype != q.Qtype && q.Qtype != dns.TypeANY:
+			return fmt.Errorf("of another type: %v", rr)
+		}
+	}
+	for _, rr := range m.Ns {
+		switch rr.Header().Rrtype {
+		case dns.TypeSOA:
+		case dns.TypeNSEC, dns.TypeNSEC3, dns.TypeRRSIG:
+			if !do {
+				return fmt.Errorf("not asked for: %v", rr)
+			}
+		default:
+			return fmt.Errorf("in AUTHORITY: %v", rr)
+		}
+	}
+	for _, rr := range m.Extra {
+		if rr.Header().Rrtype != dns.TypeOPT {
+			return fmt.Errorf("in ADDITIONAL: %v", rr)
+		}
+	}
+	return nil
 }
 
 func parseQuestion(s string) *dns.Msg {
@@ -337,16 +391,6 @@ func when(question string, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Ms
 	}
 }
 
-// first returns a fault that strikes n times.
-func first(n int, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
-	return func(q query, r *dns.Msg) *dns.Msg { // under w.mu
-		if n--; n >= 0 {
-			return f(q, r)
-		}
-		return r
-	}
-}
-
 func record(s string) dns.RR {
 	rr, err := dns.NewRR("$TTL 3600\n" + s)
 	if err != nil || rr == nil {
@@ -385,7 +429,12 @@ func (z *zone) add(t testing.TB, line string) {
 }
 
 func (z *zone) put(rr dns.RR) {
-	name := dns.CanonicalName(rr.Header().Name)
+	var wire [255]byte
+	n, err := dns.PackDomainName(dns.CanonicalName(rr.Header().Name), wire[:], 0, nil, false)
+	name, _, err2 := dns.UnpackDomainName(wire[:n], 0) // with the escapes that queries have
+	if err != nil || err2 != nil {
+		panic(fmt.Sprint(rr, err, err2))
+	}
 	for n := name; z.holds(n); n = parentOf(n) {
 		if z.sets[n] == nil {
 			z.sets[n] = make(map[uint16][]dns.RR)
@@ -645,19 +694,23 @@ func (c *conn) serve(b []byte) {
 	if s == nil || !c.tcp && w.loss > 0 && w.rand.Float64() < w.loss {
 		return
 	}
+	var all [][]byte
 	for _, b := range s.respond(q) {
 		if c.tcp {
 			b = append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
 		} else if w.loss > 0 && w.rand.Float64() < w.loss {
 			continue
 		}
-		time.AfterFunc(s.delay(), func() {
+		all = append(all, b)
+	}
+	time.AfterFunc(s.delay(), func() {
+		for _, b := range all {
 			select {
 			case c.in <- b:
-			default:
+			default: // as a socket whose buffer is full
 			}
-		})
-	}
+		}
+	})
 }
 
 // respond returns the messages that a server answers with. The caller holds w.mu.

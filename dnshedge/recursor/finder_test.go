@@ -1,0 +1,86 @@
+package recursor_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// host is a world with a host whose servers have zones of others, which come without glue.
+const host = `
+. served 198.41.0.4
+net. delegated 192.0.2.1
+  host NS ns0.host
+  host NS ns1.host
+  ns0.host A 192.0.2.4
+  ns1.host A 192.0.2.5
+com. delegated 192.0.2.2
+  a NS ns1.host.net.
+  b NS ns1.host.net.
+  evil NS ns.evil
+  ns.evil A 203.0.113.66
+host.net. served 192.0.2.4 192.0.2.5
+  @ NS ns0.host.net.
+  @ NS ns1.host.net.
+  ns0 A 192.0.2.4
+  ns1 A 192.0.2.5
+a.com. served 192.0.2.5
+  www A 192.0.2.80
+b.com. served 192.0.2.5
+  www A 192.0.2.81
+`
+
+func TestGlueForAServersNameServesEveryZoneOfTheServer(t *testing.T) {
+	bubble(t, host, func(t *testing.T, w *world) {
+		r := w.resolver()
+		assert.Equal(t, "NOERROR www.a.com. A 192.0.2.80", told(w.ask(r, "www.a.com. A")))
+		assert.Equal(t, "NOERROR www.b.com. A 192.0.2.81", told(w.ask(r, "www.b.com. A")))
+		assert.Equal(t, []string{"www.a.com. A", "www.b.com. A"}, w.questions("192.0.2.5"))
+		assert.Zero(t, w.sent("192.0.2.4"))
+		assert.Equal(t, "NOERROR ns1.host.net. A 192.0.2.5", told(w.ask(r, "ns1.host.net. A")))
+		assert.Equal(t, 3, w.sent("192.0.2.4", "192.0.2.5"), "it was an answer")
+	})
+}
+
+func TestIfGlueForAServersNameIsWrongTheNameIsLookedUp(t *testing.T) {
+	bubble(t, host+`
+  sub NS ns2.host.net.
+sub.b.com. served 192.0.2.7
+  www A 192.0.2.82
+`, func(t *testing.T, w *world) {
+		w.server("192.0.2.1").zones[0].add(t, "host NS ns2.host")
+		w.server("192.0.2.1").zones[0].add(t, "ns2.host A 192.0.2.66")
+		w.server("192.0.2.4").zones[0].add(t, "ns2 A 192.0.2.7")
+		r := w.resolver()
+		assert.Equal(t, "NOERROR www.sub.b.com. A 192.0.2.82", told(w.ask(r, "www.sub.b.com. A")))
+		assert.NotZero(t, w.sent("192.0.2.66"))
+		assert.LessOrEqual(t, w.sent("192.0.2.66"), 3)
+	})
+}
+
+func TestGlueForAServersNameEndsWithTheReferral(t *testing.T) {
+	bubble(t, host, func(t *testing.T, w *world) {
+		r := w.resolver()
+		w.ask(r, "www.a.com. A")
+		w.fault("192.0.2.1", says("referral | host.net. NS ns1.host.net. | ns1.host.net. A 192.0.2.6"))
+		w.at("192.0.2.6", func(s *server) { s.zones = w.server("192.0.2.5").zones })
+		time.Sleep(time.Hour)
+		n := w.sent("192.0.2.5")
+		assert.Equal(t, "NOERROR www.b.com. A 192.0.2.81", told(w.ask(r, "www.b.com. A")))
+		assert.Equal(t, n, w.sent("192.0.2.5"))
+		assert.Equal(t, []string{"www.b.com. A"}, w.questions("192.0.2.6"))
+	})
+}
+
+func TestGlueForAServersNameComesFromTheNamesOwnParentAlone(t *testing.T) {
+	const evil = "203.0.113.66"
+	bubble(t, host, func(t *testing.T, w *world) {
+		w.fault(evil, says("referral | x.evil.com. NS ns1.host.net. | ns1.host.net. A "+evil+"; ns0.host.net. A "+evil))
+		r := w.resolver()
+		w.ask(r, "www.x.evil.com. A")
+		n := w.sent(evil)
+		assert.Equal(t, "NOERROR www.a.com. A 192.0.2.80", told(w.ask(r, "www.a.com. A")))
+		assert.Equal(t, n, w.sent(evil))
+	})
+}
