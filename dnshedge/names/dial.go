@@ -32,7 +32,7 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 		}
 		return n.trackGiven(conn, ip.Unmap()), nil
 	}
-	h, err := n.ready(ctx, name)
+	h, err := n.ready(ctx, name, want, false)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}

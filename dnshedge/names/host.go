@@ -33,7 +33,7 @@ type host struct {
 	families [2][]netip.Addr      // the addresses: IPv4, IPv6
 	addrs    map[netip.Addr]*addr // what is known of these, and of others
 	version  uint64               // of families; 0: no address is known
-	longest  [2]time.Duration     // TTLs of the last two answers
+	ttls     [2][2]time.Duration  // of the last two answers, by family
 	asked    time.Time            // when the last lookup began
 	expires  time.Time            // when the next one is due
 	failed   uint64               // lookups that failed
@@ -62,8 +62,27 @@ type addr struct {
 
 // A look is a lookup that is under way.
 type look struct {
-	patience  time.Time // until when those who have addresses wait for it
-	published bool
+	patience time.Time // until when those who have addresses wait for it
+	first    time.Time // when something was published; zero: nothing was
+	told     families  // whose answers were published
+}
+
+// enough reports whether a lookup need not be waited for any more, by a caller who needs all that
+// is wanted or any of it.
+func (l *look) enough(want families, all bool) bool {
+	if !all {
+		return !l.first.IsZero()
+	}
+	return (l.told[0] || !want[0]) && (l.told[1] || !want[1])
+}
+
+// until returns when a caller who has addresses does not wait any more. One who needs all has some
+// when something was published.
+func (l *look) until(all bool) time.Time {
+	if end := l.first.Add(lookup.Delay); all && !l.first.IsZero() && end.Before(l.patience) {
+		return end
+	}
+	return l.patience
 }
 
 func newHost(n *Names, name string) *host {
@@ -250,7 +269,10 @@ func (h *host) publish(both [2]*found) {
 		}
 		changed = h.replace(i, addrs, now) || changed
 	}
-	h.look.published = true
+	if h.look.first.IsZero() {
+		h.look.first = now
+	}
+	h.look.told = families{both[0] != nil, both[1] != nil}
 	if changed {
 		h.version++
 		h.trim(now)
@@ -331,14 +353,14 @@ func (h *host) end(both [2]*found) {
 		h.failed++
 		h.err = h.why(both)
 	}
+	until := h.until(both)
 	if some && !h.missing(both) {
-		h.row = 0
-		h.expires = h.until(both)
+		h.row, h.expires = 0, until
 	} else {
 		h.row++
 		h.expires = now.Add(h.retry())
-		if some && h.until(both).Before(h.expires) {
-			h.expires = h.until(both)
+		if some && until.Before(h.expires) {
+			h.expires = until
 		}
 	}
 	h.arm(now)
@@ -367,26 +389,25 @@ func (h *host) retry() time.Duration {
 	return min(d, most)
 }
 
-// until returns when the addresses have to be looked up again. A TTL that is shorter than MinTTL,
-// and shorter than one just before, is what is left of that in a server's cache.
+// until returns when the addresses have to be looked up again, and remembers their TTLs. One that is
+// shorter than MinTTL, and than one just before, is what is left of that in a server's cache.
 func (h *host) until(both [2]*found) (until time.Time) {
-	least := h.n.minTTL()
-	var longest time.Duration
-	for _, f := range both {
-		for _, a := range f.addrs {
-			longest = max(longest, a.TTL)
+	for i, f := range both {
+		if len(f.addrs) == 0 {
+			continue
 		}
-	}
-	h.longest = [2]time.Duration{h.longest[1], longest}
-	if max(h.longest[0], h.longest[1]) >= least {
-		least = shortestRest
-	}
-	for _, f := range both {
+		ttl := f.addrs[0].TTL
 		for _, a := range f.addrs {
-			end := f.at.Add(min(max(a.TTL, least), h.n.maxTTL()))
-			if until.IsZero() || end.Before(until) {
-				until = end
-			}
+			ttl = min(ttl, a.TTL)
+		}
+		least, before := h.n.minTTL(), h.ttls[i]
+		if max(before[0], before[1], ttl) >= least {
+			least = shortestRest
+		}
+		h.ttls[i] = [2]time.Duration{before[1], ttl}
+		end := f.at.Add(min(max(ttl, least), h.n.maxTTL()))
+		if until.IsZero() || end.Before(until) {
+			until = end
 		}
 	}
 	return until

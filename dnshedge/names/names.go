@@ -145,7 +145,7 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 		}
 		return []netip.Addr{ip}, nil
 	}
-	h, err := n.ready(ctx, host)
+	h, err := n.ready(ctx, host, want, true)
 	if err != nil {
 		return nil, err
 	}
@@ -241,9 +241,9 @@ func (n *Names) Close() error {
 	return nil
 }
 
-// ready returns a host whose addresses are known and, if they could be had in time, fresh. The
-// caller releases it.
-func (n *Names) ready(ctx context.Context, name string) (*host, error) {
+// ready returns a host whose addresses are known and, if they could be had in time, fresh; if
+// all, those of all the families that are wanted. The caller releases it.
+func (n *Names) ready(ctx context.Context, name string, want families, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -251,17 +251,16 @@ func (n *Names) ready(ctx context.Context, name string) (*host, error) {
 		return nil, fmt.Errorf("names: %w", net.ErrClosed)
 	}
 	h := n.host(name)
+	h.hold()
 	began := h.failed
 	h.lookIfNeeded(time.Now())
-	for h.look != nil && (!h.known() || time.Now().Before(h.look.patience)) && !h.look.published {
-		if !h.wait(ctx, h.look.patience, h.known()) {
-			break
-		}
+	for h.look != nil && !h.look.enough(want, all) && h.wait(ctx, h.look.until(all), h.known()) {
 	}
-	switch {
-	case h.known():
-		h.hold()
+	if h.known() {
 		return h, nil
+	}
+	h.release()
+	switch {
 	case ctx.Err() != nil:
 		return nil, contextError(name, ctx)
 	case h.failed == began:
