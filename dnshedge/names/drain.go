@@ -2,15 +2,18 @@ package names
 
 import (
 	"crypto/tls"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"sync"
 	"time"
 )
 
 const (
-	// pushed is how long requests make their connections close after one to an address that left
-	// was used, so that those are used up.
+	// pushed is how long requests make their connections close, from the first on, after one to an
+	// address that left was used, or the address left: so those are used up.
 	pushed = 2 * time.Second
 
 	// rotating is how long an address must have left if addresses of the host come and go: its
@@ -56,34 +59,107 @@ func (d *drained) CloseIdleConnections() {
 }
 
 func (d *drained) RoundTrip(req *http.Request) (*http.Response, error) {
-	if d.n.leaving.Load() == 0 || req.Close || req.URL == nil || len(req.Header["Upgrade"]) > 0 {
+	if req.Close || req.URL == nil || len(req.Header["Upgrade"]) > 0 {
 		return d.rt.RoundTrip(req)
 	}
 	closes, ok := d.n.closes(req.URL.Hostname())
-	if !ok {
+	once := req.Body != nil && req.Body != http.NoBody && req.GetBody == nil
+	if !ok && !once {
 		return d.rt.RoundTrip(req)
 	}
-	own := req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) { d.n.used(info.Conn, closes) },
-	}))
+	ctx := req.Context()
+	if ok {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			GotConn: func(info httptrace.GotConnInfo) { d.n.used(info.Conn, closes) },
+		})
+	}
+	own := req.WithContext(ctx)
 	own.Close = closes
+	var b *body
+	if once {
+		b = &body{ReadCloser: req.Body}
+		own.Body, own.GetBody = b, b.again
+	}
 	resp, err := d.rt.RoundTrip(own)
+	if once {
+		b.returned(err)
+	}
 	if resp != nil && resp.Request == own {
 		resp.Request = req
 	}
 	return resp, err
 }
 
+// body is a request's body that can be had only once. A connection that another request has made
+// close may refuse the request, and net/http then closes the body unread before it goes on with
+// another connection (HTTP/2, Go 1.26). So until RoundTrip returns, Close does nothing to a body
+// that has not been read, and the body can be had again.
+type body struct {
+	io.ReadCloser
+
+	mu     sync.Mutex // guards the fields below
+	read   bool
+	closed bool // without effect
+	over   bool // RoundTrip has returned
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	b.read = true
+	b.mu.Unlock()
+	return b.ReadCloser.Read(p)
+}
+
+func (b *body) Close() error {
+	b.mu.Lock()
+	later := !b.read && !b.over
+	b.closed = b.closed || later
+	b.mu.Unlock()
+	if later {
+		return nil
+	}
+	return b.ReadCloser.Close()
+}
+
+// again is the request's GetBody.
+func (b *body) again() (io.ReadCloser, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.read {
+		return nil, errors.New("names: the connection was lost, and the request's body cannot be had again")
+	}
+	b.closed = false
+	return b, nil
+}
+
+// returned makes up for a Close without effect, and for one that was forgotten after an error.
+func (b *body) returned(err error) {
+	b.mu.Lock()
+	b.over = true
+	closes := b.closed || err != nil && !b.read
+	b.mu.Unlock()
+	if closes {
+		_ = b.ReadCloser.Close()
+	}
+}
+
 // closes reports whether a host has connections that are to be drained, and whether a
 // request to it should close its own.
 func (n *Names) closes(name string) (closes, ok bool) {
+	if n.leaving.Load() == 0 {
+		return false, false
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h := n.hosts[canonical(name)]
 	if h == nil || !h.draining {
 		return false, false
 	}
-	return time.Now().Before(h.push), true
+	now := time.Now()
+	if h.pushes {
+		h.pushes, h.push = false, now.Add(pushed)
+	}
+	return now.Before(h.push), true
 }
 
 // used notes that a request uses a connection, which it closes or not.
@@ -104,7 +180,7 @@ func (n *Names) used(c net.Conn, closes bool) {
 		return
 	}
 	if t.closes = closes; !closes { // nor did the request before, if that should have closed it
-		h.push = now.Add(pushed)
+		h.pushes = true
 	}
 	h.count(now)
 }
@@ -120,7 +196,7 @@ func (h *host) leaves(a *addr, now time.Time) bool {
 // drain begins to drain the connections to addresses that have left.
 func (h *host) drain(now time.Time) {
 	if h.count(now); h.draining {
-		h.push = now.Add(pushed)
+		h.pushes = true
 		h.gap = time.Second
 		h.sweepAfter(0)
 	}

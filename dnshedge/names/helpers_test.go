@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -234,15 +233,6 @@ func seconds(s ...float64) (out []time.Duration) {
 	}
 	return out
 }
-
-func ips(dials []dialled) (out []string) {
-	for _, d := range dials {
-		out = append(out, d.address)
-	}
-	return out
-}
-
-func sorted(s []string) []string { return slices.Sorted(slices.Values(s)) }
 
 func assertNotFound(t *testing.T, err error) {
 	t.Helper()

@@ -47,6 +47,7 @@ type host struct {
 
 	rotates  time.Time   // when an address came back soon after it had left
 	draining bool        // the host counts in Names.leaving
+	pushes   bool        // the next request sets push
 	push     time.Time   // until when requests make their connections close
 	sweep    *time.Timer // for the next time that idle connections are closed; nil: none is to come
 	gap      time.Duration
