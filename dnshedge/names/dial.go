@@ -47,8 +47,10 @@ type dial struct {
 	network, port string
 	want          families
 	turn          int
-	tried         []netip.Addr
-	pending       []netip.Addr // of those
+	version       uint64             // of the host's addresses that left is made of
+	left          []netip.Addr       // to try
+	tried         map[netip.Addr]int // by number
+	pending       []netip.Addr       // of those
 	results       chan dialled
 	done          chan struct{} // closed when the dial has ended
 	err           error         // of the first that failed
@@ -66,7 +68,7 @@ func (d *dial) run(ctx context.Context) (net.Conn, error) {
 	n := d.h.n
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	d.results, d.done = make(chan dialled), make(chan struct{})
+	d.results, d.done, d.tried = make(chan dialled), make(chan struct{}), make(map[netip.Addr]int)
 	defer close(d.done)
 	n.mu.Lock()
 	d.h.turn++
@@ -122,8 +124,13 @@ func (d *dial) next(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait
 	h := d.h
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
-	ip = h.next(d.want, d.turn, d.tried, now)
-	if !ip.IsValid() && len(d.pending) == 0 {
+	if d.version != h.version {
+		d.version = h.version
+		d.left = slices.DeleteFunc(h.order(d.want, d.turn), func(ip netip.Addr) bool { _, tried := d.tried[ip]; return tried })
+	}
+	if len(d.left) > 0 {
+		ip, d.left = d.left[0], d.left[1:]
+	} else if len(d.pending) == 0 {
 		if d.err == nil {
 			d.err = &net.OpError{Op: "dial", Net: d.network, Err: unsuitable(h.name)}
 		}
@@ -138,7 +145,7 @@ func (d *dial) next(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait
 
 // start dials an address in a goroutine that ends when the Dialer has returned.
 func (d *dial) start(ctx context.Context, ip netip.Addr) {
-	d.tried = append(d.tried, ip)
+	d.tried[ip] = len(d.tried)
 	d.pending = append(d.pending, ip)
 	go func() {
 		conn, err := d.h.n.dialer().DialContext(ctx, d.network, net.JoinHostPort(ip.String(), d.port))
@@ -179,7 +186,7 @@ func (d *dial) won(r dialled) net.Conn {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	for _, ip := range d.pending {
-		if a := h.addrs[ip]; a != nil && slices.Index(d.tried, ip) < slices.Index(d.tried, r.ip) {
+		if a := h.addrs[ip]; a != nil && d.tried[ip] < d.tried[r.ip] {
 			a.failed = time.Now()
 		}
 	}

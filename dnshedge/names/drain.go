@@ -31,9 +31,9 @@ const (
 // end with the request that they have, and HTTP/2 connections with their last request; an HTTP/1.1
 // server sees "Connection: close". Requests through a proxy are not.
 //
-// If an address comes back within ten minutes after it left, the host's name servers seem to hand
-// out a part of a larger set each time. Then its addresses leave only when they were not in any
-// answer for five minutes.
+// If three lookups within ten minutes find addresses again that had left, the host's name servers
+// seem to hand out a part of a larger set each time. Then its addresses leave only when they were
+// in no answer for five minutes.
 //
 // Drain is called once for each rt, which is an *http.Transport or has one below it, as package
 // hedge's does. Its CloseIdleConnections is called if it has that method. The Names keeps rt.
@@ -190,7 +190,7 @@ func (h *host) leaves(a *addr, now time.Time) bool {
 	if a.left.IsZero() {
 		return false
 	}
-	return h.rotates.IsZero() || now.Sub(h.rotates) >= memory || now.Sub(a.left) >= rotating
+	return now.Sub(h.returns[2]) >= memory || now.Sub(a.left) >= rotating
 }
 
 // drain begins to drain the connections to addresses that have left.

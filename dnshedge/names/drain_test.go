@@ -297,21 +297,36 @@ func TestOfAddressesThatComeAndGoThoseThatStayAwayAreDrained(t *testing.T) {
 	serve(t, false, drained, func(t *testing.T, s *site) {
 		s.at("a", "b", "c")
 		s.hold()
-		s.until(20 * time.Second)
-		s.at("b", "c")
-		s.until(50 * time.Second)
-		s.at("a", "b", "c")
-		s.until(70 * time.Second)
+		for i := range 7 {
+			s.at([][]string{{"a", "b", "c"}, {"b", "c"}}[i%2]...)
+			s.until(time.Duration(i)*30*time.Second + 10*time.Second)
+		}
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() { s.call("for=100ms") })
 		}
 		wg.Wait()
 		s.at("a", "b")
-		s.until(389 * time.Second)
-		assert.Equal(t, 1, s.saw("c").open, "it left after 90 s, and may come back")
-		s.until(391 * time.Second)
+		s.until(509 * time.Second)
+		assert.Equal(t, 1, s.saw("c").open, "it left after 210 s, and may come back")
+		s.until(511 * time.Second)
 		assert.Zero(t, s.saw("c").open)
+	})
+}
+
+// Who rolls a change back wants the connections back as well.
+func TestAChangeThatIsRolledBackIsDrainedTwice(t *testing.T) {
+	forProtocols(t, drained, func(t *testing.T, s *site) {
+		s.at("a")
+		s.call("")
+		s.at("b")
+		s.until(31 * time.Second)
+		assert.Equal(t, "b", s.call(""))
+		assert.Equal(t, [2]int{0, 1}, [2]int{s.saw("a").open, s.saw("b").open})
+		s.at("a")
+		s.until(61*time.Second + 100*ms)
+		assert.Equal(t, "a", s.call(""))
+		assert.Equal(t, [2]int{1, 0}, [2]int{s.saw("a").open, s.saw("b").open})
 	})
 }
 

@@ -9,3 +9,13 @@ func (n *Names) Kept() int {
 
 // Leaving returns how many hosts have connections that are to be drained.
 func (n *Names) Leaving() int { return int(n.leaving.Load()) }
+
+// Held returns how many connections, dials and watchers hold hosts.
+func (n *Names) Held() (holds int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, h := range n.hosts {
+		holds += h.holds
+	}
+	return holds
+}

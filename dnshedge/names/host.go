@@ -3,7 +3,6 @@ package names
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -16,6 +15,7 @@ const (
 	patience     = time.Second      // after which addresses that are known are used while a lookup goes on
 	firstRetry   = time.Second      // after a failed lookup of a host without addresses
 	longestRetry = time.Minute      // after any failed lookup
+	doubt        = 2 * time.Minute  // for which one is remembered
 	shortestRest = time.Second      // of a TTL, in a server's cache
 
 	forgiven = time.Minute      // for which an address that failed comes last
@@ -45,11 +45,11 @@ type host struct {
 	holds int         // connections, dials and watchers
 	timer *time.Timer // for expires; nil: nobody holds the host
 
-	rotates  time.Time   // when an address came back soon after it had left
-	draining bool        // the host counts in Names.leaving
-	pushes   bool        // the next request sets push
-	push     time.Time   // until when requests make their connections close
-	sweep    *time.Timer // for the next time that idle connections are closed; nil: none is to come
+	returns  [3]time.Time // the last lookups that found an address again which had left
+	draining bool         // the host counts in Names.leaving
+	pushes   bool         // the next request sets push
+	push     time.Time    // until when requests make their connections close
+	sweep    *time.Timer  // for the next time that idle connections are closed; nil: none is to come
 	gap      time.Duration
 }
 
@@ -64,7 +64,8 @@ type addr struct {
 // A look is a lookup that is under way.
 type look struct {
 	patience time.Time // until when those who have addresses wait for it
-	first    time.Time // when something was published; zero: nothing was
+	doubtful bool      // the one before has just failed: those do not wait
+	first    time.Time // when the first answer came, once it is published
 	told     families  // whose answers were published
 }
 
@@ -168,7 +169,8 @@ func (h *host) begin(now time.Time) {
 	if h.known() {
 		ctx = lookup.FromServers(ctx)
 	}
-	h.look, h.asked = &look{patience: now.Add(patience)}, now
+	h.look = &look{patience: now.Add(patience), doubtful: h.row > 0 && now.Sub(h.asked) < doubt}
+	h.asked = now
 	h.arm(now)
 	h.n.wg.Add(1)
 	go h.run(ctx)
@@ -202,8 +204,9 @@ type found struct {
 	at    time.Time
 }
 
-// run looks a host up. It publishes IPv6 addresses at once, and IPv4 addresses a moment later
-// unless the host has some already, which RFC 8305 §3 calls the resolution delay.
+// run looks a host up. What is found in one family is published a moment later, if the other's answer
+// has not come by then: RFC 8305 §3 calls that the resolution delay. IPv6 addresses of a host
+// that has none yet are published at once.
 func (h *host) run(ctx context.Context) {
 	defer h.n.wg.Done()
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
@@ -222,28 +225,22 @@ func (h *host) run(ctx context.Context) {
 	var both [2]*found
 	first := <-results
 	both[first.family] = &first.found
-	var second result
+	h.n.mu.Lock()
+	now := first.family == 1 && !h.known()
+	h.n.mu.Unlock()
 	delay := time.NewTimer(lookup.Delay)
 	defer delay.Stop()
-	h.n.mu.Lock()
-	now := first.family == 1 || h.known()
-	h.n.mu.Unlock()
-	if len(first.addrs) > 0 {
-		if !now {
-			select {
-			case second = <-results:
-				both[second.family] = &second.found
-			case <-delay.C:
-			}
-		}
-		if both[1-first.family] == nil {
-			h.publish(both)
-		}
+	if now || len(first.addrs) == 0 {
+		delay.Reset(0)
 	}
-	if both[1-first.family] == nil {
+	var second result
+	select {
+	case second = <-results:
+	case <-delay.C:
+		h.publish(both)
 		second = <-results
-		both[second.family] = &second.found
 	}
+	both[second.family] = &second.found
 	h.publish(both)
 	h.end(both)
 }
@@ -262,18 +259,22 @@ func (h *host) publish(both [2]*found) {
 		if f == nil || f.failed() {
 			continue
 		}
-		var addrs []netip.Addr
+		addrs, seen := make([]netip.Addr, 0, len(f.addrs)), make(map[netip.Addr]bool, len(f.addrs))
 		for _, a := range f.addrs {
-			if ip := a.Addr.Unmap(); !slices.Contains(addrs, ip) {
-				addrs = append(addrs, ip)
+			if ip := a.Addr.Unmap(); !seen[ip] {
+				addrs, seen[ip] = append(addrs, ip), true
 			}
 		}
 		changed = h.replace(i, addrs, now) || changed
 	}
-	if h.look.first.IsZero() {
-		h.look.first = now
+	for i, f := range both {
+		if f != nil {
+			h.look.told[i] = true
+			if h.look.first.IsZero() || f.at.Before(h.look.first) {
+				h.look.first = f.at
+			}
+		}
 	}
-	h.look.told = families{both[0] != nil, both[1] != nil}
 	if changed {
 		h.version++
 		h.trim(now)
@@ -290,22 +291,25 @@ func (h *host) publish(both [2]*found) {
 func (h *host) replace(family int, addrs []netip.Addr, now time.Time) bool {
 	old := h.families[family]
 	changed := len(addrs) != len(old)
+	stay := make(map[netip.Addr]bool, len(addrs))
 	for _, ip := range addrs {
+		stay[ip] = true
 		a := h.addrs[ip]
-		if a == nil {
-			a = &addr{conns: make(map[*tracking]struct{})}
-			h.addrs[ip] = a
-		}
-		if !slices.Contains(old, ip) {
-			changed = true
-			if !a.left.IsZero() && now.Sub(a.left) < memory {
-				h.rotates = now
+		switch {
+		case a == nil:
+			h.addrs[ip] = &addr{conns: make(map[*tracking]struct{})}
+		case a.left.IsZero():
+			continue
+		default:
+			if now.Sub(a.left) < memory && h.returns[0] != h.asked {
+				h.returns = [3]time.Time{h.asked, h.returns[0], h.returns[1]}
 			}
 			a.left = time.Time{}
 		}
+		changed = true
 	}
 	for _, ip := range old {
-		if !slices.Contains(addrs, ip) {
+		if !stay[ip] {
 			changed = true
 			h.addrs[ip].left = now
 		}
@@ -432,44 +436,33 @@ func (f *found) failed() bool {
 	return f.err != nil && f.err != error(lookup.Rcode(dns.RcodeNameError))
 }
 
-// order returns the addresses in the order in which they are dialled, if the families' begin
-// at turn.
+// order returns the addresses in the order in which they are dialled: those that failed lately come
+// last, the families take turns, beginning with IPv6, and the addresses of a family begin at turn.
 func (h *host) order(want families, turn int) []netip.Addr {
-	var out []netip.Addr
-	for now := time.Now(); ; {
-		ip := h.next(want, turn, out, now)
-		if !ip.IsValid() {
-			return out
-		}
-		out = append(out, ip)
-	}
-}
-
-// next returns the address that is dialled after those that were tried, or the zero Addr. Those
-// that failed lately come last; the families take turns, and IPv6 is the first.
-func (h *host) next(want families, turn int, tried []netip.Addr, now time.Time) (next netip.Addr) {
-	last := 0
-	if len(tried) > 0 {
-		last = family(tried[len(tried)-1])
-	}
-	best := 4
+	now := time.Now()
+	var tiers [2][2][]netip.Addr // by whether they failed, and family
 	for i, addrs := range h.families {
-		if !want[i] {
-			continue
-		}
 		for j := range addrs {
 			ip := addrs[(turn+j)%len(addrs)]
-			rank := 0
-			if i == last {
-				rank = 1
-			}
+			t := 0
 			if now.Sub(h.addrs[ip].failed) < forgiven {
-				rank += 2
+				t = 1
 			}
-			if rank < best && !slices.Contains(tried, ip) {
-				next, best = ip, rank
+			if want[i] {
+				tiers[t][i] = append(tiers[t][i], ip)
 			}
 		}
 	}
-	return next
+	var out []netip.Addr
+	last := 0
+	for _, left := range tiers {
+		for len(left[0])+len(left[1]) > 0 {
+			if len(left[1-last]) > 0 {
+				last = 1 - last
+			}
+			out = append(out, left[last][0])
+			left[last] = left[last][1:]
+		}
+	}
+	return out
 }

@@ -18,13 +18,14 @@
 //
 // A host is looked up when it is first needed, and again when the TTL of its addresses has
 // ended: at once while connections to it are open or somebody watches it, and otherwise when
-// it is needed next. A failed dial and Refresh end the TTL early. Whatever happens, a host that
-// has addresses is not looked up more often than every MinTTL, and all who wait for a lookup
-// share it. The servers are asked, also by a Client with a Cache, unless the host is new.
+// it is needed next. A failed dial and Refresh end the TTL early, but a host that has addresses is
+// not looked up again before MinTTL has passed. All who wait for a lookup share it. The servers are
+// asked, also by a Client with a Cache, unless the host is new.
 //
 // A lookup that fails or finds no address changes nothing: the addresses that are known are
 // used on, however old they are. The next lookup is MinTTL later, and after each failure the time
-// doubles, to a minute. While a lookup takes longer than a second, the old addresses are used.
+// doubles, to a minute. Who needs an address waits a second for a lookup, and not at all if the
+// one before failed; then the old addresses are used.
 // If only one address family fails, its addresses stay, and those of the other are new.
 //
 // # Connecting
@@ -57,6 +58,8 @@ const (
 	mostTTL  = time.Hour       // MaxTTL
 	maxHosts = 1024            // that are kept although nobody uses them
 )
+
+var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
 
 // Names keeps the addresses of hosts. The zero value works, and asks the servers of the
 // system. Its fields must not be changed after first use. Names is safe for concurrent use.
@@ -248,13 +251,13 @@ func (n *Names) ready(ctx context.Context, name string, want families, all bool)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
-		return nil, fmt.Errorf("names: %w", net.ErrClosed)
+		return nil, errClosed
 	}
 	h := n.host(name)
 	h.hold()
 	began := h.failed
 	h.lookIfNeeded(time.Now())
-	for h.look != nil && !h.look.enough(want, all) && h.wait(ctx, h.look.until(all), h.known()) {
+	for h.look != nil && !h.look.enough(want, all) && !(h.known() && h.look.doubtful) && h.wait(ctx, h.look.until(all), h.known()) {
 	}
 	if h.known() {
 		return h, nil
@@ -264,7 +267,7 @@ func (n *Names) ready(ctx context.Context, name string, want families, all bool)
 	case ctx.Err() != nil:
 		return nil, contextError(name, ctx)
 	case h.failed == began:
-		return nil, fmt.Errorf("names: %w", net.ErrClosed)
+		return nil, errClosed
 	}
 	return nil, h.err
 }
