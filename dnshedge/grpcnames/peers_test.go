@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +32,22 @@ import (
 	"github.com/gohedge/hedge/dnshedge/names"
 	"github.com/gohedge/hedge/internal/dnstest"
 )
+
+// TestMain fails if a test leaves a goroutine behind.
+func TestMain(m *testing.M) {
+	before := runtime.NumGoroutine()
+	code := m.Run()
+	deadline := time.Now().Add(5 * time.Second)
+	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > before && code == 0 {
+		fmt.Fprintf(os.Stderr, "%d goroutines before the tests, %d after\n", before, n)
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 // process starts a server, which ends with the test.
 func process(t *testing.T, name string, args ...string) *os.Process {

@@ -97,9 +97,10 @@ func (d *dial) run(ctx context.Context) (net.Conn, error) {
 				if r.err == nil {
 					return d.won(r), nil
 				}
-				if ctx.Err() == nil {
-					d.missed(r)
+				if ctx.Err() != nil {
+					return nil, d.ended(ctx)
 				}
+				d.missed(r)
 				if d.err == nil {
 					d.err = r.err
 				}
@@ -107,15 +108,19 @@ func (d *dial) run(ctx context.Context) (net.Conn, error) {
 			case <-next.C:
 				again = true
 			case <-changed:
-				again = ip == netip.Addr{} // otherwise the next address has time
+				again = !ip.IsValid() // otherwise the next address has time
 				changed = nil
 			case <-patient.C:
 				return nil, d.err
 			case <-ctx.Done():
-				return nil, &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
+				return nil, d.ended(ctx)
 			}
 		}
 	}
+}
+
+func (d *dial) ended(ctx context.Context) error {
+	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }
 
 // next returns the address that is to be dialled next, if there is one. Otherwise changed is closed

@@ -1,7 +1,6 @@
 package names
 
 import (
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -164,14 +163,10 @@ func (n *Names) closes(name string) (closes, ok bool) {
 
 // used notes that a request uses a connection, which it closes or not.
 func (n *Names) used(c net.Conn, closes bool) {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
-	}
-	own, ok := c.(interface{ tracking() *tracking })
-	if !ok {
+	t := trackingOf(c)
+	if t == nil {
 		return
 	}
-	t := own.tracking()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h, now := t.h, time.Now()
@@ -183,6 +178,21 @@ func (n *Names) used(c net.Conn, closes bool) {
 		h.pushes = true
 	}
 	h.count(now)
+}
+
+// trackingOf returns what is known of a connection that DialContext made, or that stands on one, as that
+// of TLS does; nil: it is another.
+func trackingOf(c net.Conn) *tracking {
+	for {
+		switch t := c.(type) {
+		case interface{ tracking() *tracking }:
+			return t.tracking()
+		case interface{ NetConn() net.Conn }:
+			c = t.NetConn()
+		default:
+			return nil
+		}
+	}
 }
 
 // leaves reports whether connections to an address of the host are to be drained.

@@ -57,6 +57,7 @@ const (
 	leastTTL = 5 * time.Second // MinTTL
 	mostTTL  = time.Hour       // MaxTTL
 	maxHosts = 1024            // that are kept although nobody uses them
+	dialTime = 30 * time.Second
 )
 
 var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
@@ -72,7 +73,7 @@ type Names struct {
 	// system's servers with its defaults, that knows /etc/hosts where there is one.
 	Exchanger dnshedge.Exchanger
 
-	// Dialer connects to addresses. Nil: a net.Dialer.
+	// Dialer connects to addresses. Nil: a net.Dialer with a Timeout of 30 s.
 	Dialer dnshedge.Dialer
 
 	// MinTTL is the shortest time between two lookups of a host, and raises shorter TTLs. Zero,
@@ -122,7 +123,7 @@ func (n *Names) dialer() dnshedge.Dialer {
 	if n.Dialer != nil {
 		return n.Dialer
 	}
-	return new(net.Dialer)
+	return &net.Dialer{Timeout: dialTime}
 }
 
 func (n *Names) minTTL() time.Duration { return max(n.MinTTL, leastTTL) }
