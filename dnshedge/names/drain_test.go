@@ -409,6 +409,89 @@ func TestARequestKeepsItsOwnFields(t *testing.T) {
 	})
 }
 
+// A body that cannot be had again is, if it has not been read, and is closed in the end.
+func TestABodyThatWasNotReadCanBeSentAgain(t *testing.T) {
+	refuse := func(r *http.Request) { // as HTTP/2 does
+		assert.NoError(t, r.Body.Close())
+	}
+	send := func(r *http.Request) (*http.Response, error) {
+		_, err := io.Copy(io.Discard, r.Body)
+		assert.NoError(t, err)
+		assert.NoError(t, r.Body.Close())
+		return &http.Response{StatusCode: 200}, nil
+	}
+	for name, test := range map[string]struct {
+		do   func(r *http.Request) (*http.Response, error)
+		read string
+	}{
+		"refused twice": {func(r *http.Request) (*http.Response, error) {
+			for range 2 {
+				refuse(r)
+				var err error
+				r.Body, err = r.GetBody()
+				assert.NoError(t, err)
+			}
+			return send(r)
+		}, "once"},
+		"refused, and got again twice": {func(r *http.Request) (*http.Response, error) {
+			refuse(r)
+			for range 2 {
+				var err error
+				r.Body, err = r.GetBody()
+				assert.NoError(t, err)
+			}
+			return send(r)
+		}, "once"},
+		"read": {func(r *http.Request) (*http.Response, error) {
+			_, _ = send(r)
+			_, err := r.GetBody()
+			assert.ErrorContains(t, err, "cannot be had again")
+			return nil, err
+		}, "once"},
+		"refused":          {func(r *http.Request) (*http.Response, error) { refuse(r); return nil, io.ErrUnexpectedEOF }, ""},
+		"forgotten":        {func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, ""},
+		"answered, unread": {func(r *http.Request) (*http.Response, error) { refuse(r); return &http.Response{StatusCode: 401}, nil }, ""},
+		"answered before it is read": {func(r *http.Request) (*http.Response, error) {
+			time.AfterFunc(time.Second, func() { refuse(r) })
+			return &http.Response{StatusCode: 401}, nil
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := new(names.Names)
+				defer n.Close()
+				b := &once{Reader: strings.NewReader("once")}
+				req, err := http.NewRequest("POST", "http://api.example/", b)
+				require.NoError(t, err)
+				_, _ = n.Drain(roundTripper(test.do)).RoundTrip(req)
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				assert.Equal(t, 1, b.closed)
+				assert.Equal(t, test.read, b.read.String())
+				assert.Nil(t, req.GetBody)
+			})
+		})
+	}
+}
+
+// once is a body that says what became of it.
+type once struct {
+	io.Reader
+	read   bytes.Buffer
+	closed int
+}
+
+func (o *once) Read(p []byte) (int, error) {
+	n, err := o.Reader.Read(p)
+	o.read.Write(p[:n])
+	return n, err
+}
+
+func (o *once) Close() error {
+	o.closed++
+	return nil
+}
+
 type roundTripper func(r *http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -19,3 +19,10 @@ func (n *Names) Held() (holds int) {
 	}
 	return holds
 }
+
+// Given returns how many addresses of LookupNetIP are remembered.
+func (n *Names) Given() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.given)
+}

@@ -501,6 +501,24 @@ func TestAHostWithManyAddressesTakesNoTime(t *testing.T) {
 	})
 }
 
+func TestAddressesAreForgottenWithTheirHosts(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		hosts := 0
+		w.Exchanger = exchanger(func(m *dns.Msg) *dns.Msg {
+			if m.Question[0].Qtype != dns.TypeA {
+				return dnstest.Answer(dnstest.Query{Msg: m})
+			}
+			hosts++
+			return dnstest.Answer(dnstest.Query{Msg: m}, fmt.Sprintf("A 10.0.%d.%d", hosts/256, hosts%256))
+		})
+		for i := range 3000 {
+			_, err := w.LookupNetIP(t.Context(), "ip", fmt.Sprintf("host%d.example", i))
+			require.NoError(t, err)
+		}
+		assert.Equal(t, 1024, w.Given())
+	})
+}
+
 // A Client with a Cache is asked past it, once the host is known: what Names keeps has ended.
 func TestACacheBelowIsNotAskedAgain(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
