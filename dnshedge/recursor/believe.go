@@ -274,8 +274,13 @@ func level(rrs []dns.RR) {
 	}
 }
 
-// settle sets how long the reply may be kept.
+// settle removes records that are there twice (RFC 2181 §5), and sets how long the reply may be kept.
 func (r *verdict) settle() {
+	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
+		if len(*rrs) > 1 {
+			*rrs = dns.Dedup(*rrs, nil)
+		}
+	}
 	ttl := uint32(maxTTL / time.Second)
 	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {
 		for _, rr := range rrs {
@@ -288,6 +293,19 @@ func (r *verdict) settle() {
 	r.ttl = time.Duration(ttl) * time.Second
 }
 
+// worth orders poor verdicts: more is better.
+func (r *verdict) worth() int {
+	switch {
+	case len(r.answer) > 0:
+		return 3
+	case r.cut != nil:
+		return 2
+	case len(r.authority) > 0:
+		return 1
+	}
+	return 0
+}
+
 // judge reads the responses to one task, and remembers what they amount to.
 type judge struct {
 	zone  *delegation
@@ -295,7 +313,7 @@ type judge struct {
 	whole bool
 
 	taken *verdict
-	poor  atomic.Pointer[verdict] // the first
+	poor  atomic.Pointer[verdict] // the first of those that are worth most
 }
 
 // judge is a task's.
@@ -303,7 +321,9 @@ func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 	r := read(m, j.zone, j.q, j.whole, time.Now())
 	switch {
 	case r.poor:
-		j.poor.CompareAndSwap(nil, r)
+		if p := j.poor.Load(); p == nil || r.worth() > p.worth() {
+			j.poor.Store(r)
+		}
 		return errLame
 	case r.kind == isLame:
 		return errLame

@@ -1,6 +1,7 @@
 package recursor
 
 import (
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -129,10 +130,37 @@ func (c *cache) addReply(q question, r *verdict, now time.Time) {
 	size := int64(entrySize + len(q.name))
 	for _, rrs := range [...][]dns.RR{kept.answer, kept.authority} {
 		for _, rr := range rrs {
-			size += 128 + 2*int64(dns.Len(rr))
+			size += 32 + memory(reflect.ValueOf(rr))
 		}
 	}
 	c.add(key{name: q.name, qtype: q.qtype, do: q.do}, &entry{reply: &kept, expires: now.Add(r.ttl), size: size}, now)
+}
+
+// memory estimates the memory that v refers to, in bytes. What takes little in a message may take
+// much here, such as a text of many empty strings.
+func memory(v reflect.Value) int64 {
+	var n int64
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			n = int64(v.Elem().Type().Size()) + memory(v.Elem())
+		}
+	case reflect.String:
+		n = int64(v.Len())
+	case reflect.Slice:
+		n = int64(v.Cap()) * int64(v.Type().Elem().Size())
+		switch v.Type().Elem().Kind() {
+		case reflect.String, reflect.Slice, reflect.Struct, reflect.Pointer, reflect.Interface:
+			for i := range v.Len() {
+				n += memory(v.Index(i))
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			n += memory(v.Field(i))
+		}
+	}
+	return n
 }
 
 // failureTTL is how long a server's name is not looked up again that no server has answered for

@@ -65,7 +65,7 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 	}
 	if len(z.names) > maxServers { // those with glue cost nothing to find
 		slices.SortStableFunc(z.names, func(a, b string) int { return ahead(glued[a], glued[b]) })
-		z.names = z.names[:maxServers]
+		z.names = slices.Clone(z.names[:maxServers])
 	}
 	slices.SortStableFunc(z.names, func(a, b string) int { return ahead(!glued[a], !glued[b]) })
 	for _, name := range z.names {
@@ -129,8 +129,10 @@ func ttlOf(rr dns.RR) uint32 {
 // size estimates the memory that a delegation takes, in bytes.
 func (z *delegation) size() int64 {
 	n := 256 + int64(len(z.zone)) + 48*int64(cap(z.addrs))
-	for _, name := range z.names {
-		n += 32 + int64(len(name))
+	for _, names := range [...][]string{z.names, z.owner} {
+		for _, name := range names {
+			n += 32 + int64(len(name))
+		}
 	}
 	return n
 }

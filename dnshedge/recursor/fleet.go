@@ -3,6 +3,7 @@ package recursor
 import (
 	"cmp"
 	"context"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -91,8 +92,8 @@ type zone struct {
 func (f *fleet) start(r *Resolver) {
 	f.hedge = r.Hedge
 	f.noIPv4, f.noIPv6, f.privateOK = r.NoIPv4, r.NoIPv6, r.PrivateOK
-	f.perServer = int32(cmp.Or(r.Limits.InFlight, 64))
-	f.perZone = int32(cmp.Or(r.Limits.ZoneInFlight, 256))
+	f.perServer = int32(min(cmp.Or(r.Limits.InFlight, 64), math.MaxInt32))
+	f.perZone = int32(min(cmp.Or(r.Limits.ZoneInFlight, 256), math.MaxInt32))
 	f.trace = r.Trace
 	if f.trace == nil {
 		f.trace = new(Trace)
@@ -107,8 +108,8 @@ func (f *fleet) start(r *Resolver) {
 		f.ceiling = rate.NewLimiter(rate.Limit(n), max(int(n), 1))
 	}
 	bytes := cmp.Or(r.MaxBytes, 64<<20) / share
-	f.maxLame = int(bytes / 16 / lameBytes)
-	f.maxServers = int(bytes * 3 / 4 / serverBytes)
+	f.maxLame = int(min(bytes/16/lameBytes, math.MaxInt32))
+	f.maxServers = int(min(bytes*3/4/serverBytes, math.MaxInt32))
 	f.epoch = time.Now()
 	f.servers = make(map[netip.AddrPort]*server)
 	f.lame = make(map[lameKey]time.Duration)

@@ -20,7 +20,7 @@ type lookup struct {
 
 	queries   atomic.Int32 // sent for its own name and its aliases
 	referrals int
-	last      *dns.Msg // the last response that was taken
+	last      *dns.Msg // the last response that was an alias
 	lastZone  *delegation
 }
 
@@ -170,7 +170,9 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 	switch {
 	case err == nil:
 		r = j.taken
-		l.last, l.lastZone = m, z
+		if whole && r.next != "" {
+			l.last, l.lastZone = m, z
+		}
 	case ctx.Err() == nil && j.poor.Load() != nil:
 		r = j.poor.Load()
 	default:

@@ -61,6 +61,9 @@ func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 // ParseAnswer reads the response to q, for which Check must have returned nil. It does
 // not keep b. If q is nil, any response with one question is read.
 func ParseAnswer(b []byte, q *Query) (*Answer, error) {
+	if len(b) > MaxMsg {
+		return nil, &MalformedError{fmt.Errorf("%d bytes do not fit a message", len(b))}
+	}
 	a := new(Answer)
 	code, err := a.takeOPT(b, q != nil && q.options != nil)
 	if err == nil && len(a.options) > 0 && unpackOptions(a.options) == nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -241,4 +242,18 @@ func TestOptionsThatNobodyAskedForAreNotKept(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, asked, len(a.Options()) > 60_000, "asked %v", asked)
 	}
+}
+
+// Offsets in a message have 16 bits.
+func TestWhatIsLongerThanAMessageIsNoAnswer(t *testing.T) {
+	q := question("example.com.", dns.TypeSRV)
+	r := new(dns.Msg).SetReply(q)
+	target := strings.Repeat(strings.Repeat("a", 50)+".", 4)
+	for i := range 400 {
+		r.Answer = append(r.Answer, &dns.SRV{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeSRV, Class: dns.ClassINET, Ttl: 60}, Port: uint16(i), Target: target})
+	}
+	b := pack(t, r)
+	require.Greater(t, len(b), wire.MaxMsg)
+	_, err := wire.ParseAnswer(b, nil)
+	require.ErrorContains(t, err, "do not fit a message")
 }
