@@ -66,6 +66,18 @@ func (c *core) root(ctx context.Context, b *bill) (*delegation, error) {
 	return c.primed, nil
 }
 
+// doubt ends what is known of the root's servers, z, when none of them answers: what was said of them, or
+// imported, may be wrong.
+func (c *core) doubt(z *delegation) {
+	c.primeMu.Lock()
+	defer c.primeMu.Unlock()
+	if c.primed == z && len(z.names) > 0 { // otherwise they are hints, which end soon
+		old := *z
+		old.expires = time.Now()
+		c.primed = &old
+	}
+}
+
 // prime asks for the root's servers.
 func (c *core) prime(b *bill) {
 	ctx, cancel := context.WithTimeout(c.ctx, maxFlight)

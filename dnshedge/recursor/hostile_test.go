@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
@@ -219,4 +220,30 @@ func TestMaxBytesHoldsWhateverZonesSay(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestRootServersThatNeverAnswerAreForgotten(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+  @ NS a.root.
+  a.root A 203.0.113.1
+example. delegated 192.0.2.1
+  www A 192.0.2.80
+`, func(t *testing.T, w *world) {
+		r := w.resolver()
+		assert.Equal(t, "SERVFAIL", told(w.ask(r, "www.example. A")))
+		w.do(func() { w.server("198.41.0.4").zones[0].sets["a.root."][dns.TypeA] = []dns.RR{record("a.root. A 198.41.0.4")} })
+		for range 2 { // the first has them asked for
+			time.Sleep(10 * time.Second)
+			w.ask(r, "www.example. A")
+		}
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+		w.fault("198.41.0.4", silent)
+		n := w.sent()
+		for i := range 60 {
+			time.Sleep(time.Second)
+			w.ask(r, fmt.Sprintf("www.e%d. A", i))
+		}
+		assert.LessOrEqual(t, w.sent()-n, 80, "as without: an outage is no reason to ask for them again and again")
+	})
 }

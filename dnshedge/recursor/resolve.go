@@ -95,6 +95,9 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 		case err != nil && !whole && (errors.Is(err, errImpatient) || errors.Is(err, errNoServers)):
 			parts.off = true
 		case err != nil:
+			if errors.Is(err, errNoServers) || errors.Is(err, errLong) {
+				c.doubt(z)
+			}
 			return nil, err
 		case r.kind == isReferral:
 			if l.referrals++; l.referrals > l.bill.limits.Referrals {
