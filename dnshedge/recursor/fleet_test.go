@@ -1,10 +1,17 @@
 package recursor
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
 	"net"
 	"net/netip"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -15,6 +22,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // plain returns a task whose servers answer if they say NOERROR.
@@ -653,5 +662,329 @@ func TestAServerThatIsSilentRests(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, 10*ms, took)
 		}
+	})
+}
+
+func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		x := plain(n.serve("192.0.2.1", dead))
+		b := n.serve("192.0.2.2", good(30*ms))
+		x.more = func(_ context.Context, silent bool) ([]netip.AddrPort, error) {
+			assert.True(t, silent)
+			time.Sleep(40 * ms)
+			return []netip.AddrPort{b}, nil
+		}
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, coldLate+(40+30)*ms, took)
+		assert.EqualValues(t, 1, f.counts.hedges.Load())
+		assert.Less(t, f.bucket.Tokens(), float64(hedgeBurst))
+	})
+}
+
+func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		x := plain(n.serve("192.0.2.1", good(100*ms)))
+		x.more = func(context.Context, bool) ([]netip.AddrPort, error) { return nil, nil }
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, 100*ms, took)
+		assert.EqualValues(t, hedgeBurst, f.bucket.Tokens())
+	})
+}
+
+func TestWhatIsLookedForMayEndAfterTheTask(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		x := plain(n.serve("192.0.2.1", good(100*ms)))
+		ended := make(chan time.Duration, 1)
+		x.more = func(ctx context.Context, _ bool) ([]netip.AddrPort, error) {
+			<-ctx.Done()
+			ended <- time.Since(n.start)
+			return nil, ctx.Err()
+		}
+		_, _, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, 100*ms+answerTime, <-ended)
+	})
+}
+
+func TestEveryServerThatIsFoundIsAsked(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
+		found := 0
+		x.more = func(context.Context, bool) ([]netip.AddrPort, error) {
+			if found++; found < 8 {
+				return []netip.AddrPort{n.serve(fmt.Sprintf("192.0.2.%d", 10+found), dead)}, nil
+			}
+			return []netip.AddrPort{n.serve("192.0.2.100", good(10*ms))}, nil
+		}
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Less(t, took, 5*time.Second)
+	})
+}
+
+func TestASlowServerThatIsTheOnlyOneIsComparedWithOthers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		slow, fast := n.serve("192.0.2.1", good(300*ms)), n.serve("192.0.2.2", good(10*ms))
+		x := plain(slow)
+		for range 2 {
+			_, _, err := n.ask(f, x)
+			require.NoError(t, err)
+		}
+		x.more = func(context.Context, bool) ([]netip.AddrPort, error) { return []netip.AddrPort{fast}, nil }
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, coldLate+10*ms, took)
+	})
+}
+
+func TestAServerThatIsStillToAnswerItsFirstQueryIsNotTheBest(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		h := turns(good(240*ms), good(90*ms))
+		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
+		for range 3 {
+			_, _, err := n.ask(f, x)
+			require.NoError(t, err)
+		}
+		q := n.queries()
+		assert.NotEqual(t, q[0].to, q[1].to)
+		assert.Equal(t, q[1].to, q[2].to)
+	})
+}
+
+func TestAServerThatWasSilentAtFirstRestsAtOnce(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		h := turns(dead, good(70*ms))
+		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
+		_, _, err := n.ask(f, x)
+		require.NoError(t, err)
+		time.Sleep(answerTime)
+		var s Stats
+		f.fill(&s)
+		assert.Equal(t, 1, s.Resting)
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, 70*ms, took)
+		assert.Equal(t, n.queries()[1].to, n.queries()[2].to)
+	})
+}
+
+func TestWhenAllServersRestHedgesGoOn(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead))
+		_, _, err := n.ask(f, x)
+		require.ErrorIs(t, err, errNoServers)
+		time.Sleep(zoneRest)
+		h := turns(dead, good(30*ms))
+		n.serve("192.0.2.1", h)
+		n.serve("192.0.2.2", h)
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, coldLate+30*ms, took)
+	})
+}
+
+func TestTimeoutsDropNoEDNS(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", dead)))
+		require.ErrorIs(t, err, errNoServers)
+		assert.Len(t, n.queries(), maxTries)
+		for _, q := range n.queries() {
+			assert.NotNil(t, q.IsEdns0())
+			assert.False(t, q.tcp)
+		}
+	})
+}
+
+func TestAConnectionThatDoesNotOpenIsLeft(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		inBubble(t, func(n *network) {
+			n.refuse = func(network string, _ netip.AddrPort) error {
+				switch {
+				case network == "udp":
+					return nil
+				case refused:
+					return syscall.ECONNREFUSED
+				}
+				time.Sleep(dialTime)
+				return syscall.ETIMEDOUT
+			}
+			f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+			x := plain(n.serve("192.0.2.1", func(q sent) []reply {
+				r := new(dns.Msg).SetReply(q.Msg)
+				r.Truncated = true
+				return []reply{{r, 10 * ms}}
+			}))
+			b := n.serve("192.0.2.2", good(30*ms))
+			x.more = func(context.Context, bool) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
+			_, took, err := n.ask(f, x)
+			require.NoError(t, err)
+			if refused {
+				assert.Equal(t, (10+30)*ms, took)
+			} else {
+				assert.Equal(t, 10*ms+3*coldRTO+30*ms, took)
+			}
+		})
+	}
+}
+
+func TestACrowdIsSpreadOverTheServersOfAZone(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Limits: Limits{InFlight: 10}})
+		x := plain(n.serve("192.0.2.1", good(100*ms)), n.serve("192.0.2.2", good(100*ms)), n.serve("192.0.2.3", good(100*ms)))
+		var wg sync.WaitGroup
+		for range 30 {
+			wg.Go(func() {
+				_, err := f.ask(context.Background(), x)
+				assert.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, 100*ms, time.Since(n.start))
+	})
+}
+
+func TestATraceIsToldOfAllQueries(t *testing.T) {
+	inBubble(t, func(n *network) {
+		var mu sync.Mutex
+		var told []AttemptInfo
+		var ends []error
+		f := n.fleet(&Resolver{Trace: &Trace{
+			Attempt: func(_ context.Context, i AttemptInfo) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, i)
+			},
+			Done: func(_ context.Context, _ AttemptInfo, _ time.Duration, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				ends = append(ends, err)
+			},
+		}})
+		h := turns(dead, says(dns.RcodeRefused, 10*ms), good(10*ms))
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h)))
+		require.NoError(t, err)
+		require.Len(t, told, 3)
+		for i, a := range told {
+			assert.Equal(t, AttemptInfo{Name: "www.example.com.", Type: dns.TypeA, Zone: "example.com.", Server: n.queries()[i].to, Attempt: i, Hedge: i == 1}, a)
+		}
+		assert.Equal(t, []error{errLame, nil, race.ErrLost}, ends)
+	})
+}
+
+// known returns a fleet that has met servers.
+func (n *network) known(servers ...netip.AddrPort) *fleet {
+	f := n.fleet(new(Resolver))
+	for _, a := range servers {
+		_, _, err := n.ask(f, plain(a))
+		require.NoError(n, err)
+	}
+	return f
+}
+
+func TestAnExportIsWhatIsKnownOfServers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		all := []netip.AddrPort{n.serve("192.0.2.1", good(70*ms)), n.serve("2001:db8::1", good(20*ms))}
+		for i := range byte(30) {
+			all = append(all, n.serve(netip.AddrFrom4([4]byte{192, 0, 2, 50 + i}).String(), good(90*ms)))
+		}
+		f := n.known(all...)
+		zones := []zoneExport{
+			{"com.", []string{"a.gtld-servers.net."}, all[:2], time.Now().Add(time.Hour)},
+			{"old.", nil, nil, time.Now().Add(10 * time.Minute)},
+		}
+		var b bytes.Buffer
+		require.NoError(t, f.export(&b, zones))
+		time.Sleep(20 * time.Minute)
+		g := n.known(n.serve("2001:db8::1", good(10*ms)))
+		got, err := g.read(bytes.NewReader(b.Bytes()))
+		require.NoError(t, err)
+		require.Len(t, got, 1, "the other one has expired")
+		assert.WithinDuration(t, zones[0].Expires, got[0].Expires, 0)
+		got[0].Expires = zones[0].Expires
+		assert.Equal(t, zones[0], got[0])
+		require.Len(t, g.servers, 32)
+		assert.InDelta(t, 70*ms, g.servers[all[0]].srtt, 1000)
+		assert.InDelta(t, 10*ms, g.servers[all[1]].srtt, 1000, "what is known already stays")
+		assert.InDelta(t, 90*ms, g.first.median, float64(2*ms))
+		assert.InDelta(t, 90*ms, g.first.late, float64(2*ms))
+		before := len(n.queries())
+		_, _, err = n.ask(g, plain(all[0], all[1], all[2]))
+		require.NoError(t, err)
+		assert.Equal(t, all[1], n.queries()[before].to)
+	})
+}
+
+func TestAnExportThatIsDamagedOldOrForeignChangesNothing(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.known(n.serve("192.0.2.1", good(70*ms)))
+		var b bytes.Buffer
+		require.NoError(t, f.export(&b, []zoneExport{{"com.", []string{"a."}, nil, time.Now().Add(100 * time.Hour)}}))
+		g := n.fleet(new(Resolver))
+		for i := range b.Len() {
+			bad := bytes.Clone(b.Bytes())
+			bad[i] ^= 4
+			_, err := g.read(bytes.NewReader(bad))
+			require.Error(t, err, i)
+			_, err = g.read(bytes.NewReader(b.Bytes()[:i]))
+			require.Error(t, err, i)
+		}
+		_, err := g.read(bytes.NewReader(append(bytes.Clone(b.Bytes()), 0)))
+		require.ErrorContains(t, err, "damaged")
+		_, err = g.read(strings.NewReader("hedge dns 1\n"))
+		require.ErrorIs(t, err, errForeign)
+		_, err = g.read(strings.NewReader("hedge recursor 9\nx"))
+		require.ErrorContains(t, err, `version "9"`)
+		_, err = g.read(io.LimitReader(neverEnding('x'), 1<<30))
+		require.ErrorContains(t, err, "larger than 16 MiB")
+		time.Sleep(maxExportAge + time.Second)
+		_, err = g.read(bytes.NewReader(b.Bytes()))
+		require.ErrorContains(t, err, "24h0m1s old")
+		assert.Empty(t, g.servers)
+		assert.Zero(t, g.first.window.Len())
+	})
+}
+
+type neverEnding byte
+
+func (b neverEnding) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(b)
+	}
+	return len(p), nil
+}
+
+// FuzzImport mends the checksum, so that what is below it is read.
+func FuzzImport(f *testing.F) {
+	g := new(fleet)
+	g.start(new(Resolver))
+	defer g.close()
+	at := netip.MustParseAddrPort("[2001:db8::1]:53")
+	*g.lookUp(at, 0) = server{srtt: 1e6, rttvar: 1e5}
+	f.Add(g.appendExport(nil, []zoneExport{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour)}}, time.Now()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) >= 4 {
+			end := len(b) - 4
+			b = binary.BigEndian.AppendUint32(bytes.Clone(b[:end]), crc32.ChecksumIEEE(b[:end]))
+		}
+		g := new(fleet)
+		g.start(new(Resolver))
+		defer g.close()
+		if _, err := g.read(bytes.NewReader(b)); err != nil {
+			assert.Empty(t, g.servers)
+			return
+		}
+		_, err := g.read(bytes.NewReader(g.appendExport(nil, nil, time.Now())))
+		assert.NoError(t, err)
 	})
 }

@@ -29,7 +29,8 @@ type network struct {
 	log     []sent
 	open    int
 	most    int // open at a time
-	refuse  func(network string, to netip.AddrPort) error
+
+	refuse func(network string, to netip.AddrPort) error // may sleep; set while nobody asks
 }
 
 // handler answers a query, or not: then it returns none. The message is a copy.
@@ -97,13 +98,13 @@ func (n *network) queries() []sent {
 
 func (n *network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to := netip.MustParseAddrPort(address)
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	if n.refuse != nil {
 		if err := n.refuse(network, to); err != nil {
 			return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", err)}
 		}
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if network == "tcp" && n.servers[to] == nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}

@@ -16,8 +16,8 @@ import (
 // empty. The response has m's ID and RA, never AA or AD, and an OPT record if m has one. The
 // duration is how long that took.
 //
-// A question that cannot be answered has the response SERVFAIL, with an extended error that
-// says why, and no error. An error is returned if ctx ends, if the Resolver is closed or has
+// A question that cannot be answered, or not within 4.5 s or nine tenths of the time that ctx
+// leaves, has the response SERVFAIL, with an extended error that says why, and no error. An error is returned if ctx ends, if the Resolver is closed or has
 // a field that is invalid, or if m is not a question: it must have opcode QUERY and
 // one question, of class IN, that is no zone transfer.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
@@ -73,11 +73,7 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 		c.count.local.Add(1)
 		res = &result{rcode: r.rcode, answer: r.answer, authority: r.authority}
 	} else {
-		work, cancel := context.WithCancelCause(ctx)
-		stop := context.AfterFunc(c.ctx, func() { cancel(net.ErrClosed) })
-		res, err = (&lookup{core: c, bill: b}).run(work, q)
-		stop()
-		cancel(nil)
+		res, err = c.resolve(ctx, q, b)
 	}
 	if err != nil {
 		c.count.failures.Add(1)
@@ -105,6 +101,28 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 		err = nil
 	}
 	return resp, err
+}
+
+// maxTime is how long a question may take, which is less than a Client's default timeout: then
+// the caller has a response, which can be kept.
+const maxTime = 4500 * time.Millisecond
+
+// errLong is why a question ends that takes too long.
+var errLong = errors.New("recursor: no answer in time")
+
+// resolve looks up what a caller asks. It ends a little before ctx does.
+func (c *core) resolve(ctx context.Context, q question, b *bill) (*result, error) {
+	limit := maxTime
+	if end, ok := ctx.Deadline(); ok {
+		left := time.Until(end)
+		limit = min(limit, left-left/10)
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, limit, errLong)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.ctx, func() { cancel(net.ErrClosed) })()
+	return (&lookup{core: c, bill: b}).run(ctx, q)
 }
 
 // begin reports whether a question may begin. If so, it must end with running.Done.
@@ -161,7 +179,7 @@ func respond(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 // extended returns the extended error (RFC 8914) that says why a question failed.
 func extended(err error) *dns.EDNS0_EDE {
 	code := dns.ExtendedErrorCodeOther
-	if errors.Is(err, errNoServers) {
+	if errors.Is(err, errNoServers) || errors.Is(err, errLong) {
 		code = dns.ExtendedErrorCodeNoReachableAuthority
 	}
 	return &dns.EDNS0_EDE{InfoCode: code, ExtraText: strings.TrimPrefix(err.Error(), "recursor: ")}

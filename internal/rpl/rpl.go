@@ -1,5 +1,5 @@
-// Package rpl plays the test scripts of unbound and knot-resolver against a resolver or a
-// forwarder. A script has servers, which answer as it says, questions, and the answers
+// Package rpl plays the test scripts of unbound and of CZ.NIC's deckard against a resolver or
+// a forwarder. A script has servers, which answer as it says, questions, and the answers
 // that those must have. It is played in a synctest bubble, because hours pass in it.
 package rpl
 
@@ -47,7 +47,8 @@ type step struct {
 	n      int
 	do     string
 	elapse time.Duration
-	entry  *entry // nil if there is none
+	addr   netip.Addr // of the server that a query is for; invalid: any
+	entry  *entry     // nil if there is none
 }
 
 // entry is a message, and says how a message must be like it.
@@ -56,7 +57,7 @@ type entry struct {
 	raw       []byte // the message, if it is none that can be parsed
 	match     []string
 	copyQuery bool
-	section   string // of the lines that follow; HEX if they are bytes
+	section   string // of the lines that follow; HEX if they are bytes, EDNS if they are options
 }
 
 // Get returns the last value of a setting, or "".
@@ -170,15 +171,21 @@ func Parse(r io.Reader) (*Script, error) {
 			s.ranges, inRange = append(s.ranges, r), true
 		case f[0] == "RANGE_END":
 			inRange = false
-		case f[0] == "ADDRESS" && inRange && len(f) == 2:
-			r, a := s.ranges[len(s.ranges)-1], netip.Addr{}
-			a, err = netip.ParseAddr(f[1])
-			r.addrs = append(r.addrs, a)
+		case f[0] == "ADDRESS" && len(f) == 2:
+			var a netip.Addr
+			if a, err = netip.ParseAddr(f[1]); inRange {
+				r := s.ranges[len(s.ranges)-1]
+				r.addrs = append(r.addrs, a)
+			} else if len(s.steps) > 0 {
+				s.steps[len(s.steps)-1].addr = a
+			}
 		case f[0] == "STEP" && len(f) >= 3:
 			t := &step{do: f[2]}
 			t.n, err = strconv.Atoi(f[1])
-			if t.do == "TIME_PASSES" && err == nil {
-				t.elapse, err = time.ParseDuration(f[len(f)-1] + "s") // behind ELAPSE
+			if last := f[len(f)-1]; t.do == "TIME_PASSES" && err == nil {
+				t.elapse, err = time.ParseDuration(last + "s") // behind ELAPSE
+			} else if f[len(f)-2] == "ADDRESS" && err == nil {
+				t.addr, err = netip.ParseAddr(last)
 			}
 			s.steps = append(s.steps, t)
 		case f[0] == "ENTRY_BEGIN":
@@ -224,8 +231,11 @@ func (e *entry) line(f []string) error {
 		e.section = f[1]
 	case f[0] == "RAW", f[0] == "HEX_ANSWER_BEGIN":
 		e.section = "HEX"
-	case f[0] == "HEX_ANSWER_END":
+	case f[0] == "HEX_EDNSDATA_BEGIN":
+		e.section = "EDNS"
+	case f[0] == "HEX_ANSWER_END", f[0] == "HEX_EDNSDATA_END":
 		e.section = ""
+	case e.section == "EDNS": // options are nobody's concern
 	case e.section == "HEX":
 		b, err := hex.DecodeString(strings.Join(f, ""))
 		e.raw = append(e.raw, b...)
@@ -339,7 +349,7 @@ func (e *entry) accepts(m *dns.Msg) error {
 	if len(want.Question) > 0 {
 		errs = append(errs, differ("question", strings.ToLower(m.Question[0].String()), strings.ToLower(want.Question[0].String())))
 	}
-	if len(want.Answer) > 0 || slices.Contains(e.match, "all") {
+	if len(want.Answer) > 0 || slices.Contains(e.match, "all") || slices.Contains(e.match, "answer") {
 		errs = append(errs, differ("answer", texts(m.Answer, false, ttl), texts(want.Answer, false, ttl)))
 	}
 	if soa := texts(want.Ns, true, ttl); soa != "" {
@@ -348,14 +358,19 @@ func (e *entry) accepts(m *dns.Msg) error {
 	if slices.Contains(e.match, "rcode") {
 		errs = append(errs, differ("rcode", dns.RcodeToString[m.Rcode], dns.RcodeToString[want.Rcode]))
 	}
-	if slices.Contains(e.match, "all") {
+	if all := slices.Contains(e.match, "all"); all || slices.Contains(e.match, "flags") {
 		h := m.MsgHdr
-		h.Id, h.RecursionDesired = want.Id, want.RecursionDesired
+		if h.Id, h.RecursionDesired = want.Id, want.RecursionDesired; !all {
+			h.Rcode = want.Rcode
+		}
 		errs = append(errs, differ("header", h.String(), want.MsgHdr.String()))
 	}
 	for _, word := range e.match {
-		if code, ok := strings.CutPrefix(word, "ede="); ok && code != "0" && !strings.Contains(m.String(), "EDE: "+code+" ") {
-			errs = append(errs, fmt.Errorf("no extended error %s", code))
+		code, ok := strings.CutPrefix(word, "ede=")
+		switch text := m.String(); {
+		case !ok || code == "0":
+		case code == "any" && !strings.Contains(text, "EDE: "), code != "any" && !strings.Contains(text, "EDE: "+code+" "):
+			errs = append(errs, fmt.Errorf("extended error %s is missing", code))
 		}
 	}
 	return errors.Join(errs...)
@@ -397,15 +412,15 @@ type Network struct {
 	mu      sync.Mutex // guards the fields below
 	step    int
 	waiting []*query // without an answer, the oldest first
-	seen    []*query // answered at once, and not followed by one that a step has checked
-	asked   int
+	seen    []*query // that servers have answered, after the last that a step has checked
 }
 
 // query is a question that a server has been asked.
 type query struct {
-	msg           *dns.Msg
-	network, host string
-	send          func([]byte) // nil closes the connection
+	msg     *dns.Msg
+	network string
+	host    netip.Addr
+	send    func([]byte) // nil closes the connection
 }
 
 // Network returns the network of the script.
@@ -415,7 +430,10 @@ func (s *Script) Network() *Network {
 
 // DialContext connects to a server. Every address has one, which may be silent.
 func (n *Network) DialContext(_ context.Context, network, address string) (net.Conn, error) {
-	host, _, err := net.SplitHostPort(address)
+	host, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, err
+	}
 	near, far := net.Pipe()
 	datagrams := strings.HasPrefix(network, "udp")
 	go func() {
@@ -431,7 +449,7 @@ func (n *Network) DialContext(_ context.Context, network, address string) (net.C
 			if err != nil || m.Unpack(b[:size]) != nil || len(m.Question) != 1 {
 				return
 			}
-			n.ask(&query{m, network[:3], host, func(b []byte) {
+			n.ask(&query{m, network[:3], host.Addr(), func(b []byte) {
 				if b == nil {
 					_ = far.Close()
 					return
@@ -443,13 +461,12 @@ func (n *Network) DialContext(_ context.Context, network, address string) (net.C
 			}})
 		}
 	}()
-	return near, err
+	return near, nil
 }
 
 // ask answers a query at once, or lets it wait.
 func (n *Network) ask(q *query) {
 	n.mu.Lock()
-	n.asked++
 	b := n.answer(q)
 	if b == nil {
 		n.waiting = append(n.waiting, q)
@@ -464,14 +481,13 @@ func (n *Network) ask(q *query) {
 
 // answer returns what a server answers to a query in this step; nil is nothing.
 func (n *Network) answer(q *query) []byte {
-	all := q.host == n.Resolver
-	host, _ := netip.ParseAddr(q.host)
+	all := n.Resolver != "" && q.host.String() == n.Resolver
 	ranges := slices.Backward(n.script.ranges) // of two that hold the step, unbound takes the last
 	if all {
 		ranges = slices.All(n.script.ranges)
 	}
 	for _, r := range ranges {
-		if n.step < r.first || n.step > r.last || !all && len(r.addrs) > 0 && !slices.Contains(r.addrs, host) {
+		if n.step < r.first || n.step > r.last || !all && len(r.addrs) > 0 && !slices.Contains(r.addrs, q.host) {
 			continue
 		}
 		for _, e := range r.entries {
@@ -492,6 +508,7 @@ func (n *Network) begin(step int) {
 	n.waiting = slices.DeleteFunc(n.waiting, func(q *query) bool {
 		b := n.answer(q)
 		if b != nil {
+			n.seen = append(n.seen, q)
 			ready = append(ready, func() { q.send(b) })
 		}
 		return b != nil
@@ -502,13 +519,18 @@ func (n *Network) begin(step int) {
 	}
 }
 
-// take returns the first query that waits and is like an entry, if there is one. If remove,
-// it does not wait any more.
-func (n *Network) take(e *entry, remove bool) *query {
+// isAbout reports whether a query is like the step's entry, and for its server.
+func (s *step) isAbout(q *query) bool {
+	return (!s.addr.IsValid() || s.addr == q.host) && (s.entry == nil || s.entry.answers(q.msg, q.network, false))
+}
+
+// take returns the first query that waits and that a step is about, if there is one. If
+// remove, it does not wait any more.
+func (n *Network) take(s *step, remove bool) *query {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i, q := range n.waiting {
-		if e == nil || e.answers(q.msg, q.network, false) {
+		if s.isAbout(q) {
 			if remove {
 				n.waiting = slices.Delete(n.waiting, i, i+1)
 			}
@@ -518,23 +540,17 @@ func (n *Network) take(e *entry, remove bool) *query {
 	return nil
 }
 
-// sent reports whether a query like an entry was sent, after those that have been checked.
-func (n *Network) sent(e *entry) bool {
-	if n.take(e, false) != nil {
+// sent reports whether a query that a step is about was sent, after those that have been
+// checked.
+func (n *Network) sent(s *step) bool {
+	if n.take(s, false) != nil {
 		return true
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i := slices.IndexFunc(n.seen, func(q *query) bool { return e.answers(q.msg, q.network, false) })
+	i := slices.IndexFunc(n.seen, s.isAbout)
 	n.seen = n.seen[i+1:]
 	return i >= 0
-}
-
-// Queries returns how many queries servers have been asked.
-func (n *Network) Queries() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.asked
 }
 
 // Play plays the script inside a synctest bubble, and returns what goes wrong first. What
@@ -558,11 +574,11 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 		case "CHECK_ANSWER":
 			err = n.check(s.entry)
 		case "CHECK_OUT_QUERY":
-			if !n.sent(s.entry) {
+			if !n.sent(s) {
 				err = errors.New("no such query")
 			}
 		case "REPLY", "ERROR":
-			q := n.take(s.entry, true)
+			q := n.take(s, true)
 			if q == nil {
 				if !n.FewerQueries {
 					err = errors.New("no such query")
@@ -573,7 +589,7 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 				q.send(nil)
 			}
 		case "TIMEOUT":
-			n.take(nil, true) // there may be none: servers differ in how often they ask again
+			n.take(new(step), true) // there may be none: servers differ in how often they ask again
 			time.Sleep(time.Second)
 		case "TIME_PASSES":
 			time.Sleep(s.elapse)

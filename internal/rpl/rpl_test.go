@@ -111,10 +111,19 @@ func TestScriptIsPlayed(t *testing.T) {
 	assert.Equal(t, 3600500*time.Millisecond, took)
 }
 
+func TestRepliesToOtherServersAreNotTaken(t *testing.T) {
+	const at = "STEP 32 REPLY\n"
+	require.Contains(t, script, at)
+	_, err := play(t, strings.Replace(script, at, at+"ADDRESS 192.0.2.1\n", 1))
+	require.NoError(t, err)
+	_, err = play(t, strings.Replace(script, at, at+"ADDRESS 192.0.2.2\n", 1))
+	assert.EqualError(t, err, "step 32 REPLY: no such query")
+}
+
 func TestWrongAnswersAreFound(t *testing.T) {
 	for old, wrong := range map[string]string{
 		"A 198.51.100.1 ;": "A 198.51.100.2 ;", "60 IN A 198.51.100.1 ;": "61 IN A 198.51.100.1 ;", "RD RA NOERROR\nSECTION QUESTION\nA": "RA AD NOERROR\nSECTION QUESTION\nA",
-		"MATCH qname\nSECTION QUESTION\nb.": "MATCH qname\nSECTION QUESTION\nc.",
+		"MATCH qname\nSECTION QUESTION\nb.": "MATCH qname\nSECTION QUESTION\nc.", "MATCH all ttl": "MATCH ede=any",
 	} {
 		require.Contains(t, script, old)
 		_, err := play(t, strings.Replace(script, old, wrong, 1))
@@ -189,10 +198,20 @@ RAW
 ENTRY_END
 STEP 11 TRAFFIC
 STEP 12 NOTHING
-STEP 13 CHECK_ANSWER
+STEP 13 CHECK_OUT_QUERY ADDRESS 2001:db8::1
 ENTRY_BEGIN
-MATCH rcode question
-REPLY AA NOERROR
+MATCH subdomain UDP
+SECTION QUESTION
+example. IN A
+SECTION ADDITIONAL
+HEX_EDNSDATA_BEGIN
+	000a
+HEX_EDNSDATA_END
+ENTRY_END
+STEP 14 CHECK_ANSWER
+ENTRY_BEGIN
+MATCH rcode question flags answer
+REPLY QR AA NOERROR
 SECTION QUESTION
 b.example. IN A
 ENTRY_END

@@ -87,6 +87,15 @@ func FuzzResponse(f *testing.F) {
 // checkMangled checks what becomes of a message, and reports whether it was taken for
 // the response.
 func checkMangled(t *testing.T, query, resp []byte) bool {
+	if m, err := wire.ParseMsg(resp); err == nil && m.Opcode == dns.OpcodeQuery {
+		b, err := m.Pack()
+		if err != nil {
+			t.Fatalf("what was read cannot be written: %v\n%x", err, resp)
+		}
+		if again, err := wire.ParseMsg(b); err != nil || len(again.Answer)+len(again.Ns)+len(again.Extra) != len(m.Answer)+len(m.Ns)+len(m.Extra) {
+			t.Fatalf("what was written is something else: %v\n%x\n%x", err, resp, b)
+		}
+	}
 	m, packed, err := wire.CheckResponse(query, resp)
 	if err != nil {
 		return false
@@ -143,6 +152,36 @@ func TestMangledMessagesDoNoHarm(t *testing.T) {
 	}
 	t.Logf("%d were taken for responses", taken)
 	assert.Greater(t, taken, 1000)
+}
+
+func TestMalformedRecordsOfAMessageAreDropped(t *testing.T) {
+	odd := func(typ uint16, data string) dns.RR {
+		return &dns.RFC3597{Hdr: dns.RR_Header{Name: "x.example.", Rrtype: typ, Class: dns.ClassINET, Ttl: 60}, Rdata: data}
+	}
+	good := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "A 192.0.2.1").Answer[0]
+	m := question("x.example.", dns.TypeA)
+	m.Answer = []dns.RR{odd(dns.TypeA, "010203"), good, odd(dns.TypeA, "0102030405"), odd(dns.TypeHTTPS, "00"), odd(dns.TypeAAAA, "")}
+	m.Ns = []dns.RR{odd(dns.TypeNS, "0161"), odd(dns.TypeSOA, "0000"), odd(dns.TypeMX, "")}
+	m.Extra = []dns.RR{odd(dns.TypeA, "01"), good}
+	got, err := wire.ParseMsg(pack(t, m))
+	require.NoError(t, err)
+	if assert.Len(t, got.Answer, 2) {
+		assert.Equal(t, good.String(), got.Answer[0].String())
+		assert.Equal(t, dns.TypeHTTPS, got.Answer[1].Header().Rrtype) // for the caller to judge
+	}
+	assert.Empty(t, got.Ns)
+	if assert.Len(t, got.Extra, 1) {
+		assert.Equal(t, good.String(), got.Extra[0].String())
+	}
+
+	b := pack(t, question("x.example.", dns.TypeA).SetEdns0(1232, false))
+	b[len(b)-1] = 2
+	_, err = wire.ParseMsg(append(b, 0, 10))
+	assert.Error(t, err, "half an option")
+	b = pack(t, question("x.example.", dns.TypeA))
+	b[7] = 1
+	_, err = wire.ParseMsg(b)
+	assert.Error(t, err, "an answer that is not there")
 }
 
 func TestManyAliasesCostLittle(t *testing.T) {
