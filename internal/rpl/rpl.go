@@ -347,7 +347,11 @@ func (e *entry) accepts(m *dns.Msg) error {
 	}
 	var errs []error
 	if len(want.Question) > 0 {
-		errs = append(errs, differ("question", strings.ToLower(m.Question[0].String()), strings.ToLower(want.Question[0].String())))
+		var got dns.Question // of messages that could not be read
+		if len(m.Question) > 0 {
+			got = m.Question[0]
+		}
+		errs = append(errs, differ("question", strings.ToLower(got.String()), strings.ToLower(want.Question[0].String())))
 	}
 	if len(want.Answer) > 0 || slices.Contains(e.match, "all") || slices.Contains(e.match, "answer") {
 		errs = append(errs, differ("answer", texts(m.Answer, false, ttl), texts(want.Answer, false, ttl)))
