@@ -25,7 +25,7 @@ import (
 
 // snippetImports are the packages that snippets may use.
 var snippetImports = []string{
-	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/recursor", module + "/observe",
+	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe",
 }
 
 // snippetDocuments hold snippets that stand by themselves. Those of docs/integrations.md are compared with module integration.
@@ -45,6 +45,7 @@ var (
 	metrics hedge.Observer
 	mux     *http.ServeMux
 
+	n         *names.Names
 	transport *hedge.Transport
 	flags     interface{ OnChange(func(on bool, percent float64)) }
 )

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A Resolver finds the addresses of a host. [*net.Resolver] is one, and so is
-// dnshedge's Client.
+// A Resolver finds the addresses of a host. [*net.Resolver] is one, and so are dnshedge's
+// Client and, for hosts that move, Names of package dnshedge/names.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }

@@ -62,6 +62,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
@@ -444,7 +445,7 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	if err != nil {
 		return nil, 0, err
 	}
-	if address == "" {
+	if address == "" && !lookup.IsFromServers(ctx) {
 		if f, ok := core.hit(ctx, q); ok {
 			a, view, _ := f.answer(q)
 			return a.Message(m, q, view), 0, nil

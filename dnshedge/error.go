@@ -53,10 +53,3 @@ type StatusError struct {
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: upstream %s: HTTP status %d %s", e.Upstream, e.Code, http.StatusText(e.Code))
 }
-
-// rcodeError is a response code that is a failure.
-type rcodeError int
-
-func (e rcodeError) Error() string {
-	return "dnshedge: response code " + dns.RcodeToString[int(e)]
-}

@@ -3,19 +3,14 @@ package dnshedge
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-)
-
-const (
-	maxChain        = 16                    // CNAMEs that are followed
-	resolutionDelay = 50 * time.Millisecond // for the other address family (RFC 8305 §3)
 )
 
 // AddrTTL is an address and how long it may be used.
@@ -44,14 +39,14 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var addrs [2][]AddrTTL
+	var addrs [2][]lookup.Addr
 	var errs [2]error
 	var done [2]chan struct{}
 	for i, t := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
 		done[i] = make(chan struct{})
 		go func() { // ends soon after ctx does
 			defer close(done[i])
-			addrs[i], errs[i] = c.lookup(ctx, host, t)
+			addrs[i], errs[i] = lookup.Addrs(ctx, c, host, t)
 		}()
 	}
 	first, second := 0, 1
@@ -63,81 +58,31 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	if len(addrs[first]) == 0 {
 		<-done[second]
 	} else {
-		late := time.NewTimer(resolutionDelay)
+		late := time.NewTimer(lookup.Delay)
 		defer late.Stop()
 		select {
 		case <-done[second]:
 		case <-late.C:
-			return addrs[first], nil
+			return withTTL(addrs[first]), nil
 		}
 	}
 	if all := append(addrs[0], addrs[1]...); len(all) > 0 {
-		return all, nil
+		return withTTL(all), nil
 	}
 	for _, err := range errs {
 		if err != nil {
-			return nil, dnsError(host, err)
+			return nil, lookup.Error(host, err)
 		}
 	}
-	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+	return nil, lookup.NotFound(host)
 }
 
-// dnsError returns the error of a lookup as net.Resolver has it.
-func dnsError(host string, err error) error {
-	e := &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host}
-	var code rcodeError
-	var t net.Error
-	switch {
-	case errors.As(err, &code) && code == dns.RcodeNameError:
-		e.Err, e.IsNotFound = "no such host", true
-	case errors.As(err, &code):
-		e.IsTemporary = code == dns.RcodeServerFailure
-	case errors.As(err, &t) && t.Timeout():
-		e.IsTimeout = true
+func withTTL(addrs []lookup.Addr) []AddrTTL {
+	out := make([]AddrTTL, len(addrs))
+	for i, a := range addrs {
+		out[i] = AddrTTL(a)
 	}
-	return e
-}
-
-// lookup looks up addresses of one family.
-func (c *Client) lookup(ctx context.Context, host string, typ uint16) ([]AddrTTL, error) {
-	m := new(dns.Msg)
-	m.SetQuestion(dns.Fqdn(host), typ)
-	r, _, err := c.ExchangeContext(ctx, m, "")
-	if err != nil {
-		return nil, err
-	}
-	if r.Rcode != dns.RcodeSuccess {
-		return nil, rcodeError(r.Rcode)
-	}
-	var out []AddrTTL
-	name, least := dns.CanonicalName(host), uint32(1<<32-1)
-	for range maxChain {
-		next := ""
-		for _, rr := range r.Answer {
-			h := rr.Header()
-			if dns.CanonicalName(h.Name) != name {
-				continue
-			}
-			ttl := time.Duration(min(least, h.Ttl)) * time.Second
-			switch rr := rr.(type) {
-			case *dns.CNAME:
-				next, least = dns.CanonicalName(rr.Target), min(least, h.Ttl)
-			case *dns.A:
-				if ip, ok := netip.AddrFromSlice(rr.A.To4()); ok && typ == dns.TypeA {
-					out = append(out, AddrTTL{ip, ttl})
-				}
-			case *dns.AAAA:
-				if ip, ok := netip.AddrFromSlice(rr.AAAA.To16()); ok && typ == dns.TypeAAAA {
-					out = append(out, AddrTTL{ip, ttl})
-				}
-			}
-		}
-		if next == "" || len(out) > 0 {
-			break
-		}
-		name = next
-	}
-	return out, nil
+	return out
 }
 
 // Warm makes the first question as fast as the others: it connects to all servers,

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 )
 
 // maxAliases is how many records in AliasMode are followed (RFC 9460 §2.4.2 demands a limit).
@@ -45,7 +47,7 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 	for range maxAliases {
 		records, err := c.lookupHTTPS(ctx, name, &least)
 		if err != nil {
-			return nil, dnsError(host, err)
+			return nil, lookup.Error(host, err)
 		}
 		alias := slices.IndexFunc(records, func(r *dns.HTTPS) bool { return r.Priority == 0 })
 		if alias < 0 {
@@ -76,10 +78,10 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	case r.Rcode == dns.RcodeNameError:
 		return nil, nil
 	case r.Rcode != dns.RcodeSuccess:
-		return nil, rcodeError(r.Rcode)
+		return nil, lookup.Rcode(r.Rcode)
 	}
 	name = dns.CanonicalName(name)
-	for range maxChain {
+	for range lookup.MaxChain {
 		next := ""
 		for _, rr := range r.Answer {
 			if dns.CanonicalName(rr.Header().Name) != name {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
@@ -64,7 +65,7 @@ func (c *core) answer(ctx, stay context.Context, q *wire.Query, address string) 
 	}
 	now := time.Now()
 	var had found
-	if q.Cacheable() {
+	if q.Cacheable() && !lookup.IsFromServers(ctx) {
 		_, domain := c.domain(q)
 		had = cache.get(q, now, domain)
 	}

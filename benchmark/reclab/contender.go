@@ -275,27 +275,11 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = space.Close() })
-	var pc net.PacketConn
-	var ln net.Listener
-	err = space.Do(func() (err error) {
-		if pc, err = net.ListenPacket("udp4", ":53"); err != nil {
-			return err
-		}
-		if err = pc.(*net.UDPConn).SetReadBuffer(4 << 20); err != nil {
-			return err
-		}
-		ln, err = net.Listen("tcp4", ":53")
-		return err
-	})
-	if pc != nil {
-		undo = append(undo, func() { _ = pc.Close() })
-	}
+	hangUp, err := n.listen(space)
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { _ = ln.Close() })
-	go func() { _ = n.servePackets(pc) }()
-	go func() { _ = n.serveConns(ln) }()
+	undo = append(undo, hangUp)
 
 	c := &contender{name: k.name, internet: n, close: stop}
 	var said tail
@@ -307,26 +291,11 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 	} else if in, out, err = pipes(cmd); err != nil {
 		return nil, err
 	}
-	dieWithParent(cmd)
-	started, over := make(chan error, 1), make(chan struct{})
-	go func() {
-		err := space.Do(func() error {
-			started <- cmd.Start()
-			<-over // the thread is its parent
-			return nil
-		})
-		if err != nil {
-			started <- err
-		}
-	}()
-	undo = append(undo, func() { close(over) })
-	if err := <-started; err != nil {
+	kill, err := runIn(space, cmd)
+	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	undo = append(undo, kill)
 	c.cpu = func() time.Duration {
 		used, _ := cputime.Of(cmd.Process.Pid)
 		return used
@@ -344,6 +313,31 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 		return nil, fmt.Errorf("%w; it said: %s", err, said.String())
 	}
 	return c, nil
+}
+
+// runIn starts a program in a namespace.
+func runIn(space *netsim.Namespace, cmd *exec.Cmd) (kill func(), err error) {
+	dieWithParent(cmd)
+	started, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		err := space.Do(func() error {
+			started <- cmd.Start()
+			<-over // the thread is its parent
+			return nil
+		})
+		if err != nil {
+			started <- err
+		}
+	}()
+	if err := <-started; err != nil {
+		close(over)
+		return nil, err
+	}
+	return func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		close(over)
+	}, nil
 }
 
 // ourselves returns the command that runs this program as our own resolver.

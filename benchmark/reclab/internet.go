@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/gohedge/hedge/internal/deadline"
+	"github.com/gohedge/hedge/internal/netsim"
 )
 
 // weather is what happens to exchanges with servers besides their round trip times. The shares are from 0 to 1.
@@ -110,6 +111,33 @@ func (n *internet) serveStream(c net.Conn, to netip.Addr, handshake time.Duratio
 			return
 		}
 	}
+}
+
+// listen has the servers answer at port 53 of all addresses in a namespace.
+func (n *internet) listen(space *netsim.Namespace) (hangUp func(), err error) {
+	var pc net.PacketConn
+	var ln net.Listener
+	err = space.Do(func() (err error) {
+		if pc, err = net.ListenPacket("udp4", ":53"); err != nil {
+			return err
+		}
+		if err = pc.(*net.UDPConn).SetReadBuffer(4 << 20); err == nil {
+			ln, err = net.Listen("tcp4", ":53")
+		}
+		if err != nil {
+			_ = pc.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	go func() { _ = n.servePackets(pc) }()
+	go func() { _ = n.serveConns(ln) }()
+	return func() {
+		_ = pc.Close()
+		_ = ln.Close()
+	}, nil
 }
 
 // servePackets answers datagrams to any address of the machine until the socket is closed.

@@ -79,7 +79,7 @@ type Row struct {
 type Call struct {
 	Name   string
 	Type   uint16
-	Begun  time.Time
+	Begun  time.Time     // also in fake time
 	Start  time.Duration // since the first question
 	Took   time.Duration // 10 s if it failed
 	Failed bool          // there was no answer within 10 s, or it was wrong

@@ -32,12 +32,11 @@ type task struct {
 
 	// servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
-	// are no more, or an error that ends the task. Silent tells that none of the zone's servers
-	// has said anything so far, so that it is no use to ask them. It is called by a goroutine of its own,
+	// are no more with that effort, or an error that ends the task. It is called by a goroutine of its own,
 	// once at a time, while the functions below may be called by that of ask. Its context
 	// is one for all calls, and ends some time after the task. Nil: there are no more.
 	servers []netip.AddrPort
-	more    func(ctx context.Context, silent bool) ([]netip.AddrPort, error)
+	more    func(ctx context.Context, e effort) ([]netip.AddrPort, error)
 
 	// judge reads a response, which has the ID and the question that were sent and is not cut. Nil
 	// means that it is an answer. errLame: the server does not serve the zone, or cannot answer, so
@@ -49,6 +48,17 @@ type task struct {
 	// sent, and the task ends with that error unless an answer comes in time. Nil: all is paid for.
 	spend func() error
 }
+
+// effort is how hard more servers are looked for.
+type effort int
+
+const (
+	// An answer is late. Only names of servers of which no address is known are worth a lookup.
+	littleEffort effort = 1 + iota
+	// All servers are silent. It is no use to look up names within the zone, for they would be asked.
+	someEffort
+	everyEffort
+)
 
 // errLame is why a response is not taken: see task.
 var errLame = errors.New("recursor: server does not serve the zone")
@@ -120,8 +130,7 @@ type asking struct {
 	looking bool
 	needed  bool            // the servers found are to be asked at once
 	paid    bool            // the budget has paid for a hedge to one of them
-	nothing bool            // there are no more
-	mute    bool            // there are no more while all servers are silent
+	vain    effort          // that finds no more
 	why     error           // of more, for that
 	found   chan found      // what more returned
 	lookCtx context.Context // more's
@@ -143,7 +152,7 @@ type event struct {
 type found struct {
 	servers []netip.AddrPort
 	err     error
-	silent  bool // it was told so
+	effort  effort
 }
 
 // tell adds an event.
@@ -210,7 +219,7 @@ func (a *asking) next(why reason) {
 		c = nil
 	}
 	if c == nil || c.tries > 0 {
-		if a.look() {
+		if a.look(a.effort()) {
 			a.needed = true
 		}
 	}
@@ -291,14 +300,22 @@ func (a *asking) hedge() {
 		return
 	}
 	c := a.chooseHedge(a.all)
-	if c == nil && !a.looks() || !a.fleet.spend() {
-		return
-	}
-	if c != nil {
+	looks := (c == nil || c.tries > 0) && a.looks(littleEffort)
+	switch {
+	case c == nil && !looks || !a.fleet.spend():
+	case looks:
+		a.paid = a.look(littleEffort)
+	default:
 		a.send(c, late, nil)
-	} else if a.look() {
-		a.paid = true
 	}
+}
+
+// effort returns how hard to look for more servers because one is needed.
+func (a *asking) effort() effort {
+	if a.heard || len(a.all) == 0 {
+		return everyEffort
+	}
+	return someEffort
 }
 
 // send sends a query to c. If it repeats another one in another form, that is old.
@@ -379,7 +396,7 @@ func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 	if old != nil {
 		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
 	}
-	if c.slow && len(a.all) == 1 && a.looks() {
+	if c.slow && len(a.all) == 1 && a.looks(littleEffort) {
 		q.late = min(q.late, c.strange) // there may be a better one
 	}
 	if q.tcp {
@@ -493,11 +510,11 @@ func rejected(m *dns.Msg) bool {
 }
 
 // look asks for more servers, and reports whether that is under way.
-func (a *asking) look() bool {
+func (a *asking) look(e effort) bool {
 	if a.looking {
 		return true
 	}
-	if !a.looks() {
+	if !a.looks(e) {
 		return false
 	}
 	a.fleet.mu.Lock()
@@ -518,18 +535,17 @@ func (a *asking) look() bool {
 	}
 	a.looked++
 	a.looking = true
-	silent := !a.heard && len(a.all) > 0
 	go func() {
 		defer a.wg.Done()
-		servers, err := a.more(a.lookCtx, silent)
-		a.found <- found{servers, err, silent}
+		servers, err := a.more(a.lookCtx, e)
+		a.found <- found{servers, err, e}
 	}()
 	return true
 }
 
 // looks reports whether there may be more servers, and nobody looks for them.
-func (a *asking) looks() bool {
-	return a.more != nil && !a.nothing && (!a.mute || a.heard) && !a.looking && a.looked < maxMore
+func (a *asking) looks(e effort) bool {
+	return a.more != nil && e > a.vain && !a.looking && a.looked < maxMore
 }
 
 // add adds the servers that more has found.
@@ -537,12 +553,10 @@ func (a *asking) add(x found) {
 	n := len(a.all)
 	a.all = a.candidates(a.task, a.all, x.servers)
 	switch {
-	case len(x.servers) == 0 && x.silent && x.err == nil:
-		a.mute = true
 	case len(x.servers) == 0:
-		a.nothing, a.why = true, x.err
+		a.vain, a.why = x.effort, x.err
 	case len(a.all) == n: // none that may be asked
-		if a.look() {
+		if a.look(x.effort) {
 			return
 		}
 	}

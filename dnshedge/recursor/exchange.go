@@ -228,6 +228,7 @@ func (f *fleet) miss(q *query) {
 	q.missed = true
 	now := f.now()
 	q.server.miss(now)
+	f.tell(false)
 	y := &f.families[familyOf(q.candidate)]
 	if y.silent++; y.silent >= familySilence && now >= y.until {
 		y.until = now + familyRest
@@ -249,6 +250,7 @@ func (f *fleet) answered(q *query) bool {
 			f.first.add(now, took, f.percentile)
 		}
 		s.learn(at, took, f.first.median)
+		f.tell(true)
 	}
 	f.families[familyOf(q.candidate)] = family{}
 	q.release()

@@ -186,7 +186,7 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 	case err == nil:
 		r = j.taken
 		l.last, l.lastZone = m, z
-	case errors.Is(err, errNoServers) && j.poor.Load() != nil:
+	case ctx.Err() == nil && j.poor.Load() != nil:
 		r = j.poor.Load()
 	default:
 		return nil, fmt.Errorf("%w: zone %s", err, z.zone)

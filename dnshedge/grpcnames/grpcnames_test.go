@@ -1,0 +1,221 @@
+package grpcnames_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/resolver"
+
+	"github.com/gohedge/hedge/dnshedge/grpcnames"
+	"github.com/gohedge/hedge/dnshedge/names"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// zone answers A questions with its records, and others with nothing.
+type zone struct {
+	start time.Time
+
+	mu      sync.Mutex // guards the fields below
+	records []string
+	rcode   int
+	asked   []time.Duration
+}
+
+func (z *zone) set(rcode int, records ...string) {
+	synctest.Wait()
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.rcode, z.records = rcode, records
+}
+
+func (z *zone) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	q := dnstest.Query{Msg: m}
+	if m.Question[0].Qtype != dns.TypeA {
+		return dnstest.Rcode(q, z.rcode), 0, nil
+	}
+	z.asked = append(z.asked, time.Since(z.start))
+	if z.rcode != 0 {
+		return dnstest.Rcode(q, z.rcode), 0, nil
+	}
+	return dnstest.Answer(q, z.records...), 0, nil
+}
+
+// conn is a ClientConn that notes what it is told.
+type conn struct {
+	resolver.ClientConn
+	start time.Time
+
+	mu     sync.Mutex // guards the fields below
+	told   []told
+	refuse error
+}
+
+type told struct {
+	at    time.Duration
+	addrs string
+	err   bool
+}
+
+func (c *conn) UpdateState(s resolver.State) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var addrs []string
+	for _, a := range s.Addresses {
+		addrs = append(addrs, a.Addr)
+	}
+	c.told = append(c.told, told{time.Since(c.start), strings.Join(addrs, " "), false})
+	return c.refuse
+}
+
+func (c *conn) ReportError(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var e *net.DNSError
+	c.told = append(c.told, told{time.Since(c.start), "", errors.As(err, &e)})
+}
+
+// heard returns what was told, and forgets it.
+func (c *conn) heard() []told {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	told := c.told
+	c.told = nil
+	return told
+}
+
+// play runs a test in fake time.
+func play(t *testing.T, f func(t *testing.T, z *zone, c *conn, build func(target string) (resolver.Resolver, error), until func(s int))) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		z, c := &zone{start: start}, &conn{start: start}
+		n := &names.Names{Exchanger: z}
+		defer n.Close()
+		b := grpcnames.NewBuilder(n)
+		assert.Equal(t, "hedgedns", b.Scheme())
+		f(t, z, c, func(target string) (resolver.Resolver, error) {
+			u, err := url.Parse(target)
+			require.NoError(t, err)
+			return b.Build(resolver.Target{URL: *u}, c, resolver.BuildOptions{})
+		}, func(s int) {
+			time.Sleep(time.Until(start.Add(time.Duration(s) * time.Second)))
+			synctest.Wait()
+		})
+	})
+}
+
+func TestTheBalancerIsToldOfChanges(t *testing.T) {
+	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
+		z.set(dns.RcodeServerFailure)
+		r, err := build("hedgedns:///api.example:8443")
+		require.NoError(t, err)
+		until(2)
+		z.set(0, "30 A 192.0.2.1", "30 A 192.0.2.2")
+		until(20)
+		z.set(dns.RcodeServerFailure)
+		until(40)
+		z.set(dns.RcodeNameError)
+		until(60)
+		z.set(0, "30 A 192.0.2.2", "30 A 192.0.2.1")
+		until(100)
+		z.set(0, "30 A 192.0.2.3")
+		until(200)
+		assert.Equal(t, []told{
+			{0, "", true}, {time.Second, "", true},
+			{3 * time.Second, "192.0.2.1:8443 192.0.2.2:8443", false},
+			{128 * time.Second, "192.0.2.3:8443", false},
+		}, c.heard(), "not of failures when there are addresses, nor of another order")
+		r.Close()
+		z.set(0, "30 A 192.0.2.4")
+		asked := len(z.asked)
+		until(1000)
+		assert.Empty(t, c.heard())
+		assert.Len(t, z.asked, asked)
+		r.ResolveNow(resolver.ResolveNowOptions{})
+		assert.Empty(t, c.heard())
+	})
+}
+
+func TestResolveNowIsNoFasterThanMinTTL(t *testing.T) {
+	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
+		z.set(0, "300 A 192.0.2.1")
+		r, err := build("hedgedns:///api.example")
+		require.NoError(t, err)
+		defer r.Close()
+		until(1)
+		z.set(0, "300 A 192.0.2.2")
+		for range 100 {
+			r.ResolveNow(resolver.ResolveNowOptions{})
+		}
+		until(7)
+		assert.Equal(t, []told{{0, "192.0.2.1:443", false}, {5 * time.Second, "192.0.2.2:443", false}}, c.heard())
+		assert.Len(t, z.asked, 2)
+		until(60)
+		r.ResolveNow(resolver.ResolveNowOptions{})
+		synctest.Wait()
+		assert.Equal(t, time.Minute, z.asked[2])
+	})
+}
+
+func TestAddressesThatTheBalancerRefusesAreLookedUpAgain(t *testing.T) {
+	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
+		z.set(0, "300 A 192.0.2.1")
+		c.refuse = errors.New("bad state")
+		r, err := build("hedgedns:///api.example")
+		require.NoError(t, err)
+		defer r.Close()
+		until(100)
+		assert.Equal(t, []time.Duration{0, 5 * time.Second}, z.asked)
+		assert.Len(t, c.heard(), 1)
+	})
+}
+
+func TestTargets(t *testing.T) {
+	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), _ func(int)) {
+		z.set(0, "300 A 192.0.2.1")
+		for target, want := range map[string]string{
+			"hedgedns:///api.example":          "192.0.2.1:443",
+			"hedgedns:///api.example:80":       "192.0.2.1:80",
+			"hedgedns:api.example:80":          "192.0.2.1:80",
+			"hedgedns:///192.0.2.9":            "192.0.2.9:443",
+			"hedgedns:///192.0.2.9:80":         "192.0.2.9:80",
+			"hedgedns:///2001:db8::1":          "[2001:db8::1]:443",
+			"hedgedns:///[2001:db8::1]":        "[2001:db8::1]:443",
+			"hedgedns:///[2001:db8::1]:80":     "[2001:db8::1]:80",
+			"hedgedns:///[fe80::1%25eth0]:80":  "[fe80::1%eth0]:80",
+			"hedgedns:///api.example.:grpc-tl": "192.0.2.1:grpc-tl",
+		} {
+			r, err := build(target)
+			require.NoError(t, err, target)
+			if told := c.heard(); assert.Len(t, told, 1, target) {
+				assert.Equal(t, want, told[0].addrs, target)
+			}
+			r.ResolveNow(resolver.ResolveNowOptions{})
+			r.Close()
+		}
+		for target, want := range map[string]string{
+			"hedgedns://192.0.2.53/api.example": `grpcnames: target "hedgedns://192.0.2.53/api.example" has the authority "192.0.2.53"; want hedgedns:///host:port`,
+			"hedgedns:///":                      `grpcnames: target "hedgedns:///" lacks a host or a port; want hedgedns:///host:port`,
+			"hedgedns:///:80":                   `grpcnames: target "hedgedns:///:80" lacks a host or a port; want hedgedns:///host:port`,
+			"hedgedns:///api.example:":          `grpcnames: target "hedgedns:///api.example:" lacks a host or a port; want hedgedns:///host:port`,
+			"hedgedns:///[2001:db8::1":          `grpcnames: target "hedgedns:///[2001:db8::1": address [2001:db8::1:443: missing ']' in address`,
+		} {
+			_, err := build(target)
+			assert.EqualError(t, err, want)
+		}
+		assert.Empty(t, c.heard())
+	})
+	assert.Panics(t, func() { grpcnames.NewBuilder(nil) })
+}

@@ -1,0 +1,286 @@
+package names
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// stagger is how long an address is waited for before the next one is tried as well (RFC 8305 §5).
+const stagger = 250 * time.Millisecond
+
+// DialContext connects to address, a host and port, as the package says. It is for the DialContext
+// field of an http.Transport and the like. The network is tcp or udp, or one of these with 4 or 6
+// behind it; with any other, and if the host is an address or empty, Dialer connects by itself.
+//
+// If no address can be reached, the error is that of the first that failed. If the host is not
+// known, it is a *net.OpError that wraps a *net.DNSError.
+func (n *Names) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	name, port, err := net.SplitHostPort(address)
+	want, other := familyOf(network, "tcp", "udp")
+	if err != nil || other != nil || name == "" {
+		return n.dialer().DialContext(ctx, network, address)
+	}
+	if ip, err := netip.ParseAddr(name); err == nil {
+		conn, err := n.dialer().DialContext(ctx, network, address)
+		if err != nil || conn == nil {
+			return conn, err
+		}
+		return n.trackGiven(conn, ip.Unmap()), nil
+	}
+	h, err := n.ready(ctx, name, want, false)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	defer n.release(h)
+	d := &dial{h: h, network: network, port: port, want: want}
+	return d.run(ctx)
+}
+
+// A dial is one call of DialContext.
+type dial struct {
+	h             *host
+	network, port string
+	want          families
+	turn          int
+	version       uint64             // of the host's addresses that left is made of
+	left          []netip.Addr       // to try
+	tried         map[netip.Addr]int // by number
+	pending       []netip.Addr       // of those
+	results       chan dialled
+	done          chan struct{} // closed when the dial has ended
+	err           error         // of the first that failed
+}
+
+type dialled struct {
+	net.Conn
+	ip  netip.Addr
+	err error
+}
+
+// run connects to the first of the addresses that answers. Which those are is looked at before
+// each attempt, because a lookup may be under way.
+func (d *dial) run(ctx context.Context) (net.Conn, error) {
+	n := d.h.n
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.results, d.done, d.tried = make(chan dialled), make(chan struct{}), make(map[netip.Addr]int)
+	defer close(d.done)
+	n.mu.Lock()
+	d.h.turn++
+	d.turn = d.h.turn
+	n.mu.Unlock()
+	next := time.NewTimer(stagger)
+	defer next.Stop()
+	patient := time.NewTimer(stagger)
+	patient.Stop()
+	defer patient.Stop()
+	for {
+		ip, changed, wait := d.next(time.Now())
+		if ip.IsValid() {
+			d.start(ctx, ip)
+			next.Reset(stagger)
+		} else if len(d.pending) == 0 {
+			if wait <= 0 {
+				return nil, d.err
+			}
+			patient.Reset(wait)
+		}
+		for again := false; !again; {
+			select {
+			case r := <-d.results:
+				d.pending = slices.DeleteFunc(d.pending, func(ip netip.Addr) bool { return ip == r.ip })
+				if r.err == nil {
+					return d.won(r), nil
+				}
+				if ctx.Err() != nil {
+					return nil, d.ended(ctx)
+				}
+				d.missed(r)
+				if d.err == nil {
+					d.err = r.err
+				}
+				again = true
+			case <-next.C:
+				again = true
+			case <-changed:
+				again = !ip.IsValid() // otherwise the next address has time
+				changed = nil
+			case <-patient.C:
+				return nil, d.err
+			case <-ctx.Done():
+				return nil, d.ended(ctx)
+			}
+		}
+	}
+}
+
+func (d *dial) ended(ctx context.Context) error {
+	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
+}
+
+// next returns the address that is to be dialled next, if there is one. Otherwise changed is closed
+// when there may be one. If none is left, it makes a lookup due, and returns how long to wait for it.
+func (d *dial) next(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
+	h := d.h
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	if d.version != h.version {
+		d.version = h.version
+		d.left = slices.DeleteFunc(h.order(d.want, d.turn), func(ip netip.Addr) bool { _, tried := d.tried[ip]; return tried })
+	}
+	if len(d.left) > 0 {
+		ip, d.left = d.left[0], d.left[1:]
+	} else if len(d.pending) == 0 {
+		if d.err == nil {
+			d.err = &net.OpError{Op: "dial", Net: d.network, Err: unsuitable(h.name)}
+		}
+		h.expire(now)
+		h.lookIfDue(now)
+		if h.look != nil {
+			wait = h.look.patience.Sub(now)
+		}
+	}
+	return ip, h.changed, wait
+}
+
+// start dials an address in a goroutine that ends when the Dialer has returned.
+func (d *dial) start(ctx context.Context, ip netip.Addr) {
+	d.tried[ip] = len(d.tried)
+	d.pending = append(d.pending, ip)
+	go func() {
+		conn, err := d.h.n.dialer().DialContext(ctx, d.network, net.JoinHostPort(ip.String(), d.port))
+		if err == nil && conn == nil {
+			err = errors.New("names: Dialer returned neither a connection nor an error")
+		}
+		select {
+		case d.results <- dialled{conn, ip, err}:
+		case <-d.done:
+			if err == nil {
+				conn.Close()
+			}
+		}
+	}()
+}
+
+// missed notes that an address failed. One that was reached before may have been given up, which
+// a lookup will tell.
+func (d *dial) missed(r dialled) {
+	h := d.h
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	a, now := h.addrs[r.ip], time.Now()
+	if a == nil {
+		return
+	}
+	a.failed = now
+	if a.reached && a.left.IsZero() {
+		a.reached = false
+		h.expire(now)
+		h.lookIfDue(now)
+	}
+}
+
+// won returns the connection, and notes that the addresses that are still pending were overtaken.
+func (d *dial) won(r dialled) net.Conn {
+	h := d.h
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	for _, ip := range d.pending {
+		if a := h.addrs[ip]; a != nil && d.tried[ip] < d.tried[r.ip] {
+			a.failed = time.Now()
+		}
+	}
+	if a := h.addrs[r.ip]; a != nil {
+		a.failed, a.reached = time.Time{}, true
+	}
+	return h.track(r.Conn, r.ip)
+}
+
+// tracking is what is known of a connection that is open.
+type tracking struct {
+	h      *host
+	ip     netip.Addr
+	closes bool // when its last request has ended
+	once   sync.Once
+}
+
+// track wraps a connection, so that it is known until it is closed. The caller holds mu.
+func (h *host) track(c net.Conn, ip netip.Addr) net.Conn {
+	a := h.addrs[ip]
+	if a == nil { // it left while it was dialled
+		a = &addr{conns: make(map[*tracking]struct{}), left: time.Now()}
+		h.addrs[ip] = a
+	}
+	t := &tracking{h: h, ip: ip}
+	a.conns[t] = struct{}{}
+	h.hold()
+	if !a.left.IsZero() {
+		h.drain(time.Now())
+	}
+	if c, ok := c.(*net.TCPConn); ok {
+		return tcpConn{c, t}
+	}
+	return conn{c, t}
+}
+
+// trackGiven is track for a connection to an address that LookupNetIP may have returned.
+func (n *Names) trackGiven(c net.Conn, ip netip.Addr) net.Conn {
+	n.init()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h := n.given[ip]; h != nil {
+		return h.track(c, ip)
+	}
+	return c
+}
+
+// closed forgets a connection.
+func (t *tracking) closed() {
+	t.once.Do(func() {
+		h := t.h
+		h.n.mu.Lock()
+		defer h.n.mu.Unlock()
+		if a := h.addrs[t.ip]; a != nil {
+			delete(a.conns, t)
+		}
+		h.count(time.Now())
+		h.release()
+	})
+}
+
+// conn is a connection that tells when it is closed.
+type conn struct {
+	net.Conn
+	t *tracking
+}
+
+func (c conn) Close() error {
+	c.t.closed()
+	return c.Conn.Close()
+}
+
+// NetConn returns the Dialer's connection.
+func (c conn) NetConn() net.Conn { return c.Conn }
+
+func (c conn) tracking() *tracking { return c.t }
+
+// tcpConn is conn with the methods of a *net.TCPConn, such as ReadFrom.
+type tcpConn struct {
+	*net.TCPConn
+	t *tracking
+}
+
+func (c tcpConn) Close() error {
+	c.t.closed()
+	return c.TCPConn.Close()
+}
+
+// NetConn returns the Dialer's connection.
+func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
+
+func (c tcpConn) tracking() *tracking { return c.t }

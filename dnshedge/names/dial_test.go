@@ -1,0 +1,255 @@
+package names_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/names"
+)
+
+var silent = reach{after: -1}
+
+func TestTheNextAddressIsTriedAfter250Milliseconds(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1", "300 192.0.2.2", "300 2001:db8::1", "300 2001:db8::2")
+		w.addrs()
+		for _, ip := range []string{"192.0.2.1", "2001:db8::1", "2001:db8::2"} {
+			w.net.set(ip, silent)
+		}
+		assert.Equal(t, "192.0.2.2", w.at())
+		assert.Equal(t, []dialled{{"2001:db8::2", 0}, {"192.0.2.2", 250 * ms}}, w.net.made(), "IPv6 first, and the families take turns")
+		assert.Equal(t, "192.0.2.2", w.at())
+		assert.Equal(t, []dialled{{"2001:db8::1", 250 * ms}, {"192.0.2.1", 500 * ms}, {"192.0.2.2", 750 * ms}}, w.net.made(),
+			"one that was overtaken comes last; the addresses of a family take turns")
+		w.at()
+		assert.Equal(t, []dialled{{"192.0.2.2", 750 * ms}}, w.net.made())
+		w.until(2 * time.Minute)
+		w.at()
+		assert.Len(t, w.net.made(), 4, "a minute later all is forgiven")
+	})
+}
+
+func TestAnAddressThatFailsIsFollowedAtOnce(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1", "300 192.0.2.2", "300 2001:db8::1")
+		w.addrs()
+		w.net.set("2001:db8::1", reach{err: syscall.ENETUNREACH})
+		w.net.set("192.0.2.2", reach{after: 100 * ms, err: refused.err})
+		assert.Equal(t, "192.0.2.1", w.at())
+		assert.Equal(t, []dialled{{"2001:db8::1", 0}, {"192.0.2.2", 0}, {"192.0.2.1", 100 * ms}}, w.net.made())
+		assert.Equal(t, "192.0.2.1", w.at())
+		assert.Equal(t, []dialled{{"192.0.2.1", 100 * ms}}, w.net.made())
+		w.until(10 * time.Second)
+		w.at()
+		assert.Equal(t, seconds(0), w.lookups(), "what was never reached tells nothing: this machine may have no IPv6")
+	})
+}
+
+func TestIPv4WaitsAMomentForIPv6(t *testing.T) {
+	for _, test := range []struct {
+		six   time.Duration
+		first string
+		at    time.Duration
+	}{
+		{59 * ms, "2001:db8::1", 59 * ms},
+		{61 * ms, "192.0.2.1", 60 * ms},
+		{time.Hour, "192.0.2.1", 60 * ms},
+	} {
+		play(t, func(t *testing.T, w *world) {
+			w.become(answer{records: []string{"300 A 192.0.2.1"}, delay: 10 * ms}, answer{records: []string{"300 AAAA 2001:db8::1"}, delay: test.six})
+			assert.Equal(t, test.first, w.at())
+			assert.Equal(t, []dialled{{test.first, test.at}}, w.net.made())
+		})
+	}
+	play(t, func(t *testing.T, w *world) {
+		w.become(answer{records: []string{"300 A 192.0.2.1"}, delay: time.Second}, answer{records: []string{"300 AAAA 2001:db8::1"}, delay: 10 * ms})
+		w.net.set("2001:db8::1", silent)
+		assert.Equal(t, "192.0.2.1", w.at())
+		assert.Equal(t, []dialled{{"2001:db8::1", 10 * ms}, {"192.0.2.1", time.Second}}, w.net.made(), "IPv6 does not wait, and IPv4 joins in")
+	})
+}
+
+func TestADialThatFailsHasTheHostLookedUpOnce(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1")
+		w.at()
+		w.until(10 * time.Second)
+		w.become(answer{records: []string{"300 A 192.0.2.2"}, delay: 100 * ms}, answer{delay: 100 * ms})
+		w.net.set("192.0.2.1", refused)
+		got := make(chan string, 50)
+		for range cap(got) {
+			go func() { got <- w.at() }()
+		}
+		for range cap(got) {
+			assert.Equal(t, "192.0.2.2", <-got, "all callers go on with the new address")
+		}
+		assert.Equal(t, 10*time.Second+100*ms, w.since())
+		assert.Equal(t, seconds(0, 10), w.lookups())
+	})
+}
+
+func TestDialsThatKeepFailingLookUpEveryFiveSeconds(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1")
+		w.net.set("192.0.2.1", refused)
+		for w.since() < 20*time.Second {
+			_, err := w.DialContext(t.Context(), "tcp", target)
+			assert.Equal(t, refused.err, err, "the Dialer's own error")
+			time.Sleep(10 * ms)
+		}
+		assert.Equal(t, seconds(0, 5, 10, 15), w.lookups())
+	})
+}
+
+func TestAnAddressThatWasReachedAndFailsHasTheHostLookedUp(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1", "300 192.0.2.2")
+		w.at()
+		w.at() // both
+		w.until(10 * time.Second)
+		w.net.made()
+		w.zone.set("300 192.0.2.2", "300 192.0.2.3")
+		w.net.set("192.0.2.1", refused)
+		w.at()
+		w.at()
+		synctest.Wait()
+		assert.ElementsMatch(t, []string{"192.0.2.2", "192.0.2.3"}, w.addrs())
+		assert.Equal(t, seconds(0, 10), w.lookups())
+	})
+}
+
+func TestADialThatFailsWaitsASecondForTheLookup(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1")
+		w.at()
+		w.until(10 * time.Second)
+		w.become(answer{delay: time.Hour}, answer{delay: time.Hour})
+		w.net.set("192.0.2.1", refused)
+		_, err := w.DialContext(t.Context(), "tcp", target)
+		assert.Equal(t, refused.err, err)
+		assert.Equal(t, 11*time.Second, w.since())
+		_, err = w.DialContext(t.Context(), "tcp", target)
+		assert.Equal(t, refused.err, err)
+		assert.Equal(t, 11*time.Second, w.since(), "and no other waits again")
+	})
+}
+
+func TestADialEndsWithItsContext(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1")
+		w.at()
+		w.net.set("192.0.2.1", silent)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		_, err := w.DialContext(ctx, "tcp", target)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		var op net.Error
+		assert.True(t, errors.As(err, &op) && op.Timeout())
+		assert.Equal(t, 3*time.Second, w.since())
+		w.until(20 * time.Second)
+		w.net.set("192.0.2.1", reach{})
+		w.at()
+		assert.Equal(t, seconds(0), w.lookups(), "the caller's time tells nothing of the host")
+	})
+}
+
+func TestALateConnectionIsClosed(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		late := make(chan *closable, 1)
+		w.Dialer = dialerFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := w.net.DialContext(ctx, network, address)
+			if ip, _, _ := net.SplitHostPort(address); ip == "2001:db8::1" {
+				time.Sleep(400 * ms)
+				c := &closable{Conn: conn}
+				late <- c
+				return c, err
+			}
+			return conn, err
+		})
+		w.zone.set("300 192.0.2.1", "300 2001:db8::1")
+		assert.Equal(t, "192.0.2.1", w.at())
+		w.until(time.Second)
+		assert.True(t, (<-late).closed)
+	})
+}
+
+type closable struct {
+	net.Conn
+	closed bool
+}
+
+func (c *closable) Close() error {
+	c.closed = true
+	return c.Conn.Close()
+}
+
+type dialerFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+func (f dialerFunc) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return f(ctx, network, address)
+}
+
+func TestOtherAddressesAreTheDialers(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		var got []string
+		w.Dialer = dialerFunc(func(_ context.Context, network, address string) (net.Conn, error) {
+			got = append(got, network+" "+address)
+			return nil, refused.err
+		})
+		for _, a := range [][2]string{{"tcp", "192.0.2.1:80"}, {"tcp6", "[fe80::1%eth0]:80"}, {"tcp", ":80"}, {"unix", "/run/x:1"}, {"tcp", "without.port"}} {
+			_, err := w.DialContext(t.Context(), a[0], a[1])
+			assert.Equal(t, refused.err, err)
+		}
+		assert.Equal(t, []string{"tcp 192.0.2.1:80", "tcp6 [fe80::1%eth0]:80", "tcp :80", "unix /run/x:1", "tcp without.port"}, got)
+		assert.Empty(t, w.lookups())
+	})
+}
+
+func TestANetworkWithoutAddressesIsAnError(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1")
+		_, err := w.DialContext(t.Context(), "tcp6", target)
+		assert.ErrorContains(t, err, "no suitable address")
+		assert.IsType(t, &net.OpError{}, err)
+		assert.Empty(t, w.net.made())
+		assert.Equal(t, "192.0.2.1", w.at())
+	})
+}
+
+func TestADialerThatReturnsNothingIsAnError(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1")
+		w.Dialer = dialerFunc(func(context.Context, string, string) (net.Conn, error) { return nil, nil })
+		_, err := w.DialContext(t.Context(), "tcp", target)
+		assert.ErrorContains(t, err, "neither a connection nor an error")
+	})
+}
+
+var _ dnshedge.Dialer = dialerFunc(nil)
+
+// A connection of package net keeps its methods, such as ReadFrom, which sends files without a copy.
+func TestATCPConnectionIsOne(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	n := &names.Names{Exchanger: &zone{a: answer{records: []string{"300 A 127.0.0.1"}}}}
+	defer n.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	conn, err := n.DialContext(t.Context(), "tcp", net.JoinHostPort(host, port))
+	require.NoError(t, err)
+	defer conn.Close()
+	assert.Implements(t, (*interface {
+		SetKeepAlive(bool) error
+		CloseWrite() error
+	})(nil), conn)
+	assert.IsType(t, &net.TCPConn{}, conn.(interface{ NetConn() net.Conn }).NetConn())
+}

@@ -1,0 +1,258 @@
+package names
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"time"
+)
+
+const (
+	// pushed is how long requests make their connections close, from the first on, after one to an
+	// address that left was used, or the address left: so those are used up.
+	pushed = 2 * time.Second
+
+	// rotating is how long an address must have left if addresses of the host come and go: its
+	// name servers then hand out a part of a larger set, and it is still in that.
+	rotating = 5 * time.Minute
+)
+
+// Drain returns a RoundTripper that sends requests by rt, whose connections DialContext makes, and
+// closes those to addresses that their host has no more. Requests that are under way are never
+// disturbed.
+//
+// When an address has left, Drain closes the idle connections of rt, which net/http does for all
+// hosts at once, and again after one second, two, four and so on while there are connections to such
+// addresses. Meanwhile requests to the host are sent with Request.Close, by which busy connections
+// end with the request that they have, and HTTP/2 connections with their last request; an HTTP/1.1
+// server sees "Connection: close". Requests through a proxy are not.
+//
+// If three lookups within ten minutes find addresses again that had left, the host's name servers
+// seem to hand out a part of a larger set each time. Then its addresses leave only when they were
+// in no answer for five minutes.
+//
+// Drain is called once for each rt, which is an *http.Transport or has one below it, as package
+// hedge's does. Its CloseIdleConnections is called if it has that method. The Names keeps rt.
+func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
+	n.init()
+	if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
+		n.mu.Lock()
+		n.drains = append(n.drains, c)
+		n.mu.Unlock()
+	}
+	return &drained{n, rt}
+}
+
+type drained struct {
+	n  *Names
+	rt http.RoundTripper
+}
+
+func (d *drained) CloseIdleConnections() {
+	if c, ok := d.rt.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+func (d *drained) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Close || req.URL == nil || len(req.Header["Upgrade"]) > 0 {
+		return d.rt.RoundTrip(req)
+	}
+	closes, ok := d.n.closes(req.URL.Hostname())
+	once := req.Body != nil && req.Body != http.NoBody && req.GetBody == nil
+	if !ok && !once {
+		return d.rt.RoundTrip(req)
+	}
+	ctx := req.Context()
+	if ok {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			GotConn: func(info httptrace.GotConnInfo) { d.n.used(info.Conn, closes) },
+		})
+	}
+	own := req.WithContext(ctx)
+	own.Close = closes
+	var b *body
+	if once {
+		b = &body{ReadCloser: req.Body}
+		own.Body, own.GetBody = b, b.again
+	}
+	resp, err := d.rt.RoundTrip(own)
+	if once {
+		b.returned(err)
+	}
+	if resp != nil && resp.Request == own {
+		resp.Request = req
+	}
+	return resp, err
+}
+
+// body is a request's body that can be had only once. A connection that another request has made
+// close may refuse the request, and net/http then closes the body unread before it goes on with
+// another connection (HTTP/2, Go 1.26). So until RoundTrip returns, Close does nothing to a body
+// that has not been read, and the body can be had again.
+type body struct {
+	io.ReadCloser
+
+	mu     sync.Mutex // guards the fields below
+	read   bool
+	closed bool // without effect
+	over   bool // RoundTrip has returned
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	b.read = true
+	b.mu.Unlock()
+	return b.ReadCloser.Read(p)
+}
+
+func (b *body) Close() error {
+	b.mu.Lock()
+	later := !b.read && !b.over
+	b.closed = b.closed || later
+	b.mu.Unlock()
+	if later {
+		return nil
+	}
+	return b.ReadCloser.Close()
+}
+
+// again is the request's GetBody.
+func (b *body) again() (io.ReadCloser, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.read {
+		return nil, errors.New("names: the connection was lost, and the request's body cannot be had again")
+	}
+	b.closed = false
+	return b, nil
+}
+
+// returned makes up for a Close without effect, and for one that was forgotten after an error.
+func (b *body) returned(err error) {
+	b.mu.Lock()
+	b.over = true
+	closes := b.closed || err != nil && !b.read
+	b.mu.Unlock()
+	if closes {
+		_ = b.ReadCloser.Close()
+	}
+}
+
+// closes reports whether a host has connections that are to be drained, and whether a
+// request to it should close its own.
+func (n *Names) closes(name string) (closes, ok bool) {
+	if n.leaving.Load() == 0 {
+		return false, false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h := n.hosts[canonical(name)]
+	if h == nil || !h.draining {
+		return false, false
+	}
+	now := time.Now()
+	if h.pushes {
+		h.pushes, h.push = false, now.Add(pushed)
+	}
+	return now.Before(h.push), true
+}
+
+// used notes that a request uses a connection, which it closes or not.
+func (n *Names) used(c net.Conn, closes bool) {
+	t := trackingOf(c)
+	if t == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h, now := t.h, time.Now()
+	a := h.addrs[t.ip]
+	if a == nil || !h.leaves(a, now) {
+		return
+	}
+	if t.closes = closes; !closes { // nor did the request before, if that should have closed it
+		h.pushes = true
+	}
+	h.count(now)
+}
+
+// trackingOf returns what is known of a connection that DialContext made, or that stands on one, as that
+// of TLS does; nil: it is another.
+func trackingOf(c net.Conn) *tracking {
+	for {
+		switch t := c.(type) {
+		case interface{ tracking() *tracking }:
+			return t.tracking()
+		case interface{ NetConn() net.Conn }:
+			c = t.NetConn()
+		default:
+			return nil
+		}
+	}
+}
+
+// leaves reports whether connections to an address of the host are to be drained.
+func (h *host) leaves(a *addr, now time.Time) bool {
+	if a.left.IsZero() {
+		return false
+	}
+	return now.Sub(h.returns[2]) >= memory || now.Sub(a.left) >= rotating
+}
+
+// drain begins to drain the connections to addresses that have left.
+func (h *host) drain(now time.Time) {
+	if h.count(now); h.draining {
+		h.pushes = true
+		h.gap = time.Second
+		h.sweepAfter(0)
+	}
+}
+
+// count notes whether the host has connections that are to be drained and that no request closes.
+func (h *host) count(now time.Time) {
+	draining := false
+	for _, a := range h.addrs {
+		if h.leaves(a, now) {
+			for t := range a.conns {
+				draining = draining || !t.closes
+			}
+		}
+	}
+	if draining == h.draining {
+		return
+	}
+	h.draining = draining
+	if draining {
+		h.n.leaving.Add(1)
+	} else {
+		h.n.leaving.Add(-1)
+	}
+}
+
+// sweepAfter closes idle connections after d, and again until the host has none to drain.
+func (h *host) sweepAfter(d time.Duration) {
+	if h.sweep != nil {
+		h.sweep.Stop()
+	}
+	h.sweep = time.AfterFunc(d, func() {
+		h.n.mu.Lock()
+		h.count(time.Now())
+		if !h.draining || h.n.closed {
+			h.n.mu.Unlock()
+			return
+		}
+		drains := h.n.drains
+		h.sweepAfter(h.gap)
+		h.gap *= 2
+		h.n.wg.Add(1)
+		h.n.mu.Unlock()
+		defer h.n.wg.Done()
+		for _, c := range drains {
+			c.CloseIdleConnections()
+		}
+	})
+}

@@ -1,0 +1,497 @@
+package names_test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/dnshedge/names"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// site is a host whose servers a, b and c are on a network in fake time.
+type site struct {
+	*names.Names
+	t      *testing.T
+	zone   zone
+	start  time.Time
+	net    *netsim.Network
+	base   *http.Transport
+	client *http.Client
+	scheme string
+
+	mu      sync.Mutex
+	servers map[string]*served
+	held    []net.Conn
+}
+
+// served is what a server has seen. Its site's mu guards it.
+type served struct {
+	open, conns, requests int
+}
+
+// serve runs a test in fake time with HTTP/1.1 or, if h2, with HTTP/2 over TLS. The handler
+// answers with the server's name; with ?for=1s after that time, with ?stream=1s the name at once
+// and again after that time.
+func serve(t *testing.T, h2 bool, wrap func(s *site) http.RoundTripper, f func(t *testing.T, s *site)) {
+	synctest.Test(t, func(t *testing.T) {
+		network, err := netsim.NewMemory(1, "client", "a", "b", "c")
+		require.NoError(t, err)
+		s := &site{t: t, start: time.Now(), net: network, servers: make(map[string]*served), scheme: "http"}
+		s.zone.start = s.start
+		serverTLS, clientTLS := dnstest.Certificate()
+		var all []*http.Server
+		for _, name := range []string{"a", "b", "c"} {
+			s.servers[name] = new(served)
+			l, err := network.Host(name).Listen("tcp", ":443")
+			require.NoError(t, err)
+			server := &http.Server{Handler: s.handler(name), ConnState: s.state(name)}
+			if h2 {
+				server.TLSConfig = serverTLS.Clone()
+				go func() { _ = server.ServeTLS(l, "", "") }()
+			} else {
+				go func() { _ = server.Serve(l) }()
+			}
+			all = append(all, server)
+		}
+		s.Names = &names.Names{Exchanger: &s.zone, Dialer: network.Host("client")}
+		s.base = &http.Transport{DialContext: s.DialContext, MaxIdleConnsPerHost: 100}
+		if h2 {
+			s.scheme = "https"
+			s.base.TLSClientConfig, s.base.ForceAttemptHTTP2 = clientTLS, true
+		}
+		s.client = &http.Client{Transport: wrap(s)}
+		f(t, s)
+		s.client.CloseIdleConnections()
+		for _, conn := range s.held {
+			conn.Close()
+		}
+		time.Sleep(time.Minute)
+		for _, server := range all {
+			server.Close()
+		}
+		synctest.Wait()
+		assert.Zero(t, s.Leaving())
+		assert.NoError(t, s.Close())
+		assert.NoError(t, network.Close())
+	})
+}
+
+func drained(s *site) http.RoundTripper { return s.Drain(s.base) }
+
+func (s *site) handler(name string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.servers[name].requests++
+		s.mu.Unlock()
+		_, _ = io.Copy(io.Discard, r.Body)
+		if d, err := time.ParseDuration(r.FormValue("stream")); err == nil {
+			_, _ = io.WriteString(w, name)
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(d)
+		}
+		if d, err := time.ParseDuration(r.FormValue("for")); err == nil {
+			time.Sleep(d)
+		}
+		_, _ = io.WriteString(w, name)
+	})
+}
+
+func (s *site) state(name string) func(net.Conn, http.ConnState) {
+	return func(_ net.Conn, state http.ConnState) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		switch state {
+		case http.StateNew:
+			s.servers[name].open++
+			s.servers[name].conns++
+		case http.StateClosed, http.StateHijacked:
+			s.servers[name].open--
+		}
+	}
+}
+
+// at makes servers, by name, the host's, with a TTL of 30 s.
+func (s *site) at(servers ...string) {
+	var records []string
+	for _, name := range servers {
+		records = append(records, "30 "+s.net.Host(name).Addr().String())
+	}
+	s.zone.set(records...)
+}
+
+// until sleeps until d after the start.
+func (s *site) until(d time.Duration) {
+	time.Sleep(time.Until(s.start.Add(d)))
+	synctest.Wait()
+}
+
+// saw returns what a server has seen.
+func (s *site) saw(name string) served {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *s.servers[name]
+}
+
+// call sends a request, and returns the body of the response.
+func (s *site) call(query string) string {
+	resp, err := s.client.Get(s.scheme + "://" + dnstest.Name + ":443/?" + query)
+	if !assert.NoError(s.t, err) {
+		return ""
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	assert.NoError(s.t, err)
+	return string(body)
+}
+
+// load makes n callers send requests, one after the other, until d after the start. Half of them
+// have bodies that cannot be sent again.
+func (s *site) load(n int, query string, d time.Duration) *sync.WaitGroup {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			for time.Since(s.start) < d {
+				if i%2 == 0 {
+					s.call(query)
+				} else {
+					resp, err := s.client.Post(s.scheme+"://"+dnstest.Name+":443/?"+query, "text/plain", io.MultiReader(strings.NewReader("once")))
+					if assert.NoError(s.t, err) {
+						_, _ = io.Copy(io.Discard, resp.Body)
+						resp.Body.Close()
+					}
+				}
+			}
+		})
+	}
+	return &wg
+}
+
+func forProtocols(t *testing.T, wrap func(s *site) http.RoundTripper, f func(t *testing.T, s *site)) {
+	for _, h2 := range []bool{false, true} {
+		name := "HTTP/1.1"
+		if h2 {
+			name = "HTTP/2"
+		}
+		t.Run(name, func(t *testing.T) { serve(t, h2, wrap, f) })
+	}
+}
+
+func TestIdleConnectionsToAnAddressThatLeftAreClosed(t *testing.T) {
+	forProtocols(t, drained, func(t *testing.T, s *site) {
+		s.at("a", "b")
+		for range 4 {
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() { s.call("for=100ms") })
+			}
+			wg.Wait()
+		}
+		left, stays := "a", "b"
+		if s.saw("a").open == 0 { // over HTTP/2 there is one connection
+			left, stays = "b", "a"
+		}
+		s.at(stays)
+		s.until(29 * time.Second)
+		assert.Positive(t, s.saw(left).open)
+		s.until(30*time.Second + 100*ms)
+		assert.Zero(t, s.saw(left).open)
+		before := s.saw(left)
+		assert.Equal(t, stays, s.call(""))
+		assert.Equal(t, before, s.saw(left))
+		s.until(2 * time.Minute)
+		assert.Equal(t, 1, s.saw(stays).open)
+	})
+}
+
+func TestBusyConnectionsAreUsedUpAndNoCallFails(t *testing.T) {
+	forProtocols(t, drained, func(t *testing.T, s *site) {
+		s.at("a")
+		s.call("")
+		s.until(25 * time.Second)
+		load := s.load(20, "for=50ms", 36*time.Second)
+		s.until(28 * time.Second)
+		conns := s.saw("a").conns
+		s.at("b")
+		s.until(30*time.Second + 500*ms)
+		assert.Zero(t, s.saw("a").open)
+		a := s.saw("a")
+		load.Wait()
+		assert.Equal(t, a, s.saw("a"))
+		assert.Equal(t, conns, a.conns)
+		assert.Less(t, s.saw("b").conns, 100, "connections are kept again")
+		assert.Greater(t, s.saw("b").requests, 1500)
+	})
+}
+
+func TestARequestThatTakesLongIsNotDisturbed(t *testing.T) {
+	forProtocols(t, drained, func(t *testing.T, s *site) {
+		s.at("a")
+		var wg sync.WaitGroup
+		for _, q := range []string{"for=1m15s", "stream=2m0s"} {
+			wg.Go(func() {
+				assert.Equal(t, strings.Repeat("a", 1+strings.Count(q, "stream")), s.call(q))
+			})
+		}
+		s.until(10 * time.Second)
+		s.at("b")
+		s.until(31 * time.Second)
+		assert.Positive(t, s.saw("a").open)
+		calls := make(map[string]int)
+		for s.until(40 * time.Second); time.Since(s.start) < 100*time.Second; time.Sleep(100 * ms) {
+			calls[s.call("")]++
+		}
+		assert.LessOrEqual(t, calls["a"], 2, "over the connection that had been busy")
+		assert.LessOrEqual(t, s.saw("b").conns, 50, "other calls keep their connections but for two seconds")
+		wg.Wait()
+		s.until(180 * time.Second) // sweeps go on
+		assert.Zero(t, s.saw("a").open)
+	})
+}
+
+// A caller that is alone, and mostly idle, and one that is not alone.
+func TestARareCallerIsDrainedToo(t *testing.T) {
+	forProtocols(t, drained, func(t *testing.T, s *site) {
+		s.at("a")
+		for range 8 {
+			s.call("for=1s")
+			time.Sleep(2 * time.Second)
+		}
+		s.at("b")
+		for time.Since(s.start) < 40*time.Second {
+			s.call("for=1s")
+			time.Sleep(2 * time.Second)
+		}
+		assert.Zero(t, s.saw("a").open)
+		assert.Positive(t, s.saw("b").requests)
+	})
+}
+
+func TestAZoneThatFlapsDrainsNothing(t *testing.T) {
+	forProtocols(t, drained, func(t *testing.T, s *site) {
+		s.at("a")
+		load := s.load(4, "for=1s", 5*time.Minute)
+		for i := range 10 {
+			s.at([]string{"a", "b"}[i%2])
+			s.until(time.Duration(i+1)*30*time.Second - time.Second)
+		}
+		load.Wait()
+		assert.LessOrEqual(t, s.saw("a").conns+s.saw("b").conns, 40)
+	})
+}
+
+// Of addresses that come and go, one that was in no answer for five minutes has left.
+func TestOfAddressesThatComeAndGoThoseThatStayAwayAreDrained(t *testing.T) {
+	serve(t, false, drained, func(t *testing.T, s *site) {
+		s.at("a", "b", "c")
+		s.hold()
+		for i := range 7 {
+			s.at([][]string{{"a", "b", "c"}, {"b", "c"}}[i%2]...)
+			s.until(time.Duration(i)*30*time.Second + 10*time.Second)
+		}
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { s.call("for=100ms") })
+		}
+		wg.Wait()
+		s.at("a", "b")
+		s.until(509 * time.Second)
+		assert.Equal(t, 1, s.saw("c").open, "it left after 210 s, and may come back")
+		s.until(511 * time.Second)
+		assert.Zero(t, s.saw("c").open)
+	})
+}
+
+// Who rolls a change back wants the connections back as well.
+func TestAChangeThatIsRolledBackIsDrainedTwice(t *testing.T) {
+	forProtocols(t, drained, func(t *testing.T, s *site) {
+		s.at("a")
+		s.call("")
+		s.at("b")
+		s.until(31 * time.Second)
+		assert.Equal(t, "b", s.call(""))
+		assert.Equal(t, [2]int{0, 1}, [2]int{s.saw("a").open, s.saw("b").open})
+		s.at("a")
+		s.until(61*time.Second + 100*ms)
+		assert.Equal(t, "a", s.call(""))
+		assert.Equal(t, [2]int{1, 0}, [2]int{s.saw("a").open, s.saw("b").open})
+	})
+}
+
+// hold makes a connection and leaves it idle.
+func (s *site) hold() {
+	conn, err := s.DialContext(s.t.Context(), "tcp", dnstest.Name+":443")
+	require.NoError(s.t, err)
+	s.held = append(s.held, conn)
+}
+
+var _ hedge.Resolver = (*names.Names)(nil)
+
+func TestConnectionsForHedgesAreDrained(t *testing.T) {
+	hedged := func(s *site) http.RoundTripper {
+		return s.Drain(hedge.New(s.base, hedge.WithReplicas(s.Names), hedge.WithMaxHedges(1)))
+	}
+	forProtocols(t, hedged, func(t *testing.T, s *site) {
+		s.at("a", "b")
+		hedgedCall := func() {
+			ctx := hedge.WithDelay(t.Context(), 20*ms)
+			req, err := http.NewRequestWithContext(ctx, "GET", s.scheme+"://"+dnstest.Name+":443/?for=100ms", nil)
+			require.NoError(t, err)
+			resp, err := s.client.Do(req)
+			if assert.NoError(t, err) {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+		}
+		for range 30 {
+			hedgedCall()
+		}
+		assert.Positive(t, s.saw("a").open)
+		assert.Positive(t, s.saw("b").open)
+		s.at("c")
+		for time.Since(s.start) < 40*time.Second {
+			hedgedCall()
+		}
+		assert.Zero(t, s.saw("a").open)
+		assert.Zero(t, s.saw("b").open)
+		assert.Positive(t, s.saw("c").open)
+	})
+}
+
+func TestARequestKeepsItsOwnFields(t *testing.T) {
+	var sent []*http.Request
+	record := roundTripper(func(r *http.Request) (*http.Response, error) {
+		sent = append(sent, r)
+		return &http.Response{StatusCode: 200, Request: r, Body: io.NopCloser(bytes.NewReader(nil))}, nil
+	})
+	serve(t, false, func(s *site) http.RoundTripper { return s.Drain(record) }, func(t *testing.T, s *site) {
+		s.at("a")
+		s.hold()
+		req := func(host string) *http.Request {
+			r, err := http.NewRequest("GET", "http://"+host+"/", nil)
+			require.NoError(t, err)
+			return r
+		}
+		s.until(20 * time.Second)
+		own := req(dnstest.Name)
+		_, err := s.client.Transport.RoundTrip(own)
+		require.NoError(t, err)
+		assert.Same(t, own, sent[0], "nothing is to be drained")
+		s.at("b")
+		s.until(31 * time.Second)
+		resp, err := s.client.Transport.RoundTrip(own)
+		require.NoError(t, err)
+		assert.True(t, sent[1].Close)
+		assert.False(t, own.Close)
+		assert.Same(t, own, resp.Request)
+		for _, r := range []*http.Request{req("other.example"), {Method: "GET", URL: own.URL, Header: http.Header{"Upgrade": {"websocket"}}}, {Method: "GET", Close: true, URL: own.URL}, {}} {
+			_, err := s.client.Transport.RoundTrip(r)
+			require.NoError(t, err)
+			assert.Same(t, r, sent[len(sent)-1])
+		}
+		s.until(33 * time.Second) // nobody uses the connection
+		_, err = s.client.Transport.RoundTrip(own)
+		require.NoError(t, err)
+		assert.False(t, sent[len(sent)-1].Close)
+		s.client.CloseIdleConnections() // which record does not have
+	})
+}
+
+// A body that cannot be had again is, if it has not been read, and is closed in the end.
+func TestABodyThatWasNotReadCanBeSentAgain(t *testing.T) {
+	refuse := func(r *http.Request) { // as HTTP/2 does
+		assert.NoError(t, r.Body.Close())
+	}
+	send := func(r *http.Request) (*http.Response, error) {
+		_, err := io.Copy(io.Discard, r.Body)
+		assert.NoError(t, err)
+		assert.NoError(t, r.Body.Close())
+		return &http.Response{StatusCode: 200}, nil
+	}
+	for name, test := range map[string]struct {
+		do   func(r *http.Request) (*http.Response, error)
+		read string
+	}{
+		"refused twice": {func(r *http.Request) (*http.Response, error) {
+			for range 2 {
+				refuse(r)
+				var err error
+				r.Body, err = r.GetBody()
+				assert.NoError(t, err)
+			}
+			return send(r)
+		}, "once"},
+		"refused, and got again twice": {func(r *http.Request) (*http.Response, error) {
+			refuse(r)
+			for range 2 {
+				var err error
+				r.Body, err = r.GetBody()
+				assert.NoError(t, err)
+			}
+			return send(r)
+		}, "once"},
+		"read": {func(r *http.Request) (*http.Response, error) {
+			_, _ = send(r)
+			_, err := r.GetBody()
+			assert.ErrorContains(t, err, "cannot be had again")
+			return nil, err
+		}, "once"},
+		"refused":          {func(r *http.Request) (*http.Response, error) { refuse(r); return nil, io.ErrUnexpectedEOF }, ""},
+		"forgotten":        {func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, ""},
+		"answered, unread": {func(r *http.Request) (*http.Response, error) { refuse(r); return &http.Response{StatusCode: 401}, nil }, ""},
+		"answered before it is read": {func(r *http.Request) (*http.Response, error) {
+			time.AfterFunc(time.Second, func() { refuse(r) })
+			return &http.Response{StatusCode: 401}, nil
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := new(names.Names)
+				defer n.Close()
+				b := &once{Reader: strings.NewReader("once")}
+				req, err := http.NewRequest("POST", "http://api.example/", b)
+				require.NoError(t, err)
+				_, _ = n.Drain(roundTripper(test.do)).RoundTrip(req)
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				assert.Equal(t, 1, b.closed)
+				assert.Equal(t, test.read, b.read.String())
+				assert.Nil(t, req.GetBody)
+			})
+		})
+	}
+}
+
+// once is a body that says what became of it.
+type once struct {
+	io.Reader
+	read   bytes.Buffer
+	closed int
+}
+
+func (o *once) Read(p []byte) (int, error) {
+	n, err := o.Reader.Read(p)
+	o.read.Write(p[:n])
+	return n, err
+}
+
+func (o *once) Close() error {
+	o.closed++
+	return nil
+}
+
+type roundTripper func(r *http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

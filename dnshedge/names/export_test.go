@@ -1,0 +1,28 @@
+package names
+
+// Kept returns how many hosts are kept.
+func (n *Names) Kept() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.hosts)
+}
+
+// Leaving returns how many hosts have connections that are to be drained.
+func (n *Names) Leaving() int { return int(n.leaving.Load()) }
+
+// Held returns how many connections, dials and watchers hold hosts.
+func (n *Names) Held() (holds int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, h := range n.hosts {
+		holds += h.holds
+	}
+	return holds
+}
+
+// Given returns how many addresses of LookupNetIP are remembered.
+func (n *Names) Given() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.given)
+}

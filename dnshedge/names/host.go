@@ -1,0 +1,468 @@
+package names
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/lookup"
+)
+
+const (
+	lookupTime   = 10 * time.Second // that a lookup may take
+	patience     = time.Second      // after which addresses that are known are used while a lookup goes on
+	firstRetry   = time.Second      // after a failed lookup of a host without addresses
+	longestRetry = time.Minute      // after any failed lookup
+	doubt        = 2 * time.Minute  // for which one is remembered
+	shortestRest = time.Second      // of a TTL, in a server's cache
+
+	forgiven = time.Minute      // for which an address that failed comes last
+	memory   = 10 * time.Minute // for which an address that left is remembered
+	maxAddrs = 256              // that are remembered of a host, besides those that it has
+)
+
+// A host is what is known of a host. Names.mu guards it.
+type host struct {
+	n    *Names
+	name string
+	used uint64 // the number of its last use
+	turn int    // of the addresses of a family
+
+	families [2][]netip.Addr      // the addresses: IPv4, IPv6
+	addrs    map[netip.Addr]*addr // what is known of these, and of others
+	version  uint64               // of families; 0: no address is known
+	ttls     [2][2]time.Duration  // of the last two answers, by family
+	asked    time.Time            // when the last lookup began
+	expires  time.Time            // when the next one is due
+	failed   uint64               // lookups that failed
+	row      int                  // of those, since the last that did not
+	err      error                // of the last
+	look     *look                // nil: none is under way
+	changed  chan struct{}        // is closed when a lookup has published something, or ended
+
+	holds int         // connections, dials and watchers
+	timer *time.Timer // for expires; nil: nobody holds the host
+
+	returns  [3]time.Time // the last lookups that found an address again which had left
+	draining bool         // the host counts in Names.leaving
+	pushes   bool         // the next request sets push
+	push     time.Time    // until when requests make their connections close
+	sweep    *time.Timer  // for the next time that idle connections are closed; nil: none is to come
+	gap      time.Duration
+}
+
+// An addr is what is known of an address of a host.
+type addr struct {
+	left    time.Time // when the host had it last; zero: it has it
+	failed  time.Time // when it failed last, or was overtaken
+	reached bool      // a dial got through to it
+	conns   map[*tracking]struct{}
+}
+
+// A look is a lookup that is under way.
+type look struct {
+	patience time.Time // until when those who have addresses wait for it
+	doubtful bool      // the one before has just failed: those do not wait
+	first    time.Time // when the first answer came, once it is published
+	told     families  // whose answers were published
+}
+
+// enough reports whether a lookup need not be waited for any more, by a caller who needs all that
+// is wanted or any of it.
+func (l *look) enough(want families, all bool) bool {
+	if !all {
+		return !l.first.IsZero()
+	}
+	return (l.told[0] || !want[0]) && (l.told[1] || !want[1])
+}
+
+// until returns when a caller who has addresses does not wait any more. One who needs all has some
+// when something was published.
+func (l *look) until(all bool) time.Time {
+	if end := l.first.Add(lookup.Delay); all && !l.first.IsZero() && end.Before(l.patience) {
+		return end
+	}
+	return l.patience
+}
+
+func newHost(n *Names, name string) *host {
+	return &host{n: n, name: name, addrs: make(map[netip.Addr]*addr), changed: make(chan struct{})}
+}
+
+func (h *host) known() bool { return h.version > 0 }
+
+// hold keeps the addresses fresh until release.
+func (h *host) hold() {
+	h.holds++
+	if h.holds == 1 {
+		h.arm(time.Now())
+	}
+}
+
+func (h *host) release() {
+	h.holds--
+	if h.holds == 0 {
+		h.stopTimers()
+	}
+}
+
+func (h *host) stopTimers() {
+	for _, t := range []**time.Timer{&h.timer, &h.sweep} {
+		if *t != nil {
+			(*t).Stop()
+			*t = nil
+		}
+	}
+}
+
+// arm sets the timer for the next lookup.
+func (h *host) arm(now time.Time) {
+	if h.timer != nil {
+		h.timer.Stop()
+		h.timer = nil
+	}
+	if h.holds == 0 || h.look != nil || h.asked.IsZero() || h.n.closed {
+		return
+	}
+	h.timer = time.AfterFunc(h.expires.Sub(now), func() {
+		h.n.mu.Lock()
+		defer h.n.mu.Unlock()
+		if h.holds > 0 {
+			h.lookIfDue(time.Now())
+		}
+	})
+}
+
+// expire makes the next lookup due now, or MinTTL after the last one.
+func (h *host) expire(now time.Time) {
+	due := h.asked.Add(h.n.minTTL())
+	if due.Before(now) {
+		due = now
+	}
+	if due.Before(h.expires) {
+		h.expires = due
+		h.arm(now)
+	}
+}
+
+// lookIfDue begins a lookup if it is time to.
+func (h *host) lookIfDue(now time.Time) {
+	if !now.Before(h.expires) {
+		h.begin(now)
+	}
+}
+
+// lookIfNeeded is lookIfDue for a caller that cannot go on without an address.
+func (h *host) lookIfNeeded(now time.Time) {
+	if !h.known() || !now.Before(h.expires) {
+		h.begin(now)
+	}
+}
+
+func (h *host) begin(now time.Time) {
+	if h.look != nil || h.n.closed {
+		return
+	}
+	ctx := h.n.ctx
+	if h.known() {
+		ctx = lookup.FromServers(ctx)
+	}
+	h.look = &look{patience: now.Add(patience), doubtful: h.row > 0 && now.Sub(h.asked) < doubt}
+	h.asked = now
+	h.arm(now)
+	h.n.wg.Add(1)
+	go h.run(ctx)
+}
+
+// wait waits until something is published or a lookup has ended, and reports whether it has. If
+// bounded, it waits until the deadline. It gives up Names.mu meanwhile.
+func (h *host) wait(ctx context.Context, deadline time.Time, bounded bool) bool {
+	changed := h.changed
+	h.n.mu.Unlock()
+	defer h.n.mu.Lock()
+	var late <-chan time.Time
+	if bounded {
+		t := time.NewTimer(time.Until(deadline))
+		defer t.Stop()
+		late = t.C
+	}
+	select {
+	case <-changed:
+		return true
+	case <-late:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// found is what a lookup found in one family.
+type found struct {
+	addrs []lookup.Addr
+	err   error // instead
+	at    time.Time
+}
+
+// run looks a host up. What is found in one family is published a moment later, if the other's answer
+// has not come by then: RFC 8305 §3 calls that the resolution delay. IPv6 addresses of a host
+// that has none yet are published at once.
+func (h *host) run(ctx context.Context) {
+	defer h.n.wg.Done()
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	type result struct {
+		found
+		family int
+	}
+	results := make(chan result, 2)
+	for i, typ := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
+		go func() { // ends soon after ctx does
+			addrs, err := lookup.Addrs(ctx, h.n.exchanger(), h.name, typ)
+			results <- result{found{addrs, err, time.Now()}, i}
+		}()
+	}
+	var both [2]*found
+	first := <-results
+	both[first.family] = &first.found
+	h.n.mu.Lock()
+	now := first.family == 1 && !h.known()
+	h.n.mu.Unlock()
+	delay := time.NewTimer(lookup.Delay)
+	defer delay.Stop()
+	if now || len(first.addrs) == 0 {
+		delay.Reset(0)
+	}
+	var second result
+	select {
+	case second = <-results:
+	case <-delay.C:
+		h.publish(both)
+		second = <-results
+	}
+	both[second.family] = &second.found
+	h.publish(both)
+	h.end(both)
+}
+
+// publish makes what was found in one family or both the host's addresses. A family that
+// failed, or is not yet known, keeps its addresses; and so do both if there would be none.
+func (h *host) publish(both [2]*found) {
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	if h.n.closed || !both[0].some() && !both[1].some() {
+		return
+	}
+	now := time.Now()
+	changed := false
+	for i, f := range both {
+		if f == nil || f.failed() {
+			continue
+		}
+		addrs, seen := make([]netip.Addr, 0, len(f.addrs)), make(map[netip.Addr]bool, len(f.addrs))
+		for _, a := range f.addrs {
+			if ip := a.Addr.Unmap(); !seen[ip] {
+				addrs, seen[ip] = append(addrs, ip), true
+			}
+		}
+		changed = h.replace(i, addrs, now) || changed
+	}
+	for i, f := range both {
+		if f != nil {
+			h.look.told[i] = true
+			if h.look.first.IsZero() || f.at.Before(h.look.first) {
+				h.look.first = f.at
+			}
+		}
+	}
+	if changed {
+		h.version++
+		h.trim(now)
+	}
+	if was := h.draining; changed {
+		h.drain(now)
+	} else if h.count(now); h.draining && !was { // an address has been away for long enough
+		h.drain(now)
+	}
+	h.tell()
+}
+
+// replace makes addrs the addresses of a family, and reports whether they are others than before.
+func (h *host) replace(family int, addrs []netip.Addr, now time.Time) bool {
+	old := h.families[family]
+	changed := len(addrs) != len(old)
+	stay := make(map[netip.Addr]bool, len(addrs))
+	for _, ip := range addrs {
+		stay[ip] = true
+		a := h.addrs[ip]
+		switch {
+		case a == nil:
+			h.addrs[ip] = &addr{conns: make(map[*tracking]struct{})}
+		case a.left.IsZero():
+			continue
+		default:
+			if now.Sub(a.left) < memory && h.returns[0] != h.asked {
+				h.returns = [3]time.Time{h.asked, h.returns[0], h.returns[1]}
+			}
+			a.left = time.Time{}
+		}
+		changed = true
+	}
+	for _, ip := range old {
+		if !stay[ip] {
+			changed = true
+			h.addrs[ip].left = now
+		}
+	}
+	if changed { // otherwise their order stays
+		h.families[family] = addrs
+	}
+	return changed
+}
+
+// trim forgets addresses that have left, and have no connections, after a while or if there are too many.
+func (h *host) trim(now time.Time) {
+	many := len(h.addrs) > maxAddrs
+	for ip, a := range h.addrs {
+		if !a.left.IsZero() && len(a.conns) == 0 && a.left != now && (many || now.Sub(a.left) >= memory) {
+			h.drop(ip)
+		}
+	}
+}
+
+func (h *host) drop(ip netip.Addr) {
+	delete(h.addrs, ip)
+	if h.n.given[ip] == h {
+		delete(h.n.given, ip)
+	}
+}
+
+// tell wakes those who wait for the host.
+func (h *host) tell() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// end ends a lookup, and says when the next one is due.
+func (h *host) end(both [2]*found) {
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	defer h.tell()
+	h.look = nil
+	if h.n.closed {
+		return
+	}
+	now := time.Now()
+	some := both[0].some() || both[1].some()
+	if h.err = nil; !some {
+		h.failed++
+		h.err = h.why(both)
+	}
+	until := h.until(both)
+	if some && !h.missing(both) {
+		h.row, h.expires = 0, until
+	} else {
+		h.row++
+		h.expires = now.Add(h.retry())
+		if some && until.Before(h.expires) {
+			h.expires = until
+		}
+	}
+	h.arm(now)
+}
+
+// missing reports whether a family that has addresses failed.
+func (h *host) missing(both [2]*found) bool {
+	for i, f := range both {
+		if f.failed() && len(h.families[i]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// retry returns how long after a failed lookup the next one is due.
+func (h *host) retry() time.Duration {
+	d := firstRetry
+	if h.known() {
+		d = h.n.minTTL()
+	}
+	most := max(longestRetry, d)
+	for i := 1; i < h.row && d < most; i++ {
+		d *= 2
+	}
+	return min(d, most)
+}
+
+// until returns when the addresses have to be looked up again, and remembers their TTLs. One that is
+// shorter than MinTTL, and than one just before, is what is left of that in a server's cache.
+func (h *host) until(both [2]*found) (until time.Time) {
+	for i, f := range both {
+		if len(f.addrs) == 0 {
+			continue
+		}
+		ttl := f.addrs[0].TTL
+		for _, a := range f.addrs {
+			ttl = min(ttl, a.TTL)
+		}
+		least, before := h.n.minTTL(), h.ttls[i]
+		if max(before[0], before[1], ttl) >= least {
+			least = shortestRest
+		}
+		h.ttls[i] = [2]time.Duration{before[1], ttl}
+		end := f.at.Add(min(max(ttl, least), h.n.maxTTL()))
+		if until.IsZero() || end.Before(until) {
+			until = end
+		}
+	}
+	return until
+}
+
+// why returns why a lookup has found no address.
+func (h *host) why(both [2]*found) error {
+	for _, f := range both {
+		if f.err != nil {
+			return lookup.Error(h.name, f.err)
+		}
+	}
+	return lookup.NotFound(h.name)
+}
+
+// some reports whether there are addresses.
+func (f *found) some() bool { return f != nil && len(f.addrs) > 0 }
+
+// failed reports whether it is not known which addresses there are.
+func (f *found) failed() bool {
+	return f.err != nil && f.err != error(lookup.Rcode(dns.RcodeNameError))
+}
+
+// order returns the addresses in the order in which they are dialled: those that failed lately come
+// last, the families take turns, beginning with IPv6, and the addresses of a family begin at turn.
+func (h *host) order(want families, turn int) []netip.Addr {
+	now := time.Now()
+	var tiers [2][2][]netip.Addr // by whether they failed, and family
+	for i, addrs := range h.families {
+		for j := range addrs {
+			ip := addrs[(turn+j)%len(addrs)]
+			t := 0
+			if now.Sub(h.addrs[ip].failed) < forgiven {
+				t = 1
+			}
+			if want[i] {
+				tiers[t][i] = append(tiers[t][i], ip)
+			}
+		}
+	}
+	var out []netip.Addr
+	last := 0
+	for _, left := range tiers {
+		for len(left[0])+len(left[1]) > 0 {
+			if len(left[1-last]) > 0 {
+				last = 1 - last
+			}
+			out = append(out, left[last][0])
+			left[last] = left[last][1:]
+		}
+	}
+	return out
+}

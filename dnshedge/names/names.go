@@ -1,0 +1,358 @@
+// Package names connects to hosts whose addresses change. It keeps the addresses of a
+// host, looks them up again when their TTL ends or a dial fails, and drops connections to
+// addresses that the host has no more.
+//
+//	n := &names.Names{Exchanger: client} // a *dnshedge.Client
+//	base := http.DefaultTransport.(*http.Transport).Clone()
+//	base.DialContext = n.DialContext
+//	client := &http.Client{Transport: n.Drain(base)}
+//
+// With package hedge, n is the Resolver for hedges to other addresses as well, and drains
+// their connections:
+//
+//	n.Drain(hedge.New(base, hedge.WithReplicas(n)))
+//
+// Package grpcnames does the same for gRPC.
+//
+// # When a host is looked up
+//
+// A host is looked up when it is first needed, and again when the TTL of its addresses has
+// ended: at once while connections to it are open or somebody watches it, and otherwise when
+// it is needed next. A failed dial and Refresh end the TTL early, but a host that has addresses is
+// not looked up again before MinTTL has passed. All who wait for a lookup share it. The servers are
+// asked, also by a Client with a Cache, unless the host is new.
+//
+// A lookup that fails or finds no address changes nothing: the addresses that are known are
+// used on, however old they are. The next lookup is MinTTL later, and after each failure the time
+// doubles, to a minute. Who needs an address waits a second for a lookup, and not at all if the
+// one before failed; then the old addresses are used.
+// If only one address family fails, its addresses stay, and those of the other are new.
+//
+// # Connecting
+//
+// The addresses are dialled as RFC 8305 says: the families take turns, IPv6 first; the next
+// address is tried after 250 ms, or at once when one fails; and the first that connects wins.
+// Addresses of a family take turns from one dial to the next. One that failed, or was overtaken,
+// comes last for a minute. IPv4 waits 50 ms for IPv6 if the host is new. If all addresses fail,
+// a dial waits for the lookup that it caused, for a second at most, and tries those that are new.
+package names
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+const (
+	leastTTL = 5 * time.Second // MinTTL
+	mostTTL  = time.Hour       // MaxTTL
+	maxHosts = 1024            // that are kept although nobody uses them
+	dialTime = 30 * time.Second
+)
+
+var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
+
+// Names keeps the addresses of hosts. The zero value works, and asks the servers of the
+// system. Its fields must not be changed after first use. Names is safe for concurrent use.
+//
+// Hosts are complete names: search domains are not used. Case and a final dot do not matter.
+// 1024 hosts are kept besides those with open connections; those that were not used for the
+// longest time are forgotten first.
+type Names struct {
+	// Exchanger answers the questions, such as a *dnshedge.Client. Nil: a Client of the
+	// system's servers with its defaults, that knows /etc/hosts where there is one.
+	Exchanger dnshedge.Exchanger
+
+	// Dialer connects to addresses. Nil: a net.Dialer with a Timeout of 30 s.
+	Dialer dnshedge.Dialer
+
+	// MinTTL is the shortest time between two lookups of a host, and raises shorter TTLs. Zero,
+	// and whatever is less: 5 s. A TTL that is shorter than that of the answer before is the
+	// remainder in a server's cache, and ends after a second at the soonest.
+	MinTTL time.Duration
+
+	// MaxTTL lowers longer TTLs. Zero: an hour. Less than MinTTL is MinTTL.
+	MaxTTL time.Duration
+
+	once    sync.Once
+	ctx     context.Context
+	cancel  context.CancelFunc
+	own     *dnshedge.Client // in place of Exchanger; nil: it is set
+	wg      sync.WaitGroup   // lookups and sweeps
+	leaving atomic.Int64     // hosts with connections that are to be drained
+
+	mu     sync.Mutex // guards the fields below, and all hosts
+	closed bool
+	uses   uint64
+	hosts  map[string]*host
+	given  map[netip.Addr]*host // who got an address from LookupNetIP may dial it
+	drains []interface{ CloseIdleConnections() }
+}
+
+func (n *Names) init() {
+	n.once.Do(func() {
+		n.ctx, n.cancel = context.WithCancel(context.Background())
+		n.hosts, n.given = make(map[string]*host), make(map[netip.Addr]*host)
+		if n.Exchanger == nil {
+			n.own = new(dnshedge.Client)
+			if _, err := os.Stat("/etc/hosts"); err == nil {
+				n.own.Hosts = "/etc/hosts"
+			}
+		}
+	})
+}
+
+func (n *Names) exchanger() dnshedge.Exchanger {
+	if n.own != nil {
+		return n.own
+	}
+	return n.Exchanger
+}
+
+func (n *Names) dialer() dnshedge.Dialer {
+	if n.Dialer != nil {
+		return n.Dialer
+	}
+	return &net.Dialer{Timeout: dialTime}
+}
+
+func (n *Names) minTTL() time.Duration { return max(n.MinTTL, leastTTL) }
+
+func (n *Names) maxTTL() time.Duration {
+	if n.MaxTTL == 0 {
+		return max(mostTTL, n.minTTL())
+	}
+	return max(n.MaxTTL, n.minTTL())
+}
+
+// LookupNetIP returns the addresses of a host, in the order in which they would be dialled.
+// The network is ip, ip4 or ip6. Names thus is a hedge.Resolver. Errors are of type
+// *net.DNSError if the host is not known.
+func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	want, err := familyOf(network, "ip")
+	if err != nil {
+		return nil, err
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if !want.has(ip) {
+			return nil, unsuitable(host)
+		}
+		return []netip.Addr{ip}, nil
+	}
+	h, err := n.ready(ctx, host, want, true)
+	if err != nil {
+		return nil, err
+	}
+	defer n.release(h)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	addrs := h.order(want, h.turn)
+	if len(addrs) == 0 {
+		return nil, unsuitable(host)
+	}
+	for _, ip := range addrs {
+		n.given[ip] = h
+	}
+	return addrs, nil
+}
+
+// Watch yields the addresses of a host, and again whenever they have changed, in the order in
+// which they would be dialled. As long as no address is known, it yields the error of each lookup
+// that failed, of type *net.DNSError; the next one begins a second later, and then after twice
+// the time, up to a minute. The sequence ends with ctx and with Close.
+func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, error] {
+	return func(yield func([]netip.Addr, error) bool) {
+		n.init()
+		n.mu.Lock()
+		if n.closed {
+			n.mu.Unlock()
+			return
+		}
+		h := n.host(host)
+		h.hold()
+		defer n.release(h)
+		var seen, failed uint64
+		for {
+			h.lookIfDue(time.Now())
+			changed := h.changed
+			var addrs []netip.Addr
+			var err error
+			switch {
+			case h.version > seen:
+				seen, addrs = h.version, h.order(anyFamily, 0)
+			case !h.known() && h.failed > failed:
+				failed, err = h.failed, h.err
+			}
+			n.mu.Unlock()
+			if (addrs != nil || err != nil) && !yield(addrs, err) {
+				return
+			}
+			if addrs == nil && err == nil {
+				select {
+				case <-changed:
+				case <-ctx.Done():
+				case <-n.ctx.Done():
+				}
+			}
+			if ctx.Err() != nil || n.ctx.Err() != nil {
+				return
+			}
+			n.mu.Lock()
+		}
+	}
+}
+
+// Refresh ends the TTL of a host's addresses, as a dial does that fails: they are looked up
+// again now, or MinTTL after they were looked up last. It does not wait for that, and does
+// nothing if the host is not known.
+func (n *Names) Refresh(host string) {
+	n.init()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h := n.hosts[canonical(host)]; h != nil && !n.closed {
+		h.expire(time.Now())
+		if h.holds > 0 {
+			h.lookIfDue(time.Now())
+		}
+	}
+}
+
+// Close ends all lookups and waits until they have ended. It closes no connections. Lookups
+// and dials after Close fail. It always returns nil.
+func (n *Names) Close() error {
+	n.init()
+	n.mu.Lock()
+	n.closed = true
+	for _, h := range n.hosts {
+		h.stopTimers()
+	}
+	n.mu.Unlock()
+	n.cancel()
+	n.wg.Wait()
+	if n.own != nil {
+		_ = n.own.Close()
+	}
+	return nil
+}
+
+// ready returns a host whose addresses are known and, if they could be had in time, fresh; if
+// all, those of all the families that are wanted. The caller releases it.
+func (n *Names) ready(ctx context.Context, name string, want families, all bool) (*host, error) {
+	n.init()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, errClosed
+	}
+	h := n.host(name)
+	h.hold()
+	began := h.failed
+	h.lookIfNeeded(time.Now())
+	for h.look != nil && !h.look.enough(want, all) && !(h.known() && h.look.doubtful) && h.wait(ctx, h.look.until(all), h.known()) {
+	}
+	if h.known() {
+		return h, nil
+	}
+	h.release()
+	switch {
+	case ctx.Err() != nil:
+		return nil, contextError(name, ctx)
+	case h.failed == began:
+		return nil, errClosed
+	}
+	return nil, h.err
+}
+
+// release ends a hold.
+func (n *Names) release(h *host) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h.release()
+}
+
+// host returns what is known of a host, which it makes if that is nothing. The caller holds mu.
+func (n *Names) host(name string) *host {
+	name = canonical(name)
+	n.uses++
+	h := n.hosts[name]
+	if h == nil {
+		if len(n.hosts) >= maxHosts {
+			n.forget()
+		}
+		h = newHost(n, name)
+		n.hosts[name] = h
+	}
+	h.used = n.uses
+	return h
+}
+
+// forget forgets the host that was not used for the longest time, of those without
+// connections and watchers, if there is one. The caller holds mu.
+func (n *Names) forget() {
+	var oldest *host
+	for _, h := range n.hosts {
+		if h.holds == 0 && h.look == nil && (oldest == nil || h.used < oldest.used) {
+			oldest = h
+		}
+	}
+	if oldest == nil {
+		return
+	}
+	delete(n.hosts, oldest.name)
+	for ip := range oldest.addrs {
+		oldest.drop(ip)
+	}
+}
+
+// canonical returns a host's name as the key of Names.hosts.
+func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
+
+// A families is what addresses a network has.
+type families [2]bool // IPv4, IPv6
+
+var anyFamily = families{true, true}
+
+func (f families) has(ip netip.Addr) bool { return f[family(ip)] }
+
+func family(ip netip.Addr) int {
+	if ip.Unmap().Is4() {
+		return 0
+	}
+	return 1
+}
+
+// familyOf returns the families of a network that is one of the kinds, with 4 or 6 behind it
+// or nothing.
+func familyOf(network string, kinds ...string) (families, error) {
+	kind := strings.TrimRight(network, "46")
+	if slices.Contains(kinds, kind) {
+		switch network[len(kind):] {
+		case "":
+			return anyFamily, nil
+		case "4":
+			return families{true, false}, nil
+		case "6":
+			return families{false, true}, nil
+		}
+	}
+	return families{}, net.UnknownNetworkError(network)
+}
+
+func unsuitable(host string) error {
+	return &net.DNSError{Err: "no suitable address", Name: host, IsNotFound: true}
+}
+
+func contextError(host string, ctx context.Context) error {
+	err := context.Cause(ctx)
+	return &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host, IsTimeout: ctx.Err() == context.DeadlineExceeded}
+}
