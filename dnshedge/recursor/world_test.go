@@ -221,7 +221,7 @@ func orderly(m *dns.Msg) error {
 		h := rr.Header()
 		set := dns.CanonicalName(h.Name) + dns.TypeToString[h.Rrtype]
 		ttl, again := ttls[set]
-		if ttls[set] = h.Ttl; again && ttl != h.Ttl && h.Rrtype != dns.TypeRRSIG {
+		if ttls[set] = h.Ttl; again && ttl != h.Ttl && h.Rrtype != dns.TypeRRSIG && h.Rrtype != dns.TypeDNAME { // which two responses may have told
 			return fmt.Errorf("two TTLs: %v", rr)
 		}
 		if f := fact(rr); seen[f] {
