@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -212,9 +214,6 @@ func (f *fleet) lose(q *query) {
 	if !q.placed {
 		return
 	}
-	if time.Since(q.sent) >= q.rto && !q.tcp {
-		f.miss(q)
-	}
 	f.loosen(q)
 	if q.tcp || f.loose.n > maxLoose {
 		q.release()
@@ -275,7 +274,7 @@ func (q *query) run() {
 		q.mu.Lock()
 		if q.stopped {
 			err = errEvicted
-		} else if !q.tcp && err != errForgers {
+		} else if !q.tcp && err != errForgers && (q.wrote || unreachable(err)) {
 			q.miss(q)
 		}
 		q.release()
@@ -300,11 +299,17 @@ func (q *query) exchange() (*dns.Msg, error) {
 // datagram asks over UDP, from a socket and so a port of its own.
 func (q *query) datagram() (*dns.Msg, error) {
 	conn, err := q.dial()
+	if crowded(err) {
+		q.mu.Lock()
+		q.evict()
+		q.mu.Unlock()
+		conn, err = q.dial()
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	if err := q.hold(conn, answerTime); err != nil {
+	if err := q.hold(conn, min(q.rto, answerTime)); err != nil {
 		return nil, err
 	}
 	buf := buffers.Get().(*[transport.MaxDatagram]byte)
@@ -316,6 +321,9 @@ func (q *query) datagram() (*dns.Msg, error) {
 	q.wrote = true
 	for wrong := 0; ; {
 		n, err := transport.Receive(conn, buf[:])
+		if errors.Is(err, os.ErrDeadlineExceeded) && q.waitOn() {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -342,6 +350,16 @@ func (q *query) dial() (net.Conn, error) {
 	return c, nil
 }
 
+// crowded reports whether there was no socket because there are too many.
+func crowded(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// unreachable reports whether a server cannot be reached from here.
+func unreachable(err error) bool {
+	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
+}
+
 // hold makes conn the one that ends when q does, or after the given time since it was sent.
 func (q *query) hold(conn net.Conn, d time.Duration) error {
 	q.mu.Lock()
@@ -351,6 +369,18 @@ func (q *query) hold(conn net.Conn, d time.Duration) error {
 	}
 	q.conn = conn
 	return conn.SetDeadline(q.sent.Add(d))
+}
+
+// waitOn counts q as unanswered when its timeout has passed, and reports whether its answer is
+// still awaited: then it has more time.
+func (q *query) waitOn() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.missed || q.stopped {
+		return false
+	}
+	q.miss(q)
+	return q.conn.SetDeadline(q.sent.Add(answerTime)) == nil
 }
 
 // take reads a response if somebody waits for it.
