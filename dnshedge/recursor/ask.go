@@ -390,7 +390,7 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 // holds fleet.mu.
 func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 	q := &query{
-		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, candidate: c.addr, wire: a.wire,
+		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, addr: c.addr, wire: a.wire,
 		number: a.n, hedge: hedge, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late, plain: a.now() < c.server.plain,
 	}
 	if old != nil {
@@ -410,7 +410,7 @@ func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 // candidateOf returns the candidate that q asked.
 func (a *asking) candidateOf(q *query) *candidate {
 	for i := range a.all {
-		if a.all[i].addr == q.candidate {
+		if a.all[i].addr == q.addr {
 			return &a.all[i]
 		}
 	}
@@ -434,7 +434,7 @@ func (a *asking) take(e event) *dns.Msg {
 			break
 		}
 	}
-	a.reached = a.reached || q.wrote
+	a.reached = a.reached || !q.wrote.IsZero()
 	c := a.candidateOf(q)
 	err := q.err
 	if q.msg != nil {
