@@ -26,6 +26,8 @@ const (
 var (
 	// errCut is why a query is sent again over TCP: the answer did not fit a datagram.
 	errCut = errors.New("recursor: answer was cut")
+	// errShort is why a response is not taken: not even a connection brought it whole.
+	errShort = errors.New("recursor: answer over TCP was cut")
 	// errAgain is why a query is sent again without EDNS: the server did not understand that.
 	errAgain = errors.New("recursor: server does not understand EDNS")
 	// errEvicted is why a query has ended without an answer: others need its socket.
@@ -78,7 +80,7 @@ type query struct {
 // due returns when something is to be done about q: the hedge or, after that, the next server.
 func (q *query) due() time.Time {
 	if q.hedgeable {
-		return q.sent.Add(q.late)
+		return q.sent.Add(q.late + q.delay)
 	}
 	return q.sent.Add(q.rto + q.delay)
 }
@@ -356,7 +358,9 @@ func (q *query) take(b []byte) (*dns.Msg, error) {
 	if !q.answered(q) {
 		return nil, nil
 	}
-	if b[2]&2 != 0 { // TC
+	if cut := b[2]&2 != 0; cut && q.tcp {
+		return nil, errShort
+	} else if cut {
 		return nil, errCut
 	}
 	return wire.ParseMsg(b)

@@ -156,6 +156,19 @@ func TestACutAnswerIsAskedForOverTCPAtTheSameServer(t *testing.T) {
 	})
 }
 
+func TestAnAnswerThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", func(q sent) []reply {
+			r := new(dns.Msg).SetReply(q.Msg)
+			r.Truncated = true
+			return []reply{{r, 20 * ms}}
+		})))
+		require.ErrorIs(t, err, errNoServers)
+		assert.Len(t, n.queries(), 2)
+	})
+}
+
 func TestAServerThatRejectsEDNSIsAskedWithoutForAnHour(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
 		inBubble(t, func(n *network) {
