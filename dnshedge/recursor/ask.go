@@ -86,18 +86,12 @@ func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
 	}
 	a := &asking{fleet: f, task: t, ctx: ctx, wire: q, began: f.now(), wake: make(chan struct{}, 1)}
 	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
-		return nil, net.ErrClosed
+	if err = f.refuses(t.zone, a.began); err == nil {
+		a.zone = f.zoneOf(t.zone)
 	}
-	a.zone = f.zoneOf(t.zone)
-	rests := a.zone.until > a.began
 	f.mu.Unlock()
-	if rests {
-		f.mu.Lock()
-		f.leaveZone(a.zone, a.began)
-		f.mu.Unlock()
-		return nil, errNoServers
+	if err != nil {
+		return nil, err
 	}
 	a.all = f.candidates(t, nil, t.servers)
 	a.timer = time.NewTimer(time.Hour)
@@ -106,6 +100,17 @@ func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
 	var m *dns.Msg
 	m, err = a.run()
 	return m, err
+}
+
+// refuses returns why a zone's servers are not asked. The caller holds mu.
+func (f *fleet) refuses(name string, now time.Duration) error {
+	if f.closed {
+		return net.ErrClosed
+	}
+	if z := f.zones[name]; z != nil && now < z.until {
+		return errNoServers
+	}
+	return nil
 }
 
 // asking is a task that is under way. Its fields belong to the goroutine that asks.
@@ -168,10 +173,10 @@ func (a *asking) tell(e event) {
 
 // run asks until there is an answer or no hope.
 func (a *asking) run() (*dns.Msg, error) {
-	a.next(first)
+	a.next(atFirst)
 	var events []event
 	for {
-		if !a.looking && (len(a.queries) == 0 || a.spent() && a.latest() == nil) {
+		if len(a.queries) == 0 && !a.looking || a.latest() == nil && a.spent() {
 			return nil, a.fail()
 		}
 		a.arm()
@@ -202,11 +207,11 @@ func (a *asking) run() (*dns.Msg, error) {
 type reason int
 
 const (
-	first    reason = iota
-	failed          // another server cannot answer
-	overdue         // no answer came before the retransmission timeout
-	late            // an answer is late: a hedge
-	repeated        // the query before was not understood, or its answer was cut
+	atFirst      reason = iota
+	afterFailure        // another server cannot answer
+	afterTimeout        // no answer came before the retransmission timeout
+	asHedge             // an answer is late
+	asRepetition        // the query before was not understood, or its answer was cut
 )
 
 // next asks the next server, or looks for more.
@@ -223,7 +228,7 @@ func (a *asking) next(why reason) {
 			a.needed = true
 		}
 	}
-	if c == nil || why == failed && c.tries > 0 && a.latest() != nil {
+	if c == nil || why == afterFailure && c.tries > 0 && a.latest() != nil {
 		return
 	}
 	a.send(c, why, nil)
@@ -262,15 +267,13 @@ func (a *asking) strike() {
 	switch {
 	case over < 0:
 	case over > maxLate:
-		// The answer may be here already, or the query may have been sent late.
-		q.hedgeable = false
-		q.delay += over
+		q.delay += over + maxLate // the answer may be here already, but not read
 	case q.hedgeable:
 		q.hedgeable = false
 		a.hedge()
 	default:
 		a.giveUp()
-		a.next(overdue)
+		a.next(afterTimeout)
 	}
 }
 
@@ -282,9 +285,6 @@ func (a *asking) giveUp() {
 	for _, q := range a.queries {
 		if q.entered && !q.overdue {
 			q.overdue = true
-			if !q.tcp {
-				a.miss(q)
-			}
 			a.loosen(q)
 		}
 		if !q.evicted {
@@ -306,7 +306,7 @@ func (a *asking) hedge() {
 	case looks:
 		a.paid = a.look(littleEffort)
 	default:
-		a.send(c, late, nil)
+		a.send(c, asHedge, nil)
 	}
 }
 
@@ -322,7 +322,7 @@ func (a *asking) effort() effort {
 func (a *asking) send(c *candidate, why reason, old *query) {
 	if a.task.spend != nil {
 		if err := a.task.spend(); err != nil {
-			if why == late {
+			if why == asHedge {
 				a.bucket.GiveBack()
 				return
 			}
@@ -332,22 +332,22 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 	}
 	now := a.now()
 	a.fleet.mu.Lock()
-	if why != late && old == nil && !c.slots.free(a.perServer) {
+	if why != asHedge && old == nil && !c.slots.free(a.perServer) {
 		c = a.best(a.all, now) // others have taken the last places since it was chosen
 	}
-	q := a.queryTo(c, why == late, old)
+	q := a.queryTo(c, why == asHedge, old)
 	c.asked = now
 	ok := !a.closed && q.tryEnter()
-	q.line = !ok && !a.closed && why != late
+	q.line = !ok && !a.closed && why != asHedge
 	if ok || q.line {
 		a.wg.Add(1)
 	}
-	if ok && why == overdue {
+	if ok && why == afterTimeout {
 		a.loosen(q) // there is little hope
 	}
 	a.fleet.mu.Unlock()
 	if !ok && !q.line {
-		if why == late {
+		if why == asHedge {
 			a.bucket.GiveBack()
 			a.counts.denied.Add(1)
 		}
@@ -369,14 +369,14 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 		a.gone = make(chan struct{})
 	}
 	switch why {
-	case late:
+	case asHedge:
 		a.counts.hedges.Add(1)
-	case failed:
+	case afterFailure:
 		a.counts.failovers.Add(1)
-	case overdue:
+	case afterTimeout:
 		a.counts.timeouts.Add(1)
 	}
-	if why != late {
+	if why != asHedge {
 		a.bucket.Earn()
 	}
 	a.queries = append(a.queries, q)
@@ -390,7 +390,7 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 // holds fleet.mu.
 func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 	q := &query{
-		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, candidate: c.addr, wire: a.wire,
+		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, addr: c.addr, wire: a.wire,
 		number: a.n, hedge: hedge, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late, plain: a.now() < c.server.plain,
 	}
 	if old != nil {
@@ -410,7 +410,7 @@ func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 // candidateOf returns the candidate that q asked.
 func (a *asking) candidateOf(q *query) *candidate {
 	for i := range a.all {
-		if a.all[i].addr == q.candidate {
+		if a.all[i].addr == q.addr {
 			return &a.all[i]
 		}
 	}
@@ -434,7 +434,7 @@ func (a *asking) take(e event) *dns.Msg {
 			break
 		}
 	}
-	a.reached = a.reached || q.wrote
+	a.reached = a.reached || !q.wrote.IsZero()
 	c := a.candidateOf(q)
 	err := q.err
 	if q.msg != nil {
@@ -450,18 +450,18 @@ func (a *asking) take(e event) *dns.Msg {
 			a.counts.hedgeWins.Add(1)
 		}
 		return q.msg
-	case err == errAgain:
-		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: q.tcp, plain: true})
+	case err == errAgain && (q.tcp || c.tries < maxTries):
+		a.send(c, asRepetition, &query{number: q.number, hedge: q.hedge, tcp: q.tcp, plain: true})
 	case err == errCut && !q.tcp:
 		a.heard = true
-		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
+		a.send(c, asRepetition, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
 	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers || err == errEvicted:
 		if a.latest() == nil && !q.overdue {
-			a.next(overdue)
+			a.next(afterTimeout)
 		}
 	default:
 		c.failed = true
-		a.next(failed)
+		a.next(afterFailure)
 	}
 	return nil
 }
@@ -568,10 +568,10 @@ func (a *asking) add(x found) {
 	switch {
 	case a.spent():
 	case needed && (len(a.all) > n || len(a.queries) == 0):
-		a.next(failed)
+		a.next(afterFailure)
 	case paid && len(a.all) > n:
 		if c := a.chooseHedge(a.all); c != nil {
-			a.send(c, late, nil)
+			a.send(c, asHedge, nil)
 		}
 	}
 }

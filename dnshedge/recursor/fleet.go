@@ -136,10 +136,10 @@ func (f *fleet) now() time.Duration { return time.Since(f.epoch) }
 
 // spend takes a hedge from the budget, or reports false.
 func (f *fleet) spend() bool {
-	if f.hedge.Off {
+	if f.hedge.Off || f.outage.Load() {
 		return false
 	}
-	if f.outage.Load() || f.ceiling != nil && f.ceiling.Tokens() < 1 || !f.bucket.Spend() {
+	if f.ceiling != nil && f.ceiling.Tokens() < 1 || !f.bucket.Spend() {
 		f.counts.denied.Add(1)
 		return false
 	}
