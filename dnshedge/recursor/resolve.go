@@ -48,8 +48,14 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 			return nil, err
 		}
 		res.rcode = r.rcode
-		res.answer = appendLink(res.answer, r.answer)
+		res.answer = append(res.answer, r.answer...)
 		res.authority = append(res.authority, r.authority...)
+		if len(names) > 1 {
+			res.answer = dns.Dedup(res.answer, nil) // a DNAME record may make several of the aliases
+		}
+		if !res.fits() {
+			return nil, errLarge
+		}
 		if r.next == "" {
 			return res, nil
 		}
@@ -64,19 +70,21 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 	}
 }
 
-// appendLink appends what one link of a chain has for an answer. A DNAME record that made other
-// aliases before is in the answer already.
-func appendLink(to, rrs []dns.RR) []dns.RR {
-	for _, rr := range rrs {
-		_, again := rr.(*dns.DNAME)
-		if sig, ok := rr.(*dns.RRSIG); ok {
-			again = sig.TypeCovered == dns.TypeDNAME
-		}
-		if !again || !slices.ContainsFunc(to, func(old dns.RR) bool { return dns.IsDuplicate(old, rr) }) {
-			to = append(to, rr)
+// errLarge is why a question ends whose answer is too large. What servers say of aliases may fill a
+// message each, and one message may become longer than messages are, as others must not compress all names
+// that its sender has compressed (RFC 3597 §4).
+var errLarge = errors.New("recursor: the answer does not fit a message")
+
+// fits reports whether a message has room for a result, a question and an OPT record.
+func (r *result) fits() bool {
+	const most = dns.MaxMsgSize - 512
+	n := 0
+	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {
+		for _, rr := range rrs {
+			n += dns.Len(rr)
 		}
 	}
-	return to
+	return n <= most || (&dns.Msg{Compress: true, Answer: r.answer, Ns: r.authority}).Len() <= most
 }
 
 // loopError is why a question ends whose aliases lead back to where they come from.

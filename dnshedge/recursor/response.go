@@ -76,17 +76,13 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 	} else {
 		res, err = c.resolve(ctx, q, b)
 	}
-	resp := respond(m, q, res, err)
-	if err == nil && !fits(resp) {
-		err = errLarge
-		resp = respond(m, q, nil, err)
-	}
 	if err != nil {
 		c.count.failures.Add(1)
 		if limit := (*limitError)(nil); errors.As(err, &limit) {
 			c.limited(limit.field)
 		}
 	}
+	resp := respond(m, q, res, err)
 	if err != nil {
 		switch {
 		case c.ctx.Err() != nil:
@@ -179,22 +175,6 @@ func respond(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 		opt.Option = append(opt.Option, extended(err))
 	}
 	return resp
-}
-
-// errLarge is why a question ends whose answer is too large. What servers say in one message each may
-// be, of aliases, and so may be one message whose names are compressed where others must not do that
-// (RFC 3597 §4).
-var errLarge = errors.New("recursor: the answer does not fit a message")
-
-// fits reports whether a response fits a message.
-func fits(resp *dns.Msg) bool {
-	n := 512 // more than all but the records
-	for _, rrs := range [...][]dns.RR{resp.Answer, resp.Ns} {
-		for _, rr := range rrs {
-			n += dns.Len(rr)
-		}
-	}
-	return n <= dns.MaxMsgSize || resp.Len() < dns.MaxMsgSize
 }
 
 // extended returns the extended error (RFC 8914) that says why a question failed.
