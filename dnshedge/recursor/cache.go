@@ -12,9 +12,9 @@ import (
 // cache is what is known of zones and of names that several questions need: those of servers,
 // and targets of aliases. It is safe for concurrent use.
 //
-// A zone is here as its parent said, and a name as a server with authority said. Nothing is
-// here by hearsay, and so what has a lower rank (RFC 2181 §5.4.1) never replaces what has a
-// higher one.
+// A zone is here as its parent said, and a name as a server of its zone answered. Nothing is
+// here by hearsay, and nothing is asked that is here, and so what has a lower rank (RFC 2181
+// §5.4.1) never replaces what has a higher one.
 type cache struct {
 	max int64 // bytes
 

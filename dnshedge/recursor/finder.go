@@ -100,7 +100,7 @@ func (f *finder) more(ctx context.Context, e effort) ([]netip.AddrPort, error) {
 				return addrs, nil
 			}
 		case <-timer.C:
-			if f.flying < maxUnderWay && len(f.left) > 0 && f.lookup.core.fleet.spend() {
+			if f.flying < maxUnderWay && f.next(e) >= 0 && f.lookup.core.fleet.spend() {
 				f.start(ctx, e)
 			}
 		case <-ctx.Done():
@@ -171,9 +171,14 @@ func (f *finder) last(e effort) (addrs []netip.AddrPort, more bool) {
 	return nil, true
 }
 
+// next returns which of those left is looked up next, or -1.
+func (f *finder) next(e effort) int {
+	return slices.IndexFunc(f.left, func(q question) bool { return e == everyEffort || !within(q.name, f.zone.zone) })
+}
+
 // start begins to look up the next name, or reports false if there is none.
 func (f *finder) start(ctx context.Context, e effort) bool {
-	i := slices.IndexFunc(f.left, func(q question) bool { return e == everyEffort || !within(q.name, f.zone.zone) })
+	i := f.next(e)
 	if i < 0 {
 		return false
 	}

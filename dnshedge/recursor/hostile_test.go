@@ -241,3 +241,40 @@ example. delegated 192.0.2.1
 		assert.LessOrEqual(t, w.sent()-n, 80, "as without: an outage is no reason to ask for them again and again")
 	})
 }
+
+func TestTheBudgetPaysForNoLookupThatDoesNotBegin(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+other. delegated 192.0.2.9
+example. delegated 192.0.2.1
+  @ NS ns2
+  www A 192.0.2.80
+`, func(t *testing.T, w *world) {
+		z := w.server("198.41.0.4").zones[0]
+		for _, name := range []string{"ns.other.", "ns2.example.", "ns3.example.", "ns4.example."} {
+			z.put(record("example. NS " + name))
+		}
+		w.at("192.0.2.1", func(s *server) { s.rtt = 190 * ms })
+		w.at("192.0.2.9", func(s *server) { s.rtt = 600 * ms })
+		r := w.resolver(noMinimise, func(r *recursor.Resolver) { r.NoIPv6, r.Hedge.BudgetPercent = true, 1e-9 })
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+		time.Sleep(10 * time.Second)
+		s := r.Stats()
+		assert.EqualValues(t, 1, s.Lookups)
+		assert.InDelta(t, 20-1, s.Budget, 0.01, "%+v", s)
+	})
+}
+
+func TestNamesOfZonesAreNotBelievedOfOthers(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+example. delegated 192.0.2.1
+  www CNAME x.corp
+`, func(t *testing.T, w *world) {
+		w.server("192.0.2.1").zones[0].add(t, "x.corp A 203.0.113.66")
+		r := w.resolver(func(r *recursor.Resolver) {
+			r.Zones = map[string][]netip.AddrPort{"corp.example.": {netip.MustParseAddrPort("10.0.0.1:53")}}
+		})
+		assert.Equal(t, "SERVFAIL", told(w.ask(r, "www.example. A")), "the zone's servers are silent")
+	})
+}

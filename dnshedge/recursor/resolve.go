@@ -38,7 +38,7 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 		said, zone := l.last, l.lastZone
 		l.last = nil
 		r, err := l.link(ctx, q, l.flight != nil || len(names) > 1)
-		if said != nil && errors.Is(err, errNoServers) && within(q.name, zone.zone) {
+		if said != nil && errors.Is(err, errNoServers) && within(q.name, zone.zone) && l.core.stub(q.name) == l.core.stub(zone.zone) {
 			// What the alias's server has said of the target is better than nothing.
 			if r = read(said, zone, q, true, time.Now()); r.kind == isAnswer && len(r.answer) > 0 {
 				err = nil
@@ -172,6 +172,16 @@ func (c *core) closest(ctx context.Context, q question, b *bill) (*delegation, e
 		return z, nil
 	}
 	return c.root(ctx, b)
+}
+
+// stub returns the zone of Resolver.Zones that a name is in, or nil.
+func (c *core) stub(name string) *delegation {
+	for ; name != "."; name = parent(name) {
+		if z := c.stubs[name]; z != nil {
+			return z
+		}
+	}
+	return c.stubs["."]
 }
 
 // errImpatient is why no more servers are asked for a part of a name.

@@ -28,8 +28,10 @@ type Resolver struct {
 	Hints []netip.Addr
 
 	// Zones are zones whose servers are known, by name. These servers are asked, with
-	// whatever address they have, and no others; they have authority, or answer as if they
-	// had. Their zones may be special-use names, and may lie in a zone of Zones. Nil: none.
+	// whatever address they have, and not those that the zone's parent names; they have
+	// authority, or answer as if they had. Zones that they delegate are asked as any others:
+	// if their servers have private addresses, Zones needs these zones too, or PrivateOK must be
+	// set. Zones may be special-use names, and may lie in each other. Nil: none.
 	Zones map[string][]netip.AddrPort
 
 	// Hedge says when a question goes to a second server.

@@ -26,10 +26,8 @@ func (c *core) special(q question) *verdict {
 	if z == nil {
 		return nil
 	}
-	for name := q.name; name != "."; name = parent(name) {
-		if c.stubs[name] != nil {
-			return nil
-		}
+	if z := c.stub(q.name); z != nil && z.zone != "." {
+		return nil
 	}
 	m := z.Answer(q.name, q.qtype)
 	if m == nil {
