@@ -47,7 +47,9 @@ type flight struct {
 
 // gluedBy reports whether a zone that f is referred to has glue that makes f needless.
 func (f *flight) gluedBy(z *delegation) bool {
-	return slices.ContainsFunc(z.glueOf(f.key.name), func(a netip.Addr) bool { return a.Is4() == (f.key.qtype == dns.TypeA) })
+	return slices.ContainsFunc(z.glueOf(f.key.name), func(a netip.Addr) bool {
+		return f.key.qtype == dns.TypeA && a.Is4() || f.key.qtype == dns.TypeAAAA && a.Is6()
+	})
 }
 
 // reaches reports whether f is g or waits for it, through others or not. Those in seen have

@@ -278,3 +278,18 @@ example. delegated 192.0.2.1
 		assert.Equal(t, "SERVFAIL", told(w.ask(r, "www.example. A")), "the zone's servers are silent")
 	})
 }
+
+// RFC 6891 §6.1.1, RFC 8945 §5.1.
+func TestRecordsOfAMessageAreNotAskedFor(t *testing.T) {
+	bubble(t, hostileWorld, func(t *testing.T, w *world) {
+		w.at("203.0.113.66", func(s *server) {
+			s.raw = stream(1<<10, func(q query) [3][][]byte { return [3][][]byte{{raw(nil, q.qtype, nil)}} })
+		})
+		r := w.resolver()
+		for _, q := range []string{"www.evil. OPT", "www.evil. TSIG"} {
+			_, err := w.try(t.Context(), r, q)
+			require.ErrorContains(t, err, q[len("www.evil. "):])
+		}
+		assert.Zero(t, w.sent())
+	})
+}

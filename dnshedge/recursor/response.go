@@ -20,7 +20,7 @@ import (
 // leaves, has the response SERVFAIL, with an extended error that says why, and no error. So
 // has one whose answer does not fit a message. An error is returned if ctx ends, if the Resolver
 // is closed or has a field that is invalid, or if m is not a question: it must have opcode QUERY
-// and one question, of class IN, that is no zone transfer.
+// and one question, of class IN, that is no zone transfer and not for OPT or TSIG records.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := r.setup()
 	if err != nil {
@@ -52,6 +52,8 @@ func newQuestion(m *dns.Msg) (question, error) {
 		return question{}, fmt.Errorf("recursor: question %s has class %s; want IN", ask.Name, dns.Class(ask.Qclass))
 	case ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR:
 		return question{}, fmt.Errorf("recursor: question %s has type %s; zone transfers need a dns.Transfer", ask.Name, dns.Type(ask.Qtype))
+	case ask.Qtype == dns.TypeOPT || ask.Qtype == dns.TypeTSIG:
+		return question{}, fmt.Errorf("recursor: question %s has type %s, which no name has", ask.Name, dns.Type(ask.Qtype))
 	}
 	q := question{name: name, qtype: ask.Qtype, cd: m.CheckingDisabled}
 	if opt := m.IsEdns0(); opt != nil {
