@@ -402,6 +402,7 @@ func TestHostsAreForgotten(t *testing.T) {
 		for i := range 3000 {
 			_, err := w.LookupNetIP(t.Context(), "ip", fmt.Sprintf("host%d.example", i))
 			require.NoError(t, err)
+			synctest.Wait()
 		}
 		w.lookups()
 		again := func(host string) int {
