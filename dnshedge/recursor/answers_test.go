@@ -390,6 +390,15 @@ func TestDifferingTTLsOfAnRRsetBecomeTheLowest(t *testing.T) {
 	})
 }
 
+// RFC 2181 §5.
+func TestARecordIsOnceInAnAnswer(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		w.fault("192.0.2.1 192.0.2.2", when("www.example. A", says("www.example. 300 A 192.0.2.80; WWW.example. 60 A 192.0.2.80; www.example. 900 A 192.0.2.81; www.example. 300 A 192.0.2.80")))
+		m := w.ask(w.resolver(), "www.example. A")
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80, www.example. A 192.0.2.81", told(m))
+	})
+}
+
 func TestAZoneThatItsParentDropsEndsWithTheParentsTTL(t *testing.T) {
 	for _, question := range []string{"n%d.ghost.example. A", "ghost.example. NS", "ns1.ghost.example. A", "ghost.example. A"} {
 		t.Run(question, func(t *testing.T) {
@@ -797,6 +806,30 @@ func TestACutResponseOfAServerWithoutTCPIsAskedForOfTheNext(t *testing.T) {
 		assert.Equal(t, "SERVFAIL", told(w.ask(r, "big.example. TXT")))
 		assert.Less(t, time.Since(start), 5*time.Second)
 		assert.Less(t, w.sent()-n, 12)
+	})
+}
+
+func TestAServerThatIsSilentOverTCPDelaysNoAnswerForLong(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		want := withBig(t, w)
+		w.unlucky("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+			if q.tcp {
+				return nil
+			}
+			return r
+		})
+		start := time.Now()
+		assert.Equal(t, want, told(w.ask(w.resolver(), "big.example. TXT")))
+		assert.Less(t, time.Since(start), time.Second)
+		w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+			if q.tcp {
+				return nil
+			}
+			return r
+		})
+		start = time.Now()
+		assert.Equal(t, "SERVFAIL", told(w.ask(w.resolver(), "big.example. TXT")))
+		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
 	})
 }
 

@@ -32,12 +32,11 @@ type task struct {
 
 	// servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
-	// are no more, or an error that ends the task. Silent tells that none of the zone's servers
-	// has said anything so far, so that it is no use to ask them. It is called by a goroutine of its own,
+	// are no more with that effort, or an error that ends the task. It is called by a goroutine of its own,
 	// once at a time, while the functions below may be called by that of ask. Its context
 	// is one for all calls, and ends some time after the task. Nil: there are no more.
 	servers []netip.AddrPort
-	more    func(ctx context.Context, silent bool) ([]netip.AddrPort, error)
+	more    func(ctx context.Context, e effort) ([]netip.AddrPort, error)
 
 	// judge reads a response, which has the ID and the question that were sent and is not cut. Nil
 	// means that it is an answer. errLame: the server does not serve the zone, or cannot answer, so
@@ -49,6 +48,17 @@ type task struct {
 	// sent, and the task ends with that error unless an answer comes in time. Nil: all is paid for.
 	spend func() error
 }
+
+// effort is how hard more servers are looked for.
+type effort int
+
+const (
+	// An answer is late. Only names of servers of which no address is known are worth a lookup.
+	littleEffort effort = 1 + iota
+	// All servers are silent. It is no use to look up names within the zone, for they would be asked.
+	someEffort
+	everyEffort
+)
 
 // errLame is why a response is not taken: see task.
 var errLame = errors.New("recursor: server does not serve the zone")
@@ -76,18 +86,12 @@ func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
 	}
 	a := &asking{fleet: f, task: t, ctx: ctx, wire: q, began: f.now(), wake: make(chan struct{}, 1)}
 	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
-		return nil, net.ErrClosed
+	if err = f.refuses(t.zone, a.began); err == nil {
+		a.zone = f.zoneOf(t.zone)
 	}
-	a.zone = f.zoneOf(t.zone)
-	rests := a.zone.until > a.began
 	f.mu.Unlock()
-	if rests {
-		f.mu.Lock()
-		f.leaveZone(a.zone, a.began)
-		f.mu.Unlock()
-		return nil, errNoServers
+	if err != nil {
+		return nil, err
 	}
 	a.all = f.candidates(t, nil, t.servers)
 	a.timer = time.NewTimer(time.Hour)
@@ -96,6 +100,17 @@ func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
 	var m *dns.Msg
 	m, err = a.run()
 	return m, err
+}
+
+// refuses returns why a zone's servers are not asked. The caller holds mu.
+func (f *fleet) refuses(name string, now time.Duration) error {
+	if f.closed {
+		return net.ErrClosed
+	}
+	if z := f.zones[name]; z != nil && now < z.until {
+		return errNoServers
+	}
+	return nil
 }
 
 // asking is a task that is under way. Its fields belong to the goroutine that asks.
@@ -120,8 +135,7 @@ type asking struct {
 	looking bool
 	needed  bool            // the servers found are to be asked at once
 	paid    bool            // the budget has paid for a hedge to one of them
-	nothing bool            // there are no more
-	mute    bool            // there are no more while all servers are silent
+	vain    effort          // that finds no more
 	why     error           // of more, for that
 	found   chan found      // what more returned
 	lookCtx context.Context // more's
@@ -143,7 +157,7 @@ type event struct {
 type found struct {
 	servers []netip.AddrPort
 	err     error
-	silent  bool // it was told so
+	effort  effort
 }
 
 // tell adds an event.
@@ -159,10 +173,10 @@ func (a *asking) tell(e event) {
 
 // run asks until there is an answer or no hope.
 func (a *asking) run() (*dns.Msg, error) {
-	a.next(first)
+	a.next(atFirst)
 	var events []event
 	for {
-		if !a.looking && (len(a.queries) == 0 || a.spent() && a.latest() == nil) {
+		if len(a.queries) == 0 && !a.looking || a.latest() == nil && a.spent() {
 			return nil, a.fail()
 		}
 		a.arm()
@@ -193,11 +207,11 @@ func (a *asking) run() (*dns.Msg, error) {
 type reason int
 
 const (
-	first    reason = iota
-	failed          // another server cannot answer
-	overdue         // no answer came before the retransmission timeout
-	late            // an answer is late: a hedge
-	repeated        // the query before was not understood, or its answer was cut
+	atFirst      reason = iota
+	afterFailure        // another server cannot answer
+	afterTimeout        // no answer came before the retransmission timeout
+	asHedge             // an answer is late
+	asRepetition        // the query before was not understood, or its answer was cut
 )
 
 // next asks the next server, or looks for more.
@@ -210,11 +224,11 @@ func (a *asking) next(why reason) {
 		c = nil
 	}
 	if c == nil || c.tries > 0 {
-		if a.look() {
+		if a.look(a.effort()) {
 			a.needed = true
 		}
 	}
-	if c == nil || why == failed && c.tries > 0 && a.latest() != nil {
+	if c == nil || why == afterFailure && c.tries > 0 && a.latest() != nil {
 		return
 	}
 	a.send(c, why, nil)
@@ -253,15 +267,13 @@ func (a *asking) strike() {
 	switch {
 	case over < 0:
 	case over > maxLate:
-		// The answer may be here already, or the query may have been sent late.
-		q.hedgeable = false
-		q.delay += over
+		q.delay += over + maxLate // the answer may be here already, but not read
 	case q.hedgeable:
 		q.hedgeable = false
 		a.hedge()
 	default:
 		a.giveUp()
-		a.next(overdue)
+		a.next(afterTimeout)
 	}
 }
 
@@ -273,9 +285,6 @@ func (a *asking) giveUp() {
 	for _, q := range a.queries {
 		if q.entered && !q.overdue {
 			q.overdue = true
-			if !q.tcp {
-				a.miss(q)
-			}
 			a.loosen(q)
 		}
 		if !q.evicted {
@@ -291,21 +300,29 @@ func (a *asking) hedge() {
 		return
 	}
 	c := a.chooseHedge(a.all)
-	if c == nil && !a.looks() || !a.fleet.spend() {
-		return
+	looks := (c == nil || c.tries > 0) && a.looks(littleEffort)
+	switch {
+	case c == nil && !looks || !a.fleet.spend():
+	case looks:
+		a.paid = a.look(littleEffort)
+	default:
+		a.send(c, asHedge, nil)
 	}
-	if c != nil {
-		a.send(c, late, nil)
-	} else if a.look() {
-		a.paid = true
+}
+
+// effort returns how hard to look for more servers because one is needed.
+func (a *asking) effort() effort {
+	if a.heard || len(a.all) == 0 {
+		return everyEffort
 	}
+	return someEffort
 }
 
 // send sends a query to c. If it repeats another one in another form, that is old.
 func (a *asking) send(c *candidate, why reason, old *query) {
 	if a.task.spend != nil {
 		if err := a.task.spend(); err != nil {
-			if why == late {
+			if why == asHedge {
 				a.bucket.GiveBack()
 				return
 			}
@@ -315,22 +332,22 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 	}
 	now := a.now()
 	a.fleet.mu.Lock()
-	if why != late && old == nil && !c.slots.free(a.perServer) {
+	if why != asHedge && old == nil && !c.slots.free(a.perServer) {
 		c = a.best(a.all, now) // others have taken the last places since it was chosen
 	}
-	q := a.queryTo(c, why == late, old)
+	q := a.queryTo(c, why == asHedge, old)
 	c.asked = now
 	ok := !a.closed && q.tryEnter()
-	q.line = !ok && !a.closed && why != late
+	q.line = !ok && !a.closed && why != asHedge
 	if ok || q.line {
 		a.wg.Add(1)
 	}
-	if ok && why == overdue {
+	if ok && why == afterTimeout {
 		a.loosen(q) // there is little hope
 	}
 	a.fleet.mu.Unlock()
 	if !ok && !q.line {
-		if why == late {
+		if why == asHedge {
 			a.bucket.GiveBack()
 			a.counts.denied.Add(1)
 		}
@@ -352,14 +369,14 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 		a.gone = make(chan struct{})
 	}
 	switch why {
-	case late:
+	case asHedge:
 		a.counts.hedges.Add(1)
-	case failed:
+	case afterFailure:
 		a.counts.failovers.Add(1)
-	case overdue:
+	case afterTimeout:
 		a.counts.timeouts.Add(1)
 	}
-	if why != late {
+	if why != asHedge {
 		a.bucket.Earn()
 	}
 	a.queries = append(a.queries, q)
@@ -373,13 +390,13 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 // holds fleet.mu.
 func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 	q := &query{
-		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, candidate: c.addr, wire: a.wire,
+		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, addr: c.addr, wire: a.wire,
 		number: a.n, hedge: hedge, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late, plain: a.now() < c.server.plain,
 	}
 	if old != nil {
 		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
 	}
-	if c.slow && len(a.all) == 1 && a.looks() {
+	if c.slow && len(a.all) == 1 && a.looks(littleEffort) {
 		q.late = min(q.late, c.strange) // there may be a better one
 	}
 	if q.tcp {
@@ -393,7 +410,7 @@ func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 // candidateOf returns the candidate that q asked.
 func (a *asking) candidateOf(q *query) *candidate {
 	for i := range a.all {
-		if a.all[i].addr == q.candidate {
+		if a.all[i].addr == q.addr {
 			return &a.all[i]
 		}
 	}
@@ -417,7 +434,7 @@ func (a *asking) take(e event) *dns.Msg {
 			break
 		}
 	}
-	a.reached = a.reached || q.wrote
+	a.reached = a.reached || !q.wrote.IsZero()
 	c := a.candidateOf(q)
 	err := q.err
 	if q.msg != nil {
@@ -433,18 +450,18 @@ func (a *asking) take(e event) *dns.Msg {
 			a.counts.hedgeWins.Add(1)
 		}
 		return q.msg
-	case err == errAgain:
-		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: q.tcp, plain: true})
+	case err == errAgain && (q.tcp || c.tries < maxTries):
+		a.send(c, asRepetition, &query{number: q.number, hedge: q.hedge, tcp: q.tcp, plain: true})
 	case err == errCut && !q.tcp:
 		a.heard = true
-		a.send(c, repeated, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
+		a.send(c, asRepetition, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
 	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers || err == errEvicted:
 		if a.latest() == nil && !q.overdue {
-			a.next(overdue)
+			a.next(afterTimeout)
 		}
 	default:
 		c.failed = true
-		a.next(failed)
+		a.next(afterFailure)
 	}
 	return nil
 }
@@ -493,11 +510,11 @@ func rejected(m *dns.Msg) bool {
 }
 
 // look asks for more servers, and reports whether that is under way.
-func (a *asking) look() bool {
+func (a *asking) look(e effort) bool {
 	if a.looking {
 		return true
 	}
-	if !a.looks() {
+	if !a.looks(e) {
 		return false
 	}
 	a.fleet.mu.Lock()
@@ -518,18 +535,17 @@ func (a *asking) look() bool {
 	}
 	a.looked++
 	a.looking = true
-	silent := !a.heard && len(a.all) > 0
 	go func() {
 		defer a.wg.Done()
-		servers, err := a.more(a.lookCtx, silent)
-		a.found <- found{servers, err, silent}
+		servers, err := a.more(a.lookCtx, e)
+		a.found <- found{servers, err, e}
 	}()
 	return true
 }
 
 // looks reports whether there may be more servers, and nobody looks for them.
-func (a *asking) looks() bool {
-	return a.more != nil && !a.nothing && (!a.mute || a.heard) && !a.looking && a.looked < maxMore
+func (a *asking) looks(e effort) bool {
+	return a.more != nil && e > a.vain && !a.looking && a.looked < maxMore
 }
 
 // add adds the servers that more has found.
@@ -537,12 +553,10 @@ func (a *asking) add(x found) {
 	n := len(a.all)
 	a.all = a.candidates(a.task, a.all, x.servers)
 	switch {
-	case len(x.servers) == 0 && x.silent && x.err == nil:
-		a.mute = true
 	case len(x.servers) == 0:
-		a.nothing, a.why = true, x.err
+		a.vain, a.why = x.effort, x.err
 	case len(a.all) == n: // none that may be asked
-		if a.look() {
+		if a.look(x.effort) {
 			return
 		}
 	}
@@ -554,10 +568,10 @@ func (a *asking) add(x found) {
 	switch {
 	case a.spent():
 	case needed && (len(a.all) > n || len(a.queries) == 0):
-		a.next(failed)
+		a.next(afterFailure)
 	case paid && len(a.all) > n:
 		if c := a.chooseHedge(a.all); c != nil {
-			a.send(c, late, nil)
+			a.send(c, asHedge, nil)
 		}
 	}
 }

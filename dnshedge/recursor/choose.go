@@ -126,7 +126,8 @@ func (f *fleet) best(all []candidate, now time.Duration) *candidate {
 }
 
 // chooseHedge returns the server to ask because another one is late, or nil: one that was not asked yet
-// and is as likely to answer as any, if possible one that was never met.
+// and is as likely to answer as any, if possible one that was never met. If there is none, it is
+// one that was asked once and has always answered: the query was probably lost.
 func (f *fleet) chooseHedge(all []candidate) *candidate {
 	now := f.now()
 	f.mu.Lock()
@@ -141,12 +142,12 @@ func (f *fleet) chooseHedge(all []candidate) *candidate {
 	var bestRank rank
 	for i := range all {
 		c := &all[i]
-		if c.failed || c.tries > 0 {
-			continue
-		}
 		r := f.rank(c, now)
 		r.met = c.met
-		if r.class == least && r.class < full && (best == nil || r.less(bestRank)) {
+		switch {
+		case c.failed || r.class > least || r.class == full:
+		case c.tries > 1 || c.tries == 1 && (!c.met || c.silent > 0):
+		case best == nil || r.less(bestRank):
 			best, bestRank = c, r
 		}
 	}

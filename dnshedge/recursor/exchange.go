@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -26,6 +28,8 @@ const (
 var (
 	// errCut is why a query is sent again over TCP: the answer did not fit a datagram.
 	errCut = errors.New("recursor: answer was cut")
+	// errShort is why a response is not taken: not even a connection brought it whole.
+	errShort = errors.New("recursor: answer over TCP was cut")
 	// errAgain is why a query is sent again without EDNS: the server did not understand that.
 	errAgain = errors.New("recursor: server does not understand EDNS")
 	// errEvicted is why a query has ended without an answer: others need its socket.
@@ -37,17 +41,17 @@ var (
 // query is one message to one server, and the wait for its answer.
 type query struct {
 	*fleet
-	asking    *asking
-	zone      *zone
-	server    *server
-	candidate netip.AddrPort
-	wire      *wire.Query
-	number    int // of the attempt
-	hedge     bool
-	tcp       bool
-	plain     bool // without EDNS
-	line      bool // it has to wait for a place before it is sent
-	began     time.Time
+	asking *asking
+	zone   *zone
+	server *server
+	addr   netip.AddrPort // the server's
+	wire   *wire.Query
+	number int // of the attempt
+	hedge  bool
+	tcp    bool
+	plain  bool // without EDNS
+	line   bool // it has to wait for a place before it is sent
+	began  time.Time
 
 	// Of the goroutine that asks.
 	late, rto time.Duration
@@ -55,12 +59,11 @@ type query struct {
 	hedgeable bool          // no hedge was thought of yet
 	overdue   bool          // the retransmission timeout has passed
 	evicted   bool          // its socket was needed for others
-
-	entered bool // it has been sent, or is about to be
+	entered   bool          // it has been sent, or is about to be
 
 	// Written before the event that tells of it.
-	sent  time.Time
-	wrote bool // a query has left this machine
+	sent  time.Time // when it had its places
+	wrote time.Time // when it left this machine; zero: it has not
 	msg   *dns.Msg
 	err   error
 
@@ -78,14 +81,14 @@ type query struct {
 // due returns when something is to be done about q: the hedge or, after that, the next server.
 func (q *query) due() time.Time {
 	if q.hedgeable {
-		return q.sent.Add(q.late)
+		return q.sent.Add(q.late + q.delay)
 	}
 	return q.sent.Add(q.rto + q.delay)
 }
 
 func (q *query) info() AttemptInfo {
 	return AttemptInfo{
-		Name: q.asking.name, Type: q.asking.qtype, Zone: q.zone.name, Server: q.candidate,
+		Name: q.asking.name, Type: q.asking.qtype, Zone: q.zone.name, Server: q.addr,
 		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge,
 	}
 }
@@ -210,9 +213,6 @@ func (f *fleet) lose(q *query) {
 	if !q.placed {
 		return
 	}
-	if time.Since(q.sent) >= q.rto && !q.tcp {
-		f.miss(q)
-	}
 	f.loosen(q)
 	if q.tcp || f.loose.n > maxLoose {
 		q.release()
@@ -228,7 +228,8 @@ func (f *fleet) miss(q *query) {
 	q.missed = true
 	now := f.now()
 	q.server.miss(now)
-	y := &f.families[familyOf(q.candidate)]
+	f.tell(false)
+	y := &f.families[familyOf(q.addr)]
 	if y.silent++; y.silent >= familySilence && now >= y.until {
 		y.until = now + familyRest
 	}
@@ -237,7 +238,7 @@ func (f *fleet) miss(q *query) {
 // answered takes what an answer to q took, and reports whether somebody waits for it.
 func (f *fleet) answered(q *query) bool {
 	now := time.Now()
-	took := now.Sub(q.sent)
+	took := now.Sub(q.wrote)
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -249,8 +250,9 @@ func (f *fleet) answered(q *query) bool {
 			f.first.add(now, took, f.percentile)
 		}
 		s.learn(at, took, f.first.median)
+		f.tell(true)
 	}
-	f.families[familyOf(q.candidate)] = family{}
+	f.families[familyOf(q.addr)] = family{}
 	q.release()
 	return !q.lost
 }
@@ -271,7 +273,7 @@ func (q *query) run() {
 		q.mu.Lock()
 		if q.stopped {
 			err = errEvicted
-		} else if !q.tcp && err != errForgers {
+		} else if !q.tcp && err != errForgers && (!q.wrote.IsZero() || unreachable(err)) {
 			q.miss(q)
 		}
 		q.release()
@@ -296,22 +298,32 @@ func (q *query) exchange() (*dns.Msg, error) {
 // datagram asks over UDP, from a socket and so a port of its own.
 func (q *query) datagram() (*dns.Msg, error) {
 	conn, err := q.dial()
+	if crowded(err) {
+		q.mu.Lock()
+		q.evict()
+		q.mu.Unlock()
+		conn, err = q.dial()
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	if err := q.hold(conn, answerTime); err != nil {
+	if err := q.hold(conn, min(q.rto, answerTime)); err != nil {
 		return nil, err
 	}
 	buf := buffers.Get().(*[transport.MaxDatagram]byte)
 	defer buffers.Put(buf)
 	id := wire.RandomID()
-	if _, err := conn.Write(q.wire.Append(buf[:0], id, wire.Shape{Size: wire.DefaultUDPSize})); err != nil {
+	out := q.wire.Append(buf[:0], id, wire.Shape{Size: wire.DefaultUDPSize})
+	q.wrote = time.Now()
+	if _, err := conn.Write(out); err != nil {
 		return nil, err
 	}
-	q.wrote = true
 	for wrong := 0; ; {
 		n, err := transport.Receive(conn, buf[:])
+		if errors.Is(err, os.ErrDeadlineExceeded) && q.waitOn() {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -329,13 +341,23 @@ func (q *query) datagram() (*dns.Msg, error) {
 // dial opens a socket.
 func (q *query) dial() (net.Conn, error) {
 	if q.dialer != nil {
-		return q.dialer.DialContext(q.ctx, "udp", q.candidate.String())
+		return q.dialer.DialContext(q.ctx, "udp", q.addr.String())
 	}
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.candidate))
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.addr))
 	if err != nil {
 		return nil, err // and not a *net.UDPConn that is nil
 	}
 	return c, nil
+}
+
+// crowded reports whether there was no socket because there are too many.
+func crowded(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// unreachable reports whether a server cannot be reached from here.
+func unreachable(err error) bool {
+	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
 // hold makes conn the one that ends when q does, or after the given time since it was sent.
@@ -349,12 +371,26 @@ func (q *query) hold(conn net.Conn, d time.Duration) error {
 	return conn.SetDeadline(q.sent.Add(d))
 }
 
+// waitOn counts q as unanswered when its timeout has passed, and reports whether its answer is
+// still awaited: then it has more time.
+func (q *query) waitOn() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.missed || q.stopped {
+		return false
+	}
+	q.miss(q)
+	return q.conn.SetDeadline(q.sent.Add(answerTime)) == nil
+}
+
 // take reads a response if somebody waits for it.
 func (q *query) take(b []byte) (*dns.Msg, error) {
 	if !q.answered(q) {
 		return nil, nil
 	}
-	if b[2]&2 != 0 { // TC
+	if cut := b[2]&2 != 0; cut && q.tcp {
+		return nil, errShort
+	} else if cut {
 		return nil, errCut
 	}
 	return wire.ParseMsg(b)
@@ -375,7 +411,7 @@ func (q *query) stream() (*dns.Msg, error) {
 	if d == nil {
 		d = new(net.Dialer)
 	}
-	conn, err := d.DialContext(ctx, "tcp", q.candidate.String())
+	conn, err := d.DialContext(ctx, "tcp", q.addr.String())
 	if err != nil {
 		return nil, err
 	}
@@ -386,10 +422,10 @@ func (q *query) stream() (*dns.Msg, error) {
 	id := wire.RandomID()
 	b := q.wire.Append(make([]byte, 2, 512), id, wire.Shape{Size: wire.DefaultUDPSize})
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
+	q.wrote = time.Now()
 	if _, err := conn.Write(b); err != nil {
 		return nil, err
 	}
-	q.wrote = true
 	if _, err := io.ReadFull(conn, b[:2]); err != nil {
 		return nil, err
 	}

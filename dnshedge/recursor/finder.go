@@ -66,9 +66,8 @@ func (f *finder) known() []netip.AddrPort {
 	return addrs
 }
 
-// more returns addresses that were not returned before, or none. If the zone's servers are
-// silent, names within the zone are not looked up: they would be asked.
-func (f *finder) more(ctx context.Context, silent bool) ([]netip.AddrPort, error) {
+// more returns addresses that were not returned before, or none that can be had with that effort.
+func (f *finder) more(ctx context.Context, e effort) ([]netip.AddrPort, error) {
 	if f.enough() {
 		return nil, nil
 	}
@@ -83,11 +82,11 @@ func (f *finder) more(ctx context.Context, silent bool) ([]netip.AddrPort, error
 		if addrs := f.known(); len(addrs) > 0 {
 			return addrs, nil
 		}
-		if f.flying == 0 && !f.start(ctx, silent) {
+		if f.flying == 0 && !f.start(ctx, e) {
 			if f.spoken() {
 				return nil, nil
 			}
-			if addrs, more := f.last(silent); len(addrs) > 0 || !more {
+			if addrs, more := f.last(e); len(addrs) > 0 || !more {
 				return addrs, f.limit
 			}
 			continue
@@ -102,7 +101,7 @@ func (f *finder) more(ctx context.Context, silent bool) ([]netip.AddrPort, error
 			}
 		case <-timer.C:
 			if f.flying < maxUnderWay && len(f.left) > 0 && f.lookup.core.fleet.spend() {
-				f.start(ctx, silent)
+				f.start(ctx, e)
 			}
 		case <-ctx.Done():
 			timer.Stop()
@@ -147,7 +146,10 @@ func (f *finder) plan(names []string) {
 // whose glue may be wrong, then the zone's own NS records. It reports whether there was
 // more to plan, and returns what glue there is elsewhere: though these zones have said something
 // else, or nothing, in the meantime, nothing else is left.
-func (f *finder) last(silent bool) (addrs []netip.AddrPort, more bool) {
+func (f *finder) last(e effort) (addrs []netip.AddrPort, more bool) {
+	if e == littleEffort {
+		return nil, false
+	}
 	c, now := f.lookup.core, time.Now()
 	if glued := f.zone.names[f.zone.bare:]; len(f.bare) < len(f.zone.names) {
 		f.bare = append(f.bare, glued...)
@@ -161,7 +163,7 @@ func (f *finder) last(silent bool) (addrs []netip.AddrPort, more bool) {
 			}
 		}
 	}
-	if len(addrs) > 0 || f.own || silent {
+	if len(addrs) > 0 || f.own || e < everyEffort {
 		return addrs, false
 	}
 	f.own = true
@@ -170,8 +172,8 @@ func (f *finder) last(silent bool) (addrs []netip.AddrPort, more bool) {
 }
 
 // start begins to look up the next name, or reports false if there is none.
-func (f *finder) start(ctx context.Context, silent bool) bool {
-	i := slices.IndexFunc(f.left, func(q question) bool { return !silent || !within(q.name, f.zone.zone) })
+func (f *finder) start(ctx context.Context, e effort) bool {
+	i := slices.IndexFunc(f.left, func(q question) bool { return e == everyEffort || !within(q.name, f.zone.zone) })
 	if i < 0 {
 		return false
 	}

@@ -22,6 +22,7 @@ const (
 	maxLoose      = 512              // of them with a query of which little is hoped, when one more is left to itself
 	answerTime    = 2 * time.Second  // how long an answer is awaited, whether somebody waits or not
 	zoneRest      = 5 * time.Second  // of a zone whose servers are all silent (RFC 9520 §3.2)
+	recent        = 32               // queries that tell whether there is an outage
 	familySilence = 10               // queries in a row without an answer, after which a family rests
 	familyRest    = time.Minute      //
 	lameTime      = 15 * time.Minute // how long a server is not asked about a zone that it does not serve
@@ -63,6 +64,8 @@ type fleet struct {
 	open     map[*query]struct{} // that have a place, and so may have a socket
 	loose    queue               // of them those of which little is hoped, the oldest first
 	first    firstContacts
+	quiet    float64 // the share of recent queries that had no answer, as a moving average
+	outage   atomic.Bool
 }
 
 // counts are what Stats counts.
@@ -132,7 +135,7 @@ func (f *fleet) now() time.Duration { return time.Since(f.epoch) }
 
 // spend takes a hedge from the budget, or reports false.
 func (f *fleet) spend() bool {
-	if f.hedge.Off {
+	if f.hedge.Off || f.outage.Load() {
 		return false
 	}
 	if f.ceiling != nil && f.ceiling.Tokens() < 1 || !f.bucket.Spend() {
@@ -143,6 +146,16 @@ func (f *fleet) spend() bool {
 		f.ceiling.Allow()
 	}
 	return true
+}
+
+// tell counts a query that was answered, or not. When more than half are not, hedges
+// would only add to what is wrong. The caller holds mu.
+func (f *fleet) tell(answered bool) {
+	f.quiet -= f.quiet / recent
+	if !answered {
+		f.quiet += 1. / recent
+	}
+	f.outage.Store(f.quiet > 0.5)
 }
 
 // zoneOf returns the zone of that name, for one more user. The caller holds mu.

@@ -107,7 +107,7 @@ func TestASilentServerIsLeftAfterItsTimeout(t *testing.T) {
 		a := n.serve("192.0.2.1", dead)
 		b := n.serve("192.0.2.2", good(30*ms))
 		x := plain(a)
-		x.more = func(context.Context, bool) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
+		x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, 230*ms, took)
@@ -153,6 +153,19 @@ func TestACutAnswerIsAskedForOverTCPAtTheSameServer(t *testing.T) {
 		require.Len(t, all, 4)
 		assert.True(t, all[3].tcp)
 		assert.Equal(t, a, all[3].to)
+	})
+}
+
+func TestAnAnswerThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", func(q sent) []reply {
+			r := new(dns.Msg).SetReply(q.Msg)
+			r.Truncated = true
+			return []reply{{r, 20 * ms}}
+		})))
+		require.ErrorIs(t, err, errNoServers)
+		assert.Len(t, n.queries(), 2)
 	})
 }
 
@@ -468,10 +481,38 @@ func TestAnUnreachableNetworkCostsNoTime(t *testing.T) {
 		f := n.fleet(&Resolver{})
 		x := plain(n.serve("2001:db8::1", good(ms)))
 		four := n.serve("192.0.2.1", good(ms))
-		x.more = func(context.Context, bool) ([]netip.AddrPort, error) { return []netip.AddrPort{four}, nil }
+		x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return []netip.AddrPort{four}, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, ms, took)
+	})
+}
+
+func TestAProcessWithoutDescriptorsGivesUpWhatIsOverdue(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(new(Resolver))
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(ms)))))
+		require.NoError(t, err)
+		n.refuse = func(string, netip.AddrPort) error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.open > 0 {
+				return syscall.EMFILE
+			}
+			return nil
+		}
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.2", good(10*ms))))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+		go func() { _, _ = f.ask(context.Background(), plain(n.serve("192.0.2.3", good(50*ms)))) }()
+		time.Sleep(ms)
+		before := f.counts.wire.Load()
+		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
+		require.ErrorIs(t, err, errNoServers)
+		assert.Equal(t, before+1, f.counts.wire.Load())
+		time.Sleep(100 * ms)
+		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
+		require.NoError(t, err, "the server is not to blame, and nor is its zone")
 	})
 }
 
@@ -557,7 +598,7 @@ func TestAClosedFleetLeavesNothing(t *testing.T) {
 		for range 10 {
 			go func() {
 				x := plain(a)
-				x.more = func(ctx context.Context, _ bool) ([]netip.AddrPort, error) { <-ctx.Done(); return nil, ctx.Err() }
+				x.more = func(ctx context.Context, _ effort) ([]netip.AddrPort, error) { <-ctx.Done(); return nil, ctx.Err() }
 				_, err := f.ask(context.Background(), x)
 				assert.ErrorIs(t, err, net.ErrClosed)
 			}()
@@ -670,8 +711,8 @@ func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
 		f := n.fleet(&Resolver{})
 		x := plain(n.serve("192.0.2.1", dead))
 		b := n.serve("192.0.2.2", good(30*ms))
-		x.more = func(_ context.Context, silent bool) ([]netip.AddrPort, error) {
-			assert.True(t, silent)
+		x.more = func(_ context.Context, e effort) ([]netip.AddrPort, error) {
+			assert.Equal(t, littleEffort, e)
 			time.Sleep(40 * ms)
 			return []netip.AddrPort{b}, nil
 		}
@@ -687,7 +728,7 @@ func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(&Resolver{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
-		x.more = func(context.Context, bool) ([]netip.AddrPort, error) { return nil, nil }
+		x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return nil, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, 100*ms, took)
@@ -700,7 +741,7 @@ func TestWhatIsLookedForMayEndAfterTheTask(t *testing.T) {
 		f := n.fleet(&Resolver{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
 		ended := make(chan time.Duration, 1)
-		x.more = func(ctx context.Context, _ bool) ([]netip.AddrPort, error) {
+		x.more = func(ctx context.Context, _ effort) ([]netip.AddrPort, error) {
 			<-ctx.Done()
 			ended <- time.Since(n.start)
 			return nil, ctx.Err()
@@ -716,7 +757,7 @@ func TestEveryServerThatIsFoundIsAsked(t *testing.T) {
 		f := n.fleet(&Resolver{})
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
 		found := 0
-		x.more = func(context.Context, bool) ([]netip.AddrPort, error) {
+		x.more = func(context.Context, effort) ([]netip.AddrPort, error) {
 			if found++; found < 8 {
 				return []netip.AddrPort{n.serve(fmt.Sprintf("192.0.2.%d", 10+found), dead)}, nil
 			}
@@ -737,7 +778,7 @@ func TestASlowServerThatIsTheOnlyOneIsComparedWithOthers(t *testing.T) {
 			_, _, err := n.ask(f, x)
 			require.NoError(t, err)
 		}
-		x.more = func(context.Context, bool) ([]netip.AddrPort, error) { return []netip.AddrPort{fast}, nil }
+		x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return []netip.AddrPort{fast}, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, coldLate+10*ms, took)
@@ -826,7 +867,7 @@ func TestAConnectionThatDoesNotOpenIsLeft(t *testing.T) {
 				return []reply{{r, 10 * ms}}
 			}))
 			b := n.serve("192.0.2.2", good(30*ms))
-			x.more = func(context.Context, bool) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
+			x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
 			_, took, err := n.ask(f, x)
 			require.NoError(t, err)
 			if refused {
@@ -986,5 +1027,55 @@ func FuzzImport(f *testing.F) {
 		}
 		_, err := g.read(bytes.NewReader(g.appendExport(nil, nil, time.Now())))
 		assert.NoError(t, err)
+	})
+}
+
+func TestALostQueryToTheOnlyServerIsSentAgain(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		x := plain(n.serve("192.0.2.1", good(50*ms)))
+		for range 20 {
+			_, _, err := n.ask(f, x)
+			require.NoError(t, err)
+		}
+		n.serve("192.0.2.1", turns(dead, good(50*ms)))
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.InDelta(t, (50*ms + grain + 50*ms).Seconds(), took.Seconds(), 0.001)
+		assert.EqualValues(t, 1, f.counts.hedges.Load())
+	})
+}
+
+func TestAServerThatWasNeverMetIsNotAskedAgainBeforeItsTimeout(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(50*ms)))))
+		require.NoError(t, err)
+		assert.Equal(t, coldRTO+50*ms, took)
+	})
+}
+
+func TestInAnOutageNothingIsHedged(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Hedge: Hedge{BudgetPercent: 100}})
+		ask := func(i byte, h handler) {
+			x := plain(n.serve(fmt.Sprintf("198.51.100.%d", i), h), n.serve(fmt.Sprintf("203.0.113.%d", i), h))
+			x.zone = fmt.Sprintf("z%d.", i)
+			_, _, _ = n.ask(f, x)
+		}
+		for i := range byte(8) {
+			ask(i, dead)
+		}
+		before := f.counts.hedges.Load()
+		for i := range byte(8) {
+			ask(100+i, dead)
+		}
+		assert.Equal(t, before, f.counts.hedges.Load())
+		for i := range byte(30) {
+			ask(200+i, good(10*ms))
+		}
+		before = f.counts.hedges.Load()
+		ask(250, turns(dead, good(ms)))
+		assert.Equal(t, before+1, f.counts.hedges.Load())
 	})
 }

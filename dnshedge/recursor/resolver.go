@@ -78,10 +78,13 @@ type Dialer interface {
 // A server that has been asked before is late after its smoothed round trip time and four
 // times the deviation (RFC 6298), 20 ms at least. A server that has not is late after a
 // percentile of what first answers of servers took. The hedge goes to the next best server,
-// if possible one that was never asked.
+// if possible one that was never asked. When there is none, the name of one whose address is not
+// known is looked up; or the query is sent again, if the server has always answered.
 //
 // A hedge is no retransmission. Without hedges, a query that is still unanswered after its
-// server's retransmission timeout goes to another server, which costs no budget.
+// server's retransmission timeout goes to another server, which costs no budget. Nothing is hedged
+// while more than half of the recent queries have no answer: then the network is down, and
+// not a server slow.
 type Hedge struct {
 	// Off turns hedging off. Queries that are lost still go to other servers.
 	Off bool

@@ -17,9 +17,10 @@ import (
 // duration is how long that took.
 //
 // A question that cannot be answered, or not within 4.5 s or nine tenths of the time that ctx
-// leaves, has the response SERVFAIL, with an extended error that says why, and no error. An error is returned if ctx ends, if the Resolver is closed or has
-// a field that is invalid, or if m is not a question: it must have opcode QUERY and
-// one question, of class IN, that is no zone transfer.
+// leaves, has the response SERVFAIL, with an extended error that says why, and no error. An
+// error is returned if ctx ends, if the Resolver is closed or has a field that is invalid, or
+// if m is not a question: it must have opcode QUERY and one question, of class IN, that is no
+// zone transfer.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := r.setup()
 	if err != nil {

@@ -1,0 +1,34 @@
+package recursor
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// TestAskingWhoWaitsLooksAtEachLookupOnce would not end if it looked at every way through
+// lookups that need two others each.
+func TestAskingWhoWaitsLooksAtEachLookupOnce(t *testing.T) {
+	var layer []*flight
+	for range 100 {
+		next := []*flight{{waits: make(map[*flight]int)}, {waits: make(map[*flight]int)}}
+		for _, f := range next {
+			for _, g := range layer {
+				f.waits[g]++
+			}
+		}
+		layer = next
+	}
+	last := new(flight)
+	assert.False(t, layer[0].reaches(last, make(map[*flight]bool)))
+	for f := layer[0]; ; {
+		if len(f.waits) == 0 {
+			f.waits[last]++
+			break
+		}
+		for g := range f.waits {
+			f = g
+		}
+	}
+	assert.True(t, layer[1].reaches(last, make(map[*flight]bool)))
+}
