@@ -205,7 +205,7 @@ func (d *dial) won(r dialled) net.Conn {
 type tracking struct {
 	h      *host
 	ip     netip.Addr
-	closes bool // when its last request has ended
+	closes time.Time // when a request began that closes it; zero: none has
 	once   sync.Once
 }
 

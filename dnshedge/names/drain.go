@@ -14,6 +14,10 @@ const (
 	// address that left was used, or the address left: so those are used up.
 	pushed = 2 * time.Second
 
+	// closing is how long a connection may stay open that a request closes. One that is still open is
+	// drained anew: the request takes long, or was given up before net/http had marked the connection.
+	closing = time.Minute
+
 	// rotating is how long an address must have left if addresses of the host come and go: its
 	// name servers then hand out a part of a larger set, and it is still in that.
 	rotating = 5 * time.Minute
@@ -190,7 +194,9 @@ func (n *Names) used(c net.Conn, closes bool) {
 	if a == nil || !h.leaves(a, now) {
 		return
 	}
-	if t.closes = closes; !closes { // nor did the request before, if that should have closed it
+	if t.closes = (time.Time{}); closes {
+		t.closes = now
+	} else { // nor did the request before, if that should have closed it
 		h.pushes = true
 	}
 	h.count(now)
@@ -234,7 +240,7 @@ func (h *host) count(now time.Time) {
 	for _, a := range h.addrs {
 		if h.leaves(a, now) {
 			for t := range a.conns {
-				draining = draining || !t.closes
+				draining = draining || now.Sub(t.closes) >= closing
 			}
 		}
 	}

@@ -557,3 +557,32 @@ func TestAnErrorAfterTheBodyWasReadIsTheTransports(t *testing.T) {
 		assert.ErrorIs(t, last, io.EOF)
 	}
 }
+
+// A request that does not close its connection, though it was told to, does not keep the next from it.
+func TestAConnectionThatWasNotClosedIsDrainedLater(t *testing.T) {
+	ignores := func(s *site) http.RoundTripper {
+		first := true
+		return s.Drain(roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Close && first { // as one that HTTP/2 gave up before it was sent
+				first = false
+				r = r.Clone(r.Context())
+				r.Close = false
+			}
+			return s.base.RoundTrip(r)
+		}))
+	}
+	serve(t, false, ignores, func(t *testing.T, s *site) {
+		s.at("a")
+		s.call("")
+		for time.Since(s.start) < 29*time.Second {
+			s.call("for=1s")
+		}
+		s.at("b")
+		for time.Since(s.start) < 3*time.Minute {
+			s.call("for=1s")
+		}
+		assert.Zero(t, s.saw("a").open)
+		assert.Positive(t, s.saw("b").requests)
+		s.base.CloseIdleConnections()
+	})
+}
