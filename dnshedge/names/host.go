@@ -103,10 +103,7 @@ func (h *host) has(want families) bool {
 func (h *host) hold() {
 	h.holds++
 	if h.holds == 1 {
-		if h.resting != nil {
-			h.n.idle.Remove(h.resting)
-			h.resting = nil
-		}
+		h.n.wake(h)
 		h.arm(time.Now())
 	}
 }

@@ -58,6 +58,7 @@ const (
 	leastTTL = 5 * time.Second // MinTTL
 	mostTTL  = time.Hour       // MaxTTL
 	maxHosts = 1024            // that are kept although nobody uses them
+	maxSpare = 1 << 16         // addresses of those
 	dialTime = 30 * time.Second
 )
 
@@ -67,8 +68,8 @@ var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
 // system. Its fields must not be changed after first use. Names is safe for concurrent use.
 //
 // Hosts are complete names: search domains are not used. Case and a final dot do not matter.
-// 1024 hosts are kept besides those with open connections; those that were not used for the
-// longest time are forgotten first.
+// 1024 hosts, with 65,536 addresses in all, are kept besides those with open connections; those
+// that were not used for the longest time are forgotten first.
 type Names struct {
 	// Exchanger answers the questions, such as a *dnshedge.Client. Nil: a Client of the
 	// system's servers with its defaults, that knows /etc/hosts where there is one.
@@ -96,6 +97,7 @@ type Names struct {
 	closed bool
 	hosts  map[string]*host
 	idle   list.List            // of *host: those that nobody uses, the last used first
+	spare  int                  // addresses of those
 	given  map[netip.Addr]*host // who got an address from LookupNetIP may dial it
 	drains []interface{ CloseIdleConnections() }
 }
@@ -297,18 +299,32 @@ func (n *Names) hold(name string) *host {
 	return h
 }
 
-// rest keeps a host that nobody uses, if its addresses are known, and forgets the one that was not
+// rest keeps a host that nobody uses, if its addresses are known, and forgets those that were not
 // used for the longest time if there are too many. The caller holds mu.
 func (n *Names) rest(h *host) {
 	if h.resting == nil {
 		h.resting = n.idle.PushFront(h)
+		n.spare += len(h.addrs)
 	}
-	if h.known() && n.idle.Len() <= maxHosts {
-		return
-	} else if h.known() {
-		h = n.idle.Back().Value.(*host)
+	if !h.known() {
+		n.forget(h)
 	}
-	n.idle.Remove(h.resting)
+	for n.idle.Len() > maxHosts || n.spare > maxSpare {
+		n.forget(n.idle.Back().Value.(*host))
+	}
+}
+
+// wake takes a host that is needed from those that nobody uses. The caller holds mu.
+func (n *Names) wake(h *host) {
+	if h.resting != nil {
+		n.idle.Remove(h.resting)
+		n.spare -= len(h.addrs)
+		h.resting = nil
+	}
+}
+
+func (n *Names) forget(h *host) {
+	n.wake(h)
 	delete(n.hosts, h.name)
 	for ip := range h.addrs {
 		h.drop(ip)

@@ -628,6 +628,23 @@ func TestHostsThatWereNeededAtOnceAreForgotten(t *testing.T) {
 	})
 }
 
+// A stranger's zone may have thousands of addresses for each of its names.
+func TestHostsWithManyAddressesAreForgottenSooner(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		var records []string
+		for i := range 1000 {
+			records = append(records, fmt.Sprintf("300 10.0.%d.%d", i/256, i%256))
+		}
+		w.zone.set(records...)
+		for i := range 100 {
+			_, err := w.LookupNetIP(t.Context(), "ip", fmt.Sprintf("host%d.example", i))
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		assert.Equal(t, 65, w.Kept())
+	})
+}
+
 func TestHostsThatAreNotKnownDisplaceNoOthers(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("3600 192.0.2.1")
