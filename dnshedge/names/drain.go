@@ -37,7 +37,8 @@ const (
 // hosts at once, and again after one second, two, four and so on while there are connections to such
 // addresses. Meanwhile requests to the host are sent with Request.Close, by which busy connections
 // end with the request that they have, and HTTP/2 connections with their last request; an HTTP/1.1
-// server sees "Connection: close". Requests through a proxy are not.
+// server sees "Connection: close". Requests through a proxy are not, and neither are those whose URL
+// has a host that is not ASCII. A request whose connection closes before its body was read is sent again.
 //
 // If three lookups within ten minutes find addresses again that had left, the host's name servers
 // seem to hand out a part of a larger set each time. Then its addresses leave only when they were
