@@ -22,15 +22,13 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/deadline"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 const ms = time.Millisecond
 
-// TestMain makes package net read the system's configuration before the first bubble: net keeps
-// a channel for it, and a channel made in one bubble cannot be used in another.
 func TestMain(m *testing.M) {
-	own := net.Resolver{PreferGo: true}
-	_, _ = own.LookupHost(context.Background(), "localhost")
+	hedgetest.PrepareBubbles()
 	os.Exit(m.Run())
 }
 
