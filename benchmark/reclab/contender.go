@@ -318,6 +318,7 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 // runIn starts a program in a namespace.
 func runIn(space *netsim.Namespace, cmd *exec.Cmd) (kill func(), err error) {
 	dieWithParent(cmd)
+	cmd.WaitDelay = time.Second // for programs that it has started, which hold its output
 	started, over := make(chan error, 1), make(chan struct{})
 	go func() {
 		err := space.Do(func() error {

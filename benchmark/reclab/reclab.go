@@ -27,6 +27,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/internal/netsim"
 )
 
 // The defaults of a Config.
@@ -199,6 +200,7 @@ func open(ctx context.Context, conf Config, w *world) (all []*contender, err err
 		switch {
 		case c != nil:
 			all = append(all, c)
+		case errors.Is(errs[i], netsim.ErrUnsupported) && errors.Is(err, netsim.ErrUnsupported): // once is enough
 		case errors.Is(errs[i], exec.ErrNotFound) && len(conf.Contenders) == 0:
 			if conf.Skipped != nil {
 				conf.Skipped(errs[i].Error())

@@ -46,7 +46,7 @@ type dial struct {
 	h             *host
 	network, port string
 	want          families
-	turn          int
+	turn          uint
 	version       uint64             // of the host's addresses that left is made of
 	left          []netip.Addr       // to try
 	tried         map[netip.Addr]int // by number
@@ -205,7 +205,7 @@ func (d *dial) won(r dialled) net.Conn {
 type tracking struct {
 	h      *host
 	ip     netip.Addr
-	closes bool // when its last request has ended
+	closes time.Time // when a request began that closes it; zero: none has
 	once   sync.Once
 }
 
@@ -222,8 +222,11 @@ func (h *host) track(c net.Conn, ip netip.Addr) net.Conn {
 	if !a.left.IsZero() {
 		h.drain(time.Now())
 	}
-	if c, ok := c.(*net.TCPConn); ok {
+	switch c := c.(type) {
+	case *net.TCPConn:
 		return tcpConn{c, t}
+	case *net.UDPConn:
+		return udpConn{c, t}
 	}
 	return conn{c, t}
 }
@@ -284,3 +287,19 @@ func (c tcpConn) Close() error {
 func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 
 func (c tcpConn) tracking() *tracking { return c.t }
+
+// udpConn is conn with the methods of a *net.UDPConn: it is a net.PacketConn.
+type udpConn struct {
+	*net.UDPConn
+	t *tracking
+}
+
+func (c udpConn) Close() error {
+	c.t.closed()
+	return c.UDPConn.Close()
+}
+
+// NetConn returns the Dialer's connection.
+func (c udpConn) NetConn() net.Conn { return c.UDPConn }
+
+func (c udpConn) tracking() *tracking { return c.t }

@@ -3,6 +3,7 @@ package names_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"syscall"
 	"testing"
@@ -252,4 +253,29 @@ func TestATCPConnectionIsOne(t *testing.T) {
 		CloseWrite() error
 	})(nil), conn)
 	assert.IsType(t, &net.TCPConn{}, conn.(interface{ NetConn() net.Conn }).NetConn())
+}
+
+// Packages tell by its type whether a connection has messages, such as that of miekg/dns.
+func TestAUDPConnectionIsOne(t *testing.T) {
+	n := &names.Names{Exchanger: &zone{a: answer{records: []string{"300 A 127.0.0.1"}}}}
+	defer n.Close()
+	conn, err := n.DialContext(t.Context(), "udp", net.JoinHostPort(host, "9"))
+	require.NoError(t, err)
+	assert.Implements(t, (*net.PacketConn)(nil), conn)
+	assert.IsType(t, &net.UDPConn{}, conn.(interface{ NetConn() net.Conn }).NetConn())
+	assert.Positive(t, n.Held())
+	assert.NoError(t, conn.Close())
+	assert.Zero(t, n.Held())
+}
+
+// After 2³¹ dials, too, on a computer of 32 bits.
+func TestDialsAreCountedInACircle(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1", "300 192.0.2.2", "300 192.0.2.3")
+		w.addrs()
+		w.SetTurn(host, math.MaxUint-3)
+		for range 8 {
+			w.at()
+		}
+	})
 }

@@ -1,7 +1,6 @@
 package names
 
 import (
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -15,9 +14,19 @@ const (
 	// address that left was used, or the address left: so those are used up.
 	pushed = 2 * time.Second
 
+	// closing is how long a connection may stay open that a request closes. One that is still open is
+	// drained anew: the request takes long, or was given up before net/http had marked the connection.
+	closing = time.Minute
+
 	// rotating is how long an address must have left if addresses of the host come and go: its
 	// name servers then hand out a part of a larger set, and it is still in that.
 	rotating = 5 * time.Minute
+
+	// cannotRewind is the error of net/http for a request that it would send again.
+	cannotRewind = "net/http: cannot rewind body after connection loss"
+
+	// resends is how often a request is sent again at most.
+	resends = 100
 )
 
 // Drain returns a RoundTripper that sends requests by rt, whose connections DialContext makes, and
@@ -28,7 +37,8 @@ const (
 // hosts at once, and again after one second, two, four and so on while there are connections to such
 // addresses. Meanwhile requests to the host are sent with Request.Close, by which busy connections
 // end with the request that they have, and HTTP/2 connections with their last request; an HTTP/1.1
-// server sees "Connection: close". Requests through a proxy are not.
+// server sees "Connection: close". Requests through a proxy are not, and neither are those whose URL
+// has a host that is not ASCII. A request whose connection closes before its body was read is sent again.
 //
 // If three lookups within ten minutes find addresses again that had left, the host's name servers
 // seem to hand out a part of a larger set each time. Then its addresses leave only when they were
@@ -77,9 +87,15 @@ func (d *drained) RoundTrip(req *http.Request) (*http.Response, error) {
 	var b *body
 	if once {
 		b = &body{ReadCloser: req.Body}
-		own.Body, own.GetBody = b, b.again
+		own.Body = b
 	}
 	resp, err := d.rt.RoundTrip(own)
+	for again := 0; once && again < resends && b.refused(err); again++ {
+		b = &body{ReadCloser: req.Body}
+		own = own.WithContext(ctx)
+		own.Body = b
+		resp, err = d.rt.RoundTrip(own)
+	}
 	if once {
 		b.returned(err)
 	}
@@ -90,13 +106,14 @@ func (d *drained) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // body is a request's body that can be had only once. A connection that another request has made
-// close may refuse the request, and net/http then closes the body unread before it goes on with
-// another connection (HTTP/2, Go 1.26). So until RoundTrip returns, Close does nothing to a body
-// that has not been read, and the body can be had again.
+// close may refuse the request, and net/http then closes the body unread and goes on with another
+// connection, for which it wants the body again (HTTP/2, Go 1.26). So until RoundTrip returns,
+// Close does nothing to a body that has not been read, and the request is sent again. It gets no
+// GetBody, which whoever is below would rely on.
 type body struct {
 	io.ReadCloser
 
-	mu     sync.Mutex // guards the fields below
+	mu     sync.Mutex // guards the fields below, and that above
 	read   bool
 	closed bool // without effect
 	over   bool // RoundTrip has returned
@@ -105,30 +122,33 @@ type body struct {
 func (b *body) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	b.read = true
+	from := b.ReadCloser
 	b.mu.Unlock()
-	return b.ReadCloser.Read(p)
+	return from.Read(p)
 }
 
 func (b *body) Close() error {
 	b.mu.Lock()
 	later := !b.read && !b.over
 	b.closed = b.closed || later
+	from := b.ReadCloser
 	b.mu.Unlock()
 	if later {
 		return nil
 	}
-	return b.ReadCloser.Close()
+	return from.Close()
 }
 
-// again is the request's GetBody.
-func (b *body) again() (io.ReadCloser, error) {
+// refused reports whether err is net/http's for a request that could be sent again if it had its
+// body, and the body has not been read. Then b is another, empty body.
+func (b *body) refused(err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.read {
-		return nil, errors.New("names: the connection was lost, and the request's body cannot be had again")
+	if err == nil || err.Error() != cannotRewind || b.read {
+		return false
 	}
-	b.closed = false
-	return b, nil
+	b.ReadCloser = http.NoBody
+	return true
 }
 
 // returned makes up for a Close without effect, and for one that was forgotten after an error.
@@ -136,9 +156,10 @@ func (b *body) returned(err error) {
 	b.mu.Lock()
 	b.over = true
 	closes := b.closed || err != nil && !b.read
+	from := b.ReadCloser
 	b.mu.Unlock()
 	if closes {
-		_ = b.ReadCloser.Close()
+		_ = from.Close()
 	}
 }
 
@@ -174,7 +195,9 @@ func (n *Names) used(c net.Conn, closes bool) {
 	if a == nil || !h.leaves(a, now) {
 		return
 	}
-	if t.closes = closes; !closes { // nor did the request before, if that should have closed it
+	if t.closes = (time.Time{}); closes {
+		t.closes = now
+	} else { // nor did the request before, if that should have closed it
 		h.pushes = true
 	}
 	h.count(now)
@@ -218,7 +241,7 @@ func (h *host) count(now time.Time) {
 	for _, a := range h.addrs {
 		if h.leaves(a, now) {
 			for t := range a.conns {
-				draining = draining || !t.closes
+				draining = draining || now.Sub(t.closes) >= closing
 			}
 		}
 	}

@@ -1,7 +1,9 @@
 package names_test
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -420,33 +422,36 @@ func TestABodyThatWasNotReadCanBeSentAgain(t *testing.T) {
 		assert.NoError(t, r.Body.Close())
 		return &http.Response{StatusCode: 200}, nil
 	}
+	errRewind := errors.New("net/http: cannot rewind body after connection loss")
+	var sent int
+	var first io.ReadCloser
 	for name, test := range map[string]struct {
 		do   func(r *http.Request) (*http.Response, error)
 		read string
 	}{
 		"refused twice": {func(r *http.Request) (*http.Response, error) {
-			for range 2 {
+			if sent++; sent <= 2 {
 				refuse(r)
-				var err error
-				r.Body, err = r.GetBody()
-				assert.NoError(t, err)
+				return nil, errRewind
 			}
 			return send(r)
 		}, "once"},
-		"refused, and got again twice": {func(r *http.Request) (*http.Response, error) {
-			refuse(r)
-			for range 2 {
-				var err error
-				r.Body, err = r.GetBody()
-				assert.NoError(t, err)
+		"refused for ever": {func(r *http.Request) (*http.Response, error) { refuse(r); return nil, errRewind }, ""},
+		"refused, and closed when it is again": {func(r *http.Request) (*http.Response, error) {
+			if sent++; sent == 1 {
+				first = r.Body
+				return nil, errRewind
 			}
+			assert.NoError(t, first.Close())
+			n, err := first.Read(make([]byte, 9))
+			assert.Equal(t, []any{0, io.EOF}, []any{n, err})
 			return send(r)
 		}, "once"},
 		"read": {func(r *http.Request) (*http.Response, error) {
+			assert.Zero(t, sent)
+			sent++
 			_, _ = send(r)
-			_, err := r.GetBody()
-			assert.ErrorContains(t, err, "cannot be had again")
-			return nil, err
+			return nil, errRewind
 		}, "once"},
 		"refused":          {func(r *http.Request) (*http.Response, error) { refuse(r); return nil, io.ErrUnexpectedEOF }, ""},
 		"forgotten":        {func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, ""},
@@ -461,6 +466,7 @@ func TestABodyThatWasNotReadCanBeSentAgain(t *testing.T) {
 				n := new(names.Names)
 				defer n.Close()
 				b := &once{Reader: strings.NewReader("once")}
+				sent = 0
 				req, err := http.NewRequest("POST", "http://api.example/", b)
 				require.NoError(t, err)
 				_, _ = n.Drain(roundTripper(test.do)).RoundTrip(req)
@@ -495,3 +501,88 @@ func (o *once) Close() error {
 type roundTripper func(r *http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Who is below Drain sees in a request's GetBody whether the body can be had again, as its caller did.
+func TestABodyThatCannotBeHadAgainHasNoGetBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(names.Names)
+		defer n.Close()
+		rt := n.Drain(roundTripper(func(r *http.Request) (*http.Response, error) {
+			assert.Nil(t, r.GetBody)
+			return &http.Response{StatusCode: 503, Body: http.NoBody}, nil
+		}))
+		req, err := http.NewRequest("POST", "http://api.example/", io.MultiReader(strings.NewReader("once")))
+		require.NoError(t, err)
+		resp, err := rt.RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, 503, resp.StatusCode)
+	})
+}
+
+// The error of a connection that was lost is the caller's.
+func TestAnErrorAfterTheBodyWasReadIsTheTransports(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	go func() { // answers one request of each connection
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r := bufio.NewReader(c)
+			for _, answer := range []string{"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""} {
+				if req, err := http.ReadRequest(r); err == nil {
+					_, _ = io.Copy(io.Discard, req.Body)
+					_, _ = io.WriteString(c, answer)
+				}
+			}
+			c.Close()
+		}
+	}()
+	n := new(names.Names)
+	defer n.Close()
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	for _, rt := range []http.RoundTripper{base, n.Drain(base)} {
+		var last error
+		for range 2 {
+			req, err := http.NewRequest("GET", "http://"+l.Addr().String(), io.MultiReader(strings.NewReader("once")))
+			require.NoError(t, err)
+			var resp *http.Response
+			if resp, last = rt.RoundTrip(req); last == nil {
+				resp.Body.Close()
+			}
+		}
+		assert.ErrorIs(t, last, io.EOF)
+	}
+}
+
+// A request that does not close its connection, though it was told to, does not keep the next from it.
+func TestAConnectionThatWasNotClosedIsDrainedLater(t *testing.T) {
+	ignores := func(s *site) http.RoundTripper {
+		first := true
+		return s.Drain(roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Close && first { // as one that HTTP/2 gave up before it was sent
+				first = false
+				r = r.Clone(r.Context())
+				r.Close = false
+			}
+			return s.base.RoundTrip(r)
+		}))
+	}
+	serve(t, false, ignores, func(t *testing.T, s *site) {
+		s.at("a")
+		s.call("")
+		for time.Since(s.start) < 29*time.Second {
+			s.call("for=1s")
+		}
+		s.at("b")
+		for time.Since(s.start) < 3*time.Minute {
+			s.call("for=1s")
+		}
+		assert.Zero(t, s.saw("a").open)
+		assert.Positive(t, s.saw("b").requests)
+		s.base.CloseIdleConnections()
+	})
+}

@@ -26,3 +26,10 @@ func (n *Names) Given() int {
 	defer n.mu.Unlock()
 	return len(n.given)
 }
+
+// SetTurn makes it the turn of other addresses of a host.
+func (n *Names) SetTurn(host string, turn uint) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hosts[host].turn = turn
+}

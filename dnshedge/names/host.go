@@ -1,6 +1,7 @@
 package names
 
 import (
+	"container/list"
 	"context"
 	"net/netip"
 	"time"
@@ -27,8 +28,7 @@ const (
 type host struct {
 	n    *Names
 	name string
-	used uint64 // the number of its last use
-	turn int    // of the addresses of a family
+	turn uint // of the addresses of a family
 
 	families [2][]netip.Addr      // the addresses: IPv4, IPv6
 	addrs    map[netip.Addr]*addr // what is known of these, and of others
@@ -42,8 +42,9 @@ type host struct {
 	look     *look                // nil: none is under way
 	changed  chan struct{}        // is closed when a lookup has published something, or ended
 
-	holds int         // connections, dials and watchers
-	timer *time.Timer // for expires; nil: nobody holds the host
+	holds   int           // connections, dials and watchers
+	resting *list.Element // of Names.idle; nil: the host is held or looked up
+	timer   *time.Timer   // for expires; nil: nobody holds the host
 
 	returns  [3]time.Time // the last lookups that found an address again which had left
 	draining bool         // the host counts in Names.leaving
@@ -64,7 +65,7 @@ type addr struct {
 // A look is a lookup that is under way.
 type look struct {
 	patience time.Time // until when those who have addresses wait for it
-	doubtful bool      // the one before has just failed: those do not wait
+	doubtful bool      // the one before has just failed: those who had addresses do not wait
 	first    time.Time // when the first answer came, once it is published
 	told     families  // whose answers were published
 }
@@ -78,10 +79,10 @@ func (l *look) enough(want families, all bool) bool {
 	return (l.told[0] || !want[0]) && (l.told[1] || !want[1])
 }
 
-// until returns when a caller who has addresses does not wait any more. One who needs all has some
-// when something was published.
-func (l *look) until(all bool) time.Time {
-	if end := l.first.Add(lookup.Delay); all && !l.first.IsZero() && end.Before(l.patience) {
+// until returns when a caller who has addresses does not wait any more. One who has some that are
+// wanted, and needs all, waits a moment when something was published.
+func (l *look) until(some bool) time.Time {
+	if end := l.first.Add(lookup.Delay); some && !l.first.IsZero() && end.Before(l.patience) {
 		return end
 	}
 	return l.patience
@@ -93,10 +94,16 @@ func newHost(n *Names, name string) *host {
 
 func (h *host) known() bool { return h.version > 0 }
 
+// has reports whether an address of the families is known.
+func (h *host) has(want families) bool {
+	return want[0] && len(h.families[0]) > 0 || want[1] && len(h.families[1]) > 0
+}
+
 // hold keeps the addresses fresh until release.
 func (h *host) hold() {
 	h.holds++
 	if h.holds == 1 {
+		h.n.wake(h)
 		h.arm(time.Now())
 	}
 }
@@ -105,6 +112,9 @@ func (h *host) release() {
 	h.holds--
 	if h.holds == 0 {
 		h.stopTimers()
+		if h.look == nil {
+			h.n.rest(h)
+		}
 	}
 }
 
@@ -166,10 +176,11 @@ func (h *host) begin(now time.Time) {
 		return
 	}
 	ctx := h.n.ctx
+	h.look = &look{patience: now.Add(lookupTime)} // until then, the family that works may be missing
 	if h.known() {
 		ctx = lookup.FromServers(ctx)
+		h.look = &look{patience: now.Add(patience), doubtful: h.row > 0 && now.Sub(h.asked) < doubt}
 	}
-	h.look = &look{patience: now.Add(patience), doubtful: h.row > 0 && now.Sub(h.asked) < doubt}
 	h.asked = now
 	h.arm(now)
 	h.n.wg.Add(1)
@@ -349,6 +360,9 @@ func (h *host) end(both [2]*found) {
 	defer h.n.mu.Unlock()
 	defer h.tell()
 	h.look = nil
+	if h.holds == 0 {
+		defer h.n.rest(h)
+	}
 	if h.n.closed {
 		return
 	}
@@ -438,12 +452,12 @@ func (f *found) failed() bool {
 
 // order returns the addresses in the order in which they are dialled: those that failed lately come
 // last, the families take turns, beginning with IPv6, and the addresses of a family begin at turn.
-func (h *host) order(want families, turn int) []netip.Addr {
+func (h *host) order(want families, turn uint) []netip.Addr {
 	now := time.Now()
 	var tiers [2][2][]netip.Addr // by whether they failed, and family
 	for i, addrs := range h.families {
 		for j := range addrs {
-			ip := addrs[(turn+j)%len(addrs)]
+			ip := addrs[(turn%uint(len(addrs))+uint(j))%uint(len(addrs))]
 			t := 0
 			if now.Sub(h.addrs[ip].failed) < forgiven {
 				t = 1

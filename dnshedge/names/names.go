@@ -38,6 +38,7 @@
 package names
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"iter"
@@ -57,6 +58,7 @@ const (
 	leastTTL = 5 * time.Second // MinTTL
 	mostTTL  = time.Hour       // MaxTTL
 	maxHosts = 1024            // that are kept although nobody uses them
+	maxSpare = 1 << 16         // addresses of those
 	dialTime = 30 * time.Second
 )
 
@@ -66,8 +68,8 @@ var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
 // system. Its fields must not be changed after first use. Names is safe for concurrent use.
 //
 // Hosts are complete names: search domains are not used. Case and a final dot do not matter.
-// 1024 hosts are kept besides those with open connections; those that were not used for the
-// longest time are forgotten first.
+// 1024 hosts, with 65,536 addresses in all, are kept besides those with open connections; those
+// that were not used for the longest time are forgotten first.
 type Names struct {
 	// Exchanger answers the questions, such as a *dnshedge.Client. Nil: a Client of the
 	// system's servers with its defaults, that knows /etc/hosts where there is one.
@@ -93,8 +95,9 @@ type Names struct {
 
 	mu     sync.Mutex // guards the fields below, and all hosts
 	closed bool
-	uses   uint64
 	hosts  map[string]*host
+	idle   list.List            // of *host: those that nobody uses, the last used first
+	spare  int                  // addresses of those
 	given  map[netip.Addr]*host // who got an address from LookupNetIP may dial it
 	drains []interface{ CloseIdleConnections() }
 }
@@ -178,8 +181,11 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 			n.mu.Unlock()
 			return
 		}
-		h := n.host(host)
-		h.hold()
+		if ctx.Err() != nil {
+			n.mu.Unlock()
+			return
+		}
+		h := n.hold(host)
 		defer n.release(h)
 		var seen, failed uint64
 		for {
@@ -254,11 +260,11 @@ func (n *Names) ready(ctx context.Context, name string, want families, all bool)
 	if n.closed {
 		return nil, errClosed
 	}
-	h := n.host(name)
-	h.hold()
+	h := n.hold(name)
 	began := h.failed
 	h.lookIfNeeded(time.Now())
-	for h.look != nil && !h.look.enough(want, all) && !(h.known() && h.look.doubtful) && h.wait(ctx, h.look.until(all), h.known()) {
+	for h.look != nil && h.failed == began && !h.look.enough(want, all) && !h.look.doubtful &&
+		h.wait(ctx, h.look.until(all && h.has(want)), h.known()) {
 	}
 	if h.known() {
 		return h, nil
@@ -280,37 +286,48 @@ func (n *Names) release(h *host) {
 	h.release()
 }
 
-// host returns what is known of a host, which it makes if that is nothing. The caller holds mu.
-func (n *Names) host(name string) *host {
+// hold returns what is known of a host, which it makes if that is nothing. The caller holds mu,
+// and releases the host.
+func (n *Names) hold(name string) *host {
 	name = canonical(name)
-	n.uses++
 	h := n.hosts[name]
 	if h == nil {
-		if len(n.hosts) >= maxHosts {
-			n.forget()
-		}
 		h = newHost(n, name)
 		n.hosts[name] = h
 	}
-	h.used = n.uses
+	h.hold()
 	return h
 }
 
-// forget forgets the host that was not used for the longest time, of those without
-// connections and watchers, if there is one. The caller holds mu.
-func (n *Names) forget() {
-	var oldest *host
-	for _, h := range n.hosts {
-		if h.holds == 0 && h.look == nil && (oldest == nil || h.used < oldest.used) {
-			oldest = h
-		}
+// rest keeps a host that nobody uses, if its addresses are known, and forgets those that were not
+// used for the longest time if there are too many. The caller holds mu.
+func (n *Names) rest(h *host) {
+	if h.resting == nil {
+		h.resting = n.idle.PushFront(h)
+		n.spare += len(h.addrs)
 	}
-	if oldest == nil {
-		return
+	if !h.known() {
+		n.forget(h)
 	}
-	delete(n.hosts, oldest.name)
-	for ip := range oldest.addrs {
-		oldest.drop(ip)
+	for n.idle.Len() > maxHosts || n.spare > maxSpare {
+		n.forget(n.idle.Back().Value.(*host))
+	}
+}
+
+// wake takes a host that is needed from those that nobody uses. The caller holds mu.
+func (n *Names) wake(h *host) {
+	if h.resting != nil {
+		n.idle.Remove(h.resting)
+		n.spare -= len(h.addrs)
+		h.resting = nil
+	}
+}
+
+func (n *Names) forget(h *host) {
+	n.wake(h)
+	delete(n.hosts, h.name)
+	for ip := range h.addrs {
+		h.drop(ip)
 	}
 }
 

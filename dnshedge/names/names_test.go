@@ -402,6 +402,7 @@ func TestHostsAreForgotten(t *testing.T) {
 		for i := range 3000 {
 			_, err := w.LookupNetIP(t.Context(), "ip", fmt.Sprintf("host%d.example", i))
 			require.NoError(t, err)
+			synctest.Wait()
 		}
 		w.lookups()
 		again := func(host string) int {
@@ -411,9 +412,9 @@ func TestHostsAreForgotten(t *testing.T) {
 		}
 		assert.Equal(t, 0, again(host), "there is a connection")
 		assert.Equal(t, 0, again("host2999.example"))
-		assert.Equal(t, 0, again("host1977.example"))
-		assert.Equal(t, 1, again("host1976.example"))
-		assert.Equal(t, 1024, w.Kept())
+		assert.Equal(t, 0, again("host1976.example"))
+		assert.Equal(t, 1, again("host1975.example"))
+		assert.Equal(t, 1025, w.Kept())
 	})
 }
 
@@ -515,6 +516,7 @@ func TestAddressesAreForgottenWithTheirHosts(t *testing.T) {
 			_, err := w.LookupNetIP(t.Context(), "ip", fmt.Sprintf("host%d.example", i))
 			require.NoError(t, err)
 		}
+		synctest.Wait()
 		assert.Equal(t, 1024, w.Given())
 	})
 }
@@ -572,4 +574,153 @@ type exchanger func(m *dns.Msg) *dns.Msg
 
 func (e exchanger) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
 	return e(m), 0, nil
+}
+
+// The address of one family is no reason to go on without those of the family that is wanted.
+func TestANewHostIsNotWithoutAFamilyThatIsStillLookedUp(t *testing.T) {
+	for _, after := range []time.Duration{100 * ms, 3 * time.Second} {
+		for _, failed := range []bool{false, true} {
+			play(t, func(t *testing.T, w *world) {
+				if failed {
+					w.fail(dns.RcodeServerFailure)
+					_, err := w.LookupNetIP(t.Context(), "ip", host)
+					assert.Error(t, err)
+				}
+				w.become(answer{records: []string{"300 A 192.0.2.1"}, delay: after}, answer{records: []string{"300 AAAA 2001:db8::1"}, delay: 10 * ms})
+				w.net.set("2001:db8::1", refused) // as if this machine had no IPv6
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					found, err := w.LookupNetIP(t.Context(), "ip4", host)
+					assert.NoError(t, err)
+					assert.Equal(t, []netip.Addr{netip.MustParseAddr("192.0.2.1")}, found)
+				})
+				for _, network := range []string{"tcp", "tcp4"} {
+					wg.Go(func() {
+						conn, err := w.DialContext(t.Context(), network, target)
+						if assert.NoError(t, err) {
+							conn.Close()
+						}
+					})
+				}
+				wg.Wait()
+				assert.Equal(t, after, w.since())
+			})
+		}
+	}
+}
+
+// Hosts that are connected to at the same time are forgotten like others.
+func TestHostsThatWereNeededAtOnceAreForgotten(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1")
+		var conns []net.Conn
+		for i := range 1500 {
+			conn, err := w.DialContext(t.Context(), "tcp", fmt.Sprintf("host%d.example:80", i))
+			require.NoError(t, err)
+			conns = append(conns, conn)
+		}
+		assert.Equal(t, 1500, w.Kept())
+		for _, conn := range conns {
+			conn.Close()
+		}
+		synctest.Wait()
+		assert.Equal(t, 1024, w.Kept())
+	})
+}
+
+// A stranger's zone may have thousands of addresses for each of its names.
+func TestHostsWithManyAddressesAreForgottenSooner(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		var records []string
+		for i := range 1000 {
+			records = append(records, fmt.Sprintf("300 10.0.%d.%d", i/256, i%256))
+		}
+		w.zone.set(records...)
+		for i := range 100 {
+			_, err := w.LookupNetIP(t.Context(), "ip", fmt.Sprintf("host%d.example", i))
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		assert.Equal(t, 65, w.Kept())
+	})
+}
+
+func TestHostsThatAreNotKnownDisplaceNoOthers(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("3600 192.0.2.1")
+		w.addrs()
+		w.fail(dns.RcodeNameError)
+		for i := range 2000 {
+			_, err := w.LookupNetIP(t.Context(), "ip", fmt.Sprintf("host%d.example", i))
+			assert.Error(t, err)
+		}
+		w.lookups()
+		w.addrs()
+		assert.Empty(t, w.lookups())
+		assert.Equal(t, 1, w.Kept())
+	})
+}
+
+// Who waits for a lookup that fails does not wait for the next one as well.
+func TestACallerWaitsForOneLookup(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.become(answer{rcode: dns.RcodeServerFailure, delay: time.Second}, answer{rcode: dns.RcodeServerFailure, delay: time.Second})
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				for range 20 {
+					began := time.Now()
+					_, err := w.LookupNetIP(t.Context(), "ip", host)
+					assert.Error(t, err)
+					assert.LessOrEqual(t, time.Since(began), time.Second)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+func TestAnExchangerThatReturnsNothingIsAnError(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.Exchanger = exchanger(func(*dns.Msg) *dns.Msg { return nil })
+		_, err := w.LookupNetIP(t.Context(), "ip", host)
+		var e *net.DNSError
+		assert.ErrorAs(t, err, &e)
+	})
+}
+
+func TestAWatchWhoseContextHasEndedAsksNobody(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range w.Watch(ctx, host) {
+			t.Error("it has ended")
+		}
+		assert.Empty(t, w.lookups())
+		assert.Zero(t, w.Held())
+	})
+}
+
+// A loop over a Watch may panic, and two may go over the same sequence.
+func TestAWatchThatEndsInAnyWayHoldsNothing(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("30 192.0.2.1")
+		seq := w.Watch(t.Context(), host)
+		assert.Panics(t, func() {
+			for range seq {
+				panic("enough")
+			}
+		})
+		for range seq {
+			for range seq {
+				break
+			}
+			break
+		}
+		assert.Zero(t, w.Held())
+		for range seq { // and may close the Names
+			w.Close()
+		}
+		assert.Zero(t, w.Held())
+	})
 }

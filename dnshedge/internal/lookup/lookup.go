@@ -30,6 +30,8 @@ type Exchanger interface {
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }
 
+var errNothing = errors.New("dnshedge: Exchanger returned neither a response nor an error")
+
 // Addrs looks up the addresses of a host that have a type, TypeA or TypeAAAA. No
 // addresses and no error mean that the host has none of that type. A response code that
 // is a failure is an Rcode.
@@ -39,6 +41,9 @@ func Addrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, e
 	r, _, err := x.ExchangeContext(ctx, m, "")
 	if err != nil {
 		return nil, err
+	}
+	if r == nil {
+		return nil, errNothing
 	}
 	if r.Rcode != dns.RcodeSuccess {
 		return nil, Rcode(r.Rcode)
