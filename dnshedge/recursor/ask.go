@@ -592,7 +592,8 @@ func (a *asking) fail() error {
 	return errNoServers
 }
 
-// silent reports whether all servers were asked, and none has said anything, not even to others.
+// silent reports whether all servers were asked, and none has said anything, not even to others. Of one that
+// was met, another question must have had no answer before: servers drop what they do not understand.
 func (a *asking) silent() bool {
 	if a.heard || !a.reached || len(a.all) == 0 {
 		return false
@@ -600,7 +601,8 @@ func (a *asking) silent() bool {
 	a.fleet.mu.Lock()
 	defer a.fleet.mu.Unlock()
 	for i := range a.all {
-		if c := &a.all[i]; c.seen > a.began || c.tries == 0 {
+		c := &a.all[i]
+		if c.tries == 0 || c.seen > a.began || c.met && int(c.server.silent) <= c.tries {
 			return false
 		}
 	}

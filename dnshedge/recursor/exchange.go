@@ -92,20 +92,29 @@ func (q *query) info() AttemptInfo {
 	}
 }
 
+// places are those that q needs, and how many there are of each kind.
+func (q *query) places() [3]places {
+	return [...]places{{&q.zone.slots, q.perZone}, {&q.server.slots, q.perServer}, {&q.sockets, maxSockets}}
+}
+
+type places struct {
+	*slots
+	max int32
+}
+
 // tryEnter takes the places that q needs, if they are all free. The caller holds mu.
 func (q *query) tryEnter() bool {
-	if !q.zone.slots.free(q.perZone) || !q.server.slots.free(q.perServer) {
-		return false
+	for _, p := range q.places() {
+		if p.used >= p.max {
+			q.evict(p.slots)
+		}
+		if !p.free(p.max) {
+			return false
+		}
 	}
-	if q.sockets.used >= maxSockets {
-		q.evict()
+	for _, p := range q.places() {
+		p.used++
 	}
-	if !q.sockets.free(maxSockets) {
-		return false
-	}
-	q.zone.slots.used++
-	q.server.slots.used++
-	q.sockets.used++
 	q.place()
 	q.entered = true
 	return true
@@ -122,15 +131,12 @@ func (q *query) place() {
 // enter waits for the places that q needs, one after the other. It reports false if nobody
 // waits for q any more, or its zone rests.
 func (q *query) enter() bool {
-	var has []*slots
+	var has []places
 	ok := true
-	for _, s := range []struct {
-		*slots
-		max int32
-	}{{&q.zone.slots, q.perZone}, {&q.server.slots, q.perServer}, {&q.sockets, maxSockets}} {
+	for _, s := range q.places() {
 		q.mu.Lock()
-		if s.slots == &q.sockets && q.sockets.used >= maxSockets {
-			q.evict()
+		if s.used >= s.max {
+			q.evict(s.slots)
 		}
 		w := s.take(s.max)
 		q.mu.Unlock()
@@ -149,7 +155,7 @@ func (q *query) enter() bool {
 				break
 			}
 		}
-		has = append(has, s.slots)
+		has = append(has, s)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -191,20 +197,36 @@ func (q *query) stop() {
 	}
 }
 
-// evict ends the oldest query of which little is hoped. The caller holds mu.
-func (f *fleet) evict() {
-	if q := f.loose.first; q != nil {
-		q.release()
-		q.stop()
+// evict ends the oldest query of which little is hoped, if it helps to have a place of those. For a place at a
+// server or in a zone, that is one without any hope. The caller holds mu.
+func (f *fleet) evict(s *slots) {
+	for q := f.loose.first; q != nil; q = q.next {
+		if s == &f.sockets || (s == &q.server.slots || s == &q.zone.slots) && q.hopeless() {
+			q.release()
+			q.stop()
+			return
+		}
 	}
 }
 
 // loosen notes that little is hoped of q: it ends when its socket is needed. The caller holds mu.
 func (f *fleet) loosen(q *query) {
-	if q.placed && !q.queued {
-		f.loose.push(q)
+	if !q.placed || q.queued {
+		return
+	}
+	f.loose.push(q)
+	if f.sockets.last != nil {
+		f.evict(&f.sockets)
 	}
 }
+
+// overtaken reports whether q's server has answered a query that was sent after q. The caller holds mu.
+func (q *query) overtaken() bool {
+	return q.server.seen-time.Duration(q.server.srtt) > q.sent.Sub(q.epoch)
+}
+
+// hopeless reports whether q was dropped in all likelihood. The caller holds mu.
+func (q *query) hopeless() bool { return time.Since(q.sent) >= q.rto && q.overtaken() }
 
 // lose leaves q to itself: its answer, if one comes, tells how fast the server is. The caller holds mu.
 func (f *fleet) lose(q *query) {
@@ -229,7 +251,9 @@ func (f *fleet) miss(q *query) {
 	}
 	q.missed = true
 	now := f.now()
-	q.server.miss(now)
+	if !q.overtaken() { // otherwise it is not silent
+		q.server.miss(now)
+	}
 	f.tell(false)
 	y := &f.families[familyOf(q.candidate)]
 	if y.silent++; y.silent >= familySilence && now >= y.until {
