@@ -32,6 +32,7 @@ func TestArrowsPointDown(t *testing.T) {
 		{"dnshedge/names", []string{grpc, module + "/benchmark"}, "it stands on dnshedge, and an HTTP user does not carry grpc"},
 		{"dnshedge/grpcnames", []string{module + "/benchmark"}, "it is for clients that have grpc, and no hedging"},
 		{"dnshedge/internal/wire", []string{module + "/internal", module + "/sketch", module + "/dnshedge/internal/transport", "net/http", grpc}, "messages know no sockets"},
+		{"dnshedge/internal/special", []string{module + "/internal", module + "/sketch", module + "/dnshedge/internal/transport", "net/http", grpc}, "names know no sockets"},
 		{"dnshedge/internal/transport", []string{module + "/internal", module + "/sketch", grpc}, "transports know no policy and no cache"},
 		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug"},
 			"DNS, benchmarks and pages are not for every user to carry"},

@@ -69,6 +69,7 @@ type Row struct {
 	Seed                uint64
 	Calls               []Call        // in the order of the questions
 	Failures            int           // calls that failed
+	Stalled             int           // questions that are not among Calls, for the machine stood still soon after
 	UDP, TCP            int64         // queries that it sent to servers
 	CPU                 time.Duration // that it used for them; 0: unknown
 	Hedges, Wins        int64         // of our own contenders; 0: unknown
@@ -99,7 +100,9 @@ func (r Row) Quantile(q float64) time.Duration {
 }
 
 // Sent returns how many queries a question took.
-func (r Row) Sent() float64 { return float64(r.UDP+r.TCP) / float64(max(len(r.Calls), 1)) }
+func (r Row) Sent() float64 {
+	return float64(r.UDP+r.TCP) / float64(max(len(r.Calls)+r.Stalled, 1))
+}
 
 // Run measures. Unless Memory is set it needs root on Linux; see netsim.ErrUnsupported.
 // If ctx ends, what was measured until then is returned with its error.
@@ -125,6 +128,10 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 		repeats = 0.5
 	}
 	questions := w.questions(p, conf.Questions, repeats)
+	var s *stalls
+	if !conf.Memory {
+		s = watchStalls()
+	}
 	var wg sync.WaitGroup
 	for i, c := range all {
 		// Their questions do not come at the very same time, so that they do not delay each other.
@@ -135,6 +142,12 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 		})
 	}
 	wg.Wait()
+	if s != nil {
+		s.stop()
+		for i := range rows {
+			rows[i].leaveOut(s.seen)
+		}
+	}
 	return rows, errors.Join(append(errs, ctx.Err())...)
 }
 
@@ -246,11 +259,7 @@ func (c *contender) measure(ctx context.Context, conf Config, questions []questi
 	wg.Wait()
 	row.Calls = row.Calls[:asked]
 	row.UDP, row.TCP = c.internet.udp.Load()-udp, c.internet.tcp.Load()-tcp
-	for _, call := range row.Calls {
-		if call.Failed {
-			row.Failures++
-		}
-	}
+	row.count()
 	if c.cpu != nil {
 		row.CPU = c.cpu() - cpu
 	}
@@ -260,6 +269,15 @@ func (c *contender) measure(ctx context.Context, conf Config, questions []questi
 	s, err := c.stats()
 	row.Hedges, row.Wins, row.Denied = s.Hedges, s.HedgeWins, s.Denied
 	return row, err
+}
+
+func (r *Row) count() {
+	r.Failures = 0
+	for _, call := range r.Calls {
+		if call.Failed {
+			r.Failures++
+		}
+	}
 }
 
 // call asks a question.

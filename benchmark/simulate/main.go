@@ -32,7 +32,8 @@
 // recursor asks resolvers for names in an internet of thousands of simulated servers, through
 // kernel sockets in network namespaces. It needs root on Linux, and measures the resolvers that
 // are installed, all at the same time. They know the servers of the root when it begins. Its
-// sent_per_request is how many queries they sent for a question; failures count as ten seconds.
+// sent_per_request is how many queries they sent for a question; failures count as ten seconds, and questions are left out that were asked in the two seconds
+// before the machine stood still for a tenth of one.
 // Below its tables it says what is required of this library's resolver, and whether that is so.
 //
 // virtual is a discrete-event simulation: about a million requests per second, and

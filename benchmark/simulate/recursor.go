@@ -90,6 +90,9 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		task.drop()
 		return err
 	}
+	if len(rows) > 0 && rows[0].Stalled > 0 {
+		j.progress.say("%d questions are left out: this machine stood still when they were asked, or soon after", rows[0].Stalled)
+	}
 	for _, r := range rows {
 		if len(r.Calls) == 0 {
 			continue
@@ -100,7 +103,7 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			cost: &cost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}, sent: &sent,
 		}
 		if r.CPU > 0 {
-			each := float64(r.CPU.Microseconds()) / float64(len(r.Calls))
+			each := float64(r.CPU.Microseconds()) / float64(len(r.Calls)+r.Stalled)
 			t.cpu = &each
 		}
 		for i, c := range r.Calls {

@@ -800,6 +800,30 @@ func TestACutResponseOfAServerWithoutTCPIsAskedForOfTheNext(t *testing.T) {
 	})
 }
 
+func TestAServerThatIsSilentOverTCPDelaysNoAnswerForLong(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		want := withBig(t, w)
+		w.unlucky("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+			if q.tcp {
+				return nil
+			}
+			return r
+		})
+		start := time.Now()
+		assert.Equal(t, want, told(w.ask(w.resolver(), "big.example. TXT")))
+		assert.Less(t, time.Since(start), time.Second)
+		w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+			if q.tcp {
+				return nil
+			}
+			return r
+		})
+		start = time.Now()
+		assert.Equal(t, "SERVFAIL", told(w.ask(w.resolver(), "big.example. TXT")))
+		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
+	})
+}
+
 func TestAResponseThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
 	bubble(t, big, func(t *testing.T, w *world) {
 		want := withBig(t, w)

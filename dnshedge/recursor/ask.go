@@ -86,18 +86,12 @@ func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
 	}
 	a := &asking{fleet: f, task: t, ctx: ctx, wire: q, began: f.now(), wake: make(chan struct{}, 1)}
 	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
-		return nil, net.ErrClosed
+	if err = f.refuses(t.zone, a.began); err == nil {
+		a.zone = f.zoneOf(t.zone)
 	}
-	a.zone = f.zoneOf(t.zone)
-	rests := a.zone.until > a.began
 	f.mu.Unlock()
-	if rests {
-		f.mu.Lock()
-		f.leaveZone(a.zone, a.began)
-		f.mu.Unlock()
-		return nil, errNoServers
+	if err != nil {
+		return nil, err
 	}
 	a.all = f.candidates(t, nil, t.servers)
 	a.timer = time.NewTimer(time.Hour)
@@ -106,6 +100,17 @@ func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
 	var m *dns.Msg
 	m, err = a.run()
 	return m, err
+}
+
+// refuses returns why a zone's servers are not asked. The caller holds mu.
+func (f *fleet) refuses(name string, now time.Duration) error {
+	if f.closed {
+		return net.ErrClosed
+	}
+	if z := f.zones[name]; z != nil && now < z.until {
+		return errNoServers
+	}
+	return nil
 }
 
 // asking is a task that is under way. Its fields belong to the goroutine that asks.
@@ -171,7 +176,7 @@ func (a *asking) run() (*dns.Msg, error) {
 	a.next(atFirst)
 	var events []event
 	for {
-		if !a.looking && (len(a.queries) == 0 || a.spent() && a.latest() == nil) {
+		if len(a.queries) == 0 && !a.looking || a.latest() == nil && a.spent() {
 			return nil, a.fail()
 		}
 		a.arm()
@@ -280,9 +285,6 @@ func (a *asking) giveUp() {
 	for _, q := range a.queries {
 		if q.entered && !q.overdue {
 			q.overdue = true
-			if !q.tcp {
-				a.miss(q)
-			}
 			a.loosen(q)
 		}
 		if !q.evicted {
@@ -388,7 +390,7 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 // holds fleet.mu.
 func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 	q := &query{
-		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, candidate: c.addr, wire: a.wire,
+		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, addr: c.addr, wire: a.wire,
 		number: a.n, hedge: hedge, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late, plain: a.now() < c.server.plain,
 	}
 	if old != nil {
@@ -408,7 +410,7 @@ func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 // candidateOf returns the candidate that q asked.
 func (a *asking) candidateOf(q *query) *candidate {
 	for i := range a.all {
-		if a.all[i].addr == q.candidate {
+		if a.all[i].addr == q.addr {
 			return &a.all[i]
 		}
 	}
@@ -432,7 +434,7 @@ func (a *asking) take(e event) *dns.Msg {
 			break
 		}
 	}
-	a.reached = a.reached || q.wrote
+	a.reached = a.reached || !q.wrote.IsZero()
 	c := a.candidateOf(q)
 	err := q.err
 	if q.msg != nil {

@@ -85,10 +85,18 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 	return r
 }
 
-// take appends the records that answer q, and reports whether there are any.
+// maxUnique is how many records are compared with those that follow, which takes time.
+const maxUnique = 64
+
+// take appends the records that answer q, each once (RFC 2181 §5), and reports whether there are
+// any.
 func (r *verdict) take(m *dns.Msg, q question) bool {
 	for _, rr := range m.Answer {
-		if h := rr.Header(); h.Class == dns.ClassINET && (h.Rrtype == q.qtype || q.qtype == dns.TypeANY) && strings.EqualFold(h.Name, q.name) {
+		h := rr.Header()
+		if h.Class != dns.ClassINET || h.Rrtype != q.qtype && q.qtype != dns.TypeANY || !strings.EqualFold(h.Name, q.name) {
+			continue
+		}
+		if first := r.answer[:min(len(r.answer), maxUnique)]; !slices.ContainsFunc(first, func(old dns.RR) bool { return dns.IsDuplicate(old, rr) }) {
 			r.answer = append(r.answer, rr)
 		}
 	}

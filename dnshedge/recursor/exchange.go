@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -39,17 +41,17 @@ var (
 // query is one message to one server, and the wait for its answer.
 type query struct {
 	*fleet
-	asking    *asking
-	zone      *zone
-	server    *server
-	candidate netip.AddrPort
-	wire      *wire.Query
-	number    int // of the attempt
-	hedge     bool
-	tcp       bool
-	plain     bool // without EDNS
-	line      bool // it has to wait for a place before it is sent
-	began     time.Time
+	asking *asking
+	zone   *zone
+	server *server
+	addr   netip.AddrPort // the server's
+	wire   *wire.Query
+	number int // of the attempt
+	hedge  bool
+	tcp    bool
+	plain  bool // without EDNS
+	line   bool // it has to wait for a place before it is sent
+	began  time.Time
 
 	// Of the goroutine that asks.
 	late, rto time.Duration
@@ -57,12 +59,11 @@ type query struct {
 	hedgeable bool          // no hedge was thought of yet
 	overdue   bool          // the retransmission timeout has passed
 	evicted   bool          // its socket was needed for others
-
-	entered bool // it has been sent, or is about to be
+	entered   bool          // it has been sent, or is about to be
 
 	// Written before the event that tells of it.
-	sent  time.Time
-	wrote bool // a query has left this machine
+	sent  time.Time // when it had its places
+	wrote time.Time // when it left this machine; zero: it has not
 	msg   *dns.Msg
 	err   error
 
@@ -87,7 +88,7 @@ func (q *query) due() time.Time {
 
 func (q *query) info() AttemptInfo {
 	return AttemptInfo{
-		Name: q.asking.name, Type: q.asking.qtype, Zone: q.zone.name, Server: q.candidate,
+		Name: q.asking.name, Type: q.asking.qtype, Zone: q.zone.name, Server: q.addr,
 		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge,
 	}
 }
@@ -234,9 +235,6 @@ func (f *fleet) lose(q *query) {
 	if !q.placed {
 		return
 	}
-	if time.Since(q.sent) >= q.rto && !q.tcp {
-		f.miss(q)
-	}
 	f.loosen(q)
 	if q.tcp || f.loose.n > maxLoose {
 		q.release()
@@ -255,7 +253,7 @@ func (f *fleet) miss(q *query) {
 		q.server.miss(now)
 	}
 	f.tell(false)
-	y := &f.families[familyOf(q.candidate)]
+	y := &f.families[familyOf(q.addr)]
 	if y.silent++; y.silent >= familySilence && now >= y.until {
 		y.until = now + familyRest
 	}
@@ -264,7 +262,7 @@ func (f *fleet) miss(q *query) {
 // answered takes what an answer to q took, and reports whether somebody waits for it.
 func (f *fleet) answered(q *query) bool {
 	now := time.Now()
-	took := now.Sub(q.sent)
+	took := now.Sub(q.wrote)
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -278,7 +276,7 @@ func (f *fleet) answered(q *query) bool {
 		s.learn(at, took, f.first.median)
 		f.tell(true)
 	}
-	f.families[familyOf(q.candidate)] = family{}
+	f.families[familyOf(q.addr)] = family{}
 	q.release()
 	return !q.lost
 }
@@ -299,7 +297,7 @@ func (q *query) run() {
 		q.mu.Lock()
 		if q.stopped {
 			err = errEvicted
-		} else if !q.tcp && err != errForgers {
+		} else if !q.tcp && err != errForgers && (!q.wrote.IsZero() || unreachable(err)) {
 			q.miss(q)
 		}
 		q.release()
@@ -324,22 +322,32 @@ func (q *query) exchange() (*dns.Msg, error) {
 // datagram asks over UDP, from a socket and so a port of its own.
 func (q *query) datagram() (*dns.Msg, error) {
 	conn, err := q.dial()
+	if crowded(err) {
+		q.mu.Lock()
+		q.evict()
+		q.mu.Unlock()
+		conn, err = q.dial()
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	if err := q.hold(conn, answerTime); err != nil {
+	if err := q.hold(conn, min(q.rto, answerTime)); err != nil {
 		return nil, err
 	}
 	buf := buffers.Get().(*[transport.MaxDatagram]byte)
 	defer buffers.Put(buf)
 	id := wire.RandomID()
-	if _, err := conn.Write(q.wire.Append(buf[:0], id, wire.Shape{Size: wire.DefaultUDPSize})); err != nil {
+	out := q.wire.Append(buf[:0], id, wire.Shape{Size: wire.DefaultUDPSize})
+	q.wrote = time.Now()
+	if _, err := conn.Write(out); err != nil {
 		return nil, err
 	}
-	q.wrote = true
 	for wrong := 0; ; {
 		n, err := transport.Receive(conn, buf[:])
+		if errors.Is(err, os.ErrDeadlineExceeded) && q.waitOn() {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -357,13 +365,23 @@ func (q *query) datagram() (*dns.Msg, error) {
 // dial opens a socket.
 func (q *query) dial() (net.Conn, error) {
 	if q.dialer != nil {
-		return q.dialer.DialContext(q.ctx, "udp", q.candidate.String())
+		return q.dialer.DialContext(q.ctx, "udp", q.addr.String())
 	}
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.candidate))
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.addr))
 	if err != nil {
 		return nil, err // and not a *net.UDPConn that is nil
 	}
 	return c, nil
+}
+
+// crowded reports whether there was no socket because there are too many.
+func crowded(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// unreachable reports whether a server cannot be reached from here.
+func unreachable(err error) bool {
+	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
 // hold makes conn the one that ends when q does, or after the given time since it was sent.
@@ -375,6 +393,18 @@ func (q *query) hold(conn net.Conn, d time.Duration) error {
 	}
 	q.conn = conn
 	return conn.SetDeadline(q.sent.Add(d))
+}
+
+// waitOn counts q as unanswered when its timeout has passed, and reports whether its answer is
+// still awaited: then it has more time.
+func (q *query) waitOn() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.missed || q.stopped {
+		return false
+	}
+	q.miss(q)
+	return q.conn.SetDeadline(q.sent.Add(answerTime)) == nil
 }
 
 // take reads a response if somebody waits for it.
@@ -405,7 +435,7 @@ func (q *query) stream() (*dns.Msg, error) {
 	if d == nil {
 		d = new(net.Dialer)
 	}
-	conn, err := d.DialContext(ctx, "tcp", q.candidate.String())
+	conn, err := d.DialContext(ctx, "tcp", q.addr.String())
 	if err != nil {
 		return nil, err
 	}
@@ -416,10 +446,10 @@ func (q *query) stream() (*dns.Msg, error) {
 	id := wire.RandomID()
 	b := q.wire.Append(make([]byte, 2, 512), id, wire.Shape{Size: wire.DefaultUDPSize})
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
+	q.wrote = time.Now()
 	if _, err := conn.Write(b); err != nil {
 		return nil, err
 	}
-	q.wrote = true
 	if _, err := io.ReadFull(conn, b[:2]); err != nil {
 		return nil, err
 	}

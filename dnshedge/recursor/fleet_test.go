@@ -488,6 +488,34 @@ func TestAnUnreachableNetworkCostsNoTime(t *testing.T) {
 	})
 }
 
+func TestAProcessWithoutDescriptorsGivesUpWhatIsOverdue(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(new(Resolver))
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(ms)))))
+		require.NoError(t, err)
+		n.refuse = func(string, netip.AddrPort) error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.open > 0 {
+				return syscall.EMFILE
+			}
+			return nil
+		}
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.2", good(10*ms))))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+		go func() { _, _ = f.ask(context.Background(), plain(n.serve("192.0.2.3", good(50*ms)))) }()
+		time.Sleep(ms)
+		before := f.counts.wire.Load()
+		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
+		require.ErrorIs(t, err, errNoServers)
+		assert.Equal(t, before+1, f.counts.wire.Load())
+		time.Sleep(100 * ms)
+		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
+		require.NoError(t, err, "the server is not to blame, and nor is its zone")
+	})
+}
+
 func TestAFamilyThatIsSilentRests(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(&Resolver{})

@@ -243,6 +243,13 @@ func faults(k int) func(query, *dns.Msg) *dns.Msg {
 		func(q query, r *dns.Msg) *dns.Msg { r.Truncated = !q.tcp; r.Answer = nil; return r },
 		func(q query, r *dns.Msg) *dns.Msg { r.Truncated, r.Answer, r.Ns = true, nil, nil; return r },
 		func(q query, r *dns.Msg) *dns.Msg {
+			if q.tcp {
+				return nil
+			}
+			r.Truncated, r.Answer, r.Ns = true, nil, nil
+			return r
+		},
+		func(q query, r *dns.Msg) *dns.Msg {
 			if q.IsEdns0() != nil {
 				return nil
 			}
@@ -259,7 +266,7 @@ func faults(k int) func(query, *dns.Msg) *dns.Msg {
 	}[k]
 }
 
-const kinds = 24 // of faults
+const kinds = 25 // of faults
 
 // FuzzOneFaultlessServer: if all servers of a zone but one are faulty, whatever is wrong with them, names
 // are answered rightly and within the limits.

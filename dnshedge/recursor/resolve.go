@@ -48,7 +48,7 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 			return nil, err
 		}
 		res.rcode = r.rcode
-		res.answer = append(res.answer, r.answer...)
+		res.answer = appendLink(res.answer, r.answer)
 		res.authority = append(res.authority, r.authority...)
 		if r.next == "" {
 			return res, nil
@@ -62,6 +62,21 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 		names = append(names, r.next)
 		q.name = r.next
 	}
+}
+
+// appendLink appends what one link of a chain has for an answer. A DNAME record that made other
+// aliases before is in the answer already.
+func appendLink(to, rrs []dns.RR) []dns.RR {
+	for _, rr := range rrs {
+		_, again := rr.(*dns.DNAME)
+		if sig, ok := rr.(*dns.RRSIG); ok {
+			again = sig.TypeCovered == dns.TypeDNAME
+		}
+		if !again || !slices.ContainsFunc(to, func(old dns.RR) bool { return dns.IsDuplicate(old, rr) }) {
+			to = append(to, rr)
+		}
+	}
+	return to
 }
 
 // loopError is why a question ends whose aliases lead back to where they come from.

@@ -45,3 +45,10 @@ func TestAQuestionFailsBeforeItsCallerGivesUp(t *testing.T) {
 		assert.Equal(t, n, w.sent(), "the failure is kept for 5 s")
 	})
 }
+
+func TestARecordThatComesTwiceIsOnceInTheAnswer(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		w.fault("192.0.2.1 192.0.2.2", when("www.example. A", says("www.example. A 192.0.2.80; www.example. A 192.0.2.81; WWW.example. A 192.0.2.80")))
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80, www.example. A 192.0.2.81", told(w.ask(w.resolver(), "www.example. A")))
+	})
+}

@@ -274,7 +274,7 @@ func TestWhenAllServersRestTheyAreAskedAllTheSame(t *testing.T) {
 }
 
 func TestAnOutageCosts15PercentMoreThanWithoutHedgesAtMost(t *testing.T) {
-	for _, hosted := range []bool{false} { // zones with servers of their own, or of another zone that is dead, too
+	for _, hosted := range []bool{false, true} { // zones with servers of their own, or of another zone that is dead, too
 		cost := func(off bool) (n int, s recursor.Stats) {
 			var text strings.Builder
 			text.WriteString(". served 198.41.0.4 198.41.0.5\n")

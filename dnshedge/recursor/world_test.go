@@ -26,6 +26,14 @@ import (
 
 const ms = time.Millisecond
 
+// TestMain makes package net read the system's configuration before the first bubble: net keeps
+// a channel for it, and a channel made in one bubble cannot be used in another.
+func TestMain(m *testing.M) {
+	own := net.Resolver{PreferGo: true}
+	_, _ = own.LookupHost(context.Background(), "localhost")
+	os.Exit(m.Run())
+}
+
 // A world is name servers in memory, made from a text:
 //
 //	. served 198.41.0.4                        the root, whose servers, named here unless by hand, are the Hints

@@ -347,7 +347,11 @@ func (e *entry) accepts(m *dns.Msg) error {
 	}
 	var errs []error
 	if len(want.Question) > 0 {
-		errs = append(errs, differ("question", strings.ToLower(m.Question[0].String()), strings.ToLower(want.Question[0].String())))
+		var got dns.Question // of messages that could not be read
+		if len(m.Question) > 0 {
+			got = m.Question[0]
+		}
+		errs = append(errs, differ("question", strings.ToLower(got.String()), strings.ToLower(want.Question[0].String())))
 	}
 	if len(want.Answer) > 0 || slices.Contains(e.match, "all") || slices.Contains(e.match, "answer") {
 		errs = append(errs, differ("answer", texts(m.Answer, false, ttl), texts(want.Answer, false, ttl)))
@@ -408,6 +412,7 @@ type Network struct {
 	script    *Script
 	answers   chan *dns.Msg
 	unchecked []*dns.Msg // answers that no step has checked
+	asking    int        // questions whose answers are not among them
 
 	mu      sync.Mutex // guards the fields below
 	step    int
@@ -553,9 +558,36 @@ func (n *Network) sent(s *step) bool {
 	return i >= 0
 }
 
-// Play plays the script inside a synctest bubble, and returns what goes wrong first. What
-// is tested answers questions by ask, and has n as the way to its servers. A nil answer is none.
+// StepError is why a step of a script failed.
+type StepError struct {
+	Step int
+	Do   string // what the step does, as CHECK_ANSWER
+	Err  error
+}
+
+func (e *StepError) Error() string { return fmt.Sprintf("step %d %s: %v", e.Step, e.Do, e.Err) }
+
+// Unwrap returns e.Err.
+func (e *StepError) Unwrap() error { return e.Err }
+
+// Failed returns the steps whose errors Play returned.
+func Failed(err error) (steps []int) {
+	switch err := err.(type) {
+	case *StepError:
+		steps = append(steps, err.Step)
+	case interface{ Unwrap() []error }:
+		for _, e := range err.Unwrap() {
+			steps = append(steps, Failed(e)...)
+		}
+	}
+	return steps
+}
+
+// Play plays the script inside a synctest bubble, to its end, and returns a StepError for
+// each step that fails, joined. What is tested answers questions by ask, and has n as the
+// way to its servers. A nil answer is none.
 func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
+	var errs []error
 	for _, s := range n.script.steps {
 		n.begin(s.n)
 		var err error
@@ -566,11 +598,8 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 			if raw := s.entry.raw; raw != nil && m.Unpack(raw) != nil {
 				break // a server cannot read it either
 			}
-			go func() {
-				if r := ask(m); r != nil {
-					n.answers <- r
-				}
-			}()
+			n.asking++
+			go func() { n.answers <- ask(m) }()
 		case "CHECK_ANSWER":
 			err = n.check(s.entry)
 		case "CHECK_OUT_QUERY":
@@ -598,11 +627,11 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 			err = errors.New("unknown step")
 		}
 		if err != nil {
-			return fmt.Errorf("step %d %s: %w", s.n, s.do, err)
+			errs = append(errs, &StepError{s.n, s.do, err})
 		}
 		synctest.Wait()
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // check waits for an answer like an entry. Answers to several questions may come in any
@@ -611,8 +640,17 @@ func (n *Network) check(e *entry) error {
 	why, late := errors.New("no answer"), time.After(time.Minute)
 	for i := 0; ; i++ {
 		if i == len(n.unchecked) {
+			if n.asking == 0 {
+				n.unchecked = nil
+				return why
+			}
 			select {
 			case m := <-n.answers:
+				n.asking--
+				if m == nil {
+					i--
+					continue
+				}
 				n.unchecked = append(n.unchecked, m)
 			case <-late:
 				return why
