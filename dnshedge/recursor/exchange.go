@@ -324,7 +324,7 @@ func (q *query) datagram() (*dns.Msg, error) {
 	conn, err := q.dial()
 	if crowded(err) {
 		q.mu.Lock()
-		q.evict()
+		q.evict(&q.sockets)
 		q.mu.Unlock()
 		conn, err = q.dial()
 	}
