@@ -279,19 +279,34 @@ func (a *asking) strike() {
 
 // giveUp notes that the answers to all queries are overdue. They are still taken if they come.
 func (a *asking) giveUp() {
+	var ended []*query
 	a.fleet.mu.Lock()
-	defer a.fleet.mu.Unlock()
 	left := a.queries[:0]
 	for _, q := range a.queries {
 		if q.entered && !q.overdue {
 			q.overdue = true
 			a.loosen(q)
 		}
-		if !q.evicted {
+		if q.evicted {
+			ended = append(ended, q)
+		} else {
 			left = append(left, q)
 		}
 	}
+	clear(a.queries[len(left):])
 	a.queries = left
+	a.fleet.mu.Unlock()
+	for _, q := range ended {
+		a.done(q, q.err)
+	}
+}
+
+// done notes that q has ended.
+func (a *asking) done(q *query, err error) {
+	a.reached = a.reached || !q.wrote.IsZero()
+	if f := a.trace.Done; f != nil {
+		f(a.ctx, q.info(), time.Since(q.began), err)
+	}
 }
 
 // hedge asks another server because the answer of the one before is late.
@@ -404,6 +419,7 @@ func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 	} else {
 		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
 	}
+	q.hedgeable = q.hedgeable && q.late < q.rto
 	return q
 }
 
@@ -434,16 +450,13 @@ func (a *asking) take(e event) *dns.Msg {
 			break
 		}
 	}
-	a.reached = a.reached || !q.wrote.IsZero()
 	c := a.candidateOf(q)
 	err := q.err
 	if q.msg != nil {
 		a.heard = true
 		err = a.read(c, q)
 	}
-	if f := a.trace.Done; f != nil {
-		f(a.ctx, q.info(), time.Since(q.began), err)
-	}
+	a.done(q, err)
 	switch {
 	case err == nil:
 		if q.hedge {

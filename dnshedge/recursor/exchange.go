@@ -160,10 +160,7 @@ func (q *query) enter() bool {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.zone.until > q.now() {
-		ok = false
-	}
-	if !ok {
+	if !ok || q.closed || q.lost || q.zone.until > q.now() {
 		for _, s := range has {
 			s.leave()
 		}
@@ -262,7 +259,7 @@ func (f *fleet) miss(q *query) {
 // answered takes what an answer to q took, and reports whether somebody waits for it.
 func (f *fleet) answered(q *query) bool {
 	now := time.Now()
-	took := now.Sub(q.wrote)
+	took := min(now.Sub(q.wrote), answerTime)
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -365,13 +362,27 @@ func (q *query) datagram() (*dns.Msg, error) {
 // dial opens a socket.
 func (q *query) dial() (net.Conn, error) {
 	if q.dialer != nil {
-		return q.dialer.DialContext(q.ctx, "udp", q.addr.String())
+		return q.dialWith(q.dialer, "udp", answerTime)
 	}
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.addr))
 	if err != nil {
 		return nil, err // and not a *net.UDPConn that is nil
 	}
 	return c, nil
+}
+
+// dialWith opens a connection, which takes a while at most, and ends when q is stopped.
+func (q *query) dialWith(d Dialer, network string, most time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(q.ctx, most)
+	defer cancel()
+	q.mu.Lock()
+	q.cancel = cancel
+	stopped := q.stopped
+	q.mu.Unlock()
+	if stopped {
+		return nil, net.ErrClosed
+	}
+	return d.DialContext(ctx, network, q.addr.String())
 }
 
 // crowded reports whether there was no socket because there are too many.
@@ -422,20 +433,11 @@ func (q *query) take(b []byte) (*dns.Msg, error) {
 
 // stream asks over TCP, over a connection of its own.
 func (q *query) stream() (*dns.Msg, error) {
-	ctx, cancel := context.WithTimeout(q.ctx, dialTime)
-	defer cancel()
-	q.mu.Lock()
-	q.cancel = cancel
-	stopped := q.stopped
-	q.mu.Unlock()
-	if stopped {
-		return nil, net.ErrClosed
-	}
 	d := q.dialer
 	if d == nil {
 		d = new(net.Dialer)
 	}
-	conn, err := d.DialContext(ctx, "tcp", q.addr.String())
+	conn, err := q.dialWith(d, "tcp", dialTime)
 	if err != nil {
 		return nil, err
 	}

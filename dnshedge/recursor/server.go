@@ -66,9 +66,9 @@ func (f *fleet) forgetServer() {
 	delete(f.servers, oldest)
 }
 
-// learn takes what an answer took.
+// learn takes what an answer took: no less than a nanosecond, though the clock may say so.
 func (s *server) learn(now, took, prior time.Duration) {
-	d := float32(took)
+	d := float32(min(max(took, 1), answerTime))
 	if s.srtt == 0 {
 		s.srtt, s.rttvar = d, d/4
 	} else {

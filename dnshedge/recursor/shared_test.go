@@ -1,9 +1,13 @@
 package recursor
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"math"
+	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,4 +97,132 @@ func TestAServerThatHasAnsweredSinceIsNotSilent(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 30*ms, took)
 	})
+}
+
+// Whoever has zones with slow servers can have the Resolver meet many of them.
+func TestFirstAnswersOfSlowServersDelayNoOthers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		for i := range 100 {
+			_, _, _ = n.ask(f, plain(n.serve(fmt.Sprintf("203.0.113.%d", i), good(1900*ms))))
+		}
+		h := turns(dead, good(30*ms))
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
+		require.NoError(t, err)
+		assert.LessOrEqual(t, took, maxFirst+30*ms)
+	})
+}
+
+// A clock may be coarse, and a process may be stopped while an answer waits for it.
+func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		at := n.serve("192.0.2.1", good(ms))
+		_, _, err := n.ask(f, plain(at))
+		require.NoError(t, err)
+		for _, took := range []time.Duration{0, time.Hour} {
+			f.mu.Lock()
+			s := f.lookUp(at, f.now())
+			for range 200 {
+				s.learn(f.now(), took, f.first.median)
+			}
+			f.mu.Unlock()
+			var b bytes.Buffer
+			require.NoError(t, f.export(&b, nil))
+			g := n.fleet(&Resolver{})
+			_, err := g.read(&b)
+			require.NoError(t, err, took)
+			assert.Positive(t, g.lookUp(at, g.now()).srtt, took)
+		}
+		stranger := n.serve("192.0.2.2", good(0))
+		for range 2 {
+			_, _, err = n.ask(f, plain(stranger))
+			require.NoError(t, err)
+		}
+		assert.EqualValues(t, 1, f.lookUp(stranger, f.now()).srtt, "it is no stranger any more")
+	})
+}
+
+func TestWhoWaitsForASocketGetsTheFirstOfWhichLittleIsHoped(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		for i := range maxSockets {
+			x := plain(netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), 1}), 53))
+			x.zone = x.servers[0].String()
+			go func() { _, _ = f.ask(context.Background(), x) }()
+		}
+		time.Sleep(ms)
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", good(10*ms))))
+		require.NoError(t, err)
+		assert.Equal(t, coldRTO-ms+10*ms, took)
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// Every query that a Trace is told of is told to have ended, also those whose sockets others need.
+func TestATraceIsToldOfTheEndOfEveryQueryInACrowd(t *testing.T) {
+	inBubble(t, func(n *network) {
+		var begun, done atomic.Int64
+		f := n.fleet(&Resolver{Trace: &Trace{
+			Attempt: func(context.Context, AttemptInfo) { begun.Add(1) },
+			Done:    func(context.Context, AttemptInfo, time.Duration, error) { done.Add(1) },
+		}})
+		for i := range 3 * maxSockets {
+			x := plain()
+			for k := range 3 {
+				x.servers = append(x.servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
+			}
+			x.zone = x.servers[0].String()
+			go func() { _, _ = f.ask(context.Background(), x) }()
+			if i%1000 == 999 {
+				time.Sleep(250 * ms) // then the second queries of the thousand are under way
+			}
+		}
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, begun.Load(), done.Load())
+	})
+}
+
+// A Dialer may have to open a tunnel.
+func TestADialerThatHangsHoldsNoPlaceForLong(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Limits: Limits{InFlight: 1}})
+		a := n.serve("192.0.2.1", good(10*ms))
+		f.dialer = hanging{}
+		_, _, err := n.ask(f, plain(a))
+		require.ErrorIs(t, err, errNoServers)
+		time.Sleep(zoneRest)
+		var s Stats
+		f.fill(&s)
+		assert.Zero(t, s.InFlight)
+		f.dialer = n
+		_, _, err = n.ask(f, plain(a))
+		assert.NoError(t, err)
+	})
+}
+
+type hanging struct{}
+
+func (hanging) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestMaxPerSecondMayBeAnyNumber(t *testing.T) {
+	for _, most := range []float64{0.1, 1e10, 1e300, math.MaxFloat64, math.Inf(1)} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(&Resolver{Hedge: Hedge{MaxPerSecond: most}})
+			hedges := 0
+			for range 10 {
+				if f.spend() {
+					hedges++
+				}
+			}
+			if most < 1 {
+				assert.Equal(t, 1, hedges)
+			} else {
+				assert.Equal(t, 10, hedges, most)
+			}
+		})
+	}
 }
