@@ -484,7 +484,7 @@ func (a *asking) read(c *candidate, q *query) error {
 	if !q.plain && rejected(q.msg) {
 		return errAgain
 	}
-	if q.plain && q.msg.Rcode != dns.RcodeFormatError {
+	if q.plain && !rejected(q.msg) { // otherwise it is the question that the server does not understand
 		now := a.now()
 		a.fleet.mu.Lock()
 		if c.server.plain <= now {
@@ -500,9 +500,9 @@ func (a *asking) read(c *candidate, q *query) error {
 	if lame || c.lame && err == nil {
 		key := lameKey{a.task.zone, c.addr}
 		a.fleet.mu.Lock()
-		if lame {
+		if lame && !rejected(q.msg) {
 			a.mark(key, a.now())
-		} else {
+		} else if !lame {
 			delete(a.fleet.lame, key)
 		}
 		a.fleet.mu.Unlock()

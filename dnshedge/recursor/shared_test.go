@@ -226,3 +226,74 @@ func TestMaxPerSecondMayBeAnyNumber(t *testing.T) {
 		})
 	}
 }
+
+// Callers choose the type. Some servers implement no QTYPE such as MAILA, and say so.
+func TestAServerThatDoesNotImplementATypeIsNotLameAndKeepsEDNS(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		h := func(q sent) []reply {
+			if q.Question[0].Qtype != dns.TypeA {
+				return says(dns.RcodeNotImplemented, 10*ms)(q)
+			}
+			return good(10 * ms)(q)
+		}
+		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", good(90*ms))
+		for _, at := range []netip.AddrPort{a, b} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		_, _, err := n.ask(f, about("example.com.", "www.example.com.", dns.TypeMAILA, a, b))
+		require.NoError(t, err, "the other server knows it")
+		before := len(n.queries())
+		_, took, err := n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+		assert.NotNil(t, n.queries()[before].IsEdns0())
+	})
+}
+
+// Whoever has a zone can give it 64 addresses, and other zones as many others.
+func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{MaxBytes: minBytes})
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		at := func(net byte, i int) netip.AddrPort {
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{net, byte(i >> 16), byte(i >> 8), byte(i)}), 53)
+		}
+		for i := range f.maxServers {
+			f.lookUp(at(198, i), f.now()).learn(f.now(), 10*ms, coldMedian)
+		}
+		time.Sleep(time.Hour)
+		for i := range 20 * f.maxServers {
+			f.lookUp(at(203, i), f.now())
+		}
+		met := 0
+		for _, s := range f.servers {
+			if s.srtt > 0 {
+				met++
+			}
+		}
+		assert.Greater(t, met, f.maxServers/10)
+		assert.Len(t, f.servers, f.maxServers)
+	})
+}
+
+func TestAnImportOfManyNamesOrAddressesForOneZoneIsDamaged(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		for i, want := range []error{nil, errDamaged} {
+			z := zoneExport{Zone: "example.", Names: make([]string, maxServers+i), Expires: time.Now().Add(time.Hour)}
+			y := zoneExport{Zone: "example.", Addrs: make([]netip.AddrPort, maxGlue+i), Expires: z.Expires}
+			for i := range y.Addrs {
+				y.Addrs[i] = netip.MustParseAddrPort("192.0.2.1:53")
+			}
+			for _, z := range []zoneExport{z, y} {
+				var b bytes.Buffer
+				require.NoError(t, f.export(&b, []zoneExport{z}))
+				_, err := f.read(&b)
+				assert.ErrorIs(t, err, want)
+			}
+		}
+	})
+}
