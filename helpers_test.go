@@ -11,8 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"runtime"
-	"runtime/pprof"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -169,19 +167,7 @@ func TestMain(m *testing.M) {
 	if flag.Lookup("test.fuzz").Value.String() != "" {
 		os.Exit(m.Run()) // the fuzzer leaves a goroutine that waits for signals
 	}
-	before := runtime.NumGoroutine()
-	code := m.Run()
-	http.DefaultClient.CloseIdleConnections()
-	deadline := time.Now().Add(5 * time.Second)
-	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if n := runtime.NumGoroutine(); n > before && code == 0 {
-		fmt.Fprintf(os.Stderr, "%d goroutines before the tests, %d after\n", before, n)
-		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
-		code = 1
-	}
-	os.Exit(code)
+	hedgetest.RunWithoutLeaks(m, http.DefaultClient.CloseIdleConnections)
 }
 
 // server is a loopback server that counts its connections.

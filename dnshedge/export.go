@@ -87,11 +87,11 @@ func (c *core) appendExport(b []byte, now time.Time) []byte {
 func (s *upstreamState) appendTimes(b []byte, now time.Time) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b = appendBytes(b, s.name)
+	b = decode.AppendBytes(b, s.name)
 	b = binary.AppendUvarint(b, uint64(s.srtt))
 	b = binary.AppendUvarint(b, uint64(s.handshake))
-	b = appendBytes(b, s.answers.Append(nil, now))
-	return appendBytes(b, s.path.Append(nil, now))
+	b = decode.AppendBytes(b, s.answers.Append(nil, now))
+	return decode.AppendBytes(b, s.path.Append(nil, now))
 }
 
 // appendAnswers returns the answers that are still kept, in at most limit bytes, and
@@ -113,16 +113,12 @@ func (c *Cache) appendAnswers(now time.Time, limit int) (b []byte, n uint64) {
 		b = binary.AppendUvarint(b, uint64(len(e.EDE)))
 		for _, x := range e.EDE {
 			b = binary.AppendUvarint(b, uint64(x.Code))
-			b = appendBytes(b, x.Text)
+			b = decode.AppendBytes(b, x.Text)
 		}
-		b = appendBytes(b, e.Packed())
+		b = decode.AppendBytes(b, e.Packed())
 		n++
 	}
 	return b, n
-}
-
-func appendBytes[S string | []byte](b []byte, s S) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
 var (

@@ -16,17 +16,14 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
 const ms = time.Millisecond
 
-// TestMain makes package net read the system's configuration before the first
-// bubble: net keeps a channel for it, and a channel made in one bubble cannot be
-// used in another.
 func TestMain(m *testing.M) {
-	own := net.Resolver{PreferGo: true}
-	_, _ = own.LookupHost(context.Background(), "localhost")
+	hedgetest.PrepareBubbles()
 	code := m.Run()
 	if forwarderDir != "" {
 		_ = os.RemoveAll(forwarderDir)

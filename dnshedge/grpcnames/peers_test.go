@@ -9,8 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,23 +29,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/grpcnames"
 	"github.com/gohedge/hedge/dnshedge/names"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // TestMain fails if a test leaves a goroutine behind.
-func TestMain(m *testing.M) {
-	before := runtime.NumGoroutine()
-	code := m.Run()
-	deadline := time.Now().Add(5 * time.Second)
-	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if n := runtime.NumGoroutine(); n > before && code == 0 {
-		fmt.Fprintf(os.Stderr, "%d goroutines before the tests, %d after\n", before, n)
-		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { hedgetest.RunWithoutLeaks(m, func() {}) }
 
 // process starts a server, which ends with the test.
 func process(t *testing.T, name string, args ...string) *os.Process {

@@ -390,6 +390,15 @@ func TestDifferingTTLsOfAnRRsetBecomeTheLowest(t *testing.T) {
 	})
 }
 
+// RFC 2181 §5.
+func TestARecordIsOnceInAnAnswer(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		w.fault("192.0.2.1 192.0.2.2", when("www.example. A", says("www.example. 300 A 192.0.2.80; WWW.example. 60 A 192.0.2.80; www.example. 900 A 192.0.2.81; www.example. 300 A 192.0.2.80")))
+		m := w.ask(w.resolver(), "www.example. A")
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80, www.example. A 192.0.2.81", told(m))
+	})
+}
+
 func TestAZoneThatItsParentDropsEndsWithTheParentsTTL(t *testing.T) {
 	for _, question := range []string{"n%d.ghost.example. A", "ghost.example. NS", "ns1.ghost.example. A", "ghost.example. A"} {
 		t.Run(question, func(t *testing.T) {

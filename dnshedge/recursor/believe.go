@@ -105,6 +105,9 @@ func (r *verdict) take(m *dns.Msg, q question) bool {
 	}
 	level(r.answer)
 	r.sign(m, q, q.name, q.qtype)
+	if len(r.answer) > 1 {
+		r.answer = dns.Dedup(r.answer, nil) // RFC 2181 §5
+	}
 	return true
 }
 

@@ -73,7 +73,7 @@ func (f *fleet) appendServers(b []byte, now time.Time) []byte {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	b = appendBytes(b, f.first.window.Append(nil, now))
+	b = decode.AppendBytes(b, f.first.window.Append(nil, now))
 	var all []byte
 	n := 0
 	for addr, s := range f.servers {
@@ -92,11 +92,11 @@ func (f *fleet) appendServers(b []byte, now time.Time) []byte {
 }
 
 func appendZone(b []byte, z zoneExport, left time.Duration) []byte {
-	b = appendBytes(b, z.Zone)
+	b = decode.AppendBytes(b, z.Zone)
 	b = binary.AppendUvarint(b, uint64(max(left, 0)))
 	b = binary.AppendUvarint(b, uint64(len(z.Names)))
 	for _, name := range z.Names {
-		b = appendBytes(b, name)
+		b = decode.AppendBytes(b, name)
 	}
 	b = binary.AppendUvarint(b, uint64(len(z.Addrs)))
 	for _, at := range z.Addrs {
@@ -106,12 +106,8 @@ func appendZone(b []byte, z zoneExport, left time.Duration) []byte {
 }
 
 func appendAddr(b []byte, at netip.AddrPort) []byte {
-	b = appendBytes(b, at.Addr().AsSlice())
+	b = decode.AppendBytes(b, at.Addr().AsSlice())
 	return binary.AppendUvarint(b, uint64(at.Port()))
-}
-
-func appendBytes[S string | []byte](b []byte, s S) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
 // serverExport is what an export says of a server.

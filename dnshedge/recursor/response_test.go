@@ -2,6 +2,7 @@ package recursor_test
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
 func TestAQuestionFailsBeforeItsCallerGivesUp(t *testing.T) {
@@ -50,5 +52,43 @@ func TestARecordThatComesTwiceIsOnceInTheAnswer(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.fault("192.0.2.1 192.0.2.2", when("www.example. A", says("www.example. A 192.0.2.80; www.example. A 192.0.2.81; WWW.example. A 192.0.2.80")))
 		assert.Equal(t, "NOERROR www.example. A 192.0.2.80, www.example. A 192.0.2.81", told(w.ask(w.resolver(), "www.example. A")))
+	})
+}
+
+func TestAliasesOfSpecialUseNamesEndHere(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		w.fault("192.0.2.1 192.0.2.2", when("www.example.", says("www.example. CNAME db.localhost.")))
+		r := w.resolver()
+		assert.Equal(t, "NOERROR db.localhost. A 127.0.0.1, www.example. CNAME db.localhost.", told(w.ask(r, "www.example. A")))
+		for _, a := range w.since(0) {
+			assert.NotContains(t, a.name, "localhost")
+		}
+	})
+}
+
+func TestTheRootCanBeOneOfZones(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		r := w.resolver(func(r *recursor.Resolver) {
+			r.Hints = []netip.Addr{netip.MustParseAddr("192.0.2.66")}
+			r.Zones = map[string][]netip.AddrPort{".": {netip.MustParseAddrPort("198.41.0.4:53")}}
+		})
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+		assert.Zero(t, w.sent("192.0.2.66"))
+		assert.Equal(t, []string{"example. A"}, w.questions("198.41.0.4"), "its servers are not asked for others")
+	})
+}
+
+func TestNamesOfServersThatAreLookedUpAreLimited(t *testing.T) {
+	bubble(t, small+"\nlost. served 192.0.3.4\nnames. delegated 192.0.3.5\n", func(t *testing.T, w *world) {
+		for _, n := range []string{"a", "b", "c", "d"} {
+			w.server("198.41.0.4").zones[0].add(t, "lost. NS "+n+".names.")
+		}
+		r := w.resolver(limits(recursor.Limits{ServerNames: 2}), noHedges)
+		m := w.ask(r, "www.lost. A")
+		assert.Equal(t, "SERVFAIL", told(m))
+		_, text := extended(m)
+		assert.Contains(t, text, "ServerNames of 2")
+		assert.Len(t, w.questions("192.0.3.5"), 2)
+		assert.Equal(t, map[string]int64{"ServerNames": 1}, r.Stats().Limited)
 	})
 }

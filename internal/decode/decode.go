@@ -1,4 +1,4 @@
-// Package decode reads what Export has written.
+// Package decode reads what Export has written, value by value.
 package decode
 
 import (
@@ -41,6 +41,11 @@ func (d *Decoder) Bytes(most uint64) []byte {
 	b := (*d)[:n]
 	*d = (*d)[n:]
 	return b
+}
+
+// AppendBytes appends what Bytes takes off.
+func AppendBytes[S string | []byte](b []byte, s S) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
 // Skip takes n bytes off, of which there must be as many. It fails if n is not positive.

@@ -23,7 +23,7 @@ type judgement struct {
 // append appends the judgement: host, verdict, and the age in nanoseconds; then as
 // IEEE 754 numbers the levels and the evidence; then the base and the histograms.
 func (j *judgement) append(b []byte) []byte {
-	b = appendBytes(b, j.host)
+	b = decode.AppendBytes(b, j.host)
 	b = binary.AppendUvarint(b, uint64(j.verdict))
 	b = binary.AppendUvarint(b, uint64(max(j.age, 0)))
 	for _, x := range j.numbers() {

@@ -80,13 +80,9 @@ func (k *Key) append(b []byte, now time.Time) []byte {
 	if k.window.Len() == 0 {
 		return b
 	}
-	b = appendBytes(b, k.Name.Host)
-	b = appendBytes(b, k.Name.Route)
-	return appendBytes(b, k.window.Append(nil, now))
-}
-
-func appendBytes[S string | []byte](b []byte, s S) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	b = decode.AppendBytes(b, k.Name.Host)
+	b = decode.AppendBytes(b, k.Name.Route)
+	return decode.AppendBytes(b, k.window.Append(nil, now))
 }
 
 var (

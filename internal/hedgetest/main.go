@@ -1,0 +1,37 @@
+package hedgetest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"testing"
+	"time"
+)
+
+// RunWithoutLeaks is a package's TestMain. It runs the tests, then clean, and fails if a
+// goroutine stays. It does not return.
+func RunWithoutLeaks(m *testing.M, clean func()) {
+	before := runtime.NumGoroutine()
+	code := m.Run()
+	clean()
+	deadline := time.Now().Add(5 * time.Second)
+	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > before && code == 0 {
+		fmt.Fprintf(os.Stderr, "%d goroutines before the tests, %d after\n", before, n)
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// PrepareBubbles makes package net read the system's configuration, outside of all bubbles: net
+// keeps a channel for it, and a channel made in one bubble cannot be used in another.
+func PrepareBubbles() {
+	own := net.Resolver{PreferGo: true}
+	_, _ = own.LookupHost(context.Background(), "localhost")
+}
