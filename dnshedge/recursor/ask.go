@@ -279,19 +279,34 @@ func (a *asking) strike() {
 
 // giveUp notes that the answers to all queries are overdue. They are still taken if they come.
 func (a *asking) giveUp() {
+	var ended []*query
 	a.fleet.mu.Lock()
-	defer a.fleet.mu.Unlock()
 	left := a.queries[:0]
 	for _, q := range a.queries {
 		if q.entered && !q.overdue {
 			q.overdue = true
 			a.loosen(q)
 		}
-		if !q.evicted {
+		if q.evicted {
+			ended = append(ended, q)
+		} else {
 			left = append(left, q)
 		}
 	}
+	clear(a.queries[len(left):])
 	a.queries = left
+	a.fleet.mu.Unlock()
+	for _, q := range ended {
+		a.done(q, q.err)
+	}
+}
+
+// done notes that q has ended.
+func (a *asking) done(q *query, err error) {
+	a.reached = a.reached || !q.wrote.IsZero()
+	if f := a.trace.Done; f != nil {
+		f(a.ctx, q.info(), time.Since(q.began), err)
+	}
 }
 
 // hedge asks another server because the answer of the one before is late.
@@ -404,6 +419,7 @@ func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 	} else {
 		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
 	}
+	q.hedgeable = q.hedgeable && q.late < q.rto
 	return q
 }
 
@@ -434,16 +450,13 @@ func (a *asking) take(e event) *dns.Msg {
 			break
 		}
 	}
-	a.reached = a.reached || !q.wrote.IsZero()
 	c := a.candidateOf(q)
 	err := q.err
 	if q.msg != nil {
 		a.heard = true
 		err = a.read(c, q)
 	}
-	if f := a.trace.Done; f != nil {
-		f(a.ctx, q.info(), time.Since(q.began), err)
-	}
+	a.done(q, err)
 	switch {
 	case err == nil:
 		if q.hedge {
@@ -471,7 +484,7 @@ func (a *asking) read(c *candidate, q *query) error {
 	if !q.plain && rejected(q.msg) {
 		return errAgain
 	}
-	if q.plain && q.msg.Rcode != dns.RcodeFormatError {
+	if q.plain && !rejected(q.msg) { // otherwise it is the question that the server does not understand
 		now := a.now()
 		a.fleet.mu.Lock()
 		if c.server.plain <= now {
@@ -487,9 +500,9 @@ func (a *asking) read(c *candidate, q *query) error {
 	if lame || c.lame && err == nil {
 		key := lameKey{a.task.zone, c.addr}
 		a.fleet.mu.Lock()
-		if lame {
+		if lame && !rejected(q.msg) {
 			a.mark(key, a.now())
-		} else {
+		} else if !lame {
 			delete(a.fleet.lame, key)
 		}
 		a.fleet.mu.Unlock()
@@ -594,7 +607,8 @@ func (a *asking) fail() error {
 	return errNoServers
 }
 
-// silent reports whether all servers were asked, and none has said anything, not even to others.
+// silent reports whether all servers were asked, and none has said anything, not even to others. Of one that
+// was met, another question must have had no answer before: servers drop what they do not understand.
 func (a *asking) silent() bool {
 	if a.heard || !a.reached || len(a.all) == 0 {
 		return false
@@ -602,7 +616,8 @@ func (a *asking) silent() bool {
 	a.fleet.mu.Lock()
 	defer a.fleet.mu.Unlock()
 	for i := range a.all {
-		if c := &a.all[i]; c.seen > a.began || c.tries == 0 {
+		c := &a.all[i]
+		if c.tries == 0 || c.seen > a.began || c.met && int(c.server.silent) <= c.tries {
 			return false
 		}
 	}

@@ -9,7 +9,7 @@ import (
 const (
 	minLate = 20 * time.Millisecond  // before which no server that was met is late
 	grain   = 5 * time.Millisecond   // by which the times of any server deviate (RFC 6298 §2.3)
-	coldRTO = 200 * time.Millisecond // of a server that was never met
+	coldRTO = 200 * time.Millisecond // of a server that was never met, unless most take longer
 	maxRTO  = time.Second            // before another server, or the same, is asked
 
 	maxTries = 3 // of a question at a server, over UDP (RFC 9520 §3.1)
@@ -65,7 +65,7 @@ next:
 			if s.slots.used > 0 {
 				c.expect = max(c.expect, float32(now-s.asked)) // it is being met, and takes longer than that
 			}
-			c.late, c.rto = f.first.late, coldRTO
+			c.late, c.rto = f.first.late, max(coldRTO, f.first.late)
 		}
 		if len(f.lame) > 0 {
 			until, ok := f.lame[lameKey{t.zone, at}]
@@ -91,9 +91,36 @@ func (f *fleet) allowed(at netip.AddrPort, anywhere bool) bool {
 // private reports whether an address, which is not an IPv4 address in IPv6, means something
 // in one network or on one machine only, or is none of one machine.
 func private(a netip.Addr) bool {
-	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() ||
-		a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240)
+	for _, p := range local {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	switch {
+	case a.Is4():
+	case nat64.Contains(a):
+		return private(netip.AddrFrom4([4]byte(a.AsSlice()[12:])))
+	case sixToFour.Contains(a):
+		return private(netip.AddrFrom4([4]byte(a.AsSlice()[2:6])))
+	}
+	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
 }
+
+// local are networks, besides those that package netip knows, whose addresses mean nothing elsewhere.
+var local = [...]netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("100.64.0.0/10"), // RFC 6598
+	netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("::/96"),
+	netip.MustParsePrefix("64:ff9b:1::/48"), // RFC 8215
+	netip.MustParsePrefix("fec0::/10"),      // RFC 3879
+}
+
+// nat64 and sixToFour are networks whose addresses have an IPv4 address in them.
+var (
+	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052 §2.1
+	sixToFour = netip.MustParsePrefix("2002::/16")    // RFC 3056
+)
 
 // familyOf returns the index of an address's family.
 func familyOf(a netip.AddrPort) int {

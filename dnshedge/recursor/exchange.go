@@ -93,20 +93,29 @@ func (q *query) info() AttemptInfo {
 	}
 }
 
+// places are those that q needs, and how many there are of each kind.
+func (q *query) places() [3]places {
+	return [...]places{{&q.zone.slots, q.perZone}, {&q.server.slots, q.perServer}, {&q.sockets, maxSockets}}
+}
+
+type places struct {
+	*slots
+	max int32
+}
+
 // tryEnter takes the places that q needs, if they are all free. The caller holds mu.
 func (q *query) tryEnter() bool {
-	if !q.zone.slots.free(q.perZone) || !q.server.slots.free(q.perServer) {
-		return false
+	for _, p := range q.places() {
+		if p.used >= p.max {
+			q.evict(p.slots)
+		}
+		if !p.free(p.max) {
+			return false
+		}
 	}
-	if q.sockets.used >= maxSockets {
-		q.evict()
+	for _, p := range q.places() {
+		p.used++
 	}
-	if !q.sockets.free(maxSockets) {
-		return false
-	}
-	q.zone.slots.used++
-	q.server.slots.used++
-	q.sockets.used++
 	q.place()
 	q.entered = true
 	return true
@@ -123,15 +132,12 @@ func (q *query) place() {
 // enter waits for the places that q needs, one after the other. It reports false if nobody
 // waits for q any more, or its zone rests.
 func (q *query) enter() bool {
-	var has []*slots
+	var has []places
 	ok := true
-	for _, s := range []struct {
-		*slots
-		max int32
-	}{{&q.zone.slots, q.perZone}, {&q.server.slots, q.perServer}, {&q.sockets, maxSockets}} {
+	for _, s := range q.places() {
 		q.mu.Lock()
-		if s.slots == &q.sockets && q.sockets.used >= maxSockets {
-			q.evict()
+		if s.used >= s.max {
+			q.evict(s.slots)
 		}
 		w := s.take(s.max)
 		q.mu.Unlock()
@@ -150,14 +156,11 @@ func (q *query) enter() bool {
 				break
 			}
 		}
-		has = append(has, s.slots)
+		has = append(has, s)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.zone.until > q.now() {
-		ok = false
-	}
-	if !ok {
+	if !ok || q.closed || q.lost || q.zone.until > q.now() {
 		for _, s := range has {
 			s.leave()
 		}
@@ -192,20 +195,36 @@ func (q *query) stop() {
 	}
 }
 
-// evict ends the oldest query of which little is hoped. The caller holds mu.
-func (f *fleet) evict() {
-	if q := f.loose.first; q != nil {
-		q.release()
-		q.stop()
+// evict ends the oldest query of which little is hoped, if it helps to have a place of those. For a place at a
+// server or in a zone, that is one without any hope. The caller holds mu.
+func (f *fleet) evict(s *slots) {
+	for q := f.loose.first; q != nil; q = q.next {
+		if s == &f.sockets || (s == &q.server.slots || s == &q.zone.slots) && q.hopeless() {
+			q.release()
+			q.stop()
+			return
+		}
 	}
 }
 
 // loosen notes that little is hoped of q: it ends when its socket is needed. The caller holds mu.
 func (f *fleet) loosen(q *query) {
-	if q.placed && !q.queued {
-		f.loose.push(q)
+	if !q.placed || q.queued {
+		return
+	}
+	f.loose.push(q)
+	if f.sockets.last != nil {
+		f.evict(&f.sockets)
 	}
 }
+
+// overtaken reports whether q's server has answered a query that was sent after q. The caller holds mu.
+func (q *query) overtaken() bool {
+	return q.server.seen-time.Duration(q.server.srtt) > q.sent.Sub(q.epoch)
+}
+
+// hopeless reports whether q was dropped in all likelihood. The caller holds mu.
+func (q *query) hopeless() bool { return time.Since(q.sent) >= q.rto && q.overtaken() }
 
 // lose leaves q to itself: its answer, if one comes, tells how fast the server is. The caller holds mu.
 func (f *fleet) lose(q *query) {
@@ -227,7 +246,9 @@ func (f *fleet) miss(q *query) {
 	}
 	q.missed = true
 	now := f.now()
-	q.server.miss(now)
+	if !q.overtaken() { // otherwise it is not silent
+		q.server.miss(now)
+	}
 	f.tell(false)
 	y := &f.families[familyOf(q.addr)]
 	if y.silent++; y.silent >= familySilence && now >= y.until {
@@ -238,7 +259,7 @@ func (f *fleet) miss(q *query) {
 // answered takes what an answer to q took, and reports whether somebody waits for it.
 func (f *fleet) answered(q *query) bool {
 	now := time.Now()
-	took := now.Sub(q.wrote)
+	took := min(now.Sub(q.wrote), answerTime)
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,7 +321,7 @@ func (q *query) datagram() (*dns.Msg, error) {
 	conn, err := q.dial()
 	if crowded(err) {
 		q.mu.Lock()
-		q.evict()
+		q.evict(&q.sockets)
 		q.mu.Unlock()
 		conn, err = q.dial()
 	}
@@ -341,13 +362,27 @@ func (q *query) datagram() (*dns.Msg, error) {
 // dial opens a socket.
 func (q *query) dial() (net.Conn, error) {
 	if q.dialer != nil {
-		return q.dialer.DialContext(q.ctx, "udp", q.addr.String())
+		return q.dialWith(q.dialer, "udp", answerTime)
 	}
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.addr))
 	if err != nil {
 		return nil, err // and not a *net.UDPConn that is nil
 	}
 	return c, nil
+}
+
+// dialWith opens a connection, which takes a while at most, and ends when q is stopped.
+func (q *query) dialWith(d Dialer, network string, most time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(q.ctx, most)
+	defer cancel()
+	q.mu.Lock()
+	q.cancel = cancel
+	stopped := q.stopped
+	q.mu.Unlock()
+	if stopped {
+		return nil, net.ErrClosed
+	}
+	return d.DialContext(ctx, network, q.addr.String())
 }
 
 // crowded reports whether there was no socket because there are too many.
@@ -398,20 +433,11 @@ func (q *query) take(b []byte) (*dns.Msg, error) {
 
 // stream asks over TCP, over a connection of its own.
 func (q *query) stream() (*dns.Msg, error) {
-	ctx, cancel := context.WithTimeout(q.ctx, dialTime)
-	defer cancel()
-	q.mu.Lock()
-	q.cancel = cancel
-	stopped := q.stopped
-	q.mu.Unlock()
-	if stopped {
-		return nil, net.ErrClosed
-	}
 	d := q.dialer
 	if d == nil {
 		d = new(net.Dialer)
 	}
-	conn, err := d.DialContext(ctx, "tcp", q.addr.String())
+	conn, err := q.dialWith(d, "tcp", dialTime)
 	if err != nil {
 		return nil, err
 	}

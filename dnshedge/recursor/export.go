@@ -171,9 +171,15 @@ func (f *fleet) readAt(r io.Reader, now time.Time) ([]zoneExport, error) {
 		z.Expires = now.Add(d.Duration() - passed)
 		for n := d.Uvarint(); n > 0 && d != nil; n-- {
 			z.Names = append(z.Names, string(d.Bytes(maxZoneBytes)))
+			if len(z.Names) > maxServers {
+				return nil, errDamaged
+			}
 		}
 		for n := d.Uvarint(); n > 0 && d != nil; n-- {
 			z.Addrs = append(z.Addrs, takeAddr(&d))
+			if len(z.Addrs) > maxGlue {
+				return nil, errDamaged
+			}
 		}
 		if z.Expires.After(now) {
 			zones = append(zones, z)

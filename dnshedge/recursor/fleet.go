@@ -105,7 +105,7 @@ func (f *fleet) start(r *Resolver) {
 	f.percentile = cmp.Or(f.hedge.Percentile, 65) / 100
 	f.bucket = engine.NewBucket(cmp.Or(f.hedge.BudgetPercent, 15)/100, hedgeBurst)
 	if n := f.hedge.MaxPerSecond; n > 0 {
-		f.ceiling = rate.NewLimiter(rate.Limit(n), max(int(n), 1))
+		f.ceiling = rate.NewLimiter(rate.Limit(min(n, math.MaxFloat64)), int(min(max(n, 1), math.MaxInt32)))
 	}
 	bytes := cmp.Or(r.MaxBytes, 64<<20) / share
 	f.maxLame = int(min(bytes/16/lameBytes, math.MaxInt32))
@@ -139,14 +139,15 @@ func (f *fleet) spend() bool {
 	if f.hedge.Off || f.outage.Load() {
 		return false
 	}
-	if f.ceiling != nil && f.ceiling.Tokens() < 1 || !f.bucket.Spend() {
+	ok := f.bucket.Spend()
+	if ok && f.ceiling != nil && !f.ceiling.Allow() {
+		f.bucket.GiveBack()
+		ok = false
+	}
+	if !ok {
 		f.counts.denied.Add(1)
-		return false
 	}
-	if f.ceiling != nil {
-		f.ceiling.Allow()
-	}
-	return true
+	return ok
 }
 
 // tell counts a query that was answered, or not. When more than half are not, hedges
@@ -175,7 +176,7 @@ func (f *fleet) zoneOf(name string) *zone {
 
 // leaveZone ends the use of a zone. The caller holds mu.
 func (f *fleet) leaveZone(z *zone, now time.Duration) {
-	if z.users--; z.users == 0 && z.until <= now {
+	if z.users--; z.users == 0 && z.until <= now && f.zones[z.name] == z {
 		delete(f.zones, z.name)
 	}
 }
@@ -236,8 +237,9 @@ type firstContacts struct {
 const (
 	coldMedian     = 50 * time.Millisecond
 	coldLate       = 60 * time.Millisecond
-	enoughContacts = 20 // before their times are used
-	everyContacts  = 8  // their times are looked at again
+	maxFirst       = 500 * time.Millisecond // of both: servers that are slow on purpose delay no others
+	enoughContacts = 20                     // before their times are used
+	everyContacts  = 8                      // their times are looked at again
 )
 
 func (c *firstContacts) init() { c.median, c.late = coldMedian, coldLate }
@@ -255,4 +257,5 @@ func (c *firstContacts) update(percentile float64) {
 	c.fresh = 0
 	c.median, _ = c.window.Quantile(0.5)
 	c.late, _ = c.window.Quantile(percentile)
+	c.median, c.late = min(c.median, maxFirst), min(c.late, maxFirst)
 }

@@ -501,7 +501,7 @@ func TestMemoryIsBoundedWhateverIsAsked(t *testing.T) {
 			for _, c := range labels[len(labels)-2] {
 				h = (h*31 + int(c)) % (1 << 20)
 			}
-			return says(fmt.Sprintf("referral | %[1]s NS ns.%[1]s | ns.%[1]s A 100.%d.%d.%d", sub, 64+h>>16, h>>8&255, h&255))(q, r)
+			return says(fmt.Sprintf("referral | %[1]s NS ns.%[1]s | ns.%[1]s A 44.%d.%d.%d", sub, 64+h>>16, h>>8&255, h&255))(q, r)
 		})
 		w.other = func(netip.Addr) *server {
 			return &server{change: func(q query, r *dns.Msg) *dns.Msg {

@@ -79,7 +79,7 @@ type Dialer interface {
 //
 // A server that has been asked before is late after its smoothed round trip time and four
 // times the deviation (RFC 6298), 20 ms at least. A server that has not is late after a
-// percentile of what first answers of servers took. The hedge goes to the next best server,
+// percentile of what first answers of servers took, 500 ms at most. The hedge goes to the next best server,
 // if possible one that was never asked. When there is none, the name of one whose address is not
 // known is looked up; or the query is sent again, if the server has always answered.
 //

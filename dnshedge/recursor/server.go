@@ -49,15 +49,19 @@ func (f *fleet) lookUp(at netip.AddrPort, now time.Duration) *server {
 	return s
 }
 
-// forgetServer forgets one of the servers that are not being asked: of a few, the one that
-// was not asked for the longest time. The caller holds mu.
+// forgetServer forgets one of the servers that are not being asked: of a few, one of which nothing
+// is known, or else the one that was not asked for the longest time. The caller holds mu.
 func (f *fleet) forgetServer() {
 	var oldest netip.AddrPort
 	var since time.Duration = math.MaxInt64
 	n := 0
 	for at, s := range f.servers {
-		if s.slots.used == 0 && s.asked < since {
-			oldest, since = at, s.asked
+		asked := s.asked
+		if s.srtt == 0 && s.silent == 0 {
+			asked = -1
+		}
+		if s.slots.used == 0 && asked < since {
+			oldest, since = at, asked
 		}
 		if n++; n == samples {
 			break
@@ -66,9 +70,9 @@ func (f *fleet) forgetServer() {
 	delete(f.servers, oldest)
 }
 
-// learn takes what an answer took.
+// learn takes what an answer took: no less than a nanosecond, though the clock may say so.
 func (s *server) learn(now, took, prior time.Duration) {
-	d := float32(took)
+	d := float32(min(max(took, 1), answerTime))
 	if s.srtt == 0 {
 		s.srtt, s.rttvar = d, d/4
 	} else {

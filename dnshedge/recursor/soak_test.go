@@ -76,7 +76,7 @@ func serversOf(zone string) (a, b netip.Addr) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(zone))
 	x := h.Sum32()
-	at := func(n uint32) netip.Addr { return netip.AddrFrom4([4]byte{100, 64, byte(n >> 8 & 15), byte(n)}) }
+	at := func(n uint32) netip.Addr { return netip.AddrFrom4([4]byte{44, 64, byte(n >> 8 & 15), byte(n)}) }
 	if a, b = at(x), at(x>>12); a == b {
 		b = at(x>>12 + 1)
 	}

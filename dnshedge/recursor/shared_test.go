@@ -1,0 +1,299 @@
+package recursor
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// about returns a task that asks for a name in a zone.
+func about(zone, name string, qtype uint16, servers ...netip.AddrPort) *task {
+	x := plain(servers...)
+	x.zone, x.name, x.qtype = zone, name, qtype
+	return x
+}
+
+// unless answers after a while, but queries of which drops is true.
+func unless(drops func(q dns.Question) bool, after time.Duration) handler {
+	return func(q sent) []reply {
+		if drops(q.Question[0]) {
+			return nil
+		}
+		return good(after)(q)
+	}
+}
+
+// Many servers drop queries for types that they do not know, and for AAAA (RFC 4074 §4.1).
+func TestAQuestionThatServersDropLetsNoZoneRest(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		h := unless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }, 30*ms)
+		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
+		for i := range 5 {
+			_, _, err := n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, a, b))
+			require.NoError(t, err, "question %d", i)
+			_, _, err = n.ask(f, about("example.", "www.example.", dns.TypeHTTPS, a, b))
+			require.ErrorIs(t, err, errNoServers)
+		}
+	})
+}
+
+// Whoever has zones can name anybody's servers for them, and many servers drop questions about
+// zones that they do not have.
+func TestZonesForWhichServersOfOthersAreSilentTakeNoneOfTheirPlaces(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		h := unless(func(q dns.Question) bool { return dns.IsSubDomain("evil.", q.Name) }, 30*ms)
+		var hoster []netip.AddrPort
+		for i := range 4 {
+			hoster = append(hoster, n.serve(fmt.Sprintf("192.0.2.%d", i), h))
+		}
+		for i := range 1000 {
+			zone := fmt.Sprintf("z%d.evil.", i%8)
+			time.AfterFunc(time.Duration(i)*10*ms, func() {
+				_, _ = f.ask(context.Background(), about(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, hoster...))
+			})
+		}
+		for i := range 200 {
+			_, took, err := n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, hoster...))
+			require.NoError(t, err)
+			require.LessOrEqual(t, took, 100*ms, "after %v", time.Since(n.start))
+			time.Sleep(50 * ms)
+		}
+		time.Sleep(10 * time.Second)
+	})
+}
+
+func TestAServerThatHasAnsweredSinceIsNotSilent(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		a := n.serve("192.0.2.1", good(30*ms))
+		b := n.serve("192.0.2.2", good(90*ms))
+		for _, at := range []netip.AddrPort{a, b} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		n.serve("192.0.2.1", unless(func(q dns.Question) bool { return dns.IsSubDomain("lost.example.", q.Name) }, 30*ms))
+		for i := range 3 {
+			go func() {
+				_, _ = f.ask(n.Context(), about("example.", fmt.Sprintf("n%d.lost.example.", i), dns.TypeA, a, b))
+			}()
+		}
+		time.Sleep(ms)
+		_, _, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		_, took, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+		require.NoError(t, err)
+		assert.Equal(t, 30*ms, took)
+	})
+}
+
+// Whoever has zones with slow servers can have the Resolver meet many of them.
+func TestFirstAnswersOfSlowServersDelayNoOthers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		for i := range 100 {
+			_, _, _ = n.ask(f, plain(n.serve(fmt.Sprintf("203.0.113.%d", i), good(1900*ms))))
+		}
+		h := turns(dead, good(30*ms))
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
+		require.NoError(t, err)
+		assert.LessOrEqual(t, took, maxFirst+30*ms)
+	})
+}
+
+// A clock may be coarse, and a process may be stopped while an answer waits for it.
+func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		at := n.serve("192.0.2.1", good(ms))
+		_, _, err := n.ask(f, plain(at))
+		require.NoError(t, err)
+		for _, took := range []time.Duration{0, time.Hour} {
+			f.mu.Lock()
+			s := f.lookUp(at, f.now())
+			for range 200 {
+				s.learn(f.now(), took, f.first.median)
+			}
+			f.mu.Unlock()
+			var b bytes.Buffer
+			require.NoError(t, f.export(&b, nil))
+			g := n.fleet(&Resolver{})
+			_, err := g.read(&b)
+			require.NoError(t, err, took)
+			assert.Positive(t, g.lookUp(at, g.now()).srtt, took)
+		}
+		stranger := n.serve("192.0.2.2", good(0))
+		for range 2 {
+			_, _, err = n.ask(f, plain(stranger))
+			require.NoError(t, err)
+		}
+		assert.EqualValues(t, 1, f.lookUp(stranger, f.now()).srtt, "it is no stranger any more")
+	})
+}
+
+func TestWhoWaitsForASocketGetsTheFirstOfWhichLittleIsHoped(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		for i := range maxSockets {
+			x := plain(netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), 1}), 53))
+			x.zone = x.servers[0].String()
+			go func() { _, _ = f.ask(context.Background(), x) }()
+		}
+		time.Sleep(ms)
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", good(10*ms))))
+		require.NoError(t, err)
+		assert.Equal(t, coldRTO-ms+10*ms, took)
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// Every query that a Trace is told of is told to have ended, also those whose sockets others need.
+func TestATraceIsToldOfTheEndOfEveryQueryInACrowd(t *testing.T) {
+	inBubble(t, func(n *network) {
+		var begun, done atomic.Int64
+		f := n.fleet(&Resolver{Trace: &Trace{
+			Attempt: func(context.Context, AttemptInfo) { begun.Add(1) },
+			Done:    func(context.Context, AttemptInfo, time.Duration, error) { done.Add(1) },
+		}})
+		for i := range 3 * maxSockets {
+			x := plain()
+			for k := range 3 {
+				x.servers = append(x.servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
+			}
+			x.zone = x.servers[0].String()
+			go func() { _, _ = f.ask(context.Background(), x) }()
+			if i%1000 == 999 {
+				time.Sleep(250 * ms) // then the second queries of the thousand are under way
+			}
+		}
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, begun.Load(), done.Load())
+	})
+}
+
+// A Dialer may have to open a tunnel.
+func TestADialerThatHangsHoldsNoPlaceForLong(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{Limits: Limits{InFlight: 1}})
+		a := n.serve("192.0.2.1", good(10*ms))
+		f.dialer = hanging{}
+		_, _, err := n.ask(f, plain(a))
+		require.ErrorIs(t, err, errNoServers)
+		time.Sleep(zoneRest)
+		var s Stats
+		f.fill(&s)
+		assert.Zero(t, s.InFlight)
+		f.dialer = n
+		_, _, err = n.ask(f, plain(a))
+		assert.NoError(t, err)
+	})
+}
+
+type hanging struct{}
+
+func (hanging) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestMaxPerSecondMayBeAnyNumber(t *testing.T) {
+	for _, most := range []float64{0.1, 1e10, 1e300, math.MaxFloat64, math.Inf(1)} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(&Resolver{Hedge: Hedge{MaxPerSecond: most}})
+			hedges := 0
+			for range 10 {
+				if f.spend() {
+					hedges++
+				}
+			}
+			if most < 1 {
+				assert.Equal(t, 1, hedges)
+			} else {
+				assert.Equal(t, 10, hedges, most)
+			}
+		})
+	}
+}
+
+// Callers choose the type. Some servers implement no QTYPE such as MAILA, and say so.
+func TestAServerThatDoesNotImplementATypeIsNotLameAndKeepsEDNS(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		h := func(q sent) []reply {
+			if q.Question[0].Qtype != dns.TypeA {
+				return says(dns.RcodeNotImplemented, 10*ms)(q)
+			}
+			return good(10 * ms)(q)
+		}
+		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", good(90*ms))
+		for _, at := range []netip.AddrPort{a, b} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		_, _, err := n.ask(f, about("example.com.", "www.example.com.", dns.TypeMAILA, a, b))
+		require.NoError(t, err, "the other server knows it")
+		before := len(n.queries())
+		_, took, err := n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+		assert.NotNil(t, n.queries()[before].IsEdns0())
+	})
+}
+
+// Whoever has a zone can give it 64 addresses, and other zones as many others.
+func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{MaxBytes: minBytes})
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		at := func(net byte, i int) netip.AddrPort {
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{net, byte(i >> 16), byte(i >> 8), byte(i)}), 53)
+		}
+		for i := range f.maxServers {
+			f.lookUp(at(198, i), f.now()).learn(f.now(), 10*ms, coldMedian)
+		}
+		time.Sleep(time.Hour)
+		for i := range 20 * f.maxServers {
+			f.lookUp(at(203, i), f.now())
+		}
+		met := 0
+		for _, s := range f.servers {
+			if s.srtt > 0 {
+				met++
+			}
+		}
+		assert.Greater(t, met, f.maxServers/10)
+		assert.Len(t, f.servers, f.maxServers)
+	})
+}
+
+func TestAnImportOfManyNamesOrAddressesForOneZoneIsDamaged(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(&Resolver{})
+		for i, want := range []error{nil, errDamaged} {
+			z := zoneExport{Zone: "example.", Names: make([]string, maxServers+i), Expires: time.Now().Add(time.Hour)}
+			y := zoneExport{Zone: "example.", Addrs: make([]netip.AddrPort, maxGlue+i), Expires: z.Expires}
+			for i := range y.Addrs {
+				y.Addrs[i] = netip.MustParseAddrPort("192.0.2.1:53")
+			}
+			for _, z := range []zoneExport{z, y} {
+				var b bytes.Buffer
+				require.NoError(t, f.export(&b, []zoneExport{z}))
+				_, err := f.read(&b)
+				assert.ErrorIs(t, err, want)
+			}
+		}
+	})
+}
