@@ -352,7 +352,7 @@ func ourselves(s settings) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), resolverEnv+"="+string(text))
+	cmd.Env = append(os.Environ(), resolverEnv+"="+string(text), "GOMAXPROCS=1") // as the others have one thread
 	return cmd, nil
 }
 

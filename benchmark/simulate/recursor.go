@@ -165,7 +165,11 @@ func (f findings) bounds() (lines []string) {
 		}
 		for _, b := range recursorBounds {
 			other, ok := rows[b.other]
-			if b.scenario != s.scenario.name || !ok || b.of(other) == 0 {
+			if b.scenario != s.scenario.name {
+				continue
+			}
+			if !ok || b.of(other) == 0 {
+				lines = append(lines, fmt.Sprintf("%s: %s is not compared: %s has none.", b.scenario, b.figure, b.other))
 				continue
 			}
 			is := b.of(us) / b.of(other)
