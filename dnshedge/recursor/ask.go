@@ -128,6 +128,7 @@ type asking struct {
 	timer   *time.Timer
 	gone    chan struct{} // closed at the end; nil: nobody waits for a place
 	reached bool          // a query has left this machine
+	stuck   error         // why one has not
 	heard   bool          // a response came
 	fatal   error         // why no more is sent
 
@@ -303,7 +304,11 @@ func (a *asking) giveUp() {
 
 // done notes that q has ended.
 func (a *asking) done(q *query, err error) {
-	a.reached = a.reached || !q.wrote.IsZero()
+	if q.wrote.IsZero() {
+		a.stuck = err
+	} else {
+		a.reached = true
+	}
 	if f := a.trace.Done; f != nil {
 		f(a.ctx, q.info(), time.Since(q.began), err)
 	}
@@ -603,9 +608,18 @@ func (a *asking) fail() error {
 		return a.fatal
 	case a.why != nil && !silent:
 		return a.why
+	case a.stuck != nil && !a.reached:
+		return &stuckError{a.stuck}
 	}
 	return errNoServers
 }
+
+// stuckError is errNoServers if nothing has left this machine, as when it has no network or no
+// descriptors: that says nothing of the question.
+type stuckError struct{ err error }
+
+func (e *stuckError) Error() string   { return "recursor: no server can be asked: " + e.err.Error() }
+func (e *stuckError) Unwrap() []error { return []error{errNoServers, e.err} }
 
 // silent reports whether all servers were asked, and none has said anything, not even to others. Of one that
 // was met, another question must have had no answer before: servers drop what they do not understand.

@@ -3,6 +3,8 @@ package recursor_test
 import (
 	"context"
 	"net"
+	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,4 +89,28 @@ func TestAllOfAProgramResolvesByIt(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, all, 1)
 	})
+}
+
+// What is asked while there is no network says nothing of the names: it must not be kept
+// as their servers' failures are.
+func TestWithoutANetworkNoNameIsHeldToFail(t *testing.T) {
+	for name, cold := range map[string]bool{"at first": true, "later": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, short, func(t *testing.T, w *world) {
+				c := w.client(w.resolver())
+				if !cold {
+					w.askClient(c, "other.example. A")
+				}
+				w.refuse = func(string, netip.Addr) error { return syscall.ENETUNREACH }
+				for range 200 { // ten minutes
+					_, _, err := c.ExchangeContext(t.Context(), parseQuestion("www.example. A"), "")
+					require.ErrorIs(t, err, syscall.ENETUNREACH)
+					time.Sleep(3 * time.Second)
+				}
+				w.refuse = nil
+				time.Sleep(6 * time.Second)
+				assert.Len(t, w.askClient(c, "www.example. A").Answer, 1)
+			})
+		})
+	}
 }

@@ -18,9 +18,10 @@ import (
 //
 // A question that cannot be answered, or not within 4.5 s or nine tenths of the time that ctx
 // leaves, has the response SERVFAIL, with an extended error that says why, and no error. So
-// has one whose answer does not fit a message. An error is returned if ctx ends, if the Resolver
-// is closed or has a field that is invalid, or if m is not a question: it must have opcode QUERY
-// and one question, of class IN, that is no zone transfer and not for OPT or TSIG records.
+// has one whose answer does not fit a message. An error is returned if ctx ends, if nothing can be
+// sent to a zone's servers, as without a network, if the Resolver is closed or has a field that is
+// invalid, or if m is not a question: it must have opcode QUERY and one question, of class IN,
+// that is no zone transfer and not for OPT or TSIG records.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := r.setup()
 	if err != nil {
@@ -91,6 +92,8 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 			resp, err = nil, net.ErrClosed
 		case ctx.Err() != nil:
 			resp, err = nil, context.Cause(ctx)
+		case errors.As(err, new(*stuckError)):
+			resp = nil
 		}
 	}
 	if t := c.conf.Trace; t != nil && t.Answer != nil {
