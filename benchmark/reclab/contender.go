@@ -366,11 +366,20 @@ func pipes(cmd *exec.Cmd) (in io.WriteCloser, out io.ReadCloser, err error) {
 // dial has the contender asked over UDP, each question with a socket that nobody else waits
 // at, until hangUp.
 func (c *contender) dial(space *netsim.Namespace) (hangUp func()) {
-	var idle sync.Pool // of *dns.Conn
+	var mu sync.Mutex // guards idle
+	var idle []*dns.Conn
 	client := &dns.Client{Timeout: giveUp}
+	take := func() (conn *dns.Conn) {
+		mu.Lock()
+		defer mu.Unlock()
+		if last := len(idle) - 1; last >= 0 {
+			conn, idle = idle[last], idle[:last]
+		}
+		return conn
+	}
 	c.ask = func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
-		conn, ok := idle.Get().(*dns.Conn)
-		if !ok {
+		conn := take()
+		if conn == nil {
 			err := space.Do(func() error {
 				udp, err := net.Dial("udp4", listen)
 				conn = &dns.Conn{Conn: udp, UDPSize: dns.MaxMsgSize}
@@ -385,12 +394,14 @@ func (c *contender) dial(space *netsim.Namespace) (hangUp func()) {
 			_ = conn.Close()
 			return nil, err
 		}
-		idle.Put(conn)
+		mu.Lock()
+		idle = append(idle, conn)
+		mu.Unlock()
 		return answer, nil
 	}
 	return func() {
-		for conn := idle.Get(); conn != nil; conn = idle.Get() {
-			_ = conn.(*dns.Conn).Close()
+		for conn := take(); conn != nil; conn = take() {
+			_ = conn.Close()
 		}
 	}
 }

@@ -132,12 +132,50 @@ func (n *internet) listen(space *netsim.Namespace) (hangUp func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	var conns conns
 	go func() { _ = n.servePackets(pc) }()
-	go func() { _ = n.serveConns(ln) }()
+	go func() { _ = n.serveConns(ln, &conns) }()
 	return func() {
 		_ = pc.Close()
 		_ = ln.Close()
+		conns.close()
 	}, nil
+}
+
+// conns are connections that are served.
+type conns struct {
+	mu     sync.Mutex // guards the fields below
+	open   map[net.Conn]struct{}
+	closed bool
+}
+
+// serve has f serve a connection, which it closes, in a goroutine of its own.
+func (s *conns) serve(c net.Conn, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = c.Close()
+		return
+	}
+	if s.open == nil {
+		s.open = make(map[net.Conn]struct{})
+	}
+	s.open[c] = struct{}{}
+	go func() {
+		f()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, c)
+	}()
+}
+
+func (s *conns) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for c := range s.open {
+		_ = c.Close()
+	}
 }
 
 // servePackets answers datagrams to any address of the machine until the socket is closed.
@@ -163,7 +201,7 @@ func (n *internet) servePackets(pc net.PacketConn) error {
 }
 
 // serveConns answers over connections to any address of the machine until the listener is closed.
-func (n *internet) serveConns(ln net.Listener) error {
+func (n *internet) serveConns(ln net.Listener, open *conns) error {
 	for {
 		c, err := ln.Accept()
 		if err != nil {
@@ -174,7 +212,7 @@ func (n *internet) serveConns(ln net.Listener) error {
 		if s := n.world.servers[to]; s != nil {
 			rtt = s.rtt
 		}
-		go n.serveStream(c, to, rtt)
+		open.serve(c, func() { n.serveStream(c, to, rtt) })
 	}
 }
 
