@@ -9,11 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/benchmark/internal/asker"
 	"github.com/gohedge/hedge/dnshedge"
 )
 
@@ -136,32 +136,21 @@ func (b *bench) forward(c *contender, cmd *exec.Cmd) error {
 	if err := host.Start(cmd); err != nil {
 		return err
 	}
-	var conns sync.Pool // of *dns.Conn without a query in flight
+	questions := &asker.Asker{Timeout: giveUp, Dial: func(ctx context.Context) (net.Conn, error) {
+		return host.DialContext(ctx, "udp", "127.0.0.1:53")
+	}}
 	c.close = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		for conn := conns.Get(); conn != nil; conn = conns.Get() {
-			_ = conn.(*dns.Conn).Close()
-		}
+		questions.Close()
 	}
-	client := &dns.Client{Timeout: giveUp}
 	c.ask = func(ctx context.Context, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, giveUp)
 		defer cancel()
-		conn, ok := conns.Get().(*dns.Conn)
-		if !ok {
-			udp, err := host.DialContext(ctx, "udp", "127.0.0.1:53")
-			if err != nil {
-				return err
-			}
-			conn = &dns.Conn{Conn: udp}
-		}
-		r, _, err := client.ExchangeWithConnContext(ctx, question(name), conn)
+		r, err := questions.Ask(ctx, question(name))
 		if err != nil {
-			_ = conn.Close()
 			return err
 		}
-		conns.Put(conn)
 		return right(r, nil)
 	}
 	c.stats = func(r *Row) {

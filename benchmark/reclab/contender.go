@@ -19,6 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/benchmark/internal/asker"
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/recursor"
@@ -308,7 +309,15 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 			return s, err
 		}
 	}
-	undo = append(undo, c.dial(space))
+	questions := &asker.Asker{Timeout: giveUp, Dial: func(context.Context) (conn net.Conn, err error) {
+		err = space.Do(func() (err error) {
+			conn, err = net.Dial("udp4", listen)
+			return err
+		})
+		return conn, err
+	}}
+	c.ask = questions.Ask
+	undo = append(undo, questions.Close)
 	if err := c.warm(ctx); err != nil {
 		return nil, fmt.Errorf("%w; it said: %s", err, said.String())
 	}
@@ -361,49 +370,6 @@ func pipes(cmd *exec.Cmd) (in io.WriteCloser, out io.ReadCloser, err error) {
 		out, err = cmd.StdoutPipe()
 	}
 	return in, out, err
-}
-
-// dial has the contender asked over UDP, each question with a socket that nobody else waits
-// at, until hangUp.
-func (c *contender) dial(space *netsim.Namespace) (hangUp func()) {
-	var mu sync.Mutex // guards idle
-	var idle []*dns.Conn
-	client := &dns.Client{Timeout: giveUp}
-	take := func() (conn *dns.Conn) {
-		mu.Lock()
-		defer mu.Unlock()
-		if last := len(idle) - 1; last >= 0 {
-			conn, idle = idle[last], idle[:last]
-		}
-		return conn
-	}
-	c.ask = func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
-		conn := take()
-		if conn == nil {
-			err := space.Do(func() error {
-				udp, err := net.Dial("udp4", listen)
-				conn = &dns.Conn{Conn: udp, UDPSize: dns.MaxMsgSize}
-				return err
-			})
-			if err != nil {
-				return nil, err
-			}
-		}
-		answer, _, err := client.ExchangeWithConnContext(ctx, m, conn)
-		if err != nil {
-			_ = conn.Close()
-			return nil, err
-		}
-		mu.Lock()
-		idle = append(idle, conn)
-		mu.Unlock()
-		return answer, nil
-	}
-	return func() {
-		for conn := take(); conn != nil; conn = take() {
-			_ = conn.Close()
-		}
-	}
 }
 
 // warm asks for a name that does not exist until there is an answer: the contender then knows
