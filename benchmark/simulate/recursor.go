@@ -24,7 +24,7 @@ const (
 	recursorRuns = 3                // unless -runs or -quick says otherwise
 	resolving    = 12 * time.Second // from the start of the programs to the first question, and from the last one to its answer
 
-	quickQuestions = 500
+	quickQuestions = 300
 	deadQuestions  = 1000 // in the scenario of that name, where each takes seconds
 )
 
