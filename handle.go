@@ -2,6 +2,7 @@ package hedge
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -202,6 +203,26 @@ func (h *handle) Import(r io.Reader) error {
 	return nil
 }
 
+// begin counts a call, and returns what its caller asks for. Of the facts, it knows whether
+// hedging is switched off; then the adapter need not find out the others.
+func (h *handle) begin(ctx context.Context) (o engine.Overrides, f engine.Facts) {
+	h.mustBeMade()
+	h.stats.TotalRequests.Add(1)
+	if h.off.Load() {
+		return o, engine.Facts{SwitchedOff: true}
+	}
+	return engine.OverridesFrom(ctx), f
+}
+
+// refuses returns why a call is sent once, or [engine.None] if it may be hedged, and counts that.
+func (h *handle) refuses(o engine.Overrides, f engine.Facts) Reason {
+	reason := o.Refuses(f)
+	if reason != engine.None && !f.SwitchedOff {
+		h.stats.NotHedgeable.Add(1)
+	}
+	return reason
+}
+
 // tally counts a call that could have been hedged and has ended.
 func (h *handle) tally(call *engine.Call, winner int) {
 	if sent := call.Sent(); sent > 0 {
@@ -214,7 +235,7 @@ func (h *handle) tally(call *engine.Call, winner int) {
 			h.stats.PrimaryWins.Add(1)
 		}
 	}
-	if call.Denied == engine.Budget {
+	if call.Denied == DeniedBudget {
 		h.stats.BudgetExhausted.Add(1)
 	}
 }

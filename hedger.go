@@ -51,7 +51,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if h == nil {
 		return f(engine.ForAttempt(ctx))
 	}
-	if reason := h.refuses(ctx); reason != engine.None {
+	if reason := h.refuses(h.begin(ctx)); reason != engine.None {
 		return once(ctx, h, key, reason, f)
 	}
 	c, ok := h.calls.Get().(*doCall[T])
@@ -92,7 +92,7 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 	if h == nil {
 		return f(engine.ForAttempt(ctx))
 	}
-	if reason := h.refuses(ctx); reason != engine.None {
+	if reason := h.refuses(h.begin(ctx)); reason != engine.None {
 		return once(ctx, h, key, reason, f)
 	}
 	c := &detachedCall[T]{discard: discard}
@@ -101,28 +101,8 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 	return out.Value, out.Err
 }
 
-// refuses counts a call, and returns why it is sent once, or [engine.None].
-func (h *Hedger) refuses(ctx context.Context) engine.Reason {
-	h.mustBeMade()
-	h.stats.TotalRequests.Add(1)
-	if h.off.Load() {
-		return engine.Disabled
-	}
-	o, reason := engine.OverridesFrom(ctx), engine.None
-	switch {
-	case o.Never:
-		reason = engine.Disabled
-	case o.Hedge > 0:
-		reason = engine.Nested
-	default:
-		return engine.None
-	}
-	h.stats.NotHedgeable.Add(1)
-	return reason
-}
-
 // once makes a call that is not hedged.
-func once[T any](ctx context.Context, h *Hedger, key string, reason engine.Reason, f func(context.Context) (T, error)) (T, error) {
+func once[T any](ctx context.Context, h *Hedger, key string, reason Reason, f func(context.Context) (T, error)) (T, error) {
 	p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, reason)
 	v, err := f(engine.ForAttempt(ctx))
 	p.Done(err == nil)
@@ -218,7 +198,7 @@ type detachedCall[T any] struct {
 func (c *detachedCall[T]) Admit(index int) bool {
 	places, reason, admitted := &c.hedger.detached, engine.None, false
 	if places.Add(1) > MaxDetached {
-		reason = engine.InFlight
+		reason = DeniedInFlight
 	}
 	defer func() {
 		if !admitted {

@@ -160,8 +160,7 @@ func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 }
 
 func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	in.stats.TotalRequests.Add(1)
-	o, m, reason := in.refuses(ctx, method)
+	o, m, reason := in.decide(ctx, method)
 	if reason != engine.None {
 		p := in.unhedged(ctx, cc, method, reason)
 		err := invoker(nestedContext(ctx), method, req, reply, cc, opts...)
@@ -216,29 +215,19 @@ func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error
 	return c.race.Run(ctx, c, c, delays, race.Style{Join: !copyable(c.req), Watch: c.Watch(), Primary: &c.primary.Attempt})
 }
 
-// refuses counts a call that is sent once and returns the reason. For one that may be hedged it
-// returns [engine.None], and what its caller and its method ask for.
-func (in *Interceptor) refuses(ctx context.Context, method string) (o engine.Overrides, m *methodRule, reason engine.Reason) {
-	if in.off.Load() {
-		return o, nil, engine.Disabled
+// decide counts a call. It returns what its caller and its method ask for, and why it is sent
+// once, or [engine.None] if it may be hedged.
+func (in *Interceptor) decide(ctx context.Context, method string) (o engine.Overrides, m *methodRule, reason Reason) {
+	o, facts := in.begin(ctx)
+	if !facts.SwitchedOff {
+		m = in.rule(method)
+		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 	}
-	o, m = engine.OverridesFrom(ctx), in.rule(method)
-	switch {
-	case o.Never || m.policy.Off && !o.Allow:
-		reason = engine.Disabled
-	case o.Hedge > 0:
-		reason = engine.Nested
-	case !(o.Allow || m.hedgeable):
-		reason = engine.Method
-	}
-	if reason != engine.None {
-		in.stats.NotHedgeable.Add(1)
-	}
-	return o, m, reason
+	return o, m, in.refuses(o, facts)
 }
 
 // unhedged begins a call that is sent once.
-func (in *Interceptor) unhedged(ctx context.Context, cc *grpc.ClientConn, method string, reason engine.Reason) engine.Unhedged {
+func (in *Interceptor) unhedged(ctx context.Context, cc *grpc.ClientConn, method string, reason Reason) engine.Unhedged {
 	if !in.engine.Observed() {
 		return engine.Unhedged{}
 	}
@@ -314,11 +303,11 @@ func (c *rpc) Admit(index int) bool {
 	denial := engine.None
 	switch conn := c.in.hedgeConn(c.cc); {
 	case c.barred.Load():
-		denial = engine.Paused
+		denial = DeniedPaused
 	case conn != nil && !ready(conn):
-		denial = engine.NotReady
+		denial = DeniedNotReady
 	case !c.replyType.known():
-		denial = engine.NotReady
+		denial = DeniedNotReady
 	}
 	return c.AdmitUnless(index, denial)
 }
@@ -356,7 +345,7 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	d := &detour{hedgeContext(a, n), &c.primary.trail, c.method, &c.detours, n}
 	err := c.invoker(d, c.method, req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
 	if err != nil && d.refused() {
-		c.Refuse(engine.SameBackend)
+		c.Refuse(DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, c.judge(err, h.trailer, n, a)

@@ -37,11 +37,10 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 }
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	in.stats.TotalRequests.Add(1)
-	o, m, reason := in.refuses(ctx, method)
+	o, m, reason := in.decide(ctx, method)
 	if reason == engine.None && (desc.ClientStreams || !desc.ServerStreams) {
 		in.stats.NotHedgeable.Add(1)
-		reason = engine.Body
+		reason = DeniedBody
 	}
 	if reason != engine.None {
 		p := in.unhedged(ctx, cc, method, reason)
@@ -58,7 +57,7 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 	if err != nil {
 		st.choose(0, func() {})
 		cancel(nil)
-		in.unhedged(ctx, cc, method, engine.NotReady).Done(false)
+		in.unhedged(ctx, cc, method, DeniedNotReady).Done(false)
 		return nil, err
 	}
 	st.attempts[0].ClientStream = primary
@@ -215,7 +214,7 @@ func (s *stream) Header() (metadata.MD, error) {
 	var p engine.Unhedged
 	if s.first.CompareAndSwap(false, true) {
 		s.choose(0, func() { s.cancel(nil) })
-		p = s.in.unhedged(s.ctx, s.cc, s.fullMethod, engine.Body)
+		p = s.in.unhedged(s.ctx, s.cc, s.fullMethod, DeniedBody)
 	}
 	md, err := s.chosen().Header()
 	p.Done(err == nil)
@@ -317,9 +316,9 @@ func (s *stream) Admit(index int) bool {
 	s.mu.Unlock()
 	switch conn := s.in.hedgeConn(s.cc); {
 	case barred:
-		denial = engine.Paused
+		denial = DeniedPaused
 	case conn != nil && !ready(conn), !sent, !s.replyType.known():
-		denial = engine.NotReady
+		denial = DeniedNotReady
 	}
 	return s.AdmitUnless(index, denial)
 }
@@ -334,7 +333,7 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	} else {
 		d := &detour{hedgeContext(a, n), &s.origin.trail, s.fullMethod, &s.detours, n}
 		if err = s.again(d, n); err != nil && d.refused() {
-			s.Refuse(engine.SameBackend)
+			s.Refuse(DeniedSameBackend)
 			return err, race.ErrRefused
 		}
 	}

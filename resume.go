@@ -470,7 +470,7 @@ func (b *resumableBody) stalled() (ask *call, r *rest) {
 	ask.BeginRest(b.ctx, b.key)
 	if !ask.Call.Admit(0) {
 		b.since.CompareAndSwap(-since, since)
-		if ask.Denied == engine.Shadow {
+		if ask.Denied == DeniedShadow {
 			b.left = 0
 		} else {
 			b.retry = max(2*b.retry, b.stall)

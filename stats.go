@@ -136,17 +136,10 @@ func (h *handle) Snapshot() Snapshot {
 	h.mustBeMade()
 	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load()}
 	for _, v := range h.engine.Views() {
-		denied := make(map[Reason]int64)
-		for reason, n := range v.Denied {
-			if n > 0 {
-				denied[Reason(engine.Reason(reason).String())] = n
-			}
-		}
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
-			Denied:  denied,
-			Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
+			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
 			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audit(v.Audit),
 		})
 	}

@@ -141,7 +141,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	t.mustBeMade()
 	t.stats.TotalRequests.Add(1)
 	if t.off.Load() {
-		return t.sendOnce(req, noRoute, engine.Disabled)
+		return t.sendOnce(req, noRoute, DeniedDisabled)
 	}
 	ctx := req.Context()
 	o := engine.OverridesFrom(ctx)
@@ -154,14 +154,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	reason := engine.None
 	switch {
 	case o.Never || to.Off && !o.Allow:
-		reason = engine.Disabled
+		reason = DeniedDisabled
 	case o.Hedge > 0 || attemptNumber(req.Header[AttemptHeader]) > 0 ||
 		settings.AttemptHeader != "" && attemptNumber(req.Header[settings.AttemptHeader]) > 0:
-		reason = engine.Nested
+		reason = DeniedNested
 	case !t.replayable(req, settings.MaxReplayBytes, first):
-		reason = engine.Body
+		reason = DeniedBody
 	case !(o.Allow || to.Hedgeable || t.hedgeable(req)):
-		reason = engine.Method
+		reason = DeniedMethod
 	}
 	if reason != engine.None {
 		t.stats.NotHedgeable.Add(1)
@@ -178,7 +178,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if whole, err := c.readBody(req); err != nil {
 			t.stats.NotHedgeable.Add(1)
 			t.free(c)
-			p := t.engine.BeginUnhedged(ctx, key.Name, engine.Body)
+			p := t.engine.BeginUnhedged(ctx, key.Name, DeniedBody)
 			if whole == nil { // the caller gave up
 				p.Done(false)
 				return nil, err
@@ -274,7 +274,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // sendOnce sends req as it is, or with the attempt header if it is made for a hedge.
-func (t *Transport) sendOnce(req *http.Request, to *route, reason engine.Reason) (*http.Response, error) {
+func (t *Transport) sendOnce(req *http.Request, to *route, reason Reason) (*http.Response, error) {
 	o, once := engine.OverridesFrom(req.Context()), req
 	if o.Allow || o.Delay > 0 {
 		once = req.WithContext(engine.ForAttempt(req.Context()))
@@ -293,7 +293,7 @@ func (t *Transport) sendOnce(req *http.Request, to *route, reason engine.Reason)
 }
 
 // observe sends req, and tells the observers of it.
-func (t *Transport) observe(req *http.Request, to *route, reason engine.Reason) (*http.Response, error) {
+func (t *Transport) observe(req *http.Request, to *route, reason Reason) (*http.Response, error) {
 	if !t.engine.Observed() || req.URL == nil {
 		return send(t.next, req)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
 )
 
 const (
@@ -186,7 +187,7 @@ func (c *core) seal(q *wire.Query, r *result) error {
 func (x *exchange) plan(ctx context.Context) {
 	x.start, x.told = time.Now(), x.c.tell(ctx)
 	if !x.q.Standard() {
-		x.tellDenied(engine.Method) // not known to be safe to repeat
+		x.tellDenied(observe.DeniedMethod) // not known to be safe to repeat
 		return
 	}
 	first := x.group[0]
@@ -199,12 +200,10 @@ func (x *exchange) plan(ctx context.Context) {
 	first.bucket.Earn()
 	var due [race.MaxHedges]time.Duration
 	n := 0
-	asked := engine.OverridesFrom(ctx)
+	refused := engine.OverridesFrom(ctx).Refuses(engine.Facts{SwitchedOff: x.c.isOff()})
 	switch {
-	case x.c.isOff() || asked.Never:
-		x.tellDenied(engine.Disabled)
-	case asked.Hedge > 0:
-		x.tellDenied(engine.Nested)
+	case refused != engine.None:
+		x.tellDenied(refused)
 	case h.Fixed > 0:
 		due[0], n = h.Fixed, 1
 	default:
@@ -282,13 +281,13 @@ func (x *exchange) Admit(n int) bool {
 		x.resends++
 		x.c.count.resends.Add(1)
 	case x.key == nil && x.c.shadow:
-		x.deny(engine.Shadow)
+		x.deny(observe.DeniedShadow)
 		return false
 	case x.key == nil: // a fixed delay
 		x.c.count.hedges.Add(1)
 		to.hedges.Add(1)
 	case x.cold && len(x.group) == 1 && x.group[0].lateHedges.Load() >= maxColdHedges:
-		x.deny(engine.Warming)
+		x.deny(observe.DeniedWarming)
 		return false
 	default:
 		if !x.c.admit(&x.call, int(s.n), x.group[0]) {
@@ -521,11 +520,11 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 	defer c.spending.Unlock()
 	denial := engine.None
 	if !c.bucket.Pays() || !s.bucket.Pays() {
-		denial = engine.Budget
+		denial = observe.DeniedBudget
 	}
 	call.Denied = engine.None
 	admitted := call.AdmitUnless(n, denial)
-	if admitted || call.Denied == engine.Shadow {
+	if admitted || call.Denied == observe.DeniedShadow {
 		for _, b := range [...]*engine.Bucket{c.bucket, s.bucket} {
 			b.Spend()
 			b.Earn() // because it is a query as well

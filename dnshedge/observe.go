@@ -103,7 +103,7 @@ func (x *exchange) number(n int) (number int) {
 }
 
 // tellDenied tells why a hedge, or any hedge of the exchange, is not sent.
-func (x *exchange) tellDenied(reason engine.Reason) {
+func (x *exchange) tellDenied(reason observe.Reason) {
 	if x.told != nil {
 		x.c.watcher.Denied(x.told.ctx, x.name(), reason)
 	}
@@ -111,7 +111,7 @@ func (x *exchange) tellDenied(reason engine.Reason) {
 
 // deny counts and tells why a hedge that is due is not sent, for a reason that the
 // engine does not know.
-func (x *exchange) deny(reason engine.Reason) {
+func (x *exchange) deny(reason observe.Reason) {
 	x.c.count.denied.Add(1)
 	x.tellDenied(reason)
 }
@@ -171,12 +171,7 @@ func (x *exchange) end(winner int, r *result) {
 func (s *upstreamState) hedging(v *UpstreamStats) {
 	known := s.key.View()
 	v.Budget, v.Saved, v.ShadowWins = known.Tokens, known.Saved, known.ShadowWins
-	v.Denied = make(map[observe.Reason]int64)
-	for reason, n := range known.Denied {
-		if n > 0 {
-			v.Denied[observe.Reason(engine.Reason(reason).String())] = n
-		}
-	}
+	v.Denied = known.Denied
 }
 
 // logState logs that the server is silent or fails, or answers again, if that is news.

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/observe"
 )
 
 // audited returns settings with an audit.
@@ -61,12 +62,12 @@ func (w *town) call() {
 		reason := k.Admit(w.now, false, time.Time{}, engine.None)
 		if reason == engine.None {
 			if w.refuse {
-				k.Refused(w.now, engine.SameBackend)
+				k.Refused(w.now, observe.DeniedSameBackend)
 			}
 			k.Ended()
 		}
 		if w.dark != nil {
-			w.dark(w.now, reason == engine.Audited)
+			w.dark(w.now, reason == observe.DeniedAudit)
 		}
 	}
 	if !k.Resting() {
@@ -84,7 +85,7 @@ func TestHedgingThatHarmsIsSwitchedOff(t *testing.T) {
 	v := w.key.View().Audit
 	assert.Equal(t, engine.Harmful, v.Verdict)
 	assert.Greater(t, v.Confidence, 0.95)
-	assert.Equal(t, engine.Audited, w.key.Admit(w.now, false, time.Time{}, engine.None))
+	assert.Equal(t, observe.DeniedAudit, w.key.Admit(w.now, false, time.Time{}, engine.None))
 	require.Positive(t, v.P99)
 	assert.InDelta(t, -0.5, float64(v.Saved)/float64(v.P99), 0.15, "%+v", v)
 	assert.Less(t, v.PlusMinus, v.P99/4)
@@ -107,9 +108,9 @@ func TestHedgingThatHelpsGoesOn(t *testing.T) {
 		v := w.key.View().Audit
 		assert.Equal(t, engine.Helpful, v.Verdict, "%v/s", rate)
 		assert.InDelta(t, 0.5, float64(v.Saved)/float64(v.P99), 0.2, "%+v at %v/s", v, rate)
-		resting := w.key.View().Denied[engine.Audited]
+		resting := w.key.View().Denied[observe.DeniedAudit]
 		w.live(20 * time.Minute)
-		assert.LessOrEqual(t, w.key.View().Denied[engine.Audited]-resting, int64(rate*0.1*40*2), "two dark slots at most in 20 minutes")
+		assert.LessOrEqual(t, w.key.View().Denied[observe.DeniedAudit]-resting, int64(rate*0.1*40*2), "two dark slots at most in 20 minutes")
 	}
 }
 
@@ -161,7 +162,7 @@ func TestFewCallsAreHedgedAsWithoutAnAudit(t *testing.T) {
 	w := newTown(audited(), 0.3, 2)
 	w.live(5 * time.Hour)
 	assert.Equal(t, engine.Trying, w.verdict())
-	assert.Zero(t, w.key.View().Denied[engine.Audited])
+	assert.Zero(t, w.key.View().Denied[observe.DeniedAudit])
 }
 
 func TestClocksThatJumpSpoilNoVerdict(t *testing.T) {
@@ -199,7 +200,7 @@ func TestShadowIsNotAudited(t *testing.T) {
 	w := newTown(c, 60, 1.5)
 	w.live(5 * time.Minute)
 	assert.False(t, w.key.View().Audit.On)
-	assert.Zero(t, w.key.View().Denied[engine.Audited])
+	assert.Zero(t, w.key.View().Denied[observe.DeniedAudit])
 }
 
 func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
@@ -301,7 +302,7 @@ func TestVerdictsTravelWithAnExport(t *testing.T) {
 	assert.InDelta(t, want.Confidence, got.Confidence, 0.001)
 	assert.InEpsilon(t, want.Saved, got.Saved, 0.01)
 	k.Begin(w.now)
-	assert.Equal(t, engine.Audited, k.Admit(w.now, false, time.Time{}, engine.None), "from the first call on")
+	assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, engine.None), "from the first call on")
 
 	plain := engine.New(defaults())
 	_, err = plain.Import(bytes.NewReader(b.Bytes()), w.now, share)

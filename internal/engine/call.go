@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/race"
+
+	"github.com/gohedge/hedge/observe"
 )
 
 // A Call is one call's way through its key. The zero value is ready for Begin.
@@ -25,7 +27,7 @@ type Call struct {
 	winner   int                               // known if there is an observer
 
 	// Denied is why the call's last denied hedge was denied; None if none was.
-	Denied Reason
+	Denied observe.Reason
 	// Hedges is how many hedges were admitted. Read it once the race is over.
 	Hedges  int
 	refused atomic.Int32 // of them, by what is below
@@ -62,7 +64,7 @@ func (c *Call) AnsweredBy(n int) { c.winner = n }
 func (c *Call) Admit(index int) bool { return c.AdmitUnless(index, None) }
 
 // AdmitUnless is Admit for an adapter with a reason of its own to refuse, or None.
-func (c *Call) AdmitUnless(index int, denial Reason) bool {
+func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
 	c.reached = true
 	now := time.Now()
 	if c.unsent > 0 && now.Sub(c.start) >= c.unsent {
@@ -76,7 +78,7 @@ func (c *Call) AdmitUnless(index int, denial Reason) bool {
 		return false
 	}
 	denial = c.key.Admit(now, slow, deadline, denial)
-	if denial == Shadow {
+	if denial == observe.DeniedShadow {
 		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
 			c.unsent = now.Sub(c.start) + d
 		}
@@ -96,14 +98,14 @@ func (c *Call) AdmitUnless(index int, denial Reason) bool {
 
 // tell tells the observer of a hedge that was due. If the observer ends the goroutine that
 // would make the hedge, that is no longer in flight.
-func (c *Call) tell(denial Reason) {
+func (c *Call) tell(denial observe.Reason) {
 	told := false
 	defer func() {
 		if !told && denial == None {
 			c.key.Ended()
 		}
 	}()
-	if denial == None || denial == Budget || denial == Shadow {
+	if denial == None || denial == observe.DeniedBudget || denial == observe.DeniedShadow {
 		c.observer.Budget(c.key.Name, c.key.Tokens())
 	}
 	if denial != None {
@@ -114,7 +116,7 @@ func (c *Call) tell(denial Reason) {
 
 // Refuse says that a hedge which was admitted was not sent, for the given reason: what was to
 // carry it refused. The attempt's error is then [race.ErrRefused].
-func (c *Call) Refuse(reason Reason) {
+func (c *Call) Refuse(reason observe.Reason) {
 	c.refused.Add(1)
 	c.key.Refused(time.Now(), reason)
 	if c.observer != nil {

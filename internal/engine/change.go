@@ -1,15 +1,19 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/gohedge/hedge/observe"
+)
 
 // A Change is a change of a key's state.
 type Change struct {
 	Topic   Topic
-	Bad     bool      // hedging is paused, or the budget is exhausted; false: no longer
-	Reason  Reason    // hedging paused: Slow or Paused
-	Until   time.Time // that pause lasts, if Paused and the server said for how long
-	Audit   AuditView // what Judging tells found
-	Dropped int       // changes of the topic since the last report
+	Bad     bool           // hedging is paused, or the budget is exhausted; false: no longer
+	Reason  observe.Reason // hedging paused: Slow or Paused
+	Until   time.Time      // that pause lasts, if Paused and the server said for how long
+	Audit   AuditView      // what Judging tells found
+	Dropped int            // changes of the topic since the last report
 }
 
 // A Topic is what a Change is about.
@@ -71,8 +75,8 @@ func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
 		}
 		one := Change{Topic: Topic(topic), Bad: bad, Dropped: dropped}
 		if one.Topic == Pausing && bad {
-			if one.Reason = Slow; paused {
-				one.Reason = Paused
+			if one.Reason = observe.DeniedSlow; paused {
+				one.Reason = observe.DeniedPaused
 			}
 			if to := k.waits(); now.Before(to) {
 				one.Until = to

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/observe"
 )
 
 // TestWhatIsToldOfAKeyIsTrueInTheEnd lets a key pause and resume at random, and
@@ -28,8 +29,8 @@ func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
 				at := &last[0]
 				if bad = change.Bad; bad {
 					at = &last[1]
-					if change.Reason != engine.Slow { // as it stays for a while after a pause
-						require.Equal(t, engine.Paused, change.Reason)
+					if change.Reason != observe.DeniedSlow { // as it stays for a while after a pause
+						require.Equal(t, observe.DeniedPaused, change.Reason)
 						require.True(t, change.Until.IsZero() || change.Until.After(now))
 					}
 				}

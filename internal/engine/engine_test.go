@@ -17,6 +17,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
 )
 
 const ms = time.Millisecond
@@ -340,7 +341,7 @@ func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
 	learn(k, 1000, constant(5*ms))
 	// 1 − (15/16)^n exceeds 0.75 at n = 22: the brake works though nothing has completed.
 	assert.Equal(t, 21, reach(k, 1000))
-	assert.Equal(t, engine.Slow, k.Admit(epoch, true, time.Time{}, engine.None))
+	assert.Equal(t, observe.DeniedSlow, k.Admit(epoch, true, time.Time{}, engine.None))
 	learn(k, 100, constant(5*ms))
 	assert.Equal(t, engine.None, k.Admit(epoch, true, time.Time{}, engine.None), "and resumes when they are fast again")
 }
@@ -387,15 +388,15 @@ func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
 func TestHedgeThatCannotWinIsNotStarted(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(50*ms))
-	assert.Equal(t, engine.Deadline, k.Admit(epoch, true, epoch.Add(40*ms), engine.None))
+	assert.Equal(t, observe.DeniedDeadline, k.Admit(epoch, true, epoch.Add(40*ms), engine.None))
 	assert.Equal(t, engine.None, k.Admit(epoch, true, epoch.Add(60*ms), engine.None))
 }
 
 func TestVetoIsCountedInTheCallersName(t *testing.T) {
 	k := newKey(nil)
-	assert.Equal(t, engine.NotReady, k.Admit(epoch, true, time.Time{}, engine.NotReady))
+	assert.Equal(t, observe.DeniedNotReady, k.Admit(epoch, true, time.Time{}, observe.DeniedNotReady))
 	v := k.View()
-	assert.EqualValues(t, 1, v.Denied[engine.NotReady])
+	assert.EqualValues(t, 1, v.Denied[observe.DeniedNotReady])
 	assert.InDelta(t, 20, v.Tokens, 1e-9, "the budget is asked last")
 }
 
@@ -408,11 +409,11 @@ func TestARefusedHedgeGivesItsTokensBack(t *testing.T) {
 		k := engine.New(c).RouteKey(engine.Name{Host: "a", Route: "r"}, test.share)
 		for range 100 { // more than any bucket holds
 			require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
-			k.Refused(epoch, engine.SameBackend)
+			k.Refused(epoch, observe.DeniedSameBackend)
 			k.Ended()
 		}
 		v := k.View()
-		assert.EqualValues(t, 100, v.Denied[engine.SameBackend])
+		assert.EqualValues(t, 100, v.Denied[observe.DeniedSameBackend])
 		assert.Zero(t, v.Hedges)
 		n := 0.0
 		for k.Admit(epoch, false, time.Time{}, engine.None) == engine.None {
@@ -429,7 +430,7 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 		require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
 	}
 	k.Begin(epoch)
-	assert.Equal(t, engine.InFlight, k.Admit(epoch, false, time.Time{}, engine.None))
+	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, engine.None))
 	k.Ended()
 	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
 }
@@ -456,7 +457,7 @@ type leaver struct{}
 func (leaver) AttemptStart(context.Context, engine.Name, int)                             {}
 func (leaver) AttemptDone(context.Context, engine.Name, int, race.Outcome, time.Duration) {}
 func (leaver) RequestDone(context.Context, engine.Name, engine.Report)                    {}
-func (leaver) Denied(context.Context, engine.Name, engine.Reason)                         {}
+func (leaver) Denied(context.Context, engine.Name, observe.Reason)                        {}
 func (leaver) Budget(engine.Name, float64)                                                { runtime.Goexit() }
 func (leaver) Audited(engine.Name, engine.AuditView)                                      {}
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/sketch"
+
+	"github.com/gohedge/hedge/observe"
 )
 
 const (
@@ -78,12 +81,12 @@ type Key struct {
 	pausedTo   time.Time
 	hedges     int64
 	wins       int64
-	shadowWins int64         // by hedges that were not sent
-	saved      time.Duration // by the wins of either, estimated
-	residual   *residual     // nil: nothing is known
-	pauses     *pauses       // of bodies; nil: nothing is known
-	denied     [Reasons]int64
-	more       []*Bucket // which the adapter asks itself
+	shadowWins int64                    // by hedges that were not sent
+	saved      time.Duration            // by the wins of either, estimated
+	residual   *residual                // nil: nothing is known
+	pauses     *pauses                  // of bodies; nil: nothing is known
+	denied     map[observe.Reason]int64 // nil: no hedge was
+	more       []*Bucket                // which the adapter asks itself
 
 	exhausted bool            // the budget refused a hedge, and has not been half full since
 	notices   *[topics]Notice // nil: nobody is told
@@ -172,8 +175,8 @@ func (k *Key) Begin(now time.Time) *Plan {
 // then it has spent the budget, and the hedge counts as in flight until Ended. A
 // denial other than None is the caller's own reason to refuse. Slow says that the call
 // has just reached the delay by which it counts as slow, see [Plan]. In shadow mode,
-// Admit returns Shadow where it would return None.
-func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial Reason) Reason {
+// Admit returns DeniedShadow where it would return None.
+func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe.Reason) observe.Reason {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
@@ -183,15 +186,15 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial Reason)
 		denial = k.deny(now, deadline)
 	}
 	if denial != None {
-		k.denied[denial]++
+		k.countDenied(denial)
 		emptied := k.audit != nil && k.audit.fresh.Load() != 0 // for a slot, which is no exhaustion
-		k.exhausted = k.exhausted || denial == Budget && !emptied
+		k.exhausted = k.exhausted || denial == observe.DeniedBudget && !emptied
 		return denial
 	}
 	k.fired++
 	if k.engine.shadow {
-		k.denied[Shadow]++
-		return Shadow
+		k.countDenied(observe.DeniedShadow)
+		return observe.DeniedShadow
 	}
 	k.inFlight.Add(1)
 	k.hedges++
@@ -199,6 +202,14 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial Reason)
 		k.audit.began.Add(1)
 	}
 	return None
+}
+
+// countDenied counts a hedge that was due and is not sent. The caller holds mu.
+func (k *Key) countDenied(reason observe.Reason) {
+	if k.denied == nil {
+		k.denied = make(map[observe.Reason]int64)
+	}
+	k.denied[reason]++
 }
 
 // slowed says that a call counts as slow for which no hedge is due.
@@ -219,19 +230,19 @@ func (k *Key) RandomLatency() time.Duration {
 
 // deny returns why no hedge may start now, or spends the budget and returns None.
 // The caller holds mu.
-func (k *Key) deny(now, deadline time.Time) Reason {
+func (k *Key) deny(now, deadline time.Time) observe.Reason {
 	p := k.plan.Load()
 	switch {
 	case k.audit != nil && k.audit.rests.Load():
-		return Audited
+		return observe.DeniedAudit
 	case k.slow > SlowLimit:
-		return Slow
+		return observe.DeniedSlow
 	case k.paused(now):
-		return Paused
+		return observe.DeniedPaused
 	case !deadline.IsZero() && p != nil && deadline.Sub(now) < p.Median:
-		return Deadline
+		return observe.DeniedDeadline
 	case k.inFlight.Load() >= MaxInFlight:
-		return InFlight
+		return observe.DeniedInFlight
 	}
 	if k.audit != nil {
 		if slot := k.audit.fresh.Load(); slot != 0 && k.engine.Config().Shared == nil {
@@ -239,7 +250,7 @@ func (k *Key) deny(now, deadline time.Time) Reason {
 		}
 	}
 	if k.routeBudget != nil && !k.routeBudget.Pays() || !k.engine.ceiling.Load().spend(now, k.bucket) {
-		return Budget
+		return observe.DeniedBudget
 	}
 	if k.routeBudget != nil {
 		k.routeBudget.Spend() // which nobody else does, under mu
@@ -249,10 +260,10 @@ func (k *Key) deny(now, deadline time.Time) Reason {
 
 // Refused says that a hedge which Admit let start was not sent, for the given reason. The
 // budget has its token back, and the hedge counts as denied. Ended must be called as well.
-func (k *Key) Refused(now time.Time, reason Reason) {
+func (k *Key) Refused(now time.Time, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.denied[reason]++
+	k.countDenied(reason)
 	k.hedges--
 	if k.audit != nil {
 		k.audit.began.Add(-1)
@@ -481,7 +492,7 @@ type View struct {
 	Wins       int64
 	ShadowWins int64
 	Saved      time.Duration
-	Denied     [Reasons]int64
+	Denied     map[observe.Reason]int64 // not nil; reasons that never applied are missing
 	Samples    int
 	Delays     []time.Duration
 	P50, P90   time.Duration
@@ -500,9 +511,12 @@ type View struct {
 func (k *Key) View() View {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	window := k.waited()
+	window, denied := k.waited(), maps.Clone(k.denied)
+	if denied == nil {
+		denied = make(map[observe.Reason]int64)
+	}
 	v := View{
-		Name: k.Name, Requests: k.requests(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: k.denied,
+		Name: k.Name, Requests: k.requests(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: denied,
 		Samples: window.Len(), Tokens: k.tokens(), Scale: k.scale, Slow: k.slow,
 		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(), Stall: k.stall(),
 	}

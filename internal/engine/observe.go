@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/race"
+
+	"github.com/gohedge/hedge/observe"
 )
 
 // An Observer is told what happens to the calls of an Engine. Its methods are
@@ -14,7 +16,7 @@ type Observer interface {
 	AttemptStart(ctx context.Context, name Name, n int)
 	AttemptDone(ctx context.Context, name Name, n int, how race.Outcome, took time.Duration)
 	RequestDone(ctx context.Context, name Name, r Report)
-	Denied(ctx context.Context, name Name, reason Reason)
+	Denied(ctx context.Context, name Name, reason observe.Reason)
 	Budget(name Name, tokens float64)
 	Audited(name Name, v AuditView)
 }
@@ -72,7 +74,7 @@ type Unhedged struct {
 func (e *Engine) Observed() bool { return e.observer != nil }
 
 // BeginUnhedged begins a call that is not hedged for the given reason.
-func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason Reason) Unhedged {
+func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Reason) Unhedged {
 	if e.observer == nil {
 		return Unhedged{}
 	}

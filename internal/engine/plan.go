@@ -8,6 +8,8 @@ import (
 
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/sketch"
+
+	"github.com/gohedge/hedge/observe"
 )
 
 // nextShare is the share of the calls still unanswered at one hedge that may be
@@ -56,11 +58,11 @@ func (p *Plan) like(own *Plan) *Plan {
 }
 
 // unplanned returns why there is no plan.
-func (c *Config) unplanned() Reason {
+func (c *Config) unplanned() observe.Reason {
 	if c.MaxHedges == 0 || c.Share <= 0 {
-		return Disabled
+		return observe.DeniedDisabled
 	}
-	return Warming
+	return observe.DeniedWarming
 }
 
 // EveryDelay returns a plan that hedges after d, and again after each further d.

@@ -123,7 +123,7 @@ func (l *Log) Changed(name engine.Name, change engine.Change) {
 		attrs = append(attrs, slog.String("route", label.Clean(name.Route)))
 	}
 	if change.Reason != engine.None {
-		attrs = append(attrs, slog.String("reason", change.Reason.String()))
+		attrs = append(attrs, slog.String("reason", string(change.Reason)))
 	}
 	if !change.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", change.Until))

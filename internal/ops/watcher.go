@@ -64,8 +64,8 @@ func (w *Watcher) RequestDone(ctx context.Context, name engine.Name, r engine.Re
 }
 
 // Denied tells why a hedge, or any hedge of a call, is not sent.
-func (w *Watcher) Denied(ctx context.Context, name engine.Name, reason engine.Reason) {
-	w.tell(func(o observe.Observer) { o.Denied(ctx, w.key(name), observe.Reason(reason.String())) })
+func (w *Watcher) Denied(ctx context.Context, name engine.Name, reason observe.Reason) {
+	w.tell(func(o observe.Observer) { o.Denied(ctx, w.key(name), reason) })
 }
 
 // Budget tells how many hedges the budget would still pay for.
