@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 )
 
 // An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
@@ -153,4 +154,54 @@ func WithFirstByte() Option {
 // The default is to send hedges.
 func WithShadow() Option {
 	return optionFunc(func(c *config) { c.shadow = true })
+}
+
+// A Resolver finds the addresses of a host. [*net.Resolver] is one, and so are dnshedge's
+// Client and, for hosts that move, Names of package dnshedge/names.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// WithReplicas sends an HTTP hedge to another address of its host than the primary's,
+// if r knows one. It is for host names that stand for several replicas. Each address
+// has hedge connections of its own, made by the base's DialContext or Dial; the host name,
+// the TLS server name and the certificates stay the same. An address that has not answered
+// after 250 ms no longer holds up the next one, and comes late for a minute. Only if all
+// others fail does a hedge go to the primary's address; a minute later they are tried again.
+// If the primary is still connecting, its address is the one that package net connects to.
+// A DialContext that does not use package net hides it; then it is taken to be r's first address.
+//
+// While a replica that all primaries go to stands still, every call needs a hedge at
+// once. [WithBurst] sets how many are saved up for that.
+//
+// WithReplicas needs an *http.Transport below. It has no effect without one, with
+// the transport's DialTLSContext, or through a proxy. It panics if r is nil.
+func WithReplicas(r Resolver) Option {
+	if r == nil {
+		panic("hedge: WithReplicas: Resolver is nil")
+	}
+	return optionFunc(func(c *config) { c.resolver = r })
+}
+
+// WithResume asks for the rest of an HTTP response body that stalls: by a range request
+// (RFC 9110, section 14) over another connection, while the first one goes on. Whichever
+// delivers first wins, and the other is cancelled; the reader sees the same bytes in any case.
+// The default is to wait.
+//
+// A body has stalled when a Read waits for twice as long as nineteen of twenty bodies of
+// the key ever make one wait, and for 50ms at least. Ten bodies must be known. The request is
+// a hedge: the budget pays for it, the brakes hold it back, and [WithMaxHedges] counts it
+// among those of its call. Observers are told of it as of other hedges, after the call is done.
+//
+// Resumed are responses of 64 KiB and more to a GET that may be hedged and asks for no range:
+// status 200, with Content-Length, "Accept-Ranges: bytes", and a strong validator (section
+// 8.8): an ETag that is not weak or, where there is none, a Last-Modified a minute or more
+// before Date. Responses that were decompressed on the way or announce trailers are not, nor
+// are encoded ones without an ETag. A 206 must repeat the validator, the encoding and the
+// whole length, and begin where the reader is; if not, the first response goes on alone.
+//
+// The first response is closed, and its context cancelled, while a Read of it waits; that
+// must then return, as net/http's does. If the second one fails later on, so does the body.
+func WithResume() Option {
+	return optionFunc(func(c *config) { c.resume = true })
 }

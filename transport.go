@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptrace"
 	"runtime"
 	"slices"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -35,17 +35,14 @@ import (
 // nothing once RoundTrip has returned another attempt's response.
 //
 // The primary of an HTTP/1.1 request runs on a goroutine of its own. If it panics there,
-// RoundTrip panics as well: with the same value if that is an error, and else, and for
-// errors of the runtime, with an error whose text holds the stack and that unwraps to
-// the value.
+// RoundTrip panics as well. If the value is an error that the runtime did not make, RoundTrip
+// panics with it. Otherwise it panics with an error that has the stack in its text and that
+// unwraps to the value.
 type Transport struct {
 	handle
-	next     http.RoundTripper
-	hedgeVia http.RoundTripper // given for hedges; nil: second, or next
-	second   *secondPool       // nil: next is no *http.Transport
-	replicas *replicas         // pools of connections to other addresses; nil: not asked for
-	linger   race.Linger
-	calls    sync.Pool // of *call
+	pools  *httpattempt.Pools
+	linger race.Linger
+	calls  sync.Pool // of *call
 }
 
 var _ http.RoundTripper = (*Transport)(nil)
@@ -92,185 +89,193 @@ func (t *Transport) connect(next http.RoundTripper) {
 	if next == nil {
 		next = http.DefaultTransport
 	}
-	t.next, t.hedgeVia = next, t.options.transport
+	t.pools = httpattempt.NewPools(next, t.options.transport, t.options.resolver)
 	t.linger.Max = maxLosers
-	if base, ok := next.(*http.Transport); ok {
-		t.second = &secondPool{base: base}
-		if r := t.options.resolver; r != nil && t.hedgeVia == nil {
-			t.replicas = &replicas{resolver: r, clone: t.second.clone}
-		}
-	}
 }
 
 // WrappedRoundTripper returns the RoundTripper that primaries are sent through.
-func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.next }
+func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.pools.Primary() }
 
 // CloseIdleConnections closes the idle connections of the RoundTripper below, and
 // those kept for hedges. If a RoundTripper cannot do so and has a method
 // WrappedRoundTripper, that one's result is tried.
-func (t *Transport) CloseIdleConnections() {
-	closeIdle(t.next)
-	closeIdle(t.hedgeVia)
-	if t.second != nil {
-		t.second.closeIdle()
-	}
-	if t.replicas != nil {
-		t.replicas.closeIdle()
-	}
-}
-
-// closeIdle closes the idle connections of rt, or of what rt wraps.
-func closeIdle(rt http.RoundTripper) {
-	for rt != nil {
-		switch t := rt.(type) {
-		case interface{ CloseIdleConnections() }:
-			t.CloseIdleConnections()
-			return
-		case interface{ WrappedRoundTripper() http.RoundTripper }:
-			rt = t.WrappedRoundTripper()
-		default:
-			return
-		}
-	}
-}
+func (t *Transport) CloseIdleConnections() { t.pools.CloseIdle() }
 
 // RoundTrip sends the request once, and again if the answer takes longer than
 // usual. It returns the first response that is not a failure; if all are, it
 // returns what the primary did.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	t.mustBeMade()
-	t.stats.TotalRequests.Add(1)
-	if t.off.Load() {
-		return t.sendOnce(req, noRoute, DeniedDisabled)
-	}
-	ctx := req.Context()
-	o := engine.OverridesFrom(ctx)
-	settings := t.settings.Load()
-	to := noRoute
-	if t.options.routes != nil && req.URL != nil {
-		to = t.options.routes.http(req)
-	}
-	first := to.FirstByte || t.options.firstByte
-	reason := engine.None
-	switch {
-	case o.Never || to.Off && !o.Allow:
-		reason = DeniedDisabled
-	case o.Hedge > 0 || attemptNumber(req.Header[AttemptHeader]) > 0 ||
-		settings.AttemptHeader != "" && attemptNumber(req.Header[settings.AttemptHeader]) > 0:
-		reason = DeniedNested
-	case !t.replayable(req, settings.MaxReplayBytes, first):
-		reason = DeniedBody
-	case !(o.Allow || to.Hedgeable || t.hedgeable(req)):
-		reason = DeniedMethod
-	}
+	m, reason := t.termsOf(req)
 	if reason != engine.None {
-		t.stats.NotHedgeable.Add(1)
-		return t.sendOnce(req, to, reason)
+		return t.sendOnce(req, m.route, reason)
 	}
-	c, name := t.call(), t.name(req, to.pattern)
-	if !c.key.Is(name) {
-		c.key = t.engine.RouteKey(name, to.BudgetPercent/100)
-	}
-	key, delay := c.key, cmp.Or(o.Delay, to.Delay)
-	unread := req.Body != nil && req.Body != http.NoBody
-	if unread && (delay > 0 || key.Plan() != nil) {
+	c := t.callOf(req, m)
+	if httpattempt.HasBody(req) && c.mayHedge() {
 		// Before the call begins: the caller's body is not the server's latency.
-		if whole, err := c.readBody(req); err != nil {
-			t.stats.NotHedgeable.Add(1)
-			t.free(c)
-			p := t.engine.BeginUnhedged(ctx, key.Name, DeniedBody)
-			if whole == nil { // the caller gave up
-				p.Done(false)
-				return nil, err
-			}
-			resp, err := send(t.next, whole) // the base must see how the body failed
-			p.Done(t.answered(req, resp, err))
-			if resp != nil {
-				resp.Request = req
-			}
-			return resp, err
+		if whole, err := c.requests.ReadBody(req); err != nil {
+			return c.sendBroken(req, whole, err)
 		}
-		unread = false
 	}
-	plan := c.Begin(ctx, key, delay)
-	c.first = first
-	if plan == nil || unread { // the plan may have come meanwhile
-		t.stats.WarmupRequests.Add(1)
-		once := req
-		if c.body != nil {
-			c.req = req
-			once = c.request(engine.ForAttempt(ctx), 0)
-		} else if o.Allow || o.Delay > 0 {
-			once = req.WithContext(engine.ForAttempt(ctx))
-		}
-		c.Started(ctx, 0)
-		resp, err := send(t.next, once)
-		failure := c.judge(req, resp, err)
-		c.Finished(ctx, 0, race.OutcomeOf(failure))
-		c.End(failure == nil, false, 0)
-		if resp != nil && once != req {
-			resp.Request = req
-		}
-		if t.options.resume && failure == nil {
-			resp = t.resumable(c, req, resp, nil, 0, 1)
-		}
-		t.free(c)
-		return resp, err
+	plan := c.Begin(req.Context(), c.key, m.delay)
+	if plan == nil || httpattempt.HasBody(req) && !c.requests.BodyRead() { // the plan may have come meanwhile
+		return c.sendAlone(req)
 	}
+	return c.sendHedged(req, plan)
+}
 
-	style := race.Style{Watch: c.Watch()}
-	version := httpVersion(key)
-	if version == http1 && len(plan.Delays) > 0 {
-		style.Detach = true // a loser is not cancelled at once, see link.gotFirstByte
-		if !first {
-			c.grace = settings.Linger
-		}
-		// A loser has no header yet. Behind a Limiter it may still wait in the queue, which it leaves if
-		// it is cancelled; that is worth a connection, unless the cancellation would be put off.
-		if c.grace > 0 {
-			style.Linger, style.Grace, style.Prompt = &t.linger, c.grace, behindLimiter(key)
-		}
+// terms are what the caller, the route and the options say of a call.
+type terms struct {
+	route     *route
+	delay     time.Duration // instead of the learned delays; 0: none is given
+	firstByte bool          // a response wins with its first byte
+	strip     bool          // the context has overrides for this call alone
+}
+
+// termsOf counts a call, and returns its terms and why it is sent once, or [engine.None].
+func (t *Transport) termsOf(req *http.Request) (m terms, reason Reason) {
+	m.route = noRoute
+	o, facts := t.begin(req.Context())
+	if facts.SwitchedOff {
+		return m, t.refuses(o, facts)
 	}
-	c.guarded, c.detached, c.consume = version != http2 && len(plan.Delays) > 0, style.Detach, o.Allow || o.Delay > 0
-	c.prepare(req)
-	style.Primary = &c.primary.Attempt
+	settings := t.settings.Load()
+	if t.options.routes != nil && req.URL != nil {
+		m.route = t.options.routes.http(req)
+	}
+	m.delay = cmp.Or(o.Delay, m.route.Delay)
+	m.firstByte = m.route.FirstByte || t.options.firstByte
+	m.strip = o.Allow || o.Delay > 0
+	facts.RouteOff = m.route.Off
+	facts.Hedge = attemptNumber(req.Header[AttemptHeader])
+	if settings.AttemptHeader != "" {
+		facts.Hedge = max(facts.Hedge, attemptNumber(req.Header[settings.AttemptHeader]))
+	}
+	facts.Unrepeated = !replayable(req, settings.MaxReplayBytes, m.firstByte)
+	if !o.Allow && !m.route.Hedgeable && o.Refuses(facts) == engine.None {
+		facts.Unsafe = !t.hedgeable(req)
+	}
+	return m, t.refuses(o, facts)
+}
+
+// callOf returns a call for req that has not begun.
+func (t *Transport) callOf(req *http.Request, m terms) *call {
+	c, ok := t.calls.Get().(*call)
+	if !ok {
+		c = &call{t: t}
+	}
+	c.terms = m
+	if name := t.name(req, m.route.pattern); !c.key.Is(name) {
+		c.key = t.engine.RouteKey(name, m.route.BudgetPercent/100)
+	}
+	return c
+}
+
+// mayHedge reports whether a hedge may become due.
+func (c *call) mayHedge() bool { return c.delay > 0 || c.key.Plan() != nil }
+
+// sendBroken sends a request whose body failed while it was read. The base must see how. The
+// whole request is nil if the caller gave up.
+func (c *call) sendBroken(req, whole *http.Request, err error) (*http.Response, error) {
+	t, name := c.t, c.key.Name
+	t.stats.NotHedgeable.Add(1)
+	t.free(c)
+	p := t.engine.BeginUnhedged(req.Context(), name, DeniedBody)
+	if whole == nil {
+		p.Done(false)
+		return nil, err
+	}
+	resp, err := send(t.pools.Primary(), whole)
+	p.Done(t.answered(req, resp, err))
+	return answerTo(req, resp), err
+}
+
+// sendAlone sends a call for which no hedge can become due, and learns from it.
+func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
+	t, ctx, once := c.t, req.Context(), req
+	t.stats.WarmupRequests.Add(1)
+	switch {
+	case c.requests.BodyRead():
+		once = c.requests.Alone(engine.ForAttempt(ctx), req)
+	case c.strip:
+		once = req.WithContext(engine.ForAttempt(ctx))
+	}
+	c.Started(ctx, 0)
+	resp, err := send(t.pools.Primary(), once)
+	failure := c.judge(req, resp, err)
+	c.Finished(ctx, 0, race.OutcomeOf(failure))
+	c.End(failure == nil, false, 0)
+	if once != req {
+		resp = answerTo(req, resp)
+	}
+	if t.options.resume && failure == nil {
+		resp = c.resumable(req, resp, nil, 0, 1)
+	}
+	t.free(c)
+	return resp, err
+}
+
+// sendHedged sends a call, and hedges when the plan says.
+func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
+	style := c.style(len(plan.Delays) > 0)
+	style.Primary = c.requests.Prepare(req, style.Detach)
 	if style.Detach {
-		if trace := httptrace.ContextClientTrace(ctx); trace != nil {
-			c.hooks = &hooks{trace: trace}
-		}
+		c.hooks = httpattempt.HooksFrom(req.Context())
 	}
-	hooks := c.hooks
-	out := c.race.Run(ctx, c, c, plan.Delays, style)
-	if hooks != nil && out.Winner != 0 {
-		hooks.mute()
+	out := c.race.Run(req.Context(), c, c, plan.Delays, style)
+	if c.hooks != nil && out.Winner != 0 {
+		c.hooks.Mute()
 	}
-
 	var setup time.Duration
 	if out.Winner > 0 {
 		setup = c.setup[out.Winner]
 	}
 	c.End(out.Winner >= 0, out.Winner > 0, setup)
-	t.tally(&c.Call, out.Winner)
-	resp, err := out.Value, out.Err
-	if err == errFailure {
-		err = nil // the response itself says what failed
+	c.t.tally(&c.Call, out.Winner)
+	return c.deliver(req, out)
+}
+
+// style returns how the call's attempts run and end, and sets what depends on it.
+func (c *call) style(hedges bool) race.Style {
+	style, version := race.Style{Watch: c.Watch()}, httpVersion(c.key)
+	c.guarded = hedges && version != http2
+	if !hedges || version != http1 {
+		return style
 	}
-	switch {
-	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
-		out.Attempt.Release()
-	case out.Attempt.Holds():
-		resp.Body = newBody(resp.Body, out.Attempt)
+	style.Detach = true // a loser is not cancelled at once, see [httpattempt.Link]
+	if !c.firstByte {
+		c.grace = c.t.settings.Load().Linger
 	}
-	if resp != nil {
-		resp.Request = req
+	// A loser has no header yet. Behind a Limiter it may still wait in the queue, which it leaves if
+	// it is cancelled; that is worth a connection, unless the cancellation would be put off.
+	if c.grace > 0 {
+		style.Linger, style.Grace, style.Prompt = &c.t.linger, c.grace, behindLimiter(c.key)
 	}
+	return style
+}
+
+// deliver returns to the caller how the race has ended, and gives the call back.
+func (c *call) deliver(req *http.Request, out race.Result[*http.Response]) (*http.Response, error) {
+	t, resp, err := c.t, out.Value, out.Err
+	if err == httpattempt.ErrFailure {
+		err = nil
+	}
+	httpattempt.KeepAttempt(resp, out.Attempt)
+	resp = answerTo(req, resp)
 	if t.options.resume && out.Winner >= 0 {
-		resp = t.resumable(c, req, resp, out.Attempt, out.Winner, out.Started)
+		resp = c.resumable(req, resp, out.Attempt, out.Winner, out.Started)
 	}
 	if c.race.Reset() {
 		t.free(c)
 	}
 	return resp, err
+}
+
+// answerTo makes resp, which may be nil, the response to the caller's own request.
+func answerTo(req *http.Request, resp *http.Response) *http.Response {
+	if resp != nil {
+		resp.Request = req
+	}
+	return resp
 }
 
 // sendOnce sends req as it is, or with the attempt header if it is made for a hedge.
@@ -286,8 +291,8 @@ func (t *Transport) sendOnce(req *http.Request, to *route, reason Reason) (*http
 		once.Header = withAttempt(req.Header, name, o.Hedge)
 	}
 	resp, err := t.observe(once, to, reason)
-	if resp != nil && once != req {
-		resp.Request = req
+	if once != req {
+		resp = answerTo(req, resp)
 	}
 	return resp, err
 }
@@ -295,10 +300,10 @@ func (t *Transport) sendOnce(req *http.Request, to *route, reason Reason) (*http
 // observe sends req, and tells the observers of it.
 func (t *Transport) observe(req *http.Request, to *route, reason Reason) (*http.Response, error) {
 	if !t.engine.Observed() || req.URL == nil {
-		return send(t.next, req)
+		return send(t.pools.Primary(), req)
 	}
 	p := t.engine.BeginUnhedged(req.Context(), t.name(req, to.pattern), reason)
-	resp, err := send(t.next, req)
+	resp, err := send(t.pools.Primary(), req)
 	p.Done(t.answered(req, resp, err))
 	return resp, err
 }
@@ -344,7 +349,7 @@ func hasIdempotencyKey(req *http.Request) bool {
 }
 
 // replayable reports whether req can be sent twice, safe or not.
-func (t *Transport) replayable(req *http.Request, maxBody int64, streams bool) bool {
+func replayable(req *http.Request, maxBody int64, streams bool) bool {
 	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil {
 		return false
 	}
@@ -406,28 +411,6 @@ func hostName(scheme, host string) string {
 	return strings.ToLower(host)
 }
 
-// hedgeTransport returns where hedge r of a call goes.
-func (t *Transport) hedgeTransport(c *call, r *http.Request) http.RoundTripper {
-	switch {
-	case c.likePrimary:
-		return t.next
-	case t.hedgeVia != nil:
-		return t.hedgeVia
-	case t.second == nil:
-		return t.next
-	}
-	replicas := t.replicas != nil && !t.second.proxied(r)
-	apart := httpVersion(c.key) == http2 || t.second.base.MaxConnsPerHost > 0
-	switch {
-	case !replicas && !apart || !t.second.serves(r.URL.Scheme):
-		return t.next
-	case replicas:
-		return t.replicas.avoiding(c.peer.Load().get())
-	default:
-		return t.second.get()
-	}
-}
-
 // A key's tag is the major version of HTTP that its host speaks, 0 if that is unknown, and
 // the bit limited if the host's last answer came from behind a [Limiter].
 const (
@@ -439,19 +422,11 @@ const (
 func httpVersion(k *engine.Key) int32  { return k.Tag.Load() &^ limited }
 func behindLimiter(k *engine.Key) bool { return k.Tag.Load()&limited != 0 }
 
-func (t *Transport) call() *call {
-	if c, ok := t.calls.Get().(*call); ok {
-		return c
-	}
-	return &call{t: t}
-}
-
 func (t *Transport) free(c *call) {
-	c.sent.forget()
+	c.requests.Forget()
 	c.Forget()
-	c.req, c.body, c.hooks, c.detached, c.grace = nil, nil, nil, false, 0
-	c.primary, c.link, c.handed = nil, nil, false
-	if t.replicas != nil {
+	c.hooks, c.grace = nil, 0
+	if t.pools.AskPeers() {
 		c.peer.Store(nil)
 	}
 	t.calls.Put(c)
@@ -459,37 +434,40 @@ func (t *Transport) free(c *call) {
 
 // call is one request in flight: the Op and the Gate of its race. It is used again, so
 // nothing that is handed out may refer to it.
+//
+// The goroutine of RoundTrip writes terms, key, grace, hooks and guarded before the race
+// begins, and attempts read them. Each attempt writes its own element of setup before it
+// ends; RoundTrip reads that of the winner. The primary writes peer, and hedges read it.
+// likePrimary is written once, before a call for the rest of a body is made. What guards the
+// others is said at their types.
 type call struct {
 	engine.Call
-	race  race.Race[*http.Response]
-	t     *Transport
-	key   *engine.Key   // kept for the next call, which is often one of the same key
-	req   *http.Request // the caller's, which it may change once RoundTrip has returned
-	sent  snapshot
-	body  []byte        // the request's, whole; nil if it has none
-	grace time.Duration // for losers to finish; 0: they are cancelled
-	hooks *hooks        // the caller's, if they must be muted; else nil
-	setup [1 + race.MaxHedges]time.Duration
+	terms
+	race     race.Race[*http.Response]
+	requests httpattempt.Requests
+	t        *Transport
+	key      *engine.Key        // kept for the next call, which is often one of the same key
+	grace    time.Duration      // for losers to finish; 0: they are cancelled
+	hooks    *httpattempt.Hooks // the caller's, if they must be muted; else nil
+	setup    [1 + race.MaxHedges]time.Duration
+	peer     atomic.Pointer[httpattempt.Peer] // where the primary went; nil: not known, or not needed
 
-	first    bool // a response wins with its first byte
-	detached bool // the primary may outlive RoundTrip
-	guarded  bool // attempts may go over HTTP/1.1
-	consume  bool // the caller asked for something that must not reach nested calls
-
+	guarded     bool // attempts may go over HTTP/1.1
 	likePrimary bool // hedges go where primaries go, see [WithResume]
-
-	primary *primary                 // nil: nothing is learned yet
-	handed  bool                     // the primary's request is in use
-	link    *link                    // of a detached primary; nil: it has been sent
-	peer    atomic.Pointer[peerAddr] // where the primary went; nil: not known, or not needed
 }
 
 // maxResends is how often an attempt is sent again because the cancellation of a
 // loser hit it. Once is rare; under load, four times in a row have been seen.
 const maxResends = 16
 
-// errFailure is the error of an attempt whose response must not win.
-var errFailure = errors.New("hedge: response is a failure")
+// Admit decides about a hedge, and takes what it needs of the caller's request.
+func (c *call) Admit(index int) bool {
+	if !c.Call.Admit(index) {
+		return false
+	}
+	c.requests.Keep()
+	return true
+}
 
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	r, resp, err := c.try(a, n)
@@ -506,40 +484,47 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 
 // try sends attempt n.
 func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
-	rt, ctx, l := c.t.next, context.Context(a), (*link)(nil)
-	if n > 0 || c.guarded || c.t.replicas != nil {
-		if n == 0 {
-			l, c.link = c.link, nil
-		}
-		if l == nil {
-			l = new(link)
-		}
-		l.connect(c, a, n)
-		ctx = l.context(n, c.hooks)
-	}
+	ctx, link := c.contextOf(a, n)
 	switch {
 	case n > 0:
 		ctx = engine.ForHedge(ctx, n)
-	case c.consume:
+	case c.strip:
 		ctx = engine.ForAttempt(ctx)
 	}
-	r := c.request(ctx, n)
+	r, rt := c.requests.Next(ctx, n), c.t.pools.Primary()
 	if n > 0 {
 		r.Header = mark(r.Header, c.t.settings.Load().AttemptHeader, n)
 		if behindLimiter(c.key) {
 			r.Header = mark(r.Header, AttemptHeader, n)
 		}
-		rt = c.t.hedgeTransport(c, r)
+		if !c.likePrimary {
+			rt = c.t.pools.Hedge(r, httpVersion(c.key) == http2, c.peer.Load())
+		}
 	}
 	resp, err := send(rt, r)
-	if l != nil {
-		l.guard.Returned()
-		c.setup[n] = l.took()
+	if link != nil {
+		c.setup[n] = link.Returned()
 	}
 	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[refusedHeader]) > 0 {
 		err = race.ErrRefused
 	}
 	return r, resp, err
+}
+
+// contextOf returns the context of attempt n, and what it will know of its connection; nil if
+// nobody needs to know.
+func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.Link) {
+	asks := c.t.pools.AskPeers()
+	if n == 0 && !c.guarded && !asks {
+		return a, nil
+	}
+	var peer *httpattempt.Peer
+	if n == 0 && asks {
+		peer = new(httpattempt.Peer)
+		c.peer.Store(peer)
+	}
+	link := c.requests.NewLink(n)
+	return link.Context(a, n > 0, c.guarded, c.hooks, peer), link
 }
 
 // judge records what a response to req tells of its host, and returns the error that keeps
@@ -560,10 +545,10 @@ func (c *call) judge(req *http.Request, resp *http.Response, err error) error {
 		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
 	}
 	if c.t.failed(req, resp) {
-		return errFailure
+		return httpattempt.ErrFailure
 	}
-	if c.first && resp.Body != nil && resp.Body != http.NoBody {
-		return awaitFirstByte(resp)
+	if c.firstByte {
+		return httpattempt.AwaitFirstByte(resp)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
 		return fmt.Errorf("hedge: Warm: n %d is not at least 1", n)
 	}
 	hold := time.Hour
-	if base, ok := t.next.(*http.Transport); ok && base.MaxConnsPerHost > 0 {
+	if base, ok := t.pools.Primary().(*http.Transport); ok && base.MaxConnsPerHost > 0 {
 		n, hold = min(n, base.MaxConnsPerHost), maxHold
 	}
 	errs := make([]error, len(urls))
@@ -101,7 +101,7 @@ func (t *Transport) head(ctx context.Context, text string, connected func()) (sh
 	if err != nil {
 		return false, errUnreadable // url's own error quotes the URL, and what may be its password
 	}
-	resp, err := send(t.next, req)
+	resp, err := send(t.pools.Primary(), req)
 	if err != nil {
 		return false, err
 	}

@@ -1,4 +1,4 @@
-package hedge
+package httpattempt
 
 import (
 	"cmp"
@@ -13,10 +13,13 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A link is what net/http tells of the connection of one attempt. Each attempt has a new
+// A Link is what net/http tells of the connection of one attempt. Each attempt has a new
 // one, because a dial may outlive its attempt. It is also the attempt's context with
 // these hooks in it.
-type link struct {
+//
+// Context writes all fields before the attempt is sent, but for guard, which locks itself, and
+// asked and setup, which the goroutine that gets the connection writes.
+type Link struct {
 	*race.Attempt
 	guard race.Guard
 	trace httptrace.ClientTrace
@@ -24,27 +27,37 @@ type link struct {
 	setup atomic.Int64 // ns to set the connection up; 0: it was not new
 }
 
-// connect makes l the link of attempt n.
-func (l *link) connect(c *call, a *race.Attempt, n int) {
+// Context returns the context of attempt a, with the hooks of l in it. Guarded says that
+// cancelling the attempt may harm others that use its connection. A hedge's context hides the
+// caller's hooks. A primary's has them, or own instead if that is not nil; peer, if that is not
+// nil, learns which address the primary goes to.
+func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *Peer) context.Context {
 	l.Attempt = a
 	l.trace.GetConn, l.trace.GotConn = l.getConn, l.gotConn
-	if c.guarded {
+	if guarded {
 		a.Guard(&l.guard)
 		l.trace.GotFirstResponseByte = l.gotFirstByte
 	}
+	ctx := context.Context(a)
 	switch {
-	case n > 0:
+	case hedge:
 		// Package net keeps its hooks under a key of its own; this empty one hides the caller's.
 		l.trace.ConnectStart = func(string, string) {}
-	case c.t.replicas != nil:
-		p := new(peerAddr)
-		c.peer.Store(p)
-		l.trace.ConnectStart = p.connectStart
+		return httptrace.WithClientTrace(untraced{ctx}, &l.trace)
+	case peer != nil:
+		l.trace.ConnectStart = peer.connectStart
 		l.trace.GotConn = func(info httptrace.GotConnInfo) {
-			p.gotConn(info)
+			peer.gotConn(info)
 			l.gotConn(info)
 		}
 	}
+	switch {
+	case own != nil:
+		ctx = httptrace.WithClientTrace(untraced{ctx}, own.muted())
+	case peer == nil && traceKey != nil && httptrace.ContextClientTrace(ctx) == nil:
+		return l // no hooks of the caller to call as well, and none that package net must find
+	}
+	return httptrace.WithClientTrace(ctx, &l.trace)
 }
 
 // traceKey is what httptrace finds hooks by in a context; nil if that cannot be told.
@@ -66,34 +79,19 @@ func (a *askedFor) Value(key any) any {
 }
 
 // Value finds the hooks of l, and else what the attempt's context holds.
-func (l *link) Value(key any) any {
+func (l *Link) Value(key any) any {
 	if key == traceKey {
 		return &l.trace
 	}
 	return l.Attempt.Value(key)
 }
 
-// context returns the context of the attempt, with the hooks of l. A hedge's hides the
-// caller's hooks; a primary's has them, or own instead if that is given.
-func (l *link) context(n int, own *hooks) context.Context {
-	ctx := context.Context(l.Attempt)
-	switch {
-	case n > 0:
-		ctx = untraced{ctx}
-	case own != nil:
-		ctx = httptrace.WithClientTrace(untraced{ctx}, own.muted())
-	case l.trace.ConnectStart == nil && traceKey != nil && httptrace.ContextClientTrace(ctx) == nil:
-		return l // no hooks of the caller to call as well, and none that package net must find
-	}
-	return httptrace.WithClientTrace(ctx, &l.trace)
-}
-
-func (l *link) getConn(string) {
+func (l *Link) getConn(string) {
 	l.asked = time.Now()
 	l.guard.Waiting()
 }
 
-func (l *link) gotConn(info httptrace.GotConnInfo) {
+func (l *Link) gotConn(info httptrace.GotConnInfo) {
 	l.guard.Connected(l.Attempt, info.Reused, info.IdleTime)
 	if !info.Reused {
 		l.setup.Store(int64(time.Since(l.asked)))
@@ -107,10 +105,14 @@ func (l *link) gotConn(info httptrace.GotConnInfo) {
 // cancel a request whose response has begun to arrive, nor one whose connection was idle
 // for too short; and if the request was cancelled before, this waits until net/http has
 // closed the connection, so that it does not become idle.
-func (l *link) gotFirstByte() { l.guard.Answering(l.Attempt) }
+func (l *Link) gotFirstByte() { l.guard.Answering(l.Attempt) }
 
-// took returns how long the attempt waited for a new connection.
-func (l *link) took() time.Duration { return time.Duration(l.setup.Load()) }
+// Returned says that the attempt has its response, or has failed. It returns how long the
+// attempt waited for a new connection; 0: its connection was not new.
+func (l *Link) Returned() time.Duration {
+	l.guard.Returned()
+	return time.Duration(l.setup.Load())
+}
 
 // untraced hides the caller's httptrace hooks: they may not expect calls from two
 // attempts at once.
@@ -124,15 +126,23 @@ func (u untraced) Value(key any) any {
 	return v
 }
 
-// hooks are the caller's, of a primary that may run on after RoundTrip has returned.
-type hooks struct {
+// Hooks are the caller's, of a primary that may run on after RoundTrip has returned.
+type Hooks struct {
 	trace *httptrace.ClientTrace
 	mu    sync.RWMutex // guards mutes; held for reading while a hook runs
 	mutes bool
 }
 
-// muted returns hooks that call the caller's until mute is called.
-func (h *hooks) muted() *httptrace.ClientTrace {
+// HooksFrom returns the hooks of a caller's context; nil if it has none.
+func HooksFrom(ctx context.Context) *Hooks {
+	if trace := httptrace.ContextClientTrace(ctx); trace != nil {
+		return &Hooks{trace: trace}
+	}
+	return nil
+}
+
+// muted returns hooks that call the caller's until Mute is called.
+func (h *Hooks) muted() *httptrace.ClientTrace {
 	trace := *h.trace
 	v := reflect.ValueOf(&trace).Elem()
 	for i := range v.NumField() {
@@ -157,17 +167,18 @@ func (h *hooks) muted() *httptrace.ClientTrace {
 	return &trace
 }
 
-// mute waits for hooks that run, and ends them.
-func (h *hooks) mute() {
+// Mute waits for hooks that run, and ends them.
+func (h *Hooks) Mute() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mutes = true
 }
 
-// peerAddr is the address that an attempt went to, or is connecting to.
-type peerAddr struct{ got, dialled atomic.Pointer[netip.Addr] }
+// A Peer is the address that a primary went to, or is connecting to. The two are kept apart:
+// a dial can go on after its request has found another connection.
+type Peer struct{ got, dialled atomic.Pointer[netip.Addr] }
 
-func (p *peerAddr) gotConn(info httptrace.GotConnInfo) {
+func (p *Peer) gotConn(info httptrace.GotConnInfo) {
 	if info.Conn == nil {
 		return
 	}
@@ -176,9 +187,7 @@ func (p *peerAddr) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// connectStart is not overwritten by what gotConn knows, nor the other way round: a dial
-// goes on when its request has found another connection.
-func (p *peerAddr) connectStart(_, addr string) { storeAddr(&p.dialled, addr) }
+func (p *Peer) connectStart(_, addr string) { storeAddr(&p.dialled, addr) }
 
 func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
 	if ap, err := netip.ParseAddrPort(addr); err == nil {
@@ -187,7 +196,8 @@ func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
 	}
 }
 
-func (p *peerAddr) get() netip.Addr {
+// get returns the address; the zero Addr if it is not known, or if p is nil.
+func (p *Peer) get() netip.Addr {
 	if p == nil {
 		return netip.Addr{}
 	}

@@ -1,8 +1,9 @@
-package hedge
+package httpattempt
 
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -11,31 +12,9 @@ import (
 	"time"
 )
 
-// A Resolver finds the addresses of a host. [*net.Resolver] is one, and so are dnshedge's
-// Client and, for hosts that move, Names of package dnshedge/names.
+// A Resolver finds the addresses of a host.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-}
-
-// WithReplicas sends an HTTP hedge to another address of its host than the primary's,
-// if r knows one. It is for host names that stand for several replicas. Each address
-// has hedge connections of its own, made by the base's DialContext or Dial; the host name,
-// the TLS server name and the certificates stay the same. An address that has not answered
-// after 250 ms no longer holds up the next one, and comes late for a minute. Only if all
-// others fail does a hedge go to the primary's address; a minute later they are tried again.
-// If the primary is still connecting, its address is the one that package net connects to.
-// A DialContext that does not use package net hides it; then it is taken to be r's first address.
-//
-// While a replica that all primaries go to stands still, every call needs a hedge at
-// once. [WithBurst] sets how many are saved up for that.
-//
-// WithReplicas needs an *http.Transport below. It has no effect without one, with
-// the transport's DialTLSContext, or through a proxy. It panics if r is nil.
-func WithReplicas(r Resolver) Option {
-	if r == nil {
-		panic("hedge: WithReplicas: Resolver is nil")
-	}
-	return optionFunc(func(c *config) { c.resolver = r })
 }
 
 // maxPools bounds the addresses with pools of their own. With one more, the pool that was
@@ -71,36 +50,12 @@ func (r *replicas) avoiding(avoid netip.Addr) http.RoundTripper {
 		p.used = r.uses
 		return p
 	default:
-		go p.CloseIdleConnections()
-		delete(r.pools, avoid)
+		r.drop(avoid)
 	}
 	if len(r.pools) >= maxPools {
-		oldest := avoid
-		for addr, p := range r.pools {
-			if q := r.pools[oldest]; q == nil || p.used < q.used {
-				oldest = addr
-			}
-		}
-		go r.pools[oldest].CloseIdleConnections()
-		delete(r.pools, oldest)
+		r.drop(r.oldest())
 	}
-	t := r.clone()
-	if t.IdleConnTimeout == 0 {
-		t.IdleConnTimeout = 90 * time.Second // as http.DefaultTransport: who still uses a pool that was given up may leave a connection in it
-	}
-	dial := t.DialContext
-	switch {
-	case dial != nil:
-	case t.Dial != nil: //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
-		plain := t.Dial //lint:ignore SA1019 as above
-		dial = func(_ context.Context, network, addr string) (net.Conn, error) { return plain(network, addr) }
-	default:
-		dial = new(net.Dialer).DialContext
-	}
-	p := &replicaPool{Transport: t, used: r.uses}
-	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return r.dial(ctx, dial, network, addr, avoid, p)
-	}
+	p := r.newPool(avoid)
 	if r.pools == nil {
 		r.pools = make(map[netip.Addr]*replicaPool)
 	}
@@ -108,8 +63,52 @@ func (r *replicas) avoiding(avoid netip.Addr) http.RoundTripper {
 	return p
 }
 
+// oldest returns the address whose pool was not used for the longest time. The caller holds mu.
+func (r *replicas) oldest() (oldest netip.Addr) {
+	least := uint64(math.MaxUint64)
+	for addr, p := range r.pools {
+		if p.used < least {
+			oldest, least = addr, p.used
+		}
+	}
+	return oldest
+}
+
+// drop gives up a pool. The caller holds mu.
+func (r *replicas) drop(addr netip.Addr) {
+	go r.pools[addr].CloseIdleConnections()
+	delete(r.pools, addr)
+}
+
+// newPool returns a pool of connections to other addresses than avoid. The caller holds mu.
+func (r *replicas) newPool(avoid netip.Addr) *replicaPool {
+	t := r.clone()
+	if t.IdleConnTimeout == 0 {
+		t.IdleConnTimeout = 90 * time.Second // as http.DefaultTransport: who still uses a pool that was given up may leave a connection in it
+	}
+	p := &replicaPool{Transport: t, used: r.uses}
+	dial := dialOf(t)
+	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return r.dial(ctx, dial, network, addr, avoid, p)
+	}
+	return p
+}
+
 // dialFunc is a Transport's DialContext.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dialOf returns how t dials.
+func dialOf(t *http.Transport) dialFunc {
+	switch {
+	case t.DialContext != nil:
+		return t.DialContext
+	case t.Dial != nil: //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
+		plain := t.Dial //lint:ignore SA1019 as above
+		return func(_ context.Context, network, addr string) (net.Conn, error) { return plain(network, addr) }
+	default:
+		return new(net.Dialer).DialContext
+	}
+}
 
 // dial connects to an address of addr's host, for pool p: avoid comes last, and before it come
 // those that could not be reached lately.

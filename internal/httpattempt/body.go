@@ -1,11 +1,23 @@
-package hedge
+package httpattempt
 
 import (
+	"errors"
 	"io"
 	"net/http"
 
 	"github.com/gohedge/hedge/internal/race"
 )
+
+// KeepAttempt gives resp a body that releases its attempt when it ends or is closed. Without
+// a body, the attempt is released at once.
+func KeepAttempt(resp *http.Response, a *race.Attempt) {
+	switch {
+	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
+		a.Release()
+	case a.Holds():
+		resp.Body = newBody(resp.Body, a)
+	}
+}
 
 // newBody returns b as a body that keeps the context of its attempt until its end.
 // If b is a Writer, as that of 101 Switching Protocols is, so is the result.
@@ -40,23 +52,32 @@ func (b body) Close() error {
 	return err
 }
 
-// awaitFirstByte waits for the first bytes of resp's body. A body that fails before
-// them is a failure. The caller reads those bytes, or that error, all the same. After a
+// ErrFailure is the error of an attempt whose response must not win. The response says itself
+// what failed.
+var ErrFailure = errors.New("hedge: response is a failure")
+
+// AwaitFirstByte waits for the first bytes of resp's body, and returns ErrFailure if the body
+// fails before them. The caller reads those bytes, or that error, all the same. After a
 // 101 it is the caller who speaks first, so there is nothing to wait for.
-func awaitFirstByte(resp *http.Response) error {
-	if resp.StatusCode == http.StatusSwitchingProtocols {
+func AwaitFirstByte(resp *http.Response) error {
+	if resp.Body == nil || resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil
 	}
+	if _, err := Prefetch(resp); err != nil && err != io.EOF {
+		return ErrFailure
+	}
+	return nil
+}
+
+// Prefetch waits for the first bytes of resp's body, which its reader gets all the same. It
+// returns how many there are, and the error that came with them. Resp must have a body.
+func Prefetch(resp *http.Response) (n int, err error) {
 	buf := make([]byte, 512)
-	n, err := 0, error(nil)
 	for n == 0 && err == nil {
 		n, err = resp.Body.Read(buf)
 	}
 	resp.Body = &prefetched{resp.Body, buf[:n], err}
-	if err != nil && err != io.EOF {
-		return errFailure
-	}
-	return nil
+	return n, err
 }
 
 // prefetched is a body whose beginning has been read.

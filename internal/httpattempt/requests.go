@@ -1,0 +1,216 @@
+package httpattempt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// Requests make the requests of one call's attempts. They can be used for another call after
+// Forget, so nothing that is handed out refers to them. The zero Requests are ready.
+//
+// The goroutine of RoundTrip writes req, body, primary, link and detached before the first
+// attempt is made; attempts read them. Sent is written by Prepare, and by Keep with the race
+// locked; a hedge reads it after Keep. Handed and link change hands to the goroutine of the
+// primary when that starts.
+type Requests struct {
+	req  *http.Request // the caller's, which it may change once RoundTrip has returned
+	sent Snapshot
+	body []byte // the request's, whole; nil if it has none
+
+	detached bool     // the primary may outlive RoundTrip
+	primary  *primary // nil: the call is sent alone
+	handed   bool     // the primary's request is in use
+	link     *Link    // of a detached primary; nil: it was taken
+}
+
+// A primary is what is handed out for the primary of a call: its context and its request, in
+// one allocation. Whoever is below RoundTrip may keep either, so it is in no pool, and refers
+// to nothing that is: not to its call.
+type primary struct {
+	race.Attempt
+	request http.Request
+}
+
+// A detachedPrimary has copies of what the caller may change, because it may outlive
+// RoundTrip, and the hooks for an HTTP/1.1 connection, which may be called later still.
+type detachedPrimary struct {
+	primary
+	url  url.URL
+	link Link
+}
+
+// Rest makes r the requests for the rest of a body: hedges alone, all made of s.
+func (r *Requests) Rest(s Snapshot) { r.sent = s }
+
+// Prepare takes what the call needs of req before the primary starts, and returns the context
+// of that. A detached primary gets copies; another one has the caller's URL and header, and
+// RoundTrip waits for it.
+func (r *Requests) Prepare(req *http.Request, detached bool) *race.Attempt {
+	r.req, r.detached = req, detached
+	if !detached {
+		r.primary = new(primary)
+		r.sent.keepParts(req)
+		return &r.primary.Attempt
+	}
+	p := &detachedPrimary{url: *req.URL}
+	p.request = *req
+	p.request.URL, p.request.Header = &p.url, req.Header.Clone()
+	r.primary, r.link = &p.primary, &p.link
+	return &p.Attempt
+}
+
+// Keep takes what is missing for a hedge. It is called with the race locked, so RoundTrip
+// cannot have returned, and the caller has not changed its request.
+func (r *Requests) Keep() {
+	if !r.sent.taken {
+		r.sent.taken, r.sent.Request = true, *r.req
+		if r.detached {
+			r.sent.keepParts(r.req)
+		}
+	}
+}
+
+// Snapshot returns a snapshot of req, the call's request, that is not used again.
+func (r *Requests) Snapshot(req *http.Request) *Snapshot {
+	if r.detached && !r.sent.taken {
+		r.sent.keepParts(req)
+	}
+	return r.sent.clone(req)
+}
+
+// NewLink returns a link for attempt n. The first one of a detached primary is in memory that
+// it has already.
+func (r *Requests) NewLink(n int) *Link {
+	if l := r.link; n == 0 && l != nil {
+		r.link = nil
+		return l
+	}
+	return new(Link)
+}
+
+// Alone returns the request of a call that is sent once, with a body that was read.
+func (r *Requests) Alone(ctx context.Context, req *http.Request) *http.Request {
+	r.req = req
+	return r.Next(ctx, 0)
+}
+
+// Next returns the request of attempt n. The primary may be sent again.
+func (r *Requests) Next(ctx context.Context, n int) *http.Request {
+	var next *http.Request
+	from, p := r.req, r.primary
+	if n == 0 && r.detached {
+		from = &p.request
+	}
+	switch {
+	case n > 0:
+		next = r.sent.request(ctx)
+	case p != nil && !r.handed:
+		p.request = *from.WithContext(ctx) // a copy that is not allocated
+		r.handed = true
+		next = &p.request
+	default: // the call is sent alone, or the primary again
+		next = from.WithContext(ctx)
+	}
+	if r.body != nil {
+		giveBody(next, r.body)
+	}
+	return next
+}
+
+func giveBody(req *http.Request, body []byte) {
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	req.Body, _ = req.GetBody()
+}
+
+// Forget drops what the requests refer to.
+func (r *Requests) Forget() {
+	r.sent.forget()
+	r.req, r.body, r.detached, r.primary, r.handed, r.link = nil, nil, false, nil, false, nil
+}
+
+// HasBody reports whether req has a body.
+func HasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
+
+// BodyRead reports whether ReadBody has read a body.
+func (r *Requests) BodyRead() bool { return r.body != nil }
+
+// ReadBody reads the caller's body, so that each attempt can have a copy. GetBody would
+// not do: some callers return the same reader each time, or none. If the body fails, or
+// has another length than ContentLength, ReadBody returns an error and a request whose
+// body fails in the same way. If the caller gives up, it returns the cause alone.
+func (r *Requests) ReadBody(req *http.Request) (*http.Request, error) {
+	body, err := readAll(req)
+	switch {
+	case err == errGone:
+		return nil, context.Cause(req.Context())
+	case err == nil && int64(len(body)) != req.ContentLength:
+		err = errLength
+	case err == nil:
+		r.body = body
+		// A Close that fails comes too late to matter: net/http ignores it as well.
+		_ = req.Body.Close()
+		return req, nil
+	}
+	rest := io.Reader(req.Body)
+	if err != errLength {
+		rest = failingReader{err}
+	}
+	whole := req.WithContext(req.Context())
+	whole.GetBody = nil
+	whole.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), rest), req.Body}
+	return whole, err
+}
+
+var (
+	errLength = errors.New("hedge: body is not of ContentLength")
+	errGone   = errors.New("hedge: caller gave up")
+)
+
+// readAll reads the body of req, and one byte more than ContentLength, which shows a body
+// that is too long. It returns errGone as soon as the context of req ends; the body is
+// closed then, as HTTP/2 does, so that its Read returns.
+func readAll(req *http.Request) ([]byte, error) {
+	read := func() ([]byte, error) { return io.ReadAll(io.LimitReader(req.Body, req.ContentLength+1)) }
+	done := req.Context().Done()
+	if done == nil || req.GetBody != nil { // one that can be had again is not a pipe
+		return read()
+	}
+	type result struct {
+		body     []byte
+		err      error
+		panicked any
+	}
+	results := make(chan result, 1)
+	go func() {
+		var r result
+		defer func() {
+			r.panicked = recover()
+			results <- r
+		}()
+		r.body, r.err = read()
+	}()
+	select {
+	case r := <-results:
+		if r.panicked != nil {
+			panic(r.panicked)
+		}
+		return r.body, r.err
+	case <-done:
+		go func() { _ = req.Body.Close() }()
+		return nil, errGone
+	}
+}
+
+// failingReader fails with err.
+type failingReader struct{ err error }
+
+func (f failingReader) Read([]byte) (int, error) { return 0, f.err }

@@ -1,0 +1,95 @@
+package httpattempt
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+)
+
+// A Snapshot is what requests are made of that start later than their call, or may outlive
+// RoundTrip: by then, the caller may change the request, and the primary's RoundTripper may
+// have changed the URL and the header in place. It costs a call without a hedge no
+// allocation, because it is used again. It is not safe for concurrent use.
+type Snapshot struct {
+	http.Request // but for its URL and Header
+	url          url.URL
+	taken        bool // all is there that a hedge needs
+	bare         bool // there is no Header
+	names        []headerName
+	values       []string // of all names, one after another
+}
+
+// A headerName has so many values; -1 stands for nil.
+type headerName struct {
+	name   string
+	values int
+}
+
+// keepParts copies what req points to: its URL and its Header.
+func (s *Snapshot) keepParts(req *http.Request) {
+	s.url, s.bare = *req.URL, req.Header == nil
+	for k, v := range req.Header {
+		n := len(v)
+		if v == nil {
+			n = -1
+		}
+		s.names = append(s.names, headerName{k, n})
+		s.values = append(s.values, v...)
+	}
+}
+
+// forget drops what the snapshot refers to.
+func (s *Snapshot) forget() {
+	if s.URL != nil {
+		s.Request = http.Request{}
+	}
+	s.url, s.taken = url.URL{}, false
+	clear(s.names)
+	clear(s.values)
+	s.names, s.values = s.names[:0], s.values[:0]
+}
+
+// clone returns a copy of which no call makes use, for req.
+func (s *Snapshot) clone(req *http.Request) *Snapshot {
+	return &Snapshot{
+		Request: *req, url: s.url, taken: true, bare: s.bare,
+		names: slices.Clone(s.names), values: slices.Clone(s.values),
+	}
+}
+
+// With returns a snapshot that has two more headers, of one value each. It shares no memory
+// that is written with s.
+func (s *Snapshot) With(name, value, name2, value2 string) Snapshot {
+	more := *s
+	more.bare = false
+	more.names = slices.Concat(s.names, []headerName{{name, 1}, {name2, 1}})
+	more.values = slices.Concat(s.values, []string{value, value2})
+	return more
+}
+
+// request returns a request for a hedge.
+func (s *Snapshot) request(ctx context.Context) *http.Request {
+	r := s.WithContext(ctx)
+	u := s.url
+	r.URL, r.Header = &u, s.header()
+	return r
+}
+
+// header returns a copy of the header.
+func (s *Snapshot) header() http.Header {
+	if s.bare {
+		return nil
+	}
+	h := make(http.Header, len(s.names)+1)
+	values := slices.Clone(s.values)
+	for _, k := range s.names {
+		if k.values < 0 {
+			h[k.name] = nil
+			continue
+		}
+		h[k.name] = values[:k.values:k.values]
+		values = values[k.values:]
+	}
+	return h
+}
