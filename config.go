@@ -39,23 +39,59 @@ type Config struct {
 	AttemptHeader      string        `json:"attempt_header" yaml:"attempt_header"`
 }
 
+// bounds are what a number may be.
+type bounds struct {
+	want     string
+	low      float64
+	high     float64
+	highOpen bool // high itself is not allowed
+}
+
+func atLeast(low float64) bounds {
+	return bounds{want: fmt.Sprintf("at least %v", low), low: low, high: math.Inf(1)}
+}
+
+func within(low, high float64) bounds {
+	return bounds{want: fmt.Sprintf("in [%v, %v]", low, high), low: low, high: high}
+}
+
+var finite = bounds{want: "finite and at least 0", high: math.MaxFloat64}
+
+// allow reports whether x is within the bounds. NaN is not.
+func (b bounds) allow(x float64) bool {
+	return x >= b.low && x <= b.high && !(b.highOpen && x == b.high)
+}
+
+// numbers are the fields of Config that are numbers: their defaults and bounds, and how the
+// engine is told of them, if it is. A new one needs a field of Config, a row here, an option
+// and, if the engine obeys it, a field of the engine's.
+var numbers = [...]struct {
+	field     string
+	byDefault any
+	bounds    bounds
+	tell      func(*engine.Config, *Config)
+}{
+	{"Percentile", 0.90, bounds{"in [0, 1)", 0, 1, true}, func(e *engine.Config, c *Config) { e.Percentile = c.Percentile }},
+	{"MaxHedges", 2, within(0, race.MaxHedges), func(e *engine.Config, c *Config) { e.MaxHedges = c.MaxHedges }},
+	{"BudgetPercent", 10.0, within(0, 100*race.MaxHedges), func(e *engine.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
+	{"EstimatedRPS", 100.0, finite, func(e *engine.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
+	{"MinDelay", time.Millisecond, atLeast(0), func(e *engine.Config, c *Config) { e.MinDelay = c.MinDelay }},
+	{"MaxDelay", time.Duration(0), atLeast(0), func(e *engine.Config, c *Config) { e.MaxDelay = c.MaxDelay }},
+	{"InitialDelay", time.Duration(0), atLeast(0), func(e *engine.Config, c *Config) { e.InitialDelay = c.InitialDelay }},
+	{"Burst", 2 * time.Second, atLeast(0), func(e *engine.Config, c *Config) { e.Burst = c.Burst }},
+	{"MaxHedgesPerSecond", 0.0, finite, func(e *engine.Config, c *Config) { e.MaxPerSecond = c.MaxHedgesPerSecond }},
+	{"MaxKeys", 4096, atLeast(1), func(e *engine.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
+	{"Linger", time.Second, atLeast(0), nil},
+	{"MaxReplayBytes", int64(64 << 10), atLeast(0), nil},
+}
+
 // DefaultConfig returns the settings that are in force without any option.
-func DefaultConfig() Config {
-	e := engine.Default()
-	return Config{
-		Percentile:         e.Percentile,
-		MaxHedges:          e.MaxHedges,
-		BudgetPercent:      100 * e.Share,
-		EstimatedRPS:       e.EstimatedRPS,
-		MinDelay:           e.MinDelay,
-		MaxDelay:           e.MaxDelay,
-		InitialDelay:       e.InitialDelay,
-		Burst:              e.Burst,
-		MaxHedgesPerSecond: e.MaxPerSecond,
-		MaxKeys:            e.MaxKeys,
-		Linger:             time.Second,
-		MaxReplayBytes:     64 << 10,
+func DefaultConfig() (c Config) {
+	fields := reflect.ValueOf(&c).Elem()
+	for _, n := range numbers {
+		fields.FieldByName(n.field).Set(reflect.ValueOf(n.byDefault))
 	}
+	return c
 }
 
 // Validate returns an error that names the first field whose value makes no sense, by
@@ -81,185 +117,56 @@ func fail(field string, value any, want string) error {
 
 // validateFields looks at each field alone.
 func (c *Config) validateFields() error {
-	// Written so that NaN fails.
-	switch {
-	case !(c.Percentile >= 0 && c.Percentile < 1):
-		return fail("Percentile", c.Percentile, "in [0, 1)")
-	case c.MaxHedges < 0 || c.MaxHedges > race.MaxHedges:
-		return fail("MaxHedges", c.MaxHedges, fmt.Sprintf("in [0, %d]", race.MaxHedges))
-	case !(c.BudgetPercent >= 0 && c.BudgetPercent <= 100*race.MaxHedges):
-		return fail("BudgetPercent", c.BudgetPercent, fmt.Sprintf("in [0, %d]", 100*race.MaxHedges))
-	case !(c.EstimatedRPS >= 0 && c.EstimatedRPS <= math.MaxFloat64):
-		return fail("EstimatedRPS", c.EstimatedRPS, "finite and at least 0")
-	case c.MinDelay < 0:
-		return fail("MinDelay", c.MinDelay, "at least 0")
-	case c.MaxDelay < 0:
-		return fail("MaxDelay", c.MaxDelay, "at least 0")
-	case c.InitialDelay < 0:
-		return fail("InitialDelay", c.InitialDelay, "at least 0")
-	case c.Burst < 0:
-		return fail("Burst", c.Burst, "at least 0")
-	case !(c.MaxHedgesPerSecond >= 0 && c.MaxHedgesPerSecond <= math.MaxFloat64):
-		return fail("MaxHedgesPerSecond", c.MaxHedgesPerSecond, "finite and at least 0")
-	case c.MaxKeys < 1:
-		return fail("MaxKeys", c.MaxKeys, "at least 1")
-	case c.Linger < 0:
-		return fail("Linger", c.Linger, "at least 0")
-	case c.MaxReplayBytes < 0:
-		return fail("MaxReplayBytes", c.MaxReplayBytes, "at least 0")
-	case !validName(c.AttemptHeader):
+	fields := reflect.ValueOf(c).Elem()
+	for _, n := range numbers {
+		field := fields.FieldByName(n.field)
+		if x := field.Convert(reflect.TypeFor[float64]()).Float(); !n.bounds.allow(x) {
+			return fail(n.field, field.Interface(), n.bounds.want)
+		}
+	}
+	if !validHeaderName(c.AttemptHeader) {
 		return fail("AttemptHeader", strconv.Quote(c.AttemptHeader), "the name of a header")
 	}
 	return nil
 }
 
+// validHeaderName reports whether HTTP allows a header of that name. It allows the empty one.
+func validHeaderName(name string) bool {
+	return strings.IndexFunc(name, func(r rune) bool {
+		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+	}) < 0
+}
+
 // engine returns the settings in the terms of package engine.
 func (c *Config) engine() engine.Config {
-	return engine.Config{
-		Percentile:   c.Percentile,
-		MaxHedges:    c.MaxHedges,
-		Share:        c.BudgetPercent / 100,
-		EstimatedRPS: c.EstimatedRPS,
-		Burst:        c.Burst,
-		MinDelay:     c.MinDelay,
-		MaxDelay:     c.MaxDelay,
-		InitialDelay: c.InitialDelay,
-		MaxPerSecond: c.MaxHedgesPerSecond,
-		MaxKeys:      c.MaxKeys,
-		Short:        true,
+	e := engine.Config{Short: true}
+	for _, n := range numbers {
+		if n.tell != nil {
+			n.tell(&e, c)
+		}
 	}
-}
-
-// setting returns an option that sets a field of Config. It panics if the value makes
-// no sense by itself; whether it does beside other fields is known once all are set.
-func setting(f func(*Config)) Option {
-	probe := DefaultConfig()
-	f(&probe)
-	if err := probe.validateFields(); err != nil {
-		panic(err)
-	}
-	return optionFunc(func(c *config) { f(&c.Config) })
-}
-
-// WithPercentile never hedges sooner than quantile q of the recent latencies. The
-// default is 0.90. The delay is usually later, because the budget asks for it.
-// It panics unless 0 <= q < 1.
-func WithPercentile(q float64) Option {
-	return setting(func(c *Config) { c.Percentile = q })
-}
-
-// WithMaxHedges sends at most n hedges per call, all within the same budget.
-// The default is 2. 0 sends none. It panics unless 0 <= n <= 3.
-func WithMaxHedges(n int) Option {
-	return setting(func(c *Config) { c.MaxHedges = n })
-}
-
-// WithBudgetPercent sends at most percent hedges per 100 requests of a key, and
-// besides them what [WithBurst] lets it save up. The default is 10. 0 sends none.
-// It panics unless 0 <= percent <= 300.
-func WithBudgetPercent(percent float64) Option {
-	return setting(func(c *Config) { c.BudgetPercent = percent })
-}
-
-// WithEstimatedRPS sets how many requests per second to expect of a key. It sizes
-// the burst of the key's budget until the real rate is measured, and need not be
-// exact. The default is 100. It panics unless rps is finite and not negative.
-func WithEstimatedRPS(rps float64) Option {
-	return setting(func(c *Config) { c.EstimatedRPS = rps })
-}
-
-// WithMinDelay never hedges sooner than d after the primary started, nor sooner
-// than d after the hedge before. The default is 1ms. It panics if d is negative.
-func WithMinDelay(d time.Duration) Option {
-	return setting(func(c *Config) { c.MinDelay = d })
-}
-
-// WithMaxDelay hedges after d at the latest, budget permitting.
-// The default, 0, sets no limit. It panics if d is negative; [New] panics if it is
-// below [WithMinDelay]'s.
-func WithMaxDelay(d time.Duration) Option {
-	return setting(func(c *Config) { c.MaxDelay = d })
-}
-
-// WithInitialDelay hedges after d until ten calls are known. The default, 0, sends
-// no hedge before that: a guess that is too short doubles the load of a service at
-// start. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s or
-// above [WithMaxDelay]'s.
-func WithInitialDelay(d time.Duration) Option {
-	return setting(func(c *Config) { c.InitialDelay = d })
-}
-
-// WithBurst lets a key save up the budget that the requests of d earn, counted as 100 per
-// second at least, and at least one hedge. The default is 2s. A larger burst bridges longer pauses of a replica, and
-// costs more in an overload: besides hedges for 17 % of the calls made during an
-// outage, three hedges, or the budget of d if that is more. It panics if d is negative.
-func WithBurst(d time.Duration) Option {
-	return setting(func(c *Config) { c.Burst = d })
-}
-
-// WithMaxHedgesPerSecond bounds the hedges of all keys together, beside the
-// budget of each. The default, 0, sets no limit. It panics unless n is finite and not negative.
-func WithMaxHedgesPerSecond(n float64) Option {
-	return setting(func(c *Config) { c.MaxHedgesPerSecond = n })
-}
-
-// WithMaxKeys remembers at most n keys; the least recently used are forgotten
-// first. The default is 4096. It panics unless n is positive.
-func WithMaxKeys(n int) Option {
-	return setting(func(c *Config) { c.MaxKeys = n })
-}
-
-// WithLinger gives the losers of HTTP/1.1 races up to d to finish, so that their
-// connections can be used again: cancelling a loser closes its connection. The
-// default is 1s. 0 cancels losers at once, or as soon as that cannot fail another request
-// on the same connection: a tenth of a second after the loser got a connection that was in
-// use just before. A loser that has no connection yet is always cancelled at once, and so
-// are those of HTTP/2 and gRPC, which costs no connection. Where answers come from behind a
-// [Limiter], losers are cancelled if that can be done at once. It panics if d is negative.
-func WithLinger(d time.Duration) Option {
-	return setting(func(c *Config) { c.Linger = d })
-}
-
-// WithMaxReplayBytes hedges HTTP requests with bodies of up to n bytes. Such a
-// body is read once, before the primary is sent. The default is 64 KiB. 0 hedges
-// only requests without a body. It panics if n is negative.
-func WithMaxReplayBytes(n int64) Option {
-	return setting(func(c *Config) { c.MaxReplayBytes = n })
-}
-
-// WithConfig replaces all settings that a [Config] holds. It panics if c is invalid.
-func WithConfig(c Config) Option {
-	if err := c.Validate(); err != nil {
-		panic(err)
-	}
-	return setting(func(old *Config) { *old = c })
-}
-
-// plain is Config without its methods.
-type plain Config
-
-// textual is a Config in JSON: its durations are text.
-type textual struct {
-	plain
-	MinDelay     duration `json:"min_delay"`
-	MaxDelay     duration `json:"max_delay"`
-	InitialDelay duration `json:"initial_delay"`
-	Burst        duration `json:"burst"`
-	Linger       duration `json:"linger"`
+	return e
 }
 
 // MarshalJSON writes durations as strings.
 func (c Config) MarshalJSON() ([]byte, error) {
-	return json.Marshal(textual{
-		plain(c), duration(c.MinDelay), duration(c.MaxDelay),
-		duration(c.InitialDelay), duration(c.Burst), duration(c.Linger),
-	})
+	text, fields := []byte{'{'}, reflect.ValueOf(c)
+	for i, name := range settingNames {
+		value := fields.Field(i).Interface()
+		if d, ok := value.(time.Duration); ok {
+			value = d.String()
+		}
+		b, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(append(strconv.AppendQuote(text, name), ':'), b...)
+	}
+	return append(text, '}'), nil
 }
-
-// duration is a time.Duration that is text in JSON.
-type duration time.Duration
-
-func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 // UnmarshalJSON reads durations from strings like "10ms"; the only number that it takes
 // for one is 0. Settings that are not mentioned stay as they are. Its error names the

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"reflect"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -201,6 +203,59 @@ func (h *handle) Import(r io.Reader) error {
 	}
 	h.logImport(keys)
 	return nil
+}
+
+// Snapshot returns what is known and what was done. It is a copy: changing it
+// changes nothing else.
+func (h *handle) Snapshot() Snapshot {
+	h.mustBeMade()
+	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load()}
+	for _, v := range h.engine.Views() {
+		s.Keys = append(s.Keys, KeySnapshot{
+			Host: v.Name.Host, Route: v.Name.Route,
+			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
+			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
+			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audit(v.Audit),
+		})
+	}
+	return s
+}
+
+// logUpdate logs which settings have changed, by their names in JSON.
+func (h *handle) logUpdate(old, now *Config) {
+	if h.log.Silent() || *old == *now {
+		return
+	}
+	var attrs []slog.Attr
+	from, to := reflect.ValueOf(*old), reflect.ValueOf(*now)
+	for i := range from.NumField() {
+		if a, b := from.Field(i).Interface(), to.Field(i).Interface(); a != b {
+			name := from.Type().Field(i).Tag.Get("json")
+			attrs = append(attrs, slog.Group(name, slog.Any("from", a), slog.Any("to", b)))
+		}
+	}
+	h.log.Tell(slog.LevelInfo, "settings changed", attrs...)
+}
+
+// logImport logs how many keys have learned.
+func (h *handle) logImport(keys int) {
+	h.log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("keys", keys))
+}
+
+// auditing returns the engine's setting for it.
+func (h *handle) auditing(c *engine.Config) {
+	if h.options.audit && !h.options.shadow {
+		c.Audit, c.Wall = new(engine.Auditing), time.Now
+	}
+}
+
+// audit returns what the audit of a host has found; nil if there is none.
+func audit(v engine.AuditView) *Audit {
+	if !v.On {
+		return nil
+	}
+	a := ops.Audit(v)
+	return &a
 }
 
 // begin counts a call, and returns what its caller asks for. Of the facts, it knows whether

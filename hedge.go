@@ -111,3 +111,11 @@ func AllowHedging(ctx context.Context) context.Context {
 func WithDelay(ctx context.Context, d time.Duration) context.Context {
 	return engine.WithOverrides(ctx, func(o *engine.Overrides) { o.Delay = max(d, 0) })
 }
+
+// AttemptFromContext returns the attempt that ctx belongs to. It is for transports,
+// interceptors and functions below. If one hedged call is made within another, it
+// is the inner one's attempt. It reports false for calls that are sent once.
+func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
+	n, ok := race.Number(ctx)
+	return AttemptInfo{Number: n}, ok
+}

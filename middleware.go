@@ -3,7 +3,6 @@ package hedge
 import (
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/gohedge/hedge/internal/engine"
 )
@@ -11,20 +10,6 @@ import (
 // AttemptHeader is the customary name for [WithAttemptHeader] and [Middleware], and the
 // one that a [Limiter] knows.
 const AttemptHeader = "Hedge-Attempt"
-
-// WithAttemptHeader puts the number of an HTTP hedge, 1 or more, into the request
-// header of the given name, usually [AttemptHeader], so that servers can tell hedges
-// from primaries. A request that is made for a hedge, see [Middleware], carries that
-// hedge's number. All others go out as they are.
-//
-// A request that arrives with the header or with [AttemptHeader], from a proxy for example,
-// is made for a hedge as well, and is sent once. The default, "", sends no header. Hedges to
-// a host whose answers come from behind a [Limiter] carry [AttemptHeader], whatever the
-// option says. It panics if HTTP does not allow the name. gRPC needs no such option: its hedges always carry
-// grpc-previous-rpc-attempts.
-func WithAttemptHeader(name string) Option {
-	return setting(func(c *Config) { c.AttemptHeader = name })
-}
 
 // Middleware recognises requests that are hedges by the header of the given name,
 // see [WithAttemptHeader]. What the server does with the request's context is then
@@ -87,11 +72,4 @@ func mark(h http.Header, name string, n int) http.Header {
 		h[name] = []string{strconv.Itoa(n)}
 	}
 	return h
-}
-
-// validName reports whether HTTP allows a header of that name. It allows the empty one.
-func validName(name string) bool {
-	return strings.IndexFunc(name, func(r rune) bool {
-		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
-	}) < 0
 }

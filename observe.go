@@ -1,11 +1,6 @@
 package hedge
 
-import (
-	"context"
-
-	"github.com/gohedge/hedge/internal/race"
-	"github.com/gohedge/hedge/observe"
-)
+import "github.com/gohedge/hedge/observe"
 
 // What observers are told. The types are those of package observe, which package
 // dnshedge has as well: one Observer serves HTTP, gRPC, functions and DNS.
@@ -67,27 +62,3 @@ const (
 	DeniedNested   = observe.DeniedNested   // it is made for a hedge, see [Middleware]
 	DeniedBody     = observe.DeniedBody     // it cannot be sent twice, see [Transport] and [Interceptor.Stream]
 )
-
-// WithObserver tells o what happens to every call. It may be given several
-// times. A call that needs no hedge then costs two more readings of the clock, and
-// what o does. It panics if o is nil.
-func WithObserver(o Observer) Option {
-	if o == nil {
-		panic("hedge: WithObserver: Observer is nil")
-	}
-	return optionFunc(func(c *config) { c.observers = append(c.observers, o) })
-}
-
-// WithName names a Transport, Interceptor or Hedger for observers that watch several:
-// see [KeyInfo], and the label client of metrics. The default is no name.
-func WithName(name string) Option {
-	return optionFunc(func(c *config) { c.name = name })
-}
-
-// AttemptFromContext returns the attempt that ctx belongs to. It is for transports,
-// interceptors and functions below. If one hedged call is made within another, it
-// is the inner one's attempt. It reports false for calls that are sent once.
-func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
-	n, ok := race.Number(ctx)
-	return AttemptInfo{Number: n}, ok
-}

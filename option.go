@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"time"
 )
 
 // An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
@@ -39,6 +40,111 @@ type config struct {
 type optionFunc func(*config)
 
 func (f optionFunc) apply(c *config) { f(c) }
+
+// setting returns an option that sets a field of Config. It panics if the value makes
+// no sense by itself; whether it does beside other fields is known once all are set.
+func setting(f func(*Config)) Option {
+	probe := DefaultConfig()
+	f(&probe)
+	if err := probe.validateFields(); err != nil {
+		panic(err)
+	}
+	return optionFunc(func(c *config) { f(&c.Config) })
+}
+
+// WithPercentile never hedges sooner than quantile q of the recent latencies. The
+// default is 0.90. The delay is usually later, because the budget asks for it.
+// It panics unless 0 <= q < 1.
+func WithPercentile(q float64) Option {
+	return setting(func(c *Config) { c.Percentile = q })
+}
+
+// WithMaxHedges sends at most n hedges per call, all within the same budget.
+// The default is 2. 0 sends none. It panics unless 0 <= n <= 3.
+func WithMaxHedges(n int) Option {
+	return setting(func(c *Config) { c.MaxHedges = n })
+}
+
+// WithBudgetPercent sends at most percent hedges per 100 requests of a key, and
+// besides them what [WithBurst] lets it save up. The default is 10. 0 sends none.
+// It panics unless 0 <= percent <= 300.
+func WithBudgetPercent(percent float64) Option {
+	return setting(func(c *Config) { c.BudgetPercent = percent })
+}
+
+// WithEstimatedRPS sets how many requests per second to expect of a key. It sizes
+// the burst of the key's budget until the real rate is measured, and need not be
+// exact. The default is 100. It panics unless rps is finite and not negative.
+func WithEstimatedRPS(rps float64) Option {
+	return setting(func(c *Config) { c.EstimatedRPS = rps })
+}
+
+// WithMinDelay never hedges sooner than d after the primary started, nor sooner
+// than d after the hedge before. The default is 1ms. It panics if d is negative.
+func WithMinDelay(d time.Duration) Option {
+	return setting(func(c *Config) { c.MinDelay = d })
+}
+
+// WithMaxDelay hedges after d at the latest, budget permitting.
+// The default, 0, sets no limit. It panics if d is negative; [New] panics if it is
+// below [WithMinDelay]'s.
+func WithMaxDelay(d time.Duration) Option {
+	return setting(func(c *Config) { c.MaxDelay = d })
+}
+
+// WithInitialDelay hedges after d until ten calls are known. The default, 0, sends
+// no hedge before that: a guess that is too short doubles the load of a service at
+// start. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s or
+// above [WithMaxDelay]'s.
+func WithInitialDelay(d time.Duration) Option {
+	return setting(func(c *Config) { c.InitialDelay = d })
+}
+
+// WithBurst lets a key save up the budget that the requests of d earn, counted as 100 per
+// second at least, and at least one hedge. The default is 2s. A larger burst bridges longer pauses of a replica, and
+// costs more in an overload: besides hedges for 17 % of the calls made during an
+// outage, three hedges, or the budget of d if that is more. It panics if d is negative.
+func WithBurst(d time.Duration) Option {
+	return setting(func(c *Config) { c.Burst = d })
+}
+
+// WithMaxHedgesPerSecond bounds the hedges of all keys together, beside the
+// budget of each. The default, 0, sets no limit. It panics unless n is finite and not negative.
+func WithMaxHedgesPerSecond(n float64) Option {
+	return setting(func(c *Config) { c.MaxHedgesPerSecond = n })
+}
+
+// WithMaxKeys remembers at most n keys; the least recently used are forgotten
+// first. The default is 4096. It panics unless n is positive.
+func WithMaxKeys(n int) Option {
+	return setting(func(c *Config) { c.MaxKeys = n })
+}
+
+// WithLinger gives the losers of HTTP/1.1 races up to d to finish, so that their
+// connections can be used again: cancelling a loser closes its connection. The
+// default is 1s. 0 cancels losers at once, or as soon as that cannot fail another request
+// on the same connection: a tenth of a second after the loser got a connection that was in
+// use just before. A loser that has no connection yet is always cancelled at once, and so
+// are those of HTTP/2 and gRPC, which costs no connection. Where answers come from behind a
+// [Limiter], losers are cancelled if that can be done at once. It panics if d is negative.
+func WithLinger(d time.Duration) Option {
+	return setting(func(c *Config) { c.Linger = d })
+}
+
+// WithMaxReplayBytes hedges HTTP requests with bodies of up to n bytes. Such a
+// body is read once, before the primary is sent. The default is 64 KiB. 0 hedges
+// only requests without a body. It panics if n is negative.
+func WithMaxReplayBytes(n int64) Option {
+	return setting(func(c *Config) { c.MaxReplayBytes = n })
+}
+
+// WithConfig replaces all settings that a [Config] holds. It panics if c is invalid.
+func WithConfig(c Config) Option {
+	if err := c.Validate(); err != nil {
+		panic(err)
+	}
+	return setting(func(old *Config) { *old = c })
+}
 
 // WithBudget pays for hedges from b instead of from one budget per key. Everything
 // that is given b shares it. [WithBudgetPercent], [WithEstimatedRPS] and
@@ -204,4 +310,98 @@ func WithReplicas(r Resolver) Option {
 // must then return, as net/http's does. If the second one fails later on, so does the body.
 func WithResume() Option {
 	return optionFunc(func(c *config) { c.resume = true })
+}
+
+// WithRoute learns a separate latency for the calls that match pattern, and applies
+// policy p to them. Several routes may be given; the most specific pattern wins.
+//
+// For HTTP, patterns are those of [http.ServeMux], such as "POST /api/v1/query" or
+// "catalog.test/items/{id}"; a call that matches none is learned per host. All
+// routes of a host spend that host's budget. For gRPC, patterns are "/pkg.Service/Method",
+// "/pkg.Service/*" and "/*", and every method has a latency of its own anyway.
+//
+// It panics if the pattern is none of http.ServeMux's, Delay is negative or
+// BudgetPercent is not in [0, 300]; [New] panics if two patterns conflict.
+func WithRoute(pattern string, p Policy) Option {
+	if err := new(routes).add(pattern, p); err != nil {
+		panic(err)
+	}
+	return optionFunc(func(c *config) {
+		if c.routes == nil {
+			c.routes = new(routes)
+		}
+		c.routes.pending = append(c.routes.pending, route{pattern, p})
+	})
+}
+
+// WithAttemptHeader puts the number of an HTTP hedge, 1 or more, into the request
+// header of the given name, usually [AttemptHeader], so that servers can tell hedges
+// from primaries. A request that is made for a hedge, see [Middleware], carries that
+// hedge's number. All others go out as they are.
+//
+// A request that arrives with the header or with [AttemptHeader], from a proxy for example,
+// is made for a hedge as well, and is sent once. The default, "", sends no header. Hedges to
+// a host whose answers come from behind a [Limiter] carry [AttemptHeader], whatever the
+// option says. It panics if HTTP does not allow the name. gRPC needs no such option: its hedges always carry
+// grpc-previous-rpc-attempts.
+func WithAttemptHeader(name string) Option {
+	return setting(func(c *Config) { c.AttemptHeader = name })
+}
+
+// WithObserver tells o what happens to every call. It may be given several
+// times. A call that needs no hedge then costs two more readings of the clock, and
+// what o does. It panics if o is nil.
+func WithObserver(o Observer) Option {
+	if o == nil {
+		panic("hedge: WithObserver: Observer is nil")
+	}
+	return optionFunc(func(c *config) { c.observers = append(c.observers, o) })
+}
+
+// WithName names a Transport, Interceptor or Hedger for observers that watch several:
+// see [KeyInfo], and the label client of metrics. The default is no name.
+func WithName(name string) Option {
+	return optionFunc(func(c *config) { c.name = name })
+}
+
+// WithLogger logs changes of state, and never single calls:
+//
+//   - hedging of a key is paused, with the reason [DeniedSlow] or [DeniedPaused], and resumed;
+//   - the budget of a key is exhausted, and at least half full again;
+//   - hedging is disabled or enabled, by SetEnabled, HEDGE_DISABLED or HEDGE_MODE;
+//   - one of these variables cannot be understood;
+//   - Update changes settings, and Import learns;
+//   - an [Observer] panics, for the first time;
+//   - a gRPC method is not hedged, because nothing says that it is safe to repeat: once per method.
+//
+// The same message for the same key is logged at most once in ten seconds. A change
+// that comes sooner is logged later if it lasts; the attribute dropped counts the
+// changes that were not logged. A change of a key is noticed when its next call ends,
+// and logged by that call's goroutine, which holds no lock. Pauses, exhausted budgets,
+// disabling and such variables have level Warn, a panic has level Error, everything else
+// Info. The default, nil, logs only such variables and panics, to [slog.Default].
+func WithLogger(l *slog.Logger) Option {
+	return optionFunc(func(c *config) { c.logger = l })
+}
+
+// WithAudit measures whether hedging helps, and switches it off for a host where it
+// harms: where servers are so busy that the hedges of all callers delay everybody.
+//
+// No caller sees the harm that its own hedges do to others, nor what theirs do to it. So
+// all clients with WithAudit let hedging rest for the same 20 seconds of the time of day,
+// which a hash of the host picks, and each compares what its calls then waited with what
+// they wait in the 20 seconds beside. The clocks of clients may differ by two seconds. They agree on a host by its name:
+// that of a URL, the gRPC target, the key given to [Do].
+//
+// Until there is a verdict hedging rests half of the time: for two to four minutes with hundreds of calls a
+// second, for ten minutes to half an hour with two. Then the verdict is tested every 43 minutes on
+// average, and anew where latencies change. A host with less than one call a second is hedged
+// as without WithAudit. The verdict is that of all routes and methods of the host; it is shown
+// by [KeySnapshot], observers, logs and the debug page, and goes with Export and Import.
+//
+// [RequestResult.Saved] and [KeySnapshot.Saved], which estimate what this measures, are 0
+// with it. With [WithShadow] there is no audit, as no hedge is sent. HEDGE_MODE=audit in the
+// environment does the same. The default is no audit.
+func WithAudit() Option {
+	return optionFunc(func(c *config) { c.audit = true })
 }

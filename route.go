@@ -22,28 +22,6 @@ type Policy struct {
 	BudgetPercent float64
 }
 
-// WithRoute learns a separate latency for the calls that match pattern, and applies
-// policy p to them. Several routes may be given; the most specific pattern wins.
-//
-// For HTTP, patterns are those of [http.ServeMux], such as "POST /api/v1/query" or
-// "catalog.test/items/{id}"; a call that matches none is learned per host. All
-// routes of a host spend that host's budget. For gRPC, patterns are "/pkg.Service/Method",
-// "/pkg.Service/*" and "/*", and every method has a latency of its own anyway.
-//
-// It panics if the pattern is none of http.ServeMux's, Delay is negative or
-// BudgetPercent is not in [0, 300]; [New] panics if two patterns conflict.
-func WithRoute(pattern string, p Policy) Option {
-	if err := new(routes).add(pattern, p); err != nil {
-		panic(err)
-	}
-	return optionFunc(func(c *config) {
-		if c.routes == nil {
-			c.routes = new(routes)
-		}
-		c.routes.pending = append(c.routes.pending, route{pattern, p})
-	})
-}
-
 // routes finds the policy for a call.
 type routes struct {
 	mux     *http.ServeMux

@@ -2,12 +2,10 @@ package hedge
 
 import (
 	"encoding/json"
-	"net/http"
+	"reflect"
 	"strconv"
 	"sync/atomic"
 	"time"
-
-	"github.com/gohedge/hedge/internal/engine"
 )
 
 // Stats counts calls. It is safe for concurrent use; the zero value is ready.
@@ -48,24 +46,17 @@ type StatsSnapshot struct {
 
 // Snapshot returns the present values. That of nil is zero.
 func (s *Stats) Snapshot() StatsSnapshot {
+	var snap StatsSnapshot
 	if s == nil {
-		return StatsSnapshot{}
+		return snap
 	}
-	// What is counted last is read first: no part is then larger than its whole.
-	snap := StatsSnapshot{
-		HedgeWins:       s.HedgeWins.Load(),
-		ResumeWins:      s.ResumeWins.Load(),
-		PrimaryWins:     s.PrimaryWins.Load(),
-		BudgetExhausted: s.BudgetExhausted.Load(),
-		WarmupRequests:  s.WarmupRequests.Load(),
-		NotHedgeable:    s.NotHedgeable.Load(),
-		HedgePanics:     s.HedgePanics.Load(),
-		ObserverPanics:  s.ObserverPanics.Load(),
+	// A part is counted after its whole and stands behind it in the struct. Here it is read
+	// before, so that no part is larger than its whole.
+	from, to := reflect.ValueOf(s).Elem(), reflect.ValueOf(&snap).Elem()
+	for i := from.NumField() - 1; i >= 0; i-- {
+		n := from.Field(i).Addr().Interface().(*atomic.Int64)
+		to.FieldByName(from.Type().Field(i).Name).SetInt(n.Load())
 	}
-	snap.Resumes = s.Resumes.Load()
-	snap.HedgesSent = s.HedgesSent.Load()
-	snap.HedgedRequests = s.HedgedRequests.Load()
-	snap.TotalRequests = s.TotalRequests.Load()
 	return snap
 }
 
@@ -130,22 +121,6 @@ type KeySnapshot struct {
 	Audit *Audit `json:"audit,omitempty"` // of the host, see [WithAudit]; nil: there is none
 }
 
-// Snapshot returns what is known and what was done. It is a copy: changing it
-// changes nothing else.
-func (h *handle) Snapshot() Snapshot {
-	h.mustBeMade()
-	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load()}
-	for _, v := range h.engine.Views() {
-		s.Keys = append(s.Keys, KeySnapshot{
-			Host: v.Name.Host, Route: v.Name.Route,
-			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
-			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
-			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audit(v.Audit),
-		})
-	}
-	return s
-}
-
 // UnmarshalJSON reads a Snapshot that another version may have written. It leaves out
 // settings that are unknown here, which are an error in a [Config] alone.
 func (s *Snapshot) UnmarshalJSON(b []byte) error {
@@ -173,22 +148,4 @@ func (s Snapshot) json() string {
 		return strconv.Quote(err.Error())
 	}
 	return string(b)
-}
-
-// LatencyEstimate returns quantile q, in [0, 1], of what callers of host waited
-// recently. It is 0 if rt is not a [*Transport] or nothing is known of host.
-func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration {
-	t, ok := rt.(*Transport)
-	if !ok || t == nil || t.engine == nil {
-		return 0
-	}
-	k := t.engine.Lookup(engine.Name{Host: host})
-	if k == nil {
-		k = t.engine.Lookup(engine.Name{Host: hostName("", host)})
-	}
-	if k == nil {
-		return 0
-	}
-	d, _ := k.Quantile(q)
-	return d
 }

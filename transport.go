@@ -586,3 +586,21 @@ func (c *call) Discard(resp *http.Response, err error) {
 		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
 	}
 }
+
+// LatencyEstimate returns quantile q, in [0, 1], of what callers of host waited
+// recently. It is 0 if rt is not a [*Transport] or nothing is known of host.
+func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration {
+	t, ok := rt.(*Transport)
+	if !ok || t == nil || t.engine == nil {
+		return 0
+	}
+	k := t.engine.Lookup(engine.Name{Host: host})
+	if k == nil {
+		k = t.engine.Lookup(engine.Name{Host: hostName("", host)})
+	}
+	if k == nil {
+		return 0
+	}
+	d, _ := k.Quantile(q)
+	return d
+}
