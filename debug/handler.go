@@ -214,43 +214,7 @@ func render(p Page, refresh int) view {
 
 func renderClient(s hedge.Snapshot, now time.Time) client {
 	c := client{Snapshot: s, Title: label.Clean(cmp.Or(s.Name, s.Protocol, "hedge")), SlowLimit: share(engine.SlowLimit)}
-	var hedges, wins, shadow, shadowWins int64
-	var saved time.Duration
-	for _, k := range s.Keys {
-		hedges, wins, saved = hedges+k.Hedges, wins+k.Wins, saved+k.Saved
-		shadow, shadowWins = shadow+k.Denied[hedge.DeniedShadow], shadowWins+k.ShadowWins
-	}
-	c.Totals = []total{
-		{"total_requests", "requests", count(s.Stats.TotalRequests), ""},
-		{"hedged_requests", "requests hedged", count(s.Stats.HedgedRequests), of(s.Stats.HedgedRequests, s.Stats.TotalRequests, "of all")},
-		{"hedges_sent", "hedges sent", count(s.Stats.HedgesSent), of(s.Stats.HedgesSent, s.Stats.TotalRequests, "extra load")},
-		{"hedge_wins", "won by a hedge", count(s.Stats.HedgeWins), of(s.Stats.HedgeWins, s.Stats.HedgedRequests, "of those hedged")},
-		{"primary_wins", "won by the primary", count(s.Stats.PrimaryWins), of(s.Stats.PrimaryWins, s.Stats.HedgedRequests, "of those hedged")},
-		{"saved", "waiting saved", duration(saved), "at least; estimated"},
-		{"not_hedgeable", "never hedged", count(s.Stats.NotHedgeable), "not safe to repeat"},
-		{"warmup_requests", "warming up", count(s.Stats.WarmupRequests), "too little known"},
-		{"budget_exhausted", "out of budget", count(s.Stats.BudgetExhausted), ""},
-	}
-	if s.Shadow {
-		would := []total{
-			{"shadow", "would be hedged", count(shadow), of(shadow, s.Stats.TotalRequests, "extra load")},
-			{"shadow_wins", "would win", count(shadowWins), of(shadowWins, shadow, "of those")},
-			{"saved", "would be saved", duration(saved), "estimated"},
-		}
-		c.Totals = slices.Replace(c.Totals, 1, 6, would...) // the totals from hedged_requests to saved
-	}
-	if s.Stats.Resumes > 0 {
-		c.Totals = append(c.Totals,
-			total{"resumes", "rests asked for", count(s.Stats.Resumes), "of bodies that stalled"},
-			total{"resume_wins", "bodies resumed", count(s.Stats.ResumeWins), of(s.Stats.ResumeWins, s.Stats.Resumes, "of those")})
-	}
-	if s.Stats.HedgePanics > 0 {
-		c.Totals = append(c.Totals, total{"hedge_panics", "panics", count(s.Stats.HedgePanics), "of hedges"})
-	}
-	if s.Stats.ObserverPanics > 0 {
-		c.Totals = append(c.Totals, total{"observer_panics", "observer panics", count(s.Stats.ObserverPanics), "recovered"})
-	}
-
+	c.Totals = totals(s)
 	keys := slices.Clone(s.Keys)
 	if len(keys) > maxKeys {
 		slices.SortStableFunc(keys, func(a, b hedge.KeySnapshot) int { return cmp.Compare(b.Requests, a.Requests) })
@@ -265,6 +229,58 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 	}
 	c.Config = settings(s.Config)
 	return c
+}
+
+// totals returns the numbers of a client. One of its Stats that has no words here is shown by
+// its name in JSON, unless it is 0.
+func totals(s hedge.Snapshot) []total {
+	var hedges, wins, shadow, shadowWins int64
+	var saved time.Duration
+	for _, k := range s.Keys {
+		hedges, wins, saved = hedges+k.Hedges, wins+k.Wins, saved+k.Saved
+		shadow, shadowWins = shadow+k.Denied[hedge.DeniedShadow], shadowWins+k.ShadowWins
+	}
+	all := []total{
+		{"total_requests", "requests", count(s.Stats.TotalRequests), ""},
+		{"hedged_requests", "requests hedged", count(s.Stats.HedgedRequests), of(s.Stats.HedgedRequests, s.Stats.TotalRequests, "of all")},
+		{"hedges_sent", "hedges sent", count(s.Stats.HedgesSent), of(s.Stats.HedgesSent, s.Stats.TotalRequests, "extra load")},
+		{"hedge_wins", "won by a hedge", count(s.Stats.HedgeWins), of(s.Stats.HedgeWins, s.Stats.HedgedRequests, "of those hedged")},
+		{"primary_wins", "won by the primary", count(s.Stats.PrimaryWins), of(s.Stats.PrimaryWins, s.Stats.HedgedRequests, "of those hedged")},
+		{"saved", "waiting saved", duration(saved), "at least; estimated"},
+		{"not_hedgeable", "never hedged", count(s.Stats.NotHedgeable), "not safe to repeat"},
+		{"warmup_requests", "warming up", count(s.Stats.WarmupRequests), "too little known"},
+		{"budget_exhausted", "out of budget", count(s.Stats.BudgetExhausted), ""},
+	}
+	worded := slices.Clone(all)
+	if s.Shadow {
+		would := []total{
+			{"shadow", "would be hedged", count(shadow), of(shadow, s.Stats.TotalRequests, "extra load")},
+			{"shadow_wins", "would win", count(shadowWins), of(shadowWins, shadow, "of those")},
+			{"saved", "would be saved", duration(saved), "estimated"},
+		}
+		all = slices.Replace(all, 1, 6, would...) // the totals from hedged_requests to saved
+	}
+	if s.Stats.Resumes > 0 {
+		all = append(all,
+			total{"resumes", "rests asked for", count(s.Stats.Resumes), "of bodies that stalled"},
+			total{"resume_wins", "bodies resumed", count(s.Stats.ResumeWins), of(s.Stats.ResumeWins, s.Stats.Resumes, "of those")})
+	}
+	if s.Stats.HedgePanics > 0 {
+		all = append(all, total{"hedge_panics", "panics", count(s.Stats.HedgePanics), "of hedges"})
+	}
+	if s.Stats.ObserverPanics > 0 {
+		all = append(all, total{"observer_panics", "observer panics", count(s.Stats.ObserverPanics), "recovered"})
+	}
+	worded = append(worded, all...)
+	stats := reflect.ValueOf(s.Stats)
+	for i := range stats.NumField() {
+		name := stats.Type().Field(i).Tag.Get("json")
+		hasWords := slices.ContainsFunc(worded, func(t total) bool { return t.ID == name })
+		if n := stats.Field(i).Int(); n > 0 && !hasWords {
+			all = append(all, total{name, strings.ReplaceAll(name, "_", " "), count(n), ""})
+		}
+	}
+	return all
 }
 
 // axis returns the function that maps a latency to its place on a logarithmic axis
