@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/attemptctx"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -62,7 +63,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	out := c.run(ctx, key, c, race.Style{})
 	if c.race.Reset() {
 		c.Forget()
-		c.f, c.contexts = nil, [1 + race.MaxHedges]*doContext{}
+		c.f, c.contexts = nil, [1 + race.MaxHedges]*attemptctx.Context{}
 		h.calls.Put(c)
 	}
 	return out.Value, out.Err
@@ -116,7 +117,7 @@ type doCall[T any] struct {
 	hedger   *Hedger
 	key      *engine.Key // kept for the next call, which is often one of the same key
 	f        func(context.Context) (T, error)
-	contexts [1 + race.MaxHedges]*doContext
+	contexts [1 + race.MaxHedges]*attemptctx.Context
 }
 
 // doOp is a doCall, or what is made of one.
@@ -145,15 +146,14 @@ func (c *doCall[T]) run(ctx context.Context, key string, op doOp[T], style race.
 		c.End(err == nil, false, 0)
 		return race.Result[T]{Value: v, Err: err}
 	}
-	primary := new(doContext)
-	primary.attempt, c.contexts[0] = &primary.primary, primary
-	style.Watch, style.Primary = c.Watch(), primary.attempt
+	c.contexts[0] = attemptctx.NewPrimary()
+	style.Watch, style.Primary = c.Watch(), c.contexts[0].Attempt()
 	out := c.race.Run(ctx, op, op, delays, style)
 	c.End(out.Winner >= 0, out.Winner > 0, 0)
 	h.tally(&c.Call, out.Winner)
 	switch {
 	case out.Winner >= 0:
-		c.contexts[out.Winner].win()
+		c.contexts[out.Winner].Win()
 	case out.Attempt != nil:
 		out.Attempt.Release()
 	}
@@ -164,7 +164,7 @@ func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
 		return c.f(engine.ForAttempt(c.contexts[0]))
 	}
-	c.contexts[n] = &doContext{attempt: a}
+	c.contexts[n] = attemptctx.New(a)
 	return c.f(engine.ForHedge(c.contexts[n], n))
 }
 
