@@ -57,7 +57,7 @@
 //	HEDGE_DISABLED  true, 1, t, yes, y or on   starts switched off, as by SetEnabled(false)
 //	                false, 0, f, no, n or off  as the program says
 //	HEDGE_MODE      shadow or observe          does what [WithShadow] does
-//	HEDGE_MODE      audit                      does what [WithAudit] does
+//	                audit                      does what [WithAudit] does
 //	                off or disabled            starts switched off
 //	                normal, on or hedge        as the program says
 //

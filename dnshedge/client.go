@@ -36,9 +36,11 @@
 // A Client is operated as the clients of package hedge are. Its Observers are told of
 // attempts, answers and refusals, in terms that all protocols share (package observe), and
 // Trace in those of DNS. Logger tells what changed. Stats says what is known and was done,
-// and package debug shows it on a page. SetEnabled switches hedging off and on, and so do
-// HEDGE_DISABLED and HEDGE_MODE in the environment, which are read when the Client is
-// first used. With HEDGE_MODE=shadow, or Hedge.Shadow, hedges are only counted.
+// and package debug shows it on a page. SetEnabled switches hedging off and on.
+//
+// HEDGE_DISABLED and HEDGE_MODE in the environment have the values that the doc of package
+// hedge lists. They are read when the Client is first used; HEDGE_MODE=shadow does what
+// Hedge.Shadow does, and HEDGE_MODE=audit has no effect.
 //
 // # When it does not help
 //

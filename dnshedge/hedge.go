@@ -48,8 +48,7 @@ const (
 // half of its queries gets 1.9 for each question, and one that answers 2 % gets 1.1.
 // Over a stream nothing is sent again while other answers arrive.
 //
-// HEDGE_DISABLED and HEDGE_MODE in the environment hold for DNS as for HTTP; they are read
-// when the Client is first used. HEDGE_MODE=shadow does what Shadow does.
+// HEDGE_DISABLED and HEDGE_MODE hold for DNS as well; see the Operation section of this package's doc.
 //
 // A question that is asked on behalf of a hedge of package hedge, or under
 // hedge.WithoutHedging, is not hedged, unless several callers share it through a

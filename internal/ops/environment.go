@@ -16,7 +16,8 @@ type Environment struct {
 }
 
 // ReadEnvironment lets operators override settings in programs that they cannot
-// change. An adapter calls it once, when it is made or first used.
+// change. An adapter calls it once, when it is made or first used. The values are listed
+// for users in the doc comment of package hedge, and nowhere else.
 //
 // A value without a meaning sends no hedges, because most values that have one do not
 // either, and because calls without hedges are as safe as without hedging.

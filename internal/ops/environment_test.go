@@ -1,0 +1,111 @@
+package ops_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/ops"
+)
+
+// TestVariablesAreAsThePackageDocSays compares the table of HEDGE_DISABLED and HEDGE_MODE in the doc comment of package
+// hedge with ReadEnvironment: each value that is in one of them is in the other, and does what its row says.
+func TestVariablesAreAsThePackageDocSays(t *testing.T) {
+	t.Setenv("HEDGE_DISABLED", "")
+	t.Setenv("HEDGE_MODE", "")
+	documented := make(map[string][]string)
+	for _, row := range table(t) {
+		for _, value := range row.values {
+			documented[row.variable] = append(documented[row.variable], value)
+			t.Setenv(row.variable, value)
+			want := ops.Environment{}
+			switch {
+			case strings.Contains(row.effect, "[WithShadow]"):
+				want.Shadow = true
+			case strings.Contains(row.effect, "[WithAudit]"):
+				want.Audit = true
+			case strings.HasPrefix(row.effect, "starts switched off"):
+				want.Off = row.variable
+			default:
+				require.Equal(t, "as the program says", row.effect, "%s=%s", row.variable, value)
+			}
+			assert.Equal(t, want, ops.ReadEnvironment(), "%s=%s: %s", row.variable, value, row.effect)
+			t.Setenv(row.variable, "")
+		}
+	}
+	for variable, values := range known(t) {
+		for _, value := range values {
+			if value != "" && !slices.Contains(documented[variable], value) {
+				t.Errorf("%s=%s is not in the table of hedge.go", variable, value)
+			}
+		}
+	}
+}
+
+// A row of the table: "//	HEDGE_MODE  shadow or observe  does what [WithShadow] does". A row without a variable is for that of the row above.
+type row struct {
+	variable string
+	values   []string
+	effect   string
+}
+
+func table(t *testing.T) (rows []row) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../../hedge.go", nil, parser.ParseComments|parser.PackageClauseOnly)
+	require.NoError(t, err)
+	column := regexp.MustCompile(` {2,}`)
+	variable := ""
+	for line := range strings.Lines(file.Doc.Text()) {
+		text, indented := strings.CutPrefix(line, "\t")
+		if !indented || variable == "" && !strings.HasPrefix(text, "HEDGE_") {
+			continue
+		}
+		cells := column.Split(strings.TrimSpace(text), -1)
+		if strings.HasPrefix(text, "HEDGE_") {
+			variable, cells = cells[0], cells[1:]
+		}
+		require.Len(t, cells, 2, "%q is no row like the others", text)
+		values := strings.FieldsFunc(strings.ReplaceAll(cells[0], " or ", ", "), func(c rune) bool { return c == ',' || c == ' ' })
+		rows = append(rows, row{variable, values, cells[1]})
+	}
+	require.NotEmpty(t, rows)
+	return rows
+}
+
+// known returns the values that the switch statements of environment.go have cases for, by variable.
+func known(t *testing.T) map[string][]string {
+	src, err := os.ReadFile("environment.go")
+	require.NoError(t, err)
+	file, err := parser.ParseFile(token.NewFileSet(), "environment.go", src, parser.SkipObjectResolution)
+	require.NoError(t, err)
+	values := make(map[string][]string)
+	ast.Inspect(file, func(n ast.Node) bool {
+		s, ok := n.(*ast.SwitchStmt)
+		if !ok {
+			return true
+		}
+		variable := text(t, s.Tag.(*ast.CallExpr).Args[0])
+		for _, c := range s.Body.List {
+			for _, value := range c.(*ast.CaseClause).List {
+				values[variable] = append(values[variable], text(t, value))
+			}
+		}
+		return false
+	})
+	require.Len(t, values, 2)
+	return values
+}
+
+func text(t *testing.T, e ast.Expr) string {
+	s, err := strconv.Unquote(e.(*ast.BasicLit).Value)
+	require.NoError(t, err)
+	return s
+}
