@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // snippetImports are the packages that snippets may use.
@@ -99,10 +101,10 @@ func TestREADMEIsOnePage(t *testing.T) {
 	readme := sources(t, "README.md")
 	assert.LessOrEqual(t, len(readme), 9000, "bytes")
 	for _, line := range []string{"<!-- table:headline -->", "go run ./benchmark/simulate", "go test ./..."} {
-		assert.Contains(t, readme, "\n"+line+"\n", "on a line of its own")
+		hedgetest.Has(t, "README.md", readme, "\n"+line+"\n") // on a line of its own
 	}
 	for _, module := range []string{module, module + "/hedgeprom", module + "/hedgeotel"} {
-		assert.Regexp(t, `\ngo get `+module+` `, readme)
+		hedgetest.Has(t, "README.md", readme, "\ngo get "+module+" ")
 	}
 }
 
@@ -137,7 +139,7 @@ func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 				target = path.Join(path.Dir(doc), file)
 			}
 			if _, err := os.Stat(target); assert.NoError(t, err, "%s links to %s", doc, m[1]) && heading != "" {
-				assert.Contains(t, headings(sources(t, target)), heading, "%s links to %s", doc, m[1])
+				assert.True(t, slices.Contains(headings(sources(t, target)), heading), "%s links to %s, which has no such heading", doc, m[1])
 			}
 		}
 	}
@@ -163,7 +165,7 @@ func TestEveryOptionIsInTheTable(t *testing.T) {
 		documented = append(documented, m[1])
 	}
 	require.Greater(t, len(exist), 20)
-	assert.ElementsMatch(t, exist, documented)
+	hedgetest.SameNames(t, "docs/options.md", exist, documented)
 }
 
 // TestTuningKnowsEveryNumberAndItsDefault keeps docs/operations.md's table of settings whole.
@@ -178,7 +180,7 @@ func TestTuningKnowsEveryNumberAndItsDefault(t *testing.T) {
 		if v.Field(i).IsZero() {
 			value = "none"
 		}
-		assert.Contains(t, doc, fmt.Sprintf("\n| `%s` (%s) |", v.Type().Field(i).Name, value))
+		hedgetest.Has(t, "docs/operations.md", doc, fmt.Sprintf("\n| `%s` (%s) |", v.Type().Field(i).Name, value))
 	}
 }
 

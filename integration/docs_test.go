@@ -39,11 +39,11 @@ func TestRecipesAreInTheTests(t *testing.T) {
 			require.NoError(t, err, title)
 			code += unindented(string(src))
 		}
-		assert.Contains(t, code, "\nfunc "+test[1]+"(t *testing.T) {\n")
+		assert.True(t, strings.Contains(code, "\nfunc "+test[1]+"(t *testing.T) {\n"), "%s: %s is not in %s", title, test[1], test[2])
 		snippets := snippet.FindAllStringSubmatch(section, -1)
 		assert.NotEmpty(t, snippets, title)
 		for _, s := range snippets {
-			assert.Contains(t, code, "\n"+unindented(s[1]), "%s: not in %s", title, test[2])
+			assert.True(t, strings.Contains(code, "\n"+unindented(s[1])), "%s: not in %s:\n%s", title, test[2], s[1])
 		}
 	}
 
