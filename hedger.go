@@ -53,20 +53,18 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 		return f(engine.ForAttempt(ctx))
 	}
 	if reason := h.refuses(h.begin(ctx)); reason != engine.None {
-		return once(ctx, h, key, reason, f)
+		return sendOnce(ctx, h, key, reason, f)
 	}
 	c, ok := h.calls.Get().(*doCall[T])
 	if !ok {
 		c = new(doCall[T])
 	}
 	c.f, c.hedger = f, h
-	out := c.run(ctx, key, c, race.Style{})
-	if c.race.Reset() {
-		c.Forget()
-		c.f, c.contexts = nil, [1 + race.MaxHedges]*attemptctx.Context{}
-		h.calls.Put(c)
+	plan := c.begin(ctx, key)
+	if plan == nil {
+		return c.sendAlone(ctx)
 	}
-	return out.Value, out.Err
+	return c.sendHedged(ctx, c, plan.Delays, race.Style{})
 }
 
 // MaxDetached is how many attempts of a Hedger's [DoDetached] calls there can be
@@ -76,10 +74,11 @@ const MaxDetached = 64
 // DoDetached is [Do] for an f that ignores its context. Every call of f runs in a goroutine
 // of its own. DoDetached returns with the first result without an error, or as soon as ctx
 // is done: with the error of the first call of f if that has failed already, and else with
-// ctx.Err(). It leaves behind what still runs, to finish by itself. There are at most [MaxDetached] such calls of f and hedges in flight. Beyond that no hedge is
-// sent, with the reason [DeniedInFlight], and who gives up waits for the first call of f all
-// the same. So does everybody whose call is not to be hedged: h is nil or disabled, or ctx
-// is that of a hedge or of [WithoutHedging]. Then f runs in the caller's goroutine.
+// ctx.Err(). It leaves behind what still runs, to finish by itself. There are at most
+// [MaxDetached] such calls of f and hedges in flight. Beyond that limit no hedge is sent, with
+// the reason [DeniedInFlight], and a caller that gives up still waits for the first call of f. So
+// does the caller of a call that is not to be hedged: h is nil or disabled, or ctx is that of a
+// hedge or of [WithoutHedging]. Then f runs in the caller's goroutine.
 //
 // What comes too late is given to discard, if it came without an error. A nil discard
 // closes it if it is an [io.Closer]. discard is called in other goroutines, also after
@@ -94,16 +93,19 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 		return f(engine.ForAttempt(ctx))
 	}
 	if reason := h.refuses(h.begin(ctx)); reason != engine.None {
-		return once(ctx, h, key, reason, f)
+		return sendOnce(ctx, h, key, reason, f)
 	}
 	c := &detachedCall[T]{discard: discard}
-	c.f, c.hedger = f, h
-	out := c.run(ctx, key, c, race.Style{Detach: true, Leave: c.leave})
-	return out.Value, out.Err
+	c.f, c.hedger, c.detached = f, h, true
+	var delays []time.Duration // none: the caller may leave the call all the same
+	if plan := c.begin(ctx, key); plan != nil {
+		delays = plan.Delays
+	}
+	return c.sendHedged(ctx, c, delays, race.Style{Detach: true, Leave: c.leave})
 }
 
-// once makes a call that is not hedged.
-func once[T any](ctx context.Context, h *Hedger, key string, reason Reason, f func(context.Context) (T, error)) (T, error) {
+// sendOnce makes a call that is not hedged, for the given reason.
+func sendOnce[T any](ctx context.Context, h *Hedger, key string, reason Reason, f func(context.Context) (T, error)) (T, error) {
 	p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, reason)
 	v, err := f(engine.ForAttempt(ctx))
 	p.Done(err == nil)
@@ -111,6 +113,9 @@ func once[T any](ctx context.Context, h *Hedger, key string, reason Reason, f fu
 }
 
 // doCall is one call in flight: the Op and the Gate of its race.
+//
+// The goroutine of Do writes its fields before the race begins, and attempts read them. Each
+// hedge writes its own element of contexts before it can win; Do reads that of the winner.
 type doCall[T any] struct {
 	engine.Call
 	race     race.Race[T]
@@ -118,6 +123,7 @@ type doCall[T any] struct {
 	key      *engine.Key // kept for the next call, which is often one of the same key
 	f        func(context.Context) (T, error)
 	contexts [1 + race.MaxHedges]*attemptctx.Context
+	detached bool // the call is not used again: attempts may outlive it
 }
 
 // doOp is a doCall, or what is made of one.
@@ -126,38 +132,53 @@ type doOp[T any] interface {
 	race.Gate
 }
 
-// run makes the call by op.
-func (c *doCall[T]) run(ctx context.Context, key string, op doOp[T], style race.Style) race.Result[T] {
+// begin begins the call, and returns its plan; nil: no hedge can become due.
+func (c *doCall[T]) begin(ctx context.Context, key string) *engine.Plan {
 	h := c.hedger
 	if name := (engine.Name{Host: key}); !c.key.Is(name) {
 		c.key = h.engine.Key(name)
 	}
 	plan := c.Begin(ctx, c.key, engine.OverridesFrom(ctx).Delay)
-	var delays []time.Duration
-	if plan != nil {
-		delays = plan.Delays
-	} else {
+	if plan == nil {
 		h.stats.WarmupRequests.Add(1)
 	}
-	if plan == nil && !style.Detach {
-		c.Started(ctx, 0)
-		v, err := c.f(engine.ForAttempt(ctx))
-		c.Finished(ctx, 0, race.OutcomeOf(err))
-		c.End(err == nil, false, 0)
-		return race.Result[T]{Value: v, Err: err}
-	}
+	return plan
+}
+
+// sendAlone makes a call for which no hedge can become due, and learns from it.
+func (c *doCall[T]) sendAlone(ctx context.Context) (T, error) {
+	c.Started(ctx, 0)
+	v, err := c.f(engine.ForAttempt(ctx))
+	c.Finished(ctx, 0, race.OutcomeOf(err))
+	c.End(err == nil, false, 0)
+	c.free()
+	return v, err
+}
+
+// sendHedged makes the call by op, and hedges at the delays.
+func (c *doCall[T]) sendHedged(ctx context.Context, op doOp[T], delays []time.Duration, style race.Style) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style.Watch, style.Primary = c.Watch(), c.contexts[0].Attempt()
 	out := c.race.Run(ctx, op, op, delays, style)
 	c.End(out.Winner >= 0, out.Winner > 0, 0)
-	h.tally(&c.Call, out.Winner)
+	c.hedger.tally(&c.Call, out.Winner)
 	switch {
 	case out.Winner >= 0:
 		c.contexts[out.Winner].Win()
 	case out.Attempt != nil:
 		out.Attempt.Release()
 	}
-	return out
+	if !c.detached && c.race.Reset() {
+		c.free()
+	}
+	return out.Value, out.Err
+}
+
+// free gives the call back, to be used again.
+func (c *doCall[T]) free() {
+	c.Forget()
+	c.f, c.contexts = nil, [1 + race.MaxHedges]*attemptctx.Context{}
+	c.hedger.calls.Put(c)
 }
 
 func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {

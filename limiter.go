@@ -20,11 +20,11 @@ const (
 	refusedHeader = "Hedge-Refused" // 1: the hedge was turned away
 )
 
-// fullHouse is how many requests there are for each one that is worked on, those in the queue
-// included, when a Limiter turns hedges away. It bounds what the hedges of clients that do not
+// hedgesRefusedAbove times the limit is how many requests there may be, at work and in the queue,
+// before a Limiter turns hedges away. It bounds what the hedges of clients that do not
 // cancel can add to the queue. Where losers leave the queue it costs little: simulated at 80 %
 // load, p99 is 182 ms with 1, 161 with 4 and 155 without such a bound.
-const fullHouse = 4
+const hedgesRefusedAbove = 4
 
 // A Limiter stands before the handlers of a server, and lets them work on a number of
 // requests at a time. The others wait in a queue, first come first served. A request whose
@@ -51,7 +51,7 @@ const fullHouse = 4
 // A request is worked on until its handler returns. A handler that goes on for hours and does
 // little, such as that of a WebSocket, an event stream or a gRPC watch, calls
 // [Limiter.Release]. A server whose handlers call the server itself may need a place for each
-// of those calls as well: its limit must be larger than that takes.
+// of those calls as well: its limit must leave room for those calls.
 //
 // A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
 // together. A request that meets the same Limiter twice takes one place. The zero Limiter is
@@ -62,6 +62,7 @@ type Limiter struct {
 	places *semaphore.Weighted
 	events *ops.LimiterWatcher // nil: nobody watches
 
+	// Every request adds to these, in the order of its stages.
 	inside                         atomic.Int64 // requests at work or in the queue
 	working, worked, left, refused atomic.Int64
 	panics                         atomic.Int64 // of observers
@@ -157,7 +158,7 @@ var errRefused = errors.New("hedge: the hedge was turned away: the server has to
 
 // enter waits for a place. The error is errRefused, or that of ctx if it ended before.
 func (l *Limiter) enter(ctx context.Context, hedge bool) (*place, error) {
-	if before := l.inside.Add(1) - 1; hedge && (before-1)/fullHouse >= l.limit { // before > fullHouse*limit, which may overflow
+	if before := l.inside.Add(1) - 1; hedge && (before-1)/hedgesRefusedAbove >= l.limit { // before > hedgesRefusedAbove*limit, which may overflow
 		l.inside.Add(-1)
 		l.refused.Add(1)
 		l.tell(ctx, observe.LimiterRefused, time.Time{})

@@ -18,23 +18,23 @@ type Option interface{ apply(*config) }
 // config is a Config and the options that a file cannot hold.
 type config struct {
 	Config
-	stats     **Stats
-	budget    *Budget
-	key       func(ctx context.Context, host, name string) string
-	hedgeable func(*http.Request) bool
-	failure   []int                     // HTTP status codes that do not win; nil: the usual ones
-	failed    func(*http.Response) bool // decides instead of failure; nil: not given
-	transport http.RoundTripper
-	resolver  Resolver
-	firstByte bool
-	resume    bool
-	routes    *routes
-	logger    *slog.Logger
-	name      string
-	observers []Observer
-	audit     bool
-	shadow    bool
-	grpc      grpcConfig
+	stats       **Stats
+	budget      *Budget
+	key         func(ctx context.Context, host, name string) string
+	hedgeable   func(*http.Request) bool
+	failure     []int                     // HTTP status codes that do not win; nil: the usual ones
+	failureFunc func(*http.Response) bool // decides instead of failure; nil: not given
+	transport   http.RoundTripper
+	resolver    Resolver
+	firstByte   bool
+	resume      bool
+	routes      *routes
+	logger      *slog.Logger
+	name        string
+	observers   []Observer
+	audit       bool
+	shadow      bool
+	grpc        grpcConfig
 }
 
 type optionFunc func(*config)
@@ -223,7 +223,7 @@ func WithFailureFunc(f func(*http.Response) bool) Option {
 	if f == nil {
 		panic("hedge: WithFailureFunc: func is nil")
 	}
-	return optionFunc(func(c *config) { c.failed = f })
+	return optionFunc(func(c *config) { c.failureFunc = f })
 }
 
 // WithHedgeTransport sends HTTP hedges through rt, which can use other connections

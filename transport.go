@@ -2,17 +2,8 @@ package hedge
 
 import (
 	"cmp"
-	"context"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
-	"runtime"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/internal/engine"
@@ -152,7 +143,7 @@ func (t *Transport) termsOf(req *http.Request) (m terms, reason Reason) {
 	}
 	facts.Unrepeated = !replayable(req, settings.MaxReplayBytes, m.firstByte)
 	if !o.Allow && !m.route.Hedgeable && o.Refuses(facts) == engine.None {
-		facts.Unsafe = !t.hedgeable(req)
+		facts.Unsafe = !t.options.safe(req)
 	}
 	return m, t.refuses(o, facts)
 }
@@ -185,7 +176,7 @@ func (c *call) sendBroken(req, whole *http.Request, err error) (*http.Response, 
 		return nil, err
 	}
 	resp, err := send(t.pools.Primary(), whole)
-	p.Done(t.answered(req, resp, err))
+	p.Done(t.options.answered(req, resp, err))
 	return answerTo(req, resp), err
 }
 
@@ -304,78 +295,8 @@ func (t *Transport) observe(req *http.Request, to *route, reason Reason) (*http.
 	}
 	p := t.engine.BeginUnhedged(req.Context(), t.name(req, to.pattern), reason)
 	resp, err := send(t.pools.Primary(), req)
-	p.Done(t.answered(req, resp, err))
+	p.Done(t.options.answered(req, resp, err))
 	return resp, err
-}
-
-// send sends req through rt, and turns neither a response nor an error into an error, as http.Client does.
-func send(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
-	resp, err := rt.RoundTrip(req)
-	if resp == nil && err == nil {
-		err = fmt.Errorf("hedge: RoundTripper %T returned a nil *Response with a nil error", rt)
-	}
-	return resp, err
-}
-
-// answered reports whether a response to req may win.
-func (t *Transport) answered(req *http.Request, resp *http.Response, err error) bool {
-	return err == nil && !t.failed(req, resp)
-}
-
-// failed reports whether another attempt of req may get a better response.
-func (t *Transport) failed(req *http.Request, resp *http.Response) bool {
-	switch o := &t.options; {
-	case o.failed != nil:
-		return o.failed(resp)
-	case o.failure != nil:
-		return slices.Contains(o.failure, resp.StatusCode)
-	}
-	switch code := resp.StatusCode; code {
-	case http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
-		return true
-	case http.StatusConflict: // while the other attempt is in progress: draft-ietf-httpapi-idempotency-key-header, section 2.6
-		return hasIdempotencyKey(req)
-	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
-		return false
-	default:
-		return code >= 500 && code <= 599
-	}
-}
-
-func hasIdempotencyKey(req *http.Request) bool {
-	_, key := req.Header["Idempotency-Key"]
-	_, xkey := req.Header["X-Idempotency-Key"]
-	return key || xkey
-}
-
-// replayable reports whether req can be sent twice, safe or not.
-func replayable(req *http.Request, maxBody int64, streams bool) bool {
-	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil {
-		return false
-	}
-	if req.Body != nil && req.Body != http.NoBody {
-		if req.ContentLength <= 0 || req.ContentLength > maxBody || len(req.TransferEncoding) > 0 {
-			return false
-		}
-	}
-	if len(req.Header["Upgrade"]) > 0 {
-		return false
-	}
-	return streams || !slices.ContainsFunc(req.Header["Accept"], func(accept string) bool {
-		return strings.Contains(accept, "text/event-stream")
-	})
-}
-
-// hedgeable reports whether req only reads, unless the user has a rule.
-func (t *Transport) hedgeable(req *http.Request) bool {
-	if f := t.options.hedgeable; f != nil {
-		return f(req)
-	}
-	switch req.Method {
-	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "QUERY":
-		return true
-	}
-	return false
 }
 
 func (t *Transport) name(req *http.Request, route string) engine.Name {
@@ -386,42 +307,6 @@ func (t *Transport) name(req *http.Request, route string) engine.Name {
 	return engine.Name{Host: host, Route: route}
 }
 
-// hostName returns host, with its port unless that is the scheme's own. All spellings of
-// a host have the same name.
-func hostName(scheme, host string) string {
-	canonical := true
-	for i := range len(host) {
-		c := host[i]
-		canonical = canonical && !(c >= 'A' && c <= 'Z' || c == '.' && (i == len(host)-1 || host[i+1] == ':'))
-	}
-	switch scheme {
-	case "http":
-		host = strings.TrimSuffix(host, ":80")
-	case "https":
-		host = strings.TrimSuffix(host, ":443")
-	}
-	if canonical {
-		return host
-	}
-	name, port, ok := strings.Cut(host, ":")
-	host = strings.TrimSuffix(name, ".")
-	if ok {
-		host += ":" + port
-	}
-	return strings.ToLower(host)
-}
-
-// A key's tag is the major version of HTTP that its host speaks, 0 if that is unknown, and
-// the bit limited if the host's last answer came from behind a [Limiter].
-const (
-	http1   = 1
-	http2   = 2
-	limited = 1 << 8
-)
-
-func httpVersion(k *engine.Key) int32  { return k.Tag.Load() &^ limited }
-func behindLimiter(k *engine.Key) bool { return k.Tag.Load()&limited != 0 }
-
 func (t *Transport) free(c *call) {
 	c.requests.Forget()
 	c.Forget()
@@ -430,161 +315,6 @@ func (t *Transport) free(c *call) {
 		c.peer.Store(nil)
 	}
 	t.calls.Put(c)
-}
-
-// call is one request in flight: the Op and the Gate of its race. It is used again, so
-// nothing that is handed out may refer to it.
-//
-// The goroutine of RoundTrip writes terms, key, grace, hooks and guarded before the race
-// begins, and attempts read them. Each attempt writes its own element of setup before it
-// ends; RoundTrip reads that of the winner. The primary writes peer, and hedges read it.
-// likePrimary is written once, before a call for the rest of a body is made. What guards the
-// others is said at their types.
-type call struct {
-	engine.Call
-	terms
-	race     race.Race[*http.Response]
-	requests httpattempt.Requests
-	t        *Transport
-	key      *engine.Key        // kept for the next call, which is often one of the same key
-	grace    time.Duration      // for losers to finish; 0: they are cancelled
-	hooks    *httpattempt.Hooks // the caller's, if they must be muted; else nil
-	setup    [1 + race.MaxHedges]time.Duration
-	peer     atomic.Pointer[httpattempt.Peer] // where the primary went; nil: not known, or not needed
-
-	guarded     bool // attempts may go over HTTP/1.1
-	likePrimary bool // hedges go where primaries go, see [WithResume]
-}
-
-// maxResends is how often an attempt is sent again because the cancellation of a
-// loser hit it. Once is rare; under load, four times in a row have been seen.
-const maxResends = 16
-
-// Admit decides about a hedge, and takes what it needs of the caller's request.
-func (c *call) Admit(index int) bool {
-	if !c.Call.Admit(index) {
-		return false
-	}
-	c.requests.Keep()
-	return true
-}
-
-func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
-	r, resp, err := c.try(a, n)
-	// An attempt that has not lost and fails like one was hit by the cancellation of
-	// another request on its connection, see link.gotFirstByte. That cannot happen where
-	// the base calls the hooks of httptrace; elsewhere, the attempt is sent again. It
-	// yields first, so that those about to cancel do so: it may get a connection of theirs.
-	for tries := 0; tries < maxResends && errors.Is(err, race.ErrLost) && a.Err() == nil; tries++ {
-		runtime.Gosched()
-		r, resp, err = c.try(a, n)
-	}
-	return resp, c.judge(r, resp, err)
-}
-
-// try sends attempt n.
-func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
-	ctx, link := c.contextOf(a, n)
-	switch {
-	case n > 0:
-		ctx = engine.ForHedge(ctx, n)
-	case c.strip:
-		ctx = engine.ForAttempt(ctx)
-	}
-	r, rt := c.requests.Next(ctx, n), c.t.pools.Primary()
-	if n > 0 {
-		r.Header = mark(r.Header, c.t.settings.Load().AttemptHeader, n)
-		if behindLimiter(c.key) {
-			r.Header = mark(r.Header, AttemptHeader, n)
-		}
-		if !c.likePrimary {
-			rt = c.t.pools.Hedge(r, httpVersion(c.key) == http2, c.peer.Load())
-		}
-	}
-	resp, err := send(rt, r)
-	if link != nil {
-		c.setup[n] = link.Returned()
-	}
-	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[refusedHeader]) > 0 {
-		err = race.ErrRefused
-	}
-	return r, resp, err
-}
-
-// contextOf returns the context of attempt n, and what it will know of its connection; nil if
-// nobody needs to know.
-func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.Link) {
-	asks := c.t.pools.AskPeers()
-	if n == 0 && !c.guarded && !asks {
-		return a, nil
-	}
-	var peer *httpattempt.Peer
-	if n == 0 && asks {
-		peer = new(httpattempt.Peer)
-		c.peer.Store(peer)
-	}
-	link := c.requests.NewLink(n)
-	return link.Context(a, n > 0, c.guarded, c.hooks, peer), link
-}
-
-// judge records what a response to req tells of its host, and returns the error that keeps
-// it from winning, if any.
-func (c *call) judge(req *http.Request, resp *http.Response, err error) error {
-	if err != nil {
-		return err
-	}
-	tag := int32(resp.ProtoMajor)
-	if len(resp.Header[limitHeader]) > 0 {
-		tag |= limited
-	}
-	if tag != c.key.Tag.Load() {
-		c.key.Tag.Store(tag)
-	}
-	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
-		now := time.Now()
-		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
-	}
-	if c.t.failed(req, resp) {
-		return httpattempt.ErrFailure
-	}
-	if c.firstByte {
-		return httpattempt.AwaitFirstByte(resp)
-	}
-	return nil
-}
-
-// retryAfter reads a Retry-After header (RFC 9110, section 10.2.3). It returns 0 if
-// the header is missing or says nothing.
-func retryAfter(v string, now time.Time) time.Duration {
-	if s, err := strconv.Atoi(v); err == nil {
-		return time.Duration(min(max(s, 0), 1e9)) * time.Second
-	}
-	if at, err := http.ParseTime(v); err == nil {
-		return max(at.Sub(now), 0)
-	}
-	return 0
-}
-
-// Discard closes the response of a loser. Where losers linger, it reads up to 64 KiB
-// of the body first: a connection is used again only after its body was read whole.
-func (c *call) Discard(resp *http.Response, err error) {
-	if _, ok := err.(*race.Panic); ok {
-		c.t.stats.HedgePanics.Add(1)
-	}
-	if resp == nil || resp.Body == nil {
-		return
-	}
-	defer func() {
-		if recover() != nil {
-			c.t.stats.HedgePanics.Add(1)
-		}
-	}()
-	defer resp.Body.Close()
-	if c.grace > 0 {
-		late := time.AfterFunc(c.grace, func() { resp.Body.Close() })
-		defer late.Stop()
-		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
-	}
 }
 
 // LatencyEstimate returns quantile q, in [0, 1], of what callers of host waited
