@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/budget"
 )
 
 // A Budget pays for the hedges of everything that it is given to by [WithBudget]. It
@@ -15,7 +15,7 @@ import (
 // requests: hedges stay within percent/100 × requests + burst at one request
 // per second as at 100,000.
 type Budget struct {
-	bucket  *engine.Bucket
+	bucket  *budget.Bucket
 	percent float64
 }
 
@@ -29,7 +29,7 @@ func NewBudget(percent float64, burst int) *Budget {
 	if burst < 0 || burst > math.MaxInt32 {
 		panic(fmt.Sprintf("hedge: NewBudget: burst %d is not in [0, %d]", burst, math.MaxInt32))
 	}
-	return &Budget{bucket: engine.NewBucket(percent/100, float64(burst)), percent: percent}
+	return &Budget{bucket: budget.NewBucket(percent/100, float64(burst)), percent: percent}
 }
 
 // Tokens returns how many hedges the budget would pay for now, to a thousandth. It is 0 for a zero or nil Budget.

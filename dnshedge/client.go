@@ -67,6 +67,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/observe"
@@ -191,8 +192,8 @@ type Client struct {
 type core struct {
 	conf      *Client
 	engine    *engine.Engine
-	bucket    *engine.Bucket
-	refreshes *engine.Bucket // of refreshes, which thus cost no hedge
+	bucket    *budget.Bucket
+	refreshes *budget.Bucket // of refreshes, which thus cost no hedge
 	waiting   line           // of questions, for servers
 	spending  sync.Mutex     // makes asking the Client's bucket and a server's one step
 	sessions  tls.ClientSessionCache
@@ -255,11 +256,11 @@ func newCore(conf *Client) (*core, error) {
 	}
 	c := &core{
 		conf:      conf,
-		bucket:    engine.NewBucket(conf.Hedge.share(), budgetBurst),
+		bucket:    budget.NewBucket(conf.Hedge.share(), budgetBurst),
 		sessions:  tls.NewLRUClientSessionCache(0),
 		servers:   make(map[string]*upstreamState),
 		flights:   make(map[string]*flight),
-		refreshes: engine.NewBucket(conf.Hedge.share(), budgetBurst),
+		refreshes: budget.NewBucket(conf.Hedge.share(), budgetBurst),
 		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
 	}
 	if conf.Hosts != "" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
@@ -525,7 +526,7 @@ func (c *core) admit(call *engine.Call, n int, s *upstreamState) bool {
 	call.Denied = engine.None
 	admitted := call.AdmitUnless(n, denial)
 	if admitted || call.Denied == observe.DeniedShadow {
-		for _, b := range [...]*engine.Bucket{c.bucket, s.bucket} {
+		for _, b := range [...]*budget.Bucket{c.bucket, s.bucket} {
 			b.Spend()
 			b.Earn() // because it is a query as well
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/sketch"
 )
@@ -43,7 +44,7 @@ type upstreamState struct {
 	transports []transport.Transport // one, or one for each of Addrs
 	preferred  atomic.Int32          // of transports, which first queries go over
 	key        *engine.Key
-	bucket     *engine.Bucket // of hedges
+	bucket     *budget.Bucket // of hedges
 	resends    resendBucket   // of resends that cost no budget
 	rto        rto
 	stream     bool          // TCP carries queries again that are lost
@@ -94,7 +95,7 @@ func newUpstreamState(c *core, up Upstream) (*upstreamState, error) {
 	}
 	s := &upstreamState{c: c, up: up, name: up.key()}
 	s.key = c.engine.Key(engine.Name{Host: s.name})
-	s.bucket = engine.NewBucket(c.conf.Hedge.share(), budgetBurst)
+	s.bucket = budget.NewBucket(c.conf.Hedge.share(), budgetBurst)
 	s.key.AlsoPaidBy(c.bucket, s.bucket)
 	s.resends.tokens = budgetBurst
 	s.floor = c.conf.Hedge.MinDelay

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/sketch"
 )
 
@@ -44,7 +44,7 @@ type fleet struct {
 	perZone    int32 // Limits.ZoneInFlight
 	trace      *Trace
 	dialer     Dialer // nil: sockets are opened without one
-	bucket     *engine.Bucket
+	bucket     *budget.Bucket
 	ceiling    *rate.Limiter // nil: there is none
 	maxServers int
 	maxLame    int // marks, and zones besides
@@ -103,7 +103,7 @@ func (f *fleet) start(r *Resolver) {
 		f.dialer = nil
 	}
 	f.percentile = cmp.Or(f.hedge.Percentile, 65) / 100
-	f.bucket = engine.NewBucket(cmp.Or(f.hedge.BudgetPercent, 15)/100, hedgeBurst)
+	f.bucket = budget.NewBucket(cmp.Or(f.hedge.BudgetPercent, 15)/100, hedgeBurst)
 	if n := f.hedge.MaxPerSecond; n > 0 {
 		f.ceiling = rate.NewLimiter(rate.Limit(min(n, math.MaxFloat64)), int(min(max(n, 1), math.MaxInt32)))
 	}

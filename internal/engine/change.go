@@ -92,9 +92,9 @@ func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
 // is spent as it is earned stays exhausted.
 func (k *Key) halfFull(now time.Time) bool {
 	for _, b := range k.more {
-		if !b.halfFull() {
+		if !b.HalfFull() {
 			return false
 		}
 	}
-	return k.bucket.halfFull() && (k.routeBudget == nil || k.routeBudget.halfFull()) && k.engine.ceiling.Load().halfFull(now)
+	return k.bucket.HalfFull() && (k.routeBudget == nil || k.routeBudget.HalfFull()) && k.engine.ceiling.Load().HalfFull(now)
 }

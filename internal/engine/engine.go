@@ -18,23 +18,23 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
+	"github.com/gohedge/hedge/internal/budget"
 )
 
 // A Config says what an Engine may do. Adapters start from [Default] or from a Config of their own.
 type Config struct {
-	Percentile   float64            // never hedge before this quantile, in [0, 1)
-	MaxHedges    int                // per call
-	Share        float64            // hedges per request
-	EstimatedRPS float64            // sizes the burst until the rate is measured; without Short, the rate counts as this at least
-	Burst        time.Duration      // how long the budget of that rate may be saved up
-	Short        bool               // a key's bucket has a second one, see [Bucket]
+	Percentile   float64 // never hedge before this quantile, in [0, 1)
+	MaxHedges    int     // per call
+	Share        float64 // hedges per request
+	EstimatedRPS float64 // see [budget.Sizing], as for the next two
+	Burst        time.Duration
+	Short        bool
 	MinDelay     time.Duration      // before the first hedge, and between two
 	MaxDelay     time.Duration      // no hedge is due later; 0: no limit
 	InitialDelay time.Duration      // before anything is learned; 0: do not hedge then
 	MaxPerSecond float64            // hedges of all keys per second; 0: no limit
 	MaxKeys      int                // keys remembered; the least recently used go first
-	Shared       *Bucket            // pays for all keys; nil: each key has its own
+	Shared       *budget.Bucket     // pays for all keys; nil: each key has its own
 	PerHost      bool               // keys of one host share its bucket, whatever their route
 	Observer     Observer           // is told what happens; nil: nobody is
 	Changed      func(Name, Change) // is told of changes of state, see [ChangeEvery]; nil: nobody is
@@ -58,22 +58,10 @@ func Default() Config {
 	}
 }
 
-// bursts returns what the buckets of a share may hold, whose rate is measured or unknown.
-func (c *Config) bursts(share, rps float64, known bool) (long, short float64) {
-	sized := rps
-	switch {
-	case !known:
-		rps, sized = c.EstimatedRPS, c.EstimatedRPS
-	case !c.Short:
-		sized = max(rps, c.EstimatedRPS)
-	default:
-		sized = max(rps, usualRate)
-	}
-	perRPS := c.Burst.Seconds() * share
-	return perRPS * sized, max(shortBurst, perRPS*rps)
+// sizing says how large the buckets of keys, hosts and routes are.
+func (c *Config) sizing() budget.Sizing {
+	return budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, Short: c.Short}
 }
-
-func (c *Config) shortLimit() rate.Limit { return rate.Limit(max(shortShare, c.Share)) }
 
 func (c *Config) cold() *Plan {
 	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
@@ -96,7 +84,7 @@ type Engine struct {
 	config  atomic.Pointer[Config]
 	age     atomic.Int64
 	born    time.Time
-	ceiling atomic.Pointer[ceiling]
+	ceiling atomic.Pointer[budget.Ceiling]
 	keys    sync.Map // Name to *Key
 	mu      sync.Mutex
 	size    int               // of keys; guarded by mu
@@ -111,7 +99,7 @@ type Engine struct {
 func New(c Config) *Engine {
 	e := &Engine{born: time.Now(), observer: c.Observer, changed: c.Changed, shadow: c.Shadow}
 	e.config.Store(&c)
-	e.ceiling.Store(newCeiling(c.MaxPerSecond))
+	e.ceiling.Store(budget.NewCeiling(c.MaxPerSecond))
 	return e
 }
 
@@ -155,7 +143,7 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 	c.Audit, c.Wall = old.Audit, old.Wall
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
-		e.ceiling.Store(newCeiling(c.MaxPerSecond))
+		e.ceiling.Store(budget.NewCeiling(c.MaxPerSecond))
 	}
 	e.evict()
 	for k := range e.all() {

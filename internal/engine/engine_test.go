@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
@@ -268,7 +268,7 @@ func TestOneKeyDoesNotDrainAnother(t *testing.T) {
 
 func TestSharedBucketIsShared(t *testing.T) {
 	c := defaults()
-	c.Shared = engine.NewBucket(0.5, 10)
+	c.Shared = budget.NewBucket(0.5, 10)
 	e := engine.New(c)
 	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
 	assert.InDelta(t, 10+50, hedgesOf(a, 100), 1)
@@ -297,29 +297,6 @@ func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
 		assert.Equal(t, 1, hedgesOf(e.Key(engine.Name{Host: fmt.Sprint(i)}), 1))
 	}
 	assert.Zero(t, hedgesOf(e.Key(engine.Name{Host: "last"}), 1))
-}
-
-func TestBucketPaysOnceUnderConcurrency(t *testing.T) {
-	b := engine.NewBucket(0.1, 20)
-	var paid, mu = 0, sync.Mutex{}
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			mine := 0
-			for range 10_000 {
-				b.Earn()
-				if b.Spend() {
-					mine++
-				}
-			}
-			mu.Lock()
-			paid += mine
-			mu.Unlock()
-		})
-	}
-	wg.Wait()
-	assert.LessOrEqual(t, paid, 20+8000)
-	assert.Greater(t, paid, 8000-1)
 }
 
 // --- the brakes ---
@@ -433,22 +410,6 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, engine.None))
 	k.Ended()
 	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
-}
-
-func TestTokensAreToldToAThousandth(t *testing.T) {
-	b := engine.NewBucket(0.1, 20)
-	for b.Spend() {
-	}
-	for n := 1; n <= 200; n++ {
-		b.Earn()
-		assert.Equal(t, strconv.FormatFloat(float64(n)/10, 'f', -1, 64), strconv.FormatFloat(b.Tokens(), 'f', -1, 64))
-	}
-	assert.True(t, b.Pays())
-	for range 20 {
-		assert.True(t, b.Spend())
-	}
-	assert.False(t, b.Pays())
-	assert.False(t, b.Spend())
 }
 
 // leaver is an Observer that ends the goroutine that asks for a hedge.

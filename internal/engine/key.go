@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gohedge/hedge/sketch"
-
+	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/observe"
+	"github.com/gohedge/hedge/sketch"
 )
 
 const (
@@ -53,9 +53,9 @@ type Key struct {
 
 	engine      *Engine
 	host        *Key                 // whose bucket this key shares; nil: no other's
-	bucket      *Bucket              // may be shared with other keys
+	bucket      *budget.Bucket       // may be shared with other keys
 	alone       bool                 // bucket is not shared
-	routeBudget *Bucket              // of a route with a share of its own; else nil
+	routeBudget *budget.Bucket       // of a route with a share of its own; else nil
 	routeShare  float64              // that share
 	plan        atomic.Pointer[Plan] // nil: do not hedge
 	used        atomic.Int64         // the engine's age when a call last began, see [Engine]
@@ -86,7 +86,7 @@ type Key struct {
 	residual   *residual                // nil: nothing is known
 	pauses     *pauses                  // of bodies; nil: nothing is known
 	denied     map[observe.Reason]int64 // nil: no hedge was
-	more       []*Bucket                // which the adapter asks itself
+	more       []*budget.Bucket         // which the adapter asks itself
 
 	exhausted bool            // the budget refused a hedge, and has not been half full since
 	notices   *[topics]Notice // nil: nobody is told
@@ -101,10 +101,10 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	case host != nil:
 		k.bucket = host.bucket
 	default:
-		k.bucket, k.alone = newBucket(c), !c.PerHost
+		k.bucket, k.alone = budget.NewSized(c.sizing()), !c.PerHost
 	}
 	if share > 0 {
-		k.routeBudget, k.routeShare = newRouteBucket(c, share), share
+		k.routeBudget, k.routeShare = budget.NewRoute(c.sizing(), share), share
 	}
 	k.plan.Store(c.cold())
 	return k
@@ -119,7 +119,7 @@ func (k *Key) Plan() *Plan { return k.plan.Load() }
 
 // AlsoPaidBy says that the adapter asks other buckets besides the key's, before Admit:
 // the key's budget is exhausted while one of them is.
-func (k *Key) AlsoPaidBy(more ...*Bucket) {
+func (k *Key) AlsoPaidBy(more ...*budget.Bucket) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.more = more
@@ -144,7 +144,7 @@ func (k *Key) tokens() float64 {
 // requests returns how many calls have begun.
 func (k *Key) requests() int64 {
 	if k.alone {
-		return k.bucket.requests.Load()
+		return k.bucket.Requests()
 	}
 	return k.count.Load()
 }
@@ -163,10 +163,10 @@ func (k *Key) Begin(now time.Time) *Plan {
 		k.count.Add(1)
 	}
 	if k.bucket.Earn() == 1 {
-		k.bucket.start(now)
+		k.bucket.Start(now)
 	}
 	if k.routeBudget != nil && k.routeBudget.Earn() == 1 {
-		k.routeBudget.start(now)
+		k.routeBudget.Start(now)
 	}
 	return k.plan.Load()
 }
@@ -246,10 +246,10 @@ func (k *Key) deny(now, deadline time.Time) observe.Reason {
 	}
 	if k.audit != nil {
 		if slot := k.audit.fresh.Load(); slot != 0 && k.engine.Config().Shared == nil {
-			k.bucket.empty(slot)
+			k.bucket.Empty(slot)
 		}
 	}
-	if k.routeBudget != nil && !k.routeBudget.Pays() || !k.engine.ceiling.Load().spend(now, k.bucket) {
+	if k.routeBudget != nil && !k.routeBudget.Pays() || !k.engine.ceiling.Load().Spend(now, k.bucket) {
 		return observe.DeniedBudget
 	}
 	if k.routeBudget != nil {
@@ -269,7 +269,7 @@ func (k *Key) Refused(now time.Time, reason observe.Reason) {
 		k.audit.began.Add(-1)
 	}
 	k.fired = max(k.fired-1, 0) // or it was judged meanwhile
-	k.engine.ceiling.Load().giveBack(now, k.bucket)
+	k.engine.ceiling.Load().GiveBack(now, k.bucket)
 	if k.routeBudget != nil {
 		k.routeBudget.GiveBack()
 	}
@@ -416,11 +416,11 @@ func (k *Key) replan(now time.Time) {
 	c := k.engine.Config()
 	budget := c.Share
 	if c.Shared == nil {
-		k.bucket.follow(c, c.Share, now)
+		k.bucket.Follow(c.sizing(), c.Share, now)
 	}
 	if k.routeBudget != nil {
 		budget = min(budget, k.routeShare)
-		k.routeBudget.follow(c, k.routeShare, now)
+		k.routeBudget.Follow(c.sizing(), k.routeShare, now)
 	}
 	if p := c.plan(d, budget*scale); p != nil {
 		k.plan.Store(p)

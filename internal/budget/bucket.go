@@ -1,4 +1,5 @@
-package engine
+// Package budget pays for hedges: with a share of the requests, and below so many per second.
+package budget
 
 import (
 	"math"
@@ -10,16 +11,6 @@ import (
 )
 
 const (
-	// The short bucket of a key gains this share of a token per request, or the
-	// budget's share if that is larger, and holds this many tokens at least. With more, a thousand
-	// quiet clients of one busy server can drive it into a wave of hedges that lasts.
-	shortShare = 0.17
-	shortBurst = 3
-
-	// The long bucket of a key whose rate is measured is sized for that rate, and for this
-	// one at least: the tail of a quiet key comes in clusters, for which it must have saved.
-	usualRate = 100
-
 	minMeasured = time.Second // after which a rate is known, or after so many requests:
 	minCounted  = 20          // in minSpan at least
 	minSpan     = 10 * time.Millisecond
@@ -38,11 +29,11 @@ const (
 type Bucket struct {
 	requests atomic.Int64
 
-	mu    sync.Mutex // a clock that stepped back would pay twice, so it is read under mu
+	mu    sync.Mutex // guards the fields below; requests is read as the clock under it, or a clock that stepped back would pay twice
 	lim   *rate.Limiter
 	short *rate.Limiter // nil: there is none
 	share float64
-	slot  int64   // for which it was emptied last, see [Bucket.empty]
+	slot  int64   // for which it was emptied last, see [Bucket.Empty]
 	marks [2]mark // between which and now the rate is measured, the older one first
 }
 
@@ -57,20 +48,20 @@ func NewBucket(share, burst float64) *Bucket {
 	return &Bucket{lim: rate.NewLimiter(rate.Limit(share), tokens(burst)), share: share}
 }
 
-// newBucket returns the bucket of a key or host under the configuration.
-func newBucket(c *Config) *Bucket {
-	long, short := c.bursts(c.Share, 0, false)
-	b := NewBucket(c.Share, long)
-	if c.Short {
-		b.short = rate.NewLimiter(c.shortLimit(), tokens(short))
+// NewSized returns the bucket of a key or host.
+func NewSized(s Sizing) *Bucket {
+	long, short := s.bursts(s.Share, 0, false)
+	b := NewBucket(s.Share, long)
+	if s.Short {
+		b.short = rate.NewLimiter(s.shortLimit(), tokens(short))
 	}
 	return b
 }
 
-// newRouteBucket returns the bucket of a route with a share of its own. It saves up
-// no more than a share of the configuration's would.
-func newRouteBucket(c *Config, share float64) *Bucket {
-	long, _ := c.bursts(min(share, c.Share), 0, false)
+// NewRoute returns the bucket of a route with a share of its own. It saves up
+// no more than a bucket with the share of s would.
+func NewRoute(s Sizing, share float64) *Bucket {
+	long, _ := s.bursts(min(share, s.Share), 0, false)
 	return NewBucket(share, long)
 }
 
@@ -78,6 +69,9 @@ func tokens(burst float64) int { return int(min(max(math.Ceil(burst), 1), math.M
 
 // Earn counts a request, and returns how many there have been.
 func (b *Bucket) Earn() int64 { return b.requests.Add(1) }
+
+// Requests returns how many requests were counted.
+func (b *Bucket) Requests() int64 { return b.requests.Load() }
 
 // Spend takes the token for one hedge, or reports false. A bucket with share 0
 // never pays.
@@ -132,8 +126,8 @@ func (b *Bucket) tokens(now time.Time) float64 {
 	}
 }
 
-// empty takes all tokens, once for each slot of an audit.
-func (b *Bucket) empty(slot int64) {
+// Empty takes all tokens, once for each slot of an audit.
+func (b *Bucket) Empty(slot int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.slot == slot {
@@ -148,8 +142,8 @@ func (b *Bucket) empty(slot int64) {
 	}
 }
 
-// halfFull reports whether the bucket has half of what it can hold, and pays for a hedge.
-func (b *Bucket) halfFull() bool {
+// HalfFull reports whether the bucket has half of what it can hold, and pays for a hedge.
+func (b *Bucket) HalfFull() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock()
@@ -170,23 +164,23 @@ func set(lim *rate.Limiter, now time.Time, share rate.Limit, burst float64) {
 	}
 }
 
-// follow sizes the bucket of a key, host or route for the share, the
-// configuration, and the rate that it has measured until now.
-func (b *Bucket) follow(c *Config, share float64, now time.Time) {
+// Follow sizes the bucket of a key, host or route for the share, the
+// sizing, and the rate that it has measured until now.
+func (b *Bucket) Follow(s Sizing, share float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rps, known := b.measure(now)
-	long, short := c.bursts(min(share, c.Share), rps, known)
+	long, short := s.bursts(min(share, s.Share), rps, known)
 	clock := b.clock()
 	b.share = share
 	set(b.lim, clock, rate.Limit(share), long)
 	if b.short != nil {
-		set(b.short, clock, c.shortLimit(), short)
+		set(b.short, clock, s.shortLimit(), short)
 	}
 }
 
-// start begins to measure the rate, if that has not begun.
-func (b *Bucket) start(now time.Time) {
+// Start begins to measure the rate, if that has not begun.
+func (b *Bucket) Start(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.marks[0].at.IsZero() {
@@ -214,46 +208,3 @@ func (b *Bucket) measure(now time.Time) (rps float64, known bool) {
 }
 
 func (b *Bucket) clock() time.Time { return time.Unix(b.requests.Load(), 0) }
-
-// A ceiling bounds the hedges per second of all keys together. A nil ceiling does not.
-type ceiling struct {
-	mu  sync.Mutex // makes asking it and asking a bucket one step
-	lim *rate.Limiter
-}
-
-func newCeiling(perSecond float64) *ceiling {
-	if perSecond <= 0 {
-		return nil
-	}
-	return &ceiling{lim: rate.NewLimiter(rate.Limit(perSecond), tokens(perSecond))}
-}
-
-// spend takes a token from the ceiling and one from b, or none from either.
-func (c *ceiling) spend(now time.Time, b *Bucket) bool {
-	if c == nil {
-		return b.Spend()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lim.TokensAt(now) >= 1 && b.Spend() && c.lim.AllowN(now, 1)
-}
-
-// giveBack returns what spend took.
-func (c *ceiling) giveBack(now time.Time, b *Bucket) {
-	b.GiveBack()
-	if c != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.lim.AllowN(now, -1)
-	}
-}
-
-// halfFull reports whether c has half of what it can hold. A nil ceiling has.
-func (c *ceiling) halfFull(now time.Time) bool {
-	if c == nil {
-		return true
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return halfFull(c.lim, now)
-}
