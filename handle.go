@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
 )
@@ -215,7 +216,7 @@ func (h *handle) Snapshot() Snapshot {
 			Host: v.Name.Host, Route: v.Name.Route,
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
 			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
-			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audit(v.Audit),
+			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audited(v.Audit),
 		})
 	}
 	return s
@@ -245,17 +246,16 @@ func (h *handle) logImport(keys int) {
 // auditing returns the engine's setting for it.
 func (h *handle) auditing(c *engine.Config) {
 	if h.options.audit && !h.options.shadow {
-		c.Audit, c.Wall = new(engine.Auditing), time.Now
+		c.Audit, c.Wall = new(audit.Settings), time.Now
 	}
 }
 
-// audit returns what the audit of a host has found; nil if there is none.
-func audit(v engine.AuditView) *Audit {
-	if !v.On {
+// audited returns what the audit of a host has found; nil if there is none.
+func audited(v Audit) *Audit {
+	if v.Verdict == "" {
 		return nil
 	}
-	a := ops.Audit(v)
-	return &a
+	return &v
 }
 
 // begin counts a call, and returns what its caller asks for. Of the facts, it knows whether

@@ -23,6 +23,7 @@ func TestArrowsPointDown(t *testing.T) {
 		{"internal/race", []string{"github.com", "golang.org", "google.golang.org"}, "the mechanism stands on the standard library alone"},
 		{"sketch", []string{module + "/internal", grpc, "net/http"}, "a window is useful by itself"},
 		{"internal/engine", []string{grpc, "net/http", "github.com/miekg/dns"}, "the policy knows no protocol"},
+		{"internal/audit", []string{module + "/internal/engine", module + "/internal/budget", module + "/internal/race", grpc, "net/http"}, "an audit knows latencies and the time of day"},
 		{"internal/budget", []string{module + "/internal", module + "/observe", module + "/sketch"}, "a bucket knows nothing but requests and time"},
 		{"observe", []string{module + "/internal/engine", module + "/internal/race", module + "/internal/ops", module + "/sketch", "golang.org", "google.golang.org", "net/http", "github.com/miekg/dns"},
 			"observers of one protocol need not carry the others, nor the policy"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
+	"github.com/gohedge/hedge/internal/audit"
 	hedging "github.com/gohedge/hedge/internal/engine"
 )
 
@@ -19,7 +20,7 @@ type library struct {
 	options   func(*contender, *http.Transport) []hedge.Option // besides; nil: none
 	warm      bool                                             // Transport.Warm before the first request
 	ownConn   bool                                             // WithHedgeConn
-	audit     *hedging.Auditing                                // nil: none
+	audit     *audit.Settings                                  // nil: none
 }
 
 func init() {
@@ -68,11 +69,11 @@ func init() {
 			name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
 			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
 		}),
-		library{audit: &hedging.Auditing{}}.inVirtualTime(strategy{
+		library{audit: &audit.Settings{}}.inVirtualTime(strategy{
 			name: audited, rank: 174, scenarios: longNames(), about: "this library with WithAudit",
 			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}},
 		}),
-		library{audit: &hedging.Auditing{After: 5 * time.Minute, Bits: 3}}.inVirtualTime(strategy{
+		library{audit: &audit.Settings{After: 5 * time.Minute, Bits: 3}}.inVirtualTime(strategy{
 			name: "hedge-audit-slow", rank: 176, scenarios: longNames(), onRequest: true,
 			about: "the same as if it were the default: no rest in the first five minutes, and then one in sixteen slots until the verdict",
 			look:  look{shade: shade{rgb(0x4338ca), rgb(0x818cf8)}},

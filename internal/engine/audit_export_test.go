@@ -9,7 +9,7 @@ import (
 )
 
 // Resting reports whether the audit lets hedging rest.
-func (k *Key) Resting() bool { return k.audit != nil && k.audit.rests.Load() }
+func (k *Key) Resting() bool { return k.audit != nil && k.audit.Dark() }
 
 // Audits returns the number of audits.
 func (e *Engine) Audits() int {
@@ -33,9 +33,3 @@ func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
 
 // Engine returns the key's engine.
 func (k *Key) Engine() *Engine { return k.engine }
-
-// HeardAt says when there was evidence last.
-func (k *Key) HeardAt(t time.Time) { k.audit.heard = t.UnixNano() }
-
-// TailsFrom returns the index at which the audit's histograms begin, if it has some.
-func (k *Key) TailsFrom() (base int, ok bool) { return k.audit.base, k.audit.tails != nil }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/observe"
 )
@@ -21,7 +22,7 @@ import (
 func audited() engine.Config {
 	c := defaults()
 	c.Short = true
-	c.Audit = new(engine.Auditing)
+	c.Audit = new(audit.Settings)
 	return c
 }
 
@@ -34,7 +35,6 @@ type town struct {
 	rng    *rand.Rand
 	now    time.Time // by the engine's clock
 	dark   func(at time.Time, rests bool)
-	refuse bool // what is below refuses all hedges
 }
 
 func newTown(c engine.Config, rate, factor float64) *town {
@@ -61,9 +61,6 @@ func (w *town) call() {
 		took *= 10
 		reason := k.Admit(w.now, false, time.Time{}, engine.None)
 		if reason == engine.None {
-			if w.refuse {
-				k.Refused(w.now, observe.DeniedSameBackend)
-			}
 			k.Ended()
 		}
 		if w.dark != nil {
@@ -76,29 +73,7 @@ func (w *town) call() {
 	k.Done(w.now.Add(time.Duration(took)), engine.Result{Latency: time.Duration(took), Answered: true, Learned: true})
 }
 
-func (w *town) verdict() engine.Verdict { return w.key.View().Audit.Verdict }
-
-func TestHedgingThatHarmsIsSwitchedOff(t *testing.T) {
-	t.Parallel()
-	w := newTown(audited(), 60, 1.5)
-	w.live(15 * time.Minute)
-	v := w.key.View().Audit
-	assert.Equal(t, engine.Harmful, v.Verdict)
-	assert.Greater(t, v.Confidence, 0.95)
-	assert.Equal(t, observe.DeniedAudit, w.key.Admit(w.now, false, time.Time{}, engine.None))
-	require.Positive(t, v.P99)
-	assert.InDelta(t, -0.5, float64(v.Saved)/float64(v.P99), 0.15, "%+v", v)
-	assert.Less(t, v.PlusMinus, v.P99/4)
-}
-
-func TestHedgesThatAreRefusedAreNotJudged(t *testing.T) {
-	t.Parallel()
-	w := newTown(audited(), 60, 1.5)
-	w.refuse = true
-	w.live(15 * time.Minute)
-	assert.Equal(t, engine.Trying, w.verdict())
-	assert.Zero(t, w.key.View().Audit.Pairs, "nothing was hedged that could be compared")
-}
+func (w *town) verdict() observe.Verdict { return w.key.View().Audit.Verdict }
 
 func TestHedgingThatHelpsGoesOn(t *testing.T) {
 	t.Parallel()
@@ -106,91 +81,12 @@ func TestHedgingThatHelpsGoesOn(t *testing.T) {
 		w := newTown(audited(), rate, 0.5)
 		w.live(28 * time.Minute)
 		v := w.key.View().Audit
-		assert.Equal(t, engine.Helpful, v.Verdict, "%v/s", rate)
+		assert.Equal(t, observe.AuditOn, v.Verdict, "%v/s", rate)
 		assert.InDelta(t, 0.5, float64(v.Saved)/float64(v.P99), 0.2, "%+v at %v/s", v, rate)
 		resting := w.key.View().Denied[observe.DeniedAudit]
 		w.live(20 * time.Minute)
 		assert.LessOrEqual(t, w.key.View().Denied[observe.DeniedAudit]-resting, int64(rate*0.1*40*2), "two dark slots at most in 20 minutes")
 	}
-}
-
-func TestAHostThatChangesIsJudgedAnew(t *testing.T) {
-	t.Parallel()
-	c, changes := audited(), 0
-	c.Changed = func(_ engine.Name, change engine.Change) {
-		if change.Topic == engine.Judging {
-			changes++
-		}
-	}
-	w := newTown(c, 60, 0.5)
-	w.live(15 * time.Minute)
-	require.Equal(t, engine.Helpful, w.verdict())
-	w.factor = 3
-	changes = 0
-	w.live(30 * time.Minute)
-	assert.Equal(t, engine.Harmful, w.verdict())
-	assert.LessOrEqual(t, changes, 2, "to trying, and to off")
-}
-
-func TestClientsOfAHostRestAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	const minutes = 40
-	slots := func(host string, ahead time.Duration, bits int) (rest [minutes * 3]bool) {
-		c := audited()
-		c.Audit.Bits = bits
-		w := newTown(c, 20, 1)
-		w.key = engine.New(c).Key(engine.Name{Host: host})
-		w.now = w.now.Add(ahead)
-		w.dark = func(at time.Time, rests bool) {
-			if at = at.Add(-ahead); at.Unix()%20 >= 8 && at.Unix()%20 < 17 {
-				if i := int(at.Sub(epoch) / (20 * time.Second)); i < len(rest) {
-					rest[i] = rests
-				}
-			}
-		}
-		w.live(3 * time.Minute) // no verdict yet
-		return rest
-	}
-	a, ahead, other := slots("a", 0, 0), slots("a", 2*time.Second, 0), slots("b", 0, 0)
-	assert.Equal(t, a, ahead, "a clock that is two seconds ahead")
-	assert.NotEqual(t, a, other)
-	assert.Contains(t, a, true)
-}
-
-func TestFewCallsAreHedgedAsWithoutAnAudit(t *testing.T) {
-	t.Parallel()
-	w := newTown(audited(), 0.3, 2)
-	w.live(5 * time.Hour)
-	assert.Equal(t, engine.Trying, w.verdict())
-	assert.Zero(t, w.key.View().Denied[observe.DeniedAudit])
-}
-
-func TestClocksThatJumpSpoilNoVerdict(t *testing.T) {
-	t.Parallel()
-	for _, jump := range []time.Duration{-time.Hour, -7 * time.Second, 7 * time.Second, time.Hour} {
-		c := audited()
-		var ahead time.Duration
-		var w *town
-		c.Wall = func() time.Time { return w.now.Add(ahead) }
-		w = newTown(c, 60, 1.5)
-		for range 20 {
-			w.live(55 * time.Second)
-			ahead += jump
-		}
-		assert.NotEqual(t, engine.Helpful, w.verdict(), "jumps of %v", jump)
-		w.live(15 * time.Minute)
-		assert.Equal(t, engine.Harmful, w.verdict(), "jumps of %v", jump)
-	}
-}
-
-func TestAProcessThatIsSuspendedJudgesByWholeSlots(t *testing.T) {
-	t.Parallel()
-	w := newTown(audited(), 60, 1.5)
-	for range 12 {
-		w.live(90 * time.Second)
-		w.now = w.now.Add(47 * time.Second) // in which there is no call
-	}
-	assert.Equal(t, engine.Harmful, w.verdict())
 }
 
 func TestShadowIsNotAudited(t *testing.T) {
@@ -199,7 +95,7 @@ func TestShadowIsNotAudited(t *testing.T) {
 	c.Shadow = true
 	w := newTown(c, 60, 1.5)
 	w.live(5 * time.Minute)
-	assert.False(t, w.key.View().Audit.On)
+	assert.Zero(t, w.key.View().Audit)
 	assert.Zero(t, w.key.View().Denied[observe.DeniedAudit])
 }
 
@@ -211,12 +107,13 @@ func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
 	w.key = e.Key(engine.Name{Host: "a", Route: "/one"})
 	w.live(15 * time.Minute)
 	other := e.Key(engine.Name{Host: "a", Route: "/two"})
-	assert.Equal(t, engine.Harmful, other.View().Audit.Verdict)
-	assert.Equal(t, engine.Trying, e.Key(engine.Name{Host: "b"}).View().Audit.Verdict)
+	assert.Equal(t, observe.AuditOff, other.View().Audit.Verdict)
+	assert.Equal(t, observe.DeniedAudit, other.Admit(w.now, false, time.Time{}, engine.None))
+	assert.Equal(t, observe.AuditTrying, e.Key(engine.Name{Host: "b"}).View().Audit.Verdict)
 	e.Reset("a", "/one")
-	assert.Equal(t, engine.Harmful, w.verdict(), "the host's")
+	assert.Equal(t, observe.AuditOff, w.verdict(), "the host's")
 	e.Reset("a", "")
-	assert.Equal(t, engine.Trying, w.verdict())
+	assert.Equal(t, observe.AuditTrying, w.verdict())
 	assert.False(t, w.key.Resting())
 }
 
@@ -233,22 +130,12 @@ func TestAResetOrAnImportMayComeAtAnyTime(t *testing.T) {
 		if after%2 == 0 {
 			_, err := e.Import(bytes.NewReader(export.Bytes()), judged.now, func(engine.Name) float64 { return 0 })
 			require.NoError(t, err)
-			assert.Equal(t, engine.Harmful, w.verdict())
+			assert.Equal(t, observe.AuditOff, w.verdict())
 		}
 		e.Reset("a", "")
-		assert.Equal(t, engine.Trying, w.verdict())
+		assert.Equal(t, observe.AuditTrying, w.verdict())
 		w.live(time.Minute)
 	}
-}
-
-func TestTwoHandlesForOneHostJudgeAlike(t *testing.T) {
-	t.Parallel()
-	one, two := newTown(audited(), 60, 1.5), newTown(audited(), 20, 1.5)
-	two.rng = rand.New(rand.NewPCG(3, 4))
-	one.live(20 * time.Minute)
-	two.live(20 * time.Minute)
-	assert.Equal(t, engine.Harmful, one.verdict())
-	assert.Equal(t, engine.Harmful, two.verdict())
 }
 
 func TestBudgetIsNotSavedUpInDarkSlots(t *testing.T) {
@@ -280,7 +167,7 @@ func TestVerdictsAreToldOnce(t *testing.T) {
 	w.live(20 * time.Minute)
 	require.Len(t, all, 1)
 	assert.True(t, all[0].Bad)
-	assert.Equal(t, engine.Harmful, all[0].Audit.Verdict)
+	assert.Equal(t, observe.AuditOff, all[0].Audit.Verdict)
 	assert.Negative(t, all[0].Audit.Saved)
 }
 
@@ -330,16 +217,6 @@ func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
 		heirs := &town{key: k, rate: 200, factor: 1, rng: rng, now: w.now}
 		heirs.live(time.Second)
 	}
-}
-
-func TestAVerdictThatNobodyTestsEnds(t *testing.T) {
-	t.Parallel()
-	w := newTown(audited(), 60, 1.5)
-	w.live(15 * time.Minute)
-	require.Equal(t, engine.Harmful, w.verdict())
-	w.now = w.now.Add(25 * time.Hour)
-	w.live(30 * time.Second)
-	assert.Equal(t, engine.Trying, w.verdict())
 }
 
 func TestAuditsOfManyHostsTakeLittleMemory(t *testing.T) {
@@ -407,7 +284,7 @@ func TestVerdictThatTravelsIsAsOldAsItIs(t *testing.T) {
 	w := newTown(audited(), 60, 1.5)
 	w.now = time.Now()
 	w.live(15 * time.Minute)
-	require.Equal(t, engine.Harmful, w.verdict())
+	require.Equal(t, observe.AuditOff, w.verdict())
 	later := clockSet(w.now, 30*time.Hour)
 	require.Equal(t, 30*time.Hour, later.Round(0).Sub(w.now.Round(0)))
 	require.Zero(t, later.Sub(w.now))
@@ -419,42 +296,14 @@ func TestVerdictThatTravelsIsAsOldAsItIs(t *testing.T) {
 	_, err := heir.key.Engine().Import(bytes.NewReader(b.Bytes()), heir.now, share)
 	require.NoError(t, err)
 	heir.live(30 * time.Second)
-	assert.Equal(t, engine.Harmful, heir.verdict())
+	assert.Equal(t, observe.AuditOff, heir.verdict())
 
 	old := newTown(audited(), 60, 1.5) // that started before
 	old.now = time.Now()
 	_, err = old.key.Engine().Import(bytes.NewReader(b.Bytes()), clockSet(old.now, 30*time.Hour), share)
 	require.NoError(t, err)
-	require.Equal(t, engine.Harmful, old.verdict())
+	require.Equal(t, observe.AuditOff, old.verdict())
 	old.now = old.now.Add(25 * time.Hour)
 	old.live(30 * time.Second)
-	assert.Equal(t, engine.Trying, old.verdict(), "nobody has tested it for a day")
-}
-
-// TestAVerdictThatEndsWithinAProbe of which no call was measured leaves histograms that begin where latencies are.
-func TestAVerdictThatEndsWithinAProbe(t *testing.T) {
-	t.Parallel()
-	w := newTown(audited(), 60, 1.5)
-	w.live(15 * time.Minute)
-	require.Equal(t, engine.Harmful, w.verdict())
-	var b bytes.Buffer
-	require.NoError(t, w.key.Export(&b, w.now))
-	for pair := range 8 { // one is a probe
-		heir := newTown(audited(), 60, 1.5)
-		_, err := heir.key.Engine().Import(bytes.NewReader(b.Bytes()), w.now, func(engine.Name) float64 { return 0 })
-		require.NoError(t, err)
-		heir.now = epoch.Truncate(40 * time.Second).Add(time.Duration(pair) * 40 * time.Second)
-		next := heir.now.Add(40 * time.Second)
-		heir.key.HeardAt(next.Add(10*time.Second - 24*time.Hour))
-		heir.live(39 * time.Second)
-		for _, at := range []time.Duration{1, 21} {
-			heir.now = next.Add(at * time.Second)
-			heir.call()
-		}
-		require.Equal(t, engine.Trying, heir.verdict())
-		heir.live(5 * time.Second)
-		if base, ok := heir.key.TailsFrom(); ok {
-			require.Positive(t, base, "pair %d", pair)
-		}
-	}
+	assert.Equal(t, observe.AuditTrying, old.verdict(), "nobody has tested it for a day")
 }

@@ -150,7 +150,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	if c.observer == nil {
 		return
 	}
-	r := Report{Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved, Audit: c.key.audit.word()}
+	r := Report{Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved, Audit: string(c.key.audit.Verdict())}
 	if !answered {
 		r.Winner = -1
 	}

@@ -12,7 +12,7 @@ type Change struct {
 	Bad     bool           // hedging is paused, or the budget is exhausted; false: no longer
 	Reason  observe.Reason // hedging paused: Slow or Paused
 	Until   time.Time      // that pause lasts, if Paused and the server said for how long
-	Audit   AuditView      // what Judging tells found
+	Audit   observe.Audit  // what Judging tells found
 	Dropped int            // changes of the topic since the last report
 }
 

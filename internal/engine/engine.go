@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
 )
 
@@ -39,7 +40,7 @@ type Config struct {
 	Observer     Observer           // is told what happens; nil: nobody is
 	Changed      func(Name, Change) // is told of changes of state, see [ChangeEvery]; nil: nobody is
 	Shadow       bool               // learn, decide and count, but start no hedge
-	Audit        *Auditing          // measures whether hedging helps; nil: nothing does
+	Audit        *audit.Settings    // measures whether hedging helps; nil: nothing does
 	Wall         func() time.Time   // the time of day; nil: calls begin at the time of day
 }
 
@@ -87,8 +88,8 @@ type Engine struct {
 	ceiling atomic.Pointer[budget.Ceiling]
 	keys    sync.Map // Name to *Key
 	mu      sync.Mutex
-	size    int               // of keys; guarded by mu
-	audits  map[string]*audit // by host; guarded by mu
+	size    int                   // of keys; guarded by mu
+	audits  map[string]*hostAudit // by host; guarded by mu
 
 	observer Observer
 	changed  func(Name, Change)
@@ -184,8 +185,14 @@ func (e *Engine) make(name Name, share float64) *Key {
 	return k
 }
 
+// A hostAudit is the audit that the keys of a host share. Guarded by Engine.mu.
+type hostAudit struct {
+	*audit.Audit
+	keys int
+}
+
 // auditOf returns the audit of a host for one more key, nil if hosts are not audited. The caller holds mu.
-func (e *Engine) auditOf(host string) *audit {
+func (e *Engine) auditOf(host string) *audit.Audit {
 	c := e.Config()
 	if c.Audit == nil || c.Shadow {
 		return nil
@@ -193,13 +200,13 @@ func (e *Engine) auditOf(host string) *audit {
 	a := e.audits[host]
 	if a == nil {
 		if e.audits == nil {
-			e.audits = make(map[string]*audit)
+			e.audits = make(map[string]*hostAudit)
 		}
-		a = newAudit(*c.Audit, host)
+		a = &hostAudit{Audit: audit.New(*c.Audit, host)}
 		e.audits[host] = a
 	}
 	a.keys++
-	return a
+	return a.Audit
 }
 
 // Lookup returns the key of the given name, or nil if there is none.
@@ -232,8 +239,8 @@ func (e *Engine) evict() {
 		e.keys.Delete(k.Name)
 		k.evicted.Store(true)
 		e.size--
-		if k.audit != nil {
-			if k.audit.keys--; k.audit.keys == 0 {
+		if a := e.audits[k.Name.Host]; a != nil {
+			if a.keys--; a.keys == 0 {
 				delete(e.audits, k.Name.Host)
 			}
 		}
@@ -254,7 +261,7 @@ func (e *Engine) Reset(host, route string) (keys int) {
 		if (host == "" || k.Name.Host == host) && (route == "" || k.Name.Route == route) {
 			k.reset()
 			if k.audit != nil && route == "" {
-				k.audit.reset()
+				k.audit.Reset()
 			}
 			keys++
 		}

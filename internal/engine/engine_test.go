@@ -420,7 +420,7 @@ func (leaver) AttemptDone(context.Context, engine.Name, int, race.Outcome, time.
 func (leaver) RequestDone(context.Context, engine.Name, engine.Report)                    {}
 func (leaver) Denied(context.Context, engine.Name, observe.Reason)                        {}
 func (leaver) Budget(engine.Name, float64)                                                { runtime.Goexit() }
-func (leaver) Audited(engine.Name, engine.AuditView)                                      {}
+func (leaver) Audited(engine.Name, observe.Audit)                                         {}
 
 func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Share, c.Observer = 1, leaver{} })

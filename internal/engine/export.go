@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/decode"
 	"github.com/gohedge/hedge/sketch"
 )
@@ -19,7 +20,7 @@ import (
 // number of keys, and for each key its host, its route and its window, all with
 // their lengths before them; at the end is a checksum. Version 1.1, which is written if
 // there are any, has the verdicts of audits before that: their number, and each as
-// [audit.append] writes it.
+// the host and [audit.Judgement.Append] write it.
 const (
 	exportName     = "hedge windows "
 	exportVersion  = "1\n"
@@ -142,7 +143,7 @@ type learned struct {
 }
 
 // decodeExport returns what b says of the keys that are wanted, once for each.
-func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, []judgement, error) {
+func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, []hostJudgement, error) {
 	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(exportName)+16)]), exportName)
 	if !ok {
 		return nil, nil, errForeign
@@ -183,20 +184,21 @@ func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, [
 		}
 		all = append(all, learned{name, w})
 	}
-	var audits []judgement
+	var audits []hostJudgement
 	if audited && d != nil {
 		hosts := make(map[string]bool) // those that are wanted
 		for _, l := range all {
 			hosts[l.name.Host] = true
 		}
 		for n := d.Uvarint(); n > 0 && d != nil; n-- {
-			j, ok := decodeJudgement(&d)
+			host := string(d.Bytes(maxName))
+			j, ok := audit.Decode(&d)
 			if !ok {
 				return nil, nil, fmt.Errorf("%w: a verdict makes no sense", errDamaged)
 			}
-			if hosts[j.host] {
-				hosts[j.host] = false // the first of two counts
-				audits = append(audits, j)
+			if hosts[host] {
+				hosts[host] = false // the first of two counts
+				audits = append(audits, hostJudgement{host, j})
 			}
 		}
 	}
@@ -217,4 +219,40 @@ func (k *Key) absorb(w *sketch.Window, now time.Time) {
 	}
 	k.mu.Unlock()
 	k.replan(now)
+}
+
+// A hostJudgement is what an export says of the audit of a host.
+type hostJudgement struct {
+	host string
+	audit.Judgement
+}
+
+// appendAudits appends the verdicts that there are, and returns how many.
+func (e *Engine) appendAudits(now time.Time) (b []byte, n uint64) {
+	now = e.clock(now)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for host, a := range e.audits {
+		if len(host) > maxName || len(b) > maxExport/4 {
+			continue
+		}
+		if j, ok := a.Judgement(now); ok {
+			b = decode.AppendBytes(b, host)
+			b = j.Append(b)
+			n++
+		}
+	}
+	return b, n
+}
+
+// absorbAudits takes verdicts for hosts that have a key and no verdict of their own.
+func (e *Engine) absorbAudits(all []hostJudgement, now time.Time) {
+	now = e.clock(now)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range all {
+		if a := e.audits[all[i].host]; a != nil {
+			a.Absorb(&all[i].Judgement, now)
+		}
+	}
 }

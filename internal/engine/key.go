@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/observe"
 	"github.com/gohedge/hedge/sketch"
@@ -61,7 +62,7 @@ type Key struct {
 	used        atomic.Int64         // the engine's age when a call last began, see [Engine]
 	inFlight    atomic.Int64         // hedges
 	evicted     atomic.Bool          // the engine's table has forgotten it
-	audit       *audit               // of the host; nil: it is not audited
+	audit       *audit.Audit         // of the host; nil: it is not audited
 	planning    sync.Mutex           // held by who makes a plan; locked before mu
 
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
@@ -155,8 +156,8 @@ func (k *Key) Begin(now time.Time) *Plan {
 		k.used.Store(age)
 	}
 	if a := k.audit; a != nil {
-		if t := now.UnixNano(); t >= a.next.Load() {
-			a.turn(t, k.engine.wall(now))
+		if t := now.UnixNano(); a.Due(t) {
+			a.Turn(t, k.engine.wall(now))
 		}
 	}
 	if !k.alone {
@@ -187,7 +188,7 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe
 	}
 	if denial != None {
 		k.countDenied(denial)
-		emptied := k.audit != nil && k.audit.fresh.Load() != 0 // for a slot, which is no exhaustion
+		emptied := k.audit != nil && k.audit.Fresh() != 0 // for a slot, which is no exhaustion
 		k.exhausted = k.exhausted || denial == observe.DeniedBudget && !emptied
 		return denial
 	}
@@ -199,7 +200,7 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe
 	k.inFlight.Add(1)
 	k.hedges++
 	if k.audit != nil {
-		k.audit.began.Add(1)
+		k.audit.Hedged(1)
 	}
 	return None
 }
@@ -233,7 +234,7 @@ func (k *Key) RandomLatency() time.Duration {
 func (k *Key) deny(now, deadline time.Time) observe.Reason {
 	p := k.plan.Load()
 	switch {
-	case k.audit != nil && k.audit.rests.Load():
+	case k.audit != nil && k.audit.Dark():
 		return observe.DeniedAudit
 	case k.slow > SlowLimit:
 		return observe.DeniedSlow
@@ -245,7 +246,7 @@ func (k *Key) deny(now, deadline time.Time) observe.Reason {
 		return observe.DeniedInFlight
 	}
 	if k.audit != nil {
-		if slot := k.audit.fresh.Load(); slot != 0 && k.engine.Config().Shared == nil {
+		if slot := k.audit.Fresh(); slot != 0 && k.engine.Config().Shared == nil {
 			k.bucket.Empty(slot)
 		}
 	}
@@ -266,7 +267,7 @@ func (k *Key) Refused(now time.Time, reason observe.Reason) {
 	k.countDenied(reason)
 	k.hedges--
 	if k.audit != nil {
-		k.audit.began.Add(-1)
+		k.audit.Hedged(-1)
 	}
 	k.fired = max(k.fired-1, 0) // or it was judged meanwhile
 	k.engine.ceiling.Load().GiveBack(now, k.bucket)
@@ -311,7 +312,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	}
 	k.mu.Unlock()
 	if k.audit != nil && (r.Answered || r.Gone && r.Reached) {
-		k.audit.done(now.Add(-r.Latency).UnixNano(), at)
+		k.audit.Done(now.Add(-r.Latency).UnixNano(), at)
 	}
 	if due && k.planning.TryLock() { // or somebody else is at it
 		k.replan(now)
@@ -328,7 +329,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 
 // tellAudit tells what the audit has found, if that is new.
 func (k *Key) tellAudit() {
-	v, turned, news := k.audit.report()
+	v, turned, news := k.audit.News()
 	if !news {
 		return
 	}
@@ -337,7 +338,7 @@ func (k *Key) tellAudit() {
 		o.Audited(host, v)
 	}
 	if f := k.engine.changed; f != nil && turned {
-		f(host, Change{Topic: Judging, Bad: v.Verdict == Harmful, Audit: v})
+		f(host, Change{Topic: Judging, Bad: v.Verdict == observe.AuditOff, Audit: v})
 	}
 }
 
@@ -504,7 +505,7 @@ type View struct {
 	Pushed     bool          // that is too many
 	PausedTo   time.Time     // the server asked to wait until then; zero: it did not
 	Stall      time.Duration // see [Key.Stall]
-	Audit      AuditView     // of the host
+	Audit      observe.Audit // of the host
 }
 
 // View returns what the key knows.
@@ -521,7 +522,7 @@ func (k *Key) View() View {
 		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(), Stall: k.stall(),
 	}
 	if k.audit != nil {
-		v.Audit = k.audit.view()
+		v.Audit = k.audit.View()
 	}
 	if p := k.plan.Load(); p != nil {
 		v.Delays = slices.Clone(p.hedges())

@@ -18,7 +18,7 @@ type Observer interface {
 	RequestDone(ctx context.Context, name Name, r Report)
 	Denied(ctx context.Context, name Name, reason observe.Reason)
 	Budget(name Name, tokens float64)
-	Audited(name Name, v AuditView)
+	Audited(name Name, v observe.Audit)
 }
 
 // A Report is how a call ended.

@@ -90,13 +90,13 @@ var messages = [...]struct{ bad, good string }{
 }
 
 // audited logs the verdict of an audit.
-func (l *Log) audited(name engine.Name, v engine.AuditView) {
+func (l *Log) audited(name engine.Name, v observe.Audit) {
 	level := slog.LevelInfo
-	message := map[engine.Verdict]string{
-		engine.Trying: "audit begins anew", engine.Helpful: "audit: hedging helps", engine.Harmful: "audit: hedging harms and is switched off",
+	message := map[observe.Verdict]string{
+		observe.AuditTrying: "audit begins anew", observe.AuditOn: "audit: hedging helps", observe.AuditOff: "audit: hedging harms and is switched off",
 	}[v.Verdict]
 	attrs := []slog.Attr{slog.String("host", label.Clean(name.Host))}
-	if v.Verdict == engine.Harmful {
+	if v.Verdict == observe.AuditOff {
 		level = slog.LevelWarn
 	}
 	if v.Pairs > 0 {

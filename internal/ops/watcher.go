@@ -74,16 +74,8 @@ func (w *Watcher) Budget(name engine.Name, tokens float64) {
 }
 
 // Audited tells what the audit of a host has found.
-func (w *Watcher) Audited(name engine.Name, v engine.AuditView) {
-	w.tell(func(o observe.Observer) { o.Audited(w.key(name), Audit(v)) })
-}
-
-// Audit returns v in the words of users.
-func Audit(v engine.AuditView) observe.Audit {
-	return observe.Audit{
-		Verdict: observe.Verdict(v.Verdict.String()), Confidence: v.Confidence, Pairs: v.Pairs,
-		P99: v.P99, Saved: v.Saved, PlusMinus: v.PlusMinus,
-	}
+func (w *Watcher) Audited(name engine.Name, v observe.Audit) {
+	w.tell(func(o observe.Observer) { o.Audited(w.key(name), v) })
 }
 
 // A LimiterWatcher passes a Limiter's events to observers, as a [Watcher] does an engine's.

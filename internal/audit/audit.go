@@ -1,0 +1,465 @@
+// Package audit finds out whether hedging helps a host or harms it. One caller sees neither
+// what its hedges do to others nor what theirs do to it. But the time of day is divided
+// into slots, in pairs, and of each pair a hash of host and pair makes one slot dark: in
+// that, hedging rests. Every client computes the same slots from the clock, so all of a host's
+// clients rest at once, and each sees the effect of all of them in its own latencies.
+package audit
+
+import (
+	"hash/fnv"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/observe"
+)
+
+const (
+	slotLength = 20 * time.Second
+	settling   = 6 * time.Second // of a slot, in which queues forget the slot before; calls begun then are not measured
+
+	// After a verdict one pair in 2^probeBits, every 43 minutes on average, is a probe, with
+	// a dark slot and one in which calls are hedged. Before it, more are.
+	probeBits = 6
+
+	maxProbes    = 16               // pairs that are remembered after a verdict
+	longTrial    = 24 * time.Minute // after which the sign of the evidence decides
+	verdictLasts = 24 * time.Hour   // without a probe
+
+	enoughCalls = 28 // measured in a pair; with fewer, one a second, no slot is dark
+	minSlot     = 10 // measured calls in a slot that counts
+
+	levelsKept  = 10  // slots
+	recallSlots = 3   // slots in a row at the level of the other verdict bring that back
+	recallPairs = 2   // pairs in a row at the level of a former verdict bring that back while there is none
+	steadyCalls = 200 // in a dark slot tell its level well enough to forget half of the evidence where that has changed
+)
+
+// levelRise is how far a level, in indices, must be from another to count as changed: by 30 %.
+var levelRise = math.Log2(1.3) * octave
+
+// Settings say how hosts are audited. The zero value makes every pair a probe, from
+// the first call until the first verdict.
+type Settings struct {
+	After time.Duration // no slot is dark until a host has had calls for so long
+	Bits  int           // until the first verdict one pair in 2^Bits is a probe
+}
+
+// An Audit is that of a host. It is safe for concurrent use.
+type Audit struct {
+	how  Settings // never changes
+	host uint64   // its hash; never changes
+
+	// Written with mu held; calls read them without it.
+	next  atomic.Int64 // when Turn is due, by the engine's clock
+	dark  atomic.Bool  // no hedge may start now
+	found atomic.Int32 // verdict, for Verdict
+	fresh atomic.Int64 // number of the slot that begins with an empty bucket; 0: this one does not
+
+	// Of whoever comes; mu is not needed.
+	hedges atomic.Int32 // that began in this slot; Turn takes them
+	news   atomic.Bool  // there is something to tell; News takes it
+
+	mu       sync.Mutex // guards the fields below
+	slot     int64      // number of the present one
+	start    int64      // the first call's, by the engine's clock
+	cur      slotSum
+	last     slotSum // the slot before
+	open     bool    // last is not finished: calls begun in it may still end
+	first    slotSum // of the pair
+	measured int32   // calls of the pair
+	enough   bool    // of them in the pair before
+	verdict  verdict
+	told     verdict // by News
+	since    int64   // when the verdict was found, by the engine's clock
+	heard    int64   // when there was evidence last, by the engine's clock
+	trial    evidence
+	probes   evidence
+
+	levels [levelsKept]float32         // of the last slots with hedging if the verdict is helpful, without if it is harmful
+	filled int                         // of levels; while there is no verdict, pairs in a row with levels like those of one
+	like   verdict                     // that one
+	pairs  [2]struct{ sum, n float64 } // of levels since the verdict: with hedging, without
+	judged [verdicts][2]float64        // levels at which hedging was found helpful, and harmful: with hedging, without; 0: none
+
+	base  int    // index at which the histograms begin
+	tails *tails // nil: no slot was dark yet
+}
+
+// New returns the audit of a host.
+func New(how Settings, host string) *Audit {
+	h := fnv.New64a()
+	h.Write([]byte(host))
+	return &Audit{how: how, host: h.Sum64()}
+}
+
+// Due reports whether Turn is due, at a time by the engine's clock.
+func (a *Audit) Due(now int64) bool { return now >= a.next.Load() }
+
+// Dark reports whether no hedge may start now.
+func (a *Audit) Dark() bool { return a.dark.Load() }
+
+// Fresh returns the number of the present slot if it follows one in which nothing was hedged, and 0 if it does not.
+// What the bucket has earned there is not to be spent at once: that would not be the hedging that is measured.
+func (a *Audit) Fresh() int64 { return a.fresh.Load() }
+
+// Hedged counts n hedges that begin.
+func (a *Audit) Hedged(n int32) { a.hedges.Add(n) }
+
+// Verdict returns the verdict so far; none for a nil Audit.
+func (a *Audit) Verdict() observe.Verdict {
+	if a == nil {
+		return ""
+	}
+	return words[a.found.Load()]
+}
+
+// slotSum is what the measured calls of a slot add up to.
+type slotSum struct {
+	from, to int64 // when they begin, by the engine's clock
+	probe    bool  // one slot of the pair is dark
+	dark     bool  // this one; or hedging rests anyway
+	spoilt   bool  // not all of it was seen
+	second   bool  // of the pair
+	calls    int32
+	hedges   int32
+	level    int64 // in indices, see [sketch.Index]
+}
+
+func (s *slotSum) mean() float64 { return float64(s.level) / float64(s.calls) }
+
+// mixed returns the hash of the host and a pair. It is the same in every version, or
+// clients would not agree.
+func (a *Audit) mixed(pair int64) uint64 {
+	z := a.host + uint64(pair)*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// probed reports whether the pair is a probe.
+func (a *Audit) probed(pair int64) bool {
+	n := a.how.Bits
+	switch {
+	case a.verdict != trying:
+		n = probeBits
+	case a.judged != [verdicts][2]float64{}:
+		n = 0 // it has had a verdict
+	}
+	return a.mixed(pair)&(1<<n-1) == 0
+}
+
+// Turn does what is due at the beginning of a slot, and at that of its measured part: now is
+// by the engine's clock, and wall is the time of day.
+func (a *Audit) Turn(now int64, wall time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now < a.next.Load() {
+		return
+	}
+	t := wall.UnixNano()
+	at := t % int64(slotLength)
+	if slot := t / int64(slotLength); slot != a.slot {
+		a.advance(slot, at, now)
+	}
+	if at < int64(settling) {
+		a.next.Store(now - at + int64(settling))
+		return
+	}
+	a.finish()
+	a.next.Store(now - at + int64(slotLength))
+}
+
+// advance begins a slot, of which the time at has passed. The caller holds mu.
+func (a *Audit) advance(slot, at, now int64) {
+	seen := at < int64(settling)
+	next := slot == a.slot+1 && seen
+	a.cur.hedges = a.hedges.Swap(0)
+	a.cur.spoilt = a.cur.spoilt || !next
+	a.finish()
+	before := a.dark.Load()
+	if a.start == 0 {
+		a.start, a.since = now, now
+	} else {
+		a.last, a.open = a.cur, true
+	}
+	a.slot = slot
+	s := slotSum{from: now - at + int64(settling), to: now - at + int64(slotLength), spoilt: !seen, second: slot&1 == 1}
+	pair := slot >> 1
+	switch {
+	case !s.second:
+		a.enough = a.measured >= enoughCalls
+		a.measured = 0
+		s.probe = seen && a.enough && a.cur.calls > 0 && now-a.start >= int64(a.how.After) && a.probed(pair)
+	case next:
+		s.probe = a.cur.probe
+	}
+	if a.verdict != trying && now-a.heard > int64(verdictLasts) {
+		a.judged = [verdicts][2]float64{}
+		a.decide(trying, now)
+		s.probe = false // it was begun under another verdict
+	}
+	if s.probe && a.tails == nil {
+		a.tails, a.base = new(tails), int(a.cur.mean()-octave)
+	}
+	a.cur = s
+	a.shade(before)
+}
+
+// shade says whether what is left of the slot is dark; before says whether it was dark until now. The caller holds mu.
+func (a *Audit) shade(before bool) {
+	a.cur.dark = a.verdict == harmful
+	if a.cur.probe {
+		a.cur.dark = a.cur.second == (a.mixed(a.slot>>1)>>32&1 == 1)
+	}
+	a.dark.Store(a.cur.dark)
+	a.fresh.Store(0)
+	if before && !a.cur.dark {
+		a.fresh.Store(a.slot)
+	}
+}
+
+// finish takes what the last slot says, once its calls have ended. The caller holds mu.
+func (a *Audit) finish() {
+	if !a.open {
+		return
+	}
+	a.open = false
+	s := a.last
+	whole := s.second && !s.spoilt && !a.first.spoilt && a.first.probe && s.probe
+	if !s.second {
+		a.first = s
+	}
+	verdict := a.verdict
+	if !s.spoilt && s.calls >= minSlot {
+		a.leveled(&s)
+	}
+	if whole && verdict == a.verdict {
+		dark, lit := &a.first, &s
+		if s.dark {
+			dark, lit = lit, dark
+		}
+		if dark.calls >= minSlot && lit.calls >= minSlot && lit.hedges > 0 {
+			a.compared(dark, lit, s.to)
+		}
+	}
+	if a.tails != nil && (s.second || s.spoilt) {
+		a.tails.pair = [2]histogram{}
+	}
+}
+
+// compared takes what a pair says. The caller holds mu.
+func (a *Audit) compared(dark, lit *slotSum, now int64) {
+	a.heard = now
+	a.news.Store(true)
+	for i, s := range [2]*slotSum{lit, dark} {
+		a.pairs[i].sum += s.mean()
+		a.pairs[i].n++
+	}
+	slower, calls := a.tails.pair[0].tail()-a.tails.pair[1].tail(), float64(dark.calls+lit.calls)
+	a.tails.keep()
+	if a.verdict == trying {
+		a.tried(dark, lit, slower, calls, now)
+	} else {
+		a.tested(slower, calls, now)
+	}
+}
+
+// tried takes a pair while there is no verdict: by how many octaves its tail was slower with
+// hedging, and of how many calls. The caller holds mu.
+func (a *Audit) tried(dark, lit *slotSum, slower, calls float64, now int64) {
+	if v := a.recalled(lit.mean(), dark.mean()); v != trying {
+		a.decide(v, now)
+		return
+	}
+	if before := (a.pairs[1].sum - dark.mean()) / (a.pairs[1].n - 1); dark.calls >= steadyCalls && math.Abs(dark.mean()-before) > levelRise {
+		a.trial.scale(0.5)
+		for i := range a.pairs {
+			a.pairs[i].sum, a.pairs[i].n = a.pairs[i].sum/2, a.pairs[i].n/2
+		}
+	}
+	a.trial.add(slower, calls)
+	if v, ok := a.trial.decided(now-a.since > int64(longTrial)); ok {
+		a.learn(v)
+		a.decide(v, now)
+	}
+}
+
+// tested takes a pair that tests the verdict, as tried takes one before it. The caller holds mu.
+func (a *Audit) tested(slower, calls float64, now int64) {
+	a.probes.add(slower, calls)
+	if v, ok := a.probes.decided(false); ok && v != a.verdict {
+		probes := a.probes
+		a.learn(v)
+		a.decide(v, now)
+		a.trial = probes
+		return
+	}
+	if f := maxProbes / a.probes.pairs; f < 1 {
+		a.probes.scale(f)
+		a.tails.scale(float32(f))
+	}
+}
+
+// recalled returns the verdict that was found before where levels were as in the last
+// pairs, of which the given one is the latest, or trying. The caller holds mu.
+func (a *Audit) recalled(lit, dark float64) verdict {
+	v := trying
+	if known := a.judged[harmful]; known[0] != 0 && lit > known[0]-levelRise/4 && dark > known[1]-levelRise/4 {
+		v = harmful
+	}
+	if known := a.judged[helpful]; known[0] != 0 && lit < known[0]+levelRise/4 && dark < known[1]+levelRise/4 {
+		v = helpful
+	}
+	if v != a.like {
+		a.like, a.filled = v, 0
+	}
+	if a.filled++; a.filled < recallPairs {
+		return trying
+	}
+	return v
+}
+
+// learn remembers at which levels the verdict was found. The caller holds mu.
+func (a *Audit) learn(v verdict) {
+	lit, dark := a.pairs[0].sum/a.pairs[0].n, a.pairs[1].sum/a.pairs[1].n
+	other := helpful + harmful - v
+	way := 1.0 // hedging helps below some level
+	if v == harmful {
+		way = -1
+	}
+	if known := a.judged[v]; known[0] == 0 || way*(lit-known[0]) > 0 {
+		a.judged[v] = [2]float64{lit, dark}
+	}
+	// The other verdict's levels must be apart from these in both arms, or they tell nothing.
+	known, found := a.judged[other], a.judged[v]
+	if known[0] != 0 && min(way*(known[0]-found[0]), way*(known[1]-found[1])) < levelRise {
+		a.judged[other] = [2]float64{}
+		a.judged[v] = [2]float64{lit, dark}
+	}
+}
+
+// leveled takes the level of a slot. The caller holds mu.
+func (a *Audit) leveled(s *slotSum) {
+	if a.verdict == trying || s.dark != (a.verdict == harmful) {
+		return
+	}
+	copy(a.levels[1:], a.levels[:])
+	a.levels[0] = float32(s.mean())
+	a.filled = min(a.filled+1, levelsKept)
+
+	// Where hedging helps, higher levels count, and where it harms, lower ones.
+	other := helpful + harmful - a.verdict
+	way, arm := 1.0, 0
+	if a.verdict == harmful {
+		way, arm = -1, 1
+	}
+	least := func(n int) float64 {
+		if a.filled < n {
+			return math.Inf(-1)
+		}
+		l := a.levels[:n]
+		if way < 0 {
+			return -float64(slices.Max(l))
+		}
+		return float64(slices.Min(l))
+	}
+	if there := a.judged[other][arm]; there != 0 && least(recallSlots) >= way*(there+a.judged[a.verdict][arm])/2 {
+		a.decide(other, s.to)
+	} else if least(levelsKept) > way*a.judged[a.verdict][arm]+levelRise {
+		a.decide(trying, s.to)
+	}
+}
+
+// decide sets the verdict. The caller holds mu.
+func (a *Audit) decide(v verdict, now int64) {
+	if v == trying || a.verdict != trying {
+		a.trial = evidence{}
+		a.tails = nil
+	}
+	a.probes, a.filled = evidence{}, 0
+	a.pairs = [2]struct{ sum, n float64 }{}
+	a.news.Store(true)
+	a.verdict, a.since, a.heard = v, now, now
+	a.found.Store(int32(v))
+	before := a.dark.Load()
+	a.cur.probe, a.cur.spoilt, a.first.probe, a.open = false, true, false, false // they were begun under another verdict
+	a.shade(before)
+}
+
+// Done takes a call that began at the given time by the engine's clock, and whose latency
+// has the given index, see [sketch.Index].
+func (a *Audit) Done(began int64, at int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := &a.cur
+	if began < s.from {
+		if s = &a.last; !a.open || began < s.from || began >= s.to {
+			return
+		}
+	}
+	s.calls++
+	s.level += int64(at)
+	a.measured++
+	if s.probe {
+		arm := 0
+		if s.dark {
+			arm = 1
+		}
+		a.tails.pair[arm].add(int(float64(perOctave*(at-a.base)) / octave))
+	}
+}
+
+// News returns what there is to tell, if there is anything, and whether the verdict has changed since.
+func (a *Audit) News() (v observe.Audit, changed, ok bool) {
+	if !a.news.Load() || !a.news.Swap(false) {
+		return v, false, false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	changed = a.told != a.verdict
+	a.told = a.verdict
+	return a.view(), changed, true
+}
+
+// Reset forgets what was found.
+func (a *Audit) Reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.judged = [verdicts][2]float64{}
+	a.decide(trying, a.next.Load())
+}
+
+// View returns what is known.
+func (a *Audit) View() observe.Audit {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.view()
+}
+
+// view is View. The caller holds mu.
+func (a *Audit) view() observe.Audit {
+	e := a.evidence()
+	v := observe.Audit{Verdict: words[a.verdict], Pairs: int(math.Round(e.pairs))}
+	if e.pairs < 2 || a.tails == nil {
+		return v
+	}
+	v.Confidence = math.Erfc(-math.Abs(e.score())/math.Sqrt2) / 2
+	lit, dark := a.tails.p99(0, a.base), a.tails.p99(1, a.base)
+	if lit == 0 || dark == 0 {
+		return v
+	}
+	// What the tail's mean is uncertain by, in octaves, its 99th percentile is as well.
+	spread := math.Sqrt(max(e.squares-e.sum*e.sum/e.pairs, 0) / (e.pairs - 1) / e.pairs)
+	v.P99, v.Saved = time.Duration(dark), time.Duration(dark-lit)
+	v.PlusMinus = time.Duration(1.96 * spread * math.Ln2 * max(dark, lit))
+	return v
+}
+
+// evidence returns all that there is. The caller holds mu.
+func (a *Audit) evidence() evidence {
+	t, p := &a.trial, &a.probes
+	return evidence{t.pairs + p.pairs, t.sum + p.sum, t.squares + p.squares, t.calls + p.calls}
+}

@@ -1,0 +1,217 @@
+package audit_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/audit"
+	"github.com/gohedge/hedge/observe"
+	"github.com/gohedge/hedge/sketch"
+)
+
+const ms = time.Millisecond
+
+var epoch = time.Unix(1_700_000_000, 0)
+
+// A town is a client of a host, whose calls are slower by factor while it hedges. The
+// clock shows the time of day, and is ahead of it by a time.
+type town struct {
+	audit   *audit.Audit
+	rate    float64
+	factor  float64
+	rng     *rand.Rand
+	now     time.Time // by the client's clock
+	ahead   time.Duration
+	dark    func(at time.Time, rests bool)
+	refuse  bool // what is below refuses all hedges
+	denied  int  // hedges
+	changes int  // of the verdict
+}
+
+func newTown(host string, rate, factor float64) *town {
+	return &town{
+		audit: audit.New(audit.Settings{}, host), rate: rate, factor: factor,
+		rng: rand.New(rand.NewPCG(1, 2)), now: epoch,
+	}
+}
+
+// live makes calls for a time. Every tenth is due for a hedge.
+func (w *town) live(d time.Duration) {
+	for end := w.now.Add(d); w.now.Before(end); {
+		w.now = w.now.Add(time.Duration(w.rng.ExpFloat64() / w.rate * 1e9))
+		w.call()
+	}
+}
+
+func (w *town) call() {
+	a := w.audit
+	if t := w.now.UnixNano(); a.Due(t) {
+		a.Turn(t, w.now.Add(w.ahead))
+	}
+	took := float64(5*ms) * math.Exp(w.rng.NormFloat64()/2)
+	slow := w.rng.Float64() < 0.1
+	if slow {
+		took *= 10
+		if a.Dark() {
+			w.denied++
+		} else {
+			a.Hedged(1)
+			if w.refuse {
+				a.Hedged(-1)
+			}
+		}
+		if w.dark != nil {
+			w.dark(w.now, a.Dark())
+		}
+	}
+	if !a.Dark() {
+		took *= w.factor
+	}
+	a.Done(w.now.UnixNano(), sketch.Index(time.Duration(took)))
+	if _, changed, ok := a.News(); ok && changed {
+		w.changes++
+	}
+}
+
+func (w *town) verdict() observe.Verdict { return w.audit.View().Verdict }
+
+func TestHedgingThatHarmsIsSwitchedOff(t *testing.T) {
+	t.Parallel()
+	w := newTown("a", 60, 1.5)
+	w.live(15 * time.Minute)
+	v := w.audit.View()
+	assert.Equal(t, observe.AuditOff, v.Verdict)
+	assert.Greater(t, v.Confidence, 0.95)
+	assert.True(t, w.audit.Dark())
+	require.Positive(t, v.P99)
+	assert.InDelta(t, -0.5, float64(v.Saved)/float64(v.P99), 0.15, "%+v", v)
+	assert.Less(t, v.PlusMinus, v.P99/4)
+}
+
+func TestHedgesThatAreRefusedAreNotJudged(t *testing.T) {
+	t.Parallel()
+	w := newTown("a", 60, 1.5)
+	w.refuse = true
+	w.live(15 * time.Minute)
+	assert.Equal(t, observe.AuditTrying, w.verdict())
+	assert.Zero(t, w.audit.View().Pairs, "nothing was hedged that could be compared")
+}
+
+func TestAHostThatChangesIsJudgedAnew(t *testing.T) {
+	t.Parallel()
+	w := newTown("a", 60, 0.5)
+	w.live(15 * time.Minute)
+	require.Equal(t, observe.AuditOn, w.verdict())
+	w.factor = 3
+	w.changes = 0
+	w.live(30 * time.Minute)
+	assert.Equal(t, observe.AuditOff, w.verdict())
+	assert.LessOrEqual(t, w.changes, 2, "to trying, and to off")
+}
+
+func TestClientsOfAHostRestAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	const minutes = 40
+	slots := func(host string, ahead time.Duration, bits int) (rest [minutes * 3]bool) {
+		w := newTown(host, 20, 1)
+		w.audit = audit.New(audit.Settings{Bits: bits}, host)
+		w.now = w.now.Add(ahead)
+		w.dark = func(at time.Time, rests bool) {
+			if at = at.Add(-ahead); at.Unix()%20 >= 8 && at.Unix()%20 < 17 {
+				if i := int(at.Sub(epoch) / (20 * time.Second)); i < len(rest) {
+					rest[i] = rests
+				}
+			}
+		}
+		w.live(3 * time.Minute) // no verdict yet
+		return rest
+	}
+	a, ahead, other := slots("a", 0, 0), slots("a", 2*time.Second, 0), slots("b", 0, 0)
+	assert.Equal(t, a, ahead, "a clock that is two seconds ahead")
+	assert.NotEqual(t, a, other)
+	assert.Contains(t, a, true)
+}
+
+func TestFewCallsAreHedgedAsWithoutAnAudit(t *testing.T) {
+	t.Parallel()
+	w := newTown("a", 0.3, 2)
+	w.live(5 * time.Hour)
+	assert.Equal(t, observe.AuditTrying, w.verdict())
+	assert.Zero(t, w.denied)
+}
+
+func TestClocksThatJumpSpoilNoVerdict(t *testing.T) {
+	t.Parallel()
+	for _, jump := range []time.Duration{-time.Hour, -7 * time.Second, 7 * time.Second, time.Hour} {
+		w := newTown("a", 60, 1.5)
+		for range 20 {
+			w.live(55 * time.Second)
+			w.ahead += jump
+		}
+		assert.NotEqual(t, observe.AuditOn, w.verdict(), "jumps of %v", jump)
+		w.live(15 * time.Minute)
+		assert.Equal(t, observe.AuditOff, w.verdict(), "jumps of %v", jump)
+	}
+}
+
+func TestAProcessThatIsSuspendedJudgesByWholeSlots(t *testing.T) {
+	t.Parallel()
+	w := newTown("a", 60, 1.5)
+	for range 12 {
+		w.live(90 * time.Second)
+		w.now = w.now.Add(47 * time.Second) // in which there is no call
+	}
+	assert.Equal(t, observe.AuditOff, w.verdict())
+}
+
+func TestTwoHandlesForOneHostJudgeAlike(t *testing.T) {
+	t.Parallel()
+	one, two := newTown("a", 60, 1.5), newTown("a", 20, 1.5)
+	two.rng = rand.New(rand.NewPCG(3, 4))
+	one.live(20 * time.Minute)
+	two.live(20 * time.Minute)
+	assert.Equal(t, observe.AuditOff, one.verdict())
+	assert.Equal(t, observe.AuditOff, two.verdict())
+}
+
+func TestAVerdictThatNobodyTestsEnds(t *testing.T) {
+	t.Parallel()
+	w := newTown("a", 60, 1.5)
+	w.live(15 * time.Minute)
+	require.Equal(t, observe.AuditOff, w.verdict())
+	w.now = w.now.Add(25 * time.Hour)
+	w.live(30 * time.Second)
+	assert.Equal(t, observe.AuditTrying, w.verdict())
+}
+
+// TestAVerdictThatEndsWithinAProbe of which no call was measured leaves histograms that begin where latencies are.
+func TestAVerdictThatEndsWithinAProbe(t *testing.T) {
+	t.Parallel()
+	w := newTown("a", 60, 1.5)
+	w.live(15 * time.Minute)
+	require.Equal(t, observe.AuditOff, w.verdict())
+	j, ok := w.audit.Judgement(w.now)
+	require.True(t, ok)
+	for pair := range 8 { // one is a probe
+		heir := newTown("a", 60, 1.5)
+		heir.audit.Absorb(&j, w.now)
+		heir.now = epoch.Truncate(40 * time.Second).Add(time.Duration(pair) * 40 * time.Second)
+		next := heir.now.Add(40 * time.Second)
+		heir.audit.HeardAt(next.Add(10*time.Second - 24*time.Hour))
+		heir.live(39 * time.Second)
+		for _, at := range []time.Duration{1, 21} {
+			heir.now = next.Add(at * time.Second)
+			heir.call()
+		}
+		require.Equal(t, observe.AuditTrying, heir.verdict())
+		heir.live(5 * time.Second)
+		if base, ok := heir.audit.TailsFrom(); ok {
+			require.Positive(t, base, "pair %d", pair)
+		}
+	}
+}
