@@ -4,11 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"hash/maphash"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -16,16 +14,13 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// An export is a line that says what it is, the time in Unix nanoseconds, the number of
-// servers and what was learned of each, the number of answers and each of them, and
-// a checksum. Numbers are varints, and bytes have their number before them.
-const (
-	exportName    = "hedge dns "
-	exportVersion = "1\n"
+const maxExport = 64 << 20 // bytes
 
-	maxExport    = 64 << 20       // bytes
-	maxExportAge = 24 * time.Hour // what is older says nothing about today
-)
+// In its envelope, an export is the number of servers and what was learned of each, and the
+// number of answers and each of them. Numbers are varints, and bytes have their number before them.
+var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Versions: []string{"1"}, Max: maxExport}
+
+var errForeign = errors.New("this is no export of a Client")
 
 // Export writes what was learned of the servers' times and, if there is a Cache, its
 // answers, but no failures, for Import in another process or after a restart: at most
@@ -35,7 +30,7 @@ func (c *Client) Export(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if _, err := w.Write(core.appendExport(nil, time.Now())); err != nil {
+	if _, err := w.Write(core.export(time.Now())); err != nil {
 		return fmt.Errorf("dnshedge: Export: %w", err)
 	}
 	return nil
@@ -61,15 +56,14 @@ func (c *Client) Import(r io.Reader) error {
 	return nil
 }
 
-func (c *core) appendExport(b []byte, now time.Time) []byte {
+func (c *core) export(now time.Time) []byte {
 	c.mu.Lock()
 	var servers []*upstreamState
 	for _, s := range c.servers {
 		servers = append(servers, s)
 	}
 	c.mu.Unlock()
-	b = append(b, exportName+exportVersion...)
-	b = binary.AppendVarint(b, now.UnixNano())
+	b := envelope.Begin("1", now)
 	b = binary.AppendUvarint(b, uint64(len(servers)))
 	for _, s := range servers {
 		b = s.appendTimes(b, now)
@@ -79,8 +73,7 @@ func (c *core) appendExport(b []byte, now time.Time) []byte {
 	if cache := c.conf.Cache; cache != nil {
 		all, n = cache.appendAnswers(now, maxExport-len(b)-64)
 	}
-	b = append(binary.AppendUvarint(b, n), all...)
-	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
+	return decode.End(append(binary.AppendUvarint(b, n), all...))
 }
 
 // appendTimes appends what was learned of a server.
@@ -121,11 +114,6 @@ func (c *Cache) appendAnswers(now time.Time, limit int) (b []byte, n uint64) {
 	return b, n
 }
 
-var (
-	errForeign = errors.New("this is no export of a Client")
-	errDamaged = errors.New("the export is damaged or cut off")
-)
-
 // times is what an export says of a server.
 type times struct {
 	server          string
@@ -134,35 +122,16 @@ type times struct {
 }
 
 func (c *core) importFrom(r io.Reader, now time.Time) error {
-	b, err := io.ReadAll(io.LimitReader(r, maxExport+1))
+	_, passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return err
-	}
-	if len(b) > maxExport {
-		return fmt.Errorf("the export is larger than %d MiB", maxExport>>20)
-	}
-	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(exportName)+16)]), exportName)
-	if !ok {
-		return errForeign
-	}
-	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != exportVersion {
-		return fmt.Errorf("the export is of version %q, and only %q is known", version, strings.TrimSpace(exportVersion))
-	}
-	end := len(b) - crc32.Size
-	if end < len(exportName+exportVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
-		return errDamaged
-	}
-	d := decode.Decoder(b[len(exportName+exportVersion):end])
-	passed := now.Sub(time.Unix(0, d.Varint()))
-	if passed > maxExportAge {
-		return fmt.Errorf("the export is %v old, more than %v", passed.Round(time.Second), maxExportAge)
 	}
 	var learned []times
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
 		l := times{server: string(d.Bytes(maxExport)), srtt: d.Duration(), handshake: d.Duration()}
 		for _, w := range [...]**sketch.Window{&l.answers, &l.path} {
 			if *w, err = sketch.Decode(d.Bytes(maxExport), now); err != nil {
-				return fmt.Errorf("%w: %w", errDamaged, err)
+				return fmt.Errorf("%w: %w", decode.ErrDamaged, err)
 			}
 		}
 		learned = append(learned, l)
@@ -179,7 +148,7 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 		}
 	}
 	if d == nil || len(d) > 0 {
-		return errDamaged
+		return decode.ErrDamaged
 	}
 	c.learn(learned)
 	if cache != nil {
@@ -192,7 +161,7 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 // decodeEntry takes an answer off. Its time is how old it was.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) == 0 {
-		return nil, errDamaged
+		return nil, decode.ErrDamaged
 	}
 	e := &entry{bits: (*d)[0]}
 	d.Skip(1)
@@ -204,15 +173,15 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	}
 	b := d.Bytes(maxExport)
 	if *d == nil {
-		return nil, errDamaged
+		return nil, decode.ErrDamaged
 	}
 	a, err := wire.ParseAnswer(b, nil)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+		return nil, fmt.Errorf("%w: %w", decode.ErrDamaged, err)
 	}
 	a.EDE = errs
 	if e.bits&wire.KeyAnyType != 0 && !a.NoName() || a.Outcome >= wire.FinalFailure {
-		return nil, errDamaged
+		return nil, decode.ErrDamaged
 	}
 	e.Answer = a
 	return e, nil

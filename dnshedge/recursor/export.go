@@ -4,33 +4,25 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"math"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/internal/decode"
 	"github.com/gohedge/hedge/sketch"
 )
 
-// An export is a line that says what it is, the time in Unix nanoseconds, first contacts, the
-// number of servers and each of them, the number of zones and each of them, and a
-// checksum. Numbers are varints, and bytes have their number before them.
 const (
-	exportName    = "hedge recursor "
-	exportVersion = "1\n"
-
-	maxExport    = 16 << 20       // bytes
-	maxExportAge = 24 * time.Hour // what is older says nothing about today
-	maxZoneBytes = 64 << 10       // of a zone in an export; larger ones are left out
+	maxExport    = 16 << 20 // bytes
+	maxZoneBytes = 64 << 10 // of a zone in an export; larger ones are left out
 )
 
-var (
-	errForeign = errors.New("this is no export of a Resolver")
-	errDamaged = errors.New("the export is damaged or cut off")
-)
+// In its envelope, an export is first contacts, the number of servers and each of them, and the
+// number of zones and each of them. Numbers are varints, and bytes have their number before them.
+var envelope = decode.Envelope{Name: "hedge recursor ", Foreign: errForeign, Versions: []string{"1"}, Max: maxExport}
+
+var errForeign = errors.New("this is no export of a Resolver")
 
 // zoneExport is where a zone is served, as its parent says.
 type zoneExport struct {
@@ -42,16 +34,14 @@ type zoneExport struct {
 
 // export writes what is known of servers, and zones.
 func (f *fleet) export(w io.Writer, zones []zoneExport) error {
-	if _, err := w.Write(f.appendExport(nil, zones, time.Now())); err != nil {
+	if _, err := w.Write(f.exportAt(zones, time.Now())); err != nil {
 		return fmt.Errorf("recursor: Export: %w", err)
 	}
 	return nil
 }
 
-func (f *fleet) appendExport(b []byte, zones []zoneExport, now time.Time) []byte {
-	b = append(b, exportName+exportVersion...)
-	b = binary.AppendVarint(b, now.UnixNano())
-	b = f.appendServers(b, now)
+func (f *fleet) exportAt(zones []zoneExport, now time.Time) []byte {
+	b := f.appendServers(envelope.Begin("1", now), now)
 	var all []byte
 	n := 0
 	for _, z := range zones {
@@ -64,11 +54,10 @@ func (f *fleet) appendExport(b []byte, zones []zoneExport, now time.Time) []byte
 		n++
 	}
 	b = binary.AppendUvarint(b, uint64(n))
-	b = append(b, all...)
-	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
+	return decode.End(append(b, all...))
 }
 
-// appendServers appends first contacts, and what is known of servers that answered within maxExportAge.
+// appendServers appends first contacts, and what is known of servers that answered within decode.MaxAge.
 func (f *fleet) appendServers(b []byte, now time.Time) []byte {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
@@ -77,7 +66,7 @@ func (f *fleet) appendServers(b []byte, now time.Time) []byte {
 	var all []byte
 	n := 0
 	for addr, s := range f.servers {
-		if s.srtt == 0 || at-s.seen > maxExportAge || len(all) > maxExport/2 {
+		if s.srtt == 0 || at-s.seen > decode.MaxAge || len(all) > maxExport/2 {
 			continue
 		}
 		all = appendAddr(all, addr)
@@ -129,33 +118,14 @@ func (f *fleet) read(r io.Reader) ([]zoneExport, error) {
 }
 
 func (f *fleet) readAt(r io.Reader, now time.Time) ([]zoneExport, error) {
-	b, err := io.ReadAll(io.LimitReader(r, maxExport+1))
+	_, passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return nil, err
-	}
-	if len(b) > maxExport {
-		return nil, fmt.Errorf("the export is larger than %d MiB", maxExport>>20)
-	}
-	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(exportName)+16)]), exportName)
-	if !ok {
-		return nil, errForeign
-	}
-	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != exportVersion {
-		return nil, fmt.Errorf("the export is of version %q, and only %q is known", version, strings.TrimSpace(exportVersion))
-	}
-	end := len(b) - crc32.Size
-	if end < len(exportName+exportVersion) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
-		return nil, errDamaged
-	}
-	d := decode.Decoder(b[len(exportName+exportVersion):end])
-	passed := now.Sub(time.Unix(0, d.Varint()))
-	if passed > maxExportAge {
-		return nil, fmt.Errorf("the export is %v old, more than %v", passed.Round(time.Second), maxExportAge)
 	}
 	passed = max(passed, 0) // the clock may have been set back
 	window, err := sketch.Decode(d.Bytes(maxExport), now)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+		return nil, fmt.Errorf("%w: %w", decode.ErrDamaged, err)
 	}
 	var servers []serverExport
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
@@ -172,13 +142,13 @@ func (f *fleet) readAt(r io.Reader, now time.Time) ([]zoneExport, error) {
 		for n := d.Uvarint(); n > 0 && d != nil; n-- {
 			z.Names = append(z.Names, string(d.Bytes(maxZoneBytes)))
 			if len(z.Names) > maxServers {
-				return nil, errDamaged
+				return nil, decode.ErrDamaged
 			}
 		}
 		for n := d.Uvarint(); n > 0 && d != nil; n-- {
 			z.Addrs = append(z.Addrs, takeAddr(&d))
 			if len(z.Addrs) > maxGlue {
-				return nil, errDamaged
+				return nil, decode.ErrDamaged
 			}
 		}
 		if z.Expires.After(now) {
@@ -186,7 +156,7 @@ func (f *fleet) readAt(r io.Reader, now time.Time) ([]zoneExport, error) {
 		}
 	}
 	if d == nil || len(d) > 0 {
-		return nil, errDamaged
+		return nil, decode.ErrDamaged
 	}
 	f.learn(servers, window, passed, now)
 	return zones, nil
@@ -229,7 +199,7 @@ func (f *fleet) learn(servers []serverExport, window *sketch.Window, passed time
 			break
 		}
 		s := f.lookUp(x.addr, at)
-		s.srtt, s.rttvar, s.seen = x.srtt, x.rttvar, at-passed-min(x.age, maxExportAge)
+		s.srtt, s.rttvar, s.seen = x.srtt, x.rttvar, at-passed-min(x.age, decode.MaxAge)
 		if left := min(x.plain, plainTime) - passed; left > 0 {
 			s.plain = at + left
 		}

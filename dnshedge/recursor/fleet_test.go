@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/internal/decode"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -990,7 +991,7 @@ func TestAnExportThatIsDamagedOldOrForeignChangesNothing(t *testing.T) {
 		require.ErrorContains(t, err, `version "9"`)
 		_, err = g.read(io.LimitReader(neverEnding('x'), 1<<30))
 		require.ErrorContains(t, err, "larger than 16 MiB")
-		time.Sleep(maxExportAge + time.Second)
+		time.Sleep(decode.MaxAge + time.Second)
 		_, err = g.read(bytes.NewReader(b.Bytes()))
 		require.ErrorContains(t, err, "24h0m1s old")
 		assert.Empty(t, g.servers)
@@ -1014,7 +1015,7 @@ func FuzzImport(f *testing.F) {
 	defer g.close()
 	at := netip.MustParseAddrPort("[2001:db8::1]:53")
 	*g.lookUp(at, 0) = server{srtt: 1e6, rttvar: 1e5}
-	f.Add(g.appendExport(nil, []zoneExport{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour)}}, time.Now()))
+	f.Add(g.exportAt([]zoneExport{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour)}}, time.Now()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= 4 {
 			end := len(b) - 4
@@ -1027,7 +1028,7 @@ func FuzzImport(f *testing.F) {
 			assert.Empty(t, g.servers)
 			return
 		}
-		_, err := g.read(bytes.NewReader(g.appendExport(nil, nil, time.Now())))
+		_, err := g.read(bytes.NewReader(g.exportAt(nil, time.Now())))
 		assert.NoError(t, err)
 	})
 }

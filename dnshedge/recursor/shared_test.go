@@ -14,6 +14,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/decode"
 )
 
 // about returns a task that asks for a name in a zone.
@@ -282,7 +284,7 @@ func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
 func TestAnImportOfManyNamesOrAddressesForOneZoneIsDamaged(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(&Resolver{})
-		for i, want := range []error{nil, errDamaged} {
+		for i, want := range []error{nil, decode.ErrDamaged} {
 			z := zoneExport{Zone: "example.", Names: make([]string, maxServers+i), Expires: time.Now().Add(time.Hour)}
 			y := zoneExport{Zone: "example.", Addrs: make([]netip.AddrPort, maxGlue+i), Expires: z.Expires}
 			for i := range y.Addrs {

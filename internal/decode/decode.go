@@ -1,4 +1,4 @@
-// Package decode reads what Export has written, value by value.
+// Package decode reads what Export has written: its envelope, and value by value what is in it.
 package decode
 
 import (

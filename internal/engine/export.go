@@ -5,10 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/internal/audit"
@@ -16,20 +14,23 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// What an Engine learned is written as a line that says what it is, the time, the
-// number of keys, and for each key its host, its route and its window, all with
-// their lengths before them; at the end is a checksum. Version 1.1, which is written if
-// there are any, has the verdicts of audits before that: their number, and each as
-// the host and [audit.Judgement.Append] write it.
 const (
-	exportName     = "hedge windows "
-	exportVersion  = "1\n"
-	auditedVersion = "1.1\n"
+	maxExport = 64 << 20 // bytes
+	maxName   = 8 << 10  // bytes of a host or route
 
-	maxExport = 64 << 20       // bytes
-	maxName   = 8 << 10        // bytes of a host or route
-	maxAge    = 24 * time.Hour // what is older says nothing about today
+	windowsVersion = "1"
+	auditedVersion = "1.1"
 )
+
+// What an Engine learned is written, in its envelope, as the number of keys, and for each key its host,
+// its route and its window, all with their lengths before them. Version 1.1, which is written if there are
+// any, has the verdicts of audits after that: their number, and each with its host as
+// [audit.Judgement.Append] writes it.
+var envelope = decode.Envelope{
+	Name: "hedge windows ", Foreign: errForeign, Versions: []string{windowsVersion, auditedVersion}, Max: maxExport,
+}
+
+var errForeign = errors.New("this is no export of learned latencies")
 
 // Export writes what the keys learned, the most recently used first, as many as
 // Import would read. Keys without a sample are left out.
@@ -57,20 +58,17 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 		all = append(all, b...)
 		n++
 	}
-	version := exportVersion
+	version := windowsVersion
 	if judged > 0 {
 		version = auditedVersion
 	}
-	out := []byte(exportName + version)
-	out = binary.AppendVarint(out, now.UnixNano())
-	out = binary.AppendUvarint(out, n)
+	out := binary.AppendUvarint(envelope.Begin(version, now), n)
 	out = append(out, all...)
 	if judged > 0 {
 		out = binary.AppendUvarint(out, judged)
 		out = append(out, audits...)
 	}
-	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
-	_, err := w.Write(out)
+	_, err := w.Write(decode.End(out))
 	return err
 }
 
@@ -86,29 +84,21 @@ func (k *Key) append(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, k.window.Append(nil, now))
 }
 
-var (
-	errForeign = errors.New("this is no export of learned latencies")
-	errDamaged = errors.New("the export is damaged or cut off")
-)
-
 // Import learns what another Engine has written, in addition to what this one
 // knows. New keys are made while there is room, and none is forgotten for them.
 // The share of a route is asked for, see [Engine.RouteKey]. It returns how many keys
 // learned. If there is anything wrong, nothing changes; the windows of keys for which there
 // is no room are not looked at, and no memory is taken for them.
 func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (keys int, err error) {
-	b, err := io.ReadAll(io.LimitReader(r, maxExport+1))
+	version, _, d, err := envelope.Open(r, now)
 	if err != nil {
 		return 0, err
-	}
-	if len(b) > maxExport {
-		return 0, fmt.Errorf("the export is larger than %d MiB", maxExport>>20)
 	}
 	e.mu.Lock()
 	room := max(e.Config().MaxKeys, 1) - e.size
 	e.mu.Unlock()
 	wanted := make(map[Name]bool)
-	learned, audits, err := decodeExport(b, now, func(n Name) bool {
+	learned, err := decodeWindows(&d, now, func(n Name) bool {
 		if wanted[n] || e.Lookup(n) != nil {
 			return true
 		}
@@ -117,6 +107,13 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 		}
 		return wanted[n]
 	})
+	var audits []hostJudgement
+	if err == nil && version == auditedVersion {
+		audits, err = decodeAudits(&d, learned)
+	}
+	if err == nil && (d == nil || len(d) > 0) {
+		err = decode.ErrDamaged
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -142,70 +139,54 @@ type learned struct {
 	window *sketch.Window
 }
 
-// decodeExport returns what b says of the keys that are wanted, once for each.
-func decodeExport(b []byte, now time.Time, wanted func(Name) bool) ([]learned, []hostJudgement, error) {
-	rest, ok := strings.CutPrefix(string(b[:min(len(b), len(exportName)+16)]), exportName)
-	if !ok {
-		return nil, nil, errForeign
-	}
-	audited, known := strings.HasPrefix(rest, auditedVersion), exportVersion
-	if audited {
-		known = auditedVersion
-	}
-	if version, _, ok := strings.Cut(rest, "\n"); ok && version+"\n" != known {
-		return nil, nil, fmt.Errorf("the export is of version %q, and only %q and %q are known", version, strings.TrimSpace(exportVersion), strings.TrimSpace(auditedVersion))
-	}
-	end := len(b) - crc32.Size
-	if end < len(exportName+known) || binary.BigEndian.Uint32(b[end:]) != crc32.ChecksumIEEE(b[:end]) {
-		return nil, nil, errDamaged
-	}
-	d := decode.Decoder(b[len(exportName+known):end])
-	written := d.Varint()
-	if age := now.Sub(time.Unix(0, written)); age > maxAge {
-		return nil, nil, fmt.Errorf("the export is %v old, more than %v", age.Round(time.Second), maxAge)
-	}
-	var all []learned
+// decodeWindows takes off the windows of the keys that are wanted, once for each.
+func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (all []learned, err error) {
 	seen := make(map[Name]bool)
-	for n := d.Uvarint(); n > 0 && d != nil; n-- {
+	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		name := Name{Host: string(d.Bytes(maxName)), Route: string(d.Bytes(maxName))}
 		window := d.Bytes(maxExport)
 		switch {
-		case d == nil:
-			return nil, nil, errDamaged
+		case *d == nil:
+			return nil, decode.ErrDamaged
 		case !wanted(name):
 			continue
 		case seen[name]:
-			return nil, nil, fmt.Errorf("%w: two windows for one key", errDamaged)
+			return nil, fmt.Errorf("%w: two windows for one key", decode.ErrDamaged)
 		}
 		seen[name] = true
 		w, err := sketch.Decode(window, now)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", errDamaged, err)
+			return nil, fmt.Errorf("%w: %w", decode.ErrDamaged, err)
 		}
 		all = append(all, learned{name, w})
 	}
-	var audits []hostJudgement
-	if audited && d != nil {
-		hosts := make(map[string]bool) // those that are wanted
-		for _, l := range all {
-			hosts[l.name.Host] = true
+	return all, nil
+}
+
+// A hostJudgement is what an export says of the audit of a host.
+type hostJudgement struct {
+	host string
+	audit.Judgement
+}
+
+// decodeAudits takes off the verdicts for hosts of which a window was learned, once for each.
+func decodeAudits(d *decode.Decoder, learned []learned) (all []hostJudgement, err error) {
+	wanted := make(map[string]bool)
+	for _, l := range learned {
+		wanted[l.name.Host] = true
+	}
+	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
+		host := string(d.Bytes(maxName))
+		j, ok := audit.Decode(d)
+		if !ok {
+			return nil, fmt.Errorf("%w: a verdict makes no sense", decode.ErrDamaged)
 		}
-		for n := d.Uvarint(); n > 0 && d != nil; n-- {
-			host := string(d.Bytes(maxName))
-			j, ok := audit.Decode(&d)
-			if !ok {
-				return nil, nil, fmt.Errorf("%w: a verdict makes no sense", errDamaged)
-			}
-			if hosts[host] {
-				hosts[host] = false // the first of two counts
-				audits = append(audits, hostJudgement{host, j})
-			}
+		if wanted[host] {
+			wanted[host] = false // the first of two counts
+			all = append(all, hostJudgement{host, j})
 		}
 	}
-	if d == nil || len(d) > 0 {
-		return nil, nil, errDamaged
-	}
-	return all, audits, nil
+	return all, nil
 }
 
 // absorb learns what another key did.
@@ -219,12 +200,6 @@ func (k *Key) absorb(w *sketch.Window, now time.Time) {
 	}
 	k.mu.Unlock()
 	k.replan(now)
-}
-
-// A hostJudgement is what an export says of the audit of a host.
-type hostJudgement struct {
-	host string
-	audit.Judgement
 }
 
 // appendAudits appends the verdicts that there are, and returns how many.

@@ -1,0 +1,51 @@
+package decode_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/decode"
+)
+
+var (
+	errForeign = errors.New("foreign")
+	letters    = decode.Envelope{Name: "hedge letters ", Foreign: errForeign, Versions: []string{"1", "1.1"}, Max: 1 << 20}
+	epoch      = time.Unix(1_700_000_000, 0)
+)
+
+func TestWhatIsPutIntoAnEnvelopeComesOut(t *testing.T) {
+	for _, v := range letters.Versions {
+		b := decode.End(decode.AppendBytes(letters.Begin(v, epoch), "abc"))
+		version, passed, d, err := letters.Open(bytes.NewReader(b), epoch.Add(time.Hour))
+		require.NoError(t, err)
+		assert.Equal(t, v, version)
+		assert.Equal(t, time.Hour, passed)
+		assert.Equal(t, "abc", string(d.Bytes(3)))
+		assert.Empty(t, d)
+	}
+}
+
+func TestWhatIsWrongWithAnEnvelopeIsSaid(t *testing.T) {
+	right := decode.End(letters.Begin("1", epoch))
+	changed := bytes.Clone(right)
+	changed[len(changed)-1] ^= 1
+	for want, b := range map[string][]byte{
+		"foreign": []byte("something else"),
+		`the export is of version "2", and only "1" and "1.1" are known`: decode.End(letters.Begin("2", epoch)),
+		decode.ErrDamaged.Error():              changed,
+		"the export is larger than 1 MiB":      make([]byte, 1<<20+1),
+		"the export is 24h0m1s old, more than": decode.End(letters.Begin("1", epoch.Add(-decode.MaxAge-time.Second))),
+	} {
+		_, _, _, err := letters.Open(bytes.NewReader(b), epoch)
+		require.ErrorContains(t, err, want)
+	}
+	for n := range right {
+		_, _, _, err := letters.Open(bytes.NewReader(right[:n]), epoch)
+		require.Error(t, err, "the first %d bytes", n)
+	}
+}
