@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/gohedge/hedge/internal/elsewhere"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -93,7 +94,7 @@ func deterministic(c codes.Code) bool {
 // though another is ready, the hedge is not sent, and counts as [DeniedSameBackend]: so it is
 // for policies that always send a call to the same backend, such as ring_hash. If no other is
 // ready, the hedge goes to the primary's as it would without. Picks that are not used count
-// as successes in the policy below; outlier detection therefore belongs above.
+// as successes in the policy below, so put outlier detection above hedge_elsewhere.
 type Interceptor struct {
 	handle
 	rules   sync.Map     // full method to *methodRule
@@ -261,7 +262,7 @@ type rpc struct {
 	opts      []grpc.CallOption
 	replyType replyType
 	hedges    [1 + race.MaxHedges]hedged
-	detours   detours
+	detours   elsewhere.Detours
 	barred    atomic.Bool // a server has pushed back: no more hedges of this call
 
 	mu   sync.Mutex // held while a hedge reads the caller's request and options
@@ -342,9 +343,9 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		return race.ErrLost, race.ErrLost
 	}
 	h.reply = c.replyType.new()
-	d := &detour{hedgeContext(a, n), &c.primary.trail, c.method, &c.detours, n}
+	d := c.detours.For(hedgeContext(a, n), n, c.method, &c.primary.Trail)
 	err := c.invoker(d, c.method, req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
-	if err != nil && d.refused() {
+	if err != nil && d.Refused() {
 		c.Refuse(DeniedSameBackend)
 		return err, race.ErrRefused
 	}

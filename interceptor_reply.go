@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/gohedge/hedge/internal/elsewhere"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -74,15 +75,15 @@ func copyOf(req any) any {
 // the options. Whoever is below may keep either, so it is in no pool.
 type grpcPrimary struct {
 	race.Attempt
-	trail
+	elsewhere.Trail
 	trailer metadata.MD
 	room    [2]grpc.CallOption
 }
 
 // Value finds the trail, and else what the attempt's context holds.
 func (p *grpcPrimary) Value(key any) any {
-	if key == (trailKey{}) {
-		return &p.trail
+	if key == (elsewhere.Key{}) {
+		return &p.Trail
 	}
 	return p.Attempt.Value(key)
 }

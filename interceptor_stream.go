@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/gohedge/hedge/internal/elsewhere"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -79,7 +80,7 @@ type stream struct {
 	finish     []func(error)
 	origin     grpcOrigin
 	cancel     context.CancelCauseFunc
-	detours    detours
+	detours    elsewhere.Detours
 
 	engine.Call
 	first     atomic.Bool // the header or the first message was asked for
@@ -112,13 +113,13 @@ type stream struct {
 // grpcOrigin is the primary's context.
 type grpcOrigin struct {
 	race.Origin
-	trail
+	elsewhere.Trail
 }
 
 // Value finds the trail, and else what the attempt's context holds.
 func (o *grpcOrigin) Value(key any) any {
-	if key == (trailKey{}) {
-		return &o.trail
+	if key == (elsewhere.Key{}) {
+		return &o.Trail
 	}
 	return o.Origin.Value(key)
 }
@@ -331,8 +332,8 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 		err = s.attempts[0].RecvMsg(s.reply)
 		stop()
 	} else {
-		d := &detour{hedgeContext(a, n), &s.origin.trail, s.fullMethod, &s.detours, n}
-		if err = s.again(d, n); err != nil && d.refused() {
+		d := s.detours.For(hedgeContext(a, n), n, s.fullMethod, &s.origin.Trail)
+		if err = s.again(d, n); err != nil && d.Refused() {
 			s.Refuse(DeniedSameBackend)
 			return err, race.ErrRefused
 		}
