@@ -18,6 +18,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/elsewhere"
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -144,7 +145,7 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 // of the request, and a reply, header, trailer and peer that are copied to the caller's
 // if it wins. The call returns when the primary has, and does not wait for a hedge that
 // is cancelled and slow to end: the caller may use request and reply again. Only if
-// the request is no [proto.Message], and so cannot be copied, every attempt has ended.
+// the request is no proto.Message, and so cannot be copied, every attempt has ended.
 //
 // grpc-retry-pushback-ms and ResourceExhausted from the server count as push-back, and
 // a call that got one is not hedged again. That a message is larger than grpc allows is
@@ -181,15 +182,15 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 	if plan == nil {
 		in.stats.WarmupRequests.Add(1)
 	} else {
-		delays, c.replyType = plan.Delays, replyTypeOf(reply)
+		delays, c.replyType = plan.Delays, grpcattempt.ReplyTypeOf(reply)
 	}
 	var finish []func(error)
-	c.opts, finish = takeFinish(opts)
+	c.opts, finish = grpcattempt.TakeFinish(opts)
 	out := c.run(ctx, delays)
 	err := out.Value
 	if out.Winner > 0 {
 		h := &c.hedges[out.Winner]
-		publish(reply, h.reply)
+		grpcattempt.Publish(reply, h.reply)
 		for _, deliver := range h.deliver {
 			deliver()
 		}
@@ -202,7 +203,7 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 	}
 	if c.race.Reset() { // no hedge was sent
 		c.Forget()
-		c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType, c.primary = nil, nil, nil, nil, nil, replyType{}, nil
+		c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType, c.primary = nil, nil, nil, nil, nil, grpcattempt.ReplyType{}, nil
 		c.barred.Store(false)
 		in.calls.Put(c)
 	}
@@ -212,8 +213,8 @@ func (in *Interceptor) intercept(ctx context.Context, method string, req, reply 
 // run runs the race. When it returns, or panics, no hedge uses what is the caller's any more.
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
-	c.primary = new(grpcPrimary)
-	return c.race.Run(ctx, c, c, delays, race.Style{Join: !copyable(c.req), Watch: c.Watch(), Primary: &c.primary.Attempt})
+	c.primary = new(grpcattempt.Primary)
+	return c.race.Run(ctx, c, c, delays, race.Style{Join: !grpcattempt.Copyable(c.req), Watch: c.Watch(), Primary: &c.primary.Attempt})
 }
 
 // decide counts a call. It returns what its caller and its method ask for, and why it is sent
@@ -253,14 +254,14 @@ type rpc struct {
 	race      race.Race[error]
 	in        *Interceptor
 	key       *engine.Key // kept for the next call, which is often one of the same key
-	primary   *grpcPrimary
+	primary   *grpcattempt.Primary
 	method    string
 	req       any
 	reply     any
 	cc        *grpc.ClientConn
 	invoker   grpc.UnaryInvoker
 	opts      []grpc.CallOption
-	replyType replyType
+	replyType grpcattempt.ReplyType
 	hedges    [1 + race.MaxHedges]hedged
 	detours   elsewhere.Detours
 	barred    atomic.Bool // a server has pushed back: no more hedges of this call
@@ -295,8 +296,8 @@ func (c *rpc) copies(h *hedged) (req any, opts []grpc.CallOption, ok bool) {
 	if c.over {
 		return nil, nil, false
 	}
-	opts, h.deliver = ownTargets(c.opts)
-	return copyOf(c.req), opts, true
+	opts, h.deliver = grpcattempt.OwnTargets(c.opts)
+	return grpcattempt.CopyOf(c.req), opts, true
 }
 
 // Admit refuses hedges that could not be made or would only queue.
@@ -307,7 +308,7 @@ func (c *rpc) Admit(index int) bool {
 		denial = DeniedPaused
 	case conn != nil && !ready(conn):
 		denial = DeniedNotReady
-	case !c.replyType.known():
+	case !c.replyType.Known():
 		denial = DeniedNotReady
 	}
 	return c.AdmitUnless(index, denial)
@@ -334,15 +335,15 @@ func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
 func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	if n == 0 {
 		p := c.primary
-		err := c.invoker(p, c.method, c.req, c.reply, c.cc, p.options(c.opts)...)
-		return err, c.judge(err, p.trailer, n, a)
+		err := c.invoker(p, c.method, c.req, c.reply, c.cc, p.Options(c.opts)...)
+		return err, c.judge(err, p.Trailer, n, a)
 	}
 	h := &c.hedges[n]
 	req, opts, ok := c.copies(h)
 	if !ok {
 		return race.ErrLost, race.ErrLost
 	}
-	h.reply = c.replyType.new()
+	h.reply = c.replyType.New()
 	d := c.detours.For(hedgeContext(a, n), n, c.method, &c.primary.Trail)
 	err := c.invoker(d, c.method, req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
 	if err != nil && d.Refused() {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/elsewhere"
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -51,7 +52,7 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 	}
 	st := &stream{in: in, ctx: ctx, desc: desc, cc: cc, fullMethod: method, streamer: streamer, policy: m.policy, decided: make(chan struct{})}
 	st.policy.Delay = cmp.Or(o.Delay, m.policy.Delay)
-	st.opts, st.finish = takeFinish(slices.Clone(opts)) // hedges need them when the caller has them back
+	st.opts, st.finish = grpcattempt.TakeFinish(slices.Clone(opts)) // hedges need them when the caller has them back
 	primaryCtx, cancel := context.WithCancelCause(ctx)
 	st.origin.Context, st.cancel = primaryCtx, cancel
 	primary, err := st.open(&st.origin, cc, 0)
@@ -78,7 +79,7 @@ type stream struct {
 	policy     Policy
 	opts       []grpc.CallOption
 	finish     []func(error)
-	origin     grpcOrigin
+	origin     grpcattempt.Origin
 	cancel     context.CancelCauseFunc
 	detours    elsewhere.Detours
 
@@ -86,7 +87,7 @@ type stream struct {
 	first     atomic.Bool // the header or the first message was asked for
 	key       *engine.Key
 	reply     any // for the first message
-	replyType replyType
+	replyType grpcattempt.ReplyType
 
 	attempts [1 + race.MaxHedges]struct {
 		grpc.ClientStream
@@ -110,23 +111,9 @@ type stream struct {
 	endEarly context.CancelFunc // ends early
 }
 
-// grpcOrigin is the primary's context.
-type grpcOrigin struct {
-	race.Origin
-	elsewhere.Trail
-}
-
-// Value finds the trail, and else what the attempt's context holds.
-func (o *grpcOrigin) Value(key any) any {
-	if key == (elsewhere.Key{}) {
-		return &o.Trail
-	}
-	return o.Origin.Value(key)
-}
-
 // open starts the stream of attempt n.
 func (s *stream) open(ctx context.Context, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
-	opts, deliver := ownTargets(s.opts)
+	opts, deliver := grpcattempt.OwnTargets(s.opts)
 	s.attempts[n].deliver = deliver
 	if len(s.finish) > 0 {
 		opts = append(opts, grpc.OnFinish(func(err error) { s.onFinish(n, err) }))
@@ -290,7 +277,7 @@ func (s *stream) race(m any) error {
 	if plan == nil {
 		s.in.stats.WarmupRequests.Add(1)
 	} else {
-		delays, s.replyType = plan.Delays, replyTypeOf(m)
+		delays, s.replyType = plan.Delays, grpcattempt.ReplyTypeOf(m)
 	}
 	var r race.Race[error]
 	out := r.Run(s.ctx, s, s, delays, race.Style{Watch: s.Watch()})
@@ -300,7 +287,7 @@ func (s *stream) race(m any) error {
 	if out.Winner > 0 {
 		s.cancel(race.ErrLost)
 		if err == nil {
-			publish(m, s.attempts[out.Winner].reply)
+			grpcattempt.Publish(m, s.attempts[out.Winner].reply)
 		}
 		s.choose(out.Winner, out.Attempt.Release)
 		return err
@@ -318,7 +305,7 @@ func (s *stream) Admit(index int) bool {
 	switch conn := s.in.hedgeConn(s.cc); {
 	case barred:
 		denial = DeniedPaused
-	case conn != nil && !ready(conn), !sent, !s.replyType.known():
+	case conn != nil && !ready(conn), !sent, !s.replyType.Known():
 		denial = DeniedNotReady
 	}
 	return s.AdmitUnless(index, denial)
@@ -367,7 +354,7 @@ func (s *stream) again(ctx context.Context, n int) error {
 		return err
 	}
 	me := &s.attempts[n]
-	me.ClientStream, me.reply = hedge, s.replyType.new()
+	me.ClientStream, me.reply = hedge, s.replyType.New()
 	if err := hedge.SendMsg(req); err != nil && err != io.EOF { // EOF: RecvMsg has the status
 		return err
 	}
@@ -385,7 +372,7 @@ func (s *stream) copy() (req any, ok bool) {
 	if s.over {
 		return nil, false
 	}
-	return copyOf(s.req), true
+	return grpcattempt.CopyOf(s.req), true
 }
 
 func (s *stream) Discard(_ error, err error) {
