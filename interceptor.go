@@ -27,7 +27,6 @@ import (
 // the same package.
 
 type grpcConfig struct {
-	methods  []string // patterns; nil: none given
 	conn     *grpc.ClientConn
 	nonFatal map[codes.Code]bool
 }
@@ -98,9 +97,8 @@ func deterministic(c codes.Code) bool {
 // as successes in the policy below, so put outlier detection above hedge_elsewhere.
 type Interceptor struct {
 	handle
-	rules   sync.Map     // full method to *methodRule
-	methods atomic.Int64 // put into rules
-	calls   sync.Pool    // of *rpc
+	rules methodRules
+	calls sync.Pool // of *rpc
 }
 
 // NewInterceptor returns an Interceptor. Options that concern HTTP have no effect, but
@@ -123,8 +121,9 @@ func NewInterceptorWithConfig(c Config, opts ...Option) (*Interceptor, error) {
 	return in, nil
 }
 
-// connect starts connecting the connection that was given for hedges.
+// connect takes the options of gRPC, and starts connecting the connection that was given for hedges.
 func (in *Interceptor) connect() {
+	in.rules.routes, in.rules.listed, in.rules.log = in.options.routes, in.options.methods, in.log
 	if in.options.grpc.nonFatal == nil {
 		in.options.grpc.nonFatal = nonFatal
 	}
@@ -222,7 +221,7 @@ func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error
 func (in *Interceptor) decide(ctx context.Context, method string) (o engine.Overrides, m *methodRule, reason Reason) {
 	o, facts := in.begin(ctx)
 	if !facts.SwitchedOff {
-		m = in.rule(method)
+		m = in.rules.of(method)
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 	}
 	return o, m, in.refuses(o, facts)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -34,6 +35,7 @@ type config struct {
 	observers   []Observer
 	audit       bool
 	shadow      bool
+	methods     []string // patterns of gRPC methods that are safe to send twice
 	grpc        grpcConfig
 }
 
@@ -404,4 +406,27 @@ func WithLogger(l *slog.Logger) Option {
 // environment does the same. The default is no audit.
 func WithAudit() Option {
 	return optionFunc(func(c *config) { c.audit = true })
+}
+
+// WithMethods declares gRPC methods safe to send twice at the same time:
+// "/pkg.Service/Method", "/pkg.Service/*" for all of a service, or "/*" for all. It
+// may be given several times. It panics if a pattern is of none of these forms.
+//
+// A method that is not listed is hedged if its descriptor, where the program has it
+// registered, says NO_SIDE_EFFECTS or binds it to HTTP GET (google.api.http). If the
+// descriptor says IDEMPOTENT or binds it to other HTTP methods only, it is sent once:
+// of two idempotent writes, the late one can undo what a third has written between them.
+//
+// Where nothing is declared, the name decides. Its first word must be Get, BatchGet,
+// List, Search, Lookup, Query, Read, Count, Describe or Find, and no other word may
+// write or take: GetOrCreateUser, ReadModifyWriteRow and GetNextTicket are sent once.
+// Package internal/readonly lists those words.
+func WithMethods(patterns ...string) Option {
+	for _, p := range patterns {
+		if !methodPattern(p) {
+			panic(fmt.Sprintf("hedge: WithMethods: %q is not /pkg.Service/Method, /pkg.Service/* or /*", p))
+		}
+	}
+	patterns = slices.Clone(patterns)
+	return optionFunc(func(c *config) { c.methods = append(c.methods, patterns...) })
 }
