@@ -26,45 +26,6 @@ import (
 // it so. A program that uses only HTTP carries grpc all the same, because it is in
 // the same package.
 
-type grpcConfig struct {
-	conn     *grpc.ClientConn
-	nonFatal map[codes.Code]bool
-}
-
-// WithHedgeConn sends gRPC hedges over cc: another connection to the same
-// target, or another set of replicas. cc connects when the interceptor is made,
-// and again when a hedge finds that it has become idle; no hedge is sent while it
-// is not connected. It panics if cc is nil.
-//
-// Without it, hedges go over the primary's ClientConn, where round_robin often picks
-// another backend for them, hedge_elsewhere always does (see [Interceptor]), and
-// pick_first never.
-func WithHedgeConn(cc *grpc.ClientConn) Option {
-	if cc == nil {
-		panic("hedge: WithHedgeConn: *ClientConn is nil")
-	}
-	return optionFunc(func(c *config) { c.grpc.conn = cc })
-}
-
-// WithNonFatalCodes says with which gRPC codes a primary that failed waits for
-// a hedge that is out. The default is Unavailable, ResourceExhausted, Aborted,
-// Internal and Unknown, as in gRFC A6. It panics if a code is OK.
-func WithNonFatalCodes(cs ...codes.Code) Option {
-	set := make(map[codes.Code]bool)
-	for _, c := range cs {
-		if c == codes.OK {
-			panic("hedge: WithNonFatalCodes: code is OK")
-		}
-		set[c] = true
-	}
-	return optionFunc(func(c *config) { c.grpc.nonFatal = set })
-}
-
-// nonFatal are the codes after which another attempt may do better.
-var nonFatal = map[codes.Code]bool{
-	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
-}
-
 // answer reports whether a call that ended with err shows how long an answer takes.
 func answer(err error) bool { return err == nil || deterministic(status.Code(err)) }
 
@@ -97,6 +58,7 @@ func deterministic(c codes.Code) bool {
 // as successes in the policy below, so put outlier detection above hedge_elsewhere.
 type Interceptor struct {
 	handle
+	grpc  grpcConfig // written by connect, and not changed after it
 	rules methodRules
 	calls sync.Pool // of *rpc
 }
@@ -123,11 +85,9 @@ func NewInterceptorWithConfig(c Config, opts ...Option) (*Interceptor, error) {
 
 // connect takes the options of gRPC, and starts connecting the connection that was given for hedges.
 func (in *Interceptor) connect() {
+	in.grpc = grpcConfigOf(&in.options)
 	in.rules.routes, in.rules.listed, in.rules.log = in.options.routes, in.options.methods, in.log
-	if in.options.grpc.nonFatal == nil {
-		in.options.grpc.nonFatal = nonFatal
-	}
-	if given := in.options.grpc.conn; given != nil {
+	if given := in.grpc.conn; given != nil {
 		given.Connect()
 	}
 }
@@ -325,7 +285,7 @@ func ready(conn *grpc.ClientConn) bool {
 
 // hedgeConn returns the connection for the hedges of a call over cc.
 func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
-	if own := in.options.grpc.conn; own != nil {
+	if own := in.grpc.conn; own != nil {
 		return own
 	}
 	return cc
@@ -397,7 +357,7 @@ func tooLarge(err error) bool {
 // final returns nil if no other attempt could better the status of attempt n.
 func (in *Interceptor) final(code codes.Code, n int, cancelled bool) error {
 	switch {
-	case n == 0 && !cancelled && !in.options.grpc.nonFatal[code]:
+	case n == 0 && !cancelled && !in.grpc.nonFatal[code]:
 		return nil
 	case n > 0 && deterministic(code):
 		return nil

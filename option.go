@@ -36,7 +36,7 @@ type config struct {
 	audit       bool
 	shadow      bool
 	methods     []string // patterns of gRPC methods that are safe to send twice
-	grpc        grpcConfig
+	adapter     []Option // of an adapter that may be left out of a program; only that adapter reads them
 }
 
 type optionFunc func(*config)

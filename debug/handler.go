@@ -38,7 +38,6 @@ type Source interface{ Snapshot() hedge.Snapshot }
 
 var (
 	_ Source = (*hedge.Transport)(nil)
-	_ Source = (*hedge.Interceptor)(nil)
 	_ Source = (*hedge.Hedger)(nil)
 )
 
