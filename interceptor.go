@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/gohedge/hedge/internal/elsewhere"
+	"github.com/gohedge/hedge/internal/elsewhere" // registers hedge_elsewhere
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/race"
@@ -25,19 +25,6 @@ import (
 // Only the files whose names begin with interceptor import grpc, and a test keeps
 // it so. A program that uses only HTTP carries grpc all the same, because it is in
 // the same package.
-
-// answer reports whether a call that ended with err shows how long an answer takes.
-func answer(err error) bool { return err == nil || deterministic(status.Code(err)) }
-
-// deterministic reports whether every attempt of a call would end with c.
-func deterministic(c codes.Code) bool {
-	switch c {
-	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
-		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated:
-		return true
-	}
-	return false
-}
 
 // An Interceptor hedges gRPC calls that are slower than usual for their target
 // and method. Its [Interceptor.Unary] and [Interceptor.Stream] share what is
@@ -117,63 +104,22 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 // retries multiply with hedges: grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeMade()
-	return in.intercept
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		return in.call(ctx, &unaryCall{method, req, reply, cc, invoker, opts})
+	}
 }
 
-func (in *Interceptor) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	o, m, reason := in.decide(ctx, method)
+func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
+	o, m, reason := in.decide(ctx, asked.method)
 	if reason != engine.None {
-		p := in.unhedged(ctx, cc, method, reason)
-		err := invoker(nestedContext(ctx), method, req, reply, cc, opts...)
-		p.Done(answer(err))
-		return err
+		return in.sendOnce(ctx, asked, reason)
 	}
-	c, ok := in.calls.Get().(*rpc)
-	if !ok {
-		c = &rpc{in: in}
-	}
-	if name := in.name(ctx, cc, method); !c.key.Is(name) {
-		c.key = in.engine.RouteKey(name, m.policy.BudgetPercent/100)
-	}
-	plan := c.Begin(ctx, c.key, cmp.Or(o.Delay, m.policy.Delay))
-	c.method, c.req, c.reply, c.cc, c.invoker = method, req, reply, cc, invoker
-	var delays []time.Duration
-	if plan == nil {
-		in.stats.WarmupRequests.Add(1)
-	} else {
-		delays, c.replyType = plan.Delays, grpcattempt.ReplyTypeOf(reply)
-	}
-	var finish []func(error)
-	c.opts, finish = grpcattempt.TakeFinish(opts)
+	c := in.callOf(ctx, asked, m)
+	delays := c.plan(ctx, asked.reply, cmp.Or(o.Delay, m.policy.Delay))
 	out := c.run(ctx, delays)
-	err := out.Value
-	if out.Winner > 0 {
-		h := &c.hedges[out.Winner]
-		grpcattempt.Publish(reply, h.reply)
-		for _, deliver := range h.deliver {
-			deliver()
-		}
-	}
-	c.End(answer(err), out.Winner > 0, 0)
-	in.tally(&c.Call, out.Winner)
-	out.Attempt.Release()
-	for _, f := range finish {
-		f(err)
-	}
-	if c.race.Reset() { // no hedge was sent
-		c.Forget()
-		c.req, c.reply, c.cc, c.invoker, c.opts, c.replyType, c.primary = nil, nil, nil, nil, nil, grpcattempt.ReplyType{}, nil
-		c.barred.Store(false)
-		in.calls.Put(c)
-	}
+	err := c.deliver(out)
+	c.free()
 	return err
-}
-
-// run runs the race. When it returns, or panics, no hedge uses what is the caller's any more.
-func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
-	defer c.close()
-	c.primary = new(grpcattempt.Primary)
-	return c.race.Run(ctx, c, c, delays, race.Style{Join: !grpcattempt.Copyable(c.req), Watch: c.Watch(), Primary: &c.primary.Attempt})
 }
 
 // decide counts a call. It returns what its caller and its method ask for, and why it is sent
@@ -187,14 +133,23 @@ func (in *Interceptor) decide(ctx context.Context, method string) (o engine.Over
 	return o, m, in.refuses(o, facts)
 }
 
-// unhedged begins a call that is sent once.
-func (in *Interceptor) unhedged(ctx context.Context, cc *grpc.ClientConn, method string, reason Reason) engine.Unhedged {
+// sendOnce makes a call without hedges.
+func (in *Interceptor) sendOnce(ctx context.Context, asked *unaryCall, reason Reason) error {
+	told := in.beginUnhedged(ctx, asked.cc, asked.method, reason)
+	err := asked.invoker(nestedContext(ctx), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
+	told.Done(isAnswer(err))
+	return err
+}
+
+// beginUnhedged tells observers, if there are any, of a call that is sent once.
+func (in *Interceptor) beginUnhedged(ctx context.Context, cc *grpc.ClientConn, method string, reason Reason) engine.Unhedged {
 	if !in.engine.Observed() {
 		return engine.Unhedged{}
 	}
 	return in.engine.BeginUnhedged(ctx, in.name(ctx, cc, method), reason)
 }
 
+// name returns the name of a call's key.
 func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
 	target := ""
 	if cc != nil {
@@ -206,27 +161,52 @@ func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method str
 	return engine.Name{Host: target, Route: method}
 }
 
-// rpc is one call in flight: the Op and the Gate of its race. The value that is raced
-// for is the error that the caller will see.
-type rpc struct {
-	engine.Call
-	race      race.Race[error]
-	in        *Interceptor
-	key       *engine.Key // kept for the next call, which is often one of the same key
-	primary   *grpcattempt.Primary
-	method    string
-	req       any
-	reply     any
-	cc        *grpc.ClientConn
-	invoker   grpc.UnaryInvoker
-	opts      []grpc.CallOption
-	replyType grpcattempt.ReplyType
-	hedges    [1 + race.MaxHedges]hedged
-	detours   elsewhere.Detours
-	barred    atomic.Bool // a server has pushed back: no more hedges of this call
+// hedgeConn returns the connection for the hedges of a call over cc.
+func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
+	if own := in.grpc.conn; own != nil {
+		return own
+	}
+	return cc
+}
 
-	mu   sync.Mutex // held while a hedge reads the caller's request and options
-	over bool       // the caller may use them again; guarded by mu
+// callOf returns an rpc for what the caller asked for.
+func (in *Interceptor) callOf(ctx context.Context, asked *unaryCall, m *methodRule) *rpc {
+	c, ok := in.calls.Get().(*rpc)
+	if !ok {
+		c = &rpc{hedging: hedging{in: in}}
+	}
+	c.asked = *asked
+	c.asked.opts, c.finish = grpcattempt.TakeFinish(asked.opts)
+	if name := in.name(ctx, asked.cc, asked.method); !c.key.Is(name) {
+		c.key = in.engine.RouteKey(name, m.policy.BudgetPercent/100)
+	}
+	return c
+}
+
+// unaryCall is what the caller of a unary call passed.
+type unaryCall struct {
+	method     string
+	req, reply any
+	cc         *grpc.ClientConn
+	invoker    grpc.UnaryInvoker
+	opts       []grpc.CallOption
+}
+
+// rpc is one unary call in flight: the Op and the Gate of its race. The value that is raced
+// for is the error that the caller will see. It is used again if no hedge was due.
+type rpc struct {
+	hedging
+	race race.Race[error]
+
+	// Written before the race begins. A hedge takes copies of the request and the options.
+	asked   unaryCall     // without options of OnFinish
+	finish  []func(error) // of those options
+	primary *grpcattempt.Primary
+
+	hedges [1 + race.MaxHedges]hedged // each written by its attempt, and read by deliver if that has won
+
+	mu   sync.Mutex // held while a hedge reads asked; guards over
+	over bool       // the caller may use again what it passed
 }
 
 // hedged is what a hedge received.
@@ -236,7 +216,12 @@ type hedged struct {
 	deliver []func() // copy it to the targets of the caller's options
 }
 
-var errNotFinal = errors.New("hedge: another attempt may get a better status")
+// run runs the race. When it returns, or panics, no hedge uses what is the caller's any more.
+func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
+	defer c.close()
+	c.primary = new(grpcattempt.Primary)
+	return c.race.Run(ctx, c, c, delays, race.Style{Join: !grpcattempt.Copyable(c.asked.req), Watch: c.Watch(), Primary: &c.primary.Attempt})
+}
 
 // close waits for hedges that read what is the caller's, and keeps others from it.
 func (c *rpc) close() {
@@ -247,6 +232,65 @@ func (c *rpc) close() {
 	}
 }
 
+// deliver gives the caller what the race has found, and ends the call.
+func (c *rpc) deliver(out race.Result[error]) error {
+	err := out.Value
+	if out.Winner > 0 {
+		h := &c.hedges[out.Winner]
+		grpcattempt.Publish(c.asked.reply, h.reply)
+		for _, deliver := range h.deliver {
+			deliver()
+		}
+	}
+	c.End(isAnswer(err), out.Winner > 0, 0)
+	c.in.tally(&c.Call, out.Winner)
+	out.Attempt.Release()
+	for _, f := range c.finish {
+		f(err)
+	}
+	return err
+}
+
+// free lets another call use c, unless a hedge may still do so.
+func (c *rpc) free() {
+	if !c.race.Reset() {
+		return
+	}
+	c.Forget()
+	c.asked, c.finish, c.primary, c.replyType = unaryCall{}, nil, nil, grpcattempt.ReplyType{}
+	c.barred.Store(false)
+	c.in.calls.Put(c)
+}
+
+// Admit refuses hedges that could not be made or would only queue.
+func (c *rpc) Admit(index int) bool { return c.AdmitUnless(index, c.denial(c.asked.cc)) }
+
+func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
+	if n > 0 {
+		return c.hedge(a, n)
+	}
+	p, asked := c.primary, &c.asked
+	err := asked.invoker(p, asked.method, asked.req, asked.reply, asked.cc, p.Options(asked.opts)...)
+	return err, c.judge(a, n, err, p.Trailer)
+}
+
+// hedge makes attempt n with a request, a reply and targets of its own.
+func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
+	h, method := &c.hedges[n], c.asked.method
+	req, opts, ok := c.copies(h)
+	if !ok {
+		return race.ErrLost, race.ErrLost
+	}
+	h.reply = c.replyType.New()
+	detour := c.detours.For(hedgeContext(a, n), n, method, &c.primary.Trail)
+	err := c.asked.invoker(detour, method, req, h.reply, c.in.hedgeConn(c.asked.cc), append(opts, grpc.Trailer(&h.trailer))...)
+	if err != nil && detour.Refused() {
+		c.Refuse(DeniedSameBackend)
+		return err, race.ErrRefused
+	}
+	return err, c.judge(a, n, err, h.trailer)
+}
+
 // copies returns a copy of the caller's request, and the caller's options with
 // targets of their own. It returns false if the call is over.
 func (c *rpc) copies(h *hedged) (req any, opts []grpc.CallOption, ok bool) {
@@ -255,22 +299,43 @@ func (c *rpc) copies(h *hedged) (req any, opts []grpc.CallOption, ok bool) {
 	if c.over {
 		return nil, nil, false
 	}
-	opts, h.deliver = grpcattempt.OwnTargets(c.opts)
-	return grpcattempt.CopyOf(c.req), opts, true
+	opts, h.deliver = grpcattempt.OwnTargets(c.asked.opts)
+	return grpcattempt.CopyOf(c.asked.req), opts, true
 }
 
-// Admit refuses hedges that could not be made or would only queue.
-func (c *rpc) Admit(index int) bool {
-	denial := engine.None
-	switch conn := c.in.hedgeConn(c.cc); {
-	case c.barred.Load():
-		denial = DeniedPaused
-	case conn != nil && !ready(conn):
-		denial = DeniedNotReady
-	case !c.replyType.Known():
-		denial = DeniedNotReady
+// hedging is what a call that may be hedged has, be it unary or a stream.
+type hedging struct {
+	engine.Call
+
+	// Written before the race begins.
+	in        *Interceptor
+	key       *engine.Key           // an rpc keeps it for its next call, which is often one of the same key
+	replyType grpcattempt.ReplyType // known if the plan is
+
+	detours elsewhere.Detours
+	barred  atomic.Bool // a server has pushed back: no more hedges of this call
+}
+
+// plan begins the call, and returns when its hedges are due. The key is known.
+func (h *hedging) plan(ctx context.Context, reply any, delay time.Duration) []time.Duration {
+	plan := h.Begin(ctx, h.key, delay)
+	if plan == nil {
+		h.in.stats.WarmupRequests.Add(1)
+		return nil
 	}
-	return c.AdmitUnless(index, denial)
+	h.replyType = grpcattempt.ReplyTypeOf(reply)
+	return plan.Delays
+}
+
+// denial returns why a hedge of a call over cc could not be made or would only queue, or [engine.None].
+func (h *hedging) denial(cc *grpc.ClientConn) Reason {
+	switch conn := h.in.hedgeConn(cc); {
+	case h.barred.Load():
+		return DeniedPaused
+	case conn != nil && !ready(conn), !h.replyType.Known():
+		return DeniedNotReady
+	}
+	return engine.None
 }
 
 // ready reports whether a hedge over conn would start at once. It connects a conn
@@ -283,50 +348,35 @@ func ready(conn *grpc.ClientConn) bool {
 	return state == connectivity.Ready
 }
 
-// hedgeConn returns the connection for the hedges of a call over cc.
-func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
-	if own := in.grpc.conn; own != nil {
-		return own
-	}
-	return cc
-}
+var errNotFinal = errors.New("hedge: another attempt may get a better status")
 
-func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
-	if n == 0 {
-		p := c.primary
-		err := c.invoker(p, c.method, c.req, c.reply, c.cc, p.Options(c.opts)...)
-		return err, c.judge(err, p.Trailer, n, a)
-	}
-	h := &c.hedges[n]
-	req, opts, ok := c.copies(h)
-	if !ok {
-		return race.ErrLost, race.ErrLost
-	}
-	h.reply = c.replyType.New()
-	d := c.detours.For(hedgeContext(a, n), n, c.method, &c.primary.Trail)
-	err := c.invoker(d, c.method, req, h.reply, c.in.hedgeConn(c.cc), append(opts, grpc.Trailer(&h.trailer))...)
-	if err != nil && d.Refused() {
-		c.Refuse(DeniedSameBackend)
-		return err, race.ErrRefused
-	}
-	return err, c.judge(err, h.trailer, n, a)
-}
-
-// judge records push-back, and returns nil if err is the answer to the call.
-func (c *rpc) judge(err error, trailer metadata.MD, n int, a *race.Attempt) error {
+// judge takes note of push-back, and returns nil if err, with which attempt n has ended, is the
+// answer to the call.
+func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD) error {
 	switch {
 	case err == nil:
 		return nil
 	case n > 0 && turnedAway(err, trailer):
 		return race.ErrRefused
-	case c.in.pushedBack(c.key, err, trailer):
-		c.barred.Store(true)
+	case pushedBack(h.key, err, trailer):
+		h.barred.Store(true)
 	}
-	return c.in.final(status.Code(err), n, a.Err() != nil)
+	code := status.Code(err)
+	if n > 0 && deterministic(code) || n == 0 && a.Err() == nil && !h.in.grpc.nonFatal[code] {
+		return nil
+	}
+	return errNotFinal
+}
+
+// Discard counts hedges that panicked. There is nothing to release.
+func (h *hedging) Discard(_ error, err error) {
+	if _, ok := err.(*race.Panic); ok {
+		h.in.stats.HedgePanics.Add(1)
+	}
 }
 
 // pushedBack tells the key if a server that failed pushed back, and reports whether it did.
-func (in *Interceptor) pushedBack(k *engine.Key, err error, trailer metadata.MD) bool {
+func pushedBack(k *engine.Key, err error, trailer metadata.MD) bool {
 	now := time.Now()
 	if v := trailer["grpc-retry-pushback-ms"]; len(v) > 0 {
 		ms, _ := strconv.ParseUint(v[0], 10, 31) // gRFC A6: negative or not a number means stop
@@ -354,19 +404,15 @@ func tooLarge(err error) bool {
 	return false
 }
 
-// final returns nil if no other attempt could better the status of attempt n.
-func (in *Interceptor) final(code codes.Code, n int, cancelled bool) error {
-	switch {
-	case n == 0 && !cancelled && !in.grpc.nonFatal[code]:
-		return nil
-	case n > 0 && deterministic(code):
-		return nil
-	}
-	return errNotFinal
-}
+// isAnswer reports whether a call that ended with err shows how long an answer takes.
+func isAnswer(err error) bool { return err == nil || deterministic(status.Code(err)) }
 
-func (c *rpc) Discard(_ error, err error) {
-	if _, ok := err.(*race.Panic); ok {
-		c.in.stats.HedgePanics.Add(1)
+// deterministic reports whether every attempt of a call would end with c.
+func deterministic(c codes.Code) bool {
+	switch c {
+	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated:
+		return true
 	}
+	return false
 }

@@ -11,9 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
-	"github.com/gohedge/hedge/internal/elsewhere"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/race"
@@ -39,158 +37,165 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 }
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	asked := streamCall{ctx, desc, cc, method, streamer, opts}
 	o, m, reason := in.decide(ctx, method)
 	if reason == engine.None && (desc.ClientStreams || !desc.ServerStreams) {
 		in.stats.NotHedgeable.Add(1)
 		reason = DeniedBody
 	}
 	if reason != engine.None {
-		p := in.unhedged(ctx, cc, method, reason)
-		opened, err := streamer(nestedContext(ctx), desc, cc, method, opts...)
-		p.Done(err == nil)
-		return opened, err
+		return in.openOnce(asked, reason)
 	}
-	st := &stream{in: in, ctx: ctx, desc: desc, cc: cc, fullMethod: method, streamer: streamer, policy: m.policy, decided: make(chan struct{})}
-	st.policy.Delay = cmp.Or(o.Delay, m.policy.Delay)
-	st.opts, st.finish = grpcattempt.TakeFinish(slices.Clone(opts)) // hedges need them when the caller has them back
-	primaryCtx, cancel := context.WithCancelCause(ctx)
-	st.origin.Context, st.cancel = primaryCtx, cancel
-	primary, err := st.open(&st.origin, cc, 0)
-	if err != nil {
-		st.choose(0, func() {})
-		cancel(nil)
-		in.unhedged(ctx, cc, method, DeniedNotReady).Done(false)
+	s := in.streamOf(asked, m, o.Delay)
+	if err := s.openPrimary(); err != nil {
 		return nil, err
 	}
-	st.attempts[0].ClientStream = primary
-	return st, nil
+	return s, nil
+}
+
+// openOnce opens the stream of a call without hedges.
+func (in *Interceptor) openOnce(asked streamCall, reason Reason) (grpc.ClientStream, error) {
+	told := in.beginUnhedged(asked.ctx, asked.cc, asked.method, reason)
+	opened, err := asked.streamer(nestedContext(asked.ctx), asked.desc, asked.cc, asked.method, asked.opts...)
+	told.Done(err == nil)
+	return opened, err
+}
+
+// streamOf returns a stream for what the caller asked for, which hedges read when the caller
+// has its options back.
+func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
+	s := &stream{hedging: hedging{in: in}, asked: asked, share: m.policy.BudgetPercent / 100, delay: cmp.Or(delay, m.policy.Delay)}
+	s.choice.Init()
+	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
+	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
+	return s
+}
+
+// streamCall is what the caller of a stream passed.
+type streamCall struct {
+	ctx      context.Context
+	desc     *grpc.StreamDesc
+	cc       *grpc.ClientConn
+	method   string
+	streamer grpc.Streamer
+	opts     []grpc.CallOption
 }
 
 // stream is what the caller gets for its call. Until the first message it is the Op
 // and the Gate of a race. As with any ClientStream, one goroutine may send while
 // another receives.
 type stream struct {
-	in         *Interceptor
-	ctx        context.Context
-	desc       *grpc.StreamDesc
-	cc         *grpc.ClientConn
-	fullMethod string
-	streamer   grpc.Streamer
-	policy     Policy
-	opts       []grpc.CallOption
-	finish     []func(error)
-	origin     grpcattempt.Origin
-	cancel     context.CancelCauseFunc
-	detours    elsewhere.Detours
+	hedging // of the goroutine that begins the race, and of the attempts
 
-	engine.Call
-	first     atomic.Bool // the header or the first message was asked for
-	key       *engine.Key
-	reply     any // for the first message
-	replyType grpcattempt.ReplyType
+	// Written before the caller gets the stream, and not changed after it.
+	asked  streamCall    // without options of OnFinish
+	share  float64       // of the route's calls, see [Policy.BudgetPercent]
+	delay  time.Duration // asked for by the caller or the route; 0: none
+	origin grpcattempt.Origin
+	cancel context.CancelCauseFunc // ends origin
 
-	attempts [1 + race.MaxHedges]struct {
-		grpc.ClientStream
-		reply   any
-		deliver []func()
+	attempts [1 + race.MaxHedges]streamAttempt
+	begun    atomic.Bool // there is a race, or there will be none
+	reply    any         // the caller's, for the first message; written before the race begins
+	ended    sync.Once
+
+	// These guard themselves.
+	choice grpcattempt.Choice
+	sent   grpcattempt.Sent
+	early  grpcattempt.EarlyContext
+	finish grpcattempt.Finish
+}
+
+// streamAttempt is written by its attempt; that of the primary before the caller gets the
+// stream. The winner's is read after the choice.
+type streamAttempt struct {
+	grpc.ClientStream
+	reply   any      // a hedge's own
+	deliver []func() // copy what was received to the targets of the caller's options
+}
+
+// openPrimary opens the primary's stream.
+func (s *stream) openPrimary() error {
+	primary, err := s.open(&s.origin, s.asked.cc, 0)
+	if err != nil {
+		s.choose(0, func() {})
+		s.endPrimary()
+		s.in.beginUnhedged(s.asked.ctx, s.asked.cc, s.asked.method, DeniedNotReady).Done(false)
+		return err
 	}
-
-	decide  sync.Once
-	decided chan struct{} // closed when winner is known
-	winner  int
-	release func() // ends the winner's context
-	ended   sync.Once
-
-	mu       sync.Mutex // guards the fields below
-	req      any        // what was sent
-	finished [1 + race.MaxHedges]*error
-	reported bool               // finish was called
-	barred   bool               // a server has pushed back: no more hedges of this call
-	over     bool               // end was called
-	early    context.Context    // what Context returned before the call was known; nil: it was not asked
-	endEarly context.CancelFunc // ends early
+	s.attempts[0].ClientStream = primary
+	return nil
 }
 
 // open starts the stream of attempt n.
 func (s *stream) open(ctx context.Context, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
-	opts, deliver := grpcattempt.OwnTargets(s.opts)
+	opts, deliver := grpcattempt.OwnTargets(s.asked.opts)
 	s.attempts[n].deliver = deliver
-	if len(s.finish) > 0 {
+	if len(s.finish.Functions) > 0 {
 		opts = append(opts, grpc.OnFinish(func(err error) { s.onFinish(n, err) }))
 	}
-	return s.streamer(ctx, s.desc, cc, s.fullMethod, slices.Clip(opts)...)
+	return s.asked.streamer(ctx, s.asked.desc, cc, s.asked.method, slices.Clip(opts)...)
 }
 
 // onFinish is called when attempt n has ended, which may be the end of the call.
 func (s *stream) onFinish(n int, err error) {
-	s.mu.Lock()
-	s.finished[n] = &err
-	s.mu.Unlock()
+	s.finish.Ended(n, err)
 	if n == 0 {
-		s.giveUp() // nobody has received yet, and there is nothing to receive
+		s.skipRace() // nobody has received yet, and there is nothing to receive
 	}
 	s.report()
-}
-
-// giveUp makes the primary the call if there is no race yet.
-func (s *stream) giveUp() {
-	if s.first.CompareAndSwap(false, true) {
-		s.choose(0, func() { s.cancel(nil) })
-	}
 }
 
 // report calls the functions of the caller's OnFinish once the call has ended.
 func (s *stream) report() {
-	select {
-	case <-s.decided:
-	default:
+	if !s.choice.Known() {
 		return
 	}
-	s.mu.Lock()
-	err := s.finished[s.winner]
-	now := err != nil && !s.reported
-	s.reported = s.reported || now
-	s.mu.Unlock()
-	if now {
+	if due, err := s.finish.Due(s.choice.Winner()); due {
 		s.end() // sets the targets, which the functions may read
-		for _, f := range s.finish {
-			f(*err)
+		for _, f := range s.finish.Functions {
+			f(err)
 		}
 	}
 }
 
-// choose makes attempt n the call. release ends its context.
+// skipRace makes the primary the call, unless there is a race. It reports whether it has done so.
+func (s *stream) skipRace() bool {
+	if !s.begun.CompareAndSwap(false, true) {
+		return false
+	}
+	s.choose(0, s.endPrimary)
+	return true
+}
+
+func (s *stream) endPrimary() { s.cancel(nil) }
+
+// choose makes attempt n the call, unless another is. release ends its context.
 func (s *stream) choose(n int, release func()) {
-	s.decide.Do(func() {
-		s.winner, s.release = n, release
-		close(s.decided)
-	})
+	s.choice.Make(n, release)
+	s.sent.Close()
 	s.report()
 }
 
-// chosen waits for the choice and returns its stream.
-func (s *stream) chosen() grpc.ClientStream {
-	<-s.decided
-	return s.attempts[s.winner]
-}
+// chosen waits for the choice and returns its attempt.
+func (s *stream) chosen() *streamAttempt { return &s.attempts[s.choice.Winner()] }
 
 func (s *stream) SendMsg(m any) error {
-	s.mu.Lock()
-	s.req = m // grpc forbids changing it after SendMsg
-	s.mu.Unlock()
-	return s.sent(s.attempts[0].SendMsg(m))
+	s.sent.Keep(m)
+	return s.sentBy(s.attempts[0].SendMsg(m))
 }
 
-func (s *stream) CloseSend() error { return s.sent(s.attempts[0].CloseSend()) }
+func (s *stream) CloseSend() error { return s.sentBy(s.attempts[0].CloseSend()) }
 
-// sent ends a call that an error of the primary ends. After io.EOF, RecvMsg has the
-// status. If a hedge has won, the error is that of a loser: the hedge has the request.
-func (s *stream) sent(err error) error {
+// sentBy returns what the caller sees of an error with which the primary could not send. It
+// ends the call, unless it is io.EOF, after which RecvMsg has the status. If a hedge has won,
+// the error is that of a loser: the hedge has the request.
+func (s *stream) sentBy(err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	s.giveUp()
-	if <-s.decided; s.winner > 0 {
+	s.skipRace()
+	if s.choice.Winner() > 0 {
 		return nil
 	}
 	s.end()
@@ -199,13 +204,12 @@ func (s *stream) sent(err error) error {
 
 // Header waits for the race if there is one, and otherwise chooses the primary.
 func (s *stream) Header() (metadata.MD, error) {
-	var p engine.Unhedged
-	if s.first.CompareAndSwap(false, true) {
-		s.choose(0, func() { s.cancel(nil) })
-		p = s.in.unhedged(s.ctx, s.cc, s.fullMethod, DeniedBody)
+	var told engine.Unhedged
+	if s.skipRace() {
+		told = s.in.beginUnhedged(s.asked.ctx, s.asked.cc, s.asked.method, DeniedBody)
 	}
 	md, err := s.chosen().Header()
-	p.Done(err == nil)
+	told.Done(err == nil)
 	if err != nil && err != io.EOF {
 		s.end()
 	}
@@ -213,35 +217,23 @@ func (s *stream) Header() (metadata.MD, error) {
 }
 
 func (s *stream) Trailer() metadata.MD {
-	select {
-	case <-s.decided:
-		return s.chosen().Trailer()
-	default:
+	if !s.choice.Known() {
 		return nil
 	}
+	return s.chosen().Trailer()
 }
 
 func (s *stream) Context() context.Context {
-	select {
-	case <-s.decided:
-		return s.chosen().Context()
-	default:
+	if !s.choice.Known() {
+		return s.early.Get(s.asked.ctx)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.early == nil {
-		s.early, s.endEarly = context.WithCancel(s.ctx)
-		if s.over {
-			s.endEarly()
-		}
-	}
-	return s.early
+	return s.chosen().Context()
 }
 
 func (s *stream) RecvMsg(m any) error {
 	var err error
-	if s.first.CompareAndSwap(false, true) {
-		err = s.race(m)
+	if s.begun.CompareAndSwap(false, true) {
+		err = s.receiveFirst(m)
 	} else {
 		err = s.chosen().RecvMsg(m)
 	}
@@ -251,105 +243,95 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// end sets the targets of the caller's options and ends the contexts. The call is known.
+// end sets the targets of the caller's options and ends the contexts. The choice is made.
 func (s *stream) end() {
 	s.ended.Do(func() {
-		for _, deliver := range s.attempts[s.winner].deliver {
+		for _, deliver := range s.chosen().deliver {
 			deliver()
 		}
-		s.release()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.over = true
-		if s.early != nil {
-			s.endEarly()
-		}
+		s.choice.Release()
+		s.early.End()
 	})
 }
 
-// race receives the first message, from whichever attempt has it first.
-func (s *stream) race(m any) error {
-	defer s.choose(0, func() { s.cancel(nil) }) // if no hedge was chosen; also if the primary panics
+// receiveFirst receives the first message, from whichever attempt has it first.
+func (s *stream) receiveFirst(m any) error {
+	defer s.choose(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
 	s.reply = m
-	s.key = s.in.engine.RouteKey(s.in.name(s.ctx, s.cc, s.fullMethod), s.policy.BudgetPercent/100)
-	plan := s.Begin(s.ctx, s.key, s.policy.Delay)
-	var delays []time.Duration
-	if plan == nil {
-		s.in.stats.WarmupRequests.Add(1)
-	} else {
-		delays, s.replyType = plan.Delays, grpcattempt.ReplyTypeOf(m)
-	}
+	s.key = s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.cc, s.asked.method), s.share)
+	delays := s.plan(s.asked.ctx, m, s.delay)
 	var r race.Race[error]
-	out := r.Run(s.ctx, s, s, delays, race.Style{Watch: s.Watch()})
+	out := r.Run(s.asked.ctx, s, s, delays, race.Style{Watch: s.Watch()})
+	return s.deliver(out)
+}
+
+// deliver gives the caller what the race has found, and makes its winner the call.
+func (s *stream) deliver(out race.Result[error]) error {
 	err := out.Value
-	s.End(err == io.EOF || answer(err), out.Winner > 0, 0)
+	s.End(err == io.EOF || isAnswer(err), out.Winner > 0, 0)
 	s.in.tally(&s.Call, out.Winner)
-	if out.Winner > 0 {
-		s.cancel(race.ErrLost)
-		if err == nil {
-			grpcattempt.Publish(m, s.attempts[out.Winner].reply)
-		}
-		s.choose(out.Winner, out.Attempt.Release)
+	if out.Winner <= 0 {
+		out.Attempt.Release()
 		return err
 	}
-	out.Attempt.Release()
+	s.cancel(race.ErrLost)
+	if err == nil {
+		grpcattempt.Publish(s.reply, s.attempts[out.Winner].reply)
+	}
+	s.choose(out.Winner, out.Attempt.Release)
 	return err
 }
 
 // Admit refuses hedges that could not be made or would only queue.
 func (s *stream) Admit(index int) bool {
-	denial := engine.None
-	s.mu.Lock()
-	barred, sent := s.barred, s.req != nil
-	s.mu.Unlock()
-	switch conn := s.in.hedgeConn(s.cc); {
-	case barred:
-		denial = DeniedPaused
-	case conn != nil && !ready(conn), !sent, !s.replyType.Known():
+	denial := s.denial(s.asked.cc)
+	if denial == engine.None && !s.sent.Any() {
 		denial = DeniedNotReady
 	}
 	return s.AdmitUnless(index, denial)
 }
 
 func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
-	var err error
-	if n == 0 {
-		// The primary's stream is older than the race, and must end with its attempt.
-		stop := context.AfterFunc(a, func() { s.cancel(context.Cause(a)) })
-		err = s.attempts[0].RecvMsg(s.reply)
-		stop()
-	} else {
-		d := s.detours.For(hedgeContext(a, n), n, s.fullMethod, &s.origin.Trail)
-		if err = s.again(d, n); err != nil && d.Refused() {
-			s.Refuse(DeniedSameBackend)
-			return err, race.ErrRefused
-		}
+	if n > 0 {
+		return s.hedge(a, n)
 	}
-	if err == nil || err == io.EOF {
-		return err, nil
-	}
-	var trailer metadata.MD
-	if opened := s.attempts[n].ClientStream; opened != nil {
-		trailer = opened.Trailer()
-	}
-	if n > 0 && turnedAway(err, trailer) {
-		return err, race.ErrRefused
-	}
-	if s.in.pushedBack(s.key, err, trailer) {
-		s.mu.Lock()
-		s.barred = true
-		s.mu.Unlock()
-	}
-	return err, s.in.final(status.Code(err), n, a.Err() != nil)
+	// The primary's stream is older than the race, and must end with its attempt.
+	stop := context.AfterFunc(a, func() { s.cancel(context.Cause(a)) })
+	err := s.attempts[0].RecvMsg(s.reply)
+	stop()
+	return err, s.judge(a, 0, err)
 }
 
-// again sends the request on a stream of its own and waits for the first message.
-func (s *stream) again(ctx context.Context, n int) error {
-	req, ok := s.copy()
+// hedge makes attempt n on a stream of its own.
+func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
+	detour := s.detours.For(hedgeContext(a, n), n, s.asked.method, &s.origin.Trail)
+	err := s.sendAgain(detour, n)
+	if err != nil && detour.Refused() {
+		s.Refuse(DeniedSameBackend)
+		return err, race.ErrRefused
+	}
+	return err, s.judge(a, n, err)
+}
+
+// judge is [hedging.judge] for what attempt n has received first: a message, or the end of the stream.
+func (s *stream) judge(a *race.Attempt, n int, err error) error {
+	if err == io.EOF {
+		return nil
+	}
+	var trailer metadata.MD
+	if opened := s.attempts[n].ClientStream; err != nil && opened != nil {
+		trailer = opened.Trailer()
+	}
+	return s.hedging.judge(a, n, err, trailer)
+}
+
+// sendAgain sends the request on a stream of its own and waits for the first message.
+func (s *stream) sendAgain(ctx context.Context, n int) error {
+	req, ok := s.sent.Copy()
 	if !ok {
 		return race.ErrLost
 	}
-	hedge, err := s.open(ctx, s.in.hedgeConn(s.cc), n)
+	hedge, err := s.open(ctx, s.in.hedgeConn(s.asked.cc), n)
 	if err != nil {
 		return err
 	}
@@ -362,21 +344,4 @@ func (s *stream) again(ctx context.Context, n int) error {
 		return err
 	}
 	return hedge.RecvMsg(me.reply)
-}
-
-// copy returns a copy of what was sent, which a hedge that is slow to end may read when the
-// call is over. It returns false if the call is over.
-func (s *stream) copy() (req any, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over {
-		return nil, false
-	}
-	return grpcattempt.CopyOf(s.req), true
-}
-
-func (s *stream) Discard(_ error, err error) {
-	if _, ok := err.(*race.Panic); ok {
-		s.in.stats.HedgePanics.Add(1)
-	}
 }

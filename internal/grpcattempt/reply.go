@@ -1,5 +1,6 @@
 // Package grpcattempt gives every attempt of a gRPC call what is its own: a context, a copy of the
-// request, a reply, and targets of call options. Attempts share none of these.
+// request, a reply, and targets of call options. Attempts share none of these. For streams it has
+// what attempts and the caller do share: which attempt is the call, and what was sent.
 package grpcattempt
 
 import (
