@@ -49,7 +49,7 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 			return statusOf(err)
 		}
 		defer p.release()
-		return handler(srv, &nestedStream{stream, p.in(ctx)})
+		return handler(srv, &contextStream{stream, p.in(ctx)})
 	}
 }
 

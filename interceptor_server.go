@@ -29,19 +29,19 @@ func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 func NewStreamServerInterceptor() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if n := incomingAttempt(stream.Context()); n > 0 {
-			stream = &nestedStream{stream, engine.ForHedge(stream.Context(), n)}
+			stream = &contextStream{stream, engine.ForHedge(stream.Context(), n)}
 		}
 		return handler(srv, stream)
 	}
 }
 
-// nestedStream is a stream that is a hedge.
-type nestedStream struct {
+// contextStream is a stream with a context of its own.
+type contextStream struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-func (s *nestedStream) Context() context.Context { return s.ctx }
+func (s *contextStream) Context() context.Context { return s.ctx }
 
 // incomingAttempt returns the number of the hedge that a server is called for, or 0.
 func incomingAttempt(ctx context.Context) int {
