@@ -16,6 +16,7 @@ import (
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/watch"
 )
 
 // handle is what Transport, Interceptor and Hedger have in common: what operators
@@ -69,9 +70,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	}
 	h.log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &h.stats.ObserverPanics)
 	c := h.engineConfig(&settings)
-	if observers := h.options.observers; len(observers) > 0 {
-		c.Observer = &ops.Watcher{Observers: observers, Client: h.options.name, Protocol: protocol, Log: h.log}
-	}
+	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, watch.New(h.options.observers, h.log.Panicked)
 	if !h.log.Silent() {
 		c.Changed = h.log.Changed
 	}

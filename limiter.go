@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -57,10 +58,10 @@ const hedgesRefusedAbove = 4
 // together. A request that meets the same Limiter twice takes one place. The zero Limiter is
 // not usable; NewLimiter makes one.
 type Limiter struct {
-	limit  int64
-	name   string
-	places *semaphore.Weighted
-	events *ops.LimiterWatcher // nil: nobody watches
+	limit   int64
+	name    string
+	places  *semaphore.Weighted
+	watcher *watch.Watcher // nil: there are no observers
 
 	// Every request adds to these, in the order of its stages.
 	inside                         atomic.Int64 // requests at work or in the queue
@@ -83,9 +84,7 @@ func NewLimiter(n int, opts ...Option) *Limiter {
 		}
 	}
 	l := &Limiter{limit: int64(n), name: c.name, places: semaphore.NewWeighted(int64(n))}
-	if len(c.observers) > 0 {
-		l.events = &ops.LimiterWatcher{Observers: c.observers, Name: c.name, Log: ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)}
-	}
+	l.watcher = watch.New(c.observers, ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics).Panicked)
 	return l
 }
 
@@ -165,7 +164,7 @@ func (l *Limiter) enter(ctx context.Context, hedge bool) (*place, error) {
 		return nil, errRefused
 	}
 	var begun time.Time
-	if l.events != nil {
+	if l.watcher != nil {
 		begun = time.Now()
 	}
 	if err := l.places.Acquire(ctx, 1); err != nil {
@@ -190,14 +189,14 @@ func (l *Limiter) enter(ctx context.Context, hedge bool) (*place, error) {
 
 // tell tells observers what became of a request that began to wait at begun; zero: it did not wait.
 func (l *Limiter) tell(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
-	if l.events == nil {
+	if l.watcher == nil {
 		return
 	}
 	r := observe.LimiterResult{Outcome: how}
 	if !begun.IsZero() {
 		r.Waited = time.Since(begun)
 	}
-	l.events.Limited(ctx, r)
+	l.watcher.Tell(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
 }
 
 // A place is the right to work on one request.

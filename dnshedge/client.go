@@ -70,6 +70,7 @@ import (
 	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -203,7 +204,7 @@ type core struct {
 	fallback  []*upstreamState
 	routes    map[string]Exchanger // by domain, in wire format and lower case
 	count     counters
-	watcher   *ops.Watcher // nil: there are no observers
+	watcher   *watch.Watcher // nil: there are no observers
 	log       *ops.Log
 	records   logQueue    // of log
 	off       atomic.Bool // by SetEnabled or the environment

@@ -10,6 +10,7 @@ import (
 	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -44,10 +45,8 @@ func (c *core) observe() error {
 	if !c.log.Silent() {
 		conf.Changed = c.log.Changed
 	}
-	if len(c.conf.Observers) > 0 {
-		c.watcher = &ops.Watcher{Observers: c.conf.Observers, Client: c.conf.Name, Protocol: protocol, Log: c.log}
-		conf.Observer = c.watcher
-	}
+	c.watcher = watch.New(c.conf.Observers, c.log.Panicked)
+	conf.Client, conf.Protocol, conf.Watcher = c.conf.Name, protocol, c.watcher
 	c.log.Started(environment)
 	c.engine = engine.New(conf)
 	return nil
@@ -83,8 +82,8 @@ func (x *exchange) watch() race.Watch {
 	return x
 }
 
-// name is under which observers know the exchange: that of the server that is asked first.
-func (x *exchange) name() engine.Name { return x.group[0].key.Name }
+// info is what observers know the exchange by: the server that is asked first.
+func (x *exchange) info() observe.KeyInfo { return x.group[0].key.Info }
 
 // number is what observers call attempt n: 0, or which of the hedges it is.
 func (x *exchange) number(n int) (number int) {
@@ -105,7 +104,7 @@ func (x *exchange) number(n int) (number int) {
 // tellDenied tells why a hedge, or any hedge of the exchange, is not sent.
 func (x *exchange) tellDenied(reason observe.Reason) {
 	if x.told != nil {
-		x.c.watcher.Denied(x.told.ctx, x.name(), reason)
+		x.c.watcher.Tell(func(o observe.Observer) { o.Denied(x.told.ctx, x.info(), reason) })
 	}
 }
 
@@ -134,7 +133,7 @@ func (x *exchange) asks(ctx context.Context, n int, s *upstreamState) {
 	x.Finished(ctx, n, race.Failed)
 	a := &x.told.attempts[n]
 	a.to, a.began, a.number = s, time.Now(), x.number(n)
-	x.c.watcher.AttemptStart(ctx, s.key.Name, a.number)
+	x.c.watcher.Tell(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
 }
 
 // Started does nothing, because it is not known yet which server is asked.
@@ -143,7 +142,8 @@ func (x *exchange) Started(context.Context, int) {}
 // Finished tells how attempt n ended.
 func (x *exchange) Finished(ctx context.Context, n int, how race.Outcome) {
 	if a := &x.told.attempts[n]; a.to != nil {
-		x.c.watcher.AttemptDone(ctx, a.to.key.Name, a.number, how, time.Since(a.began))
+		r := observe.AttemptResult{AttemptInfo: observe.AttemptInfo{Number: a.number}, Outcome: observe.Outcome(how.String()), Latency: time.Since(a.began)}
+		x.c.watcher.Tell(func(o observe.Observer) { o.AttemptDone(ctx, a.to.key.Info, r) })
 	}
 }
 
@@ -155,7 +155,7 @@ func (x *exchange) end(winner int, r *result) {
 		x.call.AnsweredBy(x.number(winner))
 		x.call.End(answered, answered && r.kind == hedged, r.setup)
 	case x.told != nil:
-		report := engine.Report{Attempts: 1, Winner: x.number(winner), Latency: time.Since(x.start), Delay: x.told.delay}
+		report := observe.RequestResult{Attempts: 1, Winner: x.number(winner), Latency: time.Since(x.start), Delay: x.told.delay}
 		x.mu.Lock()
 		for _, k := range x.kinds[:x.tries] {
 			if k == hedged {
@@ -163,7 +163,7 @@ func (x *exchange) end(winner int, r *result) {
 			}
 		}
 		x.mu.Unlock()
-		x.c.watcher.RequestDone(x.told.ctx, x.name(), report)
+		x.c.watcher.Tell(func(o observe.Observer) { o.RequestDone(x.told.ctx, x.info(), report) })
 	}
 }
 

@@ -157,9 +157,9 @@ func TestVerdictsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	c := audited()
 	var all []engine.Change
-	c.Changed = func(name engine.Name, change engine.Change) {
+	c.Changed = func(key observe.KeyInfo, change engine.Change) {
 		if change.Topic == engine.Judging {
-			assert.Equal(t, engine.Name{Host: "a"}, name)
+			assert.Equal(t, observe.KeyInfo{Host: "a"}, key)
 			all = append(all, change)
 		}
 	}

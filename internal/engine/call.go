@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/race"
-
+	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -21,10 +21,10 @@ type Call struct {
 	slow    bool          // it has reached the delay by which it counts as slow
 	unsent  time.Duration // when a hedge that was not sent would have answered; 0: none
 
-	observer Observer // the engine's
-	delay    time.Duration
-	began    [1 + race.MaxHedges]time.Duration // of each attempt, since start
-	winner   int                               // known if there is an observer
+	watcher *watch.Watcher // the engine's; nil: there are no observers
+	delay   time.Duration
+	began   [1 + race.MaxHedges]time.Duration // of each attempt, since start
+	winner  int                               // known if there are observers
 
 	// Denied is why the call's last denied hedge was denied; None if none was.
 	Denied observe.Reason
@@ -36,19 +36,19 @@ type Call struct {
 // Begin counts the call and returns the plan for it: the key's, or what the
 // caller asks for with a delay of its own (0: none).
 func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
-	*c = Call{ctx: ctx, key: k, start: k.engine.now(), observer: k.engine.observer}
+	*c = Call{ctx: ctx, key: k, start: k.engine.now(), watcher: k.engine.setup.Watcher}
 	p := k.Begin(c.start)
 	if delay > 0 {
 		p = EveryDelay(delay, k.engine.Config().MaxHedges).like(p)
 	}
 	c.plan = p
-	if c.observer == nil {
+	if c.watcher == nil {
 		return p
 	}
 	if p != nil && len(p.hedges()) > 0 {
 		c.delay = p.Delays[0]
 	} else {
-		c.observer.Denied(ctx, k.Name, k.engine.Config().unplanned())
+		c.tellDenied(k.engine.Config().unplanned())
 	}
 	return p
 }
@@ -86,7 +86,7 @@ func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
 	if denial != None {
 		c.Denied = denial
 	}
-	if c.observer != nil {
+	if c.watcher != nil {
 		c.tell(denial)
 	}
 	if denial != None {
@@ -96,7 +96,7 @@ func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
 	return true
 }
 
-// tell tells the observer of a hedge that was due. If the observer ends the goroutine that
+// tell tells of a hedge that was due. If an observer ends the goroutine that
 // would make the hedge, that is no longer in flight.
 func (c *Call) tell(denial observe.Reason) {
 	told := false
@@ -106,10 +106,11 @@ func (c *Call) tell(denial observe.Reason) {
 		}
 	}()
 	if denial == None || denial == observe.DeniedBudget || denial == observe.DeniedShadow {
-		c.observer.Budget(c.key.Name, c.key.Tokens())
+		tokens := c.key.Tokens()
+		c.watcher.Tell(func(o observe.Observer) { o.Budget(c.key.Info, tokens) })
 	}
 	if denial != None {
-		c.observer.Denied(c.ctx, c.key.Name, denial)
+		c.tellDenied(denial)
 	}
 	told = true
 }
@@ -119,9 +120,12 @@ func (c *Call) tell(denial observe.Reason) {
 func (c *Call) Refuse(reason observe.Reason) {
 	c.refused.Add(1)
 	c.key.Refused(time.Now(), reason)
-	if c.observer != nil {
-		c.observer.Denied(c.ctx, c.key.Name, reason)
-	}
+	c.tellDenied(reason)
+}
+
+// tellDenied tells why a hedge, or any hedge of the call, is not sent.
+func (c *Call) tellDenied(reason observe.Reason) {
+	c.watcher.Tell(func(o observe.Observer) { o.Denied(c.ctx, c.key.Info, reason) })
 }
 
 // Sent is how many hedges were sent. Read it once the race is over.
@@ -147,12 +151,47 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		HedgeWon: hedgeWon,
 		Unsent:   c.unsent,
 	})
-	if c.observer == nil {
+	if c.watcher == nil {
 		return
 	}
-	r := Report{Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved, Audit: string(c.key.audit.Verdict())}
+	r := observe.RequestResult{
+		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved, Audit: string(c.key.audit.Verdict()),
+	}
 	if !answered {
 		r.Winner = -1
 	}
-	c.observer.RequestDone(c.ctx, c.key.Name, r)
+	c.watcher.Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.key.Info, r) })
+}
+
+// Watch returns what a race is to tell about the call: nil if there are no observers.
+func (c *Call) Watch() race.Watch {
+	if c.watcher == nil {
+		return nil
+	}
+	return c
+}
+
+// Started tells that attempt n begins.
+func (c *Call) Started(ctx context.Context, n int) {
+	if c.watcher == nil {
+		return
+	}
+	if n > 0 {
+		c.began[n] = time.Since(c.start)
+	}
+	c.watcher.Tell(func(o observe.Observer) { o.AttemptStart(ctx, c.key.Info, observe.AttemptInfo{Number: n}) })
+}
+
+// Finished tells how attempt n ended.
+func (c *Call) Finished(ctx context.Context, n int, how race.Outcome) {
+	if c.watcher == nil {
+		return
+	}
+	if how == race.Won {
+		c.winner = n
+	}
+	r := observe.AttemptResult{
+		AttemptInfo: observe.AttemptInfo{Number: n}, Outcome: observe.Outcome(how.String()), Latency: time.Since(c.start) - c.began[n],
+	}
+	c.watcher.Tell(func(o observe.Observer) { o.AttemptDone(ctx, c.key.Info, r) })
 }

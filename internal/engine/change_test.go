@@ -22,8 +22,8 @@ func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
 		told, bad, dropped := 0, false, 0
 		var last [2]time.Time
 		k := newKey(func(c *engine.Config) {
-			c.Changed = func(name engine.Name, change engine.Change) {
-				require.Equal(t, engine.Name{Host: "h"}, name)
+			c.Changed = func(key observe.KeyInfo, change engine.Change) {
+				require.Equal(t, observe.KeyInfo{Host: "h"}, key)
 				require.Equal(t, engine.Pausing, change.Topic, "no hedge was due")
 				require.NotEqual(t, bad, change.Bad, "the same is not told twice running")
 				at := &last[0]

@@ -20,58 +20,8 @@ import (
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/observe"
 )
-
-// A Config says what an Engine may do. Adapters start from [Default] or from a Config of their own.
-type Config struct {
-	Percentile   float64 // never hedge before this quantile, in [0, 1)
-	MaxHedges    int     // per call
-	Share        float64 // hedges per request
-	EstimatedRPS float64 // see [budget.Sizing], as for the next two
-	Burst        time.Duration
-	Short        bool
-	MinDelay     time.Duration      // before the first hedge, and between two
-	MaxDelay     time.Duration      // no hedge is due later; 0: no limit
-	InitialDelay time.Duration      // before anything is learned; 0: do not hedge then
-	MaxPerSecond float64            // hedges of all keys per second; 0: no limit
-	MaxKeys      int                // keys remembered; the least recently used go first
-	Shared       *budget.Bucket     // pays for all keys; nil: each key has its own
-	PerHost      bool               // keys of one host share its bucket, whatever their route
-	Observer     Observer           // is told what happens; nil: nobody is
-	Changed      func(Name, Change) // is told of changes of state, see [ChangeEvery]; nil: nobody is
-	Shadow       bool               // learn, decide and count, but start no hedge
-	Audit        *audit.Settings    // measures whether hedging helps; nil: nothing does
-	Wall         func() time.Time   // the time of day; nil: calls begin at the time of day
-}
-
-// Default returns the settings that HTTP and gRPC start from: hedge the slowest
-// tenth of calls, with two hedges per call at most, for ten hedges per hundred requests.
-func Default() Config {
-	return Config{
-		Percentile:   0.90,
-		MaxHedges:    2,
-		Share:        0.10,
-		EstimatedRPS: 100,
-		Burst:        2 * time.Second,
-		MinDelay:     time.Millisecond,
-		MaxKeys:      4096,
-		Short:        true,
-	}
-}
-
-// sizing says how large the buckets of keys, hosts and routes are.
-func (c *Config) sizing() budget.Sizing {
-	return budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, Short: c.Short}
-}
-
-func (c *Config) cold() *Plan {
-	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
-		return nil
-	}
-	p := EveryDelay(c.InitialDelay, c.MaxHedges)
-	p.Delays, p.slow = c.clamp(p.Delays), 0
-	return p
-}
 
 // A Name names a key: a host, and what is asked of it where that matters.
 type Name struct{ Host, Route string }
@@ -91,14 +41,12 @@ type Engine struct {
 	size    int                   // of keys; guarded by mu
 	audits  map[string]*hostAudit // by host; guarded by mu
 
-	observer Observer
-	changed  func(Name, Change)
-	shadow   bool
+	setup Setup // never changes
 }
 
 // New returns an Engine without keys.
 func New(c Config) *Engine {
-	e := &Engine{born: time.Now(), observer: c.Observer, changed: c.Changed, shadow: c.Shadow}
+	e := &Engine{born: time.Now(), setup: c.Setup}
 	e.config.Store(&c)
 	e.ceiling.Store(budget.NewCeiling(c.MaxPerSecond))
 	return e
@@ -124,7 +72,7 @@ func (e *Engine) clock(now time.Time) time.Time { return e.born.Add(now.Sub(e.bo
 
 // wall returns the time of day when a call begins.
 func (e *Engine) wall(now time.Time) time.Time {
-	if f := e.Config().Wall; f != nil {
+	if f := e.setup.Wall; f != nil {
 		return f()
 	}
 	return now
@@ -134,14 +82,12 @@ func (e *Engine) wall(now time.Time) time.Time {
 func (e *Engine) Config() *Config { return e.config.Load() }
 
 // SetConfig puts another configuration in force, for the keys that exist as
-// well. What they learned is kept. Shared, PerHost, Observer, Changed,
-// Shadow, Audit and Wall cannot be changed; c's are ignored.
+// well. What they learned is kept. The Setup stays; c's is ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.Config()
-	c.Shared, c.PerHost, c.Observer, c.Changed, c.Shadow = old.Shared, old.PerHost, old.Observer, old.Changed, old.Shadow
-	c.Audit, c.Wall = old.Audit, old.Wall
+	c.Setup = e.setup
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
 		e.ceiling.Store(budget.NewCeiling(c.MaxPerSecond))
@@ -150,6 +96,11 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 	for k := range e.all() {
 		k.reconfigure(now)
 	}
+}
+
+// info returns what observers are told of a key.
+func (e *Engine) info(name Name) observe.KeyInfo {
+	return observe.KeyInfo{Client: e.setup.Client, Protocol: e.setup.Protocol, Host: name.Host, Route: name.Route}
 }
 
 // Key returns the key of the given name, a new one if there is none.
@@ -173,7 +124,7 @@ func (e *Engine) make(name Name, share float64) *Key {
 		return k.(*Key)
 	}
 	var host *Key
-	if e.Config().PerHost && name.Route != "" {
+	if e.setup.PerHost && name.Route != "" {
 		host = e.make(Name{Host: name.Host}, 0)
 	}
 	k := newKey(e, name, host, share)
@@ -193,8 +144,7 @@ type hostAudit struct {
 
 // auditOf returns the audit of a host for one more key, nil if hosts are not audited. The caller holds mu.
 func (e *Engine) auditOf(host string) *audit.Audit {
-	c := e.Config()
-	if c.Audit == nil || c.Shadow {
+	if e.setup.Audit == nil || e.setup.Shadow {
 		return nil
 	}
 	a := e.audits[host]
@@ -202,7 +152,7 @@ func (e *Engine) auditOf(host string) *audit.Audit {
 		if e.audits == nil {
 			e.audits = make(map[string]*hostAudit)
 		}
-		a = &hostAudit{Audit: audit.New(*c.Audit, host)}
+		a = &hostAudit{Audit: audit.New(*e.setup.Audit, host)}
 		e.audits[host] = a
 	}
 	a.keys++

@@ -16,7 +16,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/engine"
-	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -413,17 +413,12 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 }
 
 // leaver is an Observer that ends the goroutine that asks for a hedge.
-type leaver struct{}
+type leaver struct{ observe.NopObserver }
 
-func (leaver) AttemptStart(context.Context, engine.Name, int)                             {}
-func (leaver) AttemptDone(context.Context, engine.Name, int, race.Outcome, time.Duration) {}
-func (leaver) RequestDone(context.Context, engine.Name, engine.Report)                    {}
-func (leaver) Denied(context.Context, engine.Name, observe.Reason)                        {}
-func (leaver) Budget(engine.Name, float64)                                                { runtime.Goexit() }
-func (leaver) Audited(engine.Name, observe.Audit)                                         {}
+func (leaver) Budget(observe.KeyInfo, float64) { runtime.Goexit() }
 
 func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Share, c.Observer = 1, leaver{} })
+	k := newKey(func(c *engine.Config) { c.Share, c.Watcher = 1, watch.New([]observe.Observer{leaver{}}, nil) })
 	for range engine.MaxInFlight {
 		ended := make(chan struct{})
 		go func() {

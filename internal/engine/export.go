@@ -195,7 +195,7 @@ func (k *Key) absorb(w *sketch.Window, now time.Time) {
 	defer k.planning.Unlock()
 	k.mu.Lock()
 	k.window.Merge(w)
-	if k.engine.shadow {
+	if k.engine.setup.Shadow {
 		k.actual.Merge(w)
 	}
 	k.mu.Unlock()

@@ -15,10 +15,6 @@ import (
 )
 
 const (
-	// MinSamples is how many latencies a key must have learned before it hedges:
-	// a guessed delay doubles the load of every service that is slower.
-	MinSamples = 10
-
 	// A plan is made anew after so many completions, sooner while there are few, and
 	// later where there are many: when a thirty-second of what counts in the window is
 	// new, which in a busy window is every third of a second at any rate.
@@ -50,7 +46,8 @@ const (
 // simulation can drive a key by its own clock.
 type Key struct {
 	Name Name
-	Tag  atomic.Int32 // for the adapter's use; starts at 0
+	Info observe.KeyInfo // of it, for observers
+	Tag  atomic.Int32    // for the adapter's use; starts at 0
 
 	engine      *Engine
 	host        *Key                 // whose bucket this key shares; nil: no other's
@@ -94,7 +91,7 @@ type Key struct {
 }
 
 func newKey(e *Engine, name Name, host *Key, share float64) *Key {
-	k := &Key{Name: name, engine: e, host: host, scale: 1, due: MinSamples}
+	k := &Key{Name: name, Info: e.info(name), engine: e, host: host, scale: 1, due: MinSamples}
 	c := e.Config()
 	switch {
 	case c.Shared != nil:
@@ -193,7 +190,7 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe
 		return denial
 	}
 	k.fired++
-	if k.engine.shadow {
+	if k.engine.setup.Shadow {
 		k.countDenied(observe.DeniedShadow)
 		return observe.DeniedShadow
 	}
@@ -246,7 +243,7 @@ func (k *Key) deny(now, deadline time.Time) observe.Reason {
 		return observe.DeniedInFlight
 	}
 	if k.audit != nil {
-		if slot := k.audit.Fresh(); slot != 0 && k.engine.Config().Shared == nil {
+		if slot := k.audit.Fresh(); slot != 0 && k.engine.setup.Shared == nil {
 			k.bucket.Empty(slot)
 		}
 	}
@@ -304,7 +301,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	at := sketch.Index(r.Latency)
 	k.mu.Lock()
 	saved = k.done(now, r, at)
-	due, changed := k.since >= k.due, k.engine.changed
+	due, changed := k.since >= k.due, k.engine.setup.Changed
 	var all [topics]Change
 	var n int
 	if changed != nil {
@@ -319,7 +316,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 		k.planning.Unlock()
 	}
 	for _, c := range all[:n] {
-		changed(k.Name, c)
+		changed(k.Info, c)
 	}
 	if k.audit != nil {
 		k.tellAudit()
@@ -333,11 +330,9 @@ func (k *Key) tellAudit() {
 	if !news {
 		return
 	}
-	host := Name{Host: k.Name.Host}
-	if o := k.engine.observer; o != nil {
-		o.Audited(host, v)
-	}
-	if f := k.engine.changed; f != nil && turned {
+	host := k.engine.info(Name{Host: k.Name.Host})
+	k.engine.setup.Watcher.Tell(func(o observe.Observer) { o.Audited(host, v) })
+	if f := k.engine.setup.Changed; f != nil && turned {
 		f(host, Change{Topic: Judging, Bad: v.Verdict == observe.AuditOff, Audit: v})
 	}
 }
@@ -351,7 +346,7 @@ func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 		k.pushed = k.pushed && k.push >= PushResume
 	}
 	switch {
-	case k.engine.shadow && known:
+	case k.engine.setup.Shadow && known:
 		k.actual.AddIndex(now, at)
 		if r.Unsent > 0 && r.Unsent < r.Latency {
 			saved = r.Latency - r.Unsent
@@ -395,7 +390,7 @@ func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 
 // waited returns the window of what callers really waited. The caller holds mu.
 func (k *Key) waited() *sketch.Window {
-	if k.engine.shadow {
+	if k.engine.setup.Shadow {
 		return &k.actual
 	}
 	return &k.window

@@ -79,7 +79,7 @@ func (k *Key) stall() time.Duration {
 // hedge of a call that has ended. It is no call of its own: it earns no budget and teaches no
 // latency. It is admitted, started and finished as other hedges are, and EndRest ends it.
 func (c *Call) BeginRest(ctx context.Context, k *Key) {
-	*c = Call{ctx: ctx, key: k, start: k.engine.now(), observer: k.engine.observer}
+	*c = Call{ctx: ctx, key: k, start: k.engine.now(), watcher: k.engine.setup.Watcher}
 }
 
 // EndRest says that the request for the rest has ended, and whether its answer is read.

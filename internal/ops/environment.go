@@ -1,5 +1,5 @@
 // Package ops is what the adapters have in common for those who operate them: the
-// switches in the environment, what observers are told, and what is logged.
+// switches in the environment, and what is logged.
 package ops
 
 import (

@@ -90,12 +90,12 @@ var messages = [...]struct{ bad, good string }{
 }
 
 // audited logs the verdict of an audit.
-func (l *Log) audited(name engine.Name, v observe.Audit) {
+func (l *Log) audited(key observe.KeyInfo, v observe.Audit) {
 	level := slog.LevelInfo
 	message := map[observe.Verdict]string{
 		observe.AuditTrying: "audit begins anew", observe.AuditOn: "audit: hedging helps", observe.AuditOff: "audit: hedging harms and is switched off",
 	}[v.Verdict]
-	attrs := []slog.Attr{slog.String("host", label.Clean(name.Host))}
+	attrs := []slog.Attr{slog.String("host", label.Clean(key.Host))}
 	if v.Verdict == observe.AuditOff {
 		level = slog.LevelWarn
 	}
@@ -109,18 +109,18 @@ func (l *Log) audited(name engine.Name, v observe.Audit) {
 }
 
 // Changed logs a change of a key.
-func (l *Log) Changed(name engine.Name, change engine.Change) {
+func (l *Log) Changed(key observe.KeyInfo, change engine.Change) {
 	if change.Topic == engine.Judging {
-		l.audited(name, change.Audit)
+		l.audited(key, change.Audit)
 		return
 	}
 	level, message := slog.LevelInfo, messages[change.Topic].good
 	if change.Bad {
 		level, message = slog.LevelWarn, messages[change.Topic].bad
 	}
-	attrs := []slog.Attr{slog.String("host", label.Clean(name.Host))}
-	if name.Route != "" {
-		attrs = append(attrs, slog.String("route", label.Clean(name.Route)))
+	attrs := []slog.Attr{slog.String("host", label.Clean(key.Host))}
+	if key.Route != "" {
+		attrs = append(attrs, slog.String("route", label.Clean(key.Route)))
 	}
 	if change.Reason != engine.None {
 		attrs = append(attrs, slog.String("reason", string(change.Reason)))

@@ -58,6 +58,9 @@ const (
 	Failed         // by itself, or because the caller gave up
 )
 
+// String returns the word that package observe has for it.
+func (o Outcome) String() string { return [...]string{Won: "won", Lost: "lost", Failed: "failed"}[o] }
+
 // A Watch is told of every attempt, by the goroutine that makes it. It must not
 // block: Finished may be called with the race locked. A loser may finish after
 // Run has returned. A Watch may end the goroutine by runtime.Goexit, but must not panic.

@@ -1,0 +1,46 @@
+package watch_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/internal/watch"
+	"github.com/gohedge/hedge/observe"
+)
+
+type observer struct {
+	observe.NopObserver
+	do func()
+}
+
+func (o observer) Budget(observe.KeyInfo, float64) { o.do() }
+
+func tell(w *watch.Watcher) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.Tell(func(o observe.Observer) { o.Budget(observe.KeyInfo{}, 1) })
+	}()
+	<-ended
+}
+
+func TestAPanicLeavesTheOtherObserversTheirEvent(t *testing.T) {
+	var values []any
+	heard := 0
+	tell(watch.New([]observe.Observer{
+		observer{do: func() { panic("one") }},
+		observer{do: func() { heard++ }},
+		observer{do: runtime.Goexit},
+		observer{do: func() { heard++ }}, // which the goroutine's end prevents
+	}, func(_ observe.Observer, value any) { values = append(values, value) }))
+	assert.Equal(t, []any{"one", "runtime.Goexit"}, values)
+	assert.Equal(t, 1, heard)
+}
+
+func TestWithoutObserversNothingIsTold(t *testing.T) {
+	assert.Nil(t, watch.New(nil, nil))
+	tell(nil)
+	tell(watch.New([]observe.Observer{observer{do: func() { panic("nobody is told") }}}, nil))
+}
