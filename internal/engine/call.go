@@ -195,3 +195,18 @@ func (c *Call) Finished(ctx context.Context, n int, how race.Outcome) {
 	}
 	c.watcher.Tell(func(o observe.Observer) { o.AttemptDone(ctx, c.key.Info, r) })
 }
+
+// BeginRest makes c the request for the rest of an answer that is being read, which is a
+// hedge of a call that has ended. It is no call of its own: it earns no budget and teaches no
+// latency. It is admitted, started and finished as other hedges are, and EndRest ends it.
+func (c *Call) BeginRest(ctx context.Context, k *Key) {
+	*c = Call{ctx: ctx, key: k, start: k.engine.now(), watcher: k.engine.setup.Watcher}
+}
+
+// EndRest says that the request for the rest has ended, and whether its answer is read.
+func (c *Call) EndRest(won bool) {
+	c.key.Ended()
+	if won {
+		c.key.restWon()
+	}
+}

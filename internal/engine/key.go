@@ -14,31 +14,12 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
+// A plan is made anew after so many completions, sooner while there are few, and later where
+// there are many: when a thirty-second of what counts in the window is new. In a busy
+// window that is every third of a second.
 const (
-	// A plan is made anew after so many completions, sooner while there are few, and
-	// later where there are many: when a thirty-second of what counts in the window is
-	// new, which in a busy window is every third of a second at any rate.
 	everyPlan      = 256
 	newShareOfPlan = 32
-
-	// The first brake: if most calls reach the delay that was learned, it is an outage, not a tail.
-	slowWeight = 1.0 / 16
-	SlowLimit  = 0.75 // no hedge starts above it; not below 0.7, which the calls reach when one of three replicas pauses
-
-	// The second brake: hedges that do not win spend a tenth of the budget.
-	payFired   = 100
-	payWins    = 2
-	payRestore = 5
-	payFloor   = 0.1
-
-	// The third brake: if more than a few answers push back, the service has too much to do.
-	pushWeight = 1.0 / 128
-	PushStop   = 0.05             // no hedge starts from here on …
-	PushResume = 0.025            // … until the share is below this
-	maxPause   = 10 * time.Second // what a server may ask for beyond that
-
-	// MaxInFlight bounds the hedges of one key in flight.
-	MaxInFlight = 1000
 )
 
 // A Key is what is known of one thing that latency is learned for. Its methods
@@ -46,64 +27,50 @@ const (
 // simulation can drive a key by its own clock.
 type Key struct {
 	Name Name
-	Info observe.KeyInfo // of it, for observers
+	Info observe.KeyInfo // the same for observers
 	Tag  atomic.Int32    // for the adapter's use; starts at 0
 
-	engine      *Engine
-	host        *Key                 // whose bucket this key shares; nil: no other's
-	bucket      *budget.Bucket       // may be shared with other keys
-	alone       bool                 // bucket is not shared
-	routeBudget *budget.Bucket       // of a route with a share of its own; else nil
-	routeShare  float64              // that share
-	plan        atomic.Pointer[Plan] // nil: do not hedge
-	used        atomic.Int64         // the engine's age when a call last began, see [Engine]
-	inFlight    atomic.Int64         // hedges
-	evicted     atomic.Bool          // the engine's table has forgotten it
-	audit       *audit.Audit         // of the host; nil: it is not audited
-	planning    sync.Mutex           // held by who makes a plan; locked before mu
+	engine   *Engine
+	host     *Key                 // whose bucket this key shares; nil: no other's
+	purse    purse                // what pays for its hedges
+	plan     atomic.Pointer[Plan] // nil: do not hedge
+	used     atomic.Int64         // the engine's age when a call last began, see [Engine]
+	evicted  atomic.Bool          // the engine's table has forgotten it
+	audit    *audit.Audit         // of the host; nil: it is not audited
+	planning sync.Mutex           // held by who makes a plan; locked before mu
 
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
 	count atomic.Int64 // requests; of a key that is alone its bucket counts them
 
-	mu         sync.Mutex    // guards the fields below
-	window     sketch.Window // what callers waited; in shadow mode, what they would have waited with hedges
-	actual     sketch.Window // in shadow mode: what callers waited
-	since      int           // completions since the plan was made
-	due        int           // how many of them ask for another
-	slow       float64       // moving average of "reached the learned delay"
-	scale      float64       // of the budget, in [payFloor, 1]
-	fired      int           // hedges since scale was last judged
-	won        int
-	push       float64 // moving average of "this answer pushed back"
-	pushed     bool    // push exceeded PushStop, and has not been below PushResume since
-	pausedTo   time.Time
-	hedges     int64
-	wins       int64
-	shadowWins int64                    // by hedges that were not sent
-	saved      time.Duration            // by the wins of either, estimated
-	residual   *residual                // nil: nothing is known
-	pauses     *pauses                  // of bodies; nil: nothing is known
-	denied     map[observe.Reason]int64 // nil: no hedge was
-	more       []*budget.Bucket         // which the adapter asks itself
+	mu       sync.Mutex       // guards the fields below
+	window   sketch.Window    // what callers waited; in shadow mode, what they would have waited with hedges
+	actual   sketch.Window    // in shadow mode: what callers waited
+	since    int              // completions since the plan was made
+	due      int              // how many of them ask for another
+	brakes   brakes           // but for what it says
+	tally    Tally            // Denied is nil until a hedge was
+	residual *residual        // nil: nothing is known
+	pauses   *pauses          // of bodies; nil: nothing is known
+	more     []*budget.Bucket // which the adapter asks itself
+}
 
-	exhausted bool            // the budget refused a hedge, and has not been half full since
-	notices   *[topics]Notice // nil: nobody is told
+// A Tally is what was counted since a key was made.
+type Tally struct {
+	Hedges     int64
+	Wins       int64
+	ShadowWins int64                    // by hedges that were not sent
+	Saved      time.Duration            // by the wins of either, estimated
+	Denied     map[observe.Reason]int64 // hedges that were due and not sent
 }
 
 func newKey(e *Engine, name Name, host *Key, share float64) *Key {
-	k := &Key{Name: name, Info: e.info(name), engine: e, host: host, scale: 1, due: MinSamples}
 	c := e.Config()
-	switch {
-	case c.Shared != nil:
-		k.bucket = c.Shared
-	case host != nil:
-		k.bucket = host.bucket
-	default:
-		k.bucket, k.alone = budget.NewSized(c.sizing()), !c.PerHost
+	var bucket *budget.Bucket
+	if host != nil {
+		bucket = host.purse.bucket
 	}
-	if share > 0 {
-		k.routeBudget, k.routeShare = budget.NewRoute(c.sizing(), share), share
-	}
+	k := &Key{Name: name, Info: e.info(name), engine: e, host: host, purse: newPurse(c, bucket, share), due: MinSamples}
+	k.brakes.forget()
 	k.plan.Store(c.cold())
 	return k
 }
@@ -132,7 +99,7 @@ func (k *Key) Tokens() float64 {
 
 // tokens is Tokens. The caller holds mu.
 func (k *Key) tokens() float64 {
-	n := k.bucket.Tokens()
+	n := k.purse.bucket.Tokens()
 	for _, b := range k.more {
 		n = min(n, b.Tokens())
 	}
@@ -141,8 +108,8 @@ func (k *Key) tokens() float64 {
 
 // requests returns how many calls have begun.
 func (k *Key) requests() int64 {
-	if k.alone {
-		return k.bucket.Requests()
+	if k.purse.alone {
+		return k.purse.bucket.Requests()
 	}
 	return k.count.Load()
 }
@@ -157,28 +124,23 @@ func (k *Key) Begin(now time.Time) *Plan {
 			a.Turn(t, k.engine.wall(now))
 		}
 	}
-	if !k.alone {
+	if !k.purse.alone {
 		k.count.Add(1)
 	}
-	if k.bucket.Earn() == 1 {
-		k.bucket.Start(now)
-	}
-	if k.routeBudget != nil && k.routeBudget.Earn() == 1 {
-		k.routeBudget.Start(now)
-	}
+	k.purse.earn(now)
 	return k.plan.Load()
 }
 
 // Admit is called when a hedge of a call is due. It returns None if it may start;
-// then it has spent the budget, and the hedge counts as in flight until Ended. A
-// denial other than None is the caller's own reason to refuse. Slow says that the call
+// then it has spent the budget, and the hedge counts as in flight until Ended. Pass the
+// adapter's own reason to refuse as denial, or None. Slow says that the call
 // has just reached the delay by which it counts as slow, see [Plan]. In shadow mode,
 // Admit returns DeniedShadow where it would return None.
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe.Reason) observe.Reason {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
-		k.slow += (1 - k.slow) * slowWeight
+		k.brakes.reached()
 	}
 	if denial == None {
 		denial = k.deny(now, deadline)
@@ -186,35 +148,55 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe
 	if denial != None {
 		k.countDenied(denial)
 		emptied := k.audit != nil && k.audit.Fresh() != 0 // for a slot, which is no exhaustion
-		k.exhausted = k.exhausted || denial == observe.DeniedBudget && !emptied
+		k.brakes.exhausted = k.brakes.exhausted || denial == observe.DeniedBudget && !emptied
 		return denial
 	}
-	k.fired++
+	k.brakes.fired++
 	if k.engine.setup.Shadow {
 		k.countDenied(observe.DeniedShadow)
 		return observe.DeniedShadow
 	}
-	k.inFlight.Add(1)
-	k.hedges++
+	k.brakes.inFlight.Add(1)
+	k.tally.Hedges++
 	if k.audit != nil {
 		k.audit.Hedged(1)
 	}
 	return None
 }
 
+// deny returns why no hedge may start now, or spends the budget and returns None.
+// The caller holds mu.
+func (k *Key) deny(now, deadline time.Time) observe.Reason {
+	if k.audit != nil && k.audit.Dark() {
+		return observe.DeniedAudit
+	}
+	if denial := k.brakes.deny(now, deadline, k.plan.Load()); denial != None {
+		return denial
+	}
+	if k.audit != nil {
+		if slot := k.audit.Fresh(); slot != 0 && k.engine.setup.Shared == nil {
+			k.purse.bucket.Empty(slot)
+		}
+	}
+	if !k.purse.spend(now, k.engine.ceiling.Load()) {
+		return observe.DeniedBudget
+	}
+	return None
+}
+
 // countDenied counts a hedge that was due and is not sent. The caller holds mu.
 func (k *Key) countDenied(reason observe.Reason) {
-	if k.denied == nil {
-		k.denied = make(map[observe.Reason]int64)
+	if k.tally.Denied == nil {
+		k.tally.Denied = make(map[observe.Reason]int64)
 	}
-	k.denied[reason]++
+	k.tally.Denied[reason]++
 }
 
 // slowed says that a call counts as slow for which no hedge is due.
 func (k *Key) slowed() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.slow += (1 - k.slow) * slowWeight
+	k.brakes.reached()
 }
 
 // RandomLatency returns how long a hedge might take: as long as one of the calls
@@ -226,55 +208,22 @@ func (k *Key) RandomLatency() time.Duration {
 	return d
 }
 
-// deny returns why no hedge may start now, or spends the budget and returns None.
-// The caller holds mu.
-func (k *Key) deny(now, deadline time.Time) observe.Reason {
-	p := k.plan.Load()
-	switch {
-	case k.audit != nil && k.audit.Dark():
-		return observe.DeniedAudit
-	case k.slow > SlowLimit:
-		return observe.DeniedSlow
-	case k.paused(now):
-		return observe.DeniedPaused
-	case !deadline.IsZero() && p != nil && deadline.Sub(now) < p.Median:
-		return observe.DeniedDeadline
-	case k.inFlight.Load() >= MaxInFlight:
-		return observe.DeniedInFlight
-	}
-	if k.audit != nil {
-		if slot := k.audit.Fresh(); slot != 0 && k.engine.setup.Shared == nil {
-			k.bucket.Empty(slot)
-		}
-	}
-	if k.routeBudget != nil && !k.routeBudget.Pays() || !k.engine.ceiling.Load().Spend(now, k.bucket) {
-		return observe.DeniedBudget
-	}
-	if k.routeBudget != nil {
-		k.routeBudget.Spend() // which nobody else does, under mu
-	}
-	return None
-}
-
 // Refused says that a hedge which Admit let start was not sent, for the given reason. The
 // budget has its token back, and the hedge counts as denied. Ended must be called as well.
 func (k *Key) Refused(now time.Time, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.countDenied(reason)
-	k.hedges--
+	k.tally.Hedges--
 	if k.audit != nil {
 		k.audit.Hedged(-1)
 	}
-	k.fired = max(k.fired-1, 0) // or it was judged meanwhile
-	k.engine.ceiling.Load().GiveBack(now, k.bucket)
-	if k.routeBudget != nil {
-		k.routeBudget.GiveBack()
-	}
+	k.brakes.refused()
+	k.purse.giveBack(now, k.engine.ceiling.Load())
 }
 
 // Ended says that a hedge is no longer in flight.
-func (k *Key) Ended() { k.inFlight.Add(-1) }
+func (k *Key) Ended() { k.brakes.inFlight.Add(-1) }
 
 // A Result is how a call ended.
 type Result struct {
@@ -341,51 +290,60 @@ func (k *Key) tellAudit() {
 // if no hedge that was not sent would have shortened it. The caller holds mu.
 func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 	known := r.Answered || r.Gone && r.Reached
-	if r.Answered && k.push > 0 {
-		k.push -= k.push * pushWeight
-		k.pushed = k.pushed && k.push >= PushResume
-	}
 	switch {
 	case k.engine.setup.Shadow && known:
 		k.actual.AddIndex(now, at)
 		if r.Unsent > 0 && r.Unsent < r.Latency {
 			saved = r.Latency - r.Unsent
-			k.shadowWins++
-			k.won++
+			k.tally.ShadowWins++
+			k.brakes.won++
 			at = sketch.Index(r.Unsent) // which the caller would have waited
 		}
 	case r.Reached && known && k.audit == nil: // which measures what this estimates
-		if r.HedgeWon {
-			saved = k.residual.after(r.Latency)
-		}
-		if k.residual == nil {
-			k.residual = new(residual)
-		}
-		k.residual.add(r.Latency, r.Answered && !r.HedgeWon)
+		saved = k.learnResidual(r)
 	}
-	k.saved += saved
-	if r.Learned && !r.Slow {
-		k.slow -= k.slow * slowWeight
-	}
+	k.tally.Saved += saved
 	if r.HedgeWon {
-		k.wins++
-		k.won++
+		k.tally.Wins++
+		k.brakes.won++
 	}
-	switch {
-	case k.won >= payRestore:
-		k.scale, k.fired, k.won = min(1, 2*k.scale), 0, 0
-	case k.fired >= payFired:
-		if k.won < payWins {
-			k.scale = max(payFloor, k.scale/2)
-		}
-		k.fired, k.won = 0, 0
+	k.brakes.ended(r.Answered, r.Learned && !r.Slow)
+	if known {
+		k.window.AddIndex(now, at)
+		k.since++
 	}
-	if !known {
-		return saved
-	}
-	k.window.AddIndex(now, at)
-	k.since++
 	return saved
+}
+
+// learnResidual learns how long the primary of a call took that has reached its first delay, and
+// returns how much longer it would have taken if a hedge has won. The caller holds mu.
+func (k *Key) learnResidual(r Result) (saved time.Duration) {
+	if r.HedgeWon {
+		saved = k.residual.after(r.Latency)
+	}
+	if k.residual == nil {
+		k.residual = new(residual)
+	}
+	k.residual.add(r.Latency, r.Answered && !r.HedgeWon)
+	return saved
+}
+
+// changes returns the changes to report. The caller holds mu.
+func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
+	if k.brakes.exhausted && k.halfFull(now) {
+		k.brakes.exhausted = false
+	}
+	return k.brakes.changes(now)
+}
+
+// halfFull reports whether all budgets of the key are at least half full. The caller holds mu.
+func (k *Key) halfFull(now time.Time) bool {
+	for _, b := range k.more {
+		if !b.HalfFull() {
+			return false
+		}
+	}
+	return k.purse.halfFull(now, k.engine.ceiling.Load())
 }
 
 // waited returns the window of what callers really waited. The caller holds mu.
@@ -405,20 +363,12 @@ func (k *Key) replan(now time.Time) {
 	defer distributions.Put(d)
 	k.mu.Lock()
 	k.window.Distribution(d)
-	scale := k.scale
+	scale := k.brakes.scale
 	k.since, k.due = 0, due(d)
 	k.mu.Unlock()
 
 	c := k.engine.Config()
-	budget := c.Share
-	if c.Shared == nil {
-		k.bucket.Follow(c.sizing(), c.Share, now)
-	}
-	if k.routeBudget != nil {
-		budget = min(budget, k.routeShare)
-		k.routeBudget.Follow(c.sizing(), k.routeShare, now)
-	}
-	if p := c.plan(d, budget*scale); p != nil {
+	if p := c.plan(d, k.purse.follow(c, now)*scale); p != nil {
 		k.plan.Store(p)
 	} else {
 		k.plan.Store(c.cold())
@@ -442,30 +392,14 @@ func due(d *sketch.Distribution) int {
 func (k *Key) PushBack(now time.Time, d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.push += (1 - k.push) * pushWeight
-	k.pushed = k.pushed || k.push > PushStop
-	if to := now.Add(min(d, maxPause)); d > 0 && to.After(k.pausedTo) {
-		k.pausedTo = to
-	}
-}
-
-// paused reports whether the server has asked for less. The caller holds mu.
-func (k *Key) paused(now time.Time) bool { return k.pushed || now.Before(k.waits()) }
-
-// waits returns until when the server has asked to wait; zero if it has not, or if
-// too few of its answers push back. The caller holds mu.
-func (k *Key) waits() time.Time {
-	if k.push <= PushResume {
-		return time.Time{}
-	}
-	return k.pausedTo
+	k.brakes.pushBack(now, d)
 }
 
 // resume forgets that the server asked for less.
 func (k *Key) resume() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.push, k.pushed, k.pausedTo = 0, false, time.Time{}
+	k.brakes.resume()
 }
 
 // reset forgets what was learned. What is counted stays, and so do the budgets.
@@ -475,46 +409,41 @@ func (k *Key) reset() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.window, k.actual, k.since, k.due = sketch.Window{}, sketch.Window{}, 0, MinSamples
-	k.slow, k.scale, k.fired, k.won, k.residual, k.pauses = 0, 1, 0, 0, nil, nil
-	k.push, k.pushed, k.pausedTo = 0, false, time.Time{}
+	k.residual, k.pauses = nil, nil
+	k.brakes.forget()
 	k.plan.Store(k.engine.Config().cold())
 }
 
 // A View is what a key knows, at one moment.
 type View struct {
-	Name       Name
-	Requests   int64
-	Hedges     int64
-	Wins       int64
-	ShadowWins int64
-	Saved      time.Duration
-	Denied     map[observe.Reason]int64 // not nil; reasons that never applied are missing
-	Samples    int
-	Delays     []time.Duration
-	P50, P90   time.Duration
-	P99        time.Duration
-	Tokens     float64
-	Scale      float64
-	Slow       float64
-	Push       float64       // share of the last answers that pushed back
-	Pushed     bool          // that is too many
-	PausedTo   time.Time     // the server asked to wait until then; zero: it did not
-	Stall      time.Duration // see [Key.Stall]
-	Audit      observe.Audit // of the host
+	Name     Name
+	Requests int64
+	Tally    // Denied is not nil; reasons that never applied are missing
+	Samples  int
+	Delays   []time.Duration
+	P50, P90 time.Duration
+	P99      time.Duration
+	Tokens   float64
+	Scale    float64
+	Slow     float64
+	Push     float64       // share of the last answers that pushed back
+	Pushed   bool          // that is too many
+	PausedTo time.Time     // the server asked to wait until then; zero: it did not
+	Stall    time.Duration // see [Key.Stall]
+	Audit    observe.Audit // of the host
 }
 
 // View returns what the key knows.
 func (k *Key) View() View {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	window, denied := k.waited(), maps.Clone(k.denied)
-	if denied == nil {
-		denied = make(map[observe.Reason]int64)
-	}
+	window, b := k.waited(), &k.brakes
 	v := View{
-		Name: k.Name, Requests: k.requests(), Hedges: k.hedges, Wins: k.wins, ShadowWins: k.shadowWins, Saved: k.saved, Denied: denied,
-		Samples: window.Len(), Tokens: k.tokens(), Scale: k.scale, Slow: k.slow,
-		Push: k.push, Pushed: k.pushed, PausedTo: k.waits(), Stall: k.stall(),
+		Name: k.Name, Requests: k.requests(), Tally: k.tally, Samples: window.Len(), Tokens: k.tokens(),
+		Scale: b.scale, Slow: b.slow, Push: b.push, Pushed: b.pushed, PausedTo: b.waits(), Stall: k.stall(),
+	}
+	if v.Denied = maps.Clone(k.tally.Denied); v.Denied == nil {
+		v.Denied = make(map[observe.Reason]int64)
 	}
 	if k.audit != nil {
 		v.Audit = k.audit.View()
@@ -540,4 +469,40 @@ func (k *Key) reconfigure(now time.Time) {
 	k.planning.Lock()
 	defer k.planning.Unlock()
 	k.replan(now)
+}
+
+// Paused learns from the body of an answer, whose reader waited for more of it for d at most.
+func (k *Key) Paused(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pauses == nil {
+		k.pauses = new(pauses)
+	}
+	k.pauses.add(d)
+}
+
+// Stall returns how long a body must pause to have stalled: twice as long as nineteen
+// bodies in twenty ever do, and at least 50 ms, and as long as a call waits for its first
+// hedge. It is 0 until ten bodies and ten calls are known.
+func (k *Key) Stall() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stall()
+}
+
+// stall is Stall. The caller holds mu.
+func (k *Key) stall() time.Duration {
+	p, d := k.plan.Load(), k.pauses.stall()
+	if p == nil || d == 0 {
+		return 0
+	}
+	return max(d, p.usual)
+}
+
+// restWon counts a request for the rest of an answer that was read, see [Call.BeginRest].
+func (k *Key) restWon() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tally.Wins++
+	k.brakes.won++
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"math"
 	"time"
 )
@@ -45,50 +44,4 @@ func (p *pauses) stall() time.Duration {
 	}
 	edge := float64(time.Microsecond) * math.Exp2(float64(i+1)/4)
 	return max(minStall, time.Duration(stallFactor*edge))
-}
-
-// Paused learns from the body of an answer, whose reader waited for more of it for d at most.
-func (k *Key) Paused(d time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.pauses == nil {
-		k.pauses = new(pauses)
-	}
-	k.pauses.add(d)
-}
-
-// Stall returns how long a body must pause to have stalled: twice as long as nineteen
-// bodies in twenty ever do, and at least 50 ms, and as long as a call waits for its first
-// hedge. It is 0 until ten bodies and ten calls are known.
-func (k *Key) Stall() time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.stall()
-}
-
-// stall is Stall. The caller holds mu.
-func (k *Key) stall() time.Duration {
-	p, d := k.plan.Load(), k.pauses.stall()
-	if p == nil || d == 0 {
-		return 0
-	}
-	return max(d, p.usual)
-}
-
-// BeginRest makes c the request for the rest of an answer that is being read, which is a
-// hedge of a call that has ended. It is no call of its own: it earns no budget and teaches no
-// latency. It is admitted, started and finished as other hedges are, and EndRest ends it.
-func (c *Call) BeginRest(ctx context.Context, k *Key) {
-	*c = Call{ctx: ctx, key: k, start: k.engine.now(), watcher: k.engine.setup.Watcher}
-}
-
-// EndRest says that the request for the rest has ended, and whether its answer is read.
-func (c *Call) EndRest(won bool) {
-	c.key.Ended()
-	if won {
-		c.key.mu.Lock()
-		defer c.key.mu.Unlock()
-		c.key.wins++
-		c.key.won++
-	}
 }
