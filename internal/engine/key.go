@@ -10,6 +10,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/estimate"
 	"github.com/gohedge/hedge/observe"
 	"github.com/gohedge/hedge/sketch"
 )
@@ -42,16 +43,16 @@ type Key struct {
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
 	count atomic.Int64 // requests; of a key that is alone its bucket counts them
 
-	mu       sync.Mutex       // guards the fields below
-	window   sketch.Window    // what callers waited; in shadow mode, what they would have waited with hedges
-	actual   sketch.Window    // in shadow mode: what callers waited
-	since    int              // completions since the plan was made
-	due      int              // how many of them ask for another
-	brakes   brakes           // but for what it says
-	tally    Tally            // Denied is nil until a hedge was
-	residual *residual        // nil: nothing is known
-	pauses   *pauses          // of bodies; nil: nothing is known
-	more     []*budget.Bucket // which the adapter asks itself
+	mu       sync.Mutex         // guards the fields below
+	window   sketch.Window      // what callers waited; in shadow mode, what they would have waited with hedges
+	actual   sketch.Window      // in shadow mode: what callers waited
+	since    int                // completions since the plan was made
+	due      int                // how many of them ask for another
+	brakes   brakes             // but for what it says
+	tally    Tally              // Denied is nil until a hedge was
+	residual *estimate.Residual // nil: nothing is known
+	pauses   *estimate.Pauses   // of bodies; nil: nothing is known
+	more     []*budget.Bucket   // which the adapter asks itself
 }
 
 // A Tally is what was counted since a key was made.
@@ -319,12 +320,12 @@ func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 // returns how much longer it would have taken if a hedge has won. The caller holds mu.
 func (k *Key) learnResidual(r Result) (saved time.Duration) {
 	if r.HedgeWon {
-		saved = k.residual.after(r.Latency)
+		saved = k.residual.After(r.Latency)
 	}
 	if k.residual == nil {
-		k.residual = new(residual)
+		k.residual = new(estimate.Residual)
 	}
-	k.residual.add(r.Latency, r.Answered && !r.HedgeWon)
+	k.residual.Add(r.Latency, r.Answered && !r.HedgeWon)
 	return saved
 }
 
@@ -476,9 +477,9 @@ func (k *Key) Paused(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pauses == nil {
-		k.pauses = new(pauses)
+		k.pauses = new(estimate.Pauses)
 	}
-	k.pauses.add(d)
+	k.pauses.Add(d)
 }
 
 // Stall returns how long a body must pause to have stalled: twice as long as nineteen
@@ -492,7 +493,7 @@ func (k *Key) Stall() time.Duration {
 
 // stall is Stall. The caller holds mu.
 func (k *Key) stall() time.Duration {
-	p, d := k.plan.Load(), k.pauses.stall()
+	p, d := k.plan.Load(), k.pauses.Stall()
 	if p == nil || d == 0 {
 		return 0
 	}

@@ -1,11 +1,13 @@
-package engine
+// Package estimate knows from what has ended how much longer goes on what has not: primaries
+// that are still out, and bodies that pause.
+package estimate
 
 import (
 	"math"
 	"time"
 )
 
-// A residual knows how much longer primaries take that are still out. Where
+// A Residual knows how much longer primaries take that are still out. Where
 // hedges win that is hidden: a primary that was cut would have taken longer, and
 // nobody knows how much. So it is estimated as lifetimes are when some of the
 // observed leave early, by the product limit (Kaplan, Meier: "Nonparametric
@@ -13,7 +15,7 @@ import (
 //
 // It remembers the last thousand or two of the primaries that reached their
 // first delay, by fourths of an octave. The zero value is ready.
-type residual struct {
+type Residual struct {
 	ended, cut [octaves * 4]float32
 	total      float32
 }
@@ -33,8 +35,8 @@ func middle(i int) time.Duration {
 	return time.Duration(float64(time.Microsecond) * math.Exp2((float64(i)+0.5)/4))
 }
 
-// add records a primary that ended by itself after d, or was cut then.
-func (r *residual) add(d time.Duration, ended bool) {
+// Add records a primary that ended by itself after d, or was cut then.
+func (r *Residual) Add(d time.Duration, ended bool) {
 	if r.total >= remembered {
 		r.total = 0
 		for i := range r.ended {
@@ -51,9 +53,9 @@ func (r *residual) add(d time.Duration, ended bool) {
 	r.total++
 }
 
-// after returns how much longer a primary takes, on average, that has been out
-// for d. What is beyond the slowest one known counts as nothing, and so does all of a nil residual.
-func (r *residual) after(d time.Duration) time.Duration {
+// After returns how much longer a primary takes, on average, that has been out
+// for d. What is beyond the slowest one known counts as nothing, and so does all of a nil Residual.
+func (r *Residual) After(d time.Duration) time.Duration {
 	if r == nil {
 		return 0
 	}
