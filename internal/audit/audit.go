@@ -8,7 +8,6 @@ package audit
 import (
 	"hash/fnv"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,14 +30,8 @@ const (
 	enoughCalls = 28 // measured in a pair; with fewer, one a second, no slot is dark
 	minSlot     = 10 // measured calls in a slot that counts
 
-	levelsKept  = 10  // slots
-	recallSlots = 3   // slots in a row at the level of the other verdict bring that back
-	recallPairs = 2   // pairs in a row at the level of a former verdict bring that back while there is none
 	steadyCalls = 200 // in a dark slot tell its level well enough to forget half of the evidence where that has changed
 )
-
-// levelRise is how far a level, in indices, must be from another to count as changed: by 30 %.
-var levelRise = math.Log2(1.3) * octave
 
 // Settings say how hosts are audited. The zero value makes every pair a probe, from
 // the first call until the first verdict.
@@ -67,7 +60,6 @@ type Audit struct {
 	start    int64      // the first call's, by the engine's clock
 	cur      slotSum
 	last     slotSum // the slot before
-	open     bool    // last is not finished: calls begun in it may still end
 	first    slotSum // of the pair
 	measured int32   // calls of the pair
 	enough   bool    // of them in the pair before
@@ -77,12 +69,7 @@ type Audit struct {
 	heard    int64   // when there was evidence last, by the engine's clock
 	trial    evidence
 	probes   evidence
-
-	levels [levelsKept]float32         // of the last slots with hedging if the verdict is helpful, without if it is harmful
-	filled int                         // of levels; while there is no verdict, pairs in a row with levels like those of one
-	like   verdict                     // that one
-	pairs  [2]struct{ sum, n float64 } // of levels since the verdict: with hedging, without
-	judged [verdicts][2]float64        // levels at which hedging was found helpful, and harmful: with hedging, without; 0: none
+	levels   levels
 
 	base  int    // index at which the histograms begin
 	tails *tails // nil: no slot was dark yet
@@ -122,6 +109,7 @@ type slotSum struct {
 	probe    bool  // one slot of the pair is dark
 	dark     bool  // this one; or hedging rests anyway
 	spoilt   bool  // not all of it was seen
+	open     bool  // it is over, but calls begun in it may still end
 	second   bool  // of the pair
 	calls    int32
 	hedges   int32
@@ -145,7 +133,7 @@ func (a *Audit) probed(pair int64) bool {
 	switch {
 	case a.verdict != trying:
 		n = probeBits
-	case a.judged != [verdicts][2]float64{}:
+	case a.levels.hadVerdict():
 		n = 0 // it has had a verdict
 	}
 	return a.mixed(pair)&(1<<n-1) == 0
@@ -183,7 +171,8 @@ func (a *Audit) advance(slot, at, now int64) {
 	if a.start == 0 {
 		a.start, a.since = now, now
 	} else {
-		a.last, a.open = a.cur, true
+		a.last = a.cur
+		a.last.open = true
 	}
 	a.slot = slot
 	s := slotSum{from: now - at + int64(settling), to: now - at + int64(slotLength), spoilt: !seen, second: slot&1 == 1}
@@ -197,7 +186,7 @@ func (a *Audit) advance(slot, at, now int64) {
 		s.probe = a.cur.probe
 	}
 	if a.verdict != trying && now-a.heard > int64(verdictLasts) {
-		a.judged = [verdicts][2]float64{}
+		a.levels.judged = [verdicts][2]float64{}
 		a.decide(trying, now)
 		s.probe = false // it was begun under another verdict
 	}
@@ -223,18 +212,20 @@ func (a *Audit) shade(before bool) {
 
 // finish takes what the last slot says, once its calls have ended. The caller holds mu.
 func (a *Audit) finish() {
-	if !a.open {
+	if !a.last.open {
 		return
 	}
-	a.open = false
+	a.last.open = false
 	s := a.last
 	whole := s.second && !s.spoilt && !a.first.spoilt && a.first.probe && s.probe
 	if !s.second {
 		a.first = s
 	}
 	verdict := a.verdict
-	if !s.spoilt && s.calls >= minSlot {
-		a.leveled(&s)
+	if !s.spoilt && s.calls >= minSlot && verdict != trying && s.dark == (verdict == harmful) {
+		if v := a.levels.slot(verdict, s.mean()); v != verdict {
+			a.decide(v, s.to)
+		}
 	}
 	if whole && verdict == a.verdict {
 		dark, lit := &a.first, &s
@@ -254,10 +245,7 @@ func (a *Audit) finish() {
 func (a *Audit) compared(dark, lit *slotSum, now int64) {
 	a.heard = now
 	a.news.Store(true)
-	for i, s := range [2]*slotSum{lit, dark} {
-		a.pairs[i].sum += s.mean()
-		a.pairs[i].n++
-	}
+	a.levels.pair(lit.mean(), dark.mean())
 	slower, calls := a.tails.pair[0].tail()-a.tails.pair[1].tail(), float64(dark.calls+lit.calls)
 	a.tails.keep()
 	if a.verdict == trying {
@@ -270,19 +258,17 @@ func (a *Audit) compared(dark, lit *slotSum, now int64) {
 // tried takes a pair while there is no verdict: by how many octaves its tail was slower with
 // hedging, and of how many calls. The caller holds mu.
 func (a *Audit) tried(dark, lit *slotSum, slower, calls float64, now int64) {
-	if v := a.recalled(lit.mean(), dark.mean()); v != trying {
+	if v := a.levels.recalled(lit.mean(), dark.mean()); v != trying {
 		a.decide(v, now)
 		return
 	}
-	if before := (a.pairs[1].sum - dark.mean()) / (a.pairs[1].n - 1); dark.calls >= steadyCalls && math.Abs(dark.mean()-before) > levelRise {
+	if dark.calls >= steadyCalls && a.levels.rose(dark.mean()) {
 		a.trial.scale(0.5)
-		for i := range a.pairs {
-			a.pairs[i].sum, a.pairs[i].n = a.pairs[i].sum/2, a.pairs[i].n/2
-		}
+		a.levels.halve()
 	}
 	a.trial.add(slower, calls)
 	if v, ok := a.trial.decided(now-a.since > int64(longTrial)); ok {
-		a.learn(v)
+		a.levels.learn(v)
 		a.decide(v, now)
 	}
 }
@@ -292,7 +278,7 @@ func (a *Audit) tested(slower, calls float64, now int64) {
 	a.probes.add(slower, calls)
 	if v, ok := a.probes.decided(false); ok && v != a.verdict {
 		probes := a.probes
-		a.learn(v)
+		a.levels.learn(v)
 		a.decide(v, now)
 		a.trial = probes
 		return
@@ -303,89 +289,19 @@ func (a *Audit) tested(slower, calls float64, now int64) {
 	}
 }
 
-// recalled returns the verdict that was found before where levels were as in the last
-// pairs, of which the given one is the latest, or trying. The caller holds mu.
-func (a *Audit) recalled(lit, dark float64) verdict {
-	v := trying
-	if known := a.judged[harmful]; known[0] != 0 && lit > known[0]-levelRise/4 && dark > known[1]-levelRise/4 {
-		v = harmful
-	}
-	if known := a.judged[helpful]; known[0] != 0 && lit < known[0]+levelRise/4 && dark < known[1]+levelRise/4 {
-		v = helpful
-	}
-	if v != a.like {
-		a.like, a.filled = v, 0
-	}
-	if a.filled++; a.filled < recallPairs {
-		return trying
-	}
-	return v
-}
-
-// learn remembers at which levels the verdict was found. The caller holds mu.
-func (a *Audit) learn(v verdict) {
-	lit, dark := a.pairs[0].sum/a.pairs[0].n, a.pairs[1].sum/a.pairs[1].n
-	other := helpful + harmful - v
-	way := 1.0 // hedging helps below some level
-	if v == harmful {
-		way = -1
-	}
-	if known := a.judged[v]; known[0] == 0 || way*(lit-known[0]) > 0 {
-		a.judged[v] = [2]float64{lit, dark}
-	}
-	// The other verdict's levels must be apart from these in both arms, or they tell nothing.
-	known, found := a.judged[other], a.judged[v]
-	if known[0] != 0 && min(way*(known[0]-found[0]), way*(known[1]-found[1])) < levelRise {
-		a.judged[other] = [2]float64{}
-		a.judged[v] = [2]float64{lit, dark}
-	}
-}
-
-// leveled takes the level of a slot. The caller holds mu.
-func (a *Audit) leveled(s *slotSum) {
-	if a.verdict == trying || s.dark != (a.verdict == harmful) {
-		return
-	}
-	copy(a.levels[1:], a.levels[:])
-	a.levels[0] = float32(s.mean())
-	a.filled = min(a.filled+1, levelsKept)
-
-	// Where hedging helps, higher levels count, and where it harms, lower ones.
-	other := helpful + harmful - a.verdict
-	way, arm := 1.0, 0
-	if a.verdict == harmful {
-		way, arm = -1, 1
-	}
-	least := func(n int) float64 {
-		if a.filled < n {
-			return math.Inf(-1)
-		}
-		l := a.levels[:n]
-		if way < 0 {
-			return -float64(slices.Max(l))
-		}
-		return float64(slices.Min(l))
-	}
-	if there := a.judged[other][arm]; there != 0 && least(recallSlots) >= way*(there+a.judged[a.verdict][arm])/2 {
-		a.decide(other, s.to)
-	} else if least(levelsKept) > way*a.judged[a.verdict][arm]+levelRise {
-		a.decide(trying, s.to)
-	}
-}
-
 // decide sets the verdict. The caller holds mu.
 func (a *Audit) decide(v verdict, now int64) {
 	if v == trying || a.verdict != trying {
 		a.trial = evidence{}
 		a.tails = nil
 	}
-	a.probes, a.filled = evidence{}, 0
-	a.pairs = [2]struct{ sum, n float64 }{}
+	a.probes = evidence{}
+	a.levels.begin()
 	a.news.Store(true)
 	a.verdict, a.since, a.heard = v, now, now
 	a.found.Store(int32(v))
 	before := a.dark.Load()
-	a.cur.probe, a.cur.spoilt, a.first.probe, a.open = false, true, false, false // they were begun under another verdict
+	a.cur.probe, a.cur.spoilt, a.first.probe, a.last.open = false, true, false, false // they were begun under another verdict
 	a.shade(before)
 }
 
@@ -396,7 +312,7 @@ func (a *Audit) Done(began int64, at int) {
 	defer a.mu.Unlock()
 	s := &a.cur
 	if began < s.from {
-		if s = &a.last; !a.open || began < s.from || began >= s.to {
+		if s = &a.last; !a.last.open || began < s.from || began >= s.to {
 			return
 		}
 	}
@@ -428,7 +344,7 @@ func (a *Audit) News() (v observe.Audit, changed, ok bool) {
 func (a *Audit) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.judged = [verdicts][2]float64{}
+	a.levels.judged = [verdicts][2]float64{}
 	a.decide(trying, a.next.Load())
 }
 

@@ -27,7 +27,7 @@ func (a *Audit) Judgement(now time.Time) (j Judgement, ok bool) {
 	if a.verdict == trying {
 		return j, false
 	}
-	j = Judgement{verdict: a.verdict, age: time.Duration(now.UnixNano() - a.heard), levels: a.judged, trial: a.evidence(), base: a.base}
+	j = Judgement{verdict: a.verdict, age: time.Duration(now.UnixNano() - a.heard), levels: a.levels.judged, trial: a.evidence(), base: a.base}
 	if a.tails != nil {
 		j.all = a.tails.all
 	}
@@ -45,7 +45,7 @@ func (a *Audit) Absorb(j *Judgement, now time.Time) {
 	at := now.UnixNano()
 	a.decide(j.verdict, at)
 	a.heard -= int64(j.age)
-	a.judged, a.trial, a.base = j.levels, j.trial, j.base
+	a.levels.judged, a.trial, a.base = j.levels, j.trial, j.base
 	a.tails = &tails{all: j.all}
 }
 
