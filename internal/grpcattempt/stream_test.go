@@ -1,0 +1,80 @@
+package grpcattempt_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gohedge/hedge/internal/grpcattempt"
+)
+
+func TestChoiceIsMadeOnce(t *testing.T) {
+	var c grpcattempt.Choice
+	c.Init()
+	assert.False(t, c.Known())
+	released := 0
+	c.Make(2, func() { released = 2 })
+	c.Make(1, func() { released = 1 })
+	assert.True(t, c.Known())
+	assert.Equal(t, 2, c.Winner())
+	c.Release()
+	assert.Equal(t, 2, released)
+}
+
+func TestNothingIsCopiedAfterClose(t *testing.T) {
+	var s grpcattempt.Sent
+	assert.False(t, s.Any())
+	s.Keep(wrapperspb.String("id"))
+	m, ok := s.Copy()
+	assert.True(t, ok)
+	assert.Equal(t, "id", m.(*wrapperspb.StringValue).Value)
+	s.Close()
+	_, ok = s.Copy()
+	assert.False(t, ok)
+	assert.True(t, s.Any())
+}
+
+func TestContextThatIsMadeAfterTheEndHasEnded(t *testing.T) {
+	var before, after grpcattempt.EarlyContext
+	ctx := before.Get(t.Context())
+	assert.NoError(t, ctx.Err())
+	before.End()
+	assert.Equal(t, context.Canceled, ctx.Err())
+	after.End()
+	assert.Equal(t, context.Canceled, after.Get(t.Context()).Err())
+	assert.Same(t, ctx, before.Get(t.Context()))
+}
+
+func TestFinishIsDueOnceAndWithTheWinnersError(t *testing.T) {
+	var f grpcattempt.Finish
+	lost, won := errors.New("lost"), errors.New("won")
+	f.Ended(0, lost)
+	due, _ := f.Due(1)
+	assert.False(t, due, "the winner has not ended")
+	f.Ended(1, won)
+	due, err := f.Due(1)
+	assert.True(t, due)
+	assert.Same(t, won, err)
+	due, _ = f.Due(1)
+	assert.False(t, due)
+}
+
+func TestTakeFinishLeavesTheOtherOptionsInOrder(t *testing.T) {
+	var told []error
+	opts := []grpc.CallOption{grpc.WaitForReady(true), grpc.OnFinish(func(err error) { told = append(told, err) }), grpc.UseCompressor("gzip")}
+	rest, finish := grpcattempt.TakeFinish(opts)
+	assert.Equal(t, []grpc.CallOption{opts[0], opts[2]}, rest)
+	for _, f := range finish {
+		f(nil)
+	}
+	assert.Equal(t, []error{nil}, told)
+	assert.Len(t, opts, 3, "the caller's are left alone")
+
+	same, none := grpcattempt.TakeFinish(opts[:1])
+	assert.Equal(t, opts[:1], same)
+	assert.Empty(t, none)
+}
