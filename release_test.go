@@ -23,13 +23,20 @@ func TestReleasedModulesCanBeGotWithoutTheRoot(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil || runtime.GOOS == "windows" {
 		t.Skip("the recipe is a bash script")
 	}
-	cache := filepath.ToSlash(strings.TrimSpace(output(t, ".", nil, "go", "env", "GOMODCACHE"))) + "/cache/download"
+	// Consumers of the tree as it is need the same of the module cache as those of the release.
 	nested := []string{"hedgeprom", "hedgeotel"}
+	cache := "file://" + filepath.ToSlash(strings.TrimSpace(output(t, ".", nil, "go", "env", "GOMODCACHE"))) + "/cache/download"
+	env := []string{
+		"GOPROXY=" + cache, "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=none", "GOVCS=*:off",
+		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-modcacherw", "GOWORK=off", "GOTOOLCHAIN=local",
+	}
+	root, err := filepath.Abs(".")
+	require.NoError(t, err)
 	for _, name := range nested {
-		offline := exec.Command("go", "list", "-deps", "./...")
-		offline.Dir, offline.Env = name, append(os.Environ(), "GOPROXY=off")
-		if err := offline.Run(); err != nil {
-			t.Skipf("the module cache lacks what %s needs: go -C %s mod download", name, name)
+		replaced := fmt.Sprintf("replace %s => %q\n\nreplace %s/%s => %q\n", module, root, module, name, filepath.Join(root, name))
+		if _, stderr, err := consume(t, env, module+"/"+name, replaced); err != nil {
+			require.Regexp(t, `reading file://.*\.(info|mod|zip): no such file or directory`, stderr)
+			t.Skipf("the module cache lacks what users of %s need: go mod download && go -C %s mod download\n%s", name, name, stderr)
 		}
 	}
 
@@ -43,20 +50,33 @@ func TestReleasedModulesCanBeGotWithoutTheRoot(t *testing.T) {
 	for _, name := range nested {
 		publish(t, proxy, filepath.Join(tree, name), module+"/"+name, version)
 	}
-	env := []string{
-		"GOPROXY=file://" + filepath.ToSlash(proxy) + ",file://" + cache, "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=none", "GOVCS=*:off",
-		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-modcacherw", "GOWORK=off", "GOTOOLCHAIN=local",
-	}
+	env[0] = "GOPROXY=file://" + filepath.ToSlash(proxy) + "," + cache
 	for _, name := range nested {
-		user := t.TempDir()
-		writeFile(t, user, "go.mod", "module example.com/user\n\ngo 1.26.0\n")
-		writeFile(t, user, "main.go", fmt.Sprintf("package main\n\nimport _ %q\n\nfunc main() {}\n", module+"/"+name))
-		output(t, user, env, "go", "get", module+"/"+name)
+		user, stderr, err := consume(t, env, module+"/"+name, "")
+		require.NoError(t, err, stderr)
 		assert.Equal(t, module+" "+version+"\n", output(t, user, env, "go", "list", "-m", module), "the root comes along")
 		deps := output(t, user, env, "go", "list", "-mod=readonly", "-deps", ".")
 		assert.Contains(t, deps, module+"/observe\n", "every import is found")
 		assert.NotContains(t, deps, "google.golang.org/grpc\n", "observers of DNS alone need not carry it")
 	}
+}
+
+// consume gets a module for a program of its own, and finds all that the program imports. It returns the program's folder.
+func consume(t *testing.T, env []string, path, replaced string) (dir, stderr string, err error) {
+	t.Helper()
+	dir = t.TempDir()
+	writeFile(t, dir, "go.mod", "module example.com/user\n\ngo 1.26.0\n\n"+replaced)
+	writeFile(t, dir, "main.go", fmt.Sprintf("package main\n\nimport _ %q\n\nfunc main() {}\n", path))
+	for _, args := range [][]string{{"get", path}, {"list", "-mod=readonly", "-deps", "."}} {
+		cmd := exec.CommandContext(t.Context(), "go", args...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+		var text strings.Builder
+		cmd.Stderr = &text
+		if err := cmd.Run(); err != nil {
+			return dir, fmt.Sprint(cmd, "\n", &text), err
+		}
+	}
+	return dir, "", nil
 }
 
 // output returns what a command prints, and fails the test if the command fails.
