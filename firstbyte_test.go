@@ -150,10 +150,7 @@ func TestFirstByteOverTheNetwork(t *testing.T) {
 			})
 			tr := hedge.New(base(t, s), hedge.WithFirstByte(), hedge.WithMaxHedges(1))
 			defer tr.CloseIdleConnections()
-			for range 20 {
-				_, err := fetch(t.Context(), tr, s.URL)
-				require.NoError(t, err)
-			}
+			teach(t, tr, s.URL) // no hedge of these is left to be the slow one
 			slow.Store(true)
 			req := request(t, hedge.WithDelay(t.Context(), 20*time.Millisecond), "GET", s.URL, nil)
 			req.Header.Set("Accept", "text/event-stream")
