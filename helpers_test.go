@@ -6,26 +6,19 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/hedgetest"
-	"github.com/gohedge/hedge/internal/netsim"
 )
 
 const (
@@ -120,45 +113,6 @@ func sources(t *testing.T, patterns ...string) string {
 	return all.String()
 }
 
-func serveGRPC(t testing.TB, impl testpb.TestServiceServer, opts ...grpc.ServerOption) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s := grpc.NewServer(opts...)
-	testpb.RegisterTestServiceServer(s, impl)
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(s.Stop)
-	return l.Addr().String()
-}
-
-func dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
-	cc, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { cc.Close() })
-	return cc
-}
-
-// overMemory serves and dials over a network in memory, for bubbles. The
-// n-th connection of the client is made from the host of that name.
-func overMemory(t *testing.T, impl testpb.TestServiceServer) (*netsim.Network, func(from string, opts ...grpc.DialOption) *grpc.ClientConn) {
-	network, err := netsim.NewMemory(1, "client", "detour", "server")
-	require.NoError(t, err)
-	l, err := network.Host("server").Listen("tcp", ":443")
-	require.NoError(t, err)
-	s := grpc.NewServer()
-	testpb.RegisterTestServiceServer(s, impl)
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(func() {
-		s.Stop()
-		synctest.Wait()
-		assert.NoError(t, network.Close())
-	})
-	return network, func(from string, opts ...grpc.DialOption) *grpc.ClientConn {
-		return dial(t, "passthrough:///server:443", append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return network.Host(from).DialContext(ctx, "tcp", addr)
-		}))...)
-	}
-}
-
 // --- over loopback ---
 
 // TestMain fails if a test leaves a goroutine behind.
@@ -170,75 +124,24 @@ func TestMain(m *testing.M) {
 	hedgetest.RunWithoutLeaks(m, http.DefaultClient.CloseIdleConnections)
 }
 
-// server is a loopback server that counts its connections.
-type server struct {
-	*httptest.Server
-	accepted atomic.Int64
-	hits     atomic.Int64
-}
+// What tests over loopback share with those of internal/livetests.
+type (
+	server       = hedgetest.Server
+	roundTripper = hedgetest.RoundTripperFunc
+)
 
-// protocols are what a server here can speak.
-var protocols = map[string]func(*httptest.Server){
-	"HTTP/1.1": (*httptest.Server).Start,
-	"HTTP/1.1+TLS": func(s *httptest.Server) {
-		s.StartTLS()
-	},
-	"HTTP/2": func(s *httptest.Server) {
-		s.EnableHTTP2 = true
-		s.StartTLS()
-	},
-}
+var (
+	protocols = hedgetest.Protocols
+	serve     = hedgetest.Serve
+	base      = hedgetest.Base
+	fetch     = hedgetest.Fetch
+	teach     = hedgetest.Teach
+	pause     = hedgetest.Pause
+	newGate   = hedgetest.NewGate
+)
 
-func serve(t testing.TB, protocol string, h http.HandlerFunc) *server {
-	s := new(server)
-	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.hits.Add(1)
-		h(w, r)
-	}))
-	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			s.accepted.Add(1)
-		}
-	}
-	protocols[protocol](s.Server)
-	t.Cleanup(s.Close)
-	return s
-}
+// recorder is an Observer that writes down what it is told, in milliseconds.
+type recorder struct{ hedgetest.Recorder }
 
-// base is a transport as a user would configure one for a busy host.
-func base(t testing.TB, s *server) *http.Transport {
-	tr := s.Client().Transport.(*http.Transport).Clone()
-	tr.MaxIdleConnsPerHost = 256
-	t.Cleanup(tr.CloseIdleConnections)
-	return tr
-}
-
-func fetch(ctx context.Context, rt http.RoundTripper, url string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := rt.RoundTrip(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	return string(b), err
-}
-
-// teach makes the calls after which hedging begins: none of them is hedged, however slow.
-func teach(t testing.TB, rt http.RoundTripper, url string) {
-	for range 10 {
-		_, err := fetch(t.Context(), rt, url)
-		require.NoError(t, err)
-	}
-}
-
-// pause waits like a server that stops when its client does.
-func pause(r *http.Request, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-r.Context().Done():
-	}
-}
+// take returns what was told since the last take.
+func (r *recorder) take() []string { return r.Take() }

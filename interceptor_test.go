@@ -748,7 +748,7 @@ func TestHedgeConnSurvivesAFrozenConnection(t *testing.T) {
 			_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
 			require.NoError(t, err)
 		}
-		g.frozen.Store(true)
+		g.Frozen.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})

@@ -146,7 +146,7 @@ func TestOnlyTheTopLayersCopyReachesTheBottom(t *testing.T) {
 		done <- err
 	}()
 	assert.Equal(t, []string{"1", "stalls"}, last.wait(t, 2))
-	assert.EqualValues(t, 1, second.hits.Load())
+	assert.EqualValues(t, 1, second.Hits.Load())
 	last.open()
 	require.NoError(t, <-done)
 	assert.Equal(t, "denied: nested", rec.take()[0])

@@ -94,74 +94,10 @@ func TestLosersConnectionsAreUsedAgain(t *testing.T) {
 			time.Sleep(60 * time.Millisecond)
 		}
 		assert.Greater(t, stats.HedgedRequests.Load(), int64(calls*3/4)) // but for those whose timer was late
-		return s.accepted.Load()
+		return s.Accepted.Load()
 	}
 	assert.LessOrEqual(t, opened(time.Second), int64(calls/5))
 	assert.Greater(t, opened(0), int64(calls/2), "what lingering saves") // nearly one for each
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// gate is a TCP proxy whose first connection can be frozen: it accepts, and
-// nothing goes through any more.
-type gate struct {
-	net.Listener
-	frozen atomic.Bool
-	n      atomic.Int64
-}
-
-func newGate(t *testing.T, target string) *gate {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	g := &gate{Listener: l}
-	var all sync.WaitGroup
-	var conns sync.Map
-	all.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", target)
-			if err != nil {
-				in.Close()
-				continue
-			}
-			conns.Store(in, out)
-			first := g.n.Add(1) == 1
-			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
-				all.Go(func() {
-					buf := make([]byte, 32<<10)
-					for {
-						n, err := way[0].Read(buf)
-						if err != nil {
-							way[1].Close()
-							return
-						}
-						if first && g.frozen.Load() {
-							continue // swallowed
-						}
-						if _, err := way[1].Write(buf[:n]); err != nil {
-							way[0].Close()
-							return
-						}
-					}
-				})
-			}
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		conns.Range(func(in, out any) bool {
-			in.(net.Conn).Close()
-			out.(net.Conn).Close()
-			return true
-		})
-		all.Wait()
-	})
-	return g
 }
 
 // A hedge over HTTP/2 would ride the straggler's own connection.
@@ -171,16 +107,16 @@ func TestHedgeOverHTTP2SurvivesAFrozenConnection(t *testing.T) {
 	target := "https://" + g.Addr().String()
 
 	run := func(t *testing.T, tr *hedge.Transport) error {
-		g.n.Store(0)
-		g.frozen.Store(false)
+		g.Accepted.Store(0)
+		g.Frozen.Store(false)
 		defer tr.CloseIdleConnections()
 		for range 10 { // after which hedging begins: none of these is hedged, however slow
 			got, err := fetch(t.Context(), tr, target)
 			require.NoError(t, err)
 			require.Equal(t, "HTTP/2.0", got)
 		}
-		require.EqualValues(t, 1, g.n.Load())
-		g.frozen.Store(true)
+		require.EqualValues(t, 1, g.Accepted.Load())
+		g.Frozen.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		_, err := fetch(ctx, tr, target)
@@ -216,7 +152,7 @@ func TestSecondPoolSpeaksHTTP2AsTheFirstDoes(t *testing.T) {
 	got, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, s.URL)
 	require.NoError(t, err, "the user's CA is kept")
 	assert.Equal(t, "HTTP/2.0", got)
-	assert.EqualValues(t, 2, s.accepted.Load())
+	assert.EqualValues(t, 2, s.Accepted.Load())
 }
 
 func TestTimeToConnectAHedgeIsNotLearned(t *testing.T) {
@@ -363,7 +299,7 @@ func TestCancelledLosersDoNotFailOtherRequests(t *testing.T) {
 		}
 		wg.Wait()
 		t.Logf("linger %v: %d requests, %d hedged, %d failed, %d connections",
-			linger, requests, stats.HedgedRequests.Load(), failed.Load(), s.accepted.Load())
+			linger, requests, stats.HedgedRequests.Load(), failed.Load(), s.Accepted.Load())
 		assert.Zero(t, failed.Load(), "first: %v", first.Load())
 		assert.Greater(t, stats.HedgedRequests.Load(), int64(requests/200)) // fewer than usual when all is slow
 	}

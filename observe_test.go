@@ -24,51 +24,6 @@ import (
 	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
-// recorder is an Observer that writes down what it is told, in milliseconds.
-type recorder struct {
-	hedge.NopObserver
-	mu     sync.Mutex
-	events []string
-	key    hedge.KeyInfo
-	last   hedge.RequestResult
-}
-
-func (r *recorder) add(key hedge.KeyInfo, format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.key, r.events = key, append(r.events, fmt.Sprintf(format, args...))
-}
-
-func (r *recorder) AttemptStart(_ context.Context, key hedge.KeyInfo, a hedge.AttemptInfo) {
-	r.add(key, "start %d", a.Number)
-}
-
-func (r *recorder) AttemptDone(_ context.Context, key hedge.KeyInfo, a hedge.AttemptResult) {
-	r.add(key, "%s %d after %d", a.Outcome, a.Number, a.Latency.Milliseconds())
-}
-
-func (r *recorder) RequestDone(_ context.Context, key hedge.KeyInfo, res hedge.RequestResult) {
-	r.add(key, "done by %d of %d after %d", res.Winner, res.Attempts, res.Latency.Milliseconds())
-	r.last = res
-}
-
-func (r *recorder) Denied(_ context.Context, key hedge.KeyInfo, why hedge.Reason) {
-	r.add(key, "denied: %s", why)
-}
-
-func (r *recorder) Budget(key hedge.KeyInfo, tokens float64) {
-	r.add(key, "budget above 10: %t", tokens > 10)
-}
-
-// take returns what was told since the last take.
-func (r *recorder) take() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	events := r.events
-	r.events = nil
-	return events
-}
-
 func TestObserverHearsOfEveryAttempt(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 		rec := new(recorder)
@@ -81,8 +36,8 @@ func TestObserverHearsOfEveryAttempt(t *testing.T) {
 		require.NoError(t, err)
 		text(t, resp)
 		assert.Equal(t, []string{"start 0", "budget above 10: true", "start 1", "won 1 after 5", "lost 0 after 15", "done by 1 of 2 after 15"}, rec.take())
-		assert.Equal(t, hedge.KeyInfo{Client: "shop", Protocol: "http", Host: "catalog.test"}, rec.key)
-		assert.InDelta(t, usual, rec.last.Delay, float64(ms/2))
+		assert.Equal(t, hedge.KeyInfo{Client: "shop", Protocol: "http", Host: "catalog.test"}, rec.Key())
+		assert.InDelta(t, usual, rec.Last().Delay, float64(ms/2))
 	})
 }
 
@@ -185,7 +140,7 @@ func TestObserversOfUnaryCalls(t *testing.T) {
 		_, err := c.get(t.Context(), &invoker{answer: in(time.Second, 5*ms)})
 		require.NoError(t, err)
 		assert.Equal(t, []string{"start 0", "budget above 10: true", "start 1", "won 1 after 5", "lost 0 after 15", "done by 1 of 2 after 15"}, one.take())
-		assert.Equal(t, hedge.KeyInfo{Protocol: "grpc", Route: read}, two.key)
+		assert.Equal(t, hedge.KeyInfo{Protocol: "grpc", Route: read}, two.Key())
 		_, err = c.get(t.Context(), &invoker{answer: failsWith(ms, codes.NotFound)})
 		require.Error(t, err)
 		assert.Equal(t, "done by 0 of 1 after 1", one.take()[2], "a final status is an answer")
@@ -219,12 +174,13 @@ func TestObserverOfFunctions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := new(recorder)
 		h := hedge.NewHedger(hedge.WithObserver(rec))
+		var mu sync.Mutex
 		var seen []string
 		f := func(ctx context.Context) (int, error) {
 			a, ok := hedge.AttemptFromContext(ctx)
-			rec.mu.Lock()
+			mu.Lock()
 			seen = append(seen, fmt.Sprint(a.Number, a.Hedge(), ok))
-			rec.mu.Unlock()
+			mu.Unlock()
 			if a.Hedge() {
 				return 1, hedgetest.Sleep(ctx, ms)
 			}
@@ -233,7 +189,7 @@ func TestObserverOfFunctions(t *testing.T) {
 		_, err := hedge.Do(hedge.WithDelay(t.Context(), usual), h, "k", f)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"start 0", "budget above 10: true", "start 1", "won 1 after 1", "lost 0 after 11", "done by 1 of 2 after 11"}, rec.take())
-		assert.Equal(t, hedge.KeyInfo{Protocol: "func", Host: "k"}, rec.key)
+		assert.Equal(t, hedge.KeyInfo{Protocol: "func", Host: "k"}, rec.Key())
 		_, err = hedge.Do(hedge.WithoutHedging(t.Context()), h, "k", f)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"0 false true", "1 true true", "0 false false"}, seen)
@@ -487,8 +443,8 @@ func TestObserverGetsAnyNameAndCanPrintIt(t *testing.T) {
 	h := hedge.NewHedger(hedge.WithObserver(rec), hedge.WithName("shop\n"))
 	_, err := hedge.Do(t.Context(), h, "user-\xff", func(context.Context) (int, error) { return 0, nil })
 	require.NoError(t, err)
-	assert.Equal(t, "user-\xff", rec.key.Host)
-	assert.Equal(t, hedge.KeyInfo{Client: "shop\uFFFD", Protocol: "func", Host: "user-\uFFFD"}, rec.key.Printable())
+	assert.Equal(t, "user-\xff", rec.Key().Host)
+	assert.Equal(t, hedge.KeyInfo{Client: "shop\uFFFD", Protocol: "func", Host: "user-\uFFFD"}, rec.Key().Printable())
 }
 
 // TestEveryReasonHasAConstant holds the constants of type Reason of this package to package observe's.

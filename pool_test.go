@@ -35,8 +35,8 @@ func TestSecondPoolIsApartFromXNetsHTTP2(t *testing.T) {
 	tr := hedge.New(below, hedge.WithBudgetPercent(100))
 	defer tr.CloseIdleConnections()
 	teach(t, tr, target)
-	require.EqualValues(t, 1, g.n.Load())
-	g.frozen.Store(true)
+	require.EqualValues(t, 1, g.Accepted.Load())
+	g.Frozen.Store(true)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(hedge.WithDelay(t.Context(), 20*time.Millisecond), 5*time.Second)
 		got, err := fetch(ctx, tr, target)
@@ -85,7 +85,7 @@ func TestHTTP2sOwnProtocolIsNotTakenForARegisteredOne(t *testing.T) {
 		_, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, s.URL+"/slow")
 		require.NoError(t, err)
 	}
-	assert.EqualValues(t, 2, s.accepted.Load(), "one connection in each pool")
+	assert.EqualValues(t, 2, s.Accepted.Load(), "one connection in each pool")
 }
 
 // A loser that has no connection would be sent for nobody.
@@ -105,7 +105,7 @@ func TestLoserWithoutAConnectionIsNotSent(t *testing.T) {
 	for range 2 { // all connections of the primaries
 		busy.Go(func() { _, _ = fetch(hedge.WithoutHedging(context.Background()), tr, s.URL+"/busy") })
 	}
-	for s.hits.Load() < 12 {
+	for s.Hits.Load() < 12 {
 		time.Sleep(time.Millisecond)
 	}
 	for range 20 {
@@ -116,7 +116,7 @@ func TestLoserWithoutAConnectionIsNotSent(t *testing.T) {
 	busy.Wait()
 	_, err := fetch(hedge.WithoutHedging(t.Context()), tr, s.URL) // behind all that wait for a connection
 	require.NoError(t, err)
-	assert.EqualValues(t, 10+2+20+1, s.hits.Load())
+	assert.EqualValues(t, 10+2+20+1, s.Hits.Load())
 }
 
 func TestReverseProxysLosersLinger(t *testing.T) {
@@ -139,7 +139,7 @@ func TestReverseProxysLosersLinger(t *testing.T) {
 		time.Sleep(40 * time.Millisecond)
 	}
 	assert.Greater(t, tr.Snapshot().Stats.HedgeWins, int64(10))
-	assert.LessOrEqual(t, s.accepted.Load(), int64(6))
+	assert.LessOrEqual(t, s.Accepted.Load(), int64(6))
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 

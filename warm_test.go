@@ -20,7 +20,7 @@ func TestWarmOpensConnectionsBeforeTraffic(t *testing.T) {
 		s := serve(t, protocol, func(http.ResponseWriter, *http.Request) {})
 		tr := hedge.New(base(t, s))
 		require.NoError(t, tr.Warm(t.Context(), 8, s.URL))
-		assert.Equal(t, want, s.accepted.Load(), protocol)
+		assert.Equal(t, want, s.Accepted.Load(), protocol)
 		assert.Empty(t, tr.Snapshot().Keys, "nothing is learned")
 
 		reused := false
@@ -39,7 +39,7 @@ func TestWarmObeysTheConnectionLimit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	require.NoError(t, hedge.New(limited).Warm(ctx, 8, s.URL))
-	assert.EqualValues(t, 2, s.accepted.Load())
+	assert.EqualValues(t, 2, s.Accepted.Load())
 }
 
 func TestWarmSaysWhatItCouldNotReach(t *testing.T) {
@@ -57,7 +57,7 @@ func TestWarmSaysWhatItCouldNotReach(t *testing.T) {
 	assert.Contains(t, err.Error(), "hedge: Warm URL 3 of the list: cannot be parsed")
 	var op *net.OpError
 	assert.True(t, errors.As(err, &op))
-	assert.EqualValues(t, 3, s.accepted.Load(), "the others are warm all the same")
+	assert.EqualValues(t, 3, s.Accepted.Load(), "the others are warm all the same")
 }
 
 func TestWarmsErrorKeepsSecrets(t *testing.T) {
@@ -88,7 +88,7 @@ func TestWarmDoesNotStarveABusyHost(t *testing.T) {
 	require.NoError(t, tr.Warm(ctx, 4, s.URL), "it would wait for the fourth connection until ctx ends")
 	close(release)
 	require.NoError(t, resp.Body.Close())
-	assert.EqualValues(t, 4, s.accepted.Load())
+	assert.EqualValues(t, 4, s.Accepted.Load())
 }
 
 func TestWarmEndsWithItsContext(t *testing.T) {

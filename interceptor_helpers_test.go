@@ -1,0 +1,10 @@
+package hedge_test
+
+import "github.com/gohedge/hedge/internal/grpctest"
+
+// What tests of gRPC share with those of internal/livetests.
+var (
+	serveGRPC  = grpctest.Serve
+	dial       = grpctest.Dial
+	overMemory = grpctest.OverMemory
+)

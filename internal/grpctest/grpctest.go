@@ -1,0 +1,69 @@
+// Package grpctest serves and dials gRPC for the tests of several packages. It is apart from hedgetest, so that only tests of
+// gRPC carry it.
+package grpctest
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// Serve serves on loopback until the test ends, and returns the address.
+func Serve(t testing.TB, impl testpb.TestServiceServer, opts ...grpc.ServerOption) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(opts...)
+	testpb.RegisterTestServiceServer(s, impl)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+// Dial returns a connection without encryption. It is closed when the test ends.
+func Dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	cc, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
+// OverMemory serves and dials over a network in memory, for bubbles: there are the hosts client, detour and server.
+func OverMemory(t *testing.T, impl testpb.TestServiceServer) (network *netsim.Network, dial func(from string, opts ...grpc.DialOption) *grpc.ClientConn) {
+	t.Helper()
+	network, err := netsim.NewMemory(1, "client", "detour", "server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := network.Host("server").Listen("tcp", ":443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	testpb.RegisterTestServiceServer(s, impl)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		synctest.Wait()
+		if err := network.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return network, func(from string, opts ...grpc.DialOption) *grpc.ClientConn {
+		return Dial(t, "passthrough:///server:443", append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return network.Host(from).DialContext(ctx, "tcp", addr)
+		}))...)
+	}
+}

@@ -1,0 +1,154 @@
+package hedgetest
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Protocols are what a Server can speak, and what starts it.
+var Protocols = map[string]func(*httptest.Server){
+	"HTTP/1.1": (*httptest.Server).Start,
+	"HTTP/1.1+TLS": func(s *httptest.Server) {
+		s.StartTLS()
+	},
+	"HTTP/2": func(s *httptest.Server) {
+		s.EnableHTTP2 = true
+		s.StartTLS()
+	},
+}
+
+// A Server is a loopback server that counts its connections and its requests.
+type Server struct {
+	*httptest.Server
+	Accepted atomic.Int64
+	Hits     atomic.Int64
+}
+
+// Serve starts a server that speaks one of Protocols. It is closed when the test ends.
+func Serve(t testing.TB, protocol string, h http.HandlerFunc) *Server {
+	s := new(Server)
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.Hits.Add(1)
+		h(w, r)
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.Accepted.Add(1)
+		}
+	}
+	Protocols[protocol](s.Server)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Base returns a transport to s as a user would configure one for a busy host.
+func Base(t testing.TB, s *Server) *http.Transport {
+	tr := s.Client().Transport.(*http.Transport).Clone()
+	tr.MaxIdleConnsPerHost = 256
+	t.Cleanup(tr.CloseIdleConnections)
+	return tr
+}
+
+// Fetch returns the body of the answer to a GET.
+func Fetch(ctx context.Context, rt http.RoundTripper, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+// Teach makes the calls after which hedging begins: none of them is hedged, however slow.
+func Teach(t testing.TB, rt http.RoundTripper, url string) {
+	t.Helper()
+	for range 10 {
+		if _, err := Fetch(t.Context(), rt, url); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Pause waits like a server that stops when its client does.
+func Pause(r *http.Request, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-r.Context().Done():
+	}
+}
+
+// A Gate is a TCP proxy whose first connection can be frozen: it accepts, and
+// nothing goes through any more.
+type Gate struct {
+	net.Listener
+	Frozen   atomic.Bool
+	Accepted atomic.Int64 // connections; the next one is the first if it is 0
+}
+
+// NewGate starts a proxy to target. It is closed when the test ends.
+func NewGate(t testing.TB, target string) *Gate {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &Gate{Listener: l}
+	var all sync.WaitGroup
+	var conns sync.Map
+	all.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", target)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			conns.Store(in, out)
+			first := g.Accepted.Add(1) == 1
+			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+				all.Go(func() {
+					buf := make([]byte, 32<<10)
+					for {
+						n, err := way[0].Read(buf)
+						if err != nil {
+							way[1].Close()
+							return
+						}
+						if first && g.Frozen.Load() {
+							continue // swallowed
+						}
+						if _, err := way[1].Write(buf[:n]); err != nil {
+							way[0].Close()
+							return
+						}
+					}
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		conns.Range(func(in, out any) bool {
+			in.(net.Conn).Close()
+			out.(net.Conn).Close()
+			return true
+		})
+		all.Wait()
+	})
+	return g
+}
