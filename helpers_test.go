@@ -5,11 +5,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,21 +49,6 @@ func after(rt *hedgetest.RoundTripper, ds ...time.Duration) func(*http.Request, 
 func get(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error) {
 	t.Helper()
 	return rt.RoundTrip(request(t, t.Context(), "GET", url, nil))
-}
-
-func request(t *testing.T, ctx context.Context, method, url string, body io.Reader) *http.Request {
-	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, method, url, body)
-	require.NoError(t, err)
-	return req
-}
-
-func text(t *testing.T, resp *http.Response) string {
-	t.Helper()
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	return string(b)
 }
 
 // warm returns a Transport over rt that has learned the usual time of the hosts.
@@ -138,6 +123,8 @@ var (
 	teach     = hedgetest.Teach
 	pause     = hedgetest.Pause
 	newGate   = hedgetest.NewGate
+	request   = hedgetest.Request
+	text      = hedgetest.Text
 )
 
 // recorder is an Observer that writes down what it is told, in milliseconds.
@@ -145,3 +132,23 @@ type recorder struct{ hedgetest.Recorder }
 
 // take returns what was told since the last take.
 func (r *recorder) take() []string { return r.Take() }
+
+// family is a caller's context that lives on, and knows how many contexts hang on it.
+type family struct {
+	context.Context
+	children atomic.Int64
+}
+
+func (f *family) Value(any) any { return nil }
+
+func (f *family) AfterFunc(do func()) func() bool {
+	f.children.Add(1)
+	stop := context.AfterFunc(f.Context, do)
+	return func() bool {
+		stopped := stop()
+		if stopped {
+			f.children.Add(-1)
+		}
+		return stopped
+	}
+}

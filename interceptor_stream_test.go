@@ -280,26 +280,6 @@ func (s lateStream) RecvMsg(m any) error {
 	return s.ClientStream.RecvMsg(m)
 }
 
-// family is a caller's context that lives on, and knows how many contexts hang on it.
-type family struct {
-	context.Context
-	children atomic.Int64
-}
-
-func (f *family) Value(any) any { return nil }
-
-func (f *family) AfterFunc(do func()) func() bool {
-	f.children.Add(1)
-	stop := context.AfterFunc(f.Context, do)
-	return func() bool {
-		stopped := stop()
-		if stopped {
-			f.children.Add(-1)
-		}
-		return stopped
-	}
-}
-
 // TestStreamWhoseRequestCannotBeSentIsOver leaves nothing behind.
 func TestStreamWhoseRequestCannotBeSentIsOver(t *testing.T) {
 	client, _ := streamClient(t, new(streamServer))

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
@@ -38,6 +39,17 @@ func Dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn
 	}
 	t.Cleanup(func() { cc.Close() })
 	return cc
+}
+
+// Connect waits until cc is connected.
+func Connect(t testing.TB, cc *grpc.ClientConn) {
+	t.Helper()
+	cc.Connect()
+	for s := cc.GetState(); s != connectivity.Ready; s = cc.GetState() {
+		if !cc.WaitForStateChange(t.Context(), s) {
+			t.Fatal(s)
+		}
+	}
 }
 
 // OverMemory serves and dials over a network in memory, for bubbles: there are the hosts client, detour and server.

@@ -152,3 +152,26 @@ func NewGate(t testing.TB, target string) *Gate {
 	})
 	return g
 }
+
+// Request returns a request with a context.
+func Request(t testing.TB, ctx context.Context, method, url string, body io.Reader) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+// Text reads a body to its end and closes it.
+func Text(t testing.TB, resp *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil {
+		err = resp.Body.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}

@@ -1,4 +1,4 @@
-package hedge_test
+package livetests_test
 
 // Tests over real sockets on loopback. All else runs in fake time.
 

@@ -1,4 +1,4 @@
-package hedge_test
+package livetests_test
 
 // A connection that goes dead under the requests in flight, over a network in
 // memory and in fake time.
