@@ -14,8 +14,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/hedgetest"
@@ -79,49 +77,41 @@ func (a *auditor) RequestDone(_ context.Context, _ hedge.KeyInfo, r hedge.Reques
 	a.word = r.Audit
 }
 
-// audited returns what makes a call of each protocol, and what shows its Snapshot.
-func audited(t *testing.T, opts ...hedge.Option) map[string]func(*crowd) (call func(), snapshot func() hedge.Snapshot) {
-	return map[string]func(*crowd) (func(), func() hedge.Snapshot){
-		"http": func(c *crowd) (func(), func() hedge.Snapshot) {
-			rt := new(hedgetest.RoundTripper)
-			rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
-				if err := c.answer(req.Context()); err != nil {
-					return nil, err
-				}
-				return rt.Response(req, http.StatusOK, ""), nil
+// An auditedClient makes calls of a protocol to a crowd, and shows its Snapshot.
+type auditedClient func(t *testing.T, c *crowd, opts ...hedge.Option) (call func(), snapshot func() hedge.Snapshot)
+
+// audited are the clients by protocol.
+var audited = map[string]auditedClient{
+	"http": func(t *testing.T, c *crowd, opts ...hedge.Option) (func(), func() hedge.Snapshot) {
+		rt := new(hedgetest.RoundTripper)
+		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
+			if err := c.answer(req.Context()); err != nil {
+				return nil, err
 			}
-			tr := hedge.New(rt, opts...)
-			return func() {
-				if resp, err := get(t, tr, site); err == nil {
-					_ = resp.Body.Close()
-				}
-			}, tr.Snapshot
-		},
-		"grpc": func(c *crowd) (func(), func() hedge.Snapshot) {
-			i := hedge.NewInterceptor(opts...)
-			invoke := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
-				return c.answer(ctx)
+			return rt.Response(req, http.StatusOK, ""), nil
+		}
+		tr := hedge.New(rt, opts...)
+		return func() {
+			if resp, err := get(t, tr, site); err == nil {
+				_ = resp.Body.Close()
 			}
-			return func() {
-				_ = i.Unary()(t.Context(), read, wrapperspb.String("id"), new(wrapperspb.StringValue), nil, invoke)
-			}, i.Snapshot
-		},
-		"func": func(c *crowd) (func(), func() hedge.Snapshot) {
-			h := hedge.NewHedger(opts...)
-			return func() {
-				_, _ = hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) { return 0, c.answer(ctx) })
-			}, h.Snapshot
-		},
-	}
+		}, tr.Snapshot
+	},
+	"func": func(t *testing.T, c *crowd, opts ...hedge.Option) (func(), func() hedge.Snapshot) {
+		h := hedge.NewHedger(opts...)
+		return func() {
+			_, _ = hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) { return 0, c.answer(ctx) })
+		}, h.Snapshot
+	},
 }
 
 func TestAuditSwitchesHedgingOffWhereItHarms(t *testing.T) {
-	for _, protocol := range []string{"http", "grpc", "func"} {
+	for protocol, client := range audited {
 		t.Run(protocol, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
 				rec := new(auditor)
-				call, snapshot := audited(t, hedge.WithAudit(), hedge.WithObserver(rec), hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))[protocol](newCrowd(3))
+				call, snapshot := client(t, newCrowd(3), hedge.WithAudit(), hedge.WithObserver(rec), hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 				callFor(20*time.Minute, call)
 				key := snapshot().Keys[0]
 				require.NotNil(t, key.Audit)
@@ -145,7 +135,7 @@ func TestAuditSwitchesHedgingOffWhereItHarms(t *testing.T) {
 
 func TestAuditLeavesHedgingOnWhereItHelps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		call, snapshot := audited(t, hedge.WithAudit())["func"](newCrowd(1))
+		call, snapshot := audited["func"](t, newCrowd(1), hedge.WithAudit())
 		callFor(15*time.Minute, call)
 		audit := snapshot().Keys[0].Audit
 		assert.Equal(t, hedge.AuditOn, audit.Verdict)
@@ -157,7 +147,7 @@ func TestThereIsNoAuditUnlessAskedFor(t *testing.T) {
 	for name, opts := range map[string][]hedge.Option{"default": nil, "shadow": {hedge.WithAudit(), hedge.WithShadow()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				call, snapshot := audited(t, opts...)["func"](newCrowd(1))
+				call, snapshot := audited["func"](t, newCrowd(1), opts...)
 				callFor(5*time.Minute, call)
 				assert.Nil(t, snapshot().Keys[0].Audit)
 				assert.Zero(t, snapshot().Keys[0].Denied[hedge.DeniedAudit])
@@ -169,7 +159,7 @@ func TestThereIsNoAuditUnlessAskedFor(t *testing.T) {
 func TestEnvironmentAsksForAudits(t *testing.T) {
 	t.Setenv("HEDGE_MODE", "audit")
 	synctest.Test(t, func(t *testing.T) {
-		call, snapshot := audited(t)["func"](newCrowd(1))
+		call, snapshot := audited["func"](t, newCrowd(1))
 		callFor(time.Second, call)
 		assert.Equal(t, hedge.AuditTrying, snapshot().Keys[0].Audit.Verdict)
 		assert.True(t, snapshot().Enabled)

@@ -13,10 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"github.com/gohedge/hedge"
 )
 
@@ -78,39 +74,6 @@ func ExampleWrap() {
 	// Output: 5s
 }
 
-func ExampleNewUnaryClientInterceptor() {
-	conn, err := grpc.NewClient("dns:///catalog.test:443",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor()),
-	)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer conn.Close()
-	fmt.Println(conn.Target())
-	// Output: dns:///catalog.test:443
-}
-
-func ExampleNewInterceptor() {
-	hedged := hedge.NewInterceptor(hedge.WithName("catalog"))
-	conn, err := grpc.NewClient("dns:///catalog.test:443",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithChainUnaryInterceptor(hedged.Unary()),
-		grpc.WithChainStreamInterceptor(hedged.Stream()),
-	)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer conn.Close()
-
-	// While it runs; debug.Handler(hedged) and expvar.Publish("catalog", hedged) show it.
-	err = hedged.Update(func(c *hedge.Config) { c.BudgetPercent = 2 })
-	fmt.Println(err, hedged.Snapshot().Config.BudgetPercent)
-	// Output: <nil> 2
-}
-
 func ExampleDo() {
 	hedger := hedge.NewHedger()
 	ctx := hedge.WithDelay(context.Background(), 10*time.Millisecond) // to hedge the very first call
@@ -156,15 +119,6 @@ func ExampleWithoutHedging() {
 	_, err := hedge.New(stuckOnce(), hedge.WithInitialDelay(10*time.Millisecond)).RoundTrip(req)
 	fmt.Println(err)
 	// Output: context deadline exceeded
-}
-
-func ExampleWithMethods() {
-	interceptor := hedge.NewUnaryClientInterceptor(
-		hedge.WithMethods("/catalog.v1.Catalog/*", "/search.v1.Search/Suggest"),
-		hedge.WithNonFatalCodes(codes.Unavailable),
-	)
-	fmt.Println(interceptor != nil)
-	// Output: true
 }
 
 func ExampleTransport_Update() {

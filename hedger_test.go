@@ -28,6 +28,73 @@ func warmHedger(t *testing.T, opts ...hedge.Option) *hedge.Hedger {
 	return h
 }
 
+func TestDoHedgesAnyFunction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var stats *hedge.Stats
+		h := hedge.NewHedger(hedge.WithStats(&stats))
+		slow := false
+		var n atomic.Int32
+		f := func(ctx context.Context) (int, error) {
+			me := int(n.Add(1))
+			if slow && me == 1 {
+				return 0, hedgetest.Sleep(ctx, time.Second)
+			}
+			return me, hedgetest.Sleep(ctx, usual)
+		}
+		for range 20 {
+			_, err := hedge.Do(t.Context(), h, "query", f)
+			require.NoError(t, err)
+		}
+		slow = true
+		n.Store(0)
+		got, err := hedge.Do(t.Context(), h, "query", f)
+		require.NoError(t, err)
+		assert.Equal(t, 2, got)
+		assert.EqualValues(t, 1, stats.HedgeWins.Load())
+		assert.Equal(t, "query", h.Snapshot().Keys[0].Host)
+
+		n.Store(0)
+		_, err = hedge.Do(hedge.WithoutHedging(t.Context()), h, "query", f)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, n.Load())
+
+		h.SetEnabled(false)
+		n.Store(0)
+		_, err = hedge.Do(t.Context(), h, "query", f)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, n.Load())
+		assert.Error(t, h.Update(func(c *hedge.Config) { c.MaxKeys = 0 }))
+	})
+}
+
+func TestDoWithoutAHedgerCallsOnce(t *testing.T) {
+	got, err := hedge.Do(t.Context(), nil, "k", func(context.Context) (string, error) { return "v", errDown })
+	assert.Equal(t, "v", got)
+	assert.Same(t, errDown, err)
+}
+
+type file struct{ closed *atomic.Int32 }
+
+func (f *file) Close() error { f.closed.Add(1); return errors.New("ignored") }
+
+func TestDoClosesWhatComesTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed, n atomic.Int32
+		f := func(ctx context.Context) (*file, error) {
+			if n.Add(1) == 1 {
+				time.Sleep(50 * ms) // deaf to its context
+			}
+			return &file{&closed}, nil
+		}
+		h := hedge.NewHedger()
+		got, err := hedge.Do(hedge.WithDelay(t.Context(), 10*ms), h, "k", f)
+		require.NoError(t, err)
+		synctest.Wait()
+		assert.EqualValues(t, 1, closed.Load())
+		assert.NotNil(t, got)
+	})
+}
+
 // held is what a function of Do may leave behind that holds its context.
 type held struct {
 	ctx, derived context.Context

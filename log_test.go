@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -247,17 +246,4 @@ func TestDisabledByTheEnvironmentIsTold(t *testing.T) {
 	j := newJournal()
 	hedge.NewInterceptor(hedge.WithLogger(slog.New(j)), hedge.WithName("catalog"))
 	assert.Equal(t, []string{`WARN "disabled" client=catalog by=HEDGE_DISABLED`}, j.take())
-}
-
-func TestRecordsNameTheKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var text bytes.Buffer
-		c := warmCaller(t, read, hedge.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
-		for range enough {
-			_, err := c.get(t.Context(), &invoker{answer: failsWith(ms, 8)}) // ResourceExhausted
-			require.Error(t, err)
-		}
-		assert.Contains(t, text.String(), `msg="hedge: paused" protocol=grpc host="" route=`+read+" reason=paused\n")
-		assert.Equal(t, 1, strings.Count(text.String(), "\n"))
-	})
 }
