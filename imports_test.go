@@ -1,9 +1,12 @@
 package hedge_test
 
 import (
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -71,5 +74,32 @@ func TestOnlyTheInterceptorsKnowGRPC(t *testing.T) {
 		src, err := os.ReadFile(file)
 		require.NoError(t, err)
 		assert.Equal(t, strings.HasPrefix(file, "interceptor"), about.Match(src), file)
+	}
+}
+
+// TestOnlyTestsOfInterceptorsKnowGRPC keeps grpc out of the root's other test files, so that they compile without gRPC. What
+// grpc/interop and some balancers bring, xds and oauth2, is for module integration: else it is in this module's go.mod.
+func TestOnlyTestsOfInterceptorsKnowGRPC(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{range .TestGoFiles}}{{.}} {{end}}{{range .XTestGoFiles}}{{.}} {{end}}`, ".").Output()
+	require.NoError(t, err)
+	files := strings.Fields(string(out))
+	require.Contains(t, files, "imports_test.go")
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, spec := range file.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			require.NoError(t, err)
+			grpc := strings.HasPrefix(path, "google.golang.org/") || path == module+"/internal/grpctest"
+			assert.False(t, grpc && !strings.HasPrefix(name, "interceptor"), "%s imports %s", name, path)
+		}
+	}
+
+	deps, err := exec.Command("go", "list", "-deps", "-test", "./...").Output()
+	require.NoError(t, err)
+	for _, dep := range strings.Fields(string(deps)) {
+		heavy := dep == "google.golang.org/grpc/interop" || strings.HasPrefix(dep, "google.golang.org/grpc/xds") ||
+			strings.HasPrefix(dep, "github.com/cncf/xds/") || strings.HasPrefix(dep, "golang.org/x/oauth2")
+		assert.False(t, heavy, "a test imports %s", dep)
 	}
 }
