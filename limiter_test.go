@@ -1,7 +1,6 @@
 package hedge_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,13 +8,10 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -196,41 +192,6 @@ func TestReleasedPlaceIsFreeWhileTheHandlerGoesOn(t *testing.T) {
 	})
 }
 
-func TestPatternAndFilesOfAFormAreSeenBeforeALimiter(t *testing.T) {
-	var form bytes.Buffer
-	writer := multipart.NewWriter(&form)
-	part, err := writer.CreateFormFile("file", "name")
-	require.NoError(t, err)
-	_, err = io.WriteString(part, strings.Repeat("x", 1<<16))
-	require.NoError(t, err)
-	require.NoError(t, writer.Close())
-
-	dir := t.TempDir()
-	t.Setenv("TMPDIR", dir)
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /form/{id}", func(_ http.ResponseWriter, r *http.Request) {
-		require.NoError(t, r.ParseMultipartForm(1))
-	})
-	var pattern string
-	var before int
-	h := hedge.NewLimiter(1).Handler(mux)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.ServeHTTP(w, r)
-		pattern = r.Pattern
-		files, _ := os.ReadDir(dir)
-		before = len(files)
-	}))
-	resp, err := s.Client().Post(s.URL+"/form/7", writer.FormDataContentType(), &form)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	s.Close()
-	assert.Equal(t, "POST /form/{id}", pattern)
-	assert.Equal(t, 1, before)
-	files, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	assert.Empty(t, files, "net/http removes them after the request")
-}
-
 func TestLimitersThatMakeNoSensePanic(t *testing.T) {
 	assert.PanicsWithValue(t, "hedge: NewLimiter: n is 0, and must be at least 1", func() { hedge.NewLimiter(0) })
 	assert.PanicsWithValue(t, "hedge: NewLimiter: n is -3, and must be at least 1", func() { hedge.NewLimiter(-3) })
@@ -310,93 +271,6 @@ func TestLimiterSnapshotHasItsNamesInJSON(t *testing.T) {
 	b, err := json.Marshal(hedge.LimiterSnapshot{Name: "n", Limit: 1, Working: 2, Waiting: 3, Worked: 4, Left: 5, Refused: 6})
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"name":"n","limit":1,"working":2,"waiting":3,"worked":4,"left":5,"refused":6}`, string(b))
-}
-
-// --- over loopback ---
-
-// queue is a server of one place, which a request holds until it is told to go.
-type queue struct {
-	*server
-	limit *hedge.Limiter
-	begun atomic.Int64
-	goOn  chan struct{}
-}
-
-func newQueue(t *testing.T, protocol string) *queue {
-	q := &queue{limit: hedge.NewLimiter(1), goOn: make(chan struct{})}
-	q.server = serve(t, protocol, q.limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		q.begun.Add(1)
-		<-q.goOn
-	})).ServeHTTP)
-	return q
-}
-
-func (q *queue) holds(t *testing.T, what func(hedge.LimiterSnapshot) bool) {
-	t.Helper()
-	require.Eventually(t, func() bool { return what(q.limit.Snapshot()) }, 10*time.Second, ms)
-}
-
-// occupied sends a request that takes the place, and returns how that will end.
-func (q *queue) occupied(t *testing.T, rt http.RoundTripper) <-chan error {
-	t.Helper()
-	ended := make(chan error, 1)
-	go func() {
-		_, err := fetch(t.Context(), rt, q.URL)
-		ended <- err
-	}()
-	q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Working == 1 })
-	return ended
-}
-
-func TestServerNoticesThatAWaitingCallerHasGone(t *testing.T) {
-	for protocol := range protocols {
-		t.Run(protocol, func(t *testing.T) {
-			q := newQueue(t, protocol)
-			rt := base(t, q.server)
-			first := q.occupied(t, rt)
-			ctx, cancel := context.WithCancel(t.Context())
-			gone := make(chan error, 1)
-			go func() {
-				_, err := fetch(ctx, rt, q.URL)
-				gone <- err
-			}()
-			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Waiting == 1 })
-			cancel()
-			require.ErrorIs(t, <-gone, context.Canceled)
-			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Left == 1 && s.Waiting == 0 })
-			close(q.goOn)
-			require.NoError(t, <-first)
-			assert.EqualValues(t, 1, q.begun.Load())
-		})
-	}
-}
-
-// TestBodyThatNobodyReadHidesOverHTTP1ThatItsCallerHasGone says what net/http does: it
-// watches a connection once the request's body is read.
-func TestBodyThatNobodyReadHidesOverHTTP1ThatItsCallerHasGone(t *testing.T) {
-	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
-		t.Run(protocol, func(t *testing.T) {
-			q := newQueue(t, protocol)
-			rt := base(t, q.server)
-			first := q.occupied(t, rt)
-			ctx, cancel := context.WithCancel(t.Context())
-			go func() {
-				resp, err := rt.RoundTrip(request(t, ctx, "POST", q.URL, strings.NewReader("body")))
-				if err == nil {
-					resp.Body.Close()
-				}
-			}()
-			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Waiting == 1 })
-			cancel()
-			if protocol == "HTTP/2" {
-				q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Left == 1 })
-			}
-			close(q.goOn)
-			require.NoError(t, <-first)
-			q.holds(t, func(s hedge.LimiterSnapshot) bool { return s.Working+s.Waiting == 0 })
-			assert.EqualValues(t, map[string]int64{"HTTP/1.1": 2, "HTTP/2": 1}[protocol], q.begun.Load())
-		})
-	}
 }
 
 // TestEveryRequestToALimiterIsCountedOnceAndGivesItsPlaceBack has requests come, go away and

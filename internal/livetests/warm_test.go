@@ -1,4 +1,4 @@
-package hedge_test
+package livetests_test
 
 import (
 	"context"
@@ -81,7 +81,7 @@ func TestWarmDoesNotStarveABusyHost(t *testing.T) {
 	limited := base(t, s)
 	limited.MaxConnsPerHost = 4
 	tr := hedge.New(limited)
-	resp, err := get(t, tr, s.URL+"/stream")
+	resp, err := tr.RoundTrip(request(t, t.Context(), "GET", s.URL+"/stream", nil))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
