@@ -1224,3 +1224,28 @@ func TestStatsCanBeShared(t *testing.T) {
 	assert.Zero(t, (*hedge.Stats)(nil).Snapshot())
 	assert.Zero(t, stats.HedgeRate())
 }
+
+// What is registered with a Transport is not registered with its clones.
+func TestRegisteredProtocolsCarryTheirHedges(t *testing.T) {
+	for _, scheme := range []string{"http", "https", "sidecar"} {
+		for _, limit := range []int{0, 10} {
+			t.Run(fmt.Sprint(scheme, " ", limit), func(t *testing.T) {
+				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+					rt.Answer = quick(rt)
+					below := &http.Transport{MaxConnsPerHost: limit}
+					below.RegisterProtocol(scheme, rt)
+					tr := hedge.New(below)
+					for range 20 {
+						_, err := fetch(t.Context(), tr, scheme+"://catalog.test/")
+						require.NoError(t, err)
+					}
+					rt.Forget()
+					rt.Answer = after(rt, time.Second, 5*ms)
+					got, err := fetch(t.Context(), tr, scheme+"://catalog.test/")
+					require.NoError(t, err)
+					assert.Equal(t, "answer 1", got)
+				})
+			})
+		}
+	}
+}

@@ -3,6 +3,7 @@
 package livetests_test
 
 import (
+	"errors"
 	"net/http"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 )
 
 const ms = time.Millisecond
+
+var errDown = errors.New("connection refused")
 
 type (
 	server       = hedgetest.Server

@@ -1,4 +1,4 @@
-package hedge_test
+package livetests_test
 
 import (
 	"context"

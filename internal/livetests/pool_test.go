@@ -1,8 +1,7 @@
-package hedge_test
+package livetests_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -21,7 +20,6 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // http2.ConfigureTransports gives a Transport connections that its clones share.
@@ -43,31 +41,6 @@ func TestSecondPoolIsApartFromXNetsHTTP2(t *testing.T) {
 		cancel()
 		require.NoError(t, err)
 		assert.Equal(t, "HTTP/2.0", got)
-	}
-}
-
-// What is registered with a Transport is not registered with its clones.
-func TestRegisteredProtocolsCarryTheirHedges(t *testing.T) {
-	for _, scheme := range []string{"http", "https", "sidecar"} {
-		for _, limit := range []int{0, 10} {
-			t.Run(fmt.Sprint(scheme, " ", limit), func(t *testing.T) {
-				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
-					rt.Answer = quick(rt)
-					below := &http.Transport{MaxConnsPerHost: limit}
-					below.RegisterProtocol(scheme, rt)
-					tr := hedge.New(below)
-					for range 20 {
-						_, err := fetch(t.Context(), tr, scheme+"://catalog.test/")
-						require.NoError(t, err)
-					}
-					rt.Forget()
-					rt.Answer = after(rt, time.Second, 5*ms)
-					got, err := fetch(t.Context(), tr, scheme+"://catalog.test/")
-					require.NoError(t, err)
-					assert.Equal(t, "answer 1", got)
-				})
-			})
-		}
 	}
 }
 
