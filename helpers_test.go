@@ -110,21 +110,13 @@ func TestMain(m *testing.M) {
 }
 
 // What tests over loopback share with those of internal/livetests.
-type (
-	server       = hedgetest.Server
-	roundTripper = hedgetest.RoundTripperFunc
-)
+type roundTripper = hedgetest.RoundTripperFunc
 
 var (
-	protocols = hedgetest.Protocols
-	serve     = hedgetest.Serve
-	base      = hedgetest.Base
-	fetch     = hedgetest.Fetch
-	teach     = hedgetest.Teach
-	pause     = hedgetest.Pause
-	newGate   = hedgetest.NewGate
-	request   = hedgetest.Request
-	text      = hedgetest.Text
+	fetch   = hedgetest.Fetch
+	newGate = hedgetest.NewGate
+	request = hedgetest.Request
+	text    = hedgetest.Text
 )
 
 // recorder is an Observer that writes down what it is told, in milliseconds.
