@@ -1,3 +1,5 @@
+// Code generated from package observe by TestObserveHasTheNamesOfPackageObserve; DO NOT EDIT.
+
 package hedge
 
 import "github.com/gohedge/hedge/observe"
@@ -5,7 +7,7 @@ import "github.com/gohedge/hedge/observe"
 // What observers are told. The types are those of package observe, which package
 // dnshedge has as well: one Observer serves HTTP, gRPC, functions and DNS.
 type (
-	// An Observer is told what happens to every call, see [WithObserver].
+	// An Observer is told what happens to every call, see [WithObserver] and the field Observers of a dnshedge.Client.
 	Observer = observe.Observer
 	// NopObserver is an Observer that does nothing, for others to embed.
 	NopObserver = observe.NopObserver
@@ -19,12 +21,12 @@ type (
 	Outcome = observe.Outcome
 	// A RequestResult is how a call ended.
 	RequestResult = observe.RequestResult
-	// An Audit is what hedging does to the calls to a host, see [WithAudit].
-	Audit = observe.Audit
-	// A Verdict is what an audit has found.
-	Verdict = observe.Verdict
 	// A Reason is why a hedge, or any hedge of a call, was not sent.
 	Reason = observe.Reason
+	// A Verdict is what an audit has found about hedging calls to a host.
+	Verdict = observe.Verdict
+	// An Audit is what hedging does to the calls to a host, as measured by switching it off and on, see [WithAudit].
+	Audit = observe.Audit
 )
 
 // The outcomes.
@@ -34,24 +36,17 @@ const (
 	Failed = observe.Failed // by itself, or because the caller gave up
 )
 
-// The verdicts of an audit.
-const (
-	AuditTrying = observe.AuditTrying // nothing yet: calls are hedged, but for short times in which hedging rests
-	AuditOn     = observe.AuditOn     // hedging helps: calls are hedged
-	AuditOff    = observe.AuditOff    // hedging harms: calls are not hedged
-)
-
 // Reasons why a hedge that was due was not sent.
 const (
 	DeniedBudget      = observe.DeniedBudget      // the budget or MaxHedgesPerSecond was spent
 	DeniedSlow        = observe.DeniedSlow        // most calls are slow: an outage, not a tail
-	DeniedPaused      = observe.DeniedPaused      // the server pushed back
+	DeniedPaused      = observe.DeniedPaused      // the server pushed back; not over DNS
 	DeniedDeadline    = observe.DeniedDeadline    // too little time was left for a hedge to answer
 	DeniedInFlight    = observe.DeniedInFlight    // a thousand hedges of the key were in flight, or [MaxDetached] of a Hedger's DoDetached
-	DeniedNotReady    = observe.DeniedNotReady    // no connection could carry it, or no copy could be made
-	DeniedSameBackend = observe.DeniedSameBackend // the balancer hedge_elsewhere had no other backend for it, see [Interceptor]
+	DeniedNotReady    = observe.DeniedNotReady    // no connection could carry it, or no copy could be made; not over DNS
+	DeniedSameBackend = observe.DeniedSameBackend // gRPC's balancer hedge_elsewhere had no other backend for it, see [Interceptor]
 	DeniedAudit       = observe.DeniedAudit       // hedging rests to be measured, or was measured to harm, see [WithAudit]
-	DeniedShadow      = observe.DeniedShadow      // it would have been sent, see [WithShadow]
+	DeniedShadow      = observe.DeniedShadow      // it would have been sent, but hedges are only counted, see [WithShadow]
 )
 
 // Reasons why no hedge of a call could be sent.
@@ -60,5 +55,12 @@ const (
 	DeniedDisabled = observe.DeniedDisabled // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
 	DeniedMethod   = observe.DeniedMethod   // nothing says that it is safe to send twice
 	DeniedNested   = observe.DeniedNested   // it is made for a hedge, see [Middleware]
-	DeniedBody     = observe.DeniedBody     // it cannot be sent twice, see [Transport] and [Interceptor.Stream]
+	DeniedBody     = observe.DeniedBody     // it cannot be sent twice, see [Transport] and [Interceptor.Stream]; not over DNS
+)
+
+// The verdicts of an audit.
+const (
+	AuditTrying = observe.AuditTrying // nothing yet: calls are hedged, but for short times in which hedging rests
+	AuditOn     = observe.AuditOn     // hedging helps: calls are hedged
+	AuditOff    = observe.AuditOff    // hedging harms: calls are not hedged
 )

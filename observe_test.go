@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -367,13 +366,4 @@ func TestObserverGetsAnyNameAndCanPrintIt(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "user-\xff", rec.Key().Host)
 	assert.Equal(t, hedge.KeyInfo{Client: "shop\uFFFD", Protocol: "func", Host: "user-\uFFFD"}, rec.Key().Printable())
-}
-
-// TestEveryReasonHasAConstant holds the constants of type Reason of this package to package observe's.
-func TestEveryReasonHasAConstant(t *testing.T) {
-	reasons := regexp.MustCompile(`(?m)^	(Denied\w+) +Reason = "(.*?)"`).FindAllStringSubmatch(sources(t, "observe/observe.go"), -1)
-	assert.NotEmpty(t, reasons)
-	for _, m := range reasons {
-		assert.Regexp(t, `(?m)^	`+m[1]+` += observe\.`+m[1]+` `, sources(t, "observe.go"))
-	}
 }

@@ -5,7 +5,7 @@ import "time"
 // A Verdict is what an audit has found about hedging calls to a host.
 type Verdict string
 
-// The verdicts.
+// The verdicts of an audit.
 const (
 	AuditTrying Verdict = "trying" // nothing yet: calls are hedged, but for short times in which hedging rests
 	AuditOn     Verdict = "on"     // hedging helps: calls are hedged

@@ -127,7 +127,7 @@ type AttemptResult struct {
 	Latency time.Duration // since the attempt began
 }
 
-// An Outcome is how an attempt ended.
+// An Outcome is how an attempt ended: [Won], [Lost] or [Failed].
 type Outcome string
 
 // The outcomes.
@@ -163,11 +163,11 @@ const (
 	DeniedSlow        Reason = "slow"         // most calls are slow: an outage, not a tail
 	DeniedPaused      Reason = "paused"       // the server pushed back; not over DNS
 	DeniedDeadline    Reason = "deadline"     // too little time was left for a hedge to answer
-	DeniedInFlight    Reason = "in-flight"    // a thousand hedges of the key were in flight, or MaxDetached of a hedge.Hedger's DoDetached
+	DeniedInFlight    Reason = "in-flight"    // a thousand hedges of the key were in flight, or hedge.MaxDetached of a Hedger's DoDetached
 	DeniedNotReady    Reason = "not-ready"    // no connection could carry it, or no copy could be made; not over DNS
-	DeniedSameBackend Reason = "same-backend" // gRPC's balancer had no other backend for it than the primary's
+	DeniedSameBackend Reason = "same-backend" // gRPC's balancer hedge_elsewhere had no other backend for it, see hedge.Interceptor
 	DeniedAudit       Reason = "audit"        // hedging rests to be measured, or was measured to harm, see hedge.WithAudit
-	DeniedShadow      Reason = "shadow"       // it would have been sent, but hedges are only counted
+	DeniedShadow      Reason = "shadow"       // it would have been sent, but hedges are only counted, see hedge.WithShadow
 )
 
 // Reasons why no hedge of a call could be sent.
@@ -175,6 +175,6 @@ const (
 	DeniedWarming  Reason = "warming"  // too little is known
 	DeniedDisabled Reason = "disabled" // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
 	DeniedMethod   Reason = "method"   // nothing says that it is safe to send twice
-	DeniedNested   Reason = "nested"   // it is made for a hedge
+	DeniedNested   Reason = "nested"   // it is made for a hedge, see hedge.Middleware
 	DeniedBody     Reason = "body"     // it cannot be sent twice, see hedge.Transport and hedge.Interceptor.Stream; not over DNS
 )
