@@ -67,8 +67,15 @@ func NewRoute(s Sizing, share float64) *Bucket {
 
 func tokens(burst float64) int { return int(min(max(math.Ceil(burst), 1), math.MaxInt32)) }
 
-// Earn counts a request, and returns how many there have been.
-func (b *Bucket) Earn() int64 { return b.requests.Add(1) }
+// Earn counts a request.
+func (b *Bucket) Earn() { b.requests.Add(1) }
+
+// EarnAt is Earn for a bucket that follows the rate of its requests, which is measured from the first one on.
+func (b *Bucket) EarnAt(now time.Time) {
+	if b.requests.Add(1) == 1 {
+		b.start(now)
+	}
+}
 
 // Requests returns how many requests were counted.
 func (b *Bucket) Requests() int64 { return b.requests.Load() }
@@ -179,8 +186,8 @@ func (b *Bucket) Follow(s Sizing, share float64, now time.Time) {
 	}
 }
 
-// Start begins to measure the rate, if that has not begun.
-func (b *Bucket) Start(now time.Time) {
+// start begins to measure the rate, if that has not begun.
+func (b *Bucket) start(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.marks[0].at.IsZero() {

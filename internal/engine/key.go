@@ -128,7 +128,10 @@ func (k *Key) Begin(now time.Time) *Plan {
 	if !k.purse.alone {
 		k.count.Add(1)
 	}
-	k.purse.earn(now)
+	k.purse.bucket.EarnAt(now)
+	if route := k.purse.route; route != nil {
+		route.EarnAt(now)
+	}
 	return k.plan.Load()
 }
 

@@ -31,16 +31,6 @@ func newPurse(c *Config, host *budget.Bucket, share float64) (p purse) {
 	return p
 }
 
-// earn counts a request.
-func (p *purse) earn(now time.Time) {
-	if p.bucket.Earn() == 1 {
-		p.bucket.Start(now)
-	}
-	if p.route != nil && p.route.Earn() == 1 {
-		p.route.Start(now)
-	}
-}
-
 // spend takes the tokens for a hedge, or none. The caller holds the key's mu, so that nobody else asks the route's bucket.
 func (p *purse) spend(now time.Time, c *budget.Ceiling) bool {
 	if p.route != nil && !p.route.Pays() || !c.Spend(now, p.bucket) {
