@@ -86,7 +86,8 @@ var numbers = [...]struct {
 }
 
 // DefaultConfig returns the settings that are in force without any option.
-func DefaultConfig() (c Config) {
+func DefaultConfig() Config {
+	var c Config
 	fields := reflect.ValueOf(&c).Elem()
 	for _, n := range numbers {
 		fields.FieldByName(n.field).Set(reflect.ValueOf(n.byDefault))

@@ -16,7 +16,7 @@ const MinSamples = 10
 // None is no reason to deny: a hedge may start.
 const None observe.Reason = ""
 
-// A Config says what an Engine may do. Adapters start from [Default] or from a Config of their own.
+// A Config says what an Engine may do. Each adapter has defaults of its own.
 type Config struct {
 	Percentile   float64       // never hedge before this quantile, in [0, 1)
 	MaxHedges    int           // per call
@@ -43,21 +43,6 @@ type Setup struct {
 	Shadow           bool                          // learn, decide and count, but start no hedge
 	Audit            *audit.Settings               // measures whether hedging helps; nil: nothing does
 	Wall             func() time.Time              // the time of day; nil: calls begin at the time of day
-}
-
-// Default returns the settings that HTTP and gRPC start from: hedge the slowest
-// tenth of calls, with two hedges per call at most, for ten hedges per hundred requests.
-func Default() Config {
-	return Config{
-		Percentile:   0.90,
-		MaxHedges:    2,
-		Share:        0.10,
-		EstimatedRPS: 100,
-		Burst:        2 * time.Second,
-		MinDelay:     time.Millisecond,
-		MaxKeys:      4096,
-		Short:        true,
-	}
 }
 
 // sizing says how large the buckets of keys, hosts and routes are.

@@ -1,6 +1,7 @@
 package livetests_test
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -39,7 +40,9 @@ func TestFirstByteOverTheNetwork(t *testing.T) {
 			defer tr.CloseIdleConnections()
 			teach(t, tr, s.URL) // no hedge of these is left to be the slow one
 			slow.Store(true)
-			req := request(t, hedge.WithDelay(t.Context(), 20*time.Millisecond), "GET", s.URL, nil)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // without a hedge nothing else ends
+			defer cancel()
+			req := request(t, hedge.WithDelay(ctx, 20*time.Millisecond), "GET", s.URL, nil)
 			req.Header.Set("Accept", "text/event-stream")
 			resp, err := tr.RoundTrip(req)
 			require.NoError(t, err)

@@ -169,7 +169,9 @@ func TestLoserBehindALimiterIsCancelledOverHTTP1(t *testing.T) {
 			tr := hedge.New(slowly, hedge.WithLinger(time.Hour), hedge.WithMaxHedges(1))
 			teach(t, tr, s.URL)
 			// Later than a connection can be closed that was in use just before.
-			got, err := fetch(hedge.WithDelay(t.Context(), 150*ms), tr, s.URL+"/slow")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // without a hedge nothing else ends
+			defer cancel()
+			got, err := fetch(hedge.WithDelay(ctx, 150*ms), tr, s.URL+"/slow")
 			require.NoError(t, err)
 			assert.Equal(t, "answer", got)
 			if limited {
