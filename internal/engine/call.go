@@ -13,24 +13,26 @@ import (
 // A Call is one call's way through its key. The zero value is ready for Begin.
 // It must not be copied while the call lasts.
 type Call struct {
+	// Written by Begin and Due, before the race; only read in it.
 	ctx     context.Context
 	key     *Key
 	start   time.Time
 	plan    *Plan
-	reached bool
+	watcher *watch.Watcher // the engine's; nil: there are no observers
+	delay   time.Duration  // after which the call is to be hedged, for observers; 0: not at all
+
+	// Written by Admit and Finished, with the race locked. The caller reads them once the race is over.
+	reached bool          // its first delay
 	slow    bool          // it has reached the delay by which it counts as slow
 	unsent  time.Duration // when a hedge that was not sent would have answered; 0: none
-
-	watcher *watch.Watcher // the engine's; nil: there are no observers
-	delay   time.Duration
-	began   [1 + race.MaxHedges]time.Duration // of each attempt, since start
-	winner  int                               // known if there are observers
-
+	winner  int           // the attempt that answered; known if there are observers
 	// Denied is why the call's last denied hedge was denied; None if none was.
 	Denied observe.Reason
-	// Hedges is how many hedges were admitted. Read it once the race is over.
-	Hedges  int
-	refused atomic.Int32 // of them, by what is below
+	// Hedges is how many hedges were admitted.
+	Hedges int
+
+	began   [1 + race.MaxHedges]time.Duration // of each attempt, since start; written and read for that attempt alone
+	refused atomic.Int32                      // hedges that were admitted and refused by what is below; whoever carries one counts it
 }
 
 // Begin counts the call and returns the plan for it: the key's, or what the
@@ -128,7 +130,7 @@ func (c *Call) tellDenied(reason observe.Reason) {
 	c.watcher.Tell(func(o observe.Observer) { o.Denied(c.ctx, c.key.Info, reason) })
 }
 
-// Sent is how many hedges were sent. Read it once the race is over.
+// Sent returns how many hedges were sent. Ask once the race is over.
 func (c *Call) Sent() int { return c.Hedges - int(c.refused.Load()) }
 
 // Ended says that hedge n has ended.

@@ -32,16 +32,17 @@ type Name struct{ Host, Route string }
 // recently used are found. The age grows with the clock, in milliseconds, and by one with
 // each key that is made. It never falls, though the clock may be set back.
 type Engine struct {
-	config  atomic.Pointer[Config]
-	age     atomic.Int64
-	born    time.Time
-	ceiling atomic.Pointer[budget.Ceiling]
-	keys    sync.Map // Name to *Key
-	mu      sync.Mutex
-	size    int                   // of keys; guarded by mu
-	audits  map[string]*hostAudit // by host; guarded by mu
+	setup Setup     // never changes
+	born  time.Time // never changes
 
-	setup Setup // never changes
+	age     atomic.Int64
+	config  atomic.Pointer[Config]         // stored by SetConfig with mu held, as the ceiling is
+	ceiling atomic.Pointer[budget.Ceiling] // nil: there is none
+	keys    sync.Map                       // Name to *Key; stored and deleted with mu held
+
+	mu     sync.Mutex            // guards the fields below; locked before a key's and an audit's
+	size   int                   // of keys
+	audits map[string]*hostAudit // by host
 }
 
 // New returns an Engine without keys.

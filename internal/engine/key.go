@@ -27,17 +27,18 @@ const (
 // are safe for concurrent use. Time comes in as an argument, so that a
 // simulation can drive a key by its own clock.
 type Key struct {
-	Name Name
-	Info observe.KeyInfo // the same for observers
-	Tag  atomic.Int32    // for the adapter's use; starts at 0
+	// These never change once the key is in the table.
+	Name   Name
+	Info   observe.KeyInfo // the same for observers
+	engine *Engine
+	host   *Key         // whose bucket this key shares; nil: no other's
+	purse  purse        // what pays for its hedges
+	audit  *audit.Audit // of the host; nil: it is not audited
 
-	engine   *Engine
-	host     *Key                 // whose bucket this key shares; nil: no other's
-	purse    purse                // what pays for its hedges
-	plan     atomic.Pointer[Plan] // nil: do not hedge
+	Tag      atomic.Int32         // for the adapter's use; starts at 0
+	plan     atomic.Pointer[Plan] // stored with planning held; nil: do not hedge
 	used     atomic.Int64         // the engine's age when a call last began, see [Engine]
 	evicted  atomic.Bool          // the engine's table has forgotten it
-	audit    *audit.Audit         // of the host; nil: it is not audited
 	planning sync.Mutex           // held by who makes a plan; locked before mu
 
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
