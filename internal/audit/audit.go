@@ -30,7 +30,7 @@ const (
 	enoughCalls = 28 // measured in a pair; with fewer, one a second, no slot is dark
 	minSlot     = 10 // measured calls in a slot that counts
 
-	steadyCalls = 200 // in a dark slot tell its level well enough to forget half of the evidence where that has changed
+	steadyCalls = 200 // in a dark slot are enough to tell its level; if that has changed, half of the evidence is forgotten
 )
 
 // Settings say how hosts are audited. The zero value makes every pair a probe, from
@@ -88,8 +88,8 @@ func (a *Audit) Due(now int64) bool { return now >= a.next.Load() }
 // Dark reports whether no hedge may start now.
 func (a *Audit) Dark() bool { return a.dark.Load() }
 
-// Fresh returns the number of the present slot if it follows one in which nothing was hedged, and 0 if it does not.
-// What the bucket has earned there is not to be spent at once: that would not be the hedging that is measured.
+// Fresh returns the number of the present slot if it follows a dark one, and 0 if it does not. The bucket is then
+// to be emptied: what it has saved up in the dark slot would allow more hedges than usual.
 func (a *Audit) Fresh() int64 { return a.fresh.Load() }
 
 // Hedged counts n hedges that begin.
@@ -107,7 +107,7 @@ func (a *Audit) Verdict() observe.Verdict {
 type slotSum struct {
 	from, to int64 // when they begin, by the engine's clock
 	probe    bool  // one slot of the pair is dark
-	dark     bool  // this one; or hedging rests anyway
+	dark     bool  // nothing is hedged in this one
 	spoilt   bool  // not all of it was seen
 	open     bool  // it is over, but calls begun in it may still end
 	second   bool  // of the pair

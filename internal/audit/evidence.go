@@ -59,8 +59,8 @@ func (e *evidence) score() float64 {
 	return math.Copysign(min((8*n+1)/(8*n+3)*math.Sqrt(n*math.Log(e.pairs/left)), 8), e.sum)
 }
 
-// decided returns the verdict, if the pairs are enough for one, or if there must be one
-// and there are some.
+// decided returns the verdict if the pairs are enough for one. If there must be one, the sign of
+// somePairs is enough.
 func (e *evidence) decided(must bool) (verdict, bool) {
 	score := e.score()
 	least := minScore

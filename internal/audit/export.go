@@ -99,7 +99,7 @@ func Decode(d *decode.Decoder) (j Judgement, ok bool) {
 			return j, false
 		}
 	}
-	if j.trial.sum*j.trial.sum > 1.001*j.trial.pairs*j.trial.squares+1e-9 { // which no pairs give
+	if j.trial.sum*j.trial.sum > 1.001*j.trial.pairs*j.trial.squares+1e-9 { // no pairs add up to that
 		return j, false
 	}
 	j.verdict, j.age, j.base = verdict(found), time.Duration(min(age, uint64(verdictLasts))), int(base)

@@ -67,7 +67,7 @@ func (b *brakes) deny(now, deadline time.Time, p *Plan) observe.Reason {
 func (b *brakes) reached() { b.slow += (1 - b.slow) * slowWeight }
 
 // refused says that a hedge which was fired was not sent.
-func (b *brakes) refused() { b.fired = max(b.fired-1, 0) } // or it was judged meanwhile
+func (b *brakes) refused() { b.fired = max(b.fired-1, 0) } // it may have been judged meanwhile
 
 // ended learns from a call: whether it was answered, and whether it ended before it would have
 // counted as slow.

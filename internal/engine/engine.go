@@ -1,7 +1,7 @@
 // Package engine decides when a call is hedged, how often, and whether it may
 // be: the learned delays, the budget and the brakes, per key.
 //
-// The rule in one breath: hedge the slowest tenth of calls; if the hedge is
+// The rule in short: hedge the slowest tenth of calls; if the hedge is
 // slow too, hedge the slowest tenth of those again. Count what callers really
 // waited, and take the earliest first delay whose whole cost fits the budget.
 // Every request pays a share of a hedge. If most calls are slow, stop: that is
@@ -57,7 +57,7 @@ func New(c Config) *Engine {
 func (e *Engine) aged(now time.Time) int64 {
 	age := e.age.Load()
 	if t := now.Sub(e.born).Milliseconds(); t > age {
-		e.age.CompareAndSwap(age, t) // who loses lost to a call at the same time
+		e.age.CompareAndSwap(age, t) // a call at the same time may have done that
 		return t
 	}
 	return age

@@ -152,7 +152,7 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe
 	}
 	if denial != None {
 		k.countDenied(denial)
-		emptied := k.audit != nil && k.audit.Fresh() != 0 // for a slot, which is no exhaustion
+		emptied := k.audit != nil && k.audit.Fresh() != 0 // the audit emptied the bucket; no hedges did
 		k.brakes.exhausted = k.brakes.exhausted || denial == observe.DeniedBudget && !emptied
 		return denial
 	}
@@ -265,7 +265,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	if k.audit != nil && (r.Answered || r.Gone && r.Reached) {
 		k.audit.Done(now.Add(-r.Latency).UnixNano(), at)
 	}
-	if due && k.planning.TryLock() { // or somebody else is at it
+	if due && k.planning.TryLock() { // otherwise another call is making the plan
 		k.replan(now)
 		k.planning.Unlock()
 	}
@@ -302,9 +302,9 @@ func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 			saved = r.Latency - r.Unsent
 			k.tally.ShadowWins++
 			k.brakes.won++
-			at = sketch.Index(r.Unsent) // which the caller would have waited
+			at = sketch.Index(r.Unsent) // what the caller would have waited
 		}
-	case r.Reached && known && k.audit == nil: // which measures what this estimates
+	case r.Reached && known && k.audit == nil: // an audit measures what this estimates
 		saved = k.learnResidual(r)
 	}
 	k.tally.Saved += saved
