@@ -2,7 +2,6 @@ package hedge
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -257,15 +256,12 @@ func audited(v Audit) *Audit {
 	return &v
 }
 
-// begin counts a call, and returns what its caller asks for. Of the facts, it knows whether
-// hedging is switched off; then the adapter need not find out the others.
-func (h *handle) begin(ctx context.Context) (o engine.Overrides, f engine.Facts) {
+// begin counts a call. Of the facts it knows whether hedging is switched off; then the adapter
+// need not find out the others.
+func (h *handle) begin() engine.Facts {
 	h.mustBeMade()
 	h.stats.TotalRequests.Add(1)
-	if h.off.Load() {
-		return o, engine.Facts{SwitchedOff: true}
-	}
-	return engine.OverridesFrom(ctx), f
+	return engine.Facts{SwitchedOff: h.off.Load()}
 }
 
 // refuses returns why a call is sent once, or [engine.None] if it may be hedged, and counts that.

@@ -52,7 +52,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if h == nil {
 		return f(engine.ForAttempt(ctx))
 	}
-	if reason := h.refuses(h.begin(ctx)); reason != engine.None {
+	if reason := h.refuses(engine.OverridesFrom(ctx), h.begin()); reason != engine.None {
 		return sendOnce(ctx, h, key, reason, f)
 	}
 	c, ok := h.calls.Get().(*doCall[T])
@@ -92,7 +92,7 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 	if h == nil {
 		return f(engine.ForAttempt(ctx))
 	}
-	if reason := h.refuses(h.begin(ctx)); reason != engine.None {
+	if reason := h.refuses(engine.OverridesFrom(ctx), h.begin()); reason != engine.None {
 		return sendOnce(ctx, h, key, reason, f)
 	}
 	c := &detachedCall[T]{discard: discard}

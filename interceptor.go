@@ -110,27 +110,28 @@ func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 }
 
 func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
-	o, m, reason := in.decide(ctx, asked.method)
+	m, delay, reason := in.decide(ctx, asked.method)
 	if reason != engine.None {
 		return in.sendOnce(ctx, asked, reason)
 	}
 	c := in.callOf(ctx, asked, m)
-	delays := c.plan(ctx, asked.reply, cmp.Or(o.Delay, m.policy.Delay))
+	delays := c.plan(ctx, asked.reply, delay)
 	out := c.run(ctx, delays)
 	err := c.deliver(out)
 	c.free()
 	return err
 }
 
-// decide counts a call. It returns what its caller and its method ask for, and why it is sent
-// once, or [engine.None] if it may be hedged.
-func (in *Interceptor) decide(ctx context.Context, method string) (o engine.Overrides, m *methodRule, reason Reason) {
-	o, facts := in.begin(ctx)
+// decide counts a call. It returns the rule of its method, the delay that the caller or the rule
+// asks for (0: none), and why it is sent once, or [engine.None] if it may be hedged.
+func (in *Interceptor) decide(ctx context.Context, method string) (m *methodRule, delay time.Duration, reason Reason) {
+	o, facts := engine.OverridesFrom(ctx), in.begin()
 	if !facts.SwitchedOff {
 		m = in.rules.of(method)
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
+		delay = cmp.Or(o.Delay, m.policy.Delay)
 	}
-	return o, m, in.refuses(o, facts)
+	return m, delay, in.refuses(o, facts)
 }
 
 // sendOnce makes a call without hedges.

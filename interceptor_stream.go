@@ -1,7 +1,6 @@
 package hedge
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -38,7 +37,7 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	asked := streamCall{ctx, desc, cc, method, streamer, opts}
-	o, m, reason := in.decide(ctx, method)
+	m, delay, reason := in.decide(ctx, method)
 	if reason == engine.None && (desc.ClientStreams || !desc.ServerStreams) {
 		in.stats.NotHedgeable.Add(1)
 		reason = DeniedBody
@@ -46,7 +45,7 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 	if reason != engine.None {
 		return in.openOnce(asked, reason)
 	}
-	s := in.streamOf(asked, m, o.Delay)
+	s := in.streamOf(asked, m, delay)
 	if err := s.openPrimary(); err != nil {
 		return nil, err
 	}
@@ -64,7 +63,7 @@ func (in *Interceptor) openOnce(asked streamCall, reason Reason) (grpc.ClientStr
 // streamOf returns a stream for what the caller asked for, which hedges read when the caller
 // has its options back.
 func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{in: in}, asked: asked, share: m.policy.BudgetPercent / 100, delay: cmp.Or(delay, m.policy.Delay)}
+	s := &stream{hedging: hedging{in: in}, asked: asked, share: m.policy.BudgetPercent / 100, delay: delay}
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)

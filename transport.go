@@ -125,7 +125,7 @@ type terms struct {
 // termsOf counts a call, and returns its terms and why it is sent once, or [engine.None].
 func (t *Transport) termsOf(req *http.Request) (m terms, reason Reason) {
 	m.route = noRoute
-	o, facts := t.begin(req.Context())
+	o, facts := engine.OverridesFrom(req.Context()), t.begin()
 	if facts.SwitchedOff {
 		return m, t.refuses(o, facts)
 	}
@@ -207,7 +207,10 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 
 // sendHedged sends a call, and hedges when the plan says.
 func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
-	style := c.style(len(plan.Delays) > 0)
+	style := race.Style{Watch: c.Watch()}
+	if len(plan.Delays) > 0 {
+		c.setStyle(&style)
+	}
 	style.Primary = c.requests.Prepare(req, style.Detach)
 	if style.Detach {
 		c.hooks = httpattempt.HooksFrom(req.Context())
@@ -222,15 +225,15 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 	}
 	c.End(out.Winner >= 0, out.Winner > 0, setup)
 	c.t.tally(&c.Call, out.Winner)
-	return c.deliver(req, out)
+	return c.deliver(req, &out)
 }
 
-// style returns how the call's attempts run and end, and sets what depends on it.
-func (c *call) style(hedges bool) race.Style {
-	style, version := race.Style{Watch: c.Watch()}, httpVersion(c.key)
-	c.guarded = hedges && version != http2
-	if !hedges || version != http1 {
-		return style
+// setStyle says how the attempts of a call run and end that may be hedged.
+func (c *call) setStyle(style *race.Style) {
+	version := httpVersion(c.key)
+	c.guarded = version != http2
+	if version != http1 {
+		return
 	}
 	style.Detach = true // a loser is not cancelled at once, see [httpattempt.Link]
 	if !c.firstByte {
@@ -241,11 +244,10 @@ func (c *call) style(hedges bool) race.Style {
 	if c.grace > 0 {
 		style.Linger, style.Grace, style.Prompt = &c.t.linger, c.grace, behindLimiter(c.key)
 	}
-	return style
 }
 
 // deliver returns to the caller how the race has ended, and gives the call back.
-func (c *call) deliver(req *http.Request, out race.Result[*http.Response]) (*http.Response, error) {
+func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*http.Response, error) {
 	t, resp, err := c.t, out.Value, out.Err
 	if err == httpattempt.ErrFailure {
 		err = nil
@@ -310,7 +312,7 @@ func (t *Transport) name(req *http.Request, route string) engine.Name {
 func (t *Transport) free(c *call) {
 	c.requests.Forget()
 	c.Forget()
-	c.hooks, c.grace = nil, 0
+	c.hooks, c.grace, c.guarded = nil, 0, false
 	if t.pools.AskPeers() {
 		c.peer.Store(nil)
 	}
