@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
-	hedging "github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
@@ -127,7 +126,7 @@ func TestSharesBuyWhatOperationsSay(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
 	for _, percent := range []int{0, 1, 2, 5, 10} {
-		config := hedging.Default()
+		config := usualConfig()
 		config.Share = float64(percent) / 100
 		made := func() virtual.Policy { return virtual.NewOurs(config) }
 		var measured []float64

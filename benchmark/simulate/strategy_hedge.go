@@ -155,7 +155,7 @@ func (l library) grpc(c *contender, p grpcPath) ([]grpc.UnaryClientInterceptor, 
 
 // virtual drives the library's engine by the simulation's clock, without an adapter.
 func (l library) virtual(s setting) func() virtual.Policy {
-	config := hedging.Default()
+	config := usualConfig()
 	if l.maxHedges > 0 {
 		config.MaxHedges = l.maxHedges
 	}
@@ -200,5 +200,14 @@ func (t *tally) AttemptStart(ctx context.Context, _ hedge.KeyInfo, _ hedge.Attem
 func (t *tally) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hedge.RequestResult) {
 	if id, ok := ctx.Value(requestKey{}).(int); ok {
 		t.c.won[id].Store(int32(r.Winner))
+	}
+}
+
+// usualConfig is hedge.DefaultConfig in the terms of the library's engine.
+func usualConfig() hedging.Config {
+	c := hedge.DefaultConfig()
+	return hedging.Config{
+		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Share: c.BudgetPercent / 100, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst,
+		MinDelay: c.MinDelay, MaxDelay: c.MaxDelay, InitialDelay: c.InitialDelay, MaxPerSecond: c.MaxHedgesPerSecond, MaxKeys: c.MaxKeys, Short: true,
 	}
 }
