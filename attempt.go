@@ -55,7 +55,7 @@ func (c *call) Admit(index int) bool {
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	r, resp, err := c.try(a, n)
 	// An attempt that has not lost and fails like one was hit by the cancellation of
-	// another request on its connection, see link.gotFirstByte. That cannot happen where
+	// another request on its connection, see [httpattempt.Link]. That cannot happen where
 	// the base calls the hooks of httptrace; elsewhere, the attempt is sent again. It
 	// yields first, so that those about to cancel do so: it may get a connection of theirs.
 	for tries := 0; tries < maxResends && errors.Is(err, race.ErrLost) && a.Err() == nil; tries++ {

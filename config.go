@@ -85,12 +85,24 @@ var numbers = [...]struct {
 	{"MaxReplayBytes", int64(64 << 10), atLeast(0), nil},
 }
 
+// places are where numbers stand in Config.
+var places = func() (all [len(numbers)]int) {
+	for i, n := range numbers {
+		field, ok := reflect.TypeFor[Config]().FieldByName(n.field)
+		if !ok {
+			panic("hedge: Config has no field " + n.field)
+		}
+		all[i] = field.Index[0]
+	}
+	return all
+}()
+
 // DefaultConfig returns the settings that are in force without any option.
 func DefaultConfig() Config {
 	var c Config
 	fields := reflect.ValueOf(&c).Elem()
-	for _, n := range numbers {
-		fields.FieldByName(n.field).Set(reflect.ValueOf(n.byDefault))
+	for i, n := range numbers {
+		fields.Field(places[i]).Set(reflect.ValueOf(n.byDefault))
 	}
 	return c
 }
@@ -119,8 +131,8 @@ func fail(field string, value any, want string) error {
 // validateFields looks at each field alone.
 func (c *Config) validateFields() error {
 	fields := reflect.ValueOf(c).Elem()
-	for _, n := range numbers {
-		field := fields.FieldByName(n.field)
+	for i, n := range numbers {
+		field := fields.Field(places[i])
 		if x := field.Convert(reflect.TypeFor[float64]()).Float(); !n.bounds.allow(x) {
 			return fail(n.field, field.Interface(), n.bounds.want)
 		}

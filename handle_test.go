@@ -11,8 +11,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -309,4 +311,47 @@ func TestSnapshotSharesNothing(t *testing.T) {
 		tr.Snapshot().Keys[0].Delays[0] = 1
 		assert.Equal(t, want, tr.Snapshot().Keys[0].Delays[0])
 	})
+}
+
+// TestSnapshotReadsEveryNumber finds a field of Stats that Snapshot leaves out, or reads from another.
+func TestSnapshotReadsEveryNumber(t *testing.T) {
+	var s hedge.Stats
+	from := reflect.ValueOf(&s).Elem()
+	for i := range from.NumField() {
+		from.Field(i).Addr().Interface().(*atomic.Int64).Store(int64(i + 1))
+	}
+	to := reflect.ValueOf(s.Snapshot())
+	require.Equal(t, from.NumField(), to.NumField())
+	for i := range from.NumField() {
+		name := from.Type().Field(i).Name
+		read := to.FieldByName(name)
+		if assert.True(t, read.IsValid(), "StatsSnapshot lacks %s", name) {
+			assert.EqualValues(t, i+1, read.Int(), "%s is not read", name)
+		}
+	}
+}
+
+func TestNoPartOfASnapshotIsLargerThanItsWhole(t *testing.T) {
+	var s hedge.Stats
+	var stop atomic.Bool
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		for !stop.Load() { // in the order in which a call is counted
+			s.TotalRequests.Add(1)
+			s.HedgedRequests.Add(1)
+			s.HedgesSent.Add(1)
+			s.HedgeWins.Add(1)
+		}
+	})
+	for range 20_000 {
+		v := s.Snapshot()
+		assert.LessOrEqual(t, v.HedgeWins, v.HedgesSent)
+		assert.LessOrEqual(t, v.HedgesSent, v.HedgedRequests)
+		assert.LessOrEqual(t, v.HedgedRequests, v.TotalRequests)
+		if t.Failed() {
+			break
+		}
+	}
+	stop.Store(true)
+	calls.Wait()
 }

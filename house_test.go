@@ -20,6 +20,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -36,9 +37,9 @@ type houseLimits struct {
 // houseRooms holds the limits. The first row that matches a room counts.
 // A room without a row is not measured.
 var houseRooms = []houseLimits{
-	{room: ".", files: 22, lines: 4400, function: 50, wide: 1, pairs: 8},
-	{room: "internal/engine", lines: 1900, function: 60, wide: 1, pairs: 9},
-	{room: "internal/*", function: 60, wide: 1, pairs: 2},
+	{room: ".", files: 22, lines: 4400, function: 50, pairs: 3},
+	{room: "internal/engine", lines: 1900, function: 60, pairs: 2},
+	{room: "internal/*", function: 60, pairs: 1},
 }
 
 // houseLaterRooms match houseRooms, but are not measured yet: what only tests and benchmarks use.
@@ -223,6 +224,7 @@ func houseOpen(t *testing.T) (rooms []*houseRoom) {
 			return err == nil && match
 		})
 		if row < 0 || slices.Contains(houseLaterRooms, r.name) {
+			assert.True(t, row >= 0 || !strings.HasPrefix(r.name, "internal/"), "%s has no row in houseRooms", r.name)
 			continue
 		}
 		r.limits = houseRooms[row]
@@ -321,11 +323,15 @@ func houseReceiver(e ast.Expr) string {
 func houseFields(s *ast.StructType) (n int) {
 	for _, f := range s.Fields.List {
 		names := max(1, len(f.Names))
-		if inner, ok := f.Type.(*ast.StructType); ok {
-			n += names * houseFields(inner)
-		} else {
-			n += names
-		}
+		own := 1
+		ast.Inspect(f.Type, func(node ast.Node) bool {
+			inner, ok := node.(*ast.StructType)
+			if ok {
+				own = max(own, houseFields(inner))
+			}
+			return !ok
+		})
+		n += names * own
 	}
 	return n
 }

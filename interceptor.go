@@ -177,7 +177,7 @@ func (in *Interceptor) callOf(ctx context.Context, asked *unaryCall, m *methodRu
 		c = &rpc{hedging: hedging{in: in}}
 	}
 	c.asked = *asked
-	c.asked.opts, c.finish = grpcattempt.TakeFinish(asked.opts)
+	c.asked.opts, c.onFinish = grpcattempt.TakeFinish(asked.opts)
 	if name := in.name(ctx, asked.cc, asked.method); !c.key.Is(name) {
 		c.key = in.engine.RouteKey(name, m.policy.BudgetPercent/100)
 	}
@@ -200,9 +200,9 @@ type rpc struct {
 	race race.Race[error]
 
 	// Written before the race begins. A hedge takes copies of the request and the options.
-	asked   unaryCall     // without options of OnFinish
-	finish  []func(error) // of those options
-	primary *grpcattempt.Primary
+	asked    unaryCall     // without options of OnFinish
+	onFinish []func(error) // of those options
+	primary  *grpcattempt.Primary
 
 	hedges [1 + race.MaxHedges]hedged // each written by its attempt, and read by deliver if that has won
 
@@ -246,7 +246,7 @@ func (c *rpc) deliver(out race.Result[error]) error {
 	c.End(isAnswer(err), out.Winner > 0, 0)
 	c.in.tally(&c.Call, out.Winner)
 	out.Attempt.Release()
-	for _, f := range c.finish {
+	for _, f := range c.onFinish {
 		f(err)
 	}
 	return err
@@ -258,7 +258,7 @@ func (c *rpc) free() {
 		return
 	}
 	c.Forget()
-	c.asked, c.finish, c.primary, c.replyType = unaryCall{}, nil, nil, grpcattempt.ReplyType{}
+	c.asked, c.onFinish, c.primary, c.replyType = unaryCall{}, nil, nil, grpcattempt.ReplyType{}
 	c.barred.Store(false)
 	c.in.calls.Put(c)
 }

@@ -63,7 +63,7 @@ func (in *Interceptor) openOnce(asked streamCall, reason Reason) (grpc.ClientStr
 // streamOf returns a stream for what the caller asked for, which hedges read when the caller
 // has its options back.
 func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{in: in}, asked: asked, share: m.policy.BudgetPercent / 100, delay: delay}
+	s := &stream{hedging: hedging{in: in}, asked: asked, share: m.policy.BudgetPercent / 100, askedDelay: delay}
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
@@ -87,11 +87,11 @@ type stream struct {
 	hedging // of the goroutine that begins the race, and of the attempts
 
 	// Written before the caller gets the stream, and not changed after it.
-	asked  streamCall    // without options of OnFinish
-	share  float64       // of the route's calls, see [Policy.BudgetPercent]
-	delay  time.Duration // asked for by the caller or the route; 0: none
-	origin grpcattempt.Origin
-	cancel context.CancelCauseFunc // ends origin
+	asked      streamCall    // without options of OnFinish
+	share      float64       // of the route's calls, see [Policy.BudgetPercent]
+	askedDelay time.Duration // asked for by the caller or the route; 0: none
+	origin     grpcattempt.Origin
+	cancel     context.CancelCauseFunc // ends origin
 
 	attempts [1 + race.MaxHedges]streamAttempt
 	begun    atomic.Bool // there is a race, or there will be none
@@ -258,7 +258,7 @@ func (s *stream) receiveFirst(m any) error {
 	defer s.choose(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
 	s.reply = m
 	s.key = s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.cc, s.asked.method), s.share)
-	delays := s.plan(s.asked.ctx, m, s.delay)
+	delays := s.plan(s.asked.ctx, m, s.askedDelay)
 	var r race.Race[error]
 	out := r.Run(s.asked.ctx, s, s, delays, race.Style{Watch: s.Watch()})
 	return s.deliver(out)

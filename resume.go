@@ -31,11 +31,11 @@ func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt
 	if what.Stall > 0 {
 		r.sent = c.requests.Snapshot(req)
 	}
-	return resume.New(r, what)
+	return r.body.Start(r, what)
 }
 
 // A resumption asks for the rest of one body, by hedges of the call that the body answers.
-// Its fields are not written once the body is handed out.
+// Its fields are not written once the body is handed out, but for body, which locks itself.
 type resumption struct {
 	t         *Transport
 	key       *engine.Key
@@ -43,6 +43,7 @@ type resumption struct {
 	sent      *httpattempt.Snapshot // of the call's request; nil if the rest is never asked for
 	validator string
 	peer      *httpattempt.Peer // where the primary went; nil: not known, or not needed
+	body      resume.Body       // here, because it is then one allocation
 }
 
 func (r *resumption) On() bool { return !r.t.off.Load() }

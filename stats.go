@@ -2,7 +2,6 @@ package hedge
 
 import (
 	"encoding/json"
-	"reflect"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -46,17 +45,24 @@ type StatsSnapshot struct {
 
 // Snapshot returns the present values. That of nil is zero.
 func (s *Stats) Snapshot() StatsSnapshot {
-	var snap StatsSnapshot
 	if s == nil {
-		return snap
+		return StatsSnapshot{}
 	}
-	// A part is counted after its whole and stands behind it in the struct. Here it is read
-	// before, so that no part is larger than its whole.
-	from, to := reflect.ValueOf(s).Elem(), reflect.ValueOf(&snap).Elem()
-	for i := from.NumField() - 1; i >= 0; i-- {
-		n := from.Field(i).Addr().Interface().(*atomic.Int64)
-		to.FieldByName(from.Type().Field(i).Name).SetInt(n.Load())
+	// What is counted last is read first: no part is then larger than its whole.
+	snap := StatsSnapshot{
+		HedgeWins:       s.HedgeWins.Load(),
+		ResumeWins:      s.ResumeWins.Load(),
+		PrimaryWins:     s.PrimaryWins.Load(),
+		BudgetExhausted: s.BudgetExhausted.Load(),
+		WarmupRequests:  s.WarmupRequests.Load(),
+		NotHedgeable:    s.NotHedgeable.Load(),
+		HedgePanics:     s.HedgePanics.Load(),
+		ObserverPanics:  s.ObserverPanics.Load(),
 	}
+	snap.Resumes = s.Resumes.Load()
+	snap.HedgesSent = s.HedgesSent.Load()
+	snap.HedgedRequests = s.HedgedRequests.Load()
+	snap.TotalRequests = s.TotalRequests.Load()
 	return snap
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/observe"
@@ -30,10 +29,8 @@ const (
 	MaxInFlight = 1000
 )
 
-// brakes stop the hedges of a key where they would do harm. They are guarded by [Key].mu, but for inFlight.
+// brakes stop the hedges of a key where they would do harm. [Key].mu guards them.
 type brakes struct {
-	inFlight atomic.Int64 // hedges
-
 	slow float64 // moving average of "reached the learned delay"
 
 	scale float64 // of the budget, in [payFloor, 1]
@@ -48,8 +45,9 @@ type brakes struct {
 	notices   *[topics]Notice // nil: nobody is told
 }
 
-// deny returns why no hedge of a call with the deadline may start now, or None. The plan may be nil.
-func (b *brakes) deny(now, deadline time.Time, p *Plan) observe.Reason {
+// deny returns why no hedge of a call with the deadline may start now beside those in flight, or
+// None. The plan may be nil.
+func (b *brakes) deny(now, deadline time.Time, p *Plan, inFlight int64) observe.Reason {
 	switch {
 	case b.slow > SlowLimit:
 		return observe.DeniedSlow
@@ -57,7 +55,7 @@ func (b *brakes) deny(now, deadline time.Time, p *Plan) observe.Reason {
 		return observe.DeniedPaused
 	case !deadline.IsZero() && p != nil && deadline.Sub(now) < p.Median:
 		return observe.DeniedDeadline
-	case b.inFlight.Load() >= MaxInFlight:
+	case inFlight >= MaxInFlight:
 		return observe.DeniedInFlight
 	}
 	return None

@@ -10,9 +10,9 @@ import (
 type Change struct {
 	Topic   Topic
 	Bad     bool           // hedging is paused, or the budget is exhausted; false: no longer
-	Reason  observe.Reason // hedging paused: Slow or Paused
-	Until   time.Time      // that pause lasts, if Paused and the server said for how long
-	Audit   observe.Audit  // what Judging tells found
+	Reason  observe.Reason // why hedging is paused: DeniedSlow or DeniedPaused
+	Until   time.Time      // that pause lasts, if the server has said for how long
+	Audit   observe.Audit  // what the audit has found, if Topic is Judging
 	Dropped int            // changes of the topic since the last report
 }
 

@@ -38,18 +38,19 @@ type Key struct {
 	Tag      atomic.Int32         // for the adapter's use; starts at 0
 	plan     atomic.Pointer[Plan] // stored with planning held; nil: do not hedge
 	used     atomic.Int64         // the engine's age when a call last began, see [Engine]
+	inFlight atomic.Int64         // hedges
 	evicted  atomic.Bool          // the engine's table has forgotten it
 	planning sync.Mutex           // held by who makes a plan; locked before mu
 
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
 	count atomic.Int64 // requests; of a key that is alone its bucket counts them
 
-	mu       sync.Mutex         // guards the fields below
-	window   sketch.Window      // what callers waited; in shadow mode, what they would have waited with hedges
-	actual   sketch.Window      // in shadow mode: what callers waited
-	since    int                // completions since the plan was made
-	due      int                // how many of them ask for another
-	brakes   brakes             // but for what it says
+	mu       sync.Mutex    // guards the fields below
+	window   sketch.Window // what callers waited; in shadow mode, what they would have waited with hedges
+	actual   sketch.Window // in shadow mode: what callers waited
+	since    int           // completions since the plan was made
+	due      int           // how many of them ask for another
+	brakes   brakes
 	tally    Tally              // Denied is nil until a hedge was
 	residual *estimate.Residual // nil: nothing is known
 	pauses   *estimate.Pauses   // of bodies; nil: nothing is known
@@ -161,7 +162,7 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe
 		k.countDenied(observe.DeniedShadow)
 		return observe.DeniedShadow
 	}
-	k.brakes.inFlight.Add(1)
+	k.inFlight.Add(1)
 	k.tally.Hedges++
 	if k.audit != nil {
 		k.audit.Hedged(1)
@@ -175,7 +176,7 @@ func (k *Key) deny(now, deadline time.Time) observe.Reason {
 	if k.audit != nil && k.audit.Dark() {
 		return observe.DeniedAudit
 	}
-	if denial := k.brakes.deny(now, deadline, k.plan.Load()); denial != None {
+	if denial := k.brakes.deny(now, deadline, k.plan.Load(), k.inFlight.Load()); denial != None {
 		return denial
 	}
 	if k.audit != nil {
@@ -228,7 +229,7 @@ func (k *Key) Refused(now time.Time, reason observe.Reason) {
 }
 
 // Ended says that a hedge is no longer in flight.
-func (k *Key) Ended() { k.brakes.inFlight.Add(-1) }
+func (k *Key) Ended() { k.inFlight.Add(-1) }
 
 // A Result is how a call ended.
 type Result struct {

@@ -87,11 +87,12 @@ func (r *Requests) Snapshot(req *http.Request) *Snapshot {
 // NewLink returns a link for attempt n. The first one of a detached primary is in memory that
 // it has already.
 func (r *Requests) NewLink(n int) *Link {
-	if l := r.link; n == 0 && l != nil {
-		r.link = nil
-		return l
+	if n > 0 || r.link == nil { // the link is the primary's
+		return new(Link)
 	}
-	return new(Link)
+	l := r.link
+	r.link = nil
+	return l
 }
 
 // Alone returns the request of a call that is sent once, with a body that was read.

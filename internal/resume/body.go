@@ -56,12 +56,11 @@ type Response struct {
 	Left    int           // how often the rest may be asked for
 }
 
-// New returns a copy of the answer whose body learns how it pauses and, if it stalls, is resumed.
-func New(asker Asker, r Response) *http.Response {
-	b := &body{
-		asker: asker, ctx: r.Context, resp: r.Answer, shown: *r.Answer, made: time.Now(), stall: r.Stall,
-		source: source{r.Answer.Body, r.Attempt, r.Hedge}, left: r.Left, next: r.Started,
-	}
+// Start returns a copy of the answer whose body is b. It learns how it pauses and, if it stalls,
+// is resumed. Start is called once, on a zero Body.
+func (b *Body) Start(asker Asker, r Response) *http.Response {
+	b.asker, b.ctx, b.resp, b.shown, b.made, b.stall = asker, r.Context, r.Answer, *r.Answer, time.Now(), r.Stall
+	b.source, b.left, b.next = source{r.Answer.Body, r.Attempt, r.Hedge}, r.Left, r.Started
 	if r.Stall > 0 {
 		b.header = r.Answer.Header.Clone()
 	}
@@ -93,13 +92,13 @@ func (s source) release() {
 	}
 }
 
-// A body can go on with another response when the first one stalls.
+// A Body can go on with another response when the first one stalls.
 //
 // Read reads from its source in the caller's goroutine, into the caller's memory. One
 // timer looks now and then whether a Read has been waiting for too long. If so, its goroutine
 // asks for the rest; when that arrives first, it interrupts the Read, which then goes on
 // with the rest, from where it really is.
-type body struct {
+type Body struct {
 	// Written before the body is handed out, and only read after.
 	asker  Asker
 	ctx    context.Context // the caller's
@@ -154,7 +153,8 @@ func (r *rest) decide(won bool) {
 	close(r.decided)
 }
 
-func (b *body) Read(p []byte) (int, error) {
+// Read reads from whichever response the body goes on with.
+func (b *Body) Read(p []byte) (int, error) {
 	if b.failed != nil {
 		return b.await(p)
 	}
@@ -177,7 +177,7 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 // settle decides what a Read returns that came to an end, or met a stall.
-func (b *body) settle(p []byte, n int, err error) (int, error) {
+func (b *Body) settle(p []byte, n int, err error) (int, error) {
 	b.mu.Lock()
 	r := b.rest
 	switch {
@@ -223,7 +223,7 @@ func (b *body) settle(p []byte, n int, err error) (int, error) {
 }
 
 // await waits for the rest, which alone can go on: the source has failed.
-func (b *body) await(p []byte) (int, error) {
+func (b *Body) await(p []byte) (int, error) {
 	b.mu.Lock()
 	r := b.rest
 	b.mu.Unlock()
@@ -254,7 +254,7 @@ func (b *body) await(p []byte) (int, error) {
 }
 
 // adopt goes on with the rest. The caller holds mu.
-func (b *body) adopt() {
+func (b *Body) adopt() {
 	r, done := b.rest, b.clock.done.Load()
 	b.source = r.source
 	b.source.ReadCloser = &tail{r.source.ReadCloser, done - r.off, b.resp.ContentLength - done}
@@ -296,7 +296,7 @@ func (t *tail) Read(p []byte) (int, error) {
 }
 
 // Close closes the body, and what was asked for its rest.
-func (b *body) Close() error {
+func (b *Body) Close() error {
 	b.mu.Lock()
 	if b.closed {
 		closer := b.closer
@@ -324,7 +324,7 @@ func (b *body) Close() error {
 }
 
 // end is called when the body has come to its end, or has failed.
-func (b *body) end(err error) {
+func (b *Body) end(err error) {
 	if err == io.EOF && b.resp.Trailer != nil {
 		b.shown.Trailer = b.resp.Trailer
 	}
@@ -332,7 +332,7 @@ func (b *body) end(err error) {
 }
 
 // finish learns from the body, and lets go of what it holds. It may be called again.
-func (b *body) finish(s source) {
+func (b *Body) finish(s source) {
 	s.release()
 	longest := time.Duration(b.clock.longest.Load())
 	if since := b.clock.since.Load(); since != 0 { // closed while a Read waits
@@ -353,7 +353,7 @@ func (b *body) finish(s source) {
 }
 
 // watch sets the timer, if it is not set.
-func (b *body) watch() {
+func (b *Body) watch() {
 	if b.clock.watched.Swap(true) {
 		return
 	}
@@ -369,7 +369,7 @@ func (b *body) watch() {
 }
 
 // pause leaves the timer to the next Read, as none waits. The caller holds mu.
-func (b *body) pause() {
+func (b *Body) pause() {
 	b.clock.watched.Store(false)
 	if b.clock.since.Load() != 0 && !b.clock.watched.Swap(true) { // it has come meanwhile, and believes that the timer is set
 		b.timer.Reset(b.stall)
@@ -377,14 +377,14 @@ func (b *body) pause() {
 }
 
 // look is called by the timer. It asks for the rest if a Read has been waiting for too long.
-func (b *body) look() {
+func (b *Body) look() {
 	if ask, r := b.stalled(); r != nil {
 		b.resume(ask, r)
 	}
 }
 
 // stalled returns the request for the rest, if it is time for that.
-func (b *body) stalled() (Request, *rest) {
+func (b *Body) stalled() (Request, *rest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.left == 0 || b.closed || b.rest != nil {
@@ -423,7 +423,7 @@ func (b *body) stalled() (Request, *rest) {
 }
 
 // askLater sets the timer after a request that was denied. The caller holds mu.
-func (b *body) askLater(later bool) {
+func (b *Body) askLater(later bool) {
 	if !later {
 		b.left = 0
 		return
@@ -436,7 +436,7 @@ func (b *body) askLater(later bool) {
 var errNotTheRest = errors.New("hedge: answer is not the rest of the body")
 
 // resume asks for the rest, and hands it over if it is first.
-func (b *body) resume(ask Request, r *rest) {
+func (b *Body) resume(ask Request, r *rest) {
 	var (
 		resp *http.Response
 		err  error = new(race.Panic) // unless Send returns
@@ -453,7 +453,7 @@ func (b *body) resume(ask Request, r *rest) {
 }
 
 // check waits for the first bytes of an answer, and returns why it cannot be the rest, if so.
-func (b *body) check(resp *http.Response, off int64) error {
+func (b *Body) check(resp *http.Response, off int64) error {
 	if !continues(b.header, b.resp.ContentLength, resp, off) {
 		return errNotTheRest
 	}
@@ -469,7 +469,7 @@ func (b *body) check(resp *http.Response, off int64) error {
 }
 
 // resumed takes the answer to the request for the rest, or what became of it.
-func (b *body) resumed(ask Request, r *rest, resp *http.Response, err error) {
+func (b *Body) resumed(ask Request, r *rest, resp *http.Response, err error) {
 	b.mu.Lock()
 	how, loser := race.OutcomeOf(err), b.source
 	switch {
