@@ -3,6 +3,8 @@ package dnshedge
 import (
 	"sync"
 	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/rtt"
 )
 
 const (
@@ -17,24 +19,17 @@ const (
 // value has measured nothing. It is safe for concurrent use.
 type rto struct {
 	mu      sync.Mutex // guards the fields below
-	srtt    float64    // ns
-	rttvar  float64    // ns
-	backoff int        // how often the timeout was doubled since the last answer
-	doubled time.Time  // the last time
+	times   rtt.Estimate[float64]
+	backoff int       // how often the timeout was doubled since the last answer
+	doubled time.Time // the last time
 }
 
 // learn takes a measurement, which ends the back-off.
 func (r *rto) learn(took time.Duration) {
-	d := float64(took)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.backoff = 0
-	if r.srtt == 0 {
-		r.srtt, r.rttvar = d, d/2
-		return
-	}
-	r.rttvar += (max(r.srtt-d, d-r.srtt) - r.rttvar) / 4
-	r.srtt += (d - r.srtt) / 8
+	r.times.Learn(took, 1./2)
 }
 
 // backOff doubles the timeout: a query that was sent at that time had no answer, and
@@ -54,10 +49,8 @@ func (r *rto) timeout(resends int, same bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := firstRTO
-	if r.srtt > 0 {
-		// The quarter stands for the granularity that §2.3 adds: answers that all take the
-		// same time would make the timeout just as long.
-		d = max(minRTO, time.Duration(r.srtt+max(4*r.rttvar, r.srtt/4)))
+	if r.times.SRTT > 0 {
+		d = r.times.Bound(r.times.SRTT/4, minRTO)
 	}
 	if same {
 		resends = max(resends, r.backoff)

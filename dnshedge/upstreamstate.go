@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/rtt"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/budget"
@@ -208,15 +209,7 @@ func (s *upstreamState) Wrote() {
 func (s *upstreamState) Handshake(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.handshake = smooth(s.handshake, took)
-}
-
-// smooth returns the moving average after one more sample. An average of 0 has none.
-func smooth(avg float64, d time.Duration) float64 {
-	if avg == 0 {
-		return float64(d)
-	}
-	return avg + (float64(d)-avg)/8
+	s.handshake = rtt.Smooth(s.handshake, took)
 }
 
 // Answered learns from a response.
@@ -251,7 +244,7 @@ func (s *upstreamState) Answered(took, path time.Duration) {
 // addPath adds a measurement of the path. The caller holds mu.
 func (s *upstreamState) addPath(now time.Time, d time.Duration) {
 	s.path.Add(now, d)
-	s.srtt = smooth(s.srtt, d)
+	s.srtt = rtt.Smooth(s.srtt, d)
 }
 
 // updateDelays computes the delays anew. The caller holds mu.

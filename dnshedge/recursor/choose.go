@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/rtt"
 )
 
 const (
@@ -52,12 +54,12 @@ next:
 			}
 		}
 		s := f.lookUp(at, now)
-		c := candidate{server: s, addr: at, met: s.srtt > 0}
+		c := candidate{server: s, addr: at, met: s.met()}
 		prior := f.first.median
 		c.strange = f.first.late
 		if c.met {
 			c.expect = s.expect(now, prior)
-			c.late = max(time.Duration(c.expect+max(4*s.rttvar, float32(grain))), minLate)
+			c.late = rtt.Estimate[float32]{SRTT: c.expect, RTTVAR: s.rtt.RTTVAR}.Bound(float32(grain), minLate)
 			c.rto = min(2*c.late, maxRTO)
 			c.slow = c.expect > float32(f.first.late)
 		} else {
@@ -216,7 +218,7 @@ func (r rank) less(o rank) bool {
 
 // rank returns c's rank. The caller holds mu.
 func (f *fleet) rank(c *candidate, now time.Duration) rank {
-	r := rank{turn: c.tries, expect: c.expect, rttvar: c.rttvar}
+	r := rank{turn: c.tries, expect: c.expect, rttvar: c.rtt.RTTVAR}
 	switch {
 	case !c.slots.free(f.perServer):
 		r.class = full

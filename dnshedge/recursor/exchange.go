@@ -220,7 +220,7 @@ func (f *fleet) loosen(q *query) {
 
 // overtaken reports whether q's server has answered a query that was sent after q. The caller holds mu.
 func (q *query) overtaken() bool {
-	return q.server.seen-time.Duration(q.server.srtt) > q.sent.Sub(q.epoch)
+	return q.server.seen-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
 
 // hopeless reports whether q was dropped in all likelihood. The caller holds mu.
@@ -267,7 +267,7 @@ func (f *fleet) answered(q *query) bool {
 	if q.tcp {
 		s.silent, s.rests, s.until = 0, 0, 0
 	} else {
-		if s.srtt == 0 {
+		if !s.met() {
 			f.first.add(now, took, f.percentile)
 		}
 		s.learn(at, took, f.first.median)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/rtt"
 	"github.com/gohedge/hedge/internal/decode"
 	"github.com/gohedge/hedge/sketch"
 )
@@ -66,12 +67,12 @@ func (f *fleet) appendServers(b []byte, now time.Time) []byte {
 	var all []byte
 	n := 0
 	for addr, s := range f.servers {
-		if s.srtt == 0 || at-s.seen > decode.MaxAge || len(all) > maxExport/2 {
+		if !s.met() || at-s.seen > decode.MaxAge || len(all) > maxExport/2 {
 			continue
 		}
 		all = appendAddr(all, addr)
-		all = binary.AppendUvarint(all, uint64(s.srtt))
-		all = binary.AppendUvarint(all, uint64(s.rttvar))
+		all = binary.AppendUvarint(all, uint64(s.rtt.SRTT))
+		all = binary.AppendUvarint(all, uint64(s.rtt.RTTVAR))
 		all = binary.AppendUvarint(all, uint64(max(at-s.seen, 0)))
 		all = binary.AppendUvarint(all, uint64(max(s.plain-at, 0)))
 		n++
@@ -101,10 +102,10 @@ func appendAddr(b []byte, at netip.AddrPort) []byte {
 
 // serverExport is what an export says of a server.
 type serverExport struct {
-	addr         netip.AddrPort
-	srtt, rttvar float32
-	age          time.Duration // since the last answer, when the export was made
-	plain        time.Duration // how long it is asked without EDNS, from then on
+	addr  netip.AddrPort
+	rtt   rtt.Estimate[float32]
+	age   time.Duration // since the last answer, when the export was made
+	plain time.Duration // how long it is asked without EDNS, from then on
 }
 
 // read reads an export, takes what it says of servers that are not known, and
@@ -129,8 +130,8 @@ func (f *fleet) readAt(r io.Reader, now time.Time) ([]zoneExport, error) {
 	}
 	var servers []serverExport
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
-		s := serverExport{addr: takeAddr(&d), srtt: takeTime(&d), rttvar: takeTime(&d), age: d.Duration(), plain: d.Duration()}
-		if s.srtt < 1 {
+		s := serverExport{addr: takeAddr(&d), rtt: rtt.Estimate[float32]{SRTT: takeTime(&d), RTTVAR: takeTime(&d)}, age: d.Duration(), plain: d.Duration()}
+		if s.rtt.SRTT < 1 {
 			d = nil
 		}
 		servers = append(servers, s)
@@ -193,13 +194,13 @@ func (f *fleet) learn(servers []serverExport, window *sketch.Window, passed time
 		}
 	}
 	for _, x := range servers {
-		if s := f.servers[x.addr]; s != nil && s.srtt > 0 {
+		if s := f.servers[x.addr]; s != nil && s.met() {
 			continue
 		} else if s == nil && len(f.servers) >= f.maxServers {
 			break
 		}
 		s := f.lookUp(x.addr, at)
-		s.srtt, s.rttvar, s.seen = x.srtt, x.rttvar, at-passed-min(x.age, decode.MaxAge)
+		s.rtt, s.seen = x.rtt, at-passed-min(x.age, decode.MaxAge)
 		if left := min(x.plain, plainTime) - passed; left > 0 {
 			s.plain = at + left
 		}

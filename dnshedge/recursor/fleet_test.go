@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/dnshedge/internal/rtt"
 	"github.com/gohedge/hedge/internal/decode"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -958,8 +959,8 @@ func TestAnExportIsWhatIsKnownOfServers(t *testing.T) {
 		got[0].Expires = zones[0].Expires
 		assert.Equal(t, zones[0], got[0])
 		require.Len(t, g.servers, 32)
-		assert.InDelta(t, 70*ms, g.servers[all[0]].srtt, 1000)
-		assert.InDelta(t, 10*ms, g.servers[all[1]].srtt, 1000, "what is known already stays")
+		assert.InDelta(t, 70*ms, g.servers[all[0]].rtt.SRTT, 1000)
+		assert.InDelta(t, 10*ms, g.servers[all[1]].rtt.SRTT, 1000, "what is known already stays")
 		assert.InDelta(t, 90*ms, g.first.median, float64(2*ms))
 		assert.InDelta(t, 90*ms, g.first.late, float64(2*ms))
 		before := len(n.queries())
@@ -1014,7 +1015,7 @@ func FuzzImport(f *testing.F) {
 	g.start(new(Resolver))
 	defer g.close()
 	at := netip.MustParseAddrPort("[2001:db8::1]:53")
-	*g.lookUp(at, 0) = server{srtt: 1e6, rttvar: 1e5}
+	*g.lookUp(at, 0) = server{rtt: rtt.Estimate[float32]{SRTT: 1e6, RTTVAR: 1e5}}
 	f.Add(g.exportAt([]zoneExport{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour)}}, time.Now()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= 4 {

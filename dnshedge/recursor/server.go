@@ -4,6 +4,8 @@ import (
 	"math"
 	"net/netip"
 	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/rtt"
 )
 
 const (
@@ -19,15 +21,14 @@ const (
 // server is what is known of one address: 64 bytes. The zero server was never met. It is
 // guarded by the mutex of the fleet. Times are since the fleet's epoch.
 type server struct {
-	srtt   float32       // smoothed round trip time in ns, RFC 6298; 0: no answer has come
-	rttvar float32       // its mean deviation, ns
-	seen   time.Duration // when the last answer came
-	asked  time.Duration // when it was asked last
-	until  time.Duration // when it is asked first again, because it was silent
-	plain  time.Duration // until when it is asked without EDNS
-	slots  slots         // queries in flight
-	silent uint8         // queries in a row without an answer
-	rests  uint8         // since the last answer
+	rtt    rtt.Estimate[float32] // none: no answer has come
+	seen   time.Duration         // when the last answer came
+	asked  time.Duration         // when it was asked last
+	until  time.Duration         // when it is asked first again, because it was silent
+	plain  time.Duration         // until when it is asked without EDNS
+	slots  slots                 // queries in flight
+	silent uint8                 // queries in a row without an answer
+	rests  uint8                 // since the last answer
 }
 
 // lameKey is a server that does not serve a zone that it should.
@@ -57,7 +58,7 @@ func (f *fleet) forgetServer() {
 	n := 0
 	for at, s := range f.servers {
 		asked := s.asked
-		if s.srtt == 0 && s.silent == 0 {
+		if !s.met() && s.silent == 0 {
 			asked = -1
 		}
 		if s.slots.used == 0 && asked < since {
@@ -70,16 +71,15 @@ func (f *fleet) forgetServer() {
 	delete(f.servers, oldest)
 }
 
+// met reports whether an answer has come from the server.
+func (s *server) met() bool { return s.rtt.SRTT > 0 }
+
 // learn takes what an answer took: no less than a nanosecond, though the clock may say so.
 func (s *server) learn(now, took, prior time.Duration) {
-	d := float32(min(max(took, 1), answerTime))
-	if s.srtt == 0 {
-		s.srtt, s.rttvar = d, d/4
-	} else {
-		s.srtt = s.expect(now, prior)
-		s.rttvar += (max(s.srtt-d, d-s.srtt) - s.rttvar) / 4
-		s.srtt += (d - s.srtt) / 8
+	if s.met() {
+		s.rtt.SRTT = s.expect(now, prior)
 	}
+	s.rtt.Learn(min(max(took, 1), answerTime), 1./4)
 	s.seen = now
 	s.silent, s.rests, s.until = 0, 0, 0
 }
@@ -89,7 +89,7 @@ func (s *server) miss(now time.Duration) {
 	if s.silent < math.MaxUint8 {
 		s.silent++
 	}
-	if (s.silent >= maxSilence || s.srtt == 0) && now >= s.until {
+	if (s.silent >= maxSilence || !s.met()) && now >= s.until {
 		s.until = now + min(minRest<<s.rests, maxRest)
 		s.rests = min(s.rests+1, 8)
 	}
@@ -100,9 +100,9 @@ func (s *server) miss(now time.Duration) {
 func (s *server) expect(now, prior time.Duration) float32 {
 	idle := now - s.seen
 	if idle < idleHalf/8 {
-		return s.srtt
+		return s.rtt.SRTT
 	}
-	return float32(prior) + (s.srtt-float32(prior))*float32(math.Exp2(-float64(idle)/float64(idleHalf)))
+	return float32(prior) + (s.rtt.SRTT-float32(prior))*float32(math.Exp2(-float64(idle)/float64(idleHalf)))
 }
 
 // mark notes that a server does not serve a zone. The caller holds mu.

@@ -134,14 +134,14 @@ func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
 			g := n.fleet(&Resolver{})
 			_, err := g.read(&b)
 			require.NoError(t, err, took)
-			assert.Positive(t, g.lookUp(at, g.now()).srtt, took)
+			assert.Positive(t, g.lookUp(at, g.now()).rtt.SRTT, took)
 		}
 		stranger := n.serve("192.0.2.2", good(0))
 		for range 2 {
 			_, _, err = n.ask(f, plain(stranger))
 			require.NoError(t, err)
 		}
-		assert.EqualValues(t, 1, f.lookUp(stranger, f.now()).srtt, "it is no stranger any more")
+		assert.EqualValues(t, 1, f.lookUp(stranger, f.now()).rtt.SRTT, "it is no stranger any more")
 	})
 }
 
@@ -272,7 +272,7 @@ func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
 		}
 		met := 0
 		for _, s := range f.servers {
-			if s.srtt > 0 {
+			if s.met() {
 				met++
 			}
 		}
