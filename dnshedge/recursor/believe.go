@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // kind is what a response amounts to.
@@ -332,9 +334,9 @@ func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 		if p := j.poor.Load(); p == nil || r.worth() > p.worth() {
 			j.poor.Store(r)
 		}
-		return errLame
+		return fleet.ErrLame
 	case r.kind == isLame:
-		return errLame
+		return fleet.ErrLame
 	}
 	j.taken = r
 	return nil

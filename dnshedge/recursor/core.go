@@ -7,8 +7,11 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // core is what a Resolver works with.
@@ -23,7 +26,7 @@ type core struct {
 	hints    []netip.AddrPort
 	stubs    map[string]*delegation
 	cache    cache
-	fleet    fleet
+	fleet    *fleet.Fleet
 	flights  flights
 	count    counters
 
@@ -114,8 +117,28 @@ func (c *core) init(r *Resolver) error {
 	if !r.NoIPv6 {
 		c.types = append(c.types, dns.TypeAAAA)
 	}
-	c.fleet.start(r)
+	c.fleet = fleet.New(c.fleetConfig())
 	return nil
+}
+
+// fleetConfig returns what the servers are asked by. The Resolver's fields are valid.
+func (c *core) fleetConfig() fleet.Config {
+	r := c.conf
+	conf := fleet.Config{
+		Hedge: fleet.Hedge(r.Hedge), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
+		PerServer: c.limits.InFlight, PerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes - c.cache.max, Dialer: r.Dialer,
+	}
+	if t := r.Trace; t != nil {
+		if t.Attempt != nil {
+			conf.Began = func(ctx context.Context, a fleet.Attempt) { t.Attempt(ctx, AttemptInfo(a)) }
+		}
+		if t.Done != nil {
+			conf.Ended = func(ctx context.Context, a fleet.Attempt, took time.Duration, err error) {
+				t.Done(ctx, AttemptInfo(a), took, err)
+			}
+		}
+	}
+	return conf
 }
 
 // Close ends all questions with net.ErrClosed and waits until everything has ended. It always
@@ -127,7 +150,7 @@ func (r *Resolver) Close() error {
 	c.closeMu.Unlock()
 	c.end(net.ErrClosed)
 	if err == nil {
-		c.fleet.close()
+		c.fleet.Close()
 	}
 	c.running.Wait()
 	return nil

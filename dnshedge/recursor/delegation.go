@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // dnsPort is where servers are asked.
@@ -28,8 +30,8 @@ type delegation struct {
 }
 
 // newDelegation reads the NS records of a zone, and the addresses that come with them. Glue
-// lies at or below the zone that delegates; what else there is is nobody's word. It returns
-// nil if there is no server.
+// lies at or below the zone that delegates; other records are ignored. It returns nil if there
+// is no server.
 func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
 	z := &delegation{zone: zone}
 	glued := make(map[string]bool)
@@ -47,7 +49,7 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 	for _, rr := range extra {
 		h := rr.Header()
 		addr, ok := address(rr)
-		if !ok || len(z.addrs) >= maxGlue {
+		if !ok || len(z.addrs) >= fleet.MaxAddrs {
 			continue
 		}
 		name := lower(h.Name)
@@ -63,9 +65,9 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 	if len(z.names) == 0 {
 		return nil
 	}
-	if len(z.names) > maxServers { // those with glue cost nothing to find
+	if len(z.names) > fleet.MaxNames { // those with glue cost nothing to find
 		slices.SortStableFunc(z.names, func(a, b string) int { return ahead(glued[a], glued[b]) })
-		z.names = slices.Clone(z.names[:maxServers])
+		z.names = slices.Clone(z.names[:fleet.MaxNames])
 	}
 	slices.SortStableFunc(z.names, func(a, b string) int { return ahead(!glued[a], !glued[b]) })
 	for _, name := range z.names {
@@ -90,11 +92,10 @@ func (z *delegation) glueOf(name string) []netip.Addr {
 
 const (
 	maxMsgServers = 256 // names of servers that are read of one response
-	maxGlue       = 64  // addresses of one zone that are kept
 	minZoneTTL    = 1   // seconds: a referral is for the question that it came with, at least
 )
 
-// ahead orders what is true before what is not.
+// ahead sorts true before false.
 func ahead(a, b bool) int {
 	switch {
 	case a == b:
@@ -138,11 +139,11 @@ func (z *delegation) size() int64 {
 }
 
 // exportZones returns where the root and the zones right below it are served.
-func (c *core) exportZones() []zoneExport {
-	var zones []zoneExport
+func (c *core) exportZones() []fleet.Delegation {
+	var zones []fleet.Delegation
 	add := func(z *delegation) {
 		if len(z.names) > 0 {
-			zones = append(zones, zoneExport{Zone: z.zone, Names: z.names, Addrs: z.addrs, Expires: z.expires})
+			zones = append(zones, fleet.Delegation{Zone: z.zone, Names: z.names, Addrs: z.addrs, Expires: z.expires})
 		}
 	}
 	c.primeMu.Lock()
@@ -161,11 +162,11 @@ func (c *core) exportZones() []zoneExport {
 }
 
 // importZones adds zones that are not known. It skips what is no zone.
-func (c *core) importZones(zones []zoneExport) {
+func (c *core) importZones(zones []fleet.Delegation) {
 	now := time.Now()
 	for _, x := range zones {
 		z := &delegation{zone: x.Zone, names: x.Names, addrs: x.Addrs, expires: x.Expires}
-		if len(z.names) == 0 || len(z.names) > maxServers || len(z.addrs) > maxGlue || z.expires.After(now.Add(maxTTL)) ||
+		if len(z.names) == 0 || len(z.names) > fleet.MaxNames || len(z.addrs) > fleet.MaxAddrs || z.expires.After(now.Add(maxTTL)) ||
 			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { same, ok := canonical(name); return !ok || same != name }) {
 			continue
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // lateName is after how long the next name is looked up beside the first.
@@ -67,7 +69,7 @@ func (f *finder) known() []netip.AddrPort {
 }
 
 // more returns addresses that were not returned before, or none that can be had with that effort.
-func (f *finder) more(ctx context.Context, e effort) ([]netip.AddrPort, error) {
+func (f *finder) more(ctx context.Context, e fleet.Effort) ([]netip.AddrPort, error) {
 	if f.enough() {
 		return nil, nil
 	}
@@ -100,7 +102,7 @@ func (f *finder) more(ctx context.Context, e effort) ([]netip.AddrPort, error) {
 				return addrs, nil
 			}
 		case <-timer.C:
-			if f.flying < maxUnderWay && f.next(e) >= 0 && f.lookup.core.fleet.spend() {
+			if f.flying < maxUnderWay && f.next(e) >= 0 && f.lookup.core.fleet.Spend() {
 				f.start(ctx, e)
 			}
 		case <-ctx.Done():
@@ -146,8 +148,8 @@ func (f *finder) plan(names []string) {
 // whose glue may be wrong, then the zone's own NS records. It reports whether there was
 // more to plan, and returns what glue there is elsewhere: though these zones have said something
 // else, or nothing, in the meantime, nothing else is left.
-func (f *finder) last(e effort) (addrs []netip.AddrPort, more bool) {
-	if e == littleEffort {
+func (f *finder) last(e fleet.Effort) (addrs []netip.AddrPort, more bool) {
+	if e == fleet.Glueless {
 		return nil, false
 	}
 	c, now := f.lookup.core, time.Now()
@@ -163,7 +165,7 @@ func (f *finder) last(e effort) (addrs []netip.AddrPort, more bool) {
 			}
 		}
 	}
-	if len(addrs) > 0 || f.own || e < everyEffort {
+	if len(addrs) > 0 || f.own || e < fleet.Everything {
 		return addrs, false
 	}
 	f.own = true
@@ -172,12 +174,12 @@ func (f *finder) last(e effort) (addrs []netip.AddrPort, more bool) {
 }
 
 // next returns which of those left is looked up next, or -1.
-func (f *finder) next(e effort) int {
-	return slices.IndexFunc(f.left, func(q question) bool { return e == everyEffort || !within(q.name, f.zone.zone) })
+func (f *finder) next(e fleet.Effort) int {
+	return slices.IndexFunc(f.left, func(q question) bool { return e == fleet.Everything || !within(q.name, f.zone.zone) })
 }
 
 // start begins to look up the next name, or reports false if there is none.
-func (f *finder) start(ctx context.Context, e effort) bool {
+func (f *finder) start(ctx context.Context, e fleet.Effort) bool {
 	i := f.next(e)
 	if i < 0 {
 		return false
@@ -201,7 +203,7 @@ func (f *finder) take(r lookedUp) []netip.AddrPort {
 	if r.qtype == dns.TypeNS { // the last resort, for this task alone
 		var names []string
 		for _, rr := range r.rrs {
-			if ns, ok := rr.(*dns.NS); ok && len(names) < maxServers && !slices.Contains(f.bare, lower(ns.Ns)) {
+			if ns, ok := rr.(*dns.NS); ok && len(names) < fleet.MaxNames && !slices.Contains(f.bare, lower(ns.Ns)) {
 				names = append(names, lower(ns.Ns))
 			}
 		}

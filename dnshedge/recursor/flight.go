@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // maxFlight is how long the address of a server is looked up.
@@ -142,7 +144,7 @@ func (c *core) start(l *lookup, k key) *flight {
 			f.rrs = r.answer
 		}
 		f.err = err
-		if errors.Is(err, errNoServers) {
+		if errors.Is(err, fleet.ErrNoServers) {
 			c.cache.addFailure(q, time.Now())
 		}
 		c.flights.mu.Lock()
@@ -177,7 +179,7 @@ func (c *core) leave(l *lookup, f *flight, why error) {
 func addressesOf(rrs []dns.RR) []netip.Addr {
 	var addrs []netip.Addr
 	for _, rr := range rrs {
-		if a, ok := address(rr); ok && len(addrs) < maxGlue {
+		if a, ok := address(rr); ok && len(addrs) < fleet.MaxAddrs {
 			addrs = append(addrs, a)
 		}
 	}

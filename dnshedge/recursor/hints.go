@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // rootServers are the addresses of a.root-servers.net to m.root-servers.net
@@ -83,15 +85,15 @@ func (c *core) prime(b *bill) {
 	ctx, cancel := context.WithTimeout(c.ctx, maxFlight)
 	defer cancel()
 	z := &delegation{zone: ".", addrs: c.hints, expires: time.Now().Add(primeAgain), any: true}
-	m, err := c.fleet.ask(ctx, &task{
-		question: question{name: ".", qtype: dns.TypeNS}, zone: ".", part: true, servers: c.hints, any: true,
-		judge: func(m *dns.Msg, _ netip.AddrPort) error {
+	m, err := c.fleet.Ask(ctx, &fleet.Task{
+		Name: ".", Type: dns.TypeNS, Zone: ".", Part: true, Servers: c.hints, Any: true,
+		Judge: func(m *dns.Msg, _ netip.AddrPort) error {
 			if m.Rcode != dns.RcodeSuccess {
-				return errLame
+				return fleet.ErrLame
 			}
 			return nil
 		},
-		spend: func() error { return charge(&b.queries, "Queries", b.limits.Queries) },
+		Spend: func() error { return charge(&b.queries, "Queries", b.limits.Queries) },
 	})
 	c.primeMu.Lock()
 	defer c.primeMu.Unlock()

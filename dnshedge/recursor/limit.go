@@ -7,10 +7,9 @@ import (
 )
 
 const (
-	maxDepth    = 4  // names of servers are looked up for names of servers
-	maxVain     = 5  // lookups of servers' names without an address
-	maxUnderWay = 2  // lookups of servers' names for one zone at a time
-	maxServers  = 20 // names of servers of a zone that are kept
+	maxDepth    = 4 // names of servers are looked up for names of servers
+	maxVain     = 5 // lookups of servers' names without an address
+	maxUnderWay = 2 // lookups of servers' names for one zone at a time
 )
 
 // withDefaults returns the limits that hold.

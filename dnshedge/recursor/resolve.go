@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // lookup finds out what a caller, or another lookup, asks.
@@ -38,7 +40,7 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 		said, zone := l.last, l.lastZone
 		l.last = nil
 		r, err := l.link(ctx, q, l.flight != nil || len(names) > 1)
-		if said != nil && errors.Is(err, errNoServers) && within(q.name, zone.zone) && l.core.stub(q.name) == l.core.stub(zone.zone) {
+		if said != nil && errors.Is(err, fleet.ErrNoServers) && within(q.name, zone.zone) && l.core.stub(q.name) == l.core.stub(zone.zone) {
 			// What the alias's server has said of the target is better than nothing.
 			if r = read(said, zone, q, true, time.Now()); r.kind == isAnswer && len(r.answer) > 0 {
 				err = nil
@@ -115,10 +117,10 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 		step, whole := parts.next(z.zone)
 		r, err := l.ask(ctx, z, step, whole)
 		switch {
-		case err != nil && !whole && (errors.Is(err, errImpatient) || errors.Is(err, errNoServers)):
+		case err != nil && !whole && (errors.Is(err, errImpatient) || errors.Is(err, fleet.ErrNoServers)):
 			parts.off = true
 		case err != nil:
-			if errors.Is(err, errNoServers) || errors.Is(err, errLong) {
+			if errors.Is(err, fleet.ErrNoServers) || errors.Is(err, errLong) {
 				c.doubt(z)
 			}
 			return nil, err
@@ -191,7 +193,7 @@ var errImpatient = errors.New("recursor: no answer to a minimised question")
 func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*verdict, error) {
 	var tries atomic.Int32
 	j := &judge{zone: z, q: q, whole: whole}
-	t := &task{question: q, zone: z.zone, part: !whole, servers: z.addrs, any: z.any, judge: j.judge, spend: func() error {
+	t := &fleet.Task{Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Part: !whole, Servers: z.addrs, Any: z.any, Judge: j.judge, Spend: func() error {
 		if tries.Add(1) > maxPatience && !whole {
 			return errImpatient
 		}
@@ -199,9 +201,9 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 	}}
 	if !z.any {
 		f := newFinder(l, z, j)
-		t.servers, t.more = f.found, f.more
+		t.Servers, t.More = f.found, f.more
 	}
-	m, err := l.core.fleet.ask(ctx, t)
+	m, err := l.core.fleet.Ask(ctx, t)
 	var r *verdict
 	switch {
 	case err == nil:

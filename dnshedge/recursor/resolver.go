@@ -135,7 +135,7 @@ func (r *Resolver) Export(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return c.fleet.export(w, c.exportZones())
+	return c.fleet.Export(w, c.exportZones())
 }
 
 // Import adds what Export wrote, unless more is known already. The time that has passed since
@@ -146,7 +146,7 @@ func (r *Resolver) Import(rd io.Reader) error {
 	if err != nil {
 		return err
 	}
-	zones, err := c.fleet.read(rd)
+	zones, err := c.fleet.Import(rd)
 	c.importZones(zones)
 	return err
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // ExchangeContext answers the question of m, which it does not change. The address must be
@@ -37,6 +39,14 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 	start := time.Now()
 	resp, err := c.exchange(ctx, m, q)
 	return resp, time.Since(start), err
+}
+
+// question is what is asked.
+type question struct {
+	name  string // absolute, in lower case, as dns.CanonicalName returns it
+	qtype uint16
+	do    bool // the caller understands DNSSEC
+	cd    bool
 }
 
 // newQuestion reads what m asks.
@@ -92,7 +102,7 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 			resp, err = nil, net.ErrClosed
 		case ctx.Err() != nil:
 			resp, err = nil, context.Cause(ctx)
-		case errors.As(err, new(*stuckError)):
+		case errors.As(err, new(*fleet.StuckError)):
 			resp = nil
 		}
 	}
@@ -185,7 +195,7 @@ func respond(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 // extended returns the extended error (RFC 8914) that says why a question failed.
 func extended(err error) *dns.EDNS0_EDE {
 	code := dns.ExtendedErrorCodeOther
-	if errors.Is(err, errNoServers) || errors.Is(err, errLong) {
+	if errors.Is(err, fleet.ErrNoServers) || errors.Is(err, errLong) {
 		code = dns.ExtendedErrorCodeNoReachableAuthority
 	}
 	return &dns.EDNS0_EDE{InfoCode: code, ExtraText: strings.TrimPrefix(err.Error(), "recursor: ")}

@@ -26,6 +26,6 @@ func (r *Resolver) Stats() Stats {
 		return true
 	})
 	c.cache.stats(&s)
-	c.fleet.fill(&s)
+	c.fleet.Fill(&s)
 	return s
 }

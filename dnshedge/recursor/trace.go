@@ -12,8 +12,8 @@ type Trace struct {
 	// Attempt is called before a query is sent to a server.
 	Attempt func(context.Context, AttemptInfo)
 	// Done is called when the query has been answered or given up, with how long that took.
-	// The error is nil if a response came that could be used. Of a query that lost it is
-	// hedge's race.ErrLost; the Resolver may still learn from its answer.
+	// The error is nil if a response came that could be used. Of a query that lost,
+	// errors.Is(err, context.Canceled) holds; the Resolver may still learn from its answer.
 	Done func(context.Context, AttemptInfo, time.Duration, error)
 	// Answer is called for each question of a caller when it ends.
 	Answer func(context.Context, AnswerInfo)

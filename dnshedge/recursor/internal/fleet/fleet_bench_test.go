@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 import (
 	"context"
@@ -39,14 +39,13 @@ func BenchmarkAsk(b *testing.B) {
 			_, _ = pc.WriteToUDPAddrPort(response, from)
 		}
 	}()
-	f := new(fleet)
-	f.start(new(Resolver))
-	defer f.close()
+	f := New(Config{})
+	defer f.Close()
 	t := plain(netip.MustParseAddrPort(pc.LocalAddr().String()))
-	t.any = true
+	t.Any = true
 	b.ReportAllocs()
 	for b.Loop() {
-		_, err := f.ask(context.Background(), t)
+		_, err := f.Ask(context.Background(), t)
 		require.NoError(b, err)
 	}
 }

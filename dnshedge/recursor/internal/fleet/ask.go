@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 import (
 	"context"
@@ -15,56 +15,52 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// question is what servers are asked.
-type question struct {
-	name  string // absolute, in lower case, as dns.CanonicalName returns it
-	qtype uint16
-	do    bool // the caller understands DNSSEC
-	cd    bool
-}
+// Task is a question to the servers of one zone.
+type Task struct {
+	Name string // absolute, in lower case, as dns.CanonicalName returns it
+	Type uint16
+	DO   bool // the caller understands DNSSEC
+	CD   bool
 
-// task is a question to the servers of one zone.
-type task struct {
-	question
-	zone string // absolute, in lower case
-	any  bool   // servers may have addresses that mean something in one network only
-	part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
+	Zone string // absolute, in lower case
+	Any  bool   // servers may have addresses that mean something in one network only
+	Part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
 
-	// servers are the addresses known at first, in no order. When none is known, or all have
+	// Servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, more is asked for others. It blocks until it has some. It returns none if there
 	// are no more with that effort, or an error that ends the task. It is called by a goroutine of its own,
 	// once at a time, while the functions below may be called by that of ask. Its context
 	// is one for all calls, and ends some time after the task. Nil: there are no more.
-	servers []netip.AddrPort
-	more    func(ctx context.Context, e effort) ([]netip.AddrPort, error)
+	Servers []netip.AddrPort
+	More    func(ctx context.Context, e Effort) ([]netip.AddrPort, error)
 
-	// judge reads a response, which has the ID and the question that were sent and is not cut. Nil
-	// means that it is an answer. errLame: the server does not serve the zone, or cannot answer, so
+	// Judge reads a response, which has the ID and the question that were sent and is not cut. Nil
+	// means that it is an answer. ErrLame: the server does not serve the zone, or cannot answer, so
 	// that the next one is asked at once, and this one is not asked about the zone for a while.
 	// Any other error: the next one is asked at once.
-	judge func(m *dns.Msg, server netip.AddrPort) error
+	Judge func(m *dns.Msg, server netip.AddrPort) error
 
-	// spend is asked before each query, whatever it is for. After an error nothing more is
+	// Spend is asked before each query, whatever it is for. After an error nothing more is
 	// sent, and the task ends with that error unless an answer comes in time. Nil: all is paid for.
-	spend func() error
+	Spend func() error
 }
 
-// effort is how hard more servers are looked for.
-type effort int
+// Effort is how hard more servers are looked for.
+type Effort int
 
 const (
 	// An answer is late. Only names of servers of which no address is known are worth a lookup.
-	littleEffort effort = 1 + iota
+	Glueless Effort = 1 + iota
 	// All servers are silent. It is no use to look up names within the zone, for they would be asked.
-	someEffort
-	everyEffort
+	Outside
+	Everything
 )
 
-// errLame is why a response is not taken: see task.
-var errLame = errors.New("recursor: server does not serve the zone")
+// ErrLame is why a response is not taken: see task.
+var ErrLame = errors.New("recursor: server does not serve the zone")
 
-// errNoServers is the error of a task whose servers have all failed.
-var errNoServers = errors.New("recursor: no server answers")
+// ErrNoServers is the error of a task whose servers have all failed.
+var ErrNoServers = errors.New("recursor: no server answers")
 
 const (
 	maxQueries = 8                       // of a task, unless its servers are more
@@ -74,28 +70,28 @@ const (
 	maxLate = 5 * time.Millisecond // how late a timer may strike: then the process is busy, and not the server
 )
 
-// ask has the servers of a zone answer t. It returns the first response that judge takes, as it
-// came, or the error of spend or more, errNoServers, or the cause of ctx.
+// Ask has the servers of a zone answer t. It returns the first response that Judge takes, as it
+// came, or the error of Spend or More, ErrNoServers, or the cause of ctx.
 //
 // It is no race of package race: which server is asked next and when depends on how those asked
 // before have answered, there is no bound of four attempts, and losers are of use.
-func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
-	q, err := wire.NewDirect(t.name, t.qtype, t.do, t.cd)
+func (f *Fleet) Ask(ctx context.Context, t *Task) (*dns.Msg, error) {
+	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
 		return nil, err
 	}
-	a := &asking{fleet: f, task: t, ctx: ctx, wire: q, began: f.now(), wake: make(chan struct{}, 1)}
+	a := &asking{Fleet: f, Task: t, ctx: ctx, wire: q, began: f.now(), wake: make(chan struct{}, 1)}
 	f.mu.Lock()
-	if err = f.refuses(t.zone, a.began); err == nil {
-		a.zone = f.zoneOf(t.zone)
+	if err = f.refuses(t.Zone, a.began); err == nil {
+		a.zone = f.zoneOf(t.Zone)
 	}
 	f.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	a.all = f.candidates(t, nil, t.servers)
+	a.all = f.candidates(t, nil, t.Servers)
 	a.timer = time.NewTimer(time.Hour)
-	err = errNoServers // unless run returns
+	err = ErrNoServers // unless run returns
 	defer func() { a.end(err) }()
 	var m *dns.Msg
 	m, err = a.run()
@@ -103,20 +99,20 @@ func (f *fleet) ask(ctx context.Context, t *task) (*dns.Msg, error) {
 }
 
 // refuses returns why a zone's servers are not asked. The caller holds mu.
-func (f *fleet) refuses(name string, now time.Duration) error {
+func (f *Fleet) refuses(name string, now time.Duration) error {
 	if f.closed {
 		return net.ErrClosed
 	}
 	if z := f.zones[name]; z != nil && now < z.until {
-		return errNoServers
+		return ErrNoServers
 	}
 	return nil
 }
 
 // asking is a task that is under way. Its fields belong to the goroutine that asks.
 type asking struct {
-	*fleet
-	*task
+	*Fleet
+	*Task
 	ctx     context.Context
 	wire    *wire.Query
 	bare    *wire.Query // without EDNS; nil: not needed yet
@@ -136,7 +132,7 @@ type asking struct {
 	looking bool
 	needed  bool            // the servers found are to be asked at once
 	paid    bool            // the budget has paid for a hedge to one of them
-	vain    effort          // that finds no more
+	vain    Effort          // that finds no more
 	why     error           // of more, for that
 	found   chan found      // what more returned
 	lookCtx context.Context // more's
@@ -158,7 +154,7 @@ type event struct {
 type found struct {
 	servers []netip.AddrPort
 	err     error
-	effort  effort
+	effort  Effort
 }
 
 // tell adds an event.
@@ -198,7 +194,7 @@ func (a *asking) run() (*dns.Msg, error) {
 			a.add(x)
 		case <-a.ctx.Done():
 			return nil, context.Cause(a.ctx)
-		case <-a.fleet.ctx.Done():
+		case <-a.Fleet.ctx.Done():
 			return nil, net.ErrClosed
 		}
 	}
@@ -281,7 +277,7 @@ func (a *asking) strike() {
 // giveUp notes that the answers to all queries are overdue. They are still taken if they come.
 func (a *asking) giveUp() {
 	var ended []*query
-	a.fleet.mu.Lock()
+	a.Fleet.mu.Lock()
 	left := a.queries[:0]
 	for _, q := range a.queries {
 		if q.entered && !q.overdue {
@@ -296,7 +292,7 @@ func (a *asking) giveUp() {
 	}
 	clear(a.queries[len(left):])
 	a.queries = left
-	a.fleet.mu.Unlock()
+	a.Fleet.mu.Unlock()
 	for _, q := range ended {
 		a.done(q, q.err)
 	}
@@ -309,7 +305,7 @@ func (a *asking) done(q *query, err error) {
 	} else {
 		a.reached = true
 	}
-	if f := a.trace.Done; f != nil {
+	if f := a.conf.Ended; f != nil {
 		f(a.ctx, q.info(), time.Since(q.began), err)
 	}
 }
@@ -320,28 +316,28 @@ func (a *asking) hedge() {
 		return
 	}
 	c := a.chooseHedge(a.all)
-	looks := (c == nil || c.tries > 0) && a.looks(littleEffort)
+	looks := (c == nil || c.tries > 0) && a.looks(Glueless)
 	switch {
-	case c == nil && !looks || !a.fleet.spend():
+	case c == nil && !looks || !a.Fleet.Spend():
 	case looks:
-		a.paid = a.look(littleEffort)
+		a.paid = a.look(Glueless)
 	default:
 		a.send(c, asHedge, nil)
 	}
 }
 
 // effort returns how hard to look for more servers because one is needed.
-func (a *asking) effort() effort {
+func (a *asking) effort() Effort {
 	if a.heard || len(a.all) == 0 {
-		return everyEffort
+		return Everything
 	}
-	return someEffort
+	return Outside
 }
 
 // send sends a query to c. If it repeats another one in another form, that is old.
 func (a *asking) send(c *candidate, why reason, old *query) {
-	if a.task.spend != nil {
-		if err := a.task.spend(); err != nil {
+	if a.Task.Spend != nil {
+		if err := a.Task.Spend(); err != nil {
 			if why == asHedge {
 				a.bucket.GiveBack()
 				return
@@ -351,7 +347,7 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 		}
 	}
 	now := a.now()
-	a.fleet.mu.Lock()
+	a.Fleet.mu.Lock()
 	if why != asHedge && old == nil && !c.slots.free(a.perServer) {
 		c = a.best(a.all, now) // others have taken the last places since it was chosen
 	}
@@ -365,7 +361,7 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 	if ok && why == afterTimeout {
 		a.loosen(q) // there is little hope
 	}
-	a.fleet.mu.Unlock()
+	a.Fleet.mu.Unlock()
 	if !ok && !q.line {
 		if why == asHedge {
 			a.bucket.GiveBack()
@@ -401,7 +397,7 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 	}
 	a.queries = append(a.queries, q)
 	defer func() { go q.run() }() // also if the trace panics
-	if f := a.trace.Attempt; f != nil {
+	if f := a.conf.Began; f != nil {
 		f(a.ctx, q.info())
 	}
 }
@@ -410,13 +406,13 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 // holds fleet.mu.
 func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
 	q := &query{
-		fleet: a.fleet, asking: a, zone: a.zone, server: c.server, addr: c.addr, wire: a.wire,
-		number: a.n, hedge: hedge, began: time.Now(), hedgeable: !a.fleet.hedge.Off, late: c.late, plain: a.now() < c.server.plain,
+		Fleet: a.Fleet, asking: a, zone: a.zone, server: c.server, addr: c.addr, wire: a.wire,
+		number: a.n, hedge: hedge, began: time.Now(), hedgeable: !a.conf.Hedge.Off, late: c.late, plain: a.now() < c.server.plain,
 	}
 	if old != nil {
 		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
 	}
-	if c.slow && len(a.all) == 1 && a.looks(littleEffort) {
+	if c.slow && len(a.all) == 1 && a.looks(Glueless) {
 		q.late = min(q.late, c.strange) // there may be a better one
 	}
 	if q.tcp {
@@ -491,26 +487,26 @@ func (a *asking) read(c *candidate, q *query) error {
 	}
 	if q.plain && !rejected(q.msg) { // otherwise it is the question that the server does not understand
 		now := a.now()
-		a.fleet.mu.Lock()
+		a.Fleet.mu.Lock()
 		if c.server.plain <= now {
 			c.server.plain = now + plainTime
 		}
-		a.fleet.mu.Unlock()
+		a.Fleet.mu.Unlock()
 	}
-	err := a.judge(q.msg, c.addr)
-	lame := err == errLame
+	err := a.Judge(q.msg, c.addr)
+	lame := err == ErrLame
 	if lame {
 		a.counts.lame.Add(1)
 	}
 	if lame || c.lame && err == nil {
-		key := lameKey{a.task.zone, c.addr}
-		a.fleet.mu.Lock()
+		key := lameKey{a.Task.Zone, c.addr}
+		a.Fleet.mu.Lock()
 		if lame && !rejected(q.msg) {
 			a.mark(key, a.now())
 		} else if !lame {
-			delete(a.fleet.lame, key)
+			delete(a.Fleet.lame, key)
 		}
-		a.fleet.mu.Unlock()
+		a.Fleet.mu.Unlock()
 		c.lame = lame
 	}
 	return err
@@ -528,19 +524,19 @@ func rejected(m *dns.Msg) bool {
 }
 
 // look asks for more servers, and reports whether that is under way.
-func (a *asking) look(e effort) bool {
+func (a *asking) look(e Effort) bool {
 	if a.looking {
 		return true
 	}
 	if !a.looks(e) {
 		return false
 	}
-	a.fleet.mu.Lock()
+	a.Fleet.mu.Lock()
 	closed := a.closed
 	if !closed {
 		a.wg.Add(1)
 	}
-	a.fleet.mu.Unlock()
+	a.Fleet.mu.Unlock()
 	if closed {
 		return false
 	}
@@ -548,28 +544,28 @@ func (a *asking) look(e effort) bool {
 		a.found = make(chan found, 1)
 		var cancel context.CancelFunc
 		a.lookCtx, cancel = context.WithCancel(context.WithoutCancel(a.ctx))
-		stop := context.AfterFunc(a.fleet.ctx, cancel)
+		stop := context.AfterFunc(a.Fleet.ctx, cancel)
 		a.unlook = func() { stop(); cancel() }
 	}
 	a.looked++
 	a.looking = true
 	go func() {
 		defer a.wg.Done()
-		servers, err := a.more(a.lookCtx, e)
+		servers, err := a.More(a.lookCtx, e)
 		a.found <- found{servers, err, e}
 	}()
 	return true
 }
 
 // looks reports whether there may be more servers, and nobody looks for them.
-func (a *asking) looks(e effort) bool {
-	return a.more != nil && e > a.vain && !a.looking && a.looked < maxMore
+func (a *asking) looks(e Effort) bool {
+	return a.More != nil && e > a.vain && !a.looking && a.looked < maxMore
 }
 
 // add adds the servers that more has found.
 func (a *asking) add(x found) {
 	n := len(a.all)
-	a.all = a.candidates(a.task, a.all, x.servers)
+	a.all = a.candidates(a.Task, a.all, x.servers)
 	switch {
 	case len(x.servers) == 0:
 		a.vain, a.why = x.effort, x.err
@@ -598,10 +594,10 @@ func (a *asking) add(x found) {
 // silent, the zone rests.
 func (a *asking) fail() error {
 	silent := a.silent()
-	if silent && !a.part {
-		a.fleet.mu.Lock()
+	if silent && !a.Part {
+		a.Fleet.mu.Lock()
 		a.zone.until = a.now() + zoneRest
-		a.fleet.mu.Unlock()
+		a.Fleet.mu.Unlock()
 	}
 	switch {
 	case a.fatal != nil:
@@ -609,17 +605,17 @@ func (a *asking) fail() error {
 	case a.why != nil && !silent:
 		return a.why
 	case a.stuck != nil && !a.reached:
-		return &stuckError{a.stuck}
+		return &StuckError{a.stuck}
 	}
-	return errNoServers
+	return ErrNoServers
 }
 
-// stuckError is errNoServers if nothing has left this machine, as when it has no network or no
+// StuckError is ErrNoServers if nothing has left this machine, as when it has no network or no
 // descriptors: that says nothing of the question.
-type stuckError struct{ err error }
+type StuckError struct{ err error }
 
-func (e *stuckError) Error() string   { return "recursor: no server can be asked: " + e.err.Error() }
-func (e *stuckError) Unwrap() []error { return []error{errNoServers, e.err} }
+func (e *StuckError) Error() string   { return "recursor: no server can be asked: " + e.err.Error() }
+func (e *StuckError) Unwrap() []error { return []error{ErrNoServers, e.err} }
 
 // silent reports whether all servers were asked, and none has said anything, not even to others. Of one that
 // was met, another question must have had no answer before: servers drop what they do not understand.
@@ -627,8 +623,8 @@ func (a *asking) silent() bool {
 	if a.heard || !a.reached || len(a.all) == 0 {
 		return false
 	}
-	a.fleet.mu.Lock()
-	defer a.fleet.mu.Unlock()
+	a.Fleet.mu.Lock()
+	defer a.Fleet.mu.Unlock()
 	for i := range a.all {
 		c := &a.all[i]
 		if c.tries == 0 || c.seen > a.began || c.met && int(c.server.silent) <= c.tries {
@@ -649,13 +645,13 @@ func (a *asking) end(err error) {
 		close(a.gone)
 	}
 	now := a.now()
-	a.fleet.mu.Lock()
+	a.Fleet.mu.Lock()
 	for _, q := range a.queries {
 		a.lose(q)
 	}
 	a.leaveZone(a.zone, now)
-	a.fleet.mu.Unlock()
-	if f := a.trace.Done; f != nil {
+	a.Fleet.mu.Unlock()
+	if f := a.conf.Ended; f != nil {
 		if err == nil {
 			err = race.ErrLost
 		}

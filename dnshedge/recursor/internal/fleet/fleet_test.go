@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 import (
 	"bytes"
@@ -26,17 +26,19 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/rtt"
 	"github.com/gohedge/hedge/internal/decode"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
 )
 
 // plain returns a task whose servers answer if they say NOERROR.
-func plain(servers ...netip.AddrPort) *task {
-	return &task{
-		question: question{name: "www.example.com.", qtype: dns.TypeA},
-		zone:     "example.com.",
-		servers:  servers,
-		judge: func(m *dns.Msg, _ netip.AddrPort) error {
+func plain(servers ...netip.AddrPort) *Task {
+	return &Task{
+		Name:    "www.example.com.",
+		Type:    dns.TypeA,
+		Zone:    "example.com.",
+		Servers: servers,
+		Judge: func(m *dns.Msg, _ netip.AddrPort) error {
 			if m.Rcode != dns.RcodeSuccess {
-				return errLame
+				return ErrLame
 			}
 			return nil
 		},
@@ -44,19 +46,19 @@ func plain(servers ...netip.AddrPort) *task {
 }
 
 // ask has f ask, and returns how long that took.
-func (n *network) ask(f *fleet, t *task) (*dns.Msg, time.Duration, error) {
+func (n *network) ask(f *Fleet, t *Task) (*dns.Msg, time.Duration, error) {
 	n.Helper()
 	start := time.Now()
-	m, err := f.ask(context.Background(), t)
+	m, err := f.Ask(context.Background(), t)
 	return m, time.Since(start), err
 }
 
 func TestAQueryIsAnIterativeOneWithEDNS(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", good(30*ms))
 		x := plain(a)
-		x.do, x.cd = true, true
+		x.DO, x.CD = true, true
 		m, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, "www.example.com.", m.Question[0].Name)
@@ -73,7 +75,7 @@ func TestAQueryIsAnIterativeOneWithEDNS(t *testing.T) {
 
 func TestALameServerIsLeftAtOnceAndForAQuarterOfAnHour(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		lame := n.serve("192.0.2.1", good(10*ms))
 		ok := n.serve("192.0.2.2", good(50*ms))
 		for _, a := range []netip.AddrPort{lame, ok} {
@@ -91,7 +93,7 @@ func TestALameServerIsLeftAtOnceAndForAQuarterOfAnHour(t *testing.T) {
 			assert.Equal(t, 50*ms, took)
 		}
 		other := plain(lame, ok)
-		other.zone = "example."
+		other.Zone = "example."
 		_, took, err = n.ask(f, other)
 		require.NoError(t, err)
 		assert.Equal(t, 60*ms, took, "it may serve other zones")
@@ -105,11 +107,11 @@ func TestALameServerIsLeftAtOnceAndForAQuarterOfAnHour(t *testing.T) {
 
 func TestASilentServerIsLeftAfterItsTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		a := n.serve("192.0.2.1", dead)
 		b := n.serve("192.0.2.2", good(30*ms))
 		x := plain(a)
-		x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
+		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, 230*ms, took)
@@ -118,27 +120,27 @@ func TestASilentServerIsLeftAfterItsTimeout(t *testing.T) {
 
 func TestAZoneWhoseServersAreSilentRests(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		a, b := n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead)
 		_, took, err := n.ask(f, plain(a, b))
-		assert.ErrorIs(t, err, errNoServers)
+		assert.ErrorIs(t, err, ErrNoServers)
 		assert.Less(t, took, 5*time.Second)
 		sent := len(n.queries())
 		assert.Equal(t, 6, sent)
 		_, took, err = n.ask(f, plain(a, b))
-		assert.ErrorIs(t, err, errNoServers)
+		assert.ErrorIs(t, err, ErrNoServers)
 		assert.Zero(t, took)
 		assert.Len(t, n.queries(), sent)
 		time.Sleep(zoneRest)
 		_, _, err = n.ask(f, plain(a, b))
-		assert.ErrorIs(t, err, errNoServers)
+		assert.ErrorIs(t, err, ErrNoServers)
 		assert.Greater(t, len(n.queries()), sent)
 	})
 }
 
 func TestACutAnswerIsAskedForOverTCPAtTheSameServer(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", func(q sent) []reply {
 			r := new(dns.Msg).SetReply(q.Msg)
 			r.Truncated = !q.tcp
@@ -160,13 +162,13 @@ func TestACutAnswerIsAskedForOverTCPAtTheSameServer(t *testing.T) {
 
 func TestAnAnswerThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", func(q sent) []reply {
 			r := new(dns.Msg).SetReply(q.Msg)
 			r.Truncated = true
 			return []reply{{r, 20 * ms}}
 		})))
-		require.ErrorIs(t, err, errNoServers)
+		require.ErrorIs(t, err, ErrNoServers)
 		assert.Len(t, n.queries(), 2)
 	})
 }
@@ -174,7 +176,7 @@ func TestAnAnswerThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
 func TestAServerThatRejectsEDNSIsAskedWithoutForAnHour(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(&Resolver{})
+			f := n.fleet(Config{})
 			a := n.serve("192.0.2.1", func(q sent) []reply {
 				if q.IsEdns0() != nil {
 					r := new(dns.Msg).SetRcode(q.Msg, rcode)
@@ -205,20 +207,20 @@ func turns(hs ...handler) handler {
 
 func TestAServerThatWasNeverMetIsHedgedWhenMostOthersHadAnswered(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		h := turns(good(300*ms), good(30*ms))
 		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
 		_, took, err := n.ask(f, plain(a, b))
 		require.NoError(t, err)
 		assert.Equal(t, coldLate+30*ms, took)
-		var s Stats
-		f.fill(&s)
+		var s observe.RecursorStats
+		f.Fill(&s)
 		assert.EqualValues(t, 1, s.Hedges)
 		assert.EqualValues(t, 1, s.HedgeWins)
 		assert.EqualValues(t, 2, s.Wire)
 		assert.Equal(t, 1, s.InFlight, "the loser runs on")
 		time.Sleep(time.Second)
-		f.fill(&s)
+		f.Fill(&s)
 		assert.Zero(t, s.InFlight)
 		_, took, err = n.ask(f, plain(a, b))
 		require.NoError(t, err)
@@ -230,7 +232,7 @@ func TestAServerThatWasNeverMetIsHedgedWhenMostOthersHadAnswered(t *testing.T) {
 
 func TestAServerThatWasMetIsHedgedAfterItsUsualTime(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		a, b := n.serve("192.0.2.1", good(40*ms)), n.serve("192.0.2.2", good(90*ms))
 		for range 40 { // until the deviation is nothing
 			_, _, err := n.ask(f, plain(a))
@@ -247,7 +249,7 @@ func TestAServerThatWasMetIsHedgedAfterItsUsualTime(t *testing.T) {
 
 func TestAHedgeGoesToAServerThatWasNeverMet(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(15*ms))
 		for _, at := range []netip.AddrPort{a, b, a, b} {
 			_, _, err := n.ask(f, plain(at))
@@ -266,23 +268,23 @@ func TestAHedgeGoesToAServerThatWasNeverMet(t *testing.T) {
 
 func TestWithoutHedgesTheNextServerIsAskedAfterTheTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		h := turns(dead, good(30*ms))
 		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
 		require.NoError(t, err)
 		assert.Equal(t, coldRTO+30*ms, took)
-		var s Stats
-		f.fill(&s)
+		var s observe.RecursorStats
+		f.Fill(&s)
 		assert.Zero(t, s.Hedges)
 		assert.EqualValues(t, 1, s.Timeouts)
-		assert.False(t, f.spend())
+		assert.False(t, f.Spend())
 	})
 }
 
 func TestHedgesStayWithinTheBudget(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
-		var s Stats
+		f := n.fleet(Config{})
+		var s observe.RecursorStats
 		for i := range 400 {
 			h := turns(good(180*ms), good(30*ms))
 			a := netip.AddrFrom4([4]byte{198, byte(i >> 8), byte(i), 1})
@@ -290,7 +292,7 @@ func TestHedgesStayWithinTheBudget(t *testing.T) {
 			_, _, err := n.ask(f, plain(n.serve(a.String(), h), n.serve(b.String(), h)))
 			require.NoError(t, err)
 		}
-		f.fill(&s)
+		f.Fill(&s)
 		assert.LessOrEqual(t, s.Hedges, int64(20+0.15*400))
 		assert.Zero(t, s.Timeouts)
 		assert.GreaterOrEqual(t, s.Hedges, int64(75))
@@ -301,15 +303,15 @@ func TestHedgesStayWithinTheBudget(t *testing.T) {
 
 func TestMaxPerSecondBoundsHedges(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Hedge: Hedge{MaxPerSecond: 2}})
-		var s Stats
+		f := n.fleet(Config{Hedge: Hedge{MaxPerSecond: 2}})
+		var s observe.RecursorStats
 		for range 10 {
-			f.spend()
+			f.Spend()
 		}
-		f.fill(&s)
+		f.Fill(&s)
 		assert.EqualValues(t, 8, s.Denied)
 		time.Sleep(time.Second)
-		assert.True(t, f.spend())
+		assert.True(t, f.Spend())
 	})
 }
 
@@ -317,11 +319,11 @@ func TestMaxPerSecondBoundsHedges(t *testing.T) {
 // far as the goroutine that asks can tell.
 func TestATimerThatStrikesLateHedgesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		h := turns(good(130*ms), says(dns.RcodeRefused, 20*ms), good(10*ms))
 		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h))
-		judge := x.judge
-		x.judge = func(m *dns.Msg, at netip.AddrPort) error {
+		judge := x.Judge
+		x.Judge = func(m *dns.Msg, at netip.AddrPort) error {
 			if m.Rcode != dns.RcodeSuccess {
 				time.Sleep(200 * ms) // the third query is due, and its answer is there
 			}
@@ -335,9 +337,9 @@ func TestATimerThatStrikesLateHedgesNothing(t *testing.T) {
 }
 
 func TestNoMoreQueriesAreInFlightThanAllowed(t *testing.T) {
-	for _, limits := range []Limits{{InFlight: 7}, {ZoneInFlight: 7}} {
+	for _, conf := range []Config{{PerServer: 7}, {PerZone: 7}} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(&Resolver{Limits: limits})
+			f := n.fleet(conf)
 			at, most := 0, 0
 			a := n.serve("192.0.2.1", func(q sent) []reply {
 				n.mu.Lock()
@@ -354,7 +356,7 @@ func TestNoMoreQueriesAreInFlightThanAllowed(t *testing.T) {
 			order := make(chan int, 70)
 			for i := range 70 {
 				go func() {
-					_, err := f.ask(context.Background(), plain(a))
+					_, err := f.Ask(context.Background(), plain(a))
 					assert.NoError(t, err)
 					order <- i
 				}()
@@ -371,13 +373,13 @@ func TestNoMoreQueriesAreInFlightThanAllowed(t *testing.T) {
 
 func TestWhoWaitsForAPlaceCanLeave(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Limits: Limits{InFlight: 1}})
+		f := n.fleet(Config{PerServer: 1})
 		a := n.serve("192.0.2.1", good(500*ms))
-		go func() { _, _ = f.ask(context.Background(), plain(a)) }()
+		go func() { _, _ = f.Ask(context.Background(), plain(a)) }()
 		time.Sleep(ms)
 		ctx, cancel := context.WithTimeout(context.Background(), 100*ms)
 		defer cancel()
-		_, err := f.ask(ctx, plain(a))
+		_, err := f.Ask(ctx, plain(a))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		_, took, err := n.ask(f, plain(a))
 		require.NoError(t, err)
@@ -387,16 +389,16 @@ func TestWhoWaitsForAPlaceCanLeave(t *testing.T) {
 
 func TestDeadZonesTakeFewSocketsAndNothingOfOthers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		for i := range 3000 {
 			go func() {
 				x := plain()
-				x.zone = "z" + string(rune('0'+i%10)) + x.zone
+				x.Zone = "z" + string(rune('0'+i%10)) + x.Zone
 				for k := range 3 {
-					x.servers = append(x.servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
+					x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
 				}
-				x.zone = x.servers[0].String()
-				_, _ = f.ask(context.Background(), x)
+				x.Zone = x.Servers[0].String()
+				_, _ = f.Ask(context.Background(), x)
 			}()
 			time.Sleep(2 * ms)
 		}
@@ -417,15 +419,15 @@ func TestDeadZonesTakeFewSocketsAndNothingOfOthers(t *testing.T) {
 func TestAnOutageCostsLittleMoreThanWithoutHedges(t *testing.T) {
 	count := func(h Hedge) (wire int64) {
 		inBubble(t, func(n *network) {
-			f := n.fleet(&Resolver{Hedge: h})
+			f := n.fleet(Config{Hedge: h})
 			for i := range 300 {
 				x := plain()
 				for k := range 1 + i%5 {
-					x.servers = append(x.servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, byte(i), byte(k)}), 53))
+					x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, byte(i), byte(k)}), 53))
 				}
-				x.zone = x.servers[0].String()
+				x.Zone = x.Servers[0].String()
 				_, _, err := n.ask(f, x)
-				require.ErrorIs(t, err, errNoServers)
+				require.ErrorIs(t, err, ErrNoServers)
 			}
 			wire = f.counts.wire.Load()
 		})
@@ -444,17 +446,17 @@ func TestAddressesOfOneNetworkAreAskedOnlyIfAllowed(t *testing.T) {
 		"64:ff9b::10.1.2.3", "64:ff9b::127.0.0.1", "64:ff9b:1::1", "2002:a01:203::1", "2002:7f00:1::1",
 	} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(&Resolver{})
+			f := n.fleet(Config{})
 			at := netip.AddrPortFrom(netip.MustParseAddr(a), 53)
 			n.serve(at.Addr().Unmap().String(), good(ms))
 			_, _, err := n.ask(f, plain(at))
-			assert.ErrorIs(t, err, errNoServers, a)
+			assert.ErrorIs(t, err, ErrNoServers, a)
 			assert.Empty(t, n.queries(), a)
 			x := plain(at)
-			x.any = true
+			x.Any = true
 			_, _, err = n.ask(f, x)
 			assert.NoError(t, err, a)
-			_, _, err = n.ask(n.fleet(&Resolver{PrivateOK: true}), plain(at))
+			_, _, err = n.ask(n.fleet(Config{PrivateOK: true}), plain(at))
 			assert.NoError(t, err, a)
 		})
 	}
@@ -463,7 +465,7 @@ func TestAddressesOfOneNetworkAreAskedOnlyIfAllowed(t *testing.T) {
 func TestAFamilyCanBeTurnedOff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		four, six := n.serve("192.0.2.1", good(ms)), n.serve("2001:db8::1", good(ms))
-		for f, want := range map[*fleet]netip.AddrPort{n.fleet(&Resolver{NoIPv4: true}): six, n.fleet(&Resolver{NoIPv6: true}): four} {
+		for f, want := range map[*Fleet]netip.AddrPort{n.fleet(Config{NoIPv4: true}): six, n.fleet(Config{NoIPv6: true}): four} {
 			for range 5 {
 				before := len(n.queries())
 				_, _, err := n.ask(f, plain(four, six))
@@ -482,10 +484,10 @@ func TestAnUnreachableNetworkCostsNoTime(t *testing.T) {
 			}
 			return nil
 		}
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		x := plain(n.serve("2001:db8::1", good(ms)))
 		four := n.serve("192.0.2.1", good(ms))
-		x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return []netip.AddrPort{four}, nil }
+		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return []netip.AddrPort{four}, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, ms, took)
@@ -494,7 +496,7 @@ func TestAnUnreachableNetworkCostsNoTime(t *testing.T) {
 
 func TestAProcessWithoutDescriptorsGivesUpWhatIsOverdue(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(new(Resolver))
+		f := n.fleet(Config{})
 		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(ms)))))
 		require.NoError(t, err)
 		n.refuse = func(string, netip.AddrPort) error {
@@ -508,11 +510,11 @@ func TestAProcessWithoutDescriptorsGivesUpWhatIsOverdue(t *testing.T) {
 		_, took, err := n.ask(f, plain(n.serve("192.0.2.2", good(10*ms))))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
-		go func() { _, _ = f.ask(context.Background(), plain(n.serve("192.0.2.3", good(50*ms)))) }()
+		go func() { _, _ = f.Ask(context.Background(), plain(n.serve("192.0.2.3", good(50*ms)))) }()
 		time.Sleep(ms)
 		before := f.counts.wire.Load()
 		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
-		require.ErrorIs(t, err, errNoServers)
+		require.ErrorIs(t, err, ErrNoServers)
 		assert.Equal(t, before+1, f.counts.wire.Load())
 		time.Sleep(100 * ms)
 		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
@@ -522,11 +524,11 @@ func TestAProcessWithoutDescriptorsGivesUpWhatIsOverdue(t *testing.T) {
 
 func TestAFamilyThatIsSilentRests(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		for i := range familySilence {
 			six := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i)}), 53)
 			_, _, err := n.ask(f, plain(six))
-			require.ErrorIs(t, err, errNoServers)
+			require.ErrorIs(t, err, ErrNoServers)
 			time.Sleep(zoneRest)
 		}
 		four, six := n.serve("192.0.2.200", good(100*ms)), n.serve("2001:db8::200", good(ms))
@@ -551,7 +553,7 @@ func TestMessagesThatAnswerNothingAreIgnored(t *testing.T) {
 	query := func(m *dns.Msg) { m.Response = false }
 	for _, wrong := range []func(*dns.Msg){wrongID, wrongName, query} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(&Resolver{})
+			f := n.fleet(Config{})
 			forgeries := 2
 			a := n.serve("192.0.2.1", func(q sent) (all []reply) {
 				for i := range forgeries {
@@ -580,7 +582,7 @@ func TestMessagesThatAnswerNothingAreIgnored(t *testing.T) {
 
 func TestEveryQueryHasASocketAndAnIDOfItsOwn(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", good(ms))
 		ids, sockets := map[uint16]bool{}, map[int]bool{}
 		for range 100 {
@@ -597,19 +599,19 @@ func TestEveryQueryHasASocketAndAnIDOfItsOwn(t *testing.T) {
 
 func TestAClosedFleetLeavesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Limits: Limits{InFlight: 3}})
+		f := n.fleet(Config{PerServer: 3})
 		a := n.serve("192.0.2.1", dead)
 		for range 10 {
 			go func() {
 				x := plain(a)
-				x.more = func(ctx context.Context, _ effort) ([]netip.AddrPort, error) { <-ctx.Done(); return nil, ctx.Err() }
-				_, err := f.ask(context.Background(), x)
+				x.More = func(ctx context.Context, _ Effort) ([]netip.AddrPort, error) { <-ctx.Done(); return nil, ctx.Err() }
+				_, err := f.Ask(context.Background(), x)
 				assert.ErrorIs(t, err, net.ErrClosed)
 			}()
 		}
 		time.Sleep(300 * ms)
 		start := time.Now()
-		f.close()
+		f.Close()
 		synctest.Wait()
 		assert.Zero(t, time.Since(start))
 		assert.Zero(t, n.open)
@@ -620,11 +622,11 @@ func TestAClosedFleetLeavesNothing(t *testing.T) {
 
 func TestAnEndedContextEndsAnAsk(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		ctx, cancel := context.WithCancelCause(context.Background())
 		mine := errors.New("mine")
 		time.AfterFunc(30*ms, func() { cancel(mine) })
-		_, err := f.ask(ctx, plain(n.serve("192.0.2.1", good(100*ms))))
+		_, err := f.Ask(ctx, plain(n.serve("192.0.2.1", good(100*ms))))
 		assert.ErrorIs(t, err, mine)
 		assert.Equal(t, 30*ms, time.Since(n.start))
 	})
@@ -632,11 +634,11 @@ func TestAnEndedContextEndsAnAsk(t *testing.T) {
 
 func TestWhatCannotBePaidForIsNotSent(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		limit := errors.New("limit")
 		left := 2
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
-		x.spend = func() error {
+		x.Spend = func() error {
 			if left == 0 {
 				return limit
 			}
@@ -656,7 +658,7 @@ func TestAServerTakes64Bytes(t *testing.T) {
 
 func TestTheTablesAreBounded(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{MaxBytes: 1 << 20})
+		f := n.fleet(Config{MaxBytes: 1 << 18})
 		kept := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 53)
 		for i := range 20000 {
 			time.Sleep(time.Microsecond)
@@ -668,8 +670,8 @@ func TestTheTablesAreBounded(t *testing.T) {
 			f.leaveZone(f.zoneOf(at.String()), f.now())
 			f.mu.Unlock()
 		}
-		var s Stats
-		f.fill(&s)
+		var s observe.RecursorStats
+		f.Fill(&s)
 		assert.LessOrEqual(t, s.Bytes, int64(1<<18))
 		assert.Greater(t, s.Servers, 1000)
 		assert.Contains(t, f.servers, kept)
@@ -678,7 +680,7 @@ func TestTheTablesAreBounded(t *testing.T) {
 
 func TestAServerThatIsSilentRests(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(90*ms))
 		for _, at := range []netip.AddrPort{a, b} {
 			_, _, err := n.ask(f, plain(at))
@@ -712,11 +714,11 @@ func TestAServerThatIsSilentRests(t *testing.T) {
 
 func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead))
 		b := n.serve("192.0.2.2", good(30*ms))
-		x.more = func(_ context.Context, e effort) ([]netip.AddrPort, error) {
-			assert.Equal(t, littleEffort, e)
+		x.More = func(_ context.Context, e Effort) ([]netip.AddrPort, error) {
+			assert.Equal(t, Glueless, e)
 			time.Sleep(40 * ms)
 			return []netip.AddrPort{b}, nil
 		}
@@ -730,9 +732,9 @@ func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
 
 func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
-		x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return nil, nil }
+		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return nil, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, 100*ms, took)
@@ -742,10 +744,10 @@ func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
 
 func TestWhatIsLookedForMayEndAfterTheTask(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
 		ended := make(chan time.Duration, 1)
-		x.more = func(ctx context.Context, _ effort) ([]netip.AddrPort, error) {
+		x.More = func(ctx context.Context, _ Effort) ([]netip.AddrPort, error) {
 			<-ctx.Done()
 			ended <- time.Since(n.start)
 			return nil, ctx.Err()
@@ -758,10 +760,10 @@ func TestWhatIsLookedForMayEndAfterTheTask(t *testing.T) {
 
 func TestEveryServerThatIsFoundIsAsked(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
 		found := 0
-		x.more = func(context.Context, effort) ([]netip.AddrPort, error) {
+		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) {
 			if found++; found < 8 {
 				return []netip.AddrPort{n.serve(fmt.Sprintf("192.0.2.%d", 10+found), dead)}, nil
 			}
@@ -775,14 +777,14 @@ func TestEveryServerThatIsFoundIsAsked(t *testing.T) {
 
 func TestASlowServerThatIsTheOnlyOneIsComparedWithOthers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		slow, fast := n.serve("192.0.2.1", good(300*ms)), n.serve("192.0.2.2", good(10*ms))
 		x := plain(slow)
 		for range 2 {
 			_, _, err := n.ask(f, x)
 			require.NoError(t, err)
 		}
-		x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return []netip.AddrPort{fast}, nil }
+		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return []netip.AddrPort{fast}, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, coldLate+10*ms, took)
@@ -791,7 +793,7 @@ func TestASlowServerThatIsTheOnlyOneIsComparedWithOthers(t *testing.T) {
 
 func TestAServerThatIsStillToAnswerItsFirstQueryIsNotTheBest(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		h := turns(good(240*ms), good(90*ms))
 		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
 		for range 3 {
@@ -806,14 +808,14 @@ func TestAServerThatIsStillToAnswerItsFirstQueryIsNotTheBest(t *testing.T) {
 
 func TestAServerThatWasSilentAtFirstRestsAtOnce(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		h := turns(dead, good(70*ms))
 		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
 		_, _, err := n.ask(f, x)
 		require.NoError(t, err)
 		time.Sleep(answerTime)
-		var s Stats
-		f.fill(&s)
+		var s observe.RecursorStats
+		f.Fill(&s)
 		assert.Equal(t, 1, s.Resting)
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
@@ -824,10 +826,10 @@ func TestAServerThatWasSilentAtFirstRestsAtOnce(t *testing.T) {
 
 func TestWhenAllServersRestHedgesGoOn(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead))
 		_, _, err := n.ask(f, x)
-		require.ErrorIs(t, err, errNoServers)
+		require.ErrorIs(t, err, ErrNoServers)
 		time.Sleep(zoneRest)
 		h := turns(dead, good(30*ms))
 		n.serve("192.0.2.1", h)
@@ -840,9 +842,9 @@ func TestWhenAllServersRestHedgesGoOn(t *testing.T) {
 
 func TestTimeoutsDropNoEDNS(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", dead)))
-		require.ErrorIs(t, err, errNoServers)
+		require.ErrorIs(t, err, ErrNoServers)
 		assert.Len(t, n.queries(), maxTries)
 		for _, q := range n.queries() {
 			assert.NotNil(t, q.IsEdns0())
@@ -864,14 +866,14 @@ func TestAConnectionThatDoesNotOpenIsLeft(t *testing.T) {
 				time.Sleep(dialTime)
 				return syscall.ETIMEDOUT
 			}
-			f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+			f := n.fleet(Config{Hedge: Hedge{Off: true}})
 			x := plain(n.serve("192.0.2.1", func(q sent) []reply {
 				r := new(dns.Msg).SetReply(q.Msg)
 				r.Truncated = true
 				return []reply{{r, 10 * ms}}
 			}))
 			b := n.serve("192.0.2.2", good(30*ms))
-			x.more = func(context.Context, effort) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
+			x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
 			_, took, err := n.ask(f, x)
 			require.NoError(t, err)
 			if refused {
@@ -885,12 +887,12 @@ func TestAConnectionThatDoesNotOpenIsLeft(t *testing.T) {
 
 func TestACrowdIsSpreadOverTheServersOfAZone(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Limits: Limits{InFlight: 10}})
+		f := n.fleet(Config{PerServer: 10})
 		x := plain(n.serve("192.0.2.1", good(100*ms)), n.serve("192.0.2.2", good(100*ms)), n.serve("192.0.2.3", good(100*ms)))
 		var wg sync.WaitGroup
 		for range 30 {
 			wg.Go(func() {
-				_, err := f.ask(context.Background(), x)
+				_, err := f.Ask(context.Background(), x)
 				assert.NoError(t, err)
 			})
 		}
@@ -902,34 +904,34 @@ func TestACrowdIsSpreadOverTheServersOfAZone(t *testing.T) {
 func TestATraceIsToldOfAllQueries(t *testing.T) {
 	inBubble(t, func(n *network) {
 		var mu sync.Mutex
-		var told []AttemptInfo
+		var told []Attempt
 		var ends []error
-		f := n.fleet(&Resolver{Trace: &Trace{
-			Attempt: func(_ context.Context, i AttemptInfo) {
+		f := n.fleet(Config{
+			Began: func(_ context.Context, i Attempt) {
 				mu.Lock()
 				defer mu.Unlock()
 				told = append(told, i)
 			},
-			Done: func(_ context.Context, _ AttemptInfo, _ time.Duration, err error) {
+			Ended: func(_ context.Context, _ Attempt, _ time.Duration, err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				ends = append(ends, err)
 			},
-		}})
+		})
 		h := turns(dead, says(dns.RcodeRefused, 10*ms), good(10*ms))
 		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h)))
 		require.NoError(t, err)
 		require.Len(t, told, 3)
 		for i, a := range told {
-			assert.Equal(t, AttemptInfo{Name: "www.example.com.", Type: dns.TypeA, Zone: "example.com.", Server: n.queries()[i].to, Attempt: i, Hedge: i == 1}, a)
+			assert.Equal(t, Attempt{Name: "www.example.com.", Type: dns.TypeA, Zone: "example.com.", Server: n.queries()[i].to, Attempt: i, Hedge: i == 1}, a)
 		}
-		assert.Equal(t, []error{errLame, nil, race.ErrLost}, ends)
+		assert.Equal(t, []error{ErrLame, nil, race.ErrLost}, ends)
 	})
 }
 
 // known returns a fleet that has met servers.
-func (n *network) known(servers ...netip.AddrPort) *fleet {
-	f := n.fleet(new(Resolver))
+func (n *network) known(servers ...netip.AddrPort) *Fleet {
+	f := n.fleet(Config{})
 	for _, a := range servers {
 		_, _, err := n.ask(f, plain(a))
 		require.NoError(n, err)
@@ -944,15 +946,15 @@ func TestAnExportIsWhatIsKnownOfServers(t *testing.T) {
 			all = append(all, n.serve(netip.AddrFrom4([4]byte{192, 0, 2, 50 + i}).String(), good(90*ms)))
 		}
 		f := n.known(all...)
-		zones := []zoneExport{
+		zones := []Delegation{
 			{"com.", []string{"a.gtld-servers.net."}, all[:2], time.Now().Add(time.Hour)},
 			{"old.", nil, nil, time.Now().Add(10 * time.Minute)},
 		}
 		var b bytes.Buffer
-		require.NoError(t, f.export(&b, zones))
+		require.NoError(t, f.Export(&b, zones))
 		time.Sleep(20 * time.Minute)
 		g := n.known(n.serve("2001:db8::1", good(10*ms)))
-		got, err := g.read(bytes.NewReader(b.Bytes()))
+		got, err := g.Import(bytes.NewReader(b.Bytes()))
 		require.NoError(t, err)
 		require.Len(t, got, 1, "the other one has expired")
 		assert.WithinDuration(t, zones[0].Expires, got[0].Expires, 0)
@@ -974,26 +976,26 @@ func TestAnExportThatIsDamagedOldOrForeignChangesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.known(n.serve("192.0.2.1", good(70*ms)))
 		var b bytes.Buffer
-		require.NoError(t, f.export(&b, []zoneExport{{"com.", []string{"a."}, nil, time.Now().Add(100 * time.Hour)}}))
-		g := n.fleet(new(Resolver))
+		require.NoError(t, f.Export(&b, []Delegation{{"com.", []string{"a."}, nil, time.Now().Add(100 * time.Hour)}}))
+		g := n.fleet(Config{})
 		for i := range b.Len() {
 			bad := bytes.Clone(b.Bytes())
 			bad[i] ^= 4
-			_, err := g.read(bytes.NewReader(bad))
+			_, err := g.Import(bytes.NewReader(bad))
 			require.Error(t, err, i)
-			_, err = g.read(bytes.NewReader(b.Bytes()[:i]))
+			_, err = g.Import(bytes.NewReader(b.Bytes()[:i]))
 			require.Error(t, err, i)
 		}
-		_, err := g.read(bytes.NewReader(append(bytes.Clone(b.Bytes()), 0)))
+		_, err := g.Import(bytes.NewReader(append(bytes.Clone(b.Bytes()), 0)))
 		require.ErrorContains(t, err, "damaged")
-		_, err = g.read(strings.NewReader("hedge dns 1\n"))
+		_, err = g.Import(strings.NewReader("hedge dns 1\n"))
 		require.ErrorIs(t, err, errForeign)
-		_, err = g.read(strings.NewReader("hedge recursor 9\nx"))
+		_, err = g.Import(strings.NewReader("hedge recursor 9\nx"))
 		require.ErrorContains(t, err, `version "9"`)
-		_, err = g.read(io.LimitReader(neverEnding('x'), 1<<30))
+		_, err = g.Import(io.LimitReader(neverEnding('x'), 1<<30))
 		require.ErrorContains(t, err, "larger than 16 MiB")
 		time.Sleep(decode.MaxAge + time.Second)
-		_, err = g.read(bytes.NewReader(b.Bytes()))
+		_, err = g.Import(bytes.NewReader(b.Bytes()))
 		require.ErrorContains(t, err, "24h0m1s old")
 		assert.Empty(t, g.servers)
 		assert.Zero(t, g.first.window.Len())
@@ -1011,32 +1013,30 @@ func (b neverEnding) Read(p []byte) (int, error) {
 
 // FuzzImport mends the checksum, so that what is below it is read.
 func FuzzImport(f *testing.F) {
-	g := new(fleet)
-	g.start(new(Resolver))
-	defer g.close()
+	g := New(Config{})
+	defer g.Close()
 	at := netip.MustParseAddrPort("[2001:db8::1]:53")
 	*g.lookUp(at, 0) = server{rtt: rtt.Estimate[float32]{SRTT: 1e6, RTTVAR: 1e5}}
-	f.Add(g.exportAt([]zoneExport{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour)}}, time.Now()))
+	f.Add(g.exportAt([]Delegation{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour)}}, time.Now()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= 4 {
 			end := len(b) - 4
 			b = binary.BigEndian.AppendUint32(bytes.Clone(b[:end]), crc32.ChecksumIEEE(b[:end]))
 		}
-		g := new(fleet)
-		g.start(new(Resolver))
-		defer g.close()
-		if _, err := g.read(bytes.NewReader(b)); err != nil {
+		g := New(Config{})
+		defer g.Close()
+		if _, err := g.Import(bytes.NewReader(b)); err != nil {
 			assert.Empty(t, g.servers)
 			return
 		}
-		_, err := g.read(bytes.NewReader(g.exportAt(nil, time.Now())))
+		_, err := g.Import(bytes.NewReader(g.exportAt(nil, time.Now())))
 		assert.NoError(t, err)
 	})
 }
 
 func TestALostQueryToTheOnlyServerIsSentAgain(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(50*ms)))
 		for range 20 {
 			_, _, err := n.ask(f, x)
@@ -1052,7 +1052,7 @@ func TestALostQueryToTheOnlyServerIsSentAgain(t *testing.T) {
 
 func TestAServerThatWasNeverMetIsNotAskedAgainBeforeItsTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(50*ms)))))
 		require.NoError(t, err)
 		assert.Equal(t, coldRTO+50*ms, took)
@@ -1061,10 +1061,10 @@ func TestAServerThatWasNeverMetIsNotAskedAgainBeforeItsTimeout(t *testing.T) {
 
 func TestInAnOutageNothingIsHedged(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Hedge: Hedge{BudgetPercent: 100}})
+		f := n.fleet(Config{Hedge: Hedge{BudgetPercent: 100}})
 		ask := func(i byte, h handler) {
 			x := plain(n.serve(fmt.Sprintf("198.51.100.%d", i), h), n.serve(fmt.Sprintf("203.0.113.%d", i), h))
-			x.zone = fmt.Sprintf("z%d.", i)
+			x.Zone = fmt.Sprintf("z%d.", i)
 			_, _, _ = n.ask(f, x)
 		}
 		for i := range byte(8) {

@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 import (
 	"context"
@@ -59,12 +59,11 @@ func inBubble(t *testing.T, f func(n *network)) {
 	})
 }
 
-// fleet returns one that asks in the network, with the fields of r.
-func (n *network) fleet(r *Resolver) *fleet {
-	r.Dialer = n
-	f := new(fleet)
-	f.start(r)
-	n.Cleanup(f.close)
+// fleet returns one that asks in the network, as conf says.
+func (n *network) fleet(conf Config) *Fleet {
+	conf.Dialer = n
+	f := New(conf)
+	n.Cleanup(f.Close)
 	return f
 }
 

@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 import (
 	"encoding/binary"
@@ -25,23 +25,29 @@ var envelope = decode.Envelope{Name: "hedge recursor ", Foreign: errForeign, Ver
 
 var errForeign = errors.New("this is no export of a Resolver")
 
-// zoneExport is where a zone is served, as its parent says.
-type zoneExport struct {
+// The most that a Delegation has.
+const (
+	MaxNames = 20 // of servers
+	MaxAddrs = 64
+)
+
+// Delegation is where a zone is served, as its parent says.
+type Delegation struct {
 	Zone    string
 	Names   []string // of servers
 	Addrs   []netip.AddrPort
 	Expires time.Time
 }
 
-// export writes what is known of servers, and zones.
-func (f *fleet) export(w io.Writer, zones []zoneExport) error {
+// Export writes what is known of servers, and zones.
+func (f *Fleet) Export(w io.Writer, zones []Delegation) error {
 	if _, err := w.Write(f.exportAt(zones, time.Now())); err != nil {
 		return fmt.Errorf("recursor: Export: %w", err)
 	}
 	return nil
 }
 
-func (f *fleet) exportAt(zones []zoneExport, now time.Time) []byte {
+func (f *Fleet) exportAt(zones []Delegation, now time.Time) []byte {
 	b := f.appendServers(envelope.Begin("1", now), now)
 	var all []byte
 	n := 0
@@ -59,7 +65,7 @@ func (f *fleet) exportAt(zones []zoneExport, now time.Time) []byte {
 }
 
 // appendServers appends first contacts, and what is known of servers that answered within decode.MaxAge.
-func (f *fleet) appendServers(b []byte, now time.Time) []byte {
+func (f *Fleet) appendServers(b []byte, now time.Time) []byte {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +87,7 @@ func (f *fleet) appendServers(b []byte, now time.Time) []byte {
 	return append(b, all...)
 }
 
-func appendZone(b []byte, z zoneExport, left time.Duration) []byte {
+func appendZone(b []byte, z Delegation, left time.Duration) []byte {
 	b = decode.AppendBytes(b, z.Zone)
 	b = binary.AppendUvarint(b, uint64(max(left, 0)))
 	b = binary.AppendUvarint(b, uint64(len(z.Names)))
@@ -108,9 +114,9 @@ type serverExport struct {
 	plain time.Duration // how long it is asked without EDNS, from then on
 }
 
-// read reads an export, takes what it says of servers that are not known, and
+// Import reads an export, takes what it says of servers that are not known, and
 // returns its zones. After an error nothing has changed.
-func (f *fleet) read(r io.Reader) ([]zoneExport, error) {
+func (f *Fleet) Import(r io.Reader) ([]Delegation, error) {
 	zones, err := f.readAt(r, time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("recursor: Import: %w", err)
@@ -118,7 +124,7 @@ func (f *fleet) read(r io.Reader) ([]zoneExport, error) {
 	return zones, nil
 }
 
-func (f *fleet) readAt(r io.Reader, now time.Time) ([]zoneExport, error) {
+func (f *Fleet) readAt(r io.Reader, now time.Time) ([]Delegation, error) {
 	_, passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return nil, err
@@ -136,19 +142,19 @@ func (f *fleet) readAt(r io.Reader, now time.Time) ([]zoneExport, error) {
 		}
 		servers = append(servers, s)
 	}
-	var zones []zoneExport
+	var zones []Delegation
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
-		z := zoneExport{Zone: string(d.Bytes(maxZoneBytes))}
+		z := Delegation{Zone: string(d.Bytes(maxZoneBytes))}
 		z.Expires = now.Add(d.Duration() - passed)
 		for n := d.Uvarint(); n > 0 && d != nil; n-- {
 			z.Names = append(z.Names, string(d.Bytes(maxZoneBytes)))
-			if len(z.Names) > maxServers {
+			if len(z.Names) > MaxNames {
 				return nil, decode.ErrDamaged
 			}
 		}
 		for n := d.Uvarint(); n > 0 && d != nil; n-- {
 			z.Addrs = append(z.Addrs, takeAddr(&d))
-			if len(z.Addrs) > maxGlue {
+			if len(z.Addrs) > MaxAddrs {
 				return nil, decode.ErrDamaged
 			}
 		}
@@ -183,7 +189,7 @@ func takeTime(d *decode.Decoder) float32 {
 }
 
 // learn adds what an export says of servers, unless more is known already.
-func (f *fleet) learn(servers []serverExport, window *sketch.Window, passed time.Duration, now time.Time) {
+func (f *Fleet) learn(servers []serverExport, window *sketch.Window, passed time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()

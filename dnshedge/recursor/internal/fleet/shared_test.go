@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 import (
 	"bytes"
@@ -16,12 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/decode"
+	"github.com/gohedge/hedge/observe"
 )
 
 // about returns a task that asks for a name in a zone.
-func about(zone, name string, qtype uint16, servers ...netip.AddrPort) *task {
+func about(zone, name string, qtype uint16, servers ...netip.AddrPort) *Task {
 	x := plain(servers...)
-	x.zone, x.name, x.qtype = zone, name, qtype
+	x.Zone, x.Name, x.Type = zone, name, qtype
 	return x
 }
 
@@ -38,14 +39,14 @@ func unless(drops func(q dns.Question) bool, after time.Duration) handler {
 // Many servers drop queries for types that they do not know, and for AAAA (RFC 4074 §4.1).
 func TestAQuestionThatServersDropLetsNoZoneRest(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		h := unless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }, 30*ms)
 		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
 		for i := range 5 {
 			_, _, err := n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, a, b))
 			require.NoError(t, err, "question %d", i)
 			_, _, err = n.ask(f, about("example.", "www.example.", dns.TypeHTTPS, a, b))
-			require.ErrorIs(t, err, errNoServers)
+			require.ErrorIs(t, err, ErrNoServers)
 		}
 	})
 }
@@ -54,7 +55,7 @@ func TestAQuestionThatServersDropLetsNoZoneRest(t *testing.T) {
 // zones that they do not have.
 func TestZonesForWhichServersOfOthersAreSilentTakeNoneOfTheirPlaces(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		h := unless(func(q dns.Question) bool { return dns.IsSubDomain("evil.", q.Name) }, 30*ms)
 		var hoster []netip.AddrPort
 		for i := range 4 {
@@ -63,7 +64,7 @@ func TestZonesForWhichServersOfOthersAreSilentTakeNoneOfTheirPlaces(t *testing.T
 		for i := range 1000 {
 			zone := fmt.Sprintf("z%d.evil.", i%8)
 			time.AfterFunc(time.Duration(i)*10*ms, func() {
-				_, _ = f.ask(context.Background(), about(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, hoster...))
+				_, _ = f.Ask(context.Background(), about(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, hoster...))
 			})
 		}
 		for i := range 200 {
@@ -78,7 +79,7 @@ func TestZonesForWhichServersOfOthersAreSilentTakeNoneOfTheirPlaces(t *testing.T
 
 func TestAServerThatHasAnsweredSinceIsNotSilent(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		a := n.serve("192.0.2.1", good(30*ms))
 		b := n.serve("192.0.2.2", good(90*ms))
 		for _, at := range []netip.AddrPort{a, b} {
@@ -88,7 +89,7 @@ func TestAServerThatHasAnsweredSinceIsNotSilent(t *testing.T) {
 		n.serve("192.0.2.1", unless(func(q dns.Question) bool { return dns.IsSubDomain("lost.example.", q.Name) }, 30*ms))
 		for i := range 3 {
 			go func() {
-				_, _ = f.ask(n.Context(), about("example.", fmt.Sprintf("n%d.lost.example.", i), dns.TypeA, a, b))
+				_, _ = f.Ask(n.Context(), about("example.", fmt.Sprintf("n%d.lost.example.", i), dns.TypeA, a, b))
 			}()
 		}
 		time.Sleep(ms)
@@ -104,7 +105,7 @@ func TestAServerThatHasAnsweredSinceIsNotSilent(t *testing.T) {
 // Whoever has zones with slow servers can have the Resolver meet many of them.
 func TestFirstAnswersOfSlowServersDelayNoOthers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		for i := range 100 {
 			_, _, _ = n.ask(f, plain(n.serve(fmt.Sprintf("203.0.113.%d", i), good(1900*ms))))
 		}
@@ -118,7 +119,7 @@ func TestFirstAnswersOfSlowServersDelayNoOthers(t *testing.T) {
 // A clock may be coarse, and a process may be stopped while an answer waits for it.
 func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		at := n.serve("192.0.2.1", good(ms))
 		_, _, err := n.ask(f, plain(at))
 		require.NoError(t, err)
@@ -130,9 +131,9 @@ func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
 			}
 			f.mu.Unlock()
 			var b bytes.Buffer
-			require.NoError(t, f.export(&b, nil))
-			g := n.fleet(&Resolver{})
-			_, err := g.read(&b)
+			require.NoError(t, f.Export(&b, nil))
+			g := n.fleet(Config{})
+			_, err := g.Import(&b)
 			require.NoError(t, err, took)
 			assert.Positive(t, g.lookUp(at, g.now()).rtt.SRTT, took)
 		}
@@ -147,11 +148,11 @@ func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
 
 func TestWhoWaitsForASocketGetsTheFirstOfWhichLittleIsHoped(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Hedge: Hedge{Off: true}})
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		for i := range maxSockets {
 			x := plain(netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), 1}), 53))
-			x.zone = x.servers[0].String()
-			go func() { _, _ = f.ask(context.Background(), x) }()
+			x.Zone = x.Servers[0].String()
+			go func() { _, _ = f.Ask(context.Background(), x) }()
 		}
 		time.Sleep(ms)
 		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", good(10*ms))))
@@ -165,17 +166,17 @@ func TestWhoWaitsForASocketGetsTheFirstOfWhichLittleIsHoped(t *testing.T) {
 func TestATraceIsToldOfTheEndOfEveryQueryInACrowd(t *testing.T) {
 	inBubble(t, func(n *network) {
 		var begun, done atomic.Int64
-		f := n.fleet(&Resolver{Trace: &Trace{
-			Attempt: func(context.Context, AttemptInfo) { begun.Add(1) },
-			Done:    func(context.Context, AttemptInfo, time.Duration, error) { done.Add(1) },
-		}})
+		f := n.fleet(Config{
+			Began: func(context.Context, Attempt) { begun.Add(1) },
+			Ended: func(context.Context, Attempt, time.Duration, error) { done.Add(1) },
+		})
 		for i := range 3 * maxSockets {
 			x := plain()
 			for k := range 3 {
-				x.servers = append(x.servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
+				x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
 			}
-			x.zone = x.servers[0].String()
-			go func() { _, _ = f.ask(context.Background(), x) }()
+			x.Zone = x.Servers[0].String()
+			go func() { _, _ = f.Ask(context.Background(), x) }()
 			if i%1000 == 999 {
 				time.Sleep(250 * ms) // then the second queries of the thousand are under way
 			}
@@ -188,14 +189,14 @@ func TestATraceIsToldOfTheEndOfEveryQueryInACrowd(t *testing.T) {
 // A Dialer may have to open a tunnel.
 func TestADialerThatHangsHoldsNoPlaceForLong(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{Limits: Limits{InFlight: 1}})
+		f := n.fleet(Config{PerServer: 1})
 		a := n.serve("192.0.2.1", good(10*ms))
 		f.dialer = hanging{}
 		_, _, err := n.ask(f, plain(a))
-		require.ErrorIs(t, err, errNoServers)
+		require.ErrorIs(t, err, ErrNoServers)
 		time.Sleep(zoneRest)
-		var s Stats
-		f.fill(&s)
+		var s observe.RecursorStats
+		f.Fill(&s)
 		assert.Zero(t, s.InFlight)
 		f.dialer = n
 		_, _, err = n.ask(f, plain(a))
@@ -213,10 +214,10 @@ func (hanging) DialContext(ctx context.Context, network, address string) (net.Co
 func TestMaxPerSecondMayBeAnyNumber(t *testing.T) {
 	for _, most := range []float64{0.1, 1e10, 1e300, math.MaxFloat64, math.Inf(1)} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(&Resolver{Hedge: Hedge{MaxPerSecond: most}})
+			f := n.fleet(Config{Hedge: Hedge{MaxPerSecond: most}})
 			hedges := 0
 			for range 10 {
-				if f.spend() {
+				if f.Spend() {
 					hedges++
 				}
 			}
@@ -232,7 +233,7 @@ func TestMaxPerSecondMayBeAnyNumber(t *testing.T) {
 // Callers choose the type. Some servers implement no QTYPE such as MAILA, and say so.
 func TestAServerThatDoesNotImplementATypeIsNotLameAndKeepsEDNS(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		h := func(q sent) []reply {
 			if q.Question[0].Qtype != dns.TypeA {
 				return says(dns.RcodeNotImplemented, 10*ms)(q)
@@ -257,7 +258,7 @@ func TestAServerThatDoesNotImplementATypeIsNotLameAndKeepsEDNS(t *testing.T) {
 // Whoever has a zone can give it 64 addresses, and other zones as many others.
 func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{MaxBytes: minBytes})
+		f := n.fleet(Config{MaxBytes: 1 << 18})
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		at := func(net byte, i int) netip.AddrPort {
@@ -283,17 +284,17 @@ func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
 
 func TestAnImportOfManyNamesOrAddressesForOneZoneIsDamaged(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(&Resolver{})
+		f := n.fleet(Config{})
 		for i, want := range []error{nil, decode.ErrDamaged} {
-			z := zoneExport{Zone: "example.", Names: make([]string, maxServers+i), Expires: time.Now().Add(time.Hour)}
-			y := zoneExport{Zone: "example.", Addrs: make([]netip.AddrPort, maxGlue+i), Expires: z.Expires}
+			z := Delegation{Zone: "example.", Names: make([]string, MaxNames+i), Expires: time.Now().Add(time.Hour)}
+			y := Delegation{Zone: "example.", Addrs: make([]netip.AddrPort, MaxAddrs+i), Expires: z.Expires}
 			for i := range y.Addrs {
 				y.Addrs[i] = netip.MustParseAddrPort("192.0.2.1:53")
 			}
-			for _, z := range []zoneExport{z, y} {
+			for _, z := range []Delegation{z, y} {
 				var b bytes.Buffer
-				require.NoError(t, f.export(&b, []zoneExport{z}))
-				_, err := f.read(&b)
+				require.NoError(t, f.Export(&b, []Delegation{z}))
+				_, err := f.Import(&b)
 				assert.ErrorIs(t, err, want)
 			}
 		}

@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 import (
 	"math/rand/v2"
@@ -35,7 +35,7 @@ type candidate struct {
 }
 
 // candidates returns those of the addresses that may be asked and are not among the old ones.
-func (f *fleet) candidates(t *task, old []candidate, all []netip.AddrPort) []candidate {
+func (f *Fleet) candidates(t *Task, old []candidate, all []netip.AddrPort) []candidate {
 	now := f.now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +45,7 @@ func (f *fleet) candidates(t *task, old []candidate, all []netip.AddrPort) []can
 next:
 	for _, at := range all {
 		at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-		if !f.allowed(at, t.any) {
+		if !f.allowed(at, t.Any) {
 			continue
 		}
 		for i := range old {
@@ -70,7 +70,7 @@ next:
 			c.late, c.rto = f.first.late, max(coldRTO, f.first.late)
 		}
 		if len(f.lame) > 0 {
-			until, ok := f.lame[lameKey{t.zone, at}]
+			until, ok := f.lame[lameKey{t.Zone, at}]
 			c.lame = ok && now < until
 		}
 		old = append(old, c)
@@ -79,15 +79,15 @@ next:
 }
 
 // allowed reports whether a server with that address may be asked.
-func (f *fleet) allowed(at netip.AddrPort, anywhere bool) bool {
+func (f *Fleet) allowed(at netip.AddrPort, anywhere bool) bool {
 	a := at.Addr()
 	switch {
 	case !a.IsValid() || at.Port() == 0:
 		return false
-	case a.Is4() && f.noIPv4 || a.Is6() && f.noIPv6:
+	case a.Is4() && f.conf.NoIPv4 || a.Is6() && f.conf.NoIPv6:
 		return false
 	}
-	return anywhere || f.privateOK || !private(a)
+	return anywhere || f.conf.PrivateOK || !private(a)
 }
 
 // private reports whether an address, which is not an IPv4 address in IPv6, means something
@@ -134,14 +134,14 @@ func familyOf(a netip.AddrPort) int {
 
 // choose returns the server to ask next, or nil if all that may be asked have been asked often
 // enough. All have their turn before one is asked again, but for those that are not likely to answer.
-func (f *fleet) choose(all []candidate) *candidate {
+func (f *Fleet) choose(all []candidate) *candidate {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.best(all, f.now())
 }
 
 // best is choose for a caller that holds mu.
-func (f *fleet) best(all []candidate, now time.Duration) *candidate {
+func (f *Fleet) best(all []candidate, now time.Duration) *candidate {
 	var best *candidate
 	var bestRank rank
 	for i := range all {
@@ -157,7 +157,7 @@ func (f *fleet) best(all []candidate, now time.Duration) *candidate {
 // chooseHedge returns the server to ask because another one is late, or nil: one that was not asked yet
 // and is as likely to answer as any, if possible one that was never met. If there is none, it is
 // one that was asked once and has always answered: the query was probably lost.
-func (f *fleet) chooseHedge(all []candidate) *candidate {
+func (f *Fleet) chooseHedge(all []candidate) *candidate {
 	now := f.now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,7 +217,7 @@ func (r rank) less(o rank) bool {
 }
 
 // rank returns c's rank. The caller holds mu.
-func (f *fleet) rank(c *candidate, now time.Duration) rank {
+func (f *Fleet) rank(c *candidate, now time.Duration) rank {
 	r := rank{turn: c.tries, expect: c.expect, rttvar: c.rtt.RTTVAR}
 	switch {
 	case !c.slots.free(f.perServer):

@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 import (
 	"context"
@@ -40,7 +40,7 @@ var (
 
 // query is one message to one server, and the wait for its answer.
 type query struct {
-	*fleet
+	*Fleet
 	asking *asking
 	zone   *zone
 	server *server
@@ -86,9 +86,9 @@ func (q *query) due() time.Time {
 	return q.sent.Add(q.rto + q.delay)
 }
 
-func (q *query) info() AttemptInfo {
-	return AttemptInfo{
-		Name: q.asking.name, Type: q.asking.qtype, Zone: q.zone.name, Server: q.addr,
+func (q *query) info() Attempt {
+	return Attempt{
+		Name: q.asking.Name, Type: q.asking.Type, Zone: q.zone.name, Server: q.addr,
 		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge,
 	}
 }
@@ -197,7 +197,7 @@ func (q *query) stop() {
 
 // evict ends the oldest query of which little is hoped, if it helps to have a place of those. For a place at a
 // server or in a zone, that is one without any hope. The caller holds mu.
-func (f *fleet) evict(s *slots) {
+func (f *Fleet) evict(s *slots) {
 	for q := f.loose.first; q != nil; q = q.next {
 		if s == &f.sockets || (s == &q.server.slots || s == &q.zone.slots) && q.hopeless() {
 			q.release()
@@ -208,7 +208,7 @@ func (f *fleet) evict(s *slots) {
 }
 
 // loosen notes that little is hoped of q: it ends when its socket is needed. The caller holds mu.
-func (f *fleet) loosen(q *query) {
+func (f *Fleet) loosen(q *query) {
 	if !q.placed || q.queued {
 		return
 	}
@@ -227,7 +227,7 @@ func (q *query) overtaken() bool {
 func (q *query) hopeless() bool { return time.Since(q.sent) >= q.rto && q.overtaken() }
 
 // lose leaves q to itself: its answer, if one comes, tells how fast the server is. The caller holds mu.
-func (f *fleet) lose(q *query) {
+func (f *Fleet) lose(q *query) {
 	q.lost = true
 	if !q.placed {
 		return
@@ -240,7 +240,7 @@ func (f *fleet) lose(q *query) {
 }
 
 // miss counts q as unanswered, once. The caller holds mu.
-func (f *fleet) miss(q *query) {
+func (f *Fleet) miss(q *query) {
 	if q.missed {
 		return
 	}
@@ -257,7 +257,7 @@ func (f *fleet) miss(q *query) {
 }
 
 // answered takes what an answer to q took, and reports whether somebody waits for it.
-func (f *fleet) answered(q *query) bool {
+func (f *Fleet) answered(q *query) bool {
 	now := time.Now()
 	took := min(now.Sub(q.wrote), answerTime)
 	at := now.Sub(f.epoch)
@@ -283,7 +283,7 @@ func (q *query) run() {
 	defer q.wg.Done()
 	if q.line {
 		if !q.enter() {
-			q.err = errNoServers
+			q.err = ErrNoServers
 			q.asking.tell(event{q, true})
 			return
 		}

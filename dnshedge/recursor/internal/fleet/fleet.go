@@ -1,4 +1,7 @@
-package recursor
+// Package fleet asks the servers of DNS zones: which of them, when the next one, and when another one
+// because the first is late. It learns how fast they are, which are silent, and which do not serve
+// a zone that they should.
+package fleet
 
 import (
 	"cmp"
@@ -13,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/observe"
 	"github.com/gohedge/hedge/sketch"
 )
 
@@ -28,21 +32,16 @@ const (
 	familyRest    = time.Minute      //
 	lameTime      = 15 * time.Minute // how long a server is not asked about a zone that it does not serve
 
-	share       = 4   // the fleet takes 1/share of MaxBytes
 	serverBytes = 160 // that a server takes, with its place in the table
 	lameBytes   = 320 // that a mark or a zone takes, with its name
 )
 
-// fleet is all servers that are known, and how they are asked. It must be started before it is
-// used. It is safe for concurrent use.
-type fleet struct {
-	hedge      Hedge
-	noIPv4     bool
-	noIPv6     bool
-	privateOK  bool
-	perServer  int32 // Limits.InFlight
-	perZone    int32 // Limits.ZoneInFlight
-	trace      *Trace
+// Fleet is all servers that are known, and how they are asked. It is safe for
+// concurrent use.
+type Fleet struct {
+	conf       Config
+	perServer  int32
+	perZone    int32
 	dialer     Dialer // nil: sockets are opened without one
 	bucket     *budget.Bucket
 	ceiling    *rate.Limiter // nil: there is none
@@ -88,26 +87,72 @@ type zone struct {
 	until time.Duration // when its servers are asked again, since epoch
 }
 
-// start makes the fleet ready. The resolver's fields are valid.
-func (f *fleet) start(r *Resolver) {
-	f.hedge = r.Hedge
-	f.noIPv4, f.noIPv6, f.privateOK = r.NoIPv4, r.NoIPv6, r.PrivateOK
-	f.perServer = int32(min(cmp.Or(r.Limits.InFlight, 64), math.MaxInt32))
-	f.perZone = int32(min(cmp.Or(r.Limits.ZoneInFlight, 256), math.MaxInt32))
-	f.trace = r.Trace
-	if f.trace == nil {
-		f.trace = new(Trace)
-	}
-	f.dialer = r.Dialer
+// Config says how a Fleet asks. The zero value has the defaults below.
+type Config struct {
+	Hedge Hedge
+
+	// NoIPv4 and NoIPv6 keep it from asking servers at addresses of that family.
+	NoIPv4, NoIPv6 bool
+
+	// PrivateOK allows to ask servers at addresses that mean something in one network only.
+	PrivateOK bool
+
+	// PerServer is how many queries wait for one server's answers, and PerZone for those of one
+	// zone's servers. Zero: 64 and 256.
+	PerServer, PerZone int
+
+	// MaxBytes bounds the memory that tables take, by an estimate. Zero: 16 MiB.
+	MaxBytes int64
+
+	// Dialer opens connections, over "udp" and "tcp". Nil: a net.Dialer.
+	Dialer Dialer
+
+	// Began is called before a query is sent, and Ended when it was answered or given up. They are
+	// called by the goroutine that asks, and may be nil.
+	Began func(context.Context, Attempt)
+	Ended func(context.Context, Attempt, time.Duration, error)
+}
+
+// Hedge says when a question goes to a second server. The fields are those of recursor.Hedge, and have
+// the same defaults.
+type Hedge struct {
+	Off           bool
+	Percentile    float64
+	BudgetPercent float64
+	MaxPerSecond  float64
+}
+
+// Dialer opens connections.
+type Dialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Attempt is a query to a server. The fields are those of recursor.AttemptInfo.
+type Attempt struct {
+	Name    string
+	Type    uint16
+	Zone    string
+	Server  netip.AddrPort
+	TCP     bool
+	Attempt int
+	Hedge   bool
+}
+
+// New returns a Fleet, which must be closed.
+func New(conf Config) *Fleet {
+	f := &Fleet{conf: conf}
+	f.perServer = int32(min(cmp.Or(conf.PerServer, 64), math.MaxInt32))
+	f.perZone = int32(min(cmp.Or(conf.PerZone, 256), math.MaxInt32))
+	f.dialer = conf.Dialer
 	if d, ok := f.dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {
 		f.dialer = nil
 	}
-	f.percentile = cmp.Or(f.hedge.Percentile, 65) / 100
-	f.bucket = budget.NewBucket(cmp.Or(f.hedge.BudgetPercent, 15)/100, hedgeBurst)
-	if n := f.hedge.MaxPerSecond; n > 0 {
+	f.percentile = cmp.Or(conf.Hedge.Percentile, 65) / 100
+	f.bucket = budget.NewBucket(cmp.Or(conf.Hedge.BudgetPercent, 15)/100, hedgeBurst)
+	if n := conf.Hedge.MaxPerSecond; n > 0 {
 		f.ceiling = rate.NewLimiter(rate.Limit(min(n, math.MaxFloat64)), int(min(max(n, 1), math.MaxInt32)))
 	}
-	bytes := cmp.Or(r.MaxBytes, 64<<20) / share
+	bytes := cmp.Or(conf.MaxBytes, 16<<20)
 	f.maxLame = int(min(bytes/16/lameBytes, math.MaxInt32))
 	f.maxServers = int(min(bytes*3/4/serverBytes, math.MaxInt32))
 	f.epoch = time.Now()
@@ -117,10 +162,11 @@ func (f *fleet) start(r *Resolver) {
 	f.open = make(map[*query]struct{})
 	f.first.init()
 	f.ctx, f.cancel = context.WithCancel(context.Background())
+	return f
 }
 
-// close ends all that is under way, and waits for it.
-func (f *fleet) close() {
+// Close ends all that is under way, and waits for it.
+func (f *Fleet) Close() {
 	f.mu.Lock()
 	f.closed = true
 	f.cancel()
@@ -132,11 +178,11 @@ func (f *fleet) close() {
 }
 
 // now is the time since epoch.
-func (f *fleet) now() time.Duration { return time.Since(f.epoch) }
+func (f *Fleet) now() time.Duration { return time.Since(f.epoch) }
 
-// spend takes a hedge from the budget, or reports false.
-func (f *fleet) spend() bool {
-	if f.hedge.Off || f.outage.Load() {
+// Spend takes a hedge from the budget, or reports false.
+func (f *Fleet) Spend() bool {
+	if f.conf.Hedge.Off || f.outage.Load() {
 		return false
 	}
 	ok := f.bucket.Spend()
@@ -152,7 +198,7 @@ func (f *fleet) spend() bool {
 
 // tell counts a query that was answered, or not. When more than half are not, hedges
 // would only add to what is wrong. The caller holds mu.
-func (f *fleet) tell(answered bool) {
+func (f *Fleet) tell(answered bool) {
 	f.quiet -= f.quiet / recent
 	if !answered {
 		f.quiet += 1. / recent
@@ -161,7 +207,7 @@ func (f *fleet) tell(answered bool) {
 }
 
 // zoneOf returns the zone of that name, for one more user. The caller holds mu.
-func (f *fleet) zoneOf(name string) *zone {
+func (f *Fleet) zoneOf(name string) *zone {
 	z := f.zones[name]
 	if z == nil {
 		if len(f.zones) >= f.maxLame {
@@ -175,14 +221,14 @@ func (f *fleet) zoneOf(name string) *zone {
 }
 
 // leaveZone ends the use of a zone. The caller holds mu.
-func (f *fleet) leaveZone(z *zone, now time.Duration) {
+func (f *Fleet) leaveZone(z *zone, now time.Duration) {
 	if z.users--; z.users == 0 && z.until <= now && f.zones[z.name] == z {
 		delete(f.zones, z.name)
 	}
 }
 
 // forgetZone forgets one of the zones that only rest: of a few, the one that ends that first. The caller holds mu.
-func (f *fleet) forgetZone() {
+func (f *Fleet) forgetZone() {
 	var first *zone
 	n := 0
 	for _, z := range f.zones {
@@ -201,14 +247,14 @@ func (f *fleet) forgetZone() {
 // samples is how many entries of a table are compared to find one to forget.
 const samples = 8
 
-// fill adds the fleet's part to s.
-func (f *fleet) fill(s *Stats) {
+// Fill adds the fleet's part to s.
+func (f *Fleet) Fill(s *observe.RecursorStats) {
 	c := &f.counts
 	s.Wire, s.TCP = c.wire.Load(), c.tcp.Load()
 	s.Hedges, s.HedgeWins, s.Denied = c.hedges.Load(), c.hedgeWins.Load(), c.denied.Load()
 	s.Timeouts, s.Failovers = c.timeouts.Load(), c.failovers.Load()
 	s.Lame, s.Ignored = c.lame.Load(), c.ignored.Load()
-	if !f.hedge.Off {
+	if !f.conf.Hedge.Off {
 		s.Budget = f.bucket.Tokens()
 	}
 	now := f.now()

@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 import (
 	"math"
@@ -38,7 +38,7 @@ type lameKey struct {
 }
 
 // lookUp returns the server with that address. The caller holds mu.
-func (f *fleet) lookUp(at netip.AddrPort, now time.Duration) *server {
+func (f *Fleet) lookUp(at netip.AddrPort, now time.Duration) *server {
 	s := f.servers[at]
 	if s == nil {
 		if len(f.servers) >= f.maxServers {
@@ -52,7 +52,7 @@ func (f *fleet) lookUp(at netip.AddrPort, now time.Duration) *server {
 
 // forgetServer forgets one of the servers that are not being asked: of a few, one of which nothing
 // is known, or else the one that was not asked for the longest time. The caller holds mu.
-func (f *fleet) forgetServer() {
+func (f *Fleet) forgetServer() {
 	var oldest netip.AddrPort
 	var since time.Duration = math.MaxInt64
 	n := 0
@@ -106,7 +106,7 @@ func (s *server) expect(now, prior time.Duration) float32 {
 }
 
 // mark notes that a server does not serve a zone. The caller holds mu.
-func (f *fleet) mark(k lameKey, now time.Duration) {
+func (f *Fleet) mark(k lameKey, now time.Duration) {
 	if _, ok := f.lame[k]; !ok && len(f.lame) >= f.maxLame {
 		var first lameKey
 		var until time.Duration = math.MaxInt64

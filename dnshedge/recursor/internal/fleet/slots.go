@@ -1,4 +1,4 @@
-package recursor
+package fleet
 
 // slots are places for queries, and those who wait for one, in the order in which they came.
 // They are guarded by the mutex of the fleet.
