@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -15,59 +13,12 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// Task is a question to the servers of one zone.
-type Task struct {
-	Name string // absolute, in lower case, as dns.CanonicalName returns it
-	Type uint16
-	DO   bool // the caller understands DNSSEC
-	CD   bool
-
-	Zone string // absolute, in lower case
-	Any  bool   // servers may have addresses that mean something in one network only
-	Part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
-
-	// Servers are the addresses known at first, in no order. When none is known, or all have
-	// failed, more is asked for others. It blocks until it has some. It returns none if there
-	// are no more with that effort, or an error that ends the task. It is called by a goroutine of its own,
-	// once at a time, while the functions below may be called by that of ask. Its context
-	// is one for all calls, and ends some time after the task. Nil: there are no more.
-	Servers []netip.AddrPort
-	More    func(ctx context.Context, e Effort) ([]netip.AddrPort, error)
-
-	// Judge reads a response, which has the ID and the question that were sent and is not cut. Nil
-	// means that it is an answer. ErrLame: the server does not serve the zone, or cannot answer, so
-	// that the next one is asked at once, and this one is not asked about the zone for a while.
-	// Any other error: the next one is asked at once.
-	Judge func(m *dns.Msg, server netip.AddrPort) error
-
-	// Spend is asked before each query, whatever it is for. After an error nothing more is
-	// sent, and the task ends with that error unless an answer comes in time. Nil: all is paid for.
-	Spend func() error
-}
-
-// Effort is how hard more servers are looked for.
-type Effort int
-
-const (
-	// An answer is late. Only names of servers of which no address is known are worth a lookup.
-	Glueless Effort = 1 + iota
-	// All servers are silent. It is no use to look up names within the zone, for they would be asked.
-	Outside
-	Everything
-)
-
-// ErrLame is why a response is not taken: see task.
-var ErrLame = errors.New("recursor: server does not serve the zone")
-
-// ErrNoServers is the error of a task whose servers have all failed.
-var ErrNoServers = errors.New("recursor: no server answers")
-
 const (
 	maxQueries = 8                       // of a task, unless its servers are more
-	maxMore    = 16                      // times that a task asks for more servers
 	askTime    = 4500 * time.Millisecond // after which a task sends no more queries
 
-	maxLate = 5 * time.Millisecond // how late a timer may strike: then the process is busy, and not the server
+	plainTime = time.Hour            // how long a server that does not understand EDNS is asked without
+	maxLate   = 5 * time.Millisecond // how late a timer may strike: then the process is busy, and not the server
 )
 
 // Ask has the servers of a zone answer t. It returns the first response that Judge takes, as it
@@ -80,13 +31,10 @@ func (f *Fleet) Ask(ctx context.Context, t *Task) (*dns.Msg, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &asking{Fleet: f, Task: t, ctx: ctx, wire: q, began: f.now(), wake: make(chan struct{}, 1)}
-	f.mu.Lock()
-	if err = f.refuses(t.Zone, a.began); err == nil {
-		a.zone = f.zoneOf(t.Zone)
-	}
-	f.mu.Unlock()
-	if err != nil {
+	a := &asking{Fleet: f, Task: t, ctx: ctx, wire: q, began: f.now()}
+	a.inbox.wake = make(chan struct{}, 1)
+	a.search = search{fleet: f, more: t.More, caller: ctx}
+	if err := a.enterZone(); err != nil {
 		return nil, err
 	}
 	a.all = f.candidates(t, nil, t.Servers)
@@ -98,18 +46,7 @@ func (f *Fleet) Ask(ctx context.Context, t *Task) (*dns.Msg, error) {
 	return m, err
 }
 
-// refuses returns why a zone's servers are not asked. The caller holds mu.
-func (f *Fleet) refuses(name string, now time.Duration) error {
-	if f.closed {
-		return net.ErrClosed
-	}
-	if z := f.zones[name]; z != nil && now < z.until {
-		return ErrNoServers
-	}
-	return nil
-}
-
-// asking is a task that is under way. Its fields belong to the goroutine that asks.
+// asking is a task that is under way. Its fields belong to the goroutine that asks; inbox has a lock of its own.
 type asking struct {
 	*Fleet
 	*Task
@@ -123,49 +60,31 @@ type asking struct {
 	n       int      // queries sent, but not those that repeat an attempt in another form
 	timer   *time.Timer
 	gone    chan struct{} // closed at the end; nil: nobody waits for a place
-	reached bool          // a query has left this machine
-	stuck   error         // why one has not
-	heard   bool          // a response came
-	fatal   error         // why no more is sent
-
-	looked  int // times that more was asked
-	looking bool
-	needed  bool            // the servers found are to be asked at once
-	paid    bool            // the budget has paid for a hedge to one of them
-	vain    Effort          // that finds no more
-	why     error           // of more, for that
-	found   chan found      // what more returned
-	lookCtx context.Context // more's
-	unlook  func()          // ends it
-
-	wake chan struct{} // capacity 1: there are events
-
-	mu     sync.Mutex // guards events
-	events []event
+	inbox   inbox
+	search  search
+	outcome outcome
 }
 
-// event is what happened to a query.
-type event struct {
-	*query
-	ended bool // otherwise, it has been sent after a wait
+// outcome is what is known of a task that nobody has answered.
+type outcome struct {
+	reached bool  // a query has left this machine
+	stuck   error // why one has not
+	heard   bool  // a response came
+	fatal   error // why no more is sent
 }
 
-// found is what more returned.
-type found struct {
-	servers []netip.AddrPort
-	err     error
-	effort  Effort
-}
-
-// tell adds an event.
-func (a *asking) tell(e event) {
+// enterZone makes the task a user of its zone, or returns why the zone's servers are not asked.
+func (a *asking) enterZone() error {
 	a.mu.Lock()
-	a.events = append(a.events, e)
-	a.mu.Unlock()
-	select {
-	case a.wake <- struct{}{}:
-	default:
+	defer a.mu.Unlock()
+	if a.closed {
+		return net.ErrClosed
 	}
+	if z := a.zones.all[a.Zone]; z != nil && a.began < z.until {
+		return ErrNoServers
+	}
+	a.zone = a.zones.use(a.Zone)
+	return nil
 }
 
 // run asks until there is an answer or no hope.
@@ -173,15 +92,13 @@ func (a *asking) run() (*dns.Msg, error) {
 	a.next(atFirst)
 	var events []event
 	for {
-		if len(a.queries) == 0 && !a.looking || a.latest() == nil && a.spent() {
+		if len(a.queries) == 0 && !a.search.running || a.latest() == nil && a.spent() {
 			return nil, a.fail()
 		}
 		a.arm()
 		select {
-		case <-a.wake:
-			a.mu.Lock()
-			events, a.events = a.events, events[:0]
-			a.mu.Unlock()
+		case <-a.inbox.wake:
+			events = a.inbox.take(events)
 			for _, e := range events {
 				if m := a.take(e); m != nil {
 					return m, nil
@@ -189,8 +106,8 @@ func (a *asking) run() (*dns.Msg, error) {
 			}
 		case <-a.timer.C:
 			a.strike()
-		case x := <-a.found:
-			a.looking = false
+		case x := <-a.search.found:
+			a.search.running = false
 			a.add(x)
 		case <-a.ctx.Done():
 			return nil, context.Cause(a.ctx)
@@ -220,10 +137,8 @@ func (a *asking) next(why reason) {
 	if c != nil && c.tries > 0 && a.n >= maxQueries {
 		c = nil
 	}
-	if c == nil || c.tries > 0 {
-		if a.look(a.effort()) {
-			a.needed = true
-		}
+	if (c == nil || c.tries > 0) && a.search.start(a.effort()) {
+		a.search.needed = true
 	}
 	if c == nil || why == afterFailure && c.tries > 0 && a.latest() != nil {
 		return
@@ -231,13 +146,21 @@ func (a *asking) next(why reason) {
 	a.send(c, why, nil)
 }
 
+// effort returns where to look for more servers because one is needed.
+func (a *asking) effort() Effort {
+	if a.outcome.heard || len(a.all) == 0 {
+		return Everything
+	}
+	return Outside
+}
+
 // spent reports whether no more queries are sent.
-func (a *asking) spent() bool { return a.fatal != nil || a.now()-a.began > askTime }
+func (a *asking) spent() bool { return a.outcome.fatal != nil || a.now()-a.began > askTime }
 
 // latest returns the query that was sent last, of those whose answer is not overdue.
 func (a *asking) latest() *query {
 	for i := len(a.queries) - 1; i >= 0; i-- {
-		if q := a.queries[i]; !q.overdue {
+		if q := a.queries[i]; q.state != isOverdue {
 			return q
 		}
 	}
@@ -247,7 +170,7 @@ func (a *asking) latest() *query {
 // arm sets the timer.
 func (a *asking) arm() {
 	q := a.latest()
-	if q == nil || !q.entered {
+	if q == nil || q.state == isWaiting {
 		a.timer.Stop()
 		return
 	}
@@ -257,7 +180,7 @@ func (a *asking) arm() {
 // strike does what is to be done when the time of the latest query is up.
 func (a *asking) strike() {
 	q := a.latest()
-	if q == nil || !q.entered {
+	if q == nil || q.state == isWaiting {
 		return
 	}
 	over := time.Since(q.due())
@@ -277,36 +200,24 @@ func (a *asking) strike() {
 // giveUp notes that the answers to all queries are overdue. They are still taken if they come.
 func (a *asking) giveUp() {
 	var ended []*query
-	a.Fleet.mu.Lock()
+	a.mu.Lock()
 	left := a.queries[:0]
 	for _, q := range a.queries {
-		if q.entered && !q.overdue {
-			q.overdue = true
-			a.loosen(q)
-		}
-		if q.evicted {
+		switch q.state {
+		case isEvicted:
 			ended = append(ended, q)
-		} else {
-			left = append(left, q)
+			continue
+		case isSent:
+			q.state = isOverdue
+			q.demote()
 		}
+		left = append(left, q)
 	}
 	clear(a.queries[len(left):])
 	a.queries = left
-	a.Fleet.mu.Unlock()
+	a.mu.Unlock()
 	for _, q := range ended {
 		a.done(q, q.err)
-	}
-}
-
-// done notes that q has ended.
-func (a *asking) done(q *query, err error) {
-	if q.wrote.IsZero() {
-		a.stuck = err
-	} else {
-		a.reached = true
-	}
-	if f := a.conf.Ended; f != nil {
-		f(a.ctx, q.info(), time.Since(q.began), err)
 	}
 }
 
@@ -316,73 +227,111 @@ func (a *asking) hedge() {
 		return
 	}
 	c := a.chooseHedge(a.all)
-	looks := (c == nil || c.tries > 0) && a.looks(Glueless)
+	looks := (c == nil || c.tries > 0) && a.search.useful(Glueless)
 	switch {
-	case c == nil && !looks || !a.Fleet.Spend():
+	case c == nil && !looks || !a.hedges.spend():
 	case looks:
-		a.paid = a.look(Glueless)
+		a.search.paid = a.search.start(Glueless)
 	default:
 		a.send(c, asHedge, nil)
 	}
 }
 
-// effort returns how hard to look for more servers because one is needed.
-func (a *asking) effort() Effort {
-	if a.heard || len(a.all) == 0 {
-		return Everything
+// send sends a query to c. If it repeats another one in another form, that form is again.
+func (a *asking) send(c *candidate, why reason, again *form) {
+	if !a.pay(why) {
+		return
 	}
-	return Outside
-}
-
-// send sends a query to c. If it repeats another one in another form, that is old.
-func (a *asking) send(c *candidate, why reason, old *query) {
-	if a.Task.Spend != nil {
-		if err := a.Task.Spend(); err != nil {
-			if why == asHedge {
-				a.bucket.GiveBack()
-				return
-			}
-			a.fatal = err
-			return
-		}
-	}
-	now := a.now()
-	a.Fleet.mu.Lock()
-	if why != asHedge && old == nil && !c.slots.free(a.perServer) {
-		c = a.best(a.all, now) // others have taken the last places since it was chosen
-	}
-	q := a.queryTo(c, why == asHedge, old)
-	c.asked = now
-	ok := !a.closed && q.tryEnter()
-	q.line = !ok && !a.closed && why != asHedge
-	if ok || q.line {
-		a.wg.Add(1)
-	}
-	if ok && why == afterTimeout {
-		a.loosen(q) // there is little hope
-	}
-	a.Fleet.mu.Unlock()
-	if !ok && !q.line {
+	c, q := a.place(c, why, again)
+	if q == nil {
 		if why == asHedge {
-			a.bucket.GiveBack()
-			a.counts.denied.Add(1)
+			a.hedges.bucket.GiveBack()
+			a.hedges.denied.Add(1)
 		}
 		return
 	}
-	if old == nil {
-		a.n++
+	a.count(c, q, why)
+	a.start(q)
+}
+
+// pay reports whether a query is paid for. If it is not, nothing more is sent, unless it is a hedge: the
+// task goes on without.
+func (a *asking) pay(why reason) bool {
+	if a.Task.Spend == nil {
+		return true
 	}
-	if !q.tcp {
-		c.tries++
+	err := a.Task.Spend()
+	switch {
+	case err == nil:
+	case why == asHedge:
+		a.hedges.bucket.GiveBack()
+	default:
+		a.outcome.fatal = err
 	}
+	return err == nil
+}
+
+// place returns a query that has places, or that waits for them, and whom it asks: c, unless others have
+// taken its last places since it was chosen. A hedge does not wait. The query is nil if none can be sent.
+func (a *asking) place(c *candidate, why reason, again *form) (*candidate, *query) {
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if why != asHedge && why != asRepetition && !c.slots.free(a.perServer) {
+		c = a.best(a.all, now)
+	}
+	q := a.queryTo(c, why, again)
+	c.asked = now
+	switch {
+	case a.closed:
+		return c, nil
+	case q.tryEnter():
+		q.state = isSent
+		if why == afterTimeout {
+			q.demote() // it will hardly be answered
+		}
+	case why == asHedge:
+		return c, nil
+	}
+	a.wg.Add(1)
+	return c, q
+}
+
+// queryTo returns a query to c. The caller holds mu.
+func (a *asking) queryTo(c *candidate, why reason, again *form) *query {
+	q := &query{
+		Fleet: a.Fleet, form: form{number: a.n, hedge: why == asHedge, plain: a.now() < c.server.plain},
+		zone: a.zone, server: c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
+		began: time.Now(), late: c.late,
+	}
+	if again != nil {
+		q.form = *again
+	}
+	if c.slow && len(a.all) == 1 && a.search.useful(Glueless) {
+		q.late = min(q.late, c.strange) // there may be a better one
+	}
+	if q.tcp {
+		q.late, q.rto = 3*q.late, min(max(3*c.rto, coldRTO), 3*maxRTO) // a connection takes two round trips more
+	} else {
+		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
+	}
+	q.hedgeable = !a.hedges.off && q.late < q.rto
 	if q.plain {
 		if a.bare == nil {
 			a.bare = a.wire.Plain()
 		}
 		q.wire = a.bare
 	}
-	if q.line && a.gone == nil {
-		a.gone = make(chan struct{})
+	return q
+}
+
+// count counts a query to c.
+func (a *asking) count(c *candidate, q *query, why reason) {
+	if why != asRepetition {
+		a.n++
+	}
+	if !q.tcp {
+		c.tries++
 	}
 	switch why {
 	case asHedge:
@@ -393,56 +342,42 @@ func (a *asking) send(c *candidate, why reason, old *query) {
 		a.counts.timeouts.Add(1)
 	}
 	if why != asHedge {
-		a.bucket.Earn()
+		a.hedges.bucket.Earn()
+	}
+}
+
+// start has q run, also if Config.Began panics.
+func (a *asking) start(q *query) {
+	var gone chan struct{}
+	if q.state == isWaiting {
+		if a.gone == nil {
+			a.gone = make(chan struct{})
+		}
+		gone = a.gone
 	}
 	a.queries = append(a.queries, q)
-	defer func() { go q.run() }() // also if the trace panics
-	if f := a.conf.Began; f != nil {
-		f(a.ctx, q.info())
+	defer func() { go q.run(gone) }()
+	if began := a.conf.Began; began != nil {
+		began(a.ctx, a.attempt(q))
 	}
 }
 
-// queryTo returns a query to c. If it repeats another one in another form, that is old. The caller
-// holds fleet.mu.
-func (a *asking) queryTo(c *candidate, hedge bool, old *query) *query {
-	q := &query{
-		Fleet: a.Fleet, asking: a, zone: a.zone, server: c.server, addr: c.addr, wire: a.wire,
-		number: a.n, hedge: hedge, began: time.Now(), hedgeable: !a.conf.Hedge.Off, late: c.late, plain: a.now() < c.server.plain,
+func (a *asking) attempt(q *query) Attempt {
+	return Attempt{
+		Name: a.Name, Type: a.Type, Zone: a.Zone, Server: q.addr,
+		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge,
 	}
-	if old != nil {
-		q.number, q.hedge, q.tcp, q.plain = old.number, old.hedge, old.tcp, old.plain
-	}
-	if c.slow && len(a.all) == 1 && a.looks(Glueless) {
-		q.late = min(q.late, c.strange) // there may be a better one
-	}
-	if q.tcp {
-		q.late, q.rto = 3*q.late, min(max(3*c.rto, coldRTO), 3*maxRTO) // a connection takes two round trips more
-	} else {
-		q.rto = min(c.rto<<c.tries, max(maxRTO, c.rto))
-	}
-	q.hedgeable = q.hedgeable && q.late < q.rto
-	return q
-}
-
-// candidateOf returns the candidate that q asked.
-func (a *asking) candidateOf(q *query) *candidate {
-	for i := range a.all {
-		if a.all[i].addr == q.addr {
-			return &a.all[i]
-		}
-	}
-	return nil // not reached: candidates stay
 }
 
 // take takes an event, and returns the answer if it is one.
 func (a *asking) take(e event) *dns.Msg {
 	q := e.query
 	if !e.ended {
-		q.entered = true
+		q.state = isSent
 		return nil
 	}
-	if q.err == errEvicted && !q.overdue {
-		q.evicted = true // until it is overdue, as if it had a socket
+	if q.err == errEvicted && q.state != isOverdue {
+		q.state = isEvicted
 		return nil
 	}
 	for i := range a.queries {
@@ -451,10 +386,10 @@ func (a *asking) take(e event) *dns.Msg {
 			break
 		}
 	}
-	c := a.candidateOf(q)
+	c := candidateOf(a.all, q.addr)
 	err := q.err
 	if q.msg != nil {
-		a.heard = true
+		a.outcome.heard = true
 		err = a.read(c, q)
 	}
 	a.done(q, err)
@@ -465,12 +400,16 @@ func (a *asking) take(e event) *dns.Msg {
 		}
 		return q.msg
 	case err == errAgain && (q.tcp || c.tries < maxTries):
-		a.send(c, asRepetition, &query{number: q.number, hedge: q.hedge, tcp: q.tcp, plain: true})
+		again := q.form
+		again.plain = true
+		a.send(c, asRepetition, &again)
 	case err == errCut && !q.tcp:
-		a.heard = true
-		a.send(c, asRepetition, &query{number: q.number, hedge: q.hedge, tcp: true, plain: q.plain})
+		a.outcome.heard = true
+		again := q.form
+		again.tcp = true
+		a.send(c, asRepetition, &again)
 	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errForgers || err == errEvicted:
-		if a.latest() == nil && !q.overdue {
+		if a.latest() == nil && q.state != isOverdue {
 			a.next(afterTimeout)
 		}
 	default:
@@ -487,27 +426,27 @@ func (a *asking) read(c *candidate, q *query) error {
 	}
 	if q.plain && !rejected(q.msg) { // otherwise it is the question that the server does not understand
 		now := a.now()
-		a.Fleet.mu.Lock()
+		a.mu.Lock()
 		if c.server.plain <= now {
 			c.server.plain = now + plainTime
 		}
-		a.Fleet.mu.Unlock()
+		a.mu.Unlock()
 	}
 	err := a.Judge(q.msg, c.addr)
-	lame := err == ErrLame
-	if lame {
+	isLame := err == ErrLame
+	if isLame {
 		a.counts.lame.Add(1)
 	}
-	if lame || c.lame && err == nil {
-		key := lameKey{a.Task.Zone, c.addr}
-		a.Fleet.mu.Lock()
-		if lame && !rejected(q.msg) {
-			a.mark(key, a.now())
-		} else if !lame {
-			delete(a.Fleet.lame, key)
+	if isLame || c.lame && err == nil {
+		key := lameKey{a.Zone, c.addr}
+		a.mu.Lock()
+		if isLame && !rejected(q.msg) {
+			a.lame.add(key, a.now())
+		} else if !isLame {
+			delete(a.lame.all, key)
 		}
-		a.Fleet.mu.Unlock()
-		c.lame = lame
+		a.mu.Unlock()
+		c.lame = isLame
 	}
 	return err
 }
@@ -523,61 +462,35 @@ func rejected(m *dns.Msg) bool {
 	return false
 }
 
-// look asks for more servers, and reports whether that is under way.
-func (a *asking) look(e Effort) bool {
-	if a.looking {
-		return true
+// done notes that q has ended.
+func (a *asking) done(q *query, err error) {
+	if q.wrote.IsZero() {
+		a.outcome.stuck = err
+	} else {
+		a.outcome.reached = true
 	}
-	if !a.looks(e) {
-		return false
+	if ended := a.conf.Ended; ended != nil {
+		ended(a.ctx, a.attempt(q), time.Since(q.began), err)
 	}
-	a.Fleet.mu.Lock()
-	closed := a.closed
-	if !closed {
-		a.wg.Add(1)
-	}
-	a.Fleet.mu.Unlock()
-	if closed {
-		return false
-	}
-	if a.found == nil {
-		a.found = make(chan found, 1)
-		var cancel context.CancelFunc
-		a.lookCtx, cancel = context.WithCancel(context.WithoutCancel(a.ctx))
-		stop := context.AfterFunc(a.Fleet.ctx, cancel)
-		a.unlook = func() { stop(); cancel() }
-	}
-	a.looked++
-	a.looking = true
-	go func() {
-		defer a.wg.Done()
-		servers, err := a.More(a.lookCtx, e)
-		a.found <- found{servers, err, e}
-	}()
-	return true
 }
 
-// looks reports whether there may be more servers, and nobody looks for them.
-func (a *asking) looks(e Effort) bool {
-	return a.More != nil && e > a.vain && !a.looking && a.looked < maxMore
-}
-
-// add adds the servers that more has found.
+// add adds the servers that were found.
 func (a *asking) add(x found) {
+	s := &a.search
 	n := len(a.all)
 	a.all = a.candidates(a.Task, a.all, x.servers)
 	switch {
 	case len(x.servers) == 0:
-		a.vain, a.why = x.effort, x.err
+		s.exhausted, s.why = x.effort, x.err
 	case len(a.all) == n: // none that may be asked
-		if a.look(x.effort) {
+		if s.start(x.effort) {
 			return
 		}
 	}
-	paid, needed := a.paid, a.needed
-	a.paid, a.needed = false, false
+	paid, needed := s.paid, s.needed
+	s.paid, s.needed = false, false
 	if paid && (len(a.all) == n || needed) {
-		a.bucket.GiveBack()
+		a.hedges.bucket.GiveBack()
 	}
 	switch {
 	case a.spent():
@@ -595,36 +508,30 @@ func (a *asking) add(x found) {
 func (a *asking) fail() error {
 	silent := a.silent()
 	if silent && !a.Part {
-		a.Fleet.mu.Lock()
+		a.mu.Lock()
 		a.zone.until = a.now() + zoneRest
-		a.Fleet.mu.Unlock()
+		a.mu.Unlock()
 	}
+	o := &a.outcome
 	switch {
-	case a.fatal != nil:
-		return a.fatal
-	case a.why != nil && !silent:
-		return a.why
-	case a.stuck != nil && !a.reached:
-		return &StuckError{a.stuck}
+	case o.fatal != nil:
+		return o.fatal
+	case a.search.why != nil && !silent:
+		return a.search.why
+	case o.stuck != nil && !o.reached:
+		return &StuckError{o.stuck}
 	}
 	return ErrNoServers
 }
 
-// StuckError is ErrNoServers if nothing has left this machine, as when it has no network or no
-// descriptors: that says nothing of the question.
-type StuckError struct{ err error }
-
-func (e *StuckError) Error() string   { return "recursor: no server can be asked: " + e.err.Error() }
-func (e *StuckError) Unwrap() []error { return []error{ErrNoServers, e.err} }
-
 // silent reports whether all servers were asked, and none has said anything, not even to others. Of one that
 // was met, another question must have had no answer before: servers drop what they do not understand.
 func (a *asking) silent() bool {
-	if a.heard || !a.reached || len(a.all) == 0 {
+	if a.outcome.heard || !a.outcome.reached || len(a.all) == 0 {
 		return false
 	}
-	a.Fleet.mu.Lock()
-	defer a.Fleet.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for i := range a.all {
 		c := &a.all[i]
 		if c.tries == 0 || c.seen > a.began || c.met && int(c.server.silent) <= c.tries {
@@ -637,26 +544,23 @@ func (a *asking) silent() bool {
 // end leaves the queries that are still in flight to themselves.
 func (a *asking) end(err error) {
 	a.timer.Stop()
-	if a.unlook != nil {
-		// What is looked up is of use for others, as losers are.
-		time.AfterFunc(answerTime, a.unlook)
-	}
+	a.search.end()
 	if a.gone != nil {
 		close(a.gone)
 	}
 	now := a.now()
-	a.Fleet.mu.Lock()
+	a.mu.Lock()
 	for _, q := range a.queries {
-		a.lose(q)
+		q.lose()
 	}
-	a.leaveZone(a.zone, now)
-	a.Fleet.mu.Unlock()
-	if f := a.conf.Ended; f != nil {
+	a.zones.leave(a.zone, now)
+	a.mu.Unlock()
+	if ended := a.conf.Ended; ended != nil {
 		if err == nil {
 			err = race.ErrLost
 		}
 		for _, q := range a.queries {
-			f(a.ctx, q.info(), time.Since(q.began), err)
+			ended(a.ctx, a.attempt(q), time.Since(q.began), err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/rtt"
@@ -45,7 +46,7 @@ func (f *Fleet) candidates(t *Task, old []candidate, all []netip.AddrPort) []can
 next:
 	for _, at := range all {
 		at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-		if !f.allowed(at, t.Any) {
+		if !f.conf.allows(at, t.Any) {
 			continue
 		}
 		for i := range old {
@@ -53,8 +54,8 @@ next:
 				continue next
 			}
 		}
-		s := f.lookUp(at, now)
-		c := candidate{server: s, addr: at, met: s.met()}
+		s := f.servers.lookUp(at, now)
+		c := candidate{server: s, addr: at, met: s.met(), lame: f.lame.has(lameKey{t.Zone, at}, now)}
 		prior := f.first.median
 		c.strange = f.first.late
 		if c.met {
@@ -69,67 +70,9 @@ next:
 			}
 			c.late, c.rto = f.first.late, max(coldRTO, f.first.late)
 		}
-		if len(f.lame) > 0 {
-			until, ok := f.lame[lameKey{t.Zone, at}]
-			c.lame = ok && now < until
-		}
 		old = append(old, c)
 	}
 	return old
-}
-
-// allowed reports whether a server with that address may be asked.
-func (f *Fleet) allowed(at netip.AddrPort, anywhere bool) bool {
-	a := at.Addr()
-	switch {
-	case !a.IsValid() || at.Port() == 0:
-		return false
-	case a.Is4() && f.conf.NoIPv4 || a.Is6() && f.conf.NoIPv6:
-		return false
-	}
-	return anywhere || f.conf.PrivateOK || !private(a)
-}
-
-// private reports whether an address, which is not an IPv4 address in IPv6, means something
-// in one network or on one machine only, or is none of one machine.
-func private(a netip.Addr) bool {
-	for _, p := range local {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	switch {
-	case a.Is4():
-	case nat64.Contains(a):
-		return private(netip.AddrFrom4([4]byte(a.AsSlice()[12:])))
-	case sixToFour.Contains(a):
-		return private(netip.AddrFrom4([4]byte(a.AsSlice()[2:6])))
-	}
-	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
-}
-
-// local are networks, besides those that package netip knows, whose addresses mean nothing elsewhere.
-var local = [...]netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("100.64.0.0/10"), // RFC 6598
-	netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("::/96"),
-	netip.MustParsePrefix("64:ff9b:1::/48"), // RFC 8215
-	netip.MustParsePrefix("fec0::/10"),      // RFC 3879
-}
-
-// nat64 and sixToFour are networks whose addresses have an IPv4 address in them.
-var (
-	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052 §2.1
-	sixToFour = netip.MustParsePrefix("2002::/16")    // RFC 3056
-)
-
-// familyOf returns the index of an address's family.
-func familyOf(a netip.AddrPort) int {
-	if a.Addr().Is4() {
-		return 0
-	}
-	return 1
 }
 
 // choose returns the server to ask next, or nil if all that may be asked have been asked often
@@ -231,4 +174,9 @@ func (f *Fleet) rank(c *candidate, now time.Duration) rank {
 		r.turn++
 	}
 	return r
+}
+
+// candidateOf returns the candidate with an address. There is one: candidates stay.
+func candidateOf(all []candidate, addr netip.AddrPort) *candidate {
+	return &all[slices.IndexFunc(all, func(c candidate) bool { return c.addr == addr })]
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -38,290 +37,51 @@ var (
 	errForgers = errors.New("recursor: too many messages that answer no query")
 )
 
-// query is one message to one server, and the wait for its answer.
-type query struct {
-	*Fleet
-	asking *asking
-	zone   *zone
-	server *server
-	addr   netip.AddrPort // the server's
-	wire   *wire.Query
-	number int // of the attempt
-	hedge  bool
-	tcp    bool
-	plain  bool // without EDNS
-	line   bool // it has to wait for a place before it is sent
-	began  time.Time
-
-	// Of the goroutine that asks.
-	late, rto time.Duration
-	delay     time.Duration // by which the process was late
-	hedgeable bool          // no hedge was thought of yet
-	overdue   bool          // the retransmission timeout has passed
-	evicted   bool          // its socket was needed for others
-	entered   bool          // it has been sent, or is about to be
-
-	// Written before the event that tells of it.
-	sent  time.Time // when it had its places
-	wrote time.Time // when it left this machine; zero: it has not
-	msg   *dns.Msg
-	err   error
-
-	// Guarded by fleet.mu.
-	placed     bool // it has places
-	conn       net.Conn
-	cancel     context.CancelFunc // ends the opening of a connection
-	stopped    bool
-	lost       bool // nobody waits for it
-	missed     bool // it counts as unanswered
-	queued     bool // it is in fleet.loose
-	prev, next *query
-}
-
-// due returns when something is to be done about q: the hedge or, after that, the next server.
-func (q *query) due() time.Time {
-	if q.hedgeable {
-		return q.sent.Add(q.late + q.delay)
-	}
-	return q.sent.Add(q.rto + q.delay)
-}
-
-func (q *query) info() Attempt {
-	return Attempt{
-		Name: q.asking.Name, Type: q.asking.Type, Zone: q.zone.name, Server: q.addr,
-		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge,
-	}
-}
-
-// places are those that q needs, and how many there are of each kind.
-func (q *query) places() [3]places {
-	return [...]places{{&q.zone.slots, q.perZone}, {&q.server.slots, q.perServer}, {&q.sockets, maxSockets}}
-}
-
-type places struct {
-	*slots
-	max int32
-}
-
-// tryEnter takes the places that q needs, if they are all free. The caller holds mu.
-func (q *query) tryEnter() bool {
-	for _, p := range q.places() {
-		if p.used >= p.max {
-			q.evict(p.slots)
+// run sends q and waits for its answer. If it has no places, it waits for them until gone is closed.
+func (q *query) run(gone <-chan struct{}) {
+	defer q.wg.Done()
+	if gone != nil {
+		if !q.await(gone) {
+			q.err = ErrNoServers
+			q.inbox.tell(event{q, true})
+			return
 		}
-		if !p.free(p.max) {
-			return false
-		}
+		q.inbox.tell(event{q, false})
 	}
-	for _, p := range q.places() {
-		p.used++
+	q.counts.wire.Add(1)
+	if q.tcp {
+		q.counts.tcp.Add(1)
+		q.msg, q.err = q.stream()
+	} else {
+		q.msg, q.err = q.datagram()
 	}
-	q.place()
-	q.entered = true
-	return true
+	if q.err != nil && q.err != errCut {
+		q.fail()
+	}
+	q.inbox.tell(event{q, true})
 }
 
-// place notes that q has places. The caller holds mu.
-func (q *query) place() {
-	q.placed = true
-	q.sent = time.Now()
-	q.zone.users++
-	q.open[q] = struct{}{}
-}
-
-// enter waits for the places that q needs, one after the other. It reports false if nobody
-// waits for q any more, or its zone rests.
-func (q *query) enter() bool {
-	var has []places
-	ok := true
-	for _, s := range q.places() {
-		q.mu.Lock()
-		if s.used >= s.max {
-			q.evict(s.slots)
-		}
-		w := s.take(s.max)
-		q.mu.Unlock()
-		if w != nil {
-			select {
-			case <-w.ready:
-			case <-q.asking.gone:
-				ok = false
-			case <-q.ctx.Done():
-				ok = false
-			}
-			if !ok {
-				q.mu.Lock()
-				s.giveUp(w)
-				q.mu.Unlock()
-				break
-			}
-		}
-		has = append(has, s)
-	}
+// fail ends q, which has an error instead of an answer.
+func (q *query) fail() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !ok || q.closed || q.lost || q.zone.until > q.now() {
-		for _, s := range has {
-			s.leave()
-		}
-		return false
+	if q.stopped {
+		q.err = errEvicted
+	} else if !q.tcp && q.err != errForgers && (!q.wrote.IsZero() || unreachable(q.err)) {
+		q.miss()
 	}
-	q.place()
-	return true
-}
-
-// release gives q's places back. Only the first call does anything. The caller holds mu.
-func (q *query) release() {
-	q.loose.remove(q)
-	if !q.placed {
-		return
-	}
-	q.placed = false
-	q.zone.slots.leave()
-	q.server.slots.leave()
-	q.sockets.leave()
-	delete(q.open, q)
-	q.leaveZone(q.zone, q.now())
-}
-
-// stop ends q soon. The caller holds mu.
-func (q *query) stop() {
-	q.stopped = true
-	if q.cancel != nil {
-		q.cancel()
-	}
-	if q.conn != nil {
-		_ = q.conn.Close()
-	}
-}
-
-// evict ends the oldest query of which little is hoped, if it helps to have a place of those. For a place at a
-// server or in a zone, that is one without any hope. The caller holds mu.
-func (f *Fleet) evict(s *slots) {
-	for q := f.loose.first; q != nil; q = q.next {
-		if s == &f.sockets || (s == &q.server.slots || s == &q.zone.slots) && q.hopeless() {
-			q.release()
-			q.stop()
-			return
-		}
-	}
-}
-
-// loosen notes that little is hoped of q: it ends when its socket is needed. The caller holds mu.
-func (f *Fleet) loosen(q *query) {
-	if !q.placed || q.queued {
-		return
-	}
-	f.loose.push(q)
-	if f.sockets.last != nil {
-		f.evict(&f.sockets)
-	}
-}
-
-// overtaken reports whether q's server has answered a query that was sent after q. The caller holds mu.
-func (q *query) overtaken() bool {
-	return q.server.seen-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
-}
-
-// hopeless reports whether q was dropped in all likelihood. The caller holds mu.
-func (q *query) hopeless() bool { return time.Since(q.sent) >= q.rto && q.overtaken() }
-
-// lose leaves q to itself: its answer, if one comes, tells how fast the server is. The caller holds mu.
-func (f *Fleet) lose(q *query) {
-	q.lost = true
-	if !q.placed {
-		return
-	}
-	f.loosen(q)
-	if q.tcp || f.loose.n > maxLoose {
-		q.release()
-		q.stop()
-	}
-}
-
-// miss counts q as unanswered, once. The caller holds mu.
-func (f *Fleet) miss(q *query) {
-	if q.missed {
-		return
-	}
-	q.missed = true
-	now := f.now()
-	if !q.overtaken() { // otherwise it is not silent
-		q.server.miss(now)
-	}
-	f.tell(false)
-	y := &f.families[familyOf(q.addr)]
-	if y.silent++; y.silent >= familySilence && now >= y.until {
-		y.until = now + familyRest
-	}
-}
-
-// answered takes what an answer to q took, and reports whether somebody waits for it.
-func (f *Fleet) answered(q *query) bool {
-	now := time.Now()
-	took := min(now.Sub(q.wrote), answerTime)
-	at := now.Sub(f.epoch)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := q.server
-	if q.tcp {
-		s.silent, s.rests, s.until = 0, 0, 0
-	} else {
-		if !s.met() {
-			f.first.add(now, took, f.percentile)
-		}
-		s.learn(at, took, f.first.median)
-		f.tell(true)
-	}
-	f.families[familyOf(q.addr)] = family{}
 	q.release()
-	return !q.lost
-}
-
-// run sends q and waits for its answer.
-func (q *query) run() {
-	defer q.wg.Done()
-	if q.line {
-		if !q.enter() {
-			q.err = ErrNoServers
-			q.asking.tell(event{q, true})
-			return
-		}
-		q.asking.tell(event{q, false})
-	}
-	msg, err := q.exchange()
-	if err != nil && err != errCut {
-		q.mu.Lock()
-		if q.stopped {
-			err = errEvicted
-		} else if !q.tcp && err != errForgers && (!q.wrote.IsZero() || unreachable(err)) {
-			q.miss(q)
-		}
-		q.release()
-		q.mu.Unlock()
-	}
-	q.msg, q.err = msg, err
-	q.asking.tell(event{q, true})
 }
 
 var buffers = sync.Pool{New: func() any { return new([transport.MaxDatagram]byte) }}
 
-// exchange returns the response, or nothing if nobody waits for it.
-func (q *query) exchange() (*dns.Msg, error) {
-	q.counts.wire.Add(1)
-	if q.tcp {
-		q.counts.tcp.Add(1)
-		return q.stream()
-	}
-	return q.datagram()
-}
-
-// datagram asks over UDP, from a socket and so a port of its own.
+// datagram asks over UDP, from a socket and so a port of its own. It returns nothing if nobody waits
+// for the answer.
 func (q *query) datagram() (*dns.Msg, error) {
 	conn, err := q.dial()
 	if crowded(err) {
 		q.mu.Lock()
-		q.evict(&q.sockets)
+		q.evict(&q.sockets.slots)
 		q.mu.Unlock()
 		conn, err = q.dial()
 	}
@@ -361,8 +121,8 @@ func (q *query) datagram() (*dns.Msg, error) {
 
 // dial opens a socket.
 func (q *query) dial() (net.Conn, error) {
-	if q.dialer != nil {
-		return q.dialWith(q.dialer, "udp", answerTime)
+	if d := q.conf.Dialer; d != nil {
+		return q.dialWith(d, "udp", answerTime)
 	}
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.addr))
 	if err != nil {
@@ -414,13 +174,13 @@ func (q *query) waitOn() bool {
 	if q.missed || q.stopped {
 		return false
 	}
-	q.miss(q)
+	q.miss()
 	return q.conn.SetDeadline(q.sent.Add(answerTime)) == nil
 }
 
 // take reads a response if somebody waits for it.
 func (q *query) take(b []byte) (*dns.Msg, error) {
-	if !q.answered(q) {
+	if !q.answered() {
 		return nil, nil
 	}
 	if cut := b[2]&2 != 0; cut && q.tcp {
@@ -433,7 +193,7 @@ func (q *query) take(b []byte) (*dns.Msg, error) {
 
 // stream asks over TCP, over a connection of its own.
 func (q *query) stream() (*dns.Msg, error) {
-	d := q.dialer
+	d := q.conf.Dialer
 	if d == nil {
 		d = new(net.Dialer)
 	}

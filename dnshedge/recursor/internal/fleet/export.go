@@ -72,7 +72,7 @@ func (f *Fleet) appendServers(b []byte, now time.Time) []byte {
 	b = decode.AppendBytes(b, f.first.window.Append(nil, now))
 	var all []byte
 	n := 0
-	for addr, s := range f.servers {
+	for addr, s := range f.servers.all {
 		if !s.met() || at-s.seen > decode.MaxAge || len(all) > maxExport/2 {
 			continue
 		}
@@ -193,19 +193,14 @@ func (f *Fleet) learn(servers []serverExport, window *sketch.Window, passed time
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.first.window.Len() < window.Len() {
-		f.first.window.Merge(window)
-		if f.first.n = min(f.first.window.Len(), enoughContacts); f.first.n == enoughContacts {
-			f.first.update(f.percentile)
-		}
-	}
+	f.first.merge(window)
 	for _, x := range servers {
-		if s := f.servers[x.addr]; s != nil && s.met() {
+		if s := f.servers.all[x.addr]; s != nil && s.met() {
 			continue
-		} else if s == nil && len(f.servers) >= f.maxServers {
+		} else if s == nil && len(f.servers.all) >= f.servers.max {
 			break
 		}
-		s := f.lookUp(x.addr, at)
+		s := f.servers.lookUp(x.addr, at)
 		s.rtt, s.seen = x.rtt, at-passed-min(x.age, decode.MaxAge)
 		if left := min(x.plain, plainTime) - passed; left > 0 {
 			s.plain = at + left

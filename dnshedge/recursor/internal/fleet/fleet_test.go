@@ -664,17 +664,17 @@ func TestTheTablesAreBounded(t *testing.T) {
 			time.Sleep(time.Microsecond)
 			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 16), byte(i >> 8), byte(i)}), 53)
 			f.mu.Lock()
-			f.lookUp(at, f.now())
-			f.lookUp(kept, f.now()).asked = f.now()
-			f.mark(lameKey{"example.", at}, f.now())
-			f.leaveZone(f.zoneOf(at.String()), f.now())
+			f.servers.lookUp(at, f.now())
+			f.servers.lookUp(kept, f.now()).asked = f.now()
+			f.lame.add(lameKey{"example.", at}, f.now())
+			f.zones.leave(f.zones.use(at.String()), f.now())
 			f.mu.Unlock()
 		}
 		var s observe.RecursorStats
 		f.Fill(&s)
 		assert.LessOrEqual(t, s.Bytes, int64(1<<18))
 		assert.Greater(t, s.Servers, 1000)
-		assert.Contains(t, f.servers, kept)
+		assert.Contains(t, f.servers.all, kept)
 	})
 }
 
@@ -726,7 +726,7 @@ func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, coldLate+(40+30)*ms, took)
 		assert.EqualValues(t, 1, f.counts.hedges.Load())
-		assert.Less(t, f.bucket.Tokens(), float64(hedgeBurst))
+		assert.Less(t, f.hedges.bucket.Tokens(), float64(hedgeBurst))
 	})
 }
 
@@ -738,7 +738,7 @@ func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, 100*ms, took)
-		assert.EqualValues(t, hedgeBurst, f.bucket.Tokens())
+		assert.EqualValues(t, hedgeBurst, f.hedges.bucket.Tokens())
 	})
 }
 
@@ -960,9 +960,9 @@ func TestAnExportIsWhatIsKnownOfServers(t *testing.T) {
 		assert.WithinDuration(t, zones[0].Expires, got[0].Expires, 0)
 		got[0].Expires = zones[0].Expires
 		assert.Equal(t, zones[0], got[0])
-		require.Len(t, g.servers, 32)
-		assert.InDelta(t, 70*ms, g.servers[all[0]].rtt.SRTT, 1000)
-		assert.InDelta(t, 10*ms, g.servers[all[1]].rtt.SRTT, 1000, "what is known already stays")
+		require.Len(t, g.servers.all, 32)
+		assert.InDelta(t, 70*ms, g.servers.all[all[0]].rtt.SRTT, 1000)
+		assert.InDelta(t, 10*ms, g.servers.all[all[1]].rtt.SRTT, 1000, "what is known already stays")
 		assert.InDelta(t, 90*ms, g.first.median, float64(2*ms))
 		assert.InDelta(t, 90*ms, g.first.late, float64(2*ms))
 		before := len(n.queries())
@@ -997,7 +997,7 @@ func TestAnExportThatIsDamagedOldOrForeignChangesNothing(t *testing.T) {
 		time.Sleep(decode.MaxAge + time.Second)
 		_, err = g.Import(bytes.NewReader(b.Bytes()))
 		require.ErrorContains(t, err, "24h0m1s old")
-		assert.Empty(t, g.servers)
+		assert.Empty(t, g.servers.all)
 		assert.Zero(t, g.first.window.Len())
 	})
 }
@@ -1016,7 +1016,7 @@ func FuzzImport(f *testing.F) {
 	g := New(Config{})
 	defer g.Close()
 	at := netip.MustParseAddrPort("[2001:db8::1]:53")
-	*g.lookUp(at, 0) = server{rtt: rtt.Estimate[float32]{SRTT: 1e6, RTTVAR: 1e5}}
+	*g.servers.lookUp(at, 0) = server{rtt: rtt.Estimate[float32]{SRTT: 1e6, RTTVAR: 1e5}}
 	f.Add(g.exportAt([]Delegation{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour)}}, time.Now()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= 4 {
@@ -1026,7 +1026,7 @@ func FuzzImport(f *testing.F) {
 		g := New(Config{})
 		defer g.Close()
 		if _, err := g.Import(bytes.NewReader(b)); err != nil {
-			assert.Empty(t, g.servers)
+			assert.Empty(t, g.servers.all)
 			return
 		}
 		_, err := g.Import(bytes.NewReader(g.exportAt(nil, time.Now())))

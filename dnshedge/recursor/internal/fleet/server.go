@@ -9,17 +9,18 @@ import (
 )
 
 const (
+	answerTime = 2 * time.Second // how long an answer is awaited, whether somebody waits or not
+
 	minRest = 10 * time.Second // of a server that is silent; doubled up to maxRest
 	maxRest = 5 * time.Minute
 
 	maxSilence = 2 // queries in a row without an answer, before a server rests; one if none has ever come
 
-	plainTime = time.Hour        // how long a server that does not understand EDNS is asked without
-	idleHalf  = 10 * time.Minute // in which half of what is known of a server's time is forgotten
+	idleHalf = 10 * time.Minute // in which half of what is known of a server's time is forgotten
 )
 
 // server is what is known of one address: 64 bytes. The zero server was never met. It is
-// guarded by the mutex of the fleet. Times are since the fleet's epoch.
+// guarded by Fleet.mu. Times are since Fleet.epoch.
 type server struct {
 	rtt    rtt.Estimate[float32] // none: no answer has come
 	seen   time.Duration         // when the last answer came
@@ -31,44 +32,29 @@ type server struct {
 	rests  uint8                 // since the last answer
 }
 
-// lameKey is a server that does not serve a zone that it should.
-type lameKey struct {
-	zone string
-	addr netip.AddrPort
+// servers is the table of servers, which is guarded by Fleet.mu.
+type servers struct {
+	max int
+	all map[netip.AddrPort]*server
 }
 
-// lookUp returns the server with that address. The caller holds mu.
-func (f *Fleet) lookUp(at netip.AddrPort, now time.Duration) *server {
-	s := f.servers[at]
+// lookUp returns the server with that address.
+func (t *servers) lookUp(at netip.AddrPort, now time.Duration) *server {
+	s := t.all[at]
 	if s == nil {
-		if len(f.servers) >= f.maxServers {
-			f.forgetServer()
+		if len(t.all) >= t.max {
+			// One of which nothing is known, or else the one that was not asked for the longest time.
+			forget(t.all, func(s *server) (time.Duration, bool) {
+				if !s.met() && s.silent == 0 {
+					return -1, s.slots.used == 0
+				}
+				return s.asked, s.slots.used == 0
+			})
 		}
 		s = &server{asked: now}
-		f.servers[at] = s
+		t.all[at] = s
 	}
 	return s
-}
-
-// forgetServer forgets one of the servers that are not being asked: of a few, one of which nothing
-// is known, or else the one that was not asked for the longest time. The caller holds mu.
-func (f *Fleet) forgetServer() {
-	var oldest netip.AddrPort
-	var since time.Duration = math.MaxInt64
-	n := 0
-	for at, s := range f.servers {
-		asked := s.asked
-		if !s.met() && s.silent == 0 {
-			asked = -1
-		}
-		if s.slots.used == 0 && asked < since {
-			oldest, since = at, asked
-		}
-		if n++; n == samples {
-			break
-		}
-	}
-	delete(f.servers, oldest)
 }
 
 // met reports whether an answer has come from the server.
@@ -103,23 +89,4 @@ func (s *server) expect(now, prior time.Duration) float32 {
 		return s.rtt.SRTT
 	}
 	return float32(prior) + (s.rtt.SRTT-float32(prior))*float32(math.Exp2(-float64(idle)/float64(idleHalf)))
-}
-
-// mark notes that a server does not serve a zone. The caller holds mu.
-func (f *Fleet) mark(k lameKey, now time.Duration) {
-	if _, ok := f.lame[k]; !ok && len(f.lame) >= f.maxLame {
-		var first lameKey
-		var until time.Duration = math.MaxInt64
-		n := 0
-		for k, t := range f.lame {
-			if t < until {
-				first, until = k, t
-			}
-			if n++; n == samples {
-				break
-			}
-		}
-		delete(f.lame, first)
-	}
-	f.lame[k] = now + lameTime
 }

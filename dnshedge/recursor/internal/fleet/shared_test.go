@@ -125,7 +125,7 @@ func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
 		require.NoError(t, err)
 		for _, took := range []time.Duration{0, time.Hour} {
 			f.mu.Lock()
-			s := f.lookUp(at, f.now())
+			s := f.servers.lookUp(at, f.now())
 			for range 200 {
 				s.learn(f.now(), took, f.first.median)
 			}
@@ -135,18 +135,18 @@ func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
 			g := n.fleet(Config{})
 			_, err := g.Import(&b)
 			require.NoError(t, err, took)
-			assert.Positive(t, g.lookUp(at, g.now()).rtt.SRTT, took)
+			assert.Positive(t, g.servers.lookUp(at, g.now()).rtt.SRTT, took)
 		}
 		stranger := n.serve("192.0.2.2", good(0))
 		for range 2 {
 			_, _, err = n.ask(f, plain(stranger))
 			require.NoError(t, err)
 		}
-		assert.EqualValues(t, 1, f.lookUp(stranger, f.now()).rtt.SRTT, "it is no stranger any more")
+		assert.EqualValues(t, 1, f.servers.lookUp(stranger, f.now()).rtt.SRTT, "it is no stranger any more")
 	})
 }
 
-func TestWhoWaitsForASocketGetsTheFirstOfWhichLittleIsHoped(t *testing.T) {
+func TestWhoWaitsForASocketGetsTheFirstThatIsExpendable(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		for i := range maxSockets {
@@ -191,14 +191,14 @@ func TestADialerThatHangsHoldsNoPlaceForLong(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{PerServer: 1})
 		a := n.serve("192.0.2.1", good(10*ms))
-		f.dialer = hanging{}
+		f.conf.Dialer = hanging{}
 		_, _, err := n.ask(f, plain(a))
 		require.ErrorIs(t, err, ErrNoServers)
 		time.Sleep(zoneRest)
 		var s observe.RecursorStats
 		f.Fill(&s)
 		assert.Zero(t, s.InFlight)
-		f.dialer = n
+		f.conf.Dialer = n
 		_, _, err = n.ask(f, plain(a))
 		assert.NoError(t, err)
 	})
@@ -264,21 +264,21 @@ func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
 		at := func(net byte, i int) netip.AddrPort {
 			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{net, byte(i >> 16), byte(i >> 8), byte(i)}), 53)
 		}
-		for i := range f.maxServers {
-			f.lookUp(at(198, i), f.now()).learn(f.now(), 10*ms, coldMedian)
+		for i := range f.servers.max {
+			f.servers.lookUp(at(198, i), f.now()).learn(f.now(), 10*ms, coldMedian)
 		}
 		time.Sleep(time.Hour)
-		for i := range 20 * f.maxServers {
-			f.lookUp(at(203, i), f.now())
+		for i := range 20 * f.servers.max {
+			f.servers.lookUp(at(203, i), f.now())
 		}
 		met := 0
-		for _, s := range f.servers {
+		for _, s := range f.servers.all {
 			if s.met() {
 				met++
 			}
 		}
-		assert.Greater(t, met, f.maxServers/10)
-		assert.Len(t, f.servers, f.maxServers)
+		assert.Greater(t, met, f.servers.max/10)
+		assert.Len(t, f.servers.all, f.servers.max)
 	})
 }
 

@@ -1,13 +1,13 @@
 package fleet
 
 // slots are places for queries, and those who wait for one, in the order in which they came.
-// They are guarded by the mutex of the fleet.
+// They are guarded by Fleet.mu.
 type slots struct {
 	used int32
 	last *waiter // whose next is the first; nil: nobody waits
 }
 
-// waiter is one who waits for a place.
+// waiter is one who waits for a place. It is guarded by Fleet.mu; only ready is received from without.
 type waiter struct {
 	ready chan struct{} // closed when it has the place
 	has   bool
@@ -52,48 +52,10 @@ func (s *slots) leave() {
 	s.used--
 }
 
-// give up ends w's wait, also if it has just been given the place.
+// giveUp ends w's wait, also if it has just been given the place.
 func (s *slots) giveUp(w *waiter) {
 	if w.has {
 		s.leave()
 	}
 	w.gone = true
-}
-
-// queue is queries in the order in which they were added. It is guarded by the mutex of the fleet.
-type queue struct {
-	first, last *query
-	n           int
-}
-
-func (l *queue) push(q *query) {
-	q.queued = true
-	q.prev, q.next = l.last, nil
-	if l.last == nil {
-		l.first = q
-	} else {
-		l.last.next = q
-	}
-	l.last = q
-	l.n++
-}
-
-// remove takes q out if it is in the queue.
-func (l *queue) remove(q *query) {
-	if !q.queued {
-		return
-	}
-	q.queued = false
-	if q.prev == nil {
-		l.first = q.next
-	} else {
-		q.prev.next = q.next
-	}
-	if q.next == nil {
-		l.last = q.prev
-	} else {
-		q.next.prev = q.prev
-	}
-	q.prev, q.next = nil, nil
-	l.n--
 }

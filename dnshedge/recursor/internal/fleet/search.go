@@ -1,0 +1,77 @@
+package fleet
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+const maxMore = 16 // times that a task asks for more servers
+
+// search looks for more servers of a task. Its fields belong to the goroutine that asks.
+type search struct {
+	fleet  *Fleet
+	more   func(context.Context, Effort) ([]netip.AddrPort, error) // Task.More
+	caller context.Context
+
+	running   bool
+	times     int             // that more was called
+	needed    bool            // the servers found are to be asked at once
+	paid      bool            // the budget has paid for a hedge to one of them
+	exhausted Effort          // with which more has found none
+	why       error           // of more, for that
+	found     chan found      // capacity 1: what more returned; nil: it was never called
+	ctx       context.Context // more's
+	stop      func()          // ends it
+}
+
+// found is what more returned.
+type found struct {
+	servers []netip.AddrPort
+	err     error
+	effort  Effort
+}
+
+// useful reports whether there may be more servers, and nobody looks for them.
+func (s *search) useful(e Effort) bool {
+	return s.more != nil && e > s.exhausted && !s.running && s.times < maxMore
+}
+
+// start asks for more servers, and reports whether that is under way.
+func (s *search) start(e Effort) bool {
+	if s.running {
+		return true
+	}
+	if !s.useful(e) {
+		return false
+	}
+	f := s.fleet
+	f.mu.Lock()
+	ok := f.enter()
+	f.mu.Unlock()
+	if !ok {
+		return false
+	}
+	if s.found == nil {
+		s.found = make(chan found, 1)
+		var cancel context.CancelFunc
+		s.ctx, cancel = context.WithCancel(context.WithoutCancel(s.caller))
+		stop := context.AfterFunc(f.ctx, cancel)
+		s.stop = func() { stop(); cancel() }
+	}
+	s.times++
+	s.running = true
+	go func(ctx context.Context, results chan<- found) {
+		defer f.wg.Done()
+		servers, err := s.more(ctx, e)
+		results <- found{servers, err, e}
+	}(s.ctx, s.found)
+	return true
+}
+
+// end lets what is looked for go on for a while: it is of use for others, as losers are.
+func (s *search) end() {
+	if s.stop != nil {
+		time.AfterFunc(answerTime, s.stop)
+	}
+}

@@ -1,0 +1,65 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/miekg/dns"
+)
+
+// Task is a question to the servers of one zone.
+type Task struct {
+	Name string // absolute, in lower case, as dns.CanonicalName returns it
+	Type uint16
+	DO   bool // the caller understands DNSSEC
+	CD   bool
+
+	Zone string // absolute, in lower case
+	Any  bool   // servers may have addresses that mean something in one network only
+	Part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
+
+	// Servers are the addresses known at first, in no order. When none is known, or all have
+	// failed, More is asked for others. It blocks until it has some. It returns none if there
+	// are no more with that effort, or an error that ends the task. It is called by a goroutine of its own,
+	// once at a time, while the functions below may be called by that of Ask. Its context
+	// is one for all calls, and ends some time after the task. Nil: there are no more.
+	Servers []netip.AddrPort
+	More    func(ctx context.Context, e Effort) ([]netip.AddrPort, error)
+
+	// Judge reads a response, which has the ID and the question that were sent and is not cut. Nil
+	// means that it is an answer. ErrLame: the server does not serve the zone, or cannot answer, so
+	// that the next one is asked at once, and this one is not asked about the zone for a while.
+	// Any other error: the next one is asked at once.
+	Judge func(m *dns.Msg, server netip.AddrPort) error
+
+	// Spend is asked before each query, whatever it is for. After an error nothing more is
+	// sent, and the task ends with that error unless an answer comes in time. Nil: all is paid for.
+	Spend func() error
+}
+
+// Effort is where More looks for servers. Each value includes those before.
+type Effort int
+
+const (
+	// Glueless names of servers, of which no address is known, are looked up: an answer is late.
+	Glueless Effort = 1 + iota
+	// Outside of the zone, all names are looked up. All servers are silent, so it is no use to
+	// look up names within the zone: the same servers would be asked.
+	Outside
+	// Everything may be looked up.
+	Everything
+)
+
+// ErrLame is why a response is not taken: see Task.Judge.
+var ErrLame = errors.New("recursor: server does not serve the zone")
+
+// ErrNoServers is the error of a task whose servers have all failed.
+var ErrNoServers = errors.New("recursor: no server answers")
+
+// StuckError is ErrNoServers if nothing has left this machine, as when it has no network or no
+// descriptors: that says nothing of the question.
+type StuckError struct{ err error }
+
+func (e *StuckError) Error() string   { return "recursor: no server can be asked: " + e.err.Error() }
+func (e *StuckError) Unwrap() []error { return []error{ErrNoServers, e.err} }

@@ -1,0 +1,95 @@
+package fleet
+
+import (
+	"math"
+	"net/netip"
+	"time"
+)
+
+const lameTime = 15 * time.Minute // how long a server is not asked about a zone that it does not serve
+
+// zone is a zone whose servers are asked, or that rests. It is guarded by Fleet.mu, but for its name.
+type zone struct {
+	name  string
+	slots slots
+	users int           // asks under way, and queries in flight
+	until time.Duration // when its servers are asked again, since Fleet.epoch
+}
+
+// zones are those that are asked, or rest. They are guarded by Fleet.mu.
+type zones struct {
+	max int
+	all map[string]*zone
+}
+
+// use returns the zone of that name, for one more user.
+func (t *zones) use(name string) *zone {
+	z := t.all[name]
+	if z == nil {
+		if len(t.all) >= t.max {
+			forget(t.all, func(z *zone) (time.Duration, bool) { return z.until, z.users == 0 })
+		}
+		z = &zone{name: name}
+		t.all[name] = z
+	}
+	z.users++
+	return z
+}
+
+// leave ends the use of a zone.
+func (t *zones) leave(z *zone, now time.Duration) {
+	if z.users--; z.users == 0 && z.until <= now && t.all[z.name] == z {
+		delete(t.all, z.name)
+	}
+}
+
+// lameKey is a server that does not serve a zone that it should.
+type lameKey struct {
+	zone string
+	addr netip.AddrPort
+}
+
+// lameMarks say until when servers are not asked about zones, since Fleet.epoch. They are guarded by Fleet.mu.
+type lameMarks struct {
+	max int
+	all map[lameKey]time.Duration
+}
+
+// has reports whether a server is not to be asked about a zone.
+func (t *lameMarks) has(k lameKey, now time.Duration) bool {
+	if len(t.all) == 0 {
+		return false
+	}
+	until, ok := t.all[k]
+	return ok && now < until
+}
+
+// add notes that a server does not serve a zone.
+func (t *lameMarks) add(k lameKey, now time.Duration) {
+	if _, ok := t.all[k]; !ok && len(t.all) >= t.max {
+		forget(t.all, func(until time.Duration) (time.Duration, bool) { return until, true })
+	}
+	t.all[k] = now + lameTime
+}
+
+// samples is how many entries of a table are compared to find one to forget.
+const samples = 8
+
+// forget removes one entry of a table: of a few, the one with the earliest time. Entries for which when
+// reports false stay.
+func forget[K comparable, V any](table map[K]V, when func(V) (time.Duration, bool)) {
+	var first K
+	var earliest time.Duration = math.MaxInt64
+	n := 0
+	for k, v := range table {
+		if t, ok := when(v); ok && t < earliest {
+			first, earliest = k, t
+		}
+		if n++; n == samples {
+			break
+		}
+	}
+	if earliest < math.MaxInt64 {
+		delete(table, first)
+	}
+}
