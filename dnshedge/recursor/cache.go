@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/observe"
 )
 
 // cache is what is known of zones and of names that several questions need: those of servers,
@@ -30,7 +32,7 @@ type key struct {
 	qtype  uint16
 	do     bool
 	zone   bool // name is a zone's
-	failed bool // the question was asked in vain
+	failed bool // no server has answered the question
 }
 
 // entry is a zone, what is known about a question, or nothing if nobody has answered it.
@@ -228,7 +230,7 @@ func (c *cache) remove(k key) {
 }
 
 // stats sets what Stats says of the cache.
-func (c *cache) stats(s *Stats) {
+func (c *cache) stats(s *observe.RecursorStats) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	s.Zones, s.RRsets, s.Bytes = c.zones, len(c.entries)-c.zones, c.bytes

@@ -80,24 +80,8 @@ func (c *core) init(r *Resolver) error {
 	if len(c.hints) == 0 {
 		return fmt.Errorf("recursor: Resolver.Hints is empty; want nil or addresses of root servers")
 	}
-	c.stubs = make(map[string]*delegation, len(r.Zones))
-	for zone, addrs := range r.Zones {
-		name, ok := canonical(zone)
-		if !ok || zone == "" {
-			return fmt.Errorf("recursor: Resolver.Zones has zone %q; want a name such as corp.example", zone)
-		}
-		if c.stubs[name] != nil {
-			return fmt.Errorf("recursor: Resolver.Zones has zone %q twice", name)
-		}
-		if len(addrs) == 0 {
-			return fmt.Errorf("recursor: Resolver.Zones has no addresses for zone %q", zone)
-		}
-		for _, a := range addrs {
-			if !a.IsValid() || a.Port() == 0 {
-				return fmt.Errorf("recursor: Resolver.Zones has address %q for zone %q; want one as 192.0.2.1:53", a, zone)
-			}
-		}
-		c.stubs[name] = &delegation{zone: name, addrs: addrs, stub: true, any: true}
+	if err := c.readZones(r.Zones); err != nil {
+		return err
 	}
 	switch {
 	case r.MaxBytes == 0:
@@ -121,6 +105,30 @@ func (c *core) init(r *Resolver) error {
 	return nil
 }
 
+// readZones reads Resolver.Zones.
+func (c *core) readZones(zones map[string][]netip.AddrPort) error {
+	c.stubs = make(map[string]*delegation, len(zones))
+	for zone, addrs := range zones {
+		name, ok := canonical(zone)
+		if !ok || zone == "" {
+			return fmt.Errorf("recursor: Resolver.Zones has zone %q; want a name such as corp.example", zone)
+		}
+		if c.stubs[name] != nil {
+			return fmt.Errorf("recursor: Resolver.Zones has zone %q twice", name)
+		}
+		if len(addrs) == 0 {
+			return fmt.Errorf("recursor: Resolver.Zones has no addresses for zone %q", zone)
+		}
+		for _, a := range addrs {
+			if !a.IsValid() || a.Port() == 0 {
+				return fmt.Errorf("recursor: Resolver.Zones has address %q for zone %q; want one as 192.0.2.1:53", a, zone)
+			}
+		}
+		c.stubs[name] = &delegation{zone: name, addrs: addrs, stub: true, any: true}
+	}
+	return nil
+}
+
 // fleetConfig returns what the servers are asked by. The Resolver's fields are valid.
 func (c *core) fleetConfig() fleet.Config {
 	r := c.conf
@@ -139,6 +147,16 @@ func (c *core) fleetConfig() fleet.Config {
 		}
 	}
 	return conf
+}
+
+// stub returns the zone of Resolver.Zones that a name is in, or nil.
+func (c *core) stub(name string) *delegation {
+	for ; name != "."; name = parent(name) {
+		if z := c.stubs[name]; z != nil {
+			return z
+		}
+	}
+	return c.stubs["."]
 }
 
 // Close ends all questions with net.ErrClosed and waits until everything has ended. It always

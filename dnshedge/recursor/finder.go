@@ -218,7 +218,7 @@ func (f *finder) take(r lookedUp) []netip.AddrPort {
 	}
 	addrs := f.add(addressesOf(r.rrs))
 	if len(addrs) == 0 {
-		f.lookup.bill.vain.Add(1)
+		f.lookup.bill.empty.Add(1)
 	}
 	return addrs
 }

@@ -76,7 +76,7 @@ func (c *core) find(ctx context.Context, l *lookup, q question) ([]dns.RR, error
 		if rrs, ok := c.cache.records(q, time.Now()); ok {
 			return rrs, nil
 		}
-		if l.bill.vain.Load() >= maxVain {
+		if l.bill.empty.Load() >= maxEmpty {
 			return nil, nil
 		}
 		f, mine, err := c.join(l, q)

@@ -8,7 +8,7 @@ import (
 
 const (
 	maxDepth    = 4 // names of servers are looked up for names of servers
-	maxVain     = 5 // lookups of servers' names without an address
+	maxEmpty    = 5 // lookups of servers' names without an address
 	maxUnderWay = 2 // lookups of servers' names for one zone at a time
 )
 
@@ -52,7 +52,7 @@ type bill struct {
 	limits  *Limits
 	queries atomic.Int32 // sent
 	names   atomic.Int32 // of servers, looked up
-	vain    atomic.Int32 // lookups of names of servers that gave no address
+	empty   atomic.Int32 // lookups of names of servers that gave no address
 }
 
 // charge counts one more, or returns an error if that would be more than the limit.

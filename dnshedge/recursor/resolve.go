@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,28 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
+
+// maxTime is how long a question may take, which is less than a Client's default timeout: then
+// the caller has a response, which can be kept.
+const maxTime = 4500 * time.Millisecond
+
+// errLong is why a question ends that takes too long.
+var errLong = errors.New("recursor: no answer in time")
+
+// resolve looks up what a caller asks. It ends a little before ctx does.
+func (c *core) resolve(ctx context.Context, q question, b *bill) (*result, error) {
+	limit := maxTime
+	if end, ok := ctx.Deadline(); ok {
+		left := time.Until(end)
+		limit = min(limit, left-left/10)
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, limit, errLong)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.ctx, func() { cancel(net.ErrClosed) })()
+	return (&lookup{core: c, bill: b}).run(ctx, q)
+}
 
 // lookup finds out what a caller, or another lookup, asks.
 type lookup struct {
@@ -174,16 +197,6 @@ func (c *core) closest(ctx context.Context, q question, b *bill) (*delegation, e
 		return z, nil
 	}
 	return c.root(ctx, b)
-}
-
-// stub returns the zone of Resolver.Zones that a name is in, or nil.
-func (c *core) stub(name string) *delegation {
-	for ; name != "."; name = parent(name) {
-		if z := c.stubs[name]; z != nil {
-			return z
-		}
-	}
-	return c.stubs["."]
 }
 
 // errImpatient is why no more servers are asked for a part of a name.

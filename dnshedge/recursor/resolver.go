@@ -13,7 +13,6 @@ package recursor
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/netip"
 )
@@ -125,28 +124,4 @@ type Limits struct {
 	// InFlight is how many queries wait for one server's answers, and ZoneInFlight for
 	// those of one zone's servers. Others wait. Zero: 64 and 256.
 	InFlight, ZoneInFlight int
-}
-
-// Export writes what was learned and stays true for a while: servers' round trip times, those
-// of first answers, and where the root and the zones below it are served. It is for Import in
-// another process or after a restart.
-func (r *Resolver) Export(w io.Writer) error {
-	c, err := r.setup()
-	if err != nil {
-		return err
-	}
-	return c.fleet.Export(w, c.exportZones())
-}
-
-// Import adds what Export wrote, unless more is known already. The time that has passed since
-// counts against TTLs. It returns an error and changes nothing if the export is
-// damaged, has another version, is larger than 16 MiB, or is older than a day.
-func (r *Resolver) Import(rd io.Reader) error {
-	c, err := r.setup()
-	if err != nil {
-		return err
-	}
-	zones, err := c.fleet.Import(rd)
-	c.importZones(zones)
-	return err
 }

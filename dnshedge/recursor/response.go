@@ -41,38 +41,6 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 	return resp, time.Since(start), err
 }
 
-// question is what is asked.
-type question struct {
-	name  string // absolute, in lower case, as dns.CanonicalName returns it
-	qtype uint16
-	do    bool // the caller understands DNSSEC
-	cd    bool
-}
-
-// newQuestion reads what m asks.
-func newQuestion(m *dns.Msg) (question, error) {
-	if m.Response || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
-		return question{}, fmt.Errorf("recursor: message has opcode %s, response %t and %d questions; want a QUERY with 1", dns.OpcodeToString[m.Opcode], m.Response, len(m.Question))
-	}
-	ask := m.Question[0]
-	name, ok := canonical(ask.Name)
-	switch {
-	case !ok:
-		return question{}, fmt.Errorf("recursor: name %q is not a domain name", ask.Name)
-	case ask.Qclass != dns.ClassINET:
-		return question{}, fmt.Errorf("recursor: question %s has class %s; want IN", ask.Name, dns.Class(ask.Qclass))
-	case ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR:
-		return question{}, fmt.Errorf("recursor: question %s has type %s; zone transfers need a dns.Transfer", ask.Name, dns.Type(ask.Qtype))
-	case ask.Qtype == dns.TypeOPT || ask.Qtype == dns.TypeTSIG:
-		return question{}, fmt.Errorf("recursor: question %s has type %s, which no name has", ask.Name, dns.Type(ask.Qtype))
-	}
-	q := question{name: name, qtype: ask.Qtype, cd: m.CheckingDisabled}
-	if opt := m.IsEdns0(); opt != nil {
-		q.do = opt.Do()
-	}
-	return q, nil
-}
-
 // exchange answers q, which m asks.
 func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
 	if !c.begin() {
@@ -117,28 +85,6 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 		err = nil
 	}
 	return resp, err
-}
-
-// maxTime is how long a question may take, which is less than a Client's default timeout: then
-// the caller has a response, which can be kept.
-const maxTime = 4500 * time.Millisecond
-
-// errLong is why a question ends that takes too long.
-var errLong = errors.New("recursor: no answer in time")
-
-// resolve looks up what a caller asks. It ends a little before ctx does.
-func (c *core) resolve(ctx context.Context, q question, b *bill) (*result, error) {
-	limit := maxTime
-	if end, ok := ctx.Deadline(); ok {
-		left := time.Until(end)
-		limit = min(limit, left-left/10)
-	}
-	ctx, stop := context.WithTimeoutCause(ctx, limit, errLong)
-	defer stop()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(c.ctx, func() { cancel(net.ErrClosed) })()
-	return (&lookup{core: c, bill: b}).run(ctx, q)
 }
 
 // begin reports whether a question may begin. If so, it must end with running.Done.

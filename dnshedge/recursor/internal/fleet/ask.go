@@ -33,7 +33,7 @@ func (f *Fleet) Ask(ctx context.Context, t *Task) (*dns.Msg, error) {
 	}
 	a := &asking{Fleet: f, Task: t, ctx: ctx, wire: q, began: f.now()}
 	a.inbox.wake = make(chan struct{}, 1)
-	a.search = search{fleet: f, more: t.More, caller: ctx}
+	a.search = search{fleet: f, more: t.More}
 	if err := a.enterZone(); err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (a *asking) next(why reason) {
 	if c != nil && c.tries > 0 && a.n >= maxQueries {
 		c = nil
 	}
-	if (c == nil || c.tries > 0) && a.search.start(a.effort()) {
+	if (c == nil || c.tries > 0) && a.search.start(a.ctx, a.effort()) {
 		a.search.needed = true
 	}
 	if c == nil || why == afterFailure && c.tries > 0 && a.latest() != nil {
@@ -231,7 +231,7 @@ func (a *asking) hedge() {
 	switch {
 	case c == nil && !looks || !a.hedges.spend():
 	case looks:
-		a.search.paid = a.search.start(Glueless)
+		a.search.paid = a.search.start(a.ctx, Glueless)
 	default:
 		a.send(c, asHedge, nil)
 	}
@@ -483,7 +483,7 @@ func (a *asking) add(x found) {
 	case len(x.servers) == 0:
 		s.exhausted, s.why = x.effort, x.err
 	case len(a.all) == n: // none that may be asked
-		if s.start(x.effort) {
+		if s.start(a.ctx, x.effort) {
 			return
 		}
 	}

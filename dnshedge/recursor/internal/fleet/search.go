@@ -10,9 +10,8 @@ const maxMore = 16 // times that a task asks for more servers
 
 // search looks for more servers of a task. Its fields belong to the goroutine that asks.
 type search struct {
-	fleet  *Fleet
-	more   func(context.Context, Effort) ([]netip.AddrPort, error) // Task.More
-	caller context.Context
+	fleet *Fleet
+	more  func(context.Context, Effort) ([]netip.AddrPort, error) // Task.More
 
 	running   bool
 	times     int             // that more was called
@@ -37,8 +36,8 @@ func (s *search) useful(e Effort) bool {
 	return s.more != nil && e > s.exhausted && !s.running && s.times < maxMore
 }
 
-// start asks for more servers, and reports whether that is under way.
-func (s *search) start(e Effort) bool {
+// start asks for more servers, and reports whether that is under way. It goes on when ctx ends.
+func (s *search) start(ctx context.Context, e Effort) bool {
 	if s.running {
 		return true
 	}
@@ -55,7 +54,7 @@ func (s *search) start(e Effort) bool {
 	if s.found == nil {
 		s.found = make(chan found, 1)
 		var cancel context.CancelFunc
-		s.ctx, cancel = context.WithCancel(context.WithoutCancel(s.caller))
+		s.ctx, cancel = context.WithCancel(context.WithoutCancel(ctx))
 		stop := context.AfterFunc(f.ctx, cancel)
 		s.stop = func() { stop(); cancel() }
 	}

@@ -1,0 +1,81 @@
+package recursor
+
+import (
+	"io"
+	"slices"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
+)
+
+// Export writes what was learned and stays true for a while: servers' round trip times, those
+// of first answers, and where the root and the zones below it are served. It is for Import in
+// another process or after a restart.
+func (r *Resolver) Export(w io.Writer) error {
+	c, err := r.setup()
+	if err != nil {
+		return err
+	}
+	return c.fleet.Export(w, c.exportZones())
+}
+
+// Import adds what Export wrote, unless more is known already. The time that has passed since
+// counts against TTLs. It returns an error and changes nothing if the export is
+// damaged, has another version, is larger than 16 MiB, or is older than a day.
+func (r *Resolver) Import(rd io.Reader) error {
+	c, err := r.setup()
+	if err != nil {
+		return err
+	}
+	zones, err := c.fleet.Import(rd)
+	c.importZones(zones)
+	return err
+}
+
+// exportZones returns where the root and the zones right below it are served.
+func (c *core) exportZones() []fleet.Delegation {
+	var zones []fleet.Delegation
+	add := func(z *delegation) {
+		if len(z.names) > 0 {
+			zones = append(zones, fleet.Delegation{Zone: z.zone, Names: z.names, Addrs: z.addrs, Expires: z.expires})
+		}
+	}
+	c.primeMu.Lock()
+	if c.primed != nil {
+		add(c.primed)
+	}
+	c.primeMu.Unlock()
+	c.cache.mu.RLock()
+	defer c.cache.mu.RUnlock()
+	for k, e := range c.cache.entries {
+		if k.zone && parent(k.name) == "." {
+			add(e.zone)
+		}
+	}
+	return zones
+}
+
+// importZones adds zones that are not known. It skips what is no zone.
+func (c *core) importZones(zones []fleet.Delegation) {
+	now := time.Now()
+	for _, x := range zones {
+		z := &delegation{zone: x.Zone, names: x.Names, addrs: x.Addrs, expires: x.Expires}
+		if len(z.names) == 0 || len(z.names) > fleet.MaxNames || len(z.addrs) > fleet.MaxAddrs || z.expires.After(now.Add(maxTTL)) ||
+			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { same, ok := canonical(name); return !ok || same != name }) {
+			continue
+		}
+		if len(z.addrs) == 0 {
+			z.bare = len(z.names)
+		}
+		if z.zone == "." {
+			z.any = true
+			c.primeMu.Lock()
+			if c.primed == nil && len(z.addrs) > 0 {
+				c.primed = z
+			}
+			c.primeMu.Unlock()
+		} else if parent(z.zone) == "." && c.cache.zone(z.zone, now) == nil {
+			c.cache.addZone(z, now)
+		}
+	}
+}

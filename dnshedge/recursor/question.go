@@ -1,0 +1,39 @@
+package recursor
+
+import (
+	"fmt"
+
+	"github.com/miekg/dns"
+)
+
+// question is what is asked.
+type question struct {
+	name  string // absolute, in lower case, as dns.CanonicalName returns it
+	qtype uint16
+	do    bool // the caller understands DNSSEC
+	cd    bool
+}
+
+// newQuestion reads what m asks.
+func newQuestion(m *dns.Msg) (question, error) {
+	if m.Response || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
+		return question{}, fmt.Errorf("recursor: message has opcode %s, response %t and %d questions; want a QUERY with 1", dns.OpcodeToString[m.Opcode], m.Response, len(m.Question))
+	}
+	ask := m.Question[0]
+	name, ok := canonical(ask.Name)
+	switch {
+	case !ok:
+		return question{}, fmt.Errorf("recursor: name %q is not a domain name", ask.Name)
+	case ask.Qclass != dns.ClassINET:
+		return question{}, fmt.Errorf("recursor: question %s has class %s; want IN", ask.Name, dns.Class(ask.Qclass))
+	case ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR:
+		return question{}, fmt.Errorf("recursor: question %s has type %s; zone transfers need a dns.Transfer", ask.Name, dns.Type(ask.Qtype))
+	case ask.Qtype == dns.TypeOPT || ask.Qtype == dns.TypeTSIG:
+		return question{}, fmt.Errorf("recursor: question %s has type %s, which no name has", ask.Name, dns.Type(ask.Qtype))
+	}
+	q := question{name: name, qtype: ask.Qtype, cd: m.CheckingDisabled}
+	if opt := m.IsEdns0(); opt != nil {
+		q.do = opt.Do()
+	}
+	return q, nil
+}
