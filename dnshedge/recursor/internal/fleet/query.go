@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"container/list"
 	"context"
 	"net"
 	"net/netip"
@@ -42,13 +43,13 @@ type query struct {
 	err   error
 
 	// Guarded by Fleet.mu.
-	place      place
+	placed     bool          // it has the places that it needs
+	expendable *list.Element // of sockets.expendable; nil: it is none of those
 	conn       net.Conn
 	cancel     context.CancelFunc // ends the opening of a connection
 	stopped    bool
 	lost       bool // nobody waits for it
 	missed     bool // it counts as unanswered
-	prev, next *query
 }
 
 // form is how a question is sent. A query that repeats another one has the same but for what was wrong.
@@ -67,15 +68,6 @@ const (
 	isSent                 // or about to be
 	isEvicted              // its socket was needed for another; until it is overdue, it counts as sent
 	isOverdue              // the retransmission timeout has passed
-)
-
-// place is what a query has of the places that it needs: none, or all.
-type place int8
-
-const (
-	noPlace place = iota
-	firmPlace
-	expendablePlace // it will hardly be answered: its places are taken first
 )
 
 // due returns when something is to be done about q: the hedge or, after that, the next server.
@@ -123,40 +115,7 @@ func (b *inbox) take(last []event) []event {
 type sockets struct {
 	slots
 	open       map[*query]struct{} // that have a place, and so may have a socket
-	expendable queue               // of them those that will hardly be answered; their sockets are taken first
-}
-
-// queue is queries in the order in which they were added. It is guarded by Fleet.mu.
-type queue struct {
-	first, last *query
-	n           int
-}
-
-func (l *queue) push(q *query) {
-	q.prev, q.next = l.last, nil
-	if l.last == nil {
-		l.first = q
-	} else {
-		l.last.next = q
-	}
-	l.last = q
-	l.n++
-}
-
-// remove takes q out, which is in the queue.
-func (l *queue) remove(q *query) {
-	if q.prev == nil {
-		l.first = q.next
-	} else {
-		q.prev.next = q.next
-	}
-	if q.next == nil {
-		l.last = q.prev
-	} else {
-		q.next.prev = q.prev
-	}
-	q.prev, q.next = nil, nil
-	l.n--
+	expendable list.List           // of them those that will hardly be answered, the oldest first; their sockets are taken first
 }
 
 // need is a place that a query needs, and how many there are of its kind.
@@ -188,7 +147,7 @@ func (q *query) tryEnter() bool {
 
 // settle notes that q has places. The caller holds mu.
 func (q *query) settle() {
-	q.place = firmPlace
+	q.placed = true
 	q.sent = time.Now()
 	q.zone.users++
 	q.sockets.open[q] = struct{}{}
@@ -237,13 +196,13 @@ func (q *query) await(gone <-chan struct{}) bool {
 
 // release gives q's places back. Only the first call does anything. The caller holds mu.
 func (q *query) release() {
-	switch q.place {
-	case noPlace:
+	if !q.placed {
 		return
-	case expendablePlace:
-		q.sockets.expendable.remove(q)
 	}
-	q.place = noPlace
+	q.placed = false
+	if q.expendable != nil {
+		q.sockets.expendable.Remove(q.expendable)
+	}
 	for _, p := range q.needs() {
 		p.leave()
 	}
@@ -265,7 +224,8 @@ func (q *query) stop() {
 // evict ends the oldest expendable query whose place is of use. For a place at a server or in a zone,
 // that is one which was dropped. The caller holds mu.
 func (f *Fleet) evict(s *slots) {
-	for q := f.sockets.expendable.first; q != nil; q = q.next {
+	for e := f.sockets.expendable.Front(); e != nil; e = e.Next() {
+		q := e.Value.(*query)
 		if s == &f.sockets.slots || (s == &q.server.slots || s == &q.zone.slots) && q.dropped() {
 			q.release()
 			q.stop()
@@ -276,11 +236,10 @@ func (f *Fleet) evict(s *slots) {
 
 // demote makes q expendable: it ends when its socket is needed. The caller holds mu.
 func (q *query) demote() {
-	if q.place != firmPlace {
+	if !q.placed || q.expendable != nil {
 		return
 	}
-	q.place = expendablePlace
-	q.sockets.expendable.push(q)
+	q.expendable = q.sockets.expendable.PushBack(q)
 	if q.sockets.last != nil {
 		q.evict(&q.sockets.slots)
 	}
@@ -297,11 +256,11 @@ func (q *query) dropped() bool { return time.Since(q.sent) >= q.rto && q.overtak
 // lose leaves q to itself: its answer, if one comes, tells how fast the server is. The caller holds mu.
 func (q *query) lose() {
 	q.lost = true
-	if q.place == noPlace {
+	if !q.placed {
 		return
 	}
 	q.demote()
-	if q.tcp || q.sockets.expendable.n > maxExpendable {
+	if q.tcp || q.sockets.expendable.Len() > maxExpendable {
 		q.release()
 		q.stop()
 	}
