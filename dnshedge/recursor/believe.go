@@ -322,7 +322,7 @@ type judge struct {
 	q     question
 	whole bool
 
-	taken *verdict
+	taken *verdict                // of the goroutine that asks
 	poor  atomic.Pointer[verdict] // the first of those that are worth most
 }
 

@@ -20,7 +20,7 @@ import (
 type cache struct {
 	max int64 // bytes
 
-	mu      sync.RWMutex
+	mu      sync.RWMutex // guards the fields below
 	entries map[key]*entry
 	bytes   int64
 	zones   int
@@ -35,7 +35,8 @@ type key struct {
 	failed bool // no server has answered the question
 }
 
-// entry is a zone, what is known about a question, or nothing if nobody has answered it.
+// entry is a zone, what is known about a question, or nothing if nobody has answered it. It is not
+// changed once it is in the cache, but for used.
 type entry struct {
 	zone    *delegation
 	reply   *verdict

@@ -16,8 +16,8 @@ import (
 
 // core is what a Resolver works with.
 type core struct {
-	once sync.Once
-	err  error // why the Resolver cannot be used
+	once sync.Once // sets the fields below
+	err  error     // why the Resolver cannot be used
 
 	conf     *Resolver
 	maxBytes int64
@@ -25,11 +25,12 @@ type core struct {
 	limits   Limits
 	hints    []netip.AddrPort
 	stubs    map[string]*delegation
-	cache    cache
 	fleet    *fleet.Fleet
-	flights  flights
-	count    counters
 
+	// Safe for concurrent use.
+	cache   cache
+	flights flights
+	count   counters
 	ctx     context.Context // ends with Close
 	end     context.CancelCauseFunc
 	running sync.WaitGroup // questions, and goroutines that these have started

@@ -25,8 +25,9 @@ const lateName = 150 * time.Millisecond
 type finder struct {
 	lookup *lookup
 	zone   *delegation
-	judge  *judge // of the task
+	judge  *judge // of the task; taken is not read
 
+	// Of newFinder and then of the goroutine that calls more; results is sent to by others.
 	bare    []string          // names without glue of this zone, in the order in which they are looked up
 	seen    map[string]bool   // names that are, or were, to be looked up
 	left    []question        // to look up

@@ -30,20 +30,23 @@ var errDeep = errors.New("recursor: too many names of servers are served by serv
 // one share. None of them waits for itself, through others or not: who would close such a
 // circle does not wait.
 type flights struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards flying
 	flying map[key]*flight
 }
 
 // flight is one of them. It ends with the last who waits for it.
 type flight struct {
-	key     key
-	lookup  *lookup
-	done    chan struct{}
-	cancel  context.CancelCauseFunc
-	waiting int             // for this one; guarded by flights.mu
-	waits   map[*flight]int // for how many times this one waits; guarded by flights.mu
+	key    key
+	lookup *lookup // of the flight's own goroutine
+	done   chan struct{}
+	cancel context.CancelCauseFunc
 
-	rrs []dns.RR // set when done; they must not be changed
+	// Guarded by flights.mu.
+	waiting int             // for this one
+	waits   map[*flight]int // for how many times this one waits
+
+	// Written before done is closed.
+	rrs []dns.RR // they must not be changed
 	err error
 }
 

@@ -47,7 +47,8 @@ func (e *limitError) Error() string {
 	return fmt.Sprintf("recursor: limit %s of %d reached", e.field, e.value)
 }
 
-// bill is what the question of a caller has cost so far, sub-questions included.
+// bill is what the question of a caller has cost so far, sub-questions included. It is safe for
+// concurrent use.
 type bill struct {
 	limits  *Limits
 	queries atomic.Int32 // sent

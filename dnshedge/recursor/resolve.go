@@ -38,11 +38,13 @@ func (c *core) resolve(ctx context.Context, q question, b *bill) (*result, error
 
 // lookup finds out what a caller, or another lookup, asks.
 type lookup struct {
+	// Not changed once it runs.
 	core   *core
 	bill   *bill
 	flight *flight // that it is the lookup of; nil: a caller's question
 	depth  int     // how many lookups wait for it, one after the other
 
+	// Of the goroutine that runs it.
 	queries   atomic.Int32 // sent for its own name and its aliases
 	referrals int
 	last      *dns.Msg // the last response that was an alias
