@@ -5,7 +5,6 @@ package label
 import (
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // Max is the most bytes of a clean string. A name of a host has 253 at most.
@@ -14,30 +13,23 @@ const Max = 256
 const ellipsis = "…"
 
 // Clean returns s in valid UTF-8, without control characters, and with at most [Max]
-// bytes. U+FFFD stands for each control character and each run of invalid bytes; a
-// string that is cut ends with an ellipsis. Most strings are returned as they are.
+// bytes. U+FFFD stands for each control character and each run of invalid bytes; of a
+// string that is longer there are the beginning, an ellipsis and a hash, as in [Short]. Most
+// strings are returned as they are.
 func Clean(s string) string {
 	if plain(s) {
 		return s
 	}
-	cut := len(s) > Max
-	if cut {
-		s = s[:Max] // what is cut off need not be looked at
-	}
-	s = strings.Map(func(r rune) rune {
+	shown := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return unicode.ReplacementChar
 		}
 		return r
-	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
-	if !cut && len(s) <= Max { // a replacement may be longer than what it replaces
-		return s
+	}, strings.ToValidUTF8(s[:min(len(s), Max)], string(unicode.ReplacementChar))) // what is left out need not be looked at
+	if len(s) <= Max && len(shown) <= Max { // a replacement may be longer than what it replaces
+		return shown
 	}
-	end := min(len(s), Max-len(ellipsis))
-	for end < len(s) && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + ellipsis
+	return abridged(shown, s)
 }
 
 // plain reports whether s is short and consists of printable ASCII characters.

@@ -27,9 +27,27 @@ func TestCleanReplacesWhatCannotBeShown(t *testing.T) {
 	}
 }
 
-func TestCleanCutsLongStringsBetweenCharacters(t *testing.T) {
-	assert.Equal(t, strings.Repeat("a", label.Max-3)+"…", label.Clean(strings.Repeat("a", 1<<20)))
-	assert.Equal(t, strings.Repeat("ü", (label.Max-3)/2)+"…", label.Clean(strings.Repeat("ü", 200)))
+func TestCleanEndsALongStringWithItsHashBetweenCharacters(t *testing.T) {
+	for char, kept := range map[string]int{"a": 200, "ü": 100, "日": 66} {
+		got := label.Clean(strings.Repeat(char, 1<<10))
+		assert.Equal(t, strings.Repeat(char, kept)+"…", got[:len(got)-32])
+		assert.NotEqual(t, got, label.Clean(strings.Repeat(char, 1<<10+1)), "no two become one")
+	}
+}
+
+func TestShortKeepsNamesApart(t *testing.T) {
+	assert.Equal(t, strings.Repeat("\xff", label.Max), label.Short(strings.Repeat("\xff", label.Max)))
+	seen := make(map[string]bool)
+	for n := range 100 {
+		long := strings.Repeat("a", label.Max+n) + "b"
+		short := label.Short(long)
+		assert.LessOrEqual(t, len(short), label.Max)
+		assert.Equal(t, long[:200], short[:200])
+		assert.Equal(t, short, label.Short(short))
+		assert.Equal(t, short, label.Clean(long), "as it is shown")
+		assert.False(t, seen[short])
+		seen[short] = true
+	}
 }
 
 func FuzzClean(f *testing.F) {
