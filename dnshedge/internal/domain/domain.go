@@ -1,0 +1,39 @@
+// Package domain finds what holds for the longest domain that a name is in.
+package domain
+
+import (
+	"errors"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// Key returns a domain in wire format and lower case.
+func Key(domain string) (string, error) {
+	var buf [wire.MaxName]byte
+	n, err := dns.PackDomainName(dns.CanonicalName(domain), buf[:], 0, nil, false)
+	if err == nil && domain == "" {
+		err = errors.New("dnshedge: the domain is empty")
+	}
+	return string(buf[:max(n, 0)]), err
+}
+
+// Longest returns the value of the longest domain that q's name is in, and the domain's
+// length in wire format; 0: there is none. The domains are as Key returns them.
+func Longest[T any](domains map[string]T, q *wire.Query) (value T, n int) {
+	if len(domains) == 0 {
+		return value, 0
+	}
+	var buf [wire.MaxKey]byte
+	name := q.AppendKey(buf[:0])[:len(q.Name)] // in lower case
+	for {
+		if v, ok := domains[string(name)]; ok {
+			return v, len(name)
+		}
+		if len(name) <= 1 {
+			return value, 0
+		}
+		name = name[1+int(name[0]):]
+	}
+}

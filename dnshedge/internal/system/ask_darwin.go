@@ -1,0 +1,24 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"time"
+)
+
+// systemConf has the servers of the first network service only. It is read where there is no
+// scutil.
+const systemConf = "/etc/resolv.conf"
+
+// askSystem asks macOS for its servers, with those that a VPN or a file in /etc/resolver sets
+// for some domains.
+var askSystem = func() (Named, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "/usr/sbin/scutil", "--dns").Output()
+	if err != nil {
+		return Named{}, fmt.Errorf("dnshedge: scutil --dns: %w", err)
+	}
+	return ParseScutil(string(out)), nil
+}

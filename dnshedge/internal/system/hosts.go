@@ -1,0 +1,196 @@
+package system
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+const (
+	hostsCheck = 5 * time.Second // as often as Go's resolver looks
+	hostsTTL   = 30              // in seconds, of what a hosts file says
+
+	shortFile    = 64 << 10 // bytes that are read in some milliseconds
+	maxHostAddrs = 256      // of one name
+)
+
+// Hosts is a hosts file, which is read again when it has changed. It is safe for concurrent use.
+type Hosts struct {
+	path    string // path and spawn never change
+	spawn   func(func(context.Context)) bool
+	hosts   atomic.Pointer[map[string]*Host] // by name in wire format and lower case
+	checked atomic.Int64                     // when the file was looked at, Unix ns
+
+	mu      sync.Mutex // guards the fields below; held while the file is read
+	changed time.Time
+	size    int64
+}
+
+// Host is what a hosts file says of a name.
+type Host struct {
+	addrs []netip.Addr
+	name  string // if this is the name of an address, as 1.2.0.192.in-addr.arpa
+}
+
+// OpenHosts reads a hosts file. Later a long one is read again by spawn, which calls what it
+// is given in a goroutine, with a context that ends when nobody needs the file any more, or
+// reports false.
+func OpenHosts(path string, spawn func(func(context.Context)) bool) (*Hosts, error) {
+	f := &Hosts{path: path, spawn: spawn}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	info, err := f.look(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return f, f.read(context.Background(), info)
+}
+
+// Find returns what the file says of the name of q, or nil. Every five seconds it looks
+// whether the file has changed. What cannot be read changes nothing, and nobody waits for a
+// long file.
+func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
+	if now.UnixNano()-f.checked.Load() >= int64(hostsCheck) && f.mu.TryLock() {
+		f.refresh(now)
+	}
+	var buf [wire.MaxKey]byte
+	return (*f.hosts.Load())[string(q.AppendKey(buf[:0])[:len(q.Name)])]
+}
+
+// refresh reads the file if it has changed. It lets mu go, which the caller holds.
+func (f *Hosts) refresh(now time.Time) {
+	info, err := f.look(now)
+	read := func(ctx context.Context) {
+		defer f.mu.Unlock()
+		_ = f.read(ctx, info)
+	}
+	switch {
+	case err != nil || info.ModTime().Equal(f.changed) && info.Size() == f.size:
+	case info.Size() <= shortFile:
+		read(context.Background())
+		return
+	case f.spawn(read):
+		return
+	}
+	f.mu.Unlock()
+}
+
+// look asks the system about the file.
+func (f *Hosts) look(now time.Time) (os.FileInfo, error) {
+	f.checked.Store(now.UnixNano())
+	return os.Stat(f.path)
+}
+
+// read reads the file, unless ctx ends before. The caller holds mu.
+func (f *Hosts) read(ctx context.Context, info os.FileInfo) error {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	hosts := make(map[string]*Host)
+	for lines := bufio.NewReader(file); err == nil; {
+		var line string
+		if line, err = lines.ReadString('\n'); err == nil || err == io.EOF {
+			addHosts(hosts, line)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if err != io.EOF {
+		return fmt.Errorf("%s: %w", f.path, err)
+	}
+	f.changed, f.size = info.ModTime(), info.Size()
+	f.hosts.Store(&hosts)
+	return nil
+}
+
+// addHosts adds a line, "ADDRESS NAME ALIAS... # comment". As every reader of such files
+// does, it ignores what it cannot read.
+func addHosts(hosts map[string]*Host, line string) {
+	line, _, _ = strings.Cut(line, "#")
+	fields := strings.Fields(line)
+	if len(fields) < 2 {
+		return
+	}
+	ip, err := netip.ParseAddr(fields[0])
+	if err != nil || ip.Zone() != "" { // no record can hold a zone
+		return
+	}
+	ip = ip.Unmap()
+	at := func(name string) *Host {
+		var b [wire.MaxName]byte
+		n, err := dns.PackDomainName(dns.CanonicalName(name), b[:], 0, nil, false)
+		if err != nil {
+			return nil
+		}
+		h := hosts[string(b[:n])]
+		if h == nil {
+			h = new(Host)
+			hosts[string(b[:n])] = h
+		}
+		return h
+	}
+	for _, name := range fields[1:] {
+		if h := at(name); h != nil && len(h.addrs) < maxHostAddrs && !slices.Contains(h.addrs, ip) {
+			h.addrs = append(h.addrs, ip)
+		}
+	}
+	// The first line of an address has its name. The unspecified address has none: lists of
+	// names to block are full of it.
+	if reverse, err := dns.ReverseAddr(ip.String()); err == nil && !ip.IsUnspecified() {
+		if h := at(reverse); h.name == "" {
+			h.name = dns.Fqdn(fields[1])
+		}
+	}
+}
+
+// Answer answers a question for the name of h, or returns nil if h does not say. If a
+// name has addresses in the file, others that the world may know must not be found by
+// another way: in the other family, or in the hints of HTTPS and SVCB records.
+func (h *Host) Answer(q *wire.Query) *dns.Msg {
+	m := new(dns.Msg)
+	header := func(t uint16) dns.RR_Header {
+		return dns.RR_Header{Name: q.Text(), Rrtype: t, Class: dns.ClassINET, Ttl: hostsTTL}
+	}
+	wants := func(t uint16) bool { return q.Type == t || q.Type == dns.TypeANY }
+	for _, ip := range h.addrs {
+		switch {
+		case ip.Is4() && wants(dns.TypeA):
+			m.Answer = append(m.Answer, &dns.A{Hdr: header(dns.TypeA), A: ip.AsSlice()})
+		case ip.Is6() && wants(dns.TypeAAAA):
+			m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(dns.TypeAAAA), AAAA: ip.AsSlice()})
+		}
+	}
+	if h.name != "" && wants(dns.TypePTR) {
+		m.Answer = append(m.Answer, &dns.PTR{Hdr: header(dns.TypePTR), Ptr: h.name})
+	}
+	if len(m.Answer) > 0 {
+		return m
+	}
+	switch q.Type {
+	case dns.TypeA, dns.TypeAAAA, dns.TypeHTTPS, dns.TypeSVCB:
+		if len(h.addrs) == 0 {
+			return nil
+		}
+		m.Ns = []dns.RR{&dns.SOA{
+			Hdr: header(dns.TypeSOA), Ns: q.Text(), Mbox: "nobody.invalid.",
+			Serial: 1, Refresh: 3600, Retry: 1200, Expire: 604800, Minttl: hostsTTL,
+		}}
+		return m
+	}
+	return nil
+}

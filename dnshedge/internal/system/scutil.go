@@ -1,0 +1,79 @@
+package system
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// scutilResolver is what macOS knows of some servers.
+type scutilResolver struct {
+	domain  string // of the names that they are for, in lower case and without the last dot; empty: all names
+	order   int    // those with the least are asked first
+	port    uint16
+	servers []netip.Addr
+	mdns    bool // the names are asked for by multicast
+	added   bool // to others
+}
+
+// ParseScutil reads what "scutil --dns" of macOS prints. Of its two lists it takes the first;
+// the other, of scoped queries, is for programs that choose a network interface. Resolvers
+// without servers, as those of multicast DNS, are left out.
+func ParseScutil(out string) Named {
+	var all []*scutilResolver
+	var r *scutilResolver // that the lines are about
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "DNS configuration (") {
+			break
+		}
+		if strings.HasPrefix(line, "resolver #") {
+			r = new(scutilResolver)
+			all = append(all, r)
+			continue
+		}
+		key, value, ok := strings.Cut(line, ":")
+		if r == nil || !ok {
+			continue
+		}
+		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		switch {
+		case key == "domain":
+			r.domain = strings.ToLower(strings.TrimSuffix(value, "."))
+		case key == "order":
+			r.order, _ = strconv.Atoi(value)
+		case key == "port":
+			n, _ := strconv.ParseUint(value, 10, 16)
+			r.port = uint16(n)
+		case key == "options":
+			r.mdns = slices.Contains(strings.Fields(value), "mdns")
+		case key == "flags":
+			r.added = strings.Contains(value, "Supplemental")
+		case strings.HasPrefix(key, "nameserver["):
+			if ip, err := netip.ParseAddr(value); err == nil {
+				r.servers = append(r.servers, ip.Unmap())
+			}
+		}
+	}
+	if len(all) > 0 && !all[0].added {
+		all[0].domain = "" // the network's name, and not the names that its servers are for
+	}
+	slices.SortStableFunc(all, func(a, b *scutilResolver) int { return cmp.Compare(a.order, b.order) })
+	found := Named{Domains: make(map[string][]netip.AddrPort)}
+	for _, r := range all {
+		if r.mdns {
+			continue
+		}
+		for _, ip := range r.servers {
+			at := netip.AddrPortFrom(ip, cmp.Or(r.port, 53))
+			if r.domain == "" {
+				found.Servers = append(found.Servers, at)
+			} else {
+				found.Domains[r.domain] = append(found.Domains[r.domain], at)
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,228 @@
+// Package system reads what the system says of names and of those who resolve them: its DNS servers, which
+// a file, scutil or Windows names, and the hosts file.
+package system
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/domain"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+const (
+	resolvCheck = 5 * time.Second // as often as Go's resolver looks
+	resolvMax   = 3               // servers that are used, see resolv.conf(5)
+)
+
+// A Server is a DNS server that the system has.
+type Server struct {
+	Addr   string // host and port
+	Stream bool   // it is to be asked over TCP
+}
+
+// Named is what the system says of its servers.
+type Named struct {
+	Servers []netip.AddrPort            // in the order of preference
+	Domains map[string][]netip.AddrPort // of those that are for the names in a domain only
+}
+
+// Servers are the system's servers, as the system itself or a resolv.conf file names them.
+// Both are read again when they may have changed. A Servers is safe for concurrent use.
+type Servers struct {
+	Ask  func() (Named, error)  // the system; nil: the file is all there is
+	Path string                 // read if the system says nothing; empty: there is none
+	OK   func(addr string) bool // whether the server at a host and port can be asked; others are left out
+
+	// Spawn calls f in a goroutine that its owner waits for, or reports false if no more may begin.
+	Spawn func(f func(context.Context)) bool
+
+	// The fields above are set before first use and only read after.
+
+	mu      sync.Mutex // guards the fields below; not held while the system is asked or the file is read
+	checked time.Time
+	reading chan struct{} // closed when what is being read is known; nil: nothing is
+	known   known
+}
+
+// known is what the system, or the file, has said last. Its fields are replaced, never changed.
+type known struct {
+	asked   bool // the system has answered
+	changed time.Time
+	size    int64
+	all     []Server            // for all names
+	domains map[string][]Server // in wire format and lower case
+	rotate  bool
+	version uint64 // how often all and domains have become others
+}
+
+// NewServers returns the servers that the file names, or those of this system if path is empty.
+func NewServers(path string, ok func(addr string) bool, spawn func(func(context.Context)) bool) *Servers {
+	if path == "" {
+		return &Servers{Ask: askSystem, Path: systemConf, OK: ok, Spawn: spawn}
+	}
+	return &Servers{Path: path, OK: ok, Spawn: spawn}
+}
+
+// Rotates reports whether the file has the option rotate.
+func (f *Servers) Rotates() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known.rotate
+}
+
+// All returns the servers for all names. If nobody names any, they are those of this
+// machine; nil if nothing was read before Spawn's owner was closed.
+func (f *Servers) All(now time.Time) []Server { return f.latest(now).all }
+
+// Version returns a number that is another one when the servers have become others, their order included: who is first is
+// asked first.
+func (f *Servers) Version(now time.Time) uint64 { return f.latest(now).version }
+
+// Route returns the servers that the system asks about q only, and the length of their domain
+// in wire format; 0: there are none.
+func (f *Servers) Route(q *wire.Query, now time.Time) ([]Server, int) {
+	if f.Ask == nil {
+		return nil, 0
+	}
+	return domain.Longest(f.latest(now).domains, q)
+}
+
+// resolvPatience is how long a question waits for what may have changed, once something is known. A file takes less, scutil
+// on a busy machine more.
+const resolvPatience = 10 * time.Millisecond
+
+// latest returns what is known. If that may have changed, it is read in a goroutine.
+func (f *Servers) latest(now time.Time) known {
+	f.mu.Lock()
+	had := f.known
+	if had.all != nil && now.Sub(f.checked) < resolvCheck {
+		f.mu.Unlock()
+		return had
+	}
+	if f.reading == nil {
+		f.reading = make(chan struct{})
+		if !f.Spawn(func(context.Context) { f.refresh(had) }) { // it is over
+			f.reading = nil
+			f.mu.Unlock()
+			return had
+		}
+	}
+	f.checked = now
+	done := f.reading
+	f.mu.Unlock()
+	if had.all == nil {
+		<-done
+	} else {
+		patience := time.NewTimer(resolvPatience)
+		defer patience.Stop()
+		select {
+		case <-done:
+		case <-patience.C:
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known
+}
+
+// refresh reads what may have changed.
+func (f *Servers) refresh(k known) {
+	all, domains := k.all, k.domains
+	if !f.askSystem(&k) {
+		if f.Path != "" {
+			f.read(&k)
+		}
+		if k.all == nil {
+			k.all = []Server{{Addr: "127.0.0.1:53"}, {Addr: "[::1]:53"}}
+		}
+	}
+	if !slices.Equal(all, k.all) || !maps.EqualFunc(domains, k.domains, slices.Equal[[]Server]) {
+		k.version++
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known = k
+	close(f.reading)
+	f.reading = nil
+}
+
+// askSystem asks the system, and reports whether it has servers for all names. One that has
+// answered before and does not now is busy: other servers must not be asked meanwhile about
+// names that only some of its servers know.
+func (f *Servers) askSystem(k *known) bool {
+	if f.Ask == nil {
+		return false
+	}
+	named, err := f.Ask()
+	if err != nil {
+		return k.asked
+	}
+	k.asked, k.changed, k.rotate = true, time.Time{}, false
+	k.all, k.domains = f.first(named.Servers), make(map[string][]Server)
+	for name, servers := range named.Domains {
+		key, err := domain.Key(name)
+		if first := f.first(servers); err == nil && first != nil {
+			k.domains[key] = first
+		}
+	}
+	return k.all != nil
+}
+
+// first returns the first servers that can be asked.
+func (f *Servers) first(servers []netip.AddrPort) (first []Server) {
+	for _, at := range servers {
+		if addr := at.String(); len(first) < resolvMax && f.OK(addr) {
+			first = append(first, Server{Addr: addr})
+		}
+	}
+	return first
+}
+
+// read reads the file, if it has changed.
+func (f *Servers) read(k *known) {
+	info, err := os.Stat(f.Path)
+	if err == nil && k.all != nil && info.ModTime().Equal(k.changed) && info.Size() == k.size {
+		return
+	}
+	if err == nil {
+		k.changed, k.size = info.ModTime(), info.Size()
+	}
+	k.all = nil
+	options := f.options()
+	k.rotate = slices.Contains(options, "rotate")
+	stream := slices.Contains(options, "use-vc")
+	if conf, err := dns.ClientConfigFromFile(f.Path); err == nil {
+		for _, s := range conf.Servers {
+			if _, err := netip.ParseAddr(s); err != nil {
+				continue // a name is no server, for Go and glibc as well
+			}
+			if addr := net.JoinHostPort(s, conf.Port); len(k.all) < resolvMax && f.OK(addr) {
+				k.all = append(k.all, Server{addr, stream})
+			}
+		}
+	}
+}
+
+// options returns the file's options, of which package dns knows only some.
+func (f *Servers) options() (all []string) {
+	b, err := os.ReadFile(f.Path)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		if words := strings.Fields(line); len(words) > 0 && words[0] == "options" {
+			all = append(all, words[1:]...)
+		}
+	}
+	return all
+}
