@@ -87,20 +87,14 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 	return r
 }
 
-// maxUnique is how many records are compared with those that follow, which takes time.
-const maxUnique = 64
-
-// take appends the records that answer q, each once (RFC 2181 §5), and reports whether there are
-// any.
+// take appends the records that answer q, and reports whether there are any.
 func (r *verdict) take(m *dns.Msg, q question) bool {
 	for _, rr := range m.Answer {
 		h := rr.Header()
 		if h.Class != dns.ClassINET || h.Rrtype != q.qtype && q.qtype != dns.TypeANY || !strings.EqualFold(h.Name, q.name) {
 			continue
 		}
-		if first := r.answer[:min(len(r.answer), maxUnique)]; !slices.ContainsFunc(first, func(old dns.RR) bool { return dns.IsDuplicate(old, rr) }) {
-			r.answer = append(r.answer, rr)
-		}
+		r.answer = append(r.answer, rr)
 	}
 	if len(r.answer) == 0 {
 		return false
@@ -177,8 +171,8 @@ func substitute(name, owner, target string) string {
 }
 
 // readReferral returns the zone that a response refers to, or nil: one below the zone asked,
-// that q's name is in. It is mixed if there are NS records of other zones, which are nobody's
-// word.
+// that q's name is in. It is mixed if there are NS records of other zones as well. Those are
+// ignored: the server that was asked does not delegate these zones.
 func readReferral(m *dns.Msg, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
 	name := ""
 	for _, rr := range m.Ns {
@@ -287,9 +281,7 @@ func level(rrs []dns.RR) {
 // settle removes records that are there twice (RFC 2181 §5), and sets how long the reply may be kept.
 func (r *verdict) settle() {
 	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
-		if len(*rrs) > 1 {
-			*rrs = dns.Dedup(*rrs, nil)
-		}
+		*rrs = unique(*rrs)
 	}
 	ttl := uint32(maxTTL / time.Second)
 	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {

@@ -160,6 +160,12 @@ func (c *core) stub(name string) *delegation {
 	return c.stubs["."]
 }
 
+// Validate returns an error that names the field if one is out of its limits, and sends nothing.
+func (r *Resolver) Validate() error {
+	_, err := r.setup()
+	return err
+}
+
 // Close ends all questions with net.ErrClosed and waits until everything has ended. It always
 // returns nil. Exchanges after Close fail.
 func (r *Resolver) Close() error {

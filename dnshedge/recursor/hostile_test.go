@@ -256,7 +256,7 @@ example. delegated 192.0.2.1
 		}
 		w.at("192.0.2.1", func(s *server) { s.rtt = 190 * ms })
 		w.at("192.0.2.9", func(s *server) { s.rtt = 600 * ms })
-		r := w.resolver(noMinimise, func(r *recursor.Resolver) { r.NoIPv6, r.Hedge.BudgetPercent = true, 1e-9 })
+		r := w.resolver(noMinimise, func(r *recursor.Resolver) { r.NoIPv6, r.Hedge.BudgetPercent = true, 1e-6 })
 		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
 		time.Sleep(10 * time.Second)
 		s := r.Stats()

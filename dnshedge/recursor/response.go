@@ -24,6 +24,8 @@ import (
 // sent to a zone's servers, as without a network, if the Resolver is closed or has a field that is
 // invalid, or if m is not a question: it must have opcode QUERY and one question, of class IN,
 // that is no zone transfer and not for OPT or TSIG records.
+//
+// No EDNS option changes an answer.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := r.setup()
 	if err != nil {
@@ -146,3 +148,7 @@ func extended(err error) *dns.EDNS0_EDE {
 	}
 	return &dns.EDNS0_EDE{InfoCode: code, ExtraText: strings.TrimPrefix(err.Error(), "recursor: ")}
 }
+
+// IgnoresOptions says that EDNS options do not change answers. So a Client asks once for callers who differ in nothing else,
+// and keeps the answer.
+func (r *Resolver) IgnoresOptions() {}

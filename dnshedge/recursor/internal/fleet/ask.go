@@ -26,7 +26,7 @@ const (
 //
 // It is no race of package race: which server is asked next and when depends on how those asked
 // before have answered, there is no bound of four attempts, and losers are of use.
-func (f *Fleet) Ask(ctx context.Context, t *Task) (*dns.Msg, error) {
+func (f *Fleet) Ask(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
 		return nil, err
@@ -39,11 +39,34 @@ func (f *Fleet) Ask(ctx context.Context, t *Task) (*dns.Msg, error) {
 	}
 	a.all = f.candidates(t, nil, t.Servers)
 	a.timer = time.NewTimer(time.Hour)
-	err = ErrNoServers // unless run returns
+	err = ErrNoServers // unless this function returns
 	defer func() { a.end(err) }()
-	var m *dns.Msg
-	m, err = a.run()
-	return m, err
+	a.next(atFirst)
+	var events []event
+	for {
+		if len(a.queries) == 0 && !a.search.running || a.latest() == nil && a.spent() {
+			return nil, a.fail()
+		}
+		a.arm()
+		select {
+		case <-a.inbox.wake:
+			events = a.inbox.take(events)
+			for _, e := range events {
+				if m := a.take(e); m != nil {
+					return m, nil
+				}
+			}
+		case <-a.timer.C:
+			a.strike()
+		case x := <-a.search.found:
+			a.search.running = false
+			a.add(x)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-f.ctx.Done():
+			return nil, net.ErrClosed
+		}
+	}
 }
 
 // asking is a task that is under way. Its fields belong to the goroutine that asks; inbox has a lock of its own.
@@ -87,36 +110,6 @@ func (a *asking) enterZone() error {
 	return nil
 }
 
-// run asks until there is an answer or no hope.
-func (a *asking) run() (*dns.Msg, error) {
-	a.next(atFirst)
-	var events []event
-	for {
-		if len(a.queries) == 0 && !a.search.running || a.latest() == nil && a.spent() {
-			return nil, a.fail()
-		}
-		a.arm()
-		select {
-		case <-a.inbox.wake:
-			events = a.inbox.take(events)
-			for _, e := range events {
-				if m := a.take(e); m != nil {
-					return m, nil
-				}
-			}
-		case <-a.timer.C:
-			a.strike()
-		case x := <-a.search.found:
-			a.search.running = false
-			a.add(x)
-		case <-a.ctx.Done():
-			return nil, context.Cause(a.ctx)
-		case <-a.Fleet.ctx.Done():
-			return nil, net.ErrClosed
-		}
-	}
-}
-
 // reason is why a query is sent.
 type reason int
 
@@ -133,7 +126,9 @@ func (a *asking) next(why reason) {
 	if a.spent() {
 		return
 	}
-	c := a.choose(a.all)
+	a.mu.Lock()
+	c := a.best(a.all, a.now())
+	a.mu.Unlock()
 	if c != nil && c.tries > 0 && a.n >= maxQueries {
 		c = nil
 	}
@@ -251,7 +246,18 @@ func (a *asking) send(c *candidate, why reason, again *form) {
 		return
 	}
 	a.count(c, q, why)
-	a.start(q)
+	var gone chan struct{}
+	if q.state == isWaiting {
+		if a.gone == nil {
+			a.gone = make(chan struct{})
+		}
+		gone = a.gone
+	}
+	a.queries = append(a.queries, q)
+	defer func() { go q.run(gone) }() // also if Config.Began panics
+	if began := a.conf.Began; began != nil {
+		began(a.ctx, a.attempt(q))
+	}
 }
 
 // pay reports whether a query is paid for. If it is not, nothing more is sent, unless it is a hedge: the
@@ -343,22 +349,6 @@ func (a *asking) count(c *candidate, q *query, why reason) {
 	}
 	if why != asHedge {
 		a.hedges.bucket.Earn()
-	}
-}
-
-// start has q run, also if Config.Began panics.
-func (a *asking) start(q *query) {
-	var gone chan struct{}
-	if q.state == isWaiting {
-		if a.gone == nil {
-			a.gone = make(chan struct{})
-		}
-		gone = a.gone
-	}
-	a.queries = append(a.queries, q)
-	defer func() { go q.run(gone) }()
-	if began := a.conf.Began; began != nil {
-		began(a.ctx, a.attempt(q))
 	}
 }
 

@@ -75,15 +75,8 @@ next:
 	return old
 }
 
-// choose returns the server to ask next, or nil if all that may be asked have been asked often
-// enough. All have their turn before one is asked again, but for those that are not likely to answer.
-func (f *Fleet) choose(all []candidate) *candidate {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.best(all, f.now())
-}
-
-// best is choose for a caller that holds mu.
+// best returns the server to ask next, or nil if all that may be asked have been asked often enough. All have their turn before
+// one is asked again, but for those that are not likely to answer. The caller holds mu.
 func (f *Fleet) best(all []candidate, now time.Duration) *candidate {
 	var best *candidate
 	var bestRank rank

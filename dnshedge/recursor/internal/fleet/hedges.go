@@ -2,10 +2,8 @@ package fleet
 
 import (
 	"cmp"
-	"math"
 	"sync/atomic"
-
-	"golang.org/x/time/rate"
+	"time"
 
 	"github.com/gohedge/hedge/internal/budget"
 )
@@ -16,17 +14,15 @@ const hedgeBurst = 20 // hedges that the budget holds at most
 type hedges struct {
 	off     bool
 	bucket  *budget.Bucket
-	ceiling *rate.Limiter // nil: there is none
-	outage  atomic.Bool   // more than half of the recent queries had no answer
+	ceiling *budget.Ceiling
+	outage  atomic.Bool // more than half of the recent queries had no answer
 	denied  atomic.Int64
 }
 
 func (h *hedges) init(conf Hedge) {
 	h.off = conf.Off
 	h.bucket = budget.NewBucket(cmp.Or(conf.BudgetPercent, 15)/100, hedgeBurst)
-	if n := conf.MaxPerSecond; n > 0 {
-		h.ceiling = rate.NewLimiter(rate.Limit(min(n, math.MaxFloat64)), int(min(max(n, 1), math.MaxInt32)))
-	}
+	h.ceiling = budget.NewCeiling(conf.MaxPerSecond)
 }
 
 // spend takes a hedge from the budget, or reports false.
@@ -34,13 +30,9 @@ func (h *hedges) spend() bool {
 	if h.off || h.outage.Load() {
 		return false
 	}
-	ok := h.bucket.Spend()
-	if ok && h.ceiling != nil && !h.ceiling.Allow() {
-		h.bucket.GiveBack()
-		ok = false
-	}
-	if !ok {
+	if !h.ceiling.Spend(time.Now(), h.bucket) {
 		h.denied.Add(1)
+		return false
 	}
-	return ok
+	return true
 }
