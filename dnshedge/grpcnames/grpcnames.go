@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/resolver"
 
@@ -26,13 +27,22 @@ import (
 // configs are not looked up.
 const Scheme = "hedgedns"
 
+const (
+	firstAgain   = time.Second // after which a state that was refused is told again
+	longestAgain = time.Minute // after it was refused again and again
+)
+
+var errClosed = fmt.Errorf("grpcnames: Names is closed: %w", net.ErrClosed)
+
 // NewBuilder returns a Builder whose resolvers look hosts up with n, which several
 // connections and HTTP clients may share. It is for grpc.WithResolvers or resolver.Register. It
 // panics if n is nil.
 //
-// The balancer gets the addresses whenever they have changed. As long as there is none, it gets
-// the errors of the lookups; after that, failed lookups change nothing. ResolveNow, which gRPC
-// calls when a connection fails, has the host looked up at once, or n's MinTTL after the last lookup.
+// The balancer gets the addresses whenever they have changed. A state that it refuses is told again a second
+// later, then after twice the time, up to a minute, and the host is looked up as ResolveNow has it. As long as there
+// is no address, the balancer gets the errors of the lookups; after that, failed lookups change nothing. It gets an
+// error that wraps net.ErrClosed when n is closed: calls fail with it if there is no address. ResolveNow, which
+// gRPC calls when a connection fails, has the host looked up at once, or n's MinTTL after the last lookup.
 func NewBuilder(n *names.Names) resolver.Builder {
 	if n == nil {
 		panic("grpcnames: NewBuilder: Names is nil")
@@ -50,22 +60,10 @@ func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolve
 	if err != nil {
 		return nil, err
 	}
-	if ip, err := netip.ParseAddr(host); err == nil {
-		// Errors are the balancer's business: another lookup finds nothing else.
-		_ = cc.UpdateState(state([]netip.Addr{ip}, port))
-		return fixed{}, nil
-	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watcher{n: b.n, host: host, cancel: cancel}
-	w.wg.Go(func() {
-		for addrs, err := range b.n.Watch(ctx, host) {
-			if err != nil {
-				cc.ReportError(err)
-			} else if cc.UpdateState(state(addrs, port)) != nil {
-				b.n.Refresh(host) // gRPC's contract: the addresses are not usable
-			}
-		}
-	})
+	w := &watcher{n: b.n, cc: cc, host: host, port: port, ctx: ctx, cancel: cancel, found: make(chan found)}
+	w.wg.Go(w.watch)
+	w.wg.Go(w.tell)
 	return w, nil
 }
 
@@ -98,12 +96,76 @@ func state(addrs []netip.Addr, port string) resolver.State {
 	return s
 }
 
-// watcher follows the addresses of a host.
+// watcher tells gRPC of the addresses of a host.
 type watcher struct {
-	n      *names.Names
-	host   string
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	n          *names.Names
+	cc         resolver.ClientConn
+	host, port string
+	ctx        context.Context
+	cancel     context.CancelFunc
+	wg         sync.WaitGroup
+	found      chan found // closed when the watch has ended
+}
+
+// found is what a watch yields.
+type found struct {
+	addrs []netip.Addr
+	err   error
+}
+
+// watch sends what is found of the host to tell. A host that is an address has this one for ever.
+func (w *watcher) watch() {
+	defer close(w.found)
+	if ip, err := netip.ParseAddr(w.host); err == nil {
+		w.send(found{addrs: []netip.Addr{ip}})
+		<-w.ctx.Done()
+		return
+	}
+	for addrs, err := range w.n.Watch(w.ctx, w.host) {
+		w.send(found{addrs, err})
+	}
+}
+
+func (w *watcher) send(f found) {
+	select {
+	case w.found <- f:
+	case <-w.ctx.Done():
+	}
+}
+
+// tell tells gRPC what is found, and again what it has refused.
+func (w *watcher) tell() {
+	var addrs []netip.Addr
+	again := time.NewTimer(0)
+	again.Stop()
+	defer again.Stop()
+	pause := firstAgain
+	for {
+		select {
+		case f, ok := <-w.found:
+			if w.ctx.Err() != nil {
+				return
+			}
+			if !ok {
+				w.cc.ReportError(errClosed)
+				return
+			}
+			if f.err != nil {
+				w.cc.ReportError(f.err)
+				continue
+			}
+			addrs, pause = f.addrs, firstAgain
+		case <-again.C:
+		case <-w.ctx.Done():
+			return
+		}
+		again.Stop()
+		if w.cc.UpdateState(state(addrs, w.port)) != nil { // gRPC's contract: the host is looked up again
+			w.n.Refresh(w.host)
+			again.Reset(pause)
+			pause = min(2*pause, longestAgain)
+		}
+	}
 }
 
 func (w *watcher) ResolveNow(resolver.ResolveNowOptions) { w.n.Refresh(w.host) }
@@ -113,9 +175,3 @@ func (w *watcher) Close() {
 	w.cancel()
 	w.wg.Wait()
 }
-
-// fixed is the resolver of an address.
-type fixed struct{}
-
-func (fixed) ResolveNow(resolver.ResolveNowOptions) {}
-func (fixed) Close()                                {}

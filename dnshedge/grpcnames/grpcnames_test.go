@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +15,11 @@ import (
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge/dnshedge/grpcnames"
 	"github.com/gohedge/hedge/dnshedge/names"
@@ -52,14 +57,24 @@ func (z *zone) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Ms
 	return dnstest.Answer(q, z.records...), 0, nil
 }
 
+// lookups returns when the host was looked up.
+func (z *zone) lookups() []time.Duration {
+	synctest.Wait()
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return slices.Clone(z.asked)
+}
+
 // conn is a ClientConn that notes what it is told.
 type conn struct {
 	resolver.ClientConn
 	start time.Time
+	names *names.Names
 
 	mu     sync.Mutex // guards the fields below
 	told   []told
 	refuse error
+	failed error // the last that was reported
 }
 
 type told struct {
@@ -82,8 +97,24 @@ func (c *conn) UpdateState(s resolver.State) error {
 func (c *conn) ReportError(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.failed = err
 	var e *net.DNSError
-	c.told = append(c.told, told{time.Since(c.start), "", errors.As(err, &e)})
+	c.told = append(c.told, told{time.Since(c.start), "", errors.As(err, &e) || errors.Is(err, net.ErrClosed)})
+}
+
+// refuses makes err what UpdateState returns.
+func (c *conn) refuses(err error) {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refuse = err
+}
+
+// failure returns the last error that was reported.
+func (c *conn) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
 }
 
 // heard returns what was told, and forgets it.
@@ -96,6 +127,14 @@ func (c *conn) heard() []told {
 	return told
 }
 
+// tellings returns what is heard of one state.
+func tellings(addrs string, seconds ...int) (all []told) {
+	for _, s := range seconds {
+		all = append(all, told{time.Duration(s) * time.Second, addrs, false})
+	}
+	return all
+}
+
 // play runs a test in fake time.
 func play(t *testing.T, f func(t *testing.T, z *zone, c *conn, build func(target string) (resolver.Resolver, error), until func(s int))) {
 	synctest.Test(t, func(t *testing.T) {
@@ -103,6 +142,7 @@ func play(t *testing.T, f func(t *testing.T, z *zone, c *conn, build func(target
 		z, c := &zone{start: start}, &conn{start: start}
 		n := &names.Names{Exchanger: z}
 		defer n.Close()
+		c.names = n
 		b := grpcnames.NewBuilder(n)
 		assert.Equal(t, "hedgedns", b.Scheme())
 		f(t, z, c, func(target string) (resolver.Resolver, error) {
@@ -169,17 +209,104 @@ func TestResolveNowIsNoFasterThanMinTTL(t *testing.T) {
 	})
 }
 
-func TestAddressesThatTheBalancerRefusesAreLookedUpAgain(t *testing.T) {
+func TestAStateThatTheBalancerRefusesIsToldAgain(t *testing.T) {
 	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
 		z.set(0, "300 A 192.0.2.1")
-		c.refuse = errors.New("bad state")
+		c.refuses(errors.New("bad state"))
 		r, err := build("hedgedns:///api.example")
 		require.NoError(t, err)
 		defer r.Close()
+		until(2)
+		assert.Equal(t, tellings("192.0.2.1:443", 0, 1), c.heard())
 		until(100)
-		assert.Equal(t, []time.Duration{0, 5 * time.Second}, z.asked)
-		assert.Len(t, c.heard(), 1)
+		assert.Equal(t, tellings("192.0.2.1:443", 3, 7, 15, 31, 63), c.heard(), "after twice the time")
+		assert.Equal(t, []time.Duration{0, 5 * time.Second, 10 * time.Second, 15 * time.Second, 31 * time.Second, 63 * time.Second}, z.lookups(), "no faster than MinTTL")
+		until(300)
+		assert.Equal(t, tellings("192.0.2.1:443", 123, 183, 243), c.heard(), "after a minute at most")
+		c.refuses(nil)
+		until(1000)
+		assert.Equal(t, tellings("192.0.2.1:443", 303), c.heard(), "until it is taken")
 	})
+}
+
+func TestAStateThatIsNewReplacesTheOneThatWasRefused(t *testing.T) {
+	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
+		z.set(0, "300 A 192.0.2.1")
+		c.refuses(errors.New("bad state"))
+		r, err := build("hedgedns:///api.example")
+		require.NoError(t, err)
+		defer r.Close()
+		until(4)
+		assert.Equal(t, tellings("192.0.2.1:443", 0, 1, 3), c.heard())
+		z.set(0, "300 A 192.0.2.2")
+		until(6)
+		assert.Equal(t, tellings("192.0.2.2:443", 5, 6), c.heard(), "looked up again, and told anew")
+		c.refuses(nil)
+		until(200)
+		assert.Equal(t, tellings("192.0.2.2:443", 8), c.heard())
+	})
+}
+
+func TestAnAddressThatTheBalancerRefusesIsToldAgain(t *testing.T) {
+	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
+		c.refuses(errors.New("not yet"))
+		r, err := build("hedgedns:///192.0.2.9")
+		require.NoError(t, err)
+		until(2)
+		c.refuses(nil)
+		until(100)
+		assert.Equal(t, tellings("192.0.2.9:443", 0, 1, 3), c.heard())
+		assert.Empty(t, z.lookups())
+		r.Close()
+	})
+}
+
+func TestAResolverThatIsClosedTellsNothingMore(t *testing.T) {
+	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
+		z.set(0, "300 A 192.0.2.1")
+		c.refuses(errors.New("bad state"))
+		for _, target := range []string{"hedgedns:///api.example", "hedgedns:///192.0.2.9"} {
+			r, err := build(target)
+			require.NoError(t, err)
+			assert.Len(t, c.heard(), 1)
+			r.Close()
+		}
+		until(100)
+		assert.Empty(t, c.heard())
+	})
+}
+
+func TestTheBalancerIsToldThatNamesIsClosed(t *testing.T) {
+	for _, rcode := range []int{dns.RcodeSuccess, dns.RcodeServerFailure} {
+		play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
+			z.set(rcode, "300 A 192.0.2.1")
+			r, err := build("hedgedns:///api.example")
+			require.NoError(t, err)
+			defer r.Close()
+			assert.Len(t, c.heard(), 1)
+			c.names.Close()
+			assert.Equal(t, []told{{err: true}}, c.heard())
+			assert.ErrorIs(t, c.failure(), net.ErrClosed)
+			until(100)
+			assert.Empty(t, c.heard())
+		})
+	}
+}
+
+func TestACallFailsIfNamesIsClosed(t *testing.T) {
+	n := new(names.Names)
+	n.Close()
+	for _, balancer := range []string{"pick_first", "round_robin"} {
+		conn, err := grpc.NewClient("hedgedns:///api.example:443", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithResolvers(grpcnames.NewBuilder(n)), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"`+balancer+`":{}}]}`))
+		require.NoError(t, err)
+		defer conn.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err = conn.Invoke(ctx, "/a.B/C", nil, nil)
+		assert.Equal(t, codes.Unavailable, status.Code(err))
+		assert.ErrorContains(t, err, "Names is closed")
+	}
 }
 
 func TestTargets(t *testing.T) {

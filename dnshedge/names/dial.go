@@ -3,6 +3,7 @@ package names
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,6 +13,8 @@ import (
 
 // stagger is how long an address is waited for before the next one is tried as well (RFC 8305 §5).
 const stagger = 250 * time.Millisecond
+
+var errNoConn = errors.New("names: Dialer returned neither a connection nor an error")
 
 // DialContext connects to address, a host and port, as the package says. It is for the DialContext
 // field of an http.Transport and the like. The network is tcp or udp, or one of these with 4 or 6
@@ -30,7 +33,7 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 		if err != nil || conn == nil {
 			return conn, err
 		}
-		return n.trackGiven(conn, ip.Unmap()), nil
+		return n.trackGiven(ctx, conn, ip.Unmap()), nil
 	}
 	h, err := n.ready(ctx, name, want, false)
 	if err != nil {
@@ -131,7 +134,7 @@ func (d *dial) next(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait
 	defer h.n.mu.Unlock()
 	if d.version != h.version {
 		d.version = h.version
-		d.left = slices.DeleteFunc(h.order(d.want, d.turn), func(ip netip.Addr) bool { _, tried := d.tried[ip]; return tried })
+		d.left = slices.DeleteFunc(h.order(d.want, d.turn, d.port), func(ip netip.Addr) bool { _, tried := d.tried[ip]; return tried })
 	}
 	if len(d.left) > 0 {
 		ip, d.left = d.left[0], d.left[1:]
@@ -148,23 +151,37 @@ func (d *dial) next(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait
 	return ip, h.changed, wait
 }
 
-// start dials an address in a goroutine that ends when the Dialer has returned.
+// start dials an address in a goroutine that ends when the Dialer has returned. A panic of the Dialer is
+// an error of the address, since no caller could recover it.
 func (d *dial) start(ctx context.Context, ip netip.Addr) {
 	d.tried[ip] = len(d.tried)
 	d.pending = append(d.pending, ip)
 	go func() {
+		r := dialled{ip: ip, err: errNoConn} // if the Dialer ends the goroutine
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = fmt.Errorf("names: Dialer panicked: %v", p)
+			}
+			select {
+			case d.results <- r:
+			case <-d.done:
+				if r.err == nil {
+					unharmed(func() { r.Close() })
+				}
+			}
+		}()
 		conn, err := d.h.n.dialer().DialContext(ctx, d.network, net.JoinHostPort(ip.String(), d.port))
 		if err == nil && conn == nil {
-			err = errors.New("names: Dialer returned neither a connection nor an error")
+			err = errNoConn
 		}
-		select {
-		case d.results <- dialled{conn, ip, err}:
-		case <-d.done:
-			if err == nil {
-				conn.Close()
-			}
-		}
+		r.Conn, r.err = conn, err
 	}()
+}
+
+// unharmed calls code of the user's on a goroutine where nobody could recover its panic, and does.
+func unharmed(f func()) {
+	defer func() { _ = recover() }()
+	f()
 }
 
 // missed notes that an address failed. One that was reached before may have been given up, which
@@ -177,9 +194,10 @@ func (d *dial) missed(r dialled) {
 	if a == nil {
 		return
 	}
-	a.failed = now
-	if a.reached && a.left.IsZero() {
-		a.reached = false
+	s := a.service(d.port)
+	s.failed = now
+	if s.reached && a.left.IsZero() {
+		s.reached = false
 		h.expire(now)
 		h.lookIfDue(now)
 	}
@@ -192,35 +210,39 @@ func (d *dial) won(r dialled) net.Conn {
 	defer h.n.mu.Unlock()
 	for _, ip := range d.pending {
 		if a := h.addrs[ip]; a != nil && d.tried[ip] < d.tried[r.ip] {
-			a.failed = time.Now()
+			a.service(d.port).failed = time.Now()
 		}
 	}
 	if a := h.addrs[r.ip]; a != nil {
-		a.failed, a.reached = time.Time{}, true
+		*a.service(d.port) = service{reached: true}
 	}
-	return h.track(r.Conn, r.ip)
+	return h.n.track(r.Conn, r.ip, []*host{h})
 }
 
 // tracking is what is known of a connection that is open.
 type tracking struct {
-	h      *host
+	n      *Names
+	hosts  []*host // that it belongs to
 	ip     netip.Addr
 	closes time.Time // when a request began that closes it; zero: none has
 	once   sync.Once
 }
 
 // track wraps a connection, so that it is known until it is closed. The caller holds mu.
-func (h *host) track(c net.Conn, ip netip.Addr) net.Conn {
-	a := h.addrs[ip]
-	if a == nil { // it left while it was dialled
-		a = &addr{conns: make(map[*tracking]struct{}), left: time.Now()}
-		h.addrs[ip] = a
-	}
-	t := &tracking{h: h, ip: ip}
-	a.conns[t] = struct{}{}
-	h.hold()
-	if !a.left.IsZero() {
-		h.drain(time.Now())
+func (n *Names) track(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
+	t := &tracking{n: n, hosts: hosts, ip: ip}
+	now := time.Now()
+	for _, h := range hosts {
+		a := h.addrs[ip]
+		if a == nil { // it left while it was dialled
+			a = &addr{conns: make(map[*tracking]struct{}), left: now}
+			h.addrs[ip] = a
+		}
+		a.conns[t] = struct{}{}
+		h.hold()
+		if !a.left.IsZero() {
+			h.drain(now)
+		}
 	}
 	switch c := c.(type) {
 	case *net.TCPConn:
@@ -232,74 +254,77 @@ func (h *host) track(c net.Conn, ip netip.Addr) net.Conn {
 }
 
 // trackGiven is track for a connection to an address that LookupNetIP may have returned.
-func (n *Names) trackGiven(c net.Conn, ip netip.Addr) net.Conn {
+func (n *Names) trackGiven(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
+	name, _ := ctx.Value(hostKey{}).(string)
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if h := n.given[ip]; h != nil {
-		return h.track(c, ip)
+	hosts := slices.Clone(n.given.hosts[ip])
+	if h := n.hosts[canonical(name)]; h != nil && h.addrs[ip] != nil {
+		hosts = []*host{h}
 	}
-	return c
+	if len(hosts) == 0 {
+		return c
+	}
+	return n.track(c, ip, hosts)
 }
 
 // closed forgets a connection.
 func (t *tracking) closed() {
 	t.once.Do(func() {
-		h := t.h
-		h.n.mu.Lock()
-		defer h.n.mu.Unlock()
-		if a := h.addrs[t.ip]; a != nil {
-			delete(a.conns, t)
+		t.n.mu.Lock()
+		defer t.n.mu.Unlock()
+		for _, h := range t.hosts {
+			if a := h.addrs[t.ip]; a != nil {
+				delete(a.conns, t)
+			}
+			h.count(time.Now())
+			h.release()
 		}
-		h.count(time.Now())
-		h.release()
 	})
 }
+
+// of returns what is known of a connection, which embeds it.
+func (t *tracking) of() *tracking { return t }
 
 // conn is a connection that tells when it is closed.
 type conn struct {
 	net.Conn
-	t *tracking
+	*tracking
 }
 
 func (c conn) Close() error {
-	c.t.closed()
+	c.closed()
 	return c.Conn.Close()
 }
 
 // NetConn returns the Dialer's connection.
 func (c conn) NetConn() net.Conn { return c.Conn }
 
-func (c conn) tracking() *tracking { return c.t }
-
 // tcpConn is conn with the methods of a *net.TCPConn, such as ReadFrom.
 type tcpConn struct {
 	*net.TCPConn
-	t *tracking
+	*tracking
 }
 
 func (c tcpConn) Close() error {
-	c.t.closed()
+	c.closed()
 	return c.TCPConn.Close()
 }
 
 // NetConn returns the Dialer's connection.
 func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 
-func (c tcpConn) tracking() *tracking { return c.t }
-
 // udpConn is conn with the methods of a *net.UDPConn: it is a net.PacketConn.
 type udpConn struct {
 	*net.UDPConn
-	t *tracking
+	*tracking
 }
 
 func (c udpConn) Close() error {
-	c.t.closed()
+	c.closed()
 	return c.UDPConn.Close()
 }
 
 // NetConn returns the Dialer's connection.
 func (c udpConn) NetConn() net.Conn { return c.UDPConn }
-
-func (c udpConn) tracking() *tracking { return c.t }

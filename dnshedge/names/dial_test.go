@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"net"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -128,6 +130,30 @@ func TestAnAddressThatWasReachedAndFailsHasTheHostLookedUp(t *testing.T) {
 	})
 }
 
+func TestAPortThatFailsTellsNothingOfOthers(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1", "300 192.0.2.2")
+		w.Dialer = dialerFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+			if address == "192.0.2.1:9090" {
+				return nil, refused.err
+			}
+			return w.net.DialContext(ctx, network, address)
+		})
+		met := make(map[string]int)
+		for range 10 {
+			conn, err := w.DialContext(t.Context(), "tcp", host+":9090")
+			require.NoError(t, err)
+			conn.Close()
+			met[w.at()]++
+			met[w.at()]++
+			w.until(w.since() + 6*time.Second)
+		}
+		assert.Equal(t, map[string]int{"192.0.2.1": 10, "192.0.2.2": 10}, met, "addresses take turns")
+		assert.Equal(t, seconds(0), w.lookups(), "it was never reached")
+		assert.ElementsMatch(t, []string{"192.0.2.1", "192.0.2.2"}, w.addrs())
+	})
+}
+
 func TestADialThatFailsWaitsASecondForTheLookup(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1")
@@ -232,6 +258,44 @@ func TestADialerThatReturnsNothingIsAnError(t *testing.T) {
 		w.Dialer = dialerFunc(func(context.Context, string, string) (net.Conn, error) { return nil, nil })
 		_, err := w.DialContext(t.Context(), "tcp", target)
 		assert.ErrorContains(t, err, "neither a connection nor an error")
+	})
+}
+
+func TestADialerThatPanicsIsAnAddressThatFails(t *testing.T) {
+	for want, fail := range map[string]func(){
+		"names: Dialer panicked: no more":                          func() { panic("no more") },
+		"names: Dialer returned neither a connection nor an error": runtime.Goexit,
+	} {
+		play(t, func(t *testing.T, w *world) {
+			w.zone.set("300 192.0.2.1", "300 2001:db8::1")
+			w.Dialer = dialerFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+				if strings.HasPrefix(address, "[") {
+					fail()
+				}
+				return w.net.DialContext(ctx, network, address)
+			})
+			assert.Equal(t, "192.0.2.1", w.at())
+			_, err := w.DialContext(t.Context(), "tcp6", target)
+			assert.EqualError(t, err, want)
+		})
+	}
+}
+
+// A connection that comes too late is closed, and its Close may panic.
+func TestALateConnectionMayPanic(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.zone.set("300 192.0.2.1", "300 2001:db8::1")
+		late := new(closable) // of nothing
+		w.Dialer = dialerFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+			if strings.HasPrefix(address, "[") {
+				time.Sleep(time.Second)
+				return late, nil
+			}
+			return w.net.DialContext(ctx, network, address)
+		})
+		assert.Equal(t, "192.0.2.1", w.at())
+		w.until(10 * time.Second)
+		assert.True(t, late.closed)
 	})
 }
 

@@ -1,10 +1,12 @@
 package names
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"sync"
 	"time"
 )
@@ -45,7 +47,8 @@ const (
 // in no answer for five minutes.
 //
 // Drain is called once for each rt, which is an *http.Transport or has one below it, as package
-// hedge's does. Its CloseIdleConnections is called if it has that method. The Names keeps rt.
+// hedge's does. Its CloseIdleConnections is called if it has that method; a panic of that is dropped, since no
+// caller could recover it. The Names keeps rt.
 func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	n.init()
 	if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
@@ -71,33 +74,38 @@ func (d *drained) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Close || req.URL == nil || len(req.Header["Upgrade"]) > 0 {
 		return d.rt.RoundTrip(req)
 	}
-	closes, ok := d.n.closes(req.URL.Hostname())
+	name := req.URL.Hostname()
+	closes, ok := d.n.closes(name)
 	once := req.Body != nil && req.Body != http.NoBody && req.GetBody == nil
-	if !ok && !once {
+	shared := d.n.given.shared.Load() > 0
+	if !ok && !once && !shared {
 		return d.rt.RoundTrip(req)
 	}
 	ctx := req.Context()
+	if shared {
+		ctx = context.WithValue(ctx, hostKey{}, name)
+	}
 	if ok {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-			GotConn: func(info httptrace.GotConnInfo) { d.n.used(info.Conn, closes) },
+			GotConn: func(info httptrace.GotConnInfo) { d.n.used(info.Conn, name, closes) },
 		})
 	}
 	own := req.WithContext(ctx)
 	own.Close = closes
 	var b *body
+	var resp *http.Response
+	var err error
 	if once {
 		b = &body{ReadCloser: req.Body}
 		own.Body = b
+		defer func() { b.returned(err) }() // also if rt panics
 	}
-	resp, err := d.rt.RoundTrip(own)
+	resp, err = d.rt.RoundTrip(own)
 	for again := 0; once && again < resends && b.refused(err); again++ {
 		b = &body{ReadCloser: req.Body}
 		own = own.WithContext(ctx)
 		own.Body = b
 		resp, err = d.rt.RoundTrip(own)
-	}
-	if once {
-		b.returned(err)
 	}
 	if resp != nil && resp.Request == own {
 		resp.Request = req
@@ -142,9 +150,12 @@ func (b *body) Close() error {
 // refused reports whether err is net/http's for a request that could be sent again if it had its
 // body, and the body has not been read. Then b is another, empty body.
 func (b *body) refused(err error) bool {
+	if err == nil || err.Error() != cannotRewind {
+		return false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err == nil || err.Error() != cannotRewind || b.read {
+	if b.read {
 		return false
 	}
 	b.ReadCloser = http.NoBody
@@ -182,15 +193,18 @@ func (n *Names) closes(name string) (closes, ok bool) {
 	return now.Before(h.push), true
 }
 
-// used notes that a request uses a connection, which it closes or not.
-func (n *Names) used(c net.Conn, closes bool) {
+// used notes that a request to a host uses a connection, which it closes or not.
+func (n *Names) used(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	h, now := t.h, time.Now()
+	h, now := n.hosts[canonical(name)], time.Now()
+	if !slices.Contains(t.hosts, h) {
+		return
+	}
 	a := h.addrs[t.ip]
 	if a == nil || !h.leaves(a, now) {
 		return
@@ -208,8 +222,8 @@ func (n *Names) used(c net.Conn, closes bool) {
 func trackingOf(c net.Conn) *tracking {
 	for {
 		switch t := c.(type) {
-		case interface{ tracking() *tracking }:
-			return t.tracking()
+		case interface{ of() *tracking }:
+			return t.of()
 		case interface{ NetConn() net.Conn }:
 			c = t.NetConn()
 		default:
@@ -237,14 +251,7 @@ func (h *host) drain(now time.Time) {
 
 // count notes whether the host has connections that are to be drained and that no request closes.
 func (h *host) count(now time.Time) {
-	draining := false
-	for _, a := range h.addrs {
-		if h.leaves(a, now) {
-			for t := range a.conns {
-				draining = draining || now.Sub(t.closes) >= closing
-			}
-		}
-	}
+	draining := h.drains(now)
 	if draining == h.draining {
 		return
 	}
@@ -254,6 +261,20 @@ func (h *host) count(now time.Time) {
 	} else {
 		h.n.leaving.Add(-1)
 	}
+}
+
+func (h *host) drains(now time.Time) bool {
+	for _, a := range h.addrs {
+		if !h.leaves(a, now) {
+			continue
+		}
+		for t := range a.conns {
+			if now.Sub(t.closes) >= closing {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // sweepAfter closes idle connections after d, and again until the host has none to drain.
@@ -275,7 +296,7 @@ func (h *host) sweepAfter(d time.Duration) {
 		h.n.mu.Unlock()
 		defer h.n.wg.Done()
 		for _, c := range drains {
-			c.CloseIdleConnections()
+			unharmed(c.CloseIdleConnections)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -480,6 +481,21 @@ func TestABodyThatWasNotReadCanBeSentAgain(t *testing.T) {
 	}
 }
 
+func TestABodyIsClosedThoughTheTransportPanics(t *testing.T) {
+	n := new(names.Names)
+	defer n.Close()
+	b := &once{Reader: strings.NewReader("once")}
+	req, err := http.NewRequest("POST", "http://api.example/", b)
+	require.NoError(t, err)
+	assert.PanicsWithValue(t, "no more", func() {
+		_, _ = n.Drain(roundTripper(func(r *http.Request) (*http.Response, error) {
+			r.Body.Close()
+			panic("no more")
+		})).RoundTrip(req)
+	})
+	assert.Equal(t, 1, b.closed)
+}
+
 // once is a body that says what became of it.
 type once struct {
 	io.Reader
@@ -586,3 +602,26 @@ func TestAConnectionThatWasNotClosedIsDrainedLater(t *testing.T) {
 		s.base.CloseIdleConnections()
 	})
 }
+
+func TestIdleConnectionsAreClosedThoughAnotherTransportPanics(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		var swept atomic.Int64
+		w.Drain(&sweeper{close: func() { panic("no more") }})
+		w.Drain(&sweeper{close: func() { swept.Add(1) }})
+		w.zone.set("10 192.0.2.1")
+		_, conn := w.dial()
+		w.zone.set("10 192.0.2.2")
+		w.until(11 * time.Second)
+		conn.Close()
+		w.until(time.Minute)
+		assert.EqualValues(t, 2, swept.Load(), "at 10 s and at 11 s")
+	})
+}
+
+// sweeper is a RoundTripper that says when its idle connections are to be closed.
+type sweeper struct {
+	http.RoundTripper
+	close func()
+}
+
+func (s *sweeper) CloseIdleConnections() { s.close() }

@@ -24,8 +24,11 @@ func (n *Names) Held() (holds int) {
 func (n *Names) Given() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.given)
+	return len(n.given.hosts)
 }
+
+// Shared returns how many of those were of more than one host.
+func (n *Names) Shared() int { return int(n.given.shared.Load()) }
 
 // SetTurn makes it the turn of other addresses of a host.
 func (n *Names) SetTurn(host string, turn uint) {

@@ -3,7 +3,11 @@ package names
 import (
 	"container/list"
 	"context"
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -12,7 +16,7 @@ import (
 )
 
 const (
-	lookupTime   = 10 * time.Second // that a lookup may take
+	lookupTime   = 10 * time.Second // that a lookup may take when it has its turn
 	patience     = time.Second      // after which addresses that are known are used while a lookup goes on
 	firstRetry   = time.Second      // after a failed lookup of a host without addresses
 	longestRetry = time.Minute      // after any failed lookup
@@ -22,7 +26,10 @@ const (
 	forgiven = time.Minute      // for which an address that failed comes last
 	memory   = 10 * time.Minute // for which an address that left is remembered
 	maxAddrs = 256              // that are remembered of a host, besides those that it has
+	maxPorts = 16               // of an address
 )
+
+var errNothing = errors.New("names: Exchanger returned neither a response nor an error")
 
 // A host is what is known of a host. Names.mu guards it.
 type host struct {
@@ -56,18 +63,51 @@ type host struct {
 
 // An addr is what is known of an address of a host.
 type addr struct {
-	left    time.Time // when the host had it last; zero: it has it
+	left  time.Time           // when the host had it last; zero: it has it
+	ports map[string]*service // that were dialled
+	conns map[*tracking]struct{}
+}
+
+// A service is what is known of a port of an address. One that fails tells nothing of the others.
+type service struct {
 	failed  time.Time // when it failed last, or was overtaken
 	reached bool      // a dial got through to it
-	conns   map[*tracking]struct{}
+}
+
+func (a *addr) service(port string) *service {
+	s := a.ports[port]
+	if s == nil {
+		if a.ports == nil || len(a.ports) == maxPorts {
+			a.ports = make(map[string]*service)
+		}
+		s = new(service)
+		a.ports[port] = s
+	}
+	return s
+}
+
+// failing reports whether a port failed lately or, if none is given, all that were dialled.
+func (a *addr) failing(port string, now time.Time) bool {
+	if port != "" {
+		s := a.ports[port]
+		return s != nil && now.Sub(s.failed) < forgiven
+	}
+	for _, s := range a.ports {
+		if now.Sub(s.failed) >= forgiven {
+			return false
+		}
+	}
+	return len(a.ports) > 0
 }
 
 // A look is a lookup that is under way.
 type look struct {
-	patience time.Time // until when those who have addresses wait for it
-	doubtful bool      // the one before has just failed: those who had addresses do not wait
-	first    time.Time // when the first answer came, once it is published
-	told     families  // whose answers were published
+	begun    bool          // it has had its turn
+	left     chan struct{} // closed when nobody waits for it that has not begun
+	patience time.Time     // until when those who have addresses wait for it
+	doubtful bool          // the one before has just failed: those who had addresses do not wait
+	first    time.Time     // when the first answer came, once it is published
+	told     families      // whose answers were published
 }
 
 // enough reports whether a lookup need not be waited for any more, by a caller who needs all that
@@ -112,6 +152,10 @@ func (h *host) release() {
 	h.holds--
 	if h.holds == 0 {
 		h.stopTimers()
+		if h.look != nil && !h.look.begun && !h.known() {
+			close(h.look.left)
+			h.look = nil
+		}
 		if h.look == nil {
 			h.n.rest(h)
 		}
@@ -175,16 +219,16 @@ func (h *host) begin(now time.Time) {
 	if h.look != nil || h.n.closed {
 		return
 	}
-	ctx := h.n.ctx
-	h.look = &look{patience: now.Add(lookupTime)} // until then, the family that works may be missing
+	ctx, turn := h.n.ctx, h.n.turns.fresh
+	h.look = &look{left: make(chan struct{})}
 	if h.known() {
-		ctx = lookup.FromServers(ctx)
-		h.look = &look{patience: now.Add(patience), doubtful: h.row > 0 && now.Sub(h.asked) < doubt}
+		ctx, turn = lookup.FromServers(ctx), h.n.turns.known
+		h.look.patience, h.look.doubtful = now.Add(patience), h.row > 0 && now.Sub(h.asked) < doubt
 	}
 	h.asked = now
 	h.arm(now)
 	h.n.wg.Add(1)
-	go h.run(ctx)
+	go h.run(ctx, turn, h.look)
 }
 
 // wait waits until something is published or a lookup has ended, and reports whether it has. If
@@ -211,53 +255,106 @@ func (h *host) wait(ctx context.Context, deadline time.Time, bounded bool) bool 
 // found is what a lookup found in one family.
 type found struct {
 	addrs []lookup.Addr
-	err   error // instead
+	err   error // instead, of type *net.DNSError: it is not known which addresses there are
 	at    time.Time
 }
 
-// run looks a host up. What is found in one family is published a moment later, if the other's answer
+// some reports whether there are addresses.
+func (f *found) some() bool { return f != nil && len(f.addrs) > 0 }
+
+// run looks a host up when it is its turn, unless nobody waits for it any more.
+func (h *host) run(ctx context.Context, turn turn, l *look) {
+	defer h.n.wg.Done()
+	select {
+	case turn <- struct{}{}:
+		over := sync.OnceFunc(func() { <-turn })
+		defer over()
+		if h.starts(l) {
+			defer time.AfterFunc(turnTime, over).Stop()
+			h.lookup(ctx)
+		}
+	case <-l.left:
+	case <-ctx.Done():
+		if h.starts(l) {
+			h.end([2]*found{})
+		}
+	}
+}
+
+// starts notes that it is a lookup's turn, and reports whether somebody waits for it.
+func (h *host) starts(l *look) bool {
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	if h.look != l {
+		return false
+	}
+	l.begun = true
+	if !h.known() {
+		l.patience = time.Now().Add(lookupTime) // until then, the family that works may be missing
+	}
+	return true
+}
+
+// lookup looks the host up. What is found in one family is published a moment later, if the other's answer
 // has not come by then: RFC 8305 §3 calls that the resolution delay. IPv6 addresses of a host
 // that has none yet are published at once.
-func (h *host) run(ctx context.Context) {
-	defer h.n.wg.Done()
+func (h *host) lookup(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	type result struct {
-		found
-		family int
-	}
-	results := make(chan result, 2)
-	for i, typ := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
-		go func() { // ends soon after ctx does
-			addrs, err := lookup.Addrs(ctx, h.n.exchanger(), h.name, typ)
-			results <- result{found{addrs, err, time.Now()}, i}
-		}()
-	}
+	results := [2]chan found{h.ask(ctx, dns.TypeA), h.ask(ctx, dns.TypeAAAA)}
 	var both [2]*found
-	first := <-results
-	both[first.family] = &first.found
+	var first, second found
+	last := 1
+	select {
+	case first = <-results[0]:
+		both[0] = &first
+	case first = <-results[1]:
+		both[1], last = &first, 0
+	}
 	h.n.mu.Lock()
-	now := first.family == 1 && !h.known()
+	now := last == 0 && !h.known()
 	h.n.mu.Unlock()
 	delay := time.NewTimer(lookup.Delay)
 	defer delay.Stop()
 	if now || len(first.addrs) == 0 {
 		delay.Reset(0)
 	}
-	var second result
 	select {
-	case second = <-results:
+	case second = <-results[last]:
 	case <-delay.C:
 		h.publish(both)
-		second = <-results
+		second = <-results[last]
 	}
-	both[second.family] = &second.found
+	both[last] = &second
 	h.publish(both)
 	h.end(both)
 }
 
+// ask asks for the addresses of a type. A panic of the Exchanger is an error of the lookup, since no
+// caller could recover it.
+func (h *host) ask(ctx context.Context, typ uint16) chan found {
+	result := make(chan found, 1)
+	go func() { // ends soon after ctx does
+		f := found{err: lookup.Error(h.name, errNothing)} // if the Exchanger ends the goroutine
+		defer func() {
+			if p := recover(); p != nil {
+				f = found{err: lookup.Error(h.name, fmt.Errorf("names: Exchanger panicked: %v", p))}
+			}
+			f.at = time.Now()
+			result <- f
+		}()
+		addrs, err := lookup.Addrs(ctx, h.n.exchanger(), h.name, typ)
+		if err != nil {
+			err = lookup.Error(h.name, err)
+		}
+		f = found{addrs: addrs, err: err}
+	}()
+	return result
+}
+
 // publish makes what was found in one family or both the host's addresses. A family that
-// failed, or is not yet known, keeps its addresses; and so do both if there would be none.
+// failed, or is not yet known, keeps its addresses; and so do both if there would be none. One that
+// has no such host has failed: the other's addresses contradict it (RFC 4074 §4.2).
 func (h *host) publish(both [2]*found) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -267,7 +364,7 @@ func (h *host) publish(both [2]*found) {
 	now := time.Now()
 	changed := false
 	for i, f := range both {
-		if f == nil || f.failed() {
+		if f == nil || f.err != nil {
 			continue
 		}
 		addrs, seen := make([]netip.Addr, 0, len(f.addrs)), make(map[netip.Addr]bool, len(f.addrs))
@@ -343,9 +440,7 @@ func (h *host) trim(now time.Time) {
 
 func (h *host) drop(ip netip.Addr) {
 	delete(h.addrs, ip)
-	if h.n.given[ip] == h {
-		delete(h.n.given, ip)
-	}
+	h.n.given.remove(ip, h)
 }
 
 // tell wakes those who wait for the host.
@@ -388,7 +483,7 @@ func (h *host) end(both [2]*found) {
 // missing reports whether a family that has addresses failed.
 func (h *host) missing(both [2]*found) bool {
 	for i, f := range both {
-		if f.failed() && len(h.families[i]) > 0 {
+		if f.err != nil && len(h.families[i]) > 0 {
 			return true
 		}
 	}
@@ -432,34 +527,31 @@ func (h *host) until(both [2]*found) (until time.Time) {
 	return until
 }
 
-// why returns why a lookup has found no address.
+// why returns why a lookup has found no address: a family that failed may have some, also if the other
+// says that there is no such host.
 func (h *host) why(both [2]*found) error {
+	err := lookup.NotFound(h.name)
 	for _, f := range both {
+		if e, ok := f.err.(*net.DNSError); ok && !e.IsNotFound {
+			return e
+		}
 		if f.err != nil {
-			return lookup.Error(h.name, f.err)
+			err = f.err
 		}
 	}
-	return lookup.NotFound(h.name)
+	return err
 }
 
-// some reports whether there are addresses.
-func (f *found) some() bool { return f != nil && len(f.addrs) > 0 }
-
-// failed reports whether it is not known which addresses there are.
-func (f *found) failed() bool {
-	return f.err != nil && f.err != error(lookup.Rcode(dns.RcodeNameError))
-}
-
-// order returns the addresses in the order in which they are dialled: those that failed lately come
+// order returns the addresses in the order in which a port is dialled: those that failed lately come
 // last, the families take turns, beginning with IPv6, and the addresses of a family begin at turn.
-func (h *host) order(want families, turn uint) []netip.Addr {
+func (h *host) order(want families, turn uint, port string) []netip.Addr {
 	now := time.Now()
 	var tiers [2][2][]netip.Addr // by whether they failed, and family
 	for i, addrs := range h.families {
 		for j := range addrs {
 			ip := addrs[(turn%uint(len(addrs))+uint(j))%uint(len(addrs))]
 			t := 0
-			if now.Sub(h.addrs[ip].failed) < forgiven {
+			if h.addrs[ip].failing(port, now) {
 				t = 1
 			}
 			if want[i] {

@@ -22,18 +22,23 @@
 // not looked up again before MinTTL has passed. All who wait for a lookup share it. The servers are
 // asked, also by a Client with a Cache, unless the host is new.
 //
+// Thousands of hosts may be needed at once: 256 new ones are looked up at a time, or an eighth of the
+// MaxInFlight of a Client, and as many known ones. The others wait for their turn, which comes when another
+// lookup has ended or has taken a second. A new host that nobody waits for any more loses its place.
+//
 // A lookup that fails or finds no address changes nothing: the addresses that are known are
 // used on, however old they are. The next lookup is MinTTL later, and after each failure the time
 // doubles, to a minute. Who needs an address waits a second for a lookup, and not at all if the
 // one before failed; then the old addresses are used.
-// If only one address family fails, its addresses stay, and those of the other are new.
+// If only one address family fails, its addresses stay, and those of the other are new. A server that
+// says of one type that there is no such host, and has addresses of the other, has failed.
 //
 // # Connecting
 //
 // The addresses are dialled as RFC 8305 says: the families take turns, IPv6 first; the next
 // address is tried after 250 ms, or at once when one fails; and the first that connects wins.
 // Addresses of a family take turns from one dial to the next. One that failed, or was overtaken,
-// comes last for a minute. IPv4 waits 50 ms for IPv6 if the host is new. If all addresses fail,
+// comes last for a minute when its port is dialled again. IPv4 waits 50 ms for IPv6 if the host is new. If all addresses fail,
 // a dial waits for the lookup that it caused, for a second at most, and tries those that are new.
 package names
 
@@ -72,10 +77,12 @@ var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
 // that were not used for the longest time are forgotten first.
 type Names struct {
 	// Exchanger answers the questions, such as a *dnshedge.Client. Nil: a Client of the
-	// system's servers with its defaults, that knows /etc/hosts where there is one.
+	// system's servers with its defaults, that knows /etc/hosts where there is one. If it
+	// panics, the lookup fails.
 	Exchanger dnshedge.Exchanger
 
-	// Dialer connects to addresses. Nil: a net.Dialer with a Timeout of 30 s.
+	// Dialer connects to addresses. Nil: a net.Dialer with a Timeout of 30 s. If it panics, the
+	// address fails.
 	Dialer dnshedge.Dialer
 
 	// MinTTL is the shortest time between two lookups of a host, and raises shorter TTLs. Zero,
@@ -92,20 +99,23 @@ type Names struct {
 	own     *dnshedge.Client // in place of Exchanger; nil: it is set
 	wg      sync.WaitGroup   // lookups and sweeps
 	leaving atomic.Int64     // hosts with connections that are to be drained
+	turns   turns
 
 	mu     sync.Mutex // guards the fields below, and all hosts
 	closed bool
 	hosts  map[string]*host
-	idle   list.List            // of *host: those that nobody uses, the last used first
-	spare  int                  // addresses of those
-	given  map[netip.Addr]*host // who got an address from LookupNetIP may dial it
+	idle   list.List // of *host: those that nobody uses, the last used first
+	spare  int       // addresses of those
+	given  given
 	drains []interface{ CloseIdleConnections() }
 }
 
 func (n *Names) init() {
 	n.once.Do(func() {
 		n.ctx, n.cancel = context.WithCancel(context.Background())
-		n.hosts, n.given = make(map[string]*host), make(map[netip.Addr]*host)
+		n.hosts = make(map[string]*host)
+		n.given.hosts = make(map[netip.Addr][]*host)
+		n.turns = turnsOf(n.Exchanger)
 		if n.Exchanger == nil {
 			n.own = new(dnshedge.Client)
 			if _, err := os.Stat("/etc/hosts"); err == nil {
@@ -141,6 +151,10 @@ func (n *Names) maxTTL() time.Duration {
 // LookupNetIP returns the addresses of a host, in the order in which they would be dialled.
 // The network is ip, ip4 or ip6. Names thus is a hedge.Resolver. Errors are of type
 // *net.DNSError if the host is not known.
+//
+// A connection that DialContext makes to one of the addresses belongs to the host, as those do that it makes to
+// the host by name. If several hosts have the address, it belongs to the one of the request that it is made for, if
+// that came through Drain, and otherwise to the eight of them that were looked up last.
 func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	want, err := familyOf(network, "ip")
 	if err != nil {
@@ -159,12 +173,12 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 	defer n.release(h)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	addrs := h.order(want, h.turn)
+	addrs := h.order(want, h.turn, "")
 	if len(addrs) == 0 {
 		return nil, unsuitable(host)
 	}
 	for _, ip := range addrs {
-		n.given[ip] = h
+		n.given.add(ip, h)
 	}
 	return addrs, nil
 }
@@ -175,13 +189,12 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 // the time, up to a minute. The sequence ends with ctx and with Close.
 func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, error] {
 	return func(yield func([]netip.Addr, error) bool) {
+		if ctx.Err() != nil {
+			return
+		}
 		n.init()
 		n.mu.Lock()
 		if n.closed {
-			n.mu.Unlock()
-			return
-		}
-		if ctx.Err() != nil {
 			n.mu.Unlock()
 			return
 		}
@@ -195,7 +208,7 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 			var err error
 			switch {
 			case h.version > seen:
-				seen, addrs = h.version, h.order(anyFamily, 0)
+				seen, addrs = h.version, h.order(anyFamily, 0, "")
 			case !h.known() && h.failed > failed:
 				failed, err = h.failed, h.err
 			}
@@ -254,6 +267,15 @@ func (n *Names) Close() error {
 // ready returns a host whose addresses are known and, if they could be had in time, fresh; if
 // all, those of all the families that are wanted. The caller releases it.
 func (n *Names) ready(ctx context.Context, name string, want families, all bool) (*host, error) {
+	h, err := n.await(ctx, name, want, all)
+	if err != nil && ctx.Err() != nil {
+		err = contextError(name, ctx)
+	}
+	return h, err
+}
+
+// await is ready, but for the error of a caller whose context has ended.
+func (n *Names) await(ctx context.Context, name string, want families, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -270,10 +292,7 @@ func (n *Names) ready(ctx context.Context, name string, want families, all bool)
 		return h, nil
 	}
 	h.release()
-	switch {
-	case ctx.Err() != nil:
-		return nil, contextError(name, ctx)
-	case h.failed == began:
+	if h.failed == began {
 		return nil, errClosed
 	}
 	return nil, h.err

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -142,6 +143,52 @@ func TestAFamilyThatFailsKeepsItsAddresses(t *testing.T) {
 		w.until(106 * time.Second)
 		assert.Equal(t, seconds(45, 75, 105), w.lookups())
 	})
+}
+
+// RFC 4074 §4.2: such servers exist. A name that has an address of one family does exist.
+func TestNXDOMAINOfOneTypeMovesNothing(t *testing.T) {
+	nxdomain := answer{rcode: dns.RcodeNameError}
+	for _, late := range []time.Duration{0, 20 * ms, 200 * ms} {
+		play(t, func(t *testing.T, w *world) {
+			w.zone.set("30 192.0.2.1", "30 2001:db8::1")
+			_, conn := w.dial()
+			defer conn.Close()
+			nxdomain.delay = late
+			w.become(nxdomain, answer{records: []string{"30 AAAA 2001:db8::2"}})
+			w.until(31 * time.Second)
+			assert.Equal(t, []string{"2001:db8::2", "192.0.2.1"}, w.addrs())
+			w.become(answer{records: []string{"30 A 192.0.2.2"}}, nxdomain)
+			w.until(36 * time.Second) // it is looked up soon
+			assert.Equal(t, []string{"2001:db8::2", "192.0.2.2"}, w.addrs())
+			w.become(answer{records: []string{"30 A 192.0.2.2"}}, answer{})
+			w.until(80 * time.Second)
+			assert.Equal(t, []string{"192.0.2.2"}, w.addrs(), "an answer without addresses is one")
+		})
+	}
+}
+
+func TestAHostIsNotFoundOnlyIfNoFamilyFails(t *testing.T) {
+	nxdomain, failure := answer{rcode: dns.RcodeNameError}, answer{rcode: dns.RcodeServerFailure}
+	for _, test := range []struct {
+		a, aaaa  answer
+		notFound bool
+	}{
+		{nxdomain, nxdomain, true},
+		{nxdomain, answer{}, true},
+		{answer{}, answer{}, true},
+		{nxdomain, failure, false},
+		{failure, nxdomain, false},
+		{failure, answer{}, false},
+	} {
+		play(t, func(t *testing.T, w *world) {
+			w.become(test.a, test.aaaa)
+			_, err := w.LookupNetIP(t.Context(), "ip", host)
+			var e *net.DNSError
+			require.ErrorAs(t, err, &e)
+			assert.Equal(t, test.notFound, e.IsNotFound, "%v", test)
+			assert.Equal(t, !test.notFound, e.IsTemporary, "%v", test)
+		})
+	}
 }
 
 func TestAFamilyThatIsSlowDelaysNoOther(t *testing.T) {
@@ -724,3 +771,55 @@ func TestAWatchThatEndsInAnyWayHoldsNothing(t *testing.T) {
 		assert.Zero(t, w.Held())
 	})
 }
+
+// No goroutine of ours has a caller that could recover a panic.
+func TestAnExchangerThatPanicsIsAnError(t *testing.T) {
+	for name, fail := range map[string]func(){
+		"names: Exchanger panicked: no more":                        func() { panic("no more") },
+		"names: Exchanger returned neither a response nor an error": runtime.Goexit,
+	} {
+		play(t, func(t *testing.T, w *world) {
+			w.Exchanger = exchanger(func(*dns.Msg) *dns.Msg { fail(); return nil })
+			_, err := w.LookupNetIP(t.Context(), "ip", host)
+			assert.ErrorContains(t, err, name)
+			w.Exchanger = &w.zone
+			w.zone.set("30 192.0.2.1")
+			assert.Equal(t, "192.0.2.1", w.at(), "the next lookup finds what there is")
+		})
+	}
+}
+
+// What is the user's may call the Names.
+func TestNoUsersCodeRunsUnderALock(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		busy := callback(func() { w.Refresh(host) })
+		w.become(answer{err: busy}, answer{err: busy})
+		ctx := callingContext{t.Context(), busy}
+		_, err := w.LookupNetIP(ctx, "ip", host)
+		assert.ErrorContains(t, err, "busy")
+		for _, err := range w.Watch(ctx, host) {
+			assert.ErrorContains(t, err, "busy")
+			break
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		w.become(answer{delay: time.Second}, answer{delay: time.Second})
+		_, err = w.DialContext(callingContext{ended, busy}, "tcp", target)
+		assert.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+// callback is an error, and calls itself.
+type callback func()
+
+func (c callback) Error() string { c(); return "busy" }
+
+type callingContext struct {
+	context.Context
+	callback
+}
+
+func (c callingContext) Err() error                  { c.callback(); return c.Context.Err() }
+func (c callingContext) Done() <-chan struct{}       { c.callback(); return c.Context.Done() }
+func (c callingContext) Value(key any) any           { c.callback(); return c.Context.Value(key) }
+func (c callingContext) Deadline() (time.Time, bool) { c.callback(); return c.Context.Deadline() }

@@ -1,0 +1,51 @@
+package names
+
+import (
+	"net/netip"
+	"slices"
+	"sync/atomic"
+)
+
+// maxGiven is how many hosts a connection to an address that they share belongs to at most.
+const maxGiven = 8
+
+// given is what LookupNetIP has returned: who got an address may dial it. Names.mu guards it.
+type given struct {
+	hosts  map[netip.Addr][]*host // maxGiven at most, the last one at the end
+	shared atomic.Int64           // addresses of more than one host
+}
+
+// hostKey is the key of a context's value: the host of the request that a connection is made for.
+type hostKey struct{}
+
+// add makes h the last of an address's hosts.
+func (g *given) add(ip netip.Addr, h *host) {
+	hosts := g.hosts[ip]
+	if len(hosts) > 0 && hosts[len(hosts)-1] == h {
+		return
+	}
+	g.remove(ip, h)
+	if hosts = g.hosts[ip]; len(hosts) == maxGiven {
+		hosts = slices.Delete(hosts, 0, 1)
+	}
+	if len(hosts) == 1 {
+		g.shared.Add(1)
+	}
+	g.hosts[ip] = append(hosts, h)
+}
+
+func (g *given) remove(ip netip.Addr, h *host) {
+	hosts := g.hosts[ip]
+	i := slices.Index(hosts, h)
+	if i < 0 {
+		return
+	}
+	if len(hosts) == 2 {
+		g.shared.Add(-1)
+	}
+	if hosts = slices.Delete(hosts, i, i+1); len(hosts) == 0 {
+		delete(g.hosts, ip)
+	} else {
+		g.hosts[ip] = hosts
+	}
+}

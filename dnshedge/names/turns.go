@@ -1,0 +1,31 @@
+package names
+
+import (
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+const (
+	// atOnce is how many lookups have their turn at a time: an eighth of a Client's MaxInFlight, as it is
+	// by default. Each asks two questions, so new and known hosts have half of it in a turnTime.
+	atOnce = 256
+
+	// turnTime is how long a lookup keeps its turn. One that takes longer goes on without: hosts whose
+	// servers are dead must not hold up the others. What becomes too many then, a Client ends, the oldest first.
+	turnTime = time.Second
+)
+
+// A turn is had by sending to it, and is over when that is received.
+type turn chan struct{}
+
+// turns are those of lookups. Hosts that are new and hosts that are known do not hold up each other.
+type turns struct{ fresh, known turn }
+
+func turnsOf(x dnshedge.Exchanger) turns {
+	most := atOnce
+	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {
+		most = max(1, c.MaxInFlight/8)
+	}
+	return turns{make(turn, most), make(turn, most)}
+}
