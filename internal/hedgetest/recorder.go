@@ -48,7 +48,7 @@ func (r *Recorder) Denied(_ context.Context, key observe.KeyInfo, why observe.Re
 
 // Budget writes down whether much of a budget is left.
 func (r *Recorder) Budget(key observe.KeyInfo, tokens float64) {
-	r.add(key, "budget above 10: %t", tokens > 10)
+	r.add(key, "budget above 3: %t", tokens > 3)
 }
 
 // Take returns what was told since the last Take.
