@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +19,8 @@ import (
 // call is one request in flight: the Op and the Gate of its race. It is used again, so
 // nothing that is handed out may refer to it.
 //
-// The goroutine of RoundTrip writes terms, key, grace, hooks and guarded before the race
-// begins, and attempts read them. Each attempt writes its own element of setup before it
+// The goroutine of RoundTrip writes terms, key, grace, hooks, dialect and guarded before the race
+// begins, and attempts read them. Each attempt writes its own element of tries before it
 // ends; RoundTrip reads that of the winner. The primary writes peer, and hedges read it.
 // likePrimary is written once, before a call for the rest of a body is made. What guards the
 // others is said at their types.
@@ -32,11 +33,18 @@ type call struct {
 	key      *engine.Key        // kept for the next call, which is often one of the same key
 	grace    time.Duration      // for losers to finish; 0: they are cancelled
 	hooks    *httpattempt.Hooks // the caller's, if they must be muted; else nil
-	setup    [1 + race.MaxHedges]time.Duration
+	tries    [1 + race.MaxHedges]try
 	peer     atomic.Pointer[httpattempt.Peer] // where the primary went; nil: not known, or not needed
 
-	guarded     bool // attempts may go over HTTP/1.1
+	dialect          // of the host, as far as was known before
+	guarded     bool // primaries may go over HTTP/1.1, and hedges as well
 	likePrimary bool // hedges go where primaries go, see [WithResume]
+}
+
+// A try is what an attempt has sent last.
+type try struct {
+	sent  *http.Request
+	setup time.Duration // that it waited for a new connection; 0: its connection was not new
 }
 
 // maxResends is how often an attempt is sent again because the cancellation of a
@@ -52,6 +60,14 @@ func (c *call) Admit(index int) bool {
 	return true
 }
 
+var (
+	_ race.Holder[*http.Response] = (*call)(nil)
+	_ race.Teller                 = (*call)(nil)
+)
+
+// Tells reports whether attempt n would have told of a connection. A loser that has not is above net/http: in middleware.
+func (c *call) Tells(n int) bool { return c.key.Tag.Load()&c.tells(n) != 0 }
+
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	r, resp, err := c.try(a, n)
 	// An attempt that has not lost and fails like one was hit by the cancellation of
@@ -62,18 +78,18 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		runtime.Gosched()
 		r, resp, err = c.try(a, n)
 	}
+	if err == nil {
+		c.hears(c.key, resp, n > 0)
+		if a.Tells() && !c.Tells(n) {
+			c.key.Tag.Or(c.tells(n))
+		}
+	}
 	return resp, c.judge(r, resp, err)
 }
 
 // try sends attempt n.
 func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
 	ctx, link := c.contextOf(a, n)
-	switch {
-	case n > 0:
-		ctx = engine.ForHedge(ctx, n)
-	case c.strip:
-		ctx = engine.ForAttempt(ctx)
-	}
 	r, rt := c.requests.Next(ctx, n), c.t.pools.Primary()
 	if n > 0 {
 		r.Header = mark(r.Header, c.t.settings.Load().AttemptHeader, n)
@@ -81,12 +97,13 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 			r.Header = mark(r.Header, AttemptHeader, n)
 		}
 		if !c.likePrimary {
-			rt = c.t.pools.Hedge(r, httpVersion(c.key) == http2, c.peer.Load())
+			rt = c.t.pools.Hedge(r, c.version != http1, c.peer.Load())
 		}
 	}
+	c.tries[n].sent = r
 	resp, err := send(rt, r)
 	if link != nil {
-		c.setup[n] = link.Returned()
+		c.tries[n].setup = link.Returned()
 	}
 	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[refusedHeader]) > 0 {
 		err = race.ErrRefused
@@ -106,63 +123,86 @@ func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.
 		peer = new(httpattempt.Peer)
 		c.peer.Store(peer)
 	}
-	link := c.requests.NewLink(n)
-	return link.Context(a, n > 0, c.guarded, c.hooks, peer), link
+	link, guarded := c.requests.NewLink(n), c.guarded || n > 0 && c.t.options.transport != nil
+	if guarded && (n > 0 || c.grace < race.Patience || behindLimiter(c.key)) {
+		link.HearNotes()
+	}
+	return link.Context(a, n > 0, guarded, c.hooks, peer), link
 }
 
-// judge records what a response to req tells of its host, and returns the error that keeps
-// it from winning, if any.
+// judge records whether a response to req pushes back, and returns what it is for the race.
 func (c *call) judge(req *http.Request, resp *http.Response, err error) error {
 	if err != nil {
 		return err
-	}
-	tag := int32(resp.ProtoMajor)
-	if len(resp.Header[limitHeader]) > 0 {
-		tag |= limited
-	}
-	if tag != c.key.Tag.Load() {
-		c.key.Tag.Store(tag)
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
 		now := time.Now()
 		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
 	}
-	if c.t.options.failed(req, resp) {
-		return httpattempt.ErrFailure
+	verdict := c.t.options.judge(req, resp)
+	if c.firstByte && verdict != httpattempt.ErrFailure {
+		if err := httpattempt.Ask(resp, httpattempt.AwaitFirstByte); err != nil {
+			return err
+		}
 	}
-	if c.firstByte {
-		return httpattempt.AwaitFirstByte(resp)
+	return verdict
+}
+
+// Hold has the body of a failed primary read while it waits for hedges. See [race.Holder].
+func (c *call) Hold(a *race.Attempt, resp *http.Response, err error, enough func()) (*http.Response, bool) {
+	if err != httpattempt.ErrFailure {
+		return resp, true
 	}
-	return nil
+	panics := &c.t.stats.HedgePanics
+	return httpattempt.Hold(resp, a, enough, func() { panics.Add(1) })
 }
 
 // Discard closes the response of a loser. Where losers linger, it reads up to 64 KiB
-// of the body first: a connection is used again only after its body was read whole.
+// of the body first: a connection is used again only after its body was read whole. That
+// ends when the loser is cancelled. A body that does not heed its context is closed all the same,
+// a little later.
 func (c *call) Discard(resp *http.Response, err error) {
-	if _, ok := err.(*race.Panic); ok {
+	if p := (*race.Panic)(nil); errors.As(err, &p) {
 		c.t.stats.HedgePanics.Add(1)
 	}
 	if resp == nil || resp.Body == nil {
 		return
 	}
+	closeOnce := sync.OnceFunc(func() { c.countPanic(func() { resp.Body.Close() }) })
+	defer closeOnce()
+	if c.grace > 0 {
+		late := time.AfterFunc(c.grace+heedless, closeOnce)
+		defer late.Stop()
+		c.countPanic(func() { _, _ = io.CopyN(io.Discard, resp.Body, 64<<10) })
+	}
+}
+
+// heedless is how long after it was cancelled a loser's body must have noticed.
+const heedless = time.Second
+
+// countPanic calls f, which is users' code, in a goroutine that nobody can recover in.
+func (c *call) countPanic(f func()) {
 	defer func() {
 		if recover() != nil {
 			c.t.stats.HedgePanics.Add(1)
 		}
 	}()
-	defer resp.Body.Close()
-	if c.grace > 0 {
-		late := time.AfterFunc(c.grace, func() { resp.Body.Close() })
-		defer late.Stop()
-		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
-	}
+	f()
 }
 
 // send sends req through rt, and turns neither a response nor an error into an error, as http.Client does.
+// All requests go through it, so none takes what its caller asked for one call any further, see [race.Once].
 func send(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
-	resp, err := rt.RoundTrip(req)
-	if resp == nil && err == nil {
+	once := req
+	if ctx, changed := race.Once(req.Context()); changed {
+		once = req.WithContext(ctx)
+	}
+	resp, err := rt.RoundTrip(once)
+	switch {
+	case resp == nil && err == nil:
 		err = fmt.Errorf("hedge: RoundTripper %T returned a nil *Response with a nil error", rt)
+	case resp != nil && once != req && resp.Request == once:
+		resp.Request = req
 	}
 	return resp, err
 }

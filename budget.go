@@ -11,7 +11,7 @@ import (
 // earns a share of their requests. It is safe for concurrent use. The zero Budget pays
 // for nothing, and WithBudget panics if it is given one; NewBudget makes one.
 //
-// It is a token bucket (golang.org/x/time/rate) whose clock is the number of
+// It is a token bucket whose clock is the number of
 // requests: hedges stay within percent/100 × requests + burst at one request
 // per second as at 100,000.
 type Budget struct {

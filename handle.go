@@ -15,6 +15,7 @@ import (
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/watch"
 )
 
@@ -116,9 +117,9 @@ func (h *handle) String() string { return h.Snapshot().json() }
 
 // SetEnabled switches hedging on or off, for calls that start from now on. What
 // was learned is kept, and learning goes on only while hedging is enabled. Switching
-// on forgets that servers pushed back.
+// on what was off forgets that servers pushed back.
 func (h *handle) SetEnabled(on bool) {
-	if on {
+	if on && h.off.Load() {
 		h.engine.Resume()
 	}
 	if h.off.Swap(!on) == on && h.log != nil {
@@ -169,7 +170,7 @@ func (h *handle) replace(old, s *Config) bool {
 	return true
 }
 
-// Export writes what was learned of latencies, and the verdicts of [WithAudit], for Import
+// Export writes what was learned of latencies, what holds hedges back, and the verdicts of [WithAudit], for Import
 // in another process or after a restart: a few hundred bytes per key and at most 64 MiB,
 // the most recently used keys first.
 func (h *handle) Export(w io.Writer) error {
@@ -183,19 +184,15 @@ func (h *handle) Export(w io.Writer) error {
 // Import learns what another process has exported, so that calls are hedged from
 // the first one on instead of the eleventh. It adds to what is known, and may be
 // called several times, with the exports of several processes; what is measured
-// from then on soon outweighs it. A verdict counts for a host that has none yet. Keys for
+// from then on soon outweighs it. A verdict counts for a host that has none yet, and what held hedges
+// back for a key that has had no call yet. Keys for
 // which there is no room (see [WithMaxKeys]) are left out.
 //
 // Import returns an error and changes nothing if the export is damaged, was not
 // written by Export, has another version, is larger than 64 MiB or is older than a day.
 func (h *handle) Import(r io.Reader) error {
 	h.mustBeMade()
-	share := func(n engine.Name) float64 {
-		if r := h.options.routes; r != nil && r.exact[n.Route] != nil {
-			return r.exact[n.Route].BudgetPercent / 100
-		}
-		return 0
-	}
+	share := func(n engine.Name) float64 { return h.options.routes.named(h.protocol, n.Route).BudgetPercent / 100 }
 	keys, err := h.engine.Import(r, time.Now(), share)
 	if err != nil {
 		return fmt.Errorf("hedge: Import: %w", err)
@@ -265,8 +262,8 @@ func (h *handle) begin() engine.Facts {
 }
 
 // refuses returns why a call is sent once, or [engine.None] if it may be hedged, and counts that.
-func (h *handle) refuses(o engine.Overrides, f engine.Facts) Reason {
-	reason := o.Refuses(f)
+func (h *handle) refuses(o race.Overrides, f engine.Facts) Reason {
+	reason := f.Refuse(o)
 	if reason != engine.None && !f.SwitchedOff {
 		h.stats.NotHedgeable.Add(1)
 	}
@@ -278,6 +275,9 @@ func (h *handle) tally(call *engine.Call, winner int) {
 	if sent := call.Sent(); sent > 0 {
 		h.stats.HedgedRequests.Add(1)
 		h.stats.HedgesSent.Add(int64(sent))
+		if call.NotTaken > 0 {
+			h.stats.AnswersNotTaken.Add(int64(call.NotTaken))
+		}
 		switch {
 		case winner > 0:
 			h.stats.HedgeWins.Add(1)

@@ -355,3 +355,24 @@ func TestNoPartOfASnapshotIsLargerThanItsWhole(t *testing.T) {
 	stop.Store(true)
 	calls.Wait()
 }
+
+// More hosts than there is room for, in an outage, cost no more than those that are remembered.
+func TestForgottenHostsBringNoBudget(t *testing.T) {
+	for name, opt := range map[string]hedge.Option{
+		"InitialDelay": hedge.WithInitialDelay(10 * ms),
+		"Policy.Delay": hedge.WithRoute("/", hedge.Policy{Delay: 10 * ms}),
+	} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = after(rt, 100*ms)
+			var stats *hedge.Stats
+			tr := hedge.New(rt, opt, hedge.WithMaxKeys(16), hedge.WithStats(&stats))
+			for i := range 2000 {
+				resp, err := get(t, tr, fmt.Sprintf("http://h%d.test/", i%20))
+				require.NoError(t, err)
+				text(t, resp)
+			}
+			assert.LessOrEqual(t, stats.HedgesSent.Load(), int64(200+20), name)
+			assert.Positive(t, stats.HedgesSent.Load(), name)
+		})
+	}
+}

@@ -22,10 +22,13 @@
 //
 // # What wins
 //
-// The first success. An error, or a response like 503, never beats an answer
-// that is still on its way. If every attempt fails, the caller gets what the
-// primary returned, exactly as without this package. A call that fails before a
-// hedge was due is not repeated: hedging is not retrying.
+// The first success: status 2xx or 3xx, OK, a nil error. Whatever else a hedge brings is
+// dropped, so that it never beats an answer of the primary that is still on its way;
+// [WithAnswerStatus] and [WithAnswerCodes] name exceptions. What the primary answers ends
+// the call, but a failure, such as an error or 503, waits for hedges for about as long as
+// they usually take. If every attempt fails, the caller gets what the primary returned,
+// exactly as without this package. A call that fails before a hedge was due is not repeated:
+// hedging is not retrying.
 //
 // # When a hedge starts
 //
@@ -76,7 +79,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -93,15 +95,15 @@ var ErrLost = race.ErrLost
 // gRPC, [Do], and DNS without a cache: a question whose answer goes into a cache is
 // asked for other callers as well.
 func WithoutHedging(ctx context.Context) context.Context {
-	return engine.WithOverrides(ctx, func(o *engine.Overrides) { o.Never = true })
+	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Never = true })
 }
 
 // AllowHedging returns a context whose calls are declared safe to send twice,
 // whatever their method. It undoes [WithoutHedging]. It holds for the calls that are
-// made with this context, not for those made in their course, by the function of [Do]
-// or a transport below; [WithoutHedging] holds for those as well.
+// made with this context, not for those made in their course, by the function of [Do],
+// or by a transport, interceptor or credentials below; [WithoutHedging] holds for those as well.
 func AllowHedging(ctx context.Context) context.Context {
-	return engine.WithOverrides(ctx, func(o *engine.Overrides) { o.Never, o.Allow = false, true })
+	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Never, o.Allow = false, true })
 }
 
 // WithDelay returns a context whose calls are hedged after d, and again after
@@ -109,7 +111,7 @@ func AllowHedging(ctx context.Context) context.Context {
 // whether. A d of 0 or less returns to the learned delays. Like [AllowHedging], it
 // does not hold for calls that are made in the course of these.
 func WithDelay(ctx context.Context, d time.Duration) context.Context {
-	return engine.WithOverrides(ctx, func(o *engine.Overrides) { o.Delay = max(d, 0) })
+	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Delay = max(d, 0) })
 }
 
 // AttemptFromContext returns the attempt that ctx belongs to. It is for transports,

@@ -38,8 +38,9 @@ func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
 }
 
 // Do calls f, and if that takes longer than usual for key, calls it again at the same
-// time. It returns the first result without an error. If every call fails, it
-// returns what the first one returned. With a nil h, it calls f once.
+// time. It returns the first result without an error. If every call fails, or the others take
+// longer than usual once the first one has failed, it returns what the first one returned. With
+// a nil h, it calls f once.
 //
 // f must be safe to run twice at once. It must return soon after its context is done:
 // Do returns only when the first call has returned, even if another one answered. So Do
@@ -47,12 +48,13 @@ func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
 //
 // The context of the call that wins ends when ctx does, not before, so that rows or
 // a body can be read after Do. Those of the others end when Do returns. A value that
-// comes too late is closed if it is an [io.Closer].
+// comes too late is closed if it is an [io.Closer], unless it is nil or the one that Do returns.
+// Structs of the same content are one: where each is to be closed, return pointers.
 func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error)) (T, error) {
 	if h == nil {
-		return f(engine.ForAttempt(ctx))
+		return alone(ctx, f)
 	}
-	if reason := h.refuses(engine.OverridesFrom(ctx), h.begin()); reason != engine.None {
+	if reason := h.refuses(race.OverridesFrom(ctx), h.begin()); reason != engine.None {
 		return sendOnce(ctx, h, key, reason, f)
 	}
 	c, ok := h.calls.Get().(*doCall[T])
@@ -80,8 +82,8 @@ const MaxDetached = 64
 // does the caller of a call that is not to be hedged: h is nil or disabled, or ctx is that of a
 // hedge or of [WithoutHedging]. Then f runs in the caller's goroutine.
 //
-// What comes too late is given to discard, if it came without an error. A nil discard
-// closes it if it is an [io.Closer]. discard is called in other goroutines, also after
+// What comes too late is given to discard, if it came without an error, also if it is the very
+// value that DoDetached returns. A nil discard closes it as [Do] does. discard is called in other goroutines, also after
 // DoDetached has returned. Panics in it, and in what is left behind, are counted in
 // Stats.HedgePanics. A panic in the first call of f is raised by DoDetached, unless another
 // call answers, or it has returned.
@@ -90,9 +92,9 @@ const MaxDetached = 64
 // pool: make pools larger by that.
 func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error), discard func(T)) (T, error) {
 	if h == nil {
-		return f(engine.ForAttempt(ctx))
+		return alone(ctx, f)
 	}
-	if reason := h.refuses(engine.OverridesFrom(ctx), h.begin()); reason != engine.None {
+	if reason := h.refuses(race.OverridesFrom(ctx), h.begin()); reason != engine.None {
 		return sendOnce(ctx, h, key, reason, f)
 	}
 	c := &detachedCall[T]{discard: discard}
@@ -104,10 +106,16 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 	return c.sendHedged(ctx, c, delays, race.Style{Detach: true, Leave: c.leave})
 }
 
+// alone calls f for a call that has no other attempt.
+func alone[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	once, _ := race.Once(ctx)
+	return f(once)
+}
+
 // sendOnce makes a call that is not hedged, for the given reason.
 func sendOnce[T any](ctx context.Context, h *Hedger, key string, reason Reason, f func(context.Context) (T, error)) (T, error) {
 	p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, reason)
-	v, err := f(engine.ForAttempt(ctx))
+	v, err := alone(ctx, f)
 	p.Done(err == nil)
 	return v, err
 }
@@ -138,7 +146,7 @@ func (c *doCall[T]) begin(ctx context.Context, key string) *engine.Plan {
 	if name := (engine.Name{Host: key}); !c.key.Is(name) {
 		c.key = h.engine.Key(name)
 	}
-	plan := c.Begin(ctx, c.key, engine.OverridesFrom(ctx).Delay)
+	plan := c.Begin(ctx, c.key, race.OverridesFrom(ctx).Delay)
 	if plan == nil {
 		h.stats.WarmupRequests.Add(1)
 	}
@@ -148,7 +156,7 @@ func (c *doCall[T]) begin(ctx context.Context, key string) *engine.Plan {
 // sendAlone makes a call for which no hedge can become due, and learns from it.
 func (c *doCall[T]) sendAlone(ctx context.Context) (T, error) {
 	c.Started(ctx, 0)
-	v, err := c.f(engine.ForAttempt(ctx))
+	v, err := alone(ctx, c.f)
 	c.Finished(ctx, 0, race.OutcomeOf(err))
 	c.End(err == nil, false, 0)
 	c.free()
@@ -158,8 +166,8 @@ func (c *doCall[T]) sendAlone(ctx context.Context) (T, error) {
 // sendHedged makes the call by op, and hedges at the delays.
 func (c *doCall[T]) sendHedged(ctx context.Context, op doOp[T], delays []time.Duration, style race.Style) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
-	style.Watch, style.Primary = c.Watch(), c.contexts[0].Attempt()
-	out := c.race.Run(ctx, op, op, delays, style)
+	style.Usual, style.Watch, style.Primary = c.Usual(), c.Watch(), c.contexts[0].Attempt()
+	out := c.race.Run(ctx, op, op, delays, &style)
 	c.End(out.Winner >= 0, out.Winner > 0, 0)
 	c.hedger.tally(&c.Call, out.Winner)
 	switch {
@@ -183,10 +191,10 @@ func (c *doCall[T]) free() {
 
 func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
-		return c.f(engine.ForAttempt(c.contexts[0]))
+		return c.f(c.contexts[0])
 	}
 	c.contexts[n] = attemptctx.New(a)
-	return c.f(engine.ForHedge(c.contexts[n], n))
+	return c.f(c.contexts[n])
 }
 
 func (c *doCall[T]) Discard(v T, err error) {
@@ -194,10 +202,12 @@ func (c *doCall[T]) Discard(v T, err error) {
 		c.hedger.stats.HedgePanics.Add(1)
 		return
 	}
-	if closer, ok := any(v).(io.Closer); ok && err == nil {
-		defer c.countPanic()
-		_ = closer.Close() // nobody is left to tell
+	closer, ok := any(v).(io.Closer)
+	if !ok || err != nil || race.IsNil(v) || c.race.Won(v) {
+		return // there is nothing to close, or the caller has it
 	}
+	defer c.countPanic()
+	_ = closer.Close() // nobody is left to tell
 }
 
 // countPanic is deferred where a panic would end the process, because the goroutine is ours.

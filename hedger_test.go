@@ -3,6 +3,8 @@ package hedge_test
 import (
 	"context"
 	"errors"
+	"io"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -528,5 +530,112 @@ func TestWhatIsLeftBehindIsBounded(t *testing.T) {
 		call()
 		assert.Equal(t, before+1, h.Snapshot().Stats.HedgesSent, "there is room again")
 		time.Sleep(time.Minute)
+	})
+}
+
+// handed is a value that counts how often it is closed.
+type handed struct{ closed atomic.Int64 }
+
+func (h *handed) Close() error { h.closed.Add(1); return nil }
+
+// several is a closer that cannot be compared.
+type several []*handed
+
+func (s several) Close() error {
+	for _, h := range s {
+		_ = h.Close()
+	}
+	return nil
+}
+
+// wrapped is a closer by what it embeds.
+type wrapped struct {
+	several
+	name string
+}
+
+// closeFunc is a function that closes.
+type closeFunc func() error
+
+func (c closeFunc) Close() error { return c() }
+
+// unequal is a closer whose parts are not equal to themselves.
+type unequal struct {
+	closeFunc
+	more   [1]closeFunc
+	weight float64
+}
+
+// twiceFrom has f called twice, and returns what the second call did.
+func twiceFrom[T any](t *testing.T, f func() T) (got T, stats *hedge.Stats) {
+	h := hedge.NewHedger(hedge.WithStats(&stats), hedge.WithMaxHedges(1))
+	for _, do := range []func(context.Context, func(context.Context) (T, error)) (T, error){
+		func(ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+			return hedge.Do(ctx, h, "k", f)
+		},
+		func(ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+			return hedge.DoDetached(ctx, h, "k", f, nil)
+		},
+	} {
+		var calls atomic.Int64
+		var err error
+		got, err = do(hedge.WithDelay(t.Context(), 10*ms), func(context.Context) (T, error) {
+			if calls.Add(1) == 1 {
+				time.Sleep(30 * ms)
+			}
+			return f(), nil
+		})
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.EqualValues(t, 2, calls.Load())
+	}
+	return got, stats
+}
+
+// A cache or a pool may hand the same value to both calls.
+func TestWhatDoReturnsIsNotClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := new(handed)
+		_, _ = twiceFrom(t, func() *handed { return one })
+		_, _ = twiceFrom(t, func() io.Closer { return one })
+		list := several{one}
+		_, _ = twiceFrom(t, func() several { return list })
+		_, _ = twiceFrom(t, func() any { return wrapped{list, "cache"} })
+		shut := closeFunc(one.Close)
+		_, _ = twiceFrom(t, func() io.Closer { return shut })
+		_, _ = twiceFrom(t, func() closeFunc { return shut })
+		_, _ = twiceFrom(t, func() unequal { return unequal{shut, [1]closeFunc{shut}, math.NaN()} })
+		_, _ = twiceFrom(t, func() io.Closer { return unequal{shut, [1]closeFunc{shut}, math.NaN()} })
+		assert.Zero(t, one.closed.Load())
+
+		var mu sync.Mutex
+		var all []*handed
+		each := func() *handed {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, new(handed))
+			return all[len(all)-1]
+		}
+		got, _ := twiceFrom(t, each)
+		assert.Zero(t, got.closed.Load())
+		_, _ = twiceFrom(t, func() wrapped { return wrapped{several{each()}, "fresh"} })
+		_, _ = twiceFrom(t, func() closeFunc { return each().Close })
+		closed := 0
+		for _, h := range all {
+			closed += int(h.closed.Load())
+		}
+		assert.Equal(t, 6, closed, "one of each two")
+	})
+}
+
+func TestANilThatComesTooLateIsNoPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, stats := twiceFrom(t, func() *handed { return nil })
+		assert.Zero(t, stats.HedgePanics.Load())
+		_, stats = twiceFrom(t, func() io.Closer { return (*handed)(nil) })
+		assert.Zero(t, stats.HedgePanics.Load())
+		_, stats = twiceFrom(t, func() io.Closer { return nil })
+		assert.Zero(t, stats.HedgePanics.Load())
 	})
 }

@@ -38,8 +38,15 @@ type houseLimits struct {
 // A room without a row is not measured.
 var houseRooms = []houseLimits{
 	{room: ".", files: 22, lines: 4400, function: 50, pairs: 3},
-	{room: "internal/engine", lines: 1900, function: 60, pairs: 2},
+	{room: "internal/engine", lines: 2000, function: 60, pairs: 2},
+	{room: "benchmark/simulate", function: 60, pairs: 5},
+	{room: "benchmark/*", function: 60, pairs: 3},
+	{room: "benchmark/internal/*", function: 60, pairs: 4},
 	{room: "internal/*", function: 60, pairs: 1},
+	{room: "dnshedge", function: 60, pairs: 3},
+	{room: "dnshedge/internal/group", function: 60, pairs: 4},
+	{room: "dnshedge/internal/transport", function: 75, pairs: 4},
+	{room: "dnshedge/internal/*", function: 66, pairs: 3},
 	{room: "dnshedge/recursor", function: 60, pairs: 5},
 	{room: "dnshedge/recursor/internal/*", function: 60, pairs: 1},
 }
@@ -49,6 +56,7 @@ var houseLaterRooms = []string{"internal/dnstest", "internal/grpctest", "interna
 
 // houseTables are the functions that may be longer than their room allows, and why.
 var houseTables = map[string]string{ // room, space, name: "internal/engine decodeExport"
+	"benchmark/simulate scenarios": "a table of scenarios",
 }
 
 // houseWideStruct is the number of fields above which a struct is wide, and needs a reason below.
@@ -193,7 +201,7 @@ func (r *houseRoom) holds(t *testing.T, used map[string]bool) {
 
 // houseOpen measures all rooms.
 func houseOpen(t *testing.T) (rooms []*houseRoom) {
-	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly", ".", "./internal/...", "./dnshedge/recursor/...")
+	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly", ".", "./internal/...", "./dnshedge/...", "./benchmark/...")
 	var complaint bytes.Buffer
 	list.Stderr = &complaint
 	out, err := list.Output()

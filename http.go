@@ -8,28 +8,12 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/race"
 )
 
-// What is known of HTTP: which requests may be sent twice, which responses may win, and what
-// a response tells of its host.
-
-// replayable reports whether req can be sent twice, safe or not.
-func replayable(req *http.Request, maxBody int64, streams bool) bool {
-	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil {
-		return false
-	}
-	if req.Body != nil && req.Body != http.NoBody {
-		if req.ContentLength <= 0 || req.ContentLength > maxBody || len(req.TransferEncoding) > 0 {
-			return false
-		}
-	}
-	if len(req.Header["Upgrade"]) > 0 {
-		return false
-	}
-	return streams || !slices.ContainsFunc(req.Header["Accept"], func(accept string) bool {
-		return strings.Contains(accept, "text/event-stream")
-	})
-}
+// What is known of HTTP: which requests may be sent twice, which responses are successes, and
+// what a response tells of its host.
 
 // safe reports whether req only reads, unless the user has a rule.
 func (c *config) safe(req *http.Request) bool {
@@ -43,20 +27,37 @@ func (c *config) safe(req *http.Request) bool {
 	return false
 }
 
-// answered reports whether a response to req may win.
+// answered reports whether a call that is sent once has an answer.
 func (c *config) answered(req *http.Request, resp *http.Response, err error) bool {
-	return err == nil && !c.failed(req, resp)
+	return err == nil && race.OfPrimary(c.judge(req, resp)) == nil
 }
 
-// failed reports whether another attempt of req may get a better response.
-func (c *config) failed(req *http.Request, resp *http.Response) bool {
+// judge returns nil if the response to req is a success, [race.ErrAnswer] if it is an answer
+// of the primary alone, and [httpattempt.ErrFailure] if the primary waits for its hedges.
+func (c *config) judge(req *http.Request, resp *http.Response) error {
+	code := resp.StatusCode
 	switch {
 	case c.failureFunc != nil:
-		return c.failureFunc(resp)
-	case c.failure != nil:
-		return slices.Contains(c.failure, resp.StatusCode)
+		if httpattempt.Ask(resp, c.failureFunc) {
+			return httpattempt.ErrFailure
+		}
+		return nil
+	case slices.Contains(c.answers, code):
+		return nil
+	case c.failed(req, code):
+		return httpattempt.ErrFailure
+	case code >= 200 && code <= 399:
+		return nil
 	}
-	switch code := resp.StatusCode; code {
+	return race.ErrAnswer
+}
+
+// failed reports whether another attempt of req may get a better status.
+func (c *config) failed(req *http.Request, code int) bool {
+	if c.failure != nil {
+		return slices.Contains(c.failure, code)
+	}
+	switch code {
 	case http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
 	case http.StatusConflict: // while the other attempt is in progress: draft-ietf-httpapi-idempotency-key-header, section 2.6
@@ -69,9 +70,12 @@ func (c *config) failed(req *http.Request, resp *http.Response) bool {
 }
 
 func hasIdempotencyKey(req *http.Request) bool {
-	_, key := req.Header["Idempotency-Key"]
-	_, xkey := req.Header["X-Idempotency-Key"]
-	return key || xkey
+	for name := range req.Header {
+		if strings.EqualFold(name, "Idempotency-Key") || strings.EqualFold(name, "X-Idempotency-Key") {
+			return true
+		}
+	}
+	return false
 }
 
 // retryAfter reads a Retry-After header (RFC 9110, section 10.2.3). It returns 0 if
@@ -111,13 +115,66 @@ func hostName(scheme, host string) string {
 	return strings.ToLower(host)
 }
 
-// A key's tag is the major version of HTTP that its host speaks, 0 if that is unknown, and
-// the bit limited if the host's last answer came from behind a [Limiter].
+// What a server with a [Limiter] says in the header of its answers. Over gRPC it is in the trailer.
 const (
-	http1   = 1
-	http2   = 2
-	limited = 1 << 8
+	limitHeader   = "Hedge-Limit"   // 1: there is a Limiter
+	refusedHeader = "Hedge-Refused" // 1: the hedge was turned away
 )
 
-func httpVersion(k *engine.Key) int32  { return k.Tag.Load() &^ limited }
+// A key's tag has the major version of HTTP that primaries get their answers in, for http and for
+// https: these may be two servers. Bits say that the last answer came from behind a [Limiter], and that
+// attempts which got an answer have told of their connections: primaries, and hedges by a way of their own.
+const (
+	unknown = 0 // no primary has been answered
+	http1   = 1
+	http2   = 2
+	mixed   = 15 // several, as of hosts that share a key; it stays
+	limited = 1 << 8
+
+	primariesTell = 1 << 9
+	hedgesTell    = 1 << 10
+)
+
+// A dialect is a version in a key's tag.
+type dialect struct {
+	version int32
+	shift   int32 // its place in the tag
+}
+
+func dialectOf(k *engine.Key, scheme string) (d dialect) {
+	if scheme == "https" {
+		d.shift = 4
+	}
+	d.version = k.Tag.Load() >> d.shift & mixed
+	return d
+}
+
+// hears notes what an answer tells of its host. Hedges may go to another one.
+func (d dialect) hears(k *engine.Key, resp *http.Response, hedge bool) {
+	before := k.Tag.Load()
+	tag := before &^ limited
+	if len(resp.Header[limitHeader]) > 0 {
+		tag |= limited
+	}
+	version := int32(min(resp.ProtoMajor, mixed-1))
+	switch known := before >> d.shift & mixed; {
+	case hedge || version <= unknown:
+	case known == unknown:
+		tag |= version << d.shift
+	case known != version:
+		tag |= mixed << d.shift
+	}
+	if tag != before {
+		k.Tag.Store(tag)
+	}
+}
+
 func behindLimiter(k *engine.Key) bool { return k.Tag.Load()&limited != 0 }
+
+// tells returns the bit that says whether attempts like n tell of their connections.
+func (c *call) tells(n int) int32 {
+	if n > 0 && c.t.options.transport != nil {
+		return hedgesTell
+	}
+	return primariesTell
+}

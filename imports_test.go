@@ -39,6 +39,8 @@ func TestArrowsPointDown(t *testing.T) {
 		{"dnshedge", []string{grpc, module + "/benchmark"}, "a DNS user's program is 6.8 MiB, and 11.7 MiB with grpc"},
 		{"dnshedge/recursor", []string{grpc, module + "/benchmark", module + "/debug"}, "it stands below a Client, and is told of by observe alone"},
 		{"dnshedge/internal/lookup", []string{module + "/internal", module + "/dnshedge/internal/transport", "net/http", grpc}, "a lookup knows no transport"},
+		{"dnshedge/internal/system", []string{module + "/internal", module + "/sketch", module + "/dnshedge/internal/transport", module + "/dnshedge/internal/group", "net/http", grpc}, "what the system says is addresses"},
+		{"dnshedge/internal/group", []string{module + "/dnshedge/internal/system", module + "/dnshedge/internal/lookup", grpc}, "who asks servers need not know who named them, nor for whom"},
 		{"dnshedge/names", []string{grpc, module + "/benchmark"}, "it stands on dnshedge, and an HTTP user does not carry grpc"},
 		{"dnshedge/grpcnames", []string{module + "/benchmark"}, "it is for clients that have grpc, and no hedging"},
 		{"dnshedge/internal/wire", []string{module + "/internal", module + "/sketch", module + "/dnshedge/internal/transport", "net/http", grpc}, "messages know no sockets"},

@@ -4,8 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +47,8 @@ type Interceptor struct {
 	grpc  grpcConfig // written by connect, and not changed after it
 	rules methodRules
 	calls sync.Pool // of *rpc
+
+	connecting atomic.Bool // a connection for hedges is being made to leave idleness
 }
 
 // NewInterceptor returns an Interceptor. Options that concern HTTP have no effect, but
@@ -73,9 +74,21 @@ func NewInterceptorWithConfig(c Config, opts ...Option) (*Interceptor, error) {
 // connect takes the options of gRPC, and starts connecting the connection that was given for hedges.
 func (in *Interceptor) connect() {
 	in.grpc = grpcConfigOf(&in.options)
-	in.rules.routes, in.rules.listed, in.rules.log = in.options.routes, in.options.methods, in.log
+	in.rules.routes, in.rules.listed, in.rules.declared, in.rules.log = in.options.routes, in.options.methods, in.grpc.declared, in.log
 	if given := in.grpc.conn; given != nil {
-		given.Connect()
+		in.wake(given)
+	}
+}
+
+// wake connects conn, which is idle, and does not wait for it: Connect returns when the resolver is
+// built, which may ask others. One connection is woken at a time. The next hedge that is due
+// asks again.
+func (in *Interceptor) wake(conn *grpc.ClientConn) {
+	if in.connecting.CompareAndSwap(false, true) {
+		go func() {
+			defer in.connecting.Store(false)
+			conn.Connect()
+		}()
 	}
 }
 
@@ -90,8 +103,13 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 // goroutine with the caller's request, reply and options. A hedge has its own: a copy
 // of the request, and a reply, header, trailer and peer that are copied to the caller's
 // if it wins. The call returns when the primary has, and does not wait for a hedge that
-// is cancelled and slow to end: the caller may use request and reply again. Only if
-// the request is no proto.Message, and so cannot be copied, every attempt has ended.
+// is cancelled and slow to end: the caller may use request and reply again. What is below may
+// change the request that it is given, as without hedging.
+//
+// A call of which not every part can be divided among attempts is sent once, as it is, and the log
+// says so once per method: its request is no message of package proto, or of gogo/protobuf, of the
+// very type; its reply has content before the call, and is no message of package proto or a call option
+// chooses the codec; it has a call option that is not known to grpc, and does not embed one of grpc's.
 //
 // grpc-retry-pushback-ms and ResourceExhausted from the server count as push-back, and
 // a call that got one is not hedged again. That a message is larger than grpc allows is
@@ -105,17 +123,32 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		return in.call(ctx, &unaryCall{method, req, reply, cc, invoker, opts})
+		return in.call(ctx, &unaryCall{method: method, req: req, reply: reply, cc: cc, invoker: invoker, opts: opts})
 	}
 }
 
+// Hedges reports whether calls of a method, such as "/pkg.Service/Method", are hedged when they are slow,
+// and why or why not. It counts and logs nothing. Streams from the client are sent once, whatever it reports.
+func (in *Interceptor) Hedges(method string) (hedged bool, why string) {
+	in.mustBeMade()
+	rule := in.rules.find(method)
+	return rule.hedgeable, rule.why
+}
+
 func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
-	m, delay, reason := in.decide(ctx, asked.method)
+	var parts grpcattempt.Parts
+	m, delay, reason := in.decide(ctx, asked.cc, asked.method, func(m *methodRule) grpcattempt.Obstacle {
+		return m.known.Divide(&parts, asked.req, asked.reply, asked.opts)
+	})
 	if reason != engine.None {
 		return in.sendOnce(ctx, asked, reason)
 	}
 	c := in.callOf(ctx, asked, m)
-	delays := c.plan(ctx, asked.reply, delay)
+	c.request, c.replyType = parts.Request, parts.ReplyType
+	delays := c.plan(ctx, delay)
+	if len(delays) > 0 && !c.keepRequest() {
+		delays = nil
+	}
 	out := c.run(ctx, delays)
 	err := c.deliver(out)
 	c.free()
@@ -123,13 +156,25 @@ func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
 }
 
 // decide counts a call. It returns the rule of its method, the delay that the caller or the rule
-// asks for (0: none), and why it is sent once, or [engine.None] if it may be hedged.
-func (in *Interceptor) decide(ctx context.Context, method string) (m *methodRule, delay time.Duration, reason Reason) {
-	o, facts := engine.OverridesFrom(ctx), in.begin()
+// asks for (0: none), and why it is sent once, or [engine.None] if it may be hedged. It asks for
+// the call's obstacle if nothing else keeps it from being hedged.
+func (in *Interceptor) decide(ctx context.Context, cc *grpc.ClientConn, method string, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason Reason) {
+	o, facts := race.OverridesFrom(ctx), in.begin()
 	if !facts.SwitchedOff {
 		m = in.rules.of(method)
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)
+		if facts.Refuse(o) == engine.None {
+			why := grpcattempt.OtherTarget
+			if in.grpc.conn == nil || in.grpc.targets.Has(cc) {
+				why = obstacle(m)
+			}
+			if why == grpcattempt.None {
+				return m, delay, engine.None
+			}
+			facts.Unrepeated = true
+			in.rules.tell(m, method, why)
+		}
 	}
 	return m, delay, in.refuses(o, facts)
 }
@@ -137,8 +182,8 @@ func (in *Interceptor) decide(ctx context.Context, method string) (m *methodRule
 // sendOnce makes a call without hedges.
 func (in *Interceptor) sendOnce(ctx context.Context, asked *unaryCall, reason Reason) error {
 	told := in.beginUnhedged(ctx, asked.cc, asked.method, reason)
-	err := asked.invoker(nestedContext(ctx), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
-	told.Done(isAnswer(err))
+	err := asked.invoker(onceContext(ctx), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
+	told.Done(in.isAnswer(err))
 	return err
 }
 
@@ -177,7 +222,9 @@ func (in *Interceptor) callOf(ctx context.Context, asked *unaryCall, m *methodRu
 		c = &rpc{hedging: hedging{in: in}}
 	}
 	c.asked = *asked
-	c.asked.opts, c.onFinish = grpcattempt.TakeFinish(asked.opts)
+	if opts, finish := grpcattempt.TakeFinish(asked.opts); len(finish) > 0 {
+		c.asked.opts, c.finish = opts, &grpcattempt.Finish{Functions: finish}
+	}
 	if name := in.name(ctx, asked.cc, asked.method); !c.key.Is(name) {
 		c.key = in.engine.RouteKey(name, m.policy.BudgetPercent/100)
 	}
@@ -200,9 +247,11 @@ type rpc struct {
 	race race.Race[error]
 
 	// Written before the race begins. A hedge takes copies of the request and the options.
-	asked    unaryCall     // without options of OnFinish
-	onFinish []func(error) // of those options
-	primary  *grpcattempt.Primary
+	asked   unaryCall           // without options of OnFinish
+	finish  *grpcattempt.Finish // of those options; nil: there are none
+	primary *grpcattempt.Primary
+	request grpcattempt.Request
+	buffer  []byte // for requests, see [grpcattempt.Request.Encode]
 
 	hedges [1 + race.MaxHedges]hedged // each written by its attempt, and read by deliver if that has won
 
@@ -221,7 +270,16 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	return c.race.Run(ctx, c, c, delays, race.Style{Join: !grpcattempt.Copyable(c.asked.req), Watch: c.Watch(), Primary: &c.primary.Attempt})
+	return c.race.Run(ctx, c, c, delays, &race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt})
+}
+
+// keepRequest keeps the request as it is if something below may change it before a hedge copies it. It reports whether
+// hedges can copy it.
+func (c *rpc) keepRequest() bool {
+	if r := &c.request; r.NeedsEncoding() || !grpcattempt.Invokes(c.asked.invoker) {
+		c.buffer = r.Encode(c.buffer)
+	}
+	return c.request.Divisible()
 }
 
 // close waits for hedges that read what is the caller's, and keeps others from it.
@@ -238,19 +296,24 @@ func (c *rpc) deliver(out race.Result[error]) error {
 	err := out.Value
 	if out.Winner > 0 {
 		h := &c.hedges[out.Winner]
-		grpcattempt.Publish(c.asked.reply, h.reply)
+		if err == nil {
+			grpcattempt.Publish(c.asked.reply, h.reply)
+		}
 		for _, deliver := range h.deliver {
 			deliver()
 		}
 	}
-	c.End(isAnswer(err), out.Winner > 0, 0)
+	c.NotTaken = out.NotTaken
+	c.End(c.in.isAnswer(err), out.Winner > 0, 0)
 	c.in.tally(&c.Call, out.Winner)
 	out.Attempt.Release()
-	for _, f := range c.onFinish {
-		f(err)
+	if c.finish != nil {
+		c.finish.Choose(max(out.Winner, 0))
 	}
 	return err
 }
+
+const maxBuffer = 64 << 10 // bytes that a pooled rpc keeps
 
 // free lets another call use c, unless a hedge may still do so.
 func (c *rpc) free() {
@@ -258,7 +321,10 @@ func (c *rpc) free() {
 		return
 	}
 	c.Forget()
-	c.asked, c.onFinish, c.primary, c.replyType = unaryCall{}, nil, nil, grpcattempt.ReplyType{}
+	c.asked, c.finish, c.primary, c.request, c.replyType = unaryCall{}, nil, nil, grpcattempt.Request{}, grpcattempt.ReplyType{}
+	if cap(c.buffer) > maxBuffer {
+		c.buffer = nil
+	}
 	c.barred.Store(false)
 	c.in.calls.Put(c)
 }
@@ -271,7 +337,11 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		return c.hedge(a, n)
 	}
 	p, asked := c.primary, &c.asked
-	err := asked.invoker(p, asked.method, asked.req, asked.reply, asked.cc, p.Options(asked.opts)...)
+	opts := p.Options(asked.opts)
+	if c.finish != nil {
+		opts = slices.Clip(append(opts, c.finish.Option(0)))
+	}
+	err := asked.invoker(p, asked.method, asked.req, asked.reply, asked.cc, opts...)
 	return err, c.judge(a, n, err, p.Trailer)
 }
 
@@ -282,9 +352,13 @@ func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
 	if !ok {
 		return race.ErrLost, race.ErrLost
 	}
+	if c.finish != nil {
+		opts = append(opts, c.finish.Option(n))
+	}
 	h.reply = c.replyType.New()
 	detour := c.detours.For(hedgeContext(a, n), n, method, &c.primary.Trail)
-	err := c.asked.invoker(detour, method, req, h.reply, c.in.hedgeConn(c.asked.cc), append(opts, grpc.Trailer(&h.trailer))...)
+	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
+	err := c.asked.invoker(detour, method, req, h.reply, c.in.hedgeConn(c.asked.cc), opts...)
 	if err != nil && detour.Refused() {
 		c.Refuse(DeniedSameBackend)
 		return err, race.ErrRefused
@@ -293,7 +367,7 @@ func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
 }
 
 // copies returns a copy of the caller's request, and the caller's options with
-// targets of their own. It returns false if the call is over.
+// targets of their own. It returns false if the call is over, or the request cannot be copied.
 func (c *rpc) copies(h *hedged) (req any, opts []grpc.CallOption, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -301,7 +375,8 @@ func (c *rpc) copies(h *hedged) (req any, opts []grpc.CallOption, ok bool) {
 		return nil, nil, false
 	}
 	opts, h.deliver = grpcattempt.OwnTargets(c.asked.opts)
-	return grpcattempt.CopyOf(c.asked.req), opts, true
+	req, ok = c.request.Copy()
+	return req, opts, ok
 }
 
 // hedging is what a call that may be hedged has, be it unary or a stream.
@@ -310,21 +385,20 @@ type hedging struct {
 
 	// Written before the race begins.
 	in        *Interceptor
-	key       *engine.Key           // an rpc keeps it for its next call, which is often one of the same key
-	replyType grpcattempt.ReplyType // known if the plan is
+	key       *engine.Key // an rpc keeps it for its next call, which is often one of the same key
+	replyType grpcattempt.ReplyType
 
 	detours elsewhere.Detours
 	barred  atomic.Bool // a server has pushed back: no more hedges of this call
 }
 
 // plan begins the call, and returns when its hedges are due. The key is known.
-func (h *hedging) plan(ctx context.Context, reply any, delay time.Duration) []time.Duration {
+func (h *hedging) plan(ctx context.Context, delay time.Duration) []time.Duration {
 	plan := h.Begin(ctx, h.key, delay)
 	if plan == nil {
 		h.in.stats.WarmupRequests.Add(1)
 		return nil
 	}
-	h.replyType = grpcattempt.ReplyTypeOf(reply)
 	return plan.Delays
 }
 
@@ -333,7 +407,7 @@ func (h *hedging) denial(cc *grpc.ClientConn) Reason {
 	switch conn := h.in.hedgeConn(cc); {
 	case h.barred.Load():
 		return DeniedPaused
-	case conn != nil && !ready(conn), !h.replyType.Known():
+	case conn != nil && !h.in.ready(conn):
 		return DeniedNotReady
 	}
 	return engine.None
@@ -341,30 +415,34 @@ func (h *hedging) denial(cc *grpc.ClientConn) Reason {
 
 // ready reports whether a hedge over conn would start at once. It connects a conn
 // that is idle: otherwise only a call would, and none is sent.
-func ready(conn *grpc.ClientConn) bool {
+func (in *Interceptor) ready(conn *grpc.ClientConn) bool {
 	state := conn.GetState()
 	if state == connectivity.Idle {
-		conn.Connect()
+		in.wake(conn)
 	}
 	return state == connectivity.Ready
 }
 
 var errNotFinal = errors.New("hedge: another attempt may get a better status")
 
-// judge takes note of push-back, and returns nil if err, with which attempt n has ended, is the
-// answer to the call.
+// judge takes note of push-back, and returns what err, with which attempt n has ended, is for the
+// race: nil for a success, [race.ErrAnswer] for an answer of the primary alone.
 func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD) error {
 	switch {
 	case err == nil:
 		return nil
 	case n > 0 && turnedAway(err, trailer):
 		return race.ErrRefused
-	case pushedBack(h.key, err, trailer):
+	}
+	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed {
+		h.key.PushBack(time.Now(), wait)
 		h.barred.Store(true)
 	}
-	code := status.Code(err)
-	if n > 0 && deterministic(code) || n == 0 && a.Err() == nil && !h.in.grpc.nonFatal[code] {
+	switch code := status.Code(err); {
+	case h.in.grpc.answers[code]:
 		return nil
+	case a.Err() == nil && !h.in.grpc.nonFatal[code]:
+		return race.ErrAnswer
 	}
 	return errNotFinal
 }
@@ -376,44 +454,13 @@ func (h *hedging) Discard(_ error, err error) {
 	}
 }
 
-// pushedBack tells the key if a server that failed pushed back, and reports whether it did.
-func pushedBack(k *engine.Key, err error, trailer metadata.MD) bool {
-	now := time.Now()
-	if v := trailer["grpc-retry-pushback-ms"]; len(v) > 0 {
-		ms, _ := strconv.ParseUint(v[0], 10, 31) // gRFC A6: negative or not a number means stop
-		k.PushBack(now, time.Duration(ms)*time.Millisecond)
-		return true
-	}
-	if status.Code(err) == codes.ResourceExhausted && !tooLarge(err) {
-		k.PushBack(now, 0)
-		return true
-	}
-	return false
-}
-
-// tooLarge reports whether a ResourceExhausted is about the size of a message, which
-// says nothing of the server's load. The text is all there is to tell by: a status that grpc
-// makes here and one that a server sends look alike, and a server has the same limits.
-// The phrases are those of grpc-go, and of gRPC's other implementations in C, Java and .NET.
-func tooLarge(err error) bool {
-	text := status.Convert(err).Message()
-	for _, phrase := range [...]string{"larger than max", "message too large", "message exceeds"} {
-		if strings.Contains(text, phrase) {
-			return true
-		}
-	}
-	return false
-}
-
 // isAnswer reports whether a call that ended with err shows how long an answer takes.
-func isAnswer(err error) bool { return err == nil || deterministic(status.Code(err)) }
-
-// deterministic reports whether every attempt of a call would end with c.
-func deterministic(c codes.Code) bool {
-	switch c {
+func (in *Interceptor) isAnswer(err error) bool {
+	switch code := status.Code(err); code {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
 		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated:
 		return true
+	default:
+		return in.grpc.answers[code]
 	}
-	return false
 }

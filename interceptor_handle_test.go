@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"expvar"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -35,6 +37,28 @@ func warmInterceptor(t *testing.T, opts ...hedge.Option) *hedge.Interceptor {
 		callOnce(t, handle, usually)
 	}
 	return handle
+}
+
+// Programs call SetEnabled whenever any of their flags changes.
+func TestToEnableWhatIsEnabledForgetsNoPushBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := warmInterceptor(t)
+		for range 20 {
+			busy := &invoker{answer: failsWith(ms, codes.ResourceExhausted)}
+			require.Error(t, h.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), nil, busy.invoke))
+		}
+		hedged := func() bool {
+			i := &invoker{answer: in(10*usual, 5*ms)}
+			callOnce(t, h, i)
+			return i.n > 1
+		}
+		require.False(t, hedged(), "the server has too much to do")
+		h.SetEnabled(true)
+		assert.False(t, hedged(), "nothing was switched on")
+		h.SetEnabled(false)
+		h.SetEnabled(true)
+		assert.True(t, hedged())
+	})
 }
 
 func TestInterceptorCanBeSwitchedAndUpdated(t *testing.T) {
@@ -116,4 +140,43 @@ func TestUnaryAndStreamShareOneInterceptor(t *testing.T) {
 	assert.EqualValues(t, 3, known.Stats.TotalRequests)
 	assert.EqualValues(t, 1, known.Stats.HedgesSent)
 	assert.EqualValues(t, 1, known.Stats.BudgetExhausted)
+}
+
+// The budget of a route is found by Import as by calls: also if its pattern has a wildcard.
+func TestImportKeepsTheBudgetOfARoute(t *testing.T) {
+	for _, pattern := range []string{read, "/catalog.v1.Catalog/*", "/*"} {
+		synctest.Test(t, func(t *testing.T) {
+			route := hedge.WithRoute(pattern, hedge.Policy{BudgetPercent: 1})
+			var export bytes.Buffer
+			require.NoError(t, warmInterceptor(t, route).Export(&export))
+			var stats *hedge.Stats
+			handle := hedge.NewInterceptor(route, hedge.WithStats(&stats))
+			require.NoError(t, handle.Import(&export))
+			for n := range 2000 {
+				i := &invoker{answer: in(usual)}
+				if n%20 == 19 {
+					i.answer = in(10*usual, 5*ms)
+				}
+				callOnce(t, handle, i)
+			}
+			sent := stats.HedgesSent.Load()
+			assert.LessOrEqual(t, sent, int64(22), "1 %% of the calls and a burst of two: %s", pattern)
+			assert.Positive(t, sent)
+		})
+	}
+}
+
+// Names of methods come from strangers. They take little memory, and are shown as they are kept.
+func TestLongMethodNamesAreKeptShort(t *testing.T) {
+	handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
+	long := "/p.S/Get" + strings.Repeat("a", 100_000)
+	for _, method := range []string{long + "b", long + "c", long + "b"} {
+		require.NoError(t, handle.Unary()(t.Context(), method, nil, new(wrapperspb.StringValue), nil, (&invoker{answer: in(0)}).invoke))
+	}
+	keys := handle.Snapshot().Keys
+	require.Len(t, keys, 2, "no two join")
+	for _, k := range keys {
+		assert.LessOrEqual(t, len(k.Route), 256)
+		assert.Equal(t, long[:200], k.Route[:200])
+	}
 }

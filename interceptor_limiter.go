@@ -20,8 +20,8 @@ var (
 // interceptors that do work, and after those that measure latency.
 func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	l.mustBeMade()
-	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if l.placeOf(ctx) != nil {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if l.holdsPlace(ctx) || needsNoPlace(info.FullMethod) {
 			return handler(ctx, req)
 		}
 		p, err := l.enter(ctx, incomingAttempt(ctx) > 0)
@@ -38,9 +38,9 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 // until its handler returns, or calls [Limiter.Release].
 func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	l.mustBeMade()
-	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := stream.Context()
-		if l.placeOf(ctx) != nil {
+		if l.holdsPlace(ctx) || needsNoPlace(info.FullMethod) {
 			return handler(srv, stream)
 		}
 		p, err := l.enter(ctx, incomingAttempt(ctx) > 0)

@@ -2,19 +2,27 @@ package hedge_test
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	channelzpb "google.golang.org/grpc/channelz/grpc_channelz_v1"
+	channelz "google.golang.org/grpc/channelz/service"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge"
@@ -157,6 +165,127 @@ func TestGRPCRetriesWhatFailsBehindALimiter(t *testing.T) {
 	assert.EqualValues(t, 3, c.begun.Load())
 }
 
+// asking are the services of gRPC itself, by which clients and tools ask about a server, on a server of one place.
+func asking(t *testing.T, c *counter) (addr string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer(c.options()...)
+	testpb.RegisterTestServiceServer(s, c)
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	reflection.Register(s)
+	channelz.RegisterChannelzServiceToServer(s)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+// Clients that watch a server's health do so for as long as they live.
+func TestHealthChecksOfClientsTakeNoPlaces(t *testing.T) {
+	c := newCounter()
+	close(c.goOn)
+	addr := asking(t, c)
+	for range 3 {
+		cc := dial(t, addr, grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}],"healthCheckConfig":{"serviceName":""}}`))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := testpb.NewTestServiceClient(cc).UnaryCall(ctx, new(testpb.SimpleRequest), grpc.WaitForReady(true))
+		cancel()
+		require.NoError(t, err)
+	}
+	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 3}, c.limit.Snapshot())
+}
+
+func TestServerWhosePlacesAreTakenAnswersWhatAsksAboutIt(t *testing.T) {
+	c := newCounter()
+	cc := dial(t, asking(t, c))
+	done := make(chan error, 1)
+	go func() {
+		_, err := testpb.NewTestServiceClient(cc).UnaryCall(t.Context(), new(testpb.SimpleRequest))
+		done <- err
+	}()
+	c.holds(t, 1, 0)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var trailer metadata.MD
+	_, err := healthpb.NewHealthClient(cc).Check(ctx, new(healthpb.HealthCheckRequest), grpc.Trailer(&trailer))
+	require.NoError(t, err)
+	assert.Empty(t, trailer["hedge-limit"], "nothing limits it")
+	list, err := reflectionpb.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
+	require.NoError(t, err)
+	require.NoError(t, list.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}))
+	_, err = list.Recv()
+	require.NoError(t, err)
+	_, err = channelzpb.NewChannelzClient(cc).GetServers(ctx, new(channelzpb.GetServersRequest))
+	require.NoError(t, err)
+	close(c.goOn)
+	require.NoError(t, <-done)
+	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, c.limit.Snapshot())
+}
+
+func TestServicesOfOtherNamesTakeAPlace(t *testing.T) {
+	l := hedge.NewLimiter(1)
+	for method, worked := range map[string]int64{
+		"/grpc.health.v1.Health/Watch": 0, "/grpc.health.v1.HealthX/Watch": 1, "/shop.grpc.health.v1.Health/Watch": 1, "grpc.health.v1.Health/Watch": 1, "": 1,
+	} {
+		before := l.Snapshot().Worked
+		_, err := l.UnaryServer()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, nil })
+		require.NoError(t, err)
+		assert.Equal(t, worked, l.Snapshot().Worked-before, method)
+	}
+}
+
+// What a handler has begun, and what it calls in the same process, is let through only while its call has its place.
+func TestAPlaceThatAGRPCCallHasGivenBackOpensNothing(t *testing.T) {
+	for name, release := range map[string]bool{"released": true, "handler has returned": false} {
+		for kind, enter := range map[string]func(*hedge.Limiter, context.Context, func(context.Context)) error{
+			"unary": func(l *hedge.Limiter, ctx context.Context, do func(context.Context)) error {
+				_, err := l.UnaryServer()(ctx, nil, &grpc.UnaryServerInfo{}, func(ctx context.Context, _ any) (any, error) { do(ctx); return nil, nil })
+				return err
+			},
+			"stream": func(l *hedge.Limiter, ctx context.Context, do func(context.Context)) error {
+				return l.StreamServer()(nil, &limitedStream{ctx: ctx}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error { do(s.Context()); return nil })
+			},
+		} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := hedge.NewLimiter(1)
+					var rest sync.WaitGroup
+					var working, most atomic.Int64
+					require.NoError(t, enter(l, t.Context(), func(ctx context.Context) {
+						if release {
+							l.Release(ctx)
+						}
+						for range 10 {
+							rest.Go(func() {
+								time.Sleep(ms)
+								assert.NoError(t, enter(l, ctx, func(context.Context) {
+									most.Store(max(most.Load(), working.Add(1)))
+									time.Sleep(usual)
+									working.Add(-1)
+								}))
+							})
+						}
+						if release {
+							rest.Wait()
+						}
+					}))
+					rest.Wait()
+					assert.EqualValues(t, 1, most.Load(), "worked on at a time")
+					assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 11}, l.Snapshot())
+				})
+			})
+		}
+	}
+}
+
+// limitedStream is a stream of a server that has a context and takes trailers.
+type limitedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *limitedStream) Context() context.Context { return s.ctx }
+func (s *limitedStream) SetTrailer(metadata.MD)   {}
+
 func TestHTTPAndGRPCShareALimiter(t *testing.T) {
 	c := newCounter()
 	client := testpb.NewTestServiceClient(dial(t, serveGRPC(t, c, c.options()...)))
@@ -184,6 +313,7 @@ func TestGRPCBehindAnHTTPHandlerTakesOnePlace(t *testing.T) {
 	s := grpc.NewServer(c.options()...)
 	defer s.Stop()
 	testpb.RegisterTestServiceServer(s, c)
+	healthpb.RegisterHealthServer(s, health.NewServer())
 	hs := httptest.NewUnstartedServer(c.limit.Handler(s))
 	hs.Config.Protocols = new(http.Protocols)
 	hs.Config.Protocols.SetUnencryptedHTTP2(true)
@@ -195,4 +325,7 @@ func TestGRPCBehindAnHTTPHandlerTakesOnePlace(t *testing.T) {
 		require.NoError(t, err, kind)
 	}
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 2}, c.limit.Snapshot())
+	_, err := healthpb.NewHealthClient(dial(t, hs.Listener.Addr().String())).Check(t.Context(), new(healthpb.HealthCheckRequest))
+	require.NoError(t, err)
+	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 2}, c.limit.Snapshot(), "which takes no place")
 }

@@ -7,14 +7,19 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/readonly"
 )
 
-// A methodRule is what holds for every call of a method. It does not change.
+// A methodRule is what holds for every call of a method. It does not change, but for what was told and seen.
 type methodRule struct {
 	hedgeable bool
+	why       string // or why not
 	policy    Policy
+	loud      atomic.Bool // the log is told of it
+	told      grpcattempt.Told
+	known     grpcattempt.Known
 }
 
 // The names of methods can come from strangers: a proxy passes on what it is sent.
@@ -26,9 +31,10 @@ const (
 // methodRules are the rules of methods. They are safe for concurrent use.
 type methodRules struct {
 	// Written before the first call, and not changed after it.
-	routes *routes  // nil: none given
-	listed []string // patterns of WithMethods
-	log    *ops.Log
+	routes   *routes  // nil: none given
+	listed   []string // patterns of WithMethods
+	declared bool     // WithDeclaredMethods: names are not asked
+	log      *ops.Log
 
 	known sync.Map     // full method to *methodRule
 	kept  atomic.Int64 // how many were put into known
@@ -50,12 +56,13 @@ func (r *methodRules) of(method string) *methodRule {
 		return earlier.(*methodRule)
 	}
 	n := r.kept.Add(1)
+	rule.loud.Store(n <= maxRules)
 	if n%maxRules == 0 {
 		r.known.Clear() // what is in use comes back
 	}
 	if n <= maxRules && !rule.hedgeable && !rule.policy.Off && !r.log.Silent() {
 		r.log.Tell(slog.LevelInfo, "method is not hedged: nothing says that it is safe to repeat",
-			slog.String("method", method), slog.String("allow", fmt.Sprintf("hedge.WithMethods(%q)", method)))
+			slog.String("method", method), slog.String("why", rule.why), slog.String("allow", fmt.Sprintf("hedge.WithMethods(%q)", method)))
 	}
 	return rule
 }
@@ -68,8 +75,28 @@ func (r *methodRules) find(method string) *methodRule {
 			rule.policy = to.Policy
 		}
 	}
-	rule.hedgeable = !rule.policy.Off && (rule.policy.Hedgeable || r.lists(method) || readonly.Method(method))
+	switch {
+	case rule.policy.Off:
+		rule.why = "its route is Off"
+	case rule.policy.Hedgeable:
+		rule.hedgeable, rule.why = true, "its route is Hedgeable"
+	case r.lists(method):
+		rule.hedgeable, rule.why = true, "WithMethods lists it"
+	default:
+		v := readonly.Judge(method)
+		rule.hedgeable, rule.why = v.Reads, v.Why
+		if r.declared && !v.Declared {
+			rule.hedgeable, rule.why = false, "it declares nothing"
+		}
+	}
 	return rule
+}
+
+// tell tells the log why a call of a method is sent once.
+func (r *methodRules) tell(m *methodRule, method string, why grpcattempt.Obstacle) {
+	if m.loud.Load() && m.told.First(why) && !r.log.Silent() {
+		r.log.Tell(slog.LevelInfo, "call is sent once: it cannot be divided among attempts", slog.String("method", method), slog.String("because", why.String()))
+	}
 }
 
 // lists reports whether [WithMethods] names a method.

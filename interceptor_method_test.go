@@ -38,14 +38,14 @@ func TestWritesAreSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for names, want := range map[string]int{
 			// By their names these read.
-			`Get GetItem BatchGetItems ListItems Search LookupX QueryRange ReadRows CountAll DescribeTable FindNearest
+			`Get GetItem BatchGetItems ListItems LookupX QueryRange ReadRows CountAll DescribeTable FindNearest
 			GetURL GetHTTPOptions GetItem2 Get2Items GetOrder GetOrders ListUpdates GetInfo GetIssue ListAddresses
 			GetAndroidVersion ReadCommitted GetOutput GetOffset Get_Items`: 2,
 			// These begin like reads.
 			`ReadModifyWriteRow CheckAndMutateRow GetOrCreateUser FindAndModify FindOrCreate GetAndIncrement GetAndDelete
 			CheckIn CheckOut ReadAndAck GetNextTicket GetNextJob QueryAndUpdate CountDown ListAndLock FindOneAndUpdate
 			SearchReplace GetSet GetDel GetEx ListPop ReadOnce GetForUpdate BatchGetAndDelete GetLEASE GetNEXTTicket
-			GetURLAndDelete GetUser_AND_Delete GetUserANDdelete GetV2UpdateX GetNewAddress ReadReset CountIncr QueryExec`: 1,
+			GetURLAndDelete Query Search GetUser_AND_Delete GetUserANDdelete GetV2UpdateX GetNewAddress ReadReset CountIncr QueryExec`: 1,
 			// These promise nothing.
 			`CreateItem Getaway get getItem Listen ForgetMe Check Checkout Readjust BatchDelete Batch Get_item Getитем
 			GetItem-Delete GetItem.Delete _Get 2Get GET GETItem`: 1,
@@ -77,6 +77,79 @@ func TestWhatAMethodDeclaresBeatsItsName(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestR4RealMethodsThatTakeAreSentOnce calls methods of public services whose names begin like reads.
+func TestR4RealMethodsThatTakeAreSentOnce(t *testing.T) {
+	for method, does := range map[string]string{
+		"/api.Dgraph/Query":                                  "runs mutations",
+		"/cache_client.Scs/ListConcatenateFront":             "appends to a list",
+		"/cache_client.Scs/ListRetain":                       "cuts a list",
+		"/frontendv2pb.FrontendForQuerier/QueryResult":       "delivers a result",
+		"/arrow.flight.protocol.FlightService/GetFlightInfo": "runs a statement",
+		"/tensorflow.data.WorkerService/GetElement":          "takes an element",
+		"/api.v1.beta1.Suggestion/GetSuggestions":            "makes trials",
+		"/pulumirpc.ResourceMonitor/ReadResource":            "registers a resource",
+		"/message.VerifyService/GetVerifyCode":               "sends a mail",
+		"/runtime.v1.RuntimeService/GetContainerEvents":      "takes events",
+		"/user.User/GetSMSCode":                              "sends a message",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			assert.Equal(t, 1, attempts(t, method), "%s %s", method, does)
+		})
+	}
+}
+
+func TestDeclaredMethodsAloneAreHedgedIfAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, want := range map[string]int{"Peek": 2, "BoundToGet": 2, "GetPlain": 1, "GetOtherOption": 1, "GetUnknown": 1, "Put": 1, "GetBoundToPost": 1} {
+			assert.Equal(t, want, attempts(t, "/hedge.test.Shop/"+name, hedge.WithDeclaredMethods()), name)
+		}
+		for what, allowed := range map[string]hedge.Option{
+			"WithMethods": hedge.WithMethods("/hedge.test.Shop/*"), "a route": hedge.WithRoute("/hedge.test.Shop/*", hedge.Policy{Hedgeable: true}),
+		} {
+			assert.Equal(t, 2, attempts(t, "/hedge.test.Shop/GetPlain", hedge.WithDeclaredMethods(), allowed), what)
+		}
+	})
+}
+
+func TestHedgesSaysWhatIsHedgedAndWhy(t *testing.T) {
+	var log bytes.Buffer
+	in := hedge.NewInterceptor(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), hedge.WithMethods("/a.B/Listed"),
+		hedge.WithRoute("/a.B/GetOff", hedge.Policy{Off: true}), hedge.WithRoute("/a.B/Allowed", hedge.Policy{Hedgeable: true}))
+	declared := hedge.NewInterceptor(hedge.WithDeclaredMethods())
+	for _, c := range []struct {
+		in     *hedge.Interceptor
+		method string
+		hedged bool
+		why    string
+	}{
+		{in, "/a.B/Listed", true, "WithMethods lists it"},
+		{in, "/a.B/GetOff", false, "its route is Off"},
+		{in, "/a.B/Allowed", true, "its route is Hedgeable"},
+		{in, "/a.B/GetItem", true, "its name begins with Get and holds no word that writes or takes"},
+		{in, "/a.B/GetAndDelete", false, "its name holds And, which announces more than reading"},
+		{in, "/a.B/ListRemove", false, "its name holds Remove, which writes or takes"},
+		{in, "/a.B/Create", false, "its name begins with no word that reads"},
+		{in, "/a.B/Query", false, "its name says too little: a query can be any statement"},
+		{in, "/a.B/GetVerificationCode", false, "it may make, or take, the Verification that its name asks for"},
+		{in, "/a.B/GetAccessToken", false, "it may make the Token that its name asks for"},
+		{in, "/a.B/GetID", false, "it may make the ID that its name asks for"},
+		{in, "nonsense", false, "its name is not in CamelCase"},
+		{in, "/hedge.test.Shop/Peek", true, "it declares NO_SIDE_EFFECTS"},
+		{in, "/hedge.test.Shop/GetIdempotent", false, "it declares IDEMPOTENT, which is not enough"},
+		{in, "/hedge.test.Shop/BoundToGet", true, "it is bound to HTTP GET"},
+		{in, "/hedge.test.Shop/GetBoundToPost", false, "it is bound to another method of HTTP than GET"},
+		{declared, "/a.B/GetItem", false, "it declares nothing"},
+		{declared, "/a.B/Create", false, "it declares nothing"},
+		{declared, "/hedge.test.Shop/BoundToGet", true, "it is bound to HTTP GET"},
+	} {
+		hedged, why := c.in.Hedges(c.method)
+		assert.Equal(t, c.hedged, hedged, c.method)
+		assert.Equal(t, c.why, why, c.method)
+	}
+	assert.Empty(t, log.String(), "to ask is no call")
+	assert.Zero(t, hedge.KnownMethods(in))
 }
 
 const (
@@ -187,6 +260,7 @@ func TestUnhedgedMethodIsToldOnceWithTheLineThatAllowsIt(t *testing.T) {
 	}
 	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")))
 	assert.Contains(t, log.String(), `hedge.WithMethods(\"/a.B/Create\")`)
+	assert.Contains(t, log.String(), `why="its name begins with no word that reads"`)
 }
 
 // TestNamesOfMethodsAreForgotten calls methods as a proxy does whose clients make up their names.

@@ -25,7 +25,7 @@ func TestObserversOfUnaryCalls(t *testing.T) {
 		one.take()
 		_, err := c.get(t.Context(), &invoker{answer: in(time.Second, 5*ms)})
 		require.NoError(t, err)
-		assert.Equal(t, []string{"start 0", "budget above 10: true", "start 1", "won 1 after 5", "lost 0 after 15", "done by 1 of 2 after 15"}, one.take())
+		assert.Equal(t, []string{"start 0", "budget above 3: true", "start 1", "won 1 after 5", "lost 0 after 15", "done by 1 of 2 after 15"}, one.take())
 		assert.Equal(t, hedge.KeyInfo{Protocol: "grpc", Route: read}, two.Key())
 		_, err = c.get(t.Context(), &invoker{answer: failsWith(ms, codes.NotFound)})
 		require.Error(t, err)

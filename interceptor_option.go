@@ -3,12 +3,17 @@ package hedge
 import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+
+	"github.com/gohedge/hedge/internal/grpcattempt"
 )
 
 // grpcConfig is what the options of this file set.
 type grpcConfig struct {
-	conn     *grpc.ClientConn // for hedges; nil: the primary's
-	nonFatal map[codes.Code]bool
+	conn     *grpc.ClientConn     // for hedges; nil: the primary's
+	targets  *grpcattempt.Targets // of the calls whose hedges go over conn
+	nonFatal map[codes.Code]bool  // of a primary, which waits for its hedges
+	answers  map[codes.Code]bool  // of any attempt
+	declared bool                 // hedge no method by its name
 }
 
 // A grpcOption is an option that only an Interceptor has. The other adapters need not know
@@ -33,31 +38,61 @@ func grpcConfigOf(c *config) grpcConfig {
 // and again when a hedge finds that it has become idle; no hedge is sent while it
 // is not connected. It panics if cc is nil.
 //
+// The Interceptor then hedges calls to the target of cc, and to those targets that are given: they are the
+// same service by another name, as another set of replicas or another way to it has one. A target is what Target or
+// CanonicalTarget of a ClientConn says. Calls to other targets are sent once, and the log says so.
+//
 // Without it, hedges go over the primary's ClientConn, where round_robin often picks
 // another backend for them, hedge_elsewhere always does (see [Interceptor]), and
 // pick_first never.
-func WithHedgeConn(cc *grpc.ClientConn) Option {
+func WithHedgeConn(cc *grpc.ClientConn, targets ...string) Option {
 	if cc == nil {
 		panic("hedge: WithHedgeConn: *ClientConn is nil")
 	}
-	return grpcOption(func(c *grpcConfig) { c.conn = cc })
+	return grpcOption(func(c *grpcConfig) { c.conn, c.targets = cc, grpcattempt.TargetsOf(cc, targets) })
+}
+
+// WithDeclaredMethods hedges no method because of its name. The default trusts names
+// where nothing is declared, which [WithMethods] describes. What [WithMethods], a route or
+// [AllowHedging] allows is hedged as ever.
+func WithDeclaredMethods() Option {
+	return grpcOption(func(c *grpcConfig) { c.declared = true })
 }
 
 // WithNonFatalCodes says with which gRPC codes a primary that failed waits for
 // a hedge that is out. The default is Unavailable, ResourceExhausted, Aborted,
-// Internal and Unknown, as in gRFC A6. It panics if a code is OK.
+// Internal and Unknown, as in gRFC A6, and what a server that is stuck or shuts down says:
+// DeadlineExceeded, Canceled and DataLoss. Any other code of the primary ends the call. A
+// hedge's ends no call, see [WithAnswerCodes]. It panics if a code is OK.
 func WithNonFatalCodes(cs ...codes.Code) Option {
+	set := codeSet("WithNonFatalCodes", cs)
+	return grpcOption(func(c *grpcConfig) { c.nonFatal = set })
+}
+
+// WithAnswerCodes says which gRPC codes are an answer from every attempt, besides OK: a hedge
+// that ends with one of them ends its call. The default is none, because a code may be true of
+// one attempt alone: NotFound of a replica that lags, Unauthenticated where a token may be used
+// once. Where all backends know the same, NotFound is a code to add; Stats.AnswersNotTaken
+// counts what it would help. It counts more than [WithNonFatalCodes]. It panics if a code is OK.
+func WithAnswerCodes(cs ...codes.Code) Option {
+	set := codeSet("WithAnswerCodes", cs)
+	return grpcOption(func(c *grpcConfig) { c.answers = set })
+}
+
+// codeSet returns the codes that an option of that name was given.
+func codeSet(option string, cs []codes.Code) map[codes.Code]bool {
 	set := make(map[codes.Code]bool)
 	for _, c := range cs {
 		if c == codes.OK {
-			panic("hedge: WithNonFatalCodes: code is OK")
+			panic("hedge: " + option + ": code is OK")
 		}
 		set[c] = true
 	}
-	return grpcOption(func(c *grpcConfig) { c.nonFatal = set })
+	return set
 }
 
 // nonFatal are the codes after which another attempt may do better.
 var nonFatal = map[codes.Code]bool{
 	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
+	codes.DeadlineExceeded: true, codes.Canceled: true, codes.DataLoss: true,
 }

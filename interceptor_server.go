@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // previousAttempts is the metadata by which gRFC A6 tells a server of hedges and of retries.
@@ -19,7 +19,7 @@ const previousAttempts = "grpc-previous-rpc-attempts"
 func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if n := incomingAttempt(ctx); n > 0 {
-			ctx = engine.ForHedge(ctx, n)
+			ctx = race.ForHedge(ctx, n)
 		}
 		return handler(ctx, req)
 	}
@@ -29,7 +29,7 @@ func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 func NewStreamServerInterceptor() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if n := incomingAttempt(stream.Context()); n > 0 {
-			stream = &contextStream{stream, engine.ForHedge(stream.Context(), n)}
+			stream = &contextStream{stream, race.ForHedge(stream.Context(), n)}
 		}
 		return handler(srv, stream)
 	}
@@ -45,18 +45,19 @@ func (s *contextStream) Context() context.Context { return s.ctx }
 
 // incomingAttempt returns the number of the hedge that a server is called for, or 0.
 func incomingAttempt(ctx context.Context) int {
-	return attemptNumber(metadata.ValueFromIncomingContext(ctx, previousAttempts))
+	return race.HedgeNumber(metadata.ValueFromIncomingContext(ctx, previousAttempts))
 }
 
-// hedgeContext returns the context of a client's hedge n.
-func hedgeContext(ctx context.Context, n int) context.Context {
-	return metadata.AppendToOutgoingContext(engine.ForHedge(ctx, n), previousAttempts, strconv.Itoa(n))
+// hedgeContext returns the context of a client's hedge, with metadata that tells the server.
+func hedgeContext(a *race.Attempt, n int) context.Context {
+	return metadata.AppendToOutgoingContext(a, previousAttempts, strconv.Itoa(n))
 }
 
-// nestedContext returns the context of a call that is sent once. If the call is made
+// onceContext returns the context of a call that is sent once. If the call is made
 // for a hedge, its metadata tells the server.
-func nestedContext(ctx context.Context) context.Context {
-	n := engine.OverridesFrom(ctx).Hedge
+func onceContext(ctx context.Context) context.Context {
+	ctx, _ = race.Once(ctx)
+	n := race.OverridesFrom(ctx).Hedge
 	if n == 0 {
 		return ctx
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/gohedge/hedge/internal/engine"
@@ -21,9 +22,10 @@ import (
 //
 // If the first message takes longer than usual for the target and method, the first
 // RecvMsg sends the request again on another stream. The stream whose message (or
-// end) comes first becomes the call, with its header, trailer and status; the others
-// are cancelled, and the call does not wait for them. Latency is learned from that
-// RecvMsg to the first message. A call of Header before RecvMsg, a SendMsg that fails
+// end with status OK) comes first becomes the call, with its header, trailer and status; the
+// others are cancelled, and the call does not wait for them. A status of the primary ends the
+// call as that of a unary call does. Latency counts from SendMsg to the first
+// message; one that was there before the caller asked for it teaches none. A call of Header before RecvMsg, a SendMsg that fails
 // and the end of the caller's context make the primary the call. Targets in call
 // options are set when the stream has ended. Until the call is known, Trailer returns
 // nil, and Context returns a context that ends with the call, whichever it will be.
@@ -37,11 +39,15 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	asked := streamCall{ctx, desc, cc, method, streamer, opts}
-	m, delay, reason := in.decide(ctx, method)
-	if reason == engine.None && (desc.ClientStreams || !desc.ServerStreams) {
-		in.stats.NotHedgeable.Add(1)
-		reason = DeniedBody
-	}
+	m, delay, reason := in.decide(ctx, cc, method, func(*methodRule) grpcattempt.Obstacle {
+		switch {
+		case desc.ClientStreams || !desc.ServerStreams:
+			return grpcattempt.SeveralMessages
+		case !grpcattempt.Divisible(opts):
+			return grpcattempt.SharedOption
+		}
+		return grpcattempt.None // what is known when it is opened
+	})
 	if reason != engine.None {
 		return in.openOnce(asked, reason)
 	}
@@ -54,16 +60,24 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 
 // openOnce opens the stream of a call without hedges.
 func (in *Interceptor) openOnce(asked streamCall, reason Reason) (grpc.ClientStream, error) {
-	told := in.beginUnhedged(asked.ctx, asked.cc, asked.method, reason)
-	opened, err := asked.streamer(nestedContext(asked.ctx), asked.desc, asked.cc, asked.method, asked.opts...)
-	told.Done(err == nil)
-	return opened, err
+	if !in.engine.Observed() {
+		return asked.streamer(onceContext(asked.ctx), asked.desc, asked.cc, asked.method, asked.opts...)
+	}
+	var once grpcattempt.Once
+	once.Begin(in.beginUnhedged(asked.ctx, asked.cc, asked.method, reason).Done)
+	done := func(err error) { once.Done(err == io.EOF || in.isAnswer(err)) }
+	opened, err := asked.streamer(onceContext(asked.ctx), asked.desc, asked.cc, asked.method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
+	if err != nil {
+		once.Done(false)
+		return opened, err
+	}
+	return &grpcattempt.FirstMessage{ClientStream: opened, Done: done}, nil
 }
 
 // streamOf returns a stream for what the caller asked for, which hedges read when the caller
 // has its options back.
 func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{in: in}, asked: asked, share: m.policy.BudgetPercent / 100, askedDelay: delay}
+	s := &stream{hedging: hedging{in: in}, asked: asked, rule: m, askedDelay: delay}
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
@@ -87,8 +101,8 @@ type stream struct {
 	hedging // of the goroutine that begins the race, and of the attempts
 
 	// Written before the caller gets the stream, and not changed after it.
-	asked      streamCall    // without options of OnFinish
-	share      float64       // of the route's calls, see [Policy.BudgetPercent]
+	asked      streamCall // without options of OnFinish
+	rule       *methodRule
 	askedDelay time.Duration // asked for by the caller or the route; 0: none
 	origin     grpcattempt.Origin
 	cancel     context.CancelCauseFunc // ends origin
@@ -98,9 +112,12 @@ type stream struct {
 	reply    any         // the caller's, for the first message; written before the race begins
 	ended    sync.Once
 
+	delivered sync.Once // the targets of the caller's options
+
 	// These guard themselves.
 	choice grpcattempt.Choice
 	sent   grpcattempt.Sent
+	once   grpcattempt.Once // of a stream that turns out to be sent once
 	early  grpcattempt.EarlyContext
 	finish grpcattempt.Finish
 }
@@ -117,9 +134,9 @@ type streamAttempt struct {
 func (s *stream) openPrimary() error {
 	primary, err := s.open(&s.origin, s.asked.cc, 0)
 	if err != nil {
-		s.choose(0, func() {})
+		s.passOver(DeniedNotReady)
 		s.endPrimary()
-		s.in.beginUnhedged(s.asked.ctx, s.asked.cc, s.asked.method, DeniedNotReady).Done(false)
+		s.once.Done(false)
 		return err
 	}
 	s.attempts[0].ClientStream = primary
@@ -130,39 +147,44 @@ func (s *stream) openPrimary() error {
 func (s *stream) open(ctx context.Context, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
 	opts, deliver := grpcattempt.OwnTargets(s.asked.opts)
 	s.attempts[n].deliver = deliver
-	if len(s.finish.Functions) > 0 {
-		opts = append(opts, grpc.OnFinish(func(err error) { s.onFinish(n, err) }))
-	}
+	opts = append(opts, grpc.OnFinish(func(err error) { s.onFinish(n, cc, err) }))
 	return s.asked.streamer(ctx, s.asked.desc, cc, s.asked.method, slices.Clip(opts)...)
 }
 
-// onFinish is called when attempt n has ended, which may be the end of the call.
-func (s *stream) onFinish(n int, err error) {
+// onFinish is called when an RPC of attempt n has ended over cc. It may be the end of the call, but what is below may also
+// try again with another RPC.
+func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
 	s.finish.Ended(n, err)
 	if n == 0 {
-		s.skipRace() // nobody has received yet, and there is nothing to receive
+		s.passOver(DeniedNotReady) // nobody has received yet, and there is nothing to receive
+		s.once.Done(s.in.isAnswer(err))
 	}
 	s.report()
+	if cc != nil && cc.GetState() == connectivity.Shutdown && s.choice.Known() && s.choice.Winner() == n {
+		s.end() // the caller drops the stream, and nothing else may say so
+	}
 }
 
-// report calls the functions of the caller's OnFinish once the call has ended.
+// report calls the functions of the caller's OnFinish once the attempt that is the call has ended.
 func (s *stream) report() {
 	if !s.choice.Known() {
 		return
 	}
-	if due, err := s.finish.Due(s.choice.Winner()); due {
-		s.end() // sets the targets, which the functions may read
+	if due, err := s.finish.Due(s.choice.Winner()); due && len(s.finish.Functions) > 0 {
+		s.deliverTargets() // which the functions may read
 		for _, f := range s.finish.Functions {
 			f(err)
 		}
 	}
 }
 
-// skipRace makes the primary the call, unless there is a race. It reports whether it has done so.
-func (s *stream) skipRace() bool {
+// passOver makes the primary the call, unless there is a race, and tells observers why. They are told of the call's end when
+// it has its first message. It reports whether it has done so.
+func (s *stream) passOver(reason Reason) bool {
 	if !s.begun.CompareAndSwap(false, true) {
 		return false
 	}
+	s.once.Begin(s.in.beginUnhedged(s.asked.ctx, s.asked.cc, s.asked.method, reason).Done) // before another goroutine receives
 	s.choose(0, s.endPrimary)
 	return true
 }
@@ -180,8 +202,23 @@ func (s *stream) choose(n int, release func()) {
 func (s *stream) chosen() *streamAttempt { return &s.attempts[s.choice.Winner()] }
 
 func (s *stream) SendMsg(m any) error {
-	s.sent.Keep(m)
+	request := grpcattempt.RequestOf(m)
+	if request.NeedsEncoding() || !grpcattempt.Streams(s.asked.streamer) {
+		request.Encode(nil)
+	}
+	if !request.Divisible() {
+		s.sendOnce(grpcattempt.WholeRequest)
+	}
+	s.sent.Keep(request)
 	return s.sentBy(s.attempts[0].SendMsg(m))
+}
+
+// sendOnce makes the primary the call because of an obstacle, unless there is a race.
+func (s *stream) sendOnce(why grpcattempt.Obstacle) {
+	if s.passOver(DeniedBody) {
+		s.in.stats.NotHedgeable.Add(1)
+		s.in.rules.tell(s.rule, s.asked.method, why)
+	}
 }
 
 func (s *stream) CloseSend() error { return s.sentBy(s.attempts[0].CloseSend()) }
@@ -193,7 +230,7 @@ func (s *stream) sentBy(err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	s.skipRace()
+	s.passOver(DeniedBody)
 	if s.choice.Winner() > 0 {
 		return nil
 	}
@@ -203,12 +240,8 @@ func (s *stream) sentBy(err error) error {
 
 // Header waits for the race if there is one, and otherwise chooses the primary.
 func (s *stream) Header() (metadata.MD, error) {
-	var told engine.Unhedged
-	if s.skipRace() {
-		told = s.in.beginUnhedged(s.asked.ctx, s.asked.cc, s.asked.method, DeniedBody)
-	}
+	s.passOver(DeniedBody)
 	md, err := s.chosen().Header()
-	told.Done(err == nil)
 	if err != nil && err != io.EOF {
 		s.end()
 	}
@@ -231,10 +264,16 @@ func (s *stream) Context() context.Context {
 
 func (s *stream) RecvMsg(m any) error {
 	var err error
+	if !s.begun.Load() {
+		if s.replyType = grpcattempt.ReplyTypeOf(m, s.asked.opts); !s.replyType.Known() {
+			s.sendOnce(grpcattempt.WholeReply)
+		}
+	}
 	if s.begun.CompareAndSwap(false, true) {
 		err = s.receiveFirst(m)
 	} else {
 		err = s.chosen().RecvMsg(m)
+		s.once.Done(err == io.EOF || s.in.isAnswer(err))
 	}
 	if err != nil {
 		s.end()
@@ -245,11 +284,18 @@ func (s *stream) RecvMsg(m any) error {
 // end sets the targets of the caller's options and ends the contexts. The choice is made.
 func (s *stream) end() {
 	s.ended.Do(func() {
+		s.deliverTargets()
+		s.choice.Release()
+		s.early.End()
+	})
+}
+
+// deliverTargets sets the targets of the caller's options. The choice is made.
+func (s *stream) deliverTargets() {
+	s.delivered.Do(func() {
 		for _, deliver := range s.chosen().deliver {
 			deliver()
 		}
-		s.choice.Release()
-		s.early.End()
 	})
 }
 
@@ -257,17 +303,27 @@ func (s *stream) end() {
 func (s *stream) receiveFirst(m any) error {
 	defer s.choose(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
 	s.reply = m
-	s.key = s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.cc, s.asked.method), s.share)
-	delays := s.plan(s.asked.ctx, m, s.askedDelay)
+	s.key = s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.cc, s.asked.method), s.rule.policy.BudgetPercent/100)
+	asked, sent := time.Now(), s.sent.At()
+	delays := s.plan(s.asked.ctx, s.askedDelay)
+	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.Look
+	if late { // the call began when the request was sent, and the message may be there
+		s.Began(sent)
+		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
+	}
 	var r race.Race[error]
-	out := r.Run(s.asked.ctx, s, s, delays, race.Style{Watch: s.Watch()})
+	out := r.Run(s.asked.ctx, s, s, delays, &race.Style{Usual: s.Usual(), Watch: s.Watch()})
+	if late && time.Since(asked) < grpcattempt.Look {
+		s.Untimed()
+	}
 	return s.deliver(out)
 }
 
 // deliver gives the caller what the race has found, and makes its winner the call.
 func (s *stream) deliver(out race.Result[error]) error {
 	err := out.Value
-	s.End(err == io.EOF || isAnswer(err), out.Winner > 0, 0)
+	s.NotTaken = out.NotTaken
+	s.End(err == io.EOF || s.in.isAnswer(err), out.Winner > 0, 0)
 	s.in.tally(&s.Call, out.Winner)
 	if out.Winner <= 0 {
 		out.Attempt.Release()

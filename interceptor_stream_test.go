@@ -392,7 +392,7 @@ type unreadable struct{ *wrapperspb.StringValue }
 
 func (unreadable) ProtoReflect() protoreflect.Message { panic("message") }
 
-func TestRequestThatCannotBeCopiedBlocksNobody(t *testing.T) {
+func TestStreamWhoseRequestCannotBeCopiedIsSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
 		st, err := handle.Stream()(hedge.WithDelay(t.Context(), ms), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C",
@@ -402,7 +402,8 @@ func TestRequestThatCannotBeCopiedBlocksNobody(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, st.SendMsg(unreadable{wrapperspb.String("id")}))
 		require.NoError(t, st.RecvMsg(new(wrapperspb.StringValue)))
-		assert.EqualValues(t, 2, handle.Snapshot().Stats.HedgePanics)
+		assert.Zero(t, handle.Snapshot().Stats.HedgePanics)
+		assert.EqualValues(t, 1, handle.Snapshot().Stats.NotHedgeable)
 		require.NoError(t, st.RecvMsg(new(wrapperspb.StringValue)))
 	})
 }

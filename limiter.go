@@ -5,20 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
-)
-
-// What a server with a [Limiter] says in the header of its answers. Over gRPC it is in the trailer.
-const (
-	limitHeader   = "Hedge-Limit"   // 1: there is a Limiter
-	refusedHeader = "Hedge-Refused" // 1: the hedge was turned away
 )
 
 // hedgesRefusedAbove times the limit is how many requests there may be, at work and in the queue,
@@ -51,12 +47,13 @@ const hedgesRefusedAbove = 4
 //
 // A request is worked on until its handler returns. A handler that goes on for hours and does
 // little, such as that of a WebSocket, an event stream or a gRPC watch, calls
-// [Limiter.Release]. A server whose handlers call the server itself may need a place for each
+// [Limiter.Release]. gRPC's own services that ask about the server need no place: health,
+// reflection and channelz. A server whose handlers call the server itself may need a place for each
 // of those calls as well: its limit must leave room for those calls.
 //
 // A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
-// together. A request that meets the same Limiter twice takes one place. The zero Limiter is
-// not usable; NewLimiter makes one.
+// together. A request that meets the same Limiter twice takes one place, but one that has given
+// its place back takes another. The zero Limiter is not usable; NewLimiter makes one.
 type Limiter struct {
 	limit   int64
 	name    string
@@ -129,12 +126,12 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		if l.placeOf(ctx) != nil {
+		if l.holdsPlace(ctx) || isGRPC(r) && needsNoPlace(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		w.Header().Set(limitHeader, "1")
-		p, err := l.enter(ctx, attemptNumber(r.Header[AttemptHeader]) > 0)
+		p, err := l.enter(ctx, race.HedgeNumber(r.Header[AttemptHeader]) > 0)
 		if err != nil {
 			if err == errRefused {
 				w.Header().Set(refusedHeader, "1")
@@ -145,11 +142,22 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 		}
 		defer p.release()
 		inner := r.WithContext(p.in(ctx))
-		// What those before the Limiter look for when the handler has returned: the pattern for
-		// their logs, and net/http the files of a form, to remove them.
-		defer func() { r.Pattern, r.MultipartForm = inner.Pattern, inner.MultipartForm }()
+		defer tellOuter(r, inner)
 		next.ServeHTTP(w, inner)
 	})
+}
+
+// tellOuter makes r tell what handlers have found out of its copy: those before the Limiter look for
+// it when the handler has returned, and net/http for the files of a form, to remove them. Nothing else
+// of r is written, because others may be reading it.
+func tellOuter(r, inner *http.Request) {
+	r.Pattern, r.Form, r.PostForm, r.MultipartForm = inner.Pattern, inner.Form, inner.PostForm, inner.MultipartForm
+	for _, segment := range strings.Split(inner.Pattern, "{")[1:] {
+		name := strings.TrimSuffix(segment[:max(strings.IndexAny(segment, "}:"), 0)], "...") // routers other than ServeMux have {name:regexp}
+		if v := inner.PathValue(name); v != r.PathValue(name) {
+			r.SetPathValue(name, v)
+		}
+	}
 }
 
 // errRefused is why a hedge gets no place.
@@ -227,4 +235,33 @@ func (p *place) in(ctx context.Context) context.Context {
 func (l *Limiter) placeOf(ctx context.Context) *place {
 	p, _ := ctx.Value(placeKey{l}).(*place)
 	return p
+}
+
+// holdsPlace reports whether the request that ctx belongs to has a place, and has not given it back.
+func (l *Limiter) holdsPlace(ctx context.Context) bool {
+	p := l.placeOf(ctx)
+	return p != nil && !p.back.Load()
+}
+
+// withoutPlace are the gRPC services that a Limiter lets pass. They ask about the server, do little, and some
+// of their streams last as long as their client. A busy server that does not answer them is taken for a dead one.
+var withoutPlace = [...]string{
+	"/grpc.health.v1.Health/",
+	"/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/",
+	"/grpc.channelz.v1.Channelz/",
+}
+
+// needsNoPlace reports whether a Limiter lets calls of a gRPC method pass.
+func needsNoPlace(method string) bool {
+	for _, service := range withoutPlace {
+		if strings.HasPrefix(method, service) {
+			return true
+		}
+	}
+	return false
+}
+
+// isGRPC reports whether a request is one for grpc.Server.ServeHTTP.
+func isGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }

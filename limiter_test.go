@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -192,6 +193,41 @@ func TestReleasedPlaceIsFreeWhileTheHandlerGoesOn(t *testing.T) {
 	})
 }
 
+// What goes on with the context of a request, such as calls of other handlers, is let through only while the request has its place.
+func TestAPlaceThatWasGivenBackOpensNothing(t *testing.T) {
+	for name, given := range map[string]struct {
+		release bool // before the handler returns
+	}{"released": {release: true}, "handler has returned": {}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := hedge.NewLimiter(1)
+				d := new(desk)
+				again := l.Handler(d)
+				var rest sync.WaitGroup
+				h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					if given.release {
+						l.Release(r.Context())
+					}
+					for range 10 {
+						rest.Go(func() {
+							time.Sleep(ms)
+							again.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(context.WithoutCancel(r.Context()), "GET", "/10ms", nil))
+						})
+					}
+					if given.release {
+						rest.Wait()
+					}
+				}))
+				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+				rest.Wait()
+				assert.Equal(t, 1, d.most, "worked on at a time")
+				assert.Len(t, d.begun, 10)
+				assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 11}, l.Snapshot())
+			})
+		})
+	}
+}
+
 func TestLimitersThatMakeNoSensePanic(t *testing.T) {
 	assert.PanicsWithValue(t, "hedge: NewLimiter: n is 0, and must be at least 1", func() { hedge.NewLimiter(0) })
 	assert.PanicsWithValue(t, "hedge: NewLimiter: n is -3, and must be at least 1", func() { hedge.NewLimiter(-3) })
@@ -320,4 +356,29 @@ func TestEveryRequestToALimiterIsCountedOnceAndGivesItsPlaceBack(t *testing.T) {
 			assert.Positive(t, n, "%+v", s)
 		}
 	})
+}
+
+// What stands before the Limiter (logs, metrics) sees of a request what handlers found out.
+func TestLimiterHidesNothingFromThoseBeforeIt(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /shops/{shop}/items/{path...}", func(_ http.ResponseWriter, r *http.Request) { assert.NoError(t, r.ParseForm()) })
+	mux.HandleFunc("/panics/{$}", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	mux.HandleFunc("/other/", func(_ http.ResponseWriter, r *http.Request) {
+		r.Pattern = "/other/{id:[0-9]{2}}" // as other routers do
+		r.SetPathValue("id", "42")
+	})
+	see := func(h http.Handler, method, url string) []any {
+		r := httptest.NewRequest(method, url, strings.NewReader("in=body"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		func() {
+			defer func() { _ = recover() }()
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}()
+		return []any{r.Pattern, r.PathValue("shop"), r.PathValue("path"), r.PathValue("id"), r.Form, r.PostForm}
+	}
+	limited := hedge.NewLimiter(1).Handler(mux)
+	for _, url := range []string{"/shops/7/items/a/b?q=1", "/panics/", "/other/42", "/nothing"} {
+		assert.Equal(t, see(mux, "POST", url), see(limited, "POST", url), url)
+	}
+	assert.Equal(t, "7", see(limited, "POST", "/shops/7/items/a/b?q=1")[1])
 }

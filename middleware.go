@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // AttemptHeader is the customary name for [WithAttemptHeader] and [Middleware], and the
@@ -35,28 +35,12 @@ func Middleware(header string) func(http.Handler) http.Handler {
 			return next
 		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if n := attemptNumber(r.Header[header]); n > 0 {
-				r = r.WithContext(engine.ForHedge(r.Context(), n))
+			if n := race.HedgeNumber(r.Header[header]); n > 0 {
+				r = r.WithContext(race.ForHedge(r.Context(), n))
 			}
 			next.ServeHTTP(w, r)
 		})
 	}
-}
-
-// attemptNumber returns the number of the hedge that a request is made for, from the
-// values of its header or metadata. It is 0 for a request that is made for none, and
-// 1 if a value cannot be read.
-func attemptNumber(values []string) int {
-	for _, v := range values {
-		n, err := strconv.ParseUint(v, 10, 16)
-		if err != nil {
-			n = 1
-		}
-		if n > 0 {
-			return int(n)
-		}
-	}
-	return 0
 }
 
 // withAttempt returns a copy of h that is marked, see mark.

@@ -23,8 +23,9 @@ type config struct {
 	budget      *Budget
 	key         func(ctx context.Context, host, name string) string
 	hedgeable   func(*http.Request) bool
-	failure     []int                     // HTTP status codes that do not win; nil: the usual ones
-	failureFunc func(*http.Response) bool // decides instead of failure; nil: not given
+	failure     []int                     // HTTP status codes of a primary that waits for its hedges; nil: the usual ones
+	answers     []int                     // HTTP status codes that are an answer from every attempt
+	failureFunc func(*http.Response) bool // decides instead of both; nil: not given
 	transport   http.RoundTripper
 	resolver    Resolver
 	firstByte   bool
@@ -67,9 +68,10 @@ func WithMaxHedges(n int) Option {
 	return setting(func(c *Config) { c.MaxHedges = n })
 }
 
-// WithBudgetPercent sends at most percent hedges per 100 requests of a key, and
-// besides them what [WithBurst] lets it save up. The default is 10. 0 sends none.
-// It panics unless 0 <= percent <= 300.
+// WithBudgetPercent sends at most percent hedges per 100 requests of all keys, and
+// one burst besides, see [WithBurst]. Each key earns its own; a new one begins with up to a burst of
+// what is left of the first one, of what forgotten keys had, and of what full budgets did not need. The
+// default is 10. 0 sends none. It panics unless 0 <= percent <= 300.
 func WithBudgetPercent(percent float64) Option {
 	return setting(func(c *Config) { c.BudgetPercent = percent })
 }
@@ -126,8 +128,8 @@ func WithMaxKeys(n int) Option {
 // connections can be used again: cancelling a loser closes its connection. The
 // default is 1s. 0 cancels losers at once, or as soon as that cannot fail another request
 // on the same connection: a tenth of a second after the loser got a connection that was in
-// use just before. A loser that has no connection yet is always cancelled at once, and so
-// are those of HTTP/2 and gRPC, which costs no connection. Where answers come from behind a
+// use just before. A loser that has no connection yet is always cancelled at once, also one that waits in middleware, if
+// what is below there tells httptrace of its connections, as net/http does. So are those of HTTP/2 and gRPC, which costs no connection. Where answers come from behind a
 // [Limiter], losers are cancelled if that can be done at once. It panics if d is negative.
 func WithLinger(d time.Duration) Option {
 	return setting(func(c *Config) { c.Linger = d })
@@ -201,25 +203,42 @@ func WithHedgeable(f func(*http.Request) bool) Option {
 	return optionFunc(func(c *config) { c.hedgeable = f })
 }
 
-// WithFailureStatus sets the HTTP status codes that do not win while another attempt is
-// in flight: these and no others. The default is 408, 421, 425, 429, every 5xx but 501
+// WithFailureStatus sets the HTTP status codes with which a primary waits for the hedges that
+// are out: these and no others. The default is 408, 421, 425, 429, every 5xx but 501
 // and 505, and 409 to a request with an Idempotency-Key (or X-Idempotency-Key), which is
-// what a server says while the other attempt is in progress. 404, 501 and 505 win: they
-// are answers, and every replica that is up to date gives the same. Where replicas lag
-// behind, add 404. It panics if a code is not in [100, 999].
+// what a server says while the other attempt is in progress. It waits until the youngest hedge has
+// had the 99th percentile of the key, 10ms at least and a second (or as long as the primary took)
+// at most. Any other status of the primary ends the call. A hedge ends it with 2xx and 3xx alone, unless they are listed here, see
+// [WithAnswerStatus]. Where replicas lag behind, add 404. It panics if a code is not in [100, 999].
 func WithFailureStatus(codes ...int) Option {
-	for _, code := range codes {
-		if code < 100 || code > 999 {
-			panic(fmt.Sprintf("hedge: WithFailureStatus: code %d is not in [100, 999]", code))
-		}
-	}
-	codes = append([]int{}, codes...)
+	codes = statusCodes("WithFailureStatus", codes)
 	return optionFunc(func(c *config) { c.failure = codes })
 }
 
-// WithFailureFunc lets f decide alone which HTTP responses do not win while another
-// attempt is in flight; [WithFailureStatus] then has no effect. Transport errors never
-// win. f must not read the body, and must be safe for concurrent use. It panics if f is
+// WithAnswerStatus says which HTTP status codes are an answer from every attempt: a hedge with
+// one of them ends its call, as with 2xx and 3xx. The default is none, because a status may be
+// true of one attempt alone: 404 of a replica that lags, 401 where a connection is authenticated
+// or a token may be used once, 403 of a rate limit. Where all replicas know the same, 404 and
+// 410 are codes to add; Stats.AnswersNotTaken counts what they would help. It counts more than
+// [WithFailureStatus]. It panics if a code is not in [100, 999].
+func WithAnswerStatus(codes ...int) Option {
+	codes = statusCodes("WithAnswerStatus", codes)
+	return optionFunc(func(c *config) { c.answers = codes })
+}
+
+// statusCodes returns a copy of the codes that an option of that name was given.
+func statusCodes(option string, codes []int) []int {
+	for _, code := range codes {
+		if code < 100 || code > 999 {
+			panic(fmt.Sprintf("hedge: %s: code %d is not in [100, 999]", option, code))
+		}
+	}
+	return append([]int{}, codes...)
+}
+
+// WithFailureFunc lets f decide alone which HTTP responses of any attempt do not win while
+// another attempt is in flight; all others do. [WithFailureStatus] and [WithAnswerStatus] then
+// have no effect. Transport errors never win. f must not read the body, and must be safe for concurrent use. It panics if f is
 // nil.
 func WithFailureFunc(f func(*http.Response) bool) Option {
 	if f == nil {
@@ -274,7 +293,8 @@ type Resolver interface {
 // if r knows one. It is for host names that stand for several replicas. Each address
 // has hedge connections of its own, made by the base's DialContext or Dial; the host name,
 // the TLS server name and the certificates stay the same. An address that has not answered
-// after 250 ms no longer holds up the next one, and comes late for a minute. Only if all
+// after 250 ms no longer holds up the next one, and comes late for a minute. All these together
+// have at most MaxConnsPerHost connections to the host. Only if all
 // others fail does a hedge go to the primary's address; a minute later they are tried again.
 // If the primary is still connecting, its address is the one that package net connects to.
 // A DialContext that does not use package net hides it; then it is taken to be r's first address.
@@ -308,8 +328,10 @@ func WithReplicas(r Resolver) Option {
 // are encoded ones without an ETag. A 206 must repeat the validator, the encoding and the
 // whole length, and begin where the reader is; if not, the first response goes on alone.
 //
-// The first response is closed, and its context cancelled, while a Read of it waits; that
-// must then return, as net/http's does. If the second one fails later on, so does the body.
+// If the second one wins, the context of the first is cancelled while a Read of it waits, which
+// must then return, as net/http's does; its body is closed after that, or after a second. If the
+// first fails while the rest is asked for, its error is held as long as that of a primary is, see
+// [WithFailureStatus]. If the second one fails later on, so does the body.
 func WithResume() Option {
 	return optionFunc(func(c *config) { c.resume = true })
 }
@@ -318,8 +340,10 @@ func WithResume() Option {
 // policy p to them. Several routes may be given; the most specific pattern wins.
 //
 // For HTTP, patterns are those of [http.ServeMux], such as "POST /api/v1/query" or
-// "catalog.test/items/{id}"; a call that matches none is learned per host. All
-// routes of a host spend that host's budget. For gRPC, patterns are "/pkg.Service/Method",
+// "catalog.test/items/{id}"; a call that matches none is learned per host. "/items/" does not
+// match "/items", to which a ServeMux only answers with a redirect. "//items" and "/x/../items" have the
+// route of "/items", but its Hedgeable does not hold for them: not all servers take them for the
+// same. All routes of a host spend that host's budget. For gRPC, patterns are "/pkg.Service/Method",
 // "/pkg.Service/*" and "/*", and every method has a latency of its own anyway.
 //
 // It panics if the pattern is none of http.ServeMux's, Delay is negative or
@@ -332,7 +356,7 @@ func WithRoute(pattern string, p Policy) Option {
 		if c.routes == nil {
 			c.routes = new(routes)
 		}
-		c.routes.pending = append(c.routes.pending, route{pattern, p})
+		c.routes.pending = append(c.routes.pending, route{pattern: pattern, Policy: p})
 	})
 }
 
@@ -417,10 +441,13 @@ func WithAudit() Option {
 // descriptor says IDEMPOTENT or binds it to other HTTP methods only, it is sent once:
 // of two idempotent writes, the late one can undo what a third has written between them.
 //
-// Where nothing is declared, the name decides. Its first word must be Get, BatchGet,
-// List, Search, Lookup, Query, Read, Count, Describe or Find, and no other word may
-// write or take: GetOrCreateUser, ReadModifyWriteRow and GetNextTicket are sent once.
-// Package internal/readonly lists those words.
+// Where nothing is declared, the name decides, which is a guess: [WithDeclaredMethods] does
+// without it. Its first word must be Get, BatchGet, List, AggregatedList, Search, Lookup, Query, Read,
+// Count, Describe, Find, Is, Has, Exists, Estimate or Stat, and no other word may write or take:
+// GetOrCreateUser, ReadModifyWriteRow, GetNextTicket and GetVerifyCode are sent once. So are methods
+// whose descriptor contradicts their name, by a reply that is an Operation or by a method beside
+// them that hands back what they give. docs/methods.md has all words, and how often names of real
+// methods mislead; [Interceptor.Hedges] says what holds for a method, and why.
 func WithMethods(patterns ...string) Option {
 	for _, p := range patterns {
 		if !methodPattern(p) {

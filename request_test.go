@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -188,6 +189,122 @@ func TestReadingTheCallersBodyEndsWithTheContext(t *testing.T) {
 		assert.Equal(t, 50*ms, time.Since(start))
 		assert.Empty(t, rt.Sent())
 	})
+}
+
+func TestReadingABodyThatCanBeHadAgainEndsWithTheCallToo(t *testing.T) {
+	for name, end := range map[string]func(*http.Request) (*http.Request, error){
+		"the context's deadline": func(req *http.Request) (*http.Request, error) {
+			ctx, cancel := context.WithTimeout(req.Context(), 50*ms)
+			time.AfterFunc(time.Second, cancel)
+			return req.WithContext(ctx), context.DeadlineExceeded
+		},
+		"Cancel": func(req *http.Request) (*http.Request, error) {
+			cancel := make(chan struct{})
+			time.AfterFunc(50*ms, func() { close(cancel) })
+			req.Cancel = cancel //lint:ignore SA1019 http.Client still sets it
+			return req, errors.New("net/http: request canceled")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				rt.Answer = quick(rt)
+				tr := warm(t, rt)
+				req, want := end(slowRequest(t, t.Context(), time.Hour))
+				req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("body")), nil }
+				start := time.Now()
+				_, err := tr.RoundTrip(req)
+				assert.EqualError(t, err, want.Error())
+				assert.Equal(t, 50*ms, time.Since(start))
+				assert.Empty(t, rt.Sent())
+			})
+		})
+	}
+}
+
+// watchedBody counts what is done with it.
+type watchedBody struct {
+	io.ReadCloser
+	read, closed atomic.Int64
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	b.read.Add(1)
+	return b.ReadCloser.Read(p)
+}
+
+func (b *watchedBody) Close() error {
+	b.closed.Add(1)
+	return b.ReadCloser.Close()
+}
+
+func TestRequestMayGetAnotherBodyOnceRoundTripHasFailed(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // goroutines that RoundTrip starts run after it has returned
+	for _, ended := range []bool{false, true} {
+		for _, next := range []io.ReadCloser{nil, http.NoBody, &watchedBody{ReadCloser: io.NopCloser(strings.NewReader("next"))}} {
+			t.Run(fmt.Sprintf("ended before %v, then %T", ended, next), func(t *testing.T) {
+				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+					rt.Answer = quick(rt)
+					tr := warm(t, rt)
+					ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+					defer cancel()
+					if ended {
+						cancel()
+					}
+					req := slowRequest(t, ctx, time.Hour)
+					sent := &watchedBody{ReadCloser: req.Body}
+					req.Body = sent
+					_, err := tr.RoundTrip(req)
+					req.Body, req.ContentLength, req.GetBody = next, 0, nil
+					require.Error(t, err)
+					time.Sleep(time.Minute)
+					assert.EqualValues(t, 1, sent.closed.Load())
+					if other, ok := next.(*watchedBody); ok {
+						assert.Zero(t, other.read.Load()+other.closed.Load())
+					}
+				})
+			})
+		}
+	}
+}
+
+// panickingBody panics where it is told to.
+type panickingBody struct {
+	io.ReadCloser
+	read, close bool
+}
+
+func (b *panickingBody) Read(p []byte) (int, error) {
+	if n, err := b.ReadCloser.Read(p); !b.read {
+		return n, err
+	}
+	panic("Read")
+}
+
+func (b *panickingBody) Close() error {
+	_ = b.ReadCloser.Close()
+	if b.close {
+		panic("Close")
+	}
+	return nil
+}
+
+func TestPanicOfABodyThatNobodyWaitsForIsCounted(t *testing.T) {
+	for _, body := range []panickingBody{{read: true}, {close: true}} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = quick(rt)
+			var stats *hedge.Stats
+			tr := warm(t, rt, hedge.WithStats(&stats))
+			ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+			defer cancel()
+			req := slowRequest(t, ctx, time.Hour)
+			body.ReadCloser = req.Body
+			req.Body = &body
+			_, err := tr.RoundTrip(req)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			time.Sleep(2 * time.Hour)
+			assert.EqualValues(t, 1, stats.HedgePanics.Load())
+		})
+	}
 }
 
 func TestReadingTheCallersBodyIsNotLatency(t *testing.T) {

@@ -12,15 +12,16 @@ import (
 	"github.com/gohedge/hedge/internal/resume"
 )
 
-// resumable returns resp, the answer of the attempt of that number, or a copy of it whose body
-// learns how it pauses and, if it stalls, is resumed. Started is how many attempts the call has
-// made. The attempt is nil if the call could not be hedged; then the body only learns.
-func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) *http.Response {
+// resumable returns resp, the answer of the attempt of that number, or a copy of it, and true,
+// whose body learns how it pauses and, if it stalls, is resumed. That body releases the attempt.
+// Started is how many attempts the call has made. The attempt is nil if the call could not be
+// hedged; then the body only learns.
+func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) (_ *http.Response, ok bool) {
 	validator := resume.Validator(req, resp)
 	if validator == "" {
-		return resp
+		return resp, false
 	}
-	r := &resumption{t: c.t, key: c.key, ctx: req.Context(), validator: validator, peer: c.peer.Load()}
+	r := &resumption{t: c.t, key: c.key, dialect: c.dialect, ctx: req.Context(), validator: validator, peer: c.peer.Load()}
 	what := resume.Response{Context: r.ctx, Answer: resp, Attempt: a, Hedge: number > 0, Started: started}
 	if a != nil {
 		what.Left = max(c.t.settings.Load().MaxHedges+1-started, 0)
@@ -28,10 +29,13 @@ func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt
 	if what.Left > 0 {
 		what.Stall = r.key.Stall()
 	}
+	if plan := r.key.Plan(); plan != nil {
+		what.Usual = plan.P99
+	}
 	if what.Stall > 0 {
 		r.sent = c.requests.Snapshot(req)
 	}
-	return r.body.Start(r, what)
+	return r.body.Start(r, what), true
 }
 
 // A resumption asks for the rest of one body, by hedges of the call that the body answers.
@@ -39,6 +43,7 @@ func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt
 type resumption struct {
 	t         *Transport
 	key       *engine.Key
+	dialect   dialect
 	ctx       context.Context       // the caller's
 	sent      *httpattempt.Snapshot // of the call's request; nil if the rest is never asked for
 	validator string
@@ -53,7 +58,7 @@ func (r *resumption) Learn(longest time.Duration) { r.key.Paused(longest) }
 func (r *resumption) Panicked() { r.t.stats.HedgePanics.Add(1) }
 
 func (r *resumption) Ask(off int64, likePrimary bool) (ask resume.Request, later bool) {
-	c := &call{t: r.t, key: r.key, guarded: httpVersion(r.key) != http2, likePrimary: likePrimary}
+	c := &call{t: r.t, key: r.key, dialect: r.dialect, guarded: r.dialect.version != http2, likePrimary: likePrimary}
 	c.peer.Store(r.peer)
 	c.BeginRest(r.ctx, r.key)
 	if !c.Call.Admit(0) {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -25,14 +27,17 @@ type Policy struct {
 // routes finds the policy for a call.
 type routes struct {
 	mux     *http.ServeMux
+	all     map[string]*route // by the patterns of mux
 	exact   map[string]*route // gRPC patterns
 	pending []route           // given, and not yet added
+	fewer   sync.Map          // of *routes, by the pattern that they lack
 }
 
 // route is a handler, because a ServeMux finds handlers only.
 type route struct {
 	pattern string
 	Policy
+	undeclared *route // the same, but safe to send twice is only what would be without it; nil for itself
 }
 
 var noRoute = new(route)
@@ -47,7 +52,7 @@ func (r *routes) add(pattern string, p Policy) (err error) {
 		return fmt.Errorf("hedge: WithRoute(%q): BudgetPercent %v is not in [0, 300]", pattern, p.BudgetPercent)
 	}
 	if r.mux == nil {
-		r.mux, r.exact = http.NewServeMux(), make(map[string]*route)
+		r.mux, r.all, r.exact = http.NewServeMux(), make(map[string]*route), make(map[string]*route)
 	}
 	method := pattern[:max(strings.IndexAny(pattern, " \t"), 0)]
 	if method != strings.ToUpper(method) {
@@ -58,13 +63,15 @@ func (r *routes) add(pattern string, p Policy) (err error) {
 			err = fmt.Errorf("hedge: WithRoute(%q): %v", pattern, p)
 		}
 	}()
-	to := &route{pattern, p}
+	less := p
+	less.Hedgeable = false
+	to := &route{pattern, p, &route{pattern, less, nil}}
 	canonical := pattern // as ServeMux knows it: names of hosts have no case
 	if i := strings.IndexByte(pattern, '/'); i > len(method) {
 		canonical = pattern[:len(method)] + strings.ToLower(pattern[len(method):i]) + pattern[i:]
 	}
 	r.mux.Handle(canonical, to)
-	r.exact[canonical], r.exact[pattern] = to, to
+	r.all[canonical], r.exact[pattern] = to, to
 	return nil
 }
 
@@ -88,8 +95,12 @@ func methodPattern(pattern string) bool {
 		!strings.ContainsAny(pattern, " {}") && !strings.Contains(method, "/") && (method == "*" || !strings.Contains(pattern, "*"))
 }
 
-// http returns the route of a request, noRoute if it has none. The path is matched as
-// servers understand it: an empty one is "/", and "//a" and "/x/../a" are "/a".
+// http returns the route of a request, noRoute if it has none: that of the pattern whose handler
+// a ServeMux would call. A pattern to whose path it would redirect is not meant.
+//
+// Of servers that get an unclean path, such as "//a" or "/x/../a", some take it for "/a", and
+// others for something else. So it has the route of "/a", but that does not declare it safe to
+// send twice.
 func (r *routes) http(req *http.Request) *route {
 	u := req.URL
 	if u.Opaque != "" {
@@ -99,13 +110,68 @@ func (r *routes) http(req *http.Request) *route {
 		}
 		u = sent
 	}
-	if u.Path == "" {
-		u = &url.URL{Path: "/"}
+	clean, sent := u, cmp.Or(u.Path, "/")
+	if p := cleanPath(sent); p != sent {
+		clean = &url.URL{Path: p}
+	} else if u.Path == "" {
+		clean = &url.URL{Path: sent}
 	}
 	host := hostName(req.URL.Scheme, cmp.Or(req.Host, req.URL.Host))
-	// The handler may be a redirect to the clean path; the pattern is that of the path it leads to.
-	_, pattern := r.mux.Handler(&http.Request{Method: cmp.Or(req.Method, http.MethodGet), Host: host, URL: u})
-	if to := r.exact[pattern]; to != nil {
+	to := r.serving(&http.Request{Method: cmp.Or(req.Method, http.MethodGet), Host: host, URL: clean})
+	if clean.Path != sent && to.undeclared != nil {
+		to = to.undeclared
+	}
+	return to
+}
+
+// cleanPath returns the path that servers which clean paths take p for.
+func cleanPath(p string) string {
+	clean := path.Clean("/" + p)
+	if p[len(p)-1] == '/' && clean != "/" {
+		clean += "/"
+	}
+	return clean
+}
+
+// serving returns the route that serves a request with a clean path.
+func (r *routes) serving(req *http.Request) *route {
+	h, pattern := r.mux.Handler(req)
+	if to, ok := h.(*route); ok {
+		return to
+	}
+	if pattern == "" {
+		return noRoute
+	}
+	return r.without(pattern).serving(req) // as nobody follows the redirect from "/items" to "/items/"
+}
+
+// without returns the other routes than that of the pattern.
+func (r *routes) without(pattern string) *routes {
+	if known, ok := r.fewer.Load(pattern); ok {
+		return known.(*routes)
+	}
+	others := &routes{mux: http.NewServeMux(), all: make(map[string]*route)}
+	for p, to := range r.all {
+		if p != pattern {
+			others.all[p] = to
+			others.mux.Handle(p, to)
+		}
+	}
+	known, _ := r.fewer.LoadOrStore(pattern, others)
+	return known.(*routes)
+}
+
+// named returns the route of a key whose route has that name: for gRPC the route of the method, as a call finds
+// it, and else the one of that pattern; noRoute if there is none. There may be no routes.
+func (r *routes) named(protocol, name string) *route {
+	if r == nil {
+		return noRoute
+	}
+	find := func(name string) *route { return r.exact[name] }
+	if protocol == "grpc" {
+		find = r.grpc
+	}
+	if to := find(name); to != nil {
 		return to
 	}
 	return noRoute

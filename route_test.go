@@ -174,3 +174,66 @@ func TestRoutesThatCannotMatchAreRefused(t *testing.T) {
 		assert.NoError(t, err)
 	}
 }
+
+// A pattern with a slash at its end is no pattern for the path without: a ServeMux only answers
+// with a redirect there.
+func TestRouteOfASubtreeSaysNothingOfItsRoot(t *testing.T) {
+	for _, pattern := range []string{"/items/", "POST /items/", "catalog.test/items/", "POST Catalog.TEST/items/", "/items/{$}", "/items/{rest...}", "/{kind}/"} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			tr := hedge.New(rt, hedge.WithRoute(pattern, hedge.Policy{Hedgeable: true, Delay: 10 * ms}))
+			post := func(path string) (attempts int) {
+				rt.Forget()
+				rt.Answer = after(rt, time.Second, 5*ms)
+				resp, err := tr.RoundTrip(request(t, t.Context(), "POST", "http://catalog.test"+path, strings.NewReader("{}")))
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				return len(rt.Sent())
+			}
+			assert.Equal(t, 1, post("/items"), "%s: POST /items creates an item", pattern)
+			assert.Empty(t, tr.Snapshot().Keys, "%s: it has no route", pattern)
+			assert.Equal(t, 2, post("/items/"), pattern)
+		})
+	}
+}
+
+func TestRootOfASubtreeHasTheRouteThatServesIt(t *testing.T) {
+	for path, route := range map[string]string{
+		"/items": "/", "/items/": "/items/", "/items/1": "/items/", "/items/a/b": "/items/", "/items/a/b/": "/items/a/b/{$}", "/items/a": "/items/", "/": "/", "/a": "/", "/a/b": "/a/",
+	} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			rt.Answer = quick(rt)
+			tr := hedge.New(rt, hedge.WithRoute("/", hedge.Policy{}), hedge.WithRoute("/items/", hedge.Policy{}),
+				hedge.WithRoute("/a/", hedge.Policy{}), hedge.WithRoute("/a/b/", hedge.Policy{}), hedge.WithRoute("/items/a/b/{$}", hedge.Policy{}))
+			resp, err := get(t, tr, "http://catalog.test"+path)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			var routes []string
+			for _, k := range tr.Snapshot().Keys {
+				if k.Route != "" {
+					routes = append(routes, k.Route)
+				}
+			}
+			assert.Equal(t, []string{route}, routes, path)
+		})
+	}
+}
+
+// Servers that clean paths take all of these for /_search. Others take them for something else,
+// which may be written to.
+func TestUncleanPathIsNotDeclaredSafe(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		tr := hedge.New(rt, hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithRoute("/_search", hedge.Policy{Hedgeable: true, Delay: 10 * ms}))
+		for path, attempts := range map[string]int{
+			"/_search": 2, "//_search": 1, "/x/../_search": 1, "/./_search": 1, "/x/%2e%2e/_search": 1, "/%2E/_search": 1, "/_search/.": 1, "/x/..%2f_search": 1,
+		} {
+			for method, attempts := range map[string]int{"POST": attempts, "GET": 2} {
+				rt.Forget()
+				rt.Answer = after(rt, 50*ms, 5*ms)
+				resp, err := tr.RoundTrip(request(t, t.Context(), method, "http://catalog.test"+path, strings.NewReader("{}")))
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				assert.Len(t, rt.Sent(), attempts, "%s %s", method, path)
+			}
+		}
+	})
+}

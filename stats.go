@@ -16,9 +16,13 @@ type Stats struct {
 	BudgetExhausted atomic.Int64 // calls whose last refused hedge was refused by the budget
 	WarmupRequests  atomic.Int64 // calls without a delay to hedge after, mostly because too little was known
 
-	HedgesSent   atomic.Int64 // hedges; a call can have several
-	Resumes      atomic.Int64 // hedges for the rest of a body that stalled, see [WithResume]
-	ResumeWins   atomic.Int64 // of those, the ones that the body went on with
+	HedgesSent atomic.Int64 // hedges; a call can have several
+	Resumes    atomic.Int64 // hedges for the rest of a body that stalled, see [WithResume]
+	ResumeWins atomic.Int64 // of those, the ones that the body went on with
+	// AnswersNotTaken counts hedges that had an answer which ends a call only if it is the
+	// primary's, such as 404 or NOT_FOUND. See [WithAnswerStatus] and [WithAnswerCodes].
+	AnswersNotTaken atomic.Int64
+
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
 	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
 
@@ -38,6 +42,7 @@ type StatsSnapshot struct {
 	HedgesSent      int64 `json:"hedges_sent"`
 	Resumes         int64 `json:"resumes"`
 	ResumeWins      int64 `json:"resume_wins"`
+	AnswersNotTaken int64 `json:"answers_not_taken"`
 	NotHedgeable    int64 `json:"not_hedgeable"`
 	HedgePanics     int64 `json:"hedge_panics"`
 	ObserverPanics  int64 `json:"observer_panics"`
@@ -52,6 +57,7 @@ func (s *Stats) Snapshot() StatsSnapshot {
 	snap := StatsSnapshot{
 		HedgeWins:       s.HedgeWins.Load(),
 		ResumeWins:      s.ResumeWins.Load(),
+		AnswersNotTaken: s.AnswersNotTaken.Load(),
 		PrimaryWins:     s.PrimaryWins.Load(),
 		BudgetExhausted: s.BudgetExhausted.Load(),
 		WarmupRequests:  s.WarmupRequests.Load(),

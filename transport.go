@@ -16,14 +16,18 @@ import (
 // not usable; New makes one.
 //
 // These requests are sent once, as they are: those that are not safe to repeat (see
-// [WithHedgeable]); CONNECT and upgrades; event streams (Accept: text/event-stream)
+// [WithHedgeable]); CONNECT, upgrades, and others whose Connection header says more than
+// close or keep-alive; those with an Expect header; those that prove who they are by NTLM or
+// Negotiate, which is true of one connection; event streams (Accept: text/event-stream)
 // unless [WithFirstByte] is given; bodies of unknown length or above
 // [WithMaxReplayBytes]; requests with trailers.
 //
 // The caller's request is never changed and its body is always closed. It may be changed
 // or used again, as always, once RoundTrip has returned an error or the response's body
-// is closed: losers that still run have copies. httptrace hooks see the primary only, and
-// nothing once RoundTrip has returned another attempt's response.
+// is closed: losers that still run have copies. Nor is the request's context used any more. Losers
+// find in theirs the values that hedges of the call have asked for before, and no others.
+// httptrace hooks see the primary only, and nothing once RoundTrip has returned another attempt's
+// response. Response.Request is the caller's request, or what a RoundTripper below has set.
 //
 // The primary of an HTTP/1.1 request runs on a goroutine of its own. If it panics there,
 // RoundTrip panics as well. If the value is an error that the runtime did not make, RoundTrip
@@ -93,8 +97,9 @@ func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.pools.Pri
 func (t *Transport) CloseIdleConnections() { t.pools.CloseIdle() }
 
 // RoundTrip sends the request once, and again if the answer takes longer than
-// usual. It returns the first response that is not a failure; if all are, it
-// returns what the primary did.
+// usual. It returns the first success (status 2xx or 3xx, see [WithAnswerStatus]) or what the
+// primary answers, unless that is a failure (see [WithFailureStatus]) for which a hedge may
+// have something better. If none has in the usual time, it returns what the primary did.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	m, reason := t.termsOf(req)
 	if reason != engine.None {
@@ -103,7 +108,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := t.callOf(req, m)
 	if httpattempt.HasBody(req) && c.mayHedge() {
 		// Before the call begins: the caller's body is not the server's latency.
-		if whole, err := c.requests.ReadBody(req); err != nil {
+		if whole, err := c.requests.ReadBody(req, &t.stats.HedgePanics); err != nil {
 			return c.sendBroken(req, whole, err)
 		}
 	}
@@ -119,13 +124,12 @@ type terms struct {
 	route     *route
 	delay     time.Duration // instead of the learned delays; 0: none is given
 	firstByte bool          // a response wins with its first byte
-	strip     bool          // the context has overrides for this call alone
 }
 
 // termsOf counts a call, and returns its terms and why it is sent once, or [engine.None].
 func (t *Transport) termsOf(req *http.Request) (m terms, reason Reason) {
 	m.route = noRoute
-	o, facts := engine.OverridesFrom(req.Context()), t.begin()
+	o, facts := race.OverridesFrom(req.Context()), t.begin()
 	if facts.SwitchedOff {
 		return m, t.refuses(o, facts)
 	}
@@ -135,14 +139,11 @@ func (t *Transport) termsOf(req *http.Request) (m terms, reason Reason) {
 	}
 	m.delay = cmp.Or(o.Delay, m.route.Delay)
 	m.firstByte = m.route.FirstByte || t.options.firstByte
-	m.strip = o.Allow || o.Delay > 0
 	facts.RouteOff = m.route.Off
-	facts.Hedge = attemptNumber(req.Header[AttemptHeader])
-	if settings.AttemptHeader != "" {
-		facts.Hedge = max(facts.Hedge, attemptNumber(req.Header[settings.AttemptHeader]))
-	}
-	facts.Unrepeated = !replayable(req, settings.MaxReplayBytes, m.firstByte)
-	if !o.Allow && !m.route.Hedgeable && o.Refuses(facts) == engine.None {
+	h := httpattempt.HeadingOf(req.Header, AttemptHeader, settings.AttemptHeader)
+	facts.Hedge = h.Hedge
+	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, m.firstByte)
+	if !o.Allow && !m.route.Hedgeable && facts.Refuse(o) == engine.None {
 		facts.Unsafe = !t.options.safe(req)
 	}
 	return m, t.refuses(o, facts)
@@ -158,6 +159,7 @@ func (t *Transport) callOf(req *http.Request, m terms) *call {
 	if name := t.name(req, m.route.pattern); !c.key.Is(name) {
 		c.key = t.engine.RouteKey(name, m.route.BudgetPercent/100)
 	}
+	c.dialect = dialectOf(c.key, req.URL.Scheme)
 	return c
 }
 
@@ -177,29 +179,27 @@ func (c *call) sendBroken(req, whole *http.Request, err error) (*http.Response, 
 	}
 	resp, err := send(t.pools.Primary(), whole)
 	p.Done(t.options.answered(req, resp, err))
-	return answerTo(req, resp), err
+	return answerTo(req, whole, resp), err
 }
 
 // sendAlone sends a call for which no hedge can become due, and learns from it.
 func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 	t, ctx, once := c.t, req.Context(), req
 	t.stats.WarmupRequests.Add(1)
-	switch {
-	case c.requests.BodyRead():
-		once = c.requests.Alone(engine.ForAttempt(ctx), req)
-	case c.strip:
-		once = req.WithContext(engine.ForAttempt(ctx))
+	if c.requests.BodyRead() {
+		once = c.requests.Alone(ctx, req)
 	}
 	c.Started(ctx, 0)
 	resp, err := send(t.pools.Primary(), once)
-	failure := c.judge(req, resp, err)
+	if err == nil {
+		c.hears(c.key, resp, false)
+	}
+	failure := race.OfPrimary(c.judge(req, resp, err))
 	c.Finished(ctx, 0, race.OutcomeOf(failure))
 	c.End(failure == nil, false, 0)
-	if once != req {
-		resp = answerTo(req, resp)
-	}
+	resp = answerTo(req, once, resp)
 	if t.options.resume && failure == nil {
-		resp = c.resumable(req, resp, nil, 0, 1)
+		resp, _ = c.resumable(req, resp, nil, 0, 1)
 	}
 	t.free(c)
 	return resp, err
@@ -207,7 +207,7 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 
 // sendHedged sends a call, and hedges when the plan says.
 func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
-	style := race.Style{Watch: c.Watch()}
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true}
 	if len(plan.Delays) > 0 {
 		c.setStyle(&style)
 	}
@@ -215,14 +215,15 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 	if style.Detach {
 		c.hooks = httpattempt.HooksFrom(req.Context())
 	}
-	out := c.race.Run(req.Context(), c, c, plan.Delays, style)
+	out := c.race.Run(req.Context(), c, c, plan.Delays, &style)
 	if c.hooks != nil && out.Winner != 0 {
 		c.hooks.Mute()
 	}
 	var setup time.Duration
 	if out.Winner > 0 {
-		setup = c.setup[out.Winner]
+		setup = c.tries[out.Winner].setup
 	}
+	c.NotTaken = out.NotTaken
 	c.End(out.Winner >= 0, out.Winner > 0, setup)
 	c.t.tally(&c.Call, out.Winner)
 	return c.deliver(req, &out)
@@ -230,9 +231,8 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 
 // setStyle says how the attempts of a call run and end that may be hedged.
 func (c *call) setStyle(style *race.Style) {
-	version := httpVersion(c.key)
-	c.guarded = version != http2
-	if version != http1 {
+	c.guarded = c.version != http2
+	if c.version != http1 {
 		return
 	}
 	style.Detach = true // a loser is not cancelled at once, see [httpattempt.Link]
@@ -252,10 +252,14 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 	if err == httpattempt.ErrFailure {
 		err = nil
 	}
-	httpattempt.KeepAttempt(resp, out.Attempt)
-	resp = answerTo(req, resp)
+	number := max(out.Winner, 0)
+	resp = answerTo(req, c.tries[number].sent, resp)
+	resumable := false
 	if t.options.resume && out.Winner >= 0 {
-		resp = c.resumable(req, resp, out.Attempt, out.Winner, out.Started)
+		resp, resumable = c.resumable(req, resp, out.Attempt, out.Winner, out.Started)
+	}
+	if !resumable { // its body keeps the attempt
+		httpattempt.KeepAttempt(resp, out.Attempt)
 	}
 	if c.race.Reset() {
 		t.free(c)
@@ -263,9 +267,11 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 	return resp, err
 }
 
-// answerTo makes resp, which may be nil, the response to the caller's own request.
-func answerTo(req *http.Request, resp *http.Response) *http.Response {
-	if resp != nil {
+// answerTo makes resp, which may be nil, the response to the caller's own request, if sent was
+// that request's copy and resp is the response to it. A RoundTripper below may have sent another
+// request, of which resp tells.
+func answerTo(req, sent *http.Request, resp *http.Response) *http.Response {
+	if resp != nil && resp.Request == sent {
 		resp.Request = req
 	}
 	return resp
@@ -273,21 +279,13 @@ func answerTo(req *http.Request, resp *http.Response) *http.Response {
 
 // sendOnce sends req as it is, or with the attempt header if it is made for a hedge.
 func (t *Transport) sendOnce(req *http.Request, to *route, reason Reason) (*http.Response, error) {
-	o, once := engine.OverridesFrom(req.Context()), req
-	if o.Allow || o.Delay > 0 {
-		once = req.WithContext(engine.ForAttempt(req.Context()))
-	}
+	o, once := race.OverridesFrom(req.Context()), req
 	if name := t.settings.Load().AttemptHeader; name != "" && o.Hedge > 0 {
-		if once == req {
-			once = req.WithContext(req.Context())
-		}
+		once = req.WithContext(req.Context())
 		once.Header = withAttempt(req.Header, name, o.Hedge)
 	}
 	resp, err := t.observe(once, to, reason)
-	if once != req {
-		resp = answerTo(req, resp)
-	}
-	return resp, err
+	return answerTo(req, once, resp), err
 }
 
 // observe sends req, and tells the observers of it.
@@ -313,6 +311,7 @@ func (t *Transport) free(c *call) {
 	c.requests.Forget()
 	c.Forget()
 	c.hooks, c.grace, c.guarded = nil, 0, false
+	c.tries = [1 + race.MaxHedges]try{}
 	if t.pools.AskPeers() {
 		c.peer.Store(nil)
 	}

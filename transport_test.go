@@ -13,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -205,7 +206,8 @@ func FuzzReplayable(f *testing.F) {
 		req, err := http.NewRequest("GET", site, strings.NewReader(body))
 		require.NoError(t, err)
 		req.Method = method
-		if header != "" && !strings.EqualFold(header, "Upgrade") && !strings.EqualFold(header, "Accept") {
+		ours := []string{"Upgrade", "Accept", "Expect", "Connection", "Authorization", "Proxy-Authorization", hedge.AttemptHeader} // see TestR4
+		if header != "" && !slices.ContainsFunc(ours, func(name string) bool { return strings.EqualFold(name, header) }) {
 			req.Header[http.CanonicalHeaderKey(header)] = []string{value}
 		}
 		want := false
@@ -252,7 +254,7 @@ func TestFailureStatusNeverBeatsASlowSuccess(t *testing.T) {
 						require.NoError(t, hedgetest.Sleep(req.Context(), 15*ms*time.Duration(1-n)))
 						return rt.Response(req, status, "busy"), nil
 					}
-					return after(rt, 50*ms)(req, n)
+					return after(rt, 50*ms, 8*ms)(req, n)
 				}
 				resp, err := get(t, warm(t, rt, hedge.WithMaxHedges(1)), site)
 				require.NoError(t, err)
@@ -267,7 +269,8 @@ func TestOtherStatusesAreAnswers(t *testing.T) {
 	for _, status := range []int{204, 301, 400, 401, 404, 409, 501, 505, 600} {
 		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-				if n == 1 {
+				if n == 0 {
+					require.NoError(t, hedgetest.Sleep(req.Context(), 15*ms))
 					return rt.Response(req, status, ""), nil
 				}
 				return after(rt, time.Second)(req, n)
@@ -318,10 +321,11 @@ func TestFailureFuncDecidesAlone(t *testing.T) {
 	}
 }
 
-func TestNoFailureStatusMeansThatAllWin(t *testing.T) {
+func TestNoFailureStatusMeansThatThePrimaryNeverWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-			if n == 1 {
+			if n == 0 {
+				require.NoError(t, hedgetest.Sleep(req.Context(), 15*ms))
 				return rt.Response(req, 503, ""), nil
 			}
 			return after(rt, 50*ms)(req, n)
@@ -339,11 +343,11 @@ func TestConflictOfTwoAttemptsIsNotTheAnswer(t *testing.T) {
 	for header, want := range map[string]int{"Idempotency-Key": 201, "X-Idempotency-Key": 201, "X-Other": 409} {
 		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-				if n > 0 {
-					return rt.Response(req, 409, "in progress"), nil
-				}
-				if err := hedgetest.Sleep(req.Context(), 100*ms); err != nil {
+				if err := hedgetest.Sleep(req.Context(), []time.Duration{15 * ms, 8 * ms}[min(n, 1)]); err != nil {
 					return nil, err
+				}
+				if n == 0 {
+					return rt.Response(req, 409, "in progress"), nil
 				}
 				return rt.Response(req, 201, "charged"), nil
 			}
@@ -643,7 +647,8 @@ type writable struct {
 func (w *writable) Read(p []byte) (int, error) { return w.ReadCloser.Read(p) }
 
 func TestWritableBodyStaysWritable(t *testing.T) {
-	for _, opts := range [][]hedge.Option{nil, {hedge.WithFirstByte()}} {
+	answer := hedge.WithAnswerStatus(http.StatusSwitchingProtocols)
+	for _, opts := range [][]hedge.Option{{answer}, {answer, hedge.WithFirstByte()}} {
 		writableStaysWritable(t, opts...)
 	}
 }
@@ -685,6 +690,43 @@ func TestFinishedRequestsLeaveNothingOnALongLivedContext(t *testing.T) {
 	})
 }
 
+// A body that is made when it is read, or comes from a cache, may ask for its context only then.
+func TestBodyThatAsksForItsContextLateLeavesNothing(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			parent := &counting{Context: t.Context(), done: make(chan struct{})}
+			rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
+				resp := rt.Response(req, 200, "made late")
+				tracked := resp.Body
+				resp.ProtoMajor, resp.Body = version, struct {
+					io.Reader
+					io.Closer
+				}{readFunc(func(p []byte) (int, error) {
+					select {
+					case <-req.Context().Done():
+						return 0, req.Context().Err()
+					default:
+						return tracked.Read(p)
+					}
+				}), tracked}
+				return resp, nil
+			}
+			tr := hedge.New(rt)
+			for range 50 {
+				resp, err := tr.RoundTrip(request(t, parent, "GET", site, nil))
+				require.NoError(t, err)
+				assert.Equal(t, "made late", text(t, resp))
+				_ = resp.Request.Context().Done()
+			}
+			assert.Zero(t, parent.tied.Load())
+		})
+	}
+}
+
+type readFunc func([]byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
 // counting is a context that counts what is tied to it, by package context's AfterFunc contract.
 type counting struct {
 	context.Context
@@ -704,6 +746,119 @@ func (c *counting) AfterFunc(func()) func() bool {
 			c.tied.Add(-1)
 		}
 		return true
+	}
+}
+
+// What a RoundTripper below has sent is what Response.Location resolves against.
+func TestResponseTellsOfTheRequestThatWasSent(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			slow := false
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if a, _ := hedge.AttemptFromContext(req.Context()); slow && a.Number == 0 {
+					return after(rt, time.Second)(req, n)
+				}
+				return after(rt, usual)(req, n)
+			}
+			answer := rt.Answer
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				resp, err := answer(req, n)
+				if resp != nil {
+					resp.ProtoMajor = version
+				}
+				return resp, err
+			}
+			rewrites := true
+			tr := hedge.New(hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				if rewrites {
+					req = req.Clone(req.Context())
+					req.URL.Host = "replica-7.test"
+				}
+				return rt.RoundTrip(req)
+			}), hedge.WithMaxHedges(1))
+			for i := range 40 {
+				rewrites, slow = i%2 == 0, i >= 30
+				for _, method := range []string{"GET", "POST", "QUERY"} {
+					req := request(t, t.Context(), method, site, strings.NewReader("body"))
+					resp, err := tr.RoundTrip(req)
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+					if rewrites {
+						assert.Equal(t, "replica-7.test", resp.Request.URL.Host, "call %d", i)
+					} else {
+						assert.Same(t, req, resp.Request, "call %d", i)
+					}
+				}
+			}
+		})
+	}
+}
+
+// borrowed is a context that its owner uses for something else once its call is over, as those of
+// some servers' requests are.
+type borrowed struct {
+	context.Context
+	over, late atomic.Bool
+}
+
+func (c *borrowed) use() {
+	if c.over.Load() {
+		c.late.Store(true)
+	}
+}
+
+func (c *borrowed) Done() <-chan struct{}       { c.use(); return c.Context.Done() }
+func (c *borrowed) Err() error                  { c.use(); return c.Context.Err() }
+func (c *borrowed) Deadline() (time.Time, bool) { c.use(); return c.Context.Deadline() }
+
+func (c *borrowed) Value(key any) any {
+	c.use()
+	if key == (tenantKey{}) {
+		return "tenant"
+	}
+	return c.Context.Value(key)
+}
+
+type tenantKey struct{}
+
+// What is below (logs, metrics, tracing) asks for values when it has its answer. What losers ask
+// for, the caller's context has been asked for before.
+func TestLosersDoNotUseTheCallersContextOnceTheCallIsOver(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		for loser, takes := range map[string][]time.Duration{
+			"the primary": {500 * ms, 5 * ms},
+			"a hedge":     {usual + 10*ms, 500 * ms},
+		} {
+			t.Run(fmt.Sprintf("HTTP/%d, %s", version, loser), func(t *testing.T) {
+				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+					parent, cancel := context.WithTimeout(t.Context(), time.Hour)
+					defer cancel()
+					ctx := &borrowed{Context: parent}
+					var ended atomic.Int32
+					rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+						assert.Equal(t, "tenant", req.Context().Value(tenantKey{}))
+						attempt, _ := hedge.AttemptFromContext(req.Context())
+						time.Sleep(takes[attempt.Number]) // whatever its context says
+						_, _ = req.Context().Deadline()
+						assert.Equal(t, "tenant", req.Context().Value(tenantKey{}))
+						_ = req.Context().Value("something else")
+						derived, cancel := context.WithCancel(req.Context())
+						cancel()
+						assert.Error(t, derived.Err())
+						ended.Add(1)
+						return rt.Response(req, 200, ""), nil
+					}
+					tr := speaking(t, version, rt, hedge.WithMaxHedges(1), hedge.WithObserver(&recorder{}))
+					resp, err := tr.RoundTrip(request(t, ctx, "GET", site, nil))
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+					ctx.over.Store(true)
+					time.Sleep(time.Minute)
+					assert.EqualValues(t, 2, ended.Load())
+					assert.False(t, ctx.late.Load())
+				})
+			})
+		}
 	}
 }
 
@@ -959,6 +1114,9 @@ func TestPushBackPausesHedging(t *testing.T) {
 				push(enough)
 				assert.Zero(t, hedges())
 				tr.SetEnabled(true)
+				assert.Zero(t, hedges(), "it was on")
+				tr.SetEnabled(false)
+				tr.SetEnabled(true)
 				assert.Positive(t, hedges(), "switching on forgets it")
 				rt.Answer = busy
 				push(enough)
@@ -1134,6 +1292,27 @@ func TestHedgesGoWhereTheyAreTold(t *testing.T) {
 }
 
 // A hedger that kept a goroutine, or a map entry, per host would not come back from this.
+// The version of HTTP that hedges get their answers in says nothing of what primaries do.
+func TestHedgesElsewhereTeachNoVersion(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		hedges := new(hedgetest.RoundTripper)
+		hedges.Answer = over1(hedges, after(hedges, 5*ms))
+		var cancelled time.Time
+		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
+			err := hedgetest.Sleep(req.Context(), time.Second)
+			cancelled = time.Now()
+			return nil, err
+		}
+		tr := warm(t, rt, hedge.WithHedgeTransport(hedges), hedge.WithMaxHedges(1))
+		for range 2 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Equal(t, time.Now(), cancelled, "a loser over HTTP/2 does not linger")
+		}
+	})
+}
+
 func TestHundredThousandHostsAreForgotten(t *testing.T) {
 	rt := new(hedgetest.RoundTripper)
 	rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -1244,6 +1423,163 @@ func TestRegisteredProtocolsCarryTheirHedges(t *testing.T) {
 					got, err := fetch(t.Context(), tr, scheme+"://catalog.test/")
 					require.NoError(t, err)
 					assert.Equal(t, "answer 1", got)
+				})
+			})
+		}
+	}
+}
+
+// pooled is a body whose Close gives to others what Read uses, as that of a decoder: both at once is
+// one too many. It never has a byte.
+type pooled struct {
+	ctx           context.Context // nil: Read ends with Close alone
+	closed        chan struct{}
+	reading, both *atomic.Bool
+	onClose       func()
+}
+
+func (b *pooled) Read([]byte) (int, error) {
+	b.reading.Store(true)
+	defer b.reading.Store(false)
+	var done <-chan struct{}
+	if b.ctx != nil {
+		done = b.ctx.Done()
+	}
+	select {
+	case <-done:
+		return 0, context.Cause(b.ctx)
+	case <-b.closed:
+		return 0, io.ErrClosedPipe
+	}
+}
+
+func (b *pooled) Close() error {
+	if b.reading.Load() {
+		b.both.Store(true)
+	}
+	close(b.closed)
+	b.onClose()
+	return nil
+}
+
+// slowBodyOfALoser has a hedge fail with a body that never comes, or win over a primary with such a
+// body, and returns when the body was closed, after the loser had its response.
+func slowBodyOfALoser(t *testing.T, rt *hedgetest.RoundTripper, loser, status int, body *pooled) (closed time.Duration) {
+	started := time.Time{}
+	body.closed, body.reading, body.both = make(chan struct{}), new(atomic.Bool), new(atomic.Bool)
+	onClose := body.onClose
+	body.onClose = func() {
+		closed = time.Since(started)
+		if onClose != nil {
+			onClose()
+		}
+	}
+	heeds := body.ctx != nil
+	rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+		a, _ := hedge.AttemptFromContext(req.Context())
+		takes := map[bool]time.Duration{true: 100 * ms, false: 5 * time.Second}[a.Number == loser]
+		if loser == 0 {
+			takes = map[bool]time.Duration{true: 100 * ms, false: 20 * ms}[a.Number == loser]
+		}
+		if err := hedgetest.Sleep(req.Context(), takes); err != nil {
+			return nil, err
+		}
+		resp := rt.Response(req, 200, "")
+		if a.Number == loser {
+			require.NoError(t, resp.Body.Close())
+			if body.ctx = nil; heeds {
+				body.ctx = req.Context()
+			}
+			resp.StatusCode, resp.Body, started = status, body, time.Now()
+		}
+		return resp, nil
+	}
+	var stats *hedge.Stats
+	tr := speaking(t, 1, rt, hedge.WithMaxHedges(1), hedge.WithStats(&stats))
+	answer := rt.Answer
+	rt.Answer = over1(rt, answer)
+	resp, err := get(t, tr, site)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
+	if onClose != nil {
+		assert.EqualValues(t, 1, stats.HedgePanics.Load())
+	}
+	return closed
+}
+
+func TestDiscardedBodyIsNotClosedWhileItIsRead(t *testing.T) {
+	for name, c := range map[string]struct{ loser, status int }{"a hedge that fails": {1, 503}, "a primary that lingers": {0, 200}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				body := &pooled{ctx: t.Context()}
+				assert.LessOrEqual(t, slowBodyOfALoser(t, rt, c.loser, c.status, body), time.Second)
+				assert.False(t, body.both.Load(), "Close was called while Read ran")
+			})
+			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) { // it does not heed its context, and nothing else would end it
+				assert.LessOrEqual(t, slowBodyOfALoser(t, rt, c.loser, c.status, new(pooled)), 2*time.Second)
+			})
+		})
+	}
+}
+
+func TestPanicOfACloseThatNobodyWaitsForIsCounted(t *testing.T) {
+	for _, heeds := range []bool{true, false} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			body := &pooled{onClose: func() { panic("Close") }}
+			if heeds {
+				body.ctx = t.Context()
+			}
+			slowBodyOfALoser(t, rt, 1, 503, body)
+		})
+	}
+}
+
+// The response that users' code panics about is lost to all others. bubble sees that it is closed.
+func TestResponseIsClosedIfWhatJudgesItPanics(t *testing.T) {
+	for name, c := range map[string]struct {
+		opt  hedge.Option
+		body func(io.ReadCloser) io.ReadCloser
+	}{
+		"FailureFunc": {hedge.WithFailureFunc(func(r *http.Response) bool {
+			if r.Header.Get("Ill") != "" {
+				panic("FailureFunc")
+			}
+			return false
+		}), func(b io.ReadCloser) io.ReadCloser { return b }},
+		"Read":           {hedge.WithFirstByte(), func(b io.ReadCloser) io.ReadCloser { return &panickingBody{b, true, false} }},
+		"Read and Close": {hedge.WithFirstByte(), func(b io.ReadCloser) io.ReadCloser { return &panickingBody{b, true, true} }},
+	} {
+		for _, ill := range []int{0, 1} { // the attempt
+			t.Run(fmt.Sprint(name, " of attempt ", ill), func(t *testing.T) {
+				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+					var stats *hedge.Stats
+					rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+						takes := map[bool]time.Duration{true: 5 * ms, false: time.Second}[n == ill]
+						resp, err := after(rt, takes)(req, n)
+						if n == ill && resp != nil {
+							resp.Header.Set("Ill", "yes")
+							resp.Body = c.body(resp.Body)
+						}
+						return resp, err
+					}
+					tr := warm(t, rt, c.opt, hedge.WithMaxHedges(1), hedge.WithStats(&stats), hedge.WithObserver(&recorder{}))
+					if ill == 0 {
+						assert.Panics(t, func() { _, _ = get(t, tr, site) })
+						rt.Forget()
+						assert.Panics(t, func() { _, _ = get(t, tr, "http://cold.test/") })
+						if name == "FailureFunc" {
+							rt.Forget()
+							assert.Panics(t, func() { _, _ = tr.RoundTrip(request(t, t.Context(), "POST", site, nil)) })
+						}
+						return
+					}
+					resp, err := get(t, tr, site)
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+					assert.Len(t, rt.Sent(), 2)
+					assert.EqualValues(t, 1, stats.HedgePanics.Load())
 				})
 			})
 		}

@@ -1,6 +1,7 @@
 package hedge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // Warm opens up to n connections to the host of each URL (name lookup, TCP, TLS)
@@ -19,35 +22,50 @@ import (
 // hedged, no latency is learned from them, and any status will do.
 //
 // The base decides how many connections stay: MaxIdleConnsPerHost is 2 by default,
-// and MaxConnsPerHost bounds n; where that is set, Warm keeps connections from other
-// requests for a tenth of a second at most, and opens fewer if some are busy. TLS
-// sessions are resumed if its TLSClientConfig has a ClientSessionCache.
+// and MaxConnsPerHost bounds n. Warm keeps connections from other requests for a tenth of a
+// second longer than one takes to open, at most, and opens fewer if some are busy, because
+// there may be a limit that it does not see. TLS sessions are resumed if its TLSClientConfig has
+// a ClientSessionCache.
 //
 // Warm returns when ctx ends. Its error joins those of all URLs that could not be
-// reached, and names their scheme and host only. It is an error if n is below 1.
+// reached, and names their scheme and host only. It is an error if n is below 1. If the base
+// panics, so does Warm, as RoundTrip does.
 func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
 	t.mustBeMade()
 	if n < 1 {
 		return fmt.Errorf("hedge: Warm: n %d is not at least 1", n)
 	}
-	hold := time.Hour
 	if base, ok := t.pools.Primary().(*http.Transport); ok && base.MaxConnsPerHost > 0 {
-		n, hold = min(n, base.MaxConnsPerHost), maxHold
+		n = min(n, base.MaxConnsPerHost)
 	}
-	errs := make([]error, len(urls))
-	var wg sync.WaitGroup
-	for i, url := range urls {
-		wg.Go(func() {
-			if err := t.warm(ctx, n, hold, url); err != nil {
-				errs[i] = fmt.Errorf("hedge: Warm %s: %w", origin(url, i), err)
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return errors.Join(together(len(urls), func(i int) error {
+		if err := t.warm(ctx, n, urls[i]); err != nil {
+			return fmt.Errorf("hedge: Warm %s: %w", origin(urls[i], i), err)
+		}
+		return nil
+	})...)
 }
 
-// maxHold is how long a connection that counts towards a limit is kept from others.
+// together calls f for all i below n at once, each in a goroutine of its own. If some panic, so does
+// together, with what one of them has panicked with.
+func together(n int, f func(i int) error) []error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		errs[i] = new(race.Panic) // unless f returns
+		wg.Go(func() { errs[i] = race.Catch(func() error { return f(i) }) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if p, ok := err.(*race.Panic); ok {
+			p.Raise()
+		}
+	}
+	return errs
+}
+
+// maxHold is how long connections that count towards a limit are kept from others, beside the time
+// that it takes to open one.
 const maxHold = 100 * time.Millisecond
 
 // origin returns what an error may say of the URL with the given index: the rest may be secret.
@@ -60,43 +78,39 @@ func origin(text string, index int) string {
 }
 
 // warm sends one request, and unless all can share its connection, n at once. None of
-// these is sent before each has a connection, or hold has passed: a request that ended
+// these is answered before each has a connection, or may have had one: a request that ended
 // early would give its connection to the next.
-func (t *Transport) warm(ctx context.Context, n int, hold time.Duration, url string) error {
-	shared, err := t.head(ctx, url, func() {})
+func (t *Transport) warm(ctx context.Context, n int, url string) error {
+	begun := time.Now()
+	var opening atomic.Int64 // ns that a connection takes
+	shared, err := t.head(ctx, url, func(reused bool) {
+		if !reused { // one that others had used was waited for, and not opened
+			opening.Store(int64(min(time.Since(begun), time.Second)))
+		}
+	})
 	if err != nil || shared || n == 1 {
 		return err
 	}
-	held, cancel := context.WithTimeout(ctx, hold)
+	held, cancel := context.WithTimeout(ctx, maxHold+time.Duration(opening.Load()))
 	defer cancel()
 	var without atomic.Int64 // requests without a connection
 	without.Store(int64(n))
-	var wg sync.WaitGroup
-	errs := make([]error, n)
-	for i := range n {
-		wg.Go(func() {
-			ready := sync.OnceFunc(func() {
-				if without.Add(-1) == 0 {
-					cancel()
-				}
-			})
-			defer ready() // a request that fails must not hold up the others
-			_, errs[i] = t.head(ctx, url, func() { ready(); <-held.Done() })
+	return cmp.Or(together(n, func(int) error {
+		ready := sync.OnceFunc(func() {
+			if without.Add(-1) == 0 {
+				cancel()
+			}
 		})
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		defer ready() // a request that fails must not hold up the others
+		_, err := t.head(ctx, url, func(bool) { ready(); <-held.Done() })
+		return err
+	})...)
 }
 
-// head sends a HEAD request, calls connected once it has a connection, and
-// reports whether others could have shared it.
-func (t *Transport) head(ctx context.Context, text string, connected func()) (shared bool, err error) {
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected() }}
+// head sends a HEAD request, calls connected once it has a connection, and says whether others have
+// used that. It reports whether others could have shared it.
+func (t *Transport) head(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
+	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { connected(info.Reused) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodHead, text, nil)
 	if err != nil {
 		return false, errUnreadable // url's own error quotes the URL, and what may be its password

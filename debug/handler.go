@@ -264,6 +264,9 @@ func totals(s hedge.Snapshot) []total {
 			total{"resumes", "rests asked for", count(s.Stats.Resumes), "of bodies that stalled"},
 			total{"resume_wins", "bodies resumed", count(s.Stats.ResumeWins), of(s.Stats.ResumeWins, s.Stats.Resumes, "of those")})
 	}
+	if s.Stats.AnswersNotTaken > 0 {
+		all = append(all, total{"answers_not_taken", "answers not taken", count(s.Stats.AnswersNotTaken), "of hedges: see WithAnswerStatus"})
+	}
 	if s.Stats.HedgePanics > 0 {
 		all = append(all, total{"hedge_panics", "panics", count(s.Stats.HedgePanics), "of hedges"})
 	}

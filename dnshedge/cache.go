@@ -3,6 +3,7 @@ package dnshedge
 import (
 	"fmt"
 	"hash/maphash"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/observe"
 )
 
 const (
@@ -35,26 +37,28 @@ const (
 type backoff struct{ first, most time.Duration }
 
 var (
-	ofServers   = backoff{time.Second, 5 * time.Second}     // which keep failures themselves
-	ofExchanger = backoff{5 * time.Second, 5 * time.Minute} // which asks every server of a zone for each
+	ofServers   = backoff{time.Second, 5 * time.Second}      // which keep failures themselves
+	ofExchanger = backoff{5 * time.Second, 20 * time.Second} // which asks every server of a zone for each; names are back soon after an outage
 )
 
 // Extended DNS errors, RFC 8914.
 const (
-	edeOther       = 0
-	edeStale       = 3
-	edeStaleNX     = 19
-	edeCachedError = 13
-	edeProhibited  = 18
-	edeNoReachable = 22
-	edeNetwork     = 23
+	edeOther            = 0
+	edeStale            = 3
+	edeStaleNX          = 19
+	edeCachedError      = 13
+	edeProhibited       = 18
+	edeNotAuthoritative = 20
+	edeNoReachable      = 22
+	edeNetwork          = 23
 )
 
 // Cache keeps answers for as long as the RFCs allow: positive ones as long as their
 // TTLs say (RFC 2181 §5.2), negative ones as long as their SOA says (RFC 2308),
 // failures briefly (RFC 9520), and expired ones in case the servers fail (RFC 8767).
-// Names below one that does not exist do not either (RFC 8020). The addresses of an
-// answer take turns.
+// Names below one that does not exist do not either (RFC 8020), if that was validated, see
+// Upstream.TrustAD. The addresses of an answer take turns. What the system's servers said is forgotten when the system has others,
+// as after a change of the network.
 //
 // The zero value is an empty cache with the defaults below. The fields must not
 // be changed after first use. A Cache is safe for concurrent use, and several
@@ -91,7 +95,25 @@ type Cache struct {
 	store *otter.Cache[uint64, *entry] // by the hash of the key
 	seed  maphash.Seed                 // so that nobody can make keys with the same hash
 	epoch time.Time                    // when the cache was first used
+
+	moves atomic.Uint32 // how often the system's servers have become others
 }
+
+// origin is whom an entry came from. The zero value is one of whom nothing is known but that a Client has it as long as it lives.
+type origin struct {
+	system    uint16 // 0: not the system's servers; else which of those it has had
+	domain    uint8  // length in wire format of the domain that those have a route for; 0: it came by none
+	validated bool   // a server said so that is trusted to validate
+}
+
+// ofSystem is what the system's servers are called now.
+func (c *Cache) ofSystem() uint16 { return 1 + uint16(c.moves.Load()%math.MaxUint16) }
+
+// forgetSystem forgets what the system's servers have said until now.
+func (c *Cache) forgetSystem() { c.moves.Add(1) }
+
+// current reports whether those whom an entry came from are still asked.
+func (c *Cache) current(e *entry) bool { return e.system == 0 || e.system == c.ofSystem() }
 
 // entry is what is kept for a question. Only the atomics change.
 type entry struct {
@@ -102,6 +124,7 @@ type entry struct {
 	ttl          time.Duration
 	fails        uint8 // failures in a row; 0: this is an answer
 	bits         byte  // the last byte of the key
+	origin
 
 	hits           atomic.Uint32
 	claimed        atomic.Int64 // until when somebody refreshes it, in nanoseconds since the epoch
@@ -146,7 +169,7 @@ func (e *entry) is(key []byte) bool {
 
 // lookup returns the entry of a key, or nil.
 func (c *Cache) lookup(key []byte) *entry {
-	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.is(key) {
+	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.is(key) && c.current(e) {
 		return e
 	}
 	return nil
@@ -158,7 +181,7 @@ func (e *entry) left(at time.Duration) time.Duration { return e.ttl - (at - e.st
 // usable reports whether the entry is an answer that may be given if the servers
 // fail; nil is not.
 func (c *Cache) usable(e *entry, at time.Duration) bool {
-	return e != nil && e.fails == 0 && e.left(at) > -c.staleTime()
+	return e != nil && e.fails == 0 && e.left(at) > -c.staleTime() && c.current(e)
 }
 
 func (c *Cache) maxBytes() int64 {
@@ -178,6 +201,9 @@ func (c *Cache) limits() *wire.TTLLimits {
 
 // staleTime is how long an answer is kept after it expired.
 func (c *Cache) staleTime() time.Duration { return orDefault(c.MaxStale, defaultMaxStale) }
+
+// staleAfter is how long a caller waits for the servers before it gets an expired answer.
+func (c *Cache) staleAfter() time.Duration { return orDefault(c.StaleAfter, defaultStaleAfter) }
 
 // orDefault returns the default for zero, and zero for what is negative.
 func orDefault(d, zero time.Duration) time.Duration {
@@ -245,13 +271,13 @@ func (c *Cache) get(q *wire.Query, now time.Time, domain int) found {
 // hit is get for an answer that is fresh and need not be refreshed. Others are not
 // counted, and it reports false.
 func (c *Cache) hit(q *wire.Query) (found, bool) {
-	if !q.Keyed() {
+	if !q.Cacheable() {
 		return found{}, false
 	}
 	c.init()
 	var buf [wire.MaxKey]byte
 	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch), 0)
-	if f.freshness != fresh || f.fails > 0 || f.below || q.Cacheable() && c.due(&f, f.hits.Load()+1) {
+	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
 		return f, false
 	}
 	f.turn = f.hits.Add(1)
@@ -275,9 +301,10 @@ func (c *Cache) find(key []byte, at time.Duration, domain int) found {
 	if gone != nil && gone.left(at) > 0 {
 		return found{entry: gone, freshness: fresh, at: at}
 	}
-	// Nothing is below a name that does not exist (RFC 8020), unless others are asked there.
+	// Nothing is below a name that does not exist (RFC 8020), unless others are asked there. A server may say so without proof
+	// although it knows names below, as one that holds ad.corp. and asks the world about corp.: all would pay for one question.
 	for above := parent(key); above != nil && len(above)-wire.KeyLen >= domain; above = parent(above) {
-		if e := c.lookup(above); e != nil && e.left(at) > 0 {
+		if e := c.lookup(above); e != nil && e.validated && e.left(at) > 0 {
 			return found{entry: e, freshness: fresh, below: true, at: at}
 		}
 	}
@@ -343,7 +370,7 @@ func (f *found) answer(q *wire.Query) (*wire.Answer, wire.View, error) {
 
 // put keeps an answer, whose TTLs are limited, for ttl. If that is 0, it forgets what the
 // answer shows to be no longer true.
-func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time) {
+func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from origin) {
 	c.init()
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
@@ -354,7 +381,7 @@ func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.T
 		hash = maphash.Bytes(c.seed, key)
 	}
 	if ttl > 0 {
-		c.store.Set(hash, &entry{Answer: a, stored: now.Sub(c.epoch), ttl: ttl, bits: key[len(key)-1]})
+		c.store.Set(hash, &entry{Answer: a, stored: now.Sub(c.epoch), ttl: ttl, bits: key[len(key)-1], origin: from})
 	} else {
 		c.store.Invalidate(hash)
 	}
@@ -374,13 +401,13 @@ func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.T
 // there is no response. A failure never replaces an answer, not even an expired one,
 // but the answer is not refreshed for a while. Only a final failure replaces an expired
 // answer: the servers have decided that there is none. The domain is as for get.
-func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep backoff) {
+func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep backoff, from origin) {
 	c.init()
 	at := now.Sub(c.epoch)
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
 	hash, bits := maphash.Bytes(c.seed, key), key[len(key)-1]
-	e := &entry{Answer: a, err: err, stored: at, fails: 1, bits: bits}
+	e := &entry{Answer: a, err: err, stored: at, fails: 1, bits: bits, origin: from}
 	if a == nil {
 		e.question = append([]byte(nil), key[:len(key)-1]...)
 	}
@@ -404,7 +431,7 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, do
 		if ok && spared(had) {
 			return had, otter.CancelOp
 		}
-		if ok && had.fails > 0 && had.left(at) > -forgetFailure {
+		if ok && had.fails > 0 && had.left(at) > -forgetFailure && c.current(had) {
 			e.fails = min(had.fails, 8) + 1
 		}
 		e.ttl = min(keep.first<<(e.fails-1), keep.most)
@@ -464,7 +491,7 @@ func (c *Cache) Set(r *dns.Msg) bool {
 	if keep == 0 {
 		return false
 	}
-	c.put(q, a, keep, time.Now())
+	c.put(q, a, keep, time.Now(), origin{})
 	return true
 }
 
@@ -501,4 +528,9 @@ func (c *Cache) Len() int {
 func (c *Cache) Bytes() int64 {
 	c.init()
 	return int64(c.store.WeightedSize())
+}
+
+// stats returns how full the cache is.
+func (c *Cache) stats() *observe.DNSCacheStats {
+	return &observe.DNSCacheStats{Entries: c.Len(), Bytes: c.Bytes(), MaxBytes: c.maxBytes()}
 }

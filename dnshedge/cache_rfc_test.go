@@ -3,6 +3,7 @@ package dnshedge_test
 import (
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -227,11 +228,25 @@ func TestAFailureSparesTheAnswerThatIsGiven(t *testing.T) {
 	})
 }
 
+// validated sets the AD bit of what h says.
+func validated(h dnstest.Handler) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		r := h(q)
+		r.Msg.AuthenticatedData = true
+		return r
+	}
+}
+
 // RFC 8020.
-func TestNothingIsBelowANameThatDoesNotExist(t *testing.T) {
+func TestNothingIsBelowANameThatIsProvedNotToExist(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var now atomic.Pointer[dnstest.Handler]
-		c, s := cached(l, new(dnshedge.Cache), in(&now, negative(dns.RcodeNameError, 600)))
+		s := l.serve("a", in(&now, validated(negative(dns.RcodeNameError, 600))))
+		up := l.up("udp", "a")
+		up.TrustAD = true
+		c := off()
+		c.Cache = new(dnshedge.Cache)
+		c = l.client(c, up)
 		l.must(c, "Gone.example.")
 		time.Sleep(100 * time.Second)
 		for i := range 100 {
@@ -257,6 +272,45 @@ func TestNothingIsBelowANameThatDoesNotExist(t *testing.T) {
 	})
 }
 
+// A server that has ad.corp., and asks the world about corp., says what is not proved.
+func TestNamesBelowOneThatIsNotProvedNotToExistAreAskedFor(t *testing.T) {
+	says := func(h dnstest.Handler) dnstest.Handler {
+		return func(q dnstest.Query) dnstest.Reply {
+			if strings.HasSuffix(q.Question[0].Name, ".ad.corp.") {
+				return good(q)
+			}
+			return h(q)
+		}
+	}
+	for name, proof := range map[string]struct{ trusted, ad bool }{"no proof": {true, false}, "not trusted": {false, true}, "neither": {false, false}} {
+		bubble(t, func(l *lab) {
+			gone := negative(dns.RcodeNameError, 3600)
+			if proof.ad {
+				gone = validated(gone)
+			}
+			l.serve("a", says(gone))
+			up := l.up("udp", "a")
+			up.TrustAD = proof.trusted
+			c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, up)
+			l.askType(c, "corp.", dns.TypeSOA)
+			l.askType(c, "ad.corp.", dns.TypeSOA)
+			r, _ := l.must(c, "db.ad.corp.")
+			assert.Equal(t, "192.0.2.1", addr(r), name)
+		})
+	}
+	bubbleOnly(t, func(t *testing.T) {
+		c := &dnshedge.Client{Cache: new(dnshedge.Cache), Exchanger: exchangeFunc(func(m *dns.Msg) *dns.Msg {
+			return validated(says(negative(dns.RcodeNameError, 3600)))(dnstest.Query{Msg: m}).Msg
+		})}
+		defer c.Close()
+		for _, name := range []string{"corp.", "db.ad.corp."} {
+			r, _, err := c.Exchange(question(name, dns.TypeA), "")
+			require.NoError(t, err)
+			assert.Equal(t, name != "corp.", r.Rcode == dns.RcodeSuccess, "a recursor does not validate: %s", name)
+		}
+	})
+}
+
 func TestAnAliasThatLeadsNowhereExists(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
@@ -269,27 +323,6 @@ func TestAnAliasThatLeadsNowhereExists(t *testing.T) {
 		l.must(c, "x.example.")
 		l.must(c, "a.x.example.")
 		assert.EqualValues(t, 2, s.Queries.Load())
-	})
-}
-
-func TestQuestionsWithoutRDAreAnsweredFromTheCacheAndNotKept(t *testing.T) {
-	bubble(t, func(l *lab) {
-		c, s := cached(l, new(dnshedge.Cache), good)
-		m := question("x.example.", dns.TypeA)
-		m.RecursionDesired = false
-		for range 2 {
-			_, _, err := c.Exchange(m, "")
-			require.NoError(t, err)
-		}
-		assert.EqualValues(t, 2, s.Queries.Load())
-		l.must(c, "x.example.")
-		for range 100 {
-			r, _, err := c.Exchange(m, "")
-			require.NoError(t, err)
-			assert.False(t, r.RecursionDesired)
-			assert.Len(t, r.Answer, 1)
-		}
-		assert.EqualValues(t, 3, s.Queries.Load())
 	})
 }
 

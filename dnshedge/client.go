@@ -57,9 +57,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -67,19 +67,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/budget"
-	"github.com/gohedge/hedge/internal/engine"
-	"github.com/gohedge/hedge/internal/ops"
-	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
 const (
 	defaultTimeout  = 5 * time.Second
 	defaultInFlight = 2048
-
-	maxServers   = 256              // that a Client remembers, besides those that are being asked
-	forgetServer = 30 * time.Second // a server of the system may be forgotten if no question could go to it for so long
 )
 
 // Client asks DNS servers. The zero value asks those of the system, with defaults and
@@ -98,16 +91,18 @@ type Client struct {
 	Order Order
 
 	// Fallback lists servers for the case that all Upstreams fail. They are asked in
-	// order, each after the one before it has failed. Upstreams get half of Timeout, or
-	// all of it while they answer other questions, and Fallback shares the rest. A failure
+	// order, each after the one before it has failed or is late. Upstreams get half of Timeout
+	// for themselves, and Fallback shares the rest; while Upstreams answer other questions, and most that are of the
+	// same type, what Fallback says counts when Timeout is nearly over. A failure
 	// that a healthy server reports is its decision, as that of a filter or of a server
 	// that validates, and is not put to Fallback. While all Upstreams are down, which
-	// takes three failures in a row and a failed probe, Fallback is asked first.
+	// takes failures for three names in a row and a failed probe, Fallback is asked first. A probe asks for the
+	// root's servers, a name that was answered before, and one that a caller asks for.
 	Fallback []Upstream
 
 	// Exchanger is asked instead of Upstreams and Fallback, which must be empty, once for
 	// each question. A Cache keeps its SERVFAIL for 5 s, and for twice as long each time it is
-	// repeated, 5 minutes at most (RFC 9520); those of servers for 1 to 5 s. Nil: the servers are asked.
+	// repeated, 20 s at most (RFC 9520 allows 5 minutes); those of servers for 1 to 5 s. Nil: the servers are asked.
 	Exchanger Exchanger
 
 	// Routes are asked instead of all others about the names in a domain, itself included.
@@ -118,8 +113,9 @@ type Client struct {
 	// Hedge says when a question is asked a second time.
 	Hedge Hedge
 
-	// Cache keeps answers. With a Cache, callers that have the same question at the
-	// same time share one exchange. Nil: no answer is kept or shared.
+	// Cache keeps answers. Nil: no answer is kept. Callers that have the same question at the same
+	// time share one exchange in either case; but for what is not kept, those whose context
+	// leaves less time than Timeout ask for themselves.
 	Cache *Cache
 
 	// Timeout bounds an exchange with all its attempts. Zero: 5 s. It must not be
@@ -127,7 +123,7 @@ type Client struct {
 	Timeout time.Duration
 
 	// MaxInFlight bounds the questions that wait for servers at a time. One more, and the
-	// one that has waited longest ends with ErrTooManyQuestions, or SERVFAIL through
+	// one that has waited longest, of those in the domain that most of them are in, ends with ErrTooManyQuestions, or SERVFAIL through
 	// ServeDNS: names whose servers are dead must not hold up those whose are not. Zero:
 	// 2048, which take some 40 MB. It must not be negative.
 	MaxInFlight int
@@ -153,8 +149,9 @@ type Client struct {
 	SpecialUse SpecialUse
 
 	// Hosts is a file of addresses and their names, as /etc/hosts, that is asked before
-	// anything else. It is read again within 5 s of a change. Names in it have no other
-	// addresses; the TTL is 30 s. Empty: none. Resolver needs none, for Go reads /etc/hosts
+	// anything else. It is read again within 5 s of a change, one of more than 64 KiB while
+	// questions are answered as it said before. Names in it have no other addresses, and the
+	// first 256 count; the TTL is 30 s. Empty: none. Resolver needs none, for Go reads /etc/hosts
 	// by itself.
 	Hosts string
 
@@ -189,38 +186,7 @@ type Client struct {
 	err  error // why the fields are invalid
 }
 
-// core is a Client in use.
-type core struct {
-	conf      *Client
-	engine    *engine.Engine
-	bucket    *budget.Bucket
-	refreshes *budget.Bucket // of refreshes, which thus cost no hedge
-	waiting   line           // of questions, for servers
-	spending  sync.Mutex     // makes asking the Client's bucket and a server's one step
-	sessions  tls.ClientSessionCache
-	system    *resolvConf // nil if there are Upstreams
-	hosts     *hostsFile  // nil if there is none
-	group     []*upstreamState
-	fallback  []*upstreamState
-	routes    map[string]Exchanger // by domain, in wire format and lower case
-	count     counters
-	watcher   *watch.Watcher // nil: there are no observers
-	log       *ops.Log
-	records   logQueue    // of log
-	off       atomic.Bool // by SetEnabled or the environment
-	shadow    bool        // hedges are only counted
-
-	flying  sync.Mutex         // guards flights
-	flights map[string]*flight // by question
-
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-
-	mu      sync.Mutex // guards the fields below
-	servers map[string]*upstreamState
-	closed  bool
-	wg      sync.WaitGroup // of what runs in the background
-}
+var _ Exchanger = (*Client)(nil)
 
 // init makes the core when the Client is first used.
 func (c *Client) init() (*core, error) {
@@ -228,171 +194,72 @@ func (c *Client) init() (*core, error) {
 	return c.core, c.err
 }
 
-func newCore(conf *Client) (*core, error) {
+// Validate returns an error that names the field if one is out of its limits, or its hosts
+// file cannot be read; nil if the Client can be used. It sends nothing. Other Clients in
+// Routes are looked at as well, and so is what an Exchanger's own Validate returns. A Server
+// does this before it serves.
+func (c *Client) Validate() error {
+	if _, err := c.init(); err != nil {
+		return err
+	}
+	if err := validExchanger("Exchanger", c.Exchanger); err != nil {
+		return err
+	}
+	for _, domain := range slices.Sorted(maps.Keys(c.Routes)) {
+		if err := validExchanger(fmt.Sprintf("Routes[%q]", domain), c.Routes[domain]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validExchanger returns why the Exchanger in a field of a Client cannot be used. Clients may
+// refer to each other, and so it goes no further than one.
+func validExchanger(field string, e Exchanger) (err error) {
+	switch e := e.(type) {
+	case *Client:
+		if e != nil {
+			_, err = e.init()
+		}
+	case interface{ Validate() error }:
+		err = e.Validate()
+	}
+	if err != nil {
+		return fmt.Errorf("dnshedge: Client.%s: %w", field, err)
+	}
+	return nil
+}
+
+// validate returns an error if a field is out of its limits.
+func (c *Client) validate() error {
 	switch {
-	case conf.Timeout < 0:
-		return nil, fmt.Errorf("dnshedge: Client.Timeout is %v; want 0 or more", conf.Timeout)
-	case conf.MaxInFlight < 0:
-		return nil, fmt.Errorf("dnshedge: Client.MaxInFlight is %d; want 0 or more", conf.MaxInFlight)
-	case conf.UDPSize != 0 && (conf.UDPSize < dns.MinMsgSize || conf.UDPSize > transport.MaxDatagram):
-		return nil, fmt.Errorf("dnshedge: Client.UDPSize is %d; want 0, or 512 to 4096", conf.UDPSize)
-	case conf.Exchanger != nil && len(conf.Upstreams)+len(conf.Fallback) > 0:
-		return nil, errors.New("dnshedge: Client.Exchanger is set, and so are Upstreams or Fallback; want one of them")
+	case c.Timeout < 0:
+		return fmt.Errorf("dnshedge: Client.Timeout is %v; want 0 or more", c.Timeout)
+	case c.MaxInFlight < 0:
+		return fmt.Errorf("dnshedge: Client.MaxInFlight is %d; want 0 or more", c.MaxInFlight)
+	case c.UDPSize != 0 && (c.UDPSize < dns.MinMsgSize || c.UDPSize > transport.MaxDatagram):
+		return fmt.Errorf("dnshedge: Client.UDPSize is %d; want 0, or 512 to 4096", c.UDPSize)
+	case c.Exchanger != nil && len(c.Upstreams)+len(c.Fallback) > 0:
+		return errors.New("dnshedge: Client.Exchanger is set, and so are Upstreams or Fallback; want one of them")
 	}
-	if err := cmp.Or(conf.Hedge.validate(), conf.Order.validate()); err != nil {
-		return nil, err
+	err := cmp.Or(c.Hedge.validate(), c.Order.validate(), c.SpecialUse.validate())
+	if err == nil && c.RebindFilter != nil {
+		err = c.RebindFilter.validate()
 	}
-	if err := conf.SpecialUse.validate(); err != nil {
-		return nil, err
+	if err == nil && c.Cache != nil {
+		err = c.Cache.validate()
 	}
-	if conf.RebindFilter != nil {
-		if err := conf.RebindFilter.validate(); err != nil {
-			return nil, err
-		}
-	}
-	if conf.Cache != nil {
-		if err := conf.Cache.validate(); err != nil {
-			return nil, err
-		}
-	}
-	c := &core{
-		conf:      conf,
-		bucket:    budget.NewBucket(conf.Hedge.share(), budgetBurst),
-		sessions:  tls.NewLRUClientSessionCache(0),
-		servers:   make(map[string]*upstreamState),
-		flights:   make(map[string]*flight),
-		refreshes: budget.NewBucket(conf.Hedge.share(), budgetBurst),
-		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
-	}
-	if conf.Hosts != "" {
-		f, err := newHostsFile(conf.Hosts)
-		if err != nil {
-			return nil, fmt.Errorf("dnshedge: Client.Hosts: %w", err)
-		}
-		c.hosts = f
-	}
-	if err := c.observe(); err != nil {
-		return nil, err
-	}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
-	var err error
-	if c.group, err = c.all(conf.Upstreams); err != nil {
-		return nil, err
-	}
-	if c.fallback, err = c.all(conf.Fallback); err != nil {
-		return nil, err
-	}
-	if c.routes, err = newRoutes(conf.Routes); err != nil {
-		return nil, err
-	}
-	if len(c.group) == 0 && conf.Exchanger == nil {
-		c.system = &resolvConf{path: conf.ResolvConf}
-		if conf.ResolvConf == "" {
-			c.system.ask, c.system.path = askSystem, systemConf
-		}
-	}
-	return c, nil
+	return err
 }
 
-func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTimeout) }
-
-// all returns the state of each upstream. One that is given twice is one: what it could not
-// answer it will not answer when it is asked as another server.
-func (c *core) all(ups []Upstream) ([]*upstreamState, error) {
-	var out []*upstreamState
-	for _, up := range ups {
-		s, err := c.server(up, false)
-		if err != nil {
-			return nil, err
-		}
-		if !slices.Contains(out, s) {
-			out = append(out, s)
-		}
+// SetEnabled switches hedging on or off, for questions that are asked from now on.
+// Queries that are lost are still sent again, and learning goes on. It does nothing if the
+// Client's fields are invalid, and does not override Hedge.Off.
+func (c *Client) SetEnabled(on bool) {
+	core, err := c.init()
+	if err == nil && core.off.Swap(!on) == on {
+		core.log.Switched(on, "SetEnabled")
 	}
-	return out, nil
-}
-
-// server returns the state of an upstream, a new one if it was not asked before. If it is
-// asked alone, by its address, the caller must call release.
-func (c *core) server(up Upstream, alone bool) (*upstreamState, error) {
-	name := up.key()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, transport.ErrClosed
-	}
-	s := c.servers[name]
-	if s == nil {
-		var err error
-		if s, err = newUpstreamState(c, up); err != nil {
-			return nil, err
-		}
-		s.used.Store(time.Now().UnixNano())
-		s.alone = true
-		for len(c.servers) >= maxServers && c.forget() {
-		}
-		c.servers[name] = s
-	}
-	if alone {
-		s.callers++
-	} else {
-		s.alone, s.wanted = false, time.Now()
-	}
-	return s, nil
-}
-
-// release ends the use of a server that was asked alone.
-func (c *core) release(s *upstreamState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.callers--
-}
-
-// forget closes the server that was asked least recently, unless somebody waits for it,
-// it belongs to Upstreams or Fallback, or is the system's and a question that may still be
-// put to it came within forgetServer. It reports false if there is none. The caller holds mu.
-func (c *core) forget() bool {
-	var oldest *upstreamState
-	patience := max(forgetServer, c.timeout())
-	for _, s := range c.servers {
-		if oldest != nil && s.used.Load() >= oldest.used.Load() {
-			continue
-		}
-		keep := s.callers > 0 || slices.Contains(c.group, s) || slices.Contains(c.fallback, s)
-		if !keep && (s.alone || time.Since(s.wanted) >= patience) {
-			oldest = s
-		}
-	}
-	if oldest == nil {
-		return false
-	}
-	delete(c.servers, oldest.name)
-	c.wg.Go(oldest.close)
-	return true
-}
-
-// begin counts a goroutine that Close waits for, and that must call c.wg.Done, or
-// reports false if the Client is closed.
-func (c *core) begin() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.wg.Add(1)
-	}
-	return !c.closed
-}
-
-// spawn calls f in a goroutine that Close waits for, with a context that Close
-// ends, or reports false if the Client is closed.
-func (c *core) spawn(f func(context.Context)) bool {
-	if !c.begin() {
-		return false
-	}
-	go func() {
-		defer c.wg.Done()
-		f(c.ctx)
-	}()
-	return true
 }
 
 // Close closes all connections, ends everything that runs in the background, and
@@ -403,17 +270,7 @@ func (c *Client) Close() error {
 	if err != nil {
 		return nil
 	}
-	core.mu.Lock()
-	core.closed = true
-	servers := core.servers
-	core.servers = nil
-	core.mu.Unlock()
-	core.cancel()
-	for _, s := range servers {
-		s.close()
-	}
-	core.wg.Wait()
-	core.records.close()
+	core.close()
 	return nil
 }
 
@@ -432,9 +289,12 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 // reads; a hedge goes to the same server, from another socket or over a second
 // connection, and the answer is not kept.
 //
+// A question without RD asks what is known here. It is answered from Hosts, for special-use names,
+// and by Routes; otherwise the response is REFUSED, also if the Cache has an answer.
+//
 // EDNS options of m are sent, except those that concern one path: cookies, padding and
 // how long a connection may be idle. The server's are then in the response, which is
-// not kept.
+// not kept. An Exchanger with a method IgnoresOptions, as a recursor.Resolver has, gets none.
 //
 // As with dns.Client, a response that reports a failure is no error. Errors of an
 // exchange are of type *Error, and wrap the cause; that of a context is not

@@ -36,7 +36,7 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	if core.bootstraps(ctx) {
+	if core.servers.dialing.bootstraps(ctx) {
 		return nil, errBootstrap
 	}
 	if err := ctx.Err(); err != nil {

@@ -19,30 +19,41 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
+// dialing is how the servers of a Client are connected to. Its fields never change.
+type dialing struct {
+	with     Dialer // nil: a net.Dialer
+	conf     *tls.Config
+	sessions tls.ClientSessionCache // unless conf has one
+}
+
 // dialer returns the Dialer for connections to an upstream.
-func (c *core) dialer(up Upstream) Dialer {
-	d := c.conf.Dialer
-	if d == nil {
-		d = new(net.Dialer)
+func (d *dialing) dialer(up Upstream) Dialer {
+	with := d.with
+	if with == nil {
+		with = new(net.Dialer)
 	}
 	host, _, err := net.SplitHostPort(up.Addr)
 	if _, bad := netip.ParseAddr(host); err == nil && bad == nil || len(up.Addrs) > 0 {
-		return d
+		return with
 	}
-	return &bootstrapDialer{Dialer: d, c: c}
+	return &bootstrapDialer{Dialer: with, own: d}
 }
 
 // rememberAddress is how long the address that a name led to is dialled instead of the
 // name.
 const rememberAddress = time.Minute
 
+// dialRemembered is how long that address has to itself, before the name is dialled, which may lead to others: as long as the
+// first address of a name has with a net.Dialer (RFC 8305 §5).
+const dialRemembered = 300 * time.Millisecond
+
 // bootstrapDialer dials an upstream whose address is a name. It marks the context
 // under which the name is resolved, so that Client.Dial refuses to resolve it through the
 // upstream itself. Other Clients may. An address that was found is used for a minute, and
-// forgotten if it cannot be reached.
+// forgotten if it cannot be reached at once.
 type bootstrapDialer struct {
 	Dialer
-	c *core
+	own *dialing
 
 	mu    sync.Mutex // guards the fields below
 	found string     // empty: no address is remembered
@@ -51,12 +62,18 @@ type bootstrapDialer struct {
 
 func (d *bootstrapDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if at := d.remembered(); at != "" {
-		if conn, err := d.Dialer.DialContext(ctx, network, at); err == nil || ctx.Err() != nil {
-			return conn, err
+		short, cancel := context.WithTimeout(ctx, dialRemembered)
+		conn, err := d.Dialer.DialContext(short, network, at)
+		cancel()
+		if err == nil {
+			return conn, nil
 		}
 		d.remember("")
+		if ctx.Err() != nil {
+			return nil, err
+		}
 	}
-	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.c, bootstrapOf(ctx)}), network, address)
+	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.own, bootstrapOf(ctx)}), network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -83,10 +100,10 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// bootstrap says whose upstream's name is being resolved, and on behalf of whose.
+// bootstrap is the Client whose upstream's name is being looked up, and the lookup that asked for it.
 type bootstrap struct {
-	c    *core
-	from *bootstrap // nil: nobody's
+	by   *dialing
+	from *bootstrap // nil: none
 }
 
 func bootstrapOf(ctx context.Context) *bootstrap {
@@ -94,10 +111,10 @@ func bootstrapOf(ctx context.Context) *bootstrap {
 	return b
 }
 
-// bootstraps reports whether an upstream of c has its name resolved under ctx.
-func (c *core) bootstraps(ctx context.Context) bool {
+// bootstraps reports whether an upstream of this Client has its name resolved under ctx.
+func (d *dialing) bootstraps(ctx context.Context) bool {
 	for b := bootstrapOf(ctx); b != nil; b = b.from {
-		if b.c == c {
+		if b.by == d {
 			return true
 		}
 	}
@@ -105,8 +122,8 @@ func (c *core) bootstraps(ctx context.Context) bool {
 }
 
 // tls returns the TLS configuration of connections to an upstream.
-func (c *core) tls(up Upstream) *tls.Config {
-	t := c.conf.TLSConfig.Clone()
+func (d *dialing) tls(up Upstream) *tls.Config {
+	t := d.conf.Clone()
 	if t == nil {
 		t = new(tls.Config)
 	}
@@ -114,7 +131,7 @@ func (c *core) tls(up Upstream) *tls.Config {
 		t.ServerName = up.serverName()
 	}
 	if t.ClientSessionCache == nil {
-		t.ClientSessionCache = c.sessions
+		t.ClientSessionCache = d.sessions
 	}
 	if len(up.Pins) > 0 {
 		pin(t, up.Pins)

@@ -173,3 +173,40 @@ func codes(opt *dns.OPT) (out []uint16) {
 	}
 	return out
 }
+
+// RFC 7871 §7.1.1.
+func TestAMalformedSubnetOfAClientGoesNoFurther(t *testing.T) {
+	good4 := []byte{0, 1, 24, 0, 198, 51, 100}
+	for name, options := range map[string][][]byte{
+		"too short":                  {{0, 1, 24}},
+		"a family that nobody knows": {{0, 3, 0, 0}},
+		"no family, but a prefix":    {{0, 0, 8, 0, 10}},
+		"prefix longer than address": {{0, 1, 33, 0, 1, 2, 3, 4, 0}},
+		"address shorter":            {{0, 1, 24, 0, 198, 51}},
+		"address longer":             {{0, 1, 24, 0, 198, 51, 100, 0}},
+		"bits behind the prefix":     {{0, 2, 9, 0, 0x20, 0x41}},
+		"a scope":                    {{0, 1, 24, 24, 198, 51, 100}},
+		"60,000 bytes":               {make([]byte, 60000)},
+		"two of them":                {good4, good4},
+	} {
+		bubble(t, func(l *lab) {
+			s := l.serve("a", good)
+			c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+			l.startServer(&dnshedge.Server{Client: c})
+			m := question("x.example.", dns.TypeA)
+			m.SetEdns0(1232, false)
+			for _, data := range options {
+				m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: dns.EDNS0SUBNET, Data: data})
+			}
+			conn := l.connect("tcp")
+			assert.Equal(t, dns.RcodeFormatError, put(t, conn, m).Rcode, name)
+			assert.Zero(t, s.Queries.Load(), name)
+			m.IsEdns0().Option = m.IsEdns0().Option[:1]
+			for _, data := range [][]byte{good4, {0, 0, 0, 0}, {0, 2, 9, 0, 0x20, 0x80}} {
+				m.IsEdns0().Option[0] = &dns.EDNS0_LOCAL{Code: dns.EDNS0SUBNET, Data: data}
+				assert.Equal(t, dns.RcodeSuccess, put(t, conn, m).Rcode, "% x", data)
+			}
+			assert.EqualValues(t, 3, s.Queries.Load(), "answers for one subnet are not kept")
+		})
+	}
+}

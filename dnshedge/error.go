@@ -7,6 +7,10 @@ import (
 	"net/http"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/group"
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
 // Error is why a question has no answer.
@@ -52,4 +56,21 @@ type StatusError struct {
 
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: upstream %s: HTTP status %d %s", e.Upstream, e.Code, http.StatusText(e.Code))
+}
+
+// noAnswer returns the error of a question that a server did not answer.
+func noAnswer(q *wire.Query, s *group.Server, err error) error {
+	return &Error{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(s), Err: explain(s, err)}
+}
+
+// explain returns the error of a query to a server as the package's users know it.
+func explain(s *group.Server, err error) error {
+	if err == nil {
+		return nil
+	}
+	var code transport.StatusError
+	if errors.As(err, &code) {
+		return &StatusError{upstreamOf(s), int(code)}
+	}
+	return err
 }

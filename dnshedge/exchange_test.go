@@ -15,8 +15,8 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/netsim"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 var path20 = netsim.Profile{Delay: netsim.Constant(10 * ms)}
@@ -50,13 +50,13 @@ func TestNothingIsKnownColdSoTheDelayIsLong(t *testing.T) {
 }
 
 func TestQuestionsOfHedgesAndOfThoseWhoForbidItAreNotHedged(t *testing.T) {
-	for name, asked := range map[string]engine.Overrides{"asked for a hedge": {Hedge: 1}, "forbidden": {Never: true}} {
+	for name, asked := range map[string]race.Overrides{"asked for a hedge": {Hedge: 1}, "forbidden": {Never: true}} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", script(drop, good))
 			c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			ctx = engine.WithOverrides(ctx, func(o *engine.Overrides) { *o = asked })
+			ctx = race.WithOverrides(ctx, func(o *race.Overrides) { *o = asked })
 			start := time.Now()
 			_, _, err := c.ExchangeContext(ctx, new(dns.Msg).SetQuestion("x.example.", dns.TypeA), "")
 			require.NoError(t, err, name)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // exchanger answers every question with the same address.
@@ -49,6 +51,27 @@ func TestAnExchangerIsAskedInsteadOfServers(t *testing.T) {
 	assert.Len(t, e.asked, 1, "and the answer is kept")
 	assert.NotNil(t, e.asked[0].IsEdns0())
 	assert.Zero(t, c.Stats().Wire)
+}
+
+// contextsOf notes the contexts that it is asked with.
+type contextsOf func(context.Context)
+
+func (f contextsOf) ExchangeContext(ctx context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
+	f(ctx)
+	return dnstest.Answer(dnstest.Query{Msg: m}, "60 A 192.0.2.9"), time.Millisecond, nil
+}
+
+// What the caller allows is for the question, and not for what an Exchanger does to answer it, such as a POST.
+func TestR3AnExchangerIsNotAllowedWhatTheQuestionIs(t *testing.T) {
+	var seen []race.Overrides
+	c := &dnshedge.Client{Exchanger: contextsOf(func(ctx context.Context) { seen = append(seen, race.OverridesFrom(ctx)) })}
+	defer c.Close()
+	for _, asked := range []race.Overrides{{}, {Allow: true}, {Delay: time.Second}, {Allow: true, Delay: 1, Never: true, Hedge: 1}} {
+		ctx := race.WithOverrides(t.Context(), func(o *race.Overrides) { *o = asked })
+		_, _, err := c.ExchangeContext(ctx, question("x.example.", dns.TypeA), "")
+		require.NoError(t, err)
+		assert.Equal(t, race.Overrides{Never: asked.Never, Hedge: asked.Hedge}, seen[len(seen)-1])
+	}
 }
 
 func TestAnExchangersErrorIsTheCause(t *testing.T) {
@@ -111,12 +134,12 @@ func TestARouteMayBeAClient(t *testing.T) {
 }
 
 // RFC 9520 §3.2.
-func TestAnExchangersFailuresAreKeptFor5SecondsToFiveMinutes(t *testing.T) {
+func TestAnExchangersFailuresAreKeptFor5To20Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &alwaysServfail{}
 		c := &dnshedge.Client{Exchanger: e, Cache: new(dnshedge.Cache)}
 		defer c.Close()
-		for n, keep := range []time.Duration{5, 10, 20, 40, 80, 160, 300, 300, 300} {
+		for n, keep := range []time.Duration{5, 10, 20, 20, 20, 20, 20, 20, 20} {
 			for range 2 {
 				r, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
 				require.NoError(t, err)
@@ -142,4 +165,31 @@ type alwaysServfail struct{ asked int }
 func (e *alwaysServfail) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
 	e.asked++
 	return new(dns.Msg).SetRcode(m, dns.RcodeServerFailure), 0, nil
+}
+
+// It may be one that is given to all who ask. Run with -race.
+func TestWhatAnExchangerReturnsIsNotWrittenTo(t *testing.T) {
+	shared := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "60 A 192.0.2.1")
+	shared.SetEdns0(1232, false)
+	want := shared.String()
+	c := &dnshedge.Client{Exchanger: exchangeFunc(func(m *dns.Msg) *dns.Msg {
+		r := *shared
+		r.Id = m.Id
+		return &r
+	})}
+	defer c.Close()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		m := question("x.example.", dns.TypeA)
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART, Data: []byte{byte(i)}}} // so that none is shared
+		wg.Go(func() {
+			for range 50 {
+				_, _, err := c.Exchange(m.Copy(), "")
+				assert.NoError(t, err)
+			}
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, want, shared.String())
 }

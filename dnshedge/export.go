@@ -9,16 +9,19 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/decode"
-	"github.com/gohedge/hedge/sketch"
 )
 
 const maxExport = 64 << 20 // bytes
 
-// In its envelope, an export is the number of servers and what was learned of each, and the
-// number of answers and each of them. Numbers are varints, and bytes have their number before them.
-var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Versions: []string{"1"}, Max: maxExport}
+// oldest is how old an answer may be: those that are older are no answers but damage.
+const oldest = 10 * 365 * 24 * time.Hour
+
+// In its envelope, an export is the number of servers and what was learned of each, what the
+// system's servers are, and the number of answers and each of them. Numbers are varints, and bytes have their number before them.
+var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Versions: []string{"2"}, Max: maxExport}
 
 var errForeign = errors.New("this is no export of a Client")
 
@@ -38,7 +41,10 @@ func (c *Client) Export(w io.Writer) error {
 
 // Import adds what Export wrote: the times of servers that this Client has, and, if
 // there is a Cache, answers that it does not have. The time that has passed
-// since then counts against their TTLs.
+// since then counts against their TTLs, to which the Cache's limits apply. Answers that
+// this Client would ask others for are left out: those of a name that Routes or the system's
+// servers of a domain have now and had not then, or the other way round, and those of the
+// system's servers if these are not the same.
 //
 // Import returns an error and changes nothing if the export is damaged, was not
 // written by Export, has another version, is larger than 64 MiB or is older than a day.
@@ -47,7 +53,7 @@ func (c *Client) Import(r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if _, err := core.upstreams(); err != nil { // adds the system's servers to those that are known
+	if _, err := core.servers.forAll(); err != nil { // adds the system's servers to those that are known
 		return err
 	}
 	if err := core.importFrom(r, time.Now()); err != nil {
@@ -57,34 +63,19 @@ func (c *Client) Import(r io.Reader) error {
 }
 
 func (c *core) export(now time.Time) []byte {
-	c.mu.Lock()
-	var servers []*upstreamState
-	for _, s := range c.servers {
-		servers = append(servers, s)
-	}
-	c.mu.Unlock()
-	b := envelope.Begin("1", now)
+	servers := c.servers.pool.All()
+	b := envelope.Begin("2", now)
 	b = binary.AppendUvarint(b, uint64(len(servers)))
 	for _, s := range servers {
-		b = s.appendTimes(b, now)
+		b = s.AppendLearned(b, now)
 	}
+	b = decode.AppendBytes(b, c.servers.ofSystemNow(now))
 	var all []byte
 	var n uint64
 	if cache := c.conf.Cache; cache != nil {
 		all, n = cache.appendAnswers(now, maxExport-len(b)-64)
 	}
 	return decode.End(append(binary.AppendUvarint(b, n), all...))
-}
-
-// appendTimes appends what was learned of a server.
-func (s *upstreamState) appendTimes(b []byte, now time.Time) []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b = decode.AppendBytes(b, s.name)
-	b = binary.AppendUvarint(b, uint64(s.srtt))
-	b = binary.AppendUvarint(b, uint64(s.handshake))
-	b = decode.AppendBytes(b, s.answers.Append(nil, now))
-	return decode.AppendBytes(b, s.path.Append(nil, now))
 }
 
 // appendAnswers returns the answers that are still kept, in at most limit bytes, and
@@ -100,7 +91,7 @@ func (c *Cache) appendAnswers(now time.Time, limit int) (b []byte, n uint64) {
 		if len(b)+len(e.Packed())+1024*(1+len(e.EDE)) > limit {
 			break
 		}
-		b = append(b, e.bits)
+		b = append(b, e.bits, e.domain, boolByte(e.system != 0))
 		b = binary.AppendUvarint(b, uint64(max(at-e.stored, 0)))
 		b = binary.AppendUvarint(b, uint64(e.ttl))
 		b = binary.AppendUvarint(b, uint64(len(e.EDE)))
@@ -114,28 +105,20 @@ func (c *Cache) appendAnswers(now time.Time, limit int) (b []byte, n uint64) {
 	return b, n
 }
 
-// times is what an export says of a server.
-type times struct {
-	server          string
-	srtt, handshake time.Duration
-	answers, path   *sketch.Window
-}
-
 func (c *core) importFrom(r io.Reader, now time.Time) error {
 	_, passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return err
 	}
-	var learned []times
+	var learned []group.Learned
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
-		l := times{server: string(d.Bytes(maxExport)), srtt: d.Duration(), handshake: d.Duration()}
-		for _, w := range [...]**sketch.Window{&l.answers, &l.path} {
-			if *w, err = sketch.Decode(d.Bytes(maxExport), now); err != nil {
-				return fmt.Errorf("%w: %w", decode.ErrDamaged, err)
-			}
+		l, err := group.DecodeLearned(&d, maxExport, now)
+		if err != nil {
+			return err
 		}
 		learned = append(learned, l)
 	}
+	same := string(d.Bytes(maxExport)) == c.servers.ofSystemNow(now)
 	cache := c.conf.Cache
 	var entries []*entry
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
@@ -143,14 +126,18 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if cache != nil {
+		if cache != nil && c.wouldSay(e, same) {
 			entries = append(entries, e)
 		}
 	}
 	if d == nil || len(d) > 0 {
 		return decode.ErrDamaged
 	}
-	c.learn(learned)
+	for _, l := range learned {
+		if s := c.servers.pool.Known(l.Name); s != nil {
+			s.Learn(l)
+		}
+	}
 	if cache != nil {
 		cache.add(entries, max(passed, 0), now)
 	}
@@ -158,14 +145,41 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 	return nil
 }
 
+// wouldSay reports whether those whom an exported answer came from are asked for it here as well, as far as can be known: by the
+// same route, or the system's servers, which are the same or not. It is then current.
+func (c *core) wouldSay(e *entry, same bool) bool {
+	b := e.Question()
+	n := len(b) - 4
+	q := &wire.Query{Name: string(b[:n]), Type: binary.BigEndian.Uint16(b[n:]), Class: binary.BigEndian.Uint16(b[n+2:])}
+	if c.known(q) != nil {
+		return false
+	}
+	from := c.origin(q)
+	if from.domain != e.domain || e.system != 0 && !same {
+		return false
+	}
+	e.origin = from
+	return true
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // decodeEntry takes an answer off. Its time is how old it was.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
-	if len(*d) == 0 {
+	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
 	}
-	e := &entry{bits: (*d)[0]}
-	d.Skip(1)
+	e := &entry{bits: (*d)[0], origin: origin{domain: (*d)[1], system: uint16((*d)[2])}}
+	d.Skip(3)
 	e.stored, e.ttl = d.Duration(), d.Duration()
+	if e.stored > oldest {
+		return nil, decode.ErrDamaged
+	}
 	var errs []wire.EDE
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		code := d.Uvarint()
@@ -187,42 +201,14 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	return e, nil
 }
 
-// learn adds what is known of servers that the Client has.
-func (c *core) learn(all []times) {
-	now := time.Now()
-	for _, l := range all {
-		c.mu.Lock()
-		s := c.servers[l.server]
-		c.mu.Unlock()
-		if s != nil {
-			s.learn(l, now)
-		}
-	}
-}
-
-func (s *upstreamState) learn(l times, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.answers.Merge(l.answers)
-	s.path.Merge(l.path)
-	s.sent, s.got = s.sent+float64(l.answers.Len()), s.got+float64(l.answers.Len())
-	if l.srtt > 0 {
-		s.srtt = float64(l.srtt)
-	}
-	if l.handshake > 0 {
-		s.handshake = float64(l.handshake)
-	}
-	s.updateDelays()
-}
-
 // add adds answers that are not yet known. Each is as old as it says, and by as much
 // older as has passed.
 func (c *Cache) add(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
-	at := now.Sub(c.epoch)
+	at, limits := now.Sub(c.epoch), c.limits()
 	for _, e := range entries {
 		e.stored = at - e.stored - passed
-		e.ttl = min(e.ttl, orDefault(c.MaxTTL, defaultMaxTTL))
+		e.ttl = min(e.ttl, e.Limit(limits))
 		if !c.usable(e, at) {
 			continue
 		}

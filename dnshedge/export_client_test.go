@@ -80,13 +80,13 @@ func exported(t *testing.T) (*dnshedge.Client, []byte) {
 func TestImportOfWhatIsWrongChangesNothing(t *testing.T) {
 	c, good := exported(t)
 	empty := func() *dnshedge.Client { return &dnshedge.Client{Cache: new(dnshedge.Cache)} }
-	version := bytes.Replace(good, []byte("dns 1\n"), []byte("dns 2\n"), 1)
+	version := bytes.Replace(good, []byte("dns 2\n"), []byte("dns 1\n"), 1)
 	for want, bad := range map[string]io.Reader{
 		"no export of a Client":     strings.NewReader(""),
 		"no export":                 strings.NewReader("something else that is long enough"),
 		"damaged or cut off":        bytes.NewReader(good[:len(good)-9]),
 		"the export is damaged":     bytes.NewReader(good[:25]),
-		`version "2", and only "1"`: bytes.NewReader(version),
+		`version "1", and only "2"`: bytes.NewReader(version),
 		"larger than 64 MiB":        io.MultiReader(bytes.NewReader(good), io.LimitReader(zeros{}, 64<<20)),
 		"disk full":                 failing{},
 	} {
@@ -117,6 +117,76 @@ func TestAnExportIsBelievedForADay(t *testing.T) {
 	})
 }
 
+func TestWhatIsImportedIsWhatThisClientWouldBeTold(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if strings.HasPrefix(q.Question[0].Name, "no") {
+				return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 3600, 3600)}
+			}
+			return with("3600 A 192.0.2.1")(q)
+		})
+		b := l.serve("b", with("A 192.0.2.2"))
+		old := &exchanger{addr: "10.0.0.1"}
+		export := func(c *dnshedge.Client) *bytes.Reader {
+			for _, name := range []string{"yes.example.", "no.example.", "no.corp.example.", "x.old.example."} {
+				l.must(c, name)
+			}
+			var file bytes.Buffer
+			require.NoError(t, c.Export(&file))
+			return bytes.NewReader(file.Bytes())
+		}
+		file := export(l.client(&dnshedge.Client{Cache: new(dnshedge.Cache), Routes: map[string]dnshedge.Exchanger{"old.example": old}}, l.up("udp", "a")))
+		c := l.client(&dnshedge.Client{
+			Cache:  &dnshedge.Cache{MaxTTL: time.Minute, MaxNegativeTTL: 5 * time.Second},
+			Routes: map[string]dnshedge.Exchanger{"corp.example": &exchanger{addr: "10.0.0.5"}},
+		}, l.up("udp", "b"))
+		require.NoError(t, c.Import(file))
+		for name, want := range map[string]string{"yes.example.": "192.0.2.1", "no.example.": "", "no.corp.example.": "10.0.0.5", "x.old.example.": "192.0.2.2"} {
+			r, _ := l.must(c, name)
+			assert.Equal(t, want, addr(r), name)
+			if name == "yes.example." {
+				assert.LessOrEqual(t, ttl(r), uint32(60), "MaxTTL")
+			}
+		}
+		time.Sleep(6 * time.Second)
+		r, _ := l.must(c, "no.example.")
+		assert.Equal(t, "192.0.2.2", addr(r), "MaxNegativeTTL")
+
+		// What the system's servers said is of use if they are the same.
+		conf := l.resolvConf("", "a")
+		system := func(conf string) *dnshedge.Client {
+			return l.client(&dnshedge.Client{Cache: new(dnshedge.Cache), ResolvConf: conf})
+		}
+		file = export(system(conf))
+		for host, want := range map[string]string{"a": "", "b": "192.0.2.2"} {
+			_, err := file.Seek(0, io.SeekStart)
+			require.NoError(t, err)
+			c := system(l.resolvConf("", host))
+			require.NoError(t, c.Import(file))
+			asked := b.Queries.Load()
+			r, _ := l.must(c, "no.corp.example.")
+			assert.Equal(t, want, addr(r), host)
+			assert.Equal(t, host == "b", b.Queries.Load() > asked)
+		}
+	})
+}
+
+func TestAnAnswerThatIsOlderThanDNSIsDamage(t *testing.T) {
+	msg, err := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "3600 A 203.0.113.66").Pack()
+	require.NoError(t, err)
+	b := binary.AppendVarint([]byte("hedge dns 2\n"), time.Now().UnixNano())
+	b = append(b, 0, 0, 1, 0, 0, 0)       // no servers, none of the system's, one answer of no route
+	b = binary.AppendUvarint(b, 1<<63-1)  // how old it is
+	b = binary.AppendUvarint(b, 3600*1e9) // how long it lives
+	b = append(b, 0)                      // no extended errors
+	b = binary.AppendUvarint(b, uint64(len(msg)))
+	b = append(b, msg...)
+	b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
+	c := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
+	require.ErrorContains(t, c.Import(bytes.NewReader(b)), "damaged")
+	assert.Zero(t, c.Cache.Len())
+}
+
 // What is well-formed is not necessarily true: the checksum of these is right.
 func FuzzImport(f *testing.F) {
 	c := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
@@ -124,11 +194,11 @@ func FuzzImport(f *testing.F) {
 	c.Cache.Set(dnstest.Negative(dnstest.Query{Msg: question("y.example.", dns.TypeA)}, dns.RcodeNameError, 60, 60))
 	var file bytes.Buffer
 	require.NoError(f, c.Export(&file))
-	const head = len("hedge dns 1\n")
+	const head = len("hedge dns 2\n")
 	f.Add(file.Bytes()[head : file.Len()-4])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		b = append([]byte("hedge dns 1\n"), b...)
+		b = append([]byte("hedge dns 2\n"), b...)
 		b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 		d := &dnshedge.Client{Cache: new(dnshedge.Cache)}
 		if err := d.Import(bytes.NewReader(b)); err != nil {

@@ -1,33 +1,26 @@
 package dnshedge
 
-import "time"
+import (
+	"github.com/miekg/dns"
 
-// ProbeUnderLock has a silent server's probe fall due while somebody holds the
-// Client's lock, and reports whether the server's lock stays free meanwhile.
-func ProbeUnderLock(c *Client) bool {
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// SharesLane reports whether questions about two names wait in one lane of the Client's line.
+func SharesLane(c *Client, one, other string) bool {
 	core, err := c.init()
 	if err != nil {
-		return false
+		panic(err)
 	}
-	s := core.group[0]
-	s.mu.Lock()
-	s.probeAt = time.Time{}
-	s.mu.Unlock()
-	s.silent.Store(true)
-	core.mu.Lock()
-	ended := make(chan bool)
-	go func() {
-		s.probeIfDue(time.Now())
-		close(ended)
-	}()
-	free := false
-	for end := time.Now().Add(2 * time.Second); !free && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if s.mu.TryLock() {
-			free = s.probing // or probeIfDue has not come that far
-			s.mu.Unlock()
+	zone := func(name string) string {
+		q, err := wire.NewQuery(new(dns.Msg).SetQuestion(name, dns.TypeA))
+		if err != nil {
+			panic(err)
 		}
+		return q.Zone()
 	}
-	core.mu.Unlock()
-	<-ended
-	return free
+	l := &core.waiting
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lane(zone(one)) == l.lane(zone(other))
 }

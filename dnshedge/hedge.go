@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -16,16 +16,6 @@ const (
 	defaultMinDelay   = 10 * time.Millisecond
 	loopbackMinDelay  = 2 * time.Millisecond
 	defaultMaxDelay   = 2 * time.Second
-
-	coldDelay   = 100 * time.Millisecond // before anything is learned
-	coldSetup   = 200 * time.Millisecond // added to coldDelay if a handshake comes first
-	maxLoss     = 500 * time.Millisecond // the longest loss delay
-	budgetBurst = 20                     // hedges that may be saved up
-
-	// planMargin is how many times the budget the slow delay may cost. A window of
-	// some hundred answers cannot tell 5 % from 6 %, and a delay that grows after
-	// each burst of losses does not hedge them. The buckets enforce the budget itself.
-	planMargin = 1.5
 )
 
 // Hedge says when a query is sent a second time although the first may still be
@@ -44,15 +34,15 @@ const (
 // no budget, and 20 may be saved up; a question's second and later ones come from the
 // budget, or from what is saved up while half of that is left. The timeout doubles with
 // each, and for all questions while a server is silent. So one that suddenly takes 3 s
-// is asked again by the questions of a moment, some 20, and by no more; one that loses
-// half of its queries gets 1.9 for each question, and one that answers 2 % gets 1.1.
+// is asked again by the questions of a moment, some 20, and by no more; a server that
+// loses half of its queries is asked 1.9 times per question, and one that answers 2 % 1.1 times.
 // Over a stream nothing is sent again while other answers arrive.
 //
 // HEDGE_DISABLED and HEDGE_MODE hold for DNS as well; see the Operation section of this package's doc.
 //
 // A question that is asked on behalf of a hedge of package hedge, or under
-// hedge.WithoutHedging, is not hedged, unless several callers share it through a
-// Cache.
+// hedge.WithoutHedging, is not hedged. If another caller has the same question at the time,
+// who allows hedging, its answer serves both.
 type Hedge struct {
 	// Off turns hedging off. Queries that are lost are still sent again.
 	Off bool
@@ -112,19 +102,16 @@ func (h *Hedge) validate() error {
 	return nil
 }
 
-func (h *Hedge) share() float64 { return cmp.Or(h.BudgetPercent, defaultBudget) / 100 }
-
-func (h *Hedge) engine() engine.Config {
-	share := planMargin * h.share() // a server's bucket enforces the share itself
-	return engine.Config{
+// hedging returns what h says, with defaults filled in.
+func (h *Hedge) hedging() group.Hedging {
+	return group.Hedging{
+		Fixed:        h.Fixed,
 		Percentile:   cmp.Or(h.Percentile, defaultPercentile),
-		MaxHedges:    1, // an exchange computes the delays itself
-		Share:        share,
-		EstimatedRPS: budgetBurst / share,
-		Burst:        time.Second,
-		MinDelay:     cmp.Or(h.MinDelay, loopbackMinDelay),
-		InitialDelay: coldDelay,
+		MaxHedges:    cmp.Or(h.MaxHedges, defaultHedges),
+		Share:        cmp.Or(h.BudgetPercent, defaultBudget) / 100,
 		MaxPerSecond: h.MaxHedgesPerSecond,
-		MaxKeys:      4 * maxServers,
+		MinDelay:     cmp.Or(h.MinDelay, defaultMinDelay),
+		LocalMin:     cmp.Or(h.MinDelay, loopbackMinDelay),
+		MaxDelay:     cmp.Or(h.MaxDelay, defaultMaxDelay),
 	}
 }

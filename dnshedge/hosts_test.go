@@ -1,9 +1,12 @@
 package dnshedge_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -100,6 +103,40 @@ func TestHostsFileIsReadAgainWhenItChanges(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		is("198.51.100.1")
 	})
+}
+
+func TestAHostsFileThatIsLongIsReadInTheBackground(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", with("A 198.51.100.1"))
+		long := func(ip string) string { // its first line is very long, and its last one has no end
+			return "# " + strings.Repeat("a comment of many words ", 5000) + "\n" + ip + " printer.home.arpa"
+		}
+		path := hostsFile(t, long("10.0.0.7"))
+		c := l.client(&dnshedge.Client{SpecialUse: dnshedge.SpecialUseForwarder, Hosts: path}, l.up("udp", "a"))
+		ask := func() string {
+			r, queries := asks(l, c, "printer.home.arpa.", dns.TypeA)
+			assert.Zero(t, queries)
+			return addr(r)
+		}
+		assert.Equal(t, "10.0.0.7", ask())
+		write(t, path, long("10.0.0.88"))
+		time.Sleep(6 * time.Second)
+		ask() // what it said before, unless it has been read meanwhile
+		synctest.Wait()
+		assert.Equal(t, "10.0.0.88", ask())
+	})
+}
+
+func TestANameHas256AddressesInAHostsFileAtMost(t *testing.T) {
+	var b strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&b, "10.0.%d.%d many.home.arpa\n", i/256, i%256)
+	}
+	c := &dnshedge.Client{Hosts: hostsFile(t, b.String())}
+	defer c.Close()
+	r, _, err := c.Exchange(question("many.home.arpa.", dns.TypeA), "")
+	require.NoError(t, err)
+	assert.Len(t, r.Answer, 256)
 }
 
 func TestHostsFileThatCannotBeReadIsAnError(t *testing.T) {

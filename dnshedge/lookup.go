@@ -94,23 +94,23 @@ func (c *Client) Warm(ctx context.Context, names ...string) error {
 	if err != nil {
 		return err
 	}
-	group, err := core.upstreams()
+	servers, err := core.servers.forAll()
 	if err != nil {
 		return err
 	}
-	group = append(group[:len(group):len(group)], core.fallback...)
-	errs := make([]error, len(group)+len(names))
+	servers = append(servers[:len(servers):len(servers)], core.servers.fallback...)
+	errs := make([]error, len(servers)+len(names))
 	var wg sync.WaitGroup
-	for i, s := range group {
+	for i, s := range servers {
 		wg.Go(func() {
-			if _, err := s.probe(ctx); err != nil {
-				errs[i] = s.fail(wire.RootServers, err)
+			if _, err := s.Reach(ctx, nil); err != nil {
+				errs[i] = noAnswer(wire.RootServers, s, err)
 			}
 		})
 	}
 	wg.Wait()
 	for i, name := range names {
-		wg.Go(func() { _, errs[len(group)+i] = c.LookupAddrs(ctx, name) })
+		wg.Go(func() { _, errs[len(servers)+i] = c.LookupAddrs(ctx, name) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

@@ -32,13 +32,16 @@ type HTTPSService struct {
 
 // LookupHTTPS looks up how the origin https://host:port is reached besides by its
 // addresses: the HTTPS records of RFC 9460, in the order in which clients try them, and
-// those of one priority in random order. The host is a complete name. Port 0 is 443.
+// those of one priority in random order. One that is malformed makes all be left out. The host is a complete name. Port 0 is 443.
 //
 // Without records the result is empty, and that is no error: the origin is then reached as
 // without this lookup. Records that demand what [HTTPSService] does not hold are left out.
 // Errors are of type *net.DNSError; after one, a client may go on without the records,
 // unless an attacker could have caused it (RFC 9460 §3.1).
 func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]HTTPSService, error) {
+	if !lookup.IsHost(host) {
+		return nil, lookup.NotFound(host)
+	}
 	name := dns.Fqdn(host)
 	if port != 0 && port != 443 {
 		name = fmt.Sprintf("_%d._https.%s", port, name) // §9.1
@@ -80,25 +83,17 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	case r.Rcode != dns.RcodeSuccess:
 		return nil, lookup.Rcode(r.Rcode)
 	}
-	name = dns.CanonicalName(name)
-	for range lookup.MaxChain {
-		next := ""
-		for _, rr := range r.Answer {
-			if dns.CanonicalName(rr.Header().Name) != name {
-				continue
-			}
-			switch rr := rr.(type) {
-			case *dns.CNAME:
-				next = dns.CanonicalName(rr.Target)
-				*least = min(*least, rr.Hdr.Ttl)
-			case *dns.HTTPS:
-				out = append(out, rr)
-			}
+	malformed := false
+	*least = lookup.EndOfChain(r, name, *least, func(rr dns.RR, _ uint32) bool {
+		https, ok := rr.(*dns.HTTPS)
+		if ok {
+			out = append(out, https)
 		}
-		if next == "" || len(out) > 0 {
-			break
-		}
-		name = next
+		malformed = malformed || !ok && rr.Header().Rrtype == dns.TypeHTTPS
+		return ok
+	})
+	if malformed {
+		return nil, nil // RFC 9460 §2.2: as if there were none of them
 	}
 	return out, nil
 }

@@ -67,3 +67,21 @@ func TestLookupHTTPSTellsWhatTheRecordsSay(t *testing.T) {
 		}
 	})
 }
+
+// RFC 9460 §2.2.
+func TestAMalformedHTTPSRecordSpoilsTheOthers(t *testing.T) {
+	for _, rdata := range []string{"0001" + "00" + "0003" + "0001" + "01" /* a port of one byte */, "00"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				m := dnstest.Answer(q, `HTTPS 2 . alpn=h2`)
+				h := dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeHTTPS, Class: dns.ClassINET, Ttl: 300}
+				m.Answer = append(m.Answer, &dns.RFC3597{Hdr: h, Rdata: rdata})
+				return dnstest.Reply{Msg: m}
+			})
+			c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+			got, err := c.LookupHTTPS(background, "www.example.", 0)
+			require.NoError(t, err)
+			assert.Empty(t, got)
+		})
+	}
+}

@@ -51,7 +51,7 @@ func TestLookupAddrsTellsTTLs(t *testing.T) {
 			"mx.example":            func(e *net.DNSError) bool { return e.IsNotFound },
 			"loop.example":          func(e *net.DNSError) bool { return e.IsNotFound },
 			"broken.example":        func(e *net.DNSError) bool { return e.IsTemporary && !e.IsNotFound },
-			strings.Repeat("x", 99): func(e *net.DNSError) bool { return !e.IsNotFound },
+			strings.Repeat("x", 99): func(e *net.DNSError) bool { return e.IsNotFound },
 		} {
 			_, err := c.LookupAddrs(background, name)
 			var e *net.DNSError
@@ -105,5 +105,26 @@ func TestWarmConnectsAndLooksUp(t *testing.T) {
 		err := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b")).Warm(background)
 		require.ErrorContains(t, err, "upstream udp://10.77.0.2:53")
 		assert.NotContains(t, err.Error(), "10.77.0.3")
+	})
+}
+
+func TestWhatIsNoHostNameIsNotAskedFor(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := l.serve("a", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+		for _, host := range []string{"", ".", "a..b", "bad host", "m\x00x.example", "a@b.example", "192.0.2.1\n.example", `a\.b.example`, "b\u00fccher.example"} {
+			var not *net.DNSError
+			_, err := c.LookupAddrs(background, host)
+			require.ErrorAs(t, err, &not, "%q", host)
+			assert.True(t, not.IsNotFound, "%q", host)
+			_, err = c.LookupHTTPS(background, host, 0)
+			require.ErrorAs(t, err, &not, "%q", host)
+			assert.True(t, not.IsNotFound, "%q", host)
+		}
+		assert.Zero(t, s.Queries.Load())
+		for _, host := range []string{"_srv.x-y.example", "X.example.", "1.example"} {
+			_, err := c.LookupAddrs(background, host)
+			assert.NoError(t, err, host)
+		}
 	})
 }

@@ -21,7 +21,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -90,7 +90,7 @@ func TestObserversHearOfEveryQuery(t *testing.T) {
 		assert.Equal(t, []string{"a: start 0", "a: won 0 after 20", "a: done by 0 of 1 after 20"}, rec.take())
 		l.must(c, "y.example.")
 		assert.Equal(t, []string{
-			"a: start 0", "a: budget 19", "b: start 1", "b: won 1 after 20", "a: done by 1 of 2 after 120", "a: lost 0 after 120",
+			"a: start 0", "a: budget 9", "b: start 1", "b: won 1 after 20", "a: done by 1 of 2 after 120", "a: lost 0 after 120",
 		}, sorted(rec.take()))
 		assert.Equal(t, 100*ms, rec.last.Delay)
 	})
@@ -174,8 +174,8 @@ func TestWhyAQuestionIsNotHedgedIsTold(t *testing.T) {
 		}
 		m := question("x.example.", dns.TypeA)
 		assert.Equal(t, "a: start 0", ask(background, m))
-		assert.Equal(t, "a: denied: nested", ask(engine.ForHedge(background, 1), m))
-		assert.Equal(t, "a: denied: disabled", ask(engine.WithOverrides(background, func(o *engine.Overrides) { o.Never = true }), m))
+		assert.Equal(t, "a: denied: nested", ask(race.ForHedge(background, 1), m))
+		assert.Equal(t, "a: denied: disabled", ask(race.WithOverrides(background, func(o *race.Overrides) { o.Never = true }), m))
 		update := new(dns.Msg)
 		update.SetUpdate("example.")
 		assert.Equal(t, "a: denied: method", ask(background, update))

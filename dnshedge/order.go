@@ -17,8 +17,9 @@ const (
 
 	// OrderStrict is for servers that may know different names, as a VPN's and a public
 	// one: the first is asked first, and hedges go to the same server. The next is asked
-	// when the one before it has failed, or has answered nothing at all for its share of
-	// Timeout. A server that is found to be down is asked last.
+	// when the one before it has failed, or is late for its share of Timeout. That one is
+	// still waited for: while it answers others, and most that is of the same type, what the
+	// next one says counts when Timeout is nearly over. A server that is found to be down is asked last.
 	OrderStrict
 )
 
@@ -27,16 +28,4 @@ func (o Order) validate() error {
 		return fmt.Errorf("dnshedge: Client.Order is %d; want OrderAuto, OrderFastest or OrderStrict", o)
 	}
 	return nil
-}
-
-// strict reports whether the order is strict.
-func (c *core) strict() bool {
-	switch c.conf.Order {
-	case OrderStrict:
-		return true
-	case OrderAuto:
-		return c.system != nil && !c.system.rotates()
-	default:
-		return false
-	}
 }

@@ -2,6 +2,7 @@ package dnshedge
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -15,8 +16,8 @@ import (
 // a browser that has a page from that name may then talk to that host (DNS rebinding).
 //
 // Removed are A and AAAA records with an address that is private, loopback, link-local,
-// unspecified, shared (100.64.0.0/10), or IPv6 for one of those (RFC 4291 §2.5.5, RFC
-// 6052), and HTTPS and SVCB records with a hint to one. An answer from which a record was
+// site-local, unspecified, shared (100.64.0.0/10), or IPv6 for one of those (RFC 4291 §2.5.5, RFC
+// 6052, RFC 8215), and HTTPS and SVCB records with a hint to one. An answer from which a record was
 // removed has the extended error 15, Blocked (RFC 8914), and is not authentic any more.
 // Special-use names, the hosts file, what Client.Routes have others answer and names in
 // domains for which the system has servers of their own are not filtered, nor is what the
@@ -87,18 +88,16 @@ func private(rr dns.RR) bool {
 
 func privateHint(rr *dns.SVCB) bool {
 	for _, kv := range rr.Value {
-		switch hint := kv.(type) {
+		var hints []net.IP
+		switch kv := kv.(type) {
 		case *dns.SVCBIPv4Hint:
-			for _, b := range hint.Hint {
-				if ip, ok := netip.AddrFromSlice(b); !ok || privateAddr(ip) {
-					return true
-				}
-			}
+			hints = kv.Hint
 		case *dns.SVCBIPv6Hint:
-			for _, b := range hint.Hint {
-				if ip, ok := netip.AddrFromSlice(b); !ok || privateAddr(ip) {
-					return true
-				}
+			hints = kv.Hint
+		}
+		for _, b := range hints {
+			if ip, ok := netip.AddrFromSlice(b); !ok || privateAddr(ip) {
+				return true
 			}
 		}
 	}
@@ -106,10 +105,12 @@ func privateHint(rr *dns.SVCB) bool {
 }
 
 var (
-	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")     // RFC 1122 §3.2.1.3
-	shared      = netip.MustParsePrefix("100.64.0.0/10") // RFC 6598
-	compatible  = netip.MustParsePrefix("::/96")         // RFC 4291 §2.5.5.1
-	translated  = netip.MustParsePrefix("64:ff9b::/96")  // RFC 6052 §2.1
+	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")      // RFC 1122 §3.2.1.3
+	shared      = netip.MustParsePrefix("100.64.0.0/10")  // RFC 6598
+	compatible  = netip.MustParsePrefix("::/96")          // RFC 4291 §2.5.5.1
+	translated  = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052 §2.1
+	within      = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215: translated within a network
+	site        = netip.MustParsePrefix("fec0::/10")      // RFC 3879
 )
 
 // privateAddr reports whether an address means a host of a private network.
@@ -119,5 +120,6 @@ func privateAddr(ip netip.Addr) bool {
 		b := ip.As16()
 		ip = netip.AddrFrom4([4]byte(b[12:])) // ::1 becomes an address of this network
 	}
-	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || thisNetwork.Contains(ip) || shared.Contains(ip)
+	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || thisNetwork.Contains(ip) || shared.Contains(ip) ||
+		within.Contains(ip) || site.Contains(ip)
 }

@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
 )
 
 func TestTheZeroClientAsksTheSystemsServers(t *testing.T) {
@@ -35,5 +37,48 @@ func TestTheZeroClientAsksTheSystemsServers(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		_, _, err := l.ask(c, "x.example.")
 		require.ErrorContains(t, err, "127.0.0.1:53")
+	})
+}
+
+func TestWhatServersSaidIsForgottenWhenTheSystemHasOthers(t *testing.T) {
+	bubble(t, func(l *lab) {
+		never := func(q dnstest.Query) dnstest.Reply {
+			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 3600, 3600)}
+		}
+		office := l.serve("b", with("3600 A 10.0.0.5"))
+		l.serve("a", never)
+		at, wrote := filepath.Join(l.TempDir(), "resolv.conf"), time.Now()
+		write := func(from string) {
+			b, err := os.ReadFile(from)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(at, b, 0o600))
+			wrote = wrote.Add(time.Second)
+			require.NoError(t, os.Chtimes(at, wrote, wrote))
+			time.Sleep(5 * time.Second)
+		}
+		route := &exchanger{addr: "192.0.2.9"}
+		write(l.resolvConf("", "a"))
+		c := l.client(&dnshedge.Client{
+			Cache: new(dnshedge.Cache), ResolvConf: at, Routes: map[string]dnshedge.Exchanger{"route.example": route},
+		})
+		says := func(name, want, when string) {
+			t.Helper()
+			r, _ := l.must(c, name)
+			assert.Equal(t, want, addr(r), "%s: %s", name, when)
+		}
+		says("wiki.example.", "", "at home")
+		says("x.route.example.", "192.0.2.9", "at home")
+
+		write(l.resolvConf("", "b", "a"))
+		says("wiki.example.", "10.0.0.5", "the VPN is up, although the other server is still there")
+		asked := office.Queries.Load()
+		write(l.resolvConf("", "b", "a"))
+		says("wiki.example.", "10.0.0.5", "the file was written, with the same servers")
+		assert.Equal(t, asked, office.Queries.Load(), "nothing was forgotten")
+
+		write(l.resolvConf("", "a"))
+		says("wiki.example.", "", "the VPN is down: not even as what has expired")
+		says("x.route.example.", "192.0.2.9", "whom the route names is still asked")
+		assert.Len(t, route.asked, 1)
 	})
 }

@@ -38,9 +38,9 @@ func TestFallbackIsUsedOnlyWhenTheGroupFails(t *testing.T) {
 					assert.Equal(t, "192.0.2.3", addr(r))
 					assert.LessOrEqual(t, took, 2520*ms)
 				} else {
-					for range 3 {
-						r, took := l.must(c, "x.example.")
-						assert.Empty(t, addr(r), "it may be this name alone")
+					for i := range 6 {
+						r, took := l.must(c, fmt.Sprintf("x%d.example.", i/2)) // twice is no more than once
+						assert.Empty(t, addr(r), "it may be these names alone")
 						assert.Equal(t, 20*ms, took)
 					}
 				}
@@ -92,14 +92,14 @@ func TestAPolicysREFUSEDIsFinal(t *testing.T) {
 			other := l.serve("b", good)
 			c := &dnshedge.Client{Fallback: []dnshedge.Upstream{l.up("udp", "b")}}
 			r, _ := l.must(l.client(c, l.up("udp", "a")), "x.example.")
-			final := 15 <= code && code <= 18
+			final := 15 <= code && code <= 17 // 18 is about the client (RFC 8914 §4.19)
 			assert.Equal(t, final, r.Rcode == dns.RcodeRefused, "EDE %d", code)
 			assert.Equal(t, final, other.Queries.Load() == 0, "EDE %d", code)
 		})
 	}
 }
 
-func TestSlowNamesDoNotOpenTheWayToTheFallback(t *testing.T) {
+func TestSlowNamesOpenTheWayToTheFallbackForThemselvesOnly(t *testing.T) {
 	for _, network := range []string{"udp", "tls"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -129,7 +129,7 @@ func TestSlowNamesDoNotOpenTheWayToTheFallback(t *testing.T) {
 				}
 				wg.Wait()
 			}
-			assert.Zero(t, fall.Queries.Load(), "%s: the server was alive all the time", network)
+			assert.EqualValues(t, 5, fall.Queries.Load(), "%s: each slow name is answered by it once", network)
 		})
 	}
 }

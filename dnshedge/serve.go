@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -18,7 +17,10 @@ var _ dns.Handler = (*Client)(nil)
 // answer gets SERVFAIL with an extended error (RFC 8914), a message that is no
 // question FORMERR or NOTIMP, and a zone transfer or a message with a signature (TSIG)
 // REFUSED. Over UDP, responses that are longer than the client takes, or longer than
-// 1232 bytes (RFC 9715), are cut.
+// 1232 bytes (RFC 9715), are cut. If w is a dns.ConnectionStater and tells of TLS,
+// responses to queries with EDNS are padded (RFC 8467).
+//
+// A Client whose Validate returns an error answers SERVFAIL: call it before serving.
 //
 // The response is written by w.Write if w is a dns.Server's own, and otherwise by
 // w.WriteMsg, where the wrappers of middleware look for it.
@@ -27,11 +29,14 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	q, limit := (*wire.Query)(nil), 0
 	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
 		responses.Put(p) // while the servers think
-		out := c.ask(context.Background(), context.Background(), q)
+		out := c.core.answer(context.Background(), context.Background(), q, "")
 		p = responses.Get().(*response)
-		p.b = c.appendResult(p.b[:0], q, out, limit)
+		p.b = appendResult(p.b[:0], q, out, limit)
 	}
 	defer responses.Put(p)
+	if tls, ok := w.(dns.ConnectionStater); ok && tls.ConnectionState() != nil {
+		p.b = wire.PadResponse(p.b, 0)
+	}
 	// If writing fails, the client is gone and needs no answer.
 	if _, own := w.(dns.ConnectionStater); own {
 		_, _ = w.Write(p.b)
@@ -67,11 +72,17 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
 		limit = min(q.Size, wire.DefaultUDPSize)
 	}
-	q = q.Forwarded()
-	if core, err := c.init(); err == nil {
-		if b, ok := core.appendHit(b, q, limit); ok {
-			return b, nil, 0
-		}
+	forwarded, err := q.Forwarded()
+	if err != nil {
+		return appendRefusal(b, r, badQuery(err)), nil, 0
+	}
+	q = forwarded
+	core, err := c.init()
+	if err != nil {
+		return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: edeOther}), nil, 0
+	}
+	if f, ok := core.hit(context.Background(), q); ok {
+		return f.append(b, q, limit), nil, 0
 	}
 	own := *q // which may be kept
 	return b, &own, limit
@@ -112,73 +123,4 @@ func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 		out, _ = (&dns.Msg{MsgHdr: m.MsgHdr}).Pack() // a header always packs
 	}
 	return append(b, out...)
-}
-
-// ask is core.answer.
-func (c *Client) ask(ctx, stay context.Context, q *wire.Query) *result {
-	core, err := c.init()
-	if err != nil {
-		return &result{err: err}
-	}
-	return core.answer(ctx, stay, q, "")
-}
-
-// appendResult appends the response to q that ask has the result for.
-func (c *Client) appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
-	if r.err == nil {
-		return appendForwarded(b, q, r.answer, r.view, limit)
-	}
-	code := uint16(edeNetwork)
-	switch t := (*Error)(nil); {
-	case c.err != nil, errors.Is(r.err, ErrTooManyQuestions):
-		code = edeOther // no fault of the servers or the network
-	case errors.As(r.err, &t) && t.Timeout():
-		code = edeNoReachable
-	}
-	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
-}
-
-// appendAnswer appends the response to q, in wire format and as a forwarder's. It
-// has at most limit bytes.
-func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
-	if b, ok := c.appendHit(b, q, limit); ok {
-		return b, nil
-	}
-	r := c.answer(ctx, context.Background(), q, "") // which ends with the Client
-	if r.err != nil {
-		return b, r.err
-	}
-	return appendForwarded(b, q, r.answer, r.view, limit), nil
-}
-
-// appendHit is appendAnswer for an answer that is in the cache and about which
-// nothing else is to be done; otherwise it reports false.
-func (c *core) appendHit(b []byte, q *wire.Query, limit int) ([]byte, bool) {
-	f, ok := c.hit(context.Background(), q)
-	if !ok {
-		return b, false
-	}
-	a, view, _ := f.answer(q)
-	return appendForwarded(b, q, a, view, limit), true
-}
-
-// hit answers a question from the cache if that takes neither time nor a query.
-func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
-	if c.conf.Cache == nil || c.hosts != nil && c.hosts.find(q, time.Now()) != nil {
-		return f, false
-	}
-	if f, ok = c.conf.Cache.hit(q); ok {
-		c.count.queries.Add(1)
-		c.count.hits.Add(1)
-		c.refreshes.Earn()
-		c.traceHit(ctx, q, FromCache, nil)
-	}
-	return f, ok
-}
-
-func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.View, limit int) []byte {
-	start := len(b)
-	b = a.Append(b, q, view, limit)
-	wire.Forwarded(b[start:])
-	return b
 }

@@ -3,6 +3,7 @@ package dnshedge
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -59,7 +60,8 @@ const (
 //
 // The fields must not be changed after first use. A Server is safe for concurrent use.
 type Server struct {
-	// Client answers. It must be set.
+	// Client answers. It must be set, and valid: Serve and ServePacket return at once what
+	// its Validate returns.
 	Client *Client
 
 	// Admit says what becomes of a query, by the client's address, which is a
@@ -117,8 +119,12 @@ func (s *Server) begin(c io.Closer) error {
 		err = fmt.Errorf("dnshedge: Server.IdleTimeout is %v; want 0 or more", s.IdleTimeout)
 	case s.WriteTimeout < 0:
 		err = fmt.Errorf("dnshedge: Server.WriteTimeout is %v; want 0 or more", s.WriteTimeout)
-	case s.add(c, true):
-		return nil
+	default:
+		if e := s.Client.Validate(); e != nil {
+			err = fmt.Errorf("dnshedge: Server.Client: %w", e)
+		} else if s.add(c, true) {
+			return nil
+		}
 	}
 	_ = c.Close()
 	return err
@@ -201,6 +207,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // query is what came of reading a message.
 type query struct {
 	*wire.Query // nil: there is a reply already
+	core        *core
 	reply       []byte
 	drop        bool // the message gets no response
 }
@@ -240,13 +247,15 @@ func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out
 	case q.Type == dns.TypeAXFR || q.Type == dns.TypeIXFR:
 		return query{reply: q.AppendFailure(b, dns.RcodeRefused, limit)}
 	}
-	if core, err := s.Client.init(); err == nil {
-		if out, ok := core.appendHit(b, q, limit); ok {
-			return query{reply: out}
-		}
+	core, err := s.Client.init()
+	if err != nil {
+		return query{reply: q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: edeOther})}
+	}
+	if f, ok := core.hit(context.Background(), q); ok {
+		return query{reply: f.append(b, q, limit)}
 	}
 	own := *q
-	return query{Query: &own}
+	return query{Query: &own, core: core}
 }
 
 // appendHeader appends a response that is only a header, to a message that was not
@@ -303,14 +312,14 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 		case q.Query == nil:
 			_, _ = pc.WriteTo(q.reply, from)
 		default:
-			s.answer(q.Query, func(b []byte) { _, _ = pc.WriteTo(b, from) })
+			s.answer(q, func(b []byte) { _, _ = pc.WriteTo(b, from) })
 		}
 	}
 }
 
 // answer answers a question of a datagram in a goroutine that Shutdown waits for. If too
 // many wait, the one that has waited longest gets no response.
-func (s *Server) answer(q *wire.Query, write func(b []byte)) {
+func (s *Server) answer(q query, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -319,21 +328,24 @@ func (s *Server) answer(q *wire.Query, write func(b []byte)) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	place := s.waiting.enter(cancelFunc(func() {
 		cancel()
-		if core, err := s.Client.init(); err == nil {
-			core.count.dropped.Add(1)
-		}
-	}))
+		q.core.count.dropped.Add(1)
+	}), q.Zone())
 	s.wg.Go(func() {
 		defer cancel()
-		r := s.Client.ask(ctx, s.ctx, q)
+		r := q.core.answer(ctx, s.ctx, q.Query, "")
 		if !s.waiting.leave(place) {
 			p := responses.Get().(*response)
 			defer responses.Put(p)
-			p.b = s.Client.appendResult(p.b[:0], q, r, min(q.Size, wire.DefaultUDPSize))
+			p.b = appendResult(p.b[:0], q.Query, r, min(q.Size, wire.DefaultUDPSize))
 			write(p.b)
 		}
 	})
 }
+
+// A cancelFunc waits in a line.
+type cancelFunc func()
+
+func (f cancelFunc) Cancel() { f() }
 
 // readBatches reads and writes several datagrams with one system call, until that fails.
 func (s *Server) readBatches(u *net.UDPConn) error {
@@ -372,7 +384,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 				source = controlFrom(m.OOB[:m.NN])
 			}
 			if q.Query != nil {
-				s.answer(q.Query, func(b []byte) { _, _, _ = u.WriteMsgUDP(b, source, to) })
+				s.answer(q, func(b []byte) { _, _, _ = u.WriteMsgUDP(b, source, to) })
 				continue
 			}
 			replies[k] = q.reply
@@ -408,7 +420,8 @@ func controlFrom(oob []byte) []byte {
 
 // Serve answers what is asked over the connections that ln accepts, until Shutdown,
 // and closes it. Questions of one connection are answered in the order in which their
-// answers come, and 128 at a time (RFC 7766 §6.2.1.1).
+// answers come, and 128 at a time (RFC 7766 §6.2.1.1). Over TLS, responses to queries with
+// EDNS are padded to multiples of 468 bytes (RFC 7830, RFC 8467).
 func (s *Server) Serve(ln net.Listener) error {
 	if err := s.begin(ln); err != nil {
 		return err
@@ -454,6 +467,7 @@ func (s *Server) release() {
 type serverConn struct {
 	net.Conn
 	s       *Server
+	pads    bool          // TLS hides what is written, but not its length
 	writing chan struct{} // a lock: holds a value while a response is written
 	waiting chan struct{} // one value per question that waits
 }
@@ -461,7 +475,8 @@ type serverConn struct {
 func (s *Server) serveConn(conn net.Conn) {
 	defer s.release()
 	defer s.remove(conn, false)
-	c := &serverConn{Conn: conn, s: s, writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined)}
+	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
+	c := &serverConn{Conn: conn, s: s, pads: pads, writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined)}
 	var wg sync.WaitGroup
 	defer wg.Wait() // a client that has closed its half still reads
 	from := conn.RemoteAddr()
@@ -478,9 +493,9 @@ func (s *Server) serveConn(conn net.Conn) {
 		case q.drop:
 			return
 		case q.Query == nil:
-			out = q.reply
+			out = c.padded(q.reply)
 			c.lock()
-			err := c.write(q.reply)
+			err := c.write(out)
 			c.unlock()
 			if err != nil {
 				return
@@ -490,13 +505,13 @@ func (s *Server) serveConn(conn net.Conn) {
 		c.waiting <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-c.waiting }()
-			r := s.Client.ask(s.ctx, s.ctx, q.Query)
+			r := q.core.answer(s.ctx, s.ctx, q.Query, "")
 			c.lock()
 			defer c.unlock()
 			// What waits to be written is the answer, which all have in common.
 			p := responses.Get().(*response)
 			defer responses.Put(p)
-			p.b = s.Client.appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg)
+			p.b = c.padded(appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg))
 			_ = c.write(p.b)
 		})
 	}
@@ -547,6 +562,14 @@ func (c *serverConn) lock() {
 }
 
 func (c *serverConn) unlock() { <-c.writing }
+
+// padded pads a response that is sent over TLS, behind two bytes for its length.
+func (c *serverConn) padded(b []byte) []byte {
+	if c.pads {
+		return wire.PadResponse(b, 2)
+	}
+	return b
+}
 
 // write writes a response, for whose length b has two bytes in front, after lock. If the
 // client does not read it, the connection is closed.

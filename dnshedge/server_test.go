@@ -2,10 +2,14 @@ package dnshedge_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -437,12 +441,51 @@ func TestBadServerSettingsAreNamed(t *testing.T) {
 		"Server.IdleTimeout is -1ns":  {Client: c, IdleTimeout: -1},
 		"Server.WriteTimeout is -1ns": {Client: c, WriteTimeout: -1},
 	} {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		require.ErrorContains(t, s.Serve(ln), want)
-		_, err = ln.Accept()
-		require.ErrorIs(t, err, net.ErrClosed)
+		mustNotServe(t, s, want)
 	}
+}
+
+// mustNotServe checks that the error of a Server that cannot serve has a text, and that
+// what it was given is closed.
+func mustNotServe(t *testing.T, s *dnshedge.Server, want string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.ErrorContains(t, s.Serve(ln), want)
+	_, err = ln.Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.ErrorContains(t, s.ServePacket(pc), want)
+	_, _, err = pc.ReadFrom(nil)
+	require.ErrorIs(t, err, net.ErrClosed)
+}
+
+// invalid is an Exchanger whose fields are out of their limits.
+type invalid struct{ dnshedge.Exchanger }
+
+func (invalid) Validate() error { return errors.New("Limits.Queries is -1") }
+
+func TestAServerOfAnInvalidClientDoesNotServe(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	tooMuch := dnshedge.Hedge{BudgetPercent: 200}
+	for want, c := range map[string]*dnshedge.Client{
+		"Client.Hosts: stat " + missing: {Hosts: missing},
+		"Hedge.BudgetPercent is 200":    {Hedge: tooMuch},
+		"Client.Timeout is -1ns":        {Timeout: -1},
+		`upstream udp://192.0.2.1:0`:    {Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:0"}}},
+		"Client.Exchanger: Limits":      {Exchanger: invalid{}},
+		`Client.Routes["corp.example"]: dnshedge: Hedge.BudgetPercent is 200`: {
+			Routes: map[string]dnshedge.Exchanger{"corp.example": &dnshedge.Client{Hedge: tooMuch}},
+		},
+	} {
+		require.ErrorContains(t, c.Validate(), want)
+		mustNotServe(t, &dnshedge.Server{Client: c}, "Server.Client: ")
+		mustNotServe(t, &dnshedge.Server{Client: c}, want)
+	}
+	both := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
+	both.Routes = map[string]dnshedge.Exchanger{"a.example": both, "b.example": nil, "c.example": (*dnshedge.Client)(nil)}
+	assert.NoError(t, both.Validate())
 }
 
 // stuck is a connection that cannot be closed before it is let go.
@@ -515,4 +558,51 @@ func TestMisplacedOPTIsAFormatError(t *testing.T) {
 	assert.Equal(t, dns.RcodeFormatError, ask(0, 1, 0), "in the authority section")
 	assert.Equal(t, dns.RcodeBadVers, ask(0, 0, 1))
 	require.NoError(t, s.Shutdown(background))
+}
+
+func TestOverTLSTheLengthOfAResponseDoesNotTellTheName(t *testing.T) {
+	bubble(t, func(l *lab) {
+		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
+			if strings.HasPrefix(q.Question[0].Name, "nx") {
+				return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 60)}
+			}
+			return good(q)
+		})
+		s := &dnshedge.Server{Client: c}
+		l.startServer(s)
+		ln, err := l.net.Host("c").Listen("tcp", ":853")
+		require.NoError(t, err)
+		serving, trusting := dnstest.Certificate()
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = s.Serve(tls.NewListener(ln, serving.Clone())) })
+		l.Cleanup(wg.Wait)
+		l.Cleanup(func() { ln.Close() })
+		raw, err := l.net.Host("client").DialContext(background, "tcp", l.net.Host("c").Addr().String()+":853")
+		require.NoError(t, err)
+		defer raw.Close()
+		config := trusting.Clone()
+		config.ServerName = dnstest.Name
+		lengths := func(conn *dns.Conn, edns bool) map[int]bool {
+			all := make(map[int]bool)
+			for _, name := range []string{"a.example.", "a.example.", "abcdefghijklmnop.example.", "nx.example.", "axfr.example."} {
+				m := question(name, dns.TypeA)
+				if name == "axfr.example." {
+					m.Question[0].Qtype = dns.TypeAXFR
+				}
+				if edns {
+					m.SetEdns0(1232, false)
+				}
+				require.NoError(t, conn.WriteMsg(m))
+				b, err := conn.ReadMsgHeader(nil)
+				require.NoError(t, err)
+				all[len(b)] = true
+				require.NoError(t, new(dns.Msg).Unpack(b))
+			}
+			return all
+		}
+		encrypted := &dns.Conn{Conn: tls.Client(raw, config), UDPSize: 4096}
+		assert.Equal(t, map[int]bool{468: true}, lengths(encrypted, true))
+		assert.Greater(t, len(lengths(encrypted, false)), 3, "without EDNS there is no padding")
+		assert.Greater(t, len(lengths(l.connect("tcp"), true)), 3, "there is nothing to hide over TCP")
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -53,36 +54,40 @@ type AnswerInfo struct {
 	Err      error // instead of an answer
 }
 
-func (c *core) traceAttempt(ctx context.Context, q *wire.Query, s *upstreamState, n int, k kind) {
-	if t := c.conf.Trace; t != nil && t.Attempt != nil {
-		t.Attempt(ctx, attemptInfo(q, s, n, k))
+// groupTrace is a Trace in the words of package group.
+type groupTrace struct{ *Trace }
+
+func (t groupTrace) Attempt(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
+	if t.Trace.Attempt != nil {
+		t.Trace.Attempt(ctx, attemptInfo(q, to, n, hedge))
 	}
 }
 
-func (c *core) traceDone(ctx context.Context, q *wire.Query, s *upstreamState, n int, k kind, took time.Duration, err error) {
-	if t := c.conf.Trace; t != nil && t.Done != nil {
-		t.Done(ctx, attemptInfo(q, s, n, k), took, err)
+func (t groupTrace) Done(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
+	if t.Trace.Done != nil {
+		t.Trace.Done(ctx, attemptInfo(q, to, n, hedge), took, explain(to, err))
 	}
 }
 
-func attemptInfo(q *wire.Query, s *upstreamState, n int, k kind) AttemptInfo {
-	return AttemptInfo{Name: q.Text(), Type: q.Type, Upstream: s.up, Attempt: n, Hedge: k == hedged}
+func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo {
+	return AttemptInfo{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
 }
 
-// traceResult returns r, of which the Trace is told.
-func (c *core) traceResult(ctx context.Context, q *wire.Query, r *result) *result {
-	if t := c.conf.Trace; t != nil && t.Answer != nil {
-		i := AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromServer, Attempts: r.tries, HedgeWon: r.kind == hedged, Err: r.err}
+// asked returns r, of which the Trace is told, if there is one.
+func (t *Trace) asked(ctx context.Context, q *wire.Query, r *result) *result {
+	if t != nil && t.Answer != nil {
+		i := AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromServer, Attempts: r.tries, HedgeWon: r.hedged, Err: r.err}
 		if r.from != nil {
-			i.Upstream = r.from.up
+			i.Upstream = upstreamOf(r.from)
 		}
 		t.Answer(ctx, i)
 	}
 	return r
 }
 
-func (c *core) traceHit(ctx context.Context, q *wire.Query, from Source, err error) {
-	if t := c.conf.Trace; t != nil && t.Answer != nil {
+// hit tells the Trace, if there is one, of an answer that no server was asked for.
+func (t *Trace) hit(ctx context.Context, q *wire.Query, from Source, err error) {
+	if t != nil && t.Answer != nil {
 		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: from, Err: err})
 	}
 }

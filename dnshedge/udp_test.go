@@ -249,7 +249,7 @@ func TestUnansweredQuestionsShareSocketsAndDelayNoOthers(t *testing.T) {
 			wg.Go(func() { _, _, _ = l.ask(c, fmt.Sprintf("x%d.dead.example.", i)) })
 			if i%50 == 0 {
 				wg.Go(func() {
-					_, took := l.must(c, "healthy.example.")
+					_, took := l.must(c, fmt.Sprintf("healthy%d.example.", i))
 					assert.Equal(t, 20*ms, took)
 				})
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gohedge/hedge/dnshedge/internal/group"
+	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
@@ -48,11 +51,18 @@ type Upstream struct {
 	// base64 (RFC 7858 §4.2). The certificate is checked as well; only if the server has
 	// no name but an IP address, its own key is all that counts.
 	Pins []string
+
+	// TrustAD says that the server validates (DNSSEC), and that nobody between it and here can change what it says, as on this
+	// machine or over TLS: a name of which it says with the AD bit that it does not exist has no names below it (RFC 8020).
+	// Names below it are then not asked for. By default they are.
+	TrustAD bool
 }
 
 const (
 	defaultNet = "udp" // of servers whose address has no scheme
 	streamNet  = "tcp" // of resolv.conf's servers if it has the option use-vc
+
+	trustAD = "trust-ad" // as resolv.conf calls it
 )
 
 // schemes lists schemes for an error message: "udp, tcp or tls".
@@ -88,33 +98,57 @@ func anyScheme(transport.Scheme) bool { return true }
 //	https://dns.example/dns-query
 //
 // Behind the name, or without one, may be options: "#dns.example;pin=...;pin=..." for
-// Pins, and "#;post" for Post. The host may be a name if there is a scheme.
+// Pins, "#;post" for Post, and "#;trust-ad" for TrustAD. The host may be a name if there is a scheme.
 func ParseUpstream(s string) (Upstream, error) {
-	bad := func(format string, args ...any) (Upstream, error) {
-		return Upstream{}, fmt.Errorf("dnshedge: upstream %q: %s", s, fmt.Sprintf(format, args...))
+	u, err := parseUpstream(s)
+	if err != nil {
+		return Upstream{}, fmt.Errorf("dnshedge: upstream %q: %v", s, err)
 	}
+	return u, nil
+}
+
+func parseUpstream(s string) (u Upstream, err error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
-		if ip, err := netip.ParseAddr(s); err == nil && validHost(s) {
-			known, _ := transport.Find(defaultNet)
-			return Upstream{Net: defaultNet, Addr: net.JoinHostPort(ip.String(), known.Port)}, nil
-		}
-		ap, err := netip.ParseAddrPort(s)
-		if err != nil || !validHost(ap.Addr().String()) {
-			return bad("want an IP address, one with a port, or %s and a host", schemes("://", "or", anyScheme))
-		}
-		if ap.Port() == 0 {
-			return bad("port 0")
-		}
-		return Upstream{Net: defaultNet, Addr: ap.String()}, nil
+		return parseAddress(s)
 	}
-	u := Upstream{Net: strings.ToLower(scheme)}
+	u.Net = strings.ToLower(scheme)
 	known, ok := transport.Find(u.Net)
 	if !ok {
-		return bad("scheme %q; want %s", scheme, schemes("", "or", anyScheme))
+		return u, fmt.Errorf("scheme %q; want %s", scheme, schemes("", "or", anyScheme))
 	}
-	port := known.Port
 	rest, fragment, ok := strings.Cut(rest, "#")
+	if err := u.parseFragment(fragment, ok, known); err != nil {
+		return u, err
+	}
+	if known.Path != "" {
+		if rest, err = u.parsePath(rest, known); err != nil {
+			return u, err
+		}
+	}
+	host, port, err := splitHost(rest)
+	u.Addr = net.JoinHostPort(host, cmp.Or(port, known.Port))
+	return u, err
+}
+
+// parseAddress reads an upstream without a scheme.
+func parseAddress(s string) (Upstream, error) {
+	if ip, err := netip.ParseAddr(s); err == nil && validHost(s) {
+		known, _ := transport.Find(defaultNet)
+		return Upstream{Net: defaultNet, Addr: net.JoinHostPort(ip.String(), known.Port)}, nil
+	}
+	ap, err := netip.ParseAddrPort(s)
+	switch {
+	case err != nil || !validHost(ap.Addr().String()):
+		return Upstream{}, fmt.Errorf("want an IP address, one with a port, or %s and a host", schemes("://", "or", anyScheme))
+	case ap.Port() == 0:
+		return Upstream{}, errors.New("port 0")
+	}
+	return Upstream{Net: defaultNet, Addr: ap.String()}, nil
+}
+
+// parseFragment reads what is behind the #, if there is one: a name and options.
+func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Scheme) error {
 	name, options, more := strings.Cut(fragment, ";")
 	u.ServerName = name
 	for more {
@@ -125,46 +159,43 @@ func ParseUpstream(s string) (Upstream, error) {
 		case isPin && validPin(pin):
 			u.Pins = append(u.Pins, pin)
 		case isPin:
-			return bad("pin %q; want 32 bytes in base64", pin)
+			return fmt.Errorf("pin %q; want 32 bytes in base64", pin)
 		case o == "post" && known.Path != "" && !u.Post:
 			u.Post = true
+		case o == trustAD && !u.TrustAD:
+			u.TrustAD = true
 		default:
-			return bad("option %q; want pin=..., or post for https", o)
+			return fmt.Errorf("option %q; want pin=..., trust-ad, or post for https", o)
 		}
 	}
 	switch {
-	case ok && u.ServerName == "" && u.Pins == nil && !u.Post:
-		return bad("empty name behind #")
-	case ok && !known.TLS:
-		return bad("a name behind # is for %s", schemes("", "and", func(s transport.Scheme) bool { return s.TLS }))
+	case ok && u.ServerName == "" && u.Pins == nil && !u.Post && !u.TrustAD:
+		return errors.New("empty name behind #")
+	case !known.TLS && (u.ServerName != "" || u.Pins != nil):
+		return fmt.Errorf("a name behind # is for %s", schemes("", "and", func(s transport.Scheme) bool { return s.TLS }))
 	case u.ServerName != "" && !validHost(u.ServerName):
-		return bad("name %q behind #", u.ServerName)
+		return fmt.Errorf("name %q behind #", u.ServerName)
 	}
-	if known.Path != "" {
-		p, err := url.Parse(u.Net + "://" + rest)
-		switch {
-		case err != nil:
-			return bad("%v", err)
-		case strings.Contains(p.Host, "%"):
-			return bad("an IPv6 zone has no place in a URL")
-		case p.User != nil:
-			return bad("user information has no place here")
-		case p.RawQuery != "" || p.ForceQuery:
-			return bad("query %q has no place here", p.RawQuery)
-		}
-		if rest, u.Path = p.Host, p.EscapedPath(); u.Path == "" || u.Path == "/" {
-			u.Path = known.Path
-		}
+	return nil
+}
+
+// parsePath takes the path off what is behind the scheme, and returns the host.
+func (u *Upstream) parsePath(rest string, known transport.Scheme) (host string, err error) {
+	p, err := url.Parse(u.Net + "://" + rest)
+	switch {
+	case err != nil:
+		return "", err
+	case strings.Contains(p.Host, "%"):
+		return "", errors.New("an IPv6 zone has no place in a URL")
+	case p.User != nil:
+		return "", errors.New("user information has no place here")
+	case p.RawQuery != "" || p.ForceQuery:
+		return "", fmt.Errorf("query %q has no place here", p.RawQuery)
 	}
-	host, given, err := splitHost(rest)
-	if err != nil {
-		return bad("%v", err)
+	if u.Path = p.EscapedPath(); u.Path == "" || u.Path == "/" {
+		u.Path = known.Path
 	}
-	if given != "" {
-		port = given
-	}
-	u.Addr = net.JoinHostPort(host, port)
-	return u, nil
+	return p.Host, nil
 }
 
 // splitHost takes a host and port apart; the port may be missing.
@@ -198,23 +229,7 @@ func validHost(s string) bool {
 	if ip, err := netip.ParseAddr(s); err == nil {
 		return ip.Zone() == "" || validHost(ip.Zone())
 	}
-	s = strings.TrimSuffix(s, ".")
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 {
-			return false
-		}
-		for i := range len(label) {
-			switch c := label[i]; {
-			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_':
-			default:
-				return false
-			}
-		}
-	}
-	return true
+	return lookup.IsHost(s)
 }
 
 // String returns the upstream as ParseUpstream reads it. Addrs are left out.
@@ -226,6 +241,9 @@ func (u Upstream) String() string {
 	}
 	if u.Post {
 		options += ";post"
+	}
+	if u.TrustAD {
+		options += ";" + trustAD
 	}
 	if options != "" {
 		s += "#" + options
@@ -322,3 +340,6 @@ func (u Upstream) loopback() bool {
 	}
 	return true
 }
+
+// upstreamOf returns the upstream that a server is.
+func upstreamOf(s *group.Server) Upstream { return *s.About.(*Upstream) }

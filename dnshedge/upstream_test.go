@@ -61,6 +61,8 @@ func TestWhatIsNoUpstreamIsSaid(t *testing.T) {
 		"udp://h:0":                       `port "0"`,
 		"udp://h h":                       `host "h h"`,
 		"udp://192.0.2.1#x":               "for tls and https",
+		"udp://192.0.2.1#trust-ad":        "for tls and https",
+		"udp://192.0.2.1#;trust-ad;post":  `option "post"`,
 		"tls://192.0.2.1#":                "empty name",
 		"tls://192.0.2.1#;pin=abcd":       `pin "abcd"; want 32 bytes`,
 		"tls://192.0.2.1#x;post":          `option "post"`,
@@ -117,7 +119,7 @@ func TestNoCodeNamesATransport(t *testing.T) {
 }
 
 func FuzzParseUpstream(f *testing.F) {
-	for _, s := range []string{"192.0.2.1", "udp://h:53", "tls://[::1]:853#x", "https://h/dns-query", "https://h/#n;post;pin=" + somePin, "://", "tcp://a:b:c", "https://[fe80::1%25eth0]/"} {
+	for _, s := range []string{"192.0.2.1", "udp://h:53", "udp://192.0.2.1:53#;trust-ad", "tls://h:853#n;trust-ad", "tls://[::1]:853#x", "https://h/dns-query", "https://h/#n;post;pin=" + somePin, "://", "tcp://a:b:c", "https://[fe80::1%25eth0]/"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -12,6 +12,7 @@
 //	hedge.requests   calls
 //	hedge.attempts   attempts, by hedge.type and hedge.outcome: won, lost or failed
 //	hedge.denied     hedges that were due and not sent, and calls that could not be hedged, by hedge.reason
+//	hedge.answers_not_taken  hedges with an answer, such as 404 or NOT_FOUND, that ends a call only if it is the primary's
 //	hedge.saved      histogram: the estimated time that each win of a hedge saved, in seconds
 //	hedge.delay      delay after which the latest call was to be hedged, in seconds; 0 if it was not
 //	hedge.budget     hedges that the budget could pay for, when it was last asked
@@ -67,11 +68,12 @@ type Observer struct {
 	observe.NopObserver
 	tracer trace.Tracer
 
-	requests, attempts, denied metric.Int64Counter
-	saved                      metric.Float64Histogram
-	delay, budget              metric.Float64Gauge
-	limited                    metric.Int64Counter
-	waited                     metric.Float64Histogram
+	requests, attempts, denied, notTaken metric.Int64Counter
+
+	saved         metric.Float64Histogram
+	delay, budget metric.Float64Gauge
+	limited       metric.Int64Counter
+	waited        metric.Float64Histogram
 
 	sets atomic.Pointer[map[observe.KeyInfo]*sets] // the map is replaced, never changed
 	mu   sync.Mutex                                // held while sets is replaced
@@ -115,7 +117,7 @@ func New(opts ...Option) (*Observer, error) {
 	m := s.meters.Meter(scope)
 	o := &Observer{tracer: s.tracers.Tracer(scope)}
 	o.sets.Store(&map[observe.KeyInfo]*sets{})
-	var errs [8]error
+	var errs [9]error
 	o.requests, errs[0] = m.Int64Counter("hedge.requests", metric.WithUnit("{request}"), metric.WithDescription("Calls."))
 	o.attempts, errs[1] = m.Int64Counter("hedge.attempts", metric.WithUnit("{attempt}"),
 		metric.WithDescription("Attempts that were sent for the calls, by type and outcome."))
@@ -133,6 +135,8 @@ func New(opts ...Option) (*Observer, error) {
 	o.waited, errs[7] = m.Float64Histogram("hedge.limiter.waited", metric.WithUnit("s"),
 		metric.WithDescription("How long requests waited in a Limiter's queue, by outcome."),
 		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
+	o.notTaken, errs[8] = m.Int64Counter("hedge.answers_not_taken", metric.WithUnit("{hedge}"),
+		metric.WithDescription("Hedges with an answer that ends a call only if it is the primary's."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
@@ -231,6 +235,9 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 	s := o.of(key)
 	o.requests.Add(ctx, 1, s.add...)
 	o.delay.Record(ctx, r.Delay.Seconds(), s.record...)
+	if r.AnswersNotTaken > 0 {
+		o.notTaken.Add(ctx, int64(r.AnswersNotTaken), s.add...)
+	}
 	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
 		o.saved.Record(ctx, r.Saved.Seconds(), s.record...)
 	}

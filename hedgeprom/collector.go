@@ -25,6 +25,7 @@
 //	hedge_attempts_total{type}   attempts that were sent for them; type is original or hedge
 //	hedge_wins_total{type}       hedged calls that were answered, by the attempt that answered
 //	hedge_denied_total{reason}   hedges that were due and not sent, and calls that could not be hedged; see observe.Reason
+//	hedge_answers_not_taken_total  hedges with an answer, such as 404 or NOT_FOUND, that ends a call only if it is the primary's; see hedge.WithAnswerStatus
 //	hedge_delay_seconds          delay after which the latest call was to be hedged; 0 if it was not
 //	hedge_saved_seconds          histogram: the estimated time that each win of a hedge saved; 0 with hedge.WithAudit
 //	hedge_request_seconds{hedged}  native histogram: what callers waited; hedged is true if a hedge was sent
@@ -129,13 +130,14 @@ type Collector struct {
 	observe.NopObserver
 	maxHosts int
 
-	requests, attempts, wins, denied *prometheus.CounterVec
-	delay, budget                    *prometheus.GaugeVec
-	saved, latency                   *prometheus.HistogramVec
-	audited                          [4]*prometheus.GaugeVec // verdict, saved, its error, confidence
-	dns                              *dnsMetrics
-	recursors                        *recursorMetrics
-	limiters                         *limiterMetrics
+	requests, attempts, wins, denied, notTaken *prometheus.CounterVec
+
+	delay, budget  *prometheus.GaugeVec
+	saved, latency *prometheus.HistogramVec
+	audited        [4]*prometheus.GaugeVec // verdict, saved, its error, confidence
+	dns            *dnsMetrics
+	recursors      *recursorMetrics
+	limiters       *limiterMetrics
 
 	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
 	mu     sync.Mutex                     // held while series is replaced
@@ -220,6 +222,7 @@ func New(opts ...Option) *Collector {
 		attempts: counter("hedge_attempts_total", "Attempts that were sent for the calls, by type.", by("type")),
 		wins:     counter("hedge_wins_total", "Hedged calls that were answered, by the type of the attempt that answered.", by("type")),
 		denied:   counter("hedge_denied_total", "Hedges that were due and not sent, and calls that could not be hedged, by reason.", by("reason")),
+		notTaken: counter("hedge_answers_not_taken_total", "Hedges with an answer that ends a call only if it is the primary's.", by()),
 		delay:    gauge("hedge_delay_seconds", "Delay after which the latest call was to be hedged; 0 if it was not."),
 		budget:   gauge("hedge_budget_tokens", "Hedges that the budget could pay for, when it was last asked."),
 		saved: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -247,7 +250,7 @@ func New(opts ...Option) *Collector {
 }
 
 func (c *Collector) all() []prometheus.Collector {
-	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.delay, c.budget, c.saved, c.latency}
+	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.saved, c.latency}
 	for _, g := range c.audited {
 		all = append(all, g)
 	}
@@ -345,6 +348,9 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 		case r.Winner == 0:
 			c.wins.WithLabelValues(s.client, s.host, s.protocol, "original").Inc()
 		}
+	}
+	if r.AnswersNotTaken > 0 {
+		c.notTaken.WithLabelValues(s.client, s.host, s.protocol).Add(float64(r.AnswersNotTaken))
 	}
 	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
 		c.saved.WithLabelValues(s.client, s.host, s.protocol).Observe(r.Saved.Seconds())

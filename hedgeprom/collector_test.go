@@ -131,7 +131,7 @@ hedge_requests_total{client="",host="",protocol="func"} 1
 hedge_requests_total{client="",host="\"\\",protocol="func"} 1
 hedge_requests_total{client="",host="a�b�c�[2J",protocol="func"} 1
 hedge_requests_total{client="",host="user-�",protocol="func"} 1
-hedge_requests_total{client="shop�",host="`+strings.Repeat("a", 253)+`…",protocol="http"} 1
+hedge_requests_total{client="shop�",host="`+hedge.KeyInfo{Host: strings.Repeat("a", 10000)}.Printable().Host+`",protocol="http"} 1
 hedge_requests_total{client="shop�",host="�.example",protocol="http"} 2
 `), "hedge_requests_total"), "hosts whose labels are equal are counted together")
 }
@@ -354,4 +354,16 @@ func TestLatenciesOfCallsHedgedAndNotAreNativeHistograms(t *testing.T) {
 		}
 	}
 	assert.Equal(t, map[string]float64{"false": 0.01, "true": 0.04}, found)
+}
+
+func TestAnswersOfHedgesThatAreNotTakenAreCounted(t *testing.T) {
+	c := hedgeprom.New()
+	for _, n := range []int{0, 1, 2} {
+		c.RequestDone(t.Context(), hedge.KeyInfo{Host: "db"}, hedge.RequestResult{Attempts: 3, AnswersNotTaken: n})
+	}
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP hedge_answers_not_taken_total Hedges with an answer that ends a call only if it is the primary's.
+# TYPE hedge_answers_not_taken_total counter
+hedge_answers_not_taken_total{client="",host="db",protocol=""} 3
+`), "hedge_answers_not_taken_total"))
 }

@@ -107,7 +107,8 @@ type KeyInfo struct {
 
 // Printable returns k as labels of metrics need it: in valid UTF-8, with U+FFFD for
 // each control character and each run of invalid bytes, and no string longer than 256
-// bytes. A longer one is cut, and ends with "…". Different keys may become equal.
+// bytes. A longer one is its first 200 bytes, "…" and a hash of the whole. Keys that differ in what
+// was replaced become equal.
 func (k KeyInfo) Printable() KeyInfo {
 	return KeyInfo{label.Clean(k.Client), label.Clean(k.Protocol), label.Clean(k.Host), label.Clean(k.Route)}
 }
@@ -143,6 +144,10 @@ type RequestResult struct {
 	Winner   int           // the number of the attempt that answered; -1 if the caller got a failure
 	Latency  time.Duration // what the caller waited
 	Delay    time.Duration // after which the call was to be hedged; 0: not at all
+
+	// AnswersNotTaken is how many hedges had an answer that ends a call only if it is the
+	// primary's, such as 404 or NOT_FOUND: see hedge.WithAnswerStatus, hedge.WithAnswerCodes.
+	AnswersNotTaken int
 
 	// Saved is how much longer the caller would have waited if no hedge had won. It
 	// is an estimate from the primaries that were not cancelled, good to a factor of

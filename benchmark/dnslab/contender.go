@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
 )
@@ -59,7 +60,7 @@ type contender struct {
 	close func()
 
 	mu    sync.Mutex // guards calls
-	calls []Call
+	calls []latency.Call
 }
 
 // counter is a Dialer that counts. Every query is one Write.
@@ -113,7 +114,22 @@ func (c *contender) measure(ctx context.Context, start time.Time, name string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.calls = append(c.calls, Call{Start: begun.Sub(start), Took: took, Failed: err != nil})
+	call := latency.Call{Start: begun.Sub(start), Latency: took, Index: int32(len(c.calls))}
+	if err != nil {
+		call.Winner = -1
+	}
+	c.calls = append(c.calls, call)
+}
+
+// row returns what was measured.
+func (c *contender) row() Row {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := Row{Strategy: c.name, Calls: c.calls, Queries: c.count.queries.Load(), Conns: c.count.conns.Load()}
+	if c.stats != nil {
+		c.stats(&r)
+	}
+	return r
 }
 
 // upstreams returns the servers that contenders may ask: both if one may be dead or

@@ -11,16 +11,14 @@ package dnslab
 import (
 	"context"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -28,8 +26,7 @@ import (
 const (
 	Samples = 5050 // questions of each contender, unless Config says otherwise
 
-	workers = 32          // that ask at the same time
-	learned = time.Second // after which a contender should know that a server is dead
+	workers = 32 // that ask at the same time
 )
 
 // Config says what to measure. The zero value measures all contenders on a clean network over UDP.
@@ -41,53 +38,18 @@ type Config struct {
 	Seed       uint64
 	Memory     bool      // without root: sockets of package netsim's own; without forwarders
 	Workers    int       // that keep a question in flight each, to two equal servers and of names of its own; 0: contenders take turns at each question
-	Busy       int       // processes that do nothing but compute meanwhile
 	Progress   func(int) // called with how many more samples are done; may be nil
 }
 
-// Row is what was measured of a contender in a scenario.
+// Row is what was measured of a contender.
 type Row struct {
-	Scenario, Strategy string
-	Seed               uint64
-	Requests, Errors   int
-	Latency            []time.Duration // of those that were answered, sorted
-	Calls              []Call          // as they ended
-	Queries            int64           // on the wire
-	Conns              int64           // streams opened
-	Hedges             int64
-	Wins               int64
-	Denied             int64
-}
-
-// Call is one request.
-type Call struct {
-	Start  time.Duration // since the beginning
-	Took   time.Duration
-	Failed bool
-}
-
-// Quantile returns the latency at q in [0, 1], or 0 if nothing was answered.
-func (r Row) Quantile(q float64) time.Duration {
-	if len(r.Latency) == 0 {
-		return 0
-	}
-	return r.Latency[int(math.Round(q*float64(len(r.Latency)-1)))]
-}
-
-// Mean returns the mean latency and its standard deviation.
-func (r Row) Mean() (mean, deviation time.Duration) {
-	if len(r.Latency) == 0 {
-		return 0, 0
-	}
-	var sum, squares float64
-	for _, d := range r.Latency {
-		sum += float64(d)
-	}
-	m := sum / float64(len(r.Latency))
-	for _, d := range r.Latency {
-		squares += (float64(d) - m) * (float64(d) - m)
-	}
-	return time.Duration(m), time.Duration(math.Sqrt(squares / float64(len(r.Latency))))
+	Strategy string
+	Calls    []latency.Call // as they ended
+	Queries  int64          // on the wire
+	Conns    int64          // streams opened
+	Hedges   int64
+	Wins     int64
+	Denied   int64
 }
 
 // Extra returns how many queries there were besides one per request, as a share
@@ -114,8 +76,8 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if conf.Samples == 0 {
 		conf.Samples = Samples
 	}
-	if conf.Workers < 0 || conf.Busy < 0 {
-		return nil, fmt.Errorf("dnslab: Config.Workers is %d and Busy %d; want 0 or more", conf.Workers, conf.Busy)
+	if conf.Workers < 0 {
+		return nil, fmt.Errorf("dnslab: Config.Workers is %d; want 0 or more", conf.Workers)
 	}
 	b, err := open(conf)
 	if err != nil {
@@ -131,11 +93,6 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	idle, err := busy(conf.Busy)
-	defer idle()
-	if err != nil {
-		return nil, err
-	}
 	start := time.Now()
 	if conf.Workers > 0 {
 		b.load(ctx, all, start)
@@ -144,10 +101,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	}
 	var rows []Row
 	for _, c := range all {
-		rows = append(rows, b.row(c, conf.Scenario, 0))
-		if conf.Scenario == "dead-primary" {
-			rows = append(rows, b.row(c, "dead-primary/after", learned))
-		}
+		rows = append(rows, c.row())
 	}
 	return rows, ctx.Err()
 }
@@ -184,25 +138,6 @@ func (b *bench) load(ctx context.Context, all []*contender, start time.Time) {
 	}
 }
 
-// busy starts processes that compute until idle is called.
-func busy(n int) (idle func(), err error) {
-	var all []*exec.Cmd
-	idle = func() {
-		for _, cmd := range all {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-	}
-	for range n {
-		cmd := exec.Command("sh", "-c", "while :; do :; done")
-		if err := cmd.Start(); err != nil {
-			return idle, err
-		}
-		all = append(all, cmd)
-	}
-	return idle, nil
-}
-
 // turns has the contenders take turns at each question.
 func (b *bench) turns(ctx context.Context, all []*contender, start time.Time) {
 	conf := b.conf
@@ -227,32 +162,6 @@ func (b *bench) turns(ctx context.Context, all []*contender, start time.Time) {
 		})
 	}
 	wg.Wait()
-}
-
-// row returns a contender's row. It leaves out the calls that began before after.
-func (b *bench) row(c *contender, scenario string, after time.Duration) Row {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := Row{
-		Scenario: scenario, Strategy: c.name, Seed: b.conf.Seed, Calls: c.calls,
-		Queries: c.count.queries.Load(), Conns: c.count.conns.Load(),
-	}
-	for _, call := range c.calls {
-		switch {
-		case call.Start < after:
-			continue
-		case call.Failed:
-			r.Errors++
-		default:
-			r.Latency = append(r.Latency, call.Took)
-		}
-		r.Requests++
-	}
-	slices.Sort(r.Latency)
-	if c.stats != nil {
-		c.stats(&r)
-	}
-	return r
 }
 
 func open(conf Config) (*bench, error) {

@@ -255,22 +255,10 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { // some programs drop their privileges
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "hints"), n.world.hintsFile(), 0o644); err != nil {
-		return nil, err
-	}
-	var cmd *exec.Cmd
-	if k.ours == nil {
-		cmd, err = k.configure(dir)
-	} else {
-		cmd, err = ourselves(settings{n.world.hints(), *k.ours})
-	}
+	cmd, err := k.command(dir, n.world)
 	if err != nil {
-		return nil, fmt.Errorf("reclab: %s: %w", k.name, err)
+		return nil, err
 	}
-
 	space, err := netsim.NewNamespace(Network)
 	if err != nil {
 		return nil, err
@@ -284,13 +272,11 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 
 	c := &contender{name: k.name, internet: n, close: stop}
 	var said tail
-	cmd.Stderr = &said
-	var in io.WriteCloser
-	var out io.ReadCloser
-	if k.ours == nil {
-		cmd.Stdout = &said
-	} else if in, out, err = pipes(cmd); err != nil {
-		return nil, err
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if k.ours != nil {
+		if err := c.listenTo(cmd); err != nil {
+			return nil, err
+		}
 	}
 	kill, err := runIn(space, cmd)
 	if err != nil {
@@ -301,27 +287,57 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 		used, _ := cputime.Of(cmd.Process.Pid)
 		return used
 	}
-	if k.ours != nil {
-		c.stats = func() (s observe.RecursorStats, err error) {
-			if err = in.Close(); err == nil {
-				err = json.NewDecoder(out).Decode(&s)
-			}
-			return s, err
-		}
-	}
-	questions := &asker.Asker{Timeout: giveUp, Dial: func(context.Context) (conn net.Conn, err error) {
-		err = space.Do(func() (err error) {
-			conn, err = net.Dial("udp4", listen)
-			return err
-		})
-		return conn, err
-	}}
+	questions := questionsIn(space)
 	c.ask = questions.Ask
 	undo = append(undo, questions.Close)
 	if err := c.warm(ctx); err != nil {
 		return nil, fmt.Errorf("%w; it said: %s", err, said.String())
 	}
 	return c, nil
+}
+
+// command returns what runs the contender, and writes its files to a directory. It returns an
+// exec.ErrNotFound if the program is not installed.
+func (k kind) command(dir string, w *world) (cmd *exec.Cmd, err error) {
+	if err := os.Chmod(dir, 0o755); err != nil { // some programs drop their privileges
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "hints"), w.hintsFile(), 0o644); err != nil {
+		return nil, err
+	}
+	if k.ours == nil {
+		cmd, err = k.configure(dir)
+	} else {
+		cmd, err = ourselves(settings{w.hints(), *k.ours})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reclab: %s: %w", k.name, err)
+	}
+	return cmd, nil
+}
+
+// listenTo has our own resolver say what it did when its input ends.
+func (c *contender) listenTo(cmd *exec.Cmd) error {
+	cmd.Stdout = nil
+	in, out, err := pipes(cmd)
+	c.stats = func() (s observe.RecursorStats, err error) {
+		if err = in.Close(); err == nil {
+			err = json.NewDecoder(out).Decode(&s)
+		}
+		return s, err
+	}
+	return err
+}
+
+// questionsIn asks the contender of a namespace.
+func questionsIn(space *netsim.Namespace) *asker.Asker {
+	return &asker.Asker{Timeout: giveUp, Dial: func(context.Context) (conn net.Conn, err error) {
+		err = space.Do(func() (err error) {
+			conn, err = net.Dial("udp4", listen)
+			return err
+		})
+		return conn, err
+	}}
 }
 
 // runIn starts a program in a namespace.

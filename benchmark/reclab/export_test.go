@@ -1,6 +1,22 @@
 package reclab
 
-import "strings"
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/latency"
+)
+
+// Quantile returns how long callers waited at q in [0, 1], also those whose call failed.
+func (r Row) Quantile(q float64) time.Duration {
+	var all []time.Duration
+	for _, c := range r.Calls {
+		all = append(all, c.Latency)
+	}
+	slices.Sort(all)
+	return latency.Quantile(all, q)
+}
 
 // Explain returns what a name needs in the internet of a scenario: the zones, their servers, and
 // what is wrong with these.

@@ -134,10 +134,10 @@ func TestSlowestNames(t *testing.T) {
 		tr := new(tracer)
 		conf := reclab.Config{Seed: seed + 1, Questions: *questions, Scenario: *scenario, Trace: tr.trace()}
 		r := inMemory(t, conf, "hedge")
-		slices.SortFunc(r.Calls, func(a, b reclab.Call) int { return int(b.Took - a.Took) })
+		slices.SortFunc(r.Calls, func(a, b reclab.Call) int { return int(b.Latency - a.Latency) })
 		for _, c := range r.Calls[:min(*slowest, len(r.Calls))] {
 			text, zones := reclab.Explain(conf.Seed, conf.Scenario, c.Name)
-			t.Logf("%v %s %s\n%s%s", c.Took, c.Name, dns.TypeToString[c.Type], text, tr.during(c, zones))
+			t.Logf("%v %s %s\n%s%s", c.Latency, c.Name, dns.TypeToString[c.Type], text, tr.during(c, zones))
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (t *tracer) during(c reclab.Call, zones []string) string {
 		about := func(zone string) bool {
 			return zone == e.name || dns.CountLabel(zone) > 1 && dns.IsSubDomain(zone, e.name)
 		}
-		if at >= 0 && at <= c.Took && slices.ContainsFunc(zones, about) {
+		if at >= 0 && at <= c.Latency && slices.ContainsFunc(zones, about) {
 			fmt.Fprintf(&b, "%8.1f %s\n", at.Seconds()*1000, e.text)
 		}
 	}

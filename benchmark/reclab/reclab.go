@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os/exec"
 	"slices"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -77,27 +77,12 @@ type Row struct {
 	Denied              int64
 }
 
-// Call is one question.
+// Call is one question. It failed if there was no answer within 10 s, or it was wrong: its latency is 10 s then.
 type Call struct {
-	Name   string
-	Type   uint16
-	Begun  time.Time     // also in fake time
-	Start  time.Duration // since the first question
-	Took   time.Duration // 10 s if it failed
-	Failed bool          // there was no answer within 10 s, or it was wrong
-}
-
-// Quantile returns how long callers waited at q in [0, 1]: 10 s if the call failed.
-func (r Row) Quantile(q float64) time.Duration {
-	if len(r.Calls) == 0 {
-		return 0
-	}
-	all := make([]time.Duration, len(r.Calls))
-	for i, c := range r.Calls {
-		all[i] = c.Took
-	}
-	slices.Sort(all)
-	return all[int(math.Round(q*float64(len(all)-1)))]
+	latency.Call
+	Name  string
+	Type  uint16
+	Begun time.Time // also in fake time
 }
 
 // Sent returns how many queries a question took.
@@ -276,7 +261,7 @@ func (c *contender) measure(ctx context.Context, conf Config, questions []questi
 func (r *Row) count() {
 	r.Failures = 0
 	for _, call := range r.Calls {
-		if call.Failed {
+		if call.Failed() {
 			r.Failures++
 		}
 	}
@@ -290,9 +275,9 @@ func (c *contender) call(q question, start time.Time) Call {
 	defer cancel()
 	begun := time.Now()
 	answer, err := c.ask(ctx, m)
-	call := Call{Name: q.name, Type: q.qtype, Begun: begun, Start: begun.Sub(start), Took: time.Since(begun)}
+	call := Call{Name: q.name, Type: q.qtype, Begun: begun, Call: latency.Call{Start: begun.Sub(start), Latency: time.Since(begun)}}
 	if err != nil || !c.internet.world.right(q, answer) {
-		call.Failed, call.Took = true, giveUp
+		call.Winner, call.Latency = -1, giveUp
 	}
 	return call
 }

@@ -12,7 +12,11 @@ func TestQuestionsBeforeAStallAreLeftOut(t *testing.T) {
 	at := func(s float64) time.Time { return time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second))) }
 	var r Row
 	for i := range 10 {
-		r.Calls = append(r.Calls, Call{Begun: at(float64(i)), Failed: i < 6})
+		c := Call{Begun: at(float64(i))}
+		if i < 6 {
+			c.Winner = -1
+		}
+		r.Calls = append(r.Calls, c)
 	}
 	r.UDP = 30
 	r.leaveOut([]stall{{at(4.3), at(4.5)}})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 	"github.com/gohedge/hedge/internal/hedgetest"
 )
@@ -133,7 +134,7 @@ func TestSharesBuyWhatOperationsSay(t *testing.T) {
 		for _, name := range []string{"seed", "queue-deaf"} {
 			sc := scenarioOf(name)
 			tr := trial{engine: "virtual", scenario: sc, seed: 1, calls: sc.sized(size{}).Run(t.Context(), 1, made, nil)}
-			r := tr.row(name, func(virtual.Call) bool { return true })
+			r := tr.row(name, func(latency.Call) bool { return true })
 			measured = append(measured, r.Extra, r.P99, r.P999)
 		}
 		t.Logf("%d %%: %.4g", percent, measured)

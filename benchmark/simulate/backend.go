@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/conncount"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
@@ -26,44 +27,86 @@ type backend struct {
 	asked  []atomic.Int32 // attempts that arrived, by request
 	each   int            // requests of an episode
 	opened atomic.Int64   // connections
-	stop   func()
+	worked atomic.Int64   // attempts that servers with queues worked on
+	stops  []func()
 }
 
-// newBackend serves the contender's requests at its site.
-func newBackend(c *contender, at *site) *backend {
+// newBackend serves so many requests at a site, in episodes of each.
+func newBackend(at *site, protocol string, w virtual.World, seed uint64, requests, each int) *backend {
 	b := &backend{
-		site: at, model: c.world.Model, asked: make([]atomic.Int32, len(c.calls)), each: c.episode(),
-		draws: sync.Pool{New: func() any { return virtual.NewDraws(c.seed) }},
-	}
-	var serve func(net.Listener)
-	if c.protocol == "grpc" {
-		s := grpc.NewServer()
-		s.RegisterService(&delayService, b)
-		b.stop = s.Stop
-		serve = func(ln net.Listener) { _ = s.Serve(ln) } // until stopped
-	} else {
-		s := &http.Server{Handler: b, ReadHeaderTimeout: time.Minute, TLSConfig: at.server.Clone()}
-		b.stop = func() { _ = s.Close() }
-		serve = func(ln net.Listener) { _ = s.Serve(ln) } // until closed
-		if at.server != nil {
-			serve = func(ln net.Listener) { _ = s.ServeTLS(ln, "", "") }
-		}
+		site: at, model: w.Model, asked: make([]atomic.Int32, requests), each: each,
+		draws: sync.Pool{New: func() any { return virtual.NewDraws(seed) }},
 	}
 	for _, ln := range at.listeners {
-		go serve(conncount.Listener{Listener: ln, Accepted: &b.opened})
+		b.serve(protocol, w.Queue, conncount.Listener{Listener: ln, Accepted: &b.opened})
 	}
 	return b
 }
 
-// wait takes the attempt's time.
-func (b *backend) wait(ctx context.Context, request int) (n int, err error) {
-	n = int(b.asked[request].Add(1)) - 1
-	if f := b.site.lab.freeze; f > 0 && request%b.each >= f {
-		b.site.freeze()
+// A replica is a server of a backend.
+type replica struct {
+	*backend
+	line chan struct{} // full while it works, and it finishes what it has begun; nil: it has no queue
+}
+
+// serve starts a replica.
+func (b *backend) serve(protocol string, q *virtual.Queue, ln net.Listener) {
+	s := &replica{backend: b}
+	var limiter *hedge.Limiter
+	if q != nil {
+		s.line = make(chan struct{}, 1)
+		if q.Limited {
+			limiter = hedge.NewLimiter(1)
+		}
 	}
-	draws := b.draws.Get().(*virtual.Draws)
-	d := b.model(draws, virtual.Attempt{Request: request, N: n})
-	b.draws.Put(draws)
+	if protocol == "grpc" {
+		var opts []grpc.ServerOption
+		if limiter != nil {
+			opts = append(opts, grpc.UnaryInterceptor(limiter.UnaryServer()))
+		}
+		g := grpc.NewServer(opts...)
+		g.RegisterService(&delayService, s)
+		b.stops = append(b.stops, g.Stop)
+		go func() { _ = g.Serve(ln) }() // until stopped
+		return
+	}
+	h := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, TLSConfig: b.site.server.Clone()}
+	if limiter != nil {
+		h.Handler = limiter.Handler(s)
+	}
+	b.stops = append(b.stops, func() { _ = h.Close() })
+	go func() { // until closed
+		if h.TLSConfig != nil {
+			_ = h.ServeTLS(ln, "", "")
+		} else {
+			_ = h.Serve(ln)
+		}
+	}()
+}
+
+// stop stops all replicas.
+func (b *backend) stop() {
+	for _, stop := range b.stops {
+		stop()
+	}
+}
+
+// wait takes the attempt's time.
+func (s *replica) wait(ctx context.Context, request int) (n int, err error) {
+	n = int(s.asked[request].Add(1)) - 1
+	if f := s.site.lab.freeze; f > 0 && request%s.each >= f {
+		s.site.freeze()
+	}
+	draws := s.draws.Get().(*virtual.Draws)
+	d := s.model(draws, virtual.Attempt{Request: request, N: n})
+	s.draws.Put(draws)
+	if s.line != nil {
+		s.line <- struct{}{}
+		defer func() { <-s.line }()
+		s.worked.Add(1)
+		time.Sleep(d)
+		return n, nil
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -77,16 +120,16 @@ func (b *backend) wait(ctx context.Context, request int) (n int, err error) {
 // requestHeader names the request in its attempts.
 const requestHeader = "X-Request"
 
-func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, err := strconv.Atoi(r.Header.Get(requestHeader))
-	if err != nil || request < 0 || request >= len(b.asked) {
+	if err != nil || request < 0 || request >= len(s.asked) {
 		http.Error(w, "no such request", http.StatusBadRequest)
 		return
 	}
-	if b.site.lab.stream {
+	if s.site.lab.stream {
 		_ = http.NewResponseController(w).Flush() // a client that is gone does not read it
 	}
-	if n, err := b.wait(r.Context(), request); err == nil {
+	if n, err := s.wait(r.Context(), request); err == nil {
 		_, _ = io.WriteString(w, strconv.Itoa(n))
 	}
 }
@@ -99,13 +142,19 @@ var delayService = grpc.ServiceDesc{
 	HandlerType: (*any)(nil),
 	Methods: []grpc.MethodDesc{{
 		MethodName: "Get",
-		Handler: func(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			var request wrapperspb.Int64Value
-			if err := decode(&request); err != nil {
+		Handler: func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+			request := new(wrapperspb.Int64Value)
+			if err := decode(request); err != nil {
 				return nil, err
 			}
-			n, err := srv.(*backend).wait(ctx, int(request.Value))
-			return wrapperspb.Int64(int64(n)), err
+			handle := func(ctx context.Context, _ any) (any, error) {
+				n, err := srv.(*replica).wait(ctx, int(request.Value))
+				return wrapperspb.Int64(int64(n)), err
+			}
+			if intercept == nil {
+				return handle(ctx, request)
+			}
+			return intercept(ctx, request, &grpc.UnaryServerInfo{Server: srv, FullMethod: delayMethod}, handle)
 		},
 	}},
 }

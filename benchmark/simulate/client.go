@@ -3,101 +3,158 @@ package main
 import (
 	"context"
 	"io"
+	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/balancer/base"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// An httpPath is what an HTTP client is built on.
-type httpPath struct {
-	base    *http.Transport
-	counted http.RoundTripper // base, and counts the attempts of each request
-	url     string            // of the server
+// A request sends request id and returns the attempt that answered.
+type request func(ctx context.Context, id int) (attempt int, err error)
+
+// client makes the strategy's client of a site.
+func (s strategy) client(protocol string, at *site, its *seat) (request, error) {
+	over := s.overHTTP
+	if protocol == "grpc" {
+		over = s.overGRPC
+	}
+	send, err := over(at, its)
+	if err != nil || its.style == nil {
+		return send, err
+	}
+	// The client is raced after delays, without a budget.
+	return func(ctx context.Context, id int) (int, error) {
+		var r race.Race[int]
+		out := r.Run(ctx, op(func(ctx context.Context) (int, error) { return send(ctx, id) }), always{}, its.delays, its.style)
+		out.Attempt.Release()
+		return out.Value, out.Err
+	}, nil
 }
 
-// A grpcPath is what a gRPC client is built on.
-type grpcPath struct {
-	// connect dials the server from a host of the lab. The connection is closed with the contender.
-	connect func(dial dialer, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error)
-}
-
-type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
-
-// connectHTTP makes the contender's HTTP client.
-func (c *contender) connectHTTP() error {
-	at := c.backend.site
-	base := &http.Transport{MaxIdleConnsPerHost: 256}
+func (s strategy) overHTTP(at *site, its *seat) (request, error) {
+	its.base = &http.Transport{MaxIdleConnsPerHost: 256}
 	scheme := "http://"
 	if at.net != nil {
-		base.DialContext = at.dial
+		its.base.DialContext = at.dial
 	}
 	if at.trust != nil {
-		base.TLSClientConfig, base.ForceAttemptHTTP2, scheme = at.trust.Clone(), true, "https://"
+		its.base.TLSClientConfig, its.base.ForceAttemptHTTP2, scheme = at.trust.Clone(), true, "https://"
 	}
-	url := scheme + at.addr + "/"
-	c.shut = base.CloseIdleConnections
-	rt, err := c.strategy.http(c, httpPath{base, &countedTransport{base, c.sent}, url})
+	its.spread = its.base
+	if at.lab.random {
+		its.spread = anywhere{its.base, at}
+	}
+	its.counted, its.url = &countedTransport{its.spread, its.sent.attempts}, scheme+at.addr+"/"
+	its.shut = its.base.CloseIdleConnections
+	rt, err := s.http(its)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	client := &http.Client{Transport: rt}
-	c.request = func(ctx context.Context, id int) (int, error) { return get(ctx, client, url, id) }
-	return nil
+	return func(ctx context.Context, id int) (int, error) { return get(ctx, client, its.url, id) }, nil
 }
 
-// connectGRPC makes the contender's gRPC client.
-func (c *contender) connectGRPC() error {
-	at := c.backend.site
-	connect := func(dial dialer, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
+func (s strategy) overGRPC(at *site, its *seat) (request, error) {
+	its.policy = "round_robin"
+	if at.lab.random {
+		its.policy = randomPolicy
+	}
+	its.connect = func(dial dialer, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
 		opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(chain...)}
 		if at.net != nil {
 			opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }))
 		}
-		conn, err := grpc.NewClient("passthrough:///"+at.addr, opts...)
+		target := "passthrough:///" + at.addr
+		if len(at.replicas) > 1 {
+			all := manual.NewBuilderWithScheme("replicas")
+			var addrs []resolver.Address
+			for _, ip := range at.replicas {
+				addrs = append(addrs, resolver.Address{Addr: at443(ip)})
+			}
+			all.InitialState(resolver.State{Addresses: addrs})
+			target = "replicas:///"
+			opts = append(opts, grpc.WithResolvers(all), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"`+its.policy+`":{}}]}`))
+		}
+		conn, err := grpc.NewClient(target, opts...)
 		if err == nil {
-			shut := c.shut
-			c.shut = func() { shut(); _ = conn.Close() }
+			shut := its.shut
+			its.shut = func() { shut(); _ = conn.Close() }
 		}
 		return conn, err
 	}
-	chain, err := c.strategy.grpc(c, grpcPath{connect})
+	chain, err := s.grpc(its)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if c.won == nil { // else the tally counts them
-			c.sent[req.(*wrapperspb.Int64Value).Value].Add(1)
+		if its.sent.won == nil { // else the library is observed
+			its.sent.attempts[req.(*wrapperspb.Int64Value).Value].Add(1)
 		}
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	conn, err := connect(at.dial, append(chain, count)...)
+	conn, err := its.connect(at.dial, append(chain, count)...)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	c.request = func(ctx context.Context, id int) (int, error) {
+	return func(ctx context.Context, id int) (int, error) {
 		reply := new(wrapperspb.Int64Value)
 		err := conn.Invoke(ctx, delayMethod, wrapperspb.Int64(int64(id)), reply)
 		return int(reply.Value), err
-	}
-	return nil
+	}, nil
 }
 
-// schedule makes the contender race its requests after its delays, without a budget.
-func (c *contender) schedule() {
-	request := c.request
-	c.request = func(ctx context.Context, id int) (int, error) {
-		var r race.Race[int]
-		out := r.Run(ctx, op(func(ctx context.Context) (int, error) { return request(ctx, id) }), always{}, c.delays, *c.style)
-		out.Attempt.Release()
-		return out.Value, out.Err
+// anywhere sends each attempt to any replica, and those of one number to the same, whatever the strategy.
+type anywhere struct {
+	base http.RoundTripper
+	at   *site
+}
+
+func (a anywhere) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.URL.Host = at443(a.at.replicas[anyOf(req.Context(), len(a.at.replicas))])
+	return a.base.RoundTrip(req)
+}
+
+// anyOf draws which of n replicas an attempt goes to.
+func anyOf(ctx context.Context, n int) int {
+	id, _ := ctx.Value(requestKey{}).(int)
+	attempt, _ := hedge.AttemptFromContext(ctx)
+	return rand.New(rand.NewPCG(uint64(id), uint64(attempt.Number))).IntN(n)
+}
+
+// randomPolicy is a gRPC load balancing policy that does the same.
+const randomPolicy = "simulate_random"
+
+func init() { balancer.Register(base.NewBalancerBuilder(randomPolicy, randomly{}, base.Config{})) }
+
+type randomly []balancer.SubConn
+
+func (randomly) Build(info base.PickerBuildInfo) balancer.Picker {
+	if len(info.ReadySCs) == 0 {
+		return base.NewErrPicker(balancer.ErrNoSubConnAvailable)
 	}
+	return randomly(slices.SortedFunc(maps.Keys(info.ReadySCs), func(a, b balancer.SubConn) int {
+		return strings.Compare(info.ReadySCs[a].Address.Addr, info.ReadySCs[b].Address.Addr)
+	}))
+}
+
+func (p randomly) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
+	return balancer.PickResult{SubConn: p[anyOf(info.Ctx, len(p))]}, nil
 }
 
 // op is what is raced. Its values hold nothing that must be closed.
@@ -111,9 +168,6 @@ type always struct{}
 
 func (always) Admit(int) bool { return true }
 func (always) Ended(int)      {}
-
-// requestKey is the key of a request's number in its context.
-type requestKey struct{}
 
 // get sends a request and returns which of its attempts answered.
 func get(ctx context.Context, client *http.Client, url string, id int) (attempt int, err error) {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
-	"github.com/gohedge/hedge/internal/race"
 )
 
 // A contender is a strategy with a client, connections and a server of its own.
@@ -21,25 +21,19 @@ type contender struct {
 	fake     bool // time
 	world    virtual.World
 	seed     uint64
-	rate     float64 // requests per second, for strategies that are given it
-	hidden   bool    // runs only because oracles need its calls
+	hidden   bool // runs only because oracles need its calls
 
-	// From open to close.
-	backend *backend
-	request func(ctx context.Context, id int) (attempt int, err error)
-	refused func() int  // hedges
-	shut    func()      // closes the client's connections
-	style   *race.Style // how requests are raced after delays; nil: the client hedges by itself
+	seat    seat
+	backend *backend // from open to close
+	request request
 
-	sent   []atomic.Int32  // attempts, by request
-	won    []atomic.Int32  // the winning attempt, by request; nil: the server says which it is
-	delays []time.Duration // before each hedge, where style is set; written between rounds
 	watch  stopwatch
-	calls  []virtual.Call // by request
+	calls  []latency.Call // by request
 	done   int            // of them
 	used   time.Duration  // processor time
 	denied int            // hedges, by clients that are closed
 	opened int            // connections, to servers that are closed
+	worked int            // attempts, by such servers with queues
 	task   *task
 }
 
@@ -47,8 +41,12 @@ type contender struct {
 // requests per second, for strategies that are given it.
 func newContender(s strategy, protocol string, j job, w virtual.World, requests int, rate float64) (*contender, error) {
 	c := &contender{
-		strategy: s, protocol: protocol, lab: j.scenario.lab, fake: j.fake, world: w, seed: j.seed, rate: rate,
-		sent: make([]atomic.Int32, requests), calls: make([]virtual.Call, requests),
+		strategy: s, protocol: protocol, lab: j.scenario.lab, fake: j.fake, world: s.in(w), seed: j.seed,
+		calls: make([]latency.Call, requests),
+	}
+	c.seat = seat{clock: c.watch.read, sent: &tally{attempts: make([]atomic.Int32, requests)}}
+	if s.givenRate {
+		c.seat.rate = rate
 	}
 	return c, c.open()
 }
@@ -76,20 +74,15 @@ func (c *contender) open() error {
 	if err != nil {
 		return err
 	}
-	c.backend, c.refused, c.shut = newBackend(c, at), func() int { return 0 }, func() {}
-	if c.protocol == "grpc" {
-		err = c.connectGRPC()
-	} else {
-		err = c.connectHTTP()
+	c.backend = newBackend(at, c.protocol, c.world, c.seed, len(c.calls), c.episode())
+	c.seat.refused, c.seat.shut = func() int { return 0 }, func() {}
+	if c.lab != nil {
+		c.seat.site = at
 	}
-	if err != nil {
+	if c.request, err = c.strategy.client(c.protocol, at, &c.seat); err != nil {
 		c.close()
-		return err
 	}
-	if c.style != nil {
-		c.schedule()
-	}
-	return nil
+	return err
 }
 
 // close ends what open started. It does nothing if that has ended already.
@@ -97,9 +90,10 @@ func (c *contender) close() {
 	if c.backend == nil {
 		return
 	}
-	c.denied += c.refused()
+	c.denied += c.seat.refused()
 	c.opened += int(c.backend.opened.Load())
-	c.shut()
+	c.worked += int(c.backend.worked.Load())
+	c.seat.shut()
 	c.backend.stop()
 	c.backend.site.close()
 	c.backend = nil
@@ -172,7 +166,7 @@ func (c *contender) play(ctx context.Context, to int, arrivals *virtual.Draws) {
 // call makes request id and notes what its caller saw. It is not interrupted:
 // the request would count as a failure.
 func (c *contender) call(id int) {
-	call := virtual.Call{Index: int32(id % c.episode()), Start: c.watch.read()}
+	call := latency.Call{Index: int32(id % c.episode()), Start: c.watch.read()}
 	ctx := context.Background()
 	if c.lab != nil {
 		ctx = context.WithValue(ctx, requestKey{}, id)
@@ -188,8 +182,8 @@ func (c *contender) call(id int) {
 	start := time.Now()
 	attempt, err := c.request(ctx, id)
 	call.Latency = time.Since(start)
-	if c.won != nil {
-		attempt = int(c.won[id].Load())
+	if won := c.seat.sent.won; won != nil {
+		attempt = int(won[id].Load())
 	}
 	call.Winner = int8(min(attempt, math.MaxInt8))
 	if err != nil {
@@ -199,10 +193,10 @@ func (c *contender) call(id int) {
 }
 
 // finished returns the calls that were made.
-func (c *contender) finished() []virtual.Call {
+func (c *contender) finished() []latency.Call {
 	calls := c.calls[:c.done]
 	for i := range calls {
-		calls[i].Hedges = uint8(max(c.sent[i].Load()-1, 0))
+		calls[i].Hedges = uint8(max(c.seat.sent.attempts[i].Load()-1, 0))
 	}
 	return calls
 }
@@ -211,6 +205,10 @@ func (c *contender) finished() []virtual.Call {
 func (c *contender) trial(protocol string, sc scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finished(), refused: c.denied}
 	t.conns = &c.opened
+	if c.world.Queue != nil {
+		each := round(float64(c.worked) / float64(c.done))
+		t.sent = &each
+	}
 	if _, known := cputime.Used(); known && c.done > 0 {
 		each := round(float64(c.used.Microseconds()) / float64(c.done))
 		t.cpu = &each

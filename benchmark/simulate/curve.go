@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/internal/virtual"
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
 // A point of a curve.
@@ -24,24 +24,20 @@ const (
 	perSlice  = 1500 // calls that a slice needs, for its p99
 )
 
-func newCurves(calls []virtual.Call) curves {
+func newCurves(calls []latency.Call) curves {
 	var c curves
-	var took []time.Duration
 	var end time.Duration
 	for _, call := range calls {
 		end = max(end, call.Start)
-		if call.Winner >= 0 {
-			took = append(took, call.Latency)
-		}
 	}
-	slices.Sort(took)
+	took := latency.Answered(calls)
 	// The curve begins at the median, and ends where ten calls are left: beyond that, it would show chance.
 	for i := 0; ; i++ {
 		x := 2 * math.Pow(10, float64(i)/perDecade)
 		if x > float64(len(took))/10 {
 			break
 		}
-		c.latency = append(c.latency, point{x, millis(virtual.Quantile(took, 1-1/x))})
+		c.latency = append(c.latency, point{x, millis(latency.Quantile(took, 1-1/x))})
 	}
 	n := min(slices99, len(calls)/perSlice)
 	if n < 2 {
@@ -57,7 +53,7 @@ func newCurves(calls []virtual.Call) curves {
 		s := &cut[call.Start/width]
 		s.started++
 		s.hedges += int(call.Hedges)
-		if call.Winner >= 0 {
+		if !call.Failed() {
 			s.took = append(s.took, call.Latency)
 		}
 	}
@@ -68,7 +64,7 @@ func newCurves(calls []virtual.Call) curves {
 		}
 		if len(s.took) > 0 {
 			slices.Sort(s.took)
-			c.p99 = append(c.p99, point{at, millis(virtual.Quantile(s.took, 0.99))})
+			c.p99 = append(c.p99, point{at, millis(latency.Quantile(s.took, 0.99))})
 		}
 	}
 	return c

@@ -2,35 +2,57 @@ package main
 
 import (
 	"context"
+	"flag"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
-	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
 // dnsEngine asks DNS servers over a simulated network.
 type dnsEngine struct {
-	transport     string
-	workers, busy int // as dnslab's
+	transport string
+	workers   int // as dnslab's
 }
 
 // dnsTransports are package dnslab's, UDP first.
 var dnsTransports = []string{"udp", "tls", "https"}
 
-func (dnsEngine) name() string          { return "dns" }
-func (dnsEngine) runs(sc scenario) bool { return sc.dns }
+func (*dnsEngine) name() string          { return "dns" }
+func (*dnsEngine) runs(sc scenario) bool { return sc.dns }
 
-func (d dnsEngine) offers(_ scenario, s strategy) bool {
+func (d *dnsEngine) flags(fs *flag.FlagSet) {
+	fs.StringVar(&d.transport, "transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
+	fs.IntVar(&d.workers, "workers", 0, "`number` of questions that dns keeps in flight, to two equal servers (default: the strategies take turns at each question)")
+}
+
+func (d *dnsEngine) check(fs *flag.FlagSet, chosen bool) error {
+	switch {
+	case !slices.Contains(dnsTransports, d.transport):
+		return wrong("transport", d.transport, dnsTransports)
+	case !chosen:
+		return foreign(fs, "dns", "transport", "workers")
+	case d.workers < 0 || d.workers > 10_000:
+		return fmt.Errorf("-workers %d: must be between 0 and 10000", d.workers)
+	}
+	return nil
+}
+
+func (d *dnsEngine) traits() traits {
+	return traits{refuses: "not offered for DNS over " + d.transport}
+}
+
+func (d *dnsEngine) offers(_ scenario, s strategy) bool {
 	return s.dns && (d.transport == dnsTransports[0] || !slices.Contains(dnslab.OverUDP, s.name))
 }
 
-func (dnsEngine) realTime() bool { return true }
+func (*dnsEngine) realTime() bool { return true }
 
 // takes cannot know: the time depends on how many packets are lost. run says it after a while.
-func (dnsEngine) takes([]job) time.Duration { return 0 }
+func (*dnsEngine) takes([]job) time.Duration { return 0 }
 
 const quickSamples = 505
 
@@ -52,7 +74,7 @@ var dnsScenarios = func() []scenario {
 	return all
 }()
 
-func (d dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
+func (d *dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	samples := j.size.requests
 	if samples == 0 {
 		samples = dnslab.Samples
@@ -60,18 +82,9 @@ func (d dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			samples = quickSamples
 		}
 	}
-	var strategies []string // nil if all were meant: those that cannot run here are left out
-	for _, s := range dnslab.Strategies {
-		found := false
-		for _, name := range j.strategies {
-			found = found || s == name
-		}
-		if found {
-			strategies = append(strategies, s)
-		}
-	}
+	strategies := slices.DeleteFunc(slices.Clone(dnslab.Strategies), func(name string) bool { return !slices.Contains(j.strategies, name) })
 	if len(strategies) == len(dnslab.Strategies) {
-		strategies = nil
+		strategies = nil // those that cannot run here are left out
 	}
 	task := j.progress.begin(j.scenario.name, "all in turn", samples)
 	var done atomic.Int64
@@ -82,7 +95,7 @@ func (d dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	defer j.timers.watch()()
 	rows, err := dnslab.Run(ctx, dnslab.Config{
 		Scenario: j.scenario.name, Transport: d.transport, Strategies: strategies, Samples: samples, Seed: j.seed,
-		Workers: d.workers, Busy: d.busy,
+		Workers: d.workers,
 		Progress: func(n int) {
 			now := done.Add(int64(n))
 			task.set(int(now))
@@ -98,23 +111,11 @@ func (d dnsEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		return err
 	}
 	for _, r := range rows {
-		if r.Scenario != j.scenario.name {
-			continue // a part, which comes from the calls here
-		}
-		t := trial{
-			engine: "dns", scenario: j.scenario, strategy: r.Strategy, seed: j.seed, refused: int(r.Denied),
-			cost: &cost{extra: 100 * r.Extra(), hedges: int(r.Hedges), wins: int(r.Wins)},
-		}
 		conns := int(r.Conns)
-		t.conns = &conns
-		for i, c := range r.Calls {
-			call := virtual.Call{Start: c.Start, Latency: c.Took, Index: int32(i)}
-			if c.Failed {
-				call.Winner = -1
-			}
-			t.calls = append(t.calls, call)
-		}
-		keep(t)
+		keep(trial{
+			engine: "dns", scenario: j.scenario, strategy: r.Strategy, seed: j.seed, calls: r.Calls, refused: int(r.Denied), conns: &conns,
+			cost: &cost{extra: 100 * r.Extra(), hedges: int(r.Hedges), wins: int(r.Wins)},
+		})
 	}
 	task.end(time.Since(began))
 	return err

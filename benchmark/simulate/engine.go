@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"flag"
 	"time"
 )
 
 // An engine puts strategies through scenarios.
 type engine interface {
 	name() string
+	traits() traits
 	// runs reports whether the engine knows the scenario.
 	runs(scenario) bool
 	// offers reports whether the strategy can be put through it.
@@ -21,6 +23,21 @@ type engine interface {
 	run(ctx context.Context, j job, keep func(trial)) error
 }
 
+// flagged is an engine with flags that no other engine has.
+type flagged interface {
+	engine
+	// flags declares them.
+	flags(*flag.FlagSet)
+	// check looks at them, also if another engine is chosen.
+	check(fs *flag.FlagSet, chosen bool) error
+}
+
+// traits are how an engine differs from others. The zero value does not.
+type traits struct {
+	runs    int    // unless -runs or -quick says otherwise; 0: one
+	refuses string // why it offers none of the strategies that were named, if that is so in all of its scenarios
+}
+
 // A job is one run of a scenario.
 type job struct {
 	scenario   scenario
@@ -31,8 +48,4 @@ type job struct {
 	progress   *progress
 	timers     *timers
 	fake       bool // time, by testing/synctest
-}
-
-func engines() []engine {
-	return []engine{loopback("http"), loopback("grpc"), dnsEngine{transport: dnsTransports[0]}, recursorEngine{}, virtualEngine{}}
 }

@@ -5,13 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
+	"reflect"
 	"strings"
-	"unicode"
 	"unicode/utf8"
-
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 )
 
 // print writes the rows in the given format.
@@ -57,21 +53,20 @@ func (f findings) footer(w io.Writer) error {
 	return nil
 }
 
+// csv leaves cells empty where there is nothing.
 func (f findings) csv(w io.Writer) error {
 	out := csv.NewWriter(w)
-	var record []string
-	for _, c := range columns {
-		record = append(record, c.name)
+	record := make([]string, len(metrics))
+	for i, m := range metrics {
+		record[i] = m.name
 	}
 	_ = out.Write(record) // Flush keeps the error
 	for _, r := range f.rows() {
-		record = record[:0]
-		for _, c := range columns {
-			v := c.value(&r)
-			if v == nil {
-				v = ""
+		for i, m := range metrics {
+			record[i] = ""
+			if v := reflect.ValueOf(m.field(&r)); !v.IsNil() {
+				record[i] = fmt.Sprint(v.Elem())
 			}
-			record = append(record, fmt.Sprint(v))
 		}
 		_ = out.Write(record)
 	}
@@ -79,94 +74,20 @@ func (f findings) csv(w io.Writer) error {
 	return out.Error()
 }
 
-// shown are the columns of the tables for people, after the strategy's name.
-var shown = []struct {
-	title string
-	value func(*row) string
-}{
-	{"p50", func(r *row) string { return figure(r.P50) + spread(r.spread.p50) }},
-	{"p90", func(r *row) string { return figure(r.P90) }},
-	{"p95", func(r *row) string { return figure(r.P95) + spread(r.spread.p95) }},
-	{"p99", func(r *row) string { return figure(r.P99) + spread(r.spread.p99) }},
-	{"p99.9", func(r *row) string { return figure(r.P999) + spread(r.spread.p999) }},
-	{"mean", func(r *row) string { return figure(r.Mean) + spread(r.spread.mean) }},
-	{"σ", func(r *row) string {
-		if r.Engine != "dns" {
-			return ""
+// MarshalJSON has the metrics in their order, null where there is nothing.
+func (r row) MarshalJSON() ([]byte, error) {
+	b := []byte("{")
+	for i, m := range metrics {
+		v, err := json.Marshal(m.field(&r))
+		if err != nil {
+			return nil, err
 		}
-		return figure(r.Stddev) + spread(r.spread.stddev)
-	}},
-	{"max", func(r *row) string { return figure(r.Max) }},
-	{"extra %", func(r *row) string {
-		if r.Sent != nil {
-			return ""
+		if i > 0 {
+			b = append(b, ',')
 		}
-		return fmt.Sprintf("%.1f", r.Extra)
-	}},
-	{"wins %", func(r *row) string {
-		if r.Sent != nil {
-			return ""
-		}
-		return fmt.Sprintf("%.1f", 100*float64(r.Wins)/float64(max(r.Requests, 1)))
-	}},
-	{"sent", func(r *row) string {
-		if r.Sent == nil {
-			return ""
-		}
-		return fmt.Sprintf("%.2f", *r.Sent)
-	}},
-	{"errors", func(r *row) string { return strconv.Itoa(r.Errors) }},
-	{"conns", func(r *row) string {
-		if r.Conns == nil {
-			return ""
-		}
-		return strconv.Itoa(*r.Conns)
-	}},
-	{"CPU µs", func(r *row) string {
-		if r.CPU == nil {
-			return ""
-		}
-		return fmt.Sprintf("%.0f", *r.CPU)
-	}},
-}
-
-// figure shows milliseconds with three digits, and whole ones from a hundred on.
-func figure(x float64) string {
-	switch {
-	case x >= 100:
-		return fmt.Sprintf("%.0f", x)
-	case x >= 10:
-		return fmt.Sprintf("%.1f", x)
-	default:
-		return fmt.Sprintf("%.2f", x)
+		b = fmt.Appendf(b, "%q:%s", m.name, v)
 	}
-}
-
-func spread(x float64) string {
-	if x == 0 {
-		return ""
-	}
-	return " ±" + figure(x)
-}
-
-// used returns which of the shown columns say something.
-func used(rows []row) []int {
-	var all []int
-	for i, c := range shown {
-		if c.title == "errors" {
-			errors := 0
-			for _, r := range rows {
-				errors += r.Errors
-			}
-			if errors == 0 {
-				continue
-			}
-		}
-		if len(rows) > 0 && c.value(&rows[0]) != "" {
-			all = append(all, i)
-		}
-	}
-	return all
+	return append(b, '}'), nil
 }
 
 // label names a row: by its strategy, and by its part if it is one.
@@ -180,56 +101,74 @@ func label(r row) string {
 // terminalTable draws a scenario's rows, latencies in milliseconds.
 func terminalTable(f finding) string {
 	rows := f.rows()
-	use := used(rows)
-	t := table.NewWriter()
-	t.SetStyle(table.StyleRounded)
-	t.Style().Format.Header = text.FormatDefault
-	head := table.Row{"ms"}
-	config := []table.ColumnConfig{{Number: 1, Align: text.AlignLeft}}
-	for n, i := range use {
-		head = append(head, shown[i].title)
-		config = append(config, table.ColumnConfig{Number: n + 2, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	t.AppendHeader(head)
-	t.SetColumnConfigs(config)
+	s := newSheet(rows)
+	lines := [][]string{append([]string{"ms"}, s.titles...), nil}
 	for n, r := range rows {
 		if n > 0 && rows[n-1].Scenario != r.Scenario {
-			t.AppendSeparator()
+			lines = append(lines, nil)
 		}
-		cells := table.Row{label(r)}
-		for _, i := range use {
-			cells = append(cells, shown[i].value(&r))
-		}
-		t.AppendRow(cells)
+		lines = append(lines, append([]string{label(r)}, s.cells[n]...))
 	}
-	return t.Render()
+	return box(lines)
+}
+
+// box draws lines of cells in a frame, the first column to the left and the others to the right. A nil line is a rule.
+func box(lines [][]string) string {
+	width := make([]int, len(lines[0]))
+	for _, cells := range lines {
+		for i, c := range cells {
+			width[i] = max(width[i], utf8.RuneCountInString(c))
+		}
+	}
+	var b strings.Builder
+	rule := func(left, cross, right string) {
+		for i, n := range width {
+			b.WriteString(left + strings.Repeat("─", n+2))
+			left = cross
+			if i == len(width)-1 {
+				b.WriteString(right)
+			}
+		}
+	}
+	rule("╭", "┬", "╮")
+	for _, cells := range lines {
+		b.WriteByte('\n')
+		if cells == nil {
+			rule("├", "┼", "┤")
+			continue
+		}
+		for i, c := range cells {
+			if i == 0 {
+				fmt.Fprintf(&b, "│ %-*s │", width[i], c)
+			} else {
+				fmt.Fprintf(&b, " %*s │", width[i], c)
+			}
+		}
+	}
+	b.WriteByte('\n')
+	rule("╰", "┴", "╯")
+	return b.String()
 }
 
 // markdown writes rows as a table, latencies in milliseconds.
 func markdown(rows []row) string {
-	use := used(rows)
+	s := newSheet(rows)
 	var b strings.Builder
-	b.WriteString("| ms |")
-	for _, i := range use {
-		b.WriteString(" " + shown[i].title + " |")
-	}
-	b.WriteString("\n|---|" + strings.Repeat("--:|", len(use)) + "\n")
-	for _, r := range rows {
-		name := label(r)
-		if strategyOf(r.Strategy).name == ours {
-			name = "**" + name + "**"
-		}
-		b.WriteString("| " + name + " |")
-		for _, i := range use {
-			b.WriteString(" " + shown[i].value(&r) + " |")
+	line := func(first string, cells []string) {
+		fmt.Fprintf(&b, "| %s |", first)
+		for _, c := range cells {
+			fmt.Fprintf(&b, " %s |", c)
 		}
 		b.WriteByte('\n')
 	}
+	line("ms", s.titles)
+	b.WriteString("|---|" + strings.Repeat("--:|", len(s.titles)) + "\n")
+	for i, r := range rows {
+		name := label(r)
+		if r.Strategy == ours {
+			name = "**" + name + "**"
+		}
+		line(name, s.cells[i])
+	}
 	return b.String()
-}
-
-// sentence gives a text a capital and a full stop.
-func sentence(s string) string {
-	first, n := utf8.DecodeRuneInString(s)
-	return string(unicode.ToUpper(first)) + s[n:] + "."
 }

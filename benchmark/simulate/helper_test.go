@@ -33,17 +33,19 @@ func small(args ...string) []string {
 
 // watched calls then when it has seen a text.
 type watched struct {
-	bytes.Buffer
 	until string
 	then  func()
+	seen  bytes.Buffer // not embedded: its WriteString would go past Write
 }
 
 func (w *watched) Write(p []byte) (int, error) {
 	if strings.Contains(string(p), w.until) {
 		w.then()
 	}
-	return w.Buffer.Write(p)
+	return w.seen.Write(p)
 }
+
+func (w *watched) String() string { return w.seen.String() }
 
 // play runs strategies through a scenario in virtual time and returns the rows,
 // by "strategy" for the whole and by "strategy/part".

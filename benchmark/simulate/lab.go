@@ -7,10 +7,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/internal/virtual"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -29,58 +29,13 @@ type lab struct {
 	// first. It answers nothing for pause, once in every period.
 	replicas      int
 	pause, period time.Duration
+	random        bool // each attempt goes to any of them
+	rotates       bool // each lookup of the name has another replica first
+	gone          bool // the second replica cannot be reached
 
 	// freeze is how many requests of each episode are answered before the others
 	// are sent, under which the client's first connection goes dead; 0: it does not.
 	freeze int
-}
-
-func labScenarios() []scenario {
-	usual := virtual.Lognormal(5*ms, 2*ms)
-	return []scenario{{
-		name: "stream", about: "the header comes at once and the first byte later, for 10 % of attempts by 200 ms, 30 callers; time to first byte",
-		world: virtual.World{Workers: 30, Requests: 6000, Model: virtual.Late(usual, 0.10, 200*ms)}, sockets: []string{"http"},
-		lab: &lab{
-			strategies: []string{"none", "published", "hedge"},
-			stream:     true,
-		},
-	}, {
-		name: "frozen-h2", about: "a client's HTTP/2 connection goes dead under 4 callers, who give up after 300 ms; 1 ms to the server and back",
-		world:   virtual.World{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
-		sockets: []string{"http", "grpc"}, parts: []part{last("frozen", 120)},
-		lab: &lab{
-			strategies: []string{"none", "static-10ms", "hedge"},
-			rtts:       []time.Duration{ms}, tls: true, freeze: 120,
-		},
-	}, {
-		name: "cold", about: "fresh clients, over TLS, 0.5 and 30 ms from a server that answers at once",
-		world: virtual.World{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.Constant(0, 0)}, sockets: []string{"http"},
-		parts: []part{
-			on("first-0.5ms", 0, first("", 1)), on("warm-0.5ms", 0, last("", 1)),
-			on("first-30ms", 1, first("", 1)), on("warm-30ms", 1, last("", 1)),
-		},
-		lab: &lab{
-			strategies: []string{"none", "hedge"},
-			rtts:       []time.Duration{ms / 2, 30 * ms}, tls: true,
-		},
-	}, {
-		name: "replica", about: "the replica that a client dials, of three, stops for 100 ms every 2 s, 200 requests/s",
-		world: virtual.World{Rate: 200, Requests: 1200, Model: usual}, sockets: []string{"http"},
-		lab: &lab{
-			strategies: []string{"none", "hedge"},
-			rtts:       []time.Duration{ms}, replicas: 3, pause: 100 * ms, period: 2 * sec,
-		},
-	}}
-}
-
-// last are the calls after the first n of their client.
-func last(name string, n int32) part {
-	return part{name: name, in: func(c virtual.Call) bool { return c.Index >= n }}
-}
-
-// on are the calls of p at the n-th round-trip time.
-func on(name string, n int16, p part) part {
-	return part{name: name, in: func(c virtual.Call) bool { return c.Host == n && p.in(c) }}
 }
 
 // A site is where a server listens, and how its clients get there.
@@ -95,6 +50,7 @@ type site struct {
 	replicas      []netip.Addr
 
 	mu      sync.Mutex
+	asked   int // for the replicas
 	dialled bool
 	conns   []net.Conn // of clients
 	open    context.Context
@@ -131,18 +87,21 @@ func (l *lab) site(protocol string, episode int, clock func() time.Duration) (*s
 	s.open, s.end = context.WithCancel(context.Background())
 	if l.tls && protocol != "grpc" {
 		s.server, s.trust = dnstest.Certificate()
+		s.trust = s.trust.Clone()
+		s.trust.ServerName = server // of whichever replica
 	}
 	var way time.Duration
 	if len(l.rtts) > 0 {
 		way = l.rtts[episode%len(l.rtts)] / 2
 	}
-	for _, host := range hosts[2:] {
+	for i, host := range hosts[2:] {
+		gone := l.gone && i == 1
 		back := netsim.Constant(way)
 		if host == server && l.pause > 0 {
 			back = l.pauses(back, clock)
 		}
 		for _, from := range []string{client, detour} {
-			n.Link(from, host).Set(netsim.Profile{Delay: netsim.Constant(way)})
+			n.Link(from, host).Set(netsim.Profile{Delay: netsim.Constant(way), BlackHole: gone})
 			n.Link(host, from).Set(netsim.Profile{Delay: back})
 		}
 		s.replicas = append(s.replicas, n.Host(host).Addr())
@@ -172,6 +131,10 @@ func (s *site) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	first := !s.dialled
 	s.dialled = true
 	s.mu.Unlock()
+	if s.lab.rotates && addr == s.addr {
+		ips, _ := s.LookupNetIP(ctx, "ip", server)
+		addr = at443(ips[0])
+	}
 	if first {
 		return s.from(client)(ctx, network, addr)
 	}
@@ -198,8 +161,18 @@ func (s *site) freeze() { s.net.Set(client, server, netsim.Profile{BlackHole: tr
 
 // LookupNetIP returns the replicas, for hedge.WithReplicas.
 func (s *site) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
-	return s.replicas, nil
+	if !s.lab.rotates {
+		return s.replicas, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	n := s.asked % len(s.replicas)
+	return slices.Concat(s.replicas[n:], s.replicas[:n]), nil
 }
+
+// at443 is where a replica listens.
+func at443(ip netip.Addr) string { return netip.AddrPortFrom(ip, 443).String() }
 
 // close ends a lab's network, and with it whatever still waits for an answer.
 func (s *site) close() {

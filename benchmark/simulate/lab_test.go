@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -34,6 +36,7 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 				rows[tr.strategy+row.Scenario[len(name):]] = row
 			}
 		}))
+		time.Sleep(time.Minute) // for servers that finish what they have begun
 	})
 	return rows
 }
@@ -65,7 +68,8 @@ func TestCallsInFlightOnAFrozenConnectionAreAnsweredOverAnother(t *testing.T) {
 	for protocol, apart := range map[string]string{"http": "hedge", "grpc": "hedge-conn"} {
 		r := experiment(t, protocol, "frozen-h2", 1)
 		saved := r[apart+"/frozen"]
-		assert.Zero(t, saved.Errors, protocol)
+		// A client begins with half of its reserve, which does not pay for all 40 hedges of its first 120 calls.
+		assert.LessOrEqual(t, saved.Errors, 2, protocol)
 		atMost(t, protocol+": the slowest", saved.Max, 3, 10+2) // twice what most take, and a dial of two round trips
 		for _, row := range r {
 			if row.Scenario == "frozen-h2/frozen" {
@@ -99,28 +103,84 @@ func TestHedgeToAnotherReplicaOutlivesAPause(t *testing.T) {
 	atMost(t, "p99 against the same address, two seconds' budget", other, 0.5, same)
 }
 
+// Servers that finish what they have begun, each with a queue. The figures do not depend on the machine.
+func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
+	t.Parallel()
+	if hedgetest.RaceEnabled {
+		t.Skip("too long with the race detector")
+	}
+	for _, engine := range []string{"http queue-deaf", "http queue-deaf-h2", "grpc queue-deaf"} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			protocol, name, _ := strings.Cut(engine, " ")
+			r := experiment(t, protocol, name, 1)
+			none, hedge, limited := r["none"], r["hedge"], r["hedge-limited"]
+			assert.Zero(t, none.Errors+hedge.Errors+limited.Errors)
+			assert.Greater(t, r["hedge/settled"].P99, r["none/settled"].P99, "without Limiters hedging harms")
+			atMost(t, "p99 with Limiters", r["hedge-limited/settled"].P99, 0.75, r["none/settled"].P99)
+			atMost(t, "requests worked on", *limited.Sent, 1.035, 1)
+			atMost(t, "connections beyond those without hedging, and losers that no server worked on",
+				float64(*limited.Conns-*none.Conns), 1.1, float64(limited.Hedges)-(*limited.Sent-1)*float64(limited.Requests))
+		})
+	}
+}
+
+func TestHedgesToAnotherReplicaEscapeItsStops(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		engine, scenario, strategy string
+		most                       float64
+	}{
+		{"grpc", "stop-2", "hedge-elsewhere", 0.3}, {"grpc", "stop-3", "hedge-elsewhere", 0.3},
+		{"http", "stop-3", "hedge-replicas-2s", 0.85}, {"http", "stop-h2", "hedge-replicas-2s", 0.85},
+		{"http", "rotate", "hedge-replicas-2s", 1.1}, {"http", "steady", "hedge-replicas-2s", 1.1}, {"http", "gone", "hedge-replicas-2s", 1.1},
+	} {
+		t.Run(tt.engine+" "+tt.scenario, func(t *testing.T) {
+			if hedgetest.RaceEnabled && tt.scenario != "stop-3" {
+				t.Skip("too long with the race detector")
+			}
+			r := experiment(t, tt.engine, tt.scenario, 1)
+			atMost(t, "p99.9", r[tt.strategy].P999, tt.most, r["hedge"].P999)
+			assert.Zero(t, r[tt.strategy].Errors)
+			t.Logf("without hedging %v; the longest %v", r["none"].P999, r[tt.strategy].Max)
+		})
+	}
+}
+
 // In real time, so only what holds on any machine.
 func TestLabsRunFromTheCommandLine(t *testing.T) {
-	for _, sc := range labScenarios() {
-		for _, protocol := range sc.sockets {
-			t.Run(protocol+" "+sc.name, func(t *testing.T) {
-				t.Parallel()
-				out, stderr, code := sim(t, "-engine", protocol, "-scenario", sc.name, "-quick", "-format", "json", "-out", "")
-				require.Equal(t, ok, code, stderr)
-				var rows []row
-				require.NoError(t, json.Unmarshal([]byte(out), &rows))
-				var offered int
+	for _, l := range []loopback{"http", "grpc"} {
+		t.Run(string(l), func(t *testing.T) {
+			t.Parallel()
+			var names []string
+			want := make(map[string]int) // rows, by scenario and part
+			for _, sc := range labScenarios() {
+				if !l.runs(sc) {
+					continue
+				}
+				names = append(names, sc.name)
 				for _, s := range strategies {
-					if loopback(protocol).offers(sc, s) {
-						offered++
+					if l.offers(sc, s) {
+						want[sc.name]++
 					}
 				}
-				assert.Len(t, rows, offered*(1+len(sc.parts)))
-				for _, r := range rows[:offered] { // a slow machine may not come to every part
+				for _, p := range sc.parts {
+					want[sc.name+"/"+p.name] = want[sc.name]
+				}
+			}
+			out, stderr, code := sim(t, "-engine", string(l), "-scenario", strings.Join(names, ","), "-quick", "-format", "json", "-out", "")
+			require.Equal(t, ok, code, stderr)
+			var rows []row
+			require.NoError(t, json.Unmarshal([]byte(out), &rows))
+			got := make(map[string]int)
+			for _, r := range rows {
+				got[r.Scenario]++
+				if !strings.Contains(r.Scenario, "/") { // a slow machine may not come to every part
 					assert.Positive(t, r.Requests, r.Strategy)
 				}
-			})
-		}
+			}
+			assert.Equal(t, want, got)
+		})
 	}
 	_, stderr, code := sim(t, "-engine", "http", "-scenario", "cold", "-strategy", "published")
 	assert.Equal(t, misused, code)

@@ -45,7 +45,7 @@ func TestAuditOfABusyClientTakesMinutes(t *testing.T) {
 
 func TestLongScenariosRunIfTheyAreNamed(t *testing.T) {
 	names := func(args ...string) (all []string) {
-		o, err := parse(append([]string{"-engine", "virtual"}, args...), os.Stderr)
+		o, err := optionsOf(append([]string{"-engine", "virtual"}, args...), os.Stderr)
 		if err != nil {
 			return []string{err.Error()}
 		}

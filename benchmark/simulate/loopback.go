@@ -14,6 +14,7 @@ import (
 type loopback string
 
 func (l loopback) name() string { return string(l) }
+func (loopback) traits() traits { return traits{} }
 
 // runs leaves out scenarios with queues, several hosts or changes over time, which the server does not have.
 func (l loopback) runs(sc scenario) bool { return slices.Contains(sc.sockets, string(l)) }
@@ -45,71 +46,27 @@ const (
 // run lets the contenders take turns.
 func (l loopback) run(ctx context.Context, j job, keep func(trial)) error {
 	world := j.scenario.sized(j.size)
-	plan := j.plan(world)
-	began := time.Now()
+	t := turns{job: j, plan: j.plan(world), began: time.Now()}
 	rate, err := l.trueRate(ctx, j, world)
 	if err != nil {
 		return err
 	}
-	var all []*contender
-	defer func() {
-		for _, c := range all {
-			c.close()
-		}
-	}()
-	var oracles, others []*contender
+	defer t.close()
 	for _, name := range j.players() {
-		c, err := newContender(strategyOf(name), string(l), j, world, plan.requests, rate)
+		c, err := newContender(strategyOf(name), string(l), j, world, t.plan.requests, rate)
 		if err != nil {
 			return err
 		}
-		if c.hidden = !slices.Contains(j.strategies, name); !c.hidden {
-			c.task = j.progress.begin(j.scenario.name, name, plan.requests)
-		}
-		all = append(all, c)
-		if c.strategy.isOracle() {
-			oracles = append(oracles, c)
-		} else {
-			others = append(others, c)
-		}
+		t.enter(c)
 	}
-
-	arrivals := virtual.NewDraws(j.seed)
-	play := func(c *contender, n int) {
-		if ctx.Err() == nil && err == nil {
-			stop := j.timers.watch()
-			err = c.round(ctx, n, arrivals)
-			stop()
-			c.task.set(c.done)
-		}
-	}
-	planned := rounds
-	for i := 0; i < planned && ctx.Err() == nil; i++ {
-		started := time.Now()
-		for k := range others { // another one begins each time
-			play(others[(k+i)%len(others)], plan.each)
-		}
-		if plan.limit > 0 { // a slow machine plays fewer rounds
-			round := time.Since(started) * time.Duration(len(all)) / time.Duration(max(len(others), 1))
-			left := plan.limit - started.Sub(began)
-			planned = min(planned, i+int(max(left/max(round, 1), 1)))
-		}
-		// Oracles play in the second half, twice as much in each round: they need to know what the others did.
-		if half := planned / 2; i >= half {
-			for _, c := range oracles {
-				c.delays = c.foresee(all)
-				play(c, planned*plan.each*(i+1-half)/(planned-half)-c.done)
-			}
-		}
-	}
-	if err != nil {
+	if err := t.play(ctx); err != nil {
 		return err
 	}
-	for _, c := range all {
-		c.close()
+	t.close()
+	for _, c := range t.all {
 		switch {
 		case c.hidden:
-		case ctx.Err() != nil && c.done < plan.requests/rounds:
+		case ctx.Err() != nil && c.done < t.plan.requests/rounds:
 			c.task.drop()
 		default:
 			c.task.end(c.watch.read())
@@ -151,6 +108,8 @@ func (j job) plan(w virtual.World) plan {
 		p.requests = max(w.Episodes, 1) * w.Requests
 		if w.Episodes > 0 {
 			unit = w.Requests
+		} else if w.Queue != nil {
+			unit = p.requests / 5 // each round begins with empty queues
 		}
 		if p.limit > 0 && j.size.quick {
 			p.limit = min(p.limit, quickLabTime)

@@ -8,7 +8,7 @@
 //	go run ./benchmark/simulate -scenario frozen-h2              # a connection goes dead; see -help for more
 //
 // It says first how long it will take. It prints a table (-format text, md, csv or
-// json), and writes plots (PNG and SVG) and one self-contained HTML report to the
+// json), and writes plots (SVG) and one self-contained HTML report to the
 // directory -out. After an interrupt it reports what was done until then.
 //
 // # Engines
@@ -17,17 +17,17 @@
 // the scenario says and stops when the request is cancelled. The libraries are the
 // real ones. The strategies take turns in ten rounds, so that a disturbance of the
 // machine meets all of them. CPU is that of client and server together. The
-// scenarios stream, frozen-h2 and cold, and replica over http, are about
-// connections: they run over a simulated network in memory instead of sockets, for
-// half a minute at most, with the strategies that are made for them.
+// scenarios stream, frozen-h2, cold and replica, those called stop, and the three
+// after them are about connections and replicas: they run over a simulated network
+// in memory instead of sockets, for half a minute at most, with the strategies that
+// are made for them. So does queue-deaf, whose servers are what a Limiter is for.
 // TestFirstByteIsHedgedAndTheHeaderIsNot and its neighbours run them in fake time.
 //
 // dns asks DNS servers through real kernel sockets in network namespaces, over a
 // simulated network. It needs root on Linux, and has strategies and scenarios of its
 // own. Its extra_pct counts every query but one per request, resent ones as well. With
 // -workers, each strategy is asked alone, with so many questions in flight, and has two
-// equal servers; -busy starts processes that compute meanwhile. The forwarders run in
-// processes of their own.
+// equal servers. The forwarders run in processes of their own.
 //
 // recursor asks resolvers for names in an internet of thousands of simulated servers, through
 // kernel sockets in network namespaces. It needs root on Linux, and measures the resolvers that
@@ -76,7 +76,7 @@
 //	p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms   of successes
 //	extra_pct hedges wins denied                                   hedges per 100 requests, sent, won, refused
 //	conns_opened cpu_us_per_request                                null in virtual time
-//	sent_per_request                                               null but for recursor
+//	sent_per_request                                               null but for recursor, and for queue-deaf in real time: attempts that were worked on
 //
 // In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are
 // resampled to find it, as the calls of one part share a client that learns and a
@@ -116,6 +116,11 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
 }
 
+// engines are all there are, the default first.
+func engines() []engine {
+	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, recursorEngine{}, virtualEngine{}}
+}
+
 // Exit codes.
 const (
 	ok          = 0
@@ -125,7 +130,7 @@ const (
 )
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal bool) int {
-	o, err := parse(args, stderr)
+	o, err := optionsOf(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return ok

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // notes say under the tables what their figures are, and whether they mean anything.
@@ -59,4 +61,10 @@ func about(d time.Duration) string {
 		return fmt.Sprintf("this takes about %.0f seconds", max(d.Seconds(), 1))
 	}
 	return fmt.Sprintf("this takes about %.0f minutes", math.Round(d.Minutes()))
+}
+
+// sentence gives a text a capital and a full stop.
+func sentence(s string) string {
+	first, n := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(first)) + s[n:] + "."
 }

@@ -35,18 +35,16 @@ func (o options) contenders(sc scenario) []string {
 
 var formats = []string{"text", "md", "csv", "json"}
 
-func parse(args []string, stderr io.Writer) (options, error) {
+// optionsOf reads the command line. Flags that not all engines know are those engines' own.
+func optionsOf(args []string, stderr io.Writer) (options, error) {
 	o := options{args: args}
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	var (
-		engineName = fs.String("engine", "http", "`name` of the engine: "+list(engineNames()))
-		scenes     = fs.String("scenario", "", "comma-separated `names` of scenarios, or all, which are all but the long ones, or long (default seed; clean for dns, broken for recursor)")
-		transport  = fs.String("transport", dnsTransports[0], "what dns asks over: "+list(dnsTransports))
-		workers    = fs.Int("workers", 0, "`number` of questions that dns keeps in flight, to two equal servers (default: the strategies take turns at each question)")
-		busy       = fs.Int("busy", 0, "`number` of processes that compute meanwhile, for dns")
-		named      = fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+list(onRequest())+")")
-	)
+	all := engines()
+	engine := fs.String("engine", all[0].name(), "`name` of the engine: "+list(engineNames()))
+	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, or all, which are all but the long ones, or long (default seed; clean for dns, broken for recursor)")
+	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+list(onRequest())+")")
+	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")
 	fs.Uint64Var(&o.seed, "seed", 1, "`number` that all random draws follow from")
 	fs.Float64Var(&o.size.rps, "rps", 0, "requests per second, in an open loop (default as the scenario says)")
@@ -54,48 +52,56 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+list(formats))
 	fs.StringVar(&o.out, "out", "benchmark/out", "`directory` for plots and the HTML report; empty for none")
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
-	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
 	fs.StringVar(&o.picture, "picture", "", "draw README's picture, in virtual time, to this SVG `file` instead")
+	for _, e := range all {
+		if f, ok := e.(flagged); ok {
+			f.flags(fs)
+		}
+	}
 	fs.Usage = func() { usage(fs) }
-	if err := quiet(fs, args); err != nil {
-		return o, err
+	err := quiet(fs, args)
+	if err == nil && fs.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q: there are only flags", fs.Arg(0))
 	}
 	if *readme != "" {
 		o.readme = strings.Split(*readme, ",")
 	}
-	if fs.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q: there are only flags", fs.Arg(0))
+	for _, take := range []func() error{
+		func() error { return o.takeEngine(*engine, all, fs) },
+		func() error { return o.takeScenarios(*scenes) },
+		func() error { return o.takeStrategies(*named, *scenes) },
+		o.check,
+	} {
+		if err != nil {
+			return o, err
+		}
+		err = take()
 	}
+	return o, err
+}
 
-	for _, e := range engines() {
-		if e.name() == *engineName {
-			o.engine = e
+// takeEngine finds the engine, and has all of them look at their flags.
+func (o *options) takeEngine(name string, all []engine, fs *flag.FlagSet) error {
+	i := slices.Index(engineNames(), name)
+	if i < 0 {
+		return wrong("engine", name, engineNames())
+	}
+	o.engine = all[i]
+	for _, e := range all {
+		if f, ok := e.(flagged); ok {
+			if err := f.check(fs, e == o.engine); err != nil {
+				return err
+			}
 		}
 	}
-	if o.engine == nil {
-		return o, wrong("engine", *engineName, engineNames())
+	if runs := o.engine.traits().runs; runs > 0 && !said(fs, "runs") && !o.size.quick {
+		o.runs = runs
 	}
-	if !slices.Contains(dnsTransports, *transport) {
-		return o, wrong("transport", *transport, dnsTransports)
-	}
-	if _, ok := o.engine.(dnsEngine); ok {
-		o.engine = dnsEngine{*transport, *workers, *busy}
-	} else {
-		switch {
-		case *transport != dnsTransports[0]:
-			return o, fmt.Errorf("-transport %s: is for -engine dns", *transport)
-		case *workers != 0:
-			return o, fmt.Errorf("-workers %d: is for -engine dns", *workers)
-		case *busy != 0:
-			return o, fmt.Errorf("-busy %d: is for -engine dns", *busy)
-		}
-	}
-	switch {
-	case *workers < 0 || *workers > 10_000:
-		return o, fmt.Errorf("-workers %d: must be between 0 and 10000", *workers)
-	case *busy < 0 || *busy > 1000:
-		return o, fmt.Errorf("-busy %d: must be between 0 and 1000", *busy)
-	}
+	return nil
+}
+
+// takeScenarios finds the scenarios of the given names, which may be empty.
+func (o *options) takeScenarios(scenes string) error {
 	known := make(map[string]scenario)
 	var names []string
 	for _, sc := range scenarios() {
@@ -104,18 +110,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			names = append(names, sc.name)
 		}
 	}
-	if *scenes == "" {
-		*scenes = names[0]
+	if scenes == "" {
+		scenes = names[0]
 	}
 	var chosen []string
-	for _, name := range strings.Split(*scenes, ",") {
+	for _, name := range strings.Split(scenes, ",") {
 		switch name {
 		case "all", "long":
-			for _, n := range names {
-				if known[n].long == (name == "long") {
-					chosen = append(chosen, n)
-				}
-			}
+			chosen = append(chosen, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return known[n].long != (name == "long") })...)
 		default:
 			chosen = append(chosen, name)
 		}
@@ -124,56 +126,76 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		sc, ok := known[name]
 		switch {
 		case !ok:
-			return o, wrong("scenario", name, append(names, "all", "long"))
+			return wrong("scenario", name, append(names, "all", "long"))
 		case sc.long && o.size.quick:
 			continue
 		}
 		o.scenarios = append(o.scenarios, sc)
 	}
 	if len(o.scenarios) == 0 {
-		return o, fmt.Errorf("-quick leaves out %s", *scenes)
+		return fmt.Errorf("-quick leaves out %s", scenes)
 	}
-	runsSaid := false
-	fs.Visit(func(f *flag.Flag) { runsSaid = runsSaid || f.Name == "runs" })
-	if _, ok := o.engine.(recursorEngine); ok && !runsSaid && !o.size.quick {
-		o.runs = recursorRuns
+	return nil
+}
+
+// takeStrategies finds the named strategies; none are named: the engine's choice. Each scenario must have one.
+func (o *options) takeStrategies(named, scenes string) error {
+	if named == "" {
+		return nil
 	}
-	if *named != "" {
-		for _, name := range strings.Split(*named, ",") {
-			if !slices.Contains(strategyNames(), name) {
-				return o, wrong("strategy", name, strategyNames())
-			}
-			o.strategies = append(o.strategies, name)
+	for _, name := range strings.Split(named, ",") {
+		if !slices.Contains(strategyNames(), name) {
+			return wrong("strategy", name, strategyNames())
 		}
-		o.strategies = inOrder(o.strategies)
-		for _, sc := range o.scenarios {
-			if len(o.contenders(sc)) > 0 {
-				continue
-			}
-			switch {
-			case o.engine.name() == "dns":
-				return o, fmt.Errorf("-strategy %s: not offered for DNS over %s", *named, *transport)
-			case o.engine.name() == "recursor":
-				return o, fmt.Errorf("-strategy %s: not a resolver", *named)
-			case *scenes == "all": // the others go on
-			case sc.lab != nil:
-				return o, fmt.Errorf("-strategy %s: scenario %s is for %s", *named, sc.name, list(options{engine: o.engine}.contenders(sc)))
-			default:
-				return o, fmt.Errorf("-strategy %s: the draws of scenario %s cannot be replayed for an oracle", *named, sc.name)
-			}
+		o.strategies = append(o.strategies, name)
+	}
+	o.strategies = inOrder(o.strategies)
+	for _, sc := range o.scenarios {
+		if len(o.contenders(sc)) > 0 {
+			continue
+		}
+		switch refuses := o.engine.traits().refuses; {
+		case refuses != "":
+			return fmt.Errorf("-strategy %s: %s", named, refuses)
+		case scenes == "all": // the others go on
+		case sc.lab != nil:
+			return fmt.Errorf("-strategy %s: scenario %s is for %s", named, sc.name, list(options{engine: o.engine}.contenders(sc)))
+		default:
+			return fmt.Errorf("-strategy %s: the draws of scenario %s cannot be replayed for an oracle", named, sc.name)
 		}
 	}
+	return nil
+}
+
+// check looks at what needs no engine.
+func (o *options) check() error {
 	switch {
 	case o.size.requests < 0 || o.size.requests > 0 && o.size.requests < 100 || o.size.requests > 100_000_000:
-		return o, fmt.Errorf("-requests %d: must be between 100 and 100000000", o.size.requests)
+		return fmt.Errorf("-requests %d: must be between 100 and 100000000", o.size.requests)
 	case !(o.size.rps >= 0 && o.size.rps <= 1e6):
-		return o, fmt.Errorf("-rps %v: must be between 0 and 1000000", o.size.rps)
+		return fmt.Errorf("-rps %v: must be between 0 and 1000000", o.size.rps)
 	case o.runs < 1 || o.runs > 1000:
-		return o, fmt.Errorf("-runs %d: must be between 1 and 1000", o.runs)
+		return fmt.Errorf("-runs %d: must be between 1 and 1000", o.runs)
 	case !slices.Contains(formats, o.format):
-		return o, wrong("format", o.format, formats)
+		return wrong("format", o.format, formats)
 	}
-	return o, nil
+	return nil
+}
+
+// foreign is the error of a flag that was changed and is for another engine.
+func foreign(fs *flag.FlagSet, engine string, names ...string) error {
+	for _, name := range names {
+		if f := fs.Lookup(name); f.Value.String() != f.DefValue {
+			return fmt.Errorf("-%s %s: is for -engine %s", name, f.Value, engine)
+		}
+	}
+	return nil
+}
+
+// said reports whether a flag is on the command line.
+func said(fs *flag.FlagSet, name string) (found bool) {
+	fs.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
 }
 
 // onRequest are the strategies that run only if they are named.

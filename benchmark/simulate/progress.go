@@ -3,60 +3,76 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	pretty "github.com/jedib0t/go-pretty/v6/progress"
 )
 
 // progress shows how far each strategy is: bars on a terminal, plain lines
 // elsewhere. A nil progress shows nothing.
 type progress struct {
-	bars pretty.Writer // nil: plain lines
-	mu   sync.Mutex    // guards plain lines
 	to   io.Writer
+	bars bool
+	end  chan struct{} // closed by stop
+
+	mu    sync.Mutex // guards to and the fields below
+	tasks []*task    // that have a bar
+	drawn int        // bars on the screen
 }
 
 func newProgress(to io.Writer, terminal bool) *progress {
-	p := &progress{to: to}
+	p := &progress{to: to, bars: terminal, end: make(chan struct{})}
 	if terminal {
-		p.bars = pretty.NewWriter()
-		p.bars.SetOutputWriter(to)
-		p.bars.SetStyle(pretty.StyleBlocks)
-		p.bars.SetTrackerLength(30)
-		p.bars.SetMessageLength(34)
-		p.bars.SetUpdateFrequency(100 * time.Millisecond)
-		p.bars.SetSortBy(pretty.SortByNone)
-		p.bars.Style().Visibility.ETA = true
-		p.bars.Style().Visibility.Value = true
-		go p.bars.Render()
+		go p.redraw()
 	}
 	return p
 }
 
+// redraw draws the bars ten times a second, until stop.
+func (p *progress) redraw() {
+	often := time.NewTicker(100 * time.Millisecond)
+	defer often.Stop()
+	for {
+		select {
+		case <-p.end:
+			return
+		case <-often.C:
+			p.show("")
+		}
+	}
+}
+
 // stop puts the last state on the screen.
 func (p *progress) stop() {
-	if p == nil || p.bars == nil {
-		return
-	}
-	time.Sleep(150 * time.Millisecond) // the bars draw ten times a second
-	p.bars.Stop()
-	for p.bars.IsRenderInProgress() {
-		time.Sleep(10 * time.Millisecond)
+	if p != nil && p.bars {
+		p.show("")
+		close(p.end)
 	}
 }
 
 // say writes a line.
 func (p *progress) say(format string, args ...any) {
-	switch {
-	case p == nil:
-	case p.bars != nil:
-		p.bars.Log(format, args...)
-	default:
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		fmt.Fprintf(p.to, format+"\n", args...)
+	if p != nil {
+		p.show(fmt.Sprintf(format+"\n", args...))
 	}
+}
+
+// show writes text, and below it the bars anew.
+func (p *progress) show(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var b strings.Builder
+	if p.drawn > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", p.drawn) // up to the first bar, and clear what is below
+	}
+	b.WriteString(text)
+	for _, t := range p.tasks {
+		b.WriteString(t.bar() + "\n")
+	}
+	p.drawn = len(p.tasks)
+	_, _ = io.WriteString(p.to, b.String()) // nobody can be told if it fails
 }
 
 // A task is one strategy in one run of a scenario. A nil task shows nothing.
@@ -64,16 +80,19 @@ type task struct {
 	p     *progress
 	name  string
 	total int
-	bar   *pretty.Tracker
-	mu    sync.Mutex
-	said  time.Time // when the last plain line was written; guarded by mu
+
+	done  atomic.Int64
+	mu    sync.Mutex // guards the fields below
+	began time.Time
+	said  time.Time // when the last plain line was written
 }
 
 func (p *progress) begin(scenario, strategy string, total int) *task {
 	t := &task{p: p, name: scenario + " " + strategy, total: total}
-	if p != nil && p.bars != nil {
-		t.bar = &pretty.Tracker{Message: t.name, Total: int64(total), DeferStart: true}
-		p.bars.AppendTracker(t.bar)
+	if p != nil && p.bars {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.tasks = append(p.tasks, t)
 	}
 	return t
 }
@@ -85,35 +104,51 @@ func (t *task) set(n int) {
 	if t == nil || t.p == nil {
 		return
 	}
+	t.done.Store(int64(n))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.said.IsZero() {
-		t.said = time.Now()
+	if t.began.IsZero() {
+		t.began = time.Now()
+		t.said = t.began
 	}
-	switch {
-	case t.bar != nil:
-		t.bar.SetValue(int64(min(n, t.total-1))) // the last one ends the bar
-	case time.Since(t.said) > everyLine:
+	if !t.p.bars && time.Since(t.said) > everyLine {
 		t.said = time.Now()
 		t.p.say("%-32s %3d %%", t.name, 100*n/max(t.total, 1))
 	}
 }
 
-// end shows that all is done, and how long it took.
-func (t *task) end(took time.Duration) {
-	switch {
-	case t.p == nil:
-	case t.bar != nil:
-		t.bar.SetValue(int64(t.total))
-		t.bar.MarkAsDone()
-	default:
-		t.p.say("%-32s done in %.1f s", t.name, took.Seconds())
+// bar shows how much is done, and how long the rest will take.
+func (t *task) bar() string {
+	const width = 24
+	t.mu.Lock()
+	began := t.began
+	t.mu.Unlock()
+	share := min(float64(t.done.Load())/float64(max(t.total, 1)), 1)
+	full := int(share * width)
+	bar := fmt.Sprintf("%-32s %s%s %3.0f %%", t.name, strings.Repeat("█", full), strings.Repeat("░", width-full), 100*share)
+	if share > 0 {
+		bar += fmt.Sprintf(", %v left", time.Duration(float64(time.Since(began))*(1/share-1)).Round(time.Second))
 	}
+	return bar
 }
+
+// end shows that all is done, and how long it took.
+func (t *task) end(took time.Duration) { t.finish(fmt.Sprintf("done in %.1f s", took.Seconds())) }
 
 // drop shows that it will not be done.
 func (t *task) drop() {
-	if t.bar != nil {
-		t.bar.MarkAsErrored()
+	if t.p != nil && t.p.bars {
+		t.finish("stopped")
 	}
+}
+
+// finish replaces the bar with a line.
+func (t *task) finish(how string) {
+	if t.p == nil {
+		return
+	}
+	t.p.mu.Lock()
+	t.p.tasks = slices.DeleteFunc(t.p.tasks, func(other *task) bool { return other == t })
+	t.p.mu.Unlock()
+	t.p.say("%-32s %s", t.name, how)
 }

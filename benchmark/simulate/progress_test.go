@@ -29,3 +29,25 @@ func TestProgressIsSetFromManyGoroutines(t *testing.T) {
 		assert.Contains(t, out.String(), "clean all in turn")
 	})
 }
+
+func TestBarsAreDrawnInPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		p := newProgress(&out, true)
+		half, none := p.begin("clean", "hedge", 100), p.begin("clean", "none", 100)
+		half.set(0)
+		time.Sleep(10*time.Second - 1)
+		half.set(50)
+		time.Sleep(time.Second / 10)
+		synctest.Wait()
+		frames := strings.Split(out.String(), "\x1b[2A\x1b[J")
+		last := strings.Split(frames[len(frames)-1], "\n")
+		assert.Equal(t, "clean hedge                      ████████████░░░░░░░░░░░░  50 %, 10s left", last[0])
+		assert.Equal(t, "clean none                       ░░░░░░░░░░░░░░░░░░░░░░░░   0 %", last[1])
+		half.end(11 * time.Second)
+		assert.True(t, strings.HasSuffix(out.String(), "\x1b[2A\x1b[Jclean hedge                      done in 11.0 s\n"+last[1]+"\n"), out.String())
+		none.drop()
+		p.stop()
+		assert.True(t, strings.HasSuffix(out.String(), "\x1b[1A\x1b[Jclean none                       stopped\n"), out.String())
+	})
+}

@@ -32,15 +32,6 @@ var readmeTables = []readmeTable{{
 	name: "seed", draw: wholes,
 	args: "-requests 30000 -runs 3 -strategy none,static-10ms,failsafe-quantile,published,published-told,hedge,oracle-2",
 }, {
-	name: "grpc", draw: wholes,
-	args: "-engine grpc -requests 20000 -runs 3 -strategy none,failsafe-quantile,published,published-told,hedge,oracle-2",
-}, {
-	name: "virtual", draw: wholes,
-	args: "-engine virtual -runs 5",
-}, {
-	name: "matrix", draw: matrix,
-	args: "-engine virtual -scenario all -strategy none,static-10ms,failsafe-quantile,published,published-told,hedge",
-}, {
 	name: "dns", draw: networks,
 	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",
 }, {
@@ -49,9 +40,6 @@ var readmeTables = []readmeTable{{
 }, {
 	name: "cost", bench: costs,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
-}, {
-	name: "loopback", bench: benchResults.table,
-	test: "-run ^$ -bench ^BenchmarkLoopback$/./^c16$ ./benchmark",
 }}
 
 const (
@@ -149,7 +137,7 @@ func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
 		body, typed = t.bench(readBench(out)), "go test "+t.test
 		note = fmt.Sprintf("medians of %d runs, ± half their range", benchRuns)
 	} else {
-		o, err := parse(strings.Fields(t.args), os.Stderr)
+		o, err := optionsOf(strings.Fields(t.args), os.Stderr)
 		if err != nil {
 			return "", err
 		}
@@ -193,72 +181,45 @@ func wholes(f findings) string {
 
 // networks has a line for each strategy in each scenario.
 func networks(f findings) string {
-	var b strings.Builder
-	b.WriteString("| ms | | p50 | p99 | mean | σ | failed | extra queries |\n|---|---|--:|--:|--:|--:|--:|--:|\n")
-	for _, s := range f.scenarios {
-		about := strings.TrimPrefix(s.scenario.about, "DNS: ")
-		for _, res := range s.results {
-			r := res.rows[0]
-			name := r.Strategy
-			if name == ours {
-				name = "**" + name + "**"
-			}
-			fmt.Fprintf(&b, "| %s | %s | %s%s | %s%s | %s%s | %s%s | %d | %.1f %% |\n", about, name, figure(r.P50), spread(r.spread.p50),
-				figure(r.P99), spread(r.spread.p99), figure(r.Mean), spread(r.spread.mean), figure(r.Stddev), spread(r.spread.stddev), r.Errors, r.Extra)
-			about = ""
-		}
-	}
-	return b.String()
+	return f.lines([]string{"p50", "p99", "mean", "σ", "failed", "extra queries"}, func(r row) []any {
+		return []any{figure(r.P50) + spread(r.spread.p50), figure(r.P99) + spread(r.spread.p99), figure(r.Mean) + spread(r.spread.mean),
+			figure(r.Stddev) + spread(r.spread.stddev), r.Errors, fmt.Sprintf("%.1f %%", r.Extra)}
+	})
 }
 
 // resolvers has a line for each resolver in each scenario.
 func resolvers(f findings) string {
+	return f.lines([]string{"p50", "p95", "p99", "p99.9", "failed", "queries per name", "CPU µs"}, func(r row) []any {
+		cpu := "–"
+		if r.CPU != nil {
+			cpu = fmt.Sprintf("%.0f", *r.CPU)
+		}
+		return []any{figure(r.P50), figure(r.P95), figure(r.P99) + spread(r.spread.p99), figure(r.P999) + spread(r.spread.p999),
+			r.Errors, fmt.Sprintf("%.2f", *r.Sent), cpu}
+	})
+}
+
+// lines is a table of all wholes, grouped by scenario.
+func (f findings) lines(titles []string, cells func(row) []any) string {
 	var b strings.Builder
-	b.WriteString("| ms | | p50 | p95 | p99 | p99.9 | failed | queries per name | CPU µs |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	fmt.Fprintf(&b, "| ms | | %s |\n|---|---%s|\n", strings.Join(titles, " | "), strings.Repeat("|--:", len(titles)))
 	for _, s := range f.scenarios {
 		about := s.scenario.name
+		if text, ok := strings.CutPrefix(s.scenario.about, "DNS: "); ok {
+			about = text
+		}
 		for _, res := range s.results {
-			r := res.rows[0]
-			name := r.Strategy
+			name := res.strategy
 			if name == ours {
 				name = "**" + name + "**"
 			}
-			cpu := "–"
-			if r.CPU != nil {
-				cpu = fmt.Sprintf("%.0f", *r.CPU)
+			fmt.Fprintf(&b, "| %s | %s |", about, name)
+			for _, c := range cells(res.rows[0]) {
+				fmt.Fprintf(&b, " %v |", c)
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s%s | %s%s | %d | %.2f | %s |\n", about, name, figure(r.P50), figure(r.P95),
-				figure(r.P99), spread(r.spread.p99), figure(r.P999), spread(r.spread.p999), r.Errors, *r.Sent, cpu)
+			b.WriteByte('\n')
 			about = ""
 		}
-	}
-	return b.String()
-}
-
-// highlights are the lines of the matrix: the scenarios, or the parts of them, in which strategies differ.
-var highlights = []string{
-	"seed", "pareto", "replica", "correlated", "queue", "low", "cold/first-200", "drift/during", "drift/after",
-	"outage/during", "outage/after", "hosts/during", "bimodal", "uniform", "hang/during", "metastable/10-30s-after", "queue-deaf",
-}
-
-// matrix has a line for each highlight and a column for each strategy.
-func matrix(f findings) string {
-	var b strings.Builder
-	b.WriteString("| p99 / p99.9 ms, extra % |")
-	names := f.options.strategies
-	for _, name := range names {
-		b.WriteString(" " + name + " |")
-	}
-	b.WriteString("\n|---|" + strings.Repeat("--:|", len(names)) + "\n")
-	rows := f.rows()
-	for _, name := range highlights {
-		b.WriteString("| " + name + " |")
-		for _, r := range rows {
-			if r.Scenario == name {
-				fmt.Fprintf(&b, " %s / %s, %.1f |", figure(r.P99), figure(r.P999), r.Extra)
-			}
-		}
-		b.WriteByte('\n')
 	}
 	return b.String()
 }
@@ -277,42 +238,26 @@ func goTest(ctx context.Context, args string, p *progress) ([]byte, error) {
 	return all, nil
 }
 
-// benchResults are what benchmarks printed, in several runs.
-type benchResults struct {
-	names, units []string                        // in the order of the output
-	values       map[string]map[string][]float64 // by name and unit, sorted
-}
+// benchResults are what benchmarks printed, in several runs: the values by name and unit, sorted.
+type benchResults map[string][]float64
 
 // procs is what package testing appends to the names of benchmarks.
 var procs = regexp.MustCompile(`-\d+$`)
 
 func readBench(out []byte) benchResults {
-	res := benchResults{values: make(map[string]map[string][]float64)}
+	res := make(benchResults)
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
 		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
 			continue
 		}
 		_, name, _ := strings.Cut(procs.ReplaceAllString(fields[0], ""), "/")
-		if res.values[name] == nil {
-			res.values[name] = make(map[string][]float64)
-			res.names = append(res.names, name)
-		}
 		for i := 2; i+1 < len(fields); i += 2 {
-			v, err := strconv.ParseFloat(fields[i], 64)
-			if err != nil {
-				continue
+			if v, err := strconv.ParseFloat(fields[i], 64); err == nil {
+				key := name + " " + fields[i+1]
+				res[key] = append(res[key], v)
+				slices.Sort(res[key])
 			}
-			unit := fields[i+1]
-			if !slices.Contains(res.units, unit) {
-				res.units = append(res.units, unit)
-			}
-			res.values[name][unit] = append(res.values[name][unit], v)
-		}
-	}
-	for _, units := range res.values {
-		for _, v := range units {
-			slices.Sort(v)
 		}
 	}
 	return res
@@ -320,35 +265,11 @@ func readBench(out []byte) benchResults {
 
 // median is the lower one, of an even number.
 func (b benchResults) median(name, unit string) (m, halfRange float64, ok bool) {
-	v := b.values[name][unit]
+	v := b[name+" "+unit]
 	if len(v) == 0 {
 		return 0, 0, false
 	}
 	return v[(len(v)-1)/2], (v[len(v)-1] - v[0]) / 2, true
-}
-
-// table shows all there is.
-func (b benchResults) table() string {
-	var s strings.Builder
-	s.WriteString("| |")
-	for _, unit := range b.units {
-		s.WriteString(" " + unit + " |")
-	}
-	s.WriteString("\n|---|" + strings.Repeat("--:|", len(b.units)) + "\n")
-	for _, name := range b.names {
-		s.WriteString("| " + name + " |")
-		for _, unit := range b.units {
-			if m, half, ok := b.median(name, unit); ok {
-				s.WriteString(" " + short(m))
-				if half > 0 {
-					s.WriteString(" ±" + short(half))
-				}
-			}
-			s.WriteString(" |")
-		}
-		s.WriteByte('\n')
-	}
-	return s.String()
 }
 
 // costs shows what each contender takes above bare.

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/internal/virtual"
 	"github.com/gohedge/hedge/benchmark/reclab"
 )
 
@@ -19,6 +18,7 @@ func (recursorEngine) name() string                       { return "recursor" }
 func (recursorEngine) runs(sc scenario) bool              { return sc.recursor }
 func (recursorEngine) offers(_ scenario, s strategy) bool { return s.recursor }
 func (recursorEngine) realTime() bool                     { return true }
+func (recursorEngine) traits() traits                     { return traits{runs: recursorRuns, refuses: "not a resolver"} }
 
 const (
 	recursorRuns = 3                // unless -runs or -quick says otherwise
@@ -107,7 +107,8 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 			t.cpu = &each
 		}
 		for i, c := range r.Calls {
-			t.calls = append(t.calls, virtual.Call{Start: c.Start, Latency: c.Took, Index: int32(i)})
+			c.Index, c.Winner = int32(i), 0 // those that failed count with what their callers waited
+			t.calls = append(t.calls, c.Call)
 		}
 		keep(t)
 	}

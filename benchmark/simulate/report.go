@@ -6,12 +6,9 @@ import (
 	_ "embed"
 	"fmt"
 	"html/template"
-	"maps"
 	"os"
 	"os/exec"
-	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 )
@@ -31,7 +28,7 @@ type page struct {
 	Sections []*section
 	Legend   []strategy // those that ran
 
-	Light, Dark template.CSS
+	Sheet template.CSS // of the charts
 }
 
 type section struct {
@@ -56,62 +53,26 @@ type drawing struct {
 func newSection(f finding) *section {
 	s := &section{Name: f.scenario.name, About: sentence(f.scenario.about)}
 	rows := f.rows()
-	use := used(rows)
-	for _, i := range use {
-		s.Head = append(s.Head, shown[i].title)
-	}
+	shown := newSheet(rows)
+	s.Head = shown.titles
 	for n, r := range rows {
-		l := line{Label: label(r), Ours: r.Strategy == ours, First: n > 0 && rows[n-1].Scenario != r.Scenario}
-		for _, i := range use {
-			l.Cells = append(l.Cells, shown[i].value(&r))
-		}
-		s.Rows = append(s.Rows, l)
+		s.Rows = append(s.Rows, line{
+			Label: label(r), Cells: shown.cells[n], Ours: r.Strategy == ours, First: n > 0 && rows[n-1].Scenario != r.Scenario,
+		})
 	}
 	return s
 }
 
-// add takes a chart's SVG without what only a file of its own needs. The page's
-// style sheet knows its colours by their names on light pages.
-func (s *section) add(c chart, svg []byte) {
-	if i := bytes.Index(svg, []byte("<svg")); i > 0 {
-		svg = svg[i:]
-	}
-	svg = svgColour.ReplaceAllFunc(svg, func(hex []byte) []byte {
-		return []byte("var(--" + strings.ToLower(string(hex[1:])) + ")")
-	})
+// add takes a chart, whose colours are in the page's style sheet.
+func (s *section) add(c *canvas) {
 	// #nosec G203: drawn here, from numbers and names of ours.
-	s.Charts = append(s.Charts, drawing{Title: c.title, SVG: template.HTML(svg)})
-}
-
-var svgColour = regexp.MustCompile(`#[0-9A-F]{6}`)
-
-// colours is a style sheet's variables for what charts are drawn with: each is
-// named after its value on light pages.
-func colours(dark bool) template.CSS {
-	all := make(map[string]string)
-	define := func(s shade) {
-		all[css(s.light)] = css(s.light)
-		if dark {
-			all[css(s.light)] = css(s.dark)
-		}
-	}
-	for _, s := range shades {
-		define(s)
-	}
-	for _, s := range strategies {
-		define(s.look.shade)
-	}
-	var b strings.Builder
-	for _, light := range slices.Sorted(maps.Keys(all)) {
-		fmt.Fprintf(&b, "--%s: %s; ", light[1:], all[light])
-	}
-	return template.CSS(b.String()) // #nosec G203: written here, from colours of ours.
+	s.Charts = append(s.Charts, drawing{Title: c.title, SVG: template.HTML(c.svg(""))})
 }
 
 func (p *page) write(file string, f findings) error {
 	p.Command, p.Machine, p.Date, p.Notes = command(f.options.args), machine(), time.Now().Format("2006-01-02"), f.notes()
 	p.Busy = f.options.engine.realTime() && f.late > f.options.tooLate()
-	p.Light, p.Dark = colours(false), colours(true)
+	var names []string
 	ran := make(map[string]bool)
 	for _, r := range f.rows() {
 		ran[r.Strategy] = true
@@ -119,8 +80,10 @@ func (p *page) write(file string, f findings) error {
 	for _, s := range strategies {
 		if ran[s.name] {
 			p.Legend = append(p.Legend, s)
+			names = append(names, s.name)
 		}
 	}
+	p.Sheet = template.CSS(styleSheet(names)) // #nosec G203: written here, from colours of ours.
 	var b bytes.Buffer
 	if err := reportTemplate.Execute(&b, p); err != nil {
 		return err

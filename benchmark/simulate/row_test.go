@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/gohedge/hedge/benchmark/internal/virtual"
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
 func TestMedianOfRuns(t *testing.T) {
@@ -23,7 +25,7 @@ func TestMedianOfRuns(t *testing.T) {
 }
 
 func TestRowCountsFailuresApart(t *testing.T) {
-	tr := trial{engine: "virtual", strategy: "none", calls: []virtual.Call{
+	tr := trial{engine: "virtual", strategy: "none", calls: []latency.Call{
 		{Latency: 10 * ms}, {Latency: 20 * ms, Winner: 1, Hedges: 1}, {Latency: time.Hour, Winner: -1, Hedges: 2, Denied: 1},
 	}}
 	tr.scenario.name = "x"
@@ -32,4 +34,31 @@ func TestRowCountsFailuresApart(t *testing.T) {
 		Engine: "virtual", Scenario: "x", Strategy: "none", Requests: 3, Errors: 1,
 		P50: 10, P90: 20, P95: 20, P99: 20, P999: 20, Mean: 15, Max: 20, Stddev: 5, Extra: 100, Hedges: 3, Wins: 1, Denied: 1,
 	}, r)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (r *row) UnmarshalJSON(b []byte) error {
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(b, &values); err != nil {
+		return err
+	}
+	given := func(name string) bool { return string(values[name]) != "null" }
+	if given("conns_opened") {
+		r.Conns = new(int)
+	}
+	if given("cpu_us_per_request") {
+		r.CPU = new(float64)
+	}
+	if given("sent_per_request") {
+		r.Sent = new(float64)
+	}
+	for _, m := range metrics {
+		if !given(m.name) {
+			continue
+		}
+		if err := json.Unmarshal(values[m.name], m.field(r)); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	return nil
 }

@@ -25,6 +25,10 @@ func serviceScenarios() []scenario {
 	calm := pushed
 	pushed.Refused = 0.001
 
+	absent := virtual.World{Workers: 20, Requests: 400_000, Model: seedModel(), Absent: 0.3}
+	ends := absent
+	ends.AbsentEnds = true
+
 	few := []string{bare, "published-told", ours}
 	return []scenario{{
 		name: "many", about: "1,000 clients that know nothing of one another, 2.2 requests/s each, against the published benchmark's backend",
@@ -38,6 +42,12 @@ func serviceScenarios() []scenario {
 	}, {
 		name: "pushback-none", about: "the same without the 503s",
 		world: calm, only: few,
+	}, {
+		name: "absent", about: "the published benchmark's backend, where 30 % of the answers are 404, and a hedge's does not end its call",
+		world: absent, only: []string{bare, ours},
+	}, {
+		name: "absent-answer", about: "the same with WithAnswerStatus(404)",
+		world: ends, only: []string{bare, ours},
 	}}
 }
 

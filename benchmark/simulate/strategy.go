@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"image/color"
 	"net/http"
 	"slices"
 
@@ -27,13 +26,13 @@ type strategy struct {
 	scenarios []string // that it is for; nil: all but the labs that do not name it
 
 	// How the engines run it. Those whose function is nil do not offer it.
-	http     func(*contender, httpPath) (http.RoundTripper, error)
-	grpc     func(*contender, grpcPath) ([]grpc.UnaryClientInterceptor, error)
+	http     func(*seat) (http.RoundTripper, error)
+	grpc     func(*seat) ([]grpc.UnaryClientInterceptor, error)
 	virtual  func(setting) func() virtual.Policy
 	dns      bool // package dnslab has a strategy of this name
 	recursor bool // package reclab has one
 
-	limited   bool // in virtual time, every server with a queue has a Limiter; for worlds with queues only
+	limited   bool // every server with a queue has a Limiter; for worlds with queues only
 	givenRate bool // the client is given the true request rate
 	oracle    int  // hedges per call, at the best static delays, which are found afterwards; 0: not an oracle
 }
@@ -91,6 +90,9 @@ func inOrder(names []string) []string {
 
 // isFor reports whether the strategy takes part in the scenario.
 func (s strategy) isFor(sc scenario) bool {
+	if s.limited && sc.world.Queue == nil {
+		return false
+	}
 	if s.scenarios != nil {
 		return slices.Contains(s.scenarios, sc.name)
 	}
@@ -109,9 +111,4 @@ func (s strategy) whole() string {
 		text += "; in virtual time: " + s.virtualModel
 	}
 	return text
-}
-
-// rgb returns an opaque colour, written as in CSS.
-func rgb(hex uint32) color.RGBA {
-	return color.RGBA{uint8(hex >> 16), uint8(hex >> 8), uint8(hex), 0xff}
 }

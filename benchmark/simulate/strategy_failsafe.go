@@ -22,11 +22,11 @@ func init() {
 	enter(
 		failsafe(10*ms).strategy(strategy{
 			name: "failsafe-10ms", rank: 40, about: "failsafe-go: one hedge after 10 ms, at most 20 % of what is in flight",
-			look: look{shade: shade{rgb(0x4d7c0f), rgb(0xa3e635)}},
+			look: look{shade: shade{"#4d7c0f", "#a3e635"}},
 		}),
 		failsafe(0).strategy(strategy{
 			name: "failsafe-quantile", rank: 50, about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
-			look: look{shade: shade{rgb(0x15803d), rgb(0x4ade80)}, highlight: true},
+			look: look{shade: shade{"#15803d", "#4ade80"}, highlight: true},
 		}),
 	)
 }
@@ -37,12 +37,12 @@ func (d failsafe) strategy(s strategy) strategy {
 	return s
 }
 
-func (d failsafe) http(c *contender, p httpPath) (http.RoundTripper, error) {
-	return failsafehttp.NewRoundTripper(p.counted, failsafePolicy[*http.Response](d, c)), nil
+func (d failsafe) http(s *seat) (http.RoundTripper, error) {
+	return failsafehttp.NewRoundTripper(s.counted, failsafePolicy[*http.Response](d, s)), nil
 }
 
-func (d failsafe) grpc(c *contender, _ grpcPath) ([]grpc.UnaryClientInterceptor, error) {
-	policy := failsafePolicy[*wrapperspb.Int64Value](d, c)
+func (d failsafe) grpc(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+	policy := failsafePolicy[*wrapperspb.Int64Value](d, s)
 	return []grpc.UnaryClientInterceptor{failsafegrpc.NewUnaryClientInterceptor(policy)}, nil
 }
 
@@ -50,9 +50,9 @@ func (d failsafe) virtual(setting) func() virtual.Policy {
 	return func() virtual.Policy { return &virtual.Failsafe{Delay: time.Duration(d)} }
 }
 
-func failsafePolicy[R any](d failsafe, c *contender) hedgepolicy.HedgePolicy[R] {
+func failsafePolicy[R any](d failsafe, s *seat) hedgepolicy.HedgePolicy[R] {
 	var refused atomic.Int64
-	c.refused = func() int { return int(refused.Load()) }
+	s.refused = func() int { return int(refused.Load()) }
 	limit := budget.NewBuilder().OnBudgetExceeded(func(budget.ExceededEvent) { refused.Add(1) }).Build()
 	if d > 0 {
 		return hedgepolicy.NewBuilderWithDelay[R](time.Duration(d)).WithBudget(limit).Build()

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,85 +15,91 @@ import (
 
 // library is this library with some options.
 type library struct {
-	maxHedges int                                              // 0: the default
-	options   func(*contender, *http.Transport) []hedge.Option // besides; nil: none
-	warm      bool                                             // Transport.Warm before the first request
-	ownConn   bool                                             // WithHedgeConn
-	audit     *audit.Settings                                  // nil: none
+	maxHedges int                        // 0: the default
+	options   func(*seat) []hedge.Option // besides; nil: none
+	warm      bool                       // Transport.Warm before the first request
+	ownConn   bool                       // WithHedgeConn
+	elsewhere bool                       // gRPC's policy hedge_elsewhere
+	audit     *audit.Settings            // nil: none
 }
 
 func init() {
-	some := func(options ...hedge.Option) func(*contender, *http.Transport) []hedge.Option {
-		return func(*contender, *http.Transport) []hedge.Option { return options }
-	}
 	enter(
 		library{}.everywhere(strategy{
 			name: ours, rank: 100, dns: true, recursor: true, about: "this library, no option set",
-			look: look{shade: shade{rgb(0x1d4ed8), rgb(0x60a5fa)}, highlight: true},
+			look: look{shade: shade{"#1d4ed8", "#60a5fa"}, highlight: true},
 		}),
-		strategy{
-			name: "hedge-limited", rank: 106, about: "this library, and a Limiter before each server", limited: true,
-			look:    look{shade: shade{rgb(0x0e7490), rgb(0x22d3ee)}},
-			virtual: library{}.virtual,
-		},
+		library{}.everywhere(strategy{
+			name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true,
+			look: look{shade: shade{"#0e7490", "#22d3ee"}, highlight: true},
+		}),
 		library{maxHedges: 1}.everywhere(strategy{
 			name: "hedge-1", rank: 110, about: "this library with one hedge per call",
-			look: look{shade: shade{rgb(0x0284c7), rgb(0x38bdf8)}},
-		}),
-		library{maxHedges: 2}.everywhere(strategy{
-			name: "hedge-2", rank: 120, about: "this library with two hedges per call, which is the default", onRequest: true,
-			look: look{shade: shade{rgb(0x4338ca), rgb(0x818cf8)}},
+			look: look{shade: shade{"#0284c7", "#38bdf8"}},
 		}),
 		library{maxHedges: 3}.everywhere(strategy{
 			name: "hedge-3", rank: 130, about: "this library with three hedges per call", onRequest: true,
-			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}},
+			look: look{shade: shade{"#0f766e", "#2dd4bf"}},
 		}),
+	)
+	enter(forScenarios()...)
+}
 
+// forScenarios are those with options that few scenarios are about.
+func forScenarios() []strategy {
+	some := func(options ...hedge.Option) func(*seat) []hedge.Option {
+		return func(*seat) []hedge.Option { return options }
+	}
+	return []strategy{
 		library{options: some(hedge.WithFirstByte())}.overHTTP(strategy{
 			name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, about: "this library with WithFirstByte",
-			look: look{shade: shade{rgb(0x0284c7), rgb(0x38bdf8)}},
+			look: look{shade: shade{"#0284c7", "#38bdf8"}},
 		}),
 		library{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.overHTTP(strategy{
 			name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
 			about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
-			look:  look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
+			look:  look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
-		library{options: func(_ *contender, base *http.Transport) []hedge.Option {
-			return []hedge.Option{hedge.WithHedgeTransport(base)}
+		library{options: func(s *seat) []hedge.Option {
+			return []hedge.Option{hedge.WithHedgeTransport(s.base)}
 		}}.overHTTP(strategy{
 			name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
-			look: look{shade: shade{rgb(0x0284c7), rgb(0x38bdf8)}, highlight: true},
+			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
 		}),
 		library{ownConn: true}.overGRPC(strategy{
 			name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, about: "this library with WithHedgeConn",
-			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
+			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
+		}),
+		library{elsewhere: true}.overGRPC(strategy{
+			name: "hedge-elsewhere", rank: 172, scenarios: elsewhereNames(), about: "this library with the policy hedge_elsewhere",
+			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
 		library{audit: &audit.Settings{}}.inVirtualTime(strategy{
 			name: audited, rank: 174, scenarios: longNames(), about: "this library with WithAudit",
-			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}},
+			look: look{shade: shade{"#0f766e", "#2dd4bf"}},
 		}),
 		library{audit: &audit.Settings{After: 5 * time.Minute, Bits: 3}}.inVirtualTime(strategy{
 			name: "hedge-audit-slow", rank: 176, scenarios: longNames(), onRequest: true,
 			about: "the same as if it were the default: no rest in the first five minutes, and then one in sixteen slots until the verdict",
-			look:  look{shade: shade{rgb(0x4338ca), rgb(0x818cf8)}},
+			look:  look{shade: shade{"#4338ca", "#818cf8"}},
 		}),
 		library{warm: true}.overHTTP(strategy{
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
-			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
+			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
-		library{options: func(c *contender, _ *http.Transport) []hedge.Option {
-			return []hedge.Option{hedge.WithReplicas(c.backend.site)}
+		library{options: func(s *seat) []hedge.Option {
+			return []hedge.Option{hedge.WithReplicas(s.site)}
 		}}.overHTTP(strategy{
-			name: "hedge-replicas-2s", rank: 190, scenarios: []string{"replica"}, about: "this library with WithReplicas",
-			look: look{shade: shade{rgb(0x0284c7), rgb(0x38bdf8)}, highlight: true},
+			name: "hedge-replicas-2s", rank: 190, scenarios: append(elsewhereNames(), "replica"), about: "this library with WithReplicas",
+			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
 		}),
-		library{options: func(c *contender, _ *http.Transport) []hedge.Option {
-			return []hedge.Option{hedge.WithReplicas(c.backend.site), hedge.WithBurst(10 * sec)}
+		library{options: func(s *seat) []hedge.Option {
+			return []hedge.Option{hedge.WithReplicas(s.site), hedge.WithBurst(10 * sec)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
-			look: look{shade: shade{rgb(0x0f766e), rgb(0x2dd4bf)}, highlight: true},
+			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
-	)
+	}
 }
 
 func (l library) everywhere(s strategy) strategy {
@@ -117,14 +122,14 @@ func (l library) inVirtualTime(s strategy) strategy {
 	return s
 }
 
-func (l library) http(c *contender, p httpPath) (http.RoundTripper, error) {
-	next := p.counted
-	if c.lab != nil {
-		next = p.base // the library must see the *http.Transport to use all of its features
+func (l library) http(s *seat) (http.RoundTripper, error) {
+	next := s.counted
+	if s.site != nil {
+		next = s.spread // the library must see the *http.Transport to use all of its features
 	}
-	t := hedge.New(next, l.with(c, p.base)...)
-	c.shut = t.CloseIdleConnections
-	c.refused = func() (n int) {
+	t := hedge.New(next, l.with(s)...)
+	s.shut = t.CloseIdleConnections
+	s.refused = func() (n int) {
 		for _, k := range t.Snapshot().Keys {
 			for _, denied := range k.Denied {
 				n += int(denied)
@@ -133,15 +138,18 @@ func (l library) http(c *contender, p httpPath) (http.RoundTripper, error) {
 		return n
 	}
 	if l.warm {
-		return t, t.Warm(context.Background(), 1, p.url)
+		return t, t.Warm(context.Background(), 1, s.url)
 	}
 	return t, nil
 }
 
-func (l library) grpc(c *contender, p grpcPath) ([]grpc.UnaryClientInterceptor, error) {
-	opts := l.with(c, nil)
+func (l library) grpc(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+	opts := l.with(s)
+	if l.elsewhere {
+		s.policy = "hedge_elsewhere"
+	}
 	if l.ownConn {
-		conn, err := p.connect(c.backend.site.from(detour))
+		conn, err := s.connect(s.site.from(detour))
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +157,7 @@ func (l library) grpc(c *contender, p grpcPath) ([]grpc.UnaryClientInterceptor, 
 	}
 	var stats *hedge.Stats
 	intercept := hedge.NewUnaryClientInterceptor(append(opts, hedge.WithStats(&stats))...)
-	c.refused = func() int { return int(stats.BudgetExhausted.Load()) }
+	s.refused = func() int { return int(stats.BudgetExhausted.Load()) }
 	return []grpc.UnaryClientInterceptor{intercept}, nil
 }
 
@@ -166,41 +174,19 @@ func (l library) virtual(s setting) func() virtual.Policy {
 	return func() virtual.Policy { return virtual.NewOurs(config) }
 }
 
-// with returns the options of a contender's client.
-func (l library) with(c *contender, base *http.Transport) []hedge.Option {
+// with returns the options of a client.
+func (l library) with(s *seat) []hedge.Option {
 	var opts []hedge.Option
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
 	}
 	if l.options != nil {
-		opts = append(opts, l.options(c, base)...)
+		opts = append(opts, l.options(s)...)
 	}
-	if c.lab != nil {
-		if c.won == nil {
-			c.won = make([]atomic.Int32, len(c.calls))
-		}
-		opts = append(opts, hedge.WithObserver(&tally{c: c}))
+	if s.site != nil {
+		opts = append(opts, hedge.WithObserver(s.sent.observer()))
 	}
 	return opts
-}
-
-// tally counts the attempts of each request where nothing can come between the
-// library and its transport, or its connections.
-type tally struct {
-	hedge.NopObserver
-	c *contender
-}
-
-func (t *tally) AttemptStart(ctx context.Context, _ hedge.KeyInfo, _ hedge.AttemptInfo) {
-	if id, ok := ctx.Value(requestKey{}).(int); ok {
-		t.c.sent[id].Add(1)
-	}
-}
-
-func (t *tally) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hedge.RequestResult) {
-	if id, ok := ctx.Value(requestKey{}).(int); ok {
-		t.c.won[id].Store(int32(r.Winner))
-	}
 }
 
 // usualConfig is hedge.DefaultConfig in the terms of the library's engine.

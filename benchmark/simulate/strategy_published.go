@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -15,19 +16,16 @@ func init() {
 	enter(
 		strategy{
 			name: "published", rank: 60, about: "the published adaptive policy with its defaults, written anew from its description",
-			look: look{shade: shade{rgb(0xbe185d), rgb(0xf472b6)}},
+			look: look{shade: shade{"#be185d", "#f472b6"}},
 			http: publishedHTTP, grpc: publishedGRPC,
 			virtual: func(s setting) func() virtual.Policy {
-				rate := s.estimate
-				if rate == 0 {
-					rate = published.DefaultRPS
-				}
+				rate := cmp.Or(s.estimate, published.DefaultRPS)
 				return func() virtual.Policy { return virtual.NewPublished(rate) }
 			},
 		},
 		strategy{
 			name: "published-told", rank: 70, about: "the same, given the true request rate", givenRate: true,
-			look: look{shade: shade{rgb(0x7e22ce), rgb(0xc084fc)}, highlight: true},
+			look: look{shade: shade{"#7e22ce", "#c084fc"}, highlight: true},
 			http: publishedHTTP, grpc: publishedGRPC,
 			virtual: func(s setting) func() virtual.Policy {
 				rate := trueRate(s.ctx, s.world, s.seed)
@@ -37,21 +35,17 @@ func init() {
 	)
 }
 
-func publishedHTTP(c *contender, p httpPath) (http.RoundTripper, error) {
-	return &published.RoundTripper{Policy: newPublished(c), Clock: c.watch.read, Next: p.counted}, nil
+func publishedHTTP(s *seat) (http.RoundTripper, error) {
+	return &published.RoundTripper{Policy: newPublished(s), Clock: s.clock, Next: s.counted}, nil
 }
 
-func publishedGRPC(c *contender, _ grpcPath) ([]grpc.UnaryClientInterceptor, error) {
-	return []grpc.UnaryClientInterceptor{published.UnaryClientInterceptor(newPublished(c), c.watch.read)}, nil
+func publishedGRPC(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+	return []grpc.UnaryClientInterceptor{published.UnaryClientInterceptor(newPublished(s), s.clock)}, nil
 }
 
-func newPublished(c *contender) *published.Policy {
-	rate := float64(published.DefaultRPS)
-	if c.strategy.givenRate {
-		rate = c.rate
-	}
-	p := published.New(rate)
-	c.refused = p.Refused
+func newPublished(s *seat) *published.Policy {
+	p := published.New(cmp.Or(s.rate, published.DefaultRPS))
+	s.refused = p.Refused
 	return p
 }
 

@@ -18,11 +18,11 @@ func init() {
 	enter(
 		static(10*ms).strategy(strategy{
 			name: "static-10ms", rank: 20, about: "hedgedhttp: one hedge after 10 ms, no budget",
-			look: look{shade: shade{rgb(0xc2410c), rgb(0xfb923c)}},
+			look: look{shade: shade{"#c2410c", "#fb923c"}},
 		}),
 		static(50*ms).strategy(strategy{
 			name: "static-50ms", rank: 30, about: "hedgedhttp: one hedge after 50 ms, no budget",
-			look: look{shade: shade{rgb(0xa16207), rgb(0xfacc15)}},
+			look: look{shade: shade{"#a16207", "#facc15"}},
 		}),
 	)
 }
@@ -34,12 +34,12 @@ func (d static) strategy(s strategy) strategy {
 	return s
 }
 
-func (d static) http(_ *contender, p httpPath) (http.RoundTripper, error) {
-	return hedgedhttp.NewRoundTripper(time.Duration(d), 2, p.counted)
+func (d static) http(s *seat) (http.RoundTripper, error) {
+	return hedgedhttp.NewRoundTripper(time.Duration(d), 2, s.counted)
 }
 
-func (d static) grpc(c *contender, _ grpcPath) ([]grpc.UnaryClientInterceptor, error) {
-	c.delays, c.style = []time.Duration{time.Duration(d)}, new(race.Style)
+func (d static) grpc(s *seat) ([]grpc.UnaryClientInterceptor, error) {
+	s.delays, s.style = []time.Duration{time.Duration(d)}, new(race.Style)
 	return nil, nil
 }
 

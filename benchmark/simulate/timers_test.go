@@ -42,7 +42,7 @@ func TestBusyMachineIsSaidPlainly(t *testing.T) {
 		{"-engine http", tooLate + 1, true},
 		{"-engine virtual", time.Minute, false},
 	} {
-		o, err := parse(strings.Fields(tt.args), os.Stderr)
+		o, err := optionsOf(strings.Fields(tt.args), os.Stderr)
 		require.NoError(t, err)
 		found := findings{options: o, late: tt.late, scenarios: []finding{{scenario: scenarioOf("seed")}}}
 		for _, format := range []string{"text", "md"} {
@@ -60,7 +60,7 @@ func TestEveryTableSaysWhatPlusMinusIs(t *testing.T) {
 		"-engine virtual -runs 3": "Medians of 3 runs, ± half their range.",
 		"-engine dns":             "± is half the 95 % bootstrap interval of all calls.",
 	} {
-		o, err := parse(strings.Fields(args), os.Stderr)
+		o, err := optionsOf(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
 		assert.Contains(t, findings{options: o}.notes()[0], want)
 	}
@@ -81,13 +81,13 @@ func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
 		"-quick -scenario all":       13 * sec,
 		"-runs 5":                    75 * sec,
 	} {
-		o, err := parse(strings.Fields(args), os.Stderr)
+		o, err := optionsOf(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
 		takes := o.engine.takes(o.jobs(nil))
 		assert.LessOrEqual(t, takes, most, args)
 		assert.Greater(t, takes, most/2, args)
 	}
-	o, err := parse(strings.Fields("-requests 30000 -strategy none,hedge"), os.Stderr)
+	o, err := optionsOf(strings.Fields("-requests 30000 -strategy none,hedge"), os.Stderr)
 	require.NoError(t, err)
 	assert.InEpsilon(t, 2*30_000*7950*time.Microsecond/20, o.engine.takes(o.jobs(nil)), 0.05, "as long as it takes")
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -14,6 +15,8 @@ import (
 type virtualEngine struct{}
 
 func (virtualEngine) name() string { return "virtual" }
+
+func (virtualEngine) traits() traits { return traits{} }
 
 func (virtualEngine) runs(sc scenario) bool { return !sc.dns && !sc.recursor && sc.lab == nil }
 
@@ -45,8 +48,7 @@ func (virtualEngine) takes(jobs []job) (sum time.Duration) {
 }
 
 func (virtualEngine) offers(sc scenario, s strategy) bool {
-	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isOracle()) &&
-		(!s.limited || sc.world.Queue != nil)
+	return s.virtual != nil && s.isFor(sc) && (sc.only == nil || slices.Contains(sc.only, s.name)) && (sc.replays || !s.isOracle())
 }
 
 // in returns the world that the strategy is put into: w, with Limiters if it has those.
@@ -69,15 +71,11 @@ func (e virtualEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		first = make(chan struct{}) // closed when hedge has run, which oracles wait for
 		extra float64               // hedges per request that it sent
 	)
-	measure := func(calls []virtual.Call) {
-		hedges := 0
-		for _, c := range calls {
-			hedges += int(c.Hedges)
-		}
-		extra = float64(hedges) / float64(max(len(calls), 1))
+	measure := func(calls []latency.Call) {
+		extra = extraOf(calls)
 		close(first)
 	}
-	play := func(name string, t *task) []virtual.Call {
+	play := func(name string, t *task) []latency.Call {
 		if ctx.Err() != nil {
 			return nil
 		}

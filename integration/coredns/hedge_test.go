@@ -48,15 +48,27 @@ func serve(t *testing.T, stuck *atomic.Pointer[server]) *server {
 		m.Authoritative = true
 		return dnstest.Reply{Msg: m}
 	}
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	l, err := net.Listen("tcp", pc.LocalAddr().String())
-	require.NoError(t, err)
+	pc, l := listen(t)
 	s.ServeUDP(pc)
 	s.ServeTCP(l)
 	t.Cleanup(s.Close)
 	s.at = pc.LocalAddr().String()
 	return s
+}
+
+// listen returns sockets for UDP and TCP at one port. A port that is free for one may be taken for the other.
+func listen(t *testing.T) (net.PacketConn, net.Listener) {
+	for range 20 {
+		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+		require.NoError(t, err)
+		l, err := net.Listen("tcp", pc.LocalAddr().String())
+		if err == nil {
+			return pc, l
+		}
+		assert.NoError(t, pc.Close())
+	}
+	require.Fail(t, "no port is free for both")
+	return nil, nil
 }
 
 // corefile has a line of ours in a server block.

@@ -103,6 +103,9 @@ func (a *Audit) Verdict() observe.Verdict {
 	return words[a.found.Load()]
 }
 
+// Judged reports whether there is a verdict.
+func (a *Audit) Judged() bool { return verdict(a.found.Load()) != trying }
+
 // slotSum is what the measured calls of a slot add up to.
 type slotSum struct {
 	from, to int64 // when they begin, by the engine's clock

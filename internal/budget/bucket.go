@@ -6,66 +6,102 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
-const (
-	minMeasured = time.Second // after which a rate is known, or after so many requests:
-	minCounted  = 20          // in minSpan at least
-	minSpan     = 10 * time.Millisecond
-	everyMark   = 10 * time.Second // a rate is measured over this time at least, and over twice this time at most while there are calls
-)
-
-// A Bucket pays for hedges with a share of the requests. It is a rate.Limiter
-// whose clock is the number of requests: each advances it by a second, so that
+// A Bucket pays for hedges with a share of the requests. It is a token bucket
+// whose clock is the number of requests, so that
 // hedges stay within share × requests + burst at one request per second as at
-// 100,000, with no rate to estimate. It starts full and is safe for concurrent
-// use.
+// 100,000, with no rate to estimate. It is safe for concurrent use.
 //
-// The bucket of a key or host may have a second limiter, the short one, by the same
+// The bucket of a key or host may have a second pot, the short one, by the same
 // clock: a hedge takes a token from both. The long one saves up for the pause of a
 // replica; the short one bounds how fast that is spent in an outage.
+//
+// A bucket that is made with a [Reserve] has its start from there, and gives back what it does
+// not need; others start full.
 type Bucket struct {
 	requests atomic.Int64
+	reserve  *Reserve // nil: there is none; never changes
 
-	mu    sync.Mutex // guards the fields below; requests is read as the clock under it, or a clock that stepped back would pay twice
-	lim   *rate.Limiter
-	short *rate.Limiter // nil: there is none
-	share float64
-	slot  int64   // for which it was emptied last, see [Bucket.Empty]
-	marks [2]mark // between which and now the rate is measured, the older one first
+	mu     sync.Mutex // guards the fields below; requests is read as the clock under it, or a clock that stepped back would pay twice
+	long   pot
+	short  *pot  // nil: there is none
+	due    int64 // of its start, which the reserve did not have yet: with it, long would hold its size at most
+	over   int64 // has overflowed from long, and is not yet in the reserve
+	told   int64 // requests of which the reserve knows
+	closed bool
+	slot   int64 // for which it was emptied last, see [Bucket.Empty]
+	meter  meter
 }
 
-// mark is how many requests there were at a time.
-type mark struct {
-	at       time.Time
-	requests int64
-}
-
-// NewBucket returns a bucket that gains share tokens per request and holds burst at most.
+// NewBucket returns a full bucket that gains share tokens per request and holds burst at most.
 func NewBucket(share, burst float64) *Bucket {
-	return &Bucket{lim: rate.NewLimiter(rate.Limit(share), tokens(burst)), share: share}
+	return &Bucket{long: newPot(share, burst)}
 }
 
-// NewSized returns the bucket of a key or host.
-func NewSized(s Sizing) *Bucket {
+// NewSized returns the bucket of a key or host, which has its start from r.
+func NewSized(s Sizing, r *Reserve) *Bucket {
 	long, short := s.bursts(s.Share, 0, false)
-	b := NewBucket(s.Share, long)
+	b := begin(s.Share, long, r)
 	if s.Short {
-		b.short = rate.NewLimiter(s.shortLimit(), tokens(short))
+		p := newPot(s.shortShare(), short)
+		b.short = &p
 	}
 	return b
 }
 
-// NewRoute returns the bucket of a route with a share of its own. It saves up
-// no more than a bucket with the share of s would.
-func NewRoute(s Sizing, share float64) *Bucket {
+// NewRoute returns the bucket of a route with a share of its own, which has its start from r. It
+// saves up no more than a bucket with the share of s would.
+func NewRoute(s Sizing, share float64, r *Reserve) *Bucket {
 	long, _ := s.bursts(min(share, s.Share), 0, false)
-	return NewBucket(share, long)
+	return begin(share, long, r)
 }
 
-func tokens(burst float64) int { return int(min(max(math.Ceil(burst), 1), math.MaxInt32)) }
+func begin(share, burst float64, r *Reserve) *Bucket {
+	b := NewBucket(share, burst)
+	b.reserve = r
+	b.due, b.long.held = b.long.size, 0
+	b.draw()
+	return b
+}
+
+// draw takes from the reserve what is due, once most of what was there is spent. The caller holds mu.
+func (b *Bucket) draw() {
+	if b.due > b.long.held {
+		n := b.reserve.take(b.due)
+		b.due -= n
+		b.long.held += n
+	}
+}
+
+// Close says that the bucket is no longer needed. It puts what it has back into the reserve
+// that it was made with, and pays no more.
+func (b *Bucket) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed, b.due = true, 0
+	b.turn()
+	b.long.size = 0
+	b.over += b.long.earn(b.long.at)
+	b.reserve.put(b.settle())
+}
+
+// turn lets the pots earn from the requests so far. The caller holds mu.
+func (b *Bucket) turn() {
+	n := b.requests.Load()
+	b.over += b.long.earn(n)
+	b.due = min(b.due, b.long.size-b.long.held)
+	if b.short != nil {
+		b.short.earn(n)
+	}
+}
+
+// settle takes what the reserve has not been told. The caller holds mu.
+func (b *Bucket) settle() (over, requests int64) {
+	over, requests = b.over, b.long.at-b.told
+	b.over, b.told = 0, b.long.at
+	return over, requests
+}
 
 // Earn counts a request.
 func (b *Bucket) Earn() { b.requests.Add(1) }
@@ -77,6 +113,16 @@ func (b *Bucket) EarnAt(now time.Time) {
 	}
 }
 
+// start begins to measure the rate, if that has not begun.
+func (b *Bucket) start(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.meter.start(now, b.requests.Load())
+	if b.reserve != nil {
+		b.reserve.start(now)
+	}
+}
+
 // Requests returns how many requests were counted.
 func (b *Bucket) Requests() int64 { return b.requests.Load() }
 
@@ -85,55 +131,60 @@ func (b *Bucket) Requests() int64 { return b.requests.Load() }
 func (b *Bucket) Spend() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.clock()
-	if b.tokens(now) < 1 {
+	if b.held() < one {
 		return false
 	}
-	if b.short != nil {
-		b.short.AllowN(now, 1)
-	}
-	return b.lim.AllowN(now, 1)
+	b.add(-one)
+	return true
 }
 
 // GiveBack returns the token that Spend took for a hedge that was not sent.
 func (b *Bucket) GiveBack() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.clock()
-	if b.short != nil {
-		b.short.AllowN(now, -1)
+	b.turn()
+	b.add(one)
+	if b.turn(); b.closed {
+		b.reserve.put(b.settle())
 	}
-	b.lim.AllowN(now, -1)
+}
+
+// add adds tokens to the pots. The caller holds mu.
+func (b *Bucket) add(tokens int64) {
+	b.long.held += tokens
+	if b.short != nil {
+		b.short.held += tokens
+	}
 }
 
 // Pays reports whether the bucket would pay for a hedge now.
 func (b *Bucket) Pays() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.tokens(b.clock()) >= 1
+	return b.held() >= one
 }
 
-// Tokens returns how many hedges the bucket would pay for now, to a thousandth: what is
-// earned in tenths and hundredths is no exact float64.
+// Tokens returns how many hedges the bucket would pay for now, to a thousandth.
 func (b *Bucket) Tokens() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return math.Round(b.tokens(b.clock())*1000) / 1000
+	return math.Round(float64(b.held())/(one/1000)) / 1000
 }
 
-// tokens returns the exact number of hedges. The caller holds mu.
-func (b *Bucket) tokens(now time.Time) float64 {
+// held returns what could be spent now. The caller holds mu.
+func (b *Bucket) held() int64 {
+	b.turn()
 	switch {
-	case b.share <= 0:
+	case b.long.rate == 0:
 		return 0
 	case b.short == nil:
-		return b.lim.TokensAt(now)
+		return b.long.held
 	default:
-		return min(b.lim.TokensAt(now), b.short.TokensAt(now))
+		return min(b.long.held, b.short.held)
 	}
 }
 
-// Empty takes all tokens, once for each slot of an audit.
+// Empty takes all whole tokens, once for each slot of an audit.
 func (b *Bucket) Empty(slot int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -141,11 +192,10 @@ func (b *Bucket) Empty(slot int64) {
 		return
 	}
 	b.slot = slot
-	now := b.clock()
-	for _, lim := range [...]*rate.Limiter{b.lim, b.short} {
-		if lim != nil {
-			lim.AllowN(now, int(lim.TokensAt(now)))
-		}
+	b.turn()
+	b.long.held %= one
+	if b.short != nil {
+		b.short.held %= one
 	}
 }
 
@@ -153,65 +203,26 @@ func (b *Bucket) Empty(slot int64) {
 func (b *Bucket) HalfFull() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.clock()
-	return b.share > 0 && halfFull(b.lim, now) && (b.short == nil || halfFull(b.short, now))
-}
-
-func halfFull(lim *rate.Limiter, now time.Time) bool {
-	return lim.TokensAt(now) >= max(1, float64(lim.Burst())/2)
-}
-
-// set changes a limiter. What was earned stays, up to the burst.
-func set(lim *rate.Limiter, now time.Time, share rate.Limit, burst float64) {
-	if share != lim.Limit() {
-		lim.SetLimitAt(now, share)
-	}
-	if n := tokens(burst); n != lim.Burst() {
-		lim.SetBurstAt(now, n)
-	}
+	b.turn()
+	return b.long.rate > 0 && b.long.halfFull() && (b.short == nil || b.short.halfFull())
 }
 
 // Follow sizes the bucket of a key, host or route for the share, the
-// sizing, and the rate that it has measured until now.
+// sizing, and the rate that it has measured until now, and puts what has overflowed into the reserve.
 func (b *Bucket) Follow(s Sizing, share float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	rps, known := b.measure(now)
-	long, short := s.bursts(min(share, s.Share), rps, known)
-	clock := b.clock()
-	b.share = share
-	set(b.lim, clock, rate.Limit(share), long)
-	if b.short != nil {
-		set(b.short, clock, s.shortLimit(), short)
+	b.turn()
+	if !b.closed {
+		n := b.long.at
+		rps, known := b.meter.measure(now, n)
+		long, short := s.bursts(min(share, s.Share), rps, known)
+		b.over += b.long.set(n, share, long)
+		if b.short != nil {
+			b.short.set(n, s.shortShare(), short)
+		}
 	}
+	b.reserve.put(b.settle())
+	b.reserve.follow(s, share, now)
+	b.draw()
 }
-
-// start begins to measure the rate, if that has not begun.
-func (b *Bucket) start(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.marks[0].at.IsZero() {
-		b.marks[0] = mark{now, b.requests.Load()}
-		b.marks[1] = b.marks[0]
-	}
-}
-
-// measure returns the requests per second of the last 10 to 20 s, or of as long as
-// there were any. It reports false until a second, or twenty requests, tell it. The caller holds mu.
-func (b *Bucket) measure(now time.Time) (rps float64, known bool) {
-	n := b.requests.Load()
-	if b.marks[0].at.IsZero() || now.Before(b.marks[1].at) { // or the clock was set back
-		b.marks[0] = mark{now, n}
-		b.marks[1] = b.marks[0]
-	}
-	if now.Sub(b.marks[1].at) >= everyMark {
-		b.marks[0], b.marks[1] = b.marks[1], mark{now, n}
-	}
-	age, counted := now.Sub(b.marks[0].at), n-b.marks[0].requests
-	if age < minMeasured && (age < minSpan || counted < minCounted) {
-		return 0, false
-	}
-	return float64(counted) / age.Seconds(), true
-}
-
-func (b *Bucket) clock() time.Time { return time.Unix(b.requests.Load(), 0) }

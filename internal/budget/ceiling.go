@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -9,8 +10,17 @@ import (
 
 // A Ceiling bounds the hedges per second of all keys together. A nil Ceiling does not.
 type Ceiling struct {
-	mu  sync.Mutex // makes asking it and asking a bucket one step
-	lim *rate.Limiter
+	mu   sync.Mutex // makes asking it and asking a bucket one step; guards last
+	lim  *rate.Limiter
+	last time.Time // when it was asked latest
+}
+
+// at returns the time to ask lim for: who is a little late would have it pay for that time twice. The caller holds mu.
+func (c *Ceiling) at(now time.Time) time.Time {
+	if late := c.last.Sub(now); late <= 0 || late >= time.Second { // or the clock was set back
+		c.last = now
+	}
+	return c.last
 }
 
 // NewCeiling returns a Ceiling of so many hedges per second; nil, which sets no bound, if that is not positive.
@@ -18,7 +28,7 @@ func NewCeiling(perSecond float64) *Ceiling {
 	if perSecond <= 0 {
 		return nil
 	}
-	return &Ceiling{lim: rate.NewLimiter(rate.Limit(perSecond), tokens(perSecond))}
+	return &Ceiling{lim: rate.NewLimiter(rate.Limit(min(perSecond, math.MaxFloat64)), int(sizeOf(perSecond)/one))} // rate.Inf is not +Inf
 }
 
 // Spend takes a token from the Ceiling and one from b, or none from either.
@@ -28,6 +38,7 @@ func (c *Ceiling) Spend(now time.Time, b *Bucket) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now = c.at(now)
 	return c.lim.TokensAt(now) >= 1 && b.Spend() && c.lim.AllowN(now, 1)
 }
 
@@ -37,7 +48,7 @@ func (c *Ceiling) GiveBack(now time.Time, b *Bucket) {
 	if c != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.lim.AllowN(now, -1)
+		c.lim.AllowN(c.at(now), -1)
 	}
 }
 
@@ -48,5 +59,5 @@ func (c *Ceiling) HalfFull(now time.Time) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return halfFull(c.lim, now)
+	return c.lim.TokensAt(now) >= max(1, float64(c.lim.Burst())/2)
 }

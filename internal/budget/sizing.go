@@ -1,10 +1,6 @@
 package budget
 
-import (
-	"time"
-
-	"golang.org/x/time/rate"
-)
+import "time"
 
 const (
 	// The short bucket of a key gains this share of a token per request, or the
@@ -41,4 +37,4 @@ func (s Sizing) bursts(share, rps float64, known bool) (long, short float64) {
 	return perRPS * sized, max(shortBurst, perRPS*rps)
 }
 
-func (s Sizing) shortLimit() rate.Limit { return rate.Limit(max(shortShare, s.Share)) }
+func (s Sizing) shortShare() float64 { return max(shortShare, s.Share) }

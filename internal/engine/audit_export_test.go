@@ -33,3 +33,10 @@ func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
 
 // Engine returns the key's engine.
 func (k *Key) Engine() *Engine { return k.engine }
+
+// Remembered returns how many holds of forgotten keys there are.
+func (e *Engine) Remembered() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.holds.Len()
+}

@@ -196,6 +196,31 @@ func TestVerdictsTravelWithAnExport(t *testing.T) {
 	require.NoError(t, err, "without an audit")
 }
 
+func TestVerdictsOutliveTheKeysOfTheirHost(t *testing.T) {
+	t.Parallel()
+	w := newTown(audited(), 60, 1.5)
+	w.live(15 * time.Minute)
+	want, e := w.key.View().Audit, w.key.Engine()
+	require.Equal(t, observe.AuditOff, want.Verdict)
+	c := audited()
+	c.MaxKeys = 1
+	e.SetConfig(c, w.now)
+	e.Key(engine.Name{Host: "b"})
+	require.Nil(t, e.Lookup(engine.Name{Host: "a"}))
+
+	var b bytes.Buffer
+	require.NoError(t, e.Export(&b, w.now))
+	heir := engine.New(audited())
+	_, err := heir.Import(bytes.NewReader(b.Bytes()), w.now, func(engine.Name) float64 { return 0 })
+	require.NoError(t, err)
+	for _, e := range []*engine.Engine{e, heir} {
+		k := e.Key(engine.Name{Host: "a"})
+		assert.Equal(t, want.Verdict, k.View().Audit.Verdict)
+		k.Begin(w.now)
+		assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, engine.None))
+	}
+}
+
 func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newTown(audited(), 60, 1.5)

@@ -240,7 +240,7 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 func TestMeasuredRateTakesThePlaceOfTheEstimate(t *testing.T) {
 	for rps, want := range map[int]float64{1: 3, 20: 4, 100: 20, 1000: 200} {
 		k := newKey(func(c *engine.Config) { c.Short, c.EstimatedRPS = true, 10_000 })
-		assert.InDelta(t, 2000, k.View().Tokens, 1e-9)
+		assert.InDelta(t, 1000, k.View().Tokens, 1e-9)
 		for i := range 5 * max(rps, 20) {
 			now := epoch.Add(time.Duration(i) * time.Second / time.Duration(rps))
 			k.Begin(now)
@@ -358,4 +358,24 @@ func TestCallsThatEndTogetherAreAllLearned(t *testing.T) {
 	v := k.View()
 	assert.Equal(t, 100+16*5000, v.Samples)
 	assert.EqualValues(t, 100+16*5000, v.Requests)
+}
+
+func TestImportForgetsNoKeyForARouteAndItsHost(t *testing.T) {
+	c := defaults()
+	c.PerHost, c.MaxKeys = true, 32
+	teacher, heir := engine.New(c), engine.New(c)
+	for i := range 8 {
+		learn(teacher.Key(engine.Name{Host: fmt.Sprint("taught", i), Route: "/r"}), 20, constant(5*ms))
+	}
+	var export bytes.Buffer
+	require.NoError(t, teacher.Export(&export, epoch))
+	for i := range 25 {
+		heir.Key(engine.Name{Host: fmt.Sprint("own", i)})
+	}
+	keys, err := heir.Import(&export, epoch, func(engine.Name) float64 { return 0 })
+	require.NoError(t, err)
+	assert.Equal(t, 3, keys, "there is room for seven: three hosts, and a route of each")
+	for i := range 25 {
+		assert.NotNil(t, heir.Lookup(engine.Name{Host: fmt.Sprint("own", i)}), i)
+	}
 }

@@ -26,10 +26,14 @@ type Call struct {
 	slow    bool          // it has reached the delay by which it counts as slow
 	unsent  time.Duration // when a hedge that was not sent would have answered; 0: none
 	winner  int           // the attempt that answered; known if there are observers
+	untimed bool          // see Untimed; written by the caller once the race is over
 	// Denied is why the call's last denied hedge was denied; None if none was.
 	Denied observe.Reason
 	// Hedges is how many hedges were admitted.
 	Hedges int
+	// NotTaken is how many of them had an answer that ends a call only if it is the primary's. The
+	// caller writes it before End.
+	NotTaken int
 
 	began   [1 + race.MaxHedges]time.Duration // of each attempt, since start; written and read for that attempt alone
 	refused atomic.Int32                      // hedges that were admitted and refused by what is below; whoever carries one counts it
@@ -59,12 +63,23 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
 // collector runs, that costs a fraction of what writing the whole struct does.
 func (c *Call) reset(ctx context.Context, k *Key) {
 	c.ctx, c.key, c.start, c.plan, c.watcher, c.delay = ctx, k, k.engine.now(), nil, k.engine.setup.Watcher, 0
-	c.reached, c.slow, c.unsent, c.winner, c.Denied = false, false, 0, 0, None
+	c.reached, c.slow, c.untimed, c.unsent, c.winner, c.Denied, c.NotTaken = false, false, false, 0, 0, None, 0
 	if c.Hedges > 0 {
 		c.Hedges, c.began = 0, [1 + race.MaxHedges]time.Duration{}
 		c.refused.Store(0)
 	}
 }
+
+// Usual returns the 99th percentile of what callers of the key wait; 0 if that is not known.
+func (c *Call) Usual() time.Duration {
+	if c.plan == nil {
+		return 0
+	}
+	return c.plan.P99
+}
+
+// Began says when the call began, if that was before Begin.
+func (c *Call) Began(at time.Time) { c.start = c.key.engine.clock(at) }
 
 // Due says after which delay the call is to be hedged, if that is not the plan's.
 func (c *Call) Due(delay time.Duration) { c.delay = delay }
@@ -150,6 +165,9 @@ func (c *Call) Ended(int) { c.key.Ended() }
 // Forget drops what the call refers to that its caller made, once it has ended.
 func (c *Call) Forget() { c.ctx, c.plan = nil, nil }
 
+// Untimed says that the answer was there before the caller asked for it, which is all that is known of its latency.
+func (c *Call) Untimed() { c.untimed = true }
+
 // End learns from the call, which the caller saw end now. If what answered had
 // to set up a connection first, that took setup, and is not learned.
 func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
@@ -157,6 +175,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	saved := c.key.Done(c.start.Add(took), Result{
 		Latency:  took - setup,
 		Answered: answered,
+		Untimed:  c.untimed,
 		Gone:     !answered && c.ctx.Err() != nil,
 		Reached:  c.reached,
 		Learned:  c.plan != nil && c.plan.slow >= 0,
@@ -168,7 +187,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		return
 	}
 	r := observe.RequestResult{
-		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, Saved: saved, Audit: string(c.key.audit.Verdict()),
+		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, Audit: string(c.key.audit.Verdict()),
 	}
 	if !answered {
 		r.Winner = -1

@@ -20,13 +20,24 @@ import (
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/hold"
+	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/shelf"
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Name names a key: a host, and what is asked of it where that matters.
+// A Name names a key: a host, and what is asked of it where that matters. Names come from outside. The
+// engine keeps them as [label.Short] returns them.
 type Name struct{ Host, Route string }
 
+func (n Name) short() Name { return Name{label.Short(n.Host), label.Short(n.Route)} }
+
 // An Engine is a bounded table of keys under one configuration. It is safe for concurrent use.
+//
+// Keys come and go, at the will of whoever chooses their names, and tokens are conserved: all
+// keys together hedge no more than the share of their calls and one burst, see
+// [budget.Reserve]. What holds the hedges of a key back is remembered when the key is forgotten,
+// and so is the verdict of its host's audit, of as many keys and hosts as the table holds.
 //
 // A key remembers the engine's age when it was last used, by which the least
 // recently used are found. The age grows with the clock, in milliseconds, and by one with
@@ -40,14 +51,17 @@ type Engine struct {
 	ceiling atomic.Pointer[budget.Ceiling] // nil: there is none
 	keys    sync.Map                       // Name to *Key; stored and deleted with mu held
 
-	mu     sync.Mutex            // guards the fields below; locked before a key's and an audit's
-	size   int                   // of keys
-	audits map[string]*hostAudit // by host
+	mu       sync.Mutex                      // guards the fields below; locked before a key's and an audit's
+	size     int                             // of keys
+	reserves budget.Reserves                 // what keys begin with
+	audits   map[string]*hostAudit           // by host
+	holds    shelf.Shelf[Name, hold.Hold]    // of keys that were forgotten
+	judged   shelf.Shelf[string, *hostAudit] // with a verdict, of hosts whose keys were forgotten
 }
 
 // New returns an Engine without keys.
 func New(c Config) *Engine {
-	e := &Engine{born: time.Now(), setup: c.Setup}
+	e := &Engine{born: time.Now(), setup: c.Setup, reserves: budget.NewReserves(c.sizing())}
 	e.config.Store(&c)
 	e.ceiling.Store(budget.NewCeiling(c.MaxPerSecond))
 	return e
@@ -62,6 +76,9 @@ func (e *Engine) aged(now time.Time) int64 {
 	}
 	return age
 }
+
+// runs returns the engine's age.
+func (e *Engine) runs() time.Duration { return time.Duration(e.age.Load()) * time.Millisecond }
 
 // now returns the time by the engine's own clock, for half the price of time.Now: the time
 // of day goes on from when the engine was made, whoever sets the clock. Time differences are
@@ -101,6 +118,7 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 
 // info returns what observers are told of a key.
 func (e *Engine) info(name Name) observe.KeyInfo {
+	name = name.short()
 	return observe.KeyInfo{Client: e.setup.Client, Protocol: e.setup.Protocol, Host: name.Host, Route: name.Route}
 }
 
@@ -111,15 +129,15 @@ func (e *Engine) Key(name Name) *Key { return e.RouteKey(name, 0) }
 // requests, beside what its host allows; 0 sets no such limit. A key that exists
 // keeps the share that it was made with.
 func (e *Engine) RouteKey(name Name, share float64) *Key {
-	if k, ok := e.keys.Load(name); ok {
-		return k.(*Key)
+	if k := e.Lookup(name); k != nil {
+		return k
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.make(name, share)
+	return e.make(name.short(), share)
 }
 
-// make returns the key of the given name. The caller holds mu.
+// make returns the key of the given name, which is short. The caller holds mu.
 func (e *Engine) make(name Name, share float64) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
@@ -129,6 +147,9 @@ func (e *Engine) make(name Name, share float64) *Key {
 		host = e.make(Name{Host: name.Host}, 0)
 	}
 	k := newKey(e, name, host, share)
+	if h, calls, ok := e.holds.Take(name); ok {
+		k.brakes.Hold, k.earlier = h, calls
+	}
 	k.audit = e.auditOf(name.Host)
 	k.used.Store(e.age.Add(1)) // or it would be the first to go
 	e.keys.Store(name, k)
@@ -140,7 +161,8 @@ func (e *Engine) make(name Name, share float64) *Key {
 // A hostAudit is the audit that the keys of a host share. Guarded by Engine.mu.
 type hostAudit struct {
 	*audit.Audit
-	keys int
+	keys  int
+	calls int64 // of the keys that were forgotten
 }
 
 // auditOf returns the audit of a host for one more key, nil if hosts are not audited. The caller holds mu.
@@ -153,7 +175,9 @@ func (e *Engine) auditOf(host string) *audit.Audit {
 		if e.audits == nil {
 			e.audits = make(map[string]*hostAudit)
 		}
-		a = &hostAudit{Audit: audit.New(*e.setup.Audit, host)}
+		if a, _, _ = e.judged.Take(host); a == nil {
+			a = &hostAudit{Audit: audit.New(*e.setup.Audit, host)}
+		}
 		e.audits[host] = a
 	}
 	a.keys++
@@ -164,6 +188,11 @@ func (e *Engine) auditOf(host string) *audit.Audit {
 func (e *Engine) Lookup(name Name) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
+	}
+	if short := name.short(); short != name {
+		if k, ok := e.keys.Load(short); ok {
+			return k.(*Key)
+		}
 	}
 	return nil
 }
@@ -187,29 +216,58 @@ func (e *Engine) evict() {
 		return cmp.Or(cmp.Compare(used[a], used[b]), -cmp.Compare(len(a.Name.Route), len(b.Name.Route)))
 	})
 	for _, k := range keys[:len(keys)-(bound-bound/16)] {
-		e.keys.Delete(k.Name)
-		k.evicted.Store(true)
-		e.size--
-		if a := e.audits[k.Name.Host]; a != nil {
-			if a.keys--; a.keys == 0 {
-				delete(e.audits, k.Name.Host)
-			}
-		}
+		e.forget(k, bound)
+	}
+}
+
+// forget takes a key out of the table. What it has saved up goes back to the reserve, and what holds its hedges
+// back, and the verdict if it was the last key of its host, are remembered, of so many keys and hosts. The caller holds mu.
+func (e *Engine) forget(k *Key, bound int) {
+	e.keys.Delete(k.Name)
+	k.evicted.Store(true)
+	e.size--
+	k.purse.Close()
+	at, calls := e.runs(), k.requests()
+	if h := k.held(); h.Matters() {
+		e.holds.Put(k.Name, h, k.earlier+calls, at, bound)
+	}
+	a := e.audits[k.Name.Host]
+	if a == nil {
+		return
+	}
+	a.calls += calls
+	if a.keys--; a.keys > 0 {
+		return
+	}
+	delete(e.audits, k.Name.Host)
+	if a.Judged() {
+		e.judged.Put(k.Name.Host, a, a.calls, at, bound)
 	}
 }
 
 // Resume makes all keys forget that servers asked for less.
 func (e *Engine) Resume() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for k := range e.all() {
 		k.resume()
 	}
+	e.holds.Each(func(_ Name, h *hold.Hold, _ int64) bool {
+		h.Resume()
+		return h.Matters()
+	})
 }
 
 // Reset makes the keys of a host and route forget what they learned; of any host, or
 // any route, if that is "". It returns how many keys there are.
 func (e *Engine) Reset(host, route string) (keys int) {
+	want := Name{host, route}.short()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.holds.Each(func(n Name, _ *hold.Hold, _ int64) bool { return !want.covers(n) })
+	e.judged.Each(func(host string, _ **hostAudit, _ int64) bool { return !want.covers(Name{Host: host}) })
 	for k := range e.all() {
-		if (host == "" || k.Name.Host == host) && (route == "" || k.Name.Route == route) {
+		if want.covers(k.Name) {
 			k.reset()
 			if k.audit != nil && route == "" {
 				k.audit.Reset()
@@ -218,6 +276,11 @@ func (e *Engine) Reset(host, route string) (keys int) {
 		}
 	}
 	return keys
+}
+
+// covers reports whether other is n, of which empty parts stand for any.
+func (n Name) covers(other Name) bool {
+	return (n.Host == "" || n.Host == other.Host) && (n.Route == "" || n.Route == other.Route)
 }
 
 func (e *Engine) all() func(yield func(*Key) bool) {

@@ -11,23 +11,29 @@ import (
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/decode"
+	"github.com/gohedge/hedge/internal/hold"
+	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/sketch"
 )
 
 const (
 	maxExport = 64 << 20 // bytes
-	maxName   = 8 << 10  // bytes of a host or route
+	maxName   = 8 << 10  // bytes of a host or route; those that are written are short
 
 	windowsVersion = "1"
 	auditedVersion = "1.1"
+	heldVersion    = "1.2"
+
+	maxCalls = 1 << 50 // that anything is believed to rest on
 )
 
 // What an Engine learned is written, in its envelope, as the number of keys, and for each key its host,
-// its route and its window, all with their lengths before them. Version 1.1, which is written if there are
-// any, has the verdicts of audits after that: their number, and each with its host as
-// [audit.Judgement.Append] writes it.
+// its route and its window, all with their lengths before them. Version 1.1 has the verdicts of audits after
+// that: their number, and each with its host as [audit.Judgement.Append] writes it. Version 1.2 has what holds
+// hedges back after the verdicts: its number, and each with the host, the route, the number of calls and what
+// [hold.Hold.Append] writes. The first version that can say all there is is written.
 var envelope = decode.Envelope{
-	Name: "hedge windows ", Foreign: errForeign, Versions: []string{windowsVersion, auditedVersion}, Max: maxExport,
+	Name: "hedge windows ", Foreign: errForeign, Versions: []string{windowsVersion, auditedVersion, heldVersion}, Max: maxExport,
 }
 
 var errForeign = errors.New("this is no export of learned latencies")
@@ -45,28 +51,32 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 	}
 	slices.SortFunc(keys, func(a, b aged) int { return cmp.Compare(b.used, a.used) })
 	audits, judged := e.appendAudits(now)
+	holds, held := e.appendHolds(now)
 	var all []byte
 	var n uint64
 	for _, k := range keys {
 		b := k.append(nil, now)
-		if len(b) == 0 || len(k.Name.Host) > maxName || len(k.Name.Route) > maxName {
-			continue
-		}
-		if len(all)+len(b)+len(audits) > maxExport-1024 {
+		if len(all)+len(b)+len(audits)+len(holds) > maxExport-1024 {
 			break
 		}
-		all = append(all, b...)
-		n++
+		if len(b) > 0 {
+			all = append(all, b...)
+			n++
+		}
 	}
 	version := windowsVersion
-	if judged > 0 {
+	switch {
+	case held > 0:
+		version = heldVersion
+	case judged > 0:
 		version = auditedVersion
 	}
-	out := binary.AppendUvarint(envelope.Begin(version, now), n)
-	out = append(out, all...)
-	if judged > 0 {
-		out = binary.AppendUvarint(out, judged)
-		out = append(out, audits...)
+	out := append(binary.AppendUvarint(envelope.Begin(version, now), n), all...)
+	if version != windowsVersion {
+		out = append(binary.AppendUvarint(out, judged), audits...)
+	}
+	if version == heldVersion {
+		out = append(binary.AppendUvarint(out, held), holds...)
 	}
 	_, err := w.Write(decode.End(out))
 	return err
@@ -86,30 +96,24 @@ func (k *Key) append(b []byte, now time.Time) []byte {
 
 // Import learns what another Engine has written, in addition to what this one
 // knows. New keys are made while there is room, and none is forgotten for them.
-// The share of a route is asked for, see [Engine.RouteKey]. It returns how many keys
+// The share of a route is asked for, see [Engine.RouteKey]. What held hedges back counts for keys that have
+// had no calls, now or when they are made. It returns how many keys
 // learned. If there is anything wrong, nothing changes; the windows of keys for which there
 // is no room are not looked at, and no memory is taken for them.
 func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (keys int, err error) {
-	version, _, d, err := envelope.Open(r, now)
+	version, passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return 0, err
 	}
-	e.mu.Lock()
-	room := max(e.Config().MaxKeys, 1) - e.size
-	e.mu.Unlock()
-	wanted := make(map[Name]bool)
-	learned, err := decodeWindows(&d, now, func(n Name) bool {
-		if wanted[n] || e.Lookup(n) != nil {
-			return true
-		}
-		if len(wanted) < room {
-			wanted[n] = true
-		}
-		return wanted[n]
-	})
+	learned, err := decodeWindows(&d, now, e.wanted())
 	var audits []hostJudgement
-	if err == nil && version == auditedVersion {
-		audits, err = decodeAudits(&d, learned)
+	var holds []keyHold
+	most := max(e.Config().MaxKeys, 1)
+	if err == nil && version != windowsVersion {
+		audits, err = decodeAudits(&d, most)
+	}
+	if err == nil && version == heldVersion {
+		holds, err = decodeHolds(&d, now.Add(-passed), most)
 	}
 	if err == nil && (d == nil || len(d) > 0) {
 		err = decode.ErrDamaged
@@ -117,8 +121,9 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	if err != nil {
 		return 0, err
 	}
+	e.absorbHolds(holds)
 	for _, l := range learned {
-		if e.Lookup(l.name) != nil || e.room() {
+		if e.Lookup(l.name) != nil || e.room(l.name) {
 			e.RouteKey(l.name, share(l.name)).absorb(l.window, now)
 			keys++
 		}
@@ -127,11 +132,32 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	return keys, nil
 }
 
-// room reports whether a key can be made without forgetting another.
-func (e *Engine) room() bool {
+// wanted returns a function that reports whether to learn of a key: there is one, or room for it.
+func (e *Engine) wanted() func(Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.size < e.Config().MaxKeys
+	room := max(e.Config().MaxKeys, 1) - e.size
+	wanted := make(map[Name]bool)
+	return func(n Name) bool {
+		if wanted[n] || e.Lookup(n) != nil {
+			return true
+		}
+		if len(wanted) < room {
+			wanted[n] = true
+		}
+		return wanted[n]
+	}
+}
+
+// room reports whether a key can be made, with one for its host if there must be, without forgetting another.
+func (e *Engine) room(name Name) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	more := 1
+	if e.setup.PerHost && name.Route != "" && e.Lookup(Name{Host: name.Host}) == nil {
+		more++
+	}
+	return e.size+more <= e.Config().MaxKeys
 }
 
 type learned struct {
@@ -143,7 +169,7 @@ type learned struct {
 func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (all []learned, err error) {
 	seen := make(map[Name]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
-		name := Name{Host: string(d.Bytes(maxName)), Route: string(d.Bytes(maxName))}
+		name := decodeName(d)
 		window := d.Bytes(maxExport)
 		switch {
 		case *d == nil:
@@ -163,26 +189,27 @@ func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (al
 	return all, nil
 }
 
+func decodeName(d *decode.Decoder) Name {
+	return Name{Host: string(d.Bytes(maxName)), Route: string(d.Bytes(maxName))}.short()
+}
+
 // A hostJudgement is what an export says of the audit of a host.
 type hostJudgement struct {
 	host string
 	audit.Judgement
 }
 
-// decodeAudits takes off the verdicts for hosts of which a window was learned, once for each.
-func decodeAudits(d *decode.Decoder, learned []learned) (all []hostJudgement, err error) {
-	wanted := make(map[string]bool)
-	for _, l := range learned {
-		wanted[l.name.Host] = true
-	}
+// decodeAudits takes off the verdicts, once for each host, and keeps so many.
+func decodeAudits(d *decode.Decoder, most int) (all []hostJudgement, err error) {
+	seen := make(map[string]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
-		host := string(d.Bytes(maxName))
+		host := label.Short(string(d.Bytes(maxName)))
 		j, ok := audit.Decode(d)
 		if !ok {
 			return nil, fmt.Errorf("%w: a verdict makes no sense", decode.ErrDamaged)
 		}
-		if wanted[host] {
-			wanted[host] = false // the first of two counts
+		if !seen[host] && len(all) < most {
+			seen[host] = true
 			all = append(all, hostJudgement{host, j})
 		}
 	}
@@ -205,29 +232,113 @@ func (k *Key) absorb(w *sketch.Window, now time.Time) {
 // appendAudits appends the verdicts that there are, and returns how many.
 func (e *Engine) appendAudits(now time.Time) (b []byte, n uint64) {
 	now = e.clock(now)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for host, a := range e.audits {
-		if len(host) > maxName || len(b) > maxExport/4 {
-			continue
-		}
-		if j, ok := a.Judgement(now); ok {
-			b = decode.AppendBytes(b, host)
-			b = j.Append(b)
+	add := func(host string, a *hostAudit) {
+		if j, ok := a.Judgement(now); ok && len(b) < maxExport/4 {
+			b = j.Append(decode.AppendBytes(b, host))
 			n++
 		}
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for host, a := range e.audits {
+		add(host, a)
+	}
+	e.judged.Each(func(host string, a **hostAudit, _ int64) bool {
+		add(host, *a)
+		return true
+	})
 	return b, n
 }
 
-// absorbAudits takes verdicts for hosts that have a key and no verdict of their own.
+// absorbAudits takes verdicts for hosts that have none.
 func (e *Engine) absorbAudits(all []hostJudgement, now time.Time) {
+	if e.setup.Audit == nil || e.setup.Shadow {
+		return
+	}
 	now = e.clock(now)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range all {
-		if a := e.audits[all[i].host]; a != nil {
-			a.Absorb(&all[i].Judgement, now)
+		host, j := all[i].host, &all[i].Judgement
+		if a := e.audits[host]; a != nil {
+			a.Absorb(j, now)
+			continue
 		}
+		a, calls, ok := e.judged.Take(host)
+		if !ok {
+			a = &hostAudit{Audit: audit.New(*e.setup.Audit, host)}
+		}
+		a.Absorb(j, now)
+		e.judged.Put(host, a, calls, e.runs(), e.Config().MaxKeys)
+	}
+}
+
+// A keyHold is what an export says of what holds the hedges of a key back.
+type keyHold struct {
+	name  Name
+	calls int64
+	hold.Hold
+}
+
+// appendHolds appends what holds hedges back, of keys that there are and were, and returns of how many.
+func (e *Engine) appendHolds(now time.Time) (b []byte, n uint64) {
+	add := func(name Name, h *hold.Hold, calls int64) bool {
+		if h.Matters() && len(b) < maxExport/8 {
+			b = decode.AppendBytes(decode.AppendBytes(b, name.Host), name.Route)
+			b = h.Append(binary.AppendUvarint(b, uint64(calls)), now)
+			n++
+		}
+		return true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for k := range e.all() {
+		h := k.held()
+		add(k.Name, &h, k.earlier+k.requests())
+	}
+	e.holds.Each(add)
+	return b, n
+}
+
+// decodeHolds takes off what was written at the given time, and keeps that of so many keys.
+func decodeHolds(d *decode.Decoder, then time.Time, most int) (all []keyHold, err error) {
+	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
+		k := keyHold{name: decodeName(d), calls: int64(min(d.Uvarint(), maxCalls))}
+		var ok bool
+		if k.Hold, ok = hold.Decode(d, then); !ok {
+			return nil, fmt.Errorf("%w: what holds hedges back makes no sense", decode.ErrDamaged)
+		}
+		if len(all) < most {
+			all = append(all, k)
+		}
+	}
+	return all, nil
+}
+
+// absorbHolds takes what held hedges back, for keys that have had no calls. If several exports say
+// it of a key, the worse counts.
+func (e *Engine) absorbHolds(all []keyHold) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range all {
+		k := &all[i]
+		if known := e.Lookup(k.name); known != nil {
+			known.absorbHold(&k.Hold)
+			continue
+		}
+		if h, calls, ok := e.holds.Take(k.name); ok {
+			k.Add(&h)
+			k.calls = max(k.calls, calls)
+		}
+		e.holds.Put(k.name, k.Hold, k.calls, e.runs(), e.Config().MaxKeys)
+	}
+}
+
+// absorbHold takes what held the hedges of another key of the same name back, unless k has had calls.
+func (k *Key) absorbHold(h *hold.Hold) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.requests() == 0 {
+		k.brakes.Add(h)
 	}
 }

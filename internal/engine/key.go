@@ -11,6 +11,7 @@ import (
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/estimate"
+	"github.com/gohedge/hedge/internal/hold"
 	"github.com/gohedge/hedge/observe"
 	"github.com/gohedge/hedge/sketch"
 )
@@ -28,12 +29,13 @@ const (
 // simulation can drive a key by its own clock.
 type Key struct {
 	// These never change once the key is in the table.
-	Name   Name
-	Info   observe.KeyInfo // the same for observers
-	engine *Engine
-	host   *Key         // whose bucket this key shares; nil: no other's
-	purse  purse        // what pays for its hedges
-	audit  *audit.Audit // of the host; nil: it is not audited
+	Name    Name
+	Info    observe.KeyInfo // the same for observers
+	engine  *Engine
+	host    *Key         // whose bucket this key shares; nil: no other's
+	purse   budget.Purse // what pays for its hedges
+	audit   *audit.Audit // of the host; nil: it is not audited
+	earlier int64        // calls of the key of this name before it was forgotten
 
 	Tag      atomic.Int32         // for the adapter's use; starts at 0
 	plan     atomic.Pointer[Plan] // stored with planning held; nil: do not hedge
@@ -66,13 +68,21 @@ type Tally struct {
 	Denied     map[observe.Reason]int64 // hedges that were due and not sent
 }
 
+// newKey returns a key that is not in the table yet. The caller holds the Engine's mu.
 func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	c := e.Config()
-	var bucket *budget.Bucket
-	if host != nil {
-		bucket = host.purse.bucket
+	k := &Key{Name: name, Info: e.info(name), engine: e, host: host, due: MinSamples}
+	switch {
+	case c.Shared != nil:
+		k.purse = budget.Shared(c.Shared)
+	case host != nil:
+		k.purse = budget.Of(&host.purse)
+	default:
+		k.purse = e.reserves.Own(c.sizing(), !c.PerHost)
 	}
-	k := &Key{Name: name, Info: e.info(name), engine: e, host: host, purse: newPurse(c, bucket, share), due: MinSamples}
+	if share > 0 {
+		k.purse.OnRoute(c.sizing(), share, &e.reserves)
+	}
 	k.brakes.forget()
 	k.plan.Store(c.cold())
 	return k
@@ -102,7 +112,7 @@ func (k *Key) Tokens() float64 {
 
 // tokens is Tokens. The caller holds mu.
 func (k *Key) tokens() float64 {
-	n := k.purse.bucket.Tokens()
+	n := k.purse.Tokens()
 	for _, b := range k.more {
 		n = min(n, b.Tokens())
 	}
@@ -111,8 +121,8 @@ func (k *Key) tokens() float64 {
 
 // requests returns how many calls have begun.
 func (k *Key) requests() int64 {
-	if k.purse.alone {
-		return k.purse.bucket.Requests()
+	if k.purse.Alone {
+		return k.purse.Requests()
 	}
 	return k.count.Load()
 }
@@ -127,13 +137,10 @@ func (k *Key) Begin(now time.Time) *Plan {
 			a.Turn(t, k.engine.wall(now))
 		}
 	}
-	if !k.purse.alone {
+	if !k.purse.Alone {
 		k.count.Add(1)
 	}
-	k.purse.bucket.EarnAt(now)
-	if route := k.purse.route; route != nil {
-		route.EarnAt(now)
-	}
+	k.purse.Count(now)
 	return k.plan.Load()
 }
 
@@ -181,10 +188,10 @@ func (k *Key) deny(now, deadline time.Time) observe.Reason {
 	}
 	if k.audit != nil {
 		if slot := k.audit.Fresh(); slot != 0 && k.engine.setup.Shared == nil {
-			k.purse.bucket.Empty(slot)
+			k.purse.Empty(slot)
 		}
 	}
-	if !k.purse.spend(now, k.engine.ceiling.Load()) {
+	if !k.purse.Pay(now, k.engine.ceiling.Load()) {
 		return observe.DeniedBudget
 	}
 	return None
@@ -225,7 +232,7 @@ func (k *Key) Refused(now time.Time, reason observe.Reason) {
 		k.audit.Hedged(-1)
 	}
 	k.brakes.refused()
-	k.purse.giveBack(now, k.engine.ceiling.Load())
+	k.purse.Return(now, k.engine.ceiling.Load())
 }
 
 // Ended says that a hedge is no longer in flight.
@@ -235,6 +242,7 @@ func (k *Key) Ended() { k.inFlight.Add(-1) }
 type Result struct {
 	Latency  time.Duration // what the caller waited
 	Answered bool          // by a success; a failure teaches nothing about latency
+	Untimed  bool          // the latency is an upper bound, which teaches nothing either
 	Gone     bool          // the caller gave up, or its deadline passed
 	Reached  bool          // its first delay
 	Learned  bool          // there was a delay by which it would count as slow
@@ -242,6 +250,9 @@ type Result struct {
 	HedgeWon bool
 	Unsent   time.Duration // when the first of the hedges that were not sent would have answered; 0: none would
 }
+
+// timed reports whether the latency is known, or a sure lower bound of it is.
+func (r Result) timed() bool { return r.Answered && !r.Untimed || r.Gone && r.Reached }
 
 // Done learns from a call that ended now.
 //
@@ -257,20 +268,19 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	k.mu.Lock()
 	saved = k.done(now, r, at)
 	due, changed := k.since >= k.due, k.engine.setup.Changed
-	var all [topics]Change
-	var n int
+	var all []Change
 	if changed != nil {
-		all, n = k.changes(now)
+		all = k.changes(now)
 	}
 	k.mu.Unlock()
-	if k.audit != nil && (r.Answered || r.Gone && r.Reached) {
+	if k.audit != nil && r.timed() {
 		k.audit.Done(now.Add(-r.Latency).UnixNano(), at)
 	}
 	if due && k.planning.TryLock() { // otherwise another call is making the plan
 		k.replan(now)
 		k.planning.Unlock()
 	}
-	for _, c := range all[:n] {
+	for _, c := range all {
 		changed(k.Info, c)
 	}
 	if k.audit != nil {
@@ -295,7 +305,7 @@ func (k *Key) tellAudit() {
 // done is Done without plans and changes. The latency's index in the window is at,
 // if no hedge that was not sent would have shortened it. The caller holds mu.
 func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
-	known := r.Answered || r.Gone && r.Reached
+	known := r.timed()
 	switch {
 	case k.engine.setup.Shadow && known:
 		k.actual.AddIndex(now, at)
@@ -335,7 +345,7 @@ func (k *Key) learnResidual(r Result) (saved time.Duration) {
 }
 
 // changes returns the changes to report. The caller holds mu.
-func (k *Key) changes(now time.Time) (all [topics]Change, n int) {
+func (k *Key) changes(now time.Time) []Change {
 	if k.brakes.exhausted && k.halfFull(now) {
 		k.brakes.exhausted = false
 	}
@@ -349,7 +359,7 @@ func (k *Key) halfFull(now time.Time) bool {
 			return false
 		}
 	}
-	return k.purse.halfFull(now, k.engine.ceiling.Load())
+	return k.purse.HalfFull(now, k.engine.ceiling.Load())
 }
 
 // waited returns the window of what callers really waited. The caller holds mu.
@@ -369,12 +379,12 @@ func (k *Key) replan(now time.Time) {
 	defer distributions.Put(d)
 	k.mu.Lock()
 	k.window.Distribution(d)
-	scale := k.brakes.scale
+	scale := k.brakes.Scale
 	k.since, k.due = 0, due(d)
 	k.mu.Unlock()
 
 	c := k.engine.Config()
-	if p := c.plan(d, k.purse.follow(c, now)*scale); p != nil {
+	if p := c.plan(d, k.purse.Follow(c.sizing(), now)*scale); p != nil {
 		k.plan.Store(p)
 	} else {
 		k.plan.Store(c.cold())
@@ -405,7 +415,14 @@ func (k *Key) PushBack(now time.Time, d time.Duration) {
 func (k *Key) resume() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.brakes.resume()
+	k.brakes.Resume()
+}
+
+// held returns what holds the key's hedges back.
+func (k *Key) held() hold.Hold {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.brakes.Hold
 }
 
 // reset forgets what was learned. What is counted stays, and so do the budgets.
@@ -446,7 +463,7 @@ func (k *Key) View() View {
 	window, b := k.waited(), &k.brakes
 	v := View{
 		Name: k.Name, Requests: k.requests(), Tally: k.tally, Samples: window.Len(), Tokens: k.tokens(),
-		Scale: b.scale, Slow: b.slow, Push: b.push, Pushed: b.pushed, PausedTo: b.waits(), Stall: k.stall(),
+		Scale: b.Scale, Slow: b.Slow, Push: b.Push, Pushed: b.Pushed, PausedTo: b.waits(), Stall: k.stall(),
 	}
 	if v.Denied = maps.Clone(k.tally.Denied); v.Denied == nil {
 		v.Denied = make(map[observe.Reason]int64)

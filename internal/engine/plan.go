@@ -26,6 +26,7 @@ const nextShare = 0.1
 type Plan struct {
 	Delays []time.Duration // rising
 	Median time.Duration   // of the latencies it was made from; 0 if unknown
+	P99    time.Duration   // of the same: one call in a hundred takes longer at most; 0 if unknown
 
 	usual  time.Duration // the first delay, if nobody set a limit; 0 if unknown
 	slow   int           // index of the delay by which a call counts as slow; -1: none does
@@ -52,6 +53,7 @@ func (p *Plan) mark(usual time.Duration) {
 // like returns p after it has taken from the key's own plan what is known of its calls.
 func (p *Plan) like(own *Plan) *Plan {
 	if own != nil && own.usual > 0 && len(p.Delays) > 0 {
+		p.P99 = own.P99
 		p.mark(own.usual)
 	}
 	return p
@@ -97,7 +99,11 @@ func (c *Config) plan(w *sketch.Distribution, budget float64) *Plan {
 	defer tails.Put(t)
 	t.edge, t.above = t.edge[:0], t.above[:0]
 	most := min(1-c.Percentile, budget) + 1e-9 // of the calls to hedge at all
+	var p99 time.Duration
 	for edge, above := range w.Tail() {
+		if above <= 0.01+1e-9 {
+			p99 = edge
+		}
 		if above > most {
 			break
 		}
@@ -116,7 +122,7 @@ func (c *Config) plan(w *sketch.Distribution, budget float64) *Plan {
 		n = t.sparse(delays[:hedges], first, budget)
 	}
 	median, _ := w.Quantile(0.5)
-	p := &Plan{Delays: c.clamp(delays[:n]), Median: median}
+	p := &Plan{Delays: c.clamp(delays[:n]), Median: median, P99: p99}
 	p.mark(max(delays[0], c.MinDelay))
 	return p
 }

@@ -1,36 +1,200 @@
 package grpcattempt
 
 import (
+	"reflect"
 	"slices"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 )
 
-// OwnTargets returns the caller's options with new targets for an attempt. Calling
+// A target is what an attempt writes to by a call option.
+type target int
+
+const (
+	unknown target = iota // the option is not known to be divisible
+	nothing
+	header
+	trailer
+	peerInfo
+	codec // nothing, and it chooses what decodes replies
+)
+
+// grpcOptions are grpc's call options, by the names of their types, and what each writes to. A type that is not here is not
+// known. OnFinish is obeyed only if it is a value of its own type, which TakeFinish finds.
+var grpcOptions = map[string]target{
+	"HeaderCallOption": header, "TrailerCallOption": trailer, "PeerCallOption": peerInfo,
+
+	"EmptyCallOption": nothing, "StaticMethodCallOption": nothing, "FailFastCallOption": nothing, "OnFinishCallOption": nothing,
+	"MaxRecvMsgSizeCallOption": nothing, "MaxSendMsgSizeCallOption": nothing, "MaxRetryRPCBufferSizeCallOption": nothing,
+	"AuthorityOverrideCallOption": nothing, "PerRPCCredsCallOption": nothing, "CompressorCallOption": nothing, "acceptCompressorsCallOption": nothing,
+	"ContentSubtypeCallOption": codec, "ForceCodecCallOption": codec, "ForceCodecV2CallOption": codec, "CustomCodecCallOption": codec,
+}
+
+// An optionType is what is known of a type of call options.
+type optionType struct {
+	target target
+	path   []int // to the type of grpc that it embeds; none: it is that type
+}
+
+var optionTypes sync.Map // reflect.Type to optionType
+
+// Divisible reports whether every attempt can have the options without sharing what they write to.
+func Divisible(opts []grpc.CallOption) bool {
+	for _, o := range opts {
+		switch o := o.(type) {
+		case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption, grpc.OnFinishCallOption:
+		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption:
+		default:
+			if kind := optionTypeOf(o); kind.target == unknown || reflect.ValueOf(o).Kind() == reflect.Pointer && reflect.ValueOf(o).IsNil() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// chooseCodec reports whether one of the options, which are divisible, chooses what decodes replies. That may keep what is in them.
+func chooseCodec(opts []grpc.CallOption) bool {
+	return slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return optionTypeOf(o).target == codec })
+}
+
+func optionTypeOf(o grpc.CallOption) optionType {
+	t := reflect.TypeOf(o)
+	if t == nil {
+		return optionType{}
+	}
+	if known, ok := optionTypes.Load(t); ok {
+		return known.(optionType)
+	}
+	kind := judgeOption(t)
+	optionTypes.Store(t, kind)
+	return kind
+}
+
+// judgeOption finds the one type of grpc that t, or what it points to, is or embeds.
+func judgeOption(t reflect.Type) optionType {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if kind, ok := grpcOption(t); ok {
+		return optionType{target: kind}
+	}
+	found := embedded(t, nil)
+	if len(found) != 1 {
+		return optionType{}
+	}
+	return found[0]
+}
+
+// grpcOption reports whether t is a type of call options of package grpc, and what it writes to.
+func grpcOption(t reflect.Type) (target, bool) {
+	if t.PkgPath() != "google.golang.org/grpc" {
+		return unknown, false
+	}
+	return grpcOptions[t.Name()], true
+}
+
+var callOption = reflect.TypeFor[grpc.CallOption]()
+
+// embedded returns the call options that t embeds. Those that are not grpc's, or cannot be replaced in a copy of t, are unknown.
+func embedded(t reflect.Type, path []int) (all []optionType) {
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if !f.Anonymous {
+			continue
+		}
+		at, own := append(slices.Clone(path), i), f.Type
+		pointer := own.Kind() == reflect.Pointer
+		if pointer {
+			own = own.Elem()
+		}
+		kind, grpcs := grpcOption(own)
+		switch {
+		case grpcs && f.IsExported():
+			all = append(all, optionType{kind, at})
+		case grpcs, f.Type.Implements(callOption) && (pointer || own.Kind() == reflect.Interface):
+			all = append(all, optionType{})
+		default:
+			all = append(all, embedded(own, at)...)
+		}
+	}
+	return all
+}
+
+// OwnTargets returns the caller's options, which are divisible, with new targets for an attempt. Calling
 // the functions in deliver copies what was received to the caller's targets.
 func OwnTargets(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
 	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more
 	for _, o := range opts {
-		switch o := o.(type) {
-		case grpc.HeaderCallOption:
-			md := new(metadata.MD)
-			deliver = append(deliver, func() { *o.HeaderAddr = *md })
-			own = append(own, grpc.Header(md))
-		case grpc.TrailerCallOption:
-			md := new(metadata.MD)
-			deliver = append(deliver, func() { *o.TrailerAddr = *md })
-			own = append(own, grpc.Trailer(md))
-		case grpc.PeerCallOption:
-			p := new(peer.Peer)
-			deliver = append(deliver, func() { *o.PeerAddr = *p })
-			own = append(own, grpc.Peer(p))
-		default:
-			own = append(own, o)
+		mine, copied := ownTarget(o)
+		if copied == nil {
+			if mine, copied = ownEmbedded(o); copied == nil {
+				mine = o
+			}
+		}
+		own = append(own, mine)
+		if copied != nil {
+			deliver = append(deliver, copied)
 		}
 	}
 	return own, deliver
+}
+
+// ownTarget returns a copy of an option with a new target, and what delivers that; nil if o is no value of a type that has one.
+func ownTarget(o any) (own grpc.CallOption, deliver func()) {
+	switch o := o.(type) {
+	case grpc.HeaderCallOption:
+		md := new(metadata.MD)
+		return grpc.Header(md), func() { *o.HeaderAddr = *md }
+	case grpc.TrailerCallOption:
+		md := new(metadata.MD)
+		return grpc.Trailer(md), func() { *o.TrailerAddr = *md }
+	case grpc.PeerCallOption:
+		p := new(peer.Peer)
+		return grpc.Peer(p), func() { *o.PeerAddr = *p }
+	}
+	return nil, nil
+}
+
+// ownEmbedded is ownTarget for an option that points to, or embeds, one of a type that has a target. The copy has the
+// option's type, which what is below may look for.
+func ownEmbedded(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
+	kind := optionTypeOf(o)
+	if kind.target == unknown || kind.target == nothing || kind.target == codec {
+		return nil, nil
+	}
+	from := reflect.ValueOf(o)
+	pointer := from.Kind() == reflect.Pointer
+	if pointer {
+		from = from.Elem()
+	}
+	to := reflect.New(from.Type())
+	to.Elem().Set(from)
+	inner := to.Elem().FieldByIndex(kind.path)
+	if inner.Kind() == reflect.Pointer {
+		if inner.IsNil() {
+			return nil, nil // grpc panics with it, whoever sends it
+		}
+		mine, copied := ownTarget(inner.Elem().Interface())
+		fresh := reflect.New(inner.Type().Elem())
+		fresh.Elem().Set(reflect.ValueOf(mine))
+		inner.Set(fresh)
+		deliver = copied
+	} else {
+		mine, copied := ownTarget(inner.Interface())
+		inner.Set(reflect.ValueOf(mine))
+		deliver = copied
+	}
+	if !pointer {
+		to = to.Elem()
+	}
+	return to.Interface().(grpc.CallOption), deliver
 }
 
 // TakeFinish splits off the functions that are called once, when the call ends.

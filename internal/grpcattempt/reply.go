@@ -1,14 +1,32 @@
 // Package grpcattempt gives every attempt of a gRPC call what is its own: a context, a copy of the
-// request, a reply, and targets of call options. Attempts share none of these. For streams it has
-// what attempts and the caller do share: which attempt is the call, and what was sent.
+// request, a reply, and targets of call options. Attempts share none of these, and it says what cannot
+// be divided. For streams it has what attempts and the caller do share: which attempt is the call, and
+// what was sent.
 package grpcattempt
 
 import (
 	"reflect"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
+
+// reflected returns the message that a value is. It reports false if the value is none, or only
+// embeds one: what is made of the message is then of another type.
+func reflected(value any) (m protoreflect.Message, ok bool) {
+	defer func() {
+		if recover() != nil { // of an embedded message that is nil
+			m, ok = nil, false
+		}
+	}()
+	message, ok := value.(proto.Message)
+	if !ok {
+		return nil, false
+	}
+	m = message.ProtoReflect()
+	return m, reflect.TypeOf(m.Interface()) == reflect.TypeOf(value)
+}
 
 // A ReplyType makes replies of the same type as the caller's. It is taken before the
 // primary starts to decode into the caller's reply.
@@ -17,18 +35,33 @@ type ReplyType struct {
 	other   reflect.Type             // of any other reply that is a pointer
 }
 
-// ReplyTypeOf returns the type of a caller's reply.
-func ReplyTypeOf(reply any) ReplyType {
-	if m, ok := reply.(proto.Message); ok {
-		if message := m.ProtoReflect(); message.IsValid() {
-			return ReplyType{message: message.Type()}
+// ReplyTypeOf returns the type of the reply of a call with the options. It is not known if a reply of that type is not the
+// same as the caller's: the caller's has content that decoding may use, or embeds its message. Messages
+// of package proto are emptied when grpc's own codec decodes them.
+func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
+	if m, ok := reflected(reply); ok {
+		if m.IsValid() && (!chooseCodec(opts) || empty(m)) {
+			return ReplyType{message: m.Type()}
 		}
 		return ReplyType{}
 	}
-	if v := reflect.ValueOf(reply); v.Kind() == reflect.Pointer && !v.IsNil() {
+	if _, ok := reply.(proto.Message); ok {
+		return ReplyType{}
+	}
+	if v := reflect.ValueOf(reply); v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().IsZero() {
 		return ReplyType{other: v.Type().Elem()}
 	}
 	return ReplyType{}
+}
+
+// empty reports whether a message has no content.
+func empty(m protoreflect.Message) bool {
+	some := len(m.GetUnknown()) > 0
+	m.Range(func(protoreflect.FieldDescriptor, protoreflect.Value) bool {
+		some = true
+		return false
+	})
+	return !some
 }
 
 // Known reports whether replies can be made. If not, the call cannot be hedged: two
@@ -53,18 +86,4 @@ func Publish(to, from any) {
 	// Nobody else has the hedge's reply, so that what it points to may be shared. This is
 	// for messages of older generators as well: package proto cannot copy all of theirs.
 	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
-}
-
-// Copyable reports whether CopyOf makes a copy of a request.
-func Copyable(req any) bool {
-	_, ok := req.(proto.Message)
-	return ok || req == nil
-}
-
-// CopyOf returns a copy of a request, or the request itself if that is not known how to copy.
-func CopyOf(req any) any {
-	if m, ok := req.(proto.Message); ok {
-		return proto.Clone(m)
-	}
-	return req
 }

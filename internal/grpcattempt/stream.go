@@ -3,6 +3,9 @@ package grpcattempt
 import (
 	"context"
 	"sync"
+	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -53,33 +56,44 @@ func (c *Choice) Release() {
 // Sent is the message that the caller of a stream has sent. Hedges may copy it until it is known
 // which attempt is the call. The zero Sent has none. It is safe for concurrent use.
 type Sent struct {
-	mu      sync.Mutex // guards the fields below, and is held while message is copied
-	message any        // nil: none yet. grpc forbids changing it after SendMsg
+	mu      sync.Mutex // guards the fields below, and is held while the request is copied
+	at      time.Time  // when the first message was sent; zero: none was yet
+	request Request    // of the message. grpc forbids changing that after SendMsg
 	closed  bool
 }
 
-// Keep says that the caller sends m.
-func (s *Sent) Keep(m any) {
+// Keep says that the caller sends the message of r.
+func (s *Sent) Keep(r Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.message = m
+	if s.at.IsZero() {
+		s.at = time.Now()
+	}
+	s.request = r
 }
 
-// Any reports whether there is a message.
+// At returns when the first message was sent, or zero.
+func (s *Sent) At() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
+// Any reports whether there is a message that can be copied.
 func (s *Sent) Any() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.message != nil
+	return !s.at.IsZero() && s.request.Divisible()
 }
 
-// Copy returns a copy of the message. It returns false if Close was called.
+// Copy returns a copy of the message. It returns false if there is none, or Close was called.
 func (s *Sent) Copy() (message any, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, false
 	}
-	return CopyOf(s.message), true
+	return s.request.Copy()
 }
 
 // Close ends copying. It waits until nobody copies the message.
@@ -87,6 +101,44 @@ func (s *Sent) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+}
+
+// Once is the end of a call that is sent once, of which somebody is to be told. The zero Once has not begun. It is safe for
+// concurrent use.
+type Once struct {
+	mu   sync.Mutex
+	done func(answered bool) // nil: the call has not begun, or has ended
+}
+
+// Begin says that the call has begun. Its end is told to done.
+func (o *Once) Begin(done func(answered bool)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.done = done
+}
+
+// Done says that the call has ended, if it has begun and not ended before.
+func (o *Once) Done(answered bool) {
+	o.mu.Lock()
+	done := o.done
+	o.done = nil
+	o.mu.Unlock()
+	if done != nil {
+		done(answered)
+	}
+}
+
+// FirstMessage is a stream that calls Done when there is a message, or the end, each time.
+type FirstMessage struct {
+	grpc.ClientStream
+	Done func(error)
+}
+
+// RecvMsg calls Done with its error.
+func (s *FirstMessage) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	s.Done(err)
+	return err
 }
 
 // An EarlyContext is the context of a call of which it is not known which attempt it is. The
@@ -121,13 +173,47 @@ func (e *EarlyContext) End() {
 	}
 }
 
-// Finish says when to call the functions of a caller's OnFinish. It is safe for concurrent use.
+// Finish says when to call the functions of a caller's OnFinish: once, when the attempt that is the call has ended. An
+// attempt that was never started does not end. It is safe for concurrent use.
 type Finish struct {
 	Functions []func(error) // written before the first attempt, and not changed after it
 
-	mu    sync.Mutex // guards the fields below
-	ended [1 + race.MaxHedges]*error
-	told  bool // Due has reported true
+	mu     sync.Mutex // guards the fields below
+	ended  [1 + race.MaxHedges]*error
+	chosen bool // winner is known
+	winner int
+	told   bool // Due has reported true
+}
+
+// Option returns what tells of the end of attempt n of a unary call.
+func (f *Finish) Option(n int) grpc.CallOption {
+	return grpc.OnFinish(func(err error) {
+		f.Ended(n, err)
+		f.call()
+	})
+}
+
+// Choose says which attempt a unary call is, and calls the functions if that has ended. Otherwise they are called when it does.
+func (f *Finish) Choose(winner int) {
+	f.mu.Lock()
+	f.chosen, f.winner = true, winner
+	f.mu.Unlock()
+	f.call()
+}
+
+// call calls the functions if they are due.
+func (f *Finish) call() {
+	f.mu.Lock()
+	chosen, winner := f.chosen, f.winner
+	f.mu.Unlock()
+	if !chosen {
+		return
+	}
+	if due, err := f.Due(winner); due {
+		for _, function := range f.Functions {
+			function(err)
+		}
+	}
 }
 
 // Ended says that attempt n has ended with err.

@@ -28,7 +28,7 @@ func TestChoiceIsMadeOnce(t *testing.T) {
 func TestNothingIsCopiedAfterClose(t *testing.T) {
 	var s grpcattempt.Sent
 	assert.False(t, s.Any())
-	s.Keep(wrapperspb.String("id"))
+	s.Keep(grpcattempt.RequestOf(wrapperspb.String("id")))
 	m, ok := s.Copy()
 	assert.True(t, ok)
 	assert.Equal(t, "id", m.(*wrapperspb.StringValue).Value)

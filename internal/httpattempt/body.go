@@ -8,13 +8,13 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// KeepAttempt gives resp a body that releases its attempt when it ends or is closed. Without
-// a body, the attempt is released at once.
+// KeepAttempt gives resp a body that releases its attempt when it ends or is closed, if the attempt
+// has something to release. Without a body, it is released at once.
 func KeepAttempt(resp *http.Response, a *race.Attempt) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
 		a.Release()
-	case a.Holds():
+	case a.Keep():
 		resp.Body = newBody(resp.Body, a)
 	}
 }
@@ -55,6 +55,21 @@ func (b body) Close() error {
 // ErrFailure is the error of an attempt whose response must not win. The response says itself
 // what failed.
 var ErrFailure = errors.New("hedge: response is a failure")
+
+// Ask asks users' code about resp. If that panics or ends the goroutine, Ask closes resp's body,
+// which nobody else has.
+func Ask[T any](resp *http.Response, ask func(*http.Response) T) T {
+	answered := false
+	defer func() {
+		if !answered && resp.Body != nil {
+			defer func() { _ = recover() }() // the first panic counts
+			_ = resp.Body.Close()
+		}
+	}()
+	answer := ask(resp)
+	answered = true
+	return answer
+}
 
 // AwaitFirstByte waits for the first bytes of resp's body, and returns ErrFailure if the body
 // fails before them. The caller reads those bytes, or that error, all the same. After a

@@ -3,8 +3,10 @@ package httpattempt
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http/httptrace"
 	"net/netip"
+	"net/textproto"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -18,11 +20,12 @@ import (
 // these hooks in it.
 //
 // Context writes all fields before the attempt is sent, but for guard, which locks itself, and
-// asked and setup, which the goroutine that gets the connection writes.
+// asked, setup and notes, which net/http's goroutines write, one after another.
 type Link struct {
 	*race.Attempt
 	guard race.Guard
 	trace httptrace.ClientTrace
+	notes atomic.Int32 // bytes of statuses of 1xx
 	asked time.Time
 	setup atomic.Int64 // ns to set the connection up; 0: it was not new
 }
@@ -41,8 +44,10 @@ func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *P
 	ctx := context.Context(a)
 	switch {
 	case hedge:
-		// Package net keeps its hooks under a key of its own; this empty one hides the caller's.
-		l.trace.ConnectStart = func(string, string) {}
+		// Package net keeps its hooks under a key of its own; these hide the caller's.
+		l.trace.DNSStart = func(httptrace.DNSStartInfo) { a.Dialling() }
+		l.trace.ConnectStart = func(string, string) { a.Dialling() }
+		l.trace.TLSHandshakeStart = a.Dialling
 		return httptrace.WithClientTrace(untraced{ctx}, &l.trace)
 	case peer != nil:
 		l.trace.ConnectStart = peer.connectStart
@@ -88,7 +93,7 @@ func (l *Link) Value(key any) any {
 
 func (l *Link) getConn(string) {
 	l.asked = time.Now()
-	l.guard.Waiting()
+	l.guard.Waiting(l.Attempt)
 }
 
 func (l *Link) gotConn(info httptrace.GotConnInfo) {
@@ -106,6 +111,30 @@ func (l *Link) gotConn(info httptrace.GotConnInfo) {
 // for too short; and if the request was cancelled before, this waits until net/http has
 // closed the connection, so that it does not become idle.
 func (l *Link) gotFirstByte() { l.guard.Answering(l.Attempt) }
+
+// HearNotes has statuses of 1xx not put off the cancellation of the attempt. It costs a closure, so
+// it is for attempts that are cancelled sooner than [race.Patience] after they have lost. It is called before Context.
+func (l *Link) HearNotes() { l.trace.Got1xxResponse = l.got1xx }
+
+func (l *Link) got1xx(_ int, header textproto.MIMEHeader) error {
+	l.guard.Informed()
+	size := 0
+	for name, values := range header {
+		for _, value := range values {
+			size += len(name) + len(value)
+		}
+	}
+	if l.notes.Add(int32(min(size, maxNotes)+16)) > maxNotes {
+		return errNotes
+	}
+	return nil
+}
+
+// maxNotes is how many bytes of statuses of 1xx an attempt hears. Where there is a hook for them,
+// net/http leaves it to the hook to limit them. This is its limit for all headers without one.
+const maxNotes = 10 << 20
+
+var errNotes = errors.New("hedge: the server sends too many informational responses")
 
 // Returned says that the attempt has its response, or has failed. It returns how long the
 // attempt waited for a new connection; 0: its connection was not new.

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // Pools are the pools of connections that attempts go through. They are safe for concurrent
@@ -45,18 +46,19 @@ func (p *Pools) Primary() http.RoundTripper {
 // AskPeers reports whether Hedge must be told which address the primary went to.
 func (p *Pools) AskPeers() bool { return p.replicas != nil }
 
-// Hedge returns what hedge r goes through, whose primary went to peer, which may be nil. Over
-// HTTP/2 a hedge goes over another connection than its primary's.
-func (p *Pools) Hedge(r *http.Request, http2 bool, peer *Peer) http.RoundTripper {
+// Hedge returns what hedge r goes through, whose primary went to peer, which may be nil. Shares says
+// that requests may share a connection, as over HTTP/2: a hedge then goes over another
+// connection than its primary's.
+func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTripper {
 	switch {
 	case p.via != nil:
 		return p.via
 	case p.apart == nil:
 		return p.next
 	}
-	elsewhere := p.replicas != nil && !p.apart.proxied(r)
+	elsewhere := p.replicas != nil && !p.apart.choosesItself(r.URL.Scheme) && !p.apart.proxied(r)
 	switch {
-	case !elsewhere && !http2 && p.apart.base.MaxConnsPerHost <= 0, !p.apart.serves(r.URL.Scheme):
+	case !elsewhere && !shares && p.apart.base.MaxConnsPerHost <= 0, !p.apart.serves(r.URL.Scheme):
 		return p.next
 	case elsewhere:
 		return p.replicas.avoiding(peer.get())
@@ -77,7 +79,7 @@ func (p *Pools) CloseIdle() {
 		p.apart.closeIdle()
 	}
 	if p.replicas != nil {
-		p.replicas.closeIdle()
+		p.replicas.closeIdle(nil)
 	}
 }
 
@@ -100,26 +102,25 @@ func closeIdle(rt http.RoundTripper) {
 type apart struct {
 	base *http.Transport
 
-	once       sync.Once // sets the fields below
-	made       atomic.Pointer[http.Transport]
-	registered map[string]bool // schemes that base passes to another RoundTripper
+	once sync.Once // sets made
+	made atomic.Pointer[http.Transport]
 }
 
 // get returns the clone.
 func (a *apart) get() *http.Transport {
-	a.once.Do(func() {
-		c := a.clone()
-		a.registered = registered(a.base)
-		a.made.Store(c)
-	})
+	a.once.Do(func() { a.made.Store(a.clone()) })
 	return a.made.Load()
 }
 
 // serves reports whether a clone would send a request of that scheme as base does. What is
-// registered with base (RegisterProtocol) is not registered with its clones.
+// registered with base (RegisterProtocol), by now, is not registered with its clones.
 func (a *apart) serves(scheme string) bool {
-	a.get()
-	return (scheme == "http" || scheme == "https") && !a.registered[scheme]
+	return (scheme == "http" || scheme == "https") && !registered(a.base, scheme)
+}
+
+// choosesItself reports whether base dials for the scheme with what speaks TLS as well, instead of by DialContext.
+func (a *apart) choosesItself(scheme string) bool {
+	return scheme == "https" && (a.base.DialTLSContext != nil || a.base.DialTLS != nil) //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
 }
 
 // proxied reports whether base sends r to a proxy, or cannot say.
@@ -159,27 +160,20 @@ func (a *apart) clone() *http.Transport {
 	return c
 }
 
-// registered returns the schemes for which another RoundTripper was registered with base,
-// except those of HTTP/2's own making. net/http has no way to ask. If the field has another
-// name or type one day, the result is empty. Clone must have been called before: it waits for
-// base's own writing to that field.
-func registered(base *http.Transport) map[string]bool {
-	schemes := make(map[string]bool)
-	protocols := reflect.ValueOf(base).Elem().FieldByName("altProto") // an atomic.Value
-	if protocols.Kind() != reflect.Struct {
-		return schemes
+// registered reports whether another RoundTripper than HTTP/2's own was registered with base for
+// the scheme. net/http has no way to ask, so this reads its table, as net/http itself does. If
+// that has another name or type one day, the answer is no.
+func registered(base *http.Transport, scheme string) bool {
+	field := reflect.ValueOf(base).Elem().FieldByName("altProto")
+	if !field.IsValid() || field.Type() != reflect.TypeFor[atomic.Value]() {
+		return false
 	}
-	if protocols = protocols.FieldByName("v"); protocols.Kind() != reflect.Interface {
-		return schemes
+	table := (*atomic.Value)(unsafe.Pointer(field.UnsafeAddr())) // which RegisterProtocol may be writing
+	protocols, _ := table.Load().(map[string]http.RoundTripper)
+	rt, ok := protocols[scheme]
+	if !ok || rt == nil {
+		return ok
 	}
-	if protocols = protocols.Elem(); protocols.Kind() != reflect.Map {
-		return schemes
-	}
-	for i := protocols.MapRange(); i.Next(); {
-		name := i.Value().Elem().Type().Name()
-		if name != "noDialH2RoundTripper" && name != "http2noDialH2RoundTripper" {
-			schemes[i.Key().String()] = true
-		}
-	}
-	return schemes
+	name := reflect.Indirect(reflect.ValueOf(rt)).Type().Name()
+	return name != "noDialH2RoundTripper" && name != "http2noDialH2RoundTripper"
 }

@@ -3,13 +3,17 @@ package httpattempt
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // A Resolver finds the addresses of a host.
@@ -25,6 +29,8 @@ const maxPools = 64
 type replicas struct {
 	resolver Resolver
 	clone    func() *http.Transport
+
+	hosts hosts // to which the pools together obey MaxConnsPerHost
 
 	mu    sync.Mutex // guards the fields below
 	uses  uint64
@@ -76,7 +82,13 @@ func (r *replicas) oldest() (oldest netip.Addr) {
 
 // drop gives up a pool. The caller holds mu.
 func (r *replicas) drop(addr netip.Addr) {
-	go r.pools[addr].CloseIdleConnections()
+	p := r.pools[addr]
+	go func() {
+		_ = race.Catch(func() error { // of connections that are users' own
+			p.CloseIdleConnections()
+			return nil
+		})
+	}()
 	delete(r.pools, addr)
 }
 
@@ -88,8 +100,15 @@ func (r *replicas) newPool(avoid netip.Addr) *replicaPool {
 	}
 	p := &replicaPool{Transport: t, used: r.uses}
 	dial := dialOf(t)
-	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return r.dial(ctx, dial, network, addr, avoid, p)
+	t.DialContext = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		defer func() { // net/http dials on a goroutine where nobody can recover
+			if p := recover(); p != nil {
+				conn, err = nil, &race.Panic{Value: p, Stack: debug.Stack()}
+			}
+		}()
+		return r.hosts.dial(ctx, addr, t.MaxConnsPerHost, func() { r.closeIdle(p) }, func() (net.Conn, error) {
+			return r.dial(ctx, dial, network, addr, avoid, p)
+		})
 	}
 	return p
 }
@@ -204,8 +223,12 @@ func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.A
 			ip := ips[started]
 			started++
 			go func() {
-				conn, err := dial(ctx, ip)
-				results <- dialled{conn, err, ip}
+				d := dialled{ip: ip}
+				d.err = race.Catch(func() (err error) {
+					d.Conn, err = dial(ctx, ip)
+					return err
+				})
+				results <- d
 			}()
 			next.Reset(patience)
 		case d := <-results:
@@ -213,7 +236,7 @@ func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.A
 				go func(pending int) { // what connects too late
 					for range pending {
 						if late := <-results; late.err == nil && late.Conn != nil {
-							late.Close()
+							_ = race.Catch(late.Close)
 						}
 					}
 				}(started - len(errs) - 1)
@@ -240,10 +263,14 @@ func (r *replicas) miss(ip netip.Addr) {
 	r.missed[ip] = time.Now()
 }
 
-func (r *replicas) closeIdle() {
+// closeIdle closes the idle connections of all pools but one, which may be nil.
+func (r *replicas) closeIdle(but *replicaPool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, t := range r.pools {
-		t.CloseIdleConnections()
+	pools := slices.Collect(maps.Values(r.pools))
+	r.mu.Unlock()
+	for _, p := range pools {
+		if p != but {
+			p.CloseIdleConnections()
+		}
 	}
 }

@@ -3,7 +3,6 @@ package httpattempt
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -61,6 +60,7 @@ func (r *Requests) Prepare(req *http.Request, detached bool) *race.Attempt {
 	p := &detachedPrimary{url: *req.URL}
 	p.request = *req
 	p.request.URL, p.request.Header = &p.url, req.Header.Clone()
+	ownForms(&p.request)
 	r.primary, r.link = &p.primary, &p.link
 	return &p.Attempt
 }
@@ -70,6 +70,7 @@ func (r *Requests) Prepare(req *http.Request, detached bool) *race.Attempt {
 func (r *Requests) Keep() {
 	if !r.sent.taken {
 		r.sent.taken, r.sent.Request = true, *r.req
+		ownForms(&r.sent.Request)
 		if r.detached {
 			r.sent.keepParts(r.req)
 		}
@@ -134,84 +135,3 @@ func (r *Requests) Forget() {
 	r.sent.forget()
 	r.req, r.body, r.detached, r.primary, r.handed, r.link = nil, nil, false, nil, false, nil
 }
-
-// HasBody reports whether req has a body.
-func HasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
-
-// BodyRead reports whether ReadBody has read a body.
-func (r *Requests) BodyRead() bool { return r.body != nil }
-
-// ReadBody reads the caller's body, so that each attempt can have a copy. GetBody would
-// not do: some callers return the same reader each time, or none. If the body fails, or
-// has another length than ContentLength, ReadBody returns an error and a request whose
-// body fails in the same way. If the caller gives up, it returns the cause alone.
-func (r *Requests) ReadBody(req *http.Request) (*http.Request, error) {
-	body, err := readAll(req)
-	switch {
-	case err == errGone:
-		return nil, context.Cause(req.Context())
-	case err == nil && int64(len(body)) != req.ContentLength:
-		err = errLength
-	case err == nil:
-		r.body = body
-		// A Close that fails comes too late to matter: net/http ignores it as well.
-		_ = req.Body.Close()
-		return req, nil
-	}
-	rest := io.Reader(req.Body)
-	if err != errLength {
-		rest = failingReader{err}
-	}
-	whole := req.WithContext(req.Context())
-	whole.GetBody = nil
-	whole.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(body), rest), req.Body}
-	return whole, err
-}
-
-var (
-	errLength = errors.New("hedge: body is not of ContentLength")
-	errGone   = errors.New("hedge: caller gave up")
-)
-
-// readAll reads the body of req, and one byte more than ContentLength, which shows a body
-// that is too long. It returns errGone as soon as the context of req ends; the body is
-// closed then, as HTTP/2 does, so that its Read returns.
-func readAll(req *http.Request) ([]byte, error) {
-	read := func() ([]byte, error) { return io.ReadAll(io.LimitReader(req.Body, req.ContentLength+1)) }
-	done := req.Context().Done()
-	if done == nil || req.GetBody != nil { // one that can be had again is not a pipe
-		return read()
-	}
-	type result struct {
-		body     []byte
-		err      error
-		panicked any
-	}
-	results := make(chan result, 1)
-	go func() {
-		var r result
-		defer func() {
-			r.panicked = recover()
-			results <- r
-		}()
-		r.body, r.err = read()
-	}()
-	select {
-	case r := <-results:
-		if r.panicked != nil {
-			panic(r.panicked)
-		}
-		return r.body, r.err
-	case <-done:
-		go func() { _ = req.Body.Close() }()
-		return nil, errGone
-	}
-}
-
-// failingReader fails with err.
-type failingReader struct{ err error }
-
-func (f failingReader) Read([]byte) (int, error) { return 0, f.err }

@@ -2,6 +2,8 @@ package httpattempt
 
 import (
 	"context"
+	"maps"
+	"mime/multipart"
 	"net/http"
 	"net/url"
 	"slices"
@@ -29,13 +31,27 @@ type headerName struct {
 // keepParts copies what req points to: its URL and its Header.
 func (s *Snapshot) keepParts(req *http.Request) {
 	s.url, s.bare = *req.URL, req.Header == nil
+	names, values := s.names, s.values
 	for k, v := range req.Header {
 		n := len(v)
-		if v == nil {
+		switch {
+		case n == 1: // most headers
+			values = append(values, v[0])
+		case v == nil:
 			n = -1
+		default:
+			values = append(values, v...)
 		}
-		s.names = append(s.names, headerName{k, n})
-		s.values = append(s.values, v...)
+		names = append(names, headerName{k, n})
+	}
+	s.names, s.values = names, values
+}
+
+// ownForms gives req copies of the forms that it has, if any.
+func ownForms(req *http.Request) {
+	req.Form, req.PostForm = url.Values(http.Header(req.Form).Clone()), url.Values(http.Header(req.PostForm).Clone())
+	if f := req.MultipartForm; f != nil {
+		req.MultipartForm = &multipart.Form{Value: http.Header(f.Value).Clone(), File: maps.Clone(f.File)}
 	}
 }
 
@@ -52,10 +68,12 @@ func (s *Snapshot) forget() {
 
 // clone returns a copy of which no call makes use, for req.
 func (s *Snapshot) clone(req *http.Request) *Snapshot {
-	return &Snapshot{
+	own := &Snapshot{
 		Request: *req, url: s.url, taken: true, bare: s.bare,
 		names: slices.Clone(s.names), values: slices.Clone(s.values),
 	}
+	ownForms(&own.Request)
+	return own
 }
 
 // With returns a snapshot that has two more headers, of one value each. It shares no memory
@@ -73,6 +91,7 @@ func (s *Snapshot) request(ctx context.Context) *http.Request {
 	r := s.WithContext(ctx)
 	u := s.url
 	r.URL, r.Header = &u, s.header()
+	ownForms(r)
 	return r
 }
 

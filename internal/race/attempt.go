@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // errLost is a type of its own so that traces which record the type of an error say what happened.
@@ -21,8 +22,21 @@ var ErrLost error = errLost{}
 // away. For a Watch, it has lost.
 var ErrRefused = errors.New("hedge: the hedge was refused")
 
+// ErrAnswer is the error of an attempt that has an answer which is no success, such as "not
+// found". It ends the call if it is the primary's; for Run that is a success then. A hedge with
+// ErrAnswer has failed: the primary may still have a success.
+var ErrAnswer = errors.New("hedge: the answer is no success")
+
+// OfPrimary returns what err is of a primary, which has nothing to wait for if it has an answer.
+func OfPrimary(err error) error {
+	if err == ErrAnswer {
+		return nil
+	}
+	return err
+}
+
 // An Attempt is the context one attempt runs under: the caller's, which the
-// race can cancel on its own. It costs one allocation until somebody asks for
+// race can cancel on its own, without the caller's [Overrides] for the call. It costs one allocation until somebody asks for
 // Done: only then does it become a cancellable context of package context, so
 // that contexts derived from it attach to it without a goroutine.
 type Attempt struct {
@@ -30,26 +44,44 @@ type Attempt struct {
 
 	n        uint8 // 0 is the primary
 	detached bool  // may outlive the caller's context, see detach
+	severs   bool  // may outlive its call, see [Style.Sever]
 
-	mu    sync.Mutex // guards the making of in, and guard
-	in    atomic.Pointer[inner]
-	guard *Guard // nil: cancelling harms nobody else
+	conn atomic.Uint32 // how far its connection is: silent, ready, wanted or dialled
+
+	mu    sync.Mutex            // guards the making of in, and guard
+	in    atomic.Pointer[inner] // nil: not made yet; released: it never will be
+	guard *Guard                // nil: cancelling harms nobody else
 }
 
 // NewAttempt returns attempt n of a race that is over. It is for hedges of what the race's
 // winner has returned; n is at most MaxHedges.
 func NewAttempt(parent context.Context, n int) *Attempt {
-	return &Attempt{Context: parent, n: uint8(n)}
+	return &Attempt{Context: parent, n: uint8(n), severs: true}
 }
 
-// Lose cancels the attempt because another one has won, as soon as its guard allows.
-func (a *Attempt) Lose() { a.cancel(ErrLost) }
+// Lose cancels the attempt because another one has won, as soon as its guard allows. It does not
+// use the caller's context any more, if it is a hedge.
+func (a *Attempt) Lose() {
+	a.cancel(ErrLost)
+	a.sever(a.knows())
+}
 
 type inner struct {
 	context.Context
 	cancel context.CancelCauseFunc
-	tie    *tie        // of a detached attempt; else nil
+	tie    tie         // of an attempt that may outlive its call; else it has no Context
 	stop   func() bool // of an adopted context; else nil
+}
+
+// released stands for the context of an attempt that was released without one.
+var released = new(inner)
+
+// made returns the attempt's own context, nil if it has none.
+func (a *Attempt) made() *inner {
+	if in := a.in.Load(); in != released {
+		return in
+	}
+	return nil
 }
 
 // end cancels the attempt's own context, which nothing else needs to end any more.
@@ -60,33 +92,32 @@ func (in *inner) end(cause error) {
 	in.cancel(cause)
 }
 
-// tie is the caller's context for what can be cut loose from it. What is derived from it
-// ends with the caller's context, by the same error and cause, until cut is called.
-type tie struct {
-	context.Context
-	cut func() bool
-}
-
-// open is never closed: package context uses AfterFunc instead, where there is one.
-var open = make(chan struct{})
-
-func (t *tie) Done() <-chan struct{} { return open }
-
-// AfterFunc is called once, by the context that is derived from the tie.
-func (t *tie) AfterFunc(f func()) func() bool {
-	t.cut = context.AfterFunc(t.Context, f)
-	return t.cut
-}
-
-// Done makes the attempt cancellable when first called.
-func (a *Attempt) Done() <-chan struct{} { return a.inner().Done() }
-
-// Err follows the caller's context until the attempt has one of its own.
-func (a *Attempt) Err() error {
-	if in := a.in.Load(); in != nil {
-		return in.Err()
+// Done makes the attempt cancellable when first called, unless it was released before.
+func (a *Attempt) Done() <-chan struct{} {
+	if in := a.inner(); in != nil {
+		return in.Done()
 	}
-	return a.Context.Err()
+	return a.Context.Done()
+}
+
+// Deadline is that of the caller's context.
+func (a *Attempt) Deadline() (time.Time, bool) {
+	if in := a.made(); in != nil {
+		return in.Deadline()
+	}
+	return a.Context.Deadline()
+}
+
+// Err follows the caller's context, while the attempt is tied to it.
+func (a *Attempt) Err() error {
+	in := a.made()
+	if in == nil {
+		return a.Context.Err()
+	}
+	if err := in.Err(); err != nil || !in.tie.loose {
+		return err
+	}
+	return in.tie.ended() // which in is about to learn
 }
 
 // Value finds the attempt's own cancellation for package context, and else the caller's values.
@@ -95,11 +126,20 @@ func (a *Attempt) Value(key any) any {
 	if key == (numberKey{}) {
 		return a.n
 	}
-	if in := a.in.Load(); in != nil {
-		return in.Value(key)
+	in, from := a.made(), a.Context
+	if a.severs && a.n > 0 {
+		in = a.inner() // which remembers what it was asked for
 	}
-	return a.Context.Value(key)
+	if in != nil {
+		from = in
+	}
+	if key == (overridesKey{}) {
+		return below(from, int(a.n))
+	}
+	return from.Value(key)
 }
+
+func (*Attempt) spent() {}
 
 // Own is memory for the context that an attempt adopts.
 type Own struct{ inner }
@@ -114,26 +154,30 @@ func (a *Attempt) Adopt(own *Own, ctx context.Context, cancel context.CancelCaus
 		return false
 	}
 	own.inner = inner{Context: ctx, cancel: cancel, stop: stop}
-	a.in.Store(&own.inner)
-	return true
+	return a.in.CompareAndSwap(nil, &own.inner) // it may be released meanwhile
 }
 
+// inner returns the attempt's own context, nil if it was released without one.
 func (a *Attempt) inner() *inner {
-	if in := a.in.Load(); in != nil {
-		return in
+	if a.in.Load() != nil {
+		return a.made()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if in := a.in.Load(); in != nil {
-		return in
+	if a.in.Load() != nil {
+		return a.made()
 	}
 	in, parent := new(inner), a.Context
-	if a.detached && parent.Done() != nil && parent.Err() == nil {
-		in.tie = &tie{Context: parent}
-		parent = in.tie
+	if a.detached || a.severs {
+		in.tie.Context, in.tie.remembers = parent, a.severs && a.n > 0
+		in.tie.loose = parent.Done() != nil && parent.Err() == nil
+		parent = &in.tie
 	}
 	in.Context, in.cancel = context.WithCancelCause(parent)
-	a.in.Store(in)
+	if !a.in.CompareAndSwap(nil, in) { // it was released meanwhile
+		in.cancel(nil)
+		return nil
+	}
 	return in
 }
 
@@ -146,13 +190,16 @@ func Number(ctx context.Context) (n int, ok bool) {
 	return int(v), ok
 }
 
-// An Origin is the context of a primary that begins before its race does, for [Number].
+// An Origin is the context of a primary that begins before its race does.
 type Origin struct{ context.Context }
 
-// Value says that the context is a primary's.
+// Value says what that of the primary's [Attempt] does.
 func (o *Origin) Value(key any) any {
-	if key == (numberKey{}) {
+	switch key {
+	case numberKey{}:
 		return uint8(0)
+	case overridesKey{}:
+		return below(o.Context, 0)
 	}
 	return o.Context.Value(key)
 }
@@ -167,6 +214,9 @@ func (a *Attempt) Guard(g *Guard) {
 // cancel ends the attempt with the given cause, as soon as its guard allows.
 func (a *Attempt) cancel(cause error) {
 	in := a.inner()
+	if in == nil {
+		return
+	}
 	a.mu.Lock() // or it might get a guard, and an answer, before in is cancelled
 	defer a.mu.Unlock()
 	if a.guard != nil {
@@ -176,12 +226,34 @@ func (a *Attempt) cancel(cause error) {
 	}
 }
 
-// waits reports whether the attempt has nothing yet that lingering could save.
-func (a *Attempt) waits() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.guard != nil && a.guard.waiting.Load()
+// How far the connection of an attempt is.
+const (
+	silent  uint32 = iota // it has said nothing: it has not come so far, or does not say
+	ready                 // it has one
+	wanted                // it waits for one that others have
+	dialled               // one is made for it
+)
+
+// Tells reports whether the attempt has said how far its connection is.
+func (a *Attempt) Tells() bool { return a.conn.Load() != silent }
+
+// Dialling says that a connection is made for an attempt that waits for one.
+func (a *Attempt) Dialling() { a.conn.CompareAndSwap(wanted, dialled) }
+
+// waits reports whether the attempt has nothing yet that lingering could save. Tells says that it would tell of a connection.
+func (a *Attempt) waits(tells bool) bool {
+	switch a.conn.Load() {
+	case silent:
+		return tells
+	case ready:
+		return false
+	default:
+		return true
+	}
 }
+
+// queues reports whether the attempt waits for a connection that others have.
+func (a *Attempt) queues() bool { return a.conn.Load() == wanted }
 
 // prompt reports whether the attempt would be cancelled at once: its guard allows it.
 func (a *Attempt) prompt() bool {
@@ -192,22 +264,43 @@ func (a *Attempt) prompt() bool {
 
 // detach lets a detached attempt run on when the caller's context ends.
 func (a *Attempt) detach() {
-	if in := a.inner(); in.tie != nil { // made now, or one made later would be tied to the caller's context again
-		in.tie.cut()
+	if in := a.inner(); in != nil { // made now, or one made later would be tied to the caller's context again
+		in.tie.detach()
 	}
 }
 
-// Holds reports whether the attempt still has ties to the caller's context,
-// which only Release cuts.
-func (a *Attempt) Holds() bool { return a.in.Load() != nil && a.Context.Done() != nil }
+// sever ends all use of the caller's context, see [Style.Sever].
+func (a *Attempt) sever(known []known) {
+	if in := a.inner(); in != nil && in.tie.Context != nil {
+		in.tie.sever(known)
+	}
+}
+
+// knows returns the values of the caller's that the attempt has been asked for.
+func (a *Attempt) knows() []known {
+	if in := a.made(); in != nil {
+		return in.tie.knows()
+	}
+	return nil
+}
+
+// Keep reports whether the attempt has ties to the caller's context, which only Release cuts. If
+// it has none it gets none: whoever asks for Done from now on has the caller's own.
+func (a *Attempt) Keep() bool { return a.own() != nil && a.Context.Done() != nil }
 
 // Release ends the attempt and its ties to the caller's context. It must be
-// called when what the attempt returned is no longer needed, if Holds reports
+// called when what the attempt returned is no longer needed, if Keep reports
 // true. Calling it again does nothing.
 func (a *Attempt) Release() {
-	in := a.in.Load()
-	if in == nil {
-		return
+	if in := a.own(); in != nil {
+		in.end(nil)
 	}
-	in.end(nil)
+}
+
+// own returns the attempt's own context. If it is nil, there will be none.
+func (a *Attempt) own() *inner {
+	if a.in.CompareAndSwap(nil, released) {
+		return nil
+	}
+	return a.made()
 }

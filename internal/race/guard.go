@@ -2,14 +2,13 @@ package race
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 const (
-	// patience is how long the cancellation of an attempt waits for an answer that has begun to
-	// arrive, and how long such an answer waits for an attempt that has been cancelled.
-	patience = time.Second
+	// Patience is how long after an answer has begun to arrive its attempt is not cancelled, and how
+	// long such an answer waits for an attempt that has been cancelled.
+	Patience = time.Second
 	// settling is how long after its last use a connection is not cancelled.
 	settling = 100 * time.Millisecond
 )
@@ -21,10 +20,8 @@ const (
 // others have used, nor between the arrival of its answer and its return. Nobody waits for
 // that but the attempt itself. The zero Guard is ready. It must not be copied.
 type Guard struct {
-	waiting atomic.Bool
-
 	mu        sync.Mutex // guards the fields below
-	answering bool
+	answering time.Time  // since when the answer arrives; zero: it does not
 	returned  bool
 	settled   time.Time     // the connection's last user has its answer
 	back      chan struct{} // closed by Returned; nil: nobody waits for it
@@ -32,22 +29,23 @@ type Guard struct {
 	late      *time.Timer   // calls due, or asks again; nil: nothing is put off
 }
 
-// Waiting says that the attempt waits for a connection. A loser that waits does not linger:
-// it is cancelled at once.
-func (g *Guard) Waiting() {
-	g.waiting.Store(true)
+// Waiting says that a waits for a connection. A loser that waits does not linger: it is
+// cancelled at once. So is a hedge that waits when its primary fails, unless a connection is
+// made for it, see [Attempt.Dialling].
+func (g *Guard) Waiting(a *Attempt) {
+	a.conn.Store(wanted)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.answering = false // an attempt that is repeated on another connection
+	g.answering = time.Time{} // an attempt that is repeated on another connection
 }
 
 // Connected says that a has a connection, and how long that was idle, if others have used
 // it. If a has been cancelled already, which it notices as soon as it uses the connection,
 // Connected first waits until the connection's last user has its answer.
 func (g *Guard) Connected(a *Attempt, used bool, idle time.Duration) {
-	g.waiting.Store(false)
+	a.conn.Store(ready)
 	g.mu.Lock()
-	g.answering = false
+	g.answering = time.Time{}
 	wait := settling - idle
 	if used && wait > 0 {
 		g.settled = time.Now().Add(wait)
@@ -58,12 +56,12 @@ func (g *Guard) Connected(a *Attempt, used bool, idle time.Duration) {
 	}
 }
 
-// Answering says that the answer to a arrives. From now on the race does not cancel a
-// until Returned is called, or for a second. If a has been cancelled, Answering returns
+// Answering says that the answer to a arrives. For a second from now on, the race does not cancel a
+// until Returned is called. If a has been cancelled, Answering returns
 // after Returned, or after a second.
 func (g *Guard) Answering(a *Attempt) {
 	g.mu.Lock()
-	g.answering = true
+	g.answering = time.Now()
 	if a.Err() == nil || g.returned {
 		g.mu.Unlock()
 		return
@@ -73,11 +71,23 @@ func (g *Guard) Answering(a *Attempt) {
 	}
 	back := g.back
 	g.mu.Unlock()
-	limit := time.NewTimer(patience)
+	limit := time.NewTimer(Patience)
 	defer limit.Stop()
 	select {
 	case <-back:
 	case <-limit.C:
+	}
+}
+
+// Informed says that what has arrived is no answer but a note that it takes longer, a status of
+// 1xx: the attempt is as far as before it. That of the answer itself is not announced any more.
+func (g *Guard) Informed() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.answering = time.Time{}
+	if g.late != nil && g.late.Stop() {
+		g.late = nil
+		g.cancelOrPutOff()
 	}
 }
 
@@ -86,7 +96,7 @@ func (g *Guard) Answering(a *Attempt) {
 func (g *Guard) Returned() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.returned, g.answering = true, false
+	g.returned, g.answering = true, time.Time{}
 	if g.back != nil {
 		close(g.back)
 		g.back = nil
@@ -110,21 +120,31 @@ func (g *Guard) cancel(in *inner, cause error) {
 func (g *Guard) prompt() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !g.answering && time.Until(g.settled) <= 0
+	return g.putOff() <= 0
+}
+
+// putOff returns for how long the attempt is not cancelled. The caller holds mu.
+func (g *Guard) putOff() time.Duration {
+	switch {
+	case g.returned:
+		return 0
+	case !g.answering.IsZero():
+		return Patience - time.Since(g.answering)
+	default:
+		return time.Until(g.settled)
+	}
 }
 
 // cancelOrPutOff cancels the attempt, now or later. The caller holds mu.
 func (g *Guard) cancelOrPutOff() {
-	switch wait := time.Until(g.settled); {
-	case g.answering:
-		g.late = time.AfterFunc(patience, g.due)
-	case wait > 0 && !g.returned:
-		g.late = time.AfterFunc(wait, func() {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			g.cancelOrPutOff()
-		})
-	default:
+	wait := g.putOff()
+	if wait <= 0 {
 		g.due()
+		return
 	}
+	g.late = time.AfterFunc(wait, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.cancelOrPutOff()
+	})
 }

@@ -35,7 +35,7 @@ func TestLoserThatWaitsForAConnectionDoesNotLinger(t *testing.T) {
 			start, ended := time.Now(), make(chan time.Duration, 1)
 			linger := race.Style{Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second}
 			guardedRace(linger, func(a *race.Attempt, g *race.Guard) {
-				g.Waiting()
+				g.Waiting(a)
 				if !waits {
 					g.Connected(a, false, 0)
 				}
@@ -46,6 +46,34 @@ func TestLoserThatWaitsForAConnectionDoesNotLinger(t *testing.T) {
 			if !waits {
 				want += time.Second
 			}
+			assert.Equal(t, want, <-ended)
+		})
+	}
+}
+
+// teller is a script whose attempts say how far their connections are.
+type teller struct{ *script }
+
+func (teller) Tells(int) bool { return true }
+
+func TestLoserThatSaysNothingLingersUnlessItWouldTell(t *testing.T) {
+	for _, tells := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			start, ended := time.Now(), make(chan time.Duration, 1)
+			s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+				if n == 0 {
+					<-a.Done()
+					ended <- time.Since(start)
+					return "", context.Cause(a)
+				}
+				return takes(0, 5*ms)(a, n)
+			}}
+			op, want := race.Op[string](s), 15*ms+time.Second
+			if tells {
+				op, want = teller{s}, 15*ms
+			}
+			var r race.Race[string]
+			r.Run(t.Context(), op, s, []time.Duration{10 * ms}, &race.Style{Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second})
 			assert.Equal(t, want, <-ended)
 		})
 	}
@@ -82,8 +110,8 @@ func TestPromptLoserLingersOnlyIfItsCancellationWouldBePutOff(t *testing.T) {
 
 func TestAnswerThatArrivesIsNotCancelled(t *testing.T) {
 	for arriving, want := range map[time.Duration]time.Duration{
-		30 * ms:          30 * ms,             // the answer is there: cancelled then
-		10 * time.Second: 15*ms + time.Second, // it never comes
+		30 * ms:          30 * ms,       // the answer is there: cancelled then
+		10 * time.Second: race.Patience, // it never comes
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			start, ended := time.Now(), make(chan time.Duration, 1)
@@ -94,6 +122,23 @@ func TestAnswerThatArrivesIsNotCancelled(t *testing.T) {
 				case <-time.After(arriving):
 				case <-a.Done():
 				}
+			})
+			assert.Equal(t, want, <-ended)
+		})
+	}
+}
+
+func TestLoserWhoseAnswerBeganLongAgoLingersNoLonger(t *testing.T) {
+	for began, want := range map[time.Duration]time.Duration{0: 15*ms + time.Second, 15 * ms: 15*ms + time.Second, 100 * ms: 100*ms + race.Patience} {
+		synctest.Test(t, func(t *testing.T) {
+			start, ended := time.Now(), make(chan time.Duration, 1)
+			linger := race.Style{Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second}
+			guardedRace(linger, func(a *race.Attempt, g *race.Guard) {
+				g.Connected(a, false, 0)
+				time.Sleep(began)
+				g.Answering(a) // a status of 1xx, of which nobody tells
+				<-a.Done()
+				ended <- time.Since(start)
 			})
 			assert.Equal(t, want, <-ended)
 		})
@@ -140,7 +185,7 @@ func TestCancelledAttemptLetsItsConnectionSettle(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			took := make(chan time.Duration, 1)
 			guardedRace(detached, func(a *race.Attempt, g *race.Guard) {
-				g.Waiting()
+				g.Waiting(a)
 				<-a.Done() // and the connection comes at the same moment
 				start := time.Now()
 				g.Connected(a, used, 30*ms)
@@ -210,7 +255,7 @@ func TestDiscardingDelaysNobody(t *testing.T) {
 				s := slowly{&script{attempt: attempt}, time.Second}
 				var r race.Race[string]
 				start := time.Now()
-				r.Run(context.Background(), s, s, []time.Duration{10 * ms}, inPlace)
+				r.Run(context.Background(), s, s, []time.Duration{10 * ms}, &inPlace)
 				assert.Equal(t, 40*ms, time.Since(start))
 				time.Sleep(2 * time.Second)
 				assert.Len(t, s.gone(), 1)
@@ -251,7 +296,7 @@ func TestPanicOnTheTimersGoroutineEndsNothing(t *testing.T) {
 		} {
 			var r race.Race[string]
 			start := time.Now()
-			out := r.Run(context.Background(), p, p, []time.Duration{10 * ms}, style)
+			out := r.Run(context.Background(), p, p, []time.Duration{10 * ms}, &style)
 			assert.Equal(t, "answer 0", out.Value)
 			assert.Equal(t, 40*ms, time.Since(start))
 			synctest.Wait()
@@ -317,5 +362,58 @@ func TestLoserLingersNoLongerThanTheCallersDeadline(t *testing.T) {
 		assert.Equal(t, 10*ms, took)
 		cancel() // as callers do when they have their answer
 		assert.Equal(t, 300*ms, <-ended)
+	})
+}
+
+func TestANoteDoesNotPutOffTheCancellation(t *testing.T) {
+	for name, at := range map[string]time.Duration{"before it": 5 * ms, "after it": 40 * ms} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start, ended := time.Now(), make(chan time.Duration, 1)
+				guardedRace(race.Style{Detach: true}, func(a *race.Attempt, g *race.Guard) { // lost after 15 ms
+					time.Sleep(5 * ms)
+					g.Answering(a) // a 103 begins to arrive
+					time.Sleep(at)
+					g.Informed()
+					<-a.Done()
+					ended <- time.Since(start)
+				})
+				assert.Equal(t, max(15*ms, 5*ms+at), <-ended)
+			})
+		})
+	}
+}
+
+// stuck is an operation whose Discard ends with its attempt's context.
+type stuck struct {
+	*script
+	contexts chan context.Context
+	ended    chan time.Time
+}
+
+func (s stuck) Attempt(a *race.Attempt, n int) (string, error) {
+	if n > 0 {
+		s.contexts <- a
+		return "refused", errDown
+	}
+	return s.script.Attempt(a, n)
+}
+
+func (s stuck) Discard(v string, err error) {
+	<-(<-s.contexts).Done()
+	s.ended <- time.Now()
+}
+
+func TestAttemptWhoseDiscardingTakesTooLongIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := stuck{&script{attempt: takes(10 * time.Second)}, make(chan context.Context, 1), make(chan time.Time, 1)}
+		start := time.Now()
+		linger := &race.Linger{Max: 1}
+		var r race.Race[string]
+		out := r.Run(t.Context(), s, s, []time.Duration{time.Second}, &race.Style{Detach: true, Linger: linger, Grace: time.Second})
+		assert.Zero(t, out.Winner)
+		assert.Equal(t, 2*time.Second, (<-s.ended).Sub(start))
+		synctest.Wait()
+		assert.Zero(t, linger.Len())
 	})
 }

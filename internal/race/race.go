@@ -24,15 +24,34 @@ const MaxHedges = 3
 // An Op is what is raced. Its methods are called from several goroutines.
 type Op[T any] interface {
 	// Attempt makes attempt n; attempt 0 is the primary. A nil error means that
-	// v is an answer. With an error, v is returned only if every attempt fails
-	// and this is the primary. It must return soon after a is done.
+	// v is a success, and [ErrAnswer] that it is an answer if this is the primary. With
+	// any other error, v is returned only if every attempt fails and this is the primary.
+	// It must return soon after a is done.
 	Attempt(a *Attempt, n int) (v T, err error)
 
 	// Discard releases what an attempt returned and nobody wants. It is called
 	// once for each attempt but the one that Run returns, never in the goroutine
 	// that called Run, and maybe after Run has returned. The error is a *Panic if
-	// the attempt did not return.
+	// the attempt did not return. Where losers linger, the attempt is cancelled if Discard takes
+	// longer than they may.
 	Discard(v T, err error)
+}
+
+// A Holder is an Op whose primary may hold, with what it has returned, what others need: a
+// connection, or a place among those that are admitted.
+type Holder[T any] interface {
+	// Hold is called when the primary, attempt a, has failed with v and err while hedges are out. What it
+	// returns takes the place of v. If it reports false, Run returns that at once; so it does when
+	// enough is called, which may be called once, in another goroutine. Hold is called with the
+	// race locked: it must not block, nor run the code of others.
+	Hold(a *Attempt, v T, err error, enough func()) (held T, wait bool)
+}
+
+// A Teller is an Op whose attempts may say how far their connections are, see [Guard].
+type Teller interface {
+	// Tells reports whether attempt n is known to say it when it begins to wait for a connection: as long
+	// as it has not, lingering saves nothing. It is called with the race locked, and must not block.
+	Tells(n int) bool
 }
 
 // A Gate is asked whether a hedge may start, when a delay has passed and the
@@ -46,6 +65,15 @@ type Gate interface {
 	// Ended is called once for each hedge that was admitted, when its Attempt has
 	// returned. n is the number of the attempt.
 	Ended(n int)
+}
+
+// A Pacer is a Gate that says itself when it is asked, once the delays are used up.
+type Pacer interface {
+	Gate
+
+	// Next returns how long it takes until Admit is called again, with the next index, or reports
+	// false if that is not to be. It is called after Admit, with the race locked.
+	Next() (wait time.Duration, again bool)
 }
 
 // An Outcome is how an attempt ended.
@@ -75,20 +103,26 @@ type Style struct {
 	// Detach runs the primary in a goroutine of its own, so that Run can return
 	// without it when a hedge wins.
 	Detach bool
+	// Join makes Run wait until every attempt has returned.
+	Join bool
+	// Sever cuts attempts that still run when Run returns off the caller's context: they do not
+	// use it any more. Of its values they find those that hedges have been asked for before.
+	Sever bool
+	// Prompt cancels losers instead of letting them linger, if their [Guard] allows that at
+	// once: later they would be nearer to their answer.
+	Prompt bool
 	// Linger lets losers run on, each for as long as Grace; nil cancels them at once.
 	// It is for detached races.
 	Linger *Linger
 	Grace  time.Duration
-	// Prompt cancels losers instead of letting them linger, if their [Guard] allows that at
-	// once: later they would be nearer to their answer.
-	Prompt bool
 	// Leave is asked, with the race locked, when the caller's context ends and the primary of a
 	// detached race has not returned. If it reports true, Run returns with that context's
 	// error at once, and what still runs is discarded when it ends. Otherwise, or if Leave is
 	// nil, Run waits for the primary.
 	Leave func() bool
-	// Join makes Run wait until every attempt has returned.
-	Join bool
+	// Usual is how long an answer usually takes at most, such as the 99th percentile. It bounds
+	// how long a primary that has failed waits for hedges, see [Bound]; 0: it is not known.
+	Usual time.Duration
 	// Watch is told of every attempt; nil: nobody is.
 	Watch Watch
 	// Primary is used as the primary's Attempt, for an adapter that has a zero one in memory
@@ -96,13 +130,21 @@ type Style struct {
 	Primary *Attempt
 }
 
+// set makes s what o is. It writes the fields one by one: a copy of the whole would have to wait until
+// o, which was written field by field just now, has left the processor's store buffer.
+func (s *Style) set(o *Style) {
+	s.Detach, s.Join, s.Sever, s.Prompt = o.Detach, o.Join, o.Sever, o.Prompt
+	s.Linger, s.Grace, s.Leave, s.Usual, s.Watch, s.Primary = o.Linger, o.Grace, o.Leave, o.Usual, o.Watch, o.Primary
+}
+
 // A Result is how a race ended.
 type Result[T any] struct {
-	Value   T
-	Err     error    // the primary's, if every attempt failed
-	Winner  int      // the attempt that gave Value; -1 if all failed
-	Started int      // attempts started, the primary included
-	Attempt *Attempt // of Value; release it if it holds its caller's context; nil if the caller left it behind
+	Value    T
+	Err      error    // the primary's, if every attempt failed
+	Winner   int      // the attempt that gave Value; -1 if all failed
+	Started  int      // attempts started, the primary included
+	NotTaken int      // hedges that came with ErrAnswer while the race was open
+	Attempt  *Attempt // of Value; release it if it holds its caller's context; nil if the caller left it behind
 }
 
 // A Panic is the error of an attempt that panicked, or left its goroutine.
@@ -121,10 +163,10 @@ func (p *Panic) Unwrap() error {
 	return err
 }
 
-// raise panics in the caller's goroutine, where the stack of the attempt is lost, so it is
+// Raise panics in the caller's goroutine, where the stack of the attempt is lost, so it is
 // put into the text. An error that the runtime did not make goes out as it is: those who
 // recover compare it, as they do [http.ErrAbortHandler].
-func (p *Panic) raise() {
+func (p *Panic) Raise() {
 	if p.Value == nil {
 		runtime.Goexit()
 	}
@@ -132,6 +174,16 @@ func (p *Panic) raise() {
 		panic(p.Value)
 	}
 	panic(p)
+}
+
+// Catch returns what f returns, or a *Panic if f panics: for a goroutine whose owner is to raise it.
+func Catch(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &Panic{Value: p, Stack: debug.Stack()}
+		}
+	}()
+	return f()
 }
 
 // A Race is one run of an operation. The zero value is ready. After Run it may
@@ -149,14 +201,18 @@ type Race[T any] struct {
 	fired atomic.Bool   // fire was called
 	late  bool          // fire may still be called though Run has returned
 
-	mu          sync.Mutex // guards the fields below
-	over        bool       // Run has its result
-	index       int        // of the delay that the timer is set to
-	started     int        // attempts
-	unfinished  int        // attempts that have not returned and cleaned up
-	winner      int        // -1: none yet
-	primaryDone bool       // the primary has returned
-	value       T          // the winner's, or else the primary's
+	mu          sync.Mutex    // guards the fields below
+	over        bool          // Run has its result
+	index       int           // of the delay that the timer is set to
+	due         time.Duration // after the start, when the timer is to fire
+	started     int           // attempts
+	unfinished  int           // attempts that have not returned and cleaned up
+	abandoned   bool          // the caller has left Run by a panic or runtime.Goexit
+	winner      int           // -1: none yet
+	notTaken    int           // see Result
+	primaryDone bool          // the primary has returned
+	holding     holding       // of its failure
+	value       T             // the winner's, or else the primary's
 	err         error
 	attempts    [1 + MaxHedges]attempt
 }
@@ -167,31 +223,35 @@ type attempt struct {
 	forget  func() // takes it off the lingering losers; nil if it does not linger
 }
 
-// Run races op until an attempt succeeds or all have failed. The primary
+// Run races op until an attempt succeeds, the primary has an answer, or all have failed. The primary
 // starts at once; a hedge starts at each of delays (counted from now, rising)
 // at which the call is unanswered and gate admits it, MaxHedges at most. There
 // may be more delays than that, for a gate that does not admit all.
 //
 // If all attempts fail, the primary's value and error are returned as they
 // are. A primary that fails while no hedge is out is returned at once, and so
-// it is once parent ends; see also Style.Leave. A panic in the primary is raised in the caller's
+// it is once parent ends; see also Style.Leave. If hedges are out, it waits for them as long as
+// [Bound] says, and not for those that wait for a connection; then they are cancelled. No hedge
+// starts once the primary has failed. A panic in the primary is raised in the caller's
 // goroutine (a detached one's only if no hedge won, as a *Panic unless it is an error
 // of its own); a panic in a hedge is a failed attempt.
-func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style Style) Result[T] {
-	r.op, r.gate, r.parent, r.delays, r.style = op, gate, parent, delays, style
+func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style *Style) (out Result[T]) {
+	r.op, r.gate, r.parent, r.delays = op, gate, parent, delays
+	r.style.set(style)
 	primary := style.Primary
 	if primary == nil {
 		primary = new(Attempt)
 	}
-	primary.Context, primary.detached = parent, style.Detach
-	r.winner, r.started, r.unfinished = -1, 1, 1
+	primary.Context, primary.detached, primary.severs = parent, style.Detach, style.Detach && style.Sever
+	r.winner, r.started, r.unfinished, r.notTaken = -1, 1, 1, 0
 	r.attempts[0] = attempt{Attempt: primary, running: true}
 	if style.Detach && r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 		r.alone = func() { r.run(r.attempts[0].Attempt, 0) }
 	}
 	if len(delays) > 0 {
-		r.arm(delays[0])
+		r.due = delays[0]
+		r.arm(r.due)
 	}
 	if style.Detach {
 		go r.alone()
@@ -202,15 +262,16 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 	defer func() {
 		if !returned {
 			r.abandon()
+			r.sever(-1)
 		}
 	}()
 	if style.Watch != nil {
 		style.Watch.Started(primary, 0)
 	}
-	v, err := op.Attempt(primary, 0)
+	v, err := r.attempt(primary, 0)
 	if len(delays) == 0 || (r.timer.Stop() && !r.fired.Load()) {
 		returned = true
-		out := Result[T]{Value: v, Err: err, Started: 1, Attempt: primary}
+		out.Value, out.Err, out.Started, out.Attempt = v, err, 1, primary
 		if err != nil {
 			out.Winner = -1
 		}
@@ -220,7 +281,7 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 		return out
 	}
 	r.finish(0, v, err)
-	out := r.await()
+	out = r.await()
 	returned = true
 	return out
 }
@@ -233,7 +294,7 @@ func (r *Race[T]) Reset() bool {
 	}
 	var none T
 	r.op, r.gate, r.parent, r.delays, r.style = nil, nil, nil, nil, Style{}
-	r.over, r.primaryDone, r.value, r.err = false, false, none, nil
+	r.over, r.primaryDone, r.value, r.err = false, false, none, nil // no hedge has started
 	r.attempts[0] = attempt{}
 	return true
 }
@@ -257,12 +318,15 @@ func (r *Race[T]) fire() {
 func (r *Race[T]) next() (a *Attempt, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over || r.winner >= 0 || r.unfinished == 0 {
+	if r.over || r.winner >= 0 || r.unfinished == 0 || r.primaryDone {
 		return nil, 0
 	}
-	index := r.index
+	index, due := r.index, r.due
 	if r.index++; r.index < len(r.delays) {
-		r.arm(r.delays[r.index] - r.delays[index])
+		r.due = r.delays[r.index]
+		r.arm(r.due - due)
+	} else if p, ok := r.gate.(Pacer); ok {
+		defer r.pace(p)
 	}
 	if r.started > MaxHedges || !r.admit(index) {
 		return nil, 0
@@ -270,11 +334,20 @@ func (r *Race[T]) next() (a *Attempt, n int) {
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
-	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach}
+	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach, severs: r.style.Sever}
 	r.attempts[n] = attempt{Attempt: a, running: true}
+	r.holding.hedged(due)
 	r.started++
 	r.unfinished++
 	return a, n
+}
+
+// pace arms the timer as p says. The caller holds mu.
+func (r *Race[T]) pace(p Pacer) {
+	if wait, again := p.Next(); again {
+		r.due += wait
+		r.arm(wait)
+	}
 }
 
 // exited is the error of an attempt that called runtime.Goexit.
@@ -309,7 +382,17 @@ func (r *Race[T]) run(a *Attempt, n int) {
 	if w := r.style.Watch; w != nil {
 		w.Started(a, n)
 	}
-	v, err = r.op.Attempt(a, n)
+	v, err = r.attempt(a, n)
+}
+
+// attempt makes attempt n. An answer that is no success ends the call if it is the primary's,
+// and no hedge's does: there is no other place that decides it.
+func (r *Race[T]) attempt(a *Attempt, n int) (T, error) {
+	v, err := r.op.Attempt(a, n)
+	if n == 0 {
+		err = OfPrimary(err)
+	}
+	return v, err
 }
 
 // OutcomeOf returns what becomes of an attempt that somebody waits for and that returns err.
@@ -328,7 +411,7 @@ func OutcomeOf(err error) Outcome {
 //
 //	the race      the attempt            what it returned
 //	is open       succeeded              wins; what a failed primary returned is discarded
-//	is open       failed, the primary    is kept, in case every hedge fails as well
+//	is open       failed, the primary    is kept, in case every hedge fails as well, or takes too long
 //	is open       failed, a hedge        is discarded
 //	has a winner  any                    is discarded
 //	is over       any                    is discarded
@@ -363,20 +446,27 @@ func (r *Race[T]) take(n int, v T, err error, open bool) {
 	switch me := &r.attempts[n]; {
 	case open && err == nil:
 		v, err = r.win(n, v)
-		op, primary, failed := r.op, r.attempts[0].Attempt, n > 0 && r.primaryDone
+		if n == 0 || !r.primaryDone {
+			r.notify()
+			r.mu.Unlock()
+			return
+		}
+		op, primary, forget := r.op, r.attempts[0].Attempt, r.lingering(0)
 		r.notify()
 		r.mu.Unlock()
-		if failed {
-			discard(op, v, err, primary, nil)
-		}
+		discard(op, v, err, primary, forget)
 	case open && n == 0:
 		r.value, r.err = v, err
 		r.unfinished--
+		r.hold()
 		r.notify()
 		r.mu.Unlock()
 	default:
+		if open && err == ErrAnswer {
+			r.notTaken++
+		}
 		r.unfinished-- // before what it returned is discarded: nobody waits for that
-		op, a, forget, inCaller := r.op, me.Attempt, me.forget, n == 0 && !r.style.Detach
+		op, a, forget, inCaller := r.op, me.Attempt, r.lingering(n), n == 0 && !r.style.Detach
 		r.notify()
 		r.mu.Unlock()
 		if inCaller {
@@ -385,6 +475,16 @@ func (r *Race[T]) take(n int, v T, err error, open bool) {
 			discard(op, v, err, a, forget)
 		}
 	}
+}
+
+// lingering lets attempt n linger while what it returned is discarded, where losers do: it is
+// cancelled if that takes too long. The caller holds mu.
+func (r *Race[T]) lingering(n int) (forget func()) {
+	me := &r.attempts[n]
+	if me.forget == nil && r.style.Linger != nil {
+		me.forget = r.style.Linger.add(me.Attempt, r.style.Grace)
+	}
+	return me.forget
 }
 
 // discard releases what a loser or a failed attempt returned, and the attempt with it.
@@ -409,12 +509,59 @@ func (r *Race[T]) win(n int, v T) (T, error) {
 	return kept, err
 }
 
+// hold begins to hold the failure of the primary if hedges are out. Those that wait for a
+// connection are cancelled: others may need it, or the primary may have it. The caller holds mu.
+func (r *Race[T]) hold() {
+	if r.unfinished == 0 || r.style.Usual == Unbounded {
+		return
+	}
+	r.holding.failed = time.Now()
+	for i := range r.attempts {
+		if me := &r.attempts[i]; me.running && me.queues() {
+			me.cancel(ErrLost)
+		}
+	}
+	holder, ok := r.op.(Holder[T])
+	if !ok {
+		return
+	}
+	wait := false
+	if r.value, wait = holder.Hold(r.attempts[0].Attempt, r.value, r.err, r.release); !wait {
+		r.giveUp()
+	}
+}
+
+// release returns the failure of the primary that is held.
+func (r *Race[T]) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.giveUp()
+	r.notify()
+}
+
+// giveUp ends the wait for hedges. The caller holds mu.
+func (r *Race[T]) giveUp() {
+	if !r.over && r.winner < 0 && !r.holding.over {
+		r.holding.over = true
+		r.lose(nil, ErrLost)
+	}
+}
+
+// bound returns the timer of a failure that is held; nil if none is. The caller holds mu.
+func (r *Race[T]) bound() *time.Timer {
+	if r.holding.failed.IsZero() || r.winner >= 0 || r.holding.over {
+		return nil
+	}
+	return time.NewTimer(time.Until(r.holding.end(r.style.Usual)))
+}
+
 // lose cancels the attempts that are still out, or lets them linger. The caller holds mu.
 func (r *Race[T]) lose(linger *Linger, cause error) {
+	teller, _ := r.op.(Teller)
 	for i := range r.attempts {
 		switch me := &r.attempts[i]; {
 		case !me.running:
-		case linger != nil && !me.waits() && !(r.style.Prompt && me.prompt()):
+		case linger != nil && !me.waits(teller != nil && teller.Tells(i)) && !(r.style.Prompt && me.prompt()):
 			me.forget = linger.add(me.Attempt, r.style.Grace)
 		default:
 			me.cancel(cause)
@@ -436,26 +583,26 @@ func (r *Race[T]) await() Result[T] {
 	if r.style.Join {
 		done = nil
 	}
+	var bound *time.Timer
 	r.mu.Lock()
 	for !r.settled() && !left {
 		ended := done
 		if !r.primaryDone && stays {
 			ended = nil // the primary knows that the caller is gone, and will say it in its own words
 		}
-		r.mu.Unlock()
-		gone := false
-		if ended == nil {
-			<-r.wake // cheaper than a select
-		} else {
-			select {
-			case <-r.wake:
-			case <-ended:
-				gone = true
+		if bound == nil {
+			if bound = r.bound(); bound != nil {
+				defer bound.Stop()
 			}
 		}
+		r.mu.Unlock()
+		gone, late := r.sleep(ended, bound)
 		r.mu.Lock()
 		switch {
-		case !gone || r.settled():
+		case r.settled():
+		case late:
+			r.giveUp()
+		case !gone:
 		case r.primaryDone:
 			left = true // the hedges that are out end with the caller's context as well
 		default:
@@ -463,8 +610,33 @@ func (r *Race[T]) await() Result[T] {
 			stays = !left
 		}
 	}
+	return r.end()
+}
+
+// sleep waits until something happens, the caller's context ends, or the bound is reached.
+func (r *Race[T]) sleep(ended <-chan struct{}, bound *time.Timer) (gone, late bool) {
+	if ended == nil && bound == nil {
+		<-r.wake // cheaper than a select
+		return false, false
+	}
+	var reached <-chan time.Time
+	if bound != nil {
+		reached = bound.C
+	}
+	select {
+	case <-r.wake:
+	case <-ended:
+		gone = true
+	case <-reached:
+		late = true
+	}
+	return gone, late
+}
+
+// end ends the race, and returns or raises its outcome. The caller holds mu, which end unlocks.
+func (r *Race[T]) end() Result[T] {
 	r.over = true
-	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started}
+	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started, NotTaken: r.notTaken}
 	switch {
 	case r.winner >= 0:
 		out.Attempt = r.attempts[r.winner].Attempt
@@ -478,10 +650,37 @@ func (r *Race[T]) await() Result[T] {
 	if r.timer != nil && len(r.delays) > 0 && !r.timer.Stop() {
 		r.late = true
 	}
+	r.sever(max(out.Winner, 0))
 	if p, ok := out.Err.(*Panic); ok {
-		p.raise()
+		out.Attempt.Release() // the caller gets no result to release it by
+		p.Raise()
 	}
 	return out
+}
+
+// sever cuts all attempts but the one whose number is given off the caller's context: those that
+// run on, and those whose answers are discarded. The race is over.
+func (r *Race[T]) sever(but int) {
+	if !r.style.Sever {
+		return
+	}
+	var others [1 + MaxHedges]*Attempt
+	r.mu.Lock()
+	for n := range r.started {
+		others[n] = r.attempts[n].Attempt
+	}
+	r.mu.Unlock()
+	var all []known
+	for _, a := range others[1:] {
+		if a != nil {
+			all = append(all, a.knows()...)
+		}
+	}
+	for n, a := range others { // without the lock: it waits for a context that is not ours
+		if a != nil && n != but {
+			a.sever(all)
+		}
+	}
 }
 
 // settled reports whether Run can return. The caller holds mu.
@@ -492,7 +691,7 @@ func (r *Race[T]) settled() bool {
 	case r.winner >= 0:
 		return r.primaryDone || r.style.Detach
 	default:
-		return r.primaryDone && r.unfinished == 0
+		return r.primaryDone && (r.unfinished == 0 || r.holding.over)
 	}
 }
 
@@ -500,10 +699,11 @@ func (r *Race[T]) settled() bool {
 func (r *Race[T]) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over, r.late = true, true
+	r.over, r.late, r.abandoned = true, true, true
 	r.lose(nil, ErrLost)
 	if r.winner >= 0 || r.primaryDone {
-		go discard(r.op, r.value, r.err, r.attempts[max(r.winner, 0)].Attempt, nil)
+		n := max(r.winner, 0)
+		go discard(r.op, r.value, r.err, r.attempts[n].Attempt, r.lingering(n))
 	}
 	if r.timer != nil {
 		r.timer.Stop()

@@ -30,9 +30,12 @@ type planned struct {
 	begun    atomic.Int32
 	released [1 + race.MaxHedges]atomic.Int32
 	answered [1 + race.MaxHedges]atomic.Bool
+	at       [1 + race.MaxHedges]atomic.Int64 // when it answered, in ns
 	started  [1 + race.MaxHedges]atomic.Int32
 	finished [1 + race.MaxHedges][race.Failed + 1]atomic.Int32
 	ended    [1 + race.MaxHedges]atomic.Int32
+	youngest atomic.Int64 // when the latest hedge began, in ns
+	failed   atomic.Int64 // when the primary failed
 }
 
 func (p *planned) Started(_ context.Context, n int) { p.started[n].Add(1) }
@@ -51,6 +54,14 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	p.begun.Add(1)
 	p.running.Add(1)
 	defer p.running.Add(-1)
+	if n > 0 {
+		p.youngest.Store(time.Now().UnixNano())
+		if p.failed.Load() != 0 {
+			panic("a hedge begins though the primary has failed")
+		}
+	} else {
+		defer func() { p.failed.Store(time.Now().UnixNano()) }() // or it has answered
+	}
 	my := p.plans[n]
 	if my.deaf {
 		time.Sleep(my.lasts)
@@ -61,6 +72,7 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 		panic("planned")
 	}
 	p.answered[n].Store(true)
+	p.at[n].Store(time.Now().UnixNano())
 	if my.fails {
 		return &ticket{n}, errPlanned
 	}
@@ -105,11 +117,12 @@ func FuzzRun(f *testing.F) {
 			delays = append(delays, at)
 		}
 		timeout := time.Duration(next()) * ms // 0: none
+		usual := time.Duration(next()) * ms   // 0: not known
 
 		synctest.Test(t, func(t *testing.T) {
 			linger := &race.Linger{Max: 1}
 			style := []race.Style{{}, {Join: true}, {Detach: true}, {Detach: true, Linger: linger, Grace: 50 * ms}}[mode%4]
-			style.Watch = op
+			style.Watch, style.Usual = op, usual
 			if mode>>6&1 != 0 {
 				style.Leave = func() bool { return mode>>7 != 0 }
 			}
@@ -120,7 +133,13 @@ func FuzzRun(f *testing.F) {
 			defer cancel()
 
 			var r race.Race[*ticket]
-			out := r.Run(ctx, op, op, delays, style)
+			start := time.Now()
+			out := r.Run(ctx, op, op, delays, &style)
+			var limit int64 // until which a failure may be held
+			if at := op.failed.Load(); out.Winner < 0 && at != 0 && !style.Join {
+				limit = max(at, op.youngest.Load()+int64(race.Bound(usual, time.Duration(at-start.UnixNano()))))
+				require.LessOrEqual(t, time.Now().UnixNano(), limit, "a failure is held too long")
+			}
 			if style.Join {
 				require.Zero(t, op.running.Load(), "a joined race leaves nobody behind")
 			}
@@ -166,7 +185,7 @@ func FuzzRun(f *testing.F) {
 				require.Equal(t, want, op.released[n].Load() == 1, "attempt %d discarded %d times", n, op.released[n].Load())
 				require.LessOrEqual(t, op.released[n].Load(), int32(1))
 				if out.Winner < 0 && op.answered[n].Load() && !op.plans[n].fails {
-					require.True(t, ctx.Err() != nil, "a success was passed over")
+					require.True(t, ctx.Err() != nil || limit > 0 && op.at[n].Load() >= limit, "a success was passed over")
 				}
 			}
 		})

@@ -72,21 +72,21 @@ func run(s *script, style race.Style, delays ...time.Duration) (race.Result[stri
 func runIn(ctx context.Context, s *script, style race.Style, delays ...time.Duration) (race.Result[string], time.Duration) {
 	var r race.Race[string]
 	start := time.Now()
-	out := r.Run(ctx, s, s, delays, style)
+	out := r.Run(ctx, s, s, delays, &style)
 	return out, time.Since(start)
 }
 
 var (
-	inPlace  = race.Style{}
-	joined   = race.Style{Join: true}
-	detached = race.Style{Detach: true}
+	inPlace  = race.Style{Usual: time.Second}
+	joined   = race.Style{Join: true, Usual: time.Second}
+	detached = race.Style{Detach: true, Usual: time.Second}
 )
 
 // styles runs f in every style, each in a bubble of fake time.
 func styles(t *testing.T, f func(t *testing.T, style race.Style)) {
 	for name, style := range map[string]race.Style{
 		"in place": inPlace, "joined": joined, "detached": detached,
-		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second},
+		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second, Usual: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { f(t, style) })
@@ -206,6 +206,7 @@ func TestIfAllFailThePrimarysErrorIsReturned(t *testing.T) {
 		assert.Equal(t, "failed 0", out.Value)
 		assert.Equal(t, -1, out.Winner)
 		assert.Equal(t, 30*ms, took)
+		synctest.Wait()
 		assert.Equal(t, []string{"failed 1"}, s.gone())
 	})
 }
@@ -245,6 +246,45 @@ func TestLateDelaysServeAGateThatRefusedEarlyOnes(t *testing.T) {
 		out, took := run(s, race.Style{}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
 		assert.Equal(t, 1, out.Winner)
 		assert.Equal(t, 60*ms, took)
+	})
+}
+
+// pacer is a script that says when it is asked next.
+type pacer struct {
+	script
+	next func() (time.Duration, bool)
+}
+
+func (p *pacer) Next() (time.Duration, bool) { return p.next() }
+
+func TestAPacerIsAskedWhenItSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var asked []time.Duration
+		var indices []int
+		p := &pacer{script: script{attempt: takes(time.Second)}}
+		p.admit = func(index int) bool {
+			asked, indices = append(asked, time.Since(start)), append(indices, index)
+			return false
+		}
+		p.next = func() (time.Duration, bool) { return 30 * ms, len(asked) < 3 }
+		var r race.Race[string]
+		out := r.Run(context.Background(), p, p, []time.Duration{10 * ms}, &inPlace)
+		assert.Equal(t, "answer 0", out.Value)
+		assert.Equal(t, []time.Duration{10 * ms, 40 * ms, 70 * ms}, asked)
+		assert.Equal(t, []int{0, 1, 2}, indices)
+	})
+}
+
+func TestAPacersHedgeMayWin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pacer{script: script{attempt: takes(time.Second, 5*ms)}, next: func() (time.Duration, bool) { return 30 * ms, true }}
+		p.admit = func(index int) bool { return index == 2 }
+		start := time.Now()
+		var r race.Race[string]
+		out := r.Run(context.Background(), p, p, []time.Duration{10 * ms}, &detached)
+		assert.Equal(t, "answer 1", out.Value)
+		assert.Equal(t, 75*ms, time.Since(start))
 	})
 }
 
@@ -337,7 +377,7 @@ func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
 
 func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
 	for name, style := range map[string]race.Style{"in place": inPlace, "detached": detached,
-		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Hour}} {
+		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Hour, Usual: time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
@@ -490,7 +530,7 @@ func TestWinnersContextLivesUntilReleased(t *testing.T) {
 		out, _ := runIn(ctx, s, style, 10*ms)
 		require.Same(t, contexts[1], out.Attempt)
 		assert.NoError(t, out.Attempt.Err())
-		assert.True(t, out.Attempt.Holds())
+		assert.True(t, out.Attempt.Keep())
 		out.Attempt.Release()
 		out.Attempt.Release()
 		assert.ErrorIs(t, out.Attempt.Err(), context.Canceled)
@@ -695,12 +735,12 @@ func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
 		var r race.Race[string]
 		quick := &script{attempt: takes(5 * ms)}
 		for range 3 {
-			out := r.Run(t.Context(), quick, quick, []time.Duration{10 * ms}, style)
+			out := r.Run(t.Context(), quick, quick, []time.Duration{10 * ms}, &style)
 			assert.Equal(t, "answer 0", out.Value)
 			require.True(t, r.Reset())
 		}
 		slow := &script{attempt: takes(50*ms, 5*ms)}
-		out := r.Run(t.Context(), slow, slow, []time.Duration{10 * ms}, style)
+		out := r.Run(t.Context(), slow, slow, []time.Duration{10 * ms}, &style)
 		assert.Equal(t, 1, out.Winner)
 		assert.False(t, r.Reset())
 		time.Sleep(time.Second)
@@ -738,10 +778,12 @@ func TestAttemptKeepsTheCallersValues(t *testing.T) {
 func TestContextsDerivedFromAnAttemptCostNoGoroutine(t *testing.T) {
 	s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 		before := runtime.NumGoroutine()
-		child, cancel := context.WithCancel(context.WithValue(a, key{}, 1))
-		defer cancel()
-		assert.Equal(t, before, runtime.NumGoroutine())
-		assert.NoError(t, child.Err())
+		for range 100 {
+			child, cancel := context.WithCancel(context.WithValue(a, key{}, 1))
+			defer cancel()
+			assert.NoError(t, child.Err())
+		}
+		assert.Less(t, runtime.NumGoroutine(), before+50, "other tests may leave one that ends")
 		return "", nil
 	}}
 	for _, style := range []race.Style{inPlace, detached} {
@@ -760,7 +802,7 @@ func BenchmarkRace(b *testing.B) {
 			var r race.Race[string]
 			b.ReportAllocs()
 			for b.Loop() {
-				r.Run(context.Background(), op, instant, delays, style)
+				r.Run(context.Background(), op, instant, delays, &style)
 				r.Reset()
 			}
 		})
@@ -771,3 +813,187 @@ type quickOp struct{}
 
 func (quickOp) Attempt(*race.Attempt, int) (string, error) { return "", nil }
 func (quickOp) Discard(string, error)                      {}
+
+// --- a primary that has failed ---
+
+// holding runs a race whose primary fails after 200 ms and whose hedge, due after 50 ms, hangs
+// until it is cancelled.
+func holding(t *testing.T, style race.Style, hedge func(a *race.Attempt)) (took time.Duration) {
+	cancelled := make(chan time.Duration, 1)
+	start := time.Now()
+	s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+		if n == 0 {
+			time.Sleep(200 * ms)
+			return "primary", errDown
+		}
+		if hedge != nil {
+			hedge(a)
+		}
+		<-a.Done()
+		cancelled <- time.Since(start)
+		return "", context.Cause(a)
+	}}
+	out, took := run(s, style, 50*ms)
+	assert.Same(t, errDown, out.Err)
+	assert.Equal(t, "primary", out.Value)
+	assert.Equal(t, took, <-cancelled, "the hedge is cancelled then")
+	return took
+}
+
+func TestR2AFailureIsHeldUntilTheYoungestHedgeHadItsTime(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		for usual, want := range map[time.Duration]time.Duration{
+			0:               250 * ms, // as long as the primary took
+			ms:              200 * ms, // the youngest has had it already
+			140 * ms:        200 * ms,
+			160 * ms:        210 * ms,
+			300 * ms:        350 * ms,
+			time.Hour:       50*ms + time.Second,
+			900 * ms:        950 * ms,
+			-5 * time.Hour:  250 * ms,
+			time.Nanosecond: 200 * ms,
+		} {
+			style.Usual = usual
+			assert.Equal(t, want, holding(t, style, nil), "%v", usual)
+		}
+	})
+}
+
+func TestAFailureIsHeldWithoutABoundForAttemptsThatHaveTimeouts(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		style.Usual = race.Unbounded
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				time.Sleep(20 * ms)
+				return "", errDown
+			}
+			return takes(0, time.Hour)(a, n)
+		}}
+		out, took := run(s, style, 10*ms)
+		assert.Equal(t, "answer 1", out.Value)
+		assert.Equal(t, time.Hour+10*ms, took)
+	})
+}
+
+func TestR2BoundOfAHedge(t *testing.T) {
+	for _, c := range []struct{ usual, took, want time.Duration }{
+		{0, 0, 10 * ms}, {0, 50 * ms, 50 * ms}, {0, 5 * time.Second, 5 * time.Second},
+		{ms, 50 * ms, 10 * ms}, {30 * ms, 5 * ms, 30 * ms}, {2 * time.Second, 5 * ms, time.Second}, {2 * time.Second, 3 * time.Second, 2 * time.Second},
+		{9 * time.Second, 3 * time.Second, 3 * time.Second},
+	} {
+		assert.Equal(t, c.want, race.Bound(c.usual, c.took), "%v", c)
+	}
+}
+
+func TestR2AHedgeThatWaitsForAConnectionIsCancelledWhenThePrimaryFails(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		g := new(race.Guard)
+		assert.Equal(t, 200*ms, holding(t, style, g.Waiting))
+		assert.Equal(t, 50*ms+time.Second, holding(t, style, func(a *race.Attempt) {
+			g.Waiting(a)
+			a.Dialling()
+		}), "one that dials may be the rescue")
+		assert.Equal(t, 50*ms+time.Second, holding(t, style, func(a *race.Attempt) {
+			g.Waiting(a)
+			g.Connected(a, false, 0)
+		}))
+		assert.Equal(t, 50*ms+time.Second, holding(t, style, (*race.Attempt).Dialling), "nobody says that it waits")
+	})
+}
+
+func TestR2NoHedgeStartsOnceThePrimaryHasFailed(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			if n == 0 {
+				time.Sleep(15 * ms)
+				return "", errDown
+			}
+			return takes(0, 100*ms)(a, n)
+		}}
+		out, took := run(s, style, 10*ms, 20*ms, 30*ms)
+		assert.Equal(t, "answer 1", out.Value)
+		assert.Equal(t, 110*ms, took)
+		assert.Equal(t, []int{0, 1}, s.started)
+	})
+}
+
+// holder is a script that holds what a failed primary has returned.
+type holder struct {
+	*script
+	hold func(enough func()) bool
+}
+
+func (h *holder) Hold(_ *race.Attempt, v string, err error, enough func()) (string, bool) {
+	return "held " + v, h.hold(enough)
+}
+
+func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		for name, c := range map[string]struct {
+			hold func(enough func()) bool
+			want time.Duration
+		}{
+			"at once":      {func(func()) bool { return false }, 20 * ms},
+			"after 30 ms":  {func(enough func()) bool { time.AfterFunc(30*ms, enough); return true }, 50 * ms},
+			"at the bound": {func(enough func()) bool { time.AfterFunc(time.Hour, enough); return true }, 10*ms + time.Second},
+		} {
+			var r race.Race[string]
+			start := time.Now()
+			h := &holder{&script{attempt: func(a *race.Attempt, n int) (string, error) {
+				if n == 0 {
+					time.Sleep(20 * ms)
+					return "primary", errDown
+				}
+				<-a.Done()
+				return "", context.Cause(a)
+			}}, c.hold}
+			out := r.Run(t.Context(), h, h, []time.Duration{10 * ms}, &style)
+			assert.Same(t, errDown, out.Err)
+			assert.Equal(t, "held primary", out.Value, name)
+			assert.Equal(t, c.want, time.Since(start), name)
+			time.Sleep(2 * time.Hour)
+			assert.Empty(t, slices.DeleteFunc(h.gone(), func(v string) bool { return v == "" }), "what is returned is not discarded")
+		}
+		h := &holder{&script{attempt: func(a *race.Attempt, n int) (string, error) {
+			time.Sleep(20 * ms)
+			if n == 0 {
+				return "primary", errDown
+			}
+			return "hedge", nil
+		}}, func(func()) bool { return true }}
+		var r race.Race[string]
+		out := r.Run(t.Context(), h, h, []time.Duration{10 * ms}, &style)
+		assert.Equal(t, "hedge", out.Value)
+		synctest.Wait()
+		assert.Equal(t, []string{"held primary"}, h.gone())
+	})
+}
+
+func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		for bad := range 2 {
+			s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+				v, err := takes(50*ms, 5*ms)(a, n)
+				if n == bad && err == nil {
+					err = race.ErrAnswer
+				}
+				return v, err
+			}}
+			style.Watch = nil
+			out, took := run(s, style, 10*ms)
+			if bad == 0 {
+				assert.Equal(t, "answer 1", out.Value)
+				assert.Zero(t, out.NotTaken)
+				time.Sleep(time.Minute)
+				continue
+			}
+			assert.Equal(t, "answer 0", out.Value)
+			assert.NoError(t, out.Err)
+			assert.Equal(t, 50*ms, took)
+			assert.Equal(t, 1, out.NotTaken)
+		}
+		out, _ := run(&script{attempt: func(*race.Attempt, int) (string, error) { return "not found", race.ErrAnswer }}, style, 10*ms)
+		assert.NoError(t, out.Err)
+		assert.Zero(t, out.Winner)
+	})
+}

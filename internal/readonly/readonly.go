@@ -12,32 +12,61 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// Method reports whether the method with a full name such as "/pkg.Service/Method" only reads,
-// by its declaration or else by its name.
-func Method(full string) bool {
-	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
-	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + name)); err == nil {
-		if m, ok := d.(protoreflect.MethodDescriptor); ok {
-			if o, ok := m.Options().(*descriptorpb.MethodOptions); ok {
-				if readOnly, declared := declaration(o); declared {
-					return readOnly
-				}
-			}
-		}
-	}
-	return readsByName(name)
+// A Verdict says whether a method only reads, as far as can be known without its service.
+type Verdict struct {
+	Reads    bool
+	Declared bool   // by options of its descriptor; else it is a guess
+	Why      string // a clause: "it is bound to HTTP GET"
 }
 
-// declaration reports whether options say what a method does, and if so, whether it only reads.
-func declaration(o *descriptorpb.MethodOptions) (readOnly, declared bool) {
-	if level := o.GetIdempotencyLevel(); level != descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN {
-		return level == descriptorpb.MethodOptions_NO_SIDE_EFFECTS, true
+// Judge judges the method with a full name such as "/pkg.Service/Method": by its declaration, or else by
+// the shape of its service, or else by its name.
+func Judge(full string) Verdict {
+	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
+	d, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + name))
+	if m, ok := d.(protoreflect.MethodDescriptor); ok {
+		return judge(m)
+	}
+	return judgeName(name)
+}
+
+func judge(m protoreflect.MethodDescriptor) Verdict {
+	if m.IsStreamingClient() {
+		return Verdict{Why: "its client sends a stream"}
+	}
+	if o, ok := m.Options().(*descriptorpb.MethodOptions); ok {
+		if v := declaration(o); v.Declared {
+			return v
+		}
+	}
+	v := judgeName(string(m.Name()))
+	if v.Reads {
+		if why := contradiction(m); why != "" {
+			return Verdict{Why: why}
+		}
+	}
+	return v
+}
+
+func judgeName(name string) Verdict {
+	reads, why := readsByName(name)
+	return Verdict{Reads: reads, Why: why}
+}
+
+// declaration returns what the options of a method say, if they say something.
+func declaration(o *descriptorpb.MethodOptions) Verdict {
+	switch level := o.GetIdempotencyLevel(); level {
+	case descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN:
+	case descriptorpb.MethodOptions_NO_SIDE_EFFECTS:
+		return Verdict{Reads: true, Declared: true, Why: "it declares NO_SIDE_EFFECTS"}
+	default:
+		return Verdict{Declared: true, Why: "it declares " + level.String() + ", which is not enough"}
 	}
 	// The extension google.api.http is a field of its own type if the program has that
 	// linked in, and an unknown field otherwise. On the wire it is the same.
 	wire, err := proto.Marshal(o)
 	if err != nil {
-		return false, true
+		return Verdict{Declared: true, Why: "its options cannot be read"}
 	}
 	var http []byte
 	eachField(wire, func(n protowire.Number, v []byte) {
@@ -45,7 +74,13 @@ func declaration(o *descriptorpb.MethodOptions) (readOnly, declared bool) {
 			http = append(http, v...) // messages merge by concatenation
 		}
 	})
-	return httpBinding(http)
+	switch get, bound := httpBinding(http); {
+	case get:
+		return Verdict{Reads: true, Declared: true, Why: "it is bound to HTTP GET"}
+	case bound:
+		return Verdict{Declared: true, Why: "it is bound to another method of HTTP than GET"}
+	}
+	return Verdict{}
 }
 
 // Field numbers of google/api/http.proto and google/api/annotations.proto.

@@ -53,6 +53,7 @@ type Response struct {
 	Hedge   bool          // the answer is that of a hedge
 	Started int           // attempts of the call so far
 	Stall   time.Duration // a Read that waits for so long has met a stall; 0: nothing is resumed
+	Usual   time.Duration // in which the rest usually begins; 0: not known
 	Left    int           // how often the rest may be asked for
 }
 
@@ -60,6 +61,7 @@ type Response struct {
 // is resumed. Start is called once, on a zero Body.
 func (b *Body) Start(asker Asker, r Response) *http.Response {
 	b.asker, b.ctx, b.resp, b.shown, b.made, b.stall = asker, r.Context, r.Answer, *r.Answer, time.Now(), r.Stall
+	b.usual = r.Usual
 	b.source, b.left, b.next = source{r.Answer.Body, r.Attempt, r.Hedge}, r.Left, r.Started
 	if r.Stall > 0 {
 		b.header = r.Answer.Header.Clone()
@@ -73,17 +75,6 @@ type source struct {
 	io.ReadCloser
 	attempt *race.Attempt // nil: it has no context of its own
 	hedge   bool          // it was sent where hedges go
-}
-
-// interrupt ends a source that has lost, so that a Read of it returns.
-func (s source) interrupt(asker Asker) {
-	defer func() {
-		if recover() != nil {
-			asker.Panicked()
-		}
-	}()
-	s.attempt.Lose()
-	_ = s.ReadCloser.Close() // the reader has something better than its error
 }
 
 func (s source) release() {
@@ -106,6 +97,7 @@ type Body struct {
 	header http.Header     // a copy of that; nil if the rest is never asked for
 	made   time.Time
 	stall  time.Duration // a Read that waits for so long has met a stall; 0: not known, or none is resumed
+	usual  time.Duration // see Response
 
 	shown http.Response // what the caller has; the reader sets its Trailer at the end
 	clock clock
@@ -141,7 +133,9 @@ type rest struct {
 	number  int
 	off     int64
 	attempt *race.Attempt
+	asked   time.Time
 	decided chan struct{} // closed when it has won or lost
+	left    chan struct{} // closed when it has won and no Read of the other source runs, or the reader has closed the body
 	over    bool          // decided is closed
 	won     bool
 	source  source // if it has won; from off on
@@ -222,15 +216,19 @@ func (b *Body) settle(p []byte, n int, err error) (int, error) {
 	return n, err
 }
 
-// await waits for the rest, which alone can go on: the source has failed.
+// await waits for the rest, which alone can go on: the source has failed. It waits as long as a
+// call waits for a hedge, see [race.Bound].
 func (b *Body) await(p []byte) (int, error) {
 	b.mu.Lock()
 	r := b.rest
 	b.mu.Unlock()
 	if r != nil {
+		bound := time.NewTimer(race.Bound(b.usual, time.Since(b.made)) - time.Since(r.asked))
+		defer bound.Stop()
 		select {
 		case <-r.decided:
 		case <-b.ctx.Done():
+		case <-bound.C:
 		}
 	}
 	b.mu.Lock()
@@ -260,6 +258,7 @@ func (b *Body) adopt() {
 	b.source.ReadCloser = &tail{r.source.ReadCloser, done - r.off, b.resp.ContentLength - done}
 	b.rest, b.contest, b.failed = nil, false, nil
 	b.clock.watched.Store(b.left == 0)
+	close(r.left)
 }
 
 // tail is the rest of a body, from some bytes before the reader on.
@@ -309,6 +308,7 @@ func (b *Body) Close() error {
 	case r == nil:
 	case r.won:
 		b.closer, b.gone = r.source, true
+		close(r.left)
 	default:
 		r.decide(false)
 	}
@@ -415,7 +415,10 @@ func (b *Body) stalled() (Request, *rest) {
 		b.askLater(later)
 		return nil, nil
 	}
-	r := &rest{number: b.next, off: off, attempt: race.NewAttempt(b.ctx, b.next), decided: make(chan struct{})}
+	r := &rest{
+		number: b.next, off: off, attempt: race.NewAttempt(b.ctx, b.next), asked: time.Now(),
+		decided: make(chan struct{}), left: make(chan struct{}),
+	}
 	b.next++
 	b.left--
 	b.rest = r
@@ -484,10 +487,11 @@ func (b *Body) resumed(ask Request, r *rest, resp *http.Response, err error) {
 	}
 	b.mu.Unlock()
 	ask.Decided(how == race.Won)
-	if how == race.Won {
-		loser.interrupt(b.asker)
-	} else {
+	if how != race.Won {
 		r.attempt.Lose()
 	}
 	ask.Done(r.attempt, r.number, how, resp, err)
+	if how == race.Won {
+		httpattempt.NewCloser(loser.ReadCloser, loser.attempt, b.asker.Panicked).End(r.left)
+	}
 }

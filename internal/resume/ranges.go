@@ -22,7 +22,7 @@ func Validator(req *http.Request, resp *http.Response) string {
 	h := resp.Header
 	switch {
 	case req.Method != "" && req.Method != http.MethodGet, req.Body != nil && req.Body != http.NoBody,
-		len(req.Header["Range"]) > 0, len(req.Header["If-Range"]) > 0,
+		asksForRange(req.Header),
 		resp.StatusCode != http.StatusOK, resp.Body == nil, resp.ContentLength < minLength,
 		resp.Uncompressed, len(resp.Trailer) > 0, len(h["Content-Range"]) > 0, !acceptsRanges(h["Accept-Ranges"]):
 		return ""
@@ -39,6 +39,16 @@ func Validator(req *http.Request, resp *http.Response) string {
 		return ""
 	}
 	return h.Get("Last-Modified")
+}
+
+// asksForRange reports whether a request's header does so, in whatever spelling.
+func asksForRange(h http.Header) bool {
+	for name, values := range h {
+		if len(values) > 0 && (strings.EqualFold(name, "Range") || strings.EqualFold(name, "If-Range")) {
+			return true
+		}
+	}
+	return false
 }
 
 func acceptsRanges(values []string) bool {

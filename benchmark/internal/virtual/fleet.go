@@ -54,6 +54,11 @@ func (r *run) refused(index int32, n uint8) bool {
 	return r.Refused > 0 && r.draws.at(int(index), -80-int(n)).Float64() < r.Refused
 }
 
+// notTaken reports whether the attempt is a hedge whose answer does not end the call.
+func (r *run) notTaken(index int32, n uint8) bool {
+	return n > 0 && r.Absent > 0 && !r.AbsentEnds && r.draws.at(int(index), -90).Float64() < r.Absent
+}
+
 // refuse takes a refusal for an answer to the attempt, and reports whether the
 // call goes on: another attempt is out.
 func (r *run) refuse(me ref) bool {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sort"
 	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
 // Oracle searches the best static delays for this very world and these very
@@ -102,7 +104,7 @@ func (o *replay) quantile(delays Static, q float64) time.Duration {
 	hedged, _ := o.try(delays)
 	slices.Sort(hedged)
 	others := len(o.primary) - len(hedged)
-	if rank := rank(q, len(o.primary)); rank >= others {
+	if rank := latency.Rank(q, len(o.primary)); rank >= others {
 		return hedged[rank-others]
 	}
 	return delays[0]
@@ -115,18 +117,4 @@ func (o *replay) search(from time.Duration, extra float64, cost func(time.Durati
 	steps := int(math.Log(span+1) * fine)
 	at := func(i int) time.Duration { return from + time.Duration(math.Expm1(float64(i)/fine)) }
 	return at(sort.Search(steps, func(i int) bool { return cost(at(i)) <= extra }))
-}
-
-// Quantile returns the smallest of the sorted values that a share q of them
-// does not exceed, and 0 if there is none.
-func Quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[rank(q, len(sorted))]
-}
-
-// rank returns the place of quantile q among n sorted values.
-func rank(q float64, n int) int {
-	return min(max(int(math.Ceil(q*float64(n)-1e-9))-1, 0), n-1)
 }

@@ -12,6 +12,8 @@ package virtual
 import (
 	"context"
 	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
 // A World is what a policy is put into.
@@ -40,6 +42,10 @@ type World struct {
 	// Refused is the share of the attempts that are answered by a refusal: the
 	// server asks for less. It is for worlds without a Queue.
 	Refused float64
+	// Absent is the share of the requests that every attempt answers with "not found". Such an
+	// answer of a hedge does not end its call unless AbsentEnds, which stands for WithAnswerStatus.
+	Absent     float64
+	AbsentEnds bool
 	// Fleet says that each host is a client instead, with a policy of its own, and
 	// that all have the backend in common.
 	Fleet bool
@@ -71,23 +77,12 @@ type End struct {
 // MaxHedges is the most hedges of one call.
 const MaxHedges = 3
 
-// A Call is a request as its caller saw it.
-type Call struct {
-	Start   time.Duration // since the beginning of the episode
-	Latency time.Duration
-	Index   int32 // in the episode
-	Host    int16
-	Winner  int8 // the attempt that answered; -1: the caller gave up, or was refused
-	Hedges  uint8
-	Denied  uint8 // hedges that were due and refused
-}
-
 // Run puts a new policy for each episode into the world and returns the calls
 // in the order in which they ended. From time to time it calls progress, if that
 // is not nil, with the number of calls so far. Run returns what it has when ctx ends.
-func (w World) Run(ctx context.Context, seed uint64, policy func() Policy, progress func(calls int)) []Call {
+func (w World) Run(ctx context.Context, seed uint64, policy func() Policy, progress func(calls int)) []latency.Call {
 	episodes := max(w.Episodes, 1)
-	calls := make([]Call, 0, episodes*w.Requests)
+	calls := make([]latency.Call, 0, episodes*w.Requests)
 	for e := range episodes {
 		r := &run{World: w, policy: w.begin(policy), draws: newDraws(seed, e), calls: calls, before: len(calls)}
 		r.Hosts = max(r.Hosts, 1)
@@ -115,7 +110,7 @@ type run struct {
 	issued int
 
 	stations []station
-	calls    []Call
+	calls    []latency.Call
 	before   int // calls of earlier episodes
 }
 
@@ -177,6 +172,7 @@ func (r *run) simulate(ctx context.Context, progress func(int)) bool {
 				r.hedge(e.call)
 			case answer:
 				switch c := &r.live[e.call.place]; {
+				case r.notTaken(c.index, e.n): // the primary is out, and will end the call
 				case !r.refused(c.index, e.n):
 					r.end(e.call, int(e.n))
 				case !r.refuse(e.call):
@@ -266,7 +262,7 @@ func (r *run) end(me ref, winner int) {
 		Latency: r.now - c.start, Winner: winner, Refused: c.refused == c.started, Planned: len(c.delays) > 0, Reached: c.reached, Starts: c.starts[:c.started],
 	}
 	r.policy.Done(r.now, int(c.host), e)
-	r.calls = append(r.calls, Call{
+	r.calls = append(r.calls, latency.Call{
 		Start: c.start, Latency: e.Latency, Index: c.index, Host: c.host, Winner: int8(winner), Hedges: c.started - 1, Denied: c.denied,
 	})
 	c.gen++

@@ -3,7 +3,6 @@ package virtual_test
 import (
 	"context"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -24,7 +24,7 @@ func static(d ...time.Duration) func() virtual.Policy {
 	return func() virtual.Policy { return virtual.Static(d) }
 }
 
-func mean(calls []virtual.Call) time.Duration {
+func mean(calls []latency.Call) time.Duration {
 	var sum time.Duration
 	for _, c := range calls {
 		sum += c.Latency
@@ -32,14 +32,14 @@ func mean(calls []virtual.Call) time.Duration {
 	return sum / time.Duration(len(calls))
 }
 
-func hedges(calls []virtual.Call) (n int) {
+func hedges(calls []latency.Call) (n int) {
 	for _, c := range calls {
 		n += int(c.Hedges)
 	}
 	return n
 }
 
-func latencies(calls []virtual.Call) []time.Duration {
+func latencies(calls []latency.Call) []time.Duration {
 	all := make([]time.Duration, len(calls))
 	for i, c := range calls {
 		all[i] = c.Latency
@@ -58,8 +58,8 @@ func TestSameSeedSameAnswer(t *testing.T) {
 
 func TestPoliciesMeetTheSameLatencies(t *testing.T) {
 	w := virtual.World{Rate: 1000, Requests: 20_000, Model: seed()}
-	byIndex := func(calls []virtual.Call) []virtual.Call {
-		slices.SortFunc(calls, func(a, b virtual.Call) int { return int(a.Index - b.Index) })
+	byIndex := func(calls []latency.Call) []latency.Call {
+		slices.SortFunc(calls, func(a, b latency.Call) int { return int(a.Index - b.Index) })
 		return calls
 	}
 	bare := byIndex(w.Run(t.Context(), 1, none, nil))
@@ -75,7 +75,7 @@ func TestPoliciesMeetTheSameLatencies(t *testing.T) {
 }
 
 func TestModelsHaveTheirMoments(t *testing.T) {
-	run := func(m virtual.Model) []virtual.Call {
+	run := func(m virtual.Model) []latency.Call {
 		return virtual.World{Rate: 1000, Requests: 200_000, Model: m}.Run(t.Context(), 3, none, nil)
 	}
 	calls := run(virtual.Lognormal(5*ms, 2*ms))
@@ -88,7 +88,7 @@ func TestModelsHaveTheirMoments(t *testing.T) {
 	assert.InEpsilon(t, 7250*time.Microsecond, mean(run(seed())), 0.01)
 
 	sorted := latencies(run(virtual.Pareto(2*ms, 1.5)))
-	assert.InEpsilon(t, float64(2*ms)*math.Pow(0.01, -1/1.5), virtual.Quantile(sorted, 0.99), 0.03)
+	assert.InEpsilon(t, float64(2*ms)*math.Pow(0.01, -1/1.5), latency.Quantile(sorted, 0.99), 0.03)
 
 	sorted = latencies(run(virtual.Constant(20*ms, 0.01)))
 	assert.GreaterOrEqual(t, sorted[0], 19800*time.Microsecond)
@@ -122,7 +122,7 @@ func TestQueueWaitsAsTheorySays(t *testing.T) {
 }
 
 func TestServersStopWorkingOnWhatIsCancelledOrNot(t *testing.T) {
-	run := func(cancel bool) []virtual.Call {
+	run := func(cancel bool) []latency.Call {
 		return virtual.World{
 			Rate: 0.6 * 20 / 0.00725, Requests: 100_000, Model: seed(), Queue: &virtual.Queue{Servers: 20, Cancel: cancel},
 		}.Run(t.Context(), 1, static(20*ms), nil)
@@ -134,7 +134,7 @@ func TestServersStopWorkingOnWhatIsCancelledOrNot(t *testing.T) {
 }
 
 func TestALimitersLineIsLeftByWhatIsCancelledAndClosedToHedgesWhenItIsLong(t *testing.T) {
-	run := func(load float64, q virtual.Queue) []virtual.Call {
+	run := func(load float64, q virtual.Queue) []latency.Call {
 		q.Servers = 20
 		return virtual.World{Rate: load * 20 / 0.00725, Requests: 100_000, Model: seed(), Queue: &q}.Run(t.Context(), 1, static(20*ms), nil)
 	}
@@ -153,7 +153,7 @@ func TestALimitersLineIsLeftByWhatIsCancelledAndClosedToHedgesWhenItIsLong(t *te
 	assert.Less(t, won, 1000, "after the first moments every hedge is turned away")
 }
 
-func winners(calls []virtual.Call) map[int]int {
+func winners(calls []latency.Call) map[int]int {
 	all := make(map[int]int)
 	for _, c := range calls {
 		all[int(c.Winner)]++
@@ -164,7 +164,7 @@ func winners(calls []virtual.Call) map[int]int {
 func TestCallersGiveUp(t *testing.T) {
 	w := virtual.World{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.Hang(seed(), time.Hour)}
 	for _, c := range w.Run(t.Context(), 1, static(10*ms), nil) {
-		assert.Equal(t, virtual.Call{Start: c.Start, Latency: 50 * ms, Index: c.Index, Winner: -1, Hedges: 1}, c)
+		assert.Equal(t, latency.Call{Start: c.Start, Latency: 50 * ms, Index: c.Index, Winner: -1, Hedges: 1}, c)
 	}
 }
 
@@ -213,7 +213,7 @@ func TestOracleSpendsWhatItMayAndBeatsOthersThatDo(t *testing.T) {
 		for _, other := range [][]time.Duration{{12 * ms, 30 * ms}, {15 * ms, 20 * ms}} {
 			rival := w.Run(t.Context(), 1, static(other[:n]...), nil)
 			require.LessOrEqual(t, hedges(rival), 4000)
-			assert.LessOrEqual(t, virtual.Quantile(latencies(calls), 0.999), virtual.Quantile(latencies(rival), 0.999))
+			assert.LessOrEqual(t, latency.Quantile(latencies(calls), 0.999), latency.Quantile(latencies(rival), 0.999))
 		}
 	}
 }
@@ -225,31 +225,20 @@ func TestOracleReplaysATimeline(t *testing.T) {
 	calls := w.Run(t.Context(), 1, static(best...), nil)
 	assert.InEpsilon(t, 0.05, float64(hedges(calls))/15_000, 0.01)
 }
-
-func TestQuantileIsTheNearestRank(t *testing.T) {
-	assert.Zero(t, virtual.Quantile(nil, 0.5))
-	rng := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
-		all := make([]time.Duration, 1+rng.IntN(300))
-		for i := range all {
-			all[i] = time.Duration(rng.IntN(100))
-		}
-		slices.Sort(all)
-		for _, q := range []float64{0, 0.001, 0.5, 0.9, 0.99, 0.999, 1} {
-			got := virtual.Quantile(all, q)
-			// The definition: the smallest value with at least q of all at or below it.
-			for _, v := range all {
-				atOrBelow := 0
-				for _, u := range all {
-					if u <= v {
-						atOrBelow++
-					}
-				}
-				if float64(atOrBelow) >= q*float64(len(all))-1e-9 {
-					require.Equal(t, v, got, "%v of %v", q, all)
-					break
-				}
+func TestAnAnswerOfAHedgeThatIsNotTakenDoesNotEndACall(t *testing.T) {
+	model := virtual.Stragglers(virtual.Constant(10*time.Millisecond, 0), 0.5, 10)
+	for _, ends := range []bool{false, true} {
+		w := virtual.World{Rate: 100, Requests: 2000, Model: model, Absent: 1, AbsentEnds: ends}
+		won := 0
+		for _, c := range w.Run(t.Context(), 1, func() virtual.Policy { return virtual.Static{20 * time.Millisecond} }, nil) {
+			if c.Winner > 0 {
+				won++
 			}
+		}
+		if ends {
+			assert.Positive(t, won)
+		} else {
+			assert.Zero(t, won)
 		}
 	}
 }

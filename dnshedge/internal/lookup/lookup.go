@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
@@ -15,8 +16,8 @@ const (
 	// Delay is how long the addresses of one family wait for those of the other (RFC 8305 §3).
 	Delay = 50 * time.Millisecond
 
-	// MaxChain is how many CNAMEs are followed.
-	MaxChain = 16
+	// maxChain is how many CNAMEs are followed.
+	maxChain = 16
 )
 
 // An Addr is an address and how long it may be used.
@@ -36,6 +37,9 @@ var errNothing = errors.New("dnshedge: Exchanger returned neither a response nor
 // addresses and no error mean that the host has none of that type. A response code that
 // is a failure is an Rcode.
 func Addrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, error) {
+	if !IsHost(host) {
+		return nil, Rcode(dns.RcodeNameError)
+	}
 	m := new(dns.Msg)
 	m.SetQuestion(dns.Fqdn(host), typ)
 	r, _, err := x.ExchangeContext(ctx, m, "")
@@ -49,34 +53,69 @@ func Addrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, e
 		return nil, Rcode(r.Rcode)
 	}
 	var out []Addr
-	name, least := dns.CanonicalName(host), uint32(1<<32-1)
-	for range MaxChain {
-		next := ""
+	EndOfChain(r, host, 1<<32-1, func(rr dns.RR, ttl uint32) bool {
+		var b []byte
+		switch rr := rr.(type) {
+		case *dns.A:
+			b = rr.A.To4()
+		case *dns.AAAA:
+			b = rr.AAAA.To16()
+		}
+		ip, ok := netip.AddrFromSlice(b)
+		if ok = ok && rr.Header().Rrtype == typ; ok {
+			out = append(out, Addr{ip, time.Duration(ttl) * time.Second})
+		}
+		return ok
+	})
+	return out, nil
+}
+
+// IsHost reports whether a host may have this name: of letters, digits, hyphens and underscores. What is in the other names
+// that DNS can hold may be meant for whoever reads it, and net.Resolver asks for none of them.
+func IsHost(name string) bool {
+	name = strings.TrimSuffix(name, ".")
+	if name == "" || len(name) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > 63 {
+			return false
+		}
+		for i := range len(label) {
+			switch c := label[i]; {
+			case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_':
+			default:
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// EndOfChain passes the records of a name in a response to take, until it has taken one, those of the name that the
+// last one's CNAME leads to. With each it passes the least of its TTL, those of the CNAMEs and the one given. It returns
+// the least without the record's.
+func EndOfChain(r *dns.Msg, name string, least uint32, take func(rr dns.RR, ttl uint32) bool) uint32 {
+	name = dns.CanonicalName(name)
+	for range maxChain {
+		next, taken := "", false
 		for _, rr := range r.Answer {
 			h := rr.Header()
 			if dns.CanonicalName(h.Name) != name {
 				continue
 			}
-			ttl := time.Duration(min(least, h.Ttl)) * time.Second
-			switch rr := rr.(type) {
-			case *dns.CNAME:
-				next, least = dns.CanonicalName(rr.Target), min(least, h.Ttl)
-			case *dns.A:
-				if ip, ok := netip.AddrFromSlice(rr.A.To4()); ok && typ == dns.TypeA {
-					out = append(out, Addr{ip, ttl})
-				}
-			case *dns.AAAA:
-				if ip, ok := netip.AddrFromSlice(rr.AAAA.To16()); ok && typ == dns.TypeAAAA {
-					out = append(out, Addr{ip, ttl})
-				}
+			if alias, ok := rr.(*dns.CNAME); ok {
+				next, least = dns.CanonicalName(alias.Target), min(least, h.Ttl)
+			} else {
+				taken = take(rr, min(least, h.Ttl)) || taken
 			}
 		}
-		if next == "" || len(out) > 0 {
+		if next == "" || taken {
 			break
 		}
 		name = next
 	}
-	return out, nil
+	return least
 }
 
 // Rcode is a response code that is a failure.

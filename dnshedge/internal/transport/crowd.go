@@ -263,7 +263,7 @@ func (s *shared) deliver(b []byte) error {
 		err = errForged
 		if known {
 			var a *wire.Answer
-			if a, err = d.judge(b); err == nil || err == errCut {
+			if a, err = d.judge(b); ends(err) {
 				took := time.Since(d.sent)
 				s.end(d, response{a, err})
 				s.u.Owner.Answered(took, 0)

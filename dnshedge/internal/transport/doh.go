@@ -257,7 +257,8 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 		return nil, 0, err
 	}
 	// The time in HTTP caches counts against the TTLs (RFC 8484 §5.1).
-	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil {
+	// One that is too large is the largest there is (RFC 9111 §1.2.2).
+	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		a.Lower(time.Duration(age) * time.Second)
 	}
 	began := time.Unix(0, cmp.Or(sent.Load(), got.Load()))

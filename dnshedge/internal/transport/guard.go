@@ -68,7 +68,7 @@ func (g *guard) verify(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {
 		if len(sent) > clientCookie || a.Rcode() == dns.RcodeFormatError {
-			return errCut
+			return errUnsure
 		}
 		return nil
 	}

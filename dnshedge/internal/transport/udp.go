@@ -22,7 +22,7 @@ func init() {
 
 const (
 	// MaxDatagrams is how often one question is sent to one server over UDP before
-	// it goes over TCP (RFC 9520 §3.1).
+	// it goes over TCP (RFC 9520 §3.1). Not every server speaks TCP, and so it goes over UDP again after that.
 	MaxDatagrams = 3
 
 	// MaxDatagram is the longest datagram that is read, in bytes: a server may send
@@ -37,7 +37,10 @@ var (
 	// errCut is why a question is asked again over TCP: the server cut its answer, or
 	// the answer cannot be read or trusted.
 	errCut = errors.New("dnshedge: answer has to be asked for over TCP")
-	// errForgers is why as well: somebody guesses IDs.
+	// errUnsure is why as well: the answer does not repeat what makes the query hard to guess. Many servers
+	// never do.
+	errUnsure = errors.New("dnshedge: answer without the query's spelling or cookie")
+	// errForgers is why a question is asked over TCP as well: somebody guesses IDs.
 	errForgers = errors.New("dnshedge: too many messages that answer no query")
 )
 
@@ -95,31 +98,42 @@ func (u *udp) socket(ctx context.Context) (net.Conn, error) {
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
 func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
-	if n >= MaxDatagrams {
+	if n%(MaxDatagrams+1) == MaxDatagrams {
 		return u.tcp.Exchange(ctx, q, n)
 	}
-	a, err := u.ask(ctx, q)
-	if err != errCut && err != errForgers {
+	a, err := u.ask(ctx, q, false)
+	if err != errCut && err != errForgers && err != errUnsure {
 		return a, 0, err
 	}
-	flooded := err == errForgers
-	a, setup, err := u.tcp.Exchange(ctx, q, n)
-	if err != nil && flooded && ctx.Err() == nil {
-		// Not every server speaks TCP. The next query has another port and a guard.
-		if a, err = u.ask(ctx, q); err == errCut {
-			err = errForgers
-		}
-		setup = 0
+	why, over := err, ctx
+	if why == errUnsure {
+		var cancel context.CancelFunc
+		over, cancel = context.WithTimeout(ctx, u.Owner.Stall())
+		defer cancel()
 	}
-	return a, setup, err
+	a, setup, err := u.tcp.Exchange(over, q, n)
+	if err == nil || why == errCut || ctx.Err() != nil {
+		return a, setup, err
+	}
+	// Not every server speaks TCP. The next query has another port and a guard, or is alone.
+	if a, err = u.ask(ctx, q, why == errUnsure); err == errCut || err == errUnsure {
+		err = errForgers
+	}
+	return a, 0, err
 }
 
-// ask sends one datagram and returns its response.
-func (u *udp) ask(ctx context.Context, q *wire.Query) (*wire.Answer, error) {
-	d := &datagram{udp: u}
-	d.q, d.cookie = u.guard.protect(q)
+// ask sends one datagram and returns its response. An alone one has a socket of its own, a new port and ID, and no guard: its
+// response is not believed if any other message comes before it.
+func (u *udp) ask(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
+	d := &datagram{udp: u, q: q, alone: alone}
+	if !alone {
+		d.q, d.cookie = u.guard.protect(q)
+	}
 	if u.own.Add(1) > maxOwn {
 		u.own.Add(-1)
+		if alone {
+			return nil, errCut
+		}
 		return u.crowd.ask(ctx, d)
 	}
 	d.id = wire.RandomID()
@@ -164,6 +178,7 @@ type datagram struct {
 	q      *wire.Query
 	cookie []byte // that it was sent with; nil: none
 	id     uint16
+	alone  bool // see ask
 	sent   time.Time
 
 	conn   net.Conn    // of its own, or nil
@@ -199,10 +214,10 @@ func (d *datagram) write(c net.Conn) error {
 }
 
 // judge reads a message. It returns the answer, or errCut if the question is to be
-// asked over TCP. Any other error is that of a message that does not answer the query.
+// asked over TCP, or errUnsure, which is a reason for that as well. Any other error is that of a message that does not answer the query.
 func (d *datagram) judge(b []byte) (*wire.Answer, error) {
 	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
-		return nil, errCut // the server may change the spelling, or a forger does not know it
+		return nil, errUnsure // the server may change the spelling, or a forger does not know it
 	} else if err != nil {
 		return nil, err
 	}
@@ -219,6 +234,9 @@ func (d *datagram) judge(b []byte) (*wire.Answer, error) {
 	return a, d.guard.verify(d.cookie, a)
 }
 
+// ends reports whether judge has found the response, be it of use or not.
+func ends(err error) bool { return err == nil || err == errCut || err == errUnsure }
+
 // read returns the response. Other messages that arrive before it are ignored.
 func (d *datagram) read() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
@@ -233,12 +251,15 @@ func (d *datagram) read() (*wire.Answer, error) {
 			return nil, err
 		}
 		a, err := d.judge(buf[:n])
-		if err == nil || err == errCut {
+		if ends(err) {
 			d.Owner.Answered(time.Since(d.sent), 0)
 			return a, err
 		}
 		// The message is forged or damaged: the true response may follow.
 		d.ignore(err)
+		if d.alone {
+			break
+		}
 		wrong++
 	}
 	return nil, errForgers

@@ -110,13 +110,14 @@ func rewrite(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	}
 	if len(m.Question) == 0 && q != nil {
 		m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
+		m.Answer = nil // a server that could not read the question has no answer
 	}
 	if len(m.Question) != 1 {
 		return nil, false, errQuestion
 	}
 	m.Extra = slices.DeleteFunc(m.Extra, func(rr dns.RR) bool { _, ok := rr.(*dns.OPT); return ok })
 	m.Rcode &= 15
-	foreign = m.Opcode == dns.OpcodeQuery && scrub(m)
+	foreign = m.Opcode == dns.OpcodeQuery && scrub(m, b)
 	out, err = pack(m)
 	return out, foreign, err
 }
@@ -220,6 +221,9 @@ func (a *Answer) Packed() []byte { return a.packed }
 
 // Rcode returns the response code.
 func (a *Answer) Rcode() int { return int(a.packed[3] & 15) }
+
+// Authentic reports whether the server says that it has validated the answer (AD, RFC 4035 §3.2.3).
+func (a *Answer) Authentic() bool { return a.packed[3]&flagAD != 0 }
 
 func (a *Answer) truncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
 
@@ -424,6 +428,7 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 	owner := dns.Fqdn(m.Question[0].Name)
 	off := HeaderLen + len(q.Name) + 4
 	room := out.records[:0]
+	seen := newOwners(b)
 	for i, section := range [...]*[]dns.RR{&r.Answer, &r.Ns, &r.Extra} {
 		n := int(binary.BigEndian.Uint16(b[6+2*i:]))
 		if n == 0 {
@@ -437,7 +442,7 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 		}
 		for range n {
 			var rr dns.RR
-			rr, off = unpackRecord(b, off, owner)
+			rr, off = unpackRecord(b, off, owner, seen)
 			*section = append(*section, rr)
 		}
 	}
@@ -461,13 +466,18 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 }
 
 // unpackRecord unpacks the record at off of a message that walk has accepted, and
-// returns the offset behind it. The owner is the name of the question. A record that
-// package dns cannot read is returned as one of an unknown type (RFC 3597).
-func unpackRecord(b []byte, off int, owner string) (dns.RR, int) {
+// returns the offset behind it. The owner is the name of the question, and those that have
+// been seen are not read again. A record that package dns cannot read is returned as one of
+// an unknown type (RFC 3597).
+func unpackRecord(b []byte, off int, owner string, seen owners) (dns.RR, int) {
 	h := dns.RR_Header{Name: owner}
 	if b[off] == 0xc0 && b[off+1] == HeaderLen {
 		off += 2
+	} else if name, ok := seen.get(b, off); ok {
+		h.Name = name
+		off += 2
 	} else if name, end, err := dns.UnpackDomainName(b, off); err == nil {
+		seen.put(b, off, name)
 		h.Name, off = name, end
 	} else {
 		off, _ = skipName(b, off)

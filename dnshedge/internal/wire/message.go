@@ -39,6 +39,7 @@ var (
 	errQuestion = errors.New("dnshedge: response to another question")
 	errRecord   = errors.New("dnshedge: malformed record")
 	errOption   = errors.New("dnshedge: malformed EDNS option")
+	errSubnet   = errors.New("dnshedge: malformed client subnet, or two of them")
 	errTSIG     = errors.New("dnshedge: message with a TSIG record")
 	errOPT      = errors.New("dnshedge: message with two OPT records, or one that is not in the additional section")
 )

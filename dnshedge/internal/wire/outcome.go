@@ -46,7 +46,7 @@ func outcome(m []byte, errs []EDE) Outcome {
 		return NoData
 	case dns.RcodeNameError:
 		return NXDomain
-	case dns.RcodeYXDomain, dns.RcodeYXRrset, dns.RcodeNXRrset, dns.RcodeNotAuth, dns.RcodeNotZone:
+	case dns.RcodeYXDomain: // the name would be too long (RFC 6672 §2.2)
 		return FinalFailure
 	case dns.RcodeServerFailure:
 		// A server that does not validate or filter would answer, and so asking it
@@ -58,12 +58,26 @@ func outcome(m []byte, errs []EDE) Outcome {
 		}
 	case dns.RcodeRefused:
 		for _, e := range errs {
-			if 15 <= e.Code && e.Code <= 18 { // blocked, censored, filtered, prohibited
+			if 15 <= e.Code && e.Code <= 17 { // blocked, censored, filtered; 18 is about the client (RFC 8914 §4.19)
 				return FinalFailure
 			}
 		}
 	}
 	return Failure
+}
+
+// Bogus reports whether the answer is a failure that is final because of DNSSEC. Of one name that is a decision; a server
+// that says it of all names, the root included, has a wrong clock or an old trust anchor.
+func (a *Answer) Bogus() bool {
+	if a.Outcome != FinalFailure || a.Rcode() != dns.RcodeServerFailure {
+		return false
+	}
+	for _, e := range a.EDE {
+		if e.final() && !(15 <= e.Code && e.Code <= 17) {
+			return true
+		}
+	}
+	return false
 }
 
 // final reports whether the error stands for a decision: DNSSEC (1, 2, 5 to 12,

@@ -15,9 +15,6 @@ const (
 	optECS       = 8
 	optCookie    = 10
 	optKeepalive = 11
-	optPadding   = 12
-
-	padBlock = 128 // RFC 8467 §4.1
 )
 
 // Query is one question as a caller asked it. It is not changed once it is made.
@@ -152,18 +149,32 @@ func packName(b []byte, name string) int {
 
 // Forwarded returns the query as a forwarder sends it: of the EDNS options only the
 // client subnet (RFC 7871) goes on, because the others are for the next server alone
-// (RFC 6891 §6.2.6).
-func (q *Query) Forwarded() *Query {
+// (RFC 6891 §6.2.6). A subnet that is malformed, or a second one, is an error.
+func (q *Query) Forwarded() (*Query, error) {
+	if q.options == nil {
+		return q, nil
+	}
+	f := *q
+	f.options = nil
+	for code, o := range options(q.options) {
+		if !forwarded(code) {
+			continue
+		}
+		if f.options != nil || !subnet(o) {
+			return nil, errSubnet
+		}
+		f.options = slices.Clone(o)
+	}
+	return &f, nil
+}
+
+// WithoutOptions returns the query without EDNS options of the caller, for whoever does not use them.
+func (q *Query) WithoutOptions() *Query {
 	if q.options == nil {
 		return q
 	}
 	f := *q
 	f.options = nil
-	for code, o := range options(q.options) {
-		if forwarded(code) {
-			f.options = append(f.options, o...)
-		}
-	}
 	return &f
 }
 
@@ -174,6 +185,21 @@ func passed(code uint16) bool {
 }
 
 func forwarded(code uint16) bool { return code == optECS }
+
+// subnet reports whether an option is a client subnet as queries have it (RFC 7871 §6): of 20 bytes at most, and no two of
+// them with one meaning.
+func subnet(o []byte) bool {
+	data := o[4:]
+	if len(data) < 4 {
+		return false
+	}
+	family, prefix, scope, address := binary.BigEndian.Uint16(data), int(data[2]), data[3], data[4:]
+	most := [...]int{0, 32, 128} // bits of an address; a family of 0 is for no address at all
+	if int(family) >= len(most) || prefix > most[family] || scope != 0 || len(address) != (prefix+7)/8 {
+		return false
+	}
+	return prefix%8 == 0 || address[len(address)-1]<<(prefix%8) == 0
+}
 
 // options yields the EDNS options in the data of an OPT record: the code, and the
 // whole option in wire format.
@@ -209,7 +235,16 @@ func ParseQuery(b []byte) (*Query, error) {
 }
 
 // Parse is ParseQuery for a Query that nobody uses any more.
-func (q *Query) Parse(b []byte) error { return q.parse(b, forwarded) }
+func (q *Query) Parse(b []byte) error {
+	if err := q.parse(b, forwarded); err != nil || q.options == nil {
+		return err
+	}
+	f, err := q.Forwarded()
+	if err == nil {
+		*q = *f
+	}
+	return err
+}
 
 // parse reads a query with those of its options that pass.
 func (q *Query) parse(b []byte, pass func(uint16) bool) error {
@@ -277,20 +312,26 @@ func (q *Query) Text() string {
 	return name
 }
 
-// Cacheable reports whether answers to q may be kept and shared.
-func (q *Query) Cacheable() bool { return q.rd && q.Keyed() }
-
-// Shared reports whether those who ask q at the same time may share an answer.
-// Answers to ANY are shared, but not kept.
-func (q *Query) Shared() bool {
-	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET
+// Zone returns the last two labels of the name, in lower case and wire format: the domain that most owners have.
+func (q *Query) Zone() string {
+	last, next := 0, 0
+	for off := 0; off < len(q.Name)-1; off += 1 + int(q.Name[off]) {
+		last, next = next, off
+	}
+	var buf [MaxName]byte
+	return string(appendLower(buf[:0], q.Name[last:]))
 }
 
-// Keyed reports whether the key tells answers to q from those to other questions, so
-// that a kept answer may be given. Answers to questions without RD are not kept,
-// because a server answers those with what it happens to know.
-func (q *Query) Keyed() bool {
-	return q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
+// Recursive reports whether the query asks for what others know (RD).
+func (q *Query) Recursive() bool { return q.rd }
+
+// HasOptions reports whether the query has EDNS options of the caller.
+func (q *Query) HasOptions() bool { return q.options != nil }
+
+// Cacheable reports whether answers to q may be kept, and kept ones be given, because the key tells them from those to other
+// questions. Answers to questions without RD are not kept: a server answers those with what it happens to know.
+func (q *Query) Cacheable() bool {
+	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
 
 // KeyLen is how much longer a key is than its name, and MaxKey the length of the
@@ -324,6 +365,16 @@ func (q *Query) AppendKey(b []byte) []byte {
 		bits |= KeyCD
 	}
 	return append(appendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
+}
+
+// AppendTask appends what tells questions apart that have different answers at one time: the key, RD and EDNS options.
+func (q *Query) AppendTask(b []byte) []byte {
+	b = q.AppendKey(b)
+	var rd byte
+	if q.rd {
+		rd = 1
+	}
+	return append(append(b, rd), q.options...)
 }
 
 // AnyType turns a key into the one under which is kept that the name does not exist.
@@ -412,9 +463,7 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 		b = append(b, 0, optKeepalive, 0, 0)
 	}
 	if s.Pad {
-		n := (padBlock - (len(b)-start+4)%padBlock) % padBlock
-		b = append(b, 0, optPadding, 0, byte(n))
-		b = append(b, make([]byte, n)...)
+		b = appendPadding(b, padding(len(b)-start, queryBlock))
 	}
 	binary.BigEndian.PutUint16(b[options-2:], uint16(len(b)-options))
 	return b

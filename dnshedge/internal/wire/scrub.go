@@ -1,7 +1,7 @@
 package wire
 
 import (
-	"strings"
+	"slices"
 
 	"github.com/miekg/dns"
 )
@@ -9,42 +9,41 @@ import (
 // maxAliases is how many aliases are followed. Resolvers give up earlier.
 const maxAliases = 16
 
-// scrub removes from the answer section what does not answer the question: records
-// whose owner is neither its name nor one that it is an alias of (RFC 1034 §4.3.2).
-// It reports whether there were any.
-func scrub(m *dns.Msg) bool {
-	ask := m.Question[0].Name
-	clean := true
-	for _, rr := range m.Answer {
-		clean = clean && strings.EqualFold(rr.Header().Name, ask)
-	}
-	if clean {
+// scrub removes from the answer section of m, which was read from b, what does not answer
+// the question: records whose owner is neither its name nor one that it is an alias of
+// (RFC 1034 §4.3.2). It reports whether there were any.
+func scrub(m *dns.Msg, b []byte) bool {
+	if len(m.Answer) == 0 {
 		return false
 	}
-	// The order of records means nothing; each round follows at least one alias.
-	names := map[string]bool{dns.CanonicalName(ask): true}
-	for grown := true; grown && len(names) <= maxAliases; {
-		grown = false
-		for _, rr := range m.Answer {
-			owner := dns.CanonicalName(rr.Header().Name)
-			var target string
-			switch rr := rr.(type) {
-			case *dns.CNAME:
-				if names[owner] {
-					target = dns.CanonicalName(rr.Target)
-				}
-			case *dns.DNAME:
-				target = substitute(names, owner, dns.CanonicalName(rr.Target))
-			}
-			if target != "" && !names[target] && len(names) <= maxAliases {
-				names[target], grown = true, true
-			}
+	s := numberNames(b)
+	defer s.free()
+	owners := make([]uint64, 0, len(m.Answer))
+	clean := true
+	ask := s.at(b, HeaderLen)
+	// The order of records means nothing.
+	aliases, subtrees := make(map[uint64][]int), make(map[uint64][]int) // by owner: where their targets are
+	_ = walk(b, func(r record) {
+		if r.section != answer || len(owners) == len(m.Answer) {
+			return
 		}
+		owner := s.at(b, r.name)
+		clean = clean && owner == ask
+		switch m.Answer[len(owners)].(type) {
+		case *dns.CNAME:
+			aliases[owner] = append(aliases[owner], r.ttl+6)
+		case *dns.DNAME:
+			subtrees[owner] = append(subtrees[owner], r.ttl+6)
+		}
+		owners = append(owners, owner)
+	})
+	if clean || len(owners) != len(m.Answer) {
+		return false
 	}
+	known, above := s.follow(b, aliases, subtrees)
 	kept := m.Answer[:0]
-	for _, rr := range m.Answer {
-		owner := dns.CanonicalName(rr.Header().Name)
-		if names[owner] || isDNAME(rr) && substitute(names, owner, ".") != "" {
+	for i, rr := range m.Answer {
+		if known[owners[i]] || above[owners[i]] && isDNAME(rr) {
 			kept = append(kept, rr)
 		}
 	}
@@ -53,23 +52,38 @@ func scrub(m *dns.Msg) bool {
 	return dropped
 }
 
-// substitute returns what a name below owner becomes by a DNAME record (RFC 6672
-// §2.2), or nothing if no name is below it.
-func substitute(names map[string]bool, owner, target string) string {
-	for name := range names {
-		if name == owner || !dns.IsSubDomain(owner, name) {
-			continue
+// follow returns the name of the question and those that it is an alias of, and the names
+// above these. It looks at no target twice.
+func (s *names) follow(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
+	known, above = make(map[uint64]bool), make(map[uint64]bool)
+	var queue []lineage
+	add := func(l lineage) {
+		if !known[l.id()] && len(known) <= maxAliases {
+			known[l.id()] = true
+			queue = append(queue, l)
 		}
-		prefix := name
-		if owner != "." {
-			prefix = strings.TrimSuffix(name, owner)
-		}
-		if target == "." {
-			return prefix
-		}
-		return prefix + target
 	}
-	return ""
+	// targets yields those of an owner, as many as may be followed.
+	targets := func(offs []int, f func(lineage)) {
+		for _, off := range offs[:min(len(offs), maxAliases)] {
+			f(s.lineage(b, off))
+		}
+	}
+	add(s.lineage(b, HeaderLen))
+	for i := 0; i < len(queue); i++ {
+		l := queue[i]
+		targets(aliases[l.id()], add)
+		for n := 1; n <= len(l); n++ {
+			owner := l[n:].id()
+			above[owner] = true
+			targets(subtrees[owner], func(to lineage) {
+				if name, ok := l.moved(n, to); ok {
+					add(name)
+				}
+			})
+		}
+	}
+	return known, above
 }
 
 // isDNAME reports whether a record is a DNAME or the signature of one.
@@ -78,4 +92,35 @@ func isDNAME(rr dns.RR) bool {
 		return sig.TypeCovered == dns.TypeDNAME
 	}
 	return rr.Header().Rrtype == dns.TypeDNAME
+}
+
+// relevant reports whether each record of the answer section of a tidy message is about
+// the name of the question, or about one that the records before it say it is an alias
+// of.
+func relevant(m []byte) bool {
+	plain := true
+	_ = walk(m, func(r record) {
+		plain = plain && (r.section != answer || m[r.name] == 0xc0 && m[r.name+1] == HeaderLen)
+	})
+	if plain {
+		return true
+	}
+	s := numberNames(m)
+	defer s.free()
+	known := make([]uint64, 1, 1+maxAliases)
+	known[0] = s.at(m, HeaderLen)
+	ok := true
+	_ = walk(m, func(r record) {
+		switch {
+		case !ok || r.section != answer:
+		case !slices.Contains(known, s.at(m, r.name)):
+			ok = false
+		case r.typ == dns.TypeCNAME:
+			if to := s.at(m, r.ttl+6); !slices.Contains(known, to) {
+				ok = len(known) <= maxAliases
+				known = append(known, to)
+			}
+		}
+	})
+	return ok
 }

@@ -18,7 +18,7 @@ func tidy(b []byte) (end int, ok bool) {
 	}
 	seen := labelSets.Get().(*labels)
 	defer labelSets.Put(seen)
-	clear(seen[:min(len(b)/64+1, len(seen))])
+	clear(seen.begin[:min(len(b)/64+1, len(seen.begin))])
 	off, _, ok := seen.name(b, HeaderLen)
 	if !ok || off+4 > len(b) {
 		return 0, false
@@ -27,12 +27,14 @@ func tidy(b []byte) (end int, ok bool) {
 	all := int(binary.BigEndian.Uint16(b[6:])) + int(binary.BigEndian.Uint16(b[8:])) + int(binary.BigEndian.Uint16(b[10:]))
 	n := 0
 	err := walk(b, func(r record) {
+		if !ok {
+			return
+		}
 		n++
 		_, compressed, whole := seen.name(b, r.name)
 		data := r.ttl + 6
 		l, laidOut := layouts[r.typ]
 		switch {
-		case !ok:
 		case r.typ == dns.TypeOPT:
 			ok = n == all && r.section == additional && b[r.name] == 0 && readable(r.data)
 			return // and end is where it begins
@@ -80,9 +82,11 @@ func readable(data []byte) bool {
 	return n == len(data)
 }
 
-// labels are the offsets in a message at which the labels of its names begin, as far as
-// names may refer to them.
-type labels [1 << 14 / 64]uint64
+// labels are where the labels of a message's names begin, as far as names may refer to them.
+type labels struct {
+	begin [1 << 14 / 64]uint64 // the offsets
+	sizes [1 << 13]uint8       // of the names that begin there. Labels take two bytes at least
+}
 
 var labelSets = sync.Pool{New: func() any { return new(labels) }}
 
@@ -99,13 +103,10 @@ func (s *labels) name(b []byte, off int) (end int, compressed, ok bool) {
 				return 0, false, false
 			}
 			to := int(binary.BigEndian.Uint16(b[off:]) & 0x3fff)
-			if to >= off || s[to/64]>>(to%64)&1 == 0 {
+			if to >= off || s.begin[to/64]>>(to%64)&1 == 0 {
 				return 0, false, false
 			}
-			for l, next := label(b, to); len(l) > 0; l, next = label(b, next) {
-				size += 1 + len(l)
-			}
-			return off + 2, true, s.add(b, start, off, size)
+			return off + 2, true, s.add(b, start, off, size+int(s.sizes[to/2]))
 		case n > 63:
 			return 0, false, false
 		case n == 0:
@@ -120,10 +121,14 @@ func (s *labels) name(b []byte, off int) (end int, compressed, ok bool) {
 // add adds the labels from start to end of a name of the given size, unless that is too
 // long for a name.
 func (s *labels) add(b []byte, start, end, size int) bool {
-	for off := start; off < min(end, 1<<14); off += 1 + int(b[off]) {
-		s[off/64] |= 1 << (off % 64)
+	if size >= MaxName {
+		return false
 	}
-	return size < MaxName
+	for off := start; off < min(end, 1<<14); off += 1 + int(b[off]) {
+		s.begin[off/64] |= 1 << (off % 64)
+		s.sizes[off/2] = uint8(size - (off - start))
+	}
+	return true
 }
 
 // data reads the names in the data of a record, whose layout holds. The first begins at off.
@@ -140,36 +145,6 @@ func (s *labels) data(b []byte, off int, l layout) (ok bool) {
 	return true
 }
 
-// relevant reports whether each record of the answer section of a tidy message is about
-// the name of the question, or about one that the records before it say it is an alias
-// of.
-func relevant(m []byte) bool {
-	var names [1 + maxAliases]int // where they begin
-	names[0] = HeaderLen
-	n, ok := 1, true
-	has := func(off int) bool {
-		for _, name := range names[:n] {
-			if sameName(m, name, off) {
-				return true
-			}
-		}
-		return false
-	}
-	_ = walk(m, func(r record) {
-		switch {
-		case !ok || r.section != answer:
-		case !has(r.name):
-			ok = false
-		case r.typ == dns.TypeCNAME && !has(r.ttl+6):
-			if ok = n < len(names); ok {
-				names[n] = r.ttl + 6
-				n++
-			}
-		}
-	})
-	return ok
-}
-
 // label returns the label at off of a message that is tidy or that package dns has
 // written, and the offset of the next one. The last label is empty.
 func label(m []byte, off int) (l []byte, next int) {
@@ -178,58 +153,4 @@ func label(m []byte, off int) (l []byte, next int) {
 	}
 	next = off + 1 + int(m[off])
 	return m[off+1 : next], next
-}
-
-// sameName reports whether the names at two offsets are the same but for case.
-func sameName(m []byte, a, b int) bool {
-	for {
-		if m[a] >= 0xc0 && m[b] >= 0xc0 && m[a] == m[b] && m[a+1] == m[b+1] {
-			return true
-		}
-		var la, lb []byte
-		la, a = label(m, a)
-		lb, b = label(m, b)
-		if len(la) != len(lb) {
-			return false
-		}
-		for i, c := range la {
-			if lower(c) != lower(lb[i]) {
-				return false
-			}
-		}
-		if len(la) == 0 {
-			return true
-		}
-	}
-}
-
-// below reports whether the name at off is that of a zone, or below it.
-func below(m []byte, off, zone int) bool {
-	for n := depth(m, off) - depth(m, zone); n > 0; n-- {
-		_, off = label(m, off)
-	}
-	return sameName(m, off, zone)
-}
-
-// depth returns the number of labels of a name.
-func depth(m []byte, off int) (n int) {
-	for l, next := label(m, off); len(l) > 0; l, next = label(m, next) {
-		n++
-	}
-	return n
-}
-
-// appendName appends a name in lower case.
-func appendName(b, m []byte, off int) []byte {
-	for {
-		l, next := label(m, off)
-		b = append(b, byte(len(l)))
-		for _, c := range l {
-			b = append(b, lower(c))
-		}
-		if len(l) == 0 {
-			return b
-		}
-		off = next
-	}
 }

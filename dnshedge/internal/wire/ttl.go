@@ -2,7 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
-	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -52,8 +52,6 @@ func (a *Answer) Limit(l *TTLLimits) time.Duration {
 	return 0
 }
 
-var setSeed = maphash.MakeSeed()
-
 // levelSets gives the records of a set the lowest of their TTLs (RFC 2181 §5.2), and
 // to their signatures as well (RFC 4034 §3, RFC 4035 §5.3.3).
 func (a *Answer) levelSets() {
@@ -61,18 +59,20 @@ func (a *Answer) levelSets() {
 		return
 	}
 	m := a.packed
-	of := func(r record) uint64 {
-		var buf [MaxName + 4]byte
-		b := appendName(buf[:0], m, r.name)
+	s := numberNames(m)
+	defer s.free()
+	type set struct {
+		name       uint64
+		typ, class uint16
+	}
+	of := func(r record) set {
 		typ := r.typ
 		if typ == dns.TypeRRSIG && len(r.data) >= 2 {
 			typ = binary.BigEndian.Uint16(r.data) // the type that it covers
 		}
-		b = binary.BigEndian.AppendUint16(b, typ)
-		b = binary.BigEndian.AppendUint16(b, r.class)
-		return maphash.Bytes(setSeed, b)
+		return set{s.at(m, r.name), typ, r.class}
 	}
-	lowest := make(map[uint64]uint32, 8)
+	lowest := make(map[set]uint32, 8)
 	_ = walk(m, func(r record) {
 		k, ttl := of(r), binary.BigEndian.Uint32(m[r.ttl:])
 		if t, ok := lowest[k]; !ok || ttl < t {
@@ -86,21 +86,32 @@ func (a *Answer) levelSets() {
 // there is one: the SOA of a zone that the name belongs to, or the name at the end of
 // its aliases.
 func (a *Answer) soa() (soa record, ok bool) {
-	m, end := a.packed, HeaderLen
+	m := a.packed
+	s := numberNames(m)
+	defer s.free()
+	var aliases map[uint64]int // by their names: where the first target is
+	_ = walk(m, func(r record) {
+		if r.section != answer || r.typ != dns.TypeCNAME || r.class != dns.ClassINET || len(r.data) == 0 { // in updates there may be no data
+			return
+		}
+		if aliases == nil {
+			aliases = make(map[uint64]int)
+		}
+		if owner := s.at(m, r.name); aliases[owner] == 0 {
+			aliases[owner] = r.ttl + 6
+		}
+	})
+	end := HeaderLen
 	for range maxAliases + 1 {
-		from := end
-		_ = walk(m, func(r record) {
-			alias := r.section == answer && r.typ == dns.TypeCNAME && r.class == dns.ClassINET
-			if end == from && alias && len(r.data) > 0 && sameName(m, r.name, from) { // in updates there may be no data
-				end = r.ttl + 6
-			}
-		})
-		if end == from {
+		to, alias := aliases[s.at(m, end)]
+		if !alias {
 			break
 		}
+		end = to
 	}
+	zones := s.above(m, end)
 	_ = walk(m, func(r record) {
-		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && below(m, end, r.name) {
+		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && slices.Contains(zones, s.at(m, r.name)) {
 			soa, ok = r, true
 		}
 	})

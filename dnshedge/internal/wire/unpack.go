@@ -34,7 +34,8 @@ func read(b []byte, drop bool) (*dns.Msg, error) {
 		return nil, errRecord
 	}
 	m := new(dns.Msg)
-	if len(bad) == 0 && !odd && m.Unpack(b) == nil {
+	seen := newOwners(b)
+	if len(bad) == 0 && !odd && seen == nil && m.Unpack(b) == nil {
 		return m, nil
 	}
 	var head [HeaderLen]byte
@@ -43,30 +44,24 @@ func read(b []byte, drop bool) (*dns.Msg, error) {
 	if err := m.Unpack(head[:]); err != nil {
 		return nil, err
 	}
-	off := HeaderLen
-	first, _, err := dns.UnpackDomainName(b, off) // for the records that refer to it
+	first, _, err := dns.UnpackDomainName(b, HeaderLen) // for the records that refer to it
 	if err != nil {
 		return nil, err
 	}
-	for range binary.BigEndian.Uint16(b[4:]) {
-		name, end, err := dns.UnpackDomainName(b, off)
-		if err != nil {
-			return nil, err
-		}
-		if end+4 > len(b) {
-			return nil, errRecord
-		}
-		m.Question = append(m.Question, dns.Question{Name: name, Qtype: binary.BigEndian.Uint16(b[end:]), Qclass: binary.BigEndian.Uint16(b[end+2:])})
-		off = end + 4
+	var off int
+	if m.Question, off, err = questions(b); err != nil {
+		return nil, err
 	}
 	n := -1 // of all records
 	for i, section := range [...]*[]dns.RR{&m.Answer, &m.Ns, &m.Extra} {
 		for range binary.BigEndian.Uint16(b[6+2*i:]) {
-			if _, _, err := dns.UnpackDomainName(b, off); err != nil {
-				return nil, err
+			if _, ok := seen.get(b, off); !ok {
+				if _, _, err := dns.UnpackDomainName(b, off); err != nil {
+					return nil, err
+				}
 			}
 			var rr dns.RR
-			rr, off = unpackRecord(b, off, first)
+			rr, off = unpackRecord(b, off, first, seen)
 			if n++; len(bad) > 0 && bad[0] == n {
 				bad = bad[1:]
 				continue
@@ -90,6 +85,51 @@ func read(b []byte, drop bool) (*dns.Msg, error) {
 		}
 	}
 	return m, nil
+}
+
+// questions returns the questions of a message, and where they end.
+func questions(b []byte) (all []dns.Question, end int, err error) {
+	off := HeaderLen
+	for range binary.BigEndian.Uint16(b[4:]) {
+		name, end, err := dns.UnpackDomainName(b, off)
+		if err != nil {
+			return nil, 0, err
+		}
+		if end+4 > len(b) {
+			return nil, 0, errRecord
+		}
+		all = append(all, dns.Question{Name: name, Qtype: binary.BigEndian.Uint16(b[end:]), Qclass: binary.BigEndian.Uint16(b[end+2:])})
+		off = end + 4
+	}
+	return all, off, nil
+}
+
+// owners are the names that pointers in a message stand for, as text: a long name is read
+// once, and not for each of its records. Nil: the message is short, and each is read.
+type owners map[uint16]string
+
+// newOwners returns none for a message that is as short as most are.
+func newOwners(b []byte) owners {
+	if len(b) <= 4096 {
+		return nil
+	}
+	return make(owners)
+}
+
+// get returns the name at off if it is a pointer that has been seen.
+func (o owners) get(b []byte, off int) (name string, ok bool) {
+	if o == nil || b[off] < 0xc0 {
+		return "", false
+	}
+	name, ok = o[binary.BigEndian.Uint16(b[off:])]
+	return name, ok
+}
+
+// put remembers the name at off if it is a pointer.
+func (o owners) put(b []byte, off int, name string) {
+	if o != nil && b[off] >= 0xc0 {
+		o[binary.BigEndian.Uint16(b[off:])] = name
+	}
 }
 
 // known reports whether package dns has a place for the data of a type, which needs

@@ -1,0 +1,73 @@
+package virtual_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+	"github.com/gohedge/hedge/internal/engine"
+)
+
+// fiftyHosts is a world of 50 hosts with 20 requests per second each. The first one hangs for 30 s. The next
+// three pause together: every ten seconds a third of their replicas stop for 300 ms. The other 46 are as ever.
+func fiftyHosts() virtual.World {
+	pausing := func(d *virtual.Draws, a virtual.Attempt) time.Duration {
+		wait := 300*ms - a.At%(10*time.Second)
+		if wait <= 0 || a.Own(d).IntN(3) > 0 {
+			return seed()(d, a)
+		}
+		return wait + seed()(d, a)
+	}
+	hanging := virtual.Between(60*time.Second, 90*time.Second, virtual.Hang(seed(), 90*time.Second), seed())
+	return virtual.World{
+		Hosts: 50, Rate: 1000, Requests: 180_000, Timeout: 5 * time.Second,
+		Model: func(d *virtual.Draws, a virtual.Attempt) time.Duration {
+			switch {
+			case a.Host == 0:
+				return hanging(d, a)
+			case a.Host <= 3:
+				return pausing(d, a)
+			}
+			return seed()(d, a)
+		},
+	}
+}
+
+// What one host of fifty saves up and spends does not change what the others have: their tails are those that an
+// engine had whose keys each began with 20 tokens of their own. The numbers are that engine's, by seed.
+func TestFiftyHostsDoNotPayForOneAnother(t *testing.T) {
+	for i, was := range fiftyBefore {
+		calls := fiftyHosts().Run(context.Background(), uint64(i+1), func() virtual.Policy {
+			return virtual.NewOurs(engine.Config{
+				Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: ms, MaxKeys: 4096, Short: true,
+			})
+		}, nil)
+		groups := map[string][]latency.Call{}
+		for _, c := range calls {
+			switch {
+			case c.Host > 3:
+				groups["others"] = append(groups["others"], c)
+			case c.Host > 0:
+				groups["pausing"] = append(groups["pausing"], c)
+			}
+		}
+		p99 := func(name string) time.Duration { return latency.Quantile(latencies(groups[name]), 0.99) }
+		t.Logf("seed %d: others %v, pausing %v, %d hedges", i+1, p99("others"), p99("pausing"), hedges(calls))
+		assert.InEpsilon(t, was.others, p99("others"), 0.02)
+		assert.InEpsilon(t, was.pausing, p99("pausing"), 0.02)
+		assert.LessOrEqual(t, hedges(calls), was.hedges)
+	}
+}
+
+var fiftyBefore = []struct {
+	others, pausing time.Duration
+	hedges          int
+}{
+	{others: 16507 * time.Microsecond, pausing: 20746 * time.Microsecond, hedges: 17223},
+	{others: 16630 * time.Microsecond, pausing: 19339 * time.Microsecond, hedges: 17236},
+	{others: 16483 * time.Microsecond, pausing: 20331 * time.Microsecond, hedges: 17118},
+}

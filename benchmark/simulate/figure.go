@@ -1,0 +1,31 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+func millis(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// round keeps four decimals: a tenth of a microsecond.
+func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
+
+// figure shows milliseconds with three digits, and whole ones from a hundred on.
+func figure(x float64) string {
+	switch {
+	case x >= 100:
+		return fmt.Sprintf("%.0f", x)
+	case x >= 10:
+		return fmt.Sprintf("%.1f", x)
+	default:
+		return fmt.Sprintf("%.2f", x)
+	}
+}
+
+func spread(x float64) string {
+	if x == 0 {
+		return ""
+	}
+	return " ±" + figure(x)
+}

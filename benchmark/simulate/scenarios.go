@@ -1,0 +1,217 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+)
+
+// scenarios are all there are, in the order of the help.
+func scenarios() []scenario {
+	seed := seedModel()
+	closed := func(m virtual.Model, requests int) virtual.World {
+		return virtual.World{Workers: 20, Requests: requests, Model: m}
+	}
+	open := func(m virtual.Model, rate float64) virtual.World {
+		return virtual.World{Rate: rate, Model: m}
+	}
+	queue := func(load float64, q virtual.Queue) virtual.World {
+		return virtual.World{Rate: load * float64(q.Servers) / seedMean.Seconds(), Requests: 400_000, Model: seed, Queue: &q}
+	}
+	tenHosts := func(m virtual.Model) virtual.World {
+		return virtual.World{Hosts: 10, Rate: 1000, Model: m, Timeout: 5 * sec}
+	}
+	others := func(p part) part {
+		in := p.in
+		p.in = func(c latency.Call) bool { return c.Host > 0 && in(c) }
+		return p
+	}
+	hung := []part{
+		others(within("before", 0, 30*sec)),
+		others(within("during", 30*sec, 60*sec)),
+		others(within("after", 60*sec, forever)),
+		{name: "hung-host", in: func(c latency.Call) bool { return c.Host == 0 }},
+	}
+	outage := []part{within("before", 0, 60*sec), within("during", 60*sec, 90*sec), within("after", 90*sec, forever)}
+	trigger := virtual.World{
+		Rate: 0.75 * 20 / seedMean.Seconds(), Queue: &virtual.Queue{Servers: 20, Shared: true},
+		Model: virtual.Between(30*sec, 40*sec, virtual.Times(seed, 2.5), seed),
+	}
+	cold := func(m virtual.Model) virtual.World {
+		return virtual.World{Workers: 4, Requests: 1000, Episodes: 300, Model: m}
+	}
+	firsts := []part{first("first-50", 50), first("first-200", 200)}
+	steady := []part{within("steady", 10*sec, forever)}
+	both := []string{"http", "grpc"}
+
+	return append([]scenario{{
+		name: "seed", about: "the published benchmark: lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower, 20 callers",
+		world: closed(seed, 400_000), replays: true, sockets: both,
+	}, {
+		name: "pareto", about: "a heavy tail: Pareto from 2.5 ms, shape 1.5, 20 callers",
+		world: closed(virtual.Pareto(2500*time.Microsecond, 1.5), 400_000), replays: true, sockets: both,
+	}, {
+		name: "bimodal", about: "20 % of requests are cache misses of 200 ms, and so are their hedges, 20 callers",
+		world:   closed(virtual.Inherent(virtual.Lognormal(5*ms, 2*ms), virtual.Lognormal(200*ms, 25*ms), 0.20), 200_000),
+		replays: true, sockets: both,
+	}, {
+		name: "replica", about: "one of 16 replicas is 10 × slower, 20 callers",
+		world: closed(virtual.Replicas(virtual.Lognormal(5*ms, 2*ms), 16, 10), 400_000), replays: true, sockets: []string{"grpc"},
+	}, {
+		name: "correlated", about: "ten replicas stop for 100 ms every 2 s, as for garbage collection, 2,000 requests/s",
+		world: virtual.World{Rate: 2000, Requests: 400_000, Model: virtual.Pauses(virtual.Lognormal(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replays: true,
+	}, {
+		name: "queue", about: "20 servers with a queue each, 60 % loaded, which stop working on cancelled requests",
+		world: queue(0.6, virtual.Queue{Servers: 20, Cancel: true}),
+	}, {
+		name: "queue-deaf", about: "the same, 80 % loaded, and the servers finish cancelled requests: hedging hurts here",
+		world: queue(0.8, virtual.Queue{Servers: 20}),
+	}, {
+		name: "metastable", about: "20 servers with one queue, 75 % loaded, which finish cancelled requests, 2.5 × slower for 10 s",
+		world: trigger, span: 140 * sec,
+		parts: []part{
+			within("before", 0, 30*sec), within("during", 30*sec, 40*sec),
+			within("10-30s-after", 50*sec, 70*sec), within("80s-after", 120*sec, forever),
+		},
+	}, {
+		name: "drift", about: "three times slower in the second of three minutes, 2,000 requests/s",
+		world: open(virtual.Between(60*sec, 120*sec, virtual.Times(seed, 3), seed), 2000), span: 180 * sec, replays: true,
+		parts: []part{within("before", 0, 60*sec), within("during", 60*sec, 120*sec), within("after", 120*sec, forever)},
+	}, {
+		name: "outage", about: "everything 50 × slower for 30 s, 1,000 requests/s",
+		world: open(virtual.Between(60*sec, 90*sec, virtual.Times(seed, 50), seed), 1000), span: 150 * sec, replays: true,
+		parts: outage,
+	}, {
+		name: "hang", about: "nothing answers for 30 s, 1,000 requests/s",
+		world: open(virtual.Between(60*sec, 90*sec, virtual.Hang(seed, 90*sec), seed), 1000), span: 150 * sec,
+		parts: outage,
+	}, {
+		name: "hosts", about: "one of ten hosts hangs for 30 s; the parts show the other nine, 1,000 requests/s",
+		world: tenHosts(virtual.OnHost(0, virtual.Between(30*sec, 60*sec, virtual.Hang(seed, forever/2), seed), seed)),
+		span:  90 * sec, parts: hung,
+	}, {
+		name: "hosts-calm", about: "the same ten hosts when none hangs",
+		world: tenHosts(seed), span: 90 * sec, parts: hung[:3],
+	}, {
+		name: "uniform", about: "uniformly slow: every answer takes 20 ms ± 1 %, 20 callers",
+		world: closed(virtual.Constant(20*ms, 0.01), 200_000), sockets: both,
+	}, {
+		name: "low", about: "the published benchmark's backend at one request/s",
+		world: virtual.World{Rate: 1, Requests: 100_000, Model: seed}, replays: true,
+	}, {
+		name: "cold", about: "300 fresh clients, 4 callers each, against the published benchmark's backend",
+		world: cold(seed), parts: firsts,
+	}, {
+		name: "cold-slow", about: "the same, against a backend 40 × slower",
+		world: cold(virtual.Times(seed, 40)), parts: firsts,
+	}, {
+		name: "estimate-low", about: "the published benchmark's backend at 2,000 requests/s, with EstimatedRPS 100 × too low",
+		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 0.01, replays: true, parts: steady,
+	}, {
+		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
+		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
+	}}, slices.Concat(serviceScenarios(), longScenarios(), labScenarios(), dnsScenarios, recursorScenarios)...)
+}
+
+// scenarioOf returns the first scenario of that name.
+func scenarioOf(name string) scenario {
+	all := scenarios()
+	return all[slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })]
+}
+
+func labScenarios() []scenario {
+	usual := virtual.Lognormal(5*ms, 2*ms)
+	return slices.Concat(queueLabs(), elsewhereLabs(), []scenario{{
+		name: "stream", about: "the header comes at once and the first byte later, for 10 % of attempts by 200 ms, 30 callers; time to first byte",
+		world: virtual.World{Workers: 30, Requests: 6000, Model: virtual.Late(usual, 0.10, 200*ms)}, sockets: []string{"http"},
+		lab: &lab{
+			strategies: []string{"none", "published", "hedge"},
+			stream:     true,
+		},
+	}, {
+		name: "frozen-h2", about: "a client's HTTP/2 connection goes dead under 4 callers, who give up after 300 ms; 1 ms to the server and back",
+		world:   virtual.World{Workers: 4, Requests: 124, Episodes: 10, Model: usual, Timeout: 300 * ms},
+		sockets: []string{"http", "grpc"}, parts: []part{last("frozen", 120)},
+		lab: &lab{
+			strategies: []string{"none", "static-10ms", "hedge"},
+			rtts:       []time.Duration{ms}, tls: true, freeze: 120,
+		},
+	}, {
+		name: "cold", about: "fresh clients, over TLS, 0.5 and 30 ms from a server that answers at once",
+		world: virtual.World{Workers: 1, Requests: 6, Episodes: 40, Model: virtual.Constant(0, 0)}, sockets: []string{"http"},
+		parts: []part{
+			on("first-0.5ms", 0, first("", 1)), on("warm-0.5ms", 0, last("", 1)),
+			on("first-30ms", 1, first("", 1)), on("warm-30ms", 1, last("", 1)),
+		},
+		lab: &lab{
+			strategies: []string{"none", "hedge"},
+			rtts:       []time.Duration{ms / 2, 30 * ms}, tls: true,
+		},
+	}, {
+		name: "replica", about: "the replica that a client dials, of three, stops for 100 ms every 2 s, 200 requests/s",
+		world: virtual.World{Rate: 200, Requests: 1200, Model: usual}, sockets: []string{"http"},
+		lab: &lab{
+			strategies: []string{"none", "hedge"},
+			rtts:       []time.Duration{ms}, replicas: 3, pause: 100 * ms, period: 2 * sec,
+		},
+	}})
+}
+
+// queueLabs are the virtual scenario of that name with the real clients, servers and Limiters.
+func queueLabs() []scenario {
+	rate := 0.8 * 20 / seedMean.Seconds()
+	in := func(name, about string, tls bool, sockets ...string) scenario {
+		return scenario{
+			name: name, about: about, sockets: sockets, parts: []part{last("settled", 1000)},
+			world: virtual.World{Rate: rate, Requests: int(12 * rate), Model: seedModel(), Queue: &virtual.Queue{Servers: 20}},
+			lab:   &lab{strategies: []string{bare, ours, limited}, tls: tls, replicas: 20, random: true},
+		}
+	}
+	return []scenario{
+		in("queue-deaf", "20 servers, 80 % loaded, that work on one request at a time and finish cancelled ones", false, "http", "grpc"),
+		in("queue-deaf-h2", "the same over HTTP/2", true, "http"),
+	}
+}
+
+// elsewhereNames are the names of elsewhereLabs.
+func elsewhereNames() (names []string) {
+	for _, sc := range elsewhereLabs() {
+		names = append(names, sc.name)
+	}
+	return names
+}
+
+// elsewhereLabs are about what it is worth to send a hedge to another replica than its primary's.
+func elsewhereLabs() []scenario {
+	usual := virtual.Constant(5*ms, 0.4)
+	both := []string{"http", "grpc"}
+	in := func(name, about string, m virtual.Model, sockets []string, l lab) scenario {
+		l.strategies, l.rtts, l.period = []string{bare, ours}, []time.Duration{ms / 2}, sec
+		return scenario{
+			name: name, about: about + ", 10 callers", world: virtual.World{Workers: 10, Requests: 10_000, Model: m}, sockets: sockets, lab: &l,
+		}
+	}
+	const pause = 100 * ms
+	slow := virtual.Stragglers(usual, 0.01, 10)
+	return []scenario{
+		in("stop-2", "the first of two replicas stops for 100 ms each second", usual, both, lab{replicas: 2, pause: pause}),
+		in("stop-3", "the first of three", usual, both, lab{replicas: 3, pause: pause}),
+		in("stop-10", "the first of ten", usual, both, lab{replicas: 10, pause: pause}),
+		in("stop-h2", "the first of three, over HTTP/2", usual, both[:1], lab{replicas: 3, pause: pause, tls: true}),
+		in("rotate", "the first of three, and each lookup has another one first", usual, both[:1], lab{replicas: 3, pause: pause, rotates: true}),
+		in("steady", "three replicas, none of which stops: 1 % of attempts are 10 × slower", slow, both[:1], lab{replicas: 3}),
+		in("gone", "the same, and the second replica cannot be reached", slow, both[:1], lab{replicas: 3, gone: true}),
+	}
+}
+
+// last are the calls after the first n of their client.
+func last(name string, n int32) part {
+	return part{name: name, in: func(c latency.Call) bool { return c.Index >= n }}
+}
+
+// on are the calls of p at the n-th round-trip time.
+func on(name string, n int16, p part) part {
+	return part{name: name, in: func(c latency.Call) bool { return c.Host == n && p.in(c) }}
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/benchmark/internal/virtual"
+)
+
+// turns are the rounds of a job.
+type turns struct {
+	job
+	plan  plan
+	began time.Time
+
+	all, oracles, others []*contender
+}
+
+func (t *turns) enter(c *contender) {
+	if c.hidden = !slices.Contains(t.strategies, c.strategy.name); !c.hidden {
+		c.task = t.progress.begin(t.scenario.name, c.strategy.name, t.plan.requests)
+	}
+	t.all = append(t.all, c)
+	if c.strategy.isOracle() {
+		t.oracles = append(t.oracles, c)
+	} else {
+		t.others = append(t.others, c)
+	}
+}
+
+func (t *turns) close() {
+	for _, c := range t.all {
+		c.close()
+	}
+}
+
+// play plays the rounds. It ends early, without an error, if ctx does.
+func (t *turns) play(ctx context.Context) (err error) {
+	arrivals := virtual.NewDraws(t.seed)
+	turn := func(c *contender, n int) {
+		if ctx.Err() == nil && err == nil {
+			stop := t.timers.watch()
+			err = c.round(ctx, n, arrivals)
+			stop()
+			c.task.set(c.done)
+		}
+	}
+	planned := rounds
+	for i := 0; i < planned && ctx.Err() == nil; i++ {
+		started := time.Now()
+		for k := range t.others { // another one begins each time
+			turn(t.others[(k+i)%len(t.others)], t.plan.each)
+		}
+		if t.plan.limit > 0 { // a slow machine plays fewer rounds
+			round := time.Since(started) * time.Duration(len(t.all)) / time.Duration(max(len(t.others), 1))
+			left := t.plan.limit - started.Sub(t.began)
+			planned = min(planned, i+int(max(left/max(round, 1), 1)))
+		}
+		// Oracles play in the second half, twice as much in each round: they need to know what the others did.
+		if half := planned / 2; i >= half {
+			for _, c := range t.oracles {
+				c.seat.delays = t.foresee(c.strategy)
+				turn(c, planned*t.plan.each*(i+1-half)/(planned-half)-c.done)
+			}
+		}
+	}
+	return err
+}
+
+// foresee returns the oracle's best static delays for the latencies that calls without
+// hedging have met so far, at the extra load that hedge has caused so far.
+func (t *turns) foresee(oracle strategy) []time.Duration {
+	var took []time.Duration
+	var extra float64
+	for _, other := range t.all {
+		switch other.strategy.name {
+		case bare:
+			took = latency.Answered(other.finished())
+		case ours:
+			extra = extraOf(other.finished())
+		}
+	}
+	if len(took) == 0 {
+		return nil
+	}
+	world := virtual.World{Workers: 1, Requests: min(50_000, 20*len(took)), Model: virtual.Drawn(took)}
+	return world.Oracle(t.seed, oracle.oracle, extra, oracle.oracleGoal())
+}
+
+// extraOf returns the hedges per request.
+func extraOf(calls []latency.Call) float64 {
+	hedges := 0
+	for _, c := range calls {
+		hedges += int(c.Hedges)
+	}
+	return float64(hedges) / float64(max(len(calls), 1))
+}

@@ -1,0 +1,53 @@
+package dnshedge
+
+import (
+	"context"
+	"sync"
+)
+
+// background is what runs for a Client without a caller, until Close.
+type background struct {
+	ctx    context.Context // ends with Close; never changes
+	cancel context.CancelFunc
+
+	mu     sync.Mutex     // guards the fields below; it may be taken under any other lock but those of a server
+	closed bool           // wg counts no more
+	wg     sync.WaitGroup // of what runs
+}
+
+func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
+
+// begin counts a goroutine that wait waits for, and that must call wg.Done, or
+// reports false after end.
+func (b *background) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.wg.Add(1)
+	}
+	return !b.closed
+}
+
+// spawn calls f in a goroutine that wait waits for, with a context that end ends,
+// or reports false after end.
+func (b *background) spawn(f func(context.Context)) bool {
+	if !b.begin() {
+		return false
+	}
+	go func() {
+		defer b.wg.Done()
+		f(b.ctx)
+	}()
+	return true
+}
+
+// end ends the context, and lets nothing begin any more.
+func (b *background) end() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.cancel()
+}
+
+// wait waits until nothing runs, after end.
+func (b *background) wait() { b.wg.Wait() }

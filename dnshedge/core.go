@@ -1,0 +1,612 @@
+package dnshedge
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/group"
+	"github.com/gohedge/hedge/dnshedge/internal/lookup"
+	"github.com/gohedge/hedge/dnshedge/internal/system"
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// core is a Client in use. Its fields never change once newCore has returned; what they lead to is safe for concurrent use.
+type core struct {
+	conf      *Client
+	servers   *servers
+	hosts     *system.Hosts  // nil if there is none
+	refreshes *budget.Bucket // of refreshes, which thus cost no hedge
+	waiting   line           // of questions, for servers
+	flights   flights
+	version   atomic.Uint64 // of the system's servers, as the Cache knows them; 0: not yet
+	count     counters
+	operation
+	background
+}
+
+// counters are the numbers of a Client's Stats.
+type counters struct {
+	queries, hits, stale, shared, refreshes atomic.Int64
+	local, fallbacks, failures, dropped     atomic.Int64
+	observerPanics                          atomic.Int64
+	group                                   group.Counters
+}
+
+func newCore(conf *Client) (*core, error) {
+	if err := conf.validate(); err != nil {
+		return nil, err
+	}
+	hedging := conf.Hedge.hedging()
+	c := &core{
+		conf:      conf,
+		refreshes: budget.NewBucket(hedging.Share, group.Burst),
+		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
+		flights:   flights{underWay: make(map[string]*flight)},
+	}
+	if conf.Hosts != "" {
+		f, err := system.OpenHosts(conf.Hosts, c.spawn)
+		if err != nil {
+			return nil, fmt.Errorf("dnshedge: Client.Hosts: %w", err)
+		}
+		c.hosts = f
+	}
+	policy := hedging.Engine()
+	policy.Shadow = conf.Hedge.Shadow
+	if err := c.operation.init(policy, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
+		return nil, err
+	}
+	c.background.init()
+	c.servers = c.newServers(hedging)
+	if err := c.servers.init(conf); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// newServers returns the servers of the Client, before init.
+func (c *core) newServers(hedging group.Hedging) *servers {
+	conf := group.Config{
+		Hedging: hedging, Timeout: c.timeout(), Off: c.isOff, Shadow: c.shadow,
+		Engine: c.engine, Count: &c.count.group, Watcher: c.watcher, Log: c.log, Spawn: c.spawn,
+	}
+	if c.conf.Trace != nil {
+		conf.Trace = groupTrace{c.conf.Trace}
+	}
+	return &servers{
+		pool:      group.New(conf),
+		order:     c.conf.Order,
+		timeout:   c.timeout(),
+		spawn:     c.spawn,
+		dialing:   &dialing{with: c.conf.Dialer, conf: c.conf.TLSConfig, sessions: tls.NewLRUClientSessionCache(0)},
+		udpSize:   cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
+		count:     &c.count,
+		filter:    c.conf.RebindFilter,
+		exchanger: c.conf.Exchanger,
+	}
+}
+
+func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTimeout) }
+
+func (c *core) isOff() bool { return c.conf.Hedge.Off || c.off.Load() }
+
+// close is Client.Close.
+func (c *core) close() {
+	all := c.servers.pool.Close()
+	c.end()
+	for _, s := range all {
+		s.Close()
+	}
+	c.wait()
+	c.records.close()
+}
+
+// hit answers a question from the cache if that takes neither time nor a query.
+func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
+	if c.conf.Cache == nil || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
+		return f, false
+	}
+	q = c.servers.used(q)
+	c.follow(time.Now())
+	if f, ok = c.conf.Cache.hit(q); ok {
+		c.count.queries.Add(1)
+		c.count.hits.Add(1)
+		c.refreshes.Earn()
+		c.conf.Trace.hit(ctx, q, FromCache, nil)
+	}
+	return f, ok
+}
+
+// follow has the Cache forget what the system's servers said if the system has others now.
+func (c *core) follow(now time.Time) {
+	if c.servers.system == nil || c.conf.Cache == nil {
+		return
+	}
+	v, known := c.servers.system.Version(now), c.version.Load()
+	if v != known && c.version.CompareAndSwap(known, v) && known != 0 {
+		c.conf.Cache.forgetSystem()
+	}
+}
+
+// origin returns whom what is said about q now comes from.
+func (c *core) origin(q *wire.Query) (from origin) {
+	route, n := c.servers.routes.domain(q)
+	from.domain = uint8(n) // of MaxName bytes at most
+	if c.conf.Cache != nil && c.servers.system != nil && route == nil {
+		from.system = c.conf.Cache.ofSystem()
+	}
+	return from
+}
+
+// answer answers a question with what is known here, what is kept, or what the servers say
+// when they are asked; if address is not empty, only with what the one server there says. When
+// ctx ends, it returns. But if stay is not nil, it may stay until the servers have answered,
+// or stay ends: that takes no second goroutine.
+func (c *core) answer(ctx, stay context.Context, q *wire.Query, address string) *result {
+	c.count.queries.Add(1)
+	c.refreshes.Earn()
+	if address != "" {
+		return c.askedAt(ctx, q, address)
+	}
+	q = c.servers.used(q)
+	if r := c.here(ctx, q); r != nil {
+		return r
+	}
+	had, r := c.kept(ctx, q)
+	if r != nil {
+		return r
+	}
+	return c.asked(ctx, stay, q, had)
+}
+
+// askedAt asks the server at an address.
+func (c *core) askedAt(ctx context.Context, q *wire.Query, address string) *result {
+	s, err := c.servers.at(address)
+	if err != nil {
+		return &result{err: err}
+	}
+	defer c.servers.pool.Release(s)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
+	defer cancel()
+	r := c.servers.ask(ctx, q, group.Servers{s})
+	r.limit(q, c.conf.Cache)
+	return c.conf.Trace.asked(ctx, q, r)
+}
+
+// here answers a question without cache and servers, or returns nil if it has to be asked. Without RD that is for a route only:
+// such a question asks what is known here, and what others have asked for is nobody's business.
+func (c *core) here(ctx context.Context, q *wire.Query) *result {
+	if !q.Standard() {
+		return nil
+	}
+	m := c.known(q)
+	if m == nil && !q.Recursive() && c.servers.routes.exchanger(q) == nil {
+		m = refused()
+	}
+	if m == nil {
+		return nil
+	}
+	c.count.local.Add(1)
+	r := new(result)
+	r.answer, r.err = localAnswer(q, m)
+	c.conf.Trace.hit(ctx, q, FromLocal, r.err)
+	return r
+}
+
+// known returns what the hosts file and the zones of special-use names say about q, or nil.
+func (c *core) known(q *wire.Query) *dns.Msg {
+	if q.Class != dns.ClassINET {
+		return nil
+	}
+	if c.hosts != nil {
+		if h := c.hosts.Find(q, time.Now()); h != nil {
+			return h.Answer(q)
+		}
+	}
+	z := c.conf.SpecialUse.zone(q)
+	if z == nil {
+		return nil
+	}
+	if _, n := c.servers.routes.domain(q); n > 1 { // a route for all names does not mean these
+		return nil
+	}
+	return z.Answer(q.Text(), q.Type)
+}
+
+// refused returns an answer without records (RFC 8914 §4.21).
+func refused() *dns.Msg {
+	m := new(dns.Msg)
+	m.Rcode = dns.RcodeRefused
+	m.SetEdns0(dns.MinMsgSize, false)
+	m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: edeNotAuthoritative}}
+	return m
+}
+
+// localAnswer completes an answer to q that is made here.
+func localAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
+	m.Response, m.RecursionAvailable = true, true
+	m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
+	b, err := m.Pack()
+	if err != nil {
+		return nil, err
+	}
+	return wire.ParseAnswer(b, q)
+}
+
+// kept returns what the cache has for a question, if it is to be given at once, or else what it has in case the servers do
+// not answer. An entry that is due for it is refreshed in the background.
+func (c *core) kept(ctx context.Context, q *wire.Query) (had found, r *result) {
+	cache := c.conf.Cache
+	if cache == nil || !q.Cacheable() || lookup.IsFromServers(ctx) {
+		return found{}, nil
+	}
+	_, domain := c.servers.routes.domain(q)
+	had = cache.get(q, time.Now(), domain)
+	if had.refresh {
+		c.refresh(q, had)
+	}
+	switch {
+	case had.freshness == fresh, had.freshness == stale && had.waiting():
+		return had, c.fromCache(ctx, q, had)
+	case had.freshness == stale && cache.staleAfter() == 0:
+		if had.claim() {
+			c.flight(c.ctx, nil, q, 0)
+		}
+		return had, c.fromCache(ctx, q, had)
+	}
+	return had, nil
+}
+
+// refresh asks for an entry that somebody has claimed, if there is a token for it.
+func (c *core) refresh(q *wire.Query, had found) {
+	if !c.refreshes.Spend() {
+		had.release()
+		return
+	}
+	c.count.refreshes.Add(1)
+	c.flight(c.ctx, nil, q, explore)
+}
+
+// asked asks the servers, together with all who have the same question. If they are slow or fail, had is the answer, if it is one.
+func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *result {
+	if !q.Standard() || !c.keeps(q) && c.short(ctx) { // no question that two may share, or no time
+		return c.conf.Trace.asked(ctx, q, c.resolve(ctx, nil, nil, q, false))
+	}
+	end := time.Now().Add(c.timeout())
+	var slow <-chan time.Time
+	if had.freshness == stale {
+		t := time.NewTimer(c.conf.Cache.staleAfter())
+		defer t.Stop()
+		slow, stay = t.C, nil
+	}
+	f := c.flight(ctx, stay, q, 0)
+	select {
+	case <-f.done:
+		r := f.r
+		if f.leader != q && !f.again && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
+			// Its time was over, or who asked has left, and not this caller.
+			r = c.askAgain(ctx, q, end, r)
+		}
+		if had.freshness == stale && r.failed(q) && !r.final() {
+			return c.fromCache(ctx, q, had)
+		}
+		if f.shared {
+			c.count.shared.Add(1)
+		}
+		return c.conf.Trace.asked(ctx, q, r)
+	case <-slow:
+		// The servers are slow. Their answer will be kept; until then callers get the
+		// stale one without waiting.
+		had.postponeRefresh(had.at)
+		return c.fromCache(ctx, q, had)
+	case <-ctx.Done():
+		c.flights.leave(f)
+		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
+	}
+}
+
+// keeps reports whether answers to q are kept.
+func (c *core) keeps(q *wire.Query) bool { return c.conf.Cache != nil && q.Cacheable() }
+
+// short reports whether a caller has less time than Timeout. Its time is divided between servers otherwise than that of others.
+func (c *core) short(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ok && time.Until(end) < c.timeout()
+}
+
+// askAgain asks in another flight, until the caller's time ends; then r is returned.
+// Those who join that flight do not ask again: a question that comes back from the
+// servers that it is put to would never end.
+func (c *core) askAgain(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	if ctx.Err() != nil {
+		return r
+	}
+	f := c.flight(ctx, nil, q, again)
+	select {
+	case <-f.done:
+		return f.r
+	case <-ctx.Done():
+		c.flights.leave(f)
+		return r
+	}
+}
+
+// fromCache answers a question with what is kept.
+func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) *result {
+	from := FromCache
+	if f.freshness == stale {
+		from = FromStale
+		c.count.stale.Add(1)
+	} else {
+		c.count.hits.Add(1)
+	}
+	c.conf.Trace.hit(ctx, q, from, f.err)
+	r := new(result)
+	r.answer, r.view, r.err = f.answer(q)
+	return r
+}
+
+// manner is how a question is asked in a flight.
+type manner uint8
+
+const (
+	explore manner = 1 << iota // no caller waits: any server of the group may be asked first
+	again                      // another flight had ended without an answer before
+)
+
+// flight returns the flight of a question: the one that is under way, or else a new one, in which values of ctx hold.
+// That one goes on without its callers if the answer will be kept, and until the last has left if not. But if stay is not
+// nil, it is made in this goroutine, and ends when stay does.
+func (c *core) flight(ctx, stay context.Context, q *wire.Query, how manner) *flight {
+	var buf [wire.MaxKey + 16]byte
+	key := q.AppendTask(buf[:0])
+	if from := c.origin(q); from.system != 0 {
+		key = binary.BigEndian.AppendUint16(key, from.system)
+	}
+	f, isNew := c.flights.join(key, engine.Facts{}.Refuse(race.OverridesFrom(ctx)) != engine.None)
+	if !isNew {
+		return f
+	}
+	f.leader, f.again = q, how&again != 0
+	switch {
+	case stay != nil:
+		c.resolve(c.detached(ctx), stay, f, q, false)
+	case c.keeps(q):
+		go c.resolve(c.detached(ctx), nil, f, q, how&explore != 0)
+	default:
+		go c.resolve(c.detached(ctx), c.flights.wanted(f), f, q, false)
+	}
+	return f
+}
+
+// detached is a context that ends with the Client, and has the values of a caller's.
+type detached struct {
+	context.Context
+	values context.Context
+}
+
+func (d detached) Value(key any) any { return d.values.Value(key) }
+
+// AfterFunc does what context.AfterFunc does, which package context looks for: otherwise it takes a goroutine.
+func (d detached) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(d.Context, f) }
+
+func (c *core) detached(ctx context.Context) context.Context {
+	if ctx == context.Background() {
+		return c.ctx
+	}
+	return detached{c.ctx, context.WithoutCancel(ctx)}
+}
+
+// resolve asks the servers until ctx ends, or stay, if that is not nil, and has the cache keep
+// what they say. It lands f, if that is not nil. If explore, no caller waits, and any server of
+// the group may be asked first.
+func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, explore bool) (r *result) {
+	if f != nil {
+		r = &result{err: context.Canceled} // unless this function goes on to its end
+		defer func() { c.flights.land(f, r) }()
+		if !c.begin() {
+			r.err = &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}
+			return r
+		}
+		defer c.wg.Done()
+	}
+	span := new(transport.Span)
+	span.Begin(ctx, c.timeout())
+	defer span.Cancel()
+	if stay != nil && stay.Done() != nil {
+		defer context.AfterFunc(stay, span.Cancel)()
+	}
+	c.follow(time.Now())
+	from := c.origin(q)
+	place := c.waiting.enter(span, q.Zone())
+	r = c.servers.resolve(span, q, explore)
+	if stay != nil && stay.Err() != nil && r.failed(q) { // also if a server has failed: another one might have answered
+		r.answer, r.err = nil, &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}
+	}
+	if c.waiting.leave(place) && r.err != nil {
+		c.count.dropped.Add(1)
+		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
+	}
+	if f != nil && c.ctx.Err() != nil && errors.Is(r.err, context.Canceled) {
+		r.err = &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}
+	}
+	ttl := r.limit(q, c.conf.Cache)
+	now := time.Now()
+	switch cache := c.conf.Cache; {
+	case cache == nil || !q.Cacheable():
+	case errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || group.Ours(r.err) || c.ctx.Err() != nil:
+	case errors.Is(r.err, context.Canceled): // who asked has left
+	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
+		route, domain := c.servers.routes.domain(q)
+		keep := ofServers
+		if r.err == nil && route == nil && c.conf.Exchanger != nil {
+			keep = ofExchanger
+		}
+		cache.fail(q, r.answer, r.err, now, domain, keep, from)
+	default:
+		from.validated = r.answer.Authentic() && r.from != nil && upstreamOf(r.from).TrustAD
+		cache.put(q, r.answer, ttl, now, from)
+	}
+	return r
+}
+
+// appendAnswer appends the response to q, in wire format and as a forwarder's. It
+// has at most limit bytes.
+func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
+	if f, ok := c.hit(context.Background(), q); ok {
+		return f.append(b, q, limit), nil
+	}
+	r := c.answer(ctx, context.Background(), q, "") // which ends with the Client
+	if r.err != nil {
+		return b, r.err
+	}
+	return appendForwarded(b, q, r.answer, r.view, limit), nil
+}
+
+// appendResult appends the response to q that answer has the result for.
+func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
+	if r.err == nil {
+		return appendForwarded(b, q, r.answer, r.view, limit)
+	}
+	code := uint16(edeNetwork)
+	switch t := (*Error)(nil); {
+	case errors.Is(r.err, ErrTooManyQuestions):
+		code = edeOther // no fault of the servers or the network
+	case errors.As(r.err, &t) && t.Timeout():
+		code = edeNoReachable
+	}
+	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
+}
+
+// append appends the response to q that an answer of the cache is.
+func (f *found) append(b []byte, q *wire.Query, limit int) []byte {
+	a, view, _ := f.answer(q)
+	return appendForwarded(b, q, a, view, limit)
+}
+
+func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.View, limit int) []byte {
+	start := len(b)
+	b = a.Append(b, q, view, limit)
+	wire.Forwarded(b[start:])
+	return b
+}
+
+// result is what came of a question. Whoever makes it writes it; once it is returned, it may be shared, and nobody does.
+type result struct {
+	answer *wire.Answer
+	view   wire.View     // of the answer
+	err    error         // instead of an answer
+	from   *group.Server // that gave the answer, or was asked first; nil: a cache, or none
+	hedged bool          // a hedge gave the answer
+	tries  int           // attempts made
+}
+
+// failed reports whether another server may do better.
+func (r *result) failed(q *wire.Query) bool {
+	return r.err != nil || q.Standard() && r.answer.Outcome == wire.Failure
+}
+
+// final reports whether the result is a failure that an older answer must not hide.
+func (r *result) final() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
+
+// limit makes the answer ready to be shared, and returns how long the cache, which may be nil, may keep it.
+func (r *result) limit(q *wire.Query, c *Cache) time.Duration {
+	if r.err != nil {
+		return 0
+	}
+	var limits *wire.TTLLimits
+	if c != nil && q.Standard() {
+		limits = c.limits()
+	}
+	return r.answer.Limit(limits)
+}
+
+// A flight is one exchange for all who have the same question at a time. Who began it writes leader, again and r, and then
+// closes done; others read them after that.
+type flight struct {
+	key    string
+	leader *wire.Query   // of who began it
+	again  bool          // another flight had ended without an answer before
+	done   chan struct{} // closed when it has ended
+	r      *result       // then
+
+	// The fields below are guarded by flights.mu until then.
+
+	callers int    // that wait
+	shared  bool   // by several callers
+	end     func() // if nobody waits any more; nil: it goes on
+}
+
+// flights are those that are under way. It is safe for concurrent use.
+type flights struct {
+	mu       sync.Mutex         // guards underWay, and the shared of those in it
+	underWay map[string]*flight // by question, and whether it may be hedged
+}
+
+// join returns the flight of a question, whose memory it uses: the one that is under way, or else a new one, which the caller
+// must land. One that is made for a question that must not be hedged is not for those that may.
+func (f *flights) join(question []byte, once bool) (_ *flight, isNew bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := f.underWay[string(question)]
+	if once && known == nil {
+		question = append(question, 1)
+		known = f.underWay[string(question)]
+	}
+	if known != nil {
+		known.shared = true
+		known.callers++
+		return known, false
+	}
+	mine := &flight{key: string(question), done: make(chan struct{}), callers: 1}
+	f.underWay[mine.key] = mine
+	return mine, true
+}
+
+// wanted returns a context that ends when nobody waits for f any more.
+func (f *flights) wanted(mine *flight) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	mine.end = cancel
+	return ctx
+}
+
+// leave says that one who joined a flight waits no more. One that is not wanted any more is not joined.
+func (f *flights) leave(mine *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if mine.callers--; mine.callers > 0 || mine.end == nil || f.underWay[mine.key] != mine {
+		return
+	}
+	delete(f.underWay, mine.key)
+	mine.end()
+}
+
+// land ends a flight with its result.
+func (f *flights) land(mine *flight, r *result) {
+	mine.r = r
+	f.mu.Lock()
+	if f.underWay[mine.key] == mine {
+		delete(f.underWay, mine.key)
+	}
+	if mine.end != nil {
+		mine.end()
+	}
+	f.mu.Unlock()
+	close(mine.done)
+}

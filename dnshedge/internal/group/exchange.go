@@ -1,0 +1,603 @@
+package group
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
+)
+
+const (
+	maxColdHedges = 4 // to a single server of which nothing is known: they may all be useless
+
+	// maxTimerLag is how late a timer may fire. If it is later, this process or machine
+	// was slow, not the network, and the answer may wait to be read. lookAgain is how
+	// long its reader then has.
+	maxTimerLag = 3 * time.Millisecond
+	lookAgain   = 2 * time.Millisecond
+
+	// lastPatience is how many timeouts the last attempt waits at least: it is for a
+	// network that was gone for a moment, in which hedges have used up the others.
+	lastPatience = 4
+
+	maxServfails = 3 // servers that are asked until SERVFAIL is believed
+
+	// silentHandicap is how many queries more the other servers get than a silent one.
+	silentHandicap = transport.MaxDatagrams
+
+	usualServers = 2 // of a group
+)
+
+// errLost is why the wait for a query has ended that is sent again.
+var errLost = errors.New("dnshedge: query is lost")
+
+// errNoAnswer is an attempt's error if servers responded, but with failures.
+var errNoAnswer = errors.New("dnshedge: no server answered the question")
+
+// Result is what came of an exchange.
+type Result struct {
+	Answer *wire.Answer // what the servers said, even if that is a failure
+	Err    error        // instead of an answer, if they said nothing
+	From   *Server      // that the answer is from, or the error about
+	Hedged bool         // a hedge was answered first
+	Tries  int          // attempts made
+}
+
+// Exchange is one question on its way through a group of equal servers. The zero value is ready for Ask, and it is used once.
+//
+// Besides the primary, two things may be done. A hedge is due at a time that was learned before the exchange began, and goes
+// out while the primary may still be answered. A resend is due when the last query that is no hedge is lost, as far as anybody
+// can know at that time. The race looks when the earlier of them is due.
+type Exchange struct {
+	conf  *Config
+	told  *told // nil: there are no observers
+	q     *wire.Query
+	group Servers // in the order of preference
+	start time.Time
+	end   time.Time // nothing is sent any more
+	call  engine.Call
+	key   *engine.Key // of the primary's server; nil if nothing is learned
+
+	mu       sync.Mutex // guards the fields below, but for the attempts that were admitted: they do not change
+	attempts [1 + race.MaxHedges]attempt
+	tries    int         // attempts admitted, the primary included
+	uses     []int       // queries, by server
+	asked    []time.Time // when each server was asked last
+	look     time.Time   // when the race looks what is due
+	late     bool        // it has looked too late once
+	hedges   hedges
+	resends  resends
+	failing
+
+	// What else an exchange needs, in one piece of memory.
+	race  race.Race[reply]
+	first first // the primary
+	room  room  // for the slices above
+}
+
+// hedges are those of an Exchange, which guards them.
+type hedges struct {
+	due  []time.Duration // since the exchange began
+	cold bool            // the times are guesses
+	next int             // of due, whose time has not come
+}
+
+// resends are those of an Exchange, which guards them, and the last query: the primary, or the last resend.
+type resends struct {
+	setup   time.Duration // of the primary's connection
+	timeout time.Duration // of the primary's server
+	n       int
+	last    int       // the server that the last query went to
+	lastAt  time.Time // when that was
+	unpaid  time.Time // none before this time, because nothing paid for one
+}
+
+type first struct {
+	race.Attempt
+	own  race.Own
+	span transport.Span
+}
+
+type room struct {
+	look  [1]time.Duration
+	due   [race.MaxHedges]time.Duration
+	uses  [usualServers]int
+	asked [usualServers]time.Time
+}
+
+// attempt is how an attempt begins.
+type attempt struct {
+	kind kind
+	to   int // the server
+	use  int // how often that one was asked before
+}
+
+// kind is why an attempt is made.
+type kind int8
+
+const (
+	primary kind = iota
+	hedge
+	resent
+)
+
+// failing is what came of attempts without an answer. It is guarded by the Exchange's mu.
+type failing struct {
+	failures    int          // responses that were failures
+	failure     *wire.Answer // the first of them
+	failureFrom *Server      // its server
+	failed      *Server      // the server that the primary's error is about
+}
+
+// reply is an attempt's answer.
+type reply struct {
+	*wire.Answer
+	from  *Server
+	kind  kind
+	setup time.Duration // how long the answer waited for a handshake
+}
+
+var (
+	_ race.Op[reply] = (*Exchange)(nil)
+	_ race.Pacer     = (*Exchange)(nil)
+)
+
+// Ask puts a question to a group of servers of p, hedged.
+func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
+	x.conf, x.q, x.group, x.start = &p.conf, q, group, time.Now()
+	if n := len(group); n <= usualServers {
+		x.uses, x.asked = x.room.uses[:n], x.room.asked[:n]
+	} else {
+		x.uses, x.asked = make([]int, n), make([]time.Time, n)
+	}
+	x.told = tell(ctx, x.conf.Watcher, group[0])
+	x.admit(primary, 0, x.start)
+	x.plan(ctx)
+	var looks []time.Duration
+	if x.look.Before(x.end) {
+		looks = append(x.room.look[:0], x.look.Sub(x.start))
+	}
+	span := &x.first.span
+	span.Begin(ctx, 0)
+	defer span.Cancel()
+	x.first.Adopt(&x.first.own, span, span.End, nil)
+	out := x.race.Run(ctx, x, x, looks, &race.Style{Usual: race.Unbounded, Watch: x.told.watch(), Primary: &x.first.Attempt})
+	x.ended(out.Winner, &out.Value)
+	if out.Err != nil {
+		return x.failedAll(out.Err, out.Started)
+	}
+	switch v := &out.Value; v.kind {
+	case hedge:
+		x.conf.Count.HedgeWins.Add(1)
+		v.from.hedgeWins.Add(1)
+	case resent:
+		x.conf.Count.ResendWins.Add(1)
+	}
+	return Result{Answer: out.Value.Answer, From: out.Value.from, Hedged: out.Value.kind == hedge, Tries: out.Started}
+}
+
+// failedAll returns what the servers said if none answered, or else the error of the primary.
+func (x *Exchange) failedAll(err error, tries int) Result {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.failure != nil {
+		return Result{Answer: x.failure, From: x.failureFrom, Tries: tries}
+	}
+	return Result{Err: err, From: cmp.Or(x.failed, x.group[0]), Tries: tries}
+}
+
+// ended learns from the exchange and tells how it ended. The winner is -1 if there is none.
+func (x *Exchange) ended(winner int, r *reply) {
+	answered := winner >= 0
+	if x.key != nil {
+		x.call.AnsweredBy(x.number(winner))
+		x.call.End(answered, answered && r.kind == hedge, r.setup)
+		return
+	}
+	if x.told != nil {
+		x.mu.Lock()
+		hedges := x.hedgesUpTo(x.tries - 1)
+		x.mu.Unlock()
+		x.told.end(x.number(winner), hedges, time.Since(x.start))
+	}
+}
+
+// number is what observers call attempt n: 0, or which of the hedges it is.
+func (x *Exchange) number(n int) int {
+	if n < 0 || x.attempts[n].kind != hedge {
+		return min(n, 0)
+	}
+	return x.hedgesUpTo(n)
+}
+
+// hedgesUpTo counts the hedges among the attempts up to n.
+func (x *Exchange) hedgesUpTo(n int) (hedges int) {
+	for _, a := range x.attempts[:n+1] {
+		if a.kind == hedge {
+			hedges++
+		}
+	}
+	return hedges
+}
+
+// plan decides when attempts besides the primary are due.
+func (x *Exchange) plan(ctx context.Context) {
+	if !x.q.Standard() {
+		x.told.denied(observe.DeniedMethod) // not known to be safe to repeat
+		return
+	}
+	first, h := x.group[0], &x.conf.Hedging
+	if !first.ready() {
+		x.resends.setup = first.setupTime()
+	}
+	first.purse.earn()
+	x.hedges.due = x.room.due[:0]
+	refused := engine.Facts{SwitchedOff: x.conf.Off()}.Refuse(race.OverridesFrom(ctx))
+	switch {
+	case refused != engine.None:
+		x.told.denied(refused)
+	case h.Fixed > 0:
+		x.hedges.due = append(x.hedges.due, h.Fixed)
+	default:
+		x.key = first.key
+		x.call.Begin(ctx, x.key, 0)
+		x.hedges.cold = first.cold()
+		loss := first.lossDelay()
+		at := max(first.slowDelay(), loss) + x.resends.setup
+		// The second hedge starts when the first one is probably lost as well, and the
+		// third waits twice as long.
+		for n := range h.MaxHedges {
+			x.hedges.due = append(x.hedges.due, at)
+			at += loss << n
+		}
+	}
+	x.resends.timeout = first.rto.timeout(0, len(x.group) == 1)
+	wait, left := x.resends.setup+x.resends.timeout, x.conf.Timeout
+	if len(x.hedges.due) > 0 {
+		wait = min(wait, x.hedges.due[0])
+		if x.told != nil {
+			x.told.delay = x.hedges.due[0]
+			x.call.Due(x.hedges.due[0])
+		}
+	}
+	if end, ok := ctx.Deadline(); ok {
+		left = end.Sub(x.start)
+	}
+	x.look, x.end = x.start.Add(wait), x.start.Add(left)
+}
+
+// Admit starts what is due, a resend or a hedge.
+func (x *Exchange) Admit(int) bool {
+	now := time.Now()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if now.Sub(x.look) > maxTimerLag && !x.late {
+		x.late, x.look = true, now.Add(lookAgain)
+		return false
+	}
+	admitted := x.resend(now) || x.hedge(now)
+	x.look = x.lostAt()
+	if x.hedges.next < len(x.hedges.due) {
+		if at := x.start.Add(x.hedges.due[x.hedges.next]); at.Before(x.look) {
+			x.look = at
+		}
+	}
+	return admitted
+}
+
+// Next says when the race looks again.
+func (x *Exchange) Next() (time.Duration, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return time.Until(x.look), x.tries <= race.MaxHedges && x.look.Before(x.end)
+}
+
+// admit counts an attempt that starts now. The caller holds mu.
+func (x *Exchange) admit(k kind, to int, now time.Time) {
+	x.attempts[x.tries] = attempt{kind: k, to: to, use: x.uses[to]}
+	x.tries++
+	x.countUse(to, now)
+	if k != hedge {
+		x.resends.last, x.resends.lastAt = to, now
+	}
+}
+
+// lostAt returns when the last query counts as lost, as far as anybody can know now: its
+// server's retransmission timeout has passed, doubled for each resend, and no hedge is under
+// way. A stream loses nothing while it carries other answers. The caller holds mu.
+func (x *Exchange) lostAt() time.Time {
+	s := x.group[x.resends.last]
+	if s.stream && s.AnsweredSince(x.resends.lastAt) {
+		return x.end
+	}
+	to := x.group[x.pick()]
+	wait := s.rto.timeout(x.resends.n, to == s || to.Silent())
+	if x.tries == race.MaxHedges {
+		wait = max(wait, lastPatience*x.resends.timeout)
+	}
+	if x.resends.n == 0 {
+		wait += x.resends.setup
+	}
+	at := x.resends.lastAt.Add(wait)
+	if at.Before(x.resends.unpaid) {
+		at = x.resends.unpaid
+	}
+	for i, s := range x.group {
+		if x.asked[i].After(x.resends.lastAt) {
+			if hedged := x.asked[i].Add(s.lossDelay()); at.Before(hedged) {
+				at = hedged
+			}
+		}
+	}
+	return at
+}
+
+// resend admits a query in place of the last one, if that is lost and something pays for another. The caller holds mu.
+func (x *Exchange) resend(now time.Time) bool {
+	if now.Before(x.lostAt()) {
+		return false
+	}
+	if s := x.group[x.resends.last]; !s.AnsweredSince(x.resends.lastAt) {
+		s.rto.backOff(x.resends.lastAt, now)
+	}
+	to := x.group[x.pick()]
+	paid := to.purse.payResend(x.resends.n == 0, to.Silent())
+	x.countMisses(now) // which may make it silent, and another one the better choice
+	if !paid {
+		x.resends.unpaid = now.Add(now.Sub(x.resends.lastAt) / 4)
+		return false
+	}
+	x.resends.n++
+	x.conf.Count.Resends.Add(1)
+	x.admit(resent, x.pick(), now)
+	return true
+}
+
+// hedge admits the next hedge, if it is due, allowed and paid for. One that is not admitted is not asked for again. The caller
+// holds mu.
+func (x *Exchange) hedge(now time.Time) bool {
+	n := x.hedges.next
+	if n == len(x.hedges.due) || now.Sub(x.start) < x.hedges.due[n] {
+		return false
+	}
+	x.hedges.next++
+	first := x.group[0]
+	reason := engine.None
+	switch {
+	case x.key == nil: // a fixed delay
+		if x.conf.Shadow {
+			reason = observe.DeniedShadow
+		}
+	case x.hedges.cold && len(x.group) == 1 && first.lateHedges.Load() >= maxColdHedges:
+		reason = observe.DeniedWarming
+	case !first.purse.payHedge(&x.call, n): // which has told why
+		x.conf.Count.Denied.Add(1)
+		return false
+	default:
+		first.lateHedges.Add(1)
+	}
+	if reason != engine.None {
+		x.conf.Count.Denied.Add(1)
+		x.told.denied(reason)
+		return false
+	}
+	to := x.pick()
+	x.conf.Count.Hedges.Add(1)
+	x.group[to].hedges.Add(1)
+	x.admit(hedge, to, now)
+	return true
+}
+
+// Ended says that attempt n, a hedge or a resend, has ended.
+func (x *Exchange) Ended(n int) {
+	if x.attempts[n].kind == hedge && x.key != nil {
+		x.call.Ended(n)
+	}
+}
+
+// countMisses counts a miss of each server that has not answered in time. The
+// caller holds mu.
+func (x *Exchange) countMisses(now time.Time) {
+	for i, s := range x.group {
+		if x.uses[i] > 0 && now.Sub(x.asked[i]) >= s.lossDelay() {
+			s.missed(x.asked[i])
+		}
+	}
+}
+
+// pick chooses the server for another attempt: the first of those asked least. A
+// doubtful server is chosen as if it had had silentHandicap more queries; among equals
+// it is last. The caller holds mu.
+func (x *Exchange) pick() int {
+	best, rank := 0, -1
+	for i, s := range x.group {
+		r := 2 * x.uses[i]
+		if s.doubtful() {
+			r += 2*silentHandicap + 1
+		}
+		if rank < 0 || r < rank {
+			best, rank = i, r
+		}
+	}
+	return best
+}
+
+// countUse counts a query to a server. The caller holds mu.
+func (x *Exchange) countUse(i int, now time.Time) {
+	x.uses[i]++
+	x.asked[i] = now
+}
+
+// Attempt asks one server, and if that one cannot answer, at once the next.
+func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
+	k, i, use := x.attempts[n].kind, x.attempts[n].to, x.attempts[n].use
+	ctx := context.Context(a)
+	if n == 0 {
+		ctx = &x.first.span // which costs less to wait for
+	}
+	for {
+		s := x.group[i]
+		start := time.Now()
+		x.told.asks(a, n, x.number(n), s)
+		if x.conf.Trace != nil {
+			x.conf.Trace.Attempt(a, x.q, s, n, k == hedge)
+		}
+		answer, setup, err := x.ask(ctx, n, s, use)
+		if x.conf.Trace != nil {
+			x.conf.Trace.Done(a, x.q, s, n, k == hedge, time.Since(start), err)
+		}
+		if err == nil {
+			failure := x.q.Standard() && answer.Outcome == wire.Failure
+			s.responded(x.q, x.q.Standard() && (failure || answer.Bogus()))
+			if !failure {
+				s.share.add(x.q, true)
+				return reply{answer, s, k, setup}, nil
+			}
+			err = errNoAnswer
+		} else if a.Err() != nil {
+			// Time ran out, or another attempt won.
+			if time.Since(start) >= s.lossDelay() {
+				s.missed(start)
+			}
+			return reply{}, x.fail(n, s, err)
+		} else if !Ours(err) {
+			s.missed(start)
+		}
+		if to, ok := x.failover(s, answer); ok {
+			i, use = to, 0
+			continue
+		}
+		again := x.last(n) && (errors.Is(err, errLost) || Refused(err))
+		if again {
+			i, use, again = x.sendAgain(a, s, start)
+		}
+		if !again {
+			return reply{}, x.fail(n, s, err)
+		}
+	}
+}
+
+// last reports whether attempt n is the last one, which a race has only so many of. When its query is lost, as far as anybody can
+// know, or fails, the attempt goes on with another one, while the queries of the others are still waited for.
+func (x *Exchange) last(n int) bool { return n == race.MaxHedges && x.q.Standard() }
+
+// patience is how long the last attempt waits for s. A stream loses nothing while it carries other answers.
+func (x *Exchange) patience(s *Server) time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return max(s.rto.timeout(x.resends.n, true), lastPatience*x.resends.timeout)
+}
+
+// ask asks s in attempt n.
+func (x *Exchange) ask(ctx context.Context, n int, s *Server, use int) (*wire.Answer, time.Duration, error) {
+	if !x.last(n) || s.stream {
+		return s.ask(ctx, x.q, use)
+	}
+	mine, cancel := context.WithTimeoutCause(ctx, x.patience(s), errLost)
+	defer cancel()
+	return s.ask(mine, x.q, use)
+}
+
+// sendAgain waits until it is time for another query in place of the one to s that was sent then, and something pays for it. It
+// returns to which server that goes, and how often that one was asked before, or reports false if the attempt ends.
+func (x *Exchange) sendAgain(ctx context.Context, s *Server, sent time.Time) (to, use int, ok bool) {
+	pause := time.Until(sent.Add(x.patience(s)))
+	if !s.AnsweredSince(sent) {
+		s.rto.backOff(sent, time.Now())
+	}
+	for {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return 0, 0, false
+		}
+		if to, use, ok = x.payAgain(); ok {
+			return to, use, true
+		}
+		pause = time.Since(sent) / 4
+	}
+}
+
+// payAgain counts another resend by the last attempt, if something pays for it.
+func (x *Exchange) payAgain() (to, use int, ok bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	to = x.pick()
+	s := x.group[to]
+	if !s.purse.payResend(false, s.Silent()) {
+		return 0, 0, false
+	}
+	use = x.uses[to]
+	x.countUse(to, time.Now())
+	x.resends.n++
+	x.conf.Count.Resends.Add(1)
+	return to, use, true
+}
+
+// ours are the errors of this process, this machine or its network.
+var ours = [...]error{
+	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
+}
+
+// Ours reports whether an error is this process's, this machine's or its network's, and says nothing about the
+// server or the name.
+func Ours(err error) bool {
+	return slices.ContainsFunc(ours[:], func(one error) bool { return errors.Is(err, one) })
+}
+
+// Refused reports whether an error says that nobody listens: the server may be about to restart. A connection that was closed
+// is none of these: the question may be what ended it.
+func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// fail returns the error of attempt n, which is about s.
+func (x *Exchange) fail(n int, s *Server, err error) error {
+	if n == 0 {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.failed = s
+	}
+	return err
+}
+
+// failover keeps the response of a server that could not answer, and finds another
+// server that has not been asked. Asking that one costs no budget, unless it is known
+// to be silent, or two servers have failed already: what fails everywhere must not be
+// asked everywhere. SERVFAIL is what a zone's own failure looks like, and so three
+// servers are enough (RFC 9520 §3.1).
+func (x *Exchange) failover(from *Server, a *wire.Answer) (int, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if a != nil {
+		x.failures++
+		if x.failure == nil {
+			x.failure, x.failureFrom = a, from
+		}
+	}
+	i := x.pick()
+	switch {
+	case !x.q.Standard() || x.uses[i] > 0:
+		return 0, false
+	case a != nil && a.Rcode() == dns.RcodeServerFailure && x.failures >= maxServfails:
+		return 0, false
+	case (x.group[i].Silent() || x.failures > 1) && !x.group[i].purse.payFailover():
+		return 0, false
+	}
+	x.countUse(i, time.Now())
+	x.conf.Count.Failovers.Add(1)
+	return i, true
+}
+
+// Discard does nothing, because a reply holds nothing that must be released.
+func (x *Exchange) Discard(reply, error) {}

@@ -1,0 +1,180 @@
+// Package group asks groups of equal servers, hedged: a question goes to the best of a group, a second time if the answer is
+// late (a hedge), again if it is lost (a resend), and at once to the next server if one cannot answer (a failover).
+//
+// A [Pool] has the servers of one Client. A [Server] is a server and what is known of it: how long its answers take, whether it
+// answers at all, and what pays for asking it more than once. An [Exchange] is one question on its way through a group.
+// Caches, names of upstreams and the order of groups are the caller's.
+package group
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/watch"
+)
+
+const (
+	// MaxServers is how many servers a Pool remembers, besides those that are being asked.
+	MaxServers = 256
+
+	forgetServer = 30 * time.Second // a server that is wanted now and then may be forgotten if no question could go to it for so long
+)
+
+// Config is what the servers of a Pool have in common.
+type Config struct {
+	Hedging Hedging
+	Timeout time.Duration // bounds an exchange with all its attempts
+	Off     func() bool   // reports whether hedging is switched off; queries that are lost are still sent again
+	Shadow  bool          // hedges are only counted
+	Engine  *engine.Engine
+	Count   *Counters
+	Watcher *watch.Watcher // nil: there are no observers
+	Log     *ops.Log
+	Trace   Trace // nil: nobody is told
+
+	// Spawn calls f in a goroutine that ends with the context it is given, or reports false if no more may begin. No lock of
+	// this package but the Pool's is held while it is called.
+	Spawn func(f func(context.Context)) bool
+}
+
+// A Trace is told of each attempt at a question, with its number and whether it is a hedge.
+type Trace interface {
+	Attempt(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
+	Done(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool, took time.Duration, err error)
+}
+
+// A Pool has the servers of a Client, which it remembers by their names. It is safe for concurrent use.
+type Pool struct {
+	conf   Config // never changes
+	common bucket // pays for hedges to all servers
+
+	mu      sync.Mutex         // guards the fields below, and each Server's lease; a Server's locks are taken after it, never before
+	servers map[string]*Server // by name; nil after Close
+}
+
+// New returns a Pool without servers.
+func New(conf Config) *Pool {
+	return &Pool{conf: conf, common: newBucket(conf.Hedging.Share), servers: make(map[string]*Server)}
+}
+
+// A Use is what a server is wanted for.
+type Use int
+
+// The uses.
+const (
+	Always Use = iota // it is never forgotten
+	Now               // questions come now and then that may be put to it
+	Once              // it is asked by its address; the caller calls Release
+)
+
+// lease is why a server is remembered. It is guarded by the Pool's lock.
+type lease struct {
+	always  bool
+	callers int       // who ask it by its address
+	alone   bool      // it was asked by its address only
+	wanted  time.Time // when a question last came that may be put to it, if not alone
+}
+
+// Server returns the server of that name, which target describes if it is new.
+func (p *Pool) Server(name string, use Use, target func() (Target, error)) (*Server, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.servers == nil {
+		return nil, transport.ErrClosed
+	}
+	s := p.servers[name]
+	if s == nil {
+		t, err := target()
+		if err != nil {
+			return nil, err
+		}
+		s = newServer(p, name, t)
+		s.lease.alone = true
+		for len(p.servers) >= MaxServers && p.forget() {
+		}
+		p.servers[name] = s
+	}
+	if use == Once {
+		s.lease.callers++
+		return s, nil
+	}
+	s.lease.alone, s.lease.wanted = false, time.Now()
+	s.lease.always = s.lease.always || use == Always
+	return s, nil
+}
+
+// Release ends the use of a server that was asked by its address.
+func (p *Pool) Release(s *Server) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.lease.callers--
+}
+
+// forget closes the server that was asked least recently, unless somebody waits for it, it is for always, or a question that
+// may still be put to it came within forgetServer. It reports false if there is none. The caller holds mu.
+func (p *Pool) forget() bool {
+	var oldest *Server
+	patience := max(forgetServer, p.conf.Timeout)
+	for _, s := range p.servers {
+		if oldest != nil && s.used.Load() >= oldest.used.Load() {
+			continue
+		}
+		l := &s.lease
+		if !l.always && l.callers == 0 && (l.alone || time.Since(l.wanted) >= patience) {
+			oldest = s
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	delete(p.servers, oldest.Name)
+	p.conf.Spawn(func(context.Context) { oldest.Close() })
+	return true
+}
+
+// Known returns the server of that name, or nil.
+func (p *Pool) Known(name string) *Server {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.servers[name]
+}
+
+// All returns the servers that are remembered, in no order.
+func (p *Pool) All() []*Server {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.servers))
+}
+
+// Close forgets all servers and returns them. There are no new ones after it.
+func (p *Pool) Close() []*Server {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := slices.Collect(maps.Values(p.servers))
+	p.servers = nil
+	return all
+}
+
+// Counters count what a Pool does. Each is added to where it happens, and read by whoever likes to.
+type Counters struct {
+	Wire      atomic.Int64 // queries that were sent
+	Hedges    atomic.Int64
+	HedgeWins atomic.Int64
+	Denied    atomic.Int64 // hedges that were due and not sent
+
+	Resends    atomic.Int64
+	ResendWins atomic.Int64
+	Failovers  atomic.Int64
+
+	Retries   atomic.Int64 // queries that were sent again because their connection had been closed
+	Ignored   atomic.Int64 // messages that were no query's response
+	Abandoned atomic.Int64 // queries that ran on without a caller
+}

@@ -1,0 +1,124 @@
+package group
+
+import (
+	"sync"
+	"time"
+
+	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/observe"
+)
+
+// Burst is how many hedges may be saved up, and how many resends.
+const Burst = 20
+
+// bucket pays for hedges to all servers of a Pool.
+type bucket struct {
+	mu *sync.Mutex // makes asking it and a server's bucket one step
+	*budget.Bucket
+}
+
+func newBucket(share float64) bucket { return bucket{new(sync.Mutex), budget.NewBucket(share, Burst)} }
+
+// purse pays for asking a server more than once. It is safe for concurrent use.
+type purse struct {
+	common  bucket         // of all servers
+	own     *budget.Bucket // of hedges to this one
+	resends resendBucket   // of resends that cost no budget
+}
+
+func (p *purse) init(common bucket, share float64, key *engine.Key) {
+	p.common, p.own = common, budget.NewBucket(share, Burst)
+	p.resends.tokens = Burst
+	key.AlsoPaidBy(common.Bucket, p.own)
+}
+
+// earn counts a query to the server: of each the buckets get their share.
+func (p *purse) earn() {
+	p.common.Earn()
+	p.own.Earn()
+}
+
+// payHedge admits hedge n of a call, if the buckets pay for it and the call's key has no other reason to refuse. A hedge that
+// is only counted (observe.DeniedShadow) is paid for as well.
+func (p *purse) payHedge(call *engine.Call, n int) bool {
+	p.common.mu.Lock()
+	defer p.common.mu.Unlock()
+	denial := engine.None
+	if !p.common.Pays() || !p.own.Pays() {
+		denial = observe.DeniedBudget
+	}
+	call.Denied = engine.None
+	admitted := call.AdmitUnless(n, denial)
+	if admitted || call.Denied == observe.DeniedShadow {
+		p.common.Spend()
+		p.own.Spend()
+		p.earn() // because a hedge is a query as well
+	}
+	return admitted
+}
+
+// payResend pays for a resend. The first one of a question is paid for by the answers that the server has given. Others need
+// the budget, or answers in plenty: then it is packets that are lost, and not a server that is overloaded. A silent server is
+// sent nothing but for the budget: an outage must not double the load.
+func (p *purse) payResend(first, silent bool) bool {
+	return first && !silent && p.resends.spend(1) || p.payFailover() || !silent && p.resends.spend(Burst/2)
+}
+
+// payFailover pays for asking this server because another one could not answer, if that is to cost anything.
+func (p *purse) payFailover() bool {
+	p.common.mu.Lock()
+	defer p.common.mu.Unlock()
+	return p.common.Spend()
+}
+
+// resendPeriod is longer than most timeouts, so that the answers to some of a burst pay
+// for the others.
+const resendPeriod = 2 * time.Second
+
+// resendBucket pays for resends to a server with its answers, one each. It holds
+// Burst tokens and one for each answer of this period and the one before: where many
+// are answered together, many may be lost together. It begins with Burst tokens. It
+// is safe for concurrent use.
+type resendBucket struct {
+	mu      sync.Mutex // guards the fields below
+	tokens  int
+	end     time.Time // of the period
+	answers [2]int    // in the period, and in the one before
+}
+
+// earn adds a token for an answer.
+func (b *resendBucket) earn() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refresh()
+	b.answers[0]++
+	b.tokens++
+}
+
+// spend takes the token for one resend if there are so many at least, or reports false.
+func (b *resendBucket) spend(least int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refresh()
+	if b.tokens < least {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
+// refresh begins a new period if it is time to, and drops the tokens that the bucket no
+// longer holds. The caller holds mu.
+func (b *resendBucket) refresh() {
+	now := time.Now()
+	if now.Before(b.end) {
+		return
+	}
+	b.answers[1], b.answers[0] = b.answers[0], 0
+	if now.Sub(b.end) >= resendPeriod {
+		b.answers[1] = 0
+	}
+	b.end = now.Add(resendPeriod)
+	b.tokens = min(b.tokens, Burst+b.answers[1])
+}

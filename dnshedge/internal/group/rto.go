@@ -1,0 +1,62 @@
+package group
+
+import (
+	"sync"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/rtt"
+)
+
+const (
+	firstRTO = time.Second            // RFC 6298 §2.1
+	minRTO   = 200 * time.Millisecond // the RFC's second would make a lost packet cost as much
+	maxRTO   = time.Minute            // §2.5
+)
+
+// rto computes a server's retransmission timeout, as RFC 6298 does. Karn's rule
+// (§3) holds by itself: every query has an ID and a socket or connection of its own,
+// and so nobody mistakes the answer to one for the answer to another. The zero
+// value has measured nothing. It is safe for concurrent use.
+type rto struct {
+	mu      sync.Mutex // guards the fields below
+	times   rtt.Estimate[float64]
+	backoff int       // how often the timeout was doubled since the last answer
+	doubled time.Time // the last time
+}
+
+// learn takes a measurement, which ends the back-off.
+func (r *rto) learn(took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.backoff = 0
+	r.times.Learn(took, 1./2)
+}
+
+// backOff doubles the timeout: a query that was sent at that time had no answer, and
+// nor had any other since. Queries that were sent before the last doubling do not count:
+// there is one timer for all that is under way, as there is for a connection (§5).
+func (r *rto) backOff(sent, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if sent.After(r.doubled) {
+		r.backoff, r.doubled = r.backoff+1, now
+	}
+}
+
+// timeout returns how long to wait for an answer to a question that was sent again
+// so often, before the same server is asked again, or another.
+func (r *rto) timeout(resends int, same bool) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := firstRTO
+	if r.times.SRTT > 0 {
+		d = r.times.Bound(r.times.SRTT/4, minRTO)
+	}
+	if same {
+		resends = max(resends, r.backoff)
+	}
+	for n := resends; n > 0 && d < maxRTO; n-- {
+		d *= 2
+	}
+	return min(d, maxRTO)
+}

@@ -1,0 +1,42 @@
+package group_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/internal/group"
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/ops"
+)
+
+// Stats and Export take the Client's lock before the servers'.
+func TestAServersLockIsNotHeldWhileTheClientsIsWaitedFor(t *testing.T) {
+	var count group.Counters
+	var s *group.Server
+	spawned := 0
+	hedging := group.Hedging{Percentile: 0.9, MaxHedges: 2, Share: 0.05, MinDelay: time.Millisecond, LocalMin: time.Millisecond, MaxDelay: time.Second}
+	p := group.New(group.Config{
+		Hedging: hedging, Timeout: time.Second, Engine: engine.New(hedging.Engine()), Count: &count,
+		Log: ops.NewLog(nil, "dnshedge", "dns", "", &count.Ignored),
+		Spawn: func(func(context.Context)) bool {
+			spawned++
+			assert.True(t, group.HealthIsFree(s))
+			return false
+		},
+	})
+	scheme, _ := transport.Find("udp")
+	s, err := p.Server("a", group.Always, func() (group.Target, error) {
+		return group.Target{Scheme: scheme, Transport: transport.Config{Dialer: new(net.Dialer), Addr: "127.0.0.1:1", Size: 512}}, nil
+	})
+	require.NoError(t, err)
+	defer s.Close()
+	group.Silence(s)
+	group.Servers{s}.ProbeDoubtful(time.Now(), nil)
+	assert.Equal(t, 1, spawned)
+}

@@ -1,0 +1,48 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"github.com/miekg/dns"
+)
+
+const optPadding = 12 // RFC 7830
+
+// The blocks to a multiple of whose bytes messages are padded (RFC 8467 §4.1).
+const (
+	queryBlock    = 128
+	responseBlock = 468
+)
+
+// PadResponse pads the response that begins at start, so that its length does not tell
+// who reads along what was asked. It has its OPT record at its end; without one it stays
+// as it is, for the client has none either.
+func PadResponse(b []byte, start int) []byte {
+	m := b[start:]
+	size := 0
+	_ = walk(m, func(r record) {
+		size = 0
+		if r.typ == dns.TypeOPT && r.section == additional {
+			size = r.ttl + 4
+		}
+	})
+	room := MaxMsg - len(m) - 4
+	if size == 0 || room < 0 {
+		return b
+	}
+	b = appendPadding(b, min(padding(len(m), responseBlock), room))
+	m = b[start:]
+	binary.BigEndian.PutUint16(m[size:], uint16(len(m)-size-2))
+	return b
+}
+
+// padding returns how many bytes of padding bring a message, with the option's head, to
+// a multiple of a block.
+func padding(size, block int) int { return (block - (size+4)%block) % block }
+
+// appendPadding appends the option (RFC 7830 §3).
+func appendPadding(b []byte, n int) []byte {
+	b = append(b, 0, optPadding)
+	b = binary.BigEndian.AppendUint16(b, uint16(n))
+	return append(b, make([]byte, n)...)
+}

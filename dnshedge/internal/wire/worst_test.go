@@ -1,0 +1,331 @@
+package wire_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+// builder writes a response record by record, with names as the caller spells and
+// compresses them.
+type builder struct {
+	b   []byte
+	end int // as long as it may be
+}
+
+// newBuilder begins the response to q.
+func newBuilder(q *dns.Msg, rcode, size int) *builder {
+	r := new(dns.Msg).SetRcode(q, rcode)
+	r.RecursionAvailable = true
+	b, err := r.Pack()
+	if err != nil {
+		panic(err)
+	}
+	return &builder{b, size}
+}
+
+// name writes a name in wire format, without compression.
+func name(s string) []byte {
+	b := make([]byte, wire.MaxName)
+	n, err := dns.PackDomainName(s, b, 0, nil, false)
+	if err != nil {
+		panic(err)
+	}
+	return b[:n]
+}
+
+// pointer writes a name that is the one at off.
+func pointer(off int) []byte { return []byte{0xc0 | byte(off>>8), byte(off)} }
+
+// add appends a record to a section, and reports whether there was room. It returns where
+// the record's owner and its data begin.
+func (b *builder) add(section int, owner []byte, typ uint16, data []byte) (at, in int, ok bool) {
+	if len(b.b)+len(owner)+10+len(data) > b.end {
+		return 0, 0, false
+	}
+	at = len(b.b)
+	b.b = append(b.b, owner...)
+	b.b = binary.BigEndian.AppendUint16(b.b, typ)
+	b.b = append(b.b, 0, dns.ClassINET, 0, 0, 1, 44)
+	b.b = binary.BigEndian.AppendUint16(b.b, uint16(len(data)))
+	in = len(b.b)
+	b.b = append(b.b, data...)
+	n := b.b[6+2*section:]
+	binary.BigEndian.PutUint16(n, binary.BigEndian.Uint16(n)+1)
+	return at, in, true
+}
+
+// fill appends records until there is no more room.
+func (b *builder) fill(section int, typ uint16, record func(i int) (owner, data []byte)) {
+	for i := 0; ; i++ {
+		owner, data := record(i)
+		if _, _, ok := b.add(section, owner, typ, data); !ok {
+			return
+		}
+	}
+}
+
+// labels is of how many labels long names are: as many as leave room for records.
+func (b *builder) labels() int {
+	switch {
+	case b.end < 1000:
+		return 8
+	case b.end < 60_000:
+		return 20
+	}
+	return 110
+}
+
+// chain appends a chain of aliases with names of as many labels as fit, which differ at
+// their end, and returns where the last name is.
+func (b *builder) chain(backwards bool) int {
+	labels := b.labels()
+	alias := func(i int) []byte {
+		if i == 0 {
+			return pointer(wire.HeaderLen)
+		}
+		return name(strings.Repeat("a.", labels) + string(rune('a'+i)) + ".example.")
+	}
+	last := wire.HeaderLen
+	for i := range 16 {
+		if backwards {
+			i = 15 - i
+		}
+		_, in, ok := b.add(0, alias(i), dns.TypeCNAME, alias(i+1))
+		if ok && (i == 15 || last == wire.HeaderLen) {
+			last = in
+		}
+	}
+	return last
+}
+
+var soaData = slices.Concat(pointer(wire.HeaderLen), pointer(wire.HeaderLen), make([]byte, 20))
+
+// worst has the answers that are known to take longest to read, for a question for A
+// records, by what is odd about them. All have about size bytes.
+var worst = map[string]func(q *dns.Msg, size int) []byte{
+	"ordinary": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.fill(0, dns.TypeA, func(i int) (owner, data []byte) { return pointer(12), []byte{10, 0, byte(i >> 8), byte(i)} })
+		return b.b
+	},
+	"aliases of long names": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		last := b.chain(false)
+		b.fill(0, dns.TypeA, func(i int) (owner, data []byte) { return pointer(last), []byte{10, 0, byte(i >> 8), byte(i)} })
+		return b.b
+	},
+	"aliases backwards": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		last := b.chain(true)
+		b.fill(0, dns.TypeA, func(i int) (owner, data []byte) { return pointer(last), []byte{10, 0, byte(i >> 8), byte(i)} })
+		return b.b
+	},
+	"aliases backwards and other subtrees": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.chain(true)
+		at, _, _ := b.add(0, name(strings.Repeat("a.", b.labels())+"zz.other."), dns.TypeDNAME, pointer(12))
+		b.fill(0, dns.TypeDNAME, func(int) (owner, data []byte) { return pointer(at), pointer(12) })
+		return b.b
+	},
+	"aliases without end": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.fill(0, dns.TypeCNAME, func(i int) (owner, data []byte) {
+			if i%2 == 0 {
+				return slices.Concat([]byte{4}, fmt.Appendf(nil, "%04d", 5000-i/2), pointer(14)), slices.Concat([]byte{4}, fmt.Appendf(nil, "%04d", 5001-i/2), pointer(14))
+			}
+			return pointer(14), pointer(12)
+		})
+		return b.b
+	},
+	"names of all labels": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.add(0, pointer(12), dns.TypeCNAME, name(strings.Repeat("a.", b.labels())))
+		in := len(b.b) - b.labels()*2 - 1
+		b.fill(0, dns.TypeA, func(i int) (owner, data []byte) {
+			return pointer(in + i%b.labels()*2), []byte{10, 0, byte(i >> 8), byte(i)}
+		})
+		return b.b
+	},
+	"names that are too long": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		at := 12
+		b.fill(0, dns.TypeA, func(i int) (owner, data []byte) {
+			owner = slices.Concat([]byte{1, 'a'}, pointer(at))
+			if len(b.b) < 1<<14 {
+				at = len(b.b)
+			}
+			return owner, nil
+		})
+		return b.b
+	},
+	"a name server for each label": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.add(0, pointer(12), dns.TypeCNAME, name(strings.Repeat("a.", b.labels())))
+		in := len(b.b) - b.labels()*2 - 1
+		b.fill(1, dns.TypeNS, func(i int) (owner, data []byte) { return pointer(in + i%10*2), pointer(in + i%7*2) })
+		return b.b
+	},
+	"a denial with aliases backwards": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, dns.RcodeNameError, size)
+		last := b.chain(true)
+		b.fill(1, dns.TypeSOA, func(int) (owner, data []byte) { return pointer(last), soaData })
+		return b.b
+	},
+	"a denial with aliases in front of many": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, dns.RcodeNameError, size)
+		last := b.chain(false)
+		b.fill(0, dns.TypeNS, func(int) (owner, data []byte) { return pointer(last), pointer(last) })
+		return b.b
+	},
+	"services of compressed names": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.fill(0, dns.TypeSRV, func(i int) (owner, data []byte) {
+			return pointer(12), slices.Concat(make([]byte, 5), []byte{byte(i)}, pointer(12))
+		})
+		return b.b
+	},
+	"names that are written out": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.fill(0, dns.TypeA, func(i int) (owner, data []byte) {
+			return name(fmt.Sprintf("n%d.", i) + strings.Repeat("a.", b.labels())), []byte{10, 0, byte(i >> 8), byte(i)}
+		})
+		return b.b
+	},
+	"records of no data": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.fill(0, dns.TypeTXT, func(int) (owner, data []byte) { return pointer(12), nil })
+		return b.b
+	},
+	"texts of empty strings": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.add(0, pointer(12), dns.TypeTXT, make([]byte, size-len(b.b)-12))
+		return b.b
+	},
+	"denials of many types": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, dns.RcodeNameError, size)
+		b.fill(1, dns.TypeNSEC, func(i int) (owner, data []byte) {
+			return pointer(14), slices.Concat([]byte{0, 0, 32}, slices.Repeat([]byte{0xff}, 32))
+		})
+		return b.b
+	},
+	"extended errors": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, dns.RcodeServerFailure, size)
+		b.add(2, []byte{0}, dns.TypeOPT, slices.Repeat([]byte{0, 15, 0, 2, 0, 0}, (size-len(b.b)-11)/6))
+		return b.b
+	},
+}
+
+func worstQuestion() *dns.Msg {
+	q := question("q.example.", dns.TypeA)
+	q.SetEdns0(1232, true)
+	return q
+}
+
+// readings are what is done to a response, from the wire to a caller.
+var readings = map[string]func(b []byte, m *dns.Msg, q *wire.Query){
+	"answer": func(b []byte, m *dns.Msg, q *wire.Query) {
+		a, err := wire.ParseAnswer(b, q)
+		if err != nil {
+			return
+		}
+		a.Lower(time.Second)
+		a.Limit(&wire.TTLLimits{Max: time.Hour, MaxNegative: time.Hour})
+		a.Append(nil, q, wire.View{Age: time.Second}, 0)
+	},
+	"message": func(b []byte, m *dns.Msg, q *wire.Query) {
+		if a, err := wire.ParseAnswer(b, q); err == nil {
+			a.Message(m, q, wire.View{})
+		}
+	},
+	"msg": func(b []byte, m *dns.Msg, q *wire.Query) { _, _ = wire.ParseMsg(b) },
+}
+
+// BenchmarkWorst reads the answers that are known to take longest. An answer of 64 KiB takes
+// less than 10 ms, and a datagram of 512 bytes less than 100 µs.
+func BenchmarkWorst(b *testing.B) {
+	m := worstQuestion()
+	q, err := wire.NewQuery(m)
+	require.NoError(b, err)
+	for _, size := range []int{512, wire.MaxMsg} {
+		for _, odd := range slices.Sorted(maps.Keys(worst)) {
+			resp := worst[odd](m, size)
+			for _, reading := range slices.Sorted(maps.Keys(readings)) {
+				b.Run(fmt.Sprintf("%d/%s/%s", size, reading, strings.ReplaceAll(odd, " ", "-")), func(b *testing.B) {
+					for b.Loop() {
+						readings[reading](resp, m, q)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Times are compared with that of an ordinary answer of as many bytes, and of a quarter of
+// them: what a machine does beside the test slows down all of them. They are short, so that
+// some readings are not interrupted.
+func TestR9AnAnswerIsReadInATimeBoundedByItsLength(t *testing.T) {
+	m := worstQuestion()
+	q, err := wire.NewQuery(m)
+	require.NoError(t, err)
+	const size = 16 << 10
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(512 << 20))
+	grows := time.Duration(8) // four times the length takes 4 times as long if each byte costs the same, and 16 times if each costs its length
+	if hedgetest.RaceEnabled {
+		grows = 12 // the race detector's own memory grows as well
+	}
+	for _, reading := range slices.Sorted(maps.Keys(readings)) {
+		ordinary := worst["ordinary"](m, size)
+		for _, odd := range slices.Sorted(maps.Keys(worst)) {
+			runtime.GC()
+			took := func(least *time.Duration, b []byte) {
+				start := time.Now()
+				readings[reading](b, m, q)
+				if d := time.Since(start); *least == 0 || d < *least {
+					*least = d
+				}
+			}
+			long, short := worst[odd](m, size), worst[odd](m, size/4)
+			var whole, quarter, usual time.Duration
+			ok := false
+			for tries := 0; tries < 40 && (tries < 3 || !ok); tries++ {
+				took(&whole, long)
+				took(&quarter, short)
+				took(&usual, ordinary)
+				ok = whole < grows*quarter+200*time.Microsecond && whole < 30*usual
+			}
+			assert.True(t, ok, "%s, %s: %v for 16 KiB, %v for 4 KiB, %v for 16 KiB of addresses", reading, odd, whole, quarter, usual)
+		}
+	}
+}
+
+func TestALongMessageIsReadAsPackageDNSReadsIt(t *testing.T) {
+	m := worstQuestion()
+	read := 0
+	for odd, f := range worst {
+		b := f(m, 5000)
+		want := new(dns.Msg)
+		if want.Unpack(b) != nil || odd == "records of no data" { // which are told in another way
+			continue
+		}
+		got, err := wire.ParseMsg(b)
+		require.NoError(t, err, odd)
+		assert.Equal(t, want.String(), got.String(), odd)
+		read++
+	}
+	assert.Greater(t, read, 10)
+}

@@ -1,0 +1,476 @@
+package dnshedge
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/domain"
+	"github.com/gohedge/hedge/dnshedge/internal/group"
+	"github.com/gohedge/hedge/dnshedge/internal/system"
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// servers are those that a Client may ask. The fields never change once the Client is used.
+type servers struct {
+	pool     *group.Pool
+	group    group.Servers   // the Upstreams; none: the system's are asked
+	fallback group.Servers   // the Fallback
+	system   *system.Servers // nil if there are Upstreams or an Exchanger
+	order    Order
+	dialing  *dialing
+	udpSize  int
+	timeout  time.Duration // of a question
+	spawn    func(func(context.Context)) bool
+
+	exchanger Exchanger     // that is asked instead; nil: nobody is
+	filter    *RebindFilter // nil: there is none
+	count     *counters
+	routes    routes
+}
+
+// init finds the servers and routes that conf names.
+func (s *servers) init(conf *Client) (err error) {
+	if s.group, err = s.configured(conf.Upstreams); err != nil {
+		return err
+	}
+	if s.fallback, err = s.configured(conf.Fallback); err != nil {
+		return err
+	}
+	if s.routes, err = newRoutes(conf.Routes); err != nil {
+		return err
+	}
+	if len(s.group) == 0 && conf.Exchanger == nil {
+		s.system = system.NewServers(conf.ResolvConf, func(addr string) bool { return Upstream{Addr: addr}.validate() == nil }, s.spawn)
+		s.routes.system = s.system
+	}
+	return nil
+}
+
+// configured returns the servers of a field of the Client.
+func (s *servers) configured(ups []Upstream) (group.Servers, error) {
+	return s.all(slices.Values(ups), group.Always)
+}
+
+// ofSystem returns servers of the system.
+func (s *servers) ofSystem(named []system.Server) (group.Servers, error) {
+	return s.all(func(yield func(Upstream) bool) {
+		for _, n := range named {
+			up := Upstream{Net: defaultNet, Addr: n.Addr}
+			if n.Stream {
+				up.Net = streamNet
+			}
+			if !yield(up) {
+				return
+			}
+		}
+	}, group.Now)
+}
+
+// all returns the server of each upstream. One that is given twice is one: what it could not
+// answer it will not answer when it is asked as another server.
+func (s *servers) all(ups iter.Seq[Upstream], use group.Use) (out group.Servers, err error) {
+	for up := range ups {
+		known, err := s.server(up, use)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(out, known) {
+			out = append(out, known)
+		}
+	}
+	return out, nil
+}
+
+// server returns an upstream's server.
+func (s *servers) server(up Upstream, use group.Use) (*group.Server, error) {
+	return s.pool.Server(up.key(), use, func() (group.Target, error) {
+		if err := up.validate(); err != nil {
+			return group.Target{}, err
+		}
+		scheme, _ := up.scheme()
+		return group.Target{
+			About: &up, Scheme: scheme, Addrs: up.Addrs, Stream: scheme.Name != defaultNet, Local: up.loopback(),
+			Transport: transport.Config{
+				Dialer: s.dialing.dialer(up), Addr: up.Addr, Path: up.path(), Post: up.Post, TLS: s.dialing.tls(up), Size: s.udpSize,
+			},
+		}, nil
+	})
+}
+
+// at returns the server at an address: a host and port, or what ParseUpstream
+// reads. The caller must release it.
+func (s *servers) at(address string) (*group.Server, error) {
+	if !strings.Contains(address, "://") {
+		if _, err := ParseUpstream(address); err != nil {
+			address = defaultNet + "://" + address
+		}
+	}
+	up, err := ParseUpstream(address)
+	if err != nil {
+		return nil, err
+	}
+	return s.server(up, group.Once)
+}
+
+// forAll returns the servers to ask about all names: the Upstreams, or the system's.
+func (s *servers) forAll() (group.Servers, error) {
+	if s.system == nil {
+		return s.group, nil
+	}
+	named := s.system.All(time.Now())
+	if named == nil { // the Client was closed before it asked the system
+		return nil, transport.ErrClosed
+	}
+	g, err := s.ofSystem(named)
+	if err != nil && !errors.Is(err, transport.ErrClosed) {
+		err = fmt.Errorf("dnshedge: %s: %w", cmp.Or(s.system.Path, "the system's servers"), err)
+	}
+	return g, err
+}
+
+// ofSystemNow names the system's servers for all names; empty: they are not asked.
+func (s *servers) ofSystemNow(now time.Time) string {
+	if s.system == nil {
+		return ""
+	}
+	return fmt.Sprint(s.system.All(now))
+}
+
+// strict reports whether the servers are asked in the order in which they are given.
+func (s *servers) strict() bool {
+	switch s.order {
+	case OrderStrict:
+		return true
+	case OrderAuto:
+		return s.system != nil && !s.system.Rotates()
+	default:
+		return false
+	}
+}
+
+// resolve asks those who have q's name: by a route, or else the system, or else the servers for all names, and the fallback
+// servers if those fail. While servers refuse connections, as those do that restart, they are asked again, ever less often.
+// If explore, no caller waits, and any server of the group may be asked first.
+func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *result {
+	if e := cmp.Or(s.routes.exchanger(q), s.exchanger); e != nil {
+		return s.delegate(ctx, q, e)
+	}
+	for pause := firstPause; ; pause *= 2 {
+		r := s.resolveOnce(ctx, q, explore)
+		if r.err == nil || !q.Standard() || !group.Refused(r.err) || !wait(ctx, pause) {
+			return r
+		}
+	}
+}
+
+const firstPause = 200 * time.Millisecond
+
+// wait waits, or reports false at once if ctx ends before that.
+func wait(ctx context.Context, d time.Duration) bool {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
+		return false
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// resolveOnce asks servers, all of them once at least if they fail.
+func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) *result {
+	if named := s.routes.ofSystem(q); named != nil {
+		g, err := s.ofSystem(named)
+		if err != nil {
+			return &result{err: err}
+		}
+		return s.inTurn(ctx, q, each(nil, g.AsGiven(), false), nil)
+	}
+	g, err := s.forAll()
+	if err != nil {
+		return &result{err: err}
+	}
+	now := time.Now()
+	if len(g)+len(s.fallback) > 1 && (!g.Silent() || !s.fallback.Silent()) {
+		g.ProbeDoubtful(now, q)
+		s.fallback.ProbeDoubtful(now, q)
+	}
+	strict := s.strict()
+	if !strict {
+		g.Measure(now, q)
+		g = g.ByTime(explore)
+		if len(s.fallback) == 0 {
+			return s.ask(ctx, q, g)
+		}
+	}
+	return s.inTurn(ctx, q, s.turns(g, strict), nil)
+}
+
+// A turn is a group that is asked when those before it have failed, or are late.
+type turn struct {
+	group    group.Servers
+	fallback bool
+}
+
+// turns returns who is asked after whom, if g is asked about all names.
+func (s *servers) turns(g group.Servers, strict bool) []turn {
+	first := []turn{{group: g}}
+	if strict {
+		first = each(nil, g.AsGiven(), false)
+	}
+	if len(s.fallback) == 0 {
+		return first
+	}
+	other := s.fallback
+	if other.Silent() {
+		other = other.ByTime(false)[:1] // they take turns
+	} else {
+		last := len(other) - 1
+		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.Silent() && one != s.fallback[last] })
+	}
+	if g.Down() {
+		return append(each(nil, other, true), first...)
+	}
+	return each(first, other, true)
+}
+
+// each appends a turn for each server.
+func each(all []turn, g group.Servers, fallback bool) []turn {
+	for i := range g {
+		all = append(all, turn{g[i : i+1], fallback})
+	}
+	return all
+}
+
+// parts returns into how many parts the time that is left is divided, of which the first turn gets one. The fallback servers
+// share one, unless it is theirs.
+func parts(turns []turn) (n int) {
+	for i, t := range turns {
+		if i == 0 || !t.fallback || turns[i-1].fallback == turns[0].fallback {
+			n++
+		}
+	}
+	return n
+}
+
+// errOvertaken is why a question to servers that are late has ended.
+var errOvertaken = errors.New("dnshedge: another server answered first")
+
+// holdPart is the last part of the time, in which an answer is not held back any more.
+const holdPart = 20
+
+// inTurn asks the groups one after another, each when the one before it has failed, or has had its part of the time that is
+// left. That one is still waited for: what it says counts more than what a later one says, which is held back if the earlier
+// one answers others meanwhile, and most of this kind. So no server that is silent about some names hides another, and none
+// that is slow about some is taken for dead. The result before is what earlier groups said, or nil.
+func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, before *result) *result {
+	t := turns[0]
+	if t.fallback {
+		s.count.fallbacks.Add(1)
+	}
+	if len(turns) == 1 {
+		return better(q, before, s.ask(ctx, q, t.group))
+	}
+	mine, overtake := context.WithCancelCause(ctx)
+	defer overtake(nil)
+	others, stop := context.WithCancel(ctx)
+	defer stop()
+	var rest *result
+	done := make(chan struct{})
+	inTime := s.whenLate(mine, q, turns, func() bool {
+		rest = s.inTurn(others, q, turns[1:], before)
+		close(done)
+		return !rest.failed(q)
+	}, func() { overtake(errOvertaken) })
+	r := s.ask(mine, q, t.group)
+	final := !r.failed(q)
+	if !final {
+		r = better(q, before, r)
+		final = !t.fallback && turns[1].fallback && r.decided()
+	}
+	begun := !inTime()
+	if final {
+		stop()
+	}
+	if begun {
+		<-done
+	}
+	switch {
+	case final, !begun && ctx.Err() != nil:
+		return r
+	case !begun:
+		rest = s.inTurn(ctx, q, turns[1:], r)
+	}
+	if rest.failed(q) {
+		return better(q, r, rest)
+	}
+	t.group.OthersAnswered(q)
+	return rest
+}
+
+// whenLate calls next when the first turn has had its part of the time that is left, unless inTime is called before, which
+// reports so, and then overtake, at once or later, if next reports an answer. The turn's context is ctx.
+func (s *servers) whenLate(ctx context.Context, q *wire.Query, turns []turn, next func() bool, overtake func()) (inTime func() bool) {
+	start, end := time.Now(), time.Now().Add(s.timeout)
+	if at, ok := ctx.Deadline(); ok {
+		end = at
+	}
+	g, part := turns[0].group, end.Sub(start)/time.Duration(parts(turns))
+	probe := time.AfterFunc(part/2, func() { // which finds out who is late: the name, or the server
+		if !g.AnsweredSince(start) {
+			for _, one := range g {
+				one.Probe(time.Now(), q)
+			}
+		}
+	})
+	late := time.AfterFunc(part, func() {
+		if !next() {
+			return
+		}
+		if hold := g.AnsweredSince(start) && g.Alive(q); !hold || wait(ctx, time.Until(end)-end.Sub(start)/holdPart) {
+			overtake()
+		}
+	})
+	return func() bool {
+		probe.Stop()
+		return late.Stop()
+	}
+}
+
+// better returns a result that is no failure, or that which says more, or the first.
+func better(q *wire.Query, first, second *result) *result {
+	if first == nil || !second.failed(q) || first.err != nil && second.err == nil {
+		return second
+	}
+	return first
+}
+
+// decided reports whether a failure is the decision of a healthy server, which no other server must undo. A filter says
+// REFUSED or SERVFAIL, and a validating server SERVFAIL, and not all of them say why.
+func (r *result) decided() bool {
+	if r.err != nil || r.from.Down() {
+		return false
+	}
+	return r.answer.Rcode() == dns.RcodeServerFailure || r.from.Good()
+}
+
+// used returns q without what those who are asked do not use.
+func (s *servers) used(q *wire.Query) *wire.Query {
+	if !q.HasOptions() {
+		return q
+	}
+	e := cmp.Or(s.routes.exchanger(q), s.exchanger)
+	if _, unused := e.(interface{ IgnoresOptions() }); unused {
+		return q.WithoutOptions()
+	}
+	return q
+}
+
+// delegate has e answer q.
+func (s *servers) delegate(ctx context.Context, q *wire.Query, e Exchanger) *result {
+	answer, err := exchangeBy(ctx, q, e)
+	if err == nil && s.filter != nil {
+		err = s.filtered(q, answer)
+	}
+	if err != nil {
+		s.count.failures.Add(1)
+		return &result{tries: 1, err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
+	}
+	return &result{answer: answer, tries: 1}
+}
+
+// asking is a question on its way through a group and what came of it, in one piece of memory.
+type asking struct {
+	group.Exchange
+	result
+}
+
+// ask puts a question to a group of equivalent servers, hedged. It returns what the servers said, even if that is a failure, or
+// an error if they said nothing.
+func (s *servers) ask(ctx context.Context, q *wire.Query, g group.Servers) *result {
+	x := new(asking)
+	out, r := x.Ask(ctx, s.pool, q, g), &x.result
+	r.answer, r.from, r.hedged, r.tries = out.Answer, out.From, out.Hedged, out.Tries
+	err := out.Err
+	if err == nil && s.filter != nil {
+		err = s.filtered(q, r.answer)
+	}
+	if err != nil {
+		s.count.failures.Add(1)
+		r.answer, r.err = nil, noAnswer(q, r.from, err)
+	}
+	return r
+}
+
+// filtered applies the filter to an answer, but not to those of servers that Routes or the system has for q's name.
+func (s *servers) filtered(q *wire.Query, a *wire.Answer) error {
+	if !q.Standard() || s.routes.has(q) {
+		return nil
+	}
+	return s.filter.apply(q, a)
+}
+
+// routes say who is asked about the names in some domains. The fields never change.
+type routes struct {
+	exchangers map[string]Exchanger // Client.Routes by domain, in wire format and lower case
+	system     *system.Servers      // nil: it is not asked
+}
+
+// newRoutes returns Client.Routes.
+func newRoutes(given map[string]Exchanger) (routes, error) {
+	out := routes{exchangers: make(map[string]Exchanger, len(given))}
+	for name, e := range given {
+		key, err := domain.Key(name)
+		if err != nil {
+			return out, fmt.Errorf("dnshedge: Client.Routes has domain %q; want a name such as corp.example", name)
+		}
+		if _, twice := out.exchangers[key]; twice {
+			return out, fmt.Errorf("dnshedge: Client.Routes has domain %q twice", dns.CanonicalName(name))
+		}
+		out.exchangers[key] = e
+	}
+	return out, nil
+}
+
+// exchanger returns who is asked q instead of the Client's own servers, by the longest
+// domain in Routes that q's name is in; nil: nobody.
+func (r *routes) exchanger(q *wire.Query) Exchanger {
+	e, _ := r.domain(q)
+	return e
+}
+
+// ofSystem returns the servers that the system has for q's name only, which are asked
+// unless Routes has others.
+func (r *routes) ofSystem(q *wire.Query) []system.Server {
+	if r.system == nil {
+		return nil
+	}
+	servers, _ := r.system.Route(q, time.Now())
+	return servers
+}
+
+// has reports whether others than the servers for all names are asked q.
+func (r *routes) has(q *wire.Query) bool { return r.exchanger(q) != nil || r.ofSystem(q) != nil }
+
+// domain returns the route of q, and the length in wire format of the domain in Routes, or of
+// the system's, that q's name is in; 0: there is none.
+func (r *routes) domain(q *wire.Query) (Exchanger, int) {
+	e, n := domain.Longest(r.exchangers, q)
+	if e == nil && r.system != nil {
+		_, own := r.system.Route(q, time.Now())
+		n = max(n, own)
+	}
+	return e, n
+}

@@ -1,0 +1,16 @@
+package dnshedge
+
+import "github.com/gohedge/hedge/dnshedge/internal/system"
+
+// AskScutil has the Client read what scutil would print, instead of asking the system.
+func AskScutil(c *Client, scutil func() (string, error)) error {
+	core, err := c.init()
+	if err != nil {
+		return err
+	}
+	core.servers.system.Ask = func() (system.Named, error) {
+		out, err := scutil()
+		return system.ParseScutil(out), err
+	}
+	return nil
+}

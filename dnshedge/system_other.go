@@ -1,9 +1,0 @@
-//go:build !windows && !darwin
-
-package dnshedge
-
-// systemConf is where the system's servers are read.
-const systemConf = "/etc/resolv.conf"
-
-// askSystem is nil, because systemConf says it all.
-var askSystem func() (systemDNS, error)

@@ -1,0 +1,79 @@
+package budget_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/internal/budget"
+)
+
+var epoch = time.Unix(1_700_000_000, 0)
+
+func TestABucketDrawsTheRestOfItsStartWhenItNeedsIt(t *testing.T) {
+	s := budget.Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second}
+	r := budget.NewReserve(s, s.Share)
+	b := budget.NewSized(s, r)
+	assert.Equal(t, 10.0, b.Tokens(), "half of what is there")
+	b.Follow(s, s.Share, epoch)
+	assert.Equal(t, 10.0, b.Tokens())
+	spent := 0
+	for range 100 {
+		for b.Spend() {
+			spent++
+		}
+		b.Follow(s, s.Share, epoch)
+	}
+	assert.Equal(t, 19, spent, "and never more than 20")
+}
+
+func TestTheRateOfAMomentBringsNoReserve(t *testing.T) {
+	s := budget.Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true}
+	r := budget.NewReserve(s, s.Share)
+	first := budget.NewSized(s, r)
+	for range 1000 {
+		first.EarnAt(epoch)
+	}
+	first.Follow(s, s.Share, epoch.Add(20*time.Millisecond)) // 50,000 per second
+	assert.LessOrEqual(t, budget.NewSized(s, r).Tokens(), 20.0)
+	spent := 0
+	for range 100 {
+		for b := budget.NewSized(s, r); b.Spend(); {
+			spent++
+		}
+	}
+	assert.LessOrEqual(t, spent, 20)
+}
+
+func TestARateIsKnownToWhoIsALittleLate(t *testing.T) {
+	s := budget.Sizing{Share: 0.1, EstimatedRPS: 10, Burst: 2 * time.Second, Short: true}
+	r := budget.NewReserve(s, s.Share)
+	b, other := budget.NewSized(s, r), budget.NewSized(s, r)
+	now := epoch
+	for range 3 {
+		for range 10_000 {
+			b.EarnAt(now)
+		}
+		now = now.Add(10 * time.Second)
+		b.Follow(s, s.Share, now) // the bucket, and the reserve, begin to measure anew
+	}
+	before := b.Tokens()
+	other.Follow(s, s.Share, now.Add(-time.Millisecond)) // the end of a call whose plan is made later
+	assert.Equal(t, 2.0, budget.NewSized(s, r).Tokens(), "a whole start: the reserve still has a burst of all")
+	b.Follow(s, s.Share, now.Add(-time.Millisecond))
+	assert.Equal(t, before, b.Tokens(), "a bucket that two keys have")
+}
+
+func TestACeilingPaysOnceForATime(t *testing.T) {
+	c, b := budget.NewCeiling(10), budget.NewBucket(1, 1e6)
+	spent := 0
+	for i := range 1000 { // calls of two goroutines, one of which is always late
+		for _, late := range []time.Duration{0, 100 * time.Millisecond} {
+			if c.Spend(epoch.Add(time.Duration(i)*time.Millisecond-late), b) {
+				spent++
+			}
+		}
+	}
+	assert.LessOrEqual(t, spent, 20, "a burst, and those of a second")
+}

@@ -1,0 +1,365 @@
+package engine_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/audit"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/observe"
+)
+
+// A life is a random sequence of what may happen to an engine.
+type life struct {
+	*rand.Rand
+	config engine.Config
+	engine *engine.Engine
+	now    time.Time
+	gap    time.Duration // between calls, on average
+	burst  float64       // at their rate
+	names  int           // that calls are for
+	held   []*engine.Key
+
+	calls, hedges             float64
+	calledRoutes, hedgedRoute float64 // of routes with a hundredth
+}
+
+const routeShare = 0.01
+
+func newLife(seed uint64) *life {
+	l := &life{Rand: rand.New(rand.NewPCG(5, seed)), config: defaults(), now: epoch}
+	l.config.MaxKeys = 1 + l.IntN(24)
+	l.config.Short, l.config.PerHost = l.IntN(2) > 0, l.IntN(2) > 0
+	l.config.InitialDelay = 10 * ms
+	if l.IntN(4) == 0 {
+		l.config.Audit = &audit.Settings{}
+	}
+	l.gap, l.burst = 25*ms, 20
+	if l.IntN(2) == 0 { // 400 per second; keys do not tell of their calls at once, so it may look like 500
+		l.gap, l.burst = 2500*time.Microsecond, 0.1*2*500
+	}
+	l.engine = engine.New(l.config)
+	l.names = 1 + l.IntN(64)
+	return l
+}
+
+func (l *life) name() (name engine.Name, share float64) {
+	name.Host = fmt.Sprint(l.IntN(l.names))
+	switch l.IntN(4) {
+	case 0:
+		name.Route = "/dear"
+		share = routeShare
+	case 1:
+		name.Route = "/cheap"
+	}
+	return name, share
+}
+
+// call makes a call that reaches all its delays, for a key that is found or one that was found before.
+func (l *life) call() {
+	name, share := l.name()
+	k := l.engine.RouteKey(name, share)
+	if i := l.IntN(64); i < len(l.held) {
+		k = l.held[i] // it may have been forgotten meanwhile
+	}
+	if len(l.held) < 8 {
+		l.held = append(l.held, k)
+	} else if l.IntN(50) == 0 {
+		l.held[l.IntN(8)] = k
+	}
+	dear := k.Name.Route == "/dear"
+	k.Begin(l.now)
+	l.calls++
+	if dear {
+		l.calledRoutes++
+	}
+	won := false
+	for range 2 {
+		if k.Admit(l.now, l.IntN(4) == 0, time.Time{}, engine.None) != engine.None {
+			continue
+		}
+		k.Ended()
+		if l.IntN(10) == 0 {
+			k.Refused(l.now, observe.DeniedSameBackend)
+			continue
+		}
+		won = l.IntN(3) == 0
+		l.hedges++
+		if dear {
+			l.hedgedRoute++
+		}
+	}
+	k.Done(l.now, engine.Result{Latency: time.Duration(1+l.IntN(30)) * ms, Answered: true, Learned: true, HedgeWon: won})
+}
+
+func (l *life) step(t *testing.T) {
+	l.now = l.now.Add(time.Duration(l.ExpFloat64() * float64(l.gap)))
+	switch n := l.IntN(500); n {
+	case 0:
+		c := l.config
+		c.MaxKeys = 1 + l.IntN(24)
+		l.engine.SetConfig(c, l.now)
+	case 1:
+		var b bytes.Buffer
+		require.NoError(t, l.engine.Export(&b, l.now))
+		_, err := l.engine.Import(&b, l.now, func(n engine.Name) float64 {
+			if n.Route == "/dear" {
+				return routeShare
+			}
+			return 0
+		})
+		require.NoError(t, err)
+	case 2:
+		l.engine.Reset("", "")
+	case 3:
+		l.engine.Resume()
+	case 4:
+		l.names = 1 + l.IntN(64)
+	default:
+		l.call()
+	}
+}
+
+// All keys together hedge no more than the share of their calls and one burst, and those of routes with
+// a share of their own no more than that of theirs, whatever becomes of the keys.
+func TestR5TokensAreConserved(t *testing.T) {
+	for seed := range uint64(40) {
+		l := newLife(seed)
+		for n := range 3000 {
+			l.step(t)
+			if l.hedges > 0.1*l.calls+l.burst+1e-6 || l.hedgedRoute > routeShare*l.calledRoutes+l.burst/10+1e-6 {
+				require.Fail(t, "too many hedges", "seed %d, step %d: %v of %v calls, %v of %v of dear routes",
+					seed, n, l.hedges, l.calls, l.hedgedRoute, l.calledRoutes)
+			}
+		}
+		assert.Greater(t, l.hedges, 0.0, "seed %d", seed)
+	}
+}
+
+func TestR5HoldsForCallsAtTheSameTime(t *testing.T) {
+	e := small(func(c *engine.Config) { c.InitialDelay = 10 * ms })
+	var hedges atomic.Int64
+	var wg sync.WaitGroup
+	const callers, calls = 8, 1000
+	for i := range callers {
+		wg.Go(func() {
+			for n := range calls {
+				k := e.Key(engine.Name{Host: fmt.Sprint((n + i) % 6)})
+				k.Begin(epoch)
+				if k.Admit(epoch, false, time.Time{}, engine.None) == engine.None {
+					k.Ended()
+					hedges.Add(1)
+				}
+				k.Done(epoch, engine.Result{Latency: ms, Answered: true})
+			}
+		})
+	}
+	wg.Wait()
+	assert.LessOrEqual(t, hedges.Load(), int64(callers*calls/10+20))
+	assert.Positive(t, hedges.Load())
+}
+
+func TestAForgottenKeyGivesBackWhatItHad(t *testing.T) {
+	e := small(func(c *engine.Config) { c.MaxKeys = 1 })
+	// A key takes half of what the one before it has left; that gives back what it has afterwards.
+	for n := range 100 {
+		e.Key(engine.Name{Host: fmt.Sprint(n)})
+	}
+	last := e.Lookup(engine.Name{Host: "99"})
+	assert.InDelta(t, 20.0/3, last.Tokens(), 0.01)
+	require.Equal(t, engine.None, last.Admit(epoch, false, time.Time{}, engine.None))
+	next := e.Key(engine.Name{Host: "next"})
+	assert.Zero(t, last.Tokens())
+	assert.Equal(t, observe.DeniedBudget, last.Admit(epoch, false, time.Time{}, engine.None), "it has nothing any more")
+	last.Refused(epoch, observe.DeniedSameBackend)
+	assert.Zero(t, last.Tokens(), "what comes late goes to the others")
+	e.Key(engine.Name{Host: "after"})
+	assert.InDelta(t, (20-20.0/3)/2, e.Key(engine.Name{Host: "end"}).Tokens(), 0.01)
+	assert.Zero(t, next.Tokens())
+}
+
+// A reserve that is empty is filled by what full buckets need not, so that a new key has a start.
+func TestWhatFullBucketsEarnIsTheStartOfNewKeys(t *testing.T) {
+	e := engine.New(defaults())
+	for n := range 40 { // take all there is
+		hedgesOf(e.Key(engine.Name{Host: fmt.Sprint(n)}), 1)
+	}
+	assert.Less(t, e.Key(engine.Name{Host: "late"}).Tokens(), 1.0)
+	busy := e.Key(engine.Name{Host: "busy"})
+	for n := range 10_000 {
+		now := epoch.Add(time.Duration(n) * 10 * ms)
+		busy.Begin(now)
+		busy.Done(now, engine.Result{Latency: 5 * ms, Answered: true, Learned: true})
+	}
+	assert.InDelta(t, 20, busy.Tokens(), 0.1)
+	assert.InDelta(t, 10, e.Key(engine.Name{Host: "new"}).Tokens(), 0.1)
+	assert.InDelta(t, 5, e.Key(engine.Name{Host: "newer"}).Tokens(), 0.1)
+}
+
+// The reserve is one burst at the rate of all keys: ten hosts at 100 per second have begun with 20 each.
+func TestTheReserveFollowsTheRateOfAllKeys(t *testing.T) {
+	c := defaults()
+	c.Short = true
+	e := engine.New(c)
+	hedges := 0
+	for n := range 10_000 {
+		now := epoch.Add(time.Duration(n) * ms)
+		k := e.Key(engine.Name{Host: fmt.Sprint(n % 10)})
+		k.Begin(now)
+		if k.Admit(now, false, time.Time{}, engine.None) == engine.None {
+			hedges++
+			k.Ended()
+		}
+		k.Done(now, engine.Result{Latency: 5 * ms, Answered: true, Learned: true})
+	}
+	assert.InDelta(t, 1000+200, hedges, 20)
+}
+
+// --- what outlives a key ---
+
+// small returns an engine with room for four keys.
+func small(change func(*engine.Config)) *engine.Engine {
+	c := defaults()
+	c.MaxKeys = 4
+	if change != nil {
+		change(&c)
+	}
+	return engine.New(c)
+}
+
+// pass makes the engine forget all keys, for others that are called that often.
+func pass(e *engine.Engine, calls int) {
+	for n := range 100 {
+		k := e.Key(engine.Name{Host: fmt.Sprint("passer-by ", n)})
+		for range calls {
+			k.Begin(epoch)
+			k.Done(epoch, engine.Result{Latency: ms, Answered: true})
+		}
+	}
+}
+
+func TestBrakesOutliveTheKey(t *testing.T) {
+	name := engine.Name{Host: "h"}
+	for reason, brake := range map[observe.Reason]func(*engine.Key){
+		observe.DeniedSlow: func(k *engine.Key) { reach(k, 1000) },
+		observe.DeniedPaused: func(k *engine.Key) {
+			for range 100 {
+				k.Begin(epoch)
+				k.PushBack(epoch, time.Second)
+			}
+		},
+	} {
+		for _, way := range []string{"eviction", "restart", "eviction and restart"} {
+			e := small(nil)
+			brake(e.Key(name))
+			if way != "restart" {
+				pass(e, 10)
+				require.Nil(t, e.Lookup(name))
+			}
+			if way != "eviction" {
+				var b bytes.Buffer
+				require.NoError(t, e.Export(&b, epoch))
+				e = small(nil)
+				_, err := e.Import(&b, epoch, func(engine.Name) float64 { return 0 })
+				require.NoError(t, err)
+			}
+			assert.Equal(t, reason, e.Key(name).Admit(epoch, false, time.Time{}, engine.None), "%s: %s", reason, way)
+			assert.Equal(t, engine.None, e.Key(engine.Name{Host: "other"}).Admit(epoch, false, time.Time{}, engine.None))
+		}
+	}
+}
+
+func TestWhatIsResetOrResumedIsNotRemembered(t *testing.T) {
+	name := engine.Name{Host: "h"}
+	for _, forget := range []func(*engine.Engine){
+		func(e *engine.Engine) { e.Resume() },
+		func(e *engine.Engine) { e.Reset("h", "") },
+		func(e *engine.Engine) { e.Reset("", "") },
+	} {
+		e := small(nil)
+		for range 100 {
+			e.Key(name).PushBack(epoch, 0)
+		}
+		pass(e, 1)
+		forget(e)
+		assert.False(t, e.Key(name).View().Pushed)
+	}
+}
+
+// Strangers whose keys have a brake on as well displace no brake of a key that was called more often.
+func TestStrangersDoNotFlushTheBrakesOfABusyHost(t *testing.T) {
+	e := small(nil)
+	name := engine.Name{Host: "busy"}
+	learn(e.Key(name), 2000, constant(ms))
+	reach(e.Key(name), 100)
+	for n := range 10_000 {
+		reach(e.Key(engine.Name{Host: fmt.Sprint(n)}), 30)
+	}
+	assert.Equal(t, observe.DeniedSlow, e.Key(name).Admit(epoch, false, time.Time{}, engine.None))
+	assert.LessOrEqual(t, e.Remembered(), 4)
+}
+
+func TestKeysThatLearnedNothingAreNotRemembered(t *testing.T) {
+	e := small(nil)
+	pass(e, 1)
+	assert.Zero(t, e.Remembered())
+}
+
+func TestAKeyThatHasHadCallsKeepsItsOwnBrakes(t *testing.T) {
+	name := engine.Name{Host: "h"}
+	old, now := small(nil), small(nil)
+	reach(old.Key(name), 1000)
+	learn(now.Key(name), 10, constant(ms))
+	var b bytes.Buffer
+	require.NoError(t, old.Export(&b, epoch))
+	_, err := now.Import(&b, epoch, func(engine.Name) float64 { return 0 })
+	require.NoError(t, err)
+	assert.Zero(t, now.Key(name).View().Slow)
+}
+
+func TestRouteBudgetIsNotRefilledByEviction(t *testing.T) {
+	e := small(func(c *engine.Config) { c.PerHost = true })
+	dear := engine.Name{Host: "h", Route: "/dear"}
+	hedged := 0
+	for range 200 {
+		k := e.RouteKey(dear, routeShare)
+		for range 10 {
+			k.Begin(epoch)
+			if k.Admit(epoch, false, time.Time{}, engine.None) == engine.None {
+				k.Ended()
+				hedged++
+			}
+		}
+		for n := range 10 {
+			e.RouteKey(engine.Name{Host: "h", Route: fmt.Sprint(n)}, 0).Begin(epoch)
+		}
+	}
+	assert.LessOrEqual(t, hedged, 2000/100+2)
+	assert.Greater(t, hedged, 10)
+}
+
+// --- names ---
+
+func TestLongNamesAreKeptShort(t *testing.T) {
+	e := engine.New(defaults())
+	long := strings.Repeat("x", 100_000)
+	name := engine.Name{Host: long + "a", Route: long + "b"}
+	k := e.Key(name)
+	assert.LessOrEqual(t, len(k.Name.Host), label.Max)
+	assert.LessOrEqual(t, len(k.Name.Route), label.Max)
+	assert.LessOrEqual(t, len(k.Info.Host), label.Max)
+	assert.Same(t, k, e.Key(name))
+	assert.Same(t, k, e.Lookup(name))
+	assert.NotSame(t, k, e.Key(engine.Name{Host: long + "c", Route: long + "b"}), "no two join")
+	assert.Equal(t, 1, e.Reset(name.Host, name.Route))
+}

@@ -1,0 +1,140 @@
+package grpcattempt
+
+import (
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/runtime/protoimpl"
+)
+
+// An Obstacle is why a call cannot be divided among attempts.
+type Obstacle uint8
+
+// The obstacles.
+const (
+	None Obstacle = iota
+	SeveralMessages
+	OtherTarget
+	SharedOption
+	WholeRequest
+	WholeReply
+)
+
+var obstacles = [...]string{
+	SeveralMessages: "its caller may send several messages",
+	OtherTarget:     "WithHedgeConn is for another target",
+	SharedOption:    "a call option is not known to grpc",
+	WholeRequest:    "a copy of its request would not be the same",
+	WholeReply:      "another reply would not be the same as the caller's",
+}
+
+// String returns the obstacle in words, for logs.
+func (o Obstacle) String() string { return obstacles[o] }
+
+// Told are the obstacles that a log has been told of. The zero Told are none.
+type Told struct{ bits atomic.Uint32 }
+
+// First reports whether it is called for an obstacle for the first time. It never is for None.
+func (t *Told) First(o Obstacle) bool {
+	bit := uint32(1) << o
+	return o != None && t.bits.Load()&bit == 0 && t.bits.Or(bit)&bit == 0
+}
+
+// Parts are what attempts have copies of.
+type Parts struct {
+	Request   Request
+	ReplyType ReplyType
+}
+
+// Divide makes p, which is zero, the parts of a unary call, and returns what keeps it from being divided among attempts.
+func (p *Parts) Divide(request, reply any, opts []grpc.CallOption) Obstacle {
+	if !Divisible(opts) {
+		return SharedOption
+	}
+	if p.Request = RequestOf(request); !p.Request.Divisible() {
+		return WholeRequest
+	}
+	if p.ReplyType = ReplyTypeOf(reply, opts); !p.ReplyType.Known() {
+		return WholeReply
+	}
+	return None
+}
+
+// Targets are those whose calls may have hedges over a connection of their own. They are safe for concurrent use.
+type Targets struct {
+	names []string
+	spelt atomic.Value // a string: another spelling of one of names, that was met last
+}
+
+// TargetsOf returns the target of conn, and others that are known to be the same service.
+func TargetsOf(conn *grpc.ClientConn, others []string) *Targets {
+	return &Targets{names: append([]string{conn.Target(), conn.CanonicalTarget()}, others...)}
+}
+
+// Has reports whether cc has one of the targets, however it is spelt. A nil cc, as in tests, has the target "".
+func (t *Targets) Has(cc *grpc.ClientConn) bool {
+	if cc == nil {
+		return slices.Contains(t.names, "")
+	}
+	target := cc.Target()
+	switch {
+	case slices.Contains(t.names, target), t.spelt.Load() == target:
+		return true
+	case slices.Contains(t.names, cc.CanonicalTarget()): // which takes an allocation
+		t.spelt.Store(target)
+		return true
+	}
+	return false
+}
+
+// Look is how long it takes at most to receive a message that is there. No hedge of a stream is due before.
+const Look = time.Millisecond
+
+// Sooner returns the delays of a call that began so long ago, from now on.
+func Sooner(delays []time.Duration, ago time.Duration) []time.Duration {
+	if len(delays) == 0 {
+		return nil
+	}
+	passed := min(ago, delays[0]-Look)
+	if passed <= 0 {
+		return delays
+	}
+	left := make([]time.Duration, len(delays))
+	for i, d := range delays {
+		left[i] = d - passed
+	}
+	return left
+}
+
+// Known are the types of the last messages of a method that could be divided: most calls of it have the same. The zero
+// Known are none. It is safe for concurrent use.
+type Known struct{ last atomic.Pointer[messageTypes] }
+
+// messageTypes are types that generated code has, which say all there is to know.
+type messageTypes struct {
+	request, reply reflect.Type
+	made           protoreflect.MessageType // by which replies are made
+}
+
+// Divide is [Parts.Divide] of p, which is zero. It costs less for messages of the types that were divided last.
+func (k *Known) Divide(p *Parts, request, reply any, opts []grpc.CallOption) Obstacle {
+	if last := k.last.Load(); last != nil && last.request == reflect.TypeOf(request) && last.reply == reflect.TypeOf(reply) &&
+		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && Divisible(opts) && !chooseCodec(opts) {
+		p.Request.message, p.Request.kind, p.ReplyType.message = request, protobuf, last.made
+		return None
+	}
+	o := p.Divide(request, reply, opts)
+	if o != None || p.Request.kind != protobuf {
+		return o
+	}
+	_, generated := p.ReplyType.message.(*protoimpl.MessageInfo)
+	if _, both := request.(proto.Message).ProtoReflect().Type().(*protoimpl.MessageInfo); both && generated {
+		k.last.Store(&messageTypes{reflect.TypeOf(request), reflect.TypeOf(reply), p.ReplyType.message})
+	}
+	return None
+}

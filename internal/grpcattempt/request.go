@@ -1,0 +1,151 @@
+package grpcattempt
+
+import (
+	"reflect"
+	"runtime"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// A Request is what a caller sends, for hedges to copy. The zero Request cannot be copied.
+type Request struct {
+	message any
+	kind    requestKind
+	kept    bool // encoded holds the message as it was; otherwise hedges copy it when they are due
+	encoded []byte
+}
+
+type requestKind int
+
+const (
+	indivisible requestKind = iota
+	constant                // a nil
+	protobuf                // a message of package proto
+	older                   // a message of another generator, which encodes itself
+)
+
+// An olderMessage is what gogo/protobuf and others generate: package proto cannot copy all of theirs.
+type olderMessage interface {
+	ProtoMessage()
+	Reset()
+	String() string
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+}
+
+// RequestOf returns the request of a message.
+func RequestOf(message any) Request { return Request{message: message, kind: requestKindOf(message)} }
+
+func requestKindOf(message any) requestKind {
+	if message == nil {
+		return constant
+	}
+	if m, ok := reflected(message); ok {
+		if !m.IsValid() {
+			return constant
+		}
+		return protobuf
+	}
+	if _, ok := message.(proto.Message); ok {
+		return indivisible
+	}
+	if _, ok := message.(olderMessage); ok && generated(reflect.TypeOf(message)) {
+		if reflect.ValueOf(message).IsNil() {
+			return constant
+		}
+		return older
+	}
+	return indivisible
+}
+
+// generated reports whether t points to a struct that embeds nothing, so that its methods are its own.
+func generated(t reflect.Type) bool {
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return false
+	}
+	for i := range t.Elem().NumField() {
+		if t.Elem().Field(i).Anonymous {
+			return false
+		}
+	}
+	return true
+}
+
+// Divisible reports whether every attempt can have a request of the very type, and as the caller made it.
+func (r *Request) Divisible() bool { return r.kind != indivisible }
+
+// Encode has hedges copy the message as it is now, because others may change it while they do. It may use the memory of
+// buffer, and returns memory for the next call. A message that cannot be encoded is not divisible.
+//
+// It costs less than a clone, and most calls need neither.
+func (r *Request) Encode(buffer []byte) []byte {
+	var err error
+	switch r.kind {
+	case protobuf:
+		r.encoded, err = proto.MarshalOptions{AllowPartial: true}.MarshalAppend(buffer[:0], r.message.(proto.Message))
+		buffer = r.encoded
+	case older:
+		r.encoded, err = r.message.(olderMessage).Marshal()
+	}
+	if r.kept = err == nil; !r.kept {
+		r.kind = indivisible
+	}
+	return buffer
+}
+
+// Copy returns a copy of the message, and reports false if none can be made.
+func (r *Request) Copy() (message any, ok bool) {
+	switch {
+	case r.kind == constant:
+		return r.message, true
+	case r.kind == protobuf && !r.kept:
+		return proto.Clone(r.message.(proto.Message)), true
+	case r.kind == protobuf:
+		m := r.message.(proto.Message).ProtoReflect().Type().New().Interface()
+		return m, proto.UnmarshalOptions{AllowPartial: true}.Unmarshal(r.encoded, m) == nil
+	case r.kind == older && r.kept:
+		m := reflect.New(reflect.TypeOf(r.message).Elem()).Interface().(olderMessage)
+		return m, m.Unmarshal(r.encoded) == nil
+	}
+	return nil, false
+}
+
+// NeedsEncoding reports whether the message is encoded whether or not others may change it: where encoding it may
+// write to it, two attempts must not do that at once.
+func (r *Request) NeedsEncoding() bool { return r.kind == older }
+
+// A maker is the function by which grpc itself makes calls, as it is found among those that are given.
+type maker struct {
+	name       string
+	own, other atomic.Uintptr // the function, and the last one that was not it; 0: none yet
+}
+
+var (
+	invokes = maker{name: "google.golang.org/grpc.invoke"}
+	streams = maker{name: "google.golang.org/grpc.newClientStream"}
+)
+
+// Invokes reports whether f is grpc's own function to make a unary call. Any other is that of an interceptor below, which
+// may change the request. If grpc renames its function, every call is taken for one with an interceptor below.
+func Invokes(f grpc.UnaryInvoker) bool { return invokes.is(reflect.ValueOf(f).Pointer()) }
+
+// Streams is [Invokes] for streams.
+func Streams(f grpc.Streamer) bool { return streams.is(reflect.ValueOf(f).Pointer()) }
+
+func (m *maker) is(pc uintptr) bool {
+	switch pc {
+	case m.own.Load():
+		return pc != 0
+	case m.other.Load():
+		return false
+	}
+	f := runtime.FuncForPC(pc)
+	if f == nil || f.Name() != m.name || f.Entry() != pc {
+		m.other.Store(pc)
+		return false
+	}
+	m.own.Store(pc)
+	return true
+}

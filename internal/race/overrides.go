@@ -1,0 +1,82 @@
+package race
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// Overrides are what a caller asks for one call, whatever its protocol. What it allows and
+// chooses holds for that call and for nothing below it: the context of every attempt has other
+// Overrides, and so has [Once]. What it forbids holds below as well.
+type Overrides struct {
+	Never bool          // send once
+	Allow bool          // safe to send twice, whatever the method says
+	Delay time.Duration // instead of the learned one; 0: none
+	Hedge int           // the number of the hedge that the call is made for; 0: for none
+}
+
+type overridesKey struct{}
+
+// WithOverrides returns a context that carries what ctx carries, changed by f.
+func WithOverrides(ctx context.Context, f func(*Overrides)) context.Context {
+	o := OverridesFrom(ctx)
+	f(&o)
+	return context.WithValue(ctx, overridesKey{}, o)
+}
+
+// OverridesFrom returns what ctx carries.
+func OverridesFrom(ctx context.Context) Overrides {
+	o, _ := ctx.Value(overridesKey{}).(Overrides)
+	return o
+}
+
+// below returns what the context of attempt n carries, as a value of a context. The parent is the caller's.
+func below(parent context.Context, n int) any {
+	v := parent.Value(overridesKey{})
+	o, _ := v.(Overrides)
+	if !o.Allow && o.Delay == 0 && n == 0 {
+		return v
+	}
+	o.Allow, o.Delay = false, 0
+	if n > 0 {
+		o.Hedge = n
+	}
+	return o
+}
+
+// spent is the context of an attempt, which has nothing that holds for one call alone.
+type spent interface{ spent() }
+
+// Once returns the context of the one attempt of a call that is made without a race, and whether
+// that is another than ctx. Of an attempt's context it returns the same.
+func Once(ctx context.Context) (once context.Context, changed bool) {
+	if _, is := ctx.(spent); is {
+		return ctx, false
+	}
+	if o := OverridesFrom(ctx); !o.Allow && o.Delay == 0 {
+		return ctx, false
+	}
+	return context.WithValue(ctx, overridesKey{}, below(ctx, 0)), true
+}
+
+// ForHedge returns a context for what is done on behalf of hedge n of another process.
+func ForHedge(ctx context.Context, n int) context.Context {
+	return context.WithValue(ctx, overridesKey{}, below(ctx, n))
+}
+
+// HedgeNumber returns the number of the hedge that a request is made for, from the
+// values of its header or metadata. It is 0 for a request that is made for none, and
+// 1 if a value cannot be read.
+func HedgeNumber(values []string) int {
+	for _, v := range values {
+		n, err := strconv.ParseUint(v, 10, 16)
+		if err != nil {
+			n = 1
+		}
+		if n > 0 {
+			return int(n)
+		}
+	}
+	return 0
+}

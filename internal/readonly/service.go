@@ -1,0 +1,85 @@
+package readonly
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// contradiction says what in the service of a method contradicts its name, which reads; nothing if it is empty.
+func contradiction(m protoreflect.MethodDescriptor) string {
+	first, object, _ := split(string(m.Name()))
+	reply := m.Output()
+	switch {
+	case reply.Name() == "Operation" && !namesOperation(m):
+		return "its reply is an Operation, which it may start"
+	case reply.Fields().Len() == 0 && reply.ExtensionRanges().Len() == 0 && !reply.IsPlaceholder():
+		return "its reply has no fields, so it reads nothing"
+	case first != "Get" && first != "Read": // BatchGet names what it gets, and the others look
+		return ""
+	case m.IsStreamingServer() && len(object) > 0 && queuedNouns[strings.ToLower(object[len(object)-1])]:
+		return "its stream may give each " + object[len(object)-1] + " to one reader"
+	case namesItsObject(m.Input(), object):
+		return ""
+	}
+	siblings := m.Parent().(protoreflect.ServiceDescriptor).Methods()
+	for i := range siblings.Len() {
+		if s := siblings.Get(i).Name(); handsBack(string(s), object) {
+			return "beside " + string(s) + ", what it gets may be given to one caller only"
+		}
+	}
+	return ""
+}
+
+// namesOperation reports whether a method says that it gets operations, or its service that it keeps them.
+func namesOperation(m protoreflect.MethodDescriptor) bool {
+	return strings.Contains(string(m.Name()), "Operation") || strings.Contains(string(m.Parent().Name()), "Operation")
+}
+
+// namesItsObject reports whether a request says which object it wants, as GetJob does with a job_id, and
+// as the worker does not that wants any job.
+func namesItsObject(request protoreflect.MessageDescriptor, object []string) bool {
+	object = singular(object)
+	if len(object) == 0 {
+		return false
+	}
+	whole, last := strings.Join(object, "_"), object[len(object)-1]
+	for _, key := range []string{"_id", "_ids", "_uuid", "_name", "_key"} {
+		for _, name := range []string{whole + key, last + key} {
+			if request.Fields().ByName(protoreflect.Name(name)) != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// handsBack reports whether a method of the name hands back what a Get of the object in the same service gave: FinishTask beside
+// GetTask, Ack beside Get, SubmitResult beside GetTask, but not Submit beside GetPrice.
+func handsBack(name string, object []string) bool {
+	verb, handed, ok := split(name)
+	if !ok || !handingBack[strings.ToLower(verb)] {
+		return false
+	}
+	got, handed := singular(object), singular(handed)
+	return slices.Equal(got, handed) || queued(got) && (queued(handed) || handed[len(handed)-1] == "result")
+}
+
+// queued reports whether an object is what a queue gives, as far as its name says something.
+func queued(object []string) bool {
+	return len(object) == 0 || queuedNouns[object[len(object)-1]]
+}
+
+// singular returns words in lower case and without the s of a plural.
+func singular(words []string) []string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		w = strings.ToLower(w)
+		if !strings.HasSuffix(w, "ss") && !strings.HasSuffix(w, "us") {
+			w = strings.TrimSuffix(w, "s")
+		}
+		out[i] = w
+	}
+	return out
+}

@@ -1,0 +1,155 @@
+package readonly
+
+import (
+	"slices"
+	"strings"
+)
+
+// readingWords begin the names of methods that read, by the published conventions for
+// API design. Check is not among them: CheckAndMutateRow, CheckIn and CheckOut write. Nor is
+// Fetch, which brings something here, nor Show, which may show it to somebody.
+// The doc comment of WithMethods and docs/protocols.md list them.
+var readingWords = []string{
+	"Get", "BatchGet", "List", "AggregatedList", "Search", "Lookup", "Query", "Read", "Count", "Describe", "Find", "Is", "Has", "Exists", "Estimate", "Stat",
+}
+
+// Words returns the words of which one begins the name of a method that reads, in the order in
+// which documents list them. The caller may change the slice.
+func Words() []string { return slices.Clone(readingWords) }
+
+// A role is what a word says about a method whose name holds it after the reading word.
+type role uint8
+
+const (
+	_          role = iota
+	linking         // more than reading happens, whatever follows
+	writing         // a verb, which writes or takes; a noun before a describing noun
+	given           // a noun: what does not exist, or does not stay, until somebody asks for it
+	issued          // given where a Get ends with it: GetAccessToken, not GetTokenBalance
+	identifier      // given where a Get holds nothing else: GetId makes one, GetUserId reads one
+)
+
+// A class is words with one role for one reason.
+type class struct {
+	role  role
+	why   string // for docs/methods.md, which lists all classes
+	words string
+}
+
+// classes are the words that keep a method from being hedged by its name. A word that is missing
+// can run somebody's write twice; one too many costs a hedge, and a line in the log says how to allow it.
+// So what is a verb and a noun is here (Lock, Lease, Grant), but for what is nearly always the thing that
+// is read: Order, Post, Book, Record, Log, Link, Report, Issue, Block, Tag, Index, Build, Run.
+var classes = []class{
+	{linking, "They join a second action to the first, which can be anything: GetOrCreate, FindAndX, ReadThenX", `
+		And Or Then Else Plus`},
+	{linking, "They make another verb of the first word: CountDown, ReadOut, GetIn", `
+		In Out Up Down On Off Over Away Back`},
+	{linking, "They say that there is another one each time: GetNextTicket, GetNewAddress, GetUniqueID, ReadOnce", `
+		Next New Once Unique Snowflake`},
+	{writing, "They create or add: GetSet, ListAppend, FindInsert", `
+		Create Make Insert Add Append Prepend Concatenate Concat Put Push Write Save Persist Set Upsert Ensure Init Initialize Register Enroll
+		Generate Allocate Provision Mint Airdrop Clone Copy Duplicate Import Upload Ingest Populate Backfill Replenish Compose Publish Deploy
+		Install Upgrade Launch Open Begin Start Restart Reboot Resume Spawn Enqueue Requeue Submit Prepare Mount`},
+	{writing, "They change what is there: ReadModifyWriteRow, SearchReplace, GetEx (which sets an expiry)", `
+		Update Modify Mutate Change Edit Alter Patch Replace Rewrite Overwrite Merge Split Splice Shuffle Move Rename Rotate Reorder Swap Exchange
+		Toggle Flip Enable Disable Activate Deactivate Apply Commit Rollback Revert Undo Redo Reset Restore Recover Repair Refresh Reload
+		Rebuild Recreate Reindex Reprocess Renew Extend Ex Expire Touch Mark Unmark Untag Pin Unpin Unstar Assign Unassign Attach Detach Bind Unbind
+		Unlink Associate Disassociate Connect Disconnect Join Leave Follow Unfollow Subscribe Unsubscribe Sync Synchronize Reconcile Migrate
+		Transform Configure Trim Retain Resize Promote Demote Freeze Unfreeze Suspend Pause Unset Undelete Internalize Externalize Seal Unseal`},
+	{writing, "They count, so that twice is one too many: GetIncr, CountVote", `
+		Increment Incr Increase Decrement Decr Decrease Bump Advance Seek Skip Vote Upvote Downvote Accumulate`},
+	{writing, "They remove: GetDel, ListRemove, ReadClear", `
+		Delete Del Remove Rem Drop Destroy Erase Wipe Burn Shred Clear Purge Flush Truncate Prune Evict Invalidate Discard Cleanup Clean Archive
+		Unarchive Trash Revoke Uninstall Deregister Unregister Unmount Terminate Stop Halt Kill Abort Cancel Close Shutdown Finish Complete`},
+	{writing, "They take: the second call gets another one, or nothing. ListPop, QueryClaim", `
+		Take Pick Obtain Collect Pop Poll Pull Shift Dequeue Consume Receive Drain Draw Claim Reserve Checkout Checkin Borrow Return Redeem Spend
+		Lock Unlock Lease Acquire Release Hold Grab Steal Ack Nack Acknowledge Confirm`},
+	{writing, "They act elsewhere, or move money: QueryExec, SearchNotify, GetPay", `
+		Send Resend Emit Notify Broadcast Forward Dispatch Deliver Invite Invoke Execute Exec Rerun Trigger Fire Do Perform
+		Retry Replay Pay Charge Refund Transfer Withdraw Deposit Debit Credit Buy Sell Purchase Transact Settle Stake Unstake Undelegate`},
+	{writing, "They grant or decide: FindApprove, GetGrant", `
+		Approve Reject Accept Decline Deny Grant Allow Forbid Ban Unban Unblock Mute Unmute Login Logout Signin Signup Authorize
+		Authenticate Verify Elect`},
+	{given, "Proofs of who somebody is, which are made, stored and often sent at each call", `
+		Nonce Challenge Captcha Otp Totp Hotp Sms Code Password Passcode Passphrase Verification`},
+	{given, "What is handed to one and to no other: the elements of a queue, the rights to something", `
+		Work Element Suggestion Admission Voucher Coupon Prize Gift Loot`},
+	{given, "What is computed, and then stored", `
+		Thumbnail`},
+	{given, "What can be any statement, writing ones included", `
+		Sql Graphql Cypher Statement Flight`},
+	{issued, "Rights that are handed out, where a Get ends with them: GetAccessToken, but not GetTokenBalance", `
+		Token Credential`},
+	{identifier, "Identifiers, where a Get holds nothing else: GetId makes a new one, GetUserId reads one", `
+		Id Uid Uuid Guid Ulid`},
+}
+
+// roles are the roles of words in lower case. The plural of a noun has its role; Updates is no verb, and has none.
+var roles = rolesOf(classes)
+
+func rolesOf(classes []class) map[string]role {
+	roles := make(map[string]role)
+	for _, c := range classes {
+		words := wordSet(c.words)
+		if c.role >= given {
+			words = nounSet(c.words)
+		}
+		for w := range words {
+			roles[w] = c.role
+		}
+	}
+	return roles
+}
+
+// describing are nouns that make a noun of a verb that stands before them: the status of a transfer, the configuration of
+// one, and the job that does it are there to be read. Count is not among them: ReadClearCount clears.
+const describing = `Config Policy Status State Rule Setting Info Detail History Log Limit Metadata Template Schema Permission Progress Type Plan Job Request`
+
+var describingNouns = nounSet(describing)
+
+// chainingWords are reading words that verbs follow: ReadModifyWrite, SearchReplace, FindUpdate. After the
+// others, the thing that is read follows.
+var chainingWords = wordSet(`Read Search Find`)
+
+// misleadingNames promise to read, and do something else in services that are widely used.
+var misleadingNames = map[string]string{
+	"Query":              "a query can be any statement", // of Dgraph: mutations
+	"Search":             "a search can be anything",
+	"QueryResult":        "it can deliver a result", // of Cortex, Mimir and Loki
+	"QueryResults":       "it can deliver results",
+	"ReadResource":       "it can register the resource", // of Pulumi
+	"GetContainerEvents": "it can take the events",       // of Kubernetes' CRI
+}
+
+// handingBack are the verbs of methods that hand back what another method of their service gave: an element of a queue that is
+// done, the answer to a challenge.
+var handingBack = wordSet(`Ack Nack Acknowledge Finish Complete Submit Push Answer Solve Redeem Confirm Verify Authenticate`)
+
+// queuedNouns are what queues give, each to one reader.
+var queuedNouns = nounSet(`Work Job Task Item Message Event Element Assignment Command Callback Notification Update Change`)
+
+// wordSet returns words in lower case.
+func wordSet(list string) map[string]bool {
+	set := make(map[string]bool)
+	for _, w := range strings.Fields(list) {
+		set[strings.ToLower(w)] = true
+	}
+	return set
+}
+
+// nounSet returns words and their plurals in lower case.
+func nounSet(list string) map[string]bool {
+	set := wordSet(list)
+	for w := range wordSet(list) {
+		switch stem, y := strings.CutSuffix(w, "y"); {
+		case y:
+			set[stem+"ies"] = true
+		case strings.HasSuffix(w, "s"):
+			set[w+"es"] = true
+		default:
+			set[w+"s"] = true
+		}
+	}
+	return set
+}

@@ -1,0 +1,78 @@
+package hedge_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
+)
+
+// bulkhead is middleware with one place, which a response holds until its body has ended or is closed. Whoever
+// is below it tells httptrace of connections, or does not.
+type bulkhead struct {
+	place  chan struct{}
+	traced bool
+	answer func(req *http.Request) (*http.Response, error)
+}
+
+func (b *bulkhead) RoundTrip(req *http.Request) (*http.Response, error) {
+	select {
+	case b.place <- struct{}{}:
+	case <-req.Context().Done():
+		return nil, context.Cause(req.Context())
+	}
+	if trace := httptrace.ContextClientTrace(req.Context()); b.traced && trace != nil {
+		trace.GetConn("catalog.test:80")
+		trace.GotConn(httptrace.GotConnInfo{})
+	}
+	resp, err := b.answer(req)
+	leave := sync.OnceFunc(func() { <-b.place })
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	resp.Body = &placed{resp.Body, leave}
+	return resp, nil
+}
+
+func TestLoserThatWaitsInMiddlewareIsNotSent(t *testing.T) {
+	for _, traced := range []bool{true, false} {
+		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			var mu sync.Mutex // guards what is sent
+			var sent []string
+			took := usual
+			b := &bulkhead{place: make(chan struct{}, 1), traced: traced}
+			b.answer = func(req *http.Request) (*http.Response, error) {
+				mu.Lock()
+				sent = append(sent, req.Header.Get(hedge.AttemptHeader))
+				d := took
+				mu.Unlock()
+				return respond(rt, req, 1, 200, "all"), hedgetest.Sleep(req.Context(), d)
+			}
+			tr := hedge.New(b, hedge.WithMaxHedges(1), hedge.WithAttemptHeader(hedge.AttemptHeader))
+			warmUp(t, tr)
+			mu.Lock()
+			sent, took = nil, 5*usual
+			mu.Unlock()
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+			time.Sleep(2 * time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			if traced {
+				assert.Equal(t, []string{""}, sent)
+			} else {
+				assert.Equal(t, []string{"", "1"}, sent, "it may be on its way")
+			}
+		})
+	}
+}
