@@ -2,6 +2,7 @@
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
+N ?= 60
 
 # Directories below the root that have a go.mod.
 NESTED = $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod'))
@@ -49,6 +50,10 @@ fuzz: # runs each target for FUZZTIME
 			echo "$$p $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
 		done; \
 	done
+
+.PHONY: worlds
+worlds: # plays worlds from a new number on for N seconds, see internal/worlds
+	WORLDS_SECONDS=$(N) go test -count=1 -timeout 24h -run ANewNumber -v ./internal/worlds
 
 .PHONY: bench
 bench:

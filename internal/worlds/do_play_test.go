@@ -1,0 +1,283 @@
+package worlds_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
+
+	"github.com/gohedge/hedge"
+)
+
+// A doPlay is one performance of a doWorld, and what was seen in it.
+type doPlay struct {
+	w       *doWorld
+	hedged  bool
+	shift   int // the function treats attempt n as n + shift
+	start   time.Time
+	hedger  *hedge.Hedger
+	stats   *hedge.Stats
+	counter counter
+
+	results []*doResult
+	next    *doResult
+	p99     time.Duration
+	broken  string
+	hedges  atomic.Int64
+
+	mu    sync.Mutex // guards the fields below
+	runs  map[int][]*doRun
+	notes []finding
+}
+
+// A doRun is what an attempt did.
+type doRun struct {
+	attempt    int
+	at, failed time.Duration // since the play began; failed is 0 if it did not
+}
+
+// A thing is a value of which the function says that somebody has to close it.
+type thing struct {
+	attempt int
+	ctx     context.Context
+	p       *doPlay
+	taken   bool // the caller has it
+	closed  int
+}
+
+func (x *thing) Close() error {
+	x.p.mu.Lock() // a nil thing panics here, as typed nil pointers do
+	defer x.p.mu.Unlock()
+	if x.closed++; x.taken {
+		x.p.notes = append(x.p.notes, finding{"6 closed", "a value that was returned is closed"})
+	}
+	return nil
+}
+
+// A doResult is what a caller saw. Times are since the call began.
+type doResult struct {
+	began, end  time.Duration
+	err         string
+	panicked    string
+	exited      bool // the caller's goroutine ended
+	value       string
+	attempt     int
+	values      []*thing
+	shared      *thing
+	held        int64
+	later       func()
+	contextOver bool // the winner's context had ended when the call returned
+	callerOver  bool
+}
+
+func (r *doResult) String() string {
+	return fmt.Sprintf("{%s%s exited %v value %q of attempt %d end %v}", r.err, r.panicked, r.exited, r.value, r.attempt, r.end)
+}
+
+func (r *doResult) hung() bool { return r.end >= hangs-time.Minute }
+func (r *doResult) good() bool { return r.err == "" && r.panicked == "" && !r.exited && !r.hung() }
+
+func playDo(s *stage, w *doWorld, hedged bool, shift int) *doPlay {
+	p := &doPlay{w: w, hedged: hedged, shift: shift, runs: make(map[int][]*doRun)}
+	p.broken = s.bubble(p.run)
+	return p
+}
+
+func (p *doPlay) run() {
+	p.start = time.Now()
+	if p.hedged {
+		options := []hedge.Option{hedge.WithBudgetPercent(100 * p.w.client.share), hedge.WithStats(&p.stats)}
+		if p.w.client.counts {
+			options = append(options, hedge.WithObserver(&p.counter))
+		}
+		for _, option := range p.w.client.options {
+			options = append(options, option())
+		}
+		p.hedger = hedge.NewHedger(options...)
+	}
+	root, cancel := context.WithCancel(context.Background())
+	giveUp := time.AfterFunc(hangs, cancel)
+	for i := range p.w.past.calls {
+		past := &doCall{cancel: -1, key: i % p.w.past.hosts, value: "text"}
+		past.acts[0].wait = 10*ms + p.w.past.outage
+		past.acts[1].wait = past.acts[0].wait
+		if p.w.past.outage > 0 {
+			past.delay = 20 * ms
+		}
+		p.call(root, past)
+		time.Sleep(p.w.past.gap)
+	}
+	p.learned(0)
+	if p.hedged && p.w.client.change != "" {
+		time.AfterFunc(13*ms, func() { change(p.hedger, p.w.client.change) })
+	}
+	p.results = make([]*doResult, len(p.w.calls))
+	together(p.w.calls, giveUp, func(i int, c *doCall) {
+		time.Sleep(c.at)
+		r := &doResult{exited: true}
+		p.results[i] = r
+		p.callInto(root, c, r)
+	})
+	time.Sleep(2 * forever) // a deaf function that nobody waits for
+	synctest.Wait()
+	p.learned(0)
+	for _, r := range p.results {
+		if r.later != nil {
+			r.later()
+		}
+	}
+	p.next = p.call(root, &doCall{cancel: -1, value: "text"})
+	cancel()
+	time.Sleep(2 * forever)
+}
+
+func (p *doPlay) learned(took time.Duration) {
+	if p.hedger == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.p99 = max(p.p99, slowest(p.hedger), took)
+}
+
+func (p *doPlay) since() time.Duration { return time.Since(p.start) }
+
+func (p *doPlay) call(root context.Context, c *doCall) *doResult {
+	r := &doResult{exited: true}
+	p.callInto(root, c, r)
+	return r
+}
+
+// callInto makes a call.
+func (p *doPlay) callInto(root context.Context, c *doCall, r *doResult) {
+	r.began = p.since()
+	ctx, stop := callerTimes(root, c.deadline, c.cancel)
+	defer stop()
+	if c.value == "shared" {
+		r.shared = &thing{p: p}
+	}
+	r.later = func() { r.held = ctx.held.Load() }
+	start := time.Now()
+	defer func() {
+		r.end = time.Since(start)
+		if v := recover(); v != nil {
+			r.exited = false
+			r.panicked, _, _ = strings.Cut(fmt.Sprint(v), "\n")
+		}
+	}()
+	p.learned(0)
+	value, err := p.do(ctx, c, r)
+	r.exited = false
+	r.callerOver = ctx.Err() != nil
+	if err != nil {
+		r.err = err.Error()
+		return
+	}
+	p.learned(time.Since(start))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.value = fmt.Sprint(value)
+	if x, ok := value.(*thing); ok && x != nil {
+		x.taken = true
+		r.attempt, r.value = x.attempt, "thing"
+		if x.closed > 0 {
+			p.notes = append(p.notes, finding{"6 closed", fmt.Sprintf("call %d: the value was closed when it was returned", c.number)})
+		}
+		r.contextOver = x.ctx != nil && x.ctx.Err() != nil
+	} else if text, ok := value.(string); ok {
+		fmt.Sscanf(text, "attempt %d", &r.attempt)
+	}
+}
+
+// do calls the function, plainly or hedged.
+func (p *doPlay) do(ctx context.Context, c *doCall, r *doResult) (any, error) {
+	f := func(ctx context.Context) (any, error) { return p.function(ctx, c, r) }
+	if !p.hedged {
+		return f(ctx)
+	}
+	if c.delay > 0 {
+		ctx = hedge.WithDelay(ctx, c.delay)
+	}
+	key := fmt.Sprintf("key%d", c.key)
+	if !c.detached {
+		return hedge.Do(ctx, p.hedger, key, f)
+	}
+	var discard func(any)
+	if c.discards {
+		discard = func(v any) {
+			if x, ok := v.(*thing); ok && x != nil && c.value != "shared" {
+				x.Close()
+			}
+		}
+	}
+	return hedge.DoDetached(ctx, p.hedger, key, f, discard)
+}
+
+var errFunction = errors.New("the function's own error")
+
+// function is what the caller hands in.
+func (p *doPlay) function(ctx context.Context, c *doCall, r *doResult) (any, error) {
+	info, _ := hedge.AttemptFromContext(ctx)
+	run := &doRun{attempt: info.Number, at: p.since()}
+	if info.Number > 0 {
+		p.hedges.Add(1)
+	}
+	p.mu.Lock()
+	p.runs[c.number] = append(p.runs[c.number], run)
+	p.mu.Unlock()
+	act := c.acts[min(info.Number+p.shift, len(c.acts)-1)]
+	failed := func(err error) (any, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		run.failed = p.since()
+		return nil, err
+	}
+	t := time.NewTimer(5*ms + act.wait)
+	defer t.Stop()
+	done := ctx.Done()
+	if act.deaf {
+		done = nil
+	}
+	select {
+	case <-t.C:
+	case <-done:
+		return nil, ctx.Err() // not a failure of its own
+	}
+	switch act.ends {
+	case "error":
+		return failed(errFunction)
+	case "canceled":
+		return failed(context.Canceled)
+	case "panic":
+		panic("the function panics")
+	case "goexit":
+		_, _ = failed(nil)
+		runtime.Goexit()
+	}
+	return p.valueOf(ctx, c, r, info.Number), nil
+}
+
+// valueOf is a value of the kind that the call asks for.
+func (p *doPlay) valueOf(ctx context.Context, c *doCall, r *doResult, attempt int) any {
+	switch c.value {
+	case "shared":
+		return r.shared
+	case "nil":
+		return (*thing)(nil)
+	case "text":
+		return fmt.Sprintf("attempt %d", attempt)
+	}
+	x := &thing{attempt: attempt, ctx: ctx, p: p}
+	p.mu.Lock()
+	r.values = append(r.values, x)
+	p.mu.Unlock()
+	return x
+}
+
+var _ io.Closer = (*thing)(nil)

@@ -1,0 +1,25 @@
+// Package worlds is a machine that looks for defects. It consists of tests alone.
+//
+// From a number it draws a world: a server, what stands between server and client, options, and calls. It plays the world
+// twice in fake time, with the plain client and with the hedged one, and compares what the callers, the server and the
+// bystanders saw. What it compares are promises that hold in every world:
+//
+//  1. A call that succeeds plainly succeeds when it is hedged, with the bytes of one attempt that succeeded, and not later.
+//  2. A call of which every attempt fails fails as the plain one does, and is not held longer than rule R2 says.
+//  3. What writes reaches the server once, and hedges stay within the budget of rule R5.
+//  4. There is no crash, no race, no deadlock, and no panic that the plain client has not.
+//  5. When the calls are over nothing is left of them: no goroutine, connection, body or context. The next call works.
+//  6. Nothing that was handed in is changed, and nothing is touched after it was given back.
+//
+// A world is a list of parts, each a name with a value:
+//
+//	over=http/2 call0.method=POST call0.try1.wait=30ms
+//
+// That list is how a world is printed, replayed, kept in testdata, and made smaller: parts are left out for as long as the
+// finding stays. A part that a world has not stands for the usual: a call is a GET of a warm host that answers after 5 ms.
+//
+// One process draws and judges, others play: a crash, a data race or a deadlock ends a player, and is a finding like any other.
+//
+//	WORLDS_ONLY="part=value part=value" go test -run TestOneWorld -v ./internal/worlds   # plays one world, and tells what was seen
+//	make worlds N=60                                                                      # plays for a minute from a new number
+package worlds

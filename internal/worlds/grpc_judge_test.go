@@ -1,0 +1,176 @@
+package worlds_test
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+)
+
+// A grpcJudge compares two plays of a world.
+type grpcJudge struct {
+	w             *grpcWorld
+	plain, hedged *grpcPlay
+	again         func(act int) *grpcPlay
+	findings      []finding
+}
+
+func (w *grpcWorld) judge(s *stage) []finding {
+	again := once(func(act int) *grpcPlay { return playGRPC(s, w, false, act) })
+	j := &grpcJudge{w: w, plain: again(0), hedged: playGRPC(s, w, true, 0), again: again}
+	for _, p := range []*grpcPlay{j.plain, j.hedged} {
+		s.log("hedged %v: %v next %v %s %v", p.hedged, p.results, p.next, p.broken, p.notes)
+		for number, all := range p.arrivals {
+			for _, a := range all {
+				if number > 0 {
+					s.log("  call %d: %+v", number, *a)
+				}
+			}
+		}
+	}
+	if j.plain.broken != "" {
+		return nil
+	}
+	if j.hedged.broken != "" {
+		return []finding{{"5 goroutines", j.hedged.broken}}
+	}
+	for i, c := range w.calls {
+		j.call(c, j.plain.results[i], j.hedged.results[i])
+	}
+	j.whole()
+	return j.findings
+}
+
+func (j *grpcJudge) add(promise, format string, args ...any) {
+	j.findings = append(j.findings, finding{promise, fmt.Sprintf(format, args...)})
+}
+
+func (j *grpcJudge) call(c *grpcCall, a, b *grpcResult) {
+	say := func(promise, what string) { j.add(promise, "call %d: %s; plain %v, hedged %v", c.number, what, a, b) }
+	switch {
+	case a.panicked != "" || a.hung():
+		return
+	case b.panicked != "":
+		say("4 panic", b.panicked)
+		return
+	case b.hung():
+		say("2 hang", "it never returns")
+		return
+	}
+	j.ending(c, a, b, say)
+	j.answer(c, a, b, say)
+	for _, s := range b.wrong {
+		say("6 touched", s)
+	}
+	if b.held > a.held {
+		say("5 context", fmt.Sprintf("%d things wait for the end of the caller's context, plainly %d", b.held, a.held))
+	}
+	j.arrivals(c, b, say)
+}
+
+// ending judges how and when a call ended: a stream, with its first message.
+func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
+	stopped := stops(c.deadline, c.cancel, a.first) || stops(c.deadline, c.cancel, b.first)
+	if answer := j.w.client.answer; answer != codes.OK && b.firstCode == answer && b.first <= a.first+slack {
+		return
+	}
+	switch {
+	case a.good() && !b.good():
+		if !stopped {
+			say("1 worse", "it succeeds plainly")
+		}
+	case a.good():
+		if b.first > a.first+slack {
+			say("1 later", "")
+		}
+	case !b.good():
+		known := c.method == "GetItem" && !c.elsewhere && j.w.past.calls >= 10*j.w.past.hosts && j.w.client.change == ""
+		bound := heldAtMost(a.first, j.hedged.p99, known)
+		if c.deadline > 0 {
+			bound = min(bound, max(0, c.deadline-a.first))
+		}
+		if c.cancel >= 0 {
+			bound = min(bound, max(0, c.cancel-a.first))
+		}
+		if b.first > a.first+bound+slack {
+			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
+		}
+		if a.err != b.err && !stopped {
+			say("2 error", "it is another one")
+		} else if a.messages != b.messages {
+			say("2 reply", "what was in the reply before has changed")
+		}
+	}
+}
+
+// answer compares an answer with what the attempt that won gives alone.
+func (j *grpcJudge) answer(c *grpcCall, plain, b *grpcResult, say verdict) {
+	alone := plain
+	if b.act > 0 {
+		play := j.again(b.act)
+		if play.broken != "" {
+			return
+		}
+		alone = play.results[c.number-1]
+	}
+	if stops(c.deadline, c.cancel, b.end) || stops(c.deadline, c.cancel, alone.end) || alone.panicked != "" || alone.hung() || !b.good() || !alone.good() {
+		return
+	}
+	switch {
+	case alone.messages != b.messages || alone.err != b.err:
+		say("1 bytes", fmt.Sprintf("alone %v", alone))
+	case alone.header != b.header || alone.trailer != b.trailer:
+		say("1 metadata", fmt.Sprintf("header and trailer are %s %s, alone %s %s", b.header, b.trailer, alone.header, alone.trailer))
+	case alone.finished != b.finished:
+		say("1 finish", fmt.Sprintf("OnFinish is told %q, alone %q", b.finished, alone.finished))
+	case b.end-b.first > alone.end-alone.first+slack:
+		say("1 body later", fmt.Sprintf("alone %v", alone))
+	}
+}
+
+// arrivals judges what the server saw of a call.
+func (j *grpcJudge) arrivals(c *grpcCall, b *grpcResult, say verdict) {
+	all := j.hedged.arrivals[c.number]
+	if len(all) > max(1, len(j.plain.arrivals[c.number])) && !j.w.mayRepeat(c) {
+		say("3 write repeated", fmt.Sprintf("%s came %d times", c.method, len(all)))
+	}
+	failed := time.Duration(0)
+	for _, a := range all {
+		if a.attempt == 0 {
+			failed = a.failed
+		}
+	}
+	for _, a := range all {
+		if a.attempt > 0 && failed > 0 && a.at > failed+ms && !j.w.way.token {
+			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
+		}
+		over := b.began + b.first
+		if b.act >= 0 && a.attempt != b.act && a.left > over+slack {
+			say("5 loser runs", fmt.Sprintf("attempt %d until %v, %v after the call was decided", a.attempt, a.left, a.left-over))
+		}
+	}
+}
+
+// whole judges what no single call shows.
+func (j *grpcJudge) whole() {
+	p, h := j.plain, j.hedged
+	j.findings = append(j.findings, h.notes...)
+	if h.tokens > h.asked && !j.w.client.declared {
+		j.add("3 write repeated", "interceptors ask for %d tokens, and the server is asked for %d", h.asked, h.tokens)
+	}
+	if a, b := p.next, h.next; a.good() && (!b.good() || b.first > a.first+slack) {
+		j.add("5 next call", "plain %v, hedged %v", a, b)
+	}
+	calls := j.w.past.calls + len(j.w.calls)
+	if most := hedgesAtMost(j.w.client.share, calls); float64(h.hedges) > most {
+		j.add("3 budget", "%d hedges, %d calls: %.0f at most", h.hedges, calls, most)
+	}
+	for _, r := range h.results {
+		if r.panicked != "" || r.hung() {
+			return
+		}
+	}
+	if wrong := h.counter.wrong(h.stats.Snapshot(), calls+1+h.asked); wrong != "" {
+		j.add("5 counters", "%s", wrong)
+	}
+}

@@ -1,0 +1,494 @@
+package worlds_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// A grpcPlay is one performance of a grpcWorld, and what was seen in it.
+type grpcPlay struct {
+	w       *grpcWorld
+	hedged  bool
+	shift   int // the server treats attempt n as n + shift
+	start   time.Time
+	network *netsim.Network
+	conn    *grpc.ClientConn
+	other   *grpc.ClientConn // to another target
+	second  *grpc.ClientConn // for hedges
+	hedge   *hedge.Interceptor
+	stats   *hedge.Stats
+	counter counter
+
+	results []*grpcResult
+	next    *grpcResult
+	p99     time.Duration
+	broken  string
+
+	mu       sync.Mutex // guards the fields below
+	arrivals map[int][]*grpcArrival
+	hedges   int
+	asked    int // how often interceptors asked for a token
+	tokens   int // how often the server was asked
+	notes    []finding
+}
+
+// A grpcArrival is a request that the server saw.
+type grpcArrival struct {
+	attempt          int
+	at, failed, left time.Duration // since the play began; 0: it did not fail, the client did not leave
+}
+
+func playGRPC(s *stage, w *grpcWorld, hedged bool, shift int) *grpcPlay {
+	p := &grpcPlay{w: w, hedged: hedged, shift: shift, arrivals: make(map[int][]*grpcArrival)}
+	p.broken = s.bubble(p.run)
+	return p
+}
+
+func (p *grpcPlay) run() {
+	p.start = time.Now()
+	server := p.serve()
+	p.dress()
+	root, cancel := context.WithCancel(context.Background())
+	giveUp := time.AfterFunc(hangs, cancel)
+	for i := range p.w.past.calls {
+		past := &grpcCall{method: "GetItem", cancel: -1, stream: i%p.w.past.hosts == 1}
+		if p.w.past.outage > 0 {
+			past.delay = 20 * ms
+		}
+		p.call(root, past)
+		time.Sleep(p.w.past.gap)
+	}
+	p.learned(0)
+	if p.hedge != nil && p.w.client.change != "" {
+		time.AfterFunc(13*ms, func() { change(p.hedge, p.w.client.change) })
+	}
+	p.results = make([]*grpcResult, len(p.w.calls))
+	together(p.w.calls, giveUp, func(i int, c *grpcCall) {
+		time.Sleep(c.at)
+		p.results[i] = p.call(root, c)
+	})
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
+	p.learned(0)
+	for _, r := range p.results {
+		r.later()
+	}
+	p.next = p.call(root, &grpcCall{method: "GetItem", cancel: -1, deadline: 20 * time.Second})
+	cancel()
+	p.conn.Close()
+	p.other.Close()
+	p.second.Close()
+	synctest.Wait()
+	server.Stop()
+	p.network.Close()
+	time.Sleep(2 * forever)
+}
+
+func (p *grpcPlay) learned(took time.Duration) {
+	if p.hedge == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.p99 = max(p.p99, slowest(p.hedge), took)
+}
+
+func (p *grpcPlay) since() time.Duration { return time.Since(p.start) }
+
+func (p *grpcPlay) serve() *grpc.Server {
+	network, err := netsim.NewMemory(1, "client", "server")
+	if err != nil {
+		panic(err)
+	}
+	l, err := network.Host("server").Listen("tcp", ":80")
+	if err != nil {
+		panic(err)
+	}
+	p.network = network
+	s := grpc.NewServer(grpc.UnknownServiceHandler(p.handle))
+	go func() { _ = s.Serve(l) }()
+	return s
+}
+
+// dress makes the connections and the client.
+func (p *grpcPlay) dress() {
+	dial := func(target string, options ...grpc.DialOption) *grpc.ClientConn {
+		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry(),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				return p.network.Host("client").DialContext(ctx, "tcp", "server:80")
+			}))
+		cc, err := grpc.NewClient("passthrough:///"+target, options...)
+		if err != nil {
+			panic(err)
+		}
+		return cc
+	}
+	var unary []grpc.UnaryClientInterceptor
+	var stream []grpc.StreamClientInterceptor
+	p.second = dial("server:80")
+	if p.hedged {
+		options := []hedge.Option{hedge.WithBudgetPercent(100 * p.w.client.share), hedge.WithStats(&p.stats)}
+		if p.w.way.second {
+			options = append(options, hedge.WithHedgeConn(p.second))
+		}
+		if p.w.client.counts {
+			options = append(options, hedge.WithObserver(&p.counter))
+		}
+		for _, option := range p.w.client.options {
+			options = append(options, option())
+		}
+		p.hedge = hedge.NewInterceptor(options...)
+		unary, stream = append(unary, p.hedge.Unary()), append(stream, p.hedge.Stream())
+	}
+	chain := []grpc.DialOption{grpc.WithChainUnaryInterceptor(append(unary, p.below)...), grpc.WithChainStreamInterceptor(append(stream, p.belowStream)...)}
+	p.conn, p.other = dial("server:80", chain...), dial("other:80", chain...)
+}
+
+const (
+	callKey    = "x-call"
+	actKey     = "x-act"
+	attemptKey = "grpc-previous-rpc-attempts"
+	tokenRPC   = "/shop.v1.Tokens/CreateToken"
+)
+
+// below is the interceptor between the hedging and the connection.
+func (p *grpcPlay) below(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	if err := p.pass(ctx, method, req); err != nil {
+		return err
+	}
+	return invoke(ctx, method, req, reply, cc, options...)
+}
+
+func (p *grpcPlay) belowStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	if err := p.pass(ctx, method, nil); err != nil {
+		return nil, err
+	}
+	return open(ctx, desc, cc, method, options...)
+}
+
+func (p *grpcPlay) pass(ctx context.Context, method string, req any) error {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	if method == tokenRPC || len(md[callKey]) == 0 || md[callKey][0] == "0" {
+		return nil
+	}
+	info, _ := hedge.AttemptFromContext(ctx)
+	attempt := strconv.Itoa(info.Number + p.shift)
+	if p.w.way.panics == attempt {
+		panic("interceptor")
+	}
+	if p.w.way.refuses == attempt {
+		return status.Error(codes.Unavailable, "an interceptor refuses")
+	}
+	if r, ok := req.(interface{ GetPayload() *testpb.Payload }); ok && p.w.way.signs {
+		r.GetPayload().Body = append(r.GetPayload().Body, " signed"...)
+	}
+	if p.w.way.token {
+		p.mu.Lock()
+		p.asked++
+		p.mu.Unlock()
+		return p.conn.Invoke(ctx, tokenRPC, &testpb.SimpleRequest{}, new(testpb.SimpleResponse))
+	}
+	return nil
+}
+
+// handle is the server.
+func (p *grpcPlay) handle(_ any, s grpc.ServerStream) error {
+	ctx := s.Context()
+	md, _ := metadata.FromIncomingContext(ctx)
+	number, attempt := first(md, callKey), first(md, attemptKey)
+	method, _ := grpc.MethodFromServerStream(s)
+	req := new(testpb.SimpleRequest)
+	if err := s.RecvMsg(req); err != nil {
+		return err
+	}
+	if method == tokenRPC {
+		p.mu.Lock()
+		p.tokens++
+		p.mu.Unlock()
+		pauseGRPC(ctx, 70*ms)
+		return s.SendMsg(&testpb.SimpleResponse{})
+	}
+	a := &grpcArrival{attempt: attempt, at: p.since()}
+	p.mu.Lock()
+	order := len(p.arrivals[number])
+	p.arrivals[number] = append(p.arrivals[number], a)
+	if attempt > 0 {
+		p.hedges++
+	}
+	p.mu.Unlock()
+	if number == 0 {
+		pauseGRPC(ctx, 10*ms+p.w.past.outage)
+		return s.SendMsg(&testpb.SimpleResponse{Username: "past"})
+	}
+	c := p.w.calls[number-1]
+	if text := string(req.Payload.GetBody()); !c.expected(text) {
+		p.note("6 request", fmt.Sprintf("attempt %d of call %d is sent as %q", attempt, number, text))
+	}
+	defer func() {
+		if ctx.Err() != nil {
+			p.mu.Lock()
+			a.left = p.since()
+			p.mu.Unlock()
+		}
+	}()
+	err := p.act(s, c, attempt+p.shift, p.w.nonce && order > 0)
+	if err != nil && ctx.Err() == nil {
+		p.mu.Lock()
+		a.failed = p.since()
+		p.mu.Unlock()
+	}
+	return err
+}
+
+func (p *grpcPlay) note(promise, detail string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notes = append(p.notes, finding{promise, detail})
+}
+
+func first(md metadata.MD, key string) int {
+	if len(md[key]) == 0 {
+		return 0
+	}
+	n, _ := strconv.Atoi(md[key][0])
+	return n
+}
+
+// pauseGRPC waits, or less if the client goes away.
+func pauseGRPC(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// act does with an attempt what the world says.
+func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, attempt int, again bool) error {
+	who := metadata.Pairs(actKey, strconv.Itoa(attempt))
+	md, _ := metadata.FromIncomingContext(s.Context())
+	at := fmt.Sprint(md[":authority"])
+	_ = s.SetHeader(who)
+	s.SetTrailer(who)
+	if again {
+		return status.Error(codes.Unauthenticated, "the nonce was used")
+	}
+	act := c.acts[min(attempt, len(c.acts)-1)]
+	if act.header {
+		_ = s.SendHeader(nil)
+	}
+	pauseGRPC(s.Context(), 5*ms+act.wait+p.w.past.outage)
+	if act.pushBack != "" {
+		s.SetTrailer(metadata.Pairs("grpc-retry-pushback-ms", act.pushBack))
+	}
+	if act.code != codes.OK {
+		return status.Errorf(act.code, "call %d attempt %d", c.number, attempt)
+	}
+	if !c.stream {
+		return s.SendMsg(&testpb.SimpleResponse{Username: fmt.Sprintf("call %d attempt %d %s", c.number, attempt, at)})
+	}
+	for i := range act.messages {
+		if i > 0 {
+			pauseGRPC(s.Context(), act.stall)
+		}
+		if err := s.SendMsg(&testpb.SimpleResponse{Username: fmt.Sprintf("call %d attempt %d message %d", c.number, attempt, i)}); err != nil {
+			return err
+		}
+	}
+	if act.failing != codes.OK {
+		return status.Errorf(act.failing, "call %d attempt %d at the end", c.number, attempt)
+	}
+	return nil
+}
+
+// A grpcResult is what a caller saw. Times are since the call began.
+type grpcResult struct {
+	began, first, end time.Duration // first: when the first message was there, or the end
+	err, panicked     string
+	code              codes.Code // of the end, or of the first message
+	firstCode         codes.Code
+	act               int // -1: not known
+	messages          string
+	header, trailer   string
+	finished          string
+	wrong             []string
+	held              int64
+	later             func()
+}
+
+func (r *grpcResult) String() string {
+	return fmt.Sprintf("{%s%s act %d first %v end %v %q}", r.err, r.panicked, r.act, r.first, r.end, r.messages)
+}
+
+func (r *grpcResult) hung() bool { return r.end >= hangs-time.Minute }
+
+// good reports whether the call began to succeed: rule R1 lets that end the race.
+func (r *grpcResult) good() bool { return r.panicked == "" && !r.hung() && r.firstCode == codes.OK }
+
+// taught reports whether the call ended with an error that is an answer, of which the client learns how long it takes.
+func (r *grpcResult) taught() bool {
+	switch r.firstCode {
+	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated:
+		return r.panicked == "" && !r.hung()
+	}
+	return false
+}
+
+// embedding is how interceptors of others make options of their own.
+type embedding struct{ grpc.TrailerCallOption }
+
+// options are the call's, and read returns what was written to their targets.
+func (c *grpcCall) options(r *grpcResult) (all []grpc.CallOption, read func() string) {
+	var header, trailer metadata.MD
+	var from peer.Peer
+	if c.request != "" || c.reply == "envelope" || c.reply == "any" {
+		all = append(all, grpc.ForceCodec(codec{}))
+	}
+	switch c.targets {
+	case "value":
+		all = append(all, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&from))
+	case "pointer":
+		all = append(all, &grpc.HeaderCallOption{HeaderAddr: &header}, &grpc.TrailerCallOption{TrailerAddr: &trailer})
+	case "embedded":
+		all = append(all, embedding{grpc.TrailerCallOption{TrailerAddr: &trailer}})
+	}
+	if c.finish {
+		all = append(all, grpc.OnFinish(func(err error) { r.finished += fmt.Sprintf("<%v>", status.Code(err)) }))
+	}
+	return all, func() string { return fmt.Sprint(header[actKey], trailer[actKey], from.Addr != nil) }
+}
+
+// call makes a call.
+func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
+	r = &grpcResult{began: p.since(), act: -1}
+	own, stop := callerTimes(root, c.deadline, c.cancel)
+	defer stop()
+	ctx := metadata.AppendToOutgoingContext(context.Context(own), callKey, strconv.Itoa(c.number))
+	if p.hedged && c.delay > 0 {
+		ctx = hedge.WithDelay(ctx, c.delay)
+	}
+	if p.hedged && c.allowed {
+		ctx = hedge.AllowHedging(ctx)
+	}
+	req, change := c.message()
+	options, targets := c.options(r)
+	reply, text := c.target()
+	var then string // what the targets and the reply were when the call returned
+	state := func() string { return targets() + text() }
+	r.later = func() {
+		if now := state(); now != then {
+			r.wrong = append(r.wrong, fmt.Sprintf("after the call, %q became %q", then, now))
+		}
+		r.held = own.held.Load()
+	}
+	start := time.Now()
+	defer func() {
+		r.end = time.Since(start)
+		if r.first == 0 {
+			r.first = r.end
+		}
+		if v := recover(); v != nil {
+			r.panicked, _, _ = strings.Cut(fmt.Sprint(v), "\n")
+		}
+		if m, ok := req.(*testpb.SimpleRequest); ok && !p.w.way.signs && !proto.Equal(m, requestOf(requestText)) {
+			r.wrong = append(r.wrong, "the request was changed")
+		}
+		if r.good() || r.taught() {
+			p.learned(r.first)
+		}
+		then, r.trailer = state(), targets()
+		if c.reuse {
+			change()
+		}
+	}()
+	cc := p.conn
+	if c.elsewhere {
+		cc = p.other
+	}
+	var err error
+	p.learned(0)
+	if c.stream {
+		err = c.open(ctx, cc, r, req, start, options)
+	} else {
+		err = cc.Invoke(ctx, "/shop.v1.Items/"+c.method, req, reply, options...)
+		r.messages = text()
+		r.firstCode = status.Code(err)
+	}
+	if err != nil {
+		r.err, r.code = incidental.ReplaceAllString(err.Error(), "$1"), status.Code(err)
+	}
+	if i := strings.LastIndex(r.err+r.messages, "attempt "); i >= 0 {
+		fmt.Sscanf((r.err + r.messages)[i:], "attempt %d", &r.act)
+	}
+	return r
+}
+
+// open makes a streaming call.
+func (c *grpcCall) open(ctx context.Context, cc *grpc.ClientConn, r *grpcResult, req any, start time.Time, options []grpc.CallOption) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/shop.v1.Items/"+c.method, options...)
+	if err != nil {
+		r.firstCode = status.Code(err)
+		return err
+	}
+	if err := s.SendMsg(req); err != nil && err != io.EOF {
+		return err
+	}
+	if err := s.CloseSend(); err != nil {
+		return err
+	}
+	if c.reads == "header" {
+		_, _ = s.Header()
+	}
+	for n := 0; ; n++ {
+		reply := new(testpb.SimpleResponse)
+		err := s.RecvMsg(reply)
+		if n == 0 {
+			r.first = time.Since(start)
+			if !errors.Is(err, io.EOF) {
+				r.firstCode = status.Code(err)
+			}
+		}
+		if err == nil {
+			r.messages += reply.Username + ";"
+		}
+		if errors.Is(err, io.EOF) {
+			md, _ := s.Header()
+			r.header = fmt.Sprint(md[actKey], s.Trailer()[actKey])
+			r.act = first(s.Trailer(), actKey)
+			return nil
+		}
+		if err == nil && c.reads == "one" {
+			cancel()
+			for err == nil { // the targets of call options are set when the stream has ended
+				err = s.RecvMsg(reply)
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

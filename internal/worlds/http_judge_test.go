@@ -1,0 +1,305 @@
+package worlds_test
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// A judge compares two plays of a world.
+type httpJudge struct {
+	w             *httpWorld
+	plain, hedged *httpPlay
+	again         func(act int) *httpPlay // a plain play in which the server treats attempt 0 as another one
+	findings      []finding
+}
+
+func (w *httpWorld) judge(s *stage) []finding {
+	again := once(func(act int) *httpPlay { return playHTTP(s, w, false, act) })
+	j := &httpJudge{w: w, plain: again(0), hedged: playHTTP(s, w, true, 0), again: again}
+	for _, p := range []*httpPlay{j.plain, j.hedged} {
+		s.log("hedged %v: %v next %v %s %v", p.hedged, p.results, p.next, p.broken, p.notes)
+		for number, all := range p.arrivals {
+			for _, a := range all {
+				s.log("  call %d: %+v", number, *a)
+			}
+		}
+	}
+	if j.plain.broken != "" {
+		return nil // the world itself is wrong
+	}
+	if j.hedged.broken != "" {
+		return []finding{{"5 goroutines", j.hedged.broken}}
+	}
+	for i, c := range w.calls {
+		j.call(c, j.plain.results[i], j.hedged.results[i])
+	}
+	j.whole()
+	return j.findings
+}
+
+func (j *httpJudge) add(promise, format string, args ...any) {
+	j.findings = append(j.findings, finding{promise, fmt.Sprintf(format, args...)})
+}
+
+func (j *httpJudge) call(c *httpCall, a, b *httpResult) {
+	say := func(promise, what string) { j.add(promise, "call %d: %s; plain %v, hedged %v", c.number, what, a, b) }
+	if j.w.server.unmarked && j.patience(c) > 0 {
+		return // a hedge can overtake its primary, and is then taken for that
+	}
+	if refused := func(r *httpResult) bool { return r.status == 401 && r.act == 0 }; (j.w.server.connAuth || j.w.server.nonce) && (refused(a) || refused(b)) {
+		return // the primary: which connection it gets is up to net/http, and a hedge can overtake it and take the nonce
+	}
+	switch {
+	case a.panicked != "" || a.hung():
+		return
+	case b.panicked != "":
+		j.panicked(c, b, say)
+		return
+	case b.hung():
+		say("2 hang", "it never returns")
+		return
+	}
+	j.ending(c, a, b, say)
+	if a.answered() && b.answered() {
+		j.answer(c, a, b, say)
+	}
+	for _, s := range b.wrong {
+		say("6 touched", s)
+	}
+	if b.open && !a.open {
+		say("6 body open", "the request's body is not closed")
+	}
+	if b.held > a.held {
+		say("5 context", fmt.Sprintf("%d things wait for the end of the caller's context, plainly %d", b.held, a.held))
+	}
+	j.arrivals(c, b, say)
+}
+
+// panicked judges a panic that reached the caller: it must be one of the attempt that won, or of a function that judges.
+func (j *httpJudge) panicked(c *httpCall, b *httpResult, say verdict) {
+	if strings.Contains(b.panicked, "FailureFunc") {
+		return
+	}
+	if alone := j.again(max(b.act, 0)); alone.broken == "" && alone.results[c.number-1].panicked == "" {
+		say("4 panic", b.panicked)
+	}
+}
+
+// patience is how much longer a call may take because hedges of others hold what it needs: each for as long as its own call is
+// out, which rule R2 bounds, and then for the time that losers have.
+func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
+	if j.w.way.maxConns == 0 && j.w.way.bulkhead == 0 && j.w.server.places == 0 {
+		return 0
+	}
+	after := j.w.client.linger + 110*ms
+	for i, other := range j.w.calls {
+		if a := j.plain.results[i]; other != c && !a.hung() {
+			d += a.end + j.bound(a.header) + after
+		}
+	}
+	if j.w.client.warm > 0 {
+		d += 300 * ms
+	}
+	if j.w.past.outage > 0 {
+		d += after
+	}
+	return d
+}
+
+// bound is how long rule R2 lets a failure be held that came after d.
+func (j *httpJudge) bound(d time.Duration) time.Duration {
+	known := j.w.past.calls >= 10*j.w.past.hosts && j.w.client.change == "" && !j.w.client.routed && !j.w.client.judges // what is known of the call's key
+	return heldAtMost(d, j.hedged.p99, known)
+}
+
+// ending judges how and when a call ended: with its header.
+func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
+	patience := j.patience(c)
+	ended, endedHedged := a.header, b.header
+	if j.w.client.firstByte && b.answered() {
+		ended = max(ended, a.first)
+	}
+	stopped := c.stops(b.end) || c.stops(ended)
+	if b.answered() && b.status == j.w.client.answer && endedHedged <= ended+slack+patience {
+		return
+	}
+	switch {
+	case a.good() && !b.good():
+		inLine := j.w.way.headerTimeout > 0 && patience > 0 // that timeout counts the time in which others have the place
+		if !stopped && !inLine && !(j.w.client.judges && b.answered()) {
+			say("1 worse", "it succeeds plainly")
+		}
+	case a.good():
+		if j.w.client.judges {
+			patience += j.bound(ended)
+		}
+		if endedHedged > ended+slack+patience && !(j.w.client.firstByte && a.body == "") {
+			say("1 later", "the header")
+		}
+	case !b.good():
+		bound := j.bound(ended)
+		if c.deadline > 0 {
+			bound = min(bound, max(0, c.deadline-ended))
+		}
+		if c.cancel >= 0 {
+			bound = min(bound, max(0, c.cancel-ended))
+		}
+		if endedHedged > ended+bound+slack+patience {
+			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
+		}
+		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && patience > 0) && !(j.w.client.judges && b.answered()) {
+			say("2 error", "it is another one")
+		} else if a.answered() && b.answered() && a.status != b.status && !j.w.client.judges {
+			say("2 status", "it is another failure")
+		}
+	}
+	for _, end := range []time.Duration{c.deadline, c.cancel} {
+		if end > 0 && endedHedged > end+slack && ended <= end+slack {
+			say("1 deadline", "it returns late")
+		}
+	}
+}
+
+// stops reports whether the caller's deadline or cancellation is no later than t, or about the same.
+func (c *httpCall) stops(t time.Duration) bool {
+	return stops(c.deadline, c.cancel, t)
+}
+
+// answer compares an answer with what the attempt that won gives alone.
+func (j *httpJudge) answer(c *httpCall, plain, b *httpResult, say verdict) {
+	alone := plain
+	if b.act > 0 {
+		play := j.again(b.act)
+		if play.broken != "" {
+			return
+		}
+		alone = play.results[c.number-1]
+	}
+	if !alone.answered() || alone.status != b.status || b.status == 401 && (j.w.server.connAuth || j.w.server.nonce) {
+		return // which connection a call gets, and who comes first, differs
+	}
+	if plain.ownRequest != b.ownRequest || alone.url != b.url {
+		say("6 request", fmt.Sprintf("Response.Request is the caller's: %v, %s; plainly %v, %s", b.ownRequest, b.url, plain.ownRequest, alone.url))
+	}
+	stopped, reading, readingAlone := c.stops(b.end) || c.stops(alone.end), b.end-b.header, alone.end-alone.header
+	switch {
+	case stopped:
+	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.cut(): // by a rest that had taken over, as protocols.md says
+	case b.bodyErr != "" && alone.bodyErr == "":
+		say("1 body error", fmt.Sprintf("alone it is whole: %v", alone))
+	case b.bodyErr != "" && reading > readingAlone+j.bound(alone.end)+slack && j.patience(c) == 0:
+		say("2 body held", fmt.Sprintf("alone it fails sooner: %v", alone))
+	case b.bodyErr != "" || alone.bodyErr != "":
+	case alone.body != b.body || alone.length != b.length || alone.trailer != b.trailer && !(j.w.client.firstByte && c.read != ""): // with the first byte, all can be there
+		say("1 bytes", fmt.Sprintf("length %d trailer %s; alone length %d trailer %s %v", b.length, b.trailer, alone.length, alone.trailer, alone))
+	case reading > readingAlone+slack && !j.w.client.firstByte && j.patience(c) == 0:
+		say("1 body later", fmt.Sprintf("alone: %v", alone))
+	}
+}
+
+// arrivals judges what the server saw of a call.
+func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
+	all, usual := j.hedged.arrivals[c.number], max(1, len(j.plain.arrivals[c.number]))
+	if len(all) > usual && !c.reads() && !c.allowed && !j.w.client.declares(c) {
+		say("3 write repeated", fmt.Sprintf("%s %s came %d times", c.method, c.path, len(all)))
+	} else if len(all) > usual && c.sentOnce(j.w.client.firstByte) {
+		say("3 once", fmt.Sprintf("%s %s with %q came %d times", c.method, c.path, c.header, len(all)))
+	}
+	if len(all) == 0 || j.w.server.unmarked || j.w.server.places > 0 {
+		return // behind a Limiter, a request arrives when it has a place
+	}
+	failed := time.Duration(0)
+	for _, a := range all {
+		if a.attempt == 0 && a.failed > 0 {
+			failed = a.failed
+		}
+	}
+	for _, a := range all {
+		if a.attempt == 0 {
+			continue
+		}
+		since := failed
+		if j.w.way.bulkhead > 0 {
+			since = max(failed, b.began+b.header) // a failure that is held gives its place to a hedge
+		}
+		// With the first byte, a failure is one when that is there. What a way for hedges alone tells is not known before it has answered.
+		unknown := j.w.client.firstByte || j.w.way.bulkhead > 0 && j.w.way.second
+		if failed > 0 && a.at > since+ms && !unknown {
+			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
+		}
+		rest := j.w.client.resume && b.act > 0 && a.attempt > b.act // of a hedge's body: it goes where primaries go
+		if j.w.http2 && !j.w.way.wrapped && !j.w.way.registered && !rest && all[0].attempt == 0 && a.conn == all[0].conn {
+			say("1 same connection", fmt.Sprintf("attempt %d shares the primary's", a.attempt))
+		}
+	}
+	over := b.began + b.header
+	for _, a := range all {
+		grace := j.w.client.linger + 110*ms
+		if a.attempt != b.act && !j.w.client.resume && b.act >= 0 && a.left > over+grace {
+			say("5 loser runs", fmt.Sprintf("attempt %d until %v, %v after the call", a.attempt, a.left, a.left-over))
+		}
+	}
+}
+
+// declares reports whether the user says that the call is safe to repeat, by the pattern as it is written.
+func (c *httpClient) declares(call *httpCall) bool {
+	for _, pattern := range c.routes {
+		method, path, ok := strings.Cut(pattern, " ")
+		if !ok {
+			method, path = call.method, pattern
+		}
+		subtree := strings.HasSuffix(path, "/") && strings.HasPrefix(call.path, path)
+		wild := strings.HasSuffix(path, "/{id}") && strings.HasPrefix(call.path, "/items/") && len(call.path) > len("/items/")
+		if method == call.method && (path == call.path || subtree || wild) {
+			return true
+		}
+	}
+	return false
+}
+
+// whole judges what no single call shows.
+func (j *httpJudge) whole() {
+	p, h := j.plain, j.hedged
+	told := map[string]bool{}
+	for _, n := range p.notes {
+		told[n.Promise] = true
+	}
+	for _, n := range h.notes {
+		if !told[n.Promise] {
+			j.findings = append(j.findings, n)
+		}
+	}
+	if h.openLate > p.openLate {
+		j.add("5 bodies", "%d bodies of responses are open, plainly %d", h.openLate, p.openLate)
+	}
+	if h.connsEnd > p.connsEnd {
+		j.add("5 connections", "%d are left, plainly %d", h.connsEnd, p.connsEnd)
+	}
+	if a, b := p.next, h.next; a.good() && !j.w.client.judges && (!b.good() || b.header > a.header+slack) {
+		j.add("5 next call", "plain %v, hedged %v", a, b)
+	}
+	if limit := j.w.way.maxConns; limit > 0 {
+		if !j.w.way.wrapped || j.w.way.second {
+			limit *= 2 // hedges have connections of their own
+		}
+		// Over HTTP/2, net/http exceeds it by itself where connections do not stay.
+		ends := j.w.http2 && (j.w.way.noKeepAlives || j.w.client.change == "closeIdle" || j.w.leave())
+		nameless := j.w.way.replicas && j.w.past.hosts > 1 // hedges to all hosts are dialled by address
+		if h.peak > max(limit, 2*p.peak) && !ends && !nameless {
+			j.add("5 limit", "%d connections at once, plainly %d, MaxConnsPerHost %d", h.peak, p.peak, j.w.way.maxConns)
+		}
+	}
+	calls := j.w.past.calls + len(j.w.calls)
+	if most := hedgesAtMost(j.w.client.share, calls); float64(h.hedges) > most {
+		j.add("3 budget", "%d hedges, %d calls, %d hosts: %.0f at most", h.hedges, calls, j.w.past.hosts, most)
+	}
+	for _, r := range append(h.results, h.next) {
+		if r.panicked != "" || r.hung() {
+			return
+		}
+	}
+	if wrong := h.counter.wrong(h.stats.Snapshot(), calls+1); wrong != "" && !j.w.client.judges {
+		j.add("5 counters", "%s", wrong)
+	}
+}

@@ -1,0 +1,281 @@
+package worlds_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// A httpPlay is one performance of a world, and what was seen in it.
+type httpPlay struct {
+	w       *httpWorld
+	hedged  bool
+	shift   int // the server treats attempt n as n + shift
+	start   time.Time
+	network *netsim.Network
+	client  http.RoundTripper
+	hedge   *hedge.Transport // nil: the plain client
+	limiter *hedge.Limiter   // nil: there is none
+	bases   []*http.Transport
+	places  chan struct{} // of the bulkhead
+	open    atomic.Int64  // bodies of responses, if the base is wrapped
+
+	results  []*httpResult
+	next     *httpResult // of a call when all is over
+	openLate int64       // open, when all is over
+	stats    *hedge.Stats
+	counter  counter
+	p99      time.Duration
+	broken   string // what the bubble complained about
+
+	mu       sync.Mutex // guards the fields below
+	arrivals map[int][]*arrival
+	hedges   int
+	notes    []finding
+	conns    map[string]int // that are open, by host
+	connsEnd int            // when the client has closed those that are idle
+	peak     int            // of conns
+	turn     int            // of the replicas
+}
+
+func (p *httpPlay) note(promise, detail string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notes = append(p.notes, finding{promise, detail})
+}
+
+// playHTTP plays a world once.
+func playHTTP(s *stage, w *httpWorld, hedged bool, shift int) *httpPlay {
+	p := &httpPlay{w: w, hedged: hedged, shift: shift, arrivals: make(map[int][]*arrival), conns: make(map[string]int)}
+	p.broken = s.bubble(p.run)
+	return p
+}
+
+func (p *httpPlay) run() {
+	p.start = time.Now()
+	srv := p.serve()
+	p.dress()
+	root, cancel := context.WithCancel(context.Background())
+	giveUp := time.AfterFunc(hangs, cancel)
+	for i := range p.w.past.calls {
+		past := &httpCall{number: -i, method: "GET", path: "/items/1", cancel: -1, host: i % p.w.past.hosts}
+		if p.w.past.outage > 0 {
+			past.delay = 20 * ms
+		}
+		p.call(root, past)
+		time.Sleep(p.w.past.gap)
+	}
+	p.learned(0)
+	p.beside(root)
+	p.results = make([]*httpResult, len(p.w.calls))
+	together(p.w.calls, giveUp, func(i int, c *httpCall) {
+		time.Sleep(c.at)
+		p.results[i] = p.call(root, c)
+	})
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
+	p.learned(0)
+	p.openLate = p.open.Load()
+	for _, r := range p.results {
+		r.later()
+	}
+	p.next = p.call(root, &httpCall{method: "GET", path: "/items/1", cancel: -1, deadline: 20 * time.Second})
+	cancel()
+	time.Sleep(3 * time.Second) // a connection is idle when its losers have ended, and over HTTP/2 when a reset stream is acknowledged
+	p.closeIdle()
+	time.Sleep(2 * time.Second)
+	p.mu.Lock()
+	for _, n := range p.conns {
+		p.connsEnd += n
+	}
+	p.mu.Unlock()
+	srv.Close()
+	p.network.Close()
+	time.Sleep(2 * forever) // handlers that nobody waits for
+}
+
+// serve starts the server.
+func (p *httpPlay) serve() *http.Server {
+	network, err := netsim.NewMemory(1, "client", "server")
+	if err != nil {
+		panic(err)
+	}
+	l, err := network.Host("server").Listen("tcp", ":80")
+	if err != nil {
+		panic(err)
+	}
+	p.network = network
+	var handler http.Handler = p
+	if n := p.w.server.places; n > 0 {
+		p.limiter = hedge.NewLimiter(n)
+		handler = p.limiter.Handler(p)
+	}
+	srv := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0), Protocols: new(http.Protocols)}
+	srv.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, serverConnKey{}, new(serverConn))
+	}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	go func() { _ = srv.Serve(l) }()
+	return srv
+}
+
+// dress makes the client.
+func (p *httpPlay) dress() {
+	w := p.w
+	if w.way.wrapped && w.way.bulkhead > 0 {
+		p.places = make(chan struct{}, w.way.bulkhead)
+	}
+	p.client = p.base()
+	over := p.base()
+	if !p.hedged {
+		return
+	}
+	options := []hedge.Option{hedge.WithBudgetPercent(100 * w.client.share), hedge.WithStats(&p.stats)}
+	if !w.server.unmarked {
+		options = append(options, hedge.WithAttemptHeader(attemptHeader))
+	}
+	if w.way.second {
+		options = append(options, hedge.WithHedgeTransport(over))
+	}
+	if w.way.replicas {
+		options = append(options, hedge.WithReplicas(replicas))
+	}
+	if w.client.counts {
+		options = append(options, hedge.WithObserver(&p.counter))
+	}
+	for _, option := range w.client.options {
+		options = append(options, option())
+	}
+	p.hedge = hedge.New(p.client, options...)
+	p.client = p.hedge
+}
+
+// base makes a http.Transport, wrapped or not.
+func (p *httpPlay) base() http.RoundTripper {
+	y := &p.w.way
+	t := &http.Transport{DialContext: p.dial, Protocols: new(http.Protocols), MaxConnsPerHost: y.maxConns, DisableKeepAlives: y.noKeepAlives, ResponseHeaderTimeout: y.headerTimeout}
+	t.Protocols.SetHTTP1(!p.w.http2)
+	t.Protocols.SetUnencryptedHTTP2(p.w.http2)
+	p.bases = append(p.bases, t)
+	if y.registered {
+		outer := &http.Transport{DialContext: p.dial, Protocols: new(http.Protocols)}
+		outer.Protocols.SetHTTP1(true)
+		outer.RegisterProtocol("http", t)
+		p.bases, t = append(p.bases, outer), outer
+	}
+	if y.wrapped {
+		return &way{p, t}
+	}
+	return t
+}
+
+func (p *httpPlay) closeIdle() {
+	for _, t := range p.bases {
+		t.CloseIdleConnections()
+	}
+	if p.hedge != nil {
+		p.hedge.CloseIdleConnections()
+	}
+}
+
+type addresses []netip.Addr
+
+func (a addresses) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) { return a, nil }
+
+var replicas = addresses{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("192.0.2.4")}
+
+// dial connects to the server, whichever address is asked for.
+func (p *httpPlay) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	inner, err := p.network.Host("client").DialContext(ctx, network, "server:80")
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := &clientConn{Conn: inner, p: p, host: "shop"}
+	if strings.HasPrefix(address, "host") {
+		c.host = address
+	}
+	p.conns[c.host]++
+	p.peak = max(p.peak, p.conns[c.host])
+	if p.w.way.replicas {
+		peer, err := netip.ParseAddrPort(address)
+		if err != nil {
+			p.turn++
+			peer = netip.AddrPortFrom(replicas[p.turn%len(replicas)], 80)
+		}
+		c.peer = net.TCPAddrFromAddrPort(peer)
+	}
+	return c, nil
+}
+
+// A clientConn is counted while it is open.
+type clientConn struct {
+	net.Conn
+	p    *httpPlay
+	peer net.Addr
+	host string
+	once sync.Once
+}
+
+func (c *clientConn) RemoteAddr() net.Addr {
+	if c.peer != nil {
+		return c.peer
+	}
+	return c.Conn.RemoteAddr()
+}
+
+func (c *clientConn) Close() error {
+	c.once.Do(func() {
+		c.p.mu.Lock()
+		defer c.p.mu.Unlock()
+		c.p.conns[c.host]--
+	})
+	return c.Conn.Close()
+}
+
+// learned notes the slowest p99 that is known. A call that succeeded may be one in a hundred.
+func (p *httpPlay) learned(took time.Duration) {
+	if p.hedge == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.p99 = max(p.p99, slowest(p.hedge), took)
+}
+
+// beside starts what happens to the client while calls run.
+func (p *httpPlay) beside(root context.Context) {
+	if p.hedge == nil {
+		return
+	}
+	if n := p.w.client.warm; n > 0 {
+		go func() {
+			defer func() { _ = recover() }()
+			_ = p.hedge.Warm(root, n, "http://shop.test/warm")
+		}()
+	}
+	if p.w.client.change != "" {
+		time.AfterFunc(13*ms, func() { change(p.hedge, p.w.client.change) })
+	}
+}
+
+func (c *httpCall) url() string {
+	if c.host > 0 {
+		return fmt.Sprintf("http://host%d.test%s", c.host, c.path)
+	}
+	return "http://shop.test" + c.path
+}

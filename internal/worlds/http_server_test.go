@@ -1,0 +1,210 @@
+package worlds_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	callHeader    = "X-Call"
+	attemptHeader = "X-Attempt"
+	winnerHeader  = "X-Act" // which of its acts the server played
+	poisoned      = 99      // the number in a request that the caller has changed since
+)
+
+// An arrival is a request that the server saw.
+type arrival struct {
+	attempt int
+	conn    *serverConn
+	at      time.Duration // since the play began, as all times here
+	failed  time.Duration // when the server said that it failed; 0: it did not
+	left    time.Duration // when the client went away; 0: it did not
+}
+
+// A serverConn is what the server knows of a connection.
+type serverConn struct{ known atomic.Bool }
+
+type serverConnKey struct{}
+
+func (p *httpPlay) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	number, _ := strconv.Atoi(r.Header.Get(callHeader))
+	switch {
+	case r.Method == "HEAD" && r.URL.Path == "/warm":
+	case number <= 0:
+		p.servePast(rw, r)
+	case number == poisoned:
+		p.note("6 touched", "a request is sent as its caller has changed it since")
+	default:
+		p.serveCall(rw, r, p.w.calls[number-1])
+	}
+}
+
+func (p *httpPlay) servePast(rw http.ResponseWriter, r *http.Request) {
+	r.Context().Value(serverConnKey{}).(*serverConn).known.Store(true)
+	if attempt, _ := strconv.Atoi(r.Header.Get(attemptHeader)); attempt > 0 {
+		p.mu.Lock()
+		p.hedges++
+		p.mu.Unlock()
+	}
+	pause(r, 10*ms+p.w.past.outage)
+	if p.w.past.large {
+		resumable(rw.Header(), 100_000)
+		rw.Write(make([]byte, 100_000))
+		return
+	}
+	io.WriteString(rw, "past")
+}
+
+// resumable says in a header what WithResume needs.
+func resumable(h http.Header, length int) {
+	h.Set("ETag", `"x"`)
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Content-Length", strconv.Itoa(length))
+}
+
+// pause waits, and ends the handler if the client goes away.
+func pause(r *http.Request, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.Context().Done():
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (p *httpPlay) since() time.Duration { return time.Since(p.start) }
+
+func (p *httpPlay) serveCall(rw http.ResponseWriter, r *http.Request, c *httpCall) {
+	conn := r.Context().Value(serverConnKey{}).(*serverConn)
+	attempt, _ := strconv.Atoi(r.Header.Get(attemptHeader))
+	a := &arrival{attempt: attempt, conn: conn, at: p.since()}
+	p.mu.Lock()
+	order := len(p.arrivals[c.number])
+	p.arrivals[c.number] = append(p.arrivals[c.number], a)
+	if attempt > 0 {
+		p.hedges++
+	}
+	p.mu.Unlock()
+	if p.w.server.unmarked {
+		attempt = order
+	}
+	defer func() {
+		if r.Context().Err() != nil {
+			p.mu.Lock()
+			a.left = p.since()
+			p.mu.Unlock()
+		}
+	}()
+	failed := func() {
+		p.mu.Lock()
+		a.failed = p.since()
+		p.mu.Unlock()
+	}
+	rw.Header().Set(winnerHeader, strconv.Itoa(attempt))
+	_, _ = io.ReadAll(r.Body)
+	if p.w.server.nonce && order > 0 || p.w.server.connAuth && !conn.known.Load() {
+		failed()
+		rw.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	act := c.acts[min(attempt+p.shift, len(c.acts)-1)]
+	if p.limiter != nil && p.w.server.releases {
+		p.limiter.Release(r.Context())
+	}
+	if act.hint > 0 {
+		pause(r, act.hintAt)
+		rw.WriteHeader(act.hint)
+	}
+	pause(r, 5*ms+act.wait+p.w.past.outage)
+	if act.reset || act.status >= 400 {
+		failed()
+	}
+	if act.reset {
+		breakOff(rw, r)
+	}
+	p.answer(rw, r, c, act, attempt+p.shift)
+}
+
+// breakOff breaks the connection off within the header, so that net/http does not send the request again by itself.
+func breakOff(rw http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 {
+		if conn, buf, err := rw.(http.Hijacker).Hijack(); err == nil {
+			_, _ = buf.WriteString("HTTP/1.1 200 OK\r\nX-Brok")
+			_ = buf.Flush()
+			conn.Close()
+		}
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// answer sends what an act says.
+func (p *httpPlay) answer(rw http.ResponseWriter, r *http.Request, c *httpCall, act httpAct, attempt int) {
+	h, status := rw.Header(), act.status
+	if act.retryAfter != "" {
+		h.Set("Retry-After", act.retryAfter)
+	}
+	if act.leaves {
+		h.Set("Connection", "close")
+	}
+	if status == http.StatusNoContent || status == http.StatusNotModified {
+		rw.WriteHeader(status)
+		return
+	}
+	text := fmt.Appendf(nil, "call %d attempt %d", c.number, attempt)
+	switch act.body {
+	case "empty":
+		text = nil
+	case "large": // the same from each attempt, so that the rest of one can come from another
+		text = bytes.Repeat([]byte{'a' + byte(c.number)}, 200_000)
+		status, text = rest(h, r, status, text)
+	case "gzip":
+		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+			var buf bytes.Buffer
+			z := gzip.NewWriter(&buf)
+			z.Write(text)
+			z.Close()
+			text = buf.Bytes()
+			h.Set("Content-Encoding", "gzip")
+		}
+	}
+	if act.trailer {
+		h.Set("Trailer", "X-Sum")
+	} else if act.body != "chunked" {
+		h.Set("Content-Length", strconv.Itoa(len(text)))
+	}
+	rw.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		rw.Write(text[:len(text)/2])
+		if act.stall > 0 || act.cut || act.body == "chunked" {
+			_ = http.NewResponseController(rw).Flush()
+			pause(r, act.stall)
+		}
+		if act.cut {
+			panic(http.ErrAbortHandler)
+		}
+		rw.Write(text[len(text)/2:])
+	}
+	if act.trailer {
+		h.Set("X-Sum", strconv.Itoa(len(text)))
+	}
+}
+
+// rest is what a range request asks for.
+func rest(h http.Header, r *http.Request, status int, text []byte) (int, []byte) {
+	resumable(h, len(text))
+	from, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes=")
+	start, err := strconv.Atoi(strings.TrimSuffix(from, "-"))
+	if !ok || err != nil || status != http.StatusOK {
+		return status, text
+	}
+	h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", start, len(text)-1, len(text)))
+	return http.StatusPartialContent, text[start:]
+}

@@ -1,0 +1,131 @@
+package worlds_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge"
+)
+
+// A way is middleware: a http.RoundTripper round the base, of which nobody sees the inside.
+type way struct {
+	p    *httpPlay
+	base *http.Transport
+}
+
+func (y *way) CloseIdleConnections() { y.base.CloseIdleConnections() }
+
+func (y *way) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx, p := req.Context(), y.p
+	number, _ := strconv.Atoi(req.Header.Get(callHeader))
+	info, _ := hedge.AttemptFromContext(ctx)
+	attempt := info.Number + p.shift
+	panics := func(where string) bool { return number > 0 && p.w.way.panics == where+strconv.Itoa(attempt) }
+	if p.w.way.panics == "warm" && req.URL.Path == "/warm" {
+		panic("warm")
+	}
+	leave, err := y.enter(ctx)
+	if err != nil {
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, err
+	}
+	if panics("roundtrip") {
+		leave()
+		time.Sleep(40 * ms)
+		panic("RoundTrip")
+	}
+	resp, err := y.send(req, number, attempt)
+	if p.w.way.asksValue {
+		_ = ctx.Value(tenantKey{})
+	}
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	p.open.Add(1)
+	resp.Body = &wayBody{ReadCloser: resp.Body, p: p, ctx: ctx, leave: leave, panicsInRead: panics("read"), panicsInClose: panics("close")}
+	return resp, nil
+}
+
+// enter takes a place of the bulkhead.
+func (y *way) enter(ctx context.Context) (leave func(), err error) {
+	places := y.p.places
+	if places == nil {
+		return func() {}, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (y *way) send(req *http.Request, number, attempt int) (*http.Response, error) {
+	w := y.p.w
+	if w.way.cache && number > 0 && number != poisoned && req.Method == http.MethodGet {
+		act := w.calls[number-1].acts[min(attempt, 3)]
+		time.Sleep(5*ms + min(act.wait, 200*ms))
+		text := "from memory: call " + strconv.Itoa(number)
+		return &http.Response{StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req, ContentLength: int64(len(text)),
+			Header: http.Header{winnerHeader: {strconv.Itoa(attempt - y.p.shift)}}, Body: io.NopCloser(strings.NewReader(text))}, nil
+	}
+	if w.way.rewrite {
+		r := req.Clone(req.Context())
+		r.URL.Host, r.Host = "inner.test", "inner.test"
+		req = r
+	}
+	return y.base.RoundTrip(req)
+}
+
+// A wayBody notices who uses it wrongly.
+type wayBody struct {
+	io.ReadCloser
+	p                           *httpPlay
+	ctx                         context.Context
+	leave                       func()
+	panicsInRead, panicsInClose bool
+	reading, closed             atomic.Bool
+}
+
+func (b *wayBody) Read(buf []byte) (int, error) {
+	if b.p.w.way.asksDone {
+		select {
+		case <-b.ctx.Done():
+			return 0, io.ErrUnexpectedEOF
+		default:
+		}
+	}
+	b.reading.Store(true)
+	defer b.reading.Store(false)
+	if b.panicsInRead {
+		panic("Read")
+	}
+	return b.ReadCloser.Read(buf)
+}
+
+func (b *wayBody) Close() error {
+	if b.reading.Load() {
+		b.p.note("6 overlap", "a response's body is closed while it is read")
+	}
+	if b.closed.Swap(true) {
+		return nil
+	}
+	b.p.open.Add(-1)
+	b.leave()
+	err := b.ReadCloser.Close()
+	if b.panicsInClose {
+		panic("Close")
+	}
+	return err
+}
