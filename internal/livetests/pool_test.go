@@ -2,6 +2,8 @@ package livetests_test
 
 import (
 	"context"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -10,6 +12,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -188,6 +191,46 @@ func TestReplicasAreDialledAsTheBaseDoes(t *testing.T) {
 	assert.EqualValues(t, 2, dialled.Load())
 }
 
+// movedConn is a connection to another address, as it says.
+type movedConn struct {
+	net.Conn
+	to net.Addr
+}
+
+func (c movedConn) RemoteAddr() net.Addr { return c.to }
+
+// What dials with TLS chooses the address by itself, and nothing bounds it but the pool's own limit.
+func TestDialTLSNeedsNoPoolsForReplicas(t *testing.T) {
+	var slow atomic.Bool
+	s := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if slow.CompareAndSwap(true, false) {
+			pause(r, 5*time.Second)
+		}
+	}))
+	defer s.Close()
+	var dialled atomic.Int64
+	below := &http.Transport{MaxConnsPerHost: 1, DialTLSContext: func(_ context.Context, network, _ string) (net.Conn, error) {
+		conn, err := tls.Dial(network, s.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			return nil, err
+		}
+		return movedConn{conn, &net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(dialled.Add(1))), Port: 443}}, nil
+	}}
+	resolver := resolverFunc(func() []netip.Addr { t.Error("asked"); return nil })
+	tr := hedge.New(below, hedge.WithReplicas(resolver), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(300), hedge.WithLinger(0))
+	defer tr.CloseIdleConnections()
+	teach(t, tr, s.URL)
+	for range 4 {
+		slow.Store(true)
+		_, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, s.URL)
+		require.NoError(t, err)
+		time.Sleep(150 * time.Millisecond)
+		_, err = fetch(hedge.WithoutHedging(t.Context()), tr, s.URL)
+		require.NoError(t, err)
+	}
+	assert.EqualValues(t, 6, dialled.Load(), "five of primaries, and one that the hedges have after each other")
+}
+
 // The name to look up would be the proxy's.
 func TestReplicasOfAProxyAreNotLookedUp(t *testing.T) {
 	var slow atomic.Bool
@@ -230,4 +273,206 @@ func TestConnectionsNeedNotSayWhereTheyGo(t *testing.T) {
 	ctx := httptrace.WithClientTrace(hedge.WithDelay(t.Context(), 20*time.Millisecond), new(httptrace.ClientTrace))
 	_, err := fetch(ctx, tr, url)
 	require.NoError(t, err)
+}
+
+// meet is a server that answers the second request for /slow at once and the first one late. It
+// knows the connections that these came over.
+type meet struct {
+	mu   sync.Mutex
+	from []string
+}
+
+func (m *meet) serve(_ http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/slow" {
+		return
+	}
+	m.mu.Lock()
+	m.from = append(m.from, r.Proto+" "+r.RemoteAddr)
+	first := len(m.from) == 1
+	m.mu.Unlock()
+	if first {
+		pause(r, 5*time.Second)
+	}
+}
+
+func (m *meet) apart(t *testing.T) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	require.Len(t, m.from, 2)
+	assert.NotEqual(t, m.from[0], m.from[1], "the hedge went over its primary's own connection")
+}
+
+// The connection of an HTTP/2 call may be what is stuck. Whatever else has taught its key, the
+// hedge goes over another one.
+func TestHedgesOverHTTP2HaveConnectionsOfTheirOwn(t *testing.T) {
+	for name, c := range map[string]struct {
+		taught []string // by these hosts
+		url    string
+		opts   []hedge.Option
+	}{
+		"known":                 {[]string{"https://shop.test"}, "https://shop.test/slow", nil},
+		"after a redirect":      {[]string{"https://shop.test", "http://shop.test"}, "http://shop.test/slow", nil},
+		"hosts that share keys": {[]string{"https://shop.test", "http://old.test"}, "https://shop.test/slow", []hedge.Option{hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })}},
+		"hosts that share keys, the other way round": {[]string{"http://old.test", "https://shop.test"}, "https://shop.test/slow", []hedge.Option{hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })}},
+		"never asked before":                         {nil, "https://shop.test/slow", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := new(meet)
+			secure := serve(t, "HTTP/2", m.serve)
+			plain := serve(t, "HTTP/1.1", func(w http.ResponseWriter, r *http.Request) {
+				if r.Host == "shop.test" {
+					http.Redirect(w, r, "https://shop.test"+r.URL.Path, http.StatusMovedPermanently)
+				}
+			})
+			b := base(t, secure)
+			b.TLSClientConfig.InsecureSkipVerify = true
+			b.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				to := secure
+				if strings.HasSuffix(addr, ":80") {
+					to = plain
+				}
+				return new(net.Dialer).DialContext(ctx, network, to.Listener.Addr().String())
+			}
+			tr := hedge.New(b, append(c.opts, hedge.WithBudgetPercent(100), hedge.WithMaxHedges(1))...)
+			defer tr.CloseIdleConnections()
+			for _, url := range c.taught {
+				teach(t, tr, url)
+			}
+			resp, err := (&http.Client{Transport: tr}).Do(request(t, hedge.WithDelay(t.Context(), 100*time.Millisecond), "GET", c.url, nil))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			m.apart(t)
+		})
+	}
+}
+
+// Each address that primaries went to has a pool of connections to the others. The limit is that of
+// all pools together.
+func TestReplicasObeyTheConnectionLimit(t *testing.T) {
+	const limit, addresses = 2, 8
+	var hedges, most, n atomic.Int64
+	address := func(n int64) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 2, byte(1 + n%addresses)}) }
+	s := serve(t, "HTTP/1.1", func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" && r.Header.Get(hedge.AttemptHeader) == "" {
+			pause(r, 100*time.Millisecond)
+		}
+	})
+	b := base(t, s)
+	b.MaxConnsPerHost = limit
+	b.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		host, _, _ := net.SplitHostPort(addr)
+		c, err := new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		peer, closed := address(n.Add(1)), func() {} // a primary: the name's addresses take turns
+		if ip, err := netip.ParseAddr(host); err == nil {
+			peer, closed = ip, func() { hedges.Add(-1) }
+			if open := hedges.Add(1); open > most.Load() {
+				most.Store(open)
+			}
+		}
+		return &connTo{c, &net.TCPAddr{IP: peer.AsSlice(), Port: 80}, sync.OnceFunc(closed)}, nil
+	}
+	var all []netip.Addr
+	for i := range int64(addresses) {
+		all = append(all, address(i))
+	}
+	tr := hedge.New(b, hedge.WithReplicas(resolverFunc(func() []netip.Addr { return all })), hedge.WithMaxHedges(1),
+		hedge.WithBudgetPercent(100), hedge.WithAttemptHeader(hedge.AttemptHeader))
+	defer tr.CloseIdleConnections()
+	_, port, _ := net.SplitHostPort(s.Listener.Addr().String())
+	url := "http://shop.test:" + port
+	teach(t, tr, url)
+	wins := tr.Snapshot().Stats.HedgeWins
+	for range 2 * addresses {
+		b.CloseIdleConnections() // as when they were idle for long, or the server has closed them
+		_, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, url+"/slow")
+		require.NoError(t, err)
+	}
+	assert.LessOrEqual(t, most.Load(), int64(limit))
+	assert.Greater(t, tr.Snapshot().Stats.HedgeWins-wins, int64(addresses), "hedges still get connections")
+}
+
+// connTo is a connection that says it goes to peer.
+type connTo struct {
+	net.Conn
+	peer   net.Addr
+	closed func()
+}
+
+func (c *connTo) RemoteAddr() net.Addr { return c.peer }
+
+func (c *connTo) Close() error {
+	defer c.closed()
+	return c.Conn.Close()
+}
+
+func TestPanicOfAResolverOrADialIsAFailedHedge(t *testing.T) {
+	for _, where := range []string{"resolver", "dial"} {
+		s := serve(t, "HTTP/1.1", func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/slow" {
+				pause(r, 200*time.Millisecond)
+			}
+		})
+		b := base(t, s)
+		b.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if strings.HasPrefix(addr, "192.0.2.") {
+				panic(where)
+			}
+			return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+		}
+		var stats *hedge.Stats
+		tr := hedge.New(b, hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithStats(&stats), hedge.WithReplicas(resolverFunc(func() []netip.Addr {
+			if where == "resolver" {
+				panic(where)
+			}
+			return []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+		})))
+		teach(t, tr, "http://shop.test")
+		_, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, "http://shop.test/slow")
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, stats.HedgesSent.Load())
+		assert.EqualValues(t, 1, stats.HedgePanics.Load())
+		tr.CloseIdleConnections()
+	}
+}
+
+// RegisterProtocol may be called at any time.
+func TestProtocolThatIsRegisteredLateCarriesItsHedges(t *testing.T) {
+	slow := func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			pause(r, 100*time.Millisecond)
+		}
+	}
+	s := serve(t, "HTTP/1.1", slow)
+	b := base(t, s)
+	b.MaxConnsPerHost = 4 // so that hedges have a pool of their own
+	tr := hedge.New(b, hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))
+	defer tr.CloseIdleConnections()
+	teach(t, tr, s.URL)
+	var registering sync.WaitGroup
+	registering.Go(func() {
+		for i := range 50 {
+			b.RegisterProtocol(fmt.Sprint("other", i), http.NewFileTransport(http.Dir(".")))
+			time.Sleep(time.Millisecond)
+		}
+	})
+	call := func() {
+		_, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, s.URL+"/slow")
+		require.NoError(t, err)
+	}
+	call()
+	registering.Wait()
+	hits := s.Hits.Load()
+	var carried atomic.Int64
+	b.RegisterProtocol("http", roundTripper(func(req *http.Request) (*http.Response, error) {
+		carried.Add(1)
+		w := httptest.NewRecorder()
+		slow(w, req)
+		return w.Result(), nil
+	}))
+	call()
+	assert.EqualValues(t, 2, carried.Load())
+	assert.Equal(t, hits, s.Hits.Load())
 }

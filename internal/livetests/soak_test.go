@@ -69,13 +69,13 @@ func (s *soaked) count(ctx context.Context, got, want string, whole bool, err er
 	}
 }
 
-// lease is a value that somebody must close.
+// lease is a value that somebody must close. Those of two attempts are two pointers: structs of the same content would be one value.
 type lease struct {
 	id   string
 	open *atomic.Int64
 }
 
-func (l lease) Close() error { l.open.Add(-1); return nil }
+func (l *lease) Close() error { l.open.Add(-1); return nil }
 
 // Callers give up, close bodies that they have not read, and ask two thousand hosts; servers
 // stall, and close connections without an answer, or in the middle of one.
@@ -160,15 +160,16 @@ func TestCallsOfEveryKindLeaveNothingBehind(t *testing.T) {
 
 	h, open := hedge.NewHedger(often...), new(atomic.Int64)
 	calls["DoDetached"] = func(ctx context.Context, id string) (string, string, bool, error) {
-		l, err := hedge.DoDetached(ctx, h, "k", func(context.Context) (lease, error) {
+		l, err := hedge.DoDetached(ctx, h, "k", func(context.Context) (*lease, error) {
 			time.Sleep(stall())
 			open.Add(1)
-			return lease{id, open}, nil
+			return &lease{id, open}, nil
 		}, nil)
-		if err == nil {
-			_ = l.Close() // never fails
+		if err != nil {
+			return "", id, true, err
 		}
-		return l.id, id, true, err
+		_ = l.Close() // never fails
+		return l.id, id, true, nil
 	}
 	calls["Do"] = func(ctx context.Context, id string) (string, string, bool, error) {
 		got, err := hedge.Do(ctx, h, "k", func(ctx context.Context) (string, error) {

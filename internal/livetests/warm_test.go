@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,4 +97,56 @@ func TestWarmEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	assert.ErrorIs(t, hedge.New(base(t, s)).Warm(ctx, 2, s.URL), context.DeadlineExceeded)
+}
+
+// A wrapper hides the limit, and so does a DialContext that waits.
+func TestWarmStarvesNobodyWhereItDoesNotSeeTheLimit(t *testing.T) {
+	for name, limited := range map[string]func(*http.Transport) http.RoundTripper{
+		"wrapped": func(b *http.Transport) http.RoundTripper {
+			b.MaxConnsPerHost = 2
+			return roundTripper(b.RoundTrip)
+		},
+		"two may be dialled": func(b *http.Transport) http.RoundTripper {
+			places := make(chan struct{}, 2)
+			b.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				select {
+				case places <- struct{}{}:
+					return new(net.Dialer).DialContext(ctx, network, addr)
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+			return b
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, "HTTP/1.1", func(http.ResponseWriter, *http.Request) {})
+			b := base(t, s)
+			tr := hedge.New(limited(b))
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				done <- tr.Warm(ctx, 4, s.URL)
+			}()
+			time.Sleep(50 * ms) // Warm has all connections that there are
+			_, err := fetch(ctx, tr, s.URL)
+			assert.NoError(t, err)
+			assert.NoError(t, <-done)
+			b.CloseIdleConnections()
+		})
+	}
+}
+
+func TestPanicBelowWarmIsTheCallers(t *testing.T) {
+	for _, last := range []int64{1, 3} { // the request that panics
+		var calls atomic.Int64
+		below := roundTripper(func(*http.Request) (*http.Response, error) {
+			if calls.Add(1) == last {
+				panic(http.ErrAbortHandler)
+			}
+			return &http.Response{StatusCode: 200, ProtoMajor: 1, Body: http.NoBody}, nil
+		})
+		assert.PanicsWithValue(t, http.ErrAbortHandler, func() { _ = hedge.New(below).Warm(t.Context(), 4, "http://a.test") })
+	}
 }
