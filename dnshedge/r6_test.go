@@ -1,0 +1,413 @@
+package dnshedge_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// A server of a company refuses to say who serves the root, and cannot resolve the names of a zone that is broken. It is
+// still the one that knows the company's names.
+func TestR6AServerIsNotJudgedByAProbeThatItRefuses(t *testing.T) {
+	for name, fallback := range map[string]bool{"Fallback": true, "the next of resolv.conf": false} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				switch n := q.Question[0].Name; {
+				case n == ".":
+					return rcode(dns.RcodeRefused)(q)
+				case strings.HasSuffix(n, ".broken.example."):
+					return rcode(dns.RcodeServerFailure)(q)
+				}
+				return with("A 10.0.0.5")(q)
+			})
+			l.serve("b", nxdomain)
+			var c *dnshedge.Client
+			if fallback {
+				c = l.client(&dnshedge.Client{Fallback: []dnshedge.Upstream{l.up("udp", "b")}}, l.up("udp", "a"))
+			} else {
+				c = l.client(&dnshedge.Client{ResolvConf: l.resolvConf("", "a", "b")})
+			}
+			l.must(c, "wiki.corp.example.")
+			for i := range 300 {
+				_, _, _ = l.ask(c, fmt.Sprintf("x%d.broken.example.", i))
+				_, _, _ = l.ask(c, fmt.Sprintf("y%d.broken.example.", i))
+				_, _, _ = l.ask(c, fmt.Sprintf("z%d.broken.example.", i))
+				time.Sleep(500 * ms)
+				r, _ := l.must(c, fmt.Sprintf("wiki%d.corp.example.", i))
+				require.Equal(t, "10.0.0.5", addr(r), "%s, round %d", name, i)
+			}
+		})
+	}
+}
+
+// It is down until it has its zones, and refuses the probe's question all the time.
+func TestR6AServerThatIsDownIsAskedNowAndThen(t *testing.T) {
+	bubble(t, func(l *lab) {
+		start := time.Now()
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "." || time.Since(start) < 80*time.Second {
+				return rcode(dns.RcodeRefused)(q)
+			}
+			return with("A 10.0.0.5")(q)
+		})
+		l.serve("b", nxdomain)
+		c := l.client(&dnshedge.Client{ResolvConf: l.resolvConf("", "a", "b")})
+		for i := range 60 {
+			r, _ := l.must(c, fmt.Sprintf("x%d.example.", i))
+			require.Equal(t, dns.RcodeNameError, r.Rcode)
+			time.Sleep(time.Second)
+		}
+		require.True(t, c.Stats().Upstreams[0].Down)
+		time.Sleep(20 * time.Second)
+		wrong := 0
+		for i := range 60 {
+			if r, _ := l.must(c, fmt.Sprintf("y%d.example.", i)); r.Rcode == dns.RcodeNameError {
+				wrong++
+			}
+			time.Sleep(time.Second)
+		}
+		assert.LessOrEqual(t, wrong, 12, "a probe each ten seconds, of which every other one is a caller's question")
+	})
+}
+
+// What a server says to everybody is about itself, or about us, and not about the names.
+func TestR6WhatAServerSaysOfAllNamesIsNoVerdictOnThem(t *testing.T) {
+	ede := func(code int, info uint16) dnstest.Handler {
+		return func(q dnstest.Query) dnstest.Reply {
+			return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, code), info)}
+		}
+	}
+	for name, tc := range map[string]struct {
+		bad  dnstest.Handler
+		lost int // questions, until the server is down
+	}{
+		"it does not admit us":           {ede(dns.RcodeRefused, dns.ExtendedErrorCodeProhibited), 0},
+		"it does not have the zone":      {rcode(dns.RcodeNotAuth), 0},
+		"its clock is wrong":             {ede(dns.RcodeServerFailure, dns.ExtendedErrorCodeSignatureExpired), 4},
+		"its trust anchor is an old one": {ede(dns.RcodeServerFailure, dns.ExtendedErrorCodeDNSKEYMissing), 4},
+	} {
+		for _, who := range []string{"group", "strict", "fallback"} {
+			bubble(t, func(l *lab) {
+				l.serve("a", tc.bad)
+				l.serve("b", good)
+				c := new(dnshedge.Client)
+				switch who {
+				case "group":
+					l.client(c, l.up("udp", "a"), l.up("udp", "b"))
+				case "strict":
+					c.ResolvConf = l.resolvConf("", "a", "b")
+					l.client(c)
+				case "fallback":
+					c.Fallback = []dnshedge.Upstream{l.up("udp", "b")}
+					l.client(c, l.up("udp", "a"))
+				}
+				lost := 0
+				for i := range 100 {
+					if r, _, err := l.ask(c, fmt.Sprintf("n%d.example.", i)); err != nil || addr(r) == "" {
+						lost++
+					}
+					time.Sleep(time.Second)
+				}
+				assert.LessOrEqual(t, lost, tc.lost, "%s, %s", name, who)
+			})
+		}
+	}
+}
+
+// A name that is bogus, whoever asks for it and how often, is no evidence against the server that says so.
+func TestR6OneNameThatFailsIsOnePieceOfEvidence(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if strings.HasPrefix(strings.ToLower(q.Question[0].Name), "bogus") {
+				return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeServerFailure), dns.ExtendedErrorCodeDNSBogus)}
+			}
+			return good(q)
+		})
+		l.serve("b", good)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		l.learn(c)
+		for i := range 20 {
+			r, _ := l.must(c, []string{"bogus.example.", "BOGUS.example."}[i%2])
+			assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+		}
+		assert.False(t, c.Stats().Upstreams[0].Failing)
+	})
+}
+
+// The first server of resolv.conf, or the only one of Upstreams, answers one query in ten, or drops a type, or a zone,
+// while it answers other questions all the time.
+func TestR6AServerThatAnswersSomeIsNotAliveForTheRest(t *testing.T) {
+	tenth := func() dnstest.Handler {
+		var mu sync.Mutex
+		rng := rand.New(rand.NewPCG(1, 2))
+		return func(q dnstest.Query) dnstest.Reply {
+			mu.Lock()
+			defer mu.Unlock()
+			if rng.IntN(10) > 0 {
+				return drop(q)
+			}
+			return good(q)
+		}
+	}
+	no := func(dropped func(q dns.Question) bool) func() dnstest.Handler {
+		return func() dnstest.Handler {
+			return func(q dnstest.Query) dnstest.Reply {
+				if dropped(q.Question[0]) {
+					return drop(q)
+				}
+				return good(q)
+			}
+		}
+	}
+	for name, bad := range map[string]func() dnstest.Handler{
+		"a tenth":        tenth,
+		"no HTTPS":       no(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }),
+		"no AAAA":        no(func(q dns.Question) bool { return q.Qtype == dns.TypeAAAA }),
+		"not this zone":  no(func(q dns.Question) bool { return strings.HasSuffix(q.Name, ".far.example.") }),
+		"not after this": no(func(dns.Question) bool { return true }),
+	} {
+		for _, fallback := range []bool{false, true} {
+			bubble(t, func(l *lab) {
+				l.serve("a", bad())
+				l.serve("b", func(q dnstest.Query) dnstest.Reply {
+					if q.Question[0].Qtype == dns.TypeA {
+						return good(q)
+					}
+					return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeSuccess, 60, 60)}
+				})
+				c := l.client(&dnshedge.Client{ResolvConf: l.resolvConf("", "a", "b")})
+				if fallback {
+					c = l.client(&dnshedge.Client{Fallback: []dnshedge.Upstream{l.up("udp", "b")}}, l.up("udp", "a"))
+				}
+				var lost atomic.Int64
+				var wg sync.WaitGroup
+				for i := range 300 {
+					for _, typ := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeHTTPS} {
+						wg.Go(func() {
+							r, _, err := c.Exchange(question(fmt.Sprintf("n%d.%s.example.", i, []string{"near", "far"}[i%2]), typ), "")
+							if err != nil || r.Rcode != dns.RcodeSuccess {
+								lost.Add(1)
+							}
+						})
+					}
+					time.Sleep(10 * ms)
+				}
+				wg.Wait()
+				assert.Zero(t, lost.Load(), "%s; Fallback: %t", name, fallback)
+			})
+		}
+	}
+}
+
+// What a later server denies is not believed while the first one, which may know better, answers others.
+func TestR6TheDenialOfALaterServerWaitsForTheFirst(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if strings.HasPrefix(q.Question[0].Name, "slow") {
+				return after(4*time.Second, good)(q)
+			}
+			return good(q)
+		})
+		l.serve("b", nxdomain)
+		c := l.client(&dnshedge.Client{ResolvConf: l.resolvConf("", "a", "b")})
+		l.learn(c)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				r, _, err := c.Exchange(question(fmt.Sprintf("slow%d.corp.example.", i), dns.TypeA), "")
+				if assert.NoError(t, err) {
+					assert.Equal(t, "192.0.2.1", addr(r))
+				}
+			})
+			l.must(c, fmt.Sprintf("fast%d.corp.example.", i))
+			time.Sleep(100 * ms)
+		}
+		wg.Wait()
+	})
+}
+
+func TestR6AServerThatRestartsLosesNoQuestion(t *testing.T) {
+	for _, network := range []string{"udp", "tcp"} {
+		for _, down := range []time.Duration{100 * ms, 500 * ms, 2900 * ms} {
+			bubble(t, func(l *lab) {
+				c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up(network, "a"))
+				time.AfterFunc(down, func() { l.serve("a", good) })
+				_, took := l.must(c, "x.example.")
+				assert.LessOrEqual(t, took, 2*down+300*ms, "%s, %v", network, down)
+			})
+		}
+	}
+}
+
+// What the system says of its own network is no failure of a name: it is told at once, and not kept.
+func TestR6NoRouteIsNoFailureOfTheName(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENETDOWN, syscall.EADDRNOTAVAIL, syscall.EPERM} {
+		bubble(t, func(l *lab) {
+			l.serve("a", good)
+			c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+			up, down := c.Dialer, true
+			c.Dialer = dialFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+				if down {
+					return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", errno)}
+				}
+				return up.DialContext(ctx, network, address)
+			})
+			for range 10 {
+				_, took, err := l.ask(c, "x.example.")
+				require.ErrorIs(t, err, errno)
+				assert.Zero(t, took)
+			}
+			down = false
+			_, took := l.must(c, "x.example.")
+			assert.Equal(t, 20*ms, took, "%v", errno)
+		})
+	}
+}
+
+// A server without TCP, to which four packets in a row are lost.
+func TestAQuestionIsSentAgainWhileThereIsTime(t *testing.T) {
+	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
+		bubble(t, func(l *lab) {
+			seen, h := times("lost.example.", 4)
+			pc, err := l.net.Host("a").ListenPacket("udp", ":53")
+			require.NoError(t, err)
+			s := &dnstest.Server{Handler: h}
+			s.ServeUDP(pc)
+			l.Cleanup(s.Close)
+			c := l.client(&dnshedge.Client{Hedge: hedge, Timeout: 10 * time.Second}, l.up("udp", "a"))
+			l.learn(c)
+			r, took := l.must(c, "lost.example.")
+			assert.Equal(t, "192.0.2.1", addr(r))
+			assert.Less(t, took, 7*time.Second)
+			assert.Len(t, *seen, 5, "and one over TCP, which is refused")
+		})
+	}
+}
+
+// A server that writes names in lower case, or forgets its cookie, and does not speak TCP. One message from whomever must not cut it off.
+func TestR6AStrayDatagramCutsNoServerOff(t *testing.T) {
+	for name, tcp := range map[string]netsim.Profile{"refused": path20, "lost": {BlackHole: true}} {
+		bubble(t, func(l *lab) {
+			pc, err := l.net.Host("a").ListenPacket("udp", ":53")
+			require.NoError(t, err)
+			s := &dnstest.Server{Handler: alarmed(func(q dnstest.Query) dnstest.Reply {
+				r := good(q)
+				r.Msg.Question[0].Name = strings.ToLower(r.Msg.Question[0].Name)
+				r.Msg.Answer[0].Header().Name = r.Msg.Question[0].Name
+				return r
+			})}
+			s.ServeUDP(pc)
+			l.Cleanup(s.Close)
+			c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
+			if tcp.BlackHole {
+				c.Dialer = dialFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+					if network == "tcp" {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					return l.net.Host("client").DialContext(ctx, network, address)
+				})
+			}
+			l.must(c, "first.example.")
+			for i := range 60 {
+				r, took := l.must(c, fmt.Sprintf("a-long-name-%d.example.", i))
+				assert.Equal(t, "192.0.2.1", addr(r))
+				assert.LessOrEqual(t, took, 1100*ms, name)
+				time.Sleep(time.Second)
+			}
+		})
+	}
+}
+
+// An upstream is given by a name that has two addresses. The one that was found first becomes a black hole.
+func TestR6ARememberedAddressThatIsABlackHoleHidesNoOther(t *testing.T) {
+	bubble(t, func(l *lab) {
+		first := l.serve("a", good)
+		l.serve("b", good)
+		a, b := l.net.Host("a").Addr().String()+":53", l.net.Host("b").Addr().String()+":53"
+		hole, host := false, l.net.Host("client")
+		c := l.client(&dnshedge.Client{}, dnshedge.Upstream{Net: "tcp", Addr: "dns.example:53"})
+		c.Dialer = dialFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+			switch {
+			case !hole:
+				return host.DialContext(ctx, network, a)
+			case address == a:
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return host.DialContext(ctx, network, b)
+		})
+		l.must(c, "x.example.")
+		hole = true
+		first.CloseConns()
+		for i := range 10 {
+			_, took := l.must(c, fmt.Sprintf("n%d.example.", i))
+			assert.LessOrEqual(t, took, 400*ms)
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+func TestNamesInResolvConfAreNoServers(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		path := hostsFile(t, "nameserver one.example\nnameserver two.example\nnameserver 010.0.0.1\nnameserver "+l.net.Host("a").Addr().String()+"\n")
+		c := l.client(&dnshedge.Client{ResolvConf: path})
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 20*ms, took)
+		assert.Len(t, c.Stats().Upstreams, 1)
+	})
+}
+
+// On a busy machine scutil takes most of a second.
+func TestNoQuestionWaitsForWhatTheSystemSays(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.serve("b", with("A 192.0.2.2"))
+		c := l.client(&dnshedge.Client{})
+		out := func(host string) string {
+			return fmt.Sprintf("DNS configuration\n\nresolver #1\n  nameserver[0] : %s\n", l.net.Host(host).Addr())
+		}
+		var now atomic.Value
+		now.Store(out("a"))
+		require.NoError(t, dnshedge.AskScutil(c, func() (string, error) {
+			time.Sleep(800 * ms)
+			return now.Load().(string), nil
+		}))
+		l.must(c, "first.example.")
+		now.Store(out("b"))
+		time.Sleep(6 * time.Second)
+		for range 3 {
+			_, took := l.must(c, "x.example.")
+			assert.LessOrEqual(t, took, 30*ms)
+		}
+		time.Sleep(time.Second)
+		r, took := l.must(c, "x.example.")
+		assert.LessOrEqual(t, took, 20*ms)
+		assert.Equal(t, "192.0.2.2", addr(r))
+	})
+}
+
+func TestAClosedClientAsksNoSystem(t *testing.T) {
+	c := new(dnshedge.Client)
+	_ = c.Stats()
+	c.Close()
+	_, _, err := c.Exchange(question("x.example.", dns.TypeA), "")
+	require.Error(t, err)
+}
