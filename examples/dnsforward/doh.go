@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -49,7 +50,7 @@ func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	d.client.ServeDNS(&reply{local: local, remote: net.TCPAddrFromAddrPort(from), send: func(b []byte) error {
+	d.client.ServeDNS(&reply{tls: r.TLS, local: local, remote: net.TCPAddrFromAddrPort(from), send: func(b []byte) error {
 		w.Header().Set("Content-Type", mediaType)
 		w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", maxAge(b)))
 		_, err := w.Write(b)
@@ -111,11 +112,17 @@ func httpServer(h http.Handler) *http.Server {
 
 // reply is a dns.ResponseWriter that sends messages somewhere.
 type reply struct {
+	tls           *tls.ConnectionState
 	local, remote net.Addr
 	send          func([]byte) error
 }
 
-var _ dns.ResponseWriter = (*reply)(nil)
+var (
+	_ dns.ResponseWriter   = (*reply)(nil)
+	_ dns.ConnectionStater = (*reply)(nil) // so that the response is padded
+)
+
+func (r *reply) ConnectionState() *tls.ConnectionState { return r.tls }
 
 func (r *reply) LocalAddr() net.Addr  { return r.local }
 func (r *reply) RemoteAddr() net.Addr { return r.remote }

@@ -396,6 +396,27 @@ func TestDNSOverHTTPS(t *testing.T) {
 	}
 }
 
+func TestAnswersOverHTTPSArePadded(t *testing.T) {
+	f := begin(t, secure(t, &forwarder{}))
+	_, trusting := dnstest.Certificate()
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone()}}
+	defer web.CloseIdleConnections()
+	for edns, size := range map[bool]int{true: 468, false: len("a.example.") + 1 + 32} {
+		m := ask("a.example.")
+		if edns {
+			m.SetEdns0(1232, false)
+		}
+		packed, err := m.Pack()
+		require.NoError(t, err)
+		resp, err := web.Post("https://"+f.doh[0]+"/dns-query", mediaType, bytes.NewReader(packed))
+		require.NoError(t, err)
+		b, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		require.NoError(t, err)
+		assert.Len(t, b, size)
+	}
+}
+
 func TestDNSOverHTTPSAboveTheRate(t *testing.T) {
 	f := secure(t, &forwarder{})
 	f.access.perSecond = 0.001

@@ -109,6 +109,9 @@ func run() error {
 			defer c.Close()
 		}
 	}
+	if err := client.Validate(); err != nil {
+		return fmt.Errorf("dnsforward: %w", err)
+	}
 	if *save != "" {
 		for suffix, l := range learners {
 			if err := load(l, *save+suffix); err != nil {
@@ -122,15 +125,7 @@ func run() error {
 	if err := f.start(); err != nil {
 		return err
 	}
-	log.Printf("dnsforward: listening on %v", slices.Concat(f.listen, f.dot, f.doh))
-	var end <-chan time.Time
-	if *last > 0 {
-		end = time.After(*last)
-	}
-	err = f.wait(signals, end)
-	ctx, cancel := context.WithTimeout(context.Background(), client.Timeout)
-	defer cancel()
-	err = errors.Join(err, f.close(ctx))
+	err = f.untilTheEnd(signals, *last)
 	if *save != "" {
 		for suffix, l := range learners {
 			err = errors.Join(err, store(l, *save+suffix))
@@ -138,6 +133,19 @@ func run() error {
 	}
 	f.report()
 	return err
+}
+
+// untilTheEnd returns when the forwarder has ended: after the given time, or as wait says.
+func (f *forwarder) untilTheEnd(signals <-chan os.Signal, last time.Duration) error {
+	log.Printf("dnsforward: listening on %v", slices.Concat(f.listen, f.dot, f.doh))
+	var end <-chan time.Time
+	if last > 0 {
+		end = time.After(last)
+	}
+	err := f.wait(signals, end)
+	ctx, cancel := context.WithTimeout(context.Background(), f.client.Timeout)
+	defer cancel()
+	return errors.Join(err, f.close(ctx))
 }
 
 // wait returns when the forwarder should end: its time is over, a signal came, or a
