@@ -101,22 +101,32 @@ func (t *Transport) CloseIdleConnections() { t.pools.CloseIdle() }
 // primary answers, unless that is a failure (see [WithFailureStatus]) for which a hedge may
 // have something better. If none has in the usual time, it returns what the primary did.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	m, reason := t.termsOf(req)
-	if reason != engine.None {
-		return t.sendOnce(req, m.route, reason)
+	c := t.call()
+	if reason := c.readTerms(req); reason != engine.None {
+		to := c.route
+		t.free(c)
+		return t.sendOnce(req, to, reason)
 	}
-	c := t.callOf(req, m)
+	c.name(req)
 	if httpattempt.HasBody(req) && c.mayHedge() {
 		// Before the call begins: the caller's body is not the server's latency.
 		if whole, err := c.requests.ReadBody(req, &t.stats.HedgePanics); err != nil {
 			return c.sendBroken(req, whole, err)
 		}
 	}
-	plan := c.Begin(req.Context(), c.key, m.delay)
+	plan := c.Begin(req.Context(), c.key, c.delay)
 	if plan == nil || httpattempt.HasBody(req) && !c.requests.BodyRead() { // the plan may have come meanwhile
 		return c.sendAlone(req)
 	}
 	return c.sendHedged(req, plan)
+}
+
+// call returns a call that has not begun.
+func (t *Transport) call() *call {
+	if c, ok := t.calls.Get().(*call); ok {
+		return c
+	}
+	return &call{t: t}
 }
 
 // terms are what the caller, the route and the options say of a call.
@@ -126,41 +136,36 @@ type terms struct {
 	firstByte bool          // a response wins with its first byte
 }
 
-// termsOf counts a call, and returns its terms and why it is sent once, or [engine.None].
-func (t *Transport) termsOf(req *http.Request) (m terms, reason Reason) {
-	m.route = noRoute
+// readTerms counts a call and sets its terms. It returns why the call is sent once, or [engine.None].
+func (c *call) readTerms(req *http.Request) Reason {
+	t := c.t
+	c.terms = terms{route: noRoute}
 	o, facts := race.OverridesFrom(req.Context()), t.begin()
 	if facts.SwitchedOff {
-		return m, t.refuses(o, facts)
+		return t.refuses(o, facts)
 	}
 	settings := t.settings.Load()
 	if t.options.routes != nil && req.URL != nil {
-		m.route = t.options.routes.http(req)
+		c.route = t.options.routes.http(req)
 	}
-	m.delay = cmp.Or(o.Delay, m.route.Delay)
-	m.firstByte = m.route.FirstByte || t.options.firstByte
-	facts.RouteOff = m.route.Off
-	h := httpattempt.HeadingOf(req.Header, AttemptHeader, settings.AttemptHeader)
+	c.delay = cmp.Or(o.Delay, c.route.Delay)
+	c.firstByte = c.route.FirstByte || t.options.firstByte
+	facts.RouteOff = c.route.Off
+	h := c.requests.ReadHeader(req.Header, httpattempt.Marks{Attempt: AttemptHeader, Own: settings.AttemptHeader})
 	facts.Hedge = h.Hedge
-	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, m.firstByte)
-	if !o.Allow && !m.route.Hedgeable && facts.Refuse(o) == engine.None {
+	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, c.firstByte)
+	if !o.Allow && !c.route.Hedgeable && facts.Refuse(o) == engine.None {
 		facts.Unsafe = !t.options.safe(req)
 	}
-	return m, t.refuses(o, facts)
+	return t.refuses(o, facts)
 }
 
-// callOf returns a call for req that has not begun.
-func (t *Transport) callOf(req *http.Request, m terms) *call {
-	c, ok := t.calls.Get().(*call)
-	if !ok {
-		c = &call{t: t}
-	}
-	c.terms = m
-	if name := t.name(req, m.route.pattern); !c.key.Is(name) {
-		c.key = t.engine.RouteKey(name, m.route.BudgetPercent/100)
+// name finds the key of the call.
+func (c *call) name(req *http.Request) {
+	if name := c.t.name(req, c.route.pattern); !c.key.Is(name) {
+		c.key = c.t.engine.RouteKey(name, c.route.BudgetPercent/100)
 	}
 	c.dialect = dialectOf(c.key, req.URL.Scheme)
-	return c
 }
 
 // mayHedge reports whether a hedge may become due.
@@ -308,10 +313,10 @@ func (t *Transport) name(req *http.Request, route string) engine.Name {
 }
 
 func (t *Transport) free(c *call) {
+	clear(c.tries[:1+c.Hedges])
 	c.requests.Forget()
 	c.Forget()
 	c.hooks, c.grace, c.guarded = nil, 0, false
-	c.tries = [1 + race.MaxHedges]try{}
 	if t.pools.AskPeers() {
 		c.peer.Store(nil)
 	}

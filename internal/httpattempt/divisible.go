@@ -28,31 +28,31 @@ type Heading struct {
 	stream bool // it asks for an event stream
 }
 
-// HeadingOf reads a header. What a hedge says is in the headers of two names, of which own may be empty. Names and words
-// have no case, also in a map whose names are not canonical: net/http sends them as they are.
-func HeadingOf(header http.Header, attempt, own string) (h Heading) {
-	for name, values := range header {
-		if len(name) == len(attempt) || len(name) == len(own) {
-			if is(name, attempt) || is(name, own) {
-				h.Hedge = max(h.Hedge, race.HedgeNumber(values))
-				continue
-			}
-		}
-		switch len(name) {
-		case len("Accept"): // and Expect
-			h.stream = h.stream || is(name, "Accept") && slices.ContainsFunc(values, asksForStream)
-			h.bound = h.bound || is(name, "Expect") && len(values) > 0
-		case len("Upgrade"):
-			h.bound = h.bound || is(name, "Upgrade") && len(values) > 0
-		case len("Connection"):
-			h.bound = h.bound || is(name, "Connection") && slices.ContainsFunc(values, agrees)
-		case len("Authorization"):
-			h.bound = h.bound || is(name, "Authorization") && slices.ContainsFunc(values, provesConnection)
-		case len("Proxy-Authorization"):
-			h.bound = h.bound || is(name, "Proxy-Authorization") && slices.ContainsFunc(values, provesConnection)
+// Marks are the names of the headers in which a hedge says that it is one. Own may be empty.
+type Marks struct{ Attempt, Own string }
+
+// read adds what one header says. Names and words have no case, also in a map whose names are not canonical: net/http
+// sends them as they are.
+func (h *Heading) read(name string, values []string, marks Marks) {
+	if len(name) == len(marks.Attempt) || len(name) == len(marks.Own) {
+		if is(name, marks.Attempt) || is(name, marks.Own) {
+			h.Hedge = max(h.Hedge, race.HedgeNumber(values))
+			return
 		}
 	}
-	return h
+	switch len(name) {
+	case len("Accept"): // and Expect
+		h.stream = h.stream || is(name, "Accept") && slices.ContainsFunc(values, asksForStream)
+		h.bound = h.bound || is(name, "Expect") && len(values) > 0
+	case len("Upgrade"):
+		h.bound = h.bound || is(name, "Upgrade") && len(values) > 0
+	case len("Connection"):
+		h.bound = h.bound || is(name, "Connection") && slices.ContainsFunc(values, agrees)
+	case len("Authorization"):
+		h.bound = h.bound || is(name, "Authorization") && slices.ContainsFunc(values, provesConnection)
+	case len("Proxy-Authorization"):
+		h.bound = h.bound || is(name, "Proxy-Authorization") && slices.ContainsFunc(values, provesConnection)
+	}
 }
 
 // is reports whether s is word, which is not empty, in any case. Most words differ in length or in how they begin, which

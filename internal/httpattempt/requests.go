@@ -14,8 +14,8 @@ import (
 // Forget, so nothing that is handed out refers to them. The zero Requests are ready.
 //
 // The goroutine of RoundTrip writes req, body, primary, link and detached before the first
-// attempt is made; attempts read them. Sent is written by Prepare, and by Keep with the race
-// locked; a hedge reads it after Keep. Handed and link change hands to the goroutine of the
+// attempt is made; attempts read them. Sent is written by ReadHeader and Prepare, and by Keep with
+// the race locked; a hedge reads it after Keep. Handed and link change hands to the goroutine of the
 // primary when that starts.
 type Requests struct {
 	req  *http.Request // the caller's, which it may change once RoundTrip has returned
@@ -47,19 +47,24 @@ type detachedPrimary struct {
 // Rest makes r the requests for the rest of a body: hedges alone, all made of s.
 func (r *Requests) Rest(s Snapshot) { r.sent = s }
 
+// ReadHeader returns what the header of the caller's request says of sending it twice, and keeps a copy for the attempts.
+// It is called before all others, once for each call.
+func (r *Requests) ReadHeader(header http.Header, marks Marks) Heading {
+	return r.sent.keepHeader(header, marks)
+}
+
 // Prepare takes what the call needs of req before the primary starts, and returns the context
 // of that. A detached primary gets copies; another one has the caller's URL and header, and
 // RoundTrip waits for it.
 func (r *Requests) Prepare(req *http.Request, detached bool) *race.Attempt {
-	r.req, r.detached = req, detached
+	r.req, r.detached, r.sent.url = req, detached, *req.URL
 	if !detached {
 		r.primary = new(primary)
-		r.sent.keepParts(req)
 		return &r.primary.Attempt
 	}
 	p := &detachedPrimary{url: *req.URL}
 	p.request = *req
-	p.request.URL, p.request.Header = &p.url, req.Header.Clone()
+	p.request.URL, p.request.Header = &p.url, r.sent.header(0)
 	ownForms(&p.request)
 	r.primary, r.link = &p.primary, &p.link
 	return &p.Attempt
@@ -71,19 +76,11 @@ func (r *Requests) Keep() {
 	if !r.sent.taken {
 		r.sent.taken, r.sent.Request = true, *r.req
 		ownForms(&r.sent.Request)
-		if r.detached {
-			r.sent.keepParts(r.req)
-		}
 	}
 }
 
 // Snapshot returns a snapshot of req, the call's request, that is not used again.
-func (r *Requests) Snapshot(req *http.Request) *Snapshot {
-	if r.detached && !r.sent.taken {
-		r.sent.keepParts(req)
-	}
-	return r.sent.clone(req)
-}
+func (r *Requests) Snapshot(req *http.Request) *Snapshot { return r.sent.clone(req) }
 
 // NewLink returns a link for attempt n. The first one of a detached primary is in memory that
 // it has already.

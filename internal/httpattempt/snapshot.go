@@ -28,11 +28,15 @@ type headerName struct {
 	values int
 }
 
-// keepParts copies what req points to: its URL and its Header.
-func (s *Snapshot) keepParts(req *http.Request) {
-	s.url, s.bare = *req.URL, req.Header == nil
+// keepHeader copies a header, and returns what it says of sending it twice.
+func (s *Snapshot) keepHeader(header http.Header, marks Marks) (h Heading) {
+	s.bare = header == nil
+	if len(header) == 0 {
+		return h
+	}
 	names, values := s.names, s.values
-	for k, v := range req.Header {
+	for k, v := range header {
+		h.read(k, v, marks)
 		n := len(v)
 		switch {
 		case n == 1: // most headers
@@ -45,6 +49,7 @@ func (s *Snapshot) keepParts(req *http.Request) {
 		names = append(names, headerName{k, n})
 	}
 	s.names, s.values = names, values
+	return h
 }
 
 // ownForms gives req copies of the forms that it has, if any.
@@ -90,17 +95,17 @@ func (s *Snapshot) With(name, value, name2, value2 string) Snapshot {
 func (s *Snapshot) request(ctx context.Context) *http.Request {
 	r := s.WithContext(ctx)
 	u := s.url
-	r.URL, r.Header = &u, s.header()
+	r.URL, r.Header = &u, s.header(1)
 	ownForms(r)
 	return r
 }
 
-// header returns a copy of the header.
-func (s *Snapshot) header() http.Header {
+// header returns a copy of the header, which has room for so many more.
+func (s *Snapshot) header(more int) http.Header {
 	if s.bare {
 		return nil
 	}
-	h := make(http.Header, len(s.names)+1)
+	h := make(http.Header, len(s.names)+more)
 	values := slices.Clone(s.values)
 	for _, k := range s.names {
 		if k.values < 0 {
