@@ -17,8 +17,8 @@ import (
 //
 // These requests are sent once, as they are: those that are not safe to repeat (see
 // [WithHedgeable]); CONNECT, upgrades, and others whose Connection header says more than
-// close or keep-alive; those with an Expect header; those that prove who they are by NTLM or
-// Negotiate, which is true of one connection; event streams (Accept: text/event-stream)
+// close or keep-alive; those with an Expect header; those whose credentials are good for one
+// connection or one request: NTLM, Negotiate, Digest, OAuth 1.0, DPoP; event streams (Accept: text/event-stream)
 // unless [WithFirstByte] is given; bodies of unknown length or above
 // [WithMaxReplayBytes]; requests with trailers.
 //

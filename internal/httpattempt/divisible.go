@@ -24,7 +24,7 @@ func Divisible(req *http.Request, h Heading, maxBody int64, streams bool) bool {
 // A Heading is what the header of a request says of sending it twice.
 type Heading struct {
 	Hedge  int  // the number of the hedge that the request is made for; 0: none
-	bound  bool // to one connection, or to an agreement with the server before its body is sent
+	bound  bool // to one connection, to being sent once, or to an agreement with the server before its body is sent
 	stream bool // it asks for an event stream
 }
 
@@ -44,14 +44,16 @@ func (h *Heading) read(name string, values []string, marks Marks) {
 	case len("Accept"): // and Expect
 		h.stream = h.stream || is(name, "Accept") && slices.ContainsFunc(values, asksForStream)
 		h.bound = h.bound || is(name, "Expect") && len(values) > 0
+	case len("DPoP"): // RFC 9449
+		h.bound = h.bound || is(name, "DPoP")
 	case len("Upgrade"):
 		h.bound = h.bound || is(name, "Upgrade") && len(values) > 0
 	case len("Connection"):
 		h.bound = h.bound || is(name, "Connection") && slices.ContainsFunc(values, agrees)
 	case len("Authorization"):
-		h.bound = h.bound || is(name, "Authorization") && slices.ContainsFunc(values, provesConnection)
+		h.bound = h.bound || is(name, "Authorization") && slices.ContainsFunc(values, goodOnce)
 	case len("Proxy-Authorization"):
-		h.bound = h.bound || is(name, "Proxy-Authorization") && slices.ContainsFunc(values, provesConnection)
+		h.bound = h.bound || is(name, "Proxy-Authorization") && slices.ContainsFunc(values, goodOnce)
 	}
 }
 
@@ -79,9 +81,21 @@ func agrees(connection string) bool {
 	return false
 }
 
-// provesConnection reports whether credentials are by a scheme that authenticates a connection
-// instead of a request (RFC 4559, section 6).
-func provesConnection(credentials string) bool {
+// once are the registered authentication schemes (RFC 9110, section 16.4.1) whose credentials are good for one connection or
+// for one request: the server refuses the second of two copies, which may be the primary. Basic, Bearer and vapid are the
+// others. A scheme that is not registered is taken to be a secret that stays the same, as it is with Bearer.
+var once = []string{
+	"Concealed", "Digest", "DPoP", "GNAP", "HOBA", "Mutual", "Negotiate", "OAuth", "PrivateToken", "SCRAM-SHA-1", "SCRAM-SHA-256",
+	"NTLM", "Nego2", "Kerberos", // Microsoft's, which are not registered
+}
+
+// goodOnce reports whether credentials are of a scheme in once.
+func goodOnce(credentials string) bool {
 	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
-	return is(scheme, "NTLM") || is(scheme, "Negotiate") || is(scheme, "Nego2") || is(scheme, "Kerberos")
+	for _, o := range once {
+		if is(scheme, o) {
+			return true
+		}
+	}
+	return false
 }
