@@ -1,7 +1,6 @@
 package netsim
 
 import (
-	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -52,16 +51,6 @@ func Constant(d time.Duration) Dist { return func(*rand.Rand) time.Duration { re
 func Uniform(lo, hi time.Duration) Dist {
 	return func(r *rand.Rand) time.Duration {
 		return lo + time.Duration(r.Float64()*float64(hi-lo))
-	}
-}
-
-// LogNormal has the given mean and standard deviation.
-func LogNormal(mean, deviation time.Duration) Dist {
-	m, s := mean.Seconds(), deviation.Seconds()
-	v := math.Log1p(s * s / (m * m))
-	mu, sigma := math.Log(m)-v/2, math.Sqrt(v)
-	return func(r *rand.Rand) time.Duration {
-		return time.Duration(math.Exp(mu+sigma*r.NormFloat64()) * float64(time.Second))
 	}
 }
 
