@@ -106,6 +106,7 @@ var audited = map[string]auditedClient{
 }
 
 func TestAuditSwitchesHedgingOffWhereItHarms(t *testing.T) {
+	hedgetest.NeedsManyGoroutines(t)
 	for protocol, client := range audited {
 		t.Run(protocol, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -88,6 +88,7 @@ func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, 
 }
 
 func TestShadowPredictsWhatHedgingDoes(t *testing.T) {
+	hedgetest.NeedsManyGoroutines(t)
 	for name, draw := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			shadow := run(t, 30_000, draw, hedge.WithShadow())

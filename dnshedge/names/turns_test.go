@@ -73,16 +73,8 @@ func playCrowd(t *testing.T, c *dnshedge.Client, delay time.Duration, f func(t *
 	})
 }
 
-// needsManyGoroutines skips a test that has so many goroutines at once that the race detector's runtime breaks down
-// ("ThreadSanitizer: CHECK failed", or a fault in it): five of ten runs did, and no race was told.
-func needsManyGoroutines(t *testing.T) {
-	if hedgetest.RaceEnabled {
-		t.Skip("the race detector cannot follow thousands of goroutines")
-	}
-}
-
 func TestThousandsOfNewHostsWaitForTheirTurn(t *testing.T) {
-	needsManyGoroutines(t)
+	hedgetest.NeedsManyGoroutines(t)
 	for _, test := range []struct {
 		inFlight, most int
 		took           time.Duration
@@ -112,7 +104,7 @@ func TestThousandsOfNewHostsWaitForTheirTurn(t *testing.T) {
 
 // Connections keep their hosts fresh, also if there are thousands of them whose TTL ends at once.
 func TestThousandsOfKnownHostsWaitForTheirTurn(t *testing.T) {
-	needsManyGoroutines(t)
+	hedgetest.NeedsManyGoroutines(t)
 	client := new(dnshedge.Client)
 	playCrowd(t, client, 100*ms, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup
@@ -140,7 +132,7 @@ func TestThousandsOfKnownHostsWaitForTheirTurn(t *testing.T) {
 
 // A lookup that takes longer than a second goes on, without a place.
 func TestHostsWhoseServersAreDeadHoldUpOthersForASecond(t *testing.T) {
-	needsManyGoroutines(t)
+	hedgetest.NeedsManyGoroutines(t)
 	playCrowd(t, new(dnshedge.Client), 1500*ms, func(t *testing.T, w *world, c *crowd) {
 		w.at() // is known
 		w.until(40 * time.Second)
@@ -178,7 +170,7 @@ func (c *crowd) times(host string) int {
 }
 
 func TestANewHostThatNobodyWaitsForLosesItsPlace(t *testing.T) {
-	needsManyGoroutines(t)
+	hedgetest.NeedsManyGoroutines(t)
 	playCrowd(t, new(dnshedge.Client), 100*ms, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup
 		for i := range 2000 {
@@ -218,7 +210,7 @@ func TestAHostThatLostItsPlaceIsLookedUpWhenItIsNeeded(t *testing.T) {
 }
 
 func TestCloseEndsLookupsThatWaitForTheirTurn(t *testing.T) {
-	needsManyGoroutines(t)
+	hedgetest.NeedsManyGoroutines(t)
 	playCrowd(t, new(dnshedge.Client), time.Hour, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup
 		var closed atomic.Int64

@@ -35,3 +35,11 @@ func PrepareBubbles() {
 	own := net.Resolver{PreferGo: true}
 	_, _ = own.LookupHost(context.Background(), "localhost")
 }
+
+// NeedsManyGoroutines skips a test that has more than a thousand goroutines at once if the race detector is on: its runtime
+// breaks down now and then ("ThreadSanitizer: CHECK failed", or a fault in it) without having told of a race.
+func NeedsManyGoroutines(t *testing.T) {
+	if RaceEnabled {
+		t.Skip("the race detector cannot follow thousands of goroutines")
+	}
+}
