@@ -19,7 +19,6 @@ type handle interface {
 	Export(io.Writer) error
 	Import(io.Reader) error
 	Update(func(*hedge.Config)) error
-	Snapshot() hedge.Snapshot
 }
 
 // together makes all calls, which wait for their times by themselves, and returns when they have ended, also by ending their
@@ -66,21 +65,32 @@ func change(h handle, what string) {
 	}
 }
 
-// slowest is the slowest p99 that is known.
-func slowest(h handle) (d time.Duration) {
-	for _, k := range h.Snapshot().Keys {
-		d = max(d, k.P99)
-	}
-	return d
+// A memory is what a client can have learned of how long calls take, whichever percentile that is: at most the longest time that a
+// caller has waited for an answer, or until it gave up, which is less than the answer would have taken.
+type memory struct {
+	mu      sync.Mutex // guards longest
+	longest time.Duration
+}
+
+func (m *memory) learn(took time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.longest = max(m.longest, took)
+}
+
+func (m *memory) usual() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.longest
 }
 
 // slack is how much later than plainly something may happen.
 const slack = 10 * ms
 
-// heldAtMost is how long rule R2 lets a failure be held for hedges that are out: the p99 that is known, or else as long as it
-// took to come.
-func heldAtMost(took, p99 time.Duration, known bool) time.Duration {
-	learned := p99 + p99/10 // a sketch is inexact
+// heldAtMost is how long rule R2 lets a failure be held for hedges that are out: as long as calls usually take, as far as that was
+// known when the call began, or else as long as the failure took to come.
+func heldAtMost(took, usual time.Duration, known bool) time.Duration {
+	learned := usual + usual/10 // a sketch is inexact
 	if !known || learned == 0 {
 		learned = max(learned, took)
 	}

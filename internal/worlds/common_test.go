@@ -35,6 +35,12 @@ func newPast(d *draw) past {
 	return p
 }
 
+// teaches reports whether the client knows what is usual for the key of the calls. It forgets keys if it keeps only a few (0: there
+// is no limit), or by a change.
+func (p past) teaches(maxKeys int, change string) bool {
+	return p.calls >= 10*p.hosts && change == "" && (maxKeys == 0 || p.hosts <= maxKeys)
+}
+
 // newTimes draws when a caller gives up: its deadline (0: none) and when it cancels (-1: never).
 func newTimes(d *draw, name func(string) string) (deadline, cancel time.Duration) {
 	deadline = pick(d, name("deadline"), .25, 0, 50*ms, 300*ms, 3*time.Second)

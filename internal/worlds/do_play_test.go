@@ -27,7 +27,7 @@ type doPlay struct {
 
 	results []*doResult
 	next    *doResult
-	p99     time.Duration
+	memory  memory
 	broken  string
 	hedges  atomic.Int64
 
@@ -63,6 +63,7 @@ func (x *thing) Close() error {
 // A doResult is what a caller saw. Times are since the call began.
 type doResult struct {
 	began, end  time.Duration
+	usual       time.Duration // what the client knew when the call began
 	err         string
 	panicked    string
 	exited      bool // the caller's goroutine ended
@@ -113,7 +114,6 @@ func (p *doPlay) run() {
 		p.call(root, past)
 		time.Sleep(p.w.past.gap)
 	}
-	p.learned(0)
 	if p.hedged && p.w.client.change != "" {
 		time.AfterFunc(13*ms, func() { change(p.hedger, p.w.client.change) })
 	}
@@ -126,7 +126,6 @@ func (p *doPlay) run() {
 	})
 	time.Sleep(2 * forever) // a deaf function that nobody waits for
 	synctest.Wait()
-	p.learned(0)
 	for _, r := range p.results {
 		if r.later != nil {
 			r.later()
@@ -135,15 +134,6 @@ func (p *doPlay) run() {
 	p.next = p.call(root, &doCall{cancel: -1, value: "text"})
 	cancel()
 	time.Sleep(2 * forever)
-}
-
-func (p *doPlay) learned(took time.Duration) {
-	if p.hedger == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.p99 = max(p.p99, slowest(p.hedger), took)
 }
 
 func (p *doPlay) since() time.Duration { return time.Since(p.start) }
@@ -171,15 +161,17 @@ func (p *doPlay) callInto(root context.Context, c *doCall, r *doResult) {
 			r.panicked, _, _ = strings.Cut(fmt.Sprint(v), "\n")
 		}
 	}()
-	p.learned(0)
+	r.usual = p.memory.usual()
 	value, err := p.do(ctx, c, r)
 	r.exited = false
 	r.callerOver = ctx.Err() != nil
+	if err == nil || r.callerOver {
+		p.memory.learn(time.Since(start))
+	}
 	if err != nil {
 		r.err = err.Error()
 		return
 	}
-	p.learned(time.Since(start))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.value = fmt.Sprint(value)

@@ -18,6 +18,7 @@ type doWorld struct {
 type doClient struct {
 	share   float64
 	options []func() hedge.Option
+	maxKeys int
 	counts  bool // an observer counts
 	change  string
 }
@@ -61,7 +62,7 @@ func newDoWorld(d *draw) *doWorld {
 	w.client.change = pick(d, "client.change", .08, "", "off", "reset", "import", "update")
 	o := &w.client.options
 	add(d, o, "maxHedges", .15, hedge.WithMaxHedges, 1, 3)
-	add(d, o, "maxKeys", .15, hedge.WithMaxKeys, 2)
+	w.client.maxKeys, _ = add(d, o, "maxKeys", .15, hedge.WithMaxKeys, 2)
 	add(d, o, "initialDelay", .15, hedge.WithInitialDelay, 20*ms)
 	add(d, o, "maxDelay", .1, hedge.WithMaxDelay, 20*ms)
 	w.client.counts = has(d, "option.counter", .2)

@@ -84,8 +84,8 @@ func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
 			say("1 later", "")
 		}
 	case !b.good():
-		known := c.method == "GetItem" && !c.elsewhere && j.w.past.calls >= 10*j.w.past.hosts && j.w.client.change == ""
-		bound := heldAtMost(a.first, j.hedged.p99, known)
+		known := c.method == "GetItem" && !c.elsewhere && !j.w.client.fewKeys && j.w.past.teaches(0, j.w.client.change)
+		bound := heldAtMost(a.first, b.usual, known)
 		if c.deadline > 0 {
 			bound = min(bound, max(0, c.deadline-a.first))
 		}

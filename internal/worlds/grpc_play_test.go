@@ -41,7 +41,7 @@ type grpcPlay struct {
 
 	results []*grpcResult
 	next    *grpcResult
-	p99     time.Duration
+	memory  memory
 	broken  string
 
 	mu       sync.Mutex // guards the fields below
@@ -78,7 +78,6 @@ func (p *grpcPlay) run() {
 		p.call(root, past)
 		time.Sleep(p.w.past.gap)
 	}
-	p.learned(0)
 	if p.hedge != nil && p.w.client.change != "" {
 		time.AfterFunc(13*ms, func() { change(p.hedge, p.w.client.change) })
 	}
@@ -89,7 +88,6 @@ func (p *grpcPlay) run() {
 	})
 	time.Sleep(10 * time.Second)
 	synctest.Wait()
-	p.learned(0)
 	for _, r := range p.results {
 		r.later()
 	}
@@ -102,15 +100,6 @@ func (p *grpcPlay) run() {
 	server.Stop()
 	p.network.Close()
 	time.Sleep(2 * forever)
-}
-
-func (p *grpcPlay) learned(took time.Duration) {
-	if p.hedge == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.p99 = max(p.p99, slowest(p.hedge), took)
 }
 
 func (p *grpcPlay) since() time.Duration { return time.Since(p.start) }
@@ -325,6 +314,7 @@ func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, attempt int, again bool
 // A grpcResult is what a caller saw. Times are since the call began.
 type grpcResult struct {
 	began, first, end time.Duration // first: when the first message was there, or the end
+	usual             time.Duration // what the client knew when the call began
 	err, panicked     string
 	code              codes.Code // of the end, or of the first message
 	firstCode         codes.Code
@@ -414,8 +404,8 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 		if m, ok := req.(*testpb.SimpleRequest); ok && !p.w.way.signs && !proto.Equal(m, requestOf(requestText)) {
 			r.wrong = append(r.wrong, "the request was changed")
 		}
-		if r.good() || r.taught() {
-			p.learned(r.first)
+		if r.good() || r.taught() || own.Err() != nil {
+			p.memory.learn(r.first)
 		}
 		then, r.trailer = state(), targets()
 		if c.reuse {
@@ -427,7 +417,7 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 		cc = p.other
 	}
 	var err error
-	p.learned(0)
+	r.usual = p.memory.usual()
 	if c.stream {
 		err = c.open(ctx, cc, r, req, start, options)
 	} else {

@@ -31,6 +31,7 @@ type grpcWay struct {
 type grpcClient struct {
 	share    float64
 	options  []func() hedge.Option
+	fewKeys  bool // MaxKeys: calls of other methods can make it forget
 	counts   bool // an observer counts
 	change   string
 	declared bool       // WithMethods("/*")
@@ -86,7 +87,7 @@ func newGRPCWorld(d *draw) *grpcWorld {
 	add(d, o, "nonFatal", .08, func(c codes.Code) hedge.Option { return hedge.WithNonFatalCodes(c) }, codes.NotFound, codes.Unavailable)
 	w.client.answer, _ = add(d, o, "answerCode", .08, func(c codes.Code) hedge.Option { return hedge.WithAnswerCodes(c) }, codes.NotFound)
 	add(d, o, "maxHedges", .15, hedge.WithMaxHedges, 1, 3)
-	add(d, o, "maxKeys", .1, hedge.WithMaxKeys, 2)
+	_, w.client.fewKeys = add(d, o, "maxKeys", .1, hedge.WithMaxKeys, 2)
 	add(d, o, "initialDelay", .1, hedge.WithInitialDelay, 20*ms)
 	add(d, o, "maxDelay", .08, hedge.WithMaxDelay, 20*ms)
 	w.client.counts = has(d, "option.counter", .2)

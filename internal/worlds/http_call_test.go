@@ -20,6 +20,7 @@ const hangs = 5 * time.Hour
 type httpResult struct {
 	began              time.Duration // since the play began
 	header, first, end time.Duration
+	usual              time.Duration // what the client knew when the call began
 	err, panicked      string
 	status             int
 	act                int // which of its acts the server played; -1: not known
@@ -46,6 +47,11 @@ func (r *httpResult) answered() bool { return r.err == "" && r.panicked == "" &&
 
 // good reports whether the header says success, by rule R1.
 func (r *httpResult) good() bool { return r.answered() && r.status < 400 }
+
+// failure reports whether a status says that the server failed, of which nobody learns how long an answer takes.
+func failure(status int) bool {
+	return status == http.StatusTooManyRequests || status >= 500 && status != http.StatusNotImplemented && status != http.StatusHTTPVersionNotSupported
+}
 
 var incidental = regexp.MustCompile(`(:|stream ID |conn_|Port: )\d+`)
 
@@ -91,9 +97,12 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 			giveBack()
 		}
 	}()
-	p.learned(0)
+	r.usual = p.memory.usual()
 	resp, err := p.client.RoundTrip(req)
 	r.header = time.Since(start)
+	if err == nil && !failure(resp.StatusCode) || ctx.Err() != nil {
+		p.memory.learn(r.header)
+	}
 	if err != nil {
 		r.err = errorText(err)
 		giveBack()
@@ -101,7 +110,6 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 	}
 	body = resp.Body
 	r.take(resp, req)
-	p.learned(r.header)
 	r.read(resp, c.read, start)
 	if c.read == "closedLate" {
 		time.Sleep(3 * time.Second)

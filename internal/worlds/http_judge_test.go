@@ -95,7 +95,7 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 	after := j.w.client.linger + 110*ms
 	for i, other := range j.w.calls {
 		if a := j.plain.results[i]; other != c && !a.hung() {
-			d += a.end + j.bound(a.header) + after
+			d += a.end + j.bound(a.header, j.hedged.results[i]) + after
 		}
 	}
 	if j.w.client.warm > 0 {
@@ -107,10 +107,10 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 	return d
 }
 
-// bound is how long rule R2 lets a failure be held that came after d.
-func (j *httpJudge) bound(d time.Duration) time.Duration {
-	known := j.w.past.calls >= 10*j.w.past.hosts && j.w.client.change == "" && !j.w.client.routed && !j.w.client.judges // what is known of the call's key
-	return heldAtMost(d, j.hedged.p99, known)
+// bound is how long rule R2 lets a failure be held that came after d, in the hedged call b.
+func (j *httpJudge) bound(d time.Duration, b *httpResult) time.Duration {
+	known := j.w.past.teaches(j.w.client.maxKeys, j.w.client.change) && !j.w.client.routed && !j.w.client.judges // what is known of the call's key
+	return heldAtMost(d, b.usual, known)
 }
 
 // ending judges how and when a call ended: with its header.
@@ -132,13 +132,13 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		}
 	case a.good():
 		if j.w.client.judges {
-			patience += j.bound(ended)
+			patience += j.bound(ended, b)
 		}
 		if endedHedged > ended+slack+patience && !(j.w.client.firstByte && a.body == "") {
 			say("1 later", "the header")
 		}
 	case !b.good():
-		bound := j.bound(ended)
+		bound := j.bound(ended, b)
 		if c.deadline > 0 {
 			bound = min(bound, max(0, c.deadline-ended))
 		}
@@ -188,7 +188,7 @@ func (j *httpJudge) answer(c *httpCall, plain, b *httpResult, say verdict) {
 	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.cut(): // by a rest that had taken over, as protocols.md says
 	case b.bodyErr != "" && alone.bodyErr == "":
 		say("1 body error", fmt.Sprintf("alone it is whole: %v", alone))
-	case b.bodyErr != "" && reading > readingAlone+j.bound(alone.end)+slack && j.patience(c) == 0:
+	case b.bodyErr != "" && reading > readingAlone+j.bound(alone.end, b)+slack && j.patience(c) == 0:
 		say("2 body held", fmt.Sprintf("alone it fails sooner: %v", alone))
 	case b.bodyErr != "" || alone.bodyErr != "":
 	case alone.body != b.body || alone.length != b.length || alone.trailer != b.trailer && !(j.w.client.firstByte && c.read != ""): // with the first byte, all can be there

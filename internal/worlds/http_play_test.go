@@ -37,7 +37,7 @@ type httpPlay struct {
 	openLate int64       // open, when all is over
 	stats    *hedge.Stats
 	counter  counter
-	p99      time.Duration
+	memory   memory
 	broken   string // what the bubble complained about
 
 	mu       sync.Mutex // guards the fields below
@@ -77,7 +77,6 @@ func (p *httpPlay) run() {
 		p.call(root, past)
 		time.Sleep(p.w.past.gap)
 	}
-	p.learned(0)
 	p.beside(root)
 	p.results = make([]*httpResult, len(p.w.calls))
 	together(p.w.calls, giveUp, func(i int, c *httpCall) {
@@ -86,7 +85,6 @@ func (p *httpPlay) run() {
 	})
 	time.Sleep(10 * time.Second)
 	synctest.Wait()
-	p.learned(0)
 	p.openLate = p.open.Load()
 	for _, r := range p.results {
 		r.later()
@@ -245,16 +243,6 @@ func (c *clientConn) Close() error {
 		c.p.conns[c.host]--
 	})
 	return c.Conn.Close()
-}
-
-// learned notes the slowest p99 that is known. A call that succeeded may be one in a hundred.
-func (p *httpPlay) learned(took time.Duration) {
-	if p.hedge == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.p99 = max(p.p99, slowest(p.hedge), took)
 }
 
 // beside starts what happens to the client while calls run.

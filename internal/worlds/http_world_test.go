@@ -47,7 +47,8 @@ type httpWay struct {
 // A httpClient is the hedged client.
 type httpClient struct {
 	options   []func() hedge.Option
-	counts    bool    // an observer counts
+	counts    bool // an observer counts
+	maxKeys   int
 	share     float64 // of the budget
 	linger    time.Duration
 	firstByte bool
@@ -183,7 +184,7 @@ func newHTTPClient(d *draw, outage bool) httpClient {
 		c.linger = v
 	}
 	add(d, &c.options, "maxHedges", .12, hedge.WithMaxHedges, 1, 3)
-	add(d, &c.options, "maxKeys", .1, hedge.WithMaxKeys, 2)
+	c.maxKeys, _ = add(d, &c.options, "maxKeys", .1, hedge.WithMaxKeys, 2)
 	add(d, &c.options, "maxDelay", .05, hedge.WithMaxDelay, 20*ms)
 	add(d, &c.options, "initialDelay", .1, hedge.WithInitialDelay, 20*ms)
 	add(d, &c.options, "percentile", .05, hedge.WithPercentile, .5)
