@@ -3,7 +3,9 @@ package httpattempt
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"net/http/httptrace"
 	"net/netip"
 	"net/textproto"
@@ -23,11 +25,12 @@ import (
 // asked, setup and notes, which net/http's goroutines write, one after another.
 type Link struct {
 	*race.Attempt
-	guard race.Guard
-	trace httptrace.ClientTrace
-	notes atomic.Int32 // bytes of statuses of 1xx
-	asked time.Time
-	setup atomic.Int64 // ns to set the connection up; 0: it was not new
+	guarded bool
+	guard   race.Guard
+	trace   httptrace.ClientTrace
+	notes   atomic.Int32 // bytes of statuses of 1xx
+	asked   time.Time
+	setup   atomic.Int64 // ns to set the connection up; 0: it was not new
 }
 
 // Context returns the context of attempt a, with the hooks of l in it. Guarded says that
@@ -35,7 +38,7 @@ type Link struct {
 // caller's hooks. A primary's has them, or own instead if that is not nil; peer, if that is not
 // nil, learns which address the primary goes to.
 func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *Peer) context.Context {
-	l.Attempt = a
+	l.Attempt, l.guarded = a, guarded
 	l.trace.GetConn, l.trace.GotConn = l.getConn, l.gotConn
 	if guarded {
 		a.Guard(&l.guard)
@@ -97,10 +100,21 @@ func (l *Link) getConn(string) {
 }
 
 func (l *Link) gotConn(info httptrace.GotConnInfo) {
-	l.guard.Connected(l.Attempt, info.Reused, info.IdleTime)
+	l.guard.Connected(l.Attempt, info.Reused && l.harms(info.Conn), info.IdleTime)
 	if !info.Reused {
 		l.setup.Store(int64(time.Since(l.asked)))
 	}
+}
+
+// harms reports whether the attempt may harm the last user of conn when it is cancelled. Over HTTP/2 it ends its own
+// stream alone. An attempt that ended before it was sent gets a connection only there: net/http asks for one of
+// HTTP/1.1 after it has looked.
+func (l *Link) harms(conn net.Conn) bool {
+	if !l.guarded || l.Attempt.Err() == nil {
+		return l.guarded
+	}
+	c, ok := conn.(interface{ ConnectionState() tls.ConnectionState })
+	return !ok || c.ConnectionState().NegotiatedProtocol != "h2"
 }
 
 // gotFirstByte is called by net/http before the connection of an HTTP/1.1 request is idle

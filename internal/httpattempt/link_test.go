@@ -1,0 +1,55 @@
+package httpattempt_test
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http/httptrace"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// speaking is a connection over TLS on which a protocol was agreed.
+type speaking struct {
+	net.Conn
+	protocol string
+}
+
+func (c speaking) ConnectionState() tls.ConnectionState {
+	return tls.ConnectionState{NegotiatedProtocol: c.protocol}
+}
+
+// A call whose context has ended waits for the last user of its connection only where it can harm that.
+func TestEndedCallWaitsOnlyForWhomItCanHarm(t *testing.T) {
+	const idle, settled = 30 * time.Millisecond, 70 * time.Millisecond
+	for name, c := range map[string]struct {
+		conn    net.Conn
+		guarded bool
+		want    time.Duration
+	}{
+		"HTTP/1.1":                               {nil, true, settled},
+		"HTTP/1.1 over TLS":                      {speaking{}, true, settled},
+		"HTTP/1.1 by ALPN":                       {speaking{protocol: "http/1.1"}, true, settled},
+		"HTTP/2, which is not known of the host": {speaking{protocol: "h2"}, true, 0},
+		"HTTP/2, which is known":                 {nil, false, 0},
+		"HTTP/2 over TLS, which is known":        {speaking{protocol: "h2"}, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				over, cancel := context.WithCancel(t.Context())
+				cancel()
+				ctx := new(httpattempt.Link).Context(race.NewAttempt(over, 0), false, c.guarded, nil, nil)
+				start, trace := time.Now(), httptrace.ContextClientTrace(ctx)
+				trace.GetConn("host:443")
+				trace.GotConn(httptrace.GotConnInfo{Conn: c.conn, Reused: true, WasIdle: true, IdleTime: idle})
+				assert.Equal(t, c.want, time.Since(start))
+			})
+		})
+	}
+}
