@@ -68,27 +68,36 @@ func change(h handle, what string) {
 // A memory is what a client can have learned of how long calls take, whichever percentile that is: at most the longest time that a
 // caller has waited for an answer, or until it gave up, which is less than the answer would have taken.
 type memory struct {
-	mu      sync.Mutex // guards longest
-	longest time.Duration
+	mu  sync.Mutex // guards all
+	all []wait
 }
 
-func (m *memory) learn(took time.Duration) {
+// A wait is how long a caller waited, and when it ended.
+type wait struct{ end, took time.Duration }
+
+func (m *memory) learn(end, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.longest = max(m.longest, took)
+	m.all = append(m.all, wait{end, took})
 }
 
-func (m *memory) usual() time.Duration {
+// usual returns what can have been learned until a moment.
+func (m *memory) usual(until time.Duration) (longest time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.longest
+	for _, w := range m.all {
+		if w.end <= until {
+			longest = max(longest, w.took)
+		}
+	}
+	return longest
 }
 
 // slack is how much later than plainly something may happen.
 const slack = 10 * ms
 
 // heldAtMost is how long rule R2 lets a failure be held for hedges that are out: as long as calls usually take, as far as that was
-// known when the call began, or else as long as the failure took to come.
+// known when it came, or else as long as it took to come.
 func heldAtMost(took, usual time.Duration, known bool) time.Duration {
 	learned := usual + usual/10 // a sketch is inexact
 	if !known || learned == 0 {

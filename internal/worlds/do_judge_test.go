@@ -25,7 +25,7 @@ func (w *doWorld) judge(s *stage) (findings []finding) {
 		calm = calm && c.calm()
 		a, b := plain.results[i], hedged.results[i]
 		say := func(promise, what string) { add(promise, "call %d: %s; plain %v, hedged %v", c.number, what, a, b) }
-		w.ending(c, a, b, heldAtMost(a.end, b.usual, w.past.teaches(w.client.maxKeys, w.client.change)), say)
+		w.ending(c, a, b, heldAtMost(a.end, hedged.memory.usual(b.began+a.end), w.past.teaches(w.client.maxKeys, w.client.change)), say)
 		w.afterwards(c, a, b, hedged.runs[c.number], say)
 	}
 	findings = append(findings, hedged.notes...)

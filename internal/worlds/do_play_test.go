@@ -63,7 +63,6 @@ func (x *thing) Close() error {
 // A doResult is what a caller saw. Times are since the call began.
 type doResult struct {
 	began, end  time.Duration
-	usual       time.Duration // what the client knew when the call began
 	err         string
 	panicked    string
 	exited      bool // the caller's goroutine ended
@@ -161,12 +160,11 @@ func (p *doPlay) callInto(root context.Context, c *doCall, r *doResult) {
 			r.panicked, _, _ = strings.Cut(fmt.Sprint(v), "\n")
 		}
 	}()
-	r.usual = p.memory.usual()
 	value, err := p.do(ctx, c, r)
 	r.exited = false
 	r.callerOver = ctx.Err() != nil
 	if err == nil || r.callerOver {
-		p.memory.learn(time.Since(start))
+		p.memory.learn(p.since(), time.Since(start))
 	}
 	if err != nil {
 		r.err = err.Error()

@@ -85,7 +85,7 @@ func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
 		}
 	case !b.good():
 		known := c.method == "GetItem" && !c.elsewhere && !j.w.client.fewKeys && j.w.past.teaches(0, j.w.client.change)
-		bound := heldAtMost(a.first, b.usual, known)
+		bound := heldAtMost(a.first, j.hedged.memory.usual(b.began+a.first), known)
 		if c.deadline > 0 {
 			bound = min(bound, max(0, c.deadline-a.first))
 		}

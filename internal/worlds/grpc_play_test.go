@@ -314,7 +314,6 @@ func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, attempt int, again bool
 // A grpcResult is what a caller saw. Times are since the call began.
 type grpcResult struct {
 	began, first, end time.Duration // first: when the first message was there, or the end
-	usual             time.Duration // what the client knew when the call began
 	err, panicked     string
 	code              codes.Code // of the end, or of the first message
 	firstCode         codes.Code
@@ -405,7 +404,7 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 			r.wrong = append(r.wrong, "the request was changed")
 		}
 		if r.good() || r.taught() || own.Err() != nil {
-			p.memory.learn(r.first)
+			p.memory.learn(p.since(), r.first)
 		}
 		then, r.trailer = state(), targets()
 		if c.reuse {
@@ -417,7 +416,6 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 		cc = p.other
 	}
 	var err error
-	r.usual = p.memory.usual()
 	if c.stream {
 		err = c.open(ctx, cc, r, req, start, options)
 	} else {

@@ -20,7 +20,6 @@ const hangs = 5 * time.Hour
 type httpResult struct {
 	began              time.Duration // since the play began
 	header, first, end time.Duration
-	usual              time.Duration // what the client knew when the call began
 	err, panicked      string
 	status             int
 	act                int // which of its acts the server played; -1: not known
@@ -68,7 +67,7 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 	r = &httpResult{began: p.since(), act: -1}
 	ctx, stop := callerTimes(root, c.deadline, c.cancel)
 	defer stop()
-	req, src := c.request(p.overrides(ctx, c))
+	req, src := c.request(p.overrides(ctx, c), p.w.scheme())
 	before := describe(req)
 	var next *source // what the caller uses the request for when it has it back
 	giveBack := func() {
@@ -97,11 +96,10 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 			giveBack()
 		}
 	}()
-	r.usual = p.memory.usual()
 	resp, err := p.client.RoundTrip(req)
 	r.header = time.Since(start)
 	if err == nil && !failure(resp.StatusCode) || ctx.Err() != nil {
-		p.memory.learn(r.header)
+		p.memory.learn(p.since(), r.header)
 	}
 	if err != nil {
 		r.err = errorText(err)
@@ -112,7 +110,7 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 	r.take(resp, req)
 	r.read(resp, c.read, start)
 	if c.read == "closedLate" {
-		time.Sleep(3 * time.Second)
+		time.Sleep(late)
 	}
 	resp.Body.Close()
 	giveBack()
@@ -139,7 +137,7 @@ func closeAnyway(body io.Closer) {
 }
 
 // request makes the call's request. The source is its body, if that is no simple one.
-func (c *httpCall) request(ctx context.Context) (*http.Request, *source) {
+func (c *httpCall) request(ctx context.Context, scheme string) (*http.Request, *source) {
 	var body io.Reader
 	var src *source
 	switch c.body {
@@ -149,7 +147,7 @@ func (c *httpCall) request(ctx context.Context) (*http.Request, *source) {
 		src = newSource(c.bodyAt)
 		body = src
 	}
-	req, err := http.NewRequestWithContext(ctx, c.method, c.url(), body)
+	req, err := http.NewRequestWithContext(ctx, c.method, c.url(scheme), body)
 	if err != nil {
 		panic(err)
 	}
@@ -202,6 +200,23 @@ func (r *httpResult) take(resp *http.Response, req *http.Request) {
 // half is how much of a body is read at least by who does not read it whole.
 const half = 4
 
+// What slow readers do, and who closes late.
+const (
+	perByte = 5 * time.Microsecond
+	late    = 3 * time.Second
+)
+
+// pauses returns how long the reader of a body of n bytes does something else, until it has closed that.
+func (c *httpCall) pauses(n int) time.Duration {
+	switch c.read {
+	case "slowly":
+		return time.Duration(n) * perByte
+	case "closedLate":
+		return late
+	}
+	return 0
+}
+
 // read reads the body in one of several ways.
 func (r *httpResult) read(resp *http.Response, how string, start time.Time) {
 	var all []byte
@@ -222,7 +237,7 @@ func (r *httpResult) read(resp *http.Response, how string, start time.Time) {
 			break
 		}
 		if how == "slowly" { // by the byte: how reads are split is left to the connection
-			time.Sleep(time.Duration(n) * 5 * time.Microsecond)
+			time.Sleep(time.Duration(n) * perByte)
 		}
 	}
 	if how == "half" { // what comes in one Read is up to the connection

@@ -81,7 +81,7 @@ func (j *httpJudge) panicked(c *httpCall, b *httpResult, say verdict) {
 	if strings.Contains(b.panicked, "FailureFunc") {
 		return
 	}
-	if alone := j.again(max(b.act, 0)); alone.broken == "" && alone.results[c.number-1].panicked == "" {
+	if alone := j.again(max(b.act, 0)); alone.broken == "" && alone.results[c.number-1].answered() { // or it had no answer to panic in
 		say("4 panic", b.panicked)
 	}
 }
@@ -110,7 +110,7 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 // bound is how long rule R2 lets a failure be held that came after d, in the hedged call b.
 func (j *httpJudge) bound(d time.Duration, b *httpResult) time.Duration {
 	known := j.w.past.teaches(j.w.client.maxKeys, j.w.client.change) && !j.w.client.routed && !j.w.client.judges // what is known of the call's key
-	return heldAtMost(d, b.usual, known)
+	return heldAtMost(d, j.hedged.memory.usual(b.began+d), known)
 }
 
 // ending judges how and when a call ended: with its header.
@@ -154,8 +154,9 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 			say("2 status", "it is another failure")
 		}
 	}
+	waits := c.body == "pipe" && !c.reads() && patience > 0 // net/http itself, for a body that it reads, if it had a connection
 	for _, end := range []time.Duration{c.deadline, c.cancel} {
-		if end > 0 && endedHedged > end+slack && ended <= end+slack {
+		if end > 0 && !waits && endedHedged > end+slack && ended <= end+slack {
 			say("1 deadline", "it returns late")
 		}
 	}
@@ -179,7 +180,8 @@ func (j *httpJudge) answer(c *httpCall, plain, b *httpResult, say verdict) {
 	if !alone.answered() || alone.status != b.status || b.status == 401 && (j.w.server.connAuth || j.w.server.nonce) {
 		return // which connection a call gets, and who comes first, differs
 	}
-	if plain.ownRequest != b.ownRequest || alone.url != b.url {
+	copies := j.w.http2 && j.w.server.tls && c.body != "" // net/http, over a connection that was there before
+	if plain.ownRequest != b.ownRequest && !copies || alone.url != b.url {
 		say("6 request", fmt.Sprintf("Response.Request is the caller's: %v, %s; plainly %v, %s", b.ownRequest, b.url, plain.ownRequest, alone.url))
 	}
 	stopped, reading, readingAlone := c.stops(b.end) || c.stops(alone.end), b.end-b.header, alone.end-alone.header
@@ -191,11 +193,29 @@ func (j *httpJudge) answer(c *httpCall, plain, b *httpResult, say verdict) {
 	case b.bodyErr != "" && reading > readingAlone+j.bound(alone.end, b)+slack && j.patience(c) == 0:
 		say("2 body held", fmt.Sprintf("alone it fails sooner: %v", alone))
 	case b.bodyErr != "" || alone.bodyErr != "":
-	case alone.body != b.body || alone.length != b.length || alone.trailer != b.trailer && !(j.w.client.firstByte && c.read != ""): // with the first byte, all can be there
+	case alone.body != b.body || alone.length != b.length || alone.trailer != b.trailer && c.whole(): // before the end, a trailer may be there or not
 		say("1 bytes", fmt.Sprintf("length %d trailer %s; alone length %d trailer %s %v", b.length, b.trailer, alone.length, alone.trailer, alone))
-	case reading > readingAlone+slack && !j.w.client.firstByte && j.patience(c) == 0:
+	case reading > max(readingAlone, j.resumed(c, b)-b.header)+slack && !j.w.client.firstByte && j.patience(c) == 0:
 		say("1 body later", fmt.Sprintf("alone: %v", alone))
 	}
+}
+
+// resumed returns when a rest that was asked for would have been read, since the call began: as protocols.md says, the response that
+// it takes over from is closed, and not read on if the rest stalls as well. The reader's own pauses come on top.
+func (j *httpJudge) resumed(c *httpCall, b *httpResult) (latest time.Duration) {
+	if !j.w.client.resume {
+		return 0
+	}
+	for order, a := range j.hedged.arrivals[c.number] {
+		n := a.attempt
+		if j.w.server.unmarked {
+			n = order
+		}
+		if act := c.acts[min(n, len(c.acts)-1)]; n > b.act {
+			latest = max(latest, a.at-b.began+act.hintAt+5*ms+act.wait+j.w.past.outage+act.stall)
+		}
+	}
+	return latest + c.pauses(len(b.body))
 }
 
 // arrivals judges what the server saw of a call.
@@ -223,12 +243,12 @@ func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
 		if j.w.way.bulkhead > 0 {
 			since = max(failed, b.began+b.header) // a failure that is held gives its place to a hedge
 		}
+		rest := j.w.client.resume && b.act > 0 && a.attempt > b.act // of a hedge's body: it goes where primaries go
 		// With the first byte, a failure is one when that is there. What a way for hedges alone tells is not known before it has answered.
 		unknown := j.w.client.firstByte || j.w.way.bulkhead > 0 && j.w.way.second
-		if failed > 0 && a.at > since+ms && !unknown {
+		if failed > 0 && a.at > since+ms && !unknown && !rest {
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
 		}
-		rest := j.w.client.resume && b.act > 0 && a.attempt > b.act // of a hedge's body: it goes where primaries go
 		if j.w.http2 && !j.w.way.wrapped && !j.w.way.registered && !rest && all[0].attempt == 0 && a.conn == all[0].conn {
 			say("1 same connection", fmt.Sprintf("attempt %d shares the primary's", a.attempt))
 		}

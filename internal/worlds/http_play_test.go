@@ -125,6 +125,12 @@ func (p *httpPlay) serve() *http.Server {
 		return context.WithValue(ctx, serverConnKey{}, new(serverConn))
 	}
 	srv.Protocols.SetHTTP1(true)
+	if p.w.server.tls {
+		srv.Protocols.SetHTTP2(true)
+		srv.TLSConfig = serverTLS()
+		go func() { _ = srv.ServeTLS(l, "", "") }()
+		return srv
+	}
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	go func() { _ = srv.Serve(l) }()
 	return srv
@@ -165,13 +171,19 @@ func (p *httpPlay) dress() {
 func (p *httpPlay) base() http.RoundTripper {
 	y := &p.w.way
 	t := &http.Transport{DialContext: p.dial, Protocols: new(http.Protocols), MaxConnsPerHost: y.maxConns, DisableKeepAlives: y.noKeepAlives, ResponseHeaderTimeout: y.headerTimeout}
-	t.Protocols.SetHTTP1(!p.w.http2)
-	t.Protocols.SetUnencryptedHTTP2(p.w.http2)
+	if p.w.server.tls { // the connection says what it speaks
+		t.TLSClientConfig = clientTLS()
+		t.Protocols.SetHTTP1(true)
+		t.Protocols.SetHTTP2(p.w.http2)
+	} else {
+		t.Protocols.SetHTTP1(!p.w.http2)
+		t.Protocols.SetUnencryptedHTTP2(p.w.http2)
+	}
 	p.bases = append(p.bases, t)
 	if y.registered {
 		outer := &http.Transport{DialContext: p.dial, Protocols: new(http.Protocols)}
 		outer.Protocols.SetHTTP1(true)
-		outer.RegisterProtocol("http", t)
+		outer.RegisterProtocol(p.w.scheme(), t)
 		p.bases, t = append(p.bases, outer), outer
 	}
 	if y.wrapped {
@@ -253,7 +265,7 @@ func (p *httpPlay) beside(root context.Context) {
 	if n := p.w.client.warm; n > 0 {
 		go func() {
 			defer func() { _ = recover() }()
-			_ = p.hedge.Warm(root, n, "http://shop.test/warm")
+			_ = p.hedge.Warm(root, n, p.w.scheme()+"://shop.test/warm")
 		}()
 	}
 	if p.w.client.change != "" {
@@ -261,9 +273,16 @@ func (p *httpPlay) beside(root context.Context) {
 	}
 }
 
-func (c *httpCall) url() string {
-	if c.host > 0 {
-		return fmt.Sprintf("http://host%d.test%s", c.host, c.path)
+func (w *httpWorld) scheme() string {
+	if w.server.tls {
+		return "https"
 	}
-	return "http://shop.test" + c.path
+	return "http"
+}
+
+func (c *httpCall) url(scheme string) string {
+	if c.host > 0 {
+		return fmt.Sprintf("%s://host%d.test%s", scheme, c.host, c.path)
+	}
+	return scheme + "://shop.test" + c.path
 }

@@ -27,6 +27,7 @@ type httpServer struct {
 	connAuth bool // a connection must have carried an earlier request
 	places   int  // of a Limiter; 0: there is none
 	releases bool // handlers give their places back before they wait
+	tls      bool // and ALPN
 	unmarked bool // attempts are told by the order in which they arrive, not by a header
 }
 
@@ -89,6 +90,9 @@ func (c *httpCall) cut() bool {
 	return false
 }
 
+// whole reports whether the caller reads a body to its end.
+func (c *httpCall) whole() bool { return c.read != "half" && c.read != "never" }
+
 // A httpAct is what the server does with an attempt.
 type httpAct struct {
 	wait       time.Duration
@@ -129,6 +133,7 @@ func newHTTPWorld(d *draw, http2 bool) *httpWorld {
 	w.server.places = pick(d, "server.places", .08, 0, 1, 2, 4)
 	w.server.releases = w.server.places > 0 && has(d, "server.releases", .3)
 	w.server.unmarked = has(d, "server.unmarked", .1)
+	w.server.tls = has(d, "server.tls", .12)
 	w.way = newHTTPWay(d)
 	w.client = newHTTPClient(d, w.past.outage > 0)
 	for i := range pick(d, "calls", .5, 1, 2, 3, 4) {
