@@ -10,13 +10,15 @@ import (
 type httpJudge struct {
 	w             *httpWorld
 	plain, hedged *httpPlay
-	again         func(act int) *httpPlay // a plain play in which the server treats attempt 0 as another one
+	again         func(act int) *httpPlay  // a plain play in which the server treats attempt 0 as another one
+	by            func(call int) *httpPlay // a plain play of one call by itself
 	findings      []finding
 }
 
 func (w *httpWorld) judge(s *stage) []finding {
-	again := once(func(act int) *httpPlay { return playHTTP(s, w, false, act) })
-	j := &httpJudge{w: w, plain: again(0), hedged: playHTTP(s, w, true, 0), again: again}
+	again := once(func(act int) *httpPlay { return playHTTP(s, w, false, act, everyCall) })
+	j := &httpJudge{w: w, plain: again(0), hedged: playHTTP(s, w, true, 0, everyCall), again: again}
+	j.by = once(func(call int) *httpPlay { return playHTTP(s, w, false, max(j.hedged.results[call-1].act, 0), call) })
 	for _, p := range []*httpPlay{j.plain, j.hedged} {
 		s.log("hedged %v: %v next %v %s %v", p.hedged, p.results, p.next, p.broken, p.notes)
 		for number, all := range p.arrivals {
@@ -154,12 +156,18 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 			say("2 status", "it is another failure")
 		}
 	}
-	waits := c.body == "pipe" && !c.reads() && patience > 0 // net/http itself, for a body that it reads, if it had a connection
 	for _, end := range []time.Duration{c.deadline, c.cancel} {
-		if end > 0 && !waits && endedHedged > end+slack && ended <= end+slack {
+		if end > 0 && endedHedged > end+slack && ended <= end+slack && !(patience > 0 && j.lateBySelf(c, end)) {
 			say("1 deadline", "it returns late")
 		}
 	}
+}
+
+// lateBySelf reports whether the call returns later than at end, plainly and with nobody before it: some do not heed their
+// context once they have a connection or a place, such as net/http while it reads a body.
+func (j *httpJudge) lateBySelf(c *httpCall, end time.Duration) bool {
+	p := j.by(c.number)
+	return p.broken == "" && p.results[c.number-1].header > end+slack
 }
 
 // stops reports whether the caller's deadline or cancellation is no later than t, or about the same.
