@@ -68,10 +68,36 @@ func (j *grpcJudge) call(c *grpcCall, a, b *grpcResult) {
 	j.arrivals(c, b, say)
 }
 
+// bound is how long rule R2 lets a failure be held that came after d, in the hedged call b.
+func (j *grpcJudge) bound(c *grpcCall, d time.Duration, b *grpcResult) time.Duration {
+	known := c.method == "GetItem" && !c.elsewhere && !j.w.client.fewKeys && j.w.past.teaches(0, j.w.client.change)
+	return heldAtMost(d, j.hedged.memory.usual(b.began+d), known)
+}
+
+// patience is how much longer a call may take because hedges of others have the place that it needs: each for as long as its own
+// call is out, which rule R2 bounds.
+func (j *grpcJudge) patience(c *grpcCall) (d time.Duration) {
+	if j.w.places == 0 {
+		return 0
+	}
+	for i, other := range j.w.calls {
+		a, b := j.plain.results[i], j.hedged.results[i]
+		if other == c || a.hung() {
+			continue
+		}
+		d += a.end + j.bound(other, a.first, b) + slack
+		if alone := j.again(max(b.act, 0)); alone.broken == "" {
+			d += max(0, alone.results[i].end-a.end) // a stream of a hedge may go on for longer
+		}
+	}
+	return d
+}
+
 // ending judges how and when a call ended: a stream, with its first message.
 func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
+	patience := j.patience(c)
 	stopped := stops(c.deadline, c.cancel, a.first) || stops(c.deadline, c.cancel, b.first)
-	if answer := j.w.client.answer; answer != codes.OK && b.firstCode == answer && b.first <= a.first+slack {
+	if answer := j.w.client.answer; answer != codes.OK && b.firstCode == answer && b.first <= a.first+slack+patience {
 		return
 	}
 	switch {
@@ -80,19 +106,18 @@ func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
 			say("1 worse", "it succeeds plainly")
 		}
 	case a.good():
-		if b.first > a.first+slack {
+		if b.first > a.first+slack+patience {
 			say("1 later", "")
 		}
 	case !b.good():
-		known := c.method == "GetItem" && !c.elsewhere && !j.w.client.fewKeys && j.w.past.teaches(0, j.w.client.change)
-		bound := heldAtMost(a.first, j.hedged.memory.usual(b.began+a.first), known)
+		bound := j.bound(c, a.first, b)
 		if c.deadline > 0 {
 			bound = min(bound, max(0, c.deadline-a.first))
 		}
 		if c.cancel >= 0 {
 			bound = min(bound, max(0, c.cancel-a.first))
 		}
-		if b.first > a.first+bound+slack {
+		if b.first > a.first+bound+slack+patience {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
 		if a.err != b.err && !stopped {
@@ -123,7 +148,7 @@ func (j *grpcJudge) answer(c *grpcCall, plain, b *grpcResult, say verdict) {
 		say("1 metadata", fmt.Sprintf("header and trailer are %s %s, alone %s %s", b.header, b.trailer, alone.header, alone.trailer))
 	case alone.finished != b.finished:
 		say("1 finish", fmt.Sprintf("OnFinish is told %q, alone %q", b.finished, alone.finished))
-	case b.end-b.first > alone.end-alone.first+slack:
+	case b.end-b.first > alone.end-alone.first+slack && j.patience(c) == 0:
 		say("1 body later", fmt.Sprintf("alone %v", alone))
 	}
 }
@@ -141,7 +166,7 @@ func (j *grpcJudge) arrivals(c *grpcCall, b *grpcResult, say verdict) {
 		}
 	}
 	for _, a := range all {
-		if a.attempt > 0 && failed > 0 && a.at > failed+ms && !j.w.way.token {
+		if a.attempt > 0 && failed > 0 && a.at > failed+ms && !j.w.way.token && j.w.places == 0 { // it arrives when it has a place
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
 		}
 		over := b.began + b.first

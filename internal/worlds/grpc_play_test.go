@@ -114,7 +114,11 @@ func (p *grpcPlay) serve() *grpc.Server {
 		panic(err)
 	}
 	p.network = network
-	s := grpc.NewServer(grpc.UnknownServiceHandler(p.handle))
+	options := []grpc.ServerOption{grpc.UnknownServiceHandler(p.handle)}
+	if n := p.w.places; n > 0 {
+		options = append(options, grpc.ChainStreamInterceptor(hedge.NewLimiter(n).StreamServer()))
+	}
+	s := grpc.NewServer(options...)
 	go func() { _ = s.Serve(l) }()
 	return s
 }

@@ -13,6 +13,7 @@ import (
 type grpcWorld struct {
 	past   past
 	nonce  bool // a call's second request is refused
+	places int  // of a Limiter; 0: there is none
 	way    grpcWay
 	client grpcClient
 	calls  []*grpcCall
@@ -74,7 +75,9 @@ func newGRPCWorld(d *draw) *grpcWorld {
 	w.nonce = has(d, "server.nonce", .06)
 	w.way.second = has(d, "way.second", .12)
 	w.way.signs = has(d, "way.signs", .06)
-	w.way.token = has(d, "way.token", .12)
+	if w.way.token = has(d, "way.token", .12); !w.way.token { // or what a call asks for itself is before it in line
+		w.places = pick(d, "server.places", .08, 0, 1, 2, 4)
+	}
 	w.way.panics = pick(d, "way.panics", .06, "", "0", "1")
 	w.way.refuses = pick(d, "way.refuses", .06, "", "0", "1")
 	w.client.share = pick(d, "client.share", .2, 1, .1)

@@ -96,8 +96,13 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 	}
 	after := j.w.client.linger + 110*ms
 	for i, other := range j.w.calls {
-		if a := j.plain.results[i]; other != c && !a.hung() {
-			d += a.end + j.bound(a.header, j.hedged.results[i]) + after
+		a, b := j.plain.results[i], j.hedged.results[i]
+		if other == c || a.hung() {
+			continue
+		}
+		d += a.end + j.bound(a.header, b) + after
+		if alone := j.again(max(b.act, 0)); alone.broken == "" {
+			d += max(0, alone.results[i].end-a.end) // the body of a hedge may take longer
 		}
 	}
 	if j.w.client.warm > 0 {
@@ -147,7 +152,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		if c.cancel >= 0 {
 			bound = min(bound, max(0, c.cancel-ended))
 		}
-		if endedHedged > ended+bound+slack+patience {
+		if allowed := bound + slack + patience; endedHedged > ended+allowed && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
 		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && patience > 0) && !(j.w.client.judges && b.answered()) {
@@ -157,17 +162,16 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		}
 	}
 	for _, end := range []time.Duration{c.deadline, c.cancel} {
-		if end > 0 && endedHedged > end+slack && ended <= end+slack && !(patience > 0 && j.lateBySelf(c, end)) {
+		if end > 0 && endedHedged > end+slack && ended <= end+slack && !(patience > 0 && j.bySelf(c) > end+slack) {
 			say("1 deadline", "it returns late")
 		}
 	}
 }
 
-// lateBySelf reports whether the call returns later than at end, plainly and with nobody before it: some do not heed their
-// context once they have a connection or a place, such as net/http while it reads a body.
-func (j *httpJudge) lateBySelf(c *httpCall, end time.Duration) bool {
-	p := j.by(c.number)
-	return p.broken == "" && p.results[c.number-1].header > end+slack
+// bySelf returns when the call ends, plainly and with nobody before it: some do not heed their context once they have a connection
+// or a place, such as net/http while it reads a body.
+func (j *httpJudge) bySelf(c *httpCall) time.Duration {
+	return j.by(c.number).results[c.number-1].header
 }
 
 // stops reports whether the caller's deadline or cancellation is no later than t, or about the same.
