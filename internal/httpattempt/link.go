@@ -172,8 +172,11 @@ func (u untraced) Value(key any) any {
 // Hooks are the caller's, of a primary that may run on after RoundTrip has returned.
 type Hooks struct {
 	trace *httptrace.ClientTrace
-	mu    sync.RWMutex // guards mutes; held for reading while a hook runs
-	mutes bool
+
+	mu      sync.Mutex // guards the fields below; a hook runs without it
+	running int        // hooks
+	mutes   bool
+	idle    chan struct{} // closed when none runs any more; nil: nobody waits for that
 }
 
 // HooksFrom returns the hooks of a caller's context; nil if it has none.
@@ -195,9 +198,8 @@ func (h *Hooks) muted() *httptrace.ClientTrace {
 		}
 		hook := reflect.ValueOf(f.Interface())
 		f.Set(reflect.MakeFunc(f.Type(), func(args []reflect.Value) []reflect.Value {
-			h.mu.RLock()
-			defer h.mu.RUnlock()
-			if !h.mutes {
+			if h.enter() {
+				defer h.leave()
 				return hook.Call(args)
 			}
 			none := make([]reflect.Value, hook.Type().NumOut())
@@ -210,11 +212,38 @@ func (h *Hooks) muted() *httptrace.ClientTrace {
 	return &trace
 }
 
-// Mute waits for hooks that run, and ends them.
-func (h *Hooks) Mute() {
+// enter reports whether a hook may run, which then calls leave.
+func (h *Hooks) enter() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.mutes {
+		h.running++
+	}
+	return !h.mutes
+}
+
+func (h *Hooks) leave() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.running--; h.running == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+// Mute has no hook run any more, and waits for those that do. It is called once.
+func (h *Hooks) Mute() {
+	h.mu.Lock()
 	h.mutes = true
+	var idle chan struct{}
+	if h.running > 0 {
+		h.idle = make(chan struct{})
+		idle = h.idle
+	}
+	h.mu.Unlock()
+	if idle != nil {
+		<-idle
+	}
 }
 
 // A Peer is the address that a primary went to, or is connecting to. The two are kept apart:

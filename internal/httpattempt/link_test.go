@@ -25,6 +25,34 @@ func (c speaking) ConnectionState() tls.ConnectionState {
 	return tls.ConnectionState{NegotiatedProtocol: c.protocol}
 }
 
+// A hook is users' code: no lock is held while it runs. What waits for it lets fake time go on, and others that come do not wait.
+func TestMuteWaitsForTheHookThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const works = 50 * time.Millisecond
+		calls := 0
+		own := httpattempt.HooksFrom(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			GetConn:          func(string) { calls++; time.Sleep(works); calls++ },
+			ConnectStart:     func(string, string) { calls++ },
+			WroteHeaderField: func(string, []string) { panic("hook") },
+		}))
+		trace := httptrace.ContextClientTrace(new(httpattempt.Link).Context(race.NewAttempt(t.Context(), 0), false, false, own, nil))
+		assert.Panics(t, func() { trace.WroteHeaderField("a", nil) })
+		start := time.Now()
+		go trace.GetConn("host:80")
+		synctest.Wait()
+		go func() {
+			synctest.Wait()
+			trace.ConnectStart("tcp", "host:80")
+			assert.Zero(t, time.Since(start))
+		}()
+		own.Mute()
+		assert.Equal(t, works, time.Since(start))
+		assert.Equal(t, 2, calls, "of the hook that ran, and of none that came later")
+		trace.GetConn("host:80")
+		assert.Equal(t, 2, calls)
+	})
+}
+
 // A call whose context has ended waits for the last user of its connection only where it can harm that.
 func TestEndedCallWaitsOnlyForWhomItCanHarm(t *testing.T) {
 	const idle, settled = 30 * time.Millisecond, 70 * time.Millisecond
