@@ -504,7 +504,7 @@ func unpackRecord(b []byte, off int, owner string, seen owners) (dns.RR, int) {
 		return &c.AAAA, off + len(data)
 	}
 	rr, _, err := dns.UnpackRRWithHeader(h, b[:off+len(data)], off)
-	if err != nil {
+	if err != nil || changed(h.Rrtype, data) {
 		rr = &dns.RFC3597{Hdr: h, Rdata: hex.EncodeToString(data)}
 	}
 	return rr, off + len(data)

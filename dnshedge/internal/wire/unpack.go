@@ -1,13 +1,14 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/miekg/dns"
 )
 
 // ParseMsg reads a message from its wire format, which it does not keep. Records whose data
-// has no form that package dns knows become records of an unknown type (RFC 3597); addresses,
+// has no form that package dns knows, or that it would change, become records of an unknown type (RFC 3597); addresses,
 // and those in whose data names may be compressed, are dropped.
 func ParseMsg(b []byte) (*dns.Msg, error) {
 	m, err := read(b, true)
@@ -17,7 +18,7 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-// unpack reads a message. Records whose data package dns cannot read, or has no
+// unpack reads a message. Records whose data package dns cannot read, would change or has no
 // place for, become records of an unknown type (RFC 3597): they are for the caller
 // to judge. Types whose data may hold compressed names cannot be passed on without
 // being understood, and addresses of a wrong length are no addresses; those are
@@ -159,14 +160,22 @@ var layouts = map[uint16]layout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
+// changed reports whether package dns reads data of a type and writes other data, or none: a value that
+// fills the rest of a record is read as it is, and written as text in which "\\" begins an escape.
+func changed(typ uint16, data []byte) bool {
+	const longest = 256*4 + 1 // that is written
+	return (typ == dns.TypeURI || typ == dns.TypeCAA) && (len(data) > longest || bytes.IndexByte(data, '\\') >= 0)
+}
+
 // check returns an error if a message does not hold together, and which of its records in
 // layouts do not, by their place in it. It is odd if a record has no data although its type
-// needs some. Messages about zones, as updates, have such records (RFC 2136 §2.4).
+// needs some, or if it has some that package dns changes. Messages about zones, as updates, have such records (RFC 2136 §2.4).
 func check(b []byte) (odd bool, bad []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1
 	err = walk(b, func(r record) {
 		n++
+		odd = odd || changed(r.typ, r.data)
 		if !query {
 			return
 		}
