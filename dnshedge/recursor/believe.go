@@ -267,14 +267,26 @@ func (r *verdict) sign(m *dns.Msg, q question, name string, covered uint16) {
 	}
 }
 
-// level gives the records of an RRset their lowest TTL (RFC 2181 §5.2).
+// level gives the records of each RRset of a name their lowest TTL (RFC 2181 §5.2). Signatures of
+// one type are a set.
 func level(rrs []dns.RR) {
-	ttl := ttlOf(rrs[0])
-	for _, rr := range rrs[1:] {
-		ttl = min(ttl, ttlOf(rr))
+	type set struct{ typ, covered uint16 }
+	setOf := func(rr dns.RR) set {
+		if sig, ok := rr.(*dns.RRSIG); ok {
+			return set{dns.TypeRRSIG, sig.TypeCovered}
+		}
+		return set{rr.Header().Rrtype, 0}
+	}
+	lowest := make(map[set]uint32, 1)
+	for _, rr := range rrs {
+		k, ttl := setOf(rr), ttlOf(rr)
+		if old, ok := lowest[k]; ok {
+			ttl = min(ttl, old)
+		}
+		lowest[k] = ttl
 	}
 	for _, rr := range rrs {
-		rr.Header().Ttl = ttl
+		rr.Header().Ttl = lowest[setOf(rr)]
 	}
 }
 
