@@ -56,7 +56,7 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 	}
 	r := &verdict{kind: isAnswer, poor: whole && !m.Authoritative && !z.stub}
 	switch {
-	case r.takeDNAME(m, z, q) || r.take(m, q) || r.takeCNAME(m, q):
+	case r.takeDNAME(m, z, q) || !besideAlias(q.qtype) && r.takeCNAME(m, q) || r.take(m, q) || r.takeCNAME(m, q):
 	case m.Rcode == dns.RcodeYXDomain:
 		return &verdict{kind: isLame}
 	default:
@@ -102,6 +102,16 @@ func (r *verdict) take(m *dns.Msg, q question) bool {
 	level(r.answer)
 	r.sign(m, q, q.name, q.qtype)
 	return true
+}
+
+// besideAlias reports whether records of a type are the answer also where the name is an alias, which
+// other records beside it are not (RFC 1034 §3.6.2): the alias itself, or what DNSSEC puts beside it (RFC 4034 §3, RFC 4035 §2.5, RFC 2535 §2.3.5).
+func besideAlias(qtype uint16) bool {
+	switch qtype {
+	case dns.TypeCNAME, dns.TypeANY, dns.TypeRRSIG, dns.TypeNSEC, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT:
+		return true
+	}
+	return false
 }
 
 // takeCNAME appends the record that makes q's name an alias, and reports whether there is one.

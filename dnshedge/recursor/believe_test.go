@@ -28,3 +28,21 @@ func TestEachRRsetOfAnAnswerHasItsOwnTTL(t *testing.T) {
 		assert.Equal(t, map[string]uint32{"A": 1800, "TXT": 20, "RRSIG A": 900, "RRSIG TXT": 15}, ttls)
 	})
 }
+
+// RFC 1034 §3.6.2: other records beside an alias do not count, but for those of DNSSEC (RFC 4034 §3).
+func TestRecordsBesideAnAliasAreNoAnswer(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		w.fault("192.0.2.1 192.0.2.2", when("both.example.", says(
+			"both.example. A 192.0.2.99; both.example. MX 10 elsewhere.; both.example. CNAME www.example.; both.example. NSEC c.example. A")))
+		r := w.resolver()
+		for question, want := range map[string]string{
+			"both.example. A":     "NOERROR both.example. CNAME www.example., www.example. A 192.0.2.80",
+			"both.example. MX":    "NOERROR both.example. CNAME www.example.",
+			"both.example. AAAA":  "NOERROR both.example. CNAME www.example., www.example. AAAA 2001:db8::80",
+			"both.example. CNAME": "NOERROR both.example. CNAME www.example.",
+			"both.example. NSEC":  "NOERROR both.example. NSEC c.example. A",
+		} {
+			assert.Equal(t, want, told(w.ask(r, question)), question)
+		}
+	})
+}
