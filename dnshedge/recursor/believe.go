@@ -68,10 +68,8 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		case !m.Authoritative && !z.stub:
 			return &verdict{kind: isLame}
 		case m.Rcode == dns.RcodeNameError:
-			if hasSOA(m.Ns) { // of another zone
-				return &verdict{kind: isLame}
-			}
 			r.rcode = m.Rcode
+			r.poor = r.poor || whole && !z.stub && hasSOA(m.Ns) // of another zone
 		default:
 			if refersAway(m.Ns, z.zone) {
 				return &verdict{kind: isLame}

@@ -2,6 +2,7 @@ package recursor_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
@@ -45,4 +46,34 @@ func TestRecordsBesideAnAliasAreNoAnswer(t *testing.T) {
 			assert.Equal(t, want, told(w.ask(r, question)), question)
 		}
 	})
+}
+
+// Some hosters serve many zones with one SOA record.
+func TestADenialWithTheSOAOfAnotherZoneIsTheLastToBeTaken(t *testing.T) {
+	for _, soa := range []string{". 300 SOA a. b. 1 2 3 4 300", "elsewhere. 300 SOA a. b. 1 2 3 4 300", "sub.example. 300 SOA a. b. 1 2 3 4 300"} {
+		foreign := func(_ query, r *dns.Msg) *dns.Msg {
+			r.Answer, r.Ns = nil, []dns.RR{record(soa)}
+			return r
+		}
+		denied := func(q query, r *dns.Msg) *dns.Msg {
+			r.Rcode = dns.RcodeNameError
+			return foreign(q, r)
+		}
+		bubble(t, small, func(t *testing.T, w *world) {
+			w.fault("192.0.2.1 192.0.2.2", when("nx.example.", foreign))
+			r := w.resolver()
+			m := w.ask(r, "nx.example. A")
+			assert.Equal(t, "NXDOMAIN", told(m), soa)
+			assert.Empty(t, m.Ns, "the SOA record is not believed")
+			assert.Equal(t, "NXDOMAIN", told(w.ask(r, "a.b.nx.example. A")), soa)
+		})
+		bubble(t, small, func(t *testing.T, w *world) {
+			r := w.resolver()
+			w.ask(r, "mail.example. A")
+			w.unlucky("192.0.2.1 192.0.2.2", denied)
+			start := time.Now()
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")), "the other server knows better")
+			assert.Equal(t, 20*ms, time.Since(start))
+		})
+	}
 }
