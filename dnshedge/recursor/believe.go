@@ -26,6 +26,7 @@ const (
 type verdict struct {
 	kind      kind
 	poor      bool // the server is lame, but this is better than nothing
+	foreign   bool // of them, one by a server that answers for others, from its cache or by asking them
 	rcode     int
 	answer    []dns.RR // what the name of the question has, or the alias that it is
 	authority []dns.RR // why there is no answer; for DO, what proves it
@@ -51,10 +52,10 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 			return &verdict{kind: isReferral, poor: m.Authoritative || mixed, cut: cut}
 		}
 	}
-	if !m.Authoritative && m.RecursionAvailable && !z.stub {
+	r := &verdict{kind: isAnswer, poor: whole && !m.Authoritative && !z.stub}
+	if r.foreign = !m.Authoritative && m.RecursionAvailable && !z.stub; r.foreign && !whole {
 		return &verdict{kind: isLame}
 	}
-	r := &verdict{kind: isAnswer, poor: whole && !m.Authoritative && !z.stub}
 	switch {
 	case r.takeDNAME(m, z, q) || !besideAlias(q.qtype) && r.takeCNAME(m, q) || r.take(m, q) || r.takeCNAME(m, q):
 	case m.Rcode == dns.RcodeYXDomain:
@@ -318,6 +319,8 @@ func (r *verdict) settle() {
 // worth orders poor verdicts: more is better.
 func (r *verdict) worth() int {
 	switch {
+	case r.foreign:
+		return -1
 	case len(r.answer) > 0:
 		return 3
 	case r.cut != nil:

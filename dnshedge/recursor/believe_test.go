@@ -77,3 +77,35 @@ func TestADenialWithTheSOAOfAnotherZoneIsTheLastToBeTaken(t *testing.T) {
 		})
 	}
 }
+
+// A forwarder that stands where a server of the zone should: dnsmasq, or a load balancer.
+func TestARecursorIsTheLastOfAZonesServersToBeBelieved(t *testing.T) {
+	recursive := func(_ query, r *dns.Msg) *dns.Msg {
+		r.Authoritative, r.RecursionAvailable = false, true
+		return r
+	}
+	all := map[string]string{
+		"www.example. A":    "NOERROR www.example. A 192.0.2.80",
+		"www.example. AAAA": "NOERROR www.example. AAAA 2001:db8::80",
+		"mail.example. TXT": "NOERROR",
+		"alias.example. A":  "NOERROR alias.example. CNAME www.example., www.example. A 192.0.2.80",
+		"a.ent.example. A":  "NOERROR a.ent.example. A 192.0.2.82",
+		"nx.example. A":     "NXDOMAIN",
+		"b.ent.example. A":  "NXDOMAIN",
+	}
+	bubble(t, small, func(t *testing.T, w *world) {
+		w.fault("192.0.2.1 192.0.2.2", recursive)
+		r := w.resolver()
+		for question, want := range all {
+			assert.Equal(t, want, told(w.ask(r, question)), question)
+		}
+	})
+	bubble(t, small, func(t *testing.T, w *world) { // a poor answer of a server with authority counts more
+		w.fault("192.0.2.1", func(_ query, r *dns.Msg) *dns.Msg {
+			r.Answer = []dns.RR{record("www.example. A 192.0.2.99")}
+			return recursive(query{}, r)
+		})
+		w.fault("192.0.2.2", when("www.example. A", says("")))
+		assert.Equal(t, "NOERROR", told(w.ask(w.resolver(), "www.example. A")))
+	})
+}
