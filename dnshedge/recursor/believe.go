@@ -1,6 +1,7 @@
 package recursor
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -299,6 +300,13 @@ func level(rrs []dns.RR) {
 	}
 }
 
+// bareTTL is how long it is kept that there are no records, if nothing says how long (RFC 2308 §5). Whoever
+// asks can keep it no longer.
+const bareTTL = 5 * time.Second
+
+// bare reports whether there is nothing in a reply: neither records nor why there are none.
+func (r *verdict) bare() bool { return len(r.answer)+len(r.authority) == 0 }
+
 // settle removes records that are there twice (RFC 2181 §5), and sets how long the reply may be kept.
 func (r *verdict) settle() {
 	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
@@ -310,8 +318,8 @@ func (r *verdict) settle() {
 			ttl = min(ttl, rr.Header().Ttl)
 		}
 	}
-	if len(r.answer)+len(r.authority) == 0 {
-		ttl = 0 // RFC 2308 §5: without SOA
+	if r.bare() {
+		ttl = uint32(bareTTL / time.Second)
 	}
 	r.ttl = time.Duration(ttl) * time.Second
 }
@@ -331,6 +339,14 @@ func (r *verdict) worth() int {
 	return 0
 }
 
+// agrees reports whether two servers with authority say as much: no other one will say more.
+func (r *verdict) agrees(o *verdict) bool {
+	return !r.foreign && r.worth() == o.worth() && r.rcode == o.rcode
+}
+
+// errPoor is why the next server is asked although there is a response. It says nothing of other questions.
+var errPoor = errors.New("recursor: response without authority or without a reason")
+
 // judge reads the responses to one task, and remembers what they amount to.
 type judge struct {
 	zone  *delegation
@@ -346,8 +362,16 @@ func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 	r := read(m, j.zone, j.q, j.whole, time.Now())
 	switch {
 	case r.poor:
-		if p := j.poor.Load(); p == nil || r.worth() > p.worth() {
+		p := j.poor.Load()
+		if p != nil && r.agrees(p) {
+			j.taken = p
+			return nil
+		}
+		if p == nil || r.worth() > p.worth() {
 			j.poor.Store(r)
+		}
+		if !r.foreign {
+			return errPoor
 		}
 		return fleet.ErrLame
 	case r.kind == isLame:

@@ -1,6 +1,8 @@
 package recursor_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,4 +110,52 @@ func TestARecursorIsTheLastOfAZonesServersToBeBelieved(t *testing.T) {
 		w.fault("192.0.2.2", when("www.example. A", says("")))
 		assert.Equal(t, "NOERROR", told(w.ask(w.resolver(), "www.example. A")))
 	})
+}
+
+// Many load balancers answer so to types that they do not know. A caller can keep it no longer than the
+// Resolver, as nothing says how long (RFC 2308 §5).
+func TestADenialWithoutAnSOAIsAskedOfTwoServersAndKeptFiveSeconds(t *testing.T) {
+	const n = 8
+	text := ". served 198.41.0.4\nexample. delegated"
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("192.0.2.%d", i+1))
+	}
+	text += " " + strings.Join(all, " ") + "\n  www A 192.0.2.80\n"
+	for name, c := range map[string]struct {
+		change func(query, *dns.Msg) *dns.Msg
+		want   string
+		cost   int
+	}{
+		"NODATA":                  {says(""), "NOERROR", 2},
+		"NXDOMAIN":                {rcodeAA(dns.RcodeNameError, ""), "NXDOMAIN", 1},
+		"NXDOMAIN, a foreign SOA": {rcodeAA(dns.RcodeNameError, "elsewhere. 300 SOA a. b. 1 2 3 4 300"), "NXDOMAIN", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, text, func(t *testing.T, w *world) {
+				w.fault(strings.Join(all, " "), when("www.example. AAAA", c.change))
+				cl := w.client(w.resolver())
+				w.askClient(cl, "www.example. A")
+				start, before := time.Now(), w.sent()
+				for range 10 {
+					assert.Equal(t, c.want, told(w.askClient(cl, "www.example. AAAA")))
+				}
+				assert.Equal(t, c.cost, w.sent()-before)
+				assert.Equal(t, time.Duration(c.cost)*10*ms, time.Since(start))
+				assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.askClient(cl, "www.example. A")))
+				time.Sleep(5 * time.Second)
+				assert.Equal(t, c.want, told(w.askClient(cl, "www.example. AAAA")))
+				assert.Equal(t, 2*c.cost, w.sent()-before)
+			})
+		})
+	}
+}
+
+// rcodeAA returns a fault: a response code with authority and, unless it is "", a record in AUTHORITY.
+func rcodeAA(code int, ns string) func(query, *dns.Msg) *dns.Msg {
+	return func(q query, _ *dns.Msg) *dns.Msg {
+		r := says("|"+ns)(q, nil)
+		r.Rcode = code
+		return r
+	}
 }

@@ -119,8 +119,8 @@ func TestAResponseFitsAMessage(t *testing.T) {
 
 func TestOfPoorAnswersTheOneWithRecordsIsTaken(t *testing.T) {
 	for range 8 {
-		bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1 192.0.2.2 192.0.2.3\n  www A 192.0.2.80\n", func(t *testing.T, w *world) {
-			w.fault("192.0.2.1 192.0.2.3", when("www.example.", says("")))
+		bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1 192.0.2.2\n  www A 192.0.2.80\n", func(t *testing.T, w *world) {
+			w.fault("192.0.2.1", when("www.example.", says("")))
 			w.fault("192.0.2.2", func(_ query, r *dns.Msg) *dns.Msg { r.Authoritative = false; return r })
 			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(w.resolver(), "www.example. A")))
 		})

@@ -122,13 +122,13 @@ func (e *loopError) Error() string {
 }
 
 // link answers q up to the next alias that leads elsewhere. What is shared is looked up in the
-// cache before, and kept there.
+// cache before, and kept there. So is what a caller cannot keep, as it has no TTL.
 func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, error) {
 	c := l.core
+	if r := c.cache.reply(q, time.Now()); r != nil && (shared || r.bare()) {
+		return r, nil
+	}
 	if shared {
-		if r := c.cache.reply(q, time.Now()); r != nil {
-			return r, nil
-		}
 		if r := c.special(q); r != nil {
 			return r, nil
 		}
@@ -161,7 +161,7 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 			parts.off = true
 		case !whole: // one label more
 		default:
-			if shared {
+			if shared || r.bare() {
 				c.cache.addReply(q, r, time.Now())
 			}
 			return r, nil
