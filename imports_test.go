@@ -35,6 +35,7 @@ func TestArrowsPointDown(t *testing.T) {
 		{"internal/elsewhere", []string{module + "/internal/engine", module + "/internal/grpcattempt"}, "a balancer finds another backend, and does not decide about hedges"},
 		{"internal/grpcattempt", []string{module + "/internal/engine"}, "attempts know no policy"},
 		{"internal/watch", []string{module + "/internal/engine", module + "/internal/race", module + "/internal/ops", module + "/sketch", "golang.org", "google.golang.org"}, "events pass through it, whoever raises them"},
+		{"internal/seats", []string{module, "golang.org", "github.com/miekg/dns", "net/http"}, "who stays is a matter of clients and time, and no protocol's"},
 		{"internal/ops", []string{grpc, "net/http", "github.com/miekg/dns"}, "every protocol is operated alike"},
 		{"dnshedge", []string{grpc, module + "/benchmark"}, "a DNS user's program is 6.8 MiB, and 11.7 MiB with grpc"},
 		{"dnshedge/recursor", []string{grpc, module + "/benchmark", module + "/debug"}, "it stands below a Client, and is told of by observe alone"},

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/seats"
 )
 
 const (
@@ -27,6 +28,8 @@ const (
 	defaultWriteTimeout = 5 * time.Second
 
 	maxPipelined = 128                  // questions of one connection that wait
+	drainTime    = time.Second          // for a client to notice that its connection was closed
+	drainBytes   = 1 << 16              // that it may have sent before
 	batchSize    = 32                   // datagrams that are read or written at a time
 	batchBuffer  = 4096                 // bytes of a datagram that are read
 	readPause    = 5 * time.Millisecond // after a socket failed
@@ -70,8 +73,10 @@ type Server struct {
 	// down the one connection. Nil: all are answered.
 	Admit func(client net.Addr) Verdict
 
-	// MaxConns bounds the connections that are open. Others wait to be accepted.
-	// Zero: 1000. Negative: no limit.
+	// MaxConns bounds the connections that are open. For one more, the client that has most closes one: that which has been
+	// idle for the longest, or else one that is read no more and closed when its questions are answered, besides which an
+	// eighth more may be open. If that is the client whose connection it is, and all its others are in use, the new one is
+	// closed at once. A client is an IPv4 address, or an IPv6 network of 64 bits. Zero: 1000. Negative: no limit.
 	MaxConns int
 
 	// IdleTimeout is how long a connection may be without a question that waits or a
@@ -83,7 +88,7 @@ type Server struct {
 	WriteTimeout time.Duration
 
 	once    sync.Once
-	slots   chan struct{}   // one value per connection that is open; nil: no limit
+	seats   *seats.Seats    // of connections
 	closing chan struct{}   // closed when Shutdown begins
 	ctx     context.Context // of the questions
 	cancel  context.CancelFunc
@@ -104,7 +109,7 @@ func (s *Server) init() {
 			s.waiting.max = 2 * min(cmp.Or(max(0, s.Client.MaxInFlight), defaultInFlight), math.MaxInt/2)
 		}
 		if s.MaxConns >= 0 {
-			s.slots = make(chan struct{}, cmp.Or(s.MaxConns, defaultMaxConns))
+			s.seats = seats.New(cmp.Or(s.MaxConns, defaultMaxConns))
 		}
 	})
 }
@@ -428,22 +433,11 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 	defer s.remove(ln, true)
 	for {
-		if s.slots != nil {
-			select {
-			case s.slots <- struct{}{}:
-			case <-s.closing:
-				return ErrServerClosed
-			}
-		}
 		conn, err := ln.Accept()
 		if err == nil {
-			if s.add(conn, false) {
-				go s.serveConn(conn)
-				continue
-			}
-			_ = conn.Close()
+			s.accept(conn)
+			continue
 		}
-		s.release()
 		select {
 		case <-s.closing:
 			return ErrServerClosed
@@ -456,11 +450,22 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
-// release ends the use of a slot.
-func (s *Server) release() {
-	if s.slots != nil {
-		<-s.slots
+// accept serves a connection in a goroutine, or closes it if there is no room for it.
+func (s *Server) accept(conn net.Conn) {
+	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
+	c := &serverConn{Conn: conn, s: s, pads: pads, writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined)}
+	seat, ok := s.seats.Take(seats.Of(conn.RemoteAddr()), s.closing, c.leave)
+	if !ok {
+		_ = conn.Close()
+		return
 	}
+	if !s.add(conn, false) {
+		seat.Free()
+		_ = conn.Close()
+		return
+	}
+	c.seat = seat
+	go c.serve()
 }
 
 // serverConn is a connection of a client.
@@ -470,16 +475,42 @@ type serverConn struct {
 	pads    bool          // TLS hides what is written, but not its length
 	writing chan struct{} // a lock: holds a value while a response is written
 	waiting chan struct{} // one value per question that waits
+	seat    *seats.Seat
+	left    bool // no more questions are read; guarded by s.mu
+	drains  bool // it was in use then, and may have more questions on the way; guarded by s.mu
 }
 
-func (s *Server) serveConn(conn net.Conn) {
-	defer s.release()
-	defer s.remove(conn, false)
-	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
-	c := &serverConn{Conn: conn, s: s, pads: pads, writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined)}
+// leave is called when the connection has to give up its seat: no more questions are read.
+func (c *serverConn) leave(inUse bool) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.left, c.drains = true, inUse
+	_ = c.SetReadDeadline(time.Unix(1, 0))
+}
+
+// drain ends a connection that was in use when it had to leave: if it were closed with questions unread, the kernel would reset
+// it, and its last answers might be lost.
+func (c *serverConn) drain() {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	c.s.mu.Lock()
+	ok = ok && c.drains && !c.s.closed
+	if ok {
+		_ = c.SetReadDeadline(time.Now().Add(drainTime))
+	}
+	c.s.mu.Unlock()
+	if ok && half.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, c.Conn, drainBytes)
+	}
+}
+
+func (c *serverConn) serve() {
+	s := c.s
+	defer c.seat.Free()
+	defer s.remove(c.Conn, false)
+	defer c.drain()
 	var wg sync.WaitGroup
 	defer wg.Wait() // a client that has closed its half still reads
-	from := conn.RemoteAddr()
+	from := c.RemoteAddr()
 	var scratch wire.Query
 	in, out := make([]byte, 0, 512), make([]byte, 0, 1024)
 	for {
@@ -488,6 +519,7 @@ func (s *Server) serveConn(conn net.Conn) {
 			return
 		}
 		in = m
+		c.seat.Begin()
 		q := s.read(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
 		switch {
 		case q.drop:
@@ -497,6 +529,7 @@ func (s *Server) serveConn(conn net.Conn) {
 			c.lock()
 			err := c.write(out)
 			c.unlock()
+			c.seat.End()
 			if err != nil {
 				return
 			}
@@ -504,7 +537,10 @@ func (s *Server) serveConn(conn net.Conn) {
 		}
 		c.waiting <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-c.waiting }()
+			defer func() {
+				<-c.waiting
+				c.seat.End()
+			}()
 			r := q.core.answer(s.ctx, s.ctx, q.Query, "")
 			c.lock()
 			defer c.unlock()
@@ -542,11 +578,11 @@ func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 	return b[:n], err
 }
 
-// setReadDeadline sets the deadline unless Shutdown has.
+// setReadDeadline sets the deadline unless Shutdown or leave has.
 func (c *serverConn) setReadDeadline(t time.Time) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if c.s.closed {
+	if c.s.closed || c.left {
 		return ErrServerClosed
 	}
 	return c.SetReadDeadline(t)

@@ -331,23 +331,6 @@ func TestAFloodOfOneQuestionTakesBoundedGoroutinesAndHoldsUpNobody(t *testing.T)
 	})
 }
 
-func TestOneConnectionMoreThanMaxConnsWaits(t *testing.T) {
-	bubble(t, func(l *lab) {
-		l.serve("a", good)
-		l.startServer(&dnshedge.Server{Client: l.client(off(), l.up("udp", "a")), MaxConns: 1})
-		first, second := l.connect("tcp"), l.connect("tcp")
-		put(t, first, question("x.example.", dns.TypeA))
-		require.NoError(t, second.WriteMsg(question("x.example.", dns.TypeA)))
-		require.NoError(t, second.SetReadDeadline(time.Now().Add(time.Second)))
-		_, err := second.ReadMsg()
-		require.Error(t, err)
-		first.Close()
-		require.NoError(t, second.SetReadDeadline(time.Now().Add(time.Second)))
-		_, err = second.ReadMsg()
-		require.NoError(t, err)
-	})
-}
-
 func TestShutdownAnswersWhatHasBeenAsked(t *testing.T) {
 	for _, patient := range []bool{true, false} {
 		bubble(t, func(l *lab) {

@@ -1,13 +1,19 @@
 package main
 
 import (
+	"context"
+	"crypto/tls"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/gohedge/hedge/internal/seats"
 )
 
 // localNetworks are the clients that are served unless -allow says otherwise: this
@@ -106,42 +112,58 @@ func client(at net.Addr) netip.Addr {
 	return netip.Addr{} // which nothing allows
 }
 
-// guard is a listener that accepts only clients that may ask, and a bounded number of
-// connections of all of them and of each. It closes others at once.
+// guard is a listener that accepts only clients that may ask, and a bounded number of connections of each. It closes others at
+// once. If it has seats, they bound the connections of all clients; else who accepts does.
 type guard struct {
 	net.Listener
-	access      *access
-	conns, each int // limits
+	access  *access
+	each    int // limit
+	seats   *seats.Seats
+	closing chan struct{} // closed by Close
+	close   sync.Once
 
-	mu   sync.Mutex // guards the fields below
-	all  int
+	mu   sync.Mutex // guards from
 	from map[netip.Addr]int
 }
 
 func (g *guard) Accept() (net.Conn, error) {
 	for {
-		c, err := g.Listener.Accept()
+		conn, err := g.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		ip := client(c.RemoteAddr())
-		if one := whole(ip); g.access.allows(ip) && g.enter(one) {
-			return &guarded{Conn: c, leave: sync.OnceFunc(func() { g.leave(one) })}, nil
+		ip := client(conn.RemoteAddr())
+		one := whole(ip)
+		if g.access.allows(ip) && g.enter(one) {
+			c := &guarded{Conn: conn}
+			seat, ok := g.seats.Take(one, g.closing, c.leave)
+			c.gone = sync.OnceFunc(func() {
+				seat.Free()
+				g.leave(one)
+			})
+			if c.seat = seat; ok {
+				return c, nil
+			}
+			c.gone()
 		}
-		_ = c.Close()
+		_ = conn.Close()
 	}
+}
+
+func (g *guard) Close() error {
+	g.close.Do(func() { close(g.closing) })
+	return g.Listener.Close()
 }
 
 func (g *guard) enter(ip netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.all >= g.conns || g.from[ip] >= g.each {
+	if g.from[ip] >= g.each {
 		return false
 	}
 	if g.from == nil {
 		g.from = make(map[netip.Addr]int)
 	}
-	g.all++
 	g.from[ip]++
 	return true
 }
@@ -149,7 +171,6 @@ func (g *guard) enter(ip netip.Addr) bool {
 func (g *guard) leave(ip netip.Addr) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.all--
 	if g.from[ip]--; g.from[ip] == 0 {
 		delete(g.from, ip)
 	}
@@ -158,10 +179,59 @@ func (g *guard) leave(ip netip.Addr) {
 // guarded is a connection that counts until it is closed.
 type guarded struct {
 	net.Conn
-	leave func()
+	gone func()
+	seat *seats.Seat
+	busy atomic.Bool // requests are under way
+	left atomic.Bool // the next answer is the last one
 }
 
 func (c *guarded) Close() error {
-	c.leave()
+	c.gone()
 	return c.Conn.Close()
+}
+
+// leave is called when the connection has to give up its seat.
+func (c *guarded) leave(inUse bool) {
+	c.left.Store(true)
+	if !inUse {
+		go c.Close()
+	}
+}
+
+// guardedOf returns the connection below TLS.
+func guardedOf(c net.Conn) *guarded { return c.(*tls.Conn).NetConn().(*guarded) }
+
+// lastWrite is how long an HTTP connection that has to give up its seat stays open after its last answer.
+const lastWrite = time.Second
+
+// state is told by an HTTP server what becomes of its connections.
+func state(conn net.Conn, is http.ConnState) {
+	c := guardedOf(conn)
+	switch is {
+	case http.StateActive:
+		if !c.busy.Swap(true) {
+			c.seat.Begin()
+		}
+	case http.StateIdle:
+		if c.busy.Swap(false) {
+			c.seat.End()
+		}
+		if c.left.Load() { // the last answer may not be written yet
+			time.AfterFunc(lastWrite, func() { _ = c.Close() })
+		}
+	}
+}
+
+// guardedKey is the key of the guarded connection in the context of a request.
+type guardedKey struct{}
+
+func withGuarded(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, guardedKey{}, guardedOf(c))
+}
+
+// last says in a response that the connection ends, if it has to: over HTTP/2, when all that is under way is answered.
+func last(w http.ResponseWriter, r *http.Request) {
+	if c, ok := r.Context().Value(guardedKey{}).(*guarded); ok && c.left.Load() {
+		w.Header().Set("Connection", "close")
+	}
 }

@@ -53,6 +53,7 @@ func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.client.ServeDNS(&reply{tls: r.TLS, local: local, remote: net.TCPAddrFromAddrPort(from), send: func(b []byte) error {
 		w.Header().Set("Content-Type", mediaType)
 		w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", maxAge(b)))
+		last(w, r)
 		_, err := w.Write(b)
 		return err
 	}}, m)

@@ -13,6 +13,7 @@ import (
 	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/internal/seats"
 )
 
 // forwarder is a client with listeners. The fields of the first block are set before
@@ -26,7 +27,7 @@ type forwarder struct {
 	doh      []string // for HTTPS
 	metrics  string   // for HTTP; empty: none
 	sockets  int      // for UDP, of each address
-	conns    int      // connections of all clients
+	conns    int      // connections of all clients, over TCP and TLS, and as many over HTTPS
 	each     int      // connections of one client
 	cert     *certificate
 
@@ -38,7 +39,7 @@ type forwarder struct {
 // start listens, and answers until close.
 func (f *forwarder) start() error {
 	f.failed = make(chan error, 1)
-	f.server = &dnshedge.Server{Client: f.client, Admit: f.admit, MaxConns: -1} // guard bounds them
+	f.server = &dnshedge.Server{Client: f.client, Admit: f.admit, MaxConns: max(f.conns, 1)}
 	var config *tls.Config
 	if len(f.dot)+len(f.doh) > 0 {
 		if f.cert == nil {
@@ -53,14 +54,14 @@ func (f *forwarder) start() error {
 		if err := f.startUDP(at); err != nil {
 			return fmt.Errorf("dnsforward: listen on udp %s: %w", at, err)
 		}
-		l, err := f.open(at)
+		l, err := f.open(at, nil)
 		if err != nil {
 			return err
 		}
 		f.serve(l)
 	}
 	for _, at := range f.dot {
-		l, err := f.open(at)
+		l, err := f.open(at, nil)
 		if err != nil {
 			return err
 		}
@@ -68,17 +69,8 @@ func (f *forwarder) start() error {
 		c.NextProtos = []string{"dot"}
 		f.serve(tls.NewListener(l, c))
 	}
-	for _, at := range f.doh {
-		l, err := f.open(at)
-		if err != nil {
-			return err
-		}
-		mux := http.NewServeMux()
-		mux.Handle("/dns-query", &doh{client: f.client, access: &f.access})
-		s := httpServer(mux)
-		s.TLSConfig = config.Clone()
-		f.web = append(f.web, s)
-		f.run(func() error { return s.ServeTLS(l, "", "") })
+	if err := f.startHTTPS(config); err != nil {
+		return err
 	}
 	if f.metrics != "" {
 		l, err := net.Listen("tcp", f.metrics)
@@ -95,6 +87,25 @@ func (f *forwarder) start() error {
 		s := httpServer(mux)
 		f.web = append(f.web, s)
 		f.run(func() error { return s.Serve(l) })
+	}
+	return nil
+}
+
+// startHTTPS answers over HTTPS.
+func (f *forwarder) startHTTPS(config *tls.Config) error {
+	room := seats.New(max(f.conns, 1))
+	for _, at := range f.doh {
+		l, err := f.open(at, room)
+		if err != nil {
+			return err
+		}
+		mux := http.NewServeMux()
+		mux.Handle("/dns-query", &doh{client: f.client, access: &f.access})
+		s := httpServer(mux)
+		s.ConnState, s.ConnContext = state, withGuarded
+		s.TLSConfig = config.Clone()
+		f.web = append(f.web, s)
+		f.run(func() error { return s.ServeTLS(l, "", "") })
 	}
 	return nil
 }
@@ -116,13 +127,13 @@ func (f *forwarder) serve(l net.Listener) {
 	f.run(func() error { return f.server.Serve(l) })
 }
 
-// open listens for connections of clients that may ask.
-func (f *forwarder) open(at string) (net.Listener, error) {
+// open listens for connections of clients that may ask. If room is not nil, it bounds them.
+func (f *forwarder) open(at string, room *seats.Seats) (net.Listener, error) {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
 		return nil, fmt.Errorf("dnsforward: listen on tcp %s: %w", at, err)
 	}
-	return &guard{Listener: l, access: &f.access, conns: f.conns, each: f.each}, nil
+	return &guard{Listener: l, access: &f.access, each: f.each, seats: room, closing: make(chan struct{})}, nil
 }
 
 // startUDP opens UDP sockets.

@@ -15,9 +15,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -322,6 +324,111 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.Eventually(t, func() bool { return works(dial(t, f.listen[0])) }, 5*time.Second, 10*time.Millisecond)
 }
 
+// overHTTP2 returns a client that asks over one connection from an address of this machine, and the number of connections that
+// it has opened.
+func overHTTP2(t *testing.T, local string) (*http.Client, *atomic.Int64) {
+	t.Helper()
+	_, trusting := dnstest.Certificate()
+	opened := new(atomic.Int64)
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
+	base := &http.Transport{TLSClientConfig: trusting.Clone(), ForceAttemptHTTP2: true, MaxConnsPerHost: 1}
+	base.DialContext = func(ctx context.Context, network, at string) (net.Conn, error) {
+		opened.Add(1)
+		return d.DialContext(ctx, network, at)
+	}
+	t.Cleanup(base.CloseIdleConnections)
+	return &http.Client{Transport: base, Timeout: 10 * time.Second}, opened
+}
+
+// overHTTPS asks a question.
+func overHTTPS(t *testing.T, c *http.Client, at, name string) error {
+	t.Helper()
+	b, err := ask(name).Pack()
+	require.NoError(t, err)
+	resp, err := c.Post("https://"+at+"/dns-query", mediaType, bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err = io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	return new(dns.Msg).Unpack(b)
+}
+
+// A client holds all connections, idle or with a question under way, over each protocol. Another one is answered, and so is all
+// that was asked.
+func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs two addresses of loopback")
+	}
+	for _, name := range []string{"a.example.", "slow.example."} {
+		f := begin(t, secure(t, &forwarder{conns: 3, each: 100}))
+		var wg sync.WaitGroup
+		for i := range 3 {
+			stream := dial(t, f.listen[0])
+			web, _ := overHTTP2(t, "127.0.0.1")
+			for _, ask := range []func(name string) error{
+				func(name string) error { return exchangeOver(stream, name) },
+				func(name string) error { return overHTTPS(t, web, f.doh[0], name) },
+			} {
+				require.NoError(t, ask("a.example."))
+				if name == "slow.example." {
+					wg.Go(func() { assert.NoError(t, ask(fmt.Sprintf("slow%d.example.", i))) })
+				}
+			}
+		}
+		if name == "slow.example." {
+			require.Eventually(t, func() bool { return f.client.Stats().Queries >= 6+6 }, 5*time.Second, time.Millisecond, "all are under way")
+		}
+		other, _ := overHTTP2(t, "127.0.0.2")
+		assert.NoError(t, overHTTPS(t, other, f.doh[0], "b.example."), name)
+		d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}, Timeout: 5 * time.Second}
+		conn, err := d.Dial("tcp", f.listen[0])
+		require.NoError(t, err)
+		defer conn.Close()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		assert.NoError(t, exchangeOver(&dns.Conn{Conn: conn}, "b.example."), name)
+		wg.Wait()
+	}
+}
+
+// exchangeOver asks over a connection.
+func exchangeOver(c *dns.Conn, name string) error {
+	if err := c.WriteMsg(ask(name)); err != nil {
+		return err
+	}
+	_, err := c.ReadMsg()
+	return err
+}
+
+// An HTTP/2 connection that is never idle ends all the same, and loses no answer.
+func TestAConnectionThatIsNeverIdleGivesUpItsPlace(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs two addresses of loopback")
+	}
+	f := begin(t, secure(t, &forwarder{conns: 1, each: 100}))
+	busy, opened := overHTTP2(t, "127.0.0.1")
+	require.NoError(t, overHTTPS(t, busy, f.doh[0], "a.example."))
+	var wg sync.WaitGroup
+	var quit atomic.Bool
+	for i := range 4 {
+		wg.Go(func() {
+			for n := 0; !quit.Load(); n++ {
+				assert.NoError(t, overHTTPS(t, busy, f.doh[0], fmt.Sprintf("slow%d-%d.example.", i, n)))
+			}
+		})
+	}
+	require.Eventually(t, func() bool { return f.client.Stats().Queries >= 5 }, 5*time.Second, time.Millisecond)
+	other, _ := overHTTP2(t, "127.0.0.2")
+	assert.NoError(t, overHTTPS(t, other, f.doh[0], "b.example."))
+	other.CloseIdleConnections()
+	require.Eventually(t, func() bool { return opened.Load() > 1 }, 10*time.Second, time.Millisecond, "it has to open another one")
+	quit.Store(true)
+	wg.Wait()
+}
+
 func TestClientIsAnAddressOrAnIPv6Network(t *testing.T) {
 	for ip, want := range map[string]string{
 		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
@@ -334,7 +441,7 @@ func TestClientIsAnAddressOrAnIPv6Network(t *testing.T) {
 func TestDNSOverHTTPS(t *testing.T) {
 	f := begin(t, secure(t, &forwarder{}))
 	_, trusting := dnstest.Certificate()
-	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone(), ForceAttemptHTTP2: true}}
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone(), ForceAttemptHTTP2: true, MaxConnsPerHost: 1}}
 	defer web.CloseIdleConnections()
 	url := "https://" + f.doh[0] + "/dns-query"
 	get := func(name string) string {

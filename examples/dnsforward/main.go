@@ -47,7 +47,7 @@ func run() error {
 	flag.StringVar(&f.metrics, "metrics", "", "`address` of an HTTP server with /metrics and /debug/hedge")
 	flag.Func("allow", "`network` of clients that are served, as 192.0.2.0/24; may be repeated (default: this machine and private networks)", networks(&f.access.allowed))
 	flag.Float64Var(&f.access.perSecond, "rate", 0, "questions per second that a client may ask; 0 is no limit")
-	flag.IntVar(&f.conns, "connections", 1000, "connections of all clients")
+	flag.IntVar(&f.conns, "connections", 1000, "connections of all clients, over TCP and TLS, and as many over HTTPS; for one more the client that has most loses one")
 	flag.IntVar(&f.each, "client-connections", 100, "connections of one client")
 	flag.IntVar(&f.sockets, "sockets", udpSockets(), "UDP sockets, among which the kernel spreads clients")
 

@@ -1,0 +1,220 @@
+package seats_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/seats"
+)
+
+// someone returns the client with a number.
+func someone(n int) netip.Addr {
+	return netip.AddrFrom4([4]byte{192, byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+// holder is a connection with a seat, as the test knows it.
+type holder struct {
+	seat  *seats.Seat
+	key   netip.Addr
+	uses  int
+	since int // when it became idle, or came into use
+	gone  bool
+}
+
+// model is the same as seats.Seats, found by looking at all connections.
+type model struct {
+	size int
+	open []*holder
+}
+
+// counts returns how many seats each client has, how many the one with most has, and how many seats were given up.
+func (m *model) counts() (by map[netip.Addr]int, most, all, gone int) {
+	by = make(map[netip.Addr]int)
+	for _, h := range m.open {
+		if h.gone {
+			gone++
+			continue
+		}
+		all++
+		by[h.key]++
+		most = max(most, by[h.key])
+	}
+	return by, most, all, gone
+}
+
+// first returns the connection of a client that is given up, or nil.
+func (m *model) first(key netip.Addr) (out *holder) {
+	for _, h := range m.open {
+		if h.gone || h.key != key {
+			continue
+		}
+		if out == nil || h.uses == 0 && out.uses > 0 || (h.uses == 0) == (out.uses == 0) && h.since < out.since {
+			out = h
+		}
+	}
+	return out
+}
+
+// check says what is wrong about a seat that was, or was not, given up for one more of a client.
+func (m *model) check(t *testing.T, key netip.Addr, ok bool, left *holder) {
+	by, most, all, gone := m.counts()
+	full := all >= m.size
+	own := by[key] == most
+	switch {
+	case !full:
+		require.True(t, ok)
+		require.Nil(t, left)
+	case gone >= max(1, m.size/8), own && m.first(key).uses > 0:
+		require.False(t, ok)
+		require.Nil(t, left)
+	case own:
+		require.True(t, ok)
+		require.Same(t, m.first(key), left)
+	default:
+		require.True(t, ok)
+		require.NotNil(t, left)
+		require.Equal(t, most, by[left.key])
+		require.Same(t, m.first(left.key), left)
+		for other, n := range by {
+			if left.uses > 0 && n == most {
+				require.Positive(t, m.first(other).uses, "one of those who have most has an idle one")
+			}
+		}
+	}
+}
+
+func TestWhoHasMostGivesUpASeat(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		m := model{size: 1 + rng.IntN(20)}
+		s := seats.New(m.size)
+		closing := make(chan struct{})
+		close(closing) // Take does not wait
+		var left *holder
+		for now := range 500 {
+			if rng.IntN(2) == 0 {
+				me := &holder{key: someone(min(rng.IntN(6), rng.IntN(6))), since: now}
+				left = nil
+				seat, ok := s.Take(me.key, closing, func(inUse bool) {
+					assert.Equal(t, me.uses > 0, inUse)
+					left = me
+				})
+				m.check(t, me.key, ok, left)
+				if left != nil {
+					left.gone = true
+				}
+				if me.seat = seat; ok {
+					m.open = append(m.open, me)
+				}
+				continue
+			}
+			if len(m.open) > 0 {
+				m.step(rng.IntN(len(m.open)), rng.IntN(4), now)
+			}
+		}
+	}
+}
+
+// step frees a seat, or begins or ends a use of it.
+func (m *model) step(i, what, now int) {
+	h := m.open[i]
+	switch {
+	case what == 0:
+		h.seat.Free()
+		h.seat.Free()
+		m.open = append(m.open[:i], m.open[i+1:]...)
+	case what == 1 && h.uses > 0:
+		h.seat.End()
+		if h.uses--; h.uses == 0 {
+			h.since = now
+		}
+	case what > 1:
+		h.seat.Begin()
+		if h.uses++; h.uses == 1 {
+			h.since = now
+		}
+	}
+}
+
+// While as many as there may be were given up and are in use, those who come wait.
+func TestThoseWhoComeWaitForThoseWhoLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := seats.New(2)
+		closing := make(chan struct{})
+		take := func(n int) (seat *seats.Seat) {
+			seat, ok := s.Take(someone(n), closing, func(bool) {})
+			require.True(t, ok)
+			return seat
+		}
+		first, second := take(1), take(1)
+		first.Begin()
+		second.Begin()
+		time.Sleep(time.Second)
+		take(2) // the first of the others is given up
+		start := time.Now()
+		time.AfterFunc(3*time.Second, first.Free)
+		take(3)
+		assert.Equal(t, 3*time.Second, time.Since(start))
+		time.AfterFunc(time.Second, func() { close(closing) })
+		_, ok := s.Take(someone(4), closing, func(bool) {})
+		assert.False(t, ok)
+		assert.Equal(t, 4*time.Second, time.Since(start))
+	})
+}
+
+func TestNilBoundsNothing(t *testing.T) {
+	var s *seats.Seats
+	for range 10 {
+		seat, ok := s.Take(netip.Addr{}, nil, func(bool) { t.Error("nobody has to leave") })
+		assert.True(t, ok)
+		seat.Begin()
+		seat.End()
+		seat.Free()
+	}
+}
+
+func TestAClientIsAnAddressOrAnIPv6Network(t *testing.T) {
+	for at, want := range map[string]string{
+		"192.0.2.1:53": "192.0.2.1", "[::ffff:192.0.2.1]:53": "192.0.2.1", "[2001:db8:1:2:3:4:5:6]:53": "2001:db8:1:2::",
+		"[fe80::1%eth0]:53": "fe80::1%eth0",
+	} {
+		ap := netip.MustParseAddrPort(at)
+		assert.Equal(t, want, seats.Of(net.TCPAddrFromAddrPort(ap)).String())
+		assert.Equal(t, want, seats.Of(net.UDPAddrFromAddrPort(ap)).String())
+	}
+	assert.Equal(t, netip.Addr{}, seats.Of(&net.UnixAddr{Name: "socket", Net: "unix"}))
+}
+
+// BenchmarkTake takes a seat of many for one that is given up, begins and ends a use, with as many clients as there are seats.
+func BenchmarkTake(b *testing.B) {
+	for _, n := range []int{100, 1000, 10_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := seats.New(n)
+			type kept struct{ *seats.Seat }
+			gone := make(chan kept, 1)
+			take := func(i int) {
+				var k kept
+				k.Seat, _ = s.Take(someone(i), nil, func(bool) { gone <- k })
+				k.Begin()
+				k.End()
+			}
+			for i := range n {
+				take(i)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				take(n + i)
+				(<-gone).Free()
+			}
+		})
+	}
+}
