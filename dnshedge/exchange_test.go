@@ -183,6 +183,9 @@ func TestAFailureByDNSSECOrAPolicyIsFinal(t *testing.T) {
 		want := slices.Contains([]uint16{1, 2, 5, 6, 7, 8, 9, 10, 11, 12, 15, 16, 17, 27}, code)
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if q.Question[0].Name == "." {
+					return with("NS a.root.example.")(q)
+				}
 				return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeServerFailure), code)}
 			})
 			b := l.serve("b", good)

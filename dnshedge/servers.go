@@ -358,9 +358,9 @@ func better(q *wire.Query, first, second *result) *result {
 }
 
 // decided reports whether a failure is the decision of a healthy server, which no other server must undo. A filter says
-// REFUSED or SERVFAIL, and a validating server SERVFAIL, and not all of them say why.
+// REFUSED or SERVFAIL, and a validating server SERVFAIL, and not all of them say why. One that says why has been looked at.
 func (r *result) decided() bool {
-	if r.err != nil || r.from.Down() {
+	if r.err != nil || r.from.Down() || r.answer.Bogus() {
 		return false
 	}
 	return r.answer.Rcode() == dns.RcodeServerFailure || r.from.Good()

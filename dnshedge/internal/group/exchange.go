@@ -458,9 +458,12 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 			x.conf.Trace.Done(a, x.q, s, n, k == hedge, time.Since(start), err)
 		}
 		if err == nil {
-			failure := x.q.Standard() && answer.Outcome == wire.Failure
-			s.responded(x.q, x.q.Standard() && (failure || answer.Bogus()))
-			if !failure {
+			bogus := x.q.Standard() && answer.Bogus()
+			s.responded(x.q, bogus || x.q.Standard() && answer.Outcome == wire.Failure)
+			if bogus && !s.validates(ctx) {
+				answer.Outcome = wire.Failure
+			}
+			if !x.q.Standard() || answer.Outcome != wire.Failure {
 				s.share.add(x.q, true)
 				return reply{answer, s, k, setup}, nil
 			}

@@ -196,6 +196,22 @@ func (s *Server) Reach(ctx context.Context, q *wire.Query) (failed bool, err err
 	return true, err
 }
 
+// validates reports whether the server may be believed that a name is bogus. One that has answered nothing but with failures yet,
+// or several names in a row, may have a wrong clock or an old trust anchor: it is asked for the root's servers.
+func (s *Server) validates(ctx context.Context) bool {
+	if s.Good() && !s.failing() {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0, true)))
+	defer cancel()
+	a, _, err := s.ask(ctx, wire.RootServers, 0)
+	if err != nil || a.Outcome == wire.Failure || a.Bogus() {
+		return false
+	}
+	s.responded(wire.RootServers, false)
+	return true
+}
+
 // probes are the questions of Reach. A server that has never answered anything but with failures is asked one of them.
 func (s *Server) probes(q *wire.Query) []*wire.Query {
 	if q != nil && !q.Standard() {

@@ -66,10 +66,10 @@ func outcome(m []byte, errs []EDE) Outcome {
 	return Failure
 }
 
-// Bogus reports whether the answer is a failure that is final because of DNSSEC. Of one name that is a decision; a server
-// that says it of all names, the root included, has a wrong clock or an old trust anchor.
+// Bogus reports whether the answer is a failure because of DNSSEC. Of one name that is a decision; a server that says it of all
+// names, the root included, has a wrong clock or an old trust anchor.
 func (a *Answer) Bogus() bool {
-	if a.Outcome != FinalFailure || a.Rcode() != dns.RcodeServerFailure {
+	if a.Rcode() != dns.RcodeServerFailure {
 		return false
 	}
 	for _, e := range a.EDE {
