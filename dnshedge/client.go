@@ -91,9 +91,9 @@ type Client struct {
 	Order Order
 
 	// Fallback lists servers for the case that all Upstreams fail. They are asked in
-	// order, each after the one before it has failed or is late. Upstreams get half of Timeout
-	// for themselves, and Fallback shares the rest; while Upstreams answer other questions, and most that are of the
-	// same type, what Fallback says counts when Timeout is nearly over. A failure
+	// order, each after the one before it has failed, is found to be down, or is late. Upstreams get half of Timeout
+	// for themselves, 5 s at most, and Fallback shares the rest; while Upstreams answer other questions, and most that are of the
+	// same type, what Fallback says counts after 5 s, or when Timeout is nearly over. A failure
 	// that a healthy server reports is its decision, as that of a filter or of a server
 	// that validates, and is not put to Fallback. While all Upstreams are down, which
 	// takes failures for three names in a row and a failed probe, Fallback is asked first. A probe asks for the
@@ -140,7 +140,8 @@ type Client struct {
 	// names through this Client.
 	Dialer Dialer
 
-	// ResolvConf is where the system's servers are read if Upstreams is empty.
+	// ResolvConf is where the system's servers are read if Upstreams is empty. A question that
+	// waits for servers that are not named any more is put to those that are.
 	// Empty: /etc/resolv.conf; on Windows the network adapters, on macOS scutil.
 	ResolvConf string
 

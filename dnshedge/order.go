@@ -17,9 +17,10 @@ const (
 
 	// OrderStrict is for servers that may know different names, as a VPN's and a public
 	// one: the first is asked first, and hedges go to the same server. The next is asked
-	// when the one before it has failed, or is late for its share of Timeout. That one is
-	// still waited for: while it answers others, and most that is of the same type, what the
-	// next one says counts when Timeout is nearly over. A server that is found to be down is asked last.
+	// when the one before it has failed, is found to be down, or is late for its share of
+	// Timeout, 5 s at most. That one is still waited for: while it answers others, and most that
+	// is of the same type, what the next one says counts after 5 s, as with other resolvers, or
+	// when Timeout is nearly over. A server that is found to be down is asked last.
 	OrderStrict
 )
 

@@ -254,6 +254,72 @@ func TestR6TheDenialOfALaterServerWaitsForTheFirst(t *testing.T) {
 	})
 }
 
+// The first server drops a zone. A caller with much time waits for it as long as it would with any other resolver.
+func TestALaterServerIsBelievedAfterFiveSeconds(t *testing.T) {
+	for _, timeout := range []time.Duration{10 * time.Second, 30 * time.Second} {
+		for _, fallback := range []bool{false, true} {
+			bubble(t, func(l *lab) {
+				l.serve("a", func(q dnstest.Query) dnstest.Reply {
+					if strings.HasSuffix(q.Question[0].Name, ".far.example.") {
+						return dnstest.Reply{}
+					}
+					return good(q)
+				})
+				l.serve("b", with("A 192.0.2.2"))
+				c := l.client(&dnshedge.Client{Timeout: timeout, ResolvConf: l.resolvConf("", "a", "b")})
+				if fallback {
+					c = l.client(&dnshedge.Client{Timeout: timeout, Fallback: []dnshedge.Upstream{l.up("udp", "b")}}, l.up("udp", "a"))
+				}
+				l.learn(c)
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					start := time.Now()
+					r, _, err := c.Exchange(question("x.far.example.", dns.TypeA), "")
+					if assert.NoError(t, err) {
+						assert.Equal(t, "192.0.2.2", addr(r))
+						assert.Equal(t, 5020*ms, time.Since(start), "%v, Fallback: %t", timeout, fallback)
+					}
+				})
+				for i := range 100 {
+					l.must(c, fmt.Sprintf("n%d.example.", i))
+					time.Sleep(80 * ms)
+				}
+				wg.Wait()
+			})
+		}
+	}
+}
+
+// Those who wait for a server that others find to be down wait no more.
+func TestNobodyWaitsForAServerThatIsFoundToBeDown(t *testing.T) {
+	for _, fallback := range []bool{false, true} {
+		bubble(t, func(l *lab) {
+			l.serve("a", good)
+			l.serve("b", with("A 192.0.2.2"))
+			c := l.client(&dnshedge.Client{Timeout: 10 * time.Second, ResolvConf: l.resolvConf("", "a", "b")})
+			if fallback {
+				c = l.client(&dnshedge.Client{Timeout: 10 * time.Second, Fallback: []dnshedge.Upstream{l.up("udp", "b")}}, l.up("udp", "a"))
+			}
+			l.learn(c)
+			l.link("a", netsim.Profile{BlackHole: true})
+			start := time.Now()
+			var wg sync.WaitGroup
+			for i := range 60 {
+				wg.Go(func() {
+					r, _, err := c.Exchange(question(fmt.Sprintf("n%d.example.", i), dns.TypeA), "")
+					if assert.NoError(t, err) {
+						assert.Equal(t, "192.0.2.2", addr(r))
+					}
+				})
+				time.Sleep(50 * ms)
+			}
+			wg.Wait()
+			// It is silent within 0.6 s and probed for 2 s, and each question looks once a second.
+			assert.LessOrEqual(t, time.Since(start), 4*time.Second, "Fallback: %t", fallback)
+		})
+	}
+}
+
 func TestR6AServerThatRestartsLosesNoQuestion(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		for _, down := range []time.Duration{100 * ms, 500 * ms, 2900 * ms} {
@@ -308,6 +374,29 @@ func TestAQuestionIsSentAgainWhileThereIsTime(t *testing.T) {
 			assert.Equal(t, "192.0.2.1", addr(r))
 			assert.Less(t, took, 7*time.Second)
 			assert.Len(t, *seen, 5, "and one over TCP, which is refused")
+		})
+	}
+}
+
+func TestAQuestionIsSentAgainUntilItsTimeIsOver(t *testing.T) {
+	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
+		bubble(t, func(l *lab) {
+			seen, h := times("lost.example.", 100)
+			l.serve("a", h)
+			c := l.client(&dnshedge.Client{Hedge: hedge, Timeout: 30 * time.Second}, l.up("udp", "a"))
+			l.learn(c)
+			start := time.Now()
+			_, took, err := l.ask(c, "lost.example.")
+			require.Error(t, err)
+			assert.Equal(t, 30*time.Second, took)
+			assert.GreaterOrEqual(t, len(*seen), 8)
+			pause := 800 * ms
+			for i, at := range (*seen)[1:] {
+				gap := at.Sub((*seen)[i])
+				assert.LessOrEqual(t, gap, 2*pause+100*ms, "query %d", i+1)
+				pause = max(pause, gap)
+			}
+			assert.Less(t, 30*time.Second-(*seen)[len(*seen)-1].Sub(start), 2*pause, "the next one would be too late")
 		})
 	}
 }

@@ -82,3 +82,25 @@ func TestWhatServersSaidIsForgottenWhenTheSystemHasOthers(t *testing.T) {
 		assert.Len(t, route.asked, 1)
 	})
 }
+
+// A question waits for a server that is out of reach since the network has changed.
+func TestAQuestionFollowsTheSystemToItsNewServers(t *testing.T) {
+	for _, servers := range [][]string{{"a"}, {"a", "c"}} {
+		bubble(t, func(l *lab) {
+			l.serve("a", drop)
+			l.serve("b", with("A 192.0.2.2"))
+			l.serve("c", drop)
+			conf := l.resolvConf("", servers...)
+			c := l.client(&dnshedge.Client{Timeout: 10 * time.Second, ResolvConf: conf})
+			time.AfterFunc(time.Second+50*ms, func() {
+				b, err := os.ReadFile(l.resolvConf("", "b"))
+				if assert.NoError(t, err) {
+					assert.NoError(t, os.WriteFile(conf, append(b, '\n'), 0o600))
+				}
+			})
+			r, took := l.must(c, "x.example.")
+			assert.Equal(t, "192.0.2.2", addr(r))
+			assert.Equal(t, 5020*ms, took, "the file is read every five seconds")
+		})
+	}
+}

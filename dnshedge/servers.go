@@ -165,7 +165,7 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 		return s.delegate(ctx, q, e)
 	}
 	for pause := firstPause; ; pause *= 2 {
-		r := s.resolveOnce(ctx, q, explore)
+		r := s.followed(ctx, q, explore)
 		if r.err == nil || !q.Standard() || !group.Refused(r.err) || !wait(ctx, pause) {
 			return r
 		}
@@ -187,6 +187,37 @@ func wait(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// followed asks the servers. If the system names others before they have answered, those are asked: the network has changed, and who
+// was asked may be out of reach.
+func (s *servers) followed(ctx context.Context, q *wire.Query, explore bool) *result {
+	if s.system == nil {
+		return s.resolveOnce(ctx, q, explore)
+	}
+	for {
+		version := s.system.Version(time.Now())
+		r := s.resolveUntil(ctx, q, explore, func() time.Duration {
+			if s.system.Version(time.Now()) != version {
+				return 0
+			}
+			return lookAgain
+		})
+		if !r.failed(q) || ctx.Err() != nil || s.system.Version(time.Now()) == version {
+			return r
+		}
+	}
+}
+
+// resolveUntil asks the servers until left returns no time.
+func (s *servers) resolveUntil(ctx context.Context, q *wire.Query, explore bool, left func() time.Duration) *result {
+	var mine transport.Span
+	mine.Begin(ctx, 0)
+	defer mine.Cancel()
+	var changed alarm
+	changed.begin(left, func() { mine.End(errChanged) })
+	defer changed.stop()
+	return s.resolveOnce(&mine, q, explore)
 }
 
 // resolveOnce asks servers, all of them once at least if they fail.
@@ -265,14 +296,24 @@ func parts(turns []turn) (n int) {
 	return n
 }
 
+// errChanged is why a question to servers has ended that the system does not name any more.
+var errChanged = errors.New("dnshedge: the system has other servers now")
+
 // errOvertaken is why a question to servers that are late has ended.
 var errOvertaken = errors.New("dnshedge: another server answered first")
 
 // holdPart is the last part of the time, in which an answer is not held back any more.
 const holdPart = 20
 
-// inTurn asks the groups one after another, each when the one before it has failed, or has had its part of the time that is
-// left. That one is still waited for: what it says counts more than what a later one says, which is held back if the earlier
+// patience is how long the next server waits for the one before it at most, to be asked and to be believed. It is what other
+// resolvers take for it (resolv.conf(5), timeout).
+const patience = 5 * time.Second
+
+// lookAgain is how often a question that waits looks whether it still waits for the right servers.
+const lookAgain = time.Second
+
+// inTurn asks the groups one after another, each when the one before it has failed, is found to be down, or has had its part of the
+// time that is left. That one is still waited for: what it says counts more than what a later one says, which is held back if the earlier
 // one answers others meanwhile, and most of this kind. So no server that is silent about some names hides another, and none
 // that is slow about some is taken for dead. The result before is what earlier groups said, or nil.
 func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, before *result) *result {
@@ -320,14 +361,14 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	return rest
 }
 
-// whenLate calls next when the first turn has had its part of the time that is left, unless inTime is called before, which
-// reports so, and then overtake, at once or later, if next reports an answer. The turn's context is ctx.
+// whenLate calls next when the first turn has had its part of the time that is left, or is found to be down, unless inTime is
+// called before, which reports so, and then overtake, at once or later, if next reports an answer. The turn's context is ctx.
 func (s *servers) whenLate(ctx context.Context, q *wire.Query, turns []turn, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
 		end = at
 	}
-	g, part := turns[0].group, end.Sub(start)/time.Duration(parts(turns))
+	g, part := turns[0].group, min(end.Sub(start)/time.Duration(parts(turns)), patience)
 	probe := time.AfterFunc(part/2, func() { // which finds out who is late: the name, or the server
 		if !g.AnsweredSince(start) {
 			for _, one := range g {
@@ -335,17 +376,24 @@ func (s *servers) whenLate(ctx context.Context, q *wire.Query, turns []turn, nex
 			}
 		}
 	})
-	late := time.AfterFunc(part, func() {
+	late, down := new(alarm), g.Down()
+	late.begin(func() time.Duration {
+		if !down && g.Down() {
+			return 0
+		}
+		return min(lookAgain, time.Until(start)+part)
+	}, func() {
 		if !next() {
 			return
 		}
-		if hold := g.AnsweredSince(start) && g.Alive(q); !hold || wait(ctx, time.Until(end)-end.Sub(start)/holdPart) {
+		hold := min(time.Until(end)-end.Sub(start)/holdPart, time.Until(start)+patience)
+		if !g.AnsweredSince(start) || !g.Alive(q) || wait(ctx, hold) {
 			overtake()
 		}
 	})
 	return func() bool {
 		probe.Stop()
-		return late.Stop()
+		return late.stop()
 	}
 }
 
