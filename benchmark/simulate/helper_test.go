@@ -10,11 +10,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/faultlab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 func TestMain(m *testing.M) {
+	faultlab.Resolve()
 	reclab.Resolve()
 	os.Exit(m.Run())
 }

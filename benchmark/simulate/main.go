@@ -29,6 +29,13 @@
 // -workers, each strategy is asked alone, with so many questions in flight, and has two
 // equal servers. The forwarders run in processes of their own.
 //
+// faults asks resolvers while something is wrong with one of their two servers, or the way there: Go's own, unbound as a
+// forwarder, and this library's Client with resolv.conf, with Upstreams and with Fallback. It needs root on Linux. All are
+// asked at the same time, through kernel sockets, and a question may take ten seconds. Its denials are the answers that deny
+// the name, where that is right, and last_answer_ms is when the last answer came, from the first question on. Below its tables it says what is required of
+// this library's, and whether that is so. TestAClientIsAsGoodAsAnyResolverInNineWorlds of package dnshedge has the same
+// worlds in fake time.
+//
 // recursor asks resolvers for names in an internet of thousands of simulated servers, through
 // kernel sockets in network namespaces. It needs root on Linux, and measures the resolvers that
 // are installed, all at the same time. They know the servers of the root when it begins. Its
@@ -41,13 +48,13 @@
 // is the real one, driven by the simulation's clock. hedgedhttp and failsafe-go
 // cannot be driven by another clock than their own: models stand for them.
 //
-// In all engines but dns and recursor, seed, request and attempt decide how long an attempt
+// In all engines but dns, faults and recursor, seed, request and attempt decide how long an attempt
 // takes, so that every strategy meets the same latencies.
 //
 // # Busy machines
 //
 // While strategies run in real time, timers are measured. If one in a hundred is
-// more than 2.5 ms late, or 5 ms for recursor, the figures say more about the machine than about the
+// more than 2.5 ms late, or 5 ms for recursor and 25 ms for faults, the figures say more about the machine than about the
 // strategies, and the output says so. No machine disturbs the virtual engine.
 //
 // # Strategies
@@ -76,7 +83,8 @@
 //	p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms   of successes
 //	extra_pct hedges wins denied                                   hedges per 100 requests, sent, won, refused
 //	conns_opened cpu_us_per_request                                null in virtual time
-//	sent_per_request                                               null but for recursor, and for queue-deaf in real time: attempts that were worked on
+//	sent_per_request                                               null but for faults and recursor, and for queue-deaf in real time: attempts that were worked on
+//	denials last_answer_ms                                         null but for faults
 //
 // In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are
 // resampled to find it, as the calls of one part share a client that learns and a
@@ -105,11 +113,13 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
+	"github.com/gohedge/hedge/benchmark/faultlab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 )
 
 func main() {
 	dnslab.Forward()
+	faultlab.Resolve()
 	reclab.Resolve()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
@@ -118,7 +128,7 @@ func main() {
 
 // engines are all there are, the default first.
 func engines() []engine {
-	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, recursorEngine{}, virtualEngine{}}
+	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, faultsEngine{}, recursorEngine{}, virtualEngine{}}
 }
 
 // Exit codes.

@@ -110,7 +110,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		args string
 		says []string
 	}{
-		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc, dns, recursor or virtual"}},
+		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc, dns, faults, recursor or virtual"}},
 		{"-scenario nothing", []string{"-scenario", `"nothing"`, "seed", "all"}},
 		{"-engine http -scenario drift", []string{"-scenario", `"drift"`, "seed"}},
 		{"-strategy hedge,best", []string{"-strategy", `"best"`, "published-told"}},

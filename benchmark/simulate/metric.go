@@ -50,11 +50,13 @@ var metrics = []metric{
 	{name: "conns_opened", field: func(r *row) any { return r.Conns }, title: "conns", place: 13},
 	{name: "cpu_us_per_request", field: func(r *row) any { return r.CPU }, title: "CPU µs", place: 14, format: "%.0f"},
 	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", place: 11, format: "%.2f"},
+	{name: "denials", field: func(r *row) any { return r.Denials }, title: "denials", place: 15},
+	{name: "last_answer_ms", field: func(r *row) any { return r.Last }, title: "last", place: 16},
 }
 
 // share is a share of the requests in percent. What resolvers send is told by the metric of that name instead.
 func (r *row) share(percent float64) string {
-	if r.Engine == "recursor" {
+	if r.Engine == "recursor" || r.Engine == "faults" {
 		return ""
 	}
 	return fmt.Sprintf("%.1f", percent)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -14,7 +15,7 @@ func (f findings) notes() []string {
 	if f.options.engine.name() == "recursor" {
 		of = "with 10 s for failures"
 	}
-	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, f.bounds()...)
+	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds())...)
 	if !f.options.engine.realTime() || f.late == 0 {
 		return notes
 	}
@@ -42,8 +43,11 @@ func (o options) plusMinus() string {
 
 // tooLate is the lateness of timers from which figures mean nothing: see the constants of that name.
 func (o options) tooLate() time.Duration {
-	if o.engine.name() == "recursor" {
+	switch o.engine.name() {
+	case "recursor":
 		return tooLateToResolve
+	case "faults":
+		return tooLateToFail
 	}
 	return tooLate
 }

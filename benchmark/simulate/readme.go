@@ -35,6 +35,9 @@ var readmeTables = []readmeTable{{
 	name: "dns", draw: networks,
 	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",
 }, {
+	name: "faults", draw: faultTable,
+	args: "-engine faults -scenario all",
+}, {
 	name: "recursor", draw: resolvers,
 	args: "-engine recursor -scenario broken,clean",
 }, {
@@ -196,6 +199,17 @@ func resolvers(f findings) string {
 		}
 		return []any{figure(r.P50), figure(r.P95), figure(r.P99) + spread(r.spread.p99), figure(r.P999) + spread(r.spread.p999),
 			r.Errors, fmt.Sprintf("%.2f", *r.Sent), cpu}
+	})
+}
+
+// faultTable has a line for each resolver in each world.
+func faultTable(f findings) string {
+	return f.lines([]string{"answered", "p50", "p99", "last answer", "queries per question"}, func(r row) []any {
+		answered := fmt.Sprintf("%d of %d", r.Requests-r.Errors, r.Requests)
+		if *r.Denials > 0 {
+			answered += fmt.Sprintf(", %d denied", *r.Denials)
+		}
+		return []any{answered, figure(r.P50), figure(r.P99), fmt.Sprintf("%.2f s", *r.Last/1000), fmt.Sprintf("%.2f", *r.Sent)}
 	})
 }
 

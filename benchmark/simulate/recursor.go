@@ -140,6 +140,14 @@ var recursorBounds = func() []bound {
 	}
 }()
 
+// verdict says whether what is required is so.
+func verdict(met bool) string {
+	if met {
+		return "met"
+	}
+	return "NOT MET"
+}
+
 // asDear is up to how many times as much as ours others may send to be compared at p99.
 const asDear = 1.3
 
@@ -148,12 +156,6 @@ const asDear = 1.3
 func (f findings) bounds() (lines []string) {
 	if f.options.engine.name() != "recursor" {
 		return nil
-	}
-	verdict := func(met bool) string {
-		if met {
-			return "met"
-		}
-		return "NOT MET"
 	}
 	for _, s := range f.scenarios {
 		rows := make(map[string]row)

@@ -32,7 +32,11 @@ type row struct {
 	// Nil where there is nothing to measure: in virtual time.
 	Conns *int
 	CPU   *float64 // of client and server together; for recursor, of the resolver
-	Sent  *float64 // queries to servers, for recursor; or attempts that servers worked on, in labs with queues
+	Sent  *float64 // queries to servers, for recursor and faults; or attempts that servers worked on, in labs with queues
+
+	// For faults.
+	Denials *int     // answers that deny the name
+	Last    *float64 // from the first request to the last answer
 
 	spread spreads   // see options.plusMinus
 	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
@@ -51,6 +55,8 @@ type trial struct {
 	cost     *cost    // if the calls do not say so
 	failures int      // calls that failed, and count with what their callers waited
 	sent     *float64 // queries per request
+	denials  *int
+	last     *float64
 }
 
 // A cost is what hedging cost in a whole trial.
@@ -71,7 +77,7 @@ func (t *trial) result() result {
 	whole := t.row(t.scenario.name, func(latency.Call) bool { return true })
 	whole.Denied += t.refused
 	whole.Errors += t.failures
-	whole.Conns, whole.CPU, whole.Sent = t.conns, t.cpu, t.sent
+	whole.Conns, whole.CPU, whole.Sent, whole.Denials, whole.Last = t.conns, t.cpu, t.sent, t.denials, t.last
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
 		res.rows = append(res.rows, t.row(t.scenario.name+"/"+p.name, p.in))

@@ -32,8 +32,8 @@ type scenario struct {
 	only []string
 	// long says that it takes minutes: -scenario all leaves it out, and so does -quick.
 	long bool
-	// dns and recursor say that only the engine of that name runs it.
-	dns, recursor bool
+	// dns, recursor and faults say that only the engine of that name runs it.
+	dns, recursor, faults bool
 }
 
 // A part of a scenario is the calls for which in reports true.

@@ -31,6 +31,7 @@ type strategy struct {
 	virtual  func(setting) func() virtual.Policy
 	dns      bool // package dnslab has a strategy of this name
 	recursor bool // package reclab has one
+	faults   bool // package faultlab has one
 
 	limited   bool // every server with a queue has a Limiter; for worlds with queues only
 	givenRate bool // the client is given the true request rate

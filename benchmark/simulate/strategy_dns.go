@@ -16,7 +16,7 @@ func init() {
 			look: look{shade: shade{"#7e22ce", "#c084fc"}},
 		},
 		strategy{
-			name: "net-resolver", rank: 240, dns: true, about: "Go's own resolver",
+			name: "net-resolver", rank: 240, dns: true, faults: true, about: "Go's own resolver",
 			look: look{shade: shade{"#be185d", "#f472b6"}, highlight: true},
 		},
 		strategy{
@@ -32,7 +32,7 @@ func init() {
 			look: look{shade: shade{"#9f1239", "#fb7185"}},
 		},
 		strategy{
-			name: "unbound", rank: 250, dns: true, recursor: true, about: "unbound, if it is installed: forwarding, or resolving with discard-timeout 0",
+			name: "unbound", rank: 250, dns: true, recursor: true, faults: true, about: "unbound, if it is installed: forwarding, or resolving with discard-timeout 0",
 			look: look{shade: shade{"#15803d", "#4ade80"}, highlight: true},
 		},
 	)

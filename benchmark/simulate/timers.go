@@ -24,6 +24,10 @@ const (
 	// tooLateToResolve is the same for recursor, whose answers take ten times as long.
 	tooLateToResolve = 5 * time.Millisecond
 
+	// tooLateToFail is the same for faults, which is about who answers, and whether the last answer is a
+	// tenth of a second late: a quarter of that.
+	tooLateToFail = 25 * time.Millisecond
+
 	// timersFirst is how long timers are measured before anything runs.
 	timersFirst = 250 * time.Millisecond
 )

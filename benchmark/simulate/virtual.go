@@ -18,7 +18,9 @@ func (virtualEngine) name() string { return "virtual" }
 
 func (virtualEngine) traits() traits { return traits{} }
 
-func (virtualEngine) runs(sc scenario) bool { return !sc.dns && !sc.recursor && sc.lab == nil }
+func (virtualEngine) runs(sc scenario) bool {
+	return !sc.dns && !sc.recursor && !sc.faults && sc.lab == nil
+}
 
 func (virtualEngine) realTime() bool { return false }
 

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package faultlab
+
+import (
+	"os/exec"
+
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+func ownMounts(*exec.Cmd) {}
+
+func mountResolvConf(string) error { return netsim.ErrUnsupported }

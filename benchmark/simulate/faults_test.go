@@ -1,0 +1,74 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/benchmark/faultlab"
+)
+
+// The faults engine needs namespaces. It has Go's resolver run by this test's program.
+func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
+	out, stderr, code := sim(t, "-engine", "faults", "-scenario", "denies", "-quick", "-format", "json", "-out", "")
+	if code == failed && strings.Contains(stderr, "netsim: needs root") {
+		t.Skip(stderr)
+	}
+	require.Equal(t, ok, code, stderr)
+	var rows []row
+	require.NoError(t, json.Unmarshal([]byte(out), &rows))
+	var names []string
+	for _, r := range rows {
+		names = append(names, r.Strategy)
+		assert.Equal(t, 100, r.Requests, r.Strategy)
+		assert.Zero(t, r.Errors, r.Strategy)
+		require.NotNil(t, r.Denials)
+		if r.Strategy != faultlab.Unbound { // which chooses among servers by how fast they are
+			assert.Equal(t, 50, *r.Denials, "%s: what the first server says", r.Strategy)
+		}
+		require.NotNil(t, r.Last)
+		assert.Greater(t, *r.Last, 4900.)
+	}
+	for _, name := range []string{faultlab.Go, "hedge-resolvconf", "hedge-upstreams", "hedge-fallback"} {
+		assert.True(t, slices.Contains(names, name), name)
+	}
+	_, stderr, code = sim(t, "-engine", "faults", "-strategy", "miekg")
+	assert.Equal(t, misused, code)
+	assert.Contains(t, stderr, "not a resolver that is given servers")
+}
+
+func TestBoundsOfFaultsAreSaid(t *testing.T) {
+	o, err := optionsOf([]string{"-engine", "faults", "-scenario", "lossy"}, io.Discard)
+	require.NoError(t, err)
+	of := func(strategy string, answered int, last float64) result {
+		denials := 0
+		return result{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, Denials: &denials, Last: &last}}}
+	}
+	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{
+		of("net-resolver", 80, 9900), of("unbound", 90, 12000),
+		of("hedge-resolvconf", 81, 10000), of("hedge-upstreams", 80, 10001), of("hedge-fallback", 100, 5000), // 90 − 3 √(90 × 0.1) is 81
+	}}}}
+	assert.Equal(t, []string{
+		"lossy: hedge-resolvconf answers 81, at least unbound's 90 − 3 σ: met; the last after 10.00 s, at most 10.00 s: met.",
+		"lossy: hedge-upstreams answers 80, at least unbound's 90 − 3 σ: NOT MET; the last after 10.00 s, at most 10.00 s: NOT MET.",
+		"lossy: hedge-fallback answers 100, at least unbound's 90 − 3 σ: met; the last after 5.00 s, at most 10.00 s: met.",
+	}, found.faultBounds())
+	found.scenarios[0].results = found.scenarios[0].results[2:]
+	assert.Empty(t, found.faultBounds(), "nobody to compare with")
+}
+
+func TestTheTimeOfFaultsIsKnown(t *testing.T) {
+	o, err := optionsOf([]string{"-engine", "faults", "-scenario", "all"}, io.Discard)
+	require.NoError(t, err)
+	require.Len(t, o.jobs(nil), 9)
+	assert.LessOrEqual(t, o.engine.takes(o.jobs(nil)), 150*sec)
+	for _, j := range o.jobs(nil) {
+		j.size.requests = 500
+		assert.InDelta(t, 500, j.faultRate()*faultlab.Lasts(j.scenario.name).Seconds(), 0.1)
+	}
+}
