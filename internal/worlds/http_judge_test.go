@@ -83,9 +83,16 @@ func (j *httpJudge) panicked(c *httpCall, b *httpResult, say verdict) {
 	if strings.Contains(b.panicked, "FailureFunc") {
 		return
 	}
-	if alone := j.again(max(b.act, 0)); alone.broken == "" && alone.results[c.number-1].answered() { // or it had no answer to panic in
-		say("4 panic", b.panicked)
+	acts := []int{max(b.act, 0)}
+	if b.act < 0 && j.w.way.layers > 1 { // the layer below may have chosen another one
+		acts = []int{0, 1, 2, 3}
 	}
+	for _, act := range acts {
+		if alone := j.again(act); alone.broken != "" || !alone.results[c.number-1].answered() { // it panics, or had no answer to panic in
+			return
+		}
+	}
+	say("4 panic", b.panicked)
 }
 
 // patience is how much longer a call may take because hedges of others hold what it needs: each for as long as its own call is
@@ -94,7 +101,7 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 	if j.w.way.maxConns == 0 && j.w.way.bulkhead == 0 && j.w.server.places == 0 {
 		return 0
 	}
-	after := j.w.client.linger + 110*ms
+	after := j.lingers()
 	for i, other := range j.w.calls {
 		a, b := j.plain.results[i], j.hedged.results[i]
 		if other == c || a.hung() {
@@ -103,6 +110,14 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 		d += a.end + j.bound(a.header, b) + after
 		if alone := j.again(max(b.act, 0)); alone.broken == "" {
 			d += max(0, alone.results[i].end-a.end) // the body of a hedge may take longer
+		}
+	}
+	for _, a := range j.hedged.arrivals[c.number] {
+		if j.w.server.places == 0 || a.attempt == 0 {
+			break
+		}
+		if alone := j.again(a.attempt); alone.broken == "" { // a hedge that has overtaken its primary is before it in the server's line
+			d += alone.results[c.number-1].end
 		}
 	}
 	if j.w.client.warm > 0 {
@@ -114,10 +129,23 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 	return d
 }
 
+// lingers is how long a loser may run on.
+func (j *httpJudge) lingers() time.Duration {
+	d := j.w.client.linger + 110*ms
+	if j.w.way.layers > 1 {
+		d += time.Second + 110*ms // by the layer below
+	}
+	return d
+}
+
 // bound is how long rule R2 lets a failure be held that came after d, in the hedged call b.
-func (j *httpJudge) bound(d time.Duration, b *httpResult) time.Duration {
+func (j *httpJudge) bound(d time.Duration, b *httpResult) (held time.Duration) {
 	known := j.w.past.teaches(j.w.client.maxKeys, j.w.client.change) && !j.w.client.routed && !j.w.client.judges // what is known of the call's key
-	return heldAtMost(d, j.hedged.memory.usual(b.began+d), known)
+	for range j.w.way.layers {                                                                                   // each holds what comes from the one below
+		more := heldAtMost(d, j.hedged.memory.usual(b.began+d), known)
+		d, held = d+more, held+more
+	}
+	return held
 }
 
 // ending judges how and when a call ended: with its header.
@@ -127,6 +155,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 	if j.w.client.firstByte && b.answered() {
 		ended = max(ended, a.first)
 	}
+	unread := j.w.client.firstByte && a.body == "" // when the first byte was there is not known
 	stopped := c.stops(b.end) || c.stops(ended)
 	if b.answered() && b.status == j.w.client.answer && endedHedged <= ended+slack+patience {
 		return
@@ -141,7 +170,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		if j.w.client.judges {
 			patience += j.bound(ended, b)
 		}
-		if endedHedged > ended+slack+patience && !(j.w.client.firstByte && a.body == "") {
+		if endedHedged > ended+slack+patience && !unread {
 			say("1 later", "the header")
 		}
 	case !b.good():
@@ -152,7 +181,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		if c.cancel >= 0 {
 			bound = min(bound, max(0, c.cancel-ended))
 		}
-		if allowed := bound + slack + patience; endedHedged > ended+allowed && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
+		if allowed := bound + slack + patience; endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
 		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && patience > 0) && !(j.w.client.judges && b.answered()) {
@@ -257,17 +286,18 @@ func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
 		}
 		rest := j.w.client.resume && b.act > 0 && a.attempt > b.act // of a hedge's body: it goes where primaries go
 		// With the first byte, a failure is one when that is there. What a way for hedges alone tells is not known before it has answered.
-		unknown := j.w.client.firstByte || j.w.way.bulkhead > 0 && j.w.way.second
+		// A layer may send a hedge while the one below holds a failure.
+		unknown := j.w.client.firstByte || j.w.way.layers > 1 || j.w.way.bulkhead > 0 && j.w.way.second
 		if failed > 0 && a.at > since+ms && !unknown && !rest {
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
 		}
-		if j.w.http2 && !j.w.way.wrapped && !j.w.way.registered && !rest && all[0].attempt == 0 && a.conn == all[0].conn {
+		if j.w.http2 && !j.w.way.wrapped && !j.w.way.registered && !rest && j.w.way.layers == 1 && all[0].attempt == 0 && a.conn == all[0].conn {
 			say("1 same connection", fmt.Sprintf("attempt %d shares the primary's", a.attempt))
 		}
 	}
 	over := b.began + b.header
 	for _, a := range all {
-		grace := j.w.client.linger + 110*ms
+		grace := j.lingers()
 		if a.attempt != b.act && !j.w.client.resume && b.act >= 0 && a.left > over+grace {
 			say("5 loser runs", fmt.Sprintf("attempt %d until %v, %v after the call", a.attempt, a.left, a.left-over))
 		}
@@ -312,9 +342,14 @@ func (j *httpJudge) whole() {
 		j.add("5 next call", "plain %v, hedged %v", a, b)
 	}
 	if limit := j.w.way.maxConns; limit > 0 {
-		if !j.w.way.wrapped || j.w.way.second {
-			limit *= 2 // hedges have connections of their own
+		pools := 1
+		if !j.w.way.wrapped && (!j.w.way.second || j.w.way.layers > 1) {
+			pools++ // hedges have connections of their own
 		}
+		if j.w.way.second {
+			pools++
+		}
+		limit *= pools
 		// Over HTTP/2, net/http exceeds it by itself where connections do not stay.
 		ends := j.w.http2 && (j.w.way.noKeepAlives || j.w.client.change == "closeIdle" || j.w.leave())
 		nameless := j.w.way.replicas && j.w.past.hosts > 1 // hedges to all hosts are dialled by address
@@ -323,7 +358,7 @@ func (j *httpJudge) whole() {
 		}
 	}
 	calls := j.w.past.calls + len(j.w.calls)
-	if most := hedgesAtMost(j.w.client.share, calls); float64(h.hedges) > most {
+	if most := hedgesAtMost(j.w.client.share, calls) * float64(j.w.way.layers); float64(h.hedges) > most {
 		j.add("3 budget", "%d hedges, %d calls, %d hosts: %.0f at most", h.hedges, calls, j.w.past.hosts, most)
 	}
 	for _, r := range append(h.results, h.next) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -153,10 +154,18 @@ func (p *httpPlay) dress() {
 	if !p.hedged {
 		return
 	}
-	options := []hedge.Option{hedge.WithBudgetPercent(100 * w.client.share), hedge.WithStats(&p.stats)}
+	options := []hedge.Option{hedge.WithBudgetPercent(100 * w.client.share)}
 	if !w.server.unmarked {
 		options = append(options, hedge.WithAttemptHeader(attemptHeader))
 	}
+	for range w.way.layers - 1 {
+		below := slices.Clip(options)
+		if w.client.firstByte { // or it is the header that decides there
+			below = append(below, hedge.WithFirstByte())
+		}
+		p.client = hedge.New(p.client, below...)
+	}
+	options = append(options, hedge.WithStats(&p.stats))
 	if w.way.second {
 		options = append(options, hedge.WithHedgeTransport(over))
 	}

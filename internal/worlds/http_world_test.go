@@ -39,6 +39,7 @@ type httpWay struct {
 	rewrite, cache      bool // requests go to another host, or are answered from memory
 	asksValue, asksDone bool // it asks the context for a value when the answer is there, or whether it is done in each Read
 	second              bool // WithHedgeTransport
+	layers              int  // of hedging, one over another
 	replicas            bool // WithReplicas
 	noKeepAlives        bool
 	panics              string // where it panics, and in which attempt
@@ -135,6 +136,9 @@ func newHTTPWorld(d *draw, http2 bool) *httpWorld {
 	w.server.unmarked = has(d, "server.unmarked", .1)
 	w.server.tls = has(d, "server.tls", .12)
 	w.way = newHTTPWay(d)
+	if w.way.layers = 1; !w.server.unmarked { // attempts have the same numbers in all layers
+		w.way.layers = pick(d, "way.layers", .06, 1, 2)
+	}
 	w.client = newHTTPClient(d, w.past.outage > 0)
 	for i := range pick(d, "calls", .5, 1, 2, 3, 4) {
 		w.calls = append(w.calls, newHTTPCall(d, w, i))
