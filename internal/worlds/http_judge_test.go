@@ -46,7 +46,7 @@ func (j *httpJudge) add(promise, format string, args ...any) {
 
 func (j *httpJudge) call(c *httpCall, a, b *httpResult) {
 	say := func(promise, what string) { j.add(promise, "call %d: %s; plain %v, hedged %v", c.number, what, a, b) }
-	if j.w.server.unmarked && j.patience(c) > 0 {
+	if j.w.server.unmarked && (j.patience(c) > 0 || j.w.way.dialling > 0) {
 		return // a hedge can overtake its primary, and is then taken for that
 	}
 	if refused := func(r *httpResult) bool { return r.status == 401 && r.act == 0 }; (j.w.server.connAuth || j.w.server.nonce) && (refused(a) || refused(b)) {
@@ -129,6 +129,10 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 	return d
 }
 
+// slack is how much later than plainly something may happen: a call may need a connection because that of its primary is in use by a
+// loser, or was closed with one.
+func (j *httpJudge) slack() time.Duration { return slack + j.w.way.dialling }
+
 // lingers is how long a loser may run on.
 func (j *httpJudge) lingers() time.Duration {
 	d := j.w.client.linger + 110*ms
@@ -157,7 +161,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 	}
 	unread := j.w.client.firstByte && a.body == "" // when the first byte was there is not known
 	stopped := c.stops(b.end) || c.stops(ended)
-	if b.answered() && b.status == j.w.client.answer && endedHedged <= ended+slack+patience {
+	if b.answered() && b.status == j.w.client.answer && endedHedged <= ended+j.slack()+patience {
 		return
 	}
 	switch {
@@ -170,7 +174,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		if j.w.client.judges {
 			patience += j.bound(ended, b)
 		}
-		if endedHedged > ended+slack+patience && !unread {
+		if endedHedged > ended+j.slack()+patience && !unread {
 			say("1 later", "the header")
 		}
 	case !b.good():
@@ -181,10 +185,10 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		if c.cancel >= 0 {
 			bound = min(bound, max(0, c.cancel-ended))
 		}
-		if allowed := bound + slack + patience; endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
+		if allowed := bound + j.slack() + patience; endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
-		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && patience > 0) && !(j.w.client.judges && b.answered()) {
+		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && (patience > 0 || j.w.way.dialling > 0)) && !(j.w.client.judges && b.answered()) {
 			say("2 error", "it is another one")
 		} else if a.answered() && b.answered() && a.status != b.status && !j.w.client.judges {
 			say("2 status", "it is another failure")
@@ -288,7 +292,7 @@ func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
 		// With the first byte, a failure is one when that is there. What a way for hedges alone tells is not known before it has answered.
 		// A layer may send a hedge while the one below holds a failure.
 		unknown := j.w.client.firstByte || j.w.way.layers > 1 || j.w.way.bulkhead > 0 && j.w.way.second
-		if failed > 0 && a.at > since+ms && !unknown && !rest {
+		if failed > 0 && a.at > since+ms+j.w.way.dialling && !unknown && !rest {
 			say("2 hedge after failure", fmt.Sprintf("the primary failed at %v, and attempt %d came at %v", failed, a.attempt, a.at))
 		}
 		if j.w.http2 && !j.w.way.wrapped && !j.w.way.registered && !rest && j.w.way.layers == 1 && all[0].attempt == 0 && a.conn == all[0].conn {
@@ -338,7 +342,7 @@ func (j *httpJudge) whole() {
 	if h.connsEnd > p.connsEnd {
 		j.add("5 connections", "%d are left, plainly %d", h.connsEnd, p.connsEnd)
 	}
-	if a, b := p.next, h.next; a.good() && !j.w.client.judges && (!b.good() || b.header > a.header+slack) {
+	if a, b := p.next, h.next; a.good() && !j.w.client.judges && (!b.good() || b.header > a.header+j.slack()) {
 		j.add("5 next call", "plain %v, hedged %v", a, b)
 	}
 	if limit := j.w.way.maxConns; limit > 0 {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/hedgetest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -224,6 +225,11 @@ var replicas = addresses{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("
 
 // dial connects to the server, whichever address is asked for.
 func (p *httpPlay) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if d := p.w.way.dialling; d > 0 {
+		if err := hedgetest.Sleep(ctx, d); err != nil {
+			return nil, err
+		}
+	}
 	inner, err := p.network.Host("client").DialContext(ctx, network, "server:80")
 	if err != nil {
 		return nil, err

@@ -42,7 +42,8 @@ type httpWay struct {
 	layers              int  // of hedging, one over another
 	replicas            bool // WithReplicas
 	noKeepAlives        bool
-	panics              string // where it panics, and in which attempt
+	dialling            time.Duration // what a connection takes
+	panics              string        // where it panics, and in which attempt
 	headerTimeout       time.Duration
 }
 
@@ -153,6 +154,7 @@ func newHTTPWay(d *draw) (y httpWay) {
 	y.second = has(d, "way.second", .08)
 	y.replicas = has(d, "way.replicas", .06)
 	y.registered = has(d, "way.registered", .04)
+	y.dialling = pick(d, "way.dialling", .06, 0, 20*ms, 300*ms, 3*time.Second)
 	if y.wrapped = has(d, "way.wrapped", .4); !y.wrapped {
 		return y
 	}
