@@ -93,7 +93,7 @@ func (c *core) prime(b *bill) {
 			}
 			return nil
 		},
-		Spend: func() error { return charge(&b.queries, "Queries", b.limits.Queries) },
+		Spend: b.spend,
 	})
 	c.primeMu.Lock()
 	defer c.primeMu.Unlock()

@@ -51,9 +51,19 @@ func (e *limitError) Error() string {
 // concurrent use.
 type bill struct {
 	limits  *Limits
-	queries atomic.Int32 // sent
+	queries atomic.Int32 // sent, but for hedges
+	hedges  atomic.Int32 // sent
 	names   atomic.Int32 // of servers, looked up
 	empty   atomic.Int32 // lookups of names of servers that gave no address
+}
+
+// spend pays for a query. A hedge is paid for by the budget of hedges: it asks for nothing new.
+func (b *bill) spend(hedge bool) error {
+	if hedge {
+		b.hedges.Add(1)
+		return nil
+	}
+	return charge(&b.queries, "Queries", b.limits.Queries)
 }
 
 // charge counts one more, or returns an error if that would be more than the limit.

@@ -45,7 +45,7 @@ type lookup struct {
 	depth  int     // how many lookups wait for it, one after the other
 
 	// Of the goroutine that runs it.
-	queries   atomic.Int32 // sent for its own name and its aliases
+	queries   atomic.Int32 // sent for its own name, or the alias that it has come to
 	referrals int
 	last      *dns.Msg // the last response that was an alias
 	lastZone  *delegation
@@ -94,6 +94,7 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 		}
 		names = append(names, r.next)
 		q.name = r.next
+		l.queries.Store(0)
 	}
 }
 
@@ -208,11 +209,11 @@ var errImpatient = errors.New("recursor: no answer to a minimised question")
 func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*verdict, error) {
 	var tries atomic.Int32
 	j := &judge{zone: z, q: q, whole: whole}
-	t := &fleet.Task{Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Part: !whole, Servers: z.addrs, Any: z.any, Judge: j.judge, Spend: func() error {
+	t := &fleet.Task{Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Part: !whole, Servers: z.addrs, Any: z.any, Judge: j.judge, Spend: func(hedge bool) error {
 		if tries.Add(1) > maxPatience && !whole {
 			return errImpatient
 		}
-		return l.spend()
+		return l.spend(hedge)
 	}}
 	if !z.any {
 		f := newFinder(l, z, j)
@@ -236,10 +237,11 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 }
 
 // spend pays for a query.
-func (l *lookup) spend() error {
-	lim := l.bill.limits
-	if err := charge(&l.queries, "ChainQueries", lim.ChainQueries); err != nil {
-		return err
+func (l *lookup) spend(hedge bool) error {
+	if !hedge {
+		if err := charge(&l.queries, "ChainQueries", l.bill.limits.ChainQueries); err != nil {
+			return err
+		}
 	}
-	return charge(&l.bill.queries, "Queries", lim.Queries)
+	return l.bill.spend(hedge)
 }

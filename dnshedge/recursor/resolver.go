@@ -107,8 +107,8 @@ type Hedge struct {
 // an extended error (RFC 8914) that names the limit. Zero values are the defaults.
 type Limits struct {
 	// Queries is how many are sent to servers for all that a question needs, and
-	// ChainQueries how many of them for its own name and its aliases, and not to look up
-	// servers' names. Zero: 64 and 32.
+	// ChainQueries how many of them for its own name, or for each of its aliases, and not to look up
+	// servers' names. Hedges count for neither: Hedge bounds them. Zero: 64 and 32.
 	Queries, ChainQueries int
 
 	// ServerNames is how many names of servers are looked up because no address is known

@@ -77,7 +77,7 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 		}
 	}
 	if t := c.conf.Trace; t != nil && t.Answer != nil {
-		info := AnswerInfo{Name: q.name, Type: q.qtype, Queries: int(b.queries.Load()), Err: err}
+		info := AnswerInfo{Name: q.name, Type: q.qtype, Queries: int(b.queries.Load() + b.hedges.Load()), Err: err}
 		if resp != nil {
 			info.Rcode = resp.Rcode
 		}

@@ -266,7 +266,7 @@ func (a *asking) pay(why reason) bool {
 	if a.Task.Spend == nil {
 		return true
 	}
-	err := a.Task.Spend()
+	err := a.Task.Spend(why == asHedge)
 	switch {
 	case err == nil:
 	case why == asHedge:

@@ -640,7 +640,7 @@ func TestWhatCannotBePaidForIsNotSent(t *testing.T) {
 		limit := errors.New("limit")
 		left := 2
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
-		x.Spend = func() error {
+		x.Spend = func(bool) error {
 			if left == 0 {
 				return limit
 			}

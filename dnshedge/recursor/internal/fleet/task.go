@@ -34,8 +34,9 @@ type Task struct {
 	Judge func(m *dns.Msg, server netip.AddrPort) error
 
 	// Spend is asked before each query, whatever it is for. After an error nothing more is
-	// sent, and the task ends with that error unless an answer comes in time. Nil: all is paid for.
-	Spend func() error
+	// sent, and the task ends with that error unless an answer comes in time; of a hedge, an error is
+	// why that one is not sent. Nil: all is paid for.
+	Spend func(hedge bool) error
 }
 
 // Effort is where More looks for servers. Each value includes those before.
