@@ -92,15 +92,15 @@ func (c *cache) reply(q question, now time.Time) *verdict {
 	return &r
 }
 
-// records returns the records that are known to answer q, or reports false if nothing is, not even
-// that nobody has answered. They must not be changed, and have the TTLs that they came with.
-func (c *cache) records(q question, now time.Time) ([]dns.RR, bool) {
+// records returns the records that are known to answer q, and whether the name is known not to exist. It is not ok if
+// nothing is known, not even that nobody has answered. The records must not be changed, and have the TTLs that they came with.
+func (c *cache) records(q question, now time.Time) (rrs []dns.RR, gone, ok bool) {
 	k := key{name: q.name, qtype: q.qtype}
 	if e := c.get(k, now); e != nil && e.reply.next == "" {
-		return e.reply.answer, true
+		return e.reply.answer, e.reply.rcode == dns.RcodeNameError, true
 	}
 	k.failed = true
-	return nil, c.get(k, now) != nil
+	return nil, false, c.get(k, now) != nil
 }
 
 // aged returns copies of records that have been kept for some seconds.

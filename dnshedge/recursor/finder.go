@@ -35,14 +35,16 @@ type finder struct {
 	own     bool              // the zone was asked for its own NS records
 	limit   error             // why some names are not looked up
 	found   []netip.AddrPort
-	flying  int
+	flying  []question     // that are looked up
+	told    map[string]int // what is known of names that were looked up: see tell
 	results chan lookedUp
 }
 
 type lookedUp struct {
 	question
-	rrs []dns.RR
-	err error
+	rrs  []dns.RR
+	gone bool // the name does not exist
+	err  error
 }
 
 // newFinder returns a finder for a task, with the addresses that are known.
@@ -59,7 +61,7 @@ func (f *finder) known() []netip.AddrPort {
 	c, now := f.lookup.core, time.Now()
 	for _, name := range f.bare {
 		for _, t := range c.types {
-			rrs, _ := c.cache.records(question{name: name, qtype: t}, now)
+			rrs, _, _ := c.cache.records(question{name: name, qtype: t}, now)
 			addrs = append(addrs, f.add(addressesOf(rrs))...)
 		}
 		if z := c.cache.above(name, now); z != nil {
@@ -77,6 +79,7 @@ func (f *finder) more(ctx context.Context, e fleet.Effort) ([]netip.AddrPort, er
 	if f.results == nil {
 		f.results = make(chan lookedUp, maxUnderWay)
 		f.seen, f.again = make(map[string]bool), make(map[question]bool)
+		f.told = make(map[string]int)
 		f.bare = slices.Clone(f.bare)
 		rand.Shuffle(len(f.bare), func(i, j int) { f.bare[i], f.bare[j] = f.bare[j], f.bare[i] })
 		f.plan(f.bare)
@@ -85,7 +88,7 @@ func (f *finder) more(ctx context.Context, e fleet.Effort) ([]netip.AddrPort, er
 		if addrs := f.known(); len(addrs) > 0 {
 			return addrs, nil
 		}
-		if f.flying == 0 && !f.start(ctx, e) {
+		if len(f.flying) == 0 && !f.start(ctx, e) {
 			if f.spoken() {
 				return nil, nil
 			}
@@ -97,13 +100,13 @@ func (f *finder) more(ctx context.Context, e fleet.Effort) ([]netip.AddrPort, er
 		timer := time.NewTimer(lateName)
 		select {
 		case r := <-f.results:
-			f.flying--
+			f.flying = slices.DeleteFunc(f.flying, func(q question) bool { return q == r.question })
 			if addrs := f.take(r); len(addrs) > 0 {
 				timer.Stop()
 				return addrs, nil
 			}
 		case <-timer.C:
-			if f.flying < maxUnderWay && f.next(e) >= 0 && f.lookup.core.fleet.Spend() {
+			if len(f.flying) < maxUnderWay && f.next(e) >= 0 && f.lookup.core.fleet.Spend() {
 				f.start(ctx, e)
 			}
 		case <-ctx.Done():
@@ -132,7 +135,7 @@ func (f *finder) plan(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
 			q := question{name: name, qtype: t}
-			if _, ok := f.lookup.core.cache.records(q, time.Now()); ok || slices.Contains(f.left, q) {
+			if _, _, ok := f.lookup.core.cache.records(q, time.Now()); ok || slices.Contains(f.left, q) {
 				continue
 			}
 			if limit := f.lookup.bill.limits.ServerNamesPerZone; !f.seen[name] && len(f.seen) >= limit {
@@ -187,11 +190,11 @@ func (f *finder) start(ctx context.Context, e fleet.Effort) bool {
 	}
 	q := f.left[i]
 	f.left = slices.Delete(f.left, i, i+1)
-	f.flying++
+	f.flying = append(f.flying, q)
 	c := f.lookup.core
 	c.running.Go(func() {
-		rrs, err := c.find(ctx, f.lookup, q)
-		f.results <- lookedUp{q, rrs, err}
+		rrs, gone, err := c.find(ctx, f.lookup, q)
+		f.results <- lookedUp{q, rrs, gone, err}
 	})
 	return true
 }
@@ -218,10 +221,27 @@ func (f *finder) take(r lookedUp) []netip.AddrPort {
 		return f.known()
 	}
 	addrs := f.add(addressesOf(r.rrs))
-	if len(addrs) == 0 {
+	f.tell(r, len(addrs) > 0)
+	return addrs
+}
+
+// tell counts the name that was looked up if it is known now that it gives no address: it does not exist, or has
+// none of either kind.
+func (f *finder) tell(r lookedUp, found bool) {
+	const gave, counted = 1, 2
+	switch {
+	case found:
+		f.told[r.name] = gave
+	case f.told[r.name] == 0 && (r.gone || !f.awaits(r.name)):
+		f.told[r.name] = counted
 		f.lookup.bill.empty.Add(1)
 	}
-	return addrs
+}
+
+// awaits reports whether the other kind of address of a name is looked up, or will be.
+func (f *finder) awaits(name string) bool {
+	is := func(q question) bool { return q.name == name }
+	return slices.ContainsFunc(f.left, is) || slices.ContainsFunc(f.flying, is)
 }
 
 // add returns those addresses that were not returned before.

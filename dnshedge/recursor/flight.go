@@ -46,8 +46,9 @@ type flight struct {
 	waits   map[*flight]int // for how many times this one waits
 
 	// Written before done is closed.
-	rrs []dns.RR // they must not be changed
-	err error
+	rrs  []dns.RR // they must not be changed
+	gone bool     // the name does not exist
+	err  error
 }
 
 // gluedBy reports whether a zone that f is referred to has glue that makes f needless.
@@ -72,30 +73,30 @@ func (f *flight) reaches(g *flight, seen map[*flight]bool) bool {
 	return false
 }
 
-// find returns the records that answer q, which l needs to find servers. They must not be
-// changed.
-func (c *core) find(ctx context.Context, l *lookup, q question) ([]dns.RR, error) {
+// find returns the records that answer q, which l needs to find servers, and whether the name is known not
+// to exist. The records must not be changed.
+func (c *core) find(ctx context.Context, l *lookup, q question) (rrs []dns.RR, gone bool, err error) {
 	for try := 0; ; try++ {
-		if rrs, ok := c.cache.records(q, time.Now()); ok {
-			return rrs, nil
+		if rrs, gone, ok := c.cache.records(q, time.Now()); ok {
+			return rrs, gone, nil
 		}
 		if l.bill.empty.Load() >= maxEmpty {
-			return nil, nil
+			return nil, false, nil
 		}
 		f, mine, err := c.join(l, q)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		select {
 		case <-f.done:
 			c.leave(l, f, nil)
 		case <-ctx.Done():
 			c.leave(l, f, context.Cause(ctx))
-			return nil, context.Cause(ctx)
+			return nil, false, context.Cause(ctx)
 		}
 		var limit *limitError
 		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !errors.Is(f.err, errDeep) {
-			return f.rrs, f.err
+			return f.rrs, f.gone, f.err
 		}
 		// It failed because of who else asked for it; for this one it may do better.
 	}
@@ -144,7 +145,7 @@ func (c *core) start(l *lookup, k key) *flight {
 		q := question{name: k.name, qtype: k.qtype}
 		r, err := f.lookup.run(ctx, q)
 		if err == nil {
-			f.rrs = r.answer
+			f.rrs, f.gone = r.answer, r.rcode == dns.RcodeNameError
 		}
 		f.err = err
 		if errors.Is(err, fleet.ErrNoServers) {

@@ -8,7 +8,7 @@ import (
 
 const (
 	maxDepth    = 4 // names of servers are looked up for names of servers
-	maxEmpty    = 5 // lookups of servers' names without an address
+	maxEmpty    = 5 // names of servers that are looked up and have no address
 	maxUnderWay = 2 // lookups of servers' names for one zone at a time
 )
 
@@ -54,7 +54,7 @@ type bill struct {
 	queries atomic.Int32 // sent, but for hedges
 	hedges  atomic.Int32 // sent
 	names   atomic.Int32 // of servers, looked up
-	empty   atomic.Int32 // lookups of names of servers that gave no address
+	empty   atomic.Int32 // names of servers that were looked up and gave no address
 }
 
 // spend pays for a query. A hedge is paid for by the budget of hedges: it asks for nothing new.

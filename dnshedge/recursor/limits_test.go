@@ -200,6 +200,34 @@ func TestAQuestionSends64QueriesAtMost(t *testing.T) {
 	}
 }
 
+// No server's name has an IPv4 address, and none has glue: that is known of the first five before an
+// IPv6 address is looked up.
+func TestServersWithIPv6AddressesAloneNeedNoGlue(t *testing.T) {
+	const text = `
+. served 198.41.0.4
+six. served 2001:db9::1
+  www A 192.0.2.80
+hoster. delegated 192.0.2.1
+`
+	for _, soa := range []bool{true, false} {
+		bubble(t, text, func(t *testing.T, w *world) {
+			root, hoster := w.server("198.41.0.4").zones[0], w.server("192.0.2.1").zones[0]
+			for i := range 5 {
+				root.add(t, fmt.Sprintf("six. NS s%d.hoster.", i))
+				hoster.add(t, fmt.Sprintf("s%d AAAA 2001:db9::1", i))
+			}
+			if !soa {
+				w.fault("192.0.2.1", func(_ query, r *dns.Msg) *dns.Msg { r.Ns = nil; return r })
+			}
+			r := w.resolver()
+			for range 3 {
+				assert.Equal(t, "NOERROR www.six. A 192.0.2.80", told(w.ask(r, "www.six. A")))
+				time.Sleep(10 * time.Minute)
+			}
+		})
+	}
+}
+
 // Each alias leads to a zone that is not known, two labels deep, and first answers come later than most do.
 func TestElevenAliasesAreFollowedThroughZonesThatAreFarAway(t *testing.T) {
 	const aliases = 11

@@ -113,7 +113,7 @@ type Limits struct {
 
 	// ServerNames is how many names of servers are looked up because no address is known
 	// for them, and ServerNamesPerZone how many of one zone's. Zero: 16 and 5. If
-	// more than 5 of a question have no address, names are only looked up among what
+	// 5 of a question have no address of either kind, names are only looked up among what
 	// is known.
 	ServerNames, ServerNamesPerZone int
 
