@@ -158,7 +158,8 @@ func (s *servers) strict() bool {
 }
 
 // resolve asks those who have q's name: by a route, or else the system, or else the servers for all names, and the fallback
-// servers if those fail. While servers refuse connections, as those do that restart, they are asked again, ever less often.
+// servers if those fail. While servers refuse connections, as those do that restart, they are asked again, ever less often, and
+// in the end more often again: no pause takes more than half of the time that is left.
 // If explore, no caller waits, and any server of the group may be asked first.
 func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchanger(q), s.exchanger); e != nil {
@@ -166,7 +167,10 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 	}
 	for pause := firstPause; ; pause *= 2 {
 		r := s.followed(ctx, q, explore)
-		if r.err == nil || !q.Standard() || !group.Refused(r.err) || !wait(ctx, pause) {
+		if end, ok := ctx.Deadline(); ok {
+			pause = min(pause, time.Until(end)/2)
+		}
+		if r.err == nil || !q.Standard() || !group.Refused(r.err) || pause < firstPause || !wait(ctx, pause) {
 			return r
 		}
 	}
@@ -329,9 +333,11 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	others, stop := context.WithCancel(ctx)
 	defer stop()
 	var rest *result
+	var came time.Time // the rest did
 	done := make(chan struct{})
 	inTime := s.whenLate(mine, q, turns, func() bool {
 		rest = s.inTurn(others, q, turns[1:], before)
+		came = time.Now()
 		close(done)
 		return !rest.failed(q)
 	}, func() { overtake(errOvertaken) })
@@ -358,6 +364,9 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 		return better(q, r, rest)
 	}
 	t.group.OthersAnswered(q)
+	if begun {
+		rest.answer.Lower(time.Since(came)) // for which it was held back
+	}
 	return rest
 }
 

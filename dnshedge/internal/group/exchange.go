@@ -36,6 +36,9 @@ const (
 	// silentHandicap is how many queries more the other servers get than a silent one.
 	silentHandicap = transport.MaxDatagrams
 
+	// failedHandicap is more than any other server's rank.
+	failedHandicap = 1 << 20
+
 	usualServers = 2 // of a group
 )
 
@@ -136,6 +139,7 @@ const (
 type failing struct {
 	failures    int          // responses that were failures
 	failure     *wire.Answer // the first of them
+	failedBy    uint64       // the servers they are from: a bit for each, those above 64 left out
 	failureFrom *Server      // its server
 	failed      *Server      // the server that the primary's error is about
 }
@@ -418,13 +422,17 @@ func (x *Exchange) countMisses(now time.Time) {
 
 // pick chooses the server for another attempt: the first of those asked least. A
 // doubtful server is chosen as if it had had silentHandicap more queries; among equals
-// it is last. The caller holds mu.
+// it is last. One that has said that it cannot answer this question comes after all that have
+// said nothing. The caller holds mu.
 func (x *Exchange) pick() int {
 	best, rank := 0, -1
 	for i, s := range x.group {
 		r := 2 * x.uses[i]
 		if s.doubtful() {
 			r += 2*silentHandicap + 1
+		}
+		if x.failedBy>>i&1 != 0 {
+			r += failedHandicap
 		}
 		if rank < 0 || r < rank {
 			best, rank = i, r
@@ -584,6 +592,7 @@ func (x *Exchange) failover(from *Server, a *wire.Answer) (int, bool) {
 	defer x.mu.Unlock()
 	if a != nil {
 		x.failures++
+		x.failedBy |= 1 << slices.Index(x.group, from) // 0 from the 65th on
 		if x.failure == nil {
 			x.failure, x.failureFrom = a, from
 		}

@@ -1,0 +1,66 @@
+package dnshedge_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// Two of three servers refuse a question, and a datagram to the third is lost.
+func TestAServerThatHasRefusedAQuestionIsAskedAfterOneThatHasNotAnswered(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", script(drop, good))
+		refusing := []*dnstest.Server{l.serve("b", rcode(dns.RcodeRefused)), l.serve("c", rcode(dns.RcodeRefused))}
+		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Off: true}}, l.up("udp", "b"), l.up("udp", "a"), l.up("udp", "c"))
+		r, took := l.must(c, "x.example.")
+		assert.Equal(t, dns.RcodeSuccess, r.Rcode)
+		assert.Equal(t, 3020*ms, took, "the server that is left is asked after one second, and the one that was silent two seconds later")
+		for _, s := range refusing {
+			assert.LessOrEqual(t, s.Queries.Load(), int64(1))
+		}
+	})
+}
+
+// A server that restarts may take as long as the question has.
+func TestAQuestionIsAskedAgainForAsLongAsItsServersRefuseConnections(t *testing.T) {
+	for _, down := range []time.Duration{3200 * ms, 4 * time.Second, 4500 * ms} {
+		bubble(t, func(l *lab) {
+			c := l.client(new(dnshedge.Client), l.up("udp", "a"))
+			time.AfterFunc(down, func() { l.serve("a", good) })
+			_, took := l.must(c, "x.example.")
+			assert.LessOrEqual(t, took, down+(5*time.Second-down)/2+300*ms)
+		})
+	}
+}
+
+// The second server answers after half of the time, and its answer is held back until the time is nearly over.
+func TestAnAnswerThatIsHeldBackGrowsOld(t *testing.T) {
+	for _, cache := range []*dnshedge.Cache{nil, new(dnshedge.Cache)} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if strings.HasPrefix(q.Question[0].Name, "slow") {
+					return drop(q)
+				}
+				return good(q)
+			})
+			l.serve("b", with("100 A 192.0.2.2"))
+			c := l.client(&dnshedge.Client{ResolvConf: l.resolvConf("", "a", "b"), Cache: cache})
+			l.learn(c)
+			for i := range 8 {
+				l.must(c, fmt.Sprintf("x%d.example.", i))
+			}
+			time.AfterFunc(3*time.Second, func() { l.must(c, "alive.example.") })
+			r, took := l.must(c, "slow.example.")
+			require.Equal(t, 4750*ms, took)
+			assert.EqualValues(t, 98, ttl(r), "it came after 2.52 s")
+		})
+	}
+}
