@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"sync"
 	"syscall"
@@ -74,11 +75,12 @@ type Exchange struct {
 
 	mu       sync.Mutex // guards the fields below, but for the attempts that were admitted: they do not change
 	attempts [1 + race.MaxHedges]attempt
-	tries    int         // attempts admitted, the primary included
-	uses     []int       // queries, by server
-	asked    []time.Time // when each server was asked last
-	look     time.Time   // when the race looks what is due
-	late     bool        // it has looked too late once
+	ways     [1 + race.MaxHedges]transport.Way // of their queries, which guard themselves
+	tries    int                               // attempts admitted, the primary included
+	uses     []int                             // queries, by server
+	asked    []time.Time                       // when each server was asked last
+	look     time.Time                         // when the race looks what is due
+	late     bool                              // it has looked too late once
 	hedges   hedges
 	resends  resends
 	failing
@@ -102,6 +104,7 @@ type resends struct {
 	timeout time.Duration // of the primary's server
 	n       int
 	last    int       // the server that the last query went to
+	attempt int       // the attempt that sent it
 	lastAt  time.Time // when that was
 	unpaid  time.Time // none before this time, because nothing paid for one
 }
@@ -313,18 +316,15 @@ func (x *Exchange) admit(k kind, to int, now time.Time) {
 	x.tries++
 	x.countUse(to, now)
 	if k != hedge {
-		x.resends.last, x.resends.lastAt = to, now
+		x.resends.last, x.resends.lastAt, x.resends.attempt = to, now, x.tries-1
 	}
 }
 
 // lostAt returns when the last query counts as lost, as far as anybody can know now: its
 // server's retransmission timeout has passed, doubled for each resend, and no hedge is under
-// way. A stream loses nothing while it carries other answers. The caller holds mu.
+// way. A connection loses nothing while it carries other answers. The caller holds mu.
 func (x *Exchange) lostAt() time.Time {
 	s := x.group[x.resends.last]
-	if s.stream && s.AnsweredSince(x.resends.lastAt) {
-		return x.end
-	}
 	to := x.group[x.pick()]
 	wait := s.rto.timeout(x.resends.n, to == s || to.Silent())
 	if x.tries == race.MaxHedges {
@@ -333,7 +333,7 @@ func (x *Exchange) lostAt() time.Time {
 	if x.resends.n == 0 {
 		wait += x.resends.setup
 	}
-	at := x.resends.lastAt.Add(wait)
+	at := x.heard(x.resends.attempt, x.resends.lastAt).Add(wait)
 	if at.Before(x.resends.unpaid) {
 		at = x.resends.unpaid
 	}
@@ -345,6 +345,14 @@ func (x *Exchange) lostAt() time.Time {
 		}
 	}
 	return at
+}
+
+// heard returns when there was the last sign that the query of attempt n, which was sent then, is not lost.
+func (x *Exchange) heard(n int, sent time.Time) time.Time {
+	if at := x.ways[n].Carried(); at.After(sent) {
+		return at
+	}
+	return sent
 }
 
 // resend admits a query in place of the last one, if that is lost and something pays for another. The caller holds mu.
@@ -489,7 +497,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 			i, use = to, 0
 			continue
 		}
-		again := x.last(n) && (errors.Is(err, errLost) || Refused(err))
+		again := x.last(n) && (errors.Is(err, errLost) || Refused(err) || timedOut(err))
 		if again {
 			i, use, again = x.sendAgain(a, s, start)
 		}
@@ -503,7 +511,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 // know, or fails, the attempt goes on with another one, while the queries of the others are still waited for.
 func (x *Exchange) last(n int) bool { return n == race.MaxHedges && x.q.Standard() }
 
-// patience is how long the last attempt waits for s. A stream loses nothing while it carries other answers.
+// patience is how long the last attempt waits for s, after the last sign of its connection.
 func (x *Exchange) patience(s *Server) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -512,12 +520,33 @@ func (x *Exchange) patience(s *Server) time.Duration {
 
 // ask asks s in attempt n.
 func (x *Exchange) ask(ctx context.Context, n int, s *Server, use int) (*wire.Answer, time.Duration, error) {
-	if !x.last(n) || s.stream {
-		return s.ask(ctx, x.q, use)
+	w := &x.ways[n]
+	w.Begin()
+	if !x.last(n) {
+		return s.ask(ctx, x.q, use, w)
 	}
-	mine, cancel := context.WithTimeoutCause(ctx, x.patience(s), errLost)
-	defer cancel()
-	return s.ask(mine, x.q, use)
+	mine, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer x.whenLost(n, time.Now(), x.patience(s), func() { cancel(errLost) })()
+	return s.ask(mine, x.q, use, w)
+}
+
+// whenLost calls f when the query of attempt n, which was sent then, counts as lost, unless stop is called before.
+func (x *Exchange) whenLost(n int, sent time.Time, patience time.Duration, f func()) (stop func()) {
+	var mu sync.Mutex // guards t
+	var t *time.Timer
+	mu.Lock()
+	defer mu.Unlock()
+	t = time.AfterFunc(patience, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if left := time.Until(x.heard(n, sent).Add(patience)); left > 0 {
+			t.Reset(left)
+		} else {
+			f()
+		}
+	})
+	return func() { t.Stop() }
 }
 
 // sendAgain waits until it is time for another query in place of the one to s that was sent then, and something pays for it. It
@@ -571,6 +600,12 @@ func Ours(err error) bool {
 // Refused reports whether an error says that nobody listens: the server may be about to restart. A connection that was closed
 // is none of these: the question may be what ended it.
 func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// timedOut reports whether a connection was not opened in time.
+func timedOut(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}
 
 // fail returns the error of attempt n, which is about s.
 func (x *Exchange) fail(n int, s *Server, err error) error {

@@ -98,14 +98,14 @@ func (s *Server) ready() bool { return s.transports[s.preferred.Load()].Ready() 
 
 // ask asks the server, which was asked the same question n times before: each time
 // another of its addresses, and if one cannot be reached, at once the next. The
-// address that answers is preferred from then on.
-func (s *Server) ask(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
+// address that answers is preferred from then on. While it runs, w tells of the connection.
+func (s *Server) ask(ctx context.Context, q *wire.Query, n int, w *transport.Way) (*wire.Answer, time.Duration, error) {
 	s.used.Store(time.Now().UnixNano())
 	count, first := len(s.transports), int(s.preferred.Load())
 	var failed error // of the first
 	for i := range count {
 		at := (first + n + i) % count
-		a, setup, err := s.transports[at].Exchange(ctx, q, n/count)
+		a, setup, err := s.transports[at].Exchange(ctx, q, n/count, w)
 		if err == nil {
 			s.preferred.CompareAndSwap(int32(first), int32(at))
 			return a, setup, nil
@@ -180,7 +180,7 @@ func (s *Server) Reach(ctx context.Context, q *wire.Query) (failed bool, err err
 		}
 		share, done := Part(ctx, len(questions)-n)
 		var a *wire.Answer
-		a, _, err = s.ask(share, one, n)
+		a, _, err = s.ask(share, one, n, new(transport.Way))
 		done()
 		if err != nil {
 			continue
@@ -204,7 +204,7 @@ func (s *Server) validates(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0, true)))
 	defer cancel()
-	a, _, err := s.ask(ctx, wire.RootServers, 0)
+	a, _, err := s.ask(ctx, wire.RootServers, 0, new(transport.Way))
 	if err != nil || a.Outcome == wire.Failure || a.Bogus() {
 		return false
 	}

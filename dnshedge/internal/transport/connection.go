@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -56,6 +57,8 @@ type connection struct {
 	tcp    net.Conn      // below TLS, or conn
 	write  chan struct{} // capacity 1: full while somebody writes
 	dead   chan struct{} // closed when the connection is
+
+	carried atomic.Int64 // when the last answer came, Unix ns; 0: none has
 
 	mu      sync.Mutex // guards the fields below
 	err     error      // why the connection is dead
@@ -283,6 +286,7 @@ func (c *connection) deliver(frame []byte) error {
 	}
 	delete(c.waiting, id)
 	c.answers++
+	c.carried.Store(now.UnixNano())
 	p.answer <- frame
 	if !p.abandoned {
 		c.leave()

@@ -107,7 +107,7 @@ func (d *doh) Close() {
 	}
 }
 
-func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
+func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -126,6 +126,7 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 	}
 	done := make(chan response, 1)
 	h := d.conn(min(n, 1))
+	w.carried.Store(&h.carried)
 	var sent atomic.Int64
 	go func() {
 		defer d.wg.Done()
@@ -310,6 +311,9 @@ type httpConn struct {
 	flying atomic.Int32         // requests that are written and not answered
 	used   atomic.Bool          // a request was answered
 
+	// carried is when the last answer came, Unix ns; 0: none has, or each request has an HTTP/1.1 connection for itself.
+	carried atomic.Int64
+
 	mu      sync.Mutex  // guards the fields below
 	conns   []net.Conn  // that are open, in the order they were opened; rarely more than one
 	busy    int         // requests in flight
@@ -441,6 +445,9 @@ func (h *httpConn) probe(wait time.Duration) bool {
 // A server that speaks HTTP/1.1 gets more connections from then on.
 func (h *httpConn) answered(wait time.Duration, probe, serial bool) {
 	h.used.Store(true)
+	if !serial {
+		h.carried.Store(time.Now().UnixNano())
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if serial && h.limit == 1 {

@@ -24,18 +24,18 @@ type edns struct {
 	until atomic.Int64 // when the server is asked with EDNS again, Unix ns
 }
 
-func (e *edns) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
+func (e *edns) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
 	if q.NeedsEDNS() {
-		return e.Transport.Exchange(ctx, q, n)
+		return e.Transport.Exchange(ctx, q, n, w)
 	}
 	if time.Now().UnixNano() < e.until.Load() {
-		return e.Transport.Exchange(ctx, q.Plain(), n)
+		return e.Transport.Exchange(ctx, q.Plain(), n, w)
 	}
-	a, setup, err := e.Transport.Exchange(ctx, q, n)
+	a, setup, err := e.Transport.Exchange(ctx, q, n, w)
 	if err != nil || !rejected(a) {
 		return a, setup, err
 	}
-	again, more, err := e.Transport.Exchange(ctx, q.Plain(), n)
+	again, more, err := e.Transport.Exchange(ctx, q.Plain(), n, w)
 	if err != nil || rejected(again) {
 		return a, setup, nil
 	}

@@ -91,6 +91,7 @@ func (l *lane) ended(answers int, cut bool) {
 
 // opening is a connection that is being opened, for all queries that wait for it.
 type opening struct {
+	began   time.Time
 	queries int // that wait for it; guarded by lane.mu
 	done    chan struct{}
 	conn    *connection
@@ -138,7 +139,7 @@ func (s *stream) spawn(f func()) bool {
 	return true
 }
 
-func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
+func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
 		start := time.Now()
@@ -149,6 +150,7 @@ func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answ
 		if !reused {
 			setup += time.Since(start)
 		}
+		w.carried.Store(&c.carried)
 		b, err := c.exchange(ctx, q)
 		if errors.Is(err, errRetired) {
 			continue
@@ -177,7 +179,8 @@ func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answ
 	}
 }
 
-// connection returns the lane's connection, a new one if there is none.
+// connection returns the lane's connection, a new one if there is none. One that is being opened and silent for as long as others
+// may be is not waited for.
 func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
@@ -189,8 +192,8 @@ func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused
 		return c, true, nil
 	}
 	o := l.opening
-	if o == nil || l.limit > 0 && o.queries >= l.limit && l.open < maxOpen {
-		o = &opening{done: make(chan struct{})}
+	if o == nil || l.open < maxOpen && (l.limit > 0 && o.queries >= l.limit || time.Since(o.began) > s.Owner.Stall()) {
+		o = &opening{began: time.Now(), done: make(chan struct{})}
 		l.opening = o
 		l.open++
 		s.wg.Go(func() { s.connect(l, o) })

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -33,13 +34,33 @@ type Transport interface {
 	//
 	// When ctx ends, Exchange returns at once, with the context's cause. The query
 	// is abandoned: if the owner allows, its answer is awaited and measured.
-	Exchange(ctx context.Context, q *wire.Query, n int) (a *wire.Answer, setup time.Duration, err error)
+	//
+	// While it runs, w tells of the connection that the query went over. It must not be nil.
+	Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (a *wire.Answer, setup time.Duration, err error)
 
 	// Ready reports whether a first query needs no handshake.
 	Ready() bool
 
 	// Close ends all queries with ErrClosed, and returns when no goroutine is left.
 	Close()
+}
+
+// A Way is what a query goes over. A connection that carries the answers to other queries has not lost this one, and is only slow;
+// one that carries none may be dead, whatever other connections to the server do. The zero value carries nothing. It is safe for
+// concurrent use.
+type Way struct {
+	carried atomic.Pointer[atomic.Int64] // of the connection, see answered; nil: each query stands alone
+}
+
+// Begin forgets the connection of the query before.
+func (w *Way) Begin() { w.carried.Store(nil) }
+
+// Carried returns when an answer came over the connection the last time, or the zero time.
+func (w *Way) Carried() time.Time {
+	if c := w.carried.Load(); c != nil && c.Load() > 0 {
+		return time.Unix(0, c.Load())
+	}
+	return time.Time{}
 }
 
 // An Owner is whom a transport works for. It is told what the transport sees, and

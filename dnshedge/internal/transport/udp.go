@@ -97,9 +97,9 @@ func (u *udp) socket(ctx context.Context) (net.Conn, error) {
 
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
-func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer, time.Duration, error) {
+func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
-		return u.tcp.Exchange(ctx, q, n)
+		return u.tcp.Exchange(ctx, q, n, w)
 	}
 	a, err := u.ask(ctx, q, false)
 	if err != errCut && err != errForgers && err != errUnsure {
@@ -111,7 +111,7 @@ func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int) (*wire.Answer,
 		over, cancel = context.WithTimeout(ctx, u.Owner.Stall())
 		defer cancel()
 	}
-	a, setup, err := u.tcp.Exchange(over, q, n)
+	a, setup, err := u.tcp.Exchange(over, q, n, w)
 	if err == nil || why == errCut || ctx.Err() != nil {
 		return a, setup, err
 	}
