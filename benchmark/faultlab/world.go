@@ -84,7 +84,7 @@ var worlds = []world{{
 	name: "tenth", about: "the first server answers one query in ten",
 	first: tenth, second: always(good), question: addresses,
 }, {
-	name: "drops-https", about: "the first server drops queries of type HTTPS, of which is every other question",
+	name: "drops-https", about: "every other question is of type HTTPS, which the first server drops",
 	first: always(dropping), second: always(good), question: everyOther,
 }, {
 	name: "refuses", about: "the first server refuses us (EDE 18)",
@@ -100,7 +100,7 @@ var worlds = []world{{
 	first: always(good), question: addresses,
 	events: []event{{1003 * time.Millisecond, (*bench).down}, {3003 * time.Millisecond, (*bench).up}},
 }, {
-	name: "vpn", about: "resolv.conf names the second server, then the first, then the second again, and the other one is out of reach",
+	name: "vpn", about: "a VPN goes up and down: resolv.conf names the second server, the first, the second; the other is out of reach",
 	first: always(good), second: always(good), question: addresses,
 	span: 18 * time.Second, start: onlyTo("b"),
 	events: []event{{5503 * time.Millisecond, onlyTo("a")}, {12003 * time.Millisecond, onlyTo("b")}},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 type readmeTable struct {
 	name string
 	args string // of this command
+	runs string // how many, if the table has no ±; empty: what stands behind it is said
 	draw func(findings) string
 
 	test  string // of go test, several times
@@ -35,7 +37,7 @@ var readmeTables = []readmeTable{{
 	name: "dns", draw: networks,
 	args: "-engine dns -scenario loss2,spikes,clean -runs 5 -strategy single,hedge,net-resolver",
 }, {
-	name: "faults", draw: faultTable,
+	name: "faults", draw: faultTable, runs: "one run",
 	args: "-engine faults -scenario all",
 }, {
 	name: "recursor", draw: resolvers,
@@ -151,7 +153,7 @@ func (t readmeTable) fill(ctx context.Context, p *progress) (string, error) {
 		if found.late > o.tooLate() && o.engine.realTime() {
 			return "", fmt.Errorf("table %s: %s", t.name, o.busy(found.late))
 		}
-		body, typed, note = t.draw(found), command(o.args), o.plusMinus()
+		body, typed, note = t.draw(found), command(o.args), cmp.Or(t.runs, o.plusMinus())
 	}
 	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", body, typed, machine(), time.Now().Format("2006-01-02"), note), nil
 }

@@ -52,6 +52,12 @@ func (r *row) UnmarshalJSON(b []byte) error {
 	if given("sent_per_request") {
 		r.Sent = new(float64)
 	}
+	if given("denials") {
+		r.Denials = new(int)
+	}
+	if given("last_answer_ms") {
+		r.Last = new(float64)
+	}
 	for _, m := range metrics {
 		if !given(m.name) {
 			continue
