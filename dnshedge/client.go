@@ -27,8 +27,9 @@
 // FORMERR or a lame answer the Client asks the next server at once; it returns the
 // failure only if no server does better. A SERVFAIL whose extended error (RFC 8914)
 // names DNSSEC or a filter is final, because a server that does not validate or
-// filter would give the answer that this one withholds; but one that says of DNSSEC
-// must also have answered something, the root included. For the same reason Upstreams must be equivalent: they must answer the same questions in the same
+// filter would give the answer that this one withholds. What a server says of DNSSEC
+// counts only if it answers something, at least who serves the root. For the same
+// reason Upstreams must be equivalent: they must answer the same questions in the same
 // way. Put other servers into Fallback.
 //
 // # Operation

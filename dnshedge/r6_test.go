@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -389,6 +390,7 @@ func TestAQuestionIsSentAgainUntilItsTimeIsOver(t *testing.T) {
 			_, took, err := l.ask(c, "lost.example.")
 			require.Error(t, err)
 			assert.Equal(t, 30*time.Second, took)
+			synctest.Wait()
 			assert.GreaterOrEqual(t, len(*seen), 8)
 			pause := 800 * ms
 			for i, at := range (*seen)[1:] {
