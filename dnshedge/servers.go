@@ -245,12 +245,12 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 	strict := s.strict()
 	if !strict {
 		g.Measure(now, q)
-		g = g.ByTime(explore)
+		g = g.ByTime(q, explore)
 		if len(s.fallback) == 0 {
 			return s.ask(ctx, q, g)
 		}
 	}
-	return s.inTurn(ctx, q, s.turns(g, strict), nil)
+	return s.inTurn(ctx, q, s.turns(q, g, strict), nil)
 }
 
 // A turn is a group that is asked when those before it have failed, or are late.
@@ -260,7 +260,7 @@ type turn struct {
 }
 
 // turns returns who is asked after whom, if g is asked about all names.
-func (s *servers) turns(g group.Servers, strict bool) []turn {
+func (s *servers) turns(q *wire.Query, g group.Servers, strict bool) []turn {
 	first := []turn{{group: g}}
 	if strict {
 		first = each(nil, g.AsGiven(), false)
@@ -270,7 +270,7 @@ func (s *servers) turns(g group.Servers, strict bool) []turn {
 	}
 	other := s.fallback
 	if other.Silent() {
-		other = other.ByTime(false)[:1] // they take turns
+		other = other.ByTime(q, false)[:1] // they take turns
 	} else {
 		last := len(other) - 1
 		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.Silent() && one != s.fallback[last] })

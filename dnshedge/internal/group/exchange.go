@@ -256,6 +256,8 @@ func (x *Exchange) plan(ctx context.Context) {
 		x.told.denied(refused)
 	case h.Fixed > 0:
 		x.hedges.due = append(x.hedges.due, h.Fixed)
+	case x.zoneSilent(): // no hedge helps, and how long its questions take is nobody's latency
+		x.told.denied(observe.DeniedSlow)
 	default:
 		x.key = first.key
 		x.call.Begin(ctx, x.key, 0)
@@ -282,6 +284,11 @@ func (x *Exchange) plan(ctx context.Context) {
 		left = end.Sub(x.start)
 	}
 	x.look, x.end = x.start.Add(wait), x.start.Add(left)
+}
+
+// zoneSilent reports whether all servers of the group are silent about the question's zone.
+func (x *Exchange) zoneSilent() bool {
+	return !slices.ContainsFunc(x.group, func(s *Server) bool { return !s.zones.silent(x.q) })
 }
 
 // Admit starts what is due, a resend or a hedge.
@@ -364,7 +371,7 @@ func (x *Exchange) resend(now time.Time) bool {
 		s.rto.backOff(x.resends.lastAt, now)
 	}
 	to := x.group[x.pick()]
-	paid := to.purse.payResend(x.resends.n == 0, to.Silent())
+	paid := to.payResend(x.q, x.resends.n == 0)
 	x.countMisses(now) // which may make it silent, and another one the better choice
 	if !paid {
 		x.resends.unpaid = now.Add(now.Sub(x.resends.lastAt) / 4)
@@ -423,7 +430,7 @@ func (x *Exchange) Ended(n int) {
 func (x *Exchange) countMisses(now time.Time) {
 	for i, s := range x.group {
 		if x.uses[i] > 0 && now.Sub(x.asked[i]) >= s.lossDelay() {
-			s.missed(x.asked[i])
+			s.miss(x.q, x.asked[i])
 		}
 	}
 }
@@ -436,7 +443,7 @@ func (x *Exchange) pick() int {
 	best, rank := 0, -1
 	for i, s := range x.group {
 		r := 2 * x.uses[i]
-		if s.doubtful() {
+		if s.doubtful() || s.zones.silent(x.q) {
 			r += 2*silentHandicap + 1
 		}
 		if x.failedBy>>i&1 != 0 {
@@ -475,7 +482,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		}
 		if err == nil {
 			bogus := x.q.Standard() && answer.Bogus()
-			s.responded(x.q, bogus || x.q.Standard() && answer.Outcome == wire.Failure)
+			s.answeredTo(x.q, bogus || x.q.Standard() && answer.Outcome == wire.Failure)
 			if bogus && !s.validates(ctx) {
 				answer.Outcome = wire.Failure
 			}
@@ -487,11 +494,11 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		} else if a.Err() != nil {
 			// Time ran out, or another attempt won.
 			if time.Since(start) >= s.lossDelay() {
-				s.missed(start)
+				s.miss(x.q, start)
 			}
 			return reply{}, x.fail(n, s, err)
 		} else if !Ours(err) {
-			s.missed(start)
+			s.miss(x.q, start)
 		}
 		if to, ok := x.failover(s, answer); ok {
 			i, use = to, 0
@@ -575,7 +582,7 @@ func (x *Exchange) payAgain() (to, use int, ok bool) {
 	defer x.mu.Unlock()
 	to = x.pick()
 	s := x.group[to]
-	if !s.purse.payResend(false, s.Silent()) {
+	if !s.payResend(x.q, false) {
 		return 0, 0, false
 	}
 	use = x.uses[to]

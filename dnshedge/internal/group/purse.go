@@ -62,8 +62,11 @@ func (p *purse) payHedge(call *engine.Call, n int) bool {
 // the budget, or answers in plenty: then it is packets that are lost, and not a server that is overloaded. A silent server is
 // sent nothing but for the budget: an outage must not double the load.
 func (p *purse) payResend(first, silent bool) bool {
-	return first && !silent && p.resends.spend(1) || p.payFailover() || !silent && p.resends.spend(Burst/2)
+	return first && !silent && p.resends.spend(1) || p.payFailover() || !silent && p.payPlenty()
 }
+
+// payPlenty pays for a resend if that leaves enough for others.
+func (p *purse) payPlenty() bool { return p.resends.spend(Burst / 2) }
 
 // payFailover pays for asking this server because another one could not answer, if that is to cost anything.
 func (p *purse) payFailover() bool {

@@ -53,6 +53,7 @@ type Server struct {
 	learner
 	health
 	share share
+	zones zones
 
 	used       atomic.Int64 // when last asked, Unix ns
 	abandoned  atomic.Int64 // abandoned queries that still run
@@ -116,6 +117,29 @@ func (s *Server) ask(ctx context.Context, q *wire.Query, n int, w *transport.Way
 		}
 	}
 	return nil, 0, failed
+}
+
+// answeredTo is called for each response to a question of a caller, which is a failure or not.
+func (s *Server) answeredTo(q *wire.Query, failure bool) {
+	s.zones.answer(q)
+	s.responded(q, failure)
+}
+
+// miss counts a question, sent then, that has no answer. If the server has answered anything since it is silent about the question's
+// zone, that says no more about it.
+func (s *Server) miss(q *wire.Query, sent time.Time) {
+	if since := s.zones.miss(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
+		s.missed(sent)
+	}
+}
+
+// payResend pays for sending q again. If the server is silent about q's zone only, that leaves plenty to other zones.
+func (s *Server) payResend(q *wire.Query, first bool) bool {
+	silent := s.Silent()
+	if !silent && s.zones.silent(q) {
+		return s.purse.payPlenty()
+	}
+	return s.purse.payResend(first, silent)
 }
 
 // Wrote counts a query.

@@ -19,11 +19,11 @@ const (
 type Servers []*Server
 
 // ByTime returns the servers in the order of preference: by their smoothed round
-// trip times, roughly, and if those are alike, as they were given. Doubtful servers
-// come last, and the one asked least recently is first among them: when all are
+// trip times, roughly, and if those are alike, as they were given. Doubtful servers, and those that are
+// silent about q's zone, come last, and the one asked least recently is first among them: when all are
 // doubtful they take turns, and callers' own queries find out which is back. If
 // explore, no caller waits, and any server may come first.
-func (g Servers) ByTime(explore bool) Servers {
+func (g Servers) ByTime(q *wire.Query, explore bool) Servers {
 	if len(g) < 2 {
 		return g
 	}
@@ -34,7 +34,7 @@ func (g Servers) ByTime(explore bool) Servers {
 	}
 	all := make([]ranked, len(g))
 	for i, s := range g {
-		all[i] = ranked{s: s, rank: s.rank()}
+		all[i] = ranked{s: s, rank: s.rank(q)}
 		if all[i].rank == lastRank {
 			all[i].used = s.used.Load()
 		}
@@ -56,8 +56,8 @@ const lastRank = math.MaxInt32
 // rank orders servers by the logarithm of the smoothed round trip time, so that
 // small differences do not matter. Servers without one come after them, and doubtful
 // servers last.
-func (s *Server) rank() int {
-	if s.doubtful() {
+func (s *Server) rank(q *wire.Query) int {
+	if s.doubtful() || s.zones.silent(q) {
 		return lastRank
 	}
 	srtt := s.roundTrip()

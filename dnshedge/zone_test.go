@@ -1,0 +1,171 @@
+package dnshedge_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// deadZone does not answer for one zone: a resolver whose servers are dead gives up only after the client has.
+func deadZone(q dnstest.Query) dnstest.Reply {
+	if strings.HasSuffix(strings.ToLower(q.Question[0].Name), ".dead.example.") {
+		return drop(q)
+	}
+	return good(q)
+}
+
+// Of the questions of other zones one in fifty is lost on its way. They are hedged, and answered, as if nobody asked for the dead zone.
+func TestR6ADeadZoneTakesNoHedgesAndResendsOfOthers(t *testing.T) {
+	for _, every := range []time.Duration{0, 10 * ms, 2 * ms} {
+		bubble(t, func(l *lab) {
+			seen := make(map[string]bool)
+			var mu sync.Mutex
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				name := strings.ToLower(q.Question[0].Name)
+				mu.Lock()
+				defer mu.Unlock()
+				first := !seen[name]
+				seen[name] = true
+				if first && (strings.HasSuffix(name, "17.example.") || strings.HasSuffix(name, "67.example.")) {
+					return drop(q)
+				}
+				return deadZone(q)
+			})
+			c := l.client(&dnshedge.Client{MaxInFlight: 1 << 20}, l.up("udp", "a"))
+			l.learn(c)
+			var quit atomic.Bool
+			var wg sync.WaitGroup
+			if every > 0 {
+				wg.Go(func() {
+					for i := 0; !quit.Load(); i++ {
+						time.Sleep(every)
+						wg.Go(func() { _, _, _ = c.Exchange(question(fmt.Sprintf("x%d.dead.example.", i), dns.TypeA), "") })
+					}
+				})
+				time.Sleep(3 * time.Second)
+			}
+			var took []time.Duration
+			var asked sync.WaitGroup
+			for i := range 1000 {
+				asked.Go(func() {
+					_, d, err := c.Exchange(question(fmt.Sprintf("g%d.example.", i), dns.TypeA), "")
+					assert.NoError(t, err, "one dead question in %v", every)
+					mu.Lock()
+					defer mu.Unlock()
+					took = append(took, d)
+				})
+				time.Sleep(10 * ms)
+			}
+			asked.Wait()
+			quit.Store(true)
+			wg.Wait()
+			slices.Sort(took)
+			assert.LessOrEqual(t, took[len(took)-1], 60*ms, "one dead question in %v: every lost one is hedged", every)
+			st := c.Stats()
+			assert.EqualValues(t, 20, st.HedgeWins, "one dead question in %v", every)
+			assert.LessOrEqual(t, st.Hedges, int64(20+20), "one dead question in %v: what is saved up finds out that the zone is dead", every)
+		})
+	}
+}
+
+// A dead zone moves nobody to a server that is further away.
+func TestR6ADeadZoneIsNoEvidenceAgainstTheServer(t *testing.T) {
+	for _, network := range []string{"udp", "tls"} {
+		bubble(t, func(l *lab) {
+			l.serve("a", deadZone)
+			l.serve("b", deadZone)
+			l.link("b", netsim.Profile{Delay: netsim.Constant(100 * ms)})
+			c := l.client(&dnshedge.Client{}, l.up(network, "a"), l.up(network, "b"))
+			l.learn(c)
+			time.Sleep(time.Second)
+			var wg sync.WaitGroup
+			slow := 0
+			for i := range 60 {
+				wg.Go(func() { _, _, _ = c.Exchange(question(fmt.Sprintf("x%d.dead.example.", i), dns.TypeA), "") })
+				time.Sleep(1710 * ms)
+				if _, took := l.must(c, fmt.Sprintf("y%d.example.", i)); took > 50*ms {
+					slow++
+				}
+			}
+			wg.Wait()
+			assert.LessOrEqual(t, slow, 1, "%s: it takes three names to know the zone", network)
+		})
+	}
+}
+
+// One of two servers does not answer for a zone: the other one is asked for that zone first, and for no other. When the zone is
+// back, the nearer server is asked for it again.
+func TestR6AZoneIsAskedOfTheServerThatAnswersForIt(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var back atomic.Bool
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if back.Load() {
+				return good(q)
+			}
+			return deadZone(q)
+		})
+		l.serve("b", with("A 192.0.2.2"))
+		l.link("b", netsim.Profile{Delay: netsim.Constant(30 * ms)})
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		l.learn(c)
+		ask := func(n int, format string) (worst time.Duration) {
+			for i := range n {
+				_, took := l.must(c, fmt.Sprintf(format, i))
+				worst = max(worst, took)
+				time.Sleep(500 * ms)
+			}
+			return worst
+		}
+		ask(10, "w%d.dead.example.")
+		assert.LessOrEqual(t, ask(10, "x%d.dead.example."), 60*ms)
+		assert.LessOrEqual(t, ask(10, "y%d.example."), 20*ms)
+		back.Store(true)
+		time.Sleep(10 * time.Second)
+		assert.LessOrEqual(t, ask(10, "z%d.dead.example."), 20*ms)
+	})
+}
+
+// Who asks for one zone only learns as soon as others that a server is dead.
+func TestR6ADeadServerIsFoundByQuestionsOfOneZone(t *testing.T) {
+	for name, c := range map[string]*dnshedge.Client{"group": {}, "fallback": {}} {
+		bubble(t, func(l *lab) {
+			l.serve("a", good)
+			b := l.serve("b", good)
+			if name == "group" {
+				l.client(c, l.up("udp", "a"), l.up("udp", "b"))
+			} else {
+				c.Fallback = []dnshedge.Upstream{l.up("udp", "b")}
+				l.client(c, l.up("udp", "a"))
+			}
+			for i := range 40 {
+				l.must(c, fmt.Sprintf("l%d.corp.example.", i))
+			}
+			l.link("a", netsim.Profile{BlackHole: true})
+			var wg sync.WaitGroup
+			for i := range 20 {
+				wg.Go(func() { l.must(c, fmt.Sprintf("m%d.corp.example.", i)) })
+				time.Sleep(time.Second)
+			}
+			wg.Wait()
+			before := b.Queries.Load()
+			for i := range 20 {
+				_, took := l.must(c, fmt.Sprintf("n%d.corp.example.", i))
+				assert.LessOrEqual(t, took, 40*ms, name)
+				time.Sleep(time.Second)
+			}
+			assert.Positive(t, b.Queries.Load()-before)
+			assert.True(t, c.Stats().Upstreams[0].Silent, name)
+		})
+	}
+}
