@@ -52,7 +52,7 @@ fuzz: # runs each target for FUZZTIME
 	done
 
 .PHONY: worlds
-worlds: # plays worlds from a new number on for N seconds, see internal/worlds
+worlds: # plays worlds from a new number on for N seconds, with WORLDS_NEED=over=dns those of DNS only, see internal/worlds
 	WORLDS_SECONDS=$(N) go test -count=1 -timeout 24h -run ANewNumber -v ./internal/worlds
 
 .PHONY: bench

@@ -15,6 +15,13 @@
 //
 //	over=http/2 call0.method=POST call0.try1.wait=30ms
 //
+// Worlds of DNS (over=dns) are servers with faults in a network, and a Client of package dnshedge before them, with a cache, as a
+// forwarder, between others. What it does is compared with a patient resolver, which has no memory and asks all servers in turn,
+// each for its part of the time. Every response of a server has a number in its records, so that the judge knows of each
+// answer who said it, to which question and when. Promise 1 is there: a question that the patient resolver has an answer to is
+// answered, not much later, by a server that may be asked, with the records of one response, and with TTLs that are as old as
+// they are; promise 3: the same question is asked once at a time, and queries are bounded.
+//
 // That list is how a world is printed, replayed, kept in testdata, and made smaller: parts are left out for as long as the
 // finding stays. A part that a world has not stands for the usual: a call is a GET of a warm host that answers after 5 ms.
 //

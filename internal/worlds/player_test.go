@@ -12,7 +12,7 @@ import (
 	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
-// A world can be played, plainly and hedged.
+// A world can be played, plainly and hedged, or by a patient resolver and a Client.
 type world interface {
 	// judge plays the world and says which promises it breaks. The world tells log what was seen.
 	judge(stage *stage) []finding
@@ -21,13 +21,15 @@ type world interface {
 // worldOf makes the world of a draw, and returns it with the parts that it has.
 func worldOf(d *draw) (world, parts) {
 	var w world
-	switch pick(d, "over", .8, "http/1.1", "http/1.1", "http/2", "do", "grpc", "grpc") {
+	switch pick(d, "over", .8, "http/1.1", "http/1.1", "http/2", "do", "grpc", "grpc", "dns", "dns") {
 	case "http/2":
 		w = newHTTPWorld(d, true)
 	case "grpc":
 		w = newGRPCWorld(d)
 	case "do":
 		w = newDoWorld(d)
+	case "dns":
+		w = newDNSWorld(d)
 	default:
 		w = newHTTPWorld(d, false)
 	}

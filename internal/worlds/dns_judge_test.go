@@ -1,0 +1,506 @@
+package worlds_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// A dnsJudge compares what the Client did with what a patient resolver did.
+type dnsJudge struct {
+	w               *dnsWorld
+	patient, client *dnsPlay
+	findings        []finding
+}
+
+// recovers is how long the Client may need to find out that a server is back that was gone for all questions: probes are ten
+// seconds apart at most, and every other one is a question that fails.
+const recovers = 75 * time.Second
+
+// judge plays the world and says which promises it breaks.
+func (w *dnsWorld) judge(s *stage) []finding {
+	dnstest.Certificate() // outside the bubbles
+	j := &dnsJudge{w: w, patient: playDNS(s, w, true), client: playDNS(s, w, false)}
+	for i, a := range w.asks {
+		if a.what == "past" && j.client.results != nil && j.client.results[i].good() && j.patient.results[i].good() {
+			continue
+		}
+		var x, y *dnsResult
+		if j.patient.results != nil && j.client.results != nil {
+			x, y = j.patient.results[i], j.client.results[i]
+		}
+		s.log("%s %v at %v: patient %v, client %v", a.what, a.dnsKey, a.at, x, y)
+	}
+	if j.patient.broken != "" {
+		return []finding{{"0 patient", j.patient.broken}}
+	}
+	if j.client.broken != "" {
+		return []finding{{"5 goroutines", j.client.broken}}
+	}
+	for _, q := range j.client.seen {
+		s.log("server %d saw %v over %s at %v", q.server, q.key, q.net, q.at)
+	}
+	for i, a := range w.asks {
+		j.ask(a, j.patient.results[i], j.client.results[i])
+	}
+	j.together()
+	j.kept()
+	j.bounded()
+	return append(j.findings, j.client.notes...)
+}
+
+func (j *dnsJudge) add(promise, format string, args ...any) {
+	j.findings = append(j.findings, finding{promise, fmt.Sprintf(format, args...)})
+}
+
+// ask judges what came of a question.
+func (j *dnsJudge) ask(a *dnsAsk, x, r *dnsResult) {
+	say := func(promise, format string, args ...any) {
+		j.add(promise, "%s %v at %v: %s; patient %v, client %v", a.what, a.dnsKey, a.at, fmt.Sprintf(format, args...), x, r)
+	}
+	took := r.end - r.began
+	if most := j.atMost(a); took > most {
+		say("2 held", "for %v at most", most)
+	}
+	if r.msg != nil {
+		if wrong := wrongShape(a, r.msg); wrong != "" {
+			say("1 form", "%s", wrong)
+		}
+	}
+	switch {
+	case r.closed:
+	case a.noRD:
+		if r.good() && a.class == dns.ClassINET {
+			say("1 without RD", "it is answered with what others asked for")
+		}
+	case r.good():
+		j.origin(a, r, say)
+		if bound := j.late(a, x, r); x.good() && took > bound {
+			say("1 later", "it takes %v at most", bound)
+		}
+	case x.good() && !j.mayFail(a, x, r):
+		say("1 lost", "a patient resolver is answered")
+	}
+}
+
+// atMost is when a question ends at the latest.
+func (j *dnsJudge) atMost(a *dnsAsk) time.Duration {
+	most := j.w.client.timeout
+	switch j.w.way.front {
+	case "udp":
+		return 2*most + slack // and over TCP
+	case "serveDNS", "tcp":
+		return most + slack + 20*ms
+	}
+	if a.deadline > 0 {
+		most = min(most, a.deadline)
+	}
+	if a.cancel >= 0 {
+		most = min(most, a.cancel)
+	}
+	return most + slack
+}
+
+// wrongShape says what is wrong with the form of a response; "": nothing.
+func wrongShape(a *dnsAsk, m *dns.Msg) string {
+	ask := a.message()
+	switch {
+	case !m.Response, m.Opcode != dns.OpcodeQuery, m.RecursionDesired != ask.RecursionDesired, m.CheckingDisabled != a.cd:
+		return "its flags are not those of a response to the question"
+	case len(m.Question) != 1 || m.Question[0] != ask.Question[0]:
+		return fmt.Sprintf("its question is %v", m.Question)
+	case m.AuthenticatedData && !a.do:
+		return "AD was not asked for"
+	case (m.IsEdns0() != nil) != a.edns:
+		return "an OPT record is there and was not asked for, or the other way round"
+	case a.edns && m.IsEdns0().Do() != a.do:
+		return "the DO bit is another one"
+	}
+	return ""
+}
+
+// sick reports whether a server has a fault that may be felt by a question between two times. What a server does to all
+// questions is felt for some time after; what it does to some is felt by those. One of which the Client knows nothing good may
+// be taken for one that is down.
+func (j *dnsJudge) sick(server int, k dnsKey, from, until time.Duration) bool {
+	s := j.w.servers[server]
+	if s.noTCP && strings.HasPrefix(k.name, "long") {
+		return true
+	}
+	if j.w.way.change == "netdown" && from-recovers <= j.w.way.changeAt+netdownFor && until >= j.w.way.changeAt {
+		return true
+	}
+	known := j.w.past.calls > 0 && j.w.way.change != "import" && (server == 0 || !j.w.strict())
+	for _, f := range s.faults {
+		known = known && (f.from >= j.w.start-ms || !f.total())
+	}
+	if j.w.past.broken && !known && from-recovers < j.w.start {
+		return true
+	}
+	return slices.ContainsFunc(s.faults, func(f *dnsFault) bool {
+		switch {
+		case f.total():
+			return f.during(from-recovers, until)
+		case f.matches(k):
+			return f.during(from-time.Second, until)
+		}
+		return !known && f.on != "probe" && f.during(from-recovers, until)
+	})
+}
+
+// well reports whether no server has a fault that may be felt.
+func (j *dnsJudge) well(k dnsKey, from, until time.Duration) bool {
+	if j.w.way.change == "resolvConf" && from < j.w.way.changeAt+6*time.Second && until > j.w.way.changeAt {
+		return false
+	}
+	for _, s := range j.w.serversAt(from, k.name) {
+		if j.sick(s, k, from, until) {
+			return false
+		}
+	}
+	return true
+}
+
+// late is how long an answer may take at most, if the patient resolver has one.
+func (j *dnsJudge) late(a *dnsAsk, x, r *dnsResult) time.Duration {
+	alarmed := false // from then on, names are spelled at random, which servers that write them in lower case do not repeat
+	for _, s := range j.w.servers {
+		alarmed = alarmed || s.stray
+		for _, f := range s.faults {
+			alarmed = alarmed || f.kind == "stray" || f.kind == "wrongID" || f.kind == "wrongName"
+		}
+	}
+	switch first := j.w.serversAt(r.began, a.name); {
+	case !j.noticedAll(a, r):
+		return j.w.client.timeout + slack
+	case j.well(a.dnsKey, r.began, r.end) && !alarmed:
+		return 300 * ms
+	case j.w.strict() && !j.sick(first[0], a.dnsKey, r.began, r.end) && !alarmed && j.w.way.change != "resolvConf":
+		return 300 * ms
+	case j.w.strict():
+		return j.w.client.timeout + slack
+	}
+	if j.outage(a, r) {
+		return j.w.client.timeout + slack
+	}
+	return x.end - x.began + 3*time.Second + slack // the last attempt waits four timeouts after the first
+}
+
+// mayFail reports whether a question may fail that the patient resolver has an answer to.
+func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
+	change := j.w.way.changeAt
+	switch j.w.way.change {
+	case "close":
+		if r.end >= change-slack {
+			return true
+		}
+	case "netdown":
+		if r.began <= change+netdownFor && r.end >= change {
+			return true
+		}
+	case "resolvConf":
+		if r.began <= change+6*time.Second+j.w.client.timeout && r.end >= change {
+			return true
+		}
+	}
+	well := j.well(a.dnsKey, r.began, r.end)
+	if j.client.callersGiveUp() && (a.deadline > 0 || a.cancel >= 0) {
+		if a.ended(x.end-x.began) || !well || a.ended(300*ms) {
+			return true
+		}
+	}
+	return !well && (j.decided(a, r) || j.failedBefore(a, r) || j.outage(a, r) || j.poor(a, r))
+}
+
+// poor reports whether a server has lost so many datagrams that it is not asked again for each: its answers have to pay for that.
+func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
+	for _, s := range j.w.serversAt(r.began, a.name) {
+		lost := 0
+		for _, f := range j.w.servers[s].faults {
+			if f.kind != "drops2" && f.kind != "half" && f.kind != "drops1" || !f.matches(a.dnsKey) {
+				continue
+			}
+			for _, b := range j.w.asks {
+				if b.at <= a.at && f.matches(b.dnsKey) && f.during(b.at, b.at) {
+					lost++
+				}
+			}
+			if lost > 10 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// outage reports whether a server was silent about such questions before this one, and still was then: it is asked again ever
+// less often (RFC 6298).
+func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
+	for _, s := range j.w.serversAt(r.began, a.name) {
+		for _, f := range j.w.servers[s].faults {
+			if slices.Contains([]string{"silent", "empty", "wrongID", "wrongName", "late7s"}, f.kind) && f.matches(a.dnsKey) && f.from < r.began-time.Second && f.until > r.began {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// decided reports whether the failure is a decision of servers, which is not put to others, or one of so many that the question is given up.
+func (j *dnsJudge) decided(a *dnsAsk, r *dnsResult) bool {
+	servfails, sick := 0, make(map[int]bool)
+	for i, s := range j.w.serversAt(r.began, a.name) {
+		for _, f := range j.w.servers[s].faults {
+			if !f.matches(a.dnsKey) || !f.during(r.began, r.end) {
+				continue
+			}
+			if f.decision() || i == 0 && f.failure() && j.w.way.by == "fallback" {
+				return true
+			}
+			if f.kind == "servfail" {
+				servfails++
+			}
+			sick[s] = true
+		}
+	}
+	return servfails >= 3 || len(sick) >= 3 // RFC 9520: three servers are enough
+}
+
+// failedBefore reports whether the failure may be that of a question before, which is kept.
+func (j *dnsJudge) failedBefore(a *dnsAsk, r *dnsResult) bool {
+	keep := 5 * time.Second
+	if j.w.way.by == "exchanger" {
+		keep = 20 * time.Second
+	}
+	for i, b := range j.w.asks {
+		x := j.client.results[i]
+		if b.dnsKey == a.dnsKey && x != r && !x.good() && (!j.patient.results[i].good() || j.decided(b, x)) && x.began <= r.began && x.end >= r.began-keep {
+			return j.w.client.cache || x.end >= r.began
+		}
+	}
+	return false
+}
+
+// origin judges an answer by the response that it is from.
+func (j *dnsJudge) origin(a *dnsAsk, r *dnsResult, say func(string, string, ...any)) {
+	serial, ok := serialOf(r.msg)
+	s := j.client.said[serial]
+	if !ok || s == nil || s.at > r.end {
+		say("1 foreign", "no server said that")
+		return
+	}
+	below := j.w.client.trustAD && r.msg.Rcode == dns.RcodeNameError && strings.HasSuffix(a.name, "."+s.key.name)
+	switch k := s.key; {
+	case k.do != a.do || k.cd != a.cd:
+		say("1 foreign", "it is the answer to %v", k)
+	case k.name != a.name && !below, k.typ != a.typ && r.msg.Rcode != dns.RcodeNameError:
+		say("1 foreign", "it is the answer to %v", k)
+	}
+	if wrong := unlike(r.msg, s.msg); wrong != "" && !below {
+		say("1 records", "%s; server %d said %v", wrong, s.server, s.msg)
+	}
+	j.whose(a, r, s, say)
+	j.age(r, s, say)
+}
+
+// whose judges which server an answer is from.
+func (j *dnsJudge) whose(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, string, ...any)) {
+	servers := j.w.serversAt(r.began-6*time.Second, a.name)
+	if j.w.way.change == "resolvConf" && r.end > j.w.way.changeAt && r.began < j.w.way.changeAt+6*time.Second {
+		servers = append(slices.Clone(servers), j.w.serversAt(r.end, a.name)...)
+	}
+	at := slices.Index(servers, s.server)
+	if at < 0 {
+		say("1 server", "server %d is not asked about that", s.server)
+		return
+	}
+	if !j.w.strict() || j.w.way.change == "resolvConf" {
+		return
+	}
+	for _, before := range servers[:at] {
+		if !j.sick(before, a.dnsKey, s.at-j.w.client.timeout, s.at) && j.noticed(before, s.at) {
+			say("1 server", "it is from server %d, and nothing is wrong with server %d", s.server, before)
+		}
+	}
+}
+
+// noticed reports whether enough was asked since a server was gone for all questions to find out that it is back.
+func (j *dnsJudge) noticed(server int, at time.Duration) bool {
+	gone := time.Duration(-1)
+	for _, f := range j.w.servers[server].faults {
+		if f.total() && f.until < at {
+			gone = max(gone, f.until)
+		}
+	}
+	n, last := 0, -forever
+	for _, a := range j.w.asks {
+		if gone <= a.at && a.at < at-10*time.Second && a.at >= last+10*time.Second { // probes are as far apart
+			n, last = n+1, a.at
+		}
+	}
+	return gone < 0 || n >= 3
+}
+
+func (j *dnsJudge) noticedAll(a *dnsAsk, r *dnsResult) bool {
+	for _, s := range j.w.serversAt(r.began, a.name) {
+		if !j.noticed(s, r.began) {
+			return false
+		}
+	}
+	return true
+}
+
+// unlike says how the records of a response differ from what a server said; "": they do not.
+func unlike(m, said *dns.Msg) string {
+	if m.Rcode != said.Rcode {
+		return "the response code is another one"
+	}
+	for _, s := range [][2][]dns.RR{{m.Answer, said.Answer}, {m.Ns, said.Ns}} {
+		if len(s[0]) != len(s[1]) {
+			return "it has not as many records"
+		}
+		for _, rr := range s[0] {
+			if !slices.ContainsFunc(s[1], func(o dns.RR) bool { return dns.IsDuplicate(rr, o) }) {
+				return fmt.Sprintf("nobody said %v", rr)
+			}
+		}
+	}
+	return ""
+}
+
+// age judges the TTLs of an answer.
+func (j *dnsJudge) age(r *dnsResult, s *dnsSaid, say func(string, string, ...any)) {
+	c, age := &j.w.client, r.end-s.at-travel(s.server)
+	live := s.at+travel(s.server) >= r.began-ms
+	shared := j.w.strict() && age <= c.timeout // with one who had asked before, and for whom it was held back
+	if !c.cache && !live && !shared {
+		say("1 old", "it is %v old, and there is no cache", age)
+		return
+	}
+	keep := time.Duration(1<<63 - 1)
+	for _, rr := range slices.Concat(s.msg.Answer, s.msg.Ns) {
+		keep = min(keep, j.limit(rr))
+	}
+	stale := !live && age > keep+slack
+	for _, rr := range slices.Concat(r.msg.Answer, r.msg.Ns) {
+		var most time.Duration
+		for _, o := range slices.Concat(s.msg.Answer, s.msg.Ns) {
+			if dns.IsDuplicate(rr, o) {
+				most = j.limit(o)
+			}
+		}
+		ttl := time.Duration(rr.Header().Ttl) * time.Second
+		switch {
+		case stale:
+			if ttl > 30*time.Second {
+				say("1 TTL", "the TTL of what is stale is %v", ttl)
+			}
+		case ttl > max(0, most-age.Truncate(time.Second))+time.Second, live && ttl < most-age-2*time.Second:
+			say("1 TTL", "%v, of %v %v ago", ttl, most, age)
+		}
+	}
+	if stale {
+		j.stale(r, s, age, keep, say)
+	}
+}
+
+// limit is the TTL that a record of a server may have at first.
+func (j *dnsJudge) limit(rr dns.RR) time.Duration {
+	c, ttl := &j.w.client, time.Duration(rr.Header().Ttl)*time.Second
+	if !c.cache {
+		return ttl
+	}
+	if soa, ok := rr.(*dns.SOA); ok {
+		ttl = min(ttl, time.Duration(soa.Minttl)*time.Second)
+		if c.maxNegative > 0 {
+			ttl = min(ttl, c.maxNegative)
+		}
+	} else if ttl > 0 {
+		ttl = max(ttl, c.minTTL)
+	}
+	if c.maxTTL > 0 {
+		ttl = min(ttl, c.maxTTL)
+	}
+	return ttl
+}
+
+// stale judges an answer that has expired.
+func (j *dnsJudge) stale(r *dnsResult, s *dnsSaid, age, keep time.Duration, say func(string, string, ...any)) {
+	switch {
+	case keep == 0:
+		say("1 stale", "its TTL was 0")
+	case age > keep+j.w.client.stale()+j.w.client.timeout+slack:
+		say("1 stale", "it is %v old", age)
+	case j.w.client.staleAfter >= 0 && j.well(s.key, r.began-35*time.Second, r.end):
+		say("1 stale", "it is %v old, and servers would answer", age)
+	}
+}
+
+// together judges whether the same question was asked once at a time.
+func (j *dnsJudge) together() {
+	for i, a := range j.w.asks {
+		if i == 0 || a.dnsKey != j.w.asks[i-1].dnsKey || a.at != j.w.asks[i-1].at || a.noRD || a.cancel >= 0 {
+			continue
+		}
+		if !j.well(a.dnsKey, a.at, a.at+ms) || a.deadline > 0 && a.deadline < j.w.client.timeout && (!j.w.client.cache || a.class != dns.ClassINET) {
+			continue
+		}
+		n := make(map[int]int) // a server that is measured may be asked as well
+		for _, q := range j.client.seen {
+			if q.key == a.dnsKey && a.at <= q.at && q.at <= a.at+15*ms {
+				n[q.server]++
+			}
+		}
+		for s, n := range n {
+			if n > 1 {
+				j.add("3 together", "%v: server %d had %d queries for the same question at once", a.dnsKey, s, n)
+				return
+			}
+		}
+	}
+}
+
+// kept judges whether what is kept is asked for again, where nothing else is a reason for that.
+func (j *dnsJudge) kept() {
+	w := j.w
+	if !w.client.cache || len(w.servers) > 1 || len(w.servers[0].faults) > 0 || w.way.change != "" || w.way.by == "route" {
+		return
+	}
+	for _, s := range j.client.said {
+		keep := time.Duration(1<<63 - 1)
+		for _, rr := range slices.Concat(s.msg.Answer, s.msg.Ns) {
+			keep = min(keep, j.limit(rr))
+		}
+		for _, q := range j.client.seen {
+			if since := q.at - s.at - 2*travel(s.server); q.key == s.key && q.class == dns.ClassINET && since > ms && since < keep*9/10-ms {
+				j.add("3 kept", "%v is asked for again %v after it was answered for %v", q.key, since, keep)
+				return
+			}
+		}
+	}
+}
+
+// bounded judges how many queries there are in all.
+func (j *dnsJudge) bounded() {
+	end := j.w.end + time.Minute
+	probes := 3 * len(j.w.servers) * (12 + int(end/(10*time.Second)))
+	most := probes + len(j.w.asks)*2*(4+len(j.w.servers))
+	if j.w.way.by == "loop" {
+		wire := int64(0)
+		for _, c := range j.client.clients {
+			wire += c.Stats().Wire
+		}
+		if wire > int64(most+len(j.w.asks)*16) {
+			j.add("3 loop", "%d queries to itself for %d questions", wire, len(j.w.asks))
+		}
+		return
+	}
+	if n := len(j.client.seen); n > most {
+		j.add("3 queries", "%d for %d questions: %d at most", n, len(j.w.asks), most)
+	}
+}

@@ -1,0 +1,176 @@
+package worlds_test
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"net"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// The patient resolver asks all servers in turn, each for its part of the time, and has no memory. It asks again after a
+// second, then after two and so on, and hears what it has asked for until the end.
+
+// A patientAnswer is what came of one of its queries.
+type patientAnswer struct {
+	msg  *dns.Msg // nil: there is none
+	late bool     // nothing came in time
+}
+
+func (a patientAnswer) good() bool { return (&dnsResult{msg: a.msg}).good() }
+
+// ask is the patient resolver.
+func (p *dnsPlay) ask(a *dnsAsk, r *dnsResult) *dnsResult {
+	left := p.w.client.timeout
+	if a.deadline > 0 && p.callersGiveUp() {
+		left = min(left, a.deadline)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), left)
+	defer cancel()
+	said := make(chan patientAnswer, 100)
+	start := time.Now()
+	var failure *dns.Msg
+	for round := 0; ctx.Err() == nil; round++ {
+		servers := p.w.serversAt(p.since(), a.name)
+		begun, silent := time.Now(), len(servers) == 0
+		part := (left - begun.Sub(start)) / time.Duration(max(1, len(servers)))
+		for i, s := range servers {
+			x := p.turn(ctx, a, s, begun.Add(part*time.Duration(i+1)), said)
+			if x.good() {
+				r.msg, r.end = x.msg, p.since()
+				return r
+			}
+			silent = silent || x.late
+			failure = cmp.Or(failure, x.msg)
+		}
+		if failure != nil && !silent {
+			break // those that are there say that they cannot
+		}
+		sleep(ctx, 200*ms)
+	}
+	r.msg, r.end = failure, p.since()
+	return r
+}
+
+// callersGiveUp reports whether a caller's context is known to the Client.
+func (p *dnsPlay) callersGiveUp() bool { return p.w.way.front == "" || p.w.way.front == "dial" }
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// turn asks one server until the end of its part. What comes from servers before it counts as well.
+func (p *dnsPlay) turn(ctx context.Context, a *dnsAsk, server int, end time.Time, said chan patientAnswer) patientAnswer {
+	mine := make(chan patientAnswer, 10)
+	for wait := time.Second; ; wait *= 2 {
+		go func() {
+			x := patientAnswer{msg: p.query(ctx, a, server)}
+			if x.good() {
+				said <- x
+			} else {
+				mine <- x
+			}
+		}()
+		t := time.NewTimer(min(wait, time.Until(end)))
+		select {
+		case x := <-said:
+			t.Stop()
+			return x
+		case x := <-mine:
+			t.Stop()
+			return x // it fails, or nobody listens: the next one
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return patientAnswer{late: true}
+		}
+		if time.Until(end) <= 0 {
+			return patientAnswer{late: true}
+		}
+	}
+}
+
+// query asks one server once, over TCP as well if the response was cut.
+func (p *dnsPlay) query(ctx context.Context, a *dnsAsk, server int) *dns.Msg {
+	m := a.message()
+	m.Id = dns.Id()
+	m.RecursionDesired = true
+	m.Question[0].Name = a.name
+	if m.IsEdns0() == nil {
+		m.SetEdns0(1232, false)
+	}
+	r := p.exchange(ctx, p.w.way.net, server, m)
+	if r != nil && r.Truncated {
+		r = p.exchange(ctx, "tcp", server, m)
+	}
+	return r
+}
+
+func (p *dnsPlay) exchange(ctx context.Context, network string, server int, m *dns.Msg) *dns.Msg {
+	dial, port := network, ":53"
+	if network == "tls" {
+		dial, port = "tcp", ":853"
+	}
+	c, err := p.net.Host("client").DialContext(ctx, dial, p.host(server).Name()+port)
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	if network == "tls" {
+		_, trusting := dnstest.Certificate()
+		trusting = trusting.Clone()
+		trusting.ServerName = dnstest.Name
+		c = tls.Client(c, trusting)
+	}
+	return patientExchange(c, network, m)
+}
+
+// patientExchange returns the response to m, or nil. Messages that are none are not heard.
+func patientExchange(c net.Conn, network string, m *dns.Msg) *dns.Msg {
+	conn := &dns.Conn{Conn: c, UDPSize: 4096}
+	if network == "udp" {
+		b, err := m.Pack()
+		if err != nil {
+			return nil
+		}
+		if _, err := c.Write(b); err != nil {
+			return nil
+		}
+		for {
+			buf := make([]byte, 4096)
+			n, err := c.Read(buf)
+			if err != nil {
+				return nil
+			}
+			if r := new(dns.Msg); r.Unpack(buf[:n]) == nil && answers(r, m) {
+				return r
+			}
+		}
+	}
+	if conn.WriteMsg(m) != nil {
+		return nil
+	}
+	for {
+		r, err := conn.ReadMsg()
+		if err != nil {
+			return nil
+		}
+		if answers(r, m) {
+			return r
+		}
+	}
+}
+
+func answers(r, m *dns.Msg) bool {
+	return r.Id == m.Id && len(r.Question) == 1 && keyOf(r).name == keyOf(m).name && r.Question[0].Qtype == m.Question[0].Qtype
+}

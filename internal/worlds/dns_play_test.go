@@ -1,0 +1,421 @@
+package worlds_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// A dnsPlay is one performance of a dnsWorld, by the Client or by a patient resolver, and what was seen in it.
+type dnsPlay struct {
+	w       *dnsWorld
+	patient bool
+	start   time.Time
+	net     *netsim.Network
+	broken  string
+	dir     string
+	client  *dnshedge.Client
+	clients []*dnshedge.Client // that one, and those before and below it
+	server  *dnshedge.Server
+	results []*dnsResult // by ask
+	conns   atomic.Int64 // open
+	dials   atomic.Int64
+	netdown atomic.Bool
+	started atomic.Int64 // attempts that the Trace was told of
+	done    atomic.Int64
+
+	mu     sync.Mutex // guards the fields below
+	open   map[int]*dnstest.Server
+	over   bool
+	seen   []dnsSeen
+	count  map[dnsCount]int
+	serial uint16
+	said   map[uint16]*dnsSaid
+	notes  []finding
+	kept   [][2]*dns.Msg // what an Exchanger returned, and copies
+}
+
+// A dnsResult is what a caller saw. Times are since the play began.
+type dnsResult struct {
+	began, end time.Duration
+	msg        *dns.Msg // nil: there is an error
+	err        string
+	closed     bool // the Client was closed before
+}
+
+func (r *dnsResult) String() string {
+	if r == nil {
+		return "{no end}"
+	}
+	if r.msg == nil {
+		return fmt.Sprintf("{%s after %v}", r.err, r.end-r.began)
+	}
+	var rrs []string
+	for _, rr := range slices.Concat(r.msg.Answer, r.msg.Ns) {
+		rrs = append(rrs, strings.ReplaceAll(rr.String(), "\t", " "))
+	}
+	s := strings.Join(rrs, "; ")
+	return fmt.Sprintf("{%s %.150s after %v}", dns.RcodeToString[r.msg.Rcode], s, r.end-r.began)
+}
+
+// good reports whether the result is an answer.
+func (r *dnsResult) good() bool {
+	return r != nil && r.msg != nil && (r.msg.Rcode == dns.RcodeSuccess || r.msg.Rcode == dns.RcodeNameError) && len(r.msg.Answer)+len(r.msg.Ns) > 0
+}
+
+func playDNS(s *stage, w *dnsWorld, patient bool) *dnsPlay {
+	p := &dnsPlay{w: w, patient: patient, open: make(map[int]*dnstest.Server), count: make(map[dnsCount]int), said: make(map[uint16]*dnsSaid)}
+	dir, err := os.MkdirTemp("", "worlds")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	p.dir = dir
+	p.broken = s.bubble(p.run)
+	return p
+}
+
+func (p *dnsPlay) since() time.Duration { return time.Since(p.start) }
+
+func (p *dnsPlay) host(server int) *netsim.Host { return p.net.Host(fmt.Sprintf("s%d", server)) }
+
+func (p *dnsPlay) note(promise, format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notes = append(p.notes, finding{promise, fmt.Sprintf(format, args...)})
+}
+
+func (p *dnsPlay) run() {
+	p.start = time.Now()
+	names := []string{"client", "user"}
+	for i := range p.w.servers {
+		names = append(names, fmt.Sprintf("s%d", i))
+	}
+	n, err := netsim.NewMemory(1, names...)
+	if err != nil {
+		panic(err)
+	}
+	defer n.Close()
+	p.net = n
+	for i := range p.w.servers {
+		n.Set("client", fmt.Sprintf("s%d", i), netsim.Profile{Delay: netsim.Constant(travel(i))})
+	}
+	p.serve()
+	if !p.patient {
+		p.begin()
+	}
+	p.results = make([]*dnsResult, len(p.w.asks))
+	var wg sync.WaitGroup
+	for i, a := range p.w.asks {
+		wg.Go(func() {
+			time.Sleep(a.at)
+			r := &dnsResult{began: p.since()}
+			if p.patient {
+				p.results[i] = p.ask(a, r)
+			} else {
+				p.results[i] = p.call(a, r)
+			}
+		})
+	}
+	wg.Wait()
+	if !p.patient {
+		time.Sleep(time.Until(p.start.Add(p.w.way.changeAt))) // it comes last if nobody asks
+		time.Sleep(15 * time.Second)
+		p.finish()
+	}
+	p.stopAll()
+	time.Sleep(time.Minute)
+}
+
+// begin makes the Client, and what is before it.
+func (p *dnsPlay) begin() {
+	p.client = p.newClient()
+	p.change()
+	switch p.w.way.front {
+	case "udp", "tcp":
+	default:
+		return
+	}
+	p.server = &dnshedge.Server{Client: p.client}
+	at := p.net.Host("client")
+	pc, err := at.ListenPacket("udp", ":53")
+	if err != nil {
+		panic(err)
+	}
+	ln, err := at.Listen("tcp", ":53")
+	if err != nil {
+		panic(err)
+	}
+	go func() { _ = p.server.ServePacket(pc) }()
+	go func() { _ = p.server.Serve(ln) }()
+}
+
+// finish ends the Client, and looks what is left.
+func (p *dnsPlay) finish() {
+	if p.server != nil {
+		_ = p.server.Shutdown(context.Background())
+	}
+	p.statistics()
+	slices.Reverse(p.clients)
+	for _, c := range p.clients {
+		c.Close()
+	}
+	if n := p.conns.Load(); n != 0 {
+		p.note("5 connections", "%d are open after Close", n)
+	}
+	if a, b := p.started.Load(), p.done.Load(); a != b {
+		p.note("5 counters", "the Trace was told of %d attempts, and of the end of %d", a, b)
+	}
+	for _, pair := range p.kept {
+		if !reflect.DeepEqual(pair[0].Copy(), pair[1]) {
+			p.note("6 exchanger", "its response was changed: %v", pair[0])
+		}
+	}
+}
+
+// statistics says what does not add up.
+func (p *dnsPlay) statistics() {
+	var wire, hedges int64
+	for _, c := range p.clients {
+		v := c.Stats()
+		var queries int64
+		for _, u := range v.Upstreams {
+			queries += u.Queries
+		}
+		wire, hedges = wire+v.Wire, hedges+v.Hedges
+		switch {
+		case v.HedgeWins > v.Hedges, v.ResendWins > v.Resends, v.Hits+v.Stale+v.Local+v.Shared > v.Queries:
+			p.note("5 counters", "a part is larger than its whole: %+v", v)
+		case queries != v.Wire && p.w.way.by != "resolvConf" && p.w.way.change != "close": // servers that it has no more are forgotten
+			p.note("5 counters", "%d queries, and %d to servers", v.Wire, queries)
+		}
+	}
+	if p.w.client.hedge == "off" || p.w.client.hedge == "shadow" {
+		if hedges > 0 {
+			p.note("3 hedges", "%d though hedging is off", hedges)
+		}
+	} else if most := .05*float64(wire) + 21*float64(len(p.clients)); p.w.client.hedge != "30ms" && float64(hedges) > most {
+		p.note("3 budget", "%d hedges, %d queries: %.0f at most", hedges, wire, most)
+	}
+}
+
+// change changes something when it is time.
+func (p *dnsPlay) change() {
+	at := func(d time.Duration, f func()) { time.AfterFunc(p.w.way.changeAt+d, f) }
+	switch p.w.way.change {
+	case "resolvConf":
+		at(0, p.writeConf)
+	case "netdown":
+		at(0, func() { p.netdown.Store(true) })
+		at(netdownFor, func() { p.netdown.Store(false) })
+	case "off":
+		at(0, func() { p.client.SetEnabled(false) })
+		at(10*time.Second, func() { p.client.SetEnabled(true) })
+	case "close":
+		at(0, func() { p.client.Close() })
+	case "import":
+		at(0, func() {
+			old := p.current()
+			next := p.newClient()
+			var b bytes.Buffer
+			if err := errors.Join(old.Export(&b), next.Import(&b)); err != nil {
+				p.note("1 import", "%v", err)
+			}
+			p.mu.Lock()
+			p.client = next
+			p.mu.Unlock()
+		})
+	}
+}
+
+// dialsAtMost is how many sockets no world needs.
+const dialsAtMost = 10_000
+
+// netdownFor is how long the network is down.
+const netdownFor = 3 * time.Second
+
+func (p *dnsPlay) current() *dnshedge.Client {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.client
+}
+
+// A dnsConn is a connection that is counted.
+type dnsConn struct {
+	net.Conn
+	p    *dnsPlay
+	once sync.Once
+}
+
+func (c *dnsConn) Close() error {
+	c.once.Do(func() { c.p.conns.Add(-1) })
+	return c.Conn.Close()
+}
+
+// DialContext is the Client's way to its network.
+func (p *dnsPlay) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if p.netdown.Load() {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ENETUNREACH)}
+	}
+	if n := p.dials.Add(1); n >= dialsAtMost { // or the world takes minutes
+		if n == dialsAtMost {
+			p.note("3 queries", "%d sockets are opened", n)
+		}
+		return nil, syscall.EMFILE
+	}
+	c, err := p.net.Host("client").DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	p.conns.Add(1)
+	return &dnsConn{Conn: c, p: p}, nil
+}
+
+// upstream is how a server is named to the Client.
+func (p *dnsPlay) upstream(server int) dnshedge.Upstream {
+	port := 53
+	if p.w.way.net == "tls" {
+		port = 853
+	}
+	return dnshedge.Upstream{
+		Net: p.w.way.net, Addr: netip.AddrPortFrom(p.host(server).Addr(), uint16(port)).String(),
+		ServerName: map[bool]string{true: dnstest.Name}[p.w.way.net == "tls"], TrustAD: p.w.client.trustAD,
+	}
+}
+
+// newClient makes a Client as the world says.
+func (p *dnsPlay) newClient() *dnshedge.Client {
+	w := p.w
+	c := &dnshedge.Client{Dialer: p, Timeout: w.client.timeout, SpecialUse: dnshedge.SpecialUseOff}
+	_, c.TLSConfig = dnstest.Certificate()
+	switch w.client.hedge {
+	case "off":
+		c.Hedge.Off = true
+	case "shadow":
+		c.Hedge.Shadow = true
+	case "30ms":
+		c.Hedge.Fixed = 30 * ms
+	case "three":
+		c.Hedge.MaxHedges = 3
+	}
+	c.Trace = &dnshedge.Trace{
+		Attempt: func(context.Context, dnshedge.AttemptInfo) { p.started.Add(1) },
+		Done:    func(context.Context, dnshedge.AttemptInfo, time.Duration, error) { p.done.Add(1) },
+	}
+	var ups []dnshedge.Upstream
+	for i := range w.servers {
+		ups = append(ups, p.upstream(i))
+	}
+	last := len(ups) - 1
+	switch w.way.by {
+	case "resolvConf":
+		p.writeConf()
+		c.ResolvConf = filepath.Join(p.dir, "resolv.conf")
+	case "strict":
+		c.Upstreams, c.Order = ups, dnshedge.OrderStrict
+	case "fallback":
+		c.Upstreams, c.Fallback = ups[:1], ups[1:]
+	case "exchanger":
+		inner := &dnshedge.Client{Dialer: p, TLSConfig: c.TLSConfig, Timeout: c.Timeout, SpecialUse: c.SpecialUse, Upstreams: ups, Hedge: c.Hedge, Trace: c.Trace}
+		p.clients = append(p.clients, inner)
+		c.Exchanger = keeper{p, inner}
+	case "route":
+		inner := &dnshedge.Client{Dialer: p, TLSConfig: c.TLSConfig, Timeout: c.Timeout, SpecialUse: c.SpecialUse, Upstreams: ups[last:], Hedge: c.Hedge, Trace: c.Trace}
+		p.clients = append(p.clients, inner)
+		c.Upstreams, c.Routes = ups[:max(1, last)], map[string]dnshedge.Exchanger{"bad.example": keeper{p, inner}}
+	case "loop":
+		c.Upstreams = []dnshedge.Upstream{{Addr: netip.AddrPortFrom(p.net.Host("client").Addr(), 53).String()}}
+	default:
+		c.Upstreams = ups
+	}
+	if w.client.cache {
+		c.Cache = &dnshedge.Cache{
+			MinTTL: w.client.minTTL, MaxTTL: w.client.maxTTL, MaxNegativeTTL: w.client.maxNegative,
+			StaleAfter: w.client.staleAfter, MaxStale: w.client.maxStale, NoRefresh: w.client.noRefresh,
+		}
+	}
+	p.clients = append(p.clients, c)
+	return c
+}
+
+// A keeper is an Exchanger that keeps what it returns, as one with a cache does.
+type keeper struct {
+	p     *dnsPlay
+	inner *dnshedge.Client
+}
+
+func (k keeper) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
+	r, took, err := k.inner.ExchangeContext(ctx, m, address)
+	if err == nil {
+		k.p.mu.Lock()
+		defer k.p.mu.Unlock()
+		k.p.kept = append(k.p.kept, [2]*dns.Msg{r, r.Copy()})
+	}
+	return r, took, err
+}
+
+// writeConf writes resolv.conf. It names the first half of the servers before a change of it, and the second after that.
+func (p *dnsPlay) writeConf() {
+	var b strings.Builder
+	for _, s := range p.w.serversAt(p.since(), "") {
+		fmt.Fprintf(&b, "nameserver %s\n", p.host(s).Addr())
+	}
+	path := filepath.Join(p.dir, "resolv.conf")
+	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
+		panic(err)
+	}
+	now := time.Now()
+	if err := os.Chtimes(path, now, now); err != nil {
+		panic(err)
+	}
+}
+
+// serversAt are those that are asked about a name, in their order.
+func (w *dnsWorld) serversAt(at time.Duration, name string) (all []int) {
+	for i := range w.servers {
+		all = append(all, i)
+	}
+	last := len(all) - 1
+	switch w.way.by {
+	case "resolvConf":
+		if w.way.change == "resolvConf" && last > 0 {
+			half := len(all) / 2
+			if at >= w.way.changeAt {
+				return all[half:]
+			}
+			return all[:half]
+		}
+		return all[:min(3, len(all))] // resolv.conf(5)
+	case "route":
+		if strings.HasSuffix(name, ".bad.example.") {
+			return all[last:]
+		}
+		return all[:max(1, last)]
+	case "loop":
+		return nil
+	}
+	return all
+}
+
+// strict reports whether the first server is asked first, and the next one when that fails.
+func (w *dnsWorld) strict() bool {
+	return w.way.by == "resolvConf" || w.way.by == "strict" || w.way.by == "fallback"
+}
