@@ -355,6 +355,7 @@ type judge struct {
 
 	taken *verdict                // of the goroutine that asks
 	poor  atomic.Pointer[verdict] // the first of those that are worth most
+	mine  atomic.Bool             // a server's name was not looked up because of who asks
 }
 
 // judge is a task's.

@@ -130,13 +130,18 @@ func (c *cache) addReply(q question, r *verdict, now time.Time) {
 	}
 	kept := *r
 	kept.answer, kept.authority = aged(r.answer, 0), aged(r.authority, 0)
-	size := int64(entrySize + len(q.name))
-	for _, rrs := range [...][]dns.RR{kept.answer, kept.authority} {
+	size := int64(entrySize+len(q.name)) + kept.memory()
+	c.add(key{name: q.name, qtype: q.qtype, do: q.do}, &entry{reply: &kept, expires: now.Add(r.ttl), size: size}, now)
+}
+
+// memory estimates the memory that a verdict's records take, in bytes.
+func (r *verdict) memory() (n int64) {
+	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {
 		for _, rr := range rrs {
-			size += 32 + memory(reflect.ValueOf(rr))
+			n += 32 + memory(reflect.ValueOf(rr))
 		}
 	}
-	c.add(key{name: q.name, qtype: q.qtype, do: q.do}, &entry{reply: &kept, expires: now.Add(r.ttl), size: size}, now)
+	return n
 }
 
 // memory estimates the memory that v refers to, in bytes. What takes little in a message may take

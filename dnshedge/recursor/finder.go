@@ -26,6 +26,7 @@ type finder struct {
 	lookup *lookup
 	zone   *delegation
 	judge  *judge // of the task; taken is not read
+	node   *node  // that waits for the names
 
 	// Of newFinder and then of the goroutine that calls more; results is sent to by others.
 	bare    []string          // names without glue of this zone, in the order in which they are looked up
@@ -48,8 +49,8 @@ type lookedUp struct {
 }
 
 // newFinder returns a finder for a task, with the addresses that are known.
-func newFinder(l *lookup, z *delegation, j *judge) *finder {
-	f := &finder{lookup: l, zone: z, judge: j, bare: z.names[:z.bare], found: z.addrs[:len(z.addrs):len(z.addrs)]}
+func newFinder(l *lookup, z *delegation, j *judge, n *node) *finder {
+	f := &finder{lookup: l, zone: z, judge: j, node: n, bare: z.names[:z.bare], found: z.addrs[:len(z.addrs):len(z.addrs)]}
 	f.known()
 	return f
 }
@@ -193,7 +194,7 @@ func (f *finder) start(ctx context.Context, e fleet.Effort) bool {
 	f.flying = append(f.flying, q)
 	c := f.lookup.core
 	c.running.Go(func() {
-		rrs, gone, err := c.find(ctx, f.lookup, q)
+		rrs, gone, err := c.find(ctx, f.lookup, f.node, q)
 		f.results <- lookedUp{q, rrs, gone, err}
 	})
 	return true
@@ -203,6 +204,9 @@ func (f *finder) start(ctx context.Context, e fleet.Effort) bool {
 func (f *finder) take(r lookedUp) []netip.AddrPort {
 	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
 		f.limit = limit
+	}
+	if errors.Is(r.err, errCycle) || errors.Is(r.err, errDeep) {
+		f.judge.mine.Store(true)
 	}
 	if r.qtype == dns.TypeNS { // the last resort, for this task alone
 		var names []string

@@ -26,24 +26,64 @@ var errGlued = errors.New("recursor: there is glue for the server's name")
 // errDeep is why a server's name is not looked up.
 var errDeep = errors.New("recursor: too many names of servers are served by servers whose names have to be looked up")
 
-// flights are the lookups of servers' names that are under way, which all who need the same
+// flights are the lookups of servers' names that are under way, and the steps, which all who need the same
 // one share. None of them waits for itself, through others or not: who would close such a
 // circle does not wait.
 type flights struct {
-	mu     sync.Mutex // guards flying
+	mu     sync.Mutex // guards the fields below, and nodes
 	flying map[key]*flight
+	steps  map[stepKey]*step
+}
+
+// node is a flight or a step in the graph of those that wait for others. It is guarded by flights.mu.
+// A nil node is a caller's question, for which nobody waits.
+type node struct {
+	waits map[*node]int // for how many times this one waits
+}
+
+func (n *node) await(o *node) {
+	if n == nil {
+		return
+	}
+	if n.waits == nil {
+		n.waits = make(map[*node]int)
+	}
+	n.waits[o]++
+}
+
+func (n *node) leave(o *node) {
+	if n == nil {
+		return
+	}
+	if n.waits[o]--; n.waits[o] <= 0 {
+		delete(n.waits, o)
+	}
+}
+
+// reaches reports whether n is o or waits for it, through others or not. Those in seen have
+// been looked at.
+func (n *node) reaches(o *node, seen map[*node]bool) bool {
+	if n == o {
+		return true
+	}
+	seen[n] = true
+	for next := range n.waits {
+		if !seen[next] && next.reaches(o, seen) {
+			return true
+		}
+	}
+	return false
 }
 
 // flight is one of them. It ends with the last who waits for it.
 type flight struct {
+	node
 	key    key
 	lookup *lookup // of the flight's own goroutine
 	done   chan struct{}
 	cancel context.CancelCauseFunc
 
-	// Guarded by flights.mu.
-	waiting int             // for this one
-	waits   map[*flight]int // for how many times this one waits
+	waiting int // for this one; guarded by flights.mu
 
 	// Written before done is closed.
 	rrs  []dns.RR // they must not be changed
@@ -58,24 +98,9 @@ func (f *flight) gluedBy(z *delegation) bool {
 	})
 }
 
-// reaches reports whether f is g or waits for it, through others or not. Those in seen have
-// been looked at.
-func (f *flight) reaches(g *flight, seen map[*flight]bool) bool {
-	if f == g {
-		return true
-	}
-	seen[f] = true
-	for next := range f.waits {
-		if !seen[next] && next.reaches(g, seen) {
-			return true
-		}
-	}
-	return false
-}
-
-// find returns the records that answer q, which l needs to find servers, and whether the name is known not
+// find returns the records that answer q, which n, a step or a flight of l, needs to find servers, and whether the name is known not
 // to exist. The records must not be changed.
-func (c *core) find(ctx context.Context, l *lookup, q question) (rrs []dns.RR, gone bool, err error) {
+func (c *core) find(ctx context.Context, l *lookup, n *node, q question) (rrs []dns.RR, gone bool, err error) {
 	for try := 0; ; try++ {
 		if rrs, gone, ok := c.cache.records(q, time.Now()); ok {
 			return rrs, gone, nil
@@ -83,15 +108,15 @@ func (c *core) find(ctx context.Context, l *lookup, q question) (rrs []dns.RR, g
 		if l.bill.empty.Load() >= maxEmpty {
 			return nil, false, nil
 		}
-		f, mine, err := c.join(l, q)
+		f, mine, err := c.join(l, n, q)
 		if err != nil {
 			return nil, false, err
 		}
 		select {
 		case <-f.done:
-			c.leave(l, f, nil)
+			c.leave(n, f, nil)
 		case <-ctx.Done():
-			c.leave(l, f, context.Cause(ctx))
+			c.leave(n, f, context.Cause(ctx))
 			return nil, false, context.Cause(ctx)
 		}
 		var limit *limitError
@@ -102,9 +127,9 @@ func (c *core) find(ctx context.Context, l *lookup, q question) (rrs []dns.RR, g
 	}
 }
 
-// join returns the flight for q, with l waiting for it. It is l's own if nobody else has
+// join returns the flight for q, with n, which is l's, waiting for it. It is l's own if nobody else has
 // asked for it before.
-func (c *core) join(l *lookup, q question) (f *flight, mine bool, err error) {
+func (c *core) join(l *lookup, n *node, q question) (f *flight, mine bool, err error) {
 	k := key{name: q.name, qtype: q.qtype}
 	fs := &c.flights
 	fs.mu.Lock()
@@ -118,20 +143,18 @@ func (c *core) join(l *lookup, q question) (f *flight, mine bool, err error) {
 			return nil, false, err
 		}
 		f, mine = c.start(l, k), true
-	} else if l.flight != nil && f.reaches(l.flight, make(map[*flight]bool)) {
+	} else if n != nil && f.reaches(n, make(map[*node]bool)) {
 		return nil, false, errCycle
 	}
 	f.waiting++
-	if l.flight != nil {
-		l.flight.waits[f]++
-	}
+	n.await(&f.node)
 	return f, mine, nil
 }
 
 // start begins a flight. The caller holds the lock.
 func (c *core) start(l *lookup, k key) *flight {
 	ctx, cancel := context.WithCancelCause(c.ctx)
-	f := &flight{key: k, done: make(chan struct{}), cancel: cancel, waits: make(map[*flight]int)}
+	f := &flight{key: k, done: make(chan struct{}), cancel: cancel}
 	f.lookup = &lookup{core: c, bill: l.bill, flight: f, depth: l.depth + 1}
 	if c.flights.flying == nil {
 		c.flights.flying = make(map[key]*flight)
@@ -161,16 +184,12 @@ func (c *core) start(l *lookup, k key) *flight {
 	return f
 }
 
-// leave ends l's waiting for f. If nobody else waits, f ends, for the reason given.
-func (c *core) leave(l *lookup, f *flight, why error) {
+// leave ends n's waiting for f. If nobody else waits, f ends, for the reason given.
+func (c *core) leave(n *node, f *flight, why error) {
 	fs := &c.flights
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if l.flight != nil {
-		if l.flight.waits[f]--; l.flight.waits[f] == 0 {
-			delete(l.flight.waits, f)
-		}
-	}
+	n.leave(&f.node)
 	if f.waiting--; f.waiting == 0 && why != nil {
 		if fs.flying[f.key] == f {
 			delete(fs.flying, f.key)

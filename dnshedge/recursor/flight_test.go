@@ -9,9 +9,9 @@ import (
 // TestAskingWhoWaitsLooksAtEachLookupOnce would not end if it looked at every way through
 // lookups that need two others each.
 func TestAskingWhoWaitsLooksAtEachLookupOnce(t *testing.T) {
-	var layer []*flight
+	var layer []*node
 	for range 100 {
-		next := []*flight{{waits: make(map[*flight]int)}, {waits: make(map[*flight]int)}}
+		next := []*node{{waits: make(map[*node]int)}, {waits: make(map[*node]int)}}
 		for _, f := range next {
 			for _, g := range layer {
 				f.waits[g]++
@@ -19,8 +19,8 @@ func TestAskingWhoWaitsLooksAtEachLookupOnce(t *testing.T) {
 		}
 		layer = next
 	}
-	last := new(flight)
-	assert.False(t, layer[0].reaches(last, make(map[*flight]bool)))
+	last := new(node)
+	assert.False(t, layer[0].reaches(last, make(map[*node]bool)))
 	for f := layer[0]; ; {
 		if len(f.waits) == 0 {
 			f.waits[last]++
@@ -30,5 +30,5 @@ func TestAskingWhoWaitsLooksAtEachLookupOnce(t *testing.T) {
 			f = g
 		}
 	}
-	assert.True(t, layer[1].reaches(last, make(map[*flight]bool)))
+	assert.True(t, layer[1].reaches(last, make(map[*node]bool)))
 }

@@ -47,8 +47,15 @@ type lookup struct {
 	// Of the goroutine that runs it.
 	queries   atomic.Int32 // sent for its own name, or the alias that it has come to
 	referrals int
-	last      *dns.Msg // the last response that was an alias
-	lastZone  *delegation
+	hearsay   *verdict // what the server of the last alias has said of its target; nil: nothing
+}
+
+// node is who waits for what the lookup needs: its flight.
+func (l *lookup) node() *node {
+	if l.flight == nil {
+		return nil
+	}
+	return &l.flight.node
 }
 
 // result is what there is to tell a caller.
@@ -62,14 +69,11 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 	res := new(result)
 	names := []string{q.name}
 	for {
-		said, zone := l.last, l.lastZone
-		l.last = nil
+		hearsay := l.hearsay
+		l.hearsay = nil
 		r, err := l.link(ctx, q, l.flight != nil || len(names) > 1)
-		if said != nil && errors.Is(err, fleet.ErrNoServers) && within(q.name, zone.zone) && l.core.stub(q.name) == l.core.stub(zone.zone) {
-			// What the alias's server has said of the target is better than nothing.
-			if r = read(said, zone, q, true, time.Now()); r.kind == isAnswer && len(r.answer) > 0 {
-				err = nil
-			}
+		if hearsay != nil && errors.Is(err, fleet.ErrNoServers) {
+			r, err = hearsay, nil // which is better than nothing
 		}
 		if err != nil {
 			return nil, err
@@ -163,9 +167,10 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 		case !whole: // one label more
 		default:
 			if shared || r.bare() {
-				c.cache.addReply(q, r, time.Now())
+				c.cache.addReply(q, r.verdict, time.Now())
 			}
-			return r, nil
+			l.hearsay = r.hearsay
+			return r.verdict, nil
 		}
 	}
 }
@@ -205,8 +210,8 @@ func (c *core) closest(ctx context.Context, q question, b *bill) (*delegation, e
 // errImpatient is why no more servers are asked for a part of a name.
 var errImpatient = errors.New("recursor: no answer to a minimised question")
 
-// ask asks the servers of a zone.
-func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (*verdict, error) {
+// askServers asks the servers of a zone. Names of servers are looked up for n.
+func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whole bool, s *step, n *node) (said, error) {
 	var tries atomic.Int32
 	j := &judge{zone: z, q: q, whole: whole}
 	t := &fleet.Task{Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Part: !whole, Servers: z.addrs, Any: z.any, Judge: j.judge, Spend: func(hedge bool) error {
@@ -216,21 +221,22 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 		return l.spend(hedge)
 	}}
 	if !z.any {
-		f := newFinder(l, z, j)
+		f := newFinder(l, z, j, n)
 		t.Servers, t.More = f.found, f.more
 	}
 	m, err := l.core.fleet.Ask(ctx, t)
-	var r *verdict
+	var r said
 	switch {
 	case err == nil:
-		r = j.taken
-		if whole && r.next != "" {
-			l.last, l.lastZone = m, z
+		r.verdict = j.taken
+		if whole {
+			r.hearsay = l.hearsayOf(m, z, q, j.taken)
 		}
 	case ctx.Err() == nil && j.poor.Load() != nil:
-		r = j.poor.Load()
+		r.verdict = j.poor.Load()
 	default:
-		return nil, fmt.Errorf("%w: zone %s", err, z.zone)
+		s.mine = j.mine.Load()
+		return said{}, fmt.Errorf("%w: zone %s", err, z.zone)
 	}
 	l.core.count.scrubbed.Add(int64(r.scrubbed))
 	return r, nil
