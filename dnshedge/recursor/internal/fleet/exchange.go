@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -124,7 +126,29 @@ func (q *query) dial() (net.Conn, error) {
 	if d := q.conf.Dialer; d != nil {
 		return q.dialWith(d, "udp", answerTime)
 	}
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.addr))
+	return dialFromAnywhere(q.addr)
+}
+
+const (
+	firstPort = 1024 // ports below are the system's
+	portTries = 5    // ports that may be in use, before the system chooses
+)
+
+// dialFromAnywhere opens a socket whose port is a random one of all that programs may have (RFC 5452 §9.2): the
+// system chooses among fewer, 28,232 on Linux. Where it must choose, as all tries are in use or forbidden, it does.
+func dialFromAnywhere(to netip.AddrPort) (net.Conn, error) {
+	remote := net.UDPAddrFromAddrPort(to)
+	for range portTries {
+		port := firstPort + rand.IntN(1<<16-firstPort)
+		c, err := net.DialUDP("udp", &net.UDPAddr{Port: port}, remote)
+		if err == nil {
+			return c, nil
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	c, err := net.DialUDP("udp", nil, remote)
 	if err != nil {
 		return nil, err // and not a *net.UDPConn that is nil
 	}
