@@ -344,17 +344,39 @@ func (r *verdict) agrees(o *verdict) bool {
 	return !r.foreign && r.worth() == o.worth() && r.rcode == o.rcode
 }
 
+// keep keeps a poor verdict until something better comes, if there is memory for it.
+func (j *judge) keep(r *verdict) {
+	n := r.memory()
+	if !j.core.hold(n) {
+		return
+	}
+	j.core.letGo(j.held)
+	j.held = n
+	j.poor.Store(r)
+}
+
+// letGo ends what the judge holds. Queries that have lost may refer to it for a while.
+func (j *judge) letGo() {
+	j.core.letGo(j.held)
+	j.taken = nil
+	if j.poor.Load() != nil {
+		j.poor.Store(new(verdict)) // a server has said something
+	}
+}
+
 // errPoor is why the next server is asked although there is a response. It says nothing of other questions.
 var errPoor = errors.New("recursor: response without authority or without a reason")
 
 // judge reads the responses to one task, and remembers what they amount to.
 type judge struct {
+	core  *core
 	zone  *delegation
 	q     question
 	whole bool
 
 	taken *verdict                // of the goroutine that asks
 	poor  atomic.Pointer[verdict] // the first of those that are worth most
+	held  int64                   // bytes that poor takes; of the goroutine that asks
 	mine  atomic.Bool             // a server's name was not looked up because of who asks
 }
 
@@ -369,7 +391,7 @@ func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 			return nil
 		}
 		if p == nil || r.worth() > p.worth() {
-			j.poor.Store(r)
+			j.keep(r)
 		}
 		if !r.foreign {
 			return errPoor

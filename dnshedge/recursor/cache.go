@@ -135,11 +135,11 @@ func (c *cache) addReply(q question, r *verdict, now time.Time) {
 }
 
 // memory estimates the memory that a verdict's records take, in bytes.
-func (r *verdict) memory() (n int64) {
-	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {
-		for _, rr := range rrs {
-			n += 32 + memory(reflect.ValueOf(rr))
-		}
+func (r *verdict) memory() int64 { return memoryOf(r.answer) + memoryOf(r.authority) }
+
+func memoryOf(rrs []dns.RR) (n int64) {
+	for _, rr := range rrs {
+		n += 32 + memory(reflect.ValueOf(rr))
 	}
 	return n
 }

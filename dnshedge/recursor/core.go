@@ -21,6 +21,7 @@ type core struct {
 
 	conf     *Resolver
 	maxBytes int64
+	maxHeld  int64    // bytes that questions hold while they wait
 	types    []uint16 // of servers' addresses that are of use
 	limits   Limits
 	hints    []netip.AddrPort
@@ -31,6 +32,7 @@ type core struct {
 	cache   cache
 	flights flights
 	count   counters
+	held    atomic.Int64    // bytes that questions hold while they wait
 	ctx     context.Context // ends with Close
 	end     context.CancelCauseFunc
 	running sync.WaitGroup // questions, and goroutines that these have started
@@ -92,7 +94,8 @@ func (c *core) init(r *Resolver) error {
 	default:
 		c.maxBytes = r.MaxBytes
 	}
-	c.cache.max = c.maxBytes - c.maxBytes/4 // the fleet has the rest
+	c.maxHeld = c.maxBytes / 8
+	c.cache.max = c.maxBytes - c.maxBytes/4 - c.maxHeld // the fleet has the rest
 	if r.NoIPv4 && r.NoIPv6 {
 		return fmt.Errorf("recursor: Resolver.NoIPv4 and NoIPv6 are both set; want one at most")
 	}
@@ -135,7 +138,7 @@ func (c *core) fleetConfig() fleet.Config {
 	r := c.conf
 	conf := fleet.Config{
 		Hedge: fleet.Hedge(r.Hedge), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
-		PerServer: c.limits.InFlight, PerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes - c.cache.max, Dialer: r.Dialer,
+		PerServer: c.limits.InFlight, PerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes / 4, Dialer: r.Dialer,
 	}
 	if t := r.Trace; t != nil {
 		if t.Attempt != nil {

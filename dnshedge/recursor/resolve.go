@@ -68,6 +68,8 @@ type result struct {
 func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 	res := new(result)
 	names := []string{q.name}
+	var held int64
+	defer func() { l.core.letGo(held) }()
 	for {
 		hearsay := l.hearsay
 		l.hearsay = nil
@@ -96,13 +98,18 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 		if slices.Contains(names, r.next) {
 			return nil, &loopError{r.next}
 		}
+		l.core.letGo(held)
+		if held = res.memory(); !l.core.hold(held) {
+			held = 0
+			return nil, errLarge
+		}
 		names = append(names, r.next)
 		q.name = r.next
 		l.queries.Store(0)
 	}
 }
 
-// errLarge is why a question ends whose answer is too large. What servers say of aliases may fill a
+// errLarge is why a question ends whose answer is too large, or whose aliases are for a question that waits. What servers say of aliases may fill a
 // message each, and one message may become longer than messages are, as others must not compress all names
 // that its sender has compressed (RFC 3597 §4).
 var errLarge = errors.New("recursor: the answer does not fit a message")
@@ -118,6 +125,9 @@ func (r *result) fits() bool {
 	}
 	return n <= most || (&dns.Msg{Compress: true, Answer: r.answer, Ns: r.authority}).Len() <= most
 }
+
+// memory estimates the memory that a result's records take, in bytes.
+func (r *result) memory() int64 { return memoryOf(r.answer) + memoryOf(r.authority) }
 
 // loopError is why a question ends whose aliases lead back to where they come from.
 type loopError struct{ name string }
@@ -213,7 +223,7 @@ var errImpatient = errors.New("recursor: no answer to a minimised question")
 // askServers asks the servers of a zone. Names of servers are looked up for n.
 func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whole bool, s *step, n *node) (said, error) {
 	var tries atomic.Int32
-	j := &judge{zone: z, q: q, whole: whole}
+	j := &judge{core: l.core, zone: z, q: q, whole: whole}
 	t := &fleet.Task{Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Part: !whole, Servers: z.addrs, Any: z.any, Judge: j.judge, Spend: func(hedge bool) error {
 		if tries.Add(1) > maxPatience && !whole {
 			return errImpatient
@@ -224,6 +234,7 @@ func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whol
 		f := newFinder(l, z, j, n)
 		t.Servers, t.More = f.found, f.more
 	}
+	defer j.letGo()
 	m, err := l.core.fleet.Ask(ctx, t)
 	var r said
 	switch {

@@ -138,9 +138,6 @@ func (c *core) conclude(l *lookup, s *step, r said, err error, left bool) {
 	close(s.done)
 }
 
-// maxHeld is the largest verdict that waits, in bytes of memory, for something better or for it to be needed.
-const maxHeld = 8 << 10
-
 // hearsayOf returns what a response of z's servers says of the target of the alias that it is: to be believed
 // if nobody else answers, and if it is of the same zone. It is nil if that is nothing, or too large to be kept.
 func (l *lookup) hearsayOf(m *dns.Msg, z *delegation, q question, r *verdict) *verdict {
@@ -149,7 +146,7 @@ func (l *lookup) hearsayOf(m *dns.Msg, z *delegation, q question, r *verdict) *v
 	}
 	q.name = r.next
 	h := read(m, z, q, true, time.Now())
-	if h.kind != isAnswer || len(h.answer) == 0 || h.memory() > maxHeld {
+	if h.kind != isAnswer || len(h.answer) == 0 || h.memory() > smallHeld {
 		return nil
 	}
 	return h

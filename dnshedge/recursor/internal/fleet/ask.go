@@ -382,13 +382,15 @@ func (a *asking) take(e event) *dns.Msg {
 		a.outcome.heard = true
 		err = a.read(c, q)
 	}
+	m := q.msg
+	q.msg = nil // it may be large, and other queries of the task, which refer to this one, may take long
 	a.done(q, err)
 	switch {
 	case err == nil:
 		if q.hedge {
 			a.counts.hedgeWins.Add(1)
 		}
-		return q.msg
+		return m
 	case err == errAgain && (q.tcp || c.tries < maxTries):
 		again := q.form
 		again.plain = true

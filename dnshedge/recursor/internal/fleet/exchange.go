@@ -57,6 +57,9 @@ func (q *query) run(gone <-chan struct{}) {
 	} else {
 		q.msg, q.err = q.datagram()
 	}
+	q.mu.Lock()
+	q.conn, q.cancel = nil, nil
+	q.mu.Unlock()
 	if q.err != nil && q.err != errCut {
 		q.fail()
 	}
