@@ -268,7 +268,7 @@ func (j *dnsJudge) decided(a *dnsAsk, r *dnsResult) bool {
 			sick[s] = true
 		}
 	}
-	return servfails >= 3 || len(sick) >= 3 // RFC 9520: three servers are enough
+	return servfails >= 3 || len(sick) >= 4 // RFC 9520: three servers are enough
 }
 
 // failedBefore reports whether the failure may be that of a question before, which is kept.
