@@ -259,6 +259,9 @@ func (j *dnsJudge) decided(a *dnsAsk, r *dnsResult) bool {
 			if !f.matches(a.dnsKey) || !f.during(r.began, r.end) {
 				continue
 			}
+			if f.kind == "closes" && len(j.w.serversAt(r.began, a.name)) == 1 {
+				return true // the question may be what has ended the connection
+			}
 			if f.decision() || i == 0 && f.failure() && j.w.way.by == "fallback" {
 				return true
 			}
@@ -468,7 +471,7 @@ func (j *dnsJudge) together() {
 // kept judges whether what is kept is asked for again, where nothing else is a reason for that.
 func (j *dnsJudge) kept() {
 	w := j.w
-	if !w.client.cache || len(w.servers) > 1 || len(w.servers[0].faults) > 0 || w.way.change != "" || w.way.by == "route" {
+	if !w.client.cache || len(w.servers) > 1 || len(w.servers[0].faults) > 0 || w.servers[0].stray || w.way.change != "" || w.way.by == "route" {
 		return
 	}
 	for _, s := range j.client.said {
