@@ -34,17 +34,21 @@ func (p *dnsPlay) ask(a *dnsAsk, r *dnsResult) *dnsResult {
 	said := make(chan patientAnswer, 100)
 	start := time.Now()
 	var failure *dns.Msg
-	for round := 0; ctx.Err() == nil; round++ {
+	failed := make(map[int]bool) // servers that have said that they cannot are not asked again
+	for ctx.Err() == nil {
 		servers := p.w.serversAt(p.since(), a.name)
 		begun, silent := time.Now(), len(servers) == 0
 		part := (left - begun.Sub(start)) / time.Duration(max(1, len(servers)))
 		for i, s := range servers {
+			if failed[s] {
+				continue
+			}
 			x := p.turn(ctx, a, s, begun.Add(part*time.Duration(i+1)), said)
 			if x.good() {
 				r.msg, r.end = x.msg, p.since()
 				return r
 			}
-			silent = silent || x.late
+			silent, failed[s] = silent || x.late, x.msg != nil
 			failure = cmp.Or(failure, x.msg)
 		}
 		if failure != nil && !silent {
