@@ -6,18 +6,25 @@ import (
 )
 
 const (
-	familySilence = 10          // queries in a row without an answer, after which a family rests
+	familySilence = 8           // zones, one after the other, without an answer, after which a family rests
 	familyRest    = time.Minute //
 )
 
 // family is what is known of IPv4 or IPv6. It is guarded by Fleet.mu.
 type family struct {
-	silent int           // queries in a row without an answer
+	works  bool          // an answer has come
+	silent int           // zones in a row whose servers have not answered
+	zone   string        // the last of them
 	until  time.Duration // when it is asked first again, since Fleet.epoch
 }
 
-// miss takes that no answer has come.
-func (y *family) miss(now time.Duration) {
+// miss takes that no answer has come from a server of a zone. A zone may have many servers that are silent, and
+// once the family works, those that never answered say nothing of it.
+func (y *family) miss(now time.Duration, zone string, met bool) {
+	if y.works && !met || zone == y.zone {
+		return
+	}
+	y.zone = zone
 	if y.silent++; y.silent >= familySilence && now >= y.until {
 		y.until = now + familyRest
 	}

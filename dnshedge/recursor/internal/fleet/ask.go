@@ -15,6 +15,7 @@ import (
 
 const (
 	maxQueries = 8                       // of a task, unless its servers are more
+	maxVain    = 2                       // hedges of a task that nobody answers
 	askTime    = 4500 * time.Millisecond // after which a task sends no more queries
 
 	plainTime = time.Hour            // how long a server that does not understand EDNS is asked without
@@ -81,6 +82,7 @@ type asking struct {
 	all     []candidate
 	queries []*query // that were sent, in this order, and have not ended
 	n       int      // queries sent, but not those that repeat an attempt in another form
+	hedged  int      // of them, hedges
 	timer   *time.Timer
 	gone    chan struct{} // closed at the end; nil: nobody waits for a place
 	inbox   inbox
@@ -218,8 +220,8 @@ func (a *asking) giveUp() {
 
 // hedge asks another server because the answer of the one before is late.
 func (a *asking) hedge() {
-	if a.spent() {
-		return
+	if a.spent() || a.hedged >= maxVain && !a.outcome.heard {
+		return // they do not help, and others have the same budget
 	}
 	c := a.chooseHedge(a.all)
 	looks := (c == nil || c.tries > 0) && a.search.useful(Glueless)
@@ -341,6 +343,7 @@ func (a *asking) count(c *candidate, q *query, why reason) {
 	}
 	switch why {
 	case asHedge:
+		a.hedged++
 		a.counts.hedges.Add(1)
 	case afterFailure:
 		a.counts.failovers.Add(1)

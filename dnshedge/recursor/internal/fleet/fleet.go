@@ -20,6 +20,8 @@ const (
 	zoneRest = 5 * time.Second // of a zone whose servers are all silent (RFC 9520 §3.2)
 	recent   = 32              // queries that tell whether there is an outage
 
+	tellEvery = time.Second // of a zone, how often silence tells of one
+
 	serverBytes = 160 // that a server takes, with its place in the table
 	lameBytes   = 320 // that a mark or a zone takes, with its name
 )
@@ -103,7 +105,8 @@ func (f *Fleet) now() time.Duration { return time.Since(f.epoch) }
 func (f *Fleet) Spend() bool { return f.hedges.spend() }
 
 // tell counts a query that was answered, or not. When more than half are not, hedges
-// would only add to what is wrong. The caller holds mu.
+// would only add to what is wrong. Whoever has a zone can name servers that are silent, so only those that have answered before
+// tell of an outage, and one zone seldom. The caller holds mu.
 func (f *Fleet) tell(answered bool) {
 	f.quiet -= f.quiet / recent
 	if !answered {

@@ -529,9 +529,10 @@ func TestAFamilyThatIsSilentRests(t *testing.T) {
 		f := n.fleet(Config{})
 		for i := range familySilence {
 			six := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i)}), 53)
-			_, _, err := n.ask(f, plain(six))
+			x := plain(six)
+			x.Zone = fmt.Sprintf("z%d.", i)
+			_, _, err := n.ask(f, x)
 			require.ErrorIs(t, err, ErrNoServers)
-			time.Sleep(zoneRest)
 		}
 		four, six := n.serve("192.0.2.200", good(100*ms)), n.serve("2001:db8::200", good(ms))
 		for range 3 {
@@ -1069,12 +1070,16 @@ func TestInAnOutageNothingIsHedged(t *testing.T) {
 			x.Zone = fmt.Sprintf("z%d.", i)
 			_, _, _ = n.ask(f, x)
 		}
-		for i := range byte(8) {
+		for i := range byte(80) {
+			ask(i, good(10*ms))
+			time.Sleep(time.Second)
+		}
+		for i := range byte(40) {
 			ask(i, dead)
 		}
 		before := f.counts.hedges.Load()
-		for i := range byte(8) {
-			ask(100+i, dead)
+		for i := range byte(40) {
+			ask(40+i, dead)
 		}
 		assert.Equal(t, before, f.counts.hedges.Load())
 		for i := range byte(30) {

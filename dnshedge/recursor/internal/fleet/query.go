@@ -276,8 +276,12 @@ func (q *query) miss() {
 	if !q.overtaken() { // otherwise it is not silent
 		q.server.miss(now)
 	}
-	q.tell(false)
-	q.families[familyOf(q.addr)].miss(now)
+	met := q.server.met()
+	if met && now >= q.zone.told {
+		q.zone.told = now + tellEvery
+		q.tell(false)
+	}
+	q.families[familyOf(q.addr)].miss(now, q.zone.name, met)
 }
 
 // answered takes what an answer to q took, and reports whether somebody waits for it.
@@ -297,7 +301,7 @@ func (q *query) answered() bool {
 		s.learn(at, took, q.first.median)
 		q.tell(true)
 	}
-	q.families[familyOf(q.addr)] = family{}
+	q.families[familyOf(q.addr)] = family{works: true}
 	q.release()
 	return !q.lost
 }

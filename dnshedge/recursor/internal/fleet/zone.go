@@ -13,6 +13,7 @@ type zone struct {
 	name  string
 	slots slots
 	users int           // asks under way, and queries in flight
+	told  time.Duration // when silence of its servers may tell of an outage again, since Fleet.epoch
 	until time.Duration // when its servers are asked again, since Fleet.epoch
 }
 

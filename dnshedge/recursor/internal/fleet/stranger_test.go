@@ -1,0 +1,99 @@
+package fleet
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Whoever has a zone can name as many servers that are silent as there are addresses.
+
+func TestServersThatNeverAnsweredTellOfNoOutage(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{BudgetPercent: 100}})
+		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(10*ms))
+		for range 20 {
+			_, _, err := n.ask(f, plain(a, b))
+			require.NoError(t, err)
+			_, _, err = n.ask(f, plain(b))
+			require.NoError(t, err)
+		}
+		for z := range 8 {
+			var silent []netip.AddrPort
+			for i := range 8 {
+				silent = append(silent, n.serve(fmt.Sprintf("203.0.113.%d", z*8+i), dead))
+			}
+			zone := fmt.Sprintf("z%d.", z)
+			_, _, err := n.ask(f, about(zone, "www."+zone, 1, silent...))
+			require.ErrorIs(t, err, ErrNoServers)
+		}
+		assert.False(t, f.hedges.outage.Load())
+		h := turns(dead, good(10*ms))
+		n.serve("192.0.2.1", h)
+		n.serve("192.0.2.2", h)
+		_, took, err := n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.Less(t, took, 40*ms, "a hedge")
+	})
+}
+
+// Nor does one zone whose servers answer, and then do not.
+func TestOneZoneTellsOfNoOutage(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		var all []netip.AddrPort
+		for i := range 20 {
+			at := n.serve(fmt.Sprintf("203.0.113.%d", i), good(10*ms))
+			_, _, err := n.ask(f, about("evil.", "www.evil.", 1, at))
+			require.NoError(t, err)
+			n.serve(fmt.Sprintf("203.0.113.%d", i), dead)
+			all = append(all, at)
+		}
+		for i := range 3 {
+			_, _, err := n.ask(f, about("evil.", fmt.Sprintf("w%d.evil.", i), 1, all...))
+			require.ErrorIs(t, err, ErrNoServers)
+			time.Sleep(zoneRest)
+		}
+		assert.False(t, f.hedges.outage.Load())
+	})
+}
+
+func TestAZoneMakesNoFamilyRestThatWorks(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		four, six := n.serve("192.0.2.1", good(10*ms)), n.serve("2001:db8::1", good(300*ms))
+		for _, at := range []netip.AddrPort{four, six} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		for z := range 12 {
+			var silent []netip.AddrPort
+			for i := range 12 {
+				silent = append(silent, n.serve(fmt.Sprintf("203.0.%d.%d", 113+z, i), dead))
+			}
+			zone := fmt.Sprintf("z%d.", z)
+			_, _, err := n.ask(f, about(zone, "www."+zone, 1, silent...))
+			require.ErrorIs(t, err, ErrNoServers)
+		}
+		_, took, err := n.ask(f, plain(four, six))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+	})
+}
+
+func TestAZoneThatNobodyAnswersForSpendsTwoHedges(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		var silent []netip.AddrPort
+		for i := range 8 {
+			silent = append(silent, n.serve(fmt.Sprintf("203.0.113.%d", i), dead))
+		}
+		_, _, err := n.ask(f, plain(silent...))
+		require.ErrorIs(t, err, ErrNoServers)
+		assert.EqualValues(t, maxVain, f.counts.hedges.Load())
+	})
+}
