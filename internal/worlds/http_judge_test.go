@@ -194,8 +194,12 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 			say("2 status", "it is another failure")
 		}
 	}
+	sending := time.Duration(0) // net/http waits for a Read of the body that it sends, once it has a connection
+	if patience > 0 && !c.reads() {
+		sending = c.bodyAt
+	}
 	for _, end := range []time.Duration{c.deadline, c.cancel} {
-		if end > 0 && endedHedged > end+slack && ended <= end+slack && !(patience > 0 && j.bySelf(c) > end+slack) {
+		if end > 0 && endedHedged > end+sending+slack && ended <= end+slack && !(patience > 0 && j.bySelf(c) > end+slack) {
 			say("1 deadline", "it returns late")
 		}
 	}
