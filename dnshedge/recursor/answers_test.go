@@ -597,7 +597,6 @@ func TestAReferralOfAServerThatOffersRecursionIsFollowed(t *testing.T) {
 func TestALameServerCostsOneRoundTripAndIsLeftAloneFor15Minutes(t *testing.T) {
 	for name, f := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"REFUSED":    rcode(dns.RcodeRefused),
-		"SERVFAIL":   rcode(dns.RcodeServerFailure),
 		"NOTAUTH":    rcode(dns.RcodeNotAuth),
 		"upward":     says("referral | . NS ns. "),
 		"empty":      says("referral"),
@@ -629,6 +628,36 @@ func TestALameServerCostsOneRoundTripAndIsLeftAloneFor15Minutes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// SERVFAIL is about a name. A server that says so for several names is left alone, as one that does not serve the zone.
+func TestAServerThatFailsForANameIsAskedForOthers(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		w.server("192.0.2.2").rtt = 300 * ms
+		r := w.resolver(noHedges)
+		took := func(question string) time.Duration {
+			start := time.Now()
+			w.ask(r, question)
+			return time.Since(start)
+		}
+		for i := range 8 {
+			took(fmt.Sprintf("n%d.example. A", i))
+		}
+		require.Equal(t, 10*ms, took("www.example. A"))
+		w.fault("192.0.2.1", when("bad.example.", rcode(dns.RcodeServerFailure)))
+		for _, qtype := range []string{"A", "AAAA", "MX", "TXT", "HTTPS"} {
+			assert.Equal(t, 310*ms, took("bad.example. "+qtype))
+			assert.Equal(t, 10*ms, took("mail.example. "+qtype), "the zone is not moved")
+		}
+		w.fault("192.0.2.1", rcode(dns.RcodeServerFailure))
+		for i := range 4 {
+			assert.Equal(t, 310*ms, took(fmt.Sprintf("m%d.example. A", i)))
+		}
+		assert.Equal(t, 300*ms, took("www.example. A"), "it fails for all")
+		w.fault("192.0.2.1", nil)
+		time.Sleep(15 * time.Minute)
+		assert.Equal(t, 10*ms, took("other.example. A"))
+	})
 }
 
 // Many load balancers answer so to types that they do not know. They are good servers otherwise.

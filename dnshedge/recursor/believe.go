@@ -17,7 +17,8 @@ import (
 type kind int8
 
 const (
-	isLame     kind = iota // the server does not serve the zone, or cannot answer
+	isLame     kind = iota // the server does not serve the zone
+	isFailed               // it cannot answer the question
 	isRefused              // to a name that is not the whole one: ask the whole name
 	isReferral             // another zone's servers know
 	isAnswer               // of records, an alias, or that there are none
@@ -46,7 +47,10 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		if !whole && (m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) {
 			return &verdict{kind: isRefused}
 		}
-		return &verdict{kind: isLame}
+		if m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeNotAuth {
+			return &verdict{kind: isLame}
+		}
+		return &verdict{kind: isFailed}
 	}
 	if m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 {
 		if cut, mixed := readReferral(m, z, q, now); cut != nil {
@@ -60,7 +64,7 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 	switch {
 	case r.takeDNAME(m, z, q) || !besideAlias(q.qtype) && r.takeCNAME(m, q) || r.take(m, q) || r.takeCNAME(m, q):
 	case m.Rcode == dns.RcodeYXDomain:
-		return &verdict{kind: isLame}
+		return &verdict{kind: isFailed}
 	default:
 		soa := findSOA(m.Ns, z.zone, q.name)
 		switch {
@@ -365,7 +369,7 @@ func (j *judge) letGo() {
 }
 
 // errPoor is why the next server is asked although there is a response. It says nothing of other questions.
-var errPoor = errors.New("recursor: response without authority or without a reason")
+var errPoor = errors.New("recursor: denial without a reason")
 
 // judge reads the responses to one task, and remembers what they amount to.
 type judge struct {
@@ -393,12 +397,17 @@ func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
 		if p == nil || r.worth() > p.worth() {
 			j.keep(r)
 		}
-		if !r.foreign {
+		switch {
+		case r.foreign:
+			return fleet.ErrLame
+		case r.bare():
 			return errPoor
 		}
-		return fleet.ErrLame
+		return fleet.ErrFailed
 	case r.kind == isLame:
 		return fleet.ErrLame
+	case r.kind == isFailed:
+		return fleet.ErrFailed
 	}
 	j.taken = r
 	return nil

@@ -428,21 +428,26 @@ func (a *asking) read(c *candidate, q *query) error {
 		a.mu.Unlock()
 	}
 	err := a.Judge(q.msg, c.addr)
-	isLame := err == ErrLame
-	if isLame {
+	if err == ErrLame {
 		a.counts.lame.Add(1)
 	}
-	if isLame || c.lame && err == nil {
-		key := lameKey{a.Zone, c.addr}
-		a.mu.Lock()
-		if isLame && !rejected(q.msg) {
-			a.lame.add(key, a.now())
-		} else if !isLame {
-			delete(a.lame.all, key)
-		}
-		a.mu.Unlock()
-		c.lame = isLame
+	if err == nil && !c.marked || rejected(q.msg) {
+		return err
 	}
+	key, now := lameKey{a.Zone, c.addr}, a.now()
+	a.mu.Lock()
+	switch err {
+	case nil:
+		delete(a.lame.all, key)
+		c.lame = false
+	case ErrLame:
+		a.lame.add(key, now)
+		c.lame = true
+	case ErrFailed:
+		c.lame = a.lame.fail(key, a.Name, now)
+	}
+	a.mu.Unlock()
+	c.marked = err != nil
 	return err
 }
 

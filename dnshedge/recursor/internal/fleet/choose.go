@@ -23,6 +23,7 @@ type candidate struct {
 	*server
 	addr   netip.AddrPort
 	lame   bool    // it was found to be lame not long ago
+	marked bool    // there is something that speaks against it in the zone
 	met    bool    // an answer has come from it before
 	failed bool    // it is not asked again for this task
 	tries  int     // queries over UDP
@@ -55,7 +56,8 @@ next:
 			}
 		}
 		s := f.servers.lookUp(at, now)
-		c := candidate{server: s, addr: at, met: s.met(), lame: f.lame.has(lameKey{t.Zone, at}, now)}
+		c := candidate{server: s, addr: at, met: s.met()}
+		c.marked, c.lame = f.lame.has(lameKey{t.Zone, at}, now)
 		prior := f.first.median
 		c.strange = f.first.late
 		if c.met {

@@ -23,7 +23,7 @@ const (
 	tellEvery = time.Second // of a zone, how often silence tells of one
 
 	serverBytes = 160 // that a server takes, with its place in the table
-	lameBytes   = 320 // that a mark or a zone takes, with its name
+	lameBytes   = 640 // that a mark or a zone takes, with its name
 )
 
 // Fleet is all servers that are known, and how they are asked. It is safe for concurrent use.
@@ -69,7 +69,7 @@ func New(conf Config) *Fleet {
 	bytes := cmp.Or(conf.MaxBytes, 16<<20)
 	names := int(min(bytes/16/lameBytes, math.MaxInt32)) // marks, and zones besides
 	f.servers = servers{int(min(bytes*3/4/serverBytes, math.MaxInt32)), make(map[netip.AddrPort]*server)}
-	f.lame = lameMarks{names, make(map[lameKey]time.Duration)}
+	f.lame = lameMarks{names, make(map[lameKey]mark)}
 	f.zones = zones{names, make(map[string]*zone)}
 	f.sockets.open = make(map[*query]struct{})
 	f.first.init(cmp.Or(conf.Hedge.Percentile, 65) / 100)

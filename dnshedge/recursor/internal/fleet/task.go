@@ -30,7 +30,8 @@ type Task struct {
 	// Judge reads a response, which has the ID and the question that were sent and is not cut. Nil
 	// means that it is an answer. ErrLame: the server does not serve the zone, or cannot answer, so
 	// that the next one is asked at once, and this one is not asked about the zone for a while.
-	// Any other error: the next one is asked at once.
+	// ErrFailed: the next one is asked at once, and this one is not asked about the zone for a while if that
+	// happens for several names, one after the other. Any other error: the next one is asked at once.
 	Judge func(m *dns.Msg, server netip.AddrPort) error
 
 	// Spend is asked before each query, whatever it is for. After an error nothing more is
@@ -54,6 +55,9 @@ const (
 
 // ErrLame is why a response is not taken: see Task.Judge.
 var ErrLame = errors.New("recursor: server does not serve the zone")
+
+// ErrFailed is why a response is not taken that tells of the question rather than of the zone: see Task.Judge.
+var ErrFailed = errors.New("recursor: server cannot answer")
 
 // ErrNoServers is the error of a task whose servers have all failed.
 var ErrNoServers = errors.New("recursor: no server answers")

@@ -53,24 +53,61 @@ type lameKey struct {
 // lameMarks say until when servers are not asked about zones, since Fleet.epoch. They are guarded by Fleet.mu.
 type lameMarks struct {
 	max int
-	all map[lameKey]time.Duration
+	all map[lameKey]mark
 }
 
-// has reports whether a server is not to be asked about a zone.
-func (t *lameMarks) has(k lameKey, now time.Duration) bool {
+// mark is what a server has done wrong in a zone.
+type mark struct {
+	until  time.Duration           // when it is asked first again; 0: it is asked
+	since  time.Duration           // when the last failure was
+	failed [maxFailures - 1]string // names that it has failed for, one after the other
+}
+
+// maxFailures is how many names a server fails for before it is lame. One may fail for a reason of its own.
+const maxFailures = 4
+
+// has reports whether there is a mark, and whether the server is not to be asked about the zone.
+func (t *lameMarks) has(k lameKey, now time.Duration) (marked, lame bool) {
 	if len(t.all) == 0 {
-		return false
+		return false, false
 	}
-	until, ok := t.all[k]
-	return ok && now < until
+	m, ok := t.all[k]
+	return ok, ok && now < m.until
 }
 
 // add notes that a server does not serve a zone.
 func (t *lameMarks) add(k lameKey, now time.Duration) {
-	if _, ok := t.all[k]; !ok && len(t.all) >= t.max {
-		forget(t.all, func(until time.Duration) (time.Duration, bool) { return until, true })
+	t.put(k, mark{until: now + lameTime, since: now})
+}
+
+// fail notes that a server has failed for a name, and reports whether it is lame.
+func (t *lameMarks) fail(k lameKey, name string, now time.Duration) bool {
+	m := t.all[k]
+	if now-m.since > lameTime {
+		m = mark{}
 	}
-	t.all[k] = now + lameTime
+	m.since = now
+	for i, old := range m.failed {
+		if old == name {
+			break
+		}
+		if old == "" {
+			m.failed[i] = name
+			break
+		}
+		if i == len(m.failed)-1 {
+			m = mark{until: now + lameTime, since: now}
+		}
+	}
+	t.put(k, m)
+	return now < m.until
+}
+
+func (t *lameMarks) put(k lameKey, m mark) {
+	if _, ok := t.all[k]; !ok && len(t.all) >= t.max {
+		forget(t.all, func(m mark) (time.Duration, bool) { return m.since, true })
+	}
+	t.all[k] = m
 }
 
 // samples is how many entries of a table are compared to find one to forget.
