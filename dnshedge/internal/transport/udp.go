@@ -97,9 +97,10 @@ func (u *udp) socket(ctx context.Context) (net.Conn, error) {
 
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
-func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
+// Exchange leaves Way empty, also over TCP: the next query may be a datagram again, which is lost or not whatever TCP carries.
+func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, _ *Way) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
-		return u.tcp.Exchange(ctx, q, n, w)
+		return u.tcp.Exchange(ctx, q, n, new(Way))
 	}
 	a, err := u.ask(ctx, q, false)
 	if err != errCut && err != errForgers && err != errUnsure {
@@ -111,7 +112,7 @@ func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire
 		over, cancel = context.WithTimeout(ctx, u.Owner.Stall())
 		defer cancel()
 	}
-	a, setup, err := u.tcp.Exchange(over, q, n, w)
+	a, setup, err := u.tcp.Exchange(over, q, n, new(Way))
 	if err == nil || why == errCut || ctx.Err() != nil {
 		return a, setup, err
 	}
