@@ -318,8 +318,14 @@ func (q *Query) Zone() string {
 	for off := 0; off < len(q.Name)-1; off += 1 + int(q.Name[off]) {
 		last, next = next, off
 	}
-	var buf [MaxName]byte
-	return string(appendLower(buf[:0], q.Name[last:]))
+	zone := q.Name[last:]
+	for i := range len(zone) {
+		if c := zone[i]; 'A' <= c && c <= 'Z' {
+			var buf [MaxName]byte
+			return string(appendLower(buf[:0], zone))
+		}
+	}
+	return zone
 }
 
 // Recursive reports whether the query asks for what others know (RD).
