@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -105,7 +106,7 @@ func (a *asking) enterZone() error {
 	if a.closed {
 		return net.ErrClosed
 	}
-	if z := a.zones.all[a.Zone]; z != nil && a.began < z.until {
+	if z := a.zones.all[a.Zone]; z != nil && a.began < z.rests[kindOf(a.Type)].until {
 		return ErrNoServers
 	}
 	a.zone = a.zones.use(a.Zone)
@@ -309,7 +310,7 @@ func (a *asking) place(c *candidate, why reason, again *form) (*candidate, *quer
 func (a *asking) queryTo(c *candidate, why reason, again *form) *query {
 	q := &query{
 		Fleet: a.Fleet, form: form{number: a.n, hedge: why == asHedge, plain: a.now() < c.server.plain},
-		zone: a.zone, server: c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
+		zone: a.zone, rest: &a.zone.rests[kindOf(a.Type)], server: c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
 		began: time.Now(), late: c.late,
 	}
 	if again != nil {
@@ -504,12 +505,13 @@ func (a *asking) add(x found) {
 }
 
 // fail returns the error of a task that no server has answered. If they were all asked, and all
-// silent, the zone rests.
+// silent, the zone may rest.
 func (a *asking) fail() error {
 	silent := a.silent()
 	if silent && !a.Part {
 		a.mu.Lock()
-		a.zone.until = a.now() + zoneRest
+		met := slices.ContainsFunc(a.all, func(c candidate) bool { return c.met })
+		a.zone.rests[kindOf(a.Type)].silent(a.Name, met, a.now())
 		a.mu.Unlock()
 	}
 	o := &a.outcome
@@ -524,8 +526,7 @@ func (a *asking) fail() error {
 	return ErrNoServers
 }
 
-// silent reports whether all servers were asked, and none has said anything, not even to others. Of one that
-// was met, another question must have had no answer before: servers drop what they do not understand.
+// silent reports whether all servers were asked, and none has said anything, not even to others.
 func (a *asking) silent() bool {
 	if a.outcome.heard || !a.outcome.reached || len(a.all) == 0 {
 		return false
@@ -534,7 +535,7 @@ func (a *asking) silent() bool {
 	defer a.mu.Unlock()
 	for i := range a.all {
 		c := &a.all[i]
-		if c.tries == 0 || c.seen > a.began || c.met && int(c.server.silent) <= c.tries {
+		if c.tries == 0 || c.seen > a.began {
 			return false
 		}
 	}

@@ -24,6 +24,7 @@ type query struct {
 	*Fleet
 	form
 	zone      *zone
+	rest      *rest // of the zone, for such questions
 	server    *server
 	addr      netip.AddrPort // the server's
 	wire      *wire.Query
@@ -184,7 +185,7 @@ func (q *query) await(gone <-chan struct{}) bool {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !ok || q.closed || q.lost || q.zone.until > q.now() {
+	if !ok || q.closed || q.lost || q.rest.until > q.now() {
 		for _, s := range has {
 			s.leave()
 		}
@@ -291,6 +292,7 @@ func (q *query) answered() bool {
 	at := now.Sub(q.epoch)
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	*q.rest = rest{}
 	s := q.server
 	if q.tcp {
 		s.silent, s.rests, s.until = 0, 0, 0

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -82,6 +83,60 @@ func TestAZoneMakesNoFamilyRestThatWorks(t *testing.T) {
 		_, took, err := n.ask(f, plain(four, six))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
+	})
+}
+
+// Nor can whoever asks take a zone away, by names that its servers drop or by types.
+func TestQuestionsThatServersDropLetNoOthersFail(t *testing.T) {
+	for _, minutes := range []int{0, 1} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(Config{})
+			h := unless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS || q.Name == "bad.example." }, 30*ms)
+			a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
+			_, _, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+			require.NoError(t, err)
+			for i := range 4 {
+				_, _, err = n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeHTTPS, a, b))
+				require.ErrorIs(t, err, ErrNoServers)
+				_, _, err = n.ask(f, about("example.", "bad.example.", dns.TypeAAAA, a, b))
+				require.ErrorIs(t, err, ErrNoServers)
+				time.Sleep(time.Duration(minutes) * time.Minute)
+			}
+			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeMX} {
+				if minutes == 0 && qtype == dns.TypeMX {
+					continue // it may rest with HTTPS
+				}
+				_, _, err = n.ask(f, about("example.", "mail.example.", qtype, a, b))
+				assert.NoError(t, err, dns.Type(qtype))
+			}
+		})
+	}
+}
+
+// A zone whose servers have died rests after two names.
+func TestAZoneWhoseServersHaveDiedRests(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a, b := n.serve("192.0.2.1", good(30*ms)), n.serve("192.0.2.2", good(30*ms))
+		for range 9 {
+			_, _, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+			require.NoError(t, err)
+		}
+		n.serve("192.0.2.1", dead)
+		n.serve("192.0.2.2", dead)
+		for i, rests := range []bool{false, false, true, true} {
+			name := fmt.Sprintf("n%d.example.", i)
+			before := len(n.queries())
+			_, _, err := n.ask(f, about("example.", name, dns.TypeA, a, b))
+			require.ErrorIs(t, err, ErrNoServers)
+			assert.Equal(t, rests, len(n.queries()) == before, name)
+		}
+		time.Sleep(zoneRest)
+		n.serve("192.0.2.1", good(30*ms))
+		for i := range 3 {
+			_, _, err := n.ask(f, about("example.", fmt.Sprintf("m%d.example.", i), dns.TypeA, a, b))
+			require.NoError(t, err)
+		}
 	})
 }
 

@@ -4,6 +4,8 @@ import (
 	"math"
 	"net/netip"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 const lameTime = 15 * time.Minute // how long a server is not asked about a zone that it does not serve
@@ -14,7 +16,57 @@ type zone struct {
 	slots slots
 	users int           // asks under way, and queries in flight
 	told  time.Duration // when silence of its servers may tell of an outage again, since Fleet.epoch
-	until time.Duration // when its servers are asked again, since Fleet.epoch
+	rests [kinds]rest
+}
+
+// kind is one of those of questions that servers drop apart: many do so with what they do not know, and
+// with AAAA (RFC 4074 §4.1).
+type kind int
+
+const (
+	ofA kind = iota
+	ofAAAA
+	ofOthers
+	kinds
+)
+
+func kindOf(qtype uint16) kind {
+	switch qtype {
+	case dns.TypeA:
+		return ofA
+	case dns.TypeAAAA:
+		return ofAAAA
+	}
+	return ofOthers
+}
+
+// rest is what silence of all servers of a zone to questions of a kind has led to.
+type rest struct {
+	until time.Duration // when they are asked again, since Fleet.epoch
+	name  string        // the last one that they were silent about; "": they have answered since, or always
+	since time.Duration // when that was
+}
+
+// silenceTime is how long it is remembered that servers were silent.
+const silenceTime = time.Minute
+
+// silent takes that all servers were silent about a name. If one of them was met, they rest when that is the second name: a
+// server that works may drop one.
+func (r *rest) silent(name string, met bool, now time.Duration) {
+	if !met || r.name != "" && r.name != name && now-r.since < silenceTime {
+		r.until = now + zoneRest
+	}
+	r.name, r.since = name, now
+}
+
+// idle reports whether nothing need be known of a zone that nobody asks.
+func (z *zone) idle(now time.Duration) bool {
+	for i := range z.rests {
+		if r := &z.rests[i]; r.until > now || r.name != "" && now-r.since < silenceTime {
+			return false
+		}
+	}
+	return true
 }
 
 // zones are those that are asked, or rest. They are guarded by Fleet.mu.
@@ -28,7 +80,9 @@ func (t *zones) use(name string) *zone {
 	z := t.all[name]
 	if z == nil {
 		if len(t.all) >= t.max {
-			forget(t.all, func(z *zone) (time.Duration, bool) { return z.until, z.users == 0 })
+			forget(t.all, func(z *zone) (time.Duration, bool) {
+				return max(z.rests[ofA].since, z.rests[ofAAAA].since, z.rests[ofOthers].since), z.users == 0
+			})
 		}
 		z = &zone{name: name}
 		t.all[name] = z
@@ -39,7 +93,7 @@ func (t *zones) use(name string) *zone {
 
 // leave ends the use of a zone.
 func (t *zones) leave(z *zone, now time.Duration) {
-	if z.users--; z.users == 0 && z.until <= now && t.all[z.name] == z {
+	if z.users--; z.users == 0 && z.idle(now) && t.all[z.name] == z {
 		delete(t.all, z.name)
 	}
 }
