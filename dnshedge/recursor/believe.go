@@ -350,7 +350,7 @@ func (r *verdict) agrees(o *verdict) bool {
 
 // keep keeps a poor verdict until something better comes, if there is memory for it.
 func (j *judge) keep(r *verdict) {
-	n := r.memory()
+	n := memoryOf(r.answer, r.authority)
 	if !j.core.hold(n) {
 		return
 	}

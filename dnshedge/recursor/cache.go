@@ -1,7 +1,6 @@
 package recursor
 
 import (
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,45 +129,8 @@ func (c *cache) addReply(q question, r *verdict, now time.Time) {
 	}
 	kept := *r
 	kept.answer, kept.authority = aged(r.answer, 0), aged(r.authority, 0)
-	size := int64(entrySize+len(q.name)) + kept.memory()
+	size := int64(entrySize+len(q.name)) + memoryOf(kept.answer, kept.authority)
 	c.add(key{name: q.name, qtype: q.qtype, do: q.do}, &entry{reply: &kept, expires: now.Add(r.ttl), size: size}, now)
-}
-
-// memory estimates the memory that a verdict's records take, in bytes.
-func (r *verdict) memory() int64 { return memoryOf(r.answer) + memoryOf(r.authority) }
-
-func memoryOf(rrs []dns.RR) (n int64) {
-	for _, rr := range rrs {
-		n += 32 + memory(reflect.ValueOf(rr))
-	}
-	return n
-}
-
-// memory estimates the memory that v refers to, in bytes. What takes little in a message may take
-// much here, such as a text of many empty strings.
-func memory(v reflect.Value) int64 {
-	var n int64
-	switch v.Kind() {
-	case reflect.Pointer, reflect.Interface:
-		if !v.IsNil() {
-			n = int64(v.Elem().Type().Size()) + memory(v.Elem())
-		}
-	case reflect.String:
-		n = int64(v.Len())
-	case reflect.Slice:
-		n = int64(v.Cap()) * int64(v.Type().Elem().Size())
-		switch v.Type().Elem().Kind() {
-		case reflect.String, reflect.Slice, reflect.Struct, reflect.Pointer, reflect.Interface:
-			for i := range v.Len() {
-				n += memory(v.Index(i))
-			}
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			n += memory(v.Field(i))
-		}
-	}
-	return n
 }
 
 // failureTTL is how long a server's name is not looked up again that no server has answered for

@@ -99,7 +99,7 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 			return nil, &loopError{r.next}
 		}
 		l.core.letGo(held)
-		if held = res.memory(); !l.core.hold(held) {
+		if held = memoryOf(res.answer, res.authority); !l.core.hold(held) {
 			held = 0
 			return nil, errLarge
 		}
@@ -125,9 +125,6 @@ func (r *result) fits() bool {
 	}
 	return n <= most || (&dns.Msg{Compress: true, Answer: r.answer, Ns: r.authority}).Len() <= most
 }
-
-// memory estimates the memory that a result's records take, in bytes.
-func (r *result) memory() int64 { return memoryOf(r.answer) + memoryOf(r.authority) }
 
 // loopError is why a question ends whose aliases lead back to where they come from.
 type loopError struct{ name string }

@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	zoneRest = 5 * time.Second // of a zone whose servers are all silent (RFC 9520 §3.2)
-	recent   = 32              // queries that tell whether there is an outage
+	recent = 32 // queries that tell whether there is an outage
 
 	tellEvery = time.Second // of a zone, how often silence tells of one
 

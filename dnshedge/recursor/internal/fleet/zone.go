@@ -47,8 +47,10 @@ type rest struct {
 	since time.Duration // when that was
 }
 
-// silenceTime is how long it is remembered that servers were silent.
-const silenceTime = time.Minute
+const (
+	zoneRest    = 5 * time.Second // of a zone whose servers are all silent (RFC 9520 §3.2)
+	silenceTime = time.Minute     // how long it is remembered that servers were silent
+)
 
 // silent takes that all servers were silent about a name. If one of them was met, they rest when that is the second name: a
 // server that works may drop one.

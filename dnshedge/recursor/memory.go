@@ -1,0 +1,44 @@
+package recursor
+
+import (
+	"reflect"
+
+	"github.com/miekg/dns"
+)
+
+// memoryOf estimates the memory that records take, in bytes.
+func memoryOf(sections ...[]dns.RR) (n int64) {
+	for _, rrs := range sections {
+		for _, rr := range rrs {
+			n += 32 + memory(reflect.ValueOf(rr))
+		}
+	}
+	return n
+}
+
+// memory estimates the memory that v refers to, in bytes. What takes little in a message may take
+// much here, such as a text of many empty strings.
+func memory(v reflect.Value) int64 {
+	var n int64
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			n = int64(v.Elem().Type().Size()) + memory(v.Elem())
+		}
+	case reflect.String:
+		n = int64(v.Len())
+	case reflect.Slice:
+		n = int64(v.Cap()) * int64(v.Type().Elem().Size())
+		switch v.Type().Elem().Kind() {
+		case reflect.String, reflect.Slice, reflect.Struct, reflect.Pointer, reflect.Interface:
+			for i := range v.Len() {
+				n += memory(v.Index(i))
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			n += memory(v.Field(i))
+		}
+	}
+	return n
+}
