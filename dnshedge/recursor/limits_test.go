@@ -192,7 +192,7 @@ func TestAQuestionSends64QueriesAtMost(t *testing.T) {
 			if c.limit != "" {
 				limited(t, r, m, c.limit)
 			} else {
-				assert.Equal(t, "SERVFAIL", told(m))
+				assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, told(m), "with hedges it may just do")
 			}
 			// The question may be repeated: what it learned stays.
 			assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, told(w.ask(r, "www."+name+" A")))
