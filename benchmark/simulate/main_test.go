@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // contract is what the machine-readable formats promise, in this order.
 const contract = "engine scenario strategy seed requests errors p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms " +
-	"extra_pct hedges wins denied conns_opened cpu_us_per_request sent_per_request"
+	"extra_pct hedges wins denied conns_opened cpu_us_per_request sent_per_request denials last_answer_ms"
 
 func TestSameSeedSameOutput(t *testing.T) {
 	for _, format := range formats {

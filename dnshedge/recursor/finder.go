@@ -121,7 +121,7 @@ func (f *finder) more(ctx context.Context, e fleet.Effort) ([]netip.AddrPort, er
 // enough reports whether it is not worth the while: there is an answer that will do, or a
 // part of a name was asked of some.
 func (f *finder) enough() bool {
-	if r := f.judge.poor.Load(); r != nil && (r.cut != nil || len(r.answer)+len(r.authority) > 0) {
+	if r := f.judge.poor.Load(); r != nil && !r.foreign && (r.cut != nil || len(r.answer)+len(r.authority) > 0) {
 		return true
 	}
 	return !f.judge.whole && len(f.found) > 0

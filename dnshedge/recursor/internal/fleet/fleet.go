@@ -104,8 +104,8 @@ func (f *Fleet) now() time.Duration { return time.Since(f.epoch) }
 func (f *Fleet) Spend() bool { return f.hedges.spend() }
 
 // tell counts a query that was answered, or not. When more than half are not, hedges
-// would only add to what is wrong. Whoever has a zone can name servers that are silent, so only those that have answered before
-// tell of an outage, and one zone seldom. The caller holds mu.
+// would only add to what is wrong. Whoever has a zone can name servers that are silent, so one zone tells of it
+// once in tellEvery. The caller holds mu.
 func (f *Fleet) tell(answered bool) {
 	f.quiet -= f.quiet / recent
 	if !answered {

@@ -278,7 +278,7 @@ func (q *query) miss() {
 		q.server.miss(now)
 	}
 	met := q.server.met()
-	if met && now >= q.zone.told {
+	if now >= q.zone.told {
 		q.zone.told = now + tellEvery
 		q.tell(false)
 	}

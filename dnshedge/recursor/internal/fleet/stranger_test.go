@@ -12,8 +12,7 @@ import (
 )
 
 // Whoever has a zone can name as many servers that are silent as there are addresses.
-
-func TestServersThatNeverAnsweredTellOfNoOutage(t *testing.T) {
+func TestAFewZonesThatAreSilentTellOfNoOutage(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{BudgetPercent: 100}})
 		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(10*ms))
