@@ -12,7 +12,7 @@ type alarm struct {
 	over  bool
 }
 
-// begin has then called when left returns no time. Otherwise left is asked again when what it returned has passed.
+// begin starts the alarm. It is due when left returns 0, and calls then; while left returns a time, left is called again after that.
 func (a *alarm) begin(left func() time.Duration, then func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

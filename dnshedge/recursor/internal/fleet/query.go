@@ -277,12 +277,11 @@ func (q *query) miss() {
 	if !q.overtaken() { // otherwise it is not silent
 		q.server.miss(now)
 	}
-	met := q.server.met()
 	if now >= q.zone.told {
 		q.zone.told = now + tellEvery
 		q.tell(false)
 	}
-	q.families[familyOf(q.addr)].miss(now, q.zone.name, met)
+	q.families[familyOf(q.addr)].miss(now, q.zone.name, q.server.met())
 }
 
 // answered takes what an answer to q took, and reports whether somebody waits for it.
