@@ -45,11 +45,7 @@ test-386: # integers have 32 bits there
 
 .PHONY: fuzz
 fuzz: # runs each target for FUZZTIME
-	@for p in $$(go list ./...); do \
-		for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz'); do \
-			echo "$$p $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
-		done; \
-	done
+	@.ci/fuzz $(FUZZTIME)
 
 .PHONY: worlds
 worlds: # plays worlds from a new number on for N seconds, with WORLDS_NEED=over=dns those of DNS only, see internal/worlds
