@@ -32,36 +32,38 @@ type Heading struct {
 type Marks struct{ Attempt, Own string }
 
 // read adds what one header says. Names and words have no case, also in a map whose names are not canonical: net/http
-// sends them as they are.
-func (h *Heading) read(name string, values []string, marks Marks) {
-	if len(name) == len(marks.Attempt) || len(name) == len(marks.Own) {
-		if is(name, marks.Attempt) || is(name, marks.Own) {
-			h.Hedge = max(h.Hedge, race.HedgeNumber(values))
-			return
-		}
+// sends them as they are. Most names differ from those asked about in length or in how they begin, which is cheap to see.
+func (h *Heading) read(name string, values []string, marks *Marks) {
+	if name == "" {
+		return
 	}
-	switch len(name) {
-	case len("Accept"): // and Expect
+	if is(name, marks.Attempt) || is(name, marks.Own) {
+		h.Hedge = max(h.Hedge, race.HedgeNumber(values))
+		return
+	}
+	switch beginning(name) {
+	case beginning("Accept"):
 		h.stream = h.stream || is(name, "Accept") && slices.ContainsFunc(values, asksForStream)
+	case beginning("Expect"):
 		h.bound = h.bound || is(name, "Expect") && len(values) > 0
-	case len("DPoP"): // RFC 9449
+	case beginning("DPoP"): // RFC 9449
 		h.bound = h.bound || is(name, "DPoP")
-	case len("Upgrade"):
+	case beginning("Upgrade"):
 		h.bound = h.bound || is(name, "Upgrade") && len(values) > 0
-	case len("Connection"):
+	case beginning("Connection"):
 		h.bound = h.bound || is(name, "Connection") && slices.ContainsFunc(values, agrees)
-	case len("Authorization"):
+	case beginning("Authorization"):
 		h.bound = h.bound || is(name, "Authorization") && slices.ContainsFunc(values, goodOnce)
-	case len("Proxy-Authorization"):
+	case beginning("Proxy-Authorization"):
 		h.bound = h.bound || is(name, "Proxy-Authorization") && slices.ContainsFunc(values, goodOnce)
 	}
 }
 
-// is reports whether s is word, which is not empty, in any case. Most words differ in length or in how they begin, which
-// is cheap to see: a letter and its other case differ in one bit.
-func is(s, word string) bool {
-	return len(s) == len(word) && len(s) > 0 && (s[0]^word[0])&^0x20 == 0 && strings.EqualFold(s, word)
-}
+// beginning is the length and the first letter, in lower case, of a word that is not empty.
+func beginning(word string) int { return len(word)<<8 | int(word[0]|0x20) }
+
+// is reports whether s is word, in any case.
+func is(s, word string) bool { return len(s) == len(word) && strings.EqualFold(s, word) }
 
 // asksForStream reports whether an Accept header names an event stream.
 func asksForStream(accept string) bool {
@@ -92,6 +94,9 @@ var once = []string{
 // goodOnce reports whether credentials are of a scheme in once.
 func goodOnce(credentials string) bool {
 	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
+	if scheme == "Bearer" || scheme == "Basic" { // most are
+		return false
+	}
 	for _, o := range once {
 		if is(scheme, o) {
 			return true

@@ -26,9 +26,9 @@ import (
 type Link struct {
 	*race.Attempt
 	guarded bool
+	notes   atomic.Int32 // bytes of statuses of 1xx
 	guard   race.Guard
 	trace   httptrace.ClientTrace
-	notes   atomic.Int32 // bytes of statuses of 1xx
 	asked   time.Time
 	setup   atomic.Int64 // ns to set the connection up; 0: it was not new
 }

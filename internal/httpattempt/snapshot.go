@@ -36,7 +36,7 @@ func (s *Snapshot) keepHeader(header http.Header, marks Marks) (h Heading) {
 	}
 	names, values := s.names, s.values
 	for k, v := range header {
-		h.read(k, v, marks)
+		h.read(k, v, &marks)
 		n := len(v)
 		switch {
 		case n == 1: // most headers
