@@ -96,6 +96,35 @@ func TestEmptyBodyWinsWithItsEnd(t *testing.T) {
 	}
 }
 
+// brokenAtOnce is a body whose only Read has bytes and an error, as that of package gzip over a stream that was cut.
+type brokenAtOnce struct {
+	io.Closer
+	err error
+}
+
+func (b brokenAtOnce) Read(p []byte) (int, error) { return copy(p, "part"), b.err }
+
+func TestBodyThatFailsWithItsFirstBytesWins(t *testing.T) {
+	cut := errors.New("unexpected EOF")
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			resp, err := after(rt, []time.Duration{0, time.Minute}[min(n, 1)])(req, n)
+			if n == 0 {
+				resp.Body = &flushed{ReadCloser: brokenAtOnce{resp.Body, cut}, ctx: req.Context(), after: usual + 2*ms}
+			}
+			return resp, err
+		}
+		start := time.Now()
+		resp, err := get(t, warm(t, rt, hedge.WithFirstByte()), site)
+		require.NoError(t, err)
+		assert.Equal(t, 20*usual+usual+2*ms, time.Since(start), "a hedge is under way, and is not waited for")
+		got, err := io.ReadAll(resp.Body)
+		assert.Equal(t, "part", string(got))
+		assert.Same(t, cut, err)
+		require.NoError(t, resp.Body.Close())
+	})
+}
+
 func TestBodyThatFailsBeforeItsFirstByteDoesNotWin(t *testing.T) {
 	cut := errors.New("unexpected EOF")
 	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {

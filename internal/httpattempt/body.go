@@ -78,7 +78,7 @@ func AwaitFirstByte(resp *http.Response) error {
 	if resp.Body == nil || resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil
 	}
-	if _, err := Prefetch(resp); err != nil && err != io.EOF {
+	if n, err := Prefetch(resp); n == 0 && err != nil && err != io.EOF {
 		return ErrFailure
 	}
 	return nil
