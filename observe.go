@@ -63,4 +63,5 @@ const (
 	AuditTrying = observe.AuditTrying // nothing yet: calls are hedged, but for short times in which hedging rests
 	AuditOn     = observe.AuditOn     // hedging helps: calls are hedged
 	AuditOff    = observe.AuditOff    // hedging harms: calls are not hedged
+	AuditSame   = observe.AuditSame   // after 24 minutes no difference is found: calls are hedged
 )

@@ -419,9 +419,10 @@ func WithLogger(l *slog.Logger) Option {
 // they wait in the 20 seconds beside. The clocks of clients may differ by two seconds. They agree on a host by its name:
 // that of a URL, the gRPC target, the key given to [Do].
 //
-// Until there is a verdict hedging rests half of the time: for two to four minutes with hundreds of calls a
-// second, for ten minutes to half an hour with two. Then the verdict is tested every 43 minutes on
-// average, and anew where latencies change. A host with less than one call a second is hedged
+// Until there is a verdict hedging rests half of the time: for three to five minutes with hundreds of calls a
+// second, and for 24 minutes at most: then [AuditSame] says that no difference was found, and calls are hedged as configured. The
+// verdict is tested every 43 minutes on average, and anew where latencies change. Where hedging changes nothing, luck gives 3 to 4 % of
+// hosts a verdict, however long it is measured (a sequential test by Robbins' normal mixture, 1970). A host with less than one call a second is hedged
 // as without WithAudit. The verdict is that of all routes and methods of the host; it is shown
 // by [KeySnapshot], observers, logs and the debug page, and goes with Export and Import.
 //

@@ -384,17 +384,33 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 
 // measured says what an audit has found, such as "saves 38ms ± 4ms of p99, sure by 99 %".
 func measured(a *hedge.Audit) string {
-	text := "of p99, sure by " + share(a.Confidence)
+	var sure string
 	switch {
 	case a.Pairs < 2:
 		return "measuring"
-	case a.P99 == 0:
-		return "sure by " + share(a.Confidence)
-	case a.Saved < 0:
-		return fmt.Sprintf("costs %s ± %s %s", duration(-a.Saved), duration(a.PlusMinus), text)
+	case a.Verdict == hedge.AuditSame:
+		sure = "no difference found"
+	case a.Verdict == hedge.AuditTrying:
+		sure = "not sure yet"
 	default:
-		return fmt.Sprintf("saves %s ± %s %s", duration(a.Saved), duration(a.PlusMinus), text)
+		sure = "sure by " + confidence(a.Confidence)
 	}
+	switch {
+	case a.P99 == 0:
+		return sure
+	case a.Saved < 0:
+		return fmt.Sprintf("costs %s ± %s of p99, %s", duration(-a.Saved), duration(a.PlusMinus), sure)
+	default:
+		return fmt.Sprintf("saves %s ± %s of p99, %s", duration(a.Saved), duration(a.PlusMinus), sure)
+	}
+}
+
+// confidence writes a confidence, which is never whole.
+func confidence(c float64) string {
+	if c > 0.99 {
+		return "more than 99 %"
+	}
+	return share(c)
 }
 
 // denied lists the reasons but one: shadow has a column of its own.

@@ -441,6 +441,9 @@ func TestAuditIsToldInMilliseconds(t *testing.T) {
 		{hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.99, Pairs: 5, P99: 64 * ms, Saved: 38 * ms, PlusMinus: 4 * ms}, "saves 38ms ± 4ms of p99, sure by 99 %"},
 		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.98, Pairs: 5, P99: 64 * ms, Saved: -132 * ms, PlusMinus: 21 * ms}, "costs 132ms ± 21ms of p99, sure by 98 %"},
 		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.98, Pairs: 5}, "sure by 98 %"},
+		{hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.9999, Pairs: 9}, "sure by more than 99 %"},
+		{hedge.Audit{Verdict: hedge.AuditSame, Confidence: 0.7, Pairs: 36, P99: 64 * ms, Saved: 2 * ms, PlusMinus: 4 * ms}, "saves 2ms ± 4ms of p99, no difference found"},
+		{hedge.Audit{Verdict: hedge.AuditTrying, Confidence: 0.7, Pairs: 3, P99: 64 * ms, Saved: 2 * ms, PlusMinus: 4 * ms}, "saves 2ms ± 4ms of p99, not sure yet"},
 		{hedge.Audit{Verdict: hedge.AuditTrying}, "measuring"},
 	} {
 		s := newFull(false)

@@ -33,10 +33,10 @@
 //
 // With hedge.WithAudit there are these gauges, per host:
 //
-//	hedge_audit_verdict              1: hedging was measured to help; -1: to harm, so it is off; 0: neither yet
+//	hedge_audit_verdict              1: hedging was measured to help; -1: to harm, so it is off; 0: neither
 //	hedge_audit_saved_seconds        how much shorter it makes the 99th percentile; negative if it makes it longer
 //	hedge_audit_saved_error_seconds  half of the 95 % interval of that
-//	hedge_audit_confidence           probability that hedging changes the tail the way that it seems to
+//	hedge_audit_confidence           one less the probability that luck alone would ever show as much
 //
 // A client of package dnshedge that is given to [Collector.AddDNS] has the metrics below
 // as well. All have the label client, and those below the line the label host. A client
@@ -235,10 +235,10 @@ func New(opts ...Option) *Collector {
 			ConstLabels: s.labels,
 		}, by("hedged")),
 		audited: [4]*prometheus.GaugeVec{
-			gauge("hedge_audit_verdict", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if that is not known yet."),
+			gauge("hedge_audit_verdict", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
 			gauge("hedge_audit_saved_seconds", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
 			gauge("hedge_audit_saved_error_seconds", "Half of the 95 % interval of hedge_audit_saved_seconds."),
-			gauge("hedge_audit_confidence", "Probability that hedging changes the tail the way that it seems to."),
+			gauge("hedge_audit_confidence", "One less the probability that luck alone would ever show as much, however often one looks."),
 		},
 		dns:       newDNSMetrics(s.labels),
 		recursors: newRecursorMetrics(s.labels),

@@ -314,7 +314,7 @@ func TestAuditsAreShownByHost(t *testing.T) {
 	c.Audited(key, observe.Audit{Verdict: observe.AuditOff, Confidence: 0.98, Pairs: 5, P99: 300 * ms, Saved: -132 * ms, PlusMinus: 21 * ms})
 	c.Audited(observe.KeyInfo{Host: "one too many"}, observe.Audit{Verdict: observe.AuditOn})
 	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
-# HELP hedge_audit_verdict 1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if that is not known yet.
+# HELP hedge_audit_verdict 1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet.
 # TYPE hedge_audit_verdict gauge
 hedge_audit_verdict{client="shop",host="db",protocol="http"} -1
 # HELP hedge_audit_saved_seconds How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer.
@@ -323,7 +323,7 @@ hedge_audit_saved_seconds{client="shop",host="db",protocol="http"} -0.132
 # HELP hedge_audit_saved_error_seconds Half of the 95 % interval of hedge_audit_saved_seconds.
 # TYPE hedge_audit_saved_error_seconds gauge
 hedge_audit_saved_error_seconds{client="shop",host="db",protocol="http"} 0.021
-# HELP hedge_audit_confidence Probability that hedging changes the tail the way that it seems to.
+# HELP hedge_audit_confidence One less the probability that luck alone would ever show as much, however often one looks.
 # TYPE hedge_audit_confidence gauge
 hedge_audit_confidence{client="shop",host="db",protocol="http"} 0.98
 `), "hedge_audit_verdict", "hedge_audit_saved_seconds", "hedge_audit_saved_error_seconds", "hedge_audit_confidence"))

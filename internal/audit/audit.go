@@ -24,7 +24,7 @@ const (
 	probeBits = 6
 
 	maxProbes    = 16               // pairs that are remembered after a verdict
-	longTrial    = 24 * time.Minute // after which the sign of the evidence decides
+	longTrial    = 24 * time.Minute // after which no difference is found
 	verdictLasts = 24 * time.Hour   // without a probe
 
 	enoughCalls = 28 // measured in a pair; with fewer, one a second, no slot is dark
@@ -251,35 +251,42 @@ func (a *Audit) compared(dark, lit *slotSum, now int64) {
 	a.levels.pair(lit.mean(), dark.mean())
 	slower, calls := a.tails.pair[0].tail()-a.tails.pair[1].tail(), float64(dark.calls+lit.calls)
 	a.tails.keep()
-	if a.verdict == trying {
-		a.tried(dark, lit, slower, calls, now)
-	} else {
+	switch a.verdict {
+	case trying:
+		if v := a.levels.recalled(lit.mean(), dark.mean()); v != trying {
+			a.decide(v, now)
+			return
+		}
+		fallthrough
+	case same:
+		a.tried(dark, slower, calls, now)
+	default:
 		a.tested(slower, calls, now)
 	}
 }
 
-// tried takes a pair while there is no verdict: by how many octaves its tail was slower with
+// tried takes a pair while hedging was found neither to help nor to harm: by how many octaves its tail was slower with
 // hedging, and of how many calls. The caller holds mu.
-func (a *Audit) tried(dark, lit *slotSum, slower, calls float64, now int64) {
-	if v := a.levels.recalled(lit.mean(), dark.mean()); v != trying {
-		a.decide(v, now)
-		return
-	}
+func (a *Audit) tried(dark *slotSum, slower, calls float64, now int64) {
 	if dark.calls >= steadyCalls && a.levels.rose(dark.mean()) {
 		a.trial.scale(0.5)
 		a.levels.halve()
 	}
 	a.trial.add(slower, calls)
-	if v, ok := a.trial.decided(now-a.since > int64(longTrial)); ok {
+	switch v, ok := a.trial.decided(); {
+	case ok:
 		a.levels.learn(v)
 		a.decide(v, now)
+	case a.verdict == trying && now-a.since > int64(longTrial) && a.trial.pairs >= somePairs:
+		a.levels.stay()
+		a.decide(same, now)
 	}
 }
 
 // tested takes a pair that tests the verdict, as tried takes one before it. The caller holds mu.
 func (a *Audit) tested(slower, calls float64, now int64) {
 	a.probes.add(slower, calls)
-	if v, ok := a.probes.decided(false); ok && v != a.verdict {
+	if v, ok := a.probes.decided(); ok && v != a.verdict {
 		probes := a.probes
 		a.levels.learn(v)
 		a.decide(v, now)
@@ -294,18 +301,22 @@ func (a *Audit) tested(slower, calls float64, now int64) {
 
 // decide sets the verdict. The caller holds mu.
 func (a *Audit) decide(v verdict, now int64) {
-	if v == trying || a.verdict != trying {
-		a.trial = evidence{}
+	before := a.trial.before
+	if v == trying {
+		before++
+	}
+	if v == trying || a.verdict == helpful || a.verdict == harmful {
+		a.trial = evidence{before: before}
 		a.tails = nil
 	}
-	a.probes = evidence{}
+	a.probes = evidence{before: before}
 	a.levels.begin()
 	a.news.Store(true)
 	a.verdict, a.since, a.heard = v, now, now
 	a.found.Store(int32(v))
-	before := a.dark.Load()
+	dark := a.dark.Load()
 	a.cur.probe, a.cur.spoilt, a.first.probe, a.last.open = false, true, false, false // they were begun under another verdict
-	a.shade(before)
+	a.shade(dark)
 }
 
 // Done takes a call that began at the given time by the engine's clock, and whose latency
@@ -347,7 +358,7 @@ func (a *Audit) News() (v observe.Audit, changed, ok bool) {
 func (a *Audit) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.levels.judged = [verdicts][2]float64{}
+	a.levels.judged, a.trial.before = [verdicts][2]float64{}, -1
 	a.decide(trying, a.next.Load())
 }
 
@@ -365,7 +376,7 @@ func (a *Audit) view() observe.Audit {
 	if e.pairs < 2 || a.tails == nil {
 		return v
 	}
-	v.Confidence = math.Erfc(-math.Abs(e.score())/math.Sqrt2) / 2
+	v.Confidence = 1 - e.luck()/2 // half of luck goes the other way
 	lit, dark := a.tails.p99(0, a.base), a.tails.p99(1, a.base)
 	if lit == 0 || dark == 0 {
 		return v
@@ -380,5 +391,5 @@ func (a *Audit) view() observe.Audit {
 // evidence returns all that there is. The caller holds mu.
 func (a *Audit) evidence() evidence {
 	t, p := &a.trial, &a.probes
-	return evidence{t.pairs + p.pairs, t.sum + p.sum, t.squares + p.squares, t.calls + p.calls}
+	return evidence{t.pairs + p.pairs, t.sum + p.sum, t.squares + p.squares, t.calls + p.calls, t.looks + p.looks, t.before}
 }

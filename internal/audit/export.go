@@ -19,12 +19,12 @@ type Judgement struct {
 	all     [2][bins]float32
 }
 
-// Judgement returns what is worth to be exported; nothing while there is no verdict.
+// Judgement returns what is worth to be exported: nothing if hedging was found neither to help nor to harm.
 // The time is by the engine's clock.
 func (a *Audit) Judgement(now time.Time) (j Judgement, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.verdict == trying {
+	if a.verdict != helpful && a.verdict != harmful {
 		return j, false
 	}
 	j = Judgement{verdict: a.verdict, age: time.Duration(now.UnixNano() - a.heard), levels: a.levels.judged, trial: a.evidence(), base: a.base}
@@ -34,19 +34,19 @@ func (a *Audit) Judgement(now time.Time) (j Judgement, ok bool) {
 	return j, true
 }
 
-// Absorb takes what another process has found, unless there is a verdict.
+// Absorb takes what another process has found, unless it was found here whether hedging helps or harms.
 // The time is by the engine's clock.
 func (a *Audit) Absorb(j *Judgement, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.verdict != trying {
+	if a.verdict == helpful || a.verdict == harmful {
 		return
 	}
 	at := now.UnixNano()
 	a.decide(j.verdict, at)
 	a.heard -= int64(j.age)
 	a.levels.judged, a.trial, a.base = j.levels, j.trial, j.base
-	a.tails = &tails{all: j.all}
+	a.tails, a.trial.looks = &tails{all: j.all}, j.trial.pairs
 }
 
 // Append appends the verdict, and the age in nanoseconds; then as
@@ -88,7 +88,7 @@ func Decode(d *decode.Decoder) (j Judgement, ok bool) {
 		}
 	}
 	highest := float64(sketch.Index(math.MaxInt64))
-	if *d == nil || found == uint64(trying) || found >= uint64(verdicts) || float64(base) > highest {
+	if *d == nil || found != uint64(helpful) && found != uint64(harmful) || float64(base) > highest {
 		return j, false
 	}
 	for i, x := range j.numbers() {

@@ -21,7 +21,7 @@ type levels struct {
 	filled int                         // of slots; while there is no verdict, pairs in a row with levels like those of one
 	like   verdict                     // that one
 	pairs  [2]struct{ sum, n float64 } // since the verdict: with hedging, without
-	judged [verdicts][2]float64        // at which hedging was found helpful, and harmful: with hedging, without; 0: none
+	judged [verdicts][2]float64        // at which a verdict was found: with hedging, without; 0: none
 }
 
 // pair takes the levels of a pair.
@@ -73,22 +73,30 @@ func (l *levels) recalled(lit, dark float64) verdict {
 	return v
 }
 
+// mean returns the mean levels of the pairs.
+func (l *levels) mean() [2]float64 {
+	return [2]float64{l.pairs[0].sum / l.pairs[0].n, l.pairs[1].sum / l.pairs[1].n}
+}
+
+// stay remembers at which levels no difference was found.
+func (l *levels) stay() { l.judged[same] = l.mean() }
+
 // learn remembers at which levels the verdict was found.
 func (l *levels) learn(v verdict) {
-	lit, dark := l.pairs[0].sum/l.pairs[0].n, l.pairs[1].sum/l.pairs[1].n
+	found := l.mean()
 	other := helpful + harmful - v
 	way := 1.0 // hedging helps below some level
 	if v == harmful {
 		way = -1
 	}
-	if known := l.judged[v]; known[0] == 0 || way*(lit-known[0]) > 0 {
-		l.judged[v] = [2]float64{lit, dark}
+	if known := l.judged[v]; known[0] == 0 || way*(found[0]-known[0]) > 0 {
+		l.judged[v] = found
 	}
 	// The other verdict's levels must be apart from these in both arms, or they tell nothing.
-	known, found := l.judged[other], l.judged[v]
-	if known[0] != 0 && min(way*(known[0]-found[0]), way*(known[1]-found[1])) < levelRise {
+	known, kept := l.judged[other], l.judged[v]
+	if known[0] != 0 && min(way*(known[0]-kept[0]), way*(known[1]-kept[1])) < levelRise {
 		l.judged[other] = [2]float64{}
-		l.judged[v] = [2]float64{lit, dark}
+		l.judged[v] = found
 	}
 }
 
@@ -99,10 +107,12 @@ func (l *levels) slot(v verdict, level float64) verdict {
 	l.filled = min(l.filled+1, levelsKept)
 
 	// Where hedging helps, higher levels count, and where it harms, lower ones.
-	other := helpful + harmful - v
-	way, arm := 1.0, 0
-	if v == harmful {
-		way, arm = -1, 1
+	other, way, arm := harmful, 1.0, 0
+	switch v {
+	case harmful:
+		other, way, arm = helpful, -1, 1
+	case same:
+		other = trying // of which there are no levels
 	}
 	if there := l.judged[other][arm]; there != 0 && l.least(recallSlots, way) >= way*(there+l.judged[v][arm])/2 {
 		return other

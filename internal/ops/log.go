@@ -94,6 +94,7 @@ func (l *Log) audited(key observe.KeyInfo, v observe.Audit) {
 	level := slog.LevelInfo
 	message := map[observe.Verdict]string{
 		observe.AuditTrying: "audit begins anew", observe.AuditOn: "audit: hedging helps", observe.AuditOff: "audit: hedging harms and is switched off",
+		observe.AuditSame: "audit: no difference found, hedging goes on",
 	}[v.Verdict]
 	attrs := []slog.Attr{slog.String("host", label.Clean(key.Host))}
 	if v.Verdict == observe.AuditOff {
