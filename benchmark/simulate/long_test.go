@@ -14,7 +14,7 @@ func TestAuditKeepsWhatHelpsAndEndsWhatHarms(t *testing.T) {
 		t.Skip("HEDGE_TEST_LONG is not set")
 	}
 	for name, most := range map[string][2]float64{
-		"long-queue-deaf": {1.05, 0.6}, "long-many-deaf": {1.06, 0.55}, "long-queue-deaf-double": {1.06, 0.7},
+		"long-queue-deaf": {1.05, 0.6}, "long-many-deaf": {1.1, 0.55}, "long-queue-deaf-double": {1.06, 0.7},
 	} {
 		r := play(t, name, size{}, bare, audited, limited)
 		none := r[bare+"/settled"].P99
