@@ -52,9 +52,9 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		}
 		return &verdict{kind: isFailed}
 	}
-	if m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 {
-		if cut, mixed := readReferral(m, z, q, now); cut != nil {
-			return &verdict{kind: isReferral, poor: m.Authoritative || mixed, cut: cut}
+	if ns, odd := referral(m, q); ns != nil {
+		if cut, mixed := readReferral(m, ns, z, q, now); cut != nil {
+			return &verdict{kind: isReferral, poor: m.Authoritative || mixed || odd, cut: cut}
 		}
 	}
 	r := &verdict{kind: isAnswer, poor: whole && !m.Authoritative && !z.stub}
@@ -184,12 +184,28 @@ func substitute(name, owner, target string) string {
 	return name
 }
 
+// referral returns the section of a response in which there may be a referral, or nil. It is odd in ANSWER, where
+// only a server without authority can mean it.
+func referral(m *dns.Msg, q question) (ns []dns.RR, odd bool) {
+	switch {
+	case m.Rcode != dns.RcodeSuccess:
+		return nil, false
+	case len(m.Answer) == 0:
+		return m.Ns, false
+	case m.Authoritative || q.qtype == dns.TypeNS || q.qtype == dns.TypeANY || len(m.Ns) > 0:
+		return nil, false
+	case slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS }):
+		return nil, false
+	}
+	return m.Answer, true
+}
+
 // readReferral returns the zone that a response refers to, or nil: one below the zone asked,
 // that q's name is in. It is mixed if there are NS records of other zones as well. Those are
 // ignored: the server that was asked does not delegate these zones.
-func readReferral(m *dns.Msg, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
+func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
 	name := ""
-	for _, rr := range m.Ns {
+	for _, rr := range ns {
 		h := rr.Header()
 		if h.Class != dns.ClassINET {
 			continue
@@ -211,7 +227,7 @@ func readReferral(m *dns.Msg, z *delegation, q question, now time.Time) (cut *de
 	if name == "" || q.qtype == dns.TypeDS && q.name == name { // the one asked knows about DS
 		return nil, false
 	}
-	return newDelegation(name, z.zone, m.Ns, m.Extra, now), mixed
+	return newDelegation(name, z.zone, ns, m.Extra, now), mixed
 }
 
 // refersAway reports whether there are NS records of a zone that is neither the one asked nor

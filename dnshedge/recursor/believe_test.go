@@ -112,6 +112,43 @@ func TestARecursorIsTheLastOfAZonesServersToBeBelieved(t *testing.T) {
 	})
 }
 
+// BIND follows such referrals, too. A referral is without authority wherever its records are.
+func TestAReferralInANSWERIsTheLastToBeFollowed(t *testing.T) {
+	const text = small + `
+sub.example. delegated 192.0.2.3
+  www A 192.0.2.84
+`
+	for answer, want := range map[string]string{
+		"sub.example. NS ns1.sub.example. || ns1.sub.example. A 192.0.2.3":                                  "NOERROR www.sub.example. A 192.0.2.84",
+		"sub.example. NS ns1.sub.example.; sub.example. NS nx.sub.example. || ns1.sub.example. A 192.0.2.3": "NOERROR www.sub.example. A 192.0.2.84",
+		"sub.example. NS ns1.sub.example.; sub.example. TXT x || ns1.sub.example. A 192.0.2.3":              "SERVFAIL",
+		"victim. NS ns1.sub.example. || ns1.sub.example. A " + evil:                                         "SERVFAIL",
+		"example. NS ns1.example. || ns1.example. A " + evil:                                                "SERVFAIL",
+		". NS ns1.example. || ns1.example. A " + evil:                                                       "SERVFAIL",
+	} {
+		bubble(t, text, func(t *testing.T, w *world) {
+			w.withEvil()
+			w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+				if dns.IsSubDomain("sub.example.", q.name) {
+					return says("referral "+answer)(q, r)
+				}
+				return r
+			})
+			r := w.resolver()
+			assert.Equal(t, want, told(w.ask(r, "www.sub.example. A")), answer)
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")), answer)
+			assert.Equal(t, "NOERROR www.victim. A 192.0.2.90", told(w.ask(r, "www.victim. A")), answer)
+			assert.Zero(t, w.sent(evil), answer)
+		})
+	}
+	bubble(t, text, func(t *testing.T, w *world) { // the other server knows better
+		r := w.resolver()
+		w.ask(r, "mail.example. A")
+		w.unlucky("192.0.2.1 192.0.2.2", when("www.example.", says("referral www.example. NS ns1.sub.example. || ns1.sub.example. A 192.0.2.3")))
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+	})
+}
+
 // Many load balancers answer so to types that they do not know. A caller can keep it no longer than the
 // Resolver, as nothing says how long (RFC 2308 §5).
 func TestADenialWithoutAnSOAIsAskedOfTwoServersAndKeptFiveSeconds(t *testing.T) {
