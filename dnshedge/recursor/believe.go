@@ -28,7 +28,7 @@ const (
 type verdict struct {
 	kind      kind
 	poor      bool // the server is lame, but this is better than nothing
-	foreign   bool // of them, one by a server that answers for others, from its cache or by asking them
+	foreign   bool // of them, one by a server that answers for others, or does not say for whom
 	rcode     int
 	answer    []dns.RR // what the name of the question has, or the alias that it is
 	authority []dns.RR // why there is no answer; for DO, what proves it
@@ -62,7 +62,8 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		return &verdict{kind: isLame}
 	}
 	switch {
-	case r.takeDNAME(m, z, q) || !besideAlias(q.qtype) && r.takeCNAME(m, q) || r.take(m, q) || r.takeCNAME(m, q):
+	case r.takeDNAME(m, z, q) || !besideAlias(q.qtype) && r.takeCNAME(m, q):
+	case m.Rcode != dns.RcodeYXDomain && r.take(m, q) || r.takeCNAME(m, q): // no name is too long that has records
 	case m.Rcode == dns.RcodeYXDomain:
 		return &verdict{kind: isFailed}
 	default:
@@ -72,7 +73,10 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 			r.rcode = m.Rcode
 			r.authority = append(r.authority, soa)
 		case !m.Authoritative && !z.stub:
-			return &verdict{kind: isLame}
+			if !whole || !deniesForNobody(m, z.zone) {
+				return &verdict{kind: isLame}
+			}
+			r.rcode, r.foreign = m.Rcode, true
 		case m.Rcode == dns.RcodeNameError:
 			r.rcode = m.Rcode
 			r.poor = r.poor || whole && !z.stub && hasSOA(m.Ns) // of another zone
@@ -200,9 +204,17 @@ func referral(m *dns.Msg, q question) (ns []dns.RR, odd bool) {
 	return m.Answer, true
 }
 
+// deniesForNobody reports whether a response without authority and an SOA record may mean that there is nothing. One
+// that names servers is a referral that leads nowhere, unless a recursor says which servers it would have asked.
+func deniesForNobody(m *dns.Msg, zone string) bool {
+	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
+	return len(ns) == 0 || m.RecursionAvailable && !refersAway(ns, zone)
+}
+
 // readReferral returns the zone that a response refers to, or nil: one below the zone asked,
 // that q's name is in. It is mixed if there are NS records of other zones as well. Those are
-// ignored: the server that was asked does not delegate these zones.
+// ignored: the server that was asked does not delegate these zones, and of two that q's name is in,
+// the upper one's servers know about the other.
 func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
 	name := ""
 	for _, rr := range ns {
@@ -218,10 +230,11 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 		case h.Rrtype != dns.TypeNS || owner == name:
 		case !below(owner, z.zone) || !within(q.name, owner):
 			mixed = true
-		case name != "":
-			return nil, false
 		default:
-			name = owner
+			mixed = mixed || name != ""
+			if name == "" || below(name, owner) {
+				name = owner
+			}
 		}
 	}
 	if name == "" || q.qtype == dns.TypeDS && q.name == name { // the one asked knows about DS

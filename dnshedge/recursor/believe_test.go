@@ -8,6 +8,8 @@ import (
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
 // RFC 2181 §5.2: the TTL is the RRset's, and an answer to ANY has several.
@@ -147,6 +149,81 @@ sub.example. delegated 192.0.2.3
 		w.unlucky("192.0.2.1 192.0.2.2", when("www.example.", says("referral www.example. NS ns1.sub.example. || ns1.sub.example. A 192.0.2.3")))
 		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
 	})
+}
+
+// The server that was asked delegates the upper zone, whose servers know about the other one.
+func TestAReferralToTwoZonesIsOneToTheUpper(t *testing.T) {
+	const text = small + `
+sub.example. delegated 192.0.2.3
+  www A 192.0.2.84
+deep.sub.example. delegated 192.0.2.4
+  www A 192.0.2.85
+`
+	const upper, lower = "sub.example. NS ns1.sub.example.", "deep.sub.example. NS ns1.sub.example."
+	for _, ns := range []string{upper + ";" + lower, lower + ";" + upper, lower + ";" + upper + "; victim. NS ns1.sub.example."} {
+		bubble(t, text, func(t *testing.T, w *world) {
+			w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+				if dns.IsSubDomain("sub.example.", q.name) {
+					return says("referral |"+ns+"| ns1.sub.example. A 192.0.2.3")(q, r)
+				}
+				return r
+			})
+			r := w.resolver(func(r *recursor.Resolver) { r.NoMinimise = true })
+			assert.Equal(t, "NOERROR www.deep.sub.example. A 192.0.2.85", told(w.ask(r, "www.deep.sub.example. A")), ns)
+			assert.Equal(t, "NOERROR www.sub.example. A 192.0.2.84", told(w.ask(r, "www.sub.example. A")), ns)
+			assert.Equal(t, "NOERROR www.victim. A 192.0.2.90", told(w.ask(r, "www.victim. A")), ns)
+			assert.Equal(t, 1, w.sent("192.0.2.4"), "the upper zone's server has referred to it")
+		})
+	}
+}
+
+// unbound and BIND answer so, too. A referral that leads to the zone itself or away from it says nothing.
+func TestADenialWithoutAuthorityOrProofIsTheLastToBeBelieved(t *testing.T) {
+	denied := func(code int, recursive bool, ns string) func(query, *dns.Msg) *dns.Msg {
+		return func(q query, _ *dns.Msg) *dns.Msg {
+			r := says("referral |"+ns)(q, nil)
+			r.Rcode, r.RecursionAvailable = code, recursive
+			return r
+		}
+	}
+	const itself, upward = "example. NS ns1.example.", ". NS a.root."
+	for _, c := range []struct {
+		name  string
+		fault func(query, *dns.Msg) *dns.Msg
+		want  string
+	}{
+		{"NODATA", denied(dns.RcodeSuccess, false, ""), "NOERROR"},
+		{"NXDOMAIN", denied(dns.RcodeNameError, false, ""), "NXDOMAIN"},
+		{"NODATA of a recursor", denied(dns.RcodeSuccess, true, itself), "NOERROR"},
+		{"NXDOMAIN of a recursor", denied(dns.RcodeNameError, true, itself), "NXDOMAIN"},
+		{"referral to the zone itself", denied(dns.RcodeSuccess, false, itself), "SERVFAIL"},
+		{"referral upwards", denied(dns.RcodeSuccess, false, upward), "SERVFAIL"},
+		{"referral upwards of a recursor", denied(dns.RcodeSuccess, true, upward), "SERVFAIL"},
+		{"other records", says("referral www.example. TXT x"), "NOERROR"},
+		{"a name that is too long and has records", rcodeOf(dns.RcodeYXDomain, says("www.example. A 192.0.2.99")), "SERVFAIL"},
+	} {
+		bubble(t, small, func(t *testing.T, w *world) {
+			w.fault("192.0.2.1 192.0.2.2", when("www.example. A", c.fault))
+			r := w.resolver()
+			assert.Equal(t, c.want, told(w.ask(r, "www.example. A")), c.name)
+			assert.Equal(t, "NOERROR www.example. AAAA 2001:db8::80", told(w.ask(r, "www.example. AAAA")), c.name)
+		})
+		bubble(t, small, func(t *testing.T, w *world) {
+			r := w.resolver()
+			w.ask(r, "mail.example. A")
+			w.unlucky("192.0.2.1 192.0.2.2", when("www.example. A", c.fault))
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")), "%s: the other server knows better", c.name)
+		})
+	}
+}
+
+// rcodeOf returns a fault with another response code.
+func rcodeOf(code int, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
+	return func(q query, r *dns.Msg) *dns.Msg {
+		r = f(q, r)
+		r.Rcode = code
+		return r
+	}
 }
 
 // Many load balancers answer so to types that they do not know. A caller can keep it no longer than the
