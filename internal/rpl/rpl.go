@@ -46,9 +46,9 @@ type servers struct {
 type step struct {
 	n      int
 	do     string
-	elapse time.Duration
-	addr   netip.Addr // of the server that a query is for; invalid: any
-	entry  *entry     // nil if there is none
+	elapse time.Duration // or what a server takes
+	addr   netip.Addr    // of the server that a query is for; invalid: any
+	entry  *entry        // nil if there is none
 }
 
 // entry is a message, and says how a message must be like it.
@@ -57,6 +57,7 @@ type entry struct {
 	raw       []byte // the message, if it is none that can be parsed
 	match     []string
 	copyQuery bool
+	silent    bool   // nothing is sent
 	section   string // of the lines that follow; HEX if they are bytes, EDNS if they are options
 }
 
@@ -148,6 +149,7 @@ func (s *Script) RaiseTTL() {
 func Parse(r io.Reader) (*Script, error) {
 	s := new(Script)
 	config, inRange, e := true, false, (*entry)(nil)
+	origin := "." // of names without a dot at their end, to the end of the script
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
 		line, _, _ := strings.Cut(lines.Text(), ";") // a comment; no record of the scripts has one in it
@@ -165,9 +167,18 @@ func Parse(r io.Reader) (*Script, error) {
 		case config:
 			s.settings(f)
 		case f[0] == "SCENARIO_BEGIN", f[0] == "SCENARIO_END":
-		case f[0] == "RANGE_BEGIN" && len(f) == 3:
+		case f[0] == "$ORIGIN" && len(f) == 2:
+			origin = dns.Fqdn(f[1])
+		case f[0] == "RANGE_BEGIN" && len(f) >= 3:
 			r := new(servers)
 			_, err = fmt.Sscan(f[1]+" "+f[2], &r.first, &r.last)
+			for _, text := range f[3:] { // or ADDRESS follows
+				var a netip.Addr
+				if a, err = netip.ParseAddr(text); err != nil {
+					break
+				}
+				r.addrs = append(r.addrs, a)
+			}
 			s.ranges, inRange = append(s.ranges, r), true
 		case f[0] == "RANGE_END":
 			inRange = false
@@ -182,9 +193,15 @@ func Parse(r io.Reader) (*Script, error) {
 		case f[0] == "STEP" && len(f) >= 3:
 			t := &step{do: f[2]}
 			t.n, err = strconv.Atoi(f[1])
-			if last := f[len(f)-1]; t.do == "TIME_PASSES" && err == nil {
+			switch last := f[len(f)-1]; {
+			case err != nil:
+			case t.do == "TIME_PASSES":
 				t.elapse, err = time.ParseDuration(last + "s") // behind ELAPSE
-			} else if f[len(f)-2] == "ADDRESS" && err == nil {
+			case t.do == "INFRA_RTT" && len(f) == 6: // a server, its zone, milliseconds
+				if t.elapse, err = time.ParseDuration(last + "ms"); err == nil {
+					t.addr, err = netip.ParseAddr(f[3])
+				}
+			case f[len(f)-2] == "ADDRESS":
 				t.addr, err = netip.ParseAddr(last)
 			}
 			s.steps = append(s.steps, t)
@@ -199,7 +216,7 @@ func Parse(r io.Reader) (*Script, error) {
 		case f[0] == "ENTRY_END":
 			e = nil
 		case e != nil:
-			err = e.line(f)
+			err = e.line(f, origin)
 		default:
 			err = errors.New("unknown")
 		}
@@ -221,12 +238,13 @@ func (s *Script) settings(words []string) {
 }
 
 // line reads one line of an entry.
-func (e *entry) line(f []string) error {
+func (e *entry) line(f []string, origin string) error {
 	switch {
 	case f[0] == "MATCH":
 		e.match = append(e.match, f[1:]...)
 	case f[0] == "ADJUST":
 		e.copyQuery = e.copyQuery || slices.Contains(f, "copy_query")
+		e.silent = e.silent || slices.Contains(f, "do_not_answer")
 	case f[0] == "SECTION" && len(f) == 2:
 		e.section = f[1]
 	case f[0] == "RAW", f[0] == "HEX_ANSWER_BEGIN":
@@ -240,7 +258,7 @@ func (e *entry) line(f []string) error {
 		b, err := hex.DecodeString(strings.Join(f, ""))
 		e.raw = append(e.raw, b...)
 		return err
-	case f[0] == "REPLY":
+	case f[0] == "REPLY", f[0] == "FLAGS":
 		m := e.msg
 		flags := map[string]*bool{
 			"QR": &m.Response, "AA": &m.Authoritative, "TC": &m.Truncated, "RD": &m.RecursionDesired,
@@ -265,10 +283,10 @@ func (e *entry) line(f []string) error {
 		if !ok {
 			return errors.New("unknown type")
 		}
-		e.msg.Question = []dns.Question{{Name: dns.Fqdn(f[0]), Qtype: t, Qclass: dns.ClassINET}}
+		e.msg.Question = []dns.Question{{Name: absolute(f[0], origin), Qtype: t, Qclass: dns.ClassINET}}
 	default:
 		to := map[string]*[]dns.RR{"ANSWER": &e.msg.Answer, "AUTHORITY": &e.msg.Ns, "ADDITIONAL": &e.msg.Extra}[e.section]
-		rr, err := dns.NewRR(strings.Join(f, " "))
+		rr, err := dns.NewRR("$ORIGIN " + origin + "\n" + strings.Join(f, " "))
 		if odd := unknown(f); odd != nil && (err != nil || dns.Len(rr) != dns.Len(odd)) {
 			rr, err = odd, nil
 		}
@@ -278,6 +296,17 @@ func (e *entry) line(f []string) error {
 		*to = append(*to, rr)
 	}
 	return nil
+}
+
+// absolute returns a name with what it is relative to.
+func absolute(name, origin string) string {
+	switch {
+	case dns.IsFqdn(name):
+		return name
+	case origin == ".":
+		return name + "."
+	}
+	return name + "." + origin
 }
 
 // unknown reads a record in the format of unknown ones (RFC 3597 §5), whatever its type
@@ -338,6 +367,9 @@ func (e *entry) reply(q *dns.Msg, recursion, anyType bool) []byte {
 // accepts returns why an answer is not what the entry says. What else a server puts into
 // authority and additional sections than the SOA of a negative answer is its business.
 func (e *entry) accepts(m *dns.Msg) error {
+	if len(e.match) == 0 {
+		return nil // there is an answer
+	}
 	want, ttl := e.msg, slices.Contains(e.match, "ttl")
 	differ := func(what string, got, want any) error {
 		if got == want {
@@ -416,8 +448,9 @@ type Network struct {
 
 	mu      sync.Mutex // guards the fields below
 	step    int
-	waiting []*query // without an answer, the oldest first
-	seen    []*query // that servers have answered, after the last that a step has checked
+	takes   map[netip.Addr]time.Duration // what servers take to answer; others take no time
+	waiting []*query                     // without an answer, the oldest first
+	seen    []*query                     // that servers have answered, after the last that a step has checked
 }
 
 // query is a question that a server has been asked.
@@ -430,7 +463,7 @@ type query struct {
 
 // Network returns the network of the script.
 func (s *Script) Network() *Network {
-	return &Network{script: s, answers: make(chan *dns.Msg, len(s.steps))}
+	return &Network{script: s, answers: make(chan *dns.Msg, len(s.steps)), takes: make(map[netip.Addr]time.Duration)}
 }
 
 // DialContext connects to a server. Every address has one, which may be silent.
@@ -478,9 +511,14 @@ func (n *Network) ask(q *query) {
 	} else {
 		n.seen = append(n.seen, q)
 	}
+	takes := n.takes[q.host]
 	n.mu.Unlock()
-	if b != nil {
+	switch {
+	case b == nil:
+	case takes == 0:
 		q.send(b)
+	default:
+		time.AfterFunc(takes, func() { q.send(b) })
 	}
 }
 
@@ -498,6 +536,9 @@ func (n *Network) answer(q *query) []byte {
 		for _, e := range r.entries {
 			anyType := n.AnyTypeRefers && e.referral()
 			if e.answers(q.msg, q.network, anyType) && !(all && e.referral()) {
+				if e.silent {
+					return nil
+				}
 				return e.reply(q.msg, all, anyType)
 			}
 		}
@@ -622,6 +663,10 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 			time.Sleep(time.Second)
 		case "TIME_PASSES":
 			time.Sleep(s.elapse)
+		case "INFRA_RTT": // the server takes so long, as what is tested may have no memory that can be set
+			n.mu.Lock()
+			n.takes[s.addr] = s.elapse
+			n.mu.Unlock()
 		case "TRAFFIC", "NOTHING":
 		default:
 			err = errors.New("unknown step")

@@ -253,10 +253,95 @@ func TestScriptForResolversIsPlayed(t *testing.T) {
 	})
 }
 
+const rareWords = `
+CONFIG_END
+RANGE_BEGIN 0 20 192.0.2.1 192.0.2.2; of both
+$ORIGIN example.
+ENTRY_BEGIN
+MATCH question
+ADJUST copy_id do_not_answer
+REPLY QR NOERROR
+SECTION QUESTION
+silent IN A
+ENTRY_END
+ENTRY_BEGIN
+MATCH question
+REPLY QR NOERROR
+SECTION QUESTION
+a IN A
+SECTION ANSWER
+a 60 IN CNAME b.c
+ENTRY_END
+RANGE_END
+STEP 1 INFRA_RTT 192.0.2.2 example. 900
+STEP 2 QUERY
+ENTRY_BEGIN
+FLAGS RD
+SECTION QUESTION
+a IN A
+ENTRY_END
+STEP 3 CHECK_ANSWER
+ENTRY_BEGIN
+MATCH all
+REPLY QR RD NOERROR
+SECTION QUESTION
+a.example. IN A
+SECTION ANSWER
+a.example. IN CNAME b.c.example.
+ENTRY_END
+STEP 4 QUERY
+ENTRY_BEGIN
+FLAGS RD
+SECTION QUESTION
+silent IN A
+ENTRY_END
+STEP 5 CHECK_ANSWER
+ENTRY_BEGIN
+MATCH ; nothing
+SECTION QUESTION
+other IN A
+ENTRY_END
+`
+
+func TestRareWordsOfScriptsAreKnown(t *testing.T) {
+	s, err := rpl.Parse(strings.NewReader(rareWords))
+	require.NoError(t, err)
+	assert.Equal(t, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}, s.Servers())
+	took := map[string]time.Duration{}
+	synctest.Test(t, func(t *testing.T) {
+		n := s.Network()
+		assert.NoError(t, n.Play(func(m *dns.Msg) *dns.Msg {
+			assert.True(t, m.RecursionDesired)
+			r := new(dns.Msg).SetRcode(m, dns.RcodeServerFailure)
+			for _, server := range []string{"192.0.2.1:53", "192.0.2.2:53"} {
+				k, err := n.DialContext(t.Context(), "tcp", server)
+				require.NoError(t, err)
+				defer k.Close()
+				require.NoError(t, k.SetDeadline(time.Now().Add(5*time.Second)))
+				c, start := &dns.Conn{Conn: k}, time.Now()
+				require.NoError(t, c.WriteMsg(m))
+				if answer, err := c.ReadMsg(); err == nil {
+					r = answer
+					r.RecursionDesired = true
+				}
+				took[m.Question[0].Name+server] = time.Since(start)
+			}
+			return r
+		}))
+	})
+	assert.Equal(t, map[string]time.Duration{
+		"a.example.192.0.2.1:53": 0, "a.example.192.0.2.2:53": 900 * time.Millisecond,
+		"silent.example.192.0.2.1:53": 5 * time.Second, "silent.example.192.0.2.2:53": 5 * time.Second,
+	}, took)
+}
+
 func TestWhatIsNoScriptIsAnError(t *testing.T) {
 	for text, want := range map[string]string{
 		"CONFIG_END\nNONSENSE":                              `rpl: line 2: "NONSENSE": unknown`,
 		"CONFIG_END\nSTEP x QUERY":                          "line 2",
+		"CONFIG_END\nSTEP 1 INFRA_RTT 192.0.2.1 a. x":       "line 2",
+		"CONFIG_END\nSTEP 1 INFRA_RTT a. 192.0.2.1 1":       "line 2",
+		"CONFIG_END\nRANGE_BEGIN 1 2 root":                  "line 2",
 		"CONFIG_END\nSTEP 1 TIME_PASSES ELAPSE x":           "line 2",
 		"CONFIG_END\nSTEP 1 QUERY\nENTRY_BEGIN\nREPLY ODD":  "unknown flag ODD",
 		"CONFIG_END\nSTEP 1 QUERY\nENTRY_BEGIN\na.example.": "section",
