@@ -120,7 +120,7 @@ func (c crowd) play(t *testing.T, l *lab, r *resolver) cost {
 			if o.err != nil {
 				sum.said["no answer"]++
 			} else {
-				sum.said[fmt.Sprintf("%s/%d", dns.RcodeToString[o.msg.Rcode], len(o.msg.Answer))]++
+				sum.said[fmt.Sprintf("%s/%d%s", dns.RcodeToString[o.msg.Rcode], len(o.msg.Answer), o.why())]++
 			}
 		}
 		sum.sent = min(sum.sent, l.count(r.from, zone))

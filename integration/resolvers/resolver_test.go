@@ -2,7 +2,6 @@ package resolvers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
@@ -58,8 +58,13 @@ func startAll(t *testing.T, l *lab) (peers []*resolver, ours *resolver) {
 		run(t, l, exec.Command(path, append(p.args, conf)...))
 		peers = append(peers, r)
 	}
-	ours = &resolver{"ours", netip.MustParseAddrPort("127.0.0.1:5303"), netip.MustParseAddr("198.19.0.3"), l}
-	startOurs(t, ours)
+	// It asks from the device's own address, as it is told none.
+	ours = &resolver{"ours", netip.MustParseAddrPort("127.0.0.1:5303"), network.Addr().Next(), l}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), oursEnv+"="+ours.at.String())
+	run(t, l, cmd)
 	for _, r := range append(slices.Clone(peers), ours) {
 		require.Eventually(t, func() bool {
 			answer := r.ask(t.Context(), ask{name: "warm.", qtype: dns.TypeA})
@@ -110,6 +115,7 @@ func run(t *testing.T, l *lab, cmd *exec.Cmd) {
 	dieWithParent(cmd)
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.WaitDelay = time.Second
 	started, over, left := make(chan error, 1), make(chan struct{}), make(chan error, 1)
 	go func() {
 		left <- l.space.Do(func() error {
@@ -132,61 +138,41 @@ func run(t *testing.T, l *lab, cmd *exec.Cmd) {
 		_ = cmd.Wait()
 		close(over)
 		<-left
+		assert.NotContains(t, said.String(), "DATA RACE")
 		if t.Failed() && said.Len() > 0 {
 			t.Log(cmd.Path, said.String())
 		}
 	})
 }
 
-// startOurs serves our own resolver in this process.
-func startOurs(t *testing.T, r *resolver) {
-	t.Helper()
-	resolver := &recursor.Resolver{Hints: []netip.Addr{rootAddr}, PrivateOK: true, Dialer: within{r}}
-	client := &dnshedge.Client{Exchanger: resolver, Cache: new(dnshedge.Cache)}
-	server := &dnshedge.Server{Client: client}
-	var pc net.PacketConn
-	var ln net.Listener
-	require.NoError(t, r.lab.space.Do(func() (err error) {
-		if pc, err = net.ListenPacket("udp", r.at.String()); err != nil {
-			return err
-		}
-		ln, err = net.Listen("tcp", r.at.String())
-		return err
-	}))
-	done := make(chan error, 2)
-	go func() { done <- server.ServePacket(pc) }()
-	go func() { done <- server.Serve(ln) }()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, server.Shutdown(ctx))
-		require.NoError(t, errors.Join(client.Close(), resolver.Close()))
-		<-done
-		<-done
-	})
+// oursEnv is set for the process that is our own resolver: to where it is asked.
+const oursEnv = "RESOLVERS_OURS"
+
+// TestMain makes the process our own resolver if another one that runs these tests wants it.
+func TestMain(m *testing.M) {
+	if at := os.Getenv(oursEnv); at != "" {
+		fmt.Fprintln(os.Stderr, serve(at))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
 }
 
-// within opens sockets in the lab, at the address of a resolver.
-type within struct{ r *resolver }
-
-func (w within) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
-	to, err := netip.ParseAddrPort(address)
+// serve is our own resolver, as a program uses it. It ends with an error, or the process.
+func serve(at string) error {
+	resolver := &recursor.Resolver{Hints: []netip.Addr{rootAddr}, PrivateOK: true}
+	server := &dnshedge.Server{Client: &dnshedge.Client{Exchanger: resolver, Cache: new(dnshedge.Cache)}}
+	pc, err := net.ListenPacket("udp", at)
 	if err != nil {
-		return nil, err
-	}
-	var d net.Dialer
-	switch {
-	case to.Addr().Is6():
-	case network == "udp":
-		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(w.r.from, 0))
-	default:
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.r.from, 0))
-	}
-	err = w.r.lab.space.Do(func() (err error) {
-		conn, err = d.DialContext(ctx, network, address)
 		return err
-	})
-	return conn, err
+	}
+	ln, err := net.Listen("tcp", at)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error)
+	go func() { ended <- server.ServePacket(pc) }()
+	go func() { ended <- server.Serve(ln) }()
+	return <-ended
 }
 
 // ask is a question.
@@ -280,6 +266,18 @@ func (r *resolver) crowd(t *testing.T, all []ask) (outcomes []outcome) {
 // answered reports whether there is an answer, be it that there is nothing.
 func (o outcome) answered() bool {
 	return o.err == nil && slices.Contains([]int{dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain}, o.msg.Rcode)
+}
+
+// why is the text of the extended errors (RFC 8914) of a failure.
+func (o outcome) why() (text string) {
+	if opt := o.msg.IsEdns0(); opt != nil && o.msg.Rcode == dns.RcodeServerFailure {
+		for _, option := range opt.Option {
+			if e, ok := option.(*dns.EDNS0_EDE); ok {
+				text += " (" + e.ExtraText + ")"
+			}
+		}
+	}
+	return text
 }
 
 // String is the rcode and the records of the answer, as a set: without their order and their TTLs.

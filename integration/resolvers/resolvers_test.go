@@ -13,6 +13,8 @@ import (
 // differ are the questions to which our answer is neither peer's, and why.
 var differ = map[string]string{
 	"www.chaos. A":       "unbound takes the class of a record for that of the question; a record of class CH is no answer to one of class IN",
+	"www.sideways. A":    "a referral to the zone itself says nothing: BIND fails, too, where unbound says that there is nothing",
+	"nx.sideways. A":     "as www.sideways.",
 	"www.ednsbadvers. A": "unbound takes BADVERS, whose lower bits are NOERROR, for an answer without records, and BIND gives up; we ask without EDNS",
 	"www.slow2500. A":    "a server that takes longer than two seconds is not waited for",
 }

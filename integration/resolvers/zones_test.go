@@ -79,6 +79,19 @@ var troubles = slices.Concat([]trouble{
 
 	// Denials.
 	{zone: "nosoa", servers: 1, ask: usual, twist: func(_ query, r *dns.Msg) *dns.Msg { r.Ns = nil; return r }},
+	{zone: "fornobody", servers: 2, ask: "www A, www TXT, nx A", twist: func(_ query, r *dns.Msg) *dns.Msg { r.Authoritative, r.Ns = false, nil; return r }},
+	{zone: "empty", servers: 2, ask: "www A, nx A", twist: func(_ query, r *dns.Msg) *dns.Msg {
+		r.Authoritative, r.Answer, r.Ns, r.Rcode = false, nil, nil, dns.RcodeSuccess
+		return r
+	}},
+	{zone: "sideways", servers: 2, ask: "www A, nx A", twist: func(_ query, r *dns.Msg) *dns.Msg {
+		r.Authoritative, r.Answer, r.Ns, r.Rcode = false, nil, []dns.RR{record("@ NS ns1", "sideways.")}, dns.RcodeSuccess
+		return r
+	}},
+	{zone: "recursorns", servers: 2, ask: "www A, www TXT, nx A", twist: func(_ query, r *dns.Msg) *dns.Msg {
+		r.Authoritative, r.RecursionAvailable, r.Ns = false, true, []dns.RR{record("@ NS ns1", "recursorns.")}
+		return r
+	}},
 	{zone: "rootsoa", servers: 1, ask: usual, twist: otherSOA(".")},
 	{zone: "foreignsoa", servers: 1, ask: usual, twist: otherSOA("plain.")},
 
@@ -128,6 +141,10 @@ var referrals = []trouble{
 	{zone: "referauth", servers: 1, ask: "www.sub A", twist: below("sub", func(_ query, r *dns.Msg) *dns.Msg { r.Authoritative = true; return r })},
 	{zone: "refertwo", servers: 1, ask: "www.sub A", twist: below("sub", func(_ query, r *dns.Msg) *dns.Msg {
 		r.Ns = append(r.Ns, record("@ NS ns1", "refertwo."))
+		return r
+	})},
+	{zone: "refernested", servers: 1, ask: "www.sub A", twist: below("sub", func(_ query, r *dns.Msg) *dns.Msg {
+		r.Ns = append(r.Ns, record("www.sub NS ns1.sub", "refernested."))
 		return r
 	})},
 	{zone: "referanswer", servers: 1, ask: "www.sub A", twist: below("sub", func(_ query, r *dns.Msg) *dns.Msg { r.Answer, r.Ns = r.Ns, nil; return r })},
