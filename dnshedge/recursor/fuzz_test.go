@@ -3,6 +3,8 @@ package recursor_test
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +75,25 @@ func (d *dice) record(qname string) dns.RR {
 	return &dns.TXT{Hdr: h, Txt: []string{"x"}}
 }
 
+// respond adds to m what a zone's server may say of a name: records, an alias, or that there is nothing.
+func (d *dice) respond(q query, m *dns.Msg) {
+	data := map[uint16]string{dns.TypeA: "192.0.2.66", dns.TypeTXT: "evil", dns.TypeNS: "ns1.evil.", dns.TypeCNAME: "www.good.", dns.TypeDS: "1 8 2 00"}[q.qtype]
+	kind := d.draw(5)
+	if kind < 2 && data != "" { // beside the alias, too
+		m.Answer = append(m.Answer, record(q.name+" "+dns.TypeToString[q.qtype]+" "+data))
+	}
+	switch kind {
+	case 0:
+	case 1, 2:
+		m.Answer = append(m.Answer, record(q.name+" CNAME "+d.of("www.evil.", "ns1.evil.", "x.evil.", "www.good.", "alias.good.", "x.old.good.", "far.good.", "nx.good.", "www.sub.good.")))
+	default:
+		m.Ns = append(m.Ns, record("evil. 60 SOA ns1.evil. admin.evil. 1 2 3 4 60"))
+		if kind == 4 {
+			m.Rcode = dns.RcodeNameError
+		}
+	}
+}
+
 // hostile draws a response.
 func (d *dice) hostile(q query) [][]byte {
 	if d.draw(32) == 31 {
@@ -87,7 +108,10 @@ func (d *dice) hostile(q query) [][]byte {
 	}
 	m := new(dns.Msg).SetReply(q.Msg)
 	m.Authoritative = d.draw(4) != 3
-	if d.draw(3) == 2 {
+	switch d.draw(3) {
+	case 1:
+		d.respond(q, m)
+	case 2:
 		m.Rcode = d.draw(12)
 	}
 	m.Truncated = d.draw(16) == 15
@@ -144,7 +168,8 @@ var truth = []struct{ question, want string }{
 }
 
 // FuzzHostileZone: whatever the servers of a zone answer, other zones' names are answered as their own
-// servers answer, and no query for them goes to the zone's servers.
+// servers answer, as soon as if nobody asked about the zone, and no query for them goes to the zone's servers. If these
+// always answer the same, the zone's names are answered as a slow and careful resolver answers them.
 func FuzzHostileZone(f *testing.F) {
 	f.Add([]byte{})
 	for i := range 40 {
@@ -154,67 +179,136 @@ func FuzzHostileZone(f *testing.F) {
 		}
 		f.Add(b)
 	}
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 100 {
+		b := make([]byte, 300)
+		for j := range b {
+			b[j] = byte(random.Uint32())
+		}
+		b[0] |= 4 // the same to the same question
+		f.Add(b)
+	}
 	f.Fuzz(hostileZone)
 }
 
 func hostileZone(t *testing.T, data []byte) {
-	hostile := []string{"www.evil. A", "evil. NS", "evil. A", "a.b.evil. A", "www.sub.evil. A", "x.evil. CNAME", "evil. DS", "www.evil. TXT", "ns1.evil. A", "sub.evil. NS"}
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, stage)
-		d := &dice{data}
-		w.at("203.0.113.66 203.0.113.67", func(s *server) { s.raw = d.hostile })
-		known := map[string]bool{}
-		for _, addr := range []string{"198.41.0.4", "192.0.2.1", "192.0.2.3", "192.0.2.9"} {
-			for _, z := range w.server(addr).zones {
-				for _, types := range z.sets {
-					for _, rrs := range types {
-						for _, rr := range rrs {
-							known[fact(rr)] = true
-						}
+	d := &dice{data}
+	drawn := d.draw(8)
+	h := &hostility{settings: func(r *recursor.Resolver) { r.NoMinimise, r.Hedge.Off = drawn&1 > 0, drawn&2 > 0 }, steady: drawn&4 > 0}
+	for range 8 {
+		h.turns = append(h.turns, turn{choice: d.draw(len(hostileQuestions) + len(truth)), pause: d.draw(8)})
+	}
+	h.data = d.data
+	var known []moment // of what was asked about other zones
+	bubble(t, stage, func(t *testing.T, w *world) { known = h.play(t, w) })
+	bubble(t, stage, func(t *testing.T, w *world) { h.replay(t, w, known) })
+	if h.steady {
+		bubble(t, stage, h.compare)
+	}
+}
+
+// hostility is how a zone behaves, and what is asked when.
+type hostility struct {
+	settings func(*recursor.Resolver)
+	steady   bool // responses depend on nothing but the question
+	turns    []turn
+	data     []byte // what responses are drawn from
+}
+
+// turn is a question and what time passes after its answer.
+type turn struct{ choice, pause int }
+
+// pauses are none that is the TTL of a record: a moment earlier or later would make a difference.
+var pauses = []time.Duration{0, 0, 0, 0, ms, time.Second, time.Minute, 61 * time.Minute}
+
+var hostileQuestions = []string{"www.evil. A", "evil. NS", "evil. A", "a.b.evil. A", "www.sub.evil. A", "x.evil. CNAME", "evil. DS", "www.evil. TXT", "ns1.evil. A", "sub.evil. NS"}
+
+// moment is a question about another zone.
+type moment struct {
+	at, took time.Duration
+	question string
+}
+
+// raw returns what the zone's servers answer with.
+func (h *hostility) raw() func(query) [][]byte {
+	if !h.steady {
+		return (&dice{h.data}).hostile
+	}
+	return func(q query) [][]byte {
+		d := &dice{h.data}
+		if n := len(h.data); n > 0 {
+			k := fnv.New32a()
+			fmt.Fprint(k, q.name, q.qtype)
+			at := int(k.Sum32() % uint32(n))
+			d.data = slices.Concat(h.data[at:], h.data[:at])
+		}
+		return d.hostile(q)
+	}
+}
+
+// play asks about the zone and others, and returns what was asked about others.
+func (h *hostility) play(t *testing.T, w *world) (all []moment) {
+	w.at("203.0.113.66 203.0.113.67", func(s *server) { s.raw = h.raw() })
+	known := map[string]bool{"x.old.good. CNAME x.new.good.": true}
+	for _, addr := range []string{"198.41.0.4", "192.0.2.1", "192.0.2.3", "192.0.2.9"} {
+		for _, z := range w.server(addr).zones {
+			for _, types := range z.sets {
+				for _, rrs := range types {
+					for _, rr := range rrs {
+						known[fact(rr)] = true
 					}
 				}
 			}
 		}
-		known["x.old.good. CNAME x.new.good."] = true
-		r := w.resolver(func(r *recursor.Resolver) {
-			var b int
-			w.do(func() { b = d.draw(4) })
-			r.NoMinimise, r.Hedge.Off = b&1 > 0, b&2 > 0
-		})
-		ask := func(q string) *dns.Msg {
-			n, start := w.sent(), time.Now()
-			m := w.ask(r, q)
-			require.LessOrEqual(t, w.sent()-n, 64+1, q)
-			require.LessOrEqual(t, time.Since(start), 15*time.Second, q)
-			return m
-		}
-		for range 8 {
-			var choice, pause int
-			w.do(func() { choice, pause = d.draw(len(hostile)+len(truth)), d.draw(8) })
-			if choice < len(hostile) {
-				for _, section := range [][]dns.RR{ask(hostile[choice]).Answer} {
-					for _, rr := range section {
-						if !dns.IsSubDomain("evil.", dns.CanonicalName(rr.Header().Name)) {
-							require.True(t, known[fact(rr)] || synthesized(rr), "%v", rr)
-						}
-					}
+	}
+	r := w.resolver(h.settings)
+	ask := func(q string) *dns.Msg {
+		n, start := w.sent(), time.Now()
+		m := w.ask(r, q)
+		require.LessOrEqual(t, w.sent()-n, 64+1, q)
+		require.LessOrEqual(t, time.Since(start), 15*time.Second, q)
+		return m
+	}
+	askTruth := func(i int) {
+		c, start := truth[i], time.Now()
+		require.Equal(t, c.want, told(ask(c.question)), c.question)
+		all = append(all, moment{start.Sub(w.start), time.Since(start), c.question})
+	}
+	for _, turn := range h.turns {
+		if i := turn.choice - len(hostileQuestions); i >= 0 {
+			askTruth(i)
+		} else {
+			for _, rr := range ask(hostileQuestions[turn.choice]).Answer {
+				if !dns.IsSubDomain("evil.", dns.CanonicalName(rr.Header().Name)) {
+					require.True(t, known[fact(rr)] || synthesized(rr), "%v", rr)
 				}
-			} else {
-				c := truth[choice-len(hostile)]
-				require.Equal(t, c.want, told(ask(c.question)))
-			}
-			time.Sleep([]time.Duration{0, 0, 0, 0, ms, time.Second, time.Minute, time.Hour}[pause])
-		}
-		for _, c := range truth {
-			require.Equal(t, c.want, told(ask(c.question)), c.question)
-		}
-		for _, a := range w.since(0) {
-			if strings.HasPrefix(a.to.String(), "203.0.113.") {
-				require.True(t, dns.IsSubDomain("evil.", a.name), "%v", a)
 			}
 		}
-		require.NoError(t, r.Close())
-	})
+		time.Sleep(pauses[turn.pause])
+	}
+	for i := range truth {
+		askTruth(i)
+	}
+	for _, a := range w.since(0) {
+		if strings.HasPrefix(a.to.String(), "203.0.113.") {
+			require.True(t, dns.IsSubDomain("evil.", a.name), "%v", a)
+		}
+	}
+	require.NoError(t, r.Close())
+	return all
+}
+
+// replay asks the same about the other zones at the same times, and nothing about the zone: the answers come no sooner.
+func (h *hostility) replay(t *testing.T, w *world, all []moment) {
+	w.at("203.0.113.66 203.0.113.67", func(s *server) { s.raw = h.raw() })
+	r := w.resolver(h.settings)
+	for _, m := range all {
+		time.Sleep(time.Until(w.start.Add(m.at)))
+		start := time.Now()
+		w.ask(r, m.question)
+		require.LessOrEqual(t, m.took, time.Since(start), "%s takes longer after questions about the zone", m.question)
+	}
+	require.NoError(t, r.Close())
 }
 
 // fact is a record without its TTL, in lower case.

@@ -1,0 +1,156 @@
+package recursor_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/require"
+)
+
+// compare asks about names of the zone, of a new Resolver each time, and compares with what a careful resolver answers.
+func (h *hostility) compare(t *testing.T, w *world) {
+	raw := h.raw()
+	w.at("203.0.113.66 203.0.113.67", func(s *server) { s.raw = raw })
+	for _, question := range hostileQuestions {
+		m := parseQuestion(question)
+		want, ok := (&careful{raw: raw}).answer(m.Question[0].Name, m.Question[0].Qtype)
+		if !ok {
+			continue
+		}
+		r := w.resolver(h.settings)
+		require.Equal(t, want, compacted(told(w.ask(r, question))), question)
+		require.NoError(t, r.Close())
+	}
+}
+
+// careful is a resolver that knows a zone called evil, whose servers say the same to the same question and to everybody. It has no cache, no
+// clock and no limits, and takes its time. It is sure only of what no two readers of the RFCs would read differently.
+type careful struct {
+	raw     func(query) [][]byte
+	records []string        // of the answer
+	seen    map[string]bool // names
+}
+
+// answer returns what told writes of the answer, and false if it is not sure.
+func (c *careful) answer(name string, qtype uint16) (string, bool) {
+	c.seen = make(map[string]bool)
+	rcode, ok := c.look(name, qtype)
+	switch {
+	case !ok:
+		return "", false
+	case rcode == dns.RcodeServerFailure:
+		return "SERVFAIL", true
+	}
+	slices.Sort(c.records)
+	return strings.TrimSpace(dns.RcodeToString[rcode] + " " + strings.Join(slices.Compact(c.records), ", ")), true
+}
+
+// look adds the records of a name.
+func (c *careful) look(name string, qtype uint16) (rcode int, sure bool) {
+	if !dns.IsSubDomain("evil.", name) {
+		return c.lookElsewhere(name, qtype)
+	}
+	// A name further down may be in another zone; whether evil has a DS record, its parent knows.
+	if c.seen[name] || dns.CountLabel(name) > 2 || qtype == dns.TypeDS {
+		return 0, false
+	}
+	c.seen[name] = true
+	m := new(dns.Msg)
+	q := new(dns.Msg).SetQuestion(name, qtype)
+	q.SetEdns0(1232, false)
+	switch b := c.raw(query{q, name, qtype, false}); {
+	case len(b) == 0:
+		return dns.RcodeServerFailure, true // nobody says anything
+	case m.Unpack(b[0]) != nil || m.Truncated:
+		return 0, false
+	}
+	return c.read(m, name, qtype)
+}
+
+// read reads a response. Of records it takes what is the name's own.
+func (c *careful) read(m *dns.Msg, name string, qtype uint16) (rcode int, sure bool) {
+	var own, aliases []dns.RR
+	for _, rr := range m.Answer {
+		h := rr.Header()
+		switch {
+		case h.Class != dns.ClassINET:
+		case h.Rrtype == dns.TypeDNAME && dns.IsSubDomain(h.Name, name):
+			return 0, false
+		case h.Name != name:
+		case h.Rrtype == qtype:
+			own = append(own, rr)
+		case h.Rrtype == dns.TypeCNAME:
+			aliases = append(aliases, rr)
+		}
+	}
+	switch {
+	case m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError && m.Authoritative:
+	case slices.Contains([]int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotAuth, dns.RcodeFormatError, dns.RcodeNotImplemented}, m.Rcode):
+		return dns.RcodeServerFailure, true
+	default:
+		return 0, false
+	}
+	switch {
+	case len(aliases) > 1 || len(m.Answer) > 0 && m.Rcode != dns.RcodeSuccess:
+		return 0, false
+	case len(aliases) == 1:
+		c.add(aliases)
+		target := aliases[0].(*dns.CNAME).Target
+		rcode, sure = c.look(target, qtype)
+		// What the response says of the target may be believed when nobody else says anything.
+		told := slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Name == target })
+		return rcode, sure && !(told && rcode == dns.RcodeServerFailure)
+	case len(own) > 0:
+		c.add(own)
+		return dns.RcodeSuccess, true
+	}
+	return m.Rcode, m.Authoritative && denies(m, name)
+}
+
+// denies reports whether a response says by the zone's SOA record, and no other, that there is nothing.
+func denies(m *dns.Msg, name string) bool {
+	soas := 0
+	for _, rr := range m.Ns {
+		h := rr.Header()
+		switch {
+		case h.Rrtype == dns.TypeNS:
+			return false // a referral, perhaps
+		case h.Rrtype != dns.TypeSOA || h.Class != dns.ClassINET:
+		case !dns.IsSubDomain("evil.", h.Name) || !dns.IsSubDomain(h.Name, name):
+			return false
+		default:
+			soas++
+		}
+	}
+	return soas > 0
+}
+
+// lookElsewhere adds what the zones that are not hostile have, as far as truth knows.
+func (c *careful) lookElsewhere(name string, qtype uint16) (rcode int, sure bool) {
+	for _, known := range truth {
+		if known.question == name+" "+dns.TypeToString[qtype] {
+			code, rest, _ := strings.Cut(known.want, " ")
+			if rest != "" {
+				c.records = append(c.records, strings.Split(rest, ", ")...)
+			}
+			return dns.StringToRcode[code], true
+		}
+	}
+	return 0, false
+}
+
+func (c *careful) add(rrs []dns.RR) {
+	code := dns.RcodeToString[dns.RcodeSuccess]
+	for _, rr := range rrs {
+		one := told(&dns.Msg{Answer: []dns.RR{rr}})
+		c.records = append(c.records, strings.TrimPrefix(one, code+" "))
+	}
+}
+
+// compacted returns what told writes without records that are there twice.
+func compacted(text string) string {
+	code, rest, _ := strings.Cut(text, " ")
+	return strings.TrimSpace(code + " " + strings.Join(slices.Compact(strings.Split(rest, ", ")), ", "))
+}
