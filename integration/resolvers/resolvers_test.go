@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -41,7 +42,7 @@ func TestMisbehavingZonesAreResolvedAsByUnboundAndBIND(t *testing.T) {
 		why := a.wrong()
 		mark := ""
 		switch reason := differ[a.String()]; {
-		case why != "" && reason != "":
+		case reason != "" && (why != "" || !slices.ContainsFunc(a.peers, outcome.answered)): // there may be nothing to compare with
 			used[a.String()] = true
 			mark = " *"
 		case why != "":
@@ -87,17 +88,24 @@ func askAll(t *testing.T, peers []*resolver, ours *resolver) (all []answered) {
 	return slices.Concat(played...)
 }
 
+// most is how long a question takes at most here, and nearly that.
+const most = 4400 * time.Millisecond
+
 // wrong says what is wrong with our answer; "" is nothing. Where the peers do not agree, ours is that of one of them.
 func (a answered) wrong() string {
 	var theirs []string
+	fastest := patience
 	for _, p := range a.peers {
 		if p.answered() {
 			theirs = append(theirs, p.String())
+			fastest = min(fastest, p.took)
 		}
 	}
 	switch {
 	case len(theirs) == 0:
 		return ""
+	case !a.ours.answered() && a.ours.took > most && fastest > most:
+		return "" // the machine was too busy for anybody to answer in that time
 	case !a.ours.answered():
 		return "fails"
 	case !slices.Contains(theirs, a.ours.String()):

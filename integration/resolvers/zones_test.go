@@ -194,7 +194,7 @@ const chainLength = 11
 func addChain(l *lab, far bool) {
 	name, takes := "near", time.Duration(0)
 	if far {
-		name, takes = "far", 90*time.Millisecond
+		name, takes = "far", 70*time.Millisecond // later than what a first contact is hedged after
 	}
 	for i := range chainLength + 1 {
 		tld := &zone{name: fmt.Sprintf("%s%d.", name, i), addrs: l.fresh(2), takes: takes}
