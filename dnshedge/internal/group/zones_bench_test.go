@@ -1,0 +1,23 @@
+package group_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gohedge/hedge/dnshedge/internal/group"
+)
+
+// While a dead zone is known, each answer looks whether it is about it.
+func BenchmarkAnAnswerBesideADeadZone(b *testing.B) {
+	for name, asked := range map[string]string{"usual": "www.example.com.", "long": strings.Repeat("x.", 126)} {
+		b.Run(name, func(b *testing.B) {
+			var z group.Zones
+			missed(&z, below("dead.example.", 3)...)
+			q := group.Named(asked)
+			b.ReportAllocs()
+			for b.Loop() {
+				z.AnswerTo(q)
+			}
+		})
+	}
+}
