@@ -513,6 +513,8 @@ type result struct {
 	from   *group.Server // that gave the answer, or was asked first; nil: a cache, or none
 	hedged bool          // a hedge gave the answer
 	tries  int           // attempts made
+
+	refuse time.Time // if err is not nil: when the last of the servers that refuse connections began to; zero: none does
 }
 
 // failed reports whether another server may do better.

@@ -159,7 +159,8 @@ func (s *servers) strict() bool {
 
 // resolve asks those who have q's name: by a route, or else the system, or else the servers for all names, and the fallback
 // servers if those fail. While servers refuse connections, as those do that restart, they are asked again, ever less often, and
-// in the end more often again: no pause takes more than half of the time that is left.
+// in the end more often again: no pause takes more than half of the time that is left. One that has refused them for as long as a
+// question has time does not restart, and its error is told at once.
 // If explore, no caller waits, and any server of the group may be asked first.
 func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchanger(q), s.exchanger); e != nil {
@@ -167,10 +168,16 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 	}
 	for pause := firstPause; ; pause *= 2 {
 		r := s.followed(ctx, q, explore)
+		if r.err == nil || !q.Standard() || !group.Refused(r.err) {
+			return r
+		}
 		if end, ok := ctx.Deadline(); ok {
 			pause = min(pause, time.Until(end)/2)
 		}
-		if r.err == nil || !q.Standard() || !group.Refused(r.err) || pause < firstPause || !wait(ctx, pause) {
+		if !r.refuse.IsZero() { // else one has answered since
+			pause = min(pause, time.Until(r.refuse.Add(s.timeout))/2)
+		}
+		if pause < firstPause || !wait(ctx, pause) {
 			return r
 		}
 	}
@@ -406,10 +413,13 @@ func (s *servers) whenLate(ctx context.Context, q *wire.Query, turns []turn, nex
 	}
 }
 
-// better returns a result that is no failure, or that which says more, or the first.
+// better returns a result that is no failure, or that which says more, or the first, which then tells of refusals of both.
 func better(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.failed(q) || first.err != nil && second.err == nil {
 		return second
+	}
+	if second.refuse.After(first.refuse) {
+		first.refuse = second.refuse
 	}
 	return first
 }
@@ -467,6 +477,7 @@ func (s *servers) ask(ctx context.Context, q *wire.Query, g group.Servers) *resu
 	if err != nil {
 		s.count.failures.Add(1)
 		r.answer, r.err = nil, noAnswer(q, r.from, err)
+		r.refuse = g.RefuseSince()
 	}
 	return r
 }

@@ -239,11 +239,14 @@ func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 }
 
 // outage reports whether a server was silent about such questions before this one, and still was then: it is asked again ever
-// less often (RFC 6298).
+// less often (RFC 6298). Or it refused connections for as long as a question has time.
 func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
 			if slices.Contains([]string{"silent", "empty", "wrongID", "wrongName", "late7s"}, f.kind) && f.matches(a.dnsKey) && f.from < r.began-time.Second && f.until > r.began {
+				return true
+			}
+			if f.kind == "down" && f.from < r.began-j.w.client.timeout && f.until > r.began {
 				return true
 			}
 		}

@@ -604,10 +604,6 @@ func Ours(err error) bool {
 	return slices.ContainsFunc(ours[:], func(one error) bool { return errors.Is(err, one) })
 }
 
-// Refused reports whether an error says that nobody listens: the server may be about to restart. A connection that was closed
-// is none of these: the question may be what ended it.
-func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-
 // timedOut reports whether a connection was not opened in time.
 func timedOut(err error) bool {
 	var t net.Error

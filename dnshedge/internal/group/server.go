@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
@@ -115,6 +116,9 @@ func (s *Server) ask(ctx context.Context, q *wire.Query, n int, w *transport.Way
 		if ctx.Err() != nil || errors.Is(err, transport.ErrClosed) || !q.Standard() {
 			return nil, 0, err
 		}
+	}
+	if Refused(failed) {
+		s.health.refused()
 	}
 	return nil, 0, failed
 }
@@ -296,8 +300,9 @@ type health struct {
 	down     atomic.Bool                // it was in doubt, and failed a probe as well
 	probed   atomic.Int64               // how often
 
-	mu          sync.Mutex              // guards the fields below
-	answeredAt  time.Time               // the last time
+	mu          sync.Mutex // guards the fields below
+	answeredAt  time.Time  // the last time
+	refusals    refusals
 	misses      int                     // queries without an answer since then
 	failed      [failuresToDoubt]string // the names in a row that it failed, in wire format
 	probeGap    time.Duration           // between probes
@@ -335,11 +340,39 @@ func (h *health) answered() {
 	defer h.tell(now)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.misses, h.answeredAt, h.probeFailed = 0, now, false
+	h.misses, h.answeredAt, h.probeFailed, h.refusals = 0, now, false, refusals{}
 	h.silent.Store(false)
 	if !h.failing() {
 		h.down.Store(false)
 	}
+}
+
+// Refused reports whether an error says that nobody listens: the server may be about to restart. A connection that was closed
+// is none of these: the question may be what ended it.
+func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// forgetRefusals is how long it is known that a server refuses connections, if nobody asks it.
+const forgetRefusals = time.Minute
+
+// refusals are those of connections since the last answer.
+type refusals struct{ first, last time.Time } // zero: there are none
+
+// refused is called when the server has refused a connection.
+func (h *health) refused() {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Sub(h.refusals.last) > forgetRefusals {
+		h.refusals.first = now
+	}
+	h.refusals.last = now
+}
+
+// refusesSince returns when the server began to refuse connections; zero: it does not.
+func (h *health) refusesSince() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.refusals.first
 }
 
 // responded is called for each response to a question of a caller, which is a failure or not. Failures of one name are one: it

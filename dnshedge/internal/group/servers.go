@@ -96,6 +96,16 @@ func (g Servers) AnsweredSince(t time.Time) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.AnsweredSince(t) })
 }
 
+// RefuseSince returns when the last of those that refuse connections began to; zero: none does.
+func (g Servers) RefuseSince() (last time.Time) {
+	for _, s := range g {
+		if at := s.refusesSince(); at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
 // Alive reports whether one of the servers answers most questions of q's kind.
 func (g Servers) Alive(q *wire.Query) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.share.most(q) })
