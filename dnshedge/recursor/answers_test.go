@@ -594,7 +594,7 @@ func TestAReferralOfAServerThatOffersRecursionIsFollowed(t *testing.T) {
 	})
 }
 
-func TestALameServerCostsOneRoundTripAndIsLeftAloneFor15Minutes(t *testing.T) {
+func TestALameServerCostsTwoRoundTripsAndIsLeftAloneFor15Minutes(t *testing.T) {
 	for name, f := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"REFUSED":    rcode(dns.RcodeRefused),
 		"NOTAUTH":    rcode(dns.RcodeNotAuth),
@@ -618,7 +618,7 @@ func TestALameServerCostsOneRoundTripAndIsLeftAloneFor15Minutes(t *testing.T) {
 					assert.Equal(t, "NXDOMAIN", told(w.ask(r, fmt.Sprintf("n%d.example. A", i))))
 					time.Sleep(time.Minute)
 				}
-				assert.Equal(t, n, w.sent(who()))
+				assert.Equal(t, n+1, w.sent(who()), "one name may have a reason of its own")
 				w.fault("192.0.2.1 192.0.2.2", nil)
 				other := map[string]string{"192.0.2.1": "192.0.2.2", "192.0.2.2": "192.0.2.1"}[who()]
 				w.fault(other, silent)
@@ -658,6 +658,40 @@ func TestAServerThatFailsForANameIsAskedForOthers(t *testing.T) {
 		time.Sleep(15 * time.Minute)
 		assert.Equal(t, 10*ms, took("other.example. A"))
 	})
+}
+
+// A server may refuse one name of a zone, as that of a part of it which it does not have.
+func TestAServerThatRefusesANameIsAskedForOthers(t *testing.T) {
+	for said, f := range map[string]func(query, *dns.Msg) *dns.Msg{
+		"REFUSED":            rcode(dns.RcodeRefused),
+		"NOTAUTH":            rcode(dns.RcodeNotAuth),
+		"a referral upwards": says("referral | . NS ns.root."),
+		"nothing":            says("referral"),
+	} {
+		t.Run(said, func(t *testing.T) {
+			bubble(t, small, func(t *testing.T, w *world) {
+				w.server("192.0.2.2").rtt = 300 * ms
+				r := w.resolver(noHedges)
+				took := func(question string) time.Duration {
+					start := time.Now()
+					w.ask(r, question)
+					return time.Since(start)
+				}
+				for i := range 8 {
+					took(fmt.Sprintf("n%d.example. A", i))
+				}
+				require.Equal(t, 10*ms, took("www.example. A"))
+				w.fault("192.0.2.1", when("bad.example.", f))
+				for range 3 {
+					took("bad.example. TXT")
+					for _, name := range []string{"mail", "www", "nx"} {
+						assert.Equal(t, 10*ms, took(name+".example. MX"), "the zone is not moved")
+					}
+					time.Sleep(time.Minute)
+				}
+			})
+		})
+	}
 }
 
 // Many load balancers answer so to types that they do not know. They are good servers otherwise.

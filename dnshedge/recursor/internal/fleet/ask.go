@@ -437,16 +437,7 @@ func (a *asking) read(c *candidate, q *query) error {
 	}
 	key, now := lameKey{a.Zone, c.addr}, a.now()
 	a.mu.Lock()
-	switch err {
-	case nil:
-		delete(a.lame.all, key)
-		c.lame = false
-	case ErrLame:
-		a.lame.add(key, now)
-		c.lame = true
-	case ErrFailed:
-		c.lame = a.lame.fail(key, a.Name, now)
-	}
+	c.lame = a.lame.note(key, a.Name, err, now)
 	a.mu.Unlock()
 	c.marked = err != nil
 	return err

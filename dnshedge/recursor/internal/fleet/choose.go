@@ -57,7 +57,7 @@ next:
 		}
 		s := f.servers.lookUp(at, now)
 		c := candidate{server: s, addr: at, met: s.met()}
-		c.marked, c.lame = f.lame.has(lameKey{t.Zone, at}, now)
+		c.marked, c.lame = f.lame.has(lameKey{t.Zone, at}, t.Name, now)
 		prior := f.first.median
 		c.strange = f.first.late
 		if c.met {

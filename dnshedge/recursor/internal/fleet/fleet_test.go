@@ -669,7 +669,7 @@ func TestTheTablesAreBounded(t *testing.T) {
 			f.mu.Lock()
 			f.servers.lookUp(at, f.now())
 			f.servers.lookUp(kept, f.now()).asked = f.now()
-			f.lame.add(lameKey{"example.", at}, f.now())
+			f.lame.note(lameKey{"example.", at}, "www.example.", ErrLame, f.now())
 			f.zones.leave(f.zones.use(at.String()), f.now())
 			f.mu.Unlock()
 		}

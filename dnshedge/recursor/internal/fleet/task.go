@@ -28,10 +28,10 @@ type Task struct {
 	More    func(ctx context.Context, e Effort) ([]netip.AddrPort, error)
 
 	// Judge reads a response, which has the ID and the question that were sent and is not cut. Nil
-	// means that it is an answer. ErrLame: the server does not serve the zone, or cannot answer, so
-	// that the next one is asked at once, and this one is not asked about the zone for a while.
-	// ErrFailed: the next one is asked at once, and this one is not asked about the zone for a while if that
-	// happens for several names, one after the other. Any other error: the next one is asked at once.
+	// means that it is an answer. After any error the next one is asked at once. ErrLame: the server does not
+	// serve the zone, as far as this name tells. Others are asked about the name first for a while; and about
+	// the zone, if that happens for two names, one after the other. ErrFailed: the server cannot answer. Others are
+	// asked about the zone first for a while, if that happens for four names.
 	Judge func(m *dns.Msg, server netip.AddrPort) error
 
 	// Spend is asked before each query, whatever it is for. After an error nothing more is

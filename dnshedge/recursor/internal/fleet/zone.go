@@ -112,51 +112,78 @@ type lameMarks struct {
 	all map[lameKey]mark
 }
 
-// mark is what a server has done wrong in a zone.
+// mark is what a server has done wrong in a zone. One name may have a reason of its own, so that only several
+// of them, with no answer between, speak against the server: two that it does not serve, or four that it fails for.
 type mark struct {
-	until  time.Duration           // when it is asked first again; 0: it is asked
-	since  time.Duration           // when the last failure was
-	failed [maxFailures - 1]string // names that it has failed for, one after the other
+	until    time.Duration           // when it is asked first again; 0: it is asked
+	since    time.Duration           // when the last failure was
+	answered bool                    // since then
+	failed   [maxFailures - 1]string // names that it has failed for, one after the other
+	refused  string                  // the last name that it does not serve; others are asked first about that one
+	denied   time.Duration           // when that was
 }
 
-// maxFailures is how many names a server fails for before it is lame. One may fail for a reason of its own.
+// maxFailures is how many names a server fails for before it is lame.
 const maxFailures = 4
 
-// has reports whether there is a mark, and whether the server is not to be asked about the zone.
-func (t *lameMarks) has(k lameKey, now time.Duration) (marked, lame bool) {
+// has reports whether there is a mark, and whether the server is not to be asked about a name of the zone.
+func (t *lameMarks) has(k lameKey, name string, now time.Duration) (marked, lame bool) {
 	if len(t.all) == 0 {
 		return false, false
 	}
 	m, ok := t.all[k]
-	return ok, ok && now < m.until
+	return ok, ok && m.lame(name, now)
 }
 
-// add notes that a server does not serve a zone.
-func (t *lameMarks) add(k lameKey, now time.Duration) {
-	t.put(k, mark{until: now + lameTime, since: now})
+func (m *mark) lame(name string, now time.Duration) bool {
+	return now < m.until || m.refused == name && now-m.denied < lameTime
 }
 
-// fail notes that a server has failed for a name, and reports whether it is lame.
-func (t *lameMarks) fail(k lameKey, name string, now time.Duration) bool {
+// note notes what a server has said of a name, as Task.Judge does, and reports whether it is lame for that name.
+func (t *lameMarks) note(k lameKey, name string, said error, now time.Duration) bool {
 	m := t.all[k]
-	if now-m.since > lameTime {
+	if now-m.since >= lameTime {
 		m = mark{}
 	}
-	m.since = now
-	for i, old := range m.failed {
-		if old == name {
-			break
+	switch said {
+	case nil:
+		m.until, m.answered, m.failed = 0, true, [maxFailures - 1]string{}
+		if m.refused == name || m.refused == "" {
+			delete(t.all, k)
+			return false
 		}
-		if old == "" {
-			m.failed[i] = name
-			break
-		}
-		if i == len(m.failed)-1 {
-			m = mark{until: now + lameTime, since: now}
-		}
+	case ErrLame:
+		m.refuse(name, now)
+	case ErrFailed:
+		m.fail(name, now)
+	default:
+		return m.lame(name, now)
 	}
 	t.put(k, m)
-	return now < m.until
+	return m.lame(name, now)
+}
+
+// refuse takes that a server does not serve a name.
+func (m *mark) refuse(name string, now time.Duration) {
+	if m.refused != "" && m.refused != name && !m.answered {
+		m.until = now + lameTime
+	}
+	m.refused, m.denied, m.since, m.answered = name, now, now, false
+}
+
+// fail takes that a server has failed for a name.
+func (m *mark) fail(name string, now time.Duration) {
+	m.since, m.answered = now, false
+	for i, old := range m.failed {
+		switch {
+		case old == name:
+			return
+		case old == "":
+			m.failed[i] = name
+			return
+		}
+	}
+	m.until, m.failed = now+lameTime, [maxFailures - 1]string{}
 }
 
 func (t *lameMarks) put(k lameKey, m mark) {
