@@ -33,7 +33,7 @@ func (c *core) resolve(ctx context.Context, q question, b *bill) (*result, error
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.ctx, func() { cancel(net.ErrClosed) })()
-	return (&lookup{core: c, bill: b}).run(ctx, q)
+	return (&lookup{core: c, bill: b, until: time.Now().Add(limit - limit/20)}).run(ctx, q)
 }
 
 // lookup finds out what a caller, or another lookup, asks.
@@ -41,8 +41,9 @@ type lookup struct {
 	// Not changed once it runs.
 	core   *core
 	bill   *bill
-	flight *flight // that it is the lookup of; nil: a caller's question
-	depth  int     // how many lookups wait for it, one after the other
+	flight *flight   // that it is the lookup of; nil: a caller's question
+	depth  int       // how many lookups wait for it, one after the other
+	until  time.Time // how long answers of slow servers are awaited; zero: not longer than those that lose
 
 	// Of the goroutine that runs it.
 	queries   atomic.Int32 // sent for its own name, or the alias that it has come to
@@ -72,7 +73,9 @@ func (l *lookup) run(ctx context.Context, q question) (*result, error) {
 	defer func() { l.core.letGo(held) }()
 	for {
 		hearsay := l.hearsay
-		l.hearsay = nil
+		if l.hearsay = nil; hearsay != nil {
+			l.until = time.Time{}
+		}
 		r, err := l.link(ctx, q, l.flight != nil || len(names) > 1)
 		if hearsay != nil && errors.Is(err, fleet.ErrNoServers) {
 			r, err = hearsay, nil // which is better than nothing
@@ -221,12 +224,16 @@ var errImpatient = errors.New("recursor: no answer to a minimised question")
 func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whole bool, s *step, n *node) (said, error) {
 	var tries atomic.Int32
 	j := &judge{core: l.core, zone: z, q: q, whole: whole}
-	t := &fleet.Task{Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Part: !whole, Servers: z.addrs, Any: z.any, Judge: j.judge, Spend: func(hedge bool) error {
-		if tries.Add(1) > maxPatience && !whole {
-			return errImpatient
-		}
-		return l.spend(hedge)
-	}}
+	t := &fleet.Task{
+		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Servers: z.addrs, Any: z.any,
+		Part: !whole, Brief: !whole, Until: l.until, Judge: j.judge,
+		Spend: func(hedge bool) error {
+			if tries.Add(1) > maxPatience && !whole {
+				return errImpatient
+			}
+			return l.spend(hedge)
+		},
+	}
 	if !z.any {
 		f := newFinder(l, z, j, n)
 		t.Servers, t.More = f.found, f.more

@@ -18,6 +18,7 @@ const (
 	maxQueries = 8                       // of a task, unless its servers are more
 	maxVain    = 2                       // hedges of a task that nobody answers
 	askTime    = 4500 * time.Millisecond // after which a task sends no more queries
+	briefTime  = time.Second             // after which a brief one sends none
 
 	plainTime = time.Hour            // how long a server that does not understand EDNS is asked without
 	maxLate   = 5 * time.Millisecond // how late a timer may strike: then the process is busy, and not the server
@@ -46,7 +47,7 @@ func (f *Fleet) Ask(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	a.next(atFirst)
 	var events []event
 	for {
-		if len(a.queries) == 0 && !a.search.running || a.latest() == nil && a.spent() {
+		if a.over() {
 			return nil, a.fail()
 		}
 		a.arm()
@@ -97,6 +98,7 @@ type outcome struct {
 	stuck   error // why one has not
 	heard   bool  // a response came
 	fatal   error // why no more is sent
+	rests   bool  // it was noted that the zone's servers are silent
 }
 
 // enterZone makes the task a user of its zone, or returns why the zone's servers are not asked.
@@ -153,7 +155,40 @@ func (a *asking) effort() Effort {
 }
 
 // spent reports whether no more queries are sent.
-func (a *asking) spent() bool { return a.outcome.fatal != nil || a.now()-a.began > askTime }
+func (a *asking) spent() bool {
+	passed := a.now() - a.began
+	return a.outcome.fatal != nil || passed > askTime || a.Brief && passed >= briefTime
+}
+
+// over reports whether no answer is awaited any more.
+func (a *asking) over() bool {
+	switch {
+	case len(a.queries) == 0 && !a.search.running:
+		return true
+	case a.latest() != nil:
+		return false
+	case a.spent():
+		return true
+	case a.search.running:
+		return false
+	case a.Brief:
+		return true
+	case time.Now().Before(a.quiet()):
+		return false
+	}
+	a.rest()
+	return a.outcome.heard || !time.Now().Before(a.Until)
+}
+
+// quiet returns when all queries have had the time that losers have.
+func (a *asking) quiet() (last time.Time) {
+	for _, q := range a.queries {
+		if at := q.ends(); at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
 
 // latest returns the query that was sent last, of those whose answer is not overdue.
 func (a *asking) latest() *query {
@@ -168,11 +203,18 @@ func (a *asking) latest() *query {
 // arm sets the timer.
 func (a *asking) arm() {
 	q := a.latest()
-	if q == nil || q.state == isWaiting {
+	switch {
+	case q == nil && len(a.queries) > 0 && !a.search.running:
+		at := a.quiet()
+		if !time.Now().Before(at) {
+			at = a.Until
+		}
+		a.timer.Reset(time.Until(at))
+	case q == nil || q.state == isWaiting:
 		a.timer.Stop()
-		return
+	default:
+		a.timer.Reset(time.Until(q.due()))
 	}
-	a.timer.Reset(time.Until(q.due()))
 }
 
 // strike does what is to be done when the time of the latest query is up.
@@ -495,16 +537,9 @@ func (a *asking) add(x found) {
 	}
 }
 
-// fail returns the error of a task that no server has answered. If they were all asked, and all
-// silent, the zone may rest.
+// fail returns the error of a task that no server has answered.
 func (a *asking) fail() error {
-	silent := a.silent()
-	if silent && !a.Part {
-		a.mu.Lock()
-		met := slices.ContainsFunc(a.all, func(c candidate) bool { return c.met })
-		a.zone.rests[kindOf(a.Type)].silent(a.Name, met, a.now())
-		a.mu.Unlock()
-	}
+	silent := a.rest()
 	o := &a.outcome
 	switch {
 	case o.fatal != nil:
@@ -517,13 +552,37 @@ func (a *asking) fail() error {
 	return ErrNoServers
 }
 
-// silent reports whether all servers were asked, and none has said anything, not even to others.
-func (a *asking) silent() bool {
-	if a.outcome.heard || !a.outcome.reached || len(a.all) == 0 {
+// rest has the zone rest, perhaps, if all servers were asked and were silent. It reports whether they were.
+func (a *asking) rest() bool {
+	if !a.silent() {
 		return false
+	}
+	if a.Part {
+		return true
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	now, r := a.now(), &a.zone.rests[kindOf(a.Type)]
+	switch {
+	case !a.outcome.rests:
+		a.outcome.rests = true
+		r.silent(a.Name, slices.ContainsFunc(a.all, func(c candidate) bool { return c.met }), now)
+	case r.until > now:
+		r.until = now + zoneRest // they still are
+	}
+	return true
+}
+
+// silent reports whether all servers were asked, and none has said anything, not even to others.
+func (a *asking) silent() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.ContainsFunc(a.queries, func(q *query) bool { return q.conn != nil }) {
+		a.outcome.reached = true
+	}
+	if a.outcome.heard || !a.outcome.reached || len(a.all) == 0 {
+		return false
+	}
 	for i := range a.all {
 		c := &a.all[i]
 		if c.tries == 0 || c.seen > a.began {

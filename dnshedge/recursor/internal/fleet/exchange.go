@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -20,8 +21,7 @@ import (
 )
 
 const (
-	tcpTime  = 4 * time.Second // of a query over TCP, with its connection
-	dialTime = 2 * time.Second // of the connection
+	dialTime = 2 * time.Second // of a connection
 
 	maxWrong = 3 // messages that answer no query, before a socket is given up
 )
@@ -193,16 +193,22 @@ func (q *query) hold(conn net.Conn, d time.Duration) error {
 	return conn.SetDeadline(q.sent.Add(d))
 }
 
-// waitOn counts q as unanswered when its timeout has passed, and reports whether its answer is
-// still awaited: then it has more time.
+// waitOn counts q as unanswered when its timeout has passed, and reports whether its answer is still awaited. Then
+// it has the time that losers have; and after that all that the task has, unless somebody needs its place.
 func (q *query) waitOn() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.missed || q.stopped {
+	needs := q.needs()
+	switch end := q.ends(); {
+	case q.stopped:
+		return false
+	case !q.missed:
+		q.miss()
+		return q.conn.SetDeadline(end) == nil
+	case q.lost || slices.ContainsFunc(needs[:], func(n need) bool { return n.last != nil }):
 		return false
 	}
-	q.miss()
-	return q.conn.SetDeadline(q.sent.Add(answerTime)) == nil
+	return q.conn.SetDeadline(time.Time{}) == nil
 }
 
 // take reads a response if somebody waits for it.

@@ -79,6 +79,14 @@ func (q *query) due() time.Time {
 	return q.sent.Add(q.rto + q.delay)
 }
 
+// ends returns when q ends if it has lost.
+func (q *query) ends() time.Time {
+	if q.tcp {
+		return q.sent.Add(tcpTime)
+	}
+	return q.sent.Add(answerTime)
+}
+
 // event is what happened to a query.
 type event struct {
 	*query
@@ -252,7 +260,10 @@ func (q *query) overtaken() bool {
 }
 
 // dropped reports whether q was dropped in all likelihood. The caller holds mu.
-func (q *query) dropped() bool { return time.Since(q.sent) >= q.rto && q.overtaken() }
+func (q *query) dropped() bool {
+	passed := time.Since(q.sent)
+	return passed >= answerTime || passed >= q.rto && q.overtaken()
+}
 
 // lose leaves q to itself: its answer, if one comes, tells how fast the server is. The caller holds mu.
 func (q *query) lose() {
@@ -264,6 +275,10 @@ func (q *query) lose() {
 	if q.tcp || q.sockets.expendable.Len() > maxExpendable {
 		q.release()
 		q.stop()
+		return
+	}
+	if q.missed && q.conn != nil {
+		_ = q.conn.SetDeadline(q.ends()) // which it had not
 	}
 }
 

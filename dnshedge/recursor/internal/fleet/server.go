@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	answerTime = 2 * time.Second // how long an answer is awaited, whether somebody waits or not
+	answerTime = 2 * time.Second // how long an answer is awaited if nobody needs it
+	tcpTime    = 4 * time.Second // of a query over TCP, with its connection
 
 	minRest = 10 * time.Second // of a server that is silent; doubled up to maxRest
 	maxRest = 5 * time.Minute

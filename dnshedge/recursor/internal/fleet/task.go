@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -18,6 +19,13 @@ type Task struct {
 	Zone string // absolute, in lower case
 	Any  bool   // servers may have addresses that mean something in one network only
 	Part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
+
+	// Brief ends the task when nothing was heard for some time, or all servers have been asked often enough and
+	// all answers are overdue: another question has a better chance.
+	Brief bool
+	// Until is how long answers are awaited although nothing is left to send and nothing was heard. Zero: for as
+	// long as losers are.
+	Until time.Time
 
 	// Servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, More is asked for others. It blocks until it has some. It returns none if there

@@ -1,0 +1,55 @@
+package recursor_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// BIND and unbound answer such questions.
+func TestAZoneWhoseServerTakesSecondsIsAnswered(t *testing.T) {
+	const slow = `
+. served 198.41.0.4
+example. delegated 192.0.2.1
+  www A 192.0.2.80
+  a.b.c.d.e A 192.0.2.81
+`
+	for _, rtt := range []time.Duration{2100 * ms, 2500 * ms, 3000 * ms, 4000 * ms} {
+		for _, name := range []string{"www.example. A 192.0.2.80", "a.b.c.d.e.example. A 192.0.2.81"} {
+			for _, whole := range []bool{false, true} {
+				if rtt >= 3*time.Second && name[0] == 'a' && !whole {
+					continue // a part of the name was asked for at first
+				}
+				t.Run(fmt.Sprint(rtt, name, whole), func(t *testing.T) {
+					bubble(t, slow, func(t *testing.T, w *world) {
+						w.server("192.0.2.1").rtt = rtt
+						c := w.client(w.resolver(func(r *recursor.Resolver) { r.NoMinimise = whole }))
+						for range 5 {
+							assert.Equal(t, "NOERROR "+name, told(w.askClient(c, name)))
+							time.Sleep(2 * time.Hour) // its TTL is one hour
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// A server's name in a zone that is as slow is looked up as well.
+func TestASlowZoneOfAServersNameIsAnswered(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+hoster. delegated 192.0.2.1
+  ns A 192.0.2.2
+example. served 192.0.2.2
+  www A 192.0.2.80
+`, func(t *testing.T, w *world) {
+		w.server("198.41.0.4").zones[0].add(t, "example. NS ns.hoster.")
+		w.server("192.0.2.1").rtt = 2500 * ms
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(w.resolver(), "www.example. A")))
+	})
+}
