@@ -19,9 +19,9 @@ type family struct {
 }
 
 // miss takes that no answer has come from a server of a zone. A zone may have many servers that are silent, and
-// once the family works, those that never answered say nothing of it.
-func (y *family) miss(now time.Duration, zone string, met bool) {
-	if y.works && !met || zone == y.zone {
+// once the family works, those that never answered for the zone, as they are known to have done, say nothing of it.
+func (y *family) miss(now time.Duration, zone string, known bool) {
+	if y.works && !known || zone == y.zone {
 		return
 	}
 	y.zone = zone

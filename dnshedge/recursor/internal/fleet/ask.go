@@ -333,6 +333,7 @@ func (a *asking) place(c *candidate, why reason, again *form) (*candidate, *quer
 	}
 	q := a.queryTo(c, why, again)
 	c.asked = now
+	c.stand = q.stand
 	switch {
 	case a.closed:
 		return c, nil
@@ -350,9 +351,11 @@ func (a *asking) place(c *candidate, why reason, again *form) (*candidate, *quer
 
 // queryTo returns a query to c. The caller holds mu.
 func (a *asking) queryTo(c *candidate, why reason, again *form) *query {
+	about := a.stands.topicOf(a.Zone, kindOf(a.Type))
 	q := &query{
 		Fleet: a.Fleet, form: form{number: a.n, hedge: why == asHedge, plain: a.now() < c.server.plain},
-		zone: a.zone, rest: &a.zone.rests[kindOf(a.Type)], server: c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
+		matter: matter{a.zone, about, &a.zone.rests[kindOf(a.Type)], a.stands.use(standingKey{c.addr, about}, a.now())},
+		server: c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
 		began: time.Now(), late: c.late,
 	}
 	if again != nil {

@@ -21,6 +21,8 @@ const (
 // candidate is one of the servers that a task may ask.
 type candidate struct {
 	*server
+	stand  *standing // nil: it was not asked yet
+	wide   *standing // for zones that it has not answered for; may be nil
 	addr   netip.AddrPort
 	lame   bool    // it was found to be lame not long ago
 	marked bool    // there is something that speaks against it in the zone
@@ -44,6 +46,7 @@ func (f *Fleet) candidates(t *Task, old []candidate, all []netip.AddrPort) []can
 	if old == nil {
 		old = make([]candidate, 0, len(all))
 	}
+	about := f.stands.topicOf(t.Zone, kindOf(t.Type))
 next:
 	for _, at := range all {
 		at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
@@ -57,6 +60,7 @@ next:
 		}
 		s := f.servers.lookUp(at, now)
 		c := candidate{server: s, addr: at, met: s.met()}
+		c.stand, c.wide = f.stands.all[standingKey{at, about}], f.stands.all[standingKey{at, unknown}]
 		c.marked, c.lame = f.lame.has(lameKey{t.Zone, at}, t.Name, now)
 		prior := f.first.median
 		c.strange = f.first.late
@@ -113,7 +117,7 @@ func (f *Fleet) chooseHedge(all []candidate) *candidate {
 		r.met = c.met
 		switch {
 		case c.failed || r.class > least || r.class == full:
-		case c.tries > 1 || c.tries == 1 && (!c.met || c.silent > 0):
+		case c.tries > 1 || c.tries == 1 && (!c.met || c.stand != nil && c.stand.silent > 0):
 		case best == nil || r.less(bestRank):
 			best, bestRank = c, r
 		}
@@ -162,13 +166,19 @@ func (f *Fleet) rank(c *candidate, now time.Duration) rank {
 		r.class = full
 	case c.lame:
 		r.class = lame
-	case now < c.until || now < f.families[familyOf(c.addr)].until:
+	case c.rests(now) || now < f.families[familyOf(c.addr)].until:
 		r.class = resting
 	}
 	if r.class > usual {
 		r.turn++
 	}
 	return r
+}
+
+// rests reports whether c is not asked first because it was silent.
+func (c *candidate) rests(now time.Duration) bool {
+	known := c.stand != nil && c.stand.known
+	return now < c.until || c.stand != nil && now < c.stand.until || !known && c.wide != nil && now < c.wide.until
 }
 
 // candidateOf returns the candidate with an address. There is one: candidates stay.

@@ -6,6 +6,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"hash/maphash"
 	"math"
 	"net"
 	"net/netip"
@@ -23,6 +24,8 @@ const (
 
 	serverBytes = 160 // that a server takes, with its place in the table
 	lameBytes   = 640 // that a mark or a zone takes, with its name
+
+	standingBytes = 160 // that a standing takes, with its place in the table
 )
 
 // Fleet is all servers that are known, and how they are asked. It is safe for concurrent use.
@@ -43,6 +46,7 @@ type Fleet struct {
 	mu       sync.Mutex // guards the fields below, and what they point to
 	closed   bool
 	servers  servers
+	stands   standings
 	lame     lameMarks
 	zones    zones
 	families [2]family // IPv4 and IPv6
@@ -68,6 +72,7 @@ func New(conf Config) *Fleet {
 	bytes := cmp.Or(conf.MaxBytes, 16<<20)
 	names := int(min(bytes/16/lameBytes, math.MaxInt32)) // marks, and zones besides
 	f.servers = servers{int(min(bytes*3/4/serverBytes, math.MaxInt32)), make(map[netip.AddrPort]*server)}
+	f.stands = standings{maphash.MakeSeed(), int(min(bytes/8/standingBytes, math.MaxInt32)), make(map[standingKey]*standing)}
 	f.lame = lameMarks{names, make(map[lameKey]mark)}
 	f.zones = zones{names, make(map[string]*zone)}
 	f.sockets.open = make(map[*query]struct{})
@@ -129,11 +134,18 @@ func (f *Fleet) Fill(s *observe.RecursorStats) {
 	defer f.mu.Unlock()
 	s.InFlight = len(f.sockets.open)
 	s.Servers = len(f.servers.all)
-	for _, v := range f.servers.all {
+	resting := make(map[netip.AddrPort]bool)
+	for at, v := range f.servers.all {
 		if v.until > now {
-			s.Resting++
+			resting[at] = true
 		}
 	}
-	s.Bytes += int64(len(f.servers.all)*serverBytes + (len(f.lame.all)+len(f.zones.all))*lameBytes)
+	for k, v := range f.stands.all {
+		if v.until > now {
+			resting[k.addr] = true
+		}
+	}
+	s.Resting = len(resting)
+	s.Bytes += int64(len(f.servers.all)*serverBytes + len(f.stands.all)*standingBytes + (len(f.lame.all)+len(f.zones.all))*lameBytes)
 	s.FirstContact = f.first.late
 }

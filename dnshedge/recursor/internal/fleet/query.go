@@ -23,8 +23,7 @@ type query struct {
 	// Set before it is started.
 	*Fleet
 	form
-	zone      *zone
-	rest      *rest // of the zone, for such questions
+	matter
 	server    *server
 	addr      netip.AddrPort // the server's
 	wire      *wire.Query
@@ -51,6 +50,14 @@ type query struct {
 	stopped    bool
 	lost       bool // nobody waits for it
 	missed     bool // it counts as unanswered
+}
+
+// matter is what a query is about.
+type matter struct {
+	zone  *zone
+	about topic
+	rest  *rest     // of the zone, for such questions
+	stand *standing // of the server, for them
 }
 
 // form is how a question is sent. A query that repeats another one has the same but for what was wrong.
@@ -288,15 +295,21 @@ func (q *query) miss() {
 		return
 	}
 	q.missed = true
-	now := q.now()
-	if !q.overtaken() { // otherwise it is not silent
-		q.server.miss(now)
+	now, known := q.now(), q.stand.known
+	if q.stand.seen-time.Duration(q.server.rtt.SRTT) <= q.sent.Sub(q.epoch) { // otherwise it is not silent
+		q.stand.miss(now)
+		if !q.overtaken() {
+			q.stands.use(standingKey{q.addr, unknown}, now).missZone(now, q.about.zone())
+			if known {
+				q.server.missZone(now, q.about.zone())
+			}
+		}
 	}
 	if now >= q.zone.told {
 		q.zone.told = now + tellEvery
 		q.tell(false)
 	}
-	q.families[familyOf(q.addr)].miss(now, q.zone.name, q.server.met())
+	q.families[familyOf(q.addr)].miss(now, q.zone.name, known)
 }
 
 // answered takes what an answer to q took, and reports whether somebody waits for it.
@@ -307,9 +320,11 @@ func (q *query) answered() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	*q.rest = rest{}
-	s := q.server
+	s, st := q.server, q.stand
+	*st = standing{seen: at, asked: st.asked, known: true}
+	q.stands.wake(q.addr)
 	if q.tcp {
-		s.silent, s.rests, s.until = 0, 0, 0
+		s.silence = silence{}
 	} else {
 		if !s.met() {
 			q.first.add(now, took)

@@ -12,25 +12,18 @@ const (
 	answerTime = 2 * time.Second // how long an answer is awaited if nobody needs it
 	tcpTime    = 4 * time.Second // of a query over TCP, with its connection
 
-	minRest = 10 * time.Second // of a server that is silent; doubled up to maxRest
-	maxRest = 5 * time.Minute
-
-	maxSilence = 2 // queries in a row without an answer, before a server rests; one if none has ever come
-
 	idleHalf = 10 * time.Minute // in which half of what is known of a server's time is forgotten
 )
 
 // server is what is known of one address: 64 bytes. The zero server was never met. It is
 // guarded by Fleet.mu. Times are since Fleet.epoch.
 type server struct {
-	rtt    rtt.Estimate[float32] // none: no answer has come
-	seen   time.Duration         // when the last answer came
-	asked  time.Duration         // when it was asked last
-	until  time.Duration         // when it is asked first again, because it was silent
-	plain  time.Duration         // until when it is asked without EDNS
-	slots  slots                 // queries in flight
-	silent uint8                 // queries in a row without an answer
-	rests  uint8                 // since the last answer
+	rtt     rtt.Estimate[float32] // none: no answer has come
+	seen    time.Duration         // when the last answer came
+	asked   time.Duration         // when it was asked last
+	plain   time.Duration         // until when it is asked without EDNS
+	slots   slots                 // queries in flight
+	silence                       // about zones that it has answered for
 }
 
 // servers is the table of servers, which is guarded by Fleet.mu.
@@ -68,18 +61,7 @@ func (s *server) learn(now, took, prior time.Duration) {
 	}
 	s.rtt.Learn(min(max(took, 1), answerTime), 1./4)
 	s.seen = now
-	s.silent, s.rests, s.until = 0, 0, 0
-}
-
-// miss takes that no answer has come.
-func (s *server) miss(now time.Duration) {
-	if s.silent < math.MaxUint8 {
-		s.silent++
-	}
-	if (s.silent >= maxSilence || !s.met()) && now >= s.until {
-		s.until = now + min(minRest<<s.rests, maxRest)
-		s.rests = min(s.rests+1, 8)
-	}
+	s.silence = silence{}
 }
 
 // expect returns the time in ns that an answer of a server that was met is expected to take.
