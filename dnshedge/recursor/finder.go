@@ -39,6 +39,8 @@ type finder struct {
 	flying  []question     // that are looked up
 	told    map[string]int // what is known of names that were looked up: see tell
 	results chan lookedUp
+	hedge   bool // what is looked up is a hedge: no address is needed yet
+	unpaid  bool // the budget has not paid for all that
 }
 
 type lookedUp struct {
@@ -72,8 +74,9 @@ func (f *finder) known() []netip.AddrPort {
 	return addrs
 }
 
-// more returns addresses that were not returned before, or none that can be had with that effort.
-func (f *finder) more(ctx context.Context, e fleet.Effort) ([]netip.AddrPort, error) {
+// more returns addresses that were not returned before, or none that can be had with that effort. Until they are
+// needed, to look up names is a hedge, which the budget pays for.
+func (f *finder) more(ctx context.Context, e fleet.Effort, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if f.enough() {
 		return nil, nil
 	}
@@ -85,12 +88,16 @@ func (f *finder) more(ctx context.Context, e fleet.Effort) ([]netip.AddrPort, er
 		rand.Shuffle(len(f.bare), func(i, j int) { f.bare[i], f.bare[j] = f.bare[j], f.bare[i] })
 		f.plan(f.bare)
 	}
+	f.hedge, f.unpaid = true, false
 	for {
+		if isClosed(needed) {
+			f.need()
+		}
 		if addrs := f.known(); len(addrs) > 0 {
 			return addrs, nil
 		}
-		if len(f.flying) == 0 && !f.start(ctx, e) {
-			if f.spoken() {
+		if len(f.flying) == 0 && !f.start(ctx, e, f.hedge) {
+			if f.spoken() || f.unpaid {
 				return nil, nil
 			}
 			if addrs, more := f.last(e); len(addrs) > 0 || !more {
@@ -98,23 +105,56 @@ func (f *finder) more(ctx context.Context, e fleet.Effort) ([]netip.AddrPort, er
 			}
 			continue
 		}
-		timer := time.NewTimer(lateName)
-		select {
-		case r := <-f.results:
-			f.flying = slices.DeleteFunc(f.flying, func(q question) bool { return q == r.question })
-			if addrs := f.take(r); len(addrs) > 0 {
-				timer.Stop()
-				return addrs, nil
-			}
-		case <-timer.C:
-			if len(f.flying) < maxUnderWay && f.next(e) >= 0 && f.lookup.core.fleet.Spend() {
-				f.start(ctx, e)
-			}
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, context.Cause(ctx)
+		if addrs, err := f.wait(ctx, e, needed); len(addrs) > 0 || err != nil {
+			return addrs, err
 		}
-		timer.Stop()
+	}
+}
+
+// wait waits until something was looked up, which may have brought new addresses, or is needed, or is late: then the next name is
+// looked up as well, as a hedge.
+func (f *finder) wait(ctx context.Context, e fleet.Effort, needed <-chan struct{}) ([]netip.AddrPort, error) {
+	if !f.hedge {
+		needed = nil
+	}
+	timer := time.NewTimer(lateName)
+	defer timer.Stop()
+	select {
+	case r := <-f.results:
+		f.flying = slices.DeleteFunc(f.flying, func(q question) bool { return q == r.question })
+		addrs := f.take(r)
+		switch {
+		case f.hedge:
+		case errors.Is(r.err, fleet.ErrUnpaid) && len(f.flying) == 0 && f.lookup.core.isHedge(f.node):
+			return nil, r.err // who waits for this one does so as a hedge
+		default:
+			f.need() // those that are late take the place of what was needed
+		}
+		return addrs, nil
+	case <-timer.C:
+		if len(f.flying) < maxUnderWay && f.next(e) >= 0 && f.lookup.core.fleet.MayHedge() {
+			f.start(ctx, e, true)
+		}
+	case <-needed:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	return nil, nil
+}
+
+// need makes what is looked up, as a hedge, needed.
+func (f *finder) need() {
+	f.hedge, f.unpaid = false, false
+	f.lookup.core.need(f.node)
+}
+
+// isClosed reports whether a channel is, to which nobody sends.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -183,10 +223,10 @@ func (f *finder) next(e fleet.Effort) int {
 	return slices.IndexFunc(f.left, func(q question) bool { return e == fleet.Everything || !within(q.name, f.zone.zone) })
 }
 
-// start begins to look up the next name, or reports false if there is none.
-func (f *finder) start(ctx context.Context, e fleet.Effort) bool {
+// start begins to look up the next name, or reports false if there is none, or none is paid for.
+func (f *finder) start(ctx context.Context, e fleet.Effort, hedge bool) bool {
 	i := f.next(e)
-	if i < 0 {
+	if i < 0 || hedge && f.unpaid {
 		return false
 	}
 	q := f.left[i]
@@ -194,7 +234,7 @@ func (f *finder) start(ctx context.Context, e fleet.Effort) bool {
 	f.flying = append(f.flying, q)
 	c := f.lookup.core
 	c.running.Go(func() {
-		rrs, gone, err := c.find(ctx, f.lookup, f.node, q)
+		rrs, gone, err := c.find(ctx, f.lookup, f.node, q, hedge)
 		f.results <- lookedUp{q, rrs, gone, err}
 	})
 	return true
@@ -207,6 +247,11 @@ func (f *finder) take(r lookedUp) []netip.AddrPort {
 	}
 	if errors.Is(r.err, errCycle) || errors.Is(r.err, errDeep) {
 		f.judge.mine.Store(true)
+	}
+	if errors.Is(r.err, fleet.ErrUnpaid) { // it may be needed later
+		f.unpaid = f.hedge
+		f.left = append(f.left, r.question)
+		return f.known()
 	}
 	if r.qtype == dns.TypeNS { // the last resort, for this task alone
 		var names []string

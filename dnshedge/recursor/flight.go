@@ -37,26 +37,68 @@ type flights struct {
 
 // node is a flight or a step in the graph of those that wait for others. It is guarded by flights.mu.
 // A nil node is a caller's question, for which nobody waits.
+//
+// Who waits may do so as a hedge: it would have done without, had no server been late. What is looked up for hedges alone is
+// paid for by their budget, and not by the question.
 type node struct {
-	waits map[*node]int // for how many times this one waits
+	waits  map[*node]wait
+	wanted bool // a caller's question waits for it, through others or not, and not as a hedge
 }
 
-func (n *node) await(o *node) {
+// wait is how often one node waits for another.
+type wait struct{ all, hedges int }
+
+func (n *node) await(o *node, hedge bool) {
 	if n == nil {
+		o.want()
 		return
 	}
 	if n.waits == nil {
-		n.waits = make(map[*node]int)
+		n.waits = make(map[*node]wait)
 	}
-	n.waits[o]++
+	w := n.waits[o]
+	w.all++
+	if hedge {
+		w.hedges++
+	} else if n.wanted {
+		o.want()
+	}
+	n.waits[o] = w
 }
 
 func (n *node) leave(o *node) {
 	if n == nil {
 		return
 	}
-	if n.waits[o]--; n.waits[o] <= 0 {
+	w := n.waits[o]
+	if w.all--; w.all <= 0 {
 		delete(n.waits, o)
+		return
+	}
+	w.hedges = min(w.hedges, w.all)
+	n.waits[o] = w
+}
+
+// want takes that a caller's question waits for n.
+func (n *node) want() {
+	if n.wanted {
+		return
+	}
+	n.wanted = true
+	for o, w := range n.waits {
+		if w.all > w.hedges {
+			o.want()
+		}
+	}
+}
+
+// need takes that what n waits for as a hedge is needed.
+func (n *node) need() {
+	for o, w := range n.waits {
+		n.waits[o] = wait{all: w.all}
+		if n.wanted {
+			o.want()
+		}
 	}
 }
 
@@ -100,7 +142,7 @@ func (f *flight) gluedBy(z *delegation) bool {
 
 // find returns the records that answer q, which n, a step or a flight of l, needs to find servers, and whether the name is known not
 // to exist. The records must not be changed.
-func (c *core) find(ctx context.Context, l *lookup, n *node, q question) (rrs []dns.RR, gone bool, err error) {
+func (c *core) find(ctx context.Context, l *lookup, n *node, q question, hedge bool) (rrs []dns.RR, gone bool, err error) {
 	for try := 0; ; try++ {
 		if rrs, gone, ok := c.cache.records(q, time.Now()); ok {
 			return rrs, gone, nil
@@ -108,7 +150,7 @@ func (c *core) find(ctx context.Context, l *lookup, n *node, q question) (rrs []
 		if l.bill.empty.Load() >= maxEmpty {
 			return nil, false, nil
 		}
-		f, mine, err := c.join(l, n, q)
+		f, mine, err := c.join(l, n, q, hedge)
 		if err != nil {
 			return nil, false, err
 		}
@@ -120,7 +162,7 @@ func (c *core) find(ctx context.Context, l *lookup, n *node, q question) (rrs []
 			return nil, false, context.Cause(ctx)
 		}
 		var limit *limitError
-		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !errors.Is(f.err, errDeep) {
+		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !errors.Is(f.err, errDeep) && !errors.Is(f.err, fleet.ErrUnpaid) {
 			return f.rrs, f.gone, f.err
 		}
 		// It failed because of who else asked for it; for this one it may do better.
@@ -129,7 +171,7 @@ func (c *core) find(ctx context.Context, l *lookup, n *node, q question) (rrs []
 
 // join returns the flight for q, with n, which is l's, waiting for it. It is l's own if nobody else has
 // asked for it before.
-func (c *core) join(l *lookup, n *node, q question) (f *flight, mine bool, err error) {
+func (c *core) join(l *lookup, n *node, q question, hedge bool) (f *flight, mine bool, err error) {
 	k := key{name: q.name, qtype: q.qtype}
 	fs := &c.flights
 	fs.mu.Lock()
@@ -139,15 +181,17 @@ func (c *core) join(l *lookup, n *node, q question) (f *flight, mine bool, err e
 		if l.depth >= maxDepth {
 			return nil, false, errDeep
 		}
-		if err := charge(&l.bill.names, "ServerNames", l.bill.limits.ServerNames); err != nil {
-			return nil, false, err
+		if !hedge && (n == nil || n.wanted) {
+			if err := charge(&l.bill.names, "ServerNames", l.bill.limits.ServerNames); err != nil {
+				return nil, false, err
+			}
 		}
 		f, mine = c.start(l, k), true
 	} else if n != nil && f.reaches(n, make(map[*node]bool)) {
 		return nil, false, errCycle
 	}
 	f.waiting++
-	n.await(&f.node)
+	n.await(&f.node, hedge)
 	return f, mine, nil
 }
 
@@ -182,6 +226,20 @@ func (c *core) start(l *lookup, k key) *flight {
 		close(f.done)
 	})
 	return f
+}
+
+// isHedge reports whether all who wait for n do so as a hedge.
+func (c *core) isHedge(n *node) bool {
+	c.flights.mu.Lock()
+	defer c.flights.mu.Unlock()
+	return !n.wanted
+}
+
+// need takes that what n waits for is needed, and no hedge any more.
+func (c *core) need(n *node) {
+	c.flights.mu.Lock()
+	defer c.flights.mu.Unlock()
+	n.need()
 }
 
 // leave ends n's waiting for f. If nobody else waits, f ends, for the reason given.
@@ -311,7 +369,7 @@ func (c *core) enter(l *lookup, k stepKey) (s *step, leads bool) {
 	default:
 		s.waiting++
 	}
-	l.node().await(&s.node)
+	l.node().await(&s.node, false)
 	return s, leads
 }
 
@@ -335,7 +393,7 @@ func (c *core) conclude(l *lookup, s *step, r said, err error, left bool) {
 		s.said = r.clone() // the caller may change its response
 	}
 	s.err = err
-	s.mine = s.mine || left || errors.As(err, new(*limitError))
+	s.mine = s.mine || left || errors.As(err, new(*limitError)) || errors.Is(err, fleet.ErrUnpaid)
 	close(s.done)
 }
 

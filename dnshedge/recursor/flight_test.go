@@ -11,10 +11,10 @@ import (
 func TestAskingWhoWaitsLooksAtEachLookupOnce(t *testing.T) {
 	var layer []*node
 	for range 100 {
-		next := []*node{{waits: make(map[*node]int)}, {waits: make(map[*node]int)}}
+		next := []*node{{waits: make(map[*node]wait)}, {waits: make(map[*node]wait)}}
 		for _, f := range next {
 			for _, g := range layer {
-				f.waits[g]++
+				f.await(g, false)
 			}
 		}
 		layer = next
@@ -23,7 +23,7 @@ func TestAskingWhoWaitsLooksAtEachLookupOnce(t *testing.T) {
 	assert.False(t, layer[0].reaches(last, make(map[*node]bool)))
 	for f := layer[0]; ; {
 		if len(f.waits) == 0 {
-			f.waits[last]++
+			f.await(last, false)
 			break
 		}
 		for g := range f.waits {

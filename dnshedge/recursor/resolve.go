@@ -227,6 +227,7 @@ func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whol
 	t := &fleet.Task{
 		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Servers: z.addrs, Any: z.any,
 		Part: !whole, Brief: !whole, Until: l.until, Judge: j.judge,
+		Hedge: func() bool { return l.core.isHedge(n) },
 		Spend: func(hedge bool) error {
 			if tries.Add(1) > maxPatience && !whole {
 				return errImpatient

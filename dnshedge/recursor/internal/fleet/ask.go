@@ -137,8 +137,8 @@ func (a *asking) next(why reason) {
 	if c != nil && c.tries > 0 && a.n >= maxQueries {
 		c = nil
 	}
-	if (c == nil || c.tries > 0) && a.search.start(a.ctx, a.effort()) {
-		a.search.needed = true
+	if c == nil || c.tries > 0 {
+		a.search.want(a.ctx, a.effort())
 	}
 	if c == nil || why == afterFailure && c.tries > 0 && a.latest() != nil {
 		return
@@ -279,17 +279,25 @@ func (a *asking) hedge() {
 
 // send sends a query to c. If it repeats another one in another form, that form is again.
 func (a *asking) send(c *candidate, why reason, again *form) {
-	if !a.pay(why) {
+	paid := why == asHedge // by the budget
+	if !paid && a.Hedge != nil && a.Hedge() {
+		if paid = a.hedges.spend(); !paid {
+			a.outcome.fatal = ErrUnpaid
+			return
+		}
+	}
+	if !a.pay(why, paid) {
 		return
 	}
 	c, q := a.place(c, why, again)
 	if q == nil {
-		if why == asHedge {
+		if paid {
 			a.hedges.bucket.GiveBack()
 			a.hedges.denied.Add(1)
 		}
 		return
 	}
+	q.paid = paid
 	a.count(c, q, why)
 	var gone chan struct{}
 	if q.state == isWaiting {
@@ -307,16 +315,15 @@ func (a *asking) send(c *candidate, why reason, again *form) {
 
 // pay reports whether a query is paid for. If it is not, nothing more is sent, unless it is a hedge: the
 // task goes on without.
-func (a *asking) pay(why reason) bool {
+func (a *asking) pay(why reason, paid bool) bool {
 	if a.Task.Spend == nil {
 		return true
 	}
-	err := a.Task.Spend(why == asHedge)
-	switch {
-	case err == nil:
-	case why == asHedge:
+	err := a.Task.Spend(paid)
+	if err != nil && paid {
 		a.hedges.bucket.GiveBack()
-	default:
+	}
+	if err != nil && why != asHedge {
 		a.outcome.fatal = err
 	}
 	return err == nil
@@ -390,13 +397,14 @@ func (a *asking) count(c *candidate, q *query, why reason) {
 	switch why {
 	case asHedge:
 		a.hedged++
-		a.counts.hedges.Add(1)
 	case afterFailure:
 		a.counts.failovers.Add(1)
 	case afterTimeout:
 		a.counts.timeouts.Add(1)
 	}
-	if why != asHedge {
+	if q.paid {
+		a.counts.hedges.Add(1)
+	} else {
 		a.hedges.bucket.Earn()
 	}
 }
@@ -404,7 +412,7 @@ func (a *asking) count(c *candidate, q *query, why reason) {
 func (a *asking) attempt(q *query) Attempt {
 	return Attempt{
 		Name: a.Name, Type: a.Type, Zone: a.Zone, Server: q.addr,
-		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge,
+		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge || q.paid,
 	}
 }
 
@@ -542,6 +550,9 @@ func (a *asking) add(x found) {
 
 // fail returns the error of a task that no server has answered.
 func (a *asking) fail() error {
+	if a.outcome.fatal == ErrUnpaid || errors.Is(a.search.why, ErrUnpaid) {
+		return ErrUnpaid // which says nothing of servers
+	}
 	silent := a.rest()
 	o := &a.outcome
 	switch {
@@ -598,6 +609,9 @@ func (a *asking) silent() bool {
 // end leaves the queries that are still in flight to themselves.
 func (a *asking) end(err error) {
 	a.timer.Stop()
+	if a.search.running && a.search.paid {
+		a.hedges.bucket.GiveBack() // nobody will be asked
+	}
 	a.search.end()
 	if a.gone != nil {
 		close(a.gone)

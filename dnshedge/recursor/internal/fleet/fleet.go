@@ -105,8 +105,8 @@ func (f *Fleet) enter() bool {
 // now is the time since epoch.
 func (f *Fleet) now() time.Duration { return time.Since(f.epoch) }
 
-// Spend takes a hedge from the budget, or reports false.
-func (f *Fleet) Spend() bool { return f.hedges.spend() }
+// MayHedge reports whether the budget has a hedge.
+func (f *Fleet) MayHedge() bool { return f.hedges.has() }
 
 // tell counts a query that was answered, or not. When more than half are not, hedges
 // would only add to what is wrong. Whoever has a zone can name servers that are silent, so one zone tells of it

@@ -112,7 +112,9 @@ func TestASilentServerIsLeftAfterItsTimeout(t *testing.T) {
 		a := n.serve("192.0.2.1", dead)
 		b := n.serve("192.0.2.2", good(30*ms))
 		x := plain(a)
-		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
+		x.More = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+			return []netip.AddrPort{b}, nil
+		}
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, 230*ms, took)
@@ -278,7 +280,7 @@ func TestWithoutHedgesTheNextServerIsAskedAfterTheTimeout(t *testing.T) {
 		f.Fill(&s)
 		assert.Zero(t, s.Hedges)
 		assert.EqualValues(t, 1, s.Timeouts)
-		assert.False(t, f.Spend())
+		assert.False(t, f.hedges.spend())
 	})
 }
 
@@ -307,12 +309,12 @@ func TestMaxPerSecondBoundsHedges(t *testing.T) {
 		f := n.fleet(Config{Hedge: Hedge{MaxPerSecond: 2}})
 		var s observe.RecursorStats
 		for range 10 {
-			f.Spend()
+			f.hedges.spend()
 		}
 		f.Fill(&s)
 		assert.EqualValues(t, 8, s.Denied)
 		time.Sleep(time.Second)
-		assert.True(t, f.Spend())
+		assert.True(t, f.hedges.spend())
 	})
 }
 
@@ -489,7 +491,9 @@ func TestAnUnreachableNetworkCostsNoTime(t *testing.T) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("2001:db8::1", good(ms)))
 		four := n.serve("192.0.2.1", good(ms))
-		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return []netip.AddrPort{four}, nil }
+		x.More = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+			return []netip.AddrPort{four}, nil
+		}
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, ms, took)
@@ -607,7 +611,10 @@ func TestAClosedFleetLeavesNothing(t *testing.T) {
 		for range 10 {
 			go func() {
 				x := plain(a)
-				x.More = func(ctx context.Context, _ Effort) ([]netip.AddrPort, error) { <-ctx.Done(); return nil, ctx.Err() }
+				x.More = func(ctx context.Context, _ Effort, _ <-chan struct{}) ([]netip.AddrPort, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
 				_, err := f.Ask(context.Background(), x)
 				assert.ErrorIs(t, err, net.ErrClosed)
 			}()
@@ -720,7 +727,7 @@ func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead))
 		b := n.serve("192.0.2.2", good(30*ms))
-		x.More = func(_ context.Context, e Effort) ([]netip.AddrPort, error) {
+		x.More = func(_ context.Context, e Effort, _ <-chan struct{}) ([]netip.AddrPort, error) {
 			assert.Equal(t, Glueless, e)
 			time.Sleep(40 * ms)
 			return []netip.AddrPort{b}, nil
@@ -737,7 +744,7 @@ func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
-		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return nil, nil }
+		x.More = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) { return nil, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, 100*ms, took)
@@ -750,7 +757,7 @@ func TestWhatIsLookedForMayEndAfterTheTask(t *testing.T) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
 		ended := make(chan time.Duration, 1)
-		x.More = func(ctx context.Context, _ Effort) ([]netip.AddrPort, error) {
+		x.More = func(ctx context.Context, _ Effort, _ <-chan struct{}) ([]netip.AddrPort, error) {
 			<-ctx.Done()
 			ended <- time.Since(n.start)
 			return nil, ctx.Err()
@@ -766,7 +773,7 @@ func TestEveryServerThatIsFoundIsAsked(t *testing.T) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
 		found := 0
-		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) {
+		x.More = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
 			if found++; found < 8 {
 				return []netip.AddrPort{n.serve(fmt.Sprintf("192.0.2.%d", 10+found), dead)}, nil
 			}
@@ -787,7 +794,9 @@ func TestASlowServerThatIsTheOnlyOneIsComparedWithOthers(t *testing.T) {
 			_, _, err := n.ask(f, x)
 			require.NoError(t, err)
 		}
-		x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return []netip.AddrPort{fast}, nil }
+		x.More = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+			return []netip.AddrPort{fast}, nil
+		}
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, coldLate+10*ms, took)
@@ -876,7 +885,9 @@ func TestAConnectionThatDoesNotOpenIsLeft(t *testing.T) {
 				return []reply{{r, 10 * ms}}
 			}))
 			b := n.serve("192.0.2.2", good(30*ms))
-			x.More = func(context.Context, Effort) ([]netip.AddrPort, error) { return []netip.AddrPort{b}, nil }
+			x.More = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+				return []netip.AddrPort{b}, nil
+			}
 			_, took, err := n.ask(f, x)
 			require.NoError(t, err)
 			if refused {

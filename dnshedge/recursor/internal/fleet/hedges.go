@@ -25,6 +25,18 @@ func (h *hedges) init(conf Hedge) {
 	h.ceiling = budget.NewCeiling(conf.MaxPerSecond)
 }
 
+// has reports whether there may be one to spend.
+func (h *hedges) has() bool {
+	if h.off || h.outage.Load() {
+		return false
+	}
+	if h.bucket.Tokens() < 1 {
+		h.denied.Add(1)
+		return false
+	}
+	return true
+}
+
 // spend takes a hedge from the budget, or reports false.
 func (h *hedges) spend() bool {
 	if h.off || h.outage.Load() {

@@ -66,6 +66,7 @@ type form struct {
 	hedge  bool // it was sent because an answer was late
 	tcp    bool
 	plain  bool // without EDNS
+	paid   bool // by the budget of hedges
 }
 
 // state is how far a query is for the goroutine that asks.

@@ -11,11 +11,12 @@ const maxMore = 16 // times that a task asks for more servers
 // search looks for more servers of a task. Its fields belong to the goroutine that asks.
 type search struct {
 	fleet *Fleet
-	more  func(context.Context, Effort) ([]netip.AddrPort, error) // Task.More
+	more  func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) // Task.More
 
 	running   bool
 	times     int             // that more was called
 	needed    bool            // the servers found are to be asked at once
+	need      chan struct{}   // closed when they are; of the last call of more
 	paid      bool            // the budget has paid for a hedge to one of them
 	exhausted Effort          // with which more has found none
 	why       error           // of more, for that
@@ -60,12 +61,30 @@ func (s *search) start(ctx context.Context, e Effort) bool {
 	}
 	s.times++
 	s.running = true
-	go func(ctx context.Context, results chan<- found) {
+	s.need = make(chan struct{})
+	if s.needed {
+		close(s.need)
+	}
+	go func(ctx context.Context, need <-chan struct{}, results chan<- found) {
 		defer f.wg.Done()
-		servers, err := s.more(ctx, e)
+		servers, err := s.more(ctx, e, need)
 		results <- found{servers, err, e}
-	}(s.ctx, s.found)
+	}(s.ctx, s.need, s.found)
 	return true
+}
+
+// want asks for more servers that are to be asked at once.
+func (s *search) want(ctx context.Context, e Effort) {
+	switch {
+	case s.needed:
+		s.start(ctx, e)
+	case s.running:
+		s.needed = true
+		close(s.need)
+	default:
+		s.needed = true
+		s.needed = s.start(ctx, e)
+	}
 }
 
 // end lets what is looked for go on for a while: it is of use for others, as losers are.

@@ -220,7 +220,7 @@ func TestMaxPerSecondMayBeAnyNumber(t *testing.T) {
 			f := n.fleet(Config{Hedge: Hedge{MaxPerSecond: most}})
 			hedges := 0
 			for range 10 {
-				if f.Spend() {
+				if f.hedges.spend() {
 					hedges++
 				}
 			}

@@ -31,9 +31,10 @@ type Task struct {
 	// failed, More is asked for others. It blocks until it has some. It returns none if there
 	// are no more with that effort, or an error that ends the task. It is called by a goroutine of its own,
 	// once at a time, while the functions below may be called by that of Ask. Its context
-	// is one for all calls, and ends some time after the task. Nil: there are no more.
+	// is one for all calls, and ends some time after the task. The channel is closed when the task can no longer do
+	// without; before, what is looked for is a hedge. Nil: there are no more.
 	Servers []netip.AddrPort
-	More    func(ctx context.Context, e Effort) ([]netip.AddrPort, error)
+	More    func(ctx context.Context, e Effort, needed <-chan struct{}) ([]netip.AddrPort, error)
 
 	// Judge reads a response, which has the ID and the question that were sent and is not cut. Nil
 	// means that it is an answer. After any error the next one is asked at once. ErrLame: the server does not
@@ -41,6 +42,10 @@ type Task struct {
 	// the zone, if that happens for two names, one after the other. ErrFailed: the server cannot answer. Others are
 	// asked about the zone first for a while, if that happens for four names.
 	Judge func(m *dns.Msg, server netip.AddrPort) error
+
+	// Hedge reports whether all that the task finds out is for a hedge, as yet. Then each query is one: the budget
+	// pays for it, or the task ends with ErrUnpaid. Nil: it is not.
+	Hedge func() bool
 
 	// Spend is asked before each query, whatever it is for. After an error nothing more is
 	// sent, and the task ends with that error unless an answer comes in time; of a hedge, an error is
@@ -66,6 +71,9 @@ var ErrLame = errors.New("recursor: server does not serve the zone")
 
 // ErrFailed is why a response is not taken that tells of the question rather than of the zone: see Task.Judge.
 var ErrFailed = errors.New("recursor: server cannot answer")
+
+// ErrUnpaid is the error of a task that is part of a hedge, when the budget is spent.
+var ErrUnpaid = errors.New("recursor: no hedge is left to pay for more queries")
 
 // ErrNoServers is the error of a task whose servers have all failed.
 var ErrNoServers = errors.New("recursor: no server answers")
