@@ -80,7 +80,8 @@ type Dialer interface {
 // times the deviation (RFC 6298), 20 ms at least. A server that has not is late after a
 // percentile of what first answers of servers took, 500 ms at most. The hedge goes to the next best server,
 // if possible one that was never asked. When there is none, the name of one whose address is not
-// known is looked up; or the query is sent again, if the server has always answered.
+// known is looked up, and each query that this takes is a hedge; or the query is sent again, if the server has always
+// answered.
 //
 // A hedge is no retransmission. Without hedges, a query that is still unanswered after its
 // server's retransmission timeout goes to another server, which costs no budget. Nothing is hedged
@@ -112,8 +113,8 @@ type Limits struct {
 	Queries, ChainQueries int
 
 	// ServerNames is how many names of servers are looked up because no address is known
-	// for them, and ServerNamesPerZone how many of one zone's. Zero: 16 and 5. If
-	// 5 of a question have no address of either kind, names are only looked up among what
+	// for them, and ServerNamesPerZone how many of one zone's. Zero: 16 and 5. For ServerNames,
+	// those that are looked up as hedges do not count. If 5 of a question have no address of either kind, names are only looked up among what
 	// is known.
 	ServerNames, ServerNamesPerZone int
 
