@@ -37,8 +37,9 @@ const (
 	// silentHandicap is how many queries more the other servers get than a silent one.
 	silentHandicap = transport.MaxDatagrams
 
-	// failedHandicap is more than any other server's rank.
-	failedHandicap = 1 << 20
+	// failedHandicap is how many queries more the others get than a server that has said that it cannot answer the question. So it is
+	// asked again when those that are silent have had two.
+	failedHandicap = silentHandicap + 1
 
 	usualServers = 2 // of a group
 )
@@ -81,6 +82,8 @@ type Exchange struct {
 	asked    []time.Time                       // when each server was asked last
 	look     time.Time                         // when the race looks what is due
 	late     bool                              // it has looked too late once
+	others   int                               // attempts besides the primary that have not ended
+	alone    chan struct{}                     // closed when others is 0; nil: nobody waits for that
 	hedges   hedges
 	resends  resends
 	failing
@@ -301,7 +304,10 @@ func (x *Exchange) Admit(int) bool {
 		return false
 	}
 	admitted := x.resend(now) || x.hedge(now)
-	x.look = x.lostAt()
+	x.look = now.Add(max(minRTO, now.Sub(x.start)/4)) // a failure may change who is asked next, and when
+	if at := x.lostAt(); at.Before(x.look) {
+		x.look = at
+	}
 	if x.hedges.next < len(x.hedges.due) {
 		if at := x.start.Add(x.hedges.due[x.hedges.next]); at.Before(x.look) {
 			x.look = at
@@ -321,6 +327,9 @@ func (x *Exchange) Next() (time.Duration, bool) {
 func (x *Exchange) admit(k kind, to int, now time.Time) {
 	x.attempts[x.tries] = attempt{kind: k, to: to, use: x.uses[to]}
 	x.tries++
+	if k != primary {
+		x.others++
+	}
 	x.countUse(to, now)
 	if k != hedge {
 		x.resends.last, x.resends.lastAt, x.resends.attempt = to, now, x.tries-1
@@ -370,17 +379,38 @@ func (x *Exchange) resend(now time.Time) bool {
 	if s := x.group[x.resends.last]; !s.AnsweredSince(x.resends.lastAt) {
 		s.rto.backOff(x.resends.lastAt, now)
 	}
-	to := x.group[x.pick()]
-	paid := to.payResend(x.q, x.resends.n == 0)
-	x.countMisses(now) // which may make it silent, and another one the better choice
+	best := x.pick()
+	to, paid := x.payResend(x.resends.n == 0)
+	x.countMisses(now)
 	if !paid {
 		x.resends.unpaid = now.Add(now.Sub(x.resends.lastAt) / 4)
+		x.group.ProbeDoubtful(now, x.q) // one that is back has to be paid for no more
 		return false
+	}
+	if to == best { // which may be silent now, and another one the better choice
+		to = x.pick()
 	}
 	x.resends.n++
 	x.conf.Count.Resends.Add(1)
-	x.admit(resent, x.pick(), now)
+	x.admit(resent, to, now)
 	return true
+}
+
+// payResend chooses the server for a resend: the best one that something pays for, so that one that may not be asked hides no other.
+// One that has said that it cannot answer the question is chosen only if it is the best of all. The caller holds mu.
+func (x *Exchange) payResend(first bool) (to int, paid bool) {
+	not := uint64(0)
+	for range x.group {
+		i := x.pickBut(not)
+		if i < 0 {
+			break
+		}
+		if x.group[i].payResend(x.q, first) {
+			return i, true
+		}
+		not |= x.failedBy | 1<<i
+	}
+	return 0, false
 }
 
 // hedge admits the next hedge, if it is due, allowed and paid for. One that is not admitted is not asked for again. The caller
@@ -423,6 +453,31 @@ func (x *Exchange) Ended(n int) {
 	if x.attempts[n].kind == hedge && x.key != nil {
 		x.call.Ended(n)
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.others--; x.others == 0 && x.alone != nil {
+		close(x.alone)
+		x.alone = nil
+	}
+}
+
+// waitForOthers returns when no other attempt is under way, or ctx ends. It is for a primary that has failed: a race starts none once it has
+// that failure, and what is lost of the others must be sent again.
+func (x *Exchange) waitForOthers(ctx context.Context) {
+	x.mu.Lock()
+	var alone chan struct{}
+	if x.others > 0 {
+		alone = make(chan struct{})
+		x.alone = alone
+	}
+	x.mu.Unlock()
+	if alone == nil {
+		return
+	}
+	select {
+	case <-alone:
+	case <-ctx.Done():
+	}
 }
 
 // countMisses counts a miss of each server that has not answered in time. The
@@ -437,17 +492,24 @@ func (x *Exchange) countMisses(now time.Time) {
 
 // pick chooses the server for another attempt: the first of those asked least. A
 // doubtful server is chosen as if it had had silentHandicap more queries; among equals
-// it is last. One that has said that it cannot answer this question comes after all that have
-// said nothing. The caller holds mu.
-func (x *Exchange) pick() int {
-	best, rank := 0, -1
+// it is last. One that has said that it cannot answer this question comes after all that were
+// not asked, as if it had had failedHandicap more queries. The caller holds mu.
+func (x *Exchange) pick() int { return x.pickBut(0) }
+
+// pickBut is pick without some of the servers: a bit for each, those above 64 are left out with them. It returns -1 if there is no
+// other one. The caller holds mu.
+func (x *Exchange) pickBut(not uint64) int {
+	best, rank := -1, -1
 	for i, s := range x.group {
+		if not>>i&1 != 0 || not != 0 && i >= 64 {
+			continue
+		}
 		r := 2 * x.uses[i]
 		if s.doubtful() || s.zones.silent(x.q) {
 			r += 2*silentHandicap + 1
 		}
 		if x.failedBy>>i&1 != 0 {
-			r += failedHandicap
+			r += 2 * failedHandicap
 		}
 		if rank < 0 || r < rank {
 			best, rank = i, r
@@ -465,6 +527,7 @@ func (x *Exchange) countUse(i int, now time.Time) {
 // Attempt asks one server, and if that one cannot answer, at once the next.
 func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 	k, i, use := x.attempts[n].kind, x.attempts[n].to, x.attempts[n].use
+	var refused uint64 // by these servers in a row
 	ctx := context.Context(a)
 	if n == 0 {
 		ctx = &x.first.span // which costs less to wait for
@@ -500,18 +563,51 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		} else if !Ours(err) {
 			s.miss(x.q, start)
 		}
-		if to, ok := x.failover(s, answer); ok {
-			i, use = to, 0
+		var ok bool
+		if i, use, ok = x.failover(n, s, answer); ok {
 			continue
 		}
-		again := x.last(n) && (errors.Is(err, errLost) || Refused(err) || timedOut(err))
-		if again {
-			i, use, again = x.sendAgain(a, s, start)
+		if i, use, ok = x.moveOn(n, s, err, &refused); ok {
+			continue
 		}
-		if !again {
-			return reply{}, x.fail(n, s, err)
+		if x.last(n) && (errors.Is(err, errLost) || Refused(err) || timedOut(err)) {
+			refused = 0
+			if i, use, ok = x.sendAgain(a, s, start); ok {
+				continue
+			}
 		}
+		if n == 0 {
+			x.waitForOthers(ctx)
+		}
+		return reply{}, x.fail(n, s, err)
 	}
+}
+
+// moveOn finds another server for attempt n, a hedge or a resend that s has refused, as those before it in the same attempt. It costs
+// nothing more: what was paid for has reached nobody.
+func (x *Exchange) moveOn(n int, s *Server, err error, refused *uint64) (to, use int, ok bool) {
+	if n == 0 || !x.q.Standard() || !Refused(err) {
+		return 0, 0, false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	*refused |= 1 << slices.Index(x.group, s)
+	if to = x.pickBut(*refused | x.failedBy); to < 0 {
+		return 0, 0, false
+	}
+	return to, x.turnTo(n, to), true
+}
+
+// turnTo counts a query of attempt n to another server than the one before, and returns how often that one was asked. The caller holds mu.
+func (x *Exchange) turnTo(n, to int) (use int) {
+	now := time.Now()
+	use = x.uses[to]
+	x.countUse(to, now)
+	if x.resends.attempt == n {
+		x.resends.last, x.resends.lastAt = to, now
+	}
+	x.conf.Count.Failovers.Add(1)
+	return use
 }
 
 // last reports whether attempt n is the last one, which a race has only so many of. When its query is lost, as far as anybody can
@@ -625,7 +721,7 @@ func (x *Exchange) fail(n int, s *Server, err error) error {
 // to be silent, or two servers have failed already: what fails everywhere must not be
 // asked everywhere. SERVFAIL is what a zone's own failure looks like, and so three
 // servers are enough (RFC 9520 §3.1).
-func (x *Exchange) failover(from *Server, a *wire.Answer) (int, bool) {
+func (x *Exchange) failover(n int, from *Server, a *wire.Answer) (to, use int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if a != nil {
@@ -638,15 +734,13 @@ func (x *Exchange) failover(from *Server, a *wire.Answer) (int, bool) {
 	i := x.pick()
 	switch {
 	case !x.q.Standard() || x.uses[i] > 0:
-		return 0, false
+		return 0, 0, false
 	case a != nil && a.Rcode() == dns.RcodeServerFailure && x.failures >= maxServfails:
-		return 0, false
+		return 0, 0, false
 	case (x.group[i].Silent() || x.failures > 1) && !x.group[i].purse.payFailover():
-		return 0, false
+		return 0, 0, false
 	}
-	x.countUse(i, time.Now())
-	x.conf.Count.Failovers.Add(1)
-	return i, true
+	return i, x.turnTo(n, i), true
 }
 
 // Discard does nothing, because a reply holds nothing that must be released.

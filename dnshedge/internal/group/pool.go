@@ -41,7 +41,7 @@ type Config struct {
 	Trace   Trace // nil: nobody is told
 
 	// Spawn calls f in a goroutine that ends with the context it is given, or reports false if no more may begin. No lock of
-	// this package but the Pool's is held while it is called.
+	// a Server is held while it is called.
 	Spawn func(f func(context.Context)) bool
 }
 

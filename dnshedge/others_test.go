@@ -1,0 +1,111 @@
+package dnshedge_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// Two datagrams to one server are lost, and on the other nobody listens, which costs the question none of the attempts that it has.
+func TestAServerThatRefusesConnectionsTakesNoAttemptOfAnother(t *testing.T) {
+	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
+		for _, first := range []string{"a", "b"} {
+			bubble(t, func(l *lab) {
+				_, h := times("lost.example.", 2)
+				l.serve("a", h)
+				other := map[string]string{"a": "b", "b": "a"}[first]
+				c := l.client(&dnshedge.Client{Timeout: 2 * time.Second, Hedge: hedge}, l.up("udp", first), l.up("udp", other))
+				l.must(c, "known.example.")
+				r, took := l.must(c, "lost.example.")
+				assert.Equal(t, "192.0.2.1", addr(r))
+				assert.LessOrEqual(t, took, 1700*ms, "timeouts of 200 ms and 400 ms, or of twice as much while it is silent, and 20 ms for each refusal")
+			})
+		}
+	}
+}
+
+// The server that is asked next is not there, and nothing pays for asking it: another one that is silent no more is asked.
+func TestAServerThatNothingPaysForHidesNoOther(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var silent sync.Mutex
+		l.serve("b", func(q dnstest.Query) dnstest.Reply {
+			if silent.TryLock() {
+				defer silent.Unlock()
+				return good(q)
+			}
+			return drop(q)
+		})
+		c := l.client(new(dnshedge.Client), l.up("udp", "a"), l.up("udp", "b"))
+		l.must(c, "known.example.")
+		silent.Lock()
+		time.AfterFunc(time.Second, silent.Unlock)
+		var wg sync.WaitGroup
+		for i := range 30 {
+			wg.Go(func() {
+				_, _, err := c.Exchange(question(fmt.Sprintf("x%d.example.", i), dns.TypeA), "")
+				assert.NoError(t, err, "question %d", i)
+			})
+			time.Sleep(7 * ms)
+		}
+		wg.Wait()
+	})
+}
+
+// Two servers fail, and the hedge to the third is lost: it is sent again, as if nobody had failed.
+func TestAHedgeThatIsLostIsSentAgainAfterThePrimaryHasFailed(t *testing.T) {
+	bubble(t, func(l *lab) {
+		refuses, fails := script(good, rcode(dns.RcodeRefused)), after(130*ms, rcode(dns.RcodeServerFailure))
+		l.serve("a", refuses)
+		l.serve("b", fails)
+		_, h := times("lost.example.", 2)
+		l.serve("c", h)
+		c := l.client(new(dnshedge.Client), l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
+		l.must(c, "known.example.")
+		r, took := l.must(c, "lost.example.")
+		require.Equal(t, dns.RcodeSuccess, r.Rcode)
+		assert.Equal(t, "192.0.2.1", addr(r))
+		assert.LessOrEqual(t, took, 3500*ms, "timeouts of 1 s and 2 s")
+	})
+}
+
+// All servers have failed: the failure is returned when the last one has, and not later.
+func TestAPrimaryThatHasFailedWaitsForNobodyElse(t *testing.T) {
+	bubble(t, func(l *lab) {
+		for _, h := range []string{"a", "b", "c"} {
+			l.serve(h, after(130*ms, rcode(dns.RcodeServerFailure)))
+		}
+		c := l.client(new(dnshedge.Client), l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
+		r, took := l.must(c, "x.example.")
+		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+		assert.LessOrEqual(t, took, 450*ms)
+	})
+}
+
+// A server that fails for a moment is asked again when the other one has been silent to some queries.
+func TestAServerThatHasFailedIsAskedAgainIfAllOthersAreSilent(t *testing.T) {
+	for _, order := range []string{"a b", "b a"} {
+		for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
+			bubble(t, func(l *lab) {
+				l.serve("a", script(good, drop))
+				s := l.serve("b", script(good, rcode(dns.RcodeServerFailure), good))
+				hosts := strings.Fields(order)
+				c := l.client(&dnshedge.Client{Hedge: hedge}, l.up("udp", hosts[0]), l.up("udp", hosts[1]))
+				l.must(c, "known.example.")
+				before := s.Queries.Load()
+				r, took := l.must(c, "x.example.")
+				assert.Equal(t, dns.RcodeSuccess, r.Rcode, "%s, %+v", order, hedge)
+				assert.Less(t, took, 4*time.Second, "%s, %+v", order, hedge)
+				assert.LessOrEqual(t, s.Queries.Load()-before, int64(2), "%s, %+v", order, hedge)
+			})
+		}
+	}
+}
