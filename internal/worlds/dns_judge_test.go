@@ -45,6 +45,9 @@ func (w *dnsWorld) judge(s *stage) []finding {
 	for _, q := range j.client.seen {
 		s.log("server %d saw %v over %s at %v", q.server, q.key, q.net, q.at)
 	}
+	for _, t := range j.client.tries {
+		s.log("client at %s", t)
+	}
 	for i, a := range w.asks {
 		j.ask(a, j.patient.results[i], j.client.results[i])
 	}

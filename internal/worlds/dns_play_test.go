@@ -50,6 +50,7 @@ type dnsPlay struct {
 	serial uint16
 	said   map[uint16]*dnsSaid
 	notes  []finding
+	tries  []string      // attempts of Clients and how they ended, for the log
 	kept   [][2]*dns.Msg // what an Exchanger returned, and copies
 }
 
@@ -316,10 +317,7 @@ func (p *dnsPlay) newClient() *dnshedge.Client {
 	case "three":
 		c.Hedge.MaxHedges = 3
 	}
-	c.Trace = &dnshedge.Trace{
-		Attempt: func(context.Context, dnshedge.AttemptInfo) { p.started.Add(1) },
-		Done:    func(context.Context, dnshedge.AttemptInfo, time.Duration, error) { p.done.Add(1) },
-	}
+	c.Trace = p.trace()
 	var ups []dnshedge.Upstream
 	for i := range w.servers {
 		ups = append(ups, p.upstream(i))
@@ -354,6 +352,26 @@ func (p *dnsPlay) newClient() *dnshedge.Client {
 	}
 	p.clients = append(p.clients, c)
 	return c
+}
+
+// trace counts attempts, and writes them down.
+func (p *dnsPlay) trace() *dnshedge.Trace {
+	write := func(i dnshedge.AttemptInfo, format string, args ...any) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		what := fmt.Sprintf("%s %s of %s, attempt %d", i.Name, dns.TypeToString[i.Type], i.Upstream.Addr, i.Attempt)
+		p.tries = append(p.tries, fmt.Sprintf("%v: %s ", p.since(), what)+fmt.Sprintf(format, args...))
+	}
+	return &dnshedge.Trace{
+		Attempt: func(_ context.Context, i dnshedge.AttemptInfo) {
+			p.started.Add(1)
+			write(i, "begins, hedge %v", i.Hedge)
+		},
+		Done: func(_ context.Context, i dnshedge.AttemptInfo, took time.Duration, err error) {
+			p.done.Add(1)
+			write(i, "ends after %v: %v", took, err)
+		},
+	}
 }
 
 // A keeper is an Exchanger that keeps what it returns, as one with a cache does.
