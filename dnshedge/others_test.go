@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,4 +109,29 @@ func TestAServerThatHasFailedIsAskedAgainIfAllOthersAreSilent(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The answers of both servers are too long for a datagram, and nobody listens on their TCP ports. They do not restart, and so they
+// are not asked again and again.
+func TestAServerWithoutTCPIsNotTakenForOneThatRestarts(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var queries atomic.Int64
+		for _, h := range []string{"a", "b"} {
+			pc, err := l.net.Host(h).ListenPacket("udp", ":53")
+			require.NoError(t, err)
+			s := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
+				queries.Add(1)
+				m := dnstest.Answer(q)
+				m.Truncated = true
+				return dnstest.Reply{Msg: m}
+			}}
+			s.ServeUDP(pc)
+			l.Cleanup(s.Close)
+		}
+		c := l.client(off(), l.up("udp", "a"), l.up("udp", "b"))
+		_, took, err := l.ask(c, "long.example.")
+		require.ErrorContains(t, err, "connection refused")
+		assert.Equal(t, 80*ms, took, "each is asked once, and over TCP")
+		assert.EqualValues(t, 2, queries.Load())
+	})
 }

@@ -474,3 +474,39 @@ func TestQueriesThatAreNeverAnsweredDoNotUseUpTheIDsOfAStream(t *testing.T) {
 		assert.LessOrEqual(t, open.most.Load(), int64(3))
 	})
 }
+
+// A server closes the connection on one question, and all that are under way with it are asked again.
+func TestAQuestionThatEndsItsConnectionTakesNoOther(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		for _, known := range []bool{false, true} {
+			bubble(t, func(l *lab) {
+				var ends atomic.Int64
+				l.serve("a", func(q dnstest.Query) dnstest.Reply {
+					if strings.HasPrefix(q.Question[0].Name, "ends") {
+						ends.Add(1)
+						return dnstest.Reply{Close: true}
+					}
+					return good(q)
+				})
+				c := l.client(off(), l.up(network, "a"))
+				if known {
+					l.learn(c)
+				}
+				var wg sync.WaitGroup
+				for i := range 40 {
+					name := fmt.Sprintf("x%d.example.", i)
+					if i%20 == 10 {
+						name = fmt.Sprintf("ends%d.example.", i)
+					}
+					wg.Go(func() {
+						_, took, err := l.ask(c, name)
+						assert.Equal(t, strings.HasPrefix(name, "ends"), err != nil, "%s: %v", name, err)
+						assert.LessOrEqual(t, took, time.Second)
+					})
+				}
+				wg.Wait()
+				assert.LessOrEqual(t, ends.Load(), int64(2*(1+8+2)), "%s: eight more for connections that carried answers, one of its own, and another one if that was known", network)
+			})
+		}
+	}
+}

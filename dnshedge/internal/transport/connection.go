@@ -43,6 +43,7 @@ type connError struct {
 	err     error
 	sent    bool // the server may have received the query
 	answers int  // that came over the connection before
+	others  bool // queries were under way besides, when it ended
 }
 
 func (e *connError) Error() string { return e.err.Error() }
@@ -62,6 +63,7 @@ type connection struct {
 
 	mu      sync.Mutex // guards the fields below
 	err     error      // why the connection is dead
+	crowded bool       // more than one query waited then
 	waiting map[uint16]*pending
 	live    int           // how many of waiting are not abandoned
 	queries int           // that it got
@@ -179,7 +181,7 @@ func (c *connection) register(p *pending) (id uint16, queries int, err error) {
 // more, or must not from now on. The caller holds mu.
 func (c *connection) assign(p *pending) (id uint16, err error) {
 	if c.err != nil {
-		return 0, &connError{c.err, false, c.answers}
+		return 0, &connError{c.err, false, c.answers, c.crowded}
 	}
 	if n := len(c.waiting); c.retired || n >= maxPending || n-c.live >= maxAbandoned {
 		return 0, errRetired
@@ -420,7 +422,7 @@ func (c *connection) fail(err error) {
 		c.mu.Unlock()
 		return
 	}
-	c.err = err
+	c.err, c.crowded = err, len(c.waiting) > 1
 	var abandoned []*pending
 	for _, p := range c.waiting {
 		if p.counted {
@@ -452,5 +454,5 @@ func byPeer(err error) bool {
 func (c *connection) reason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &connError{c.err, sent, c.answers}
+	return &connError{c.err, sent, c.answers, c.crowded}
 }

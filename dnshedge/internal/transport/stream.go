@@ -27,16 +27,23 @@ const (
 	maxRetries = 8                // of one query, because connections ended before its answer
 	maxOpen    = 16               // connections of a lane, before a learned limit is ignored
 	limitLife  = 10 * time.Minute // of a learned limit
+
+	sharedLanes = 2 // for first queries, and for repetitions
+	ownLanes    = 8 // for queries that share no connection
 )
 
 // stream asks over TCP (RFC 7766) or TLS (RFC 7858). It has two lanes, one for
 // first queries and one for repetitions. A lane has one connection, which all its
 // queries share, with answers in any order; it is opened when it is first needed
 // and closed when it has been idle.
+//
+// There are servers that close the connection on a question that they do not like. Nobody knows which one that was, so those that
+// were under way are asked again one at a time, each in a lane that it has for itself.
 type stream struct {
 	Config
 	security *tls.Config // nil: none
-	lanes    [2]lane
+	lanes    [sharedLanes + ownLanes]lane
+	own      chan *lane // those of lanes that are for one query at a time and have none
 
 	ctx    context.Context // of the connections
 	cancel context.CancelFunc
@@ -101,6 +108,10 @@ type opening struct {
 func newStream(c Config, security *tls.Config) *stream {
 	s := &stream{Config: c, security: security}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.own = make(chan *lane, ownLanes)
+	for i := range ownLanes {
+		s.own <- &s.lanes[sharedLanes+i]
+	}
 	return s
 }
 
@@ -140,10 +151,26 @@ func (s *stream) spawn(f func()) bool {
 }
 
 func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
+	a, setup, err := s.exchange(ctx, q, &s.lanes[min(n, 1)], w)
+	if broken := (*connError)(nil); !errors.As(err, &broken) || !broken.others || !q.Standard() || ctx.Err() != nil {
+		return a, setup, err
+	}
+	select {
+	case l := <-s.own:
+		defer func() { s.own <- l }()
+		s.Owner.Retried()
+		return s.exchange(ctx, q, l, w)
+	case <-ctx.Done():
+		return nil, 0, causeOf(ctx)
+	}
+}
+
+// exchange is Exchange in a lane.
+func (s *stream) exchange(ctx context.Context, q *wire.Query, l *lane, w *Way) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
 		start := time.Now()
-		c, reused, err := s.connection(ctx, &s.lanes[min(n, 1)])
+		c, reused, err := s.connection(ctx, l)
 		if err != nil {
 			return nil, 0, err
 		}

@@ -44,6 +44,12 @@ var (
 	errForgers = errors.New("dnshedge: too many messages that answer no query")
 )
 
+// A cutError is why an answer that was cut could not be had over TCP. The server is there: whatever err says of the
+// connection, it is no reason to take it for one that restarts.
+type cutError struct{ err error }
+
+func (e *cutError) Error() string { return errCut.Error() + ": " + e.err.Error() }
+
 // udp asks over UDP. A query has a socket of its own, and so a port, with a random
 // ID; while there are many, the others share sockets (see crowd). A response that
 // does not fit a datagram is asked for again over TCP, in the same exchange.
@@ -113,6 +119,9 @@ func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, _ *Way) (*wire
 		defer cancel()
 	}
 	a, setup, err := u.tcp.Exchange(over, q, n, new(Way))
+	if why == errCut && errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, 0, &cutError{err}
+	}
 	if err == nil || why == errCut || ctx.Err() != nil {
 		return a, setup, err
 	}
