@@ -171,19 +171,12 @@ func (j *dnsJudge) well(k dnsKey, from, until time.Duration) bool {
 
 // late is how long an answer may take at most, if the patient resolver has one.
 func (j *dnsJudge) late(a *dnsAsk, x, r *dnsResult) time.Duration {
-	alarmed := false // from then on, names are spelled at random, which servers that write them in lower case do not repeat
-	for _, s := range j.w.servers {
-		alarmed = alarmed || s.stray
-		for _, f := range s.faults {
-			alarmed = alarmed || f.kind == "stray" || f.kind == "wrongID" || f.kind == "wrongName"
-		}
-	}
 	switch first := j.w.serversAt(r.began, a.name); {
 	case !j.noticedAll(a, r):
 		return j.w.client.timeout + slack
-	case j.well(a.dnsKey, r.began, r.end) && !alarmed:
+	case j.well(a.dnsKey, r.began, r.end):
 		return 300 * ms
-	case j.w.strict() && !j.sick(first[0], a.dnsKey, r.began, r.end) && !alarmed && j.w.way.change != "resolvConf":
+	case j.w.strict() && !j.sick(first[0], a.dnsKey, r.began, r.end) && j.w.way.change != "resolvConf":
 		return 300 * ms
 	case j.w.strict():
 		return j.w.client.timeout + slack
@@ -241,15 +234,25 @@ func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 	return false
 }
 
-// outage reports whether a server was silent about such questions before this one, and still was then: it is asked again ever
-// less often (RFC 6298). Or it refused connections for as long as a question has time.
+// savedUp is how many queries more than one for each question are saved up (see dnshedge.Hedge).
+const savedUp = 20
+
+// outage reports whether a server was silent about such questions before this one, and still was then: its timeout doubles with each that
+// is lost, for all questions (RFC 6298), and so is not longer than it has been silent, and a second. What is saved up pays for that; when it is
+// used up, a probe finds out that the server is back.
 func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
-			if slices.Contains([]string{"silent", "empty", "wrongID", "wrongName", "late7s"}, f.kind) && f.matches(a.dnsKey) && f.from < r.began-time.Second && f.until > r.began {
-				return true
+			if !f.mute(j.w.client.timeout) || !f.matches(a.dnsKey) || f.from >= r.began || f.until <= r.began {
+				continue
 			}
-			if f.kind == "down" && f.from < r.began-j.w.client.timeout && f.until > r.began {
+			waited := 0
+			for _, b := range j.w.asks {
+				if f.matches(b.dnsKey) && f.during(b.at, b.at) {
+					waited++
+				}
+			}
+			if waited > savedUp || f.until+(f.until-f.from)+time.Second+slack > r.end {
 				return true
 			}
 		}
@@ -288,7 +291,11 @@ func (j *dnsJudge) failedBefore(a *dnsAsk, r *dnsResult) bool {
 	}
 	for i, b := range j.w.asks {
 		x := j.client.results[i]
-		if b.dnsKey == a.dnsKey && x != r && !x.good() && (!j.patient.results[i].good() || j.decided(b, x)) && x.began <= r.began && x.end >= r.began-keep {
+		if b.dnsKey != a.dnsKey || x == r || x.good() || x.began > r.began || x.end < r.began-keep {
+			continue
+		}
+		y := j.patient.results[i]
+		if !y.good() || j.decided(b, x) || x.began < r.began && j.mayFail(b, y, x) {
 			return j.w.client.cache || x.end >= r.began
 		}
 	}
@@ -332,10 +339,19 @@ func (j *dnsJudge) whose(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, s
 		return
 	}
 	for _, before := range servers[:at] {
-		if !j.sick(before, a.dnsKey, s.at-j.w.client.timeout, s.at) && j.noticed(before, s.at) {
+		if !j.sick(before, a.dnsKey, s.at-j.w.client.timeout, s.at) && j.noticed(before, s.at) && (a.deadline == 0 || a.deadline > 80*ms || !j.asksTwice(before)) {
 			say("1 server", "it is from server %d, and nothing is wrong with server %d", s.server, before)
 		}
 	}
+}
+
+// asksTwice reports whether a question takes a server up to 80 ms: somebody guesses, so that names are spelled at random, which the server does
+// not repeat, and it is asked over TCP as well, and if it has no TCP over another socket.
+func (j *dnsJudge) asksTwice(server int) bool {
+	s := j.w.servers[server]
+	return s.lower && (s.stray || slices.ContainsFunc(s.faults, func(f *dnsFault) bool {
+		return f.kind == "stray" || f.kind == "wrongID" || f.kind == "wrongName"
+	}))
 }
 
 // noticed reports whether enough was asked since a server was gone for all questions to find out that it is back.
@@ -347,9 +363,9 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 		}
 	}
 	n, last := 0, -forever
-	for _, a := range j.w.asks {
-		if gone <= a.at && a.at < at-10*time.Second && a.at >= last+10*time.Second { // probes are as far apart
-			n, last = n+1, a.at
+	for _, q := range j.client.seen { // what the cache answers is no reason to probe
+		if q.key.name != "." && gone <= q.at && q.at < at-10*time.Second && q.at >= last+10*time.Second { // probes are as far apart
+			n, last = n+1, q.at
 		}
 	}
 	return gone < 0 || n >= 3
@@ -397,10 +413,13 @@ func (j *dnsJudge) age(r *dnsResult, s *dnsSaid, say func(string, string, ...any
 	}
 	stale := !live && age > keep+slack
 	for _, rr := range slices.Concat(r.msg.Answer, r.msg.Ns) {
-		var most time.Duration
+		var most, held time.Duration
 		for _, o := range slices.Concat(s.msg.Answer, s.msg.Ns) {
 			if dns.IsDuplicate(rr, o) {
 				most = j.limit(o)
+				if shared { // the limits hold from when it is not held back any more
+					held = min(most, time.Duration(o.Header().Ttl)*time.Second-age.Truncate(time.Second))
+				}
 			}
 		}
 		ttl := time.Duration(rr.Header().Ttl) * time.Second
@@ -409,7 +428,7 @@ func (j *dnsJudge) age(r *dnsResult, s *dnsSaid, say func(string, string, ...any
 			if ttl > 30*time.Second {
 				say("1 TTL", "the TTL of what is stale is %v", ttl)
 			}
-		case ttl > max(0, most-age.Truncate(time.Second))+time.Second, live && ttl < most-age-2*time.Second:
+		case ttl > max(0, held, most-age.Truncate(time.Second))+time.Second, live && ttl < most-age-2*time.Second:
 			say("1 TTL", "%v, of %v %v ago", ttl, most, age)
 		}
 	}

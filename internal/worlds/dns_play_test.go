@@ -42,16 +42,17 @@ type dnsPlay struct {
 	started atomic.Int64 // attempts that the Trace was told of
 	done    atomic.Int64
 
-	mu     sync.Mutex // guards the fields below
-	open   map[int]*dnstest.Server
-	over   bool
-	seen   []dnsSeen
-	count  map[dnsCount]int
-	serial uint16
-	said   map[uint16]*dnsSaid
-	notes  []finding
-	tries  []string      // attempts of Clients and how they ended, for the log
-	kept   [][2]*dns.Msg // what an Exchanger returned, and copies
+	mu      sync.Mutex // guards the fields below
+	open    map[int]*dnstest.Server
+	over    bool
+	seen    []dnsSeen
+	count   map[dnsCount]int
+	serial  uint16
+	said    map[uint16]*dnsSaid
+	notes   []finding
+	strayed map[int]bool  // servers whose stray datagram has been sent
+	tries   []string      // attempts of Clients and how they ended, for the log
+	kept    [][2]*dns.Msg // what an Exchanger returned, and copies
 }
 
 // A dnsResult is what a caller saw. Times are since the play began.
@@ -83,7 +84,7 @@ func (r *dnsResult) good() bool {
 }
 
 func playDNS(s *stage, w *dnsWorld, patient bool) *dnsPlay {
-	p := &dnsPlay{w: w, patient: patient, open: make(map[int]*dnstest.Server), count: make(map[dnsCount]int), said: make(map[uint16]*dnsSaid)}
+	p := &dnsPlay{w: w, patient: patient, open: make(map[int]*dnstest.Server), count: make(map[dnsCount]int), said: make(map[uint16]*dnsSaid), strayed: make(map[int]bool)}
 	dir, err := os.MkdirTemp("", "worlds")
 	if err != nil {
 		panic(err)

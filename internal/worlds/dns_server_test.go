@@ -123,7 +123,7 @@ func (p *dnsPlay) answer(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	now, k := p.since(), keyOf(q.Msg)
 	p.mu.Lock()
 	p.seen = append(p.seen, dnsSeen{s.number, now, k, q.Question[0].Qclass, q.Net})
-	n, first := p.count[dnsCount{s.number, k}], !slices.ContainsFunc(p.seen[:len(p.seen)-1], func(o dnsSeen) bool { return o.server == s.number })
+	n := p.count[dnsCount{s.number, k}]
 	p.count[dnsCount{s.number, k}]++
 	p.serial++
 	serial := p.serial
@@ -132,17 +132,20 @@ func (p *dnsPlay) answer(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	if q.Net == "udp" && r.Msg.Len() > 1232 {
 		return dnstest.Reply{Msg: cutMessage(q)}
 	}
-	faults := s.faults
-	if s.stray && first {
-		faults = []*dnsFault{{kind: "stray", until: 2 * forever}}
-	}
-	for _, f := range faults {
+	for _, f := range s.faults {
 		if f.kind != "down" && f.matches(k) && f.during(now, now) {
 			if !f.spoil(&r, q, k, n) {
 				return r
 			}
 			break
 		}
+	}
+	p.mu.Lock()
+	stray := s.stray && q.Net == "udp" && r.Raw == nil && !p.strayed[s.number]
+	p.strayed[s.number] = p.strayed[s.number] || stray
+	p.mu.Unlock()
+	if stray {
+		strayBefore(&r)
 	}
 	p.mu.Lock()
 	p.said[serial] = &dnsSaid{s.number, now + r.Delay, k, r.Msg.Copy()}
@@ -225,12 +228,7 @@ func (f *dnsFault) lose(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (goo
 		if q.Net != "udp" || n > 0 {
 			return true
 		}
-		right, err := r.Msg.Pack()
-		if err != nil {
-			panic(err)
-		}
-		r.Msg.Id++
-		r.Raw = right
+		strayBefore(r)
 		return true
 	case "cut":
 		if q.Net != "udp" {
@@ -241,6 +239,16 @@ func (f *dnsFault) lose(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (goo
 		return none()
 	}
 	return false
+}
+
+// strayBefore has another message come before a response.
+func strayBefore(r *dnstest.Reply) {
+	right, err := r.Msg.Pack()
+	if err != nil {
+		panic(err)
+	}
+	r.Msg.Id++
+	r.Raw = right
 }
 
 // cutMessage is a response that is too long for a datagram.

@@ -65,7 +65,7 @@ type dnsServer struct {
 	noTCP  bool
 	lower  bool // it writes names in lower case
 	noRoot bool // it refuses to say who serves the root
-	stray  bool // another datagram comes before its first answer in the world
+	stray  bool // another datagram comes before its first answer in the world that is as it should be
 	faults []*dnsFault
 }
 
@@ -94,6 +94,17 @@ func (f *dnsFault) matches(k dnsKey) bool {
 		return strings.HasSuffix(k.name, ".bad.example.")
 	}
 	return dns.TypeToString[k.typ] == f.on
+}
+
+// mute reports whether nobody who waits for so long is answered.
+func (f *dnsFault) mute(timeout time.Duration) bool {
+	switch f.kind {
+	case "late3s":
+		return timeout <= 3*time.Second
+	case "late7s":
+		return timeout <= 7*time.Second
+	}
+	return slices.Contains([]string{"silent", "empty", "wrongID", "wrongName"}, f.kind)
 }
 
 // total reports whether the fault is one of all questions of callers.
