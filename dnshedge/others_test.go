@@ -135,3 +135,60 @@ func TestAServerWithoutTCPIsNotTakenForOneThatRestarts(t *testing.T) {
 		assert.EqualValues(t, 2, queries.Load())
 	})
 }
+
+// Three names fail everywhere, and then the first server answers another one, so that only the second is in doubt. When the first one
+// closes the connection, the second is asked.
+func TestAServerInDoubtIsAskedRatherThanNone(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		bubble(t, func(l *lab) {
+			fails := func(q dnstest.Query) bool { return strings.HasPrefix(q.Question[0].Name, "fails") }
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if strings.HasPrefix(q.Question[0].Name, "x") {
+					return dnstest.Reply{Close: true}
+				}
+				if fails(q) {
+					return rcode(dns.RcodeServerFailure)(q)
+				}
+				return good(q)
+			})
+			l.serve("b", func(q dnstest.Query) dnstest.Reply {
+				if strings.HasPrefix(q.Question[0].Name, "x") {
+					return good(q)
+				}
+				return rcode(dns.RcodeServerFailure)(q)
+			})
+			c := l.client(off(), l.up(network, "a"), l.up(network, "b"))
+			for i := range 3 {
+				l.must(c, fmt.Sprintf("fails%d.example.", i))
+			}
+			l.must(c, "known.example.")
+			r, _ := l.must(c, "x.example.")
+			assert.Equal(t, "192.0.2.1", addr(r))
+		})
+	}
+}
+
+// The last attempt fails at a server that cannot answer, and another server has lost two queries: it is asked a third time.
+func TestALastAttemptThatFailsGoesOn(t *testing.T) {
+	bubble(t, func(l *lab) {
+		_, h := times("lost.example.", 2)
+		l.serve("a", h)
+		l.serve("b", rcode(dns.RcodeNotAuth))
+		c := l.client(off(), l.up("udp", "a"), l.up("udp", "b"))
+		l.must(c, "known.example.")
+		r, took := l.must(c, "lost.example.")
+		assert.Equal(t, dns.RcodeSuccess, r.Rcode)
+		assert.LessOrEqual(t, took, 4500*ms, "after 200 ms, 600 ms, and half of the time that is left")
+	})
+}
+
+// The first question of a Client, to which 300 ms of datagrams are lost, leaves time for an answer to the last attempt.
+func TestTheLastAttemptLeavesTimeForAnAnswer(t *testing.T) {
+	bubble(t, func(l *lab) {
+		_, h := times("lost.example.", 3)
+		l.serve("a", after(1500*ms, h))
+		c := l.client(new(dnshedge.Client), l.up("udp", "a"))
+		_, took := l.must(c, "lost.example.")
+		assert.LessOrEqual(t, took, 2500*ms+1600*ms)
+	})
+}

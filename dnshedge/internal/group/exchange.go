@@ -28,7 +28,7 @@ const (
 	maxTimerLag = 3 * time.Millisecond
 	lookAgain   = 2 * time.Millisecond
 
-	// lastPatience is how many timeouts the last attempt waits at least: it is for a
+	// lastPatience is how many timeouts the last attempt waits: it is for a
 	// network that was gone for a moment, in which hedges have used up the others.
 	lastPatience = 4
 
@@ -344,7 +344,7 @@ func (x *Exchange) lostAt() time.Time {
 	to := x.group[x.pick()]
 	wait := s.rto.timeout(x.resends.n, to == s || to.Silent())
 	if x.tries == race.MaxHedges {
-		wait = max(wait, lastPatience*x.resends.timeout)
+		wait = max(wait, x.lastPatience(x.resends.lastAt))
 	}
 	if x.resends.n == 0 {
 		wait += x.resends.setup
@@ -518,6 +518,16 @@ func (x *Exchange) pickBut(not uint64) int {
 	return best
 }
 
+// wereAsked returns the servers that were asked, a bit for each of the first 64. The caller holds mu.
+func (x *Exchange) wereAsked() (asked uint64) {
+	for i, n := range x.uses {
+		if n > 0 {
+			asked |= 1 << i
+		}
+	}
+	return asked
+}
+
 // countUse counts a query to a server. The caller holds mu.
 func (x *Exchange) countUse(i int, now time.Time) {
 	x.uses[i]++
@@ -564,13 +574,13 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 			s.miss(x.q, start)
 		}
 		var ok bool
-		if i, use, ok = x.failover(n, s, answer); ok {
+		if i, use, ok = x.failover(n, s, answer, err); ok {
 			continue
 		}
 		if i, use, ok = x.moveOn(n, s, err, &refused); ok {
 			continue
 		}
-		if x.last(n) && (errors.Is(err, errLost) || Refused(err) || timedOut(err)) {
+		if x.last(n) && (errors.Is(err, errLost) || Refused(err) || timedOut(err) || x.othersWait()) {
 			refused = 0
 			if i, use, ok = x.sendAgain(a, s, start); ok {
 				continue
@@ -614,11 +624,24 @@ func (x *Exchange) turnTo(n, to int) (use int) {
 // know, or fails, the attempt goes on with another one, while the queries of the others are still waited for.
 func (x *Exchange) last(n int) bool { return n == race.MaxHedges && x.q.Standard() }
 
+// othersWait reports whether attempts besides the last one are under way: as long as they are, it goes on.
+func (x *Exchange) othersWait() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.others > 1 || x.alone == nil
+}
+
 // patience is how long the last attempt waits for s, after the last sign of its connection.
 func (x *Exchange) patience(s *Server) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return max(s.rto.timeout(x.resends.n, true), lastPatience*x.resends.timeout)
+	return max(s.rto.timeout(x.resends.n, true), x.lastPatience(time.Now()))
+}
+
+// lastPatience is how long a query that was sent then is waited for at least before the last attempt begins, or sends another one: no longer
+// than half of the time that was left. The caller holds mu.
+func (x *Exchange) lastPatience(sent time.Time) time.Duration {
+	return min(lastPatience*x.resends.timeout, x.end.Sub(sent)/2)
 }
 
 // ask asks s in attempt n.
@@ -721,19 +744,21 @@ func (x *Exchange) fail(n int, s *Server, err error) error {
 // to be silent, or two servers have failed already: what fails everywhere must not be
 // asked everywhere. SERVFAIL is what a zone's own failure looks like, and so three
 // servers are enough (RFC 9520 §3.1).
-func (x *Exchange) failover(n int, from *Server, a *wire.Answer) (to, use int, ok bool) {
+func (x *Exchange) failover(n int, from *Server, a *wire.Answer, err error) (to, use int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if a != nil || transport.OnlyCut(err) {
+		x.failedBy |= 1 << slices.Index(x.group, from) // 0 from the 65th on
+	}
 	if a != nil {
 		x.failures++
-		x.failedBy |= 1 << slices.Index(x.group, from) // 0 from the 65th on
 		if x.failure == nil {
 			x.failure, x.failureFrom = a, from
 		}
 	}
-	i := x.pick()
+	i := x.pickBut(x.wereAsked())
 	switch {
-	case !x.q.Standard() || x.uses[i] > 0:
+	case !x.q.Standard() || i < 0 || x.uses[i] > 0:
 		return 0, 0, false
 	case a != nil && a.Rcode() == dns.RcodeServerFailure && x.failures >= maxServfails:
 		return 0, 0, false

@@ -50,6 +50,12 @@ type cutError struct{ err error }
 
 func (e *cutError) Error() string { return errCut.Error() + ": " + e.err.Error() }
 
+// OnlyCut reports whether an error says that the server has answered, and that its answer could not be had over TCP.
+func OnlyCut(err error) bool {
+	_, ok := err.(*cutError)
+	return ok
+}
+
 // udp asks over UDP. A query has a socket of its own, and so a port, with a random
 // ID; while there are many, the others share sockets (see crowd). A response that
 // does not fit a datagram is asked for again over TCP, in the same exchange.
