@@ -20,7 +20,7 @@ type dnsJudge struct {
 
 // recovers is how long the Client may need to find out that a server is back that was gone for all questions: probes are ten
 // seconds apart at most, and every other one is a question that fails.
-const recovers = 75 * time.Second
+const recovers = 30 * time.Second
 
 // judge plays the world and says which promises it breaks.
 func (w *dnsWorld) judge(s *stage) []finding {
@@ -138,10 +138,7 @@ func (j *dnsJudge) sick(server int, k dnsKey, from, until time.Duration) bool {
 	if j.w.way.change == "netdown" && from-recovers <= j.w.way.changeAt+netdownFor && until >= j.w.way.changeAt {
 		return true
 	}
-	known := j.w.past.calls > 0 && j.w.way.change != "import" && (server == 0 || !j.w.strict())
-	for _, f := range s.faults {
-		known = known && (f.from >= j.w.start-ms || !f.total())
-	}
+	known := j.known(server)
 	if j.w.past.broken && !known && from-recovers < j.w.start {
 		return true
 	}
@@ -154,6 +151,12 @@ func (j *dnsJudge) sick(server int, k dnsKey, from, until time.Duration) bool {
 		}
 		return !known && f.on != "probe" && f.during(from-recovers, until)
 	})
+}
+
+// known reports whether the Client has an answer of a server from before the calls.
+func (j *dnsJudge) known(server int) bool {
+	return j.w.past.calls > 0 && j.w.way.change != "import" && (server == 0 || !j.w.strict()) &&
+		!slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool { return f.from < j.w.start-ms && f.total() })
 }
 
 // well reports whether no server has a fault that may be felt.
@@ -181,10 +184,15 @@ func (j *dnsJudge) late(a *dnsAsk, x, r *dnsResult) time.Duration {
 	case j.w.strict():
 		return j.w.client.timeout + slack
 	}
-	if j.outage(a, r) {
+	if j.outage(a, r) || j.deaf(a, r) {
 		return j.w.client.timeout + slack
 	}
 	return x.end - x.began + 3*time.Second + slack // the last attempt waits four timeouts after the first
+}
+
+// deaf reports whether a server that is sick has no TCP: the fourth query to it is refused.
+func (j *dnsJudge) deaf(a *dnsAsk, r *dnsResult) bool {
+	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return j.w.servers[s].noTCP && j.sick(s, a.dnsKey, r.began, r.end) })
 }
 
 // mayFail reports whether a question may fail that the patient resolver has an answer to.
@@ -200,13 +208,13 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 			return true
 		}
 	case "resolvConf":
-		if r.began <= change+6*time.Second+j.w.client.timeout && r.end >= change {
+		if r.end >= change && r.end <= change+7*time.Second { // it looks every five seconds
 			return true
 		}
 	}
 	well := j.well(a.dnsKey, r.began, r.end)
 	if j.client.callersGiveUp() && (a.deadline > 0 || a.cancel >= 0) {
-		if a.ended(x.end-x.began) || !well || a.ended(300*ms) {
+		if a.ended(x.end-x.began) || a.ended(j.late(a, x, r)) {
 			return true
 		}
 	}
@@ -218,7 +226,7 @@ func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		lost := 0
 		for _, f := range j.w.servers[s].faults {
-			if f.kind != "drops2" && f.kind != "half" && f.kind != "drops1" || !f.matches(a.dnsKey) {
+			if f.kind != "drops2" && f.kind != "half" || !f.matches(a.dnsKey) {
 				continue
 			}
 			for _, b := range j.w.asks {
@@ -237,13 +245,17 @@ func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 // savedUp is how many queries more than one for each question are saved up (see dnshedge.Hedge).
 const savedUp = 20
 
+// probeTimeout is how long a probe waits: a server that takes longer stays silent.
+const probeTimeout = 2 * time.Second
+
 // outage reports whether a server was silent about such questions before this one, and still was then: its timeout doubles with each that
 // is lost, for all questions (RFC 6298), and so is not longer than it has been silent, and a second. What is saved up pays for that; when it is
 // used up, a probe finds out that the server is back.
 func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
-			if !f.mute(j.w.client.timeout) || !f.matches(a.dnsKey) || f.from >= r.began || f.until <= r.began {
+			mute := f.mute(j.w.client.timeout)
+			if !mute && !f.mute(probeTimeout) || !f.matches(a.dnsKey) || f.from >= r.began || f.until <= r.began {
 				continue
 			}
 			waited := 0
@@ -252,7 +264,7 @@ func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 					waited++
 				}
 			}
-			if waited > savedUp || f.until+(f.until-f.from)+time.Second+slack > r.end {
+			if waited > savedUp || mute && f.until+(f.until-f.from)+time.Second+slack > r.end {
 				return true
 			}
 		}
@@ -260,15 +272,15 @@ func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 	return false
 }
 
-// decided reports whether the failure is a decision of servers, which is not put to others, or one of so many that the question is given up.
+// decided reports whether the failure is a decision of servers, which is not put to others, or one that three of them agree on.
 func (j *dnsJudge) decided(a *dnsAsk, r *dnsResult) bool {
-	servfails, sick := 0, make(map[int]bool)
+	servfails := 0
 	for i, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
 			if !f.matches(a.dnsKey) || !f.during(r.began, r.end) {
 				continue
 			}
-			if f.kind == "closes" && len(j.w.serversAt(r.began, a.name)) == 1 {
+			if f.kind == "closes" && j.alone(s, a, r) {
 				return true // the question may be what has ended the connection
 			}
 			if f.decision() || i == 0 && f.failure() && j.w.way.by == "fallback" {
@@ -277,10 +289,14 @@ func (j *dnsJudge) decided(a *dnsAsk, r *dnsResult) bool {
 			if f.kind == "servfail" {
 				servfails++
 			}
-			sick[s] = true
 		}
 	}
-	return servfails >= 3 || len(sick) >= 4 // RFC 9520: three servers are enough
+	return servfails >= 3 // RFC 9520: three servers are enough
+}
+
+// alone reports whether no other server than that one was well during a question.
+func (j *dnsJudge) alone(server int, a *dnsAsk, r *dnsResult) bool {
+	return !slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return s != server && !j.sick(s, a.dnsKey, r.began, r.end) })
 }
 
 // failedBefore reports whether the failure may be that of a question before, which is kept.
@@ -354,9 +370,12 @@ func (j *dnsJudge) asksTwice(server int) bool {
 	}))
 }
 
-// noticed reports whether enough was asked since a server was gone for all questions to find out that it is back.
+// noticed reports whether enough was asked since a server was gone for all questions, or had failed them, to find out that it is back.
 func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 	gone := time.Duration(-1)
+	if j.w.past.broken && !j.known(server) {
+		gone = j.w.start // it has failed all that it was asked
+	}
 	for _, f := range j.w.servers[server].faults {
 		if f.total() && f.until < at {
 			gone = max(gone, f.until)
@@ -368,7 +387,7 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 			n, last = n+1, q.at
 		}
 	}
-	return gone < 0 || n >= 3
+	return gone < 0 || n >= 2
 }
 
 func (j *dnsJudge) noticedAll(a *dnsAsk, r *dnsResult) bool {
