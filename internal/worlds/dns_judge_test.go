@@ -195,6 +195,11 @@ func (j *dnsJudge) deaf(a *dnsAsk, r *dnsResult) bool {
 	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return j.w.servers[s].noTCP && j.sick(s, a.dnsKey, r.began, r.end) })
 }
 
+// allDeaf reports whether no server has TCP.
+func (j *dnsJudge) allDeaf(a *dnsAsk, r *dnsResult) bool {
+	return !slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return !j.w.servers[s].noTCP })
+}
+
 // mayFail reports whether a question may fail that the patient resolver has an answer to.
 func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 	change := j.w.way.changeAt
@@ -209,6 +214,9 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 		}
 	case "resolvConf":
 		if r.end >= change && r.end <= change+7*time.Second { // it looks every five seconds
+			return true
+		}
+		if r.end < change && strings.HasPrefix(a.name, "long") && j.allDeaf(a, r) { // they have said that they cannot answer
 			return true
 		}
 	}
@@ -355,7 +363,7 @@ func (j *dnsJudge) whose(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, s
 		return
 	}
 	for _, before := range servers[:at] {
-		if !j.sick(before, a.dnsKey, s.at-j.w.client.timeout, s.at) && j.noticed(before, s.at) && (a.deadline == 0 || a.deadline > 80*ms || !j.asksTwice(before)) {
+		if !j.sick(before, s.key, s.at-j.w.client.timeout, s.at) && j.noticed(before, s.at) && (a.deadline == 0 || a.deadline > 80*ms || !j.asksTwice(before)) {
 			say("1 server", "it is from server %d, and nothing is wrong with server %d", s.server, before)
 		}
 	}
@@ -503,8 +511,14 @@ func (j *dnsJudge) together() {
 				n[q.server]++
 			}
 		}
+		most := 1
+		for _, b := range j.w.asks { // who has less time than the others asks alone if nothing is kept
+			if b.dnsKey == a.dnsKey && b.deadline > 0 && b.deadline < j.w.client.timeout && !j.w.client.cache && (b.at-a.at).Abs() <= 15*ms {
+				most++
+			}
+		}
 		for s, n := range n {
-			if n > 1 {
+			if n > most {
 				j.add("3 together", "%v: server %d had %d queries for the same question at once", a.dnsKey, s, n)
 				return
 			}
