@@ -258,10 +258,13 @@ const probeTimeout = 2 * time.Second
 
 // outage reports whether a server was silent about such questions before this one, and still was then: its timeout doubles with each that
 // is lost, for all questions (RFC 6298), and so is not longer than it has been silent, and a second. What is saved up pays for that; when it is
-// used up, a probe finds out that the server is back.
+// used up, a probe finds out that the server is back. Or it has refused connections for as long as a question has time, and is not waited for.
 func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
+			if f.kind == "down" && f.from < r.began-j.w.client.timeout && f.until > r.began {
+				return true
+			}
 			mute := f.mute(j.w.client.timeout)
 			if !mute && !f.mute(probeTimeout) || !f.matches(a.dnsKey) || f.from >= r.began || f.until <= r.began {
 				continue
