@@ -195,7 +195,8 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		}
 	}
 	sending := time.Duration(0) // net/http waits for a Read of the body that it sends, once it has a connection
-	if patience > 0 && !c.reads() {
+	learns := c.reads() && !j.w.client.judges // then the body is read before a connection is asked for
+	if (patience > 0 || j.w.way.dialling > 0) && !learns {
 		sending = c.bodyAt
 	}
 	for _, end := range []time.Duration{c.deadline, c.cancel} {
