@@ -182,7 +182,7 @@ func unreachable(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// hold makes conn the one that ends when q does, or after the given time since it was sent.
+// hold makes conn the one that ends when q does, or after the given time.
 func (q *query) hold(conn net.Conn, d time.Duration) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -190,7 +190,7 @@ func (q *query) hold(conn net.Conn, d time.Duration) error {
 		return net.ErrClosed
 	}
 	q.conn = conn
-	return conn.SetDeadline(q.sent.Add(d))
+	return conn.SetDeadline(time.Now().Add(d)) // a Dialer may have taken longer than that
 }
 
 // waitOn counts q as unanswered when its timeout has passed, and reports whether its answer is still awaited. Then

@@ -1101,3 +1101,17 @@ func TestInAnOutageNothingIsHedged(t *testing.T) {
 		assert.Equal(t, before+1, f.counts.hedges.Load())
 	})
 }
+
+// A proxy, or a machine that is busy, may open a socket later than an answer is due.
+func TestAServerIsNotSilentBeforeItIsAsked(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a := n.serve("192.0.2.1", good(10*ms))
+		n.refuse = func(string, netip.AddrPort) error { time.Sleep(1500 * ms); return nil }
+		for range 3 {
+			_, took, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+			assert.Equal(t, 1510*ms, took)
+		}
+	})
+}

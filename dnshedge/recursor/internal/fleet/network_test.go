@@ -126,6 +126,11 @@ type socket struct {
 }
 
 func (s *socket) Write(b []byte) (int, error) {
+	select {
+	case <-s.dead.Passed():
+		return 0, os.ErrDeadlineExceeded // as a socket of package net
+	default:
+	}
 	n := s.network
 	m := new(dns.Msg)
 	body := b
