@@ -194,7 +194,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 			say("2 status", "it is another failure")
 		}
 	}
-	sending := time.Duration(0) // net/http waits for a Read of the body that it sends, once it has a connection
+	sending := time.Duration(0)               // net/http waits for a Read of the body that it sends, once it has a connection
 	learns := c.reads() && !j.w.client.judges // then the body is read before a connection is asked for
 	if (patience > 0 || j.w.way.dialling > 0) && !learns {
 		sending = c.bodyAt
