@@ -251,18 +251,17 @@ func (a *Audit) compared(dark, lit *slotSum, now int64) {
 	a.levels.pair(lit.mean(), dark.mean())
 	slower, calls := a.tails.pair[0].tail()-a.tails.pair[1].tail(), float64(dark.calls+lit.calls)
 	a.tails.keep()
-	switch a.verdict {
-	case trying:
+	if a.verdict.decides() {
+		a.tested(slower, calls, now)
+		return
+	}
+	if a.verdict == trying {
 		if v := a.levels.recalled(lit.mean(), dark.mean()); v != trying {
 			a.decide(v, now)
 			return
 		}
-		fallthrough
-	case same:
-		a.tried(dark, slower, calls, now)
-	default:
-		a.tested(slower, calls, now)
 	}
+	a.tried(dark, slower, calls, now)
 }
 
 // tried takes a pair while hedging was found neither to help nor to harm: by how many octaves its tail was slower with
@@ -305,7 +304,7 @@ func (a *Audit) decide(v verdict, now int64) {
 	if v == trying {
 		before++
 	}
-	if v == trying || a.verdict == helpful || a.verdict == harmful {
+	if v == trying || a.verdict.decides() {
 		a.trial = evidence{before: before}
 		a.tails = nil
 	}

@@ -36,6 +36,9 @@ const (
 
 var words = [verdicts]observe.Verdict{trying: observe.AuditTrying, helpful: observe.AuditOn, harmful: observe.AuditOff, same: observe.AuditSame}
 
+// decides reports whether a verdict says that hedging helps or harms.
+func (v verdict) decides() bool { return v == helpful || v == harmful }
+
 // evidence is what pairs say. The zero value is that of no pair.
 type evidence struct {
 	pairs   float64

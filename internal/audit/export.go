@@ -24,7 +24,7 @@ type Judgement struct {
 func (a *Audit) Judgement(now time.Time) (j Judgement, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.verdict != helpful && a.verdict != harmful {
+	if !a.verdict.decides() {
 		return j, false
 	}
 	j = Judgement{verdict: a.verdict, age: time.Duration(now.UnixNano() - a.heard), levels: a.levels.judged, trial: a.evidence(), base: a.base}
@@ -39,7 +39,7 @@ func (a *Audit) Judgement(now time.Time) (j Judgement, ok bool) {
 func (a *Audit) Absorb(j *Judgement, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.verdict == helpful || a.verdict == harmful {
+	if a.verdict.decides() {
 		return
 	}
 	at := now.UnixNano()
