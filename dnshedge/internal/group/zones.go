@@ -65,20 +65,15 @@ type level struct {
 // levels are the domains that q's name is in, the largest first. The caller holds mu.
 func (z *zones) levels(q *wire.Query) iter.Seq[level] {
 	return func(yield func(level) bool) {
-		var name [wire.MaxName]byte
+		var buf [wire.MaxName]byte
+		name := wire.AppendLower(buf[:0], q.Name)
 		var labels [wire.MaxName / 2]uint8 // where each begins
 		n := 0
-		for i, c := range []byte(q.Name) {
-			if 'A' <= c && c <= 'Z' { // no length of a label
-				c += 'a' - 'A'
-			}
-			name[i] = c
-		}
-		for at := 0; at < len(q.Name)-1; at += 1 + int(name[at]) {
+		for at := 0; at < len(name)-1; at += 1 + int(name[at]) {
 			labels[n] = uint8(at)
 			n++
 		}
-		hash := func(i int) uint64 { return maphash.Bytes(z.seed, name[labels[i]:len(q.Name)]) }
+		hash := func(i int) uint64 { return maphash.Bytes(z.seed, name[labels[i]:]) }
 		if n < leastLabels {
 			return
 		}

@@ -137,9 +137,9 @@ func uncompressed(name []byte) bool {
 	return true
 }
 
-// appendLower appends a name in wire format in lower case. A label's length is
+// AppendLower appends a name in wire format in lower case. A label's length is
 // below 64 and so is no letter.
-func appendLower(b []byte, name string) []byte {
+func AppendLower(b []byte, name string) []byte {
 	start := len(b)
 	b = append(b, name...)
 	for i, c := range b[start:] {

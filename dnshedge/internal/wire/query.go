@@ -322,7 +322,7 @@ func (q *Query) Zone() string {
 	for i := range len(zone) {
 		if c := zone[i]; 'A' <= c && c <= 'Z' {
 			var buf [MaxName]byte
-			return string(appendLower(buf[:0], zone))
+			return string(AppendLower(buf[:0], zone))
 		}
 	}
 	return zone
@@ -370,7 +370,7 @@ func (q *Query) AppendKey(b []byte) []byte {
 	if q.cd {
 		bits |= KeyCD
 	}
-	return append(appendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
+	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
 }
 
 // AppendTask appends what tells questions apart that have different answers at one time: the key, RD and EDNS options.
