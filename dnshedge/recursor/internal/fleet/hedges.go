@@ -25,9 +25,12 @@ func (h *hedges) init(conf Hedge) {
 	h.ceiling = budget.NewCeiling(conf.MaxPerSecond)
 }
 
+// stopped reports whether there are none, whatever the budget has.
+func (h *hedges) stopped() bool { return h.off || h.outage.Load() }
+
 // has reports whether there may be one to spend.
 func (h *hedges) has() bool {
-	if h.off || h.outage.Load() {
+	if h.stopped() {
 		return false
 	}
 	if h.bucket.Tokens() < 1 {
@@ -39,7 +42,7 @@ func (h *hedges) has() bool {
 
 // spend takes a hedge from the budget, or reports false.
 func (h *hedges) spend() bool {
-	if h.off || h.outage.Load() {
+	if h.stopped() {
 		return false
 	}
 	if !h.ceiling.Spend(time.Now(), h.bucket) {

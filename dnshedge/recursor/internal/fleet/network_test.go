@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/deadline"
 )
@@ -87,6 +88,16 @@ func says(rcode int, after time.Duration) handler {
 }
 
 func dead(sent) []reply { return nil }
+
+// serveBoth returns two servers, of IPv4 and of IPv6, which have answered.
+func (n *network) serveBoth(f *Fleet) (four, six netip.AddrPort) {
+	four, six = n.serve("192.0.2.1", good(10*ms)), n.serve("2001:db8::1", good(300*ms))
+	for _, at := range []netip.AddrPort{four, six} {
+		_, _, err := n.ask(f, plain(at))
+		require.NoError(n, err)
+	}
+	return four, six
+}
 
 // queries returns what was sent so far.
 func (n *network) queries() []sent {

@@ -263,8 +263,11 @@ func (q *query) demote() {
 }
 
 // overtaken reports whether q's server has answered a query that was sent after q. The caller holds mu.
-func (q *query) overtaken() bool {
-	return q.server.seen-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
+func (q *query) overtaken() bool { return q.sentBefore(q.server.seen) }
+
+// sentBefore reports whether q was sent before the query whose answer came from its server then. The caller holds mu.
+func (q *query) sentBefore(seen time.Duration) bool {
+	return seen-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
 
 // dropped reports whether q was dropped in all likelihood. The caller holds mu.
@@ -297,7 +300,7 @@ func (q *query) miss() {
 	}
 	q.missed = true
 	now, known := q.now(), q.stand.known
-	if q.stand.seen-time.Duration(q.server.rtt.SRTT) <= q.sent.Sub(q.epoch) { // otherwise it is not silent
+	if !q.sentBefore(q.stand.seen) { // otherwise it is not silent
 		q.stand.miss(now)
 		if !q.overtaken() {
 			q.stands.use(standingKey{q.addr, unknown}, now).missZone(now, q.about.zone())

@@ -94,11 +94,7 @@ func TestSilenceAboutAStrangersZoneTakesNoHedge(t *testing.T) {
 func TestStrangersZonesMakeNoFamilyRest(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
-		four, six := n.serve("192.0.2.1", good(10*ms)), n.serve("2001:db8::1", good(300*ms))
-		for _, at := range []netip.AddrPort{four, six} {
-			_, _, err := n.ask(f, plain(at))
-			require.NoError(t, err)
-		}
+		four, six := n.serveBoth(f)
 		for i := range 3 * familySilence {
 			zone := fmt.Sprintf("z%d.", i)
 			at := n.serve(fmt.Sprintf("198.51.100.%d", i), strict(zone, 10*ms))

@@ -65,11 +65,7 @@ func TestOneZoneTellsOfNoOutage(t *testing.T) {
 func TestAZoneMakesNoFamilyRestThatWorks(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
-		four, six := n.serve("192.0.2.1", good(10*ms)), n.serve("2001:db8::1", good(300*ms))
-		for _, at := range []netip.AddrPort{four, six} {
-			_, _, err := n.ask(f, plain(at))
-			require.NoError(t, err)
-		}
+		four, six := n.serveBoth(f)
 		for z := range 12 {
 			var silent []netip.AddrPort
 			for i := range 12 {
