@@ -20,21 +20,21 @@ import (
 )
 
 // crowd is a world of as many zones as anybody asks for, in 16 top-level domains. Each has two of 4,096
-// servers, of which a tenth dies every five seconds, for five.
+// servers, of which a tenth dies every five seconds, for five. All addresses are in its network.
 type crowd struct {
 	*world
 	dead atomic.Int64 // queries to servers that did not answer
 }
 
 func newCrowd(t *testing.T) *crowd {
-	text := ". served 198.41.0.4 198.41.0.5\n"
+	text := ". served 198.18.255.4 198.18.255.5\n"
 	for i := range 16 {
-		text += fmt.Sprintf("t%[1]d. delegated 192.0.%[1]d.1 192.0.%[1]d.2\n", i)
+		text += fmt.Sprintf("t%[1]d. delegated 198.18.%[1]d.1 198.18.%[1]d.2\n", i)
 	}
 	c := &crowd{world: newWorld(t, text)}
 	c.quiet = true
 	for i := range 16 {
-		c.at(fmt.Sprintf("192.0.%[1]d.1 192.0.%[1]d.2", i), func(s *server) {
+		c.at(fmt.Sprintf("198.18.%[1]d.1 198.18.%[1]d.2", i), func(s *server) {
 			s.change = func(q query, r *dns.Msg) *dns.Msg {
 				labels := dns.SplitDomainName(q.name)
 				if len(labels) < 2 {
@@ -71,12 +71,14 @@ func newCrowd(t *testing.T) *crowd {
 	return c
 }
 
+var crowdNetwork = netip.MustParsePrefix("198.18.0.0/15")
+
 // serversOf returns the addresses of a zone's servers.
 func serversOf(zone string) (a, b netip.Addr) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(zone))
 	x := h.Sum32()
-	at := func(n uint32) netip.Addr { return netip.AddrFrom4([4]byte{44, 64, byte(n >> 8 & 15), byte(n)}) }
+	at := func(n uint32) netip.Addr { return netip.AddrFrom4([4]byte{198, 19, byte(n >> 8 & 15), byte(n)}) }
 	if a, b = at(x), at(x>>12); a == b {
 		b = at(x>>12 + 1)
 	}
