@@ -400,10 +400,10 @@ func WithName(name string) Option {
 //   - an [Observer] panics, for the first time;
 //   - a gRPC method is not hedged, because nothing says that it is safe to repeat: once per method.
 //
-// The same message for the same key is logged at most once in ten seconds. A change
+// The same message for the same key is logged at most once in ten seconds, and one about its budget at most once in ten minutes. A change
 // that comes sooner is logged later if it lasts; the attribute dropped counts the
 // changes that were not logged. A change of a key is noticed when its next call ends,
-// and logged by that call's goroutine, which holds no lock. Pauses, exhausted budgets,
+// and logged by that call's goroutine, which holds no lock. Pauses,
 // disabling and such variables have level Warn, a panic has level Error, everything else
 // Info. The default, nil, logs only such variables and panics, to [slog.Default].
 func WithLogger(l *slog.Logger) Option {

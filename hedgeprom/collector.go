@@ -30,6 +30,7 @@
 //	hedge_saved_seconds          histogram: the estimated time that each win of a hedge saved; 0 with hedge.WithAudit
 //	hedge_request_seconds{hedged}  native histogram: what callers waited; hedged is true if a hedge was sent
 //	hedge_budget_tokens          hedges that the budget could pay for, when it was last asked
+//	hedge_budget_ratio           hedges per call that the budget pays for in the long run: 0.1 by default
 //
 // With hedge.WithAudit there are these gauges, per host:
 //
@@ -99,7 +100,7 @@
 //	hedge_limiter_waiting                    requests that wait in the queue
 //	hedge_limiter_requests_total{outcome}    requests that came: worked (reached the handler), left (their caller went away before) or refused (hedges)
 //
-// Where a host has several routes or methods, the two gauges show the one that was
+// Where a host has several routes or methods, the gauges of delay and budget show the one that was
 // called last. With hedge.WithShadow, hedge_denied_total{reason="shadow"} counts the
 // hedges that would have been sent, and hedge_saved_seconds holds what they would have saved.
 package hedgeprom
@@ -132,12 +133,12 @@ type Collector struct {
 
 	requests, attempts, wins, denied, notTaken *prometheus.CounterVec
 
-	delay, budget  *prometheus.GaugeVec
-	saved, latency *prometheus.HistogramVec
-	audited        [4]*prometheus.GaugeVec // verdict, saved, its error, confidence
-	dns            *dnsMetrics
-	recursors      *recursorMetrics
-	limiters       *limiterMetrics
+	delay, budget, share *prometheus.GaugeVec
+	saved, latency       *prometheus.HistogramVec
+	audited              [4]*prometheus.GaugeVec // verdict, saved, its error, confidence
+	dns                  *dnsMetrics
+	recursors            *recursorMetrics
+	limiters             *limiterMetrics
 
 	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
 	mu     sync.Mutex                     // held while series is replaced
@@ -225,6 +226,7 @@ func New(opts ...Option) *Collector {
 		notTaken: counter("hedge_answers_not_taken_total", "Hedges with an answer that ends a call only if it is the primary's.", by()),
 		delay:    gauge("hedge_delay_seconds", "Delay after which the latest call was to be hedged; 0 if it was not."),
 		budget:   gauge("hedge_budget_tokens", "Hedges that the budget could pay for, when it was last asked."),
+		share:    gauge("hedge_budget_ratio", "Hedges per call that the budget pays for in the long run, by the settings."),
 		saved: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "hedge_saved_seconds", Help: "Estimated time that each win of a hedge saved.",
 			Buckets: s.buckets, ConstLabels: s.labels,
@@ -250,7 +252,7 @@ func New(opts ...Option) *Collector {
 }
 
 func (c *Collector) all() []prometheus.Collector {
-	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.saved, c.latency}
+	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.share, c.saved, c.latency}
 	for _, g := range c.audited {
 		all = append(all, g)
 	}
@@ -283,9 +285,9 @@ type id struct{ client, host, protocol string }
 // labels is expensive, so it is done once.
 type series struct {
 	id
-	requests, originals prometheus.Counter
-	hedged, unhedged    prometheus.Observer
-	delay, budget       prometheus.Gauge // nil if many hosts share the label
+	requests, originals  prometheus.Counter
+	hedged, unhedged     prometheus.Observer
+	delay, budget, share prometheus.Gauge // nil if many hosts share the label
 }
 
 func (c *Collector) of(key observe.KeyInfo) *series {
@@ -320,6 +322,7 @@ func (c *Collector) add(key observe.KeyInfo) *series {
 	if hasLabel {
 		s.delay = c.delay.WithLabelValues(me.client, me.host, me.protocol)
 		s.budget = c.budget.WithLabelValues(me.client, me.host, me.protocol)
+		s.share = c.share.WithLabelValues(me.client, me.host, me.protocol)
 	}
 	more := maps.Clone(known)
 	more[me] = s
@@ -339,6 +342,9 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	}
 	if s.delay != nil {
 		s.delay.Set(r.Delay.Seconds())
+		if r.Share > 0 { // calls that cannot be hedged say nothing of the budget
+			s.share.Set(r.Share)
+		}
 	}
 	if r.Attempts > 1 {
 		c.attempts.WithLabelValues(s.client, s.host, s.protocol, "hedge").Add(float64(r.Attempts - 1))

@@ -157,6 +157,10 @@ type RequestResult struct {
 	Saved time.Duration
 
 	Audit string // the host's [Verdict]; "" if it is not audited
+
+	// Share is how many hedges the budget pays for per call in the long run, by the settings: 0.1 by default, and
+	// less on a route with less. 0 if the call could not be hedged, as what writes, or if the budget is 0.
+	Share float64
 }
 
 // A Reason is why a hedge, or any hedge of a call, was not sent.

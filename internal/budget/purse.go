@@ -86,11 +86,18 @@ func (p *Purse) Follow(s Sizing, now time.Time) (share float64) {
 	if !p.fixed {
 		p.Bucket.Follow(s, s.Share, now)
 	}
-	if p.route == nil {
-		return s.Share
+	if p.route != nil {
+		p.route.Follow(s, p.share, now)
 	}
-	p.route.Follow(s, p.share, now)
-	return min(s.Share, p.share)
+	return p.Share(s.Share)
+}
+
+// Share returns how many hedges p pays for per request if the settings allow the given share.
+func (p *Purse) Share(set float64) float64 {
+	if p.route == nil {
+		return set
+	}
+	return min(set, p.share)
 }
 
 // Close puts back what the key has. It is no longer needed.

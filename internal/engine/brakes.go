@@ -114,8 +114,9 @@ func (b *brakes) changes(now time.Time) (all []Change) {
 		b.notices = new([topics]Notice)
 	}
 	paused := b.paused(now)
+	every := [topics]time.Duration{Pausing: ChangeEvery, Exhausting: BudgetEvery}
 	for topic, bad := range [topics]bool{Pausing: paused || b.Slow > SlowLimit, Exhausting: b.exhausted} {
-		dropped, report := b.notices[topic].Update(now, bad)
+		dropped, report := b.notices[topic].Update(now, every[topic], bad)
 		if !report {
 			continue
 		}

@@ -188,6 +188,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	}
 	r := observe.RequestResult{
 		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, Audit: string(c.key.audit.Verdict()),
+		Share: c.key.purse.Share(c.key.engine.Config().Share),
 	}
 	if !answered {
 		r.Winner = -1

@@ -28,8 +28,12 @@ const (
 	Judging = topics // a verdict changes; it is reported at once
 )
 
-// ChangeEvery is the least time between two reports of a key that say the same.
-const ChangeEvery = 10 * time.Second
+// The least times between two reports that say the same: a budget that is spent as it is earned is
+// exhausted and refilled all the time, and nothing is to be done about that.
+const (
+	ChangeEvery = 10 * time.Second
+	BudgetEvery = 10 * time.Minute
+)
 
 // A Notice is the current and the last reported state of one topic. The zero value is
 // that of a good state. It is not safe for concurrent use.
@@ -40,9 +44,9 @@ type Notice struct {
 }
 
 // Update takes the present state, and says whether to report it now. A change that
-// comes within [ChangeEvery] of the last report that said the same is reported later, if
+// comes sooner than every after the last report that said the same is reported later, if
 // it lasts. Dropped is the number of changes since the last report that were not reported.
-func (n *Notice) Update(now time.Time, bad bool) (dropped int, report bool) {
+func (n *Notice) Update(now time.Time, every time.Duration, bad bool) (dropped int, report bool) {
 	if bad != n.bad {
 		n.bad = bad
 		n.changes++
@@ -51,7 +55,7 @@ func (n *Notice) Update(now time.Time, bad bool) (dropped int, report bool) {
 	if bad {
 		last = &n.last[1]
 	}
-	if bad == n.reported || !last.IsZero() && now.Sub(*last) < ChangeEvery {
+	if bad == n.reported || !last.IsZero() && now.Sub(*last) < every {
 		return 0, false
 	}
 	dropped = n.changes - 1

@@ -117,7 +117,10 @@ func (l *Log) Changed(key observe.KeyInfo, change engine.Change) {
 	}
 	level, message := slog.LevelInfo, messages[change.Topic].good
 	if change.Bad {
-		level, message = slog.LevelWarn, messages[change.Topic].bad
+		message = messages[change.Topic].bad
+	}
+	if change.Bad && change.Topic == engine.Pausing { // a spent budget is no fault
+		level = slog.LevelWarn
 	}
 	attrs := []slog.Attr{slog.String("host", label.Clean(key.Host))}
 	if key.Route != "" {

@@ -462,7 +462,7 @@ func (h *health) tell(now time.Time) {
 	}
 	h.mu.Lock()
 	doubtful, silent := h.doubtful(), h.Silent()
-	dropped, news := h.notice.Update(now, doubtful)
+	dropped, news := h.notice.Update(now, engine.ChangeEvery, doubtful)
 	h.mu.Unlock()
 	if !news {
 		return
