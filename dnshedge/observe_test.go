@@ -385,7 +385,7 @@ func TestExhaustedBudgetOfDNSIsLoggedUntilItIsHalfFull(t *testing.T) {
 		}
 		told := logged.take()
 		host := "host=" + l.up("udp", "a").String()
-		assert.Contains(t, told, `WARN "dnshedge: budget exhausted" `+host)
+		assert.Contains(t, told, `INFO "dnshedge: budget exhausted" `+host)
 		assert.Equal(t, `INFO "dnshedge: budget refilled" `+host, told[len(told)-1])
 		assert.NotZero(t, c.Stats().Upstreams[0].Denied[observe.DeniedBudget])
 	})
