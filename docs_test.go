@@ -30,8 +30,8 @@ var snippetImports = []string{
 	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe",
 }
 
-// snippetDocuments hold snippets that stand by themselves. Those of docs/integrations.md are compared with module integration.
-var snippetDocuments = []string{"README.md", "docs/options.md", "docs/protocols.md", "docs/recursor.md", "docs/operations.md"}
+// snippetDocuments hold snippets that stand by themselves. Those of the recipes are compared with module integration.
+var snippetDocuments = []string{"README.md", "docs/dns.md", "docs/numbers.md", "docs/options.md", "docs/protocols.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md"}
 
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
 // It declares the names that a snippet uses and does not define.
@@ -90,7 +90,7 @@ var (
 // TestSnippetsAreInDocumentsThatAreCompiled finds a document that snippetDocuments lacks.
 func TestSnippetsAreInDocumentsThatAreCompiled(t *testing.T) {
 	for _, file := range documents(t) {
-		if file != "docs/integrations.md" && strings.Contains(sources(t, file), "```go\n") {
+		if !strings.HasPrefix(file, "docs/integrations") && strings.Contains(sources(t, file), "```go\n") {
 			assert.Contains(t, snippetDocuments, file)
 		}
 	}
@@ -155,6 +155,20 @@ func headings(doc string) (names []string) {
 	return names
 }
 
+// TestNoPageIsLong keeps each page of docs below 15 kB, and README, which is one page, below 7,000 bytes.
+func TestNoPageIsLong(t *testing.T) {
+	for _, file := range documents(t) {
+		limit := 15_000
+		switch {
+		case file == "README.md":
+			limit = 7000
+		case !strings.HasPrefix(file, "docs/"):
+			continue
+		}
+		assert.LessOrEqual(t, len(sources(t, file)), limit, file)
+	}
+}
+
 // TestEveryOptionIsInTheTable keeps the table in docs/options.md whole, and without options that are gone.
 func TestEveryOptionIsInTheTable(t *testing.T) {
 	var exist, documented []string
@@ -168,9 +182,9 @@ func TestEveryOptionIsInTheTable(t *testing.T) {
 	hedgetest.SameNames(t, "docs/options.md", exist, documented)
 }
 
-// TestTuningKnowsEveryNumberAndItsDefault keeps docs/operations.md's table of settings whole.
+// TestTuningKnowsEveryNumberAndItsDefault keeps docs/rollout.md's table of settings whole.
 func TestTuningKnowsEveryNumberAndItsDefault(t *testing.T) {
-	doc := sources(t, "docs/operations.md")
+	doc := sources(t, "docs/rollout.md")
 	v := reflect.ValueOf(hedge.DefaultConfig())
 	for i := range v.NumField() {
 		value := fmt.Sprint(v.Field(i).Interface())
@@ -180,7 +194,7 @@ func TestTuningKnowsEveryNumberAndItsDefault(t *testing.T) {
 		if v.Field(i).IsZero() {
 			value = "none"
 		}
-		hedgetest.Has(t, "docs/operations.md", doc, fmt.Sprintf("\n| `%s` (%s) |", v.Type().Field(i).Name, value))
+		hedgetest.Has(t, "docs/rollout.md", doc, fmt.Sprintf("\n| `%s` (%s) |", v.Type().Field(i).Name, value))
 	}
 }
 

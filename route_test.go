@@ -237,3 +237,21 @@ func TestUncleanPathIsNotDeclaredSafe(t *testing.T) {
 		}
 	})
 }
+
+func TestObserversAreToldTheShareThatIsSet(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		var rec hedgetest.Recorder
+		tr := hedge.New(rt, hedge.WithObserver(&rec), hedge.WithBudgetPercent(5), hedge.WithRoute("/dear", hedge.Policy{BudgetPercent: 1}))
+		rt.Answer = quick(rt)
+		told := func(path string) float64 {
+			resp, err := get(t, tr, "http://catalog.test"+path)
+			require.NoError(t, err)
+			text(t, resp)
+			return rec.Last().Share
+		}
+		assert.InDelta(t, 0.05, told("/"), 1e-9)
+		assert.InDelta(t, 0.01, told("/dear"), 1e-9)
+		require.NoError(t, tr.Update(func(c *hedge.Config) { c.BudgetPercent = 0.5 }))
+		assert.InDelta(t, 0.005, told("/dear"), 1e-9, "the share of the client bounds its routes")
+	})
+}

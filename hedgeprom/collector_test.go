@@ -367,3 +367,20 @@ func TestAnswersOfHedgesThatAreNotTakenAreCounted(t *testing.T) {
 hedge_answers_not_taken_total{client="",host="db",protocol=""} 3
 `), "hedge_answers_not_taken_total"))
 }
+
+func TestTheShareThatTheSettingsAllowFollowsUpdate(t *testing.T) {
+	c := hedgeprom.New()
+	synctest.Test(t, func(t *testing.T) {
+		h := hedge.NewHedger(hedge.WithName("shop"), hedge.WithObserver(c))
+		for _, percent := range []float64{10, 1, 0.1} {
+			require.NoError(t, h.Update(func(c *hedge.Config) { c.BudgetPercent = percent }))
+			_, err := hedge.Do(t.Context(), h, "db", sleeps(ms))
+			require.NoError(t, err)
+			assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(fmt.Sprintf(`
+# HELP hedge_budget_ratio Hedges per call that the budget pays for in the long run, by the settings.
+# TYPE hedge_budget_ratio gauge
+hedge_budget_ratio{client="shop",host="db",protocol="func"} %v
+`, percent/100)), "hedge_budget_ratio"))
+		}
+	})
+}

@@ -32,6 +32,7 @@ func Example() {
 	}
 	// Output:
 	// hedge_attempts_total
+	// hedge_budget_ratio
 	// hedge_budget_tokens
 	// hedge_delay_seconds
 	// hedge_denied_total

@@ -12,12 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRecipesAreInTheTests keeps docs/integrations.md true: each section names a test and its file, and the file contains the
+// TestRecipesAreInTheTests keeps the recipes true: each section names a test and its file, and the file contains the
 // snippets of the section, line by line. If the recipe is a module of its own, one of its files does.
 func TestRecipesAreInTheTests(t *testing.T) {
-	doc, err := os.ReadFile("../docs/integrations.md")
-	require.NoError(t, err)
-	sections := strings.Split(string(doc), "\n## ")[1:]
+	var sections []string
+	for _, name := range []string{"integrations.md", "integrations-data.md"} {
+		doc, err := os.ReadFile("../docs/" + name)
+		require.NoError(t, err)
+		sections = append(sections, strings.Split(string(doc), "\n## ")[1:]...)
+	}
 	require.NotEmpty(t, sections)
 
 	named := regexp.MustCompile(`\[(Test\w+)\]\(\.\./integration/((?:\w+/)?\w+_test\.go)\)`)

@@ -120,11 +120,11 @@ func TestOneRequestPerSecondIsEnoughToLearn(t *testing.T) {
 	atMost(t, "p99", r["hedge"].P99, 1.08, r["oracle-1"].P99)
 }
 
-// TestSharesBuyWhatOperationsSay holds docs/operations.md to its table: what each share of extra requests buys.
-func TestSharesBuyWhatOperationsSay(t *testing.T) {
+// TestSharesBuyWhatTheDocumentsSay holds docs/rollout.md to its table: what each share of extra requests buys.
+func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 	t.Parallel()
 	long(t)
-	doc, err := os.ReadFile("../../docs/operations.md")
+	doc, err := os.ReadFile("../../docs/rollout.md")
 	require.NoError(t, err)
 	for _, percent := range []int{0, 1, 2, 5, 10} {
 		config := usualConfig()

@@ -71,19 +71,19 @@ func texts(t *testing.T, page string) (all []string) {
 	}
 }
 
-// TestNumbersToWatchAreInTheJSONAndOnThePage compares the table in docs/operations.md with the JSON and the page.
+// TestNumbersToWatchAreInTheJSONAndOnThePage compares the table in docs/numbers.md with the JSON and the page.
 func TestNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
 	h := debug.Handler(newFull(false), newFull(true))
 	var page struct{ Clients []map[string]any }
 	require.NoError(t, json.Unmarshal(show(h, "/?format=json").Body.Bytes(), &page))
 	documented := watched(t, "| number | JSON | metric | page |", page.Clients[0], show(h, "/").Body.String())
 	for name := range page.Clients[0]["stats"].(map[string]any) {
-		assert.True(t, documented["stats."+name], "stats.%s is not in the table of docs/operations.md", name)
+		assert.True(t, documented["stats."+name], "stats.%s is not in the table of docs/numbers.md", name)
 	}
 	denied := page.Clients[0]["keys"].([]any)[0].(map[string]any)["denied"].(map[string]any)
 	for name := range denied {
 		known := documented["keys[].denied."+name] || name == "budget" || name == "slow" || name == "paused" // by another field
-		assert.True(t, known, "keys[].denied.%s is not in the table of docs/operations.md", name)
+		assert.True(t, known, "keys[].denied.%s is not in the table of docs/numbers.md", name)
 	}
 }
 
@@ -95,16 +95,16 @@ func TestDNSNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
 	documented := watched(t, "| number over DNS | JSON | metric | page |", page.DNS[0], show(h, "/").Body.String())
 	for name, value := range page.DNS[0] {
 		if _, isNumber := value.(float64); isNumber {
-			assert.True(t, documented[name], "%s is not in the table of docs/operations.md", name)
+			assert.True(t, documented[name], "%s is not in the table of docs/numbers.md", name)
 		}
 	}
 }
 
-// watched checks that the rows of a table in docs/operations.md are in the JSON of a
+// watched checks that the rows of a table in docs/numbers.md are in the JSON of a
 // client and on the page, and returns the names that they have in the JSON.
 func watched(t *testing.T, head string, client map[string]any, page string) (documented map[string]bool) {
 	t.Helper()
-	doc, err := os.ReadFile("../docs/operations.md")
+	doc, err := os.ReadFile("../docs/numbers.md")
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(doc), head)
 	require.True(t, found, head)
@@ -117,7 +117,7 @@ func watched(t *testing.T, head string, client map[string]any, page string) (doc
 	for _, row := range rows {
 		cells := form.FindStringSubmatch(row)
 		if cells == nil {
-			t.Errorf("a row of docs/operations.md is not like the others: %s", row)
+			t.Errorf("a row of docs/numbers.md is not like the others: %s", row)
 			continue
 		}
 		field, label := cells[1], cells[2]
@@ -127,14 +127,14 @@ func watched(t *testing.T, head string, client map[string]any, page string) (doc
 			name, isList := strings.CutSuffix(name, "[]")
 			object, _ := at.(map[string]any)
 			if at = object[name]; at == nil {
-				t.Errorf("%s is in docs/operations.md and not in the JSON", field)
+				t.Errorf("%s is in docs/numbers.md and not in the JSON", field)
 				break
 			}
 			if isList {
 				at = at.([]any)[0]
 			}
 		}
-		assert.True(t, hasLabel(shown, label), "%q is in docs/operations.md and not on the page", label)
+		assert.True(t, hasLabel(shown, label), "%q is in docs/numbers.md and not on the page", label)
 	}
 	return documented
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
-// TestNumbersToWatchAreMetricsOnTheDashboard compares the table in docs/operations.md with the metrics and the dashboard.
+// TestNumbersToWatchAreMetricsOnTheDashboard compares the table in docs/numbers.md with the metrics and the dashboard.
 func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
-	doc, err := os.ReadFile("../docs/operations.md")
+	doc, err := os.ReadFile("../docs/numbers.md")
 	require.NoError(t, err)
 	var table string
 	for _, head := range []string{"| number | JSON | metric | page |", "| number over DNS | JSON | metric | page |", "| number of a recursor | JSON | metric | page |", "| number of a Limiter | JSON | metric | page |"} {
@@ -43,7 +43,7 @@ func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
 		}
 		documented[name] = true
 		if !slices.Contains(metrics, name) {
-			t.Errorf("%s is in docs/operations.md and does not exist", m[0])
+			t.Errorf("%s is in docs/numbers.md and does not exist", m[0])
 			continue
 		}
 		onDashboard := slices.ContainsFunc(exprs, func(expr string) bool {
@@ -56,13 +56,13 @@ func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
 		}
 	}
 	for _, name := range metrics {
-		assert.True(t, documented[name] || name == "hedge_saved_seconds_bucket", "%s is not in the tables of docs/operations.md", name)
+		assert.True(t, documented[name] || name == "hedge_saved_seconds_bucket", "%s is not in the tables of docs/numbers.md", name)
 	}
 }
 
-// TestOperationsExplainEveryAlert compares the table of alerts with the rules.
-func TestOperationsExplainEveryAlert(t *testing.T) {
-	doc, err := os.ReadFile("../docs/operations.md")
+// TestDocumentsExplainEveryAlert compares the table of alerts with the rules.
+func TestDocumentsExplainEveryAlert(t *testing.T) {
+	doc, err := os.ReadFile("../docs/numbers.md")
 	require.NoError(t, err)
 	rules, err := os.ReadFile("alerts.yaml")
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestOperationsExplainEveryAlert(t *testing.T) {
 		explained = append(explained, m[1])
 	}
 	require.NotEmpty(t, exist)
-	hedgetest.SameNames(t, "docs/operations.md", exist, explained)
+	hedgetest.SameNames(t, "docs/numbers.md", exist, explained)
 	assert.True(t, t.Failed() || slices.Equal(exist, explained), "the table is in another order than the rules")
 }
 
