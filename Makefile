@@ -67,6 +67,11 @@ simulate:
 examples: # runs each once; some are modules of their own
 	@for d in examples/*/; do echo "$$d"; args=; case $$d in */dnsforward/) args="-for 2s";; esac; go -C $$d run . $$args || exit 1; done
 
+.PHONY: api
+api: # writes what is exported into the files that TestAPIIsAsWritten compares with
+	HEDGE_WRITE_API=1 go test -count=1 -run '^TestAPIIsAsWritten$$' .
+	@for d in hedgeprom hedgeotel; do HEDGE_WRITE_API=1 go -C $$d test -count=1 -run '^TestAPIIsAsWritten$$' . || exit 1; done
+
 .PHONY: release
 release: # prepares the go.mod files for VERSION=v1.2.3, and nothing else: see docs/releasing.md
 	@.ci/release $(VERSION)
