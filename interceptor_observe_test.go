@@ -88,7 +88,8 @@ func TestObservedRPCsAllocateNoMore(t *testing.T) {
 	allocatesNoMore(t, "grpc", 1, func(opts ...hedge.Option) func() {
 		intercept := hedge.NewUnaryClientInterceptor(opts...)
 		invoke := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
-		return func() { _ = intercept(context.Background(), read, nil, nil, nil, invoke) }
+		req, reply := new(testpb.Empty), new(testpb.Empty) // nil could not be divided among attempts
+		return func() { _ = intercept(context.Background(), read, req, reply, nil, invoke) }
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -16,30 +17,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// nested are the modules below the root that are released with it.
+var nested = []string{"hedgeprom", "hedgeotel"}
+
 // TestReleasedModulesCanBeGotWithoutTheRoot follows docs/releasing.md on a copy of the tree, up to the tags. A module proxy in
 // a directory takes the place of the tags. What other modules are needed comes from the module cache; the network is not used.
+// Where the cache lacks one of them, the test is skipped: make release-check fills the cache first.
 func TestReleasedModulesCanBeGotWithoutTheRoot(t *testing.T) {
 	const version = "v0.1000.0"
 	if _, err := exec.LookPath("bash"); err != nil || runtime.GOOS == "windows" {
 		t.Skip("the recipe is a bash script")
 	}
-	// Consumers of the tree as it is need the same of the module cache as those of the release.
-	nested := []string{"hedgeprom", "hedgeotel"}
 	cache := "file://" + filepath.ToSlash(strings.TrimSpace(output(t, ".", nil, "go", "env", "GOMODCACHE"))) + "/cache/download"
 	env := []string{
 		"GOPROXY=" + cache, "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=none", "GOVCS=*:off",
 		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-modcacherw", "GOWORK=off", "GOTOOLCHAIN=local",
 	}
-	root, err := filepath.Abs(".")
-	require.NoError(t, err)
-	for _, name := range nested {
-		replaced := fmt.Sprintf("replace %s => %q\n\nreplace %s/%s => %q\n", module, root, module, name, filepath.Join(root, name))
-		if _, stderr, err := consume(t, env, module+"/"+name, replaced); err != nil {
-			require.Regexp(t, `reading file://.*\.(info|mod|zip): no such file or directory`, stderr)
-			t.Skipf("the module cache lacks what users of %s need: go mod download && go -C %s mod download\n%s", name, name, stderr)
-		}
-	}
-
 	tree := t.TempDir()
 	copyTree(t, tree)
 	changed := output(t, tree, nil, "bash", ".ci/release", version)
@@ -52,8 +45,7 @@ func TestReleasedModulesCanBeGotWithoutTheRoot(t *testing.T) {
 	}
 	env[0] = "GOPROXY=file://" + filepath.ToSlash(proxy) + "," + cache
 	for _, name := range nested {
-		user, stderr, err := consume(t, env, module+"/"+name, "")
-		require.NoError(t, err, stderr)
+		user := consume(t, env, module+"/"+name)
 		assert.Equal(t, module+" "+version+"\n", output(t, user, env, "go", "list", "-m", module), "the root comes along")
 		deps := output(t, user, env, "go", "list", "-mod=readonly", "-deps", ".")
 		assert.Contains(t, deps, module+"/observe\n", "every import is found")
@@ -61,22 +53,36 @@ func TestReleasedModulesCanBeGotWithoutTheRoot(t *testing.T) {
 	}
 }
 
+// absent finds the file that a module proxy in a directory has not.
+var absent = regexp.MustCompile(`reading (file://\S+\.(?:info|mod|zip)): no such file or directory`)
+
 // consume gets a module for a program of its own, and finds all that the program imports. It returns the program's folder.
-func consume(t *testing.T, env []string, path, replaced string) (dir, stderr string, err error) {
+// If a module of others is missing it skips the test: that says what the machine has, and nothing about the release.
+func consume(t *testing.T, env []string, path string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	writeFile(t, dir, "go.mod", "module example.com/user\n\ngo 1.26.0\n\n"+replaced)
+	writeFile(t, dir, "go.mod", "module example.com/user\n\n"+goDirective(t)+"\n")
 	writeFile(t, dir, "main.go", fmt.Sprintf("package main\n\nimport _ %q\n\nfunc main() {}\n", path))
 	for _, args := range [][]string{{"get", path}, {"list", "-mod=readonly", "-deps", "."}} {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
-		var text strings.Builder
-		cmd.Stderr = &text
-		if err := cmd.Run(); err != nil {
-			return dir, fmt.Sprint(cmd, "\n", &text), err
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		err := cmd.Run()
+		file := absent.FindStringSubmatch(stderr.String())
+		if err != nil && file != nil && !strings.Contains(file[1], "/"+module+"/") {
+			t.Skipf("the module cache lacks what users of %s need: %s", path, file[1])
 		}
+		require.NoError(t, err, "%s\n%s", cmd, &stderr)
 	}
-	return dir, "", nil
+	return dir
+}
+
+// goDirective is the line of go.mod that says which Go this module needs.
+func goDirective(t *testing.T) string {
+	line := regexp.MustCompile(`(?m)^go \d+\.\d+(\.\d+)?$`).FindString(sources(t, "go.mod"))
+	require.NotEmpty(t, line)
+	return line
 }
 
 // output returns what a command prints, and fails the test if the command fails.

@@ -153,7 +153,7 @@ func TestEnvironmentOverridesTheProgram(t *testing.T) {
 	} {
 		t.Run(test.name+"="+test.value, func(t *testing.T) {
 			t.Setenv(test.name, test.value)
-			tr := hedge.New(http.DefaultTransport)
+			tr := hedge.New(http.DefaultTransport, hedge.WithLogger(slog.New(slog.DiscardHandler)))
 			t.Setenv(test.name, "") // it was read once
 			assert.Equal(t, test.enabled, tr.Snapshot().Enabled)
 			assert.Equal(t, test.shadow, tr.Snapshot().Shadow)

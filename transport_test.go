@@ -8,6 +8,7 @@ import (
 	"expvar"
 	"fmt"
 	"io"
+	"log"
 	"math"
 	"net/http"
 	"net/http/httptrace"
@@ -1406,6 +1407,9 @@ func TestStatsCanBeShared(t *testing.T) {
 
 // What is registered with a Transport is not registered with its clones.
 func TestRegisteredProtocolsCarryTheirHedges(t *testing.T) {
+	before := log.Writer()
+	log.SetOutput(io.Discard) // net/http says that it cannot add HTTP/2 where https is registered
+	t.Cleanup(func() { log.SetOutput(before) })
 	for _, scheme := range []string{"http", "https", "sidecar"} {
 		for _, limit := range []int{0, 10} {
 			t.Run(fmt.Sprint(scheme, " ", limit), func(t *testing.T) {
