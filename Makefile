@@ -1,6 +1,8 @@
 # make runs what must pass before a commit; CI runs the same.
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.9.0
 FUZZTIME ?= 10s
 N ?= 60
 
@@ -32,6 +34,7 @@ vet-cross: # builds for the systems that the tests do not run on
 .PHONY: lint
 lint:
 	go run $(STATICCHECK) ./...
+	go run $(ACTIONLINT)
 	@! git grep -nE 'TO''DO|FIX''ME|XX''X' -- ':!Makefile'
 
 .PHONY: test
@@ -71,6 +74,27 @@ examples: # runs each once; some are modules of their own
 api: # writes what is exported into the files that TestAPIIsAsWritten compares with
 	HEDGE_WRITE_API=1 go test -count=1 -run '^TestAPIIsAsWritten$$' .
 	@for d in hedgeprom hedgeotel; do HEDGE_WRITE_API=1 go -C $$d test -count=1 -run '^TestAPIIsAsWritten$$' . || exit 1; done
+
+.PHONY: build
+build: # every module
+	go build ./...
+	@for d in $(NESTED); do (cd $$d && go build ./...) || exit 1; done
+
+.PHONY: vulnerabilities
+vulnerabilities: # compares every module with those that are known, and names all that are found
+	@failed=; for d in . $(NESTED); do echo "$$d"; (cd $$d && go run $(GOVULNCHECK) ./...) || failed="$$failed $$d"; done; test -z "$$failed" || { echo "vulnerable:$$failed"; exit 1; }
+
+.PHONY: newcomer
+newcomer: # what README and examples/README.md say, in an empty environment, without rights: minutes
+	@.ci/newcomer
+
+.PHONY: release-check
+release-check: # is the tree ready for a release? With VERSION=v1.2.3, as that version: see docs/releasing.md
+	@.ci/release-check $(VERSION)
+
+.PHONY: release-files
+release-files: # writes the source, SBOMs, notes and checksums of the tag VERSION into dist
+	@.ci/release-files $(VERSION)
 
 .PHONY: release
 release: # prepares the go.mod files for VERSION=v1.2.3, and nothing else: see docs/releasing.md

@@ -99,7 +99,7 @@ func TestSnippetsAreInDocumentsThatAreCompiled(t *testing.T) {
 // TestREADMEIsOnePage keeps README short, and its commands where .ci/run finds them.
 func TestREADMEIsOnePage(t *testing.T) {
 	readme := sources(t, "README.md")
-	assert.LessOrEqual(t, len(readme), 9000, "bytes")
+	assert.LessOrEqual(t, len(readme), 7000, "bytes")
 	for _, line := range []string{"<!-- table:headline -->", "go run ./benchmark/simulate", "go test ./..."} {
 		hedgetest.Has(t, "README.md", readme, "\n"+line+"\n") // on a line of its own
 	}
