@@ -96,7 +96,7 @@ func TestSnippetsAreInDocumentsThatAreCompiled(t *testing.T) {
 	}
 }
 
-// TestREADMEIsOnePage keeps README short, and its commands where .ci/run finds them.
+// TestREADMEIsOnePage keeps README short, and its commands where .ci/newcomer finds them.
 func TestREADMEIsOnePage(t *testing.T) {
 	readme := sources(t, "README.md")
 	assert.LessOrEqual(t, len(readme), 7000, "bytes")
