@@ -246,21 +246,8 @@ func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
 
 func TestAuditsOfManyHostsTakeLittleMemory(t *testing.T) {
 	const hosts = 20_000
-	size := func(c engine.Config) float64 {
-		c.MaxKeys = 2 * hosts
-		e := engine.New(c)
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		for i := range hosts {
-			e.Key(engine.Name{Host: fmt.Sprint("host-", i)}).Begin(epoch)
-		}
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		runtime.KeepAlive(e)
-		return float64(after.HeapAlloc-before.HeapAlloc) / hosts
-	}
-	with, without := size(audited()), size(defaults())
+	begin := func(k *engine.Key) { k.Begin(epoch) }
+	with, without := memoryPerKey(audited(), hosts, begin), memoryPerKey(defaults(), hosts, begin)
 	t.Logf("%.0f bytes a key, %.0f with an audit", without, with)
 	assert.Less(t, with-without, 1000.0)
 
@@ -271,6 +258,29 @@ func TestAuditsOfManyHostsTakeLittleMemory(t *testing.T) {
 		e.Key(engine.Name{Host: fmt.Sprint("host-", i)})
 	}
 	assert.LessOrEqual(t, e.Audits(), 100)
+}
+
+// memoryPerKey returns how many bytes of memory each of n keys takes that have been used.
+func memoryPerKey(c engine.Config, n int, use func(*engine.Key)) float64 {
+	c.MaxKeys = 2 * n
+	e := engine.New(c)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range n {
+		use(e.Key(engine.Name{Host: fmt.Sprint("host-", i)}))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	runtime.KeepAlive(e)
+	return float64(after.HeapAlloc-before.HeapAlloc) / float64(n)
+}
+
+func TestAKeyTakesFiveKilobytesAtMost(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	size := memoryPerKey(defaults(), 1000, func(k *engine.Key) { learn(k, 1000, func(int) time.Duration { return seed(rng) }) })
+	t.Logf("%.0f bytes a key that has had a thousand calls", size)
+	assert.Less(t, size, 5000.0)
 }
 
 // An audit adds to a call less than 80 ns.
