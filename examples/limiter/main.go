@@ -1,5 +1,6 @@
-// Limiter shows what a Limiter does for hedging where servers are busy: ten of them, which
-// work on one request at a time, finish what they have begun, and have 80 % of what they can do.
+// Limiter shows what a Limiter does for hedging where servers are busy: twenty of them, which
+// work on one request at a time, finish what they have begun, and have 75 % of what they can do.
+// It makes the same calls to three such services at once, so that all have the same machine.
 //
 //	go run ./examples/limiter
 package main
@@ -21,40 +22,55 @@ import (
 )
 
 const (
-	servers = 10
-	load    = 0.8
-	calls   = 1200
-	mean    = 30 * time.Millisecond // of work
+	servers = 20
+	load    = 0.75
+	calls   = 3000
+	mean    = 60 * time.Millisecond // of work
 )
 
 func main() {
 	log.SetFlags(0)
-	fmt.Println("                             p50       p99    worked on, per call    left the queue   hedges turned away")
-	for _, way := range []struct {
-		name            string
-		hedged, limited bool
-	}{{"without hedging", false, false}, {"hedged", true, false}, {"hedged, and Limiters", true, true}} {
-		s, err := start(way.limited)
-		if err != nil {
-			log.Fatal(err)
-		}
-		base := &http.Transport{Protocols: new(http.Protocols)}
-		base.Protocols.SetUnencryptedHTTP2(true)
-		var transport http.RoundTripper = &balancer{base, s.addrs}
-		if way.hedged {
-			transport = hedge.New(transport)
-		}
-		took := ask(&http.Client{Transport: transport})
-		base.CloseIdleConnections()
-		var left, refused int64
-		for _, l := range s.limiters {
-			n := l.Snapshot()
-			left, refused = left+n.Left, refused+n.Refused
-		}
-		fmt.Printf("%-22s %6.0f ms %6.0f ms %22.2f %16d %21d\n", way.name, ms(took[len(took)/2]), ms(took[len(took)*99/100]),
-			float64(s.worked.Load())/calls, left, refused)
-		s.close()
+	ways := []way{{name: "without hedging"}, {name: "hedged", hedged: true}, {name: "hedged, and Limiters", hedged: true, limited: true}}
+	rows := make([]string, len(ways))
+	var all sync.WaitGroup
+	for i, w := range ways {
+		all.Go(func() { rows[i] = w.row() })
 	}
+	all.Wait()
+	fmt.Println("                             p50       p99    worked on, per call    left the queue   hedges turned away")
+	for _, row := range rows {
+		fmt.Println(row)
+	}
+}
+
+// A way is how a service is called.
+type way struct {
+	name            string
+	hedged, limited bool
+}
+
+// row makes the calls and says what came of them.
+func (w way) row() string {
+	s, err := start(w.limited)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.close()
+	base := &http.Transport{Protocols: new(http.Protocols)}
+	base.Protocols.SetUnencryptedHTTP2(true)
+	defer base.CloseIdleConnections()
+	var transport http.RoundTripper = &balancer{base, s.addrs}
+	if w.hedged {
+		transport = hedge.New(transport)
+	}
+	took := ask(&http.Client{Transport: transport})
+	var left, refused int64
+	for _, l := range s.limiters {
+		n := l.Snapshot()
+		left, refused = left+n.Left, refused+n.Refused
+	}
+	return fmt.Sprintf("%-22s %6.0f ms %6.0f ms %22.2f %16d %21d", w.name, ms(took[len(took)/2]), ms(took[len(took)*99/100]),
+		float64(s.worked.Load())/calls, left, refused)
 }
 
 // ask makes calls at random times, and returns how long they took, sorted.

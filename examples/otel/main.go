@@ -1,6 +1,6 @@
 // Otel makes one hedged call under a span and prints the spans: the caller's, and
-// below it one for each attempt. The span of the loser is not an error. The SDK
-// keeps the spans in memory, where a program would have an exporter.
+// below it one for each attempt. The span of the loser ends with the call, and is not
+// an error. The SDK keeps the spans in memory, where a program would have an exporter.
 //
 //	go -C examples/otel run .
 package main
@@ -29,7 +29,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	var asked atomic.Bool // whether the item was
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d := 5 * time.Millisecond
 		if r.URL.Path == "/item" && !asked.Swap(true) {
 			d = 100 * time.Millisecond // the first attempt is slow
@@ -40,6 +40,8 @@ func main() {
 		case <-r.Context().Done():
 		}
 	}))
+	server.EnableHTTP2 = true // over which a loser is cancelled at once
+	server.StartTLS()
 	defer server.Close()
 
 	memory := tracetest.NewInMemoryExporter() // or otlptracegrpc.New(ctx)
@@ -48,8 +50,8 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	client := &http.Client{Transport: hedge.New(http.DefaultTransport, hedge.WithName("shop"), hedge.WithObserver(observer),
-		hedge.WithMaxHedges(1), hedge.WithLinger(0))} // the loser ends with the call
+	client := &http.Client{Transport: hedge.New(server.Client().Transport,
+		hedge.WithName("shop"), hedge.WithObserver(observer), hedge.WithMaxHedges(1))}
 
 	for range 20 { // teach it how long a call takes
 		if err := get(context.Background(), client, server.URL); err != nil {
@@ -61,6 +63,9 @@ func main() {
 	span.End()
 	if err != nil {
 		log.Fatal(err)
+	}
+	for end := time.Now().Add(time.Second); len(memory.GetSpans()) < 3 && time.Now().Before(end); { // the loser's ends a moment later
+		time.Sleep(time.Millisecond)
 	}
 	print(memory.GetSpans())
 }
