@@ -50,7 +50,7 @@
 // Hedging does not help where the request itself is slow, where the same busy
 // server answers both attempts, or where everything is slow. A server that
 // is loaded above 60 % and keeps working on cancelled calls gets a [Limiter] before its
-// handlers; where that cannot be, set a budget of 2 %.
+// handlers; where that cannot be, set a budget of 2 %. The page [Roll out and run] says more, and how to begin.
 //
 // # Operating it
 //
@@ -73,6 +73,8 @@
 // A call that needs no hedge costs some half a microsecond over HTTP/2 and gRPC, where it
 // starts no goroutine, and one and a half over HTTP/1.1, where it starts one. Memory is
 // bounded by [Config.MaxKeys], at a few kilobytes per key. There are no background goroutines.
+//
+// [Roll out and run]: https://github.com/gohedge/hedge/blob/main/docs/rollout.md
 package hedge
 
 import (

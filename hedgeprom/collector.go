@@ -16,93 +16,23 @@
 //
 // # Metrics
 //
-// Every metric has the labels client (see hedge.WithName), host (for gRPC the
-// target, for hedge.Do the key, for DNS the upstream) and protocol. Their values are made printable, see
-// [observe.KeyInfo.Printable]: hosts whose labels are then equal are counted together.
-// Times are in seconds.
+// The [table of numbers] lists all metrics, says what is good, and how Prometheus is told to store hedge_request_seconds, a native
+// histogram. The help text of each says what it counts. Times are in seconds.
 //
-//	hedge_requests_total         calls
-//	hedge_attempts_total{type}   attempts that were sent for them; type is original or hedge
-//	hedge_wins_total{type}       hedged calls that were answered, by the attempt that answered
-//	hedge_denied_total{reason}   hedges that were due and not sent, and calls that could not be hedged; see observe.Reason
-//	hedge_answers_not_taken_total  hedges with an answer, such as 404 or NOT_FOUND, that ends a call only if it is the primary's; see hedge.WithAnswerStatus
-//	hedge_delay_seconds          delay after which the latest call was to be hedged; 0 if it was not
-//	hedge_saved_seconds          histogram: the estimated time that each win of a hedge saved; 0 with hedge.WithAudit
-//	hedge_request_seconds{hedged}  native histogram: what callers waited; hedged is true if a hedge was sent
-//	hedge_budget_tokens          hedges that the budget could pay for, when it was last asked
-//	hedge_budget_ratio           hedges per call that the budget pays for in the long run: 0.1 by default
+// Calls have the labels client (see hedge.WithName), host (for gRPC the target, for hedge.Do the key, for DNS the upstream) and
+// protocol. Their values are made printable, see [observe.KeyInfo.Printable]: hosts whose labels are then equal are counted
+// together. The label type is original or hedge; reason is one of observe.Reason; hedged is true if a hedge was sent.
 //
-// With hedge.WithAudit there are these gauges, per host:
-//
-//	hedge_audit_verdict              1: hedging was measured to help; -1: to harm, so it is off; 0: neither
-//	hedge_audit_saved_seconds        how much shorter it makes the 99th percentile; negative if it makes it longer
-//	hedge_audit_saved_error_seconds  half of the 95 % interval of that
-//	hedge_audit_confidence           one less the probability that luck alone would ever show as much
-//
-// A client of package dnshedge that is given to [Collector.AddDNS] has the metrics below
-// as well. All have the label client, and those below the line the label host. A client
-// remembers 256 upstreams at most, and all of them are shown.
-//
-//	hedge_dns_questions_total          questions asked of the client, answered from the cache or not
-//	hedge_dns_cache_hits_total         of those, answered from the cache
-//	hedge_dns_stale_answers_total      of those, answered with an expired answer
-//	hedge_dns_local_answers_total      of those, answered without cache and servers: hosts, special-use names
-//	hedge_dns_failures_total           exchanges without any answer
-//	hedge_dns_dropped_total            questions that ended because there were too many
-//	hedge_dns_resends_total            queries sent again because they were taken for lost
-//	hedge_dns_failovers_total          queries sent because another server could not answer
-//	hedge_dns_fallbacks_total          questions put to a fallback server
-//	hedge_dns_ignored_messages_total   messages that answered no query: strange, damaged or forged
-//	hedge_dns_cache_entries            answers in the cache
-//	hedge_dns_cache_bytes              memory that the cache takes, estimated
-//	hedge_dns_cache_max_bytes          memory that it may take
-//	---
-//	hedge_dns_queries_total            queries sent to the upstream, for any reason
-//	hedge_dns_hedges_total             hedges sent to it
-//	hedge_dns_hedge_wins_total         hedges that gave the answer
-//	hedge_dns_upstream_silent          1 if three queries in a row had no answer, and 0 otherwise
-//	hedge_dns_upstream_failing         1 if three responses in a row were failures, and 0 otherwise
-//	hedge_dns_round_trip_seconds       smoothed round trip time; 0 if it is unknown
-//	hedge_dns_loss_ratio               share of the last queries without an answer; hedges that lose count
-//
-// A recursor that is given to [Collector.AddRecursor] has these, with the label client (its Name):
-//
-//	hedge_recursor_questions_total           questions of callers
-//	hedge_recursor_failures_total            of those, answered with SERVFAIL or an error
-//	hedge_recursor_local_answers_total       of those, answered without servers: special-use names
-//	hedge_recursor_limited_total{limit}      of those, ended at a limit, by the field of recursor.Limits
-//	hedge_recursor_server_lookups_total      names of servers that were looked up
-//	hedge_recursor_queries_total             queries sent to servers, over UDP and TCP
-//	hedge_recursor_tcp_queries_total         of those, over TCP
-//	hedge_recursor_hedges_total              queries sent because an answer was late
-//	hedge_recursor_hedge_wins_total          hedges that gave the answer
-//	hedge_recursor_hedges_denied_total       hedges that were due and that the budget forbade
-//	hedge_recursor_timeouts_total            queries sent because the retransmission timeout had passed
-//	hedge_recursor_failovers_total           queries sent because another server could not answer
-//	hedge_recursor_lame_responses_total      responses of servers that do not serve the zone that they should
-//	hedge_recursor_ignored_messages_total    messages that answered no query: strange, damaged or forged
-//	hedge_recursor_scrubbed_records_total    records in responses that were not believed
-//	hedge_recursor_in_flight                 queries that wait for answers
-//	hedge_recursor_servers                   addresses of servers that are known
-//	hedge_recursor_servers_resting           of those, not asked first for a while, because they were silent
-//	hedge_recursor_zones                     zones whose servers are known
-//	hedge_recursor_rrsets                    RRsets that are kept
-//	hedge_recursor_bytes                     memory that all this takes, estimated
-//	hedge_recursor_max_bytes                 memory that it may take
-//	hedge_recursor_budget_tokens             hedges that would be paid for now
-//	hedge_recursor_first_contact_seconds     when a server that was never asked is late
-//
-// A server's Limiter that is given to [Collector.AddLimiter] has these, with the label
-// limiter (see hedge.WithName):
-//
-//	hedge_limiter_limit                      requests that may be worked on at a time
-//	hedge_limiter_working                    requests that are worked on
-//	hedge_limiter_waiting                    requests that wait in the queue
-//	hedge_limiter_requests_total{outcome}    requests that came: worked (reached the handler), left (their caller went away before) or refused (hedges)
+// What [Collector.AddDNS] and [Collector.AddRecursor] add has the label client, and, where it is of one upstream, host. A client
+// remembers 256 upstreams at most, and all of them are shown. limit is a field of recursor.Limits. What [Collector.AddLimiter] adds
+// has the label limiter (see hedge.WithName); outcome is worked (the request reached the handler), left (its caller went away
+// before) or refused (a hedge).
 //
 // Where a host has several routes or methods, the gauges of delay and budget show the one that was
 // called last. With hedge.WithShadow, hedge_denied_total{reason="shadow"} counts the
 // hedges that would have been sent, and hedge_saved_seconds holds what they would have saved.
+//
+// [table of numbers]: https://github.com/gohedge/hedge/blob/main/docs/numbers.md
 package hedgeprom
 
 import (
