@@ -9,13 +9,28 @@
 //
 // # Metrics
 //
-//	hedge.requests   calls
-//	hedge.attempts   attempts, by hedge.type and hedge.outcome: won, lost or failed
-//	hedge.denied     hedges that were due and not sent, and calls that could not be hedged, by hedge.reason
+//	hedge.requests           calls
+//	hedge.request            histogram: what callers waited, in seconds; hedge.hedged is true if a hedge was sent
+//	hedge.attempts           attempts, by hedge.type and hedge.outcome: won, lost or failed
+//	hedge.wins               hedged calls that were answered, by the hedge.type of the attempt that answered
+//	hedge.denied             hedges that were due and not sent, and calls that could not be hedged, by hedge.reason
 //	hedge.answers_not_taken  hedges with an answer, such as 404 or NOT_FOUND, that ends a call only if it is the primary's
-//	hedge.saved      histogram: the estimated time that each win of a hedge saved, in seconds
-//	hedge.delay      delay after which the latest call was to be hedged, in seconds; 0 if it was not
-//	hedge.budget     hedges that the budget could pay for, when it was last asked
+//	hedge.saved              histogram: the estimated time that each win of a hedge saved, in seconds; 0 with hedge.WithAudit
+//	hedge.delay              delay after which the latest call was to be hedged, in seconds; 0 if it was not
+//	hedge.budget.tokens      hedges that the budget could pay for, when it was last asked
+//	hedge.budget.ratio       hedges per call that the budget pays for in the long run: 0.1 by default
+//
+// With hedge.WithAudit there are these gauges, per host:
+//
+//	hedge.audit.verdict      1: hedging was measured to help; -1: to harm, so it is off; 0: neither
+//	hedge.audit.saved        how much shorter it makes the 99th percentile, in seconds; negative if it makes it longer
+//	hedge.audit.saved_error  half of the 95 % interval of that
+//	hedge.audit.confidence   one less the probability that luck alone would ever show as much
+//
+// An exporter to Prometheus gives all of these the names that module hedgeprom has. gRPC calls have one more, as gRFC A96 says, with
+// the attributes grpc.method and grpc.target:
+//
+//	grpc.client.call.hedges  histogram: how many hedges a call had, if it had any
 //
 // A server's Limiter that has the Observer, by hedge.WithObserver, has two more, with the
 // attributes hedge.limiter (see hedge.WithName) and hedge.outcome: worked, left or refused.
@@ -34,7 +49,7 @@
 // (hedge.fired) and for each that is due and not sent (hedge.denied). If there were
 // hedges, it also gets the attributes hedge.attempts and hedge.winner; with hedge.WithAudit,
 // it gets hedge.audit: on, off or trying. Each hedge has a
-// span below the caller's, with the attribute hedge.outcome; so has a primary that lost
+// span below the caller's, with the attribute hedge.outcome, and over HTTP http.request.resend_count; so has a primary that lost
 // to a hedge. Where DNS questions share an exchange through a cache, there is no one
 // caller, and no span. To lose is no error: the status Error means that the attempt itself failed.
 //
@@ -47,6 +62,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,12 +84,14 @@ type Observer struct {
 	observe.NopObserver
 	tracer trace.Tracer
 
-	requests, attempts, denied, notTaken metric.Int64Counter
+	requests, attempts, wins, denied, notTaken metric.Int64Counter
+	request, saved                             metric.Float64Histogram
+	delay, tokens, ratio                       metric.Float64Gauge
+	audited                                    [4]metric.Float64Gauge // verdict, saved, its error, confidence
+	hedges                                     metric.Int64Histogram  // of gRPC calls
 
-	saved         metric.Float64Histogram
-	delay, budget metric.Float64Gauge
-	limited       metric.Int64Counter
-	waited        metric.Float64Histogram
+	limited metric.Int64Counter
+	waited  metric.Float64Histogram
 
 	sets atomic.Pointer[map[observe.KeyInfo]*sets] // the map is replaced, never changed
 	mu   sync.Mutex                                // held while sets is replaced
@@ -114,33 +132,60 @@ func New(opts ...Option) (*Observer, error) {
 	if s.tracers == nil {
 		s.tracers = otel.GetTracerProvider()
 	}
-	m := s.meters.Meter(scope)
 	o := &Observer{tracer: s.tracers.Tracer(scope)}
 	o.sets.Store(&map[observe.KeyInfo]*sets{})
-	var errs [9]error
-	o.requests, errs[0] = m.Int64Counter("hedge.requests", metric.WithUnit("{request}"), metric.WithDescription("Calls."))
-	o.attempts, errs[1] = m.Int64Counter("hedge.attempts", metric.WithUnit("{attempt}"),
-		metric.WithDescription("Attempts that were sent for the calls, by type and outcome."))
-	o.denied, errs[2] = m.Int64Counter("hedge.denied", metric.WithUnit("{hedge}"),
-		metric.WithDescription("Hedges that were due and not sent, and calls that could not be hedged, by reason."))
-	o.saved, errs[3] = m.Float64Histogram("hedge.saved", metric.WithUnit("s"),
-		metric.WithDescription("Estimated time that each win of a hedge saved."),
-		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
-	o.delay, errs[4] = m.Float64Gauge("hedge.delay", metric.WithUnit("s"),
-		metric.WithDescription("Delay after which the latest call was to be hedged; 0 if it was not."))
-	o.budget, errs[5] = m.Float64Gauge("hedge.budget", metric.WithUnit("{hedge}"),
-		metric.WithDescription("Hedges that the budget could pay for, when it was last asked."))
-	o.limited, errs[6] = m.Int64Counter("hedge.limiter.requests", metric.WithUnit("{request}"),
-		metric.WithDescription("Requests that came to a server's Limiter, by outcome."))
-	o.waited, errs[7] = m.Float64Histogram("hedge.limiter.waited", metric.WithUnit("s"),
-		metric.WithDescription("How long requests waited in a Limiter's queue, by outcome."),
-		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
-	o.notTaken, errs[8] = m.Int64Counter("hedge.answers_not_taken", metric.WithUnit("{hedge}"),
-		metric.WithDescription("Hedges with an answer that ends a call only if it is the primary's."))
-	if err := errors.Join(errs[:]...); err != nil {
+	m := maker{meter: s.meters.Meter(scope)}
+	o.requests = m.counter("hedge.requests", "{request}", "Calls.")
+	o.request = m.times("hedge.request", "What callers waited, by whether a hedge was sent.")
+	o.attempts = m.counter("hedge.attempts", "{attempt}", "Attempts that were sent for the calls, by type and outcome.")
+	o.wins = m.counter("hedge.wins", "{request}", "Hedged calls that were answered, by the type of the attempt that answered.")
+	o.denied = m.counter("hedge.denied", "{hedge}", "Hedges that were due and not sent, and calls that could not be hedged, by reason.")
+	o.notTaken = m.counter("hedge.answers_not_taken", "{hedge}", "Hedges with an answer that ends a call only if it is the primary's.")
+	o.saved = m.times("hedge.saved", "Estimated time that each win of a hedge saved.")
+	o.delay = m.gauge("hedge.delay", "s", "Delay after which the latest call was to be hedged; 0 if it was not.")
+	o.tokens = m.gauge("hedge.budget.tokens", "{hedge}", "Hedges that the budget could pay for, when it was last asked.")
+	o.ratio = m.gauge("hedge.budget.ratio", "1", "Hedges per call that the budget pays for in the long run, by the settings.")
+	o.audited = [4]metric.Float64Gauge{
+		m.gauge("hedge.audit.verdict", "", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
+		m.gauge("hedge.audit.saved", "s", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
+		m.gauge("hedge.audit.saved_error", "s", "Half of the 95 % interval of hedge.audit.saved."),
+		m.gauge("hedge.audit.confidence", "", "One less the probability that luck alone would ever show as much, however often one looks."),
+	}
+	o.limited = m.counter("hedge.limiter.requests", "{request}", "Requests that came to a server's Limiter, by outcome.")
+	o.waited = m.times("hedge.limiter.waited", "How long requests waited in a Limiter's queue, by outcome.")
+	var err error
+	o.hedges, err = m.meter.Int64Histogram("grpc.client.call.hedges", metric.WithUnit("{hedge}"),
+		metric.WithDescription("Hedges of a call that had any."), metric.WithExplicitBucketBoundaries(1, 2, 3, 4, 5))
+	if err := errors.Join(append(m.errs, err)...); err != nil {
 		return nil, err
 	}
 	return o, nil
+}
+
+// A maker makes instruments, and keeps the errors of those that are refused.
+type maker struct {
+	meter metric.Meter
+	errs  []error
+}
+
+func (m *maker) counter(name, unit, description string) metric.Int64Counter {
+	c, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	m.errs = append(m.errs, err)
+	return c
+}
+
+func (m *maker) gauge(name, unit, description string) metric.Float64Gauge {
+	g, err := m.meter.Float64Gauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+	m.errs = append(m.errs, err)
+	return g
+}
+
+// times makes a histogram of seconds.
+func (m *maker) times(name, description string) metric.Float64Histogram {
+	h, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
+	m.errs = append(m.errs, err)
+	return h
 }
 
 // sets has the attributes of one key, as options that are made once.
@@ -148,7 +193,9 @@ type sets struct {
 	common []attribute.KeyValue
 	add    []metric.AddOption
 	record []metric.RecordOption
-	won    []metric.AddOption // of originals that won, as most attempts do
+	alone  []metric.RecordOption // of calls that no hedge was sent for, as most are
+	won    []metric.AddOption    // of originals that won, as most attempts do
+	call   []metric.RecordOption // of a gRPC call, in the words of A96; nil: it is none
 }
 
 // maxSets is the number of keys whose attributes are kept at most. The attributes of
@@ -171,7 +218,12 @@ func (o *Observer) of(key observe.KeyInfo) *sets {
 	}
 	set := metric.WithAttributeSet(attribute.NewSet(s.common...))
 	s.add, s.record = []metric.AddOption{set}, []metric.RecordOption{set}
+	s.alone = s.recorded(hedged(false))
 	s.won = s.with(attempt(0, observe.Won)...)
+	if key.Protocol == "grpc" {
+		s.call = []metric.RecordOption{metric.WithAttributes(
+			attribute.String("grpc.method", strings.TrimPrefix(text.Route, "/")), attribute.String("grpc.target", text.Host))}
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if known := *o.sets.Load(); len(known) < maxSets && key == text { // a name may be very long
@@ -186,6 +238,13 @@ func (o *Observer) of(key observe.KeyInfo) *sets {
 func (s *sets) with(more ...attribute.KeyValue) []metric.AddOption {
 	return []metric.AddOption{metric.WithAttributes(append(s.common[:len(s.common):len(s.common)], more...)...)}
 }
+
+// recorded returns the same for histograms.
+func (s *sets) recorded(more attribute.KeyValue) []metric.RecordOption {
+	return []metric.RecordOption{metric.WithAttributes(append(s.common[:len(s.common):len(s.common)], more)...)}
+}
+
+func hedged(yes bool) attribute.KeyValue { return attribute.Bool("hedge.hedged", yes) }
 
 // kind returns the type of attempt n in the words of A96.
 func kind(n int) string {
@@ -223,6 +282,9 @@ func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a obser
 		_, span := o.tracer.Start(ctx, "hedge attempt", trace.WithTimestamp(end.Add(-a.Latency)),
 			trace.WithAttributes(s.common...), trace.WithAttributes(attempt(a.Number, a.Outcome)...),
 			trace.WithAttributes(attribute.Int("hedge.attempt", a.Number)))
+		if a.Hedge() && key.Protocol == "http" {
+			span.SetAttributes(attribute.Int("http.request.resend_count", a.Number)) // as OpenTelemetry's conventions for HTTP say
+		}
 		if a.Outcome == observe.Failed {
 			span.SetStatus(codes.Error, "attempt failed")
 		}
@@ -235,6 +297,14 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 	s := o.of(key)
 	o.requests.Add(ctx, 1, s.add...)
 	o.delay.Record(ctx, r.Delay.Seconds(), s.record...)
+	if r.Share > 0 { // calls that cannot be hedged say nothing of the budget
+		o.ratio.Record(ctx, r.Share, s.record...)
+	}
+	if r.Attempts > 1 {
+		o.hedgedDone(ctx, s, r)
+	} else {
+		o.request.Record(ctx, r.Latency.Seconds(), s.alone...)
+	}
 	if r.AnswersNotTaken > 0 {
 		o.notTaken.Add(ctx, int64(r.AnswersNotTaken), s.add...)
 	}
@@ -250,6 +320,25 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 		if r.Winner >= 0 {
 			span.SetAttributes(attribute.String("hedge.winner", kind(r.Winner)))
 		}
+	}
+}
+
+// hedgedDone counts a call that a hedge was sent for.
+func (o *Observer) hedgedDone(ctx context.Context, s *sets, r observe.RequestResult) {
+	o.request.Record(ctx, r.Latency.Seconds(), s.recorded(hedged(true))...)
+	if r.Winner >= 0 {
+		o.wins.Add(ctx, 1, s.with(attribute.String("hedge.type", kind(r.Winner)))...)
+	}
+	if s.call != nil {
+		o.hedges.Record(ctx, int64(r.Attempts-1), s.call...)
+	}
+}
+
+// Audited records what the audit of a host has found.
+func (o *Observer) Audited(key observe.KeyInfo, a observe.Audit) {
+	verdict := map[observe.Verdict]float64{observe.AuditOn: 1, observe.AuditOff: -1}[a.Verdict]
+	for i, v := range [...]float64{verdict, a.Saved.Seconds(), a.PlusMinus.Seconds(), a.Confidence} {
+		o.audited[i].Record(context.Background(), v, o.of(key).record...)
 	}
 }
 
@@ -269,7 +358,7 @@ func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied obser
 
 // Budget records how many hedges the budget could pay for.
 func (o *Observer) Budget(key observe.KeyInfo, tokens float64) {
-	o.budget.Record(context.Background(), tokens, o.of(key).record...)
+	o.tokens.Record(context.Background(), tokens, o.of(key).record...)
 }
 
 // Limited counts a request that came to a Limiter, and how long it waited.

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -50,7 +53,7 @@ func record(t *testing.T) *telemetry {
 	return r
 }
 
-// metrics returns the sums, counts and gauges by name and attributes.
+// metrics returns the sums, counts and gauges by name and attributes; of what is counted for each call, the sum.
 func (r *telemetry) metrics(t *testing.T) map[string]float64 {
 	var rm metricdata.ResourceMetrics
 	require.NoError(t, r.reader.Collect(t.Context(), &rm))
@@ -71,6 +74,10 @@ func (r *telemetry) metrics(t *testing.T) map[string]float64 {
 		case metricdata.Histogram[float64]:
 			for _, p := range data.DataPoints {
 				all[name(m, p.Attributes)] = float64(p.Count)
+			}
+		case metricdata.Histogram[int64]:
+			for _, p := range data.DataPoints {
+				all[name(m, p.Attributes)] = float64(p.Sum)
 			}
 		}
 	}
@@ -157,16 +164,27 @@ func TestMetricsUseTheValuesOfA96(t *testing.T) {
 		r.call(t.Context(), h, 90*ms, -ms)   // it fails
 		got := r.metrics(t)
 		key := func(name string) string { return name + " hedge.client=shop,hedge.protocol=func,server.address=db" }
-		assert.InDelta(t, h.Snapshot().Keys[0].Budget, got[key("hedge.budget")], 0.2)
+		assert.InDelta(t, h.Snapshot().Keys[0].Budget, got[key("hedge.budget.tokens")], 0.2)
+		assert.InDelta(t, 0.1, got[key("hedge.budget.ratio")], 1e-9)
 		assert.InDelta(t, 0.010, got[key("hedge.delay")], 0.001)
-		delete(got, key("hedge.budget"))
-		delete(got, key("hedge.delay"))
+		for _, gauge := range []string{"hedge.budget.tokens", "hedge.budget.ratio", "hedge.delay"} {
+			delete(got, key(gauge))
+		}
+		of := func(name, attribute, more string) string {
+			return fmt.Sprintf("%s hedge.client=shop,%shedge.protocol=func,%sserver.address=db", name, attribute, more)
+		}
 		attempts := func(kind, outcome string) string {
 			return fmt.Sprintf("hedge.attempts hedge.client=shop,hedge.outcome=%s,hedge.protocol=func,hedge.type=%s,server.address=db", outcome, kind)
 		}
 		assert.Equal(t, map[string]float64{
-			key("hedge.requests"):        12,
-			key("hedge.saved"):           1,
+			key("hedge.requests"): 12,
+			key("hedge.saved"):    1,
+
+			of("hedge.request", "hedge.hedged=false,", ""): 10,
+			of("hedge.request", "hedge.hedged=true,", ""):  2,
+			of("hedge.wins", "", "hedge.type=original,"):   1,
+			of("hedge.wins", "", "hedge.type=hedge,"):      1,
+
 			attempts("original", "won"):  11,
 			attempts("original", "lost"): 1,
 			attempts("hedge", "won"):     1,
@@ -174,6 +192,79 @@ func TestMetricsUseTheValuesOfA96(t *testing.T) {
 			"hedge.denied hedge.client=shop,hedge.protocol=func,hedge.reason=warming,server.address=db": 10,
 		}, got)
 	})
+}
+
+func TestHedgesOfGRPCCallsAreCountedAsA96Says(t *testing.T) {
+	r := record(t)
+	grpc := hedge.KeyInfo{Protocol: "grpc", Host: "dns:///shop", Route: "/shop.v1.Catalog/GetItem"}
+	for _, attempts := range []int{1, 2, 3, 3} {
+		r.RequestDone(t.Context(), grpc, hedge.RequestResult{Attempts: attempts, Winner: -1})
+		r.RequestDone(t.Context(), hedge.KeyInfo{Protocol: "http", Host: "shop"}, hedge.RequestResult{Attempts: attempts, Winner: -1})
+	}
+	got := make(map[string]float64)
+	for name, value := range r.metrics(t) {
+		if strings.HasPrefix(name, "grpc.") || strings.HasPrefix(name, "hedge.wins") {
+			got[name] = value
+		}
+	}
+	assert.Equal(t, map[string]float64{"grpc.client.call.hedges grpc.method=shop.v1.Catalog/GetItem,grpc.target=dns:///shop": 1 + 2 + 2}, got)
+}
+
+func TestAuditsAreGauges(t *testing.T) {
+	r := record(t)
+	host := hedge.KeyInfo{Protocol: "http", Host: "db"}
+	r.Audited(host, hedge.Audit{Verdict: hedge.AuditOn, Saved: 60 * ms, PlusMinus: 16 * ms, Confidence: 0.99})
+	r.Audited(host, hedge.Audit{Verdict: hedge.AuditOff, Saved: -70 * ms, PlusMinus: 21 * ms, Confidence: 0.98})
+	of := " hedge.protocol=http,server.address=db"
+	assert.Equal(t, map[string]float64{
+		"hedge.audit.verdict" + of: -1, "hedge.audit.saved" + of: -0.07, "hedge.audit.saved_error" + of: 0.021, "hedge.audit.confidence" + of: 0.98,
+	}, r.metrics(t))
+}
+
+// TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom turns the names into those of Prometheus, as OpenTelemetry's
+// compatibility specification says, and compares them with the first table of docs/numbers.md.
+func TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom(t *testing.T) {
+	r := record(t)
+	call := hedge.RequestResult{Attempts: 2, Winner: 1, Saved: ms, Share: 0.1, AnswersNotTaken: 1}
+	r.RequestDone(t.Context(), hedge.KeyInfo{Protocol: "grpc"}, call)
+	r.AttemptDone(t.Context(), hedge.KeyInfo{}, hedge.AttemptResult{Outcome: hedge.Won})
+	r.Denied(t.Context(), hedge.KeyInfo{}, hedge.DeniedBudget)
+	r.Budget(hedge.KeyInfo{}, 1)
+	r.Audited(hedge.KeyInfo{}, hedge.Audit{})
+	var rm metricdata.ResourceMetrics
+	require.NoError(t, r.reader.Collect(t.Context(), &rm))
+	doc, err := os.ReadFile("observer.go")
+	require.NoError(t, err)
+	var exported []string
+	for _, m := range rm.ScopeMetrics[0].Metrics {
+		assert.Contains(t, string(doc), "\n//\t"+m.Name+" ", "the package doc lacks a metric")
+		name := strings.ReplaceAll(m.Name, ".", "_")
+		if m.Unit == "s" {
+			name += "_seconds"
+		}
+		if _, isGauge := m.Data.(metricdata.Gauge[float64]); isGauge && m.Unit == "1" && !strings.HasSuffix(name, "_ratio") {
+			name += "_ratio"
+		}
+		if _, isCounter := m.Data.(metricdata.Sum[int64]); isCounter {
+			name += "_total"
+		}
+		exported = append(exported, name)
+	}
+	numbers, err := os.ReadFile("../docs/numbers.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(numbers), "| number | JSON | metric | page |")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	documented := []string{"grpc_client_call_hedges"} // gRFC A96's name, for modules alike
+	for row := range strings.Lines(table) {
+		if cells := strings.Split(row, "|"); len(cells) > 3 {
+			if m := regexp.MustCompile("`(hedge_\\w+?)(_count)?[{`]").FindStringSubmatch(cells[3]); m != nil {
+				documented = append(documented, m[1])
+			}
+		}
+	}
+	slices.Sort(documented)
+	hedgetest.SameNames(t, "docs/numbers.md", exported, slices.Compact(documented))
 }
 
 func attributes(kvs []attribute.KeyValue) map[string]string {

@@ -42,6 +42,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,6 +67,7 @@ type Collector struct {
 	delay, budget, share *prometheus.GaugeVec
 	saved, latency       *prometheus.HistogramVec
 	audited              [4]*prometheus.GaugeVec // verdict, saved, its error, confidence
+	grpcHedges           *prometheus.HistogramVec
 	dns                  *dnsMetrics
 	recursors            *recursorMetrics
 	limiters             *limiterMetrics
@@ -73,6 +75,7 @@ type Collector struct {
 	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
 	mu     sync.Mutex                     // held while series is replaced
 	hosts  map[string]bool                // hosts with a label of their own; guarded by mu
+	routes map[string]bool                // gRPC methods with one; guarded by mu
 }
 
 // Format writes the name of the type. Without it, package fmt would write all hosts, and
@@ -94,7 +97,8 @@ type settings struct {
 }
 
 // WithMaxHosts gives the first n hosts labels of their own. All other hosts share the
-// label [Other], for which there are no gauges. The default is 100. It panics if n is negative.
+// label [Other], for which there are no gauges; so do gRPC methods above n, as the label
+// grpc_method. The default is 100. It panics if n is negative.
 func WithMaxHosts(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("hedgeprom: WithMaxHosts: %d is negative", n))
@@ -120,9 +124,9 @@ func WithBuckets(seconds ...float64) Option {
 
 // WithConstLabels adds the same labels to every metric. The default is none. It panics
 // if one of them is a label that metrics of this package have: client, host, protocol,
-// type, reason, hedged, le, limiter, outcome or limit.
+// type, reason, hedged, le, limiter, outcome, limit, grpc_method or grpc_target.
 func WithConstLabels(labels prometheus.Labels) Option {
-	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome", "limit"} {
+	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome", "limit", "grpc_method", "grpc_target"} {
 		if _, taken := labels[name]; taken {
 			panic(fmt.Sprintf("hedgeprom: WithConstLabels: metrics have a label %s of their own", name))
 		}
@@ -172,17 +176,22 @@ func New(opts ...Option) *Collector {
 			gauge("hedge_audit_saved_error_seconds", "Half of the 95 % interval of hedge_audit_saved_seconds."),
 			gauge("hedge_audit_confidence", "One less the probability that luck alone would ever show as much, however often one looks."),
 		},
+		grpcHedges: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "grpc_client_call_hedges", Help: "Hedges of gRPC calls that had any, by method and target, as gRFC A96 says.",
+			Buckets: []float64{1, 2, 3, 4, 5}, ConstLabels: s.labels,
+		}, []string{"grpc_method", "grpc_target"}),
 		dns:       newDNSMetrics(s.labels),
 		recursors: newRecursorMetrics(s.labels),
 		limiters:  newLimiterMetrics(s.labels),
 		hosts:     make(map[string]bool),
+		routes:    make(map[string]bool),
 	}
 	c.series.Store(&map[id]*series{})
 	return c
 }
 
 func (c *Collector) all() []prometheus.Collector {
-	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.share, c.saved, c.latency}
+	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.share, c.saved, c.latency, c.grpcHedges}
 	for _, g := range c.audited {
 		all = append(all, g)
 	}
@@ -278,6 +287,9 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	}
 	if r.Attempts > 1 {
 		c.attempts.WithLabelValues(s.client, s.host, s.protocol, "hedge").Add(float64(r.Attempts - 1))
+		if key.Protocol == "grpc" {
+			c.grpcHedges.WithLabelValues(c.method(key), s.host).Observe(float64(r.Attempts - 1))
+		}
 		switch {
 		case r.Winner > 0:
 			c.wins.WithLabelValues(s.client, s.host, s.protocol, "hedge").Inc()
@@ -291,6 +303,20 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
 		c.saved.WithLabelValues(s.client, s.host, s.protocol).Observe(r.Saved.Seconds())
 	}
+}
+
+// method returns the label of a gRPC method, which is its name without the slash at its head.
+func (c *Collector) method(key observe.KeyInfo) string {
+	name := strings.TrimPrefix(key.Printable().Route, "/")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.routes[name] {
+		if len(c.routes) >= c.maxHosts {
+			return Other
+		}
+		c.routes[name] = true
+	}
+	return name
 }
 
 // Audited records what the audit of a host has found.

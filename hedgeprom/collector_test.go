@@ -204,8 +204,11 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 		m := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`).FindStringSubmatch(d.String())
 		require.NotNil(t, m, d)
 		all := []string{m[1]}
-		if m[1] == "hedge_saved_seconds" {
+		switch m[1] {
+		case "hedge_saved_seconds":
 			all = []string{m[1] + "_bucket", m[1] + "_sum", m[1] + "_count"}
+		case "grpc_client_call_hedges":
+			all = []string{m[1] + "_sum"} // how many there were; the rest is for those who know A96's histogram
 		}
 		for _, name := range all {
 			metrics = append(metrics, name)
@@ -228,11 +231,11 @@ func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 	metrics, labels := names(t)
 	used := make(map[string]bool)
 	check := func(expr string) {
-		for _, name := range regexp.MustCompile(`\bhedge_\w+`).FindAllString(expr, -1) {
+		for _, name := range regexp.MustCompile(`\b(?:hedge|grpc_client)_\w+`).FindAllString(expr, -1) {
 			assert.True(t, slices.Contains(metrics, name), "%s does not exist: %s", name, expr)
 			used[name] = true
 		}
-		for _, m := range regexp.MustCompile(`(hedge_\w+)\{([^}]*)\}`).FindAllStringSubmatch(expr, -1) {
+		for _, m := range regexp.MustCompile(`((?:hedge|grpc_client)_\w+)\{([^}]*)\}`).FindAllStringSubmatch(expr, -1) {
 			for _, l := range regexp.MustCompile(`(\w+)=~?"`).FindAllStringSubmatch(m[2], -1) {
 				assert.Contains(t, labels[m[1]], l[1], expr)
 			}
@@ -383,4 +386,27 @@ hedge_budget_ratio{client="shop",host="db",protocol="func"} %v
 `, percent/100)), "hedge_budget_ratio"))
 		}
 	})
+}
+
+func TestHedgesOfGRPCCallsAreCountedAsA96Says(t *testing.T) {
+	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
+	for _, attempts := range []int{1, 2, 3, 3} {
+		for _, method := range []string{"/shop.v1.Catalog/GetItem", "/shop.v1.Catalog/ListItems"} { // there is one label for methods
+			c.RequestDone(t.Context(), observe.KeyInfo{Protocol: "grpc", Host: "dns:///shop", Route: method}, observe.RequestResult{Attempts: attempts})
+		}
+		c.RequestDone(t.Context(), observe.KeyInfo{Protocol: "http", Host: "dns:///shop"}, observe.RequestResult{Attempts: attempts})
+	}
+	histogram := func(method string) string {
+		labels := fmt.Sprintf("grpc_method=%q,grpc_target=%q", method, "dns:///shop")
+		text := ""
+		for _, bucket := range []string{"1 1", "2 3", "3 3", "4 3", "5 3", "+Inf 3"} { // one call had one hedge, and two had two
+			le, n, _ := strings.Cut(bucket, " ")
+			text += fmt.Sprintf("grpc_client_call_hedges_bucket{%s,le=%q} %s\n", labels, le, n)
+		}
+		return text + fmt.Sprintf("grpc_client_call_hedges_sum{%s} 5\ngrpc_client_call_hedges_count{%s} 3\n", labels, labels)
+	}
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP grpc_client_call_hedges Hedges of gRPC calls that had any, by method and target, as gRFC A96 says.
+# TYPE grpc_client_call_hedges histogram
+`+histogram(hedgeprom.Other)+histogram("shop.v1.Catalog/GetItem")), "grpc_client_call_hedges"))
 }

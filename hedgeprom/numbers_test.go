@@ -36,9 +36,9 @@ func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
 
 	metrics, labels := names(t)
 	documented := make(map[string]bool)
-	for _, m := range regexp.MustCompile("`(hedge_\\w+)(?:\\{(\\w+)=\"([\\w-]+)\"\\})?`").FindAllStringSubmatch(table, -1) {
+	for _, m := range regexp.MustCompile("`((?:hedge|grpc_client)_\\w+)(?:\\{(\\w+)=\"([\\w-]+)\"\\})?`").FindAllStringSubmatch(table, -1) {
 		name, label, value := m[1], m[2], m[3]
-		if name == "hedge_saved_seconds" {
+		if name == "hedge_saved_seconds" || name == "grpc_client_call_hedges" {
 			name += "_sum"
 		}
 		documented[name] = true
