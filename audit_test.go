@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // A crowd is a server that takes longer while it is sent hedges. It is safe for concurrent use.
@@ -45,7 +45,7 @@ func (c *crowd) answer(ctx context.Context) error {
 	if now-c.last.Load() < int64(5*time.Second) {
 		took *= c.factor
 	}
-	return hedgetest.Sleep(ctx, time.Duration(took))
+	return doubles.Sleep(ctx, time.Duration(took))
 }
 
 // callFor makes calls for a time, twenty per second.
@@ -83,7 +83,7 @@ type auditedClient func(t *testing.T, c *crowd, opts ...hedge.Option) (call func
 // audited are the clients by protocol.
 var audited = map[string]auditedClient{
 	"http": func(t *testing.T, c *crowd, opts ...hedge.Option) (func(), func() hedge.Snapshot) {
-		rt := new(hedgetest.RoundTripper)
+		rt := new(doubles.RoundTripper)
 		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
 			if err := c.answer(req.Context()); err != nil {
 				return nil, err
@@ -106,7 +106,7 @@ var audited = map[string]auditedClient{
 }
 
 func TestAuditSwitchesHedgingOffWhereItHarms(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	for protocol, client := range audited {
 		t.Run(protocol, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

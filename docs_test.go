@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // snippetImports are the packages that snippets may use.
@@ -101,10 +101,10 @@ func TestREADMEIsOnePage(t *testing.T) {
 	readme := sources(t, "README.md")
 	assert.LessOrEqual(t, len(readme), 7000, "bytes")
 	for _, line := range []string{"<!-- table:headline -->", "go run ./benchmark/simulate", "go test ./..."} {
-		hedgetest.Has(t, "README.md", readme, "\n"+line+"\n") // on a line of its own
+		doubles.Has(t, "README.md", readme, "\n"+line+"\n") // on a line of its own
 	}
 	for _, module := range []string{module, module + "/hedgeprom", module + "/hedgeotel"} {
-		hedgetest.Has(t, "README.md", readme, "\ngo get "+module+" ")
+		doubles.Has(t, "README.md", readme, "\ngo get "+module+" ")
 	}
 }
 
@@ -179,7 +179,7 @@ func TestEveryOptionIsInTheTable(t *testing.T) {
 		documented = append(documented, m[1])
 	}
 	require.Greater(t, len(exist), 20)
-	hedgetest.SameNames(t, "docs/options.md", exist, documented)
+	doubles.SameNames(t, "docs/options.md", exist, documented)
 }
 
 // TestTuningKnowsEveryNumberAndItsDefault keeps docs/rollout.md's table of settings whole.
@@ -194,7 +194,7 @@ func TestTuningKnowsEveryNumberAndItsDefault(t *testing.T) {
 		if v.Field(i).IsZero() {
 			value = "none"
 		}
-		hedgetest.Has(t, "docs/rollout.md", doc, fmt.Sprintf("\n| `%s` (%s) |", v.Type().Field(i).Name, value))
+		doubles.Has(t, "docs/rollout.md", doc, fmt.Sprintf("\n| `%s` (%s) |", v.Type().Field(i).Name, value))
 	}
 }
 

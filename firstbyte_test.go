@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // flushed is the body of a server that sends its header before it does the work.
@@ -26,7 +26,7 @@ type flushed struct {
 
 func (f *flushed) Read(p []byte) (int, error) {
 	if f.after > 0 {
-		if err := hedgetest.Sleep(f.ctx, f.after); err != nil {
+		if err := doubles.Sleep(f.ctx, f.after); err != nil {
 			return 0, err
 		}
 		f.after = 0
@@ -38,7 +38,7 @@ func (f *flushed) Read(p []byte) (int, error) {
 }
 
 // flushes answers at once, with bodies that begin after the n-th duration.
-func flushes(rt *hedgetest.RoundTripper, ds ...time.Duration) func(*http.Request, int) (*http.Response, error) {
+func flushes(rt *doubles.RoundTripper, ds ...time.Duration) func(*http.Request, int) (*http.Response, error) {
 	return func(req *http.Request, n int) (*http.Response, error) {
 		resp, err := after(rt, 0)(req, n)
 		resp.Body = &flushed{ReadCloser: resp.Body, ctx: req.Context(), after: ds[min(n, len(ds)-1)]}
@@ -47,7 +47,7 @@ func flushes(rt *hedgetest.RoundTripper, ds ...time.Duration) func(*http.Request
 }
 
 func TestFirstByteWinsNotTheHeader(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = flushes(rt, time.Second, 5*ms)
 		start := time.Now()
 		resp, err := get(t, warm(t, rt, hedge.WithFirstByte()), site)
@@ -58,7 +58,7 @@ func TestFirstByteWinsNotTheHeader(t *testing.T) {
 }
 
 func TestWithoutFirstByteTheHeaderWins(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = flushes(rt, time.Second)
 		resp, err := get(t, warm(t, rt), site)
 		require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestWithoutFirstByteTheHeaderWins(t *testing.T) {
 }
 
 func TestTimeToFirstByteIsLearned(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = flushes(rt, 30*ms)
 		tr := hedge.New(rt, hedge.WithFirstByte())
 		for range 20 {
@@ -83,9 +83,9 @@ func TestTimeToFirstByteIsLearned(t *testing.T) {
 
 func TestEmptyBodyWinsWithItsEnd(t *testing.T) {
 	for name, body := range map[string]io.ReadCloser{"empty": io.NopCloser(strings.NewReader("")), "none": http.NoBody, "nil": nil} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-				return &http.Response{StatusCode: 204, Body: body}, hedgetest.Sleep(req.Context(), []time.Duration{time.Second, ms}[min(n, 1)])
+				return &http.Response{StatusCode: 204, Body: body}, doubles.Sleep(req.Context(), []time.Duration{time.Second, ms}[min(n, 1)])
 			}
 			resp, err := get(t, warm(t, rt, hedge.WithFirstByte()), site)
 			require.NoError(t, err)
@@ -106,7 +106,7 @@ func (b brokenAtOnce) Read(p []byte) (int, error) { return copy(p, "part"), b.er
 
 func TestBodyThatFailsWithItsFirstBytesWins(t *testing.T) {
 	cut := errors.New("unexpected EOF")
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp, err := after(rt, []time.Duration{0, time.Minute}[min(n, 1)])(req, n)
 			if n == 0 {
@@ -127,7 +127,7 @@ func TestBodyThatFailsWithItsFirstBytesWins(t *testing.T) {
 
 func TestBodyThatFailsBeforeItsFirstByteDoesNotWin(t *testing.T) {
 	cut := errors.New("unexpected EOF")
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		broken := func(req *http.Request, d time.Duration) (*http.Response, error) {
 			resp := rt.Response(req, 200, "")
 			resp.Body = &flushed{ReadCloser: resp.Body, ctx: req.Context(), after: d, err: cut}

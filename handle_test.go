@@ -24,7 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // drive makes calls of the seed distribution at random times, 500 per second, and returns the share that was hedged.
@@ -36,7 +36,7 @@ func drive(t *testing.T, h *hedge.Hedger, rng *rand.Rand, calls int) float64 {
 		wg.Go(func() {
 			_, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) {
 				a, _ := hedge.AttemptFromContext(ctx)
-				return 0, hedgetest.Sleep(ctx, takes[a.Number])
+				return 0, doubles.Sleep(ctx, takes[a.Number])
 			})
 			assert.NoError(t, err)
 		})
@@ -78,7 +78,7 @@ func TestAfterImportTheFirstRequestsAreHedgedAsByAWarmProcess(t *testing.T) {
 }
 
 // learned returns a Transport that knows three hosts, one with two routes, and its export.
-func learned(t *testing.T, rt *hedgetest.RoundTripper) (*hedge.Transport, []byte) {
+func learned(t *testing.T, rt *doubles.RoundTripper) (*hedge.Transport, []byte) {
 	rt.Answer = quick(rt)
 	tr := hedge.New(rt, hedge.WithRoute("/slow", hedge.Policy{BudgetPercent: 1}))
 	for range 300 {
@@ -94,7 +94,7 @@ func learned(t *testing.T, rt *hedgetest.RoundTripper) (*hedge.Transport, []byte
 }
 
 func TestImportKnowsWhatWasExported(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		old, export := learned(t, rt)
 		time.Sleep(time.Hour)
 		tr := hedge.New(rt, hedge.WithRoute("/slow", hedge.Policy{BudgetPercent: 1}))
@@ -115,7 +115,7 @@ func TestImportKnowsWhatWasExported(t *testing.T) {
 }
 
 func TestImportTakesNoMoreThanThereIsRoomFor(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		_, export := learned(t, rt)
 		tr := hedge.New(rt, hedge.WithMaxKeys(2))
 		require.NoError(t, tr.Import(bytes.NewReader(export)))
@@ -135,7 +135,7 @@ func TestImportTakesNoMoreThanThereIsRoomFor(t *testing.T) {
 }
 
 func TestImportOfWhatIsWrongChangesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		_, export := learned(t, rt)
 		resealed := func(change func([]byte)) io.Reader {
 			b := bytes.Clone(export[:len(export)-4])
@@ -239,7 +239,7 @@ func TestNilOptionChangesNothing(t *testing.T) {
 }
 
 func TestPrintingAClientPrintsNoHost(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt, hedge.WithName("shop"))
 		type program struct {
 			Client *http.Client
@@ -305,7 +305,7 @@ func TestUpdatesThatOverlapLoseNothing(t *testing.T) {
 }
 
 func TestSnapshotSharesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		want := tr.Snapshot().Keys[0].Delays[0]
 		tr.Snapshot().Keys[0].Delays[0] = 1
@@ -362,7 +362,7 @@ func TestForgottenHostsBringNoBudget(t *testing.T) {
 		"InitialDelay": hedge.WithInitialDelay(10 * ms),
 		"Policy.Delay": hedge.WithRoute("/", hedge.Policy{Delay: 10 * ms}),
 	} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, 100*ms)
 			var stats *hedge.Stats
 			tr := hedge.New(rt, opt, hedge.WithMaxKeys(16), hedge.WithStats(&stats))

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -24,7 +24,7 @@ import (
 func warmHedger(t *testing.T, opts ...hedge.Option) *hedge.Hedger {
 	h := hedge.NewHedger(opts...)
 	for range 20 {
-		_, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) { return 0, hedgetest.Sleep(ctx, usual) })
+		_, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) { return 0, doubles.Sleep(ctx, usual) })
 		require.NoError(t, err)
 	}
 	return h
@@ -39,9 +39,9 @@ func TestDoHedgesAnyFunction(t *testing.T) {
 		f := func(ctx context.Context) (int, error) {
 			me := int(n.Add(1))
 			if slow && me == 1 {
-				return 0, hedgetest.Sleep(ctx, time.Second)
+				return 0, doubles.Sleep(ctx, time.Second)
 			}
-			return me, hedgetest.Sleep(ctx, usual)
+			return me, doubles.Sleep(ctx, usual)
 		}
 		for range 20 {
 			_, err := hedge.Do(t.Context(), h, "query", f)
@@ -135,10 +135,10 @@ func TestContextOfTheWinnerLivesAsTheCallersDoes(t *testing.T) {
 				f := func(ctx context.Context) (*held, error) {
 					me := hold(ctx)
 					if attempt := n.Add(1); winner == 0 || int(attempt) == winner {
-						return me, hedgetest.Sleep(ctx, []time.Duration{usual, 3 * usual, usual}[winner])
+						return me, doubles.Sleep(ctx, []time.Duration{usual, 3 * usual, usual}[winner])
 					}
 					loser.Store(me)
-					return me, hedgetest.Sleep(ctx, time.Hour)
+					return me, doubles.Sleep(ctx, time.Hour)
 				}
 				do := func() (*held, error) { return hedge.Do(ctx, h, "k", f) }
 				if detached {
@@ -187,7 +187,7 @@ func TestContextOfDoEndsInTheCallersWords(t *testing.T) {
 			_, _ = hedge.Do(ctx, h, "k", func(ctx context.Context) (*held, error) {
 				me := hold(ctx)
 				first.CompareAndSwap(nil, me)
-				return me, hedgetest.Sleep(ctx, wait)
+				return me, doubles.Sleep(ctx, wait)
 			})
 			time.Sleep(time.Second)
 			synctest.Wait()

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 const (
@@ -32,14 +32,14 @@ var errDown = errors.New("connection refused")
 const usual = 10 * ms
 
 // quick answers every request after the usual time.
-func quick(rt *hedgetest.RoundTripper) func(*http.Request, int) (*http.Response, error) {
+func quick(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
 	return after(rt, usual)
 }
 
 // after answers attempt n after the n-th duration, and all later ones after the last.
-func after(rt *hedgetest.RoundTripper, ds ...time.Duration) func(*http.Request, int) (*http.Response, error) {
+func after(rt *doubles.RoundTripper, ds ...time.Duration) func(*http.Request, int) (*http.Response, error) {
 	return func(req *http.Request, n int) (*http.Response, error) {
-		if err := hedgetest.Sleep(req.Context(), ds[min(n, len(ds)-1)]); err != nil {
+		if err := doubles.Sleep(req.Context(), ds[min(n, len(ds)-1)]); err != nil {
 			return nil, err
 		}
 		return rt.Response(req, 200, fmt.Sprint("answer ", n)), nil
@@ -52,7 +52,7 @@ func get(t *testing.T, rt http.RoundTripper, url string) (*http.Response, error)
 }
 
 // warm returns a Transport over rt that has learned the usual time of the hosts.
-func warm(t *testing.T, rt *hedgetest.RoundTripper, opts ...hedge.Option) *hedge.Transport {
+func warm(t *testing.T, rt *doubles.RoundTripper, opts ...hedge.Option) *hedge.Transport {
 	t.Helper()
 	script := rt.Answer
 	rt.Answer = quick(rt)
@@ -72,10 +72,10 @@ func warmUp(t *testing.T, tr http.RoundTripper) {
 }
 
 // bubble runs f in fake time with a RoundTripper, and checks that no response body was left open.
-func bubble(t *testing.T, f func(t *testing.T, rt *hedgetest.RoundTripper)) {
+func bubble(t *testing.T, f func(t *testing.T, rt *doubles.RoundTripper)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		rt := new(hedgetest.RoundTripper)
+		rt := new(doubles.RoundTripper)
 		f(t, rt)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -106,21 +106,21 @@ func TestMain(m *testing.M) {
 	if flag.Lookup("test.fuzz").Value.String() != "" {
 		os.Exit(m.Run()) // the fuzzer leaves a goroutine that waits for signals
 	}
-	hedgetest.RunWithoutLeaks(m, http.DefaultClient.CloseIdleConnections)
+	doubles.RunWithoutLeaks(m, http.DefaultClient.CloseIdleConnections)
 }
 
 // What tests over loopback share with those of internal/livetests.
-type roundTripper = hedgetest.RoundTripperFunc
+type roundTripper = doubles.RoundTripperFunc
 
 var (
-	fetch   = hedgetest.Fetch
-	newGate = hedgetest.NewGate
-	request = hedgetest.Request
-	text    = hedgetest.Text
+	fetch   = doubles.Fetch
+	newGate = doubles.NewGate
+	request = doubles.Request
+	text    = doubles.Text
 )
 
 // recorder is an Observer that writes down what it is told, in milliseconds.
-type recorder struct{ hedgetest.Recorder }
+type recorder struct{ doubles.Recorder }
 
 // take returns what was told since the last take.
 func (r *recorder) take() []string { return r.Take() }

@@ -26,7 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // Options of callers and interceptors, which grpc obeys by the methods that they promote.
@@ -259,7 +259,7 @@ func TestR4ReplyThatRefersToTheCallersMemoryIsFilled(t *testing.T) {
 		var mine item
 		var reply any = &mine
 		below := func(ctx context.Context, _ string, _, reply any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
-			if err := hedgetest.Sleep(ctx, time.Second); err != nil {
+			if err := doubles.Sleep(ctx, time.Second); err != nil {
 				return err
 			}
 			return json.Unmarshal([]byte(`{"Name":"lamp"}`), reply)
@@ -435,9 +435,9 @@ func TestR4WhatACodecMayKeepOfAReplyIsKept(t *testing.T) {
 				var n atomic.Int64
 				below := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
 					if n.Add(1) == 1 {
-						return hedgetest.Sleep(ctx, time.Second)
+						return doubles.Sleep(ctx, time.Second)
 					}
-					return hedgetest.Sleep(ctx, 5*ms)
+					return doubles.Sleep(ctx, 5*ms)
 				}
 				require.NoError(t, h.Unary()(ctx, read, wrapperspb.String("id"), new(wrapperspb.StringValue), nil, below)) // whose types are known then
 				n.Store(0)

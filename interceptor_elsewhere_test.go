@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/resolver"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/grpctest"
-	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 var calls = map[string]func(testpb.TestServiceClient) func(context.Context) error{"unary": grpctest.CallUnary, "stream": grpctest.CallStream}
@@ -171,7 +171,7 @@ func TestAHedgeIsSentThoughThePrimaryHasNoBackendYet(t *testing.T) {
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"))
 		slow := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if a, _ := hedge.AttemptFromContext(ctx); a.Number == 0 && f.Calls.Load() > 0 {
-				if err := hedgetest.Sleep(ctx, time.Second); err != nil {
+				if err := doubles.Sleep(ctx, time.Second); err != nil {
 					return err
 				}
 			}

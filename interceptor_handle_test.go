@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 var _ expvar.Var = (*hedge.Interceptor)(nil)
@@ -113,7 +113,7 @@ type bothServer struct {
 
 func (s *bothServer) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 	s.unary.Add(1)
-	return &testpb.SimpleResponse{}, hedgetest.Sleep(ctx, 200*ms)
+	return &testpb.SimpleResponse{}, doubles.Sleep(ctx, 200*ms)
 }
 
 // TestUnaryAndStreamShareOneInterceptor drives both over sockets.

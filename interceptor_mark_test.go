@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestMarkOfAUnaryCallIsCarriedOn(t *testing.T) {
@@ -48,7 +48,7 @@ type serverStream struct {
 func (s *serverStream) Context() context.Context { return s.ctx }
 
 func TestMarksOfRPCsCostNothingWhereThereAreNone(t *testing.T) {
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("user-agent", "x", ":authority", "y"))

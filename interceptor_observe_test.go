@@ -15,7 +15,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestObserversOfUnaryCalls(t *testing.T) {
@@ -82,7 +82,7 @@ func TestInnerStreamInterceptorsKnowTheirAttempt(t *testing.T) {
 }
 
 func TestObservedRPCsAllocateNoMore(t *testing.T) {
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	allocatesNoMore(t, "grpc", 1, func(opts ...hedge.Option) func() {

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -41,7 +41,7 @@ func (b *below) attempt(ctx context.Context) error {
 		takes = time.Second
 	}
 	b.mu.Unlock()
-	return hedgetest.Sleep(ctx, takes)
+	return doubles.Sleep(ctx, takes)
 }
 
 // A client of any protocol: how it is switched off, and how it makes a call.
@@ -255,7 +255,7 @@ func TestR3CredentialsOfAnAllowedCallAreFetchedOnce(t *testing.T) {
 	var posts, takes atomic.Int64
 	issuer := hedge.New(roundTripper(func(r *http.Request) (*http.Response, error) {
 		posts.Add(1)
-		if err := hedgetest.Sleep(r.Context(), time.Duration(takes.Load())); err != nil {
+		if err := doubles.Sleep(r.Context(), time.Duration(takes.Load())); err != nil {
 			return nil, err
 		}
 		return &http.Response{StatusCode: 200, Body: http.NoBody, Header: make(http.Header), Request: r}, nil

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // The rules of promises_test.go for gRPC: unary calls and streams.
@@ -39,7 +39,7 @@ func (s *firstMessage) Header() (metadata.MD, error) { return nil, nil }
 func (s *firstMessage) Trailer() metadata.MD         { return nil }
 func (s *firstMessage) Context() context.Context     { return s.ctx }
 func (s *firstMessage) RecvMsg(m any) error {
-	if err := hedgetest.Sleep(s.ctx, s.after); err != nil {
+	if err := doubles.Sleep(s.ctx, s.after); err != nil {
 		return status.FromContextError(s.ctx.Err()).Err()
 	}
 	if s.err == nil {

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // timedStream has its one message that long after its request was sent.
@@ -44,7 +44,7 @@ func (s *timedStream) RecvMsg(any) error {
 	if s.n++; s.n > 1 {
 		return io.EOF
 	}
-	if err := hedgetest.Sleep(s.ctx, time.Until(s.ready)); err != nil {
+	if err := doubles.Sleep(s.ctx, time.Until(s.ready)); err != nil {
 		return status.FromContextError(err).Err()
 	}
 	return s.fails

@@ -28,7 +28,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -59,7 +59,7 @@ func (i *invoker) invoke(ctx context.Context, _ string, _, reply any, _ *grpc.Cl
 // in answers attempt n after the n-th duration with its number.
 func in(ds ...time.Duration) func(context.Context, int, any, []grpc.CallOption) error {
 	return func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
-		if err := hedgetest.Sleep(ctx, ds[min(n, len(ds)-1)]); err != nil {
+		if err := doubles.Sleep(ctx, ds[min(n, len(ds)-1)]); err != nil {
 			return status.FromContextError(ctx.Err()).Err()
 		}
 		if m, ok := reply.(*wrapperspb.StringValue); ok {
@@ -71,7 +71,7 @@ func in(ds ...time.Duration) func(context.Context, int, any, []grpc.CallOption) 
 
 func failsWith(d time.Duration, c codes.Code) func(context.Context, int, any, []grpc.CallOption) error {
 	return func(ctx context.Context, n int, _ any, _ []grpc.CallOption) error {
-		if err := hedgetest.Sleep(ctx, d); err != nil {
+		if err := doubles.Sleep(ctx, d); err != nil {
 			return status.FromContextError(ctx.Err()).Err()
 		}
 		return status.Errorf(c, "attempt %d", n)
@@ -159,7 +159,7 @@ func TestReplyDoesNotChangeAfterReturn(t *testing.T) {
 			i := &invoker{answer: func(ctx context.Context, n int, reply any, _ []grpc.CallOption) error {
 				defer left.Add(1)
 				if n == fast {
-					require.NoError(t, hedgetest.Sleep(ctx, 15*ms))
+					require.NoError(t, doubles.Sleep(ctx, 15*ms))
 				} else { // a loser that is slow to leave, and answers
 					<-ctx.Done()
 					time.Sleep(20 * ms)
@@ -395,7 +395,7 @@ func TestIfAllAttemptsFailThePrimarysStatusIsReturned(t *testing.T) {
 		primary := status.Error(codes.Unavailable, "primary")
 		i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
 			if n == 0 {
-				require.NoError(t, hedgetest.Sleep(ctx, 30*ms))
+				require.NoError(t, doubles.Sleep(ctx, 30*ms))
 				return primary
 			}
 			return failsWith(30*ms, codes.Unavailable)(ctx, n, reply, opts)
@@ -632,7 +632,7 @@ func (s *slowServer) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*t
 	_ = grpc.SetHeader(ctx, metadata.Pairs("n", fmt.Sprint(n)))
 	_ = grpc.SetTrailer(ctx, metadata.Pairs("n", fmt.Sprint(n)))
 	if s.slow.Add(-1) >= 0 {
-		if err := hedgetest.Sleep(ctx, 3*time.Second); err != nil {
+		if err := doubles.Sleep(ctx, 3*time.Second); err != nil {
 			return nil, err
 		}
 	}

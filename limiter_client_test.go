@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// An answerFunc answers attempt n of the requests to a hedgetest.RoundTripper.
+// An answerFunc answers attempt n of the requests to a doubles.RoundTripper.
 type answerFunc = func(*http.Request, int) (*http.Response, error)
 
 // saying adds a header to what answer answers.
@@ -27,7 +27,7 @@ func saying(answer answerFunc, name string) answerFunc {
 }
 
 func TestHedgesToAHostWithALimiterAreMarked(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		slow := after(rt, time.Second, 5*ms)
 		tr := warm(t, rt, hedge.WithBudgetPercent(100), hedge.WithAttemptHeader("x-copy"))
 		marks := func(answer answerFunc) [3]string {
@@ -54,7 +54,7 @@ func TestHedgeThatIsTurnedAwayHasLost(t *testing.T) {
 		"with first byte":          {hedge.WithFirstByte()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rec := new(recorder)
 				tr := warm(t, rt, append(opts, hedge.WithMaxHedges(1), hedge.WithObserver(rec))...)
 				rec.take()
@@ -63,7 +63,7 @@ func TestHedgeThatIsTurnedAwayHasLost(t *testing.T) {
 					if n == 0 {
 						return after(rt, 100*ms)(req, n)
 					}
-					require.NoError(t, hedgetest.Sleep(req.Context(), ms))
+					require.NoError(t, doubles.Sleep(req.Context(), ms))
 					resp := rt.Response(req, 503, "")
 					resp.Header.Set("Hedge-Refused", "1")
 					resp.Header.Set("Retry-After", "10")
@@ -85,7 +85,7 @@ func TestHedgeThatIsTurnedAwayHasLost(t *testing.T) {
 
 // A proxy passes on what a Limiter behind it says, and so its clients mark their hedges.
 func TestMarkedHedgeThatAProxyPassesOnIsSentOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		pass := func(answer answerFunc) *http.Response {
 			rt.Forget()
@@ -108,7 +108,7 @@ func TestMarkedHedgeThatAProxyPassesOnIsSentOnce(t *testing.T) {
 }
 
 func TestWhatSaysRefusedComesOutAsItIsUnlessItIsAHedges503(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		status := func(code int) answerFunc {
 			return saying(func(req *http.Request, n int) (*http.Response, error) { return rt.Response(req, code, "body"), nil }, "Hedge-Refused")
 		}
@@ -132,7 +132,7 @@ func TestWhatSaysRefusedComesOutAsItIsUnlessItIsAHedges503(t *testing.T) {
 			if n > 0 {
 				return status(503)(req, n)
 			}
-			require.NoError(t, hedgetest.Sleep(req.Context(), time.Second))
+			require.NoError(t, doubles.Sleep(req.Context(), time.Second))
 			return rt.Response(req, 500, "broken"), nil
 		}
 		resp, err = get(t, tr, site)

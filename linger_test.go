@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // bulkhead is middleware with one place, which a response holds until its body has ended or is closed. Whoever
@@ -45,7 +45,7 @@ func (b *bulkhead) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func TestLoserThatWaitsInMiddlewareIsNotSent(t *testing.T) {
 	for _, traced := range []bool{true, false} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			var mu sync.Mutex // guards what is sent
 			var sent []string
 			took := usual
@@ -55,7 +55,7 @@ func TestLoserThatWaitsInMiddlewareIsNotSent(t *testing.T) {
 				sent = append(sent, req.Header.Get(hedge.AttemptHeader))
 				d := took
 				mu.Unlock()
-				return respond(rt, req, 1, 200, "all"), hedgetest.Sleep(req.Context(), d)
+				return respond(rt, req, 1, 200, "all"), doubles.Sleep(req.Context(), d)
 			}
 			tr := hedge.New(b, hedge.WithMaxHedges(1), hedge.WithAttemptHeader(hedge.AttemptHeader))
 			warmUp(t, tr)

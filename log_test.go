@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // journal is a slog.Handler that writes down what it is told.
@@ -70,7 +70,7 @@ func (j *journal) take() []string {
 
 // moods is a service that does as told.
 type moods struct {
-	*hedgetest.RoundTripper
+	*doubles.RoundTripper
 	t  *testing.T
 	tr *hedge.Transport
 }
@@ -114,7 +114,7 @@ func (m moods) call(n int) {
 
 // told runs f with a warm Transport that has a logger.
 func told(t *testing.T, f func(m moods, j *journal), opts ...hedge.Option) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		j := newJournal()
 		m := moods{rt, t, warm(t, rt, append(opts, hedge.WithLogger(slog.New(j)))...)}
 		j.meet = func() { _ = m.tr.Snapshot() } // or there would be a lock held

@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestProxyThatPassesTheHeaderOnDoesNotHedgeHedges(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, 50*ms)
 		tr := warm(t, rt, hedge.WithAttemptHeader(hedge.AttemptHeader))
 		target, err := url.Parse(site)
@@ -38,7 +38,7 @@ func TestProxyThatPassesTheHeaderOnDoesNotHedgeHedges(t *testing.T) {
 
 func TestHedgesCarryTheirNumberAndPrimariesNothing(t *testing.T) {
 	for name, want := range map[string][]string{"": {"", "", ""}, "hedge-attempt": {"", "1", "2"}} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second)
 			tr := warm(t, rt, hedge.WithAttemptHeader(name))
 			req := request(t, t.Context(), "GET", site, nil)
@@ -67,7 +67,7 @@ func TestMarkOutlivesEverySwitch(t *testing.T) {
 		"once":     func(_ *hedge.Transport, ctx context.Context) context.Context { return hedge.WithoutHedging(ctx) },
 		"disabled": func(tr *hedge.Transport, ctx context.Context) context.Context { tr.SetEnabled(false); return ctx },
 	} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second)
 			tr := warm(t, rt, hedge.WithAttemptHeader(hedge.AttemptHeader))
 			var served context.Context
@@ -93,7 +93,7 @@ func TestMarkOutlivesEverySwitch(t *testing.T) {
 }
 
 func TestHedgersWithinHedgersSendOnceForAHedge(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		rec := new(recorder)
 		tr := warm(t, rt, hedge.WithMaxHedges(1), hedge.WithObserver(rec))
@@ -109,7 +109,7 @@ func TestHedgersWithinHedgersSendOnceForAHedge(t *testing.T) {
 					return 0, err
 				})
 			}
-			return 0, hedgetest.Sleep(ctx, 10*time.Second)
+			return 0, doubles.Sleep(ctx, 10*time.Second)
 		})
 		require.NoError(t, err)
 		assert.Len(t, rt.Sent(), 1)
@@ -118,7 +118,7 @@ func TestHedgersWithinHedgersSendOnceForAHedge(t *testing.T) {
 }
 
 func TestMarksCostNothingWhereThereAreNone(t *testing.T) {
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()

@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestObserverHearsOfEveryAttempt(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rec := new(recorder)
 		rt.Answer = after(rt, time.Second, 5*ms)
 		tr := warm(t, rt, hedge.WithObserver(rec), hedge.WithName("shop"))
@@ -38,12 +38,12 @@ func TestObserverHearsOfEveryAttempt(t *testing.T) {
 }
 
 func TestLoserThatLingersIsDoneAfterItsRequest(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rec := new(recorder)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp, err := after(rt, usual)(req, n)
 			if n == 20 {
-				err = hedgetest.Sleep(req.Context(), 90*ms)
+				err = doubles.Sleep(req.Context(), 90*ms)
 			}
 			resp.ProtoMajor = 1
 			return resp, err
@@ -86,7 +86,7 @@ func TestObserverHearsWhyNot(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rec := new(recorder)
 				rt.Answer = after(rt, 50*ms)
 				tr := warm(t, rt, append(test.opts, hedge.WithObserver(rec))...)
@@ -108,7 +108,7 @@ func TestObserverHearsWhyNot(t *testing.T) {
 }
 
 func TestObserverHearsOfFailures(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rec := new(recorder)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n == 0 {
@@ -140,9 +140,9 @@ func TestObserverOfFunctions(t *testing.T) {
 			seen = append(seen, fmt.Sprint(a.Number, a.Hedge(), ok))
 			mu.Unlock()
 			if a.Hedge() {
-				return 1, hedgetest.Sleep(ctx, ms)
+				return 1, doubles.Sleep(ctx, ms)
 			}
-			return 0, hedgetest.Sleep(ctx, time.Second)
+			return 0, doubles.Sleep(ctx, time.Second)
 		}
 		_, err := hedge.Do(hedge.WithDelay(t.Context(), usual), h, "k", f)
 		require.NoError(t, err)
@@ -155,7 +155,7 @@ func TestObserverOfFunctions(t *testing.T) {
 }
 
 func TestInnerTransportsKnowTheirAttempt(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		tr := warm(t, rt)
 		resp, err := get(t, tr, site)
@@ -173,7 +173,7 @@ func TestInnerTransportsKnowTheirAttempt(t *testing.T) {
 
 // TestObservedCallsAllocateNoMore also bounds what calls allocate without an observer.
 func TestObservedCallsAllocateNoMore(t *testing.T) {
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	httpCall := func(major int) func(opts ...hedge.Option) func() {
@@ -239,7 +239,7 @@ func (angry) Budget(hedge.KeyInfo, float64)                                   { 
 func TestPanicOfAnObserverReachesNobody(t *testing.T) {
 	for name, opts := range map[string][]hedge.Option{"hedging": nil, "shadow": {hedge.WithShadow()}, "linger": {hedge.WithLinger(time.Second)}} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				j, rec := newJournal(), new(recorder)
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 					resp, err := after(rt, 50*ms, 5*ms)(req, n) // events in the caller's goroutine, and in those of timers
@@ -294,7 +294,7 @@ func (asked) Budget(hedge.KeyInfo, float64) { runtime.Goexit() }
 func TestObserverThatEndsItsGoroutineHoldsUpNobody(t *testing.T) {
 	for name, o := range map[string]hedge.Observer{"hedge": leaver{}, "due": asked{}} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = after(rt, 50*ms, 5*ms)
 				j := newJournal()
 				tr := warm(t, rt, hedge.WithObserver(o), hedge.WithLogger(slog.New(j)))
@@ -329,7 +329,7 @@ func (broken) Enabled(context.Context, slog.Level) bool  { return true }
 func (broken) Handle(context.Context, slog.Record) error { panic("log") }
 
 func TestPanicOfALoggerReachesNoCall(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithObserver(angry{}), hedge.WithLogger(slog.New(broken{})))
 		m := moods{rt, t, tr}
 		m.well(20)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // The rules for HTTP alone, each as a property.
@@ -87,7 +87,7 @@ func TestR4WhatIsNotKnownToBeDivisibleIsSentOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, change := range c.changes {
-				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 					rt.Answer = after(rt, time.Second, 5*ms)
 					tr := warm(t, rt, hedge.WithMaxHedges(1), hedge.WithAttemptHeader("x-try"))
 					req := request(t, hedge.AllowHedging(t.Context()), "GET", site, nil)
@@ -131,7 +131,7 @@ func TestR8WhatIsTheCallersStaysTheCallers(t *testing.T) {
 	} {
 		for _, version := range []int{1, 2} {
 			t.Run(fmt.Sprintf("HTTP/%d, %s", version, name), func(t *testing.T) {
-				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 					tr := speaking(t, version, rt, hedge.WithObserver(&recorder{}))
 					var under sync.WaitGroup
 					rt.Answer = func(req *http.Request, n int) (*http.Response, error) {

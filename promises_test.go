@@ -18,13 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // The rules that hold for every protocol, each over all statuses, codes or ways to fail.
 
 // respond returns a response as it comes over HTTP/1.1 or HTTP/2.
-func respond(rt *hedgetest.RoundTripper, req *http.Request, proto, status int, body string) *http.Response {
+func respond(rt *doubles.RoundTripper, req *http.Request, proto, status int, body string) *http.Response {
 	resp := rt.Response(req, status, body)
 	resp.ProtoMajor = proto
 	return resp
@@ -32,7 +32,7 @@ func respond(rt *hedgetest.RoundTripper, req *http.Request, proto, status int, b
 
 // scripted answers every attempt after the usual time, until it is told how each attempt of one call ends.
 type scripted struct {
-	rt     *hedgetest.RoundTripper
+	rt     *doubles.RoundTripper
 	proto  int
 	status atomic.Pointer[[2]scriptedAnswer] // the primary, its hedges; nil: all is usual
 }
@@ -49,7 +49,7 @@ func (s *scripted) answer(req *http.Request, _ int) (*http.Response, error) {
 		a = info.Number
 		what = now[min(a, 1)]
 	}
-	if err := hedgetest.Sleep(req.Context(), what.after); err != nil {
+	if err := doubles.Sleep(req.Context(), what.after); err != nil {
 		return nil, err
 	}
 	if what.status == 0 {
@@ -59,7 +59,7 @@ func (s *scripted) answer(req *http.Request, _ int) (*http.Response, error) {
 }
 
 // racing returns a client that has learned a host which speaks that version of HTTP, and its script.
-func racing(t *testing.T, rt *hedgetest.RoundTripper, proto int, opts ...hedge.Option) (*hedge.Transport, *scripted) {
+func racing(t *testing.T, rt *doubles.RoundTripper, proto int, opts ...hedge.Option) (*hedge.Transport, *scripted) {
 	s := &scripted{rt: rt, proto: proto}
 	rt.Answer = s.answer
 	tr := hedge.New(rt, append(opts, hedge.WithMaxHedges(1), hedge.WithBudgetPercent(300), hedge.WithBurst(time.Hour))...)
@@ -92,7 +92,7 @@ func TestR1OnlyASuccessOfAHedgeEndsACall(t *testing.T) {
 			"both":     {hedge.WithFailureStatus(404), hedge.WithAnswerStatus(404, 503)},
 		} {
 			t.Run(fmt.Sprint("HTTP/", proto, " ", name), func(t *testing.T) {
-				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 					var stats *hedge.Stats
 					tr, s := racing(t, rt, proto, append(opts, hedge.WithLinger(0), hedge.WithStats(&stats))...)
 					for code := 100; code <= 999; code++ {
@@ -122,7 +122,7 @@ func TestR1WhatThePrimarySaysEndsTheCallUnlessItWaits(t *testing.T) {
 	waits := func(code int) bool {
 		return slices.Contains([]int{408, 421, 425, 429}, code) || code >= 500 && code <= 599 && code != 501 && code != 505
 	}
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr, s := racing(t, rt, 2)
 		for code := 100; code <= 999; code++ {
 			if code == 429 || code == 503 {
@@ -155,7 +155,7 @@ func TestR1OnlyASuccessOfAHedgeEndsDo(t *testing.T) {
 				if n > 0 {
 					return n, fails(ctx)
 				}
-				return 7, hedgetest.Sleep(ctx, 50*ms)
+				return 7, doubles.Sleep(ctx, 50*ms)
 			})
 			require.NoError(t, err, name)
 			assert.Equal(t, 7, v)
@@ -174,7 +174,7 @@ func doers(t *testing.T) map[string]func(f func(ctx context.Context, n int) (int
 		}
 	}
 	for range 20 {
-		_, err := hedge.Do(t.Context(), h, "db", func(ctx context.Context) (int, error) { return 0, hedgetest.Sleep(ctx, usual) })
+		_, err := hedge.Do(t.Context(), h, "db", func(ctx context.Context) (int, error) { return 0, doubles.Sleep(ctx, usual) })
 		require.NoError(t, err)
 	}
 	return map[string]func(f func(ctx context.Context, n int) (int, error)) (int, error){
@@ -238,13 +238,13 @@ func (b *placed) Close() error {
 
 func TestR2AFailureAndItsHedgeDoNotWaitForEachOther(t *testing.T) {
 	for _, proto := range []int{1, 2} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			busy := false
 			n := &narrow{places: make(chan struct{}, 1), answer: func(req *http.Request) (*http.Response, error) {
 				if !busy {
-					return respond(rt, req, proto, 200, ""), hedgetest.Sleep(req.Context(), usual)
+					return respond(rt, req, proto, 200, ""), doubles.Sleep(req.Context(), usual)
 				}
-				return respond(rt, req, proto, 503, "busy"), hedgetest.Sleep(req.Context(), 20*usual)
+				return respond(rt, req, proto, 503, "busy"), doubles.Sleep(req.Context(), 20*usual)
 			}}
 			tr := hedge.New(n)
 			warmUp(t, tr)
@@ -263,7 +263,7 @@ func TestR2AFailureAndItsHedgeDoNotWaitForEachOther(t *testing.T) {
 func TestR2AHeldFailureGivesItsConnectionBack(t *testing.T) {
 	for _, size := range []int{0, 1, 60_000, 64 << 10, 64<<10 + 1, 1 << 20} {
 		for _, known := range []bool{true, false} { // the length
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				const long = time.Second
 				_, s := racing(t, rt, 2)
 				body := strings.Repeat("x", size)
@@ -272,7 +272,7 @@ func TestR2AHeldFailureGivesItsConnectionBack(t *testing.T) {
 					if info, _ := hedge.AttemptFromContext(req.Context()); info.Number > 0 || s.status.Load() == nil {
 						return rt.RoundTrip(req)
 					}
-					require.NoError(t, hedgetest.Sleep(req.Context(), 100*ms))
+					require.NoError(t, doubles.Sleep(req.Context(), 100*ms))
 					held = rt.Response(req, 503, body)
 					held.Uncompressed, held.Trailer = true, http.Header{"Sum": nil}
 					if !known {
@@ -380,15 +380,15 @@ func TestR2ABodyThatIsBeingReadAtTheBoundIsTheCallers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				var body *tricklingBody
 				slow := false
 				tr := hedge.New(roundTripper(func(req *http.Request) (*http.Response, error) {
 					if !slow {
-						return respond(rt, req, 2, 200, ""), hedgetest.Sleep(req.Context(), usual)
+						return respond(rt, req, 2, 200, ""), doubles.Sleep(req.Context(), usual)
 					}
 					if info, _ := hedge.AttemptFromContext(req.Context()); info.Number > 0 {
-						return nil, hedgetest.Sleep(req.Context(), time.Hour)
+						return nil, doubles.Sleep(req.Context(), time.Hour)
 					}
 					time.Sleep(15 * ms)
 					body = &tricklingBody{ctx: req.Context(), pause: 50 * ms, left: 20, closed: make(chan struct{})}
@@ -412,7 +412,7 @@ func TestR2ABodyThatIsBeingReadAtTheBoundIsTheCallers(t *testing.T) {
 }
 
 func TestR2AHeldBodyEndsWhenAHedgeWins(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		_, s := racing(t, rt, 2)
 		var body *tricklingBody
 		tr := hedge.New(roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -435,7 +435,7 @@ func TestR2AHeldBodyEndsWhenAHedgeWins(t *testing.T) {
 
 func TestR2AnErrorIsHeldUntilTheHedgesHadTheUsualTime(t *testing.T) {
 	for _, proto := range []int{1, 2} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			tr, s := racing(t, rt, proto)
 			for _, primary := range []int{0, 500, 502, 504} {
 				code, _, took := s.call(t, tr, scriptedAnswer{primary, 15 * ms}, scriptedAnswer{200, time.Hour})
@@ -450,7 +450,7 @@ func TestR2AnErrorIsHeldUntilTheHedgesHadTheUsualTime(t *testing.T) {
 			start := time.Now()
 			_, err := do(func(ctx context.Context, n int) (int, error) {
 				if n > 0 {
-					return 0, hedgetest.Sleep(ctx, time.Hour)
+					return 0, doubles.Sleep(ctx, time.Hour)
 				}
 				time.Sleep(15 * ms)
 				return 0, errDown
@@ -463,9 +463,9 @@ func TestR2AnErrorIsHeldUntilTheHedgesHadTheUsualTime(t *testing.T) {
 
 func TestR2NoHedgeIsSentOnceThePrimaryHasFailed(t *testing.T) {
 	for _, proto := range []int{1, 2} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-				return respond(rt, req, proto, 200, ""), hedgetest.Sleep(req.Context(), usual)
+				return respond(rt, req, proto, 200, ""), doubles.Sleep(req.Context(), usual)
 			}
 			tr := hedge.New(rt, hedge.WithBudgetPercent(300))
 			warmUp(t, tr)
@@ -475,7 +475,7 @@ func TestR2NoHedgeIsSentOnceThePrimaryHasFailed(t *testing.T) {
 					time.Sleep(7 * ms)
 					return nil, errDown
 				}
-				return respond(rt, req, proto, 200, ""), hedgetest.Sleep(req.Context(), 9*ms)
+				return respond(rt, req, proto, 200, ""), doubles.Sleep(req.Context(), 9*ms)
 			}
 			resp, err := tr.RoundTrip(request(t, hedge.WithDelay(t.Context(), 5*ms), "GET", site, nil))
 			require.NoError(t, err)

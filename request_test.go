@@ -20,11 +20,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // over1 makes rt's responses those of HTTP/1.1, whose losers linger.
-func over1(rt *hedgetest.RoundTripper, answer func(*http.Request, int) (*http.Response, error)) func(*http.Request, int) (*http.Response, error) {
+func over1(rt *doubles.RoundTripper, answer func(*http.Request, int) (*http.Response, error)) func(*http.Request, int) (*http.Response, error) {
 	return func(req *http.Request, n int) (*http.Response, error) {
 		resp, err := answer(req, n)
 		if resp != nil {
@@ -36,7 +36,7 @@ func over1(rt *hedgetest.RoundTripper, answer func(*http.Request, int) (*http.Re
 
 // speaking returns a Transport over rt that knows the usual time of the host, and its
 // protocol, of the given version.
-func speaking(t *testing.T, version int, rt *hedgetest.RoundTripper, opts ...hedge.Option) *hedge.Transport {
+func speaking(t *testing.T, version int, rt *doubles.RoundTripper, opts ...hedge.Option) *hedge.Transport {
 	script := rt.Answer
 	rt.Answer = quick(rt)
 	if version == 1 {
@@ -65,7 +65,7 @@ func TestRequestMayBeChangedOnceItsBodyIsClosed(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint("HTTP/", version, " ", name), func(t *testing.T) {
 				for range 20 {
-					bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+					bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 						rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 							if n == 0 {
 								time.Sleep(max(took, usual))
@@ -94,7 +94,7 @@ func TestRequestMayBeChangedOnceItsBodyIsClosed(t *testing.T) {
 
 func TestRewritersBelowMayChangeTheirRequest(t *testing.T) {
 	for _, version := range []int{1, 2} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				assert.Equal(t, "catalog.test", req.URL.Host)
 				assert.Empty(t, req.Header.Get("Authorization"))
@@ -114,7 +114,7 @@ func TestRewritersBelowMayChangeTheirRequest(t *testing.T) {
 func TestHeadersArriveAsTheyAre(t *testing.T) {
 	want := http.Header{"A": {"1", "2"}, "User-Agent": nil, "Empty": {}, "b": {"lower case"}}
 	for _, version := range []int{1, 2} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second, 5*ms)
 			tr := speaking(t, version, rt, hedge.WithMaxHedges(1))
 			req := request(t, t.Context(), "GET", site, nil)
@@ -131,7 +131,7 @@ func TestHeadersArriveAsTheyAre(t *testing.T) {
 }
 
 func TestBodyCanBeHadAgainWhenAnotherCallRuns(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt, hedge.WithHedgeable(func(*http.Request) bool { return true }))
 		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
 			for i, sent := range rt.Sent() { // as a base that mirrors what it has sent
@@ -177,7 +177,7 @@ func slowRequest(t *testing.T, ctx context.Context, takes time.Duration) *http.R
 }
 
 func TestReadingTheCallersBodyEndsWithTheContext(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := warm(t, rt)
 		why := errors.New("my budget is spent")
@@ -206,7 +206,7 @@ func TestReadingABodyThatCanBeHadAgainEndsWithTheCallToo(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = quick(rt)
 				tr := warm(t, rt)
 				req, want := end(slowRequest(t, t.Context(), time.Hour))
@@ -242,7 +242,7 @@ func TestRequestMayGetAnotherBodyOnceRoundTripHasFailed(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		for _, next := range []io.ReadCloser{nil, http.NoBody, &watchedBody{ReadCloser: io.NopCloser(strings.NewReader("next"))}} {
 			t.Run(fmt.Sprintf("ended before %v, then %T", ended, next), func(t *testing.T) {
-				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 					rt.Answer = quick(rt)
 					tr := warm(t, rt)
 					ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
@@ -290,7 +290,7 @@ func (b *panickingBody) Close() error {
 
 func TestPanicOfABodyThatNobodyWaitsForIsCounted(t *testing.T) {
 	for _, body := range []panickingBody{{read: true}, {close: true}} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = quick(rt)
 			var stats *hedge.Stats
 			tr := warm(t, rt, hedge.WithStats(&stats))
@@ -308,7 +308,7 @@ func TestPanicOfABodyThatNobodyWaitsForIsCounted(t *testing.T) {
 }
 
 func TestReadingTheCallersBodyIsNotLatency(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := warm(t, rt)
 		for range 50 {
@@ -322,18 +322,18 @@ func TestReadingTheCallersBodyIsNotLatency(t *testing.T) {
 }
 
 func TestNilResponseIsAnError(t *testing.T) {
-	base := hedgetest.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, nil })
+	base := doubles.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, nil })
 	for _, method := range []string{"GET", "POST"} {
 		for _, delay := range []time.Duration{0, time.Hour} {
 			_, err := hedge.New(base, hedge.WithObserver(hedge.NopObserver{})).
 				RoundTrip(request(t, hedge.WithDelay(t.Context(), delay), method, site, nil))
-			assert.EqualError(t, err, "hedge: RoundTripper hedgetest.RoundTripperFunc returned a nil *Response with a nil error")
+			assert.EqualError(t, err, "hedge: RoundTripper doubles.RoundTripperFunc returned a nil *Response with a nil error")
 		}
 	}
 }
 
 func TestDeadlineKeepsItsCauseOverHTTP1(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Hour)
 		tr := speaking(t, 1, rt)
 		why := errors.New("my budget is spent")
@@ -346,7 +346,7 @@ func TestDeadlineKeepsItsCauseOverHTTP1(t *testing.T) {
 
 // Hooks that are not locked must not run beside their caller once it has its response.
 func TestHooksEndWithRoundTrip(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		lingered := false
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			trace := httptrace.ContextClientTrace(req.Context())
@@ -355,7 +355,7 @@ func TestHooksEndWithRoundTrip(t *testing.T) {
 			if n > 0 {
 				return over1(rt, after(rt, 5*ms))(req, n)
 			}
-			require.NoError(t, hedgetest.Sleep(req.Context(), 500*ms), "traced losers linger as well")
+			require.NoError(t, doubles.Sleep(req.Context(), 500*ms), "traced losers linger as well")
 			trace.GotFirstResponseByte()
 			assert.NoError(t, trace.Got1xxResponse(103, nil))
 			lingered = true
@@ -381,7 +381,7 @@ func TestHooksEndWithRoundTrip(t *testing.T) {
 }
 
 func TestSpellingsOfAHostAreOneKey(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := hedge.New(rt)
 		for _, url := range []string{
@@ -405,7 +405,7 @@ func TestSpellingsOfAHostAreOneKey(t *testing.T) {
 func TestRequestWhoseBodyWasNotReadIsNotRaced(t *testing.T) {
 	const size = 100
 	var shared atomic.Int64
-	base := hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+	base := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 		if _, raced := hedge.AttemptFromContext(req.Context()); raced {
 			if _, own := req.Body.(*closing); own {
 				shared.Add(1)

@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // stallAfter is how long a Read of these tests waits before the rest is asked for: bodies that never
@@ -110,7 +110,7 @@ func (b *pausing) Close() error {
 }
 
 // serveObject returns an answer with the object from where the request asks for it, whose body pauses.
-func serveObject(rt *hedgetest.RoundTripper, req *http.Request, gaps ...gap) *http.Response {
+func serveObject(rt *doubles.RoundTripper, req *http.Request, gaps ...gap) *http.Response {
 	off, status := 0, 200
 	if r := req.Header.Get("Range"); r != "" {
 		off, _ = strconv.Atoi(strings.Trim(r, "bytes=-"))
@@ -129,9 +129,9 @@ func serveObject(rt *hedgetest.RoundTripper, req *http.Request, gaps ...gap) *ht
 }
 
 // pauses answers request n with the n-th pauses, and those after the last with none.
-func gaps(rt *hedgetest.RoundTripper, all ...[]gap) func(*http.Request, int) (*http.Response, error) {
+func gaps(rt *doubles.RoundTripper, all ...[]gap) func(*http.Request, int) (*http.Response, error) {
 	return func(req *http.Request, n int) (*http.Response, error) {
-		if err := hedgetest.Sleep(req.Context(), usual); err != nil {
+		if err := doubles.Sleep(req.Context(), usual); err != nil {
 			return nil, err
 		}
 		if n < len(all) {
@@ -144,7 +144,7 @@ func gaps(rt *hedgetest.RoundTripper, all ...[]gap) func(*http.Request, int) (*h
 func stalls(at int, lasts time.Duration) []gap { return []gap{{at: at, lasts: lasts}} }
 
 // resuming returns a Transport that has learned the usual time of the site, and that its bodies do not pause.
-func resuming(t *testing.T, rt *hedgetest.RoundTripper, opts ...hedge.Option) *hedge.Transport {
+func resuming(t *testing.T, rt *doubles.RoundTripper, opts ...hedge.Option) *hedge.Transport {
 	t.Helper()
 	script := rt.Answer
 	rt.Answer = gaps(rt)
@@ -160,7 +160,7 @@ func resuming(t *testing.T, rt *hedgetest.RoundTripper, opts ...hedge.Option) *h
 }
 
 func TestStalledBodyIsResumed(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt, stalls(40_960, forever))
 		tr := resuming(t, rt, hedge.WithAttemptHeader(hedge.AttemptHeader))
 		start := time.Now()
@@ -193,7 +193,7 @@ func TestStalledBodyIsResumed(t *testing.T) {
 }
 
 func TestWithoutTheOptionNothingIsResumed(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt, stalls(4096, time.Second))
 		tr := warm(t, rt)
 		resp, err := get(t, tr, site)
@@ -205,7 +205,7 @@ func TestWithoutTheOptionNothingIsResumed(t *testing.T) {
 
 func TestOriginalThatGoesOnFirstWins(t *testing.T) {
 	for _, meanwhile := range []time.Duration{stallAfter + 1, stallAfter + usual - 1} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = gaps(rt, stalls(4096, meanwhile))
 			tr := resuming(t, rt)
 			start := time.Now()
@@ -230,7 +230,7 @@ func TestEveryStallMayBeResumed(t *testing.T) {
 		"the original stalls twice": {{{at: 4096, lasts: stallAfter + ms}, {at: 8192, lasts: forever}}, stalls(0, forever)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = gaps(rt, script...)
 				tr := resuming(t, rt)
 				resp, err := get(t, tr, site)
@@ -240,7 +240,7 @@ func TestEveryStallMayBeResumed(t *testing.T) {
 			})
 		})
 	}
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) { // and no more than MaxHedges
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) { // and no more than MaxHedges
 		rt.Answer = gaps(rt, stalls(4096, forever), stalls(4096, 10*time.Second))
 		tr := resuming(t, rt, hedge.WithMaxHedges(1))
 		start := time.Now()
@@ -253,11 +253,11 @@ func TestEveryStallMayBeResumed(t *testing.T) {
 }
 
 func TestHedgesOfTheHeaderCount(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt, hedge.WithMaxHedges(1))
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n == 0 {
-				return nil, hedgetest.Sleep(req.Context(), forever)
+				return nil, doubles.Sleep(req.Context(), forever)
 			}
 			return serveObject(rt, req, stalls(4096, time.Second)...), nil
 		}
@@ -269,7 +269,7 @@ func TestHedgesOfTheHeaderCount(t *testing.T) {
 }
 
 func TestWhatIsAStallIsLearned(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithResume())
 		fetch := func(lasts time.Duration) (sent int) {
 			rt.Forget()
@@ -302,7 +302,7 @@ func TestWhatIsAStallIsLearned(t *testing.T) {
 
 // TestCallersThinkTimeIsNoStall waits before every Read.
 func TestCallersThinkTimeIsNoStall(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt)
 		tr := resuming(t, rt)
 		for range 5 {
@@ -396,7 +396,7 @@ func TestBodiesThatMustNotBeResumed(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				tr := resuming(t, rt)
 				req := request(t, t.Context(), "GET", site, nil)
 				rt.Answer = func(sent *http.Request, n int) (*http.Response, error) {
@@ -462,7 +462,7 @@ func TestAnswerThatIsNotTheRestIsNotRead(t *testing.T) {
 		"an error at once": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				tr := resuming(t, rt)
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 					if n == 0 {
@@ -500,7 +500,7 @@ func TestNoByteBeyondTheEndIsRead(t *testing.T) {
 		"short":   {func(rest []byte) []byte { return rest[:5000] }, io.ErrUnexpectedEOF},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				tr := resuming(t, rt)
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 					if n == 0 {
@@ -542,10 +542,10 @@ func TestErrorsOfTheOriginal(t *testing.T) {
 		"no rest at all": {nil, errDown, cut, usual + stallAfter + usual/2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				tr := resuming(t, rt)
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-					if err := hedgetest.Sleep(req.Context(), usual/time.Duration(1+n)); err != nil {
+					if err := doubles.Sleep(req.Context(), usual/time.Duration(1+n)); err != nil {
 						return nil, err
 					}
 					if n == 0 {
@@ -574,7 +574,7 @@ func TestErrorsOfTheOriginal(t *testing.T) {
 			})
 		})
 	}
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) { // while nothing is asked for, it comes at once
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) { // while nothing is asked for, it comes at once
 		rt.Answer = gaps(rt, []gap{{at: 4096, lasts: ms, err: cut}})
 		resp, err := get(t, resuming(t, rt), site)
 		require.NoError(t, err)
@@ -588,7 +588,7 @@ func TestErrorsOfTheOriginal(t *testing.T) {
 // TestBytesThatComeWhileTheRestTakesOverCount are read once: they are the original's, and the rest has them as well.
 func TestBytesThatComeWhileTheRestTakesOverCount(t *testing.T) {
 	for _, alone := range []bool{true, false} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				if n > 0 {
 					return serveObject(rt, req), nil
@@ -608,7 +608,7 @@ func TestBytesThatComeWhileTheRestTakesOverCount(t *testing.T) {
 
 // TestErrorOfTheRest is the caller's once it has taken over.
 func TestErrorOfTheRest(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt, stalls(4096, forever), []gap{{at: 4096, err: errDown}})
 		resp, err := get(t, resuming(t, rt), site)
 		require.NoError(t, err)
@@ -633,7 +633,7 @@ func TestBodyIsClosedInEveryState(t *testing.T) {
 		"while the rest is awaited after a failure": stallAfter + 3*ms, "while the rest is read": stallAfter + usual + ms,
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				original := stalls(4096, forever)
 				if strings.HasSuffix(name, "failure") {
 					original = []gap{{at: 4096, lasts: stallAfter + 2*ms, err: errDown}}
@@ -661,7 +661,7 @@ func TestBodyIsClosedInEveryState(t *testing.T) {
 		})
 	}
 	t.Run("unread", func(t *testing.T) {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = gaps(rt, stalls(4096, forever))
 			resp, err := get(t, resuming(t, rt), site)
 			require.NoError(t, err)
@@ -674,7 +674,7 @@ func TestBodyIsClosedInEveryState(t *testing.T) {
 // TestBodyIsClosedWhileTheOriginalDoesNotReturn, though it has lost.
 func TestBodyIsClosedWhileTheOriginalDoesNotReturn(t *testing.T) {
 	for _, last := range []int{0, 100} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			tr := resuming(t, rt)
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				if n > 0 {
@@ -711,7 +711,7 @@ func (s stubborn) Read(p []byte) (int, error) {
 
 // TestNothingIsAskedForWhenAllIsThere but the news that it is all.
 func TestNothingIsAskedForWhenAllIsThere(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp := serveObject(rt, req, stalls(len(object), time.Second)...)
 			body := resp.Body.(*pausing)
@@ -733,7 +733,7 @@ func TestNothingIsAskedForWhenAllIsThere(t *testing.T) {
 }
 
 func TestCallerWhoGivesUpIsToldAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
 				time.Sleep(time.Second) // whatever its context says
@@ -757,7 +757,7 @@ func TestCallerWhoGivesUpIsToldAtOnce(t *testing.T) {
 }
 
 func TestResumesAreWithinTheBudget(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		const calls = 300
 		for range calls {
@@ -776,7 +776,7 @@ func TestResumesAreWithinTheBudget(t *testing.T) {
 		assert.LessOrEqual(t, float64(s.Stats.Resumes), 0.10*(calls+20)+20, "share × requests + burst")
 		assert.Less(t, s.Keys[0].Hedges, int64(calls/4))
 	})
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) { // none of it
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) { // none of it
 		rt.Answer = gaps(rt, stalls(4096, time.Second))
 		told := new(heard)
 		tr := resuming(t, rt, hedge.WithBudgetPercent(0.001), hedge.WithBurst(0), hedge.WithObserver(told))
@@ -832,7 +832,7 @@ func TestObserverHearsOfResumes(t *testing.T) {
 		"turned away": {stalls(4096, time.Second), nil, "lost 1 10ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = gaps(rt, c.original, c.rest)
 				if answer := rt.Answer; name == "turned away" {
 					rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -864,7 +864,7 @@ func TestNothingIsResumedWhereHedgingIsOff(t *testing.T) {
 		"no budget":    func(tr *hedge.Transport) error { return tr.Update(func(c *hedge.Config) { c.BudgetPercent = 0 }) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = gaps(rt, stalls(4096, time.Second))
 				tr := resuming(t, rt)
 				require.NoError(t, f(tr))
@@ -875,7 +875,7 @@ func TestNothingIsResumedWhereHedgingIsOff(t *testing.T) {
 			})
 		})
 	}
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt, stalls(4096, time.Second))
 		tr := resuming(t, rt)
 		resp, err := get(t, tr, site)
@@ -884,7 +884,7 @@ func TestNothingIsResumedWhereHedgingIsOff(t *testing.T) {
 		assert.Equal(t, string(object), text(t, resp))
 		assert.Len(t, rt.Sent(), 1)
 	})
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt, stalls(4096, time.Second))
 		tr := resuming(t, rt, hedge.WithShadow())
 		resp, err := get(t, tr, site)
@@ -896,7 +896,7 @@ func TestNothingIsResumedWhereHedgingIsOff(t *testing.T) {
 }
 
 func TestPanicsBelowCostTheResumeAlone(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
@@ -909,7 +909,7 @@ func TestPanicsBelowCostTheResumeAlone(t *testing.T) {
 		assert.Equal(t, string(object), text(t, resp))
 		assert.EqualValues(t, 1, tr.Snapshot().Stats.HedgePanics)
 	})
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) { // of the Close that interrupts
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) { // of the Close that interrupts
 		tr := resuming(t, rt)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp := serveObject(rt, req)
@@ -936,7 +936,7 @@ func (p panicsOnClose) Close() error {
 
 // TestCallerMayChangeItsRequestOnceTheBodyIsClosed is for the race detector.
 func TestCallerMayChangeItsRequestOnceTheBodyIsClosed(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			return serveObject(rt, req, stalls(4096, forever)...), nil
 		}
@@ -966,7 +966,7 @@ func FuzzResume(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			for range 5 {
 				tr := resuming(t, rt, hedge.WithMaxHedges(3), hedge.WithBudgetPercent(300))
 				r := rand.New(rand.NewPCG(seed, 1))
@@ -981,7 +981,7 @@ func FuzzResume(f *testing.F) {
 				broken := make(map[string]bool) // bodies of the rest that fail or end early
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 					r := script[n]
-					if err := hedgetest.Sleep(req.Context(), time.Duration(r.IntN(20))*ms); err != nil {
+					if err := doubles.Sleep(req.Context(), time.Duration(r.IntN(20))*ms); err != nil {
 						return nil, err
 					}
 					lie := r.IntN(10)
@@ -1063,7 +1063,7 @@ func FuzzResume(f *testing.F) {
 func BenchmarkRead(b *testing.B) {
 	for name, opts := range map[string][]hedge.Option{"without": nil, "WithResume": {hedge.WithResume()}} {
 		b.Run(name, func(b *testing.B) {
-			rt := hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			rt := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: 200, ContentLength: 1 << 50, Body: endless{}, Header: http.Header{"Etag": {`"1"`}, "Accept-Ranges": {"bytes"}}}, nil
 			})
 			tr := hedge.New(rt, opts...)
@@ -1094,7 +1094,7 @@ func (endless) Close() error               { return nil }
 
 // TestCallerMayChangeTheHeaderWhileItReads is for the race detector. The rest arrives when it has lost.
 func TestCallerMayChangeTheHeaderWhileItReads(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		returned := make(chan struct{})
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -1125,7 +1125,7 @@ func TestCallerMayChangeTheHeaderWhileItReads(t *testing.T) {
 
 // TestRestIsThatOfTheCallersRequest, whatever the RoundTripper below has made of it in place.
 func TestRestIsThatOfTheCallersRequest(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			assert.Equal(t, "/item", req.URL.Path)
@@ -1148,14 +1148,14 @@ func TestRestIsThatOfTheCallersRequest(t *testing.T) {
 // TestRestThatHasLostIsCancelledAtOnceOverHTTP2, behind a Limiter as well: nobody else is harmed.
 func TestRestThatHasLostIsCancelledAtOnceOverHTTP2(t *testing.T) {
 	for _, limited := range []bool{false, true} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			tr := resuming(t, rt)
 			var took time.Duration
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				if n > 0 {
 					start := time.Now()
 					httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{Reused: true})
-					err := hedgetest.Sleep(req.Context(), forever)
+					err := doubles.Sleep(req.Context(), forever)
 					took = time.Since(start)
 					return nil, err
 				}
@@ -1178,7 +1178,7 @@ func TestRestThatHasLostIsCancelledAtOnceOverHTTP2(t *testing.T) {
 
 // TestRestThatALimiterTurnsAwayHasLost, as other hedges have.
 func TestRestThatALimiterTurnsAwayHasLost(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		o := new(heard)
 		tr := resuming(t, rt, hedge.WithObserver(o))
 		o.events = nil
@@ -1201,7 +1201,7 @@ func TestRestThatALimiterTurnsAwayHasLost(t *testing.T) {
 
 // TestEveryRestThatIsPaidForIsSent, though the stall ends while the budget is asked.
 func TestEveryRestThatIsPaidForIsSent(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		asked := make(chan struct{})
 		tr := resuming(t, rt, hedge.WithObserver(paying{f: func() {
 			close(asked)
@@ -1246,11 +1246,11 @@ func (o paying) Budget(hedge.KeyInfo, float64) { o.f() }
 func TestR2AFailedBodyIsHeldUntilItsRestHadTheUsualTime(t *testing.T) {
 	cut := errors.New("connection reset")
 	for _, rest := range []time.Duration{usual / 2, time.Hour} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			tr := resuming(t, rt)
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				if n > 0 {
-					if err := hedgetest.Sleep(req.Context(), rest); err != nil {
+					if err := doubles.Sleep(req.Context(), rest); err != nil {
 						return nil, err
 					}
 					return serveObject(rt, req), nil
@@ -1290,7 +1290,7 @@ func (b exclusive) Close() error {
 }
 
 func TestABodyThatHasLostIsNotClosedWhileItIsRead(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		var reading, overlapped atomic.Int32
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {

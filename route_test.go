@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestRoutesAreHedgedByTheirOwnLatency(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var quick, slow atomic.Int64
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			d, sent := 10*ms, &quick
@@ -58,7 +58,7 @@ func TestRoutesAreHedgedByTheirOwnLatency(t *testing.T) {
 }
 
 func TestRoutesShareTheirHostsBudget(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, 30*ms)
 		tr := hedge.New(rt, hedge.WithMaxHedges(1),
 			hedge.WithRoute("/a", hedge.Policy{Delay: 10 * ms}), hedge.WithRoute("/b", hedge.Policy{Delay: 10 * ms}))
@@ -74,7 +74,7 @@ func TestRoutesShareTheirHostsBudget(t *testing.T) {
 }
 
 func TestPolicyDecidesWhatARouteMay(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithMaxHedges(1),
 			hedge.WithRoute("POST /_search", hedge.Policy{Hedgeable: true, Delay: 10 * ms}),
 			hedge.WithRoute("/stream", hedge.Policy{FirstByte: true, Delay: 10 * ms}),
@@ -119,7 +119,7 @@ func TestRoutesRefuseNonsense(t *testing.T) {
 
 // What is no clean path is matched as servers understand it: they clean it, or redirect.
 func TestRoutesMatchWhatServersUnderstand(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt,
 			hedge.WithRoute("GET /{$}", hedge.Policy{Off: true}),
 			hedge.WithRoute("GET /pay/", hedge.Policy{Off: true}),
@@ -179,7 +179,7 @@ func TestRoutesThatCannotMatchAreRefused(t *testing.T) {
 // with a redirect there.
 func TestRouteOfASubtreeSaysNothingOfItsRoot(t *testing.T) {
 	for _, pattern := range []string{"/items/", "POST /items/", "catalog.test/items/", "POST Catalog.TEST/items/", "/items/{$}", "/items/{rest...}", "/{kind}/"} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			tr := hedge.New(rt, hedge.WithRoute(pattern, hedge.Policy{Hedgeable: true, Delay: 10 * ms}))
 			post := func(path string) (attempts int) {
 				rt.Forget()
@@ -200,7 +200,7 @@ func TestRootOfASubtreeHasTheRouteThatServesIt(t *testing.T) {
 	for path, route := range map[string]string{
 		"/items": "/", "/items/": "/items/", "/items/1": "/items/", "/items/a/b": "/items/", "/items/a/b/": "/items/a/b/{$}", "/items/a": "/items/", "/": "/", "/a": "/", "/a/b": "/a/",
 	} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = quick(rt)
 			tr := hedge.New(rt, hedge.WithRoute("/", hedge.Policy{}), hedge.WithRoute("/items/", hedge.Policy{}),
 				hedge.WithRoute("/a/", hedge.Policy{}), hedge.WithRoute("/a/b/", hedge.Policy{}), hedge.WithRoute("/items/a/b/{$}", hedge.Policy{}))
@@ -221,7 +221,7 @@ func TestRootOfASubtreeHasTheRouteThatServesIt(t *testing.T) {
 // Servers that clean paths take all of these for /_search. Others take them for something else,
 // which may be written to.
 func TestUncleanPathIsNotDeclaredSafe(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithRoute("/_search", hedge.Policy{Hedgeable: true, Delay: 10 * ms}))
 		for path, attempts := range map[string]int{
 			"/_search": 2, "//_search": 1, "/x/../_search": 1, "/./_search": 1, "/x/%2e%2e/_search": 1, "/%2E/_search": 1, "/_search/.": 1, "/x/..%2f_search": 1,
@@ -239,8 +239,8 @@ func TestUncleanPathIsNotDeclaredSafe(t *testing.T) {
 }
 
 func TestObserversAreToldTheShareThatIsSet(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
-		var rec hedgetest.Recorder
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		var rec doubles.Recorder
 		tr := hedge.New(rt, hedge.WithObserver(&rec), hedge.WithBudgetPercent(5), hedge.WithRoute("/dear", hedge.Policy{BudgetPercent: 1}))
 		rt.Answer = quick(rt)
 		told := func(path string) float64 {

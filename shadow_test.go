@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // latency is the benchmark's seed distribution: lognormal with mean 5 ms and
@@ -71,7 +71,7 @@ func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, 
 				start := time.Now()
 				_, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) {
 					a, _ := hedge.AttemptFromContext(ctx)
-					return 0, hedgetest.Sleep(ctx, takes[a.Number])
+					return 0, doubles.Sleep(ctx, takes[a.Number])
 				})
 				mu.Lock()
 				defer mu.Unlock()
@@ -88,7 +88,7 @@ func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, 
 }
 
 func TestShadowPredictsWhatHedgingDoes(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	for name, draw := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			shadow := run(t, 30_000, draw, hedge.WithShadow())
@@ -105,7 +105,7 @@ func TestShadowPredictsWhatHedgingDoes(t *testing.T) {
 }
 
 func TestShadowSendsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rec := new(recorder)
 		rt.Answer = after(rt, time.Second)
 		tr := warm(t, rt, hedge.WithShadow(), hedge.WithObserver(rec))

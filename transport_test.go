@@ -25,14 +25,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/race"
 )
 
 // --- what is hedged ---
 
 func TestSlowGetIsHedged(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		tr := warm(t, rt)
 		start := time.Now()
@@ -46,7 +46,7 @@ func TestSlowGetIsHedged(t *testing.T) {
 
 func TestPostIsSentOnce(t *testing.T) {
 	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "CONNECT", "get"} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second)
 			tr := warm(t, rt)
 			resp, err := tr.RoundTrip(request(t, t.Context(), method, site, strings.NewReader("charge $10")))
@@ -74,7 +74,7 @@ func TestWhatPassesThroughIsTheCallersOwnRequest(t *testing.T) {
 		"without hedging": func(r *http.Request) { *r = *r.WithContext(hedge.WithoutHedging(r.Context())) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = after(rt, time.Second)
 				var stats *hedge.Stats
 				tr := warm(t, rt, hedge.WithStats(&stats))
@@ -94,7 +94,7 @@ func TestWhatPassesThroughIsTheCallersOwnRequest(t *testing.T) {
 func TestIdempotencyKeyAloneIsNotHedged(t *testing.T) {
 	for _, header := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
 		for _, allowed := range []bool{false, true} {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = after(rt, time.Second, 5*ms)
 				ctx := t.Context()
 				if allowed {
@@ -114,7 +114,7 @@ func TestIdempotencyKeyAloneIsNotHedged(t *testing.T) {
 
 func TestReadingMethodsAreHedged(t *testing.T) {
 	for _, method := range []string{"", "GET", "HEAD", "OPTIONS", "TRACE", "QUERY"} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second, 5*ms)
 			tr := warm(t, rt)
 			resp, err := tr.RoundTrip(request(t, t.Context(), method, site, nil))
@@ -129,11 +129,11 @@ func TestReadingMethodsAreHedged(t *testing.T) {
 func TestWhatIsAskedForOneCallDoesNotReachThoseItMakes(t *testing.T) {
 	for name, calls := range map[string]int{"cold": 1, "warm": 20} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				audit := warm(t, rt)
 				rt.Answer = after(rt, time.Second, 5*ms)
 				h := hedge.NewHedger()
-				outer := hedge.New(hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+				outer := hedge.New(doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 					return audit.RoundTrip(request(t, req.Context(), "POST", site, strings.NewReader("entry")))
 				}))
 				ctx := hedge.AllowHedging(hedge.WithDelay(t.Context(), 50*ms))
@@ -161,7 +161,7 @@ func TestWhatIsAskedForOneCallDoesNotReachThoseItMakes(t *testing.T) {
 }
 
 func TestCallerMayAllowOrForbid(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		send := func(ctx context.Context, method string) int {
 			rt.Answer = after(rt, time.Second, 5*ms)
@@ -179,7 +179,7 @@ func TestCallerMayAllowOrForbid(t *testing.T) {
 }
 
 func TestUsersRuleReplacesTheDefault(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		tr := warm(t, rt, hedge.WithHedgeable(func(r *http.Request) bool { return r.URL.Path != "/no" }))
 		resp, err := tr.RoundTrip(request(t, t.Context(), "POST", site, strings.NewReader("query")))
@@ -218,7 +218,7 @@ func FuzzReplayable(f *testing.F) {
 		}
 		want = want && method != "CONNECT" && len(body) <= 64<<10
 		synctest.Test(t, func(t *testing.T) {
-			rt := new(hedgetest.RoundTripper)
+			rt := new(doubles.RoundTripper)
 			rt.Answer = after(rt, time.Second, ms)
 			tr := hedge.New(rt)
 			resp, err := tr.RoundTrip(req.WithContext(hedge.WithDelay(t.Context(), 10*ms)))
@@ -233,7 +233,7 @@ func FuzzReplayable(f *testing.F) {
 // --- who wins ---
 
 func TestFastErrorFromAHedgeNeverBeatsASlowSuccess(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
 				return nil, errDown
@@ -249,10 +249,10 @@ func TestFastErrorFromAHedgeNeverBeatsASlowSuccess(t *testing.T) {
 func TestFailureStatusNeverBeatsASlowSuccess(t *testing.T) {
 	for _, status := range []int{408, 421, 425, 429, 500, 502, 503, 504, 507, 520, 529, 599} {
 		for _, bad := range []int{0, 1} { // the primary, the hedge
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 					if n == bad {
-						require.NoError(t, hedgetest.Sleep(req.Context(), 15*ms*time.Duration(1-n)))
+						require.NoError(t, doubles.Sleep(req.Context(), 15*ms*time.Duration(1-n)))
 						return rt.Response(req, status, "busy"), nil
 					}
 					return after(rt, 50*ms, 8*ms)(req, n)
@@ -268,10 +268,10 @@ func TestFailureStatusNeverBeatsASlowSuccess(t *testing.T) {
 
 func TestOtherStatusesAreAnswers(t *testing.T) {
 	for _, status := range []int{204, 301, 400, 401, 404, 409, 501, 505, 600} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				if n == 0 {
-					require.NoError(t, hedgetest.Sleep(req.Context(), 15*ms))
+					require.NoError(t, doubles.Sleep(req.Context(), 15*ms))
 					return rt.Response(req, status, ""), nil
 				}
 				return after(rt, time.Second)(req, n)
@@ -286,7 +286,7 @@ func TestOtherStatusesAreAnswers(t *testing.T) {
 
 func TestFailureStatusesCanBeChosen(t *testing.T) {
 	for _, status := range []int{302, 404} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				if n == 1 {
 					return rt.Response(req, status, ""), nil
@@ -303,7 +303,7 @@ func TestFailureStatusesCanBeChosen(t *testing.T) {
 func TestFailureFuncDecidesAlone(t *testing.T) {
 	failed := func(resp *http.Response) bool { return resp.Header.Get("Stale") != "" }
 	for _, stale := range []bool{false, true} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				if n == 1 {
 					resp := rt.Response(req, 503, "")
@@ -323,10 +323,10 @@ func TestFailureFuncDecidesAlone(t *testing.T) {
 }
 
 func TestNoFailureStatusMeansThatThePrimaryNeverWaits(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n == 0 {
-				require.NoError(t, hedgetest.Sleep(req.Context(), 15*ms))
+				require.NoError(t, doubles.Sleep(req.Context(), 15*ms))
 				return rt.Response(req, 503, ""), nil
 			}
 			return after(rt, 50*ms)(req, n)
@@ -342,9 +342,9 @@ func TestNoFailureStatusMeansThatThePrimaryNeverWaits(t *testing.T) {
 // request is in progress.
 func TestConflictOfTwoAttemptsIsNotTheAnswer(t *testing.T) {
 	for header, want := range map[string]int{"Idempotency-Key": 201, "X-Idempotency-Key": 201, "X-Other": 409} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-				if err := hedgetest.Sleep(req.Context(), []time.Duration{15 * ms, 8 * ms}[min(n, 1)]); err != nil {
+				if err := doubles.Sleep(req.Context(), []time.Duration{15 * ms, 8 * ms}[min(n, 1)]); err != nil {
 					return nil, err
 				}
 				if n == 0 {
@@ -364,12 +364,12 @@ func TestConflictOfTwoAttemptsIsNotTheAnswer(t *testing.T) {
 }
 
 func TestIfAllFailThePrimarysResponseIsReturned(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
 				return nil, errDown
 			}
-			require.NoError(t, hedgetest.Sleep(req.Context(), 30*ms))
+			require.NoError(t, doubles.Sleep(req.Context(), 30*ms))
 			return rt.Response(req, 503, "busy"), nil
 		}
 		resp, err := get(t, warm(t, rt), site)
@@ -380,9 +380,9 @@ func TestIfAllFailThePrimarysResponseIsReturned(t *testing.T) {
 }
 
 func TestIfAllFailThePrimarysErrorIsReturnedVerbatim(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-			_ = hedgetest.Sleep(req.Context(), 30*ms)
+			_ = doubles.Sleep(req.Context(), 30*ms)
 			return nil, []error{errDown, errors.New("other"), errors.New("third")}[n]
 		}
 		_, err := get(t, warm(t, rt), site)
@@ -391,7 +391,7 @@ func TestIfAllFailThePrimarysErrorIsReturnedVerbatim(t *testing.T) {
 }
 
 func TestHedgingIsNotRetrying(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(*http.Request, int) (*http.Response, error) { return nil, errDown }
 		_, err := get(t, warm(t, rt), site)
 		assert.Same(t, errDown, err)
@@ -401,7 +401,7 @@ func TestHedgingIsNotRetrying(t *testing.T) {
 }
 
 func TestTimeoutsStayTimeouts(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Hour)
 		client := &http.Client{Transport: warm(t, rt), Timeout: 100 * ms}
 		_, err := client.Get(site)
@@ -413,7 +413,7 @@ func TestTimeoutsStayTimeouts(t *testing.T) {
 }
 
 func TestLegacyCancelReachesEveryAttempt(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		cancel := make(chan struct{})
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			<-req.Cancel //lint:ignore SA1019 http.Client still sets it
@@ -431,7 +431,7 @@ func TestLegacyCancelReachesEveryAttempt(t *testing.T) {
 
 func TestMaxHedgesIsObeyed(t *testing.T) {
 	for n := range 4 {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second)
 			resp, err := get(t, warm(t, rt, hedge.WithMaxHedges(n)), site)
 			require.NoError(t, err)
@@ -444,7 +444,7 @@ func TestMaxHedgesIsObeyed(t *testing.T) {
 // --- requests and their bodies ---
 
 func TestCallersRequestIsNotChanged(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		req := request(t, t.Context(), "GET", site, strings.NewReader("body"))
 		req.Header.Set("X", "y")
@@ -470,14 +470,14 @@ func (c *closing) Close() error { c.closed.Add(1); return nil }
 
 func TestEveryAttemptGetsTheWholeBody(t *testing.T) {
 	payload := strings.Repeat("0123456789abcdef", 4096) // 64 KiB, the limit
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var bodies [3]string
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			// All attempts read at the same time, slowly, as over a network.
 			var got bytes.Buffer
 			for {
 				_, err := io.CopyN(&got, req.Body, 1024)
-				_ = hedgetest.Sleep(context.Background(), ms)
+				_ = doubles.Sleep(context.Background(), ms)
 				if err != nil {
 					break
 				}
@@ -509,7 +509,7 @@ func TestEveryAttemptGetsTheWholeBody(t *testing.T) {
 
 func TestBodyOfTheWrongLengthReachesTheBaseAsItIs(t *testing.T) {
 	for name, length := range map[string]int64{"longer": 2, "shorter": 9} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			var got string
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				b, err := io.ReadAll(req.Body)
@@ -531,7 +531,7 @@ func TestBodyOfTheWrongLengthReachesTheBaseAsItIs(t *testing.T) {
 }
 
 func TestBodyThatFailsReachesTheBaseAsAFailure(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			b, err := io.ReadAll(req.Body)
 			assert.Equal(t, "bo", string(b))
@@ -550,7 +550,7 @@ type failing struct{}
 func (failing) Read([]byte) (int, error) { return 0, errDown }
 
 func TestHedgesHaveHeadersOfTheirOwn(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
 				req.Header.Set("X-Attempt", fmt.Sprint(n)) // forbidden, and common
@@ -566,7 +566,7 @@ func TestHedgesHaveHeadersOfTheirOwn(t *testing.T) {
 }
 
 func TestVictimsOfALosersCancellationGoAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n < 10 {
@@ -582,7 +582,7 @@ func TestVictimsOfALosersCancellationGoAgain(t *testing.T) {
 }
 
 func TestCancellationThatIsNotOursIsTheCallers(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		rt.Answer = func(*http.Request, int) (*http.Response, error) { return nil, context.Canceled }
 		_, err := get(t, tr, site)
@@ -600,7 +600,7 @@ func TestRequestWithoutURLIsTheBasesBusiness(t *testing.T) {
 // --- responses and contexts ---
 
 func TestWinnersBodyOutlivesRoundTrip(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		resp, err := get(t, warm(t, rt), site)
 		require.NoError(t, err)
@@ -610,7 +610,7 @@ func TestWinnersBodyOutlivesRoundTrip(t *testing.T) {
 }
 
 func TestWinnersBodyEndsWithTheCallersContext(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		ctx, cancel := context.WithCancel(t.Context())
 		resp, err := warm(t, rt).RoundTrip(request(t, ctx, "GET", site, nil))
@@ -624,7 +624,7 @@ func TestWinnersBodyEndsWithTheCallersContext(t *testing.T) {
 }
 
 func TestEmptyBodyIsNotWrapped(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp, err := after(rt, time.Second, 5*ms)(req, n)
 			if err == nil {
@@ -655,7 +655,7 @@ func TestWritableBodyStaysWritable(t *testing.T) {
 }
 
 func writableStaysWritable(t *testing.T, opts ...hedge.Option) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp, err := after(rt, time.Second, 5*ms)(req, n)
 			if err == nil {
@@ -674,7 +674,7 @@ func writableStaysWritable(t *testing.T, opts ...hedge.Option) {
 }
 
 func TestFinishedRequestsLeaveNothingOnALongLivedContext(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		parent := &counting{Context: t.Context(), done: make(chan struct{})}
 		tr := warm(t, rt, hedge.WithBudgetPercent(100))
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -694,7 +694,7 @@ func TestFinishedRequestsLeaveNothingOnALongLivedContext(t *testing.T) {
 // A body that is made when it is read, or comes from a cache, may ask for its context only then.
 func TestBodyThatAsksForItsContextLateLeavesNothing(t *testing.T) {
 	for _, version := range []int{1, 2} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			parent := &counting{Context: t.Context(), done: make(chan struct{})}
 			rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
 				resp := rt.Response(req, 200, "made late")
@@ -753,7 +753,7 @@ func (c *counting) AfterFunc(func()) func() bool {
 // What a RoundTripper below has sent is what Response.Location resolves against.
 func TestResponseTellsOfTheRequestThatWasSent(t *testing.T) {
 	for _, version := range []int{1, 2} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			slow := false
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 				if a, _ := hedge.AttemptFromContext(req.Context()); slow && a.Number == 0 {
@@ -770,7 +770,7 @@ func TestResponseTellsOfTheRequestThatWasSent(t *testing.T) {
 				return resp, err
 			}
 			rewrites := true
-			tr := hedge.New(hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			tr := hedge.New(doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 				if rewrites {
 					req = req.Clone(req.Context())
 					req.URL.Host = "replica-7.test"
@@ -831,7 +831,7 @@ func TestLosersDoNotUseTheCallersContextOnceTheCallIsOver(t *testing.T) {
 			"a hedge":     {usual + 10*ms, 500 * ms},
 		} {
 			t.Run(fmt.Sprintf("HTTP/%d, %s", version, loser), func(t *testing.T) {
-				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 					parent, cancel := context.WithTimeout(t.Context(), time.Hour)
 					defer cancel()
 					ctx := &borrowed{Context: parent}
@@ -866,7 +866,7 @@ func TestLosersDoNotUseTheCallersContextOnceTheCallIsOver(t *testing.T) {
 // --- what is learned ---
 
 func TestColdHostIsNotHedged(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var stats *hedge.Stats
 		tr := hedge.New(rt, hedge.WithStats(&stats))
 		rt.Answer = after(rt, 80*ms)
@@ -888,7 +888,7 @@ func TestColdHostIsNotHedged(t *testing.T) {
 }
 
 func TestInitialDelayHedgesAColdHost(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		resp, err := get(t, hedge.New(rt, hedge.WithInitialDelay(30*ms)), site)
 		require.NoError(t, err)
@@ -897,7 +897,7 @@ func TestInitialDelayHedgesAColdHost(t *testing.T) {
 }
 
 func TestIdleHostKeepsWhatItKnew(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := warm(t, rt)
 		time.Sleep(24 * time.Hour)
@@ -910,7 +910,7 @@ func TestIdleHostKeepsWhatItKnew(t *testing.T) {
 }
 
 func TestErrorsTeachNoLatency(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		rt.Answer = func(*http.Request, int) (*http.Response, error) { return nil, errDown }
 		for range 600 {
@@ -922,7 +922,7 @@ func TestErrorsTeachNoLatency(t *testing.T) {
 }
 
 func TestCallersThinkTimeIsNotLatency(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := warm(t, rt)
 		for range 50 {
@@ -951,7 +951,7 @@ func TestLatencyEstimateOfTheUnknownIsZero(t *testing.T) {
 }
 
 func TestRoutesOfOneHostCanHaveKeysOfTheirOwn(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithKeyFunc(func(_ context.Context, host, name string) string { return host + " " + name }))
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if req.URL.Path == "/slow" {
@@ -976,7 +976,7 @@ func TestRoutesOfOneHostCanHaveKeysOfTheirOwn(t *testing.T) {
 }
 
 func TestHedgeThatCannotWinBeforeTheDeadlineIsNotSent(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		tr := warm(t, rt)
 		ctx, cancel := context.WithTimeout(t.Context(), 15*ms)
@@ -989,7 +989,7 @@ func TestHedgeThatCannotWinBeforeTheDeadlineIsNotSent(t *testing.T) {
 }
 
 func TestDelayCanBeChosenPerCall(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		start := time.Now()
 		resp, err := hedge.New(rt).RoundTrip(request(t, hedge.WithDelay(t.Context(), 3*ms), "GET", site, nil))
@@ -1002,7 +1002,7 @@ func TestDelayCanBeChosenPerCall(t *testing.T) {
 // --- budget and brakes ---
 
 func TestBudgetBoundsHedges(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var stats *hedge.Stats
 		tr := hedge.New(rt, hedge.WithStats(&stats), hedge.WithMaxHedges(1))
 		rt.Answer = after(rt, 30*ms)
@@ -1020,7 +1020,7 @@ func TestBudgetBoundsHedges(t *testing.T) {
 }
 
 func TestBudgetOfZeroHedgesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		resp, err := get(t, warm(t, rt, hedge.WithBudgetPercent(0)), site)
 		require.NoError(t, err)
@@ -1030,7 +1030,7 @@ func TestBudgetOfZeroHedgesNothing(t *testing.T) {
 }
 
 func TestSharedBudgetIsShared(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		b := hedge.NewBudget(10, 5)
 		rt.Answer = after(rt, 30*ms)
 		for range 2 {
@@ -1047,7 +1047,7 @@ func TestSharedBudgetIsShared(t *testing.T) {
 }
 
 func TestMaxHedgesPerSecondIsACeiling(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var stats *hedge.Stats
 		tr := hedge.New(rt, hedge.WithStats(&stats), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithMaxHedgesPerSecond(2))
 		rt.Answer = after(rt, 20*ms)
@@ -1063,7 +1063,7 @@ func TestMaxHedgesPerSecondIsACeiling(t *testing.T) {
 func TestPushBackPausesHedging(t *testing.T) {
 	for header, pause := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "3600": 10 * time.Second, "nonsense": 0} {
 		for _, status := range []int{429, 503} {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 					resp := rt.Response(req, status, "")
 					if header != "" {
@@ -1130,7 +1130,7 @@ func TestPushBackPausesHedging(t *testing.T) {
 }
 
 func TestRetryAfterMayBeADate(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		at := time.Now().Add(8 * time.Second).Truncate(time.Second).UTC()
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp := rt.Response(req, 503, "")
@@ -1150,7 +1150,7 @@ func TestRetryAfterMayBeADate(t *testing.T) {
 // --- panics, hooks, switches ---
 
 func TestPanicInAHedgeEndsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var stats *hedge.Stats
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
@@ -1166,7 +1166,7 @@ func TestPanicInAHedgeEndsNothing(t *testing.T) {
 }
 
 func TestPanicInThePrimaryIsTheCallers(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(*http.Request, int) (*http.Response, error) { panic(http.ErrAbortHandler) }
 		tr := warm(t, rt)
 		assert.PanicsWithValue(t, http.ErrAbortHandler, func() { _, _ = get(t, tr, site) })
@@ -1174,7 +1174,7 @@ func TestPanicInThePrimaryIsTheCallers(t *testing.T) {
 }
 
 func TestTraceHooksSeeThePrimaryOnly(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		hooked := 0 // not atomic: users' hooks seldom are
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 			GetConn:  func(string) { hooked++ },
@@ -1195,7 +1195,7 @@ func TestTraceHooksSeeThePrimaryOnly(t *testing.T) {
 }
 
 func TestSwitchedOffItIsNotThere(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		tr := warm(t, rt)
 		tr.SetEnabled(false)
@@ -1216,7 +1216,7 @@ func TestSwitchedOffItIsNotThere(t *testing.T) {
 }
 
 func TestUpdateChangesSettingsAndKeepsWhatWasLearned(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		tr := warm(t, rt)
 		require.NoError(t, tr.Update(func(c *hedge.Config) { c.MaxHedges = 1 }))
@@ -1234,7 +1234,7 @@ func TestUpdateChangesSettingsAndKeepsWhatWasLearned(t *testing.T) {
 // --- connections and construction ---
 
 type closer struct {
-	hedgetest.RoundTripper
+	doubles.RoundTripper
 	closed int
 }
 
@@ -1269,7 +1269,7 @@ func TestNilBaseIsTheDefaultTransport(t *testing.T) {
 }
 
 func TestWrapKeepsTheClient(t *testing.T) {
-	base := new(hedgetest.RoundTripper)
+	base := new(doubles.RoundTripper)
 	own := &http.Client{Transport: base, Timeout: time.Minute}
 	hedged := hedge.Wrap(own)
 	assert.Same(t, base, own.Transport, "the client given is not changed")
@@ -1280,8 +1280,8 @@ func TestWrapKeepsTheClient(t *testing.T) {
 }
 
 func TestHedgesGoWhereTheyAreTold(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
-		hedges := new(hedgetest.RoundTripper)
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		hedges := new(doubles.RoundTripper)
 		hedges.Answer = after(hedges, 5*ms)
 		rt.Answer = after(rt, time.Second)
 		resp, err := get(t, warm(t, rt, hedge.WithHedgeTransport(hedges)), site)
@@ -1295,12 +1295,12 @@ func TestHedgesGoWhereTheyAreTold(t *testing.T) {
 // A hedger that kept a goroutine, or a map entry, per host would not come back from this.
 // The version of HTTP that hedges get their answers in says nothing of what primaries do.
 func TestHedgesElsewhereTeachNoVersion(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
-		hedges := new(hedgetest.RoundTripper)
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		hedges := new(doubles.RoundTripper)
 		hedges.Answer = over1(hedges, after(hedges, 5*ms))
 		var cancelled time.Time
 		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
-			err := hedgetest.Sleep(req.Context(), time.Second)
+			err := doubles.Sleep(req.Context(), time.Second)
 			cancelled = time.Now()
 			return nil, err
 		}
@@ -1315,7 +1315,7 @@ func TestHedgesElsewhereTeachNoVersion(t *testing.T) {
 }
 
 func TestHundredThousandHostsAreForgotten(t *testing.T) {
-	rt := new(hedgetest.RoundTripper)
+	rt := new(doubles.RoundTripper)
 	rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 		rt.Forget()
 		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
@@ -1413,7 +1413,7 @@ func TestRegisteredProtocolsCarryTheirHedges(t *testing.T) {
 	for _, scheme := range []string{"http", "https", "sidecar"} {
 		for _, limit := range []int{0, 10} {
 			t.Run(fmt.Sprint(scheme, " ", limit), func(t *testing.T) {
-				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 					rt.Answer = quick(rt)
 					below := &http.Transport{MaxConnsPerHost: limit}
 					below.RegisterProtocol(scheme, rt)
@@ -1468,7 +1468,7 @@ func (b *pooled) Close() error {
 
 // slowBodyOfALoser has a hedge fail with a body that never comes, or win over a primary with such a
 // body, and returns when the body was closed, after the loser had its response.
-func slowBodyOfALoser(t *testing.T, rt *hedgetest.RoundTripper, loser, status int, body *pooled) (closed time.Duration) {
+func slowBodyOfALoser(t *testing.T, rt *doubles.RoundTripper, loser, status int, body *pooled) (closed time.Duration) {
 	started := time.Time{}
 	body.closed, body.reading, body.both = make(chan struct{}), new(atomic.Bool), new(atomic.Bool)
 	onClose := body.onClose
@@ -1485,7 +1485,7 @@ func slowBodyOfALoser(t *testing.T, rt *hedgetest.RoundTripper, loser, status in
 		if loser == 0 {
 			takes = map[bool]time.Duration{true: 100 * ms, false: 20 * ms}[a.Number == loser]
 		}
-		if err := hedgetest.Sleep(req.Context(), takes); err != nil {
+		if err := doubles.Sleep(req.Context(), takes); err != nil {
 			return nil, err
 		}
 		resp := rt.Response(req, 200, "")
@@ -1516,12 +1516,12 @@ func slowBodyOfALoser(t *testing.T, rt *hedgetest.RoundTripper, loser, status in
 func TestDiscardedBodyIsNotClosedWhileItIsRead(t *testing.T) {
 	for name, c := range map[string]struct{ loser, status int }{"a hedge that fails": {1, 503}, "a primary that lingers": {0, 200}} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				body := &pooled{ctx: t.Context()}
 				assert.LessOrEqual(t, slowBodyOfALoser(t, rt, c.loser, c.status, body), time.Second)
 				assert.False(t, body.both.Load(), "Close was called while Read ran")
 			})
-			bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) { // it does not heed its context, and nothing else would end it
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) { // it does not heed its context, and nothing else would end it
 				assert.LessOrEqual(t, slowBodyOfALoser(t, rt, c.loser, c.status, new(pooled)), 2*time.Second)
 			})
 		})
@@ -1530,7 +1530,7 @@ func TestDiscardedBodyIsNotClosedWhileItIsRead(t *testing.T) {
 
 func TestPanicOfACloseThatNobodyWaitsForIsCounted(t *testing.T) {
 	for _, heeds := range []bool{true, false} {
-		bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			body := &pooled{onClose: func() { panic("Close") }}
 			if heeds {
 				body.ctx = t.Context()
@@ -1557,7 +1557,7 @@ func TestResponseIsClosedIfWhatJudgesItPanics(t *testing.T) {
 	} {
 		for _, ill := range []int{0, 1} { // the attempt
 			t.Run(fmt.Sprint(name, " of attempt ", ill), func(t *testing.T) {
-				bubble(t, func(t *testing.T, rt *hedgetest.RoundTripper) {
+				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 					var stats *hedge.Stats
 					rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 						takes := map[bool]time.Duration{true: 5 * ms, false: time.Second}[n == ill]

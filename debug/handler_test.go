@@ -25,8 +25,8 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/debug"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/engine"
-	"github.com/gohedge/hedge/internal/hedgetest"
 	"github.com/gohedge/hedge/internal/label"
 )
 
@@ -35,7 +35,7 @@ const ms = time.Millisecond
 // busy returns a Transport after a minute of calls in fake time: to a fast host, to
 // one with a tail, to one that pushes back, and to one that had a single call.
 func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
-	base := hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+	base := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 		a, _ := hedge.AttemptFromContext(req.Context())
 		n, _ := strconv.Atoi(req.URL.RawQuery)
 		d, status := time.Duration(20+n%7)*ms/2, 200
@@ -49,7 +49,7 @@ func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
 		case req.URL.Path == "/search":
 			d *= 8
 		}
-		if err := hedgetest.Sleep(req.Context(), d); err != nil {
+		if err := doubles.Sleep(req.Context(), d); err != nil {
 			return nil, err
 		}
 		return &http.Response{StatusCode: status, ProtoMajor: 2, Header: http.Header{"Retry-After": {"30"}}, Body: http.NoBody}, nil

@@ -14,7 +14,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // local starts a server on loopback and returns its upstream.
@@ -135,7 +135,7 @@ func BenchmarkWarmExchange(b *testing.B) {
 
 // A hit costs at most four allocations; the race detector adds its own.
 func TestACacheHitIsCheap(t *testing.T) {
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		t.Skip("counts allocations")
 	}
 	c := trusting(&dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "udp", good)}, Cache: new(dnshedge.Cache)})
@@ -202,7 +202,7 @@ func BenchmarkCacheMiss(b *testing.B) {
 // A miss costs 37 allocations over UDP, the socket's and the cache's included, or 35
 // through ServeDNS; a hedge now and then adds some.
 func TestACacheMissIsCheap(t *testing.T) {
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		t.Skip("counts allocations")
 	}
 	const runs = 1000

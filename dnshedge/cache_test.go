@@ -16,7 +16,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // cached is a client with a cache that does not hedge, and its server.
@@ -605,7 +605,7 @@ func TestCacheStaysInsideItsBound(t *testing.T) {
 	}
 	const bound = 64 << 20
 	entries := 300_000 // about five times as many as fit
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		entries = 100_000
 	}
 	before := heap()

@@ -20,7 +20,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -244,7 +244,7 @@ func TestTransfersAndSignedMessagesAreRefused(t *testing.T) {
 
 // Every address leads to the same server.
 func TestServersAskedByTheirAddressAreForgotten(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if q.Question[0].Name == "slow.example." {

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // A contender is a forwarder that is measured.
@@ -143,7 +143,7 @@ func cpuTime(t *testing.T, p *os.Process) (sum time.Duration) {
 // answer but a failure.
 func (r *runner) run(t *testing.T, file string, repeat, open int) (asked, rate, failed float64) {
 	t.Helper()
-	out := hedgetest.Tool(t, "dnsperf", "-s", "127.0.0.1", "-p", r.port, "-d", file, "-n", fmt.Sprint(repeat), "-c", "4", "-q", fmt.Sprint(open), "-t", "6")
+	out := doubles.Tool(t, "dnsperf", "-s", "127.0.0.1", "-p", r.port, "-d", file, "-n", fmt.Sprint(repeat), "-c", "4", "-q", fmt.Sprint(open), "-t", "6")
 	number := func(what string) float64 {
 		found := regexp.MustCompile(what + `:? +([0-9.]+)`).FindStringSubmatch(out)
 		if found == nil {

@@ -16,14 +16,14 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
 const ms = time.Millisecond
 
 func TestMain(m *testing.M) {
-	hedgetest.PrepareBubbles()
+	doubles.PrepareBubbles()
 	code := m.Run()
 	if forwarderDir != "" {
 		_ = os.RemoveAll(forwarderDir)

@@ -22,7 +22,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // peer starts a real server and waits until it accepts connections at all of its
@@ -344,12 +344,12 @@ func TestDigAndKdigLikeTheForwarder(t *testing.T) {
 	port := forwarder(t, "127.0.0.1:"+knot(t))
 	for _, prog := range []string{"dig", "kdig"} {
 		for _, transport := range []string{"+notcp", "+tcp"} {
-			assert.Equal(t, "192.0.2.1\n", hedgetest.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "a.example", "A"))
-			assert.Contains(t, hedgetest.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "nx.example", "A"), "NXDOMAIN")
-			assert.Contains(t, hedgetest.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "alias.example", "AAAA"), "2001:db8::1")
+			assert.Equal(t, "192.0.2.1\n", doubles.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "a.example", "A"))
+			assert.Contains(t, doubles.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "nx.example", "A"), "NXDOMAIN")
+			assert.Contains(t, doubles.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "alias.example", "AAAA"), "2001:db8::1")
 		}
 	}
-	out := hedgetest.Tool(t, "dig", "@127.0.0.1", "-p", port, "big.example", "TXT")
+	out := doubles.Tool(t, "dig", "@127.0.0.1", "-p", port, "big.example", "TXT")
 	assert.Contains(t, out, "retrying in TCP mode")
 	assert.NotContains(t, out, "WARNING")
 }
@@ -422,7 +422,7 @@ func TestSoak(t *testing.T) {
 		t.Skip("asks 100,000 questions")
 	}
 	total := int64(50_000) // of each client
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		total = 10_000
 	}
 	ports := freePorts(t, 2)
@@ -447,7 +447,7 @@ func TestSoak(t *testing.T) {
 	}
 	each(func(s *soaked) { s.ask(total / 20) })
 	time.Sleep(100 * ms) // no query is lost yet, and so none runs on for longer
-	before := hedgetest.MeasureUsage()
+	before := doubles.MeasureUsage()
 	each(func(s *soaked) {
 		s.lossy.Store(true)
 		for range 5 {
@@ -457,13 +457,13 @@ func TestSoak(t *testing.T) {
 			<-restarted
 		}
 	})
-	after := hedgetest.MeasureUsage()
+	after := doubles.MeasureUsage()
 	for range 20 { // abandoned queries end after 2 s, and later on a busy machine
 		if after.Goroutines <= before.Goroutines+8 && after.Files <= before.Files+8 {
 			break
 		}
 		time.Sleep(500 * ms)
-		after = hedgetest.MeasureUsage()
+		after = doubles.MeasureUsage()
 	}
 	for _, s := range all {
 		t.Logf("%s: %d questions, %d hedges", s.network, total, s.client.Stats().Hedges)

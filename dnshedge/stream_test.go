@@ -19,7 +19,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // keepalive answers with how long the connection may be idle, in units of 100 ms.
@@ -132,7 +132,7 @@ func limited(n int, h dnstest.Handler) dnstest.Handler {
 }
 
 func TestABurstIsAnsweredAlthoughTheServerLimitsQueriesPerConnection(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", limited(100, good))
@@ -444,7 +444,7 @@ func TestManySlowAnswersOverHTTPSDoNotCostTheConnection(t *testing.T) {
 }
 
 func TestQueriesThatAreNeverAnsweredDoNotUseUpTheIDsOfAStream(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	bubble(t, func(l *lab) {
 		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if strings.HasSuffix(q.Question[0].Name, ".dead.example.") {

@@ -22,7 +22,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestAWarmQueryTakesOneRoundTrip(t *testing.T) {
@@ -268,7 +268,7 @@ func TestQueriesAreAsTheTransportWantsThem(t *testing.T) {
 }
 
 func TestTenThousandPipelinedQueriesAreAnsweredInAnyOrder(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			rng := rand.New(rand.NewPCG(1, 1))

@@ -17,7 +17,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -296,7 +296,7 @@ func TestADeadZoneTakes50MBAndOneGoroutineAQuestion(t *testing.T) {
 		}
 		most -= min(most, before)
 		t.Logf("%d kB in heap and stacks, %d goroutines at most", most>>10, goroutines)
-		if goroutines > 2048 && goroutines < 2048+1024 && (hedgetest.RaceEnabled || most <= 50<<20) {
+		if goroutines > 2048 && goroutines < 2048+1024 && (doubles.RaceEnabled || most <= 50<<20) {
 			return
 		}
 	}

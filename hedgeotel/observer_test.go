@@ -27,7 +27,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeotel"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 const ms = time.Millisecond
@@ -91,7 +91,7 @@ func (r *telemetry) call(ctx context.Context, h *hedge.Hedger, takes ...time.Dur
 	_, _ = hedge.Do(ctx, h, "db", func(ctx context.Context) (int, error) {
 		a, _ := hedge.AttemptFromContext(ctx)
 		d := takes[a.Number]
-		if err := hedgetest.Sleep(ctx, max(d, -d)); err != nil {
+		if err := doubles.Sleep(ctx, max(d, -d)); err != nil {
 			return 0, err
 		}
 		if d < 0 {
@@ -264,7 +264,7 @@ func TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom(t *testing.T) {
 		}
 	}
 	slices.Sort(documented)
-	hedgetest.SameNames(t, "docs/numbers.md", exported, slices.Compact(documented))
+	doubles.SameNames(t, "docs/numbers.md", exported, slices.Compact(documented))
 }
 
 func attributes(kvs []attribute.KeyValue) map[string]string {
@@ -373,7 +373,7 @@ func BenchmarkCall(b *testing.B) {
 		opts []hedge.Option
 	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(observer)}}} {
 		b.Run(bench.name, func(b *testing.B) {
-			tr := hedge.New(hedgetest.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
+			tr := hedge.New(doubles.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
 			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)
 			require.NoError(b, err)
 			b.ReportAllocs()

@@ -23,7 +23,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -31,7 +31,7 @@ import (
 func sleeps(ds ...time.Duration) func(context.Context) (int, error) {
 	return func(ctx context.Context) (int, error) {
 		a, _ := hedge.AttemptFromContext(ctx)
-		return a.Number, hedgetest.Sleep(ctx, ds[a.Number])
+		return a.Number, doubles.Sleep(ctx, ds[a.Number])
 	}
 }
 
@@ -111,7 +111,7 @@ func TestHostsAboveTheLimitShareALabel(t *testing.T) {
 
 func TestAnyHostCanBeALabel(t *testing.T) {
 	c := hedgeprom.New()
-	client := hedge.Wrap(&http.Client{Transport: hedgetest.RoundTripperFunc(func(*http.Request) (*http.Response, error) {
+	client := hedge.Wrap(&http.Client{Transport: doubles.RoundTripperFunc(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}, nil
 	})}, hedge.WithObserver(c), hedge.WithName("shop\xff"))
 	for _, url := range []string{"http://%ff.example/", "http://%fe.example/", "http://" + strings.Repeat("a", 10000) + "/"} {
@@ -300,7 +300,7 @@ func BenchmarkCall(b *testing.B) {
 		opts []hedge.Option
 	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(hedgeprom.New())}}} {
 		b.Run(bench.name, func(b *testing.B) {
-			tr := hedge.New(hedgetest.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
+			tr := hedge.New(doubles.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
 			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)
 			require.NoError(b, err)
 			b.ReportAllocs()

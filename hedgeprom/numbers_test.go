@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // TestNumbersToWatchAreMetricsOnTheDashboard compares the table in docs/numbers.md with the metrics and the dashboard.
@@ -80,7 +80,7 @@ func TestDocumentsExplainEveryAlert(t *testing.T) {
 		explained = append(explained, m[1])
 	}
 	require.NotEmpty(t, exist)
-	hedgetest.SameNames(t, "docs/numbers.md", exist, explained)
+	doubles.SameNames(t, "docs/numbers.md", exist, explained)
 	assert.True(t, t.Failed() || slices.Equal(exist, explained), "the table is in another order than the rules")
 }
 

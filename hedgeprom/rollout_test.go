@@ -22,7 +22,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgeprom"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // A rolloutStage is a row of the table of stages in docs/rollout.md.
@@ -84,12 +84,12 @@ func (r *rollout) deploy(t *testing.T, before, after string) {
 	r.transports, r.registries = nil, nil
 	for i := range processes {
 		random := rand.New(rand.NewPCG(uint64(i), uint64(r.minutes)))
-		backend := hedgetest.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		backend := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 			wait := time.Duration(8+random.IntN(5)) * ms
 			if random.IntN(100) < 5 {
 				wait = time.Duration(150+random.IntN(100)) * ms
 			}
-			if err := hedgetest.Sleep(req.Context(), wait); err != nil {
+			if err := doubles.Sleep(req.Context(), wait); err != nil {
 				return nil, err
 			}
 			return &http.Response{StatusCode: http.StatusOK, ProtoMajor: 2, Header: http.Header{}, Body: http.NoBody, Request: req}, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -20,7 +20,7 @@ var world = flag.String("world", "refuses", "that is measured over kernel socket
 
 func TestMain(m *testing.M) {
 	faultlab.Resolve()
-	hedgetest.PrepareBubbles()
+	doubles.PrepareBubbles()
 	os.Exit(m.Run())
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/dnshedge/recursor"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 var (
@@ -86,7 +86,7 @@ func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
 	} {
 		t.Run(tt.scenario, func(t *testing.T) {
 			conf := reclab.Config{Scenario: tt.scenario, Questions: 2000}
-			if hedgetest.RaceEnabled {
+			if doubles.RaceEnabled {
 				conf.Questions = 400 // which say nothing about tails
 			}
 			rows := play(t, conf, "hedge", "hedge-off", "sequential")
@@ -94,7 +94,7 @@ func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
 			for _, r := range rows["hedge"] {
 				assert.Zero(t, r.Failures, "seed %d", r.Seed)
 			}
-			if hedgetest.RaceEnabled {
+			if doubles.RaceEnabled {
 				return
 			}
 			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.99)), tt.p99, "p99")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // The table of the policy's design (lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower), and how near it must be.
@@ -66,7 +66,7 @@ func TestHangIsNotFedWithHedges(t *testing.T) {
 func TestOutageCostsTheBudgetAtAnyRate(t *testing.T) {
 	t.Parallel()
 	sizes := []size{{rps: 1}, {rps: 100}, {rps: 10_000, requests: 950_000}}
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		sizes = sizes[:2]
 	}
 	for _, s := range sizes {

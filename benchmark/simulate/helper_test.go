@@ -12,7 +12,7 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
 	"github.com/gohedge/hedge/benchmark/reclab"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestMain(m *testing.M) {
@@ -70,7 +70,7 @@ func play(t *testing.T, name string, s size, strategies ...string) map[string]ro
 // long leaves a test out when the race detector is on: it makes simulations ten times
 // slower, and has nothing to find in one goroutine.
 func long(t *testing.T) {
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		t.Skip("a long simulation in one goroutine")
 	}
 }

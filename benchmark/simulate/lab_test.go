@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // experiment plays a scenario that has a lab in fake time, where its figures are
@@ -43,7 +43,7 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 
 // seeds are few under the race detector.
 func seeds() uint64 {
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		return 1
 	}
 	return 3
@@ -106,7 +106,7 @@ func TestHedgeToAnotherReplicaOutlivesAPause(t *testing.T) {
 // Servers that finish what they have begun, each with a queue. The figures do not depend on the machine.
 func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
 	t.Parallel()
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		t.Skip("too long with the race detector")
 	}
 	for _, engine := range []string{"http queue-deaf", "http queue-deaf-h2", "grpc queue-deaf"} {
@@ -136,7 +136,7 @@ func TestHedgesToAnotherReplicaEscapeItsStops(t *testing.T) {
 		{"http", "rotate", "hedge-replicas-2s", 1.1}, {"http", "steady", "hedge-replicas-2s", 1.1}, {"http", "gone", "hedge-replicas-2s", 1.1},
 	} {
 		t.Run(tt.engine+" "+tt.scenario, func(t *testing.T) {
-			if hedgetest.RaceEnabled && tt.scenario != "stop-3" {
+			if doubles.RaceEnabled && tt.scenario != "stop-3" {
 				t.Skip("too long with the race detector")
 			}
 			r := experiment(t, tt.engine, tt.scenario, 1)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -156,7 +156,7 @@ func TestHelpListsEverything(t *testing.T) {
 func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 	var scenes []string
 	for _, sc := range scenarios() {
-		if (virtualEngine{}).runs(sc) && (sc.name != "metastable" || !hedgetest.RaceEnabled) { // its size is fixed, by its load
+		if (virtualEngine{}).runs(sc) && (sc.name != "metastable" || !doubles.RaceEnabled) { // its size is fixed, by its load
 			scenes = append(scenes, sc.name)
 		}
 	}

@@ -31,11 +31,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/grpcnames"
 	"github.com/gohedge/hedge/dnshedge/names"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // TestMain fails if a test leaves a goroutine behind.
-func TestMain(m *testing.M) { hedgetest.RunWithoutLeaks(m, func() {}) }
+func TestMain(m *testing.M) { doubles.RunWithoutLeaks(m, func() {}) }
 
 // process starts a server, which ends with the test.
 func process(t *testing.T, name string, args ...string) *os.Process {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge/recursor"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // TestEveryFieldOfARecursorIsInTheTable keeps the second table in docs/options.md whole, and without fields that are gone.
@@ -39,5 +39,5 @@ func TestEveryFieldOfARecursorIsInTheTable(t *testing.T) {
 			documented = append(documented, m[1])
 		}
 	}
-	hedgetest.SameNames(t, "docs/options.md", exist, documented)
+	doubles.SameNames(t, "docs/options.md", exist, documented)
 }

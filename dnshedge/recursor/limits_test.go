@@ -19,7 +19,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/recursor"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // limited asserts that a question ended at a limit, and says so.
@@ -429,7 +429,7 @@ func (w *world) inFlight(rtt time.Duration, n int, to ...string) (most int) {
 
 // DNSBomb, CVE-2024-33655: many queries for one server's answers, which come all at once.
 func TestAServerHas64QueriesInFlightAndAZone256(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1
@@ -467,7 +467,7 @@ many. delegated 192.0.3.1 192.0.3.2 192.0.3.3 192.0.3.4 192.0.3.5 192.0.3.6 192.
 }
 
 func TestACrowdBeforeADeadServerDelaysNoOtherZone(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *world) {
 		w.fault("192.0.3.1", silent)
 		r := w.resolver()
@@ -545,7 +545,7 @@ func TestAFailureIsRepeatedAfter5SecondsThenEvery20(t *testing.T) {
 
 func TestMemoryIsBoundedWhateverIsAsked(t *testing.T) {
 	names := 40_000
-	if testing.Short() || hedgetest.RaceEnabled {
+	if testing.Short() || doubles.RaceEnabled {
 		names = 8_000
 	}
 	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n", func(t *testing.T, w *world) {

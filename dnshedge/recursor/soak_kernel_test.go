@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/gohedge/hedge/dnshedge/recursor"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -120,7 +120,7 @@ func TestNewNamesOverKernelSocketsTakeNoMoreAndMore(t *testing.T) {
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = space.Close() })
-	long := hedgetest.SoakTime(t, 6*time.Second)
+	long := doubles.SoakTime(t, 6*time.Second)
 	const perSecond = 200
 
 	c := newCrowd(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge/recursor"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // crowd is a world of as many zones as anybody asks for, in 16 top-level domains. Each has two of 4,096
@@ -87,7 +87,7 @@ func serversOf(zone string) (a, b netip.Addr) {
 
 // Ten minutes are asked for with HEDGE_TEST_SOAK=10m. The time is fake.
 func TestNewNamesAllTheTimeTakeNoMoreThanTheBounds(t *testing.T) {
-	long := hedgetest.SoakTime(t, 10*time.Second)
+	long := doubles.SoakTime(t, 10*time.Second)
 	if testing.Short() {
 		long = min(long, 2*time.Second)
 	}

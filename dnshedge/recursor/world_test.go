@@ -22,13 +22,13 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/deadline"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 const ms = time.Millisecond
 
 func TestMain(m *testing.M) {
-	hedgetest.PrepareBubbles()
+	doubles.PrepareBubbles()
 	os.Exit(m.Run())
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge/recursor"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // long is a name with nearly as many labels as names may have.
@@ -141,7 +141,7 @@ func TestR9AResponseIsJudgedInATimeBoundedByItsLength(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(512 << 20))
 	most := time.Duration(8) // four times the length takes 4 times as long if each byte costs the same, and 16 times if each costs its length
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		most = 12 // the race detector's own memory grows as well
 	}
 	ordinary := worst["ordinary"](size)

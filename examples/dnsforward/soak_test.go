@@ -19,7 +19,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // right returns the address of a name, so that any other is a wrong answer.
@@ -62,7 +62,7 @@ func (u *unsteady) stop() {
 func TestForwarderStaysFlatWhileServersComeAndGo(t *testing.T) {
 	const workers, perWorker = 20, 100 // each sends so many a second
 	const maxLate = 50 * time.Millisecond
-	long := hedgetest.SoakTime(t, 3*time.Second)
+	long := doubles.SoakTime(t, 3*time.Second)
 	f := &forwarder{client: &dnshedge.Client{Cache: &dnshedge.Cache{MaxBytes: 4 << 20}}}
 	var servers []*unsteady
 	for range 2 {
@@ -123,7 +123,7 @@ func TestForwarderStaysFlatWhileServersComeAndGo(t *testing.T) {
 		wg.Wait()
 	}
 	load(time.Second)
-	before := hedgetest.MeasureUsage()
+	before := doubles.MeasureUsage()
 
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -150,7 +150,7 @@ func TestForwarderStaysFlatWhileServersComeAndGo(t *testing.T) {
 	load(long)
 	close(end)
 	<-ended
-	after := hedgetest.MeasureUsage()
+	after := doubles.MeasureUsage()
 	asked := f.client.Stats().Queries
 	t.Logf("%d sent, %d asked, %d answered, %d failed, %d wrong; %v before, %v after", sent.Load(), asked, answered.Load(), failed.Load(), wrong.Load(), before, after)
 	assert.Zero(t, wrong.Load())

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/gohedge/hedge/internal/audit"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/observe"
 	"github.com/gohedge/hedge/sketch"
 )
@@ -83,7 +83,7 @@ func aDay(seed uint64, kind load) (judged [24]bool, last observe.Verdict) {
 func TestVerdictsAreAsSureAsTheySay(t *testing.T) {
 	t.Parallel()
 	hosts := 400
-	if testing.Short() || hedgetest.RaceEnabled {
+	if testing.Short() || doubles.RaceEnabled {
 		hosts = 40
 	}
 	var mu sync.Mutex

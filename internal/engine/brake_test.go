@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/engine"
-	"github.com/gohedge/hedge/internal/hedgetest"
 	"github.com/gohedge/hedge/sketch"
 )
 
@@ -162,7 +162,7 @@ func TestMaxDelayBelowTheMedianGoesOnHedging(t *testing.T) {
 }
 
 func TestOutageIsNotHedgedAfterAnyDelay(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	for _, given := range []time.Duration{0, 2 * ms, 7 * ms, 20 * ms} { // the usual is 10 ms
 		for _, most := range []time.Duration{0, 5 * ms} {
 			synctest.Test(t, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []int{1, 10, 1000} {
 		for _, rps := range []int{1, 10, 100, 1000} {
-			if keys*rps > 100_000 && hedgetest.RaceEnabled {
+			if keys*rps > 100_000 && doubles.RaceEnabled {
 				continue // 20 s of computing, in one goroutine
 			}
 			c := defaults()

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -80,7 +80,7 @@ func (m member) serve(ctx context.Context) error {
 	if in := time.Duration(time.Now().UnixNano()) % time.Second; m.Stops.Load() && m.n == 0 && in < 100*time.Millisecond {
 		wait += 100*time.Millisecond - in
 	}
-	return hedgetest.Sleep(ctx, wait)
+	return doubles.Sleep(ctx, wait)
 }
 
 func (m member) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {

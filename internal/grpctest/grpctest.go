@@ -1,4 +1,4 @@
-// Package grpctest serves and dials gRPC for the tests of several packages. It is apart from hedgetest, so that only tests of
+// Package grpctest serves and dials gRPC for the tests of several packages. It is apart from doubles, so that only tests of
 // gRPC carry it.
 package grpctest
 

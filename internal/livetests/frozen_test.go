@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -83,7 +83,7 @@ func TestRequestsInFlightOnAFrozenHTTP2ConnectionAreAnswered(t *testing.T) {
 		require.NoError(t, err)
 		distances(network)
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if hedgetest.Sleep(r.Context(), served) == nil {
+			if doubles.Sleep(r.Context(), served) == nil {
 				_, _ = io.WriteString(w, r.Proto)
 			}
 		}))
@@ -143,7 +143,7 @@ type steadyServer struct {
 }
 
 func (steadyServer) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-	return new(testpb.SimpleResponse), hedgetest.Sleep(ctx, served)
+	return new(testpb.SimpleResponse), doubles.Sleep(ctx, served)
 }
 
 func TestCallsInFlightOnAFrozenGRPCConnectionAreAnswered(t *testing.T) {

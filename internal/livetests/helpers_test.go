@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/grpctest"
-	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 const ms = time.Millisecond
@@ -17,20 +17,20 @@ const ms = time.Millisecond
 var errDown = errors.New("connection refused")
 
 type (
-	server       = hedgetest.Server
-	roundTripper = hedgetest.RoundTripperFunc
+	server       = doubles.Server
+	roundTripper = doubles.RoundTripperFunc
 )
 
 var (
-	protocols = hedgetest.Protocols
-	serve     = hedgetest.Serve
-	base      = hedgetest.Base
-	fetch     = hedgetest.Fetch
-	teach     = hedgetest.Teach
-	pause     = hedgetest.Pause
-	newGate   = hedgetest.NewGate
-	request   = hedgetest.Request
-	text      = hedgetest.Text
+	protocols = doubles.Protocols
+	serve     = doubles.Serve
+	base      = doubles.Base
+	fetch     = doubles.Fetch
+	teach     = doubles.Teach
+	pause     = doubles.Pause
+	newGate   = doubles.NewGate
+	request   = doubles.Request
+	text      = doubles.Text
 
 	serveGRPC  = grpctest.Serve
 	dial       = grpctest.Dial
@@ -39,5 +39,5 @@ var (
 
 // TestMain fails if a test leaves a goroutine behind.
 func TestMain(m *testing.M) {
-	hedgetest.RunWithoutLeaks(m, http.DefaultClient.CloseIdleConnections)
+	doubles.RunWithoutLeaks(m, http.DefaultClient.CloseIdleConnections)
 }

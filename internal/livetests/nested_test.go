@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/grpctest"
-	"github.com/gohedge/hedge/internal/hedgetest"
 )
 
 // eager has every layer send two requests for each that is slower than 20 ms.
@@ -126,7 +126,7 @@ func TestOnlyTheTopLayersCopyReachesTheBottom(t *testing.T) {
 	marking := append(slices.Clip(eager), hedge.WithAttemptHeader("x-copy"))
 	last := newBottom(t)
 	third := serve(t, "HTTP/1.1", func(_ http.ResponseWriter, r *http.Request) { last.take(r.Context(), r.Header["X-Copy"]) })
-	rec, stats := new(hedgetest.Recorder), new(hedge.Stats)
+	rec, stats := new(doubles.Recorder), new(hedge.Stats)
 	second := relay(t, "HTTP/1.1", "x-copy", third, append(marking, hedge.WithObserver(rec), hedge.WithStats(&stats)))
 	tr := hedge.New(base(t, second), marking...)
 	first := serve(t, "HTTP/1.1", hedge.Middleware("x-copy")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

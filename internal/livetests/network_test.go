@@ -26,7 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestLargeBodyOfAHedgeIsReadWhole(t *testing.T) {
@@ -272,7 +272,7 @@ func TestTrailersArriveAfterTheBody(t *testing.T) {
 // cancelled just as its empty response arrives. Callers must not see it.
 func TestCancelledLosersDoNotFailOtherRequests(t *testing.T) {
 	requests := 200_000
-	if hedgetest.RaceEnabled || testing.Short() {
+	if doubles.RaceEnabled || testing.Short() {
 		requests = 20_000
 	}
 	for _, linger := range []time.Duration{time.Second, 0} {

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -258,7 +258,7 @@ func TestAReplicaThatCannotBeReachedHoldsUpOneHedge(t *testing.T) {
 func TestAHedgeIsNotSentToThePrimarysReplicaBecauseAnotherIsFar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := newReach(t, "b")
-		set.reach = func(ctx context.Context, _ string) error { return hedgetest.Sleep(ctx, 400*ms) }
+		set.reach = func(ctx context.Context, _ string) error { return doubles.Sleep(ctx, 400*ms) }
 		tr := set.transport()
 		set.answers(t, tr, "b", 400*ms)
 		set.answers(t, tr, "b", 0)
@@ -276,7 +276,7 @@ func TestAnAddressIsNotBlamedForTheOneBeforeIt(t *testing.T) {
 				time.Sleep(350 * ms)
 				return errDown
 			case "c":
-				return hedgetest.Sleep(ctx, 200*ms)
+				return doubles.Sleep(ctx, 200*ms)
 			}
 			return nil
 		}
@@ -324,7 +324,7 @@ func TestADialThatReturnsNothingLateEndsNothing(t *testing.T) {
 				time.Sleep(300 * ms)
 				return errNothing
 			}
-			return hedgetest.Sleep(t.Context(), 20*ms)
+			return doubles.Sleep(t.Context(), 20*ms)
 		}
 		tr := set.transport()
 		set.answers(t, tr, "c", 270*ms)

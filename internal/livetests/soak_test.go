@@ -19,7 +19,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // stall returns how long a server that pauses now and then works on a request.
@@ -37,11 +37,11 @@ type echoServer struct {
 }
 
 func (echoServer) UnaryCall(ctx context.Context, r *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-	return &testpb.SimpleResponse{Payload: r.Payload}, hedgetest.Sleep(ctx, stall())
+	return &testpb.SimpleResponse{Payload: r.Payload}, doubles.Sleep(ctx, stall())
 }
 
 func (echoServer) StreamingOutputCall(r *testpb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
-	if err := hedgetest.Sleep(s.Context(), stall()); err != nil {
+	if err := doubles.Sleep(s.Context(), stall()); err != nil {
 		return err
 	}
 	for range 4 {
@@ -82,7 +82,7 @@ func (l *lease) Close() error { l.open.Add(-1); return nil }
 // HEDGE_TEST_SOAK=10m makes it long.
 func TestCallsOfEveryKindLeaveNothingBehind(t *testing.T) {
 	const callers, hosts = 3, 2_000
-	long := hedgetest.SoakTime(t, 2*time.Second)
+	long := doubles.SoakTime(t, 2*time.Second)
 	often := []hedge.Option{hedge.WithMinDelay(0), hedge.WithPercentile(0.8), hedge.WithBudgetPercent(50), hedge.WithMethods("/*")}
 	calls := make(map[string]func(ctx context.Context, id string) (got, want string, whole bool, err error))
 
@@ -173,7 +173,7 @@ func TestCallsOfEveryKindLeaveNothingBehind(t *testing.T) {
 	}
 	calls["Do"] = func(ctx context.Context, id string) (string, string, bool, error) {
 		got, err := hedge.Do(ctx, h, "k", func(ctx context.Context) (string, error) {
-			return id, hedgetest.Sleep(ctx, stall())
+			return id, doubles.Sleep(ctx, stall())
 		})
 		return got, id, true, err
 	}
@@ -203,11 +203,11 @@ func TestCallsOfEveryKindLeaveNothingBehind(t *testing.T) {
 	}
 	load(time.Second + long/5)
 	time.Sleep(1500 * time.Millisecond) // idle connections live for a second
-	before := hedgetest.MeasureUsage()
+	before := doubles.MeasureUsage()
 	load(long)
-	var after hedgetest.Usage
+	var after doubles.Usage
 	assert.Eventually(t, func() bool {
-		after = hedgetest.MeasureUsage()
+		after = doubles.MeasureUsage()
 		return after.Goroutines <= before.Goroutines+20 && after.Files <= before.Files+20 && after.Heap <= before.Heap+8<<20
 	}, 15*time.Second, 200*time.Millisecond, "what was held at the end")
 

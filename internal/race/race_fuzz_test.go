@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -65,7 +65,7 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	my := p.plans[n]
 	if my.deaf {
 		time.Sleep(my.lasts)
-	} else if err := hedgetest.Sleep(a, my.lasts); err != nil {
+	} else if err := doubles.Sleep(a, my.lasts); err != nil {
 		return nil, err
 	}
 	if my.panic && n > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -58,7 +58,7 @@ func (s *script) gone() []string {
 // takes returns an attempt that answers after the n-th duration, unless cancelled before.
 func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 	return func(a *race.Attempt, n int) (string, error) {
-		if err := hedgetest.Sleep(a, ds[n]); err != nil {
+		if err := doubles.Sleep(a, ds[n]); err != nil {
 			return "", err
 		}
 		return fmt.Sprint("answer ", n), nil
@@ -183,7 +183,7 @@ func TestFailedPrimaryIsHeldWhileAHedgeIsOut(t *testing.T) {
 	styles(t, func(t *testing.T, style race.Style) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
-				return "failed primary", errors.Join(hedgetest.Sleep(a, 20*ms), errDown)
+				return "failed primary", errors.Join(doubles.Sleep(a, 20*ms), errDown)
 			}
 			return takes(0, 30*ms)(a, n)
 		}}
@@ -198,7 +198,7 @@ func TestFailedPrimaryIsHeldWhileAHedgeIsOut(t *testing.T) {
 func TestIfAllFailThePrimarysErrorIsReturned(t *testing.T) {
 	styles(t, func(t *testing.T, style race.Style) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
-			_ = hedgetest.Sleep(a, 20*ms)
+			_ = doubles.Sleep(a, 20*ms)
 			return fmt.Sprint("failed ", n), []error{errDown, errors.New("other")}[n]
 		}}
 		out, took := run(s, style, 10*ms)
@@ -578,7 +578,7 @@ func TestPanicInAHedgeDoesNotReplaceThePrimarysError(t *testing.T) {
 			if n == 1 {
 				panic("hedge")
 			}
-			_ = hedgetest.Sleep(a, 40*ms)
+			_ = doubles.Sleep(a, 40*ms)
 			return "", errDown
 		}}
 		out, _ := run(s, style, 10*ms)
@@ -594,7 +594,7 @@ func TestPanicInThePrimaryIsRaisedInTheCaller(t *testing.T) {
 				time.Sleep(20 * ms)
 				panic(errDown)
 			}
-			hedged = hedgetest.Sleep(a, 20*ms)
+			hedged = doubles.Sleep(a, 20*ms)
 			return "", errDown
 		}}
 		assert.PanicsWithError(t, "down", func() { run(s, style, 10*ms) })

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -226,7 +226,7 @@ var replicas = addresses{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("
 // dial connects to the server, whichever address is asked for.
 func (p *httpPlay) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if d := p.w.way.dialling; d > 0 {
-		if err := hedgetest.Sleep(ctx, d); err != nil {
+		if err := doubles.Sleep(ctx, d); err != nil {
 			return nil, err
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // A world can be played, plainly and hedged, or by a patient resolver and a Client.
@@ -63,7 +63,7 @@ func TestPlayer(t *testing.T) {
 	if os.Getenv("WORLDS_PLAYER") == "" {
 		t.Skip("it is started by the other tests")
 	}
-	hedgetest.PrepareBubbles()
+	doubles.PrepareBubbles()
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		ps, err := parse(in.Text())
 		if err != nil {
@@ -89,7 +89,7 @@ func TestOneWorld(t *testing.T) {
 	if words == "" {
 		t.Skip("WORLDS_ONLY is not set")
 	}
-	hedgetest.PrepareBubbles()
+	doubles.PrepareBubbles()
 	var d *draw
 	var number uint64
 	ps, err := parse(words)

@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // TestTwoHundredWorldsKeepEveryPromise plays the same worlds each time.
 func TestTwoHundredWorldsKeepEveryPromise(t *testing.T) {
 	worlds := 200
-	if hedgetest.RaceEnabled || testing.Short() {
+	if doubles.RaceEnabled || testing.Short() {
 		worlds = 50 // a fifth as fast
 	}
 	play(t, 1, func(m *machine) bool { worlds--; return worlds >= 0 })

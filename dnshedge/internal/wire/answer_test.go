@@ -15,7 +15,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func question(name string, typ uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, typ) }
@@ -133,7 +133,7 @@ func TestMangledMessagesDoNoHarm(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	question := 12 + len("www.example.com.") + 1 + 4
 	taken, total := 0, 100_000
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		total /= 5
 	}
 	for range total {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // read returns the answer that a packed response is to m.
@@ -185,7 +185,7 @@ func TestAnOPTRecordLeavesNothingBehindWhereverItIs(t *testing.T) {
 }
 
 func TestReadingAResponseTakesThreeAllocations(t *testing.T) {
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		t.Skip("counts allocations")
 	}
 	m := question("www.example.com.", dns.TypeA)

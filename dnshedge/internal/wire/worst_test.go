@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // builder writes a response record by record, with names as the caller spells and
@@ -285,7 +285,7 @@ func TestR9AnAnswerIsReadInATimeBoundedByItsLength(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(512 << 20))
 	grows := time.Duration(8) // four times the length takes 4 times as long if each byte costs the same, and 16 times if each costs its length
-	if hedgetest.RaceEnabled {
+	if doubles.RaceEnabled {
 		grows = 12 // the race detector's own memory grows as well
 	}
 	for _, reading := range slices.Sorted(maps.Keys(readings)) {

@@ -25,7 +25,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/rtt"
 	"github.com/gohedge/hedge/internal/decode"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
 )
@@ -391,7 +391,7 @@ func TestWhoWaitsForAPlaceCanLeave(t *testing.T) {
 }
 
 func TestDeadZonesTakeFewSocketsAndNothingOfOthers(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		for i := range 3000 {

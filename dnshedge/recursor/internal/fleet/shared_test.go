@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/decode"
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -148,7 +148,7 @@ func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
 }
 
 func TestWhoWaitsForASocketGetsTheFirstThatIsExpendable(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		for i := range maxSockets {
@@ -166,7 +166,7 @@ func TestWhoWaitsForASocketGetsTheFirstThatIsExpendable(t *testing.T) {
 
 // Every query that a Trace is told of is told to have ended, also those whose sockets others need.
 func TestATraceIsToldOfTheEndOfEveryQueryInACrowd(t *testing.T) {
-	hedgetest.NeedsManyGoroutines(t)
+	doubles.NeedsManyGoroutines(t)
 	inBubble(t, func(n *network) {
 		var begun, done atomic.Int64
 		f := n.fleet(Config{

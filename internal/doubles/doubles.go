@@ -1,6 +1,6 @@
-// Package hedgetest has test doubles that the tests of several packages share. They work
+// Package doubles has test doubles that the tests of several packages share. They work
 // in the fake time of testing/synctest, and are safe for concurrent use.
-package hedgetest
+package doubles
 
 import (
 	"context"

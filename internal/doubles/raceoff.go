@@ -1,6 +1,6 @@
 //go:build !race
 
-package hedgetest
+package doubles
 
 // RaceEnabled reports whether the race detector is on, which makes everything several
 // times slower.

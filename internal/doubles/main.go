@@ -1,4 +1,4 @@
-package hedgetest
+package doubles
 
 import (
 	"context"
