@@ -47,6 +47,7 @@ func TestArrowsPointDown(t *testing.T) {
 		{"dnshedge/internal/wire", []string{module + "/internal", module + "/sketch", module + "/dnshedge/internal/transport", "net/http", grpc}, "messages know no sockets"},
 		{"dnshedge/internal/special", []string{module + "/internal", module + "/sketch", module + "/dnshedge/internal/transport", "net/http", grpc}, "names know no sockets"},
 		{"dnshedge/internal/transport", []string{module + "/internal", module + "/sketch", grpc}, "transports know no policy and no cache"},
+		{"hedgetest", []string{grpc, "github.com/miekg/dns", "github.com/stretchr", module + "/internal/doubles"}, "who tests HTTP carries neither gRPC nor the tools of other tests"},
 		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug"},
 			"DNS, benchmarks and pages are not for every user to carry"},
 	} {

@@ -1,0 +1,92 @@
+package hedgetest_test
+
+import (
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/hedgetest"
+)
+
+// TestSnippetsOfThePageAreTests holds docs/testing.md to 60 lines, and each of its snippets to be a part of the tests here.
+func TestSnippetsOfThePageAreTests(t *testing.T) {
+	page, err := os.ReadFile("../docs/testing.md")
+	require.NoError(t, err)
+	assert.LessOrEqual(t, strings.Count(string(page), "\n"), 60)
+	var tests strings.Builder
+	for _, name := range []string{"docs_test.go", "grpctest/docs_test.go"} {
+		src, err := os.ReadFile(name)
+		require.NoError(t, err)
+		tests.Write(src)
+	}
+	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	require.Len(t, snippets, 4)
+	flush := func(code string) string { return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(code, "") }
+	for _, s := range snippets {
+		assert.Contains(t, flush(tests.String()), "\n"+flush(s[1]), "a snippet that is no test")
+	}
+}
+
+// shop is the program of the page: it searches, and keeps orders by their keys.
+type shop struct {
+	mu     sync.Mutex // guards orders
+	orders map[string]string
+}
+
+func newShop() *shop { return &shop{orders: make(map[string]string)} }
+
+func (s *shop) Orders() any { return s.orders }
+
+func (s *shop) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Method == http.MethodPut {
+		s.orders[r.URL.Path] = "ordered"
+	}
+}
+
+func TestASearchThatStallsIsHedged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := hedgetest.NewServer(t, newShop()) // or NewHTTP2Server
+		var calls hedgetest.Recorder
+		rt := hedge.New(server.Transport(), hedge.WithObserver(&calls))
+		hedgetest.Warm(t, rt, 10*time.Millisecond, "shop.test")
+
+		server.At(1, hedgetest.Fault{Stall: true}) // the next attempt is never answered
+		_, err := (&http.Client{Transport: rt}).Get("http://shop.test/search")
+		calls.Hedged(t, 1)
+		require.NoError(t, err)
+	})
+}
+
+func TestAnOrderIsSentOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := hedgetest.NewServer(t, newShop())
+		var calls hedgetest.Recorder
+		rt := hedge.New(server.Transport(), hedge.WithObserver(&calls))
+		hedgetest.Warm(t, rt, 10*time.Millisecond, "shop.test")
+
+		server.At(1, hedgetest.Fault{Delay: time.Minute}) // in fake time
+		_, _ = (&http.Client{Transport: rt}).Post("http://shop.test/orders", "", nil)
+		calls.SentOnce(t)
+	})
+}
+
+func TestPutIsSafeToHedge(t *testing.T) {
+	shop := newShop()
+	server := hedgetest.NewServer(t, shop)
+	client := &http.Client{Transport: hedgetest.Twice(t, server.Transport(), shop.Orders)}
+	req, _ := http.NewRequest("PUT", "http://shop.test/orders/1", nil)
+	_, _ = client.Do(req)
+	assert.Equal(t, map[string]string{"/orders/1": "ordered"}, shop.orders)
+	assert.Equal(t, 3, server.Attempts())
+}

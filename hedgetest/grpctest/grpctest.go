@@ -1,0 +1,155 @@
+//go:build !hedge_nogrpc
+
+// Package grpctest is package hedgetest for gRPC: a server in memory that goes wrong as it is told, and an interceptor that
+// proves whether calls are safe to hedge. hedgetest.Warm and hedgetest.Recorder serve a hedge.Interceptor as well.
+//
+// It works in the fake time of testing/synctest.
+package grpctest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/gohedge/hedge/hedgetest"
+	"github.com/gohedge/hedge/hedgetest/internal/memory"
+)
+
+// Target is the Target of every connection that [Server.Dial] returns, as hedgetest.Warm needs it.
+const Target = "passthrough:///hedgetest"
+
+// A Server is a gRPC server in memory, which clients reach by [Server.Dial]. It is closed when its test ends. Its methods
+// are safe for concurrent use.
+type Server struct {
+	hedgetest.Faults
+	t        testing.TB
+	listener *memory.Listener
+	closing  chan struct{}
+}
+
+// NewServer starts a server of the services that register registers, which answers what its Faults let through. Interceptors
+// among the options stand behind the Faults.
+func NewServer(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) *Server {
+	t.Helper()
+	s := &Server{t: t, listener: memory.Listen(), closing: make(chan struct{})}
+	first := []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream)}
+	srv := grpc.NewServer(append(first, opts...)...)
+	register(srv)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = srv.Serve(s.listener) })
+	t.Cleanup(func() {
+		close(s.closing)
+		srv.Stop()
+		serving.Wait()
+	})
+	return s
+}
+
+// Dial returns a connection to the server, without encryption. It is closed when the test ends. The test fails at once if
+// the options make no sense.
+func (s *Server) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
+	s.t.Helper()
+	cc, err := grpc.NewClient(Target, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.listener.Dial(ctx) }),
+	}, opts...)...)
+	if err != nil {
+		s.t.Fatalf("hedgetest: %v", err)
+	}
+	s.t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
+// over returns what ends an attempt that has no answer. Who waits until a deadline gets the same from the client's side, at the same time.
+func over(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	return status.Error(codes.Unavailable, "hedgetest: cut off by a Fault")
+}
+
+// errThrough says that an attempt is for the handler.
+var errThrough = errors.New("hedgetest: no fault")
+
+// begin lets an attempt wait as its fault says, and returns how it ends, errThrough if its handler is called.
+func (s *Server) begin(ctx context.Context, f hedgetest.Fault) error {
+	switch {
+	case f.Delay > 0 && !s.pause(ctx, f.Delay):
+		return over(ctx)
+	case (f.Stall || f.Reset) && f.After <= 0:
+		return s.end(ctx, f)
+	case f.Status != 0 && !f.Stall && !f.Reset:
+		return status.Error(codes.Code(f.Status), "hedgetest: a Fault")
+	}
+	return errThrough
+}
+
+// pause waits for d, and reports whether anybody is still there after it.
+func (s *Server) pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+	case <-s.closing:
+	}
+	return false
+}
+
+// end ends an attempt in the middle: at once, or when nobody waits any more.
+func (s *Server) end(ctx context.Context, f hedgetest.Fault) error {
+	if f.Reset && f.After > 0 { // the end of the connection could overtake the messages before it
+		return over(ctx)
+	}
+	if p, ok := peer.FromContext(ctx); f.Reset && ok {
+		s.listener.Cut(p.Addr)
+	}
+	select { // without an answer; the end of a connection ends ctx
+	case <-ctx.Done():
+	case <-s.closing:
+	}
+	return over(ctx)
+}
+
+func (s *Server) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := s.begin(ctx, s.Arrive()); err != errThrough {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
+
+func (s *Server) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	f := s.Arrive()
+	if err := s.begin(stream.Context(), f); err != errThrough {
+		return err
+	}
+	if f.Stall || f.Reset {
+		stream = &cutter{stream, f.After, func() error { return s.end(stream.Context(), f) }}
+	}
+	return handler(srv, stream)
+}
+
+// A cutter lets so many messages of a stream through.
+type cutter struct {
+	grpc.ServerStream
+	left int64
+	end  func() error
+}
+
+func (c *cutter) SendMsg(m any) error {
+	if c.left == 0 {
+		return c.end()
+	}
+	c.left--
+	return c.ServerStream.SendMsg(m)
+}

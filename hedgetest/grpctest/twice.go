@@ -1,0 +1,67 @@
+//go:build !hedge_nogrpc
+
+package grpctest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gohedge/hedge/hedgetest/internal/twin"
+	"github.com/gohedge/hedge/internal/grpcattempt"
+)
+
+// Twice returns an interceptor that proves whether unary calls are safe to hedge, as hedgetest.Twice does for HTTP: it makes
+// each call twice at once and, when both are answered, once more, and the caller gets the first one's answer. The test fails if
+// replies or codes differ, or the last one changes the state, which state returns. With a nil state only answers are
+// compared.
+//
+// Requests and replies must be messages of package proto; a call with others is made once, and fails the test. Call options hold for each;
+// their targets get what the first one has received. Calls wait for each other, so none may be made in the course of another.
+func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
+	judge := &twin.Judge{T: t, State: state}
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		t.Helper()
+		in, ok := req.(proto.Message)
+		out, ok2 := reply.(proto.Message)
+		if !ok || !ok2 {
+			t.Errorf("hedgetest: %s has a %T and a %T, and not two messages of package proto", method, req, reply)
+			return invoker(ctx, method, req, reply, cc, opts...)
+		}
+		a := twin.Call(judge, method, func(n int) answer {
+			own := opts
+			if n > 0 { // the first one has the caller's targets
+				own, _ = grpcattempt.OwnTargets(opts)
+			}
+			r := answer{reply: out.ProtoReflect().New().Interface()}
+			r.err = invoker(ctx, method, proto.Clone(in), r.reply, cc, own...)
+			return r
+		}, differ)
+		if a.err == nil {
+			proto.Reset(out)
+			proto.Merge(out, a.reply)
+		}
+		return a.err
+	}
+}
+
+// answer is what a call has got: a reply, or an error.
+type answer struct {
+	reply proto.Message
+	err   error
+}
+
+// differ says how two answers differ, "" if they do not.
+func differ(a, b answer) string {
+	if x, y := status.Code(a.err), status.Code(b.err); x != y {
+		return fmt.Sprintf("code %s and %s", x, y)
+	}
+	if a.err == nil && !proto.Equal(a.reply, b.reply) {
+		return fmt.Sprintf("reply {%v} and {%v}", a.reply, b.reply)
+	}
+	return ""
+}

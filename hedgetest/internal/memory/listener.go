@@ -1,0 +1,103 @@
+// Package memory is connections without sockets. Who waits for one is durably blocked, as bubbles of testing/synctest need it.
+package memory
+
+import (
+	"context"
+	"net"
+	"sync"
+)
+
+// A Listener accepts connections that Dial makes. It is safe for concurrent use.
+type Listener struct {
+	made   chan net.Conn
+	closed chan struct{}
+	close  sync.Once
+
+	mu    sync.Mutex // guards the fields below
+	ports int
+	conns map[string]net.Conn // clients' ends of those that are open, by the address that the server sees
+}
+
+var _ net.Listener = (*Listener)(nil)
+
+// Listen returns a Listener.
+func Listen() *Listener {
+	return &Listener{made: make(chan net.Conn), closed: make(chan struct{}), conns: make(map[string]net.Conn)}
+}
+
+// conn is one end of a connection.
+type conn struct {
+	net.Conn
+	local, remote net.Addr
+	closed        func()
+}
+
+func (c *conn) LocalAddr() net.Addr  { return c.local }
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *conn) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
+
+// serverAddr is where the Listener listens (RFC 5737, section 3: an address for documentation).
+var serverAddr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80}
+
+// Dial connects to the Listener. Its error is that of ctx, or [net.ErrClosed].
+func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
+	l.mu.Lock()
+	l.ports++
+	from := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: l.ports}
+	l.mu.Unlock()
+	name := from.String()
+	ours, theirs := net.Pipe()
+	l.mu.Lock()
+	l.conns[name] = ours
+	l.mu.Unlock()
+	forget := func() { l.forget(name) }
+	select {
+	case l.made <- &conn{theirs, serverAddr, from, forget}:
+		return &conn{ours, from, serverAddr, forget}, nil
+	case <-ctx.Done():
+		forget()
+		return nil, ctx.Err()
+	case <-l.closed:
+		forget()
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *Listener) forget(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, name)
+}
+
+// Cut closes the connection that comes from an address, without a word to either side.
+func (l *Listener) Cut(from net.Addr) {
+	l.mu.Lock()
+	c := l.conns[from.String()]
+	l.mu.Unlock()
+	if c != nil {
+		c.Close()
+	}
+}
+
+// Accept waits for the next connection. Its error is [net.ErrClosed].
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.made:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept and Dial. Connections stay.
+func (l *Listener) Close() error {
+	l.close.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr returns where the Listener listens.
+func (l *Listener) Addr() net.Addr { return serverAddr }

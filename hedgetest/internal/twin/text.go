@@ -1,0 +1,99 @@
+package twin
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// text returns all that a value holds, also behind pointers and in fields that are not exported. Texts of two values are equal
+// if what they hold is. Functions and channels, which hold nothing that can be read, are their addresses.
+func text(v any) string {
+	var w writer
+	w.write(reflect.ValueOf(v), make(map[visit]bool))
+	return w.String()
+}
+
+type writer struct{ strings.Builder }
+
+// A visit is of what stands behind a pointer; a value that holds itself is not written again.
+type visit struct {
+	at uintptr
+	of reflect.Type
+}
+
+func (w *writer) write(v reflect.Value, open map[visit]bool) {
+	switch v.Kind() {
+	case reflect.Invalid:
+		w.WriteString("nil")
+	case reflect.Interface:
+		w.write(v.Elem(), open)
+	case reflect.Pointer:
+		at := visit{v.Pointer(), v.Type()}
+		switch {
+		case v.IsNil():
+			w.WriteString("nil")
+			return
+		case open[at]:
+			w.WriteString("itself")
+			return
+		}
+		open[at] = true
+		w.WriteString("&")
+		w.write(v.Elem(), open)
+		delete(open, at)
+	case reflect.Struct:
+		w.writeStruct(v, open)
+	case reflect.Map:
+		w.writeMap(v, open)
+	case reflect.Slice, reflect.Array:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			fmt.Fprintf(w, "%q", fmt.Sprintf("%s", v))
+			return
+		}
+		w.WriteString("[")
+		for i := range v.Len() {
+			if i > 0 {
+				w.WriteString(" ")
+			}
+			w.write(v.Index(i), open)
+		}
+		w.WriteString("]")
+	case reflect.String:
+		fmt.Fprintf(w, "%q", v.String())
+	default:
+		fmt.Fprint(w, v)
+	}
+}
+
+func (w *writer) writeStruct(v reflect.Value, open map[visit]bool) {
+	if v.Type() == reflect.TypeFor[time.Time]() && v.CanInterface() { // its fields say how it was made
+		w.WriteString(v.Interface().(time.Time).Round(0).Format(time.RFC3339Nano))
+		return
+	}
+	w.WriteString("{")
+	for i := range v.NumField() {
+		if i > 0 {
+			w.WriteString(" ")
+		}
+		w.WriteString(v.Type().Field(i).Name + ":")
+		w.write(v.Field(i), open)
+	}
+	w.WriteString("}")
+}
+
+// writeMap writes the entries in the order of their texts.
+func (w *writer) writeMap(v reflect.Value, open map[visit]bool) {
+	var all []string
+	for key, value := range v.Seq2() {
+		var entry writer
+		entry.write(key, open)
+		entry.WriteString(":")
+		entry.write(value, open)
+		all = append(all, entry.String())
+	}
+	slices.Sort(all)
+	fmt.Fprintf(w, "map[%s]", strings.Join(all, " "))
+}

@@ -1,0 +1,63 @@
+// Package twin makes a call more often than asked, and finds out whether that can be noticed.
+package twin
+
+import (
+	"sync"
+	"testing"
+)
+
+// A Judge makes calls twice. Its methods are safe for concurrent use; calls wait for each other.
+type Judge struct {
+	T     testing.TB
+	State func() any // nil: the state is not compared
+
+	mu sync.Mutex // held while a call is made
+}
+
+// Call makes a call twice at once and, when both are answered, once more. It returns the first one's answer. The test
+// fails if another answer differs, or the last one changes the state. Differ says how two answers differ; "": not at all.
+func Call[T any](j *Judge, name string, call func(n int) T, differ func(a, b T) string) T {
+	j.T.Helper()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var answers [3]T
+	var pair sync.WaitGroup
+	for n := range 2 {
+		pair.Go(func() { answers[n] = call(n) })
+	}
+	pair.Wait()
+	before := j.state()
+	answers[2] = call(2)
+	after := j.state()
+	if how := differ(answers[0], answers[1]); how != "" {
+		j.T.Errorf("hedgetest: %s is not safe to hedge: of two at once, the answers differ: %s", name, how)
+	}
+	if how := differ(answers[0], answers[2]); how != "" {
+		j.T.Errorf("hedgetest: %s is not safe to hedge: the answer differs when it is sent once more: %s", name, how)
+	}
+	if before != after {
+		j.T.Errorf("hedgetest: %s is not safe to hedge: sent once more, it changes the state\nfrom %s\nto   %s", name, before, after)
+	}
+	return answers[0]
+}
+
+// state returns the state in words, because the value itself may change.
+func (j *Judge) state() string {
+	if j.State == nil {
+		return ""
+	}
+	return text(j.State())
+}
+
+// Errors says how the outcomes of two calls differ of which at least one may be an error, and whether that decides.
+func Errors(a, b error) (how string, decided bool) {
+	switch {
+	case a == nil && b == nil:
+		return "", false
+	case a == nil:
+		return "one is the error " + b.Error(), true
+	case b == nil:
+		return "one is the error " + a.Error(), true
+	}
+	return "", true
+}

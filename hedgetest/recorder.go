@@ -1,0 +1,91 @@
+package hedgetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gohedge/hedge/observe"
+)
+
+// A Recorder is told of calls, by hedge.WithObserver, and checks how often they were sent. The zero value is ready. It is safe for concurrent use; it must not
+// be copied.
+type Recorder struct {
+	observe.NopObserver
+
+	mu      sync.Mutex // guards the fields below
+	calls   []observe.RequestResult
+	checked int              // of them
+	denied  []observe.Reason // since they were
+}
+
+var _ observe.Observer = (*Recorder)(nil)
+
+// RequestDone takes note of a call. It is called by what makes the calls.
+func (r *Recorder) RequestDone(_ context.Context, _ observe.KeyInfo, result observe.RequestResult) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = append(r.calls, result)
+}
+
+// Denied takes note of why a hedge was not sent. It is called by what makes the calls.
+func (r *Recorder) Denied(_ context.Context, _ observe.KeyInfo, reason observe.Reason) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Contains(r.denied, reason) {
+		r.denied = append(r.denied, reason)
+	}
+}
+
+// SentOnce fails the test unless at least one call has ended since the last SentOnce or Hedged, or since the beginning, and all these
+// calls were sent once.
+func (r *Recorder) SentOnce(t testing.TB) {
+	t.Helper()
+	r.sent(t, 1)
+}
+
+// Hedged fails the test unless at least one call has ended since the last SentOnce or Hedged, or since the beginning, and n hedges
+// were sent for each of these calls, whoever answered. If they were not, it says for which reasons.
+func (r *Recorder) Hedged(t testing.TB, n int) {
+	t.Helper()
+	r.sent(t, 1+n)
+}
+
+// sent checks the number of attempts of the calls that have not been checked.
+func (r *Recorder) sent(t testing.TB, attempts int) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fresh := r.calls[r.checked:]
+	if len(fresh) == 0 {
+		t.Errorf("hedgetest: no call has ended since the last check")
+	}
+	for i, c := range fresh {
+		if c.Attempts != attempts {
+			t.Errorf("hedgetest: call %d of %d was sent %d times and not %d%s", i+1, len(fresh), c.Attempts, attempts, r.reasons())
+		}
+	}
+	r.checked, r.denied = len(r.calls), nil
+}
+
+// reasons says why hedges were not sent. The caller holds mu.
+func (r *Recorder) reasons() string {
+	if len(r.denied) == 0 {
+		return ""
+	}
+	var all []string
+	for _, reason := range r.denied {
+		all = append(all, fmt.Sprintf("%q", reason))
+	}
+	return "; hedges were denied for " + strings.Join(all, ", ")
+}
+
+// Calls returns how all calls have ended so far, in that order: how many attempts were sent, and which one has answered.
+func (r *Recorder) Calls() []observe.RequestResult {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.calls)
+}

@@ -1,0 +1,127 @@
+package hedgetest
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gohedge/hedge/hedgetest/internal/memory"
+)
+
+// A Server is an HTTP server in memory, which clients reach by [Server.Transport]. It is closed when its test ends. Its
+// methods are safe for concurrent use.
+type Server struct {
+	Faults
+	handler   http.Handler
+	listener  *memory.Listener
+	protocols *http.Protocols
+	closing   chan struct{}
+}
+
+// NewServer starts a server that speaks HTTP/1.1, and answers by handler what its [Faults] let through. A nil handler
+// answers 200 without a body.
+func NewServer(t testing.TB, handler http.Handler) *Server {
+	t.Helper()
+	return newServer(t, handler, (*http.Protocols).SetHTTP1)
+}
+
+// NewHTTP2Server is [NewServer] for HTTP/2, without TLS.
+func NewHTTP2Server(t testing.TB, handler http.Handler) *Server {
+	t.Helper()
+	return newServer(t, handler, (*http.Protocols).SetUnencryptedHTTP2)
+}
+
+func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, bool)) *Server {
+	t.Helper()
+	if handler == nil {
+		handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	}
+	s := &Server{handler: handler, listener: memory.Listen(), protocols: new(http.Protocols), closing: make(chan struct{})}
+	speak(s.protocols, true)
+	srv := &http.Server{Handler: http.HandlerFunc(s.serve), Protocols: s.protocols, ErrorLog: log.New(io.Discard, "", 0)}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = srv.Serve(s.listener) })
+	t.Cleanup(func() {
+		close(s.closing)
+		_ = srv.Close()
+		serving.Wait()
+	})
+	return s
+}
+
+// Transport returns a new *http.Transport whose connections lead to the server, whatever host is asked for: http://shop.test
+// is as good as any, and https is not served. Its idle connections are closed when the server is.
+func (s *Server) Transport() *http.Transport {
+	return &http.Transport{
+		Protocols:           s.protocols,
+		MaxIdleConnsPerHost: 100,
+		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return s.listener.Dial(ctx) },
+	}
+}
+
+// serve answers an attempt as its fault says.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	f := s.Arrive()
+	switch {
+	case f.Delay > 0 && !s.pause(r.Context(), f.Delay):
+		panic(http.ErrAbortHandler)
+	case f.cuts() && f.After <= 0:
+		s.end(r.Context(), f)
+	case f.cuts():
+		s.handler.ServeHTTP(&cutter{ResponseWriter: w, left: f.After, end: func() { s.end(r.Context(), f) }}, r)
+	case f.Status != 0:
+		w.WriteHeader(f.Status)
+	default:
+		s.handler.ServeHTTP(w, r)
+	}
+}
+
+// pause waits for d, and reports whether anybody is still there after it.
+func (s *Server) pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+	case <-s.closing:
+	}
+	return false
+}
+
+// end ends an attempt in the middle: at once, or when nobody waits any more. It does not return.
+func (s *Server) end(ctx context.Context, f Fault) {
+	if !f.Reset {
+		select {
+		case <-ctx.Done():
+		case <-s.closing:
+		}
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// A cutter lets so many bytes of a body through.
+type cutter struct {
+	http.ResponseWriter
+	left int64
+	end  func() // does not return
+}
+
+func (c *cutter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func (c *cutter) Write(p []byte) (int, error) {
+	if int64(len(p)) <= c.left {
+		n, err := c.ResponseWriter.Write(p)
+		c.left -= int64(n)
+		return n, err
+	}
+	_, _ = c.ResponseWriter.Write(p[:c.left]) // if the client has gone, end says so
+	_ = http.NewResponseController(c.ResponseWriter).Flush()
+	c.end()
+	return 0, nil
+}

@@ -1,0 +1,153 @@
+package hedgetest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"testing"
+
+	"github.com/gohedge/hedge/hedgetest/internal/twin"
+)
+
+// Twice returns a RoundTripper that proves whether calls are safe to hedge. It sends each request through rt twice at once
+// and, when both are answered, once more; and returns the first one's answer. The test fails if
+//
+//   - answers differ: in status, body, Content-Type, ETag or Location, or because one is an error;
+//   - the last one changes the state, which state returns, of a server that the test has in hand.
+//
+// Requests whose effect comes twice, such as a counter that grows, an entry that is taken, a second entry that is made, or a
+// token that may be used once, differ in one of these. What two at once do to the state that one alone would not do, and that no
+// answer tells, Twice cannot see; the test's own checks of the state can, since they run after calls that were sent twice.
+//
+// What state returns is written down at once, and may change later. With a nil state only answers are compared. A nil
+// rt is http.DefaultTransport. Put Twice where the hedging is to be, instead of it: below, hedges would be sent of
+// what is sent more often anyway. Where answers say what differs each time, such as the time, let rt leave that out.
+//
+// The RoundTripper reads bodies of requests and answers whole, into memory. It may be used by several goroutines at once; calls then wait
+// for each other, so none may be made in the course of another.
+func Twice(t testing.TB, rt http.RoundTripper, state func() any) http.RoundTripper {
+	if rt == nil {
+		rt = http.DefaultTransport
+	}
+	return &twice{rt, twin.Judge{T: t, State: state}}
+}
+
+type twice struct {
+	rt    http.RoundTripper
+	judge twin.Judge
+}
+
+// answer is a response with the body that was read, up to err.
+type answer struct {
+	resp *http.Response
+	body []byte
+	err  error
+}
+
+func (w *twice) RoundTrip(req *http.Request) (*http.Response, error) {
+	w.judge.T.Helper()
+	var body []byte
+	if req.Body != nil {
+		var err error
+		body, err = io.ReadAll(req.Body)
+		req.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	a := twin.Call(&w.judge, req.Method+" "+req.URL.Redacted(), func(int) answer { return w.send(req, body) }, differ)
+	if a.resp == nil {
+		return nil, a.err
+	}
+	a.resp.Request = req
+	a.resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(a.body), failing{a.err}))
+	return a.resp, nil
+}
+
+// failing is what follows after a body that was read: its end, or an error.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) {
+	if f.err == nil {
+		return 0, io.EOF
+	}
+	return 0, f.err
+}
+
+// send sends a copy of the request, and reads the answer.
+func (w *twice) send(req *http.Request, body []byte) (a answer) {
+	one := req.Clone(req.Context())
+	if req.Body != nil {
+		one.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	a.resp, a.err = w.rt.RoundTrip(one)
+	switch {
+	case a.err != nil:
+		a.resp = nil
+	case a.resp == nil:
+		a.err = fmt.Errorf("hedgetest: RoundTripper %T returned a nil *Response with a nil error", w.rt)
+	default:
+		a.body, a.err = io.ReadAll(a.resp.Body)
+		a.resp.Body.Close()
+	}
+	return a
+}
+
+// differ says how two answers differ, "" if they do not.
+func differ(a, b answer) string {
+	if how, decided := twin.Errors(a.err, b.err); decided {
+		return how
+	}
+	if a.resp.StatusCode != b.resp.StatusCode {
+		return fmt.Sprintf("status %d and %d", a.resp.StatusCode, b.resp.StatusCode)
+	}
+	for _, name := range []string{"Content-Type", "Etag", "Location"} {
+		if x, y := a.resp.Header.Get(name), b.resp.Header.Get(name); x != y {
+			return fmt.Sprintf("%s %q and %q", name, x, y)
+		}
+	}
+	if !bytes.Equal(a.body, b.body) {
+		return fmt.Sprintf("body %s and %s", excerpt(a.body), excerpt(b.body))
+	}
+	return ""
+}
+
+// excerpt returns the beginning of a body.
+func excerpt(body []byte) string {
+	const most = 200 // bytes
+	if len(body) > most {
+		return fmt.Sprintf("%q…", body[:most])
+	}
+	return fmt.Sprintf("%q", body)
+}
+
+// TwiceFunc is [Twice] for a function that is to be hedged by hedge.Do. Results are compared by reflect.DeepEqual, and errors
+// only by whether there is one. What is still to be read from a result, such as the rows of a query, is not compared, nor closed:
+// let f read it.
+func TwiceFunc[T any](t testing.TB, f func(context.Context) (T, error), state func() any) func(context.Context) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	judge := &twin.Judge{T: t, State: state}
+	return func(ctx context.Context) (T, error) {
+		t.Helper()
+		call := func(int) (r result) {
+			r.value, r.err = f(ctx)
+			return r
+		}
+		r := twin.Call(judge, "the function", call, func(a, b result) string {
+			if how, decided := twin.Errors(a.err, b.err); decided {
+				return how
+			}
+			if !reflect.DeepEqual(a.value, b.value) {
+				return fmt.Sprintf("%+v and %+v", a.value, b.value)
+			}
+			return ""
+		})
+		return r.value, r.err
+	}
+}
