@@ -41,7 +41,8 @@ type Fault struct {
 
 	// After is how much of the answer gets through before it stalls or is reset: bytes of an HTTP body, and
 	// messages of a gRPC stream. The default, 0, is nothing at all: no header either, and the handler is not called. An answer
-	// that has no more than After comes whole.
+	// that has no more than After comes whole. Of one that has more, the handler's
+	// Write panics with http.ErrAbortHandler when the attempt has ended; over gRPC, Send returns an error then.
 	After int64
 }
 

@@ -105,6 +105,8 @@ func (s *Server) end(ctx context.Context, f Fault) {
 	panic(http.ErrAbortHandler)
 }
 
+var _ http.Flusher = (*cutter)(nil)
+
 // A cutter lets so many bytes of a body through.
 type cutter struct {
 	http.ResponseWriter
@@ -114,6 +116,9 @@ type cutter struct {
 
 func (c *cutter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
+// Flush is for handlers that ask for an http.Flusher.
+func (c *cutter) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
+
 func (c *cutter) Write(p []byte) (int, error) {
 	if int64(len(p)) <= c.left {
 		n, err := c.ResponseWriter.Write(p)
@@ -121,7 +126,7 @@ func (c *cutter) Write(p []byte) (int, error) {
 		return n, err
 	}
 	_, _ = c.ResponseWriter.Write(p[:c.left]) // if the client has gone, end says so
-	_ = http.NewResponseController(c.ResponseWriter).Flush()
+	c.Flush()
 	c.end()
 	return 0, nil
 }

@@ -259,3 +259,103 @@ func TestWarmFailsTheTest(t *testing.T) {
 		assert.Contains(t, f.all[0], want)
 	}
 }
+
+// TestHandlersThatFlushAreCutOffAsWell has a handler that asks for an http.Flusher, as those of event streams do.
+func TestHandlersThatFlushAreCutOffAsWell(t *testing.T) {
+	for protocol, start := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := start(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					for range 3 {
+						_, _ = io.WriteString(w, "data: 1\n")
+						w.(http.Flusher).Flush()
+					}
+				}))
+				server.At(1, hedgetest.Fault{Reset: true, After: 8})
+				resp, body, err := send(t, server.Transport(), "GET", "/", "")
+				assert.Error(t, err)
+				assert.Equal(t, 200, resp.StatusCode)
+				assert.Equal(t, "data: 1\n", body)
+			})
+		})
+	}
+}
+
+// stalled makes a call whose primary stalls, and returns how often it was sent and why it was not sent more often.
+func stalled(t *testing.T, h *hedge.Hedger, calls *hedgetest.Recorder, key string) (attempts int, denied map[hedge.Reason]int64) {
+	t.Helper()
+	_, err := hedge.Do(t.Context(), h, key, func(ctx context.Context) (int, error) {
+		if a, _ := hedge.AttemptFromContext(ctx); a.Number > 0 {
+			return 0, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Minute):
+		}
+		return 0, ctx.Err()
+	})
+	require.NoError(t, err)
+	for _, k := range h.Snapshot().Keys {
+		if k.Host == key {
+			denied = k.Denied
+		}
+	}
+	all := calls.Calls()
+	return all[len(all)-1].Attempts, denied
+}
+
+// TestBudgetAndBrakesOfAWarmHostAreAsWarmSays has calls whose primaries all stall.
+func TestBudgetAndBrakesOfAWarmHostAreAsWarmSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls hedgetest.Recorder
+		h := hedge.NewHedger(hedge.WithObserver(&calls))
+		hedgetest.Warm(t, h, 10*time.Millisecond, "rows")
+		for n := range 11 { // ten, and the one that they have earned
+			attempts, denied := stalled(t, h, &calls, "rows")
+			assert.Equal(t, 2, attempts, "%d", n)
+			assert.Empty(t, denied)
+		}
+		attempts, denied := stalled(t, h, &calls, "rows")
+		assert.Equal(t, 1, attempts)
+		assert.Equal(t, map[hedge.Reason]int64{hedge.DeniedBudget: 2}, denied)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var calls hedgetest.Recorder
+		h := hedge.NewHedger(hedge.WithObserver(&calls), hedge.WithBudget(hedge.NewBudget(100, 100)))
+		hedgetest.Warm(t, h, 10*time.Millisecond, "rows")
+		for n := range 21 {
+			attempts, denied := stalled(t, h, &calls, "rows")
+			assert.Equal(t, 2, attempts, "%d", n)
+			assert.Empty(t, denied)
+		}
+		attempts, denied := stalled(t, h, &calls, "rows")
+		assert.Equal(t, 1, attempts)
+		assert.Equal(t, map[hedge.Reason]int64{hedge.DeniedSlow: 2}, denied)
+	})
+}
+
+func TestWarmTeachesKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := hedgetest.NewServer(t, nil)
+		var calls hedgetest.Recorder
+		rt := hedge.New(server.Transport(), hedge.WithObserver(&calls), hedge.WithKeyFunc(func(_ context.Context, host, name string) string { return host + " " + name }))
+		hedgetest.Warm(t, rt, time.Second, "shop.test GET /slow")
+		server.At(1, hedgetest.Fault{Delay: time.Minute})
+		_, _, err := send(t, rt, "GET", "/slow", "")
+		require.NoError(t, err)
+		calls.Hedged(t, 1)
+	})
+}
+
+// TestQuickHostsAreHedgedAfterTheLeastDelay has a host whose usual time is below [hedge.WithMinDelay]'s.
+func TestQuickHostsAreHedgedAfterTheLeastDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls hedgetest.Recorder
+		h := hedge.NewHedger(hedge.WithObserver(&calls))
+		hedgetest.Warm(t, h, 100*time.Microsecond, "rows")
+		begun := time.Now()
+		attempts, _ := stalled(t, h, &calls, "rows")
+		assert.Equal(t, 2, attempts)
+		assert.Equal(t, time.Millisecond, time.Since(begun))
+	})
+}

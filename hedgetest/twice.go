@@ -32,12 +32,12 @@ func Twice(t testing.TB, rt http.RoundTripper, state func() any) http.RoundTripp
 	if rt == nil {
 		rt = http.DefaultTransport
 	}
-	return &twice{rt, twin.Judge{T: t, State: state}}
+	return &twice{rt, twin.NewJudge(t, state)}
 }
 
 type twice struct {
 	rt    http.RoundTripper
-	judge twin.Judge
+	judge *twin.Judge
 }
 
 // answer is a response with the body that was read, up to err.
@@ -58,7 +58,7 @@ func (w *twice) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	a := twin.Call(&w.judge, req.Method+" "+req.URL.Redacted(), func(int) answer { return w.send(req, body) }, differ)
+	a := twin.Call(w.judge, req.Method+" "+req.URL.Redacted(), func(int) answer { return w.send(req, body) }, differ)
 	if a.resp == nil {
 		return nil, a.err
 	}
@@ -132,7 +132,7 @@ func TwiceFunc[T any](t testing.TB, f func(context.Context) (T, error), state fu
 		value T
 		err   error
 	}
-	judge := &twin.Judge{T: t, State: state}
+	judge := twin.NewJudge(t, state)
 	return func(ctx context.Context) (T, error) {
 		t.Helper()
 		call := func(int) (r result) {

@@ -305,3 +305,33 @@ func TestStatesAreComparedByWhatTheyHold(t *testing.T) {
 		*n = was
 	}
 }
+
+// TestCallsThatTakeTimeWaitForEachOther has calls at once whose servers wait for the time of a bubble, which goes on only if all others do as well.
+func TestCallsThatTakeTimeWaitForEachOther(t *testing.T) {
+	each(t, func(t *testing.T, server *hedgetest.Server, _ *atomic.Int64) {
+		const calls = 4
+		for n := range 3 * calls {
+			server.At(1+n, hedgetest.Fault{Delay: time.Second})
+		}
+		rt := hedgetest.Twice(t, server.Transport(), nil)
+		begun := time.Now()
+		var all sync.WaitGroup
+		for range calls {
+			all.Go(func() {
+				_, _, err := send(t, rt, "GET", "/", "")
+				assert.NoError(t, err)
+			})
+		}
+		all.Wait()
+		assert.Equal(t, calls*2*time.Second, time.Since(begun), "two at once, and then one")
+	})
+}
+
+// TestAStateMayHoldItself has states that lead back to themselves by a map and by a slice.
+func TestAStateMayHoldItself(t *testing.T) {
+	names, list := map[string]any{"a": 1}, []any{1, nil}
+	names["names"], list[1] = names, list
+	call := hedgetest.TwiceFunc(t, func(context.Context) (int, error) { return 0, nil }, func() any { return []any{names, list, map[int]int(nil)} })
+	_, err := call(t.Context())
+	assert.NoError(t, err)
+}

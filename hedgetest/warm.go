@@ -19,15 +19,17 @@ type Importer interface {
 const warmCalls = 500
 
 // Warm teaches c that 500 calls to a host have taken usual each. Without it, no call is hedged before ten are known. A call
-// is then hedged after usual, give or take 2 %, and again after twice that. Nothing is sent.
+// is then hedged after usual, give or take 2 %, or after the time of hedge.WithMinDelay where that is longer (1 ms by default);
+// and again after as long. Nothing is sent.
 //
-// The host is that of the URL, without the scheme's own port; the Target of a gRPC connection; or the key that is
-// given to hedge.Do. The routes are patterns of hedge.WithRoute, or full methods of gRPC, such as
-// "/pkg.Service/Method", for which latency is learned separately; without routes it is the host's own.
+// The host is that of the URL, without the scheme's own port; the Target of a gRPC connection; what hedge.WithKeyFunc's
+// function returns; or the key that is given to hedge.Do. The routes are patterns of hedge.WithRoute, or full
+// methods of gRPC, such as "/pkg.Service/Method", for which latency is learned separately; without routes it is the host's own,
+// which calls over gRPC ask for only with hedge.WithKeyFunc.
 //
-// Budget and brakes are those of c: by default, 20 hedges are paid for before calls have earned more, and no hedge is
-// sent while more than three quarters of the last calls were slow, which is so after 22 slow ones in a row. The test
-// fails at once if usual is not positive, or c learns nothing.
+// Budget and brakes are those of c: by default, ten hedges of the first host are paid for at once, each ten calls earn another one,
+// and after 21 slow calls in a row no hedge is sent, as in an outage. The test fails at once if usual is not positive, or if c
+// refuses to learn.
 func Warm(t testing.TB, c Importer, usual time.Duration, host string, routes ...string) {
 	t.Helper()
 	if usual <= 0 {

@@ -23,7 +23,7 @@ import (
 // Requests and replies must be messages of package proto; a call with others is made once, and fails the test. Call options hold for each;
 // their targets get what the first one has received. Calls wait for each other, so none may be made in the course of another.
 func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
-	judge := &twin.Judge{T: t, State: state}
+	judge := twin.NewJudge(t, state)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		t.Helper()
 		in, ok := req.(proto.Message)

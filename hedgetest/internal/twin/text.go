@@ -18,10 +18,31 @@ func text(v any) string {
 
 type writer struct{ strings.Builder }
 
-// A visit is of what stands behind a pointer; a value that holds itself is not written again.
+// A visit is of what stands behind a pointer, a map or a slice; a value that holds itself is not written again.
 type visit struct {
-	at uintptr
-	of reflect.Type
+	at  uintptr
+	len int // of a slice
+	of  reflect.Type
+}
+
+// within calls write unless v, which refers to what it holds, is being written already. A nil map or slice holds as much as an empty one.
+func (w *writer) within(v reflect.Value, open map[visit]bool, write func()) {
+	at := visit{at: v.Pointer(), of: v.Type()}
+	if v.Kind() == reflect.Slice {
+		at.len = v.Len()
+	}
+	switch {
+	case v.IsNil() && v.Kind() == reflect.Pointer:
+		w.WriteString("nil")
+	case v.IsNil():
+		write()
+	case open[at]:
+		w.WriteString("itself")
+	default:
+		open[at] = true
+		write()
+		delete(open, at)
+	}
 }
 
 func (w *writer) write(v reflect.Value, open map[visit]bool) {
@@ -31,41 +52,38 @@ func (w *writer) write(v reflect.Value, open map[visit]bool) {
 	case reflect.Interface:
 		w.write(v.Elem(), open)
 	case reflect.Pointer:
-		at := visit{v.Pointer(), v.Type()}
-		switch {
-		case v.IsNil():
-			w.WriteString("nil")
-			return
-		case open[at]:
-			w.WriteString("itself")
-			return
-		}
-		open[at] = true
-		w.WriteString("&")
-		w.write(v.Elem(), open)
-		delete(open, at)
+		w.within(v, open, func() {
+			w.WriteString("&")
+			w.write(v.Elem(), open)
+		})
 	case reflect.Struct:
 		w.writeStruct(v, open)
 	case reflect.Map:
-		w.writeMap(v, open)
-	case reflect.Slice, reflect.Array:
-		if v.Type().Elem().Kind() == reflect.Uint8 {
-			fmt.Fprintf(w, "%q", fmt.Sprintf("%s", v))
-			return
-		}
-		w.WriteString("[")
-		for i := range v.Len() {
-			if i > 0 {
-				w.WriteString(" ")
-			}
-			w.write(v.Index(i), open)
-		}
-		w.WriteString("]")
+		w.within(v, open, func() { w.writeMap(v, open) })
+	case reflect.Slice:
+		w.within(v, open, func() { w.writeList(v, open) })
+	case reflect.Array:
+		w.writeList(v, open)
 	case reflect.String:
 		fmt.Fprintf(w, "%q", v.String())
 	default:
 		fmt.Fprint(w, v)
 	}
+}
+
+func (w *writer) writeList(v reflect.Value, open map[visit]bool) {
+	if v.Type().Elem().Kind() == reflect.Uint8 {
+		fmt.Fprintf(w, "%q", fmt.Sprintf("%s", v))
+		return
+	}
+	w.WriteString("[")
+	for i := range v.Len() {
+		if i > 0 {
+			w.WriteString(" ")
+		}
+		w.write(v.Index(i), open)
+	}
+	w.WriteString("]")
 }
 
 func (w *writer) writeStruct(v reflect.Value, open map[visit]bool) {

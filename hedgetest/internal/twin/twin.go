@@ -6,29 +6,33 @@ import (
 	"testing"
 )
 
-// A Judge makes calls twice. Its methods are safe for concurrent use; calls wait for each other.
+// A Judge makes calls twice. It is safe for concurrent use; calls wait for each other.
 type Judge struct {
 	T     testing.TB
-	State func() any // nil: the state is not compared
+	state func() any    // nil: the state is not compared
+	turn  chan struct{} // full while a call is made. Who waits for a Mutex would keep the time of a bubble from going on
+}
 
-	mu sync.Mutex // held while a call is made
+// NewJudge returns a Judge that tells t how calls change the state.
+func NewJudge(t testing.TB, state func() any) *Judge {
+	return &Judge{T: t, state: state, turn: make(chan struct{}, 1)}
 }
 
 // Call makes a call twice at once and, when both are answered, once more. It returns the first one's answer. The test
 // fails if another answer differs, or the last one changes the state. Differ says how two answers differ; "": not at all.
 func Call[T any](j *Judge, name string, call func(n int) T, differ func(a, b T) string) T {
 	j.T.Helper()
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.turn <- struct{}{}
+	defer func() { <-j.turn }()
 	var answers [3]T
 	var pair sync.WaitGroup
 	for n := range 2 {
 		pair.Go(func() { answers[n] = call(n) })
 	}
 	pair.Wait()
-	before := j.state()
+	before := j.text()
 	answers[2] = call(2)
-	after := j.state()
+	after := j.text()
 	if how := differ(answers[0], answers[1]); how != "" {
 		j.T.Errorf("hedgetest: %s is not safe to hedge: of two at once, the answers differ: %s", name, how)
 	}
@@ -41,12 +45,12 @@ func Call[T any](j *Judge, name string, call func(n int) T, differ func(a, b T) 
 	return answers[0]
 }
 
-// state returns the state in words, because the value itself may change.
-func (j *Judge) state() string {
-	if j.State == nil {
+// text returns the state in words, because the value itself may change.
+func (j *Judge) text() string {
+	if j.state == nil {
 		return ""
 	}
-	return text(j.State())
+	return text(j.state())
 }
 
 // Errors says how the outcomes of two calls differ of which at least one may be an error, and whether that decides.
