@@ -194,6 +194,8 @@ func TestABadBalancerConfigIsAnError(t *testing.T) {
 		`{"childPolicy":[{"no_such":{}},{"nor_such":{}}]}`:          `childPolicy names no registered policy: ["no_such" "nor_such"]`,
 		`{"childPolicy":[{"no_such":{}},{"a":{},"b":{}}]}`:          "childPolicy[1] has 2 names instead of one",
 		`{"childPolicy":[{"pick_first":{"shuffleAddressList":1}}]}`: "childPolicy[0], pick_first: ",
+		`{"child":[{"pick_first":{}}]}`:                             `hedge_elsewhere: json: unknown field "child"`,
+		`{"childPolicy":[{"pick_first":{}}],"child":1}`:             `hedge_elsewhere: json: unknown field "child"`,
 	} {
 		_, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"hedge_elsewhere":`+config+`}]}`))
@@ -201,7 +203,7 @@ func TestABadBalancerConfigIsAnError(t *testing.T) {
 	}
 	for _, config := range []string{
 		`{"loadBalancingConfig":[{"hedge_elsewhere":{}}]}`, `{"loadBalancingConfig":[{"hedge_elsewhere":null}]}`, `{"loadBalancingPolicy":"hedge_elsewhere"}`,
-		`{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"no_such":{}},{"pick_first":{}}],"unknown":1}}]}`,
+		`{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"no_such":{}},{"pick_first":{}}]}}]}`,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := grpctest.NewFleet(t, 2)

@@ -6,6 +6,7 @@
 package elsewhere
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,12 +49,15 @@ type config struct {
 }
 
 // ParseConfig reads {"childPolicy":[{"NAME":CONFIG}, …]}, of which the first whose name is
-// registered counts. Without a childPolicy it is round_robin.
+// registered counts. Without a childPolicy it is round_robin. Another field is an error: it would be a childPolicy that was
+// misspelt, and not be missed.
 func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingConfig, error) {
 	var fields struct {
 		ChildPolicy *[]map[string]json.RawMessage `json:"childPolicy"`
 	}
-	if err := json.Unmarshal(text, &fields); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&fields); err != nil {
 		return nil, fmt.Errorf("hedge_elsewhere: %w in %s", err, text)
 	}
 	if fields.ChildPolicy == nil {
