@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"slices"
 	"time"
 )
@@ -349,15 +350,22 @@ func WithResume() Option {
 // It panics if the pattern is none of http.ServeMux's, Delay is negative or
 // BudgetPercent is not in [0, 300]; [New] panics if two patterns conflict.
 func WithRoute(pattern string, p Policy) Option {
-	if err := new(routes).add(pattern, p); err != nil {
+	given := route{pattern: pattern, at: caller(), Policy: p}
+	if err := new(routes).add(given); err != nil {
 		panic(err)
 	}
 	return optionFunc(func(c *config) {
 		if c.routes == nil {
 			c.routes = new(routes)
 		}
-		c.routes.pending = append(c.routes.pending, route{pattern: pattern, Policy: p})
+		c.routes.pending = append(c.routes.pending, given)
 	})
+}
+
+// caller returns the line that calls the option that asks for it.
+func caller() string {
+	_, file, line, _ := runtime.Caller(2)
+	return fmt.Sprintf("%s:%d", file, line)
 }
 
 // WithAttemptHeader puts the number of an HTTP hedge, 1 or more, into the request

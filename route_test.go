@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -115,6 +116,20 @@ func TestRoutesRefuseNonsense(t *testing.T) {
 	_, err := hedge.NewWithConfig(nil, hedge.DefaultConfig(), hedge.WithRoute("/{a}/x", hedge.Policy{}), hedge.WithRoute("/y/{b}", hedge.Policy{}))
 	assert.ErrorContains(t, err, `hedge: WithRoute("/y/{b}")`)
 	assert.ErrorContains(t, err, "conflict")
+}
+
+// TestErrorsOfRoutesSayWhereTheyWereGiven has two routes that conflict, on lines of their own.
+func TestErrorsOfRoutesSayWhereTheyWereGiven(t *testing.T) {
+	for _, patterns := range [][2]string{{"/a", "/a"}, {"Shop.test/a", "shop.test/a"}, {"/{a}/x", "/y/{b}"}} {
+		_, file, line, _ := runtime.Caller(0)
+		first := hedge.WithRoute(patterns[0], hedge.Policy{})
+		second := hedge.WithRoute(patterns[1], hedge.Policy{})
+		_, err := hedge.NewWithConfig(nil, hedge.DefaultConfig(), first, second)
+		require.Error(t, err)
+		assert.Contains(t, err.Error(), fmt.Sprintf("(given at %s:%d) conflicts with pattern", file, line+2))
+		assert.Contains(t, err.Error(), fmt.Sprintf("(given at %s:%d)", file, line+1))
+		assert.NotContains(t, err.Error(), "registered at")
+	}
 }
 
 // What is no clean path is matched as servers understand it: they clean it, or redirect.
