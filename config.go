@@ -2,6 +2,7 @@ package hedge
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -108,11 +109,20 @@ func DefaultConfig() Config {
 }
 
 // Validate returns an error that names the first field whose value makes no sense, by
-// itself or beside another field.
+// itself or beside another field. It says so if c seems not to come from [DefaultConfig].
 func (c Config) Validate() error {
-	if err := c.validateFields(); err != nil {
-		return err
+	err := c.validateFields()
+	if err == nil {
+		err = c.validateTogether()
 	}
+	if err != nil && c.madeByHand() {
+		return fmt.Errorf("%w; start from DefaultConfig()", err)
+	}
+	return err
+}
+
+// validateTogether looks at fields beside others.
+func (c *Config) validateTogether() error {
 	switch {
 	case c.MaxDelay > 0 && c.MaxDelay < c.MinDelay:
 		return fail("MaxDelay", c.MaxDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
@@ -122,6 +132,18 @@ func (c Config) Validate() error {
 		return fail("InitialDelay", c.InitialDelay, fmt.Sprintf("at most MaxDelay, %v", c.MaxDelay))
 	}
 	return nil
+}
+
+// madeByHand reports whether several fields are zero that are not by default, and one of them must not be: who changes
+// [DefaultConfig] changes them one by one.
+func (c *Config) madeByHand() bool {
+	zeros, fields := 0, reflect.ValueOf(c).Elem()
+	for i, n := range numbers {
+		if fields.Field(places[i]).IsZero() && !reflect.ValueOf(n.byDefault).IsZero() {
+			zeros++
+		}
+	}
+	return c.MaxKeys == 0 && zeros > 1
 }
 
 func fail(field string, value any, want string) error {
@@ -191,6 +213,9 @@ func (c *Config) UnmarshalJSON(b []byte) error { return c.read(b, true) }
 func (c *Config) read(b []byte, strict bool) error {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(b, &given); err != nil {
+		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+			return fmt.Errorf("hedge: Config: %s is not an object of settings", wrong.Value)
+		}
 		return fmt.Errorf("hedge: Config: %w", err)
 	}
 	read := *c

@@ -51,7 +51,7 @@ func TestConfigThatCannotBeReadChangesNothingAndSaysWhy(t *testing.T) {
 		`{"percentile": "p90"}`:                 `hedge: Config: percentile: "p90" is not a number`,
 		`{"attempt_header": 1}`:                 `hedge: Config: attempt_header: 1 is not a string`,
 		`{"max_hedges": 1, "budget_percnt": 1}`: `hedge: Config: "budget_percnt" is no setting; there are percentile, max_hedges, budget_percent, `,
-		`[]`:                                    `hedge: Config: `,
+		`[]`:                                    `hedge: Config: array is not an object of settings`,
 	} {
 		c := hedge.DefaultConfig()
 		require.ErrorContains(t, json.Unmarshal([]byte(text), &c), says)
@@ -102,6 +102,28 @@ func TestSettingsAreJudgedTogetherOnceAllAreSet(t *testing.T) {
 	wrong := hedge.DefaultConfig()
 	wrong.MaxDelay = 1
 	assert.Panics(t, func() { hedge.WithConfig(wrong) })
+}
+
+// TestAConfigThatWasMadeByHandIsSentToDefaultConfig has Configs without the fields that are not zero by default.
+func TestAConfigThatWasMadeByHandIsSentToDefaultConfig(t *testing.T) {
+	const hint = "; start from DefaultConfig()"
+	for _, c := range []hedge.Config{{}, {BudgetPercent: 5}, {BudgetPercent: 5, MaxHedges: 2, MinDelay: ms}, {Percentile: 2}} {
+		_, err := hedge.NewWithConfig(nil, c)
+		require.Error(t, err)
+		assert.True(t, strings.HasSuffix(err.Error(), hint), err.Error())
+		assert.PanicsWithError(t, err.Error(), func() { hedge.WithConfig(c) })
+	}
+	c := hedge.DefaultConfig()
+	c.MaxKeys = 0
+	assert.EqualError(t, c.Validate(), "hedge: Config.MaxKeys: 0 is not at least 1")
+	assert.PanicsWithError(t, "hedge: Config.MaxKeys: 0 is not at least 1", func() { hedge.WithMaxKeys(0) })
+}
+
+func TestUpdateWithoutAFunctionIsAnError(t *testing.T) {
+	tr := hedge.New(nil)
+	before := tr.Snapshot()
+	assert.EqualError(t, tr.Update(nil), "hedge: Update: func is nil")
+	assert.Equal(t, before, tr.Snapshot())
 }
 
 func TestSnapshotOfANewerVersionCanBeRead(t *testing.T) {

@@ -2,6 +2,7 @@ package hedge
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -141,9 +142,12 @@ func (h *handle) Reset(host, route string) (keys int) {
 // Update changes the settings for calls that start from now on. What was learned
 // is kept. If f leaves the settings invalid, nothing changes and the error names
 // the field and the value. Updates that overlap lose no change: f is called again, with
-// the newer settings, if others came in between.
+// the newer settings, if others came in between. A nil f is an error.
 func (h *handle) Update(f func(*Config)) error {
 	h.mustBeMade()
+	if f == nil {
+		return errors.New("hedge: Update: func is nil")
+	}
 	for {
 		old := h.settings.Load()
 		s := *old
