@@ -76,8 +76,23 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 		c.Changed = h.log.Changed
 	}
 	h.log.Started(environment)
+	h.logMeans(&settings)
 	h.engine = engine.New(c)
 	return nil
+}
+
+// logMeans logs budgets that are too small to be meant.
+func (h *handle) logMeans(settings *Config) {
+	percent := settings.BudgetPercent
+	if b := h.options.budget; b != nil {
+		percent = b.percent
+	}
+	h.log.Means(settings.MaxHedges, percent)
+	if r := h.options.routes; r != nil {
+		for _, to := range r.pending {
+			h.log.RouteMeans(to.pattern, to.BudgetPercent)
+		}
+	}
 }
 
 // engineConfig returns settings and options in the terms of package engine.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -252,4 +253,51 @@ func TestDisabledByTheEnvironmentIsTold(t *testing.T) {
 	j := newJournal()
 	hedge.NewInterceptor(hedge.WithLogger(slog.New(j)), hedge.WithName("catalog"))
 	assert.Equal(t, []string{`WARN "disabled" client=catalog by=HEDGE_DISABLED`}, j.take())
+}
+
+// TestSettingsThatAllowNoHedgeAreLogged has clients that never hedge, with a logger of their own and without.
+func TestSettingsThatAllowNoHedgeAreLogged(t *testing.T) {
+	const none = `WARN "the settings allow no hedge, so none is ever sent" `
+	for want, opts := range map[string][]hedge.Option{
+		none + "max_hedges=0 budget_percent=10": {hedge.WithMaxHedges(0)},
+		none + "max_hedges=2 budget_percent=0":  {hedge.WithBudgetPercent(0)},
+		none + "max_hedges=0 budget_percent=5":  {hedge.WithConfig(hedge.Config{BudgetPercent: 5, MaxKeys: 1})},
+		none + "max_hedges=3 budget_percent=0":  {hedge.WithBudget(hedge.NewBudget(0, 1)), hedge.WithMaxHedges(3)},
+	} {
+		j := newJournal()
+		for range 2 {
+			hedge.New(nil, append(opts, hedge.WithLogger(slog.New(j)))...)
+			assert.Equal(t, []string{want}, j.take())
+		}
+	}
+	before, writer, flags := slog.Default(), log.Writer(), log.Flags()
+	t.Cleanup(func() {
+		slog.SetDefault(before)
+		log.SetOutput(writer)
+		log.SetFlags(flags)
+	})
+	j := newJournal()
+	slog.SetDefault(slog.New(j))
+	percent := 7 + float64(time.Now().UnixNano()%1e9)/1e9 // another one in each run of the test
+	for range 3 {
+		hedge.NewHedger(hedge.WithMaxHedges(0), hedge.WithBudgetPercent(percent))
+		hedge.NewInterceptor(hedge.WithMaxHedges(1), hedge.WithBudgetPercent(0.5))
+	}
+	assert.Equal(t, []string{fmt.Sprint(none, "max_hedges=0 budget_percent=", percent)}, j.take(), "once")
+}
+
+// TestABudgetBelowOnePercentIsLogged is for who writes 0.1 and means ten percent.
+func TestABudgetBelowOnePercentIsLogged(t *testing.T) {
+	for want, opt := range map[string]hedge.Option{
+		`INFO "the budget is less than 1 % of the calls" budget="0.1 %"`:                                    hedge.WithBudgetPercent(0.1),
+		`INFO "the budget is less than 1 % of the calls" budget="0.25 %"`:                                   hedge.WithBudget(hedge.NewBudget(0.25, 0)),
+		`INFO "the budget of a route is less than 1 % of its calls" route="GET /items/{id}" budget="0.1 %"`: hedge.WithRoute("GET /items/{id}", hedge.Policy{BudgetPercent: 0.1}),
+	} {
+		j := newJournal()
+		hedge.New(nil, opt, hedge.WithLogger(slog.New(j)))
+		assert.Equal(t, []string{want}, j.take())
+	}
+	j := newJournal()
+	hedge.New(nil, hedge.WithBudgetPercent(1), hedge.WithRoute("/", hedge.Policy{BudgetPercent: 1}), hedge.WithRoute("/a", hedge.Policy{}), hedge.WithLogger(slog.New(j)))
+	assert.Empty(t, j.take())
 }

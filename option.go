@@ -404,6 +404,7 @@ func WithName(name string) Option {
 //   - the budget of a key is exhausted, and at least half full again;
 //   - hedging is disabled or enabled, by SetEnabled, HEDGE_DISABLED or HEDGE_MODE;
 //   - one of these variables cannot be understood;
+//   - settings allow no hedge at all, or a budget is less than 1 % of the calls;
 //   - Update changes settings, and Import learns;
 //   - an [Observer] panics, for the first time;
 //   - a gRPC method is not hedged, because nothing says that it is safe to repeat: once per method.
@@ -411,9 +412,9 @@ func WithName(name string) Option {
 // The same message for the same key is logged at most once in ten seconds, and one about its budget at most once in ten minutes. A change
 // that comes sooner is logged later if it lasts; the attribute dropped counts the
 // changes that were not logged. A change of a key is noticed when its next call ends,
-// and logged by that call's goroutine, which holds no lock. Pauses,
-// disabling and such variables have level Warn, a panic has level Error, everything else
-// Info. The default, nil, logs only such variables and panics, to [slog.Default].
+// and logged by that call's goroutine, which holds no lock. Pauses, disabling, such
+// variables and settings that allow no hedge have level Warn, a panic has level Error, everything else
+// Info. The default, nil, logs only such variables, such settings and panics, to [slog.Default].
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) { c.logger = l })
 }

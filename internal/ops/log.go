@@ -16,7 +16,7 @@ import (
 
 // A Log is where one adapter's changes of state go. It is safe for concurrent use.
 type Log struct {
-	out    *slog.Logger  // nil: only what the environment says in vain and panics are logged, to slog.Default
+	out    *slog.Logger  // nil: only warnings of [Log.once] and panics are logged, to slog.Default
 	prefix string        // of messages
 	panics *atomic.Int64 // counts those of observers and loggers
 	warned atomic.Bool   // a panic was logged
@@ -49,18 +49,42 @@ func (l *Log) Started(e Environment) {
 	}
 }
 
-// unreadLogged has the variables and values that were logged without a logger: once each,
-// because programs can make many transports.
-var unreadLogged sync.Map
-
 func (l *Log) unread(name, value string) {
+	l.once(name+"="+value, "a variable of the environment cannot be understood, so no hedge is sent",
+		slog.String("variable", name), slog.String("value", label.Clean(value)))
+}
+
+// Means logs that settings allow no hedge at all: who makes them by hand may not know it. It also logs a budget of less than
+// one percent of the calls: who meant a share may have written 0.1 for ten percent.
+func (l *Log) Means(maxHedges int, budgetPercent float64) {
+	switch {
+	case maxHedges == 0 || budgetPercent == 0:
+		l.once(fmt.Sprintf("means %d %v", maxHedges, budgetPercent), "the settings allow no hedge, so none is ever sent",
+			slog.Int("max_hedges", maxHedges), slog.Float64("budget_percent", budgetPercent))
+	case budgetPercent < 1:
+		l.Tell(slog.LevelInfo, "the budget is less than 1 % of the calls", slog.String("budget", fmt.Sprintf("%v %%", budgetPercent)))
+	}
+}
+
+// RouteMeans logs a budget of a route of less than one percent of its calls, as [Log.Means] does. 0 is no budget.
+func (l *Log) RouteMeans(route string, budgetPercent float64) {
+	if budgetPercent > 0 && budgetPercent < 1 {
+		l.Tell(slog.LevelInfo, "the budget of a route is less than 1 % of its calls", slog.String("route", label.Clean(route)),
+			slog.String("budget", fmt.Sprintf("%v %%", budgetPercent)))
+	}
+}
+
+// onceLogged has what was logged without a logger: once each, because programs can make many transports.
+var onceLogged sync.Map
+
+// once logs a warning to the logger, or the first time to slog.Default. What is the same has the same name.
+func (l *Log) once(name, message string, attrs ...slog.Attr) {
 	if l.Silent() {
-		if _, known := unreadLogged.LoadOrStore(name+"="+value, true); known {
+		if _, known := onceLogged.LoadOrStore(l.prefix+name, true); known {
 			return
 		}
 	}
-	l.must(slog.LevelWarn, "a variable of the environment cannot be understood, so no hedge is sent",
-		slog.String("variable", name), slog.String("value", label.Clean(value)))
+	l.must(slog.LevelWarn, message, attrs...)
 }
 
 // Switched logs that hedging was switched on or off.
