@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type handle struct {
 	engine   *engine.Engine
 	stats    *Stats
 	off      atomic.Bool
+	unused   []string // what has no effect, and why; not changed once the adapter is made
 	log      *ops.Log
 	protocol string // as in [KeyInfo]
 }
@@ -77,6 +79,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	}
 	h.log.Started(environment)
 	h.logMeans(&settings)
+	h.tellUnused(h.options.unused(protocol))
 	h.engine = engine.New(c)
 	return nil
 }
@@ -93,6 +96,12 @@ func (h *handle) logMeans(settings *Config) {
 			h.log.RouteMeans(to.pattern, to.BudgetPercent)
 		}
 	}
+}
+
+// tellUnused takes note of what has no effect, and why.
+func (h *handle) tellUnused(why []string) {
+	h.unused = append(h.unused, why...)
+	h.log.Unused(why)
 }
 
 // engineConfig returns settings and options in the terms of package engine.
@@ -224,7 +233,7 @@ func (h *handle) Import(r io.Reader) error {
 // changes nothing else.
 func (h *handle) Snapshot() Snapshot {
 	h.mustBeMade()
-	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load()}
+	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load(), Unused: slices.Clone(h.unused)}
 	for _, v := range h.engine.Views() {
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,

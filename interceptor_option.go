@@ -18,16 +18,21 @@ type grpcConfig struct {
 
 // A grpcOption is an option that only an Interceptor has. The other adapters need not know
 // its types, so that they can be built without gRPC.
-type grpcOption func(*grpcConfig)
+type grpcOption struct {
+	name string
+	set  func(*grpcConfig)
+}
 
-func (o grpcOption) apply(c *config) { c.adapter = append(c.adapter, o) }
+func (o grpcOption) apply(c *config) {
+	c.given, c.adapter = append(c.given, o.name), append(c.adapter, o)
+}
 
 // grpcConfigOf returns what the options of a config say of gRPC.
 func grpcConfigOf(c *config) grpcConfig {
 	g := grpcConfig{nonFatal: nonFatal}
 	for _, o := range c.adapter {
-		if set, ok := o.(grpcOption); ok {
-			set(&g)
+		if o, ok := o.(grpcOption); ok {
+			o.set(&g)
 		}
 	}
 	return g
@@ -49,14 +54,14 @@ func WithHedgeConn(cc *grpc.ClientConn, targets ...string) Option {
 	if cc == nil {
 		panic("hedge: WithHedgeConn: *ClientConn is nil")
 	}
-	return grpcOption(func(c *grpcConfig) { c.conn, c.targets = cc, grpcattempt.TargetsOf(cc, targets) })
+	return grpcOption{"WithHedgeConn", func(c *grpcConfig) { c.conn, c.targets = cc, grpcattempt.TargetsOf(cc, targets) }}
 }
 
 // WithDeclaredMethods hedges no method because of its name. The default trusts names
 // where nothing is declared, which [WithMethods] describes. What [WithMethods], a route or
 // [AllowHedging] allows is hedged as ever.
 func WithDeclaredMethods() Option {
-	return grpcOption(func(c *grpcConfig) { c.declared = true })
+	return grpcOption{"WithDeclaredMethods", func(c *grpcConfig) { c.declared = true }}
 }
 
 // WithNonFatalCodes says with which gRPC codes a primary that failed waits for
@@ -66,7 +71,7 @@ func WithDeclaredMethods() Option {
 // hedge's ends no call, see [WithAnswerCodes]. It panics if a code is OK.
 func WithNonFatalCodes(cs ...codes.Code) Option {
 	set := codeSet("WithNonFatalCodes", cs)
-	return grpcOption(func(c *grpcConfig) { c.nonFatal = set })
+	return grpcOption{"WithNonFatalCodes", func(c *grpcConfig) { c.nonFatal = set }}
 }
 
 // WithAnswerCodes says which gRPC codes are an answer from every attempt, besides OK: a hedge
@@ -76,7 +81,7 @@ func WithNonFatalCodes(cs ...codes.Code) Option {
 // counts what it would help. It counts more than [WithNonFatalCodes]. It panics if a code is OK.
 func WithAnswerCodes(cs ...codes.Code) Option {
 	set := codeSet("WithAnswerCodes", cs)
-	return grpcOption(func(c *grpcConfig) { c.answers = set })
+	return grpcOption{"WithAnswerCodes", func(c *grpcConfig) { c.answers = set }}
 }
 
 // codeSet returns the codes that an option of that name was given.

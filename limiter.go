@@ -68,7 +68,7 @@ type Limiter struct {
 
 // NewLimiter returns a Limiter that lets n requests be worked on at a time: as many as the
 // server can work on at full speed, such as a few for each of its processors where they
-// compute. Of the options, [WithName], [WithObserver] and [WithLogger] have an effect.
+// compute. Of the options, [WithName], [WithObserver] and [WithLogger] have an effect; the log says of others that they have none.
 // NewLimiter panics if n is not positive.
 func NewLimiter(n int, opts ...Option) *Limiter {
 	if n <= 0 {
@@ -81,7 +81,9 @@ func NewLimiter(n int, opts ...Option) *Limiter {
 		}
 	}
 	l := &Limiter{limit: int64(n), name: c.name, places: semaphore.NewWeighted(int64(n))}
-	l.watcher = watch.New(c.observers, ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics).Panicked)
+	log := ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)
+	log.Unused(ops.Unused("limiter", c.given))
+	l.watcher = watch.New(c.observers, log.Panicked)
 	return l
 }
 

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/gohedge/hedge/internal/ops"
 )
 
 // An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
@@ -38,35 +40,54 @@ type config struct {
 	audit       bool
 	shadow      bool
 	methods     []string // patterns of gRPC methods that are safe to send twice
+	given       []string // the names of the options
 	adapter     []Option // of an adapter that may be left out of a program; only that adapter reads them
 }
 
-type optionFunc func(*config)
+// An option is what the function of that name returns. Where it has an effect is said in [ops.Unused].
+type option struct {
+	name string
+	set  func(*config)
+}
 
-func (f optionFunc) apply(c *config) { f(c) }
+func (o option) apply(c *config) {
+	c.given = append(c.given, o.name)
+	o.set(c)
+}
+
+// unused returns which options have no effect over a protocol, and why.
+func (c *config) unused(protocol string) []string {
+	all := ops.Unused(protocol, c.given)
+	if c.routes != nil {
+		for _, to := range c.routes.pending {
+			all = append(all, to.unused(protocol)...)
+		}
+	}
+	return all
+}
 
 // setting returns an option that sets a field of Config. It panics if the value makes
 // no sense by itself; whether it does beside other fields is known once all are set.
-func setting(f func(*Config)) Option {
+func setting(name string, f func(*Config)) Option {
 	probe := DefaultConfig()
 	f(&probe)
 	if err := probe.validateFields(); err != nil {
 		panic(err)
 	}
-	return optionFunc(func(c *config) { f(&c.Config) })
+	return option{name, func(c *config) { f(&c.Config) }}
 }
 
 // WithPercentile never hedges sooner than quantile q of the recent latencies. The
 // default is 0.90. The delay is usually later, because the budget asks for it.
 // It panics unless 0 <= q < 1.
 func WithPercentile(q float64) Option {
-	return setting(func(c *Config) { c.Percentile = q })
+	return setting("WithPercentile", func(c *Config) { c.Percentile = q })
 }
 
 // WithMaxHedges sends at most n hedges per call, all within the same budget.
 // The default is 2. 0 sends none. It panics unless 0 <= n <= 3.
 func WithMaxHedges(n int) Option {
-	return setting(func(c *Config) { c.MaxHedges = n })
+	return setting("WithMaxHedges", func(c *Config) { c.MaxHedges = n })
 }
 
 // WithBudgetPercent sends at most percent hedges per 100 requests of all keys, and
@@ -74,27 +95,27 @@ func WithMaxHedges(n int) Option {
 // what is left of the first one, of what forgotten keys had, and of what full budgets did not need. The
 // default is 10. 0 sends none. It panics unless 0 <= percent <= 300.
 func WithBudgetPercent(percent float64) Option {
-	return setting(func(c *Config) { c.BudgetPercent = percent })
+	return setting("WithBudgetPercent", func(c *Config) { c.BudgetPercent = percent })
 }
 
 // WithEstimatedRPS sets how many requests per second to expect of a key. It sizes
 // the burst of the key's budget until the real rate is measured, and need not be
 // exact. The default is 100. It panics unless rps is finite and not negative.
 func WithEstimatedRPS(rps float64) Option {
-	return setting(func(c *Config) { c.EstimatedRPS = rps })
+	return setting("WithEstimatedRPS", func(c *Config) { c.EstimatedRPS = rps })
 }
 
 // WithMinDelay never hedges sooner than d after the primary started, nor sooner
 // than d after the hedge before. The default is 1ms. It panics if d is negative.
 func WithMinDelay(d time.Duration) Option {
-	return setting(func(c *Config) { c.MinDelay = d })
+	return setting("WithMinDelay", func(c *Config) { c.MinDelay = d })
 }
 
 // WithMaxDelay hedges after d at the latest, budget permitting.
 // The default, 0, sets no limit. It panics if d is negative; [New] panics if it is
 // below [WithMinDelay]'s.
 func WithMaxDelay(d time.Duration) Option {
-	return setting(func(c *Config) { c.MaxDelay = d })
+	return setting("WithMaxDelay", func(c *Config) { c.MaxDelay = d })
 }
 
 // WithInitialDelay hedges after d until ten calls are known. The default, 0, sends
@@ -102,7 +123,7 @@ func WithMaxDelay(d time.Duration) Option {
 // start. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s or
 // above [WithMaxDelay]'s.
 func WithInitialDelay(d time.Duration) Option {
-	return setting(func(c *Config) { c.InitialDelay = d })
+	return setting("WithInitialDelay", func(c *Config) { c.InitialDelay = d })
 }
 
 // WithBurst lets a key save up the budget that the requests of d earn, counted as 100 per
@@ -110,19 +131,19 @@ func WithInitialDelay(d time.Duration) Option {
 // costs more in an overload: besides hedges for 17 % of the calls made during an
 // outage, three hedges, or the budget of d if that is more. It panics if d is negative.
 func WithBurst(d time.Duration) Option {
-	return setting(func(c *Config) { c.Burst = d })
+	return setting("WithBurst", func(c *Config) { c.Burst = d })
 }
 
 // WithMaxHedgesPerSecond bounds the hedges of all keys together, beside the
 // budget of each. The default, 0, sets no limit. It panics unless n is finite and not negative.
 func WithMaxHedgesPerSecond(n float64) Option {
-	return setting(func(c *Config) { c.MaxHedgesPerSecond = n })
+	return setting("WithMaxHedgesPerSecond", func(c *Config) { c.MaxHedgesPerSecond = n })
 }
 
 // WithMaxKeys remembers at most n keys; the least recently used are forgotten
 // first. The default is 4096. It panics unless n is positive.
 func WithMaxKeys(n int) Option {
-	return setting(func(c *Config) { c.MaxKeys = n })
+	return setting("WithMaxKeys", func(c *Config) { c.MaxKeys = n })
 }
 
 // WithLinger gives the losers of HTTP/1.1 races up to d to finish, so that their
@@ -133,14 +154,14 @@ func WithMaxKeys(n int) Option {
 // what is below there tells httptrace of its connections, as net/http does. So are those of HTTP/2 and gRPC, which costs no connection. Where answers come from behind a
 // [Limiter], losers are cancelled if that can be done at once. It panics if d is negative.
 func WithLinger(d time.Duration) Option {
-	return setting(func(c *Config) { c.Linger = d })
+	return setting("WithLinger", func(c *Config) { c.Linger = d })
 }
 
 // WithMaxReplayBytes hedges HTTP requests with bodies of up to n bytes. Such a
 // body is read once, before the primary is sent. The default is 64 KiB. 0 hedges
 // only requests without a body. It panics if n is negative.
 func WithMaxReplayBytes(n int64) Option {
-	return setting(func(c *Config) { c.MaxReplayBytes = n })
+	return setting("WithMaxReplayBytes", func(c *Config) { c.MaxReplayBytes = n })
 }
 
 // WithConfig replaces all settings that a [Config] holds. It panics if c is invalid.
@@ -148,7 +169,7 @@ func WithConfig(c Config) Option {
 	if err := c.Validate(); err != nil {
 		panic(err)
 	}
-	return setting(func(old *Config) { *old = c })
+	return setting("WithConfig", func(old *Config) { *old = c })
 }
 
 // WithBudget pays for hedges from b instead of from one budget per key. Everything
@@ -161,7 +182,7 @@ func WithBudget(b *Budget) Option {
 	case b.bucket == nil:
 		panic("hedge: WithBudget: Budget was not made by NewBudget")
 	}
-	return optionFunc(func(c *config) { c.budget = b })
+	return option{"WithBudget", func(c *config) { c.budget = b }}
 }
 
 // WithStats counts into *s. If that is nil, it is set to new Stats first.
@@ -170,7 +191,7 @@ func WithStats(s **Stats) Option {
 	if s == nil {
 		panic("hedge: WithStats: **Stats is nil")
 	}
-	return optionFunc(func(c *config) { c.stats = s })
+	return option{"WithStats", func(c *config) { c.stats = s }}
 }
 
 // WithKeyFunc makes f's result the key: latency is learned, and a budget kept, for
@@ -182,7 +203,7 @@ func WithKeyFunc(f func(ctx context.Context, host, name string) string) Option {
 	if f == nil {
 		panic("hedge: WithKeyFunc: func is nil")
 	}
-	return optionFunc(func(c *config) { c.key = f })
+	return option{"WithKeyFunc", func(c *config) { c.key = f }}
 }
 
 // WithHedgeable sets which HTTP requests are safe to send twice, at the same time. The
@@ -201,7 +222,7 @@ func WithHedgeable(f func(*http.Request) bool) Option {
 	if f == nil {
 		panic("hedge: WithHedgeable: func is nil")
 	}
-	return optionFunc(func(c *config) { c.hedgeable = f })
+	return option{"WithHedgeable", func(c *config) { c.hedgeable = f }}
 }
 
 // WithFailureStatus sets the HTTP status codes with which a primary waits for the hedges that
@@ -213,7 +234,7 @@ func WithHedgeable(f func(*http.Request) bool) Option {
 // [WithAnswerStatus]. Where replicas lag behind, add 404. It panics if a code is not in [100, 999].
 func WithFailureStatus(codes ...int) Option {
 	codes = statusCodes("WithFailureStatus", codes)
-	return optionFunc(func(c *config) { c.failure = codes })
+	return option{"WithFailureStatus", func(c *config) { c.failure = codes }}
 }
 
 // WithAnswerStatus says which HTTP status codes are an answer from every attempt: a hedge with
@@ -224,7 +245,7 @@ func WithFailureStatus(codes ...int) Option {
 // [WithFailureStatus]. It panics if a code is not in [100, 999].
 func WithAnswerStatus(codes ...int) Option {
 	codes = statusCodes("WithAnswerStatus", codes)
-	return optionFunc(func(c *config) { c.answers = codes })
+	return option{"WithAnswerStatus", func(c *config) { c.answers = codes }}
 }
 
 // statusCodes returns a copy of the codes that an option of that name was given.
@@ -245,7 +266,7 @@ func WithFailureFunc(f func(*http.Response) bool) Option {
 	if f == nil {
 		panic("hedge: WithFailureFunc: func is nil")
 	}
-	return optionFunc(func(c *config) { c.failureFunc = f })
+	return option{"WithFailureFunc", func(c *config) { c.failureFunc = f }}
 }
 
 // WithHedgeTransport sends HTTP hedges through rt, which can use other connections
@@ -261,7 +282,7 @@ func WithHedgeTransport(rt http.RoundTripper) Option {
 	if rt == nil {
 		panic("hedge: WithHedgeTransport: RoundTripper is nil")
 	}
-	return optionFunc(func(c *config) { c.transport = rt })
+	return option{"WithHedgeTransport", func(c *config) { c.transport = rt }}
 }
 
 // WithFirstByte lets an HTTP response win with the first byte of its body instead
@@ -271,7 +292,7 @@ func WithHedgeTransport(rt http.RoundTripper) Option {
 // RoundTrip returns when the first byte has arrived. By default the header decides.
 // [Policy] has the same for single routes.
 func WithFirstByte() Option {
-	return optionFunc(func(c *config) { c.firstByte = true })
+	return option{"WithFirstByte", func(c *config) { c.firstByte = true }}
 }
 
 // WithShadow sends no hedges, and does all else as usual: it learns, decides and
@@ -281,7 +302,7 @@ func WithFirstByte() Option {
 // assumes too much. HEDGE_MODE=shadow in the environment does the same.
 // The default is to send hedges.
 func WithShadow() Option {
-	return optionFunc(func(c *config) { c.shadow = true })
+	return option{"WithShadow", func(c *config) { c.shadow = true }}
 }
 
 // A Resolver finds the addresses of a host. [*net.Resolver] is one, and so are dnshedge's
@@ -309,7 +330,7 @@ func WithReplicas(r Resolver) Option {
 	if r == nil {
 		panic("hedge: WithReplicas: Resolver is nil")
 	}
-	return optionFunc(func(c *config) { c.resolver = r })
+	return option{"WithReplicas", func(c *config) { c.resolver = r }}
 }
 
 // WithResume asks for the rest of an HTTP response body that stalls: by a range request
@@ -334,7 +355,7 @@ func WithReplicas(r Resolver) Option {
 // first fails while the rest is asked for, its error is held as long as that of a primary is, see
 // [WithFailureStatus]. If the second one fails later on, so does the body.
 func WithResume() Option {
-	return optionFunc(func(c *config) { c.resume = true })
+	return option{"WithResume", func(c *config) { c.resume = true }}
 }
 
 // WithRoute learns a separate latency for the calls that match pattern, and applies
@@ -354,12 +375,12 @@ func WithRoute(pattern string, p Policy) Option {
 	if err := new(routes).add(given); err != nil {
 		panic(err)
 	}
-	return optionFunc(func(c *config) {
+	return option{"WithRoute", func(c *config) {
 		if c.routes == nil {
 			c.routes = new(routes)
 		}
 		c.routes.pending = append(c.routes.pending, given)
-	})
+	}}
 }
 
 // caller returns the line that calls the option that asks for it.
@@ -379,7 +400,7 @@ func caller() string {
 // option says. It panics if HTTP does not allow the name. gRPC needs no such option: its hedges always carry
 // grpc-previous-rpc-attempts.
 func WithAttemptHeader(name string) Option {
-	return setting(func(c *Config) { c.AttemptHeader = name })
+	return setting("WithAttemptHeader", func(c *Config) { c.AttemptHeader = name })
 }
 
 // WithObserver tells o what happens to every call. It may be given several
@@ -389,13 +410,13 @@ func WithObserver(o Observer) Option {
 	if o == nil {
 		panic("hedge: WithObserver: Observer is nil")
 	}
-	return optionFunc(func(c *config) { c.observers = append(c.observers, o) })
+	return option{"WithObserver", func(c *config) { c.observers = append(c.observers, o) }}
 }
 
 // WithName names a Transport, Interceptor or Hedger for observers that watch several:
 // see [KeyInfo], and the label client of metrics. The default is no name.
 func WithName(name string) Option {
-	return optionFunc(func(c *config) { c.name = name })
+	return option{"WithName", func(c *config) { c.name = name }}
 }
 
 // WithLogger logs changes of state, and never single calls:
@@ -406,6 +427,7 @@ func WithName(name string) Option {
 //   - one of these variables cannot be understood;
 //   - settings allow no hedge at all, or a budget is less than 1 % of the calls;
 //   - Update changes settings, and Import learns;
+//   - an option has no effect on what it was given to, see Snapshot.Unused;
 //   - an [Observer] panics, for the first time;
 //   - a gRPC method is not hedged, because nothing says that it is safe to repeat: once per method.
 //
@@ -413,10 +435,10 @@ func WithName(name string) Option {
 // that comes sooner is logged later if it lasts; the attribute dropped counts the
 // changes that were not logged. A change of a key is noticed when its next call ends,
 // and logged by that call's goroutine, which holds no lock. Pauses, disabling, such
-// variables and settings that allow no hedge have level Warn, a panic has level Error, everything else
-// Info. The default, nil, logs only such variables, such settings and panics, to [slog.Default].
+// variables and settings that allow no hedge have level Warn, a panic has level Error, options
+// without an effect have level Debug, everything else Info. The default, nil, logs only such variables, such settings and panics, to [slog.Default].
 func WithLogger(l *slog.Logger) Option {
-	return optionFunc(func(c *config) { c.logger = l })
+	return option{"WithLogger", func(c *config) { c.logger = l }}
 }
 
 // WithAudit measures whether hedging helps, and switches it off for a host where it
@@ -439,7 +461,7 @@ func WithLogger(l *slog.Logger) Option {
 // with it. With [WithShadow] there is no audit, as no hedge is sent. HEDGE_MODE=audit in the
 // environment does the same. The default is no audit.
 func WithAudit() Option {
-	return optionFunc(func(c *config) { c.audit = true })
+	return option{"WithAudit", func(c *config) { c.audit = true }}
 }
 
 // WithMethods declares gRPC methods safe to send twice at the same time:
@@ -465,5 +487,5 @@ func WithMethods(patterns ...string) Option {
 		}
 	}
 	patterns = slices.Clone(patterns)
-	return optionFunc(func(c *config) { c.methods = append(c.methods, patterns...) })
+	return option{"WithMethods", func(c *config) { c.methods = append(c.methods, patterns...) }}
 }

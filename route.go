@@ -60,6 +60,17 @@ func (r *routes) add(to route) error {
 	return nil
 }
 
+// unused returns what of the policy has no effect over a protocol, and why.
+func (r *route) unused(protocol string) (all []string) {
+	if r.FirstByte && protocol == "grpc" {
+		all = append(all, fmt.Sprintf("FirstByte of the route %q is for HTTP", r.pattern))
+	}
+	if r.Hedgeable && r.Off {
+		all = append(all, fmt.Sprintf("Hedgeable of the route %q has no effect beside Off", r.pattern))
+	}
+	return all
+}
+
 // compile adds the pending routes, for a protocol as in [KeyInfo].
 func (r *routes) compile(protocol string) error {
 	for _, to := range r.pending {

@@ -2,6 +2,7 @@ package hedge
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -86,6 +87,9 @@ func (t *Transport) connect(next http.RoundTripper) {
 	}
 	t.pools = httpattempt.NewPools(next, t.options.transport, t.options.resolver)
 	t.linger.Max = maxLosers
+	if t.options.resolver != nil && t.options.transport == nil && !t.pools.AskPeers() {
+		t.tellUnused([]string{fmt.Sprintf("WithReplicas needs an *http.Transport below, not a %T", next)})
+	}
 }
 
 // WrappedRoundTripper returns the RoundTripper that primaries are sent through.

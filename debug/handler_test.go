@@ -455,3 +455,14 @@ func TestAuditIsToldInMilliseconds(t *testing.T) {
 		}
 	}
 }
+
+func TestPageShowsOptionsWithoutEffect(t *testing.T) {
+	tr := hedge.New(nil, hedge.WithMethods("/*"), hedge.WithRoute("/a", hedge.Policy{Off: true, Hedgeable: true}))
+	shown := show(debug.Handler(tr), "/").Body.String()
+	assert.Contains(t, shown, "<p class=\"plain\" data-unused>WithMethods is for gRPC</p>")
+	assert.Contains(t, shown, "Hedgeable of the route &#34;/a&#34; has no effect beside Off")
+	assert.NotContains(t, show(debug.Handler(hedge.New(nil)), "/").Body.String(), "data-unused")
+	var page debug.Page
+	require.NoError(t, json.Unmarshal(show(debug.Handler(tr), "/?format=json").Body.Bytes(), &page))
+	assert.Equal(t, tr.Snapshot().Unused, page.Clients[0].Unused)
+}
