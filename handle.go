@@ -295,6 +295,9 @@ func (h *handle) refuses(o race.Overrides, f engine.Facts) Reason {
 	if reason != engine.None && !f.SwitchedOff {
 		h.stats.NotHedgeable.Add(1)
 	}
+	if f.Again && reason == DeniedNested {
+		h.log.Again(o.Above)
+	}
 	return reason
 }
 

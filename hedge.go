@@ -43,7 +43,9 @@
 // If every layer of a chain of services hedges, the requests multiply.
 // [Middleware] and [NewUnaryServerInterceptor] recognise requests that are hedges,
 // and what a server does for one of them is not hedged again. gRPC clients tell
-// servers by themselves; HTTP clients do so with [WithAttemptHeader].
+// servers by themselves; HTTP clients do so with [WithAttemptHeader]. Of hedging around
+// hedging, as by Wrap(Wrap(c)), the outer one hedges; the inner one sends calls to the
+// same host, or of the same method, once, and logs that, see [WithLogger].
 //
 // # When not to hedge
 //

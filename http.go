@@ -90,31 +90,6 @@ func retryAfter(v string, now time.Time) time.Duration {
 	return 0
 }
 
-// hostName returns host, with its port unless that is the scheme's own. All spellings of
-// a host have the same name.
-func hostName(scheme, host string) string {
-	canonical := true
-	for i := range len(host) {
-		c := host[i]
-		canonical = canonical && !(c >= 'A' && c <= 'Z' || c == '.' && (i == len(host)-1 || host[i+1] == ':'))
-	}
-	switch scheme {
-	case "http":
-		host = strings.TrimSuffix(host, ":80")
-	case "https":
-		host = strings.TrimSuffix(host, ":443")
-	}
-	if canonical {
-		return host
-	}
-	name, port, ok := strings.Cut(host, ":")
-	host = strings.TrimSuffix(name, ".")
-	if ok {
-		host += ":" + port
-	}
-	return strings.ToLower(host)
-}
-
 // What a server with a [Limiter] says in the header of its answers. Over gRPC it is in the trailer.
 const (
 	limitHeader   = "Hedge-Limit"   // 1: there is a Limiter

@@ -162,6 +162,7 @@ func (in *Interceptor) decide(ctx context.Context, cc *grpc.ClientConn, method s
 	o, facts := race.OverridesFrom(ctx), in.begin()
 	if !facts.SwitchedOff {
 		m = in.rules.of(method)
+		facts.Again = o.Above == method
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)
 		if facts.Refuse(o) == engine.None {
@@ -270,7 +271,7 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	return c.race.Run(ctx, c, c, delays, &race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt})
+	return c.race.Run(ctx, c, c, delays, &race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.asked.method})
 }
 
 // keepRequest keeps the request as it is if something below may change it before a hedge copies it. It reports whether

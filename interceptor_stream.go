@@ -81,6 +81,7 @@ func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Dura
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
+	s.origin.Call = asked.method
 	return s
 }
 
@@ -312,7 +313,7 @@ func (s *stream) receiveFirst(m any) error {
 		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
 	}
 	var r race.Race[error]
-	out := r.Run(s.asked.ctx, s, s, delays, &race.Style{Usual: s.Usual(), Watch: s.Watch()})
+	out := r.Run(s.asked.ctx, s, s, delays, &race.Style{Usual: s.Usual(), Watch: s.Watch(), Call: s.asked.method})
 	if late && time.Since(asked) < grpcattempt.Look {
 		s.Untimed()
 	}

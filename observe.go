@@ -54,7 +54,7 @@ const (
 	DeniedWarming  = observe.DeniedWarming  // too little is known
 	DeniedDisabled = observe.DeniedDisabled // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
 	DeniedMethod   = observe.DeniedMethod   // nothing says that it is safe to send twice
-	DeniedNested   = observe.DeniedNested   // it is made for a hedge, see [Middleware]
+	DeniedNested   = observe.DeniedNested   // it is made for a hedge, see [Middleware], or hedged above
 	DeniedBody     = observe.DeniedBody     // it cannot be sent twice, see [Transport] and [Interceptor.Stream]; not over DNS
 )
 

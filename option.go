@@ -427,6 +427,7 @@ func WithName(name string) Option {
 //   - one of these variables cannot be understood;
 //   - settings allow no hedge at all, or a budget is less than 1 % of the calls;
 //   - Update changes settings, and Import learns;
+//   - calls come from hedging around this one, for the first time;
 //   - an option has no effect on what it was given to, see Snapshot.Unused;
 //   - an [Observer] panics, for the first time;
 //   - a gRPC method is not hedged, because nothing says that it is safe to repeat: once per method.
@@ -435,8 +436,9 @@ func WithName(name string) Option {
 // that comes sooner is logged later if it lasts; the attribute dropped counts the
 // changes that were not logged. A change of a key is noticed when its next call ends,
 // and logged by that call's goroutine, which holds no lock. Pauses, disabling, such
-// variables and settings that allow no hedge have level Warn, a panic has level Error, options
-// without an effect have level Debug, everything else Info. The default, nil, logs only such variables, such settings and panics, to [slog.Default].
+// variables, settings that allow no hedge and hedging around hedging have level Warn, a panic has
+// level Error, options without an effect have level Debug, everything else Info. The default, nil, logs to
+// [slog.Default] only panics and, but for pauses and disabling, what has level Warn: once.
 func WithLogger(l *slog.Logger) Option {
 	return option{"WithLogger", func(c *config) { c.logger = l }}
 }

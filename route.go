@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/pattern"
 )
 
@@ -94,7 +95,7 @@ func methodPattern(pattern string) bool {
 // http returns the route of a request, noRoute if it has none, see [pattern.Mux.Find]. That of an unclean path does not
 // declare it safe to send twice.
 func (r *routes) http(req *http.Request) *route {
-	to, clean, ok := r.mux.Find(req.Method, hostName(req.URL.Scheme, cmp.Or(req.Host, req.URL.Host)), req.URL)
+	to, clean, ok := r.mux.Find(req.Method, httpattempt.HostName(req.URL.Scheme, cmp.Or(req.Host, req.URL.Host)), req.URL)
 	switch {
 	case !ok:
 		return noRoute

@@ -157,6 +157,7 @@ func (c *call) readTerms(req *http.Request) Reason {
 	facts.RouteOff = c.route.Off
 	h := c.requests.ReadHeader(req.Header, httpattempt.Marks{Attempt: AttemptHeader, Own: settings.AttemptHeader})
 	facts.Hedge = h.Hedge
+	facts.Again = o.Above != "" && req.URL != nil && o.Above == httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, c.firstByte)
 	if !o.Allow && !c.route.Hedgeable && facts.Refuse(o) == engine.None {
 		facts.Unsafe = !t.options.safe(req)
@@ -216,7 +217,10 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 
 // sendHedged sends a call, and hedges when the plan says.
 func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true}
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Call: c.key.Name.Host}
+	if c.t.options.key != nil {
+		style.Call = httpattempt.HostName(req.URL.Scheme, req.URL.Host)
+	}
 	if len(plan.Delays) > 0 {
 		c.setStyle(&style)
 	}
@@ -309,7 +313,7 @@ func (t *Transport) observe(req *http.Request, to *route, reason Reason) (*http.
 }
 
 func (t *Transport) name(req *http.Request, route string) engine.Name {
-	host := hostName(req.URL.Scheme, req.URL.Host)
+	host := httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 	if f := t.options.key; f != nil {
 		host = f(req.Context(), host, cmp.Or(req.Method, http.MethodGet)+" "+req.URL.Path)
 	}
@@ -336,7 +340,7 @@ func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration
 	}
 	k := t.engine.Lookup(engine.Name{Host: host})
 	if k == nil {
-		k = t.engine.Lookup(engine.Name{Host: hostName("", host)})
+		k = t.engine.Lookup(engine.Name{Host: httpattempt.HostName("", host)})
 	}
 	if k == nil {
 		return 0

@@ -184,6 +184,6 @@ const (
 	DeniedWarming  Reason = "warming"  // too little is known
 	DeniedDisabled Reason = "disabled" // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
 	DeniedMethod   Reason = "method"   // nothing says that it is safe to send twice
-	DeniedNested   Reason = "nested"   // it is made for a hedge, see hedge.Middleware
+	DeniedNested   Reason = "nested"   // it is made for a hedge, see hedge.Middleware, or hedged above
 	DeniedBody     Reason = "body"     // it cannot be sent twice, see hedge.Transport and hedge.Interceptor.Stream; not over DNS
 )

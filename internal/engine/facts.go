@@ -10,6 +10,7 @@ type Facts struct {
 	SwitchedOff bool // hedging is, for every call of the adapter
 	RouteOff    bool // the call's route is sent once, unless the caller allows hedging
 	Hedge       int  // the number of the hedge that the call itself says it is made for; 0: it says none
+	Again       bool // it is what a call above, which is hedged, calls
 	Unrepeated  bool // it cannot be sent twice
 	Unsafe      bool // nothing but the caller may say that it is safe to send twice
 }
@@ -20,7 +21,7 @@ func (f Facts) Refuse(o race.Overrides) observe.Reason {
 	switch {
 	case f.SwitchedOff, o.Never, f.RouteOff && !o.Allow:
 		return observe.DeniedDisabled
-	case o.Hedge > 0, f.Hedge > 0:
+	case o.Hedge > 0, f.Hedge > 0, f.Again:
 		return observe.DeniedNested
 	case f.Unrepeated:
 		return observe.DeniedBody

@@ -20,6 +20,7 @@ type Log struct {
 	prefix string        // of messages
 	panics *atomic.Int64 // counts those of observers and loggers
 	warned atomic.Bool   // a panic was logged
+	again  atomic.Bool   // hedging around hedging was logged
 }
 
 // NewLog returns a Log to l, which may be nil. Messages begin with the prefix and have
@@ -71,6 +72,13 @@ func (l *Log) RouteMeans(route string, budgetPercent float64) {
 	if budgetPercent > 0 && budgetPercent < 1 {
 		l.Tell(slog.LevelInfo, "the budget of a route is less than 1 % of its calls", slog.String("route", label.Clean(route)),
 			slog.String("budget", fmt.Sprintf("%v %%", budgetPercent)))
+	}
+}
+
+// Again logs the first call of those that are hedged above already.
+func (l *Log) Again(call string) {
+	if !l.again.Swap(true) {
+		l.once("again", "hedging around hedging: what is hedged above is sent once here", slog.String("call", label.Clean(call)))
 	}
 }
 

@@ -45,6 +45,7 @@ type Attempt struct {
 	n        uint8 // 0 is the primary
 	detached bool  // may outlive the caller's context, see detach
 	severs   bool  // may outlive its call, see [Style.Sever]
+	call     string // see [Style]
 
 	conn atomic.Uint32 // how far its connection is: silent, ready, wanted or dialled
 
@@ -134,7 +135,7 @@ func (a *Attempt) Value(key any) any {
 		from = in
 	}
 	if key == (overridesKey{}) {
-		return below(from, int(a.n))
+		return below(from, int(a.n), a.call)
 	}
 	return from.Value(key)
 }
@@ -191,7 +192,10 @@ func Number(ctx context.Context) (n int, ok bool) {
 }
 
 // An Origin is the context of a primary that begins before its race does.
-type Origin struct{ context.Context }
+type Origin struct {
+	context.Context
+	Call string // as in [Style]
+}
 
 // Value says what that of the primary's [Attempt] does.
 func (o *Origin) Value(key any) any {
@@ -199,7 +203,7 @@ func (o *Origin) Value(key any) any {
 	case numberKey{}:
 		return uint8(0)
 	case overridesKey{}:
-		return below(o.Context, 0)
+		return below(o.Context, 0, o.Call)
 	}
 	return o.Context.Value(key)
 }

@@ -14,6 +14,7 @@ type Overrides struct {
 	Allow bool          // safe to send twice, whatever the method says
 	Delay time.Duration // instead of the learned one; 0: none
 	Hedge int           // the number of the hedge that the call is made for; 0: for none
+	Above string        // what is called by the hedged call whose attempt this is made in, see [Style]; "": there is none
 }
 
 type overridesKey struct{}
@@ -31,12 +32,16 @@ func OverridesFrom(ctx context.Context) Overrides {
 	return o
 }
 
-// below returns what the context of attempt n carries, as a value of a context. The parent is the caller's.
-func below(parent context.Context, n int) any {
+// below returns what the context of attempt n carries, as a value of a context. The parent is the caller's. The call is what
+// is called; "": it is not said.
+func below(parent context.Context, n int, call string) any {
 	v := parent.Value(overridesKey{})
 	o, _ := v.(Overrides)
-	if !o.Allow && o.Delay == 0 && n == 0 {
+	if !o.Allow && o.Delay == 0 && n == 0 && (call == "" || call == o.Above) {
 		return v
+	}
+	if call != "" {
+		o.Above = call
 	}
 	o.Allow, o.Delay = false, 0
 	if n > 0 {
@@ -57,12 +62,12 @@ func Once(ctx context.Context) (once context.Context, changed bool) {
 	if o := OverridesFrom(ctx); !o.Allow && o.Delay == 0 {
 		return ctx, false
 	}
-	return context.WithValue(ctx, overridesKey{}, below(ctx, 0)), true
+	return context.WithValue(ctx, overridesKey{}, below(ctx, 0, "")), true
 }
 
 // ForHedge returns a context for what is done on behalf of hedge n of another process.
 func ForHedge(ctx context.Context, n int) context.Context {
-	return context.WithValue(ctx, overridesKey{}, below(ctx, n))
+	return context.WithValue(ctx, overridesKey{}, below(ctx, n, ""))
 }
 
 // HedgeNumber returns the number of the hedge that a request is made for, from the

@@ -128,13 +128,16 @@ type Style struct {
 	// Primary is used as the primary's Attempt, for an adapter that has a zero one in memory
 	// of its own; nil: a new one. Nobody else may have it, also after the race.
 	Primary *Attempt
+	// Call is what is called, such as a host or a method: contexts of attempts carry it, so that hedging below
+	// recognises a call that is hedged already. "": they do not.
+	Call string
 }
 
 // set makes s what o is. It writes the fields one by one: a copy of the whole would have to wait until
 // o, which was written field by field just now, has left the processor's store buffer.
 func (s *Style) set(o *Style) {
 	s.Detach, s.Join, s.Sever, s.Prompt = o.Detach, o.Join, o.Sever, o.Prompt
-	s.Linger, s.Grace, s.Leave, s.Usual, s.Watch, s.Primary = o.Linger, o.Grace, o.Leave, o.Usual, o.Watch, o.Primary
+	s.Linger, s.Grace, s.Leave, s.Usual, s.Watch, s.Primary, s.Call = o.Linger, o.Grace, o.Leave, o.Usual, o.Watch, o.Primary, o.Call
 }
 
 // A Result is how a race ended.
@@ -242,7 +245,7 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 	if primary == nil {
 		primary = new(Attempt)
 	}
-	primary.Context, primary.detached, primary.severs = parent, style.Detach, style.Detach && style.Sever
+	primary.Context, primary.detached, primary.severs, primary.call = parent, style.Detach, style.Detach && style.Sever, style.Call
 	r.winner, r.started, r.unfinished, r.notTaken = -1, 1, 1, 0
 	r.attempts[0] = attempt{Attempt: primary, running: true}
 	if style.Detach && r.wake == nil {
@@ -334,7 +337,7 @@ func (r *Race[T]) next() (a *Attempt, n int) {
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
-	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach, severs: r.style.Sever}
+	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach, severs: r.style.Sever, call: r.style.Call}
 	r.attempts[n] = attempt{Attempt: a, running: true}
 	r.holding.hedged(due)
 	r.started++

@@ -1,0 +1,103 @@
+package hedge_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptrace"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/doubles"
+)
+
+type nestedKey struct{}
+
+// layered returns a RoundTripper that sends copies of requests, with another header, context and trace.
+func layered(next http.RoundTripper) http.RoundTripper {
+	return doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		ctx := httptrace.WithClientTrace(context.WithValue(req.Context(), nestedKey{}, 1), &httptrace.ClientTrace{GotFirstResponseByte: func() {}})
+		own := req.Clone(ctx)
+		own.Header.Set("Layer", "1")
+		return next.RoundTrip(own)
+	})
+}
+
+const againLine = `WARN "hedging around hedging: what is hedged above is sent once here" call=catalog.test`
+
+// TestHedgingAroundHedgingHedgesOnce has clients that are hedged twice over, with and without others in between.
+func TestHedgingAroundHedgingHedgesOnce(t *testing.T) {
+	key := hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })
+	for name, stack := range map[string]func(rt http.RoundTripper, log hedge.Option) http.RoundTripper{
+		"New": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper { return hedge.New(hedge.New(rt, log)) },
+		"Wrap": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+			return hedge.Wrap(hedge.Wrap(&http.Client{Transport: rt}, log)).Transport
+		},
+		"three": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+			return hedge.New(hedge.New(layered(hedge.New(rt, log))), key)
+		},
+		"layer": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+			return hedge.New(layered(hedge.New(rt, log)))
+		},
+		"key of inner": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+			return hedge.New(hedge.New(rt, log, key))
+		},
+		"key of outer": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+			return hedge.New(hedge.New(rt, log), key)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				j := newJournal()
+				tr := stack(rt, hedge.WithLogger(slog.New(j)))
+				rt.Answer = quick(rt)
+				warmUp(t, tr)
+				rt.Forget()
+				rt.Answer = after(rt, time.Minute) // every attempt
+				for range 2 {
+					resp, err := get(t, tr, site)
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+				}
+				assert.Len(t, rt.Sent(), 2*(1+2))
+				assert.Equal(t, []string{againLine}, j.take(), "logged once")
+			})
+		})
+	}
+}
+
+// TestAnotherCallBelowAHedgedOneIsHedged has a client below that asks another server for a token, with the context of the call.
+func TestAnotherCallBelowAHedgedOneIsHedged(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = quick(rt)
+		tokens := hedge.New(rt)
+		tr := hedge.New(doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			token, err := http.NewRequestWithContext(req.Context(), "GET", "http://tokens.test/", nil)
+			if err != nil {
+				return nil, err
+			}
+			resp, err := tokens.RoundTrip(token)
+			if err != nil {
+				return nil, err
+			}
+			resp.Body.Close()
+			return rt.RoundTrip(req)
+		}))
+		warmUp(t, tr)
+		rt.Forget()
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if req.URL.Host == "tokens.test" && n == 0 {
+				return after(rt, time.Minute)(req, n)
+			}
+			return quick(rt)(req, n)
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.NotZero(t, tokens.Snapshot().Stats.HedgesSent)
+	})
+}
