@@ -42,9 +42,9 @@ func OfPrimary(err error) error {
 type Attempt struct {
 	context.Context // the caller's
 
-	n        uint8 // 0 is the primary
-	detached bool  // may outlive the caller's context, see detach
-	severs   bool  // may outlive its call, see [Style.Sever]
+	n        uint8  // 0 is the primary
+	detached bool   // may outlive the caller's context, see detach
+	severs   bool   // may outlive its call, see [Style.Sever]
 	call     string // see [Style]
 
 	conn atomic.Uint32 // how far its connection is: silent, ready, wanted or dialled
