@@ -350,6 +350,10 @@ func WithReplicas(r Resolver) Option {
 // are encoded ones without an ETag. A 206 must repeat the validator, the encoding and the
 // whole length, and begin where the reader is; if not, the first response goes on alone.
 //
+// [KeySnapshot.Unresumed] says why other bodies were not: their answers cannot be ("request", "status", "small", "encoded", "no_ranges",
+// "no_validator"); or a Read waited for 50 ms or more while too little was known ("learning"), for less than what counts as a stall ("usual"), or
+// when the call had sent all its hedges ("spent"); or what the server sent was not the rest ("no_rest").
+//
 // If the second one wins, the context of the first is cancelled while a Read of it waits, which
 // must then return, as net/http's does; its body is closed after that, or after a second. If the
 // first fails while the rest is asked for, its error is held as long as that of a primary is, see

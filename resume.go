@@ -17,8 +17,9 @@ import (
 // Started is how many attempts the call has made. The attempt is nil if the call could not be
 // hedged; then the body only learns.
 func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) (_ *http.Response, ok bool) {
-	validator := resume.Validator(req, resp)
-	if validator == "" {
+	validator, why := resume.Validator(req, resp)
+	if why != "" {
+		c.key.Unresumed(string(why))
 		return resp, false
 	}
 	r := &resumption{t: c.t, key: c.key, dialect: c.dialect, ctx: req.Context(), validator: validator, peer: c.peer.Load()}
@@ -54,6 +55,13 @@ type resumption struct {
 func (r *resumption) On() bool { return !r.t.off.Load() }
 
 func (r *resumption) Learn(longest time.Duration) { r.key.Paused(longest) }
+
+// Passed counts nothing of bodies that are quick enough.
+func (r *resumption) Passed(why resume.Obstacle, waited time.Duration) {
+	if why == resume.NoRest || waited >= engine.MinStall {
+		r.key.Unresumed(string(why))
+	}
+}
 
 func (r *resumption) Panicked() { r.t.stats.HedgePanics.Add(1) }
 

@@ -1311,3 +1311,108 @@ func TestABodyThatHasLostIsNotClosedWhileItIsRead(t *testing.T) {
 		assert.Zero(t, overlapped.Load())
 	})
 }
+
+// TestWhyABodyWasNotResumedIsCounted has, for each reason, answers for which nothing else stands against it.
+func TestWhyABodyWasNotResumedIsCounted(t *testing.T) {
+	with := func(rt *doubles.RoundTripper, change func(*http.Response)) func(*http.Request, int) (*http.Response, error) {
+		return func(req *http.Request, _ int) (*http.Response, error) {
+			resp := serveObject(rt, req, stalls(4096, 200*ms)...)
+			change(resp)
+			return resp, nil
+		}
+	}
+	for why, answer := range map[string]func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error){
+		"status": func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
+			return with(rt, func(r *http.Response) { r.StatusCode = 203 })
+		},
+		"small": func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
+			return with(rt, func(r *http.Response) { r.ContentLength = -1 })
+		},
+		"encoded": func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
+			return with(rt, func(r *http.Response) { r.Uncompressed = true })
+		},
+		"no_ranges": func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
+			return with(rt, func(r *http.Response) { r.Header.Del("Accept-Ranges") })
+		},
+		"no_validator": func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
+			return with(rt, func(r *http.Response) { r.Header.Set("Etag", `W/"1"`) })
+		},
+		"no_rest": func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
+			return func(req *http.Request, n int) (*http.Response, error) {
+				resp := serveObject(rt, req, stalls(4096, 200*ms)...)
+				if n > 0 {
+					resp.Header.Set("Etag", `"2"`)
+				}
+				return resp, nil
+			}
+		},
+		"": func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
+			return gaps(rt, stalls(4096, 200*ms)) // which is resumed
+		},
+	} {
+		t.Run(why, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				rt.Answer = answer(rt)
+				tr := resuming(t, rt)
+				resp, err := get(t, tr, site)
+				require.NoError(t, err)
+				assert.Equal(t, string(object), text(t, resp))
+				synctest.Wait()
+				want := map[string]int64{why: 1}
+				if why == "" {
+					want = nil
+				}
+				assert.Equal(t, want, tr.Snapshot().Keys[0].Unresumed)
+			})
+		})
+	}
+	t.Run("request", func(t *testing.T) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+			tr := resuming(t, rt)
+			rt.Answer = gaps(rt, nil)
+			resp, err := tr.RoundTrip(request(t, t.Context(), "OPTIONS", site, nil))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.Equal(t, map[string]int64{"request": 1}, tr.Snapshot().Keys[0].Unresumed)
+		})
+	})
+	t.Run("spent", func(t *testing.T) {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+			tr := resuming(t, rt, hedge.WithMaxHedges(1))
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if n == 0 {
+					return nil, doubles.Sleep(req.Context(), forever)
+				}
+				return serveObject(rt, req, stalls(4096, time.Second)...), nil
+			}
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			assert.Equal(t, string(object), text(t, resp))
+			assert.Equal(t, map[string]int64{"spent": 1}, tr.Snapshot().Keys[0].Unresumed)
+		})
+	})
+}
+
+// TestHostsWhoseBodiesOftenStallSayWhyTheyAreNotResumed has one body in ten that stalls: more than one in twenty, so that it is no stall.
+func TestHostsWhoseBodiesOftenStallSayWhyTheyAreNotResumed(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr := hedge.New(rt, hedge.WithResume())
+		var script [][]gap
+		for n := range 100 {
+			script = append(script, nil)
+			if n%10 == 4 {
+				script[n] = stalls(4096, time.Second)
+			}
+		}
+		rt.Answer = gaps(rt, script...)
+		for range 100 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			require.Equal(t, string(object), text(t, resp))
+		}
+		s := tr.Snapshot()
+		assert.Zero(t, s.Stats.Resumes)
+		assert.Equal(t, map[string]int64{"learning": 1, "usual": 9}, s.Keys[0].Unresumed)
+		assert.Greater(t, s.Keys[0].Stall, time.Second)
+	})
+}

@@ -131,6 +131,10 @@ type KeySnapshot struct {
 
 	Stall time.Duration `json:"stall,omitempty"` // after which the rest of a body is asked for, see [WithResume]; 0: not known
 
+	// Unresumed says how many bodies were not resumed, by reason, see [WithResume]; nil: none. That a
+	// request for the rest was denied stands in Denied.
+	Unresumed map[string]int64 `json:"unresumed,omitempty"`
+
 	Audit *Audit `json:"audit,omitempty"` // of the host, see [WithAudit]; nil: there is none
 }
 

@@ -177,6 +177,7 @@ type key struct {
 	PushBack                        string // the share of answers that pushed back; "" if it is next to nothing
 	TooPushed                       bool   // for a hedge
 	Denied                          []setting
+	Unresumed                       string // bodies, by reason; "" if there are none
 
 	Box   *box // nil if no latency is known
 	Marks []mark
@@ -366,6 +367,11 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		v.Paused = duration(left)
 	}
 	v.Denied = denied(k.Denied)
+	var unresumed []string
+	for _, why := range slices.Sorted(maps.Keys(k.Unresumed)) {
+		unresumed = append(unresumed, why+" "+count(k.Unresumed[why]))
+	}
+	v.Unresumed = strings.Join(unresumed, ", ")
 	var delays []string
 	for _, d := range k.Delays {
 		delays = append(delays, duration(d))

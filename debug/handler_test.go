@@ -466,3 +466,10 @@ func TestPageShowsOptionsWithoutEffect(t *testing.T) {
 	require.NoError(t, json.Unmarshal(show(debug.Handler(tr), "/?format=json").Body.Bytes(), &page))
 	assert.Equal(t, tr.Snapshot().Unused, page.Clients[0].Unused)
 }
+
+func TestPageShowsWhyBodiesWereNotResumed(t *testing.T) {
+	s := newFull(false)
+	assert.NotContains(t, show(debug.Handler(s), "/").Body.String(), "not resumed")
+	s.Keys[0].Unresumed = map[string]int64{"usual": 12, "small": 3}
+	assert.Contains(t, show(debug.Handler(s), "/").Body.String(), `bodies not resumed: <span data-n="unresumed">small 3, usual 12</span>`)
+}

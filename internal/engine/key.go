@@ -66,6 +66,7 @@ type Tally struct {
 	ShadowWins int64                    // by hedges that were not sent
 	Saved      time.Duration            // by the wins of either, estimated
 	Denied     map[observe.Reason]int64 // hedges that were due and not sent
+	Unresumed  map[string]int64         // bodies that were not resumed, by obstacle; nil: there is none
 }
 
 // newKey returns a key that is not in the table yet. The caller holds the Engine's mu.
@@ -468,6 +469,7 @@ func (k *Key) View() View {
 	if v.Denied = maps.Clone(k.tally.Denied); v.Denied == nil {
 		v.Denied = make(map[observe.Reason]int64)
 	}
+	v.Unresumed = maps.Clone(k.tally.Unresumed)
 	if k.audit != nil {
 		v.Audit = k.audit.View()
 	}
@@ -502,6 +504,19 @@ func (k *Key) Paused(d time.Duration) {
 		k.pauses = new(estimate.Pauses)
 	}
 	k.pauses.Add(d)
+}
+
+// MinStall is the least pause of a body that is a stall.
+const MinStall = estimate.MinStall
+
+// Unresumed counts a body that was not resumed.
+func (k *Key) Unresumed(obstacle string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.tally.Unresumed == nil {
+		k.tally.Unresumed = make(map[string]int64)
+	}
+	k.tally.Unresumed[obstacle]++
 }
 
 // Stall returns how long a body must pause to have stalled: twice as long as nineteen

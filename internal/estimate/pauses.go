@@ -7,7 +7,7 @@ import (
 
 const (
 	minBodies        = 10                    // must be known
-	minStall         = 50 * time.Millisecond // no pause that is shorter is a stall
+	MinStall         = 50 * time.Millisecond // no pause that is shorter is a stall
 	usualShare       = 0.95                  // of the bodies never pause for longer than what counts as usual;
 	stallFactor      = 2                     // a pause of so many times that is a stall
 	rememberedBodies = 500
@@ -45,5 +45,5 @@ func (p *Pauses) Stall() time.Duration {
 		above += p.longest[i]
 	}
 	edge := float64(time.Microsecond) * math.Exp2(float64(i+1)/4)
-	return max(minStall, time.Duration(stallFactor*edge))
+	return max(MinStall, time.Duration(stallFactor*edge))
 }

@@ -29,6 +29,9 @@ type Asker interface {
 	// Learn is told of the longest time that a Read of the body waited.
 	Learn(longest time.Duration)
 
+	// Passed is told why the rest of a body was not asked for, of which a Read waited for so long, or was asked for in vain.
+	Passed(why Obstacle, waited time.Duration)
+
 	// Panicked is told that closing a body panicked.
 	Panicked()
 }
@@ -63,6 +66,13 @@ func (b *Body) Start(asker Asker, r Response) *http.Response {
 	b.asker, b.ctx, b.resp, b.shown, b.made, b.stall = asker, r.Context, r.Answer, *r.Answer, time.Now(), r.Stall
 	b.usual = r.Usual
 	b.source, b.left, b.next = source{r.Answer.Body, r.Attempt, r.Hedge}, r.Left, r.Started
+	b.passed = Usual
+	switch {
+	case r.Stall <= 0 && r.Attempt != nil && r.Left == 0:
+		b.passed = Spent
+	case r.Stall <= 0:
+		b.passed = Learning
+	}
 	if r.Stall > 0 {
 		b.header = r.Answer.Header.Clone()
 	}
@@ -115,8 +125,9 @@ type Body struct {
 	next    int           // the number of the next attempt
 	learned bool
 	closed  bool
-	closer  source // what to close, once closed
-	gone    bool   // closed while the reader had the source that lost
+	closer  source   // what to close, once closed
+	gone    bool     // closed while the reader had the source that lost
+	passed  Obstacle // why the rest was not asked for; "": it was, or that is said otherwise
 }
 
 // clock is how far the reader is, and since when it waits. The reader and the timer's
@@ -349,6 +360,9 @@ func (b *Body) finish(s source) {
 	if !b.learned && (whole || b.stall > 0 && longest > b.stall) {
 		b.asker.Learn(longest)
 	}
+	if !b.learned && b.passed != "" && (b.passed != Usual || longest < b.stall) {
+		b.asker.Passed(b.passed, longest)
+	}
 	b.learned, b.left = true, 0
 }
 
@@ -409,6 +423,7 @@ func (b *Body) stalled() (Request, *rest) {
 		b.pause()
 		return nil, nil
 	}
+	b.passed = ""
 	ask, later := b.asker.Ask(off, b.source.hedge)
 	if ask == nil {
 		c.since.CompareAndSwap(-since, since)
@@ -486,6 +501,9 @@ func (b *Body) resumed(ask Request, r *rest, resp *http.Response, err error) {
 		r.decide(false)
 	}
 	b.mu.Unlock()
+	if how == race.Failed {
+		b.asker.Passed(NoRest, time.Since(r.asked))
+	}
 	ask.Decided(how == race.Won)
 	if how != race.Won {
 		r.attempt.Lose()

@@ -16,29 +16,56 @@ const minLength = 64 << 10
 // former is to be a strong validator: the clocks behind the two may differ.
 const clockSkew = time.Minute
 
-// Validator returns the validator by which the rest of resp, the answer to req, can be asked
-// for; "" if it cannot be.
-func Validator(req *http.Request, resp *http.Response) string {
+// An Obstacle is why a body was not resumed.
+type Obstacle string
+
+// The obstacles of answers whose rest cannot be asked for.
+const (
+	NoGet       Obstacle = "request"      // the request is no GET without a body, or asks for a range itself
+	NoOK        Obstacle = "status"       // the status is not 200, or there is no body
+	Small       Obstacle = "small"        // the body is below 64 KiB, or of unknown length
+	Encoded     Obstacle = "encoded"      // it was decompressed on the way, or has no ETag and is encoded, or has trailers
+	NoRanges    Obstacle = "no_ranges"    // the server does not accept ranges of bytes
+	NoValidator Obstacle = "no_validator" // there is no strong validator
+)
+
+// The obstacles of bodies that made a Read wait for 50 ms or more, and whose rest was not asked for, or not given. That a hedge was
+// denied is counted as such.
+const (
+	Learning Obstacle = "learning" // too few bodies or calls were known
+	Usual    Obstacle = "usual"    // for less than twice what one body in twenty makes one wait
+	Spent    Obstacle = "spent"    // the call had sent all its hedges
+	NoRest   Obstacle = "no_rest"  // what the server sent was not the rest
+)
+
+// Validator returns the validator by which the rest of resp, the answer to req, can be asked for, or why it cannot be.
+func Validator(req *http.Request, resp *http.Response) (validator string, why Obstacle) {
 	h := resp.Header
+	tags, modified := h["Etag"], h["Last-Modified"]
 	switch {
-	case req.Method != "" && req.Method != http.MethodGet, req.Body != nil && req.Body != http.NoBody,
-		asksForRange(req.Header),
-		resp.StatusCode != http.StatusOK, resp.Body == nil, resp.ContentLength < minLength,
-		resp.Uncompressed, len(resp.Trailer) > 0, len(h["Content-Range"]) > 0, !acceptsRanges(h["Accept-Ranges"]):
-		return ""
+	case req.Method != "" && req.Method != http.MethodGet, req.Body != nil && req.Body != http.NoBody, asksForRange(req.Header):
+		return "", NoGet
+	case resp.StatusCode != http.StatusOK, resp.Body == nil, len(h["Content-Range"]) > 0:
+		return "", NoOK
+	case resp.Uncompressed, len(resp.Trailer) > 0, len(tags) == 0 && len(h["Content-Encoding"]) > 0:
+		return "", Encoded
+	case resp.ContentLength < minLength:
+		return "", Small
+	case !acceptsRanges(h["Accept-Ranges"]):
+		return "", NoRanges
+	case len(tags) == 1 && strongTag(tags[0]):
+		return tags[0], ""
+	case len(tags) == 0 && len(modified) == 1 && older(modified[0], h.Get("Date")): // a client that has a tag must not send a date
+		return modified[0], ""
 	}
-	if tags := h["Etag"]; len(tags) > 0 { // a client that has one must not send a date
-		if len(tags) > 1 || !strongTag(tags[0]) {
-			return ""
-		}
-		return tags[0]
-	}
-	modified, err := http.ParseTime(h.Get("Last-Modified"))
-	date, err2 := http.ParseTime(h.Get("Date"))
-	if err != nil || err2 != nil || date.Sub(modified) < clockSkew || len(h["Last-Modified"]) > 1 || len(h["Content-Encoding"]) > 0 {
-		return ""
-	}
-	return h.Get("Last-Modified")
+	return "", NoValidator
+}
+
+// older reports whether a Last-Modified is so much older than a Date that it is a strong validator.
+func older(modified, date string) bool {
+	m, err := http.ParseTime(modified)
+	d, err2 := http.ParseTime(date)
+	return err == nil && err2 == nil && d.Sub(m) >= clockSkew
 }
 
 // asksForRange reports whether a request's header does so, in whatever spelling.
