@@ -276,7 +276,7 @@ func TestNothingIsBelowANameThatIsProvedNotToExist(t *testing.T) {
 func TestNamesBelowOneThatIsNotProvedNotToExistAreAskedFor(t *testing.T) {
 	says := func(h dnstest.Handler) dnstest.Handler {
 		return func(q dnstest.Query) dnstest.Reply {
-			if strings.HasSuffix(q.Question[0].Name, ".ad.corp.") {
+			if strings.HasSuffix(q.Question[0].Name, ".ad.corp.example.") {
 				return good(q)
 			}
 			return h(q)
@@ -292,9 +292,9 @@ func TestNamesBelowOneThatIsNotProvedNotToExistAreAskedFor(t *testing.T) {
 			up := l.up("udp", "a")
 			up.TrustAD = proof.trusted
 			c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, up)
-			l.askType(c, "corp.", dns.TypeSOA)
-			l.askType(c, "ad.corp.", dns.TypeSOA)
-			r, _ := l.must(c, "db.ad.corp.")
+			l.askType(c, "corp.example.", dns.TypeSOA)
+			l.askType(c, "ad.corp.example.", dns.TypeSOA)
+			r, _ := l.must(c, "db.ad.corp.example.")
 			assert.Equal(t, "192.0.2.1", addr(r), name)
 		})
 	}
@@ -303,10 +303,10 @@ func TestNamesBelowOneThatIsNotProvedNotToExistAreAskedFor(t *testing.T) {
 			return validated(says(negative(dns.RcodeNameError, 3600)))(dnstest.Query{Msg: m}).Msg
 		})}
 		defer c.Close()
-		for _, name := range []string{"corp.", "db.ad.corp."} {
+		for _, name := range []string{"corp.example.", "db.ad.corp.example."} {
 			r, _, err := c.Exchange(question(name, dns.TypeA), "")
 			require.NoError(t, err)
-			assert.Equal(t, name != "corp.", r.Rcode == dns.RcodeSuccess, "a recursor does not validate: %s", name)
+			assert.Equal(t, name != "corp.example.", r.Rcode == dns.RcodeSuccess, "a recursor does not validate: %s", name)
 		}
 	})
 }

@@ -105,7 +105,7 @@ func TestHostsFileIsReadAgainWhenItChanges(t *testing.T) {
 	})
 }
 
-func TestAHostsFileThatIsLongIsReadInTheBackground(t *testing.T) {
+func TestAHostsFileThatIsLongIsReadAgain(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("A 198.51.100.1"))
 		long := func(ip string) string { // its first line is very long, and its last one has no end

@@ -131,7 +131,8 @@ func service(r *dns.HTTPS) (HTTPSService, error) {
 		switch v := v.(type) {
 		case *dns.SVCBMandatory:
 			for _, key := range v.Code {
-				if key > dns.SVCB_IPV6HINT { // §8: what is demanded must be understood
+				has := slices.ContainsFunc(r.Value, func(v dns.SVCBKeyValue) bool { return v.Key() == key })
+				if key > dns.SVCB_IPV6HINT || !has { // §8: what is demanded must be understood, and be there
 					return s, errService
 				}
 			}

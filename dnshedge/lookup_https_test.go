@@ -24,7 +24,7 @@ func TestLookupHTTPSTellsWhatTheRecordsSay(t *testing.T) {
 		"bare.example.":               {`30 HTTPS 0 none.example.`},
 		"closed.example.":             {`300 HTTPS 0 .`},
 		"loop.example.":               {`300 HTTPS 0 loop.example.`},
-		"odd.example.":                {`300 HTTPS 1 . no-default-alpn`, `300 HTTPS 1 . mandatory=alpn,key100 alpn=h2 key100=x`, `300 HTTPS 3 . alpn="h2"`},
+		"odd.example.":                {`300 HTTPS 1 . no-default-alpn`, `300 HTTPS 1 . mandatory=alpn,key100 alpn=h2 key100=x`, `300 HTTPS 1 . mandatory=port alpn=h2`, `300 HTTPS 3 . alpn="h2"`},
 	}
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {

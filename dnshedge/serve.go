@@ -15,8 +15,8 @@ var _ dns.Handler = (*Client)(nil)
 
 // ServeDNS answers r, so that a Client is a dns.Handler. A question without an
 // answer gets SERVFAIL with an extended error (RFC 8914), a message that is no
-// question FORMERR or NOTIMP, and a zone transfer or a message with a signature (TSIG)
-// REFUSED. Over UDP, responses that are longer than the client takes, or longer than
+// question, or one for a type that no data has (RFC 6895), FORMERR or NOTIMP, and a zone transfer or
+// a message with a signature (TSIG) REFUSED. Over UDP, responses that are longer than the client takes, or longer than
 // 1232 bytes (RFC 9715), are cut. If w is a dns.ConnectionStater and tells of TLS,
 // responses to queries with EDNS are padded (RFC 8467).
 //
@@ -96,8 +96,19 @@ func refusal(r *dns.Msg) int {
 		return dns.RcodeNotImplemented
 	case len(r.Question) != 1:
 		return dns.RcodeFormatError
-	case r.Question[0].Qtype == dns.TypeAXFR, r.Question[0].Qtype == dns.TypeIXFR, r.IsTsig() != nil:
+	case r.IsTsig() != nil:
 		return dns.RcodeRefused
+	}
+	return badType(r.Question[0].Qtype)
+}
+
+// badType returns the response code for a question with a type that no data has; success for the others.
+func badType(t uint16) int {
+	switch {
+	case t == dns.TypeAXFR || t == dns.TypeIXFR:
+		return dns.RcodeRefused
+	case !wire.Askable(t):
+		return dns.RcodeFormatError
 	}
 	return dns.RcodeSuccess
 }

@@ -249,8 +249,8 @@ func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out
 		return query{reply: q.AppendFailure(b, dns.RcodeRefused, limit, wire.EDE{Code: edeProhibited})}
 	case !q.Standard():
 		return query{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
-	case q.Type == dns.TypeAXFR || q.Type == dns.TypeIXFR:
-		return query{reply: q.AppendFailure(b, dns.RcodeRefused, limit)}
+	case badType(q.Type) != dns.RcodeSuccess:
+		return query{reply: q.AppendFailure(b, badType(q.Type), limit)}
 	}
 	core, err := s.Client.init()
 	if err != nil {

@@ -448,16 +448,21 @@ func TestHTTPStatusAndContentTypeAreChecked(t *testing.T) {
 }
 
 func TestAgeLowersTTLs(t *testing.T) {
-	bubble(t, func(l *lab) {
-		l.serve("a", func(q dnstest.Query) dnstest.Reply {
-			r := good(q)
-			r.Header = http.Header{"Age": {"250"}}
-			return r
+	for age, ttl := range map[string]uint32{
+		"250": 50, "300": 0, "2147483648": 0, "99999999999999999999": 0, // as large as can be (RFC 9111 §1.2.2)
+		"": 300, "-1": 300, "soon": 300,
+	} {
+		bubble(t, func(l *lab) {
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				r := good(q)
+				r.Header = http.Header{"Age": {age}}
+				return r
+			})
+			c := l.client(off(), l.up("https", "a"))
+			r, _ := l.must(c, "x.example.")
+			assert.Equal(t, ttl, r.Answer[0].Header().Ttl, "RFC 8484 §5.1, Age: %s", age)
 		})
-		c := l.client(off(), l.up("https", "a"))
-		r, _ := l.must(c, "x.example.")
-		assert.EqualValues(t, 50, r.Answer[0].Header().Ttl, "RFC 8484 §5.1")
-	})
+	}
 }
 
 func TestTheCertificatesNameIsChecked(t *testing.T) {

@@ -632,9 +632,10 @@ func TestMessagesThatAreNoQuestionsAreErrors(t *testing.T) {
 			"no question":   func(m *dns.Msg) { m.Question = nil },
 			"two questions": func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) },
 			"opcode":        func(m *dns.Msg) { m.Opcode = dns.OpcodeUpdate },
-			"class":         func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS },
 			"AXFR":          func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeAXFR },
 			"IXFR":          func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeIXFR },
+			"OPT":           func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeOPT },
+			"MAILB":         func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeMAILB },
 			"bad name":      func(m *dns.Msg) { m.Question[0].Name = strings.Repeat("a", 64) + ".example." },
 			"long name":     func(m *dns.Msg) { m.Question[0].Name = strings.Repeat("abcdefghi.", 26) },
 		} {
@@ -645,6 +646,30 @@ func TestMessagesThatAreNoQuestionsAreErrors(t *testing.T) {
 		}
 		_, _, err := r.ExchangeContext(t.Context(), parseQuestion("www.example. A"), "192.0.2.1:53")
 		assert.Error(t, err, "an address")
+		assert.Zero(t, w.sent())
+	})
+}
+
+func TestQuestionsThatAreNotServedAreRefused(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		c := &dnshedge.Client{Exchanger: w.resolver(), Cache: new(dnshedge.Cache)}
+		defer c.Close()
+		for question, want := range map[dns.Question]int{
+			{Name: "version.bind.", Qtype: dns.TypeTXT, Qclass: dns.ClassCHAOS}: dns.RcodeRefused,
+			{Name: "www.example.", Qtype: dns.TypeA, Qclass: dns.ClassNONE}:     dns.RcodeRefused,
+			{Name: "www.example.", Qtype: dns.TypeAXFR, Qclass: dns.ClassINET}:  dns.RcodeRefused,
+			{Name: "www.example.", Qtype: dns.TypeOPT, Qclass: dns.ClassINET}:   dns.RcodeFormatError,
+			{Name: "www.example.", Qtype: dns.TypeTSIG, Qclass: dns.ClassINET}:  dns.RcodeFormatError,
+			{Name: "www.example.", Qtype: dns.TypeTKEY, Qclass: dns.ClassINET}:  dns.RcodeFormatError,
+			{Name: "www.example.", Qtype: dns.TypeMAILA, Qclass: dns.ClassINET}: dns.RcodeFormatError,
+			{Name: "www.example.", Qtype: dns.TypeMAILB, Qclass: dns.ClassINET}: dns.RcodeFormatError,
+			{Name: "www.example.", Qtype: 128, Qclass: dns.ClassINET}:           dns.RcodeFormatError, // NXNAME (RFC 9824)
+		} {
+			for range 2 {
+				r := serve(t, c, &dns.Msg{MsgHdr: dns.MsgHdr{Id: 7, RecursionDesired: true}, Question: []dns.Question{question}})
+				assert.Equal(t, want, r.Rcode, question.String())
+			}
+		}
 		assert.Zero(t, w.sent())
 	})
 }

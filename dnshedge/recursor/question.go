@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
 // question is what is asked.
@@ -24,12 +26,8 @@ func newQuestion(m *dns.Msg) (question, error) {
 	switch {
 	case !ok:
 		return question{}, fmt.Errorf("recursor: name %q is not a domain name", ask.Name)
-	case ask.Qclass != dns.ClassINET:
-		return question{}, fmt.Errorf("recursor: question %s has class %s; want IN", ask.Name, dns.Class(ask.Qclass))
-	case ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR:
-		return question{}, fmt.Errorf("recursor: question %s has type %s; zone transfers need a dns.Transfer", ask.Name, dns.Type(ask.Qtype))
-	case ask.Qtype == dns.TypeOPT || ask.Qtype == dns.TypeTSIG:
-		return question{}, fmt.Errorf("recursor: question %s has type %s, which no name has", ask.Name, dns.Type(ask.Qtype))
+	case !wire.Askable(ask.Qtype):
+		return question{}, fmt.Errorf("recursor: question %s has type %s, which no data has", ask.Name, dns.Type(ask.Qtype))
 	}
 	q := question{name: name, qtype: ask.Qtype, cd: m.CheckingDisabled}
 	if opt := m.IsEdns0(); opt != nil {

@@ -22,8 +22,8 @@ import (
 // leaves, has the response SERVFAIL, with an extended error that says why, and no error. So
 // has one whose answer does not fit a message. An error is returned if ctx ends, if nothing can be
 // sent to a zone's servers, as without a network, if the Resolver is closed or has a field that is
-// invalid, or if m is not a question: it must have opcode QUERY and one question, of class IN,
-// that is no zone transfer and not for OPT or TSIG records.
+// invalid, or if m is not a question: it must have opcode QUERY and one question, for a type that data
+// has, or ANY. A question of another class than IN has the response REFUSED.
 //
 // No EDNS option changes an answer.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
@@ -39,6 +39,9 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 		return nil, 0, err
 	}
 	start := time.Now()
+	if m.Question[0].Qclass != dns.ClassINET {
+		return respond(m, q, &result{rcode: dns.RcodeRefused}, nil), 0, nil
+	}
 	resp, err := c.exchange(ctx, m, q)
 	return resp, time.Since(start), err
 }

@@ -301,6 +301,10 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 	return err
 }
 
+// Askable reports whether a question may have the type t: that of any data, or ANY. The others from 128 to 255, and OPT,
+// are no types of data (RFC 6895 §3.1): zone transfers, signatures and keys of messages, and what servers tell each other.
+func Askable(t uint16) bool { return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255) }
+
 // Standard reports whether the opcode is QUERY. Messages with another opcode, as
 // updates and notifications, are sent as they are, and only once, because nobody
 // knows whether they are safe to repeat.
