@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/gohedge/hedge/internal/bounds"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/race"
@@ -40,50 +40,27 @@ type Config struct {
 	AttemptHeader      string        `json:"attempt_header" yaml:"attempt_header"`
 }
 
-// bounds are what a number may be.
-type bounds struct {
-	want     string
-	low      float64
-	high     float64
-	highOpen bool // high itself is not allowed
-}
-
-func atLeast(low float64) bounds {
-	return bounds{want: fmt.Sprintf("at least %v", low), low: low, high: math.Inf(1)}
-}
-
-func within(low, high float64) bounds {
-	return bounds{want: fmt.Sprintf("in [%v, %v]", low, high), low: low, high: high}
-}
-
-var finite = bounds{want: "finite and at least 0", high: math.MaxFloat64}
-
-// allow reports whether x is within the bounds. NaN is not.
-func (b bounds) allow(x float64) bool {
-	return x >= b.low && x <= b.high && !(b.highOpen && x == b.high)
-}
-
 // numbers are the fields of Config that are numbers: their defaults and bounds, and how the
 // engine is told of them, if it is. A new one needs a field of Config, a row here, an option
 // and, if the engine obeys it, a field of the engine's.
 var numbers = [...]struct {
 	field     string
 	byDefault any
-	bounds    bounds
+	bounds    bounds.Number
 	tell      func(*engine.Config, *Config)
 }{
-	{"Percentile", 0.90, bounds{"in [0, 1)", 0, 1, true}, func(e *engine.Config, c *Config) { e.Percentile = c.Percentile }},
-	{"MaxHedges", 2, within(0, race.MaxHedges), func(e *engine.Config, c *Config) { e.MaxHedges = c.MaxHedges }},
-	{"BudgetPercent", 10.0, within(0, 100*race.MaxHedges), func(e *engine.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
-	{"EstimatedRPS", 100.0, finite, func(e *engine.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
-	{"MinDelay", time.Millisecond, atLeast(0), func(e *engine.Config, c *Config) { e.MinDelay = c.MinDelay }},
-	{"MaxDelay", time.Duration(0), atLeast(0), func(e *engine.Config, c *Config) { e.MaxDelay = c.MaxDelay }},
-	{"InitialDelay", time.Duration(0), atLeast(0), func(e *engine.Config, c *Config) { e.InitialDelay = c.InitialDelay }},
-	{"Burst", 2 * time.Second, atLeast(0), func(e *engine.Config, c *Config) { e.Burst = c.Burst }},
-	{"MaxHedgesPerSecond", 0.0, finite, func(e *engine.Config, c *Config) { e.MaxPerSecond = c.MaxHedgesPerSecond }},
-	{"MaxKeys", 4096, atLeast(1), func(e *engine.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
-	{"Linger", time.Second, atLeast(0), nil},
-	{"MaxReplayBytes", int64(64 << 10), atLeast(0), nil},
+	{"Percentile", 0.90, bounds.Below(0, 1), func(e *engine.Config, c *Config) { e.Percentile = c.Percentile }},
+	{"MaxHedges", 2, bounds.Within(0, race.MaxHedges), func(e *engine.Config, c *Config) { e.MaxHedges = c.MaxHedges }},
+	{"BudgetPercent", 10.0, bounds.Within(0, 100*race.MaxHedges), func(e *engine.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
+	{"EstimatedRPS", 100.0, bounds.Finite, func(e *engine.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
+	{"MinDelay", time.Millisecond, bounds.AtLeast(0), func(e *engine.Config, c *Config) { e.MinDelay = c.MinDelay }},
+	{"MaxDelay", time.Duration(0), bounds.AtLeast(0), func(e *engine.Config, c *Config) { e.MaxDelay = c.MaxDelay }},
+	{"InitialDelay", time.Duration(0), bounds.AtLeast(0), func(e *engine.Config, c *Config) { e.InitialDelay = c.InitialDelay }},
+	{"Burst", 2 * time.Second, bounds.AtLeast(0), func(e *engine.Config, c *Config) { e.Burst = c.Burst }},
+	{"MaxHedgesPerSecond", 0.0, bounds.Finite, func(e *engine.Config, c *Config) { e.MaxPerSecond = c.MaxHedgesPerSecond }},
+	{"MaxKeys", 4096, bounds.AtLeast(1), func(e *engine.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
+	{"Linger", time.Second, bounds.AtLeast(0), nil},
+	{"MaxReplayBytes", int64(64 << 10), bounds.AtLeast(0), nil},
 }
 
 // places are where numbers stand in Config.
@@ -155,21 +132,14 @@ func (c *Config) validateFields() error {
 	fields := reflect.ValueOf(c).Elem()
 	for i, n := range numbers {
 		field := fields.Field(places[i])
-		if x := field.Convert(reflect.TypeFor[float64]()).Float(); !n.bounds.allow(x) {
-			return fail(n.field, field.Interface(), n.bounds.want)
+		if x := field.Convert(reflect.TypeFor[float64]()).Float(); !n.bounds.Allow(x) {
+			return fail(n.field, field.Interface(), n.bounds.Want)
 		}
 	}
-	if !validHeaderName(c.AttemptHeader) {
+	if !bounds.HeaderName(c.AttemptHeader) {
 		return fail("AttemptHeader", strconv.Quote(c.AttemptHeader), "the name of a header")
 	}
 	return nil
-}
-
-// validHeaderName reports whether HTTP allows a header of that name. It allows the empty one.
-func validHeaderName(name string) bool {
-	return strings.IndexFunc(name, func(r rune) bool {
-		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
-	}) < 0
 }
 
 // engine returns the settings in the terms of package engine.
