@@ -137,6 +137,7 @@ type view struct {
 	Time    string
 	Refresh int
 	Width   int // of the plots
+	Narrow  int // pixels of a window in which the table has no room
 	Clients []client
 	DNS     []dnsClient
 
@@ -196,8 +197,11 @@ type mark struct {
 const width = 200
 
 func render(p Page, refresh int) view {
-	v := view{Time: p.Time.Format("15:04:05"), Refresh: refresh, Width: width}
+	v := view{Time: p.Time.Format("15:04:05"), Refresh: refresh, Width: width, Narrow: 1239}
 	for _, s := range p.Clients {
+		if audited(s) {
+			v.Narrow = 1439 // what an audit measures takes the room of the names
+		}
 		v.Clients = append(v.Clients, renderClient(s, p.Time))
 	}
 	for _, s := range p.DNS {
@@ -231,6 +235,11 @@ func renderClient(s hedge.Snapshot, now time.Time) client {
 	return c
 }
 
+// audited reports whether a client measures what hedging does.
+func audited(s hedge.Snapshot) bool {
+	return slices.ContainsFunc(s.Keys, func(k hedge.KeySnapshot) bool { return k.Audit != nil })
+}
+
 // totals returns the numbers of a client. One of its Stats that has no words here is shown by
 // its name in JSON, unless it is 0.
 func totals(s hedge.Snapshot) []total {
@@ -250,6 +259,10 @@ func totals(s hedge.Snapshot) []total {
 		{"not_hedgeable", "never hedged", count(s.Stats.NotHedgeable), "not safe to repeat"},
 		{"warmup_requests", "warming up", count(s.Stats.WarmupRequests), "too little known"},
 		{"budget_exhausted", "out of budget", count(s.Stats.BudgetExhausted), ""},
+	}
+	if audited(s) {
+		i := slices.IndexFunc(all, func(t total) bool { return t.ID == "saved" })
+		all[i].Value, all[i].Note = "–", "not estimated: the audit of each key measures it"
 	}
 	worded := slices.Clone(all)
 	if s.Shadow {
@@ -388,7 +401,7 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	return v
 }
 
-// measured says what an audit has found, such as "saves 38ms ± 4ms of p99, sure by 99 %".
+// measured says what an audit has found, such as "saves 38ms ± 4ms of p99, 99 % sure".
 func measured(a *hedge.Audit) string {
 	var sure string
 	switch {
@@ -399,7 +412,7 @@ func measured(a *hedge.Audit) string {
 	case a.Verdict == hedge.AuditTrying:
 		sure = "not sure yet"
 	default:
-		sure = "sure by " + confidence(a.Confidence)
+		sure = confidence(a.Confidence) + " sure"
 	}
 	switch {
 	case a.P99 == 0:

@@ -438,10 +438,10 @@ func TestAuditIsToldInMilliseconds(t *testing.T) {
 		audit hedge.Audit
 		want  string
 	}{
-		{hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.99, Pairs: 5, P99: 64 * ms, Saved: 38 * ms, PlusMinus: 4 * ms}, "saves 38ms ± 4ms of p99, sure by 99 %"},
-		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.98, Pairs: 5, P99: 64 * ms, Saved: -132 * ms, PlusMinus: 21 * ms}, "costs 132ms ± 21ms of p99, sure by 98 %"},
-		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.98, Pairs: 5}, "sure by 98 %"},
-		{hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.9999, Pairs: 9}, "sure by more than 99 %"},
+		{hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.99, Pairs: 5, P99: 64 * ms, Saved: 38 * ms, PlusMinus: 4 * ms}, "saves 38ms ± 4ms of p99, 99 % sure"},
+		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.98, Pairs: 5, P99: 64 * ms, Saved: -132 * ms, PlusMinus: 21 * ms}, "costs 132ms ± 21ms of p99, 98 % sure"},
+		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.98, Pairs: 5}, "98 % sure"},
+		{hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.9999, Pairs: 9}, "more than 99 % sure"},
 		{hedge.Audit{Verdict: hedge.AuditSame, Confidence: 0.7, Pairs: 36, P99: 64 * ms, Saved: 2 * ms, PlusMinus: 4 * ms}, "saves 2ms ± 4ms of p99, no difference found"},
 		{hedge.Audit{Verdict: hedge.AuditTrying, Confidence: 0.7, Pairs: 3, P99: 64 * ms, Saved: 2 * ms, PlusMinus: 4 * ms}, "saves 2ms ± 4ms of p99, not sure yet"},
 		{hedge.Audit{Verdict: hedge.AuditTrying}, "measuring"},
@@ -472,4 +472,18 @@ func TestPageShowsWhyBodiesWereNotResumed(t *testing.T) {
 	assert.NotContains(t, show(debug.Handler(s), "/").Body.String(), "not resumed")
 	s.Keys[0].Unresumed = map[string]int64{"usual": 12, "small": 3}
 	assert.Contains(t, show(debug.Handler(s), "/").Body.String(), `bodies not resumed: <span data-n="unresumed">small 3, usual 12</span>`)
+}
+
+// TestPageOfAnAuditedClientEstimatesNothingBesideIt has what is measured in a cell that may be broken into lines, and no estimate.
+func TestPageOfAnAuditedClientEstimatesNothingBesideIt(t *testing.T) {
+	s := newFull(false)
+	shown := show(debug.Handler(s), "/").Body.String()
+	assert.Contains(t, shown, `<span data-total="saved">–</span><small>not estimated: the audit of each key measures it</small>`)
+	assert.Contains(t, shown, `<td class="audit" data-label="saved">`)
+	assert.Contains(t, shown, "@media (max-width: 1439px)")
+	s.Keys[0].Audit = nil
+	shown = show(debug.Handler(s), "/").Body.String()
+	assert.NotContains(t, shown, `class="audit"`)
+	assert.Contains(t, shown, "@media (max-width: 1239px)")
+	assert.Contains(t, shown, "at least; estimated")
 }
