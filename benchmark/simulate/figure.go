@@ -29,3 +29,12 @@ func spread(x float64) string {
 	}
 	return " ±" + figure(x)
 }
+
+// thousands writes a number with commas.
+func thousands(n int) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

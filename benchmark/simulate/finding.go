@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -59,6 +60,7 @@ func simulate(ctx context.Context, o options, p *progress) (found findings, err 
 			}
 		}
 		f := finding{scenario: runs[0].scenario}
+		f.scenario.about = f.scenario.sizedAbout(o.size)
 		for _, name := range runs[0].strategies {
 			if all := done[name]; len(all) > 0 {
 				slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })
@@ -106,4 +108,24 @@ func (f finding) rows() []row {
 		}
 	}
 	return all
+}
+
+// shown returns the rows for tables for people. A part may be later than all that was run; then its rows are left out.
+func (f finding) shown() []row {
+	return slices.DeleteFunc(f.rows(), func(r row) bool { return r.Requests == 0 && r.Scenario != f.scenario.name })
+}
+
+// requests says how many requests each strategy made.
+func (f finding) requests() string {
+	var all []int
+	for _, r := range f.results {
+		all = append(all, r.rows[0].Requests)
+	}
+	if len(all) == 0 {
+		return "no requests"
+	}
+	if least, most := slices.Min(all), slices.Max(all); least != most {
+		return fmt.Sprintf("%s to %s requests for each strategy", thousands(least), thousands(most))
+	}
+	return thousands(all[0]) + " requests for each strategy"
 }

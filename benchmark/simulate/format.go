@@ -25,14 +25,14 @@ func (f findings) print(w io.Writer, format string) error {
 		return f.csv(w)
 	case "md":
 		for _, s := range f.scenarios {
-			if _, err := fmt.Fprintf(w, "### %s\n\n%s\n\n%s\n", s.scenario.name, sentence(s.scenario.about), markdown(s.rows())); err != nil {
+			if _, err := fmt.Fprintf(w, "### %s\n\n%s %s\n\n%s\n", s.scenario.name, sentence(s.scenario.about), sentence(s.requests()), markdown(s.shown())); err != nil {
 				return err
 			}
 		}
 		return f.footer(w)
 	default:
 		for _, s := range f.scenarios {
-			if _, err := fmt.Fprintf(w, "%s: %s\n%s\n\n", s.scenario.name, s.scenario.about, terminalTable(s)); err != nil {
+			if _, err := fmt.Fprintf(w, "%s: %s; %s\n%s\n\n", s.scenario.name, s.scenario.about, s.requests(), terminalTable(s)); err != nil {
 				return err
 			}
 		}
@@ -100,7 +100,7 @@ func label(r row) string {
 
 // terminalTable draws a scenario's rows, latencies in milliseconds.
 func terminalTable(f finding) string {
-	rows := f.rows()
+	rows := f.shown()
 	s := newSheet(rows)
 	lines := [][]string{append([]string{"ms"}, s.titles...), nil}
 	for n, r := range rows {

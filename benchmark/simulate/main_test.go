@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
@@ -297,4 +298,16 @@ func TestFirstCallsAreNotHedgedByOurs(t *testing.T) {
 	r := play(t, "cold", size{requests: 5000}, "none", "published", "hedge")
 	assert.Equal(t, 5000, r["hedge"].Requests)
 	assert.Equal(t, 250, r["hedge/first-50"].Requests)
+}
+
+// TestTitlesSayWhatWasRun has a scenario whose title says another load than it is given, and fewer requests than its part begins with.
+func TestTitlesSayWhatWasRun(t *testing.T) {
+	out, _, code := sim(t, "-engine", "virtual", "-out", "", "-runs", "1", "-scenario", "queue-deaf", "-strategy", "none", "-requests", "3000", "-rps", "1234")
+	require.Equal(t, ok, code)
+	title, _, _ := strings.Cut(out, "\n")
+	assert.Equal(t, "queue-deaf: the same, 80 % loaded, and the servers finish cancelled requests: hedging hurts here; here with 1,234 requests/s; 3,000 requests for each strategy", title)
+
+	sc := scenario{name: "x", about: "a load", parts: []part{first("first", 5), last("settled", 20)}}
+	few := trial{scenario: sc, strategy: "none", calls: make([]latency.Call, 10)}
+	assert.Len(t, finding{scenario: sc, results: []result{few.result()}}.shown(), 2, "no call is settled")
 }

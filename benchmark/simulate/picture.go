@@ -172,12 +172,3 @@ func figureShort(x float64) string {
 	}
 	return fmt.Sprintf("%.0f", x)
 }
-
-// thousands writes a number with commas.
-func thousands(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}

@@ -51,8 +51,8 @@ type drawing struct {
 }
 
 func newSection(f finding) *section {
-	s := &section{Name: f.scenario.name, About: sentence(f.scenario.about)}
-	rows := f.rows()
+	s := &section{Name: f.scenario.name, About: sentence(f.scenario.about) + " " + sentence(f.requests())}
+	rows := f.shown()
 	shown := newSheet(rows)
 	s.Head = shown.titles
 	for n, r := range rows {

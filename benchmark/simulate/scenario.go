@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -94,6 +96,14 @@ type size struct {
 
 // quickly is how much smaller scenarios are for -quick.
 const quickly = 8
+
+// sizedAbout returns what the scenario is about, and the load if the size makes it another one than that says.
+func (sc scenario) sizedAbout(s size) string {
+	if w := sc.sized(s); w.Rate != sc.world.Rate {
+		return fmt.Sprintf("%s; here with %s requests/s", sc.about, thousands(int(math.Round(w.Rate))))
+	}
+	return sc.about
+}
 
 // sized returns the scenario's world in the given size.
 func (sc scenario) sized(s size) virtual.World {
