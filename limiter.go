@@ -9,10 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/internal/semaphore"
 	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
@@ -57,7 +56,7 @@ const hedgesRefusedAbove = 4
 type Limiter struct {
 	limit   int64
 	name    string
-	places  *semaphore.Weighted
+	places  *semaphore.Semaphore
 	watcher *watch.Watcher // nil: there are no observers
 
 	// Every request adds to these, in the order of its stages.
@@ -80,7 +79,7 @@ func NewLimiter(n int, opts ...Option) *Limiter {
 			o.apply(&c)
 		}
 	}
-	l := &Limiter{limit: int64(n), name: c.name, places: semaphore.NewWeighted(int64(n))}
+	l := &Limiter{limit: int64(n), name: c.name, places: semaphore.New(n)}
 	log := ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)
 	log.Unused(ops.Unused("limiter", c.given))
 	l.watcher = watch.New(c.observers, log.Panicked)
@@ -177,7 +176,7 @@ func (l *Limiter) enter(ctx context.Context, hedge bool) (*place, error) {
 	if l.watcher != nil {
 		begun = time.Now()
 	}
-	if err := l.places.Acquire(ctx, 1); err != nil {
+	if err := l.places.Acquire(ctx); err != nil {
 		l.inside.Add(-1)
 		l.left.Add(1)
 		l.tell(ctx, observe.LimiterLeft, begun)
@@ -221,7 +220,7 @@ func (p *place) release() {
 	}
 	l := p.limiter
 	l.working.Add(-1)
-	l.places.Release(1)
+	l.places.Release()
 	l.inside.Add(-1)
 }
 
