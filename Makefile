@@ -42,6 +42,13 @@ test:
 	go test -race -shuffle=on -timeout 20m ./...
 	@for d in $(NESTED); do (cd $$d && go test -race -shuffle=on ./...) || exit 1; done
 
+.PHONY: test-nogrpc
+test-nogrpc: # without gRPC, for whatever is not about it
+	go vet -tags hedge_nogrpc $$(go list ./... | grep -vE '/(examples|benchmark|internal/(livetests|worlds))(/|$$)')
+	go test -tags hedge_nogrpc -shuffle=on . ./debug
+	go -C hedgeprom test -tags hedge_nogrpc -shuffle=on ./...
+	go -C hedgeotel vet -tags hedge_nogrpc ./...
+
 .PHONY: test-386
 test-386: # integers have 32 bits there: of what users get, without the long tests
 	CGO_ENABLED=0 GOARCH=386 go test -short -shuffle=on -timeout 20m $$(go list ./... | grep -v /benchmark)

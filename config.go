@@ -207,7 +207,7 @@ func (c *Config) read(b []byte, strict bool) error {
 
 // settingNames are the names of Config's fields in JSON, in their order.
 var settingNames = func() (names []string) {
-	for f := range reflect.TypeFor[Config]().Fields() {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
 		names = append(names, f.Tag.Get("json"))
 	}
 	return names

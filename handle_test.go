@@ -209,15 +209,13 @@ func FuzzImport(f *testing.F) {
 
 func TestZeroValuesSayWhatMakesThem(t *testing.T) {
 	const says = "hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one"
-	tr, in, h := new(hedge.Transport), new(hedge.Interceptor), new(hedge.Hedger)
+	tr, h := new(hedge.Transport), new(hedge.Hedger)
 	for name, f := range map[string]func(){
 		"RoundTrip": func() { _, _ = get(t, tr, site) },
 		"Warm":      func() { _ = tr.Warm(t.Context(), 1, site) },
-		"Unary":     func() { in.Unary() },
-		"Stream":    func() { in.Stream() },
 		"Do":        func() { _, _ = hedge.Do(t.Context(), h, "k", func(context.Context) (int, error) { return 0, nil }) },
 		"Snapshot":  func() { h.Snapshot() },
-		"String":    func() { _ = in.String() },
+		"String":    func() { _ = h.String() },
 		"Export":    func() { _ = tr.Export(io.Discard) },
 	} {
 		assert.PanicsWithValue(t, says, f, name)
@@ -235,7 +233,6 @@ func TestNilOptionChangesNothing(t *testing.T) {
 	_, err := hedge.NewHedgerWithConfig(hedge.DefaultConfig(), nil)
 	require.NoError(t, err)
 	assert.Equal(t, hedge.New(nil).Snapshot(), hedge.New(nil, nil, nil).Snapshot())
-	hedge.NewUnaryClientInterceptor(nil)
 }
 
 func TestPrintingAClientPrintsNoHost(t *testing.T) {
@@ -251,7 +248,7 @@ func TestPrintingAClientPrintsNoHost(t *testing.T) {
 			assert.NotContains(t, text, "catalog.test", verb)
 			assert.Equal(t, `hedge.Transport("shop")`, fmt.Sprintf(verb, tr))
 		}
-		assert.Equal(t, `hedge.Interceptor hedge.Hedger`, fmt.Sprint(hedge.NewInterceptor(), " ", hedge.NewHedger()))
+		assert.Equal(t, `hedge.Hedger`, fmt.Sprint(hedge.NewHedger()))
 		assert.Equal(t, "<nil>", fmt.Sprint((*hedge.Transport)(nil)))
 
 		text := fmt.Sprintf("%s", tr)

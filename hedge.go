@@ -76,6 +76,13 @@
 // starts no goroutine, and one and a half over HTTP/1.1, where it starts one. Memory is
 // bounded by [Config.MaxKeys], at a few kilobytes per key. There are no background goroutines.
 //
+// # Without gRPC
+//
+// A program that makes no gRPC calls is smaller if it is built with the tag hedge_nogrpc, which
+// leaves out what has to do with gRPC, and grpc itself. The rest is the same:
+//
+//	go build -tags hedge_nogrpc ./...
+//
 // [Roll out and run]: https://github.com/gohedge/hedge/blob/main/docs/rollout.md
 package hedge
 

@@ -114,7 +114,6 @@ type roundTripper = doubles.RoundTripperFunc
 
 var (
 	fetch   = doubles.Fetch
-	newGate = doubles.NewGate
 	request = doubles.Request
 	text    = doubles.Text
 )

@@ -1,10 +1,12 @@
 package hedge_test
 
 import (
+	"fmt"
 	"go/parser"
 	"go/token"
 	"os"
 	"os/exec"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -53,9 +55,7 @@ func TestArrowsPointDown(t *testing.T) {
 	} {
 		t.Run(rule.from, func(t *testing.T) {
 			t.Parallel()
-			out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", "./"+rule.from).Output()
-			require.NoError(t, err)
-			for _, dep := range strings.Fields(string(out)) {
+			for _, dep := range list(t, "-deps", "-f", "{{.ImportPath}}", "./"+rule.from) {
 				if dep == module+"/"+rule.from {
 					continue
 				}
@@ -71,22 +71,48 @@ func TestArrowsPointDown(t *testing.T) {
 
 // TestOnlyTheInterceptorsKnowGRPC keeps grpc, and the packages that are about it, out of the root's other files.
 func TestOnlyTheInterceptorsKnowGRPC(t *testing.T) {
-	out, err := exec.Command("go", "list", "-f", `{{join .GoFiles "\n"}}`, ".").Output()
-	require.NoError(t, err)
 	about := regexp.MustCompile(`"(google\.golang\.org/|` + module + `/internal/(elsewhere|grpcattempt|readonly)")`)
-	for _, file := range strings.Fields(string(out)) {
+	for _, file := range list(t, "-f", `{{join .GoFiles "\n"}}`, ".") {
 		src, err := os.ReadFile(file)
 		require.NoError(t, err)
 		assert.Equal(t, strings.HasPrefix(file, "interceptor"), about.Match(src), file)
 	}
 }
 
+// TestGRPCIsLeftOutByATag holds what the package says of hedge_nogrpc: it leaves out the files of interceptors, of which
+// no other file knows, and nothing else, and what is left needs neither grpc nor genproto.
+func TestGRPCIsLeftOutByATag(t *testing.T) {
+	packages := []string{".", "./debug"}
+	ofAll := "{{range .%s}}{{$.ImportPath}}/{{.}}\n{{end}}"
+	var out []string
+	for _, kind := range []string{"GoFiles", "TestGoFiles", "XTestGoFiles"} {
+		for _, file := range list(t, append([]string{"-f", fmt.Sprintf(ofAll, kind)}, packages...)...) {
+			if strings.HasPrefix(path.Base(file), "interceptor") {
+				out = append(out, file)
+			}
+		}
+	}
+	require.Greater(t, len(out), 10)
+	tag := []string{"-tags", "hedge_nogrpc"}
+	assert.ElementsMatch(t, out, list(t, append(append(tag, "-f", fmt.Sprintf(ofAll, "IgnoredGoFiles")), packages...)...))
+
+	for _, dep := range list(t, append(append(tag, "-deps", "-test"), packages...)...) {
+		assert.NotRegexp(t, `^google\.golang\.org/(grpc|genproto)(/|$)`, dep)
+	}
+	build, err := exec.Command("go", append(append([]string{"build"}, tag...), packages...)...).CombinedOutput()
+	require.NoError(t, err, "%s", build)
+}
+
+// list returns the words that go list prints.
+func list(t *testing.T, args ...string) []string {
+	t.Helper()
+	return strings.Fields(output(t, ".", nil, "go", append([]string{"list"}, args...)...))
+}
+
 // TestOnlyTestsOfInterceptorsKnowGRPC keeps grpc out of the root's other test files, so that they compile without gRPC. What
 // grpc/interop and some balancers bring, xds and oauth2, is for module integration: else it is in this module's go.mod.
 func TestOnlyTestsOfInterceptorsKnowGRPC(t *testing.T) {
-	out, err := exec.Command("go", "list", "-f", `{{range .TestGoFiles}}{{.}} {{end}}{{range .XTestGoFiles}}{{.}} {{end}}`, ".").Output()
-	require.NoError(t, err)
-	files := strings.Fields(string(out))
+	files := list(t, "-f", `{{range .TestGoFiles}}{{.}} {{end}}{{range .XTestGoFiles}}{{.}} {{end}}`, ".")
 	require.Contains(t, files, "imports_test.go")
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
@@ -99,9 +125,7 @@ func TestOnlyTestsOfInterceptorsKnowGRPC(t *testing.T) {
 		}
 	}
 
-	deps, err := exec.Command("go", "list", "-deps", "-test", "./...").Output()
-	require.NoError(t, err)
-	for _, dep := range strings.Fields(string(deps)) {
+	for _, dep := range list(t, "-deps", "-test", "./...") {
 		heavy := dep == "google.golang.org/grpc/interop" || strings.HasPrefix(dep, "google.golang.org/grpc/xds") ||
 			strings.HasPrefix(dep, "github.com/cncf/xds/") || strings.HasPrefix(dep, "golang.org/x/oauth2")
 		assert.False(t, heavy, "a test imports %s", dep)

@@ -1,3 +1,5 @@
+//go:build !hedge_nogrpc
+
 package hedge
 
 import (
@@ -21,9 +23,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// Only the files whose names begin with interceptor import grpc, and a test keeps
-// it so. A program that uses only HTTP carries grpc all the same, because it is in
-// the same package.
+// Only the files whose names begin with interceptor import grpc, and the build tag
+// hedge_nogrpc leaves them out. Tests keep both so.
 
 // An Interceptor hedges gRPC calls that are slower than usual for their target
 // and method. Its [Interceptor.Unary] and [Interceptor.Stream] share what is

@@ -1,3 +1,5 @@
+//go:build !hedge_nogrpc
+
 package hedge
 
 // MaxRules is how many methods an Interceptor keeps the rules of.

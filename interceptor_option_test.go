@@ -1,79 +1,76 @@
+//go:build !hedge_nogrpc
+
 package hedge_test
 
 import (
-	"encoding/json"
-	"errors"
-	"go/ast"
-	"go/importer"
-	"go/parser"
-	"go/token"
-	"go/types"
+	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
 )
 
-// TestTheOtherFilesNeedNoInterceptor type-checks the root without its interceptor*.go, and debug without its own upon that:
-// build lines in those files are enough to leave gRPC out.
-func TestTheOtherFilesNeedNoInterceptor(t *testing.T) {
-	out, err := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles", ".", "./debug").Output()
+func TestOptionsOfGRPCThatMakeNoSensePanic(t *testing.T) {
+	for want, f := range map[string]func(){
+		"hedge: WithHedgeConn: *ClientConn is nil":                                           func() { hedge.WithHedgeConn(nil) },
+		"hedge: WithNonFatalCodes: code is OK":                                               func() { hedge.WithNonFatalCodes(0) },
+		`hedge: WithMethods: "pkg.S/M" is not /pkg.Service/Method, /pkg.Service/* or /*`:     func() { hedge.WithMethods("pkg.S/M") },
+		`hedge: WithMethods: "/pkg.S" is not /pkg.Service/Method, /pkg.Service/* or /*`:      func() { hedge.WithMethods("/*", "/pkg.S") },
+		`hedge: WithMethods: "/pkg.S/Get*" is not /pkg.Service/Method, /pkg.Service/* or /*`: func() { hedge.WithMethods("/pkg.S/Get*") },
+	} {
+		func() {
+			defer func() { assert.Equal(t, want, fmt.Sprint(recover())) }()
+			f()
+		}()
+	}
+}
+
+func TestRoutesThatNoMethodCanMatchAreRefused(t *testing.T) {
+	for _, pattern := range []string{"GET /api/items", "catalog.test/a", "/a", "/", "/a/b/c", "/{service}/{method}", "/pkg.Service/Get*"} {
+		_, err := hedge.NewInterceptorWithConfig(hedge.DefaultConfig(), hedge.WithRoute(pattern, hedge.Policy{Off: true}))
+		assert.EqualError(t, err, fmt.Sprintf("hedge: WithRoute(%q): pattern is not /pkg.Service/Method, /pkg.Service/* or /*, as gRPC needs", pattern))
+	}
+	for _, pattern := range []string{"/pkg.Service/Get", "/pkg.Service/*", "/*"} {
+		_, err := hedge.NewInterceptorWithConfig(hedge.DefaultConfig(), hedge.WithRoute(pattern, hedge.Policy{Off: true}))
+		assert.NoError(t, err)
+	}
+}
+
+func TestConfigFromOutsideIsRefusedByInterceptors(t *testing.T) {
+	c := hedge.DefaultConfig()
+	c.BudgetPercent = -1
+	_, err := hedge.NewInterceptorWithConfig(c)
+	assert.EqualError(t, err, "hedge: Config.BudgetPercent: -1 is not in [0, 300]")
+
+	c.BudgetPercent = 3
+	in, err := hedge.NewInterceptorWithConfig(c, hedge.WithMaxHedges(1), nil)
 	require.NoError(t, err)
-	type listed struct {
-		ImportPath, Dir, Export string
-		GoFiles                 []string
-	}
-	packages := make(map[string]listed)
-	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p listed
-		err := d.Decode(&p)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		require.NoError(t, err)
-		packages[p.ImportPath] = p
-	}
-	fset := token.NewFileSet()
-	imports := withoutInterceptors{importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		return os.Open(packages[path].Export)
-	}), make(map[string]*types.Package)}
-	for _, path := range []string{module, module + "/debug"} {
-		p := packages[path]
-		var files []*ast.File
-		for _, name := range p.GoFiles {
-			if strings.HasPrefix(name, "interceptor") {
-				continue
-			}
-			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-			require.NoError(t, err)
-			files = append(files, file)
-		}
-		assert.Less(t, len(files), len(p.GoFiles), "%s has interceptors", path)
-		conf := types.Config{Importer: imports, Error: func(err error) { t.Error(err) }}
-		checked, err := conf.Check(path, fset, files, nil)
-		require.NoError(t, err)
-		imports.checked[path] = checked
-	}
-	assert.Nil(t, imports.checked[module].Scope().Lookup("Interceptor"))
-	for _, p := range imports.checked[module].Imports() {
-		assert.NotContains(t, p.Path(), "google.golang.org/")
-	}
+	c.MaxHedges = 1
+	assert.Equal(t, c, in.Snapshot().Config)
+	assert.Equal(t, "hedge.Interceptor", fmt.Sprint(in))
+
+	var stats *hedge.Stats
+	hedge.New(nil, hedge.WithStats(&stats))
+	first := stats
+	hedge.NewUnaryClientInterceptor(nil, hedge.WithStats(&stats))
+	assert.Same(t, first, stats)
 }
 
-// withoutInterceptors imports packages as they were checked, and the others as they are.
-type withoutInterceptors struct {
-	types.Importer
-	checked map[string]*types.Package
-}
-
-func (w withoutInterceptors) Import(path string) (*types.Package, error) {
-	if p := w.checked[path]; p != nil {
-		return p, nil
+func TestZeroValuesOfGRPCSayWhatMakesThem(t *testing.T) {
+	const zero = "hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one"
+	in, l := new(hedge.Interceptor), new(hedge.Limiter)
+	for name, f := range map[string]func(){
+		"Unary":  func() { in.Unary() },
+		"Stream": func() { in.Stream() },
+		"String": func() { _ = in.String() },
+		"Export": func() { _ = in.Export(io.Discard) },
+	} {
+		assert.PanicsWithValue(t, zero, f, name)
 	}
-	return w.Importer.Import(path)
+	const zeroLimiter = "hedge: a zero Limiter is not usable: NewLimiter makes one"
+	assert.PanicsWithValue(t, zeroLimiter, func() { l.UnaryServer() })
+	assert.PanicsWithValue(t, zeroLimiter, func() { l.StreamServer() })
 }

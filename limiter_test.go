@@ -234,8 +234,6 @@ func TestLimitersThatMakeNoSensePanic(t *testing.T) {
 	assert.PanicsWithValue(t, "hedge: Limiter.Handler: Handler is nil", func() { hedge.NewLimiter(1).Handler(nil) })
 	const zero = "hedge: a zero Limiter is not usable: NewLimiter makes one"
 	assert.PanicsWithValue(t, zero, func() { new(hedge.Limiter).Handler(http.NotFoundHandler()) })
-	assert.PanicsWithValue(t, zero, func() { new(hedge.Limiter).UnaryServer() })
-	assert.PanicsWithValue(t, zero, func() { new(hedge.Limiter).StreamServer() })
 	assert.PanicsWithValue(t, zero, func() { new(hedge.Limiter).Snapshot() })
 	assert.NotNil(t, hedge.NewLimiter(1, nil))
 }

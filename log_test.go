@@ -251,7 +251,7 @@ func TestWhatTheProgramDoesIsToldEachTime(t *testing.T) {
 func TestDisabledByTheEnvironmentIsTold(t *testing.T) {
 	t.Setenv("HEDGE_DISABLED", "true")
 	j := newJournal()
-	hedge.NewInterceptor(hedge.WithLogger(slog.New(j)), hedge.WithName("catalog"))
+	hedge.NewHedger(hedge.WithLogger(slog.New(j)), hedge.WithName("catalog"))
 	assert.Equal(t, []string{`WARN "disabled" client=catalog by=HEDGE_DISABLED`}, j.take())
 }
 

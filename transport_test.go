@@ -1339,36 +1339,31 @@ func TestHundredThousandHostsAreForgotten(t *testing.T) {
 
 func TestOptionsRefuseNonsense(t *testing.T) {
 	for want, f := range map[string]func(){
-		"hedge: Config.Percentile: 1 is not in [0, 1)":                                       func() { hedge.WithPercentile(1) },
-		"hedge: Config.Percentile: NaN is not in [0, 1)":                                     func() { hedge.WithPercentile(math.NaN()) },
-		"hedge: Config.MaxHedges: 4 is not in [0, 3]":                                        func() { hedge.WithMaxHedges(4) },
-		"hedge: Config.BudgetPercent: -1 is not in [0, 300]":                                 func() { hedge.WithBudgetPercent(-1) },
-		"hedge: Config.EstimatedRPS: +Inf is not finite and at least 0":                      func() { hedge.WithEstimatedRPS(math.Inf(1)) },
-		"hedge: Config.MinDelay: -1ns is not at least 0":                                     func() { hedge.WithMinDelay(-1) },
-		"hedge: Config.MaxDelay: -1ns is not at least 0":                                     func() { hedge.WithMaxDelay(-1) },
-		"hedge: Config.InitialDelay: -1ns is not at least 0":                                 func() { hedge.WithInitialDelay(-1) },
-		"hedge: Config.Burst: -1ns is not at least 0":                                        func() { hedge.WithBurst(-1) },
-		"hedge: Config.MaxHedgesPerSecond: NaN is not finite and at least 0":                 func() { hedge.WithMaxHedgesPerSecond(math.NaN()) },
-		"hedge: Config.MaxKeys: 0 is not at least 1":                                         func() { hedge.WithMaxKeys(0) },
-		"hedge: Config.Linger: -1ns is not at least 0":                                       func() { hedge.WithLinger(-1) },
-		"hedge: Config.MaxReplayBytes: -1 is not at least 0":                                 func() { hedge.WithMaxReplayBytes(-1) },
-		`hedge: Config.AttemptHeader: "a b" is not the name of a header`:                     func() { hedge.WithAttemptHeader("a b") },
-		`hedge: Config.AttemptHeader: "a:" is not the name of a header`:                      func() { hedge.Middleware("a:") },
-		"hedge: Config.MaxDelay: 2ms is not at least MinDelay, 5ms":                          func() { hedge.New(nil, hedge.WithMaxDelay(2*ms), hedge.WithMinDelay(5*ms)) },
-		"hedge: WithBudget: Budget was not made by NewBudget":                                func() { hedge.WithBudget(new(hedge.Budget)) },
-		"hedge: WithBudget: Budget is nil":                                                   func() { hedge.WithBudget(nil) },
-		"hedge: WithStats: **Stats is nil":                                                   func() { hedge.WithStats(nil) },
-		"hedge: WithKeyFunc: func is nil":                                                    func() { hedge.WithKeyFunc(nil) },
-		"hedge: WithHedgeable: func is nil":                                                  func() { hedge.WithHedgeable(nil) },
-		"hedge: WithHedgeTransport: RoundTripper is nil":                                     func() { hedge.WithHedgeTransport(nil) },
-		"hedge: WithFailureStatus: code 1000 is not in [100, 999]":                           func() { hedge.WithFailureStatus(500, 1000) },
-		"hedge: NewBudget: percent -1 is not in [0, 300]":                                    func() { hedge.NewBudget(-1, 1) },
-		"hedge: NewBudget: burst -1 is not in [0, 2147483647]":                               func() { hedge.NewBudget(1, -1) },
-		"hedge: WithHedgeConn: *ClientConn is nil":                                           func() { hedge.WithHedgeConn(nil) },
-		"hedge: WithNonFatalCodes: code is OK":                                               func() { hedge.WithNonFatalCodes(0) },
-		`hedge: WithMethods: "pkg.S/M" is not /pkg.Service/Method, /pkg.Service/* or /*`:     func() { hedge.WithMethods("pkg.S/M") },
-		`hedge: WithMethods: "/pkg.S" is not /pkg.Service/Method, /pkg.Service/* or /*`:      func() { hedge.WithMethods("/*", "/pkg.S") },
-		`hedge: WithMethods: "/pkg.S/Get*" is not /pkg.Service/Method, /pkg.Service/* or /*`: func() { hedge.WithMethods("/pkg.S/Get*") },
+		"hedge: Config.Percentile: 1 is not in [0, 1)":                       func() { hedge.WithPercentile(1) },
+		"hedge: Config.Percentile: NaN is not in [0, 1)":                     func() { hedge.WithPercentile(math.NaN()) },
+		"hedge: Config.MaxHedges: 4 is not in [0, 3]":                        func() { hedge.WithMaxHedges(4) },
+		"hedge: Config.BudgetPercent: -1 is not in [0, 300]":                 func() { hedge.WithBudgetPercent(-1) },
+		"hedge: Config.EstimatedRPS: +Inf is not finite and at least 0":      func() { hedge.WithEstimatedRPS(math.Inf(1)) },
+		"hedge: Config.MinDelay: -1ns is not at least 0":                     func() { hedge.WithMinDelay(-1) },
+		"hedge: Config.MaxDelay: -1ns is not at least 0":                     func() { hedge.WithMaxDelay(-1) },
+		"hedge: Config.InitialDelay: -1ns is not at least 0":                 func() { hedge.WithInitialDelay(-1) },
+		"hedge: Config.Burst: -1ns is not at least 0":                        func() { hedge.WithBurst(-1) },
+		"hedge: Config.MaxHedgesPerSecond: NaN is not finite and at least 0": func() { hedge.WithMaxHedgesPerSecond(math.NaN()) },
+		"hedge: Config.MaxKeys: 0 is not at least 1":                         func() { hedge.WithMaxKeys(0) },
+		"hedge: Config.Linger: -1ns is not at least 0":                       func() { hedge.WithLinger(-1) },
+		"hedge: Config.MaxReplayBytes: -1 is not at least 0":                 func() { hedge.WithMaxReplayBytes(-1) },
+		`hedge: Config.AttemptHeader: "a b" is not the name of a header`:     func() { hedge.WithAttemptHeader("a b") },
+		`hedge: Config.AttemptHeader: "a:" is not the name of a header`:      func() { hedge.Middleware("a:") },
+		"hedge: Config.MaxDelay: 2ms is not at least MinDelay, 5ms":          func() { hedge.New(nil, hedge.WithMaxDelay(2*ms), hedge.WithMinDelay(5*ms)) },
+		"hedge: WithBudget: Budget was not made by NewBudget":                func() { hedge.WithBudget(new(hedge.Budget)) },
+		"hedge: WithBudget: Budget is nil":                                   func() { hedge.WithBudget(nil) },
+		"hedge: WithStats: **Stats is nil":                                   func() { hedge.WithStats(nil) },
+		"hedge: WithKeyFunc: func is nil":                                    func() { hedge.WithKeyFunc(nil) },
+		"hedge: WithHedgeable: func is nil":                                  func() { hedge.WithHedgeable(nil) },
+		"hedge: WithHedgeTransport: RoundTripper is nil":                     func() { hedge.WithHedgeTransport(nil) },
+		"hedge: WithFailureStatus: code 1000 is not in [100, 999]":           func() { hedge.WithFailureStatus(500, 1000) },
+		"hedge: NewBudget: percent -1 is not in [0, 300]":                    func() { hedge.NewBudget(-1, 1) },
+		"hedge: NewBudget: burst -1 is not in [0, 2147483647]":               func() { hedge.NewBudget(1, -1) },
 	} {
 		func() {
 			defer func() { assert.Equal(t, want, fmt.Sprint(recover())) }()
@@ -1399,7 +1394,7 @@ func TestStatsCanBeShared(t *testing.T) {
 	hedge.New(nil, hedge.WithStats(&stats))
 	first := stats
 	require.NotNil(t, first)
-	hedge.NewUnaryClientInterceptor(hedge.WithStats(&stats))
+	hedge.NewHedger(hedge.WithStats(&stats))
 	assert.Same(t, first, stats)
 	assert.Zero(t, (*hedge.Stats)(nil).Snapshot())
 	assert.Zero(t, stats.HedgeRate())

@@ -1,3 +1,5 @@
+//go:build !hedge_nogrpc
+
 package debug
 
 import "github.com/gohedge/hedge"
