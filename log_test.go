@@ -281,7 +281,7 @@ func TestSettingsThatAllowNoHedgeAreLogged(t *testing.T) {
 	percent := 7 + float64(time.Now().UnixNano()%1e9)/1e9 // another one in each run of the test
 	for range 3 {
 		hedge.NewHedger(hedge.WithMaxHedges(0), hedge.WithBudgetPercent(percent))
-		hedge.NewInterceptor(hedge.WithMaxHedges(1), hedge.WithBudgetPercent(0.5))
+		hedge.New(nil, hedge.WithMaxHedges(1), hedge.WithBudgetPercent(0.5))
 	}
 	assert.Equal(t, []string{fmt.Sprint(none, "max_hedges=0 budget_percent=", percent)}, j.take(), "once")
 }

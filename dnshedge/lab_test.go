@@ -75,6 +75,9 @@ func (l *lab) serve(host string, h dnstest.Handler) *dnstest.Server {
 // up returns the upstream of a host.
 func (l *lab) up(network, host string) dnshedge.Upstream {
 	l.Helper()
+	if network == "https" {
+		doubles.NeedsHTTP2InABubble(l)
+	}
 	s := network + "://" + l.net.Host(host).Addr().String()
 	if network == "tls" || network == "https" {
 		s += "#" + dnstest.Name

@@ -285,6 +285,7 @@ func TestQueriesOverHTTPSWaitForTheServersStreams(t *testing.T) {
 		ln, err := l.net.Host("b").Listen("tcp", ":443")
 		require.NoError(t, err)
 		s := &dnstest.Server{Handler: after(20*ms, good), Streams: 10}
+		l.Cleanup(s.Close)
 		s.ServeHTTPS(ln)
 		c := l.client(off(), l.up("https", "b"))
 		l.must(c, "x.example.")
@@ -304,8 +305,6 @@ func TestQueriesOverHTTPSWaitForTheServersStreams(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		assert.EqualValues(t, 1, s.Conns.Load(), "but for what is sent again")
 		assert.Equal(t, s.Queries.Load(), c.Stats().Wire, "a query counts when it is sent")
-		c.Close()
-		s.Close()
 	})
 }
 
@@ -406,6 +405,7 @@ func TestQueriesOverHTTP1DoNotWaitForEachOther(t *testing.T) {
 		ln, err := l.net.Host("b").Listen("tcp", ":443")
 		require.NoError(t, err)
 		s := &dnstest.Server{Handler: after(20*ms, good), HTTP1: true}
+		l.Cleanup(s.Close)
 		s.ServeHTTPS(ln)
 		c := l.client(off(), l.up("https", "b"))
 		l.must(c, "x.example.")
@@ -417,8 +417,6 @@ func TestQueriesOverHTTP1DoNotWaitForEachOther(t *testing.T) {
 		wg.Wait()
 		assert.LessOrEqual(t, time.Since(start), 220*ms, "a handshake, and four rounds over eight connections")
 		assert.LessOrEqual(t, s.Conns.Load(), int64(1+8+8), "and as many for what is sent again")
-		c.Close()
-		s.Close()
 	})
 }
 

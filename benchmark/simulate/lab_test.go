@@ -29,6 +29,9 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 			j.strategies = append(j.strategies, s.name)
 		}
 	}
+	if protocol == "http" && strings.HasSuffix(name, "-h2") {
+		doubles.NeedsHTTP2InABubble(t)
+	}
 	rows := make(map[string]row)
 	synctest.Test(t, func(t *testing.T) {
 		require.NoError(t, l.run(t.Context(), j, func(tr trial) {

@@ -20,6 +20,7 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/dnshedge/names"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -48,6 +49,9 @@ type served struct {
 // answers with the server's name; with ?for=1s after that time, with ?stream=1s the name at once
 // and again after that time.
 func serve(t *testing.T, h2 bool, wrap func(s *site) http.RoundTripper, f func(t *testing.T, s *site)) {
+	if h2 {
+		doubles.NeedsHTTP2InABubble(t)
+	}
 	synctest.Test(t, func(t *testing.T) {
 		network, err := netsim.NewMemory(1, "client", "a", "b", "c")
 		require.NoError(t, err)

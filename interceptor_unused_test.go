@@ -1,3 +1,5 @@
+//go:build !hedge_nogrpc
+
 package hedge_test
 
 import (
