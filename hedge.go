@@ -78,10 +78,8 @@
 //
 // # Without gRPC
 //
-// A program that makes no gRPC calls is smaller if it is built with the tag hedge_nogrpc, which
-// leaves out what has to do with gRPC, and grpc itself. The rest is the same:
-//
-//	go build -tags hedge_nogrpc ./...
+// A program that makes no gRPC calls is smaller if it is built with -tags hedge_nogrpc, which
+// leaves out what has to do with gRPC, and grpc itself. The rest is the same.
 //
 // [Roll out and run]: https://github.com/gohedge/hedge/blob/main/docs/rollout.md
 package hedge
