@@ -15,7 +15,7 @@ require (
 	golang.org/x/term v0.45.0
 	golang.org/x/time v0.5.0
 	google.golang.org/grpc v1.83.2
-	google.golang.org/protobuf v1.36.11
+	google.golang.org/protobuf v1.36.12
 )
 
 require (
