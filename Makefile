@@ -73,6 +73,10 @@ bench:
 simulate:
 	go run ./benchmark/simulate -quick
 
+.PHONY: weight
+weight: # what programs with hedge carry: sizes and modules, with limits
+	go run ./benchmark/weight
+
 .PHONY: examples
 examples: # runs each once; some are modules of their own
 	@for d in examples/*/; do echo "$$d"; args=; case $$d in */dnsforward/) args="-for 2s";; esac; go -C $$d run . $$args || exit 1; done
@@ -111,3 +115,4 @@ release: # prepares the go.mod files for VERSION=v1.2.3, and nothing else: see d
 tables: # measures again what the tables of the documents show, and writes it into them
 	go run ./benchmark/simulate -readme README.md,docs/benchmarks.md,docs/benchmarks-dns.md
 	go run ./benchmark/simulate -picture docs/tail.svg
+	go run ./benchmark/weight -readme docs/comparison.md

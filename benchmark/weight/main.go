@@ -1,0 +1,217 @@
+// Command weight measures what programs carry that use hedge: the size of a program, the modules that are linked into it, and
+// those that it requires, however far away. It fails if a number is above its limit.
+//
+//	go run ./benchmark/weight                              # prints the table
+//	go run ./benchmark/weight -readme docs/comparison.md   # also writes it into a document
+//
+// It builds each program in a module of its own, as a user of the version in the working directory would, and needs a network
+// if the module cache lacks a module. Sizes are those of stripped programs without cgo, in megabytes of 10⁶ bytes.
+package main
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+)
+
+func main() {
+	readme := flag.String("readme", "", "write the table between the markers <!-- table:weight --> and <!-- /table --> of this `file`")
+	flag.Parse()
+	if err := run(*readme); err != nil {
+		fmt.Fprintln(os.Stderr, "weight:", err)
+		os.Exit(1)
+	}
+}
+
+func run(readme string) error {
+	root, err := rootModule()
+	if err != nil {
+		return err
+	}
+	weights := make(map[string]weight)
+	for _, p := range programs {
+		if weights[p.title], err = weigh(root, p); err != nil {
+			return fmt.Errorf("%s: %w", p.title, err)
+		}
+	}
+	over := []error{judge("go.mod", "modules required", int64(root.direct), 13), judge("go.mod", "modules required indirectly", int64(root.indirect), 9)}
+	for _, p := range programs {
+		w := weights[p.title]
+		over = append(over,
+			judge(p.title, "bytes more", w.bytes-weights[p.above].bytes, p.limit.bytes),
+			judge(p.title, "modules linked", int64(w.linked), int64(p.limit.linked)),
+			judge(p.title, "modules listed, those of grpc-go not counted", int64(w.listed-weights[aloneGRPC].listed), int64(p.limit.listed)))
+	}
+	text := table(root, weights)
+	fmt.Print(text)
+	if readme != "" {
+		over = append(over, write(readme, text))
+	}
+	return errors.Join(over...)
+}
+
+// A weight is what a program carries.
+type weight struct {
+	bytes  int64
+	linked int // modules in the program
+	listed int // modules that go list -m all names
+}
+
+// A limit is what a weight may be. There is none where it is 0.
+type limit struct {
+	bytes  int64 // more than those of the program to which it is compared
+	linked int
+	listed int // beyond those of a program with grpc-go alone
+}
+
+// judge returns an error if a number is above its limit.
+func judge(whose, what string, has, may int64) error {
+	if may > 0 && has > may {
+		return fmt.Errorf("%s: %d %s; at most %d are allowed", whose, has, what, may)
+	}
+	return nil
+}
+
+// table is what stands in the document.
+func table(root rootInfo, weights map[string]weight) string {
+	var b strings.Builder
+	b.WriteString("| program | stripped | more | modules linked | `go list -m all` |\n|---|--:|--:|--:|--:|\n")
+	for _, p := range programs {
+		w, more := weights[p.title], "–"
+		if p.above != "" {
+			more = megabytes(w.bytes - weights[p.above].bytes)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d |\n", p.title, megabytes(w.bytes), more, w.linked, w.listed)
+	}
+	fmt.Fprintf(&b, "\n`go.mod` of this module requires %d modules directly and %d indirectly.\n", root.direct, root.indirect)
+	fmt.Fprintf(&b, "`make weight`; %s, %s/%s, the versions in `go.mod`, without cgo.\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return b.String()
+}
+
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+
+var marked = regexp.MustCompile(`(?s)(<!-- table:weight -->\n).*?(<!-- /table -->)`)
+
+// write puts the table into a document.
+func write(file, text string) error {
+	old, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if len(marked.FindAll(old, -1)) != 1 {
+		return fmt.Errorf("%s: want <!-- table:weight --> and <!-- /table -->, once, each on a line of its own", file)
+	}
+	return os.WriteFile(file, marked.ReplaceAllFunc(old, func(m []byte) []byte {
+		parts := marked.FindSubmatch(m)
+		return bytes.Join([][]byte{parts[1], parts[2]}, []byte(text))
+	}), 0o644)
+}
+
+// A rootInfo is what is known of the module of hedge.
+type rootInfo struct {
+	dir, goVersion   string
+	direct, indirect int
+	requires         map[string]string // the versions that it requires directly
+}
+
+// rootModule reads the go.mod of the module in which the command runs.
+func rootModule() (root rootInfo, err error) {
+	text, err := command(".", "list", "-m", "-f", "{{.Dir}}", hedgePath)
+	if err != nil {
+		return root, err
+	}
+	root.dir = strings.TrimSpace(text)
+	text, err = command(root.dir, "mod", "edit", "-json")
+	if err != nil {
+		return root, err
+	}
+	var mod struct {
+		Go      string
+		Require []struct {
+			Path, Version string
+			Indirect      bool
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &mod); err != nil {
+		return root, err
+	}
+	root.goVersion, root.requires = mod.Go, make(map[string]string)
+	for _, r := range mod.Require {
+		if r.Indirect {
+			root.indirect++
+		} else {
+			root.direct++
+			root.requires[r.Path] = r.Version
+		}
+	}
+	return root, nil
+}
+
+// weigh builds a program in a module of its own.
+func weigh(root rootInfo, p program) (w weight, err error) {
+	dir, err := os.MkdirTemp("", "weight")
+	if err != nil {
+		return w, err
+	}
+	defer os.RemoveAll(dir)
+	sums, err := os.ReadFile(filepath.Join(root.dir, "go.sum"))
+	if err != nil {
+		return w, err
+	}
+	mod := fmt.Sprintf("module example.com/user\n\ngo %s\n\nreplace %s => %q\n", root.goVersion, hedgePath, root.dir)
+	for path, version := range root.requires {
+		if strings.Contains(p.source, path) {
+			mod += fmt.Sprintf("require %s %s\n", path, version)
+		}
+	}
+	if strings.Contains(p.source, hedgePath) {
+		mod += fmt.Sprintf("require %s v0.0.0\n", hedgePath)
+	}
+	for name, text := range map[string][]byte{"go.mod": []byte(mod), "go.sum": sums, "main.go": []byte(p.source)} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return w, err
+		}
+	}
+	if _, err := command(dir, "mod", "tidy"); err != nil {
+		return w, err
+	}
+	if _, err := command(dir, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-tags", p.tags, "-o", "program"); err != nil {
+		return w, err
+	}
+	built, err := os.Stat(filepath.Join(dir, "program"))
+	if err != nil {
+		return w, err
+	}
+	info, err := buildinfo.ReadFile(filepath.Join(dir, "program"))
+	if err != nil {
+		return w, err
+	}
+	listed, err := command(dir, "list", "-m", "all")
+	if err != nil {
+		return w, err
+	}
+	return weight{bytes: built.Size(), linked: len(info.Deps), listed: strings.Count(listed, "\n")}, nil
+}
+
+// command runs go in a folder, for itself: no workspace, no cgo, whatever the caller's flags are.
+func command(dir string, args ...string) (string, error) {
+	cmd := exec.Command("go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, &stderr)
+	}
+	return string(out), nil
+}

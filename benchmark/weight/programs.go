@@ -1,0 +1,101 @@
+package main
+
+const (
+	hedgePath     = "github.com/gohedge/hedge"
+	grpcPath      = "google.golang.org/grpc"
+	hedgedPath    = "github.com/cristalhq/hedgedhttp"
+	failsafePath  = "github.com/failsafe-go/failsafe-go"
+	aloneHTTP     = "`net/http` alone"
+	aloneGRPC     = "grpc-go alone"
+	aloneResolver = "`net.Resolver` alone"
+)
+
+// A program is a small one of a user.
+type program struct {
+	title  string
+	tags   string // of the build
+	above  string // the program with which it is compared; empty: none
+	limit  limit
+	source string
+}
+
+var programs = []program{{
+	title: aloneHTTP, source: overHTTP("http.DefaultTransport"),
+}, {
+	title: "with `hedge.New`", above: aloneHTTP,
+	limit:  limit{linked: 9, listed: 16},
+	source: overHTTP("hedge.New(http.DefaultTransport)", hedgePath),
+}, {
+	title: "with `hedge.New` and `-tags hedge_nogrpc`", above: aloneHTTP, tags: "hedge_nogrpc",
+	limit:  limit{bytes: 2_900_000, linked: 5, listed: 16},
+	source: overHTTP("hedge.New(http.DefaultTransport)", hedgePath),
+}, {
+	title: "with failsafe-go", above: aloneHTTP,
+	source: overHTTP("failsafehttp.NewRoundTripper(nil, hedgepolicy.NewWithDelay[*http.Response](time.Second))",
+		"time", failsafePath+"/failsafehttp", failsafePath+"/hedgepolicy"),
+}, {
+	title: "with hedgedhttp", above: aloneHTTP,
+	source: overHTTP("hedged()", "time", hedgedPath) + `
+func hedged() http.RoundTripper {
+	rt, err := hedgedhttp.NewRoundTripper(time.Second, 2, nil)
+	if err != nil {
+		panic(err)
+	}
+	return rt
+}
+`,
+}, {
+	title: aloneGRPC, source: overGRPC(""),
+}, {
+	title: "with `hedge.NewInterceptor`", above: aloneGRPC,
+	source: overGRPC("grpc.WithChainUnaryInterceptor(hedge.NewInterceptor().Unary())", hedgePath),
+}, {
+	title: aloneResolver, source: overDNS("net.DefaultResolver"),
+}, {
+	title: "with `dnshedge.Client`", above: aloneResolver,
+	source: overDNS("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
+}}
+
+// overHTTP is a program that gets a page.
+func overHTTP(transport string, imports ...string) string {
+	return head(append(imports, "fmt", "net/http")) + `
+	client := &http.Client{Transport: ` + transport + `}
+	resp, err := client.Get("http://localhost/")
+	if err == nil {
+		err = resp.Body.Close()
+	}
+	fmt.Println(err)
+}
+`
+}
+
+// overGRPC is a program that makes a call.
+func overGRPC(option string, imports ...string) string {
+	imports = append(imports, "context", "fmt", grpcPath, grpcPath+"/credentials/insecure", "google.golang.org/protobuf/types/known/emptypb")
+	return head(imports) + `
+	conn, err := grpc.NewClient("localhost:1", grpc.WithTransportCredentials(insecure.NewCredentials()), ` + option + `)
+	if err == nil {
+		err = conn.Invoke(context.Background(), "/shop.Shop/GetItem", new(emptypb.Empty), new(emptypb.Empty))
+	}
+	fmt.Println(err)
+}
+`
+}
+
+// overDNS is a program that looks a host up.
+func overDNS(resolver string, imports ...string) string {
+	return head(append(imports, "context", "fmt", "net")) + `
+	var resolver *net.Resolver = ` + resolver + `
+	fmt.Println(resolver.LookupHost(context.Background(), "localhost"))
+}
+`
+}
+
+// head is a program up to its first line of code.
+func head(imports []string) string {
+	text := "package main\n\n"
+	for _, path := range imports {
+		text += "import \"" + path + "\"\n"
+	}
+	return text + "\nfunc main() {"
+}
