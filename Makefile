@@ -49,6 +49,10 @@ test-nogrpc: # without gRPC, for whatever is not about it
 	go -C hedgeprom test -tags hedge_nogrpc -shuffle=on ./...
 	go -C hedgeotel vet -tags hedge_nogrpc ./...
 
+.PHONY: floors
+floors: # what users get, with the oldest Go and the oldest modules that go.mod allows
+	@.ci/floors
+
 .PHONY: test-386
 test-386: # integers have 32 bits there: of what users get, without the long tests
 	CGO_ENABLED=0 GOARCH=386 go test -short -shuffle=on -timeout 20m $$(go list ./... | grep -v /benchmark)
