@@ -10,7 +10,6 @@ require (
 	github.com/miekg/dns v1.1.73
 	github.com/stretchr/testify v1.11.1
 	golang.org/x/net v0.58.0
-	golang.org/x/sync v0.22.0
 	golang.org/x/sys v0.47.0
 	golang.org/x/term v0.45.0
 	golang.org/x/time v0.5.0

@@ -19,9 +19,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/semaphore"
 )
 
 func init() {
@@ -232,7 +231,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 	}
 	resp, err := trip(req)
 	if err == nil && q != wire.RootServers {
-		defer h.slots.Release(1)
+		defer h.slots.Release()
 	}
 	if err != nil {
 		if d.ctx.Err() != nil {
@@ -307,7 +306,7 @@ type httpConn struct {
 	limit  int // of the connections
 	http   *http.Transport
 	stall  func() time.Duration // the owner's
-	slots  *semaphore.Weighted  // for requests in flight, probes excepted
+	slots  *semaphore.Semaphore // for requests in flight, probes excepted
 	flying atomic.Int32         // requests that are written and not answered
 	used   atomic.Bool          // a request was answered
 
@@ -326,7 +325,7 @@ type httpConn struct {
 }
 
 func (d *doh) newConn(limit int) *httpConn {
-	h := &httpConn{limit: limit, stall: d.Owner.Stall, slots: semaphore.NewWeighted(maxStreams - 1)}
+	h := &httpConn{limit: limit, stall: d.Owner.Stall, slots: semaphore.New(maxStreams - 1)}
 	h.silence = time.AfterFunc(time.Hour, func() { d.silent(h) })
 	h.silence.Stop()
 	var protocols http.Protocols
@@ -366,7 +365,7 @@ func (d *doh) newConn(limit int) *httpConn {
 // another connection: then the slot is lost until there is a new one.
 func (h *httpConn) roundTrip(req *http.Request) (*http.Response, error) {
 	for {
-		if err := h.slots.Acquire(req.Context(), 1); err != nil {
+		if err := h.slots.Acquire(req.Context()); err != nil {
 			return nil, err
 		}
 		resp, err := h.http.RoundTrip(req)
@@ -374,7 +373,7 @@ func (h *httpConn) roundTrip(req *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 		if !errors.Is(err, errStreams) || !h.lose() {
-			h.slots.Release(1)
+			h.slots.Release()
 			return nil, err
 		}
 	}
@@ -500,7 +499,9 @@ func (h *httpConn) track(c net.Conn) net.Conn {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.conns = append(h.conns, c)
-	h.slots.Release(int64(h.lost))
+	for range h.lost {
+		h.slots.Release()
+	}
 	h.lost = 0
 	return &trackedConn{c, h}
 }
