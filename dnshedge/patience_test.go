@@ -3,6 +3,7 @@ package dnshedge_test
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,4 +64,48 @@ func TestAnAnswerThatIsHeldBackGrowsOld(t *testing.T) {
 			assert.EqualValues(t, 98, ttl(r), "it came after 2.52 s")
 		})
 	}
+}
+
+// Over a stream, answers that come after the deadline are read: the server is not silent, and its retransmission timeout is longer than
+// a question has time.
+func TestAServerWhoseAnswersComeTooLateHidesNoOther(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var late atomic.Bool
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			r := good(q)
+			if late.Load() {
+				r.Delay = 7 * time.Second
+			}
+			return r
+		})
+		l.serve("b", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Qtype == dns.TypeAAAA {
+				return rcode(dns.RcodeNotAuth)(q)
+			}
+			return with("A 192.0.2.2")(q)
+		})
+		c := l.client(off(), l.up("tcp", "a"), l.up("tcp", "b"))
+		for i := range 8 {
+			l.must(c, fmt.Sprintf("x%d.example.", i))
+		}
+		late.Store(true)
+		ask := func(at time.Duration, name string, typ uint16) {
+			time.AfterFunc(at, func() {
+				start := time.Now()
+				r, _, err := c.ExchangeContext(background, question(name, typ), "")
+				if typ == dns.TypeA && assert.NoError(t, err, name) {
+					assert.Equal(t, dns.RcodeSuccess, r.Rcode)
+					assert.LessOrEqual(t, time.Since(start), 2500*ms+60*ms, "half of the time, a handshake, and a round trip")
+				}
+			})
+		}
+		time.Sleep(12 * time.Second)
+		for i := range 7 { // b fails, and so a is asked each time
+			ask(time.Duration(i)*7*time.Second, "six.example.", dns.TypeAAAA)
+		}
+		ask(6600*ms, "one.example.", dns.TypeA)
+		ask(9600*ms, "two.example.", dns.TypeA)
+		ask(29600*ms, "three.example.", dns.TypeA)
+		time.Sleep(time.Minute)
+	})
 }

@@ -286,6 +286,9 @@ func (x *Exchange) plan(ctx context.Context) {
 	if end, ok := ctx.Deadline(); ok {
 		left = end.Sub(x.start)
 	}
+	if len(x.group) > 1 {
+		wait = min(wait, left/2) // see lostAt
+	}
 	x.look, x.end = x.start.Add(wait), x.start.Add(left)
 }
 
@@ -338,7 +341,8 @@ func (x *Exchange) admit(k kind, to int, now time.Time) {
 
 // lostAt returns when the last query counts as lost, as far as anybody can know now: its
 // server's retransmission timeout has passed, doubled for each resend, and no hedge is under
-// way. A connection loses nothing while it carries other answers. The caller holds mu.
+// way. A connection loses nothing while it carries other answers. Another server gets half of the time
+// that was left, if it is likely to answer in it. The caller holds mu.
 func (x *Exchange) lostAt() time.Time {
 	s := x.group[x.resends.last]
 	to := x.group[x.pick()]
@@ -350,6 +354,10 @@ func (x *Exchange) lostAt() time.Time {
 		wait += x.resends.setup
 	}
 	at := x.heard(x.resends.attempt, x.resends.lastAt).Add(wait)
+	half := x.end.Sub(x.resends.lastAt) / 2
+	if latest := x.resends.lastAt.Add(half); to != s && to.rto.timeout(0, true) <= half && latest.Before(at) {
+		at = latest // the answers of this one may all come too late
+	}
 	if at.Before(x.resends.unpaid) {
 		at = x.resends.unpaid
 	}
