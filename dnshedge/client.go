@@ -32,6 +32,40 @@
 // reason Upstreams must be equivalent: they must answer the same questions in the same
 // way. Put other servers into Fallback.
 //
+// # When servers fail
+//
+// A question is answered if one of the servers that may be asked answers it in time. These
+// bounds hold (package internal/worlds plays them):
+//
+//   - A server that is silent about a question is asked again after its retransmission
+//     timeout (RFC 6298): a second before anything is known of it, 200 ms at least, and up
+//     to three times as long as its latest answers took. The timeout doubles with each
+//     query that is lost, for all questions until the server answers. So one that comes
+//     back is asked again after as long as it was silent, and a second, at the latest; and
+//     one that loses more queries of a question than there is time for leaves that
+//     without an answer. Another server that usually answers gets half of the time at least.
+//   - A question has four attempts, hedges among them. The last one goes from server to
+//     server, and waits for each as long as its timeout says, so that servers that all lose
+//     queries take each other's time.
+//   - The fourth query goes over TCP. The answer to it, or to the next one, comes three
+//     seconds later at most than that of a resolver that asks all servers in turn. A
+//     server without TCP loses the fourth query, and the next is sent after half of the
+//     time that is left: then the answer may take all of Timeout.
+//   - Answers pay for queries that are sent again, see Hedge. After 20 that had no answer
+//     a silent server is asked once for each question, until an answer to that or to a
+//     probe shows that it is back. Probes are ten seconds apart at most.
+//   - When a server has said that it cannot answer, the next one is asked at once and for
+//     nothing. From the third on the budget pays for it, and SERVFAIL of three servers is
+//     believed (RFC 9520): what fails everywhere must not be asked everywhere.
+//   - When a server closes a connection, a question that is alone on it may be the
+//     reason: it is an error unless another server answers. One of several is asked once
+//     more over a connection of its own.
+//   - An answer that does not fit a datagram, of a server that has no TCP, is an error
+//     unless another server answers.
+//   - Somebody who guesses IDs costs a server that does not repeat the spelling of names a
+//     second query for each question, for ten minutes after the last guess: over TCP, or
+//     if that fails over another socket. One that takes half of Timeout is then too late.
+//
 // # Operation
 //
 // A Client is operated as the clients of package hedge are. Its Observers are told of

@@ -3,6 +3,7 @@ package worlds_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"reflect"
@@ -10,6 +11,9 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // message is the question as a caller writes it.
@@ -23,9 +27,92 @@ func (a *dnsAsk) message() *dns.Msg {
 	m.RecursionDesired, m.CheckingDisabled = !a.noRD, a.cd
 	if a.edns {
 		m.SetEdns0(1232, a.do)
+		m.IsEdns0().Option = a.optionsOf()
 	}
 	return m
 }
+
+// optionsOf are the EDNS options that the caller sends.
+func (a *dnsAsk) optionsOf() []dns.EDNS0 {
+	subnet := func(data ...byte) dns.EDNS0 { return &dns.EDNS0_LOCAL{Code: dns.EDNS0SUBNET, Data: data} }
+	switch a.option {
+	case "subnet":
+		return []dns.EDNS0{subnet(0, 1, 24, 0, 192, 0, 2)}
+	case "subnet6":
+		return []dns.EDNS0{subnet(0, 2, 56, 0, 0x20, 1, 0xd, 0xb8, 0, 0, 0)}
+	case "subnetNone": // who asks wants none to be told (RFC 7871 §7.1.2)
+		return []dns.EDNS0{subnet(0, 1, 0, 0)}
+	case "oddBits":
+		return []dns.EDNS0{subnet(0, 1, 20, 0, 192, 0, 255)}
+	case "oddLength":
+		return []dns.EDNS0{subnet(append([]byte{0, 1, 24, 0, 192, 0, 2}, make([]byte, 300)...)...)}
+	case "oddTwo":
+		return []dns.EDNS0{subnet(0, 1, 24, 0, 192, 0, 2), subnet(0, 1, 24, 0, 198, 51, 100)}
+	case "cookie":
+		return []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}}
+	case "padding":
+		return []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 40)}}
+	case "private":
+		return []dns.EDNS0{&dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART, Data: []byte("private")}}
+	}
+	return nil
+}
+
+// malformed reports whether a forwarder refuses the question (RFC 7871 §7.1.1).
+func (a *dnsAsk) malformed() bool { return strings.HasPrefix(a.option, "odd") }
+
+// passed are the caller's options that go on to servers: all that do not concern one path, and of a forwarder's client only the subnet.
+func (a *dnsAsk) passed(forwarded bool) string {
+	if forwarded && (a.option == "private" || a.malformed()) {
+		return ""
+	}
+	return optionsOf(a.message())
+}
+
+// optionsOf are the EDNS options of a message that concern more than one path, as words.
+func optionsOf(m *dns.Msg) (words string) {
+	if opt := m.IsEdns0(); opt == nil || len(opt.Option) == 0 {
+		return ""
+	}
+	b, err := m.Pack()
+	if err != nil {
+		panic(err)
+	}
+	read := new(dns.Msg) // options that are given as bytes are then known as what they are
+	if err := read.Unpack(b); err != nil {
+		panic(err)
+	}
+	if opt := read.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			switch o.Option() {
+			case dns.EDNS0COOKIE, dns.EDNS0TCPKEEPALIVE, dns.EDNS0PADDING, dns.EDNS0EDE:
+			case dns.EDNS0SUBNET: // the bits behind the prefix are lost when it is read
+				s := o.(*dns.EDNS0_SUBNET)
+				words += fmt.Sprintf(" subnet:%v/%d", s.Address.Mask(net.CIDRMask(int(s.SourceNetmask), 8*len(s.Address))), s.SourceNetmask)
+			default:
+				words += fmt.Sprintf(" %d:%s", o.Option(), strings.ReplaceAll(o.String(), " ", "_"))
+			}
+		}
+	}
+	return words
+}
+
+// context is one with what the caller says about hedging.
+func (a *dnsAsk) context() context.Context {
+	ctx := context.Background()
+	switch a.values {
+	case "off":
+		return hedge.WithoutHedging(ctx)
+	case "nested":
+		return race.ForHedge(ctx, 1)
+	case "delay":
+		return hedge.WithDelay(ctx, 5*ms)
+	}
+	return ctx
+}
+
+// once reports whether the question must not be hedged.
+func (a *dnsAsk) once() bool { return a.values == "off" || a.values == "nested" }
 
 // ended reports whether a caller gives up before a time since it asked, or at about that time.
 func (a *dnsAsk) ended(took time.Duration) bool { return stops(a.deadline, a.cancel, took) }
@@ -35,7 +122,7 @@ func (p *dnsPlay) call(a *dnsAsk, r *dnsResult) *dnsResult {
 	m := a.message()
 	before := m.Copy()
 	r.closed = p.w.way.change == "close" && r.began >= p.w.way.changeAt
-	ctx, stop := context.Background(), func() {}
+	ctx, stop := a.context(), func() {}
 	if a.deadline > 0 || a.cancel >= 0 {
 		ctx, stop = callerTimes(ctx, a.deadline, a.cancel)
 	}
@@ -55,6 +142,7 @@ func (p *dnsPlay) call(a *dnsAsk, r *dnsResult) *dnsResult {
 	}
 	stop()
 	r.end = p.since()
+	r.sent = p.sent()
 	if err != nil {
 		r.err = err.Error()
 	} else if out != nil {

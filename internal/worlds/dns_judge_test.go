@@ -46,7 +46,7 @@ func (w *dnsWorld) judge(s *stage) []finding {
 		s.log("server %d saw %v over %s at %v", q.server, q.key, q.net, q.at)
 	}
 	for _, t := range j.client.tries {
-		s.log("client at %s", t)
+		s.log("client at %s", &t)
 	}
 	for i, a := range w.asks {
 		j.ask(a, j.patient.results[i], j.client.results[i])
@@ -54,6 +54,7 @@ func (w *dnsWorld) judge(s *stage) []finding {
 	j.together()
 	j.kept()
 	j.bounded()
+	j.hedged()
 	return append(j.findings, j.client.notes...)
 }
 
@@ -70,10 +71,20 @@ func (j *dnsJudge) ask(a *dnsAsk, x, r *dnsResult) {
 	if most := j.atMost(a); took > most {
 		say("2 held", "for %v at most", most)
 	}
+	j.paid(r, say)
+	if j.w.way.front != "" && a.malformed() {
+		if r.msg != nil && r.msg.Rcode != dns.RcodeFormatError {
+			say("1 option", "it is malformed")
+		}
+		return
+	}
 	if r.msg != nil {
 		if wrong := wrongShape(a, r.msg); wrong != "" {
 			say("1 form", "%s", wrong)
 		}
+	}
+	if bound := j.failsIn(a, r); !r.good() && took > bound {
+		say("2 late", "it fails after %v at most", bound)
 	}
 	switch {
 	case r.closed:
@@ -83,7 +94,11 @@ func (j *dnsJudge) ask(a *dnsAsk, x, r *dnsResult) {
 		}
 	case r.good():
 		j.origin(a, r, say)
-		if bound := j.late(a, x, r); x.good() && took > bound {
+		bound := j.late(a, x, r)
+		if j.w.way.front == "udp" && strings.HasPrefix(a.name, "long") {
+			bound *= 2 // it is asked again over TCP
+		}
+		if x.good() && took > bound {
 			say("1 later", "it takes %v at most", bound)
 		}
 	case x.good() && !j.mayFail(a, x, r):
@@ -123,6 +138,8 @@ func wrongShape(a *dnsAsk, m *dns.Msg) string {
 		return "an OPT record is there and was not asked for, or the other way round"
 	case a.edns && m.IsEdns0().Do() != a.do:
 		return "the DO bit is another one"
+	case (&dnsResult{msg: m}).good() && optionsOf(m) != a.options:
+		return fmt.Sprintf("its options are%s", optionsOf(m))
 	}
 	return ""
 }
@@ -226,10 +243,11 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 			return true
 		}
 	}
-	return !well && (j.decided(a, r) || j.failedBefore(a, r) || j.outage(a, r) || j.poor(a, r))
+	return !well && (j.decided(a, r) || j.failedBefore(a, r) || j.alone(-1, a, r) && (j.outage(a, r) || j.poor(a, r) || j.lossy(a, r) || j.twice(a, r)) || j.spent(a, r))
 }
 
-// poor reports whether a server has lost so many datagrams that it is not asked again for each: its answers have to pay for that.
+// poor reports whether a server has lost so many datagrams until a question ended that it is not asked again for each: its answers
+// have to pay for that.
 func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		lost := 0
@@ -238,7 +256,7 @@ func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 				continue
 			}
 			for _, b := range j.w.asks {
-				if b.at <= a.at && f.matches(b.dnsKey) && f.during(b.at, b.at) {
+				if b.at <= r.end && f.matches(b.dnsKey) && f.during(b.at, b.at) {
 					lost++
 				}
 			}
@@ -248,6 +266,42 @@ func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 		}
 	}
 	return false
+}
+
+// lossy reports whether a server loses more queries of a question than there is time for: the retransmission timeout doubles with each
+// that is lost (RFC 6298), in others before as well. It is a second at first, and later up to three times as long as the latest answers take.
+// The last attempt waits for another server meanwhile, for a second if nothing is known of that.
+func (j *dnsJudge) lossy(a *dnsAsk, r *dnsResult) bool {
+	servers := j.w.serversAt(r.began, a.name)
+	for _, s := range servers {
+		rto, wait := time.Second, time.Duration(0)
+		if s == servers[0] && j.known(s) && len(j.w.servers[s].faults) == 1 {
+			rto = 250 * ms
+		}
+		for _, f := range j.w.servers[s].faults {
+			if f.from <= r.end {
+				rto = max(rto, 3*f.delay())
+			}
+			if f.matches(a.dnsKey) && f.during(r.began, r.end) {
+				wait = max(wait, map[string]time.Duration{"drops1": 1, "drops2": 3, "half": 7}[f.kind])
+			}
+		}
+		if wait > 0 && wait*rto+time.Duration(len(servers)-1)*time.Second >= j.w.client.timeout {
+			return true
+		}
+	}
+	return false
+}
+
+// spent reports whether two servers say that they cannot answer, and the budget, which pays for asking a third one, may be used up.
+func (j *dnsJudge) spent(a *dnsAsk, r *dnsResult) bool {
+	failed := 0
+	for _, s := range j.w.serversAt(r.began, a.name) {
+		if slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool { return f.failure() && f.matches(a.dnsKey) && f.during(r.began, r.end) }) {
+			failed++
+		}
+	}
+	return failed >= 2 && r.sent.more >= savedUp
 }
 
 // savedUp is how many queries more than one for each question are saved up (see dnshedge.Hedge).
@@ -291,7 +345,8 @@ func (j *dnsJudge) decided(a *dnsAsk, r *dnsResult) bool {
 			if !f.matches(a.dnsKey) || !f.during(r.began, r.end) {
 				continue
 			}
-			if f.kind == "closes" && j.alone(s, a, r) {
+			cut := f.kind == "cut" && j.w.servers[s].noTCP // it has said that it cannot answer
+			if (cut || f.kind == "closes") && j.none(s, a, r) {
 				return true // the question may be what has ended the connection
 			}
 			if f.decision() || i == 0 && f.failure() && j.w.way.by == "fallback" {
@@ -305,7 +360,18 @@ func (j *dnsJudge) decided(a *dnsAsk, r *dnsResult) bool {
 	return servfails >= 3 // RFC 9520: three servers are enough
 }
 
-// alone reports whether no other server than that one was well during a question.
+// none reports whether no other server than that one answers during all of a question.
+func (j *dnsJudge) none(server int, a *dnsAsk, r *dnsResult) bool {
+	end := r.began + j.w.client.timeout
+	return !slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
+		return s != server && !slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+			never := f.kind == "down" || f.kind == "closes" || f.kind == "cut" && j.w.servers[s].noTCP || f.failure() || f.mute(j.w.client.timeout)
+			return never && f.matches(a.dnsKey) && f.from <= r.began && f.until >= end
+		})
+	})
+}
+
+// alone reports whether no other server than that one was well during a question; -1: no server.
 func (j *dnsJudge) alone(server int, a *dnsAsk, r *dnsResult) bool {
 	return !slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return s != server && !j.sick(s, a.dnsKey, r.began, r.end) })
 }
@@ -339,7 +405,7 @@ func (j *dnsJudge) origin(a *dnsAsk, r *dnsResult, say func(string, string, ...a
 	}
 	below := j.w.client.trustAD && r.msg.Rcode == dns.RcodeNameError && strings.HasSuffix(a.name, "."+s.key.name)
 	switch k := s.key; {
-	case k.do != a.do || k.cd != a.cd:
+	case k.do != a.do || k.cd != a.cd || k.class != a.class || k.options != a.options:
 		say("1 foreign", "it is the answer to %v", k)
 	case k.name != a.name && !below, k.typ != a.typ && r.msg.Rcode != dns.RcodeNameError:
 		say("1 foreign", "it is the answer to %v", k)
@@ -348,7 +414,8 @@ func (j *dnsJudge) origin(a *dnsAsk, r *dnsResult, say func(string, string, ...a
 		say("1 records", "%s; server %d said %v", wrong, s.server, s.msg)
 	}
 	j.whose(a, r, s, say)
-	j.age(r, s, say)
+	j.undone(s, say)
+	j.age(a, r, s, say)
 }
 
 // whose judges which server an answer is from.
@@ -379,6 +446,15 @@ func (j *dnsJudge) asksTwice(server int) bool {
 	return s.lower && (s.stray || slices.ContainsFunc(s.faults, func(f *dnsFault) bool {
 		return f.kind == "stray" || f.kind == "wrongID" || f.kind == "wrongName"
 	}))
+}
+
+// twice reports whether a server is so late that there is no time to ask it twice.
+func (j *dnsJudge) twice(a *dnsAsk, r *dnsResult) bool {
+	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
+		return j.asksTwice(s) && slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+			return f.matches(a.dnsKey) && f.during(r.began, r.end) && 2*f.delay()+time.Second > j.w.client.timeout
+		})
+	})
 }
 
 // noticed reports whether enough was asked since a server was gone for all questions, or had failed them, to find out that it is back.
@@ -429,12 +505,12 @@ func unlike(m, said *dns.Msg) string {
 }
 
 // age judges the TTLs of an answer.
-func (j *dnsJudge) age(r *dnsResult, s *dnsSaid, say func(string, string, ...any)) {
+func (j *dnsJudge) age(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, string, ...any)) {
 	c, age := &j.w.client, r.end-s.at-travel(s.server)
 	live := s.at+travel(s.server) >= r.began-ms
 	shared := j.w.strict() && age <= c.timeout // with one who had asked before, and for whom it was held back
-	if !c.cache && !live && !shared {
-		say("1 old", "it is %v old, and there is no cache", age)
+	if !(c.cache && a.kept()) && !live && !shared {
+		say("1 old", "it is %v old, and is not kept", age)
 		return
 	}
 	keep := time.Duration(1<<63 - 1)
@@ -448,7 +524,9 @@ func (j *dnsJudge) age(r *dnsResult, s *dnsSaid, say func(string, string, ...any
 			if dns.IsDuplicate(rr, o) {
 				most = j.limit(o)
 				if shared { // the limits hold from when it is not held back any more
-					held = min(most, time.Duration(o.Header().Ttl)*time.Second-age.Truncate(time.Second))
+					low := dns.Copy(o)
+					low.Header().Ttl -= min(low.Header().Ttl, uint32(age/time.Second))
+					held = j.limit(low)
 				}
 			}
 		}
@@ -505,7 +583,7 @@ func (j *dnsJudge) together() {
 		if i == 0 || a.dnsKey != j.w.asks[i-1].dnsKey || a.at != j.w.asks[i-1].at || a.noRD || a.cancel >= 0 {
 			continue
 		}
-		if !j.well(a.dnsKey, a.at, a.at+ms) || a.deadline > 0 && a.deadline < j.w.client.timeout && (!j.w.client.cache || a.class != dns.ClassINET) {
+		if !j.well(a.dnsKey, a.at, a.at+ms) || a.deadline > 0 && a.deadline < j.w.client.timeout && !(j.w.client.cache && a.kept()) {
 			continue
 		}
 		n := make(map[int]int) // a server that is measured may be asked as well
@@ -516,7 +594,7 @@ func (j *dnsJudge) together() {
 		}
 		most := 1
 		for _, b := range j.w.asks { // who has less time than the others asks alone if nothing is kept
-			if b.dnsKey == a.dnsKey && b.deadline > 0 && b.deadline < j.w.client.timeout && !j.w.client.cache && (b.at-a.at).Abs() <= 15*ms {
+			if b.dnsKey == a.dnsKey && b.deadline > 0 && b.deadline < j.w.client.timeout && !(j.w.client.cache && b.kept()) && (b.at-a.at).Abs() <= 15*ms {
 				most++
 			}
 		}
@@ -540,8 +618,11 @@ func (j *dnsJudge) kept() {
 		for _, rr := range slices.Concat(s.msg.Answer, s.msg.Ns) {
 			keep = min(keep, j.limit(rr))
 		}
+		if len(s.msg.Answer)+len(s.msg.Ns) == 0 { // a failure
+			continue
+		}
 		for _, q := range j.client.seen {
-			if since := q.at - s.at - 2*travel(s.server); q.key == s.key && q.class == dns.ClassINET && since > ms && since < keep*9/10-ms {
+			if since := q.at - s.at - 2*travel(s.server); q.key == s.key && q.key.kept() && since > ms && since < keep*9/10-ms {
 				j.add("3 kept", "%v is asked for again %v after it was answered for %v", q.key, since, keep)
 				return
 			}

@@ -51,8 +51,46 @@ type dnsPlay struct {
 	said    map[uint16]*dnsSaid
 	notes   []finding
 	strayed map[int]bool  // servers whose stray datagram has been sent
-	tries   []string      // attempts of Clients and how they ended, for the log
+	tries   []dnsTry      // queries of Clients, as the Trace is told
 	kept    [][2]*dns.Msg // what an Exchanger returned, and copies
+	dnsTold
+}
+
+// dnsTold is what servers have said. It is guarded by the dnsPlay's mu.
+type dnsTold struct {
+	answers  int // failures included
+	failures []dnsFailed
+}
+
+// A dnsTry is a query, as the Trace is told of it.
+type dnsTry struct {
+	began, end time.Duration // end is 0 before it
+	dnshedge.AttemptInfo
+	err error
+}
+
+func (t *dnsTry) String() string {
+	return fmt.Sprintf("%v: %s %s of %s, attempt %d, hedge %v, ends after %v: %v",
+		t.began, t.Name, dns.TypeToString[t.Type], t.Upstream.Addr, t.Attempt, t.Hedge, t.end-t.began, t.err)
+}
+
+// dnsSent is what Clients have sent until a time, and what servers have said.
+type dnsSent struct {
+	resends, wire, answers int
+	more                   int // what the budget may have paid for
+}
+
+func (p *dnsPlay) sent() (s dnsSent) {
+	p.mu.Lock()
+	clients := slices.Clone(p.clients)
+	s.answers = p.answers
+	p.mu.Unlock()
+	for _, c := range clients {
+		v := c.Stats()
+		s.resends, s.wire = s.resends+int(v.Resends), s.wire+int(v.Wire)
+		s.more += int(v.Hedges + v.Resends + v.Failovers)
+	}
+	return s
 }
 
 // A dnsResult is what a caller saw. Times are since the play began.
@@ -61,6 +99,7 @@ type dnsResult struct {
 	msg        *dns.Msg // nil: there is an error
 	err        string
 	closed     bool // the Client was closed before
+	sent       dnsSent
 }
 
 func (r *dnsResult) String() string {
@@ -334,11 +373,11 @@ func (p *dnsPlay) newClient() *dnshedge.Client {
 		c.Upstreams, c.Fallback = ups[:1], ups[1:]
 	case "exchanger":
 		inner := &dnshedge.Client{Dialer: p, TLSConfig: c.TLSConfig, Timeout: c.Timeout, SpecialUse: c.SpecialUse, Upstreams: ups, Hedge: c.Hedge, Trace: c.Trace}
-		p.clients = append(p.clients, inner)
+		p.addClient(inner)
 		c.Exchanger = keeper{p, inner}
 	case "route":
 		inner := &dnshedge.Client{Dialer: p, TLSConfig: c.TLSConfig, Timeout: c.Timeout, SpecialUse: c.SpecialUse, Upstreams: ups[last:], Hedge: c.Hedge, Trace: c.Trace}
-		p.clients = append(p.clients, inner)
+		p.addClient(inner)
 		c.Upstreams, c.Routes = ups[:max(1, last)], map[string]dnshedge.Exchanger{"bad.example": keeper{p, inner}}
 	case "loop":
 		c.Upstreams = []dnshedge.Upstream{{Addr: netip.AddrPortFrom(p.net.Host("client").Addr(), 53).String()}}
@@ -351,26 +390,36 @@ func (p *dnsPlay) newClient() *dnshedge.Client {
 			StaleAfter: w.client.staleAfter, MaxStale: w.client.maxStale, NoRefresh: w.client.noRefresh,
 		}
 	}
-	p.clients = append(p.clients, c)
+	p.addClient(c)
 	return c
+}
+
+func (p *dnsPlay) addClient(c *dnshedge.Client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clients = append(p.clients, c)
 }
 
 // trace counts attempts, and writes them down.
 func (p *dnsPlay) trace() *dnshedge.Trace {
-	write := func(i dnshedge.AttemptInfo, format string, args ...any) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		what := fmt.Sprintf("%s %s of %s, attempt %d", i.Name, dns.TypeToString[i.Type], i.Upstream.Addr, i.Attempt)
-		p.tries = append(p.tries, fmt.Sprintf("%v: %s ", p.since(), what)+fmt.Sprintf(format, args...))
-	}
 	return &dnshedge.Trace{
 		Attempt: func(_ context.Context, i dnshedge.AttemptInfo) {
 			p.started.Add(1)
-			write(i, "begins, hedge %v", i.Hedge)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.tries = append(p.tries, dnsTry{began: p.since(), AttemptInfo: i})
 		},
 		Done: func(_ context.Context, i dnshedge.AttemptInfo, took time.Duration, err error) {
 			p.done.Add(1)
-			write(i, "ends after %v: %v", took, err)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			now := p.since()
+			for n := range p.tries {
+				if t := &p.tries[n]; t.end == 0 && t.began == now-took && reflect.DeepEqual(t.AttemptInfo, i) {
+					t.end, t.err = now, err
+					break
+				}
+			}
 		},
 	}
 }
@@ -384,6 +433,9 @@ type keeper struct {
 func (k keeper) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	r, took, err := k.inner.ExchangeContext(ctx, m, address)
 	if err == nil {
+		if opt := r.IsEdns0(); opt != nil && k.p.w.way.odd {
+			opt.Hdr.Ttl |= 1 << 24 // which package dns mends when it packs the message
+		}
 		k.p.mu.Lock()
 		defer k.p.mu.Unlock()
 		k.p.kept = append(k.p.kept, [2]*dns.Msg{r, r.Copy()})

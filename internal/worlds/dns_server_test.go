@@ -21,12 +21,18 @@ type dnsSaid struct {
 	msg    *dns.Msg
 }
 
+// A dnsFailed is a response that is a failure, or was cut.
+type dnsFailed struct {
+	server int
+	at     time.Duration // when it was sent
+	key    dnsKey
+}
+
 // A dnsSeen is a query that a server saw.
 type dnsSeen struct {
 	server int
 	at     time.Duration
 	key    dnsKey
-	class  uint16
 	net    string
 }
 
@@ -38,7 +44,7 @@ type dnsCount struct {
 
 func keyOf(m *dns.Msg) dnsKey {
 	q := m.Question[0]
-	k := dnsKey{name: strings.ToLower(q.Name), typ: q.Qtype, cd: m.CheckingDisabled}
+	k := dnsKey{name: strings.ToLower(q.Name), typ: q.Qtype, class: q.Qclass, cd: m.CheckingDisabled, options: optionsOf(m)}
 	if opt := m.IsEdns0(); opt != nil {
 		k.do = opt.Do()
 	}
@@ -122,19 +128,25 @@ func travel(server int) time.Duration { return 10*ms + time.Duration(server)*170
 func (p *dnsPlay) answer(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	now, k := p.since(), keyOf(q.Msg)
 	p.mu.Lock()
-	p.seen = append(p.seen, dnsSeen{s.number, now, k, q.Question[0].Qclass, q.Net})
+	p.seen = append(p.seen, dnsSeen{s.number, now, k, q.Net})
 	n := p.count[dnsCount{s.number, k}]
 	p.count[dnsCount{s.number, k}]++
 	p.serial++
 	serial := p.serial
 	p.mu.Unlock()
 	r := dnstest.Reply{Msg: s.truth(q, k, serial)}
+	repeatOptions(r.Msg, q.Msg)
 	if q.Net == "udp" && r.Msg.Len() > 1232 {
-		return dnstest.Reply{Msg: cutMessage(q)}
+		r.Msg = cutMessage(q)
+		p.failed(s, r, k)
+		return r
 	}
 	for _, f := range s.faults {
 		if f.kind != "down" && f.matches(k) && f.during(now, now) {
 			if !f.spoil(&r, q, k, n) {
+				if f.failure() || f.kind == "cut" && q.Net == "udp" {
+					p.failed(s, r, k)
+				}
 				return r
 			}
 			break
@@ -148,6 +160,7 @@ func (p *dnsPlay) answer(s *dnsServer, q dnstest.Query) dnstest.Reply {
 		strayBefore(&r)
 	}
 	p.mu.Lock()
+	p.answers++
 	p.said[serial] = &dnsSaid{s.number, now + r.Delay, k, r.Msg.Copy()}
 	if r.Raw != nil { // the true response comes second
 		p.said[serial].msg = new(dns.Msg)
@@ -155,6 +168,28 @@ func (p *dnsPlay) answer(s *dnsServer, q dnstest.Query) dnstest.Reply {
 	}
 	p.mu.Unlock()
 	return r
+}
+
+// failed remembers what a server said in place of an answer.
+func (p *dnsPlay) failed(s *dnsServer, r dnstest.Reply, k dnsKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers++
+	p.failures = append(p.failures, dnsFailed{s.number, p.since() + r.Delay, k})
+}
+
+// repeatOptions has a response tell of the options that its server has used.
+func repeatOptions(r, q *dns.Msg) {
+	to, from := r.IsEdns0(), q.IsEdns0()
+	if to == nil || from == nil {
+		return
+	}
+	for _, o := range from.Option {
+		switch o.Option() {
+		case dns.EDNS0SUBNET, dns.EDNS0LOCALSTART:
+			to.Option = append(to.Option, o)
+		}
+	}
 }
 
 // spoil does to a response what the fault says, and reports whether it is still one to believe. The question was asked n
@@ -170,12 +205,8 @@ func (f *dnsFault) spoil(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (go
 	switch f.kind {
 	case "drops1", "drops2", "half", "closes", "wrongID", "wrongName", "stray", "cut", "silent", "empty":
 		return f.lose(r, q, k, n)
-	case "late1s":
-		r.Delay = time.Second + 110*time.Microsecond
-	case "late3s":
-		r.Delay = 3*time.Second + 110*time.Microsecond
-	case "late7s":
-		r.Delay = 7*time.Second + 110*time.Microsecond
+	case "late1s", "late3s", "late7s":
+		r.Delay = f.delay() + 110*time.Microsecond
 	case "servfail":
 		return code(dns.RcodeServerFailure)
 	case "refused":
@@ -188,6 +219,10 @@ func (f *dnsFault) spoil(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (go
 		return code(dns.RcodeNotImplemented)
 	case "blocked":
 		return code(dns.RcodeRefused, dns.ExtendedErrorCodeBlocked)
+	case "censored":
+		return code(dns.RcodeRefused, dns.ExtendedErrorCodeCensored)
+	case "filtered":
+		return code(dns.RcodeServerFailure, dns.ExtendedErrorCodeFiltered)
 	case "bogus":
 		return code(dns.RcodeServerFailure, dns.ExtendedErrorCodeDNSBogus)
 	case "lame":
@@ -267,6 +302,7 @@ func (s *dnsServer) truth(q dnstest.Query, k dnsKey, serial uint16) *dns.Msg {
 		dns.TypeAAAA:  {fmt.Sprintf("AAAA 2001:db8::%x", serial)},
 		dns.TypeTXT:   {fmt.Sprintf("TXT %d", serial)},
 		dns.TypeMX:    {fmt.Sprintf("MX %d mail.example.", serial)},
+		dns.TypeANY:   {fmt.Sprintf("TXT %d", serial)},
 		dns.TypeHTTPS: {fmt.Sprintf("HTTPS %d . alpn=h2", serial)},
 	}[k.typ]
 	ttl := 300

@@ -33,6 +33,7 @@ type dnsWay struct {
 	net      string // "" is udp
 	by       string // "" is Upstreams; resolvConf, strict, fallback, exchanger, route, loop
 	front    string // "" is ExchangeContext; serveDNS, udp, tcp, dial
+	odd      bool   // an Exchanger's OPT records have bits of another response code
 	change   string
 	changeAt time.Duration // since the world began
 }
@@ -79,7 +80,7 @@ type dnsFault struct {
 // Kinds of faults by what a server does: it does not answer, it answers with a failure, or it answers in another way.
 var dnsFaults = []string{
 	"silent", "silent", "drops1", "drops2", "half", "down", "down", "late1s", "late3s", "late7s", "closes",
-	"servfail", "servfail", "refused", "prohibited", "notauth", "notimp", "blocked", "bogus", "lame",
+	"servfail", "servfail", "refused", "prohibited", "notauth", "notimp", "blocked", "censored", "filtered", "bogus", "lame",
 	"wrongID", "wrongName", "stray", "cut", "empty",
 }
 
@@ -98,13 +99,20 @@ func (f *dnsFault) matches(k dnsKey) bool {
 
 // mute reports whether nobody who waits for so long is answered.
 func (f *dnsFault) mute(timeout time.Duration) bool {
+	return f.delay() > 0 && f.delay() >= timeout || slices.Contains([]string{"silent", "empty", "wrongID", "wrongName"}, f.kind)
+}
+
+// delay is how late the server answers.
+func (f *dnsFault) delay() time.Duration {
 	switch f.kind {
+	case "late1s":
+		return time.Second
 	case "late3s":
-		return timeout <= 3*time.Second
+		return 3 * time.Second
 	case "late7s":
-		return timeout <= 7*time.Second
+		return 7 * time.Second
 	}
-	return slices.Contains([]string{"silent", "empty", "wrongID", "wrongName"}, f.kind)
+	return 0
 }
 
 // total reports whether the fault is one of all questions of callers.
@@ -115,17 +123,28 @@ func (f *dnsFault) during(from, until time.Duration) bool { return f.from <= unt
 
 // failure reports whether the server answers, and what it says is a failure.
 func (f *dnsFault) failure() bool {
-	return slices.Contains([]string{"servfail", "refused", "prohibited", "notauth", "notimp", "blocked", "bogus", "lame"}, f.kind)
+	return f.decision() || slices.Contains([]string{"servfail", "refused", "prohibited", "notauth", "notimp", "lame"}, f.kind)
 }
 
 // decision reports whether what the server says is final for its name.
-func (f *dnsFault) decision() bool { return f.kind == "blocked" || f.kind == "bogus" }
+func (f *dnsFault) decision() bool { return f.policy() || f.kind == "bogus" }
+
+// policy reports whether the server says that a policy forbids the answer (RFC 8914 §4.16 to §4.18).
+func (f *dnsFault) policy() bool {
+	return slices.Contains([]string{"blocked", "censored", "filtered"}, f.kind)
+}
 
 // A dnsKey tells questions with different answers apart.
 type dnsKey struct {
-	name   string // in lower case
-	typ    uint16
-	do, cd bool
+	name       string // in lower case
+	typ, class uint16
+	do, cd     bool
+	options    string // of EDNS, those that go on to the servers
+}
+
+// kept reports whether an answer to the question may be kept.
+func (k dnsKey) kept() bool {
+	return k.class == dns.ClassINET && k.typ != dns.TypeANY && k.options == ""
 }
 
 func (k dnsKey) String() string {
@@ -136,7 +155,10 @@ func (k dnsKey) String() string {
 	if k.cd {
 		s += " cd"
 	}
-	return s
+	if k.class != dns.ClassINET {
+		s += " " + dns.ClassToString[k.class]
+	}
+	return s + k.options
 }
 
 // A dnsAsk is a question that a caller has.
@@ -146,8 +168,9 @@ type dnsAsk struct {
 	at               time.Duration
 	deadline, cancel time.Duration // since at; 0 and -1: none
 	noRD, edns       bool
-	upper            bool // the name is written in upper case
-	class            uint16
+	upper            bool   // the name is written in upper case
+	option           string // of EDNS, which the caller sends
+	values           string // in the caller's context: off, nested, delay
 }
 
 func newDNSWorld(d *draw) *dnsWorld {
@@ -157,40 +180,57 @@ func newDNSWorld(d *draw) *dnsWorld {
 	w.start = time.Duration(w.past.calls)*w.past.gap + 12*time.Second
 	for i := range w.past.calls {
 		w.asks = append(w.asks, &dnsAsk{
-			dnsKey: dnsKey{name: fmt.Sprintf("past%d.good.example.", i), typ: dns.TypeA}, what: "past",
-			at: time.Duration(i)*w.past.gap + time.Duration(i)*130*time.Microsecond, cancel: -1, class: dns.ClassINET,
+			dnsKey: dnsKey{name: fmt.Sprintf("past%d.good.example.", i), typ: dns.TypeA, class: dns.ClassINET}, what: "past",
+			at: time.Duration(i)*w.past.gap + time.Duration(i)*130*time.Microsecond, cancel: -1,
 		})
 	}
 	if w.past.broken {
 		for i := range 4 {
 			w.asks = append(w.asks, &dnsAsk{
-				dnsKey: dnsKey{name: fmt.Sprintf("broken%d.bad.example.", i), typ: dns.TypeA}, what: "past",
-				at: w.start - 10*time.Second + time.Duration(i)*370*ms, cancel: -1, class: dns.ClassINET,
+				dnsKey: dnsKey{name: fmt.Sprintf("broken%d.bad.example.", i), typ: dns.TypeA, class: dns.ClassINET}, what: "past",
+				at: w.start - 10*time.Second + time.Duration(i)*370*ms, cancel: -1,
 			})
 		}
 	}
 	w.way.changeAt += w.start
 	n := pick(d, "servers", .7, 1, 2, 2, 3, 4)
 	for i := range n {
-		w.servers = append(w.servers, newDNSServer(d, i, w.start))
+		w.servers = append(w.servers, newDNSServer(d, i, w))
 	}
 	for i := range pick(d, "calls", .6, 1, 2, 3, 4, 5) {
-		w.asks = append(w.asks, newDNSCall(d, i, w.start)...)
+		w.asks = append(w.asks, newDNSCall(d, i, w)...)
 	}
 	w.end = w.last()
-	for i := range 10 {
-		w.asks = append(w.asks, &dnsAsk{
-			dnsKey: dnsKey{name: fmt.Sprintf("last%d.good.example.", i), typ: dns.TypeA}, what: "last",
-			at: w.end + time.Duration(i)*(5*time.Second+170*time.Microsecond), cancel: -1, class: dns.ClassINET,
-		})
-	}
-	if w.past.calls > 0 {
-		again := *w.asks[0]
-		again.at, again.what = w.end+time.Second, "again"
-		w.asks = append(w.asks, &again)
-	}
+	w.afterwards()
 	slices.SortStableFunc(w.asks, func(a, b *dnsAsk) int { return int(a.at - b.at) })
 	return w
+}
+
+// afterwards adds the questions that are asked when all else is over: new ones, one of the past, and those of calls once more,
+// when the Client has had the time to find out that servers are back.
+func (w *dnsWorld) afterwards() {
+	all := w.asks
+	for i := range 10 {
+		w.asks = append(w.asks, &dnsAsk{
+			dnsKey: dnsKey{name: fmt.Sprintf("last%d.good.example.", i), typ: dns.TypeA, class: dns.ClassINET}, what: "last",
+			at: w.end + time.Duration(i)*(5*time.Second+170*time.Microsecond), cancel: -1,
+		})
+	}
+	again := func(a *dnsAsk, at time.Duration) {
+		one := *a
+		one.at, one.deadline, one.cancel, one.what = at, 0, -1, "again"
+		w.asks = append(w.asks, &one)
+	}
+	if w.past.calls > 0 {
+		again(all[0], w.end+time.Second)
+	}
+	known := make(map[dnsKey]bool)
+	for _, a := range all {
+		if strings.HasPrefix(a.what, "call") && !known[a.dnsKey] && len(known) < 6 {
+			known[a.dnsKey] = true
+			again(a, w.end+51*time.Second+time.Duration(len(known))*170*ms)
+		}
+	}
 }
 
 // last returns when everything that ends has ended for some time.
@@ -232,6 +272,9 @@ func newDNSWay(d *draw) dnsWay {
 	if y.by == "loop" {
 		y.front, y.net = "udp", "udp"
 	}
+	if y.by == "exchanger" || y.by == "route" {
+		y.odd = has(d, "way.odd", .3)
+	}
 	return y
 }
 
@@ -253,21 +296,25 @@ func newDNSClient(d *draw) dnsClient {
 	return c
 }
 
-func newDNSServer(d *draw, i int, start time.Duration) *dnsServer {
+func newDNSServer(d *draw, i int, w *dnsWorld) *dnsServer {
 	name := func(s string) string { return fmt.Sprintf("server%d.%s", i, s) }
 	kind := pick(d, name("kind"), .3, "", "noTCP", "noTCP,lower", "lower", "noRoot", "noRoot")
 	s := &dnsServer{number: i, noTCP: strings.Contains(kind, "noTCP"), lower: strings.Contains(kind, "lower"), noRoot: kind == "noRoot"}
 	s.stray = has(d, name("stray"), .1)
+	kinds := dnsFaults
+	if w.way.net != "udp" { // some of the others need datagrams
+		kinds = append(slices.Clone(kinds), "closes", "closes", "closes")
+	}
 	for n, odds := range []float64{.5, .2} {
 		fault := func(s string) string { return name(fmt.Sprintf("fault%d.%s", n, s)) }
-		f := &dnsFault{kind: pick(d, fault("kind"), odds, "", dnsFaults...)}
+		f := &dnsFault{kind: pick(d, fault("kind"), odds, "", kinds...)}
 		if f.kind == "" {
 			continue
 		}
 		if f.kind != "down" {
 			f.on = pick(d, fault("on"), .55, "", "AAAA", "HTTPS", "zone", "zone", "probe")
 		}
-		f.from = start + pick(d, fault("from"), .5, 0, -forever, -forever, 2*time.Second, 20*time.Second) - 370*time.Microsecond
+		f.from = w.start + pick(d, fault("from"), .5, 0, -forever, -forever, 2*time.Second, 20*time.Second) - 370*time.Microsecond
 		f.until = f.from + pick(d, fault("for"), .5, 2*forever, ms*300, 1*time.Second, 4*time.Second, 30*time.Second)
 		if f.from < 0 {
 			f.from, f.until = -forever, f.until+forever
@@ -283,27 +330,43 @@ var dnsNames = []string{
 	"no.good.example.", "no.bad.example.", "db.no.good.example.", "db.no.good.example.", "v4.good.example.", "www.bad.example.", "short.bad.example.", "long.good.example.", "shortno.good.example.",
 }
 
+// dnsOptions are what a caller's OPT record has. What odd ones are is malformed.
+var dnsOptions = []string{"subnet", "subnet", "subnet6", "subnetNone", "oddBits", "oddLength", "oddTwo", "cookie", "padding", "private"}
+
 // newDNSCall returns the questions of a call: one, the same several times at once, or several.
-func newDNSCall(d *draw, i int, start time.Duration) (all []*dnsAsk) {
+func newDNSCall(d *draw, i int, w *dnsWorld) (all []*dnsAsk) {
 	name := func(s string) string { return fmt.Sprintf("call%d.%s", i, s) }
-	a := dnsAsk{what: fmt.Sprintf("call%d", i), class: dns.ClassINET}
-	a.at = start + pick(d, name("at"), .6, time.Duration(i)*10*time.Second, 0, 10*ms, 400*ms, 1500*ms, 7*time.Second, 25*time.Second, 50*time.Second, 400*time.Second)
+	a := dnsAsk{what: fmt.Sprintf("call%d", i)}
+	a.class = dns.ClassINET
+	a.at = w.start + pick(d, name("at"), .6, time.Duration(i)*10*time.Second, 0, 10*ms, 400*ms, 1500*ms, 7*time.Second, 25*time.Second, 50*time.Second, 400*time.Second)
 	a.at += time.Duration(i) * 1130 * time.Microsecond
-	a.name = pick(d, name("name"), .75, fmt.Sprintf("own%d.good.example.", i), dnsNames...)
-	a.typ = dns.StringToType[pick(d, name("type"), .45, "A", "AAAA", "AAAA", "HTTPS", "TXT", "MX")]
+	names := dnsNames
+	if w.client.cache { // which matters for those that are kept and expire
+		names = append(slices.Clone(names), "short.good.example.", "short.good.example.", "short.bad.example.", "shortno.good.example.")
+	}
+	a.name = pick(d, name("name"), .75, fmt.Sprintf("own%d.good.example.", i), names...)
+	a.typ = dns.StringToType[pick(d, name("type"), .45, "A", "AAAA", "AAAA", "HTTPS", "TXT", "MX", "ANY")]
 	if strings.HasPrefix(a.name, "long") {
 		a.typ = dns.TypeTXT
 	}
 	a.deadline, a.cancel = newTimes(d, name)
 	a.noRD = has(d, name("noRD"), .05)
 	a.cd, a.do = has(d, name("cd"), .08), has(d, name("do"), .12)
-	a.edns = has(d, name("edns"), .3) || a.do
+	a.option = pick(d, name("option"), .15, "", dnsOptions...)
+	a.values = pick(d, name("values"), .15, "", "off", "nested", "delay")
+	a.edns = has(d, name("edns"), .3) || a.do || a.option != ""
 	a.upper = has(d, name("upper"), .12)
-	if has(d, name("chaos"), .03) {
+	if has(d, name("chaos"), .06) {
 		a.class = dns.ClassCHAOS
 	}
-	number, gap, other := 1, time.Duration(0), false
-	switch pick(d, name("burst"), .4, "", "same5", "series4", "series12", "same3late", "many30", "repeat8", "repeat8", "repeat20") {
+	a.options = a.passed(w.way.front != "")
+	return a.burst(pick(d, name("burst"), .45, "", "same5", "same5", "series4", "series12", "same3late", "many30", "mixed12", "repeat8", "repeat8", "repeat20", "repeat20"))
+}
+
+// burst returns the questions of a call that is not one question alone.
+func (a *dnsAsk) burst(kind string) (all []*dnsAsk) {
+	number, gap, other, types := 1, time.Duration(0), false, []uint16{a.typ}
+	switch kind {
 	case "same5":
 		number = 5
 	case "same3late":
@@ -318,10 +381,13 @@ func newDNSCall(d *draw, i int, start time.Duration) (all []*dnsAsk) {
 		number, gap, other = 12, time.Second+130*time.Microsecond, true
 	case "many30":
 		number, gap, other = 30, 7*ms+130*time.Microsecond, true
+	case "mixed12": // as the questions of a browser
+		number, gap, other, types = 12, 3*ms+130*time.Microsecond, true, []uint16{a.typ, dns.TypeA, dns.TypeAAAA, dns.TypeHTTPS}
 	}
 	for n := range number {
-		one := a
+		one := *a
 		one.at += time.Duration(n) * gap
+		one.typ = types[n%len(types)]
 		if other && n > 0 {
 			first, zone, _ := strings.Cut(a.name, ".")
 			one.name = fmt.Sprintf("%s%d.%s", first, n, zone)
