@@ -20,7 +20,9 @@
 // each for its part of the time. Every response of a server has a number in its records, so that the judge knows of each
 // answer who said it, to which question and when. Promise 1 is there: a question that the patient resolver has an answer to is
 // answered, not much later, by a server that may be asked, with the records of one response, and with TTLs that are as old as
-// they are; promise 3: the same question is asked once at a time, and queries are bounded.
+// they are; promise 2: a failure that all servers have told, or that was known before, comes at once; promise 3: the same question
+// is asked once at a time, queries are bounded, answers pay for those that are sent again, and what the caller forbids to hedge
+// is not hedged. A question that a patient resolver has an answer to may fail only by a bound that the doc of dnshedge states.
 //
 // That list is how a world is printed, replayed, kept in testdata, and made smaller: parts are left out for as long as the
 // finding stays. A part that a world has not stands for the usual: a call is a GET of a warm host that answers after 5 ms.
