@@ -243,7 +243,10 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 			return true
 		}
 	}
-	return !well && (j.decided(a, r) || j.failedBefore(a, r) || j.alone(-1, a, r) && (j.outage(a, r) || j.poor(a, r) || j.lossy(a, r) || j.twice(a, r)) || j.spent(a, r))
+	if j.failedBefore(a, r) {
+		return true
+	}
+	return !well && (j.decided(a, r) || j.hurried(a, r) || j.alone(-1, a, r) && (j.outage(a, r) || j.poor(a, r) || j.lossy(a, r) || j.twice(a, r)) || j.spent(a, r))
 }
 
 // poor reports whether a server has lost so many datagrams until a question ended that it is not asked again for each: its answers
@@ -329,12 +332,44 @@ func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 					waited++
 				}
 			}
-			if waited > savedUp || mute && f.until+(f.until-f.from)+time.Second+slack > r.end {
+			if waited > savedUp || mute && f.until+(f.until-f.from)+time.Second+j.slowest(s, a)+slack > r.end {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// slowest is how late a server answers a question at most.
+func (j *dnsJudge) slowest(server int, a *dnsAsk) (d time.Duration) {
+	for _, f := range j.w.servers[server].faults {
+		if f.matches(a.dnsKey) {
+			d = max(d, f.delay())
+		}
+	}
+	return d
+}
+
+// hurried reports whether so many servers are silent that there is no time to ask another one: the timeout is a second for one that has
+// never answered, and doubles.
+func (j *dnsJudge) hurried(a *dnsAsk, r *dnsResult) bool {
+	wait, times := time.Duration(0), time.Duration(1)
+	for _, s := range j.w.serversAt(r.began, a.name) {
+		mute := func(f *dnsFault) bool {
+			return f.mute(j.w.client.timeout) && f.matches(a.dnsKey) && f.during(r.began, r.end)
+		}
+		if !slices.ContainsFunc(j.w.servers[s].faults, mute) {
+			continue
+		}
+		rto := time.Second
+		for _, said := range j.client.said {
+			if said.server == s && said.at < r.began {
+				rto = 250 * ms
+			}
+		}
+		wait, times = wait+rto*times, times*2
+	}
+	return wait >= j.w.client.timeout
 }
 
 // decided reports whether the failure is a decision of servers, which is not put to others, or one that three of them agree on.

@@ -49,8 +49,8 @@ func (j *dnsJudge) gone(server int, a *dnsAsk, r *dnsResult) bool {
 	addr := j.client.host(server).Addr().String()
 	first, last := time.Duration(-1), r.began
 	for _, t := range slices.Backward(j.client.tries) {
-		routed := j.w.way.by == "route" && bad(t.Name) != bad(a.name) // another Client has asked
-		if t.end == 0 || t.end > r.began || !strings.HasPrefix(t.Upstream.Addr, addr+":") || routed {
+		other := j.w.way.by == "route" && bad(t.Name) != bad(a.name) || j.w.way.change == "import" && t.began < j.w.way.changeAt+j.w.client.timeout // Client
+		if t.end == 0 || t.end > r.began || !strings.HasPrefix(t.Upstream.Addr, addr+":") || other {
 			continue
 		}
 		if !errors.Is(t.err, syscall.ECONNREFUSED) || last-t.end > 55*time.Second {
