@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // A Budget pays for the hedges of everything that it is given to by [WithBudget]. It
@@ -21,10 +22,10 @@ type Budget struct {
 
 // NewBudget returns a full budget that earns percent hedges per 100 requests and can
 // save up burst hedges, or one if burst is 0. It panics unless percent is in
-// [0, 300] and burst is not negative.
+// [0, 400] and burst is not negative.
 func NewBudget(percent float64, burst int) *Budget {
-	if !(percent >= 0 && percent <= 300) {
-		panic(fmt.Sprintf("hedge: NewBudget: percent %v is not in [0, 300]", percent))
+	if !(percent >= 0 && percent <= 100*race.MaxHedges) {
+		panic(fmt.Sprintf("hedge: NewBudget: percent %v is not in [0, %d]", percent, 100*race.MaxHedges))
 	}
 	if burst < 0 || burst > math.MaxInt32 {
 		panic(fmt.Sprintf("hedge: NewBudget: burst %d is not in [0, %d]", burst, math.MaxInt32))

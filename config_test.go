@@ -164,7 +164,7 @@ func TestConfigFromOutsideIsRefusedByEveryConstructor(t *testing.T) {
 	_, transport := hedge.NewWithConfig(nil, wrong)
 	_, hedger := hedge.NewHedgerWithConfig(wrong)
 	for _, err := range []error{transport, hedger} {
-		assert.EqualError(t, err, "hedge: Config.BudgetPercent: -1 is not in [0, 300]")
+		assert.EqualError(t, err, "hedge: Config.BudgetPercent: -1 is not in [0, 400]")
 	}
 
 	right := hedge.DefaultConfig()

@@ -65,7 +65,7 @@ func ExampleNewWithConfig() {
 	config.BudgetPercent = 500 // from a file, say
 	_, err := hedge.NewWithConfig(http.DefaultTransport, config)
 	fmt.Println(err)
-	// Output: hedge: Config.BudgetPercent: 500 is not in [0, 300]
+	// Output: hedge: Config.BudgetPercent: 500 is not in [0, 400]
 }
 
 func ExampleWrap() {

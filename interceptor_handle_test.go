@@ -78,7 +78,7 @@ func TestInterceptorCanBeSwitchedAndUpdated(t *testing.T) {
 		handle.SetEnabled(true)
 		require.NoError(t, handle.Update(func(c *hedge.Config) { c.MaxHedges = 1 }))
 		assert.Equal(t, 2, slow())
-		assert.EqualError(t, handle.Update(func(c *hedge.Config) { c.MaxHedges = 9 }), "hedge: Config.MaxHedges: 9 is not in [0, 3]")
+		assert.EqualError(t, handle.Update(func(c *hedge.Config) { c.MaxHedges = 9 }), "hedge: Config.MaxHedges: 9 is not in [0, 4]")
 
 		s := handle.Snapshot()
 		assert.Equal(t, "catalog", s.Name)

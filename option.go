@@ -85,7 +85,7 @@ func WithPercentile(q float64) Option {
 }
 
 // WithMaxHedges sends at most n hedges per call, all within the same budget.
-// The default is 2. 0 sends none. It panics unless 0 <= n <= 3.
+// The default is 2. 0 sends none. It panics unless 0 <= n <= 4.
 func WithMaxHedges(n int) Option {
 	return setting("WithMaxHedges", func(c *Config) { c.MaxHedges = n })
 }
@@ -93,7 +93,7 @@ func WithMaxHedges(n int) Option {
 // WithBudgetPercent sends at most percent hedges per 100 requests of all keys, and
 // one burst besides, see [WithBurst]. Each key earns its own; a new one begins with up to a burst of
 // what is left of the first one, of what forgotten keys had, and of what full budgets did not need. The
-// default is 10. 0 sends none. It panics unless 0 <= percent <= 300.
+// default is 10. 0 sends none. It panics unless 0 <= percent <= 400.
 func WithBudgetPercent(percent float64) Option {
 	return setting("WithBudgetPercent", func(c *Config) { c.BudgetPercent = percent })
 }
@@ -373,7 +373,7 @@ func WithResume() Option {
 // "/pkg.Service/*" and "/*", and every method has a latency of its own anyway.
 //
 // It panics if the pattern is none of http.ServeMux's, Delay is negative or
-// BudgetPercent is not in [0, 300]; [New] panics if two patterns conflict.
+// BudgetPercent is not in [0, 400]; [New] panics if two patterns conflict.
 func WithRoute(pattern string, p Policy) Option {
 	given := route{pattern: pattern, at: caller(), Policy: p}
 	if err := new(routes).add(given); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/pattern"
+	"github.com/gohedge/hedge/internal/race"
 )
 
 // A Policy says what is different about some calls of a host, see [WithRoute]. With
@@ -45,8 +46,8 @@ func (r *routes) add(to route) error {
 	switch {
 	case to.Delay < 0:
 		return fmt.Errorf("hedge: WithRoute(%q): Delay %v is not at least 0", to.pattern, to.Delay)
-	case !(to.BudgetPercent >= 0 && to.BudgetPercent <= 300):
-		return fmt.Errorf("hedge: WithRoute(%q): BudgetPercent %v is not in [0, 300]", to.pattern, to.BudgetPercent)
+	case !(to.BudgetPercent >= 0 && to.BudgetPercent <= 100*race.MaxHedges):
+		return fmt.Errorf("hedge: WithRoute(%q): BudgetPercent %v is not in [0, %d]", to.pattern, to.BudgetPercent, 100*race.MaxHedges)
 	}
 	less := to
 	less.Hedgeable = false

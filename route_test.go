@@ -111,7 +111,7 @@ func TestPolicyDecidesWhatARouteMay(t *testing.T) {
 
 func TestRoutesRefuseNonsense(t *testing.T) {
 	assert.PanicsWithError(t, `hedge: WithRoute("/x"): Delay -1ns is not at least 0`, func() { hedge.WithRoute("/x", hedge.Policy{Delay: -1}) })
-	assert.PanicsWithError(t, `hedge: WithRoute("/x"): BudgetPercent NaN is not in [0, 300]`, func() { hedge.WithRoute("/x", hedge.Policy{BudgetPercent: math.NaN()}) })
+	assert.PanicsWithError(t, `hedge: WithRoute("/x"): BudgetPercent NaN is not in [0, 400]`, func() { hedge.WithRoute("/x", hedge.Policy{BudgetPercent: math.NaN()}) })
 	assert.Panics(t, func() { hedge.WithRoute("GET  x y", hedge.Policy{}) })
 	_, err := hedge.NewWithConfig(nil, hedge.DefaultConfig(), hedge.WithRoute("/{a}/x", hedge.Policy{}), hedge.WithRoute("/y/{b}", hedge.Policy{}))
 	assert.ErrorContains(t, err, `hedge: WithRoute("/y/{b}")`)

@@ -1341,8 +1341,8 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 	for want, f := range map[string]func(){
 		"hedge: Config.Percentile: 1 is not in [0, 1)":                       func() { hedge.WithPercentile(1) },
 		"hedge: Config.Percentile: NaN is not in [0, 1)":                     func() { hedge.WithPercentile(math.NaN()) },
-		"hedge: Config.MaxHedges: 4 is not in [0, 3]":                        func() { hedge.WithMaxHedges(4) },
-		"hedge: Config.BudgetPercent: -1 is not in [0, 300]":                 func() { hedge.WithBudgetPercent(-1) },
+		"hedge: Config.MaxHedges: 5 is not in [0, 4]":                        func() { hedge.WithMaxHedges(5) },
+		"hedge: Config.BudgetPercent: -1 is not in [0, 400]":                 func() { hedge.WithBudgetPercent(-1) },
 		"hedge: Config.EstimatedRPS: +Inf is not finite and at least 0":      func() { hedge.WithEstimatedRPS(math.Inf(1)) },
 		"hedge: Config.MinDelay: -1ns is not at least 0":                     func() { hedge.WithMinDelay(-1) },
 		"hedge: Config.MaxDelay: -1ns is not at least 0":                     func() { hedge.WithMaxDelay(-1) },
@@ -1362,7 +1362,7 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"hedge: WithHedgeable: func is nil":                                  func() { hedge.WithHedgeable(nil) },
 		"hedge: WithHedgeTransport: RoundTripper is nil":                     func() { hedge.WithHedgeTransport(nil) },
 		"hedge: WithFailureStatus: code 1000 is not in [100, 999]":           func() { hedge.WithFailureStatus(500, 1000) },
-		"hedge: NewBudget: percent -1 is not in [0, 300]":                    func() { hedge.NewBudget(-1, 1) },
+		"hedge: NewBudget: percent -1 is not in [0, 400]":                    func() { hedge.NewBudget(-1, 1) },
 		"hedge: NewBudget: burst -1 is not in [0, 2147483647]":               func() { hedge.NewBudget(1, -1) },
 	} {
 		func() {
@@ -1376,7 +1376,7 @@ func TestConfigFromOutsideGivesAnErrorNotAPanic(t *testing.T) {
 	c := hedge.DefaultConfig()
 	c.BudgetPercent = -5
 	_, err := hedge.NewWithConfig(nil, c)
-	assert.EqualError(t, err, "hedge: Config.BudgetPercent: -5 is not in [0, 300]")
+	assert.EqualError(t, err, "hedge: Config.BudgetPercent: -5 is not in [0, 400]")
 	_, err = hedge.NewWithConfig(nil, hedge.Config{})
 	assert.ErrorContains(t, err, "MaxKeys", "the zero Config says so")
 

@@ -61,7 +61,7 @@ type Hedge struct {
 	// they come early enough. Zero: 0.90.
 	Percentile float64
 
-	// MaxHedges is how many hedges one question may have, at most 3. Zero: 2.
+	// MaxHedges is how many hedges one question may have, at most 4. Zero: 2.
 	MaxHedges int
 
 	// BudgetPercent bounds the hedges to this share of all queries sent, plus a burst
@@ -89,7 +89,7 @@ func (h *Hedge) validate() error {
 	case !(h.Percentile >= 0 && h.Percentile < 1):
 		return bad("Percentile", h.Percentile, "0 or more and less than 1")
 	case h.MaxHedges < 0 || h.MaxHedges > race.MaxHedges:
-		return bad("MaxHedges", h.MaxHedges, "0 to 3")
+		return bad("MaxHedges", h.MaxHedges, fmt.Sprintf("0 to %d", race.MaxHedges))
 	case !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
 		return bad("BudgetPercent", h.BudgetPercent, "0 to 100")
 	case !(h.MaxHedgesPerSecond >= 0):

@@ -19,7 +19,7 @@ import (
 )
 
 // MaxHedges is the most hedges that one race can start.
-const MaxHedges = 3
+const MaxHedges = 4
 
 // An Op is what is raced. Its methods are called from several goroutines.
 type Op[T any] interface {
@@ -215,6 +215,7 @@ type Race[T any] struct {
 	notTaken    int           // see Result
 	primaryDone bool          // the primary has returned
 	holding     holding       // of its failure
+	turns       turns         // of hedges, because attempts have failed
 	value       T             // the winner's, or else the primary's
 	err         error
 	attempts    [1 + MaxHedges]attempt
@@ -235,7 +236,7 @@ type attempt struct {
 // are. A primary that fails while no hedge is out is returned at once, and so
 // it is once parent ends; see also Style.Leave. If hedges are out, it waits for them as long as
 // [Bound] says, and not for those that wait for a connection; then they are cancelled. No hedge
-// starts once the primary has failed. A panic in the primary is raised in the caller's
+// starts once the primary has failed, unless it has failed with a [Turn]. A panic in the primary is raised in the caller's
 // goroutine (a detached one's only if no hedge won, as a *Panic unless it is an error
 // of its own); a panic in a hedge is a failed attempt.
 func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style *Style) (out Result[T]) {
@@ -272,7 +273,7 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 		style.Watch.Started(primary, 0)
 	}
 	v, err := r.attempt(primary, 0)
-	if len(delays) == 0 || (r.timer.Stop() && !r.fired.Load()) {
+	if len(delays) == 0 || (!isTurn(err) && r.timer.Stop() && !r.fired.Load()) {
 		returned = true
 		out.Value, out.Err, out.Started, out.Attempt = v, err, 1, primary
 		if err != nil {
@@ -321,12 +322,19 @@ func (r *Race[T]) fire() {
 func (r *Race[T]) next() (a *Attempt, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over || r.winner >= 0 || r.unfinished == 0 || r.primaryDone {
+	if r.turns.stale > 0 {
+		r.turns.stale--
 		return nil, 0
+	}
+	if r.over || r.winner >= 0 || r.unfinished == 0 && !r.turns.next || r.primaryDone && !r.turns.open {
+		return nil, 0
+	}
+	if r.turns.next = false; r.primaryDone {
+		defer r.notify() // Run waits for this hedge, or returns if there is none
 	}
 	index, due := r.index, r.due
 	if r.index++; r.index < len(r.delays) {
-		r.due = r.delays[r.index]
+		r.due = r.turns.moved(r.index, r.delays[r.index])
 		r.arm(r.due - due)
 	} else if p, ok := r.gate.(Pacer); ok {
 		defer r.pace(p)
@@ -415,7 +423,7 @@ func OutcomeOf(err error) Outcome {
 //	the race      the attempt            what it returned
 //	is open       succeeded              wins; what a failed primary returned is discarded
 //	is open       failed, the primary    is kept, in case every hedge fails as well, or takes too long
-//	is open       failed, a hedge        is discarded
+//	is open       failed, a hedge        is discarded, unless it decides the race, see [Turn]
 //	has a winner  any                    is discarded
 //	is over       any                    is discarded
 //
@@ -446,6 +454,11 @@ func (r *Race[T]) tell(n int, err error, open bool) {
 
 // take is the rest of finish. The caller holds mu, which take unlocks.
 func (r *Race[T]) take(n int, v T, err error, open bool) {
+	if open && err != nil {
+		if r.turn(n, err); r.isLast(n, err) {
+			err = nil
+		}
+	}
 	switch me := &r.attempts[n]; {
 	case open && err == nil:
 		v, err = r.win(n, v)
@@ -480,6 +493,43 @@ func (r *Race[T]) take(n int, v T, err error, open bool) {
 	}
 }
 
+// turn moves the next hedge to when the failure of attempt n says, if it is a Turn. The race is open. The caller holds mu.
+//
+// A failure of the primary that is in hand does not wait for a hedge that is put off for longer than it may be held.
+func (r *Race[T]) turn(n int, err error) {
+	t, ok := err.(*Turn)
+	if n == 0 {
+		r.turns.open, r.turns.next = ok, false
+	}
+	if ok {
+		r.fired.Store(true) // so that the race is not used again
+	}
+	switch {
+	case !ok, r.primaryDone && !r.turns.open, r.holding.over, r.started > MaxHedges, r.index >= min(t.Hedges, len(r.delays)):
+		return
+	case r.primaryDone && r.style.Usual != Unbounded && t.After > max(t.Took, maxBound):
+		return
+	}
+	if r.wake == nil {
+		r.wake = make(chan struct{}, 1)
+	}
+	r.due = t.Took + t.After
+	r.turns.hedges, r.turns.shift, r.turns.next = t.Hedges, r.due-r.delays[r.index], true
+	if !r.timer.Reset(t.After) {
+		r.turns.stale++
+	}
+}
+
+// isLast reports whether attempt n, which has failed with err, decides the race: every other attempt has
+// failed before, and none will start. The caller holds mu.
+func (r *Race[T]) isLast(n int, err error) bool {
+	t, ok := err.(*Turn)
+	return ok && t.Last && n > 0 && r.primaryDone && r.unfinished == 1 && !r.turns.next
+}
+
+// idle reports whether no attempt is out, but one is to start. The caller holds mu.
+func (r *Race[T]) idle() bool { return r.unfinished == 0 && r.turns.next }
+
 // lingering lets attempt n linger while what it returned is discarded, where losers do: it is
 // cancelled if that takes too long. The caller holds mu.
 func (r *Race[T]) lingering(n int) (forget func()) {
@@ -507,6 +557,7 @@ func discard[T any](op Op[T], v T, err error, a *Attempt, forget func()) {
 func (r *Race[T]) win(n int, v T) (T, error) {
 	kept, err := r.value, r.err
 	r.winner, r.value, r.err = n, v, nil
+	r.turns.next = false
 	r.unfinished--
 	r.lose(r.style.Linger, ErrLost)
 	return kept, err
@@ -515,7 +566,7 @@ func (r *Race[T]) win(n int, v T) (T, error) {
 // hold begins to hold the failure of the primary if hedges are out. Those that wait for a
 // connection are cancelled: others may need it, or the primary may have it. The caller holds mu.
 func (r *Race[T]) hold() {
-	if r.unfinished == 0 || r.style.Usual == Unbounded {
+	if r.unfinished == 0 && !r.turns.next || r.style.Usual == Unbounded {
 		return
 	}
 	r.holding.failed = time.Now()
@@ -545,14 +596,14 @@ func (r *Race[T]) release() {
 // giveUp ends the wait for hedges. The caller holds mu.
 func (r *Race[T]) giveUp() {
 	if !r.over && r.winner < 0 && !r.holding.over {
-		r.holding.over = true
+		r.holding.over, r.turns.next = true, false
 		r.lose(nil, ErrLost)
 	}
 }
 
-// bound returns the timer of a failure that is held; nil if none is. The caller holds mu.
+// bound returns the timer of a failure that is held while hedges are out; nil if none is. The caller holds mu.
 func (r *Race[T]) bound() *time.Timer {
-	if r.holding.failed.IsZero() || r.winner >= 0 || r.holding.over {
+	if r.holding.failed.IsZero() || r.winner >= 0 || r.holding.over || r.idle() {
 		return nil
 	}
 	return time.NewTimer(time.Until(r.holding.end(r.style.Usual)))
@@ -603,6 +654,8 @@ func (r *Race[T]) await() Result[T] {
 		r.mu.Lock()
 		switch {
 		case r.settled():
+		case late && (r.idle() || time.Now().Before(r.holding.end(r.style.Usual))):
+			bound = nil // another hedge is to start, or has started
 		case late:
 			r.giveUp()
 		case !gone:
@@ -690,11 +743,11 @@ func (r *Race[T]) sever(but int) {
 func (r *Race[T]) settled() bool {
 	switch {
 	case r.style.Join:
-		return r.unfinished == 0
+		return r.unfinished == 0 && !r.turns.next
 	case r.winner >= 0:
 		return r.primaryDone || r.style.Detach
 	default:
-		return r.primaryDone && (r.unfinished == 0 || r.holding.over)
+		return r.primaryDone && (r.unfinished == 0 && !r.turns.next || r.holding.over)
 	}
 }
 
@@ -702,6 +755,7 @@ func (r *Race[T]) settled() bool {
 func (r *Race[T]) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.turns.next = false
 	r.over, r.late, r.abandoned = true, true, true
 	r.lose(nil, ErrLost)
 	if r.winner >= 0 || r.primaryDone {

@@ -20,11 +20,16 @@ type plan struct {
 	fails bool
 	panic bool
 	deaf  bool // to its context
+	turn  bool // it fails with a Turn
+	last  bool // … whose failure counts if it is the last
+	after time.Duration
 }
 
 // planned makes attempts as its plans say, and counts what must balance.
 type planned struct {
 	plans    []plan
+	hedges   int // delays that move
+	start    time.Time
 	refuse   byte // a bit for each delay
 	running  atomic.Int32
 	begun    atomic.Int32
@@ -56,7 +61,7 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	defer p.running.Add(-1)
 	if n > 0 {
 		p.youngest.Store(time.Now().UnixNano())
-		if p.failed.Load() != 0 {
+		if p.failed.Load() != 0 && !p.plans[0].turn {
 			panic("a hedge begins though the primary has failed")
 		}
 	} else {
@@ -73,7 +78,10 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	}
 	p.answered[n].Store(true)
 	p.at[n].Store(time.Now().UnixNano())
-	if my.fails {
+	switch {
+	case my.fails && my.turn:
+		return &ticket{n}, &race.Turn{Hedges: p.hedges, Took: time.Since(p.start), After: my.after, Last: my.last}
+	case my.fails:
 		return &ticket{n}, errPlanned
 	}
 	return &ticket{n}, nil
@@ -109,6 +117,7 @@ func FuzzRun(f *testing.F) {
 			lasts, bits := next(), next()
 			op.plans = append(op.plans, plan{
 				lasts: time.Duration(lasts) * ms, fails: bits&1 != 0, panic: bits&2 != 0, deaf: bits&4 != 0,
+				turn: bits&8 != 0, last: bits&16 != 0, after: time.Duration(bits>>5) * 30 * ms,
 			})
 		}
 		var delays []time.Duration
@@ -134,11 +143,17 @@ func FuzzRun(f *testing.F) {
 
 			var r race.Race[*ticket]
 			start := time.Now()
+			op.start, op.hedges = start, max(len(delays)-int(mode>>7), 0)
 			out := r.Run(ctx, op, op, delays, &style)
 			var limit int64 // until which a failure may be held
 			if at := op.failed.Load(); out.Winner < 0 && at != 0 && !style.Join {
-				limit = max(at, op.youngest.Load()+int64(race.Bound(usual, time.Duration(at-start.UnixNano()))))
-				require.LessOrEqual(t, time.Now().UnixNano(), limit, "a failure is held too long")
+				bound := int64(race.Bound(usual, time.Duration(at-start.UnixNano())))
+				limit = max(at, op.youngest.Load()+bound)
+				longest := limit
+				if op.plans[0].turn { // a hedge that is put off may not be admitted in the end
+					longest += race.MaxHedges * int64(7*30*ms)
+				}
+				require.LessOrEqual(t, time.Now().UnixNano(), longest, "a failure is held too long")
 			}
 			if style.Join {
 				require.Zero(t, op.running.Load(), "a joined race leaves nobody behind")
@@ -147,7 +162,9 @@ func FuzzRun(f *testing.F) {
 			if out.Winner >= 0 {
 				require.NoError(t, out.Err)
 				require.Equal(t, out.Winner, out.Value.n)
-				require.False(t, op.plans[out.Winner].fails)
+				if op.plans[out.Winner].fails {
+					requireLast(t, op, out.Winner)
+				}
 			} else {
 				require.Error(t, out.Err)
 				if out.Value != nil {
@@ -173,7 +190,7 @@ func FuzzRun(f *testing.F) {
 				}
 				require.Equal(t, begun, op.started[n].Load(), "attempt %d", n)
 				require.Equal(t, begun, all, "attempt %d is told of once", n)
-				require.Equal(t, n == out.Winner, won == 1, "attempt %d", n)
+				require.Equal(t, n == out.Winner && !op.plans[n].fails, won == 1, "attempt %d", n)
 				require.Equal(t, begun == 1 && n > 0, op.ended[n].Load() == 1, "hedge %d ends once", n)
 			}
 			for n := range op.answered {
@@ -184,10 +201,20 @@ func FuzzRun(f *testing.F) {
 				}
 				require.Equal(t, want, op.released[n].Load() == 1, "attempt %d discarded %d times", n, op.released[n].Load())
 				require.LessOrEqual(t, op.released[n].Load(), int32(1))
-				if out.Winner < 0 && op.answered[n].Load() && !op.plans[n].fails {
+				if (out.Winner < 0 || op.plans[out.Winner].fails) && op.answered[n].Load() && !op.plans[n].fails {
 					require.True(t, ctx.Err() != nil || limit > 0 && op.at[n].Load() >= limit, "a success was passed over")
 				}
 			}
 		})
 	})
+}
+
+// requireLast requires that the failure of hedge n, which is the result, was the last one.
+func requireLast(t *testing.T, op *planned, n int) {
+	t.Helper()
+	require.True(t, op.plans[n].turn && op.plans[n].last && n > 0)
+	require.NotZero(t, op.failed.Load())
+	for other := range op.plans {
+		require.LessOrEqual(t, op.at[other].Load(), op.at[n].Load(), "attempt %d failed after %d", other, n)
+	}
 }
