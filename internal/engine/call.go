@@ -18,6 +18,7 @@ type Call struct {
 	key     *Key
 	start   time.Time
 	plan    *Plan
+	terms   *Terms         // nil: those of the configuration
 	watcher *watch.Watcher // the engine's; nil: there are no observers
 	delay   time.Duration  // after which the call is to be hedged, for observers; 0: not at all
 
@@ -36,18 +37,27 @@ type Call struct {
 	NotTaken int
 
 	began   [1 + race.MaxHedges]time.Duration // of each attempt, since start; written and read for that attempt alone
+	moved   atomic.Bool                       // see Moved
 	refused atomic.Int32                      // hedges that were admitted and refused by what is below; whoever carries one counts it
 }
 
 // Begin counts the call and returns the plan for it: the key's, or what the
 // caller asks for with a delay of its own (0: none).
 func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
+	return c.BeginOn(ctx, k, delay, nil)
+}
+
+// BeginOn is Begin for a call on terms of its own. A delay that the caller asks for counts more than theirs.
+func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Terms) *Plan {
 	c.reset(ctx, k)
 	p := k.Begin(c.start)
-	if delay > 0 {
-		p = EveryDelay(delay, k.engine.Config().MaxHedges).like(p)
+	switch {
+	case delay > 0:
+		p = EveryDelay(delay, t.hedges(k.engine.Config())).like(p)
+	case t != nil:
+		p = t.plan(p, k.engine.Config())
 	}
-	c.plan = p
+	c.plan, c.terms = p, t
 	if c.watcher == nil {
 		return p
 	}
@@ -62,11 +72,14 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
 // reset makes c a call that begins now. It writes the fields one by one: while the garbage
 // collector runs, that costs a fraction of what writing the whole struct does.
 func (c *Call) reset(ctx context.Context, k *Key) {
-	c.ctx, c.key, c.start, c.plan, c.watcher, c.delay = ctx, k, k.engine.now(), nil, k.engine.setup.Watcher, 0
+	c.ctx, c.key, c.start, c.plan, c.terms, c.watcher, c.delay = ctx, k, k.engine.now(), nil, nil, k.engine.setup.Watcher, 0
 	c.reached, c.slow, c.untimed, c.unsent, c.winner, c.Denied, c.NotTaken = false, false, false, 0, 0, None, 0
 	if c.Hedges > 0 {
 		c.Hedges, c.began = 0, [1 + race.MaxHedges]time.Duration{}
 		c.refused.Store(0)
+	}
+	if c.moved.Load() {
+		c.moved.Store(false)
 	}
 }
 
@@ -84,6 +97,17 @@ func (c *Call) Began(at time.Time) { c.start = c.key.engine.clock(at) }
 // Due says after which delay the call is to be hedged, if that is not the plan's.
 func (c *Call) Due(delay time.Duration) { c.delay = delay }
 
+// Moved says that hedges of the call are due at other times than planned.
+func (c *Call) Moved() { c.moved.Store(true) }
+
+// Elapsed returns how long ago the call began.
+func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
+
+// early reports whether the delay with the given index has not passed, though the call is asked about it.
+func (c *Call) early(now time.Time, index int) bool {
+	return c.moved.Load() && c.plan != nil && index < len(c.plan.Delays) && now.Sub(c.start) < c.plan.Delays[index]
+}
+
 // AnsweredBy says which attempt has answered, if no race tells the call (see [Call.Watch]).
 func (c *Call) AnsweredBy(n int) { c.winner = n }
 
@@ -93,19 +117,20 @@ func (c *Call) Admit(index int) bool { return c.AdmitUnless(index, None) }
 
 // AdmitUnless is Admit for an adapter with a reason of its own to refuse, or None.
 func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
-	c.reached = true
 	now := time.Now()
+	early := c.early(now, index)
+	c.reached = c.reached || !early
 	if c.unsent > 0 && now.Sub(c.start) >= c.unsent {
 		return false // a hedge would have answered, and there would be no call any more
 	}
 	deadline, _ := c.ctx.Deadline()
-	slow := c.plan != nil && index == c.plan.slow
+	slow := c.plan != nil && index == c.plan.slow && !early
 	c.slow = c.slow || slow
 	if slow && c.plan.marked {
 		c.key.slowed()
 		return false
 	}
-	denial = c.key.Admit(now, slow, deadline, denial)
+	denial = c.key.admit(now, slow, c.terms.free(), deadline, denial)
 	if denial == observe.DeniedShadow {
 		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
 			c.unsent = now.Sub(c.start) + d
@@ -147,7 +172,7 @@ func (c *Call) tell(denial observe.Reason) {
 // carry it refused. The attempt's error is then [race.ErrRefused].
 func (c *Call) Refuse(reason observe.Reason) {
 	c.refused.Add(1)
-	c.key.Refused(time.Now(), reason)
+	c.key.refused(time.Now(), c.terms.free(), reason)
 	c.tellDenied(reason)
 }
 
@@ -163,7 +188,7 @@ func (c *Call) Sent() int { return c.Hedges - int(c.refused.Load()) }
 func (c *Call) Ended(int) { c.key.Ended() }
 
 // Forget drops what the call refers to that its caller made, once it has ended.
-func (c *Call) Forget() { c.ctx, c.plan = nil, nil }
+func (c *Call) Forget() { c.ctx, c.plan, c.terms = nil, nil, nil }
 
 // Untimed says that the answer was there before the caller asked for it, which is all that is known of its latency.
 func (c *Call) Untimed() { c.untimed = true }

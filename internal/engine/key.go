@@ -151,12 +151,17 @@ func (k *Key) Begin(now time.Time) *Plan {
 // has just reached the delay by which it counts as slow, see [Plan]. In shadow mode,
 // Admit returns DeniedShadow where it would return None.
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe.Reason) observe.Reason {
+	return k.admit(now, slow, false, deadline, denial)
+}
+
+// admit is Admit. A hedge that is free is neither held back nor paid for.
+func (k *Key) admit(now time.Time, slow, free bool, deadline time.Time, denial observe.Reason) observe.Reason {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
 		k.brakes.reached()
 	}
-	if denial == None {
+	if denial == None && !free {
 		denial = k.deny(now, deadline)
 	}
 	if denial != None {
@@ -224,7 +229,10 @@ func (k *Key) RandomLatency() time.Duration {
 
 // Refused says that a hedge which Admit let start was not sent, for the given reason. The
 // budget has its token back, and the hedge counts as denied. Ended must be called as well.
-func (k *Key) Refused(now time.Time, reason observe.Reason) {
+func (k *Key) Refused(now time.Time, reason observe.Reason) { k.refused(now, false, reason) }
+
+// refused is Refused. A hedge that is free has no token.
+func (k *Key) refused(now time.Time, free bool, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.countDenied(reason)
@@ -233,7 +241,9 @@ func (k *Key) Refused(now time.Time, reason observe.Reason) {
 		k.audit.Hedged(-1)
 	}
 	k.brakes.refused()
-	k.purse.Return(now, k.engine.ceiling.Load())
+	if !free {
+		k.purse.Return(now, k.engine.ceiling.Load())
+	}
 }
 
 // Ended says that a hedge is no longer in flight.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/internal/race"
@@ -31,6 +32,9 @@ type Plan struct {
 	usual  time.Duration // the first delay, if nobody set a limit; 0 if unknown
 	slow   int           // index of the delay by which a call counts as slow; -1: none does
 	marked bool          // the last delay is for that alone
+
+	terms *Terms               // that it was made for; nil: the configuration's
+	other atomic.Pointer[Plan] // the same for the terms that were asked for last; nil: none were
 }
 
 // hedges returns the delays after which calls are hedged.
@@ -74,6 +78,71 @@ func EveryDelay(d time.Duration, hedges int) *Plan {
 		p.Delays[k] = time.Duration(k+1) * d
 	}
 	return p
+}
+
+// Terms are what holds for some calls of a key instead of what the configuration says.
+type Terms struct {
+	Hedges int           // of a call at most
+	Fixed  bool          // after each Delay; else after the learned delays
+	Delay  time.Duration // between attempts, if it is fixed
+	Free   bool          // neither budget, brakes, audit nor warm-up hold hedges back
+}
+
+func (t *Terms) free() bool { return t != nil && t.Free }
+
+// hedges returns how many hedges a call has at most. There may be no terms.
+func (t *Terms) hedges(c *Config) int {
+	if t == nil || c.MaxHedges == 0 {
+		return c.MaxHedges
+	}
+	return t.Hedges
+}
+
+// plan returns what own, the plan of a key, is on the terms. It makes it once for each own. Nobody hedges where the
+// configuration says so, nor, unless the terms are free, where too little is known.
+func (t *Terms) plan(own *Plan, c *Config) *Plan {
+	if c.MaxHedges == 0 || own == nil && !t.Free {
+		return nil
+	}
+	if own != nil {
+		if p := own.other.Load(); p != nil && p.terms == t {
+			return p
+		}
+	}
+	var p *Plan
+	if t.Fixed {
+		p = EveryDelay(t.Delay, t.Hedges).like(own)
+	} else {
+		p = own.upTo(t.Hedges)
+	}
+	if own != nil {
+		p.Median, p.terms = own.Median, t
+		own.other.Store(p)
+	}
+	return p
+}
+
+// upTo returns p with so many hedges: it leaves out the last ones, or has more at the distance of the last one.
+func (p *Plan) upTo(n int) *Plan {
+	if p == nil {
+		return nil
+	}
+	d := slices.Clone(p.hedges())
+	if len(d) == 0 {
+		return p
+	}
+	gap := d[len(d)-1]
+	if len(d) > 1 {
+		gap -= d[len(d)-2]
+	}
+	for len(d) < n {
+		d = append(d, d[len(d)-1]+gap)
+	}
+	out := &Plan{Delays: d[:n:n], Median: p.Median, P99: p.P99, slow: p.slow}
+	if p.usual > 0 {
+		out.mark(p.usual)
+	}
+	return out
 }
 
 // tail is a distribution's tail in two columns, from the slowest bucket down.

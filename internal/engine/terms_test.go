@@ -1,0 +1,115 @@
+package engine_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/observe"
+)
+
+// termed returns a key of an engine that has learned 20 calls of 100 ms, or none.
+func termed(t *testing.T, c engine.Config, calls int) *engine.Key {
+	k := engine.New(c).Key(engine.Name{Host: "h"})
+	for range calls {
+		var call engine.Call
+		call.Begin(t.Context(), k, 0)
+		time.Sleep(100 * time.Millisecond)
+		call.End(true, false, 0)
+	}
+	return k
+}
+
+func TestTermsHoldForTheirCalls(t *testing.T) {
+	const ms = time.Millisecond
+	fixed := &engine.Terms{Hedges: 3, Fixed: true, Delay: 50 * ms}
+	at0 := &engine.Terms{Hedges: 2, Fixed: true, Free: true}
+	for name, test := range map[string]struct {
+		terms     *engine.Terms
+		maxHedges int
+		calls     int
+		asked     time.Duration
+		want      []time.Duration // nil: no plan
+	}{
+		"fixed":                       {fixed, 2, 20, 0, []time.Duration{50 * ms, 100 * ms, 150 * ms}},
+		"fixed, and nothing is known": {fixed, 2, 9, 0, nil},
+		"free, and nothing is known":  {at0, 2, 0, 0, []time.Duration{0, 0}},
+		"free, and no hedges allowed": {at0, 0, 20, 0, nil},
+		"the caller asks for another": {fixed, 2, 20, 20 * ms, []time.Duration{20 * ms, 40 * ms, 60 * ms}},
+		"fewer are learned":           {&engine.Terms{Hedges: 1}, 2, 20, 0, []time.Duration{100 * ms}},
+		"more than are learned":       {&engine.Terms{Hedges: 4}, 2, 20, 0, []time.Duration{100 * ms, 200 * ms, 300 * ms, 400 * ms}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := engine.Config{Percentile: 0.9, MaxHedges: test.maxHedges, Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true, MinDelay: ms, MaxKeys: 9}
+				k := termed(t, c, test.calls)
+				var call engine.Call
+				p := call.BeginOn(t.Context(), k, test.asked, test.terms)
+				if test.want == nil {
+					assert.Nil(t, p)
+					return
+				}
+				require.NotNil(t, p)
+				require.GreaterOrEqual(t, len(p.Delays), len(test.want))
+				for i, want := range test.want {
+					assert.InDelta(t, want, p.Delays[i], float64(want)/25, "delay %d; an estimate is exact to 1 %%", i)
+				}
+				if test.asked == 0 && k.Plan() != nil {
+					assert.Same(t, p, call.BeginOn(t.Context(), k, 0, test.terms), "a plan is made once")
+					assert.NotSame(t, p, call.Begin(t.Context(), k, 0))
+				}
+			})
+		})
+	}
+}
+
+func TestFreeHedgesPayNothingAndAreNotHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := engine.Config{Percentile: 0.9, MaxHedges: 2, Share: 0.01, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
+		k := termed(t, c, 20)
+		for range 100 {
+			k.PushBack(time.Now(), time.Second)
+		}
+		before := k.Tokens()
+		var call engine.Call
+		call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 2, Fixed: true})
+		assert.False(t, call.Admit(0))
+		assert.Equal(t, observe.DeniedPaused, call.Denied)
+		call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 2, Fixed: true, Free: true})
+		tokens := k.Tokens()
+		for range 9 {
+			require.True(t, call.Admit(0))
+			call.Ended(1)
+		}
+		call.Refuse(observe.DeniedSameBackend)
+		assert.Equal(t, tokens, k.Tokens())
+		assert.GreaterOrEqual(t, tokens, before)
+		assert.EqualValues(t, 8, k.View().Hedges)
+	})
+}
+
+// A hedge that a failure brings forward says nothing of how slow the call is.
+func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := engine.Config{Percentile: 0.9, MaxHedges: 2, Share: 1, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
+		for _, moved := range []bool{false, true} {
+			k := termed(t, c, 20)
+			for range 20 {
+				var call engine.Call
+				call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 2})
+				if moved {
+					call.Moved()
+				} else {
+					time.Sleep(150 * time.Millisecond)
+				}
+				call.Admit(0)
+				call.End(true, false, 0)
+			}
+			assert.Equal(t, !moved, k.View().Slow > engine.SlowLimit/2, "moved: %v, slow: %v", moved, k.View().Slow)
+		}
+	})
+}
