@@ -36,6 +36,7 @@ func TestArrowsPointDown(t *testing.T) {
 		{"internal/readonly", []string{module + "/internal", grpc, "net/http"}, "names and descriptors say what a method does, and no call"},
 		{"internal/elsewhere", []string{module + "/internal/engine", module + "/internal/grpcattempt"}, "a balancer finds another backend, and does not decide about hedges"},
 		{"internal/grpcattempt", []string{module + "/internal/engine"}, "attempts know no policy"},
+		{"internal/serviceconfig", []string{module + "/internal/engine", module + "/internal/race", module + "/internal/grpcattempt"}, "it reads what a config says, and decides nothing"},
 		{"internal/watch", []string{module + "/internal/engine", module + "/internal/race", module + "/internal/ops", module + "/sketch", "golang.org", "google.golang.org"}, "events pass through it, whoever raises them"},
 		{"internal/seats", []string{module, "golang.org", "github.com/miekg/dns", "net/http"}, "who stays is a matter of clients and time, and no protocol's"},
 		{"internal/ops", []string{grpc, "net/http", "github.com/miekg/dns"}, "every protocol is operated alike"},
@@ -71,7 +72,7 @@ func TestArrowsPointDown(t *testing.T) {
 
 // TestOnlyTheInterceptorsKnowGRPC keeps grpc, and the packages that are about it, out of the root's other files.
 func TestOnlyTheInterceptorsKnowGRPC(t *testing.T) {
-	about := regexp.MustCompile(`"(google\.golang\.org/|` + module + `/internal/(elsewhere|grpcattempt|readonly)")`)
+	about := regexp.MustCompile(`"(google\.golang\.org/|` + module + `/internal/(elsewhere|grpcattempt|readonly|serviceconfig)")`)
 	for _, file := range list(t, "-f", `{{join .GoFiles "\n"}}`, ".") {
 		src, err := os.ReadFile(file)
 		require.NoError(t, err)

@@ -43,7 +43,7 @@ func TestConfigFromOutsideIsRefusedByInterceptors(t *testing.T) {
 	c := hedge.DefaultConfig()
 	c.BudgetPercent = -1
 	_, err := hedge.NewInterceptorWithConfig(c)
-	assert.EqualError(t, err, "hedge: Config.BudgetPercent: -1 is not in [0, 300]")
+	assert.EqualError(t, err, "hedge: Config.BudgetPercent: -1 is not in [0, 400]")
 
 	c.BudgetPercent = 3
 	in, err := hedge.NewInterceptorWithConfig(c, hedge.WithMaxHedges(1), nil)

@@ -1,0 +1,110 @@
+package serviceconfig_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+
+	"github.com/gohedge/hedge/internal/serviceconfig"
+)
+
+// reading returns a Book that has a config with two attempts, a client whose resolver it reads, and what was told.
+func reading(t *testing.T, opts ...grpc.DialOption) (book *serviceconfig.Book, cc *grpc.ClientConn, found *manual.Resolver, told func() []error) {
+	book = new(serviceconfig.Book)
+	book.Set(parse(t, policy(`"maxAttempts": 2`)), "a test")
+	var all []error
+	reader := &serviceconfig.Reader{Book: book, Tell: func(target string, c *serviceconfig.Config, err error) {
+		assert.Equal(t, "found:///shop", target)
+		assert.Equal(t, err == nil, c != nil)
+		all = append(all, err)
+	}}
+	found = manual.NewBuilderWithScheme("found")
+	found.InitialState(resolver.State{})
+	cc, err := grpc.NewClient("found:shop", append(opts, grpc.WithResolvers(reader.Wrap(found)), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cc.Close()) })
+	cc.Connect()
+	return book, cc, found, func() []error { return all }
+}
+
+func attempts(l *serviceconfig.Live) int {
+	if p := l.Policy("/s/m"); p != nil {
+		return p.Attempts
+	}
+	return 0
+}
+
+func TestAConfigOfTheResolverCountsMore(t *testing.T) {
+	book, cc, found, told := reading(t)
+	other := client(t, "found:///other")
+	assert.Equal(t, 2, attempts(book.Of(cc)))
+
+	send := func(text string) error {
+		result := found.CC().ParseServiceConfig(text)
+		assert.LessOrEqual(t, 2, attempts(book.Of(cc)), "a config that is only parsed changes nothing")
+		return found.CC().UpdateState(resolver.State{ServiceConfig: result})
+	}
+	_ = send(policy(`"maxAttempts": 3`)) // without addresses gRPC complains, and takes it
+	assert.Equal(t, 3, attempts(book.Of(cc)))
+	assert.Equal(t, 3, attempts(book.OfTarget("found:shop")))
+	assert.Equal(t, 2, attempts(book.Of(other)))
+	assert.Equal(t, 2, attempts(book.Of(nil)))
+	assert.Equal(t, "the resolver", book.Of(cc).Source)
+	_ = send(policy(`"maxAttempts": 3`))
+	require.Len(t, told(), 1, "what does not change is not told")
+
+	assert.Error(t, send(policy(`"maxAttempts": 1`)))
+	assert.Equal(t, 3, attempts(book.Of(cc)), "the old one stays")
+	require.Len(t, told(), 2)
+	assert.EqualError(t, told()[1], "methodConfig[0].hedgingPolicy.maxAttempts: 1 is not an integer above 1")
+	assert.Error(t, send(`{"methodConfig": 7}`))
+	assert.Equal(t, 3, attempts(book.Of(cc)))
+
+	_ = send(policy(`"maxAttempts": 4, "fieldOfTheFuture": true`))
+	assert.Equal(t, 4, attempts(book.Of(cc)))
+
+	_ = found.CC().UpdateState(resolver.State{})
+	assert.Equal(t, 2, attempts(book.Of(cc)), "without a config of the resolver, the one for all counts")
+
+	own := parseElsewhere(t)
+	_ = found.CC().UpdateState(resolver.State{ServiceConfig: own.ParseServiceConfig(`{}`)})
+	assert.Zero(t, attempts(book.Of(cc)), "what another parsed says nothing of hedging")
+}
+
+// parseElsewhere returns a resolver's connection that nobody reads.
+func parseElsewhere(t *testing.T) resolver.ClientConn {
+	r := manual.NewBuilderWithScheme("elsewhere")
+	r.InitialState(resolver.State{})
+	cc, err := grpc.NewClient("elsewhere:///", grpc.WithResolvers(r), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cc.Close()) })
+	cc.Connect()
+	return r.CC()
+}
+
+func TestWhoWantsNoConfigOfTheResolverGetsNone(t *testing.T) {
+	book, cc, found, told := reading(t, grpc.WithDisableServiceConfig())
+	_ = found.CC().UpdateState(resolver.State{ServiceConfig: found.CC().ParseServiceConfig(policy(`"maxAttempts": 3`))})
+	assert.Equal(t, 2, attempts(book.Of(cc)))
+	assert.Empty(t, told())
+}
+
+type authority struct{ *manual.Resolver }
+
+func (authority) OverrideAuthority(resolver.Target) string { return "shop.test" }
+
+func TestAResolverKeepsItsAuthority(t *testing.T) {
+	reader := &serviceconfig.Reader{Book: new(serviceconfig.Book)}
+	found := manual.NewBuilderWithScheme("found")
+	o, ok := reader.Wrap(authority{found}).(resolver.AuthorityOverrider)
+	require.True(t, ok)
+	assert.Equal(t, "shop.test", o.OverrideAuthority(resolver.Target{}))
+	_, ok = reader.Wrap(found).(resolver.AuthorityOverrider)
+	assert.False(t, ok)
+	assert.Equal(t, "found", reader.Wrap(found).Scheme())
+}

@@ -1,0 +1,127 @@
+package serviceconfig
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gohedge/hedge/internal/label"
+)
+
+// A value is a JSON value and the path to it.
+type value struct {
+	path string
+	raw  json.RawMessage // nil: there is none
+}
+
+// An object is a JSON object and the path to it. As gRPC, it does not distinguish the cases of names.
+type object struct {
+	path   string
+	fields map[string]json.RawMessage
+}
+
+// given reports whether there is a value, and it is not null.
+func (v value) given() bool { return len(v.raw) > 0 && string(v.raw) != "null" }
+
+// wrong returns the error that a value is not what it should be.
+func (v value) wrong(want string) error {
+	if len(v.raw) == 0 {
+		return fmt.Errorf("%s: it is missing, and is to be %s", v.path, want)
+	}
+	return fmt.Errorf("%s: %s is not %s", v.path, label.Clean(string(v.raw)), want)
+}
+
+// object reads an object; nil if there is no value.
+func (v value) object() (*object, error) {
+	if !v.given() {
+		return nil, nil
+	}
+	return objectAt(v.path, v.raw, v.wrong("an object"))
+}
+
+// objectAt reads an object, and returns mismatch if it is none.
+func objectAt(path string, raw json.RawMessage, mismatch error) (*object, error) {
+	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' {
+		if mismatch == nil {
+			mismatch = fmt.Errorf("it is no JSON object")
+		}
+		return nil, mismatch
+	}
+	o := &object{path: path, fields: make(map[string]json.RawMessage)}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	_, err := d.Token()
+	for err == nil && d.More() {
+		var name json.Token
+		if name, err = d.Token(); err != nil {
+			break
+		}
+		var field json.RawMessage
+		if err = d.Decode(&field); err != nil {
+			break
+		}
+		if o.field(name.(string)).raw != nil {
+			return nil, fmt.Errorf("%s is given twice", o.at(label.Clean(name.(string))))
+		}
+		o.fields[name.(string)] = field
+	}
+	return o, err
+}
+
+func (o *object) at(name string) string {
+	if o.path == "" {
+		return name
+	}
+	return o.path + "." + name
+}
+
+// names returns the names of all fields.
+func (o *object) names() []string { return slices.Sorted(maps.Keys(o.fields)) }
+
+// field returns the value of a field. There may be no object.
+func (o *object) field(name string) value {
+	if o == nil {
+		return value{}
+	}
+	raw, ok := o.fields[name]
+	if !ok {
+		for other, r := range o.fields {
+			if strings.EqualFold(other, name) {
+				raw = r
+			}
+		}
+	}
+	return value{o.at(name), raw}
+}
+
+// array returns the elements of a field that is an array, if it is given.
+func (o *object) array(name string) (all []value, err error) {
+	v := o.field(name)
+	if !v.given() {
+		return nil, nil
+	}
+	var raws []json.RawMessage
+	if json.Unmarshal(v.raw, &raws) != nil {
+		return nil, v.wrong("an array")
+	}
+	for i, raw := range raws {
+		all = append(all, value{fmt.Sprintf("%s[%d]", v.path, i), raw})
+	}
+	return all, nil
+}
+
+// text returns a field that is a string; "" if it is not given.
+func (o *object) text(name string) (s string, err error) {
+	if v := o.field(name); v.given() && json.Unmarshal(v.raw, &s) != nil {
+		return "", v.wrong("a string")
+	}
+	return s, nil
+}
+
+// number returns a value that is a number.
+func (v value) number() (f float64, ok bool) {
+	ok = v.given() && json.Unmarshal(v.raw, &f) == nil
+	return f, ok
+}
