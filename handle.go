@@ -32,7 +32,8 @@ type handle struct {
 	off      atomic.Bool
 	unused   []string // what has no effect, and why; not changed once the adapter is made
 	log      *ops.Log
-	protocol string // as in [KeyInfo]
+	protocol string             // as in [KeyInfo]
+	describe func(*KeySnapshot) // adds what an adapter knows of a key; nil: nothing
 }
 
 // mustInit panics if the options contradict each other.
@@ -241,6 +242,9 @@ func (h *handle) Snapshot() Snapshot {
 			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
 			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audited(v.Audit), Unresumed: v.Unresumed,
 		})
+		if h.describe != nil {
+			h.describe(&s.Keys[len(s.Keys)-1])
+		}
 	}
 	return s
 }

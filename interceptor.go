@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
 // Only the files whose names begin with interceptor import grpc, and the build tag
@@ -47,7 +49,8 @@ type Interceptor struct {
 	handle
 	grpc  grpcConfig // written by connect, and not changed after it
 	rules methodRules
-	calls sync.Pool // of *rpc
+	book  serviceconfig.Book // the configs in force; an empty one if there is none
+	calls sync.Pool          // of *rpc
 
 	connecting atomic.Bool // a connection for hedges is being made to leave idleness
 }
@@ -75,7 +78,12 @@ func NewInterceptorWithConfig(c Config, opts ...Option) (*Interceptor, error) {
 // connect takes the options of gRPC, and starts connecting the connection that was given for hedges.
 func (in *Interceptor) connect() {
 	in.grpc = grpcConfigOf(&in.options)
-	in.rules.routes, in.rules.listed, in.rules.declared, in.rules.log = in.options.routes, in.options.methods, in.grpc.declared, in.log
+	in.rules = methodRules{
+		routes: in.options.routes, listed: in.options.methods, declared: in.grpc.declared, strict: in.grpc.strict,
+		aside: obeys(grpc.Version, grpcHedges), log: in.log,
+	}
+	in.book.Set(in.grpc.service, "the program")
+	in.describe = in.annotate
 	if given := in.grpc.conn; given != nil {
 		in.wake(given)
 	}
@@ -129,11 +137,28 @@ func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 }
 
 // Hedges reports whether calls of a method, such as "/pkg.Service/Method", are hedged when they are slow,
-// and why or why not. It counts and logs nothing. Streams from the client are sent once, whatever it reports.
+// and why or why not, where no resolver says otherwise (see [Interceptor.Resolver]). It counts and logs nothing. Streams from the client are sent once, whatever it reports.
 func (in *Interceptor) Hedges(method string) (hedged bool, why string) {
 	in.mustBeMade()
-	rule := in.rules.find(method)
+	rule := in.rules.find(in.book.All(), method)
 	return rule.hedgeable, rule.why
+}
+
+// annotate says of a key where its policy comes from, and when its next call is hedged if that is not learned.
+func (in *Interceptor) annotate(k *KeySnapshot) {
+	if k.Route == "" {
+		return
+	}
+	live := in.book.OfTarget(k.Host)
+	rule := in.rules.find(live, k.Route)
+	if rule.hedging == nil {
+		return
+	}
+	k.Policy = rule.hedging.Path + " of " + live.Source
+	d := cmp.Or(rule.policy.Delay, rule.terms.Delay)
+	if hedged := len(k.Delays) > 0 || rule.terms.Free && in.settings.Load().MaxHedges > 0; hedged && (rule.terms.Fixed || d > 0) {
+		k.Delays = engine.EveryDelay(d, rule.terms.Hedges).Delays
+	}
 }
 
 func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
@@ -142,7 +167,11 @@ func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
 		return m.known.Divide(&parts, asked.req, asked.reply, asked.opts)
 	})
 	if reason != engine.None {
-		return in.sendOnce(ctx, asked, reason)
+		err := in.sendOnce(ctx, asked, reason)
+		if m.counts() {
+			m.succeeded(asked.cc, err)
+		}
+		return err
 	}
 	c := in.callOf(ctx, asked, m)
 	c.request, c.replyType = parts.Request, parts.ReplyType
@@ -151,7 +180,13 @@ func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
 		delays = nil
 	}
 	out := c.run(ctx, delays)
+	if m.strict {
+		expire(ctx, &out)
+	}
 	err := c.deliver(out)
+	if m.counts() {
+		m.succeeded(asked.cc, err)
+	}
 	c.free()
 	return err
 }
@@ -162,7 +197,7 @@ func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
 func (in *Interceptor) decide(ctx context.Context, cc *grpc.ClientConn, method string, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason Reason) {
 	o, facts := race.OverridesFrom(ctx), in.begin()
 	if !facts.SwitchedOff {
-		m = in.rules.of(method)
+		m = in.rules.of(in.book.Of(cc), method)
 		facts.Again = o.Above == method
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)
@@ -223,7 +258,10 @@ func (in *Interceptor) callOf(ctx context.Context, asked *unaryCall, m *methodRu
 	if !ok {
 		c = &rpc{hedging: hedging{in: in}}
 	}
-	c.asked = *asked
+	c.asked, c.rule = *asked, m
+	if m.throttled {
+		c.throttle = m.live.Throttle(asked.cc)
+	}
 	if opts, finish := grpcattempt.TakeFinish(asked.opts); len(finish) > 0 {
 		c.asked.opts, c.finish = opts, &grpcattempt.Finish{Functions: finish}
 	}
@@ -272,7 +310,7 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	return c.race.Run(ctx, c, c, delays, &race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.asked.method})
+	return c.race.Run(ctx, c, c, delays, &race.Style{Usual: c.usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.asked.method})
 }
 
 // keepRequest keeps the request as it is if something below may change it before a hedge copies it. It reports whether
@@ -306,8 +344,12 @@ func (c *rpc) deliver(out race.Result[error]) error {
 		}
 	}
 	c.NotTaken = out.NotTaken
-	c.End(c.in.isAnswer(err), out.Winner > 0, 0)
-	c.in.tally(&c.Call, out.Winner)
+	winner := out.Winner
+	if c.rule.strict {
+		winner = answeredBy(out)
+	}
+	c.End(c.in.isAnswer(err), winner > 0, 0)
+	c.in.tally(&c.Call, winner)
 	out.Attempt.Release()
 	if c.finish != nil {
 		c.finish.Choose(max(out.Winner, 0))
@@ -324,6 +366,7 @@ func (c *rpc) free() {
 	}
 	c.Forget()
 	c.asked, c.finish, c.primary, c.request, c.replyType = unaryCall{}, nil, nil, grpcattempt.Request{}, grpcattempt.ReplyType{}
+	c.rule, c.throttle = nil, nil
 	if cap(c.buffer) > maxBuffer {
 		c.buffer = nil
 	}
@@ -387,7 +430,9 @@ type hedging struct {
 
 	// Written before the race begins.
 	in        *Interceptor
-	key       *engine.Key // an rpc keeps it for its next call, which is often one of the same key
+	rule      *methodRule
+	throttle  *serviceconfig.Throttle // nil: there is none
+	key       *engine.Key             // an rpc keeps it for its next call, which is often one of the same key
 	replyType grpcattempt.ReplyType
 
 	detours elsewhere.Detours
@@ -396,7 +441,7 @@ type hedging struct {
 
 // plan begins the call, and returns when its hedges are due. The key is known.
 func (h *hedging) plan(ctx context.Context, delay time.Duration) []time.Duration {
-	plan := h.Begin(ctx, h.key, delay)
+	plan := h.BeginOn(ctx, h.key, delay, h.rule.terms)
 	if plan == nil {
 		h.in.stats.WarmupRequests.Add(1)
 		return nil
@@ -407,8 +452,10 @@ func (h *hedging) plan(ctx context.Context, delay time.Duration) []time.Duration
 // denial returns why a hedge of a call over cc could not be made or would only queue, or [engine.None].
 func (h *hedging) denial(cc *grpc.ClientConn) Reason {
 	switch conn := h.in.hedgeConn(cc); {
-	case h.barred.Load():
+	case h.barred.Load(), !h.throttle.Open():
 		return DeniedPaused
+	case h.rule.strict:
+		return engine.None
 	case conn != nil && !h.in.ready(conn):
 		return DeniedNotReady
 	}
@@ -438,15 +485,69 @@ func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD) 
 	}
 	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed {
 		h.key.PushBack(time.Now(), wait)
-		h.barred.Store(true)
+		if h.rule.hedging == nil {
+			h.barred.Store(true)
+		}
 	}
 	switch code := status.Code(err); {
 	case h.in.grpc.answers[code]:
 		return nil
+	case h.rule.hedging != nil:
+		return h.goOn(a, code, trailer)
 	case a.Err() == nil && !h.in.grpc.nonFatal[code]:
 		return race.ErrAnswer
 	}
 	return errNotFinal
+}
+
+// goOn returns what a failure with a code is for the race of a call whose method has a hedging policy.
+func (h *hedging) goOn(a *race.Attempt, code codes.Code, trailer metadata.MD) error {
+	if a.Err() != nil {
+		return errNotFinal
+	}
+	strict, nonFatal := h.rule.strict, h.rule.hedging.NonFatal(code)
+	after, stop := grpcattempt.NextAfter(trailer)
+	if nonFatal || stop {
+		h.throttle.Failed()
+	}
+	if stop {
+		h.barred.Store(true)
+	}
+	switch {
+	case !nonFatal && strict:
+		return nil // it ends the call
+	case !nonFatal:
+		return race.ErrAnswer
+	}
+	turn := &race.Turn{Took: h.Elapsed(), After: after, Last: strict}
+	if !stop {
+		turn.Hedges = h.rule.terms.Hedges
+		h.Moved()
+	}
+	return turn
+}
+
+// usual returns how long an answer usually takes, which bounds how long a failure waits for hedges.
+func (h *hedging) usual() time.Duration {
+	if h.rule.strict {
+		return race.Unbounded
+	}
+	return h.Usual()
+}
+
+// expire makes the end of the caller's context the result of a call that has outlived it, whatever its primary said before.
+func expire(ctx context.Context, out *race.Result[error]) {
+	if out.Winner < 0 && ctx.Err() != nil {
+		out.Value = status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// answeredBy returns which attempt has answered; -1 if none has, though one whose failure ended the call is the race's winner.
+func answeredBy(out race.Result[error]) int {
+	if out.Value != nil && out.Value != io.EOF && out.Winner > 0 {
+		return -1
+	}
+	return out.Winner
 }
 
 // Discard counts hedges that panicked. There is nothing to release.

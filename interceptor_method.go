@@ -6,20 +6,28 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 
+	"google.golang.org/grpc"
+
+	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/readonly"
+	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
 // A methodRule is what holds for every call of a method. It does not change, but for what was told and seen.
 type methodRule struct {
 	hedgeable bool
 	why       string // or why not
-	policy    Policy
-	loud      atomic.Bool // the log is told of it
+	policy    Policy // of the route
+	live      *serviceconfig.Live
+	hedging   *serviceconfig.Policy // nil: its service config has none
+	terms     *engine.Terms         // of hedging; nil with it
+	strict    bool                  // nothing but that counts
+	throttled bool                  // its successes count for retryThrottling
+	loud      atomic.Bool           // the log is told of it
 	told      grpcattempt.Told
 	known     grpcattempt.Known
 }
@@ -30,37 +38,40 @@ const (
 	maxMethodName = 256  // bytes; a longer name's rule is found again for each call
 )
 
-// methodRules are the rules of methods. They are safe for concurrent use.
+// methodRules make the rules of methods, which are kept with the service config that they follow from.
 type methodRules struct {
 	// Written before the first call, and not changed after it.
 	routes   *routes  // nil: none given
 	listed   []string // patterns of WithMethods
 	declared bool     // WithDeclaredMethods: names are not asked
+	strict   bool     // StrictServiceConfig: names and declarations are not asked
+	aside    bool     // gRPC obeys hedging policies itself
 	log      *ops.Log
-
-	known sync.Map     // full method to *methodRule
-	kept  atomic.Int64 // how many were put into known
 }
 
-// of returns what holds for a method: its route's policy, and whether it is known
+// of returns what holds for a method under a service config: its policies, and whether it is known
 // to be safe to send twice. It is found once per method, unless there are more than
 // maxRules.
-func (r *methodRules) of(method string) *methodRule {
-	if rule, ok := r.known.Load(method); ok {
+func (r *methodRules) of(live *serviceconfig.Live, method string) *methodRule {
+	if rule, ok := live.Methods.Load(method); ok {
 		return rule.(*methodRule)
 	}
-	rule := r.find(method)
+	rule := r.find(live, method)
 	if len(method) > maxMethodName {
 		return rule
 	}
-	earlier, found := r.known.LoadOrStore(strings.Clone(method), rule)
+	earlier, found := live.Methods.LoadOrStore(strings.Clone(method), rule)
 	if found {
 		return earlier.(*methodRule)
 	}
-	n := r.kept.Add(1)
+	n := live.Kept.Add(1)
 	rule.loud.Store(n <= maxRules)
 	if n%maxRules == 0 {
-		r.known.Clear() // what is in use comes back
+		live.Methods.Clear() // what is in use comes back
+	}
+	if p := rule.hedging; n <= maxRules && p != nil && !r.log.Silent() {
+		r.log.Tell(slog.LevelInfo, "method has a hedging policy", slog.String("method", method), slog.String("policy", p.Path), slog.String("of", live.Source),
+			slog.Int("attempts", p.Attempts), slog.Bool("learned_delay", !rule.terms.Fixed), slog.Duration("delay", p.Delay))
 	}
 	if n <= maxRules && !rule.hedgeable && !rule.policy.Off && !r.log.Silent() {
 		r.log.Tell(slog.LevelInfo, "method is not hedged: nothing says that it is safe to repeat",
@@ -70,8 +81,9 @@ func (r *methodRules) of(method string) *methodRule {
 }
 
 // find makes the rule of a method.
-func (r *methodRules) find(method string) *methodRule {
-	rule := new(methodRule)
+func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule {
+	rule := &methodRule{live: live, throttled: live.Throttles() && !live.Retries(method)}
+	policy := live.Policy(method)
 	if r.routes != nil {
 		if to := r.routes.grpc(method); to != nil {
 			rule.policy = to.Policy
@@ -80,10 +92,16 @@ func (r *methodRules) find(method string) *methodRule {
 	switch {
 	case rule.policy.Off:
 		rule.why = "its route is Off"
+	case policy != nil && r.aside:
+		rule.policy.Off, rule.why = true, "gRPC hedges it, by "+policy.Path
 	case rule.policy.Hedgeable:
 		rule.hedgeable, rule.why = true, "its route is Hedgeable"
 	case r.lists(method):
 		rule.hedgeable, rule.why = true, "WithMethods lists it"
+	case policy != nil:
+		rule.hedgeable, rule.why = true, "its service config has "+policy.Path
+	case r.strict:
+		rule.why = "its service config has no hedgingPolicy"
 	default:
 		v := readonly.Judge(method)
 		rule.hedgeable, rule.why = v.Reads, v.Why
@@ -91,7 +109,21 @@ func (r *methodRules) find(method string) *methodRule {
 			rule.hedgeable, rule.why = false, "it declares nothing"
 		}
 	}
+	if policy != nil && !rule.policy.Off {
+		rule.hedging, rule.strict = policy, r.strict
+		rule.terms = &engine.Terms{Hedges: policy.Attempts - 1, Fixed: policy.Delayed || r.strict, Delay: policy.Delay, Free: r.strict}
+	}
 	return rule
+}
+
+// counts reports whether a call's end counts for retryThrottling. That of a nil rule does not.
+func (m *methodRule) counts() bool { return m != nil && m.throttled }
+
+// succeeded counts a call over cc for retryThrottling, if it ended with no error.
+func (m *methodRule) succeeded(cc *grpc.ClientConn, err error) {
+	if err == nil {
+		m.live.Throttle(cc).Succeeded()
+	}
 }
 
 // tell tells the log why a call of a method is sent once.

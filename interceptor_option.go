@@ -3,10 +3,15 @@
 package hedge
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/gohedge/hedge/internal/grpcattempt"
+	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
 // grpcConfig is what the options of this file set.
@@ -16,6 +21,8 @@ type grpcConfig struct {
 	nonFatal map[codes.Code]bool  // of a primary, which waits for its hedges
 	answers  map[codes.Code]bool  // of any attempt
 	declared bool                 // hedge no method by its name
+	service  *serviceconfig.Config
+	strict   bool // service configs are obeyed to the letter
 }
 
 // A grpcOption is an option that only an Interceptor has. The other adapters need not know
@@ -86,6 +93,50 @@ func WithAnswerCodes(cs ...codes.Code) Option {
 	return grpcOption{"WithAnswerCodes", func(c *grpcConfig) { c.answers = set }}
 }
 
+// WithServiceConfig obeys what a gRPC service config says of hedging (gRFC A6): hedgingPolicy and retryThrottling, for all
+// targets whose resolvers send none, see [Interceptor.Resolver]. The default is no config. The rest of it is gRPC's; [DialOptions] gives
+// it both parts. It panics if the config is invalid.
+//
+// A method with a policy may be hedged, whatever its name: up to maxAttempts attempts, after each hedgingDelay. Where that is
+// absent, after the learned delays; A6 says at once, which is "0s" here. A failure with one of
+// nonFatalStatusCodes has the next hedge sent at once, and the delays go on from there; with any other code the primary ends the call.
+// grpc-retry-pushback-ms puts the next hedge off, or forbids all further ones. What is above the config: [WithRoute], [AllowHedging],
+// [WithoutHedging], SetEnabled and HEDGE_DISABLED. Budget, brakes, audit and the first ten calls hold as
+// for other methods, and so does what a hedge may win with. [StrictServiceConfig] does without these.
+func WithServiceConfig(config string) Option {
+	c, err := readConfig(config)
+	if err != nil {
+		panic(err)
+	}
+	return withConfigRead("WithServiceConfig", c)
+}
+
+func withConfigRead(name string, c *serviceconfig.Config) Option {
+	return grpcOption{name, func(g *grpcConfig) { g.service = c }}
+}
+
+// StrictServiceConfig obeys service configs as gRFC A6 has it: an absent hedgingDelay is 0, a failure of any attempt that is not
+// among nonFatalStatusCodes ends the call, and a failure waits for hedges until the call's deadline. Nothing but
+// retryThrottling holds hedges back: no budget, brakes, audit or warm-up. In an outage that sends maxAttempts times as much.
+// Methods without a policy are hedged if the program says so, and not because of a name or a declaration.
+// The default keeps the promises that hold for other calls, see [WithServiceConfig].
+func StrictServiceConfig() Option {
+	return grpcOption{"StrictServiceConfig", func(c *grpcConfig) { c.strict = true }}
+}
+
+// readConfig reads a config that the program gives, in which a field that hedging policies do not have is an error. One of
+// a resolver may be newer than the program.
+func readConfig(config string) (*serviceconfig.Config, error) {
+	c, err := serviceconfig.Parse(config)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("hedge: service config: %w", err)
+	case len(c.Unknown) > 0:
+		return nil, fmt.Errorf("hedge: service config: %s: a hedgingPolicy has no such field", c.Unknown[0])
+	}
+	return c, nil
+}
+
 // codeSet returns the codes that an option of that name was given.
 func codeSet(option string, cs []codes.Code) map[codes.Code]bool {
 	set := make(map[codes.Code]bool)
@@ -102,4 +153,24 @@ func codeSet(option string, cs []codes.Code) map[codes.Code]bool {
 var nonFatal = map[codes.Code]bool{
 	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
 	codes.DeadlineExceeded: true, codes.Canceled: true, codes.DataLoss: true,
+}
+
+// grpcHedges is the version of grpc-go from which on it obeys hedging policies itself, which then are left to it; "": none does.
+// TestGRPCIgnoresWhatWeObey fails when it is time to name one.
+const grpcHedges = ""
+
+// obeys reports whether a version of grpc-go is since, or later.
+func obeys(version, since string) bool {
+	if since == "" {
+		return false
+	}
+	a, b := strings.Split(version, "."), strings.Split(since, ".")
+	for i := range min(len(a), len(b)) {
+		x, _ := strconv.Atoi(strings.TrimRight(a[i], "-dev"))
+		y, _ := strconv.Atoi(b[i])
+		if x != y {
+			return x > y
+		}
+	}
+	return true
 }

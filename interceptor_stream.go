@@ -51,7 +51,7 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 		return grpcattempt.None // what is known when it is opened
 	})
 	if reason != engine.None {
-		return in.openOnce(asked, reason)
+		return in.openOnce(asked, m, reason)
 	}
 	s := in.streamOf(asked, m, delay)
 	if err := s.openPrimary(); err != nil {
@@ -61,7 +61,10 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 }
 
 // openOnce opens the stream of a call without hedges.
-func (in *Interceptor) openOnce(asked streamCall, reason Reason) (grpc.ClientStream, error) {
+func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) (grpc.ClientStream, error) {
+	if m.counts() {
+		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.succeeded(asked.cc, err) }))
+	}
 	if !in.engine.Observed() {
 		return asked.streamer(onceContext(asked.ctx), asked.desc, asked.cc, asked.method, asked.opts...)
 	}
@@ -79,7 +82,10 @@ func (in *Interceptor) openOnce(asked streamCall, reason Reason) (grpc.ClientStr
 // streamOf returns a stream for what the caller asked for, which hedges read when the caller
 // has its options back.
 func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{in: in}, asked: asked, rule: m, askedDelay: delay}
+	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay}
+	if m.throttled {
+		s.throttle = m.live.Throttle(asked.cc)
+	}
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
@@ -104,8 +110,7 @@ type stream struct {
 	hedging // of the goroutine that begins the race, and of the attempts
 
 	// Written before the caller gets the stream, and not changed after it.
-	asked      streamCall // without options of OnFinish
-	rule       *methodRule
+	asked      streamCall    // without options of OnFinish
 	askedDelay time.Duration // asked for by the caller or the route; 0: none
 	origin     grpcattempt.Origin
 	cancel     context.CancelCauseFunc // ends origin
@@ -173,7 +178,11 @@ func (s *stream) report() {
 	if !s.choice.Known() {
 		return
 	}
-	if due, err := s.finish.Due(s.choice.Winner()); due && len(s.finish.Functions) > 0 {
+	due, err := s.finish.Due(s.choice.Winner())
+	if due && s.rule.throttled {
+		s.rule.succeeded(s.asked.cc, err)
+	}
+	if due && len(s.finish.Functions) > 0 {
 		s.deliverTargets() // which the functions may read
 		for _, f := range s.finish.Functions {
 			f(err)
@@ -315,9 +324,12 @@ func (s *stream) receiveFirst(m any) error {
 		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
 	}
 	var r race.Race[error]
-	out := r.Run(s.asked.ctx, s, s, delays, &race.Style{Usual: s.Usual(), Watch: s.Watch(), Call: s.asked.method})
+	out := r.Run(s.asked.ctx, s, s, delays, &race.Style{Usual: s.usual(), Watch: s.Watch(), Call: s.asked.method})
 	if late && time.Since(asked) < grpcattempt.Look {
 		s.Untimed()
+	}
+	if s.rule.strict {
+		expire(s.asked.ctx, &out)
 	}
 	return s.deliver(out)
 }
@@ -326,8 +338,12 @@ func (s *stream) receiveFirst(m any) error {
 func (s *stream) deliver(out race.Result[error]) error {
 	err := out.Value
 	s.NotTaken = out.NotTaken
-	s.End(err == io.EOF || s.in.isAnswer(err), out.Winner > 0, 0)
-	s.in.tally(&s.Call, out.Winner)
+	winner := out.Winner
+	if s.rule.strict {
+		winner = answeredBy(out)
+	}
+	s.End(err == io.EOF || s.in.isAnswer(err), winner > 0, 0)
+	s.in.tally(&s.Call, winner)
 	if out.Winner <= 0 {
 		out.Attempt.Release()
 		return err

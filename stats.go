@@ -135,6 +135,8 @@ type KeySnapshot struct {
 	// request for the rest was denied stands in Denied.
 	Unresumed map[string]int64 `json:"unresumed,omitempty"`
 
+	Policy string `json:"policy,omitempty"` // where hedging is configured, if not here: a path in a service config, and who gave that
+
 	Audit *Audit `json:"audit,omitempty"` // of the host, see [WithAudit]; nil: there is none
 }
 

@@ -35,6 +35,7 @@ var effects = map[string]int{
 	"WithLinger": overHTTP, "WithMaxReplayBytes": overHTTP, "WithAttemptHeader": overHTTP, "WithHedgeable": overHTTP, "WithFailureStatus": overHTTP,
 	"WithAnswerStatus": overHTTP, "WithFailureFunc": overHTTP, "WithHedgeTransport": overHTTP, "WithFirstByte": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,
 	"WithMethods": overGRPC, "WithHedgeConn": overGRPC, "WithDeclaredMethods": overGRPC, "WithNonFatalCodes": overGRPC, "WithAnswerCodes": overGRPC,
+	"WithServiceConfig": overGRPC, "StrictServiceConfig": overGRPC,
 }
 
 // overruled are options that have no effect beside others.

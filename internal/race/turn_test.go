@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/gohedge/hedge/internal/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -41,7 +41,7 @@ func acted(parts ...part) (s *script, began func() []time.Duration) {
 		mu.Lock()
 		at = append(at, time.Since(start))
 		mu.Unlock()
-		if err := hedgetest.Sleep(a, parts[n].takes); err != nil {
+		if err := doubles.Sleep(a, parts[n].takes); err != nil {
 			return "", err
 		}
 		answer, _ := answers(a, n)

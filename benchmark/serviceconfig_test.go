@@ -1,0 +1,50 @@
+package benchmark_test
+
+import (
+	"context"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gohedge/hedge"
+)
+
+// BenchmarkServiceConfig is what a gRPC call costs that needs no hedge, without a service config and with one.
+func BenchmarkServiceConfig(b *testing.B) {
+	const policy = `{"methodConfig": [{"name": [{}], "hedgingPolicy": {"maxAttempts": 3, "hedgingDelay": "60s"}}]`
+	cc, err := grpc.NewClient("passthrough:///host.test", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(b, err)
+	defer cc.Close()
+	last := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
+	grpcInvokes.own.Store(reflect.ValueOf(last).Pointer())
+	req, reply := wrapperspb.Int64(1), new(wrapperspb.Int64Value)
+	for _, variant := range []struct {
+		name string
+		opts []hedge.Option
+	}{
+		{"none", nil},
+		{"policy", []hedge.Option{hedge.WithServiceConfig(policy + "}")}},
+		{"throttling", []hedge.Option{hedge.WithServiceConfig(policy + `, "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1}}`)}},
+		{"strict", []hedge.Option{hedge.WithServiceConfig(policy + "}"), hedge.StrictServiceConfig()}},
+	} {
+		b.Run(variant.name, func(b *testing.B) {
+			intercept := hedge.NewUnaryClientInterceptor(append(variant.opts, hedge.WithMinDelay(far))...)
+			one := func() {
+				if err := intercept(context.Background(), method, req, reply, cc, last); err != nil {
+					panic(err) // last does not fail
+				}
+			}
+			for range learned {
+				one()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				one()
+			}
+		})
+	}
+}

@@ -1,0 +1,63 @@
+//go:build !hedge_nogrpc
+
+package hedge
+
+import (
+	"log/slog"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/resolver"
+
+	"github.com/gohedge/hedge/internal/serviceconfig"
+)
+
+// DialOptions returns options for grpc.NewClient with a service config: gRPC has it as its default, and an
+// Interceptor obeys what it says of hedging, which grpc-go takes and ignores, see [WithServiceConfig]. The options of
+// hedge are those of the Interceptor. The error names the path in the config, and the value.
+func DialOptions(config string, opts ...Option) ([]grpc.DialOption, error) {
+	c, err := readConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	in, err := NewInterceptorWithConfig(DefaultConfig(), append(opts[:len(opts):len(opts)], withConfigRead("WithServiceConfig", c))...)
+	if err != nil {
+		return nil, err
+	}
+	return []grpc.DialOption{
+		grpc.WithDefaultServiceConfig(config), grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream()),
+	}, nil
+}
+
+// UpdateServiceConfig obeys another config from now on, in place of that of [WithServiceConfig]; "{}" says nothing. What was learned is
+// kept. If the config is invalid nothing changes, and the error names the path in it and the value.
+func (in *Interceptor) UpdateServiceConfig(config string) error {
+	in.mustBeMade()
+	c, err := readConfig(config)
+	if err != nil {
+		return err
+	}
+	if in.book.Set(c, "UpdateServiceConfig") {
+		in.logConfig("", c)
+	}
+	return nil
+}
+
+// Resolver returns b, whose service configs the Interceptor obeys as well: pass it to grpc.WithResolvers. As in gRPC, a
+// config that b sends for a target counts more than that of [WithServiceConfig], and if it is invalid, the old one stays and b
+// is given the error. The first call over a connection may be made before b has sent one.
+func (in *Interceptor) Resolver(b resolver.Builder) resolver.Builder {
+	in.mustBeMade()
+	return (&serviceconfig.Reader{Book: &in.book, Tell: func(target string, c *serviceconfig.Config, err error) {
+		if err != nil {
+			in.log.Tell(slog.LevelWarn, "service config refused", slog.String("target", target), slog.String("error", err.Error()))
+			return
+		}
+		in.logConfig(target, c)
+	}}).Wrap(b)
+}
+
+// logConfig logs that a config is in force; for all targets without one if target is "".
+func (in *Interceptor) logConfig(target string, c *serviceconfig.Config) {
+	in.log.Tell(slog.LevelInfo, "service config in force", slog.String("target", target), slog.Int("hedging_policies", c.Policies()),
+		slog.Bool("retry_throttling", c.Throttling != nil), slog.Any("unknown", c.Unknown))
+}

@@ -1,0 +1,583 @@
+//go:build !hedge_nogrpc
+
+package hedge_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/internal/grpctest"
+)
+
+// hedgingPolicy returns a service config in which every method has a hedging policy with the fields.
+func hedgingPolicy(fields string) string {
+	return `{"methodConfig": [{"name": [{}], "hedgingPolicy": {` + fields + `}}]}`
+}
+
+const threeAt50 = `"maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]`
+
+// play is what one attempt does: it takes so long, and ends with a code.
+type play struct {
+	takes    time.Duration
+	code     codes.Code
+	pushback string // of its trailer; "": none
+}
+
+// played answers attempt n as the n-th play says, and notes when each began after the time that is given.
+func played(begin time.Time, began *[]time.Duration, plays ...play) *invoker {
+	var mu sync.Mutex
+	return &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
+		mu.Lock()
+		*began = append(*began, time.Since(begin))
+		mu.Unlock()
+		p := plays[min(n, len(plays)-1)]
+		if err := doubles.Sleep(ctx, p.takes); err != nil {
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		if p.pushback != "" {
+			for _, o := range opts {
+				if o, ok := o.(grpc.TrailerCallOption); ok {
+					*o.TrailerAddr = metadata.Pairs("grpc-retry-pushback-ms", p.pushback)
+				}
+			}
+		}
+		if p.code == codes.OK {
+			reply.(*wrapperspb.StringValue).Value = fmt.Sprint("answer ", n)
+		}
+		return status.Errorf(p.code, "attempt %d", n)
+	}}
+}
+
+// outcome is how a call went.
+type outcome struct {
+	began []time.Duration
+	took  time.Duration
+	text  string // the reply, or the status
+}
+
+// playCall makes a call of the method by a caller who has learned, or has not if the config is strict.
+func playCall(t *testing.T, method, config string, strict bool, timeout time.Duration, plays []play, opts ...hedge.Option) (o outcome) {
+	opts = append(opts, hedge.WithServiceConfig(config))
+	if strict {
+		opts = append(opts, hedge.StrictServiceConfig())
+	} else {
+		opts = append(opts, hedge.WithBudgetPercent(400))
+	}
+	intercept := hedge.NewUnaryClientInterceptor(opts...)
+	if !strict {
+		usually := &invoker{answer: in(usual)}
+		for range 20 {
+			require.NoError(t, intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, usually.invoke))
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	begin, reply := time.Now(), new(wrapperspb.StringValue)
+	i := played(begin, &o.began, plays...)
+	err := intercept(ctx, method, wrapperspb.String("id"), reply, nil, i.invoke)
+	o.took, o.text = time.Since(begin), reply.Value
+	if err != nil {
+		o.text = status.Convert(err).Message()
+	}
+	synctest.Wait()
+	return o
+}
+
+const never = time.Hour
+
+// What each script does follows from gRFC A6 in the words beside it. Strict mode does that; the default
+// differs where the promises of this package hold.
+func TestScriptsOfServiceConfigs(t *testing.T) {
+	ok := func(d time.Duration) play { return play{takes: d} }
+	fails := func(d time.Duration, c codes.Code) play { return play{takes: d, code: c} }
+	pushes := func(d time.Duration, ms string) play { return play{d, codes.Unavailable, ms} }
+	for _, test := range []struct {
+		name    string // what A6 says
+		fields  string
+		timeout time.Duration
+		plays   []play
+		strict  outcome
+		other   *outcome // by default, if that is not the same
+	}{
+		{name: "after hedgingDelay has elapsed without a response, the second RPC is issued, and so on, up to maxAttempts",
+			fields: threeAt50, plays: []play{ok(never), ok(never), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0, 50 * ms, 100 * ms}, 110 * ms, "answer 2"}},
+		{name: "no more than maxAttempts are sent",
+			fields: threeAt50, plays: []play{ok(300 * ms), ok(never)},
+			strict: outcome{[]time.Duration{0, 50 * ms, 100 * ms}, 300 * ms, "answer 0"}},
+		{name: "an answer before hedgingDelay is the only one",
+			fields: threeAt50, plays: []play{ok(49 * ms)},
+			strict: outcome{[]time.Duration{0}, 49 * ms, "answer 0"}},
+		{name: "a hedge's answer cancels the others",
+			fields: threeAt50, plays: []play{ok(never), ok(20 * ms)},
+			strict: outcome{[]time.Duration{0, 50 * ms}, 70 * ms, "answer 1"}},
+		{name: "a higher maxAttempts than 5 counts as 5",
+			fields: `"maxAttempts": 7, "hedgingDelay": "0.05s"`, plays: []play{ok(never), ok(never), ok(never), ok(never), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0, 50 * ms, 100 * ms, 150 * ms, 200 * ms}, 210 * ms, "answer 4"}},
+		{name: "with a delay of 0s all are sent at once",
+			fields: `"maxAttempts": 4, "hedgingDelay": "0s"`, plays: []play{ok(30 * ms), ok(20 * ms), ok(20 * ms), ok(20 * ms)},
+			strict: outcome{[]time.Duration{0, 0, 0, 0}, 20 * ms, ""}},
+		{name: "a delay that is left unset is 0s",
+			fields: `"maxAttempts": 2`, plays: []play{ok(never), ok(20 * ms)},
+			strict: outcome{[]time.Duration{0, 0}, 20 * ms, ""},
+			other:  &outcome{[]time.Duration{0, usual}, usual + 20*ms, "answer 1"}}, // learned
+		{name: "after a non-fatal status the next one is sent immediately, and the following at hedgingDelay",
+			fields: threeAt50, plays: []play{fails(10*ms, codes.Unavailable), ok(never), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0, 10 * ms, 60 * ms}, 70 * ms, "answer 2"},
+			other:  &outcome{[]time.Duration{0, 10 * ms}, 20 * ms, "attempt 0"}}, // R2: a failure is held for the usual time
+		{name: "a non-fatal status of a hedge as well",
+			fields: threeAt50, plays: []play{ok(never), fails(10*ms, codes.Unavailable), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0, 50 * ms, 60 * ms}, 70 * ms, "answer 2"}},
+		{name: "a fatal status of the first is returned",
+			fields: threeAt50, plays: []play{fails(60*ms, codes.Internal), ok(20 * ms)},
+			strict: outcome{[]time.Duration{0, 50 * ms}, 60 * ms, "attempt 0"}},
+		{name: "a fatal status before the first hedge as well",
+			fields: threeAt50, plays: []play{fails(10*ms, codes.NotFound)},
+			strict: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
+		{name: "a fatal status of a hedge as well",
+			fields: threeAt50, plays: []play{ok(80 * ms), fails(10*ms, codes.NotFound)},
+			strict: outcome{[]time.Duration{0, 50 * ms}, 60 * ms, "attempt 1"},
+			other:  &outcome{[]time.Duration{0, 50 * ms}, 80 * ms, "answer 0"}}, // R1
+		{name: "nonFatalStatusCodes that is not set makes all statuses fatal",
+			fields: `"maxAttempts": 3, "hedgingDelay": "0.05s"`, plays: []play{fails(10*ms, codes.Unavailable)},
+			strict: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
+		{name: "if all fail, the last failure is returned", // by grpc-java; A6 does not say
+			fields: threeAt50, plays: []play{fails(5*ms, codes.Unavailable), fails(5*ms, codes.Unavailable), fails(5*ms, codes.Unavailable)},
+			strict: outcome{[]time.Duration{0, 5 * ms, 10 * ms}, 15 * ms, "attempt 2"},
+			other:  &outcome{[]time.Duration{0, 5 * ms, 10 * ms}, 15 * ms, "attempt 0"}},
+		{name: "after a push-back the next one is sent after that long, and the following at hedgingDelay",
+			fields: threeAt50, plays: []play{pushes(5*ms, "30"), ok(never), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0, 35 * ms, 85 * ms}, 95 * ms, "answer 2"},
+			other:  &outcome{[]time.Duration{0, 35 * ms}, 45 * ms, "attempt 0"}}, // R2
+		{name: "a push-back of 0 sends it immediately",
+			fields: threeAt50, plays: []play{pushes(5*ms, "0"), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0, 5 * ms}, 15 * ms, "answer 1"}},
+		{name: "a push-back of a hedge puts the next one off",
+			fields: threeAt50, plays: []play{ok(never), pushes(10*ms, "100"), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0, 50 * ms, 160 * ms}, 170 * ms, "answer 2"}},
+		{name: "a negative push-back ends hedging",
+			fields: threeAt50, plays: []play{ok(never), pushes(10*ms, "-1"), ok(10 * ms)}, timeout: 200 * ms,
+			strict: outcome{[]time.Duration{0, 50 * ms}, 200 * ms, "context deadline exceeded"}},
+		{name: "one that cannot be parsed as well",
+			fields: threeAt50, plays: []play{pushes(10*ms, "soon"), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
+		{name: "one of more than 32 bits as well",
+			fields: threeAt50, plays: []play{pushes(10*ms, "2147483648"), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
+		{name: "hedges that are out go on after it",
+			fields: threeAt50, plays: []play{pushes(55*ms, "-1"), ok(8 * ms), ok(10 * ms)},
+			strict: outcome{[]time.Duration{0, 50 * ms}, 58 * ms, "answer 1"}},
+		{name: "a push-back after maxAttempts sends none",
+			fields: `"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]`, plays: []play{pushes(5*ms, "10"), pushes(5*ms, "10")},
+			strict: outcome{[]time.Duration{0, 15 * ms}, 20 * ms, "attempt 1"},
+			other:  &outcome{[]time.Duration{0, 15 * ms}, 20 * ms, "attempt 0"}},
+		{name: "a push-back with a fatal status does not help",
+			fields: threeAt50, plays: []play{{5 * ms, codes.NotFound, "10"}, ok(10 * ms)},
+			strict: outcome{[]time.Duration{0}, 5 * ms, "attempt 0"}},
+		{name: "the deadline spans all attempts",
+			fields: threeAt50, plays: []play{ok(never)}, timeout: 80 * ms,
+			strict: outcome{[]time.Duration{0, 50 * ms}, 80 * ms, "context deadline exceeded"}},
+		{name: "once it has passed the operation fails, whatever an attempt said before",
+			fields: threeAt50, plays: []play{fails(5*ms, codes.Unavailable), ok(never)}, timeout: 200 * ms,
+			strict: outcome{[]time.Duration{0, 5 * ms, 55 * ms}, 200 * ms, "context deadline exceeded"},
+			other:  &outcome{[]time.Duration{0, 5 * ms}, 15 * ms, "attempt 0"}}, // R2
+		{name: "a push-back beyond the deadline",
+			fields: threeAt50, plays: []play{pushes(5*ms, "5000"), ok(never)}, timeout: 100 * ms,
+			strict: outcome{[]time.Duration{0}, 100 * ms, "context deadline exceeded"},
+			other:  &outcome{[]time.Duration{0}, 5 * ms, "attempt 0"}}, // R2: not held for longer than a second
+	} {
+		for _, strict := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/strict %v", test.name, strict), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					want := test.strict
+					if !strict && test.other != nil {
+						want = *test.other
+					}
+					if test.timeout == 0 {
+						test.timeout = time.Minute
+					}
+					got := playCall(t, "/a.B/Write", hedgingPolicy(test.fields), strict, test.timeout, test.plays)
+					assert.Equal(t, len(want.began), len(got.began), "%v", got.began)
+					for n := range min(len(want.began), len(got.began)) {
+						assert.InDelta(t, want.began[n], got.began[n], float64(ms), "attempt %d", n)
+					}
+					assert.InDelta(t, want.took, got.took, float64(ms))
+					if want.text != "" {
+						assert.Equal(t, want.text, got.text)
+					}
+				})
+			})
+		}
+	}
+}
+
+// What stands above the config, and what it allows.
+func TestWhoSaysWhetherAMethodIsHedged(t *testing.T) {
+	one := `{"methodConfig": [{"name": [{"service": "a.B", "method": "Write"}], "hedgingPolicy": {` + threeAt50 + `}}]}`
+	for name, test := range map[string]struct {
+		method string
+		opts   []hedge.Option
+		hedged bool
+		why    string
+	}{
+		"a policy":                    {"/a.B/Write", nil, true, "its service config has methodConfig[0].hedgingPolicy"},
+		"a route is Off":              {"/a.B/Write", []hedge.Option{hedge.WithRoute("/a.B/*", hedge.Policy{Off: true})}, false, "its route is Off"},
+		"a route of other things":     {"/a.B/Write", []hedge.Option{hedge.WithRoute("/a.B/*", hedge.Policy{})}, true, "its service config has methodConfig[0].hedgingPolicy"},
+		"no policy, no reading name":  {"/a.B/Create", nil, false, "its name begins with no word that reads"},
+		"no policy, a reading name":   {"/a.B/GetItem", nil, true, "its name begins with Get and holds no word that writes or takes"},
+		"strict, and a policy":        {"/a.B/Write", []hedge.Option{hedge.StrictServiceConfig()}, true, "its service config has methodConfig[0].hedgingPolicy"},
+		"strict, and a reading name":  {"/a.B/GetItem", []hedge.Option{hedge.StrictServiceConfig()}, false, "its service config has no hedgingPolicy"},
+		"strict, and listed":          {"/a.B/GetItem", []hedge.Option{hedge.StrictServiceConfig(), hedge.WithMethods("/a.B/*")}, true, "WithMethods lists it"},
+		"declared methods do not ask": {"/a.B/Write", []hedge.Option{hedge.WithDeclaredMethods()}, true, "its service config has methodConfig[0].hedgingPolicy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hedged, why := hedge.NewInterceptor(append(test.opts, hedge.WithServiceConfig(one))...).Hedges(test.method)
+			assert.Equal(t, test.hedged, hedged)
+			assert.Equal(t, test.why, why)
+		})
+	}
+}
+
+func TestACallerOverridesTheServiceConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := hedge.WithServiceConfig(hedgingPolicy(threeAt50))
+		for name, test := range map[string]struct {
+			ctx  func(context.Context) context.Context
+			opts []hedge.Option
+			want int
+		}{
+			"nothing":        {func(ctx context.Context) context.Context { return ctx }, nil, 3},
+			"WithoutHedging": {hedge.WithoutHedging, nil, 1},
+			"WithDelay":      {func(ctx context.Context) context.Context { return hedge.WithDelay(ctx, 200*ms) }, nil, 2},
+			"a route":        {func(ctx context.Context) context.Context { return ctx }, []hedge.Option{hedge.WithRoute("/*", hedge.Policy{Delay: 250 * ms})}, 2},
+			"no hedges":      {func(ctx context.Context) context.Context { return ctx }, []hedge.Option{hedge.WithMaxHedges(0)}, 1},
+			"shadow":         {func(ctx context.Context) context.Context { return ctx }, []hedge.Option{hedge.WithShadow()}, 1},
+		} {
+			c := warmCaller(t, read, append(test.opts, config)...)
+			i := &invoker{answer: in(300 * ms)}
+			_, err := c.get(test.ctx(t.Context()), i)
+			require.NoError(t, err)
+			assert.Equal(t, test.want, i.n, name)
+		}
+	})
+}
+
+func TestServiceConfigIsNoReasonToHedgeWhatIsSwitchedOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handle := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)), hedge.StrictServiceConfig())
+		handle.SetEnabled(false)
+		i := &invoker{answer: in(300 * ms)}
+		require.NoError(t, handle.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
+		assert.Equal(t, 1, i.n)
+	})
+}
+
+// The first ten calls, and the budget, hold for a policy as well, unless the config is all that counts.
+func TestAnOutageCostsTheBudgetAndNotMaxAttempts(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			opts := []hedge.Option{hedge.WithServiceConfig(hedgingPolicy(threeAt50))}
+			if strict {
+				opts = append(opts, hedge.StrictServiceConfig())
+			}
+			intercept := hedge.NewUnaryClientInterceptor(opts...)
+			i := &invoker{answer: in(300 * ms)}
+			call := func(n int) int {
+				before := i.n
+				for range n {
+					require.NoError(t, intercept(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
+				}
+				return i.n - before
+			}
+			if strict {
+				assert.Equal(t, 3000, call(1000))
+				return
+			}
+			assert.Equal(t, 10, call(10), "too little is known")
+			assert.LessOrEqual(t, call(1000), 1000+100+20)
+		})
+	}
+}
+
+func TestRetryThrottlingHoldsHedgesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := strings.TrimSuffix(hedgingPolicy(`"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]`), "}") +
+			`, "retryThrottling": {"maxTokens": 10, "tokenRatio": 1}}`
+		intercept := hedge.NewUnaryClientInterceptor(hedge.WithServiceConfig(config), hedge.StrictServiceConfig())
+		call := func(method string, i *invoker) int {
+			_ = intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke)
+			return i.n
+		}
+		down := func() *invoker { return &invoker{answer: failsWith(10*ms, codes.Unavailable)} }
+		up := func() *invoker { return &invoker{answer: in(10 * ms)} }
+		assert.Equal(t, 2, call(read, down())) // 10, 9, 8
+		assert.Equal(t, 2, call(read, down())) // 7, 6
+		assert.Equal(t, 1, call(read, down())) // 5: half
+		assert.Equal(t, 1, call(read, down())) // 4
+		assert.Equal(t, 1, call(read, &invoker{answer: failsWith(10*ms, codes.NotFound)}), "a fatal failure costs nothing")
+		assert.Equal(t, 1, call(read, up()))                           // 5
+		assert.Equal(t, 1, call(read, down()))                         // 4
+		assert.Equal(t, 1, call(read, up()))                           // 5
+		assert.Equal(t, 1, call("/a.B/Write", up()))                   // 6: any method's success counts
+		assert.Equal(t, 2, call(read, &invoker{answer: in(200 * ms)})) // 7: above half
+	})
+}
+
+// A success of a method that is sent once counts as well.
+func TestSuccessesOfOtherMethodsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := `{"methodConfig": [{"name": [{"service": "catalog.v1.Catalog"}], "hedgingPolicy": {"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]}}],
+			"retryThrottling": {"maxTokens": 2, "tokenRatio": 1}}`
+		intercept := hedge.NewUnaryClientInterceptor(hedge.WithServiceConfig(config), hedge.StrictServiceConfig())
+		i := &invoker{answer: failsWith(10*ms, codes.Unavailable)}
+		assert.Error(t, intercept(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
+		assert.Equal(t, 1, i.n)
+		i = &invoker{answer: in(10 * ms)}
+		require.NoError(t, intercept(t.Context(), "/a.B/Create", nil, new(wrapperspb.StringValue), nil, i.invoke))
+		i = &invoker{answer: in(200 * ms)}
+		require.NoError(t, intercept(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
+		assert.Equal(t, 2, i.n)
+	})
+}
+
+func TestUpdateServiceConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJournal()
+		handle := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)), hedge.StrictServiceConfig(), hedge.WithLogger(slog.New(j)))
+		sent := func() int {
+			i := &invoker{answer: in(300 * ms)}
+			require.NoError(t, handle.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
+			return i.n
+		}
+		assert.Equal(t, 3, sent())
+		assert.Equal(t, []string{"INFO method has a hedging policy method=" + read + " policy=methodConfig[0].hedgingPolicy of=the program attempts=3 learned_delay=false delay=50ms"},
+			without(j.take(), `"`))
+		require.NoError(t, handle.UpdateServiceConfig(hedgingPolicy(`"maxAttempts": 2, "hedgingDelay": "0s"`)))
+		assert.Equal(t, 2, sent())
+		assert.Len(t, j.take(), 2)
+		assert.Equal(t, "methodConfig[0].hedgingPolicy of UpdateServiceConfig", handle.Snapshot().Keys[0].Policy)
+		assert.Equal(t, []time.Duration{0}, handle.Snapshot().Keys[0].Delays)
+
+		assert.EqualError(t, handle.UpdateServiceConfig(hedgingPolicy(`"maxAttempts": 1`)), "hedge: service config: methodConfig[0].hedgingPolicy.maxAttempts: 1 is not an integer above 1")
+		assert.EqualError(t, handle.UpdateServiceConfig(hedgingPolicy(`"maxAttempts": 3, "hedgeDelay": "1s"`)), "hedge: service config: methodConfig[0].hedgingPolicy.hedgeDelay: a hedgingPolicy has no such field")
+		assert.Equal(t, 2, sent(), "an invalid one changes nothing")
+		assert.Empty(t, j.take())
+		require.NoError(t, handle.UpdateServiceConfig("{}"))
+		assert.Equal(t, 1, sent())
+		assert.Empty(t, handle.Snapshot().Keys[0].Policy)
+	})
+}
+
+// without returns the lines without a text.
+func without(lines []string, text string) (out []string) {
+	for _, l := range lines {
+		out = append(out, strings.ReplaceAll(l, text, ""))
+	}
+	return out
+}
+
+func TestInvalidServiceConfigsAreRefused(t *testing.T) {
+	const invalid = `{"methodConfig": [{"name": [{}], "hedgingPolicy": {"maxAttempts": "nonsense"}}]}`
+	const want = `hedge: service config: methodConfig[0].hedgingPolicy.maxAttempts: "nonsense" is not an integer above 1`
+	assert.PanicsWithError(t, want, func() { hedge.WithServiceConfig(invalid) })
+	_, err := hedge.DialOptions(invalid)
+	assert.EqualError(t, err, want)
+	_, err = hedge.DialOptions(hedgingPolicy(threeAt50), hedge.WithMinDelay(2*ms), hedge.WithMaxDelay(ms))
+	assert.Error(t, err, "of options that contradict each other")
+}
+
+// servesAs is a service that does as told.
+type servesAs struct {
+	testpb.UnimplementedTestServiceServer
+	unary  func(context.Context) error
+	stream func(grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error
+}
+
+func (s *servesAs) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	return new(testpb.SimpleResponse), s.unary(ctx)
+}
+
+func (s *servesAs) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, stream testpb.TestService_StreamingOutputCallServer) error {
+	return s.stream(stream)
+}
+
+// servedAs returns a client of the service, which is connected.
+func servedAs(t *testing.T, service *servesAs, opts ...grpc.DialOption) testpb.TestServiceClient {
+	_, dial := overMemory(t, service)
+	cc := dial("client", opts...)
+	grpctest.Connect(t, cc)
+	return testpb.NewTestServiceClient(cc)
+}
+
+// experiment is five calls of 300 ms each, over a client with a config in which hedgingDelay is 50 ms. It returns how many
+// requests the server sees.
+func experiment(t *testing.T, warm int, opts []grpc.DialOption) (requests int) {
+	var mu sync.Mutex
+	seen := map[string]int{}
+	client := servedAs(t, &servesAs{unary: func(ctx context.Context) error {
+		md, _ := metadata.FromIncomingContext(ctx)
+		mu.Lock()
+		seen["all"]++
+		seen[strings.Join(md["grpc-previous-rpc-attempts"], " ")]++
+		mu.Unlock()
+		return doubles.Sleep(ctx, 300*ms)
+	}}, opts...)
+	for range warm + 5 {
+		_, err := client.UnaryCall(t.Context(), new(testpb.SimpleRequest))
+		require.NoError(t, err)
+	}
+	synctest.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	hedges := seen["all"] - warm - 5
+	assert.Equal(t, hedges, seen["1"]+seen["2"], "hedges are numbered in grpc-previous-rpc-attempts: %v", seen)
+	return seen["all"] - warm
+}
+
+const experimental = `{"methodConfig": [{"name": [{"service": "grpc.testing.TestService"}], "hedgingPolicy": {"maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]}}]}`
+
+// The day this fails, grpc-go obeys hedging policies. Then name that version in grpcHedges.
+func TestGRPCIgnoresWhatWeObey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		assert.Equal(t, 5, experiment(t, 0, []grpc.DialOption{grpc.WithDefaultServiceConfig(experimental)}))
+		nonsense := strings.Replace(experimental, "3", `"nonsense"`, 1)
+		assert.Equal(t, 5, experiment(t, 0, []grpc.DialOption{grpc.WithDefaultServiceConfig(nonsense)}), "it does not even read them")
+	})
+}
+
+func TestDialOptionsObeyWhatGRPCIgnores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts, err := hedge.DialOptions(experimental, hedge.StrictServiceConfig())
+		require.NoError(t, err)
+		assert.Equal(t, 15, experiment(t, 0, opts))
+
+		opts, err = hedge.DialOptions(experimental)
+		require.NoError(t, err)
+		assert.Equal(t, 5, experiment(t, 0, opts), "the first ten calls are not hedged")
+		opts, err = hedge.DialOptions(experimental)
+		require.NoError(t, err)
+		assert.Equal(t, 8, experiment(t, 10, opts), "calls of which all are slow are no tail, and the budget is for tails")
+		opts, err = hedge.DialOptions(experimental, hedge.WithBudgetPercent(400))
+		require.NoError(t, err)
+		assert.Equal(t, 15, experiment(t, 10, opts))
+	})
+}
+
+func TestHedgesAreLeftToAGRPCThatSendsThem(t *testing.T) {
+	for version, want := range map[string]bool{"1.90.0": true, "1.90.1": true, "1.100.0": true, "2.0.0": true, "1.90.0-dev": true, "1.89.9": false, "1.85.0": false, "0.95.0": false} {
+		assert.Equal(t, want, hedge.Obeys(version, "1.90.0"), version)
+		assert.False(t, hedge.Obeys(version, ""), version)
+	}
+	hedged, why := hedge.StandAside(hedgingPolicy(threeAt50)).Hedges(read)
+	assert.False(t, hedged)
+	assert.Equal(t, "gRPC hedges it, by methodConfig[0].hedgingPolicy", why)
+}
+
+func TestStreamsObeyServiceConfigs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			name  string
+			plays []play
+			want  int
+			err   codes.Code
+			took  time.Duration
+		}{
+			{"after each delay", []play{{takes: never}, {takes: never}, {takes: 10 * ms}}, 3, codes.OK, 110 * ms},
+			{"a non-fatal failure", []play{{takes: 10 * ms, code: codes.Unavailable}, {takes: 10 * ms}}, 2, codes.OK, 20 * ms},
+			{"a fatal failure", []play{{takes: 10 * ms, code: codes.NotFound}}, 1, codes.NotFound, 10 * ms},
+			{"a fatal failure of a hedge", []play{{takes: 100 * ms}, {takes: 10 * ms, code: codes.NotFound}}, 2, codes.NotFound, 60 * ms},
+			{"no more hedges", []play{{takes: 10 * ms, code: codes.Unavailable, pushback: "-1"}}, 1, codes.Unavailable, 10 * ms},
+			{"all fail", []play{{takes: 10 * ms, code: codes.Unavailable}}, 3, codes.Unavailable, 30 * ms},
+		} {
+			opts, err := hedge.DialOptions(experimental, hedge.StrictServiceConfig())
+			require.NoError(t, err)
+			var mu sync.Mutex
+			n := 0
+			client := servedAs(t, &servesAs{stream: func(s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+				mu.Lock()
+				p := test.plays[min(n, len(test.plays)-1)]
+				n++
+				mu.Unlock()
+				if err := doubles.Sleep(s.Context(), p.takes); err != nil {
+					return err
+				}
+				if p.pushback != "" {
+					s.SetTrailer(metadata.Pairs("grpc-retry-pushback-ms", p.pushback))
+				}
+				if p.code != codes.OK {
+					return status.Error(p.code, "as told")
+				}
+				return s.Send(new(testpb.StreamingOutputCallResponse))
+			}}, opts...)
+			begin := time.Now()
+			s, err := client.StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest))
+			require.NoError(t, err)
+			_, err = s.Recv()
+			assert.Equal(t, test.err, status.Code(err), test.name)
+			assert.InDelta(t, test.took, time.Since(begin), float64(ms), test.name)
+			for err == nil {
+				_, err = s.Recv()
+			}
+			synctest.Wait()
+			mu.Lock()
+			assert.Equal(t, test.want, n, test.name)
+			mu.Unlock()
+		}
+	})
+}
+
+func TestAResolversConfigIsObeyed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJournal()
+		handle := hedge.NewInterceptor(hedge.StrictServiceConfig(), hedge.WithLogger(slog.New(j)))
+		found := manual.NewBuilderWithScheme("found")
+		found.InitialState(resolver.State{})
+		cc, err := grpc.NewClient("found:///shop", grpc.WithResolvers(handle.Resolver(found)), grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return nil, net.ErrClosed }))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, cc.Close()) }()
+		cc.Connect()
+		sent := func() int {
+			i := &invoker{answer: in(300 * ms)}
+			require.NoError(t, handle.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), cc, i.invoke))
+			return i.n
+		}
+		assert.Equal(t, 1, sent())
+		update := func(text string) error {
+			return found.CC().UpdateState(resolver.State{ServiceConfig: found.CC().ParseServiceConfig(text)})
+		}
+		_ = update(hedgingPolicy(threeAt50))
+		assert.Equal(t, 3, sent())
+		assert.Equal(t, "methodConfig[0].hedgingPolicy of the resolver", handle.Snapshot().Keys[0].Policy)
+		j.take()
+		assert.Error(t, update(hedgingPolicy(`"maxAttempts": 0`)))
+		assert.Equal(t, 3, sent())
+		lines := j.take()
+		require.Len(t, lines, 1)
+		assert.Contains(t, lines[0], `WARN "service config refused"`)
+		assert.Contains(t, lines[0], "hedgingPolicy.maxAttempts: 0 is not an integer above 1")
+		_ = found.CC().UpdateState(resolver.State{})
+		assert.Equal(t, 1, sent())
+	})
+}
