@@ -69,6 +69,11 @@ worlds: # plays worlds from a new number on for N seconds, with WORLDS_NEED=over
 mutants: # puts mended defects back, and lets the machine search for each for N seconds: N=60 takes most of an hour
 	.ci/mutants $(N)
 
+.PHONY: serviceconfig
+serviceconfig: # has grpc-java play the scripts of integration/serviceconfig, with a JDK and Maven, and records what it does
+	go -C integration test -count=1 -run TestRecord ./serviceconfig -record
+	go -C integration test -count=1 ./serviceconfig
+
 .PHONY: bench
 bench:
 	go test -run '^$$' -bench . -count 6 ./benchmark
