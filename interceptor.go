@@ -146,10 +146,10 @@ func (in *Interceptor) Hedges(method string) (hedged bool, why string) {
 
 // annotate says of a key where its policy comes from, and when its next call is hedged if that is not learned.
 func (in *Interceptor) annotate(k *KeySnapshot) {
-	if k.Route == "" {
+	live := in.book.OfTarget(k.Host)
+	if live.Config == nil || k.Route == "" {
 		return
 	}
-	live := in.book.OfTarget(k.Host)
 	rule := in.rules.find(live, k.Route)
 	if rule.hedging == nil {
 		return
@@ -258,9 +258,9 @@ func (in *Interceptor) callOf(ctx context.Context, asked *unaryCall, m *methodRu
 	if !ok {
 		c = &rpc{hedging: hedging{in: in}}
 	}
-	c.asked, c.rule = *asked, m
-	if m.throttled {
-		c.throttle = m.live.Throttle(asked.cc)
+	c.asked = *asked
+	if c.rule != m || m.throttled {
+		c.rule, c.throttle = m, m.throttle(asked.cc)
 	}
 	if opts, finish := grpcattempt.TakeFinish(asked.opts); len(finish) > 0 {
 		c.asked.opts, c.finish = opts, &grpcattempt.Finish{Functions: finish}
@@ -310,7 +310,11 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	return c.race.Run(ctx, c, c, delays, &race.Style{Usual: c.usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.asked.method})
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.asked.method}
+	if c.rule.strict {
+		style.Usual = race.Unbounded
+	}
+	return c.race.Run(ctx, c, c, delays, &style)
 }
 
 // keepRequest keeps the request as it is if something below may change it before a hedge copies it. It reports whether
@@ -366,7 +370,6 @@ func (c *rpc) free() {
 	}
 	c.Forget()
 	c.asked, c.finish, c.primary, c.request, c.replyType = unaryCall{}, nil, nil, grpcattempt.Request{}, grpcattempt.ReplyType{}
-	c.rule, c.throttle = nil, nil
 	if cap(c.buffer) > maxBuffer {
 		c.buffer = nil
 	}
@@ -430,7 +433,7 @@ type hedging struct {
 
 	// Written before the race begins.
 	in        *Interceptor
-	rule      *methodRule
+	rule      *methodRule             // an rpc keeps it as it does the key
 	throttle  *serviceconfig.Throttle // nil: there is none
 	key       *engine.Key             // an rpc keeps it for its next call, which is often one of the same key
 	replyType grpcattempt.ReplyType
@@ -525,14 +528,6 @@ func (h *hedging) goOn(a *race.Attempt, code codes.Code, trailer metadata.MD) er
 		h.Moved()
 	}
 	return turn
-}
-
-// usual returns how long an answer usually takes, which bounds how long a failure waits for hedges.
-func (h *hedging) usual() time.Duration {
-	if h.rule.strict {
-		return race.Unbounded
-	}
-	return h.Usual()
 }
 
 // expire makes the end of the caller's context the result of a call that has outlived it, whatever its primary said before.

@@ -119,6 +119,14 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 // counts reports whether a call's end counts for retryThrottling. That of a nil rule does not.
 func (m *methodRule) counts() bool { return m != nil && m.throttled }
 
+// throttle returns the bucket of the target of cc, nil if there is none.
+func (m *methodRule) throttle(cc *grpc.ClientConn) *serviceconfig.Throttle {
+	if !m.throttled {
+		return nil
+	}
+	return m.live.Throttle(cc)
+}
+
 // succeeded counts a call over cc for retryThrottling, if it ended with no error.
 func (m *methodRule) succeeded(cc *grpc.ClientConn, err error) {
 	if err == nil {

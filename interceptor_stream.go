@@ -83,9 +83,7 @@ func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) 
 // has its options back.
 func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
 	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay}
-	if m.throttled {
-		s.throttle = m.live.Throttle(asked.cc)
-	}
+	s.throttle = m.throttle(asked.cc)
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
@@ -324,7 +322,11 @@ func (s *stream) receiveFirst(m any) error {
 		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
 	}
 	var r race.Race[error]
-	out := r.Run(s.asked.ctx, s, s, delays, &race.Style{Usual: s.usual(), Watch: s.Watch(), Call: s.asked.method})
+	style := race.Style{Usual: s.Usual(), Watch: s.Watch(), Call: s.asked.method}
+	if s.rule.strict {
+		style.Usual = race.Unbounded
+	}
+	out := r.Run(s.asked.ctx, s, s, delays, &style)
 	if late && time.Since(asked) < grpcattempt.Look {
 		s.Untimed()
 	}

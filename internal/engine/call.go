@@ -49,7 +49,7 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
 
 // BeginOn is Begin for a call on terms of its own. A delay that the caller asks for counts more than theirs.
 func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Terms) *Plan {
-	c.reset(ctx, k)
+	c.reset(ctx, k, t)
 	p := k.Begin(c.start)
 	switch {
 	case delay > 0:
@@ -57,7 +57,7 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Term
 	case t != nil:
 		p = t.plan(p, k.engine.Config())
 	}
-	c.plan, c.terms = p, t
+	c.plan = p
 	if c.watcher == nil {
 		return p
 	}
@@ -71,8 +71,8 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Term
 
 // reset makes c a call that begins now. It writes the fields one by one: while the garbage
 // collector runs, that costs a fraction of what writing the whole struct does.
-func (c *Call) reset(ctx context.Context, k *Key) {
-	c.ctx, c.key, c.start, c.plan, c.terms, c.watcher, c.delay = ctx, k, k.engine.now(), nil, nil, k.engine.setup.Watcher, 0
+func (c *Call) reset(ctx context.Context, k *Key, t *Terms) {
+	c.ctx, c.key, c.start, c.plan, c.terms, c.watcher, c.delay = ctx, k, k.engine.now(), nil, t, k.engine.setup.Watcher, 0
 	c.reached, c.slow, c.untimed, c.unsent, c.winner, c.Denied, c.NotTaken = false, false, false, 0, 0, None, 0
 	if c.Hedges > 0 {
 		c.Hedges, c.began = 0, [1 + race.MaxHedges]time.Duration{}
@@ -258,7 +258,7 @@ func (c *Call) Finished(ctx context.Context, n int, how race.Outcome) {
 // hedge of a call that has ended. It is no call of its own: it earns no budget and teaches no
 // latency. It is admitted, started and finished as other hedges are, and EndRest ends it.
 func (c *Call) BeginRest(ctx context.Context, k *Key) {
-	c.reset(ctx, k)
+	c.reset(ctx, k, nil)
 }
 
 // EndRest says that the request for the rest has ended, and whether its answer is read.
