@@ -204,7 +204,7 @@ func (j *dnsJudge) late(a *dnsAsk, x, r *dnsResult) time.Duration {
 	if j.outage(a, r) || j.deaf(a, r) {
 		return j.w.client.timeout + slack
 	}
-	return x.end - x.began + 3*time.Second + slack // the last attempt waits four timeouts after the first
+	return x.end - x.began + 3*time.Second + 5*slack // the last attempt waits four timeouts after the first, and for a round trip
 }
 
 // deaf reports whether a server that is sick has no TCP: the fourth query to it is refused.
@@ -498,6 +498,9 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 	if j.w.past.broken && !j.known(server) {
 		gone = j.w.start // it has failed all that it was asked
 	}
+	if end := j.w.way.changeAt + netdownFor; j.w.way.change == "netdown" && end < at {
+		gone = end
+	}
 	for _, f := range j.w.servers[server].faults {
 		if f.total() && f.until < at {
 			gone = max(gone, f.until)
@@ -632,6 +635,11 @@ func (j *dnsJudge) together() {
 			if b.dnsKey == a.dnsKey && b.deadline > 0 && b.deadline < j.w.client.timeout && !(j.w.client.cache && b.kept()) && (b.at-a.at).Abs() <= 15*ms {
 				most++
 			}
+		}
+		if slices.ContainsFunc(j.w.asks, func(b *dnsAsk) bool {
+			return b.dnsKey == a.dnsKey && b.once() != a.once() && (b.at-a.at).Abs() <= 15*ms
+		}) {
+			most++ // who may be hedged is not served by one that may not (see dnshedge.Hedge)
 		}
 		for s, n := range n {
 			if n > most {
