@@ -31,7 +31,7 @@ func TestSecondPoolIsApartFromXNetsHTTP2(t *testing.T) {
 	g := newGate(t, s.Listener.Addr().String())
 	target := "https://" + g.Addr().String()
 	below := &http.Transport{TLSClientConfig: base(t, s).TLSClientConfig.Clone()}
-	_, err := http2.ConfigureTransports(below) //lint:ignore SA1019 users still call it
+	_, err := http2.ConfigureTransports(below)
 	require.NoError(t, err)
 	tr := hedge.New(below, hedge.WithBudgetPercent(100))
 	defer tr.CloseIdleConnections()
