@@ -44,7 +44,7 @@ test:
 
 .PHONY: test-nogrpc
 test-nogrpc: # without gRPC, for whatever is not about it
-	go vet -tags hedge_nogrpc $$(go list ./... | grep -vE '/(examples|benchmark|internal/(livetests|worlds))(/|$$)')
+	go vet -tags hedge_nogrpc $$(go list -tags hedge_nogrpc ./... | grep -vE '/(examples|benchmark|internal/(livetests|worlds))(/|$$)')
 	go test -tags hedge_nogrpc -shuffle=on . ./debug
 	go -C hedgeprom test -tags hedge_nogrpc -shuffle=on ./...
 	go -C hedgeotel vet -tags hedge_nogrpc ./...

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -106,6 +107,7 @@ func TestMain(m *testing.M) {
 	if flag.Lookup("test.fuzz").Value.String() != "" {
 		os.Exit(m.Run()) // the fuzzer leaves a goroutine that waits for signals
 	}
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests of what it gets set their own
 	doubles.RunWithoutLeaks(m, http.DefaultClient.CloseIdleConnections)
 }
 

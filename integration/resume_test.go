@@ -32,7 +32,7 @@ var downloads = flag.Int("downloads", 0, "how often TestResume fetches the objec
 
 const objectSize = 8 << 20
 
-// TestResume fetches an object over connections that stall. With -downloads=100 it prints the table of docs/integrations-data.md.
+// TestResume fetches an object over connections that stall. With -downloads=100 it prints the table of docs/benchmarks.md.
 func TestResume(t *testing.T) {
 	object := make([]byte, objectSize)
 	_, _ = rand.Read(object)
