@@ -192,7 +192,7 @@ func (j *dnsJudge) well(k dnsKey, from, until time.Duration) bool {
 // late is how long an answer may take at most, if the patient resolver has one.
 func (j *dnsJudge) late(a *dnsAsk, x, r *dnsResult) time.Duration {
 	switch first := j.w.serversAt(r.began, a.name); {
-	case !j.noticedAll(a, r):
+	case !j.noticedAll(a, r) || j.joined(a, r):
 		return j.w.client.timeout + slack
 	case j.well(a.dnsKey, r.began, r.end):
 		return 300 * ms
@@ -201,10 +201,22 @@ func (j *dnsJudge) late(a *dnsAsk, x, r *dnsResult) time.Duration {
 	case j.w.strict():
 		return j.w.client.timeout + slack
 	}
-	if j.outage(a, r) || j.deaf(a, r) {
+	cut := j.w.way.change == "netdown" && r.began <= j.w.way.changeAt+netdownFor && r.end >= j.w.way.changeAt
+	if cut || j.outage(a, r) || j.deaf(a, r) {
 		return j.w.client.timeout + slack
 	}
 	return x.end - x.began + 3*time.Second + 5*slack // the last attempt waits four timeouts after the first, and for a round trip
+}
+
+// joined reports whether another caller had asked the same before, and got the same answer at the same time: the same question is
+// asked once at a time. That one's time is judged.
+func (j *dnsJudge) joined(a *dnsAsk, r *dnsResult) bool {
+	for i, b := range j.w.asks {
+		if o := j.client.results[i]; b != a && b.dnsKey == a.dnsKey && o.began < r.began && r.end-o.end < slack && o.end-r.end < slack && o.msg != nil && r.msg != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // deaf reports whether a server that is sick has no TCP: the fourth query to it is refused.
@@ -579,7 +591,7 @@ func (j *dnsJudge) age(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, str
 		}
 	}
 	if stale {
-		j.stale(r, s, age, keep, say)
+		j.stale(a, r, s, age, keep, say)
 	}
 }
 
@@ -604,13 +616,13 @@ func (j *dnsJudge) limit(rr dns.RR) time.Duration {
 }
 
 // stale judges an answer that has expired.
-func (j *dnsJudge) stale(r *dnsResult, s *dnsSaid, age, keep time.Duration, say func(string, string, ...any)) {
+func (j *dnsJudge) stale(a *dnsAsk, r *dnsResult, s *dnsSaid, age, keep time.Duration, say func(string, string, ...any)) {
 	switch {
 	case keep == 0:
 		say("1 stale", "its TTL was 0")
 	case age > keep+j.w.client.stale()+j.w.client.timeout+slack:
 		say("1 stale", "it is %v old", age)
-	case j.w.client.staleAfter >= 0 && j.well(s.key, r.began-35*time.Second, r.end):
+	case j.w.client.staleAfter >= 0 && j.well(s.key, r.began-35*time.Second, r.end) && j.well(a.dnsKey, r.began-35*time.Second, r.end): // that a name does not exist, one type may have said
 		say("1 stale", "it is %v old, and servers would answer", age)
 	}
 }
