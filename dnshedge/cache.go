@@ -94,7 +94,7 @@ type Cache struct {
 	once  sync.Once
 	store *otter.Cache[uint64, *entry] // by the hash of the key
 	seed  maphash.Seed                 // so that nobody can make keys with the same hash
-	epoch time.Time                    // when the cache was first used
+	clock clock                        // which began when the cache was first used
 
 	moves atomic.Uint32 // how often the system's servers have become others
 }
@@ -133,7 +133,8 @@ type entry struct {
 
 func (c *Cache) init() {
 	c.once.Do(func() {
-		c.seed, c.epoch = maphash.MakeSeed(), time.Now()
+		c.seed = maphash.MakeSeed()
+		c.clock.start()
 		c.store = otter.Must(&otter.Options[uint64, *entry]{
 			MaximumWeight: uint64(c.maxBytes()),
 			Weigher:       func(_ uint64, e *entry) uint32 { return e.weight() },
@@ -257,7 +258,7 @@ type found struct {
 func (c *Cache) get(q *wire.Query, now time.Time, domain int) found {
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.find(q.AppendKey(buf[:0]), now.Sub(c.epoch), domain)
+	f := c.find(q.AppendKey(buf[:0]), c.clock.at(now), domain)
 	if f.freshness == missing || f.below {
 		return f
 	}
@@ -276,7 +277,7 @@ func (c *Cache) hit(q *wire.Query) (found, bool) {
 	}
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.find(q.AppendKey(buf[:0]), time.Since(c.epoch), 0)
+	f := c.find(q.AppendKey(buf[:0]), c.clock.now(), 0)
 	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
 		return f, false
 	}
@@ -381,7 +382,7 @@ func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.T
 		hash = maphash.Bytes(c.seed, key)
 	}
 	if ttl > 0 {
-		c.store.Set(hash, &entry{Answer: a, stored: now.Sub(c.epoch), ttl: ttl, bits: key[len(key)-1], origin: from})
+		c.store.Set(hash, &entry{Answer: a, stored: c.clock.at(now), ttl: ttl, bits: key[len(key)-1], origin: from})
 	} else {
 		c.store.Invalidate(hash)
 	}
@@ -403,7 +404,7 @@ func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.T
 // answer: the servers have decided that there is none. The domain is as for get.
 func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep backoff, from origin) {
 	c.init()
-	at := now.Sub(c.epoch)
+	at := c.clock.at(now)
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
 	hash, bits := maphash.Bytes(c.seed, key), key[len(key)-1]

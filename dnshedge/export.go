@@ -82,7 +82,7 @@ func (c *core) export(now time.Time) []byte {
 // their number.
 func (c *Cache) appendAnswers(now time.Time, limit int) (b []byte, n uint64) {
 	c.init()
-	at := now.Sub(c.epoch)
+	at := c.clock.at(now)
 	for node := range c.store.Hottest() {
 		e := node.Value
 		if !c.usable(e, at) {
@@ -205,7 +205,7 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 // older as has passed.
 func (c *Cache) add(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
-	at, limits := now.Sub(c.epoch), c.limits()
+	at, limits := c.clock.at(now), c.limits()
 	for _, e := range entries {
 		e.stored = at - e.stored - passed
 		e.ttl = min(e.ttl, e.Limit(limits))

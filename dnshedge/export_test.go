@@ -1,10 +1,18 @@
 package dnshedge
 
 import (
+	"time"
+
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
+
+// SetTimeOfDay has a Cache take day for the time of day.
+func SetTimeOfDay(c *Cache, day func() time.Time) {
+	c.init()
+	c.clock.day = day
+}
 
 // SharesLane reports whether questions about two names wait in one lane of the Client's line.
 func SharesLane(c *Client, one, other string) bool {

@@ -39,7 +39,7 @@ type key struct {
 type entry struct {
 	zone    *delegation
 	reply   *verdict
-	expires time.Time
+	expires time.Time // by the time of day, which goes on while the machine sleeps: without a monotonic clock
 	size    int64
 	used    atomic.Int64 // when it was, in seconds
 }
@@ -86,7 +86,7 @@ func (c *cache) reply(q question, now time.Time) *verdict {
 		return nil
 	}
 	r := *e.reply
-	age := uint32((r.ttl - e.expires.Sub(now) + time.Second - 1) / time.Second)
+	age := uint32(max(0, r.ttl-e.expires.Sub(now)+time.Second-1) / time.Second)
 	r.answer, r.authority = aged(r.answer, age), aged(r.authority, age)
 	return &r
 }
@@ -145,6 +145,7 @@ func (c *cache) addFailure(q question, now time.Time) {
 // add keeps an entry. What was not used for longer makes room for it.
 func (c *cache) add(k key, e *entry, now time.Time) {
 	e.used.Store(now.Unix())
+	e.expires = e.expires.Round(0)
 	if e.size > c.max/16 {
 		return
 	}

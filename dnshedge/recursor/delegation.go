@@ -23,7 +23,7 @@ type delegation struct {
 	bare  int              // how many of them have no glue
 	addrs []netip.AddrPort // glue, or what was configured
 	owner []string         // of each glue record
-	// expires is when the parent has to be asked again. Zero: never.
+	// expires is when the parent has to be asked again, by the time of day. Zero: never.
 	expires time.Time
 	stub    bool // of Resolver.Zones: the servers need not have authority
 	any     bool // they may be asked whatever their addresses
@@ -75,7 +75,7 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 			z.bare++
 		}
 	}
-	z.expires = now.Add(time.Duration(max(ttl, minZoneTTL)) * time.Second)
+	z.expires = now.Add(time.Duration(max(ttl, minZoneTTL)) * time.Second).Round(0)
 	return z
 }
 

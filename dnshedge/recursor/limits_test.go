@@ -543,6 +543,21 @@ func TestAFailureIsRepeatedAfter5SecondsThenEvery20(t *testing.T) {
 	})
 }
 
+// TestWhatIsKeptExpiresByTheTimeOfDay holds what makes it expire while a machine sleeps: Go compares times by the monotonic clock, which
+// stands still then, if both have it.
+func TestWhatIsKeptExpiresByTheTimeOfDay(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		r := w.resolver()
+		w.ask(r, "www.example. A")
+		w.ask(r, "none.example. A")
+		all := recursor.Expiries(r)
+		assert.NotEmpty(t, all)
+		for _, at := range all {
+			assert.Equal(t, at.Round(0).String(), at.String())
+		}
+	})
+}
+
 func TestMemoryIsBoundedWhateverIsAsked(t *testing.T) {
 	names := 40_000
 	if testing.Short() || doubles.RaceEnabled {

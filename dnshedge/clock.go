@@ -1,0 +1,58 @@
+package dnshedge
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A clock measures how old answers are. Go's monotonic clock, which nobody sets, stands still while the machine sleeps on most
+// systems. So once a second a clock looks at the time of day as well: if more than a second more has passed there, the machine has slept,
+// or that was set, and everything is that much older. Nothing becomes younger if it is set back.
+type clock struct {
+	epoch  time.Time
+	looked atomic.Int64 // when the time of day was looked at, in nanoseconds since the epoch
+	slept  atomic.Int64 // nanoseconds of sleep until then
+
+	mu    sync.Mutex
+	ahead time.Duration    // by how much the time of day was, when it was looked at
+	day   func() time.Time // nil: time.Now
+}
+
+// clockLook is how often the time of day is looked at, and how much more of it must have passed.
+const clockLook = time.Second
+
+func (c *clock) start() { c.epoch = time.Now() }
+
+// now returns the time since start.
+func (c *clock) now() time.Duration { return c.since(time.Since(c.epoch)) }
+
+// at returns the time since start of a moment that is not long ago.
+func (c *clock) at(now time.Time) time.Duration { return c.since(now.Sub(c.epoch)) }
+
+// since adds to what the monotonic clock says for how long the machine has slept.
+func (c *clock) since(awake time.Duration) time.Duration {
+	if awake-time.Duration(c.looked.Load()) >= clockLook {
+		c.look(awake)
+	}
+	return awake + time.Duration(c.slept.Load())
+}
+
+func (c *clock) look(awake time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if awake-time.Duration(c.looked.Load()) < clockLook {
+		return // another one has looked meanwhile
+	}
+	now := time.Now()
+	day := now
+	if c.day != nil {
+		day = c.day()
+	}
+	ahead := day.Round(0).Sub(c.epoch.Round(0)) - now.Sub(c.epoch) // Round takes the monotonic clock away
+	if by := ahead - c.ahead; by >= clockLook {
+		c.slept.Add(int64(by))
+	}
+	c.ahead = ahead
+	c.looked.Store(int64(awake))
+}
