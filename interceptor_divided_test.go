@@ -261,7 +261,8 @@ func TestR4ReplyThatRefersToTheCallersMemoryIsFilled(t *testing.T) {
 		var mine item
 		var reply any = &mine
 		below := func(ctx context.Context, _ string, _, reply any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
-			if err := doubles.Sleep(ctx, time.Second); err != nil {
+			a, _ := hedge.AttemptFromContext(ctx)
+			if err := doubles.Sleep(ctx, time.Second/time.Duration(1+10*a.Number)); err != nil { // a hedge would win
 				return err
 			}
 			return json.Unmarshal([]byte(`{"Name":"lamp"}`), reply)
