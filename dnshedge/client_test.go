@@ -67,7 +67,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		"Client.UDPSize is 65535":           {UDPSize: 65535},
 		"Hedge.Percentile is 1":             {Hedge: dnshedge.Hedge{Percentile: 1}},
 		"Hedge.Percentile is NaN":           {Hedge: dnshedge.Hedge{Percentile: math.NaN()}},
-		"Hedge.MaxHedges is 5":              {Hedge: dnshedge.Hedge{MaxHedges: 5}},
+		"Hedge.MaxHedges is 4":              {Hedge: dnshedge.Hedge{MaxHedges: 4}},
 		"Hedge.BudgetPercent is 101":        {Hedge: dnshedge.Hedge{BudgetPercent: 101}},
 		"Hedge.MaxHedgesPerSecond is -1":    {Hedge: dnshedge.Hedge{MaxHedgesPerSecond: -1}},
 		"Hedge.MinDelay is -1ns":            {Hedge: dnshedge.Hedge{MinDelay: -1}},

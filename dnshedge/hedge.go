@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/group"
-	"github.com/gohedge/hedge/internal/race"
 )
 
 const (
@@ -61,7 +60,7 @@ type Hedge struct {
 	// they come early enough. Zero: 0.90.
 	Percentile float64
 
-	// MaxHedges is how many hedges one question may have, at most 4. Zero: 2.
+	// MaxHedges is how many hedges one question may have, at most 3. Zero: 2.
 	MaxHedges int
 
 	// BudgetPercent bounds the hedges to this share of all queries sent, plus a burst
@@ -88,8 +87,8 @@ func (h *Hedge) validate() error {
 		return bad("Fixed", h.Fixed, "0 or more")
 	case !(h.Percentile >= 0 && h.Percentile < 1):
 		return bad("Percentile", h.Percentile, "0 or more and less than 1")
-	case h.MaxHedges < 0 || h.MaxHedges > race.MaxHedges:
-		return bad("MaxHedges", h.MaxHedges, fmt.Sprintf("0 to %d", race.MaxHedges))
+	case h.MaxHedges < 0 || h.MaxHedges > group.MaxHedges:
+		return bad("MaxHedges", h.MaxHedges, fmt.Sprintf("0 to %d", group.MaxHedges))
 	case !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
 		return bad("BudgetPercent", h.BudgetPercent, "0 to 100")
 	case !(h.MaxHedgesPerSecond >= 0):

@@ -75,15 +75,15 @@ type Exchange struct {
 	key   *engine.Key // of the primary's server; nil if nothing is learned
 
 	mu       sync.Mutex // guards the fields below, but for the attempts that were admitted: they do not change
-	attempts [1 + race.MaxHedges]attempt
-	ways     [1 + race.MaxHedges]transport.Way // of their queries, which guard themselves
-	tries    int                               // attempts admitted, the primary included
-	uses     []int                             // queries, by server
-	asked    []time.Time                       // when each server was asked last
-	look     time.Time                         // when the race looks what is due
-	late     bool                              // it has looked too late once
-	others   int                               // attempts besides the primary that have not ended
-	alone    chan struct{}                     // closed when others is 0; nil: nobody waits for that
+	attempts [1 + MaxHedges]attempt
+	ways     [1 + MaxHedges]transport.Way // of their queries, which guard themselves
+	tries    int                          // attempts admitted, the primary included
+	uses     []int                        // queries, by server
+	asked    []time.Time                  // when each server was asked last
+	look     time.Time                    // when the race looks what is due
+	late     bool                         // it has looked too late once
+	others   int                          // attempts besides the primary that have not ended
+	alone    chan struct{}                // closed when others is 0; nil: nobody waits for that
 	hedges   hedges
 	resends  resends
 	failing
@@ -120,7 +120,7 @@ type first struct {
 
 type room struct {
 	look  [1]time.Duration
-	due   [race.MaxHedges]time.Duration
+	due   [MaxHedges]time.Duration
 	uses  [usualServers]int
 	asked [usualServers]time.Time
 }
@@ -323,7 +323,7 @@ func (x *Exchange) Admit(int) bool {
 func (x *Exchange) Next() (time.Duration, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return time.Until(x.look), x.tries <= race.MaxHedges && x.look.Before(x.end)
+	return time.Until(x.look), x.tries <= MaxHedges && x.look.Before(x.end)
 }
 
 // admit counts an attempt that starts now. The caller holds mu.
@@ -347,7 +347,7 @@ func (x *Exchange) lostAt() time.Time {
 	s := x.group[x.resends.last]
 	to := x.group[x.pick()]
 	wait := s.rto.timeout(x.resends.n, to == s || to.Silent())
-	if x.tries == race.MaxHedges {
+	if x.tries == MaxHedges {
 		wait = max(wait, x.lastPatience(x.resends.lastAt))
 	}
 	if x.resends.n == 0 {
@@ -630,7 +630,7 @@ func (x *Exchange) turnTo(n, to int) (use int) {
 
 // last reports whether attempt n is the last one, which a race has only so many of. When its query is lost, as far as anybody can
 // know, or fails, the attempt goes on with another one, while the queries of the others are still waited for.
-func (x *Exchange) last(n int) bool { return n == race.MaxHedges && x.q.Standard() }
+func (x *Exchange) last(n int) bool { return n == MaxHedges && x.q.Standard() }
 
 // othersWait reports whether attempts besides the last one are under way: as long as they are, it goes on.
 func (x *Exchange) othersWait() bool {

@@ -11,6 +11,10 @@ import (
 // each burst of losses does not hedge them. The buckets enforce the budget itself.
 const planMargin = 1.5
 
+// MaxHedges is how many queries a question may have besides the first. A race may have more, but four in all make the waits that
+// documents state: the fourth goes from server to server.
+const MaxHedges = 3
+
 // Hedging says when questions are hedged, with all defaults filled in.
 type Hedging struct {
 	Fixed        time.Duration // hedge once after this time, without a budget; 0: the delays are learned

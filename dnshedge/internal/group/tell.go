@@ -16,7 +16,7 @@ type told struct {
 	ctx      context.Context
 	first    *Server       // by which observers know the exchange
 	delay    time.Duration // after which the first hedge is due; 0: none is
-	attempts [1 + race.MaxHedges]struct {
+	attempts [1 + MaxHedges]struct {
 		to     *Server // nil: none was asked yet
 		began  time.Time
 		number int
