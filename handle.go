@@ -99,6 +99,15 @@ func (h *handle) logMeans(settings *Config) {
 	}
 }
 
+// above returns what attempts say is hedged above them: the call, or "" where no hedge is ever sent, so that hedging below goes
+// on. Free says that no budget is needed.
+func (h *handle) above(call string, free bool) string {
+	if c := h.engine.Config(); c.Shadow || c.MaxHedges == 0 || c.Share == 0 && !free {
+		return ""
+	}
+	return call
+}
+
 // tellUnused takes note of what has no effect, and why.
 func (h *handle) tellUnused(why []string) {
 	h.unused = append(h.unused, why...)

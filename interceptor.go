@@ -310,7 +310,7 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.asked.method}
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.in.above(c.asked.method, c.rule.strict)}
 	if c.rule.strict {
 		style.Usual = race.Unbounded
 	}

@@ -54,6 +54,30 @@ func TestInterceptorsInARowHedgeOnce(t *testing.T) {
 	}
 }
 
+// TestWhatIsNeverHedgedAboveIsHedgedBelowOverGRPC has an outer Interceptor that sends no hedges.
+func TestWhatIsNeverHedgedAboveIsHedgedBelowOverGRPC(t *testing.T) {
+	const unary, stream = testpb.TestService_EmptyCall_FullMethodName, testpb.TestService_StreamingOutputCall_FullMethodName
+	for name, never := range map[string]hedge.Option{"shadow": hedge.WithShadow(), "no hedges": hedge.WithMaxHedges(0), "no budget": hedge.WithBudgetPercent(0)} {
+		for _, method := range []string{unary, stream} {
+			t.Run(name+method, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					server := hedgegrpc.NewServer(t, func(s *grpc.Server) { testpb.RegisterTestServiceServer(s, emptyService{}) })
+					outer, inner := hedge.NewInterceptor(hedge.WithMethods("/*"), never), hedge.NewInterceptor(hedge.WithMethods("/*"))
+					conn := server.Dial(grpc.WithChainUnaryInterceptor(outer.Unary(), inner.Unary()), grpc.WithChainStreamInterceptor(outer.Stream(), inner.Stream()))
+					for _, in := range []*hedge.Interceptor{outer, inner} {
+						hedgetest.Warm(t, in, 10*time.Millisecond, conn.Target(), unary, stream)
+					}
+					for n := range 3 {
+						server.At(1+n, hedgetest.Fault{Delay: time.Minute})
+					}
+					emptyCall(t, testpb.NewTestServiceClient(conn), method == stream)
+					assert.Equal(t, 1+2, server.Attempts())
+				})
+			})
+		}
+	}
+}
+
 func emptyCall(t *testing.T, client testpb.TestServiceClient, streams bool) {
 	t.Helper()
 	if !streams {

@@ -87,7 +87,7 @@ func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Dura
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
-	s.origin.Call = asked.method
+	s.origin.Call = in.above(asked.method, m.strict)
 	return s
 }
 
@@ -322,7 +322,7 @@ func (s *stream) receiveFirst(m any) error {
 		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
 	}
 	var r race.Race[error]
-	style := race.Style{Usual: s.Usual(), Watch: s.Watch(), Call: s.asked.method}
+	style := race.Style{Usual: s.Usual(), Watch: s.Watch(), Call: s.origin.Call}
 	if s.rule.strict {
 		style.Usual = race.Unbounded
 	}

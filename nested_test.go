@@ -101,3 +101,29 @@ func TestAnotherCallBelowAHedgedOneIsHedged(t *testing.T) {
 		assert.NotZero(t, tokens.Snapshot().Stats.HedgesSent)
 	})
 }
+
+// TestWhatIsNeverHedgedAboveIsHedgedBelow has an outer client that sends no hedges.
+func TestWhatIsNeverHedgedAboveIsHedgedBelow(t *testing.T) {
+	for name, never := range map[string][]hedge.Option{
+		"shadow":    {hedge.WithShadow()},
+		"key":       {hedge.WithShadow(), hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })},
+		"no hedges": {hedge.WithMaxHedges(0)},
+		"no budget": {hedge.WithBudget(hedge.NewBudget(0, 1))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				j := newJournal()
+				tr := hedge.New(hedge.New(rt, hedge.WithLogger(slog.New(j))), never...)
+				rt.Answer = quick(rt)
+				warmUp(t, tr)
+				rt.Forget()
+				rt.Answer = after(rt, time.Minute) // every attempt
+				resp, err := get(t, tr, site)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				assert.Len(t, rt.Sent(), 1+2)
+				assert.Empty(t, j.take())
+			})
+		})
+	}
+}

@@ -217,8 +217,8 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 
 // sendHedged sends a call, and hedges when the plan says.
 func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Call: c.key.Name.Host}
-	if c.t.options.key != nil {
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Call: c.t.above(c.key.Name.Host, false)}
+	if c.t.options.key != nil && style.Call != "" {
 		style.Call = httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 	}
 	if len(plan.Delays) > 0 {
