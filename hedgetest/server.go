@@ -1,6 +1,7 @@
 package hedgetest
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log"
@@ -67,6 +68,9 @@ func (s *Server) Transport() *http.Transport {
 // serve answers an attempt as its fault says.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	f := s.Arrive()
+	if f.Delay > 0 || f.Stall {
+		take(r)
+	}
 	switch {
 	case f.Delay > 0 && !s.pause(r.Context(), f.Delay):
 		panic(http.ErrAbortHandler)
@@ -79,6 +83,19 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.handler.ServeHTTP(w, r)
 	}
+}
+
+// take reads the body of a request, for the handler to read it again. Over HTTP/1.1, net/http notices that a client has gone only
+// once the body is read. A body that cannot be read is one whose client has gone.
+func take(r *http.Request) {
+	if r.ProtoMajor > 1 {
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 }
 
 // pause waits for d, and reports whether anybody is still there after it.

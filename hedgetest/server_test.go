@@ -145,18 +145,37 @@ func TestAnAnswerIsCutOffWhereTheFaultSays(t *testing.T) {
 	})
 }
 
+// TestWhoHasGoneIsNotHandled has requests without a body, with a small one and with a large one.
 func TestWhoHasGoneIsNotHandled(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, handled *atomic.Int64) {
-		server.At(1, hedgetest.Fault{Delay: time.Minute})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, "GET", "http://shop.test", nil)
-		require.NoError(t, err)
-		_, err = server.Transport().RoundTrip(req)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		time.Sleep(time.Hour)
-		assert.Zero(t, handled.Load())
+		for _, body := range []io.Reader{nil, strings.NewReader("order"), strings.NewReader(strings.Repeat("x", 1<<20))} {
+			server.At(1, hedgetest.Fault{Delay: time.Minute})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, "POST", "http://shop.test", body)
+			require.NoError(t, err)
+			_, err = server.Transport().RoundTrip(req)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			time.Sleep(time.Hour)
+			assert.Zero(t, handled.Load())
+		}
+		assert.Equal(t, 3, server.Attempts())
 	})
+}
+
+func TestABodyThatIsAnsweredLateIsHandledWhole(t *testing.T) {
+	for _, start := range protocols {
+		synctest.Test(t, func(t *testing.T) {
+			server := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				assert.EqualValues(t, len("order"), r.ContentLength)
+				_, _ = io.Copy(w, r.Body)
+			}))
+			server.At(1, hedgetest.Fault{Delay: time.Minute})
+			_, body, err := send(t, server.Transport(), "PUT", "/", "order")
+			require.NoError(t, err)
+			assert.Equal(t, "order", body)
+		})
+	}
 }
 
 func TestAServerEndsWithItsTest(t *testing.T) {
