@@ -80,7 +80,7 @@ func (f failing) Read([]byte) (int, error) {
 // send sends a copy of the request, and reads the answer.
 func (w *twice) send(req *http.Request, body []byte) (a answer) {
 	one := req.Clone(req.Context())
-	if req.Body != nil {
+	if req.Body != nil && req.Body != http.NoBody {
 		one.Body = io.NopCloser(bytes.NewReader(body))
 	}
 	a.resp, a.err = w.rt.RoundTrip(one)

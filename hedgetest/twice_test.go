@@ -156,6 +156,63 @@ func TestTwiceGivesTheFirstAnswer(t *testing.T) {
 	})
 }
 
+// TestTwiceSendsNoBodyAsNone has requests that say that they have no body, which net/http sends otherwise than an empty one.
+func TestTwiceSendsNoBodyAsNone(t *testing.T) {
+	for _, start := range protocols {
+		synctest.Test(t, func(t *testing.T) {
+			server := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				fmt.Fprint(w, r.ContentLength, r.TransferEncoding)
+			}))
+			for _, body := range []io.Reader{nil, http.NoBody, strings.NewReader("")} {
+				req, err := http.NewRequestWithContext(t.Context(), "PUT", "http://shop.test/", body)
+				require.NoError(t, err)
+				resp, err := hedgetest.Twice(t, server.Transport(), nil).RoundTrip(req)
+				require.NoError(t, err)
+				got, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				assert.Equal(t, "0 []", string(got))
+			}
+		})
+	}
+}
+
+// level is a number whose text does not tell it.
+type level int
+
+func (level) String() string { return "a level" }
+
+// secret is a text that does not tell itself.
+type secret []byte
+
+func (secret) String() string { return "***" }
+
+// TestAStateIsMoreThanItsTexts has states whose own texts do not change with them.
+func TestAStateIsMoreThanItsTexts(t *testing.T) {
+	for _, state := range []any{new(level), &struct{ At level }{}, map[string]*level{"a": new(level)}, secret("a"), &struct{ key secret }{secret("a")}} {
+		f, calls := &failures{TB: t}, 0
+		call := hedgetest.TwiceFunc(f, func(context.Context) (int, error) { return 0, nil }, func() any {
+			if calls++; calls == 2 {
+				switch s := state.(type) {
+				case *level:
+					*s = 1
+				case *struct{ At level }:
+					s.At = 1
+				case map[string]*level:
+					*s["a"] = 1
+				case secret:
+					s[0] = 'b'
+				case *struct{ key secret }:
+					s.key[0] = 'b'
+				}
+			}
+			return state
+		})
+		_, err := call(t.Context())
+		require.NoError(t, err)
+		assert.Len(t, f.all, 1, "%T", state)
+	}
+}
+
 func TestTwiceTellsDifferentBodies(t *testing.T) {
 	n := make(chan int, 3)
 	for i := range 3 {

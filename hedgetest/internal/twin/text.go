@@ -67,13 +67,35 @@ func (w *writer) write(v reflect.Value, open map[visit]bool) {
 	case reflect.String:
 		fmt.Fprintf(w, "%q", v.String())
 	default:
-		fmt.Fprint(w, v)
+		w.writePlain(v)
+	}
+}
+
+// writePlain writes a value that consists of no others, whatever methods its type has: a String may leave out what changes.
+func (w *writer) writePlain(v reflect.Value) {
+	switch {
+	case v.CanInt():
+		fmt.Fprint(w, v.Int())
+	case v.CanUint():
+		fmt.Fprint(w, v.Uint())
+	case v.CanFloat():
+		fmt.Fprint(w, v.Float())
+	case v.CanComplex():
+		fmt.Fprint(w, v.Complex())
+	case v.Kind() == reflect.Bool:
+		fmt.Fprint(w, v.Bool())
+	default:
+		fmt.Fprintf(w, "%#x", v.Pointer())
 	}
 }
 
 func (w *writer) writeList(v reflect.Value, open map[visit]bool) {
 	if v.Type().Elem().Kind() == reflect.Uint8 {
-		fmt.Fprintf(w, "%q", fmt.Sprintf("%s", v))
+		var all []byte
+		for i := range v.Len() {
+			all = append(all, byte(v.Index(i).Uint()))
+		}
+		fmt.Fprintf(w, "%q", all)
 		return
 	}
 	w.WriteString("[")
