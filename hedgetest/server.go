@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"sync"
@@ -25,7 +24,7 @@ type Server struct {
 }
 
 // NewServer starts a server that speaks HTTP/1.1, and answers by handler what its [Faults] let through. A nil handler
-// answers 200 without a body.
+// answers 200 without a body. A panic of the handler is logged, as by http.Server.
 func NewServer(t testing.TB, handler http.Handler) *Server {
 	t.Helper()
 	return newServer(t, handler, (*http.Protocols).SetHTTP1)
@@ -44,7 +43,7 @@ func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, b
 	}
 	s := &Server{handler: handler, listener: memory.Listen(), protocols: new(http.Protocols), closing: make(chan struct{})}
 	speak(s.protocols, true)
-	srv := &http.Server{Handler: http.HandlerFunc(s.serve), Protocols: s.protocols, ErrorLog: log.New(io.Discard, "", 0)}
+	srv := &http.Server{Handler: http.HandlerFunc(s.serve), Protocols: s.protocols}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = srv.Serve(s.listener) })
 	t.Cleanup(func() {

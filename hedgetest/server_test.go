@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -161,6 +163,26 @@ func TestWhoHasGoneIsNotHandled(t *testing.T) {
 		}
 		assert.Equal(t, 3, server.Attempts())
 	})
+}
+
+// TestAPanicOfAHandlerIsLogged has a handler with a mistake, of which a client sees no more than an end.
+func TestAPanicOfAHandlerIsLogged(t *testing.T) {
+	var logged strings.Builder
+	log.SetOutput(&logged)
+	defer log.SetOutput(os.Stderr)
+	for _, start := range protocols {
+		synctest.Test(t, func(t *testing.T) {
+			server := start(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a mistake") }))
+			_, _, err := send(t, server.Transport(), "POST", "/", "")
+			assert.Error(t, err)
+			server.At(1, hedgetest.Fault{Reset: true})
+			_, _, err = send(t, server.Transport(), "POST", "/", "")
+			assert.Error(t, err)
+			synctest.Wait()
+		})
+	}
+	assert.Equal(t, 2, strings.Count(logged.String(), "panic serving"), "%s", &logged)
+	assert.Equal(t, 2, strings.Count(logged.String(), "a mistake"))
 }
 
 func TestABodyThatIsAnsweredLateIsHandledWhole(t *testing.T) {
