@@ -55,7 +55,7 @@ func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, b
 }
 
 // Transport returns a new *http.Transport whose connections lead to the server, whatever host is asked for: http://shop.test
-// is as good as any, and https is not served. Its idle connections are closed when the server is.
+// is as good as any, and https is not served. In a bubble, bodies of answers must be closed before it ends. Its idle connections are closed when the server is.
 func (s *Server) Transport() *http.Transport {
 	return &http.Transport{
 		Protocols:           s.protocols,
