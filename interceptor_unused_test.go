@@ -69,6 +69,16 @@ func TestOptionsWithoutEffectAreTold(t *testing.T) {
 			[]hedge.Option{hedge.WithLinger(0), hedge.WithMethods("/*"), hedge.WithShadow(), hedge.WithAudit(), hedge.WithRoute("/a.B/*", hedge.Policy{FirstByte: true, Off: true, Hedgeable: true})},
 			[]string{"WithLinger is for HTTP", "WithAudit has no effect beside WithShadow", `FirstByte of the route "/a.B/*" is for HTTP`, `Hedgeable of the route "/a.B/*" has no effect beside Off`},
 		},
+		"http, one after the other": {
+			func(opts ...hedge.Option) hedge.Snapshot { return hedge.New(nil, opts...).Snapshot() },
+			[]hedge.Option{hedge.WithMaxHedges(1), hedge.WithLinger(0), hedge.WithMinDelay(0), hedge.WithShadow(), hedge.WithConfig(hedge.DefaultConfig()), hedge.WithMinDelay(0), hedge.WithFirstByte()},
+			[]string{"WithMaxHedges has no effect before WithConfig", "WithLinger has no effect beside WithFirstByte"},
+		},
+		"grpc, to the letter": {
+			func(opts ...hedge.Option) hedge.Snapshot { return hedge.NewInterceptor(opts...).Snapshot() },
+			[]hedge.Option{hedge.WithDeclaredMethods(), hedge.WithMethods("/a.B/*"), hedge.StrictServiceConfig(), hedge.WithBudget(hedge.NewBudget(5, 5))},
+			[]string{"WithDeclaredMethods has no effect beside StrictServiceConfig"},
+		},
 		"func": {
 			func(opts ...hedge.Option) hedge.Snapshot { return hedge.NewHedger(opts...).Snapshot() },
 			[]hedge.Option{hedge.WithFirstByte(), key, hedge.WithMaxHedges(1), hedge.WithName("x")},
@@ -77,10 +87,10 @@ func TestOptionsWithoutEffectAreTold(t *testing.T) {
 		"limiter": {
 			func(opts ...hedge.Option) hedge.Snapshot {
 				hedge.NewLimiter(1, opts...)
-				return hedge.Snapshot{Unused: []string{"WithBudgetPercent is for HTTP and gRPC and functions"}}
+				return hedge.Snapshot{Unused: []string{"WithBudgetPercent is for HTTP, gRPC and functions"}}
 			},
 			[]hedge.Option{hedge.WithBudgetPercent(5), hedge.WithName("x")},
-			[]string{"WithBudgetPercent is for HTTP and gRPC and functions"},
+			[]string{"WithBudgetPercent is for HTTP, gRPC and functions"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,16 +120,21 @@ func TestEveryOptionSaysWhereItHasAnEffect(t *testing.T) {
 				continue
 			}
 			seen++
-			name, named := f.Name.Name, false
+			name, named, sets := f.Name.Name, false, false
 			ast.Inspect(f.Body, func(n ast.Node) bool {
 				lit, ok := n.(*ast.BasicLit)
 				named = named || ok && lit.Value == `"`+name+`"`
+				id, ok := n.(*ast.Ident)
+				sets = sets || ok && id.Name == "setting"
 				return true
 			})
 			assert.True(t, named, "%s passes its name on", name)
 			unused := ops.Unused("a protocol that there is not", []string{name})
 			require.Len(t, unused, 1, name)
 			assert.NotEqual(t, name+" is for ", unused[0], "package ops does not know where %s has an effect", name)
+			if sets && name != "WithConfig" {
+				assert.Equal(t, []string{name + " has no effect before WithConfig"}, ops.Unused("http", []string{name, "WithConfig"}))
+			}
 		}
 	}
 	assert.Greater(t, seen, 30)

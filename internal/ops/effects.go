@@ -12,8 +12,10 @@ const (
 	overGRPC
 	ofFunctions
 	ofLimiters
+	inConfig // a setting, which WithConfig replaces
 
-	calls = overHTTP | overGRPC | ofFunctions
+	calls    = overHTTP | overGRPC | ofFunctions
+	settings = calls | inConfig
 )
 
 // protocols are the names of protocols, and the words for them.
@@ -27,13 +29,14 @@ var protocols = []struct {
 
 // effects are the options of package hedge, and where they have an effect.
 var effects = map[string]int{
-	"WithPercentile": calls, "WithMaxHedges": calls, "WithBudgetPercent": calls, "WithEstimatedRPS": calls, "WithMinDelay": calls, "WithMaxDelay": calls,
-	"WithInitialDelay": calls, "WithBurst": calls, "WithMaxHedgesPerSecond": calls, "WithMaxKeys": calls, "WithConfig": calls, "WithBudget": calls,
-	"WithStats": calls, "WithShadow": calls, "WithAudit": calls,
+	"WithPercentile": settings, "WithMaxHedges": settings, "WithBudgetPercent": settings, "WithEstimatedRPS": settings, "WithMinDelay": settings,
+	"WithMaxDelay": settings, "WithInitialDelay": settings, "WithBurst": settings, "WithMaxHedgesPerSecond": settings, "WithMaxKeys": settings,
+	"WithLinger": overHTTP | inConfig, "WithMaxReplayBytes": overHTTP | inConfig, "WithAttemptHeader": overHTTP | inConfig,
+	"WithConfig": calls, "WithBudget": calls, "WithStats": calls, "WithShadow": calls, "WithAudit": calls,
 	"WithObserver": calls | ofLimiters, "WithName": calls | ofLimiters, "WithLogger": calls | ofLimiters,
 	"WithKeyFunc": overHTTP | overGRPC, "WithRoute": overHTTP | overGRPC,
-	"WithLinger": overHTTP, "WithMaxReplayBytes": overHTTP, "WithAttemptHeader": overHTTP, "WithHedgeable": overHTTP, "WithFailureStatus": overHTTP,
-	"WithAnswerStatus": overHTTP, "WithFailureFunc": overHTTP, "WithHedgeTransport": overHTTP, "WithFirstByte": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,
+	"WithHedgeable": overHTTP, "WithFailureStatus": overHTTP, "WithAnswerStatus": overHTTP, "WithFailureFunc": overHTTP, "WithHedgeTransport": overHTTP,
+	"WithFirstByte": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,
 	"WithMethods": overGRPC, "WithHedgeConn": overGRPC, "WithDeclaredMethods": overGRPC, "WithNonFatalCodes": overGRPC, "WithAnswerCodes": overGRPC,
 	"WithServiceConfig": overGRPC, "StrictServiceConfig": overGRPC,
 }
@@ -42,7 +45,8 @@ var effects = map[string]int{
 var overruled = []struct{ option, by string }{
 	{"WithBudgetPercent", "WithBudget"}, {"WithEstimatedRPS", "WithBudget"}, {"WithBurst", "WithBudget"},
 	{"WithFailureStatus", "WithFailureFunc"}, {"WithAnswerStatus", "WithFailureFunc"},
-	{"WithAudit", "WithShadow"}, {"WithReplicas", "WithHedgeTransport"},
+	{"WithAudit", "WithShadow"}, {"WithReplicas", "WithHedgeTransport"}, {"WithLinger", "WithFirstByte"},
+	{"WithDeclaredMethods", "StrictServiceConfig"},
 }
 
 // Unused returns which of the options that an adapter of that protocol was given have no effect on it, in their order and
@@ -63,12 +67,31 @@ func Unused(protocol string, given []string) (all []string) {
 		by := slices.IndexFunc(overruled, func(o struct{ option, by string }) bool { return o.option == option && slices.Contains(given, o.by) })
 		switch {
 		case !here:
-			all = append(all, option+" is for "+strings.Join(has, " and "))
+			all = append(all, option+" is for "+list(has))
 		case by >= 0:
 			all = append(all, option+" has no effect beside "+overruled[by].by)
+		case effects[option]&inConfig != 0 && slices.Contains(given[last(given, option):], "WithConfig"):
+			all = append(all, option+" has no effect before WithConfig")
 		}
 	}
 	return all
+}
+
+// last returns where an option was given the last time.
+func last(given []string, option string) int {
+	i := len(given) - 1
+	for i > 0 && given[i] != option {
+		i--
+	}
+	return i
+}
+
+// list joins words as a sentence does; there may be none.
+func list(words []string) string {
+	if n := len(words) - 1; n > 0 {
+		return strings.Join(words[:n], ", ") + " and " + words[n]
+	}
+	return strings.Join(words, "")
 }
 
 // Unused logs options without an effect.
