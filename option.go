@@ -365,8 +365,8 @@ func WithResume() Option {
 // WithRoute learns a separate latency for the calls that match pattern, and applies
 // policy p to them. Several routes may be given; the most specific pattern wins.
 //
-// For HTTP, patterns are those of [http.ServeMux], such as "POST /api/v1/query" or
-// "catalog.test/items/{id}"; a call that matches none is learned per host. "/items/" does not
+// For HTTP, patterns are those of [http.ServeMux], such as "POST /api/v1/query" or "catalog.test/items/{id}", which is
+// for all ports of that host; a call that matches none is learned per host. "/items/" does not
 // match "/items", to which a ServeMux only answers with a redirect. "//items" and "/x/../items" have the
 // route of "/items", but its Hedgeable does not hold for them: not all servers take them for the
 // same. All routes of a host spend that host's budget. For gRPC, patterns are "/pkg.Service/Method",

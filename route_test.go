@@ -138,7 +138,7 @@ func TestRoutesMatchWhatServersUnderstand(t *testing.T) {
 		tr := warm(t, rt,
 			hedge.WithRoute("GET /{$}", hedge.Policy{Off: true}),
 			hedge.WithRoute("GET /pay/", hedge.Policy{Off: true}),
-			hedge.WithRoute("Catalog.TEST/named", hedge.Policy{Off: true}))
+			hedge.WithRoute("GET  Catalog.TEST./named", hedge.Policy{Off: true}))
 		for url, attempts := range map[string]int{
 			"http://catalog.test":              1,
 			"http://catalog.test?q=1":          1,
@@ -148,6 +148,7 @@ func TestRoutesMatchWhatServersUnderstand(t *testing.T) {
 			"http://catalog.test/x/../pay/1":   1,
 			"http://catalog.test/./pay//1":     1,
 			"http://CATALOG.test.:80/named":    1,
+			"http://catalog.test:8080/named":   1,
 			"http://catalog.test/a":            2,
 			"http://catalog.test/pay/../a":     2,
 			"http://catalog.test//a//b?pay/=1": 2,
@@ -180,6 +181,10 @@ func TestRoutesMatchWhatServersUnderstand(t *testing.T) {
 func TestRoutesThatCannotMatchAreRefused(t *testing.T) {
 	assert.PanicsWithError(t, `hedge: WithRoute("get /a"): method "get" is not in upper case, and methods are case-sensitive`,
 		func() { hedge.WithRoute("get /a", hedge.Policy{}) })
+	for pattern, host := range map[string]string{"POST search.test:9200/_search": "search.test:9200", "[2001:db8::1]:80/": "[2001:db8::1]:80", ":80/": ":80"} {
+		assert.PanicsWithError(t, fmt.Sprintf("hedge: WithRoute(%q): host %q has a port, and a pattern is for all ports of a host", pattern, host),
+			func() { hedge.WithRoute(pattern, hedge.Policy{Off: true}) })
+	}
 }
 
 // A pattern with a slash at its end is no pattern for the path without: a ServeMux only answers

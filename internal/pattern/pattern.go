@@ -4,6 +4,7 @@ package pattern
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"path"
@@ -33,8 +34,13 @@ func (m *Mux[T]) Add(pattern, at string, value T) error {
 	if method != strings.ToUpper(method) {
 		return fmt.Errorf("method %q is not in upper case, and methods are case-sensitive", method)
 	}
-	if i := strings.IndexByte(pattern, '/'); i > len(method) { // names of hosts have no case, but for a ServeMux
-		pattern = pattern[:len(method)] + strings.ToLower(pattern[len(method):i]) + pattern[i:]
+	if i := strings.IndexByte(pattern, '/'); i > len(method) {
+		host := strings.TrimLeft(pattern[len(method):i], " \t")
+		if _, _, err := net.SplitHostPort(host); err == nil { // a ServeMux asks for the host of a request without its port
+			return fmt.Errorf("host %q has a port, and a pattern is for all ports of a host", host)
+		}
+		// Names of hosts have no case and may end with a dot, but for a ServeMux.
+		pattern = pattern[:i-len(host)] + strings.ToLower(strings.TrimSuffix(host, ".")) + pattern[i:]
 	}
 	if m.mux == nil {
 		m.mux, m.all = http.NewServeMux(), make(map[string]*entry[T])
@@ -80,6 +86,9 @@ func (m *Mux[T]) placed(err error, pattern string, e *entry[T]) error {
 // Of servers that get an unclean path, such as "//a" or "/x/../a", some take it for "/a", and others for something else. So it has
 // the value of "/a", and Find says that it is not clean.
 func (m *Mux[T]) Find(method, host string, u *url.URL) (value T, clean, ok bool) {
+	if m.mux == nil {
+		return value, true, false
+	}
 	if u.Opaque != "" {
 		sent, err := url.ParseRequestURI(u.RequestURI())
 		if err != nil {
