@@ -127,3 +127,25 @@ func TestWhatIsNeverHedgedAboveIsHedgedBelow(t *testing.T) {
 		})
 	}
 }
+
+// TestDoAroundAClientThatHedges has both hedge a call whose every attempt is slow: the client that of the primary, and Do twice.
+func TestDoAroundAClientThatHedges(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr, hedger := hedge.New(rt), hedge.NewHedger()
+		call := func() {
+			resp, err := hedge.Do(t.Context(), hedger, "catalog", func(ctx context.Context) (*http.Response, error) {
+				return tr.RoundTrip(request(t, ctx, "GET", site, nil))
+			})
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+		}
+		rt.Answer = quick(rt)
+		for range 20 {
+			call()
+		}
+		rt.Forget()
+		rt.Answer = after(rt, time.Minute) // every attempt
+		call()
+		assert.Len(t, rt.Sent(), 1+2+2)
+	})
+}
