@@ -58,7 +58,7 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func TestASearchThatStallsIsHedged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := hedgetest.NewServer(t, newShop()) // or NewHTTP2Server
+		server := hedgetest.NewServer(t, newShop()) // or NewHTTP2Server, with Go 1.26
 		var calls hedgetest.Recorder
 		rt := hedge.New(server.Transport(), hedge.WithObserver(&calls))
 		hedgetest.Warm(t, rt, 10*time.Millisecond, "shop.test")

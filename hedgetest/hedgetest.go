@@ -10,7 +10,7 @@
 //	// … a call to http://shop.test …
 //	calls.Hedged(t, 1)
 //
-// All of it works in the fake time of testing/synctest, where a call that stalls costs no time. It needs no sockets, and
+// All of it works in the fake time of testing/synctest, where a call that stalls costs no time; HTTP/2 there needs Go 1.26. It needs no sockets, and
 // neither gRPC nor package hedge: package grpctest, below this one, does the same for gRPC.
 package hedgetest
 

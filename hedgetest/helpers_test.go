@@ -8,10 +8,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgetest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // failures is a test that only writes down how it fails.
@@ -51,6 +53,18 @@ func (f *failures) Fatalf(format string, args ...any) {
 var protocols = map[string]func(testing.TB, http.Handler) *hedgetest.Server{
 	"HTTP/1.1": hedgetest.NewServer,
 	"HTTP/2.0": hedgetest.NewHTTP2Server,
+}
+
+func init() {
+	if !doubles.Go126 { // see [hedgetest.NewHTTP2Server]
+		delete(protocols, "HTTP/2.0")
+	}
+}
+
+// TestHTTP2IsTested says where it is not.
+func TestHTTP2IsTested(t *testing.T) {
+	doubles.NeedsHTTP2InABubble(t)
+	assert.Len(t, protocols, 2)
 }
 
 // send makes a call to a host and returns the answer to it, and its body.

@@ -30,7 +30,8 @@ func NewServer(t testing.TB, handler http.Handler) *Server {
 	return newServer(t, handler, (*http.Protocols).SetHTTP1)
 }
 
-// NewHTTP2Server is [NewServer] for HTTP/2, without TLS.
+// NewHTTP2Server is [NewServer] for HTTP/2, without TLS. In bubbles of testing/synctest it needs Go 1.26: net/http of Go 1.25 keeps
+// channels of one bubble for the next, which then ends the process with "select on synctest channel from outside bubble".
 func NewHTTP2Server(t testing.TB, handler http.Handler) *Server {
 	t.Helper()
 	return newServer(t, handler, (*http.Protocols).SetUnencryptedHTTP2)
