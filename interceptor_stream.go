@@ -408,10 +408,12 @@ func (s *stream) sendAgain(ctx context.Context, n int) error {
 		return race.ErrLost
 	}
 	hedge, err := s.open(ctx, s.in.hedgeConn(s.asked.cc), n)
+	me := &s.attempts[n]
 	if err != nil {
+		me.ClientStream = grpcattempt.Unopened(ctx, err)
+		s.finish.Ended(n, err) // what is below may not say so
 		return err
 	}
-	me := &s.attempts[n]
 	me.ClientStream, me.reply = hedge, s.replyType.New()
 	if err := hedge.SendMsg(req); err != nil && err != io.EOF { // EOF: RecvMsg has the status
 		return err

@@ -2,10 +2,12 @@ package grpcattempt
 
 import (
 	"context"
+	"io"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -172,6 +174,27 @@ func (e *EarlyContext) End() {
 		e.cancel()
 	}
 }
+
+// unopened is the stream of an attempt that could not open one.
+type unopened struct {
+	ctx context.Context // ended
+	err error           // why
+}
+
+// Unopened returns the stream of an attempt that could not open one because of err. It has ended. It may be the call: a
+// hedge's failure may end that.
+func Unopened(ctx context.Context, err error) grpc.ClientStream {
+	ended, cancel := context.WithCancelCause(ctx)
+	cancel(err)
+	return unopened{ended, err}
+}
+
+func (u unopened) Header() (metadata.MD, error) { return nil, u.err }
+func (u unopened) Trailer() metadata.MD         { return nil }
+func (u unopened) CloseSend() error             { return nil }
+func (u unopened) Context() context.Context     { return u.ctx }
+func (u unopened) SendMsg(any) error            { return io.EOF } // RecvMsg has the status
+func (u unopened) RecvMsg(any) error            { return u.err }
 
 // Finish says when to call the functions of a caller's OnFinish: once, when the attempt that is the call has ended. An
 // attempt that was never started does not end. It is safe for concurrent use.

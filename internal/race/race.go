@@ -495,7 +495,8 @@ func (r *Race[T]) take(n int, v T, err error, open bool) {
 
 // turn moves the next hedge to when the failure of attempt n says, if it is a Turn. The race is open. The caller holds mu.
 //
-// A failure of the primary that is in hand does not wait for a hedge that is put off for longer than it may be held.
+// A failure of the primary that is in hand does not wait for a hedge that is put off for longer than it may be held, nor for one
+// that is not to be: then none starts any more.
 func (r *Race[T]) turn(n int, err error) {
 	t, ok := err.(*Turn)
 	if n == 0 {
@@ -504,10 +505,10 @@ func (r *Race[T]) turn(n int, err error) {
 	if ok {
 		r.fired.Store(true) // so that the race is not used again
 	}
-	switch {
-	case !ok, r.primaryDone && !r.turns.open, r.holding.over, r.started > MaxHedges, r.index >= min(t.Hedges, len(r.delays)):
-		return
-	case r.primaryDone && r.style.Usual != Unbounded && t.After > max(t.Took, maxBound):
+	if ok && r.primaryDone && (t.Hedges == 0 || r.style.Usual != Unbounded && t.After > max(r.took(n, t), maxBound)) {
+		r.turns.open, r.turns.next = false, false
+	}
+	if !ok || r.primaryDone && !r.turns.open || r.holding.over || r.started > MaxHedges || r.index >= min(t.Hedges, len(r.delays)) {
 		return
 	}
 	if r.wake == nil {
@@ -518,6 +519,14 @@ func (r *Race[T]) turn(n int, err error) {
 	if !r.timer.Reset(t.After) {
 		r.turns.stale++
 	}
+}
+
+// took returns how long the primary took, which has failed, when attempt n fails with t. The caller holds mu.
+func (r *Race[T]) took(n int, t *Turn) time.Duration {
+	if n == 0 {
+		return t.Took
+	}
+	return r.holding.failed.Sub(r.holding.began)
 }
 
 // isLast reports whether attempt n, which has failed with err, decides the race: every other attempt has

@@ -87,6 +87,18 @@ func TestAFailureHasTheNextHedgeStart(t *testing.T) {
 		"not after longer than it may be held": {
 			[]part{{20 * ms, next(3, 2*time.Second)}}, time.Second,
 			[]time.Duration{0}, 20 * ms, -1},
+		"then the one that was due does not start either": {
+			[]part{{120 * ms, next(3, 2*time.Second)}, {300 * ms, next(3, 0)}, {10 * ms, nil}, {10 * ms, nil}}, time.Second,
+			[]time.Duration{0, 100 * ms}, 400 * ms, -1},
+		"how long it may be held does not grow with the hedges": {
+			[]part{{20 * ms, next(4, time.Second)}, {20 * ms, next(4, 1010*ms)}, {10 * ms, nil}}, time.Second,
+			[]time.Duration{0, 1020 * ms}, 1040 * ms, -1},
+		"none that was put off is waited for, once none is to start": {
+			[]part{{120 * ms, next(3, time.Second)}, {70 * ms, next(0, 0)}, {10 * ms, nil}}, time.Second,
+			[]time.Duration{0, 100 * ms}, 170 * ms, -1},
+		"nor where a failure may be held": {
+			[]part{{120 * ms, next(3, time.Hour)}, {70 * ms, next(0, 0)}, {10 * ms, nil}}, race.Unbounded,
+			[]time.Duration{0, 100 * ms}, 170 * ms, -1},
 		"after longer, where it may be held": {
 			[]part{{20 * ms, next(3, 2*time.Second)}, {10 * ms, nil}}, race.Unbounded,
 			[]time.Duration{0, 2020 * ms}, 2030 * ms, 1},
