@@ -547,6 +547,46 @@ func TestStreamsObeyServiceConfigs(t *testing.T) {
 	})
 }
 
+// A hedge's failure may end a call though its stream was never opened.
+func TestAStreamThatCouldNotBeOpenedCanBeTheCall(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		takes time.Duration // the primary, which fails
+		code  codes.Code    // of the hedges
+	}{{"a fatal failure", 60 * ms, codes.Internal}, {"the last failure", 10 * ms, codes.Unavailable}} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opts, err := hedge.DialOptions(experimental, hedge.StrictServiceConfig())
+				require.NoError(t, err)
+				refuse := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+					if md, _ := metadata.FromOutgoingContext(ctx); len(md["grpc-previous-rpc-attempts"]) > 0 {
+						return nil, status.Error(test.code, "no token")
+					}
+					return streamer(ctx, desc, cc, method, opts...)
+				}
+				client := servedAs(t, &servesAs{stream: func(s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+					_ = doubles.Sleep(s.Context(), test.takes)
+					return status.Error(codes.Unavailable, "down")
+				}}, append(opts, grpc.WithChainStreamInterceptor(refuse))...)
+				var ends []error
+				s, err := client.StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest), grpc.OnFinish(func(err error) { ends = append(ends, err) }))
+				require.NoError(t, err)
+				_, err = s.Recv()
+				assert.Equal(t, status.Error(test.code, "no token"), err)
+				assert.Empty(t, s.Trailer())
+				_, again := s.Header()
+				assert.Equal(t, err, again)
+				_, again = s.Recv()
+				assert.Equal(t, err, again)
+				assert.Error(t, s.Context().Err())
+				assert.NoError(t, s.CloseSend())
+				synctest.Wait()
+				assert.Equal(t, []error{err}, ends)
+			})
+		})
+	}
+}
+
 func TestAResolversConfigIsObeyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJournal()
