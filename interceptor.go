@@ -523,7 +523,8 @@ func (h *hedging) goOn(a *race.Attempt, code codes.Code, trailer metadata.MD) er
 		return race.ErrAnswer
 	}
 	turn := &race.Turn{Took: h.Elapsed(), After: after, Last: strict}
-	if !stop {
+	hold := after > 0 && (!h.throttle.Open() || h.Hopeless(time.Now().Add(after))) // for nothing
+	if !stop && !hold {
 		turn.Hedges = h.rule.terms.Hedges
 		h.Moved()
 	}

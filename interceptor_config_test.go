@@ -587,6 +587,47 @@ func TestAStreamThatCouldNotBeOpenedCanBeTheCall(t *testing.T) {
 	}
 }
 
+// A failure in hand is not held for a hedge that would not be sent.
+func TestAPushBackHoldsNoFailureForNothing(t *testing.T) {
+	one := hedgingPolicy(threeAt50)
+	pushed := play{5 * ms, codes.Unavailable, "900"}
+	for name, test := range map[string]struct {
+		config  string
+		strict  bool
+		opts    []hedge.Option
+		timeout time.Duration
+	}{
+		"shadow":                  {one, false, []hedge.Option{hedge.WithShadow()}, time.Minute},
+		"strict, shadow":          {one, true, []hedge.Option{hedge.WithShadow()}, time.Minute},
+		"throttled":               {strings.TrimSuffix(one, "}") + `, "retryThrottling": {"maxTokens": 1, "tokenRatio": 0.1}}`, true, nil, time.Minute},
+		"the deadline is earlier": {one, false, nil, 800 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				got := playCall(t, "/a.B/Write", test.config, test.strict, test.timeout, []play{pushed, {takes: 5 * ms}}, test.opts...)
+				assert.Equal(t, outcome{[]time.Duration{0}, 5 * ms, "attempt 0"}, got)
+			})
+		})
+	}
+	t.Run("the budget is spent", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := warmCaller(t, read, hedge.WithServiceConfig(one), hedge.WithBudgetPercent(1))
+			held := 0
+			for range 200 {
+				var began []time.Duration
+				begin := time.Now()
+				_, err := c.get(t.Context(), played(begin, &began, pushed))
+				assert.Error(t, err)
+				if time.Since(begin) > 5*ms {
+					held++
+					assert.GreaterOrEqual(t, len(began), 2, "it was held for a hedge")
+				}
+			}
+			assert.Less(t, held, 20)
+		})
+	})
+}
+
 func TestAResolversConfigIsObeyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJournal()

@@ -103,6 +103,21 @@ func (c *Call) Moved() { c.moved.Store(true) }
 // Elapsed returns how long ago the call began.
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 
+// Hopeless reports whether a hedge that is due then would be denied, as far as is known now.
+func (c *Call) Hopeless(then time.Time) bool {
+	k := c.key
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	deadline, _ := c.ctx.Deadline()
+	switch {
+	case k.engine.setup.Shadow:
+		return true
+	case c.terms.free():
+		return false
+	}
+	return k.audit != nil && k.audit.Dark() || k.tokens() < 1 || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load()) != None
+}
+
 // early reports whether the delay with the given index has not passed, though the call is asked about it.
 func (c *Call) early(now time.Time, index int) bool {
 	return c.moved.Load() && c.plan != nil && index < len(c.plan.Delays) && now.Sub(c.start) < c.plan.Delays[index]
