@@ -659,6 +659,8 @@ func TestAResolversConfigIsObeyed(t *testing.T) {
 		assert.Contains(t, lines[0], `WARN "service config refused"`)
 		assert.Contains(t, lines[0], "hedgingPolicy.maxAttempts: 0 is not an integer above 1")
 		_ = found.CC().UpdateState(resolver.State{})
+		assert.Equal(t, 3, sent(), "as in gRPC, no config leaves the last one in force")
+		_ = update("{}")
 		assert.Equal(t, 1, sent())
 	})
 }

@@ -97,19 +97,6 @@ func (b *Book) set(target string, c *Config) (changed bool) {
 	return true
 }
 
-// unset has the config for all targets count for a canonical target.
-func (b *Book) unset(target string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	old := b.pages.Load()
-	if _, found := old.byTarget[target]; !found {
-		return
-	}
-	to := maps.Clone(old.byTarget)
-	delete(to, target)
-	b.pages.Store(&pages{old.all, to})
-}
-
 // All returns what is in force for targets whose resolvers send nothing.
 func (b *Book) All() *Live { return b.pages.Load().all }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
 )
@@ -78,16 +79,15 @@ func (c *conn) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 	return result
 }
 
-// UpdateState adopts the config that comes with the state before gRPC does. As there, no config leaves the one for all targets
-// in force, and an error the one before.
+// UpdateState adopts the config that comes with the state before gRPC does. As there, no config, an error and what is no config
+// of gRPC leave the one before in force: a resolver has none when its lookup of one failed.
 func (c *conn) UpdateState(s resolver.State) error {
-	switch {
-	case s.ServiceConfig == nil:
-		c.reader.Book.unset(c.target)
-	case s.ServiceConfig.Err == nil:
-		own := c.find(s.ServiceConfig.Config)
-		if c.reader.Book.set(c.target, own) && own != nil {
-			c.reader.Tell(c.target, own, nil)
+	if r := s.ServiceConfig; r != nil && r.Err == nil {
+		if by, ok := r.Config.(*grpc.ServiceConfig); ok {
+			own := c.find(by)
+			if c.reader.Book.set(c.target, own) && own != nil {
+				c.reader.Tell(c.target, own, nil)
+			}
 		}
 	}
 	return c.ClientConn.UpdateState(s)

@@ -1,7 +1,9 @@
 package serviceconfig_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -9,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+	serviceconf "google.golang.org/grpc/serviceconfig"
 
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
@@ -68,12 +71,30 @@ func TestAConfigOfTheResolverCountsMore(t *testing.T) {
 	_ = send(policy(`"maxAttempts": 4, "fieldOfTheFuture": true`))
 	assert.Equal(t, 4, attempts(book.Of(cc)))
 
-	_ = found.CC().UpdateState(resolver.State{})
-	assert.Equal(t, 2, attempts(book.Of(cc)), "without a config of the resolver, the one for all counts")
-
 	own := parseElsewhere(t)
 	_ = found.CC().UpdateState(resolver.State{ServiceConfig: own.ParseServiceConfig(`{}`)})
 	assert.Zero(t, attempts(book.Of(cc)), "what another parsed says nothing of hedging")
+}
+
+// What is in force here is in force in gRPC, whose timeout says which config that is.
+func TestWhatIsNoConfigLeavesTheLastOneInForce(t *testing.T) {
+	config := func(attempts int) string {
+		return fmt.Sprintf(`{"methodConfig": [{"name": [{}], "timeout": "%ds", "hedgingPolicy": {"maxAttempts": %d}}]}`, attempts, attempts)
+	}
+	book, cc, found, _ := reading(t, grpc.WithDefaultServiceConfig(config(2)))
+	same := func(want int, why string) {
+		assert.Equal(t, want, attempts(book.Of(cc)), why)
+		assert.Equal(t, time.Duration(want)*time.Second, *cc.GetMethodConfig("/s/m").Timeout, "gRPC: %s", why)
+	}
+	same(2, "the program's, before the resolver has sent any")
+	_ = found.CC().UpdateState(resolver.State{ServiceConfig: found.CC().ParseServiceConfig(config(3))})
+	same(3, "the resolver's")
+	_ = found.CC().UpdateState(resolver.State{})
+	same(3, "the resolver's, though it had none later")
+	_ = found.CC().UpdateState(resolver.State{ServiceConfig: found.CC().ParseServiceConfig("{")})
+	same(3, "the resolver's, though a later one is invalid")
+	_ = found.CC().UpdateState(resolver.State{ServiceConfig: new(serviceconf.ParseResult)})
+	same(3, "the resolver's, though it sent nothing of gRPC's")
 }
 
 // parseElsewhere returns a resolver's connection that nobody reads.
