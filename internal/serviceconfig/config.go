@@ -205,7 +205,7 @@ func (c *Config) throttling(top *object) error {
 	if r = math.Floor(r*1000 + 1e-6); !ok || r < 1 {
 		return ratio.wrong("a number of at least 0.001")
 	}
-	c.Throttling = &Throttling{Max: int64(n * 1000), Ratio: int64(min(r, 1e6))}
+	c.Throttling = &Throttling{Max: max(int64(n*1000+1e-6), 1), Ratio: int64(min(r, 1e6))}
 	return nil
 }
 

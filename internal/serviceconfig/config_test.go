@@ -147,7 +147,28 @@ func TestThrottlingIsReadToTheThousandth(t *testing.T) {
 		`{"maxTokens": 1000, "tokenRatio": 0.001}`: {Max: 1_000_000, Ratio: 1},
 		`{"maxTokens": 0.5, "tokenRatio": 1.2345}`: {Max: 500, Ratio: 1234},
 		`{"maxTokens": 1, "tokenRatio": 1e300}`:    {Max: 1000, Ratio: 1_000_000},
+		`{"maxTokens": 1.001, "tokenRatio": 1}`:    {Max: 1001, Ratio: 1000},
+		`{"maxTokens": 1e-9, "tokenRatio": 1}`:     {Max: 1, Ratio: 1000}, // which is open when it is full
 	} {
 		assert.Equal(t, want, *parse(t, `{"retryThrottling": `+text+`}`).Throttling, text)
 	}
+}
+
+// A config comes from a resolver, and can be as long as a DNS message: eight times as many fields take about eight times as long.
+func TestTimeToReadGrowsWithTheLength(t *testing.T) {
+	read := func(fields int) time.Duration {
+		text := []byte("{")
+		for i := range fields {
+			text = fmt.Appendf(text, `"%x": 0, `, i)
+		}
+		text = append(text, `"x": 0}`...)
+		least := time.Hour
+		for range 5 {
+			began := time.Now()
+			parse(t, string(text))
+			least = min(least, time.Since(began))
+		}
+		return least
+	}
+	assert.Less(t, float64(read(8000))/float64(read(1000)), 30.0)
 }

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/gohedge/hedge/internal/label"
 )
@@ -20,7 +20,23 @@ type value struct {
 // An object is a JSON object and the path to it. As gRPC, it does not distinguish the cases of names.
 type object struct {
 	path   string
-	fields map[string]json.RawMessage
+	fields map[string]field // by folded name
+}
+
+type field struct {
+	name string
+	raw  json.RawMessage
+}
+
+// folded returns what all names have in common that differ in cases only.
+func folded(name string) string {
+	return strings.Map(func(r rune) rune {
+		least := r
+		for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+			least = min(least, f)
+		}
+		return least
+	}, name)
 }
 
 // given reports whether there is a value, and it is not null.
@@ -50,7 +66,7 @@ func objectAt(path string, raw json.RawMessage, mismatch error) (*object, error)
 		}
 		return nil, mismatch
 	}
-	o := &object{path: path, fields: make(map[string]json.RawMessage)}
+	o := &object{path: path, fields: make(map[string]field)}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	_, err := d.Token()
 	for err == nil && d.More() {
@@ -58,14 +74,15 @@ func objectAt(path string, raw json.RawMessage, mismatch error) (*object, error)
 		if name, err = d.Token(); err != nil {
 			break
 		}
-		var field json.RawMessage
-		if err = d.Decode(&field); err != nil {
+		f := field{name: name.(string)}
+		if err = d.Decode(&f.raw); err != nil {
 			break
 		}
-		if o.field(name.(string)).raw != nil {
-			return nil, fmt.Errorf("%s is given twice", o.at(label.Clean(name.(string))))
+		key := folded(f.name)
+		if _, twice := o.fields[key]; twice {
+			return nil, fmt.Errorf("%s is given twice", o.at(label.Clean(f.name)))
 		}
-		o.fields[name.(string)] = field
+		o.fields[key] = f
 	}
 	return o, err
 }
@@ -78,22 +95,20 @@ func (o *object) at(name string) string {
 }
 
 // names returns the names of all fields.
-func (o *object) names() []string { return slices.Sorted(maps.Keys(o.fields)) }
+func (o *object) names() (all []string) {
+	for _, f := range o.fields {
+		all = append(all, f.name)
+	}
+	slices.Sort(all)
+	return all
+}
 
 // field returns the value of a field. There may be no object.
 func (o *object) field(name string) value {
 	if o == nil {
 		return value{}
 	}
-	raw, ok := o.fields[name]
-	if !ok {
-		for other, r := range o.fields {
-			if strings.EqualFold(other, name) {
-				raw = r
-			}
-		}
-	}
-	return value{o.at(name), raw}
+	return value{o.at(name), o.fields[folded(name)].raw}
 }
 
 // array returns the elements of a field that is an array, if it is given.
