@@ -89,8 +89,11 @@ func (b *Book) set(target string, c *Config) (changed bool) {
 		return false
 	}
 	to := maps.Clone(old.byTarget)
-	if to == nil || len(to) >= maxTargets {
+	if to == nil {
 		to = make(map[string]*Live)
+	}
+	if !found {
+		makeRoom(to)
 	}
 	to[target] = live(c, "the resolver", before)
 	b.pages.Store(&pages{old.all, to})

@@ -2,6 +2,7 @@ package serviceconfig_test
 
 import (
 	"fmt"
+	"net/url"
 	"testing"
 	"time"
 
@@ -106,6 +107,37 @@ func parseElsewhere(t *testing.T) resolver.ClientConn {
 	t.Cleanup(func() { require.NoError(t, cc.Close()) })
 	cc.Connect()
 	return r.CC()
+}
+
+// alone is a resolver's connection without a ClientConn, but for what that parses.
+type alone struct{ resolver.ClientConn }
+
+func (alone) UpdateState(resolver.State) error { return nil }
+
+// A target more than there may be takes the place of one, and not of all.
+func TestManyTargetsForgetFew(t *testing.T) {
+	book, _, found, _ := reading(t)
+	kept := manual.NewBuilderWithScheme("many")
+	reader := &serviceconfig.Reader{Book: book, Tell: func(string, *serviceconfig.Config, error) {}}
+	name := func(n int) string { return fmt.Sprintf("many:///%d", n) }
+	const targets = 4100
+	for n := range targets {
+		u, err := url.Parse(name(n))
+		require.NoError(t, err)
+		kept.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) {
+			assert.NoError(t, cc.UpdateState(resolver.State{ServiceConfig: cc.ParseServiceConfig(policy(`"maxAttempts": 3`))}))
+		}
+		_, err = reader.Wrap(kept).Build(resolver.Target{URL: *u}, alone{found.CC()}, resolver.BuildOptions{})
+		require.NoError(t, err)
+	}
+	remembered := 0
+	for n := range targets {
+		if attempts(book.OfTarget(name(n))) == 3 {
+			remembered++
+		}
+	}
+	assert.Equal(t, 4096, remembered)
+	assert.Equal(t, 3, attempts(book.OfTarget(name(targets-1))), "the last one")
 }
 
 func TestWhoWantsNoConfigOfTheResolverGetsNone(t *testing.T) {

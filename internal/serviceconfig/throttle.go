@@ -35,8 +35,18 @@ func (t *Throttle) add(d int64) {
 	}
 }
 
-// maxTargets is how many targets have a bucket.
+// maxTargets is how many targets are known.
 const maxTargets = 4096
+
+// makeRoom takes a target out of a map that has as many as there may be, whichever it is.
+func makeRoom[V any](all map[string]V) {
+	for target := range all {
+		if len(all) < maxTargets {
+			return
+		}
+		delete(all, target)
+	}
+}
 
 // throttles are the buckets of targets.
 type throttles struct {
@@ -54,9 +64,10 @@ func (t *throttles) of(target string) *Throttle {
 	defer t.mu.Unlock()
 	bucket := t.all[target]
 	if bucket == nil {
-		if t.all == nil || len(t.all) >= maxTargets {
+		if t.all == nil {
 			t.all = make(map[string]*Throttle)
 		}
+		makeRoom(t.all)
 		bucket = &Throttle{target: target, terms: t.terms}
 		bucket.tokens.Store(t.terms.Max)
 		t.all[target] = bucket
