@@ -156,8 +156,11 @@ func (in *Interceptor) annotate(k *KeySnapshot) {
 	}
 	k.Policy = rule.hedging.Path + " of " + live.Source
 	d := cmp.Or(rule.policy.Delay, rule.terms.Delay)
-	if hedged := len(k.Delays) > 0 || rule.terms.Free && in.settings.Load().MaxHedges > 0; hedged && (rule.terms.Fixed || d > 0) {
+	switch hedged := len(k.Delays) > 0 || rule.terms.Free && in.settings.Load().MaxHedges > 0; {
+	case hedged && (rule.terms.Fixed || d > 0):
 		k.Delays = engine.EveryDelay(d, rule.terms.Hedges).Delays
+	case hedged:
+		k.Delays = engine.UpTo(k.Delays, rule.terms.Hedges)
 	}
 }
 

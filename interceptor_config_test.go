@@ -389,6 +389,23 @@ func TestUpdateServiceConfig(t *testing.T) {
 	})
 }
 
+// A snapshot says when the next call is hedged: as often as its policy has it.
+func TestASnapshotHasThePolicysHedges(t *testing.T) {
+	for attempts := 2; attempts <= 5; attempts++ {
+		synctest.Test(t, func(t *testing.T) {
+			handle := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(fmt.Sprintf(`"maxAttempts": %d`, attempts))), hedge.WithBudgetPercent(400))
+			for range 20 {
+				require.NoError(t, handle.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), nil, (&invoker{answer: in(usual)}).invoke))
+			}
+			delays := handle.Snapshot().Keys[0].Delays
+			var began []time.Duration
+			require.NoError(t, handle.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), nil, played(time.Now(), &began, play{takes: time.Second}).invoke))
+			assert.Len(t, delays, attempts-1)
+			assert.Equal(t, began[1:], delays)
+		})
+	}
+}
+
 // without returns the lines without a text.
 func without(lines []string, text string) (out []string) {
 	for _, l := range lines {

@@ -122,14 +122,23 @@ func (t *Terms) plan(own *Plan, c *Config) *Plan {
 	return p
 }
 
-// upTo returns p with so many hedges: it leaves out the last ones, or has more at the distance of the last one.
+// upTo returns p with so many hedges.
 func (p *Plan) upTo(n int) *Plan {
-	if p == nil {
-		return nil
-	}
-	d := slices.Clone(p.hedges())
-	if len(d) == 0 {
+	if p == nil || len(p.hedges()) == 0 {
 		return p
+	}
+	out := &Plan{Delays: UpTo(p.hedges(), n), Median: p.Median, P99: p.P99, slow: p.slow}
+	if p.usual > 0 {
+		out.mark(p.usual)
+	}
+	return out
+}
+
+// UpTo returns so many of the delays: without the last ones, or with more at the distance of the last one. It returns none of none.
+func UpTo(delays []time.Duration, n int) []time.Duration {
+	d := slices.Clone(delays[:min(n, len(delays))])
+	if len(d) == 0 {
+		return nil
 	}
 	gap := d[len(d)-1]
 	if len(d) > 1 {
@@ -138,11 +147,7 @@ func (p *Plan) upTo(n int) *Plan {
 	for len(d) < n {
 		d = append(d, d[len(d)-1]+gap)
 	}
-	out := &Plan{Delays: d[:n:n], Median: p.Median, P99: p.P99, slow: p.slow}
-	if p.usual > 0 {
-		out.mark(p.usual)
-	}
-	return out
+	return d
 }
 
 // tail is a distribution's tail in two columns, from the slowest bucket down.
