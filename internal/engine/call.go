@@ -216,6 +216,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		Latency:  took - setup,
 		Answered: answered,
 		Untimed:  c.untimed,
+		Free:     c.terms.free(),
 		Gone:     !answered && c.ctx.Err() != nil,
 		Reached:  c.reached,
 		Learned:  c.plan != nil && c.plan.slow >= 0,

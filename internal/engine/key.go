@@ -177,7 +177,7 @@ func (k *Key) admit(now time.Time, slow, free bool, deadline time.Time, denial o
 	}
 	k.inFlight.Add(1)
 	k.tally.Hedges++
-	if k.audit != nil {
+	if k.audit != nil && !free {
 		k.audit.Hedged(1)
 	}
 	return None
@@ -237,7 +237,7 @@ func (k *Key) refused(now time.Time, free bool, reason observe.Reason) {
 	defer k.mu.Unlock()
 	k.countDenied(reason)
 	k.tally.Hedges--
-	if k.audit != nil {
+	if k.audit != nil && !free {
 		k.audit.Hedged(-1)
 	}
 	k.brakes.refused()
@@ -254,6 +254,7 @@ type Result struct {
 	Latency  time.Duration // what the caller waited
 	Answered bool          // by a success; a failure teaches nothing about latency
 	Untimed  bool          // the latency is an upper bound, which teaches nothing either
+	Free     bool          // no audit may hold its hedges back, so none learns from it
 	Gone     bool          // the caller gave up, or its deadline passed
 	Reached  bool          // its first delay
 	Learned  bool          // there was a delay by which it would count as slow
@@ -284,7 +285,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 		all = k.changes(now)
 	}
 	k.mu.Unlock()
-	if k.audit != nil && r.timed() {
+	if k.audit != nil && r.timed() && !r.Free {
 		k.audit.Done(now.Add(-r.Latency).UnixNano(), at)
 	}
 	if due && k.planning.TryLock() { // otherwise another call is making the plan

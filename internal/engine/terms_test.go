@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/observe"
 )
@@ -111,5 +112,27 @@ func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
 			}
 			assert.Equal(t, !moved, k.View().Slow > engine.SlowLimit/2, "moved: %v, slow: %v", moved, k.View().Slow)
 		}
+	})
+}
+
+// Calls that the audit does not hold back say nothing of what it is like without hedges.
+func TestFreeCallsAreNotAudited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := engine.Config{Percentile: 0.9, MaxHedges: 2, Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true, MinDelay: time.Millisecond, MaxKeys: 9}
+		c.Audit = new(audit.Settings)
+		k := engine.New(c).Key(engine.Name{Host: "h"})
+		for n := range 30 * 60 * 20 {
+			var call engine.Call
+			call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 1, Fixed: true, Free: true})
+			if n%10 == 0 {
+				require.True(t, call.Admit(0))
+				if call.Ended(1); n%20 == 0 {
+					call.Refuse(observe.DeniedSameBackend)
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+			call.End(true, false, 0)
+		}
+		assert.Zero(t, k.View().Audit.Pairs)
 	})
 }
