@@ -440,6 +440,7 @@ type hedging struct {
 	throttle  *serviceconfig.Throttle // nil: there is none
 	key       *engine.Key             // an rpc keeps it for its next call, which is often one of the same key
 	replyType grpcattempt.ReplyType
+	ahead     time.Duration // so long before its race the call began
 
 	detours elsewhere.Detours
 	barred  atomic.Bool // a server has pushed back: no more hedges of this call
@@ -525,7 +526,7 @@ func (h *hedging) goOn(a *race.Attempt, code codes.Code, trailer metadata.MD) er
 	case !nonFatal:
 		return race.ErrAnswer
 	}
-	turn := &race.Turn{Took: h.Elapsed(), After: after, Last: strict}
+	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after, Last: strict}
 	hold := after > 0 && (!h.throttle.Open() || h.Hopeless(time.Now().Add(after))) // for nothing
 	if !stop && !hold {
 		turn.Hedges = h.rule.terms.Hedges

@@ -645,6 +645,51 @@ func TestAPushBackHoldsNoFailureForNothing(t *testing.T) {
 	})
 }
 
+// A caller who receives late has a call that began earlier than its race.
+func TestLateStreamsSendNoMoreThanMaxAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts, err := hedge.DialOptions(hedgingPolicy(`"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]`), hedge.WithBudgetPercent(400))
+		require.NoError(t, err)
+		var mu sync.Mutex
+		var began []time.Time
+		var plays []play
+		client := servedAs(t, &servesAs{stream: func(s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+			mu.Lock()
+			p := plays[min(len(began), len(plays)-1)]
+			began = append(began, time.Now())
+			mu.Unlock()
+			if err := doubles.Sleep(s.Context(), p.takes); err != nil {
+				return err
+			}
+			if p.code != codes.OK {
+				return status.Error(p.code, "as told")
+			}
+			return s.Send(new(testpb.StreamingOutputCallResponse))
+		}}, opts...)
+		call := func(late time.Duration) {
+			began = nil
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s, err := client.StreamingOutputCall(ctx, new(testpb.StreamingOutputCallRequest))
+			require.NoError(t, err)
+			time.Sleep(late)
+			_, _ = s.Recv()
+			cancel()
+			synctest.Wait()
+		}
+		plays = []play{{takes: 200 * ms}}
+		for range 30 {
+			call(0)
+		}
+		plays = []play{{takes: 48 * ms, code: codes.Unavailable}, {takes: never}}
+		call(45 * ms)
+		mu.Lock()
+		defer mu.Unlock()
+		require.Len(t, began, 2, "maxAttempts")
+		assert.Equal(t, 48*ms, began[1].Sub(began[0]))
+	})
+}
+
 func TestAResolversConfigIsObeyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJournal()

@@ -319,6 +319,7 @@ func (s *stream) receiveFirst(m any) error {
 	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.Look
 	if late { // the call began when the request was sent, and the message may be there
 		s.Began(sent)
+		s.ahead = asked.Sub(sent)
 		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
 	}
 	var r race.Race[error]

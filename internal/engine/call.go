@@ -139,10 +139,13 @@ func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
 		return false // a hedge would have answered, and there would be no call any more
 	}
 	deadline, _ := c.ctx.Deadline()
-	slow := c.plan != nil && index == c.plan.slow && !early
+	counts := c.plan != nil && index == c.plan.slow
+	slow := counts && !early
 	c.slow = c.slow || slow
-	if slow && c.plan.marked {
-		c.key.slowed()
+	if counts && c.plan.marked { // no hedge is due, whenever it is asked for
+		if slow {
+			c.key.slowed()
+		}
 		return false
 	}
 	denial = c.key.admit(now, slow, c.terms.free(), deadline, denial)

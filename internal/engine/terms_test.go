@@ -115,6 +115,23 @@ func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
 	})
 }
 
+// The delay by which a call counts as slow is no hedge's, also where hedges are due at other times than planned.
+func TestAMarkIsNoHedge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := engine.Config{Percentile: 0.9, MaxHedges: 2, Share: 4, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
+		k := termed(t, c, 20)
+		var call engine.Call
+		p := call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 1, Fixed: true, Delay: 50 * time.Millisecond})
+		require.Len(t, p.Delays, 2, "that of a hedge, and a mark")
+		call.Moved()
+		assert.True(t, call.Admit(0))
+		call.Ended(1)
+		assert.False(t, call.Admit(1), "before it has passed")
+		time.Sleep(200 * time.Millisecond)
+		assert.False(t, call.Admit(1), "and after it")
+	})
+}
+
 // Calls that the audit does not hold back say nothing of what it is like without hedges.
 func TestFreeCallsAreNotAudited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
