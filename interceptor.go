@@ -527,7 +527,7 @@ func (h *hedging) goOn(a *race.Attempt, code codes.Code, trailer metadata.MD) er
 		return race.ErrAnswer
 	}
 	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after, Last: strict}
-	hold := after > 0 && (!h.throttle.Open() || h.Hopeless(time.Now().Add(after))) // for nothing
+	hold := after > 0 && (h.barred.Load() || !h.throttle.Open() || h.Hopeless(time.Now().Add(after))) // for nothing
 	if !stop && !hold {
 		turn.Hedges = h.rule.terms.Hedges
 		h.Moved()

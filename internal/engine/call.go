@@ -108,13 +108,10 @@ func (c *Call) Hopeless(then time.Time) bool {
 	k := c.key
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	deadline, _ := c.ctx.Deadline()
-	switch {
-	case k.engine.setup.Shadow:
-		return true
-	case c.terms.free():
-		return false
+	if k.engine.setup.Shadow || c.terms.free() {
+		return k.engine.setup.Shadow
 	}
+	deadline, _ := c.ctx.Deadline()
 	return k.audit != nil && k.audit.Dark() || k.tokens() < 1 || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load()) != None
 }
 
