@@ -109,14 +109,15 @@ func parseElsewhere(t *testing.T) resolver.ClientConn {
 	return r.CC()
 }
 
-// alone is a resolver's connection without a ClientConn, but for what that parses.
+// alone is a resolver's connection without a ClientConn.
 type alone struct{ resolver.ClientConn }
 
 func (alone) UpdateState(resolver.State) error { return nil }
 
 // A target more than there may be takes the place of one, and not of all.
 func TestManyTargetsForgetFew(t *testing.T) {
-	book, _, found, _ := reading(t)
+	book, _, _, _ := reading(t)
+	empty := parseElsewhere(t).ParseServiceConfig(`{}`)
 	kept := manual.NewBuilderWithScheme("many")
 	reader := &serviceconfig.Reader{Book: book, Tell: func(string, *serviceconfig.Config, error) {}}
 	name := func(n int) string { return fmt.Sprintf("many:///%d", n) }
@@ -125,19 +126,19 @@ func TestManyTargetsForgetFew(t *testing.T) {
 		u, err := url.Parse(name(n))
 		require.NoError(t, err)
 		kept.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) {
-			assert.NoError(t, cc.UpdateState(resolver.State{ServiceConfig: cc.ParseServiceConfig(policy(`"maxAttempts": 3`))}))
+			assert.NoError(t, cc.UpdateState(resolver.State{ServiceConfig: empty}))
 		}
-		_, err = reader.Wrap(kept).Build(resolver.Target{URL: *u}, alone{found.CC()}, resolver.BuildOptions{})
+		_, err = reader.Wrap(kept).Build(resolver.Target{URL: *u}, alone{}, resolver.BuildOptions{})
 		require.NoError(t, err)
 	}
 	remembered := 0
 	for n := range targets {
-		if attempts(book.OfTarget(name(n))) == 3 {
+		if attempts(book.OfTarget(name(n))) == 0 {
 			remembered++
 		}
 	}
 	assert.Equal(t, 4096, remembered)
-	assert.Equal(t, 3, attempts(book.OfTarget(name(targets-1))), "the last one")
+	assert.Zero(t, attempts(book.OfTarget(name(targets-1))), "the last one")
 }
 
 func TestWhoWantsNoConfigOfTheResolverGetsNone(t *testing.T) {
