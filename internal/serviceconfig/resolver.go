@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
 )
@@ -79,15 +78,13 @@ func (c *conn) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 	return result
 }
 
-// UpdateState adopts the config that comes with the state before gRPC does. As there, no config, an error and what is no config
-// of gRPC leave the one before in force: a resolver has none when its lookup of one failed.
+// UpdateState adopts the config that comes with the state before gRPC does. As there, no config, an error and an
+// empty result leave the one before in force: a resolver has none when its lookup of one failed.
 func (c *conn) UpdateState(s resolver.State) error {
-	if r := s.ServiceConfig; r != nil && r.Err == nil {
-		if by, ok := r.Config.(*grpc.ServiceConfig); ok {
-			own := c.find(by)
-			if c.reader.Book.set(c.target, own) && own != nil {
-				c.reader.Tell(c.target, own, nil)
-			}
+	if r := s.ServiceConfig; r != nil && r.Err == nil && r.Config != nil {
+		own := c.find(r.Config)
+		if c.reader.Book.set(c.target, own) && own != nil {
+			c.reader.Tell(c.target, own, nil)
 		}
 	}
 	return c.ClientConn.UpdateState(s)
