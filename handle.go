@@ -99,11 +99,11 @@ func (h *handle) logMeans(settings *Config) {
 	}
 }
 
-// above returns what attempts say is hedged above them: the call, or "" where no hedge is ever sent, so that hedging below goes
+// above returns what attempts say is hedged above them: the call, or nothing where no hedge is ever sent, so that hedging below goes
 // on. Free says that no budget is needed.
-func (h *handle) above(call string, free bool) string {
+func (h *handle) above(call race.Called, free bool) race.Called {
 	if c := h.engine.Config(); c.Shadow || c.MaxHedges == 0 || c.Share == 0 && !free {
-		return ""
+		return race.Called{}
 	}
 	return call
 }
@@ -309,7 +309,7 @@ func (h *handle) refuses(o race.Overrides, f engine.Facts) Reason {
 		h.stats.NotHedgeable.Add(1)
 	}
 	if f.Again && reason == DeniedNested {
-		h.log.Again(o.Above)
+		h.log.Again(o.Above.String())
 	}
 	return reason
 }

@@ -201,7 +201,7 @@ func (in *Interceptor) decide(ctx context.Context, cc *grpc.ClientConn, method s
 	o, facts := race.OverridesFrom(ctx), in.begin()
 	if !facts.SwitchedOff {
 		m = in.rules.of(in.book.Of(cc), method)
-		facts.Again = o.Above == method
+		facts.Again = o.Above.Method == method && o.Above == called(cc, method)
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)
 		if facts.Refuse(o) == engine.None {
@@ -217,6 +217,14 @@ func (in *Interceptor) decide(ctx context.Context, cc *grpc.ClientConn, method s
 		}
 	}
 	return m, delay, in.refuses(o, facts)
+}
+
+// called returns what a call calls.
+func called(cc *grpc.ClientConn, method string) race.Called {
+	if cc == nil {
+		return race.Called{Method: method}
+	}
+	return race.Called{Target: cc.Target(), Method: method}
 }
 
 // sendOnce makes a call without hedges.
@@ -313,7 +321,7 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.in.above(c.asked.method, c.rule.strict)}
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.in.above(called(c.asked.cc, c.asked.method), c.rule.strict)}
 	if c.rule.strict {
 		style.Usual = race.Unbounded
 	}

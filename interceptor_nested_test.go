@@ -3,7 +3,9 @@
 package hedge_test
 
 import (
+	"context"
 	"log/slog"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgetest"
@@ -50,6 +54,37 @@ func TestInterceptorsInARowHedgeOnce(t *testing.T) {
 				assert.Equal(t, 2*(1+2), server.Attempts())
 				assert.Equal(t, []string{`WARN "hedging around hedging: what is hedged above is sent once here" call=` + method}, j.take())
 			})
+		})
+	}
+}
+
+// TestTheSameMethodOfAnotherTargetIsHedgedBelow has a call that asks another target for the same, as one that asks all shards does.
+func TestTheSameMethodOfAnotherTargetIsHedgedBelow(t *testing.T) {
+	for target, attempts := range map[string]int{"passthrough:///b": 2, "passthrough:///a": 1} {
+		synctest.Test(t, func(t *testing.T) {
+			dial := func(target string) *grpc.ClientConn {
+				conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(
+					func(ctx context.Context, _ string) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }))
+				require.NoError(t, err)
+				t.Cleanup(func() { conn.Close() })
+				return conn
+			}
+			a, other := dial("passthrough:///a"), dial(target)
+			outer, inner := warmCaller(t, read), warmCaller(t, read)
+			teach := func(c *caller, cc *grpc.ClientConn) {
+				for range 20 {
+					usually := &invoker{answer: in(usual)}
+					require.NoError(t, c.intercept(t.Context(), read, nil, new(wrapperspb.StringValue), cc, usually.invoke))
+				}
+			}
+			teach(outer, a)
+			teach(inner, other)
+			before := inner.stats.Snapshot()
+			below := func(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+				return inner.intercept(ctx, method, req, reply, other, (&invoker{answer: in(usual)}).invoke, opts...)
+			}
+			require.NoError(t, outer.intercept(t.Context(), read, wrapperspb.String("id"), new(wrapperspb.StringValue), a, below))
+			assert.EqualValues(t, 2-attempts, inner.stats.Snapshot().NotHedgeable-before.NotHedgeable, "%s: what may be hedged", target)
 		})
 	}
 }

@@ -87,7 +87,7 @@ func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Dura
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
-	s.origin.Call = in.above(asked.method, m.strict)
+	s.origin.Call = in.above(called(asked.cc, asked.method), m.strict)
 	return s
 }
 

@@ -157,7 +157,7 @@ func (c *call) readTerms(req *http.Request) Reason {
 	facts.RouteOff = c.route.Off
 	h := c.requests.ReadHeader(req.Header, httpattempt.Marks{Attempt: AttemptHeader, Own: settings.AttemptHeader})
 	facts.Hedge = h.Hedge
-	facts.Again = o.Above != "" && req.URL != nil && o.Above == httpattempt.HostName(req.URL.Scheme, req.URL.Host)
+	facts.Again = o.Above.Target != "" && req.URL != nil && o.Above == race.Called{Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
 	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, c.firstByte)
 	if !o.Allow && !c.route.Hedgeable && facts.Refuse(o) == engine.None {
 		facts.Unsafe = !t.options.safe(req)
@@ -217,9 +217,9 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 
 // sendHedged sends a call, and hedges when the plan says.
 func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Call: c.t.above(c.key.Name.Host, false)}
-	if c.t.options.key != nil && style.Call != "" {
-		style.Call = httpattempt.HostName(req.URL.Scheme, req.URL.Host)
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Call: c.t.above(race.Called{Target: c.key.Name.Host}, false)}
+	if c.t.options.key != nil && style.Call.Target != "" {
+		style.Call.Target = httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 	}
 	if len(plan.Delays) > 0 {
 		c.setStyle(&style)

@@ -45,7 +45,7 @@ type Attempt struct {
 	n        uint8  // 0 is the primary
 	detached bool   // may outlive the caller's context, see detach
 	severs   bool   // may outlive its call, see [Style.Sever]
-	call     string // see [Style]
+	call     Called // see [Style]
 
 	conn atomic.Uint32 // how far its connection is: silent, ready, wanted or dialled
 
@@ -194,7 +194,7 @@ func Number(ctx context.Context) (n int, ok bool) {
 // An Origin is the context of a primary that begins before its race does.
 type Origin struct {
 	context.Context
-	Call string // as in [Style]
+	Call Called // as in [Style]
 }
 
 // Value says what that of the primary's [Attempt] does.

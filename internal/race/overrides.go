@@ -1,6 +1,7 @@
 package race
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -14,8 +15,17 @@ type Overrides struct {
 	Allow bool          // safe to send twice, whatever the method says
 	Delay time.Duration // instead of the learned one; 0: none
 	Hedge int           // the number of the hedge that the call is made for; 0: for none
-	Above string        // what is called by the hedged call whose attempt this is made in, see [Style]; "": there is none
+	Above Called        // by the hedged call whose attempt this is made in, see [Style]; the zero value: there is none
 }
+
+// Called is what is called. Calls of the same are not hedged one within another.
+type Called struct {
+	Target string // a host, or the target of a gRPC connection
+	Method string // of gRPC
+}
+
+// String returns the method, or else the target.
+func (c Called) String() string { return cmp.Or(c.Method, c.Target) }
 
 type overridesKey struct{}
 
@@ -33,14 +43,14 @@ func OverridesFrom(ctx context.Context) Overrides {
 }
 
 // below returns what the context of attempt n carries, as a value of a context. The parent is the caller's. The call is what
-// is called; "": it is not said.
-func below(parent context.Context, n int, call string) any {
+// is called; the zero value: it is not said.
+func below(parent context.Context, n int, call Called) any {
 	v := parent.Value(overridesKey{})
 	o, _ := v.(Overrides)
-	if !o.Allow && o.Delay == 0 && n == 0 && (call == "" || call == o.Above) {
+	if !o.Allow && o.Delay == 0 && n == 0 && (call == Called{} || call == o.Above) {
 		return v
 	}
-	if call != "" {
+	if call != (Called{}) {
 		o.Above = call
 	}
 	o.Allow, o.Delay = false, 0
@@ -62,12 +72,12 @@ func Once(ctx context.Context) (once context.Context, changed bool) {
 	if o := OverridesFrom(ctx); !o.Allow && o.Delay == 0 {
 		return ctx, false
 	}
-	return context.WithValue(ctx, overridesKey{}, below(ctx, 0, "")), true
+	return context.WithValue(ctx, overridesKey{}, below(ctx, 0, Called{})), true
 }
 
 // ForHedge returns a context for what is done on behalf of hedge n of another process.
 func ForHedge(ctx context.Context, n int) context.Context {
-	return context.WithValue(ctx, overridesKey{}, below(ctx, n, ""))
+	return context.WithValue(ctx, overridesKey{}, below(ctx, n, Called{}))
 }
 
 // HedgeNumber returns the number of the hedge that a request is made for, from the

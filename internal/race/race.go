@@ -129,8 +129,8 @@ type Style struct {
 	// of its own; nil: a new one. Nobody else may have it, also after the race.
 	Primary *Attempt
 	// Call is what is called, such as a host or a method: contexts of attempts carry it, so that hedging below
-	// recognises a call that is hedged already. "": they do not.
-	Call string
+	// recognises a call that is hedged already. The zero value: they do not.
+	Call Called
 }
 
 // set makes s what o is. It writes the fields one by one: a copy of the whole would have to wait until
