@@ -43,8 +43,10 @@ import (
 // has not used, one that only its hedges have used will do. If all five are the primary's
 // though another is ready, the hedge is not sent, and counts as [DeniedSameBackend]: so it is
 // for policies that always send a call to the same backend, such as ring_hash. If no other is
-// ready, the hedge goes to the primary's as it would without. Picks that are not used count
-// as successes in the policy below, so put outlier detection above hedge_elsewhere.
+// ready, the hedge goes to the primary's as it would without. Picks that are not used end
+// as losers do, with CANCELLED, and at once after the attempt that has their backend, so that
+// averages of latency learn nothing from them. Outlier detection would take them for failures:
+// put it above hedge_elsewhere.
 type Interceptor struct {
 	handle
 	grpc  grpcConfig // written by connect, and not changed after it
@@ -230,7 +232,7 @@ func called(cc *grpc.ClientConn, method string) race.Called {
 // sendOnce makes a call without hedges.
 func (in *Interceptor) sendOnce(ctx context.Context, asked *unaryCall, reason Reason) error {
 	told := in.beginUnhedged(ctx, asked.cc, asked.method, reason)
-	err := asked.invoker(onceContext(ctx), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
+	err := asked.invoker(onceContext(ctx, asked.method), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
 	told.Done(in.isAnswer(err))
 	return err
 }
@@ -406,7 +408,7 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 
 // hedge makes attempt n with a request, a reply and targets of its own.
 func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
-	h, method := &c.hedges[n], c.asked.method
+	h := &c.hedges[n]
 	req, opts, ok := c.copies(h)
 	if !ok {
 		return race.ErrLost, race.ErrLost
@@ -415,9 +417,9 @@ func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
 		opts = append(opts, c.finish.Option(n))
 	}
 	h.reply = c.replyType.New()
-	detour := c.detours.For(hedgeContext(a, n), n, method, &c.primary.Trail)
+	detour := c.detours.For(hedgeContext(a, n), n, &c.primary.Trail)
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
-	err := c.asked.invoker(detour, method, req, h.reply, c.in.hedgeConn(c.asked.cc), opts...)
+	err := c.asked.invoker(detour, c.asked.method, req, h.reply, c.in.hedgeConn(c.asked.cc), opts...)
 	if err != nil && detour.Refused() {
 		c.Refuse(DeniedSameBackend)
 		return err, race.ErrRefused

@@ -3,6 +3,7 @@
 package hedge_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/resolver"
@@ -165,6 +167,115 @@ func TestWhatIsCalledOnBehalfOfAHedgeGoesWhereTheBalancerSays(t *testing.T) {
 		assert.Equal(t, []error{nil}, nested)
 		assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
 	})
+}
+
+// An interceptor below may add a version to the method, or have an older server called.
+func TestTheBalancerKnowsAHedgeWhoseMethodIsRenamedBelow(t *testing.T) {
+	renamed := map[string]string{"/shop.Catalog/Get": testpb.TestService_UnaryCall_FullMethodName, "/shop.Catalog/List": testpb.TestService_StreamingOutputCall_FullMethodName}
+	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		return invoke(ctx, cmp.Or(renamed[method], method), req, reply, cc, opts...)
+	}
+	stream := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		return streamer(ctx, desc, cc, cmp.Or(renamed[method], method), opts...)
+	}
+	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{
+		"unary": func(ctx context.Context, cc *grpc.ClientConn) error {
+			return cc.Invoke(ctx, "/shop.Catalog/Get", new(testpb.SimpleRequest), new(testpb.SimpleResponse))
+		},
+		"stream": func(ctx context.Context, cc *grpc.ClientConn) error {
+			s, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/shop.Catalog/List")
+			if err != nil {
+				return err
+			}
+			return errors.Join(s.SendMsg(new(testpb.StreamingOutputCallRequest)), s.CloseSend(), s.RecvMsg(new(testpb.StreamingOutputCallResponse)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := grpctest.NewFleet(t, 2)
+				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
+				_, cc := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream))
+				f.Delays[0].Store(int64(time.Second))
+				at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), func(ctx context.Context) error { return call(ctx, cc) })
+				require.NoError(t, err)
+				assert.Equal(t, []int{1}, at)
+				assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
+			})
+		})
+	}
+}
+
+func TestWhatIsCalledOnBehalfOfAPrimaryDoesNotMoveIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := grpctest.NewFleet(t, 2)
+		in := hedge.NewInterceptor(hedge.WithMethods(testpb.TestService_UnaryCall_FullMethodName), hedge.WithMaxHedges(1))
+		report := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if a, _ := hedge.AttemptFromContext(ctx); a.Number == 0 && f.Calls.Load() > 0 && method != testpb.TestService_EmptyCall_FullMethodName {
+				time.AfterFunc(5*ms, func() {
+					_, err := testpb.NewTestServiceClient(cc).EmptyCall(ctx, new(testpb.Empty))
+					assert.NoError(t, err)
+				})
+			}
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}
+		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(report))
+		f.Delays[0].Store(int64(time.Second))
+		grpctest.StickyStrays.Store(2) // what is called on behalf of the primary goes to the second backend
+		at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		require.NoError(t, err)
+		assert.Equal(t, []int{1}, at)
+		assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
+	})
+}
+
+// lessons returns n equal ones.
+func lessons(backend int, took time.Duration, code codes.Code, n int) []grpctest.Lesson {
+	return slices.Repeat([]grpctest.Lesson{{Backend: backend, Took: took, Code: code}}, n)
+}
+
+// A pick that is not used ends at once after the attempt that has its backend: an average that weighs an answer by the time
+// since the last one, as those of Finagle, go-zero and kratos do, gives it no weight.
+func TestPicksThatAreNotUsedTeachThePolicyNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan   []int // the primary's pick, and those for hedges
+		refuse int64
+		want   []grpctest.Lesson
+	}{
+		"the hedge is not sent": {want: slices.Concat(lessons(1, time.Second, codes.OK, 1),
+			lessons(1, 980*ms, codes.Canceled, 5), lessons(1, 960*ms, codes.Canceled, 5))},
+		"the hedge wins": {plan: []int{1, 1, 1, 2}, want: slices.Concat(lessons(2, 10*ms, codes.OK, 1),
+			lessons(1, 30*ms, codes.Canceled, 1), lessons(1, 10*ms, codes.Canceled, 2))},
+		"another hedge has the backend": {plan: []int{1, 3, 3, 2}, want: slices.Concat(lessons(2, 10*ms, codes.OK, 1),
+			lessons(1, 50*ms, codes.Canceled, 1), lessons(3, 30*ms, codes.Canceled, 1), lessons(3, 10*ms, codes.Canceled, 1))},
+		"another hedge had the backend": {plan: []int{1, 2, 2, 3}, refuse: 1, want: slices.Concat(lessons(2, 0, codes.Unavailable, 1),
+			lessons(3, 100*ms, codes.OK, 1), lessons(2, 100*ms, codes.Canceled, 1), lessons(1, 140*ms, codes.Canceled, 1))},
+	} {
+		for kind, call := range calls {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := grpctest.NewFleet(t, 3)
+					in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2))
+					client, _ := f.Client(t, grpctest.Elsewhere("test_learner"), in)
+					f.Delays[0].Store(int64(time.Second))
+					f.Delays[2].Store(int64(100 * ms))
+					f.Refuse.Store(c.refuse)
+					grpctest.Learner.Plan(c.plan...)
+					_, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					require.NoError(t, err)
+					synctest.Wait()
+					got := grpctest.Learner.Plan()
+					assert.ElementsMatch(t, c.want, got)
+					for n := range f.Delays {
+						of := func(l grpctest.Lesson) bool { return l.Backend != n+1 }
+						want, got := slices.DeleteFunc(slices.Clone(c.want), of), slices.DeleteFunc(slices.Clone(got), of)
+						if len(want) > 0 && len(got) > 0 {
+							assert.Equal(t, want[0], got[0], "the attempt ends before what was picked in vain")
+						}
+					}
+				})
+			})
+		}
+	}
 }
 
 func TestAHedgeIsSentThoughThePrimaryHasNoBackendYet(t *testing.T) {

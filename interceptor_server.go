@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/gohedge/hedge/internal/elsewhere"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -55,11 +56,16 @@ func hedgeContext(a *race.Attempt, n int) context.Context {
 	return metadata.AppendToOutgoingContext(a, previousAttempts, strconv.Itoa(n))
 }
 
-// onceContext returns the context of a call that is sent once. If the call is made
-// for a hedge, its metadata tells the server.
-func onceContext(ctx context.Context) context.Context {
+// onceContext returns the context of a call of a method that is sent once. If the call is made
+// for a hedge, its metadata tells the server. Within an attempt of another method it is not that attempt; within
+// one of the same it is, below a second interceptor.
+func onceContext(ctx context.Context, method string) context.Context {
 	ctx, _ = race.Once(ctx)
-	n := race.OverridesFrom(ctx).Hedge
+	o := race.OverridesFrom(ctx)
+	if o.Above != "" && o.Above != method {
+		ctx = elsewhere.Apart(ctx)
+	}
+	n := o.Hedge
 	if n == 0 {
 		return ctx
 	}

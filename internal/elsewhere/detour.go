@@ -5,6 +5,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -12,32 +16,31 @@ import (
 type Key struct{}
 
 // A Trail is where a call's primary went. The primary's context leads to it, by [Key]. If that
-// context is used for other calls as well, it is where the last of them went.
+// context is used for other calls as well, which are not made [Apart], it is where the last of them went.
 type Trail struct {
-	primary atomic.Pointer[backend] // nil: not known
+	primary atomic.Pointer[use] // nil: not known
 }
 
 // Detours are where the hedges of a call went, and those that were refused. The zero value is
 // ready for one call.
 type Detours struct {
 	mu      sync.Mutex // guards the fields below
-	went    [1 + race.MaxHedges]*backend
+	went    [1 + race.MaxHedges]*use
 	refused [1 + race.MaxHedges]bool
 }
 
-// For returns the context of hedge n of a call of a method, made from ctx. The trail is that of
-// the call's primary.
-func (all *Detours) For(ctx context.Context, n int, method string, t *Trail) *Detour {
-	return &Detour{ctx, t, method, all, n}
+// For returns the context of hedge n of a call, made from ctx. The trail is that of the call's primary.
+func (all *Detours) For(ctx context.Context, n int, t *Trail) *Detour {
+	return &Detour{ctx, t, all, n}
 }
 
-// A Detour is the context of hedge n. By [Key], it leads to itself.
+// A Detour is the context of hedge n. By [Key], it leads to itself: so the hedge is known by its context, whatever what is
+// below makes of its method. What is called on behalf of the hedge is no hedge, and is made [Apart].
 type Detour struct {
 	context.Context
-	trail  *Trail // the primary's
-	method string // of the call; what is called on behalf of the hedge has another
-	all    *Detours
-	n      int
+	trail *Trail // the primary's
+	all   *Detours
+	n     int
 }
 
 // Value finds the Detour, and else what the context it was made from holds.
@@ -56,28 +59,111 @@ func (d *Detour) Refused() bool {
 }
 
 // rank says how good backend b is for the hedge: 0 if no other attempt of the call went
-// there, 1 if only hedges did, 2 if the primary did.
-func (d *Detour) rank(b *backend) int {
+// there, 1 if only hedges did, 2 if the primary did. It returns the attempt that went there, too; nil if there is none.
+func (d *Detour) rank(b *backend) (rank int, at *use) {
 	if p := d.trail.primary.Load(); p != nil && p.addr == b.addr {
-		return 2
+		return 2, p
 	}
 	d.all.mu.Lock()
 	defer d.all.mu.Unlock()
 	for n, other := range d.all.went {
 		if n != d.n && other != nil && other.addr == b.addr {
-			return 1
+			rank, at = 1, other
 		}
 	}
-	return 0
+	return rank, at
 }
 
-// ends takes note of how the pick for the hedge ended: with b, or refused if that is nil. A
+// ends takes note of how the pick for the hedge ended: with u, or refused if that is nil. A
 // hedge that gRPC retries, and that is refused then, had been sent.
-func (d *Detour) ends(b *backend) {
+func (d *Detour) ends(u *use) {
 	d.all.mu.Lock()
 	defer d.all.mu.Unlock()
-	if b != nil {
-		d.all.went[d.n] = b
+	if u != nil {
+		d.all.went[d.n] = u
 	}
 	d.all.refused[d.n] = d.all.went[d.n] == nil
+}
+
+// Apart returns a context for a call that is made within an attempt, and is not that attempt: it
+// leads to no Trail and no Detour.
+func Apart(ctx context.Context) context.Context {
+	if ctx.Value(Key{}) == nil {
+		return ctx
+	}
+	return apart{ctx}
+}
+
+type apart struct{ context.Context }
+
+func (a apart) Value(key any) any {
+	if key == (Key{}) {
+		return nil
+	}
+	return a.Context.Value(key)
+}
+
+// errUnused is how a pick ends that is not used. It is what losers end with, so that a policy to
+// which this is a failure is none for hedges anyway.
+var errUnused = status.Error(codes.Canceled, "hedge_elsewhere: the backend was not used")
+
+// A use is that of a backend by an attempt. Picks of the same backend that are not used end after it: at once, they
+// would tell the child that its backend answers in no time.
+type use struct {
+	*backend
+	done func(balancer.DoneInfo) // the child's
+
+	mu     sync.Mutex // guards the fields below
+	over   bool
+	unused []func(balancer.DoneInfo) // of picks
+}
+
+// use returns the use of the backend by the attempt that gets the pick r, whose Done it replaces. Where the child has none,
+// nobody learns anything: all attempts share a use that is over.
+func (b *backend) use(r *balancer.PickResult) *use {
+	r.SubConn = b.SubConn
+	if r.Done == nil {
+		return &b.untold
+	}
+	u := &use{backend: b, done: r.Done}
+	r.Done = u.end
+	return u
+}
+
+// end ends the attempt, and then the picks that were waiting for it: an average that decays in time
+// gives them no weight, because they come at the same moment.
+func (u *use) end(info balancer.DoneInfo) {
+	u.done(info)
+	u.mu.Lock()
+	unused := u.unused
+	u.over, u.unused = true, nil
+	u.mu.Unlock()
+	for _, done := range unused {
+		done(balancer.DoneInfo{Err: errUnused})
+	}
+}
+
+// keep has a pick that is not used end after the attempt. It reports false if that is over.
+func (u *use) keep(done func(balancer.DoneInfo)) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.over {
+		u.unused = append(u.unused, done)
+	}
+	return !u.over
+}
+
+// A spare is a pick for a hedge that is not used.
+type spare struct {
+	done func(balancer.DoneInfo) // nil: none
+	at   *use                    // the attempt of the call that has its backend; nil: none
+}
+
+// end ends the pick after the attempt that has its backend. If that is over, it does so after the hedge itself, whose use is
+// own; nil if it was refused.
+func (s spare) end(own *use) {
+	if s.done == nil || s.at != nil && s.at.keep(s.done) || own != nil && own.keep(s.done) {
+		return
+	}
+	s.done(balancer.DoneInfo{Err: errUnused})
 }

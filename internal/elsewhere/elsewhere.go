@@ -227,6 +227,7 @@ func (c *child) UpdateState(s balancer.State) {
 
 func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOptions) (balancer.SubConn, error) {
 	b := &backend{child: c}
+	b.untold.backend, b.untold.over = b, true
 	if len(addrs) > 0 {
 		b.addr = addrs[0].Addr
 	}
@@ -280,8 +281,9 @@ func (c *child) alone(b *backend) bool {
 // the same server: after a reconnection or an update of the resolver it may have another.
 type backend struct {
 	balancer.SubConn
-	child *child
-	addr  string
+	child  *child
+	addr   string
+	untold use // of attempts whose end the child does not hear of
 }
 
 // changed takes note of the state, and reports whether the child is to hear of it.
@@ -329,11 +331,9 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	}
 	switch call := info.Ctx.Value(Key{}).(type) {
 	case *Trail:
-		call.primary.Store(b)
+		call.primary.Store(b.use(&r))
 	case *Detour:
-		if call.method == info.FullMethodName {
-			return p.pickElsewhere(call, info, r, b)
-		}
+		return p.pickElsewhere(call, info, r, b)
 	}
 	r.SubConn = b.SubConn
 	return r, nil
@@ -343,30 +343,35 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 // returns errSameBackend if that is the primary's, though others are ready. No lock is held
 // meanwhile: hedge_elsewhere may be found again below.
 func (p *picker) pickElsewhere(d *Detour, info balancer.PickInfo, r balancer.PickResult, b *backend) (balancer.PickResult, error) {
-	best, rank := b, d.rank(b)
+	rank, at := d.rank(b)
 	alone := rank == 2 && p.child.alone(b)
-	others := make([]balancer.PickResult, 0, maxPicks)
-	for rank > 0 && !alone && len(others)+1 < maxPicks {
+	spares := make([]spare, 0, maxPicks)
+	for rank > 0 && !alone && len(spares)+1 < maxPicks {
 		another, err := p.Picker.Pick(info)
 		if err != nil {
 			break
 		}
-		if b, ok := another.SubConn.(*backend); ok && d.rank(b) < rank {
-			another, r, best, rank = r, another, b, d.rank(b)
+		c, ok := another.SubConn.(*backend)
+		if !ok {
+			spares = append(spares, spare{done: another.Done})
+			continue
 		}
-		others = append(others, another)
+		anothers, where := d.rank(c)
+		if anothers < rank {
+			another, r, b, rank, where, at = r, another, c, anothers, at, where
+		}
+		spares = append(spares, spare{another.Done, where})
 	}
+	var own *use
 	var err error
 	if rank == 2 && !alone {
-		others, r, best, err = append(others, r), balancer.PickResult{}, nil, errSameBackend
+		spares, r, err = append(spares, spare{r.Done, at}), balancer.PickResult{}, errSameBackend
 	} else {
-		r.SubConn = best.SubConn
+		own = b.use(&r)
 	}
-	for _, o := range others { // not before the last pick: a child that counts what is out leaves their backend alone
-		if o.Done != nil {
-			o.Done(balancer.DoneInfo{})
-		}
+	for _, s := range spares { // not before the last pick: a child that counts what is out leaves their backend alone
+		s.end(own)
 	}
-	d.ends(best)
+	d.ends(own)
 	return r, err
 }
