@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -199,6 +200,8 @@ func TestR4RequestsAndRepliesOfTheVeryTypeAreDivided(t *testing.T) {
 		"bytes":                        {req: func() any { return &[]byte{1} }, want: 1},
 		"reply with content":           {reply: func() any { return wrapperspb.String("before") }, want: 2},
 		"reply of bytes":               {reply: func() any { return new([]byte) }, want: 2},
+		"reply of no buffers":          {reply: func() any { return &mem.BufferSlice{} }, want: 2},
+		"reply of bytes to fill":       {reply: func() any { b := make([]byte, 0, 9); return &b }, want: 1},
 		"reply of any type":            {reply: func() any { return new(raw) }, want: 2},
 		"reply of any type, content":   {reply: func() any { return &raw{Data: make([]byte, 0, 9)} }, want: 1},
 		"reply refers elsewhere":       {reply: func() any { return &whatever }, want: 1},

@@ -33,6 +33,7 @@ func reflected(value any) (m protoreflect.Message, ok bool) {
 type ReplyType struct {
 	message protoreflect.MessageType // of a proto.Message; it knows dynamic messages, which reflect does not
 	other   reflect.Type             // of any other reply that is a pointer
+	slice   bool                     // other is a slice, which is empty and not nil
 }
 
 // ReplyTypeOf returns the type of the reply of a call with the options. It is not known if a reply of that type is not the
@@ -48,8 +49,15 @@ func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
 	if _, ok := reply.(proto.Message); ok {
 		return ReplyType{}
 	}
-	if v := reflect.ValueOf(reply); v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().IsZero() {
-		return ReplyType{other: v.Type().Elem()}
+	v := reflect.ValueOf(reply)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		return ReplyType{}
+	}
+	switch v = v.Elem(); {
+	case v.IsZero():
+		return ReplyType{other: v.Type()}
+	case v.Kind() == reflect.Slice && v.Cap() == 0: // such as mem.BufferSlice{}; nobody can write to its memory
+		return ReplyType{other: v.Type(), slice: true}
 	}
 	return ReplyType{}
 }
@@ -73,7 +81,11 @@ func (r ReplyType) New() any {
 	if r.message != nil {
 		return r.message.New().Interface()
 	}
-	return reflect.New(r.other).Interface()
+	reply := reflect.New(r.other)
+	if r.slice {
+		reply.Elem().Set(reflect.MakeSlice(r.other, 0, 0))
+	}
+	return reply.Interface()
 }
 
 // Publish copies a hedge's reply into the caller's. The hedge and the primary have ended.
