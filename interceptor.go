@@ -232,7 +232,7 @@ func called(cc *grpc.ClientConn, method string) race.Called {
 // sendOnce makes a call without hedges.
 func (in *Interceptor) sendOnce(ctx context.Context, asked *unaryCall, reason Reason) error {
 	told := in.beginUnhedged(ctx, asked.cc, asked.method, reason)
-	err := asked.invoker(onceContext(ctx, asked.method), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
+	err := asked.invoker(onceContext(ctx, called(asked.cc, asked.method)), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
 	told.Done(in.isAnswer(err))
 	return err
 }

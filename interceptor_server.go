@@ -57,12 +57,12 @@ func hedgeContext(a *race.Attempt, n int) context.Context {
 }
 
 // onceContext returns the context of a call of a method that is sent once. If the call is made
-// for a hedge, its metadata tells the server. Within an attempt of another method it is not that attempt; within
+// for a hedge, its metadata tells the server. Within an attempt of another call it is not that attempt; within
 // one of the same it is, below a second interceptor.
-func onceContext(ctx context.Context, method string) context.Context {
+func onceContext(ctx context.Context, call race.Called) context.Context {
 	ctx, _ = race.Once(ctx)
 	o := race.OverridesFrom(ctx)
-	if o.Above != "" && o.Above != method {
+	if o.Above != (race.Called{}) && o.Above != call {
 		ctx = elsewhere.Apart(ctx)
 	}
 	n := o.Hedge

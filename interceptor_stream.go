@@ -66,12 +66,12 @@ func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) 
 		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.succeeded(asked.cc, err) }))
 	}
 	if !in.engine.Observed() {
-		return asked.streamer(onceContext(asked.ctx, asked.method), asked.desc, asked.cc, asked.method, asked.opts...)
+		return asked.streamer(onceContext(asked.ctx, called(asked.cc, asked.method)), asked.desc, asked.cc, asked.method, asked.opts...)
 	}
 	var once grpcattempt.Once
 	once.Begin(in.beginUnhedged(asked.ctx, asked.cc, asked.method, reason).Done)
 	done := func(err error) { once.Done(err == io.EOF || in.isAnswer(err)) }
-	opened, err := asked.streamer(onceContext(asked.ctx, asked.method), asked.desc, asked.cc, asked.method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
+	opened, err := asked.streamer(onceContext(asked.ctx, called(asked.cc, asked.method)), asked.desc, asked.cc, asked.method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
 	if err != nil {
 		once.Done(false)
 		return opened, err
