@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,11 +85,17 @@ func (r *rollout) deploy(t *testing.T, before, after string) {
 	r.transports, r.registries = nil, nil
 	for i := range processes {
 		random := rand.New(rand.NewPCG(uint64(i), uint64(r.minutes)))
-		backend := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
-			wait := time.Duration(8+random.IntN(5)) * ms
+		var mu sync.Mutex // guards random
+		takes := func() time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
 			if random.IntN(100) < 5 {
-				wait = time.Duration(150+random.IntN(100)) * ms
+				return time.Duration(150+random.IntN(100)) * ms
 			}
+			return time.Duration(8+random.IntN(5)) * ms
+		}
+		backend := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			wait := takes()
 			if err := doubles.Sleep(req.Context(), wait); err != nil {
 				return nil, err
 			}
@@ -103,10 +110,10 @@ func (r *rollout) deploy(t *testing.T, before, after string) {
 	}
 }
 
-// play makes about two calls in each process and second.
+// play makes about one call in each process and second.
 func (r *rollout) play(t *testing.T, minutes int) {
 	for range minutes {
-		for range 60 * 2 {
+		for range 60 {
 			for _, rt := range r.transports {
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://db/x", http.NoBody)
 				require.NoError(t, err)
@@ -116,7 +123,7 @@ func (r *rollout) play(t *testing.T, minutes int) {
 				require.NoError(t, err)
 				resp.Body.Close()
 			}
-			time.Sleep(400 * ms)
+			time.Sleep(900 * ms)
 		}
 		r.read(t)
 	}
