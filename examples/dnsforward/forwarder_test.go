@@ -9,6 +9,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -570,6 +571,9 @@ func TestMetricsSayWhatWasDone(t *testing.T) {
 }
 
 func TestRenewedCertificateIsUsed(t *testing.T) {
+	var logged bytes.Buffer
+	log.SetOutput(&logged)
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
 	synctest.Test(t, func(t *testing.T) {
 		cert, key := pemFiles(t, t.TempDir())
 		c := &certificate{certFile: cert, keyFile: key}
@@ -589,6 +593,7 @@ func TestRenewedCertificateIsUsed(t *testing.T) {
 		require.NoError(t, err)
 		assert.Same(t, second, same, "rather than none")
 	})
+	assert.Contains(t, logged.String(), "keeping the old certificate")
 	_, err := (&certificate{certFile: "none"}).get(nil)
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
