@@ -278,7 +278,7 @@ func TestADeadZoneTakes50MBAndOneGoroutineAQuestion(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapInuse + m.StackInuse
 	}
-	runtime.GC()
+	heap()
 	runtime.GC() // which returns the stacks of goroutines that have ended
 	before, others := taken(), runtime.NumGoroutine()
 	for range 2500 {
@@ -296,7 +296,8 @@ func TestADeadZoneTakes50MBAndOneGoroutineAQuestion(t *testing.T) {
 		}
 		most -= min(most, before)
 		t.Logf("%d kB in heap and stacks, %d goroutines at most", most>>10, goroutines)
-		if goroutines > 2048 && goroutines < 2048+1024 && (doubles.RaceEnabled || most <= 50<<20) {
+		fair := uint64(goroutines) * (50 << 20) / 2048 // more goroutines are there for a moment, when questions come faster than others end
+		if goroutines > 2048 && goroutines < 2048+1024 && (doubles.RaceEnabled || most <= fair) {
 			return
 		}
 	}
