@@ -265,6 +265,7 @@ func TestHedgesOfTheHeaderCount(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, string(object), text(t, resp))
 		assert.Len(t, rt.Sent(), 2)
+		assert.Equal(t, map[string]int64{"spent": 1}, tr.Snapshot().Keys[0].Unresumed)
 	})
 }
 
@@ -1374,21 +1375,6 @@ func TestWhyABodyWasNotResumedIsCounted(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, resp.Body.Close())
 			assert.Equal(t, map[string]int64{"request": 1}, tr.Snapshot().Keys[0].Unresumed)
-		})
-	})
-	t.Run("spent", func(t *testing.T) {
-		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-			tr := resuming(t, rt, hedge.WithMaxHedges(1))
-			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
-				if n == 0 {
-					return nil, doubles.Sleep(req.Context(), forever)
-				}
-				return serveObject(rt, req, stalls(4096, time.Second)...), nil
-			}
-			resp, err := get(t, tr, site)
-			require.NoError(t, err)
-			assert.Equal(t, string(object), text(t, resp))
-			assert.Equal(t, map[string]int64{"spent": 1}, tr.Snapshot().Keys[0].Unresumed)
 		})
 	})
 }

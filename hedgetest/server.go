@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/gohedge/hedge/hedgetest/internal/memory"
 )
@@ -20,7 +19,7 @@ type Server struct {
 	handler   http.Handler
 	listener  *memory.Listener
 	protocols *http.Protocols
-	closing   chan struct{}
+	closing   memory.Closing
 }
 
 // NewServer starts a server that speaks HTTP/1.1, and answers by handler what its [Faults] let through. A nil handler
@@ -42,7 +41,7 @@ func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, b
 	if handler == nil {
 		handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	}
-	s := &Server{handler: handler, listener: memory.Listen(), protocols: new(http.Protocols), closing: make(chan struct{})}
+	s := &Server{handler: handler, listener: memory.Listen(), protocols: new(http.Protocols), closing: make(memory.Closing)}
 	speak(s.protocols, true)
 	srv := &http.Server{Handler: http.HandlerFunc(s.serve), Protocols: s.protocols}
 	var serving sync.WaitGroup
@@ -72,7 +71,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		take(r)
 	}
 	switch {
-	case f.Delay > 0 && !s.pause(r.Context(), f.Delay):
+	case f.Delay > 0 && !s.closing.Pause(r.Context(), f.Delay):
 		panic(http.ErrAbortHandler)
 	case f.cuts() && f.After <= 0:
 		s.end(r.Context(), f)
@@ -98,26 +97,10 @@ func take(r *http.Request) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 }
 
-// pause waits for d, and reports whether anybody is still there after it.
-func (s *Server) pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-	case <-s.closing:
-	}
-	return false
-}
-
 // end ends an attempt in the middle: at once, or when nobody waits any more. It does not return.
 func (s *Server) end(ctx context.Context, f Fault) {
 	if !f.Reset {
-		select {
-		case <-ctx.Done():
-		case <-s.closing:
-		}
+		s.closing.Wait(ctx)
 	}
 	panic(http.ErrAbortHandler)
 }

@@ -12,7 +12,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -33,14 +32,14 @@ type Server struct {
 	hedgetest.Faults
 	t        testing.TB
 	listener *memory.Listener
-	closing  chan struct{}
+	closing  memory.Closing
 }
 
 // NewServer starts a server of the services that register registers, which answers what its Faults let through. Interceptors
 // among the options stand behind the Faults.
 func NewServer(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) *Server {
 	t.Helper()
-	s := &Server{t: t, listener: memory.Listen(), closing: make(chan struct{})}
+	s := &Server{t: t, listener: memory.Listen(), closing: make(memory.Closing)}
 	first := []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream)}
 	srv := grpc.NewServer(append(first, opts...)...)
 	register(srv)
@@ -83,7 +82,7 @@ var errThrough = errors.New("hedgetest: no fault")
 // begin lets an attempt wait as its fault says, and returns how it ends, errThrough if its handler is called.
 func (s *Server) begin(ctx context.Context, f hedgetest.Fault) error {
 	switch {
-	case f.Delay > 0 && !s.pause(ctx, f.Delay):
+	case f.Delay > 0 && !s.closing.Pause(ctx, f.Delay):
 		return over(ctx)
 	case (f.Stall || f.Reset) && f.After <= 0:
 		return s.end(ctx, f)
@@ -91,19 +90,6 @@ func (s *Server) begin(ctx context.Context, f hedgetest.Fault) error {
 		return status.Error(codes.Code(f.Status), "hedgetest: a Fault")
 	}
 	return errThrough
-}
-
-// pause waits for d, and reports whether anybody is still there after it.
-func (s *Server) pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-	case <-s.closing:
-	}
-	return false
 }
 
 // end ends an attempt in the middle: at once, or when nobody waits any more.
@@ -114,10 +100,7 @@ func (s *Server) end(ctx context.Context, f hedgetest.Fault) error {
 	if p, ok := peer.FromContext(ctx); f.Reset && ok {
 		s.listener.Cut(p.Addr)
 	}
-	select { // without an answer; the end of a connection ends ctx
-	case <-ctx.Done():
-	case <-s.closing:
-	}
+	s.closing.Wait(ctx) // without an answer; the end of a connection ends ctx
 	return over(ctx)
 }
 

@@ -220,12 +220,16 @@ func init() {
 }
 
 func (sticky) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
-	var all picked
+	if all := ordered(info); len(all) > 0 {
+		return picked(all)
+	}
+	return basebalancer.NewErrPicker(balancer.ErrNoSubConnAvailable)
+}
+
+// ordered returns the connections that are ready, by their addresses.
+func ordered(info basebalancer.PickerBuildInfo) (all []balancer.SubConn) {
 	for sc := range info.ReadySCs {
 		all = append(all, sc)
-	}
-	if len(all) == 0 {
-		return basebalancer.NewErrPicker(balancer.ErrNoSubConnAvailable)
 	}
 	slices.SortFunc(all, func(a, b balancer.SubConn) int {
 		return cmp.Compare(info.ReadySCs[a].Address.Addr, info.ReadySCs[b].Address.Addr)

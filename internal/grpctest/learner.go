@@ -1,8 +1,6 @@
 package grpctest
 
 import (
-	"cmp"
-	"slices"
 	"sync"
 	"time"
 
@@ -42,17 +40,10 @@ func init() {
 }
 
 func (l *learner) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
-	var all learning
-	for sc := range info.ReadySCs {
-		all = append(all, sc)
+	if all := ordered(info); len(all) > 0 {
+		return learning(all)
 	}
-	if len(all) == 0 {
-		return basebalancer.NewErrPicker(balancer.ErrNoSubConnAvailable)
-	}
-	slices.SortFunc(all, func(a, b balancer.SubConn) int {
-		return cmp.Compare(info.ReadySCs[a].Address.Addr, info.ReadySCs[b].Address.Addr)
-	})
-	return all
+	return basebalancer.NewErrPicker(balancer.ErrNoSubConnAvailable)
 }
 
 type learning []balancer.SubConn

@@ -1,0 +1,30 @@
+package memory
+
+import (
+	"context"
+	"time"
+)
+
+// A Closing is closed when a server closes, so that no attempt waits longer than that.
+type Closing chan struct{}
+
+// Pause waits for d, and reports whether anybody is still there after it.
+func (c Closing) Pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+	case <-c:
+	}
+	return false
+}
+
+// Wait waits until nobody is there any more.
+func (c Closing) Wait(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-c:
+	}
+}
