@@ -136,8 +136,8 @@ func (c *Config) validateFields() error {
 			return fail(n.field, field.Interface(), n.bounds.Want)
 		}
 	}
-	if !bounds.HeaderName(c.AttemptHeader) {
-		return fail("AttemptHeader", strconv.Quote(c.AttemptHeader), "the name of a header")
+	if want := bounds.OwnHeader(c.AttemptHeader); want != "" {
+		return fail("AttemptHeader", strconv.Quote(c.AttemptHeader), want)
 	}
 	return nil
 }

@@ -39,14 +39,17 @@ import (
 //
 //	{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"least_request_experimental":{}}]}}]}
 //
-// For a hedge it asks that policy up to five times. If there is no backend that the call
-// has not used, one that only its hedges have used will do. If all five are the primary's
-// though another is ready, the hedge is not sent, and counts as [DeniedSameBackend]: so it is
-// for policies that always send a call to the same backend, such as ring_hash. If no other is
-// ready, the hedge goes to the primary's as it would without. Picks that are not used end
-// as losers do, with CANCELLED, and at once after the attempt that has their backend, so that
-// averages of latency learn nothing from them. Outlier detection would take them for failures:
-// put it above hedge_elsewhere.
+// For a hedge it asks that policy up to five times. If there is no backend that the call has not used, one that only its
+// hedges have used will do. If all five are the primary's though another is ready, the hedge is not sent, and counts as
+// [DeniedSameBackend]: so it is for policies that always send a call to the same backend, such as ring_hash. If no other is
+// ready, the hedge goes to the primary's as it would without. Picks that are not used end as losers do, with CANCELLED, and
+// at once after the attempt that has their backend, so that averages of latency learn nothing from them. Outlier detection
+// would take them for failures: put it above hedge_elsewhere.
+//
+// Where servers report their load with answers (ORCA, gRFC A51), and the program imports google.golang.org/grpc/orca, without
+// which gRPC does not read that, a hedge goes to the least loaded backend that its call has not used, by application_utilization,
+// or cpu_utilization where that is 0. A report holds for 10 s; a backend without one counts as 0.5. One with 0.8 or more gets a hedge only
+// if no other is below, a backend that only hedges have used among them. That policy is asked once per backend then, 20 times at most.
 type Interceptor struct {
 	handle
 	grpc  grpcConfig // written by connect, and not changed after it
@@ -110,27 +113,21 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 
 // Unary returns an interceptor that hedges unary calls.
 //
-// [WithMethods] says which methods are hedged. The primary runs in the caller's
-// goroutine with the caller's request, reply and options. A hedge has its own: a copy
-// of the request, and a reply, header, trailer and peer that are copied to the caller's
-// if it wins. The call returns when the primary has, and does not wait for a hedge that
-// is cancelled and slow to end: the caller may use request and reply again. What is below may
-// change the request that it is given, as without hedging.
+// [WithMethods] says which methods are hedged. The primary runs in the caller's goroutine with the caller's request, reply and options. A hedge has
+// its own: a copy of the request, and a reply, header, trailer and peer that are copied to the caller's if it wins. The call returns when the primary
+// has, and does not wait for a hedge that is cancelled and slow to end: the caller may use request and reply again. What is below may change the
+// request that it is given, as without hedging.
 //
-// A call of which not every part can be divided among attempts is sent once, as it is, and the log
-// says so once per method: its request is no message of package proto, or of gogo/protobuf, of the
-// very type; its reply has content before the call, and is no message of package proto or a call option
+// A call of which not every part can be divided among attempts is sent once, as it is, and the log says so once per method: its request is no message
+// of package proto, or of gogo/protobuf, of the very type; its reply has content before the call, and is no message of package proto or a call option
 // chooses the codec; it has a call option that is not known to grpc, and does not embed one of grpc's.
 //
-// grpc-retry-pushback-ms and ResourceExhausted from the server count as push-back, and
-// a call that got one is not hedged again. That a message is larger than grpc allows is
-// ResourceExhausted as well, and does not count. Hedges carry
-// grpc-previous-rpc-attempts (gRFC A6). No hedge is sent over a connection that is
-// not READY, where it would only wait. A test whose invoker does not use the connection
-// therefore passes a nil *grpc.ClientConn, or sees no hedge.
+// grpc-retry-pushback-ms and ResourceExhausted from the server count as push-back, and a call that got one is not hedged again. That a message is
+// larger than grpc allows is ResourceExhausted as well, and does not count. Hedges carry grpc-previous-rpc-attempts (gRFC A6). No hedge is sent over
+// a connection that is not READY, where it would only wait. A test whose invoker does not use the connection therefore passes a nil *grpc.ClientConn,
+// or sees no hedge.
 //
-// Interceptors before it see one call, those after it each attempt. gRPC's own
-// retries multiply with hedges: grpc.WithDisableRetry prevents that.
+// Interceptors before it see one call, those after it each attempt. gRPC's own retries multiply with hedges: grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -138,12 +135,19 @@ func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	}
 }
 
-// Hedges reports whether calls of a method, such as "/pkg.Service/Method", are hedged when they are slow,
-// and why or why not, where no resolver says otherwise (see [Interceptor.Resolver]). It counts and logs nothing. Streams from the client are sent once, whatever it reports.
-func (in *Interceptor) Hedges(method string) (hedged bool, why string) {
+// Hedges returns how many hedges a call of a method, such as "/pkg.Service/Method", gets at most when it is slow, 0 if it is sent once,
+// and why, where no resolver says otherwise (see [Interceptor.Resolver]). It counts and logs nothing. Streams from the client are sent once, whatever it returns.
+// Package hedgetest/grpctest has a table of all methods of a program.
+func (in *Interceptor) Hedges(method string) (most int, why string) {
 	in.mustBeMade()
 	rule := in.rules.find(in.book.All(), method)
-	return rule.hedgeable, rule.why
+	if !rule.hedgeable {
+		return 0, rule.why
+	}
+	if most = rule.terms.Most(in.settings.Load().MaxHedges); most == 0 {
+		return 0, "MaxHedges is 0"
+	}
+	return most, rule.why
 }
 
 // annotate says of a key where its policy comes from, and when its next call is hedged if that is not learned.
@@ -166,18 +170,22 @@ func (in *Interceptor) annotate(k *KeySnapshot) {
 	}
 }
 
-func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
+func (in *Interceptor) call(ctx context.Context, asked *unaryCall) (err error) {
 	var parts grpcattempt.Parts
 	m, delay, reason := in.decide(ctx, asked.cc, asked.method, func(m *methodRule) grpcattempt.Obstacle {
 		return m.known.Divide(&parts, asked.req, asked.reply, asked.opts)
 	})
-	if reason != engine.None {
-		err := in.sendOnce(ctx, asked, reason)
-		if m.counts() {
-			m.succeeded(asked.cc, err)
-		}
-		return err
+	if reason == engine.None {
+		err = in.sendHedged(ctx, asked, m, &parts, delay)
+	} else {
+		err = in.sendOnce(ctx, asked, reason)
 	}
+	m.ended(asked.cc, err)
+	return err
+}
+
+// sendHedged makes a call that may be hedged.
+func (in *Interceptor) sendHedged(ctx context.Context, asked *unaryCall, m *methodRule, parts *grpcattempt.Parts, delay time.Duration) error {
 	c := in.callOf(ctx, asked, m)
 	c.request, c.replyType = parts.Request, parts.ReplyType
 	delays := c.plan(ctx, delay)
@@ -189,9 +197,6 @@ func (in *Interceptor) call(ctx context.Context, asked *unaryCall) error {
 		expire(ctx, &out)
 	}
 	err := c.deliver(out)
-	if m.counts() {
-		m.succeeded(asked.cc, err)
-	}
 	c.free()
 	return err
 }
@@ -221,12 +226,12 @@ func (in *Interceptor) decide(ctx context.Context, cc *grpc.ClientConn, method s
 	return m, delay, in.refuses(o, facts)
 }
 
-// called returns what a call calls.
-func called(cc *grpc.ClientConn, method string) race.Called {
-	if cc == nil {
-		return race.Called{Method: method}
+// called returns what a call calls. A cc that is nil has the target "".
+func called(cc *grpc.ClientConn, method string) (c race.Called) {
+	if c.Method = method; cc != nil {
+		c.Target = cc.Target()
 	}
-	return race.Called{Target: cc.Target(), Method: method}
+	return c
 }
 
 // sendOnce makes a call without hedges.
@@ -247,14 +252,11 @@ func (in *Interceptor) beginUnhedged(ctx context.Context, cc *grpc.ClientConn, m
 
 // name returns the name of a call's key.
 func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
-	target := ""
-	if cc != nil {
-		target = cc.Target()
-	}
+	c := called(cc, method)
 	if f := in.options.key; f != nil {
-		return engine.Name{Host: f(ctx, target, method)}
+		return engine.Name{Host: f(ctx, c.Target, c.Method)}
 	}
-	return engine.Name{Host: target, Route: method}
+	return engine.Name{Host: c.Target, Route: c.Method}
 }
 
 // hedgeConn returns the connection for the hedges of a call over cc.
@@ -323,7 +325,10 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Call: c.in.above(called(c.asked.cc, c.asked.method), c.rule.strict)}
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt}
+	if len(delays) > 0 {
+		style.Call = c.in.above(called(c.asked.cc, c.asked.method), c.rule.strict)
+	}
 	if c.rule.strict {
 		style.Usual = race.Unbounded
 	}
@@ -361,10 +366,7 @@ func (c *rpc) deliver(out race.Result[error]) error {
 		}
 	}
 	c.NotTaken = out.NotTaken
-	winner := out.Winner
-	if c.rule.strict {
-		winner = answeredBy(out)
-	}
+	winner := c.answeredBy(out)
 	c.End(c.in.isAnswer(err), winner > 0, 0)
 	c.in.tally(&c.Call, winner)
 	out.Attempt.Release()
@@ -510,15 +512,15 @@ func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD) 
 	case h.in.grpc.answers[code]:
 		return nil
 	case h.rule.hedging != nil:
-		return h.goOn(a, code, trailer)
+		return h.goOn(a, n, code, trailer)
 	case a.Err() == nil && !h.in.grpc.nonFatal[code]:
 		return race.ErrAnswer
 	}
 	return errNotFinal
 }
 
-// goOn returns what a failure with a code is for the race of a call whose method has a hedging policy.
-func (h *hedging) goOn(a *race.Attempt, code codes.Code, trailer metadata.MD) error {
+// goOn returns what a failure of attempt n with a code is for the race of a call whose method has a hedging policy.
+func (h *hedging) goOn(a *race.Attempt, n int, code codes.Code, trailer metadata.MD) error {
 	if a.Err() != nil {
 		return errNotFinal
 	}
@@ -531,8 +533,8 @@ func (h *hedging) goOn(a *race.Attempt, code codes.Code, trailer metadata.MD) er
 		h.barred.Store(true)
 	}
 	switch {
-	case !nonFatal && strict:
-		return nil // it ends the call
+	case !nonFatal && strict && n > 0:
+		return race.ErrFinal
 	case !nonFatal:
 		return race.ErrAnswer
 	}
@@ -552,9 +554,11 @@ func expire(ctx context.Context, out *race.Result[error]) {
 	}
 }
 
-// answeredBy returns which attempt has answered; -1 if none has, though one whose failure ended the call is the race's winner.
-func answeredBy(out race.Result[error]) int {
-	if out.Value != nil && out.Value != io.EOF && out.Winner > 0 {
+// answeredBy returns which attempt has answered, for observers as well; -1 if none has, though a hedge whose failure ended the call
+// is the race's winner.
+func (h *hedging) answeredBy(out race.Result[error]) int {
+	if out.Winner > 0 && h.rule.strict && out.Value != nil && out.Value != io.EOF {
+		h.AnsweredBy(-1)
 		return -1
 	}
 	return out.Winner

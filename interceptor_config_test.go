@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -241,23 +242,113 @@ func TestWhoSaysWhetherAMethodIsHedged(t *testing.T) {
 	for name, test := range map[string]struct {
 		method string
 		opts   []hedge.Option
-		hedged bool
+		most   int
 		why    string
 	}{
-		"a policy":                    {"/a.B/Write", nil, true, "its service config has methodConfig[0].hedgingPolicy"},
-		"a route is Off":              {"/a.B/Write", []hedge.Option{hedge.WithRoute("/a.B/*", hedge.Policy{Off: true})}, false, "its route is Off"},
-		"a route of other things":     {"/a.B/Write", []hedge.Option{hedge.WithRoute("/a.B/*", hedge.Policy{})}, true, "its service config has methodConfig[0].hedgingPolicy"},
-		"no policy, no reading name":  {"/a.B/Create", nil, false, "its name begins with no word that reads"},
-		"no policy, a reading name":   {"/a.B/GetItem", nil, true, "its name begins with Get and holds no word that writes or takes"},
-		"strict, and a policy":        {"/a.B/Write", []hedge.Option{hedge.StrictServiceConfig()}, true, "its service config has methodConfig[0].hedgingPolicy"},
-		"strict, and a reading name":  {"/a.B/GetItem", []hedge.Option{hedge.StrictServiceConfig()}, false, "its service config has no hedgingPolicy"},
-		"strict, and listed":          {"/a.B/GetItem", []hedge.Option{hedge.StrictServiceConfig(), hedge.WithMethods("/a.B/*")}, true, "WithMethods lists it"},
-		"declared methods do not ask": {"/a.B/Write", []hedge.Option{hedge.WithDeclaredMethods()}, true, "its service config has methodConfig[0].hedgingPolicy"},
+		"a policy":                    {"/a.B/Write", nil, 2, "its service config has methodConfig[0].hedgingPolicy"},
+		"a route is Off":              {"/a.B/Write", []hedge.Option{hedge.WithRoute("/a.B/*", hedge.Policy{Off: true})}, 0, "its route is Off"},
+		"a route of other things":     {"/a.B/Write", []hedge.Option{hedge.WithRoute("/a.B/*", hedge.Policy{})}, 2, "its service config has methodConfig[0].hedgingPolicy"},
+		"no policy, no reading name":  {"/a.B/Create", nil, 0, "its name begins with no word that reads"},
+		"no policy, a reading name":   {"/a.B/GetItem", nil, 4, "its name begins with Get and holds no word that writes or takes"},
+		"strict, and a policy":        {"/a.B/Write", []hedge.Option{hedge.StrictServiceConfig()}, 2, "its service config has methodConfig[0].hedgingPolicy"},
+		"strict, and a reading name":  {"/a.B/GetItem", []hedge.Option{hedge.StrictServiceConfig()}, 0, "its service config has no hedgingPolicy"},
+		"strict, and listed":          {"/a.B/GetItem", []hedge.Option{hedge.StrictServiceConfig(), hedge.WithMethods("/a.B/*")}, 4, "WithMethods lists it"},
+		"a policy, and listed":        {"/a.B/Write", []hedge.Option{hedge.WithMethods("/*")}, 2, "WithMethods lists it"},
+		"declared methods do not ask": {"/a.B/Write", []hedge.Option{hedge.WithDeclaredMethods()}, 2, "its service config has methodConfig[0].hedgingPolicy"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hedged, why := hedge.NewInterceptor(append(test.opts, hedge.WithServiceConfig(one))...).Hedges(test.method)
-			assert.Equal(t, test.hedged, hedged)
+			most, why := hedge.NewInterceptor(append(test.opts, hedge.WithServiceConfig(one), hedge.WithMaxHedges(4))...).Hedges(test.method)
+			assert.Equal(t, test.most, most)
 			assert.Equal(t, test.why, why)
+		})
+	}
+}
+
+// WithMinDelay and WithMaxDelay are about delays that are learned: a delay that is named is as it is.
+func TestBoundsOfDelaysHoldForLearnedOnes(t *testing.T) {
+	bounds := []hedge.Option{hedge.WithMinDelay(4 * ms), hedge.WithMaxDelay(8 * ms)}
+	stalls := []play{{takes: never}, {takes: never}, {takes: 5 * ms}}
+	for name, test := range map[string]struct {
+		fields string
+		strict bool
+		opts   []hedge.Option
+		want   []time.Duration
+	}{
+		"longer than WithMaxDelay's":     {`"maxAttempts": 3, "hedgingDelay": "0.05s"`, false, nil, []time.Duration{0, 50 * ms, 100 * ms}},
+		"shorter than WithMinDelay's":    {`"maxAttempts": 3, "hedgingDelay": "0.002s"`, false, nil, []time.Duration{0, 2 * ms, 4 * ms}},
+		"the same in strict mode":        {`"maxAttempts": 3, "hedgingDelay": "0.05s"`, true, nil, []time.Duration{0, 50 * ms, 100 * ms}},
+		"the route's":                    {`"maxAttempts": 3`, false, []hedge.Option{hedge.WithRoute(read, hedge.Policy{Delay: 30 * ms})}, []time.Duration{0, 30 * ms, 60 * ms}},
+		"learned, and then as far apart": {`"maxAttempts": 3`, false, nil, []time.Duration{0, 8 * ms, 16 * ms}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := playCall(t, read, hedgingPolicy(test.fields), test.strict, time.Hour, stalls, append(test.opts, bounds...)...)
+				assert.Equal(t, test.want, o.began)
+				assert.Equal(t, "answer 2", o.text)
+			})
+		})
+	}
+}
+
+// The first config that a resolver sends is invalid: gRPC fails the calls until there is another, and ignores the program's.
+func TestAFirstConfigOfTheResolverThatIsInvalidFailsTheCalls(t *testing.T) {
+	for name, text := range map[string]string{"to gRPC": "{", "to hedge": hedgingPolicy(`"maxAttempts": 1`)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := grpctest.NewFleet(t, 1)
+				in := hedge.NewInterceptor(hedge.StrictServiceConfig(), hedge.WithServiceConfig(hedgingPolicy(threeAt50)))
+				cc := grpctest.Dial(t, "fleet:///", grpc.WithResolvers(in.Resolver(f.Found)), grpc.WithDefaultServiceConfig(hedgingPolicy(threeAt50)),
+					grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+						return f.Network.Host("client").DialContext(ctx, "tcp", addr)
+					}), grpc.WithChainUnaryInterceptor(in.Unary()))
+				f.Found.InitialState(resolver.State{})
+				f.Found.BuildCallback = func(_ resolver.Target, conn resolver.ClientConn, _ resolver.BuildOptions) {
+					f.Found.InitialState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(text)})
+					f.Conn <- conn
+				}
+				_, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(cc)))
+				require.Equal(t, codes.Unavailable, status.Code(err))
+				assert.ErrorContains(t, err, "service config")
+				most, _ := in.Hedges(testpb.TestService_UnaryCall_FullMethodName)
+				assert.Equal(t, 2, most, "the program's is in force here, and no call is made")
+
+				conn := <-f.Conn
+				require.NoError(t, conn.UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(hedgingPolicy(threeAt50))}))
+				f.Delays[0].Store(int64(70 * ms))
+				at, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(cc)))
+				require.NoError(t, err)
+				assert.Len(t, at, 2)
+			})
+		})
+	}
+}
+
+// What observers hear is what the caller got: a failure.
+func TestAHedgesFailureThatEndsTheCallIsNoWin(t *testing.T) {
+	plays := func(hedge play) []play { return []play{{takes: never}, hedge, {takes: never}} }
+	for name, test := range map[string]struct {
+		plays []play
+		want  []string
+		wins  int64
+	}{
+		"fatal, an answer of a primary": {plays(play{takes: 10 * ms, code: codes.NotFound}),
+			[]string{"start 0", "start 1", "failed 1 after 10", "lost 0 after 60", "done by -1 of 2 after 60"}, 0},
+		"fatal, no answer of anybody": {plays(play{takes: 10 * ms, code: codes.Internal}),
+			[]string{"start 0", "start 1", "failed 1 after 10", "lost 0 after 60", "done by -1 of 2 after 60"}, 0},
+		"the last failure of all": {[]play{{takes: 60 * ms, code: codes.Unavailable}, {takes: 30 * ms, code: codes.Unavailable}, {takes: 30 * ms, code: codes.Unavailable}},
+			[]string{"start 0", "start 1", "failed 0 after 60", "start 2", "failed 1 after 30", "failed 2 after 30", "done by -1 of 3 after 90"}, 0},
+		"a success": {plays(play{takes: 10 * ms}),
+			[]string{"start 0", "start 1", "won 1 after 10", "lost 0 after 60", "done by 1 of 2 after 60"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				seen := new(recorder)
+				var stats *hedge.Stats
+				playCall(t, read, hedgingPolicy(threeAt50), true, time.Hour, test.plays, hedge.WithObserver(seen), hedge.WithStats(&stats))
+				events := slices.DeleteFunc(seen.take(), func(e string) bool { return strings.HasPrefix(e, "budget") })
+				assert.Equal(t, test.want, events)
+				assert.Equal(t, test.wins, stats.HedgeWins.Load())
+			})
 		})
 	}
 }
@@ -509,8 +600,8 @@ func TestHedgesAreLeftToAGRPCThatSendsThem(t *testing.T) {
 		assert.Equal(t, want, hedge.Obeys(version, "1.90.0"), version)
 		assert.False(t, hedge.Obeys(version, ""), version)
 	}
-	hedged, why := hedge.StandAside(hedgingPolicy(threeAt50)).Hedges(read)
-	assert.False(t, hedged)
+	most, why := hedge.StandAside(hedgingPolicy(threeAt50)).Hedges(read)
+	assert.Zero(t, most)
 	assert.Equal(t, "gRPC hedges it, by methodConfig[0].hedgingPolicy", why)
 }
 

@@ -127,9 +127,9 @@ func (m *methodRule) throttle(cc *grpc.ClientConn) *serviceconfig.Throttle {
 	return m.live.Throttle(cc)
 }
 
-// succeeded counts a call over cc for retryThrottling, if it ended with no error.
-func (m *methodRule) succeeded(cc *grpc.ClientConn, err error) {
-	if err == nil {
+// ended counts a call over cc for retryThrottling, if it ended with no error.
+func (m *methodRule) ended(cc *grpc.ClientConn, err error) {
+	if err == nil && m.counts() {
 		m.live.Throttle(cc).Succeeded()
 	}
 }

@@ -119,7 +119,7 @@ func TestHedgesSaysWhatIsHedgedAndWhy(t *testing.T) {
 	var log bytes.Buffer
 	in := hedge.NewInterceptor(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), hedge.WithMethods("/a.B/Listed"),
 		hedge.WithRoute("/a.B/GetOff", hedge.Policy{Off: true}), hedge.WithRoute("/a.B/Allowed", hedge.Policy{Hedgeable: true}))
-	declared := hedge.NewInterceptor(hedge.WithDeclaredMethods())
+	declared := hedge.NewInterceptor(hedge.WithDeclaredMethods(), hedge.WithMaxHedges(2))
 	for _, c := range []struct {
 		in     *hedge.Interceptor
 		method string
@@ -145,9 +145,15 @@ func TestHedgesSaysWhatIsHedgedAndWhy(t *testing.T) {
 		{declared, "/a.B/GetItem", false, "it declares nothing"},
 		{declared, "/a.B/Create", false, "it declares nothing"},
 		{declared, "/hedge.test.Shop/BoundToGet", true, "it is bound to HTTP GET"},
+		{hedge.NewInterceptor(hedge.WithMaxHedges(0)), "/a.B/GetItem", false, "MaxHedges is 0"},
+		{hedge.NewInterceptor(hedge.WithMaxHedges(0)), "/a.B/Create", false, "its name begins with no word that reads"},
 	} {
-		hedged, why := c.in.Hedges(c.method)
-		assert.Equal(t, c.hedged, hedged, c.method)
+		most, why := c.in.Hedges(c.method)
+		want := 0
+		if c.hedged {
+			want = 2
+		}
+		assert.Equal(t, want, most, c.method)
 		assert.Equal(t, c.why, why, c.method)
 	}
 	assert.Empty(t, log.String(), "to ask is no call")

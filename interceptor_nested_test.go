@@ -113,6 +113,36 @@ func TestWhatIsNeverHedgedAboveIsHedgedBelowOverGRPC(t *testing.T) {
 	}
 }
 
+// TestWhatIsNotHedgedYetAboveIsHedgedBelowOverGRPC has an outer Interceptor that knows too little.
+func TestWhatIsNotHedgedYetAboveIsHedgedBelowOverGRPC(t *testing.T) {
+	const unary, stream = testpb.TestService_EmptyCall_FullMethodName, testpb.TestService_StreamingOutputCall_FullMethodName
+	for _, method := range []string{unary, stream} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := hedgegrpc.NewServer(t, func(s *grpc.Server) { testpb.RegisterTestServiceServer(s, emptyService{}) })
+				outer, inner := hedge.NewInterceptor(hedge.WithMethods("/*")), hedge.NewInterceptor(hedge.WithMethods("/*"))
+				conn := server.Dial(grpc.WithChainUnaryInterceptor(outer.Unary(), inner.Unary()), grpc.WithChainStreamInterceptor(outer.Stream(), inner.Stream()))
+				hedgetest.Warm(t, inner, 10*time.Millisecond, conn.Target(), unary, stream)
+				slow := func() (attempts int) {
+					before := server.Attempts()
+					for n := range 3 {
+						server.At(1+n, hedgetest.Fault{Delay: time.Minute})
+					}
+					emptyCall(t, testpb.NewTestServiceClient(conn), method == stream)
+					return server.Attempts() - before
+				}
+				assert.Equal(t, 1+2, slow(), "the first call of the outer one")
+				assert.Equal(t, 1+2, slow(), "the second one")
+				assert.Zero(t, outer.Snapshot().Stats.HedgesSent)
+				hedgetest.Warm(t, outer, 10*time.Millisecond, conn.Target(), unary, stream)
+				assert.Equal(t, 1+2, slow())
+				assert.EqualValues(t, 2, outer.Snapshot().Stats.HedgesSent, "the outer one hedges, once it can")
+				assert.EqualValues(t, 4, inner.Snapshot().Stats.HedgesSent)
+			})
+		})
+	}
+}
+
 func emptyCall(t *testing.T, client testpb.TestServiceClient, streams bool) {
 	t.Helper()
 	if !streams {

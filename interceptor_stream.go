@@ -63,7 +63,7 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 // openOnce opens the stream of a call without hedges.
 func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) (grpc.ClientStream, error) {
 	if m.counts() {
-		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.succeeded(asked.cc, err) }))
+		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.ended(asked.cc, err) }))
 	}
 	if !in.engine.Observed() {
 		return asked.streamer(onceContext(asked.ctx, called(asked.cc, asked.method)), asked.desc, asked.cc, asked.method, asked.opts...)
@@ -87,7 +87,10 @@ func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Dura
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
-	s.origin.Call = in.above(called(asked.cc, asked.method), m.strict)
+	k := in.engine.Lookup(in.name(asked.ctx, asked.cc, asked.method))
+	if delay > 0 || m.strict || in.engine.Config().InitialDelay > 0 || k != nil && k.Plan() != nil {
+		s.origin.Call = in.above(called(asked.cc, asked.method), m.strict)
+	}
 	return s
 }
 
@@ -177,8 +180,8 @@ func (s *stream) report() {
 		return
 	}
 	due, err := s.finish.Due(s.choice.Winner())
-	if due && s.rule.throttled {
-		s.rule.succeeded(s.asked.cc, err)
+	if due {
+		s.rule.ended(s.asked.cc, err)
 	}
 	if due && len(s.finish.Functions) > 0 {
 		s.deliverTargets() // which the functions may read
@@ -341,10 +344,7 @@ func (s *stream) receiveFirst(m any) error {
 func (s *stream) deliver(out race.Result[error]) error {
 	err := out.Value
 	s.NotTaken = out.NotTaken
-	winner := out.Winner
-	if s.rule.strict {
-		winner = answeredBy(out)
-	}
+	winner := s.answeredBy(out)
 	s.End(err == io.EOF || s.in.isAnswer(err), winner > 0, 0)
 	s.in.tally(&s.Call, winner)
 	if out.Winner <= 0 {

@@ -22,7 +22,7 @@ const AttemptHeader = "Hedge-Attempt"
 // request, and can only turn hedging off: a client that sets it only opts itself
 // out. A value of 0 says that the request is no hedge.
 //
-// It panics if HTTP does not allow the name. If the name is empty, no request is a hedge.
+// It panics if HTTP does not allow the name, or gives it a meaning. If the name is empty, no request is a hedge.
 func Middleware(header string) func(http.Handler) http.Handler {
 	c := DefaultConfig()
 	c.AttemptHeader = header

@@ -31,9 +31,9 @@ type (
 
 // The outcomes.
 const (
-	Won    = observe.Won    // the caller got its answer, or the gRPC status that ended the call
+	Won    = observe.Won    // the caller got its answer; a gRPC status that ended the call is one if it is the primary's
 	Lost   = observe.Lost   // another attempt had won; its own error, if any, is mostly the cancellation. Or it was not sent, see [DeniedSameBackend], or a [Limiter] turned it away
-	Failed = observe.Failed // by itself, or because the caller gave up
+	Failed = observe.Failed // by itself, also if that ended the call, or because the caller gave up
 )
 
 // Reasons why a hedge that was due was not sent.

@@ -111,9 +111,8 @@ func WithMinDelay(d time.Duration) Option {
 	return setting("WithMinDelay", func(c *Config) { c.MinDelay = d })
 }
 
-// WithMaxDelay hedges after d at the latest, budget permitting.
-// The default, 0, sets no limit. It panics if d is negative; [New] panics if it is
-// below [WithMinDelay]'s.
+// WithMaxDelay hedges after d at the latest, budget permitting. The default, 0, sets no limit. It bounds learned delays, as [WithMinDelay] does:
+// those of [WithDelay], a [Policy] and a hedgingPolicy are as they say. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s.
 func WithMaxDelay(d time.Duration) Option {
 	return setting("WithMaxDelay", func(c *Config) { c.MaxDelay = d })
 }
@@ -343,15 +342,18 @@ func WithReplicas(r Resolver) Option {
 // a hedge: the budget pays for it, the brakes hold it back, and [WithMaxHedges] counts it
 // among those of its call. Observers are told of it as of other hedges, after the call is done.
 //
-// Resumed are responses of 64 KiB and more to a GET that may be hedged and asks for no range:
-// status 200, with Content-Length, "Accept-Ranges: bytes", and a strong validator (section
+// Resumed are responses of 64 KiB and more to a GET that may be hedged: status 200, with
+// Content-Length and "Accept-Ranges: bytes", or status 206 with the one range of bytes that
+// the request asks for (bytes=a-b or bytes=a-), and in both cases a strong validator (section
 // 8.8): an ETag that is not weak or, where there is none, a Last-Modified a minute or more
-// before Date. Responses that were decompressed on the way or announce trailers are not, nor
-// are encoded ones without an ETag. A 206 must repeat the validator, the encoding and the
+// before Date. A request whose signature covers its range is sent as it is: one with Range in
+// SignedHeaders, Alibaba's AdditionalHeaders or Tencent's q-header-list, Azure's shared keys,
+// and signatures after RFC 9421 or its draft. Responses that were decompressed on the way or
+// announce trailers are not, nor are encoded ones without an ETag. A 206 must repeat the validator, the encoding and the
 // whole length, and begin where the reader is; if not, the first response goes on alone.
 //
-// [KeySnapshot.Unresumed] says why other bodies were not: their answers cannot be ("request", "status", "small", "encoded", "no_ranges",
-// "no_validator"); or a Read waited for 50 ms or more while too little was known ("learning"), for less than what counts as a stall ("usual"), or
+// [KeySnapshot.Unresumed] says why other bodies were not: their answers cannot be ("request", "signed", "status", "small", "encoded",
+// "no_ranges", "no_validator"); or a Read waited for 50 ms or more while too little was known ("learning"), for less than what counts as a stall ("usual"), or
 // when the call had sent all its hedges ("spent"); or what the server sent was not the rest ("no_rest").
 //
 // If the second one wins, the context of the first is cancelled while a Read of it waits, which
@@ -401,8 +403,8 @@ func caller() string {
 // A request that arrives with the header or with [AttemptHeader], from a proxy for example,
 // is made for a hedge as well, and is sent once. The default, "", sends no header. Hedges to
 // a host whose answers come from behind a [Limiter] carry [AttemptHeader], whatever the
-// option says. It panics if HTTP does not allow the name. gRPC needs no such option: its hedges always carry
-// grpc-previous-rpc-attempts.
+// option says. It panics if HTTP does not allow the name, or gives it a meaning, as it does to Host and Range. gRPC needs no such option:
+// its hedges always carry grpc-previous-rpc-attempts.
 func WithAttemptHeader(name string) Option {
 	return setting("WithAttemptHeader", func(c *Config) { c.AttemptHeader = name })
 }

@@ -111,9 +111,13 @@ func (b *pausing) Close() error {
 
 // serveObject returns an answer with the object from where the request asks for it, whose body pauses.
 func serveObject(rt *doubles.RoundTripper, req *http.Request, gaps ...gap) *http.Response {
-	off, status := 0, 200
-	if r := req.Header.Get("Range"); r != "" {
-		off, _ = strconv.Atoi(strings.Trim(r, "bytes=-"))
+	off, end, status := 0, len(object), 200
+	if r, ok := strings.CutPrefix(req.Header.Get("Range"), "bytes="); ok {
+		first, last, _ := strings.Cut(r, "-")
+		off, _ = strconv.Atoi(first)
+		if n, err := strconv.Atoi(last); err == nil {
+			end = min(n+1, len(object))
+		}
 		status = 206
 	}
 	resp := rt.Response(req, status, "")
@@ -121,10 +125,10 @@ func serveObject(rt *doubles.RoundTripper, req *http.Request, gaps ...gap) *http
 		resp.Header.Set(k, v)
 	}
 	if status == 206 {
-		resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", off, len(object)-1, len(object)))
+		resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", off, end-1, len(object)))
 	}
-	resp.ContentLength = int64(len(object) - off)
-	resp.Body = &pausing{ctx: req.Context(), data: object[off:], chunk: 4096, gaps: gaps, closed: make(chan struct{}), inner: resp.Body}
+	resp.ContentLength = int64(end - off)
+	resp.Body = &pausing{ctx: req.Context(), data: object[off:end], chunk: 4096, gaps: gaps, closed: make(chan struct{}), inner: resp.Body}
 	return resp
 }
 
@@ -390,7 +394,7 @@ func TestBodiesThatMustNotBeResumed(t *testing.T) {
 		}, false},
 		"a range that was not heeded": {func(req *http.Request, resp *http.Response) {
 			req.Header.Set("Range", "bytes=0-")
-		}, false},
+		}, true},
 		"the caller's own condition": {func(req *http.Request, _ *http.Response) { req.Header.Set("If-Range", `"1"`) }, false},
 		"a call without hedging": {func(req *http.Request, _ *http.Response) {
 			*req = *req.WithContext(hedge.WithoutHedging(req.Context()))
@@ -424,6 +428,94 @@ func TestBodiesThatMustNotBeResumed(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestRangesAreResumed has a caller who asks for a part, of which the connection stalls after 4096 bytes.
+func TestRangesAreResumed(t *testing.T) {
+	const aws = "AWS4-HMAC-SHA256 Credential=AK/20261123/eu/s3/aws4_request, SignedHeaders=host;x-amz-date%s, Signature=00"
+	for name, c := range map[string]struct {
+		header map[string]string
+		query  string
+		change func(*http.Response)
+		rest   string // the Range that is asked for after the stall; "": none is
+		why    string
+	}{
+		"from one byte to another":    {map[string]string{"Range": "bytes=100-89999"}, "", nil, "bytes=4196-89999", ""},
+		"to the end":                  {map[string]string{"Range": "bytes=100-"}, "", nil, "bytes=4196-", ""},
+		"the unit in capitals":        {map[string]string{"Range": "BYTES=100-89999"}, "", nil, "bytes=4196-89999", ""},
+		"of a version":                {map[string]string{"Range": "bytes=100-", "If-Range": `"1"`}, "", nil, "bytes=4196-", ""},
+		"signed, but for the range":   {map[string]string{"Range": "bytes=100-", "Authorization": fmt.Sprintf(aws, "")}, "", nil, "bytes=4196-", ""},
+		"signed in the URL":           {map[string]string{"Range": "bytes=100-"}, "?X-Amz-SignedHeaders=host", nil, "bytes=4196-", ""},
+		"a token":                     {map[string]string{"Range": "bytes=100-", "Authorization": "Bearer range"}, "", nil, "bytes=4196-", ""},
+		"more than there is":          {map[string]string{"Range": "bytes=100-8999999"}, "", contentRange("bytes 100-%d/%d", len(object)-1, len(object)), "bytes=4196-", ""},
+		"less than was asked for":     {map[string]string{"Range": "bytes=100-"}, "", shorter(80000), "bytes=4196-80099", ""},
+		"two ranges":                  {map[string]string{"Range": "bytes=100-200,300-89999"}, "", contentRange("bytes 100-%d/%d", 89999, len(object)), "", "request"},
+		"the last bytes":              {map[string]string{"Range": "bytes=-89999"}, "", contentRange("bytes 0-%d/%d", 89999, len(object)), "", "request"},
+		"another unit":                {map[string]string{"Range": "rows=100-89999"}, "", contentRange("bytes 100-%d/%d", 89999, len(object)), "", "request"},
+		"a version of nothing":        {map[string]string{"If-Range": `"1"`}, "", nil, "", "request"},
+		"a signature of the range":    {map[string]string{"Range": "bytes=100-", "Authorization": fmt.Sprintf(aws, ";range")}, "", nil, "", "signed"},
+		"the range signed in the URL": {map[string]string{"Range": "bytes=100-"}, "?X-Amz-SignedHeaders=host%3BRange", nil, "", "signed"},
+		"Azure's key":                 {map[string]string{"Range": "bytes=100-", "Authorization": "SharedKey account:00"}, "", nil, "", "signed"},
+		"Azure's key, without range":  {map[string]string{"Authorization": "SharedKey account:00"}, "", nil, "", "signed"},
+		"a message signature":         {map[string]string{"Range": "bytes=100-", "Signature-Input": `sig=("range")`}, "", nil, "", "signed"},
+		"another part":                {map[string]string{"Range": "bytes=100-89999"}, "", contentRange("bytes 101-%d/%d", 90000, len(object)), "", "status"},
+		"a longer part":               {map[string]string{"Range": "bytes=100-89999"}, "", contentRange("bytes 100-%d/%d", 90000, len(object)), "", "status"},
+		"a whole of unknown length":   {map[string]string{"Range": "bytes=100-"}, "", func(r *http.Response) { r.Header.Set("Content-Range", fmt.Sprintf("bytes 100-%d/*", len(object)-1)) }, "", "status"},
+		"no part is told":             {map[string]string{"Range": "bytes=100-"}, "", func(r *http.Response) { r.Header.Del("Content-Range") }, "", "status"},
+		"a part of another length":    {map[string]string{"Range": "bytes=100-"}, "", contentRange("bytes 100-%d/%d", len(object)-2, len(object)), "", "status"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				tr := resuming(t, rt)
+				want := ""
+				rt.Answer = func(sent *http.Request, n int) (*http.Response, error) {
+					if n > 0 {
+						return serveObject(rt, sent), nil
+					}
+					plain := sent.WithContext(sent.Context())
+					plain.Header = http.Header{"Range": {strings.ToLower(sent.Header.Get("Range"))}}
+					resp := serveObject(rt, plain, stalls(4096, time.Second)...)
+					if c.change != nil {
+						c.change(resp)
+					}
+					want = string(resp.Body.(*pausing).data)
+					return resp, nil
+				}
+				req := request(t, t.Context(), "GET", site+c.query, nil)
+				for k, v := range c.header {
+					req.Header.Set(k, v)
+				}
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				assert.Equal(t, want, text(t, resp))
+				synctest.Wait()
+				if c.rest == "" {
+					require.Len(t, rt.Sent(), 1)
+					assert.EqualValues(t, 1, tr.Snapshot().Keys[0].Unresumed[c.why], tr.Snapshot().Keys[0].Unresumed)
+					return
+				}
+				require.Len(t, rt.Sent(), 2, tr.Snapshot().Keys[0].Unresumed)
+				asked := rt.Sent()[1].Header
+				assert.Equal(t, []string{c.rest}, asked["Range"])
+				assert.Equal(t, []string{`"1"`}, asked["If-Range"])
+				assert.EqualValues(t, 1, tr.Snapshot().Stats.ResumeWins)
+			})
+		})
+	}
+}
+
+// contentRange changes what a response says of its part.
+func contentRange(format string, args ...any) func(*http.Response) {
+	return func(r *http.Response) { r.Header.Set("Content-Range", fmt.Sprintf(format, args...)) }
+}
+
+// shorter has a response end after n bytes, and say so.
+func shorter(n int) func(*http.Response) {
+	return func(r *http.Response) {
+		contentRange("bytes 100-%d/%d", 100+n-1, len(object))(r)
+		body := r.Body.(*pausing)
+		body.data, r.ContentLength = body.data[:n], int64(n)
 	}
 }
 
@@ -961,7 +1053,7 @@ func TestCallerMayChangeItsRequestOnceTheBodyIsClosed(t *testing.T) {
 }
 
 // FuzzResume reads an object through sources that pause, fail and lie at random, and checks that the reader
-// gets the bytes of the object, in their order, up to its end or an error.
+// gets the bytes of the object, or of the part that it asks for, in their order, up to the end or an error.
 func FuzzResume(f *testing.F) {
 	for seed := range uint64(50) {
 		f.Add(seed)
@@ -1006,7 +1098,7 @@ func FuzzResume(f *testing.F) {
 							body.gaps[i].lasts = forever / 60
 						}
 					}
-					if req.Header.Get("Range") == "" {
+					if req.Header.Get("If-Range") == "" {
 						return resp, nil
 					}
 					switch lie {
@@ -1028,12 +1120,20 @@ func FuzzResume(f *testing.F) {
 					}
 					return resp, nil
 				}
-				resp, err := get(t, tr, site)
+				first, end := 0, len(object)
+				req := request(t, t.Context(), "GET", site, nil)
+				if r.IntN(2) == 0 {
+					first = r.IntN(len(object))
+					end = first + 1 + r.IntN(len(object)-first)
+					req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", first, end-1))
+				}
+				want := object[first:end]
+				resp, err := tr.RoundTrip(req)
 				if err != nil {
 					continue
 				}
 				var got []byte
-				closeAt := r.IntN(3 * len(object))
+				closeAt := r.IntN(3 * len(want))
 				for err == nil && len(got) < closeAt {
 					buf := make([]byte, 1+r.IntN(20_000))
 					var n int
@@ -1044,12 +1144,12 @@ func FuzzResume(f *testing.F) {
 					}
 				}
 				require.NoError(t, resp.Body.Close())
-				require.LessOrEqual(t, len(got), len(object))
-				require.True(t, bytes.Equal(object[:len(got)], got), "seed %d", seed)
+				require.LessOrEqual(t, len(got), len(want))
+				require.True(t, bytes.Equal(want[:len(got)], got), "seed %d", seed)
 				switch {
 				case err == nil:
 				case errors.Is(err, io.EOF):
-					require.Equal(t, len(object), len(got), "seed %d", seed)
+					require.Equal(t, len(want), len(got), "seed %d", seed)
 				case errors.Is(err, io.ErrUnexpectedEOF):
 					require.True(t, broken["short"])
 				default:

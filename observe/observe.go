@@ -133,9 +133,9 @@ type Outcome string
 
 // The outcomes.
 const (
-	Won    Outcome = "won"    // the caller got its answer, or the gRPC status that ended the call
+	Won    Outcome = "won"    // the caller got its answer; a gRPC status that ended the call is one if it is the primary's
 	Lost   Outcome = "lost"   // another attempt had won; its own error, if any, is mostly the cancellation. Or it was not sent, see DeniedSameBackend, or a hedge.Limiter turned it away
-	Failed Outcome = "failed" // by itself, or because the caller gave up
+	Failed Outcome = "failed" // by itself, also if that ended the call, or because the caller gave up
 )
 
 // A RequestResult is how a call ended.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
@@ -33,4 +34,12 @@ func TestACallThatStallsIsHedged(t *testing.T) {
 		calls.Hedged(t, 1)
 		require.NoError(t, err)
 	})
+}
+
+func TestTheHealthServiceIsHedgedAsItWasRead(t *testing.T) {
+	in := hedge.NewInterceptor(hedge.WithMethods("/grpc.health.v1.Health/Check"))
+	assert.Equal(t, `/grpc.health.v1.Health/Check  up to 2  WithMethods lists it
+/grpc.health.v1.Health/List   up to 2  its name begins with List and holds no word that writes or takes
+/grpc.health.v1.Health/Watch  once     its name begins with no word that reads
+`, grpctest.Methods(t, in, "/grpc.health.*").String())
 }

@@ -4,7 +4,6 @@ package bounds
 import (
 	"fmt"
 	"math"
-	"strings"
 )
 
 // A Number is what a number may be.
@@ -35,11 +34,4 @@ func Below(low, high float64) Number {
 // Allow reports whether x is within the bounds. NaN is not.
 func (n Number) Allow(x float64) bool {
 	return x >= n.low && x <= n.high && !(n.open && x == n.high)
-}
-
-// HeaderName reports whether HTTP allows a header of that name (RFC 9110, section 5.1). It allows the empty one.
-func HeaderName(name string) bool {
-	return strings.IndexFunc(name, func(r rune) bool {
-		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
-	}) < 0
 }

@@ -106,6 +106,14 @@ func (b *Bucket) settle() (over, requests int64) {
 // Earn counts a request.
 func (b *Bucket) Earn() { b.requests.Add(1) }
 
+// EarnN counts n requests at once, 1<<28 at most: where bytes are paid for, a byte is a request and a token.
+func (b *Bucket) EarnN(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.requests.Add(n)
+	b.turn()
+}
+
 // EarnAt is Earn for a bucket that follows the rate of its requests, which is measured from the first one on.
 func (b *Bucket) EarnAt(now time.Time) {
 	if b.requests.Add(1) == 1 {
@@ -128,22 +136,28 @@ func (b *Bucket) Requests() int64 { return b.requests.Load() }
 
 // Spend takes the token for one hedge, or reports false. A bucket with share 0
 // never pays.
-func (b *Bucket) Spend() bool {
+func (b *Bucket) Spend() bool { return b.SpendN(1) }
+
+// SpendN takes n tokens, or none and reports false.
+func (b *Bucket) SpendN(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held() < one {
+	if b.held() < n*one {
 		return false
 	}
-	b.add(-one)
+	b.add(-n * one)
 	return true
 }
 
 // GiveBack returns the token that Spend took for a hedge that was not sent.
-func (b *Bucket) GiveBack() {
+func (b *Bucket) GiveBack() { b.GiveBackN(1) }
+
+// GiveBackN returns n of the tokens that SpendN took.
+func (b *Bucket) GiveBackN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.turn()
-	b.add(one)
+	b.add(n * one)
 	if b.turn(); b.closed {
 		b.reserve.put(b.settle())
 	}

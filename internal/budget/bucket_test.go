@@ -48,3 +48,26 @@ func TestTokensAreToldToAThousandth(t *testing.T) {
 	assert.False(t, b.Pays())
 	assert.False(t, b.Spend())
 }
+
+// Where bytes are paid for, each is a request and a token.
+func TestManyTokensAreSpentAtOnceOrNone(t *testing.T) {
+	const most = 256 << 20
+	b := budget.NewBucket(0.1, 4*most)
+	assert.True(t, b.SpendN(4*most))
+	assert.False(t, b.SpendN(1))
+	b.EarnN(999)
+	assert.False(t, b.SpendN(100))
+	assert.True(t, b.SpendN(99))
+	b.EarnN(1)
+	assert.True(t, b.SpendN(1), "of 1000 bytes a tenth")
+	for range 100 {
+		b.EarnN(most)
+	}
+	assert.False(t, b.SpendN(4*most+1))
+	assert.True(t, b.SpendN(4*most))
+	b.GiveBackN(7)
+	assert.False(t, b.SpendN(8))
+	assert.True(t, b.SpendN(7))
+	none := budget.NewBucket(0, 10)
+	assert.False(t, none.SpendN(1), "with share 0 nothing is paid")
+}

@@ -123,6 +123,7 @@ type use struct {
 func (b *backend) use(r *balancer.PickResult) *use {
 	r.SubConn = b.SubConn
 	if r.Done == nil {
+		r.Done = b.hears
 		return &b.untold
 	}
 	u := &use{backend: b, done: r.Done}
@@ -133,6 +134,7 @@ func (b *backend) use(r *balancer.PickResult) *use {
 // end ends the attempt, and then the picks that were waiting for it: an average that decays in time
 // gives them no weight, because they come at the same moment.
 func (u *use) end(info balancer.DoneInfo) {
+	u.hear(info)
 	u.done(info)
 	u.mu.Lock()
 	unused := u.unused
@@ -159,8 +161,8 @@ type spare struct {
 	at   *use                    // the attempt of the call that has its backend; nil: none
 }
 
-// end ends the pick after the attempt that has its backend. If that is over, it does so after the hedge itself, whose use is
-// own; nil if it was refused.
+// end ends the pick after the attempt that has its backend. If that is over, or none has it, it does so after the hedge itself,
+// as that would have if it had lost there. The hedge's use is own; nil if it was refused.
 func (s spare) end(own *use) {
 	if s.done == nil || s.at != nil && s.at.keep(s.done) || own != nil && own.keep(s.done) {
 		return

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/base"
@@ -23,8 +25,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// maxPicks is how often the child's picker is asked for one hedge.
-const maxPicks = 5
+// How often the child's picker is asked for one hedge: maxPicks times, and where servers report their load once for each backend
+// that is ready, up to maxPicksByLoad times.
+const (
+	maxPicks       = 5
+	maxPicksByLoad = 20
+)
 
 // errSameBackend ends a hedge. [codes.Canceled] because that is how losers end, and because
 // retries leave it alone.
@@ -93,6 +99,8 @@ func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 type policy struct {
 	cc   balancer.ClientConn
 	opts balancer.BuildOptions
+
+	reported atomic.Bool // a server has said how loaded it is
 
 	telling sync.Mutex // held while a child hears of its connections, or is closed as another takes over; locked before mu
 
@@ -226,8 +234,9 @@ func (c *child) UpdateState(s balancer.State) {
 }
 
 func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOptions) (balancer.SubConn, error) {
-	b := &backend{child: c}
+	b := &backend{child: c, meter: meter{some: &c.parent.reported}}
 	b.untold.backend, b.untold.over = b, true
+	b.hears = b.hear
 	if len(addrs) > 0 {
 		b.addr = addrs[0].Addr
 	}
@@ -281,9 +290,11 @@ func (c *child) alone(b *backend) bool {
 // the same server: after a reconnection or an update of the resolver it may have another.
 type backend struct {
 	balancer.SubConn
-	child  *child
-	addr   string
-	untold use // of attempts whose end the child does not hear of
+	child *child
+	addr  string
+	meter
+	untold use                     // of attempts whose end the child does not hear of
+	hears  func(balancer.DoneInfo) // hear, where the child does not hear of the end either
 }
 
 // changed takes note of the state, and reports whether the child is to hear of it.
@@ -334,19 +345,75 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 		call.primary.Store(b.use(&r))
 	case *Detour:
 		return p.pickElsewhere(call, info, r, b)
+	default:
+		b.lead(&r)
 	}
-	r.SubConn = b.SubConn
 	return r, nil
 }
 
-// pickElsewhere returns the best of maxPicks picks, of which the first is r with backend b. It
+// lead has the pick r of a call that is no attempt lead to the backend.
+func (b *backend) lead(r *balancer.PickResult) {
+	if r.SubConn = b.SubConn; r.Done == nil {
+		r.Done = b.hears
+		return
+	}
+	r.Done = b.also(r.Done)
+}
+
+// A choice is a pick for a hedge.
+type choice struct {
+	pick    balancer.PickResult
+	backend *backend
+	rank    int  // of the backend, see [Detour.rank]
+	at      *use // the attempt of the call that has it; nil: none
+	grade   grade
+}
+
+// choice returns what the pick r of backend b is for the hedge.
+func (d *Detour) choice(r balancer.PickResult, b *backend, now time.Time) choice {
+	rank, at := d.rank(b)
+	load, _ := b.load(now)
+	return choice{r, b, rank, at, gradeOf(rank, load)}
+}
+
+// outlook returns how often to ask for the hedge, and the grade of the best backend that is ready. Where no load is known,
+// each that the call has not used is as good as the first one.
+func (c *child) outlook(d *Detour, now time.Time) (limit int, best grade) {
+	limit, best = maxPicks, worst
+	if !c.parent.reported.Load() {
+		return limit, best
+	}
+	c.parent.mu.Lock()
+	defer c.parent.mu.Unlock()
+	backends, known := 0, false
+	for b, ready := range c.conns {
+		if !ready {
+			continue
+		}
+		rank, _ := d.rank(b)
+		load, said := b.load(now)
+		if g := gradeOf(rank, load); g.betterThan(best) {
+			best = g
+		}
+		backends++
+		known = known || said
+	}
+	if known {
+		limit = min(max(backends, limit), maxPicksByLoad)
+	}
+	return limit, best
+}
+
+// pickElsewhere returns the best of several picks, of which the first is r with backend b. It
 // returns errSameBackend if that is the primary's, though others are ready. No lock is held
 // meanwhile: hedge_elsewhere may be found again below.
 func (p *picker) pickElsewhere(d *Detour, info balancer.PickInfo, r balancer.PickResult, b *backend) (balancer.PickResult, error) {
-	rank, at := d.rank(b)
-	alone := rank == 2 && p.child.alone(b)
+	now := time.Now()
+	got := d.choice(r, b, now)
+	limit, best := p.child.outlook(d, now)
+	alone := got.rank == 2 && p.child.alone(b)
 	spares := make([]spare, 0, maxPicks)
-	for rank > 0 && !alone && len(spares)+1 < maxPicks {
+	for !alone && (got.rank > 0 || best.betterThan(got.grade)) && len(spares)+1 < limit {
 		another, err := p.Picker.Pick(info)
 		if err != nil {
 			break
@@ -356,18 +423,18 @@ func (p *picker) pickElsewhere(d *Detour, info balancer.PickInfo, r balancer.Pic
 			spares = append(spares, spare{done: another.Done})
 			continue
 		}
-		anothers, where := d.rank(c)
-		if anothers < rank {
-			another, r, b, rank, where, at = r, another, c, anothers, at, where
+		next := d.choice(another, c, now)
+		if next.grade.betterThan(got.grade) {
+			got, next = next, got
 		}
-		spares = append(spares, spare{another.Done, where})
+		spares = append(spares, spare{next.pick.Done, next.at})
 	}
 	var own *use
 	var err error
-	if rank == 2 && !alone {
-		spares, r, err = append(spares, spare{r.Done, at}), balancer.PickResult{}, errSameBackend
+	if r = got.pick; got.rank == 2 && !alone {
+		spares, r, err = append(spares, spare{r.Done, got.at}), balancer.PickResult{}, errSameBackend
 	} else {
-		own = b.use(&r)
+		own = got.backend.use(&r)
 	}
 	for _, s := range spares { // not before the last pick: a child that counts what is out leaves their backend alone
 		s.end(own)

@@ -53,7 +53,7 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Term
 	p := k.Begin(c.start)
 	switch {
 	case delay > 0:
-		p = EveryDelay(delay, t.hedges(k.engine.Config())).like(p)
+		p = EveryDelay(delay, t.Most(k.engine.Config().MaxHedges)).like(p)
 	case t != nil:
 		p = t.plan(p, k.engine.Config())
 	}

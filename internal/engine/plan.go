@@ -90,10 +90,10 @@ type Terms struct {
 
 func (t *Terms) free() bool { return t != nil && t.Free }
 
-// hedges returns how many hedges a call has at most. There may be no terms.
-func (t *Terms) hedges(c *Config) int {
-	if t == nil || c.MaxHedges == 0 {
-		return c.MaxHedges
+// Most returns how many hedges a call has at most, if the configuration allows so many. There may be no terms.
+func (t *Terms) Most(allowed int) int {
+	if t == nil || allowed == 0 {
+		return allowed
 	}
 	return t.Hedges
 }

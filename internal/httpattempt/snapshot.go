@@ -81,7 +81,7 @@ func (s *Snapshot) clone(req *http.Request) *Snapshot {
 	return own
 }
 
-// With returns a snapshot that has two more headers, of one value each. It shares no memory
+// With returns a snapshot that has two more headers, of one value each, in place of those of the same names. It shares no memory
 // that is written with s.
 func (s *Snapshot) With(name, value, name2, value2 string) Snapshot {
 	more := *s

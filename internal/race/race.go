@@ -423,7 +423,7 @@ func OutcomeOf(err error) Outcome {
 //	the race      the attempt            what it returned
 //	is open       succeeded              wins; what a failed primary returned is discarded
 //	is open       failed, the primary    is kept, in case every hedge fails as well, or takes too long
-//	is open       failed, a hedge        is discarded, unless it decides the race, see [Turn]
+//	is open       failed, a hedge        is discarded, unless it decides the race, see [Turn], [ErrFinal]
 //	has a winner  any                    is discarded
 //	is over       any                    is discarded
 //
@@ -455,7 +455,7 @@ func (r *Race[T]) tell(n int, err error, open bool) {
 // take is the rest of finish. The caller holds mu, which take unlocks.
 func (r *Race[T]) take(n int, v T, err error, open bool) {
 	if open && err != nil {
-		if r.turn(n, err); r.isLast(n, err) {
+		if r.turn(n, err); err == ErrFinal || r.isLast(n, err) {
 			err = nil
 		}
 	}

@@ -997,3 +997,41 @@ func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
 		assert.Zero(t, out.Winner)
 	})
 }
+
+// outcomes is a Watch that keeps how each attempt ended.
+type outcomes struct {
+	mu  sync.Mutex // guards all
+	all map[int]race.Outcome
+}
+
+func (o *outcomes) Started(context.Context, int) {}
+
+func (o *outcomes) Finished(_ context.Context, n int, how race.Outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all[n] = how
+}
+
+func TestAFinalFailureOfAHedgeIsTheResultAndNoSuccess(t *testing.T) {
+	styles(t, func(t *testing.T, style race.Style) {
+		seen := &outcomes{all: make(map[int]race.Outcome)}
+		style.Watch = seen
+		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
+			v, err := takes(50*ms, 5*ms)(a, n)
+			if n == 1 && err == nil {
+				err = race.ErrFinal
+			}
+			return v, err
+		}}
+		out, took := run(s, style, 10*ms)
+		assert.Equal(t, "answer 1", out.Value)
+		assert.NoError(t, out.Err)
+		assert.Equal(t, 1, out.Winner)
+		assert.Equal(t, 15*ms, took)
+		synctest.Wait()
+		time.Sleep(time.Minute) // a loser may linger
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		assert.Equal(t, map[int]race.Outcome{0: race.Lost, 1: race.Failed}, seen.all)
+	})
+}

@@ -21,10 +21,10 @@ type Asker interface {
 	// On reports whether bodies are resumed at present.
 	On() bool
 
-	// Ask returns the request for the bytes from off on, if it is admitted, and else nil and
+	// Ask returns the request for the rest, with these values of the headers Range and If-Range, if it is admitted, and else nil and
 	// whether to ask again later. LikePrimary says that the request goes where primaries go. Ask
 	// is called with the body locked.
-	Ask(off int64, likePrimary bool) (r Request, later bool)
+	Ask(byteRange, ifRange string, likePrimary bool) (r Request, later bool)
 
 	// Learn is told of the longest time that a Read of the body waited.
 	Learn(longest time.Duration)
@@ -52,6 +52,7 @@ type Request interface {
 type Response struct {
 	Context context.Context // the caller's
 	Answer  *http.Response
+	Part    Part          // that it holds
 	Attempt *race.Attempt // of the answer; nil: it has no context of its own
 	Hedge   bool          // the answer is that of a hedge
 	Started int           // attempts of the call so far
@@ -64,6 +65,7 @@ type Response struct {
 // is resumed. Start is called once, on a zero Body.
 func (b *Body) Start(asker Asker, r Response) *http.Response {
 	b.asker, b.ctx, b.resp, b.shown, b.made, b.stall = asker, r.Context, r.Answer, *r.Answer, time.Now(), r.Stall
+	b.part = r.Part
 	b.usual = r.Usual
 	b.source, b.left, b.next = source{r.Answer.Body, r.Attempt, r.Hedge}, r.Left, r.Started
 	b.passed = Usual
@@ -105,6 +107,7 @@ type Body struct {
 	ctx    context.Context // the caller's
 	resp   *http.Response  // as it came, but for its header, which the caller has
 	header http.Header     // a copy of that; nil if the rest is never asked for
+	part   Part
 	made   time.Time
 	stall  time.Duration // a Read that waits for so long has met a stall; 0: not known, or none is resumed
 	usual  time.Duration // see Response
@@ -424,7 +427,7 @@ func (b *Body) stalled() (Request, *rest) {
 		return nil, nil
 	}
 	b.passed = ""
-	ask, later := b.asker.Ask(off, b.source.hedge)
+	ask, later := b.asker.Ask(b.part.after(off), b.part.validator, b.source.hedge)
 	if ask == nil {
 		c.since.CompareAndSwap(-since, since)
 		b.askLater(later)
@@ -472,7 +475,7 @@ func (b *Body) resume(ask Request, r *rest) {
 
 // check waits for the first bytes of an answer, and returns why it cannot be the rest, if so.
 func (b *Body) check(resp *http.Response, off int64) error {
-	if !continues(b.header, b.resp.ContentLength, resp, off) {
+	if !b.part.continues(b.header, resp, off) {
 		return errNotTheRest
 	}
 	switch n, err := httpattempt.Prefetch(resp); {

@@ -2,8 +2,11 @@ package resume
 
 import (
 	"fmt"
+	"math"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -21,8 +24,9 @@ type Obstacle string
 
 // The obstacles of answers whose rest cannot be asked for.
 const (
-	NoGet       Obstacle = "request"      // the request is no GET without a body, or asks for a range itself
-	NoOK        Obstacle = "status"       // the status is not 200, or there is no body
+	NoGet       Obstacle = "request"      // the request is no GET without a body, or asks for more than one range from a byte on
+	Signed      Obstacle = "signed"       // its signature covers the range that it asks for
+	NoOK        Obstacle = "status"       // the status is not 200, nor 206 with the range that was asked for, or there is no body
 	Small       Obstacle = "small"        // the body is below 64 KiB, or of unknown length
 	Encoded     Obstacle = "encoded"      // it was decompressed on the way, or has no ETag and is encoded, or has trailers
 	NoRanges    Obstacle = "no_ranges"    // the server does not accept ranges of bytes
@@ -38,27 +42,165 @@ const (
 	NoRest   Obstacle = "no_rest"  // what the server sent was not the rest
 )
 
-// Validator returns the validator by which the rest of resp, the answer to req, can be asked for, or why it cannot be.
-func Validator(req *http.Request, resp *http.Response) (validator string, why Obstacle) {
+// A Part is the part of one version of a whole that a body holds, and whose rest can be asked for. Bytes are counted from 0, as in RFC 9110,
+// section 14.1.2.
+type Part struct {
+	validator   string // strong
+	first, last int64
+	whole       int64 // the length of the whole
+}
+
+// PartOf returns which part resp, the answer to req, holds, or why its rest cannot be asked for.
+func PartOf(req *http.Request, resp *http.Response) (p Part, why Obstacle) {
 	h := resp.Header
 	tags, modified := h["Etag"], h["Last-Modified"]
+	asked, one := rangeOf(req.Header)
 	switch {
-	case req.Method != "" && req.Method != http.MethodGet, req.Body != nil && req.Body != http.NoBody, asksForRange(req.Header):
-		return "", NoGet
-	case resp.StatusCode != http.StatusOK, resp.Body == nil, len(h["Content-Range"]) > 0:
-		return "", NoOK
+	case req.Method != "" && req.Method != http.MethodGet, req.Body != nil && req.Body != http.NoBody, !one:
+		return p, NoGet
+	case signsRange(req):
+		return p, Signed
+	case resp.Body == nil || !p.take(resp, asked):
+		return p, NoOK
 	case resp.Uncompressed, len(resp.Trailer) > 0, len(tags) == 0 && len(h["Content-Encoding"]) > 0:
-		return "", Encoded
+		return p, Encoded
 	case resp.ContentLength < minLength:
-		return "", Small
-	case !acceptsRanges(h["Accept-Ranges"]):
-		return "", NoRanges
+		return p, Small
+	case resp.StatusCode == http.StatusOK && !acceptsRanges(h["Accept-Ranges"]):
+		return p, NoRanges
 	case len(tags) == 1 && strongTag(tags[0]):
-		return tags[0], ""
+		p.validator = tags[0]
+		return p, ""
 	case len(tags) == 0 && len(modified) == 1 && older(modified[0], h.Get("Date")): // a client that has a tag must not send a date
-		return modified[0], ""
+		p.validator = modified[0]
+		return p, ""
 	}
-	return "", NoValidator
+	return p, NoValidator
+}
+
+// take reads which part a response holds, and reports false if that is neither the whole nor what was asked for. A server may send less than
+// that, from the first byte on.
+func (p *Part) take(resp *http.Response, asked *span) bool {
+	ranges := resp.Header["Content-Range"]
+	switch {
+	case asked == nil || resp.StatusCode == http.StatusOK:
+		p.last, p.whole = resp.ContentLength-1, resp.ContentLength
+		return resp.StatusCode == http.StatusOK && len(ranges) == 0
+	case resp.StatusCode != http.StatusPartialContent || len(ranges) != 1:
+		return false
+	}
+	unit, told, _ := strings.Cut(ranges[0], " ")
+	told, whole, _ := strings.Cut(told, "/")
+	got, ok := readSpan(told)
+	n, known := number(whole)
+	p.first, p.last, p.whole = got.first, got.last, n
+	return strings.EqualFold(unit, "bytes") && ok && known && got.first == asked.first && got.last <= min(asked.last, n-1) &&
+		(resp.ContentLength < 0 || resp.ContentLength == got.last-got.first+1)
+}
+
+// after returns the Range header that asks for what follows the first n bytes of the body (RFC 9110, section 14.2).
+func (p *Part) after(n int64) string {
+	if p.last == p.whole-1 {
+		return fmt.Sprintf("bytes=%d-", p.first+n)
+	}
+	return fmt.Sprintf("bytes=%d-%d", p.first+n, p.last)
+}
+
+// A span is from one byte to another one, which is in it.
+type span struct{ first, last int64 }
+
+// rangeOf returns the range of bytes that a request asks for, nil if it asks for none. It is not ok if that is more than one, or one counted from
+// the end, or if a header is spelt so that the rest cannot replace it.
+func rangeOf(h http.Header) (s *span, ok bool) {
+	for name, values := range h {
+		switch {
+		case len(values) == 0 || name == "If-Range":
+		case strings.EqualFold(name, "If-Range"), strings.EqualFold(name, "Range") && (name != "Range" || len(values) > 1):
+			return nil, false
+		case name == "Range":
+			unit, one, _ := strings.Cut(values[0], "=")
+			if first, open := strings.CutSuffix(one, "-"); open {
+				one = first + "-" + strconv.FormatInt(math.MaxInt64-1, 10)
+			}
+			got, known := readSpan(one)
+			if !strings.EqualFold(unit, "bytes") || !known {
+				return nil, false
+			}
+			s = &got
+		}
+	}
+	return s, s != nil || len(h["If-Range"]) == 0
+}
+
+func readSpan(text string) (s span, ok bool) {
+	first, last, _ := strings.Cut(text, "-")
+	a, ok := number(first)
+	b, ok2 := number(last)
+	return span{a, b}, ok && ok2 && a <= b
+}
+
+// number reads digits.
+func number(text string) (n int64, ok bool) {
+	u, err := strconv.ParseUint(text, 10, 63)
+	return int64(u), err == nil && u < math.MaxInt64
+}
+
+// signsRange reports whether a request has a signature that covers its range: one that names the headers it covers, as those of AWS, Google, Alibaba
+// and Tencent do, in Authorization or in the URL; Azure's, which covers the range always; one after RFC 9421; or one after the draft before it
+// (draft-cavage-http-signatures), in a header of its own or in Authorization.
+func signsRange(req *http.Request) bool {
+	for name, values := range req.Header {
+		switch {
+		case strings.EqualFold(name, "Signature-Input") && len(values) > 0, strings.EqualFold(name, "Signature") && len(values) > 0:
+			return true
+		case strings.EqualFold(name, "Authorization") && slices.ContainsFunc(values, coversRange):
+			return true
+		}
+	}
+	if req.URL == nil || !strings.Contains(strings.ToLower(req.URL.RawQuery), "range") {
+		return false
+	}
+	q, _ := url.ParseQuery(strings.ReplaceAll(req.URL.RawQuery, ";", "%3B")) // a list is left out whose semicolons are not encoded
+	for name, values := range q {
+		if slices.Contains(lists[:], strings.ToLower(name)) && slices.ContainsFunc(values, namesRange) {
+			return true
+		}
+	}
+	return false
+}
+
+// lists are the parameters of signatures, in lower case, that name the headers which are covered: of AWS and Google in Authorization, of AWS, of Google,
+// of Alibaba in both places, and of Tencent.
+var lists = [...]string{"signedheaders", "x-amz-signedheaders", "x-goog-signedheaders", "additionalheaders", "x-oss-additional-headers", "q-header-list"}
+
+// coversRange reports whether credentials of an Authorization header are a signature that covers a Range header.
+func coversRange(credentials string) bool {
+	credentials = strings.TrimSpace(credentials)
+	scheme, params, given := strings.Cut(credentials, " ")
+	switch strings.ToLower(scheme) {
+	case "sharedkey", "sharedkeylite", "signature":
+		return true
+	}
+	if !given {
+		params = credentials // Tencent's, which has no scheme
+	}
+	for param := range strings.FieldsFuncSeq(params, func(r rune) bool { return r == ',' || r == '&' }) {
+		name, list, _ := strings.Cut(param, "=")
+		if slices.Contains(lists[:], strings.ToLower(strings.TrimSpace(name))) && namesRange(list) {
+			return true
+		}
+	}
+	return false
+}
+
+// namesRange reports whether a list of names of headers has Range or If-Range.
+func namesRange(list string) bool {
+	for name := range strings.SplitSeq(list, ";") {
+		if name = strings.TrimSpace(name); strings.EqualFold(name, "range") || strings.EqualFold(name, "if-range") {
+			return true
+		}
+	}
+	return false
 }
 
 // older reports whether a Last-Modified is so much older than a Date that it is a strong validator.
@@ -66,16 +208,6 @@ func older(modified, date string) bool {
 	m, err := http.ParseTime(modified)
 	d, err2 := http.ParseTime(date)
 	return err == nil && err2 == nil && d.Sub(m) >= clockSkew
-}
-
-// asksForRange reports whether a request's header does so, in whatever spelling.
-func asksForRange(h http.Header) bool {
-	for name, values := range h {
-		if len(values) > 0 && (strings.EqualFold(name, "Range") || strings.EqualFold(name, "If-Range")) {
-			return true
-		}
-	}
-	return false
 }
 
 func acceptsRanges(values []string) bool {
@@ -94,19 +226,18 @@ func strongTag(tag string) bool {
 	return len(tag) >= 2 && tag[0] == '"' && tag[len(tag)-1] == '"' && !strings.ContainsAny(tag[1:len(tag)-1], "\" \x7f")
 }
 
-// continues reports whether rest holds the bytes from off on, all of them, of a body of the
-// given length that came with the header whole.
-func continues(whole http.Header, length int64, rest *http.Response, off int64) bool {
+// continues reports whether rest holds what follows the first n bytes of a body that came with the header given, all of it.
+func (p *Part) continues(given http.Header, rest *http.Response, n int64) bool {
 	ranges := rest.Header["Content-Range"]
 	if rest.StatusCode != http.StatusPartialContent || rest.Body == nil || rest.Uncompressed ||
-		len(ranges) != 1 || !strings.EqualFold(ranges[0], fmt.Sprintf("bytes %d-%d/%d", off, length-1, length)) ||
-		rest.ContentLength >= 0 && rest.ContentLength != length-off {
+		len(ranges) != 1 || !strings.EqualFold(ranges[0], fmt.Sprintf("bytes %d-%d/%d", p.first+n, p.last, p.whole)) ||
+		rest.ContentLength >= 0 && rest.ContentLength != p.last+1-p.first-n {
 		return false
 	}
-	same := func(name string) bool { return slices.Equal(whole[name], rest.Header[name]) }
+	same := func(name string) bool { return slices.Equal(given[name], rest.Header[name]) }
 	sameIfTold := func(name string) bool { return len(rest.Header[name]) == 0 || same(name) }
 	modified := same // nothing else says that it is the same version
-	if len(whole["Etag"]) > 0 {
+	if len(given["Etag"]) > 0 {
 		modified = sameIfTold
 	}
 	return same("Etag") && modified("Last-Modified") && same("Content-Encoding") && sameIfTold("Content-Type")

@@ -1,0 +1,99 @@
+//go:build !hedge_nogrpc
+
+package grpctest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/gohedge/hedge"
+)
+
+// A Method says whether calls of a method are hedged, and why.
+type Method struct {
+	Name   string // such as "/pkg.Service/Method"
+	Hedges int    // how many a call gets at most; 0: it is sent once
+	Why    string // the rule: "WithMethods lists it"; its words can change with the version
+}
+
+// A Table says of each method whether it is hedged, in the order of the names.
+type Table []Method
+
+// String returns a line for each method: its name, "once" or how many hedges a call gets at most, and why.
+func (all Table) String() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, m := range all {
+		times := "once"
+		if m.Hedges > 0 {
+			times = fmt.Sprintf("up to %d", m.Hedges)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", m.Name, times, m.Why)
+	}
+	w.Flush()
+	return b.String()
+}
+
+// Methods returns what in does with the methods of all services whose descriptors are linked into the program: those of the generated
+// code that it imports. With patterns, such as "/shop.v1.Catalog/Get", "/shop.v1.Catalog/*" or "/shop.*", it is the methods that match one of
+// them; the test fails for each pattern that matches none. Streams from the client, which are never hedged, are in the table as well.
+//
+// It is for a test that compares the table with one that was read by people: then a new method, a new name or another
+// setting that has writes sent twice does not go unnoticed.
+func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
+	t.Helper()
+	var all Table
+	matched := make([]bool, len(patterns))
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				if m := methods.Get(j); matches(nameOf(m), patterns, matched) {
+					all = append(all, row(in, m))
+				}
+			}
+		}
+		return true
+	})
+	for i, p := range patterns {
+		if !matched[i] {
+			t.Errorf("hedgetest: Methods: no method that is linked in matches %q", p)
+		}
+	}
+	slices.SortFunc(all, func(a, b Method) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// nameOf returns the name of a method as calls have it.
+func nameOf(m protoreflect.MethodDescriptor) string {
+	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+}
+
+// row returns what in does with a method.
+func row(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
+	name := nameOf(m)
+	if m.IsStreamingClient() {
+		return Method{name, 0, "its client sends a stream"}
+	}
+	most, why := in.Hedges(name)
+	return Method{name, most, why}
+}
+
+// matches reports whether a name matches one of the patterns, or there are none. It notes which ones match.
+func matches(name string, patterns []string, matched []bool) bool {
+	some := len(patterns) == 0
+	for i, p := range patterns {
+		prefix, all := strings.CutSuffix(p, "*")
+		if p == name || all && strings.HasPrefix(name, prefix) {
+			some, matched[i] = true, true
+		}
+	}
+	return some
+}

@@ -1,0 +1,64 @@
+package bounds_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/bounds"
+)
+
+func TestAHeaderOfOnesOwnMeansNothingInHTTP(t *testing.T) {
+	for _, name := range []string{"", "Hedge-Attempt", "x-copy", "X-Hedge", "attempt", "Try", "Acme-Retry", "hedge_attempt", "Hostname", "X-Host", "Ifs", "Contents", "!#$%&'*+-.^_`|~09azAZ"} {
+		assert.Empty(t, bounds.OwnHeader(name), name)
+	}
+	for _, name := range []string{"a b", "a:", ":authority", "é", "a\n", "a\x00", "(a)", "a,b", "\x80"} {
+		assert.Equal(t, "the name of a header", bounds.OwnHeader(name), "%q", name)
+	}
+	for _, name := range []string{
+		"Host", "host", "HOST", "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authorization", "TE", "Trailer", "Transfer-Encoding", "Upgrade", // of a connection
+		"Content-Length", "Content-Type", "User-Agent", "Cookie", "Authorization", "Expect", "Range", "Accept", "Accept-Encoding", "Referer",
+		"If-None-Match", "If-Range", "Idempotency-Key", "X-Idempotency-Key", "Sec-WebSocket-Key", "Via", "X-Forwarded-For", "Access-Control-Request-Method", "*",
+	} {
+		assert.Equal(t, "the name of a header that HTTP leaves free", bounds.OwnHeader(name), name)
+	}
+}
+
+// What net/http does not send as it is, or acts on, is not allowed: a header that is allowed arrives, and is all that is new.
+func TestAHeaderThatIsAllowedArrives(t *testing.T) {
+	var got http.Header
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if got = r.Header; r.Host == "1" || r.ContentLength == 1 {
+			got = http.Header{"Host or length": nil}
+		}
+	}))
+	defer server.Close()
+	client := server.Client()
+	defer client.CloseIdleConnections()
+	send := func(name string) http.Header {
+		req, err := http.NewRequest("GET", server.URL, nil)
+		require.NoError(t, err)
+		if name != "" {
+			req.Header[http.CanonicalHeaderKey(name)] = []string{"1"}
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return nil
+		}
+		require.NoError(t, resp.Body.Close())
+		return got
+	}
+	without := send("")
+	for _, name := range strings.Fields("Hedge-Attempt x-copy X-Hedge Try Host Content-Length Transfer-Encoding Trailer User-Agent Accept-Encoding Range Expect Connection Upgrade") {
+		want := without.Clone()
+		want.Set(name, "1")
+		arrives := assert.ObjectsAreEqual(want, send(name))
+		if bounds.OwnHeader(name) == "" {
+			assert.True(t, arrives, name)
+		}
+	}
+}

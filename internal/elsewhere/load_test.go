@@ -1,0 +1,339 @@
+package elsewhere_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/resolver"
+
+	"github.com/gohedge/hedge/internal/elsewhere"
+)
+
+// test_ring picks its connections one after another, in the order in which they were made. A connection to an address in
+// hidden is not picked.
+type ring struct {
+	cc     balancer.ClientConn
+	silent bool // picks have no Done
+	all    []balancer.SubConn
+	next   int
+	seen   map[int][]error // with what the picks of each connection have ended, from 1
+	picks  int
+	skip   map[int]bool
+}
+
+var rings = make(chan *ring, 1) // the last one that was built
+
+func init() {
+	balancer.Register(ringBuilder{"test_ring", false})
+	balancer.Register(ringBuilder{"test_silent_ring", true})
+}
+
+type ringBuilder struct {
+	name   string
+	silent bool
+}
+
+func (b ringBuilder) Name() string { return b.name }
+
+func (b ringBuilder) Build(cc balancer.ClientConn, _ balancer.BuildOptions) balancer.Balancer {
+	r := &ring{cc: cc, silent: b.silent, seen: make(map[int][]error), skip: make(map[int]bool)}
+	rings <- r
+	return r
+}
+
+func (r *ring) UpdateClientConnState(s balancer.ClientConnState) error {
+	for _, addr := range s.ResolverState.Addresses {
+		sc, err := r.cc.NewSubConn([]resolver.Address{addr}, balancer.NewSubConnOptions{StateListener: func(balancer.SubConnState) {}}) //lint:ignore SA1019 there is no other
+		if err != nil {
+			return err
+		}
+		r.all = append(r.all, sc)
+	}
+	r.cc.UpdateState(balancer.State{ConnectivityState: connectivity.Ready, Picker: r})
+	return nil
+}
+
+func (r *ring) ResolverError(error)                                        {}
+func (r *ring) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
+func (r *ring) ExitIdle()                                                  {}
+func (r *ring) Close()                                                     {}
+
+func (r *ring) Pick(balancer.PickInfo) (balancer.PickResult, error) {
+	for r.skip[r.next%len(r.all)+1] {
+		r.next++
+	}
+	n := r.next % len(r.all)
+	r.next++
+	r.picks++
+	if r.silent {
+		return balancer.PickResult{SubConn: r.all[n]}, nil
+	}
+	return balancer.PickResult{SubConn: r.all[n], Done: func(d balancer.DoneInfo) { r.seen[n+1] = append(r.seen[n+1], d.Err) }}, nil
+}
+
+// fakeConn is a ClientConn whose connections are ready at once.
+type fakeConn struct {
+	balancer.ClientConn
+	conns []*fakeSubConn
+	state balancer.State
+}
+
+func (c *fakeConn) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOptions) (balancer.SubConn, error) {
+	sc := &fakeSubConn{n: len(c.conns) + 1, tell: opts.StateListener}
+	c.conns = append(c.conns, sc)
+	return sc, nil
+}
+
+func (c *fakeConn) UpdateState(s balancer.State) { c.state = s }
+
+type fakeSubConn struct {
+	balancer.SubConn
+	n    int
+	tell func(balancer.SubConnState)
+}
+
+// load is what a server reports.
+type load struct{ application, cpu float64 }
+
+func (l *load) GetApplicationUtilization() float64 { return l.application }
+func (l *load) GetCpuUtilization() float64         { return l.cpu }
+
+// A fleet is a hedge_elsewhere over backends, from 1, that are asked in turn.
+type fleet struct {
+	t    *testing.T
+	conn *fakeConn
+	ring *ring
+}
+
+func newFleet(t *testing.T, n int, child string) *fleet {
+	b := balancer.Get("hedge_elsewhere")
+	config, err := b.(balancer.ConfigParser).ParseConfig(fmt.Appendf(nil, `{"childPolicy":[{%q:{}}]}`, child))
+	require.NoError(t, err)
+	f := &fleet{t: t, conn: new(fakeConn)}
+	var addrs []resolver.Address
+	for i := range n {
+		addrs = append(addrs, resolver.Address{Addr: fmt.Sprint("backend", i+1)})
+	}
+	lb := b.Build(f.conn, balancer.BuildOptions{})
+	require.NoError(t, lb.UpdateClientConnState(balancer.ClientConnState{ResolverState: resolver.State{Addresses: addrs}, BalancerConfig: config}))
+	f.ring = <-rings
+	for _, sc := range f.conn.conns {
+		sc.tell(balancer.SubConnState{ConnectivityState: connectivity.Ready})
+	}
+	return f
+}
+
+// pick picks for an attempt, of which the child picks backend next first. It returns which backend the attempt gets, and what ends it.
+func (f *fleet) pick(ctx context.Context, next int) (backend int, done func(balancer.DoneInfo)) {
+	f.t.Helper()
+	f.ring.next = next - 1
+	r, err := f.conn.state.Picker.Pick(balancer.PickInfo{Ctx: ctx})
+	require.NoError(f.t, err)
+	return r.SubConn.(*fakeSubConn).n, r.Done
+}
+
+// report has a backend answer a call that is not hedged.
+func (f *fleet) report(backend int, of any) {
+	f.t.Helper()
+	_, done := f.pick(f.t.Context(), backend)
+	done(balancer.DoneInfo{ServerLoad: of})
+}
+
+// call is a call with hedges.
+type call struct {
+	fleet   *fleet
+	trail   elsewhere.Trail
+	detours elsewhere.Detours
+	hedges  int
+}
+
+// start makes a call whose primary goes to a backend.
+func (f *fleet) start(backend int) (c *call, done func(balancer.DoneInfo)) {
+	f.t.Helper()
+	c = &call{fleet: f}
+	got, done := f.pick(context.WithValue(f.t.Context(), elsewhere.Key{}, &c.trail), backend)
+	require.Equal(f.t, backend, got)
+	return c, done
+}
+
+// hedge sends the next hedge, for which the child picks the backend next first.
+func (c *call) hedge(next int) (backend int, done func(balancer.DoneInfo)) {
+	c.fleet.t.Helper()
+	c.hedges++
+	return c.fleet.pick(c.detours.For(c.fleet.t.Context(), c.hedges, &c.trail), next)
+}
+
+func TestAHedgeGoesToTheLeastLoadedBackend(t *testing.T) {
+	cpu := func(u float64) *load { return &load{cpu: u} }
+	for name, c := range map[string]struct {
+		backends int
+		reports  map[int]any
+		next     int   // of the child, for every hedge; the primary has backend 1
+		want     []int // backends of the hedges
+	}{
+		"no report: the child's next":                {4, nil, 3, []int{3, 4, 2}},
+		"the least loaded of all":                    {4, map[int]any{2: cpu(0.7), 3: cpu(0.6), 4: cpu(0.1)}, 2, []int{4, 3, 2}},
+		"the primary's is not, however idle":         {3, map[int]any{1: cpu(0.01), 2: cpu(0.9), 3: cpu(0.85)}, 2, []int{3, 2, 3}},
+		"no report counts as a half":                 {4, map[int]any{2: cpu(0.51), 4: cpu(0.49)}, 2, []int{4, 3, 2}},
+		"equal ones in the child's order":            {4, map[int]any{2: cpu(0.3), 3: cpu(0.3), 4: cpu(0.3)}, 3, []int{3, 4, 2}},
+		"one report":                                 {3, map[int]any{2: cpu(0.6)}, 2, []int{3, 2}},
+		"a loaded one after one that a hedge has":    {3, map[int]any{2: cpu(0.2), 3: cpu(0.8)}, 3, []int{2, 2}},
+		"just below is not loaded":                   {3, map[int]any{2: cpu(0.2), 3: cpu(0.79)}, 3, []int{2, 3}},
+		"all are loaded: the least":                  {4, map[int]any{2: cpu(0.9), 3: cpu(0.95), 4: cpu(0.8)}, 2, []int{4, 2, 3, 4}},
+		"two loaded ones, and one that says nothing": {4, map[int]any{2: cpu(0.9), 3: cpu(0.8)}, 2, []int{4}},
+		"the application counts more than the CPU":   {3, map[int]any{2: &load{0.2, 0.9}, 3: &load{0.3, 0.1}}, 3, []int{2, 3}},
+		"an application above 1":                     {3, map[int]any{2: &load{1.7, 0.1}, 3: cpu(0.9)}, 2, []int{3}},
+		"a report of nothing says nothing":           {3, map[int]any{2: cpu(0), 3: cpu(0.4)}, 2, []int{3, 2}},
+		"numbers that are none say nothing":          {4, map[int]any{2: cpu(math.NaN()), 3: cpu(-1), 4: &load{math.NaN(), 0.4}}, 2, []int{4, 2, 3}},
+		"another report says nothing":                {3, map[int]any{2: "busy", 3: cpu(0.4)}, 2, []int{3, 2}},
+		"of twenty, the last":                        {20, map[int]any{20: cpu(0.1)}, 2, []int{20}},
+		"the only one that is not loaded":            {7, map[int]any{2: cpu(1), 3: cpu(1), 4: cpu(1), 5: cpu(1), 6: cpu(1), 7: cpu(0.7)}, 2, []int{7}},
+	} {
+		for _, child := range []string{"test_ring", "test_silent_ring"} {
+			t.Run(name+" "+child, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, c.backends, child)
+					for _, n := range slices.Sorted(maps.Keys(c.reports)) {
+						f.report(n, c.reports[n])
+					}
+					time.Sleep(10 * time.Second) // so long a report holds
+					call, _ := f.start(1)
+					var got []int
+					for range c.want {
+						backend, _ := call.hedge(c.next)
+						got = append(got, backend)
+					}
+					assert.Equal(t, c.want, got)
+				})
+			})
+		}
+	}
+}
+
+func TestALoadReportHoldsForTenSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3, "test_ring")
+		hedge := func() int {
+			call, _ := f.start(1)
+			backend, _ := call.hedge(2)
+			return backend
+		}
+		f.report(2, &load{cpu: 0.9})
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 3, hedge())
+		time.Sleep(time.Nanosecond)
+		assert.Equal(t, 2, hedge())
+		f.report(2, &load{cpu: 0.9})
+		f.report(2, &load{}) // says nothing, and takes nothing back
+		assert.Equal(t, 3, hedge())
+		f.report(2, &load{cpu: 0.4})
+		assert.Equal(t, 2, hedge())
+	})
+}
+
+// Attempts hear of reports as other calls do, whatever they end with.
+func TestEveryCallHearsOfTheLoad(t *testing.T) {
+	for _, child := range []string{"test_ring", "test_silent_ring"} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 4, child)
+			call, primary := f.start(2)
+			third, hedge := call.hedge(3)
+			require.Equal(t, 3, third)
+			primary(balancer.DoneInfo{Err: errors.New("too busy"), ServerLoad: &load{cpu: 0.95}})
+			hedge(balancer.DoneInfo{ServerLoad: &load{cpu: 0.9}})
+			call, _ = f.start(1)
+			var got []int
+			for range 4 {
+				backend, _ := call.hedge(2)
+				got = append(got, backend)
+			}
+			assert.Equal(t, []int{4, 4, 4, 4}, got, "the others are loaded, and it is not")
+		})
+	}
+}
+
+// What the child sees of a call does not change before a server has reported something, nor once that is too old.
+func TestWithoutReportsTheChildIsAskedAsOftenAsBefore(t *testing.T) {
+	picks := func(f *fleet, hedges, next int) (n []int) {
+		call, _ := f.start(1)
+		for range hedges {
+			before := f.ring.picks
+			call.hedge(next)
+			n = append(n, f.ring.picks-before)
+		}
+		return n
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 10, "test_ring")
+		want := []int{1, 2, 3} // each hedge finds first where those before it went
+		assert.Equal(t, want, picks(f, 3, 2))
+		assert.Equal(t, []int{2}, picks(f, 1, 1))
+		f.report(10, &load{cpu: 0.1})
+		assert.Equal(t, []int{9, 1, 2}, picks(f, 3, 2), "once that is used, none is better than a half")
+		time.Sleep(10*time.Second + 1)
+		assert.Equal(t, want, picks(f, 3, 2))
+
+		f.ring.skip = map[int]bool{10: true}
+		f.report(1, &load{cpu: 0.6})
+		assert.Equal(t, []int{1}, picks(f, 1, 2), "a half, as the one that is not picked")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 30, "test_ring")
+		f.ring.skip = map[int]bool{30: true}
+		f.report(2, &load{cpu: 0.6})
+		f.ring.skip[30] = false
+		f.report(30, &load{cpu: 0.1})
+		f.ring.skip[30] = true
+		assert.Equal(t, []int{20}, picks(f, 1, 2), "of thirty, of which the best is not picked")
+	})
+}
+
+// A backend that was passed over because of its load has no attempt of the call, after which the pick could end.
+func TestAPickThatIsPassedOverEndsWithTheHedge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4, "test_ring")
+		f.report(2, &load{cpu: 0.7})
+		f.report(3, &load{cpu: 0.6})
+		f.report(4, &load{cpu: 0.1})
+		clear(f.ring.seen)
+		call, primary := f.start(1)
+		backend, hedge := call.hedge(2)
+		require.Equal(t, 4, backend)
+		assert.Empty(t, f.ring.seen)
+		hedge(balancer.DoneInfo{})
+		assert.Equal(t, []error{nil}, f.ring.seen[4])
+		for _, passed := range []int{2, 3} {
+			require.Len(t, f.ring.seen[passed], 1)
+			assert.ErrorContains(t, f.ring.seen[passed][0], "the backend was not used")
+		}
+		primary(balancer.DoneInfo{})
+		assert.Equal(t, []error{nil}, f.ring.seen[1])
+	})
+}
+
+// A connection that is not ready has no say, however idle its server was.
+func TestABackendThatIsDownIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3, "test_ring")
+		f.report(3, &load{cpu: 0.1})
+		f.report(2, &load{cpu: 0.4})
+		f.conn.conns[2].tell(balancer.SubConnState{ConnectivityState: connectivity.TransientFailure})
+		f.ring.skip = map[int]bool{3: true}
+		call, _ := f.start(1)
+		before := f.ring.picks
+		backend, _ := call.hedge(2)
+		assert.Equal(t, 2, backend)
+		assert.Equal(t, 1, f.ring.picks-before)
+	})
+}

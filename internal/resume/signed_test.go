@@ -1,0 +1,68 @@
+package resume_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/resume"
+)
+
+// Go's url.ParseQuery leaves out parameters with a semicolon that is not encoded, which servers read all the same.
+func TestASignedURLNamesItsHeadersHoweverTheSemicolonIsWritten(t *testing.T) {
+	for query, want := range map[string]resume.Obstacle{
+		"X-Amz-SignedHeaders=host%3Brange":             resume.Signed,
+		"X-Amz-SignedHeaders=host;range":               resume.Signed,
+		"x=1&X-Goog-SignedHeaders=host;range&y=2":      resume.Signed,
+		"X-Amz-SignedHeaders=range":                    resume.Signed,
+		"X-Amz-SignedHeaders=host%3bif-range":          resume.Signed,
+		"X-Amz-SignedHeaders=host;x-range":             "",
+		"X-Amz-SignedHeaders=host&other=range":         "",
+		"a=X-Amz-SignedHeaders&X-Amz-SignedHeaders=ho": "",
+		"x-oss-additional-headers=host%3brange":        resume.Signed,
+		"q-header-list=host;Range&q-signature=0a":      resume.Signed,
+		"q-header-list=host":                           "",
+		"range=1":                                      "",
+	} {
+		req, err := http.NewRequest(http.MethodGet, "https://example.com/x?"+query, nil)
+		require.NoError(t, err)
+		assert.Equal(t, want, obstacleOf(req), query)
+	}
+}
+
+// obstacleOf returns why the rest of a body of a MiB cannot be asked for.
+func obstacleOf(req *http.Request) resume.Obstacle {
+	_, why := resume.PartOf(req, &http.Response{
+		StatusCode: http.StatusOK, ContentLength: 1 << 20, Body: io.NopCloser(strings.NewReader("")),
+		Header: http.Header{"Etag": {`"1"`}, "Accept-Ranges": {"bytes"}},
+	})
+	return why
+}
+
+func TestASignatureInAHeaderThatCoversTheRangeIsAnObstacle(t *testing.T) {
+	for _, c := range []struct {
+		header, value string
+		want          resume.Obstacle
+	}{
+		{"Authorization", "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host;range, Signature=0a", resume.Signed},
+		{"Authorization", "AWS4-HMAC-SHA256 Credential=a/b,SignedHeaders=host; range,Signature=0a", resume.Signed},
+		{"Authorization", "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=0a", ""},
+		{"Authorization", "OSS4-HMAC-SHA256 Credential=a/b,AdditionalHeaders=host;range,Signature=0a", resume.Signed},
+		{"Authorization", "OSS4-HMAC-SHA256 Credential=a/b,Signature=0a", ""},
+		{"Authorization", "q-sign-algorithm=sha1&q-ak=a&q-header-list=host;range&q-url-param-list=&q-signature=0a", resume.Signed},
+		{"Authorization", "q-sign-algorithm=sha1&q-ak=a&q-header-list=host&q-url-param-list=range&q-signature=0a", ""},
+		{"Authorization", `Signature keyId="a",headers="(request-target) host range",signature="AA=="`, resume.Signed},
+		{"Signature", `keyId="a",headers="(request-target) host range",signature="AA=="`, resume.Signed},
+		{"Signature-Input", `sig1=("@method" "range");keyid="a"`, resume.Signed},
+		{"Authorization", "Bearer range", ""},
+	} {
+		req, err := http.NewRequest(http.MethodGet, "https://example.com/x", nil)
+		require.NoError(t, err)
+		req.Header.Set(c.header, c.value)
+		assert.Equal(t, c.want, obstacleOf(req), c.value)
+	}
+}
