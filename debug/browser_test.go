@@ -3,6 +3,7 @@ package debug_test
 import (
 	"fmt"
 	"html"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/debug"
+	"github.com/gohedge/hedge/observe"
 )
 
 // measure writes what is wider than the card that it is in, or than the window, or than itself, into the page.
@@ -49,6 +51,7 @@ func TestNothingIsWiderThanItsCardInABrowser(t *testing.T) {
 	pages := map[string][]debug.Source{
 		"audited":     {crowded(false), crowded(true), newFull(false), debug.DNS(fullDNS(false))},
 		"not audited": {plain, debug.DNS(fullDNS(true))},
+		"recursor":    {debug.Recursor(crowdedRecursor())},
 	}
 	for title, sources := range pages {
 		page := strings.Replace(show(debug.Handler(sources...), "/?refresh=0").Body.String(), "</body>", measure+"</body>", 1)
@@ -68,4 +71,15 @@ func TestNothingIsWiderThanItsCardInABrowser(t *testing.T) {
 			}
 		}
 	}
+}
+
+// crowdedRecursor returns a recursor whose bogus names are as long as names are.
+func crowdedRecursor() fromTheRoot {
+	s := fullRecursor()
+	name := strings.Repeat(strings.Repeat("x", 62)+".", 4)
+	s.LastBogus = append(s.LastBogus, observe.RecursorBogus{
+		Name: name, Type: "TYPE65534", Reason: observe.ExtendedError(27), Zone: name, Text: strings.Repeat("the signature of "+name+" has ended, ", 3),
+		Server: netip.MustParseAddrPort("[2001:db8:1111:2222:3333:4444:5555:6666]:53"),
+	})
+	return s
 }

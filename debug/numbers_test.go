@@ -100,13 +100,17 @@ func TestDNSNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
 	}
 }
 
-// watched checks that the rows of a table in docs/numbers.md are in the JSON of a
+// watched checks that the rows of a table in docs/numbers.md or docs/recursor-operations.md are in the JSON of a
 // client and on the page, and returns the names that they have in the JSON.
 func watched(t *testing.T, head string, client map[string]any, page string) (documented map[string]bool) {
 	t.Helper()
-	doc, err := os.ReadFile("../docs/numbers.md")
-	require.NoError(t, err)
-	_, table, found := strings.Cut(string(doc), head)
+	var all []byte
+	for _, page := range []string{"../docs/numbers.md", "../docs/recursor-operations.md"} {
+		doc, err := os.ReadFile(page)
+		require.NoError(t, err)
+		all = append(all, doc...)
+	}
+	_, table, found := strings.Cut(string(all), head)
 	require.True(t, found, head)
 	table, _, _ = strings.Cut(table, "\n\n")
 	shown := texts(t, page)
@@ -117,7 +121,7 @@ func watched(t *testing.T, head string, client map[string]any, page string) (doc
 	for _, row := range rows {
 		cells := form.FindStringSubmatch(row)
 		if cells == nil {
-			t.Errorf("a row of docs/numbers.md is not like the others: %s", row)
+			t.Errorf("a row of the table is not like the others: %s", row)
 			continue
 		}
 		field, label := cells[1], cells[2]
@@ -127,14 +131,14 @@ func watched(t *testing.T, head string, client map[string]any, page string) (doc
 			name, isList := strings.CutSuffix(name, "[]")
 			object, _ := at.(map[string]any)
 			if at = object[name]; at == nil {
-				t.Errorf("%s is in docs/numbers.md and not in the JSON", field)
+				t.Errorf("%s is in the table and not in the JSON", field)
 				break
 			}
 			if isList {
 				at = at.([]any)[0]
 			}
 		}
-		assert.True(t, hasLabel(shown, label), "%q is in docs/numbers.md and not on the page", label)
+		assert.True(t, hasLabel(shown, label), "%q is in the table and not on the page", label)
 	}
 	return documented
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/label"
@@ -35,7 +36,19 @@ type recursorView struct {
 	Totals  []total
 	Known   []total
 	Limited []setting
+	Trust   *trustView // nil: nothing is validated
 }
+
+// trustView is what validation says.
+type trustView struct {
+	Totals  []total
+	Reasons []setting
+	Anchors []setting
+	Last    []bogusView
+}
+
+// bogusView is an answer that was bogus.
+type bogusView struct{ Time, Name, Type, Reason, Text, Zone, Server string }
 
 func renderRecursor(s observe.RecursorStats) recursorView {
 	v := recursorView{
@@ -69,6 +82,61 @@ func renderRecursor(s observe.RecursorStats) recursorView {
 	}
 	for _, limit := range slices.Sorted(maps.Keys(s.Limited)) {
 		v.Limited = append(v.Limited, setting{label.Clean(limit), count(s.Limited[limit])})
+	}
+	if s.Bogus != nil {
+		v.Trust = renderTrust(s)
+	}
+	return v
+}
+
+func renderTrust(s observe.RecursorStats) *trustView {
+	var bogus int64
+	v := new(trustView)
+	for _, code := range slices.Sorted(maps.Keys(s.Bogus)) {
+		bogus += s.Bogus[code]
+		v.Reasons = append(v.Reasons, setting{observe.ExtendedError(code), count(s.Bogus[code])})
+	}
+	all := s.Secure + s.Insecure + bogus
+	clock := total{"clock_off", "clock off", "0s", "or not known yet"}
+	switch {
+	case s.ClockOff < 0:
+		clock.Value, clock.Note = duration(-s.ClockOff), "slow: set the clock"
+	case s.ClockOff > 0:
+		clock.Value, clock.Note = duration(s.ClockOff), "fast: set the clock"
+	}
+	var unknown []string
+	for _, tag := range s.UnknownSEP {
+		unknown = append(unknown, strconv.Itoa(int(tag)))
+	}
+	v.Totals = []total{
+		{"secure", "secure", count(s.Secure), of(s.Secure, all, "of the answers")},
+		{"insecure", "insecure", count(s.Insecure), of(s.Insecure, all, "of the answers")},
+		{"bogus", "bogus", count(bogus), of(bogus, all, "of the answers")},
+		{"passed_over", "passed over", count(s.PassedOver), "responses, for their signatures"},
+		{"synthesized", "synthesized", count(s.Synthesized), "answers, of proofs of others"},
+		{"key_queries", "asked for keys", count(s.KeyQueries), "the servers of zones"},
+		{"verifications", "verifications", count(s.Verifications), "weighted"},
+		clock,
+		{"unknown_sep", "unknown keys", cmp.Or(strings.Join(unknown, ", "), "none"), "of the root: no anchor knows them"},
+	}
+	for _, a := range s.Anchors {
+		is := "not seen"
+		switch {
+		case a.Signs:
+			is = "signs"
+		case a.Present:
+			is = "present"
+		}
+		v.Anchors = append(v.Anchors, setting{strconv.Itoa(int(a.Tag)), is})
+	}
+	for _, b := range s.LastBogus {
+		one := bogusView{
+			Time: b.Time.Format("15:04:05"), Name: label.Clean(b.Name), Type: label.Clean(b.Type), Reason: label.Clean(b.Reason), Text: label.Clean(b.Text), Zone: label.Clean(b.Zone),
+		}
+		if b.Server.IsValid() {
+			one.Server = b.Server.String()
+		}
+		v.Last = append(v.Last, one)
 	}
 	return v
 }

@@ -56,8 +56,8 @@ const (
 // Cache keeps answers for as long as the RFCs allow: positive ones as long as their
 // TTLs say (RFC 2181 §5.2), negative ones as long as their SOA says (RFC 2308),
 // failures briefly (RFC 9520), and expired ones in case the servers fail (RFC 8767).
-// Names below one that does not exist do not either (RFC 8020), if that was validated, see
-// Upstream.TrustAD. The addresses of an answer take turns. What the system's servers said is forgotten when the system has others,
+// Names below one that does not exist do not either (RFC 8020), if that was validated: see
+// Upstream.TrustAD and Exchanger. The addresses of an answer take turns. What the system's servers said is forgotten when the system has others,
 // as after a change of the network.
 //
 // The zero value is an empty cache with the defaults below. The fields must not

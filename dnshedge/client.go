@@ -55,8 +55,10 @@
 //     a silent server is asked once for each question, until an answer to that or to a
 //     probe shows that it is back. Probes are ten seconds apart at most.
 //   - When a server has said that it cannot answer, the next one is asked at once and for
-//     nothing. From the third on the budget pays for it, and SERVFAIL of three servers is
-//     believed (RFC 9520): what fails everywhere must not be asked everywhere.
+//     nothing. If that one is silent, and from the third on, the budget pays for it, and
+//     SERVFAIL of three servers is believed (RFC 9520): what fails everywhere must not be
+//     asked everywhere. So when the budget is used up, a silent server that is back answers
+//     no question in place of one that fails, until a probe finds it.
 //   - When a server closes a connection, a question that is alone on it may be the
 //     reason: it is an error unless another server answers. One of several is asked once
 //     more over a connection of its own.
@@ -142,7 +144,8 @@ type Client struct {
 
 	// Routes are asked instead of all others about the names in a domain, itself included.
 	// The longest domain counts, and "." is the one of all names. Nil as a domain's
-	// Exchanger: its names are asked as if there were no Routes.
+	// Exchanger: its names are asked as if there were no Routes. For the DS records of a domain's
+	// own name those are asked who know about the name above it (RFC 4035 §3.1.4.1).
 	Routes map[string]Exchanger
 
 	// Hedge says when a question is asked a second time.

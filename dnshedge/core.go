@@ -458,7 +458,7 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 		}
 		cache.fail(q, r.answer, r.err, now, domain, keep, from)
 	default:
-		from.validated = r.answer.Authentic() && r.from != nil && upstreamOf(r.from).TrustAD
+		from.validated = r.answer.Authentic() && c.servers.proves(q, r)
 		cache.put(q, r.answer, ttl, now, from)
 	}
 	return r

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -117,6 +118,28 @@ func TestTheLongestRouteIsTaken(t *testing.T) {
 			r, _ := l.must(c, name)
 			assert.Equal(t, want, addr(r), name)
 		}
+	})
+}
+
+// RFC 4035 §3.1.4.1: the servers of a zone do not know what its parent says of its keys.
+func TestDSRecordsOfARoutesDomainAreAskedOfThoseAboveIt(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		var corp, deep []string
+		note := func(to *[]string) exchangeFunc {
+			return func(m *dns.Msg) *dns.Msg {
+				*to = append(*to, m.Question[0].Name+" "+dns.TypeToString[m.Question[0].Qtype])
+				return new(dns.Msg).SetReply(m)
+			}
+		}
+		c := l.client(&dnshedge.Client{Routes: map[string]dnshedge.Exchanger{"corp.example": note(&corp), "deep.corp.example": note(&deep)}}, l.up("udp", "a"))
+		for _, q := range []string{"corp.example. DS", "deep.corp.example. DS", "www.deep.corp.example. DS", "deep.corp.example. DNSKEY", "corp.example. SOA"} {
+			name, qtype, _ := strings.Cut(q, " ")
+			_, _, err := c.ExchangeContext(context.Background(), new(dns.Msg).SetQuestion(name, dns.StringToType[qtype]), "")
+			require.NoError(t, err, q)
+		}
+		assert.Equal(t, []string{"deep.corp.example. DS", "corp.example. SOA"}, corp)
+		assert.Equal(t, []string{"www.deep.corp.example. DS", "deep.corp.example. DNSKEY"}, deep)
 	})
 }
 

@@ -35,7 +35,7 @@ const (
 // each, and for all questions while a server is silent. So one that suddenly takes 3 s
 // is asked again by the questions of a moment, some 20, and by no more; a server that
 // loses half of its queries is asked 1.9 times per question, and one that answers 2 % 1.1 times.
-// Over a stream nothing is sent again while other answers arrive.
+// Over a stream nothing is sent again while other answers arrive, but for half of a question's time, and a second, at most.
 //
 // HEDGE_DISABLED and HEDGE_MODE hold for DNS as well; see the Operation section of this package's doc.
 //

@@ -182,6 +182,34 @@ func TestOneSERVFAILIsNotAskedOfAll(t *testing.T) {
 	})
 }
 
+// SERVFAIL of three servers is believed. What else they say is no reason to leave out the fourth, whatever comes last.
+func TestAnotherFailureIsNoSERVFAIL(t *testing.T) {
+	for _, codes := range [][]int{
+		{dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeServerFailure},
+		{dns.RcodeRefused, dns.RcodeRefused, dns.RcodeServerFailure},
+		{dns.RcodeServerFailure, dns.RcodeServerFailure, dns.RcodeNotAuth},
+	} {
+		bubble(t, func(l *lab) {
+			var ups []dnshedge.Upstream
+			for i := range 4 {
+				h := dnstest.Handler(good)
+				if i < len(codes) {
+					h = rcode(codes[i])
+				}
+				s := &dnstest.Server{Handler: h}
+				pc, err := l.net.Host("a").ListenPacket("udp", fmt.Sprintf(":%d", 7000+i))
+				require.NoError(t, err)
+				s.ServeUDP(pc)
+				l.Cleanup(s.Close)
+				ups = append(ups, dnshedge.Upstream{Addr: pc.LocalAddr().String()})
+			}
+			r, took := l.must(l.client(off(), ups...), "x.example.")
+			assert.Equal(t, "192.0.2.1", addr(r), "%v", codes)
+			assert.Equal(t, 80*ms, took, "%v: a round trip for each", codes)
+		})
+	}
+}
+
 func TestAFastServerThatRefusesIsNotAskedFirst(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)

@@ -135,6 +135,34 @@ func TestAServerWithoutTCPIsNotTakenForOneThatRestarts(t *testing.T) {
 	})
 }
 
+// One server restarts. The other one has no TCP, and the answer does not fit a datagram.
+func TestAServerThatRestartsIsWaitedForBesideOneWithoutTCP(t *testing.T) {
+	for name, order := range map[string][]string{"first": {"a", "b"}, "second": {"b", "a"}} {
+		for _, strict := range []dnshedge.Order{dnshedge.OrderAuto, dnshedge.OrderStrict} {
+			bubble(t, func(l *lab) {
+				pc, err := l.net.Host("b").ListenPacket("udp", ":53")
+				require.NoError(t, err)
+				b := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
+					m := dnstest.Answer(q)
+					m.Truncated = true
+					return dnstest.Reply{Msg: m}
+				}}
+				b.ServeUDP(pc)
+				l.Cleanup(b.Close)
+				c := off()
+				c.Order = strict
+				l.client(c, l.up("udp", order[0]), l.up("udp", order[1]))
+				time.AfterFunc(2*time.Second, func() { l.serve("a", good) })
+				r, took, err := l.ask(c, "long.example.")
+				if assert.NoError(t, err, "it is the %s, %v", name, strict) {
+					assert.Equal(t, "192.0.2.1", addr(r))
+					assert.LessOrEqual(t, took, 2*time.Second+1600*ms+100*ms, "the fourth pause, and a round trip for each")
+				}
+			})
+		}
+	}
+}
+
 // Three names fail everywhere, and then the first server answers another one, so that only the second is in doubt. When the first one
 // closes the connection, the second is asked.
 func TestAServerInDoubtIsAskedRatherThanNone(t *testing.T) {

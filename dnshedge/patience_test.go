@@ -68,6 +68,18 @@ func TestAnAnswerThatIsHeldBackGrowsOld(t *testing.T) {
 
 // Over a stream, answers that come after the deadline are read: the server is not silent, and its retransmission timeout is longer than
 // a question has time.
+// Nothing is known of three servers, of which two do not answer in time: each has half of the time that is left.
+func TestAServerOfWhichNothingIsKnownIsAskedWhileThereIsTime(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", drop)
+		l.serve("b", after(time.Second, good))
+		l.serve("c", with("A 192.0.2.2"))
+		c := l.client(&dnshedge.Client{Timeout: 2 * time.Second, Hedge: dnshedge.Hedge{Off: true}}, l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 1520*ms, took)
+	})
+}
+
 func TestAServerWhoseAnswersComeTooLateHidesNoOther(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var late atomic.Bool

@@ -507,6 +507,34 @@ func TestNoQuestionWaitsForWhatTheSystemSays(t *testing.T) {
 	})
 }
 
+// One of them has the system asked for its servers, and none is asked of those that it has no more.
+func TestQuestionsAtOnceAreAskedOfTheSameServersOfTheSystem(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		l.serve("b", with("A 192.0.2.2"))
+		c := l.client(&dnshedge.Client{})
+		var now atomic.Value
+		now.Store("a")
+		require.NoError(t, dnshedge.AskScutil(c, func() (string, error) {
+			time.Sleep(5 * ms)
+			return fmt.Sprintf("DNS configuration\n\nresolver #1\n  nameserver[0] : %s\n", l.net.Host(now.Load().(string)).Addr()), nil
+		}))
+		l.must(c, "first.example.")
+		now.Store("b")
+		time.Sleep(6 * time.Second)
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * ms)
+				r, took := l.must(c, fmt.Sprintf("x%d.example.", i))
+				assert.Equal(t, "192.0.2.2", addr(r), "question %d", i)
+				assert.Equal(t, time.Duration(25-i)*ms, took, "question %d", i)
+			})
+		}
+		wg.Wait()
+	})
+}
+
 func TestAClosedClientAsksNoSystem(t *testing.T) {
 	c := new(dnshedge.Client)
 	_ = c.Stats()

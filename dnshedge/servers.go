@@ -21,15 +21,16 @@ import (
 
 // servers are those that a Client may ask. The fields never change once the Client is used.
 type servers struct {
-	pool     *group.Pool
-	group    group.Servers   // the Upstreams; none: the system's are asked
-	fallback group.Servers   // the Fallback
-	system   *system.Servers // nil if there are Upstreams or an Exchanger
-	order    Order
-	dialing  *dialing
-	udpSize  int
-	timeout  time.Duration // of a question
-	spawn    func(func(context.Context)) bool
+	pool      *group.Pool
+	group     group.Servers   // the Upstreams; none: the system's are asked
+	fallback  group.Servers   // the Fallback
+	system    *system.Servers // nil if there are Upstreams or an Exchanger
+	upstreams []Upstream      // of both
+	order     Order
+	dialing   *dialing
+	udpSize   int
+	timeout   time.Duration // of a question
+	spawn     func(func(context.Context)) bool
 
 	exchanger Exchanger     // that is asked instead; nil: nobody is
 	filter    *RebindFilter // nil: there is none
@@ -45,6 +46,7 @@ func (s *servers) init(conf *Client) (err error) {
 	if s.fallback, err = s.configured(conf.Fallback); err != nil {
 		return err
 	}
+	s.upstreams = slices.Concat(conf.Upstreams, conf.Fallback)
 	if s.routes, err = newRoutes(conf.Routes); err != nil {
 		return err
 	}
@@ -109,6 +111,9 @@ func (s *servers) server(up Upstream, use group.Use) (*group.Server, error) {
 // at returns the server at an address: a host and port, or what ParseUpstream
 // reads. The caller must release it.
 func (s *servers) at(address string) (*group.Server, error) {
+	if up, ok := s.given(address); ok {
+		return s.server(up, group.Once)
+	}
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
 			address = defaultNet + "://" + address
@@ -119,6 +124,19 @@ func (s *servers) at(address string) (*group.Server, error) {
 		return nil, err
 	}
 	return s.server(up, group.Once)
+}
+
+// given returns the upstream of Upstreams or Fallback that is written as an address, with what an address does not say.
+func (s *servers) given(address string) (Upstream, bool) {
+	if !strings.Contains(address, "://") {
+		return Upstream{}, false
+	}
+	for _, up := range s.upstreams {
+		if up.String() == address {
+			return up, true
+		}
+	}
+	return Upstream{}, false
 }
 
 // forAll returns the servers to ask about all names: the Upstreams, or the system's.
@@ -168,7 +186,7 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 	}
 	for pause := firstPause; ; pause *= 2 {
 		r := s.followed(ctx, q, explore)
-		if r.err == nil || !q.Standard() || !group.Refused(r.err) {
+		if !q.Standard() || !r.waits() {
 			return r
 		}
 		if end, ok := ctx.Deadline(); ok {
@@ -184,6 +202,12 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 }
 
 const firstPause = 200 * time.Millisecond
+
+// waits reports whether the servers may do better soon: one refuses connections, and no other has answered but for a response that was
+// cut.
+func (r *result) waits() bool {
+	return group.Refused(r.err) || transport.OnlyCut(r.err) && !r.refuse.IsZero()
+}
 
 // wait waits, or reports false at once if ctx ends before that.
 func wait(ctx context.Context, d time.Duration) bool {
@@ -244,20 +268,30 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 	if err != nil {
 		return &result{err: err}
 	}
-	now := time.Now()
-	if len(g)+len(s.fallback) > 1 && (!g.Silent() || !s.fallback.Silent()) {
-		g.ProbeDoubtful(now, q)
-		s.fallback.ProbeDoubtful(now, q)
-	}
 	strict := s.strict()
 	if !strict {
-		g.Measure(now, q)
 		g = g.ByTime(q, explore)
 		if len(s.fallback) == 0 {
+			s.probe(q, g, g[0], strict)
 			return s.ask(ctx, q, g)
 		}
 	}
-	return s.inTurn(ctx, q, s.turns(q, g, strict), nil)
+	turns := s.turns(q, g, strict)
+	s.probe(q, g, turns[0].group[0], strict)
+	return s.inTurn(ctx, q, turns, nil)
+}
+
+// probe has those of g and of the fallback servers probed for q that are in doubt or, unless strict, were not heard of for long. The first
+// one to be asked q is not asked it once more by that.
+func (s *servers) probe(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
+	now := time.Now()
+	if len(g)+len(s.fallback) > 1 && (!g.Silent() || !s.fallback.Silent()) {
+		g.ProbeDoubtful(now, q, first)
+		s.fallback.ProbeDoubtful(now, q, first)
+	}
+	if !strict {
+		g.Measure(now, q, first)
+	}
 }
 
 // A turn is a group that is asked when those before it have failed, or are late.
@@ -394,7 +428,7 @@ func (s *servers) whenLate(ctx context.Context, q *wire.Query, turns []turn, nex
 	})
 	late, down := new(alarm), g.Down()
 	late.begin(func() time.Duration {
-		if !down && g.Down() {
+		if g.Down() && (!down || up(turns[1:])) {
 			return 0
 		}
 		return min(lookAgain, time.Until(start)+part)
@@ -411,6 +445,11 @@ func (s *servers) whenLate(ctx context.Context, q *wire.Query, turns []turn, nex
 		probe.Stop()
 		return late.stop()
 	}
+}
+
+// up reports whether a server of the turns is not down.
+func up(turns []turn) bool {
+	return slices.ContainsFunc(turns, func(t turn) bool { return !t.group.Down() })
 }
 
 // better returns a result that is no failure, or that which says more, or the first, which then tells of refusals of both.
@@ -443,6 +482,15 @@ func (s *servers) used(q *wire.Query) *wire.Query {
 		return q.WithoutOptions()
 	}
 	return q
+}
+
+// proves reports whether AD in the answer to q says that there is nothing below a name that does not exist (RFC 8020 §2).
+func (s *servers) proves(q *wire.Query, r *result) bool {
+	if r.from != nil {
+		return upstreamOf(r.from).TrustAD
+	}
+	e, ok := cmp.Or(s.routes.exchanger(q), s.exchanger).(interface{ NothingBelow(name string) bool })
+	return ok && e.NothingBelow(q.Text())
 }
 
 // delegate has e answer q.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -67,6 +70,33 @@ func TestR7TheSameQuestionIsAskedOnceAtATime(t *testing.T) {
 			assert.EqualValues(t, len(kinds()), s.Queries.Load(), "with a cache: %t", cache != nil)
 		})
 	}
+}
+
+// A server that was not heard of for long is probed, and if it has never answered a caller, every other time with the caller's question.
+// The one that is asked that question itself needs no such probe.
+func TestR7AProbeIsNotTheQuestionThatItsServerIsAsked(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var asked sync.Map // by name
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if name := q.Question[0].Name; name != "." {
+				n, _ := asked.LoadOrStore(name, new(atomic.Int64))
+				n.(*atomic.Int64).Add(1)
+				return drop(q)
+			}
+			return good(q)
+		})
+		l.serve("b", with("A 192.0.2.2"))
+		l.link("b", netsim.Profile{Delay: netsim.Constant(100 * ms)})
+		c := l.client(off(), l.up("udp", "a"), l.up("udp", "b"))
+		for i := range 40 {
+			name := fmt.Sprintf("x%d.example.", i)
+			l.must(c, name)
+			if n, ok := asked.Load(name); ok {
+				assert.EqualValues(t, 1, n.(*atomic.Int64).Load(), name)
+			}
+			time.Sleep(10 * time.Minute)
+		}
+	})
 }
 
 func TestR7AQuestionThatMeetsItselfEndsWhateverItIs(t *testing.T) {

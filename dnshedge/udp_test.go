@@ -75,6 +75,27 @@ func TestAFloodOfWrongIDsIsNotSatOut(t *testing.T) {
 	})
 }
 
+// The query after those over UDP goes over TCP, which firewalls lose less often. A server that refuses it gets a datagram instead, and no
+// attempt is wasted.
+func TestAServerWithoutTCPIsAskedOverUDPAgain(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var n atomic.Int64
+		at, datagrams := l.net.Host("a"), &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
+			if n.Add(1) <= 3 {
+				return dnstest.Reply{}
+			}
+			return good(q)
+		}}
+		pc, err := at.ListenPacket("udp", ":53")
+		require.NoError(l, err)
+		datagrams.ServeUDP(pc)
+		l.Cleanup(datagrams.Close)
+		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Off: true}, Timeout: 10 * time.Second}, l.up("udp", "a"))
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 7*time.Second+2*20*ms, took, "the queries are 1, 2 and 4 seconds apart (RFC 6298)")
+	})
+}
+
 func TestDamagedDatagramsAreAskedForOverTCP(t *testing.T) {
 	for name, damage := range map[string]func(q dnstest.Query) []byte{
 		"damaged": func(q dnstest.Query) []byte {

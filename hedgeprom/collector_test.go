@@ -222,6 +222,7 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 var labelValues = []string{
 	string(observe.LimiterWorked), string(observe.LimiterLeft), string(observe.LimiterRefused), // the outcomes
 	"original", "hedge", // the types
+	"secure", "insecure", "bogus", // what signatures say
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),
 	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedSameBackend), string(hedge.DeniedShadow), string(hedge.DeniedAudit),
 	string(hedge.DeniedWarming), string(hedge.DeniedDisabled), string(hedge.DeniedMethod), string(hedge.DeniedBody), string(hedge.DeniedNested),

@@ -15,10 +15,13 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestNumbersToWatchAreMetricsOnTheDashboard compares the table in docs/numbers.md with the metrics and the dashboard.
+// TestNumbersToWatchAreMetricsOnTheDashboard compares the tables in docs/numbers.md and docs/recursor-operations.md with the metrics and the dashboard.
 func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
 	doc, err := os.ReadFile("../docs/numbers.md")
 	require.NoError(t, err)
+	recursor, err := os.ReadFile("../docs/recursor-operations.md")
+	require.NoError(t, err)
+	doc = append(doc, recursor...)
 	var table string
 	for _, head := range []string{"| number | JSON | metric | page |", "| number over DNS | JSON | metric | page |", "| number of a recursor | JSON | metric | page |", "| number of a Limiter | JSON | metric | page |"} {
 		_, after, found := strings.Cut(string(doc), head)
@@ -43,7 +46,7 @@ func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
 		}
 		documented[name] = true
 		if !slices.Contains(metrics, name) {
-			t.Errorf("%s is in docs/numbers.md and does not exist", m[0])
+			t.Errorf("%s is in the tables and does not exist", m[0])
 			continue
 		}
 		onDashboard := slices.ContainsFunc(exprs, func(expr string) bool {
@@ -56,7 +59,7 @@ func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
 		}
 	}
 	for _, name := range metrics {
-		assert.True(t, documented[name] || name == "hedge_saved_seconds_bucket", "%s is not in the tables of docs/numbers.md", name)
+		assert.True(t, documented[name] || name == "hedge_saved_seconds_bucket", "%s is not in the tables", name)
 	}
 }
 

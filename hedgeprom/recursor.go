@@ -1,6 +1,8 @@
 package hedgeprom
 
 import (
+	"math"
+	"strconv"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +16,8 @@ type Resolver interface{ Stats() observe.RecursorStats }
 
 // AddRecursor shows what a recursor knows and does. The numbers are its own, read when metrics
 // are collected. Recursors that have the same Name are shown as one: their numbers are added
-// up, and of the times the longest is shown. AddRecursor panics if r is nil.
+// up, and of the times the longest is shown. What
+// validation says is shown of those that validate. AddRecursor panics if r is nil.
 func (c *Collector) AddRecursor(r Resolver) {
 	if isNil(r) {
 		panic("hedgeprom: AddRecursor: Resolver is nil")
@@ -27,7 +30,7 @@ func (c *Collector) AddRecursor(r Resolver) {
 // recursorMetrics shows the Stats of recursors.
 type recursorMetrics struct {
 	metrics []recursorMetric
-	limited *prometheus.Desc
+	labeled []recursorLabels
 
 	mu  sync.Mutex // guards all
 	all []Resolver
@@ -36,15 +39,23 @@ type recursorMetrics struct {
 type recursorMetric struct {
 	desc    *prometheus.Desc
 	kind    prometheus.ValueType
-	longest bool // of recursors that are shown as one; otherwise their sum
+	longest bool // of recursors that are shown as one, whatever its sign; otherwise their sum
 	of      func(*observe.RecursorStats) float64
+}
+
+// recursorLabels is a metric with a label of its own, and of its values.
+type recursorLabels struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	state bool // 1 or 0: of recursors that are shown as one, whether it is true of any; otherwise their sum
+	of    func(*observe.RecursorStats) map[string]float64
 }
 
 func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("hedge_recursor_"+name, help, append([]string{"client"}, more...), labels)
 	}
-	r := &recursorMetrics{limited: desc("limited_total", "Questions that ended at a limit, by the field of recursor.Limits.", "limit")}
+	r := new(recursorMetrics)
 	add := func(name, help string, kind prometheus.ValueType, of func(*observe.RecursorStats) float64) {
 		r.metrics = append(r.metrics, recursorMetric{desc: desc(name, help), kind: kind, of: of})
 	}
@@ -78,23 +89,81 @@ func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
 	gauge("budget_tokens", "Hedges that would be paid for now.", func(s *observe.RecursorStats) float64 { return s.Budget })
 	gauge("first_contact_seconds", "When a server that was never asked is late.", func(s *observe.RecursorStats) float64 { return s.FirstContact.Seconds() })
 	r.metrics[len(r.metrics)-1].longest = true
+	counter("verifications_total", "What signatures have cost to verify: P-384 counts 10, RSA with more than 2,048 bits 5, others 1.", func(s *observe.RecursorStats) int64 { return s.Verifications })
+	counter("key_queries_total", "Questions for keys that the servers of zones were asked.", func(s *observe.RecursorStats) int64 { return s.KeyQueries })
+	counter("responses_passed_over_total", "Responses that were not taken for their signatures: another server was asked.", func(s *observe.RecursorStats) int64 { return s.PassedOver })
+	counter("synthesized_answers_total", "Answers, or parts of them, that were made of proofs of others: no server was asked (RFC 8198).", func(s *observe.RecursorStats) int64 { return s.Synthesized })
+	gauge("unknown_anchors", "Keys of the root with the SEP flag that no trust anchor knows.", func(s *observe.RecursorStats) float64 { return float64(len(s.UnknownSEP)) })
+	gauge("clock_off_seconds", "By how much the clock is before (negative) or after the time in which the root's signatures are valid; 0: it is not.", func(s *observe.RecursorStats) float64 { return s.ClockOff.Seconds() })
+	r.metrics[len(r.metrics)-1].longest = true
+	r.addLabeled(desc)
 	return r
+}
+
+// addLabeled adds the metrics with labels of their own.
+func (r *recursorMetrics) addLabeled(desc func(name, help string, more ...string) *prometheus.Desc) {
+	r.labeled = []recursorLabels{
+		{desc("limited_total", "Questions that ended at a limit, by the field of recursor.Limits, or by what validation limits.", "limit"), prometheus.CounterValue, false,
+			func(s *observe.RecursorStats) map[string]float64 {
+				all := make(map[string]float64)
+				for limit, n := range s.Limited {
+					all[limit] = float64(n)
+				}
+				return all
+			}},
+		{desc("answers_total", "Answers by what their signatures say: secure, insecure or bogus.", "security"), prometheus.CounterValue, false,
+			func(s *observe.RecursorStats) map[string]float64 {
+				if s.Bogus == nil {
+					return nil // validation is off
+				}
+				all := map[string]float64{"secure": float64(s.Secure), "insecure": float64(s.Insecure), "bogus": 0}
+				for _, n := range s.Bogus {
+					all["bogus"] += float64(n)
+				}
+				return all
+			}},
+		{desc("bogus_total", "Answers that are bogus, by the name of their extended error (RFC 8914).", "reason"), prometheus.CounterValue, false,
+			func(s *observe.RecursorStats) map[string]float64 {
+				all := make(map[string]float64)
+				for code, n := range s.Bogus {
+					all[observe.ExtendedError(code)] += float64(n)
+				}
+				return all
+			}},
+		{desc("anchor_signs", "1 if the root's keys are signed by the one of this trust anchor.", "tag"), prometheus.GaugeValue, true,
+			func(s *observe.RecursorStats) map[string]float64 {
+				all := make(map[string]float64)
+				for _, a := range s.Anchors {
+					tag := strconv.Itoa(int(a.Tag))
+					all[tag] = max(all[tag], 0)
+					if a.Signs {
+						all[tag] = 1
+					}
+				}
+				return all
+			}},
+	}
 }
 
 func (r *recursorMetrics) describe(ch chan<- *prometheus.Desc) {
 	for _, m := range r.metrics {
 		ch <- m.desc
 	}
-	ch <- r.limited
+	for _, m := range r.labeled {
+		ch <- m.desc
+	}
 }
 
 func (r *recursorMetrics) collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
 	all := r.all[:len(r.all):len(r.all)]
 	r.mu.Unlock()
-	type id struct{ client, limit string }
+	type id struct {
+		metric        int
+		client, label string
+	}
 	values := make(map[string][]float64)
-	limited := make(map[id]float64)
+	labeled := make(map[id]float64)
 	for _, one := range all {
 		s := one.Stats()
 		name := observe.KeyInfo{Client: s.Name}.Printable().Client
@@ -103,14 +172,21 @@ func (r *recursorMetrics) collect(ch chan<- prometheus.Metric) {
 		}
 		for i, m := range r.metrics {
 			v := &values[name][i]
-			if m.longest {
-				*v = max(*v, m.of(&s))
-			} else {
-				*v += m.of(&s)
+			switch n := m.of(&s); {
+			case !m.longest:
+				*v += n
+			case math.Abs(n) > math.Abs(*v):
+				*v = n
 			}
 		}
-		for limit, n := range s.Limited {
-			limited[id{name, limit}] += float64(n)
+		for i, m := range r.labeled {
+			for label, n := range m.of(&s) {
+				if me := (id{i, name, label}); m.state {
+					labeled[me] = max(labeled[me], n)
+				} else {
+					labeled[me] += n
+				}
+			}
 		}
 	}
 	for name, all := range values {
@@ -118,7 +194,7 @@ func (r *recursorMetrics) collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, all[i], name)
 		}
 	}
-	for me, n := range limited {
-		ch <- prometheus.MustNewConstMetric(r.limited, prometheus.CounterValue, n, me.client, me.limit)
+	for me, n := range labeled {
+		ch <- prometheus.MustNewConstMetric(r.labeled[me.metric].desc, r.labeled[me.metric].kind, n, me.client, me.label)
 	}
 }

@@ -33,7 +33,10 @@ func newRecursor(name string) *recursor {
 			f.SetFloat(float64(1000 + i))
 		}
 	}
-	s.FirstContact = 60 * time.Millisecond
+	s.FirstContact, s.ClockOff = 60*time.Millisecond, -90*time.Second
+	s.Bogus = map[uint16]int64{7: 3, 10: 2}
+	s.Anchors = []observe.RecursorAnchor{{Tag: 20326, Present: true, Signs: true}, {Tag: 38696, Present: true}}
+	s.UnknownSEP = []uint16{1, 2, 3}
 	return s
 }
 
@@ -53,21 +56,52 @@ func TestRecursorMetricsAreItsStats(t *testing.T) {
 		"ignored_messages_total": r.Ignored, "scrubbed_records_total": r.Scrubbed, "in_flight": r.InFlight, "servers": r.Servers,
 		"servers_resting": r.Resting, "zones": r.Zones, "rrsets": r.RRsets, "bytes": r.Bytes, "max_bytes": r.MaxBytes,
 		"budget_tokens": r.Budget, "first_contact_seconds": r.FirstContact.Seconds(),
+		"verifications_total": r.Verifications, "key_queries_total": r.KeyQueries, "responses_passed_over_total": r.PassedOver, "synthesized_answers_total": r.Synthesized,
+		"unknown_anchors": len(r.UnknownSEP), "clock_off_seconds": r.ClockOff.Seconds(),
 	} {
 		name = "hedge_recursor_" + name
 		got := gathered(t, c, name)
 		assert.Equal(t, map[string]float64{`client="root",zone="a"`: number(t, value)}, got, name)
 		shown[number(t, value)] = name
 	}
-	assert.Len(t, shown, reflect.TypeFor[observe.RecursorStats]().NumField()-2, "all fields but Name and Limited have a metric")
-	assert.Equal(t, map[string]float64{`client="root",limit="Queries",zone="a"`: 7, `client="root",limit="Aliases",zone="a"`: 2},
-		gathered(t, c, "hedge_recursor_limited_total"))
+	for name, want := range map[string]map[string]float64{
+		"limited_total": {`limit="Queries"`: 7, `limit="Aliases"`: 2},
+		"answers_total": {`security="secure"`: float64(r.Secure), `security="insecure"`: float64(r.Insecure), `security="bogus"`: 5},
+		"bogus_total":   {`reason="Signature Expired"`: 3, `reason="RRSIGs Missing"`: 2},
+		"anchor_signs":  {`tag="20326"`: 1, `tag="38696"`: 0},
+	} {
+		got := make(map[string]float64)
+		for labels, n := range gathered(t, c, "hedge_recursor_"+name) {
+			var own []string
+			for l := range strings.SplitSeq(labels, ",") {
+				if l != `client="root"` && l != `zone="a"` {
+					own = append(own, l)
+				}
+			}
+			require.Len(t, own, 1, labels)
+			got[own[0]] = n
+		}
+		assert.Equal(t, want, got, name)
+	}
+	others := []string{"Name", "LastBogus", "Limited", "Secure", "Insecure", "Bogus", "Anchors"} // without a metric; with one that has a label
+	assert.Len(t, shown, reflect.TypeFor[observe.RecursorStats]().NumField()-len(others), "all other fields have a metric")
+}
+
+func TestARecursorThatDoesNotValidateHasNoAnswersBySecurity(t *testing.T) {
+	c := hedgeprom.New()
+	c.AddRecursor(&recursor{Name: "root", Questions: 1})
+	for _, name := range []string{"answers_total", "bogus_total", "anchor_signs"} {
+		assert.Empty(t, gathered(t, c, "hedge_recursor_"+name))
+	}
+	assert.Equal(t, map[string]float64{`client="root"`: 0}, gathered(t, c, "hedge_recursor_unknown_anchors"))
 }
 
 func TestRecursorsOfOneNameAreShownAsOne(t *testing.T) {
 	c := hedgeprom.New()
 	slow := newRecursor("root")
 	slow.FirstContact = time.Second
+	slow.ClockOff = time.Minute
+	slow.Anchors = []observe.RecursorAnchor{{Tag: 38696, Signs: true}}
 	for _, r := range []*recursor{newRecursor("root"), slow, newRecursor("a\xff")} {
 		c.AddRecursor(r)
 	}
@@ -77,6 +111,10 @@ func TestRecursorsOfOneNameAreShownAsOne(t *testing.T) {
 	assert.Equal(t, map[string]float64{
 		`client="root",limit="Queries"`: 14, `client="root",limit="Aliases"`: 4, `client="a�",limit="Queries"`: 7, `client="a�",limit="Aliases"`: 2,
 	}, gathered(t, c, "hedge_recursor_limited_total"))
+	assert.Equal(t, map[string]float64{`client="root"`: -90, `client="a�"`: -90}, gathered(t, c, "hedge_recursor_clock_off_seconds"), "the farthest from 0")
+	assert.Equal(t, map[string]float64{
+		`client="root",tag="20326"`: 1, `client="root",tag="38696"`: 1, `client="a�",tag="20326"`: 1, `client="a�",tag="38696"`: 0,
+	}, gathered(t, c, "hedge_recursor_anchor_signs"))
 }
 
 func TestAddRecursorOfNilPanics(t *testing.T) {

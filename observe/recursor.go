@@ -1,6 +1,10 @@
 package observe
 
-import "time"
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
 
 // RecursorStats is what a recursor.Resolver knows and has done since it was first used. In
 // JSON, durations are numbers of nanoseconds.
@@ -27,6 +31,21 @@ type RecursorStats struct {
 	// Limits that were never reached are missing.
 	Limited map[string]int64 `json:"limited"`
 
+	// What validation says of answers. All is zero, and nil, if it is off.
+	Secure        int64            `json:"secure"`        // questions with answers that are signed, from an anchor on
+	Insecure      int64            `json:"insecure"`      // that are proven not to be, or that no anchor is for
+	Bogus         map[uint16]int64 `json:"bogus"`         // that ought to be and are not rightly, by the code of the extended error (RFC 8914)
+	Verifications int64            `json:"verifications"` // what signatures have cost to verify, as recursor.Limits counts it
+	KeyQueries    int64            `json:"key_queries"`   // questions for DNSKEY records that zones' servers were asked
+	PassedOver    int64            `json:"passed_over"`   // responses that were not taken for their signatures: another server was asked
+	Synthesized   int64            `json:"synthesized"`   // answers, or parts of them, that were made of proofs of others: no server was asked (RFC 8198)
+	Anchors       []RecursorAnchor `json:"anchors"`       // of the root
+	UnknownSEP    []uint16         `json:"unknown_sep"`   // tags of the root's keys with the SEP flag that no anchor knows
+	ClockOff      time.Duration    `json:"clock_off"`     // by how much the clock is before (negative) or after the time in which the root's signatures are valid; 0: it is not
+
+	// LastBogus are the last answers that were bogus, the newest first: 20 at most.
+	LastBogus []RecursorBogus `json:"last_bogus"`
+
 	InFlight     int           `json:"in_flight"`     // queries that wait for answers
 	Servers      int           `json:"servers"`       // addresses of servers that are known
 	Resting      int           `json:"resting"`       // of them that are not asked first for a while, because they were silent
@@ -36,4 +55,39 @@ type RecursorStats struct {
 	MaxBytes     int64         `json:"max_bytes"`     // that it may take
 	Budget       float64       `json:"budget"`        // hedges that would be paid for now
 	FirstContact time.Duration `json:"first_contact"` // when a server that was never asked is late
+}
+
+// RecursorAnchor is a trust anchor of the root.
+type RecursorAnchor struct {
+	Tag     uint16 `json:"tag"`     // of the key
+	Present bool   `json:"present"` // the root's DNSKEY records have it
+	Signs   bool   `json:"signs"`   // and are signed by it
+}
+
+// RecursorBogus is an answer that was bogus.
+type RecursorBogus struct {
+	Time   time.Time      `json:"time"`
+	Name   string         `json:"name"`            // that was asked for
+	Type   string         `json:"type"`            // A, AAAA, ...
+	Reason string         `json:"reason"`          // as [ExtendedError] names it
+	Text   string         `json:"text"`            // what is wrong, in one line
+	Zone   string         `json:"zone,omitempty"`  // whose keys should have signed it; "": not known
+	Server netip.AddrPort `json:"server,omitzero"` // whose response it was; invalid: not known
+}
+
+// extendedErrors are the names of extended errors about signatures, as IANA's registry "Extended DNS Error Codes" has them
+// (RFC 8914 §4, RFC 9276 §3.2).
+var extendedErrors = map[uint16]string{
+	0: "Other", 1: "Unsupported DNSKEY Algorithm", 2: "Unsupported DS Digest Type", 5: "DNSSEC Indeterminate", 6: "DNSSEC Bogus",
+	7: "Signature Expired", 8: "Signature Not Yet Valid", 9: "DNSKEY Missing", 10: "RRSIGs Missing", 11: "No Zone Key Bit Set",
+	12: "NSEC Missing", 27: "Unsupported NSEC3 Iterations Value",
+}
+
+// ExtendedError returns the name of an extended error (RFC 8914) that says what is wrong with signatures, such as "Signature Expired"
+// for 7, and "EDE 99" for 99.
+func ExtendedError(code uint16) string {
+	if name := extendedErrors[code]; name != "" {
+		return name
+	}
+	return fmt.Sprint("EDE ", code)
 }

@@ -1,18 +1,13 @@
 package reclab
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
 )
 
-const (
-	delegationTTL = 86400
-	negativeTTL   = 3600
-	ednsSize      = 1232 // that servers offer, and send at most
-)
+const ednsSize = 1232 // that servers offer, and send at most
 
 // answer returns what a server answers over UDP, cut if it does not fit, or over TCP. Nil: nothing.
 func (w *world) answer(s *server, query []byte, tcp bool) []byte {
@@ -61,15 +56,26 @@ func (w *world) respond(s *server, q *dns.Msg) *dns.Msg {
 	for cut := name; cut != z.name; cut = up(cut) {
 		if child := z.children[cut]; child != nil && (cut != name || asked.Qtype != dns.TypeDS) {
 			w.refer(m, z, child)
+			w.prove(m, s, z, name)
 			return m
 		}
 	}
+	w.tell(m, z, name, asked)
+	w.prove(m, s, z, name)
+	return m
+}
+
+// tell answers a question about a name of a zone.
+func (w *world) tell(m *dns.Msg, z *zone, name string, asked dns.Question) {
 	m.Authoritative = true
 	header := func(rrtype uint16, ttl uint32) dns.RR_Header {
 		return dns.RR_Header{Name: asked.Name, Rrtype: rrtype, Class: dns.ClassINET, Ttl: ttl}
 	}
 	h := z.hosts[name]
+	keys := w.keys(z, name, asked.Qtype)
 	switch {
+	case len(keys) > 0:
+		m.Answer = keys
 	case h != nil && h.alias != "":
 		m.Answer = []dns.RR{&dns.CNAME{Hdr: header(dns.TypeCNAME, h.ttl), Target: h.alias}}
 	case h != nil && asked.Qtype == dns.TypeA:
@@ -84,13 +90,12 @@ func (w *world) respond(s *server, q *dns.Msg) *dns.Msg {
 		m.Answer, m.Extra = delegation(z), append(w.glue(z, z), m.Extra...)
 	case name == z.name && asked.Qtype == dns.TypeSOA:
 		m.Answer = []dns.RR{soa(z)}
-	case h == nil && name != z.name && !z.above[name]:
+	case h == nil && name != z.name && !z.above[name] && z.children[name] == nil:
 		m.Rcode = dns.RcodeNameError
 	}
 	if len(m.Answer) == 0 {
 		m.Ns = []dns.RR{soa(z)}
 	}
-	return m
 }
 
 // served returns the zone of a server that is closest to a name; a DS record's is that above. Nil: it has none.
@@ -142,33 +147,4 @@ func soa(z *zone) *dns.SOA {
 		Hdr: dns.RR_Header{Name: z.name, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: negativeTTL},
 		Ns:  z.servers[0].name, Mbox: "hostmaster." + strings.TrimPrefix(z.name, "."), Serial: 1, Refresh: 7200, Retry: 3600, Expire: 86400, Minttl: negativeTTL,
 	}
-}
-
-// right reports whether a response answers a question as the world does. One that is cut is
-// right: over TCP there would be more.
-func (w *world) right(q question, m *dns.Msg) bool {
-	want, aliases := w.addresses(q)
-	if m.Rcode != dns.RcodeSuccess {
-		return false
-	}
-	if m.Truncated {
-		return true
-	}
-	if len(m.Answer) != len(want)+aliases {
-		return false
-	}
-	got := make(map[netip.Addr]bool)
-	for _, rr := range m.Answer {
-		var ip []byte
-		switch rr := rr.(type) {
-		case *dns.A:
-			ip = rr.A.To4()
-		case *dns.AAAA:
-			ip = rr.AAAA
-		}
-		if a, ok := netip.AddrFromSlice(ip); ok && rr.Header().Rrtype == q.qtype {
-			got[a] = true
-		}
-	}
-	return len(got) == len(want) && !slices.ContainsFunc(want, func(a netip.Addr) bool { return !got[a] })
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/asker"
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/netsim"
 	"github.com/gohedge/hedge/observe"
@@ -31,17 +32,22 @@ import (
 type kind struct {
 	name string
 	ours *recursor.Hedge // this library's, with these hedges; nil: a program
+	// validates says that it checks signatures, with the root's key in the file anchor of its directory.
+	validates bool
 	// configure returns the program's command. Its files are in a directory of its own, with the
 	// root's servers in the file hints.
 	configure func(dir string) (*exec.Cmd, error)
 }
 
 var contenders = []kind{
-	{name: "hedge", ours: new(recursor.Hedge)},
-	{name: "hedge-off", ours: &recursor.Hedge{Off: true}},
-	{name: "unbound", configure: unbound("  discard-timeout: 0\n")},
-	{name: "unbound-stock", configure: unbound("")},
-	{name: "named", configure: named},
+	{name: "hedge", ours: new(recursor.Hedge), validates: true},
+	{name: "hedge-off", ours: &recursor.Hedge{Off: true}, validates: true},
+	{name: "hedge-novalidate", ours: new(recursor.Hedge)},
+	{name: "unbound", configure: unbound("  discard-timeout: 0\n" + iterates)},
+	{name: "unbound-stock", configure: unbound(iterates)},
+	{name: "unbound-validate", validates: true, configure: unbound("  discard-timeout: 0\n" + checks)},
+	{name: "named", configure: named("dnssec-validation no;", "")},
+	{name: "named-validate", validates: true, configure: named("dnssec-validation yes;", "trust-anchors")},
 	{name: "pdns", configure: pdns},
 	{name: "kresd", configure: kresd},
 }
@@ -54,8 +60,30 @@ var Contenders = func() (all []string) {
 	return all
 }()
 
+// ContendersOf returns the names of those that are compared in a scenario: some validate only where something is signed, and
+// the stock settings of unbound are no matter of signatures.
+func ContendersOf(scenario string) (all []string) {
+	for _, c := range contenders {
+		if Signed(scenario) && c.name != "unbound-stock" && c.name != "pdns" && c.name != "kresd" || !Signed(scenario) && c.name != "hedge-novalidate" && (!c.validates || c.ours != nil) {
+			all = append(all, c.name)
+		}
+	}
+	return all
+}
+
+// Validates reports whether a contender checks signatures.
+func Validates(name string) bool {
+	return slices.ContainsFunc(contenders, func(k kind) bool { return k.name == name && k.validates })
+}
+
 // listen is where contenders listen. The simulated servers have all addresses, at port 53.
 const listen = "127.0.0.1:5353"
+
+// The modules of unbound.
+const (
+	iterates = "  module-config: \"iterator\"\n"
+	checks   = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
+)
 
 // unbound returns what configures unbound, which drops answers that took it more than 1.9 s
 // unless the settings say otherwise.
@@ -77,7 +105,6 @@ func unbound(settings string) func(string) (*exec.Cmd, error) {
   num-threads: 1
   outgoing-range: 4096
   num-queries-per-thread: 2048
-  module-config: "iterator"
   root-hints: "`+filepath.Join(dir, "hints")+`"
 `+settings+`remote-control:
   control-enable: no
@@ -85,21 +112,34 @@ func unbound(settings string) func(string) (*exec.Cmd, error) {
 	}
 }
 
-func named(dir string) (*exec.Cmd, error) {
-	return configured(dir, `options {
+// named returns what configures BIND: whether it validates, and how it is given the root's key.
+func named(validation, anchors string) func(string) (*exec.Cmd, error) {
+	return func(dir string) (*exec.Cmd, error) {
+		anchors := anchors
+		if anchors != "" {
+			text, err := os.ReadFile(filepath.Join(dir, "anchor"))
+			f := strings.Fields(string(text)) // owner, TTL, class, type, and the DS record
+			if err != nil || len(f) < 8 {
+				return nil, fmt.Errorf("reclab: %q is no anchor: %w", text, err)
+			}
+			anchors = fmt.Sprintf("trust-anchors { . static-ds %s %s %s \"%s\"; };", f[4], f[5], f[6], strings.Join(f[7:], ""))
+		}
+		return configured(dir, `options {
   directory "`+dir+`";
   listen-on port 5353 { 127.0.0.1; };
   listen-on-v6 { none; };
   allow-query { any; };
   recursion yes;
-  dnssec-validation no;
+  `+validation+`
   empty-zones-enable no;
   pid-file none;
   session-keyfile none;
 };
+`+anchors+`
 controls {};
 zone "." { type hint; file "hints"; };
 `, "named", "-4", "-g", "-n", "1", "-c")
+	}
 }
 
 func pdns(dir string) (*exec.Cmd, error) {
@@ -153,13 +193,30 @@ func configured(dir, text, program string, args ...string) (*exec.Cmd, error) {
 const resolverEnv = "RECLAB_RESOLVER"
 
 type settings struct {
-	Hints []netip.Addr
-	Hedge recursor.Hedge
+	Hints  []netip.Addr
+	Hedge  recursor.Hedge
+	Anchor string // the root's DS record; "": nothing is validated
+}
+
+// settings returns those of our own resolver in a world.
+func (k kind) settings(w *world) settings {
+	s := settings{Hints: w.hints(), Hedge: *k.ours}
+	if k.validates {
+		s.Anchor = w.anchor()
+	}
+	return s
 }
 
 // resolver returns our own contender, as a program uses it.
 func (s settings) resolver(d recursor.Dialer, t *recursor.Trace) (*dnshedge.Client, *recursor.Resolver) {
-	r := &recursor.Resolver{Hints: s.Hints, Hedge: s.Hedge, Dialer: d, Trace: t, NoIPv6: true}
+	r := &recursor.Resolver{Hints: s.Hints, Hedge: s.Hedge, Dialer: d, Trace: t, NoIPv6: true, Trust: dnssec.Trust{Off: s.Anchor == ""}}
+	if s.Anchor != "" {
+		ds, err := dns.NewRR(s.Anchor)
+		if err != nil {
+			panic(err) // the world has made it
+		}
+		r.Trust.Anchors = []dns.RR{ds}
+	}
 	return &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}, r
 }
 
@@ -198,19 +255,20 @@ func resolve(text string) error {
 
 // contender is a resolver at work.
 type contender struct {
-	name     string
-	internet *internet
-	ask      func(context.Context, *dns.Msg) (*dns.Msg, error)
-	cpu      func() time.Duration // that it has used; nil: unknown
-	stats    func() (observe.RecursorStats, error)
-	close    func()
+	name      string
+	validates bool
+	internet  *internet
+	ask       func(context.Context, *dns.Msg) (*dns.Msg, error)
+	cpu       func() time.Duration // that it has used; nil: unknown
+	stats     func() (observe.RecursorStats, error)
+	close     func()
 }
 
 // inMemory starts our own resolver in this process.
-func inMemory(name string, ours recursor.Hedge, n *internet, trace *recursor.Trace) *contender {
-	client, r := settings{n.world.hints(), ours}.resolver(n, trace)
+func inMemory(k kind, n *internet, trace *recursor.Trace) *contender {
+	client, r := k.settings(n.world).resolver(n, trace)
 	return &contender{
-		name: name, internet: n,
+		name: k.name, validates: k.validates && n.world.anchor() != "", internet: n,
 		ask: func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 			answer, _, err := client.ExchangeContext(ctx, m, "")
 			return answer, err
@@ -270,7 +328,7 @@ func start(ctx context.Context, k kind, n *internet) (_ *contender, err error) {
 	}
 	undo = append(undo, hangUp)
 
-	c := &contender{name: k.name, internet: n, close: stop}
+	c := &contender{name: k.name, validates: k.validates && n.world.anchor() != "", internet: n, close: stop}
 	var said tail
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if k.ours != nil {
@@ -305,10 +363,13 @@ func (k kind) command(dir string, w *world) (cmd *exec.Cmd, err error) {
 	if err := os.WriteFile(filepath.Join(dir, "hints"), w.hintsFile(), 0o644); err != nil {
 		return nil, err
 	}
+	if err := os.WriteFile(filepath.Join(dir, "anchor"), []byte(w.anchor()+"\n"), 0o644); err != nil {
+		return nil, err
+	}
 	if k.ours == nil {
 		cmd, err = k.configure(dir)
 	} else {
-		cmd, err = ourselves(settings{w.hints(), *k.ours})
+		cmd, err = ourselves(k.settings(w))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reclab: %s: %w", k.name, err)

@@ -6,8 +6,8 @@
 // Each contender has a network namespace with an internet of its own, in which it is
 // asked over UDP; all are asked the same names in the same order and at the same time, so
 // that a disturbance of the machine meets all of them. They know the root's servers and those
-// of one zone below it, and nothing else. Nobody validates, and all servers have
-// IPv4 addresses only.
+// of one zone below it, and nothing else. All servers have IPv4 addresses only. Some
+// internets are signed: those who validate are given the key of the root there.
 //
 // In memory, our own resolver is measured without sockets, also in fake time.
 package reclab
@@ -49,12 +49,44 @@ const (
 //   - repeats: broken, and half of the questions have been asked before
 //   - bursts: broken, and every server loses everything for one second in a hundred
 //   - dead: all servers are dead but those of the root and of the zones below it
-var Scenarios = []string{"broken", "clean", "plain", "repeats", "bursts", "dead"}
+//
+// In the others the root and the zones below it are signed. A twentieth of the sites are two zones on the same servers.
+//
+//   - mixed: clean, and 30 % of the zones further down are signed
+//   - signed: clean, and all are
+//   - mixed-broken, signed-broken: broken, and also 1.5 % of the servers that are not a zone's first have signatures
+//     that have expired, and 2 % of the sites no signature that is right
+//   - stale: signed, and a tenth of the servers that are not a zone's first have signatures that have expired
+//   - insecure: mixed, and a fifth of the sites have a DS record of an algorithm or digest that need not be known
+//   - flood: signed, and all questions are about names that do not exist, in 20 zones
+//   - keytrap: signed, and two questions in five are about 20 zones that have many keys and signatures of one tag
+var Scenarios = []string{
+	"broken", "clean", "plain", "repeats", "bursts", "dead",
+	"mixed", "mixed-broken", "signed", "signed-broken", "stale", "insecure", "flood", "keytrap",
+}
+
+// signings are what is signed in the scenarios of which something is.
+var signings = map[string]signing{
+	"mixed":         {share: 0.3},
+	"mixed-broken":  {share: 0.3, stale: 0.015, bogus: 0.02},
+	"signed":        {share: 1},
+	"signed-broken": {share: 1, stale: 0.015, bogus: 0.02},
+	"stale":         {share: 1, stale: 0.1},
+	"insecure":      {share: 0.3, weak: 0.2},
+	"flood":         {share: 1, crowd: random},
+	"keytrap":       {share: 1, crowd: trap},
+}
+
+// Signed reports whether something is signed in a scenario.
+func Signed(scenario string) bool { return signings[scenario].share > 0 }
+
+// Trapped reports whether a call of the scenario keytrap, by its Index, is about a trap.
+func Trapped(index int32) bool { return int(index)%trapped.of < trapped.are }
 
 // Config says what to measure. The zero value measures all contenders with their defaults.
 type Config struct {
 	Scenario   string   // one of Scenarios; empty: the first
-	Contenders []string // some of Contenders; empty: all that can run here
+	Contenders []string // some of Contenders; empty: all of ContendersOf that can run here
 	Questions  int      // to each contender; 0: Questions
 	Rate       float64  // of questions a second, at random times; 0: Rate
 	Seed       uint64
@@ -70,9 +102,12 @@ type Row struct {
 	Seed                uint64
 	Calls               []Call        // in the order of the questions
 	Failures            int           // calls that failed
+	Believed            int           // of those, whose name is bogus and has an answer of a contender that validates
+	Misjudged           int           // of those, whose answer has AD where it must not, or has it not where it must
 	Stalled             int           // questions that are not among Calls, for the machine stood still soon after
 	UDP, TCP            int64         // queries that it sent to servers
 	CPU                 time.Duration // that it used for them; 0: unknown
+	TrapCPU             time.Duration // that one question about a trap takes; 0: unknown, or there are no traps
 	Hedges, Wins        int64         // of our own contenders; 0: unknown
 	Denied              int64
 }
@@ -83,6 +118,7 @@ type Call struct {
 	Name  string
 	Type  uint16
 	Begun time.Time // also in fake time
+	grade grade
 }
 
 // Sent returns how many queries a question took.
@@ -158,7 +194,10 @@ func (c *Config) complete() error {
 }
 
 func planOf(scenario string, seed uint64) plan {
-	return plan{seed: seed, sites: sites, clean: scenario == "clean", dead: scenario == "dead", plain: scenario == "plain"}
+	return plan{
+		seed: seed, sites: sites, dead: scenario == "dead", plain: scenario == "plain", signing: signings[scenario],
+		clean: scenario == "clean" || Signed(scenario) && !strings.HasSuffix(scenario, "-broken"),
+	}
 }
 
 func weatherOf(scenario string) weather {
@@ -173,7 +212,7 @@ func weatherOf(scenario string) weather {
 func open(ctx context.Context, conf Config, w *world) (all []*contender, err error) {
 	names := conf.Contenders
 	if len(names) == 0 {
-		names = Contenders
+		names = ContendersOf(conf.Scenario)
 	}
 	started, errs := make([]*contender, len(names)), make([]error, len(names))
 	var wg sync.WaitGroup
@@ -202,6 +241,9 @@ func openOne(ctx context.Context, conf Config, w *world, name string) (*contende
 	if i < 0 {
 		return nil, fmt.Errorf("reclab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
 	}
+	if one := contenders[i]; one.validates && one.ours == nil && !Signed(conf.Scenario) {
+		return nil, fmt.Errorf("reclab: %s validates, and nothing is signed in %s", name, conf.Scenario)
+	}
 	one, n := contenders[i], newInternet(w, weatherOf(conf.Scenario), conf.Seed)
 	if !conf.Memory {
 		return start(ctx, one, n)
@@ -209,7 +251,7 @@ func openOne(ctx context.Context, conf Config, w *world, name string) (*contende
 	if one.ours == nil {
 		return nil, fmt.Errorf("reclab: %s in memory: %w", name, exec.ErrNotFound)
 	}
-	c := inMemory(name, *one.ours, n, conf.Trace)
+	c := inMemory(one, n, conf.Trace)
 	if err := c.warm(ctx); err != nil {
 		c.close()
 		return nil, err
@@ -238,6 +280,7 @@ func (c *contender) measure(ctx context.Context, conf Config, questions []questi
 		asked++
 		wg.Go(func() {
 			row.Calls[i] = c.call(q, start)
+			row.Calls[i].Index = int32(i)
 			if conf.Progress != nil {
 				conf.Progress(1)
 			}
@@ -249,6 +292,7 @@ func (c *contender) measure(ctx context.Context, conf Config, questions []questi
 	row.count()
 	if c.cpu != nil {
 		row.CPU = c.cpu() - cpu
+		row.TrapCPU = c.trapCPU(ctx, conf)
 	}
 	if c.stats == nil {
 		return row, nil
@@ -258,9 +302,38 @@ func (c *contender) measure(ctx context.Context, conf Config, questions []questi
 	return row, err
 }
 
+// trapQuestions are asked about traps alone, so that their processor time can be told from others'.
+const trapQuestions = 200
+
+// trapCPU returns what one of them takes of a contender, which has seen the traps' zones before.
+func (c *contender) trapCPU(ctx context.Context, conf Config) time.Duration {
+	w := c.internet.world
+	if conf.Scenario != "keytrap" {
+		return 0
+	}
+	rng := rand.New(rand.NewPCG(conf.Seed, 5))
+	start, before := time.Now(), c.cpu()
+	var wg sync.WaitGroup
+	for i := range trapQuestions {
+		if !sleep(ctx, time.Duration(rng.ExpFloat64()/conf.Rate*float64(time.Second))) {
+			return 0
+		}
+		q := w.stranger(rng, i)
+		wg.Go(func() { c.call(q, start) })
+	}
+	wg.Wait()
+	return (c.cpu() - before) / trapQuestions
+}
+
 func (r *Row) count() {
-	r.Failures = 0
+	r.Failures, r.Believed, r.Misjudged = 0, 0, 0
 	for _, call := range r.Calls {
+		switch {
+		case call.grade == believed:
+			r.Believed++
+		case call.grade == misjudged:
+			r.Misjudged++
+		}
 		if call.Failed() {
 			r.Failures++
 		}
@@ -271,12 +344,17 @@ func (r *Row) count() {
 func (c *contender) call(q question, start time.Time) Call {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)
+	m.AuthenticatedData = c.internet.world.share > 0 // it wants to know (RFC 6840 §5.7)
 	ctx, cancel := context.WithTimeout(context.Background(), giveUp)
 	defer cancel()
 	begun := time.Now()
 	answer, err := c.ask(ctx, m)
 	call := Call{Name: q.name, Type: q.qtype, Begun: begun, Call: latency.Call{Start: begun.Sub(start), Latency: time.Since(begun)}}
-	if err != nil || !c.internet.world.right(q, answer) {
+	call.grade = wrong
+	if err == nil {
+		call.grade = c.internet.world.grade(q, answer, c.validates)
+	}
+	if call.grade != right {
 		call.Winner, call.Latency = -1, giveUp
 	}
 	return call

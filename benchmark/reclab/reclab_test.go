@@ -39,7 +39,7 @@ func TestResolversResolve(t *testing.T) {
 	}
 	require.NoError(t, err)
 	assert.Less(t, files(), before+10, "a few may be the process's own, for good")
-	assert.Len(t, rows, len(reclab.Contenders)-skipped)
+	assert.Len(t, rows, len(reclab.ContendersOf("broken"))-skipped)
 	for i, r := range rows {
 		t.Logf("%-13s p50 %v, sent %.2f, %d failed, CPU %v", r.Contender, r.Quantile(.5), r.Sent(), r.Failures, r.CPU)
 		if i < 2 {
@@ -49,6 +49,27 @@ func TestResolversResolve(t *testing.T) {
 		assert.Greater(t, r.Sent(), 1.0, r.Contender)
 		assert.Less(t, r.Sent(), 20.0, r.Contender)
 		assert.Equal(t, r.Contender == "hedge", r.Hedges > 0, r.Contender)
+	}
+}
+
+// unbound and BIND find what the lab says is secure, insecure and bogus.
+func TestValidatorsAgreeWithTheLab(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	for _, scenario := range []string{"signed-broken", "insecure"} {
+		for _, name := range []string{"unbound-validate", "named-validate"} {
+			rows, err := reclab.Run(t.Context(), reclab.Config{Seed: 1, Scenario: scenario, Contenders: []string{name}, Questions: 200})
+			if errors.Is(err, netsim.ErrUnsupported) || errors.Is(err, exec.ErrNotFound) {
+				t.Skip(err)
+			}
+			require.NoError(t, err)
+			r := rows[0]
+			t.Logf("%s %s p50 %v, sent %.2f, %d failed, CPU %v", scenario, name, r.Quantile(.5), r.Sent(), r.Failures, r.CPU)
+			assert.Zero(t, r.Misjudged, name)
+			assert.Zero(t, r.Believed, name)
+			assert.LessOrEqual(t, r.Failures, 20, "%s: a busy machine costs a few", name)
+		}
 	}
 }
 
@@ -62,6 +83,8 @@ func TestWrongConfigsAreNamed(t *testing.T) {
 		_, err := reclab.Run(t.Context(), conf)
 		assert.ErrorContains(t, err, want)
 	}
-	_, err := reclab.Run(t.Context(), reclab.Config{Contenders: []string{"unbound"}, Memory: true})
+	_, err := reclab.Run(t.Context(), reclab.Config{Contenders: []string{"unbound-validate"}})
+	assert.ErrorContains(t, err, "nothing is signed in broken")
+	_, err = reclab.Run(t.Context(), reclab.Config{Contenders: []string{"unbound"}, Memory: true})
 	assert.ErrorIs(t, err, exec.ErrNotFound, "a program that is asked for has to run")
 }

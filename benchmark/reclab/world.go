@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -14,6 +15,12 @@ import (
 
 // Network holds the addresses of all servers: it is meant for benchmarks (RFC 2544).
 var Network = netip.MustParsePrefix("198.18.0.0/15")
+
+// How long records may be kept, in seconds; hosts differ.
+const (
+	delegationTTL = 86400
+	negativeTTL   = 3600
+)
 
 // fault is what is wrong with a server.
 type fault int
@@ -31,6 +38,7 @@ type server struct {
 	name  string
 	rtt   time.Duration // without jitter
 	fault fault
+	stale bool // its signatures have expired
 }
 
 // zone is a zone with its delegations.
@@ -41,6 +49,7 @@ type zone struct {
 	children map[string]*zone
 	hosts    map[string]*host
 	above    map[string]bool // names that exist because something below them does
+	signed   *signed         // nil: it is not
 }
 
 // host is what a zone has of a name. An alias has no addresses.
@@ -66,6 +75,10 @@ type world struct {
 	roots   []*server
 	top     map[*server]bool // servers of the root and of the zones below it
 	asked   []string         // names that can be asked for, each in a zone of its own
+
+	share      float64  // of the zones further down that are signed; 0: nothing is
+	crowded    []*zone  // those that a scenario asks for many names of; nil: none
+	signatures sync.Map // of sets that were asked for, by signature
 }
 
 // plan is what world is made. The same plan makes the same world.
@@ -75,6 +88,7 @@ type plan struct {
 	clean bool // without servers that are dead, failing or refusing
 	dead  bool // all servers are dead but those of the root and of the zones below it
 	plain bool // hosts have one IPv4 address, and no name is deeper than www.example.com
+	signing
 }
 
 // regions are where unicast servers stand: what share of them, and their round trip times,
@@ -110,9 +124,6 @@ func newWorld(p plan) *world {
 	for i := range p.sites {
 		b.site(i, pickTLD(b.rng, tlds), providers, networks)
 	}
-	for _, z := range b.zones {
-		z.close()
-	}
 	for _, s := range b.servers {
 		switch {
 		case p.dead && !b.top[s]:
@@ -120,6 +131,12 @@ func newWorld(p plan) *world {
 		case p.clean:
 			s.fault = healthy
 		}
+	}
+	if b.world.share = p.share; p.share > 0 {
+		b.sign()
+	}
+	for _, z := range b.zones {
+		z.close()
 	}
 	return b.world
 }
@@ -410,6 +427,10 @@ func (w *world) questions(p plan, n int, repeats float64) []question {
 	order := rng.Perm(len(w.asked))
 	var all, fresh []question
 	for len(all) < n {
+		if k := len(all); len(w.crowded) > 0 && (p.crowd == random || k%trapped.of < trapped.are) {
+			all = append(all, w.stranger(rng, k))
+			continue
+		}
 		if len(fresh) > 0 && rng.Float64() < repeats || len(fresh) == len(order) {
 			// Zipf's law with exponent 1: the k-th name is asked for with probability ~ 1/k.
 			k := int(math.Pow(float64(len(fresh)+1), rng.Float64())) - 1
@@ -426,12 +447,21 @@ func (w *world) questions(p plan, n int, repeats float64) []question {
 	return all
 }
 
+// stranger returns the k-th question about a name that does not exist, in one of the crowded zones.
+func (w *world) stranger(rng *rand.Rand, k int) question {
+	z := w.crowded[rng.IntN(len(w.crowded))]
+	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}
+}
+
 // addresses returns what the right answer to a question has, in the order of the world,
 // and how often the name is an alias before that.
 func (w *world) addresses(q question) (addrs []netip.Addr, aliases int) {
 	name := q.name
 	for {
 		h := w.zoneOf(name).hosts[name]
+		if h == nil {
+			return nil, aliases
+		}
 		if h.alias == "" {
 			if q.qtype == dns.TypeAAAA {
 				return h.aaaa, aliases
@@ -456,5 +486,8 @@ func (w *world) zoneOf(name string) *zone {
 // String says what is wrong with a server, for those who look at single names.
 func (s *server) String() string {
 	what := []string{"", " dead", " failing", " without EDNS"}[s.fault]
+	if s.stale {
+		what += " stale"
+	}
 	return fmt.Sprintf("%s %v %v%s", strings.TrimSuffix(s.name, "."), s.addr, s.rtt.Round(time.Millisecond), what)
 }

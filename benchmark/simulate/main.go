@@ -41,7 +41,9 @@
 // are installed, all at the same time. They know the servers of the root when it begins. Its
 // sent_per_request is how many queries they sent for a question; failures count as ten seconds, and questions are left out that were asked in the two seconds
 // before the machine stood still for a tenth of one.
-// Below its tables it says what is required of this library's resolver, and whether that is so.
+// Below its tables it says what is required of this library's resolver, and whether that is so. Where zones are signed, which
+// -scenario all leaves out, an answer of those who check signatures fails that has AD and must not, or has it not and must,
+// and so does any but SERVFAIL about a name of which no signature is right.
 //
 // virtual is a discrete-event simulation: about a million requests per second, and
 // the same answer for the same seed on any machine. The policy code of this library

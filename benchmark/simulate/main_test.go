@@ -251,6 +251,36 @@ func TestBoundsOfTheResolverAreSaid(t *testing.T) {
 	assert.NotContains(t, strings.Join(found.bounds(), "\n"), "NOT MET", "nobody to compare with")
 }
 
+// Where zones are signed, ours is compared with those who check signatures, and what these get wrong is said.
+func TestBoundsWhereZonesAreSignedAreSaid(t *testing.T) {
+	o, err := optionsOf([]string{"-engine", "recursor", "-scenario", "signed", "-strategy", "hedge,unbound-validate"}, io.Discard)
+	require.NoError(t, err)
+	of := func(strategy string, p50 float64, wrong misread) result {
+		sent, cpu := 4.0, 900.0
+		return result{strategy: strategy, misread: wrong, rows: []row{{Engine: "recursor", Scenario: "signed", Strategy: strategy, P50: p50, P99: 5 * p50, Sent: &sent, CPU: &cpu}}}
+	}
+	results := []result{of("hedge", 70, misread{}), of("unbound-validate", 100, misread{1, 2})}
+	said := strings.Join(findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: results}}}.bounds(), "\n")
+	assert.Contains(t, said, "signed: p50 is not compared: hedge-novalidate has none.")
+	assert.Contains(t, said, "signed: p50 is 0.70 × unbound-validate's, at most 0.60 ×: NOT MET.")
+	assert.Contains(t, said, "signed: hedge answers 0 bogus names, and AD is wrong in 0 answers, in none it may be: met.")
+	assert.Contains(t, said, "signed: unbound-validate answers 1 bogus names, and AD is wrong in 2 answers, in none it may be: NOT MET.")
+
+	o, err = optionsOf([]string{"-engine", "recursor", "-scenario", "keytrap", "-strategy", "hedge"}, io.Discard)
+	require.NoError(t, err)
+	trap := trial{engine: "recursor", scenario: o.scenarios[0], strategy: "hedge", calls: make([]latency.Call, 10), partCPU: map[string]float64{traps: 10_001}}
+	said = strings.Join(findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{trap.result()}}}}.bounds(), "\n")
+	assert.Contains(t, said, "keytrap/traps: CPU in µs is 10001, at most 10000: NOT MET.")
+
+	for _, args := range []string{"-scenario broken -strategy unbound-validate", "-scenario signed -strategy unbound-stock"} {
+		_, err = optionsOf(append([]string{"-engine", "recursor"}, strings.Fields(args)...), io.Discard)
+		assert.Error(t, err, args)
+	}
+	o, err = optionsOf([]string{"-engine", "recursor", "-scenario", "all"}, io.Discard)
+	require.NoError(t, err)
+	assert.Len(t, o.scenarios, 6, "none of them is signed")
+}
+
 func TestReportStandsAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
 	_, stderr, code := sim(t, "-engine", "virtual", "-requests", "5000", "-scenario", "seed,drift", "-strategy", "none,published-told,hedge", "-out", dir)

@@ -112,9 +112,13 @@ func newSheet(rows []row) sheet {
 
 // median joins the results of several runs in the first one: each figure becomes the median of theirs
 // (the lower one, of an even number), and its spread half of their range. The
-// curves are the first run's. A single run stays as it is.
+// curves are the first run's, and misread is added. A single run stays as it is.
 func median(runs []result) result {
 	joined := runs[0]
+	for _, run := range runs[1:] {
+		joined.misread.believed += run.misread.believed
+		joined.misread.misjudged += run.misread.misjudged
+	}
 	for i := range joined.rows {
 		r := &joined.rows[i]
 		var ranges spreads

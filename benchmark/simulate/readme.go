@@ -43,6 +43,9 @@ var readmeTables = []readmeTable{{
 	name: "recursor", draw: resolvers,
 	args: "-engine recursor -scenario broken,clean",
 }, {
+	name: "signed", draw: resolvers,
+	args: "-engine recursor -scenario mixed,signed -strategy hedge,hedge-novalidate,unbound-validate,named-validate -requests 1000 -runs 3",
+}, {
 	name: "cost", bench: costs,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
 }}

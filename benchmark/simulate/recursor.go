@@ -8,17 +8,22 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/reclab"
 )
 
 // recursorEngine asks resolvers for names in a simulated internet, all at the same time.
 type recursorEngine struct{}
 
-func (recursorEngine) name() string                       { return "recursor" }
-func (recursorEngine) runs(sc scenario) bool              { return sc.recursor }
-func (recursorEngine) offers(_ scenario, s strategy) bool { return s.recursor }
-func (recursorEngine) realTime() bool                     { return true }
-func (recursorEngine) traits() traits                     { return traits{runs: recursorRuns, refuses: "not a resolver"} }
+func (recursorEngine) name() string          { return "recursor" }
+func (recursorEngine) runs(sc scenario) bool { return sc.recursor }
+func (recursorEngine) offers(sc scenario, s strategy) bool {
+	return s.recursor && slices.Contains(reclab.ContendersOf(sc.name), s.name)
+}
+func (recursorEngine) realTime() bool { return true }
+func (recursorEngine) traits() traits {
+	return traits{runs: recursorRuns, refuses: "not a resolver, or not one for this scenario"}
+}
 
 const (
 	recursorRuns = 3                // unless -runs or -quick says otherwise
@@ -27,6 +32,9 @@ const (
 	quickQuestions = 300
 	deadQuestions  = 1000 // in the scenario of that name, where each takes seconds
 )
+
+// traps is the part of the scenario keytrap that is.
+const traps = "traps"
 
 // recursorScenarios are package reclab's.
 var recursorScenarios = func() []scenario {
@@ -37,10 +45,24 @@ var recursorScenarios = func() []scenario {
 		"repeats": "half of the questions were asked before",
 		"bursts":  "every server is silent for one second in a hundred",
 		"dead":    "all servers are dead but those of the root and below it",
+
+		"mixed":         "clean, and 30 % of the zones below those below the root are signed",
+		"mixed-broken":  "mixed and broken, 1.5 % of the servers have expired signatures, and 2 % of the sites are bogus",
+		"signed":        "clean, and all zones are signed",
+		"signed-broken": "signed and broken, 1.5 % of the servers have expired signatures, and 2 % of the sites are bogus",
+		"stale":         "signed, and a tenth of the servers have expired signatures",
+		"insecure":      "mixed, and a fifth of the sites have a DS record of an old algorithm or an unknown digest",
+		"flood":         "signed, and all names are ones that do not exist, in 20 zones",
+		"keytrap":       "signed, and two in five are in 20 zones with 32 keys and signatures of one tag",
 	}
 	var all []scenario
 	for _, name := range reclab.Scenarios {
-		all = append(all, scenario{name: name, about: "names that nobody has asked for: " + about[name], recursor: true})
+		sc := scenario{name: name, about: "names that nobody has asked for: " + about[name], recursor: true, byName: reclab.Signed(name)}
+		if name == "keytrap" {
+			trapped := func(c latency.Call) bool { return reclab.Trapped(c.Index) }
+			sc.parts = []part{{name: traps, in: trapped}, {name: "others", in: func(c latency.Call) bool { return !trapped(c) }}}
+		}
+		all = append(all, sc)
 	}
 	return all
 }()
@@ -73,8 +95,9 @@ func (recursorEngine) takes(jobs []job) (total time.Duration) {
 
 func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	n, rate := j.questions()
-	strategies := slices.DeleteFunc(slices.Clone(reclab.Contenders), func(name string) bool { return !slices.Contains(j.strategies, name) })
-	if len(strategies) == len(reclab.Contenders) {
+	all := reclab.ContendersOf(j.scenario.name)
+	strategies := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(j.strategies, name) })
+	if len(strategies) == len(all) {
 		strategies = nil // those that cannot run here are left out
 	}
 	task := j.progress.begin(j.scenario.name, "all at once", n*len(j.strategies))
@@ -100,14 +123,18 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 		sent := round(r.Sent())
 		t := trial{
 			engine: "recursor", scenario: j.scenario, strategy: r.Contender, seed: j.seed, refused: int(r.Denied), failures: r.Failures,
-			cost: &cost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}, sent: &sent,
+			misread: misread{r.Believed, r.Misjudged},
+			cost:    &cost{extra: 100 * (sent - 1), hedges: int(r.Hedges), wins: int(r.Wins)}, sent: &sent,
 		}
 		if r.CPU > 0 {
 			each := float64(r.CPU.Microseconds()) / float64(len(r.Calls)+r.Stalled)
 			t.cpu = &each
 		}
-		for i, c := range r.Calls {
-			c.Index, c.Winner = int32(i), 0 // those that failed count with what their callers waited
+		if r.TrapCPU > 0 {
+			t.partCPU = map[string]float64{traps: float64(r.TrapCPU.Microseconds())}
+		}
+		for _, c := range r.Calls {
+			c.Winner = 0 // those that failed count with what their callers waited
 			t.calls = append(t.calls, c.Call)
 		}
 		keep(t)
@@ -116,7 +143,7 @@ func (recursorEngine) run(ctx context.Context, j job, keep func(trial)) error {
 	return err
 }
 
-// A bound is what a figure of our resolver's may be, as a multiple of another contender's.
+// A bound is what a figure of our resolver's may be, as a multiple of another contender's, or by itself if there is no other.
 type bound struct {
 	scenario, figure, other string
 	most                    float64
@@ -128,6 +155,12 @@ var recursorBounds = func() []bound {
 	p99 := func(r row) float64 { return r.P99 }
 	p999 := func(r row) float64 { return r.P999 }
 	sent := func(r row) float64 { return *r.Sent }
+	cpu := func(r row) float64 {
+		if r.CPU == nil {
+			return 0
+		}
+		return *r.CPU
+	}
 	return []bound{
 		{"broken", "p50", "unbound", 0.8, p50},
 		{"broken", "p99", "unbound", 0.45, p99},
@@ -137,8 +170,32 @@ var recursorBounds = func() []bound {
 		{"clean", "p99", "unbound", 0.72, p99},
 		{"clean", "sent", "unbound", 1.3, sent},
 		{"dead", "sent", "hedge-off", 1.15, sent},
+
+		{"mixed", "p50", unchecked, 1.08, p50},
+		{"mixed", "p99", unchecked, 1.12, p99},
+		{"mixed", "sent", unchecked, 1.18, sent},
+		{"signed", "p50", unchecked, 1.12, p50},
+		{"signed", "p99", unchecked, 1.15, p99},
+		{"signed", "sent", unchecked, 1.48, sent},
+		{"signed", "p50", checking, 0.6, p50},
+		{"signed", "p99", checking, 0.5, p99},
+		{"signed", "sent", checking, 1.05, sent},
+		{"signed", "CPU", unchecked, 1.7, cpu},
+		{"signed", "CPU", checking, 1.3, cpu},
+		{"signed-broken", "p99", checking, 0.35, p99},
+		{"signed-broken", "sent", checking, 1.05, sent},
+		{"mixed-broken", "p99", checking, 0.35, p99},
+		{"mixed-broken", "sent", checking, 1.05, sent},
+		{"keytrap/others", "p99", unchecked, 1.2, p99},
+		{"keytrap/" + traps, "CPU in µs", "", 10_000, cpu},
 	}
 }()
+
+// What our resolver is compared with where zones are signed: unbound, and itself without checking signatures.
+const (
+	checking  = "unbound-validate"
+	unchecked = "hedge-novalidate"
+)
 
 // verdict says whether what is required is so.
 func verdict(met bool) string {
@@ -158,29 +215,19 @@ func (f findings) bounds() (lines []string) {
 		return nil
 	}
 	for _, s := range f.scenarios {
-		rows := make(map[string]row)
-		for _, r := range s.rows() {
-			rows[r.Strategy] = r
+		wholes := make([]row, len(s.results))
+		for i, r := range s.results {
+			wholes[i] = r.rows[0]
 		}
-		us, ran := rows[ours]
-		if !ran {
+		i := slices.IndexFunc(wholes, func(r row) bool { return r.Strategy == ours })
+		if i < 0 {
 			continue
 		}
-		for _, b := range recursorBounds {
-			other, ok := rows[b.other]
-			if b.scenario != s.scenario.name {
-				continue
-			}
-			if !ok || b.of(other) == 0 {
-				lines = append(lines, fmt.Sprintf("%s: %s is not compared: %s has none.", b.scenario, b.figure, b.other))
-				continue
-			}
-			is := b.of(us) / b.of(other)
-			lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, verdict(is <= b.most)))
-		}
+		us := wholes[i]
+		lines = append(lines, s.ratios()...)
 		if s.scenario.name == "broken" || s.scenario.name == "clean" {
 			var faster []string
-			for _, r := range s.rows() {
+			for _, r := range wholes {
 				if r.Strategy != ours && *r.Sent <= asDear**us.Sent && r.P99 < us.P99 {
 					faster = append(faster, r.Strategy)
 				}
@@ -191,8 +238,9 @@ func (f findings) bounds() (lines []string) {
 			lines = append(lines, fmt.Sprintf("%s: of those that send at most %.1f × as much, %s is faster at p99, nobody may be: %s.",
 				s.scenario.name, asDear, strings.Join(faster, " and "), verdict(faster[0] == "nobody")))
 		}
+		lines = append(lines, s.misreadings()...)
 		best, name := 0, ""
-		for _, r := range s.rows() {
+		for _, r := range wholes {
 			if r.Strategy != ours && r.Strategy != "hedge-off" && (name == "" || r.Errors < best) {
 				best, name = r.Errors, r.Strategy
 			}
@@ -200,6 +248,47 @@ func (f findings) bounds() (lines []string) {
 		if name != "" {
 			lines = append(lines, fmt.Sprintf("%s: %d failures, at most %s's %d: %s.", s.scenario.name, us.Errors, name, best, verdict(us.Errors <= best)))
 		}
+	}
+	return lines
+}
+
+// ratios say what figures of ours are of others', in the whole of a scenario and in its parts.
+func (f finding) ratios() (lines []string) {
+	rows := make(map[[2]string]row)
+	for _, r := range f.rows() {
+		rows[[2]string{r.Scenario, r.Strategy}] = r
+	}
+	for _, b := range recursorBounds {
+		us, ran := rows[[2]string{b.scenario, ours}]
+		if !ran {
+			continue
+		}
+		if is := b.of(us); b.other == "" && is > 0 {
+			lines = append(lines, fmt.Sprintf("%s: %s is %.0f, at most %.0f: %s.", b.scenario, b.figure, is, b.most, verdict(is <= b.most)))
+			continue
+		}
+		other, ok := rows[[2]string{b.scenario, b.other}]
+		if !ok || b.of(other) == 0 {
+			lines = append(lines, fmt.Sprintf("%s: %s is not compared: %s has none.", b.scenario, b.figure, b.other))
+			continue
+		}
+		is := b.of(us) / b.of(other)
+		lines = append(lines, fmt.Sprintf("%s: %s is %.2f × %s's, at most %.2f ×: %s.", b.scenario, b.figure, is, b.other, b.most, verdict(is <= b.most)))
+	}
+	return lines
+}
+
+// misreadings say what each resolver got wrong about signatures, where there are some.
+func (f finding) misreadings() (lines []string) {
+	if !reclab.Signed(f.scenario.name) {
+		return nil
+	}
+	for _, r := range f.results {
+		if !reclab.Validates(r.strategy) {
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s answers %d bogus names, and AD is wrong in %d answers, in none it may be: %s.",
+			f.scenario.name, r.strategy, r.misread.believed, r.misread.misjudged, verdict(r.misread == misread{})))
 	}
 	return lines
 }

@@ -49,14 +49,22 @@ type trial struct {
 	strategy string
 	seed     uint64
 	calls    []latency.Call
-	refused  int      // hedges, if the calls do not say so
-	conns    *int     // opened
-	cpu      *float64 // microseconds per request
-	cost     *cost    // if the calls do not say so
-	failures int      // calls that failed, and count with what their callers waited
-	sent     *float64 // queries per request
+	refused  int                // hedges, if the calls do not say so
+	conns    *int               // opened
+	cpu      *float64           // microseconds per request
+	partCPU  map[string]float64 // of parts of a scenario, by name
+	cost     *cost              // if the calls do not say so
+	failures int                // calls that failed, and count with what their callers waited
+	sent     *float64           // queries per request
 	denials  *int
 	last     *float64
+	misread  misread
+}
+
+// A misread is what validators got wrong.
+type misread struct {
+	believed  int // bogus names with an answer
+	misjudged int // answers with AD where it must not be, or without
 }
 
 // A cost is what hedging cost in a whole trial.
@@ -70,17 +78,22 @@ type result struct {
 	strategy string
 	rows     []row
 	curves   curves
+	misread  misread // of all runs
 }
 
 func (t *trial) result() result {
-	res := result{strategy: t.strategy, curves: newCurves(t.calls)}
+	res := result{strategy: t.strategy, curves: newCurves(t.calls), misread: t.misread}
 	whole := t.row(t.scenario.name, func(latency.Call) bool { return true })
 	whole.Denied += t.refused
 	whole.Errors += t.failures
 	whole.Conns, whole.CPU, whole.Sent, whole.Denials, whole.Last = t.conns, t.cpu, t.sent, t.denials, t.last
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
-		res.rows = append(res.rows, t.row(t.scenario.name+"/"+p.name, p.in))
+		r := t.row(t.scenario.name+"/"+p.name, p.in)
+		if each, ok := t.partCPU[p.name]; ok {
+			r.CPU = &each
+		}
+		res.rows = append(res.rows, r)
 	}
 	if t.cost != nil {
 		for i := range res.rows {

@@ -34,6 +34,8 @@ type scenario struct {
 	only []string
 	// long says that it takes minutes: -scenario all leaves it out, and so does -quick.
 	long bool
+	// byName says that -scenario all leaves it out, too.
+	byName bool
 	// dns, recursor and faults say that only the engine of that name runs it.
 	dns, recursor, faults bool
 }

@@ -1127,3 +1127,23 @@ func TestWithoutANetworkQuestionsFailAtOnce(t *testing.T) {
 		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
 	})
 }
+
+func TestNamesWithOddBytesAreAskedAndSpelledAsTheCallerDoes(t *testing.T) {
+	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n  a\\.b A 192.0.2.80\n", func(t *testing.T, w *world) {
+		r := w.resolver()
+		for question, want := range map[string]string{
+			`A\.b.Example. A`:          `NOERROR A\.b.Example. A 192.0.2.80`,
+			`\065\046B.example. A`:     `NOERROR \065\046B.example. A 192.0.2.80`,
+			`a.b.example. A`:           "NXDOMAIN",
+			`\000\255\".example. A`:    "NXDOMAIN",
+			`x.a\.b.example. A`:        "NXDOMAIN",
+			`a\.b.example\.example. A`: "NXDOMAIN",
+		} {
+			m := w.ask(r, question)
+			assert.Equal(t, want, told(m), question)
+			b, err := m.Pack()
+			require.NoError(t, err)
+			require.NoError(t, new(dns.Msg).Unpack(b))
+		}
+	})
+}

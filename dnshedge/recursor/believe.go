@@ -1,42 +1,16 @@
 package recursor
 
 import (
-	"errors"
-	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
 
-	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
-
-// kind is what a response amounts to.
-type kind int8
-
-const (
-	isLame     kind = iota // the server does not serve the zone
-	isFailed               // it cannot answer the question
-	isRefused              // to a name that is not the whole one: ask the whole name
-	isReferral             // another zone's servers know
-	isAnswer               // of records, an alias, or that there are none
-)
-
-// verdict is what is believed of a response.
-type verdict struct {
-	kind      kind
-	poor      bool // the server is lame, but this is better than nothing
-	foreign   bool // of them, one by a server that answers for others, or does not say for whom
-	rcode     int
-	answer    []dns.RR // what the name of the question has, or the alias that it is
-	authority []dns.RR // why there is no answer; for DO, what proves it
-	next      string   // the name to go on with, which the alias points to; or ""
-	ttl       time.Duration
-	cut       *delegation // that a referral is to
-	scrubbed  int         // records that were not believed
-}
 
 // read reads a response of a server of zone z to q. If q is not the whole question, the rcodes
 // of servers that do not like that are no reason to ask others.
@@ -62,10 +36,11 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		return &verdict{kind: isLame}
 	}
 	switch {
-	case r.takeDNAME(m, z, q) || !besideAlias(q.qtype) && r.takeCNAME(m, q):
+	case r.takeDNAME(m, z, q) || !chain.BesideAlias(q.qtype) && r.takeCNAME(m, q):
 	case m.Rcode != dns.RcodeYXDomain && r.take(m, q) || r.takeCNAME(m, q): // no name is too long that has records
 	case m.Rcode == dns.RcodeYXDomain:
 		return &verdict{kind: isFailed}
+	case r.takeReferredDS(m, z, q):
 	default:
 		soa := findSOA(m.Ns, z.zone, q.name)
 		switch {
@@ -95,12 +70,20 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 	return r
 }
 
-// take appends the records that answer q, and reports whether there are any.
+// take appends the records that answer q, and reports whether there are any. For ANY, which need not be answered with all (RFC 8482 §4.1), they
+// are of no more types than are validated.
 func (r *verdict) take(m *dns.Msg, q question) bool {
+	var types []uint16
 	for _, rr := range m.Answer {
 		h := rr.Header()
 		if h.Class != dns.ClassINET || h.Rrtype != q.qtype && q.qtype != dns.TypeANY || !strings.EqualFold(h.Name, q.name) {
 			continue
+		}
+		if t := covers(rr); q.qtype == dns.TypeANY && !slices.Contains(types, t) {
+			if len(types) == validate.MaxSets {
+				continue
+			}
+			types = append(types, t)
 		}
 		r.answer = append(r.answer, rr)
 	}
@@ -112,14 +95,21 @@ func (r *verdict) take(m *dns.Msg, q question) bool {
 	return true
 }
 
-// besideAlias reports whether records of a type are the answer also where the name is an alias, which
-// other records beside it are not (RFC 1034 §3.6.2): the alias itself, or what DNSSEC puts beside it (RFC 4034 §3, RFC 4035 §2.5, RFC 2535 §2.3.5).
-func besideAlias(qtype uint16) bool {
-	switch qtype {
-	case dns.TypeCNAME, dns.TypeANY, dns.TypeRRSIG, dns.TypeNSEC, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT:
-		return true
+// takeReferredDS takes what a referral to the zone whose DS records are asked for says of them, which some servers send in the place of
+// the answer, and reports whether there is something.
+func (r *verdict) takeReferredDS(m *dns.Msg, z *delegation, q question) bool {
+	if q.qtype != dns.TypeDS || !q.do || m.Rcode != dns.RcodeSuccess || len(m.Answer) > 0 || hasSOA(m.Ns) || newDelegation(q.name, z.zone, m.Ns, nil, time.Now()) == nil {
+		return false
 	}
-	return false
+	proof := readProof(m.Ns, q.name, z.zone)
+	if len(proof) == 0 {
+		return false
+	}
+	if r.poor = false; slices.ContainsFunc(proof, isDS) {
+		r.answer = proof
+		level(r.answer)
+	}
+	return true
 }
 
 // takeCNAME appends the record that makes q's name an alias, and reports whether there is one.
@@ -131,7 +121,7 @@ func (r *verdict) takeCNAME(m *dns.Msg, q question) bool {
 			c.Hdr.Ttl = ttlOf(c)
 			r.answer = append(r.answer, c)
 			r.sign(m, q, q.name, dns.TypeCNAME)
-			r.next = lower(c.Target)
+			r.next = dnsname.Lower(c.Target)
 			return true
 		}
 	}
@@ -146,11 +136,11 @@ func (r *verdict) takeDNAME(m *dns.Msg, z *delegation, q question) bool {
 	if d == nil {
 		return false
 	}
-	owner := lower(d.Hdr.Name)
+	owner := dnsname.Lower(d.Hdr.Name)
 	d.Hdr.Ttl = ttlOf(d)
 	r.answer = append(r.answer, d)
 	r.sign(m, q, owner, dns.TypeDNAME)
-	target := substitute(q.name, owner, lower(d.Target))
+	target := dnsname.Substitute(q.name, owner, dnsname.Lower(d.Target))
 	if target == "" {
 		r.rcode = dns.RcodeYXDomain
 		return true
@@ -165,27 +155,11 @@ func (r *verdict) takeDNAME(m *dns.Msg, z *delegation, q question) bool {
 // findDNAME returns the DNAME record of a response that name is below, or nil.
 func findDNAME(m *dns.Msg, z *delegation, name string) *dns.DNAME {
 	for _, rr := range m.Answer {
-		if d, ok := rr.(*dns.DNAME); ok && d.Hdr.Class == dns.ClassINET && below(name, lower(d.Hdr.Name)) && within(lower(d.Hdr.Name), z.zone) {
+		if d, ok := rr.(*dns.DNAME); ok && d.Hdr.Class == dns.ClassINET && dnsname.Below(name, dnsname.Lower(d.Hdr.Name)) && dnsname.Within(dnsname.Lower(d.Hdr.Name), z.zone) {
 			return d
 		}
 	}
 	return nil
-}
-
-// substitute returns what name, which is below owner, becomes by a DNAME record, or "" if that
-// is longer than names may be (RFC 6672 §2.2).
-func substitute(name, owner, target string) string {
-	prefix := name
-	if owner != "." {
-		prefix = name[:len(name)-len(owner)]
-	}
-	if target == "." {
-		return prefix
-	}
-	if name = prefix + target; inWire(name) > 255 {
-		return ""
-	}
-	return name
 }
 
 // referral returns the section of a response in which there may be a referral, or nil. It is odd in ANSWER, where
@@ -214,7 +188,8 @@ func deniesForNobody(m *dns.Msg, zone string) bool {
 // readReferral returns the zone that a response refers to, or nil: one below the zone asked,
 // that q's name is in. It is mixed if there are NS records of other zones as well. Those are
 // ignored: the server that was asked does not delegate these zones, and of two that q's name is in,
-// the upper one's servers know about the other.
+// the upper one's servers know about the other. The zone ends with that above at the latest, so that one which is gone keeps none below it alive.
+// It is not changed any more: all who wait for the response have it.
 func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
 	name := ""
 	for _, rr := range ns {
@@ -225,14 +200,14 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 		if h.Rrtype == dns.TypeSOA {
 			return nil, false
 		}
-		owner := lower(h.Name)
+		owner := dnsname.Lower(h.Name)
 		switch {
 		case h.Rrtype != dns.TypeNS || owner == name:
-		case !below(owner, z.zone) || !within(q.name, owner):
+		case !dnsname.Below(owner, z.zone) || !dnsname.Within(q.name, owner):
 			mixed = true
 		default:
 			mixed = mixed || name != ""
-			if name == "" || below(name, owner) {
+			if name == "" || dnsname.Below(name, owner) {
 				name = owner
 			}
 		}
@@ -240,7 +215,16 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 	if name == "" || q.qtype == dns.TypeDS && q.name == name { // the one asked knows about DS
 		return nil, false
 	}
-	return newDelegation(name, z.zone, ns, m.Extra, now), mixed
+	if cut = newDelegation(name, z.zone, ns, m.Extra, now); cut == nil {
+		return nil, mixed
+	}
+	if z.zone != "." && !z.stub && z.expires.Before(cut.expires) {
+		cut.expires = z.expires
+	}
+	if q.do {
+		cut.chain.Above, cut.chain.Proof, cut.chain.Came = z.chain, readProof(m.Ns, name, z.zone), now
+	}
+	return cut, mixed
 }
 
 // refersAway reports whether there are NS records of a zone that is neither the one asked nor
@@ -248,7 +232,7 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 func refersAway(rrs []dns.RR, zone string) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
 		h := rr.Header()
-		return h.Rrtype == dns.TypeNS && !within(lower(h.Name), zone)
+		return h.Rrtype == dns.TypeNS && !dnsname.Within(dnsname.Lower(h.Name), zone)
 	})
 }
 
@@ -260,7 +244,7 @@ func findSOA(rrs []dns.RR, zone, name string) dns.RR {
 		if !ok || soa.Hdr.Class != dns.ClassINET {
 			continue
 		}
-		if owner := lower(soa.Hdr.Name); within(owner, zone) && within(name, owner) {
+		if owner := dnsname.Lower(soa.Hdr.Name); dnsname.Within(owner, zone) && dnsname.Within(name, owner) {
 			soa.Hdr.Ttl = ttlOf(soa)
 			if soa.Minttl < 1<<31 {
 				soa.Hdr.Ttl = min(soa.Hdr.Ttl, soa.Minttl)
@@ -288,7 +272,7 @@ func (r *verdict) prove(m *dns.Msg, zone string) {
 		} else if t == dns.TypeSOA {
 			continue
 		}
-		if h.Class == dns.ClassINET && (t == dns.TypeNSEC || t == dns.TypeNSEC3 || t == dns.TypeSOA) && within(lower(h.Name), zone) {
+		if h.Class == dns.ClassINET && (t == dns.TypeNSEC || t == dns.TypeNSEC3 || t == dns.TypeSOA) && dnsname.Within(dnsname.Lower(h.Name), zone) {
 			h.Ttl = ttlOf(rr)
 			r.authority = append(r.authority, rr)
 		}
@@ -337,9 +321,6 @@ func level(rrs []dns.RR) {
 // asks can keep it no longer.
 const bareTTL = 5 * time.Second
 
-// bare reports whether there is nothing in a reply: neither records nor why there are none.
-func (r *verdict) bare() bool { return len(r.answer)+len(r.authority) == 0 }
-
 // settle removes records that are there twice (RFC 2181 §5), and sets how long the reply may be kept.
 func (r *verdict) settle() {
 	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
@@ -355,89 +336,4 @@ func (r *verdict) settle() {
 		ttl = uint32(bareTTL / time.Second)
 	}
 	r.ttl = time.Duration(ttl) * time.Second
-}
-
-// worth orders poor verdicts: more is better.
-func (r *verdict) worth() int {
-	switch {
-	case r.foreign:
-		return -1
-	case len(r.answer) > 0:
-		return 3
-	case r.cut != nil:
-		return 2
-	case len(r.authority) > 0:
-		return 1
-	}
-	return 0
-}
-
-// agrees reports whether two servers with authority say as much: no other one will say more.
-func (r *verdict) agrees(o *verdict) bool {
-	return !r.foreign && r.worth() == o.worth() && r.rcode == o.rcode
-}
-
-// keep keeps a poor verdict until something better comes, if there is memory for it.
-func (j *judge) keep(r *verdict) {
-	n := memoryOf(r.answer, r.authority)
-	if !j.core.hold(n) {
-		return
-	}
-	j.core.letGo(j.held)
-	j.held = n
-	j.poor.Store(r)
-}
-
-// letGo ends what the judge holds. Queries that have lost may refer to it for a while.
-func (j *judge) letGo() {
-	j.core.letGo(j.held)
-	j.taken = nil
-	if j.poor.Load() != nil {
-		j.poor.Store(new(verdict)) // a server has said something
-	}
-}
-
-// errPoor is why the next server is asked although there is a response. It says nothing of other questions.
-var errPoor = errors.New("recursor: denial without a reason")
-
-// judge reads the responses to one task, and remembers what they amount to.
-type judge struct {
-	core  *core
-	zone  *delegation
-	q     question
-	whole bool
-
-	taken *verdict                // of the goroutine that asks
-	poor  atomic.Pointer[verdict] // the first of those that are worth most
-	held  int64                   // bytes that poor takes; of the goroutine that asks
-	mine  atomic.Bool             // a server's name was not looked up because of who asks
-}
-
-// judge is a task's.
-func (j *judge) judge(m *dns.Msg, _ netip.AddrPort) error {
-	r := read(m, j.zone, j.q, j.whole, time.Now())
-	switch {
-	case r.poor:
-		p := j.poor.Load()
-		if p != nil && r.agrees(p) {
-			j.taken = p
-			return nil
-		}
-		if p == nil || r.worth() > p.worth() {
-			j.keep(r)
-		}
-		switch {
-		case r.foreign:
-			return fleet.ErrLame
-		case r.bare():
-			return errPoor
-		}
-		return fleet.ErrFailed
-	case r.kind == isLame:
-		return fleet.ErrLame
-	case r.kind == isFailed:
-		return fleet.ErrFailed
-	}
-	j.taken = r
-	return nil
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -21,7 +23,8 @@ type cache struct {
 
 	mu      sync.RWMutex // guards the fields below
 	entries map[key]*entry
-	bytes   int64
+	held    holdings
+	bytes   int64 // of both
 	zones   int
 }
 
@@ -34,24 +37,44 @@ type key struct {
 	failed bool // no server has answered the question
 }
 
+// keyOf returns what an answer to q is about.
+func keyOf(q question) key { return key{name: q.name, qtype: q.qtype, do: q.do} }
+
 // entry is a zone, what is known about a question, or nothing if nobody has answered it. It is not
 // changed once it is in the cache, but for used.
 type entry struct {
 	zone    *delegation
 	reply   *verdict
-	expires time.Time // by the time of day, which goes on while the machine sleeps: without a monotonic clock
-	size    int64
+	born    time.Time    // when it was added
+	expires time.Time    // both by the time of day, which goes on while the machine sleeps: without a monotonic clock
+	size    int64        // without that of zones
 	used    atomic.Int64 // when it was, in seconds
 }
 
-// entrySize is what an entry takes besides what it holds: the map, the key, itself.
-const entrySize = 160
+// about returns the zone that an entry refers to, or nil.
+func (e *entry) about() *delegation {
+	if e.reply != nil {
+		return e.reply.zone
+	}
+	return e.zone
+}
 
+// entrySize is what an entry takes besides what it holds: the map, the key, itself.
+const entrySize = 184
+
+// lasts reports whether an entry is still to be used. None is from the future: then the clock was wrong when it was added. None
+// refers to a zone that is served elsewhere.
+func (e *entry) lasts(now time.Time) bool {
+	z := e.about()
+	return now.Before(e.expires) && !now.Before(e.born.Add(-maxSkew)) && (z == nil || !z.chain.Disowned())
+}
+
+// get returns an entry that is to be used, or nil.
 func (c *cache) get(k key, now time.Time) *entry {
 	c.mu.RLock()
 	e := c.entries[k]
 	c.mu.RUnlock()
-	if e == nil || !now.Before(e.expires) {
+	if e == nil || !e.lasts(now) {
 		return nil
 	}
 	if s := now.Unix(); e.used.Load() != s {
@@ -59,6 +82,9 @@ func (c *cache) get(k key, now time.Time) *entry {
 	}
 	return e
 }
+
+// maxSkew is how much later than a question an entry may be that it finds: it has asked for the time before.
+const maxSkew = 10 * time.Second
 
 // zone returns the zone with that name whose servers are known, or nil.
 func (c *cache) zone(name string, now time.Time) *delegation {
@@ -70,7 +96,7 @@ func (c *cache) zone(name string, now time.Time) *delegation {
 
 // above returns the zone nearest to a name whose servers are known, or nil.
 func (c *cache) above(name string, now time.Time) *delegation {
-	for ; name != "."; name = parent(name) {
+	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.zone(name, now); z != nil {
 			return z
 		}
@@ -81,12 +107,15 @@ func (c *cache) above(name string, now time.Time) *delegation {
 // reply returns what is known about a question, with the TTLs that are left, or nil. It is
 // the caller's.
 func (c *cache) reply(q question, now time.Time) *verdict {
-	e := c.get(key{name: q.name, qtype: q.qtype, do: q.do}, now)
+	e := c.get(keyOf(q), now)
 	if e == nil {
 		return nil
 	}
 	r := *e.reply
-	age := uint32(max(0, r.ttl-e.expires.Sub(now)+time.Second-1) / time.Second)
+	passed := max(0, r.ttl-e.expires.Sub(now)+time.Second-1)
+	r.kept = true
+	age := uint32(passed / time.Second)
+	r.ttl -= min(r.ttl, passed)
 	r.answer, r.authority = aged(r.answer, age), aged(r.authority, age)
 	return &r
 }
@@ -94,7 +123,7 @@ func (c *cache) reply(q question, now time.Time) *verdict {
 // records returns the records that are known to answer q, and whether the name is known not to exist. It is not ok if
 // nothing is known, not even that nobody has answered. The records must not be changed, and have the TTLs that they came with.
 func (c *cache) records(q question, now time.Time) (rrs []dns.RR, gone, ok bool) {
-	k := key{name: q.name, qtype: q.qtype}
+	k := keyOf(q)
 	if e := c.get(k, now); e != nil && e.reply.next == "" {
 		return e.reply.answer, e.reply.rcode == dns.RcodeNameError, true
 	}
@@ -117,8 +146,8 @@ func aged(rrs []dns.RR, age uint32) []dns.RR {
 }
 
 func (c *cache) addZone(z *delegation, now time.Time) {
-	if now.Before(z.expires) {
-		c.add(key{name: z.zone, zone: true}, &entry{zone: z, expires: z.expires, size: z.size() + entrySize}, now)
+	if now.Before(z.expires) && !z.chain.Disowned() {
+		c.add(key{name: z.zone, zone: true}, &entry{zone: z, expires: z.expires, size: entrySize}, now)
 	}
 }
 
@@ -130,7 +159,22 @@ func (c *cache) addReply(q question, r *verdict, now time.Time) {
 	kept := *r
 	kept.answer, kept.authority = aged(r.answer, 0), aged(r.authority, 0)
 	size := int64(entrySize+len(q.name)) + memoryOf(kept.answer, kept.authority)
-	c.add(key{name: q.name, qtype: q.qtype, do: q.do}, &entry{reply: &kept, expires: now.Add(r.ttl), size: size}, now)
+	if kept.status != validate.Unchecked || !q.do {
+		kept.zone = nil // it is not needed any more, and may be large
+	}
+	c.add(keyOf(q), &entry{reply: &kept, expires: now.Add(r.ttl), size: size}, now)
+}
+
+// dropReply and dropZone forget what turned out to be wrong.
+
+func (c *cache) dropReply(q question) { c.drop(keyOf(q)) }
+
+func (c *cache) dropZone(name string) { c.drop(key{name: name, zone: true}) }
+
+func (c *cache) drop(k key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(k)
 }
 
 // failureTTL is how long a server's name is not looked up again that no server has answered for
@@ -139,22 +183,39 @@ const failureTTL = 5 * time.Second
 
 // addFailure keeps that no server has answered q.
 func (c *cache) addFailure(q question, now time.Time) {
-	c.add(key{name: q.name, qtype: q.qtype, failed: true}, &entry{expires: now.Add(failureTTL), size: int64(entrySize + len(q.name))}, now)
+	k := keyOf(q)
+	k.failed = true
+	c.add(k, &entry{expires: now.Add(failureTTL), size: int64(entrySize + len(q.name))}, now)
 }
 
-// add keeps an entry. What was not used for longer makes room for it.
+// addStays keeps for a while that the parent of a zone was asked again where the zone is served, and stays reports that.
+
+func (c *cache) addStays(zone string, now time.Time) {
+	c.add(key{name: zone, failed: true}, &entry{expires: now.Add(failureTTL), size: int64(entrySize + len(zone))}, now)
+}
+
+func (c *cache) stays(zone string, now time.Time) bool {
+	return c.get(key{name: zone, failed: true}, now) != nil
+}
+
+// add keeps an entry, unless it would take much of the memory. What was not used for longer makes room for it.
 func (c *cache) add(k key, e *entry, now time.Time) {
 	e.used.Store(now.Unix())
-	e.expires = e.expires.Round(0)
+	e.born, e.expires = now.Round(0), e.expires.Round(0)
 	if e.size > c.max/16 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.entries == nil {
-		c.entries = make(map[key]*entry)
+		c.entries, c.held = make(map[key]*entry), make(holdings)
 	}
 	c.remove(k)
+	more := c.held.take(e.about())
+	if c.bytes += more; more > c.max/4 {
+		c.bytes -= c.held.drop(e.about())
+		return
+	}
 	for c.bytes+e.size > c.max && len(c.entries) > 0 {
 		c.evict(now)
 	}
@@ -173,7 +234,7 @@ func (c *cache) evict(now time.Time) {
 	n := 0
 	for k, e := range c.entries { // a map is read from a place taken at random
 		u := e.used.Load()
-		if !now.Before(e.expires) {
+		if !e.lasts(now) {
 			u = 0
 		}
 		if n == 0 || u < used {
@@ -192,7 +253,7 @@ func (c *cache) remove(k key) {
 		return
 	}
 	delete(c.entries, k)
-	c.bytes -= e.size
+	c.bytes -= e.size + c.held.drop(e.about())
 	if k.zone {
 		c.zones--
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
@@ -110,6 +111,35 @@ func TestWithoutANetworkNoNameIsHeldToFail(t *testing.T) {
 				w.refuse = nil
 				time.Sleep(6 * time.Second)
 				assert.Len(t, w.askClient(c, "www.example. A").Answer, 1)
+			})
+		})
+	}
+}
+
+// RFC 8020, where it is proven, and where nothing that the Resolver was told says otherwise.
+func TestAClientAsksForNothingBelowANameThatIsProvenNotToExist(t *testing.T) {
+	zone := map[string][]netip.AddrPort{"ad.no.example.tld.": {netip.MustParseAddrPort("192.0.3.4:53")}}
+	for name, tt := range map[string]struct {
+		set   func(*recursor.Resolver)
+		asked bool
+	}{
+		"validated":                {func(*recursor.Resolver) {}, false},
+		"not validated":            {func(r *recursor.Resolver) { r.Trust = dnssec.Trust{Off: true} }, true},
+		"a zone of its own below":  {func(r *recursor.Resolver) { r.Zones = zone }, true},
+		"insecure below":           {func(r *recursor.Resolver) { r.Trust.Insecure = []string{"x.no.example.tld"} }, true},
+		"insecure beside":          {func(r *recursor.Resolver) { r.Trust.Insecure = []string{"x.on.example.tld"} }, false},
+		"a zone of its own beside": {func(r *recursor.Resolver) { r.Zones = map[string][]netip.AddrPort{"corp.": zone["ad.no.example.tld."]} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, signed, func(t *testing.T, w *world) {
+				signedWorld(w)
+				r := validator(w, tt.set)
+				c := w.client(r)
+				require.Equal(t, dns.RcodeNameError, w.askClient(c, "no.example.tld. A").Rcode)
+				n := r.Stats().Questions
+				m := w.askClient(c, "b.c.no.example.tld. A")
+				assert.Equal(t, dns.RcodeNameError, m.Rcode)
+				assert.Equal(t, tt.asked, r.Stats().Questions > n)
 			})
 		})
 	}

@@ -11,6 +11,9 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
@@ -26,6 +29,8 @@ type core struct {
 	limits   Limits
 	hints    []netip.AddrPort
 	stubs    map[string]*delegation
+	chains   *chain.Chains // nil: nothing is validated
+	hinted   *delegation   // the root at the hints, to ask for its keys beside priming
 	fleet    *fleet.Fleet
 
 	// Safe for concurrent use.
@@ -49,6 +54,7 @@ type core struct {
 type counters struct {
 	questions, failures, local, lookups, scrubbed atomic.Int64
 	limited                                       sync.Map // *atomic.Int64 by field of Limits
+	notes                                         chain.Notes
 }
 
 // setup makes the Resolver ready, once.
@@ -106,6 +112,32 @@ func (c *core) init(r *Resolver) error {
 		c.types = append(c.types, dns.TypeAAAA)
 	}
 	c.fleet = fleet.New(c.fleetConfig())
+	c.hinted = newZone(".")
+	c.hinted.addrs, c.hinted.any = c.hints, true
+	if r.Trust.Off {
+		return nil
+	}
+	return c.follow(r.Trust)
+}
+
+// signed reports whether signatures are asked for with everything, and kept.
+func (c *core) signed() bool { return c.chains != nil }
+
+// follow begins to validate.
+func (c *core) follow(t dnssec.Trust) error {
+	conf, err := readTrust(t, c.limits)
+	if err != nil {
+		return err
+	}
+	conf.MaxBytes, conf.MaxRanges = c.maxBytes/16, c.maxBytes/16
+	c.cache.max -= conf.MaxBytes + conf.MaxRanges
+	if keepNoProofs {
+		conf.MaxRanges = 0
+	}
+	conf.Blame = func(z *chain.Zone, server netip.AddrPort, name string) { c.fleet.Blame(z.Name, server, name) }
+	conf.Drop = func(z *chain.Zone) { c.cache.dropZone(z.Name) }
+	conf.Go = func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) }
+	c.chains = chain.New(conf)
 	return nil
 }
 
@@ -113,7 +145,7 @@ func (c *core) init(r *Resolver) error {
 func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	c.stubs = make(map[string]*delegation, len(zones))
 	for zone, addrs := range zones {
-		name, ok := canonical(zone)
+		name, ok := dnsname.Canonical(zone)
 		if !ok || zone == "" {
 			return fmt.Errorf("recursor: Resolver.Zones has zone %q; want a name such as corp.example", zone)
 		}
@@ -128,7 +160,9 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 				return fmt.Errorf("recursor: Resolver.Zones has address %q for zone %q; want one as 192.0.2.1:53", a, zone)
 			}
 		}
-		c.stubs[name] = &delegation{zone: name, addrs: addrs, stub: true, any: true}
+		z := newZone(name)
+		z.addrs, z.stub, z.any, z.chain.Stub = addrs, true, true, true
+		c.stubs[name] = z
 	}
 	return nil
 }
@@ -155,7 +189,7 @@ func (c *core) fleetConfig() fleet.Config {
 
 // stub returns the zone of Resolver.Zones that a name is in, or nil.
 func (c *core) stub(name string) *delegation {
-	for ; name != "."; name = parent(name) {
+	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.stubs[name]; z != nil {
 			return z
 		}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
@@ -25,21 +27,30 @@ type delegation struct {
 	owner []string         // of each glue record
 	// expires is when the parent has to be asked again, by the time of day. Zero: never.
 	expires time.Time
-	stub    bool // of Resolver.Zones: the servers need not have authority
-	any     bool // they may be asked whatever their addresses
+
+	chain *chain.Zone // what signatures say of it; not nil
+	stub  bool        // of Resolver.Zones: the servers need not have authority
+	any   bool        // they may be asked whatever their addresses
+}
+
+// newZone returns a zone of which nothing is known.
+func newZone(name string) *delegation {
+	z := &delegation{zone: name}
+	z.chain = &chain.Zone{Name: name, Servers: z}
+	return z
 }
 
 // newDelegation reads the NS records of a zone, and the addresses that come with them. Glue
 // lies at or below the zone that delegates; other records are ignored. It returns nil if there
 // is no server.
 func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
-	z := &delegation{zone: zone}
+	z := newZone(zone)
 	glued := make(map[string]bool)
 	ttl := uint32(maxTTL / time.Second)
 	for _, rr := range ns {
-		if s, ok := rr.(*dns.NS); ok && s.Hdr.Class == dns.ClassINET && lower(s.Hdr.Name) == zone {
+		if s, ok := rr.(*dns.NS); ok && s.Hdr.Class == dns.ClassINET && dnsname.Lower(s.Hdr.Name) == zone {
 			ttl = min(ttl, ttlOf(rr))
-			name := lower(s.Ns)
+			name := dnsname.Lower(s.Ns)
 			if _, twice := glued[name]; !twice && len(z.names) < maxMsgServers {
 				z.names = append(z.names, name)
 				glued[name] = false
@@ -52,8 +63,8 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 		if !ok || len(z.addrs) >= fleet.MaxAddrs {
 			continue
 		}
-		name := lower(h.Name)
-		if _, ours := glued[name]; !ours || !within(name, parent) {
+		name := dnsname.Lower(h.Name)
+		if _, ours := glued[name]; !ours || !dnsname.Within(name, parent) {
 			continue
 		}
 		if a := netip.AddrPortFrom(addr, dnsPort); !slices.Contains(z.addrs, a) {
@@ -77,6 +88,17 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 	}
 	z.expires = now.Add(time.Duration(max(ttl, minZoneTTL)) * time.Second).Round(0)
 	return z
+}
+
+// servedAs reports whether two referrals are to the same zone at the same servers.
+func (z *delegation) servedAs(o *delegation) bool {
+	same := func(a, b []string) bool {
+		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+	}
+	addrs := func(z *delegation) []netip.AddrPort {
+		return slices.SortedFunc(slices.Values(z.addrs), netip.AddrPort.Compare)
+	}
+	return z.zone == o.zone && same(z.names, o.names) && slices.Equal(addrs(z), addrs(o))
 }
 
 // glueOf returns the addresses that came with the name of a server.
@@ -135,5 +157,5 @@ func (z *delegation) size() int64 {
 			n += 32 + int64(len(name))
 		}
 	}
-	return n
+	return n + memoryOf(z.chain.Proof)
 }

@@ -5,11 +5,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // Export writes what was learned and stays true for a while: servers' round trip times, those
-// of first answers, and where the root and the zones below it are served. It is for Import in
+// of first answers, and where the root and the zones below it are served, with what the root says of their keys. It is for Import in
 // another process or after a restart.
 func (r *Resolver) Export(w io.Writer) error {
 	c, err := r.setup()
@@ -37,7 +38,7 @@ func (c *core) exportZones() []fleet.Delegation {
 	var zones []fleet.Delegation
 	add := func(z *delegation) {
 		if len(z.names) > 0 {
-			zones = append(zones, fleet.Delegation{Zone: z.zone, Names: z.names, Addrs: z.addrs, Expires: z.expires})
+			zones = append(zones, fleet.Delegation{Zone: z.zone, Names: z.names, Addrs: z.addrs, Expires: z.expires, Proof: packProof(z.chain.Proof)})
 		}
 	}
 	c.primeMu.Lock()
@@ -48,7 +49,7 @@ func (c *core) exportZones() []fleet.Delegation {
 	c.cache.mu.RLock()
 	defer c.cache.mu.RUnlock()
 	for k, e := range c.cache.entries {
-		if k.zone && parent(k.name) == "." {
+		if k.zone && dnsname.Parent(k.name) == "." {
 			add(e.zone)
 		}
 	}
@@ -59,9 +60,10 @@ func (c *core) exportZones() []fleet.Delegation {
 func (c *core) importZones(zones []fleet.Delegation) {
 	now := time.Now()
 	for _, x := range zones {
-		z := &delegation{zone: x.Zone, names: x.Names, addrs: x.Addrs, expires: x.Expires}
+		z := newZone(x.Zone)
+		z.names, z.addrs, z.expires = x.Names, x.Addrs, x.Expires
 		if len(z.names) == 0 || len(z.names) > fleet.MaxNames || len(z.addrs) > fleet.MaxAddrs || z.expires.After(now.Add(maxTTL)) ||
-			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { same, ok := canonical(name); return !ok || same != name }) {
+			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { same, ok := dnsname.Canonical(name); return !ok || same != name }) {
 			continue
 		}
 		if len(z.addrs) == 0 {
@@ -74,7 +76,10 @@ func (c *core) importZones(zones []fleet.Delegation) {
 				c.primed = z
 			}
 			c.primeMu.Unlock()
-		} else if parent(z.zone) == "." && c.cache.zone(z.zone, now) == nil {
+			continue
+		}
+		z.chain.Above, z.chain.Proof, z.chain.Came = c.hinted.chain, unpackProof(x.Proof), now.Add(-time.Minute) // nobody knows when: not just now
+		if dnsname.Parent(z.zone) == "." && c.cache.zone(z.zone, now) == nil {
 			c.cache.addZone(z, now)
 		}
 	}

@@ -1,19 +1,20 @@
 package recursor
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/special"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
 // For tests in package recursor_test.
-var (
-	Canonical = canonical
-	Within    = within
-	Parent    = parent
-	InWire    = inWire
-	Unique    = unique
-)
+var Unique = unique
 
 // Expiries returns when what a Resolver keeps expires.
 func Expiries(r *Resolver) (all []time.Time) {
@@ -39,9 +40,100 @@ func Read(b []byte, zone, name string, typ uint16) (believed int) {
 	if err != nil {
 		return 0
 	}
-	r := read(m, &delegation{zone: zone}, question{name: name, qtype: typ, do: true}, true, time.Now())
+	r := read(m, newZone(zone), question{name: name, qtype: typ, do: true}, true, time.Now())
 	if r.cut != nil {
 		return len(r.cut.names)
 	}
 	return len(r.answer) + len(r.authority)
+}
+
+// WithoutSpecialNames runs f while names that mean something on one machine only are names as others.
+func WithoutSpecialNames(f func()) {
+	defer func() { findSpecial = special.Find }()
+	findSpecial = func([]byte, bool) *special.Zone { return nil }
+	f()
+}
+
+// FakeLegacy has a Resolver take signatures of algorithms that no library verifies any more for right, once all else fits.
+func FakeLegacy(r *Resolver) {
+	adjust = func(p *validate.Policy) { p.FakeLegacy = true }
+	defer func() { adjust = nil }()
+	if _, err := r.setup(); err != nil {
+		panic(err)
+	}
+}
+
+// WithoutProofs has a Resolver ask servers what it could tell by proofs of other answers.
+func WithoutProofs(r *Resolver) {
+	keepNoProofs = true
+	defer func() { keepNoProofs = false }()
+	if _, err := r.setup(); err != nil {
+		panic(err)
+	}
+}
+
+// Proofs returns what is kept of what the parents of zones say of their keys, as text.
+func Proofs(r *Resolver) map[string][]string {
+	all := make(map[string][]string)
+	for k, e := range r.core.cache.entries {
+		if k.zone {
+			all[k.name] = nil
+			for _, rr := range e.zone.chain.Proof {
+				all[k.name] = append(all[k.name], dns.TypeToString[rr.Header().Rrtype]+" "+dns.TypeToString[covers(rr)])
+			}
+			slices.Sort(all[k.name])
+		}
+	}
+	return all
+}
+
+// Held returns how many bytes the zones take that what is kept refers to, each once.
+func Held(r *Resolver) (n int64) {
+	c, err := r.setup()
+	if err != nil {
+		panic(err)
+	}
+	c.cache.mu.RLock()
+	defer c.cache.mu.RUnlock()
+	seen := make(map[*chain.Zone]bool)
+	for _, e := range c.cache.entries {
+		for z := e.about(); z != nil && !seen[z.chain]; z = z.above() {
+			seen[z.chain] = true
+			n += z.size()
+		}
+	}
+	return n
+}
+
+// CacheBytes returns what the cache counts, and may take at most.
+func CacheBytes(r *Resolver) (counted, most int64) {
+	c := &r.core.cache
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.bytes, c.max
+}
+
+// Knows reports whether it is known where a zone is served, if the clock shows that time.
+func Knows(r *Resolver, zone string, at time.Time) bool { return r.core.cache.zone(zone, at) != nil }
+
+// Crowded adds so many zones that are known for an hour to a cache of that many bytes, at one time, and then as many others at another one. It returns how many
+// of the last half of these are known.
+func Crowded(most int64, n int, before, after time.Time) (known int) {
+	c := &cache{max: most}
+	name := func(i int) string { return fmt.Sprint("z", i, ".") }
+	for i := range 2 * n {
+		now := before
+		if i >= n {
+			now = after
+		}
+		z := newZone(name(i))
+		z.expires = now.Add(time.Hour)
+		c.addZone(z, now)
+	}
+	for i := 3 * n / 2; i < 2*n; i++ {
+		if c.zone(name(i), after) != nil {
+			known++
+		}
+	}
+	return known
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
@@ -64,7 +65,7 @@ func (f *finder) known() []netip.AddrPort {
 	c, now := f.lookup.core, time.Now()
 	for _, name := range f.bare {
 		for _, t := range c.types {
-			rrs, _, _ := c.cache.records(question{name: name, qtype: t}, now)
+			rrs, _, _ := c.cache.records(c.questionFor(name, t), now)
 			addrs = append(addrs, f.add(addressesOf(rrs))...)
 		}
 		if z := c.cache.above(name, now); z != nil {
@@ -161,7 +162,7 @@ func isClosed(c <-chan struct{}) bool {
 // enough reports whether it is not worth the while: there is an answer that will do, or a
 // part of a name was asked of some.
 func (f *finder) enough() bool {
-	if r := f.judge.poor.Load(); r != nil && !r.foreign && (r.cut != nil || len(r.answer)+len(r.authority) > 0) {
+	if r := f.judge.poor.Load(); r != nil && !r.foreign && !r.bad && (r.cut != nil || len(r.answer)+len(r.authority) > 0) {
 		return true
 	}
 	return !f.judge.whole && len(f.found) > 0
@@ -175,7 +176,7 @@ func (f *finder) spoken() bool { return f.judge.poor.Load() != nil }
 func (f *finder) plan(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
-			q := question{name: name, qtype: t}
+			q := f.lookup.core.questionFor(name, t)
 			if _, _, ok := f.lookup.core.cache.records(q, time.Now()); ok || slices.Contains(f.left, q) {
 				continue
 			}
@@ -204,7 +205,7 @@ func (f *finder) last(e fleet.Effort) (addrs []netip.AddrPort, more bool) {
 		return nil, true
 	}
 	for _, name := range f.zone.names {
-		for zone := name; zone != "."; zone = parent(zone) {
+		for zone := name; zone != "."; zone = dnsname.Parent(zone) {
 			if z := c.cache.zone(zone, now); z != nil {
 				addrs = append(addrs, f.add(z.glueOf(name))...)
 			}
@@ -214,13 +215,13 @@ func (f *finder) last(e fleet.Effort) (addrs []netip.AddrPort, more bool) {
 		return addrs, false
 	}
 	f.own = true
-	f.left = append(f.left, question{name: f.zone.zone, qtype: dns.TypeNS})
+	f.left = append(f.left, f.lookup.core.questionFor(f.zone.zone, dns.TypeNS))
 	return nil, true
 }
 
 // next returns which of those left is looked up next, or -1.
 func (f *finder) next(e fleet.Effort) int {
-	return slices.IndexFunc(f.left, func(q question) bool { return e == fleet.Everything || !within(q.name, f.zone.zone) })
+	return slices.IndexFunc(f.left, func(q question) bool { return e == fleet.Everything || !dnsname.Within(q.name, f.zone.zone) })
 }
 
 // start begins to look up the next name, or reports false if there is none, or none is paid for.
@@ -248,6 +249,9 @@ func (f *finder) take(r lookedUp) []netip.AddrPort {
 	if errors.Is(r.err, errCycle) || errors.Is(r.err, errDeep) {
 		f.judge.mine.Store(true)
 	}
+	if errors.Is(r.err, errEmpty) || isOwn(r.err) {
+		f.judge.own.Store(true)
+	}
 	if errors.Is(r.err, fleet.ErrUnpaid) { // it may be needed later
 		f.unpaid = f.hedge
 		f.left = append(f.left, r.question)
@@ -256,8 +260,8 @@ func (f *finder) take(r lookedUp) []netip.AddrPort {
 	if r.qtype == dns.TypeNS { // the last resort, for this task alone
 		var names []string
 		for _, rr := range r.rrs {
-			if ns, ok := rr.(*dns.NS); ok && len(names) < fleet.MaxNames && !slices.Contains(f.bare, lower(ns.Ns)) {
-				names = append(names, lower(ns.Ns))
+			if ns, ok := rr.(*dns.NS); ok && len(names) < fleet.MaxNames && !slices.Contains(f.bare, dnsname.Lower(ns.Ns)) {
+				names = append(names, dnsname.Lower(ns.Ns))
 			}
 		}
 		f.bare = append(f.bare, names...)

@@ -10,7 +10,10 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
 // maxFlight is how long the address of a server is looked up.
@@ -25,6 +28,17 @@ var errGlued = errors.New("recursor: there is glue for the server's name")
 
 // errDeep is why a server's name is not looked up.
 var errDeep = errors.New("recursor: too many names of servers are served by servers whose names have to be looked up")
+
+// errEmpty is why a server's name is not looked up: too many others of the question have no address.
+var errEmpty = errors.New("recursor: too many names of servers have no address")
+
+// ownError is why no server has answered that is about the question which has asked: for others it says nothing of the zone.
+type ownError struct{ error }
+
+func (e *ownError) Unwrap() error { return e.error }
+
+// isOwn reports whether an error says nothing of a zone, for other questions.
+func isOwn(err error) bool { return errors.As(err, new(*ownError)) }
 
 // flights are the lookups of servers' names that are under way, and the steps, which all who need the same
 // one share. None of them waits for itself, through others or not: who would close such a
@@ -148,7 +162,7 @@ func (c *core) find(ctx context.Context, l *lookup, n *node, q question, hedge b
 			return rrs, gone, nil
 		}
 		if l.bill.empty.Load() >= maxEmpty {
-			return nil, false, nil
+			return nil, false, errEmpty
 		}
 		f, mine, err := c.join(l, n, q, hedge)
 		if err != nil {
@@ -162,7 +176,7 @@ func (c *core) find(ctx context.Context, l *lookup, n *node, q question, hedge b
 			return nil, false, context.Cause(ctx)
 		}
 		var limit *limitError
-		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !errors.Is(f.err, errDeep) && !errors.Is(f.err, fleet.ErrUnpaid) {
+		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !isOwn(f.err) && !errors.Is(f.err, errDeep) && !errors.Is(f.err, fleet.ErrUnpaid) {
 			return f.rrs, f.gone, f.err
 		}
 		// It failed because of who else asked for it; for this one it may do better.
@@ -172,7 +186,7 @@ func (c *core) find(ctx context.Context, l *lookup, n *node, q question, hedge b
 // join returns the flight for q, with n, which is l's, waiting for it. It is l's own if nobody else has
 // asked for it before.
 func (c *core) join(l *lookup, n *node, q question, hedge bool) (f *flight, mine bool, err error) {
-	k := key{name: q.name, qtype: q.qtype}
+	k := keyOf(q)
 	fs := &c.flights
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -206,16 +220,17 @@ func (c *core) start(l *lookup, k key) *flight {
 	c.flights.flying[k] = f
 	c.count.lookups.Add(1)
 	c.running.Go(func() {
+		stack.Grow16()
 		ctx, stop := context.WithTimeout(ctx, maxFlight)
 		defer stop()
 		defer cancel(nil)
-		q := question{name: k.name, qtype: k.qtype}
+		q := c.questionFor(k.name, k.qtype)
 		r, err := f.lookup.run(ctx, q)
 		if err == nil {
 			f.rrs, f.gone = r.answer, r.rcode == dns.RcodeNameError
 		}
 		f.err = err
-		if errors.Is(err, fleet.ErrNoServers) {
+		if errors.Is(err, fleet.ErrNoServers) && !isOwn(err) {
 			c.cache.addFailure(q, time.Now())
 		}
 		c.flights.mu.Lock()
@@ -280,6 +295,7 @@ type stepKey struct {
 type step struct {
 	node
 	key  stepKey
+	zone *chain.Zone // that of the one who asks
 	done chan struct{}
 
 	waiting int // besides the one who asks; guarded by flights.mu
@@ -307,10 +323,6 @@ func (r *verdict) clone() *verdict {
 	}
 	c := *r
 	c.answer, c.authority = aged(r.answer, 0), aged(r.authority, 0)
-	if r.cut != nil {
-		cut := *r.cut
-		c.cut = &cut
-	}
 	return &c
 }
 
@@ -318,7 +330,7 @@ func (r *verdict) clone() *verdict {
 func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (said, error) {
 	c := l.core
 	for {
-		s, leads := c.enter(l, stepKey{z.zone, q, whole})
+		s, leads := c.enter(l, z, stepKey{z.zone, q, whole})
 		if s == nil { // whoever asks waits for this lookup
 			return l.askServers(ctx, z, q, whole, new(step), l.node())
 		}
@@ -332,7 +344,7 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 			c.quit(l, s)
 			return said{}, context.Cause(ctx)
 		}
-		if s.err != nil && s.mine {
+		if s.err != nil && s.mine || s.zone.StrangeTo(z.chain) {
 			continue
 		}
 		if s.err != nil {
@@ -350,16 +362,16 @@ func (l *lookup) lead(ctx context.Context, z *delegation, s *step) (r said, err 
 	return r, err
 }
 
-// enter returns the step with a key, and whether l is the one who asks; otherwise it waits. It is nil if
+// enter returns the step with a key, about a zone, and whether l is the one who asks; otherwise it waits. It is nil if
 // the one who asks waits for l.
-func (c *core) enter(l *lookup, k stepKey) (s *step, leads bool) {
+func (c *core) enter(l *lookup, z *delegation, k stepKey) (s *step, leads bool) {
 	fs := &c.flights
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	s = fs.steps[k]
 	switch {
-	case s == nil:
-		s, leads = &step{key: k, done: make(chan struct{})}, true
+	case s == nil, s.zone.StrangeTo(z.chain):
+		s, leads = &step{key: k, zone: z.chain, done: make(chan struct{})}, true
 		if fs.steps == nil {
 			fs.steps = make(map[stepKey]*step)
 		}
@@ -385,7 +397,9 @@ func (c *core) quit(l *lookup, s *step) {
 func (c *core) conclude(l *lookup, s *step, r said, err error, left bool) {
 	fs := &c.flights
 	fs.mu.Lock()
-	delete(fs.steps, s.key)
+	if fs.steps[s.key] == s {
+		delete(fs.steps, s.key)
+	}
 	l.node().leave(&s.node)
 	shared := s.waiting > 0
 	fs.mu.Unlock()
@@ -400,11 +414,15 @@ func (c *core) conclude(l *lookup, s *step, r said, err error, left bool) {
 // hearsayOf returns what a response of z's servers says of the target of the alias that it is: to be believed
 // if nobody else answers, and if it is of the same zone. It is nil if that is nothing, or too large to be kept.
 func (l *lookup) hearsayOf(m *dns.Msg, z *delegation, q question, r *verdict) *verdict {
-	if r.next == "" || !within(r.next, z.zone) || l.core.stub(r.next) != l.core.stub(z.zone) {
+	if r.next == "" || !dnsname.Within(r.next, z.zone) || l.core.stub(r.next) != l.core.stub(z.zone) {
 		return nil
 	}
 	q.name = r.next
 	h := read(m, z, q, true, time.Now())
+	h.zone, h.from = r.zone, r.from
+	if l.core.signed() {
+		h.ttl = min(h.ttl, endWithSignatures(time.Now(), h.answer, h.authority))
+	}
 	if h.kind != isAnswer || len(h.answer) == 0 || memoryOf(h.answer, h.authority) > smallHeld {
 		return nil
 	}

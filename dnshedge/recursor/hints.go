@@ -8,6 +8,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
@@ -35,16 +37,22 @@ var rootServers = sync.OnceValue(func() []netip.Addr {
 	return addrs
 })
 
+// primer is the question that pays for priming.
+type primer interface {
+	chain.Bill
+	spend(hedge bool) error
+}
+
 // primeAgain is how long the hints are used when priming has failed.
 const primeAgain = time.Minute
 
 // root returns where the root is served. The first who asks waits until a server of the hints
 // has said so (RFC 9609 §3); when that is too old, it is used until there is news.
-func (c *core) root(ctx context.Context, b *bill) (*delegation, error) {
+func (c *core) root(ctx context.Context, b primer) (*delegation, error) {
 	c.primeMu.Lock()
 	now := time.Now()
 	z := c.primed
-	if z != nil && now.Before(z.expires) {
+	if z != nil && now.Before(z.expires) && z.expires.Before(now.Add(maxTTL+maxSkew)) { // later: the clock was set back
 		c.primeMu.Unlock()
 		return z, nil
 	}
@@ -81,23 +89,36 @@ func (c *core) doubt(z *delegation) {
 }
 
 // prime asks for the root's servers.
-func (c *core) prime(b *bill) {
+func (c *core) prime(b primer) {
 	ctx, cancel := context.WithTimeout(c.ctx, maxFlight)
 	defer cancel()
-	z := &delegation{zone: ".", addrs: c.hints, expires: time.Now().Add(primeAgain), any: true}
+	z := c.unprimed()
+	var said *chain.Said // to be proven; nil: nothing is validated
 	m, err := c.fleet.Ask(ctx, &fleet.Task{
-		Name: ".", Type: dns.TypeNS, Zone: ".", Part: true, Servers: c.hints, Any: true,
-		Judge: func(m *dns.Msg, _ netip.AddrPort) error {
+		Name: ".", Type: dns.TypeNS, DO: c.signed(), Zone: ".", Part: true, Servers: c.hints, Any: true,
+		Judge: func(m *dns.Msg, from netip.AddrPort) (err error) {
 			if m.Rcode != dns.RcodeSuccess {
 				return fleet.ErrLame
 			}
-			return nil
+			said, err = c.weighPriming(b, m, from)
+			return err
 		},
 		Spend: b.spend,
 	})
+	now := primed(m)
+	if err != nil || now == nil {
+		said = nil
+	}
+	if said != nil { // keys come beside
+		short, stop := context.WithTimeout(ctx, keysTime)
+		_ = c.chains.Prove(short, b, said) // without keys, nothing is known yet
+		if said.Status == validate.Bogus {
+			now = nil
+		}
+		stop()
+	}
 	c.primeMu.Lock()
-	defer c.primeMu.Unlock()
-	if now := primed(m); err == nil && now != nil {
+	if err == nil && now != nil {
 		z = now
 	} else if c.primed != nil {
 		z.addrs = c.primed.addrs // those of before are better than hints
@@ -105,6 +126,41 @@ func (c *core) prime(b *bill) {
 	c.primed = z
 	close(c.priming)
 	c.priming = nil
+	c.primeMu.Unlock()
+	if said == nil || said.Status != validate.Unchecked || c.chains.Prove(ctx, b, said) != nil || said.Status != validate.Bogus {
+		return
+	}
+	c.primeMu.Lock()
+	defer c.primeMu.Unlock()
+	if c.primed == z {
+		c.primed = c.unprimed()
+	}
+}
+
+// keysTime is how long what a server says of the root's servers waits for the root's keys. If they come later, it is believed until then.
+const keysTime = 250 * time.Millisecond
+
+// unprimed returns the root as the hints have it, for a while.
+func (c *core) unprimed() *delegation {
+	z := newZone(".")
+	z.addrs, z.expires, z.any = c.hints, time.Now().Add(primeAgain), true
+	return z
+}
+
+// weighPriming looks at the signature of the root's NS records, as far as that is possible at once. Their addresses have none (RFC 9609 §3.3). It returns
+// what is left to prove, or why another server is asked.
+func (c *core) weighPriming(b primer, m *dns.Msg, from netip.AddrPort) (*chain.Said, error) {
+	if c.chains == nil {
+		return nil, nil
+	}
+	q := question{name: ".", qtype: dns.TypeNS, do: true}
+	r := read(m, c.hinted, q, true, time.Now())
+	r.zone, r.from = c.hinted, from
+	s := r.said(q.name, q.qtype)
+	if c.chains.Judge(b.Work(), s, nil) != nil {
+		return nil, fleet.ErrUnsigned
+	}
+	return s, nil
 }
 
 // primed returns what a response says of the root's servers, or nil if that is nothing.

@@ -4,11 +4,15 @@ import (
 	"cmp"
 	"fmt"
 	"sync/atomic"
+
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
 const (
-	maxDepth    = 4 // names of servers are looked up for names of servers
-	maxEmpty    = 5 // names of servers that are looked up and have no address
+	maxDepth      = 4   // names of servers are looked up for names of servers
+	maxEmpty      = 5   // names of servers that are looked up and have no address
+	maxIterations = 500 // of NSEC3, above which nobody looks
+
 	maxUnderWay = 2 // lookups of servers' names for one zone at a time
 )
 
@@ -19,6 +23,7 @@ func (l Limits) withDefaults() Limits {
 		ServerNames: cmp.Or(l.ServerNames, 16), ServerNamesPerZone: cmp.Or(l.ServerNamesPerZone, 5),
 		Referrals: cmp.Or(l.Referrals, 30), Aliases: cmp.Or(l.Aliases, 11),
 		InFlight: cmp.Or(l.InFlight, 64), ZoneInFlight: cmp.Or(l.ZoneInFlight, 256),
+		Verifications: cmp.Or(l.Verifications, 128), NSEC3Iterations: cmp.Or(l.NSEC3Iterations, 50),
 	}
 }
 
@@ -29,10 +34,14 @@ func (l Limits) validate() error {
 	}{
 		{"Queries", l.Queries}, {"ChainQueries", l.ChainQueries}, {"ServerNames", l.ServerNames}, {"ServerNamesPerZone", l.ServerNamesPerZone},
 		{"Referrals", l.Referrals}, {"Aliases", l.Aliases}, {"InFlight", l.InFlight}, {"ZoneInFlight", l.ZoneInFlight},
+		{"Verifications", l.Verifications}, {"NSEC3Iterations", l.NSEC3Iterations},
 	} {
 		if f.value < 0 {
 			return fmt.Errorf("recursor: Resolver.Limits.%s is %d; want 0 or more", f.name, f.value)
 		}
+	}
+	if l.NSEC3Iterations > maxIterations {
+		return fmt.Errorf("recursor: Resolver.Limits.NSEC3Iterations is %d; want %d at most", l.NSEC3Iterations, maxIterations)
 	}
 	return nil
 }
@@ -51,11 +60,16 @@ func (e *limitError) Error() string {
 // concurrent use.
 type bill struct {
 	limits  *Limits
-	queries atomic.Int32 // sent, but for hedges
-	hedges  atomic.Int32 // sent
-	names   atomic.Int32 // of servers, looked up
-	empty   atomic.Int32 // names of servers that were looked up and gave no address
+	work    validate.Work // of validation
+	queries atomic.Int32  // sent, but for hedges
+	hedges  atomic.Int32  // sent
+	names   atomic.Int32  // of servers, looked up
+	empty   atomic.Int32  // names of servers that were looked up and gave no address
+	known   atomic.Int32  // answers that were made of proofs of others
 }
+
+// Work returns what validation may spend.
+func (b *bill) Work() *validate.Work { return &b.work }
 
 // spend pays for a query. A hedge is paid for by the budget of hedges: it asks for nothing new.
 func (b *bill) spend(hedge bool) error {

@@ -736,3 +736,25 @@ func TestACallerThatLeavesGetsItsCauseAndLeavesNothing(t *testing.T) {
 		assert.Zero(t, r.Stats().InFlight)
 	})
 }
+
+func TestAQuestionThatWaitsForAPlaceInVainIsAnsweredWithAFailure(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+example. delegated 192.0.2.1
+`, func(t *testing.T, w *world) {
+		r := w.resolver(limits(recursor.Limits{InFlight: 2}))
+		require.Equal(t, dns.RcodeNameError, w.ask(r, "none.example. A").Rcode)
+		w.fault("192.0.2.1", silent)
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 3 * ms)
+				m, err := w.try(context.Background(), r, fmt.Sprintf("n%d.example. A", i))
+				if assert.NoError(t, err) {
+					assert.Equal(t, dns.RcodeServerFailure, m.Rcode)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}

@@ -1,6 +1,10 @@
 package recursor
 
-import "github.com/miekg/dns"
+import (
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+)
 
 const (
 	maxSteps    = 10 // questions for parts of a name (RFC 9156 §2.3)
@@ -11,6 +15,7 @@ const (
 // minimiser tells servers no more of a name than they need (RFC 9156).
 type minimiser struct {
 	q     question
+	do    bool // signatures are asked for with parts of the name too
 	off   bool // the whole name is asked
 	steps int
 	known int // labels of the longest part that was asked for, or is a zone
@@ -18,8 +23,8 @@ type minimiser struct {
 
 // next returns what the servers of a zone are asked, and whether that is the whole question.
 func (m *minimiser) next(zone string) (question, bool) {
-	m.known = max(m.known, labels(zone))
-	left := labels(m.q.name) - m.known
+	m.known = max(m.known, dnsname.Labels(zone))
+	left := dnsname.Labels(m.q.name) - m.known
 	if m.off || left <= 1 || m.steps >= maxSteps {
 		return m.q, true
 	}
@@ -33,5 +38,5 @@ func (m *minimiser) next(zone string) (question, bool) {
 	}
 	m.steps++
 	m.known += add
-	return question{name: ancestor(m.q.name, m.known), qtype: dns.TypeA}, false
+	return question{name: dnsname.Ancestor(m.q.name, m.known), qtype: dns.TypeA, do: m.do}, false
 }

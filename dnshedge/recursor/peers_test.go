@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -316,6 +317,7 @@ zone "." { type hint; file %q; };
 	}
 
 	r := &recursor.Resolver{
+		Trust:     dnssec.Trust{Off: true},
 		Hints:     []netip.Addr{netip.MustParseAddr(serverAt(0, 1)), netip.MustParseAddr(serverAt(0, 2))},
 		PrivateOK: true, NoIPv6: true, Dialer: h,
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -12,8 +13,13 @@ import (
 type question struct {
 	name  string // absolute, in lower case, as dns.CanonicalName returns it
 	qtype uint16
-	do    bool // the caller understands DNSSEC
+	do    bool // signatures are asked for as well
 	cd    bool
+}
+
+// questionFor returns what is asked to find servers.
+func (c *core) questionFor(name string, qtype uint16) question {
+	return question{name: name, qtype: qtype, do: c.signed()}
 }
 
 // newQuestion reads what m asks.
@@ -22,7 +28,7 @@ func newQuestion(m *dns.Msg) (question, error) {
 		return question{}, fmt.Errorf("recursor: message has opcode %s, response %t and %d questions; want a QUERY with 1", dns.OpcodeToString[m.Opcode], m.Response, len(m.Question))
 	}
 	ask := m.Question[0]
-	name, ok := canonical(ask.Name)
+	name, ok := dnsname.Canonical(ask.Name)
 	switch {
 	case !ok:
 		return question{}, fmt.Errorf("recursor: name %q is not a domain name", ask.Name)

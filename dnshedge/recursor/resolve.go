@@ -4,37 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"slices"
+	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
-
-// maxTime is how long a question may take, which is less than a Client's default timeout: then
-// the caller has a response, which can be kept.
-const maxTime = 4500 * time.Millisecond
-
-// errLong is why a question ends that takes too long.
-var errLong = errors.New("recursor: no answer in time")
-
-// resolve looks up what a caller asks. It ends a little before ctx does.
-func (c *core) resolve(ctx context.Context, q question, b *bill) (*result, error) {
-	limit := maxTime
-	if end, ok := ctx.Deadline(); ok {
-		left := time.Until(end)
-		limit = min(limit, left-left/10)
-	}
-	ctx, stop := context.WithTimeoutCause(ctx, limit, errLong)
-	defer stop()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(c.ctx, func() { cancel(net.ErrClosed) })()
-	return (&lookup{core: c, bill: b, until: time.Now().Add(limit - limit/20)}).run(ctx, q)
-}
 
 // lookup finds out what a caller, or another lookup, asks.
 type lookup struct {
@@ -48,7 +30,9 @@ type lookup struct {
 	// Of the goroutine that runs it.
 	queries   atomic.Int32 // sent for its own name, or the alias that it has come to
 	referrals int
-	hearsay   *verdict // what the server of the last alias has said of its target; nil: nothing
+	avoid     []netip.AddrPort // servers whose answers to the question were bogus
+	hearsay   *verdict         // what the server of the last alias has said of its target; nil: nothing
+	moved     bool             // a parent was asked once more where a zone is served
 }
 
 // node is who waits for what the lookup needs: its flight.
@@ -59,88 +43,11 @@ func (l *lookup) node() *node {
 	return &l.flight.node
 }
 
-// result is what there is to tell a caller.
-type result struct {
-	rcode             int
-	answer, authority []dns.RR
-}
-
-// run answers q.
-func (l *lookup) run(ctx context.Context, q question) (*result, error) {
-	res := new(result)
-	names := []string{q.name}
-	var held int64
-	defer func() { l.core.letGo(held) }()
-	for {
-		hearsay := l.hearsay
-		if l.hearsay = nil; hearsay != nil {
-			l.until = time.Time{}
-		}
-		r, err := l.link(ctx, q, l.flight != nil || len(names) > 1)
-		if hearsay != nil && errors.Is(err, fleet.ErrNoServers) {
-			r, err = hearsay, nil // which is better than nothing
-		}
-		if err != nil {
-			return nil, err
-		}
-		res.rcode = r.rcode
-		res.answer = append(res.answer, r.answer...)
-		res.authority = append(res.authority, r.authority...)
-		if len(names) > 1 {
-			res.answer = dns.Dedup(res.answer, nil) // a DNAME record may make several of the aliases
-		}
-		if !res.fits() {
-			return nil, errLarge
-		}
-		if r.next == "" {
-			return res, nil
-		}
-		if len(names) > l.bill.limits.Aliases {
-			return nil, &limitError{"Aliases", l.bill.limits.Aliases}
-		}
-		if slices.Contains(names, r.next) {
-			return nil, &loopError{r.next}
-		}
-		l.core.letGo(held)
-		if held = memoryOf(res.answer, res.authority); !l.core.hold(held) {
-			held = 0
-			return nil, errLarge
-		}
-		names = append(names, r.next)
-		q.name = r.next
-		l.queries.Store(0)
-	}
-}
-
-// errLarge is why a question ends whose answer is too large, or whose aliases are for a question that waits. What servers say of aliases may fill a
-// message each, and one message may become longer than messages are, as others must not compress all names
-// that its sender has compressed (RFC 3597 §4).
-var errLarge = errors.New("recursor: the answer does not fit a message")
-
-// fits reports whether a message has room for a result, a question and an OPT record.
-func (r *result) fits() bool {
-	const most = dns.MaxMsgSize - 512
-	n := 0
-	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {
-		for _, rr := range rrs {
-			n += dns.Len(rr)
-		}
-	}
-	return n <= most || (&dns.Msg{Compress: true, Answer: r.answer, Ns: r.authority}).Len() <= most
-}
-
-// loopError is why a question ends whose aliases lead back to where they come from.
-type loopError struct{ name string }
-
-func (e *loopError) Error() string {
-	return fmt.Sprintf("recursor: aliases of %s lead back to it", e.name)
-}
-
-// link answers q up to the next alias that leads elsewhere. What is shared is looked up in the
+// descend answers q from the nearest zone that is known down. What is shared is looked up in the
 // cache before, and kept there. So is what a caller cannot keep, as it has no TTL.
-func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, error) {
+func (l *lookup) descend(ctx context.Context, q question, shared bool) (*verdict, error) {
 	c := l.core
-	if r := c.cache.reply(q, time.Now()); r != nil && (shared || r.bare()) {
+	if r := c.cache.reply(q, time.Now()); r != nil && (shared || r.bare()) && !(q.cd && c.chains != nil) {
 		return r, nil
 	}
 	if shared {
@@ -148,13 +55,21 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 			return r, nil
 		}
 	}
-	z, err := c.closest(ctx, q, l.bill)
+	z, err := l.closest(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	parts := &minimiser{q: q, off: c.conf.NoMinimise}
+	known := l.known(q)
+	if r := known.answer(z); r != nil {
+		return r, nil
+	}
+	l.askKeys(q, z)
+	parts := &minimiser{q: q, do: c.signed(), off: c.conf.NoMinimise}
 	for {
 		step, whole := parts.next(z.zone)
+		if !whole && known.part(step, z) {
+			continue
+		}
 		r, err := l.ask(ctx, z, step, whole)
 		switch {
 		case err != nil && !whole && (errors.Is(err, errImpatient) || errors.Is(err, fleet.ErrNoServers)):
@@ -168,15 +83,21 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 			if l.referrals++; l.referrals > l.bill.limits.Referrals {
 				return nil, &limitError{"Referrals", l.bill.limits.Referrals}
 			}
-			z = c.learn(z, r.cut)
+			z = c.learn(r.cut)
+			if r := known.answer(z); r != nil {
+				return r, nil
+			}
+			l.askKeys(q, z)
 			if f := l.flight; f != nil && f.gluedBy(z) {
 				return nil, errGlued
 			}
-		case !whole && (r.kind == isRefused || r.rcode != dns.RcodeSuccess):
-			parts.off = true
-		case !whole: // one label more
+		case !whole:
+			if r := known.after(ctx, step, z, r.verdict); r != nil {
+				return r, nil
+			}
+			parts.off = r.kind == isRefused || r.rcode != dns.RcodeSuccess // otherwise, one label more
 		default:
-			if shared || r.bare() {
+			if (shared || r.bare()) && (c.chains == nil || l.flight != nil) {
 				c.cache.addReply(q, r.verdict, time.Now())
 			}
 			l.hearsay = r.hearsay
@@ -185,25 +106,30 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 	}
 }
 
-// learn keeps a zone that its parent referred to. It ends with its parent at the latest, so
-// that a zone which is gone keeps none below it alive.
-func (c *core) learn(parent, z *delegation) *delegation {
-	if parent.zone != "." && !parent.stub && parent.expires.Before(z.expires) {
-		z.expires = parent.expires
+// known returns what answers q without asking: for callers who want no more than what is right.
+func (l *lookup) known(q question) *known {
+	k := &known{pay: payer{l.bill, l.core}, bill: l.bill, q: q}
+	if l.flight == nil && !q.cd {
+		k.chains = l.core.chains
 	}
+	return k
+}
+
+// learn keeps a zone that its parent referred to.
+func (c *core) learn(z *delegation) *delegation {
 	c.cache.addZone(z, time.Now())
 	return z
 }
 
 // closest returns the zone nearest to what is asked whose servers are known. The parent of a
 // zone is asked for its DS records (RFC 4035 §3.1.4.1).
-func (c *core) closest(ctx context.Context, q question, b *bill) (*delegation, error) {
-	now := time.Now()
+func (l *lookup) closest(ctx context.Context, q question) (*delegation, error) {
+	c, now := l.core, time.Now()
 	name := q.name
 	if q.qtype == dns.TypeDS {
-		name = parent(name)
+		name = dnsname.Parent(name)
 	}
-	for ; name != "."; name = parent(name) {
+	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.stubs[name]; z != nil {
 			return z, nil
 		}
@@ -214,8 +140,12 @@ func (c *core) closest(ctx context.Context, q question, b *bill) (*delegation, e
 	if z := c.stubs["."]; z != nil {
 		return z, nil
 	}
-	return c.root(ctx, b)
+	l.askKeys(q, c.hinted)
+	return c.root(ctx, payer{l.bill, c})
 }
+
+// errLong is why a question ends that takes too long.
+var errLong = errors.New("recursor: no answer in time")
 
 // errImpatient is why no more servers are asked for a part of a name.
 var errImpatient = errors.New("recursor: no answer to a minimised question")
@@ -223,9 +153,9 @@ var errImpatient = errors.New("recursor: no answer to a minimised question")
 // askServers asks the servers of a zone. Names of servers are looked up for n.
 func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whole bool, s *step, n *node) (said, error) {
 	var tries atomic.Int32
-	j := &judge{core: l.core, zone: z, q: q, whole: whole}
+	j := &judge{core: l.core, bill: l.bill, zone: z, q: q, whole: whole}
 	t := &fleet.Task{
-		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Servers: z.addrs, Any: z.any,
+		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Signed: l.core.promised(z), Zone: z.zone, Servers: z.addrs, Any: z.any, Avoid: l.avoid,
 		Part: !whole, Brief: !whole, Until: l.until, Judge: j.judge,
 		Hedge: func() bool { return l.core.isHedge(n) },
 		Spend: func(hedge bool) error {
@@ -239,6 +169,7 @@ func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whol
 		f := newFinder(l, z, j, n)
 		t.Servers, t.More = f.found, f.more
 	}
+	j.task = t
 	defer j.letGo()
 	m, err := l.core.fleet.Ask(ctx, t)
 	var r said
@@ -251,8 +182,11 @@ func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whol
 	case ctx.Err() == nil && j.poor.Load() != nil:
 		r.verdict = j.poor.Load()
 	default:
-		s.mine = j.mine.Load()
-		return said{}, fmt.Errorf("%w: zone %s", err, z.zone)
+		s.mine = j.mine.Load() || j.own.Load()
+		if err = fmt.Errorf("%w: zone %s", err, z.zone); j.own.Load() {
+			err = &ownError{err}
+		}
+		return said{}, err
 	}
 	l.core.count.scrubbed.Add(int64(r.scrubbed))
 	return r, nil
@@ -267,3 +201,51 @@ func (l *lookup) spend(hedge bool) error {
 	}
 	return l.bill.spend(hedge)
 }
+
+// askKeys begins to ask for the keys of a zone, beside a question to it that is to be validated.
+func (l *lookup) askKeys(q question, z *delegation) {
+	if c := l.core; c.chains != nil && l.flight == nil && !q.cd && c.chains.Covers(q.name, q.qtype) {
+		c.chains.Begin(payer{l.bill, c}, z.chain)
+	}
+}
+
+// promised reports whether the parent of a zone says that it is signed.
+func (c *core) promised(z *delegation) bool { return c.chains != nil && c.chains.Promised(z.chain) }
+
+// payer has asked what validation needs, and a question pays for that.
+type payer struct {
+	*bill
+	core *core
+}
+
+// Ask is chain.Bill's.
+func (p payer) Ask(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Said, error) {
+	stack.Grow16()
+	l := &lookup{core: p.core, bill: p.bill, until: time.Now().Add(askTime), avoid: avoid}
+	at, q := z.Servers.(*delegation), question{name: name, qtype: qtype, do: true}
+	r, err := l.ask(ctx, at, q, true)
+	for ; err == nil && r.kind == isReferral && l.referrals < p.limits.Referrals; l.referrals++ { // some of its servers are those of a zone below
+		at = p.core.learn(r.cut)
+		r, err = l.ask(ctx, at, q, true)
+	}
+	limit := (*limitError)(nil)
+	switch {
+	case errors.As(err, &limit):
+		return nil, &validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: strings.TrimPrefix(err.Error(), "recursor: "), Zone: z.Name, Name: name, Type: qtype, Limit: limit.field}
+	case isOwn(err):
+		return nil, &validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: strings.TrimPrefix(err.Error(), "recursor: "), Zone: z.Name, Name: name, Type: qtype, Limit: "ServerNames"}
+	case err != nil:
+		return nil, err
+	case r.kind != isAnswer:
+		return nil, fmt.Errorf("recursor: no answer to %s %s at the servers of %s", name, dns.Type(qtype), z.Name)
+	}
+	s := r.said(name, qtype)
+	s.Zone = z
+	if r.bad {
+		s.Status = validate.Bogus
+	}
+	return s, nil
+}
+
+// askTime is how long keys are awaited, from servers that are slow.
+const askTime = 4500 * time.Millisecond

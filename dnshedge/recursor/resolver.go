@@ -7,14 +7,19 @@
 // The Client adds what a Resolver does not have: a cache of answers, failures included,
 // stale answers, one exchange for callers with the same question, and a forwarder's side.
 //
-// A Resolver does not validate DNSSEC. It never sets AD, and so it replaces no validating
-// resolver. It passes on what validators below it need: DO, CD and RRSIG records.
+// A Resolver validates DNSSEC, unless Trust turns that off. It asks for the keys of signed zones beside the
+// first question to them, passes over servers whose signatures do not fit, and answers SERVFAIL, with an
+// extended error that says why, where no server is right. AD says that all of an answer is signed, from an anchor on. One that
+// does not validate never sets AD, and passes on what validators need: DO, CD and RRSIG records.
 package recursor
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/netip"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
 
 // Resolver answers questions by asking the servers of the zones, from the root down. The zero
@@ -39,6 +44,9 @@ type Resolver struct {
 	// Limits bound what one question of a caller may cost.
 	Limits Limits
 
+	// Trust is whom signatures are believed (DNSSEC). The zero value validates from the root's keys on that are built in.
+	Trust dnssec.Trust
+
 	// MaxBytes bounds the memory that is taken by what was learned, by an estimate:
 	// servers, zones and their records. Zero: 64 MiB. It must not be less than 1 MiB.
 	MaxBytes int64
@@ -51,6 +59,11 @@ type Resolver struct {
 
 	// Trace is told of queries to servers and of answers. Nil: nobody is told.
 	Trace *Trace
+
+	// Logger is told, as warnings, of a zone whose answers are bogus, once an hour; of keys of the root that no anchor knows, once a
+	// day; and of a clock at whose time the root's signatures are not valid, once an hour. A question waits until the handler has
+	// returned. Nil: nobody is told.
+	Logger *slog.Logger
 
 	// NoMinimise sends the whole name to the servers of every zone, instead of no more of it
 	// than they need (RFC 9156).
@@ -125,4 +138,11 @@ type Limits struct {
 	// InFlight is how many queries wait for one server's answers, and ZoneInFlight for
 	// those of one zone's servers. Others wait. Zero: 64 and 256.
 	InFlight, ZoneInFlight int
+
+	// Verifications is what the signatures of a question may cost to verify: P-384 counts 10, RSA with more than 2,048 bits 5, any
+	// other 1. Zero: 128.
+	Verifications int
+	// NSEC3Iterations is up to how many iterations of their hash NSEC3 records prove something. The answers of
+	// a zone that has more are insecure (RFC 9276 §3.2). Zero: 50. At most 500.
+	NSEC3Iterations int
 }

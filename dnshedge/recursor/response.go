@@ -11,12 +11,16 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 // ExchangeContext answers the question of m, which it does not change. The address must be
-// empty. The response has m's ID and RA, never AA or AD, and an OPT record if m has one. The
-// duration is how long that took.
+// empty. The response has m's ID and RA, never AA, and an OPT record if m has one; AD if all of it was validated, m has DO
+// or AD, and not CD (RFC 6840 §5.8). The duration is how long that took.
 //
 // A question that cannot be answered, or not within 4.5 s or nine tenths of the time that ctx
 // leaves, has the response SERVFAIL, with an extended error that says why, and no error. So
@@ -54,14 +58,21 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 	defer c.running.Done()
 	c.count.questions.Add(1)
 	b := &bill{limits: &c.limits}
+	if c.chains != nil {
+		b.work.Policy = c.chains.Policy()
+	}
+	asked := q
+	asked.do = q.do || c.signed()
 	var res *result
 	var err error
 	if r := c.special(q); r != nil {
 		c.count.local.Add(1)
 		res = &result{rcode: r.rcode, answer: r.answer, authority: r.authority}
+		res.add(r)
 	} else {
-		res, err = c.resolve(ctx, q, b)
+		res, err = c.resolve(ctx, asked, b)
 	}
+	security, err := c.secured(q, b, res, err)
 	if err != nil {
 		c.count.failures.Add(1)
 		if limit := (*limitError)(nil); errors.As(err, &limit) {
@@ -80,7 +91,7 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 		}
 	}
 	if t := c.conf.Trace; t != nil && t.Answer != nil {
-		info := AnswerInfo{Name: q.name, Type: q.qtype, Queries: int(b.queries.Load() + b.hedges.Load()), Err: err}
+		info := AnswerInfo{Name: q.name, Type: q.qtype, Queries: int(b.queries.Load() + b.hedges.Load()), Proofs: int(b.known.Load()), Security: security, Err: err}
 		if resp != nil {
 			info.Rcode = resp.Rcode
 		}
@@ -90,6 +101,37 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 		err = nil
 	}
 	return resp, err
+}
+
+// secured returns what the answer to a caller's question is worth, and counts it.
+func (c *core) secured(q question, b *bill, res *result, err error) (dnssec.Security, error) {
+	if c.chains == nil {
+		return dnssec.Unchecked, err
+	}
+	defer c.watch()
+	spent, _, _ := b.work.Spent()
+	c.chains.Counts.Verifications.Add(int64(spent))
+	c.chains.Counts.Synthesized.Add(int64(b.known.Load()))
+	bogus := (*dnssec.Error)(nil)
+	switch {
+	case errors.As(err, &bogus):
+		c.chains.Counts.Bogus(bogus.EDE)
+		c.note(q.name, q.qtype, bogus)
+		if bogus.Limit != "" {
+			c.limited(bogus.Limit)
+		}
+		return dnssec.Bogus, err
+	case err != nil || q.cd:
+		return dnssec.Unchecked, err
+	case res.status == validate.Secure:
+		if err := sentinel(q, c.chains.RootAnchors()); err != nil {
+			return dnssec.Secure, err
+		}
+		c.chains.Counts.Secure.Add(1)
+		return dnssec.Secure, nil
+	}
+	c.chains.Counts.Insecure.Add(1)
+	return dnssec.Insecure, nil
 }
 
 // begin reports whether a question may begin. If so, it must end with running.Done.
@@ -122,6 +164,10 @@ func respond(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 	}, Compress: true, Question: []dns.Question{m.Question[0]}}
 	if err == nil {
 		resp.Rcode, resp.Answer, resp.Ns = res.rcode, res.answer, res.authority
+		resp.AuthenticatedData = res.status == validate.Secure && !q.cd && (q.do || m.AuthenticatedData) // RFC 6840 §5.8
+		if !q.do {
+			resp.Answer, resp.Ns = chain.WithoutProofs(resp.Answer, q.qtype), chain.WithoutProofs(resp.Ns, dns.TypeNone)
+		}
 		if spelled := m.Question[0].Name; spelled != q.name && dns.IsFqdn(spelled) {
 			for _, rr := range resp.Answer {
 				if h := rr.Header(); strings.EqualFold(h.Name, q.name) {
@@ -136,9 +182,12 @@ func respond(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 		return resp
 	}
 	resp.SetEdns0(udpSize, q.do)
-	if err != nil {
-		opt := resp.Extra[0].(*dns.OPT)
+	opt := resp.Extra[0].(*dns.OPT)
+	switch {
+	case err != nil:
 		opt.Option = append(opt.Option, extended(err))
+	case res.why != nil && res.status == validate.Insecure:
+		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: res.why.EDE, ExtraText: textOf(res.why)})
 	}
 	return resp
 }
@@ -146,6 +195,9 @@ func respond(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 // extended returns the extended error (RFC 8914) that says why a question failed.
 func extended(err error) *dns.EDNS0_EDE {
 	code := dns.ExtendedErrorCodeOther
+	if bogus := (*dnssec.Error)(nil); errors.As(err, &bogus) {
+		return &dns.EDNS0_EDE{InfoCode: bogus.EDE, ExtraText: bogus.Text}
+	}
 	if errors.Is(err, fleet.ErrNoServers) || errors.Is(err, errLong) {
 		code = dns.ExtendedErrorCodeNoReachableAuthority
 	}
@@ -155,3 +207,19 @@ func extended(err error) *dns.EDNS0_EDE {
 // IgnoresOptions says that EDNS options do not change answers. So a Client asks once for callers who differ in nothing else,
 // and keeps the answer.
 func (r *Resolver) IgnoresOptions() {}
+
+// NothingBelow reports whether a name of which a response with AD says that it does not exist has no names below it (RFC 8020): the
+// Resolver validates, and of no name below does it know otherwise, by Zones or Trust. A Client above it asks for none then.
+func (r *Resolver) NothingBelow(name string) bool {
+	c, err := r.setup()
+	name, ok := dnsname.Canonical(name)
+	if err != nil || !ok || c.chains == nil {
+		return false
+	}
+	for zone := range c.stubs {
+		if dnsname.Within(zone, name) {
+			return false
+		}
+	}
+	return !c.chains.BeginBelow(name)
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/rpl"
@@ -125,7 +126,7 @@ func TestScripts(t *testing.T) {
 				}
 			}
 			assert.Equal(t, validates[name].ad, s.DropAD())
-			err := playResolver(t, s)
+			err := playResolver(t, s, nil)
 			if err == nil {
 				passed++
 			}
@@ -143,7 +144,7 @@ func TestOurScripts(t *testing.T) {
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".rpl"), func(t *testing.T) {
-			assert.NoError(t, playResolver(t, parse(t, file)))
+			assert.NoError(t, playResolver(t, parse(t, file), nil))
 		})
 	}
 }
@@ -159,22 +160,23 @@ func parse(t *testing.T, file string) *rpl.Script {
 }
 
 // playResolver plays a script with a Resolver that is set up as the script wants, behind
-// a Client with a Cache.
-func playResolver(t *testing.T, s *rpl.Script) (err error) {
+// a Client with a Cache. What is not nil prepares both for a script of validators.
+func playResolver(t *testing.T, s *rpl.Script, prepare func(*recursor.Resolver, *dnshedge.Cache)) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := s.Network()
 		r := &recursor.Resolver{
+			Trust:      dnssec.Trust{Off: true},
 			Dialer:     n,
 			NoMinimise: s.Get("qname-minimisation") == "no" || s.Get("query-minimization") == "off",
 			NoIPv4:     s.Get("do-ip4") == "no",
 			NoIPv6:     s.Get("do-ip6") == "no",
-			PrivateOK:  s.Get("do-not-query-localhost") == "no",
+			PrivateOK:  s.Get("do-not-query-localhost") == "no" || s.Get("do-not-query-localhost") == "off",
 		}
 		r.Trace = logged(t)
 		defer r.Close()
 		n.AnyTypeRefers = s.Get("query-minimization") == "on"
-		n.FewerQueries = true
+		n.FewerQueries, n.QueryWaits = true, strings.Contains(t.Name(), "/deckard_")
 		for _, a := range s.Servers() {
 			r.PrivateOK = r.PrivateOK || a.IsPrivate() // unbound asks them always
 		}
@@ -207,6 +209,9 @@ func playResolver(t *testing.T, s *rpl.Script) (err error) {
 					cache.MaxTTL = d
 				}
 			}
+		}
+		if prepare != nil {
+			prepare(r, cache)
 		}
 		c := &dnshedge.Client{Exchanger: r, Cache: cache}
 		defer c.Close()

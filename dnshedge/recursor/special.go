@@ -6,7 +6,11 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/special"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
+
+// findSpecial is special.Find, but for tests of names that have a meaning of their own.
+var findSpecial = special.Find
 
 // special returns the answer to a question whose name means something on one machine or in
 // one network only, or nil. Such names are not asked for, unless they are in one of Zones.
@@ -22,7 +26,7 @@ func (c *core) special(q question) *verdict {
 	if err != nil {
 		return nil
 	}
-	z := special.Find(b[:n], true)
+	z := findSpecial(b[:n], true)
 	if z == nil {
 		return nil
 	}
@@ -33,5 +37,5 @@ func (c *core) special(q question) *verdict {
 	if m == nil {
 		return nil
 	}
-	return &verdict{kind: isAnswer, rcode: m.Rcode, answer: m.Answer, authority: m.Ns}
+	return &verdict{kind: isAnswer, status: validate.Insecure, rcode: m.Rcode, answer: m.Answer, authority: m.Ns}
 }

@@ -2,7 +2,11 @@ package recursor
 
 import (
 	"sync/atomic"
+	"time"
 
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -26,6 +30,20 @@ func (r *Resolver) Stats() Stats {
 		return true
 	})
 	c.cache.stats(&s)
+	if c.chains != nil {
+		c.chains.Fill(&s)
+		c.count.notes.Fill(&s)
+	}
 	c.fleet.Fill(&s)
 	return s
 }
+
+// note takes why an answer to a question is bogus.
+func (c *core) note(name string, qtype uint16, why *dnssec.Error) {
+	c.count.notes.Bogus(c.conf.Logger, "recursor", observe.RecursorBogus{
+		Time: time.Now(), Name: name, Type: dns.Type(qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: why.Text, Zone: why.Zone, Server: why.Server,
+	})
+}
+
+// watch logs what the root's keys have told, if that is due.
+func (c *core) watch() { c.count.notes.Root(c.conf.Logger, "recursor", time.Now(), c.chains.Fill) }

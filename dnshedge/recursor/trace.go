@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"time"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
 
 // Trace is told what a Resolver does. Its functions may be nil; they are called from several
@@ -36,5 +38,9 @@ type AnswerInfo struct {
 	Type    uint16
 	Rcode   int
 	Queries int   // sent to servers for it
-	Err     error // instead of a response, or why the response is SERVFAIL
+	Proofs  int   // answers to it, or to its aliases, that were made of proofs of others: no server was asked (RFC 8198)
+	Err     error // instead of a response, or why the response is SERVFAIL; of one that is bogus, a *dnssec.Error
+
+	// Security is what signatures say of the answer.
+	Security dnssec.Security
 }

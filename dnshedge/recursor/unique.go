@@ -1,6 +1,10 @@
 package recursor
 
-import "github.com/miekg/dns"
+import (
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+)
 
 // fewRecords are compared with one another; of more, each is looked up among those before it.
 const fewRecords = 8
@@ -48,9 +52,9 @@ func sameAmongMany(n int) func(kept []dns.RR, rr dns.RR) int {
 		name := h.Name
 		if name != last {
 			var ok bool
-			if owner, ok = owners[lower(name)]; !ok {
+			if owner, ok = owners[dnsname.Lower(name)]; !ok {
 				owner = uint32(len(owners))
-				owners[lower(name)] = owner
+				owners[dnsname.Lower(name)] = owner
 			}
 			last = name
 		}

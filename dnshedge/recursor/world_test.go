@@ -20,6 +20,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/deadline"
 	"github.com/gohedge/hedge/internal/doubles"
@@ -160,9 +161,9 @@ func (w *world) server(addr string) *server {
 	return w.servers[a]
 }
 
-// resolver returns a Resolver that asks the servers of the world and is closed with the test.
+// resolver returns a Resolver that asks the servers of the world, does not validate, and is closed with the test.
 func (w *world) resolver(set ...func(*recursor.Resolver)) *recursor.Resolver {
-	r := &recursor.Resolver{Dialer: w}
+	r := &recursor.Resolver{Dialer: w, Trust: dnssec.Trust{Off: true}}
 	for a, s := range w.servers {
 		if slices.ContainsFunc(s.zones, func(z *zone) bool { return z.name == "." }) {
 			r.Hints = append(r.Hints, a)
@@ -407,8 +408,9 @@ func record(s string) dns.RR {
 
 // zone is what authoritative servers serve.
 type zone struct {
-	name string
-	sets map[string]map[uint16][]dns.RR // a name without records is an empty non-terminal
+	name   string
+	sets   map[string]map[uint16][]dns.RR // a name without records is an empty non-terminal
+	signer *signer                        // nil: the zone is not signed
 }
 
 func newZone(name string) *zone {
@@ -509,7 +511,11 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 	}
 	glue := func(ns []dns.RR) {
 		for _, rr := range ns {
-			host := dns.CanonicalName(rr.(*dns.NS).Ns)
+			ns, ok := rr.(*dns.NS)
+			if !ok {
+				continue
+			}
+			host := dns.CanonicalName(ns.Ns)
 			r.Extra = append(r.Extra, z.sets[host][dns.TypeA]...)
 			r.Extra = append(r.Extra, z.sets[host][dns.TypeAAAA]...)
 		}
@@ -524,7 +530,11 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 		if ns := z.sets[owner][dns.TypeNS]; i > 0 && len(ns) > 0 && (owner != name || q.qtype != dns.TypeDS) {
 			r.Ns = append(r.Ns, set(owner, dns.TypeNS)...)
 			if signed {
-				r.Ns = append(r.Ns, set(owner, dns.TypeDS)...)
+				ds := set(owner, dns.TypeDS)
+				if len(ds) == 0 {
+					ds = z.covering(owner)
+				}
+				r.Ns = append(r.Ns, ds...)
 			}
 			glue(ns)
 			return true
@@ -556,6 +566,9 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 			r.Rcode = dns.RcodeNameError
 		}
 		r.Ns = append(r.Ns, set(z.name, dns.TypeSOA)...)
+		if signed {
+			r.Ns = append(r.Ns, z.denials(name, "*."+strings.TrimPrefix(z.closest(name), "."))...)
+		}
 		return true
 	}
 	copied := func(all []dns.RR) (rrs []dns.RR) {
@@ -566,6 +579,9 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 		}
 		return rrs
 	}
+	if owner != name && signed {
+		r.Ns = append(r.Ns, z.denials(name)...)
+	}
 	if c := set(owner, dns.TypeCNAME); len(c) > 0 && q.qtype != dns.TypeCNAME {
 		c = copied(c)
 		slices.Reverse(c) // the CNAME record last
@@ -573,11 +589,14 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 		return false
 	}
 	all := copied(set(owner, q.qtype))
-	if q.qtype == dns.TypeNS && !signed {
+	if q.qtype == dns.TypeNS {
 		glue(all)
 	}
 	if len(all) == 0 {
 		r.Ns = append(r.Ns, set(z.name, dns.TypeSOA)...)
+		if signed {
+			r.Ns = append(r.Ns, z.denials(owner)...)
+		}
 	}
 	r.Answer = append(r.Answer, all...)
 	return true

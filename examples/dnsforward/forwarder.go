@@ -19,17 +19,18 @@ import (
 // forwarder is a client with listeners. The fields of the first block are set before
 // start.
 type forwarder struct {
-	client   *dnshedge.Client
-	resolver *recursor.Resolver // that client asks; nil: it asks upstreams
-	access   access
-	listen   []string // for UDP and TCP
-	dot      []string // for TLS
-	doh      []string // for HTTPS
-	metrics  string   // for HTTP; empty: none
-	sockets  int      // for UDP, of each address
-	conns    int      // connections of all clients, over TCP and TLS, and as many over HTTPS
-	each     int      // connections of one client
-	cert     *certificate
+	client     *dnshedge.Client
+	resolver   *recursor.Resolver // that client asks; nil: it asks upstreams
+	validating *validating        // that client asks; nil: it asks upstreams itself
+	access     access
+	listen     []string // for UDP and TCP
+	dot        []string // for TLS
+	doh        []string // for HTTPS
+	metrics    string   // for HTTP; empty: none
+	sockets    int      // for UDP, of each address
+	conns      int      // connections of all clients, over TCP and TLS, and as many over HTTPS
+	each       int      // connections of one client
+	cert       *certificate
 
 	server *dnshedge.Server // over UDP, TCP and TLS
 	web    []*http.Server
@@ -78,10 +79,13 @@ func (f *forwarder) start() error {
 			return fmt.Errorf("dnsforward: listen on %s: %w", f.metrics, err)
 		}
 		mux := http.NewServeMux()
-		mux.Handle("/metrics", metrics{f.client, f.resolver})
+		mux.Handle("/metrics", metrics{f})
 		pages := []debug.Source{debug.DNS(f.client)}
 		if f.resolver != nil {
 			pages = append(pages, debug.Recursor(f.resolver))
+		}
+		if f.validating != nil {
+			pages = append(pages, debug.DNS(f.validating.upstreams), debug.Recursor(f.validating))
 		}
 		mux.Handle("/debug/hedge", debug.Handler(pages...))
 		s := httpServer(mux)

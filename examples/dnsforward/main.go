@@ -4,8 +4,8 @@
 //	go run ./examples/dnsforward -listen 127.0.0.1:5300 -upstream tls://192.0.2.1#dns.example -upstream tls://192.0.2.2#dns.example
 //	dig @127.0.0.1 -p 5300 example.com
 //
-// With -recursive it needs no other resolver: it asks the servers of the zones itself, and does
-// not validate DNSSEC. It answers over UDP and TCP, and over TLS and HTTPS if it has a certificate. README.md
+// With -recursive it needs no other resolver: it asks the servers of the zones itself, and checks
+// their signatures (DNSSEC). With -validate it checks those of what its upstreams say. It answers over UDP and TCP, and over TLS and HTTPS if it has a certificate. README.md
 // beside this file says how it is operated; -help lists the settings.
 package main
 
@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
 func main() {
@@ -69,7 +70,7 @@ func run() error {
 	flag.Int64Var(&client.Cache.MaxBytes, "cache", 64<<20, "`bytes` of memory for the cache")
 	flag.DurationVar(&client.Cache.MaxNegativeTTL, "max-negative", time.Hour, "longest time to believe that a name does not exist")
 	flag.DurationVar(&client.Cache.MaxStale, "max-stale", 24*time.Hour, "longest time to answer with expired answers when servers fail; negative is never")
-	save := flag.String("save", "", "`file` that keeps the cache over restarts; with -recursive, what is known of servers is in file.servers")
+	save := flag.String("save", "", "`file` that keeps the cache over restarts; with -recursive, what is known of servers is in file.servers, with -validate in file.upstreams")
 	last := flag.Duration("for", 0, "end after that `time`; 0 is never")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -98,6 +99,10 @@ func run() error {
 	if resolver != nil {
 		f.resolver, learners[".servers"] = resolver, resolver
 		defer resolver.Close()
+	}
+	if f.validating = root.validator(client); f.validating != nil {
+		learners[".upstreams"] = f.validating.upstreams
+		defer f.validating.close()
 	}
 	defer client.Close()
 	client.Routes = make(map[string]dnshedge.Exchanger)
@@ -255,12 +260,12 @@ func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond
 
 // report prints what the forwarder did.
 func (f *forwarder) report() {
-	s := f.client.Stats()
+	s, a := f.client.Stats(), f.asking().Stats()
 	fmt.Printf("questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
 		s.Queries, s.Hits, s.Stale, s.Local, s.Refreshes, s.Failures, f.client.Cache.Bytes())
 	fmt.Printf("queries %d  hedges %d (won %d, denied %d)  resends %d  failovers %d  ignored messages %d\n",
-		s.Wire, s.Hedges, s.HedgeWins, s.Denied, s.Resends, s.Failovers, s.Ignored)
-	for _, u := range s.Upstreams {
+		a.Wire, a.Hedges, a.HedgeWins, a.Denied, a.Resends, a.Failovers, a.Ignored)
+	for _, u := range a.Upstreams {
 		state := ""
 		if u.Silent {
 			state = "  SILENT"
@@ -274,5 +279,16 @@ func (f *forwarder) report() {
 			s.Questions, s.Failures, s.Wire, s.TCP, s.Hedges, s.HedgeWins, s.Denied, s.Timeouts, s.Failovers, s.Lame)
 		fmt.Printf("  servers %d (resting %d)  zones %d  RRsets %d  bytes %d  first contact %v\n",
 			s.Servers, s.Resting, s.Zones, s.RRsets, s.Bytes, round(s.FirstContact))
+		if s.Bogus != nil {
+			reportSecurity(s)
+		}
 	}
+	if f.validating != nil {
+		reportSecurity(f.validating.Stats())
+	}
+}
+
+// reportSecurity prints what signatures said.
+func reportSecurity(s recursor.Stats) {
+	fmt.Printf("  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, bogus(s), s.PassedOver)
 }

@@ -8,12 +8,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// metrics serves a client's figures, and those of a Resolver if there is one, in the text
-// format of Prometheus.
-type metrics struct {
-	client   *dnshedge.Client
-	resolver *recursor.Resolver
-}
+// metrics serves a forwarder's figures in the text format of Prometheus.
+type metrics struct{ *forwarder }
 
 // metric is a figure without labels.
 type metric struct {
@@ -22,7 +18,7 @@ type metric struct {
 }
 
 func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	s := m.client.Stats()
+	s, a := m.client.Stats(), m.asking().Stats()
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	all := []metric{
 		{"questions_total", "counter", "Questions asked by clients.", s.Queries},
@@ -30,12 +26,12 @@ func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		{"stale_total", "counter", "Questions answered with expired answers.", s.Stale},
 		{"local_total", "counter", "Questions for hosts and special-use names.", s.Local},
 		{"failures_total", "counter", "Questions without any answer.", s.Failures},
-		{"queries_total", "counter", "Queries sent to servers.", s.Wire},
-		{"hedges_total", "counter", "Queries sent because an answer was late.", s.Hedges},
-		{"hedge_wins_total", "counter", "Hedges that gave the answer.", s.HedgeWins},
-		{"resends_total", "counter", "Queries sent because one was lost.", s.Resends},
-		{"failovers_total", "counter", "Queries sent because another server could not answer.", s.Failovers},
-		{"ignored_total", "counter", "Messages that answered no query.", s.Ignored},
+		{"queries_total", "counter", "Queries sent to servers.", a.Wire},
+		{"hedges_total", "counter", "Queries sent because an answer was late.", a.Hedges},
+		{"hedge_wins_total", "counter", "Hedges that gave the answer.", a.HedgeWins},
+		{"resends_total", "counter", "Queries sent because one was lost.", a.Resends},
+		{"failovers_total", "counter", "Queries sent because another server could not answer.", a.Failovers},
+		{"ignored_total", "counter", "Messages that answered no query.", a.Ignored},
 		{"cache_bytes", "gauge", "Memory that the cache takes.", m.client.Cache.Bytes()},
 	}
 	if m.resolver != nil {
@@ -50,7 +46,12 @@ func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 			metric{"recursor_failovers_total", "counter", "Queries sent because another server could not answer.", s.Failovers},
 			metric{"recursor_servers", "gauge", "Servers that are known.", int64(s.Servers)},
 			metric{"recursor_servers_resting", "gauge", "Servers that are not asked first, because they were silent.", int64(s.Resting)},
-			metric{"recursor_bytes", "gauge", "Memory that the resolver takes, estimated.", s.Bytes})
+			metric{"recursor_bytes", "gauge", "Memory that the resolver takes, estimated.", s.Bytes},
+		)
+		all = append(all, security("recursor", s)...)
+	}
+	if m.validating != nil {
+		all = append(all, security("validator", m.validating.Stats())...)
 	}
 	for _, v := range all {
 		fmt.Fprintf(w, "# HELP dnsforward_%s %s\n# TYPE dnsforward_%[1]s %[3]s\ndnsforward_%[1]s %[4]d\n", v.name, v.help, v.kind, v.value)
@@ -70,8 +71,25 @@ func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		{"upstream_p99_seconds", "gauge", "99th percentile of recent answers.", func(u dnshedge.UpstreamStats) float64 { return u.P99.Seconds() }},
 	} {
 		fmt.Fprintf(w, "# HELP dnsforward_%s %s\n# TYPE dnsforward_%[1]s %[3]s\n", v.name, v.help, v.kind)
-		for _, u := range s.Upstreams {
+		for _, u := range a.Upstreams {
 			fmt.Fprintf(w, "dnsforward_%s{upstream=%q} %g\n", v.name, u.Upstream, v.value(u))
 		}
+	}
+}
+
+// bogus returns how many answers were.
+func bogus(s recursor.Stats) (n int64) {
+	for _, one := range s.Bogus {
+		n += one
+	}
+	return n
+}
+
+// security returns what signatures say of answers.
+func security(of string, s recursor.Stats) []metric {
+	return []metric{
+		{of + "_secure_total", "counter", "Answers that are rightly signed.", s.Secure},
+		{of + "_insecure_total", "counter", "Answers that are proven not to be signed.", s.Insecure},
+		{of + "_bogus_total", "counter", "Answers that ought to be signed and are not, or not rightly.", bogus(s)},
 	}
 }

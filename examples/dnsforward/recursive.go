@@ -3,24 +3,30 @@ package main
 import (
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"os"
 	"strings"
 
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
 // fromTheRoot is what the flag -recursive, and those that need it, ask for.
 type fromTheRoot struct {
-	on    bool
-	hints []netip.Addr
-	stubs map[string][]netip.AddrPort
+	on       bool
+	hints    []netip.Addr
+	stubs    map[string][]netip.AddrPort
+	noDNSSEC bool
+	validate bool // although upstreams are asked
+	trust    dnssec.Trust
 }
 
 func (r *fromTheRoot) define(flags *flag.FlagSet) {
-	flags.BoolVar(&r.on, "recursive", false, "ask the servers of the zones, from the root down, instead of a resolver; does not validate DNSSEC")
+	flags.BoolVar(&r.on, "recursive", false, "ask the servers of the zones, from the root down, instead of a resolver, and check signatures (DNSSEC)")
 	flags.Func("root-hint", "`address` of a root server, for -recursive; may be repeated (default: the Internet's)", func(s string) error {
 		ip, err := netip.ParseAddr(s)
 		r.hints = append(r.hints, ip)
@@ -41,6 +47,37 @@ func (r *fromTheRoot) define(flags *flag.FlagSet) {
 		r.stubs[domain] = append(r.stubs[domain], at)
 		return nil
 	})
+	flags.BoolVar(&r.validate, "validate", false, "check the signatures (DNSSEC) of what upstreams say; -recursive does so without it")
+	flags.BoolVar(&r.noDNSSEC, "no-dnssec", false, "check no signatures, with -recursive")
+	flags.Func("anchors", "`file` of keys to begin with, as root-anchors.xml, or DS and DNSKEY records; for -recursive and -validate (default: the root's)", func(path string) error {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		anchors, err := dnssec.ReadAnchors(f)
+		r.trust.Anchors = append(r.trust.Anchors, anchors...)
+		return err
+	})
+	flags.Func("insecure", "`domain` whose signatures are not checked, for -recursive and -validate; may be repeated", func(s string) error {
+		if _, ok := dns.IsDomainName(s); !ok || s == "" {
+			return fmt.Errorf("want a domain")
+		}
+		r.trust.Insecure = append(r.trust.Insecure, s)
+		return nil
+	})
+}
+
+// trusted returns whom signatures are believed.
+func (r *fromTheRoot) trusted() dnssec.Trust {
+	if r.noDNSSEC {
+		return dnssec.Trust{Off: true}
+	}
+	t := r.trust
+	if t.Insecure == nil {
+		t.Insecure = []string{} // which validates, with no exception
+	}
+	return t
 }
 
 // resolver makes the Resolver that c asks, after flags were parsed. It is nil without -recursive.
@@ -48,22 +85,33 @@ func (r *fromTheRoot) resolver(c *dnshedge.Client, flags *flag.FlagSet) (*recurs
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	if !r.on {
-		for _, name := range []string{"root-hint", "stub"} {
+		for _, name := range []string{"root-hint", "stub", "no-dnssec"} {
 			if given[name] {
 				return nil, fmt.Errorf("dnsforward: -%s needs -recursive", name)
+			}
+		}
+		for _, name := range []string{"anchors", "insecure"} {
+			if given[name] && !r.validate {
+				return nil, fmt.Errorf("dnsforward: -%s needs -recursive or -validate", name)
 			}
 		}
 		return nil, nil
 	}
 	for _, flag := range []struct{ name, why string }{
 		{"upstream", "it asks the servers of the zones"}, {"fallback", "it asks the servers of the zones"},
+		{"validate", "it checks signatures without that"},
 		{"forward-special", "give -stub the special-use names that a server of yours has"},
 	} {
 		if given[flag.name] {
 			return nil, fmt.Errorf("dnsforward: -%s cannot be used with -recursive: %s", flag.name, flag.why)
 		}
 	}
-	own := &recursor.Resolver{Hints: r.hints, Zones: r.stubs}
+	for _, name := range []string{"anchors", "insecure"} {
+		if r.noDNSSEC && given[name] {
+			return nil, fmt.Errorf("dnsforward: -%s cannot be used with -no-dnssec: nothing is checked", name)
+		}
+	}
+	own := &recursor.Resolver{Hints: r.hints, Zones: r.stubs, Trust: r.trusted(), Logger: slog.Default()}
 	own.Hedge.Off, own.Hedge.MaxPerSecond = c.Hedge.Off, c.Hedge.MaxHedgesPerSecond
 	if given["budget"] {
 		own.Hedge.BudgetPercent = c.Hedge.BudgetPercent

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,8 +19,10 @@ import (
 
 	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/signer"
 )
 
 // internet is a root server and a server of example., both with an address of an Internet that
@@ -27,28 +30,69 @@ import (
 type internet struct {
 	root, example *dnstest.Server
 	at            map[string]string
+	keys          map[string]*signer.Key // by zone; empty: nothing is signed
 }
 
-func newInternet(t *testing.T) *internet {
-	net := &internet{at: make(map[string]string)}
+// newInternet starts both. If they sign, the signature of a.example. fits nothing.
+func newInternet(t *testing.T, sign bool) *internet {
+	net := &internet{at: make(map[string]string), keys: make(map[string]*signer.Key)}
+	if sign {
+		net.sign()
+	}
 	net.root = net.serve(t, "198.51.100.1:53", func(q dnstest.Query) dnstest.Reply {
-		if name := strings.ToLower(q.Question[0].Name); name == "." {
-			m := dnstest.Answer(q, "NS a.root.")
-			m.Authoritative = true
-			m.Extra = []dns.RR{record(t, "a.root. 3600 A 198.51.100.1")}
-			return dnstest.Reply{Msg: m}
-		}
 		m := dnstest.Answer(q)
-		m.Ns = []dns.RR{record(t, "example. 3600 NS ns.example.")}
-		m.Extra = []dns.RR{record(t, "ns.example. 3600 A 198.51.100.2")}
+		switch name, qtype := strings.ToLower(q.Question[0].Name), q.Question[0].Qtype; {
+		case name == "." && qtype == dns.TypeDNSKEY:
+			m.Authoritative, m.Answer = true, net.ownKey(".")
+		case name == ".":
+			m.Authoritative, m.Answer = true, net.signed(".", record(t, ". 3600 NS a.root."))
+			m.Extra = []dns.RR{record(t, "a.root. 3600 A 198.51.100.1")}
+		default:
+			m.Ns = []dns.RR{record(t, "example. 3600 NS ns.example.")}
+			if k := net.keys["example."]; k != nil {
+				ds := k.ToDS(dns.SHA256)
+				ds.Hdr = dns.RR_Header{Name: "example.", Rrtype: dns.TypeDS, Class: dns.ClassINET, Ttl: 3600}
+				m.Ns = append(m.Ns, net.signed(".", ds)...)
+			}
+			m.Extra = []dns.RR{record(t, "ns.example. 3600 A 198.51.100.2")}
+		}
 		return dnstest.Reply{Msg: m}
 	})
 	net.example = net.serve(t, "198.51.100.2:53", func(q dnstest.Query) dnstest.Reply {
-		m := dnstest.Answer(q, "A 192.0.2.1")
+		m := dnstest.Answer(q)
 		m.Authoritative = true
+		if name := strings.ToLower(q.Question[0].Name); q.Question[0].Qtype == dns.TypeDNSKEY {
+			m.Answer = net.ownKey("example.")
+		} else {
+			m.Answer = net.signed("example.", record(t, name+" 3600 A 192.0.2.1"))
+		}
 		return dnstest.Reply{Msg: m}
 	})
 	return net
+}
+
+// sign gives the zones keys.
+func (n *internet) sign() {
+	for _, zone := range []string{".", "example."} {
+		n.keys[zone] = signer.NewKey(zone, signer.KSK, dns.ECDSAP256SHA256, "dnsforward")
+		n.keys[zone].Hdr = dns.RR_Header{Name: zone, Rrtype: dns.TypeDNSKEY, Class: dns.ClassINET, Ttl: 3600}
+	}
+}
+
+// ownKey returns the key of a zone with its signature.
+func (n *internet) ownKey(zone string) []dns.RR {
+	if n.keys[zone] == nil {
+		return nil
+	}
+	return n.signed(zone, n.keys[zone].DNSKEY)
+}
+
+// signed returns a record with its signature, if the zone has a key.
+func (n *internet) signed(zone string, rr dns.RR) []dns.RR {
+	if n.keys[zone] == nil {
+		return []dns.RR{rr}
+	}
+	return []dns.RR{rr, n.keys[zone].Sign([]dns.RR{rr}, signer.Form{Forged: rr.Header().Name == "a.example."})}
 }
 
 func (n *internet) serve(t *testing.T, at string, h dnstest.Handler) *dnstest.Server {
@@ -92,11 +136,11 @@ func parsed(t *testing.T, c *dnshedge.Client, args ...string) (*recursor.Resolve
 }
 
 func TestRecursiveAsksFromTheRootDown(t *testing.T) {
-	world := newInternet(t)
+	world := newInternet(t, false)
 	saved := filepath.Join(t.TempDir(), "cache.servers")
 	run := func() *forwarder {
 		client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
-		resolver, err := parsed(t, client, "-recursive", "-root-hint", "198.51.100.1")
+		resolver, err := parsed(t, client, "-recursive", "-root-hint", "198.51.100.1", "-no-dnssec")
 		require.NoError(t, err)
 		resolver.Dialer = world
 		t.Cleanup(func() { resolver.Close() })
@@ -147,6 +191,13 @@ func TestFlagsThatRecursiveNeedsAndExcludes(t *testing.T) {
 		"-recursive -fallback udp://192.0.2.1":     "dnsforward: -fallback cannot be used with -recursive: it asks the servers of the zones",
 		"-recursive -forward-special":              "dnsforward: -forward-special cannot be used with -recursive: give -stub the special-use names that a server of yours has",
 		"-recursive -root-hint a.root.":            `invalid value "a.root." for flag -root-hint`,
+		"-no-dnssec":                               "dnsforward: -no-dnssec needs -recursive",
+		"-recursive -validate":                     "dnsforward: -validate cannot be used with -recursive: it checks signatures without that",
+		"-validate -no-dnssec":                     "dnsforward: -no-dnssec needs -recursive",
+		"-anchors root.key":                        `invalid value "root.key" for flag -anchors: open root.key`,
+		"-insecure corp.example":                   "dnsforward: -insecure needs -recursive or -validate",
+		"-recursive -no-dnssec -insecure example":  "dnsforward: -insecure cannot be used with -no-dnssec: nothing is checked",
+		"-recursive -insecure corp..example":       `invalid value "corp..example" for flag -insecure: want a domain`,
 		"-recursive -stub corp.example":            `invalid value "corp.example" for flag -stub: want a domain, = and an address`,
 		"-recursive -stub =192.0.2.1":              `invalid value "=192.0.2.1" for flag -stub`,
 		"-recursive -stub corp..example=192.0.2.1": `invalid value "corp..example=192.0.2.1" for flag -stub`,
@@ -171,9 +222,65 @@ func TestFlagsReachTheResolver(t *testing.T) {
 	r, err = parsed(t, new(dnshedge.Client), "-recursive")
 	require.NoError(t, err)
 	assert.Zero(t, r.Hedge, "a Resolver has another budget than a Client")
+	assert.Equal(t, dnssec.Trust{Insecure: []string{}}, r.Trust, "it validates")
+	assert.NotNil(t, r.Stats().Bogus, "it validates")
+	r, err = parsed(t, new(dnshedge.Client), "-recursive", "-no-dnssec")
+	require.NoError(t, err)
+	assert.Equal(t, dnssec.Trust{Off: true}, r.Trust)
+	r, err = parsed(t, new(dnshedge.Client), "-recursive", "-insecure", "corp.example", "-insecure", "10.in-addr.arpa")
+	require.NoError(t, err)
+	assert.Equal(t, dnssec.Trust{Insecure: []string{"corp.example", "10.in-addr.arpa"}}, r.Trust)
 	c = new(dnshedge.Client)
 	r, err = parsed(t, c)
 	require.NoError(t, err)
 	assert.Nil(t, r)
 	assert.Nil(t, c.Exchanger)
+}
+
+func TestRecursiveChecksSignatures(t *testing.T) {
+	world := newInternet(t, true)
+	anchors := filepath.Join(t.TempDir(), "root.key")
+	require.NoError(t, os.WriteFile(anchors, []byte(world.keys["."].ToDS(dns.SHA256).String()+"\n"), 0o600))
+	begun := func(args ...string) *forwarder {
+		client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
+		resolver, err := parsed(t, client, append(args, "-recursive", "-root-hint", "198.51.100.1")...)
+		require.NoError(t, err)
+		resolver.Dialer = world
+		resolver.Logger = nil
+		t.Cleanup(func() { resolver.Close() })
+		f := &forwarder{client: client, resolver: resolver, metrics: freeAddress(t)}
+		begin(t, f)
+		return f
+	}
+	asked := func(f *forwarder, name string) *dns.Msg {
+		m := ask(name)
+		m.SetEdns0(1232, true)
+		r, err := dns.Exchange(m, f.listen[0])
+		require.NoError(t, err)
+		return r
+	}
+
+	f := begun("-anchors", anchors)
+	r := asked(f, "b.example.")
+	require.Len(t, r.Answer, 2, "%v", r)
+	assert.True(t, r.AuthenticatedData)
+	r = asked(f, "a.example.")
+	assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+	require.NotNil(t, r.IsEdns0())
+	require.Len(t, r.IsEdns0().Option, 1, "%v", r)
+	assert.Equal(t, dns.ExtendedErrorCodeDNSBogus, r.IsEdns0().Option[0].(*dns.EDNS0_EDE).InfoCode)
+	resp, err := http.Get("http://" + f.metrics + "/metrics")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	for _, line := range []string{"secure_total 1", "insecure_total 0", "bogus_total 1"} {
+		assert.Contains(t, string(body), "\ndnsforward_recursor_"+line+"\n")
+	}
+
+	for _, args := range [][]string{{"-anchors", anchors, "-insecure", "example"}, {"-no-dnssec"}} {
+		r = asked(begun(args...), "a.example.")
+		assert.Len(t, r.Answer, 2, "%v: %v", args, r)
+		assert.False(t, r.AuthenticatedData, args)
+	}
 }

@@ -58,6 +58,7 @@ type entry struct {
 	match     []string
 	copyQuery bool
 	silent    bool   // nothing is sent
+	mandatory bool   // a server must have answered with it when the script ends
 	section   string // of the lines that follow; HEX if they are bytes, EDNS if they are options
 }
 
@@ -116,6 +117,36 @@ func (s *Script) DropAD() (n int) {
 		}
 	}
 	return n
+}
+
+// AskRecursion sets RD in the questions of clients, and in what they expect: unbound answers without it from its cache, and a
+// Client answers REFUSED. Where a question without RD expects a referral, which no Client sends, it stays as it is, and REFUSED is
+// expected.
+func (s *Script) AskRecursion() {
+	var asked *entry
+	for _, t := range s.steps {
+		switch {
+		case t.entry == nil:
+		case t.do == "QUERY":
+			asked = t.entry
+			asked.msg.RecursionDesired = true
+		case t.do == "CHECK_ANSWER" && asked != nil && !t.entry.msg.RecursionDesired && t.entry.referral():
+			asked.msg.RecursionDesired = false
+			m := t.entry.msg
+			m.Rcode, m.AuthenticatedData, m.Ns, m.Extra = dns.RcodeRefused, false, nil, nil
+		case t.do == "CHECK_ANSWER":
+			t.entry.msg.RecursionDesired = true
+		}
+	}
+}
+
+// AskOverTCP takes TC from the answers that are checked, for those who ask over TCP.
+func (s *Script) AskOverTCP() {
+	for _, t := range s.steps {
+		if t.do == "CHECK_ANSWER" {
+			t.entry.msg.Truncated = false
+		}
+	}
 }
 
 // ReplaceTTL puts a TTL in the place of another in the answers that are checked: servers
@@ -253,6 +284,8 @@ func (e *entry) line(f []string, origin string) error {
 		e.section = "EDNS"
 	case f[0] == "HEX_ANSWER_END", f[0] == "HEX_EDNSDATA_END":
 		e.section = ""
+	case f[0] == "MANDATORY":
+		e.mandatory = true
 	case e.section == "EDNS": // options are nobody's concern
 	case e.section == "HEX":
 		b, err := hex.DecodeString(strings.Join(f, ""))
@@ -279,7 +312,7 @@ func (e *entry) line(f []string, origin string) error {
 			}
 		}
 	case e.section == "QUESTION":
-		t, ok := dns.StringToType[f[len(f)-1]]
+		t, ok := typeOf(f[len(f)-1])
 		if !ok {
 			return errors.New("unknown type")
 		}
@@ -293,9 +326,35 @@ func (e *entry) line(f []string, origin string) error {
 		if err != nil || to == nil || rr == nil {
 			return fmt.Errorf("record in section %q: %w", e.section, err)
 		}
+		switch rr := rr.(type) { // package dns packs bitmaps in order only, and base64 that is padded right
+		case *dns.NSEC:
+			slices.Sort(rr.TypeBitMap)
+		case *dns.NSEC3:
+			slices.Sort(rr.TypeBitMap)
+		case *dns.DNSKEY:
+			rr.PublicKey = padded(rr.PublicKey)
+		case *dns.RRSIG:
+			rr.Signature = padded(rr.Signature)
+		}
 		*to = append(*to, rr)
 	}
 	return nil
+}
+
+// padded returns base64 with as many signs at its end as it must have.
+func padded(text string) string {
+	text = strings.TrimRight(text, "=")
+	return text + strings.Repeat("=", -len(text)&3)
+}
+
+// typeOf returns the type that a word names, which may be that of an unknown one, as TYPE65534 (RFC 3597 §5).
+func typeOf(word string) (uint16, bool) {
+	if t, ok := dns.StringToType[word]; ok {
+		return t, true
+	}
+	number, ok := strings.CutPrefix(word, "TYPE")
+	n, err := strconv.ParseUint(number, 10, 16)
+	return uint16(n), ok && err == nil
 }
 
 // absolute returns a name with what it is relative to.
@@ -318,8 +377,10 @@ func unknown(f []string) dns.RR {
 	}
 	rr, err := dns.NewRR(strings.Join(f[:i-1], " ") + ` TYPE65280 ` + strings.Join(f[i:], " "))
 	if odd, ok := rr.(*dns.RFC3597); ok && err == nil {
-		odd.Hdr.Rrtype = dns.StringToType[f[i-1]]
-		return odd
+		odd.Hdr.Rrtype, ok = typeOf(f[i-1])
+		if ok {
+			return odd
+		}
 	}
 	return nil
 }
@@ -441,6 +502,9 @@ type Network struct {
 	// It is for those that ask less than the author of a script expects.
 	FewerQueries bool
 
+	// QueryWaits has a QUERY last until its answer is there, as deckard does: what servers are asked later is asked in its step.
+	QueryWaits bool
+
 	script    *Script
 	answers   chan *dns.Msg
 	unchecked []*dns.Msg // answers that no step has checked
@@ -449,6 +513,7 @@ type Network struct {
 	mu      sync.Mutex // guards the fields below
 	step    int
 	takes   map[netip.Addr]time.Duration // what servers take to answer; others take no time
+	used    map[*entry]bool              // those that servers have answered with
 	waiting []*query                     // without an answer, the oldest first
 	seen    []*query                     // that servers have answered, after the last that a step has checked
 }
@@ -463,7 +528,7 @@ type query struct {
 
 // Network returns the network of the script.
 func (s *Script) Network() *Network {
-	return &Network{script: s, answers: make(chan *dns.Msg, len(s.steps)), takes: make(map[netip.Addr]time.Duration)}
+	return &Network{script: s, answers: make(chan *dns.Msg, len(s.steps)), takes: make(map[netip.Addr]time.Duration), used: make(map[*entry]bool)}
 }
 
 // DialContext connects to a server. Every address has one, which may be silent.
@@ -511,6 +576,7 @@ func (n *Network) ask(q *query) {
 	} else {
 		n.seen = append(n.seen, q)
 	}
+	b = q.fit(b)
 	takes := n.takes[q.host]
 	n.mu.Unlock()
 	switch {
@@ -520,6 +586,21 @@ func (n *Network) ask(q *query) {
 	default:
 		time.AfterFunc(takes, func() { q.send(b) })
 	}
+}
+
+// fit returns a response as it comes over the network of the query: one that is too long for a datagram is cut (RFC 6891 §6.2.5).
+func (q *query) fit(b []byte) []byte {
+	size := dns.MinMsgSize
+	if opt := q.msg.IsEdns0(); opt != nil {
+		size = max(size, int(opt.UDPSize()))
+	}
+	if q.network != "udp" || len(b) <= size {
+		return b
+	}
+	m := new(dns.Msg).SetReply(q.msg)
+	m.Truncated = true
+	b, _ = m.Pack()
+	return b
 }
 
 // answer returns what a server answers to a query in this step; nil is nothing.
@@ -536,6 +617,7 @@ func (n *Network) answer(q *query) []byte {
 		for _, e := range r.entries {
 			anyType := n.AnyTypeRefers && e.referral()
 			if e.answers(q.msg, q.network, anyType) && !(all && e.referral()) {
+				n.used[e] = true
 				if e.silent {
 					return nil
 				}
@@ -630,6 +712,9 @@ func Failed(err error) (steps []int) {
 func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 	var errs []error
 	for _, s := range n.script.steps {
+		if n.QueryWaits && s.do == "CHECK_ANSWER" {
+			n.await()
+		}
 		n.begin(s.n)
 		var err error
 		switch s.do {
@@ -676,7 +761,35 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 		}
 		synctest.Wait()
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.unused()...)...)
+}
+
+// unused returns an error for each entry that servers had to answer with and did not. It is one of the last step.
+func (n *Network) unused() (errs []error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range n.script.ranges {
+		for _, e := range r.entries {
+			if e.mandatory && !n.used[e] {
+				errs = append(errs, &StepError{n.step, "end", fmt.Errorf("no server has answered %v", e.msg.Question)})
+			}
+		}
+	}
+	return errs
+}
+
+// await waits for an answer, but not for ever.
+func (n *Network) await() {
+	if n.asking == 0 {
+		return
+	}
+	select {
+	case m := <-n.answers:
+		if n.asking--; m != nil {
+			n.unchecked = append(n.unchecked, m)
+		}
+	case <-time.After(time.Minute):
+	}
 }
 
 // check waits for an answer like an entry. Answers to several questions may come in any

@@ -350,3 +350,168 @@ func TestWhatIsNoScriptIsAnError(t *testing.T) {
 		assert.ErrorContains(t, err, want, text)
 	}
 }
+
+func TestTypesThatNobodyKnowsAreRead(t *testing.T) {
+	const at = "a.example. IN A\nSECTION ANSWER\na.example. 60 IN A 198.51.100.1\n"
+	const asked, answered = "b.example. IN A\nENTRY_END\nSTEP 31", "REPLY QR RA NXDOMAIN\nSECTION QUESTION\nb.example. IN A\nENTRY_END\nSTEP 33"
+	require.Contains(t, script, at)
+	text := strings.Replace(script, at, "a.example. IN A\nSECTION ANSWER\na.example. 60 IN A 198.51.100.1\na.example. 60 IN TYPE65534 \\# 2 abcd\n", 1)
+	_, err := play(t, text)
+	assert.ErrorContains(t, err, "type65534\t\\# 2 abcd")
+	require.Contains(t, script, asked)
+	require.Contains(t, script, answered)
+	text = strings.ReplaceAll(script, "b.example. IN A\n", "b.example. IN TYPE65534\n")
+	_, err = play(t, text)
+	assert.NoError(t, err)
+	_, err = rpl.Parse(strings.NewReader(strings.ReplaceAll(script, "b.example. IN A\n", "b.example. IN TYPE65536\n")))
+	assert.ErrorContains(t, err, "unknown type")
+}
+
+func TestMandatoryRepliesHaveToBeUsed(t *testing.T) {
+	const at = "ENTRY_BEGIN\nMATCH opcode qtype qname\n"
+	require.Contains(t, script, at)
+	_, err := play(t, strings.Replace(script, at, at+"MANDATORY\n", 1))
+	require.NoError(t, err)
+	unused := at + "MANDATORY\nREPLY QR RA NXDOMAIN\nSECTION QUESTION\nnobody.example. IN A\nENTRY_END\n"
+	_, err = play(t, strings.Replace(script, at, unused+at, 1))
+	assert.ErrorContains(t, err, "step 33 end: no server has answered [{nobody.example.")
+}
+
+func TestTrustIsRead(t *testing.T) {
+	read := func(settings string) (rpl.Trust, error) {
+		s, err := rpl.Parse(strings.NewReader("server:\n" + settings + "\nCONFIG_END\n"))
+		require.NoError(t, err)
+		return s.Trust()
+	}
+	trust, err := read(`trust-anchor: "example. 3600 IN DS 2854 3 1 46e4ffc6e9a4793b488954bd3f0cc6af0dfb201b" ; one
+trust-anchor: "example. DNSKEY 257 3 7 AwEAAcUlFV1vhmqx6NSOUOq2R/dsR7Xm3upJ ( j7IommWSpJABVfW8Q0rOvXdM6kzt+TAu92L9 )"
+domain-insecure: "under.example"
+val-override-date: "20070916134226"
+fake-sha1: yes`)
+	require.NoError(t, err)
+	require.Len(t, trust.Anchors, 2)
+	assert.Equal(t, dns.TypeDS, trust.Anchors[0].Header().Rrtype)
+	assert.Equal(t, dns.TypeDNSKEY, trust.Anchors[1].Header().Rrtype)
+	assert.Equal(t, []string{"under.example."}, trust.Insecure)
+	assert.True(t, trust.FakeSHA1)
+	synctest.Test(t, func(t *testing.T) {
+		trust.Wait()
+		assert.Equal(t, "2007-09-16T13:42:26Z", time.Now().UTC().Format(time.RFC3339))
+	})
+
+	trust, err = read("val-override-timestamp: 1442323400")
+	require.NoError(t, err)
+	assert.Equal(t, "2015-09-15T13:23:20Z", trust.Date.Format(time.RFC3339))
+	trust, err = read(`val-override-date: "-1"`)
+	require.NoError(t, err)
+	assert.True(t, trust.AnyDate)
+	assert.True(t, trust.Date.IsZero())
+
+	_, err = read(`trust-anchor: "example. IN DS x"`)
+	assert.ErrorContains(t, err, "trust-anchor")
+	_, err = read("val-override-date: tomorrow")
+	assert.ErrorContains(t, err, "val-override-date")
+}
+
+func TestWhatAPlayerMayAskIsWhatAClientAnswers(t *testing.T) {
+	const questions = `
+CONFIG_END
+RANGE_BEGIN 0 20
+	ADDRESS 192.0.2.1
+ENTRY_BEGIN
+MATCH question
+REPLY QR RA REFUSED
+SECTION QUESTION
+a.example. IN A
+ENTRY_END
+ENTRY_BEGIN
+MATCH question
+REPLY QR RD RA NOERROR
+SECTION QUESTION
+example. IN DS
+SECTION ANSWER
+example. IN DS 1 8 2 E06D44B80B8F1D39A95C0B0D7C65D08458E880409BBC683457104237C7F8EC8D
+example. IN RRSIG DS 8 1 60 20300101000000 20200101000000 1 . AAAAAA
+ENTRY_END
+RANGE_END
+STEP 1 QUERY
+ENTRY_BEGIN
+SECTION QUESTION
+a.example. IN A
+ENTRY_END
+STEP 2 CHECK_ANSWER
+ENTRY_BEGIN
+MATCH all
+REPLY QR RA AD NOERROR
+SECTION QUESTION
+a.example. IN A
+SECTION AUTHORITY
+example. IN NS ns.example.
+ENTRY_END
+STEP 3 QUERY
+ENTRY_BEGIN
+SECTION QUESTION
+example. IN DS
+ENTRY_END
+STEP 4 CHECK_ANSWER
+ENTRY_BEGIN
+MATCH rcode flags
+REPLY QR TC RA NOERROR
+SECTION QUESTION
+example. IN DS
+ENTRY_END
+SCENARIO_END
+`
+	s, err := rpl.Parse(strings.NewReader("stub-zone: name: \".\" stub-addr: 192.0.2.1 key: \"two words\"" + questions))
+	require.NoError(t, err)
+	s.AskRecursion()
+	s.AskOverTCP()
+	require.Len(t, s.DS("EXAMPLE."), 1)
+	synctest.Test(t, func(t *testing.T) {
+		n := s.Network()
+		n.QueryWaits = true
+		var asked []bool
+		err := n.Play(func(m *dns.Msg) *dns.Msg {
+			asked = append(asked, m.RecursionDesired)
+			r := new(dns.Msg).SetRcode(m, dns.RcodeRefused)
+			if r.RecursionAvailable = true; m.RecursionDesired {
+				r.Rcode = dns.RcodeSuccess
+			}
+			return r
+		})
+		assert.NoError(t, err)
+		assert.Equal(t, []bool{false, true}, asked)
+	})
+}
+
+func TestAResponseThatIsTooLongForADatagramIsCut(t *testing.T) {
+	text := "CONFIG_END\nRANGE_BEGIN 0 20\nENTRY_BEGIN\nMATCH question\nREPLY QR NOERROR\nSECTION QUESTION\na.example. IN TXT\nSECTION ANSWER\n" +
+		strings.Repeat("a.example. IN TXT \""+strings.Repeat("x", 200)+"\"\n", 3) + "ENTRY_END\nRANGE_END\n"
+	s, err := rpl.Parse(strings.NewReader(text))
+	require.NoError(t, err)
+	ask := func(network string) *dns.Msg {
+		k, err := s.Network().DialContext(t.Context(), network, "192.0.2.1:53")
+		require.NoError(t, err)
+		defer k.Close()
+		b, err := new(dns.Msg).SetQuestion("a.example.", dns.TypeTXT).Pack()
+		require.NoError(t, err)
+		if network == "tcp" {
+			b = append([]byte{0, byte(len(b))}, b...)
+		}
+		_, err = k.Write(b)
+		require.NoError(t, err)
+		b = make([]byte, 1<<16)
+		n, err := k.Read(b)
+		require.NoError(t, err)
+		if b = b[:n]; network == "tcp" {
+			b = b[2:]
+		}
+		r := new(dns.Msg)
+		require.NoError(t, r.Unpack(b))
+		return r
+	}
+	assert.Len(t, ask("tcp").Answer, 3)
+	r := ask("udp")
+	assert.True(t, r.Truncated)
+	assert.Empty(t, r.Answer)
+}

@@ -3,6 +3,9 @@ package worlds_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge"
@@ -86,4 +89,22 @@ func observer(what string) hedge.Option {
 		return hedge.WithObserver(unruly{})
 	}
 	return hedge.WithObserver(hedge.NopObserver{})
+}
+
+// A countedConn is one of the connections that are open.
+type countedConn struct {
+	net.Conn
+	open *atomic.Int64
+	once sync.Once
+}
+
+// counted counts a connection until it is closed.
+func counted(c net.Conn, open *atomic.Int64) net.Conn {
+	open.Add(1)
+	return &countedConn{Conn: c, open: open}
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Conn.Close()
 }

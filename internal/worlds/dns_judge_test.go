@@ -202,10 +202,15 @@ func (j *dnsJudge) late(a *dnsAsk, x, r *dnsResult) time.Duration {
 		return j.w.client.timeout + slack
 	}
 	cut := j.w.way.change == "netdown" && r.began <= j.w.way.changeAt+netdownFor && r.end >= j.w.way.changeAt
-	if cut || j.outage(a, r) || j.deaf(a, r) {
+	if cut || r.sent.more >= savedUp || j.outage(a, r) || j.alone(-1, a, r) && (j.poor(a, r) || j.seemsSilent(a, r)) {
 		return j.w.client.timeout + slack
 	}
-	return x.end - x.began + 3*time.Second + 5*slack // the last attempt waits four timeouts after the first, and for a round trip
+	for i, b := range j.w.asks { // who asks the same at the same time shares an answer
+		if o := j.patient.results[i]; b.dnsKey == a.dnsKey && b.at == a.at && o.end-o.began > x.end-x.began {
+			x = o
+		}
+	}
+	return x.end - x.began + 3*time.Second + 200*ms + 5*slack // the last attempt begins with a hedge, and waits four timeouts, and for a round trip
 }
 
 // joined reports whether another caller had asked the same before, and got the same answer at the same time: the same question is
@@ -217,11 +222,6 @@ func (j *dnsJudge) joined(a *dnsAsk, r *dnsResult) bool {
 		}
 	}
 	return false
-}
-
-// deaf reports whether a server that is sick has no TCP: the fourth query to it is refused.
-func (j *dnsJudge) deaf(a *dnsAsk, r *dnsResult) bool {
-	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return j.w.servers[s].noTCP && j.sick(s, a.dnsKey, r.began, r.end) })
 }
 
 // allDeaf reports whether no server has TCP.
@@ -245,6 +245,10 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 		if r.end >= change && r.end <= change+7*time.Second { // it looks every five seconds
 			return true
 		}
+		serial, _ := serialOf(x.msg)
+		if said := j.patient.said[serial]; said != nil && !slices.Contains(j.w.serversAt(x.end, a.name), said.server) {
+			return true // the patient resolver waits for servers that the system names no more
+		}
 		if r.end < change && strings.HasPrefix(a.name, "long") && j.allDeaf(a, r) { // they have said that they cannot answer
 			return true
 		}
@@ -258,7 +262,7 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 	if j.failedBefore(a, r) {
 		return true
 	}
-	return !well && (j.decided(a, r) || j.hurried(a, r) || j.alone(-1, a, r) && (j.outage(a, r) || j.poor(a, r) || j.lossy(a, r) || j.twice(a, r)) || j.spent(a, r))
+	return !well && (j.decided(a, r) || j.hurried(a, r) || j.alone(-1, a, r) && (j.outage(a, r) || j.poor(a, r) || j.lossy(a, r) || j.twice(a, r) || j.guessed(a, r)) || j.spent(a, r) || j.unpaid(a, r))
 }
 
 // poor reports whether a server has lost so many datagrams until a question ended that it is not asked again for each: its answers
@@ -267,7 +271,8 @@ func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		lost := 0
 		for _, f := range j.w.servers[s].faults {
-			if f.kind != "drops2" && f.kind != "half" || !f.matches(a.dnsKey) {
+			most := map[string]int{"drops1": savedUp - 1, "drops2": savedUp / 2, "half": savedUp / 2}[f.kind]
+			if most == 0 || !f.matches(a.dnsKey) {
 				continue
 			}
 			for _, b := range j.w.asks {
@@ -275,7 +280,7 @@ func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 					lost++
 				}
 			}
-			if lost > 10 {
+			if lost > most {
 				return true
 			}
 		}
@@ -283,40 +288,106 @@ func (j *dnsJudge) poor(a *dnsAsk, r *dnsResult) bool {
 	return false
 }
 
+// seemsSilent reports whether one of several servers loses the first query of each question: three that it has not answered in a row are
+// what a silent server is known by, and the others are asked three times more than that one.
+func (j *dnsJudge) seemsSilent(a *dnsAsk, r *dnsResult) bool {
+	servers := j.w.serversAt(r.began, a.name)
+	return len(servers) > 1 && slices.ContainsFunc(servers, func(s int) bool {
+		return slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+			before := 0
+			for _, b := range j.w.asks {
+				if b != a && b.at <= r.began && f.matches(b.dnsKey) && f.during(b.at, b.at) {
+					before++
+				}
+			}
+			return f.kind == "drops1" && f.matches(a.dnsKey) && f.during(r.began, r.end) && before > 0
+		})
+	})
+}
+
 // lossy reports whether a server loses more queries of a question than there is time for: the retransmission timeout doubles with each
-// that is lost (RFC 6298), in others before as well. It is a second at first, and later up to three times as long as the latest answers take.
+// that is lost (RFC 6298), in others before as well as long as nothing is answered, and what is lost while it is silent comes on top. It is a second at first, and later up to three times as long as the latest answers take.
 // The last attempt waits for another server meanwhile, for a second if nothing is known of that.
 func (j *dnsJudge) lossy(a *dnsAsk, r *dnsResult) bool {
 	servers := j.w.serversAt(r.began, a.name)
+	others := time.Duration(len(servers) - 1)
 	for _, s := range servers {
-		rto, wait := time.Second, time.Duration(0)
+		rto, wait, gone := time.Second, time.Duration(0), time.Duration(0)
 		if s == servers[0] && j.known(s) && len(j.w.servers[s].faults) == 1 {
 			rto = 250 * ms
 		}
+		rto <<= min(j.failedInARow(r.began), 3)
 		for _, f := range j.w.servers[s].faults {
 			if f.from <= r.end {
 				rto = max(rto, 3*f.delay())
 			}
-			if f.matches(a.dnsKey) && f.during(r.began, r.end) {
-				wait = max(wait, map[string]time.Duration{"drops1": 1, "drops2": 3, "half": 7}[f.kind])
+			if !f.matches(a.dnsKey) || !f.during(r.began, r.end) {
+				continue
 			}
+			if f.mute(j.w.client.timeout) {
+				gone = max(gone, f.until-r.began)
+			}
+			wait = max(wait, map[string]time.Duration{"drops1": 1, "drops2": 3, "half": 7}[f.kind])
 		}
-		if wait > 0 && wait*rto+time.Duration(len(servers)-1)*time.Second >= j.w.client.timeout {
+		doubled := (wait+1)<<others - 1 // by each query to another server too
+		if wait > 0 && max(wait*rto+others*time.Second, doubled*rto)+gone >= j.w.client.timeout {
 			return true
 		}
 	}
 	return false
 }
 
-// spent reports whether two servers say that they cannot answer, and the budget, which pays for asking a third one, may be used up.
+// failedInARow counts the questions that have failed until then since one was answered.
+func (j *dnsJudge) failedInARow(until time.Duration) (n int) {
+	last := -time.Hour
+	for _, b := range j.client.results {
+		if b.good() && b.end <= until {
+			last = max(last, b.end)
+		}
+	}
+	for _, b := range j.client.results {
+		if !b.good() && b.end > last && b.end <= until {
+			n++
+		}
+	}
+	return n
+}
+
+// guessed reports whether somebody may have guessed twice what a server without TCP answers: nothing is believed then.
+func (j *dnsJudge) guessed(a *dnsAsk, r *dnsResult) bool {
+	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(i int) bool {
+		s := j.w.servers[i]
+		return s.noTCP && s.stray && slices.ContainsFunc(s.faults, func(f *dnsFault) bool {
+			return f.kind == "stray" && f.matches(a.dnsKey) && f.during(r.began, r.end)
+		})
+	})
+}
+
+// spent reports whether two servers say that they cannot answer, or end connections, or one does and all have failed for
+// a broken zone, and the budget, which pays for asking another one, may be used up.
 func (j *dnsJudge) spent(a *dnsAsk, r *dnsResult) bool {
 	failed := 0
 	for _, s := range j.w.serversAt(r.began, a.name) {
-		if slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool { return f.failure() && f.matches(a.dnsKey) && f.during(r.began, r.end) }) {
+		if slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+			return (f.failure() || f.ends()) && f.matches(a.dnsKey) && f.during(r.began, r.end)
+		}) {
 			failed++
 		}
 	}
-	return failed >= 2 && r.sent.more >= savedUp
+	return (failed >= 2 || failed > 0 && j.w.past.broken) && r.sent.more >= savedUp
+}
+
+// unpaid reports whether a server that was silent is not found to be back yet, however long ago that was, no other one is well, and the budget,
+// which pays for asking it when another one has failed, may be used up.
+func (j *dnsJudge) unpaid(a *dnsAsk, r *dnsResult) bool {
+	hidden := func(s int) bool {
+		return !j.noticed(s, r.began) && (j.w.past.broken && !j.known(s) || slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+			return f.total() && (f.mute(j.w.client.timeout) || f.ends()) && f.until < r.began
+		}))
+	}
+	servers := j.w.serversAt(r.began, a.name)
+	return r.sent.more >= savedUp && slices.ContainsFunc(servers, hidden) &&
+		!slices.ContainsFunc(servers, func(s int) bool { return !hidden(s) && !j.sick(s, a.dnsKey, r.began, r.end) })
 }
 
 // savedUp is how many queries more than one for each question are saved up (see dnshedge.Hedge).
@@ -325,13 +396,18 @@ const savedUp = 20
 // probeTimeout is how long a probe waits: a server that takes longer stays silent.
 const probeTimeout = 2 * time.Second
 
+// tellsRefusal is how long before the end of Timeout it may be told that a server refuses connections: the last pause is 200 ms, and no longer
+// than half of the time that is left.
+const tellsRefusal = 400 * ms
+
 // outage reports whether a server was silent about such questions before this one, and still was then: its timeout doubles with each that
 // is lost, for all questions (RFC 6298), and so is not longer than it has been silent, and a second. What is saved up pays for that; when it is
 // used up, a probe finds out that the server is back. Or it has refused connections for as long as a question has time, and is not waited for.
 func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
-			if f.kind == "down" && f.from < r.began-j.w.client.timeout && f.until > r.began {
+			timeout := j.w.client.timeout
+			if f.kind == "down" && (f.from < r.began-timeout && f.until > r.began || f.from < r.end-timeout+tellsRefusal && f.until > r.end) {
 				return true
 			}
 			mute := f.mute(j.w.client.timeout)
@@ -362,13 +438,13 @@ func (j *dnsJudge) slowest(server int, a *dnsAsk) (d time.Duration) {
 	return d
 }
 
-// hurried reports whether so many servers are silent that there is no time to ask another one: the timeout is a second for one that has
+// hurried reports whether so many servers are silent, or lose the first query, that there is no time to ask another one: the timeout is a second for one that has
 // never answered, and doubles.
 func (j *dnsJudge) hurried(a *dnsAsk, r *dnsResult) bool {
 	wait, times := time.Duration(0), time.Duration(1)
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		mute := func(f *dnsFault) bool {
-			return f.mute(j.w.client.timeout) && f.matches(a.dnsKey) && f.during(r.began, r.end)
+			return (f.mute(j.w.client.timeout) || f.lossy() && j.w.way.net == "udp") && f.matches(a.dnsKey) && f.during(r.began, r.end)
 		}
 		if !slices.ContainsFunc(j.w.servers[s].faults, mute) {
 			continue
@@ -393,7 +469,7 @@ func (j *dnsJudge) decided(a *dnsAsk, r *dnsResult) bool {
 				continue
 			}
 			cut := f.kind == "cut" && j.w.servers[s].noTCP // it has said that it cannot answer
-			if (cut || f.kind == "closes") && j.none(s, a, r) {
+			if (cut || f.kind == "closes") && j.none(s, f, a, r) {
 				return true // the question may be what has ended the connection
 			}
 			if f.decision() || i == 0 && f.failure() && j.w.way.by == "fallback" {
@@ -407,11 +483,16 @@ func (j *dnsJudge) decided(a *dnsAsk, r *dnsResult) bool {
 	return servfails >= 3 // RFC 9520: three servers are enough
 }
 
-// none reports whether no other server than that one answers during all of a question.
-func (j *dnsJudge) none(server int, a *dnsAsk, r *dnsResult) bool {
-	end := r.began + j.w.client.timeout
+// none reports whether no other server than that one, with that fault, answers during all of a question. If both close connections, that is
+// an error when both have: the question is not asked again for as long as it has time.
+func (j *dnsJudge) none(server int, fault *dnsFault, a *dnsAsk, r *dnsResult) bool {
 	return !slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
-		return s != server && !slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+		mute := j.w.servers[s].noTCP && strings.HasPrefix(a.name, "long")
+		return s != server && !mute && !slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+			end := r.began + j.w.client.timeout
+			if fault.kind == "closes" && (f.kind == "closes" || f.kind == "down") {
+				end = r.end
+			}
 			never := f.kind == "down" || f.kind == "closes" || f.kind == "cut" && j.w.servers[s].noTCP || f.failure() || f.mute(j.w.client.timeout)
 			return never && f.matches(a.dnsKey) && f.from <= r.began && f.until >= end
 		})
@@ -435,8 +516,8 @@ func (j *dnsJudge) failedBefore(a *dnsAsk, r *dnsResult) bool {
 			continue
 		}
 		y := j.patient.results[i]
-		if !y.good() || j.decided(b, x) || x.began < r.began && j.mayFail(b, y, x) {
-			return j.w.client.cache || x.end >= r.began
+		if (j.w.client.cache || x.end >= r.began) && (!y.good() || j.decided(b, x) || x.began < r.began && j.mayFail(b, y, x)) {
+			return true
 		}
 	}
 	return false
@@ -480,10 +561,39 @@ func (j *dnsJudge) whose(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, s
 		return
 	}
 	for _, before := range servers[:at] {
-		if !j.sick(before, s.key, s.at-j.w.client.timeout, s.at) && j.noticed(before, s.at) && (a.deadline == 0 || a.deadline > 80*ms || !j.asksTwice(before)) {
+		if !j.sick(before, s.key, s.at-j.w.client.timeout, s.at) && j.noticed(before, s.at) && !j.overtaken(a, before) {
 			say("1 server", "it is from server %d, and nothing is wrong with server %d", s.server, before)
 		}
 	}
+}
+
+// overtaken reports whether a caller has so little time that a server which is well may answer after the next one: that is asked when this one
+// has had its part of the time, over a connection that may be open.
+func (j *dnsJudge) overtaken(a *dnsAsk, server int) bool {
+	if a.deadline == 0 || !j.client.callersGiveUp() {
+		return false
+	}
+	n := len(j.w.serversAt(a.at, a.name))
+	part := a.deadline / time.Duration(n)
+	if j.w.way.by == "fallback" { // which gets half of the time
+		part = a.deadline / 2
+		if server > 0 {
+			part /= time.Duration(max(1, n-1))
+		}
+	}
+	return j.needs(server) > part+2*travel(0)
+}
+
+// needs is how long a server takes for a question at most, with handshakes, if nothing is wrong with it but that it closes connections on probes.
+func (j *dnsJudge) needs(server int) time.Duration {
+	trips := map[string]int{"udp": 1, "tcp": 2, "tls": 3}[j.w.way.net]
+	if trips > 1 && slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool { return f.kind == "closes" && f.on == "probe" }) {
+		trips *= 2 // a question that is under way on such a connection is asked again over another
+	}
+	if j.asksTwice(server) {
+		trips = max(trips, 4)
+	}
+	return time.Duration(trips) * 2 * travel(server)
 }
 
 // asksTwice reports whether a question takes a server up to 80 ms: somebody guesses, so that names are spelled at random, which the server does
@@ -518,9 +628,9 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 			gone = max(gone, f.until)
 		}
 	}
-	n, last := 0, -forever
+	n, last := 0, gone                // there may have been a probe a moment before
 	for _, q := range j.client.seen { // what the cache answers is no reason to probe
-		if q.key.name != "." && gone <= q.at && q.at < at-10*time.Second && q.at >= last+10*time.Second { // probes are as far apart
+		if q.key.name != "." && q.at < at-10*time.Second && q.at >= last+10*time.Second { // probes are as far apart
 			n, last = n+1, q.at
 		}
 	}
@@ -569,14 +679,19 @@ func (j *dnsJudge) age(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, str
 	}
 	stale := !live && age > keep+slack
 	for _, rr := range slices.Concat(r.msg.Answer, r.msg.Ns) {
-		var most, held time.Duration
+		var most, least, held time.Duration
 		for _, o := range slices.Concat(s.msg.Answer, s.msg.Ns) {
 			if dns.IsDuplicate(rr, o) {
 				most = j.limit(o)
-				if shared { // the limits hold from when it is not held back any more
+				least = most
+				if soa, ok := o.(*dns.SOA); ok { // RFC 2308 §5, of an answer that was held back
+					least = min(least, time.Duration(soa.Minttl)*time.Second)
+				}
+				if j.w.strict() { // the limits hold from when it is not held back any more, and it may be kept then
+					back := min(age, c.timeout)
 					low := dns.Copy(o)
-					low.Header().Ttl -= min(low.Header().Ttl, uint32(age/time.Second))
-					held = j.limit(low)
+					low.Header().Ttl -= min(max(low.Header().Ttl, 1)-1, uint32(back/time.Second))
+					held = j.limit(low) - (age - back).Truncate(time.Second)
 				}
 			}
 		}
@@ -586,7 +701,7 @@ func (j *dnsJudge) age(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, str
 			if ttl > 30*time.Second {
 				say("1 TTL", "the TTL of what is stale is %v", ttl)
 			}
-		case ttl > max(0, held, most-age.Truncate(time.Second))+time.Second, live && ttl < most-age-2*time.Second:
+		case ttl > max(0, held, most-age.Truncate(time.Second))+time.Second, live && ttl < least-age-2*time.Second:
 			say("1 TTL", "%v, of %v %v ago", ttl, most, age)
 		}
 	}
@@ -648,6 +763,11 @@ func (j *dnsJudge) together() {
 				most++
 			}
 		}
+		for _, b := range j.w.asks { // who gives up ends its query if nothing is kept, and the next one asks anew
+			if b.dnsKey == a.dnsKey && b.cancel >= 0 && j.client.callersGiveUp() && !(j.w.client.cache && b.kept()) && b.at >= a.at-15*ms && b.at+b.cancel <= a.at+15*ms {
+				most++
+			}
+		}
 		if slices.ContainsFunc(j.w.asks, func(b *dnsAsk) bool {
 			return b.dnsKey == a.dnsKey && b.once() != a.once() && (b.at-a.at).Abs() <= 15*ms
 		}) {
@@ -677,12 +797,25 @@ func (j *dnsJudge) kept() {
 			continue
 		}
 		for _, q := range j.client.seen {
+			if s.msg.Rcode == dns.RcodeNameError && j.existsBelow(q.key.name, s.at, q.at) {
+				continue // what is kept is not true any more
+			}
 			if since := q.at - s.at - 2*travel(s.server); q.key == s.key && q.key.kept() && since > ms && since < keep*9/10-ms {
 				j.add("3 kept", "%v is asked for again %v after it was answered for %v", q.key, since, keep)
 				return
 			}
 		}
 	}
+}
+
+// existsBelow reports whether a server has said between two times that there is a name below that one.
+func (j *dnsJudge) existsBelow(name string, from, until time.Duration) bool {
+	for _, s := range j.client.said {
+		if s.msg.Rcode == dns.RcodeSuccess && strings.HasSuffix(s.key.name, "."+name) && from < s.at && s.at < until {
+			return true
+		}
+	}
+	return false
 }
 
 // bounded judges how many queries there are in all.

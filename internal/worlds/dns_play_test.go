@@ -299,18 +299,6 @@ func (p *dnsPlay) current() *dnshedge.Client {
 	return p.client
 }
 
-// A dnsConn is a connection that is counted.
-type dnsConn struct {
-	net.Conn
-	p    *dnsPlay
-	once sync.Once
-}
-
-func (c *dnsConn) Close() error {
-	c.once.Do(func() { c.p.conns.Add(-1) })
-	return c.Conn.Close()
-}
-
 // DialContext is the Client's way to its network.
 func (p *dnsPlay) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if p.netdown.Load() {
@@ -326,8 +314,7 @@ func (p *dnsPlay) DialContext(ctx context.Context, network, address string) (net
 	if err != nil {
 		return nil, err
 	}
-	p.conns.Add(1)
-	return &dnsConn{Conn: c, p: p}, nil
+	return counted(c, &p.conns), nil
 }
 
 // upstream is how a server is named to the Client.

@@ -1,6 +1,7 @@
 package worlds_test
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -48,7 +49,8 @@ func (j *dnsJudge) gone(server int, a *dnsAsk, r *dnsResult) bool {
 	}
 	addr := j.client.host(server).Addr().String()
 	first, last := time.Duration(-1), r.began
-	for _, t := range slices.Backward(j.client.tries) {
+	tries := slices.SortedStableFunc(slices.Values(j.client.tries), func(a, b dnsTry) int { return cmp.Compare(a.end, b.end) }) // an answer may come after a refusal over TCP
+	for _, t := range slices.Backward(tries) {
 		other := j.w.way.by == "route" && bad(t.Name) != bad(a.name) || j.w.way.change == "import" && t.began < j.w.way.changeAt+j.w.client.timeout // Client
 		if t.end == 0 || t.end > r.began || !strings.HasPrefix(t.Upstream.Addr, addr+":") || other {
 			continue

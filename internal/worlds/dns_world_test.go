@@ -102,6 +102,9 @@ func (f *dnsFault) mute(timeout time.Duration) bool {
 	return f.delay() > 0 && f.delay() >= timeout || slices.Contains([]string{"silent", "empty", "wrongID", "wrongName"}, f.kind)
 }
 
+// lossy reports whether the first query for a question may be lost.
+func (f *dnsFault) lossy() bool { return slices.Contains([]string{"drops1", "drops2", "half"}, f.kind) }
+
 // delay is how late the server answers.
 func (f *dnsFault) delay() time.Duration {
 	switch f.kind {
@@ -125,6 +128,9 @@ func (f *dnsFault) during(from, until time.Duration) bool { return f.from <= unt
 func (f *dnsFault) failure() bool {
 	return f.decision() || slices.Contains([]string{"servfail", "refused", "prohibited", "notauth", "notimp", "lame"}, f.kind)
 }
+
+// ends reports whether the server refuses connections, or closes them instead of an answer.
+func (f *dnsFault) ends() bool { return f.kind == "down" || f.kind == "closes" }
 
 // decision reports whether what the server says is final for its name.
 func (f *dnsFault) decision() bool { return f.policy() || f.kind == "bogus" }

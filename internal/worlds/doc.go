@@ -24,6 +24,15 @@
 // is asked once at a time, queries are bounded, answers pay for those that are sent again, and what the caller forbids to hedge
 // is not hedged. A question that a patient resolver has an answer to may fail only by a bound that the doc of dnshedge states.
 //
+// Worlds of recursors (over=recursor) are a tree of zones in memory, signed in several ways or not, with flaws, servers with faults, and a
+// recursor.Resolver that is asked about them. There is nothing to compare with: what is right to answer, and whether that is secure, insecure or bogus,
+// follows from how the world is made. Promise 1 is there: nothing bogus is answered without CD; promise 2: what is not bogus is answered while every zone on the way
+// has a good server, whatever the others say, with the form of a response, in 4.5 s at most, and in one if all servers are well (promise 9); promise 3: AD says secure and nothing else
+// does, and what has it can be verified again; promise 5: queries stay within Limits and the budget; promise 6: nothing is left; promise 7: the data
+// are those of the zones, also with CD and without validation; promise 8: no response is passed over where nothing
+// is wrong; promise 10: who does not ask for signatures gets none. Not judged is what no
+// resolver can know: a server that lies about names that need no signature, and zones that need more time than a question has.
+//
 // That list is how a world is printed, replayed, kept in testdata, and made smaller: parts are left out for as long as the
 // finding stays. A part that a world has not stands for the usual: a call is a GET of a warm host that answers after 5 ms.
 //

@@ -47,8 +47,11 @@ func (r *httpResult) answered() bool { return r.err == "" && r.panicked == "" &&
 // good reports whether the header says success, by rule R1.
 func (r *httpResult) good() bool { return r.answered() && r.status < 400 }
 
-// failure reports whether a status says that the server failed, of which nobody learns how long an answer takes.
-func failure(status int) bool {
+// fails reports whether a status says that the server failed, of which nobody learns how long an answer takes.
+func (c *httpClient) fails(status int) bool {
+	if c.failure != 0 {
+		return status == c.failure
+	}
 	return status == http.StatusTooManyRequests || status >= 500 && status != http.StatusNotImplemented && status != http.StatusHTTPVersionNotSupported
 }
 
@@ -98,7 +101,7 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 	}()
 	resp, err := p.client.RoundTrip(req)
 	r.header = time.Since(start)
-	if err == nil && !failure(resp.StatusCode) || ctx.Err() != nil {
+	if err == nil && !p.w.client.fails(resp.StatusCode) || ctx.Err() != nil {
 		p.memory.learn(p.since(), r.header)
 	}
 	if err != nil {

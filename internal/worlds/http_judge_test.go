@@ -164,6 +164,11 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 	if b.answered() && b.status == j.w.client.answer && endedHedged <= ended+j.slack()+patience {
 		return
 	}
+	sending := time.Duration(0)               // net/http waits for a Read of the body that it sends, once it has a connection
+	learns := c.reads() && !j.w.client.judges // then the body is read before a connection is asked for
+	if (patience > 0 || j.w.way.dialling > 0) && !learns {
+		sending = c.bodyAt
+	}
 	switch {
 	case a.good() && !b.good():
 		inLine := j.w.way.headerTimeout > 0 && patience > 0 // that timeout counts the time in which others have the place
@@ -185,7 +190,11 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		if c.cancel >= 0 {
 			bound = min(bound, max(0, c.cancel-ended))
 		}
-		if allowed := bound + j.slack() + patience; endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
+		allowed := bound + j.slack() + patience
+		if stopped {
+			allowed += sending
+		}
+		if endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
 		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && (patience > 0 || j.w.way.dialling > 0)) && !(j.w.client.judges && b.answered()) {
@@ -193,11 +202,6 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		} else if a.answered() && b.answered() && a.status != b.status && !j.w.client.judges {
 			say("2 status", "it is another failure")
 		}
-	}
-	sending := time.Duration(0)               // net/http waits for a Read of the body that it sends, once it has a connection
-	learns := c.reads() && !j.w.client.judges // then the body is read before a connection is asked for
-	if (patience > 0 || j.w.way.dialling > 0) && !learns {
-		sending = c.bodyAt
 	}
 	for _, end := range []time.Duration{c.deadline, c.cancel} {
 		if end > 0 && endedHedged > end+sending+slack && ended <= end+slack && !(patience > 0 && j.bySelf(c) > end+slack) {

@@ -59,6 +59,7 @@ type httpClient struct {
 	answer    int      // a status that is an answer from every attempt
 	judges    bool     // a FailureFunc or the like says what a failure is
 	routed    bool     // some calls have a key of their own
+	failure   int      // the one status that is a failure; 0: the usual ones are
 	routes    []string // patterns that declare what they match safe to repeat
 	warm      int      // Warm beside the calls
 	change    string   // what is done to the client beside the calls
@@ -202,7 +203,7 @@ func newHTTPClient(d *draw, outage bool) httpClient {
 	add(d, &c.options, "maxReplayBytes", .05, hedge.WithMaxReplayBytes, 0, 4)
 	add(d, &c.options, "perSecond", .03, hedge.WithMaxHedgesPerSecond, 1)
 	add(d, &c.options, "oneKey", .04, onTrue(func() hedge.Option { return hedge.WithKeyFunc(oneKey) }), true)
-	add(d, &c.options, "failureStatus", .06, func(n int) hedge.Option { return hedge.WithFailureStatus(n) }, 404, 503)
+	c.failure, _ = add(d, &c.options, "failureStatus", .06, func(n int) hedge.Option { return hedge.WithFailureStatus(n) }, 404, 503)
 	c.answer, _ = add(d, &c.options, "answerStatus", .06, func(n int) hedge.Option { return hedge.WithAnswerStatus(n) }, 404)
 	_, c.judges = add(d, &c.options, "failureFunc", .06, failureFunc, "none", "all", "panics")
 	c.counts = has(d, "option.counter", .2)

@@ -20,13 +20,17 @@ func Key(domain string) (string, error) {
 }
 
 // Longest returns the value of the longest domain that q's name is in, and the domain's
-// length in wire format; 0: there is none. The domains are as Key returns them.
+// length in wire format; 0: there is none. The domains are as Key returns them. A question for DS records is
+// in the domain above its name: the parent of a zone has them (RFC 4035 §3.1.4.1).
 func Longest[T any](domains map[string]T, q *wire.Query) (value T, n int) {
 	if len(domains) == 0 {
 		return value, 0
 	}
 	var buf [wire.MaxKey]byte
 	name := q.AppendKey(buf[:0])[:len(q.Name)] // in lower case
+	if q.Type == dns.TypeDS && len(name) > 1 {
+		name = name[1+int(name[0]):]
+	}
 	for {
 		if v, ok := domains[string(name)]; ok {
 			return v, len(name)

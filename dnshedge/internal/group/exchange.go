@@ -144,6 +144,7 @@ const (
 // failing is what came of attempts without an answer. It is guarded by the Exchange's mu.
 type failing struct {
 	failures    int          // responses that were failures
+	servfails   int          // those of them that were SERVFAIL
 	failure     *wire.Answer // the first of them
 	failedBy    uint64       // the servers they are from: a bit for each, those above 64 left out
 	failureFrom *Server      // its server
@@ -341,21 +342,21 @@ func (x *Exchange) admit(k kind, to int, now time.Time) {
 
 // lostAt returns when the last query counts as lost, as far as anybody can know now: its
 // server's retransmission timeout has passed, doubled for each resend, and no hedge is under
-// way. A connection loses nothing while it carries other answers. Another server gets half of the time
-// that was left, if it is likely to answer in it. The caller holds mu.
+// way. Another server gets half of the time
+// that was left, unless it is known to take longer. The caller holds mu.
 func (x *Exchange) lostAt() time.Time {
 	s := x.group[x.resends.last]
 	to := x.group[x.pick()]
 	wait := s.rto.timeout(x.resends.n, to == s || to.Silent())
-	if x.tries == MaxHedges {
-		wait = max(wait, x.lastPatience(x.resends.lastAt))
-	}
 	if x.resends.n == 0 {
 		wait += x.resends.setup
 	}
-	at := x.heard(x.resends.attempt, x.resends.lastAt).Add(wait)
+	if x.tries == MaxHedges {
+		wait = max(wait, x.lastPatience(x.resends.lastAt))
+	}
+	at := x.givenUp(x.resends.attempt, x.resends.lastAt, wait)
 	half := x.end.Sub(x.resends.lastAt) / 2
-	if latest := x.resends.lastAt.Add(half); to != s && to.rto.timeout(0, true) <= half && latest.Before(at) {
+	if latest := x.resends.lastAt.Add(half); to != s && to.rto.within(half) && latest.Before(at) {
 		at = latest // the answers of this one may all come too late
 	}
 	if at.Before(x.resends.unpaid) {
@@ -371,12 +372,18 @@ func (x *Exchange) lostAt() time.Time {
 	return at
 }
 
-// heard returns when there was the last sign that the query of attempt n, which was sent then, is not lost.
-func (x *Exchange) heard(n int, sent time.Time) time.Time {
-	if at := x.ways[n].Carried(); at.After(sent) {
-		return at
+// givenUp returns when the query of attempt n, which was sent then, is waited for no longer: patience after it was sent, or after its connection
+// has carried another answer, for a connection loses nothing. But a server may have forgotten one question, or have answered another
+// one: half of the time that was left is enough, and a second at least, for it may wait for its turn.
+func (x *Exchange) givenUp(n int, sent time.Time, patience time.Duration) time.Time {
+	at := sent.Add(patience)
+	if carried := x.ways[n].Carried(); carried.After(sent) {
+		at = carried.Add(patience)
 	}
-	return sent
+	if latest := sent.Add(max(patience, x.end.Sub(sent)/2, firstRTO)); latest.Before(at) {
+		return latest
+	}
+	return at
 }
 
 // resend admits a query in place of the last one, if that is lost and something pays for another. The caller holds mu.
@@ -392,7 +399,7 @@ func (x *Exchange) resend(now time.Time) bool {
 	x.countMisses(now)
 	if !paid {
 		x.resends.unpaid = now.Add(now.Sub(x.resends.lastAt) / 4)
-		x.group.ProbeDoubtful(now, x.q) // one that is back has to be paid for no more
+		x.group.ProbeDoubtful(now, x.q, nil) // one that is back has to be paid for no more
 		return false
 	}
 	if to == best { // which may be silent now, and another one the better choice
@@ -674,7 +681,7 @@ func (x *Exchange) whenLost(n int, sent time.Time, patience time.Duration, f fun
 	t = time.AfterFunc(patience, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if left := time.Until(x.heard(n, sent).Add(patience)); left > 0 {
+		if left := time.Until(x.givenUp(n, sent, patience)); left > 0 {
 			t.Reset(left)
 		} else {
 			f()
@@ -760,6 +767,9 @@ func (x *Exchange) failover(n int, from *Server, a *wire.Answer, err error) (to,
 	}
 	if a != nil {
 		x.failures++
+		if a.Rcode() == dns.RcodeServerFailure {
+			x.servfails++
+		}
 		if x.failure == nil {
 			x.failure, x.failureFrom = a, from
 		}
@@ -768,7 +778,7 @@ func (x *Exchange) failover(n int, from *Server, a *wire.Answer, err error) (to,
 	switch {
 	case !x.q.Standard() || i < 0 || x.uses[i] > 0:
 		return 0, 0, false
-	case a != nil && a.Rcode() == dns.RcodeServerFailure && x.failures >= maxServfails:
+	case x.servfails >= maxServfails:
 		return 0, 0, false
 	case (x.group[i].Silent() || x.failures > 1) && !x.group[i].purse.payFailover():
 		return 0, 0, false

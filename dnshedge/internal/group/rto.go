@@ -60,3 +60,11 @@ func (r *rto) timeout(resends int, same bool) time.Duration {
 	}
 	return min(d, maxRTO)
 }
+
+// within reports whether an answer may be expected within d: the timeout is not known to be longer.
+func (r *rto) within(d time.Duration) bool {
+	r.mu.Lock()
+	known := r.times.SRTT > 0 || r.backoff > 0
+	r.mu.Unlock()
+	return !known || r.timeout(0, true) <= d
+}

@@ -37,6 +37,6 @@ func TestAServersLockIsNotHeldWhileTheClientsIsWaitedFor(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	group.Silence(s)
-	group.Servers{s}.ProbeDoubtful(time.Now(), nil)
+	group.Servers{s}.ProbeDoubtful(time.Now(), nil, nil)
 	assert.Equal(t, 1, spawned)
 }

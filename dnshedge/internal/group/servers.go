@@ -118,18 +118,27 @@ func (g Servers) OthersAnswered(q *wire.Query) {
 	}
 }
 
-// ProbeDoubtful probes the servers that are silent or fail.
-func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query) {
+// ProbeDoubtful probes the servers that are silent or fail. First is the one that is asked q anyway; nil: none is.
+func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
 	for _, s := range g {
 		if s.doubtful() {
-			s.Probe(now, q)
+			s.probeFor(now, q, first)
 		}
 	}
 }
 
+// probeFor is Probe, and if the server is asked q anyway, because it is the first, with other questions: the same question is asked once
+// at a time.
+func (s *Server) probeFor(now time.Time, q *wire.Query, first *Server) {
+	if s == first {
+		q = nil
+	}
+	s.Probe(now, q)
+}
+
 // Measure probes the servers that were not heard of for long, or never: one
-// may be faster than those that are asked, and no caller shall wait to find that out.
-func (g Servers) Measure(now time.Time, q *wire.Query) {
+// may be faster than those that are asked, and no caller shall wait to find that out. First is the one that is asked q anyway.
+func (g Servers) Measure(now time.Time, q *wire.Query, first *Server) {
 	if len(g) < 2 {
 		return
 	}
@@ -139,7 +148,7 @@ func (g Servers) Measure(now time.Time, q *wire.Query) {
 	}
 	for _, s := range g {
 		if queries >= toMeasure && !s.AnsweredSince(now.Add(-measuredFor)) {
-			s.Probe(now, q)
+			s.probeFor(now, q, first)
 		}
 	}
 }

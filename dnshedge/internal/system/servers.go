@@ -97,15 +97,16 @@ func (f *Servers) Route(q *wire.Query, now time.Time) ([]Server, int) {
 	return domain.Longest(f.latest(now).domains, q)
 }
 
-// resolvPatience is how long a question waits for what may have changed, once something is known. A file takes less, scutil
+// resolvPatience is how long questions wait for what may have changed, once something is known. A file takes less, scutil
 // on a busy machine more.
 const resolvPatience = 10 * time.Millisecond
 
-// latest returns what is known. If that may have changed, it is read in a goroutine.
+// latest returns what is known. If that may have changed, it is read in a goroutine, and all questions of the first resolvPatience wait
+// for it: those that come at once with the one that finds out are asked of the same servers.
 func (f *Servers) latest(now time.Time) known {
 	f.mu.Lock()
-	had := f.known
-	if had.all != nil && now.Sub(f.checked) < resolvCheck {
+	had, age := f.known, now.Sub(f.checked)
+	if had.all != nil && age < resolvCheck && (f.reading == nil || age >= resolvPatience) {
 		f.mu.Unlock()
 		return had
 	}
@@ -117,17 +118,20 @@ func (f *Servers) latest(now time.Time) known {
 			return had
 		}
 	}
-	f.checked = now
+	if had.all == nil || age >= resolvCheck {
+		f.checked = now
+	}
+	patience := resolvPatience - now.Sub(f.checked)
 	done := f.reading
 	f.mu.Unlock()
 	if had.all == nil {
 		<-done
 	} else {
-		patience := time.NewTimer(resolvPatience)
-		defer patience.Stop()
+		late := time.NewTimer(patience)
+		defer late.Stop()
 		select {
 		case <-done:
-		case <-patience.C:
+		case <-late.C:
 		}
 	}
 	f.mu.Lock()

@@ -52,8 +52,8 @@ func (e *cutError) Error() string { return errCut.Error() + ": " + e.err.Error()
 
 // OnlyCut reports whether an error says that the server has answered, and that its answer could not be had over TCP.
 func OnlyCut(err error) bool {
-	_, ok := err.(*cutError)
-	return ok
+	var cut *cutError
+	return errors.As(err, &cut)
 }
 
 // udp asks over UDP. A query has a socket of its own, and so a port, with a random
@@ -112,7 +112,10 @@ var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 // Exchange leaves Way empty, also over TCP: the next query may be a datagram again, which is lost or not whatever TCP carries.
 func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, _ *Way) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
-		return u.tcp.Exchange(ctx, q, n, new(Way))
+		a, setup, err := u.tcp.Exchange(ctx, q, n, new(Way))
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return a, setup, err
+		} // else not every server speaks TCP
 	}
 	a, err := u.ask(ctx, q, false)
 	if err != errCut && err != errForgers && err != errUnsure {

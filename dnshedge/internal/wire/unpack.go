@@ -161,10 +161,97 @@ var layouts = map[uint16]layout{
 }
 
 // changed reports whether package dns reads data of a type and writes other data, or none: a value that
-// fills the rest of a record is read as it is, and written as text in which "\\" begins an escape.
+// fills the rest of a record is read as it is, and written as text in which "\\" begins an escape; zero bytes that end a
+// block of a bitmap of types are left out, and bits behind the prefix of an address; zero bytes are added to what ends early.
 func changed(typ uint16, data []byte) bool {
+	if l, ok := fields[typ]; ok && l.endsEarly(data) {
+		return true
+	}
 	const longest = 256*4 + 1 // that is written
-	return (typ == dns.TypeURI || typ == dns.TypeCAA) && (len(data) > longest || bytes.IndexByte(data, '\\') >= 0)
+	switch typ {
+	case dns.TypeURI, dns.TypeCAA:
+		return len(data) > longest || bytes.IndexByte(data, '\\') >= 0
+	case dns.TypeNSEC, dns.TypeNSEC3, dns.TypeCSYNC:
+		return hasSuperfluous(data, bitmapOf(typ, data))
+	case dns.TypeAPL:
+		return hasHostBits(data)
+	}
+	return false
+}
+
+// fields has what package dns fills up with zero bytes. Only ISDN may end early: its second string is optional (RFC 1183 §3.2).
+var fields = map[uint16]layout{
+	dns.TypeHINFO: {strings: 2}, dns.TypeISDN: {strings: 2}, dns.TypeGPOS: {strings: 3}, dns.TypeLOC: {before: 16}, dns.TypeCERT: {before: 5},
+	dns.TypeKEY: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeCDNSKEY: {before: 4}, dns.TypeRKEY: {before: 4},
+	dns.TypeDS: {before: 4}, dns.TypeCDS: {before: 4}, dns.TypeDLV: {before: 4}, dns.TypeTA: {before: 4},
+	dns.TypeSSHFP: {before: 2}, dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
+	dns.TypeTLSA: {before: 3}, dns.TypeSMIMEA: {before: 3}, dns.TypeZONEMD: {before: 6}, dns.TypeCSYNC: {before: 6},
+	dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
+	dns.TypeNID: {before: 10}, dns.TypeL64: {before: 10}, dns.TypeL32: {before: 6}, dns.TypeURI: {before: 4}, dns.TypeCAA: {before: 1, strings: 1},
+}
+
+// endsEarly reports whether data has not all bytes and strings.
+func (l layout) endsEarly(data []byte) bool {
+	off := l.before
+	for range l.strings {
+		if off >= len(data) {
+			return true
+		}
+		off += 1 + int(data[off])
+	}
+	return off > len(data)
+}
+
+// hasHostBits reports whether some address of an APL record has bits behind its prefix (RFC 3123 §4), which package dns clears.
+func hasHostBits(data []byte) bool {
+	for len(data) >= 4 {
+		prefix, n := int(data[2]), int(data[3]&0x7f)
+		data = data[4:]
+		n = min(n, len(data))
+		for i, c := range data[:n] {
+			if c<<min(max(prefix-8*i, 0), 8) != 0 {
+				return true
+			}
+		}
+		data = data[n:]
+	}
+	return false
+}
+
+// bitmapOf returns where the bitmap of types begins in data of an NSEC, NSEC3 or CSYNC record. A name in pointers has no
+// place there (RFC 4034 §4.1.1): what comes behind one is not looked at.
+func bitmapOf(typ uint16, data []byte) int {
+	off := 0
+	switch typ {
+	case dns.TypeNSEC:
+		for off < len(data) && data[off] != 0 {
+			if data[off] >= 0xc0 {
+				return len(data)
+			}
+			off += 1 + int(data[off])
+		}
+		return off + 1
+	case dns.TypeNSEC3:
+		for _, fixed := range [...]int{4, 0} { // before the salt's length, before the hash's
+			if off += fixed; off >= len(data) {
+				return len(data)
+			}
+			off += 1 + int(data[off])
+		}
+		return off
+	}
+	return 6
+}
+
+// hasSuperfluous reports whether some block of the bitmap at off ends with a zero byte, which it should not (RFC 4034 §4.1.2).
+func hasSuperfluous(data []byte, off int) bool {
+	for off+2 <= len(data) {
+		off += 2 + int(data[off+1])
+		if off <= len(data) && data[off-1] == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // check returns an error if a message does not hold together, and which of its records in

@@ -67,6 +67,32 @@ func TestDataIsWrittenAsItWasRead(t *testing.T) {
 	}
 }
 
+// Package dns takes data that ends early for whole, and fills it up. An ISDN address without a subaddress is whole (RFC 1183 §3.2).
+func TestDataThatEndsEarlyStaysAsItIs(t *testing.T) {
+	const key = "\x01\x00\x03\x08ab"
+	for typ, data := range map[uint16]string{
+		dns.TypeISDN: "\x03123\x014", dns.TypeHINFO: "\x01a\x01b", dns.TypeGPOS: "\x011\x012\x013", dns.TypeLOC: "\x00\x12\x16\x13aaaabbbbcccc",
+		dns.TypeCERT: "\x00\x01\x00\x02\x08ab", dns.TypeKEY: key, dns.TypeDNSKEY: key, dns.TypeCDNSKEY: key, dns.TypeRKEY: key,
+		dns.TypeDS: key, dns.TypeCDS: key, dns.TypeDLV: key, dns.TypeTA: key, dns.TypeSSHFP: "\x01\x01ab", dns.TypeTLSA: "\x03\x01\x01ab",
+		dns.TypeSMIMEA: "\x03\x01\x01ab", dns.TypeZONEMD: "\x00\x00\x00\x01\x01\x01ab", dns.TypeCSYNC: "\x00\x00\x00\x01\x00\x01\x00\x01\x40",
+		dns.TypeIPSECKEY: "\x0a\x01\x02\x01\x02\x03\x04ab", dns.TypeAMTRELAY: "\x0a\x01\x01\x02\x03\x04", dns.TypeHIP: "\x02\x02\x00\x02abcd",
+		dns.TypeNSEC3: "\x01\x00\x00\x00\x01s\x02ab\x00\x01\x40", dns.TypeNSEC3PARAM: "\x01\x00\x00\x00\x01s", dns.TypeNID: "\x00\x01abcdefgh",
+		dns.TypeL64: "\x00\x01abcdefgh", dns.TypeL32: "\x00\x01abcd", dns.TypeURI: "\x00\x01\x00\x01a", dns.TypeCAA: "\x00\x01ab",
+		dns.TypeTXT: "\x01a\x01b", dns.TypeX25: "\x01a", dns.TypeEUI48: "abcdef", dns.TypeEUI64: "abcdefgh", dns.TypeUID: "abcd", dns.TypeNSEC: "\x01a\x00\x00\x01\x40",
+	} {
+		for n := range len(data) + 1 {
+			b := withData(typ, []byte(data[:n]))
+			m, err := wire.ParseMsg(b)
+			require.NoError(t, err, "%s %x", dns.Type(typ), data[:n])
+			require.Len(t, m.Answer, 1, "%s %x", dns.Type(typ), data[:n])
+			m.Compress = true
+			out, err := m.Pack()
+			require.NoError(t, err, "%s %x", dns.Type(typ), data[:n])
+			assert.Equal(t, b, out, "%s %x", dns.Type(typ), data[:n])
+		}
+	}
+}
+
 // Package dns does not write the value of a URI or CAA record that is longer than 1,025 octets.
 func TestLongValuesAreWrittenAsTheyWereRead(t *testing.T) {
 	for _, n := range []int{1000, 1025, 1026, 5000} {

@@ -360,7 +360,7 @@ func (a *asking) place(c *candidate, why reason, again *form) (*candidate, *quer
 func (a *asking) queryTo(c *candidate, why reason, again *form) *query {
 	about := a.stands.topicOf(a.Zone, kindOf(a.Type))
 	q := &query{
-		Fleet: a.Fleet, form: form{number: a.n, hedge: why == asHedge, plain: a.now() < c.server.plain},
+		Fleet: a.Fleet, form: form{number: a.n, hedge: why == asHedge, plain: !a.Signed && a.now() < c.server.plain},
 		matter: matter{a.zone, about, &a.zone.rests[kindOf(a.Type)], a.stands.use(standingKey{c.addr, about}, a.now())},
 		server: c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
 		began: time.Now(), late: c.late,
@@ -470,7 +470,11 @@ func (a *asking) take(e event) *dns.Msg {
 
 // read reads a response, and returns an error if it is none that helps.
 func (a *asking) read(c *candidate, q *query) error {
-	if !q.plain && rejected(q.msg) {
+	switch {
+	case q.plain || !rejected(q.msg):
+	case a.Signed:
+		return a.mark(c, ErrUnsigned)
+	default:
 		return errAgain
 	}
 	if q.plain && !rejected(q.msg) { // otherwise it is the question that the server does not understand
@@ -488,6 +492,11 @@ func (a *asking) read(c *candidate, q *query) error {
 	if err == nil && !c.marked || rejected(q.msg) {
 		return err
 	}
+	return a.mark(c, err)
+}
+
+// mark notes what a server has said, as Task.Judge does, and returns it.
+func (a *asking) mark(c *candidate, err error) error {
 	key, now := lameKey{a.Zone, c.addr}, a.now()
 	a.mu.Lock()
 	c.lame = a.lame.note(key, a.Name, err, now)
@@ -509,10 +518,11 @@ func rejected(m *dns.Msg) bool {
 
 // done notes that q has ended.
 func (a *asking) done(q *query, err error) {
-	if q.wrote.IsZero() {
-		a.outcome.stuck = err
-	} else {
+	switch {
+	case !q.wrote.IsZero():
 		a.outcome.reached = true
+	case err != ErrNoServers: // it has waited for a place in vain
+		a.outcome.stuck = err
 	}
 	if ended := a.conf.Ended; ended != nil {
 		ended(a.ctx, a.attempt(q), time.Since(q.began), err)

@@ -28,6 +28,7 @@ type candidate struct {
 	marked bool    // there is something that speaks against it in the zone
 	met    bool    // an answer has come from it before
 	failed bool    // it is not asked again for this task
+	avoid  bool    // it is asked after all others
 	tries  int     // queries over UDP
 	expect float32 // the time in ns that an answer is expected to take
 
@@ -59,7 +60,7 @@ next:
 			}
 		}
 		s := f.servers.lookUp(at, now)
-		c := candidate{server: s, addr: at, met: s.met()}
+		c := candidate{server: s, addr: at, met: s.met(), avoid: slices.Contains(t.Avoid, at)}
 		c.stand, c.wide = f.stands.all[standingKey{at, about}], f.stands.all[standingKey{at, unknown}]
 		c.marked, c.lame = f.lame.has(lameKey{t.Zone, at}, t.Name, now)
 		prior := f.first.median
@@ -127,7 +128,7 @@ func (f *Fleet) chooseHedge(all []candidate) *candidate {
 
 // rank is how good a choice a candidate is; less is better.
 type rank struct {
-	turn   int // how often it was asked; one more if it is not likely to answer
+	turn   int // how often it was asked; one more if it is not likely to answer, and two if it has answered in vain
 	class  class
 	met    bool // of a hedge
 	expect float32
@@ -171,6 +172,9 @@ func (f *Fleet) rank(c *candidate, now time.Duration) rank {
 	}
 	if r.class > usual {
 		r.turn++
+	}
+	if c.avoid {
+		r.turn += 2
 	}
 	return r
 }

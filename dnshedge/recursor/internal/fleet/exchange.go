@@ -18,6 +18,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
 const (
@@ -42,6 +43,7 @@ var (
 // run sends q and waits for its answer. If it has no places, it waits for them until gone is closed.
 func (q *query) run(gone <-chan struct{}) {
 	defer q.wg.Done()
+	stack.Grow8()
 	if gone != nil {
 		if !q.await(gone) {
 			q.err = ErrNoServers

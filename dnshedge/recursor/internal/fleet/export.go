@@ -21,7 +21,7 @@ const (
 
 // In its envelope, an export is first contacts, the number of servers and each of them, and the
 // number of zones and each of them. Numbers are varints, and bytes have their number before them.
-var envelope = decode.Envelope{Name: "hedge recursor ", Foreign: errForeign, Versions: []string{"1"}, Max: maxExport}
+var envelope = decode.Envelope{Name: "hedge recursor ", Foreign: errForeign, Versions: []string{"2"}, Max: maxExport}
 
 var errForeign = errors.New("this is no export of a Resolver")
 
@@ -29,6 +29,7 @@ var errForeign = errors.New("this is no export of a Resolver")
 const (
 	MaxNames = 20 // of servers
 	MaxAddrs = 64
+	MaxProof = 64 // records
 )
 
 // Delegation is where a zone is served, as its parent says.
@@ -37,6 +38,7 @@ type Delegation struct {
 	Names   []string // of servers
 	Addrs   []netip.AddrPort
 	Expires time.Time
+	Proof   [][]byte // what the parent says of its keys, with signatures: records in wire format
 }
 
 // Export writes what is known of servers, and zones.
@@ -48,7 +50,7 @@ func (f *Fleet) Export(w io.Writer, zones []Delegation) error {
 }
 
 func (f *Fleet) exportAt(zones []Delegation, now time.Time) []byte {
-	b := f.appendServers(envelope.Begin("1", now), now)
+	b := f.appendServers(envelope.Begin("2", now), now)
 	var all []byte
 	n := 0
 	for _, z := range zones {
@@ -98,6 +100,10 @@ func appendZone(b []byte, z Delegation, left time.Duration) []byte {
 	for _, at := range z.Addrs {
 		b = appendAddr(b, at)
 	}
+	b = binary.AppendUvarint(b, uint64(len(z.Proof)))
+	for _, rr := range z.Proof {
+		b = decode.AppendBytes(b, rr)
+	}
 	return b
 }
 
@@ -144,20 +150,7 @@ func (f *Fleet) readAt(r io.Reader, now time.Time) ([]Delegation, error) {
 	}
 	var zones []Delegation
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
-		z := Delegation{Zone: string(d.Bytes(maxZoneBytes))}
-		z.Expires = now.Add(d.Duration() - passed)
-		for n := d.Uvarint(); n > 0 && d != nil; n-- {
-			z.Names = append(z.Names, string(d.Bytes(maxZoneBytes)))
-			if len(z.Names) > MaxNames {
-				return nil, decode.ErrDamaged
-			}
-		}
-		for n := d.Uvarint(); n > 0 && d != nil; n-- {
-			z.Addrs = append(z.Addrs, takeAddr(&d))
-			if len(z.Addrs) > MaxAddrs {
-				return nil, decode.ErrDamaged
-			}
-		}
+		z := takeZone(&d, now.Add(-passed))
 		if z.Expires.After(now) {
 			zones = append(zones, z)
 		}
@@ -167,6 +160,28 @@ func (f *Fleet) readAt(r io.Reader, now time.Time) ([]Delegation, error) {
 	}
 	f.learn(servers, window, passed, now)
 	return zones, nil
+}
+
+// takeZone takes off a zone that was written at a time.
+func takeZone(d *decode.Decoder, at time.Time) Delegation {
+	z := Delegation{Zone: string(d.Bytes(maxZoneBytes))}
+	z.Expires = at.Add(d.Duration())
+	z.Names = takeList(d, MaxNames, func() string { return string(d.Bytes(maxZoneBytes)) })
+	z.Addrs = takeList(d, MaxAddrs, func() netip.AddrPort { return takeAddr(d) })
+	z.Proof = takeList(d, MaxProof, func() []byte { return d.Bytes(maxZoneBytes) })
+	return z
+}
+
+// takeList takes off a number and as many values, and fails if there are more than most.
+func takeList[T any](d *decode.Decoder, most uint64, take func() T) (all []T) {
+	n := d.Uvarint()
+	if n > most {
+		*d = nil
+	}
+	for ; n > 0 && *d != nil; n-- {
+		all = append(all, take())
+	}
+	return all
 }
 
 // takeAddr takes an address off.

@@ -149,3 +149,10 @@ func (f *Fleet) Fill(s *observe.RecursorStats) {
 	s.Bytes += int64(len(f.servers.all)*serverBytes + len(f.stands.all)*standingBytes + (len(f.lame.all)+len(f.zones.all))*lameBytes)
 	s.FirstContact = f.first.late
 }
+
+// Blame takes that a server of a zone has sent, about a name, what is not signed rightly, as if Task.Judge had said so.
+func (f *Fleet) Blame(zone string, server netip.AddrPort, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lame.note(lameKey{zone, server}, name, ErrUnsigned, f.now())
+}

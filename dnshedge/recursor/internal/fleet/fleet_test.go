@@ -961,8 +961,8 @@ func TestAnExportIsWhatIsKnownOfServers(t *testing.T) {
 		}
 		f := n.known(all...)
 		zones := []Delegation{
-			{"com.", []string{"a.gtld-servers.net."}, all[:2], time.Now().Add(time.Hour)},
-			{"old.", nil, nil, time.Now().Add(10 * time.Minute)},
+			{"com.", []string{"a.gtld-servers.net."}, all[:2], time.Now().Add(time.Hour), [][]byte{{1, 2}, {3}}},
+			{"old.", nil, nil, time.Now().Add(10 * time.Minute), nil},
 		}
 		var b bytes.Buffer
 		require.NoError(t, f.Export(&b, zones))
@@ -990,7 +990,7 @@ func TestAnExportThatIsDamagedOldOrForeignChangesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.known(n.serve("192.0.2.1", good(70*ms)))
 		var b bytes.Buffer
-		require.NoError(t, f.Export(&b, []Delegation{{"com.", []string{"a."}, nil, time.Now().Add(100 * time.Hour)}}))
+		require.NoError(t, f.Export(&b, []Delegation{{"com.", []string{"a."}, nil, time.Now().Add(100 * time.Hour), nil}}))
 		g := n.fleet(Config{})
 		for i := range b.Len() {
 			bad := bytes.Clone(b.Bytes())
@@ -1031,7 +1031,7 @@ func FuzzImport(f *testing.F) {
 	defer g.Close()
 	at := netip.MustParseAddrPort("[2001:db8::1]:53")
 	*g.servers.lookUp(at, 0) = server{rtt: rtt.Estimate[float32]{SRTT: 1e6, RTTVAR: 1e5}}
-	f.Add(g.exportAt([]Delegation{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour)}}, time.Now()))
+	f.Add(g.exportAt([]Delegation{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour), [][]byte{{1}}}}, time.Now()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= 4 {
 			end := len(b) - 4

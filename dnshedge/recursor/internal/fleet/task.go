@@ -13,15 +13,19 @@ import (
 type Task struct {
 	Name string // absolute, in lower case, as dns.CanonicalName returns it
 	Type uint16
-	DO   bool // the caller understands DNSSEC
+	DO   bool // signatures are asked for as well
 	CD   bool
+
+	// Signed says that an answer without signatures is of no use. A server that does not understand EDNS cannot send
+	// them: it does not serve the zone, and is not asked without.
+	Signed bool
 
 	Zone string // absolute, in lower case
 	Any  bool   // servers may have addresses that mean something in one network only
 	Part bool   // there is another question if nobody answers this one: silence is no reason to let the zone rest
 
 	// Brief ends the task when nothing was heard for some time, or all servers have been asked often enough and
-	// all answers are overdue: another question has a better chance.
+	// all answers are overdue: another question has a better chance. Judge may set it.
 	Brief bool
 	// Until is how long answers are awaited although nothing is left to send and nothing was heard. Zero: for as
 	// long as losers are.
@@ -42,6 +46,9 @@ type Task struct {
 	// the zone, if that happens for two names, one after the other. ErrFailed: the server cannot answer. Others are
 	// asked about the zone first for a while, if that happens for four names.
 	Judge func(m *dns.Msg, server netip.AddrPort) error
+
+	// Avoid are servers whose answers to the same question have turned out to be of no use: all others are asked before.
+	Avoid []netip.AddrPort
 
 	// Hedge reports whether all that the task finds out is for a hedge, as yet. Then each query is one: the budget
 	// pays for it, or the task ends with ErrUnpaid. Nil: it is not.
@@ -71,6 +78,10 @@ var ErrLame = errors.New("recursor: server does not serve the zone")
 
 // ErrFailed is why a response is not taken that tells of the question rather than of the zone: see Task.Judge.
 var ErrFailed = errors.New("recursor: server cannot answer")
+
+// ErrUnsigned is why a response is not taken that has no signatures which fit, although the zone is signed. Others are asked
+// about the zone first for a while.
+var ErrUnsigned = errors.New("recursor: server has no signatures that fit")
 
 // ErrUnpaid is the error of a task that is part of a hedge, when the budget is spent.
 var ErrUnpaid = errors.New("recursor: no hedge is left to pay for more queries")

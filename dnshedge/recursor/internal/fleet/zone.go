@@ -113,13 +113,13 @@ type lameMarks struct {
 }
 
 // mark is what a server has done wrong in a zone. One name may have a reason of its own, so that only several
-// of them, with no answer between, speak against the server: two that it does not serve, or four that it fails for.
+// of them, with no answer between, speak against the server: two that it does not serve or leaves unsigned, or four that it fails for.
 type mark struct {
 	until    time.Duration           // when it is asked first again; 0: it is asked
 	since    time.Duration           // when the last failure was
 	answered bool                    // since then
 	failed   [maxFailures - 1]string // names that it has failed for, one after the other
-	refused  string                  // the last name that it does not serve; others are asked first about that one
+	refused  string                  // the last name that it does not serve or leaves unsigned; others are asked first about that one
 	denied   time.Duration           // when that was
 }
 
@@ -152,7 +152,7 @@ func (t *lameMarks) note(k lameKey, name string, said error, now time.Duration) 
 			delete(t.all, k)
 			return false
 		}
-	case ErrLame:
+	case ErrLame, ErrUnsigned:
 		m.refuse(name, now)
 	case ErrFailed:
 		m.fail(name, now)

@@ -1,4 +1,4 @@
-package recursor_test
+package dnsname_test
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
 func TestCanonicalNamesAreEqualIfTheirBytesAre(t *testing.T) {
@@ -27,24 +27,24 @@ func TestCanonicalNamesAreEqualIfTheirBytesAre(t *testing.T) {
 		"Ä.example.":              `\195\132.example.`,
 		strings.Repeat("a.", 127): strings.Repeat("a.", 127),
 	} {
-		got, ok := recursor.Canonical(in)
+		got, ok := dnsname.Canonical(in)
 		assert.True(t, ok, in)
 		assert.Equal(t, want, got, in)
 	}
 	for _, in := range []string{"..", "a..b.", ".a.", strings.Repeat("a", 64) + ".", strings.Repeat("a.", 128), `a\`} {
-		_, ok := recursor.Canonical(in)
+		_, ok := dnsname.Canonical(in)
 		assert.False(t, ok, in)
 	}
 }
 
 func TestADotInALabelDividesNothing(t *testing.T) {
-	assert.True(t, recursor.Within("a.example.", "example."))
-	assert.True(t, recursor.Within(`a\\.example.`, "example."))
-	assert.False(t, recursor.Within(`a\.example.`, "example."))
-	assert.False(t, recursor.Within("notexample.", "example."))
-	assert.Equal(t, "example.", recursor.Parent(`a\.b.example.`))
-	assert.Equal(t, ".", recursor.Parent(`a\.b.`))
-	assert.Equal(t, ".", recursor.Parent("."))
+	assert.True(t, dnsname.Within("a.example.", "example."))
+	assert.True(t, dnsname.Within(`a\\.example.`, "example."))
+	assert.False(t, dnsname.Within(`a\.example.`, "example."))
+	assert.False(t, dnsname.Within("notexample.", "example."))
+	assert.Equal(t, "example.", dnsname.Parent(`a\.b.example.`))
+	assert.Equal(t, ".", dnsname.Parent(`a\.b.`))
+	assert.Equal(t, ".", dnsname.Parent("."))
 }
 
 // FuzzNames compares what is done with names as text with what it does to their bytes.
@@ -57,38 +57,18 @@ func FuzzNames(f *testing.F) {
 		if err != nil || strings.Contains(string(wire[:end]), "\xc0") {
 			t.Skip()
 		}
-		name, ok := recursor.Canonical(text)
+		name, ok := dnsname.Canonical(text)
 		require.True(t, ok, text)
-		again, _ := recursor.Canonical(name)
+		again, _ := dnsname.Canonical(name)
 		require.Equal(t, name, again)
-		require.Equal(t, end, recursor.InWire(name))
+		require.Equal(t, end, dnsname.InWire(name))
 		zone := name
 		for range up % 8 {
 			below := zone
-			zone = recursor.Parent(zone)
-			require.True(t, recursor.Within(name, zone), "%s is not in %s", name, zone)
-			require.Equal(t, below == zone, recursor.Within(zone, below), "%s is in %s", zone, below)
+			zone = dnsname.Parent(zone)
+			require.True(t, dnsname.Within(name, zone), "%s is not in %s", name, zone)
+			require.Equal(t, below == zone, dnsname.Within(zone, below), "%s is in %s", zone, below)
 		}
 		require.Equal(t, max(0, dns.CountLabel(name)-int(up%8)), dns.CountLabel(zone))
-	})
-}
-
-func TestNamesWithOddBytesAreAskedAndSpelledAsTheCallerDoes(t *testing.T) {
-	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n  a\\.b A 192.0.2.80\n", func(t *testing.T, w *world) {
-		r := w.resolver()
-		for question, want := range map[string]string{
-			`A\.b.Example. A`:          `NOERROR A\.b.Example. A 192.0.2.80`,
-			`\065\046B.example. A`:     `NOERROR \065\046B.example. A 192.0.2.80`,
-			`a.b.example. A`:           "NXDOMAIN",
-			`\000\255\".example. A`:    "NXDOMAIN",
-			`x.a\.b.example. A`:        "NXDOMAIN",
-			`a\.b.example\.example. A`: "NXDOMAIN",
-		} {
-			m := w.ask(r, question)
-			assert.Equal(t, want, told(m), question)
-			b, err := m.Pack()
-			require.NoError(t, err)
-			require.NoError(t, new(dns.Msg).Unpack(b))
-		}
 	})
 }

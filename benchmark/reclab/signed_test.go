@@ -1,0 +1,246 @@
+package reclab
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/signer"
+)
+
+// question asks a healthy server of a zone, with DO.
+func (w *world) question(t *testing.T, z *zone, name string, qtype uint16) *dns.Msg {
+	t.Helper()
+	i := slices.IndexFunc(z.servers, func(s *server) bool { return s.fault == healthy && !s.stale && s != z.refusing })
+	require.GreaterOrEqual(t, i, 0, z.name)
+	q := new(dns.Msg)
+	q.SetQuestion(name, qtype)
+	q.SetEdns0(4096, true)
+	q.Id = 1
+	b, err := q.Pack()
+	require.NoError(t, err)
+	m := new(dns.Msg)
+	require.NoError(t, m.Unpack(w.answer(z.servers[i], b, true)))
+	return m
+}
+
+// verify checks all sets of records with the keys of a zone, by package dns, and returns how many there are.
+func verify(t *testing.T, keys, all []dns.RR) (sets int) {
+	t.Helper()
+	for _, rr := range all {
+		sig, ok := rr.(*dns.RRSIG)
+		if !ok {
+			continue
+		}
+		var set []dns.RR
+		for _, rr := range all {
+			if h := rr.Header(); h.Rrtype == sig.TypeCovered && h.Name == sig.Hdr.Name {
+				set = append(set, rr)
+			}
+		}
+		i := slices.IndexFunc(keys, func(k dns.RR) bool {
+			key, ok := k.(*dns.DNSKEY)
+			return ok && key.KeyTag() == sig.KeyTag
+		})
+		require.GreaterOrEqual(t, i, 0, sig)
+		assert.NoError(t, sig.Verify(keys[i].(*dns.DNSKEY), set), sig)
+		sets++
+	}
+	return sets
+}
+
+// Keys, data and proofs of a signed world are what package dns takes as such, from the root's DS record down.
+func TestSignedZonesVerify(t *testing.T) {
+	p := planOf("signed", 3)
+	p.sites = 150
+	w := newWorld(p)
+	kinds := make(map[[2]any]int)
+	for _, name := range slices.Sorted(maps.Keys(w.zones)) {
+		z := w.zones[name]
+		require.NotNil(t, z.signed, name)
+		kinds[[2]any{z.signed.denial, z.signed.rsa}]++
+		m := w.question(t, z, name, dns.TypeDNSKEY)
+		keys := m.Answer
+		assert.Equal(t, 1, verify(t, keys, m.Answer), name)
+		ksk := keys[0].(*dns.DNSKEY)
+		if name == "." {
+			assert.Equal(t, w.anchor(), func() string { d := ksk.ToDS(dns.SHA256); d.Hdr.Ttl = delegationTTL; return d.String() }())
+		} else {
+			parent := w.zoneOf(up(name))
+			m = w.question(t, parent, name, dns.TypeDS)
+			assert.Equal(t, ksk.ToDS(dns.SHA256).Digest, m.Answer[0].(*dns.DS).Digest, name)
+			assert.Equal(t, 1, verify(t, parent.signed.make().records, m.Answer))
+		}
+		assert.Equal(t, 1, verify(t, keys, w.question(t, z, name, dns.TypeSOA).Answer))
+		m = w.question(t, z, name, dns.TypeTXT)
+		assert.Equal(t, 2, verify(t, keys, m.Ns), "SOA and a denial: %v", m)
+		m = w.question(t, z, "nobody."+strings.TrimPrefix(name, "."), dns.TypeA)
+		assert.Equal(t, dns.RcodeNameError, m.Rcode)
+		assert.GreaterOrEqual(t, verify(t, keys, m.Ns), 2, "SOA and a denial of the name and the wildcard: %v", m)
+		for host := range z.hosts {
+			if !z.cut(host) {
+				assert.Equal(t, 1, verify(t, keys, w.question(t, z, host, dns.TypeA).Answer), host)
+			}
+		}
+	}
+	for _, denial := range []signer.Denial{signer.NSEC, signer.NSEC3, signer.Minimal} {
+		assert.Greater(t, kinds[[2]any{denial, false}], 20)
+		assert.Greater(t, kinds[[2]any{denial, true}], 5)
+	}
+}
+
+func TestDelegationsAreSignedOrProvenNotToBe(t *testing.T) {
+	p := planOf("mixed", 3)
+	p.sites = 300
+	w := newWorld(p)
+	signedOnes, others := 0, 0
+	for _, name := range slices.Sorted(maps.Keys(w.zones)) {
+		z := w.zones[name]
+		if name == "." {
+			continue
+		}
+		parent := w.zoneOf(up(name))
+		if parent.signed == nil {
+			continue
+		}
+		m := new(dns.Msg)
+		w.refer(m, parent, z)
+		m.SetEdns0(1232, true)
+		w.prove(m, parent.servers[0], parent, name)
+		sets := verify(t, parent.signed.make().records, m.Ns)
+		if z.signed != nil {
+			signedOnes++
+			assert.Equal(t, 1, sets)
+			assert.True(t, slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDS }))
+		} else {
+			others++
+			assert.GreaterOrEqual(t, sets, 1)
+		}
+		assert.Equal(t, dns.RcodeSuccess, w.question(t, parent, name, dns.TypeDS).Rcode, "a delegation exists")
+	}
+	assert.Greater(t, signedOnes, 100)
+	assert.Greater(t, others, 100)
+}
+
+func TestAPlanSignsOneWorld(t *testing.T) {
+	signatures := func(seed uint64) (all []string) {
+		p := planOf("mixed-broken", seed)
+		p.sites = 200
+		w := newWorld(p)
+		for _, name := range w.asked {
+			z := w.zoneOf(name)
+			all = append(all, w.question(t, z, name, dns.TypeA).String())
+		}
+		for _, q := range w.questions(p, 100, 0) {
+			all = append(all, q.name)
+		}
+		return all
+	}
+	assert.Equal(t, signatures(5), signatures(5))
+	assert.NotEqual(t, signatures(5), signatures(6))
+}
+
+// The shares that Scenarios speaks of.
+func TestSignedWorldsAreAsDescribed(t *testing.T) {
+	w := newWorld(planOf("mixed-broken", 1))
+	n := make(map[string]int)
+	count := func(what string, is bool) {
+		if is {
+			n[what]++
+		}
+	}
+	for _, name := range w.asked {
+		z := w.zoneOf(name)
+		count("signed", z.signed != nil)
+		count("bogus", z.signed != nil && z.signed.flaw != sound)
+		count("together", z.name == name)
+		count("secure", w.status(question{name: name, qtype: dns.TypeA}) == secure)
+		for ; z.name != "."; z = w.zoneOf(up(z.name)) {
+			require.True(t, z.signed == nil || slices.ContainsFunc(z.servers, func(s *server) bool { return s.fault == healthy && !s.stale && s != z.refusing }), z.name)
+		}
+	}
+	for _, s := range w.servers {
+		count("stale", s.stale)
+	}
+	per := func(what string, of int) float64 { return 100 * float64(n[what]) / float64(of) }
+	assert.InDelta(t, 31, per("signed", sites), 3)
+	assert.InDelta(t, 2, per("bogus", sites), 0.7)
+	assert.InDelta(t, 4, per("together", sites), 1, "of those that are no alias, a twentieth")
+	assert.InDelta(t, 24, per("secure", sites), 6, "not all aliases lead to signed zones")
+	assert.InDelta(t, 1, per("stale", len(w.servers)), 0.6, "of those that are no zone's first")
+	for _, name := range []string{"flood", "keytrap"} {
+		w := newWorld(planOf(name, 1))
+		assert.Len(t, w.crowded, crowdZones)
+		for i, q := range w.questions(planOf(name, 1), 50, 0) {
+			crowded := slices.Contains(w.crowded, w.zoneOf(q.name))
+			assert.Equal(t, name == "flood" || Trapped(int32(i)), crowded)
+		}
+	}
+}
+
+func TestGrades(t *testing.T) {
+	w := newWorld(planOf("mixed-broken", 1))
+	w.share = 1
+	find := func(s status) question {
+		i := slices.IndexFunc(w.asked, func(name string) bool {
+			h := w.zoneOf(name).hosts[name]
+			return w.status(question{name: name, qtype: dns.TypeA}) == s && h.alias == ""
+		})
+		return question{w.asked[i], dns.TypeA}
+	}
+	answer := func(q question, ad bool) *dns.Msg {
+		m := new(dns.Msg)
+		m.AuthenticatedData = ad
+		addrs, _ := w.addresses(q)
+		for _, a := range addrs {
+			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: a.AsSlice()})
+		}
+		return m
+	}
+	servfail := &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: dns.RcodeServerFailure}}
+	for _, tt := range []struct {
+		status           status
+		ad               bool
+		validator, plain grade
+	}{
+		{secure, true, right, misjudged}, {secure, false, misjudged, right}, {insecure, false, right, right}, {insecure, true, misjudged, misjudged},
+		{bogus, false, believed, right}, {bogus, true, believed, right},
+	} {
+		q := find(tt.status)
+		assert.Equal(t, tt.validator, w.grade(q, answer(q, tt.ad), true), tt)
+		assert.Equal(t, tt.plain, w.grade(q, answer(q, tt.ad), false), tt)
+		if tt.status == bogus {
+			assert.Equal(t, right, w.grade(q, servfail, true))
+		} else {
+			assert.Equal(t, wrong, w.grade(q, servfail, true))
+			assert.Equal(t, wrong, w.grade(q, servfail, false))
+		}
+	}
+}
+
+// A trap's keys have one tag, its signatures too, and the record that they are of has none that is right.
+func TestTrapsAreTraps(t *testing.T) {
+	w := newWorld(planOf("keytrap", 1))
+	z := w.crowded[0]
+	keys := w.question(t, z, z.name, dns.TypeDNSKEY).Answer
+	tags := make(map[uint16]int)
+	for _, rr := range keys {
+		if k, ok := rr.(*dns.DNSKEY); ok {
+			tags[k.KeyTag()]++
+		}
+	}
+	assert.Equal(t, trapKeys, tags[trapTag])
+	assert.Equal(t, 1, verify(t, keys[:1], keys), "the set of keys is signed by its own")
+	sigs := 0
+	for _, rr := range w.question(t, z, "any."+z.name, dns.TypeA).Answer {
+		if sig, ok := rr.(*dns.RRSIG); ok && sig.KeyTag == trapTag {
+			sigs++
+		}
+	}
+	assert.Equal(t, trapKeys, sigs)
+}

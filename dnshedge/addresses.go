@@ -1,0 +1,47 @@
+package dnshedge
+
+import (
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// Addresses returns the servers that are asked about a name, as ExchangeContext takes them: Upstreams, or those of the
+// system, and then Fallback. There are none for names in Routes, nor for those that the system has own servers for: nobody
+// else must hear of them; and none if there is an Exchanger.
+//
+// A dnssec.Validator asks them one after the other when an answer is bogus.
+func (c *Client) Addresses(name string) []string {
+	core, err := c.init()
+	if err != nil || c.Exchanger != nil {
+		return nil
+	}
+	q, err := wire.NewDirect(dns.Fqdn(name), dns.TypeA, false, false)
+	if err != nil {
+		return nil
+	}
+	s := core.servers
+	if _, n := s.routes.domain(q); n > 0 {
+		return nil
+	}
+	var all []string
+	for _, up := range slices.Concat(c.Upstreams, c.Fallback) {
+		all = append(all, up.String())
+	}
+	if s.system == nil {
+		return all
+	}
+	named := all
+	all = nil
+	for _, server := range s.system.All(time.Now()) {
+		net := defaultNet
+		if server.Stream {
+			net = streamNet
+		}
+		all = append(all, Upstream{Net: net, Addr: server.Addr}.String())
+	}
+	return append(all, named...)
+}

@@ -1,0 +1,117 @@
+package dnssec
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+	"github.com/gohedge/hedge/observe"
+)
+
+// add adds a link that is not bogus to the answer to a question whose name is spelled in some way. With own, no record is one that the Exchanger has
+// returned.
+func (a *answer) add(l *link, q question, spelled string, own bool) {
+	if l.Status != validate.Secure && a.status != validate.Insecure || a.status == validate.Unchecked {
+		a.status, a.why = l.Status, l.Why
+	}
+	a.rcode = l.Rcode
+	show := func(rr dns.RR) dns.RR {
+		h := rr.Header()
+		ttl, name := h.Ttl, h.Name
+		if l.Status == validate.Secure {
+			ttl = min(ttl, l.TTL) // RFC 4035 §5.3.3
+		}
+		if dns.IsFqdn(spelled) && dnsname.Lower(name) == q.name {
+			name = spelled
+		}
+		if ttl == h.Ttl && name == h.Name && !own {
+			return rr
+		}
+		rr = dns.Copy(rr) // others may see what the Exchanger has returned
+		h = rr.Header()
+		h.Ttl, h.Name = ttl, name
+		return rr
+	}
+	for _, rr := range l.Answer {
+		a.answer = append(a.answer, show(rr))
+	}
+	if l.made != nil {
+		a.answer = append(a.answer, show(l.made))
+	}
+	for _, rr := range l.Authority {
+		a.authority = append(a.authority, show(rr))
+	}
+}
+
+// respond makes the response to m, which asks q.
+func respond(m *dns.Msg, q question, a *answer) *dns.Msg {
+	r := &dns.Msg{MsgHdr: dns.MsgHdr{
+		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled, Rcode: a.rcode,
+	}, Compress: true, Question: []dns.Question{m.Question[0]}, Answer: a.answer, Ns: a.authority}
+	opt := m.IsEdns0()
+	do := opt != nil && opt.Do()
+	r.AuthenticatedData = a.status == validate.Secure && (do || m.AuthenticatedData) // RFC 6840 §5.8
+	if !do {
+		r.Answer, r.Ns = chain.WithoutProofs(r.Answer, q.qtype), chain.WithoutProofs(r.Ns, dns.TypeNone)
+	}
+	if opt == nil {
+		return r
+	}
+	r.SetEdns0(udpSize, do)
+	options := a.options
+	if a.why != nil && a.status == validate.Insecure {
+		options = append(slices.Clip(options), extended(a.why))
+	}
+	r.IsEdns0().Option = options
+	return r
+}
+
+// optionsOf returns the EDNS options of a response.
+func optionsOf(r *dns.Msg) []dns.EDNS0 {
+	if opt := r.IsEdns0(); opt != nil {
+		return opt.Option
+	}
+	return nil
+}
+
+// extended returns a reason as an extended error (RFC 8914).
+func extended(why *validate.Reason) *dns.EDNS0_EDE {
+	return &dns.EDNS0_EDE{InfoCode: why.EDE, ExtraText: textOf(why)}
+}
+
+// textOf returns a reason in one line.
+func textOf(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }
+
+// bogus takes why the answer to a question is bogus.
+func (c *core) bogus(q question, why *validate.Reason) {
+	if why.Limit != "" {
+		c.limited(limitOf(why.Limit))
+	}
+	c.chains.Counts.Bogus(why.EDE)
+	c.notes.Bogus(c.conf.Logger, "dnssec", observe.RecursorBogus{
+		Time: time.Now(), Name: q.name, Type: dns.Type(q.qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: textOf(why), Zone: why.Zone, Server: why.Server,
+	})
+}
+
+// limitOf returns the name of a limit of validation as Stats has it: as a field of recursor.Limits.
+func limitOf(name string) string {
+	if name == "verifications" {
+		return "Verifications"
+	}
+	return name
+}
+
+// tally counts what an answer is worth.
+func (c *core) tally(a *answer) {
+	switch a.status {
+	case validate.Secure:
+		c.chains.Counts.Secure.Add(1)
+	case validate.Insecure:
+		c.chains.Counts.Insecure.Add(1)
+	}
+}

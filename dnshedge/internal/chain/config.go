@@ -1,0 +1,44 @@
+package chain
+
+import (
+	"fmt"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+)
+
+// Read reads Anchors, of which nil are the root's that are built in, and Insecure as users give them: as the fields Anchors and Insecure of a field that
+// errors name.
+func (conf *Config) Read(field string, records []dns.RR, names []string) error {
+	zones := make(map[string][]dns.RR)
+	for _, rr := range records {
+		if rr == nil {
+			return fmt.Errorf("%s.Anchors has a nil record; want DS or DNSKEY", field)
+		}
+		name, ok := dnsname.Canonical(rr.Header().Name)
+		if !ok {
+			return fmt.Errorf("%s.Anchors has name %q; want a domain name", field, rr.Header().Name)
+		}
+		zones[name] = append(zones[name], rr)
+	}
+	if records != nil {
+		conf.Anchors = []*validate.DSSet{}
+	}
+	for _, rrs := range zones {
+		ds, err := validate.Anchors(rrs...)
+		if err != nil {
+			return fmt.Errorf("%s.Anchors: %w", field, err)
+		}
+		conf.Anchors = append(conf.Anchors, ds)
+	}
+	for _, spelled := range names {
+		name, ok := dnsname.Canonical(spelled)
+		if !ok || spelled == "" {
+			return fmt.Errorf("%s.Insecure has %q; want a domain name", field, spelled)
+		}
+		conf.Insecure = append(conf.Insecure, name)
+	}
+	return nil
+}

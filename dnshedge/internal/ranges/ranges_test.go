@@ -1,0 +1,122 @@
+package ranges_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/internal/ranges"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+	"github.com/gohedge/hedge/internal/signer"
+)
+
+var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+// A zone has a key that is trusted.
+type zone struct {
+	name string
+	key  *signer.Key
+	keys *validate.Keys
+	work *validate.Work
+}
+
+func newZone(t testing.TB, name string) *zone {
+	z := &zone{name: name, key: signer.NewKey(name, signer.KSK, dns.ED25519, "seed"), work: &validate.Work{Policy: validate.Policy{Verifications: 1 << 20}}}
+	ds, err := validate.Anchors(z.key.ToDS(dns.SHA256))
+	require.NoError(t, err)
+	var status validate.Status
+	z.keys, status, err = z.work.Keys(ds, z.set(z.key.DNSKEY), now)
+	require.NoError(t, err)
+	require.Equal(t, validate.Secure, status)
+	return z
+}
+
+func (z *zone) set(rr dns.RR) *validate.RRset {
+	return validate.NewRRset([]dns.RR{rr}, z.key.Sign([]dns.RR{rr}, signer.Form{}))
+}
+
+func (z *zone) record(t testing.TB, line string) *validate.RRset {
+	rr, err := dns.NewRR(line)
+	require.NoError(t, err)
+	return z.set(rr)
+}
+
+// learn has a range between two labels kept, and the SOA record.
+func (z *zone) learn(t testing.TB, r *ranges.Ranges, from, to string, at time.Time) {
+	soa := z.record(t, z.name+" 86400 IN SOA ns. admin. 1 2 3 4 86400")
+	r.Learn(z.work, z.keys, at, []*validate.RRset{soa, z.record(t, fmt.Sprintf("%s.%s 86400 IN NSEC %s.%s A RRSIG NSEC", from, z.name, to, z.name))})
+}
+
+func (z *zone) knows(r *ranges.Ranges, label string, at time.Time) bool {
+	_, ok := r.Answer(z.work, z.name, label+"."+z.name, dns.TypeDS, at)
+	return ok
+}
+
+// Whoever makes each record for one question has none kept for an hour.
+func TestAZoneWhoseRecordsAnswerNothingIsLeftOut(t *testing.T) {
+	r, z := ranges.New(1<<20), newZone(t, "example.")
+	wild := z.record(t, "example. 86400 IN NSEC a.example. NS SOA RRSIG NSEC") // covers the wildcard
+	r.Learn(z.work, z.keys, now, []*validate.RRset{wild})
+	for i := range 62 {
+		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)
+	}
+	require.True(t, z.knows(r, "n005a", now))
+	for i := 100; i < 163; i++ {
+		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)
+		assert.True(t, r.Has("example."), "one was of use after 62")
+	}
+	z.learn(t, r, "n005", "n005z", now)
+	assert.True(t, r.Has("example."), "a record that is kept already counts for nothing")
+	z.learn(t, r, "n200", "n200z", now)
+	assert.False(t, r.Has("example."), "64 were of no use")
+	assert.False(t, z.knows(r, "n005a", now))
+	assert.Less(t, r.Bytes(), int64(512))
+
+	z.learn(t, r, "n201", "n201z", now.Add(time.Hour-time.Second))
+	assert.False(t, r.Has("example."))
+	assert.False(t, r.Wants("example.", now.Add(time.Hour-time.Second)))
+	later := now.Add(time.Hour)
+	r.Learn(z.work, z.keys, later, []*validate.RRset{wild})
+	z.learn(t, r, "n201", "n201z", later)
+	assert.True(t, z.knows(r, "n201a", later))
+	assert.True(t, r.HasSOA("example.", later))
+}
+
+func TestManyZonesTakeNoMoreThanTheirBytes(t *testing.T) {
+	const most = 64 << 10
+	r := ranges.New(most)
+	often := newZone(t, "often.")
+	often.learn(t, r, "a", "c", now)
+	at := now
+	for i := range 300 {
+		at = at.Add(time.Second)
+		z := newZone(t, fmt.Sprintf("z%d.", i))
+		for j := range 3 {
+			z.learn(t, r, fmt.Sprint("a", j), fmt.Sprint("b", j), at)
+		}
+		r.Answer(often.work, "often.", "b.often.", dns.TypeA, at)
+		require.LessOrEqual(t, r.Bytes(), int64(most))
+	}
+	assert.Greater(t, r.Bytes(), int64(most/2))
+	assert.True(t, r.Has("often."), "what is asked for often stays")
+	assert.False(t, r.Has("z0."))
+
+	off := ranges.New(0)
+	often.learn(t, off, "a", "c", now)
+	assert.False(t, off.Has("often."))
+	assert.Zero(t, off.Bytes())
+}
+
+func TestAZoneTakesAQuarterAtMost(t *testing.T) {
+	r, z := ranges.New(64<<10), newZone(t, "example.")
+	r.Learn(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC n000.example. NS SOA RRSIG NSEC")})
+	for i := range 300 {
+		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)
+		z.knows(r, fmt.Sprintf("n%03da", i), now)
+		require.LessOrEqual(t, r.Bytes(), int64(16<<10+512))
+	}
+}

@@ -1,0 +1,106 @@
+package validate
+
+import (
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// DS verifies a DS RRset with the keys of the zone above. The set is trusted if the keys are.
+func (w *Work) DS(s *RRset, parent *Keys, now time.Time) (*DSSet, error) {
+	v, err := w.Verify(s, parent, now)
+	if err != nil {
+		return nil, err
+	}
+	if s.Type != dns.TypeDS || s.Class != dns.ClassINET || v.Encloser >= 0 {
+		return nil, &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no DS of a delegation", Zone: parent.Zone(), Name: s.Name, Type: s.Type}
+	}
+	d := UnverifiedDS(s)
+	d.trusted, d.ttl, d.expires = parent.Trusted(), v.TTL, v.Expires
+	if e := parent.Expires(); e.Before(d.expires) {
+		d.expires = e
+	}
+	return d, nil
+}
+
+// Keys returns the keys of a zone (RFC 4035 §5.2): some record of d fits a key of the DNSKEY RRset, and this key signs the set
+// at now. The status is that of what the keys sign:
+//
+//	Secure     d is trusted; the keys are there
+//	Unchecked  d is not trusted; the keys are there, and wait for Keys.Trust
+//	Insecure   no record of d is supported, or it fits a key that is not; the keys are nil, the error is the reason, EDE 1 or 2.
+//	           It is so only if d is trusted: otherwise it is the verdict if d turns out right
+//	Bogus      the keys are nil, the error is the reason
+func (w *Work) Keys(d *DSSet, dnskeys *RRset, now time.Time) (*Keys, Status, error) {
+	c := dnskeys.form()
+	r := &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no keys of the zone", Zone: d.Zone(), Name: dnskeys.Name, Type: dns.TypeDNSKEY}
+	if !c.ok || dnskeys.Type != dns.TypeDNSKEY || dnskeys.Class != dns.ClassINET || c.owner != d.zone {
+		return nil, Bogus, r
+	}
+	if r := d.Unsupported(w.Policy); r != nil {
+		return nil, Insecure, r
+	}
+	keys := make([]key, 0, len(c.rdata))
+	for _, data := range c.rdata[:min(len(c.rdata), maxKeys)] {
+		keys = append(keys, w.Policy.readKey(data))
+	}
+	entries, anchors, refused := w.entryPoints(d, keys, r)
+	if len(entries) == 0 {
+		if refused && r.Limit == "" {
+			r.EDE, r.Text = dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, "the keys that the DS records fit are not supported"
+			return nil, Insecure, r
+		}
+		return nil, Bogus, r
+	}
+	g, signer, r := w.try(dnskeys, d.zone, entries, now)
+	if r != nil {
+		return nil, Bogus, r
+	}
+	i := slices.IndexFunc(entries, signer.is)
+	v := g.verified(dnskeys, now)
+	k := &Keys{zone: d.zone, keys: keys, policy: w.Policy, ds: d, fits: anchors[i], until: v.Expires, ttl: v.TTL}
+	if d.trusted {
+		return k, Secure, nil
+	}
+	return k, Unchecked, nil
+}
+
+// entryPoints returns the keys that records of d fit, if they can verify, and the records. refused: some fits a key that is not supported, and none
+// fits another, nor fails to fit. Otherwise the reason why there are none is in r.
+func (w *Work) entryPoints(d *DSSet, keys []key, r *Reason) (entries []key, anchors []anchor, refused bool) {
+	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
+	mismatches, strays := 0, false
+	for _, a := range d.usable(w.Policy) {
+		fit := false
+		for i := range keys {
+			k := &keys[i]
+			if k.data == nil || k.tag != a.tag || k.algorithm != a.algorithm {
+				continue
+			}
+			if mismatches == maxMismatches {
+				r.Text = "too many keys do not fit the DS records with their tag"
+				return entries, anchors, false
+			}
+			if !a.fits(d.zone, k, w.Policy) {
+				if a.digest != 0 {
+					mismatches++
+				}
+				continue
+			}
+			switch {
+			case k.verifier != nil:
+				fit = true
+				if !slices.ContainsFunc(entries, k.is) { // one key, two digests
+					entries, anchors = append(entries, *k), append(anchors, a)
+				}
+			case k.refused:
+				refused, fit = true, true
+			default:
+				r.EDE, r.Text = k.reason, "the key that a DS record fits cannot be used"
+			}
+		}
+		strays = strays || !fit
+	}
+	return entries, anchors, refused && !strays
+}

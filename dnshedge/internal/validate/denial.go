@@ -1,0 +1,188 @@
+package validate
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A Denial is what verified NSEC or NSEC3 records prove.
+type Denial struct {
+	Kind Kind
+	// Status is Secure; Insecure if the proof has an opt-out span, or more iterations than the policy allows; Unchecked if the keys are not trusted
+	// yet.
+	Status Status
+	// OptOut: the next closer name is in a span that may have insecure delegations (RFC 5155 §6). The answer has no AD.
+	OptOut bool
+	// Insecure is why the zone's denials are not judged at all: EDE 27. Then Kind is Nothing, Status is Insecure, and whatever
+	// the response says does not exist is taken as it says, as insecure: also a delegation without DS.
+	Insecure *Reason
+	// TTL and Expires are the lowest of the records that are needed, as Verified has them.
+	TTL     uint32
+	Expires time.Time
+}
+
+// Denies says what the NSEC and NSEC3 records among sets prove of a question, with the keys of the zone that was asked. The
+// name must be in this zone; for DS below it, but for the root's. Other records among sets do not count. The
+// error is a *Reason: the proof is not there, EDE 12, or what signatures it needs are not right.
+//
+// It does not look at the response's rcode, which nobody signs: NoName is NXDOMAIN and NoData is NOERROR whatever the server said.
+func (w *Work) Denies(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
+	p := &proof{work: w, keys: k, qname: qname, qtype: qtype}
+	q, ok := parseName(qname)
+	if !ok || !q.within(k.zone) || qtype == dns.TypeDS && q == k.zone && q != root {
+		return p.refuse(dns.ExtendedErrorCodeDNSBogus, "the zone does not have the name")
+	}
+	return p.judge(sets, now,
+		func() found { return p.nsecs.denies(q, qtype, k.zone) },
+		func() found { return p.nsec3s.denies(q, qtype, k.zone) })
+}
+
+// DeniesCloser says whether records prove that an RRset of this name was rightly made of a wildcard: that there is no
+// name closer than the closest encloser, whose labels Verified.Encloser has. The kind is NoCloser (RFC 4035 §5.3.4, RFC 5155 §8.8).
+func (w *Work) DeniesCloser(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
+	p := &proof{work: w, keys: k, qname: qname}
+	q, ok := parseName(qname)
+	if !ok || !q.below(k.zone) || encloser < k.zone.labels() || encloser >= q.labels() {
+		return p.refuse(dns.ExtendedErrorCodeDNSBogus, "the name was not made of a wildcard of the zone")
+	}
+	return p.judge(sets, now,
+		func() found { return p.nsecs.noCloser(q, encloser, k.zone) },
+		func() found { return p.nsec3s.noCloser(q, encloser) })
+}
+
+// A proof is what is known of a Denial while it is looked for.
+type proof struct {
+	work   *Work
+	keys   *Keys
+	qname  string
+	qtype  uint16
+	nsecs  nsecs
+	nsec3s nsec3s
+	reason Reason // why a record is no evidence; without text: none is
+}
+
+// judge collects the evidence among sets, and has it judged: NSEC first, for a zone that goes from one to the other has both.
+func (p *proof) judge(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() found) (Denial, error) {
+	if limit := p.collect(sets, now); limit {
+		return Denial{}, &p.reason
+	}
+	f := byNSEC()
+	if f.kind == Nothing && len(p.nsec3s.records) > 0 {
+		insecure, _ := p.work.Policy.iterations()
+		switch {
+		case p.nsec3s.mixed:
+			return p.refuse(dns.ExtendedErrorCodeDNSBogus, "the NSEC3 records have several sets of parameters")
+		case p.nsec3s.iterations > insecure:
+			return p.tooMany(), nil
+		}
+		p.nsec3s.work = p.work
+		f = byNSEC3()
+		if limit := p.nsec3s.limit; limit != "" {
+			p.because(dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
+			p.reason.Limit = limit
+			return Denial{}, &p.reason
+		}
+	}
+	if f.kind == Nothing {
+		if p.reason.Text == "" {
+			return p.refuse(dns.ExtendedErrorCodeNSECMissing, "nothing denies it")
+		}
+		return Denial{}, &p.reason
+	}
+	d := Denial{Kind: f.kind, OptOut: f.optOut, TTL: maxTTL}
+	p.status(&d)
+	for _, e := range f.used {
+		d.limit(&e.verified)
+	}
+	return d, nil
+}
+
+// limit makes the denial last no longer than a record that it needs.
+func (d *Denial) limit(v *Verified) {
+	d.TTL = min(d.TTL, v.TTL)
+	if d.Expires.IsZero() || v.Expires.Before(d.Expires) {
+		d.Expires = v.Expires
+	}
+}
+
+// status sets what the denial is worth.
+func (p *proof) status(d *Denial) {
+	switch {
+	case !p.keys.Trusted():
+		d.Status = Unchecked
+	case d.OptOut || d.Insecure != nil:
+		d.Status = Insecure
+	default:
+		d.Status = Secure
+	}
+}
+
+// tooMany returns the denial of a zone whose NSEC3 records have more iterations than the policy allows, with signatures that are right.
+func (p *proof) tooMany() Denial {
+	p.because(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", p.nsec3s.iterations))
+	d := Denial{Insecure: &p.reason, TTL: maxTTL}
+	for i := range p.nsec3s.records {
+		d.limit(&p.nsec3s.records[i].verified)
+	}
+	p.status(&d)
+	return d
+}
+
+// because sets the reason.
+func (p *proof) because(ede uint16, text string) {
+	p.reason = Reason{EDE: ede, Text: text, Zone: p.keys.Zone(), Name: p.qname, Type: p.qtype}
+}
+
+// refuse returns an error.
+func (p *proof) refuse(ede uint16, text string) (Denial, error) {
+	p.because(ede, text)
+	return Denial{}, &p.reason
+}
+
+// collect verifies the NSEC and NSEC3 records of the zone. Those that are made of a wildcard, or not as they should be, are left out. It reports
+// whether a limit was reached.
+func (p *proof) collect(sets []*RRset, now time.Time) (limit bool) {
+	_, bogus := p.work.Policy.iterations()
+	for _, s := range sets {
+		if s.Type != dns.TypeNSEC && s.Type != dns.TypeNSEC3 {
+			continue
+		}
+		if len(s.Sigs) == 0 {
+			if p.reason.Text == "" {
+				p.because(dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
+				p.reason.Name, p.reason.Type = s.Name, s.Type
+			}
+			continue
+		}
+		c := s.form()
+		if n := nsec3Iterations(s.Type, c); n > bogus {
+			p.because(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", n))
+			continue
+		}
+		v, err := p.work.Verify(s, p.keys, now)
+		var r *Reason
+		if errors.As(err, &r) {
+			if p.reason.Text == "" || r.Limit != "" {
+				p.reason = *r
+			}
+			if r.Limit != "" {
+				return true
+			}
+			continue
+		}
+		if v.Encloser >= 0 {
+			continue
+		}
+		for _, data := range c.rdata {
+			if s.Type == dns.TypeNSEC {
+				p.nsecs.add(c.owner, data, p.keys.zone, v)
+			} else {
+				p.nsec3s.add(c.owner, data, p.keys.zone, v)
+			}
+		}
+	}
+	return false
+}

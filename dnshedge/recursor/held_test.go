@@ -1,0 +1,54 @@
+package recursor_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// What is known of a zone refers to the zone above it, by whose keys it is validated. Whoever has deep zones chooses how large these are.
+func TestZonesAboveThoseThatAreKeptAreInTheBudget(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+`, func(t *testing.T, w *world) {
+		w.fault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg { // each name of up to 8 labels is a zone, with many servers
+			if n := dns.CountLabel(q.name); n < 2 || n > 8 {
+				return says(q.name+" A 192.0.2.80")(q, r)
+			}
+			var ns strings.Builder
+			for i := range 10 {
+				fmt.Fprintf(&ns, "%s NS %s%d.%s;", q.name, strings.Repeat("x", 60), i, q.name)
+			}
+			return says(fmt.Sprintf("referral | %s | %s0.%s A 192.0.2.1", ns.String(), strings.Repeat("x", 60), q.name))(q, r)
+		})
+		r := w.resolver(func(r *recursor.Resolver) {
+			r.Trust, r.MaxBytes = dnssec.Trust{Anchors: []dns.RR{}}, 1<<20
+			r.Hints = []netip.Addr{netip.MustParseAddr("198.41.0.4")}
+		})
+		for i := range 200 {
+			w.ask(r, fmt.Sprintf("www.a.b.c.d.e.f.n%d.tld. A", i))
+			counted, most := recursor.CacheBytes(r)
+			assert.LessOrEqual(t, counted, most)
+			assert.LessOrEqual(t, recursor.Held(r), counted)
+		}
+		assert.Greater(t, recursor.Held(r), int64(1)<<18, "much is kept")
+	})
+}
+
+// When the clock was set back, what was learned before is of no use, and makes room.
+func TestWhatIsFromTheFutureMakesRoom(t *testing.T) {
+	now := time.Now()
+	const n, most = 1600, 512 << 10 // two thirds of them are kept
+	same := recursor.Crowded(most, n, now, now)
+	assert.Less(t, same, n/2)
+	assert.Greater(t, recursor.Crowded(most, n, now.AddDate(1, 0, 0), now), same*9/10)
+}

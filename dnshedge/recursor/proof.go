@@ -1,0 +1,106 @@
+package recursor
+
+import (
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
+)
+
+// readProof returns what a referral of a zone to another one below it says of that one's keys: its DS records, or what
+// may deny them, and the signatures of these. More than a proof needs is left out.
+func readProof(ns []dns.RR, name, parent string) []dns.RR {
+	var ds, denial []dns.RR
+	for _, rr := range ns {
+		h := rr.Header()
+		owner := dnsname.Lower(h.Name)
+		if h.Class != dns.ClassINET || !dnsname.Below(owner, parent) && owner != parent {
+			continue
+		}
+		switch t := covers(rr); {
+		case t == dns.TypeDS && owner == name:
+			ds = append(ds, rr)
+		case t == dns.TypeNSEC || t == dns.TypeNSEC3:
+			denial = append(denial, rr)
+		}
+	}
+	if slices.ContainsFunc(ds, isDS) {
+		denial = nil
+	}
+	all := append(ds, denial...)
+	for _, rr := range all {
+		rr.Header().Ttl = ttlOf(rr)
+	}
+	return all[:min(len(all), fleet.MaxProof)]
+}
+
+func isDS(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDS }
+
+// covers returns the type of a record, or of what it is a signature of.
+func covers(rr dns.RR) uint16 {
+	if sig, ok := rr.(*dns.RRSIG); ok {
+		return sig.TypeCovered
+	}
+	return rr.Header().Rrtype
+}
+
+// rrset is an RRset, with the signatures of it.
+type rrset struct {
+	name string // in lower case
+	typ  uint16
+}
+
+// endWithSignatures lowers TTLs to what signatures let records be kept: their original TTL, and the time until they
+// expire (RFC 4035 §5.3.3). Of several signatures of an RRset, the best one counts; whether it fits is not looked at. It returns the
+// lowest TTL of what is signed, or maxTTL if nothing is.
+func endWithSignatures(now time.Time, sections ...[]dns.RR) time.Duration {
+	most := make(map[rrset]uint32)
+	for _, rrs := range sections {
+		for _, rr := range rrs {
+			sig, ok := rr.(*dns.RRSIG)
+			left := int32(0)
+			if ok {
+				left = int32(sig.Expiration - uint32(now.Unix())) // in serial arithmetic (RFC 4034 §3.1.5)
+			}
+			if left > 0 {
+				s := rrset{dnsname.Lower(sig.Hdr.Name), sig.TypeCovered}
+				most[s] = max(most[s], min(sig.OrigTtl, uint32(left)))
+			}
+		}
+	}
+	ttl := uint32(maxTTL / time.Second)
+	for _, rrs := range sections {
+		for _, rr := range rrs {
+			h := rr.Header()
+			if most, ok := most[rrset{dnsname.Lower(h.Name), covers(rr)}]; ok {
+				h.Ttl = min(h.Ttl, most)
+				ttl = min(ttl, h.Ttl)
+			}
+		}
+	}
+	return time.Duration(ttl) * time.Second
+}
+
+// packProof returns records in wire format, those that have one.
+func packProof(rrs []dns.RR) (all [][]byte) {
+	for _, rr := range rrs {
+		b := make([]byte, dns.Len(rr)+1)
+		if n, err := dns.PackRR(rr, b, 0, nil, false); err == nil {
+			all = append(all, b[:n])
+		}
+	}
+	return all
+}
+
+// unpackProof returns the records that packProof has written.
+func unpackProof(all [][]byte) (rrs []dns.RR) {
+	for _, b := range all {
+		if rr, n, err := dns.UnpackRR(b, 0); err == nil && n == len(b) {
+			rrs = append(rrs, rr)
+		}
+	}
+	return rrs
+}

@@ -1,0 +1,130 @@
+package recursor_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+const signedTree = `
+. served 198.41.0.4
+tld. delegated 192.0.2.1 192.0.2.2
+example.tld. delegated 192.0.3.1
+  www A 192.0.2.80
+  a.b.c A 192.0.2.81
+  * TXT any
+  alias CNAME www
+unsigned.tld. delegated 192.0.3.3
+  www A 192.0.2.82
+far.tld. served 192.0.3.4
+  www A 192.0.2.83
+named. delegated 192.0.2.3
+  ns A 192.0.3.4
+`
+
+// carrier returns a Resolver that asks for signatures with everything, and validates none, for it trusts nobody.
+func carrier(w *world, set ...func(*recursor.Resolver)) *recursor.Resolver {
+	return w.resolver(append(set, func(r *recursor.Resolver) { r.Trust = dnssec.Trust{Anchors: []dns.RR{}} })...)
+}
+
+func TestEverythingIsAskedWithDO(t *testing.T) {
+	bubble(t, signedTree, func(t *testing.T, w *world) {
+		w.zone("tld.").put(record("far.tld. NS ns.named."))
+		w.sign("unsigned.tld.")
+		r := carrier(w)
+		for _, q := range []string{"www.example.tld. A", "a.b.c.example.tld. A +do", "no.example.tld. A", "www.unsigned.tld. A", "www.far.tld. A", "tld. DS"} {
+			w.ask(r, q)
+		}
+		seen := make(map[string]bool)
+		for _, a := range w.since(0) {
+			require.NotNil(t, a.msg.IsEdns0(), a)
+			assert.True(t, a.msg.IsEdns0().Do(), a)
+			seen[a.name] = true
+		}
+		for _, name := range []string{".", "c.example.tld.", "ns.named."} {
+			assert.True(t, seen[name], "%s was asked for", name)
+		}
+	})
+}
+
+func TestDelegationsHaveWhatTheParentSaysOfTheirKeys(t *testing.T) {
+	bubble(t, signedTree, func(t *testing.T, w *world) {
+		w.sign("unsigned.tld.")
+		r := carrier(w)
+		w.ask(r, "www.example.tld. A")
+		w.ask(r, "www.unsigned.tld. A")
+		want := map[string][]string{
+			"tld.":          {"DS DS", "RRSIG DS"},
+			"example.tld.":  {"DS DS", "RRSIG DS"},
+			"unsigned.tld.": {"NSEC NSEC", "RRSIG NSEC"},
+		}
+		assert.Equal(t, want, recursor.Proofs(r))
+
+		var b bytes.Buffer
+		require.NoError(t, r.Export(&b))
+		again := carrier(w)
+		require.NoError(t, again.Import(&b))
+		assert.Equal(t, map[string][]string{"tld.": want["tld."]}, recursor.Proofs(again))
+
+		off := w.resolver()
+		w.ask(off, "www.example.tld. A")
+		assert.Equal(t, map[string][]string{"tld.": nil, "example.tld.": nil}, recursor.Proofs(off))
+	})
+}
+
+func TestOneEntryServesThoseWithAndWithoutDO(t *testing.T) {
+	bubble(t, signedTree, func(t *testing.T, w *world) {
+		w.sign()
+		r := carrier(w)
+		types := func(rrs []dns.RR) (all []string) {
+			for _, rr := range rrs {
+				all = append(all, dns.TypeToString[rr.Header().Rrtype])
+			}
+			return all
+		}
+		plain := w.ask(r, "alias.example.tld. A")
+		assert.Equal(t, []string{"CNAME", "A"}, types(plain.Answer))
+		n := w.sent()
+		signed := w.ask(r, "alias.example.tld. A +do")
+		assert.Equal(t, []string{"CNAME", "RRSIG", "A", "RRSIG"}, types(signed.Answer))
+		assert.Equal(t, n+1, w.sent(), "the alias's target is kept, with its signature")
+
+		assert.Equal(t, []string{"SOA"}, types(w.ask(r, "no.no.no.example.tld. A").Ns))
+		assert.Equal(t, []string{"TXT"}, types(w.ask(r, "x.example.tld. TXT").Answer))
+		assert.Empty(t, w.ask(r, "x.example.tld. TXT").Ns)
+		assert.ElementsMatch(t, []string{"NSEC", "RRSIG"}, types(w.ask(r, "x.example.tld. TXT +do").Ns))
+		assert.Equal(t, []string{"NSEC"}, types(w.ask(r, "www.example.tld. NSEC").Answer))
+		assert.Subset(t, types(w.ask(r, "www.example.tld. RRSIG").Answer), []string{"RRSIG"})
+	})
+}
+
+func TestNothingIsKeptLongerThanItsSignature(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*dns.RRSIG)
+		want   time.Duration
+	}{
+		"expires in a minute":              {func(s *dns.RRSIG) { s.Expiration = uint32(time.Now().Unix()) + 60 }, time.Minute},
+		"with an original TTL of a minute": {func(s *dns.RRSIG) { s.OrigTtl = 60 }, time.Minute},
+		"as long as its TTL":               {func(*dns.RRSIG) {}, time.Hour},
+		"expires in 2038":                  {func(s *dns.RRSIG) { s.Expiration = 1<<31 - 1 }, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, signedTree, func(t *testing.T, w *world) {
+				w.sign()
+				w.fault("192.0.3.1", signaturesThat(c.change))
+				r := carrier(w)
+				m := w.ask(r, "www.example.tld. A +do")
+				for _, rr := range m.Answer {
+					assert.Equal(t, uint32(c.want/time.Second), rr.Header().Ttl, rr)
+				}
+			})
+		})
+	}
+}

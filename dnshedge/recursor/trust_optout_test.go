@@ -1,0 +1,103 @@
+package recursor_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+
+	keys "github.com/gohedge/hedge/internal/signer"
+)
+
+// optOut has the servers of a zone, which is signed, prove with NSEC3 records what it does not have. Delegations that are not signed are not among
+// them (RFC 5155 §6).
+func optOut(w *world, zone, servers string) {
+	z := w.zone(zone)
+	types := make(map[string][]uint16)
+	for name, sets := range z.sets {
+		if cut := z.cut(name); cut != "" && cut != name {
+			continue
+		}
+		types[name] = []uint16{}
+		for t := range sets {
+			if t != dns.TypeNSEC && t != dns.TypeRRSIG && (z.cut(name) == "" || t == dns.TypeNS || t == dns.TypeDS) {
+				types[name] = append(types[name], t)
+			}
+		}
+		slices.Sort(types[name])
+	}
+	c := keys.NewChain(zone, keys.NSEC3Out, keys.Hashing{}, 300, types)
+	is := func(typ uint16) func(dns.RR) bool {
+		return func(rr dns.RR) bool {
+			sig, ok := rr.(*dns.RRSIG)
+			return rr.Header().Rrtype == typ || ok && sig.TypeCovered == typ
+		}
+	}
+	w.fault(servers, func(q query, r *dns.Msg) *dns.Msg {
+		if !slices.ContainsFunc(r.Ns, is(dns.TypeNSEC)) {
+			return r
+		}
+		r.Ns = slices.DeleteFunc(slices.Clone(r.Ns), is(dns.TypeNSEC))
+		proof := c.NoData(q.name)
+		if i := slices.IndexFunc(r.Ns, is(dns.TypeNS)); i >= 0 {
+			proof = c.NoData(r.Ns[i].Header().Name)
+		} else if r.Rcode == dns.RcodeNameError {
+			proof = c.NoName(q.name)
+		}
+		for _, rr := range proof {
+			r.Ns = append(r.Ns, rr, z.signer.sign([]dns.RR{rr}))
+		}
+		return r
+	})
+}
+
+func TestUnderOptOutADelegationIsInsecureAndNoDenialHasAD(t *testing.T) {
+	bubble(t, pairs, func(t *testing.T, w *world) {
+		w.sign("unsigned.tld.")
+		optOut(w, "tld.", "192.0.2.1 192.0.2.2")
+		r := validator(w)
+		for range 2 {
+			for question, want := range map[string]string{
+				"www.unsigned.tld. A": "insecure",
+				"unsigned.tld. DS":    "insecure", // it may be there, and signed by somebody else
+				"no.tld. A":           "insecure",
+				"no.no.tld. A":        "insecure",
+				"www.example.tld. A":  "secure",
+				"example.tld. DS":     "secure",
+				"tld. MX":             "secure", // the name has a record of its own
+				"tld. SOA":            "secure",
+			} {
+				assert.Equal(t, want, w.security(r, question), question)
+			}
+		}
+		m := w.ask(r, "no.tld. A")
+		assert.Equal(t, dns.RcodeNameError, m.Rcode)
+		assert.Empty(t, r.Stats().Bogus)
+	})
+}
+
+// A signed zone does not become insecure because its DS records are left out: that it has some is in the chain.
+func TestOptOutDeniesNoSignedDelegation(t *testing.T) {
+	bubble(t, pairs, func(t *testing.T, w *world) {
+		w.sign("unsigned.tld.")
+		optOut(w, "tld.", "192.0.2.1 192.0.2.2")
+		var proof []dns.RR
+		w.at("192.0.2.1 192.0.2.2", func(s *server) {
+			right := s.change
+			s.change = func(q query, r *dns.Msg) *dns.Msg {
+				if r = right(q, r); q.name == "www.unsigned.tld." || q.name == "unsigned.tld." {
+					proof = slices.DeleteFunc(slices.Clone(r.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeNS })
+				} else if dns.IsSubDomain("example.tld.", q.name) {
+					r = stripped(dns.TypeDS)(q, r)
+					r.Ns = append(r.Ns, proof...)
+				}
+				return r
+			}
+		})
+		r := validator(w)
+		assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"))
+		assert.NotEmpty(t, proof)
+		assert.Contains(t, w.security(r, "www.example.tld. A"), "bogus")
+	})
+}

@@ -1,0 +1,150 @@
+package recursor_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// validator returns a Resolver that validates from the root of a signed world on.
+func validator(w *world, set ...func(*recursor.Resolver)) *recursor.Resolver {
+	r := w.resolver(func(r *recursor.Resolver) { r.Trust = dnssec.Trust{Anchors: []dns.RR{w.zone(".").signer.ds()}} })
+	for _, f := range set {
+		f(r)
+	}
+	return r
+}
+
+// security returns what the answer to a question is worth: secure, insecure, or the code of the extended error of one that is bogus; and
+// besides its rcode, if it is another one than it ought to be.
+func (w *world) security(r *recursor.Resolver, question string) string {
+	w.t.Helper()
+	q := parseQuestion(question)
+	if q.IsEdns0() != nil {
+		q.IsEdns0().SetDo()
+	}
+	m, _, err := r.ExchangeContext(context.Background(), q, "")
+	require.NoError(w.t, err)
+	code, _ := extended(m)
+	switch {
+	case m.Rcode == dns.RcodeServerFailure:
+		return fmt.Sprint("bogus ", code)
+	case m.AuthenticatedData:
+		return "secure"
+	case code != 0:
+		return fmt.Sprint("insecure ", code)
+	}
+	return "insecure"
+}
+
+const signed = `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+example.tld. delegated 192.0.3.1 192.0.3.2
+  www A 192.0.2.80
+  a.b.c A 192.0.2.81
+  *.w TXT any
+  alias CNAME www
+  mail A 192.0.2.86
+  gone CNAME no
+  out CNAME www.unsigned.tld.
+  bad CNAME www.broken.tld.
+  d DNAME e
+  x.e A 192.0.2.84
+unsigned.tld. delegated 192.0.3.3
+  www A 192.0.2.82
+  in CNAME www.example.tld.
+below.unsigned.tld. delegated 192.0.3.5
+  www A 192.0.2.85
+broken.tld. delegated 192.0.3.4
+  www A 192.0.2.83
+`
+
+// signedWorld signs the world above: unsigned. has no keys, and the signatures of broken. do not fit.
+func signedWorld(w *world) {
+	w.sign("unsigned.tld.")
+	w.fault("192.0.3.4", forged)
+}
+
+func TestAnswersAreWorthWhatTheirSignaturesSay(t *testing.T) {
+	for question, want := range map[string]string{
+		"www.example.tld. A":        "secure",
+		"a.b.c.example.tld. A":      "secure",
+		"c.example.tld. A":          "secure", // an empty non-terminal
+		"no.example.tld. A":         "secure",
+		"no.no.no.example.tld. A":   "secure",
+		"www.example.tld. AAAA":     "secure",
+		"x.w.example.tld. TXT":      "secure",
+		"x.y.w.example.tld. TXT":    "secure",
+		"x.w.example.tld. A":        "secure",
+		"alias.example.tld. A":      "secure",
+		"gone.example.tld. A":       "secure",
+		"x.d.example.tld. A":        "secure",
+		"example.tld. DNSKEY":       "secure",
+		"example.tld. DS":           "secure",
+		"example.tld. SOA":          "secure",
+		"tld. NS":                   "secure",
+		"unsigned.tld. DS":          "secure",
+		". SOA":                     "secure",
+		". DNSKEY":                  "secure",
+		"nothing. A":                "secure",
+		"out.example.tld. A":        "insecure",
+		"www.unsigned.tld. A":       "insecure",
+		"no.unsigned.tld. A":        "insecure",
+		"in.unsigned.tld. A":        "insecure",
+		"www.below.unsigned.tld. A": "insecure",
+		"below.unsigned.tld. DS":    "insecure",
+		"www.example.tld. RRSIG":    "insecure",
+		"localhost. A":              "insecure",
+		"www.broken.tld. A":         "bogus 6",
+		"bad.example.tld. A":        "bogus 6",
+		"no.broken.tld. A":          "bogus 6",
+	} {
+		t.Run(question, func(t *testing.T) {
+			bubble(t, signed, func(t *testing.T, w *world) {
+				signedWorld(w)
+				r := validator(w)
+				assert.Equal(t, want, w.security(r, question))
+				assert.Equal(t, want, w.security(r, question), "when keys are known")
+				time.Sleep(2 * time.Hour)
+				assert.Equal(t, want, w.security(r, question), "when they are known no more")
+			})
+		})
+	}
+}
+
+func TestAServerOfASignedZoneThatRejectsEDNSIsPassedOver(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+example. delegated 192.0.2.1 192.0.2.2
+  www A 192.0.2.80
+  mail A 192.0.2.81
+`, func(t *testing.T, w *world) {
+		w.sign()
+		w.fault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+			if q.IsEdns0() != nil {
+				return rcode(dns.RcodeFormatError)(q, r)
+			}
+			return r
+		})
+		r := validator(w)
+		for _, name := range []string{"www", "mail"} {
+			for range 5 {
+				assert.Equal(t, "secure", w.security(r, name+".example. A"))
+				time.Sleep(time.Second)
+			}
+		}
+		for _, a := range w.since(0) {
+			assert.NotNil(t, a.msg.IsEdns0(), a)
+		}
+		assert.LessOrEqual(t, w.sent("192.0.2.1"), 2, "but for two at once, it is not asked again for 15 minutes")
+	})
+}

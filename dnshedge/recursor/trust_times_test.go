@@ -1,0 +1,87 @@
+package recursor_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// Times of signatures are of 32 bits, which end on 2106-02-07 at 06:28:15 and begin again (RFC 4034 §3.1.5).
+func TestSignaturesGoOnBeyond2106(t *testing.T) {
+	wrap := time.Date(2106, 2, 7, 6, 28, 16, 0, time.UTC)
+	for name, c := range map[string]struct {
+		begin, end time.Duration // since then
+		at         time.Duration
+		want       string
+	}{
+		"over the end":               {-3 * time.Hour, 3 * time.Hour, -time.Hour, "secure"},
+		"over the end, behind it":    {-3 * time.Hour, 3 * time.Hour, time.Hour, "secure"},
+		"all behind it":              {time.Hour, 720 * time.Hour, 2 * time.Hour, "secure"},
+		"expired behind it":          {-3 * time.Hour, time.Hour, 5 * time.Hour, "bogus 7"},
+		"expired before it":          {-9 * time.Hour, -4 * time.Hour, time.Hour, "bogus 7"},
+		"not yet valid, on one side": {9 * time.Hour, 720 * time.Hour, -200 * time.Hour, "bogus 8"},
+		"not yet valid, behind it":   {99 * time.Hour, 110 * time.Hour, time.Hour, "bogus 8"},
+	} {
+		bubble(t, pairs, func(t *testing.T, w *world) {
+			time.Sleep(time.Until(wrap.Add(c.at)))
+			w.sign("unsigned.tld.")
+			w.do(func() {
+				z := w.zone("example.tld.")
+				z.signer.begin, z.signer.end = wrap.Add(c.begin), wrap.Add(c.end)
+				z.sign()
+			})
+			r := validator(w)
+			assert.Equal(t, c.want, w.security(r, "www.example.tld. A"), name)
+			m, _, err := r.ExchangeContext(t.Context(), parseQuestion("mail.example.tld. A +do"), "")
+			require.NoError(t, err)
+			left := max(1, (c.end-c.at)/time.Second)
+			for _, rr := range m.Answer {
+				assert.LessOrEqual(t, time.Duration(rr.Header().Ttl), left, "%s: %v", name, rr)
+			}
+			if c.want != "secure" {
+				return
+			}
+			require.Len(t, m.Answer, 2, name)
+			time.Sleep(c.end - c.at + 25*time.Hour) // beyond what is tolerated of clocks
+			assert.Equal(t, "bogus 7", w.security(r, "www.example.tld. A"), name)
+		})
+	}
+}
+
+// A machine that was suspended has another time when it goes on: nothing is used that has expired since, and what is right is asked for anew.
+func TestAfterASuspensionNothingIsUsedThatHasExpired(t *testing.T) {
+	bubble(t, pairs, func(t *testing.T, w *world) {
+		w.sign("unsigned.tld.")
+		r := validator(w)
+		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
+		for _, slept := range []time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour, 20 * 24 * time.Hour} {
+			time.Sleep(slept)
+			assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), "%v", slept)
+			assert.Equal(t, "secure", w.security(r, "no.example.tld. A"), "%v", slept)
+			assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"), "%v", slept)
+		}
+		assert.Empty(t, r.Stats().Bogus)
+		for _, at := range recursor.Expiries(r) {
+			assert.Equal(t, at.Round(0), at, "the monotonic clock stands while the machine sleeps")
+		}
+	})
+}
+
+// A clock that is set back by a year would keep for a year what was to be kept for an hour.
+func TestWhatIsFromTheFutureIsNotUsed(t *testing.T) {
+	bubble(t, pairs, func(t *testing.T, w *world) {
+		w.sign("unsigned.tld.")
+		r := validator(w)
+		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
+		now := time.Now()
+		assert.True(t, recursor.Knows(r, "example.tld.", now))
+		assert.True(t, recursor.Knows(r, "example.tld.", now.Add(-time.Second)), "another question may have asked for the time a little earlier")
+		for _, at := range []time.Duration{-time.Minute, -24 * time.Hour, -365 * 24 * time.Hour, 2 * time.Hour, 365 * 24 * time.Hour} {
+			assert.False(t, recursor.Knows(r, "example.tld.", now.Add(at)), "%v", at)
+		}
+	})
+}

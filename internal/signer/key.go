@@ -1,0 +1,197 @@
+// Package signer signs zones that exist in memory only, one answer at a time: for tests and benchmarks of resolvers that
+// check signatures. What it makes follows from its arguments alone: the same ones give the same keys and signatures.
+// Its keys are known to everybody.
+package signer
+
+import (
+	"bytes"
+	"cmp"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/asn1"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// Flags of a DNSKEY record.
+const (
+	ZSK = dns.ZONE
+	KSK = dns.ZONE | dns.SEP
+)
+
+// Key is a key of a zone.
+type Key struct {
+	*dns.DNSKEY
+	private crypto.Signer
+}
+
+// NewKey returns the key of a zone that a seed gives. Algorithms that are not known here have a
+// key and signatures that nobody can use. RSA keys have 2,048 bits, and there are four of them for all zones and
+// seeds: to make one takes long.
+func NewKey(zone string, flags uint16, algorithm uint8, seed string) *Key {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %d %s", zone, flags, algorithm, seed))
+	var private crypto.Signer
+	var public []byte
+	switch algorithm {
+	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1, dns.RSASHA256, dns.RSASHA512:
+		p := rsaKeys[sum[0]%2+2*byte(flags&dns.SEP)]()
+		private, public = p, binary.BigEndian.AppendUint32([]byte{3}, uint32(p.E))
+		public = append(slices.Delete(public, 1, 2), p.N.Bytes()...)
+	case dns.ED25519:
+		p := ed25519.NewKeyFromSeed(sum[:])
+		private, public = p, p.Public().(ed25519.PublicKey)
+	case dns.ECDSAP384SHA384:
+		private, public = onCurve(elliptic.P384(), append(sum[:], sum[:16]...))
+	default:
+		private, public = onCurve(elliptic.P256(), sum[:])
+	}
+	return &Key{private: private, DNSKEY: &dns.DNSKEY{
+		Hdr:   dns.RR_Header{Name: zone, Rrtype: dns.TypeDNSKEY, Class: dns.ClassINET, Ttl: 3600},
+		Flags: flags, Protocol: 3, Algorithm: algorithm, PublicKey: base64.StdEncoding.EncodeToString(public),
+	}}
+}
+
+// onCurve returns the key whose private number is given.
+func onCurve(c elliptic.Curve, number []byte) (crypto.Signer, []byte) {
+	number[0] &= 0x7f // below the order of the group
+	p, err := ecdsa.ParseRawPrivateKey(c, number)
+	if err != nil {
+		panic(err) // it is zero, which no hash is
+	}
+	public, err := p.PublicKey.Bytes()
+	if err != nil {
+		panic(err) // the curves are known
+	}
+	return p, public[1:] // without the byte that says that it is not compressed
+}
+
+// Form says what is odd about a signature. The zero value is one that is right from 1998 to 2033.
+type Form struct {
+	Signer   string // its signer's name; empty: the zone of the key
+	From, To uint32 // when it is valid, in seconds since 1970; both zero: from 1998 to 2033
+	Labels   int    // is added to the number of labels
+	Forged   bool   // the signature is one of other data
+}
+
+const (
+	from = 883612800  // 1998-01-01
+	to   = 1988150400 // 2033-01-01
+)
+
+// Expired is the form of signatures that have been valid for the year 1998.
+func Expired() Form { return Form{From: from, To: from + 365*86400} }
+
+// Sign returns the signature of a set. Its names have to be in lower case. The owner of a wildcard's set begins with
+// "*"; both may get another name later.
+func (k *Key) Sign(set []dns.RR, f Form) *dns.RRSIG {
+	h := set[0].Header()
+	sig := &dns.RRSIG{
+		Hdr:         dns.RR_Header{Name: h.Name, Rrtype: dns.TypeRRSIG, Class: h.Class, Ttl: h.Ttl},
+		TypeCovered: h.Rrtype, Algorithm: k.Algorithm, OrigTtl: h.Ttl, Inception: f.From, Expiration: f.To,
+		KeyTag: k.KeyTag(), SignerName: cmp.Or(f.Signer, k.Hdr.Name),
+	}
+	if f.From == 0 && f.To == 0 {
+		sig.Inception, sig.Expiration = from, to
+	}
+	labels := dns.CountLabel(h.Name)
+	if strings.HasPrefix(h.Name, "*.") {
+		labels--
+	}
+	sig.Labels = uint8(labels + f.Labels)
+	data := signed(sig, set)
+	if f.Forged {
+		data = append(data, 0)
+	}
+	sig.Signature = base64.StdEncoding.EncodeToString(k.sum(data))
+	return sig
+}
+
+// signed returns what a signature is of (RFC 4034 §3.1.8.1).
+func signed(sig *dns.RRSIG, set []dns.RR) []byte {
+	bare := *sig
+	bare.Signature = ""
+	_, data := wireOf(&bare)
+	var all [][]byte
+	for _, rr := range set {
+		rr = dns.Copy(rr)
+		h := rr.Header()
+		h.Ttl = sig.OrigTtl
+		head, rdata := wireOf(rr)
+		all = append(all, append(head, rdata...))
+	}
+	name := len(all[0]) // what is in front of the RDATA is the same in all of them
+	for _, b := range all {
+		name = min(name, nameLen(b)+10)
+	}
+	slices.SortFunc(all, func(a, b []byte) int { return bytes.Compare(a[name:], b[name:]) })
+	for _, b := range slices.CompactFunc(all, bytes.Equal) {
+		data = append(data, b...)
+	}
+	return data
+}
+
+// wireOf returns a record in wire format, in front of its RDATA and behind.
+func wireOf(rr dns.RR) (head, rdata []byte) {
+	b := make([]byte, dns.Len(rr)+1)
+	n, err := dns.PackRR(rr, b, 0, nil, false)
+	if err != nil {
+		panic(fmt.Sprint(rr, err))
+	}
+	i := nameLen(b) + 10
+	return b[:i:i], b[i:n]
+}
+
+// nameLen returns how long the name is with which b begins.
+func nameLen(b []byte) int {
+	n := 0
+	for b[n] != 0 {
+		n += 1 + int(b[n])
+	}
+	return n + 1
+}
+
+// sum returns the signature of data as it is in a record.
+func (k *Key) sum(data []byte) []byte {
+	hash := crypto.SHA256
+	switch k.Algorithm {
+	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1:
+		hash = crypto.SHA1
+	case dns.ECDSAP384SHA384:
+		hash = crypto.SHA384
+	case dns.RSASHA512:
+		hash = crypto.SHA512
+	case dns.ED25519:
+		hash = 0
+	}
+	if hash != 0 {
+		h := hash.New()
+		h.Write(data)
+		data = h.Sum(nil)
+	}
+	b, err := k.private.Sign(nil, data, hash) // without random numbers
+	if err != nil {
+		panic(err)
+	}
+	p, ok := k.private.(*ecdsa.PrivateKey)
+	if !ok {
+		return b
+	}
+	var both struct{ R, S *big.Int }
+	if _, err := asn1.Unmarshal(b, &both); err != nil {
+		panic(err)
+	}
+	size := (p.Params().BitSize + 7) / 8
+	return append(both.R.FillBytes(make([]byte, size)), both.S.FillBytes(make([]byte, size))...)
+}
+
+var _ crypto.Signer = (*rsa.PrivateKey)(nil)

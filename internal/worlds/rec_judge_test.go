@@ -1,0 +1,297 @@
+package worlds_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+)
+
+// A recJudge compares what a Resolver did with what is right.
+type recJudge struct {
+	w        *recWorld
+	p        *recPlay
+	findings []finding
+}
+
+// A recCase is a question, what is right to answer, and what was.
+type recCase struct {
+	*recJudge
+	a *recAsk
+	r *recResult
+	t recTruth
+}
+
+const (
+	recTime = 4500 * ms // that a question may take
+	recNear = 25 * 40 * ms
+)
+
+// judge plays the world and says which promises it breaks.
+func (w *recWorld) judge(s *stage) []finding {
+	j := &recJudge{w: w, p: playRec(s, w)}
+	if j.p.broken != "" {
+		return []finding{{"6 goroutines", j.p.broken}}
+	}
+	for _, q := range j.p.seen {
+		s.log("server %d (%s) saw %s %s over %s at %v: %s", q.server, w.servers[q.server].of.name, q.name, dns.TypeToString[q.typ], q.net, q.at, q.fault)
+	}
+	for i, a := range w.asks {
+		c := recCase{recJudge: j, a: a, r: j.p.results[i], t: j.p.data.truth(a.name, a.typ)}
+		s.log("%v at %v: %v, right is %s %v %v", a, a.at, c.r, dns.RcodeToString[c.t.rcode], c.t.security, c.t.records)
+		c.judge()
+	}
+	return append(j.findings, j.p.notes...)
+}
+
+func (c *recCase) say(promise, format string, args ...any) {
+	c.findings = append(c.findings, finding{promise, fmt.Sprintf("%v at %v: %s; %v, right is %s %v %v",
+		c.a, c.a.at, fmt.Sprintf(format, args...), c.r, dns.RcodeToString[c.t.rcode], c.t.security, c.t.records)})
+}
+
+// validated reports whether signatures matter for the answer.
+func (c *recCase) validated() bool { return c.w.client.trust != "off" && !c.a.cd }
+
+func (c *recCase) judge() {
+	took := c.r.end - c.r.began
+	most := recTime
+	if c.a.deadline > 0 {
+		most = min(most, c.a.deadline)
+	}
+	if c.a.cancel >= 0 {
+		most = min(most, c.a.cancel)
+	}
+	if took > most+slack {
+		c.say("2 held", "for %v at most", most)
+	}
+	if limit := c.limit("queries", 64); c.r.info.Queries > limit+c.r.hedges {
+		c.say("5 queries", "%d at most", limit)
+	}
+	if c.r.msg != nil {
+		c.form()
+	}
+	switch {
+	case c.r.msg == nil && !c.r.closed && !c.a.ended(took):
+		c.say("2 error", "nothing keeps it from an answer")
+	case c.r.msg == nil:
+	case c.r.good():
+		c.good()
+	case c.r.msg.Rcode != dns.RcodeServerFailure:
+		c.say("2 rcode", "it is none of a resolver")
+	case c.mustBeGood(took):
+		c.say("2 fails", "all zones on the way have a good server")
+	}
+}
+
+// limit returns what a limit of the Resolver is.
+func (c *recCase) limit(name string, usual int) int {
+	if c.w.client.limit == name {
+		return c.w.client.most
+	}
+	return usual
+}
+
+// form judges the form of a response.
+func (c *recCase) form() {
+	m, ask := c.r.msg, c.a.message()
+	opt := m.IsEdns0()
+	switch {
+	case !m.Response || !m.RecursionAvailable || m.Authoritative || m.Truncated || m.RecursionDesired != ask.RecursionDesired || m.CheckingDisabled != c.a.cd:
+		c.say("2 form", "its flags are not those of a response to the question")
+	case len(m.Question) != 1 || m.Question[0] != ask.Question[0]:
+		c.say("2 form", "its question is %v", m.Question)
+	case (opt != nil) != c.a.edns || opt != nil && opt.Do() != c.a.do:
+		c.say("2 form", "its OPT record is %v", opt)
+	case c.r.told != 1:
+		c.say("6 told", "the Trace is told of it %d times", c.r.told)
+	case c.r.info.Rcode != m.Rcode:
+		c.say("6 told", "the Trace is told of %s", dns.RcodeToString[c.r.info.Rcode])
+	case m.AuthenticatedData && !c.a.do && !c.a.ad:
+		c.say("3 AD", "nobody has asked for it")
+	case m.AuthenticatedData && !c.r.good():
+		c.say("3 AD", "it is a failure")
+	}
+	for _, rr := range slices.Concat(m.Answer, m.Ns) {
+		switch t := rr.Header().Rrtype; t {
+		case dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeDS, dns.TypeDNSKEY:
+			if !c.a.do && t != c.a.typ {
+				c.say("10 DNSSEC", "nobody has asked for %v", rr)
+			}
+		}
+	}
+}
+
+// good judges an answer.
+func (c *recCase) good() {
+	m := c.r.msg
+	s := c.t.security
+	lied := c.lied()
+	switch {
+	case c.t.loops:
+		if !lied {
+			c.say("2 loop", "its aliases lead nowhere")
+		}
+		return
+	case m.AuthenticatedData && (!c.validated() || s != isSecure):
+		c.say("3 AD", "it is not secure")
+	case c.validated() && s == isBogus && c.w.client.trust != "report" && !lied:
+		c.say("1 bogus", "it is answered")
+	case !c.validated() || s != isSecure || lied || c.w.client.trust == "report" && (c.w.client.limit != "" || c.a.deadline > 0 || !c.wellServed()):
+	case c.r.info.Security != dnssec.Secure:
+		c.say("3 secure", "the Trace is told that it is %v", c.r.info.Security)
+	case (c.a.do || c.a.ad) && !m.AuthenticatedData:
+		c.say("3 no AD", "it is secure")
+	case c.a.do:
+		if wrong := c.unproven(); wrong != "" {
+			c.say("3 proof", "%s", wrong)
+		}
+	}
+	if lied {
+		return
+	}
+	if got := recordsOf(m.Answer); m.Rcode != c.t.rcode || !slices.Equal(got, c.t.records) {
+		c.say("7 data", "it is not what the zones have")
+	}
+	for _, rr := range m.Answer {
+		if rr.Header().Ttl > 3600 || strings.HasPrefix(c.a.name, "short.") && rr.Header().Ttl > 5 && rr.Header().Rrtype == dns.TypeA {
+			c.say("7 TTL", "%v", rr)
+		}
+	}
+	if took := c.r.end - c.r.began; c.clean() && took > recNear {
+		c.say("9 late", "all servers are well: %v at most", recNear)
+	}
+}
+
+// lied reports whether a server of a zone that is needed says what is not true, and may: not all of them have to be signed. One that
+// knows nothing of DNSSEC has no keys.
+func (c *recCase) lied() bool {
+	trusted := c.validated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
+		return !c.w.covers(z.in("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
+	})
+	for _, z := range c.t.needs {
+		for _, s := range z.servers {
+			if s.fault == nil {
+				continue
+			}
+			kind := s.fault.kind
+			if z.denial == "iterations" && slices.Contains([]string{"strips", "noSigs", "forgesBare", "nx"}, kind) {
+				return true // any name might be a delegation that is not signed
+			}
+			if trusted {
+				continue
+			}
+			if slices.Contains(recForgers, kind) || (kind == "strips" || kind == "oldKeys") && (c.a.typ == dns.TypeDNSKEY || c.a.typ == dns.TypeDS) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// clean reports whether nothing is wrong in the world but with zones.
+func (c *recCase) clean() bool {
+	return c.w.client.limit == "" && c.w.client.change == "" && c.w.client.trust != "report" && c.w.well()
+}
+
+// well reports whether nothing is wrong with a server.
+func (w *recWorld) well() bool {
+	return !slices.ContainsFunc(w.servers, func(s *recServer) bool { return s.fault != nil })
+}
+
+// sound reports whether nothing is wrong with a zone or a server, nor surprising: no referral tells of a zone on the servers of its parent.
+func (w *recWorld) sound() bool {
+	return w.well() && w.client.limit == "" && !slices.ContainsFunc(w.zones, func(z *recZone) bool { return z.flaw != "" || z.ns == "parent" })
+}
+
+// mustBeGood reports whether nothing keeps a question from an answer.
+func (c *recCase) mustBeGood(took time.Duration) bool {
+	validated := c.validated() && c.w.client.trust != "report"
+	switch {
+	case c.t.loops, c.r.closed, validated && c.t.security == isBogus:
+		return false
+	case c.w.client.limit != "" && !strings.HasSuffix(c.w.client.limit, "nFlight"):
+		return false
+	case c.a.deadline > 0 && took >= c.a.deadline*8/10:
+		return false
+	}
+	return c.wellServed()
+}
+
+// wellServed reports whether each zone that is needed has had a good server for long, and no others that take much time or send
+// queries elsewhere.
+func (c *recCase) wellServed() bool {
+	slow := 0
+	for _, z := range c.t.needs {
+		well := false
+		for _, s := range z.servers {
+			f := s.fault
+			switch {
+			case f == nil:
+				well = true
+				continue
+			case slices.Contains(recForgers, f.kind) && slices.ContainsFunc(c.t.needs, c.w.outside):
+				return false // the addresses of servers need not be signed
+			case !f.during(c.r.began-recForgets, c.r.end):
+				well = true
+				continue
+			}
+			switch f.kind {
+			case "silent", "drops1", "late1s", "late3s", "wrongID", "cut", "cutDead":
+				slow++
+			}
+		}
+		if !well {
+			return false
+		}
+	}
+	return slow <= 2 && (slow == 0 || c.w.client.trust != "report") // which waits for what is bogus as well
+}
+
+// unproven says which record of a secure answer another validator could not verify; "": none.
+func (c *recCase) unproven() string {
+	m := c.r.msg
+	if len(m.Answer) == 0 && !slices.ContainsFunc(m.Ns, func(rr dns.RR) bool {
+		return rr.Header().Rrtype == dns.TypeNSEC || rr.Header().Rrtype == dns.TypeNSEC3
+	}) {
+		return "nothing proves the denial"
+	}
+	dname := slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDNAME })
+	all := slices.Concat(m.Answer, m.Ns)
+	for _, rr := range all {
+		h := rr.Header()
+		if h.Rrtype == dns.TypeRRSIG || dname && h.Rrtype == dns.TypeCNAME {
+			continue
+		}
+		var set []dns.RR
+		for _, o := range all {
+			if o.Header().Rrtype == h.Rrtype && strings.EqualFold(o.Header().Name, h.Name) {
+				set = append(set, o)
+			}
+		}
+		if !slices.ContainsFunc(all, func(o dns.RR) bool { return c.signs(o, set) }) {
+			return fmt.Sprintf("no signature of %v fits", rr)
+		}
+	}
+	return ""
+}
+
+// signs reports whether a record is a signature of a set.
+func (c *recCase) signs(rr dns.RR, set []dns.RR) bool {
+	sig, ok := rr.(*dns.RRSIG)
+	if !ok || sig.TypeCovered != set[0].Header().Rrtype || !strings.EqualFold(sig.Hdr.Name, set[0].Header().Name) {
+		return false
+	}
+	for _, z := range c.w.zones {
+		if k := c.p.data.keys[z]; k != nil && z.name == sig.SignerName {
+			return slices.ContainsFunc(k.dnskeys, func(rr dns.RR) bool {
+				key := rr.(*dns.DNSKEY)
+				return key.KeyTag() == sig.KeyTag && sig.Verify(key, set) == nil
+			})
+		}
+	}
+	return false
+}

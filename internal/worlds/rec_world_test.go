@@ -1,0 +1,324 @@
+package worlds_test
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A recWorld is what recPlay plays: questions to a recursor.Resolver, a tree of zones that are signed or not, and their servers with
+// faults. What is right to answer follows from how the world is made: see recTruth.
+type recWorld struct {
+	zones   []*recZone
+	servers []*recServer
+	client  recClient
+	asks    []*recAsk     // in the order of their times
+	start   time.Duration // when the past is over, and the calls begin
+	end     time.Duration // when all else is over, and the last questions are asked
+}
+
+// A recZone is a zone, how it is signed, and what is wrong with that.
+type recZone struct {
+	number   int
+	name     string
+	parent   *recZone // nil: the root
+	children []*recZone
+	ns       string // where it is served: "" by servers with names of its own; outside: with names in another zone; parent: by its parent's
+	servers  []*recServer
+	sign     string // "" with DS records in its parent; no; island: without
+	keys     string // "" one key; or another kind
+	denial   string // "" NSEC; or another kind
+	flaw     string
+}
+
+// recShapes are the zones that a world may have, each with its parent.
+var recShapes = []struct {
+	name   string
+	parent int
+}{{".", -1}, {"one.", 0}, {"a.one.", 1}, {"b.one.", 1}, {"two.", 0}, {"c.two.", 4}, {"sub.a.one.", 2}}
+
+const (
+	recFirst = 2 // the zone that questions are usually about
+	recHosts = 3 // the zone that the names of servers of others are in
+)
+
+// Kinds of what a zone is.
+var (
+	recKeyKinds = []string{"ed25519", "p384", "split", "split", "rsa", "two", "standby", "sha1", "unknown", "digest"}
+	recDenials  = []string{"nsec3", "nsec3", "optout", "optout", "minimal", "salt", "iterations"}
+	recFlaws    = []string{"expired", "expiredData", "future", "wrongKey", "forged", "bare", "wrongDS", "noDNSKEY", "tampered", "noSig", "otherSigner", "noProof"}
+)
+
+// A recServer is a server, and what is wrong with it.
+type recServer struct {
+	number int
+	of     *recZone // that it was made for; it may serve zones below as well
+	fault  *recFault
+}
+
+// A recFault is what a server does to some questions for some time.
+type recFault struct {
+	kind        string
+	on          string // "" all questions; a type
+	from, until time.Duration
+}
+
+// Kinds of faults: there is no answer in time, it is a failure, it lacks what DNSSEC needs, or it is forged.
+var recFaults = []string{
+	"silent", "silent", "drops1", "late1s", "late3s", "cut", "cutDead", "wrongID",
+	"refused", "servfail", "lame", "noEDNS",
+	"strips", "noSigs", "expired", "forgedSigs", "oldKeys",
+	"forges", "forgesBare", "nx",
+}
+
+// recForgers are those by which a server says what is not true.
+var recForgers = []string{"forges", "forgesBare", "nx"}
+
+// during reports whether the fault is there at some time of a span.
+func (f *recFault) during(from, until time.Duration) bool { return f.from <= until && from <= f.until }
+
+// A recClient is the Resolver's settings.
+type recClient struct {
+	trust      string // "" from the root on; off, report, none, zone: from the key of zone 2 on
+	insecure   int    // the zone whose name is in Trust.Insecure; -1: none
+	hedgeOff   bool
+	noMinimise bool
+	limit      string // the one that is small
+	most       int    // its value
+	maxBytes   int64
+	change     string
+	changeAt   time.Duration // since the world began
+}
+
+// A recAsk is a question that a caller has.
+type recAsk struct {
+	what             string // past, call0, last
+	name             string // in lower case
+	typ              uint16
+	do, cd, ad, edns bool
+	upper            bool // the name is written in upper case
+	at               time.Duration
+	deadline, cancel time.Duration // since at; 0 and -1: none
+}
+
+func (a *recAsk) String() string {
+	s := fmt.Sprintf("%s %s %s", a.what, a.name, dns.TypeToString[a.typ])
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{{a.do, " do"}, {a.cd, " cd"}, {a.ad, " ad"}, {!a.edns, " noedns"}} {
+		if f.set {
+			s += f.name
+		}
+	}
+	return s
+}
+
+// ended reports whether a caller gives up before a time since it asked, or at about that time.
+func (a *recAsk) ended(took time.Duration) bool { return stops(a.deadline, a.cancel, took) }
+
+func newRecWorld(d *draw) *recWorld {
+	w := &recWorld{start: 10 * time.Second}
+	n := pick(d, "zones", .8, 3, 4, 5, 6, 7, 7)
+	w.client = newRecClient(d, w, n)
+	for i := range n {
+		w.zones = append(w.zones, newRecZone(d, i, w))
+	}
+	for _, z := range w.zones {
+		newRecServers(d, z, w)
+	}
+	if has(d, "past.warm", .3) {
+		for i, z := range w.zones[1:] {
+			w.asks = append(w.asks, &recAsk{what: "past", name: "www." + z.name, typ: dns.TypeA, edns: true, do: true, at: time.Duration(i) * 1100 * ms, cancel: -1})
+		}
+	}
+	for i := range pick(d, "calls", .6, 1, 2, 3, 4, 5) {
+		w.asks = append(w.asks, newRecCall(d, i, w)...)
+	}
+	w.end = w.last()
+	for i, z := range w.zones[1:] {
+		for j, name := range []string{"www.", "none."} {
+			w.asks = append(w.asks, &recAsk{
+				what: "last", name: name + z.name, typ: dns.TypeA, edns: true, do: true,
+				at: w.end + time.Duration(2*i+j)*(6*time.Second+170*time.Microsecond), cancel: -1,
+			})
+		}
+	}
+	slices.SortStableFunc(w.asks, func(a, b *recAsk) int { return int(a.at - b.at) })
+	return w
+}
+
+// recForgets is how long a Resolver remembers what was bogus, at most, and what servers have done.
+const recForgets = 16 * time.Minute
+
+// last returns when everything that ends has ended for long enough to be forgotten.
+func (w *recWorld) last() time.Duration {
+	end := w.start
+	for _, a := range w.asks {
+		end = max(end, a.at)
+	}
+	for _, s := range w.servers {
+		if f := s.fault; f != nil && f.until < forever {
+			end = max(end, f.until)
+		}
+	}
+	return max(end, w.client.changeAt) + recForgets
+}
+
+func newRecClient(d *draw, w *recWorld, zones int) recClient {
+	c := recClient{
+		trust:      pick(d, "client.trust", .25, "", "off", "report", "report", "none", "zone"),
+		insecure:   -1,
+		hedgeOff:   has(d, "client.hedgeOff", .3),
+		noMinimise: has(d, "client.noMinimise", .2),
+		limit:      pick(d, "client.limit", .12, "", "queries", "chainQueries", "verifications", "inFlight", "zoneInFlight", "referrals", "aliases", "names"),
+		change:     pick(d, "client.change", .15, "", "import", "import", "close"),
+		maxBytes:   pick(d, "client.maxBytes", .06, int64(0), 1<<20),
+	}
+	var others []int
+	for i := range zones {
+		others = append(others, i)
+	}
+	c.insecure = pick(d, "client.insecure", .1, -1, others[1:]...)
+	if c.limit != "" {
+		c.most = pick(d, "client.most", .7, 2, 1, 4, 8, 16)
+	}
+	if c.change != "" {
+		c.changeAt = w.start + pick(d, "client.changeAt", .6, 25*ms, 0, 60*ms, time.Second, 12*time.Second) + 290*time.Microsecond
+	}
+	return c
+}
+
+func newRecZone(d *draw, i int, w *recWorld) *recZone {
+	name := func(s string) string { return fmt.Sprintf("zone%d.%s", i, s) }
+	z := &recZone{number: i, name: recShapes[i].name}
+	anchor := i == 0 || i == recFirst && w.client.trust == "zone"
+	if i > 0 {
+		z.parent = w.zones[recShapes[i].parent]
+		z.parent.children = append(z.parent.children, z)
+		z.ns = pick(d, name("ns"), .25, "", "outside", "outside", "parent")
+	}
+	kinds := recKeyKinds
+	if anchor {
+		kinds = kinds[:7] // that everybody knows
+	} else {
+		z.sign = pick(d, name("sign"), .35, "", "no", "no", "island")
+	}
+	odds, flaws := .12, recFlaws
+	switch {
+	case z.sign == "no" || z.sign == "island":
+		flaws = []string{"noDSProof"}
+	case anchor:
+		odds = .04
+		flaws = slices.DeleteFunc(slices.Clone(flaws), func(f string) bool { return f == "otherSigner" || f == "wrongDS" })
+	}
+	if z.sign != "no" {
+		z.keys = pick(d, name("keys"), .3, "", kinds...)
+		z.denial = pick(d, name("denial"), .5, "", recDenials...)
+	}
+	switch z.flaw = pick(d, name("flaw"), odds, "", flaws...); {
+	case slices.Contains([]string{"sha1", "unknown", "digest"}, z.keys): // nobody looks
+		z.flaw = ""
+	case z.flaw == "noSig" && (z.denial == "optout" || z.denial == "iterations"): // by which there might be a delegation that is not signed
+		z.denial = "nsec3"
+	}
+	return z
+}
+
+// outside reports whether the names of a zone's servers are in another one.
+func (w *recWorld) outside(z *recZone) bool {
+	return z.ns == "outside" && len(w.zones) > recHosts && z.number >= recFirst && z.number != recHosts
+}
+
+// newRecServers draws the servers of a zone, or takes its parent's.
+func newRecServers(d *draw, z *recZone, w *recWorld) {
+	if z.ns == "parent" {
+		z.servers = z.parent.servers
+		return
+	}
+	for i := range pick(d, fmt.Sprintf("zone%d.servers", z.number), .6, 1, 2, 2, 3) {
+		name := func(s string) string { return fmt.Sprintf("zone%d.server%d.%s", z.number, i, s) }
+		s := &recServer{number: len(w.servers), of: z}
+		w.servers, z.servers = append(w.servers, s), append(z.servers, s)
+		kind := pick(d, name("fault"), .25, "", recFaults...)
+		if kind == "" {
+			continue
+		}
+		f := &recFault{kind: kind, on: pick(d, name("on"), .25, "", "A", "DNSKEY", "DS")}
+		f.from = w.start + pick(d, name("from"), .4, 0, -forever, 30*ms, 2*time.Second) - 370*time.Microsecond
+		f.until = f.from + pick(d, name("for"), .4, 200*forever, 300*ms, time.Second, 4*time.Second, 30*time.Second)
+		if f.from < 0 {
+			f.from, f.until = -forever, f.until+forever
+		}
+		s.fault = f
+	}
+}
+
+// recNames are what callers ask for in a zone: see recData.
+var recNames = []string{
+	"short", "short", "text", "x.wild", "deep.y.wild", "alias", "far", "chain", "x.walias", "www.dn", "none.dn", "ent", "x.ent", "none", "a.b.none", "@", "@", "dn", "ns0", "sub", "loop",
+}
+
+// newRecCall returns the questions of a call: one, the same several times at once, or several.
+func newRecCall(d *draw, i int, w *recWorld) (all []*recAsk) {
+	name := func(s string) string { return fmt.Sprintf("call%d.%s", i, s) }
+	a := recAsk{what: fmt.Sprintf("call%d", i)}
+	a.at = w.start + pick(d, name("at"), .6, time.Duration(i)*5*time.Second, 0, 10*ms, 400*ms, 1500*ms, 7*time.Second, 70*time.Second, 400*time.Second, 2*time.Hour, 50*time.Hour)
+	a.at += time.Duration(i) * 1130 * time.Microsecond
+	var zones []int
+	for n := range w.zones[1:] {
+		zones = append(zones, n+1)
+	}
+	zone := w.zones[pick(d, name("zone"), .7, recFirst, zones...)]
+	first := pick(d, name("name"), .75, "www", recNames...)
+	if a.name = first + "." + zone.name; first == "@" {
+		a.name = zone.name
+	}
+	a.typ = dns.StringToType[pick(d, name("type"), .4, "A", "AAAA", "TXT", "MX", "DS", "DS", "DNSKEY", "NS", "SOA", "CNAME")]
+	a.do, a.cd, a.ad = has(d, name("do"), .5), has(d, name("cd"), .1), has(d, name("ad"), .3)
+	a.edns = a.do || !has(d, name("noEDNS"), .3)
+	a.upper = has(d, name("upper"), .1)
+	a.deadline, a.cancel = newTimes(d, name)
+	return a.burst(pick(d, name("burst"), .4, "", "same5", "same5", "cd2", "types3", "repeat8", "repeat20", "hours", "series12"), zone)
+}
+
+// burst returns the questions of a call that is not one question alone.
+func (a *recAsk) burst(kind string, zone *recZone) (all []*recAsk) {
+	number, gap := 1, time.Duration(0)
+	switch kind {
+	case "same5":
+		number = 5
+	case "cd2":
+		number = 2
+	case "types3":
+		number = 3
+	case "repeat8":
+		number, gap = 8, time.Second+170*time.Microsecond
+	case "repeat20":
+		number, gap = 20, 7*time.Second+170*time.Microsecond
+	case "hours":
+		number, gap = 12, 1801*time.Second+170*time.Microsecond
+	case "series12":
+		number, gap = 12, 3*ms+130*time.Microsecond
+	}
+	for n := range number {
+		one := *a
+		one.at += time.Duration(n) * gap
+		switch {
+		case n == 0:
+		case kind == "cd2":
+			one.cd = !a.cd
+		case kind == "types3":
+			one.typ = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT}[(n+int(a.typ))%3]
+		case kind == "series12":
+			one.name = fmt.Sprintf("n%d.wild.%s", n, zone.name)
+			if n%2 == 0 {
+				one.name = fmt.Sprintf("none%d.%s", n, zone.name)
+			}
+		}
+		all = append(all, &one)
+	}
+	return all
+}
