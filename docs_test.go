@@ -27,12 +27,12 @@ import (
 
 // snippetImports are the packages that snippets may use.
 var snippetImports = []string{
-	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe",
+	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/dnssec", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe", module + "/rangeread",
 }
 
 // snippetDocuments hold snippets that stand by themselves. Those of the recipes are compared with
 // module integration, and those of docs/testing.md with the tests of package hedgetest.
-var snippetDocuments = []string{"README.md", "docs/dns.md", "docs/numbers.md", "docs/options.md", "docs/protocols.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md", "docs/serviceconfig.md"}
+var snippetDocuments = []string{"README.md", "docs/dns.md", "docs/numbers.md", "docs/options.md", "docs/protocols.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md", "docs/serviceconfig.md", "docs/storage.md"}
 
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
 // It declares the names that a snippet uses and does not define.

@@ -42,6 +42,7 @@ var houseRooms = []houseLimits{
 	{room: "benchmark/simulate", function: 60, pairs: 5},
 	{room: "benchmark/*", function: 60, pairs: 3},
 	{room: "benchmark/internal/*", function: 60, pairs: 4},
+	{room: "rangeread", function: 60, pairs: 2},
 	{room: "internal/*", function: 60, pairs: 1},
 	{room: "dnshedge", function: 60, pairs: 3},
 	{room: "dnshedge/internal/group", function: 60, pairs: 4},
@@ -201,7 +202,7 @@ func (r *houseRoom) holds(t *testing.T, used map[string]bool) {
 
 // houseOpen measures all rooms.
 func houseOpen(t *testing.T) (rooms []*houseRoom) {
-	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly", ".", "./internal/...", "./dnshedge/...", "./benchmark/...")
+	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly", ".", "./internal/...", "./rangeread", "./dnshedge/...", "./benchmark/...")
 	var complaint bytes.Buffer
 	list.Stderr = &complaint
 	out, err := list.Output()

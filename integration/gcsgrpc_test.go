@@ -73,8 +73,8 @@ func TestGCSOverGRPC(t *testing.T) {
 	assert.Equal(t, before.HedgesSent, after.HedgesSent)
 	for method, want := range map[string]bool{"GetObject": true, "ListObjects": true, "GetBucket": true, "ListBuckets": true,
 		"WriteObject": false, "BidiWriteObject": false, "DeleteObject": false, "ComposeObject": false, "RewriteObject": false, "UpdateObject": false} {
-		got, _ := hedged.Hedges("/google.storage.v2.Storage/" + method)
-		assert.Equal(t, want, got, method)
+		most, _ := hedged.Hedges("/google.storage.v2.Storage/" + method)
+		assert.Equal(t, want, most > 0, method)
 	}
 }
 

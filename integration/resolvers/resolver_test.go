@@ -1,6 +1,7 @@
 package resolvers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
@@ -35,6 +37,38 @@ type resolver struct {
 // startAll starts the resolvers, ours last. The test is skipped if a program is missing.
 func startAll(t *testing.T, l *lab) (peers []*resolver, ours *resolver) {
 	t.Helper()
+	peers = startPeers(t, l, unboundConf, namedConf)
+	ours = startOurs(t, l, "")
+	warm(t, append(slices.Clone(peers), ours)...)
+	return peers, ours
+}
+
+// startOurs starts our own resolver. It asks from the device's own address, as it is told none. With an anchor, it validates.
+func startOurs(t *testing.T, l *lab, anchor string) *resolver {
+	t.Helper()
+	r := &resolver{"ours", netip.MustParseAddrPort("127.0.0.1:5303"), network.Addr().Next(), l}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), oursEnv+"="+r.at.String(), anchorEnv+"="+anchor)
+	run(t, l, cmd)
+	return r
+}
+
+// warm waits until resolvers answer.
+func warm(t *testing.T, all ...*resolver) {
+	t.Helper()
+	for _, r := range all {
+		require.Eventually(t, func() bool {
+			answer := r.ask(t.Context(), ask{name: "warm.", qtype: dns.TypeA})
+			return answer.err == nil && answer.msg.Rcode == dns.RcodeNameError
+		}, 30*time.Second, 50*time.Millisecond, r.name)
+	}
+}
+
+// startPeers starts unbound and BIND. The test is skipped if a program is missing.
+func startPeers(t *testing.T, l *lab, unbound, named string) (peers []*resolver) {
+	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o755))
 	hints := filepath.Join(dir, "hints")
@@ -43,8 +77,8 @@ func startAll(t *testing.T, l *lab) (peers []*resolver, ours *resolver) {
 		program, conf string
 		args          []string
 	}{
-		{"unbound", unboundConf, []string{"-d", "-c"}},
-		{"named", namedConf, []string{"-f", "-n", "1", "-c"}},
+		{"unbound", unbound, []string{"-d", "-c"}},
+		{"named", named, []string{"-f", "-n", "1", "-c"}},
 	} {
 		path, err := exec.LookPath(p.program)
 		if err != nil {
@@ -58,20 +92,7 @@ func startAll(t *testing.T, l *lab) (peers []*resolver, ours *resolver) {
 		run(t, l, exec.Command(path, append(p.args, conf)...))
 		peers = append(peers, r)
 	}
-	// It asks from the device's own address, as it is told none.
-	ours = &resolver{"ours", netip.MustParseAddrPort("127.0.0.1:5303"), network.Addr().Next(), l}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), oursEnv+"="+ours.at.String())
-	run(t, l, cmd)
-	for _, r := range append(slices.Clone(peers), ours) {
-		require.Eventually(t, func() bool {
-			answer := r.ask(t.Context(), ask{name: "warm.", qtype: dns.TypeA})
-			return answer.err == nil && answer.msg.Rcode == dns.RcodeNameError
-		}, 30*time.Second, 50*time.Millisecond, r.name)
-	}
-	return peers, ours
+	return peers
 }
 
 const unboundConf = `server:
@@ -148,6 +169,9 @@ func run(t *testing.T, l *lab, cmd *exec.Cmd) {
 // oursEnv is set for the process that is our own resolver: to where it is asked.
 const oursEnv = "RESOLVERS_OURS"
 
+// anchorEnv has the root's DS record for it; empty: it does not validate.
+const anchorEnv = "RESOLVERS_ANCHOR"
+
 // TestMain makes the process our own resolver if another one that runs these tests wants it.
 func TestMain(m *testing.M) {
 	if at := os.Getenv(oursEnv); at != "" {
@@ -159,7 +183,15 @@ func TestMain(m *testing.M) {
 
 // serve is our own resolver, as a program uses it. It ends with an error, or the process.
 func serve(at string) error {
-	resolver := &recursor.Resolver{Hints: []netip.Addr{rootAddr}, PrivateOK: true}
+	resolver := &recursor.Resolver{Hints: []netip.Addr{rootAddr}, PrivateOK: true, Trust: dnssec.Trust{Off: true}}
+	if anchor := os.Getenv(anchorEnv); anchor != "" {
+		ds, err := dns.NewRR(anchor)
+		if err != nil {
+			return err
+		}
+		resolver.Trust = dnssec.Trust{Anchors: []dns.RR{ds}, AllowSHA1: true} // as the others do
+		resolver.Limits.NSEC3Iterations = 150
+	}
 	server := &dnshedge.Server{Client: &dnshedge.Client{Exchanger: resolver, Cache: new(dnshedge.Cache)}}
 	pc, err := net.ListenPacket("udp", at)
 	if err != nil {
@@ -179,8 +211,10 @@ func serve(at string) error {
 type ask struct {
 	name        string
 	qtype       uint16
-	subnet      bool // with the client's subnet (RFC 7871)
-	noRecursion bool // without RD
+	subnet      bool          // with the client's subnet (RFC 7871)
+	noRecursion bool          // without RD
+	signed      bool          // with DO
+	within      time.Duration // how long it waits; zero: patience
 }
 
 func (a ask) String() string { return a.name + " " + dns.TypeToString[a.qtype] }
@@ -189,7 +223,7 @@ func (a ask) String() string { return a.name + " " + dns.TypeToString[a.qtype] }
 func (a ask) message() *dns.Msg {
 	m := new(dns.Msg).SetQuestion(a.name, a.qtype)
 	m.RecursionDesired = !a.noRecursion
-	m.SetEdns0(1232, false)
+	m.SetEdns0(1232, a.signed)
 	if a.subnet {
 		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: net.IP{198, 51, 100, 0}})
 	}
@@ -227,7 +261,7 @@ func (r *resolver) askOver(ctx context.Context, conn net.Conn, a ask) outcome {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	begun := time.Now()
-	c := &dns.Client{Timeout: patience}
+	c := &dns.Client{Timeout: cmp.Or(a.within, patience)}
 	m, _, err := c.ExchangeWithConn(a.message(), &dns.Conn{Conn: conn, UDPSize: 1232})
 	if err == nil && m.Truncated {
 		stream, dialErr := r.dial("tcp")

@@ -1,0 +1,161 @@
+package rangeread
+
+import (
+	"context"
+	"io"
+	"math"
+	"sync"
+)
+
+// parts are those of one read, which is longer than one part. They are numbered by their order in the object; part 0 is read by itself.
+type parts struct {
+	ctx    context.Context
+	reader *Reader
+	p      []byte // of all parts
+	off    int64  // of part 0 in the object
+	size   int64  // of each part but the last
+
+	mu     sync.Mutex // guards the fields below
+	next   int        // the first part that nobody reads yet
+	first  int        // of those that have failed; as many as there are parts: none has
+	parts  []part
+	worker sync.WaitGroup
+}
+
+// A part is what became of one.
+type part struct {
+	n      int
+	err    error
+	cancel context.CancelFunc // while it is read
+}
+
+// readParts reads len(p) bytes from off on; len(p) is at least 1.
+func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error) {
+	size := r.store.options.PartSize
+	whole := int64(len(p))
+	if p = p[:min(whole, math.MaxInt64-off)]; len(p) == 0 {
+		return 0, io.EOF // no object is so large
+	}
+	f := newFlow(ctx, r, off, min(int64(len(p)), size))
+	defer f.close()
+	if whole <= size && int64(len(p)) == whole {
+		return f.fill(p)
+	}
+	b, err := f.next() // which may say how large the object is
+	n := copy(p, b)
+	if length, known := r.version.length(); known {
+		p = p[:max(min(whole, length-off), int64(n))]
+	}
+	if err == nil {
+		n, err = readTail(ctx, r, f, p, off, n)
+	}
+	if err == nil && int64(n) < whole {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// readTail reads what follows after the first n bytes of p, which f had: what else it has, and the other parts.
+func readTail(ctx context.Context, r *Reader, f *flow, p []byte, off int64, n int) (int, error) {
+	size := r.store.options.PartSize
+	count := int((int64(len(p)) + size - 1) / size)
+	all := &parts{ctx: ctx, reader: r, p: p, off: off, size: size, next: 1, first: max(count, 1), parts: make([]part, max(count, 1))}
+	for range min(r.store.options.Parallel, count) - 1 {
+		all.worker.Go(all.work)
+	}
+	defer all.worker.Wait()
+	whole := false
+	defer func() {
+		if !whole { // by a panic
+			all.fail(0)
+		}
+	}()
+	more, err := f.fill(p[n:min(int64(len(p)), size)])
+	n += more
+	whole = true
+	if err != nil {
+		all.fail(0)
+		return n, err
+	}
+	all.work()
+	all.worker.Wait()
+	for _, one := range all.parts[1:] {
+		n += one.n
+		if one.err != nil {
+			return n, one.err
+		}
+	}
+	return n, nil
+}
+
+// work reads parts, until there are none or an earlier one has failed.
+func (a *parts) work() {
+	for {
+		ctx, i := a.take()
+		if i < 0 {
+			return
+		}
+		var n int
+		catch(func() (err error) {
+			from := int64(i) * a.size
+			p := a.p[from:min(from+a.size, int64(len(a.p)))]
+			f := newFlow(ctx, a.reader, a.off+from, int64(len(p)))
+			defer f.close()
+			n, err = f.fill(p)
+			return err
+		}, func(err error) { a.done(i, n, err) })
+	}
+}
+
+// take returns the next part and its context; -1: there is none.
+func (a *parts) take() (context.Context, int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i := a.next
+	if i >= min(a.first, len(a.parts)) {
+		return nil, -1
+	}
+	a.next++
+	ctx, cancel := context.WithCancel(a.ctx)
+	a.parts[i].cancel = cancel
+	return ctx, i
+}
+
+// done says what became of part i.
+func (a *parts) done(i, n int, err error) {
+	a.mu.Lock()
+	one := &a.parts[i]
+	one.cancel()
+	one.n, one.err, one.cancel = n, err, nil
+	a.mu.Unlock()
+	if err != nil {
+		a.fail(i)
+	}
+}
+
+// fail says that part i has failed: nobody waits for those after it.
+func (a *parts) fail(i int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.first = min(a.first, i)
+	for _, later := range a.parts[i+1:] {
+		if later.cancel != nil {
+			later.cancel()
+		}
+	}
+}
+
+// fill reads into p what the flow has, and returns an error if that is less.
+func (f *flow) fill(p []byte) (n int, err error) {
+	for n < len(p) {
+		var b []byte
+		b, err = f.next()
+		if n += copy(p[n:], b); err != nil {
+			break
+		}
+	}
+	if n == len(p) {
+		err = nil
+	}
+	return n, err
+}

@@ -1,0 +1,88 @@
+package rangeread_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/gohedge/hedge/rangeread"
+)
+
+// fetchHTTP returns a Fetch of what any server of files has at url.
+func fetchHTTP(client *http.Client, url string) rangeread.Fetch {
+	return func(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return nil, rangeread.Info{}, err
+		}
+		if r.Length < 0 {
+			req.Header.Set("Range", fmt.Sprintf("bytes=%d-", r.Offset))
+		} else {
+			req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", r.Offset, r.Offset+r.Length-1))
+		}
+		if r.Match != "" {
+			req.Header.Set("If-Match", r.Match)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return nil, rangeread.Info{}, err
+		}
+		info := rangeread.Info{Length: resp.ContentLength, Size: resp.ContentLength, Tag: resp.Header.Get("ETag")}
+		switch resp.StatusCode {
+		case http.StatusOK: // from byte 0 on
+		case http.StatusPartialContent:
+			var last int64
+			if _, err = fmt.Sscanf(resp.Header.Get("Content-Range"), "bytes %d-%d/%d", &info.Offset, &last, &info.Size); err == nil {
+				info.Length = last - info.Offset + 1
+			}
+		case http.StatusRequestedRangeNotSatisfiable:
+			err = io.EOF
+		case http.StatusPreconditionFailed:
+			err = rangeread.ErrChanged
+		default:
+			err = fmt.Errorf("%s: %s", url, resp.Status)
+		}
+		return resp.Body, info, err // with an error, the body is closed as well
+	}
+}
+
+// A Fetch for HTTP, in whole, and what is read through it.
+func ExampleNew() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"v1"`)
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader([]byte("PAR1 columns and a footer PAR1")))
+	}))
+	defer server.Close()
+
+	object := rangeread.New(fetchHTTP(server.Client(), server.URL), rangeread.Options{})
+	size, err := object.Size(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	footer := make([]byte, 11)
+	if _, err := object.ReadAt(footer, size-int64(len(footer))); err != nil {
+		log.Fatal(err)
+	}
+	columns, err := io.ReadAll(object.NewReader(context.Background(), 5, 7))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%d bytes, %q, %q\n", size, footer, columns)
+	// Output: 30 bytes, "footer PAR1", "columns"
+}
+
+// One Store for all objects of a bucket: what is learned of one counts for the others, and so does the budget.
+func ExampleStore() {
+	store := rangeread.NewStore(rangeread.Options{BudgetPercent: 5, MaxBytes: 64 << 20})
+	for _, key := range []string{"a.parquet", "b.parquet"} {
+		object := store.Open(fetchHTTP(http.DefaultClient, "https://bucket.example/"+key))
+		_ = object // an io.ReaderAt
+	}
+	fmt.Println(store.Stats().Requests)
+	// Output: 0
+}

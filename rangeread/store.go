@@ -1,0 +1,135 @@
+package rangeread
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/ops"
+)
+
+// The defaults of Options.
+const (
+	DefaultPartSize      = 8 << 20
+	DefaultParallel      = 4
+	DefaultBudgetPercent = 10
+	DefaultMaxBytes      = 256 << 20
+)
+
+// The least and the largest part.
+const (
+	minPartSize = 4 << 10
+	maxPartSize = 256 << 20
+)
+
+// burstParts is how many parts the budget of bytes holds at most: hedges may cluster.
+const burstParts = 4
+
+// Options are the settings of a [Store]. The zero value is what most should use.
+type Options struct {
+	// PartSize is how long a range is at most: longer reads are split. The default is [DefaultPartSize]. It is from 4 KiB to 256 MiB.
+	PartSize int64
+
+	// Parallel is how many parts of one read, or of one sequential reader, are asked for at the same time. The default is
+	// [DefaultParallel]; 1 reads them one after another.
+	Parallel int
+
+	// BudgetPercent is how many hedges are sent per 100 ranges at most, and how many bytes they ask for per 100 bytes that are read, besides a
+	// burst of four parts. The default is [DefaultBudgetPercent]; below 0 no hedge is sent. It is 400 at most.
+	BudgetPercent float64
+
+	// MaxBytes bounds the memory for what all sequential readers of the store have read ahead. A reader that gets none reads
+	// only what it is asked for. The default is [DefaultMaxBytes]; below 0 nothing is read ahead. Besides, each range that is being read holds
+	// 128 KiB.
+	MaxBytes int64
+}
+
+// filled returns o with its defaults. It panics if a setting makes no sense.
+func (o Options) filled() Options {
+	o.PartSize, o.Parallel = cmp.Or(o.PartSize, DefaultPartSize), cmp.Or(o.Parallel, DefaultParallel)
+	o.BudgetPercent, o.MaxBytes = cmp.Or(o.BudgetPercent, DefaultBudgetPercent), cmp.Or(o.MaxBytes, DefaultMaxBytes)
+	switch {
+	case o.PartSize < minPartSize || o.PartSize > maxPartSize:
+		panic(fmt.Sprintf("rangeread: PartSize is %d, want %d to %d", o.PartSize, minPartSize, maxPartSize))
+	case o.Parallel < 1:
+		panic(fmt.Sprintf("rangeread: Parallel is %d, want at least 1", o.Parallel))
+	case !(o.BudgetPercent <= 400): // NaN is not
+		panic(fmt.Sprintf("rangeread: BudgetPercent is %v, want at most 400", o.BudgetPercent))
+	}
+	return o
+}
+
+// A Store is what is learned of one object store, or of one bucket, and what pays for the hedges of all its objects. It is safe for concurrent
+// use. The zero Store is not usable; NewStore makes one. It has no goroutines and needs no Close.
+type Store struct {
+	options Options // filled
+	off     bool    // no hedge is sent
+	engine  *engine.Engine
+	bytes   *budget.Bucket // pays for the bytes of hedges
+	held    atomic.Int64   // bytes read ahead
+	counters
+}
+
+// NewStore returns a Store. It panics if the options make no sense. The variables HEDGE_MODE and HEDGE_DISABLED of the environment count, as they do for
+// package hedge.
+func NewStore(o Options) *Store {
+	o = o.filled()
+	environment := ops.ReadEnvironment()
+	share := max(o.BudgetPercent, 0) / 100
+	return &Store{
+		options: o,
+		off:     environment.Off != "" || share == 0,
+		bytes:   budget.NewBucket(share, float64(burstParts*o.PartSize)),
+		engine: engine.New(engine.Config{
+			Percentile: 0.90, MaxHedges: maxHedges, Share: share, EstimatedRPS: 100, Burst: 2 * time.Second,
+			MinDelay: time.Millisecond, MaxKeys: 2 * 64,
+			Setup: engine.Setup{Protocol: "range", PerHost: true, Shadow: environment.Shadow},
+		}),
+	}
+}
+
+// maxHedges is how many hedges a range has at most, of each kind.
+const maxHedges = 2
+
+// Stats returns what the store has done and knows.
+func (s *Store) Stats() Stats {
+	all := s.snapshot()
+	all.BytesHeld = s.held.Load()
+	for _, v := range s.engine.Views() {
+		length, err := strconv.ParseInt(v.Name.Route, 10, 64)
+		if err != nil {
+			continue // the store itself, which pays
+		}
+		c := Class{Length: length, Ranges: v.Requests, Hedges: v.Hedges, P50: v.P50, P99: v.P99, Stall: v.Stall}
+		if len(v.Delays) > 0 {
+			c.Delay = v.Delays[0]
+		}
+		all.Classes = append(all.Classes, c)
+	}
+	slices.SortFunc(all.Classes, func(a, b Class) int { return cmp.Compare(a.Length, b.Length) })
+	return all
+}
+
+// key returns what is known of ranges of about that length.
+func (s *Store) key(length int64) *engine.Key {
+	class := int64(1) << bits.Len64(uint64(length-1))
+	return s.engine.Key(engine.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
+}
+
+// hold takes memory for n bytes that are read ahead, or reports false.
+func (s *Store) hold(n int64) bool {
+	if s.held.Add(n) > s.options.MaxBytes {
+		s.held.Add(-n)
+		return false
+	}
+	return true
+}
+
+// letGo gives back what hold took.
+func (s *Store) letGo(n int64) { s.held.Add(-n) }
