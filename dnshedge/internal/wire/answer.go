@@ -503,9 +503,10 @@ func unpackRecord(b []byte, off int, owner string, seen owners) (dns.RR, int) {
 		c.Hdr, c.AAAA.AAAA = h, c.ip[:copy(c.ip[:], data)]
 		return &c.AAAA, off + len(data)
 	}
-	rr, _, err := dns.UnpackRRWithHeader(h, b[:off+len(data)], off)
-	if err != nil || changed(h.Rrtype, data) {
-		rr = &dns.RFC3597{Hdr: h, Rdata: hex.EncodeToString(data)}
+	if !changed(b, record{typ: h.Rrtype, class: h.Class, ttl: off - 6, data: data}) {
+		if rr, _, err := dns.UnpackRRWithHeader(h, b[:off+len(data)], off); err == nil {
+			return rr, off + len(data)
+		}
 	}
-	return rr, off + len(data)
+	return &dns.RFC3597{Hdr: h, Rdata: hex.EncodeToString(data)}, off + len(data)
 }

@@ -33,3 +33,6 @@ func CheckResponse(query, resp []byte) (m *dns.Msg, packed []byte, err error) {
 
 // Options returns the EDNS options that an answer keeps.
 func (a *Answer) Options() []byte { return a.options }
+
+// MayBeCompressed reports whether names in data of a type may be compressed.
+func MayBeCompressed(typ uint16) bool { return layouts[typ].names > 0 }

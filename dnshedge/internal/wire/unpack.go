@@ -80,10 +80,10 @@ func read(b []byte, drop bool) (*dns.Msg, error) {
 				}
 			}
 			*section = append(*section, rr)
-			if opt, ok := rr.(*dns.OPT); ok {
-				m.Rcode |= opt.ExtendedRcode()
-			}
 		}
+	}
+	if opt := m.IsEdns0(); opt != nil {
+		m.Rcode |= opt.ExtendedRcode()
 	}
 	return m, nil
 }
@@ -160,34 +160,47 @@ var layouts = map[uint16]layout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// changed reports whether package dns reads data of a type and writes other data, or none: a value that
-// fills the rest of a record is read as it is, and written as text in which "\\" begins an escape; zero bytes that end a
-// block of a bitmap of types are left out, and bits behind the prefix of an address; zero bytes are added to what ends early.
-func changed(typ uint16, data []byte) bool {
-	if l, ok := fields[typ]; ok && l.endsEarly(data) {
+// changed reports whether package dns reads the data of a record of a message and writes other data, or none. Of the types that
+// are asked for most it is known what changes; others are written, and compared.
+func changed(b []byte, r record) bool {
+	switch r.typ {
+	case dns.TypeTXT:
+		return false
+	case dns.TypeNSEC, dns.TypeNSEC3: // zero bytes that end a block of a bitmap are left out
+		return fields[r.typ].endsEarly(r.data) || hasSuperfluous(r.data, bitmapOf(r.typ, r.data))
+	case dns.TypeDS, dns.TypeDNSKEY, dns.TypeNSEC3PARAM:
+		return fields[r.typ].endsEarly(r.data)
+	case dns.TypeSVCB, dns.TypeHTTPS:
+		return hasOddParameters(r.data)
+	case dns.TypeHIP:
+		if fields[r.typ].endsEarly(r.data) || pointsFrom(r.data, 4+int(r.data[0])+int(binary.BigEndian.Uint16(r.data[2:]))) {
+			return true
+		}
+	}
+	if _, ok := layouts[r.typ]; ok || dns.TypeToRR[r.typ] == nil || len(r.data) == 0 {
+		return false
+	}
+	off := r.ttl + 6
+	rr, _, err := dns.UnpackRRWithHeader(dns.RR_Header{Name: ".", Rrtype: r.typ, Class: r.class, Rdlength: uint16(len(r.data))}, b[:off+len(r.data)], off)
+	if err != nil {
+		return false // it has no form
+	}
+	const owner = 11 // a root with the rest of a header
+	buf := make([]byte, dns.Len(rr)+len(r.data))
+	end, err := dns.PackRR(rr, buf, 0, nil, false)
+	if err != nil {
 		return true
 	}
-	const longest = 256*4 + 1 // that is written
-	switch typ {
-	case dns.TypeURI, dns.TypeCAA:
-		return len(data) > longest || bytes.IndexByte(data, '\\') >= 0
-	case dns.TypeNSEC, dns.TypeNSEC3, dns.TypeCSYNC:
-		return hasSuperfluous(data, bitmapOf(typ, data))
-	case dns.TypeAPL:
-		return hasHostBits(data)
+	if !selfContained(r) { // it may be longer: names are written out
+		return fields[r.typ].endsEarly(r.data)
 	}
-	return false
+	return !bytes.Equal(buf[owner:end], r.data)
 }
 
-// fields has what package dns fills up with zero bytes. Only ISDN may end early: its second string is optional (RFC 1183 §3.2).
+// fields has what package dns fills up with zero bytes, of the types whose data is not always compared.
 var fields = map[uint16]layout{
-	dns.TypeHINFO: {strings: 2}, dns.TypeISDN: {strings: 2}, dns.TypeGPOS: {strings: 3}, dns.TypeLOC: {before: 16}, dns.TypeCERT: {before: 5},
-	dns.TypeKEY: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeCDNSKEY: {before: 4}, dns.TypeRKEY: {before: 4},
-	dns.TypeDS: {before: 4}, dns.TypeCDS: {before: 4}, dns.TypeDLV: {before: 4}, dns.TypeTA: {before: 4},
-	dns.TypeSSHFP: {before: 2}, dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
-	dns.TypeTLSA: {before: 3}, dns.TypeSMIMEA: {before: 3}, dns.TypeZONEMD: {before: 6}, dns.TypeCSYNC: {before: 6},
-	dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
-	dns.TypeNID: {before: 10}, dns.TypeL64: {before: 10}, dns.TypeL32: {before: 6}, dns.TypeURI: {before: 4}, dns.TypeCAA: {before: 1, strings: 1},
+	dns.TypeDS: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
+	dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
 }
 
 // endsEarly reports whether data has not all bytes and strings.
@@ -202,23 +215,7 @@ func (l layout) endsEarly(data []byte) bool {
 	return off > len(data)
 }
 
-// hasHostBits reports whether some address of an APL record has bits behind its prefix (RFC 3123 §4), which package dns clears.
-func hasHostBits(data []byte) bool {
-	for len(data) >= 4 {
-		prefix, n := int(data[2]), int(data[3]&0x7f)
-		data = data[4:]
-		n = min(n, len(data))
-		for i, c := range data[:n] {
-			if c<<min(max(prefix-8*i, 0), 8) != 0 {
-				return true
-			}
-		}
-		data = data[n:]
-	}
-	return false
-}
-
-// bitmapOf returns where the bitmap of types begins in data of an NSEC, NSEC3 or CSYNC record. A name in pointers has no
+// bitmapOf returns where the bitmap of types begins in data of an NSEC or NSEC3 record. A name in pointers has no
 // place there (RFC 4034 §4.1.1): what comes behind one is not looked at.
 func bitmapOf(typ uint16, data []byte) int {
 	off := 0
@@ -243,6 +240,46 @@ func bitmapOf(typ uint16, data []byte) int {
 	return 6
 }
 
+// hasOddParameters reports whether data of an SVCB or HTTPS record has an empty identifier of a protocol, which package dns does
+// not write, or mandatory keys that are not sorted, which it sorts (RFC 9460 §7.1.1, §8).
+func hasOddParameters(data []byte) bool {
+	off, err := skipName(data, 2)
+	for err == nil && off+4 <= len(data) {
+		key, n := binary.BigEndian.Uint16(data[off:]), int(binary.BigEndian.Uint16(data[off+2:]))
+		off += 4
+		value := data[off:min(off+n, len(data))]
+		off += n
+		switch dns.SVCBKey(key) {
+		case dns.SVCB_MANDATORY:
+			for i := 2; i+2 <= len(value); i += 2 {
+				if bytes.Compare(value[i-2:i], value[i:i+2]) > 0 {
+					return true
+				}
+			}
+		case dns.SVCB_ALPN:
+			for i := 0; i < len(value); i += 1 + int(value[i]) {
+				if value[i] == 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// pointsFrom reports whether one of the names in data from off on is compressed. There may be thousands in one HIP record, in which
+// none may be (RFC 8005 §5): they are not followed.
+func pointsFrom(data []byte, off int) bool {
+	for off < len(data) {
+		end, err := skipName(data, off)
+		if err != nil || !uncompressed(data[off:end]) {
+			return true
+		}
+		off = end
+	}
+	return false
+}
+
 // hasSuperfluous reports whether some block of the bitmap at off ends with a zero byte, which it should not (RFC 4034 §4.1.2).
 func hasSuperfluous(data []byte, off int) bool {
 	for off+2 <= len(data) {
@@ -262,7 +299,7 @@ func check(b []byte) (odd bool, bad []int, err error) {
 	n := -1
 	err = walk(b, func(r record) {
 		n++
-		odd = odd || changed(r.typ, r.data)
+		odd = odd || changed(b, r)
 		if !query {
 			return
 		}

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -91,6 +92,77 @@ func TestDataThatEndsEarlyStaysAsItIs(t *testing.T) {
 			assert.Equal(t, b, out, "%s %x", dns.Type(typ), data[:n])
 		}
 	}
+}
+
+// Package dns reads an empty identifier of a protocol, which it does not write, and keys in any order, which it sorts.
+func TestParametersOfServicesAreWrittenAsTheyWereRead(t *testing.T) {
+	for name, params := range map[string]string{
+		"usual":                "\x00\x01\x00\x06\x02h2\x02h3",
+		"empty identifier":     "\x00\x01\x00\x01\x00",
+		"no identifier":        "\x00\x01\x00\x00",
+		"keys not in order":    "\x00\x00\x00\x04\x00\x03\x00\x01",
+		"keys that come twice": "\x00\x00\x00\x04\x00\x01\x00\x01",
+		"parameters unsorted":  "\x00\x03\x00\x02\x01\xbb\x00\x01\x00\x03\x02h2",
+		"no default with data": "\x00\x02\x00\x01a",
+		"no addresses":         "\x00\x04\x00\x00",
+		"mapped address":       "\x00\x06\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\x01\x02\x03\x04",
+		"a path":               "\x00\x07\x00\x06/{?d\\n",
+		"reserved":             "\xff\xff\x00\x00",
+	} {
+		for _, typ := range []uint16{dns.TypeSVCB, dns.TypeHTTPS} {
+			requireWrittenAsRead(t, typ, []byte("\x00\x01\x00"+params), name)
+		}
+	}
+}
+
+func requireWrittenAsRead(t *testing.T, typ uint16, data []byte, name string) {
+	t.Helper()
+	b := withData(typ, data)
+	m, err := wire.ParseMsg(b)
+	require.NoError(t, err, "%s: %s %x", name, dns.Type(typ), data)
+	require.Len(t, m.Answer, 1, "%s: %s %x", name, dns.Type(typ), data)
+	m.Compress = true
+	out, err := m.Pack()
+	require.NoError(t, err, "%s: %s %x", name, dns.Type(typ), data)
+	require.Equal(t, b, out, "%s: %s %x", name, dns.Type(typ), data)
+}
+
+// named are types in whose data names stand. Package dns reads those that are compressed, and writes them out.
+var named = []uint16{
+	dns.TypeNSEC, dns.TypeSVCB, dns.TypeHTTPS, dns.TypeKX, dns.TypeLP, dns.TypeNSAPPTR, dns.TypeTALINK, dns.TypeHIP, dns.TypeIPSECKEY, dns.TypeAMTRELAY,
+	dns.TypeTKEY, dns.TypeTSIG,
+}
+
+// FuzzData holds that data is written as it was read, whatever its type and whatever it is.
+func FuzzData(f *testing.F) {
+	for typ := range dns.TypeToRR {
+		f.Add(typ, []byte{})
+		f.Add(typ, []byte("\x00\x01\x00\x02\x03\x01a\x00\x00\x01\x40"))
+	}
+	for _, params := range []string{"\x00\x01\x00\x03\x02h2", "\x00\x00\x00\x04\x00\x01\x00\x03", "\x00\x05\x00\x02ab", "\x00\x04\x00\x04\x01\x02\x03\x04"} {
+		f.Add(dns.TypeHTTPS, []byte("\x00\x01\x00"+params))
+	}
+	f.Add(dns.TypeAPL, []byte("\x00\x01\x18\x03\x0a\x00\x01"))
+	f.Add(dns.TypeHIP, []byte("\x02\x02\x00\x02abcd\x01a\x00"))
+	f.Add(dns.TypeCAA, []byte("\x00\x05issuea;b"))
+	f.Fuzz(func(t *testing.T, typ uint16, data []byte) {
+		if typ == dns.TypeOPT || len(data) > 2000 {
+			return
+		}
+		b := withData(typ, data)
+		m, err := wire.ParseMsg(b)
+		require.NoError(t, err)
+		if len(m.Answer) == 0 { // an address, or a name that may be compressed, that is none
+			return
+		}
+		m.Compress = true
+		out, err := m.Pack()
+		require.NoError(t, err, "what was read cannot be written: %s %x", dns.Type(typ), data)
+		if slices.Contains(named, typ) || wire.MayBeCompressed(typ) {
+			return
+		}
+		require.Equal(t, b, out, "%s %x", dns.Type(typ), data)
+	})
 }
 
 // Package dns does not write the value of a URI or CAA record that is longer than 1,025 octets.
