@@ -70,8 +70,8 @@ func nextWord(name string) (word, rest string) {
 	case lower == 0: // HTTP
 	case end == 1: // Item
 		end += lower
-	case roles[capitals] == linking || roles[capitals] == writing: // ANDdelete, which is not AN and Ddelete
-	case lower == 1 && name[end] == 's': // IDs
+	case roles[capitals] == linking || roles[capitals] == writing || roles[capitals] == given: // ANDdelete is not AN and Ddelete, OTPSs is no plural
+	case lower == 1 && name[end] == 's' && roles[capitals[:end-1]] == 0: // IDs; OTPAs may be OTP and As
 		end++
 	case roles[capitals] != 0: // OTPmail
 	default: // HTTPServer: the last capital begins a word
