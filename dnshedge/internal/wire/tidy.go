@@ -51,25 +51,6 @@ func tidy(b []byte) (end int, ok bool) {
 	return end, ok && err == nil
 }
 
-// selfContained reports whether the data of a record of a type that is not in layouts
-// refers to nothing outside. Names in it must not be compressed (RFC 3597 §4), but package
-// dns reads and writes out those that are.
-func selfContained(r record) bool {
-	off := 0
-	switch r.typ {
-	case dns.TypeNSEC:
-	case dns.TypeSVCB, dns.TypeHTTPS:
-		off = 2
-	case dns.TypeKX, dns.TypeLP, dns.TypeNSAPPTR, dns.TypeTALINK, dns.TypeHIP, dns.TypeIPSECKEY, dns.TypeAMTRELAY,
-		dns.TypeTKEY, dns.TypeTSIG: // rare
-		return false
-	default:
-		return true
-	}
-	end, err := skipName(r.data, off)
-	return err == nil && uncompressed(r.data[off:end])
-}
-
 // readable reports whether the data of an OPT record holds together.
 func readable(data []byte) bool {
 	n := 0

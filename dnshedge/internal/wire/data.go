@@ -1,0 +1,209 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/miekg/dns"
+)
+
+// known reports whether package dns has a place for the data of a type, which needs
+// some.
+func known(typ uint16) bool {
+	_, ok := dns.TypeToRR[typ]
+	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
+}
+
+// layout is what the data of a type consists of: some bytes, strings, names and bytes,
+// and perhaps more.
+type layout struct {
+	before, strings, names, after int
+	more                          bool
+}
+
+// layouts has the types that are not passed on unread: addresses, and those in whose
+// data names may be compressed (RFC 1035 §3.3, RFC 3597 §4). Package dns takes data
+// that ends early for whole, and writes something else then.
+var layouts = map[uint16]layout{
+	dns.TypeA: {before: 4}, dns.TypeAAAA: {before: 16}, dns.TypeOPT: {more: true},
+	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeMB: {names: 1},
+	dns.TypeMG: {names: 1}, dns.TypeMR: {names: 1}, dns.TypePTR: {names: 1}, dns.TypeDNAME: {names: 1},
+	dns.TypeSOA: {names: 2, after: 20}, dns.TypeMINFO: {names: 2}, dns.TypeRP: {names: 2},
+	dns.TypeMX: {before: 2, names: 1}, dns.TypeAFSDB: {before: 2, names: 1}, dns.TypeRT: {before: 2, names: 1},
+	dns.TypePX: {before: 2, names: 2}, dns.TypeSRV: {before: 6, names: 1}, dns.TypeNAPTR: {before: 4, strings: 3, names: 1},
+	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
+}
+
+// changed reports whether package dns reads the data of a record of a message and writes other data, or none. Of the types that
+// are asked for most it is known what changes; others are written, and compared.
+func changed(b []byte, r record) bool {
+	switch r.typ {
+	case dns.TypeTXT:
+		return false
+	case dns.TypeNSEC, dns.TypeNSEC3: // zero bytes that end a block of a bitmap are left out
+		return fields[r.typ].endsEarly(r.data) || hasSuperfluous(r.data, bitmapOf(r.typ, r.data))
+	case dns.TypeDS, dns.TypeDNSKEY, dns.TypeNSEC3PARAM:
+		return fields[r.typ].endsEarly(r.data)
+	case dns.TypeSVCB, dns.TypeHTTPS:
+		return hasOddParameters(r.data)
+	case dns.TypeHIP:
+		if fields[r.typ].endsEarly(r.data) || pointsFrom(r.data, 4+int(r.data[0])+int(binary.BigEndian.Uint16(r.data[2:]))) {
+			return true
+		}
+	}
+	if _, ok := layouts[r.typ]; ok || dns.TypeToRR[r.typ] == nil || len(r.data) == 0 {
+		return false
+	}
+	off := r.ttl + 6
+	rr, _, err := dns.UnpackRRWithHeader(dns.RR_Header{Name: ".", Rrtype: r.typ, Class: r.class, Rdlength: uint16(len(r.data))}, b[:off+len(r.data)], off)
+	if err != nil {
+		return false // it has no form
+	}
+	const owner = 11 // a root with the rest of a header
+	buf := make([]byte, dns.Len(rr)+len(r.data))
+	end, err := dns.PackRR(rr, buf, 0, nil, false)
+	if err != nil {
+		return true
+	}
+	if !selfContained(r) { // it may be longer: names are written out
+		return fields[r.typ].endsEarly(r.data)
+	}
+	return !bytes.Equal(buf[owner:end], r.data)
+}
+
+// fields has what package dns fills up with zero bytes, of the types whose data is not always compared.
+var fields = map[uint16]layout{
+	dns.TypeDS: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
+	dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
+}
+
+// endsEarly reports whether data has not all bytes and strings.
+func (l layout) endsEarly(data []byte) bool {
+	off := l.before
+	for range l.strings {
+		if off >= len(data) {
+			return true
+		}
+		off += 1 + int(data[off])
+	}
+	return off > len(data)
+}
+
+// bitmapOf returns where the bitmap of types begins in data of an NSEC or NSEC3 record. A name in pointers has no
+// place there (RFC 4034 §4.1.1): what comes behind one is not looked at.
+func bitmapOf(typ uint16, data []byte) int {
+	off := 0
+	switch typ {
+	case dns.TypeNSEC:
+		for off < len(data) && data[off] != 0 {
+			if data[off] >= 0xc0 {
+				return len(data)
+			}
+			off += 1 + int(data[off])
+		}
+		return off + 1
+	case dns.TypeNSEC3:
+		for _, fixed := range [...]int{4, 0} { // before the salt's length, before the hash's
+			if off += fixed; off >= len(data) {
+				return len(data)
+			}
+			off += 1 + int(data[off])
+		}
+		return off
+	}
+	return 6
+}
+
+// hasOddParameters reports whether data of an SVCB or HTTPS record has an empty identifier of a protocol, which package dns does
+// not write, or mandatory keys that are not sorted, which it sorts (RFC 9460 §7.1.1, §8).
+func hasOddParameters(data []byte) bool {
+	off, err := skipName(data, 2)
+	for err == nil && off+4 <= len(data) {
+		key, n := binary.BigEndian.Uint16(data[off:]), int(binary.BigEndian.Uint16(data[off+2:]))
+		off += 4
+		value := data[off:min(off+n, len(data))]
+		off += n
+		switch dns.SVCBKey(key) {
+		case dns.SVCB_MANDATORY:
+			for i := 2; i+2 <= len(value); i += 2 {
+				if bytes.Compare(value[i-2:i], value[i:i+2]) > 0 {
+					return true
+				}
+			}
+		case dns.SVCB_ALPN:
+			for i := 0; i < len(value); i += 1 + int(value[i]) {
+				if value[i] == 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// pointsFrom reports whether one of the names in data from off on is compressed. There may be thousands in one HIP record, in which
+// none may be (RFC 8005 §5): they are not followed.
+func pointsFrom(data []byte, off int) bool {
+	for off < len(data) {
+		end, err := skipName(data, off)
+		if err != nil || !uncompressed(data[off:end]) {
+			return true
+		}
+		off = end
+	}
+	return false
+}
+
+// hasSuperfluous reports whether some block of the bitmap at off ends with a zero byte, which it should not (RFC 4034 §4.1.2).
+func hasSuperfluous(data []byte, off int) bool {
+	for off+2 <= len(data) {
+		off += 2 + int(data[off+1])
+		if off <= len(data) && data[off-1] == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// holds reports whether the data of a record of a message is as the layout says.
+func (l layout) holds(b []byte, r record) bool {
+	end := r.ttl + 6 + len(r.data)
+	off := end - len(r.data) + l.before
+	for range l.strings {
+		if off >= end {
+			return false
+		}
+		off += 1 + int(b[off])
+	}
+	for range l.names {
+		if off >= end {
+			return false
+		}
+		next, err := skipName(b, off)
+		if err != nil {
+			return false
+		}
+		off = next
+	}
+	off += l.after
+	return off == end || l.more && off < end
+}
+
+// selfContained reports whether the data of a record of a type that is not in layouts
+// refers to nothing outside. Names in it must not be compressed (RFC 3597 §4), but package
+// dns reads and writes out those that are.
+func selfContained(r record) bool {
+	off := 0
+	switch r.typ {
+	case dns.TypeNSEC:
+	case dns.TypeSVCB, dns.TypeHTTPS:
+		off = 2
+	case dns.TypeKX, dns.TypeLP, dns.TypeNSAPPTR, dns.TypeTALINK, dns.TypeHIP, dns.TypeIPSECKEY, dns.TypeAMTRELAY,
+		dns.TypeTKEY, dns.TypeTSIG: // rare
+		return false
+	default:
+		return true
+	}
+	end, err := skipName(r.data, off)
+	return err == nil && uncompressed(r.data[off:end])
+}
