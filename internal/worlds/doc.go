@@ -33,6 +33,11 @@
 // is wrong; promise 10: who does not ask for signatures gets none. Not judged is what no
 // resolver can know: a server that lies about names that need no signature, and zones that need more time than a question has.
 //
+// Worlds of ranges (over=range) are an object in a store, whose Fetch waits, stalls, breaks off, fails, panics or ignores its context, and which may be
+// replaced meanwhile, and readers of package rangeread, each with and without hedges. Promise 1 is there: the bytes are those of one version of the
+// object, and as many; promise 3: hedges and the bytes that they ask for stay within the budget; promise 5: nothing is held, no body
+// is open, and counters add up; promise 6: a caller's memory is not touched after the read, and no body is read or closed twice.
+//
 // That list is how a world is printed, replayed, kept in testdata, and made smaller: parts are left out for as long as the
 // finding stays. A part that a world has not stands for the usual: a call is a GET of a warm host that answers after 5 ms.
 //

@@ -163,8 +163,8 @@ func (p *httpPlay) answer(rw http.ResponseWriter, r *http.Request, c *httpCall, 
 	case "empty":
 		text = nil
 	case "large": // the same from each attempt, so that the rest of one can come from another
-		text = bytes.Repeat([]byte{'a' + byte(c.number)}, 200_000)
-		status, text = rest(h, r, status, text)
+		text = large(c.number)
+		status, text = oneRange(h, r, status, text)
 	case "gzip":
 		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			var buf bytes.Buffer
@@ -197,14 +197,31 @@ func (p *httpPlay) answer(rw http.ResponseWriter, r *http.Request, c *httpCall, 
 	}
 }
 
-// rest is what a range request asks for.
-func rest(h http.Header, r *http.Request, status int, text []byte) (int, []byte) {
+// largeLength is that of a large body.
+const largeLength = 200_000
+
+// large returns the large body of a call, of which no two parts are the same.
+func large(call int) []byte {
+	b := make([]byte, 0, largeLength)
+	for len(b) < largeLength {
+		b = fmt.Appendf(b, "%d:%d ", call, len(b))
+	}
+	return b[:largeLength]
+}
+
+// oneRange is what a request for one range, to a byte or to the end, asks for.
+func oneRange(h http.Header, r *http.Request, status int, text []byte) (int, []byte) {
 	resumable(h, len(text))
-	from, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes=")
-	start, err := strconv.Atoi(strings.TrimSuffix(from, "-"))
+	asked, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes=")
+	from, to, _ := strings.Cut(asked, "-")
+	first, err := strconv.Atoi(from)
 	if !ok || err != nil || status != http.StatusOK {
 		return status, text
 	}
-	h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", start, len(text)-1, len(text)))
-	return http.StatusPartialContent, text[start:]
+	last := len(text) - 1
+	if n, err := strconv.Atoi(to); err == nil {
+		last = min(last, n)
+	}
+	h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", first, last, len(text)))
+	return http.StatusPartialContent, text[first : last+1]
 }

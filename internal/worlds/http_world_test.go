@@ -141,7 +141,7 @@ func newHTTPWorld(d *draw, http2 bool) *httpWorld {
 	if w.way.layers = 1; !w.server.unmarked { // attempts have the same numbers in all layers
 		w.way.layers = pick(d, "way.layers", .06, 1, 2)
 	}
-	w.client = newHTTPClient(d, w.past.outage > 0)
+	w.client = newHTTPClient(d, w.past)
 	for i := range pick(d, "calls", .5, 1, 2, 3, 4) {
 		w.calls = append(w.calls, newHTTPCall(d, w, i))
 	}
@@ -180,17 +180,21 @@ func (w *httpWorld) leave() bool {
 // statuses that the server says.
 var statuses = []int{201, 204, 206, 301, 304, 400, 401, 403, 404, 407, 409, 412, 429, 500, 501, 502, 503, 504}
 
-func newHTTPClient(d *draw, outage bool) httpClient {
+func newHTTPClient(d *draw, past past) httpClient {
 	c := httpClient{linger: time.Second}
 	c.share = pick(d, "client.share", .2, 1, .1)
-	if outage {
+	if past.outage > 0 {
 		c.share = .1
 	}
 	c.warm = pick(d, "client.warm", .05, 0, 2, 4)
 	c.change = pick(d, "client.change", .08, "", "off", "reset", "import", "update", "closeIdle")
 	onTrue := func(o func() hedge.Option) func(bool) hedge.Option { return func(bool) hedge.Option { return o() } }
 	_, c.firstByte = add(d, &c.options, "firstByte", .06, onTrue(hedge.WithFirstByte), true)
-	_, c.resume = add(d, &c.options, "resume", .08, onTrue(hedge.WithResume), true)
+	resumes := .08
+	if past.large {
+		resumes = .6
+	}
+	_, c.resume = add(d, &c.options, "resume", resumes, onTrue(hedge.WithResume), true)
 	add(d, &c.options, "audit", .03, onTrue(hedge.WithAudit), true)
 	if v, ok := add(d, &c.options, "linger", .12, hedge.WithLinger, 0, 50*ms); ok {
 		c.linger = v
@@ -251,6 +255,10 @@ func newHTTPCall(d *draw, w *httpWorld, i int) *httpCall {
 	}
 	c.header = pick(d, name("header"), .12, "", "Accept: text/event-stream", "Accept: Text/Event-Stream", "accept: text/event-stream", "Expect: 100-continue",
 		"Upgrade: x", "upgrade: x", "Authorization: NTLM x", "Authorization: negotiate x", "Authorization: Bearer x", "Idempotency-Key: k", "Range: bytes=0-3")
+	if w.past.large && c.header == "" {
+		c.header = pick(d, name("range"), .3, "", "Range: bytes=0-199999", "Range: bytes=1000-150999", "Range: bytes=50000-", "Range: bytes=199990-", "Range: bytes=1-300000",
+			"Range: bytes=-100000", "Range: bytes=0-70000,100000-180000", "Range: items=1-2")
+	}
 	c.deadline, c.cancel = newTimes(d, name)
 	c.delay = pick(d, name("delay"), .6, 0, 5*ms, 20*ms, 50*ms)
 	c.allowed = has(d, name("allowed"), .04)

@@ -21,13 +21,15 @@ type world interface {
 // worldOf makes the world of a draw, and returns it with the parts that it has.
 func worldOf(d *draw) (world, parts) {
 	var w world
-	switch pick(d, "over", .8, "http/1.1", "http/1.1", "http/2", "do", "grpc", "grpc", "dns", "dns", "recursor") {
+	switch pick(d, "over", .8, "http/1.1", "http/1.1", "http/2", "do", "grpc", "grpc", "dns", "dns", "recursor", "range") {
 	case "http/2":
 		w = newHTTPWorld(d, true)
 	case "grpc":
 		w = newGRPCWorld(d)
 	case "do":
 		w = newDoWorld(d)
+	case "range":
+		w = newRangeWorld(d)
 	case "recursor":
 		w = newRecWorld(d)
 	case "dns":
