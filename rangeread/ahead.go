@@ -18,7 +18,8 @@ type ahead struct {
 	err   error      // why there are no more; nil: there may be
 }
 
-// readAhead reads the n bytes from off on into memory that has room for them, in a goroutine of its own, until it is closed.
+// readAhead reads the n bytes from off on into memory that has room for them, in a goroutine of its own, until it is closed. A body that stalls may keep the
+// memory, so that the bytes go on in other memory.
 func readAhead(ctx context.Context, r *Reader, off, n int64, memory []byte) *ahead {
 	a := &ahead{size: n, ended: make(chan struct{}), bytes: memory[:0]}
 	a.more.L = &a.mu
@@ -28,6 +29,7 @@ func readAhead(ctx context.Context, r *Reader, off, n int64, memory []byte) *ahe
 		catch(func() error {
 			f := newFlow(ctx, r, off, n)
 			defer f.close()
+			f.place = memory[:n]
 			return a.fill(f)
 		}, a.end)
 	}()
@@ -37,9 +39,9 @@ func readAhead(ctx context.Context, r *Reader, off, n int64, memory []byte) *ahe
 // fill reads all that the flow has.
 func (a *ahead) fill(f *flow) error {
 	for {
-		b, err := f.next()
+		_, err := f.next()
 		a.mu.Lock()
-		a.bytes = append(a.bytes, b...) // within its capacity
+		a.bytes = f.place[:f.at-f.start]
 		a.mu.Unlock()
 		a.more.Signal()
 		if err != nil {
@@ -69,7 +71,7 @@ func (a *ahead) next() ([]byte, error) {
 	return nil, a.err
 }
 
-// close ends the reading. The memory is not written to any more.
+// close ends the reading. Nothing writes to the memory of a part that was read to its end; a body that was broken off may.
 func (a *ahead) close() {
 	a.cancel()
 	<-a.ended

@@ -69,6 +69,7 @@ type answer struct {
 	err    error         // of Fetch, or of the body if cut or broken
 	broken bool          // the body fails at once
 	deaf   bool          // contexts are ignored
+	spoils bool          // what comes after the stall is wrong
 	panics bool          // Fetch does
 	whole  bool          // the Range is ignored
 	blunt  bool          // neither the length nor the size are told
@@ -215,6 +216,9 @@ func (b *fakeBody) Read(p []byte) (int, error) {
 	}
 	n := int(min(int64(len(p)), end-b.at))
 	fill(b.version, b.at, p[:n])
+	if b.stalled && b.a.spoils {
+		clear(p)
+	}
 	b.at += int64(n)
 	b.f.mu.Lock()
 	b.f.sent += int64(n)

@@ -14,11 +14,12 @@ type flow struct {
 	task   *task
 	caller context.Context
 	hedged bool
-	at     int64 // the next byte
-	end    int64 // no byte is wanted from there on
-	start  int64 // the first byte of the range
-	opened int64 // where the last answer began, if there was one
-	tries  int   // answers that were opened
+	at     int64  // the next byte
+	end    int64  // no byte is wanted from there on
+	start  int64  // the first byte of the range
+	opened int64  // where the last answer began, if there was one
+	tries  int    // answers that were opened
+	place  []byte // where all bytes of the range are read to; nil: each piece is where it is until the next
 
 	source *stream // whose pieces are read; nil: there is none now
 	failed error   // of the source, while what is missing may still come
@@ -123,6 +124,7 @@ func (f *flow) ends() error {
 func (f *flow) follow(s *stream) {
 	f.clip()
 	s.out = make(chan piece)
+	s.memory.place, s.memory.from = f.place, f.start
 	f.source, f.failed, f.retry = s, nil, 0
 	go s.pump()
 }
@@ -159,10 +161,32 @@ func (f *flow) take(p piece) []byte {
 	}
 	f.drop()
 	f.retry = 0
-	b := p.bytes[:min(int64(len(p.bytes)), f.end-f.at)]
+	b := f.put(p.bytes[:min(int64(len(p.bytes)), f.end-f.at)])
 	f.at += int64(len(b))
 	f.task.used.Add(int64(len(b)))
 	return b
+}
+
+// put returns bytes where they belong, if they have a place.
+func (f *flow) put(b []byte) []byte {
+	if f.place == nil {
+		return b
+	}
+	to := f.place[f.at-f.start:][:len(b)]
+	if len(b) > 0 && &to[0] != &b[0] { // the first of an answer
+		copy(to, b)
+	}
+	return to
+}
+
+// move gives the range another place: a Read that nobody waits for may write to this one.
+func (f *flow) move() {
+	if f.place == nil {
+		return
+	}
+	place := make([]byte, cap(f.place))[:len(f.place)]
+	copy(place, f.place[:f.at-f.start])
+	f.place = place
 }
 
 // judge takes note of why the source has ended, nil if it has not.
@@ -218,6 +242,7 @@ func (f *flow) answered(a outcome) error {
 	}
 	if f.source != nil {
 		f.source.attempt.Lose()
+		f.move()
 	}
 	f.rest.won()
 	f.rest = nil

@@ -186,7 +186,7 @@ func (s *sequence) turn() error {
 // part returns how long the part is that begins there. The caller holds mu.
 func (s *sequence) part(at int64) int64 { return min(s.reader.store.options.PartSize, s.end-at) }
 
-// leave closes the part that is read, whose memory another part may have. The caller holds mu.
+// leave closes the part that is read. Another part may have its memory, if it was read to its end. The caller holds mu.
 func (s *sequence) leave() {
 	if s.now == nil {
 		return

@@ -134,6 +134,47 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// TestALateReadTouchesNothing: a part is read ahead into its place, in which a body that stalls writes when nobody waits for it any more.
+func TestALateReadTouchesNothing(t *testing.T) {
+	for name, late := range map[string]answer{
+		"the rest wins":            {first: 5 * ms, stall: 10 * time.Second, after: 1000, deaf: true, spoils: true},
+		"the rest wins at once":    {first: 5 * ms, stall: 10 * time.Second, deaf: true, spoils: true},
+		"it wins against the rest": {first: 5 * ms, stall: 55 * ms, after: 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := rangeread.NewStore(rangeread.Options{PartSize: part, Parallel: 3, BudgetPercent: 300})
+				warm(t, store, part)
+				f := newFake(20 * part)
+				stalled := make(map[int64]bool)
+				f.plan = func(_ int, r rangeread.Range) answer {
+					if i := r.Offset / part; i > 0 && i%3 == 0 && !stalled[i] {
+						stalled[i] = true
+						return late
+					}
+					return answer{first: 10 * ms}
+				}
+				s := store.Open(f.fetch).NewReader(t.Context(), 0, -1)
+				p := make([]byte, part)
+				for i := range int64(20) {
+					_, err := io.ReadFull(s, p)
+					require.NoError(t, err)
+					isOf(t, 0, i*part, p)
+					assert.LessOrEqual(t, store.Stats().BytesHeld, int64(3*part))
+					time.Sleep([]time.Duration{0, 100 * ms, 11 * time.Second}[i%3]) // before the stall, in it, after it
+				}
+				assert.Len(t, stalled, 6)
+				assert.NotZero(t, store.Stats().StallHedges+store.Stats().FirstByteHedges)
+				_, err := s.Read(p)
+				assert.Equal(t, io.EOF, err)
+				assert.Zero(t, store.Stats().BytesHeld)
+				time.Sleep(time.Minute)
+				f.allClosed(t)
+			})
+		})
+	}
+}
+
 // TestASectionIsReadAlone: of n bytes, or up to the end of the object.
 func TestASectionIsReadAlone(t *testing.T) {
 	for name, plan := range map[string]answer{"told": {}, "nothing is told": {blunt: true}, "ranges are ignored": {whole: true, blunt: true}} {

@@ -10,7 +10,6 @@ import (
 )
 
 const (
-	chunkSize  = 64 << 10              // read from a body at a time
 	maxNothing = 100                   // Reads in a row that may return nothing
 	drainTime  = 50 * time.Millisecond // for the end of a body whose bytes are all read
 )
@@ -31,7 +30,7 @@ type stream struct {
 	to      int64 // the first byte that is not wanted any more, or is not promised
 	at      int64 // the next byte of the body
 	eof     bool  // the body has said that it ends
-	chunks  [2][]byte
+	memory  memory
 	first   piece
 	out     chan piece // what pump reads
 }
@@ -98,11 +97,10 @@ func (s *stream) begin() error {
 	case s.to <= s.from:
 		s.first.err = io.EOF
 	case s.at < s.from:
-		s.chunks[0] = make([]byte, chunkSize)
-		s.first.err = s.skip(s.chunks[0])
+		s.first.err = s.skip(make([]byte, chunkSize))
 	}
 	if s.first.err == nil {
-		s.first = s.piece(0)
+		s.first = s.piece()
 	}
 	if s.empty() && s.first.err != io.EOF {
 		return s.first.err
@@ -123,19 +121,17 @@ func (s *stream) skip(p []byte) error {
 // empty reports whether the stream has no bytes of its range.
 func (s *stream) empty() bool { return len(s.first.bytes) == 0 }
 
-// piece reads the next piece, into the chunk of that number.
-func (s *stream) piece(i int) piece {
+// piece reads the next piece.
+func (s *stream) piece() piece {
 	if s.at >= s.to {
 		return piece{err: io.EOF}
 	}
-	if s.chunks[i] == nil {
-		s.chunks[i] = make([]byte, min(chunkSize, s.to-s.at))
-	}
-	n, err := s.read(s.chunks[i], s.to)
+	p := s.memory.room(s.at, s.to)
+	n, err := s.read(p, s.to)
 	if err == nil && s.at == s.to {
 		err = io.EOF
 	}
-	return piece{s.chunks[i][:n], err}
+	return piece{p[:n], err}
 }
 
 // read reads some bytes, none from end on. It returns io.EOF if the body ends where it may.
@@ -201,11 +197,8 @@ func (s *stream) pump() {
 		s.shut()
 		s.attempt.Release()
 	}()
-	for p, i := s.first, 0; ; p = s.piece(i) {
-		if !s.offer(p, done) || p.err != nil {
-			break
-		}
-		i = 1 - i
+	for p := s.first; s.offer(p, done) && p.err == nil; {
+		p = s.piece()
 	}
 	returned = true
 	s.drain()

@@ -4,6 +4,7 @@
 //	go -C integration run ./ranges/bench          # five minutes
 //	go -C integration run ./ranges/bench -quick   # seconds; the figures mean nothing
 //	go -C integration run ./ranges/bench -only sequential
+//	go -C integration run ./ranges/bench -only random -at-once 1
 //
 // The server is a process of its own. It answers as S3 and as the XML API of Google Cloud Storage. One answer in a hundred is a second
 // late, and the body of one in a hundred stalls for a second. The sequence of these faults is the same for all, request by request;
@@ -49,11 +50,15 @@ func run() error {
 		}
 		return serve(size)
 	}
-	p := plan{size: 1 << 30, part: 1 << 20, reads: 500, rounds: 5, workers: 4, runs: 7}
+	p := plan{size: 1 << 30, part: 1 << 20, reads: 500, rounds: 5, runs: 7}
 	quick := flag.Bool("quick", false, "measure a small object for a short time")
 	flag.Uint64Var(&p.seed, "seed", 1, "`number` that the offsets and the faults follow from")
+	flag.IntVar(&p.workers, "at-once", 4, "`number` of random reads at the same time")
 	flag.StringVar(&p.only, "only", "", "measure `random` reads only, or sequential ones")
 	flag.Parse()
+	if p.workers < 1 {
+		return fmt.Errorf("-at-once is %d, want at least 1", p.workers)
+	}
 	switch p.only {
 	case "", "random", "sequential":
 	default:
