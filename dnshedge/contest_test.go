@@ -26,6 +26,7 @@ type contender struct {
 	program string
 	args    func(dir, port, upstream string) []string // writes what the program reads to dir
 	cache   bool                                      // it is a cache only, and leaves it to clients to ask again
+	ours    bool
 }
 
 // contenders are examples/dnsforward, the program that HEDGE_TEST_FORWARDER names, which is another build of it, and the peers
@@ -37,9 +38,9 @@ func contenders(t *testing.T) []contender {
 	args := func(_, port, upstream string) []string {
 		return []string{"-listen", "127.0.0.1:" + port, "-upstream", "127.0.0.1:" + upstream}
 	}
-	all := []contender{{name: "dnsforward", program: ours, args: args}}
+	all := []contender{{name: "dnsforward", program: ours, args: args, ours: true}}
 	if other := os.Getenv("HEDGE_TEST_FORWARDER"); other != "" {
-		all = append(all, contender{name: "other build", program: other, args: args})
+		all = append(all, contender{name: "other build", program: other, args: args, ours: true})
 	}
 	for name, args := range map[string]func(dir, port, upstream string) []string{
 		"unbound": func(dir, port, upstream string) []string {
@@ -72,7 +73,7 @@ remote-control:
 			t.Logf("%s is not installed", name)
 			continue
 		}
-		all = append(all, contender{name, name, args, name == "dnsdist"})
+		all = append(all, contender{name: name, program: name, args: args, cache: name == "dnsdist"})
 	}
 	return all
 }
@@ -139,6 +140,14 @@ func cpuTime(t *testing.T, p *os.Process) (sum time.Duration) {
 	return sum
 }
 
+// mayLose returns how many of the questions may stay without the answer that is due: of peers one in a hundred, as a machine that is busy loses datagrams.
+func (r *runner) mayLose(asked float64) float64 {
+	if r.ours {
+		return 0
+	}
+	return asked / 100
+}
+
 // run has dnsperf ask the questions of a file, and returns how many it asked, how many of them a second, and how many have no
 // answer but a failure.
 func (r *runner) run(t *testing.T, file string, repeat, open int) (asked, rate, failed float64) {
@@ -175,18 +184,17 @@ func (c *course) race(t *testing.T, all []contender, upstream string, rounds int
 		file := write(t, filepath.Join(dir, "queries"), strings.Join(names, "\n")+"\n")
 		for _, r := range runners {
 			if c.warm && round == 0 {
-				_, _, failed := r.run(t, file, 1, open)
-				require.Zero(t, failed, r.name)
+				asked, _, failed := r.run(t, file, 1, open)
+				require.LessOrEqual(t, failed, r.mayLose(asked), r.name)
 			}
 			before := cpuTime(t, r.process)
 			asked, rate, failed := r.run(t, file, repeat, open)
 			r.rate = append(r.rate, rate)
 			r.cpu = append(r.cpu, float64((cpuTime(t, r.process)-before).Microseconds())/asked)
-			want := 0.
 			if c.dead {
-				want = asked
+				failed = asked - failed // nobody answers
 			}
-			assert.EqualValues(t, want, failed, "%s, %s", c.name, r.name)
+			assert.LessOrEqual(t, failed, r.mayLose(asked), "%s, %s", c.name, r.name)
 			if c.silent {
 				live := write(t, filepath.Join(dir, "live"), strings.Join(numbered(round, 100, "example"), "\n")+"\n")
 				others, _, lost := r.run(t, live, 1, open)

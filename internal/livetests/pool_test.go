@@ -222,7 +222,7 @@ func TestDialTLSNeedsNoPoolsForReplicas(t *testing.T) {
 	teach(t, tr, s.URL)
 	for range 4 {
 		slow.Store(true)
-		_, err := fetch(hedge.WithDelay(t.Context(), 20*time.Millisecond), tr, s.URL)
+		_, err := fetch(hedge.WithDelay(t.Context(), 200*time.Millisecond), tr, s.URL)
 		require.NoError(t, err)
 		time.Sleep(150 * time.Millisecond)
 		_, err = fetch(hedge.WithoutHedging(t.Context()), tr, s.URL)
