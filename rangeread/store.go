@@ -70,6 +70,7 @@ func (o Options) filled() Options {
 type Store struct {
 	options Options // filled
 	off     bool    // no hedge is sent
+	shadow  bool    // hedges are only counted
 	engine  *engine.Engine
 	bytes   *budget.Bucket // pays for the bytes of hedges
 	held    atomic.Int64   // bytes read ahead
@@ -85,6 +86,7 @@ func NewStore(o Options) *Store {
 	return &Store{
 		options: o,
 		off:     environment.Off != "" || share == 0,
+		shadow:  environment.Shadow,
 		bytes:   budget.NewBucket(share, float64(burstParts*o.PartSize)),
 		engine: engine.New(engine.Config{
 			Percentile: 0.90, MaxHedges: maxHedges, Share: share, EstimatedRPS: 100, Burst: 2 * time.Second,
@@ -100,7 +102,8 @@ const maxHedges = 2
 // Stats returns what the store has done and knows.
 func (s *Store) Stats() Stats {
 	all := s.snapshot()
-	all.BytesHeld = s.held.Load()
+	all.Enabled, all.Shadow = !s.off, s.shadow
+	all.BytesHeld, all.MaxBytes = s.held.Load(), max(s.options.MaxBytes, 0)
 	for _, v := range s.engine.Views() {
 		length, err := strconv.ParseInt(v.Name.Route, 10, 64)
 		if err != nil {

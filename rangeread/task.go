@@ -51,14 +51,11 @@ func (t *task) admit(c *engine.Call, index int, n int64) bool {
 		t.store.hedged.Add(n)
 		return true
 	}
-	switch {
-	case paid:
+	if paid {
 		t.store.bytes.GiveBackN(n)
-	case c.Denied != engine.None:
-		t.store.deniedBytes.Add(1)
 	}
 	if c.Denied != engine.None {
-		t.store.denied.Add(1)
+		t.store.denied.count(c.Denied, !paid)
 	}
 	return false
 }

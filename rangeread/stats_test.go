@@ -1,0 +1,109 @@
+package rangeread_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/observe"
+	"github.com/gohedge/hedge/rangeread"
+)
+
+// TestStatsSayWhyHedgesWereNotSent: each reason by itself, and together all that were denied.
+func TestStatsSayWhyHedgesWereNotSent(t *testing.T) {
+	const part = 64 * kib
+	late := func(int, rangeread.Range) answer { return answer{first: time.Hour} }
+	t.Run("too little time", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store := rangeread.NewStore(rangeread.Options{PartSize: part})
+			warm(t, store, part)
+			f := newFake(part)
+			f.plan = late
+			for range 3 {
+				ctx, cancel := context.WithTimeout(t.Context(), store.Stats().Classes[0].Delay+ms)
+				_, err := store.Open(f.fetch).ReadAtContext(ctx, make([]byte, part), 0)
+				cancel()
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			}
+			s := store.Stats()
+			assert.EqualValues(t, 3, s.Denied)
+			assert.Equal(t, map[observe.Reason]int64{observe.DeniedDeadline: 3}, s.DeniedBy)
+			assert.Zero(t, s.DeniedBytes)
+		})
+	})
+	t.Run("too few bytes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store := rangeread.NewStore(rangeread.Options{PartSize: part})
+			warm(t, store, part)
+			f := newFake(part)
+			f.plan = late
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for range 4 { // two are due for each, and the burst pays for four parts
+				go func() { _, _ = store.Open(f.fetch).ReadAtContext(ctx, make([]byte, part), 0) }()
+			}
+			<-ctx.Done()
+			synctest.Wait()
+			s := store.Stats()
+			assert.EqualValues(t, 4, s.Denied)
+			assert.EqualValues(t, 4, s.DeniedBytes)
+			assert.Equal(t, map[observe.Reason]int64{observe.DeniedBudget: 4}, s.DeniedBy)
+		})
+	})
+	t.Run("shadow mode", func(t *testing.T) {
+		t.Setenv("HEDGE_MODE", "shadow")
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake(part)
+			f.plan = given(answer{first: time.Second})
+			store, _, took, err := readWarm(t, f, part)
+			require.NoError(t, err)
+			assert.Equal(t, time.Second, took)
+			s := store.Stats()
+			assert.Positive(t, s.DeniedBy[observe.DeniedShadow])
+			assert.Equal(t, map[observe.Reason]int64{observe.DeniedShadow: s.Denied}, s.DeniedBy)
+			s.DeniedBy[observe.DeniedShadow] = 0 // it is a copy
+			assert.Positive(t, store.Stats().DeniedBy[observe.DeniedShadow])
+		})
+	})
+}
+
+// TestStatsSayHowTheStoreIsSet holds what an operator must know to read the rest.
+func TestStatsSayHowTheStoreIsSet(t *testing.T) {
+	type set struct {
+		enabled, shadow bool
+		maxBytes        int64
+	}
+	is := func(o rangeread.Options) set {
+		s := rangeread.NewStore(o).Stats()
+		return set{s.Enabled, s.Shadow, s.MaxBytes}
+	}
+	assert.Equal(t, set{true, false, rangeread.DefaultMaxBytes}, is(rangeread.Options{}))
+	assert.Equal(t, set{true, false, 0}, is(rangeread.Options{MaxBytes: -1}))
+	assert.Equal(t, set{false, false, 5}, is(rangeread.Options{MaxBytes: 5, BudgetPercent: -1}))
+	t.Setenv("HEDGE_MODE", "shadow")
+	assert.Equal(t, set{true, true, rangeread.DefaultMaxBytes}, is(rangeread.Options{}))
+	t.Setenv("HEDGE_DISABLED", "true")
+	assert.False(t, is(rangeread.Options{}).enabled)
+}
+
+// TestAStoreHas29ClassesAtMost bounds what is shown of one, whatever is read.
+func TestAStoreHas29ClassesAtMost(t *testing.T) {
+	const most = 256 << 20
+	store := rangeread.NewStore(rangeread.Options{PartSize: most})
+	reader := store.Open(newFake(0).fetch)
+	p := make([]byte, most+1)
+	for n := 1; n <= most; n *= 2 {
+		for _, length := range []int{n, n + 1} {
+			_, _ = reader.ReadAt(p[:length], 0)
+		}
+	}
+	classes := store.Stats().Classes
+	require.Len(t, classes, 29)
+	for i, c := range classes {
+		assert.EqualValues(t, 1<<i, c.Length)
+	}
+}
