@@ -57,8 +57,8 @@ func TestArrowsPointDown(t *testing.T) {
 			"transports know no policy and no cache"},
 		{"internal/semaphore", []string{module, "golang.org", "github.com", "google.golang.org"}, "places are for whoever waits for one"},
 		{"hedgetest", []string{grpc, "github.com/miekg/dns", "github.com/stretchr", module + "/internal/doubles"}, "who tests HTTP carries neither gRPC nor the tools of other tests"},
-		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug"},
-			"DNS, benchmarks and pages are not for every user to carry"},
+		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug", module + "/rangeread"},
+			"DNS, benchmarks, pages and ranges are not for every user to carry"},
 	} {
 		t.Run(rule.from, func(t *testing.T) {
 			t.Parallel()
@@ -73,6 +73,15 @@ func TestArrowsPointDown(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestThePageCarriesTheRootAlone: what it shows of DNS clients, recursors and stores of ranges is in package observe.
+func TestThePageCarriesTheRootAlone(t *testing.T) {
+	deps := list(t, "-deps", "./debug")
+	require.Contains(t, deps, module)
+	for _, dep := range deps {
+		assert.NotRegexp(t, `^(`+module+`/(dnshedge|rangeread)|github\.com/miekg/dns)(/|$)`, dep)
 	}
 }
 

@@ -52,6 +52,7 @@ func TestNothingIsWiderThanItsCardInABrowser(t *testing.T) {
 		"audited":     {crowded(false), crowded(true), newFull(false), debug.DNS(fullDNS(false))},
 		"not audited": {plain, debug.DNS(fullDNS(true))},
 		"recursor":    {debug.Recursor(crowdedRecursor())},
+		"stores":      {debug.Store(strings.Repeat("x", 200), fullStore()), debug.Store("", fullStore())},
 	}
 	for title, sources := range pages {
 		page := strings.Replace(show(debug.Handler(sources...), "/?refresh=0").Body.String(), "</body>", measure+"</body>", 1)

@@ -4,7 +4,8 @@
 //	mux.Handle("/debug/hedge", debug.Handler(transport))
 //
 // A client of package dnshedge is shown by debug.Handler(transport, debug.DNS(client)):
-// its cache, and each upstream. A recursor is shown by debug.Handler(debug.Recursor(r)). A server's Limiter is shown by debug.Handler(debug.Limiter(l)).
+// its cache, and each upstream. A recursor is shown by debug.Handler(debug.Recursor(r)). A server's Limiter is shown by debug.Handler(debug.Limiter(l)), and
+// a store of package rangeread, which has no name of its own, by debug.Handler(debug.Store("tables", store)).
 //
 // The page reloads itself, loads nothing from elsewhere and runs no script. It
 // names hosts and routes: serve it only where you would serve net/http/pprof.
@@ -33,7 +34,7 @@ import (
 )
 
 // A Source is a *hedge.Transport, a *hedge.Interceptor, a *hedge.Hedger, anything
-// else that has a Snapshot, or what [DNS], [Recursor] or [Limiter] returns.
+// else that has a Snapshot, or what [DNS], [Recursor], [Limiter] or [Store] returns.
 type Source interface{ Snapshot() hedge.Snapshot }
 
 var (
@@ -70,13 +71,15 @@ type handler []Source
 // A Page is the answer to ?format=json.
 type Page struct {
 	Time    time.Time        `json:"time"`    // when the snapshots were taken
-	Clients []hedge.Snapshot `json:"clients"` // one for each source but those of [DNS], [Recursor] and [Limiter], in their order
+	Clients []hedge.Snapshot `json:"clients"` // one for each source but those of [DNS], [Recursor], [Limiter] and [Store], in their order
 
 	DNS []observe.DNSStats `json:"dns,omitempty"` // one for each source of [DNS], in their order
 
 	Recursors []observe.RecursorStats `json:"recursors,omitempty"` // one for each source of [Recursor], in their order
 
 	Limiters []hedge.LimiterSnapshot `json:"limiters,omitempty"` // one for each source of [Limiter], in their order
+
+	Stores []StoreStats `json:"stores,omitempty"` // one for each source of [Store], in their order
 }
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -94,6 +97,8 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p.Recursors = append(p.Recursors, s.of.Stats())
 		case limiter:
 			p.Limiters = append(p.Limiters, s.of.Snapshot())
+		case store:
+			p.Stores = append(p.Stores, StoreStats{s.name, s.of.Stats()})
 		default:
 			p.Clients = append(p.Clients, s.Snapshot())
 		}
@@ -143,6 +148,7 @@ type view struct {
 
 	Recursors []recursorView
 	Limiters  []limiterView
+	Stores    []storeView
 }
 
 type client struct {
@@ -212,6 +218,9 @@ func render(p Page, refresh int) view {
 	}
 	for _, s := range p.Limiters {
 		v.Limiters = append(v.Limiters, renderLimiter(s))
+	}
+	for _, s := range p.Stores {
+		v.Stores = append(v.Stores, renderStore(s))
 	}
 	return v
 }
