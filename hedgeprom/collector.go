@@ -11,6 +11,10 @@
 //	client := &dnshedge.Client{Name: "resolver", Observers: []observe.Observer{metrics}}
 //	metrics.AddDNS(client)
 //
+// A store of package rangeread has no name of its own:
+//
+//	metrics.AddStore("tables", store)
+//
 // One Collector serves any number of clients, of all protocols, and the directory of this
 // package has a dashboard for Grafana (dashboard.json) and alerts (alerts.yaml), too.
 //
@@ -27,6 +31,10 @@
 // remembers 256 upstreams at most, and all of them are shown. limit is a field of recursor.Limits. What [Collector.AddLimiter] adds
 // has the label limiter (see hedge.WithName); outcome is worked (the request reached the handler), left (its caller went away
 // before) or refused (a hedge).
+//
+// What [Collector.AddStore] adds has the label store, which is the name that AddStore is given. kind is first-byte (it was late) or
+// stall (the body paused or broke off), and reason is one of observe.Reason. length is how many bytes ranges have at most, a power of
+// two: there are 29 at most, so a store has fewer than 200 series.
 //
 // Where a host has several routes or methods, the gauges of delay and budget show the one that was
 // called last. With hedge.WithShadow, hedge_denied_total{reason="shadow"} counts the
@@ -71,6 +79,7 @@ type Collector struct {
 	dns                  *dnsMetrics
 	recursors            *recursorMetrics
 	limiters             *limiterMetrics
+	stores               *storeMetrics
 
 	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
 	mu     sync.Mutex                     // held while series is replaced
@@ -124,9 +133,13 @@ func WithBuckets(seconds ...float64) Option {
 
 // WithConstLabels adds the same labels to every metric. The default is none. It panics
 // if one of them is a label that metrics of this package have: client, host, protocol,
-// type, reason, hedged, le, limiter, outcome, limit, grpc_method or grpc_target.
+// type, reason, hedged, le, limiter, outcome, limit, security, tag, store, kind, length,
+// grpc_method or grpc_target.
 func WithConstLabels(labels prometheus.Labels) Option {
-	for _, name := range [...]string{"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome", "limit", "grpc_method", "grpc_target"} {
+	for _, name := range [...]string{
+		"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome", "limit", "security", "tag", "store", "kind", "length",
+		"grpc_method", "grpc_target",
+	} {
 		if _, taken := labels[name]; taken {
 			panic(fmt.Sprintf("hedgeprom: WithConstLabels: metrics have a label %s of their own", name))
 		}
@@ -183,6 +196,7 @@ func New(opts ...Option) *Collector {
 		dns:       newDNSMetrics(s.labels),
 		recursors: newRecursorMetrics(s.labels),
 		limiters:  newLimiterMetrics(s.labels),
+		stores:    newStoreMetrics(s.labels),
 		hosts:     make(map[string]bool),
 		routes:    make(map[string]bool),
 	}
@@ -206,6 +220,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	c.dns.describe(ch)
 	c.recursors.describe(ch)
 	c.limiters.describe(ch)
+	c.stores.describe(ch)
 }
 
 // Collect sends all metrics.
@@ -216,6 +231,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.dns.collect(ch)
 	c.recursors.collect(ch)
 	c.limiters.collect(ch)
+	c.stores.collect(ch)
 }
 
 type id struct{ client, host, protocol string }

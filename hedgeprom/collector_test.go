@@ -165,6 +165,18 @@ func TestOptionsThatMakeNoSenseAreRefusedAtOnce(t *testing.T) {
 	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_saved_seconds"))
 }
 
+// TestALabelOfAMetricIsNoConstLabel: a registry would refuse a Collector that has both.
+func TestALabelOfAMetricIsNoConstLabel(t *testing.T) {
+	_, labels := names(t)
+	for metric, own := range labels {
+		for _, label := range own {
+			assert.PanicsWithValue(t, "hedgeprom: WithConstLabels: metrics have a label "+label+" of their own", func() {
+				hedgeprom.WithConstLabels(prometheus.Labels{label: "1"})
+			}, metric)
+		}
+	}
+}
+
 func TestRegistryRefusesASecondCollectorOfTheSameLabels(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	of := func(part string) *hedgeprom.Collector {
@@ -197,7 +209,7 @@ func TestPrintingACollectorPrintsNoHost(t *testing.T) {
 // names returns the metrics of a Collector and the labels of each.
 func names(t *testing.T) (metrics []string, labels map[string][]string) {
 	labels = make(map[string][]string)
-	ch := make(chan *prometheus.Desc, 100)
+	ch := make(chan *prometheus.Desc, 1000)
 	hedgeprom.New().Describe(ch)
 	close(ch)
 	for d := range ch {
@@ -218,11 +230,12 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 	return metrics, labels
 }
 
-// labelValues are all values of the labels type, outcome and reason.
+// labelValues are all values of the labels type, outcome, kind and reason.
 var labelValues = []string{
 	string(observe.LimiterWorked), string(observe.LimiterLeft), string(observe.LimiterRefused), // the outcomes
 	"original", "hedge", // the types
 	"secure", "insecure", "bogus", // what signatures say
+	"first-byte", "stall", // the kinds of hedges of ranges
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),
 	string(hedge.DeniedInFlight), string(hedge.DeniedNotReady), string(hedge.DeniedSameBackend), string(hedge.DeniedShadow), string(hedge.DeniedAudit),
 	string(hedge.DeniedWarming), string(hedge.DeniedDisabled), string(hedge.DeniedMethod), string(hedge.DeniedBody), string(hedge.DeniedNested),
@@ -242,7 +255,7 @@ func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 			}
 		}
 		assert.Equal(t, strings.Count(expr, "("), strings.Count(expr, ")"), expr)
-		for _, m := range regexp.MustCompile(`(?:reason|type)=~?"([\w|-]+)"`).FindAllStringSubmatch(expr, -1) {
+		for _, m := range regexp.MustCompile(`(?:reason|type|kind)=~?"([\w|-]+)"`).FindAllStringSubmatch(expr, -1) {
 			for value := range strings.SplitSeq(m[1], "|") {
 				assert.True(t, slices.Contains(labelValues, value), "no label is ever %s: %s", value, expr)
 			}

@@ -15,15 +15,17 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestNumbersToWatchAreMetricsOnTheDashboard compares the tables in docs/numbers.md and docs/recursor-operations.md with the metrics and the dashboard.
+// TestNumbersToWatchAreMetricsOnTheDashboard compares the tables in docs/numbers.md, docs/recursor-operations.md and docs/storage.md with the metrics and the
+// dashboard.
 func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
-	doc, err := os.ReadFile("../docs/numbers.md")
-	require.NoError(t, err)
-	recursor, err := os.ReadFile("../docs/recursor-operations.md")
-	require.NoError(t, err)
-	doc = append(doc, recursor...)
+	var doc []byte
+	for _, page := range []string{"numbers.md", "recursor-operations.md", "storage.md"} {
+		one, err := os.ReadFile("../docs/" + page)
+		require.NoError(t, err)
+		doc = append(doc, one...)
+	}
 	var table string
-	for _, head := range []string{"| number | JSON | metric | page |", "| number over DNS | JSON | metric | page |", "| number of a recursor | JSON | metric | page |", "| number of a Limiter | JSON | metric | page |"} {
+	for _, head := range []string{"| number | JSON | metric | page |", "| number over DNS | JSON | metric | page |", "| number of a recursor | JSON | metric | page |", "| number of a Limiter | JSON | metric | page |", "| number of a Store | JSON | metric | page |"} {
 		_, after, found := strings.Cut(string(doc), head)
 		require.True(t, found, head)
 		after, _, _ = strings.Cut(after, "\n\n")

@@ -1,0 +1,172 @@
+package hedgeprom
+
+import (
+	"strconv"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gohedge/hedge/observe"
+)
+
+// A RangeStore is a *rangeread.Store, or anything else that has its Stats. This package
+// does not import rangeread, so that programs without it need not carry it.
+type RangeStore interface{ Stats() observe.StoreStats }
+
+// AddStore shows what a store of ranges knows and does, under a name for the label store: that of
+// its bucket, for example. The name may be empty, and is made printable. The numbers are the store's own, read when metrics
+// are collected. Stores that have the same name are shown as one: their numbers are added up, and
+// of the times the longest is shown. AddStore panics if s is nil.
+func (c *Collector) AddStore(name string, s RangeStore) {
+	if isNil(s) {
+		panic("hedgeprom: AddStore: RangeStore is nil")
+	}
+	c.stores.mu.Lock()
+	defer c.stores.mu.Unlock()
+	c.stores.all = append(c.stores.all, namedStore{observe.KeyInfo{Client: name}.Printable().Client, s})
+}
+
+type namedStore struct {
+	name string
+	of   RangeStore
+}
+
+// storeMetrics shows the Stats of stores.
+type storeMetrics struct {
+	metrics []storeMetric
+	labeled []storeLabels
+
+	mu  sync.Mutex // guards all
+	all []namedStore
+}
+
+type storeMetric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	of   func(*observe.StoreStats) int64
+}
+
+// storeLabels is a metric with a label of its own, and of its values.
+type storeLabels struct {
+	desc    *prometheus.Desc
+	kind    prometheus.ValueType
+	longest bool // of stores that are shown as one; otherwise their sum
+	of      func(*observe.StoreStats, func(label string, v float64))
+}
+
+func newStoreMetrics(labels prometheus.Labels) *storeMetrics {
+	desc := func(name, help string, more ...string) *prometheus.Desc {
+		return prometheus.NewDesc("hedge_store_"+name, help, append([]string{"store"}, more...), labels)
+	}
+	m := new(storeMetrics)
+	counter := func(name, help string, of func(*observe.StoreStats) int64) {
+		m.metrics = append(m.metrics, storeMetric{desc(name, help), prometheus.CounterValue, of})
+	}
+	gauge := func(name, help string, of func(*observe.StoreStats) int64) {
+		m.metrics = append(m.metrics, storeMetric{desc(name, help), prometheus.GaugeValue, of})
+	}
+	counter("ranges_total", "Ranges that were asked for: parts of reads.", func(s *observe.StoreStats) int64 { return s.Ranges })
+	counter("requests_total", "Requests that were sent to the store: calls of Fetch.", func(s *observe.StoreStats) int64 { return s.Requests })
+	counter("hedges_denied_for_bytes_total", "Hedges that were due and that the budget of bytes did not pay for.", func(s *observe.StoreStats) int64 { return s.DeniedBytes })
+	counter("asked_bytes_total", "Bytes that ranges asked for, without their hedges.", func(s *observe.StoreStats) int64 { return s.BytesAsked })
+	counter("hedged_bytes_total", "Bytes that hedges asked for, which the budget of bytes pays for.", func(s *observe.StoreStats) int64 { return s.BytesHedged })
+	counter("read_bytes_total", "Bytes that were read from bodies, by all attempts.", func(s *observe.StoreStats) int64 { return s.BytesRead })
+	counter("skipped_bytes_total", "Bytes that were read because the server ignored the range: they came before it.", func(s *observe.StoreStats) int64 { return s.BytesSkipped })
+	counter("read_twice_bytes_total", "Bytes that a hedge and the attempt that it was for have both read.", func(s *observe.StoreStats) int64 { return s.BytesTwice })
+	gauge("held_bytes", "Memory of what is read ahead now.", func(s *observe.StoreStats) int64 { return s.BytesHeld })
+	gauge("max_held_bytes", "Memory that may be held by what is read ahead.", func(s *observe.StoreStats) int64 { return s.MaxBytes })
+	counter("panics_total", "Panics of hedges, and of Close of bodies, which were recovered.", func(s *observe.StoreStats) int64 { return s.Panics })
+	m.addLabeled(desc)
+	return m
+}
+
+// addLabeled adds the metrics with labels of their own.
+func (m *storeMetrics) addLabeled(desc func(name, help string, more ...string) *prometheus.Desc) {
+	add := func(name, help, label string, kind prometheus.ValueType, longest bool, of func(*observe.StoreStats, func(string, float64))) {
+		m.labeled = append(m.labeled, storeLabels{desc(name, help, label), kind, longest, of})
+	}
+	byKind := func(name, help string, of func(*observe.StoreStats) (firstByte, stall int64)) {
+		add(name, help, "kind", prometheus.CounterValue, false, func(s *observe.StoreStats, show func(string, float64)) {
+			firstByte, stall := of(s)
+			show("first-byte", float64(firstByte))
+			show("stall", float64(stall))
+		})
+	}
+	byLength := func(name, help string, kind prometheus.ValueType, of func(*observe.StoreClass) float64) {
+		add(name, help, "length", kind, kind == prometheus.GaugeValue, func(s *observe.StoreStats, show func(string, float64)) {
+			for i := range s.Classes {
+				show(strconv.FormatInt(s.Classes[i].Length, 10), of(&s.Classes[i]))
+			}
+		})
+	}
+	byKind("hedges_total", "Second requests for ranges, by why: the first byte was late, or the body paused or broke off.",
+		func(s *observe.StoreStats) (int64, int64) { return s.FirstByteHedges, s.StallHedges })
+	byKind("hedge_wins_total", "Hedges that were read, by why they were sent.",
+		func(s *observe.StoreStats) (int64, int64) { return s.FirstByteWins, s.StallWins })
+	add("hedges_denied_total", "Hedges that were due and not sent, by reason.", "reason", prometheus.CounterValue, false,
+		func(s *observe.StoreStats, show func(string, float64)) {
+			for reason, n := range s.DeniedBy {
+				show(string(reason), float64(n))
+			}
+		})
+	byLength("class_ranges_total", "Ranges that were read, by their length in bytes at most.", prometheus.CounterValue,
+		func(c *observe.StoreClass) float64 { return float64(c.Ranges) })
+	byLength("class_hedges_total", "Hedges of ranges, by their length in bytes at most.", prometheus.CounterValue,
+		func(c *observe.StoreClass) float64 { return float64(c.Hedges) })
+	byLength("first_byte_p50_seconds", "Median of the time to the first byte, of recent ranges of the length; 0 if it is unknown.", prometheus.GaugeValue,
+		func(c *observe.StoreClass) float64 { return c.P50.Seconds() })
+	byLength("first_byte_p99_seconds", "99th percentile of the time to the first byte, of recent ranges of the length; 0 if it is unknown.", prometheus.GaugeValue,
+		func(c *observe.StoreClass) float64 { return c.P99.Seconds() })
+	byLength("delay_seconds", "Delay after which a range of the length is asked for again; 0 if it is not.", prometheus.GaugeValue,
+		func(c *observe.StoreClass) float64 { return c.Delay.Seconds() })
+	byLength("stall_seconds", "Pause after which a body of the length has stalled; 0 if it is unknown.", prometheus.GaugeValue,
+		func(c *observe.StoreClass) float64 { return c.Stall.Seconds() })
+}
+
+func (m *storeMetrics) describe(ch chan<- *prometheus.Desc) {
+	for _, one := range m.metrics {
+		ch <- one.desc
+	}
+	for _, one := range m.labeled {
+		ch <- one.desc
+	}
+}
+
+func (m *storeMetrics) collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	all := m.all[:len(m.all):len(m.all)]
+	m.mu.Unlock()
+	type id struct {
+		metric       int
+		store, label string
+	}
+	values := make(map[string][]int64)
+	labeled := make(map[id]float64)
+	for _, one := range all {
+		s := one.of.Stats()
+		if values[one.name] == nil {
+			values[one.name] = make([]int64, len(m.metrics))
+		}
+		for i, metric := range m.metrics {
+			values[one.name][i] += metric.of(&s)
+		}
+		for i, metric := range m.labeled {
+			metric.of(&s, func(label string, v float64) {
+				if me := (id{i, one.name, label}); metric.longest {
+					labeled[me] = max(labeled[me], v)
+				} else {
+					labeled[me] += v
+				}
+			})
+		}
+	}
+	for name, all := range values {
+		for i, metric := range m.metrics {
+			ch <- prometheus.MustNewConstMetric(metric.desc, metric.kind, float64(all[i]), name)
+		}
+	}
+	for me, v := range labeled {
+		metric := m.labeled[me.metric]
+		ch <- prometheus.MustNewConstMetric(metric.desc, metric.kind, v, me.store, me.label)
+	}
+}
