@@ -1,0 +1,235 @@
+package storelab_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/benchmark/storelab"
+	"github.com/gohedge/hedge/internal/doubles"
+)
+
+func TestMain(m *testing.M) {
+	storelab.Play()
+	os.Exit(m.Run())
+}
+
+// play has contenders read in fake time; none: all.
+func play(t *testing.T, world string, seed uint64, contenders ...string) map[string]storelab.Row {
+	t.Helper()
+	conf := storelab.Config{World: world, Contenders: contenders, Reads: 1500, Seed: seed}
+	if doubles.RaceEnabled {
+		conf.Reads = 300
+	}
+	rows := make(map[string]storelab.Row)
+	synctest.Test(t, func(t *testing.T) {
+		all, err := storelab.Run(t.Context(), conf)
+		require.NoError(t, err)
+		for _, r := range all {
+			require.Len(t, r.Calls, conf.Reads, r.Contender)
+			for i, c := range r.Calls {
+				require.EqualValues(t, i, c.Index)
+				require.False(t, c.Failed(), "%s, read %d", r.Contender, i)
+			}
+			rows[r.Contender] = r
+		}
+	})
+	return rows
+}
+
+func TestAPlainReadTakesWhatItsRequestMeets(t *testing.T) {
+	for _, world := range storelab.Worlds {
+		r := play(t, world, 3, storelab.Plain)[storelab.Plain]
+		late, stalled := 0, 0
+		for i, c := range r.Calls {
+			first, body := storelab.Fate(world, 3, int64(i))
+			assert.Equal(t, first+body, c.Latency, "%s, read %d", world, i)
+			assert.Equal(t, storelab.Traffic{Asked: storelab.Size, Sent: storelab.Size}, r.Traffic[i])
+			if first > time.Second {
+				late++
+			}
+			if body > time.Second {
+				stalled++
+			}
+			if world != "storage-slow" {
+				continue
+			}
+			if storelab.Slow(c.Index) {
+				assert.Greater(t, c.Latency, 80*time.Millisecond)
+			} else {
+				assert.Less(t, c.Latency, 30*time.Millisecond)
+			}
+		}
+		n := len(r.Calls)
+		if world != "storage" {
+			assert.Zero(t, late+stalled, world)
+			continue
+		}
+		for _, faults := range []int{late, stalled} { // one in a hundred, within four standard deviations
+			assert.InDelta(t, float64(n)/100, faults, 4*3.9*float64(n)/1500+3)
+		}
+	}
+}
+
+// TestAllMeetTheSame: whoever has sent no second request has taken what a plain read has.
+func TestAllMeetTheSame(t *testing.T) {
+	for _, world := range storelab.Worlds {
+		rows := play(t, world, 1)
+		plain := rows[storelab.Plain]
+		for name, r := range rows {
+			if name == "parts-4" {
+				continue
+			}
+			alone := 0
+			for i, c := range r.Calls {
+				if c.Hedges == 0 {
+					alone++
+					require.Equal(t, plain.Calls[i].Latency, c.Latency, "%s, %s, read %d", world, name, i)
+				}
+			}
+			assert.Greater(t, alone, len(r.Calls)/2, name)
+		}
+	}
+}
+
+func TestTheSameSeedGivesTheSameFigures(t *testing.T) {
+	one := play(t, "storage", 1)
+	assert.Equal(t, one, play(t, "storage", 1))
+	assert.NotEqual(t, one[storelab.Plain].Calls, play(t, "storage", 2, storelab.Plain)[storelab.Plain].Calls)
+}
+
+func TestPartsAreRequestsOfTheirOwn(t *testing.T) {
+	r := play(t, "storage-still", 1, "parts-4")["parts-4"]
+	for i, c := range r.Calls {
+		assert.EqualValues(t, 3, c.Hedges)
+		assert.Zero(t, c.Winner, "a part takes the place of nothing")
+		assert.Equal(t, storelab.Traffic{Asked: storelab.Size, Sent: storelab.Size}, r.Traffic[i])
+	}
+}
+
+// TestAStallTimeoutWatchesTheFirstByteOnly: what is late is asked for again after 20 ms, and a body that stalls never.
+func TestAStallTimeoutWatchesTheFirstByteOnly(t *testing.T) {
+	const name = "stall-timeout-20ms"
+	again, stalled := 0, 0
+	for i, c := range play(t, "storage", 1, name)[name].Calls {
+		late, body := storelab.Fate("storage", 1, int64(i))
+		switch {
+		case late > time.Second:
+			again++
+			assert.Positive(t, c.Hedges, "read %d", i)
+			assert.Greater(t, c.Latency, 20*time.Millisecond)
+			assert.EqualValues(t, 1, c.Winner)
+		case body > time.Second:
+			stalled++
+			if late < 20*time.Millisecond {
+				assert.Zero(t, c.Hedges, "read %d", i)
+				assert.Equal(t, late+body, c.Latency)
+			}
+		}
+	}
+	assert.Positive(t, again)
+	assert.Positive(t, stalled)
+}
+
+// TestWhatIsMissingIsAskedForAndWins: a body that stalls is gone on with by rangeread and by WithResume, once the store is known.
+func TestWhatIsMissingIsAskedForAndWins(t *testing.T) {
+	for name, r := range play(t, "storage", 1, "hedge-resume", storelab.Rangeread) {
+		won, faults := 0, 0
+		for i, c := range r.Calls[100:] {
+			late, body := storelab.Fate("storage", 1, int64(i+100))
+			if late+body < time.Second {
+				continue
+			}
+			faults++
+			if c.Winner == 1 && c.Latency < 200*time.Millisecond {
+				won++
+				assert.Greater(t, r.Traffic[i+100].Asked, int64(storelab.Size))
+			}
+		}
+		assert.GreaterOrEqual(t, won, faults*9/10, name)
+		assert.Positive(t, faults)
+	}
+}
+
+// TestAProgramRunsInFakeTime: in a process of its own, which gives the same as a bubble here.
+func TestAProgramRunsInFakeTime(t *testing.T) {
+	conf := storelab.Config{World: "storage", Contenders: []string{storelab.Plain, "static-50ms"}, Reads: 300, Seed: 7}
+	rows, err := storelab.RunFake(t.Context(), conf)
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		here, err := storelab.Run(t.Context(), conf)
+		require.NoError(t, err)
+		assert.Equal(t, here, rows)
+	})
+	_, err = storelab.RunFake(t.Context(), storelab.Config{World: "x"})
+	assert.ErrorContains(t, err, `world "x"; want one of storage`)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = storelab.RunFake(ctx, conf)
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+// TestASecondRequestAfterADelay: it is sent after 50 ms, and the first byte that comes is that of the answer which is read.
+func TestASecondRequestAfterADelay(t *testing.T) {
+	const name = "static-50ms"
+	again, most := 0, 0
+	for i, c := range play(t, "storage", 1, name)[name].Calls {
+		late, body := storelab.Fate("storage", 1, int64(i))
+		if late < 50*time.Millisecond {
+			assert.Zero(t, c.Hedges, "read %d", i)
+			assert.Equal(t, late+body, c.Latency, "a body that stalls is waited for")
+			continue
+		}
+		again++
+		assert.EqualValues(t, 1, c.Hedges, "read %d", i)
+		assert.EqualValues(t, 1, c.Winner, "read %d", i)
+		if c.Latency < 50*time.Millisecond+30*time.Millisecond {
+			most++
+		}
+	}
+	assert.Positive(t, again)
+	assert.GreaterOrEqual(t, most, again*8/10, "two in a hundred of the second requests have a fault as well")
+}
+
+func TestWhatIsMeasuredUntilTheEndIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		rows, err := storelab.Run(ctx, storelab.Config{World: "storage", Contenders: []string{storelab.Plain, storelab.Rangeread}, Reads: 10_000})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Len(t, rows, 2)
+		for _, r := range rows {
+			assert.Greater(t, len(r.Calls), 500, r.Contender)
+			assert.Less(t, len(r.Calls), 10_000)
+			for _, c := range r.Calls {
+				require.False(t, c.Failed(), r.Contender)
+			}
+		}
+	})
+}
+
+func TestConfigThatMakesNoSenseIsRefused(t *testing.T) {
+	for says, conf := range map[string]storelab.Config{
+		`world "x"; want one of storage`:               {World: "x"},
+		`contender "x"; want one of none`:              {World: "storage", Contenders: []string{"none", "x"}},
+		"Reads is -1, want at least 0":                 {World: "storage", Reads: -1},
+		`world ""; want one of storage, storage-still`: {},
+	} {
+		_, err := storelab.Run(t.Context(), conf)
+		assert.ErrorContains(t, err, says)
+	}
+}
+
+func TestWrongBytesAreSeen(t *testing.T) {
+	p := make([]byte, 64<<10)
+	storelab.Fill(p, 1<<20)
+	require.NoError(t, storelab.Check(p, 1<<20))
+	assert.ErrorContains(t, storelab.Check(p, 2<<20), "wrong bytes at 2097152")
+	p[8<<10]++
+	assert.ErrorContains(t, storelab.Check(p, 1<<20), "wrong bytes at 1056768")
+}
