@@ -12,12 +12,14 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
 	"github.com/gohedge/hedge/benchmark/reclab"
+	"github.com/gohedge/hedge/benchmark/storelab"
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestMain(m *testing.M) {
 	faultlab.Resolve()
 	reclab.Resolve()
+	storelab.Play()
 	os.Exit(m.Run())
 }
 

@@ -45,19 +45,25 @@
 // -scenario all leaves out, an answer of those who check signatures fails that has AD and must not, or has it not and must,
 // and so does any but SERVFAIL about a name of which no signature is right.
 //
+// storage reads ranges of 1 MiB of an object, 16 at a time, from a store in memory that is 15 ms away and has faults: late first bytes, and bodies
+// that stall. Its time is fake, by testing/synctest, so that a second of a stall costs nothing and the same seed has the same answer on any machine. The
+// libraries are the real ones, but for hedgedhttp, for which the same delay stands, and for the clients of Google and AWS, whose timeout and whose parts are
+// written from their documents; go -C integration run ./ranges/bench has those clients themselves. The first request for a range meets the same in all
+// contenders. Below its tables it says what is required of package rangeread, and whether that is so.
+//
 // virtual is a discrete-event simulation: about a million requests per second, and
 // the same answer for the same seed on any machine. The policy code of this library
 // is the real one, driven by the simulation's clock. hedgedhttp and failsafe-go
 // cannot be driven by another clock than their own: models stand for them.
 //
-// In all engines but dns, faults and recursor, seed, request and attempt decide how long an attempt
+// In all engines but dns, faults, recursor and storage, seed, request and attempt decide how long an attempt
 // takes, so that every strategy meets the same latencies.
 //
 // # Busy machines
 //
 // While strategies run in real time, timers are measured. If one in a hundred is
 // more than 2.5 ms late, or 5 ms for recursor and 25 ms for faults, the figures say more about the machine than about the
-// strategies, and the output says so. No machine disturbs the virtual engine.
+// strategies, and the output says so. No machine disturbs the engines virtual and storage.
 //
 // # Strategies
 //
@@ -87,6 +93,7 @@
 //	conns_opened cpu_us_per_request                                null in virtual time
 //	sent_per_request                                               null but for faults and recursor, and for queue-deaf in real time: attempts that were worked on
 //	denials last_answer_ms                                         null but for faults
+//	asked_twice_pct sent_twice_pct                                 null but for storage: bytes that requests asked for, and that the store sent, beyond those that were read
 //
 // In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are
 // resampled to find it, as the calls of one part share a client that learns and a
@@ -117,12 +124,14 @@ import (
 	"github.com/gohedge/hedge/benchmark/dnslab"
 	"github.com/gohedge/hedge/benchmark/faultlab"
 	"github.com/gohedge/hedge/benchmark/reclab"
+	"github.com/gohedge/hedge/benchmark/storelab"
 )
 
 func main() {
 	dnslab.Forward()
 	faultlab.Resolve()
 	reclab.Resolve()
+	storelab.Play()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
@@ -130,7 +139,7 @@ func main() {
 
 // engines are all there are, the default first.
 func engines() []engine {
-	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, faultsEngine{}, recursorEngine{}, virtualEngine{}}
+	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, faultsEngine{}, recursorEngine{}, storageEngine{}, virtualEngine{}}
 }
 
 // Exit codes.

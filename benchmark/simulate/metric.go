@@ -52,6 +52,8 @@ var metrics = []metric{
 	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", place: 11, format: "%.2f"},
 	{name: "denials", field: func(r *row) any { return r.Denials }, title: "denials", place: 15},
 	{name: "last_answer_ms", field: func(r *row) any { return r.Last }, title: "last", place: 16},
+	{name: "asked_twice_pct", field: func(r *row) any { return r.AskedTwice }, title: "asked twice %", place: 17, format: "%.2f"},
+	{name: "sent_twice_pct", field: func(r *row) any { return r.SentTwice }, title: "sent twice %", place: 18, format: "%.2f"},
 }
 
 // share is a share of the requests in percent. What resolvers send is told by the metric of that name instead.

@@ -15,7 +15,7 @@ func (f findings) notes() []string {
 	if f.options.engine.name() == "recursor" {
 		of = "with 10 s for failures"
 	}
-	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds())...)
+	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines())...)
 	if !f.options.engine.realTime() || f.late == 0 {
 		return notes
 	}

@@ -46,6 +46,9 @@ var readmeTables = []readmeTable{{
 	name: "signed", draw: resolvers,
 	args: "-engine recursor -scenario mixed,signed -strategy hedge,hedge-novalidate,unbound-validate,named-validate -requests 1000 -runs 3",
 }, {
+	name: "storage", draw: rangesTable, runs: "one run, in fake time",
+	args: "-engine storage -scenario all",
+}, {
 	name: "cost", bench: costs,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
 }}
@@ -215,6 +218,15 @@ func faultTable(f findings) string {
 			answered += fmt.Sprintf(", %d denied", *r.Denials)
 		}
 		return []any{answered, figure(r.P50), figure(r.P99), fmt.Sprintf("%.2f s", *r.Last/1000), fmt.Sprintf("%.2f", *r.Sent)}
+	})
+}
+
+// rangesTable has a line for each reader in each world of the store.
+func rangesTable(f findings) string {
+	percent := func(x float64) string { return fmt.Sprintf("%.2f", x) }
+	return f.lines([]string{"p50", "p90", "p99", "p99.9", "extra requests %", "bytes asked twice %", "bytes sent twice %", "wins %"}, func(r row) []any {
+		return []any{figure(r.P50), figure(r.P90), figure(r.P99), figure(r.P999),
+			percent(r.Extra), percent(*r.AskedTwice), percent(*r.SentTwice), percent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))}
 	})
 }
 

@@ -224,7 +224,7 @@ func (f findings) bounds() (lines []string) {
 			continue
 		}
 		us := wholes[i]
-		lines = append(lines, s.ratios()...)
+		lines = append(lines, s.ratios(ours, recursorBounds)...)
 		if s.scenario.name == "broken" || s.scenario.name == "clean" {
 			var faster []string
 			for _, r := range wholes {
@@ -252,14 +252,14 @@ func (f findings) bounds() (lines []string) {
 	return lines
 }
 
-// ratios say what figures of ours are of others', in the whole of a scenario and in its parts.
-func (f finding) ratios() (lines []string) {
+// ratios say what figures of one of ours are of others', in the whole of a scenario and in its parts.
+func (f finding) ratios(of string, bounds []bound) (lines []string) {
 	rows := make(map[[2]string]row)
 	for _, r := range f.rows() {
 		rows[[2]string{r.Scenario, r.Strategy}] = r
 	}
-	for _, b := range recursorBounds {
-		us, ran := rows[[2]string{b.scenario, ours}]
+	for _, b := range bounds {
+		us, ran := rows[[2]string{b.scenario, of}]
 		if !ran {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
+	"github.com/gohedge/hedge/benchmark/storelab"
 )
 
 // A row is what one strategy did in one scenario, or in a part of it.
@@ -34,12 +35,23 @@ type row struct {
 	CPU   *float64 // of client and server together; for recursor, of the resolver
 	Sent  *float64 // queries to servers, for recursor and faults; or attempts that servers worked on, in labs with queues
 
-	// For faults.
-	Denials *int     // answers that deny the name
-	Last    *float64 // from the first request to the last answer
+	faultFigures
+	storageFigures
 
 	spread spreads   // see options.plusMinus
 	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
+}
+
+// faultFigures are for faults, else nil.
+type faultFigures struct {
+	Denials *int     // answers that deny the name
+	Last    *float64 // from the first request to the last answer
+}
+
+// storageFigures are for storage, else nil: bytes in percent of those that were read, beyond these.
+type storageFigures struct {
+	AskedTwice *float64
+	SentTwice  *float64
 }
 
 // A trial is the results of one strategy in one run of a scenario.
@@ -59,6 +71,7 @@ type trial struct {
 	denials  *int
 	last     *float64
 	misread  misread
+	traffic  []storelab.Traffic // of each call, for storage
 }
 
 // A misread is what validators got wrong.
@@ -109,9 +122,13 @@ func (t *trial) row(name string, in func(latency.Call) bool) row {
 	var sum, squares float64
 	changes := t.scenario.changes()
 	phases := make([][]float64, len(changes)+1)
-	for _, c := range t.calls {
+	var traffic []storelab.Traffic
+	for i, c := range t.calls {
 		if !in(c) {
 			continue
+		}
+		if t.traffic != nil {
+			traffic = append(traffic, t.traffic[i])
 		}
 		r.Requests++
 		r.Hedges += int(c.Hedges)
@@ -135,6 +152,9 @@ func (t *trial) row(name string, in func(latency.Call) bool) row {
 	if r.Requests > 0 {
 		r.Extra = round(100 * float64(r.Hedges) / float64(r.Requests))
 	}
+	if len(traffic) > 0 {
+		r.storageFigures = twice(traffic)
+	}
 	if n := float64(len(took)); n > 0 {
 		slices.Sort(took)
 		q := func(q float64) float64 { return round(millis(latency.Quantile(took, q))) }
@@ -152,4 +172,17 @@ func (t *trial) row(name string, in func(latency.Call) bool) row {
 		r.spread = batchSpreads(phases, sorted)
 	}
 	return r
+}
+
+// twice adds what reads have caused.
+func twice(traffic []storelab.Traffic) storageFigures {
+	var asked, sent int64
+	for _, t := range traffic {
+		asked, sent = asked+t.Asked, sent+t.Sent
+	}
+	percent := func(n int64) *float64 {
+		p := round(100 * (float64(n)/(float64(len(traffic))*storelab.Size) - 1))
+		return &p
+	}
+	return storageFigures{AskedTwice: percent(asked), SentTwice: percent(sent)}
 }

@@ -58,6 +58,9 @@ func (r *row) UnmarshalJSON(b []byte) error {
 	if given("last_answer_ms") {
 		r.Last = new(float64)
 	}
+	if given("asked_twice_pct") {
+		r.storageFigures = storageFigures{new(float64), new(float64)}
+	}
 	for _, m := range metrics {
 		if !given(m.name) {
 			continue

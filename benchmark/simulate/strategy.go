@@ -32,6 +32,7 @@ type strategy struct {
 	dns      bool // package dnslab has a strategy of this name
 	recursor bool // package reclab has one
 	faults   bool // package faultlab has one
+	storage  bool // package storelab has one
 
 	limited   bool // every server with a queue has a Limiter; for worlds with queues only
 	givenRate bool // the client is given the true request rate

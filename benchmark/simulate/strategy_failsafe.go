@@ -25,7 +25,7 @@ func init() {
 			look: look{shade: shade{"#4d7c0f", "#a3e635"}},
 		}),
 		failsafe(0).strategy(strategy{
-			name: "failsafe-quantile", rank: 50, about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
+			name: "failsafe-quantile", rank: 50, storage: true, about: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
 			look: look{shade: shade{"#15803d", "#4ade80"}, highlight: true},
 		}),
 	)

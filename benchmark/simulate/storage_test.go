@@ -1,0 +1,119 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/benchmark/storelab"
+	"github.com/gohedge/hedge/internal/doubles"
+)
+
+// readRanges runs the engine's scenarios and returns the rows by scenario, its part, and strategy.
+func readRanges(t *testing.T, args ...string) map[string]row {
+	t.Helper()
+	out, stderr, code := sim(t, append([]string{"-engine", "storage", "-format", "json", "-out", ""}, args...)...)
+	require.Equal(t, ok, code, stderr)
+	var rows []row
+	require.NoError(t, json.Unmarshal([]byte(out), &rows))
+	all := make(map[string]row)
+	for _, r := range rows {
+		assert.Equal(t, "storage", r.Engine)
+		all[r.Scenario+" "+r.Strategy] = r
+	}
+	return all
+}
+
+// What package rangeread promises of the tail, of a store without faults, and of one that is slow as a whole. Time is fake.
+func TestRangereadShortensTheTailForFewBytes(t *testing.T) {
+	t.Parallel()
+	if doubles.RaceEnabled {
+		t.Skip("too long with the race detector")
+	}
+	for _, seed := range []string{"1", "2", "3"} {
+		r := readRanges(t, "-scenario", "all", "-strategy", "none,hedge-resume,rangeread", "-requests", "3000", "-seed", seed)
+		require.Len(t, r, 3*3+2*3)
+		for name, one := range r {
+			assert.Zero(t, one.Errors, name)
+			require.NotNil(t, one.SentTwice, name)
+		}
+		bytes := func(twice *float64) float64 { return 1 + *twice/100 }
+		plain, ours := r["storage none"], r["storage rangeread"]
+		atMost(t, "p99", ours.P99, 0.1, plain.P99)
+		atMost(t, "bytes sent", bytes(ours.SentTwice), 1.03, bytes(plain.SentTwice))
+		assert.Greater(t, ours.Wins, 30, "two reads in a hundred have a fault")
+		atMost(t, "p99 with WithResume", r["storage hedge-resume"].P99, 0.1, plain.P99)
+
+		plain, ours = r["storage-still none"], r["storage-still rangeread"]
+		atMost(t, "p50 without faults", ours.P50, 1.01, plain.P50)
+		atMost(t, "p99.9 without faults", ours.P999, 1.01, plain.P999)
+		atMost(t, "bytes sent without faults", bytes(ours.SentTwice), 1.01, bytes(plain.SentTwice))
+
+		plain, ours = r["storage-slow none"], r["storage-slow rangeread"]
+		const burst = 32. // MiB, and a read is one
+		assert.LessOrEqual(t, *ours.AskedTwice, 10+100*burst/3000, "of the bytes that are read, by the budget")
+		slow := r["storage-slow/slow rangeread"]
+		assert.LessOrEqual(t, *slow.AskedTwice/100*float64(slow.Requests), 0.1*3000+burst, "in the slow time, which may spend what was saved")
+		atMost(t, "bytes sent while all is slow", bytes(slow.SentTwice), 1.03, 1)
+		atMost(t, "p50 while all is slow", slow.P50, 1.01, r["storage-slow/slow none"].P50)
+	}
+}
+
+func TestStorageEngineRunsAllContenders(t *testing.T) {
+	dir := t.TempDir()
+	_, stderr, code := sim(t, "-engine", "storage", "-scenario", "storage-slow", "-requests", "500", "-out", dir)
+	require.Equal(t, ok, code, stderr)
+	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
+	require.NoError(t, err)
+	for _, name := range storelab.Contenders {
+		assert.Contains(t, string(page), "<dt>"+name+"</dt>")
+		assert.Contains(t, string(page), "slow: "+name)
+	}
+	assert.Contains(t, string(page), "storage-slow: bytes sent is")
+	assert.Positive(t, strings.Count(string(page), "<svg"))
+
+	first := readRanges(t, "-requests", "300", "-seed", "5")
+	require.Len(t, first, len(storelab.Contenders), "of the scenario storage")
+	assert.Equal(t, first, readRanges(t, "-requests", "300", "-seed", "5"), "the same seed")
+	assert.NotEqual(t, first, readRanges(t, "-requests", "300", "-seed", "6"))
+	for _, s := range strategies {
+		_, ran := first["storage "+s.name]
+		assert.Equal(t, s.storage, ran, s.name)
+	}
+
+	_, stderr, code = sim(t, "-engine", "storage", "-rps", "100")
+	assert.Equal(t, failed, code)
+	assert.Contains(t, stderr, "-rps 100: storage keeps 16 reads in flight")
+}
+
+func TestBytesOfRowsAreThoseOfTheirPart(t *testing.T) {
+	traffic := []storelab.Traffic{{Asked: 2 * storelab.Size, Sent: storelab.Size}, {Asked: storelab.Size, Sent: storelab.Size * 5 / 4}}
+	got := twice(traffic)
+	assert.Equal(t, []float64{50, 12.5}, []float64{*got.AskedTwice, *got.SentTwice})
+	got = twice(traffic[1:])
+	assert.Equal(t, []float64{0, 25}, []float64{*got.AskedTwice, *got.SentTwice})
+}
+
+// What is required is said under the table, for those that ran.
+func TestBoundsOfRangereadAreSaid(t *testing.T) {
+	o, err := optionsOf([]string{"-engine", "storage"}, os.Stderr)
+	require.NoError(t, err)
+	of := func(strategy string, p99, asked, sent float64) result {
+		return result{strategy: strategy, rows: []row{{
+			Engine: "storage", Scenario: "storage", Strategy: strategy, Requests: 1000, P99: p99, storageFigures: storageFigures{&asked, &sent},
+		}}}
+	}
+	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{of("none", 1000, 0, 0), of("rangeread", 101, 13.2, 3.1)}}}}
+	assert.Equal(t, []string{
+		"storage: p99 is 0.10 × none's, at most 0.10 ×: NOT MET.",
+		"storage: bytes sent is 1.03 × none's, at most 1.03 ×: NOT MET.",
+		"storage: bytes asked for (but for one burst) is 1.10 × none's, at most 1.10 ×: met.",
+	}, found.storageBoundLines())
+	found.scenarios[0].results = found.scenarios[0].results[1:]
+	assert.NotContains(t, strings.Join(found.storageBoundLines(), "\n"), "NOT MET", "nobody to compare with")
+}
