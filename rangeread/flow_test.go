@@ -188,6 +188,19 @@ func TestABodyIsReadToItsEnd(t *testing.T) {
 	})
 }
 
+// TestAnErrorBehindTheLastByteIsNotLookedAt, also if the answer has promised less than was asked for: the rest is asked for as after any such answer.
+func TestAnErrorBehindTheLastByteIsNotLookedAt(t *testing.T) {
+	f := newFake(5000)
+	f.plan = func(int, rangeread.Range) answer {
+		return answer{cut: 1000, err: errStore, info: func(i *rangeread.Info) { i.Length = min(i.Length, 1000) }}
+	}
+	store := rangeread.NewStore(rangeread.Options{BudgetPercent: -1})
+	p, _, err := readFrom(t, store, f, 5000)
+	require.NoError(t, err)
+	assert.Len(t, p, 5000)
+	assert.EqualValues(t, 5, store.Stats().Requests)
+}
+
 // TestAnAnswerThatDoesNotFitIsNotRead: what the store says of it cannot be, or is of other bytes.
 func TestAnAnswerThatDoesNotFitIsNotRead(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -29,7 +29,7 @@ type stream struct {
 	from    int64 // the first byte that is wanted
 	to      int64 // the first byte that is not wanted any more, or is not promised
 	at      int64 // the next byte of the body
-	eof     bool  // the body has said that it ends
+	eof     bool  // the body has said that it ends, or has failed behind its last byte
 	memory  memory
 	first   piece
 	out     chan piece // what pump reads
@@ -128,7 +128,8 @@ func (s *stream) piece() piece {
 	}
 	p := s.memory.room(s.at, s.to)
 	n, err := s.read(p, s.to)
-	if err == nil && s.at == s.to {
+	if s.at == s.to {
+		s.eof = s.eof || err != nil
 		err = io.EOF
 	}
 	return piece{p[:n], err}
