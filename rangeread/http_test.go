@@ -80,6 +80,69 @@ func TestRangesOverHTTP(t *testing.T) {
 	}
 }
 
+// answers are what servers of "0123456789" say when bytes 2 to 5 are asked for.
+var answers = map[string]struct {
+	status       int
+	contentRange string
+	body         string
+	want         string // what is read of them; "": an error
+}{
+	"as usual":                 {http.StatusPartialContent, "bytes 2-5/10", "2345", "2345"},
+	"whole":                    {http.StatusOK, "", "0123456789", "2345"},
+	"whole, with a range":      {http.StatusOK, "bytes 2-5/10", "0123456789", "2345"},
+	"from before on":           {http.StatusPartialContent, "bytes 1-5/10", "12345", "2345"},
+	"the size is not said":     {http.StatusPartialContent, "bytes 2-5/*", "2345", "2345"},
+	"the size is none":         {http.StatusPartialContent, "bytes 2-5/99999999999999999999", "2345", "2345"},
+	"no range":                 {http.StatusPartialContent, "", "2345", ""},
+	"no numbers":               {http.StatusPartialContent, "bytes ", "2345", ""},
+	"one number":               {http.StatusPartialContent, "bytes 2-", "2345", ""},
+	"as of an answer of 416":   {http.StatusPartialContent, "bytes */10", "2345", ""},
+	"it ends before it begins": {http.StatusPartialContent, "bytes 2-0/10", "2345", ""},
+	"it begins later":          {http.StatusPartialContent, "bytes 3-5/10", "345", ""},
+	"several ranges":           {http.StatusPartialContent, "", "--x\r\nContent-Range: bytes 2-5/10\r\n\r\n2345\r\n--x--\r\n", ""},
+}
+
+// TestOddAnswersOverHTTP: what is read is right, or it is an error, and never the end of the object.
+func TestOddAnswersOverHTTP(t *testing.T) {
+	for name, answer := range answers {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if answer.contentRange != "" {
+					w.Header().Set("Content-Range", answer.contentRange)
+				}
+				w.WriteHeader(answer.status)
+				_, _ = io.WriteString(w, answer.body)
+			}))
+			defer s.Close()
+			p := make([]byte, 4)
+			n, err := rangeread.New(fetchHTTP(s.Client(), s.URL), rangeread.Options{}).ReadAt(p, 2)
+			assert.Equal(t, answer.want, string(p[:n]))
+			if answer.want != "" {
+				require.NoError(t, err)
+				return
+			}
+			require.Error(t, err)
+			assert.NotErrorIs(t, err, io.EOF)
+		})
+	}
+}
+
+// TestAWeakTagIsNoVersion: If-Match never holds for it.
+func TestAWeakTagIsNoVersion(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `W/"1"`)
+		http.ServeContent(w, r, "", time.Time{}, strings.NewReader("0123456789"))
+	}))
+	defer s.Close()
+	object := rangeread.New(fetchHTTP(s.Client(), s.URL), rangeread.Options{})
+	p := make([]byte, 4)
+	for off := range int64(3) {
+		_, err := object.ReadAt(p, off)
+		require.NoError(t, err)
+		assert.Equal(t, "0123456789"[off:off+4], string(p))
+	}
+}
+
 // TestConnectionsAreUsedAgain: a body that was read to its end leaves its connection to the next range.
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	o := &httpObject{size: 1_000_000}

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/rangeread"
@@ -32,14 +33,19 @@ func fetchHTTP(client *http.Client, url string) rangeread.Fetch {
 		if err != nil {
 			return nil, rangeread.Info{}, err
 		}
-		info := rangeread.Info{Length: resp.ContentLength, Size: resp.ContentLength, Tag: resp.Header.Get("ETag")}
+		info := rangeread.Info{Length: resp.ContentLength, Size: resp.ContentLength}
+		if tag := resp.Header.Get("ETag"); !strings.HasPrefix(tag, "W/") { // If-Match never holds for a weak one
+			info.Tag = tag
+		}
 		switch resp.StatusCode {
 		case http.StatusOK: // from byte 0 on
 		case http.StatusPartialContent:
-			var last int64
-			if _, err = fmt.Sscanf(resp.Header.Get("Content-Range"), "bytes %d-%d/%d", &info.Offset, &last, &info.Size); err == nil {
-				info.Length = last - info.Offset + 1
+			told, last := resp.Header.Get("Content-Range"), int64(0)
+			info.Size = -1 // the server need not say it: bytes 0-9/*
+			if n, _ := fmt.Sscanf(told, "bytes %d-%d/%d", &info.Offset, &last, &info.Size); n < 2 || last < info.Offset {
+				err = fmt.Errorf("%s: Content-Range %q", url, told) // Sscanf's own error may be io.EOF, which says that the object ends
 			}
+			info.Length = last - info.Offset + 1
 		case http.StatusRequestedRangeNotSatisfiable:
 			err = io.EOF
 		case http.StatusPreconditionFailed:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/gohedge/hedge/rangeread"
 )
@@ -28,11 +29,19 @@ func fetch(client *http.Client, url string) rangeread.Fetch {
 		if err != nil {
 			return nil, rangeread.Info{}, err
 		}
-		info := rangeread.Info{Length: resp.ContentLength, Size: resp.ContentLength, Tag: resp.Header.Get("ETag")}
+		info := rangeread.Info{Length: resp.ContentLength, Size: resp.ContentLength}
+		if tag := resp.Header.Get("ETag"); !strings.HasPrefix(tag, "W/") { // If-Match never holds for a weak one
+			info.Tag = tag
+		}
 		switch resp.StatusCode {
 		case http.StatusOK: // the whole file
 		case http.StatusPartialContent:
-			_, err = fmt.Sscanf(resp.Header.Get("Content-Range"), "bytes %d-%d/%d", &info.Offset, new(int64), &info.Size)
+			told, end := resp.Header.Get("Content-Range"), int64(0)
+			info.Size = -1 // the server need not say it: bytes 0-9/*
+			if n, _ := fmt.Sscanf(told, "bytes %d-%d/%d", &info.Offset, &end, &info.Size); n < 2 || end < info.Offset {
+				err = fmt.Errorf("%s: Content-Range %q", url, told) // Sscanf's own error may be io.EOF, which says that the object ends
+			}
+			info.Length = end - info.Offset + 1
 		case http.StatusPreconditionFailed:
 			err = rangeread.ErrChanged
 		case http.StatusRequestedRangeNotSatisfiable:

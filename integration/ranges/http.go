@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 
 	"github.com/gohedge/hedge/rangeread"
 )
@@ -32,10 +31,6 @@ func HTTP(client *http.Client, url string) rangeread.Fetch {
 		} else if whole {
 			contentRange = ""
 		}
-		tag := resp.Header.Get("ETag")
-		if strings.HasPrefix(tag, "W/") {
-			tag = "" // no If-Match holds for it
-		}
-		return answer(resp.Body, contentRange, resp.ContentLength, tag)
+		return answer(resp.Body, contentRange, resp.ContentLength, resp.Header.Get("ETag"))
 	}
 }

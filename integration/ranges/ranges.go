@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/gohedge/hedge/rangeread"
 )
@@ -19,14 +20,18 @@ func header(r rangeread.Range) string {
 
 // answer returns a body with what its headers say about it. Without Content-Range it is the whole object.
 func answer(body io.ReadCloser, contentRange string, length int64, tag string) (io.ReadCloser, rangeread.Info, error) {
-	info := rangeread.Info{Length: length, Size: length, Tag: tag}
+	info := rangeread.Info{Length: length, Size: length}
+	if !strings.HasPrefix(tag, "W/") { // no If-Match holds for a weak one
+		info.Tag = tag
+	}
 	if contentRange != "" {
 		var last int64
 		info.Size = -1 // the server may not say it: bytes 0-9/*
-		if n, _ := fmt.Sscanf(contentRange, "bytes %d-%d/%d", &info.Offset, &last, &info.Size); n < 2 {
+		if n, _ := fmt.Sscanf(contentRange, "bytes %d-%d/%d", &info.Offset, &last, &info.Size); n < 2 || last < info.Offset {
 			body.Close()
 			return nil, rangeread.Info{}, fmt.Errorf("the answer has the Content-Range %q", contentRange)
 		}
+		info.Length = last - info.Offset + 1
 	}
 	return body, info, nil
 }
