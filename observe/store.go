@@ -21,7 +21,7 @@ type StoreStats struct {
 	DeniedBy    map[Reason]int64 `json:"denied_by"`    // all of Denied; reasons that never applied are missing
 
 	BytesAsked   int64 `json:"bytes_asked"`   // by ranges, not by their hedges
-	BytesHedged  int64 `json:"bytes_hedged"`  // asked for by hedges, which is what the budget of bytes pays for
+	BytesHedged  int64 `json:"bytes_hedged"`  // asked for by hedges, which is what the budget of bytes pays for; of a store that ignores ranges, with all that comes before them
 	BytesRead    int64 `json:"bytes_read"`    // from bodies, by all attempts
 	BytesSkipped int64 `json:"bytes_skipped"` // of them, those that came before the range: the server has ignored it
 	BytesTwice   int64 `json:"bytes_twice"`   // of them, those that a hedge and the attempt that it was for have both read

@@ -337,6 +337,31 @@ func TestTheBudgetOfBytes(t *testing.T) {
 	})
 }
 
+// TestAHedgeOfAStoreThatIgnoresRangesCostsTheWholeWay: its answer brings all that comes before the range as well.
+func TestAHedgeOfAStoreThatIgnoresRangesCostsTheWholeWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := rangeread.NewStore(rangeread.Options{PartSize: part})
+		for range 20 {
+			warm(t, store, part)
+		}
+		f := newFake(100 * part)
+		f.plan = func(n int, _ rangeread.Range) answer {
+			if n == 0 {
+				return answer{first: 5 * ms, whole: true} // which says that ranges are ignored
+			}
+			return answer{first: time.Second, whole: true}
+		}
+		object := store.Open(f.fetch)
+		for range 5 {
+			_, err := object.ReadAt(make([]byte, part), 3*part)
+			require.NoError(t, err)
+		}
+		s := store.Stats()
+		assert.Equal(t, []int64{1, 4 * part}, []int64{s.FirstByteHedges, s.BytesHedged}, "the burst is four parts")
+		assert.EqualValues(t, 7, s.DeniedBytes, "two were due for each of four reads")
+	})
+}
+
 // TestAHedgeThatIsRefusedCostsNoBytes: here because the caller's deadline comes before any answer.
 func TestAHedgeThatIsRefusedCostsNoBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -72,7 +72,7 @@ func (o *opening) Discard(v outcome, err error) {
 
 // Admit asks both budgets.
 func (o *opening) Admit(index int) bool {
-	if !o.task.admit(&o.Call, index, o.to-o.from) {
+	if !o.task.admit(&o.Call, index, o.from, o.to) {
 		return false
 	}
 	o.task.store.firstByteHedges.Add(1)

@@ -25,7 +25,7 @@ type rest struct {
 func ask(t *task, from, to int64, n int) (r *rest, later bool) {
 	r = &rest{task: t}
 	r.BeginRest(t.ctx, t.key)
-	if !t.admit(&r.Call, 0, to-from) {
+	if !t.admit(&r.Call, 0, from, to) {
 		return nil, r.Denied != observe.DeniedShadow
 	}
 	t.store.stallHedges.Add(1)

@@ -74,6 +74,7 @@ type Store struct {
 	engine  *engine.Engine
 	bytes   *budget.Bucket // pays for the bytes of hedges
 	held    atomic.Int64   // bytes read ahead
+	whole   atomic.Bool    // the last answer to a range behind byte 0 began at byte 0
 	counters
 }
 
@@ -123,6 +124,21 @@ func (s *Store) Stats() Stats {
 func (s *Store) key(length int64) *engine.Key {
 	class := int64(1) << bits.Len64(uint64(length-1))
 	return s.engine.Key(engine.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
+}
+
+// ignores takes note of whether an answer shows that ranges are ignored.
+func (s *Store) ignores(ranges bool) {
+	if s.whole.Load() != ranges {
+		s.whole.Store(ranges)
+	}
+}
+
+// cost returns how many bytes an answer to a request for those from from to to has, as far as is known.
+func (s *Store) cost(from, to int64) int64 {
+	if s.whole.Load() {
+		return to
+	}
+	return to - from
 }
 
 // hold takes memory for n bytes that are read ahead, or reports false.

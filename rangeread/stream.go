@@ -84,6 +84,9 @@ func (s *stream) accept(asked Range) error {
 	if err := s.info.fits(asked); err != nil {
 		return err
 	}
+	if asked.Offset > 0 {
+		s.task.store.ignores(s.info.Offset == 0)
+	}
 	if n := s.info.Length; n >= 0 && n < s.to-s.info.Offset {
 		s.to = s.info.Offset + n
 	}

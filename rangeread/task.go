@@ -37,10 +37,10 @@ func (t *task) end() {
 	t.cancel(nil)
 }
 
-// admit decides whether a hedge of n bytes may start, at the delay of that index. It is paid for by what it asks for, as nobody knows what the
-// server has sent of it, or of the attempt that it beats, when that is cut off.
-func (t *task) admit(c *engine.Call, index int, n int64) bool {
-	reason := engine.None
+// admit decides whether a hedge for the bytes from from to to may start, at the delay of that index. It is paid for by what it asks for, as nobody
+// knows what the server has sent of it, or of the attempt that it beats, when that is cut off.
+func (t *task) admit(c *engine.Call, index int, from, to int64) bool {
+	reason, n := engine.None, t.store.cost(from, to)
 	paid := t.store.bytes.SpendN(n)
 	if !paid {
 		reason = observe.DeniedBudget
