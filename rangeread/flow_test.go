@@ -600,6 +600,31 @@ func TestNothingIsHedgedWhereThatIsForbidden(t *testing.T) {
 	}
 }
 
+// TestShadowModeSendsNothing, and counts hedges within both budgets, as if they were sent: ten reads are late, and the burst is four parts.
+func TestShadowModeSendsNothing(t *testing.T) {
+	t.Setenv("HEDGE_MODE", "shadow")
+	synctest.Test(t, func(t *testing.T) {
+		store := rangeread.NewStore(rangeread.Options{PartSize: part})
+		for range 20 {
+			warm(t, store, part)
+		}
+		before := store.Stats()
+		f := newFake(part)
+		f.plan = func(int, rangeread.Range) answer { return answer{first: time.Second} }
+		ctx, cancel := context.WithTimeout(t.Context(), 500*ms)
+		defer cancel()
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() { _, _ = store.Open(f.fetch).ReadAtContext(ctx, make([]byte, part), 0) })
+		}
+		all.Wait()
+		s := store.Stats()
+		assert.Zero(t, s.FirstByteHedges+s.StallHedges+s.BytesHedged)
+		assert.EqualValues(t, 10, s.Requests-before.Requests)
+		assert.EqualValues(t, 4, s.Denied-s.DeniedBytes, "that were not sent for the mode alone")
+	})
+}
+
 // TestAnswersWithoutBytesTeachNoLatency: that an object ends is said sooner than its bytes come.
 func TestAnswersWithoutBytesTeachNoLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -51,7 +51,7 @@ func (t *task) admit(c *engine.Call, index int, from, to int64) bool {
 		t.store.hedged.Add(n)
 		return true
 	}
-	if paid {
+	if paid && c.Denied != observe.DeniedShadow { // as if that was sent
 		t.store.bytes.GiveBackN(n)
 	}
 	if c.Denied != engine.None {
