@@ -82,6 +82,20 @@ func TestABodyThatBreaksOffIsGoneOnWith(t *testing.T) {
 	}
 }
 
+// TestABodyThatBreaksOffIsGoneOnWithFromTheFirstRangeOn: no delay has to be known for that.
+func TestABodyThatBreaksOffIsGoneOnWithFromTheFirstRangeOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(mib)
+		f.plan = given(answer{first: 5 * ms, cut: 1000, err: errStore})
+		store := rangeread.NewStore(rangeread.Options{})
+		p, took, err := readFrom(t, store, f, mib)
+		require.NoError(t, err)
+		assert.Len(t, p, int(mib))
+		assert.Equal(t, 12*ms, took)
+		assert.EqualValues(t, 1, store.Stats().StallHedges)
+	})
+}
+
 // TestIfAllFailThePrimarysErrorComesOut: as it is, with what was read before it.
 func TestIfAllFailThePrimarysErrorComesOut(t *testing.T) {
 	first, other := errors.New("first"), errors.New("other")

@@ -15,7 +15,7 @@
 // time to the first byte: if that is longer than for most, the range is asked for once more, and who
 // has its first byte sooner is read. The second one is the longest pause in the body: if a body pauses for
 // twice as long as nineteen bodies in twenty ever do, or breaks off, what is missing of it is asked for, and if that comes first, reading goes on
-// with it. Nothing is hedged until ten ranges of that size are known.
+// with it. No delay is known, and nothing is hedged but a body that breaks off, until ten ranges of that size were read.
 //
 // The second requests of a store are at most so many, in number and in bytes, as [Options].BudgetPercent allows, and a burst.
 // They stop while most requests are slow, as those of package hedge do, and where [hedge.WithoutHedging] or the variables HEDGE_MODE and
