@@ -673,6 +673,12 @@ func TestALongLifeHoldsNothing(t *testing.T) {
 		}
 		before := read(200)
 		assert.Less(t, read(5000), before+(1<<20))
+
+		for range 20_000 { // that have failed, and are not closed
+			_, err := r.NewReader(ctx, -1, 5).Read(p)
+			require.Error(t, err)
+		}
+		assert.Less(t, heap(), before+(1<<20))
 		runtime.KeepAlive(r)
 	})
 }

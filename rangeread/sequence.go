@@ -51,14 +51,16 @@ var (
 // ends. It reads ahead: a part more with each part that was read to its end, up to Options.Parallel parts at the same time, within Options.MaxBytes. Who does not read on is not
 // read ahead for. It is an [io.WriterTo] as well.
 //
-// The context is that of all requests. The reader must be closed, or read to its end. One goroutine at a time reads from it; Close may be called at any time.
+// The context is that of all requests. The reader must be closed, or read to its end or an error. One goroutine at a time reads from it; Close may be called at any time.
 func (r *Reader) NewReader(ctx context.Context, off, n int64) io.ReadCloser {
 	s := &sequence{reader: r, caller: ctx, at: off, next: off, end: math.MaxInt64}
 	if n >= 0 && off >= 0 {
 		s.end = off + min(n, math.MaxInt64-off)
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	s.err = r.refuses(ctx, off)
+	if s.err = r.refuses(ctx, off); s.err != nil {
+		s.cancel(nil)
+	}
 	return s
 }
 
