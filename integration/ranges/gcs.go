@@ -34,6 +34,8 @@ func GCS(object *storage.ObjectHandle) rangeread.Fetch {
 			return nil, rangeread.Info{}, io.EOF
 		} else if r.Match != "" && errors.Is(err, storage.ErrObjectNotExist) { // that generation is not there any more
 			return nil, rangeread.Info{}, fmt.Errorf("%w: %w", rangeread.ErrChanged, err)
+		} else if err == io.EOF { // over gRPC: an answer without a message, which says nothing of where the object ends
+			return nil, rangeread.Info{}, io.ErrUnexpectedEOF
 		} else if err != nil {
 			return nil, rangeread.Info{}, err
 		}

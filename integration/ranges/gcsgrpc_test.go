@@ -3,11 +3,13 @@ package ranges
 import (
 	"fmt"
 	"hash/crc32"
+	"io"
 	"net"
 	"sync/atomic"
 	"testing"
 
 	"cloud.google.com/go/storage"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,6 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/gohedge/hedge/rangeread"
 )
 
 func TestGCSOverGRPC(t *testing.T) {
@@ -28,6 +32,20 @@ func TestGCSOverGRPC(t *testing.T) {
 	t.Cleanup(func() { client.Close() })
 	s.fetch = GCS(client.Bucket("shop").Object("catalog"))
 	s.check(t)
+}
+
+// TestGCSAnswerWithoutAMessageIsNotTheEnd: the client returns io.EOF itself then.
+func TestGCSAnswerWithoutAMessageIsNotTheEnd(t *testing.T) {
+	s := &objectServer{gate: new(gate)}
+	s.put(content(1))
+	t.Setenv("STORAGE_EMULATOR_HOST_GRPC", s.serve(t))
+	client, err := storage.NewGRPCClient(t.Context())
+	require.NoError(t, err)
+	defer client.Close()
+	s.gate.next.Store(nothing)
+	n, err := rangeread.New(GCS(client.Bucket("shop").Object("catalog")), rangeread.Options{}).ReadAt(make([]byte, 10), 0)
+	assert.Zero(t, n)
+	assert.Equal(t, io.ErrUnexpectedEOF, err)
 }
 
 // An objectServer answers ReadObject of google.storage.v2 for one object. There is no server of it that a Go program can start:
@@ -70,6 +88,9 @@ func (s *objectServer) readObject(_ any, stream grpc.ServerStream) error {
 	if what == silent {
 		<-stream.Context().Done()
 		return stream.Context().Err()
+	}
+	if what == nothing {
+		return nil
 	}
 	object, generation := *s.object.Load(), s.generation.Load()
 	offset, limit := number(req, "read_offset"), number(req, "read_limit")

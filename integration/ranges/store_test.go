@@ -38,6 +38,7 @@ const (
 	opens   = iota
 	silent  // nothing comes
 	halfway // the second half of the body does not come
+	nothing // over gRPC: it ends well, without a message
 )
 
 // A gate stands before a server. It stalls answers until their clients leave, and counts connections and requests.
