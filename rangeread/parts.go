@@ -41,7 +41,11 @@ func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error)
 	if whole <= size && int64(len(p)) == whole {
 		return f.fill(p)
 	}
-	b, err := f.next() // which may say how large the object is
+	var b []byte
+	var err error
+	if _, known := r.version.length(); !known {
+		b, err = f.next() // which may say how large the object is
+	}
 	n := copy(p, b)
 	if length, known := r.version.length(); known {
 		p = p[:max(min(whole, length-off), int64(n))]
