@@ -60,8 +60,9 @@
 //     asked everywhere. So when the budget is used up, a silent server that is back answers
 //     no question in place of one that fails, until a probe finds it.
 //   - When a server closes a connection, a question that is alone on it may be the
-//     reason: it is an error unless another server answers. One of several is asked once
-//     more over a connection of its own.
+//     reason: it is an error unless another server answers, which costs no budget, silent
+//     or not. One that refuses connections may restart, and is waited for. One question of
+//     several is asked once more over a connection of its own.
 //   - An answer that does not fit a datagram, of a server that has no TCP, is an error
 //     unless another server answers.
 //   - Somebody who guesses IDs costs a server that does not repeat the spelling of names a

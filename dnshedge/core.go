@@ -514,7 +514,8 @@ type result struct {
 	hedged bool          // a hedge gave the answer
 	tries  int           // attempts made
 
-	refuse time.Time // if err is not nil: when the last of the servers that refuse connections began to; zero: none does
+	refuse  time.Time // if err is not nil: when the last of the servers that refuse connections began to; zero: none does
+	refused bool      // if err is not nil: one has refused a connection for this question
 }
 
 // failed reports whether another server may do better.

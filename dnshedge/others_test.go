@@ -163,6 +163,70 @@ func TestAServerThatRestartsIsWaitedForBesideOneWithoutTCP(t *testing.T) {
 	}
 }
 
+// One server restarts. The other one closes its connection on the question.
+func TestAServerThatRestartsIsWaitedForBesideOneThatClosesConnections(t *testing.T) {
+	for _, network := range []string{"tcp", "tls"} {
+		for name, order := range map[string][]string{"first": {"a", "b"}, "second": {"b", "a"}} {
+			for _, strict := range []dnshedge.Order{dnshedge.OrderAuto, dnshedge.OrderStrict} {
+				bubble(t, func(l *lab) {
+					var queries atomic.Int64
+					l.serve("b", func(dnstest.Query) dnstest.Reply {
+						queries.Add(1)
+						return dnstest.Reply{Close: true}
+					})
+					c := off()
+					c.Order = strict
+					l.client(c, l.up(network, order[0]), l.up(network, order[1]))
+					time.AfterFunc(2*time.Second, func() { l.serve("a", good) })
+					r, took, err := l.ask(c, "x.example.")
+					if assert.NoError(t, err, "%s: it is the %s, %v", network, name, strict) {
+						assert.Equal(t, "192.0.2.1", addr(r))
+						assert.LessOrEqual(t, took, 2*time.Second+1600*ms+400*ms, "the fourth pause, and three round trips for each of four times")
+					}
+					assert.LessOrEqual(t, queries.Load(), int64(2*5), "it is asked again with the other one, and each time once more over a connection of its own")
+				})
+			}
+		}
+	}
+}
+
+// One server closes its connection on some questions, and the other one is silent, until nothing pays for asking it once more. Nobody has said
+// anything about their names, and so the silent one is asked about each: when it is back, it answers.
+func TestASilentServerIsAskedWhenTheOtherOneClosesConnections(t *testing.T) {
+	for _, order := range []string{"a b", "b a"} {
+		bubble(t, func(l *lab) {
+			var silent atomic.Bool
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if strings.HasPrefix(q.Question[0].Name, "x") {
+					return dnstest.Reply{Close: true}
+				}
+				return good(q)
+			})
+			l.serve("b", func(q dnstest.Query) dnstest.Reply {
+				if silent.Load() {
+					return drop(q)
+				}
+				return good(q)
+			})
+			hosts := strings.Fields(order)
+			c := l.client(off(), l.up("tcp", hosts[0]), l.up("tcp", hosts[1]))
+			l.must(c, "known.example.")
+			silent.Store(true)
+			var wg sync.WaitGroup
+			for i := range 60 {
+				wg.Go(func() { _, _, _ = c.Exchange(question(fmt.Sprintf("x%d.example.", i), dns.TypeA), "") })
+				time.Sleep(100 * ms)
+				l.must(c, fmt.Sprintf("y%d.example.", i))
+			}
+			wg.Wait()
+			l.must(c, "y.example.")
+			silent.Store(false)
+			_, _, err := l.ask(c, "x.example.")
+			assert.NoError(t, err, order)
+		})
+	}
+}
+
 // Three names fail everywhere, and then the first server answers another one, so that only the second is in doubt. When the first one
 // closes the connection, the second is asked.
 func TestAServerInDoubtIsAskedRatherThanNone(t *testing.T) {

@@ -204,9 +204,10 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 const firstPause = 200 * time.Millisecond
 
 // waits reports whether the servers may do better soon: one refuses connections, and no other has answered but for a response that was
-// cut.
+// cut, or has closed its connection instead.
 func (r *result) waits() bool {
-	return group.Refused(r.err) || transport.OnlyCut(r.err) && !r.refuse.IsZero()
+	refused := r.refused || !r.refuse.IsZero() // some have answered others since, and some were not asked
+	return group.Refused(r.err) || refused && (transport.OnlyCut(r.err) || transport.Ended(r.err))
 }
 
 // wait waits, or reports false at once if ctx ends before that.
@@ -457,6 +458,7 @@ func better(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.failed(q) || first.err != nil && second.err == nil {
 		return second
 	}
+	first.refused = first.refused || second.refused
 	if second.refuse.After(first.refuse) {
 		first.refuse = second.refuse
 	}
@@ -525,7 +527,7 @@ func (s *servers) ask(ctx context.Context, q *wire.Query, g group.Servers) *resu
 	if err != nil {
 		s.count.failures.Add(1)
 		r.answer, r.err = nil, noAnswer(q, r.from, err)
-		r.refuse = g.RefuseSince()
+		r.refuse, r.refused = g.RefuseSince(), out.Refused
 	}
 	return r
 }

@@ -57,6 +57,8 @@ type Result struct {
 	From   *Server      // that the answer is from, or the error about
 	Hedged bool         // a hedge was answered first
 	Tries  int          // attempts made
+
+	Refused bool // a server has refused a connection, and there is an error
 }
 
 // Exchange is one question on its way through a group of equal servers. The zero value is ready for Ask, and it is used once.
@@ -149,6 +151,7 @@ type failing struct {
 	failedBy    uint64       // the servers they are from: a bit for each, those above 64 left out
 	failureFrom *Server      // its server
 	failed      *Server      // the server that the primary's error is about
+	refused     bool         // a server has refused a connection
 }
 
 // reply is an attempt's answer.
@@ -205,7 +208,7 @@ func (x *Exchange) failedAll(err error, tries int) Result {
 	if x.failure != nil {
 		return Result{Answer: x.failure, From: x.failureFrom, Tries: tries}
 	}
-	return Result{Err: err, From: cmp.Or(x.failed, x.group[0]), Tries: tries}
+	return Result{Err: err, From: cmp.Or(x.failed, x.group[0]), Tries: tries, Refused: x.refused}
 }
 
 // ended learns from the exchange and tells how it ended. The winner is -1 if there is none.
@@ -755,13 +758,15 @@ func (x *Exchange) fail(n int, s *Server, err error) error {
 }
 
 // failover keeps the response of a server that could not answer, and finds another
-// server that has not been asked. Asking that one costs no budget, unless it is known
-// to be silent, or two servers have failed already: what fails everywhere must not be
-// asked everywhere. SERVFAIL is what a zone's own failure looks like, and so three
-// servers are enough (RFC 9520 §3.1).
+// server that has not been asked. Asking that one costs no budget, unless a server has
+// said that it cannot answer and this one is known to be silent, or two have said so:
+// what fails everywhere must not be asked everywhere. Who closes or refuses a connection
+// has said nothing, and a silent server may be all that is left. SERVFAIL is what a
+// zone's own failure looks like, and so three servers are enough (RFC 9520 §3.1).
 func (x *Exchange) failover(n int, from *Server, a *wire.Answer, err error) (to, use int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.refused = x.refused || Refused(err)
 	if a != nil || transport.OnlyCut(err) {
 		x.failedBy |= 1 << slices.Index(x.group, from) // 0 from the 65th on
 	}
@@ -780,7 +785,7 @@ func (x *Exchange) failover(n int, from *Server, a *wire.Answer, err error) (to,
 		return 0, 0, false
 	case x.servfails >= maxServfails:
 		return 0, 0, false
-	case (x.group[i].Silent() || x.failures > 1) && !x.group[i].purse.payFailover():
+	case (x.failures > 0 && x.group[i].Silent() || x.failures > 1) && !x.group[i].purse.payFailover():
 		return 0, 0, false
 	}
 	return i, x.turnTo(n, i), true

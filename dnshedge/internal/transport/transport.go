@@ -10,11 +10,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -22,6 +24,11 @@ import (
 
 // ErrClosed is why a closed transport does not send.
 var ErrClosed = errors.New("dnshedge: client is closed")
+
+// Ended reports whether an error says that the server has ended a connection instead of an answer.
+func Ended(err error) bool {
+	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(end error) bool { return errors.Is(err, end) })
+}
 
 // A Transport carries queries to one server. It is safe for concurrent use.
 type Transport interface {
