@@ -363,13 +363,13 @@ func (j *dnsJudge) guessed(a *dnsAsk, r *dnsResult) bool {
 	})
 }
 
-// spent reports whether two servers say that they cannot answer, or end connections, or one does and all have failed for
+// spent reports whether two servers say that they cannot answer, or one does and all have failed for
 // a broken zone, and the budget, which pays for asking another one, may be used up.
 func (j *dnsJudge) spent(a *dnsAsk, r *dnsResult) bool {
 	failed := 0
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		if slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
-			return (f.failure() || f.ends()) && f.matches(a.dnsKey) && f.during(r.began, r.end)
+			return f.failure() && f.matches(a.dnsKey) && f.during(r.began, r.end)
 		}) {
 			failed++
 		}
