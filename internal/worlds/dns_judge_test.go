@@ -262,7 +262,7 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 	if j.failedBefore(a, r) {
 		return true
 	}
-	return !well && (j.decided(a, r) || j.hurried(a, r) || j.alone(-1, a, r) && (j.outage(a, r) || j.poor(a, r) || j.lossy(a, r) || j.twice(a, r) || j.guessed(a, r)) || j.spent(a, r) || j.unpaid(a, r))
+	return !well && (j.decided(a, r) || j.hurried(a, r) || j.alone(-1, a, r) && (j.outage(a, r) || j.poor(a, r) || j.lossy(a, r) || j.broken(a, r) || j.twice(a, r) || j.guessed(a, r)) || j.spent(a, r) || j.unpaid(a, r))
 }
 
 // poor reports whether a server has lost so many datagrams until a question ended that it is not asked again for each: its answers
@@ -335,6 +335,21 @@ func (j *dnsJudge) lossy(a *dnsAsk, r *dnsResult) bool {
 		}
 	}
 	return false
+}
+
+// broken reports whether a server that was late with a question was gone before it answered, and did not come back. As its answers take so long, it
+// was not asked again meanwhile: its retransmission timeout is up to three times as long as the latest ones took.
+func (j *dnsJudge) broken(a *dnsAsk, r *dnsResult) bool {
+	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
+		faults := j.w.servers[s].faults
+		return slices.ContainsFunc(faults, func(late *dnsFault) bool {
+			answers := r.began + late.delay() + 2*travel(s)
+			return late.delay() > 0 && late.matches(a.dnsKey) && late.from < r.began-late.delay() && late.during(r.began, r.began+slack) &&
+				slices.ContainsFunc(faults, func(f *dnsFault) bool {
+					return f.kind == "down" && f.from > r.began && f.from < answers && f.until >= r.end
+				})
+		})
+	})
 }
 
 // failedInARow counts the questions that have failed until then since one was answered.
