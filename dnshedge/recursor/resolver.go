@@ -140,7 +140,7 @@ type Limits struct {
 	InFlight, ZoneInFlight int
 
 	// Verifications is what the signatures of a question may cost to verify: P-384 counts 10, RSA with more than 2,048 bits 5, any
-	// other 1. Zero: 128.
+	// other 1, and so does one that was verified for the question before. Zero: 128.
 	Verifications int
 	// NSEC3Iterations is up to how many iterations of their hash NSEC3 records prove something. The answers of
 	// a zone that has more are insecure (RFC 9276 §3.2). Zero: 50. At most 500.

@@ -42,7 +42,7 @@ func (p Policy) fakes(algorithm uint8) bool {
 type verifier interface {
 	// verify reports whether a signature of a digest, as digest returns it, is right.
 	verify(digest, signature []byte) bool
-	// cost is what one verification costs, in units of Policy.Verifications.
+	// cost is what one verification costs, in units of Policy.Verifications: 1 at least.
 	cost() int
 }
 

@@ -142,6 +142,57 @@ func TestVerificationsAreWeighted(t *testing.T) {
 	assert.Equal(t, "Verifications", reason(t, err).Limit)
 }
 
+// TestWhatWasVerifiedBeforeCostsOne has the same RRset come in several responses, which servers of a P-384 zone send with each referral: it is not
+// verified again. Another one, another signature and another zone's key are.
+func TestWhatWasVerifiedBeforeCostsOne(t *testing.T) {
+	s := newSigner(t, "example.", dns.ECDSAP384SHA384, 384, ksk)
+	k := trust(t, s)
+	rrs := records(t, "a.example. 300 IN A 192.0.2.1")
+	right := s.sign(t, rrs)
+	wrong := *right
+	wrong.OrigTtl++
+	other := *right
+	other.Hdr.Name = "b.example."
+	w := new(validate.Work)
+	total := 0
+	for _, c := range []struct {
+		name string
+		rrs  []dns.RR
+		sig  *dns.RRSIG
+		keys *validate.Keys
+		cost int
+		ok   bool
+	}{
+		{"first", rrs, right, k, 10, true},
+		{"again", rrs, right, k, 1, true},
+		{"with less time", records(t, "a.example. 200 IN A 192.0.2.1"), right, k, 1, true},
+		{"other data", records(t, "a.example. 300 IN A 192.0.2.2"), right, k, 10, false},
+		{"other owner", records(t, "b.example. 300 IN A 192.0.2.1"), &other, k, 10, false},
+		{"wrong", rrs, &wrong, k, 10, false},
+		{"wrong again", rrs, &wrong, k, 1, false},
+		{"another signature", rrs, s.sign(t, rrs, func(g *dns.RRSIG) { g.Expiration++ }), k, 10, true},
+		{"the same keys, read anew", rrs, right, trust(t, s), 1, true},
+	} {
+		before, failures, _ := w.Spent()
+		_, err := w.Verify(validate.NewRRset(c.rrs, c.sig), c.keys, now)
+		assert.Equal(t, c.ok, err == nil, "%s: %v", c.name, err)
+		spent, failed, _ := w.Spent()
+		assert.Equal(t, c.cost, spent-before, c.name)
+		assert.Equal(t, map[bool]int{false: 1, true: 0}[c.ok], failed-failures, c.name)
+		total += c.cost
+	}
+	spent, _, _ := w.Spent()
+	assert.Equal(t, total, spent)
+	_, err := new(validate.Work).Verify(validate.NewRRset(rrs, right), k, now)
+	require.NoError(t, err)
+
+	w = &validate.Work{Policy: validate.Policy{Verifications: 15}} // what is known is bounded as well
+	for i := range 7 {
+		_, err := w.Verify(validate.NewRRset(rrs, right), k, now)
+		assert.Equal(t, i < 6, err == nil, i)
+	}
+}
+
 // TestLongRRsetsAreWeighted has an RRset of 46 kB with compressed names: 1.4 MB are hashed for each of its signatures.
 func TestLongRRsetsAreWeighted(t *testing.T) {
 	s := seeded("example.", ksk, 1)

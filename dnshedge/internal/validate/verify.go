@@ -163,15 +163,22 @@ func (t *trial) signer(g *signature, keys []key) *key {
 			t.over, t.reason.Text = true, "too many signatures are wrong"
 			return nil
 		}
-		if limit := t.work.pay(k.verifier.cost() + t.form.size(g)/sizePerUnit); limit != "" {
-			t.reach(wrong, dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
-			t.over, t.reason.Limit = true, limit
+		if !t.pays(1 + t.form.size(g)/sizePerUnit) {
 			return nil
 		}
 		if sum == nil {
 			sum = digest(g.algorithm, t.form.signed(g, t.set))
 		}
-		if k.verifier.verify(sum, g.bytes) {
+		as := attemptOf(k, sum, g.bytes)
+		right, known := recall(t.work, &t.work.attempts, as)
+		if !known {
+			if !t.pays(k.verifier.cost() - 1) {
+				return nil
+			}
+			right = k.verifier.verify(sum, g.bytes)
+			note(t.work, &t.work.attempts, as, right)
+		}
+		if right {
 			t.work.made(keys, g, (first+i)%len(keys), first)
 			return k
 		}
@@ -180,6 +187,16 @@ func (t *trial) signer(g *signature, keys []key) *key {
 		t.reach(wrong, dns.ExtendedErrorCodeDNSBogus, "the signature is wrong")
 	}
 	return nil
+}
+
+// pays pays units of verification, or ends the search.
+func (t *trial) pays(units int) bool {
+	limit := t.work.pay(units)
+	if limit != "" {
+		t.reach(wrong, dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
+		t.over, t.reason.Limit = true, limit
+	}
+	return limit == ""
 }
 
 func untimelyEDE(early, late bool) uint16 {

@@ -1,6 +1,8 @@
 package validate
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"sync"
 )
 
@@ -26,6 +28,7 @@ type Work struct {
 	failures int
 	blocks   int
 	verified map[pair]outcome
+	attempts map[attempt]bool // whether the signature was right
 	hashes   map[hashKey]hash
 	makers   map[maker]int
 }
@@ -154,6 +157,22 @@ type pair struct {
 type outcome struct {
 	verified Verified
 	err      error
+}
+
+// An attempt is the hash of a key, of what was signed, and of a signature. Responses to several queries of a question have the same proofs, and a
+// response is judged when it comes and once more when its zone's keys are trusted.
+type attempt [sha256.Size]byte
+
+func attemptOf(k *key, sum, signature []byte) (a attempt) {
+	h := sha256.New()
+	for _, b := range [...][]byte{k.data, sum, signature} {
+		var n [4]byte
+		binary.BigEndian.PutUint32(n[:], uint32(len(b)))
+		h.Write(n[:])
+		h.Write(b)
+	}
+	h.Sum(a[:0])
+	return a
 }
 
 // A hashKey is what a hash of NSEC3 is made of.
