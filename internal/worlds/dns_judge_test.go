@@ -535,7 +535,16 @@ func (j *dnsJudge) failedBefore(a *dnsAsk, r *dnsResult) bool {
 			return true
 		}
 	}
-	return false
+	return j.w.client.cache && r.end == r.began && j.refreshed(a, r, keep)
+}
+
+// refreshed reports whether a server has decided about a question that was asked in the background, for an answer that was to be kept longer. Any
+// server may be asked that.
+func (j *dnsJudge) refreshed(a *dnsAsk, r *dnsResult, keep time.Duration) bool {
+	return slices.ContainsFunc(j.client.failures, func(said dnsFailed) bool {
+		return said.key == a.dnsKey && said.at < r.began && said.at > r.began-keep-travel(said.server) &&
+			slices.ContainsFunc(j.w.servers[said.server].faults, func(f *dnsFault) bool { return f.decision() && f.matches(a.dnsKey) && f.during(said.at, said.at) })
+	})
 }
 
 // origin judges an answer by the response that it is from.
