@@ -97,8 +97,17 @@ func (j *grpcJudge) patience(c *grpcCall) (d time.Duration) {
 func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
 	patience := j.patience(c)
 	stopped := stops(c.deadline, c.cancel, a.first) || stops(c.deadline, c.cancel, b.first)
-	if answer := j.w.client.answer; answer != codes.OK && b.firstCode == answer && b.first <= a.first+slack+patience {
-		return
+	bound := j.bound(c, a.first, b)
+	if c.deadline > 0 {
+		bound = min(bound, max(0, c.deadline-a.first))
+	}
+	if c.cancel >= 0 {
+		bound = min(bound, max(0, c.cancel-a.first))
+	}
+	if answer := j.w.client.answer; answer != codes.OK && b.firstCode == answer {
+		if end := a.first + slack + patience; b.first <= end || !a.good() && b.first <= end+bound {
+			return
+		}
 	}
 	switch {
 	case a.good() && !b.good():
@@ -110,13 +119,6 @@ func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
 			say("1 later", "")
 		}
 	case !b.good():
-		bound := j.bound(c, a.first, b)
-		if c.deadline > 0 {
-			bound = min(bound, max(0, c.deadline-a.first))
-		}
-		if c.cancel >= 0 {
-			bound = min(bound, max(0, c.cancel-a.first))
-		}
 		if b.first > a.first+bound+slack+patience {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}

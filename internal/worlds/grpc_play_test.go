@@ -408,7 +408,7 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 			r.wrong = append(r.wrong, "the request was changed")
 		}
 		if r.good() || r.taught() || own.Err() != nil {
-			p.memory.learn(p.since(), r.first)
+			p.memory.learn(p.since()-r.end+r.first, r.first) // a stream goes on after its first message
 		}
 		then, r.trailer = state(), targets()
 		if c.reuse {
