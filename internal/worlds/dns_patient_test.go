@@ -124,17 +124,18 @@ func (p *dnsPlay) exchange(ctx context.Context, network string, server int, m *d
 	if network == "tls" {
 		dial, port = "tcp", ":853"
 	}
-	c, err := p.net.Host("client").DialContext(ctx, dial, p.host(server).Name()+port)
+	below, err := p.net.Host("client").DialContext(ctx, dial, p.host(server).Name()+port)
 	if err != nil {
 		return nil
 	}
-	defer c.Close()
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	defer below.Close()
+	defer context.AfterFunc(ctx, func() { _ = below.SetDeadline(time.Unix(1, 0)) })()
+	c := below
 	if network == "tls" {
 		_, trusting := dnstest.Certificate()
 		trusting = trusting.Clone()
 		trusting.ServerName = dnstest.Name
-		c = tls.Client(c, trusting)
+		c = tls.Client(below, trusting)
 	}
 	return patientExchange(c, network, m)
 }
