@@ -137,3 +137,6 @@ func Crowded(most int64, n int, before, after time.Time) (known int) {
 	}
 	return known
 }
+
+// PackProof is packProof for tests.
+var PackProof = packProof

@@ -84,9 +84,10 @@ func endWithSignatures(now time.Time, sections ...[]dns.RR) time.Duration {
 	return time.Duration(ttl) * time.Second
 }
 
-// packProof returns records in wire format, those that have one.
+// packProof returns records in wire format, those that have one. Others read the records meanwhile, and PackRR writes to what it packs.
 func packProof(rrs []dns.RR) (all [][]byte) {
 	for _, rr := range rrs {
+		rr = dns.Copy(rr)
 		b := make([]byte, dns.Len(rr)+1)
 		if n, err := dns.PackRR(rr, b, 0, nil, false); err == nil {
 			all = append(all, b[:n])

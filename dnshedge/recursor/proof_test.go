@@ -79,6 +79,15 @@ func TestDelegationsHaveWhatTheParentSaysOfTheirKeys(t *testing.T) {
 	})
 }
 
+// Validation reads the same records while Export writes them out.
+func TestExportOnlyReadsWhatItWritesOut(t *testing.T) {
+	rr := record("example. DS 1 8 2 0000000000000000000000000000000000000000000000000000000000000000")
+	rr.Header().Rdlength = 1234
+	before := dns.Copy(rr)
+	require.Len(t, recursor.PackProof([]dns.RR{rr}), 1)
+	assert.Equal(t, before, rr)
+}
+
 func TestOneEntryServesThoseWithAndWithoutDO(t *testing.T) {
 	bubble(t, signedTree, func(t *testing.T, w *world) {
 		w.sign()
