@@ -43,8 +43,8 @@ import (
 // hedges have used will do. If all five are the primary's though another is ready, the hedge is not sent, and counts as
 // [DeniedSameBackend]: so it is for policies that always send a call to the same backend, such as ring_hash. If no other is
 // ready, the hedge goes to the primary's as it would without. Picks that are not used end as losers do, with CANCELLED, and
-// at once after the attempt that has their backend, so that averages of latency learn nothing from them. Outlier detection
-// would take them for failures: put it above hedge_elsewhere.
+// at once after the attempt that has their backend, so that averages of latency learn nothing from them, or a second after the first message
+// of a stream. Outlier detection would take them for failures: put it above hedge_elsewhere.
 //
 // Where servers report their load with answers (ORCA, gRFC A51), and the program imports google.golang.org/grpc/orca, without
 // which gRPC does not read that, a hedge goes to the least loaded backend that its call has not used, by application_utilization,

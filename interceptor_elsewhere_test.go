@@ -278,6 +278,42 @@ func TestPicksThatAreNotUsedTeachThePolicyNothing(t *testing.T) {
 	}
 }
 
+// A stream can go on for hours: a policy that counts what is out would avoid the backends of its picks as long.
+func TestPicksThatAreNotUsedDoNotWaitForTheEndOfALongStream(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan, delays []int // the primary's pick, and those for hedges; of the backends, in ms
+		want         []grpctest.Lesson
+	}{
+		"the primary wins": {plan: []int{1, 1, 1, 2}, delays: []int{30, 1000, 10}, want: lessons(1, 1010*ms, codes.Canceled, 2)},
+		"the hedge wins, which has the backend of picks for the next one": {plan: []int{1, 2, 2, 2, 3}, delays: []int{1000, 40, 1000},
+			want: lessons(2, 1020*ms, codes.Canceled, 2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := grpctest.NewFleet(t, 3)
+				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(300))
+				client, _ := f.Client(t, grpctest.Elsewhere("test_learner"), in)
+				for i, d := range c.delays {
+					f.Delays[i].Store(int64(d) * int64(ms))
+				}
+				grpctest.Learner.Plan(c.plan...)
+				ctx, cancel := context.WithCancel(hedge.WithDelay(t.Context(), 20*ms))
+				s, err := client.StreamingOutputCall(ctx, new(testpb.StreamingOutputCallRequest))
+				require.NoError(t, err)
+				_, err = s.Recv()
+				require.NoError(t, err)
+				time.Sleep(time.Hour)
+				got := grpctest.Learner.Plan()
+				assert.Len(t, got, len(c.plan)-1, "all but the stream: %v", got)
+				assert.Subset(t, got, c.want)
+				cancel()
+				synctest.Wait()
+				assert.Len(t, grpctest.Learner.Plan(), 1)
+			})
+		})
+	}
+}
+
 func TestAHedgeIsSentThoughThePrimaryHasNoBackendYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := grpctest.NewFleet(t, 2)

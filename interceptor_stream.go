@@ -315,8 +315,7 @@ func (s *stream) deliverTargets() {
 // receiveFirst receives the first message, from whichever attempt has it first.
 func (s *stream) receiveFirst(m any) error {
 	defer s.choose(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
-	s.reply = m
-	s.key = s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.cc, s.asked.method), s.rule.policy.BudgetPercent/100)
+	s.reply, s.key = m, s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.cc, s.asked.method), s.rule.policy.BudgetPercent/100)
 	asked, sent := time.Now(), s.sent.At()
 	delays := s.plan(s.asked.ctx, s.askedDelay)
 	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.Look
@@ -331,6 +330,7 @@ func (s *stream) receiveFirst(m any) error {
 		style.Usual = race.Unbounded
 	}
 	out := r.Run(s.asked.ctx, s, s, delays, &style)
+	s.detours.Settle(&s.origin.Trail)
 	if late && time.Since(asked) < grpcattempt.Look {
 		s.Untimed()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
@@ -32,6 +33,29 @@ type Detours struct {
 // For returns the context of hedge n of a call, made from ctx. The trail is that of the call's primary.
 func (all *Detours) For(ctx context.Context, n int, t *Trail) *Detour {
 	return &Detour{ctx, t, all, n}
+}
+
+// settles is how long after it is known which attempt a stream is picks wait for its end. Most streams have ended by then, and what
+// their attempts say comes first.
+const settles = time.Second
+
+// Settle is called when it is known which attempt of the call, of which the primary's trail is t, a stream is. It can go on
+// for hours, and picks do not wait for its end as long.
+func (all *Detours) Settle(t *Trail) {
+	all.mu.Lock()
+	went, refused := all.went, all.refused
+	all.mu.Unlock()
+	if went == [len(went)]*use{} && refused == [len(refused)]bool{} {
+		return // no hedge has asked for a backend
+	}
+	went[0] = t.primary.Load() // no hedge has that number
+	time.AfterFunc(settles, func() {
+		for _, u := range went {
+			if u != nil {
+				u.settle()
+			}
+		}
+	})
 }
 
 // A Detour is the context of hedge n. By [Key], it leads to itself: so the hedge is known by its context, whatever what is
@@ -108,13 +132,13 @@ func (a apart) Value(key any) any {
 var errUnused = status.Error(codes.Canceled, "hedge_elsewhere: the backend was not used")
 
 // A use is that of a backend by an attempt. Picks of the same backend that are not used end after it: at once, they
-// would tell the child that its backend answers in no time.
+// would tell the child that its backend answers in no time. Those that wait for a long stream do not wait for its end, see [Detours.Settle].
 type use struct {
 	*backend
 	done func(balancer.DoneInfo) // the child's
 
-	mu     sync.Mutex // guards the fields below
-	over   bool
+	mu     sync.Mutex                // guards the fields below
+	over   bool                      // or settled
 	unused []func(balancer.DoneInfo) // of picks
 }
 
@@ -136,6 +160,11 @@ func (b *backend) use(r *balancer.PickResult) *use {
 func (u *use) end(info balancer.DoneInfo) {
 	u.hear(info)
 	u.done(info)
+	u.settle()
+}
+
+// settle ends the picks that wait for the attempt. No other is kept.
+func (u *use) settle() {
 	u.mu.Lock()
 	unused := u.unused
 	u.over, u.unused = true, nil
@@ -145,7 +174,7 @@ func (u *use) end(info balancer.DoneInfo) {
 	}
 }
 
-// keep has a pick that is not used end after the attempt. It reports false if that is over.
+// keep has a pick that is not used end after the attempt. It reports false if that is over, or settled.
 func (u *use) keep(done func(balancer.DoneInfo)) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
