@@ -346,9 +346,9 @@ func WithReplicas(r Resolver) Option {
 // Content-Length and "Accept-Ranges: bytes", or status 206 with the one range of bytes that
 // the request asks for (bytes=a-b or bytes=a-), and in both cases a strong validator (section
 // 8.8): an ETag that is not weak or, where there is none, a Last-Modified a minute or more
-// before Date. A request whose signature covers its range is sent as it is: one with Range in
-// SignedHeaders, Alibaba's AdditionalHeaders or Tencent's q-header-list, Azure's shared keys,
-// and signatures after RFC 9421 or its draft. Responses that were decompressed on the way or
+// before Date. A request whose signature covers its range is sent as it is: one that lists Range in credentials, in the URL or in a header
+// of its own (SignedHeaders of many, Alibaba's AdditionalHeaders, Tencent's q-header-list, Baidu's bce-auth, Kong's hmac), Azure's
+// shared keys, and signatures after RFC 9421 or its draft. Responses that were decompressed on the way or
 // announce trailers are not, nor are encoded ones without an ETag. A 206 must repeat the validator, the encoding and the
 // whole length, and begin where the reader is; if not, the first response goes on alone.
 //

@@ -145,15 +145,17 @@ func number(text string) (n int64, ok bool) {
 	return int64(u), err == nil && u < math.MaxInt64
 }
 
-// signsRange reports whether a request has a signature that covers its range: one that names the headers it covers, as those of AWS, Google, Alibaba
-// and Tencent do, in Authorization or in the URL; Azure's, which covers the range always; one after RFC 9421; or one after the draft before it
+// signsRange reports whether a request has a signature that covers its range: one that names the headers it covers, in credentials, in the URL or in
+// a header of its own; Azure's, which covers the range always; one after RFC 9421; or one after the draft before it
 // (draft-cavage-http-signatures), in a header of its own or in Authorization.
 func signsRange(req *http.Request) bool {
 	for name, values := range req.Header {
 		switch {
 		case strings.EqualFold(name, "Signature-Input") && len(values) > 0, strings.EqualFold(name, "Signature") && len(values) > 0:
 			return true
-		case strings.EqualFold(name, "Authorization") && slices.ContainsFunc(values, coversRange):
+		case endsWith(name, "Authorization") && (slices.ContainsFunc(values, coversRange) || slices.ContainsFunc(values, listsRange)):
+			return true
+		case endsWith(name, "Headers") && listsSigned(name) && slices.ContainsFunc(values, namesRange):
 			return true
 		}
 	}
@@ -162,41 +164,60 @@ func signsRange(req *http.Request) bool {
 	}
 	q, _ := url.ParseQuery(strings.ReplaceAll(req.URL.RawQuery, ";", "%3B")) // a list is left out whose semicolons are not encoded
 	for name, values := range q {
-		if slices.Contains(lists[:], strings.ToLower(name)) && slices.ContainsFunc(values, namesRange) {
+		if listsSigned(name) && slices.ContainsFunc(values, namesRange) || slices.ContainsFunc(values, listsRange) {
 			return true
 		}
 	}
 	return false
 }
 
-// lists are the parameters of signatures, in lower case, that name the headers which are covered: of AWS and Google in Authorization, of AWS, of Google,
-// of Alibaba in both places, and of Tencent.
-var lists = [...]string{"signedheaders", "x-amz-signedheaders", "x-goog-signedheaders", "additionalheaders", "x-oss-additional-headers", "q-header-list"}
+// endsWith reports whether a name ends so, in whichever case.
+func endsWith(name, end string) bool {
+	return len(name) >= len(end) && strings.EqualFold(name[len(name)-len(end):], end)
+}
 
-// coversRange reports whether credentials of an Authorization header are a signature that covers a Range header.
+// listsSigned reports whether a parameter, or a header, has a name as those have that list the headers which a signature covers: X-Amz-SignedHeaders
+// of AWS and, spelt alike, of Google, Volcengine, Huawei and Escher; x-oss-additional-headers of Alibaba, and X-Ca-Signature-Headers of its gateways;
+// X-HMAC-Signed-Headers of APISIX; q-header-list of Tencent.
+func listsSigned(name string) bool {
+	name = strings.ToLower(name)
+	return strings.Contains(name, "header") && (strings.Contains(name, "sign") || strings.Contains(name, "additional") || strings.HasSuffix(name, "header-list"))
+}
+
+// coversRange reports whether credentials are a signature that covers a Range header, or may do so in words that are not read here.
 func coversRange(credentials string) bool {
-	credentials = strings.TrimSpace(credentials)
-	scheme, params, given := strings.Cut(credentials, " ")
-	switch strings.ToLower(scheme) {
-	case "sharedkey", "sharedkeylite", "signature":
-		return true
+	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
+	return slices.Contains([]string{"sharedkey", "sharedkeylite", "signature"}, strings.ToLower(scheme))
+}
+
+// listsRange reports whether credentials have a parameter, NAME=LIST or, as Alibaba's of version 2, NAME:LIST, that lists headers, Range or If-Range
+// among them. Baidu's have the list in the middle, without a name.
+func listsRange(credentials string) bool {
+	lower := strings.ToLower(strings.TrimSpace(credentials))
+	if !strings.Contains(lower, "range") {
+		return false
 	}
-	if !given {
-		params = credentials // Tencent's, which has no scheme
+	if strings.HasPrefix(lower, "bce-auth-v") {
+		return namesRange(lower)
 	}
-	for param := range strings.FieldsFuncSeq(params, func(r rune) bool { return r == ',' || r == '&' }) {
-		name, list, _ := strings.Cut(param, "=")
-		if slices.Contains(lists[:], strings.ToLower(strings.TrimSpace(name))) && namesRange(list) {
+	headers := false
+	for param := range strings.FieldsFuncSeq(lower, func(r rune) bool { return r == ',' || r == '&' }) {
+		if strings.ContainsAny(param, "=:") { // else the list before goes on
+			headers = strings.Contains(param, "header")
+		}
+		if headers && namesRange(param) {
 			return true
 		}
 	}
 	return false
 }
 
-// namesRange reports whether a list of names of headers has Range or If-Range.
+// namesRange reports whether a list of names of headers, with whatever between them, has Range or If-Range.
 func namesRange(list string) bool {
-	for name := range strings.SplitSeq(list, ";") {
-		if name = strings.TrimSpace(name); strings.EqualFold(name, "range") || strings.EqualFold(name, "if-range") {
+	for name := range strings.FieldsFuncSeq(list, func(r rune) bool {
+		return r != '-' && r != '_' && r != '.' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) {
+		if strings.EqualFold(name, "range") || strings.EqualFold(name, "if-range") {
 			return true
 		}
 	}
