@@ -24,7 +24,7 @@ func isToken(r rune) bool {
 // taken are the names to which HTTP gives a meaning.
 var taken = []string{
 	// RFC 9110, section 18.4, of requests and of answers
-	"accept", "accept-charset", "accept-encoding", "accept-language", "accept-ranges", "allow", "authentication-info", "authorization", "connection",
+	"accept", "allow", "authentication-info", "authorization", "connection",
 	"date", "etag", "expect", "from", "host", "last-modified", "location", "max-forwards", "range", "referer", "retry-after", "server", "te", "trailer",
 	"upgrade", "user-agent", "vary", "via", "www-authenticate", "*",
 	"age", "cache-control", "expires", "pragma", "warning", // RFC 9111
@@ -32,8 +32,14 @@ var taken = []string{
 	"keep-alive", "http2-settings", // of one connection
 	"cookie", "set-cookie", // RFC 6265
 	"idempotency-key", "x-idempotency-key", // net/http sends such requests again
-	"alt-used", "early-data", "forwarded", "last-event-id", "origin", "priority", // read by servers and proxies
+	"alt-used", "cdn-loop", "client-cert", "client-cert-chain", "early-data", "forwarded", "last-event-id", "origin", "priority", "x-real-ip", // read by servers and proxies
+	"dav", "depth", "destination", "lock-token", "overwrite", "timeout", // RFC 4918
+	"a-im", "available-dictionary", "dictionary-id", "dnt", "dpop", "digest", "im", "link", "negotiate", "prefer", "repr-digest", "save-data", "service-worker",
+	"signature", "signature-input", "slug", "soapaction", "tcn", "upgrade-insecure-requests", // of other registered names, those that servers act on
+	"baggage", "traceparent", "tracestate", // of tracing
+	"x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url", // in the place of method and target
 }
 
-// takenPrefixes are those of families of names: Content-Length, If-Match, Proxy-Connection, Sec-WebSocket-Key.
-var takenPrefixes = []string{"access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-"}
+// takenPrefixes are those of families of names: Accept-Encoding, Content-Length, If-Match, Proxy-Connection, Sec-WebSocket-Key, Want-Digest. Those of
+// object stores are to be signed: with one that is not, a server refuses the request.
+var takenPrefixes = []string{"accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "want-", "x-amz-", "x-forwarded-", "x-goog-", "x-ms-"}
