@@ -51,7 +51,7 @@ func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 	t.Helper()
 	var all Table
 	matched := make([]bool, len(patterns))
-	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+	for _, file := range linked() {
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
@@ -60,8 +60,7 @@ func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 				}
 			}
 		}
-		return true
-	})
+	}
 	for i, p := range patterns {
 		if !matched[i] {
 			t.Errorf("hedgetest: Methods: no method that is linked in matches %q", p)
@@ -69,6 +68,15 @@ func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 	}
 	slices.SortFunc(all, func(a, b Method) int { return cmp.Compare(a.Name, b.Name) })
 	return all
+}
+
+// linked returns the files that are linked in. What reads them may lock the registry again, which waits for who registers another one.
+func linked() (files []protoreflect.FileDescriptor) {
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		files = append(files, file)
+		return true
+	})
+	return files
 }
 
 // nameOf returns the name of a method as calls have it.

@@ -6,13 +6,20 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	_ "google.golang.org/grpc/health/grpc_health_v1" // a service of the program
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/hedgetest/grpctest"
@@ -81,4 +88,40 @@ func TestAPatternThatMatchesNoMethodFailsTheTest(t *testing.T) {
 		`hedgetest: Methods: no method that is linked in matches "/shop.Catalog/*"`,
 		`hedgetest: Methods: no method that is linked in matches "/grpc.health.v1.Health/list"`,
 	}, f.all)
+}
+
+// A meddler is a file while whose services are listed another file is registered, as plugins and who makes descriptors do.
+type meddler struct {
+	protoreflect.FileDescriptor
+	meddle *atomic.Bool
+	other  protoreflect.FileDescriptor
+}
+
+func (m meddler) Services() protoreflect.ServiceDescriptors {
+	if m.meddle.CompareAndSwap(true, false) {
+		if err := protoregistry.GlobalFiles.RegisterFile(m.other); err != nil {
+			panic(err)
+		}
+	}
+	return m.FileDescriptor.Services()
+}
+
+func TestMethodsMayBeLinkedInMeanwhile(t *testing.T) {
+	file := func(name string) protoreflect.FileDescriptor {
+		fd, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{Name: proto.String(name), Package: proto.String("meddler")}, nil)
+		require.NoError(t, err)
+		return fd
+	}
+	m := meddler{file("meddler/first.proto"), new(atomic.Bool), file("meddler/other.proto")}
+	require.NoError(t, protoregistry.GlobalFiles.RegisterFile(m))
+	m.meddle.Store(true)
+	done := make(chan grpctest.Table)
+	go func() { done <- grpctest.Methods(t, hedge.NewInterceptor(), health+"List") }()
+	select {
+	case all := <-done:
+		assert.Len(t, all, 1)
+	case <-time.After(30 * time.Second): // a lock is held twice
+		t.Fatal("deadlock")
+	}
+	assert.False(t, m.meddle.Load())
 }
