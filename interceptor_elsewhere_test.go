@@ -450,3 +450,31 @@ func TestAHedgeThatWasSentAndMayNotBeRetriedIsPaidFor(t *testing.T) {
 		assert.Contains(t, seen.take(), "done by 0 of 2 after 1000")
 	})
 }
+
+// The policy says CANCELLED of a hedge that it does not send again. That is no answer, and no status of a server.
+func TestAHedgeThatMayNotBeRetriedDoesNotEndItsCall(t *testing.T) {
+	for name, opts := range map[string][]hedge.Option{
+		"CANCELLED is an answer": {hedge.WithMethods("/*"), hedge.WithAnswerCodes(codes.Canceled)},
+		"to the letter":          {hedge.StrictServiceConfig(), hedge.WithServiceConfig(`{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`)},
+	} {
+		for kind, call := range calls {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := grpctest.NewFleet(t, 2)
+					in := hedge.NewInterceptor(append(opts, hedge.WithMaxHedges(1))...)
+					client, _ := f.Client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"test_sticky":{}}]}}], "methodConfig":[{"name":[{}], "retryPolicy":
+						{"maxAttempts":3, "initialBackoff":"0.001s", "maxBackoff":"0.001s", "backoffMultiplier":1, "retryableStatusCodes":["UNAVAILABLE"]}}]}`, in)
+					f.Delays[0].Store(int64(time.Second))
+					f.Refuse.Store(1)
+					grpctest.StickyStrays.Store(3) // after the primary's and the first for the hedge
+					start := time.Now()
+					at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					require.NoError(t, err)
+					assert.Equal(t, time.Second, time.Since(start))
+					assert.Equal(t, []int{1, 2}, at)
+					assert.Zero(t, f.Refuse.Load())
+				})
+			})
+		}
+	}
+}

@@ -32,9 +32,9 @@ const (
 	maxPicksByLoad = 20
 )
 
-// errSameBackend ends a hedge. [codes.Canceled] because that is how losers end, and because
-// retries leave it alone.
-var errSameBackend = status.Error(codes.Canceled, "hedge_elsewhere: there is no other backend for the hedge")
+// ErrSameBackend ends a hedge. [codes.Canceled] because that is how losers end, and because
+// retries leave it alone. Of a hedge that was sent before, and is retried, it is no answer either.
+var ErrSameBackend = status.Error(codes.Canceled, "hedge_elsewhere: there is no other backend for the hedge")
 
 func init() { balancer.Register(builder{}) }
 
@@ -405,7 +405,7 @@ func (c *child) outlook(d *Detour, now time.Time) (limit int, best grade) {
 }
 
 // pickElsewhere returns the best of several picks, of which the first is r with backend b. It
-// returns errSameBackend if that is the primary's, though others are ready. No lock is held
+// returns ErrSameBackend if that is the primary's, though others are ready. No lock is held
 // meanwhile: hedge_elsewhere may be found again below.
 func (p *picker) pickElsewhere(d *Detour, info balancer.PickInfo, r balancer.PickResult, b *backend) (balancer.PickResult, error) {
 	now := time.Now()
@@ -432,7 +432,7 @@ func (p *picker) pickElsewhere(d *Detour, info balancer.PickInfo, r balancer.Pic
 	var own *use
 	var err error
 	if r = got.pick; got.rank == 2 && !alone {
-		spares, r, err = append(spares, spare{r.Done, got.at}), balancer.PickResult{}, errSameBackend
+		spares, r, err = append(spares, spare{r.Done, got.at}), balancer.PickResult{}, ErrSameBackend
 	} else {
 		own = got.backend.use(&r)
 	}
