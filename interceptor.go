@@ -48,7 +48,7 @@ import (
 //
 // Where servers report their load with answers (ORCA, gRFC A51), and the program imports google.golang.org/grpc/orca, without
 // which gRPC does not read that, a hedge goes to the least loaded backend that its call has not used, by application_utilization,
-// or cpu_utilization where that is 0. A report holds for 10 s; a backend without one counts as 0.5. One with 0.8 or more gets a hedge only
+// or cpu_utilization where that is 0. A report holds for 10 s; a backend without one counts as 0.5. One with 0.8 or more, or whose report came with a failure, gets a hedge only
 // if no other is below, a backend that only hedges have used among them. That policy is asked once per backend then, 20 times at most.
 type Interceptor struct {
 	handle

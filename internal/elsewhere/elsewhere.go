@@ -372,8 +372,8 @@ type choice struct {
 // choice returns what the pick r of backend b is for the hedge.
 func (d *Detour) choice(r balancer.PickResult, b *backend, now time.Time) choice {
 	rank, at := d.rank(b)
-	load, _ := b.load(now)
-	return choice{r, b, rank, at, gradeOf(rank, load)}
+	reported, _ := b.read(now)
+	return choice{r, b, rank, at, gradeOf(rank, reported)}
 }
 
 // outlook returns how often to ask for the hedge, and the grade of the best backend that is ready. Where no load is known,
@@ -391,8 +391,8 @@ func (c *child) outlook(d *Detour, now time.Time) (limit int, best grade) {
 			continue
 		}
 		rank, _ := d.rank(b)
-		load, said := b.load(now)
-		if g := gradeOf(rank, load); g.betterThan(best) {
+		reported, said := b.read(now)
+		if g := gradeOf(rank, reported); g.betterThan(best) {
 			best = g
 		}
 		backends++

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 const (
@@ -43,14 +45,24 @@ type meter struct {
 
 // A reading is what a server reported.
 type reading struct {
-	load float64 // 1: fully
-	at   time.Time
+	load  float64 // 1: fully
+	fails bool    // the call that it came with had failed as calls of a broken server do
+	at    time.Time
+}
+
+// fails reports whether a call failed as calls of a broken server do. Such a server has little to do, and would get all hedges.
+func fails(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.Internal, codes.Unknown, codes.ResourceExhausted, codes.DataLoss, codes.DeadlineExceeded:
+		return true
+	}
+	return false
 }
 
 // hear takes note of what the server of a call that ends has reported.
 func (m *meter) hear(info balancer.DoneInfo) {
 	if load, ok := loadOf(info.ServerLoad); ok {
-		m.last.Store(&reading{load, time.Now()})
+		m.last.Store(&reading{load, fails(info.Err), time.Now()})
 		m.some.Store(true)
 	}
 }
@@ -63,12 +75,12 @@ func (m *meter) also(done func(balancer.DoneInfo)) func(balancer.DoneInfo) {
 	}
 }
 
-// load returns how loaded the server is, and whether it has said so.
-func (m *meter) load(now time.Time) (load float64, said bool) {
+// read returns what the server has reported, and whether it has.
+func (m *meter) read(now time.Time) (r reading, said bool) {
 	if r := m.last.Load(); r != nil && now.Sub(r.at) <= reportHolds {
-		return r.load, true
+		return *r, true
 	}
-	return unknownLoad, false
+	return reading{load: unknownLoad}, false
 }
 
 // A grade says how good a backend is for a hedge.
@@ -85,13 +97,13 @@ func (g grade) betterThan(other grade) bool {
 // worst is the grade of the primary's backend, the last resort.
 var worst = grade{class: 4}
 
-// gradeOf returns the grade of a backend of that load that no attempt of the call has used, rank 0, or only hedges, rank 1.
-func gradeOf(rank int, load float64) grade {
+// gradeOf returns the grade of a backend that has reported r and that no attempt of the call has used, rank 0, or only hedges, rank 1.
+func gradeOf(rank int, r reading) grade {
 	switch {
 	case rank > 1:
 		return worst
-	case load >= tooLoaded:
-		return grade{2 + rank, load}
+	case r.fails, r.load >= tooLoaded:
+		return grade{2 + rank, r.load}
 	}
-	return grade{rank, load}
+	return grade{rank, r.load}
 }

@@ -14,8 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge/internal/elsewhere"
 )
@@ -260,6 +262,47 @@ func TestEveryCallHearsOfTheLoad(t *testing.T) {
 			}
 			assert.Equal(t, []int{4, 4, 4, 4}, got, "the others are loaded, and it is not")
 		})
+	}
+}
+
+// Who fails at once has little to do: without this, one broken server would get all hedges, and none of them would win.
+func TestAServerThatFailsIsNotTakenForAnIdleOne(t *testing.T) {
+	for code, fails := range map[codes.Code]bool{
+		codes.Unavailable: true, codes.Internal: true, codes.Unknown: true, codes.ResourceExhausted: true, codes.DataLoss: true, codes.DeadlineExceeded: true,
+		codes.OK: false, codes.NotFound: false, codes.InvalidArgument: false, codes.Aborted: false, codes.Canceled: false,
+	} {
+		for _, child := range []string{"test_ring", "test_silent_ring"} {
+			t.Run(fmt.Sprint(code, " ", child), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, 4, child)
+					f.report(2, &load{cpu: 0.7})
+					f.report(3, &load{cpu: 0.9})
+					end := func(code codes.Code) {
+						_, done := f.pick(t.Context(), 4)
+						done(balancer.DoneInfo{Err: status.Error(code, ""), ServerLoad: &load{cpu: 0.01}})
+					}
+					hedges := func() (got []int) {
+						call, _ := f.start(1)
+						for range 3 {
+							backend, _ := call.hedge(3)
+							got = append(got, backend)
+						}
+						return got
+					}
+					end(code)
+					if fails {
+						assert.Equal(t, []int{2, 2, 2}, hedges())
+						end(codes.OK)
+					}
+					assert.Equal(t, []int{4, 2, 4}, hedges())
+					f.report(2, &load{cpu: 0.95})
+					end(code)
+					if fails {
+						assert.Equal(t, 4, hedges()[0], "of those that are loaded or fail, the least loaded")
+					}
+				})
+			})
+		}
 	}
 }
 
