@@ -63,7 +63,9 @@ func fails(err error) bool {
 func (m *meter) hear(info balancer.DoneInfo) {
 	if load, ok := loadOf(info.ServerLoad); ok {
 		m.last.Store(&reading{load, fails(info.Err), time.Now()})
-		m.some.Store(true)
+		if !m.some.Load() { // calls of all servers would write to it
+			m.some.Store(true)
+		}
 	}
 }
 
