@@ -46,10 +46,10 @@ import (
 // at once after the attempt that has their backend, so that averages of latency learn nothing from them, or a second after the first message
 // of a stream. Outlier detection would take them for failures: put it above hedge_elsewhere.
 //
-// Where servers report their load with answers (ORCA, gRFC A51), and the program imports google.golang.org/grpc/orca, without
-// which gRPC does not read that, a hedge goes to the least loaded backend that its call has not used, by application_utilization,
-// or cpu_utilization where that is 0. A report holds for 10 s; a backend without one counts as 0.5. One with 0.8 or more, or whose report came with a failure, gets a hedge only
-// if no other is below, a backend that only hedges have used among them. That policy is asked once per backend then, 20 times at most.
+// Where servers report their load with answers (ORCA, gRFC A51), and the program imports google.golang.org/grpc/orca, without which gRPC does not read
+// that, a hedge goes to the less loaded of two backends that its call has not used, by application_utilization, or cpu_utilization where that is 0. A
+// report holds for 10 s; a backend without one counts as 0.5. One with 0.8 or more, or whose report came with a failure, gets a hedge only if no other
+// is below, a backend that only hedges have used among them. That policy is asked up to once per backend then, 20 times at most.
 type Interceptor struct {
 	handle
 	grpc  grpcConfig // written by connect, and not changed after it

@@ -413,7 +413,8 @@ func (p *picker) pickElsewhere(d *Detour, info balancer.PickInfo, r balancer.Pic
 	limit, best := p.child.outlook(d, now)
 	alone := got.rank == 2 && p.child.alone(b)
 	spares := make([]spare, 0, maxPicks)
-	for !alone && (got.rank > 0 || best.betterThan(got.grade)) && len(spares)+1 < limit {
+	compared := false // two as good as the best one, but for their load; with more, all hedges would go to one server that has been idle
+	for !alone && (got.rank > 0 || !compared && best.betterThan(got.grade)) && len(spares)+1 < limit {
 		another, err := p.Picker.Pick(info)
 		if err != nil {
 			break
@@ -427,6 +428,7 @@ func (p *picker) pickElsewhere(d *Detour, info balancer.PickInfo, r balancer.Pic
 		if next.grade.betterThan(got.grade) {
 			got, next = next, got
 		}
+		compared = compared || got.grade.class == best.class && next.grade.class == best.class && next.backend != got.backend
 		spares = append(spares, spare{next.pick.Done, next.at})
 	}
 	var own *use

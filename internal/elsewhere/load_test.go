@@ -176,7 +176,7 @@ func (c *call) hedge(next int) (backend int, done func(balancer.DoneInfo)) {
 	return c.fleet.pick(c.detours.For(c.fleet.t.Context(), c.hedges, &c.trail), next)
 }
 
-func TestAHedgeGoesToTheLeastLoadedBackend(t *testing.T) {
+func TestAHedgeGoesToTheLessLoadedBackend(t *testing.T) {
 	cpu := func(u float64) *load { return &load{cpu: u} }
 	for name, c := range map[string]struct {
 		backends int
@@ -185,21 +185,22 @@ func TestAHedgeGoesToTheLeastLoadedBackend(t *testing.T) {
 		want     []int // backends of the hedges
 	}{
 		"no report: the child's next":                {4, nil, 3, []int{3, 4, 2}},
-		"the least loaded of all":                    {4, map[int]any{2: cpu(0.7), 3: cpu(0.6), 4: cpu(0.1)}, 2, []int{4, 3, 2}},
+		"the less loaded of the child's next two":    {4, map[int]any{2: cpu(0.7), 3: cpu(0.6), 4: cpu(0.1)}, 2, []int{3, 4, 2}},
 		"the primary's is not, however idle":         {3, map[int]any{1: cpu(0.01), 2: cpu(0.9), 3: cpu(0.85)}, 2, []int{3, 2, 3}},
-		"no report counts as a half":                 {4, map[int]any{2: cpu(0.51), 4: cpu(0.49)}, 2, []int{4, 3, 2}},
+		"no report counts as a half":                 {4, map[int]any{2: cpu(0.51), 4: cpu(0.49)}, 2, []int{3, 4, 2}},
 		"equal ones in the child's order":            {4, map[int]any{2: cpu(0.3), 3: cpu(0.3), 4: cpu(0.3)}, 3, []int{3, 4, 2}},
 		"one report":                                 {3, map[int]any{2: cpu(0.6)}, 2, []int{3, 2}},
 		"a loaded one after one that a hedge has":    {3, map[int]any{2: cpu(0.2), 3: cpu(0.8)}, 3, []int{2, 2}},
 		"just below is not loaded":                   {3, map[int]any{2: cpu(0.2), 3: cpu(0.79)}, 3, []int{2, 3}},
-		"all are loaded: the least":                  {4, map[int]any{2: cpu(0.9), 3: cpu(0.95), 4: cpu(0.8)}, 2, []int{4, 2, 3, 4}},
+		"all are loaded: as if none were":            {4, map[int]any{2: cpu(0.9), 3: cpu(0.95), 4: cpu(0.8)}, 2, []int{2, 4, 3, 4}},
 		"two loaded ones, and one that says nothing": {4, map[int]any{2: cpu(0.9), 3: cpu(0.8)}, 2, []int{4}},
 		"the application counts more than the CPU":   {3, map[int]any{2: &load{0.2, 0.9}, 3: &load{0.3, 0.1}}, 3, []int{2, 3}},
 		"an application above 1":                     {3, map[int]any{2: &load{1.7, 0.1}, 3: cpu(0.9)}, 2, []int{3}},
 		"a report of nothing says nothing":           {3, map[int]any{2: cpu(0), 3: cpu(0.4)}, 2, []int{3, 2}},
-		"numbers that are none say nothing":          {4, map[int]any{2: cpu(math.NaN()), 3: cpu(-1), 4: &load{math.NaN(), 0.4}}, 2, []int{4, 2, 3}},
+		"numbers that are none say nothing":          {4, map[int]any{2: cpu(math.NaN()), 3: cpu(-1), 4: &load{math.NaN(), 0.4}}, 2, []int{2, 4, 3}},
 		"another report says nothing":                {3, map[int]any{2: "busy", 3: cpu(0.4)}, 2, []int{3, 2}},
-		"of twenty, the last":                        {20, map[int]any{20: cpu(0.1)}, 2, []int{20}},
+		"of twenty, the idlest if it is next":        {20, map[int]any{20: cpu(0.1)}, 19, []int{20}},
+		"of twenty, not always the idlest":           {20, map[int]any{20: cpu(0.1)}, 2, []int{2}},
 		"the only one that is not loaded":            {7, map[int]any{2: cpu(1), 3: cpu(1), 4: cpu(1), 5: cpu(1), 6: cpu(1), 7: cpu(0.7)}, 2, []int{7}},
 	} {
 		for _, child := range []string{"test_ring", "test_silent_ring"} {
@@ -221,6 +222,24 @@ func TestAHedgeGoesToTheLeastLoadedBackend(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Reports are late: if all hedges of all clients went to the idlest server, it would be overloaded before it said so.
+func TestTheIdlestBackendDoesNotGetAllHedges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 21, "test_ring")
+		for n := range 21 {
+			f.report(n+1, &load{cpu: 0.5})
+		}
+		f.report(7, &load{cpu: 0.05})
+		got := make(map[int]int)
+		for n := range 20 {
+			call, _ := f.start(1)
+			backend, _ := call.hedge(n + 2)
+			got[backend]++
+		}
+		assert.Equal(t, 2, got[7], "twice its share: %v", got)
+	})
 }
 
 func TestALoadReportHoldsForTenSeconds(t *testing.T) {
@@ -323,7 +342,8 @@ func TestWithoutReportsTheChildIsAskedAsOftenAsBefore(t *testing.T) {
 		assert.Equal(t, want, picks(f, 3, 2))
 		assert.Equal(t, []int{2}, picks(f, 1, 1))
 		f.report(10, &load{cpu: 0.1})
-		assert.Equal(t, []int{9, 1, 2}, picks(f, 3, 2), "once that is used, none is better than a half")
+		assert.Equal(t, []int{2, 3, 4}, picks(f, 3, 2), "two that the call has not used, unless the first is the best")
+		assert.Equal(t, []int{1, 1}, []int{picks(f, 1, 10)[0], picks(f, 1, 10)[0]})
 		time.Sleep(10*time.Second + 1)
 		assert.Equal(t, want, picks(f, 3, 2))
 
@@ -338,6 +358,10 @@ func TestWithoutReportsTheChildIsAskedAsOftenAsBefore(t *testing.T) {
 		f.ring.skip[30] = false
 		f.report(30, &load{cpu: 0.1})
 		f.ring.skip[30] = true
+		assert.Equal(t, []int{2}, picks(f, 1, 2))
+		for n := 2; n < 30; n++ {
+			f.report(n, &load{cpu: 0.9})
+		}
 		assert.Equal(t, []int{20}, picks(f, 1, 2), "of thirty, of which the best is not picked")
 	})
 }
@@ -346,8 +370,8 @@ func TestWithoutReportsTheChildIsAskedAsOftenAsBefore(t *testing.T) {
 func TestAPickThatIsPassedOverEndsWithTheHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4, "test_ring")
-		f.report(2, &load{cpu: 0.7})
-		f.report(3, &load{cpu: 0.6})
+		f.report(2, &load{cpu: 0.9})
+		f.report(3, &load{cpu: 0.8})
 		f.report(4, &load{cpu: 0.1})
 		clear(f.ring.seen)
 		call, primary := f.start(1)
