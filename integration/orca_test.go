@@ -70,7 +70,7 @@ func TestAHedgeGoesToTheServerThatReportsTheLeastLoad(t *testing.T) {
 				loads       [backends]float64
 				best, other int // where hedges go, and those of calls whose primary is there
 			}{
-				{[...]float64{0.9, 0.6, 0.2, 0.4}, 2, 3},
+				{[...]float64{0.9, 0.85, 0.2, 0.4}, 2, 3},
 				{[...]float64{0.3, 0.85, 0.99, 0.8}, 0, 3},
 			} {
 				for n, load := range c.loads {
