@@ -499,7 +499,7 @@ func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD) 
 	switch {
 	case err == nil:
 		return nil
-	case n > 0 && (turnedAway(err, trailer) || errors.Is(err, elsewhere.ErrSameBackend)): // the latter of a retry
+	case n > 0 && (turnedAway(err, trailer) || err == elsewhere.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
 		return race.ErrRefused
 	}
 	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed {
