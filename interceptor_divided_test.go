@@ -361,12 +361,24 @@ func TestR4HedgeConnServesTheTargetsThatAreSaidToBeTheSame(t *testing.T) {
 			for n, cc := range c.calls {
 				var mu sync.Mutex
 				var over []*grpc.ClientConn
+				takes, hedged := 40*ms, make(chan struct{})
+				if c.want[n] {
+					takes = 10 * time.Second // or until it is hedged
+				}
 				require.NoError(t, h.Unary()(hedge.WithDelay(t.Context(), 10*ms), read, nil, new(wrapperspb.StringValue), cc,
 					func(ctx context.Context, _ string, _, reply any, cc *grpc.ClientConn, _ ...grpc.CallOption) error {
 						mu.Lock()
 						over = append(over, cc)
+						if len(over) == 2 {
+							close(hedged)
+						}
 						mu.Unlock()
-						return in(40*ms)(ctx, 0, nil, nil)
+						select {
+						case <-hedged:
+							return nil
+						case <-time.After(takes):
+							return nil
+						}
 					}))
 				want := []*grpc.ClientConn{cc}
 				if c.want[n] {
