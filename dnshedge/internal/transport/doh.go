@@ -197,13 +197,16 @@ func (d *doh) silent(h *httpConn) {
 func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomic.Int64) (*wire.Answer, time.Duration, error) {
 	defer h.leave()
 	start := time.Now()
-	const waits, flies, ended = 0, 1, 2
+	const waits, holds, ended = 0, 1, 2
 	var state atomic.Int32
 	var got atomic.Int64 // when it had a connection, Unix ns
 	var opened atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
 			got.Store(time.Now().UnixNano())
+			if state.CompareAndSwap(waits, holds) {
+				h.holders.Add(1)
+			}
 			if !i.Reused {
 				opened.Store(true)
 				d.Owner.Handshake(time.Since(start))
@@ -213,14 +216,11 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 		WroteHeaders: func() {
 			sent.Store(time.Now().UnixNano())
 			d.Owner.Wrote()
-			if state.CompareAndSwap(waits, flies) {
-				h.flying.Add(1)
-			}
 		},
 	})
 	defer func() {
-		if state.Swap(ended) == flies {
-			h.flying.Add(-1)
+		if state.Swap(ended) == holds {
+			h.holders.Add(-1)
 		}
 	}()
 	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, Pad: true})
@@ -303,12 +303,15 @@ func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 // httpConn is one connection, opened by its first request, or some, if the server
 // speaks HTTP/1.1. net/http may replace it if the server closes it.
 type httpConn struct {
-	limit  int // of the connections
-	http   *http.Transport
-	stall  func() time.Duration // the owner's
-	slots  *semaphore.Semaphore // for requests in flight, probes excepted
-	flying atomic.Int32         // requests that are written and not answered
-	used   atomic.Bool          // a request was answered
+	limit int // of the connections
+	http  *http.Transport
+	stall func() time.Duration // the owner's
+	slots *semaphore.Semaphore // for requests in flight, probes excepted
+	used  atomic.Bool          // a request was answered
+
+	// holders is how many requests have a stream. One has it before it is written: if those counted that are written,
+	// the first that finds no stream left could open a second connection.
+	holders atomic.Int32
 
 	// carried is when the last answer came, Unix ns; 0: none has, or each request has an HTTP/1.1 connection for itself.
 	carried atomic.Int64
@@ -333,7 +336,7 @@ func (d *doh) newConn(limit int) *httpConn {
 	protocols.SetHTTP1(true) // for servers without HTTP/2
 	h.http = &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			if limit == 1 && h.flying.Load() > 0 && h.connected() {
+			if limit == 1 && h.holders.Load() > 0 && h.connected() {
 				return nil, errStreams
 			}
 			c, err := d.open(ctx, network)
