@@ -136,7 +136,7 @@ func run() error {
 			err = errors.Join(err, store(l, *save+suffix))
 		}
 	}
-	f.report()
+	f.report(os.Stdout)
 	return err
 }
 
@@ -160,7 +160,7 @@ func (f *forwarder) wait(signals <-chan os.Signal, end <-chan time.Time) error {
 		select {
 		case s := <-signals:
 			if slices.Contains(reportSignals, s) {
-				f.report()
+				f.report(os.Stdout)
 				continue
 			}
 			log.Printf("dnsforward: %v", s)
@@ -258,37 +258,37 @@ func store(l learner, path string) error {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// report prints what the forwarder did.
-func (f *forwarder) report() {
+// report writes what the forwarder did.
+func (f *forwarder) report(w io.Writer) {
 	s, a := f.client.Stats(), f.asking().Stats()
-	fmt.Printf("questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
+	fmt.Fprintf(w, "questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
 		s.Queries, s.Hits, s.Stale, s.Local, s.Refreshes, s.Failures, f.client.Cache.Bytes())
-	fmt.Printf("queries %d  hedges %d (won %d, denied %d)  resends %d  failovers %d  ignored messages %d\n",
+	fmt.Fprintf(w, "queries %d  hedges %d (won %d, denied %d)  resends %d  failovers %d  ignored messages %d\n",
 		a.Wire, a.Hedges, a.HedgeWins, a.Denied, a.Resends, a.Failovers, a.Ignored)
 	for _, u := range a.Upstreams {
 		state := ""
 		if u.Silent {
 			state = "  SILENT"
 		}
-		fmt.Printf("  %v: queries %d  round trip %v  p50 %v  p99 %v  loss delay %v  slow delay %v%s\n",
+		fmt.Fprintf(w, "  %v: queries %d  round trip %v  p50 %v  p99 %v  loss delay %v  slow delay %v%s\n",
 			u.Upstream, u.Queries, round(u.SRTT), round(u.P50), round(u.P99), round(u.LossDelay), round(u.SlowDelay), state)
 	}
 	if f.resolver != nil {
 		s := f.resolver.Stats()
-		fmt.Printf("from the root: questions %d  failures %d  queries %d (TCP %d)  hedges %d (won %d, denied %d)  timeouts %d  failovers %d  lame %d\n",
+		fmt.Fprintf(w, "from the root: questions %d  failures %d  queries %d (TCP %d)  hedges %d (won %d, denied %d)  timeouts %d  failovers %d  lame %d\n",
 			s.Questions, s.Failures, s.Wire, s.TCP, s.Hedges, s.HedgeWins, s.Denied, s.Timeouts, s.Failovers, s.Lame)
-		fmt.Printf("  servers %d (resting %d)  zones %d  RRsets %d  bytes %d  first contact %v\n",
+		fmt.Fprintf(w, "  servers %d (resting %d)  zones %d  RRsets %d  bytes %d  first contact %v\n",
 			s.Servers, s.Resting, s.Zones, s.RRsets, s.Bytes, round(s.FirstContact))
 		if s.Bogus != nil {
-			reportSecurity(s)
+			reportSecurity(w, s)
 		}
 	}
 	if f.validating != nil {
-		reportSecurity(f.validating.Stats())
+		reportSecurity(w, f.validating.Stats())
 	}
 }
 
-// reportSecurity prints what signatures said.
-func reportSecurity(s recursor.Stats) {
-	fmt.Printf("  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, bogus(s), s.PassedOver)
+// reportSecurity writes what signatures said.
+func reportSecurity(w io.Writer, s recursor.Stats) {
+	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, bogus(s), s.PassedOver)
 }

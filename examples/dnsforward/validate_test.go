@@ -99,6 +99,8 @@ func TestValidateChecksWhatUpstreamsSay(t *testing.T) {
 			}
 			assert.NotContains(t, string(body), "dnsforward_queries_total 0\n")
 		}
-		f.report()
+		var report strings.Builder
+		f.report(&report)
+		assert.Contains(t, report.String(), "  secure 1  insecure 0  bogus 1  ")
 	}
 }
