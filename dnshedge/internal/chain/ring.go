@@ -70,6 +70,7 @@ func (c *Chains) known(z *Zone, now time.Time) *ring {
 	return nil
 }
 
+// serves reports whether a ring tells of a zone, as its referral has named it.
 func (r *ring) serves(z *Zone) bool {
 	switch {
 	case r == nil, r.guess && !z.guessed && (r.status == validate.Bogus || r.none):
@@ -90,13 +91,19 @@ func (c *Chains) Begin(b Bill, z *Zone) {
 			}
 		}
 	}
-	c.join(b, z)
+	c.join(b, z, nil)
 }
 
-// join returns the flight for a zone, and whether it is the caller's own.
-func (c *Chains) join(b Bill, z *Zone) (f *flight, mine bool) {
+// join returns the flight for a zone, and whether it is the caller's own. It has ended if it has found another ring since the caller saw old, which is nil
+// if there was none: what one flight has found no other one asks for.
+func (c *Chains) join(b Bill, z *Zone, old *ring) (f *flight, mine bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if r := c.rings[z.Name]; r != old && r.lasts(time.Now()) && r.serves(z) {
+		f = &flight{zone: z, done: make(chan struct{}), ring: r}
+		close(f.done)
+		return f, false
+	}
 	if f := c.flying[z.Name]; f != nil && !f.zone.StrangeTo(z) {
 		return f, false
 	}
@@ -223,7 +230,7 @@ func (c *Chains) ring(ctx context.Context, b Bill, z *Zone) (*ring, error) {
 		if r := c.known(z, time.Now()); r != nil {
 			return r, nil
 		}
-		f, mine := c.join(b, z)
+		f, mine := c.join(b, z, nil)
 		select {
 		case <-f.done:
 		case <-ctx.Done():
@@ -306,7 +313,7 @@ func (c *Chains) renew(ctx context.Context, b Bill, z *Zone, old *ring) (*ring, 
 	if now != old || time.Since(old.born) < minWait {
 		return c.ring(ctx, b, z)
 	}
-	f, _ := c.join(b, z)
+	f, _ := c.join(b, z, old)
 	select {
 	case <-f.done:
 		return f.ring, nil

@@ -1,11 +1,13 @@
 package chain
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
@@ -18,6 +20,31 @@ func TestWhatWasFoundOutInTheFutureIsNotKnown(t *testing.T) {
 	assert.NotNil(t, c.fresh(".", now.Add(time.Second)))
 	assert.Nil(t, c.fresh(".", now.Add(-time.Hour)), "the clock went back")
 	assert.Nil(t, c.fresh(".", now.Add(time.Hour)))
+}
+
+// Who has seen that nothing is known may be late: a flight may have landed since.
+func TestWhatAFlightHasFoundIsNotSearchedForAgain(t *testing.T) {
+	begun := 0
+	c := New(Config{MaxBytes: 1 << 16, Go: func(func(context.Context)) { begun++ }})
+	z := &Zone{Name: "example."}
+	f, mine := c.join(nil, z, nil)
+	require.True(t, mine)
+	require.Equal(t, 1, begun)
+	other, mine := c.join(nil, z, nil)
+	assert.Same(t, f, other, "it still flies")
+	assert.False(t, mine)
+	f.ring = insecure(nil, time.Now(), 60)
+	c.keep(f)
+	for range 2 {
+		late, mine := c.join(nil, z, nil)
+		require.Equal(t, 1, begun, "a flight too many")
+		assert.False(t, mine)
+		<-late.done
+		assert.Same(t, f.ring, late.ring)
+	}
+	_, mine = c.join(nil, z, f.ring)
+	assert.True(t, mine, "he who has seen it wants another one")
+	assert.Equal(t, 2, begun)
 }
 
 // Whoever has many zones chooses how large their keys are.
