@@ -30,6 +30,60 @@ func TestAServerThatHasRefusedAQuestionIsAskedAfterOneThatHasNotAnswered(t *test
 	})
 }
 
+// One server fails a question, and the other one is silent for some time. The silent one is asked at every timeout: it is the only one that is
+// not known to fail, however often the other one is asked again.
+func TestAServerThatFailsAgainTakesNoTurnOfASilentOne(t *testing.T) {
+	for _, code := range []int{dns.RcodeRefused, dns.RcodeServerFailure} {
+		for _, order := range []string{"a b", "b a"} {
+			for _, hedge := range []dnshedge.Hedge{{}, {Off: true}, {Shadow: true}} {
+				for _, silent := range []time.Duration{300 * ms, time.Second, 1500 * ms, 2500 * ms} {
+					bubble(t, func(l *lab) {
+						a, took := l.silentBesideOneThatFails(code, order, hedge, silent)
+						assert.LessOrEqual(t, took, 2*silent+300*ms, "%d, %s, %+v, %v: timeouts double", code, order, hedge, silent)
+						assert.LessOrEqual(t, a, int64(2), "%d, %s, %+v, %v: it is asked again when the other one has had three queries more", code, order, hedge, silent)
+					})
+				}
+			}
+		}
+	}
+}
+
+// silentBesideOneThatFails asks a question that a fails, and b is silent about at first. Both are known before. It returns how many queries a got
+// and how long that took.
+func (l *lab) silentBesideOneThatFails(code int, order string, hedge dnshedge.Hedge, silent time.Duration) (queries int64, took time.Duration) {
+	var back atomic.Bool
+	knows := func(names string, x dnstest.Handler) dnstest.Handler {
+		return func(q dnstest.Query) dnstest.Reply {
+			switch name := q.Question[0].Name; {
+			case name == "x.example.":
+				return x(q)
+			case strings.HasPrefix(name, names):
+				return good(q)
+			}
+			return rcode(dns.RcodeRefused)(q)
+		}
+	}
+	a := l.serve("a", knows("a", rcode(code)))
+	l.serve("b", knows("b", func(q dnstest.Query) dnstest.Reply {
+		if back.Load() {
+			return good(q)
+		}
+		return drop(q)
+	}))
+	hosts := strings.Fields(order)
+	c := l.client(&dnshedge.Client{Hedge: hedge}, l.up("udp", hosts[0]), l.up("udp", hosts[1]))
+	for i := range 30 {
+		l.must(c, fmt.Sprintf("a%d.example.", i))
+		l.must(c, fmt.Sprintf("b%d.example.", i))
+	}
+	time.Sleep(12 * time.Second)
+	before := a.Queries.Load()
+	time.AfterFunc(silent, func() { back.Store(true) })
+	r, took := l.must(c, "x.example.")
+	assert.Equal(l, dns.RcodeSuccess, r.Rcode, "%d, %s, %+v, %v", code, order, hedge, silent)
+	return a.Queries.Load() - before, took
+}
+
 // A server that restarts may take as long as the question has.
 func TestAQuestionIsAskedAgainForAsLongAsItsServersRefuseConnections(t *testing.T) {
 	for _, down := range []time.Duration{3200 * ms, 4 * time.Second, 4500 * ms} {

@@ -37,8 +37,8 @@ const (
 	// silentHandicap is how many queries more the other servers get than a silent one.
 	silentHandicap = transport.MaxDatagrams
 
-	// failedHandicap is how many queries more the others get than a server that has said that it cannot answer the question. So it is
-	// asked again when those that are silent have had two.
+	// failedHandicap is how many queries more the others get than a server that has said that it cannot answer the question, for each
+	// time that it has. So it is asked again when those that are silent have had two.
 	failedHandicap = silentHandicap + 1
 
 	usualServers = 2 // of a group
@@ -80,8 +80,7 @@ type Exchange struct {
 	attempts [1 + MaxHedges]attempt
 	ways     [1 + MaxHedges]transport.Way // of their queries, which guard themselves
 	tries    int                          // attempts admitted, the primary included
-	uses     []int                        // queries, by server
-	asked    []time.Time                  // when each server was asked last
+	turns    []turn                       // of each server
 	look     time.Time                    // when the race looks what is due
 	late     bool                         // it has looked too late once
 	others   int                          // attempts besides the primary that have not ended
@@ -123,8 +122,14 @@ type first struct {
 type room struct {
 	look  [1]time.Duration
 	due   [MaxHedges]time.Duration
-	uses  [usualServers]int
-	asked [usualServers]time.Time
+	turns [usualServers]turn
+}
+
+// turn is what a server was asked in an Exchange.
+type turn struct {
+	uses   int       // queries
+	failed int       // those of them that it has said it cannot answer
+	asked  time.Time // the last one
 }
 
 // attempt is how an attempt begins.
@@ -145,10 +150,9 @@ const (
 
 // failing is what came of attempts without an answer. It is guarded by the Exchange's mu.
 type failing struct {
-	failures    int          // responses that were failures
-	servfails   int          // those of them that were SERVFAIL
-	failure     *wire.Answer // the first of them
-	failedBy    uint64       // the servers they are from: a bit for each, those above 64 left out
+	failures    int          // servers whose responses were failures
+	servfails   int          // those of them that said SERVFAIL first
+	failure     *wire.Answer // the first of all
 	failureFrom *Server      // its server
 	failed      *Server      // the server that the primary's error is about
 	refused     bool         // a server has refused a connection
@@ -171,9 +175,9 @@ var (
 func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
 	x.conf, x.q, x.group, x.start = &p.conf, q, group, time.Now()
 	if n := len(group); n <= usualServers {
-		x.uses, x.asked = x.room.uses[:n], x.room.asked[:n]
+		x.turns = x.room.turns[:n]
 	} else {
-		x.uses, x.asked = make([]int, n), make([]time.Time, n)
+		x.turns = make([]turn, n)
 	}
 	x.told = tell(ctx, x.conf.Watcher, group[0])
 	x.admit(primary, 0, x.start)
@@ -332,7 +336,7 @@ func (x *Exchange) Next() (time.Duration, bool) {
 
 // admit counts an attempt that starts now. The caller holds mu.
 func (x *Exchange) admit(k kind, to int, now time.Time) {
-	x.attempts[x.tries] = attempt{kind: k, to: to, use: x.uses[to]}
+	x.attempts[x.tries] = attempt{kind: k, to: to, use: x.turns[to].uses}
 	x.tries++
 	if k != primary {
 		x.others++
@@ -366,8 +370,8 @@ func (x *Exchange) lostAt() time.Time {
 		at = x.resends.unpaid
 	}
 	for i, s := range x.group {
-		if x.asked[i].After(x.resends.lastAt) {
-			if hedged := x.asked[i].Add(s.lossDelay()); at.Before(hedged) {
+		if asked := x.turns[i].asked; asked.After(x.resends.lastAt) {
+			if hedged := asked.Add(s.lossDelay()); at.Before(hedged) {
 				at = hedged
 			}
 		}
@@ -426,7 +430,7 @@ func (x *Exchange) payResend(first bool) (to int, paid bool) {
 		if x.group[i].payResend(x.q, first) {
 			return i, true
 		}
-		not |= x.failedBy | 1<<i
+		not |= x.haveFailed() | 1<<i
 	}
 	return 0, false
 }
@@ -502,8 +506,8 @@ func (x *Exchange) waitForOthers(ctx context.Context) {
 // caller holds mu.
 func (x *Exchange) countMisses(now time.Time) {
 	for i, s := range x.group {
-		if x.uses[i] > 0 && now.Sub(x.asked[i]) >= s.lossDelay() {
-			s.miss(x.q, x.asked[i])
+		if one := &x.turns[i]; one.uses > 0 && now.Sub(one.asked) >= s.lossDelay() {
+			s.miss(x.q, one.asked)
 		}
 	}
 }
@@ -511,7 +515,7 @@ func (x *Exchange) countMisses(now time.Time) {
 // pick chooses the server for another attempt: the first of those asked least. A
 // doubtful server is chosen as if it had had silentHandicap more queries; among equals
 // it is last. One that has said that it cannot answer this question comes after all that were
-// not asked, as if it had had failedHandicap more queries. The caller holds mu.
+// not asked, as if it had had failedHandicap more queries each time. The caller holds mu.
 func (x *Exchange) pick() int { return x.pickBut(0) }
 
 // pickBut is pick without some of the servers: a bit for each, those above 64 are left out with them. It returns -1 if there is no
@@ -522,12 +526,9 @@ func (x *Exchange) pickBut(not uint64) int {
 		if not>>i&1 != 0 || not != 0 && i >= 64 {
 			continue
 		}
-		r := 2 * x.uses[i]
+		r := 2 * (x.turns[i].uses + failedHandicap*x.turns[i].failed)
 		if s.doubtful() || s.zones.silent(x.q) {
 			r += 2*silentHandicap + 1
-		}
-		if x.failedBy>>i&1 != 0 {
-			r += 2 * failedHandicap
 		}
 		if rank < 0 || r < rank {
 			best, rank = i, r
@@ -537,19 +538,25 @@ func (x *Exchange) pickBut(not uint64) int {
 }
 
 // wereAsked returns the servers that were asked, a bit for each of the first 64. The caller holds mu.
-func (x *Exchange) wereAsked() (asked uint64) {
-	for i, n := range x.uses {
-		if n > 0 {
-			asked |= 1 << i
+func (x *Exchange) wereAsked() uint64 { return x.those(func(t *turn) bool { return t.uses > 0 }) }
+
+// haveFailed returns the servers that have said that they cannot answer the question, a bit for each of the first 64. The caller holds mu.
+func (x *Exchange) haveFailed() uint64 { return x.those(func(t *turn) bool { return t.failed > 0 }) }
+
+// those returns the servers whose turn is as is says, a bit for each of the first 64. The caller holds mu.
+func (x *Exchange) those(is func(*turn) bool) (all uint64) {
+	for i := range x.turns {
+		if is(&x.turns[i]) {
+			all |= 1 << i
 		}
 	}
-	return asked
+	return all
 }
 
 // countUse counts a query to a server. The caller holds mu.
 func (x *Exchange) countUse(i int, now time.Time) {
-	x.uses[i]++
-	x.asked[i] = now
+	x.turns[i].uses++
+	x.turns[i].asked = now
 }
 
 // Attempt asks one server, and if that one cannot answer, at once the next.
@@ -620,7 +627,7 @@ func (x *Exchange) moveOn(n int, s *Server, err error, refused *uint64) (to, use
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	*refused |= 1 << slices.Index(x.group, s)
-	if to = x.pickBut(*refused | x.failedBy); to < 0 {
+	if to = x.pickBut(*refused | x.haveFailed()); to < 0 {
 		return 0, 0, false
 	}
 	return to, x.turnTo(n, to), true
@@ -629,7 +636,7 @@ func (x *Exchange) moveOn(n int, s *Server, err error, refused *uint64) (to, use
 // turnTo counts a query of attempt n to another server than the one before, and returns how often that one was asked. The caller holds mu.
 func (x *Exchange) turnTo(n, to int) (use int) {
 	now := time.Now()
-	use = x.uses[to]
+	use = x.turns[to].uses
 	x.countUse(to, now)
 	if x.resends.attempt == n {
 		x.resends.last, x.resends.lastAt = to, now
@@ -722,7 +729,7 @@ func (x *Exchange) payAgain() (to, use int, ok bool) {
 	if !s.payResend(x.q, false) {
 		return 0, 0, false
 	}
-	use = x.uses[to]
+	use = x.turns[to].uses
 	x.countUse(to, time.Now())
 	x.resends.n++
 	x.conf.Count.Resends.Add(1)
@@ -767,28 +774,55 @@ func (x *Exchange) failover(n int, from *Server, a *wire.Answer, err error) (to,
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.refused = x.refused || Refused(err)
-	if a != nil || transport.OnlyCut(err) {
-		x.failedBy |= 1 << slices.Index(x.group, from) // 0 from the 65th on
-	}
-	if a != nil {
-		x.failures++
-		if a.Rcode() == dns.RcodeServerFailure {
-			x.servfails++
-		}
-		if x.failure == nil {
-			x.failure, x.failureFrom = a, from
-		}
+	before := x.keepFailure(from, a, err)
+	if !x.q.Standard() {
+		return 0, 0, false
 	}
 	i := x.pickBut(x.wereAsked())
 	switch {
-	case !x.q.Standard() || i < 0 || x.uses[i] > 0:
-		return 0, 0, false
+	case i < 0 || x.turns[i].uses > 0:
+		return x.passOn(n, before)
 	case x.servfails >= maxServfails:
 		return 0, 0, false
 	case (x.failures > 0 && x.group[i].Silent() || x.failures > 1) && !x.group[i].purse.payFailover():
 		return 0, 0, false
 	}
 	return i, x.turnTo(n, i), true
+}
+
+// keepFailure keeps what a server said if that is that it cannot answer, and returns how often it had said so before. The caller holds mu.
+func (x *Exchange) keepFailure(from *Server, a *wire.Answer, err error) (before int) {
+	if a == nil && !transport.OnlyCut(err) {
+		return 0
+	}
+	t := &x.turns[slices.Index(x.group, from)]
+	before = t.failed
+	t.failed++
+	if a == nil {
+		return before
+	}
+	if before == 0 {
+		x.failures++
+		if a.Rcode() == dns.RcodeServerFailure {
+			x.servfails++
+		}
+	}
+	if x.failure == nil {
+		x.failure, x.failureFrom = a, from
+	}
+	return before
+}
+
+// passOn finds a server for attempt n, a hedge or a resend that went to a server that had failed before, and has failed again: one that has not, or
+// the attempt was for nothing. The caller holds mu.
+func (x *Exchange) passOn(n, before int) (to, use int, ok bool) {
+	if before == 0 || n == 0 {
+		return 0, 0, false
+	}
+	if to = x.pickBut(x.haveFailed()); to < 0 || !x.group[to].payResend(x.q, false) {
+		return 0, 0, false
+	}
+	return to, x.turnTo(n, to), true
 }
 
 // Discard does nothing, because a reply holds nothing that must be released.
