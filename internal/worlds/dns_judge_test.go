@@ -253,6 +253,9 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 			return true
 		}
 	}
+	if j.told(a, r) {
+		return true
+	}
 	well := j.well(a.dnsKey, r.began, r.end)
 	if j.client.callersGiveUp() && (a.deadline > 0 || a.cancel >= 0) {
 		if a.ended(x.end-x.began) || a.ended(j.late(a, x, r)) {
@@ -263,6 +266,20 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 		return true
 	}
 	return !well && (j.decided(a, r) || j.hurried(a, r) || j.alone(-1, a, r) && (j.outage(a, r) || j.poor(a, r) || j.lossy(a, r) || j.broken(a, r) || j.twice(a, r) || j.guessed(a, r)) || j.spent(a, r) || j.unpaid(a, r))
+}
+
+// told reports whether every server had said that it cannot answer a question in the time that it takes to hear from all of them. That is told
+// at once (see failsIn), and a server that answers a moment later, when the patient resolver asks it, was not asked again.
+func (j *dnsJudge) told(a *dnsAsk, r *dnsResult) bool {
+	servers := j.w.serversAt(r.began, a.name)
+	return len(servers) > 0 && !slices.ContainsFunc(servers, func(s int) bool {
+		return !slices.ContainsFunc(j.client.failures, func(said dnsFailed) bool {
+			return said.server == s && said.key == a.dnsKey && said.at >= r.began && said.at <= min(r.end, r.began+atOnce) &&
+				slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+					return f.failure() && f.matches(a.dnsKey) && f.during(said.at, said.at)
+				})
+		})
+	})
 }
 
 // poor reports whether a server has lost so many datagrams until a question ended that it is not asked again for each: its answers
@@ -701,7 +718,7 @@ func (j *dnsJudge) age(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, str
 	for _, rr := range slices.Concat(s.msg.Answer, s.msg.Ns) {
 		keep = min(keep, j.limit(rr))
 	}
-	stale := !live && age > keep+slack
+	stale := !live && age > keep+slack && !(shared && j.heldFor(a, r, s))
 	for _, rr := range slices.Concat(r.msg.Answer, r.msg.Ns) {
 		var most, least, held time.Duration
 		for _, o := range slices.Concat(s.msg.Answer, s.msg.Ns) {
@@ -732,6 +749,17 @@ func (j *dnsJudge) age(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, str
 	if stale {
 		j.stale(a, r, s, age, keep, say)
 	}
+}
+
+// heldFor reports whether a response came for another caller, who had asked the same before, was held back, and was given to both at the same
+// time. Its TTL may have been over then, and is judged.
+func (j *dnsJudge) heldFor(a *dnsAsk, r *dnsResult, s *dnsSaid) bool {
+	for i, b := range j.w.asks {
+		if o := j.client.results[i]; b != a && b.dnsKey == a.dnsKey && o.msg != nil && o.began < r.began && (r.end-o.end).Abs() < slack && s.at+travel(s.server) >= o.began-ms {
+			return true
+		}
+	}
+	return false
 }
 
 // limit is the TTL that a record of a server may have at first.
