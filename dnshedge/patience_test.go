@@ -3,6 +3,7 @@ package dnshedge_test
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
 )
 
 // Two of three servers refuse a question, and a datagram to the third is lost.
@@ -120,8 +122,6 @@ func TestAnAnswerThatIsHeldBackGrowsOld(t *testing.T) {
 	}
 }
 
-// Over a stream, answers that come after the deadline are read: the server is not silent, and its retransmission timeout is longer than
-// a question has time.
 // Nothing is known of three servers, of which two do not answer in time: each has half of the time that is left.
 func TestAServerOfWhichNothingIsKnownIsAskedWhileThereIsTime(t *testing.T) {
 	bubble(t, func(l *lab) {
@@ -134,6 +134,8 @@ func TestAServerOfWhichNothingIsKnownIsAskedWhileThereIsTime(t *testing.T) {
 	})
 }
 
+// Over a stream, answers that come after the deadline are read: the server is not silent, and its retransmission timeout is longer than
+// a question has time.
 func TestAServerWhoseAnswersComeTooLateHidesNoOther(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var late atomic.Bool
@@ -173,5 +175,50 @@ func TestAServerWhoseAnswersComeTooLateHidesNoOther(t *testing.T) {
 		ask(9600*ms, "two.example.", dns.TypeA)
 		ask(29600*ms, "three.example.", dns.TypeA)
 		time.Sleep(time.Minute)
+	})
+}
+
+// The timeout was doubled when a question was asked, and an answer comes a moment later.
+func TestATimeoutIsDoubledForNoLongerThanNothingIsAnswered(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var seen sync.Map
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if _, before := seen.LoadOrStore(q.Question[0].Name, true); !before {
+				return drop(q)
+			}
+			return good(q)
+		})
+		c := l.client(&dnshedge.Client{Timeout: 2 * time.Second, Hedge: dnshedge.Hedge{Off: true}}, l.up("udp", "a"))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, took := l.must(c, "one.example.")
+			assert.Equal(t, 1020*ms, took)
+		})
+		time.Sleep(time.Second + ms)
+		_, took := l.must(c, "two.example.")
+		assert.Equal(t, 1020*ms, took)
+		wg.Wait()
+	})
+}
+
+// Hedges have used up the other attempts, and the last one has begun while the timeout was doubled six times.
+func TestTheLastAttemptDoesNotWaitForATimeoutThatHasEnded(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(&dnshedge.Client{Timeout: 20 * time.Second}, l.up("udp", "a"))
+		l.learn(c)
+		l.link("a", netsim.Profile{BlackHole: true})
+		_, _, err := l.ask(c, "lost.example.")
+		require.Error(t, err)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, took := l.must(c, "x.example.")
+			assert.LessOrEqual(t, took, 900*ms, "it looks each 200 ms, and it is a round trip")
+		})
+		time.Sleep(600 * ms)
+		l.link("a", path20)
+		_, took := l.must(c, "y.example.")
+		require.Equal(t, 20*ms, took)
+		wg.Wait()
 	})
 }

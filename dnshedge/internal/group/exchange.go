@@ -283,7 +283,7 @@ func (x *Exchange) plan(ctx context.Context) {
 		}
 	}
 	x.resends.timeout = first.rto.timeout(0, len(x.group) == 1)
-	wait, left := x.resends.setup+x.resends.timeout, x.conf.Timeout
+	wait, left := x.resends.setup+first.rto.timeout(0, false), x.conf.Timeout // not doubled: see lookAfter
 	if len(x.hedges.due) > 0 {
 		wait = min(wait, x.hedges.due[0])
 		if x.told != nil {
@@ -315,7 +315,7 @@ func (x *Exchange) Admit(int) bool {
 		return false
 	}
 	admitted := x.resend(now) || x.hedge(now)
-	x.look = now.Add(max(minRTO, now.Sub(x.start)/4)) // a failure may change who is asked next, and when
+	x.look = now.Add(lookAfter(now.Sub(x.start)))
 	if at := x.lostAt(); at.Before(x.look) {
 		x.look = at
 	}
@@ -326,6 +326,10 @@ func (x *Exchange) Admit(int) bool {
 	}
 	return admitted
 }
+
+// lookAfter is when to look again whether a query is lost that is waited for so long: a failure may change who is asked next, and when, and
+// an answer to another question ends the doubling of the timeout.
+func lookAfter(waited time.Duration) time.Duration { return max(minRTO, waited/4) }
 
 // Next says when the race looks again.
 func (x *Exchange) Next() (time.Duration, bool) {
@@ -656,17 +660,18 @@ func (x *Exchange) othersWait() bool {
 	return x.others > 1 || x.alone == nil
 }
 
-// patience is how long the last attempt waits for s, after the last sign of its connection.
-func (x *Exchange) patience(s *Server) time.Duration {
+// patience is how long the last attempt waits for s, which it has asked then, after the last sign of its connection, as far as anybody can know now.
+func (x *Exchange) patience(s *Server, sent time.Time) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return max(s.rto.timeout(x.resends.n, true), x.lastPatience(time.Now()))
+	return max(s.rto.timeout(x.resends.n, true), x.lastPatience(sent))
 }
 
 // lastPatience is how long a query that was sent then is waited for at least before the last attempt begins, or sends another one: no longer
 // than half of the time that was left. The caller holds mu.
 func (x *Exchange) lastPatience(sent time.Time) time.Duration {
-	return min(lastPatience*x.resends.timeout, x.end.Sub(sent)/2)
+	timeout := min(x.resends.timeout, x.group[0].rto.timeout(0, len(x.group) == 1))
+	return min(lastPatience*timeout, x.end.Sub(sent)/2)
 }
 
 // ask asks s in attempt n.
@@ -678,21 +683,23 @@ func (x *Exchange) ask(ctx context.Context, n int, s *Server, use int) (*wire.An
 	}
 	mine, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer x.whenLost(n, time.Now(), x.patience(s), func() { cancel(errLost) })()
+	defer x.whenLost(n, s, func() { cancel(errLost) })()
 	return s.ask(mine, x.q, use, w)
 }
 
-// whenLost calls f when the query of attempt n, which was sent then, counts as lost, unless stop is called before.
-func (x *Exchange) whenLost(n int, sent time.Time, patience time.Duration, f func()) (stop func()) {
+// whenLost calls f when the query of attempt n, which is sent to s now, counts as lost, unless stop is called before.
+func (x *Exchange) whenLost(n int, s *Server, f func()) (stop func()) {
+	sent := time.Now()
+	most := x.patience(s, sent)
 	var mu sync.Mutex // guards t
 	var t *time.Timer
 	mu.Lock()
 	defer mu.Unlock()
-	t = time.AfterFunc(patience, func() {
+	t = time.AfterFunc(min(most, lookAfter(0)), func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if left := time.Until(x.givenUp(n, sent, patience)); left > 0 {
-			t.Reset(left)
+		if left := time.Until(x.givenUp(n, sent, min(most, x.patience(s, sent)))); left > 0 {
+			t.Reset(min(left, lookAfter(time.Since(sent))))
 		} else {
 			f()
 		}
@@ -703,20 +710,23 @@ func (x *Exchange) whenLost(n int, sent time.Time, patience time.Duration, f fun
 // sendAgain waits until it is time for another query in place of the one to s that was sent then, and something pays for it. It
 // returns to which server that goes, and how often that one was asked before, or reports false if the attempt ends.
 func (x *Exchange) sendAgain(ctx context.Context, s *Server, sent time.Time) (to, use int, ok bool) {
-	pause := time.Until(sent.Add(x.patience(s)))
+	most := x.patience(s, sent) // which this query does not double
 	if !s.AnsweredSince(sent) {
 		s.rto.backOff(sent, time.Now())
 	}
 	for {
+		pause := min(time.Until(sent.Add(min(most, x.patience(s, sent)))), lookAfter(time.Since(sent)))
+		if pause <= 0 {
+			if to, use, ok = x.payAgain(); ok {
+				return to, use, true
+			}
+			pause = time.Since(sent) / 4
+		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return 0, 0, false
 		}
-		if to, use, ok = x.payAgain(); ok {
-			return to, use, true
-		}
-		pause = time.Since(sent) / 4
 	}
 }
 
