@@ -210,7 +210,21 @@ func (j *dnsJudge) late(a *dnsAsk, x, r *dnsResult) time.Duration {
 			x = o
 		}
 	}
-	return x.end - x.began + 3*time.Second + 200*ms + 5*slack // the last attempt begins with a hedge, and waits four timeouts, and for a round trip
+	most := x.end - x.began + 3*time.Second + 200*ms + 5*slack // the last attempt begins with a hedge, and waits four timeouts, and for a round trip
+	return max(most, j.asLate(a, r)+slack)
+}
+
+// asLate is how long the first query takes to a server that is known to be late with answers, and may not be when it is asked again: it is not before
+// three times as long as the latest answers took, without a hedge.
+func (j *dnsJudge) asLate(a *dnsAsk, r *dnsResult) (most time.Duration) {
+	for _, s := range j.w.serversAt(r.began, a.name) {
+		for _, f := range j.w.servers[s].faults {
+			if f.matches(a.dnsKey) && f.from < r.began-f.delay() && f.during(r.began, r.began+slack) {
+				most = max(most, f.delay()+2*travel(s))
+			}
+		}
+	}
+	return most
 }
 
 // joined reports whether another caller had asked the same before, and got the same answer at the same time: the same question is
@@ -345,6 +359,9 @@ func (j *dnsJudge) lossy(a *dnsAsk, r *dnsResult) bool {
 				gone = max(gone, f.until-r.began)
 			}
 			wait = max(wait, map[string]time.Duration{"drops1": 1, "drops2": 3, "half": 7}[f.kind])
+			if f.kind == "half" { // which may lose all that there are
+				wait = max(wait, 1<<j.seen(s, a, r)-1)
+			}
 		}
 		doubled := (wait+1)<<others - 1 // by each query to another server too
 		if wait > 0 && max(wait*rto+others*time.Second, doubled*rto)+gone >= j.w.client.timeout {
@@ -352,6 +369,16 @@ func (j *dnsJudge) lossy(a *dnsAsk, r *dnsResult) bool {
 		}
 	}
 	return false
+}
+
+// seen counts the queries for a question that a server saw while it was asked.
+func (j *dnsJudge) seen(server int, a *dnsAsk, r *dnsResult) (n int) {
+	for _, q := range j.client.seen {
+		if q.server == server && q.key == a.dnsKey && q.at >= r.began && q.at <= r.end {
+			n++
+		}
+	}
+	return min(n, 8)
 }
 
 // broken reports whether a server that was late with a question was gone before it answered, and did not come back. As its answers take so long, it
