@@ -593,6 +593,13 @@ func twiceFrom[T any](t *testing.T, f func() T) (got T, stats *hedge.Stats) {
 	return got, stats
 }
 
+// logged is a value with something that is mostly nil.
+type logged struct {
+	io.Closer
+	Failed error
+	More   [1]any
+}
+
 // A cache or a pool may hand the same value to both calls.
 func TestWhatDoReturnsIsNotClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -607,6 +614,8 @@ func TestWhatDoReturnsIsNotClosed(t *testing.T) {
 		_, _ = twiceFrom(t, func() closeFunc { return shut })
 		_, _ = twiceFrom(t, func() unequal { return unequal{shut, [1]closeFunc{shut}, math.NaN()} })
 		_, _ = twiceFrom(t, func() io.Closer { return unequal{shut, [1]closeFunc{shut}, math.NaN()} })
+		_, _ = twiceFrom(t, func() logged { return logged{Closer: one} })
+		_, _ = twiceFrom(t, func() io.Closer { return logged{Closer: one} })
 		assert.Zero(t, one.closed.Load())
 
 		var mu sync.Mutex

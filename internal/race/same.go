@@ -21,7 +21,7 @@ func same(v, w reflect.Value) bool {
 	}
 	switch v.Kind() {
 	case reflect.Interface:
-		return same(v.Elem(), w.Elem())
+		return v.IsNil() && w.IsNil() || same(v.Elem(), w.Elem())
 	case reflect.Slice:
 		return v.Len() == w.Len() && v.UnsafePointer() == w.UnsafePointer()
 	case reflect.Map:
