@@ -142,7 +142,7 @@ func (b *Bucket) Spend() bool { return b.SpendN(1) }
 func (b *Bucket) SpendN(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held() < n*one {
+	if b.held()/one < n { // n*one may overflow
 		return false
 	}
 	b.add(-n * one)

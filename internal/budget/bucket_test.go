@@ -1,6 +1,7 @@
 package budget_test
 
 import (
+	"math"
 	"strconv"
 	"sync"
 	"testing"
@@ -68,6 +69,10 @@ func TestManyTokensAreSpentAtOnceOrNone(t *testing.T) {
 	b.GiveBackN(7)
 	assert.False(t, b.SpendN(8))
 	assert.True(t, b.SpendN(7))
+	for _, n := range []int64{9_300_000_000, 1 << 40, math.MaxInt64} {
+		assert.False(t, b.SpendN(n), "%d tokens are more than there can be", n)
+		assert.Less(t, b.Tokens(), 1.0)
+	}
 	none := budget.NewBucket(0, 10)
 	assert.False(t, none.SpendN(1), "with share 0 nothing is paid")
 }
