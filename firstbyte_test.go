@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/hedgetest"
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
@@ -153,4 +155,27 @@ func TestBodyThatFailsBeforeItsFirstByteDoesNotWin(t *testing.T) {
 		assert.Same(t, cut, err)
 		require.NoError(t, resp.Body.Close())
 	})
+}
+
+// Who closes a body has no more of it, as over net/http: what was read first is no exception.
+func TestBodyWhoseFirstByteWasReadIsNotReadAfterClose(t *testing.T) {
+	for name, first := range map[string]int{"the primary's": 0, "a hedge's": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := hedgetest.NewServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+				if first > 0 {
+					server.At(1, hedgetest.Fault{Stall: true})
+				}
+				rt := server.Transport()
+				tr := hedge.New(rt, hedge.WithFirstByte())
+				hedgetest.Warm(t, tr, usual, "catalog.test")
+				resp, err := get(t, tr, site)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				n, err := resp.Body.Read(make([]byte, 10))
+				assert.Zero(t, n)
+				assert.EqualError(t, err, "http: read on closed response body", "as net/http says it")
+			})
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -91,7 +92,7 @@ func Prefetch(resp *http.Response) (n int, err error) {
 	for n == 0 && err == nil {
 		n, err = resp.Body.Read(buf)
 	}
-	resp.Body = &prefetched{resp.Body, buf[:n], err}
+	resp.Body = &prefetched{ReadCloser: resp.Body, beginning: buf[:n], err: err}
 	return n, err
 }
 
@@ -99,11 +100,12 @@ func Prefetch(resp *http.Response) (n int, err error) {
 type prefetched struct {
 	io.ReadCloser
 	beginning []byte
-	err       error // came with the last byte of beginning; nil: the body goes on
+	err       error       // came with the last byte of beginning; nil: the body goes on
+	closed    atomic.Bool // the source says what a Read is then
 }
 
 func (b *prefetched) Read(p []byte) (int, error) {
-	if len(b.beginning) > 0 || b.err != nil {
+	if (len(b.beginning) > 0 || b.err != nil) && !b.closed.Load() {
 		n := copy(p, b.beginning)
 		b.beginning = b.beginning[n:]
 		if len(b.beginning) > 0 {
@@ -112,4 +114,9 @@ func (b *prefetched) Read(p []byte) (int, error) {
 		return n, b.err
 	}
 	return b.ReadCloser.Read(p)
+}
+
+func (b *prefetched) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
 }
