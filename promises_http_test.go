@@ -43,6 +43,12 @@ func TestR4WhatIsNotKnownToBeDivisibleIsSentOnce(t *testing.T) {
 		}
 		return all
 	}
+	query := func(query string) (all []change) {
+		for _, query := range spellings(query) {
+			all = append(all, func(r *http.Request) { r.URL.RawQuery = query })
+		}
+		return all
+	}
 	body := func(length int64, encoding ...string) []change {
 		return []change{func(r *http.Request) {
 			r.Method, r.Body, r.ContentLength, r.TransferEncoding = "QUERY", io.NopCloser(strings.NewReader("body")), length, encoding
@@ -73,6 +79,12 @@ func TestR4WhatIsNotKnownToBeDivisibleIsSentOnce(t *testing.T) {
 		"NTLM of a proxy":             {false, header("Proxy-Authorization", "NTLM")},
 		"Digest":                      {false, header("Authorization", `Digest username="u", nonce="n", nc=00000001, cnonce="c"`)},
 		"OAuth 1.0":                   {false, header("Authorization", `OAuth oauth_nonce="n"`)},
+		"OAuth 1.0 in the URL":        {false, query("a=b&oauth_nonce=n&oauth_signature=s")},
+		"a nonce of one's own scheme": {false, header("Authorization", `Hawk id="i", ts="1", nonce="n", mac="m"`)},
+		"a nonce in a header":         {false, header("X-Acs-Signature-Nonce", "n")},
+		"a nonce in a signature":      {false, header("Signature-Input", `sig=("@method");nonce="n"`)},
+		"a nonce in the URL":          {false, query("Action=Describe&SignatureNonce=n")},
+		"a nonce in its value":        {true, query("q=nonce")},
 		"DPoP":                        {false, header("DPoP", "proof")},
 		"a token that is spent":       {false, header("Authorization", "PrivateToken token=x")},
 		"a scheme of one's own":       {true, header("Authorization", "Tenant secret")},

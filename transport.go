@@ -19,8 +19,8 @@ import (
 // These requests are sent once, as they are: those that are not safe to repeat (see
 // [WithHedgeable]); CONNECT, upgrades, and others whose Connection header says more than
 // close or keep-alive; those with an Expect header; those whose credentials are good for one
-// connection or one request: NTLM, Negotiate, Digest, OAuth 1.0, DPoP; event streams (Accept: text/event-stream)
-// unless [WithFirstByte] is given; bodies of unknown length or above
+// connection or one request: NTLM, Negotiate, Digest, OAuth 1.0, DPoP, and whatever has a nonce, in its URL, in
+// credentials or as a header; event streams (Accept: text/event-stream) unless [WithFirstByte] is given; bodies of unknown length or above
 // [WithMaxReplayBytes]; requests with trailers.
 //
 // The caller's request is never changed and its body is always closed. It may be changed

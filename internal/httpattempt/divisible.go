@@ -10,7 +10,7 @@ import (
 
 // Divisible reports whether two copies of req can be under way at once, safe or not: the list
 // is of what can. It must have a URL, no body or one that can be kept, and nothing to say after
-// that; and its header must not bind it to a connection, see [Heading].
+// that; its header must not bind it to a connection, see [Heading]; and it must have no nonce.
 func Divisible(req *http.Request, h Heading, maxBody int64, streams bool) bool {
 	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil || len(req.TransferEncoding) > 0 {
 		return false
@@ -18,7 +18,7 @@ func Divisible(req *http.Request, h Heading, maxBody int64, streams bool) bool {
 	if HasBody(req) && (req.ContentLength <= 0 || req.ContentLength > maxBody) {
 		return false
 	}
-	return !h.bound && (streams || !h.stream)
+	return !h.bound && !hasNonce(req.URL.RawQuery) && (streams || !h.stream)
 }
 
 // A Heading is what the header of a request says of sending it twice.
@@ -41,6 +41,10 @@ func (h *Heading) read(name string, values []string, marks *Marks) {
 		h.Hedge = max(h.Hedge, race.HedgeNumber(values))
 		return
 	}
+	if isNonce(name) {
+		h.bound = true
+		return
+	}
 	switch beginning(name) {
 	case beginning("Accept"):
 		h.stream = h.stream || is(name, "Accept") && slices.ContainsFunc(values, asksForStream)
@@ -48,6 +52,10 @@ func (h *Heading) read(name string, values []string, marks *Marks) {
 		h.bound = h.bound || is(name, "Expect") && len(values) > 0
 	case beginning("DPoP"): // RFC 9449
 		h.bound = h.bound || is(name, "DPoP")
+	case beginning("Signature-Input"): // RFC 9421
+		h.bound = h.bound || is(name, "Signature-Input") && slices.ContainsFunc(values, hasNonce)
+	case beginning("X-WSSE"):
+		h.bound = h.bound || is(name, "X-WSSE") && slices.ContainsFunc(values, hasNonce)
 	case beginning("Upgrade"):
 		h.bound = h.bound || is(name, "Upgrade") && len(values) > 0
 	case beginning("Connection"):
@@ -85,7 +93,8 @@ func agrees(connection string) bool {
 
 // once are the registered authentication schemes (RFC 9110, section 16.4.1) whose credentials are good for one connection or
 // for one request: the server refuses the second of two copies, which may be the primary. Basic, Bearer and vapid are the
-// others. A scheme that is not registered is taken to be a secret that stays the same, as it is with Bearer.
+// others. A scheme that is not registered is taken to be a secret that stays the same, as it is with Bearer, unless its
+// credentials have a nonce.
 var once = []string{
 	"Concealed", "Digest", "DPoP", "GNAP", "HOBA", "Mutual", "Negotiate", "OAuth", "PrivateToken", "SCRAM-SHA-1", "SCRAM-SHA-256",
 	"NTLM", "Nego2", "Kerberos", // Microsoft's, which are not registered
@@ -102,5 +111,27 @@ func goodOnce(credentials string) bool {
 			return true
 		}
 	}
-	return false
+	return hasNonce(credentials)
+}
+
+// hasNonce reports whether a query, credentials or a signature have a parameter, NAME=VALUE, that is a nonce: the server refuses
+// the second of two copies.
+func hasNonce(params string) bool {
+	for {
+		name, rest, ok := strings.Cut(params, "=")
+		switch {
+		case !ok:
+			return false
+		case isNonce(strings.TrimRight(name, " \t")):
+			return true
+		}
+		params = rest
+	}
+}
+
+// isNonce reports whether a name, with whatever before it, ends as those do of what is good for one request: oauth_nonce,
+// SignatureNonce of Alibaba, X-Ca-Nonce.
+func isNonce(name string) bool {
+	n := len(name)
+	return n >= 5 && name[n-2]|0x20 == 'c' && strings.EqualFold(name[n-5:], "nonce")
 }
