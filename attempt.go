@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"runtime"
 	"sync"
@@ -171,7 +172,7 @@ func (c *call) Discard(resp *http.Response, err error) {
 	closeOnce := sync.OnceFunc(func() { c.countPanic(func() { resp.Body.Close() }) })
 	defer closeOnce()
 	if c.grace > 0 {
-		late := time.AfterFunc(c.grace+heedless, closeOnce)
+		late := time.AfterFunc(min(c.grace, math.MaxInt64-heedless)+heedless, closeOnce)
 		defer late.Stop()
 		c.countPanic(func() { _, _ = io.CopyN(io.Discard, resp.Body, 64<<10) })
 	}

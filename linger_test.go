@@ -2,9 +2,12 @@ package hedge_test
 
 import (
 	"context"
+	"io"
+	"math"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,4 +78,50 @@ func TestLoserThatWaitsInMiddlewareIsNotSent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// readSlowly is a body whose Read takes a while. It notices if it is closed meanwhile.
+type readSlowly struct {
+	io.ReadCloser
+	reading, closed, hit atomic.Bool
+}
+
+func (b *readSlowly) Read(p []byte) (int, error) {
+	b.reading.Store(true)
+	defer b.reading.Store(false)
+	time.Sleep(5 * ms)
+	return b.ReadCloser.Read(p)
+}
+
+func (b *readSlowly) Close() error {
+	b.closed.Store(true)
+	b.hit.Store(b.reading.Load())
+	return b.ReadCloser.Close()
+}
+
+// A linger that is as long as can be is no short one.
+func TestBodyOfALoserThatLingersForEverIsReadBeforeItIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		var loser atomic.Pointer[readSlowly]
+		answer := func(req *http.Request, n int) (*http.Response, error) {
+			resp := respond(rt, req, 1, 200, "all")
+			if n == 0 {
+				slow := &readSlowly{ReadCloser: resp.Body}
+				loser.Store(slow)
+				resp.Body = slow
+			}
+			return resp, doubles.Sleep(req.Context(), []time.Duration{5 * usual, usual}[min(n, 1)])
+		}
+		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) { return answer(req, 1) }
+		tr := hedge.New(rt, hedge.WithMaxHedges(1), hedge.WithLinger(math.MaxInt64))
+		warmUp(t, tr)
+		rt.Forget()
+		rt.Answer = answer
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		time.Sleep(time.Second)
+		assert.True(t, loser.Load().closed.Load())
+		assert.False(t, loser.Load().hit.Load(), "it was closed during a Read")
+	})
 }
