@@ -332,6 +332,22 @@ func TestNilResponseIsAnError(t *testing.T) {
 	}
 }
 
+// http.Client takes a response without a Body, such as tests and caches make, for one with an empty one.
+func TestResponseThatHasNoBodyIsNoPanic(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		for _, first := range []time.Duration{usual, time.Second} {
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				return &http.Response{StatusCode: 200, ProtoMajor: 1, Request: req}, doubles.Sleep(req.Context(), []time.Duration{first, usual}[min(n, 1)])
+			}
+			tr := warm(t, rt, hedge.WithFirstByte(), hedge.WithResume())
+			resp, err := (&http.Client{Transport: tr}).Get(site)
+			require.NoError(t, err)
+			assert.Empty(t, text(t, resp))
+			assert.NoError(t, tr.Warm(t.Context(), 2, site))
+		}
+	})
+}
+
 func TestDeadlineKeepsItsCauseOverHTTP1(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Hour)

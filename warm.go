@@ -116,12 +116,11 @@ func (t *Transport) head(ctx context.Context, text string, connected func(reused
 		return false, errUnreadable // url's own error quotes the URL, and what may be its password
 	}
 	resp, err := send(t.pools.Primary(), req)
-	if err != nil {
-		return false, err
+	if err == nil && resp.Body != nil {
+		defer resp.Body.Close()
+		_, err = io.Copy(io.Discard, resp.Body)
 	}
-	defer resp.Body.Close()
-	_, err = io.Copy(io.Discard, resp.Body)
-	return resp.ProtoMajor >= http2, err
+	return resp != nil && resp.ProtoMajor >= http2, err
 }
 
 var errUnreadable = errors.New("cannot be parsed")

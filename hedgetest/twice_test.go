@@ -213,6 +213,21 @@ func TestAStateIsMoreThanItsTexts(t *testing.T) {
 	}
 }
 
+// handmade is a RoundTripper that answers without a Body.
+type handmade struct{}
+
+func (handmade) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 204}, nil
+}
+
+func TestTwiceTakesAnAnswerWithoutABody(t *testing.T) {
+	resp, err := (&http.Client{Transport: hedgetest.Twice(t, handmade{}, nil)}).Get("http://shop.test/")
+	require.NoError(t, err)
+	got, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	assert.Empty(t, got)
+}
+
 func TestTwiceTellsDifferentBodies(t *testing.T) {
 	n := make(chan int, 3)
 	for i := range 3 {
