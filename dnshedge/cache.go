@@ -291,7 +291,7 @@ func (c *Cache) due(f *found, hits uint32) bool {
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
 }
 
-// find returns what is kept under a key, which it changes. The domain is as for get.
+// find returns what is kept under a key, whose type and bits it changes. The domain is as for get.
 func (c *Cache) find(key []byte, at time.Duration, domain int) found {
 	own := c.lookup(key)
 	if own != nil && own.left(at) > 0 {
@@ -302,12 +302,8 @@ func (c *Cache) find(key []byte, at time.Duration, domain int) found {
 	if gone != nil && gone.left(at) > 0 {
 		return found{entry: gone, freshness: fresh, at: at}
 	}
-	// Nothing is below a name that does not exist (RFC 8020), unless others are asked there. A server may say so without proof
-	// although it knows names below, as one that holds ad.corp. and asks the world about corp.: all would pay for one question.
-	for above := parent(key); above != nil && len(above)-wire.KeyLen >= domain; above = parent(above) {
-		if e := c.lookup(above); e != nil && e.validated && e.left(at) > 0 {
-			return found{entry: e, freshness: fresh, below: true, at: at}
-		}
+	if e := c.above(key, at, domain); e != nil {
+		return found{entry: e, freshness: fresh, below: true, at: at}
 	}
 	// What was heard last is true, if anything is.
 	if c.usable(own, at) && !(c.usable(gone, at) && gone.stored > own.stored) {
@@ -317,6 +313,23 @@ func (c *Cache) find(key []byte, at time.Duration, domain int) found {
 		return found{entry: gone, freshness: stale, at: at}
 	}
 	return found{at: at}
+}
+
+// above returns what says that a name above that of a key does not exist. The key is one that AnyType has made.
+//
+// Nothing is below a name that does not exist (RFC 8020), unless others are asked there. A server may say so without proof
+// although it knows names below, as one that holds ad.corp. and asks the world about corp.: all would pay for one question.
+func (c *Cache) above(key []byte, at time.Duration, domain int) (e *entry) {
+	was := [2]byte(key[len(key)-wire.KeyLen:])
+	wire.NotDS(key)
+	for up := parent(key); up != nil && len(up)-wire.KeyLen >= domain; up = parent(up) {
+		if e = c.lookup(up); e != nil && e.validated && e.left(at) > 0 {
+			break
+		}
+		e = nil
+	}
+	copy(key[len(key)-wire.KeyLen:], was[:])
+	return e
 }
 
 // parent returns the key of the name one label up, or nil if that is the root.
@@ -391,6 +404,15 @@ func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.T
 	}
 	// The name exists, and so do those above it.
 	wire.AnyType(key)
+	c.exists(key)
+	if q.Type == dns.TypeDS {
+		wire.NotDS(key)
+		c.exists(key)
+	}
+}
+
+// exists forgets that a name, or one above it, does not exist, as it is kept under a key that AnyType has made.
+func (c *Cache) exists(key []byte) {
 	for ; key != nil; key = parent(key) {
 		if c.lookup(key) != nil {
 			c.store.Invalidate(maphash.Bytes(c.seed, key))

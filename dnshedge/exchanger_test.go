@@ -143,6 +143,41 @@ func TestDSRecordsOfARoutesDomainAreAskedOfThoseAboveIt(t *testing.T) {
 	})
 }
 
+// Those who are asked for the DS records of a route's domain may deny a name that its route knows, and the other way round.
+func TestWhoKnowsNoDSRecordsOfANameDoesNotDenyTheName(t *testing.T) {
+	denies := exchangeFunc(func(m *dns.Msg) *dns.Msg {
+		r := new(dns.Msg).SetRcode(m, dns.RcodeNameError)
+		r.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 300}, Ns: "ns.", Mbox: "nobody.", Minttl: 300}}
+		return r
+	})
+	signed := exchangeFunc(func(m *dns.Msg) *dns.Msg {
+		r := new(dns.Msg).SetReply(m)
+		if m.Question[0].Qtype == dns.TypeDS {
+			r.Answer = []dns.RR{&dns.DS{Hdr: dns.RR_Header{Name: "corp.example.", Rrtype: dns.TypeDS, Class: dns.ClassINET, Ttl: 300}, Digest: "00"}}
+		}
+		return r
+	})
+	rcode := func(c *dnshedge.Client, typ uint16) int {
+		r, _, err := c.Exchange(question("corp.example.", typ), "")
+		require.NoError(t, err)
+		return r.Rcode
+	}
+	for _, order := range [][]uint16{{dns.TypeDS, dns.TypeA, dns.TypeDS, dns.TypeA}, {dns.TypeA, dns.TypeDS, dns.TypeA, dns.TypeDS}} {
+		private := &dnshedge.Client{Exchanger: denies, Cache: new(dnshedge.Cache), Routes: map[string]dnshedge.Exchanger{"corp.example": &exchanger{addr: "10.0.0.2"}}}
+		defer private.Close()
+		public := &dnshedge.Client{Exchanger: signed, Cache: new(dnshedge.Cache), Routes: map[string]dnshedge.Exchanger{"corp.example": denies}}
+		defer public.Close()
+		for _, typ := range order {
+			known, denied := dns.RcodeSuccess, dns.RcodeNameError
+			if typ == dns.TypeDS {
+				known, denied = denied, known
+			}
+			assert.Equal(t, known, rcode(private, typ), dns.Type(typ))
+			assert.Equal(t, denied, rcode(public, typ), dns.Type(typ))
+		}
+	}
+}
+
 func TestARouteMayBeAClient(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)

@@ -355,7 +355,7 @@ const (
 const (
 	KeyDO      = 1 << iota // the caller understands DNSSEC
 	KeyCD                  // the caller validates by itself
-	KeyAnyType             // that the name does not exist, for all types; the key's type is 0
+	KeyAnyType             // that the name does not exist, for all types; the key's type is 0, or DS for that one
 )
 
 // Key returns what tells questions with different answers apart: the name in
@@ -387,12 +387,18 @@ func (q *Query) AppendTask(b []byte) []byte {
 	return append(append(b, rd), q.options...)
 }
 
-// AnyType turns a key into the one under which is kept that the name does not exist.
+// AnyType turns a key into the one under which is kept that the name does not exist: for all types but DS, whose records are those
+// of the zone above (RFC 4035 §3.1.4.1). Others may have been asked about these, who do not know the name.
 func AnyType(key []byte) {
 	n := len(key)
-	key[n-5], key[n-4] = 0, 0
+	if binary.BigEndian.Uint16(key[n-KeyLen:]) != dns.TypeDS {
+		NotDS(key)
+	}
 	key[n-1] |= KeyAnyType
 }
+
+// NotDS turns a key that AnyType has made into that for all types but DS.
+func NotDS(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
 // Shape is how a query is sent.
 type Shape struct {
