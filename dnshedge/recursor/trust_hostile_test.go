@@ -269,6 +269,19 @@ func TestAClockThatIsWrongIsSaidAndHeals(t *testing.T) {
 	})
 }
 
+// The DS records of a zone are its parent's, whatever anchor the zone has.
+func TestTheDSRecordsOfAnIslandAreAsItsParentIs(t *testing.T) {
+	bubble(t, deep, func(t *testing.T, w *world) {
+		w.sign("example.tld.")
+		r := w.resolver(func(r *recursor.Resolver) {
+			r.Trust = dnssec.Trust{Anchors: []dns.RR{w.zone(".").signer.ds(), w.zone("sub.example.tld.").signer.ds()}}
+		})
+		assert.Equal(t, "secure", w.security(r, "www.sub.example.tld. A"))
+		assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
+		assert.Equal(t, "insecure", w.security(r, "sub.example.tld. DS"))
+	})
+}
+
 func TestOfAnchorsOneThatFitsIsEnough(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
