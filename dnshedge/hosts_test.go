@@ -35,6 +35,7 @@ fe80::1%eth0 zone
 300.1.1.1 bad
 10.0.0.9
 10.0.0.9 `+"a..b"+`
+10.0.0.11 `+strings.Repeat("x", 64)+` fits.example
 ::ffff:10.0.0.10 mapped.example.
 `)}, l.up("udp", "a"))
 		for _, row := range []struct {
@@ -52,6 +53,7 @@ fe80::1%eth0 zone
 			{"mapped.example.", dns.TypeA, []string{"10.0.0.10"}},
 			{reverse(l, "10.0.0.7"), dns.TypePTR, []string{"Printer.home.arpa."}},
 			{reverse(l, "2001:db8::7"), dns.TypePTR, []string{"printer."}},
+			{reverse(l, "10.0.0.11"), dns.TypePTR, []string{"fits.example."}},
 		} {
 			r, queries := asks(l, c, row.name, row.typ)
 			assert.Zero(t, queries, row.name)

@@ -2,6 +2,7 @@ package system
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -144,16 +145,22 @@ func addHosts(hosts map[string]*Host, line string) {
 		}
 		return h
 	}
+	first := "" // of those that are names
 	for _, name := range fields[1:] {
-		if h := at(name); h != nil && len(h.addrs) < maxHostAddrs && !slices.Contains(h.addrs, ip) {
+		h := at(name)
+		if h == nil {
+			continue
+		}
+		first = cmp.Or(first, name)
+		if len(h.addrs) < maxHostAddrs && !slices.Contains(h.addrs, ip) {
 			h.addrs = append(h.addrs, ip)
 		}
 	}
 	// The first line of an address has its name. The unspecified address has none: lists of
 	// names to block are full of it.
-	if reverse, err := dns.ReverseAddr(ip.String()); err == nil && !ip.IsUnspecified() {
+	if reverse, err := dns.ReverseAddr(ip.String()); err == nil && !ip.IsUnspecified() && first != "" {
 		if h := at(reverse); h.name == "" {
-			h.name = dns.Fqdn(fields[1])
+			h.name = dns.Fqdn(first)
 		}
 	}
 }
