@@ -204,7 +204,7 @@ func (f *Servers) read(k *known) {
 	k.all = nil
 	options := f.options()
 	k.rotate = slices.Contains(options, "rotate")
-	stream := slices.Contains(options, "use-vc")
+	stream := slices.ContainsFunc(options, func(o string) bool { return o == "use-vc" || o == "usevc" || o == "tcp" }) // of Linux, FreeBSD and OpenBSD
 	if conf, err := dns.ClientConfigFromFile(f.Path); err == nil {
 		for _, s := range conf.Servers {
 			if _, err := netip.ParseAddr(s); err != nil {
