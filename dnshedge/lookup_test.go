@@ -1,6 +1,8 @@
 package dnshedge_test
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -58,6 +60,27 @@ func TestLookupAddrsTellsTTLs(t *testing.T) {
 			require.ErrorAs(t, err, &e, name)
 			assert.Equal(t, name, e.Name)
 			assert.True(t, check(e), "%s: %#v", name, e)
+		}
+	})
+}
+
+// A program may give up when an error is neither temporary nor a timeout. net.Resolver says of the errors of the network that they are.
+func TestErrorsOfTheNetworkAreTemporary(t *testing.T) {
+	bubble(t, func(l *lab) {
+		c := &dnshedge.Client{Exchanger: &exchanger{err: &net.OpError{Op: "dial", Err: errors.New("network is unreachable")}}}
+		defer c.Close()
+		ctx, cancel := context.WithCancel(background)
+		for _, canceled := range []bool{false, true} {
+			_, err := c.LookupAddrs(ctx, "x.example")
+			var ours, gos *net.DNSError
+			require.ErrorAs(t, err, &ours)
+			_, err = c.Resolver().LookupNetIP(ctx, "ip", "x.example")
+			require.ErrorAs(t, err, &gos)
+			assert.Equal(t, gos.IsTemporary, ours.IsTemporary)
+			assert.Equal(t, gos.IsTimeout, ours.IsTimeout)
+			assert.Equal(t, gos.IsNotFound, ours.IsNotFound)
+			assert.Equal(t, !canceled, ours.IsTemporary)
+			cancel()
 		}
 	})
 }

@@ -140,8 +140,9 @@ func Error(host string, err error) error {
 		e.Err, e.IsNotFound = "no such host", true
 	case errors.As(err, &code):
 		e.IsTemporary = code == dns.RcodeServerFailure
-	case errors.As(err, &t) && t.Timeout():
-		e.IsTimeout = true
+	case errors.Is(err, context.Canceled):
+	case errors.As(err, &t):
+		e.IsTimeout, e.IsTemporary = t.Timeout(), t.Temporary()
 	}
 	return e
 }
