@@ -115,8 +115,11 @@ func badType(t uint16) int {
 
 // badQuery returns the response code for a message that is not a query that can be read.
 func badQuery(err error) int {
-	if errors.Is(err, wire.ErrVersion) {
+	switch {
+	case errors.Is(err, wire.ErrVersion):
 		return dns.RcodeBadVers
+	case errors.Is(err, wire.ErrTSIG):
+		return dns.RcodeRefused
 	}
 	return dns.RcodeFormatError
 }

@@ -230,16 +230,14 @@ func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out
 			return query{drop: true}
 		}
 	}
-	if err := q.Parse(m); err != nil {
-		msg := new(dns.Msg)
-		if msg.Unpack(m) != nil {
+	if err := q.Parse(m); err != nil { // package dns would follow each name in m
+		switch {
+		case m[2]>>3&15 != dns.OpcodeQuery:
+			return query{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
+		case q.Name == "":
 			return query{reply: appendHeader(b, m, dns.RcodeFormatError)}
 		}
-		code := refusal(msg)
-		if code == dns.RcodeSuccess {
-			code = badQuery(err)
-		}
-		return query{reply: appendRefusal(b, msg, code)}
+		return query{reply: q.AppendFailure(b, badQuery(err), min(limit, wire.DefaultUDPSize))}
 	}
 	if limit < wire.MaxMsg {
 		limit = min(limit, q.Size)

@@ -543,6 +543,47 @@ func TestMisplacedOPTIsAFormatError(t *testing.T) {
 	require.NoError(t, s.Shutdown(background))
 }
 
+// Each name of such a record costs its length to read, and whoever may connect can send one in every message.
+func TestR9AMessageThatIsRefusedCostsLittle(t *testing.T) {
+	hip := func(counts [4]byte, before string) []byte {
+		m := []byte{0, 1, 1, 0}
+		for _, n := range counts {
+			m = append(m, 0, n)
+		}
+		m = append(m, strings.Repeat("\x01\x00", 127)+"\x00\x00\x01\x00\x01"+before+"\xc0\x0c\x00\x37\x00\x01\x00\x00\x00\x00"...)
+		n := (65000 - len(m)) &^ 1
+		m = append(binary.BigEndian.AppendUint16(m, uint16(4+n)), 0, 2, 0, 0)
+		return append(m, strings.Repeat("\xc0\x0c", n/2)...)
+	}
+	const version1, name = "\x00\x00\x29\x04\xd0\x00\x01\x00\x00\x00\x00", "\xc0\x0c\x00\x01\x00\x01"
+	s := &dnshedge.Server{Client: off()}
+	defer s.Client.Close()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { _ = s.Serve(ln) }()
+	defer func() { require.NoError(t, s.Shutdown(background)) }()
+	tcp, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	defer tcp.Close()
+	conn := &dns.Conn{Conn: tcp}
+	for rcode, m := range map[int][]byte{
+		dns.RcodeBadVers:     hip([4]byte{1, 0, 0, 2}, version1),
+		dns.RcodeFormatError: hip([4]byte{2, 0, 0, 1}, name),
+	} {
+		least := time.Hour
+		for tries := 0; tries < 30 && least > 10*ms; tries++ {
+			start := time.Now()
+			_, err := conn.Write(m)
+			require.NoError(t, err)
+			r, err := conn.ReadMsg()
+			require.NoError(t, err)
+			assert.Equal(t, rcode, r.Rcode)
+			least = min(least, time.Since(start))
+		}
+		assert.LessOrEqual(t, least, 10*ms, dns.RcodeToString[rcode])
+	}
+}
+
 func TestOverTLSTheLengthOfAResponseDoesNotTellTheName(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {

@@ -40,13 +40,15 @@ var (
 	errRecord   = errors.New("dnshedge: malformed record")
 	errOption   = errors.New("dnshedge: malformed EDNS option")
 	errSubnet   = errors.New("dnshedge: malformed client subnet, or two of them")
-	errTSIG     = errors.New("dnshedge: message with a TSIG record")
 	errOPT      = errors.New("dnshedge: message with two OPT records, or one that is not in the additional section")
 )
 
 // ErrVersion is why a query with another version of EDNS than 0 is not read. Its
 // response code is BADVERS (RFC 6891 §6.1.3).
 var ErrVersion = errors.New("dnshedge: message with an unknown version of EDNS; want 0")
+
+// ErrTSIG is why a query with a signature (RFC 8945) is not read.
+var ErrTSIG = errors.New("dnshedge: message with a TSIG record")
 
 // ErrSpelling is why a message is not taken for the response to a query with a
 // spelling of its own: all else is right.

@@ -234,7 +234,8 @@ func ParseQuery(b []byte) (*Query, error) {
 	return q, nil
 }
 
-// Parse is ParseQuery for a Query that nobody uses any more.
+// Parse is ParseQuery for a Query that nobody uses any more. After an error it has no Name, or else its question has been read, and
+// AppendFailure may respond to it.
 func (q *Query) Parse(b []byte) error {
 	if err := q.parse(b, forwarded); err != nil || q.options == nil {
 		return err
@@ -248,6 +249,7 @@ func (q *Query) Parse(b []byte) error {
 
 // parse reads a query with those of its options that pass.
 func (q *Query) parse(b []byte, pass func(uint16) bool) error {
+	*q = Query{}
 	if len(b) < HeaderLen {
 		return errShort
 	}
@@ -296,7 +298,7 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 	case version > 0:
 		err = ErrVersion
 	case signed:
-		err = errTSIG
+		err = ErrTSIG
 	}
 	return err
 }
@@ -561,11 +563,11 @@ func (q *Query) flags(bits uint16) uint16 {
 }
 
 // AppendFailure appends a response of at most limit bytes without records: the
-// question, a response code and, if the caller speaks EDNS, extended errors.
+// question, a response code and, if the caller speaks EDNS, the code's upper bits and extended errors.
 func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(b, q.ID)
-	b = binary.BigEndian.AppendUint16(b, q.flags(flagQR|flagRA|uint16(rcode)))
+	b = binary.BigEndian.AppendUint16(b, q.flags(flagQR|flagRA|uint16(rcode&15)))
 	b = append(b, 0, 1, 0, 0, 0, 0, 0, 0)
 	b = append(b, q.Name...)
 	b = binary.BigEndian.AppendUint16(b, q.Type)
@@ -573,5 +575,8 @@ func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	if !q.opt {
 		return b
 	}
-	return q.appendOPT(b, start, limit, nil, errs)
+	opt := len(b)
+	b = q.appendOPT(b, start, limit, nil, errs)
+	b[opt+5] = byte(rcode >> 4) // RFC 6891 §6.1.3
+	return b
 }
