@@ -6,8 +6,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// maxAliases is how many aliases are followed. Resolvers give up earlier.
-const maxAliases = 16
+const (
+	maxAliases = 16             // that are followed. Resolvers give up earlier
+	maxTargets = 4 * maxAliases // of aliases that are looked at: names in one subtree share it, and an owner may have several
+)
 
 // scrub removes from the answer section of m, which was read from b, what does not answer
 // the question: records whose owner is neither its name nor one that it is an alias of
@@ -52,8 +54,8 @@ func scrub(m *dns.Msg, b []byte) bool {
 	return dropped
 }
 
-// follow returns the name of the question and those that it is an alias of, and the names
-// above these. It looks at no target twice.
+// follow returns the name of the question and those that it is an alias of, and which names above these have subtrees that were looked
+// at. It looks at maxTargets targets at most.
 func (s *names) follow(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
 	known, above = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []lineage
@@ -63,9 +65,12 @@ func (s *names) follow(b []byte, aliases, subtrees map[uint64][]int) (known, abo
 			queue = append(queue, l)
 		}
 	}
+	left := maxTargets
 	// targets yields those of an owner, as many as may be followed.
 	targets := func(offs []int, f func(lineage)) {
-		for _, off := range offs[:min(len(offs), maxAliases)] {
+		offs = offs[:min(len(offs), maxAliases, left)]
+		left -= len(offs)
+		for _, off := range offs {
 			f(s.lineage(b, off))
 		}
 	}
@@ -73,8 +78,11 @@ func (s *names) follow(b []byte, aliases, subtrees map[uint64][]int) (known, abo
 	for i := 0; i < len(queue); i++ {
 		l := queue[i]
 		targets(aliases[l.id()], add)
-		for n := 1; n <= len(l); n++ {
+		for n := 1; n <= len(l) && left > 0; n++ {
 			owner := l[n:].id()
+			if len(subtrees[owner]) == 0 {
+				continue
+			}
 			above[owner] = true
 			targets(subtrees[owner], func(to lineage) {
 				if name, ok := l.moved(n, to); ok {

@@ -141,6 +141,15 @@ var worst = map[string]func(q *dns.Msg, size int) []byte{
 		b.fill(0, dns.TypeDNAME, func(int) (owner, data []byte) { return pointer(at), pointer(12) })
 		return b.b
 	},
+	"subtrees at each label": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		_, in, _ := b.add(0, pointer(12), dns.TypeCNAME, name(strings.Repeat("a.", b.labels())))
+		b.fill(0, dns.TypeDNAME, func(i int) (owner, data []byte) {
+			at := in + 2*(1+i/16%(b.labels()-2))
+			return pointer(at), slices.Concat([]byte{1, byte('b' + i%16)}, pointer(at+2))
+		})
+		return b.b
+	},
 	"aliases without end": func(q *dns.Msg, size int) []byte {
 		b := newBuilder(q, 0, size)
 		b.fill(0, dns.TypeCNAME, func(i int) (owner, data []byte) {
