@@ -97,11 +97,15 @@ func IsHost(name string) bool {
 // the least without the record's.
 func EndOfChain(r *dns.Msg, name string, least uint32, take func(rr dns.RR, ttl uint32) bool) uint32 {
 	name = dns.CanonicalName(name)
+	owners := make([]string, len(r.Answer))
+	for i, rr := range r.Answer {
+		owners[i] = dns.CanonicalName(rr.Header().Name)
+	}
 	for range maxChain {
 		next, taken := "", false
-		for _, rr := range r.Answer {
+		for i, rr := range r.Answer {
 			h := rr.Header()
-			if dns.CanonicalName(h.Name) != name {
+			if owners[i] != name {
 				continue
 			}
 			if alias, ok := rr.(*dns.CNAME); ok {
