@@ -70,6 +70,7 @@ func TestErrorsOfTheNetworkAreTemporary(t *testing.T) {
 		c := &dnshedge.Client{Exchanger: &exchanger{err: &net.OpError{Op: "dial", Err: errors.New("network is unreachable")}}}
 		defer c.Close()
 		ctx, cancel := context.WithCancel(background)
+		defer cancel()
 		for _, canceled := range []bool{false, true} {
 			_, err := c.LookupAddrs(ctx, "x.example")
 			var ours, gos *net.DNSError
