@@ -249,7 +249,7 @@ func (q *Query) Parse(b []byte) error {
 
 // parse reads a query with those of its options that pass.
 func (q *Query) parse(b []byte, pass func(uint16) bool) error {
-	*q = Query{}
+	q.Name = "" // until the question has been read
 	if len(b) < HeaderLen {
 		return errShort
 	}
