@@ -146,7 +146,8 @@ func Error(host string, err error) error {
 		e.IsTemporary = code == dns.RcodeServerFailure
 	case errors.Is(err, context.Canceled):
 	case errors.As(err, &t):
-		e.IsTimeout, e.IsTemporary = t.Timeout(), t.Temporary()
+		again, ok := t.(interface{ Temporary() bool })
+		e.IsTimeout, e.IsTemporary = t.Timeout(), ok && again.Temporary()
 	}
 	return e
 }
