@@ -22,6 +22,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // startServer serves UDP and TCP on host c of the lab.
@@ -555,6 +556,10 @@ func TestR9AMessageThatIsRefusedCostsLittle(t *testing.T) {
 		m = append(binary.BigEndian.AppendUint16(m, uint16(4+n)), 0, 2, 0, 0)
 		return append(m, strings.Repeat("\xc0\x0c", n/2)...)
 	}
+	most := 10 * ms
+	if doubles.RaceEnabled {
+		most *= 4
+	}
 	const version1, name = "\x00\x00\x29\x04\xd0\x00\x01\x00\x00\x00\x00", "\xc0\x0c\x00\x01\x00\x01"
 	s := &dnshedge.Server{Client: off()}
 	defer s.Client.Close()
@@ -571,7 +576,7 @@ func TestR9AMessageThatIsRefusedCostsLittle(t *testing.T) {
 		dns.RcodeFormatError: hip([4]byte{2, 0, 0, 1}, name),
 	} {
 		least := time.Hour
-		for tries := 0; tries < 30 && least > 10*ms; tries++ {
+		for tries := 0; tries < 300 && least > most; tries++ {
 			start := time.Now()
 			_, err := conn.Write(m)
 			require.NoError(t, err)
@@ -580,7 +585,7 @@ func TestR9AMessageThatIsRefusedCostsLittle(t *testing.T) {
 			assert.Equal(t, rcode, r.Rcode)
 			least = min(least, time.Since(start))
 		}
-		assert.LessOrEqual(t, least, 10*ms, dns.RcodeToString[rcode])
+		assert.LessOrEqual(t, least, most, dns.RcodeToString[rcode])
 	}
 }
 

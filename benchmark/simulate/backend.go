@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"strconv"
@@ -70,7 +71,7 @@ func (b *backend) serve(protocol string, q *virtual.Queue, ln net.Listener) {
 		go func() { _ = g.Serve(ln) }() // until stopped
 		return
 	}
-	h := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, TLSConfig: b.site.server.Clone()}
+	h := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, TLSConfig: b.site.server.Clone(), ErrorLog: log.New(io.Discard, "", 0)}
 	if limiter != nil {
 		h.Handler = limiter.Handler(s)
 	}

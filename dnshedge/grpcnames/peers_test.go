@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -283,7 +284,7 @@ func follow(t *testing.T, cached bool) {
 	web := func(h2 bool) *served {
 		s := listen(t)
 		for _, l := range s.listeners {
-			server := &http.Server{Handler: handler, TLSConfig: serverTLS.Clone()}
+			server := &http.Server{Handler: handler, TLSConfig: serverTLS.Clone(), ErrorLog: log.New(io.Discard, "", 0)}
 			if h2 {
 				go func() { _ = server.ServeTLS(l, "", "") }()
 			} else {

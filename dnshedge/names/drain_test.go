@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"strings"
@@ -63,7 +64,7 @@ func serve(t *testing.T, h2 bool, wrap func(s *site) http.RoundTripper, f func(t
 			s.servers[name] = new(served)
 			l, err := network.Host(name).Listen("tcp", ":443")
 			require.NoError(t, err)
-			server := &http.Server{Handler: s.handler(name), ConnState: s.state(name)}
+			server := &http.Server{Handler: s.handler(name), ConnState: s.state(name), ErrorLog: log.New(io.Discard, "", 0)}
 			if h2 {
 				server.TLSConfig = serverTLS.Clone()
 				go func() { _ = server.ServeTLS(l, "", "") }()

@@ -3,6 +3,7 @@ package doubles
 import (
 	"context"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -43,6 +44,7 @@ func Serve(t testing.TB, protocol string, h http.HandlerFunc) *Server {
 			s.Accepted.Add(1)
 		}
 	}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // a client that gives up during a handshake is no news
 	Protocols[protocol](s.Server)
 	t.Cleanup(s.Close)
 	return s

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -92,6 +93,7 @@ func TestRequestsInFlightOnAFrozenHTTP2ConnectionAreAnswered(t *testing.T) {
 		s.Listener, err = network.Host("server").Listen("tcp", ":443")
 		require.NoError(t, err)
 		s.EnableHTTP2 = true
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
 		s.StartTLS()
 		var dials atomic.Int64
 		base := &http.Transport{

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 type exchangeFunc func(m *dns.Msg) *dns.Msg
@@ -33,8 +34,11 @@ func TestR9AddressesAtTheEndOfAChainCostLittle(t *testing.T) {
 		}
 		return r
 	}
-	least := time.Hour
-	for tries := 0; tries < 30 && least > 10*time.Millisecond; tries++ {
+	most, least := 10*time.Millisecond, time.Hour
+	if doubles.RaceEnabled {
+		most *= 4
+	}
+	for tries := 0; tries < 300 && least > most; tries++ {
 		r := answer(new(dns.Msg).SetQuestion(host(0), dns.TypeA))
 		start := time.Now()
 		addrs, err := lookup.Addrs(t.Context(), exchangeFunc(func(*dns.Msg) *dns.Msg { return r }), strings.ToLower(host(0)), dns.TypeA)
@@ -42,5 +46,5 @@ func TestR9AddressesAtTheEndOfAChainCostLittle(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, addrs, 3500)
 	}
-	assert.LessOrEqual(t, least, 10*time.Millisecond)
+	assert.LessOrEqual(t, least, most)
 }
