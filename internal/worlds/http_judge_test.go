@@ -78,7 +78,8 @@ func (j *httpJudge) call(c *httpCall, a, b *httpResult) {
 	j.arrivals(c, b, say)
 }
 
-// panicked judges a panic that reached the caller: it must be one of the attempt that won, or of a function that judges.
+// panicked judges a panic that reached the caller: it must be one of the attempt that won, or of one that the rest of its body is of,
+// or of a function that judges.
 func (j *httpJudge) panicked(c *httpCall, b *httpResult, say verdict) {
 	if strings.Contains(b.panicked, "FailureFunc") {
 		return
@@ -86,6 +87,11 @@ func (j *httpJudge) panicked(c *httpCall, b *httpResult, say verdict) {
 	acts := []int{max(b.act, 0)}
 	if b.act < 0 && j.w.way.layers > 1 { // the layer below may have chosen another one
 		acts = []int{0, 1, 2, 3}
+	}
+	for _, a := range j.hedged.arrivals[c.number] {
+		if j.w.client.resume && b.act >= 0 && a.attempt > b.act {
+			acts = append(acts, a.attempt)
+		}
 	}
 	for _, act := range acts {
 		if alone := j.again(act); alone.broken != "" || !alone.results[c.number-1].answered() { // it panics, or had no answer to panic in
