@@ -118,10 +118,12 @@ func (c *httpCall) reads() bool { return c.method != "POST" && c.method != "PUT"
 func (c *httpCall) sentOnce(firstByte bool) bool {
 	name, value, _ := strings.Cut(strings.ToLower(c.header), ": ")
 	switch name {
-	case "upgrade", "expect":
+	case "upgrade", "expect", "x-ca-nonce":
 		return true
 	case "authorization":
-		return strings.HasPrefix(value, "ntlm") || strings.HasPrefix(value, "negotiate")
+		return strings.HasPrefix(value, "ntlm") || strings.HasPrefix(value, "negotiate") || strings.Contains(value, "nonce=")
+	case "signature-input":
+		return strings.Contains(value, "nonce=")
 	case "accept":
 		return strings.Contains(value, "text/event-stream") && !firstByte
 	}
@@ -254,7 +256,8 @@ func newHTTPCall(d *draw, w *httpWorld, i int) *httpCall {
 		}
 	}
 	c.header = pick(d, name("header"), .12, "", "Accept: text/event-stream", "Accept: Text/Event-Stream", "accept: text/event-stream", "Expect: 100-continue",
-		"Upgrade: x", "upgrade: x", "Authorization: NTLM x", "Authorization: negotiate x", "Authorization: Bearer x", "Idempotency-Key: k", "Range: bytes=0-3")
+		"Upgrade: x", "upgrade: x", "Authorization: NTLM x", "Authorization: negotiate x", "Authorization: Bearer x",
+		"Authorization: Hawk nonce=n", "X-Ca-Nonce: n", "Signature-Input: s=();nonce=n", "Idempotency-Key: k", "Range: bytes=0-3")
 	if w.past.large && c.header == "" {
 		c.header = pick(d, name("range"), .3, "", "Range: bytes=0-199999", "Range: bytes=1000-150999", "Range: bytes=50000-", "Range: bytes=199990-", "Range: bytes=1-300000",
 			"Range: bytes=-100000", "Range: bytes=0-70000,100000-180000", "Range: items=1-2")
