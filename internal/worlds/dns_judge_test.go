@@ -696,6 +696,13 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 			gone = max(gone, f.until)
 		}
 	}
+	if slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool { return f.on == "probe" }) {
+		for _, said := range j.client.failures { // it may be taken for one that fails all questions, and no probe tells
+			if said.server == server && said.at < at {
+				gone = max(gone, said.at)
+			}
+		}
+	}
 	n, last := 0, gone                // there may have been a probe a moment before
 	for _, q := range j.client.seen { // what the cache answers is no reason to probe
 		if q.key.name != "." && q.at < at-10*time.Second && q.at >= last+10*time.Second { // probes are as far apart

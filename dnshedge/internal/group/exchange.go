@@ -518,7 +518,7 @@ func (x *Exchange) countMisses(now time.Time) {
 
 // pick chooses the server for another attempt: the first of those asked least. A
 // doubtful server is chosen as if it had had silentHandicap more queries; among equals
-// it is last. One that has said that it cannot answer this question comes after all that were
+// it is last. So is one that was asked and has never answered anything. One that has said that it cannot answer this question comes after all that were
 // not asked, as if it had had failedHandicap more queries each time. The caller holds mu.
 func (x *Exchange) pick() int { return x.pickBut(0) }
 
@@ -531,7 +531,7 @@ func (x *Exchange) pickBut(not uint64) int {
 			continue
 		}
 		r := 2 * (x.turns[i].uses + failedHandicap*x.turns[i].failed)
-		if s.doubtful() || s.zones.silent(x.q) {
+		if s.doubtful() || s.zones.silent(x.q) || x.turns[i].uses > 0 && !s.Good() {
 			r += 2*silentHandicap + 1
 		}
 		if rank < 0 || r < rank {
