@@ -687,19 +687,28 @@ func (x *Exchange) ask(ctx context.Context, n int, s *Server, use int) (*wire.An
 	return s.ask(mine, x.q, use, w)
 }
 
+// nextLook is when to look again whether a query counts as lost that is waited for so long, and that does in the time left if nothing
+// changes. Only a timeout that was doubled when the query was sent becomes shorter.
+func nextLook(doubled bool, waited, left time.Duration) time.Duration {
+	if !doubled {
+		return left
+	}
+	return min(left, lookAfter(waited))
+}
+
 // whenLost calls f when the query of attempt n, which is sent to s now, counts as lost, unless stop is called before.
 func (x *Exchange) whenLost(n int, s *Server, f func()) (stop func()) {
-	sent := time.Now()
+	sent, doubled := time.Now(), s.rto.isDoubled()
 	most := x.patience(s, sent)
 	var mu sync.Mutex // guards t
 	var t *time.Timer
 	mu.Lock()
 	defer mu.Unlock()
-	t = time.AfterFunc(min(most, lookAfter(0)), func() {
+	t = time.AfterFunc(nextLook(doubled, 0, most), func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if left := time.Until(x.givenUp(n, sent, min(most, x.patience(s, sent)))); left > 0 {
-			t.Reset(min(left, lookAfter(time.Since(sent))))
+			t.Reset(nextLook(doubled, time.Since(sent), left))
 		} else {
 			f()
 		}
@@ -710,12 +719,12 @@ func (x *Exchange) whenLost(n int, s *Server, f func()) (stop func()) {
 // sendAgain waits until it is time for another query in place of the one to s that was sent then, and something pays for it. It
 // returns to which server that goes, and how often that one was asked before, or reports false if the attempt ends.
 func (x *Exchange) sendAgain(ctx context.Context, s *Server, sent time.Time) (to, use int, ok bool) {
-	most := x.patience(s, sent) // which this query does not double
+	most, doubled := x.patience(s, sent), s.rto.isDoubled() // not by this query
 	if !s.AnsweredSince(sent) {
 		s.rto.backOff(sent, time.Now())
 	}
 	for {
-		pause := min(time.Until(sent.Add(min(most, x.patience(s, sent)))), lookAfter(time.Since(sent)))
+		pause := nextLook(doubled, time.Since(sent), time.Until(sent.Add(min(most, x.patience(s, sent)))))
 		if pause <= 0 {
 			if to, use, ok = x.payAgain(); ok {
 				return to, use, true

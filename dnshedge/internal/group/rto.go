@@ -43,6 +43,13 @@ func (r *rto) backOff(sent, now time.Time) {
 	}
 }
 
+// isDoubled reports whether the timeout was doubled since the last answer.
+func (r *rto) isDoubled() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.backoff > 0
+}
+
 // timeout returns how long to wait for an answer to a question that was sent again
 // so often, before the same server is asked again, or another.
 func (r *rto) timeout(resends int, same bool) time.Duration {
