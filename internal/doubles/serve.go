@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -176,4 +177,22 @@ func Text(t testing.TB, resp *http.Response) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// TakesAtMost checks that one call of f in 300 takes no longer than most, or four times that under the race detector: what a machine
+// does beside the test slows down many of them, and an algorithm that costs too much all of them.
+func TakesAtMost(t testing.TB, most time.Duration, f func()) {
+	t.Helper()
+	if RaceEnabled {
+		most *= 4
+	}
+	least := time.Duration(math.MaxInt64)
+	for tries := 0; tries < 300 && least > most; tries++ {
+		start := time.Now()
+		f()
+		least = min(least, time.Since(start))
+	}
+	if least > most {
+		t.Errorf("the fastest of 300 calls took %v; want at most %v", least, most)
+	}
 }
