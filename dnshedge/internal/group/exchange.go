@@ -28,6 +28,9 @@ const (
 	maxTimerLag = 3 * time.Millisecond
 	lookAgain   = 2 * time.Millisecond
 
+	// Questions that wait look again at the same times, so far apart: to be woken together costs each of them less.
+	lookEvery = 16 * time.Millisecond
+
 	// lastPatience is how many timeouts the last attempt waits: it is for a
 	// network that was gone for a moment, in which hedges have used up the others.
 	lastPatience = 4
@@ -329,7 +332,10 @@ func (x *Exchange) Admit(int) bool {
 
 // lookAfter is when to look again whether a query is lost that is waited for so long: a failure may change who is asked next, and when, and
 // an answer to another question ends the doubling of the timeout.
-func lookAfter(waited time.Duration) time.Duration { return max(minRTO, waited/4) }
+func lookAfter(waited time.Duration) time.Duration {
+	after := max(minRTO, waited/4)
+	return after + lookEvery - time.Duration(time.Now().Add(after).UnixNano())%lookEvery
+}
 
 // Next says when the race looks again.
 func (x *Exchange) Next() (time.Duration, bool) {
