@@ -14,13 +14,14 @@ import (
 
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/places"
 	"github.com/gohedge/hedge/internal/race"
 )
 
 // call is one request in flight: the Op and the Gate of its race. It is used again, so
 // nothing that is handed out may refer to it.
 //
-// The goroutine of RoundTrip writes terms, key, grace, hooks, dialect and guarded before the race
+// The goroutine of RoundTrip writes terms, key, trip, grace, hooks, dialect and guarded before the race
 // begins, and attempts read them. Each attempt writes its own element of tries before it
 // ends; RoundTrip reads that of the winner. The primary writes peer, and hedges read it.
 // likePrimary is written once, before a call for the rest of a body is made. What guards the
@@ -36,6 +37,7 @@ type call struct {
 	hooks    *httpattempt.Hooks // the caller's, if they must be muted; else nil
 	tries    [1 + race.MaxHedges]try
 	peer     atomic.Pointer[httpattempt.Peer] // where the primary went; nil: not known, or not needed
+	trip     *places.Trip                     // nil: all attempts go where the call was made for
 
 	dialect          // of the host, as far as was known before
 	guarded     bool // primaries may go over HTTP/1.1, and hedges as well
@@ -54,7 +56,7 @@ const maxResends = 16
 
 // Admit decides about a hedge, and takes what it needs of the caller's request.
 func (c *call) Admit(index int) bool {
-	if !c.Call.Admit(index) {
+	if !c.admit(index) {
 		return false
 	}
 	c.requests.Keep()
@@ -79,13 +81,15 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		runtime.Gosched()
 		r, resp, err = c.try(a, n)
 	}
-	if err == nil {
+	if err == nil && !c.trip.Elsewhere(n) {
 		c.hears(c.key, resp, n > 0)
 		if a.Tells() && !c.Tells(n) {
 			c.key.Tag.Or(c.tells(n))
 		}
 	}
-	return resp, c.judge(r, resp, err)
+	err = c.judge(r, resp, err, n)
+	c.trip.Ended(n, err == nil || err == race.ErrAnswer, err == race.ErrRefused || a.Err() != nil)
+	return resp, err
 }
 
 // try sends attempt n.
@@ -97,12 +101,12 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 		if behindLimiter(c.key) {
 			r.Header = mark(r.Header, AttemptHeader, n)
 		}
-		if !c.likePrimary {
+		if !c.likePrimary && !c.trip.Elsewhere(n) {
 			rt = c.t.pools.Hedge(r, c.version != http1, c.peer.Load())
 		}
 	}
 	c.tries[n].sent = r
-	resp, err := send(rt, r)
+	resp, err := c.visit(rt, r, n)
 	if link != nil {
 		c.tries[n].setup = link.Returned()
 	}
@@ -124,19 +128,19 @@ func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.
 		peer = new(httpattempt.Peer)
 		c.peer.Store(peer)
 	}
-	link, guarded := c.requests.NewLink(n), c.guarded || n > 0 && c.t.options.transport != nil
+	link, guarded := c.requests.NewLink(n), c.guarded || n > 0 && (c.t.options.transport != nil || c.trip.Elsewhere(n))
 	if guarded && (n > 0 || c.grace < race.Patience || behindLimiter(c.key)) {
 		link.HearNotes()
 	}
 	return link.Context(a, n > 0, guarded, c.hooks, peer), link
 }
 
-// judge records whether a response to req pushes back, and returns what it is for the race.
-func (c *call) judge(req *http.Request, resp *http.Response, err error) error {
+// judge records whether a response to req, which attempt n has sent, pushes back, and returns what it is for the race.
+func (c *call) judge(req *http.Request, resp *http.Response, err error, n int) error {
 	if err != nil {
 		return err
 	}
-	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
+	if (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) && !c.trip.Elsewhere(n) {
 		now := time.Now()
 		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
 	}
@@ -204,6 +208,51 @@ func send(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 		err = fmt.Errorf("hedge: RoundTripper %T returned a nil *Response with a nil error", rt)
 	case resp != nil && once != req && resp.Request == once:
 		resp.Request = req
+	}
+	return resp, err
+}
+
+// --- calls with a choice of places, see [WithPlaces] ---
+
+// admit decides about a hedge, and where it goes.
+func (c *call) admit(index int) bool {
+	if c.trip == nil {
+		return c.Call.Admit(index)
+	}
+	first := c.trip.Rival() && index == 0
+	if c.trip.Rival() {
+		index-- // of the delays that were put behind it, see [call.delaysOf]
+	}
+	if c.trip.Rival() && c.Hedges >= c.t.engine.Config().MaxHedges {
+		return false
+	}
+	place, cost := c.trip.Next(first)
+	if !c.Call.AdmitFare(index, engine.Fare{Cost: cost, Elsewhere: place != c.trip.Primary(), Beside: first}) {
+		return false
+	}
+	c.trip.Add(c.Hedges, place, first)
+	return true
+}
+
+// visit sends attempt n, or the only one, to its place over rt.
+func (c *call) visit(rt http.RoundTripper, r *http.Request, n int) (*http.Response, error) {
+	if c.trip == nil {
+		return send(rt, r)
+	}
+	if err := c.trip.Start(r, n, c.t.settings.Load().AttemptHeader); err != nil {
+		c.t.log.Unprepared(err)
+		if n > 0 {
+			c.trip.Ended(n, false, false)
+			c.RefuseFare(DeniedNotReady, engine.Fare{Cost: c.trip.Cost(n)})
+			err = race.ErrRefused
+		}
+		return nil, err
+	}
+	resp, err := send(rt, r)
+	if err == nil {
+		if err = c.trip.Answered(resp, r, n); err != nil {
+			resp = nil
+		}
 	}
 	return resp, err
 }

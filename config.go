@@ -63,8 +63,8 @@ var numbers = [...]struct {
 	{"MaxReplayBytes", int64(64 << 10), bounds.AtLeast(0), nil},
 }
 
-// places are where numbers stand in Config.
-var places = func() (all [len(numbers)]int) {
+// spots are where numbers stand in Config.
+var spots = func() (all [len(numbers)]int) {
 	for i, n := range numbers {
 		field, ok := reflect.TypeFor[Config]().FieldByName(n.field)
 		if !ok {
@@ -80,7 +80,7 @@ func DefaultConfig() Config {
 	var c Config
 	fields := reflect.ValueOf(&c).Elem()
 	for i, n := range numbers {
-		fields.Field(places[i]).Set(reflect.ValueOf(n.byDefault))
+		fields.Field(spots[i]).Set(reflect.ValueOf(n.byDefault))
 	}
 	return c
 }
@@ -116,7 +116,7 @@ func (c *Config) validateTogether() error {
 func (c *Config) madeByHand() bool {
 	zeros, fields := 0, reflect.ValueOf(c).Elem()
 	for i, n := range numbers {
-		if fields.Field(places[i]).IsZero() && !reflect.ValueOf(n.byDefault).IsZero() {
+		if fields.Field(spots[i]).IsZero() && !reflect.ValueOf(n.byDefault).IsZero() {
 			zeros++
 		}
 	}
@@ -131,7 +131,7 @@ func fail(field string, value any, want string) error {
 func (c *Config) validateFields() error {
 	fields := reflect.ValueOf(c).Elem()
 	for i, n := range numbers {
-		field := fields.Field(places[i])
+		field := fields.Field(spots[i])
 		if x := field.Convert(reflect.TypeFor[float64]()).Float(); !n.bounds.Allow(x) {
 			return fail(n.field, field.Interface(), n.bounds.Want)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -144,4 +145,13 @@ func (f *family) AfterFunc(do func()) func() bool {
 		}
 		return stopped
 	}
+}
+
+// parse returns a URL.
+func parse(s string) *url.URL {
+	u, err := url.Parse(s)
+	if err != nil {
+		panic(err)
+	}
+	return u
 }

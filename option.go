@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/places"
 )
 
 // An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
@@ -31,6 +32,7 @@ type config struct {
 	failureFunc func(*http.Response) bool // decides instead of both; nil: not given
 	transport   http.RoundTripper
 	resolver    Resolver
+	places      *places.Set // nil: none are given
 	firstByte   bool
 	resume      bool
 	routes      *routes

@@ -2,13 +2,17 @@ package hedge
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/places"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -112,7 +116,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.sendOnce(req, to, reason)
 	}
 	c.name(req)
-	if httpattempt.HasBody(req) && c.mayHedge() {
+	if httpattempt.HasBody(req) && (c.mayHedge() || c.trip != nil) {
 		// Before the call begins: the caller's body is not the server's latency.
 		if whole, err := c.requests.ReadBody(req, &t.stats.HedgePanics); err != nil {
 			return c.sendBroken(req, whole, err)
@@ -170,6 +174,9 @@ func (c *call) name(req *http.Request) {
 	if name := c.t.name(req, c.route.pattern); !c.key.Is(name) {
 		c.key = c.t.engine.RouteKey(name, c.route.BudgetPercent/100)
 	}
+	if c.t.options.places != nil {
+		c.embark(req)
+	}
 	c.dialect = dialectOf(c.key, req.URL.Scheme)
 }
 
@@ -196,19 +203,20 @@ func (c *call) sendBroken(req, whole *http.Request, err error) (*http.Response, 
 func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 	t, ctx, once := c.t, req.Context(), req
 	t.stats.WarmupRequests.Add(1)
-	if c.requests.BodyRead() {
+	if c.requests.BodyRead() || c.trip.Place(0) > 0 {
 		once = c.requests.Alone(ctx, req)
 	}
 	c.Started(ctx, 0)
-	resp, err := send(t.pools.Primary(), once)
+	resp, err := c.visit(t.pools.Primary(), once, 0)
 	if err == nil {
 		c.hears(c.key, resp, false)
 	}
-	failure := race.OfPrimary(c.judge(req, resp, err))
+	failure := race.OfPrimary(c.judge(req, resp, err, 0))
+	c.arrivedAlone(ctx, failure == nil)
 	c.Finished(ctx, 0, race.OutcomeOf(failure))
 	c.End(failure == nil, false, 0)
 	resp = answerTo(req, once, resp)
-	if t.options.resume && failure == nil {
+	if t.options.resume && failure == nil && c.trip.Place(0) == 0 {
 		resp, _ = c.resumable(req, resp, nil, 0, 1)
 	}
 	t.free(c)
@@ -219,7 +227,7 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
 	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Call: c.t.above(race.Called{Target: c.key.Name.Host}, false)}
 	if c.t.options.key != nil && style.Call.Target != "" {
-		style.Call.Target = httpattempt.HostName(req.URL.Scheme, req.URL.Host)
+		style.Call.Target = c.hostOf(req)
 	}
 	if len(plan.Delays) > 0 {
 		c.setStyle(&style)
@@ -228,7 +236,7 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 	if style.Detach {
 		c.hooks = httpattempt.HooksFrom(req.Context())
 	}
-	out := c.race.Run(req.Context(), c, c, plan.Delays, &style)
+	out := c.race.Run(req.Context(), c, c, c.delaysOf(plan), &style)
 	if c.hooks != nil && out.Winner != 0 {
 		c.hooks.Mute()
 	}
@@ -237,6 +245,7 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 		setup = c.tries[out.Winner].setup
 	}
 	c.NotTaken = out.NotTaken
+	c.arrived(req.Context(), out.Winner)
 	c.End(out.Winner >= 0, out.Winner > 0, setup)
 	c.t.tally(&c.Call, out.Winner)
 	return c.deliver(req, &out)
@@ -268,7 +277,7 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 	number := max(out.Winner, 0)
 	resp = answerTo(req, c.tries[number].sent, resp)
 	resumable := false
-	if t.options.resume && out.Winner >= 0 {
+	if t.options.resume && out.Winner >= 0 && c.trip.Place(out.Winner) == 0 && c.trip.Place(0) == 0 {
 		resp, resumable = c.resumable(req, resp, out.Attempt, out.Winner, out.Started)
 	}
 	if !resumable { // its body keeps the attempt
@@ -324,11 +333,78 @@ func (t *Transport) free(c *call) {
 	clear(c.tries[:1+c.Hedges])
 	c.requests.Forget()
 	c.Forget()
-	c.hooks, c.grace, c.guarded = nil, 0, false
+	c.hooks, c.trip, c.grace, c.guarded = nil, nil, 0, false
 	if t.pools.AskPeers() {
 		c.peer.Store(nil)
 	}
 	t.calls.Put(c)
+}
+
+// embark finds the places for a call whose key is known, and has it go to the key of the one that its primary goes to.
+func (c *call) embark(req *http.Request) {
+	set := c.t.options.places
+	if e := c.t.engine.Config(); e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
+		return
+	}
+	fit, stays := set.Fits(req)
+	if stays != "" {
+		c.t.log.Stays(stays)
+	}
+	if fit <= 1 {
+		return
+	}
+	home := c.key
+	health, ok := home.Note.Load().(*places.Health)
+	if !ok {
+		home.Note.CompareAndSwap(nil, new(places.Health))
+		health = home.Note.Load().(*places.Health)
+	}
+	c.trip = set.Begin(req.Context(), health, fit)
+	if to := c.trip.Primary(); to > 0 {
+		there := req.WithContext(req.Context())
+		there.URL = &url.URL{Host: set.Host(to), Path: req.URL.Path}
+		if name := c.t.name(there, c.route.pattern); !c.key.Is(name) {
+			c.key = c.t.engine.RouteKey(name, c.route.BudgetPercent/100)
+		}
+	}
+	if p := c.key.Plan(); p != nil && p.Median > 0 {
+		c.trip.Challenge(p.Median)
+	}
+	if cost := int32(c.trip.Usually()); c.key.Price.Load() != cost {
+		c.key.Price.Store(cost)
+	}
+}
+
+// delaysOf returns the delays of a call, which begin at once if it is sent to two places.
+func (c *call) delaysOf(plan *engine.Plan) []time.Duration {
+	if !c.trip.Rival() {
+		return plan.Delays
+	}
+	return append([]time.Duration{0}, plan.Delays...)
+}
+
+// hostOf returns the name of the host that the primary of a call goes to.
+func (c *call) hostOf(req *http.Request) string {
+	if to := c.trip.Place(0); to > 0 {
+		return c.t.options.places.Host(to)
+	}
+	return httpattempt.HostName(req.URL.Scheme, req.URL.Host)
+}
+
+// arrived tells how the call has ended, see [places.Trip.End].
+func (c *call) arrived(ctx context.Context, winner int) {
+	if c.trip == nil {
+		return
+	}
+	late := errors.Is(ctx.Err(), context.DeadlineExceeded) && c.Elapsed() >= c.Usual()
+	c.trip.End(places.End{Winner: winner, Denied: c.Denied != engine.None, Late: late})
+}
+
+// arrivedAlone tells how a call has ended that was sent once.
+func (c *call) arrivedAlone(ctx context.Context, answered bool) {
+	winner := map[bool]int{true: 0, false: -1}[answered]
+	c.trip.Ended(0, answered, ctx.Err() != nil)
+	c.arrived(ctx, winner)
 }
 
 // LatencyEstimate returns quantile q, in [0, 1], of what callers of host waited

@@ -172,10 +172,13 @@ func (b *Bucket) add(tokens int64) {
 }
 
 // Pays reports whether the bucket would pay for a hedge now.
-func (b *Bucket) Pays() bool {
+func (b *Bucket) Pays() bool { return b.PaysN(1) }
+
+// PaysN reports whether the bucket would pay n tokens now.
+func (b *Bucket) PaysN(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.held() >= one
+	return b.held() >= n*one
 }
 
 // Tokens returns how many hedges the bucket would pay for now, to a thousandth.

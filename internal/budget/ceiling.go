@@ -32,19 +32,25 @@ func NewCeiling(perSecond float64) *Ceiling {
 }
 
 // Spend takes a token from the Ceiling and one from b, or none from either.
-func (c *Ceiling) Spend(now time.Time, b *Bucket) bool {
+func (c *Ceiling) Spend(now time.Time, b *Bucket) bool { return c.SpendN(now, b, 1) }
+
+// SpendN takes a token from the Ceiling, which counts hedges, and n from b, or none from either.
+func (c *Ceiling) SpendN(now time.Time, b *Bucket, n int64) bool {
 	if c == nil {
-		return b.Spend()
+		return b.SpendN(n)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now = c.at(now)
-	return c.lim.TokensAt(now) >= 1 && b.Spend() && c.lim.AllowN(now, 1)
+	return c.lim.TokensAt(now) >= 1 && b.SpendN(n) && c.lim.AllowN(now, 1)
 }
 
 // GiveBack returns what Spend took.
-func (c *Ceiling) GiveBack(now time.Time, b *Bucket) {
-	b.GiveBack()
+func (c *Ceiling) GiveBack(now time.Time, b *Bucket) { c.GiveBackN(now, b, 1) }
+
+// GiveBackN returns what SpendN took.
+func (c *Ceiling) GiveBackN(now time.Time, b *Bucket, n int64) {
+	b.GiveBackN(n)
 	if c != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()

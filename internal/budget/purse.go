@@ -56,22 +56,22 @@ func (p *Purse) Count(now time.Time) {
 	}
 }
 
-// Pay takes the tokens for a hedge, or none. The caller sees to it that nobody else asks the route's bucket meanwhile.
-func (p *Purse) Pay(now time.Time, c *Ceiling) bool {
-	if p.route != nil && !p.route.Pays() || !c.Spend(now, p.Bucket) {
+// Pay takes the tokens for a hedge that costs n, or none. The caller sees to it that nobody else asks the route's bucket meanwhile.
+func (p *Purse) Pay(now time.Time, c *Ceiling, n int64) bool {
+	if p.route != nil && !p.route.PaysN(n) || !c.SpendN(now, p.Bucket, n) {
 		return false
 	}
 	if p.route != nil {
-		p.route.Spend()
+		p.route.SpendN(n)
 	}
 	return true
 }
 
 // Return returns what Pay took.
-func (p *Purse) Return(now time.Time, c *Ceiling) {
-	c.GiveBack(now, p.Bucket)
+func (p *Purse) Return(now time.Time, c *Ceiling, n int64) {
+	c.GiveBackN(now, p.Bucket, n)
 	if p.route != nil {
-		p.route.GiveBack()
+		p.route.GiveBackN(n)
 	}
 }
 

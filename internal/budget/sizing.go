@@ -20,6 +20,7 @@ type Sizing struct {
 	EstimatedRPS float64       // sizes the burst until the rate is measured; without Short, the rate counts as this at least
 	Burst        time.Duration // how long the budget of that rate may be saved up
 	Short        bool          // the bucket of a key or host has a second limiter, see [Bucket]
+	Least        float64       // what every bucket holds at least, if its share is not 0
 }
 
 // bursts returns what the buckets of a share may hold, whose rate is measured or unknown.
@@ -34,7 +35,7 @@ func (s Sizing) bursts(share, rps float64, known bool) (long, short float64) {
 		sized = max(rps, usualRate)
 	}
 	perRPS := s.Burst.Seconds() * share
-	return perRPS * sized, max(shortBurst, perRPS*rps)
+	return max(s.Least, perRPS*sized), max(shortBurst, s.Least, perRPS*rps)
 }
 
 func (s Sizing) shortShare() float64 { return max(shortShare, s.Share) }

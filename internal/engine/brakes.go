@@ -40,12 +40,12 @@ type brakes struct {
 }
 
 // deny returns why no hedge of a call with the deadline may start now beside those in flight, or
-// None. The plan may be nil.
-func (b *brakes) deny(now, deadline time.Time, p *Plan, inFlight int64) observe.Reason {
+// None. The plan may be nil. A hedge that goes elsewhere is no load for whoever is slow, or asks for less.
+func (b *brakes) deny(now, deadline time.Time, p *Plan, inFlight int64, elsewhere bool) observe.Reason {
 	switch {
-	case b.Slow > SlowLimit:
+	case b.Slow > SlowLimit && !elsewhere:
 		return observe.DeniedSlow
-	case b.paused(now):
+	case b.paused(now) && !elsewhere:
 		return observe.DeniedPaused
 	case !deadline.IsZero() && p != nil && deadline.Sub(now) < p.Median:
 		return observe.DeniedDeadline

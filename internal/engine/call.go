@@ -112,7 +112,7 @@ func (c *Call) Hopeless(then time.Time) bool {
 		return k.engine.setup.Shadow
 	}
 	deadline, _ := c.ctx.Deadline()
-	return k.audit != nil && k.audit.Dark() || k.tokens() < 1 || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load()) != None
+	return k.audit != nil && k.audit.Dark() || k.tokens() < 1 || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), false) != None
 }
 
 // early reports whether the delay with the given index has not passed, though the call is asked about it.
@@ -129,14 +129,19 @@ func (c *Call) Admit(index int) bool { return c.AdmitUnless(index, None) }
 
 // AdmitUnless is Admit for an adapter with a reason of its own to refuse, or None.
 func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
+	return c.AdmitFare(index, Fare{Denial: denial})
+}
+
+// AdmitFare is Admit for a hedge with a fare. That of one that starts with the primary has no index.
+func (c *Call) AdmitFare(index int, fare Fare) bool {
 	now := time.Now()
-	early := c.early(now, index)
+	early := fare.Beside || c.early(now, index)
 	c.reached = c.reached || !early
 	if c.unsent > 0 && now.Sub(c.start) >= c.unsent {
 		return false // a hedge would have answered, and there would be no call any more
 	}
 	deadline, _ := c.ctx.Deadline()
-	counts := c.plan != nil && index == c.plan.slow
+	counts := c.plan != nil && index == c.plan.slow && !fare.Beside
 	slow := counts && !early
 	c.slow = c.slow || slow
 	if counts && c.plan.marked { // no hedge is due, whenever it is asked for
@@ -145,7 +150,7 @@ func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
 		}
 		return false
 	}
-	denial = c.key.admit(now, slow, c.terms.free(), deadline, denial)
+	denial := c.key.admit(now, slow, c.terms.free(), deadline, fare)
 	if denial == observe.DeniedShadow {
 		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
 			c.unsent = now.Sub(c.start) + d
@@ -185,9 +190,12 @@ func (c *Call) tell(denial observe.Reason) {
 
 // Refuse says that a hedge which was admitted was not sent, for the given reason: what was to
 // carry it refused. The attempt's error is then [race.ErrRefused].
-func (c *Call) Refuse(reason observe.Reason) {
+func (c *Call) Refuse(reason observe.Reason) { c.RefuseFare(reason, Fare{}) }
+
+// RefuseFare is Refuse for a hedge that was admitted with a fare.
+func (c *Call) RefuseFare(reason observe.Reason, fare Fare) {
 	c.refused.Add(1)
-	c.key.refused(time.Now(), c.terms.free(), reason)
+	c.key.refused(time.Now(), c.terms.free(), reason, fare)
 	c.tellDenied(reason)
 }
 

@@ -43,11 +43,16 @@ type Setup struct {
 	Shadow           bool                          // learn, decide and count, but start no hedge
 	Audit            *audit.Settings               // measures whether hedging helps; nil: nothing does
 	Wall             func() time.Time              // the time of day; nil: calls begin at the time of day
+	Dearest          int                           // what a hedge costs at most; 0: one token, as every other does
 }
 
 // sizing says how large the buckets of keys, hosts and routes are.
 func (c *Config) sizing() budget.Sizing {
-	return budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, Short: c.Short}
+	s := budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, Short: c.Short}
+	if c.Dearest > 1 {
+		s.Least = 2 * float64(c.Dearest)
+	}
+	return s
 }
 
 func (c *Config) cold() *Plan {

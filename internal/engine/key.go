@@ -37,12 +37,12 @@ type Key struct {
 	audit   *audit.Audit // of the host; nil: it is not audited
 	earlier int64        // calls of the key of this name before it was forgotten
 
-	Tag      atomic.Int32         // for the adapter's use; starts at 0
 	plan     atomic.Pointer[Plan] // stored with planning held; nil: do not hedge
 	used     atomic.Int64         // the engine's age when a call last began, see [Engine]
 	inFlight atomic.Int64         // hedges
 	evicted  atomic.Bool          // the engine's table has forgotten it
 	planning sync.Mutex           // held by who makes a plan; locked before mu
+	Margin                        // what the adapter writes
 
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
 	count atomic.Int64 // requests; of a key that is alone its bucket counts them
@@ -57,6 +57,13 @@ type Key struct {
 	residual *estimate.Residual // nil: nothing is known
 	pauses   *estimate.Pauses   // of bodies; nil: nothing is known
 	more     []*budget.Bucket   // which the adapter asks itself
+}
+
+// A Margin is what an adapter writes beside a key. The engine reads the Price alone.
+type Margin struct {
+	Tag   atomic.Int32 // starts at 0
+	Note  atomic.Value // holds nothing at first
+	Price atomic.Int32 // tokens that a hedge usually costs; 0: one
 }
 
 // A Tally is what was counted since a key was made.
@@ -151,18 +158,35 @@ func (k *Key) Begin(now time.Time) *Plan {
 // has just reached the delay by which it counts as slow, see [Plan]. In shadow mode,
 // Admit returns DeniedShadow where it would return None.
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe.Reason) observe.Reason {
-	return k.admit(now, slow, false, deadline, denial)
+	return k.AdmitFare(now, slow, deadline, Fare{Denial: denial})
+}
+
+// A Fare is what is special about a hedge. The zero Fare is that of most.
+type Fare struct {
+	Denial    observe.Reason // the adapter's own reason to refuse; None: it has none
+	Cost      int            // tokens; 0: one
+	Elsewhere bool           // it goes to others than the primary does, whose troubles do not hold it back
+	Beside    bool           // it starts with the primary: no delay has passed
+}
+
+// tokens returns what a hedge costs.
+func (f Fare) tokens() int64 { return int64(max(f.Cost, 1)) }
+
+// AdmitFare is Admit for a hedge with a fare.
+func (k *Key) AdmitFare(now time.Time, slow bool, deadline time.Time, fare Fare) observe.Reason {
+	return k.admit(now, slow, false, deadline, fare)
 }
 
 // admit is Admit. A hedge that is free is neither held back nor paid for.
-func (k *Key) admit(now time.Time, slow, free bool, deadline time.Time, denial observe.Reason) observe.Reason {
+func (k *Key) admit(now time.Time, slow, free bool, deadline time.Time, fare Fare) observe.Reason {
+	denial := fare.Denial
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
 		k.brakes.reached()
 	}
 	if denial == None && !free {
-		denial = k.deny(now, deadline)
+		denial = k.deny(now, deadline, fare)
 	}
 	if denial != None {
 		k.countDenied(denial)
@@ -185,11 +209,11 @@ func (k *Key) admit(now time.Time, slow, free bool, deadline time.Time, denial o
 
 // deny returns why no hedge may start now, or spends the budget and returns None.
 // The caller holds mu.
-func (k *Key) deny(now, deadline time.Time) observe.Reason {
+func (k *Key) deny(now, deadline time.Time, fare Fare) observe.Reason {
 	if k.audit != nil && k.audit.Dark() {
 		return observe.DeniedAudit
 	}
-	if denial := k.brakes.deny(now, deadline, k.plan.Load(), k.inFlight.Load()); denial != None {
+	if denial := k.brakes.deny(now, deadline, k.plan.Load(), k.inFlight.Load(), fare.Elsewhere); denial != None {
 		return denial
 	}
 	if k.audit != nil {
@@ -197,7 +221,7 @@ func (k *Key) deny(now, deadline time.Time) observe.Reason {
 			k.purse.Empty(slot)
 		}
 	}
-	if !k.purse.Pay(now, k.engine.ceiling.Load()) {
+	if !k.purse.Pay(now, k.engine.ceiling.Load(), fare.tokens()) {
 		return observe.DeniedBudget
 	}
 	return None
@@ -229,10 +253,10 @@ func (k *Key) RandomLatency() time.Duration {
 
 // Refused says that a hedge which Admit let start was not sent, for the given reason. The
 // budget has its token back, and the hedge counts as denied. Ended must be called as well.
-func (k *Key) Refused(now time.Time, reason observe.Reason) { k.refused(now, false, reason) }
+func (k *Key) Refused(now time.Time, reason observe.Reason) { k.refused(now, false, reason, Fare{}) }
 
 // refused is Refused. A hedge that is free has no token.
-func (k *Key) refused(now time.Time, free bool, reason observe.Reason) {
+func (k *Key) refused(now time.Time, free bool, reason observe.Reason, fare Fare) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.countDenied(reason)
@@ -242,7 +266,7 @@ func (k *Key) refused(now time.Time, free bool, reason observe.Reason) {
 	}
 	k.brakes.refused()
 	if !free {
-		k.purse.Return(now, k.engine.ceiling.Load())
+		k.purse.Return(now, k.engine.ceiling.Load(), fare.tokens())
 	}
 }
 
@@ -396,7 +420,7 @@ func (k *Key) replan(now time.Time) {
 	k.mu.Unlock()
 
 	c := k.engine.Config()
-	if p := c.plan(d, k.purse.Follow(c.sizing(), now)*scale); p != nil {
+	if p := c.plan(d, k.purse.Follow(c.sizing(), now)*scale/float64(max(k.Price.Load(), 1))); p != nil {
 		k.plan.Store(p)
 	} else {
 		k.plan.Store(c.cold())

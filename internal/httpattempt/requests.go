@@ -65,7 +65,7 @@ func (r *Requests) Prepare(req *http.Request, detached bool) *race.Attempt {
 	p := &detachedPrimary{url: *req.URL}
 	p.request = *req
 	p.request.URL, p.request.Header = &p.url, r.sent.header(0)
-	ownForms(&p.request)
+	OwnForms(&p.request)
 	r.primary, r.link = &p.primary, &p.link
 	return &p.Attempt
 }
@@ -75,7 +75,7 @@ func (r *Requests) Prepare(req *http.Request, detached bool) *race.Attempt {
 func (r *Requests) Keep() {
 	if !r.sent.taken {
 		r.sent.taken, r.sent.Request = true, *r.req
-		ownForms(&r.sent.Request)
+		OwnForms(&r.sent.Request)
 	}
 }
 

@@ -52,8 +52,8 @@ func (s *Snapshot) keepHeader(header http.Header, marks Marks) (h Heading) {
 	return h
 }
 
-// ownForms gives req copies of the forms that it has, if any.
-func ownForms(req *http.Request) {
+// OwnForms gives req copies of the forms that it has, if any.
+func OwnForms(req *http.Request) {
 	req.Form, req.PostForm = url.Values(http.Header(req.Form).Clone()), url.Values(http.Header(req.PostForm).Clone())
 	if f := req.MultipartForm; f != nil {
 		req.MultipartForm = &multipart.Form{Value: http.Header(f.Value).Clone(), File: maps.Clone(f.File)}
@@ -77,7 +77,7 @@ func (s *Snapshot) clone(req *http.Request) *Snapshot {
 		Request: *req, url: s.url, taken: true, bare: s.bare,
 		names: slices.Clone(s.names), values: slices.Clone(s.values),
 	}
-	ownForms(&own.Request)
+	OwnForms(&own.Request)
 	return own
 }
 
@@ -96,7 +96,7 @@ func (s *Snapshot) request(ctx context.Context) *http.Request {
 	r := s.WithContext(ctx)
 	u := s.url
 	r.URL, r.Header = &u, s.header(1)
-	ownForms(r)
+	OwnForms(r)
 	return r
 }
 

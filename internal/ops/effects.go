@@ -36,7 +36,7 @@ var effects = map[string]int{
 	"WithObserver": calls | ofLimiters, "WithName": calls | ofLimiters, "WithLogger": calls | ofLimiters,
 	"WithKeyFunc": overHTTP | overGRPC, "WithRoute": overHTTP | overGRPC,
 	"WithHedgeable": overHTTP, "WithFailureStatus": overHTTP, "WithAnswerStatus": overHTTP, "WithFailureFunc": overHTTP, "WithHedgeTransport": overHTTP,
-	"WithFirstByte": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,
+	"WithFirstByte": overHTTP, "WithPlaces": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,
 	"WithMethods": overGRPC, "WithHedgeConn": overGRPC, "WithDeclaredMethods": overGRPC, "WithNonFatalCodes": overGRPC, "WithAnswerCodes": overGRPC,
 	"WithServiceConfig": overGRPC, "StrictServiceConfig": overGRPC,
 }

@@ -21,6 +21,10 @@ type Log struct {
 	panics *atomic.Int64 // counts those of observers and loggers
 	warned atomic.Bool   // a panic was logged
 	again  atomic.Bool   // hedging around hedging was logged
+
+	unprepared atomic.Bool  // that a request was not prepared was logged
+	staying    atomic.Int32 // so many times it was logged that a call stays
+	stays      sync.Map     // why
 }
 
 // NewLog returns a Log to l, which may be nil. Messages begin with the prefix and have
@@ -84,6 +88,23 @@ func (l *Log) Again(call string) {
 
 // onceLogged has what was logged without a logger: once each, because programs can make many transports.
 var onceLogged sync.Map
+
+// Unprepared logs that a request was not prepared for its place, for the first time.
+func (l *Log) Unprepared(err error) {
+	if !l.unprepared.Swap(true) {
+		l.once("unprepared", "a request was not prepared for a place; later ones are not logged", slog.String("error", label.Clean(err.Error())))
+	}
+}
+
+// Stays logs, once each and eight times at most, that calls with something cannot go to another place.
+func (l *Log) Stays(with string) {
+	if _, known := l.stays.Load(with); known || l.staying.Load() >= 8 {
+		return
+	}
+	if _, known := l.stays.LoadOrStore(with, true); !known && l.staying.Add(1) <= 8 {
+		l.once("stays "+with, "calls with something that no place keeps or drops stay where they are made for", slog.String("with", label.Clean(with)))
+	}
+}
 
 // once logs a warning to the logger, or the first time to slog.Default. What is the same has the same name.
 func (l *Log) once(name, message string, attrs ...slog.Attr) {

@@ -1,0 +1,235 @@
+package places
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	badWeight = 1.0 / 256 // of an outcome in a place's share of bad ones
+	badLimit  = 0.08      // a place whose share is larger is out: the budget does not save that many calls
+	badAgain  = 0.06      // the share with which it comes back
+	badRow    = 6         // so many bad outcomes in a row are enough
+	goodRow   = 32        // so many good ones in a row bring a place back
+
+	probeEvery  = 100 // so many calls, one tries a place that is out, beside the one that they go to
+	hopeEvery   = 20  // if the last try was good
+	duelEvery   = 5   // to see whether the next place is quicker, as long as that is not known
+	hedgeEvery  = 10  // so many hedges, one tries a place that is out
+	duels       = 8   // so many decide whether another place is quicker
+	beatenLimit = 0.7 // and so large a share of those it must win
+	duelMemory  = 16  // of which the share is
+)
+
+// A Health is what is known of how the calls of one key fare at each place. It is safe for concurrent
+// use. The zero Health is ready: no place is out.
+//
+// An outcome of a place is bad if it fails, or if a hedge that started later at another place was
+// quicker. One call in a hundred tries a place that is out, beside the place that it goes to, and so
+// a place comes back. If what is known of the next place does not rule out that it is quicker than the
+// one that calls go to, one call in five is sent to both until that is known, or one in twenty if it is not after eight.
+type Health struct {
+	mu     sync.Mutex // guards the fields below
+	at     [Max]standing
+	calls  int // since one was sent to two places
+	hedges int // that could have tried a place that is out, since one did
+}
+
+// A standing is what is known of one place.
+type standing struct {
+	bad    float64       // share of bad outcomes
+	row    int           // bad outcomes, one after another
+	out    bool          // calls go elsewhere
+	good   int           // good outcomes, one after another, while out
+	quick  time.Duration // it takes about that long, or longer; 0: it may be quicker than any
+	duels  int           // with a place behind it, duelMemory at most
+	beaten float64       // share of them that the other place has won
+	tally  Tally
+}
+
+// A Tally is what was counted of one place.
+type Tally struct {
+	Calls    int64 // primaries
+	Hedges   int64
+	Failures int64 // bad outcomes of either
+}
+
+// A View is what is known of one place.
+type View struct {
+	Tally
+	Out bool    // calls go elsewhere
+	Bad float64 // share of bad outcomes
+}
+
+// View returns what is known of place i.
+func (h *Health) View(i int) View {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := &h.at[i]
+	return View{s.tally, s.out, s.bad}
+}
+
+// primary returns where a call goes.
+func (h *Health) primary(fit Mask) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	to := h.best(fit)
+	h.at[to].tally.Calls++
+	return to
+}
+
+// rival returns which place a call is sent to beside the one that it goes to; -1: none. Usual is what calls
+// to that one take.
+func (h *Health) rival(fit Mask, to int, usual time.Duration) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls++
+	for j := range Max {
+		s, every := &h.at[j], 0
+		switch {
+		case !fit.Has(j) || j == to:
+			continue
+		case s.out && (j < to || h.at[to].out):
+			if every = probeEvery; s.good > 0 {
+				every = hopeEvery
+			}
+		case !s.out && j > to && s.quick < usual*5/6:
+			if every = duelEvery; h.at[to].duels >= duels {
+				every = hopeEvery
+			}
+		}
+		if every > 0 && h.calls >= every {
+			h.calls = 0
+			return j
+		}
+	}
+	return -1
+}
+
+// best returns the first place that is not out or, if all are, the first of those that were bad the
+// fewest times in a row. The caller holds mu.
+func (h *Health) best(fit Mask) int {
+	least := 0
+	for i := range Max {
+		switch {
+		case !fit.Has(i):
+		case !h.at[i].out:
+			return i
+		case h.at[i].row < h.at[least].row:
+			least = i
+		}
+	}
+	return least
+}
+
+// hedge returns where a hedge goes of a call that had those places.
+func (h *Health) hedge(fit, had Mask, primary int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	left := -1
+	for i := range Max {
+		switch {
+		case !fit.Has(i) || had.Has(i):
+		case !h.at[i].out:
+			return i
+		case left < 0:
+			left = i
+		}
+	}
+	if left < 0 {
+		return primary
+	}
+	if h.hedges++; !h.at[primary].out && h.hedges < hedgeEvery {
+		return primary
+	}
+	h.hedges = 0
+	return left
+}
+
+// hedged counts a hedge to place i.
+func (h *Health) hedged(i int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at[i].tally.Hedges++
+}
+
+// answered learns that an attempt at place i took so long. It is not an outcome.
+func (h *Health) answered(i int, took time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := &h.at[i]
+	s.quick += (took - s.quick) / 4
+}
+
+// silent learns that an attempt at place i had no answer after so long.
+func (h *Health) silent(i int, after time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := &h.at[i]
+	s.quick = max(s.quick, after)
+}
+
+// outcome learns from an outcome of place i.
+func (h *Health) outcome(i int, good bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := &h.at[i]
+	if !good {
+		s.tally.Failures++
+		s.bad += (1 - s.bad) * badWeight
+		s.row++
+		s.good = 0
+		if s.row >= badRow || s.bad > badLimit {
+			s.out = true
+		}
+		return
+	}
+	s.bad -= s.bad * badWeight
+	s.row = 0
+	if !s.out {
+		return
+	}
+	if s.good++; s.good >= h.enough(i) {
+		s.out, s.good, s.bad, s.duels, s.beaten = false, 0, min(s.bad, badAgain), 0, 0
+	}
+}
+
+// enough returns how many good outcomes in a row bring place i back: one if no call goes there for it, or
+// if all places are out. The caller holds mu.
+func (h *Health) enough(i int) int {
+	for j := range Max {
+		if j != i && !h.at[j].out && h.at[j].tally.Calls+h.at[j].tally.Hedges > 0 {
+			if j < i {
+				return 1
+			}
+			return goodRow
+		}
+	}
+	return 1
+}
+
+// duel learns which of two places was quicker that had a call at the same time; neither has failed.
+func (h *Health) duel(to, rival int, rivalWon bool) {
+	if h.out(rival) {
+		h.outcome(rival, rivalWon)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := &h.at[to]
+	s.duels = min(s.duels+1, duelMemory)
+	lost := 0.0
+	if rivalWon {
+		lost = 1
+	}
+	s.beaten += (lost - s.beaten) / float64(s.duels)
+	if s.duels >= duels && s.beaten > beatenLimit {
+		s.out, s.good = true, 0
+	}
+}
+
+func (h *Health) out(i int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.at[i].out
+}

@@ -1,0 +1,193 @@
+package places
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const both = Mask(3)
+
+func TestAPlaceIsOutAfterSixFailuresInARowAndBackAfterThirtyTwoGoodOnes(t *testing.T) {
+	h := new(Health)
+	h.primary(both) // calls go there
+	h.hedged(1)     // which is known to the other one by then
+	for range badRow - 1 {
+		h.outcome(0, false)
+	}
+	h.outcome(0, true)
+	for range badRow - 1 {
+		h.outcome(0, false)
+	}
+	require.Equal(t, 0, h.primary(both))
+	h.outcome(0, false)
+	require.Equal(t, 1, h.primary(both))
+	for range goodRow - 1 {
+		h.outcome(0, true)
+	}
+	assert.Equal(t, 1, h.primary(both))
+	h.outcome(0, false)
+	for range goodRow - 1 {
+		h.outcome(0, true)
+	}
+	assert.Equal(t, 1, h.primary(both), "in a row")
+	h.outcome(0, true)
+	assert.Equal(t, 0, h.primary(both))
+}
+
+func TestAPlaceIsOutIfATenthOfItsCallsIsBad(t *testing.T) {
+	for every, out := range map[int]bool{10: true, 20: false} {
+		h := new(Health)
+		h.hedged(1)
+		for i := range 2000 {
+			h.outcome(0, i%every != 0)
+		}
+		assert.Equal(t, out, h.View(0).Out, "one in %d", every)
+	}
+}
+
+func TestIfAllAreOutTheCallGoesWhereItWasBadTheFewestTimes(t *testing.T) {
+	h := new(Health)
+	for range 100 {
+		h.outcome(0, false)
+	}
+	for range badRow {
+		h.outcome(1, false)
+	}
+	assert.Equal(t, 1, h.primary(both))
+	assert.Equal(t, 0, h.primary(1), "which the call can have")
+	assert.Equal(t, 0, h.hedge(both, 2, 1), "a hedge goes to the other one all the same")
+}
+
+func TestAHedgeAvoidsWhatIsOutButForOneInTen(t *testing.T) {
+	h := new(Health)
+	for range badRow {
+		h.outcome(1, false)
+	}
+	tried := 0
+	for range 100 {
+		tried += h.hedge(both, 1, 0)
+	}
+	assert.Equal(t, 100/hedgeEvery, tried)
+	h.primary(both)
+	h.outcome(1, true)
+	assert.Equal(t, 1, h.hedge(both, 1, 0), "no call goes there for it, so one success is enough")
+}
+
+func TestWhetherAPlaceIsQuickerIsTriedUntilItIsKnown(t *testing.T) {
+	const usual = 10 * time.Millisecond
+	rivals := func(h *Health, calls int) (n int) {
+		for range calls {
+			if h.rival(both, 0, usual) == 1 {
+				n++
+			}
+		}
+		return n
+	}
+	h := new(Health)
+	require.Equal(t, 5, rivals(h, 5*duelEvery))
+	h.silent(1, usual)
+	assert.Zero(t, rivals(h, 1000))
+
+	h = new(Health)
+	for range duels {
+		require.False(t, h.View(0).Out)
+		h.duel(0, 1, true)
+	}
+	assert.True(t, h.View(0).Out)
+	assert.Equal(t, 1, h.primary(both))
+}
+
+// TestACopyThatFailsIsOneFailure: what was counted of a place adds up.
+func TestACopyThatFailsIsOneFailure(t *testing.T) {
+	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	require.NoError(t, err)
+	h := new(Health)
+	for range badRow {
+		h.outcome(0, false)
+	}
+	before := h.View(0).Failures
+	trip := s.Begin(t.Context(), h, both)
+	require.Equal(t, 1, trip.Primary())
+	trip.rival = 0
+	trip.Add(1, 0, true)
+	trip.Ended(1, false, false)
+	trip.Ended(0, true, false)
+	trip.End(End{Winner: 0})
+	assert.Equal(t, before+1, h.View(0).Failures)
+
+	h = new(Health)
+	trip = s.Begin(t.Context(), h, both)
+	trip.rival = 1
+	trip.Add(1, 1, true)
+	trip.Ended(0, false, false)
+	trip.Ended(1, true, false)
+	trip.End(End{Winner: 1})
+	assert.Zero(t, h.at[0].duels, "the primary has failed, and was not slower")
+}
+
+func TestURLsOfPlacesAreReadStrictly(t *testing.T) {
+	for given, want := range map[string]string{
+		"http://a.test:0":              `URL "http://a.test:0" has port 0, which is not in [1, 65535]`,
+		"http://a.test:65536":          `URL "http://a.test:65536" has port 65536`,
+		"http://[::1]:99999/b":         `has port 99999`,
+		"http://u:s3cret@a.test:x":     `URL "xxxxx@a.test:x" cannot be read`,
+		"http://u:s3cret@a.test/%zz":   `URL "xxxxx@a.test/%zz" cannot be read`,
+		"http://:80":                   "is not http://host",
+		"//a.test":                     "is not http://host",
+		"a.test:80":                    "URL ",
+		"http://a b":                   "cannot be read",
+		"http://near.test.:80/api/":    "is that of another place",
+		"HTTP://NEAR.TEST:/api":        "is that of another place",
+		"http://near.test/api/%2e%2e/": "that servers would shorten",
+	} {
+		_, err := New([]Place{{URL: "http://near.test/api"}, {URL: given}})
+		require.Error(t, err, given)
+		assert.Contains(t, err.Error(), "place 2: ")
+		assert.Contains(t, err.Error(), want)
+		assert.NotContains(t, err.Error(), "s3cret")
+	}
+	s, err := New([]Place{{URL: "http://[::1]:8080"}, {URL: "https://B\u00fccher.test:"}, {URL: "http://192.0.2.1:65535/a%20b"}})
+	require.NoError(t, err)
+	assert.Equal(t, "B\u00fccher.test", s.all[1].authority, "an empty port is none")
+	fit, stays := s.Fits(&http.Request{URL: &url.URL{Scheme: "http", Host: "[::1]:8080", Path: "/x"}})
+	assert.Equal(t, Mask(7), fit)
+	assert.Empty(t, stays)
+}
+
+// FuzzWhatGoesToAnotherHost: whatever the URL is, a path never leaves that of a place, nothing reaches another host that the place does not keep, and
+// a redirect that leads home leads to where the same path is.
+func FuzzWhatGoesToAnotherHost(f *testing.F) {
+	for _, s := range []string{"/api/a?x=1", "/api/..%2fa", "/api/%2e%2e/a", "/api;x/../a", "/api/a?x=1;sig=s3cret", "/api?a=1&&X-Amz-Signature=s3cret", "/apis", "/api//a"} {
+		f.Add(s)
+	}
+	s, err := New([]Place{{URL: "http://near.test/api"}, {URL: "http://far.test/mirror/v1", Keep: []string{"x"}, Prepare: func(*http.Request) error { return nil }}})
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, target string) {
+		u, err := url.Parse("http://near.test" + target)
+		if err != nil || u.Host != "near.test" {
+			return
+		}
+		req := &http.Request{Method: "GET", URL: u, Header: http.Header{"Authorization": {"s3cret"}}}
+		if fit, _ := s.Fits(req); !fit.Has(1) {
+			return
+		}
+		s.all[1].move(req, &s.all[0], "")
+		require.Equal(t, "far.test", req.URL.Host)
+		require.True(t, strings.HasPrefix(req.URL.EscapedPath(), "/mirror/v1"))
+		require.True(t, strings.HasPrefix(req.URL.JoinPath().Path, "/mirror/v1"), req.URL.Path)
+		require.Empty(t, req.Header)
+		require.NotContains(t, req.URL.EscapedPath(), ";")
+		for name := range req.URL.Query() {
+			require.Contains(t, []string{"x", "X"}, name)
+		}
+		home, err := s.home(req.URL)
+		require.NoError(t, err)
+		require.Equal(t, u.EscapedPath(), home.EscapedPath())
+	})
+}

@@ -1,0 +1,202 @@
+// Package places sends the attempts of an HTTP call to places that answer alike: other regions,
+// providers or copies. It says which calls that concerns, which place an attempt goes to, what of
+// the caller's request goes there, and what of an answer comes back. It decides no race and
+// knows no budget.
+package places
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/gohedge/hedge/internal/httpattempt"
+)
+
+// Max is how many places there can be.
+const Max = 8
+
+// MaxCost is the most that a hedge to a place can cost.
+const MaxCost = 100
+
+// A Place is what a user says of one.
+type Place struct {
+	URL     string
+	Cost    int
+	Prepare func(*http.Request) error
+	Keep    []string
+	Drop    []string
+}
+
+// A Mask is a set of places, by their numbers.
+type Mask uint8
+
+// Has reports whether place i is in m.
+func (m Mask) Has(i int) bool { return m&(1<<i) != 0 }
+
+// with returns m and place i.
+func (m Mask) with(i int) Mask { return m | 1<<i }
+
+// A Set is places in order of preference. It does not change. A nil Set has no places.
+type Set struct {
+	all []place
+}
+
+// A place is a Place that was read.
+type place struct {
+	given      string
+	scheme     string
+	authority  string // host and port, as given
+	host       string // the name of the authority
+	path       string // escaped, without a slash at its end
+	cost       int
+	prepare    func(*http.Request) error
+	keep, drop names
+}
+
+// New returns the Set of the places, or an error that names what is wrong with which of them.
+func New(given []Place) (*Set, error) {
+	if n := len(given); n < 2 || n > Max {
+		return nil, fmt.Errorf("%d places: there must be 2 to %d", n, Max)
+	}
+	s := new(Set)
+	for i, g := range given {
+		p, err := read(g)
+		if err == nil {
+			err = s.add(p, g)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("place %d: %w", i+1, err)
+		}
+	}
+	return s, nil
+}
+
+// read reads what is said of a place by itself.
+func read(g Place) (p place, err error) {
+	u, err := url.Parse(g.URL)
+	switch {
+	case err != nil:
+		return p, fmt.Errorf("URL %q cannot be read: it is not scheme://host/path", redacted(g.URL))
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.Hostname() == "":
+		return p, fmt.Errorf("URL %q is not http://host or https://host", u.Redacted())
+	case u.User != nil:
+		return p, fmt.Errorf("URL %q has credentials: Prepare sets those", u.Redacted())
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return p, fmt.Errorf("URL %q has more than a path: Prepare sets a query", u.Redacted())
+	case g.Cost < 0 || g.Cost > MaxCost:
+		return p, fmt.Errorf("Cost %d is not in [0, %d]", g.Cost, MaxCost)
+	}
+	u.Host = strings.TrimSuffix(u.Host, ":")
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return p, fmt.Errorf("URL %q has port %s, which is not in [1, 65535]", g.URL, port)
+		}
+	}
+	path := strings.TrimRight(u.EscapedPath(), "/")
+	if climbs(path) || strings.Contains(path, "//") {
+		return p, fmt.Errorf("URL %q has a path that servers would shorten", g.URL)
+	}
+	p = place{
+		given: g.URL, scheme: u.Scheme, authority: u.Host, host: httpattempt.HostName(u.Scheme, u.Host), path: path,
+		cost: max(g.Cost, 1), prepare: g.Prepare,
+	}
+	if p.keep, err = namesOf("Keep", g.Keep); err != nil {
+		return p, err
+	}
+	p.drop, err = namesOf("Drop", g.Drop)
+	return p, err
+}
+
+// redacted returns a URL that cannot be read without what may be a password.
+func redacted(u string) string {
+	if at := strings.LastIndex(u, "@"); at >= 0 {
+		return "xxxxx" + u[at:]
+	}
+	return u
+}
+
+// add adds a place behind the others.
+func (s *Set) add(p place, g Place) error {
+	if len(s.all) == 0 {
+		if g.Prepare != nil || len(g.Keep) > 0 || len(g.Drop) > 0 || g.Cost > 1 {
+			return fmt.Errorf("calls are made for the first place, %s, and go there as they are: it has no Cost, Prepare, Keep or Drop", g.URL)
+		}
+	} else if s.all[0].scheme == "https" && p.scheme == "http" {
+		return fmt.Errorf("URL %q is not https, as that of the first place is", g.URL)
+	}
+	for _, other := range s.all {
+		if other.host == p.host && other.scheme == p.scheme && other.path == p.path {
+			return fmt.Errorf("URL %q is that of another place as well", g.URL)
+		}
+	}
+	s.all = append(s.all, p)
+	return nil
+}
+
+// Len returns how many places there are.
+func (s *Set) Len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.all)
+}
+
+// Host returns the name of a place's host.
+func (s *Set) Host(i int) string { return s.all[i].host }
+
+// URL returns the URL of a place, as it was given.
+func (s *Set) URL(i int) string { return s.all[i].given }
+
+// Dearest returns the largest cost of a hedge.
+func (s *Set) Dearest() (cost int) {
+	for i := range s.Len() {
+		cost = max(cost, s.all[i].cost)
+	}
+	return cost
+}
+
+// below returns what of a path is below that of the place.
+func (p *place) below(path string) (rest string, ok bool) {
+	rest, ok = strings.CutPrefix(path, p.path)
+	return rest, ok && (rest == "" || rest[0] == '/')
+}
+
+// climbs reports whether a path may lead out of where it begins, as some server reads it.
+func climbs(escaped string) bool {
+	path, err := url.PathUnescape(escaped)
+	if err != nil {
+		return true
+	}
+	for part := range strings.SplitSeq(strings.ReplaceAll(path, `\`, "/"), "/") {
+		if name, _, _ := strings.Cut(part, ";"); name == "." || name == ".." { // of some, a name ends with its parameters
+			return true
+		}
+	}
+	return false
+}
+
+// Fits returns the places that can have the request, none if it is not for the first one, and what keeps it from one of them, such as "header X-Tenant".
+func (s *Set) Fits(req *http.Request) (fit Mask, stays string) {
+	u, first := req.URL, &s.all[0]
+	if u == nil || u.Scheme != first.scheme || u.Opaque != "" || httpattempt.HostName(u.Scheme, u.Host) != first.host {
+		return 0, ""
+	}
+	if req.Host != "" && httpattempt.HostName(u.Scheme, req.Host) != first.host {
+		return 0, ""
+	}
+	rest, ok := first.below(u.EscapedPath())
+	if !ok || climbs(rest) {
+		return 0, ""
+	}
+	fit = 1
+	for i := 1; i < len(s.all); i++ {
+		if why := s.all[i].stays(req, rest); why == "" {
+			fit = fit.with(i)
+		} else {
+			stays = why
+		}
+	}
+	return fit, stays
+}
