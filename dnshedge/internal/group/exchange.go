@@ -333,7 +333,7 @@ func (x *Exchange) Admit(int) bool {
 // lookAfter is when to look again whether a query is lost that is waited for so long: a failure may change who is asked next, and when, and
 // an answer to another question ends the doubling of the timeout.
 func lookAfter(waited time.Duration) time.Duration {
-	after := max(minRTO, waited/4)
+	after := max(minRTO, waited/2)
 	return after + lookEvery - time.Duration(time.Now().Add(after).UnixNano())%lookEvery
 }
 
@@ -415,7 +415,7 @@ func (x *Exchange) resend(now time.Time) bool {
 	to, paid := x.payResend(x.resends.n == 0)
 	x.countMisses(now)
 	if !paid {
-		x.resends.unpaid = now.Add(now.Sub(x.resends.lastAt) / 4)
+		x.resends.unpaid = now.Add(lookAfter(now.Sub(x.resends.lastAt)))
 		x.group.ProbeDoubtful(now, x.q, nil) // one that is back has to be paid for no more
 		return false
 	}
