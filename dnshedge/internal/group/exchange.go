@@ -332,9 +332,11 @@ func (x *Exchange) Admit(int) bool {
 
 // lookAfter is when to look again whether a query is lost that is waited for so long: a failure may change who is asked next, and when, and
 // an answer to another question ends the doubling of the timeout.
-func lookAfter(waited time.Duration) time.Duration {
-	after := max(minRTO, waited/2)
-	return after + lookEvery - time.Duration(time.Now().Add(after).UnixNano())%lookEvery
+func lookAfter(waited time.Duration) time.Duration { return together(max(minRTO, waited/4)) }
+
+// together returns how long it is until others look as well, d or a little more.
+func together(d time.Duration) time.Duration {
+	return d + lookEvery - time.Duration(time.Now().Add(d).UnixNano())%lookEvery
 }
 
 // Next says when the race looks again.
@@ -415,7 +417,7 @@ func (x *Exchange) resend(now time.Time) bool {
 	to, paid := x.payResend(x.resends.n == 0)
 	x.countMisses(now)
 	if !paid {
-		x.resends.unpaid = now.Add(lookAfter(now.Sub(x.resends.lastAt)))
+		x.resends.unpaid = now.Add(together(max(minRTO, now.Sub(x.resends.lastAt)/2)))
 		x.group.ProbeDoubtful(now, x.q, nil) // one that is back has to be paid for no more
 		return false
 	}
