@@ -230,7 +230,14 @@ func (c *call) admit(index int) bool {
 	if !c.Call.AdmitFare(index, engine.Fare{Cost: cost, Elsewhere: place != c.trip.Primary(), Beside: first}) {
 		return false
 	}
+	added := false
+	defer func() {
+		if !added { // an observer has ended the goroutine that would make the hedge
+			c.key.Ended()
+		}
+	}()
 	c.trip.Add(c.Hedges, place, first)
+	added = true
 	return true
 }
 

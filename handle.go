@@ -17,6 +17,7 @@ import (
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/places"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/watch"
 )
@@ -251,11 +252,22 @@ func (h *handle) Snapshot() Snapshot {
 			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
 			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audited(v.Audit), Unresumed: v.Unresumed,
 		})
+		if health, ok := v.Note.(*places.Health); ok {
+			s.Keys[len(s.Keys)-1].Places = placesOf(health)
+		}
 		if h.describe != nil {
 			h.describe(&s.Keys[len(s.Keys)-1])
 		}
 	}
 	return s
+}
+
+// placesOf returns how calls fare at each place.
+func placesOf(health *places.Health) (all []PlaceSnapshot) {
+	for _, v := range health.Views() {
+		all = append(all, PlaceSnapshot{v.Name, v.Calls, v.Hedges, v.Failures, v.Overtaken, v.Bad, v.Out, v.Slower})
+	}
+	return all
 }
 
 // logUpdate logs which settings have changed, by their names in JSON.

@@ -21,6 +21,10 @@ type (
 	Outcome = observe.Outcome
 	// A RequestResult is how a call ended.
 	RequestResult = observe.RequestResult
+	// A PlaceEvent is something that happened at a place.
+	PlaceEvent = observe.PlaceEvent
+	// A PlaceKind is what a [PlaceEvent] is about.
+	PlaceKind = observe.PlaceKind
 	// A Reason is why a hedge, or any hedge of a call, was not sent.
 	Reason = observe.Reason
 	// A Verdict is what an audit has found about hedging calls to a host.
@@ -34,6 +38,16 @@ const (
 	Won    = observe.Won    // the caller got its answer; a gRPC status that ended the call is one if it is the primary's
 	Lost   = observe.Lost   // another attempt had won; its own error, if any, is mostly the cancellation. Or it was not sent, see [DeniedSameBackend], or a [Limiter] turned it away
 	Failed = observe.Failed // by itself, also if that ended the call, or because the caller gave up
+)
+
+// What happens at places.
+const (
+	PlaceCalled    = observe.PlaceCalled    // a primary goes there
+	PlaceHedged    = observe.PlaceHedged    // a hedge goes there
+	PlaceFailed    = observe.PlaceFailed    // one of these has failed there
+	PlaceOvertaken = observe.PlaceOvertaken // one of these was too slow: an attempt at another place was quicker, or the caller's deadline passed
+	PlaceOut       = observe.PlaceOut       // calls go to other places from now on
+	PlaceBack      = observe.PlaceBack      // and no longer do
 )
 
 // Reasons why a hedge that was due was not sent.

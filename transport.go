@@ -354,12 +354,7 @@ func (c *call) embark(req *http.Request) {
 		return
 	}
 	home := c.key
-	health, ok := home.Note.Load().(*places.Health)
-	if !ok {
-		home.Note.CompareAndSwap(nil, new(places.Health))
-		health = home.Note.Load().(*places.Health)
-	}
-	c.trip = set.Begin(req.Context(), health, fit)
+	c.trip = set.Begin(req.Context(), places.HealthOf(home, set.Names()), fit)
 	if to := c.trip.Primary(); to > 0 {
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: set.Host(to), Path: req.URL.Path}

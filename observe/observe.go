@@ -59,6 +59,11 @@ type Observer interface {
 	// hedge.WithAudit.
 	Audited(key KeyInfo, a Audit)
 
+	// Placed is called when a call or hedge that has a choice of places goes to one of them, when that ends badly,
+	// and when a place is out or back. The key is that of the first place, whose calls have that choice. See
+	// hedge.WithPlaces. A key that is forgotten or reset takes no place for out any more.
+	Placed(key KeyInfo, p PlaceEvent)
+
 	// Limited is called by a hedge.Limiter of that name for each request that comes to it:
 	// when it reaches the handler, its caller has gone, or it is turned away.
 	Limited(ctx context.Context, limiter string, r LimiterResult)
@@ -86,6 +91,9 @@ func (NopObserver) Budget(KeyInfo, float64) {}
 
 // Audited does nothing.
 func (NopObserver) Audited(KeyInfo, Audit) {}
+
+// Placed does nothing.
+func (NopObserver) Placed(KeyInfo, PlaceEvent) {}
 
 // Limited does nothing.
 func (NopObserver) Limited(context.Context, string, LimiterResult) {}
@@ -162,6 +170,25 @@ type RequestResult struct {
 	// less on a route with less. 0 if the call could not be hedged, as what writes, or if the budget is 0.
 	Share float64
 }
+
+// A PlaceEvent is something that happened at a place.
+type PlaceEvent struct {
+	Place string // its URL or target, as it was given
+	Kind  PlaceKind
+}
+
+// A PlaceKind is what a [PlaceEvent] is about.
+type PlaceKind string
+
+// What happens at places.
+const (
+	PlaceCalled    PlaceKind = "called"    // a primary goes there
+	PlaceHedged    PlaceKind = "hedged"    // a hedge goes there
+	PlaceFailed    PlaceKind = "failed"    // one of these has failed there
+	PlaceOvertaken PlaceKind = "overtaken" // one of these was too slow: an attempt at another place was quicker, or the caller's deadline passed
+	PlaceOut       PlaceKind = "out"       // calls go to other places from now on
+	PlaceBack      PlaceKind = "back"      // and no longer do
+)
 
 // A Reason is why a hedge, or any hedge of a call, was not sent.
 type Reason string

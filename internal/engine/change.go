@@ -14,6 +14,7 @@ type Change struct {
 	Until   time.Time      // that pause lasts, if the server has said for how long
 	Audit   observe.Audit  // what the audit has found, if Topic is Judging
 	Dropped int            // changes of the topic since the last report
+	Place   string         // that is out, or back, if Topic is Placing
 }
 
 // A Topic is what a Change is about.
@@ -25,7 +26,8 @@ const (
 	Exhausting              // the budget is exhausted, and is at least half full again
 	topics
 
-	Judging = topics // a verdict changes; it is reported at once
+	Judging = topics     // a verdict changes; it is reported at once
+	Placing = topics + 1 // a place is out, because it fails or, if Reason is DeniedSlow, is slower than another, and is back
 )
 
 // The least times between two reports that say the same: a budget that is spent as it is earned is

@@ -225,6 +225,7 @@ func (e *Engine) evict() {
 func (e *Engine) forget(k *Key, bound int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
+	k.note(Noted.Forget)
 	e.size--
 	k.purse.Close()
 	at, calls := e.runs(), k.requests()
@@ -269,6 +270,7 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	for k := range e.all() {
 		if want.covers(k.Name) {
 			k.reset()
+			k.note(Noted.Reset)
 			if k.audit != nil && route == "" {
 				k.audit.Reset()
 			}

@@ -62,8 +62,38 @@ type Key struct {
 // A Margin is what an adapter writes beside a key. The engine reads the Price alone.
 type Margin struct {
 	Tag   atomic.Int32 // starts at 0
-	Note  atomic.Value // holds nothing at first
+	Note  atomic.Value // holds nothing at first; a [Noted] is told what happens to the key
 	Price atomic.Int32 // tokens that a hedge usually costs; 0: one
+}
+
+// A Noted is a Note that is told when its key is reset, and when the table forgets it. The Engine is locked then.
+type Noted interface {
+	Reset()
+	Forget()
+}
+
+// note tells the Note of k by f, if it is Noted.
+func (k *Key) note(f func(Noted)) {
+	if n, ok := k.Note.Load().(Noted); ok {
+		f(n)
+	}
+}
+
+// Forgotten reports whether the table has forgotten k.
+func (k *Key) Forgotten() bool { return k.evicted.Load() }
+
+// Placed tells observers what happened at a place of the key's calls.
+func (k *Key) Placed(p observe.PlaceEvent) {
+	if w := k.engine.setup.Watcher; w != nil {
+		w.Tell(func(o observe.Observer) { o.Placed(k.Info, p) })
+	}
+}
+
+// Changed tells of a change that the adapter has found.
+func (k *Key) Changed(c Change) {
+	if f := k.engine.setup.Changed; f != nil {
+		f(k.Info, c)
+	}
 }
 
 // A Tally is what was counted since a key was made.
@@ -490,6 +520,7 @@ type View struct {
 	PausedTo time.Time     // the server asked to wait until then; zero: it did not
 	Stall    time.Duration // see [Key.Stall]
 	Audit    observe.Audit // of the host
+	Note     any           // the adapter's; nil: there is none
 }
 
 // View returns what the key knows.
@@ -499,7 +530,7 @@ func (k *Key) View() View {
 	window, b := k.waited(), &k.brakes
 	v := View{
 		Name: k.Name, Requests: k.requests(), Tally: k.tally, Samples: window.Len(), Tokens: k.tokens(),
-		Scale: b.Scale, Slow: b.Slow, Push: b.Push, Pushed: b.Pushed, PausedTo: b.waits(), Stall: k.stall(),
+		Scale: b.Scale, Slow: b.Slow, Push: b.Push, Pushed: b.Pushed, PausedTo: b.waits(), Stall: k.stall(), Note: k.Note.Load(),
 	}
 	if v.Denied = maps.Clone(k.tally.Denied); v.Denied == nil {
 		v.Denied = make(map[observe.Reason]int64)

@@ -140,6 +140,7 @@ func (l *Log) Panicked(o observe.Observer, value any) {
 var messages = [...]struct{ bad, good string }{
 	engine.Pausing:    {"paused", "resumed"},
 	engine.Exhausting: {"budget exhausted", "budget refilled"},
+	engine.Placing:    {"place is out", "place is back"},
 }
 
 // audited logs the verdict of an audit.
@@ -172,12 +173,15 @@ func (l *Log) Changed(key observe.KeyInfo, change engine.Change) {
 	if change.Bad {
 		message = messages[change.Topic].bad
 	}
-	if change.Bad && change.Topic == engine.Pausing { // a spent budget is no fault
+	if change.Bad && change.Topic != engine.Exhausting { // a spent budget is no fault
 		level = slog.LevelWarn
 	}
 	attrs := []slog.Attr{slog.String("host", label.Clean(key.Host))}
 	if key.Route != "" {
 		attrs = append(attrs, slog.String("route", label.Clean(key.Route)))
+	}
+	if change.Place != "" {
+		attrs = append(attrs, slog.String("place", label.Clean(change.Place)))
 	}
 	if change.Reason != engine.None {
 		attrs = append(attrs, slog.String("reason", string(change.Reason)))

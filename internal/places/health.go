@@ -3,6 +3,9 @@ package places
 import (
 	"sync"
 	"time"
+
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/observe"
 )
 
 const (
@@ -29,10 +32,14 @@ const (
 // a place comes back. If what is known of the next place does not rule out that it is quicker than the
 // one that calls go to, one call in five is sent to both until that is known, or one in twenty if it is not after eight.
 type Health struct {
+	key   *engine.Key // by which is told what happens; nil: nobody is told
+	names []string    // of the places; a Health without a key has none
+
 	mu     sync.Mutex // guards the fields below
 	at     [Max]standing
-	calls  int // since one was sent to two places
-	hedges int // that could have tried a place that is out, since one did
+	calls  int  // since one was sent to two places
+	hedges int  // that could have tried a place that is out, since one did
+	gone   bool // the key was forgotten
 }
 
 // A standing is what is known of one place.
@@ -44,21 +51,43 @@ type standing struct {
 	quick  time.Duration // it takes about that long, or longer; 0: it may be quicker than any
 	duels  int           // with a place behind it, duelMemory at most
 	beaten float64       // share of them that the other place has won
+	slower bool          // it is out, and nothing has failed there that is a reason for it
+	notice engine.Notice // of what a log is told
+	told   bool          // that it is out, which is the last that a log was told
 	tally  Tally
 }
 
 // A Tally is what was counted of one place.
 type Tally struct {
-	Calls    int64 // primaries
-	Hedges   int64
-	Failures int64 // bad outcomes of either
+	Calls     int64 // primaries
+	Hedges    int64
+	Failures  int64 // bad outcomes of either: it failed
+	Overtaken int64 // the others: an attempt elsewhere was quicker, or the caller's deadline passed
+}
+
+var _ engine.Noted = (*Health)(nil)
+
+// HealthOf returns what is known of the places of a key, which is that of the first place. The places have the names
+// that are given with the first call of the key; the caller must not change them.
+func HealthOf(k *engine.Key, names []string) *Health {
+	if h, ok := k.Note.Load().(*Health); ok {
+		return h
+	}
+	k.Note.CompareAndSwap(nil, &Health{key: k, names: names})
+	h := k.Note.Load().(*Health)
+	if k.Forgotten() { // which nobody else tells h, if it was before h was there
+		h.Forget()
+	}
+	return h
 }
 
 // A View is what is known of one place.
 type View struct {
 	Tally
-	Out bool    // calls go elsewhere
-	Bad float64 // share of bad outcomes
+	Name   string  // "" if the Health has no names
+	Out    bool    // calls go elsewhere
+	Slower bool    // it is out, and nothing has failed there that is a reason for it
+	Bad    float64 // share of bad outcomes
 }
 
 // View returns what is known of place i.
@@ -66,15 +95,94 @@ func (h *Health) View(i int) View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := &h.at[i]
-	return View{s.tally, s.out, s.bad}
+	return View{s.tally, h.name(i), s.out, s.slower, s.bad}
+}
+
+// Views returns what is known of each place that has a name.
+func (h *Health) Views() (all []View) {
+	for i := range h.names {
+		all = append(all, h.View(i))
+	}
+	return all
+}
+
+func (h *Health) name(i int) string {
+	if i < len(h.names) {
+		return h.names[i]
+	}
+	return ""
+}
+
+// Forget is called when the key is forgotten: none of its places is out any more.
+func (h *Health) Forget() { h.back(func(*standing) { h.gone = true }) }
+
+// Reset forgets what was learned of the places. What was counted stays.
+func (h *Health) Reset() {
+	h.back(func(s *standing) { *s = standing{notice: s.notice, told: s.told, tally: s.tally} })
+}
+
+// back calls f for each place, with mu held, and tells that those which were out are back.
+func (h *Health) back(f func(*standing)) {
+	var back Mask
+	h.mu.Lock()
+	for i := range h.at {
+		if s := &h.at[i]; s.out && !h.gone {
+			back = back.with(i)
+		}
+	}
+	for i := range h.at {
+		f(&h.at[i])
+	}
+	h.mu.Unlock()
+	for i := range h.at {
+		if back.Has(i) {
+			h.tell(i, observe.PlaceBack)
+		}
+	}
+}
+
+// tell tells observers what happened at place i. The caller does not hold mu.
+func (h *Health) tell(i int, kind observe.PlaceKind) {
+	if h.key != nil {
+		h.key.Placed(observe.PlaceEvent{Place: h.name(i), Kind: kind})
+	}
+}
+
+// change changes what is known of place i by f, and tells whether it is out, if that is new.
+func (h *Health) change(i int, f func(*standing)) {
+	h.mu.Lock()
+	s := &h.at[i]
+	was := s.out
+	f(s)
+	out, turned, reports := s.out, s.out != was && !h.gone, false
+	c := engine.Change{Topic: engine.Placing, Bad: out, Place: h.name(i)}
+	if (out != was || out != s.told) && !h.gone { // or the Notice has nothing to learn and nothing to report
+		if c.Dropped, reports = s.notice.Update(time.Now(), engine.ChangeEvery, out); reports {
+			s.told = out
+			if s.slower {
+				c.Reason = observe.DeniedSlow
+			}
+		}
+	}
+	h.mu.Unlock()
+	switch {
+	case turned && out:
+		h.tell(i, observe.PlaceOut)
+	case turned:
+		h.tell(i, observe.PlaceBack)
+	}
+	if reports && h.key != nil {
+		h.key.Changed(c)
+	}
 }
 
 // primary returns where a call goes.
 func (h *Health) primary(fit Mask) int {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	to := h.best(fit)
 	h.at[to].tally.Calls++
+	h.mu.Unlock()
+	h.tell(to, observe.PlaceCalled)
 	return to
 }
 
@@ -149,8 +257,9 @@ func (h *Health) hedge(fit, had Mask, primary int) int {
 // hedged counts a hedge to place i.
 func (h *Health) hedged(i int) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.at[i].tally.Hedges++
+	h.mu.Unlock()
+	h.tell(i, observe.PlaceHedged)
 }
 
 // answered learns that an attempt at place i took so long. It is not an outcome.
@@ -169,28 +278,47 @@ func (h *Health) silent(i int, after time.Duration) {
 	s.quick = max(s.quick, after)
 }
 
-// outcome learns from an outcome of place i.
+// outcome learns from an outcome of place i: an answer, or a failure.
 func (h *Health) outcome(i int, good bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := &h.at[i]
 	if !good {
-		s.tally.Failures++
-		s.bad += (1 - s.bad) * badWeight
-		s.row++
-		s.good = 0
-		if s.row >= badRow || s.bad > badLimit {
-			s.out = true
+		h.change(i, func(s *standing) {
+			s.tally.Failures++
+			s.slower = false
+			s.learnBad()
+		})
+		h.tell(i, observe.PlaceFailed)
+		return
+	}
+	h.change(i, func(s *standing) {
+		s.bad -= s.bad * badWeight
+		s.row = 0
+		if !s.out {
+			return
 		}
-		return
-	}
-	s.bad -= s.bad * badWeight
-	s.row = 0
-	if !s.out {
-		return
-	}
-	if s.good++; s.good >= h.enough(i) {
-		s.out, s.good, s.bad, s.duels, s.beaten = false, 0, min(s.bad, badAgain), 0, 0
+		if s.good++; s.good >= h.enough(i) {
+			s.out, s.slower, s.good, s.bad, s.duels, s.beaten = false, false, 0, min(s.bad, badAgain), 0, 0
+		}
+	})
+}
+
+// overtaken learns that place i was too slow for a call.
+func (h *Health) overtaken(i int) {
+	h.change(i, func(s *standing) {
+		was := s.out
+		s.tally.Overtaken++
+		s.learnBad()
+		s.slower = s.slower || s.out && !was
+	})
+	h.tell(i, observe.PlaceOvertaken)
+}
+
+// learnBad learns from a bad outcome.
+func (s *standing) learnBad() {
+	s.bad += (1 - s.bad) * badWeight
+	s.row++
+	s.good = 0
+	if s.row >= badRow || s.bad > badLimit {
+		s.out = true
 	}
 }
 
@@ -210,22 +338,26 @@ func (h *Health) enough(i int) int {
 
 // duel learns which of two places was quicker that had a call at the same time; neither has failed.
 func (h *Health) duel(to, rival int, rivalWon bool) {
-	if h.out(rival) {
-		h.outcome(rival, rivalWon)
+	if h.out(rival) && rivalWon {
+		h.outcome(rival, true)
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := &h.at[to]
-	s.duels = min(s.duels+1, duelMemory)
-	lost := 0.0
-	if rivalWon {
-		lost = 1
+	if h.out(rival) {
+		h.overtaken(rival)
+		return
 	}
-	s.beaten += (lost - s.beaten) / float64(s.duels)
-	if s.duels >= duels && s.beaten > beatenLimit {
-		s.out, s.good = true, 0
-	}
+	h.change(to, func(s *standing) {
+		s.duels = min(s.duels+1, duelMemory)
+		lost := 0.0
+		if rivalWon {
+			lost = 1
+		}
+		s.beaten += (lost - s.beaten) / float64(s.duels)
+		if s.duels >= duels && s.beaten > beatenLimit {
+			s.slower = s.slower || !s.out
+			s.out, s.good = true, 0
+		}
+	})
 }
 
 func (h *Health) out(i int) bool {

@@ -40,7 +40,8 @@ func (m Mask) with(i int) Mask { return m | 1<<i }
 
 // A Set is places in order of preference. It does not change. A nil Set has no places.
 type Set struct {
-	all []place
+	all   []place
+	names []string // their URLs, as they were given
 }
 
 // A place is a Place that was read.
@@ -131,7 +132,7 @@ func (s *Set) add(p place, g Place) error {
 			return fmt.Errorf("URL %q is that of another place as well", g.URL)
 		}
 	}
-	s.all = append(s.all, p)
+	s.all, s.names = append(s.all, p), append(s.names, p.given)
 	return nil
 }
 
@@ -146,8 +147,8 @@ func (s *Set) Len() int {
 // Host returns the name of a place's host.
 func (s *Set) Host(i int) string { return s.all[i].host }
 
-// URL returns the URL of a place, as it was given.
-func (s *Set) URL(i int) string { return s.all[i].given }
+// Names returns the URLs of the places, as they were given. They must not be changed.
+func (s *Set) Names() []string { return s.names }
 
 // Dearest returns the largest cost of a hedge.
 func (s *Set) Dearest() (cost int) {

@@ -274,7 +274,7 @@ func (t *Trip) End(e End) {
 		t.health.outcome(t.primary, true)
 	case t.failed.Load(): // which is known
 	case e.Winner > 0 && e.Winner != t.rivals && t.Elsewhere(e.Winner), e.Winner < 0 && e.Late:
-		t.health.outcome(t.primary, false)
+		t.health.overtaken(t.primary)
 	}
 	if t.rivals > 0 && (e.Winner == 0 && !t.lost.Load() || e.Winner == t.rivals && !t.failed.Load()) {
 		t.health.duel(t.primary, t.rival, e.Winner == t.rivals)

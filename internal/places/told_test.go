@@ -1,0 +1,104 @@
+package places
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/watch"
+	"github.com/gohedge/hedge/observe"
+)
+
+// told keeps what observers and a log are told.
+type told struct {
+	observe.NopObserver
+	events  []observe.PlaceEvent
+	changes []string
+}
+
+func (o *told) Placed(_ observe.KeyInfo, p observe.PlaceEvent) { o.events = append(o.events, p) }
+
+func (o *told) take() (all []string) {
+	all, o.changes = o.changes, nil
+	return all
+}
+
+// keyToldBy returns a key of which o is told.
+func keyToldBy(o *told) *engine.Key {
+	setup := engine.Setup{Watcher: watch.New([]observe.Observer{o}, nil), Changed: func(_ observe.KeyInfo, c engine.Change) {
+		o.changes = append(o.changes, fmt.Sprintf("%s out=%t dropped=%d", c.Place, c.Bad, c.Dropped))
+	}}
+	return engine.New(engine.Config{Setup: setup, MaxKeys: 1}).Key(engine.Name{Host: "near"})
+}
+
+// TestALogIsToldOfAPlaceOnceInTenSecondsAndWhatLasts has a place that is out and back all the time, of which observers hear each time.
+func TestALogIsToldOfAPlaceOnceInTenSecondsAndWhatLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := new(told)
+		h := HealthOf(keyToldBy(o), []string{"near", "far"})
+		h.primary(both) // so that one success brings the other place back
+		out := func() {
+			for range badRow {
+				h.outcome(1, false)
+			}
+		}
+		out()
+		h.outcome(1, true)
+		require.Equal(t, []string{"far out=true dropped=0", "far out=false dropped=0"}, o.take())
+		for range 3 {
+			time.Sleep(time.Second)
+			out()
+			h.outcome(1, true)
+		}
+		out()
+		assert.Empty(t, o.take())
+		time.Sleep(10 * time.Second)
+		h.outcome(1, false)
+		assert.Equal(t, []string{"far out=true dropped=6"}, o.take())
+		h.outcome(1, false)
+		assert.Empty(t, o.take(), "which is known")
+		turns := map[observe.PlaceEvent]int{}
+		for _, e := range o.events {
+			turns[e]++
+		}
+		assert.Equal(t, map[observe.PlaceEvent]int{
+			{Place: "near", Kind: observe.PlaceCalled}: 1,
+			{Place: "far", Kind: observe.PlaceOut}:     5, {Place: "far", Kind: observe.PlaceBack}: 4,
+			{Place: "far", Kind: observe.PlaceFailed}: 5*badRow + 2,
+		}, turns)
+	})
+}
+
+// TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoPlaceForOut: calls that still run teach that Health.
+func TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoPlaceForOut(t *testing.T) {
+	o := new(told)
+	e := engine.New(engine.Config{Setup: engine.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}, MaxKeys: 1})
+	k := e.Key(engine.Name{Host: "near"})
+	require.NotNil(t, e.Key(engine.Name{Host: "other"}))
+	require.True(t, k.Forgotten())
+	h := HealthOf(k, []string{"near", "far"})
+	for range badRow {
+		h.outcome(0, false)
+	}
+	assert.NotContains(t, o.events, observe.PlaceEvent{Place: "near", Kind: observe.PlaceOut})
+	assert.Len(t, o.events, badRow)
+}
+
+func BenchmarkOutcome(b *testing.B) {
+	e := engine.New(engine.Config{Setup: engine.Setup{Watcher: watch.New([]observe.Observer{observe.NopObserver{}}, nil)}, MaxKeys: 1})
+	observed := HealthOf(e.Key(engine.Name{Host: "near"}), []string{"near", "far"})
+	for name, h := range map[string]*Health{"told to nobody": new(Health), "told to one": observed} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				h.primary(both)
+				h.outcome(0, true)
+			}
+		})
+	}
+}
