@@ -185,9 +185,18 @@ type key struct {
 	TooPushed                       bool   // for a hedge
 	Denied                          []setting
 	Unresumed                       string // bodies, by reason; "" if there are none
+	Places                          []place
 
 	Box   *box // nil if no latency is known
 	Marks []mark
+}
+
+// place is a place of the calls of a key.
+type place struct {
+	hedge.PlaceSnapshot
+	State                              string
+	Calls, Hedges, Failures, Overtaken string
+	Bad                                string // the share of the last attempts that failed or were overtaken
 }
 
 // box is the span from the median to the 99th percentile.
@@ -389,6 +398,9 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		v.Paused = duration(left)
 	}
 	v.Denied = denied(k.Denied)
+	for _, p := range k.Places {
+		v.Places = append(v.Places, renderPlace(p))
+	}
 	var unresumed []string
 	for _, why := range slices.Sorted(maps.Keys(k.Unresumed)) {
 		unresumed = append(unresumed, why+" "+count(k.Unresumed[why]))
@@ -406,6 +418,20 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		b := box{X50: at(k.P50), X90: at(k.P90), X99: at(k.P99)}
 		b.W, b.W90 = max(b.X99-b.X50, 1), max(b.X90-b.X50, 1)
 		v.Box = &b
+	}
+	return v
+}
+
+func renderPlace(p hedge.PlaceSnapshot) place {
+	v := place{
+		PlaceSnapshot: p, State: "ready",
+		Calls: count(p.Calls), Hedges: count(p.Hedges), Failures: count(p.Failures), Overtaken: count(p.Overtaken), Bad: share(p.BadShare),
+	}
+	switch v.Place = label.Clean(p.Place); {
+	case p.Slower:
+		v.State = "out: slower"
+	case p.Out:
+		v.State = "out"
 	}
 	return v
 }

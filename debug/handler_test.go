@@ -242,6 +242,22 @@ func TestEveryNumberInARowHasTheNameOfItsColumn(t *testing.T) {
 		"hedging": crowded(false), "shadow": crowded(true), "nothing known": full{Keys: make([]hedge.KeySnapshot, 1)},
 	} {
 		page := show(debug.Handler(source), "/").Body.String()
+		places := regexp.MustCompile(`(?s)<tr class="places"><td colspan="13">(.*?)</table></td></tr>`).FindStringSubmatch(page)
+		if name == "nothing known" {
+			require.Nil(t, places)
+		} else {
+			require.NotNil(t, places)
+			var heads, labels []string
+			for _, m := range columns.FindAllStringSubmatch(places[1], -1) {
+				heads = append(heads, m[1])
+			}
+			for _, m := range label.FindAllStringSubmatch(places[1], -1) {
+				labels = append(labels, m[1])
+			}
+			require.Len(t, heads, 7)
+			assert.Equal(t, append(heads, heads...), labels, "there are two places")
+			page = strings.Replace(page, places[0], "", 1)
+		}
 		var heads, labels []string
 		for _, m := range columns.FindAllStringSubmatch(page, -1) {
 			if strings.Contains(m[1], "<svg") {
@@ -381,6 +397,29 @@ func TestBusiestKeysAreShown(t *testing.T) {
 	assert.Contains(t, page, "and 50 keys")
 }
 
+// TestPlacesAreBelowTheirKey has one place of each state.
+func TestPlacesAreBelowTheirKey(t *testing.T) {
+	s := newFull(false)
+	s.Keys[0].Places = []hedge.PlaceSnapshot{
+		{Place: "https://eu.api.example", Calls: 1234, Hedges: 5, Failures: 6, Overtaken: 7, BadShare: 0.123, Out: true},
+		{Place: "https://us.api.example", Out: true, Slower: true},
+		{Place: "https://<b>\xff", Calls: 8},
+	}
+	tags := regexp.MustCompile(`(?s)<[^>]*>`)
+	rows := regexp.MustCompile(`(?s)<tr data-place="([^"]*)">(.*?)</tr>`).FindAllStringSubmatch(show(debug.Handler(s), "/").Body.String(), -1)
+	var got []string
+	for _, row := range rows {
+		cells := strings.ReplaceAll(strings.ReplaceAll(row[2], "\n", ""), "</td>", "|")
+		got = append(got, tags.ReplaceAllString(cells, ""))
+		assert.True(t, strings.HasPrefix(got[len(got)-1], row[1]+"|"))
+	}
+	assert.Equal(t, []string{
+		"https://eu.api.example|out|1,234|5|6|7|12 %|", "https://us.api.example|out: slower|0|0|0|0|0 %|", "https://&lt;b&gt;\uFFFD|ready|8|0|0|0|0 %|",
+	}, got)
+	s.Keys[0].Places = nil
+	assert.NotContains(t, show(debug.Handler(s), "/").Body.String(), "<tr class=\"places\">")
+}
+
 // crowded returns a source whose names and numbers are as wide as they get.
 func crowded(shadow bool) full {
 	s := newFull(shadow)
@@ -395,6 +434,11 @@ func crowded(shadow bool) full {
 	k.P50, k.P90, k.P99, k.Saved = 12345*time.Microsecond, 123456*time.Microsecond, 1234567*time.Microsecond, 123*time.Hour
 	k.Delays = []time.Duration{123456 * time.Microsecond, 234567 * time.Microsecond, 345678 * time.Microsecond}
 	k.Budget, k.SlowShare, k.PushBackShare = 1234.5, 0.8, 0.123
+	wide := "https://" + strings.Repeat("a-long-name-of-a-place.", 8) + "example.com:8443/" + strings.Repeat("x", 90)
+	k.Places = []hedge.PlaceSnapshot{
+		{Place: wide, Calls: 23_456_789, Hedges: 1_456_789, Failures: 765_432, Overtaken: 765_432, BadShare: 0.123, Out: true, Slower: true},
+		{Place: "https://us.api.example", Calls: 1_456_789, Hedges: 1_456_789},
+	}
 	k.Denied = map[hedge.Reason]int64{
 		hedge.DeniedBudget: 123_456, hedge.DeniedSlow: 234_567, hedge.DeniedPaused: 12_345, hedge.DeniedDeadline: 1_234,
 		hedge.DeniedInFlight: 12_345, hedge.DeniedNotReady: 123_456, hedge.DeniedSameBackend: 1_234, hedge.DeniedShadow: 1_456_789,

@@ -231,6 +231,9 @@ func TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom(t *testing.T) {
 	r.Denied(t.Context(), hedge.KeyInfo{}, hedge.DeniedBudget)
 	r.Budget(hedge.KeyInfo{}, 1)
 	r.Audited(hedge.KeyInfo{}, hedge.Audit{})
+	for _, kind := range []hedge.PlaceKind{hedge.PlaceCalled, hedge.PlaceFailed, hedge.PlaceOut} {
+		r.Placed(hedge.KeyInfo{}, hedge.PlaceEvent{Kind: kind})
+	}
 	var rm metricdata.ResourceMetrics
 	require.NoError(t, r.reader.Collect(t.Context(), &rm))
 	doc, err := os.ReadFile("observer.go")
@@ -245,7 +248,7 @@ func TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom(t *testing.T) {
 		if _, isGauge := m.Data.(metricdata.Gauge[float64]); isGauge && m.Unit == "1" && !strings.HasSuffix(name, "_ratio") {
 			name += "_ratio"
 		}
-		if _, isCounter := m.Data.(metricdata.Sum[int64]); isCounter {
+		if sum, isCounter := m.Data.(metricdata.Sum[int64]); isCounter && sum.IsMonotonic {
 			name += "_total"
 		}
 		exported = append(exported, name)
@@ -265,6 +268,44 @@ func TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom(t *testing.T) {
 	}
 	slices.Sort(documented)
 	doubles.SameNames(t, "docs/numbers.md", exported, slices.Compact(documented))
+}
+
+// TestPlacesAreCountedByPlace has two routes of a host, of which each has an opinion of its places.
+func TestPlacesAreCountedByPlace(t *testing.T) {
+	r := record(t)
+	for _, route := range []string{"/a", "/b"} {
+		key := hedge.KeyInfo{Client: "shop", Protocol: "grpc", Host: "near", Route: route}
+		for range 3 {
+			r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceCalled})
+		}
+		r.Placed(key, hedge.PlaceEvent{Place: "dns:///far\xff", Kind: hedge.PlaceHedged})
+		r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceFailed})
+		r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceOvertaken})
+		r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceOut})
+		r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: "of a later version"})
+	}
+	r.Placed(hedge.KeyInfo{Client: "shop", Protocol: "grpc", Host: "near", Route: "/a"}, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceBack})
+	want := make(map[string]float64)
+	for route, out := range map[string]float64{"/a": 0, "/b": 1} {
+		of := func(name, outcome, place, kind string) string {
+			return fmt.Sprintf("%s hedge.client=shop,%shedge.place=dns:///%s,hedge.protocol=grpc,hedge.route=%s,%sserver.address=near", name, outcome, place, route, kind)
+		}
+		want[of("hedge.place.attempts", "", "near", "hedge.type=original,")] = 3
+		want[of("hedge.place.attempts", "", "far\uFFFD", "hedge.type=hedge,")] = 1
+		want[of("hedge.place.bad", "hedge.outcome=failed,", "near", "")] = 1
+		want[of("hedge.place.bad", "hedge.outcome=overtaken,", "near", "")] = 1
+		want[of("hedge.place.out", "", "near", "")] = out
+	}
+	assert.Equal(t, want, r.metrics(t))
+}
+
+func BenchmarkPlaced(b *testing.B) {
+	o, err := hedgeotel.New(hedgeotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		o.Placed(hedge.KeyInfo{Client: "shop", Host: "near.test", Protocol: "http"}, hedge.PlaceEvent{Place: "http://near.test/api", Kind: hedge.PlaceCalled})
+	}
 }
 
 func attributes(kvs []attribute.KeyValue) map[string]string {
