@@ -164,8 +164,8 @@ func (h *handle) SetEnabled(on bool) {
 }
 
 // Reset forgets what was learned of a key, and what holds its hedges back: its
-// latencies, that it was slow, that its server pushed back, and that its hedges did not
-// win; and, for all routes of a host, what [WithAudit] has found. What was counted stays,
+// latencies, that it was slow, that its server pushed back, that its hedges did not
+// win, and which places are out; and, for all routes of a host, what [WithAudit] has found. What was counted stays,
 // and so do the budgets. Host and route are those of [KeySnapshot]; an empty host stands
 // for all hosts, and an empty route for all routes.
 // Reset returns the number of keys that were reset. Calls under way still teach their latency.

@@ -420,6 +420,51 @@ func TestPlacesAreBelowTheirKey(t *testing.T) {
 	assert.NotContains(t, show(debug.Handler(s), "/").Body.String(), "<tr class=\"places\">")
 }
 
+// TestAPlaceThatFailsIsOutOnThePageAndBack looks at the page of a Transport while its first place is up, down, and up again.
+func TestAPlaceThatFailsIsOutOnThePageAndBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := false
+		tr := hedge.New(doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			d := 80 * ms
+			if req.URL.Host == "near.test" {
+				d = 10 * ms
+			}
+			if err := doubles.Sleep(req.Context(), d); err != nil {
+				return nil, err
+			}
+			if down && req.URL.Host == "near.test" {
+				return nil, errors.New("connection refused")
+			}
+			return &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}, nil
+		}), hedge.WithPlaces(hedge.Place{URL: "http://near.test"}, hedge.Place{URL: "http://far.test"}))
+		rows := regexp.MustCompile(`(?s)<tr data-place="([^"]*)">(.*?)</tr>`)
+		tags := regexp.MustCompile(`(?s)<[^>]*>|\n`)
+		after := func(calls int, isDown bool) (rendered []string) {
+			synctest.Wait() // attempts read it
+			down = isDown
+			for range calls {
+				req, err := http.NewRequestWithContext(t.Context(), "GET", "http://near.test/", nil)
+				require.NoError(t, err)
+				_, _ = tr.RoundTrip(req)
+				time.Sleep(time.Second) // losers have ended
+			}
+			for _, row := range rows.FindAllStringSubmatch(show(debug.Handler(tr), "/").Body.String(), -1) {
+				rendered = append(rendered, tags.ReplaceAllString(strings.ReplaceAll(row[2], "</td>", "|"), ""))
+			}
+			return rendered
+		}
+		shown := after(50, false)
+		require.Len(t, shown, 2)
+		assert.Contains(t, shown[0], "http://near.test|ready|50|0|0|0|0 %|")
+		assert.Contains(t, shown[1], "http://far.test|ready|0|")
+		assert.Contains(t, after(6, true)[0], "http://near.test|out|56|0|6|0|2.3 %|")
+		shown = after(100, true)
+		assert.Contains(t, shown[0], "http://near.test|out|56|")
+		assert.Contains(t, shown[1], "http://far.test|ready|100|")
+		assert.Contains(t, after(5000, false)[0], "http://near.test|ready|")
+	})
+}
+
 // crowded returns a source whose names and numbers are as wide as they get.
 func crowded(shadow bool) full {
 	s := newFull(shadow)
