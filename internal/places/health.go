@@ -18,7 +18,7 @@ const (
 	probeEvery  = 100 // so many calls, one tries a place that is out, beside the one that they go to
 	hopeEvery   = 20  // if the last try was good
 	duelEvery   = 5   // to see whether the next place is quicker, as long as that is not known
-	hedgeEvery  = 10  // so many hedges, one tries a place that is out
+	hedgeEvery  = 10  // so many hedges that could do so, one tries a place that is out
 	duels       = 8   // so many decide whether another place is quicker
 	beatenLimit = 0.7 // and so large a share of those it must win
 	duelMemory  = 16  // of which the share is
@@ -214,41 +214,52 @@ func (h *Health) rival(fit Mask, to int, usual time.Duration) int {
 	return -1
 }
 
-// best returns the first place that is not out or, if all are, the first of those that were bad the
-// fewest times in a row. The caller holds mu.
-func (h *Health) best(fit Mask) int {
-	least := 0
+// first returns the first place that is not out and, of those before it, the one that was bad the fewest times in a row; -1: there is none. The
+// caller holds mu.
+func (h *Health) first(fit Mask) (in, out int) {
+	in, out = -1, -1
 	for i := range Max {
 		switch {
 		case !fit.Has(i):
 		case !h.at[i].out:
-			return i
-		case h.at[i].row < h.at[least].row:
-			least = i
+			return i, out
+		case out < 0 || h.at[i].row < h.at[out].row:
+			out = i
 		}
 	}
-	return least
+	return in, out
 }
 
-// hedge returns where a hedge goes of a call that had those places.
+// best returns the first place that is not out or, if all are, the first of those that were bad the
+// fewest times in a row. The caller holds mu.
+func (h *Health) best(fit Mask) int {
+	in, out := h.first(fit)
+	if in < 0 {
+		in = out
+	}
+	return max(in, 0)
+}
+
+// hedge returns where a hedge goes of a call that had those places: to the first of the others that is not out or, if there is none, to
+// the primary's. One in ten tries one that is out and was passed over; those before the primary's are tried by calls.
 func (h *Health) hedge(fit, had Mask, primary int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	left := -1
-	for i := range Max {
-		switch {
-		case !fit.Has(i) || had.Has(i):
-		case !h.at[i].out:
-			return i
-		case left < 0:
-			left = i
+	to, left := h.first(fit &^ had)
+	if to >= 0 {
+		if _, left = h.first(fit &^ had &^ upTo(primary)); left > to {
+			left = -1
 		}
 	}
-	if left < 0 {
-		return primary
+	otherwise := to
+	if to < 0 {
+		otherwise = primary
 	}
-	if h.hedges++; !h.at[primary].out && h.hedges < hedgeEvery {
-		return primary
+	if left < 0 {
+		return otherwise
+	}
+	if h.hedges++; h.hedges < hedgeEvery && (to >= 0 || !h.at[primary].out) {
+		return otherwise
 	}
 	h.hedges = 0
 	return left

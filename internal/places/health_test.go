@@ -79,6 +79,34 @@ func TestAHedgeAvoidsWhatIsOutButForOneInTen(t *testing.T) {
 	assert.Equal(t, 1, h.hedge(both, 1, 0), "no call goes there for it, so one success is enough")
 }
 
+func TestAPlaceThatHedgesPassOverIsTriedByOneInTen(t *testing.T) {
+	const four = Mask(15)
+	h := new(Health)
+	h.primary(four)
+	for range badRow {
+		h.outcome(1, false)
+		h.outcome(2, false)
+	}
+	to := func(had Mask, primary int) map[int]int {
+		n := make(map[int]int)
+		for range 100 {
+			i := h.hedge(four, had, primary)
+			if n[i]++; h.at[i].out {
+				h.outcome(i, false)
+			}
+		}
+		return n
+	}
+	assert.Equal(t, map[int]int{3: 90, 1: 5, 2: 5}, to(1, 0), "those that are out have their turns")
+	h.outcome(1, true)
+	require.False(t, h.View(1).Out, "no call goes there for it, so one success is enough")
+	assert.Equal(t, map[int]int{1: 100}, to(1, 0), "what comes after it is not passed over")
+	for range badRow {
+		h.outcome(0, false)
+	}
+	assert.Equal(t, map[int]int{3: 90, 2: 10}, to(2, 1), "calls try what is before the one that they go to")
+}
+
 func TestWhetherAPlaceIsQuickerIsTriedUntilItIsKnown(t *testing.T) {
 	const usual = 10 * time.Millisecond
 	rivals := func(h *Health, calls int) (n int) {

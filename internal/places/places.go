@@ -38,6 +38,9 @@ func (m Mask) Has(i int) bool { return m&(1<<i) != 0 }
 // with returns m and place i.
 func (m Mask) with(i int) Mask { return m | 1<<i }
 
+// upTo returns the places up to i.
+func upTo(i int) Mask { return Mask(2)<<i - 1 }
+
 // A Set is places in order of preference. It does not change. A nil Set has no places.
 type Set struct {
 	all   []place
