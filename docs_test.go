@@ -45,6 +45,8 @@ var (
 	target string
 	creds  grpc.DialOption
 
+	us, asia *grpc.ClientConn
+
 	metrics hedge.Observer
 	mux     *http.ServeMux
 

@@ -118,7 +118,8 @@ func (h *handle) tellUnused(why []string) {
 // engineConfig returns settings and options in the terms of package engine.
 func (h *handle) engineConfig(settings *Config) engine.Config {
 	c := settings.engine()
-	c.PerHost, c.Shadow, c.Dearest = h.options.routes != nil, h.options.shadow, h.options.places.Dearest()
+	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
+	c.Dearest = map[string]int{"http": h.options.places.Dearest(), "grpc": h.options.dearest}[h.protocol]
 	h.auditing(&c)
 	if b := h.options.budget; b != nil {
 		c.Shared, c.Share = b.bucket, b.percent/100

@@ -14,10 +14,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/gohedge/hedge/internal/conns"
 	"github.com/gohedge/hedge/internal/elsewhere" // registers hedge_elsewhere
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
@@ -57,7 +57,7 @@ type Interceptor struct {
 	book  serviceconfig.Book // the configs in force; an empty one if there is none
 	calls sync.Pool          // of *rpc
 
-	connecting atomic.Bool // a connection for hedges is being made to leave idleness
+	waker conns.Waker // of connections that hedges share with their primaries
 }
 
 // NewInterceptor returns an Interceptor. Options that concern HTTP have no effect, but
@@ -80,7 +80,7 @@ func NewInterceptorWithConfig(c Config, opts ...Option) (*Interceptor, error) {
 	return in, nil
 }
 
-// connect takes the options of gRPC, and starts connecting the connection that was given for hedges.
+// connect takes the options of gRPC, and starts connecting the connections that were given for hedges.
 func (in *Interceptor) connect() {
 	in.grpc = grpcConfigOf(&in.options)
 	in.rules = methodRules{
@@ -89,21 +89,7 @@ func (in *Interceptor) connect() {
 	}
 	in.book.Set(in.grpc.service, "the program")
 	in.describe = in.annotate
-	if given := in.grpc.conn; given != nil {
-		in.wake(given)
-	}
-}
-
-// wake connects conn, which is idle, and does not wait for it: Connect returns when the resolver is
-// built, which may ask others. One connection is woken at a time. The next hedge that is due
-// asks again.
-func (in *Interceptor) wake(conn *grpc.ClientConn) {
-	if in.connecting.CompareAndSwap(false, true) {
-		go func() {
-			defer in.connecting.Store(false)
-			conn.Connect()
-		}()
-	}
+	in.grpc.conns.Connect()
 }
 
 // NewUnaryClientInterceptor returns [Interceptor.Unary] of an Interceptor of its own.
@@ -188,7 +174,7 @@ func (in *Interceptor) call(ctx context.Context, asked *unaryCall) (err error) {
 func (in *Interceptor) sendHedged(ctx context.Context, asked *unaryCall, m *methodRule, parts *grpcattempt.Parts, delay time.Duration) error {
 	c := in.callOf(ctx, asked, m)
 	c.request, c.replyType = parts.Request, parts.ReplyType
-	delays := c.plan(ctx, delay)
+	delays := c.plan(ctx, asked.cc, delay)
 	if len(delays) > 0 && !c.keepRequest() {
 		delays = nil
 	}
@@ -213,7 +199,7 @@ func (in *Interceptor) decide(ctx context.Context, cc *grpc.ClientConn, method s
 		delay = cmp.Or(o.Delay, m.policy.Delay)
 		if facts.Refuse(o) == engine.None {
 			why := grpcattempt.OtherTarget
-			if in.grpc.conn == nil || in.grpc.targets.Has(cc) {
+			if in.grpc.conns.Serve(cc) {
 				why = obstacle(m)
 			}
 			if why == grpcattempt.None {
@@ -257,14 +243,6 @@ func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method str
 		return engine.Name{Host: f(ctx, c.Target, c.Method)}
 	}
 	return engine.Name{Host: c.Target, Route: c.Method}
-}
-
-// hedgeConn returns the connection for the hedges of a call over cc.
-func (in *Interceptor) hedgeConn(cc *grpc.ClientConn) *grpc.ClientConn {
-	if own := in.grpc.conn; own != nil {
-		return own
-	}
-	return cc
 }
 
 // callOf returns an rpc for what the caller asked for.
@@ -384,6 +362,7 @@ func (c *rpc) free() {
 		return
 	}
 	c.Forget()
+	c.tour.Forget()
 	c.asked, c.finish, c.primary, c.request, c.replyType = unaryCall{}, nil, nil, grpcattempt.Request{}, grpcattempt.ReplyType{}
 	if cap(c.buffer) > maxBuffer {
 		c.buffer = nil
@@ -392,8 +371,8 @@ func (c *rpc) free() {
 	c.in.calls.Put(c)
 }
 
-// Admit refuses hedges that could not be made or would only queue.
-func (c *rpc) Admit(index int) bool { return c.AdmitUnless(index, c.denial(c.asked.cc)) }
+// Admit decides about a hedge.
+func (c *rpc) Admit(index int) bool { return c.admit(index, c.asked.cc, true) }
 
 func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
@@ -421,9 +400,9 @@ func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
 	h.reply = c.replyType.New()
 	detour := c.detours.For(hedgeContext(a, n), n, &c.primary.Trail)
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
-	err := c.asked.invoker(detour, c.asked.method, req, h.reply, c.in.hedgeConn(c.asked.cc), opts...)
+	err := c.asked.invoker(detour, c.asked.method, req, h.reply, c.tour.Over(n, c.asked.cc), opts...)
 	if err != nil && detour.Refused() {
-		c.Refuse(DeniedSameBackend)
+		c.tour.Refuse(&c.Call, n, DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, c.judge(a, n, err, h.trailer)
@@ -454,12 +433,14 @@ type hedging struct {
 	replyType grpcattempt.ReplyType
 	ahead     time.Duration // so long before its race the call began
 
+	tour    conns.Tour // over the connections for hedges
 	detours elsewhere.Detours
-	barred  atomic.Bool // a server has pushed back: no more hedges of this call
+	barred  atomic.Bool // a server of the call's target has pushed back: no more hedges of this call
 }
 
-// plan begins the call, and returns when its hedges are due. The key is known.
-func (h *hedging) plan(ctx context.Context, delay time.Duration) []time.Duration {
+// plan begins the call, which is made over cc, and returns when its hedges are due. The key is known.
+func (h *hedging) plan(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
+	h.tour.Begin(h.in.grpc.conns, cc, h.key)
 	plan := h.BeginOn(ctx, h.key, delay, h.rule.terms)
 	if plan == nil {
 		h.in.stats.WarmupRequests.Add(1)
@@ -468,41 +449,38 @@ func (h *hedging) plan(ctx context.Context, delay time.Duration) []time.Duration
 	return plan.Delays
 }
 
-// denial returns why a hedge of a call over cc could not be made or would only queue, or [engine.None].
-func (h *hedging) denial(cc *grpc.ClientConn) Reason {
-	switch conn := h.in.hedgeConn(cc); {
+// admit decides about a hedge of a call over cc. It refuses those that could not be made, which are not able, or would only queue.
+func (h *hedging) admit(index int, cc *grpc.ClientConn, able bool) bool {
+	denial := engine.None
+	switch {
 	case h.barred.Load(), !h.throttle.Open():
-		return DeniedPaused
-	case h.rule.strict:
-		return engine.None
-	case conn != nil && !h.in.ready(conn):
-		return DeniedNotReady
+		denial = DeniedPaused
+	case !able, h.in.grpc.conns == nil && !h.rule.strict && cc != nil && !h.in.waker.Ready(cc):
+		denial = DeniedNotReady
 	}
-	return engine.None
-}
-
-// ready reports whether a hedge over conn would start at once. It connects a conn
-// that is idle: otherwise only a call would, and none is sent.
-func (in *Interceptor) ready(conn *grpc.ClientConn) bool {
-	state := conn.GetState()
-	if state == connectivity.Idle {
-		in.wake(conn)
-	}
-	return state == connectivity.Ready
+	return h.tour.Admit(&h.Call, index, denial, h.rule.strict)
 }
 
 var errNotFinal = errors.New("hedge: another attempt may get a better status")
 
-// judge takes note of push-back, and returns what err, with which attempt n has ended, is for the
+// judge takes note of push-back and how connections fare, and returns what err, with which attempt n has ended, is for the
 // race: nil for a success, [race.ErrAnswer] for an answer of the primary alone.
 func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD) error {
+	verdict := h.verdict(a, n, err, trailer)
+	if h.in.grpc.conns != nil {
+		h.tour.Ended(a, n, h.in.isAnswer(err), verdict == race.ErrRefused)
+	}
+	return verdict
+}
+
+func (h *hedging) verdict(a *race.Attempt, n int, err error, trailer metadata.MD) error {
 	switch {
 	case err == nil:
 		return nil
 	case n > 0 && (turnedAway(err, trailer) || err == elsewhere.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
 		return race.ErrRefused
 	}
-	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed {
+	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed && !h.tour.Elsewhere(n) {
 		h.key.PushBack(time.Now(), wait)
 		if h.rule.hedging == nil {
 			h.barred.Store(true)
@@ -539,7 +517,7 @@ func (h *hedging) goOn(a *race.Attempt, n int, code codes.Code, trailer metadata
 		return race.ErrAnswer
 	}
 	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after, Last: strict}
-	hold := after > 0 && (h.barred.Load() || !h.throttle.Open() || h.Hopeless(time.Now().Add(after))) // for nothing
+	hold := after > 0 && (h.barred.Load() || !h.throttle.Open() || h.Hopeless(time.Now().Add(after), h.tour.Usual())) // for nothing
 	if !stop && !hold {
 		turn.Hedges = h.rule.terms.Hedges
 		h.Moved()

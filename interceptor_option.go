@@ -3,6 +3,7 @@
 package hedge
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,17 +11,16 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/gohedge/hedge/internal/grpcattempt"
+	"github.com/gohedge/hedge/internal/conns"
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
 // grpcConfig is what the options of this file set.
 type grpcConfig struct {
-	conn     *grpc.ClientConn     // for hedges; nil: the primary's
-	targets  *grpcattempt.Targets // of the calls whose hedges go over conn
-	nonFatal map[codes.Code]bool  // of a primary, which waits for its hedges
-	answers  map[codes.Code]bool  // of any attempt
-	declared bool                 // hedge no method by its name
+	conns    *conns.Set          // for hedges; nil: the primary's
+	nonFatal map[codes.Code]bool // of a primary, which waits for its hedges
+	answers  map[codes.Code]bool // of any attempt
+	declared bool                // hedge no method by its name
 	service  *serviceconfig.Config
 	strict   bool // service configs are obeyed to the letter
 }
@@ -28,12 +28,13 @@ type grpcConfig struct {
 // A grpcOption is an option that only an Interceptor has. The other adapters need not know
 // its types, so that they can be built without gRPC.
 type grpcOption struct {
-	name string
-	set  func(*grpcConfig)
+	name    string
+	set     func(*grpcConfig)
+	dearest int // what a hedge costs at most; 0: the option says nothing of that
 }
 
 func (o grpcOption) apply(c *config) {
-	c.given, c.adapter = append(c.given, o.name), append(c.adapter, o)
+	c.given, c.adapter, c.dearest = append(c.given, o.name), append(c.adapter, o), cmp.Or(o.dearest, c.dearest)
 }
 
 // grpcConfigOf returns what the options of a config say of gRPC.
@@ -63,14 +64,47 @@ func WithHedgeConn(cc *grpc.ClientConn, targets ...string) Option {
 	if cc == nil {
 		panic("hedge: WithHedgeConn: *ClientConn is nil")
 	}
-	return grpcOption{"WithHedgeConn", func(c *grpcConfig) { c.conn, c.targets = cc, grpcattempt.TargetsOf(cc, targets) }}
+	return withConns("WithHedgeConn", targets, HedgeConn{Conn: cc})
+}
+
+// A HedgeConn is a connection for gRPC hedges, see [WithHedgeConns]. Cost is how many hedges one over Conn counts as in the budget; 0 is 1, and
+// 100 the most.
+type HedgeConn struct {
+	Conn *grpc.ClientConn
+	Cost int
+}
+
+// WithHedgeConns is [WithHedgeConn] for up to seven connections, in order of preference, as to other regions. It hedges calls to the targets of
+// all, and to those that are given. Of the two options, the last one counts. Primaries stay on the ClientConn that they are made with. If they are to go
+// elsewhere while their target is down, its resolver must return the addresses of several.
+//
+// A hedge goes over the next connection that its call has not been to, that is READY and does not fail, and over such a one again if the call has been to
+// all. If there is none it is not sent, and counts as [DeniedNotReady]. A connection fails if 8 % of its last hedges, or six in a row, ended with a status that
+// is no answer, unless they were cancelled. One in ten of the hedges that pass it over tries it; if primaries fail as often, all do that have no
+// other. Brakes of a target do not hold back hedges to another one. KeySnapshot.Places tells how the connections fare, of which the first is the caller's.
+//
+// It panics if there are no connections or more than seven, a Conn is nil or given twice, or a Cost is not in [0, 100].
+func WithHedgeConns(targets []string, conns ...HedgeConn) Option {
+	return withConns("WithHedgeConns", targets, conns...)
+}
+
+func withConns(name string, targets []string, given ...HedgeConn) Option {
+	all := make([]conns.Conn, len(given))
+	for i, g := range given {
+		all[i] = conns.Conn(g)
+	}
+	set, err := conns.New(targets, all)
+	if err != nil {
+		panic("hedge: " + name + ": " + err.Error())
+	}
+	return grpcOption{name: name, set: func(c *grpcConfig) { c.conns = set }, dearest: set.Dearest()}
 }
 
 // WithDeclaredMethods hedges no method because of its name. The default trusts names
 // where nothing is declared, which [WithMethods] describes. What [WithMethods], a route or
 // [AllowHedging] allows is hedged as ever.
 func WithDeclaredMethods() Option {
-	return grpcOption{"WithDeclaredMethods", func(c *grpcConfig) { c.declared = true }}
+	return grpcOption{name: "WithDeclaredMethods", set: func(c *grpcConfig) { c.declared = true }}
 }
 
 // WithNonFatalCodes says with which gRPC codes a primary that failed waits for
@@ -80,7 +114,7 @@ func WithDeclaredMethods() Option {
 // hedge's ends no call, see [WithAnswerCodes]. It panics if a code is OK.
 func WithNonFatalCodes(cs ...codes.Code) Option {
 	set := codeSet("WithNonFatalCodes", cs)
-	return grpcOption{"WithNonFatalCodes", func(c *grpcConfig) { c.nonFatal = set }}
+	return grpcOption{name: "WithNonFatalCodes", set: func(c *grpcConfig) { c.nonFatal = set }}
 }
 
 // WithAnswerCodes says which gRPC codes are an answer from every attempt, besides OK: a hedge
@@ -90,7 +124,7 @@ func WithNonFatalCodes(cs ...codes.Code) Option {
 // counts what it would help. It counts more than [WithNonFatalCodes]. It panics if a code is OK.
 func WithAnswerCodes(cs ...codes.Code) Option {
 	set := codeSet("WithAnswerCodes", cs)
-	return grpcOption{"WithAnswerCodes", func(c *grpcConfig) { c.answers = set }}
+	return grpcOption{name: "WithAnswerCodes", set: func(c *grpcConfig) { c.answers = set }}
 }
 
 // WithServiceConfig obeys what a gRPC service config says of hedging (gRFC A6): hedgingPolicy and retryThrottling, for all
@@ -112,7 +146,7 @@ func WithServiceConfig(config string) Option {
 }
 
 func withConfigRead(name string, c *serviceconfig.Config) Option {
-	return grpcOption{name, func(g *grpcConfig) { g.service = c }}
+	return grpcOption{name: name, set: func(g *grpcConfig) { g.service = c }}
 }
 
 // StrictServiceConfig obeys service configs as gRFC A6 has it: an absent hedgingDelay is 0, a failure of any attempt that is not
@@ -121,7 +155,7 @@ func withConfigRead(name string, c *serviceconfig.Config) Option {
 // Methods without a policy are hedged if the program says so, and not because of a name or a declaration.
 // The default keeps the promises that hold for other calls, see [WithServiceConfig].
 func StrictServiceConfig() Option {
-	return grpcOption{"StrictServiceConfig", func(c *grpcConfig) { c.strict = true }}
+	return grpcOption{name: "StrictServiceConfig", set: func(c *grpcConfig) { c.strict = true }}
 }
 
 // readConfig reads a config that the program gives, in which a field that hedging policies do not have is an error. One of

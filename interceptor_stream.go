@@ -317,7 +317,7 @@ func (s *stream) receiveFirst(m any) error {
 	defer s.choose(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
 	s.reply, s.key = m, s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.cc, s.asked.method), s.rule.policy.BudgetPercent/100)
 	asked, sent := time.Now(), s.sent.At()
-	delays := s.plan(s.asked.ctx, s.askedDelay)
+	delays := s.plan(s.asked.ctx, s.asked.cc, s.askedDelay)
 	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.Look
 	if late { // the call began when the request was sent, and the message may be there
 		s.Began(sent)
@@ -359,14 +359,8 @@ func (s *stream) deliver(out race.Result[error]) error {
 	return err
 }
 
-// Admit refuses hedges that could not be made or would only queue.
-func (s *stream) Admit(index int) bool {
-	denial := s.denial(s.asked.cc)
-	if denial == engine.None && !s.sent.Any() {
-		denial = DeniedNotReady
-	}
-	return s.AdmitUnless(index, denial)
-}
+// Admit decides about a hedge, which needs a request.
+func (s *stream) Admit(index int) bool { return s.admit(index, s.asked.cc, s.sent.Any()) }
 
 func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
@@ -384,7 +378,7 @@ func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
 	detour := s.detours.For(hedgeContext(a, n), n, &s.origin.Trail)
 	err := s.sendAgain(detour, n)
 	if err != nil && detour.Refused() {
-		s.Refuse(DeniedSameBackend)
+		s.tour.Refuse(&s.Call, n, DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, s.judge(a, n, err)
@@ -393,7 +387,7 @@ func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
 // judge is [hedging.judge] for what attempt n has received first: a message, or the end of the stream.
 func (s *stream) judge(a *race.Attempt, n int, err error) error {
 	if err == io.EOF {
-		return nil
+		err = nil
 	}
 	var trailer metadata.MD
 	if opened := s.attempts[n].ClientStream; err != nil && opened != nil {
@@ -408,7 +402,7 @@ func (s *stream) sendAgain(ctx context.Context, n int) error {
 	if !ok {
 		return race.ErrLost
 	}
-	hedge, err := s.open(ctx, s.in.hedgeConn(s.asked.cc), n)
+	hedge, err := s.open(ctx, s.tour.Over(n, s.asked.cc), n)
 	me := &s.attempts[n]
 	if err != nil {
 		me.ClientStream = grpcattempt.Unopened(ctx, err)

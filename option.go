@@ -44,6 +44,7 @@ type config struct {
 	methods     []string // patterns of gRPC methods that are safe to send twice
 	given       []string // the names of the options
 	adapter     []Option // of an adapter that may be left out of a program; only that adapter reads them
+	dearest     int      // what a hedge costs at most, as they say; 0: one token
 }
 
 // An option is what the function of that name returns. Where it has an effect is said in [ops.Unused].

@@ -103,8 +103,8 @@ func (c *Call) Moved() { c.moved.Store(true) }
 // Elapsed returns how long ago the call began.
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 
-// Hopeless reports whether a hedge that is due then would be denied, as far as is known now.
-func (c *Call) Hopeless(then time.Time) bool {
+// Hopeless reports whether a hedge with a fare that is due then would be denied, as far as is known now.
+func (c *Call) Hopeless(then time.Time, fare Fare) bool {
 	k := c.key
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -112,7 +112,7 @@ func (c *Call) Hopeless(then time.Time) bool {
 		return k.engine.setup.Shadow
 	}
 	deadline, _ := c.ctx.Deadline()
-	return k.audit != nil && k.audit.Dark() || k.tokens() < 1 || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), false) != None
+	return k.audit != nil && k.audit.Dark() || k.tokens() < float64(fare.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), fare.Elsewhere) != None
 }
 
 // early reports whether the delay with the given index has not passed, though the call is asked about it.

@@ -2,7 +2,6 @@ package grpcattempt
 
 import (
 	"reflect"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +26,7 @@ const (
 
 var obstacles = [...]string{
 	SeveralMessages: "its caller may send several messages",
-	OtherTarget:     "WithHedgeConn is for another target",
+	OtherTarget:     "the connections for hedges are for other targets",
 	SharedOption:    "a call option is not known to grpc",
 	WholeRequest:    "a copy of its request would not be the same",
 	WholeReply:      "another reply would not be the same as the caller's",
@@ -63,33 +62,6 @@ func (p *Parts) Divide(request, reply any, opts []grpc.CallOption) Obstacle {
 		return WholeReply
 	}
 	return None
-}
-
-// Targets are those whose calls may have hedges over a connection of their own. They are safe for concurrent use.
-type Targets struct {
-	names []string
-	spelt atomic.Value // a string: another spelling of one of names, that was met last
-}
-
-// TargetsOf returns the target of conn, and others that are known to be the same service.
-func TargetsOf(conn *grpc.ClientConn, others []string) *Targets {
-	return &Targets{names: append([]string{conn.Target(), conn.CanonicalTarget()}, others...)}
-}
-
-// Has reports whether cc has one of the targets, however it is spelt. A nil cc, as in tests, has the target "".
-func (t *Targets) Has(cc *grpc.ClientConn) bool {
-	if cc == nil {
-		return slices.Contains(t.names, "")
-	}
-	target := cc.Target()
-	switch {
-	case slices.Contains(t.names, target), t.spelt.Load() == target:
-		return true
-	case slices.Contains(t.names, cc.CanonicalTarget()): // which takes an allocation
-		t.spelt.Store(target)
-		return true
-	}
-	return false
 }
 
 // Look is how long it takes at most to receive a message that is there. No hedge of a stream is due before.

@@ -40,6 +40,7 @@ const Served = 10 * time.Millisecond
 type Fleet struct {
 	Network *netsim.Network // nil over loopback
 	Delays  []atomic.Int64  // of each backend, per call
+	Fails   []atomic.Uint32 // the code with which each backend ends its calls after that
 	Stops   atomic.Bool     // the first one, for 100 ms of each second
 	Refuse  atomic.Int64    // so many hedges, with UNAVAILABLE
 	Calls   atomic.Int64    // that were noted
@@ -80,7 +81,10 @@ func (m member) serve(ctx context.Context) error {
 	if in := time.Duration(time.Now().UnixNano()) % time.Second; m.Stops.Load() && m.n == 0 && in < 100*time.Millisecond {
 		wait += 100*time.Millisecond - in
 	}
-	return doubles.Sleep(ctx, wait)
+	if err := doubles.Sleep(ctx, wait); err != nil {
+		return err
+	}
+	return status.Error(codes.Code(m.Fails[m.n].Load()), "told to")
 }
 
 func (m member) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
@@ -100,7 +104,7 @@ func (m member) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, s test
 
 // MakeFleet returns a fleet of n backends whose servers are still to be made.
 func MakeFleet(n int) *Fleet {
-	f := &Fleet{Delays: make([]atomic.Int64, n), seen: make(map[string][]int), Found: manual.NewBuilderWithScheme("fleet"), Conn: make(chan resolver.ClientConn, 1)}
+	f := &Fleet{Delays: make([]atomic.Int64, n), Fails: make([]atomic.Uint32, n), seen: make(map[string][]int), Found: manual.NewBuilderWithScheme("fleet"), Conn: make(chan resolver.ClientConn, 1)}
 	f.Found.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) { f.Conn <- cc }
 	for i := range n {
 		f.Delays[i].Store(int64(Served))
@@ -157,11 +161,14 @@ func (f *Fleet) Client(t *testing.T, config string, in Interceptors, opts ...grp
 	f.Found.InitialState(resolver.State{Addresses: f.Addrs})
 	cc := Dial(t, "fleet:///", append([]grpc.DialOption{
 		grpc.WithResolvers(f.Found), grpc.WithDefaultServiceConfig(config),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return f.Network.Host("client").DialContext(ctx, "tcp", addr)
-		}),
+		f.Dialer(),
 		grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream()),
 	}, opts...)...)
+	return Warm(t, cc), cc
+}
+
+// Warm returns a client of cc whose interceptors know the usual time.
+func Warm(t *testing.T, cc *grpc.ClientConn) testpb.TestServiceClient {
 	cc.Connect()
 	time.Sleep(time.Second) // every backend is connected
 	client := testpb.NewTestServiceClient(cc)
@@ -171,7 +178,19 @@ func (f *Fleet) Client(t *testing.T, config string, in Interceptors, opts ...grp
 			t.Fatal(err)
 		}
 	}
-	return client, cc
+	return client
+}
+
+// To returns a connection to backend n alone.
+func (f *Fleet) To(t *testing.T, n int, opts ...grpc.DialOption) *grpc.ClientConn {
+	return Dial(t, fmt.Sprintf("passthrough:///backend%d:443", n), append([]grpc.DialOption{f.Dialer()}, opts...)...)
+}
+
+// Dialer dials in the network.
+func (f *Fleet) Dialer() grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		return f.Network.Host("client").DialContext(ctx, "tcp", addr)
+	})
 }
 
 // Call makes a call that the fleet notes, and returns where its attempts went.

@@ -37,7 +37,7 @@ var effects = map[string]int{
 	"WithKeyFunc": overHTTP | overGRPC, "WithRoute": overHTTP | overGRPC,
 	"WithHedgeable": overHTTP, "WithFailureStatus": overHTTP, "WithAnswerStatus": overHTTP, "WithFailureFunc": overHTTP, "WithHedgeTransport": overHTTP,
 	"WithFirstByte": overHTTP, "WithPlaces": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,
-	"WithMethods": overGRPC, "WithHedgeConn": overGRPC, "WithDeclaredMethods": overGRPC, "WithNonFatalCodes": overGRPC, "WithAnswerCodes": overGRPC,
+	"WithMethods": overGRPC, "WithHedgeConn": overGRPC, "WithHedgeConns": overGRPC, "WithDeclaredMethods": overGRPC, "WithNonFatalCodes": overGRPC, "WithAnswerCodes": overGRPC,
 	"WithServiceConfig": overGRPC, "StrictServiceConfig": overGRPC,
 }
 

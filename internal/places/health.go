@@ -265,6 +265,17 @@ func (h *Health) hedge(fit, had Mask, primary int) int {
 	return left
 }
 
+// again returns where a hedge goes for which [Health.hedge] has found no place: to the first that is not out, whatever its call had. If there is
+// none, it is 0 or, for a hedge that must go somewhere, the place that was bad the fewest times in a row.
+func (h *Health) again(fit Mask, must bool) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if to := h.best(fit); must || !h.at[to].out {
+		return to
+	}
+	return 0
+}
+
 // hedged counts a hedge to place i.
 func (h *Health) hedged(i int) {
 	h.mu.Lock()
@@ -287,6 +298,13 @@ func (h *Health) silent(i int, after time.Duration) {
 	defer h.mu.Unlock()
 	s := &h.at[i]
 	s.quick = max(s.quick, after)
+}
+
+// refused says that a hedge to place i was not sent.
+func (h *Health) refused(i int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at[i].tally.Hedges--
 }
 
 // outcome learns from an outcome of place i: an answer, or a failure.

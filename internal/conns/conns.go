@@ -1,0 +1,276 @@
+// Package conns says over which connection a gRPC hedge goes: which of those that are given for hedges are ready, which targets they
+// are for, and what a hedge costs. How they fare is known by package places, to which they are places.
+package conns
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/places"
+	"github.com/gohedge/hedge/observe"
+)
+
+// A Conn is what a user says of a connection for hedges.
+type Conn struct {
+	Conn *grpc.ClientConn
+	Cost int
+}
+
+// A Set is connections for hedges, in order of preference: the first one is place 1. Place 0 is the connection that the caller of a call has
+// chosen. It does not change. A nil Set has none: hedges go over the caller's. It is safe for concurrent use.
+type Set struct {
+	all     []*conn
+	targets targets
+}
+
+type conn struct {
+	*grpc.ClientConn
+	waker Waker
+	cost  int
+}
+
+// New returns the Set of those that were given for calls to their own targets and to others, or an error that names what is wrong with
+// which of them.
+func New(others []string, given []Conn) (*Set, error) {
+	if n := len(given); n < 1 || n >= places.Max {
+		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, places.Max-1)
+	}
+	c := &Set{targets: targets{names: slices.Clone(others)}}
+	for i, g := range given {
+		earlier := slices.IndexFunc(given[:i], func(other Conn) bool { return other.Conn == g.Conn })
+		switch {
+		case g.Conn == nil:
+			return nil, fmt.Errorf("connection %d: Conn is nil", i+1)
+		case earlier >= 0:
+			return nil, fmt.Errorf("connection %d: Conn, to %q, is that of connection %d as well", i+1, g.Conn.Target(), earlier+1)
+		case g.Cost < 0 || g.Cost > places.MaxCost:
+			return nil, fmt.Errorf("connection %d: Cost %d is not in [0, %d]", i+1, g.Cost, places.MaxCost)
+		}
+		c.all = append(c.all, &conn{ClientConn: g.Conn, cost: max(g.Cost, 1)})
+		c.targets.names = append(c.targets.names, g.Conn.Target(), g.Conn.CanonicalTarget())
+	}
+	return c, nil
+}
+
+// Serve reports whether calls over own may have hedges.
+func (c *Set) Serve(own *grpc.ClientConn) bool { return c == nil || c.targets.has(own) }
+
+// Dearest returns the largest cost of a hedge.
+func (c *Set) Dearest() (cost int) {
+	for _, to := range c.all {
+		cost = max(cost, to.cost)
+	}
+	return cost
+}
+
+// names returns the names of the places of calls over own: the targets, of which those that come again have the number of the place behind them.
+func (c *Set) names(own *grpc.ClientConn) []string {
+	names := []string{""}
+	if own != nil {
+		names[0] = own.Target()
+	}
+	for i, to := range c.all {
+		name := to.Target()
+		if slices.Contains(names, name) {
+			name += " #" + strconv.Itoa(i+1)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// Connect connects all that are idle, and waits for none.
+func (c *Set) Connect() {
+	if c != nil {
+		c.ready()
+	}
+}
+
+// ready returns the places over which a hedge would start at once. It connects those that are idle.
+func (c *Set) ready() (ready places.Mask) {
+	for i, to := range c.all {
+		if to.waker.Ready(to.ClientConn) {
+			ready |= 1 << (i + 1)
+		}
+	}
+	return ready
+}
+
+// A Tour is which connections the attempts of a call go over. The zero Tour is that of a call without a Set, whose hedges go over the caller's own
+// connection. The goroutine of the call begins it. Hedges are added one at a time, before they start, and each asks about itself.
+type Tour struct {
+	places.Tour
+	set *Set
+	key *engine.Key
+	own *grpc.ClientConn // the caller's
+}
+
+// Begin makes t, which is zero, the tour of a call over own, which has the key.
+func (t *Tour) Begin(c *Set, own *grpc.ClientConn, k *engine.Key) {
+	if c != nil {
+		t.begin(c, own, k)
+	}
+}
+
+func (t *Tour) begin(c *Set, own *grpc.ClientConn, k *engine.Key) {
+	t.set, t.key, t.own = c, k, own
+	var at places.Mask
+	for i, to := range c.all {
+		if to.ClientConn == own {
+			at |= 1 << (i + 1)
+		}
+	}
+	health, ok := k.Note.Load().(*places.Health)
+	if !ok {
+		health = places.HealthOf(k, c.names(own))
+	}
+	t.Tour.Begin(health, at)
+	if cost := int32(t.Usual().Cost); k.Price.Load() != cost {
+		k.Price.Store(cost)
+	}
+}
+
+// Forget makes t zero.
+func (t *Tour) Forget() {
+	if t.set != nil {
+		*t = Tour{}
+	}
+}
+
+// Admit decides about the next hedge of call c, for which there is a denial or [engine.None], and where it goes. One that must be sent waits for
+// a connection if need be.
+func (t *Tour) Admit(c *engine.Call, index int, denial observe.Reason, must bool) bool {
+	place := 0
+	if t.set != nil && denial == engine.None {
+		if place = t.next(must); place == 0 {
+			denial = observe.DeniedNotReady
+		}
+	}
+	fare := t.fare(place)
+	fare.Denial = denial
+	if !c.AdmitFare(index, fare) {
+		return false
+	}
+	if place > 0 {
+		t.add(c.Hedges, place, fare.Elsewhere)
+	}
+	return true
+}
+
+// next returns the place of the next hedge; 0: there is none.
+func (t *Tour) next(must bool) int {
+	ready := t.set.ready()
+	if must && ready == 0 {
+		ready = places.Mask(1)<<len(t.set.all)<<1 - 2
+	}
+	return t.Next(ready, must)
+}
+
+// add says where attempt n goes. If an observer ends the goroutine that would make it, that is no longer in flight.
+func (t *Tour) add(n, place int, elsewhere bool) {
+	added := false
+	defer func() {
+		if !added {
+			t.key.Ended()
+		}
+	}()
+	t.Add(n, place, elsewhere)
+	added = true
+}
+
+// Refuse says that hedge n of call c was not sent.
+func (t *Tour) Refuse(c *engine.Call, n int, reason observe.Reason) {
+	place := t.Place(n)
+	c.RefuseFare(reason, t.fare(place))
+	if place > 0 {
+		t.Refused(n)
+	}
+}
+
+// instant is how long before the caller's deadline a server can have said that it has passed.
+const instant = time.Millisecond
+
+// Ended learns how attempt n, which has the context, ended: with an answer, or refused by its server, or neither. That it was cancelled, or had no time
+// left, is not the fault of its connection.
+func (t *Tour) Ended(ctx context.Context, n int, answered, refused bool) {
+	if t.set == nil {
+		return
+	}
+	deadline, ok := ctx.Deadline()
+	t.Tour.Ended(n, answered, refused || ctx.Err() != nil || ok && time.Until(deadline) < instant)
+}
+
+// Usual returns the fare of the first hedge while every connection is ready and none fails.
+func (t *Tour) Usual() engine.Fare {
+	switch {
+	case t.set == nil:
+		return engine.Fare{}
+	case len(t.set.all) > 1 && t.set.all[0].ClientConn == t.own:
+		return t.fare(2)
+	}
+	return t.fare(1)
+}
+
+// fare returns what is special about a hedge to a place. Another target than the call's says nothing of the servers of that.
+func (t *Tour) fare(place int) engine.Fare {
+	if place == 0 {
+		return engine.Fare{}
+	}
+	to := t.set.all[place-1]
+	elsewhere := t.own == nil || to.Target() != t.own.Target() && to.CanonicalTarget() != t.own.CanonicalTarget()
+	return engine.Fare{Cost: to.cost, Elsewhere: elsewhere}
+}
+
+// Over returns the connection of hedge n of a call over own.
+func (t *Tour) Over(n int, own *grpc.ClientConn) *grpc.ClientConn {
+	if place := t.Place(n); place > 0 {
+		return t.set.all[place-1].ClientConn
+	}
+	return own
+}
+
+// A Waker connects a connection that is idle. It does not wait for it: Connect returns when the resolver is built, which may ask others. It
+// wakes one at a time; the next hedge that is due asks again. The zero Waker is ready. It is safe for concurrent use.
+type Waker struct{ busy atomic.Bool }
+
+// Ready reports whether a hedge over cc would start at once. It wakes a cc that is idle: otherwise only a call would, and none is sent.
+func (w *Waker) Ready(cc *grpc.ClientConn) bool {
+	state := cc.GetState()
+	if state == connectivity.Idle && w.busy.CompareAndSwap(false, true) {
+		go func() {
+			defer w.busy.Store(false)
+			cc.Connect()
+		}()
+	}
+	return state == connectivity.Ready
+}
+
+// targets are those whose calls may have hedges over connections of their own.
+type targets struct {
+	names []string
+	spelt atomic.Value // a string: another spelling of one of names, that was met last
+}
+
+// has reports whether cc has one of the targets, however it is spelt. A nil cc, as in tests, has the target "".
+func (t *targets) has(cc *grpc.ClientConn) bool {
+	if cc == nil {
+		return slices.Contains(t.names, "")
+	}
+	target := cc.Target()
+	switch {
+	case slices.Contains(t.names, target), t.spelt.Load() == target:
+		return true
+	case slices.Contains(t.names, cc.CanonicalTarget()): // which takes an allocation
+		t.spelt.Store(target)
+		return true
+	}
+	return false
+}

@@ -1,0 +1,57 @@
+package places
+
+import "github.com/gohedge/hedge/internal/race"
+
+// A Tour is where the attempts of a gRPC call go: its primary over the caller's own connection, which is place 0, and its hedges over
+// those that there are for hedges, which are places 1 and on. The goroutine of the call begins it. Hedges are added one at
+// a time, before they start, and each attempt uses its own elements. The zero Tour is that of a call without such connections.
+type Tour struct {
+	health *Health
+	had    Mask
+	away   uint8 // attempts that go to another target, by their numbers
+	at     [1 + race.MaxHedges]uint8
+}
+
+// Begin makes t the tour of a call whose own connection is among those places.
+func (t *Tour) Begin(h *Health, own Mask) { *t = Tour{health: h, had: own} }
+
+// Next returns where the next hedge goes, of the places that can have it now: to the next one that the call has not been to and that is not out, and
+// again to the first one that is not out if it has been to all these. 0 is nowhere, as a hedge that must be sent never goes.
+func (t *Tour) Next(ready Mask, must bool) int {
+	if ready&^t.had == 0 {
+		t.had = 0
+	}
+	if to := t.health.hedge(ready, t.had, 0); to > 0 {
+		return to
+	}
+	return t.health.again(ready, must)
+}
+
+// Add says that attempt n, a hedge, goes to a place, and whether that has another target than the primary's.
+func (t *Tour) Add(n, place int, elsewhere bool) {
+	t.at[n], t.had = uint8(place), t.had.with(place)
+	if elsewhere {
+		t.away |= 1 << n
+	}
+	t.health.hedged(place)
+}
+
+// Place returns where attempt n goes.
+func (t *Tour) Place(n int) int { return int(t.at[n]) }
+
+// Elsewhere reports whether attempt n goes to another target than the primary.
+func (t *Tour) Elsewhere(n int) bool { return t.away&(1<<n) != 0 }
+
+// Refused says that attempt n was not sent.
+func (t *Tour) Refused(n int) { t.health.refused(t.Place(n)) }
+
+// Ended learns how attempt n ended: with an answer, by itself without one, or in a way that is not its connection's: it was cancelled, or its server
+// does not want hedges now.
+func (t *Tour) Ended(n int, answered, excused bool) {
+	if n == 0 {
+		t.health.primary(1)
+	}
+	if answered || !excused {
+		t.health.outcome(t.Place(n), answered)
+	}
+}
