@@ -30,8 +30,8 @@ var snippetImports = []string{
 	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/dnssec", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe", module + "/rangeread",
 }
 
-// snippetDocuments hold snippets that stand by themselves. Those of the recipes are compared with
-// module integration, and those of docs/testing.md with the tests of package hedgetest.
+// snippetDocuments hold snippets that stand by themselves. Those of the recipes, also below the heading Recipes of docs/places.md, are
+// compared with module integration, and those of docs/testing.md with the tests of package hedgetest.
 var snippetDocuments = []string{"README.md", "docs/dns.md", "docs/numbers.md", "docs/options.md", "docs/places.md", "docs/protocols.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md", "docs/serviceconfig.md", "docs/storage.md"}
 
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
@@ -56,7 +56,12 @@ var (
 	flags     interface{ OnChange(func(on bool, percent float64)) }
 )
 `
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(sources(t, snippetDocuments...), -1)
+	var all strings.Builder
+	for _, name := range snippetDocuments {
+		doc, _, _ := strings.Cut(sources(t, name), "\n## Recipes\n")
+		all.WriteString(doc)
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(all.String(), -1)
 	require.NotEmpty(t, blocks)
 
 	out, err := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, snippetImports...)...).Output()
