@@ -267,8 +267,7 @@ func TestReplicasOfABucket(t *testing.T) {
 // A region is one of a Cosmos DB account: "Access control on Azure Cosmos DB resources" says how requests are signed, and "Consistency levels" what
 // a session token asks for.
 type region struct {
-	key    []byte       // of the account, the same in all regions
-	name   string       // that of its host does not take part in the signature
+	key    []byte       // of the account, the same in all regions; no host takes part in a signature
 	newest atomic.Int64 // write that it has
 	writes bool
 }
@@ -313,7 +312,7 @@ func cosmosToken(key []byte, method, kind, link, date string) string {
 }
 
 func TestRegionsOfADatabase(t *testing.T) {
-	west, east := &region{key: []byte("of the account"), name: "west", writes: true}, &region{key: []byte("of the account"), name: "east"}
+	west, east := &region{key: []byte("of the account"), writes: true}, &region{key: []byte("of the account")}
 	west.newest.Store(5)
 	east.newest.Store(5)
 	s, far := serve(t, west), &met{t: t, next: east}
