@@ -27,7 +27,6 @@ const (
 	learning = 750 // calls by which clients that hedge learn, in four seconds: that a tenth is bad is known after about four hundred
 	deadline = 2 * time.Second
 	slack    = 1.1
-	noise    = 5 * time.Millisecond // that a busy machine adds to either
 )
 
 // A client is a choice of places, and what came of it.
@@ -36,8 +35,9 @@ type client struct {
 	rt   http.RoundTripper
 	url  string
 
-	mu     sync.Mutex // guards took and failed
-	took   []time.Duration
+	mu     sync.Mutex // guards the next three
+	calls  int64
+	took   []time.Duration // of those that count
 	failed int
 
 	sent counter // requests
@@ -94,6 +94,7 @@ func (c *client) call(ctx context.Context, counts bool) {
 	took := time.Since(start)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.calls++
 	switch {
 	case !counts:
 		return
@@ -125,7 +126,8 @@ func play(ctx context.Context, all []*client) {
 	var wg sync.WaitGroup
 	phase := func(calls, perSecond int, counts bool) {
 		begin := time.Now()
-		for n := range calls {
+		end := begin.Add(2 * time.Duration(calls) * time.Second / time.Duration(perSecond)) // on a machine that cannot do it
+		for n := 0; n < calls && time.Now().Before(end); n++ {
 			for i, c := range all {
 				time.Sleep(time.Until(begin.Add(time.Duration(n*len(all)+i) * time.Second / time.Duration(perSecond*len(all)))))
 				wg.Go(func() { c.call(ctx, counts) })
@@ -145,6 +147,7 @@ func play(ctx context.Context, all []*client) {
 func TestTwoNginx(t *testing.T) {
 	var table strings.Builder
 	again := 2 // tries that a busy machine may have in all
+	late := time.Now().Add(5 * (*lasts + 4*time.Second))
 	for _, c := range []struct {
 		name, path string
 		slow       time.Duration
@@ -158,6 +161,9 @@ func TestTwoNginx(t *testing.T) {
 		{"browned out: a tenth of the answers takes 1 s longer", "tenth-slow", 0, false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if time.Now().After(late) {
+				t.Skip("the machine is too busy")
+			}
 			l := newLab(t)
 			if c.slow > 0 {
 				l.net.Set("client", "near", netsim.Profile{Delay: netsim.Constant(c.slow / 2)})
@@ -171,7 +177,7 @@ func TestTwoNginx(t *testing.T) {
 						best = s
 					}
 				}
-				calls := int64(len(places.took)) + learning
+				calls := places.calls
 				hedges := places.sent.all.Load() - calls
 				ratio := float64(places.p99()) / float64(best.p99())
 				row := fmt.Sprintf("| %s | %s |", c.name, strings.Join(figures(all), " | "))
@@ -182,8 +188,9 @@ func TestTwoNginx(t *testing.T) {
 				if c.far && !busy {
 					assert.Greater(t, places.sent.faraway.Load(), calls/2, "the calls go where they are answered well")
 				}
+				noise := 2 * (all[1].p99() - away) // what the machine adds to a call; one that is hedged meets it at both places
 				good := float64(places.p99()) <= slack*float64(best.p99())+float64(noise)
-				if good || busy || again == 0 || t.Failed() {
+				if good || busy || again == 0 || t.Failed() || time.Now().After(late) {
 					assert.True(t, good || busy, "p99 %v, and %v of %s", places.p99(), best.p99(), best.name)
 					table.WriteString(row)
 					return
