@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/bubble"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
@@ -91,6 +92,16 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	}
 	return rows, errors.Join(errs...)
 }
+
+// RunFake is Run in fake time. It starts this program again.
+func RunFake(ctx context.Context, conf Config) ([]Row, error) {
+	return bubble.Run[Config, []Row](ctx, bubbleName, conf)
+}
+
+// Play does what RunFake has started this program for, and does not return then. Programs that call RunFake call it first.
+func Play() { bubble.Serve(bubbleName, Run) }
+
+const bubbleName = "storelab"
 
 // measure has a contender read all ranges.
 func (conf Config) measure(ctx context.Context, w world, c contender) (Row, error) {
