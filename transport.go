@@ -365,13 +365,14 @@ func (c *call) embark(req *http.Request) {
 	if p := c.key.Plan(); p != nil && p.Median > 0 {
 		c.trip.Challenge(p.Median)
 	}
-	if cost := int32(c.trip.Usually()); c.key.Price.Load() != cost {
+	if cost := int32(c.trip.Usually(c.t.engine.Config().MaxHedges)); c.key.Price.Load() != cost {
 		c.key.Price.Store(cost)
 	}
 }
 
 // delaysOf returns the delays of a call, which begin at once if it is sent to two places.
 func (c *call) delaysOf(plan *engine.Plan) []time.Duration {
+	c.trip.Planned(len(plan.Delays))
 	if !c.trip.Rival() {
 		return plan.Delays
 	}
@@ -391,8 +392,8 @@ func (c *call) arrived(ctx context.Context, winner int) {
 	if c.trip == nil {
 		return
 	}
-	late := errors.Is(ctx.Err(), context.DeadlineExceeded) && c.Elapsed() >= c.Usual()
-	c.trip.End(places.End{Winner: winner, Denied: c.Denied != engine.None, Late: late})
+	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	c.trip.End(places.End{Winner: winner, Denied: c.Denied != engine.None, Late: late, Took: c.Elapsed(), Tail: c.Usual()})
 }
 
 // arrivedAlone tells how a call has ended that was sent once.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
+	"github.com/gohedge/hedge/benchmark/placelab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/benchmark/storelab"
 	"github.com/gohedge/hedge/internal/doubles"
@@ -20,6 +21,7 @@ func TestMain(m *testing.M) {
 	faultlab.Resolve()
 	reclab.Resolve()
 	storelab.Play()
+	placelab.Play()
 	os.Exit(m.Run())
 }
 

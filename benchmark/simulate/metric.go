@@ -54,6 +54,7 @@ var metrics = []metric{
 	{name: "last_answer_ms", field: func(r *row) any { return r.Last }, title: "last", place: 16},
 	{name: "asked_twice_pct", field: func(r *row) any { return r.AskedTwice }, title: "asked twice %", place: 17, format: "%.2f"},
 	{name: "sent_twice_pct", field: func(r *row) any { return r.SentTwice }, title: "sent twice %", place: 18, format: "%.2f"},
+	{name: "tokens_pct", field: func(r *row) any { return r.Tokens }, title: "tokens %", place: 19, format: "%.2f"},
 }
 
 // share is a share of the requests in percent. What resolvers send is told by the metric of that name instead.

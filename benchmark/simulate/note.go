@@ -12,10 +12,13 @@ import (
 // notes say under the tables what their figures are, and whether they mean anything.
 func (f findings) notes() []string {
 	of := "of successful requests"
-	if f.options.engine.name() == "recursor" {
+	switch f.options.engine.name() {
+	case "recursor":
 		of = "with 10 s for failures"
+	case "places":
+		of = "with 2 s for failures"
 	}
-	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines())...)
+	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines(), f.placeBounds())...)
 	if !f.options.engine.realTime() || f.late == 0 {
 		return notes
 	}

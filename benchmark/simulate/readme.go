@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gohedge/hedge/benchmark/placelab"
 )
 
 // A readmeTable is what can stand between the markers <!-- table:NAME --> and
@@ -48,6 +50,9 @@ var readmeTables = []readmeTable{{
 }, {
 	name: "storage", draw: rangesTable, runs: "one run, in fake time",
 	args: "-engine storage -scenario all",
+}, {
+	name: "places", draw: placesTable, runs: "one run, in fake time",
+	args: "-engine places -scenario all",
 }, {
 	name: "cost", bench: costs,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
@@ -228,6 +233,32 @@ func rangesTable(f findings) string {
 		return []any{figure(r.P50), figure(r.P90), figure(r.P99), figure(r.P999),
 			percent(r.Extra), percent(*r.AskedTwice), percent(*r.SentTwice), percent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))}
 	})
+}
+
+// placesTable has a line for each world: the 99th percentiles of all, and what WithPlaces costs.
+func placesTable(f findings) string {
+	var b strings.Builder
+	b.WriteString("| p99 in ms |")
+	for _, name := range inOrder(placelab.Contenders) {
+		b.WriteString(" " + name + " |")
+	}
+	fmt.Fprintf(&b, " extra requests %% | tokens %% | errors |\n|---|%s\n", strings.Repeat("--:|", len(placelab.Contenders)+3))
+	for _, s := range f.scenarios {
+		fmt.Fprintf(&b, "| %s |", s.scenario.name)
+		var extra, tokens, errors []string
+		for _, r := range s.rows() {
+			fmt.Fprintf(&b, " %s |", figure(r.P99))
+			if strategyOf(r.Strategy).chooses {
+				extra, tokens = append(extra, fmt.Sprintf("%.1f", r.Extra)), append(tokens, fmt.Sprintf("%.1f", *r.Tokens))
+				errors = append(errors, strconv.Itoa(r.Errors))
+			}
+		}
+		for _, both := range [][]string{extra, tokens, errors} {
+			fmt.Fprintf(&b, " %s |", strings.Join(both, ", "))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 // lines is a table of all wholes, grouped by scenario.

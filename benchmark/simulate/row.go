@@ -36,7 +36,7 @@ type row struct {
 	Sent  *float64 // queries to servers, for recursor and faults; or attempts that servers worked on, in labs with queues
 
 	faultFigures
-	storageFigures
+	budgetFigures
 
 	spread spreads   // see options.plusMinus
 	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
@@ -48,10 +48,11 @@ type faultFigures struct {
 	Last    *float64 // from the first request to the last answer
 }
 
-// storageFigures are for storage, else nil: bytes in percent of those that were read, beyond these.
-type storageFigures struct {
-	AskedTwice *float64
+// budgetFigures are what budgets are about, else nil.
+type budgetFigures struct {
+	AskedTwice *float64 // for storage: bytes in percent of those that were read, beyond these
 	SentTwice  *float64
+	Tokens     *float64 // for places: for 100 requests
 }
 
 // A trial is the results of one strategy in one run of a scenario.
@@ -72,6 +73,7 @@ type trial struct {
 	last     *float64
 	misread  misread
 	traffic  []storelab.Traffic // of each call, for storage
+	tokens   *float64           // for 100 requests
 }
 
 // A misread is what validators got wrong.
@@ -100,6 +102,7 @@ func (t *trial) result() result {
 	whole.Denied += t.refused
 	whole.Errors += t.failures
 	whole.Conns, whole.CPU, whole.Sent, whole.Denials, whole.Last = t.conns, t.cpu, t.sent, t.denials, t.last
+	whole.Tokens = t.tokens
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
 		r := t.row(t.scenario.name+"/"+p.name, p.in)
@@ -153,7 +156,7 @@ func (t *trial) row(name string, in func(latency.Call) bool) row {
 		r.Extra = round(100 * float64(r.Hedges) / float64(r.Requests))
 	}
 	if len(traffic) > 0 {
-		r.storageFigures = twice(traffic)
+		r.budgetFigures = twice(traffic)
 	}
 	if n := float64(len(took)); n > 0 {
 		slices.Sort(took)
@@ -175,7 +178,7 @@ func (t *trial) row(name string, in func(latency.Call) bool) row {
 }
 
 // twice adds what reads have caused.
-func twice(traffic []storelab.Traffic) storageFigures {
+func twice(traffic []storelab.Traffic) budgetFigures {
 	var asked, sent int64
 	for _, t := range traffic {
 		asked, sent = asked+t.Asked, sent+t.Sent
@@ -184,5 +187,5 @@ func twice(traffic []storelab.Traffic) storageFigures {
 		p := round(100 * (float64(n)/(float64(len(traffic))*storelab.Size) - 1))
 		return &p
 	}
-	return storageFigures{AskedTwice: percent(asked), SentTwice: percent(sent)}
+	return budgetFigures{AskedTwice: percent(asked), SentTwice: percent(sent)}
 }

@@ -59,7 +59,10 @@ func (r *row) UnmarshalJSON(b []byte) error {
 		r.Last = new(float64)
 	}
 	if given("asked_twice_pct") {
-		r.storageFigures = storageFigures{new(float64), new(float64)}
+		r.budgetFigures = budgetFigures{AskedTwice: new(float64), SentTwice: new(float64)}
+	}
+	if given("tokens_pct") {
+		r.Tokens = new(float64)
 	}
 	for _, m := range metrics {
 		if !given(m.name) {

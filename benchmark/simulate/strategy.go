@@ -33,6 +33,8 @@ type strategy struct {
 	recursor bool // package reclab has one
 	faults   bool // package faultlab has one
 	storage  bool // package storelab has one
+	places   bool // package placelab has one
+	chooses  bool // among places, by what it learns
 
 	limited   bool // every server with a queue has a Limiter; for worlds with queues only
 	givenRate bool // the client is given the true request rate

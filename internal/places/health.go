@@ -22,13 +22,15 @@ const (
 	duels       = 8   // so many decide whether another place is quicker
 	beatenLimit = 0.7 // and so large a share of those it must win
 	duelMemory  = 16  // of which the share is
+	farther     = 2   // times as long as a call takes usually: the first hedge does not go as far
+	patient     = 4   // times as long as that is so long that a place is to blame that has not answered
 )
 
 // A Health is what is known of how the calls of one key fare at each place. It is safe for concurrent
 // use. The zero Health is ready: no place is out.
 //
 // An outcome of a place is bad if it fails, or if a hedge that started later at another place was
-// quicker. One call in a hundred tries a place that is out, beside the place that it goes to, and so
+// quicker, or at the same place, if that is known to be worse than the next one for its slowest calls. One call in a hundred tries a place that is out, beside the place that it goes to, and so
 // a place comes back. If what is known of the next place does not rule out that it is quicker than the
 // one that calls go to, one call in five is sent to both until that is known, or one in twenty if it is not after eight.
 type Health struct {
@@ -54,6 +56,9 @@ type standing struct {
 	slower bool          // it is out, and nothing has failed there that is a reason for it
 	notice engine.Notice // of what a log is told
 	told   bool          // that it is out, which is the last that a log was told
+	doubt  bool          // two attempts of a call have been there for long, and nothing good is known since
+	asked  int           // calls that began there since it has answered one
+	since  time.Time     // when the first of them did
 	tally  Tally
 }
 
@@ -180,10 +185,28 @@ func (h *Health) change(i int, f func(*standing)) {
 func (h *Health) primary(fit Mask) int {
 	h.mu.Lock()
 	to := h.best(fit)
-	h.at[to].tally.Calls++
+	hushed := h.hushed(fit, to)
+	h.mu.Unlock()
+	if hushed {
+		h.change(to, func(s *standing) { s.out, s.good = true, 0 })
+	}
+	h.mu.Lock()
+	to = h.best(fit)
+	s := &h.at[to]
+	s.tally.Calls++
+	if s.asked++; s.asked == 1 {
+		s.since = time.Now()
+	}
 	h.mu.Unlock()
 	h.tell(to, observe.PlaceCalled)
 	return to
+}
+
+// hushed reports whether a place has answered nothing for so long that the next one would have, several times, and to so many calls
+// that six in a row have no answer. No hedge is needed to know that. The caller holds mu.
+func (h *Health) hushed(fit Mask, to int) bool {
+	s, next := &h.at[to], h.next(fit, to)
+	return next >= 0 && !s.out && s.asked > badRow && h.at[next].quick > 0 && time.Since(s.since) >= patient*h.at[next].quick
 }
 
 // rival returns which place a call is sent to beside the one that it goes to; -1: none. Usual is what calls
@@ -276,6 +299,57 @@ func (h *Health) again(fit Mask, must bool) int {
 	return 0
 }
 
+// next returns the first place that is not out, but for the one that calls go to; -1: there is none. The caller holds mu.
+func (h *Health) next(fit Mask, to int) int {
+	for i := range Max {
+		if fit.Has(i) && i != to && !h.at[i].out {
+			return i
+		}
+	}
+	return -1
+}
+
+// far reports whether the next place is known to take much longer than usual, which is what calls take that go to the place to.
+func (h *Health) far(fit Mask, to int, usual time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	next := h.next(fit, to)
+	return next >= 0 && usual > 0 && h.at[next].quick >= farther*usual
+}
+
+// well reports whether the last that is known of place i is good.
+func (h *Health) well(i int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.at[i].out && h.at[i].row == 0 && !h.at[i].doubt
+}
+
+// doubted learns that a call has had two attempts at place i for long.
+func (h *Health) doubted(i int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at[i].doubt = true
+}
+
+// outrun learns that a second attempt at place to was quicker than the first. That is bad if the slowest calls there, after tail, would have been
+// answered by the next place, and no outcome if that is not known.
+func (h *Health) outrun(fit Mask, to int, tail time.Duration) {
+	h.mu.Lock()
+	next := h.next(fit, to)
+	var quick time.Duration
+	if next >= 0 {
+		quick = h.at[next].quick
+	}
+	h.mu.Unlock()
+	switch {
+	case quick == 0:
+	case tail < quick:
+		h.outcome(to, true)
+	default:
+		h.overtaken(to)
+	}
+}
+
 // hedged counts a hedge to place i.
 func (h *Health) hedged(i int) {
 	h.mu.Lock()
@@ -290,6 +364,7 @@ func (h *Health) answered(i int, took time.Duration) {
 	defer h.mu.Unlock()
 	s := &h.at[i]
 	s.quick += (took - s.quick) / 4
+	s.asked = 0
 }
 
 // silent learns that an attempt at place i had no answer after so long.
@@ -297,6 +372,9 @@ func (h *Health) silent(i int, after time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := &h.at[i]
+	if after < s.quick { // its caller could not have expected one
+		s.asked = max(0, s.asked-1)
+	}
 	s.quick = max(s.quick, after)
 }
 
@@ -320,7 +398,7 @@ func (h *Health) outcome(i int, good bool) {
 	}
 	h.change(i, func(s *standing) {
 		s.bad -= s.bad * badWeight
-		s.row = 0
+		s.row, s.doubt = 0, false
 		if !s.out {
 			return
 		}

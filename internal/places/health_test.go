@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -249,5 +250,118 @@ func FuzzWhatGoesToAnotherHost(f *testing.F) {
 		home, err := s.home(req.URL)
 		require.NoError(t, err)
 		require.Equal(t, u.EscapedPath(), home.EscapedPath())
+	})
+}
+
+// TestTheFirstHedgeDoesNotGoFarAway: where the next place is known to take much longer than calls take, a second attempt where the first went is
+// sooner there, as long as a third one can go away.
+func TestTheFirstHedgeDoesNotGoFarAway(t *testing.T) {
+	const usual = 5 * time.Millisecond
+	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test", Cost: 3}})
+	require.NoError(t, err)
+	next := func(h *Health, hedges int) (places []int) {
+		trip := s.Begin(t.Context(), h, both)
+		trip.usual = usual
+		trip.Planned(hedges)
+		for n := range hedges {
+			place, _ := trip.Next(false)
+			trip.Add(n+1, place, false)
+			places = append(places, place)
+		}
+		return places
+	}
+	h := new(Health)
+	assert.Equal(t, []int{1, 0}, next(h, 2), "it is not known how far it is")
+	h.silent(1, farther*usual-1)
+	assert.Equal(t, []int{1, 0}, next(h, 2))
+	h.silent(1, farther*usual)
+	assert.Equal(t, []int{1}, next(h, 1), "the only hedge goes elsewhere")
+	assert.Equal(t, []int{0, 1}, next(h, 2))
+	assert.Equal(t, []int{1, 0}, next(h, 2), "two attempts of a call were there for long")
+	h.outcome(0, true)
+	assert.Equal(t, []int{0, 1, 0}, next(h, 3))
+	h.outcome(0, true)
+	h.outcome(0, false)
+	assert.Equal(t, []int{1, 0}, next(h, 2), "the last outcome is bad")
+
+	h.outcome(0, true)
+	trip := s.Begin(t.Context(), h, both)
+	trip.usual = usual
+	assert.Equal(t, []int{3, 1}, []int{trip.Usually(1), trip.Usually(2)}, "what the first hedge costs")
+}
+
+// TestASecondAttemptThatWinsIsBadIfTheNextPlaceWereBetter for the slowest calls.
+func TestASecondAttemptThatWinsIsBadIfTheNextPlaceWereBetter(t *testing.T) {
+	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	require.NoError(t, err)
+	for tail, bad := range map[time.Duration]bool{79 * time.Millisecond: false, 80 * time.Millisecond: true} {
+		h := new(Health)
+		end := func() {
+			trip := s.Begin(t.Context(), h, both)
+			trip.Add(1, 0, false)
+			trip.End(End{Winner: 1, Tail: tail})
+		}
+		end()
+		assert.Zero(t, h.View(0).Overtaken, "the next place is not known")
+		h.silent(1, 80*time.Millisecond)
+		end()
+		assert.Equal(t, bad, h.View(0).Overtaken == 1, tail)
+	}
+}
+
+// TestADeadlineThatPassesBlamesThePlaceIfMostCallsTakeLess, also where more than one call in a hundred has no answer, so that the 99th
+// percentile is the deadline.
+func TestADeadlineThatPassesBlamesThePlaceIfMostCallsTakeLess(t *testing.T) {
+	const usual, deadline = 5 * time.Millisecond, 20 * time.Millisecond
+	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		took, tail time.Duration
+		late, bad  bool
+	}{
+		{deadline, deadline, true, true},
+		{deadline, deadline + 1, true, true},
+		{deadline - 1, deadline, true, false},
+		{deadline - 1, deadline - 1, true, true},
+		{deadline, deadline, false, false},
+	} {
+		h := new(Health)
+		trip := s.Begin(t.Context(), h, both)
+		trip.usual = usual
+		trip.End(End{Winner: -1, Late: c.late, Took: c.took, Tail: c.tail})
+		assert.Equal(t, c.bad, h.View(0).Overtaken == 1, c)
+	}
+}
+
+// TestAPlaceThatAnswersNothingIsOutWithoutHedges: where the budget is spent, nobody has overtaken it.
+func TestAPlaceThatAnswersNothingIsOutWithoutHedges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const away = 80 * time.Millisecond
+		begin := func(h *Health, calls int) (to int) {
+			for range calls {
+				to = h.primary(both)
+			}
+			return to
+		}
+		h := new(Health)
+		h.hedged(1)
+		begin(h, 100)
+		time.Sleep(time.Hour)
+		require.Equal(t, 0, h.primary(both), "nothing is known of the next one")
+		h.answered(1, 4*away) // it is taken as a quarter of that
+		h.answered(0, time.Millisecond)
+		begin(h, badRow)
+		time.Sleep(patient * away)
+		require.Equal(t, 0, h.primary(both), "six calls are too few")
+		h.answered(0, time.Millisecond)
+		begin(h, badRow+1)
+		time.Sleep(patient*away - 1)
+		require.Equal(t, 0, h.primary(both), "it is not long enough")
+		time.Sleep(1)
+		h.silent(0, 0)
+		h.silent(0, 0) // two callers that have not waited
+		require.Equal(t, 0, h.primary(both))
+		assert.Equal(t, 1, h.primary(both))
+		assert.True(t, h.View(0).Out)
 	})
 }

@@ -23,8 +23,12 @@ type Trip struct {
 	fit     Mask
 	had     Mask
 	primary int
-	rival   int // the place that has the call as well, from the beginning; -1: none
-	rivals  int // the attempt that is sent there; 0: none was
+	rival   int           // the place that has the call as well, from the beginning; -1: none
+	rivals  int           // the attempt that is sent there; 0: none was
+	usual   time.Duration // what calls take that go where it goes; 0: that is not known
+	planned int           // hedges that can become due later
+	hedges  int           // that did
+	home    bool          // the first of them went where the primary goes
 	at      [1 + race.MaxHedges]uint8
 	ctx     context.Context // the caller's
 	began   time.Time
@@ -41,7 +45,16 @@ func (s *Set) Begin(ctx context.Context, h *Health, fit Mask) *Trip {
 }
 
 // Challenge may have the call sent to another place as well, at once. Usual is what calls take that go where it goes.
-func (t *Trip) Challenge(usual time.Duration) { t.rival = t.health.rival(t.fit, t.primary, usual) }
+func (t *Trip) Challenge(usual time.Duration) {
+	t.usual, t.rival = usual, t.health.rival(t.fit, t.primary, usual)
+}
+
+// Planned says how many hedges can become due, but for one that starts with the primary.
+func (t *Trip) Planned(hedges int) {
+	if t != nil {
+		t.planned = hedges
+	}
+}
 
 // Primary returns where the primary goes.
 func (t *Trip) Primary() int { return t.primary }
@@ -60,16 +73,28 @@ func (t *Trip) Elsewhere(n int) bool { return t != nil && t.Place(n) != t.primar
 // Rival reports whether the call is sent to another place at once.
 func (t *Trip) Rival() bool { return t != nil && t.rival >= 0 }
 
-// Next returns where the next hedge goes, and what it costs. First says that it is the one that starts with the primary.
+// Next returns where the next hedge goes, and what it costs. First says that it is the one that starts with the primary. If the next place is
+// far away, and where the primary goes is well, the first hedge goes there too, as long as another one can follow.
 func (t *Trip) Next(first bool) (place, cost int) {
-	if place = t.rival; !first {
+	switch {
+	case first:
+		place = t.rival
+	case t.hedges == 0 && t.planned > 1 && t.health.well(t.primary) && t.health.far(t.fit, t.primary, t.usual):
+		place = t.primary
+	default:
+		if t.home {
+			t.health.doubted(t.primary)
+		}
 		place = t.health.hedge(t.fit, t.had, t.primary)
 	}
 	return place, t.set.all[place].cost
 }
 
-// Usually returns what the next hedge costs if no place is out.
-func (t *Trip) Usually() int {
+// Usually returns what the first hedge costs if no place is out and as many hedges can follow.
+func (t *Trip) Usually(hedges int) int {
+	if hedges > 1 && t.health.far(t.fit, t.primary, t.usual) {
+		return t.set.all[t.primary].cost
+	}
 	for i := range t.set.all {
 		if t.fit.Has(i) && i != t.primary {
 			return t.set.all[i].cost
@@ -83,6 +108,9 @@ func (t *Trip) Add(n, place int, first bool) {
 	t.at[n], t.had = uint8(place), t.had.with(place)
 	if first {
 		t.rivals = n
+	} else {
+		t.home = t.hedges == 0 && place == t.primary
+		t.hedges++
 	}
 	t.health.hedged(place)
 }
@@ -261,7 +289,15 @@ func (t *Trip) Ended(n int, answered, excused bool) {
 type End struct {
 	Winner int  // the attempt that answered; -1: none
 	Denied bool // a hedge was due and was not sent
-	Late   bool // the caller's deadline has passed, and calls take less time as a rule
+	Late   bool // the caller's deadline has passed
+	Took   time.Duration
+	Tail   time.Duration // the 99th percentile of calls that go where it went; 0: that is not known
+}
+
+// late reports whether the caller's deadline has passed though calls take less time as a rule: all but one in a hundred, or if more have no
+// answer, most of them by far.
+func (t *Trip) late(e End) bool {
+	return e.Late && (e.Took >= e.Tail || t.usual > 0 && e.Took >= patient*t.usual)
 }
 
 // End learns from the end of the call.
@@ -273,8 +309,10 @@ func (t *Trip) End(e End) {
 	case e.Winner == 0 && !e.Denied:
 		t.health.outcome(t.primary, true)
 	case t.failed.Load(): // which is known
-	case e.Winner > 0 && e.Winner != t.rivals && t.Elsewhere(e.Winner), e.Winner < 0 && e.Late:
+	case e.Winner > 0 && e.Winner != t.rivals && t.Elsewhere(e.Winner), e.Winner < 0 && t.late(e):
 		t.health.overtaken(t.primary)
+	case e.Winner > 0 && !t.Elsewhere(e.Winner):
+		t.health.outrun(t.fit, t.primary, e.Tail)
 	}
 	if t.rivals > 0 && (e.Winner == 0 && !t.lost.Load() || e.Winner == t.rivals && !t.failed.Load()) {
 		t.health.duel(t.primary, t.rival, e.Winner == t.rivals)

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/benchmark/placelab"
+	"github.com/gohedge/hedge/internal/doubles"
+)
+
+// TestPlacesAreAsGoodAsTheBestStaticChoice holds WithPlaces to what the command says is required of it. The other worlds are those
+// in which that is known not to be so: the budget pays for no second request after an error, nor for eight quick trials at three tokens each, and a place that
+// stalls anew each time that calls have come back to it costs some of them.
+func TestPlacesAreAsGoodAsTheBestStaticChoice(t *testing.T) {
+	t.Parallel()
+	if doubles.RaceEnabled || testing.Short() {
+		t.Skip("a million calls")
+	}
+	lost := []string{"places-reversed: hedge-places-3", "places-few-errors: hedge-places", "places-pauses: hedge-places"}
+	out, stderr, code := sim(t, "-engine", "places", "-scenario", "all", "-out", "")
+	require.Equal(t, ok, code, stderr)
+	required := 0
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, "p99 is ") {
+			continue
+		}
+		required++
+		tokens, p99, _ := strings.Cut(line, "; ")
+		assert.Contains(t, tokens, ": met", line)
+		if !slices.ContainsFunc(lost, func(l string) bool { return strings.HasPrefix(line, l) }) {
+			assert.Contains(t, p99, ": met", line)
+		}
+	}
+	assert.Equal(t, 2*len(placelab.Worlds), required)
+}
+
+func TestPlacesEngineRunsAllContenders(t *testing.T) {
+	play := func(args ...string) map[string]row {
+		out, stderr, code := sim(t, append([]string{"-engine", "places", "-scenario", "places-down,places-three", "-requests", "500", "-format", "json", "-out", ""}, args...)...)
+		require.Equal(t, ok, code, stderr)
+		var rows []row
+		require.NoError(t, json.Unmarshal([]byte(out), &rows))
+		all := make(map[string]row)
+		for _, r := range rows {
+			assert.Equal(t, "places", r.Engine)
+			assert.Equal(t, 500, r.Requests)
+			require.NotNil(t, r.Tokens, r.Strategy)
+			all[r.Scenario+" "+r.Strategy] = r
+		}
+		return all
+	}
+	first := play("-seed", "5")
+	require.Len(t, first, 2*len(placelab.Contenders))
+	assert.Equal(t, first, play("-seed", "5"), "the same seed")
+	assert.NotEqual(t, first, play("-seed", "6"))
+
+	down := func(strategy string) row { return first["places-down "+strategy] }
+	assert.InDelta(t, 250, down("none").Errors, 30, "half of the time")
+	assert.Equal(t, 2000., down("none").P99, "failures are the longest calls")
+	assert.Zero(t, down("far").Errors)
+	assert.Zero(t, down("failover").Errors)
+	assert.Equal(t, down("none").Errors, down("failover").Hedges, "a second request after each")
+	assert.Zero(t, *down("failover").Tokens)
+	assert.InDelta(t, down("hedge").Extra, *down("hedge").Tokens, 0.01)
+	assert.Greater(t, *down("hedge-places-3").Tokens, 1.5*down("hedge-places-3").Extra, "the far ones cost three")
+	assert.Equal(t, first["places-three none"].Errors, down("none").Errors, "the near place meets the same")
+
+	_, stderr, code := sim(t, "-engine", "places", "-rps", "100")
+	assert.Equal(t, failed, code)
+	assert.Contains(t, stderr, "-rps 100: the rate of calls to places is that of the scenario")
+}
+
+// What is required is said under the table, for those that ran.
+func TestBoundsOfPlacesAreSaid(t *testing.T) {
+	o, err := optionsOf([]string{"-engine", "places"}, os.Stderr)
+	require.NoError(t, err)
+	of := func(strategy string, p99, tokens float64, errors int) result {
+		return result{strategy: strategy, rows: []row{{Engine: "places", Scenario: "places", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, budgetFigures: budgetFigures{Tokens: &tokens}}}}
+	}
+	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{
+		of("none", 100, 0, 3), of("hedge", 50, 9, 4), of("far", 200, 0, 0), of("hedge-places", 110, 14.4, 3), of("hedge-places-3", 230, 14.5, 2),
+	}}}}
+	assert.Equal(t, []string{
+		"places: hedge-places spends 14.40 tokens for 100 calls, at most 14.40 with one burst of each place: met; p99 is 1.10 × none's, at most 1.10 ×: met.",
+		"places: hedge-places-3 spends 14.50 tokens for 100 calls, at most 14.40 with one burst of each place: NOT MET; p99 is 1.15 × far's, at most 1.10 ×: NOT MET.",
+	}, found.placeBounds())
+	found.scenarios[0].results = found.scenarios[0].results[3:]
+	assert.NotContains(t, strings.Join(found.placeBounds(), "\n"), "p99", "nobody to compare with")
+}
