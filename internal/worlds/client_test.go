@@ -119,12 +119,19 @@ func stops(deadline, cancel, t time.Duration) bool {
 // A counter is an observer that counts.
 type counter struct {
 	hedge.NopObserver
-	started, done, requests atomic.Int64
+	started, done, requests, refused atomic.Int64
 }
 
 func (c *counter) AttemptStart(context.Context, hedge.KeyInfo, hedge.AttemptInfo)  { c.started.Add(1) }
 func (c *counter) AttemptDone(context.Context, hedge.KeyInfo, hedge.AttemptResult) { c.done.Add(1) }
 func (c *counter) RequestDone(context.Context, hedge.KeyInfo, hedge.RequestResult) { c.requests.Add(1) }
+
+// Denied counts hedges that began and were not sent, of which only those are that could not be prepared.
+func (c *counter) Denied(_ context.Context, _ hedge.KeyInfo, r hedge.Reason) {
+	if r == hedge.DeniedNotReady {
+		c.refused.Add(1)
+	}
+}
 
 // wrong says what does not add up when a number of calls is over; "": nothing.
 func (c *counter) wrong(s hedge.StatsSnapshot, calls int) string {

@@ -15,6 +15,11 @@
 //
 //	over=http/2 call0.method=POST call0.try1.wait=30ms
 //
+// Worlds of HTTP with places (elsewhere=1, elsewhere=2) have WithPlaces, and a server that knows by the Host which place it is. Promise 3 is there as well: what may
+// not be hedged goes to the first place, and hedges cost no more tokens than the budget has; promise 5: bodies that Prepare has set are closed; promise 6:
+// nothing secret that a call has reaches another host, nor Prepare, what is sent there is what Prepare has signed, a call for a host that is no place goes
+// there, and what comes back tells of no other host but in Response.Request. Not judged is how well places are chosen: benchmark/simulate does that.
+//
 // Worlds of DNS (over=dns) are servers with faults in a network, and a Client of package dnshedge before them, with a cache, as a
 // forwarder, between others. What it does is compared with a patient resolver, which has no memory and asks all servers in turn,
 // each for its part of the time. Every response of a server has a number in its records, so that the judge knows of each

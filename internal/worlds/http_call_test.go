@@ -22,6 +22,7 @@ type httpResult struct {
 	header, first, end time.Duration
 	err, panicked      string
 	status             int
+	cookie, location   string
 	act                int // which of its acts the server played; -1: not known
 	length             int64
 	body, bodyErr      string
@@ -164,6 +165,7 @@ func (c *httpCall) request(ctx context.Context, scheme string) (*http.Request, *
 	if name, value, ok := strings.Cut(c.header, ": "); ok {
 		req.Header[name] = []string{value}
 	}
+	tell(req, c.tells)
 	return req, src
 }
 
@@ -194,6 +196,7 @@ func (c *httpCall) useAgain(req *http.Request, stillRead bool) (next *source) {
 // take notes the header of a response.
 func (r *httpResult) take(resp *http.Response, req *http.Request) {
 	r.status, r.length = resp.StatusCode, resp.ContentLength
+	r.cookie, r.location = resp.Header.Get("Set-Cookie"), resp.Header.Get("Location")
 	r.ownRequest, r.url = resp.Request == req, resp.Request.URL.String()
 	if n, err := strconv.Atoi(resp.Header.Get(winnerHeader)); err == nil {
 		r.act = n

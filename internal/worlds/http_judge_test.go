@@ -76,6 +76,7 @@ func (j *httpJudge) call(c *httpCall, a, b *httpResult) {
 		say("5 context", fmt.Sprintf("%d things wait for the end of the caller's context, plainly %d", b.held, a.held))
 	}
 	j.arrivals(c, b, say)
+	j.stays(c, say)
 }
 
 // panicked judges a panic that reached the caller: it must be one of the attempt that won, or of one that the rest of its body is of,
@@ -136,8 +137,8 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 }
 
 // slack is how much later than plainly something may happen: a call may need a connection because that of its primary is in use by a
-// loser, or was closed with one.
-func (j *httpJudge) slack() time.Duration { return slack + j.w.way.dialling }
+// loser, or was closed with one. Another place than the first may be farther away.
+func (j *httpJudge) slack() time.Duration { return slack + j.w.way.dialling + j.w.elsewhere.away }
 
 // lingers is how long a loser may run on.
 func (j *httpJudge) lingers() time.Duration {
@@ -150,8 +151,8 @@ func (j *httpJudge) lingers() time.Duration {
 
 // bound is how long rule R2 lets a failure be held that came after d, in the hedged call b.
 func (j *httpJudge) bound(d time.Duration, b *httpResult) (held time.Duration) {
-	known := j.w.past.teaches(j.w.client.maxKeys, j.w.client.change) && !j.w.client.routed && !j.w.client.judges // what is known of the call's key
-	for range j.w.way.layers {                                                                                   // each holds what comes from the one below
+	known := j.w.past.teaches(j.w.client.maxKeys, j.w.client.change) && !j.w.client.routed && !j.w.client.judges && !j.w.elsewhere.quicker && !j.w.elsewhere.down // what is known of the call's key
+	for range j.w.way.layers {                                                                                                                                    // each holds what comes from the one below
 		more := heldAtMost(d, j.hedged.memory.usual(b.began+d), known)
 		d, held = d+more, held+more
 	}
@@ -203,7 +204,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		if endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
-		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && (patience > 0 || j.w.way.dialling > 0)) && !(j.w.client.judges && b.answered()) {
+		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && (patience > 0 || j.w.way.dialling > 0 || j.w.elsewhere.down)) && !(j.w.client.judges && b.answered()) {
 			say("2 error", "it is another one")
 		} else if a.answered() && b.answered() && a.status != b.status && !j.w.client.judges {
 			say("2 status", "it is another failure")
@@ -240,8 +241,9 @@ func (j *httpJudge) answer(c *httpCall, plain, b *httpResult, say verdict) {
 	if !alone.answered() || alone.status != b.status || b.status == 401 && (j.w.server.connAuth || j.w.server.nonce) {
 		return // which connection a call gets, and who comes first, differs
 	}
+	elsewhere := j.came(c, b, say)
 	copies := j.w.http2 && j.w.server.tls && c.body != "" // net/http, over a connection that was there before
-	if plain.ownRequest != b.ownRequest && !copies || alone.url != b.url {
+	if !elsewhere && (plain.ownRequest != b.ownRequest && !copies || alone.url != b.url) {
 		say("6 request", fmt.Sprintf("Response.Request is the caller's: %v, %s; plainly %v, %s", b.ownRequest, b.url, plain.ownRequest, alone.url))
 	}
 	stopped, reading, readingAlone := c.stops(b.end) || c.stops(alone.end), b.end-b.header, alone.end-alone.header
@@ -377,15 +379,24 @@ func (j *httpJudge) whole() {
 		}
 	}
 	calls := j.w.past.calls + len(j.w.calls)
-	if most := hedgesAtMost(j.w.client.share, calls) * float64(j.w.way.layers); float64(h.hedges) > most {
+	most := hedgesAtMost(j.w.client.share, calls) * float64(j.w.way.layers)
+	if float64(h.hedges) > most {
 		j.add("3 budget", "%d hedges, %d calls, %d hosts: %.0f at most", h.hedges, calls, j.w.past.hosts, most)
+	}
+	if dear := float64(2 * j.w.elsewhere.cost); float64(h.spent) > most+dear && j.w.way.layers == 1 {
+		j.add("3 cost", "hedges cost %d, %d calls, %d hosts: %.0f at most, and the dearest twice: %.0f", h.spent, calls, j.w.past.hosts, most, dear)
+	}
+	if n := h.prepared.Load(); n > 0 && !strings.HasPrefix(j.w.way.panics, "roundtrip") { // who panics has closed none
+		j.add("5 bodies", "%d bodies that Prepare has set are open", n)
 	}
 	for _, r := range append(h.results, h.next) {
 		if r.panicked != "" || r.hung() {
 			return
 		}
 	}
-	if wrong := h.counter.wrong(h.stats.Snapshot(), calls+1); wrong != "" && !j.w.client.judges {
+	counted := h.stats.Snapshot()
+	counted.HedgesSent += h.counter.refused.Load()
+	if wrong := h.counter.wrong(counted, calls+1); wrong != "" && !j.w.client.judges {
 		j.add("5 counters", "%s", wrong)
 	}
 }

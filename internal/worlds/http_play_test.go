@@ -35,6 +35,9 @@ type httpPlay struct {
 	places  chan struct{} // of the bulkhead
 	open    atomic.Int64  // bodies of responses, if the base is wrapped
 
+	present  atomic.Bool  // the past is over
+	prepared atomic.Int64 // bodies that Prepare has set, and that are open
+
 	results  []*httpResult
 	next     *httpResult // of a call when all is over
 	openLate int64       // open, when all is over
@@ -46,6 +49,7 @@ type httpPlay struct {
 	mu       sync.Mutex // guards the fields below
 	arrivals map[int][]*arrival
 	hedges   int
+	spent    int // what they cost
 	notes    []finding
 	conns    map[string]int // that are open, by host
 	connsEnd int            // when the client has closed those that are idle
@@ -82,6 +86,7 @@ func (p *httpPlay) run() {
 		p.call(root, past)
 		time.Sleep(p.w.past.gap)
 	}
+	p.present.Store(true)
 	p.beside(root)
 	p.results = make([]*httpResult, len(p.w.calls))
 	together(p.w.calls, giveUp, func(i int, c *httpCall) {
@@ -176,6 +181,9 @@ func (p *httpPlay) dress() {
 	if w.client.counts {
 		options = append(options, hedge.WithObserver(&p.counter))
 	}
+	if w.elsewhere.places > 0 {
+		options = append(options, w.elsewhere.option(p))
+	}
 	for _, option := range w.client.options {
 		options = append(options, option())
 	}
@@ -237,7 +245,7 @@ func (p *httpPlay) dial(ctx context.Context, network, address string) (net.Conn,
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := &clientConn{Conn: inner, p: p, host: "shop"}
-	if strings.HasPrefix(address, "host") {
+	if strings.HasPrefix(address, "host") || strings.HasPrefix(address, "place") {
 		c.host = address
 	}
 	p.conns[c.host]++

@@ -22,6 +22,7 @@ const (
 // An arrival is a request that the server saw.
 type arrival struct {
 	attempt int
+	host    string
 	conn    *serverConn
 	at      time.Duration // since the play began, as all times here
 	failed  time.Duration // when the server said that it failed; 0: it did not
@@ -35,25 +36,31 @@ type serverConnKey struct{}
 
 func (p *httpPlay) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	number, _ := strconv.Atoi(r.Header.Get(callHeader))
+	takes := p.check(r, number)
 	switch {
 	case r.Method == "HEAD" && r.URL.Path == "/warm":
 	case number <= 0:
-		p.servePast(rw, r)
+		p.servePast(rw, r, takes)
 	case number == poisoned:
 		p.note("6 touched", "a request is sent as its caller has changed it since")
 	default:
-		p.serveCall(rw, r, p.w.calls[number-1])
+		p.serveCall(rw, r, p.w.calls[number-1], takes)
 	}
 }
 
-func (p *httpPlay) servePast(rw http.ResponseWriter, r *http.Request) {
+func (p *httpPlay) servePast(rw http.ResponseWriter, r *http.Request, takes time.Duration) {
 	r.Context().Value(serverConnKey{}).(*serverConn).known.Store(true)
 	if attempt, _ := strconv.Atoi(r.Header.Get(attemptHeader)); attempt > 0 {
 		p.mu.Lock()
 		p.hedges++
+		p.spent += p.w.elsewhere.costs(host(r))
 		p.mu.Unlock()
 	}
-	pause(r, 10*ms+p.w.past.outage)
+	pause(r, 10*ms+p.w.past.outage+takes)
+	if p.w.elsewhere.down && !p.present.Load() && host(r) == "shop.test" {
+		rw.WriteHeader(http.StatusInternalServerError)
+		return
+	}
 	if p.w.past.large {
 		resumable(rw.Header(), 100_000)
 		rw.Write(make([]byte, 100_000))
@@ -82,15 +89,16 @@ func pause(r *http.Request, d time.Duration) {
 
 func (p *httpPlay) since() time.Duration { return time.Since(p.start) }
 
-func (p *httpPlay) serveCall(rw http.ResponseWriter, r *http.Request, c *httpCall) {
+func (p *httpPlay) serveCall(rw http.ResponseWriter, r *http.Request, c *httpCall, takes time.Duration) {
 	conn := r.Context().Value(serverConnKey{}).(*serverConn)
 	attempt, _ := strconv.Atoi(r.Header.Get(attemptHeader))
-	a := &arrival{attempt: attempt, conn: conn, at: p.since()}
+	a := &arrival{attempt: attempt, host: host(r), conn: conn, at: p.since()}
 	p.mu.Lock()
 	order := len(p.arrivals[c.number])
 	p.arrivals[c.number] = append(p.arrivals[c.number], a)
 	if attempt > 0 {
 		p.hedges++
+		p.spent += p.w.elsewhere.costs(a.host)
 	}
 	p.mu.Unlock()
 	if p.w.server.unmarked {
@@ -123,7 +131,7 @@ func (p *httpPlay) serveCall(rw http.ResponseWriter, r *http.Request, c *httpCal
 		pause(r, act.hintAt)
 		rw.WriteHeader(act.hint)
 	}
-	pause(r, 5*ms+act.wait+p.w.past.outage)
+	pause(r, 5*ms+act.wait+p.w.past.outage+takes)
 	if act.reset || act.status >= 400 {
 		failed()
 	}
@@ -148,6 +156,7 @@ func breakOff(rw http.ResponseWriter, r *http.Request) {
 // answer sends what an act says.
 func (p *httpPlay) answer(rw http.ResponseWriter, r *http.Request, c *httpCall, act httpAct, attempt int) {
 	h, status := rw.Header(), act.status
+	p.w.elsewhere.place(h, r, p.w.scheme(), status, attempt)
 	if act.retryAfter != "" {
 		h.Set("Retry-After", act.retryAfter)
 	}

@@ -17,8 +17,10 @@ type httpWorld struct {
 	past   past
 	server httpServer
 	way    httpWay
-	client httpClient
-	calls  []*httpCall
+
+	elsewhere httpElsewhere
+	client    httpClient
+	calls     []*httpCall
 }
 
 // A httpServer has a state.
@@ -75,6 +77,7 @@ type httpCall struct {
 	bodyAt       time.Duration
 	getBody      bool
 	header       string // "Name: value"
+	tells        string // what may not reach another host
 	deadline     time.Duration
 	cancel       time.Duration // -1: never
 	delay        time.Duration // WithDelay
@@ -144,6 +147,7 @@ func newHTTPWorld(d *draw, http2 bool) *httpWorld {
 		w.way.layers = pick(d, "way.layers", .06, 1, 2)
 	}
 	w.client = newHTTPClient(d, w.past)
+	w.elsewhere = newHTTPElsewhere(d, w)
 	for i := range pick(d, "calls", .5, 1, 2, 3, 4) {
 		w.calls = append(w.calls, newHTTPCall(d, w, i))
 	}
@@ -261,6 +265,9 @@ func newHTTPCall(d *draw, w *httpWorld, i int) *httpCall {
 	if w.past.large && c.header == "" {
 		c.header = pick(d, name("range"), .3, "", "Range: bytes=0-199999", "Range: bytes=1000-150999", "Range: bytes=50000-", "Range: bytes=199990-", "Range: bytes=1-300000",
 			"Range: bytes=-100000", "Range: bytes=0-70000,100000-180000", "Range: items=1-2")
+	}
+	if w.elsewhere.places > 0 && c.header == "" {
+		c.tells = pick(d, name("tells"), .5, "", tells...)
 	}
 	c.deadline, c.cancel = newTimes(d, name)
 	c.delay = pick(d, name("delay"), .6, 0, 5*ms, 20*ms, 50*ms)
