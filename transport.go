@@ -353,8 +353,7 @@ func (c *call) embark(req *http.Request) {
 	if fit <= 1 {
 		return
 	}
-	home := c.key
-	c.trip = set.Begin(req.Context(), places.HealthOf(home, set.Names()), fit)
+	c.trip = set.Begin(req.Context(), places.HealthOf(c.key, set.Names()), fit)
 	if to := c.trip.Primary(); to > 0 {
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: set.Host(to), Path: req.URL.Path}
