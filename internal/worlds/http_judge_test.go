@@ -204,7 +204,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		if endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
-		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && (patience > 0 || j.w.way.dialling > 0 || j.w.elsewhere.down)) && !(j.w.client.judges && b.answered()) {
+		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && (patience > 0 || j.w.way.dialling > 0 || j.w.elsewhere.down || j.w.elsewhere.quicker)) && !(j.w.client.judges && b.answered()) {
 			say("2 error", "it is another one")
 		} else if a.answered() && b.answered() && a.status != b.status && !j.w.client.judges {
 			say("2 status", "it is another failure")
