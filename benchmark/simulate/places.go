@@ -18,8 +18,8 @@ func (placesEngine) realTime() bool                     { return false }
 func (placesEngine) traits() traits                     { return traits{refuses: "not a way to choose a place"} }
 
 const (
-	quickCalls = 4000
-	callTakes  = 40 * time.Microsecond // of this machine's time, about
+	quickCalls = 8000
+	callTakes  = 12 * time.Microsecond // of this machine's time, about
 )
 
 // placeScenarios are package placelab's.
