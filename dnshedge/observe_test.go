@@ -260,6 +260,42 @@ func TestShadowPredictsForDNSWhatHedgingDoes(t *testing.T) {
 	assert.InEpsilon(t, (without - with).Seconds(), saved.Seconds(), 0.2)
 }
 
+// TestShadowHedgesTakeNothingFromFailovers, which the same budget pays for: as many questions that two servers fail are answered by the third.
+func TestShadowHedgesTakeNothingFromFailovers(t *testing.T) {
+	answered := func(h dnshedge.Hedge) (n int) {
+		bubble(t, func(l *lab) {
+			asked := 0
+			l.serve("a", func(q dnstest.Query) dnstest.Reply {
+				if strings.HasPrefix(q.Question[0].Name, "fails") {
+					return rcode(dns.RcodeServerFailure)(q)
+				}
+				if asked++; asked%5 == 0 {
+					return drop(q)
+				}
+				return good(q)
+			})
+			l.serve("b", rcode(dns.RcodeServerFailure))
+			l.serve("c", good)
+			c := l.client(&dnshedge.Client{Hedge: h}, l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
+			for range 500 {
+				l.must(c, "x.example.")
+			}
+			for i := range 20 {
+				if r, _ := l.must(c, fmt.Sprintf("fails%d.example.", i)); r.Rcode == dns.RcodeSuccess {
+					n++
+				}
+			}
+			if h.Shadow {
+				assert.Greater(t, c.Stats().Upstreams[0].Denied[observe.DeniedShadow], int64(20), "would be sent")
+			}
+		})
+		return n
+	}
+	off := answered(dnshedge.Hedge{Off: true})
+	assert.Positive(t, off)
+	assert.GreaterOrEqual(t, answered(dnshedge.Hedge{Shadow: true}), off)
+}
+
 func TestFixedHedgesAreOnlyCountedInShadowMode(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", script(drop, good))

@@ -696,7 +696,8 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 			gone = max(gone, f.until)
 		}
 	}
-	if slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool { return f.on == "probe" }) {
+	s := j.w.servers[server]
+	if s.noRoot || slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.on == "probe" }) {
 		for _, said := range j.client.failures { // it may be taken for one that fails all questions, and no probe tells
 			if said.server == server && said.at < at {
 				gone = max(gone, said.at)

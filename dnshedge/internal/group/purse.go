@@ -40,7 +40,7 @@ func (p *purse) earn() {
 }
 
 // payHedge admits hedge n of a call, if the buckets pay for it and the call's key has no other reason to refuse. A hedge that
-// is only counted (observe.DeniedShadow) is paid for as well.
+// is only counted (observe.DeniedShadow) is paid for by the server's own bucket alone: the common one pays for what is sent.
 func (p *purse) payHedge(call *engine.Call, n int) bool {
 	p.common.mu.Lock()
 	defer p.common.mu.Unlock()
@@ -50,10 +50,14 @@ func (p *purse) payHedge(call *engine.Call, n int) bool {
 	}
 	call.Denied = engine.None
 	admitted := call.AdmitUnless(n, denial)
-	if admitted || call.Denied == observe.DeniedShadow {
+	switch {
+	case admitted:
 		p.common.Spend()
 		p.own.Spend()
 		p.earn() // because a hedge is a query as well
+	case call.Denied == observe.DeniedShadow:
+		p.own.Spend()
+		p.own.Earn()
 	}
 	return admitted
 }
