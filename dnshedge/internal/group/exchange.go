@@ -619,7 +619,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		}
 		if x.last(n) && (errors.Is(err, errLost) || Refused(err) || timedOut(err) || x.othersWait()) {
 			refused = 0
-			if i, use, ok = x.sendAgain(a, s, start); ok {
+			if i, use, ok = x.sendAgain(a, s, start, err); ok {
 				continue
 			}
 		}
@@ -724,11 +724,16 @@ func (x *Exchange) whenLost(n int, s *Server, f func()) (stop func()) {
 	return func() { t.Stop() }
 }
 
-// sendAgain waits until it is time for another query in place of the one to s that was sent then, and something pays for it. It
+// sendAgain waits until it is time for another query in place of the one to s that was sent then and ended with err, and something pays for it. It
 // returns to which server that goes, and how often that one was asked before, or reports false if the attempt ends.
-func (x *Exchange) sendAgain(ctx context.Context, s *Server, sent time.Time) (to, use int, ok bool) {
+func (x *Exchange) sendAgain(ctx context.Context, s *Server, sent time.Time, err error) (to, use int, ok bool) {
+	other, asked := x.nextBut(s)
+	ended := other != nil && !errors.Is(err, errLost) && !timedOut(err) // nothing more is to come from s
+	if ended {
+		s, sent = other, asked
+	}
 	most, doubled := x.patience(s, sent), s.rto.isDoubled() // not by this query
-	if !s.AnsweredSince(sent) {
+	if !ended && !s.AnsweredSince(sent) {
 		s.rto.backOff(sent, time.Now())
 	}
 	for {
@@ -745,6 +750,17 @@ func (x *Exchange) sendAgain(ctx context.Context, s *Server, sent time.Time) (to
 			return 0, 0, false
 		}
 	}
+}
+
+// nextBut returns the server that is asked next if it is not s, and when it was asked last; nil if there is none.
+func (x *Exchange) nextBut(s *Server) (other *Server, asked time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i := x.pickBut(1<<slices.Index(x.group, s) | x.haveFailed())
+	if i < 0 {
+		return nil, asked
+	}
+	return x.group[i], x.turns[i].asked
 }
 
 // payAgain counts another resend by the last attempt, if something pays for it.
