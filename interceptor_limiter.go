@@ -4,11 +4,14 @@ package hedge
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/gohedge/hedge/internal/httpattempt"
 )
 
 // What the trailer says of a Limiter. It is not in the header: with a header a call is
@@ -23,7 +26,7 @@ var (
 func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	l.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if l.holdsPlace(ctx) || needsNoPlace(info.FullMethod) {
+		if l.holdsPlace(ctx) || l.callPasses(ctx, info.FullMethod) {
 			return handler(ctx, req)
 		}
 		p, err := l.enter(ctx, incomingAttempt(ctx) > 0)
@@ -42,7 +45,7 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	l.mustBeMade()
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := stream.Context()
-		if l.holdsPlace(ctx) || needsNoPlace(info.FullMethod) {
+		if l.holdsPlace(ctx) || l.callPasses(ctx, info.FullMethod) {
 			return handler(srv, stream)
 		}
 		p, err := l.enter(ctx, incomingAttempt(ctx) > 0)
@@ -53,6 +56,15 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 		defer p.release()
 		return handler(srv, &contextStream{stream, p.in(ctx)})
 	}
+}
+
+// callPasses reports whether a Limiter lets a call of a method pass.
+func (l *Limiter) callPasses(ctx context.Context, method string) bool {
+	if l.free == nil || needsNoPlace(method) {
+		return needsNoPlace(method)
+	}
+	authority := strings.Join(metadata.ValueFromIncomingContext(ctx, ":authority"), "")
+	return l.free.MatchCall(method, httpattempt.HostName("", authority))
 }
 
 // trailerFor returns what the trailer of a call says that a Limiter answered with err.

@@ -235,6 +235,63 @@ func TestServicesOfOtherNamesTakeAPlace(t *testing.T) {
 	}
 }
 
+func TestUnlimitedGRPCMethodsPassAServerWhosePlacesAreTaken(t *testing.T) {
+	c := newCounter()
+	c.limit = hedge.NewLimiter(1, hedge.WithUnlimited("/grpc.testing.TestService/StreamingOutputCall"))
+	client := testpb.NewTestServiceClient(dial(t, serveGRPC(t, c, c.options()...)))
+	done := make(chan error, 1)
+	go func() {
+		_, err := kinds["unary"](t.Context(), client)
+		done <- err
+	}()
+	c.holds(t, 1, 0)
+	type answer struct {
+		trailer metadata.MD
+		err     error
+	}
+	streamed := make(chan answer, 1)
+	go func() {
+		trailer, err := kinds["stream"](t.Context(), client)
+		streamed <- answer{trailer, err}
+	}()
+	require.Eventually(t, func() bool { return c.begun.Load() == 2 }, 10*time.Second, ms)
+	close(c.goOn)
+	require.NoError(t, <-done)
+	got := <-streamed
+	require.NoError(t, got.err)
+	assert.Empty(t, got.trailer["hedge-limit"], "nothing limits it")
+	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, c.limit.Snapshot())
+}
+
+func TestUnlimitedPatternsOfGRPCMethods(t *testing.T) {
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(":authority", "Shop.test:443"))
+	for _, c := range []struct {
+		pattern, method string
+		passes          bool
+	}{
+		{pattern: "/a.B/C", method: "/a.B/C", passes: true},
+		{pattern: "/a.B/C", method: "/a.B/CC"},
+		{pattern: "/a.B/*", method: "/a.B/C", passes: true},
+		{pattern: "/a.B/*", method: "/a.BB/C"},
+		{pattern: "/*", method: "/a.B/C", passes: true},
+		{pattern: "/a.B/", method: "/a.B/C", passes: true},
+		{pattern: "POST /a.B/{method}", method: "/a.B/C", passes: true},
+		{pattern: "GET /a.B/C", method: "/a.B/C"},
+		{pattern: "shop.test/", method: "/a.B/C", passes: true},
+		{pattern: "admin.test/", method: "/a.B/C"},
+		{pattern: "/a.B/C", method: "//a.B/C"},
+		{pattern: "/", method: "/a.B/../C"},
+	} {
+		l := hedge.NewLimiter(1, hedge.WithUnlimited(c.pattern))
+		_, err := l.UnaryServer()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: c.method}, func(context.Context, any) (any, error) { return nil, nil })
+		require.NoError(t, err)
+		err = l.StreamServer()(nil, &limitedStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: c.method}, func(any, grpc.ServerStream) error { return nil })
+		require.NoError(t, err)
+		assert.Equal(t, c.passes, l.Snapshot().Worked == 0, "%s and %s", c.pattern, c.method)
+		assert.Contains(t, []int64{0, 2}, l.Snapshot().Worked, "streams are as unary calls")
+	}
+}
+
 // What a handler has begun, and what it calls in the same process, is let through only while its call has its place.
 func TestAPlaceThatAGRPCCallHasGivenBackOpensNothing(t *testing.T) {
 	for name, release := range map[string]bool{"released": true, "handler has returned": false} {

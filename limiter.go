@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/pattern"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/semaphore"
 	"github.com/gohedge/hedge/internal/watch"
@@ -47,7 +49,7 @@ const hedgesRefusedAbove = 4
 // A request is worked on until its handler returns. A handler that goes on for hours and does
 // little, such as that of a WebSocket, an event stream or a gRPC watch, calls
 // [Limiter.Release]. gRPC's own services that ask about the server need no place: health,
-// reflection and channelz. A server whose handlers call the server itself may need a place for each
+// reflection and channelz. [WithUnlimited] names others. A server whose handlers call the server itself may need a place for each
 // of those calls as well: its limit must leave room for those calls.
 //
 // A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
@@ -57,6 +59,7 @@ type Limiter struct {
 	limit   int64
 	name    string
 	places  *semaphore.Semaphore
+	free    *pattern.Set   // what passes; nil: nothing
 	watcher *watch.Watcher // nil: there are no observers
 
 	// Every request adds to these, in the order of its stages.
@@ -67,7 +70,7 @@ type Limiter struct {
 
 // NewLimiter returns a Limiter that lets n requests be worked on at a time: as many as the
 // server can work on at full speed, such as a few for each of its processors where they
-// compute. Of the options, [WithName], [WithObserver] and [WithLogger] have an effect; the log says of others that they have none.
+// compute. Of the options, [WithUnlimited], [WithName], [WithObserver] and [WithLogger] have an effect; the log says of others that they have none.
 // NewLimiter panics if n is not positive.
 func NewLimiter(n int, opts ...Option) *Limiter {
 	if n <= 0 {
@@ -80,6 +83,12 @@ func NewLimiter(n int, opts ...Option) *Limiter {
 		}
 	}
 	l := &Limiter{limit: int64(n), name: c.name, places: semaphore.New(n)}
+	for _, p := range c.unlimited {
+		if l.free == nil {
+			l.free = new(pattern.Set)
+		}
+		_ = l.free.Add(p) // WithUnlimited has tried it
+	}
 	log := ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)
 	log.Unused(ops.Unused("limiter", c.given))
 	l.watcher = watch.New(c.observers, log.Panicked)
@@ -127,7 +136,7 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		if l.holdsPlace(ctx) || isGRPC(r) && needsNoPlace(r.URL.Path) {
+		if l.holdsPlace(ctx) || l.passes(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -260,6 +269,12 @@ func needsNoPlace(method string) bool {
 		}
 	}
 	return false
+}
+
+// passes reports whether a Limiter lets a request pass.
+func (l *Limiter) passes(r *http.Request) bool {
+	return isGRPC(r) && (needsNoPlace(r.URL.Path) || l.free.MatchMethod(r.URL.Path)) ||
+		l.free != nil && l.free.Match(r.Method, httpattempt.HostName("", r.Host), r.URL)
 }
 
 // isGRPC reports whether a request is one for grpc.Server.ServeHTTP.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/pattern"
 	"github.com/gohedge/hedge/internal/places"
 )
 
@@ -44,6 +45,7 @@ type config struct {
 	methods     []string // patterns of gRPC methods that are safe to send twice
 	given       []string // the names of the options
 	adapter     []Option // of an adapter that may be left out of a program; only that adapter reads them
+	unlimited   []string // patterns of what a Limiter lets pass
 	dearest     int      // what a hedge costs at most, as they say; 0: one token
 }
 
@@ -398,6 +400,28 @@ func caller() string {
 	return fmt.Sprintf("%s:%d", file, line)
 }
 
+// WithUnlimited lets what matches a pattern pass a [Limiter]: it takes no place, is not counted, is never turned away,
+// and its answer has no Hedge-Limit. It is for what says whether the server is well, and for handlers that wait for long and do little.
+//
+// Patterns are those of [http.ServeMux], over HTTP and gRPC: a gRPC call is the request "POST /pkg.Service/Method" to its
+// authority. So "/healthz", "GET admin.test/metrics" and "/pkg.Service/Method" match requests over either. "/pkg.Service/*" and "/*"
+// match gRPC calls alone: those of a service, and all. A path that is not clean, such as "//healthz", matches nothing, and "/debug/"
+// does not match "/debug". Any number may match the same request. For [Limiter.Handler] a gRPC call is
+// what says so: HTTP/2 with a Content-Type of application/grpc.
+//
+// The default is none but gRPC's services for health, reflection and channelz, which always pass. WithUnlimited
+// may be given several times. It panics if a pattern is of none of these forms.
+func WithUnlimited(patterns ...string) Option {
+	probe := new(pattern.Set)
+	for _, p := range patterns {
+		if err := probe.Add(p); err != nil {
+			panic(fmt.Sprintf("hedge: WithUnlimited(%q): %v", p, err))
+		}
+	}
+	patterns = slices.Clone(patterns)
+	return option{"WithUnlimited", func(c *config) { c.unlimited = append(c.unlimited, patterns...) }}
+}
+
 // WithAttemptHeader puts the number of an HTTP hedge, 1 or more, into the request
 // header of the given name, usually [AttemptHeader], so that servers can tell hedges
 // from primaries. A request that is made for a hedge, see [Middleware], carries that
@@ -493,7 +517,7 @@ func WithAudit() Option {
 // methods mislead; [Interceptor.Hedges] says what holds for a method, and why.
 func WithMethods(patterns ...string) Option {
 	for _, p := range patterns {
-		if !methodPattern(p) {
+		if !pattern.OfMethods(p) {
 			panic(fmt.Sprintf("hedge: WithMethods: %q is not /pkg.Service/Method, /pkg.Service/* or /*", p))
 		}
 	}

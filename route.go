@@ -76,7 +76,7 @@ func (r *route) unused(protocol string) (all []string) {
 // compile adds the pending routes, for a protocol as in [KeyInfo].
 func (r *routes) compile(protocol string) error {
 	for _, to := range r.pending {
-		if protocol == "grpc" && !methodPattern(to.pattern) {
+		if protocol == "grpc" && !pattern.OfMethods(to.pattern) {
 			return fmt.Errorf("hedge: WithRoute(%q): pattern is not /pkg.Service/Method, /pkg.Service/* or /*, as gRPC needs", to.pattern)
 		}
 		if err := r.add(to); err != nil {
@@ -84,13 +84,6 @@ func (r *routes) compile(protocol string) error {
 		}
 	}
 	return nil
-}
-
-// methodPattern reports whether pattern is one of gRPC methods.
-func methodPattern(pattern string) bool {
-	service, method, ok := strings.Cut(strings.TrimPrefix(pattern, "/"), "/")
-	return pattern == "/*" || strings.HasPrefix(pattern, "/") && ok && service != "" && method != "" &&
-		!strings.ContainsAny(pattern, " {}") && !strings.Contains(method, "/") && (method == "*" || !strings.Contains(pattern, "*"))
 }
 
 // http returns the route of a request, noRoute if it has none, see [pattern.Mux.Find]. That of an unclean path does not

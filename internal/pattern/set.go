@@ -1,0 +1,72 @@
+package pattern
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// A Set is patterns of [http.ServeMux], and of gRPC methods. A gRPC call is the request "POST /pkg.Service/Method" to
+// its authority. "/pkg.Service/*" and "/*" match gRPC calls and nothing else. The zero Set, and a nil one, match nothing.
+// Once all patterns are added it is safe for concurrent use.
+type Set struct {
+	muxes   []*Mux[struct{}] // several, because patterns of one must not conflict, and may here
+	methods map[string]bool  // "/pkg.Service/*" and "/*"
+}
+
+// Add adds a pattern. Its error says why that is none.
+func (s *Set) Add(pattern string) error {
+	if strings.HasSuffix(pattern, "/*") && OfMethods(pattern) {
+		if s.methods == nil {
+			s.methods = make(map[string]bool)
+		}
+		s.methods[pattern] = true
+		return nil
+	}
+	if strings.Contains(pattern+"/", "/*/") {
+		return fmt.Errorf(`a segment "*" is for gRPC methods, as in /pkg.Service/* and /*; a path may end with "/" or {rest...}`)
+	}
+	for _, m := range s.muxes {
+		if m.Add(pattern, "", struct{}{}) == nil {
+			return nil
+		}
+	}
+	m := new(Mux[struct{}])
+	s.muxes = append(s.muxes, m)
+	return m.Add(pattern, "", struct{}{})
+}
+
+// Match reports whether a pattern matches a request to a host. None matches one with an unclean path, see [Mux.Find].
+func (s *Set) Match(method, host string, u *url.URL) bool {
+	if s == nil {
+		return false
+	}
+	for _, m := range s.muxes {
+		if _, clean, ok := m.Find(method, host, u); ok && clean {
+			return true
+		}
+	}
+	return false
+}
+
+// MatchCall reports whether a pattern matches a gRPC call of a method, "/pkg.Service/Method", to an authority.
+func (s *Set) MatchCall(method, authority string) bool {
+	return s.MatchMethod(method) || s.Match(http.MethodPost, authority, &url.URL{Path: method})
+}
+
+// MatchMethod reports whether "/*" or "/pkg.Service/*" matches a gRPC method.
+func (s *Set) MatchMethod(method string) bool {
+	if s == nil || s.methods == nil {
+		return false
+	}
+	service := method[:strings.LastIndexByte(method, '/')+1]
+	return s.methods["/*"] || s.methods[service+"*"]
+}
+
+// OfMethods reports whether pattern is one of gRPC methods: /pkg.Service/Method, /pkg.Service/* or /*.
+func OfMethods(pattern string) bool {
+	service, method, ok := strings.Cut(strings.TrimPrefix(pattern, "/"), "/")
+	return pattern == "/*" || strings.HasPrefix(pattern, "/") && ok && service != "" && method != "" &&
+		!strings.ContainsAny(pattern, " {}") && !strings.Contains(method, "/") && (method == "*" || !strings.Contains(pattern, "*"))
+}
