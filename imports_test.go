@@ -56,6 +56,7 @@ func TestArrowsPointDown(t *testing.T) {
 		{"dnshedge/internal/transport", []string{module + "/internal/engine", module + "/internal/race", module + "/internal/ops", module + "/internal/watch", module + "/sketch", grpc},
 			"transports know no policy and no cache"},
 		{"internal/semaphore", []string{module, "golang.org", "github.com", "google.golang.org"}, "places are for whoever waits for one"},
+		{"internal/upload", []string{module, "golang.org", "google.golang.org"}, "a body is read ahead whoever asks for it"},
 		{"hedgetest", []string{grpc, "github.com/miekg/dns", "github.com/stretchr", module + "/internal/doubles"}, "who tests HTTP carries neither gRPC nor the tools of other tests"},
 		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug", module + "/rangeread"},
 			"DNS, benchmarks, pages and ranges are not for every user to carry"},

@@ -14,6 +14,7 @@ import (
 	"github.com/gohedge/hedge/internal/pattern"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/semaphore"
+	"github.com/gohedge/hedge/internal/upload"
 	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
@@ -61,6 +62,7 @@ type Limiter struct {
 	places  *semaphore.Semaphore
 	free    *pattern.Set   // what passes; nil: nothing
 	watcher *watch.Watcher // nil: there are no observers
+	uploads upload.Memory
 
 	// Every request adds to these, in the order of its stages.
 	inside                         atomic.Int64 // requests at work or in the queue
@@ -126,9 +128,17 @@ func (l *Limiter) Release(ctx context.Context) {
 
 // Handler lets requests through to next. It panics if next is nil.
 //
+// A body of known length up to 64 KiB, whose client does not wait for a 100 (Continue), is read before its request gets into the
+// queue, so that clients that send slowly hold no place. next reads the same bytes and the same error. Only a caller that
+// breaks off, so that the context of its request ends, never reaches next. A Limiter holds 64 MiB of such bodies, as far as
+// they have come and next has not read them; what does not fit in, and larger and chunked bodies, next reads itself. So a client that
+// sends the end of its body only when it has a part of the answer must send it chunked, and what next does
+// before it reads, such as SetReadDeadline, comes too late: do that in a handler before the Limiter, or use [WithUnlimited].
+// A handler before the Limiter that reads r.Body afterwards gets what next has left, of the request that it gave to the Limiter.
+//
 // The server notices over HTTP/2 that a caller has gone at any time, and over HTTP/1.1 once
 // it has read the request's body, or if there is none: see [http.Request.Context]. A request
-// over HTTP/1.1 with a body that nobody has read waits for its turn, gone or not.
+// over HTTP/1.1 with a larger body that nobody has read waits for its turn, gone or not.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	l.mustBeMade()
 	if next == nil {
@@ -141,26 +151,54 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set(limitHeader, "1")
-		p, err := l.enter(ctx, race.HedgeNumber(r.Header[AttemptHeader]) > 0)
-		if err != nil {
-			if err == errRefused {
-				w.Header().Set(refusedHeader, "1")
-			}
-			// No body: a client can use the connection again without reading it.
-			w.WriteHeader(http.StatusServiceUnavailable)
+		hedge := race.HedgeNumber(r.Header[AttemptHeader]) > 0
+		if !upload.Small(r) {
+			l.serve(ctx, w, r, next, hedge, nil)
 			return
 		}
-		defer p.release()
-		inner := r.WithContext(p.in(ctx))
-		defer tellOuter(r, inner)
-		next.ServeHTTP(w, inner)
+		if hedge && l.crowded(l.inside.Load()) {
+			turnAway(w, l.refuse(ctx))
+			return
+		}
+		body := upload.New(r, &l.uploads)
+		defer body.Release()
+		body.ReadAhead()
+		l.serve(body.Caller(ctx), w, r, next, hedge, body)
 	})
 }
 
+// serve lets a request through to next once it has a place, unless caller ends before. Its body is body; nil: its own.
+func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.Body) {
+	p, err := l.enter(caller, hedge)
+	if err != nil {
+		turnAway(w, err)
+		return
+	}
+	defer p.release()
+	inner := r.WithContext(p.in(r.Context()))
+	if body != nil {
+		inner.Body = body
+	}
+	defer tellOuter(r, inner, body)
+	next.ServeHTTP(w, inner)
+}
+
+// turnAway answers a request that gets no place because of err.
+func turnAway(w http.ResponseWriter, err error) {
+	if err == errRefused {
+		w.Header().Set(refusedHeader, "1")
+	}
+	// No body: a client can use the connection again without reading it.
+	w.WriteHeader(http.StatusServiceUnavailable)
+}
+
 // tellOuter makes r tell what handlers have found out of its copy: those before the Limiter look for
-// it when the handler has returned, and net/http for the files of a form, to remove them. Nothing else
-// of r is written, because others may be reading it.
-func tellOuter(r, inner *http.Request) {
+// it when the handler has returned, and net/http for the files of a form, to remove them. Who reads r.Body then, gets what
+// the handler has not read of body; nil: it was not read ahead. Nothing else of r is written, because others may be reading it.
+func tellOuter(r, inner *http.Request, body *upload.Body) {
+	if body != nil && body.Unread() {
+		r.Body = body
+	}
 	r.Pattern, r.Form, r.PostForm, r.MultipartForm = inner.Pattern, inner.Form, inner.PostForm, inner.MultipartForm
 	for _, segment := range strings.Split(inner.Pattern, "{")[1:] {
 		name := strings.TrimSuffix(segment[:max(strings.IndexAny(segment, "}:"), 0)], "...") // routers other than ServeMux have {name:regexp}
@@ -173,13 +211,21 @@ func tellOuter(r, inner *http.Request) {
 // errRefused is why a hedge gets no place.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
+// crowded reports whether so many requests inside are too many for a hedge: more than hedgesRefusedAbove*limit, which may overflow.
+func (l *Limiter) crowded(inside int64) bool { return (inside-1)/hedgesRefusedAbove >= l.limit }
+
+// refuse turns a hedge away.
+func (l *Limiter) refuse(ctx context.Context) error {
+	l.refused.Add(1)
+	l.tell(ctx, observe.LimiterRefused, time.Time{})
+	return errRefused
+}
+
 // enter waits for a place. The error is errRefused, or that of ctx if it ended before.
 func (l *Limiter) enter(ctx context.Context, hedge bool) (*place, error) {
-	if before := l.inside.Add(1) - 1; hedge && (before-1)/hedgesRefusedAbove >= l.limit { // before > hedgesRefusedAbove*limit, which may overflow
+	if before := l.inside.Add(1) - 1; hedge && l.crowded(before) {
 		l.inside.Add(-1)
-		l.refused.Add(1)
-		l.tell(ctx, observe.LimiterRefused, time.Time{})
-		return nil, errRefused
+		return nil, l.refuse(ctx)
 	}
 	var begun time.Time
 	if l.watcher != nil {

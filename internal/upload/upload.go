@@ -1,0 +1,174 @@
+// Package upload reads small request bodies before there is a place to work on their requests, so that who sends one
+// slowly holds no place meanwhile.
+package upload
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	largest = 64 << 10 // bytes of a body that is read ahead
+	most    = 64 << 20 // bytes of memory for all bodies of a Memory
+	first   = 4 << 10  // bytes of memory that a body begins with; who sends nothing takes no more
+)
+
+// A Memory is what the bodies that are read ahead share: 64 MiB. The zero Memory is empty. It is safe for concurrent use.
+type Memory struct{ used atomic.Int64 }
+
+func (m *Memory) take(n int) bool {
+	if m.used.Add(int64(n)) > most {
+		m.used.Add(-int64(n))
+		return false
+	}
+	return true
+}
+
+// Small reports whether the body of a request is to be read ahead: its length is known and at most 64 KiB, and its client does not
+// wait for a 100 (Continue), as far as the header says. Over HTTP/2 net/http has removed Expect from that.
+func Small(r *http.Request) bool {
+	if r.ContentLength <= 0 || r.ContentLength > largest || r.Body == nil || len(r.Header["Expect"]) > 0 {
+		return false
+	}
+	_, again := r.Body.(*Body)
+	return !again
+}
+
+// A Body is a request body of which the beginning, or all of it, has been read ahead. Who reads it gets the same bytes and then the
+// same error as from the body itself, which it goes on with. It may be closed while it is read, as bodies of net/http may be.
+//
+// Two things can be known of a body of net/http, and not of one that others have put around it. A Read after net/http has closed
+// the body, because the answer had begun or by Close, has net/http's error; of such others it gets what is left.
+type Body struct {
+	source io.ReadCloser
+	length int // as the client says
+	http2  bool
+	memory *Memory
+
+	mu       sync.Mutex // guards the fields below
+	read     []byte     // that nobody has been given yet
+	err      error      // after these bytes; nil: there are more, or it was given
+	together bool       // err came with the last of the bytes
+	closed   bool
+	taken    int // of memory
+}
+
+// New returns the body of a request, of which nothing is read yet. It shall be released.
+func New(r *http.Request, memory *Memory) *Body {
+	return &Body{source: r.Body, length: int(r.ContentLength), http2: r.ProtoMajor == 2, memory: memory}
+}
+
+// ReadAhead reads until the body ends or fails, there is no memory, or there are more bytes than the client said.
+func (b *Body) ReadAhead() {
+	for len(b.read) < cap(b.read) || b.grow() {
+		n, err := b.source.Read(b.read[len(b.read):cap(b.read)])
+		b.read = b.read[:len(b.read)+n]
+		if err != nil {
+			b.err, b.together = err, n > 0
+			return
+		}
+		if n == 0 {
+			return
+		}
+	}
+}
+
+// grow makes room for more bytes: one more than the client said, to see the end.
+func (b *Body) grow() bool {
+	size := min(max(2*cap(b.read), first), b.length+1)
+	more := size - cap(b.read)
+	if more <= 0 || !b.memory.take(more) {
+		return false
+	}
+	b.taken += more
+	b.read = append(make([]byte, 0, size), b.read...)
+	return true
+}
+
+// Caller returns the context of a request whose caller may go away while it waits. If ctx ended because the body did not
+// arrive in time, nobody has gone, and the handler gets the error of that.
+func (b *Body) Caller(ctx context.Context) context.Context {
+	if errors.Is(b.err, os.ErrDeadlineExceeded) {
+		return context.WithoutCancel(ctx)
+	}
+	return ctx
+}
+
+// Read gives what was read ahead, and then reads the body itself.
+func (b *Body) Read(p []byte) (int, error) {
+	if n, ok, err := b.give(p); ok {
+		return n, err
+	}
+	return b.source.Read(p)
+}
+
+// give reports false if all of what was read ahead has been given.
+func (b *Body) give(p []byte) (n int, ok bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.unread() {
+		return 0, false, nil
+	}
+	if err := b.refuses(); err != nil {
+		return 0, true, err
+	}
+	n = copy(p, b.read)
+	b.read = b.read[n:]
+	if len(b.read) == 0 {
+		b.giveBack()
+		if n == 0 || b.together {
+			err, b.err = b.err, nil
+		}
+	}
+	return n, true, err
+}
+
+func (b *Body) unread() bool { return len(b.read) > 0 || b.err != nil }
+
+// refuses returns the error with which the body refuses to be read any more, whatever is left of it. The body is asked only if it
+// answers at once: it has ended, or was closed.
+func (b *Body) refuses() error {
+	if !b.closed && b.err != io.EOF {
+		return nil
+	}
+	_, err := b.source.Read(nil)
+	switch {
+	case errors.Is(err, http.ErrBodyReadAfterClose), b.closed && err != nil && err != io.EOF:
+		return err
+	case b.closed && b.http2: // which says io.EOF, because that is what was read last
+		return http.ErrBodyReadAfterClose
+	}
+	return nil
+}
+
+// Close closes the body.
+func (b *Body) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	return b.source.Close()
+}
+
+// Unread reports whether there is something that was read ahead and not given yet.
+func (b *Body) Unread() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unread()
+}
+
+// Release gives memory back, although what is left can still be read.
+func (b *Body) Release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.giveBack()
+}
+
+func (b *Body) giveBack() {
+	b.memory.used.Add(-int64(b.taken))
+	b.taken = 0
+}
