@@ -246,13 +246,7 @@ func (c *call) visit(rt http.RoundTripper, r *http.Request, n int) (*http.Respon
 	if c.trip == nil {
 		return send(rt, r)
 	}
-	if err := c.trip.Start(r, n, c.t.settings.Load().AttemptHeader); err != nil {
-		c.t.log.Unprepared(err)
-		if n > 0 {
-			c.trip.Ended(n, false, false)
-			c.RefuseFare(DeniedNotReady, engine.Fare{Cost: c.trip.Cost(n)})
-			err = race.ErrRefused
-		}
+	if err := c.prepare(r, n); err != nil {
 		return nil, err
 	}
 	resp, err := send(rt, r)
@@ -262,4 +256,29 @@ func (c *call) visit(rt http.RoundTripper, r *http.Request, n int) (*http.Respon
 		}
 	}
 	return resp, err
+}
+
+// prepare makes r the request of attempt n to its place. A hedge is not sent if that fails, in whatever way. It is no failure of the place
+// if the attempt has lost, or its caller has given up, meanwhile.
+func (c *call) prepare(r *http.Request, n int) (err error) {
+	returned := false
+	defer func() {
+		if n > 0 && (!returned || err != nil) {
+			c.RefuseFare(DeniedNotReady, engine.Fare{Cost: c.trip.Cost(n)})
+		}
+	}()
+	err = c.trip.Start(r, n, c.t.settings.Load().AttemptHeader)
+	if returned = true; err == nil {
+		return nil
+	}
+	if r.Context().Err() == nil {
+		c.t.log.Unprepared(err)
+		if n > 0 {
+			c.trip.Ended(n, false, false)
+		}
+	}
+	if n > 0 {
+		err = race.ErrRefused
+	}
+	return err
 }

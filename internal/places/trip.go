@@ -140,8 +140,8 @@ func (t *Trip) Start(r *http.Request, n int, attemptHeader string) error {
 // of that as of a failure, because nobody else will.
 func (t *Trip) prepare(p *place, r *http.Request, n int) (err error) {
 	fresh := r.GetBody
-	if r.Body == nil || r.Body == http.NoBody {
-		fresh = nil
+	if !httpattempt.HasBody(r) {
+		fresh, r.GetBody = nil, nil // which would make none again, also where Prepare sets one
 	}
 	if fresh != nil {
 		own := func() (io.ReadCloser, error) {
@@ -216,7 +216,7 @@ func (t *Trip) Answered(resp *http.Response, sent *http.Request, n int) error {
 		header = header.Clone()
 		delete(header, "Set-Cookie")
 	}
-	if places := header["Location"]; len(places) > 0 && resp.StatusCode >= 300 && resp.StatusCode <= 399 {
+	if places := header["Location"]; len(places) > 0 && places[0] != "" && resp.StatusCode >= 300 && resp.StatusCode <= 399 {
 		to, err := sent.URL.Parse(places[0])
 		if err == nil {
 			to, err = t.set.home(to)

@@ -1,0 +1,131 @@
+package hedge_test
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/doubles"
+)
+
+// TestAPrepareThatIsCancelledIsNoFailure: a hedge whose primary answers while Prepare still asks for a key was not sent, which is not its place's fault.
+func TestAPrepareThatIsCancelledIsNoFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = inPlaces(rt, takes(rt, 100*ms), quick(rt))
+		var log bytes.Buffer
+		slow := func(r *http.Request) error {
+			<-r.Context().Done()
+			return r.Context().Err()
+		}
+		tr := warm(t, rt, toFar(hedge.Place{Prepare: slow}), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100),
+			hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		for range 8 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+			time.Sleep(time.Second)
+		}
+		away := tr.Snapshot().Keys[0].Places[1]
+		require.Positive(t, away.Hedges)
+		assert.Zero(t, away.Failures)
+		assert.False(t, away.Out)
+		assert.NotContains(t, log.String(), "Prepare")
+	})
+}
+
+// TestAHedgeThatPrepareLeavesCostsNothing: it is not sent, however Prepare ends.
+func TestAHedgeThatPrepareLeavesCostsNothing(t *testing.T) {
+	for name, leave := range map[string]func(){"panic": func() { panic("no key") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				rt.Answer = after(rt, time.Second)
+				tr := warm(t, rt, toFar(hedge.Place{Cost: 3, Prepare: func(*http.Request) error { leave(); return nil }}), hedge.WithMaxHedges(1))
+				before := tr.Snapshot().Keys[0]
+				resp, err := get(t, tr, site)
+				require.NoError(t, err)
+				text(t, resp)
+				require.Len(t, rt.Sent(), 1)
+				k := tr.Snapshot().Keys[0]
+				assert.EqualValues(t, 1, k.Denied[hedge.DeniedNotReady]-before.Denied[hedge.DeniedNotReady])
+				assert.GreaterOrEqual(t, k.Budget, before.Budget)
+			})
+		})
+	}
+}
+
+// TestABodyThatPrepareSetsIsNotExchangedForNone: net/http asks GetBody for the body when it sends a request again.
+func TestABodyThatPrepareSetsIsNotExchangedForNone(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr := nearIsOut(t, rt, func(r *http.Request, n int) (*http.Response, error) {
+			if r.GetBody != nil {
+				b, err := r.GetBody()
+				require.NoError(t, err)
+				again, err := io.ReadAll(b)
+				require.NoError(t, err)
+				assert.Equal(t, "frage", string(again))
+			}
+			return quick(rt)(r, n)
+		}, toFar(hedge.Place{Prepare: func(r *http.Request) error {
+			r.Body, r.ContentLength = io.NopCloser(strings.NewReader("frage")), 5
+			return nil
+		}}))
+		req, err := http.NewRequestWithContext(t.Context(), "GET", site, strings.NewReader(""))
+		require.NoError(t, err)
+		require.NotNil(t, req.GetBody)
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		text(t, resp)
+		require.Len(t, rt.Sent(), 1)
+	})
+}
+
+// TestARedirectToNowhereIsAnAnswer: a client follows no empty Location.
+func TestARedirectToNowhereIsAnAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr := nearIsOut(t, rt, answers(rt, 302, http.Header{"Location": {""}}), toFar(hedge.Place{}))
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Empty(t, resp.Header.Get("Location"))
+	})
+}
+
+// TestARouteThatIsBrokenEverywhereMovesNoOthers: a place is not better because it fails as often.
+func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		broken := func(d time.Duration) func(r *http.Request, n int) (*http.Response, error) {
+			return func(r *http.Request, n int) (*http.Response, error) {
+				if r.URL.Path == "/broken" || r.URL.Path == "/mirror/broken" {
+					return rt.Response(r, 500, "broken"), nil
+				}
+				return takes(rt, d)(r, n)
+			}
+		}
+		rt.Answer = inPlaces(rt, broken(usual), broken(80*ms))
+		tr := hedge.New(rt, toFar(hedge.Place{}))
+		slow := 0
+		for i := range 10000 {
+			url := site
+			if i%10 == 9 {
+				url = near + "/broken"
+			}
+			start := time.Now()
+			resp, err := get(t, tr, url)
+			require.NoError(t, err)
+			text(t, resp)
+			if time.Since(start) >= 80*ms {
+				slow++
+			}
+		}
+		assert.Less(t, slow, 1500)
+	})
+}
