@@ -2,12 +2,14 @@ package hedge_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -85,6 +87,54 @@ func TestABodyThatPrepareSetsIsNotExchangedForNone(t *testing.T) {
 		require.NoError(t, err)
 		text(t, resp)
 		require.Len(t, rt.Sent(), 1)
+	})
+}
+
+// TestBodiesThatFailSayNothingOfAPlace: their calls end before an answer could come.
+func TestBodiesThatFailSayNothingOfAPlace(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = inPlaces(rt, takes(rt, time.Second), takes(rt, 80*ms))
+		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
+		resp, err := get(t, tr, site) // after which it is known how long far takes
+		require.NoError(t, err)
+		text(t, resp)
+		rt.Answer = inPlaces(rt, quick(rt), takes(rt, 80*ms))
+		resp, err = get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		for range 10 {
+			req := request(t, t.Context(), "QUERY", site, iotest.ErrReader(errDown))
+			req.ContentLength = 3
+			resp, err := tr.RoundTrip(req)
+			if err == nil {
+				text(t, resp)
+			}
+			time.Sleep(time.Second)
+		}
+		resp, err = get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		for _, k := range tr.Snapshot().Keys {
+			for _, p := range k.Places {
+				assert.False(t, p.Out, p.Place)
+			}
+		}
+	})
+}
+
+// TestAPlaceThatIsOutIsRememberedWhileCallsAreMadeForIt: its key is used, although calls go elsewhere.
+func TestAPlaceThatIsOutIsRememberedWhileCallsAreMadeForIt(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr := nearIsOut(t, rt, quick(rt), toFar(hedge.Place{}), hedge.WithMaxKeys(8))
+		for i := range 100 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err, "call %d", i)
+			text(t, resp)
+			resp, err = get(t, tr, fmt.Sprintf("http://other-%d.test/", i))
+			if err == nil {
+				text(t, resp)
+			}
+		}
 	})
 }
 

@@ -115,13 +115,17 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.free(c)
 		return t.sendOnce(req, to, reason)
 	}
-	c.name(req)
-	if httpattempt.HasBody(req) && (c.mayHedge() || c.trip != nil) {
+	fit := c.name(req)
+	if httpattempt.HasBody(req) && (c.mayHedge() || fit > 1) {
 		// Before the call begins: the caller's body is not the server's latency.
 		if whole, err := c.requests.ReadBody(req, &t.stats.HedgePanics); err != nil {
 			return c.sendBroken(req, whole, err)
 		}
 	}
+	if fit > 1 {
+		c.embark(req, fit)
+	}
+	c.dialect = dialectOf(c.key, req.URL.Scheme)
 	plan := c.Begin(req.Context(), c.key, c.delay)
 	if plan == nil || httpattempt.HasBody(req) && !c.requests.BodyRead() { // the plan may have come meanwhile
 		return c.sendAlone(req)
@@ -169,15 +173,19 @@ func (c *call) readTerms(req *http.Request) Reason {
 	return t.refuses(o, facts)
 }
 
-// name finds the key of the call.
-func (c *call) name(req *http.Request) {
+// name finds the key of the call, and the places that can have it; none but the first one: it goes where it is made for.
+func (c *call) name(req *http.Request) (fit places.Mask) {
 	if name := c.t.name(req, c.route.pattern); !c.key.Is(name) {
 		c.key = c.t.engine.RouteKey(name, c.route.BudgetPercent/100)
 	}
-	if c.t.options.places != nil {
-		c.embark(req)
+	if e := c.t.engine.Config(); c.t.options.places == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
+		return 0
 	}
-	c.dialect = dialectOf(c.key, req.URL.Scheme)
+	fit, stays := c.t.options.places.Fits(req)
+	if stays != "" {
+		c.t.log.Stays(stays)
+	}
+	return fit
 }
 
 // mayHedge reports whether a hedge may become due.
@@ -340,21 +348,13 @@ func (t *Transport) free(c *call) {
 	t.calls.Put(c)
 }
 
-// embark finds the places for a call whose key is known, and has it go to the key of the one that its primary goes to.
-func (c *call) embark(req *http.Request) {
+// embark chooses among the places for a call whose key is known and whose body was read, and has it go to the key of the one that its primary
+// goes to.
+func (c *call) embark(req *http.Request, fit places.Mask) {
 	set := c.t.options.places
-	if e := c.t.engine.Config(); e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
-		return
-	}
-	fit, stays := set.Fits(req)
-	if stays != "" {
-		c.t.log.Stays(stays)
-	}
-	if fit <= 1 {
-		return
-	}
 	c.trip = set.Begin(req.Context(), places.HealthOf(c.key, set.Names()), fit)
 	if to := c.trip.Primary(); to > 0 {
+		c.key.Use(time.Now()) // it knows how the places fare
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: set.Host(to), Path: req.URL.Path}
 		if name := c.t.name(there, c.route.pattern); !c.key.Is(name) {

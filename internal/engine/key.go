@@ -167,9 +167,7 @@ func (k *Key) requests() int64 {
 
 // Begin counts a call that starts now and returns the plan for it.
 func (k *Key) Begin(now time.Time) *Plan {
-	if age := k.engine.aged(now); k.used.Load() != age {
-		k.used.Store(age)
-	}
+	k.Use(now)
 	if a := k.audit; a != nil {
 		if t := now.UnixNano(); a.Due(t) {
 			a.Turn(t, k.engine.wall(now))
@@ -180,6 +178,13 @@ func (k *Key) Begin(now time.Time) *Plan {
 	}
 	k.purse.Count(now)
 	return k.plan.Load()
+}
+
+// Use says that a call needs k now, which may begin on another key.
+func (k *Key) Use(now time.Time) {
+	if age := k.engine.aged(now); k.used.Load() != age {
+		k.used.Store(age)
+	}
 }
 
 // Admit is called when a hedge of a call is due. It returns None if it may start;
