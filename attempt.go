@@ -224,7 +224,7 @@ func (c *call) admit(index int) bool {
 		index-- // of the delays that were put behind it, see [call.delaysOf]
 	}
 	if c.trip.Rival() && c.Hedges >= c.t.engine.Config().MaxHedges {
-		return false
+		return c.Call.AdmitFare(index, engine.Fare{Spent: true})
 	}
 	place, cost := c.trip.Next(first)
 	if !c.Call.AdmitFare(index, engine.Fare{Cost: cost, Elsewhere: place != c.trip.Primary(), Beside: first}) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"runtime"
 	"strings"
@@ -177,5 +178,55 @@ func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
 			}
 		}
 		assert.Less(t, slow, 1500)
+	})
+}
+
+// TestACallAtTwoPlacesCountsAsSlowLikeOthers: in an outage the first brake must not take it for a quick one because it has its hedge already.
+func TestACallAtTwoPlacesCountsAsSlowLikeOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = inPlaces(rt, quick(rt), takes(rt, 5*ms)) // so that far goes on being tried
+		tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
+		warmUp(t, tr)
+		for range 4 { // one in five is sent to both
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+		}
+		require.Zero(t, tr.Snapshot().Keys[0].SlowShare)
+		rt.Answer = inPlaces(rt, takes(rt, time.Second), takes(rt, 2*time.Second))
+		rt.Forget()
+		const calls = 3
+		atOnce := 0
+		for range calls {
+			start, before := time.Now(), len(rt.Sent())
+			time.AfterFunc(time.Millisecond, func() { atOnce += len(rt.Sent()) - before - 1 })
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+			require.Equal(t, time.Second, time.Since(start))
+		}
+		require.Equal(t, 1, atOnce)
+		assert.InDelta(t, 1-math.Pow(15.0/16, calls), tr.Snapshot().Keys[0].SlowShare, 0.001)
+	})
+}
+
+// TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome: its path is below that of both.
+func TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = func(r *http.Request, n int) (*http.Response, error) {
+			if strings.HasPrefix(r.URL.Path, "/v2/") {
+				return answers(rt, 302, http.Header{"Location": {"/v2/b?sig=s3cret"}})(r, n)
+			}
+			return fails(r, n)
+		}
+		tr := hedge.New(rt, hedge.WithPlaces(hedge.Place{URL: near}, hedge.Place{URL: near + "/v2", Keep: []string{"sig"}}))
+		for range 6 {
+			_, err := get(t, tr, site)
+			require.Equal(t, errDown, err)
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Equal(t, near+"/b?sig=s3cret", resp.Header.Get("Location"))
 	})
 }

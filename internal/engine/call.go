@@ -137,19 +137,19 @@ func (c *Call) AdmitFare(index int, fare Fare) bool {
 	now := time.Now()
 	early := fare.Beside || c.early(now, index)
 	c.reached = c.reached || !early
+	if fare.Spent {
+		return c.passed(index, early)
+	}
 	if c.unsent > 0 && now.Sub(c.start) >= c.unsent {
 		return false // a hedge would have answered, and there would be no call any more
 	}
 	deadline, _ := c.ctx.Deadline()
 	counts := c.plan != nil && index == c.plan.slow && !fare.Beside
+	if counts && c.plan.marked { // no hedge is due, whenever it is asked for
+		return c.passed(index, early)
+	}
 	slow := counts && !early
 	c.slow = c.slow || slow
-	if counts && c.plan.marked { // no hedge is due, whenever it is asked for
-		if slow {
-			c.key.slowed()
-		}
-		return false
-	}
 	denial := c.key.admit(now, slow, c.terms.free(), deadline, fare)
 	if denial == observe.DeniedShadow {
 		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
@@ -167,6 +167,15 @@ func (c *Call) AdmitFare(index int, fare Fare) bool {
 	}
 	c.Hedges++
 	return true
+}
+
+// passed learns that the call may count as slow at the delay with the given index, though no hedge is due. It reports false.
+func (c *Call) passed(index int, early bool) bool {
+	if c.plan != nil && index == c.plan.slow && !early {
+		c.slow = true
+		c.key.slowed()
+	}
+	return false
 }
 
 // tell tells of a hedge that was due. If an observer ends the goroutine that

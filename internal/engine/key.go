@@ -202,6 +202,7 @@ type Fare struct {
 	Cost      int            // tokens; 0: one
 	Elsewhere bool           // it goes to others than the primary does, whose troubles do not hold it back
 	Beside    bool           // it starts with the primary: no delay has passed
+	Spent     bool           // its call has had all its hedges: none is due
 }
 
 // tokens returns what a hedge costs.

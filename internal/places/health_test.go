@@ -247,7 +247,7 @@ func FuzzWhatGoesToAnotherHost(f *testing.F) {
 		for name := range req.URL.Query() {
 			require.Contains(t, []string{"x", "X"}, name)
 		}
-		home, err := s.home(req.URL)
+		home, err := s.home(req.URL, 0)
 		require.NoError(t, err)
 		require.Equal(t, u.EscapedPath(), home.EscapedPath())
 	})

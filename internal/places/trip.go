@@ -219,7 +219,7 @@ func (t *Trip) Answered(resp *http.Response, sent *http.Request, n int) error {
 	if places := header["Location"]; len(places) > 0 && places[0] != "" && resp.StatusCode >= 300 && resp.StatusCode <= 399 {
 		to, err := sent.URL.Parse(places[0])
 		if err == nil {
-			to, err = t.set.home(to)
+			to, err = t.set.home(to, t.Place(n))
 		}
 		if err != nil {
 			if resp.Body != nil {
@@ -234,9 +234,14 @@ func (t *Trip) Answered(resp *http.Response, sent *http.Request, n int) error {
 	return nil
 }
 
-// home returns what to, a URL at one of the places, is at the first place. A secret of another host does not go there.
-func (s *Set) home(to *url.URL) (*url.URL, error) {
-	for i := range s.all {
+// home returns what to, a URL at one of the places, is at the first place. It is at the place that says so, if it is at several. A secret
+// of another host does not go there.
+func (s *Set) home(to *url.URL, from int) (*url.URL, error) {
+	for k := -1; k < len(s.all); k++ {
+		i := k
+		if k < 0 {
+			i = from
+		}
 		p := &s.all[i]
 		if to.Scheme != p.scheme || httpattempt.HostName(to.Scheme, to.Host) != p.host || to.User != nil {
 			continue
