@@ -246,15 +246,23 @@ func (c *call) visit(rt http.RoundTripper, r *http.Request, n int) (*http.Respon
 	if c.trip == nil {
 		return send(rt, r)
 	}
-	if err := c.prepare(r, n); err != nil {
-		return nil, err
+	returned := false
+	defer func() {
+		if !returned { // nobody else tells of a panic
+			c.trip.Ended(n, false, false)
+		}
+	}()
+	var resp *http.Response
+	err := c.prepare(r, n)
+	if err == nil {
+		resp, err = send(rt, r)
 	}
-	resp, err := send(rt, r)
 	if err == nil {
 		if err = c.trip.Answered(resp, r, n); err != nil {
 			resp = nil
 		}
 	}
+	returned = true
 	return resp, err
 }
 

@@ -230,3 +230,17 @@ func TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome(t *testing.T) {
 		assert.Equal(t, near+"/b?sig=s3cret", resp.Header.Get("Location"))
 	})
 }
+
+// TestAPlaceWhoseRoundTripperPanicsIsOut: hedges that panic there are paid for, and win nothing.
+func TestAPlaceWhoseRoundTripperPanicsIsOut(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = inPlaces(rt, takes(rt, time.Second), func(*http.Request, int) (*http.Response, error) { panic("no pool") })
+		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))
+		for range 20 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+		}
+		assert.True(t, tr.Snapshot().Keys[0].Places[1].Out)
+	})
+}

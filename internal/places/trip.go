@@ -133,12 +133,11 @@ func (t *Trip) Start(r *http.Request, n int, attemptHeader string) error {
 	if p.prepare == nil {
 		return nil
 	}
-	return t.prepare(p, r, n)
+	return p.ready(r)
 }
 
-// prepare has r, the request of attempt n, prepared for p. If that fails, it closes the body of r, and if Prepare panics, it tells
-// of that as of a failure, because nobody else will.
-func (t *Trip) prepare(p *place, r *http.Request, n int) (err error) {
+// ready has r prepared for p. If that fails, in whatever way, it closes the body of r.
+func (p *place) ready(r *http.Request) (err error) {
 	fresh := r.GetBody
 	if !httpattempt.HasBody(r) {
 		fresh, r.GetBody = nil, nil // which would make none again, also where Prepare sets one
@@ -153,9 +152,6 @@ func (t *Trip) prepare(p *place, r *http.Request, n int) (err error) {
 	}
 	returned := false
 	defer func() {
-		if !returned {
-			t.Ended(n, false, false)
-		}
 		if (!returned || err != nil) && r.Body != nil {
 			_ = r.Body.Close()
 		}
