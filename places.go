@@ -17,7 +17,8 @@ type Place struct {
 	// Prepare makes a request fit for the place: keys, signature, cookies, another body. It gets a copy that nobody else has, with the
 	// place's URL and Host, and without what is another host's. What it leaves is sent as it is. It may read Body, which is
 	// then sent all the same; if it sets another one, it sets ContentLength as well. It runs once for each attempt, also while other attempts
-	// run, and must be safe for concurrent use. An error, which fails the attempt, counts as a failure of the place.
+	// run, and must be safe for concurrent use. An error, which fails the attempt, counts as a failure of the place,
+	// unless the attempt was cancelled before.
 	Prepare func(*http.Request) error
 
 	// Keep names headers, and parameters of the query, that are sent to this place as well, Drop those without which a request means the same. A
