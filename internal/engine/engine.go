@@ -57,6 +57,26 @@ type Engine struct {
 	audits   map[string]*hostAudit           // by host
 	holds    shelf.Shelf[Name, hold.Hold]    // of keys that were forgotten
 	judged   shelf.Shelf[string, *hostAudit] // with a verdict, of hosts whose keys were forgotten
+	untold   []func()                        // what observers are told when mu is unlocked: they may call the engine
+}
+
+// unlock unlocks mu, and tells what is to be told.
+func (e *Engine) unlock() {
+	untold := e.untold
+	e.untold = nil
+	e.mu.Unlock()
+	for _, tell := range untold {
+		tell()
+	}
+}
+
+// note tells the Note of k by f, if it is Noted. The caller holds mu, and unlocks it by unlock.
+func (e *Engine) note(k *Key, f func(Noted) func()) {
+	if n, ok := k.Note.Load().(Noted); ok {
+		if tell := f(n); tell != nil {
+			e.untold = append(e.untold, tell)
+		}
+	}
 }
 
 // New returns an Engine without keys.
@@ -103,7 +123,7 @@ func (e *Engine) Config() *Config { return e.config.Load() }
 // well. What they learned is kept. The Setup stays; c's is ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.unlock()
 	old := e.Config()
 	c.Setup = e.setup
 	e.config.Store(&c)
@@ -133,7 +153,7 @@ func (e *Engine) RouteKey(name Name, share float64) *Key {
 		return k
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.unlock()
 	return e.make(name.short(), share)
 }
 
@@ -225,7 +245,7 @@ func (e *Engine) evict() {
 func (e *Engine) forget(k *Key, bound int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
-	k.note(Noted.Forget)
+	e.note(k, Noted.Forget)
 	e.size--
 	k.purse.Close()
 	at, calls := e.runs(), k.requests()
@@ -264,13 +284,13 @@ func (e *Engine) Resume() {
 func (e *Engine) Reset(host, route string) (keys int) {
 	want := Name{host, route}.short()
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.unlock()
 	e.holds.Each(func(n Name, _ *hold.Hold, _ int64) bool { return !want.covers(n) })
 	e.judged.Each(func(host string, _ **hostAudit, _ int64) bool { return !want.covers(Name{Host: host}) })
 	for k := range e.all() {
 		if want.covers(k.Name) {
 			k.reset()
-			k.note(Noted.Reset)
+			e.note(k, Noted.Reset)
 			if k.audit != nil && route == "" {
 				k.audit.Reset()
 			}

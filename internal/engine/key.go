@@ -66,17 +66,11 @@ type Margin struct {
 	Price atomic.Int32 // tokens that a hedge usually costs; 0: one
 }
 
-// A Noted is a Note that is told when its key is reset, and when the table forgets it. The Engine is locked then.
+// A Noted is a Note that is told when its key is reset, and when the table forgets it. The Engine is locked then: what they return
+// is called when it no longer is, and tells observers; nil: there is nothing to tell.
 type Noted interface {
-	Reset()
-	Forget()
-}
-
-// note tells the Note of k by f, if it is Noted.
-func (k *Key) note(f func(Noted)) {
-	if n, ok := k.Note.Load().(Noted); ok {
-		f(n)
-	}
+	Reset() (tell func())
+	Forget() (tell func())
 }
 
 // Forgotten reports whether the table has forgotten k.

@@ -40,7 +40,7 @@ type Health struct {
 	mu     sync.Mutex // guards the fields below
 	at     [Max]standing
 	calls  int  // since one was sent to two places
-	hedges int  // that could have tried a place that is out, since one did
+	hedges int  // that were sent elsewhere, or nowhere, while a place was out, since one tried such a place
 	gone   bool // the key was forgotten
 }
 
@@ -81,7 +81,9 @@ func HealthOf(k *engine.Key, names []string) *Health {
 	k.Note.CompareAndSwap(nil, &Health{key: k, names: names})
 	h := k.Note.Load().(*Health)
 	if k.Forgotten() { // which nobody else tells h, if it was before h was there
-		h.Forget()
+		if tell := h.Forget(); tell != nil {
+			tell()
+		}
 	}
 	return h
 }
@@ -118,18 +120,19 @@ func (h *Health) name(i int) string {
 	return ""
 }
 
-// Forget is called when the key is forgotten: none of its places is out any more.
-func (h *Health) Forget() { h.back(func(*standing) { h.gone = true }) }
+// Forget is called when the key is forgotten: none of its places is out any more. Observers hear of it by tell, if it is not nil.
+func (h *Health) Forget() (tell func()) { return h.back(func(*standing) { h.gone = true }) }
 
-// Reset forgets what was learned of the places. What was counted stays.
-func (h *Health) Reset() {
-	h.back(func(s *standing) { *s = standing{notice: s.notice, told: s.told, tally: s.tally} })
+// Reset forgets what was learned of the places. What was counted stays. Observers hear of it by tell, if it is not nil.
+func (h *Health) Reset() (tell func()) {
+	return h.back(func(s *standing) { *s = standing{notice: s.notice, told: s.told, tally: s.tally} })
 }
 
-// back calls f for each place, with mu held, and tells that those which were out are back.
-func (h *Health) back(f func(*standing)) {
+// back calls f for each place, with mu held, and returns what tells that those which were out are back; nil: none was.
+func (h *Health) back(f func(*standing)) (tell func()) {
 	var back Mask
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	for i := range h.at {
 		if s := &h.at[i]; s.out && !h.gone {
 			back = back.with(i)
@@ -138,10 +141,14 @@ func (h *Health) back(f func(*standing)) {
 	for i := range h.at {
 		f(&h.at[i])
 	}
-	h.mu.Unlock()
-	for i := range h.at {
-		if back.Has(i) {
-			h.tell(i, observe.PlaceBack)
+	if back == 0 {
+		return nil
+	}
+	return func() {
+		for i := range h.at {
+			if back.Has(i) {
+				h.tell(i, observe.PlaceBack)
+			}
 		}
 	}
 }
@@ -281,11 +288,34 @@ func (h *Health) hedge(fit, had Mask, primary int) int {
 	if left < 0 {
 		return otherwise
 	}
-	if h.hedges++; h.hedges < hedgeEvery && (to >= 0 || !h.at[primary].out) {
+	if h.hedges+1 < hedgeEvery && (to >= 0 || !h.at[primary].out) {
 		return otherwise
 	}
-	h.hedges = 0
 	return left
+}
+
+// tried counts a hedge to place i, for [Health.hedge]. One that the budget does not pay for is none: as many could be paid for as
+// there are tries, and never a try.
+func (h *Health) tried(i int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.at[i].out {
+		h.hedges = 0
+		return
+	}
+	for j := range h.at {
+		if h.at[j].out {
+			h.hedges++
+			return
+		}
+	}
+}
+
+// passed counts a hedge that goes nowhere, because all places are out.
+func (h *Health) passed() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hedges++
 }
 
 // again returns where a hedge goes for which [Health.hedge] has found no place: to the first that is not out, whatever its call had. If there is

@@ -72,7 +72,9 @@ func TestAHedgeAvoidsWhatIsOutButForOneInTen(t *testing.T) {
 	}
 	tried := 0
 	for range 100 {
-		tried += h.hedge(both, 1, 0)
+		i := h.hedge(both, 1, 0)
+		h.tried(i)
+		tried += i
 	}
 	assert.Equal(t, 100/hedgeEvery, tried)
 	h.primary(both)
@@ -92,6 +94,7 @@ func TestAPlaceThatHedgesPassOverIsTriedByOneInTen(t *testing.T) {
 		n := make(map[int]int)
 		for range 100 {
 			i := h.hedge(four, had, primary)
+			h.tried(i)
 			if n[i]++; h.at[i].out {
 				h.outcome(i, false)
 			}

@@ -89,6 +89,50 @@ func TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoPlaceForOut(t *testing.T) {
 	assert.Len(t, o.events, badRow)
 }
 
+// asking asks the engine when a place is back.
+type asking struct {
+	observe.NopObserver
+	ask  func()
+	told int
+}
+
+func (o *asking) Placed(_ observe.KeyInfo, p observe.PlaceEvent) {
+	if p.Kind == observe.PlaceBack {
+		o.told++
+		o.ask()
+	}
+}
+
+func TestAnObserverOfPlacesMayCallTheEngine(t *testing.T) {
+	for name, forget := range map[string]func(*engine.Engine){
+		"reset":     func(e *engine.Engine) { e.Reset("", "") },
+		"forgotten": func(e *engine.Engine) { e.Key(engine.Name{Host: "other"}) },
+		"no room":   func(e *engine.Engine) { e.SetConfig(engine.Config{MaxKeys: 1}, time.Now()) },
+	} {
+		o := new(asking)
+		setup := engine.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}
+		e := engine.New(engine.Config{Setup: setup, MaxKeys: 2})
+		o.ask = func() { e.Reset("", "") }
+		h := HealthOf(e.Key(engine.Name{Host: "near"}), []string{"near", "far"})
+		for range badRow {
+			h.outcome(1, false)
+		}
+		require.True(t, h.View(1).Out)
+		require.NotNil(t, e.Key(engine.Name{Host: "new"}))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			forget(e)
+		}()
+		select {
+		case <-done:
+			assert.Equal(t, 1, o.told, name)
+		case <-time.After(10 * time.Second):
+			require.Fail(t, "the engine waits for itself", name)
+		}
+	}
+}
+
 func BenchmarkOutcome(b *testing.B) {
 	e := engine.New(engine.Config{Setup: engine.Setup{Watcher: watch.New([]observe.Observer{observe.NopObserver{}}, nil)}, MaxKeys: 1})
 	observed := HealthOf(e.Key(engine.Name{Host: "near"}), []string{"near", "far"})

@@ -1,6 +1,10 @@
 package places
 
-import "github.com/gohedge/hedge/internal/race"
+import (
+	"sync/atomic"
+
+	"github.com/gohedge/hedge/internal/race"
+)
 
 // A Tour is where the attempts of a gRPC call go: its primary over the caller's own connection, which is place 0, and its hedges over
 // those that there are for hedges, which are places 1 and on. The goroutine of the call begins it. Hedges are added one at
@@ -8,7 +12,8 @@ import "github.com/gohedge/hedge/internal/race"
 type Tour struct {
 	health *Health
 	had    Mask
-	away   uint8 // attempts that go to another target, by their numbers
+	full   atomic.Uint32            // a Mask: the places whose servers have pushed back
+	away   [1 + race.MaxHedges]bool // the attempts that go to another target than the primary
 	at     [1 + race.MaxHedges]uint8
 }
 
@@ -16,23 +21,28 @@ type Tour struct {
 func (t *Tour) Begin(h *Health, own Mask) { *t = Tour{health: h, had: own} }
 
 // Next returns where the next hedge goes, of the places that can have it now: to the next one that the call has not been to and that is not out, and
-// again to the first one that is not out if it has been to all these. 0 is nowhere, as a hedge that must be sent never goes.
+// again to the first one that is not out if it has been to all these. None goes where a server has pushed back. 0 is nowhere, as a hedge that must be
+// sent goes only if no place can have it.
 func (t *Tour) Next(ready Mask, must bool) int {
+	ready &^= Mask(t.full.Load())
 	if ready&^t.had == 0 {
 		t.had = 0
 	}
 	if to := t.health.hedge(ready, t.had, 0); to > 0 {
 		return to
 	}
-	return t.health.again(ready, must)
+	to := t.health.again(ready, must)
+	if to == 0 && ready != 0 {
+		t.health.passed()
+	}
+	return to
 }
 
 // Add says that attempt n, a hedge, goes to a place, and whether that has another target than the primary's.
 func (t *Tour) Add(n, place int, elsewhere bool) {
 	t.at[n], t.had = uint8(place), t.had.with(place)
-	if elsewhere {
-		t.away |= 1 << n
-	}
+	t.away[n] = elsewhere
+	t.health.tried(place)
 	t.health.hedged(place)
 }
 
@@ -40,7 +50,10 @@ func (t *Tour) Add(n, place int, elsewhere bool) {
 func (t *Tour) Place(n int) int { return int(t.at[n]) }
 
 // Elsewhere reports whether attempt n goes to another target than the primary.
-func (t *Tour) Elsewhere(n int) bool { return t.away&(1<<n) != 0 }
+func (t *Tour) Elsewhere(n int) bool { return t.away[n] }
+
+// PushedBack says that the server of attempt n wants no more hedges of the call: none goes to that place any more.
+func (t *Tour) PushedBack(n int) { t.full.Or(1 << t.at[n]) }
 
 // Refused says that attempt n was not sent.
 func (t *Tour) Refused(n int) { t.health.refused(t.Place(n)) }

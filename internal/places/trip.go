@@ -111,6 +111,7 @@ func (t *Trip) Add(n, place int, first bool) {
 	} else {
 		t.home = t.hedges == 0 && place == t.primary
 		t.hedges++
+		t.health.tried(place)
 	}
 	t.health.hedged(place)
 }
