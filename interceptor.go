@@ -451,14 +451,29 @@ func (h *hedging) plan(ctx context.Context, cc *grpc.ClientConn, delay time.Dura
 
 // admit decides about a hedge of a call over cc. It refuses those that could not be made, which are not able, or would only queue.
 func (h *hedging) admit(index int, cc *grpc.ClientConn, able bool) bool {
-	denial := engine.None
-	switch {
-	case h.barred.Load(), !h.throttle.Open():
-		denial = DeniedPaused
-	case !able, h.in.grpc.conns == nil && !h.rule.strict && cc != nil && !h.in.waker.Ready(cc):
-		denial = DeniedNotReady
+	due := conns.Due{Held: h.held(), Must: h.rule.strict}
+	switch own := h.in.grpc.conns == nil; {
+	case own && due.Held:
+		due.Denial = DeniedPaused
+	case !able, own && !h.rule.strict && cc != nil && !h.in.waker.Ready(cc):
+		due.Denial = DeniedNotReady
 	}
-	return h.tour.Admit(&h.Call, index, denial, h.rule.strict)
+	return h.tour.Admit(&h.Call, index, due)
+}
+
+// held reports whether the call's target holds back hedges of the call.
+func (h *hedging) held() bool { return h.barred.Load() || !h.throttle.Open() }
+
+// foreign reports whether attempt n says nothing of the call's target: it went to another one. To the letter of a service config all are one.
+func (h *hedging) foreign(n int) bool { return !h.rule.strict && h.tour.Elsewhere(n) }
+
+// pushedBack has no more hedges of the call sent where attempt n was.
+func (h *hedging) pushedBack(n int) {
+	if h.foreign(n) {
+		h.tour.PushedBack(n)
+	} else {
+		h.barred.Store(true)
+	}
 }
 
 var errNotFinal = errors.New("hedge: another attempt may get a better status")
@@ -480,10 +495,12 @@ func (h *hedging) verdict(a *race.Attempt, n int, err error, trailer metadata.MD
 	case n > 0 && (turnedAway(err, trailer) || err == elsewhere.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
 		return race.ErrRefused
 	}
-	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed && !h.tour.Elsewhere(n) {
-		h.key.PushBack(time.Now(), wait)
+	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed {
+		if !h.tour.Elsewhere(n) {
+			h.key.PushBack(time.Now(), wait)
+		}
 		if h.rule.hedging == nil {
-			h.barred.Store(true)
+			h.pushedBack(n)
 		}
 	}
 	switch code := status.Code(err); {
@@ -499,16 +516,16 @@ func (h *hedging) verdict(a *race.Attempt, n int, err error, trailer metadata.MD
 
 // goOn returns what a failure of attempt n with a code is for the race of a call whose method has a hedging policy.
 func (h *hedging) goOn(a *race.Attempt, n int, code codes.Code, trailer metadata.MD) error {
-	if a.Err() != nil {
+	if a.Err() != nil || h.tour.Closed(n) {
 		return errNotFinal
 	}
 	strict, nonFatal := h.rule.strict, h.rule.hedging.NonFatal(code)
 	after, stop := grpcattempt.NextAfter(trailer)
-	if nonFatal || stop {
+	if (nonFatal || stop) && !h.foreign(n) {
 		h.throttle.Failed()
 	}
 	if stop {
-		h.barred.Store(true)
+		h.pushedBack(n)
 	}
 	switch {
 	case !nonFatal && strict && n > 0:
@@ -517,7 +534,8 @@ func (h *hedging) goOn(a *race.Attempt, n int, code codes.Code, trailer metadata
 		return race.ErrAnswer
 	}
 	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after, Last: strict}
-	hold := after > 0 && (h.barred.Load() || !h.throttle.Open() || h.Hopeless(time.Now().Add(after), h.tour.Usual())) // for nothing
+	usual := h.tour.Usual()
+	hold := after > 0 && (h.held() && (strict || !usual.Elsewhere) || h.Hopeless(time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {
 		turn.Hedges = h.rule.terms.Hedges
 		h.Moved()

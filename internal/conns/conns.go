@@ -94,14 +94,19 @@ func (c *Set) Connect() {
 	}
 }
 
-// ready returns the places over which a hedge would start at once. It connects those that are idle.
-func (c *Set) ready() (ready places.Mask) {
+// ready returns the places over which a hedge would start at once, and those where it would wait for a connection that is being made. It
+// connects those that are idle.
+func (c *Set) ready() (ready, coming places.Mask) {
 	for i, to := range c.all {
-		if to.waker.Ready(to.ClientConn) {
+		switch to.waker.wake(to.ClientConn) {
+		case connectivity.Ready:
 			ready |= 1 << (i + 1)
+		case connectivity.Idle, connectivity.Connecting:
+			coming |= 1 << (i + 1)
+		case connectivity.TransientFailure, connectivity.Shutdown: // a hedge would fail at once
 		}
 	}
-	return ready
+	return ready, coming
 }
 
 // A Tour is which connections the attempts of a call go over. The zero Tour is that of a call without a Set, whose hedges go over the caller's own
@@ -145,16 +150,25 @@ func (t *Tour) Forget() {
 	}
 }
 
-// Admit decides about the next hedge of call c, for which there is a denial or [engine.None], and where it goes. One that must be sent waits for
-// a connection if need be.
-func (t *Tour) Admit(c *engine.Call, index int, denial observe.Reason, must bool) bool {
-	place := 0
+// A Due is a hedge that is due.
+type Due struct {
+	Denial observe.Reason // why it is not sent; None: nothing is known yet
+	Held   bool           // the call's target holds back hedges to it
+	Must   bool           // to the letter: all targets are one, how connections fare does not count, and it waits for one if need be
+}
+
+// Admit decides about the next hedge of call c, and where it goes.
+func (t *Tour) Admit(c *engine.Call, index int, due Due) bool {
+	place, denial := 0, due.Denial
 	if t.set != nil && denial == engine.None {
-		if place = t.next(must); place == 0 {
+		if place = t.next(due.Must); place == 0 {
 			denial = observe.DeniedNotReady
 		}
 	}
 	fare := t.fare(place)
+	if denial == engine.None && due.Held && (due.Must || !fare.Elsewhere) {
+		denial = observe.DeniedPaused
+	}
 	fare.Denial = denial
 	if !c.AdmitFare(index, fare) {
 		return false
@@ -167,9 +181,9 @@ func (t *Tour) Admit(c *engine.Call, index int, denial observe.Reason, must bool
 
 // next returns the place of the next hedge; 0: there is none.
 func (t *Tour) next(must bool) int {
-	ready := t.set.ready()
+	ready, coming := t.set.ready()
 	if must && ready == 0 {
-		ready = places.Mask(1)<<len(t.set.all)<<1 - 2
+		ready = coming
 	}
 	return t.Next(ready, must)
 }
@@ -229,6 +243,12 @@ func (t *Tour) fare(place int) engine.Fare {
 	return engine.Fare{Cost: to.cost, Elsewhere: elsewhere}
 }
 
+// Closed reports whether the program has closed the connection of hedge n, which is why it has failed.
+func (t *Tour) Closed(n int) bool {
+	place := t.Place(n)
+	return place > 0 && t.set.all[place-1].GetState() == connectivity.Shutdown
+}
+
 // Over returns the connection of hedge n of a call over own.
 func (t *Tour) Over(n int, own *grpc.ClientConn) *grpc.ClientConn {
 	if place := t.Place(n); place > 0 {
@@ -242,7 +262,10 @@ func (t *Tour) Over(n int, own *grpc.ClientConn) *grpc.ClientConn {
 type Waker struct{ busy atomic.Bool }
 
 // Ready reports whether a hedge over cc would start at once. It wakes a cc that is idle: otherwise only a call would, and none is sent.
-func (w *Waker) Ready(cc *grpc.ClientConn) bool {
+func (w *Waker) Ready(cc *grpc.ClientConn) bool { return w.wake(cc) == connectivity.Ready }
+
+// wake returns the state of cc, and wakes it if it is idle.
+func (w *Waker) wake(cc *grpc.ClientConn) connectivity.State {
 	state := cc.GetState()
 	if state == connectivity.Idle && w.busy.CompareAndSwap(false, true) {
 		go func() {
@@ -250,7 +273,7 @@ func (w *Waker) Ready(cc *grpc.ClientConn) bool {
 			cc.Connect()
 		}()
 	}
-	return state == connectivity.Ready
+	return state
 }
 
 // targets are those whose calls may have hedges over connections of their own.

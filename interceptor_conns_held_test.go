@@ -1,0 +1,143 @@
+//go:build !hedge_nogrpc
+
+package hedge_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/grpctest"
+)
+
+// A connection that was closed would refuse at once, with a status that is final to the letter.
+func TestToTheLetterNoHedgeGoesOverAConnectionThatCannotBe(t *testing.T) {
+	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
+		for name, unable := range map[string]func(*grpctest.Fleet, *hedge.HedgeConn){
+			"closed":      func(_ *grpctest.Fleet, c *hedge.HedgeConn) { _ = c.Conn.Close() },
+			"unreachable": func(f *grpctest.Fleet, c *hedge.HedgeConn) { c.Conn = f.To(t, 7) },
+		} {
+			f, conns := abroad(t, 0)
+			unable(f, &conns[0])
+			in := hedge.NewInterceptor(hedge.StrictServiceConfig(), hedge.WithHedgeConns(home, conns...),
+				hedge.WithServiceConfig(`{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`))
+			client := atHome(t, f, in)
+			delay(f, time.Second)
+			at, err := f.Call(t.Context(), call(client))
+			require.NoError(t, err, name)
+			assert.Equal(t, []int{1}, at, name)
+		}
+	})
+}
+
+// Exactly one hedge in ten that is due is paid for, as long as all are due.
+func TestAConnectionComesBackHoweverMuchTheBudgetAllows(t *testing.T) {
+	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
+		for _, percent := range []float64{3, 5, 10, 20} {
+			f, conns := abroad(t, 0, 0)
+			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(percent), hedge.WithHedgeConns(home, conns...))
+			client := atHome(t, f, in)
+			f.Delays[0].Store(int64(40 * ms))
+			f.Fails[1].Store(uint32(codes.Unavailable))
+			for range 500 {
+				_, err := f.Call(soon(t), call(client))
+				require.NoError(t, err)
+			}
+			at, _ := placeOf(in, "passthrough:///backend1:443")
+			require.True(t, at.Out)
+			before := at.Hedges
+			f.Fails[1].Store(0)
+			for range 1000 {
+				_, err := f.Call(soon(t), call(client))
+				require.NoError(t, err)
+			}
+			at, _ = placeOf(in, "passthrough:///backend1:443")
+			assert.False(t, at.Out, "%v %%: %d hedges, then %d", percent, before, at.Hedges)
+		}
+	})
+}
+
+// placeOf returns the place of that name of the key that has hedged the most.
+func placeOf(in *hedge.Interceptor, name string) (found hedge.PlaceSnapshot, ok bool) {
+	for _, k := range in.Snapshot().Keys {
+		for _, p := range k.Places {
+			if p.Place == name && (!ok || p.Hedges > found.Hedges) {
+				found, ok = p, true
+			}
+		}
+	}
+	return found, ok
+}
+
+func TestPushBackHoldsBackTheHedgesOfACallToItsTargetAlone(t *testing.T) {
+	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
+		f, conns := abroad(t, 0, 0)
+		sameTarget := grpctest.Dial(t, home[0], grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return f.Network.Host("client").DialContext(ctx, "tcp", "backend1:443")
+		}))
+		for _, c := range []struct {
+			conns []hedge.HedgeConn
+			want  []int
+			why   string
+		}{
+			{conns[:1], []int{1, 2}, "none goes where one was pushed back"},
+			{conns, []int{1, 2, 3}, "that is not for another target"},
+			{[]hedge.HedgeConn{{Conn: sameTarget}}, []int{1, 2}, "that is for the call's target"},
+			{[]hedge.HedgeConn{{Conn: sameTarget}, conns[1]}, []int{1, 2, 3}, "and not for another one"},
+		} {
+			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, c.conns...))
+			delay(f, 10*ms)
+			f.Fails[1].Store(0)
+			client := atHome(t, f, in)
+			delay(f, time.Second)
+			f.Delays[1].Store(0)
+			f.Fails[1].Store(uint32(codes.ResourceExhausted))
+			at, err := f.Call(soon(t), call(client))
+			require.NoError(t, err)
+			assert.Equal(t, c.want, at, c.why)
+		}
+	})
+}
+
+func TestRetryThrottlingIsThatOfTheCallsTarget(t *testing.T) {
+	const config = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s","nonFatalStatusCodes":["UNAVAILABLE"]}}],
+		"retryThrottling":{"maxTokens":10,"tokenRatio":0.001}}`
+	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
+		for _, strict := range []bool{false, true} {
+			f, conns := abroad(t, 0)
+			opts := []hedge.Option{hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...)}
+			if strict {
+				opts = append(opts, hedge.StrictServiceConfig())
+			}
+			in := hedge.NewInterceptor(opts...)
+			client := atHome(t, f, in)
+			hedges := func(n int) (sent int) {
+				for range n {
+					at, _ := f.Call(t.Context(), call(client))
+					sent += len(at) - 1
+				}
+				return sent
+			}
+			f.Delays[0].Store(int64(50 * ms))
+			f.Fails[1].Store(uint32(codes.Unavailable))
+			if sent := hedges(20); strict {
+				assert.Equal(t, 6, sent, "half of the ten tokens, and what five calls give back: to the letter all connections are one")
+				continue
+			}
+			f.Fails[1].Store(0)
+			hedges(20) // one of them brings the connection back
+			assert.Equal(t, 20, hedges(20), "the failures of another target are none of the call's")
+			f.Delays[0].Store(0)
+			f.Fails[0].Store(uint32(codes.Unavailable))
+			assert.Equal(t, 20, hedges(20), "and its failures hold back no hedges to another one")
+		}
+	})
+}
