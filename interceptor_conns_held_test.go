@@ -5,7 +5,10 @@ package hedge_test
 import (
 	"context"
 	"net"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -13,10 +16,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/grpctest"
 )
+
+const hedgingAfter20ms = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`
 
 // A connection that was closed would refuse at once, with a status that is final to the letter.
 func TestToTheLetterNoHedgeGoesOverAConnectionThatCannotBe(t *testing.T) {
@@ -28,12 +34,34 @@ func TestToTheLetterNoHedgeGoesOverAConnectionThatCannotBe(t *testing.T) {
 			f, conns := abroad(t, 0)
 			unable(f, &conns[0])
 			in := hedge.NewInterceptor(hedge.StrictServiceConfig(), hedge.WithHedgeConns(home, conns...),
-				hedge.WithServiceConfig(`{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`))
+				hedge.WithServiceConfig(hedgingAfter20ms))
 			client := atHome(t, f, in)
 			delay(f, time.Second)
 			at, err := f.Call(t.Context(), call(client))
 			require.NoError(t, err, name)
 			assert.Equal(t, []int{1}, at, name)
+		}
+	})
+}
+
+func TestAConnectionThatIsClosedInUseEndsNoCall(t *testing.T) {
+	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
+		for _, opts := range [][]hedge.Option{
+			{hedge.WithMethods("/*"), hedge.WithMaxHedges(1)},
+			{hedge.WithServiceConfig(hedgingAfter20ms)},
+			{hedge.WithServiceConfig(hedgingAfter20ms), hedge.StrictServiceConfig()},
+		} {
+			f, conns := abroad(t, 0)
+			in := hedge.NewInterceptor(append(opts, hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))...)
+			client := atHome(t, f, in)
+			delay(f, time.Second)
+			time.AfterFunc(500*ms, func() { _ = conns[0].Conn.Close() })
+			at, err := f.Call(soon(t), call(client))
+			require.NoError(t, err)
+			assert.Equal(t, []int{1, 2}, at)
+			at, err = f.Call(soon(t), call(client))
+			require.NoError(t, err)
+			assert.Equal(t, []int{1}, at)
 		}
 	})
 }
@@ -138,6 +166,48 @@ func TestRetryThrottlingIsThatOfTheCallsTarget(t *testing.T) {
 			f.Delays[0].Store(0)
 			f.Fails[0].Store(uint32(codes.Unavailable))
 			assert.Equal(t, 20, hedges(20), "and its failures hold back no hedges to another one")
+		}
+	})
+}
+
+// bearer is a credential of a call.
+type bearer struct{}
+
+func (bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer secret"}, nil
+}
+
+func (bearer) RequireTransportSecurity() bool { return false }
+
+func TestCredentialsOfACallGoToTheTargetsThatWereNamedAndToNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, conns := abroad(t, 0)
+		for _, c := range []struct {
+			named  []string
+			hedged bool
+		}{{home, true}, {nil, false}} {
+			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(c.named, conns[0]))
+			var mu sync.Mutex
+			got := make(map[string]bool)
+			spy := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				md, _ := metadata.FromOutgoingContext(ctx)
+				has := slices.ContainsFunc(opts, func(o grpc.CallOption) bool { _, is := o.(grpc.PerRPCCredsCallOption); return is })
+				mu.Lock()
+				got[cc.Target()] = has && len(md["x-token"]) == 1
+				mu.Unlock()
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}
+			client := atHome(t, f, in, grpc.WithChainUnaryInterceptor(spy), grpc.WithDefaultCallOptions(grpc.PerRPCCredentials(bearer{})))
+			delay(f, time.Second)
+			clear(got)
+			err := grpctest.CallUnary(client)(metadata.AppendToOutgoingContext(soon(t), "x-token", "secret"))
+			require.NoError(t, err)
+			want := map[string]bool{home[0]: true}
+			if c.hedged {
+				want[conns[0].Conn.Target()] = true
+			}
+			assert.Equal(t, want, got)
+			delay(f, 10*ms)
 		}
 	})
 }
