@@ -5,6 +5,7 @@ package hedge_test
 import (
 	"context"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -210,4 +211,48 @@ func TestCredentialsOfACallGoToTheTargetsThatWereNamedAndToNoOthers(t *testing.T
 			delay(f, 10*ms)
 		}
 	})
+}
+
+// An observer that panics, or ends the goroutine, loses no hedge in flight.
+func TestObserversOfConnectionsThatPanicOrExitLoseNothing(t *testing.T) {
+	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
+		for name, end := range map[string]func(){"panic": func() { panic("observer") }, "exit": runtime.Goexit} {
+			for kind, calls := range map[hedge.PlaceKind]int{hedge.PlaceHedged: 1010, hedge.PlaceFailed: 50, hedge.PlaceOut: 50} {
+				f, conns := abroad(t, 0, 0)
+				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...),
+					hedge.WithObserver(&ending{kind: kind, end: end}))
+				client := atHome(t, f, in)
+				f.Delays[0].Store(int64(time.Second))
+				f.Fails[1].Store(uint32(codes.Unavailable))
+				for range calls { // as many hedges may be in flight as 1000
+					done := make(chan error, 1)
+					go func() {
+						defer close(done)
+						_, err := f.Call(soon(t), call(client))
+						done <- err
+					}()
+					if err, ended := <-done; ended { // or the caller's goroutine has
+						require.NoError(t, err, "%s %s", name, kind)
+					}
+				}
+				synctest.Wait()
+				for _, k := range in.Snapshot().Keys {
+					assert.Zero(t, k.Denied[hedge.DeniedInFlight], "%s %s: hedges that have ended count as in flight", name, kind)
+				}
+			}
+		}
+	})
+}
+
+// ending ends what tells it of something that happens at a place.
+type ending struct {
+	hedge.NopObserver
+	kind hedge.PlaceKind
+	end  func()
+}
+
+func (o *ending) Placed(_ hedge.KeyInfo, p hedge.PlaceEvent) {
+	if p.Kind == o.kind {
+		o.end()
+	}
 }
