@@ -624,7 +624,8 @@ func TestWhatIsSignedIsWhatIsSentAtEveryPlace(t *testing.T) {
 					return new(net.Dialer).DialContext(ctx, network, addresses[addr])
 				},
 			}
-			tr := hedge.New(base, hedge.WithPlaces(hedge.Place{URL: "https://s3.eu.test"}, hedge.Place{URL: "https://s3.us.test", Prepare: us.prepare, Keep: []string{"list-type", "prefix"}}))
+			tr := hedge.New(base, hedge.WithPlaces(hedge.Place{URL: "https://s3.eu.test"}, hedge.Place{URL: "https://s3.us.test", Prepare: us.prepare, Keep: []string{"list-type", "prefix"}}),
+				hedge.WithBudgetPercent(100))
 			t.Cleanup(tr.CloseIdleConnections)
 			call := func(method, body string) string {
 				var r io.Reader

@@ -358,7 +358,7 @@ func TestAPlaceThatAnswersNothingIsOutWithoutHedges(t *testing.T) {
 		require.Equal(t, 0, h.primary(both), "six calls are too few")
 		h.answered(0, time.Millisecond)
 		begin(h, badRow+1)
-		time.Sleep(patient*away - 1)
+		time.Sleep(patient*away - time.Nanosecond)
 		require.Equal(t, 0, h.primary(both), "it is not long enough")
 		time.Sleep(time.Nanosecond)
 		h.silent(0, 0)
