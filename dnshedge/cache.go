@@ -127,8 +127,9 @@ type entry struct {
 	origin
 
 	hits           atomic.Uint32
-	claimed        atomic.Int64 // until when somebody refreshes it, in nanoseconds since the epoch
-	noRefreshUntil atomic.Int64 // nanoseconds since the epoch
+	noRefreshOf    atomic.Uint32 // the type of which noRefreshUntil holds; [dns.TypeANY]: of all, if the entry is of all
+	claimed        atomic.Int64  // until when somebody refreshes it, in nanoseconds since the epoch
+	noRefreshUntil atomic.Int64  // nanoseconds since the epoch
 }
 
 func (c *Cache) init() {
@@ -350,8 +351,11 @@ func (f *found) claim() bool {
 // release ends a claim.
 func (e *entry) release() { e.claimed.Store(0) }
 
-// waiting reports whether nobody should ask for the entry again for a while.
-func (f *found) waiting() bool { return int64(f.at) < f.noRefreshUntil.Load() }
+// waiting reports whether nobody should ask for the entry again for a while, by a question of that type.
+func (f *found) waiting(qtype uint16) bool {
+	of := f.noRefreshOf.Load()
+	return int64(f.at) < f.noRefreshUntil.Load() && (of == uint32(dns.TypeANY) || of == uint32(qtype))
+}
 
 // What is said of answers that the servers did not just give.
 var (
@@ -439,7 +443,7 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, do
 		if !c.usable(had, at) || final && had.left(at) <= 0 {
 			return false
 		}
-		had.refreshFailed(at)
+		had.refreshFailed(at, q.Type)
 		return true
 	}
 	if f := c.find(key, at, domain); f.entry != nil && f.fails == 0 {
@@ -462,14 +466,20 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, do
 	})
 }
 
-// refreshFailed ends a refresh without an answer.
-func (e *entry) refreshFailed(at time.Duration) {
-	e.postponeRefresh(at)
+// refreshFailed ends a refresh by a question of that type without an answer.
+func (e *entry) refreshFailed(at time.Duration, qtype uint16) {
+	e.postponeRefresh(at, qtype)
 	e.release()
 }
 
-// postponeRefresh keeps the entry from being refreshed for staleRecheck.
-func (e *entry) postponeRefresh(at time.Duration) {
+// postponeRefresh keeps the entry from being refreshed for staleRecheck by a question of that type, and by all if another type's
+// was kept from it as well: of an entry that a name does not exist, servers may fail the questions of one type alone.
+func (e *entry) postponeRefresh(at time.Duration, qtype uint16) {
+	of := uint32(qtype)
+	if int64(at) < e.noRefreshUntil.Load() && e.noRefreshOf.Load() != of {
+		of = uint32(dns.TypeANY)
+	}
+	e.noRefreshOf.Store(of)
 	e.noRefreshUntil.Store(int64(at + staleRecheck))
 }
 

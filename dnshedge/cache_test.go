@@ -300,6 +300,37 @@ func TestAFailureNeverReplacesAGoodAnswer(t *testing.T) {
 	}
 }
 
+// TestAFailureOfOneTypeHoldsBackNoOther has a name that does not exist, and servers that fail questions of some types. That the name does
+// not exist is kept for all types, and after it has expired, the recheck timer (RFC 8767 §5) is that of the type that failed.
+func TestAFailureOfOneTypeHoldsBackNoOther(t *testing.T) {
+	bubble(t, func(l *lab) {
+		asked := make(map[uint16]int)
+		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
+			asked[q.Question[0].Qtype]++
+			if q.Question[0].Qtype == dns.TypeA {
+				return negative(dns.RcodeNameError, 5)(q)
+			}
+			return rcode(dns.RcodeServerFailure)(q)
+		})
+		l.must(c, "x.example.")
+		time.Sleep(6 * time.Second)
+		for range 2 {
+			assert.Equal(t, dns.RcodeNameError, l.askType(c, "x.example.", dns.TypeAAAA).Rcode, "it is stale")
+		}
+		once := asked[dns.TypeAAAA]
+		l.must(c, "x.example.")
+		assert.Equal(t, 2, asked[dns.TypeA], "nobody has failed it")
+
+		time.Sleep(6 * time.Second)
+		for range 3 {
+			l.askType(c, "x.example.", dns.TypeAAAA)
+			l.askType(c, "x.example.", dns.TypeMX)
+		}
+		assert.Equal(t, 2*once, asked[dns.TypeAAAA])
+		assert.Equal(t, once, asked[dns.TypeMX], "both are known to fail")
+	})
+}
+
 // RFC 8767 §5.
 func TestAnExpiredAnswerIsGivenAfterTheClientTimer(t *testing.T) {
 	bubble(t, func(l *lab) {

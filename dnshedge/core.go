@@ -258,7 +258,7 @@ func (c *core) kept(ctx context.Context, q *wire.Query) (had found, r *result) {
 		c.refresh(q, had)
 	}
 	switch {
-	case had.freshness == fresh, had.freshness == stale && had.waiting():
+	case had.freshness == fresh, had.freshness == stale && had.waiting(q.Type):
 		return had, c.fromCache(ctx, q, had)
 	case had.freshness == stale && cache.staleAfter() == 0:
 		if had.claim() {
@@ -309,7 +309,7 @@ func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *resul
 	case <-slow:
 		// The servers are slow. Their answer will be kept; until then callers get the
 		// stale one without waiting.
-		had.postponeRefresh(had.at)
+		had.postponeRefresh(had.at, q.Type)
 		return c.fromCache(ctx, q, had)
 	case <-ctx.Done():
 		c.flights.leave(f)
