@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -196,16 +197,16 @@ func TestACallAtTwoPlacesCountsAsSlowLikeOthers(t *testing.T) {
 		rt.Answer = inPlaces(rt, takes(rt, time.Second), takes(rt, 2*time.Second))
 		rt.Forget()
 		const calls = 3
-		atOnce := 0
+		var atOnce atomic.Int64
 		for range calls {
 			start, before := time.Now(), len(rt.Sent())
-			time.AfterFunc(time.Millisecond, func() { atOnce += len(rt.Sent()) - before - 1 })
+			time.AfterFunc(time.Millisecond, func() { atOnce.Add(int64(len(rt.Sent()) - before - 1)) })
 			resp, err := get(t, tr, site)
 			require.NoError(t, err)
 			text(t, resp)
 			require.Equal(t, time.Second, time.Since(start))
 		}
-		require.Equal(t, 1, atOnce)
+		require.EqualValues(t, 1, atOnce.Load())
 		assert.InDelta(t, 1-math.Pow(15.0/16, calls), tr.Snapshot().Keys[0].SlowShare, 0.001)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -304,9 +305,9 @@ func TestAFailureNeverReplacesAGoodAnswer(t *testing.T) {
 // not exist is kept for all types, and after it has expired, the recheck timer (RFC 8767 §5) is that of the type that failed.
 func TestAFailureOfOneTypeHoldsBackNoOther(t *testing.T) {
 	bubble(t, func(l *lab) {
-		asked := make(map[uint16]int)
+		var asked [dns.TypeAAAA + 1]atomic.Int64
 		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
-			asked[q.Question[0].Qtype]++
+			asked[q.Question[0].Qtype].Add(1)
 			if q.Question[0].Qtype == dns.TypeA {
 				return negative(dns.RcodeNameError, 5)(q)
 			}
@@ -317,17 +318,17 @@ func TestAFailureOfOneTypeHoldsBackNoOther(t *testing.T) {
 		for range 2 {
 			assert.Equal(t, dns.RcodeNameError, l.askType(c, "x.example.", dns.TypeAAAA).Rcode, "it is stale")
 		}
-		once := asked[dns.TypeAAAA]
+		once := asked[dns.TypeAAAA].Load()
 		l.must(c, "x.example.")
-		assert.Equal(t, 2, asked[dns.TypeA], "nobody has failed it")
+		assert.EqualValues(t, 2, asked[dns.TypeA].Load(), "nobody has failed it")
 
 		time.Sleep(6 * time.Second)
 		for range 3 {
 			l.askType(c, "x.example.", dns.TypeAAAA)
 			l.askType(c, "x.example.", dns.TypeMX)
 		}
-		assert.Equal(t, 2*once, asked[dns.TypeAAAA])
-		assert.Equal(t, once, asked[dns.TypeMX], "both are known to fail")
+		assert.Equal(t, 2*once, asked[dns.TypeAAAA].Load())
+		assert.Equal(t, once, asked[dns.TypeMX].Load(), "both are known to fail")
 	})
 }
 

@@ -264,12 +264,12 @@ func TestShadowPredictsForDNSWhatHedgingDoes(t *testing.T) {
 func TestShadowHedgesTakeNothingFromFailovers(t *testing.T) {
 	answered := func(h dnshedge.Hedge) (n int) {
 		bubble(t, func(l *lab) {
-			asked := 0
+			var asked atomic.Int64
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
 				if strings.HasPrefix(q.Question[0].Name, "fails") {
 					return rcode(dns.RcodeServerFailure)(q)
 				}
-				if asked++; asked%5 == 0 {
+				if asked.Add(1)%5 == 0 {
 					return drop(q)
 				}
 				return good(q)
