@@ -46,20 +46,40 @@ type Health struct {
 
 // A standing is what is known of one place.
 type standing struct {
-	bad    float64       // share of bad outcomes
-	row    int           // bad outcomes, one after another
-	out    bool          // calls go elsewhere
-	good   int           // good outcomes, one after another, while out
-	quick  time.Duration // it takes about that long, or longer; 0: it may be quicker than any
+	out    bool // calls go elsewhere
+	slower bool // it is out, and nothing has failed there that is a reason for it
+	outcomes
+	pace
+	silence
+	logged
+	tally Tally
+}
+
+// outcomes are how attempts at a place ended.
+type outcomes struct {
+	bad   float64 // share of bad ones
+	row   int     // bad ones, one after another
+	good  int     // good ones, one after another, while the place is out
+	doubt bool    // two attempts of a call have been there for long, and nothing good is known since
+}
+
+// pace is how long a place takes.
+type pace struct {
+	quick  time.Duration // about that long, or longer; 0: it may be quicker than any
 	duels  int           // with a place behind it, duelMemory at most
 	beaten float64       // share of them that the other place has won
-	slower bool          // it is out, and nothing has failed there that is a reason for it
-	notice engine.Notice // of what a log is told
-	told   bool          // that it is out, which is the last that a log was told
-	doubt  bool          // two attempts of a call have been there for long, and nothing good is known since
-	asked  int           // calls that began there since it has answered one
-	since  time.Time     // when the first of them did
-	tally  Tally
+}
+
+// silence is what a place has not answered.
+type silence struct {
+	asked int       // calls that began there since it has answered one
+	since time.Time // when the first of them did
+}
+
+// logged is what a log was told of a place.
+type logged struct {
+	notice engine.Notice
+	told   bool // that it is out, which is the last
 }
 
 // A Tally is what was counted of one place.
@@ -125,7 +145,7 @@ func (h *Health) Forget() (tell func()) { return h.back(func(*standing) { h.gone
 
 // Reset forgets what was learned of the places. What was counted stays. Observers hear of it by tell, if it is not nil.
 func (h *Health) Reset() (tell func()) {
-	return h.back(func(s *standing) { *s = standing{notice: s.notice, told: s.told, tally: s.tally} })
+	return h.back(func(s *standing) { *s = standing{logged: s.logged, tally: s.tally} })
 }
 
 // back calls f for each place, with mu held, and returns what tells that those which were out are back; nil: none was.

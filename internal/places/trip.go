@@ -23,23 +23,33 @@ type Trip struct {
 	fit     Mask
 	had     Mask
 	primary int
-	rival   int           // the place that has the call as well, from the beginning; -1: none
-	rivals  int           // the attempt that is sent there; 0: none was
-	usual   time.Duration // what calls take that go where it goes; 0: that is not known
-	planned int           // hedges that can become due later
+	failed  atomic.Bool // the primary has
+	rivalry
+	plan
+	at    [1 + race.MaxHedges]uint8
+	ctx   context.Context // the caller's
+	began time.Time
+	since [1 + race.MaxHedges]atomic.Int64 // of the attempts' starts, in ns since began
+}
+
+// rivalry is with the place that has the call as well, from the beginning.
+type rivalry struct {
+	rival  int         // that place; -1: none
+	rivals int         // the attempt that is sent there; 0: none was
+	lost   atomic.Bool // it has failed
+}
+
+// plan is what decides where hedges go that start later.
+type plan struct {
+	usual   time.Duration // what calls take that go where this one goes; 0: that is not known
+	planned int           // hedges that can become due
 	hedges  int           // that did
 	home    bool          // the first of them went where the primary goes
-	at      [1 + race.MaxHedges]uint8
-	ctx     context.Context // the caller's
-	began   time.Time
-	since   [1 + race.MaxHedges]atomic.Int64 // of the attempts' starts, in ns since began
-	failed  atomic.Bool                      // the primary has
-	lost    atomic.Bool                      // the rival has failed
 }
 
 // Begin returns the trip of a call that those places can have, of which there is at least one.
 func (s *Set) Begin(ctx context.Context, h *Health, fit Mask) *Trip {
-	t := &Trip{set: s, health: h, fit: fit, ctx: ctx, began: time.Now(), primary: h.primary(fit), rival: -1}
+	t := &Trip{set: s, health: h, fit: fit, ctx: ctx, began: time.Now(), primary: h.primary(fit), rivalry: rivalry{rival: -1}}
 	t.at[0], t.had = uint8(t.primary), Mask(0).with(t.primary)
 	return t
 }
