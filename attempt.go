@@ -88,7 +88,9 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		}
 	}
 	err = c.judge(r, resp, err, n)
-	c.trip.Ended(n, err == nil || err == race.ErrAnswer, err == race.ErrRefused || a.Err() != nil)
+	if c.trip != nil {
+		c.trip.Ended(n, err == nil || err == race.ErrAnswer, err == race.ErrRefused || a.Err() != nil)
+	}
 	return resp, err
 }
 

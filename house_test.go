@@ -37,7 +37,7 @@ type houseLimits struct {
 // houseRooms holds the limits. The first row that matches a room counts.
 // A room without a row is not measured.
 var houseRooms = []houseLimits{
-	{room: ".", files: 24, lines: 5110, function: 50, pairs: 3},
+	{room: ".", files: 24, lines: 5114, function: 50, pairs: 3},
 	{room: "internal/engine", lines: 2200, function: 60, pairs: 2},
 	{room: "benchmark/simulate", function: 60, pairs: 5},
 	{room: "benchmark/*", function: 60, pairs: 3},

@@ -397,9 +397,10 @@ func (c *call) arrived(ctx context.Context, winner int) {
 
 // arrivedAlone tells how a call has ended that was sent once.
 func (c *call) arrivedAlone(ctx context.Context, answered bool) {
-	winner := map[bool]int{true: 0, false: -1}[answered]
-	c.trip.Ended(0, answered, ctx.Err() != nil)
-	c.arrived(ctx, winner)
+	if c.trip != nil {
+		c.trip.Ended(0, answered, ctx.Err() != nil)
+		c.arrived(ctx, map[bool]int{true: 0, false: -1}[answered])
+	}
 }
 
 // LatencyEstimate returns quantile q, in [0, 1], of what callers of host waited
