@@ -233,11 +233,7 @@ func (c *call) admit(index int) bool {
 		return false
 	}
 	added := false
-	defer func() {
-		if !added { // an observer has ended the goroutine that would make the hedge
-			c.key.Ended()
-		}
-	}()
+	defer c.key.EndedUnless(&added)
 	c.trip.Add(c.Hedges, place, first)
 	added = true
 	return true

@@ -2,6 +2,7 @@ package hedge_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,7 +25,7 @@ import (
 // TestAPrepareThatIsCancelledIsNoFailure: a hedge whose primary answers while Prepare still asks for a key was not sent, which is not its place's fault.
 func TestAPrepareThatIsCancelledIsNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, takes(rt, 100*ms), quick(rt))
+		rt.Answer = inPlaces(rt, after(rt, 100*ms), quick(rt))
 		var log bytes.Buffer
 		slow := func(r *http.Request) error {
 			<-r.Context().Done()
@@ -48,11 +49,15 @@ func TestAPrepareThatIsCancelledIsNoFailure(t *testing.T) {
 
 // TestAHedgeThatPrepareLeavesCostsNothing: it is not sent, however Prepare ends.
 func TestAHedgeThatPrepareLeavesCostsNothing(t *testing.T) {
-	for name, leave := range map[string]func(){"panic": func() { panic("no key") }, "Goexit": runtime.Goexit} {
+	for name, prepare := range map[string]func(*http.Request) error{
+		"error":  func(*http.Request) error { return errors.New("no key") },
+		"panic":  func(*http.Request) error { panic("no key") },
+		"Goexit": func(*http.Request) error { runtime.Goexit(); return nil },
+	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = after(rt, time.Second)
-				tr := warm(t, rt, toFar(hedge.Place{Cost: 3, Prepare: func(*http.Request) error { leave(); return nil }}), hedge.WithMaxHedges(1))
+				tr := warm(t, rt, toFar(hedge.Place{Cost: 3, Prepare: prepare}), hedge.WithMaxHedges(1))
 				before := tr.Snapshot().Keys[0]
 				resp, err := get(t, tr, site)
 				require.NoError(t, err)
@@ -95,12 +100,12 @@ func TestABodyThatPrepareSetsIsNotExchangedForNone(t *testing.T) {
 // TestBodiesThatFailSayNothingOfAPlace: their calls end before an answer could come.
 func TestBodiesThatFailSayNothingOfAPlace(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, takes(rt, time.Second), takes(rt, 80*ms))
+		rt.Answer = inPlaces(rt, after(rt, time.Second), after(rt, 80*ms))
 		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
 		resp, err := get(t, tr, site) // after which it is known how long far takes
 		require.NoError(t, err)
 		text(t, resp)
-		rt.Answer = inPlaces(rt, quick(rt), takes(rt, 80*ms))
+		rt.Answer = inPlaces(rt, quick(rt), after(rt, 80*ms))
 		resp, err = get(t, tr, site)
 		require.NoError(t, err)
 		text(t, resp)
@@ -159,7 +164,7 @@ func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
 				if r.URL.Path == "/broken" || r.URL.Path == "/mirror/broken" {
 					return rt.Response(r, 500, "broken"), nil
 				}
-				return takes(rt, d)(r, n)
+				return after(rt, d)(r, n)
 			}
 		}
 		rt.Answer = inPlaces(rt, broken(usual), broken(80*ms))
@@ -185,7 +190,7 @@ func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
 // TestACallAtTwoPlacesCountsAsSlowLikeOthers: in an outage the first brake must not take it for a quick one because it has its hedge already.
 func TestACallAtTwoPlacesCountsAsSlowLikeOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, quick(rt), takes(rt, 5*ms)) // so that far goes on being tried
+		rt.Answer = inPlaces(rt, quick(rt), after(rt, 5*ms)) // so that far goes on being tried
 		tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
 		warmUp(t, tr)
 		for range 4 { // one in five is sent to both
@@ -194,7 +199,7 @@ func TestACallAtTwoPlacesCountsAsSlowLikeOthers(t *testing.T) {
 			text(t, resp)
 		}
 		require.Zero(t, tr.Snapshot().Keys[0].SlowShare)
-		rt.Answer = inPlaces(rt, takes(rt, time.Second), takes(rt, 2*time.Second))
+		rt.Answer = inPlaces(rt, after(rt, time.Second), after(rt, 2*time.Second))
 		rt.Forget()
 		const calls = 3
 		var atOnce atomic.Int64
@@ -235,7 +240,7 @@ func TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome(t *testing.T) {
 // TestAPlaceWhoseRoundTripperPanicsIsOut: hedges that panic there are paid for, and win nothing.
 func TestAPlaceWhoseRoundTripperPanicsIsOut(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, takes(rt, time.Second), func(*http.Request, int) (*http.Response, error) { panic("no pool") })
+		rt.Answer = inPlaces(rt, after(rt, time.Second), func(*http.Request, int) (*http.Response, error) { panic("no pool") })
 		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))
 		for range 20 {
 			resp, err := get(t, tr, site)

@@ -245,7 +245,7 @@ func TestTheBudgetIsNeverOverspentOnDearPlaces(t *testing.T) {
 		for name, nearby := range map[string]func(*doubles.RoundTripper) func(*http.Request, int) (*http.Response, error){
 			"down": func(*doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) { return fails },
 			"slow": func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
-				return takes(rt, time.Second)
+				return after(rt, time.Second)
 			},
 			"well": quick,
 			"flapping": func(rt *doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) {
@@ -260,7 +260,7 @@ func TestTheBudgetIsNeverOverspentOnDearPlaces(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(name, cost), func(t *testing.T) {
 				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-					rt.Answer = inPlaces(rt, nearby(rt), takes(rt, 40*ms))
+					rt.Answer = inPlaces(rt, nearby(rt), after(rt, 40*ms))
 					var spent atomic.Int64
 					tr := hedge.New(rt, hedge.WithPlaces(hedge.Place{URL: near}, hedge.Place{URL: far, Cost: cost}), hedge.WithBudgetPercent(10), hedge.WithBurst(0))
 					script := rt.Answer
@@ -296,10 +296,10 @@ func TestConcurrentCallsToPlaces(t *testing.T) {
 			case i%7 == 0:
 				return fails(r, k)
 			case i%5 == 0:
-				return takes(rt, 300*ms)(r, k)
+				return after(rt, 300*ms)(r, k)
 			}
 			return quick(rt)(r, k)
-		}, takes(rt, 30*ms))
+		}, after(rt, 30*ms))
 		shared := http.Header{"X-Of-Far": {"1"}}
 		tr := hedge.New(rt, toFar(hedge.Place{Cost: 2, Prepare: func(r *http.Request) error {
 			for name, v := range shared {

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -51,11 +50,6 @@ func inPlaces(rt *doubles.RoundTripper, nearby, away func(*http.Request, int) (*
 	}
 }
 
-// takes answers after d.
-func takes(rt *doubles.RoundTripper, d time.Duration) func(*http.Request, int) (*http.Response, error) {
-	return after(rt, d)
-}
-
 // fails fails at once.
 func fails(*http.Request, int) (*http.Response, error) { return nil, errDown }
 
@@ -70,7 +64,7 @@ func hosts(sent []*http.Request) map[string]int {
 
 func TestAHedgeGoesToTheNextPlace(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, takes(rt, time.Minute), takes(rt, 80*ms))
+		rt.Answer = inPlaces(rt, after(rt, time.Minute), after(rt, 80*ms))
 		tr := warm(t, rt, toFar(hedge.Place{Keep: []string{"q"}}), hedge.WithMaxHedges(1), hedge.WithAttemptHeader("X-Try"))
 		start := time.Now()
 		resp, err := get(t, tr, site+"%2Fa?q=1&Q=%32")
@@ -277,7 +271,7 @@ func TestAPlaceThatFailsIsSkippedAndTriedAgain(t *testing.T) {
 				return fails(r, n)
 			}
 			return quick(rt)(r, n)
-		}, takes(rt, 80*ms))
+		}, after(rt, 80*ms))
 		var stats *hedge.Stats
 		tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithStats(&stats))
 		play := func(calls int) (failed int) {
@@ -310,7 +304,7 @@ func TestAPlaceThatFailsIsSkippedAndTriedAgain(t *testing.T) {
 
 func TestAPlaceThatIsSlowFromTheStartIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, takes(rt, 300*ms), takes(rt, 80*ms))
+		rt.Answer = inPlaces(rt, after(rt, 300*ms), after(rt, 80*ms))
 		tr := hedge.New(rt, toFar(hedge.Place{}))
 		for range 2000 {
 			resp, err := get(t, tr, site)
@@ -327,7 +321,7 @@ func TestAPlaceThatIsSlowFromTheStartIsLeft(t *testing.T) {
 
 func TestANearPlaceThatIsQuickerStays(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, quick(rt), takes(rt, 80*ms))
+		rt.Answer = inPlaces(rt, quick(rt), after(rt, 80*ms))
 		tr := hedge.New(rt, toFar(hedge.Place{}))
 		for range 2000 {
 			resp, err := get(t, tr, site)
@@ -346,10 +340,10 @@ func TestCostDividesTheBudget(t *testing.T) {
 			var n atomic.Int64
 			rt.Answer = inPlaces(rt, func(r *http.Request, k int) (*http.Response, error) {
 				if n.Add(1)%20 == 0 { // less than what has the place left
-					return takes(rt, 200*ms)(r, k)
+					return after(rt, 200*ms)(r, k)
 				}
 				return quick(rt)(r, k)
-			}, takes(rt, 80*ms))
+			}, after(rt, 80*ms))
 			tr := hedge.New(rt, toFar(hedge.Place{Cost: cost}), hedge.WithBudgetPercent(3), hedge.WithBurst(0), hedge.WithMaxHedges(1))
 			for range 5000 {
 				resp, err := get(t, tr, site)
@@ -416,21 +410,6 @@ func TestPrepareSeesTheBodyAndWhatItLeavesIsSent(t *testing.T) {
 	}
 }
 
-func TestAHedgeThatIsNotPreparedCostsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = after(rt, time.Second)
-		tr := warm(t, rt, toFar(hedge.Place{Prepare: func(*http.Request) error { return errors.New("no key") }}), hedge.WithMaxHedges(1))
-		before := tr.Snapshot().Keys[0]
-		resp, err := get(t, tr, site)
-		require.NoError(t, err)
-		text(t, resp)
-		assert.Len(t, rt.Sent(), 1)
-		k := tr.Snapshot().Keys[0]
-		assert.EqualValues(t, 1, k.Denied[hedge.DeniedNotReady]-before.Denied[hedge.DeniedNotReady])
-		assert.GreaterOrEqual(t, k.Budget, before.Budget)
-	})
-}
-
 func TestRedirectsAndCookiesOfAnotherPlace(t *testing.T) {
 	for location, want := range map[string]string{
 		"other":                         near + "/other",
@@ -444,14 +423,14 @@ func TestRedirectsAndCookiesOfAnotherPlace(t *testing.T) {
 		t.Run(location, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				away := func(r *http.Request, n int) (*http.Response, error) {
-					resp, err := takes(rt, 80*ms)(r, n)
+					resp, err := after(rt, 80*ms)(r, n)
 					if err == nil {
 						resp.StatusCode = http.StatusFound
 						resp.Header = http.Header{"Location": {location}, "Set-Cookie": {"session=of-far"}}
 					}
 					return resp, err
 				}
-				rt.Answer = inPlaces(rt, takes(rt, time.Second), away)
+				rt.Answer = inPlaces(rt, after(rt, time.Second), away)
 				tr := warm(t, rt, toFar(hedge.Place{Keep: []string{"x"}}), hedge.WithMaxHedges(1))
 				resp, err := get(t, tr, site)
 				require.NoError(t, err)
@@ -471,7 +450,7 @@ func TestRedirectsAndCookiesOfAnotherPlace(t *testing.T) {
 // TestAJarHasNoCookieOfAnotherPlace: a client stores cookies for the host that it has asked.
 func TestAJarHasNoCookieOfAnotherPlace(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, takes(rt, time.Second), func(r *http.Request, n int) (*http.Response, error) {
+		rt.Answer = inPlaces(rt, after(rt, time.Second), func(r *http.Request, n int) (*http.Response, error) {
 			resp, err := quick(rt)(r, n)
 			if err == nil {
 				resp.Header.Set("Set-Cookie", "session=of-far")

@@ -61,7 +61,7 @@ func atPlaces(t *testing.T, rt *doubles.RoundTripper, opts ...hedge.Option) *out
 			return fails(r, n)
 		}
 		return quick(rt)(r, n)
-	}, takes(rt, 80*ms))
+	}, after(rt, 80*ms))
 	o.Transport = hedge.New(rt, append(opts, toFar(hedge.Place{}), hedge.WithName("shop"), hedge.WithObserver(o.events), hedge.WithLogger(slog.New(o.log)))...)
 	o.log.meet = func() { _ = o.Snapshot() } // or there would be a lock held
 	return o
@@ -139,7 +139,7 @@ func TestAPlaceThatFailsIsSeenToBeOutAndBack(t *testing.T) {
 func TestAPlaceThatIsSlowerThanAnotherIsSeenToBeOutForThat(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		o := atPlaces(t, rt)
-		rt.Answer = inPlaces(rt, takes(rt, 300*ms), takes(rt, 80*ms))
+		rt.Answer = inPlaces(rt, after(rt, 300*ms), after(rt, 80*ms))
 		o.call(1000)
 		n, _ := o.places()
 		assert.True(t, n.Out && n.Slower)
@@ -200,7 +200,7 @@ func (atPlaceLeaver) Placed(_ hedge.KeyInfo, p hedge.PlaceEvent) {
 func TestAnObserverOfPlacesThatEndsItsGoroutineLeavesNoHedgeInFlight(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithObserver(atPlaceLeaver{}), hedge.WithBudget(hedge.NewBudget(100, 10_000)))
-		rt.Answer = inPlaces(rt, takes(rt, 40*ms), takes(rt, 80*ms))
+		rt.Answer = inPlaces(rt, after(rt, 40*ms), after(rt, 80*ms))
 		req := request(t, hedge.WithDelay(t.Context(), 5*ms), "GET", site, nil)
 		done := make(chan bool)
 		for range 1200 {

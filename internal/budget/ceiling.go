@@ -31,11 +31,8 @@ func NewCeiling(perSecond float64) *Ceiling {
 	return &Ceiling{lim: rate.NewLimiter(rate.Limit(min(perSecond, math.MaxFloat64)), int(sizeOf(perSecond)/one))} // rate.Inf is not +Inf
 }
 
-// Spend takes a token from the Ceiling and one from b, or none from either.
-func (c *Ceiling) Spend(now time.Time, b *Bucket) bool { return c.SpendN(now, b, 1) }
-
-// SpendN takes a token from the Ceiling, which counts hedges, and n from b, or none from either.
-func (c *Ceiling) SpendN(now time.Time, b *Bucket, n int64) bool {
+// Spend takes a token from the Ceiling, which counts hedges, and n from b, or none from either.
+func (c *Ceiling) Spend(now time.Time, b *Bucket, n int64) bool {
 	if c == nil {
 		return b.SpendN(n)
 	}
@@ -46,10 +43,7 @@ func (c *Ceiling) SpendN(now time.Time, b *Bucket, n int64) bool {
 }
 
 // GiveBack returns what Spend took.
-func (c *Ceiling) GiveBack(now time.Time, b *Bucket) { c.GiveBackN(now, b, 1) }
-
-// GiveBackN returns what SpendN took.
-func (c *Ceiling) GiveBackN(now time.Time, b *Bucket, n int64) {
+func (c *Ceiling) GiveBack(now time.Time, b *Bucket, n int64) {
 	b.GiveBackN(n)
 	if c != nil {
 		c.mu.Lock()

@@ -58,7 +58,7 @@ func (p *Purse) Count(now time.Time) {
 
 // Pay takes the tokens for a hedge that costs n, or none. The caller sees to it that nobody else asks the route's bucket meanwhile.
 func (p *Purse) Pay(now time.Time, c *Ceiling, n int64) bool {
-	if p.route != nil && !p.route.PaysN(n) || !c.SpendN(now, p.Bucket, n) {
+	if p.route != nil && !p.route.PaysN(n) || !c.Spend(now, p.Bucket, n) {
 		return false
 	}
 	if p.route != nil {
@@ -69,7 +69,7 @@ func (p *Purse) Pay(now time.Time, c *Ceiling, n int64) bool {
 
 // Return returns what Pay took.
 func (p *Purse) Return(now time.Time, c *Ceiling, n int64) {
-	c.GiveBackN(now, p.Bucket, n)
+	c.GiveBack(now, p.Bucket, n)
 	if p.route != nil {
 		p.route.GiveBackN(n)
 	}

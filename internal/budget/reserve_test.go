@@ -70,7 +70,7 @@ func TestACeilingPaysOnceForATime(t *testing.T) {
 	spent := 0
 	for i := range 1000 { // calls of two goroutines, one of which is always late
 		for _, late := range []time.Duration{0, 100 * time.Millisecond} {
-			if c.Spend(epoch.Add(time.Duration(i)*time.Millisecond-late), b) {
+			if c.Spend(epoch.Add(time.Duration(i)*time.Millisecond-late), b, 1) {
 				spent++
 			}
 		}

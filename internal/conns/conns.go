@@ -188,14 +188,10 @@ func (t *Tour) next(must bool) int {
 	return t.Next(ready, must)
 }
 
-// add says where attempt n goes. If an observer ends the goroutine that would make it, that is no longer in flight.
+// add says where attempt n goes.
 func (t *Tour) add(n, place int, elsewhere bool) {
 	added := false
-	defer func() {
-		if !added {
-			t.key.Ended()
-		}
-	}()
+	defer t.key.EndedUnless(&added)
 	t.Add(n, place, elsewhere)
 	added = true
 }

@@ -178,15 +178,10 @@ func (c *Call) passed(index int, early bool) bool {
 	return false
 }
 
-// tell tells of a hedge that was due. If an observer ends the goroutine that
-// would make the hedge, that is no longer in flight.
+// tell tells of a hedge that was due.
 func (c *Call) tell(denial observe.Reason) {
-	told := false
-	defer func() {
-		if !told && denial == None {
-			c.key.Ended()
-		}
-	}()
+	told := denial != None // a hedge that is denied is not in flight
+	defer c.key.EndedUnless(&told)
 	if denial == None || denial == observe.DeniedBudget || denial == observe.DeniedShadow {
 		tokens := c.key.Tokens()
 		c.watcher.Tell(func(o observe.Observer) { o.Budget(c.key.Info, tokens) })

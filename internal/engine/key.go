@@ -187,7 +187,7 @@ func (k *Key) Use(now time.Time) {
 // has just reached the delay by which it counts as slow, see [Plan]. In shadow mode,
 // Admit returns DeniedShadow where it would return None.
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe.Reason) observe.Reason {
-	return k.AdmitFare(now, slow, deadline, Fare{Denial: denial})
+	return k.admit(now, slow, false, deadline, Fare{Denial: denial})
 }
 
 // A Fare is what is special about a hedge. The zero Fare is that of most.
@@ -201,11 +201,6 @@ type Fare struct {
 
 // tokens returns what a hedge costs.
 func (f Fare) tokens() int64 { return int64(max(f.Cost, 1)) }
-
-// AdmitFare is Admit for a hedge with a fare.
-func (k *Key) AdmitFare(now time.Time, slow bool, deadline time.Time, fare Fare) observe.Reason {
-	return k.admit(now, slow, false, deadline, fare)
-}
 
 // admit is Admit. A hedge that is free is neither held back nor paid for.
 func (k *Key) admit(now time.Time, slow, free bool, deadline time.Time, fare Fare) observe.Reason {
@@ -302,6 +297,14 @@ func (k *Key) refused(now time.Time, free bool, reason observe.Reason, fare Fare
 
 // Ended says that a hedge is no longer in flight.
 func (k *Key) Ended() { k.inFlight.Add(-1) }
+
+// EndedUnless is [Key.Ended] unless a hedge that was admitted was told of. Who tells observers defers it: one of them may end the goroutine
+// that would make the hedge.
+func (k *Key) EndedUnless(told *bool) {
+	if !*told {
+		k.Ended()
+	}
+}
 
 // A Result is how a call ended.
 type Result struct {

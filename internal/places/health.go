@@ -351,12 +351,8 @@ func (h *Health) again(fit Mask, must bool) int {
 
 // next returns the first place that is not out, but for the one that calls go to; -1: there is none. The caller holds mu.
 func (h *Health) next(fit Mask, to int) int {
-	for i := range Max {
-		if fit.Has(i) && i != to && !h.at[i].out {
-			return i
-		}
-	}
-	return -1
+	in, _ := h.first(fit &^ Mask(0).with(to))
+	return in
 }
 
 // far reports whether the next place is known to take much longer than usual, which is what calls take that go to the place to.

@@ -45,7 +45,7 @@ func (h *hedges) spend() bool {
 	if h.stopped() {
 		return false
 	}
-	if !h.ceiling.Spend(time.Now(), h.bucket) {
+	if !h.ceiling.Spend(time.Now(), h.bucket, 1) {
 		h.denied.Add(1)
 		return false
 	}
