@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge"
@@ -361,9 +362,9 @@ func TestAHedgeThatHedgeElsewhereRefusesGivesAllItsTokensBack(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f := grpctest.NewFleet(t, 2)
 		sticky := grpc.WithDefaultServiceConfig(grpctest.Elsewhere("test_sticky")) // it picks the primary's backend
-		f.Found.InitialState(resolver.State{Addresses: f.Addrs})
-		f.Conn = make(chan resolver.ClientConn, 2)
-		conn := grpctest.Dial(t, "fleet:///", f.Dialer(), sticky, grpc.WithResolvers(f.Found))
+		found := manual.NewBuilderWithScheme("fleet") // a resolver is for one connection
+		found.InitialState(resolver.State{Addresses: f.Addrs})
+		conn := grpctest.Dial(t, "fleet:///", f.Dialer(), sticky, grpc.WithResolvers(found))
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithHedgeConns(nil, hedge.HedgeConn{Conn: conn, Cost: 4}))
 		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in)
 		_, err := f.Call(t.Context(), call(client))

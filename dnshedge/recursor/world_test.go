@@ -164,11 +164,13 @@ func (w *world) server(addr string) *server {
 // resolver returns a Resolver that asks the servers of the world, does not validate, and is closed with the test.
 func (w *world) resolver(set ...func(*recursor.Resolver)) *recursor.Resolver {
 	r := &recursor.Resolver{Dialer: w, Trust: dnssec.Trust{Off: true}}
+	w.mu.Lock()
 	for a, s := range w.servers {
 		if slices.ContainsFunc(s.zones, func(z *zone) bool { return z.name == "." }) {
 			r.Hints = append(r.Hints, a)
 		}
 	}
+	w.mu.Unlock()
 	slices.SortFunc(r.Hints, netip.Addr.Compare)
 	for _, f := range set {
 		f(r)
