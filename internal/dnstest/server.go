@@ -4,6 +4,7 @@
 package dnstest
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -47,7 +48,7 @@ type Reply struct {
 	Msg    *dns.Msg      // the response; its ID is not changed
 	Raw    []byte        // sent as it is, after Msg
 	Delay  time.Duration // before anything is sent
-	Close  bool          // close the connection then
+	Close  bool          // close the connection then; that of HTTPS in place of a response
 	Status int           // of HTTP; 0 is 200
 	Header http.Header   // of HTTP, besides the content type
 }
@@ -251,6 +252,7 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 	}
 	h := &http.Server{Handler: http.HandlerFunc(s.http), TLSConfig: s.tls(), ErrorLog: log.New(io.Discard, "", 0)}
 	h.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: s.Streams}
+	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
 	h.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
 	if s.HTTP1 {
 		h.TLSConfig.NextProtos = h.TLSConfig.NextProtos[1:]
@@ -261,6 +263,9 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 		_ = h.Close()
 	}()
 }
+
+// connKey is where the context of a request has its connection.
+type connKey struct{}
 
 // counted counts what it accepts, and has it closed with the server.
 type counted struct {
@@ -307,6 +312,10 @@ func (s *Server) http(w http.ResponseWriter, r *http.Request) {
 	}
 	var body []byte
 	reply := s.handle(b, "https", 0, r.Method, func(b []byte) { body = append(body, b...) })
+	if reply.Close {
+		_ = r.Context().Value(connKey{}).(net.Conn).Close()
+		return
+	}
 	if reply.Msg == nil && reply.Raw == nil && reply.Status == 0 {
 		select { // drop
 		case <-r.Context().Done():

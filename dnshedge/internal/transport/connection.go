@@ -44,6 +44,7 @@ type connError struct {
 	sent    bool // the server may have received the query
 	answers int  // that came over the connection before
 	others  bool // queries were under way besides, when it ended
+	probed  bool // one of those that were under way was a probe, and the server has ended it
 }
 
 func (e *connError) Error() string { return e.err.Error() }
@@ -64,6 +65,7 @@ type connection struct {
 	mu      sync.Mutex // guards the fields below
 	err     error      // why the connection is dead
 	crowded bool       // more than one query waited then
+	probed  bool       // a probe did, and the server has ended it
 	waiting map[uint16]*pending
 	live    int           // how many of waiting are not abandoned
 	queries int           // that it got
@@ -181,7 +183,7 @@ func (c *connection) register(p *pending) (id uint16, queries int, err error) {
 // more, or must not from now on. The caller holds mu.
 func (c *connection) assign(p *pending) (id uint16, err error) {
 	if c.err != nil {
-		return 0, &connError{c.err, false, c.answers, c.crowded}
+		return 0, &connError{c.err, false, c.answers, c.crowded, c.probed}
 	}
 	if n := len(c.waiting); c.retired || n >= maxPending || n-c.live >= maxAbandoned {
 		return 0, errRetired
@@ -341,7 +343,7 @@ func (c *connection) rested() {
 // silent is called when queries have waited for half of the owner's patience and
 // nothing arrived. What the server looks for may take its time; whether the
 // connection is alive shows a question whose answer every resolver has at hand. If
-// that is not answered in the other half, the connection is retired.
+// that is not answered in the other half, the connection is retired; so is one over which none may be asked.
 func (c *connection) silent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {
@@ -356,6 +358,10 @@ func (c *connection) silent() {
 	c.probing = true
 	c.probes++
 	c.silence.Reset(c.owner.Stall() / 2)
+	if c.stream.probing.ends() {
+		c.mu.Unlock()
+		return
+	}
 	id, err := c.assign(&pending{q: wire.RootServers, answer: make(chan []byte, 1), abandoned: true, probe: true})
 	c.mu.Unlock()
 	if err != nil {
@@ -425,6 +431,7 @@ func (c *connection) fail(err error) {
 	c.err, c.crowded = err, len(c.waiting) > 1
 	var abandoned []*pending
 	for _, p := range c.waiting {
+		c.probed = c.probed || byPeer(err) && isProbe(p.q)
 		if p.counted {
 			abandoned = append(abandoned, p)
 		}
@@ -433,9 +440,12 @@ func (c *connection) fail(err error) {
 	if c.silence != nil {
 		c.silence.Stop()
 	}
+	if c.probed {
+		c.stream.probing.end()
+	}
 	close(c.dead)
 	c.unwatch()
-	answers, cut := c.answers, c.live > 0 && byPeer(err)
+	answers, cut := c.answers, c.live > 0 && byPeer(err) && !c.probed
 	c.mu.Unlock()
 	c.lane.ended(answers, cut)
 	_ = c.conn.Close()
@@ -454,5 +464,5 @@ func byPeer(err error) bool {
 func (c *connection) reason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &connError{c.err, sent, c.answers, c.crowded}
+	return &connError{c.err, sent, c.answers, c.crowded, c.probed}
 }

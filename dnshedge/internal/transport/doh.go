@@ -57,12 +57,13 @@ func (e StatusError) Error() string {
 
 // doh asks over HTTPS (RFC 8484), with GET unless it is told otherwise, and with ID 0,
 // so that HTTP caches work. It has
-// two lanes, one for first queries and one for repetitions. A lane has one
+// two lanes, one for first queries and one for repetitions, and a third one for probes, see probing. A lane has one
 // connection; when that falls silent, the next query goes over a new one.
 type doh struct {
 	Config
-	url   url.URL
-	lanes [2]atomic.Pointer[httpConn]
+	url     url.URL
+	lanes   [sharedLanes]atomic.Pointer[httpConn]
+	probing probing
 
 	ctx    context.Context // of all requests
 	cancel context.CancelFunc
@@ -107,6 +108,22 @@ func (d *doh) Close() {
 }
 
 func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
+	for retries := 0; ; retries++ {
+		lane := min(n, 1)
+		if isProbe(q) && d.probing.ends() {
+			lane = sharedLanes - 1
+		}
+		a, setup, err := d.exchange(ctx, q, lane, w)
+		var broken *connError
+		if !errors.As(err, &broken) || isProbe(q) || !q.Standard() || ctx.Err() != nil || retries == maxRetries {
+			return a, setup, err
+		}
+		d.Owner.Retried() // a probe has ended the connection, and not the query
+	}
+}
+
+// exchange is Exchange over a lane's connection.
+func (d *doh) exchange(ctx context.Context, q *wire.Query, lane int, w *Way) (*wire.Answer, time.Duration, error) {
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -124,7 +141,7 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire
 		err   error
 	}
 	done := make(chan response, 1)
-	h := d.conn(min(n, 1))
+	h := d.conn(lane)
 	w.carried.Store(&h.carried)
 	var sent atomic.Int64
 	go func() {
@@ -183,7 +200,7 @@ func (d *doh) silent(h *httpConn) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || !h.enter() {
+	if d.closed || d.probing.ends() || !h.enter() {
 		return
 	}
 	d.wg.Go(func() {
@@ -193,9 +210,28 @@ func (d *doh) silent(h *httpConn) {
 	})
 }
 
-// fetch makes one request. sent becomes the time when it is written, Unix ns.
+// fetch makes one request. sent becomes the time when it is written, Unix ns. The error is a connError if the server has ended the connection while a
+// probe was under way on it.
 func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomic.Int64) (*wire.Answer, time.Duration, error) {
 	defer h.leave()
+	probe, start := isProbe(q), time.Now()
+	if probe {
+		h.probeBegins()
+	}
+	a, setup, err := d.roundTrip(ctx, h, q, sent)
+	ended := Ended(err)
+	if probe {
+		h.probeEnded(ended)
+	}
+	if ended && h.probedSince(start) {
+		d.probing.end()
+		err = &connError{err: err, sent: true, probed: true}
+	}
+	return a, setup, err
+}
+
+// roundTrip is fetch, and its error is as it came.
+func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *atomic.Int64) (*wire.Answer, time.Duration, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
 	var state atomic.Int32
@@ -325,6 +361,9 @@ type httpConn struct {
 	retired bool        // no request follows; the last one in flight closes the connection
 	serial  bool        // the server speaks HTTP/1.1
 	lost    int         // slots for which the server has no streams
+
+	asked int       // probes under way, whoever sent them
+	ended time.Time // when the connection last ended under one
 }
 
 func (d *doh) newConn(limit int) *httpConn {
@@ -439,6 +478,30 @@ func (h *httpConn) probe(wait time.Duration) bool {
 	h.probes++
 	h.silence.Reset(wait)
 	return true
+}
+
+// probeBegins counts a probe, which calls probeEnded when it has ended.
+func (h *httpConn) probeBegins() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked++
+}
+
+// probeEnded is called when a probe has, by the end of its connection or otherwise.
+func (h *httpConn) probeEnded(connection bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked--
+	if connection {
+		h.ended = time.Now()
+	}
+}
+
+// probedSince reports whether a probe is under way, or its connection has ended after start.
+func (h *httpConn) probedSince(start time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asked > 0 || !h.ended.Before(start)
 }
 
 // answered ends a silence. After each probe that was answered, the next one comes

@@ -28,12 +28,12 @@ const (
 	maxOpen    = 16               // connections of a lane, before a learned limit is ignored
 	limitLife  = 10 * time.Minute // of a learned limit
 
-	sharedLanes = 2 // for first queries, and for repetitions
+	sharedLanes = 3 // for first queries, for repetitions, and for probes that would end the connection of others
 	ownLanes    = 8 // for queries that share no connection
 )
 
 // stream asks over TCP (RFC 7766) or TLS (RFC 7858). It has two lanes, one for
-// first queries and one for repetitions. A lane has one connection, which all its
+// first queries and one for repetitions, and a third one for probes, see probing. A lane has one connection, which all its
 // queries share, with answers in any order; it is opened when it is first needed
 // and closed when it has been idle.
 //
@@ -44,6 +44,7 @@ type stream struct {
 	security *tls.Config // nil: none
 	lanes    [sharedLanes + ownLanes]lane
 	own      chan *lane // those of lanes that are for one query at a time and have none
+	probing  probing
 
 	ctx    context.Context // of the connections
 	cancel context.CancelFunc
@@ -151,7 +152,11 @@ func (s *stream) spawn(f func()) bool {
 }
 
 func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
-	a, setup, err := s.exchange(ctx, q, &s.lanes[min(n, 1)], w)
+	to := min(n, 1)
+	if isProbe(q) && s.probing.ends() {
+		to = sharedLanes - 1
+	}
+	a, setup, err := s.exchange(ctx, q, &s.lanes[to], w)
 	if broken := (*connError)(nil); !errors.As(err, &broken) || !broken.others || !q.Standard() || ctx.Err() != nil {
 		return a, setup, err
 	}
@@ -183,10 +188,11 @@ func (s *stream) exchange(ctx context.Context, q *wire.Query, l *lane, w *Way) (
 			continue
 		}
 		// A server may close an idle connection at any time (RFC 7766 §6.2.3), and also
-		// one that it has answered as many queries over as it wants to.
+		// one that it has answered as many queries over as it wants to. If a probe was under way, that may be
+		// what has ended it, and not the query.
 		var broken *connError
 		if errors.As(err, &broken) && (q.Standard() || !broken.sent) && ctx.Err() == nil &&
-			(reused && retries == 0 || broken.answers > 0 && retries < maxRetries) {
+			(reused && retries == 0 || (broken.answers > 0 || broken.probed && !isProbe(q)) && retries < maxRetries) {
 			s.Owner.Retried()
 			retries++
 			continue

@@ -1,0 +1,30 @@
+package transport
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+)
+
+// noProbes is how long it is known that a server ends connections on probes.
+const noProbes = 10 * time.Minute
+
+// probing is whether a server's connections may be probed while queries wait on them. There are servers that close the connection on a question that they
+// do not like, and the one of probes may be such a question: what waits on the connection with it would be lost, however well the server
+// answers that. Then none goes over a connection that queries wait on, and one that is silent is only retired. The zero value
+// is a server that may be probed. It is safe for concurrent use.
+type probing struct {
+	until atomic.Int64 // when it may be probed again, Unix ns
+}
+
+// end is called when a connection has ended while a probe was under way.
+func (p *probing) end() { p.until.Store(time.Now().Add(noProbes).UnixNano()) }
+
+// ends reports whether a probe ends the connection that it goes over.
+func (p *probing) ends() bool { return time.Now().UnixNano() < p.until.Load() }
+
+// isProbe reports whether q is the question of probes, whoever asks it.
+func isProbe(q *wire.Query) bool {
+	return q.Name == wire.RootServers.Name && q.Type == wire.RootServers.Type && q.Standard()
+}
