@@ -207,6 +207,23 @@ func TestARestartTeachesNoLimitOfQueries(t *testing.T) {
 	})
 }
 
+func TestQuestionsThatAreUnderWayWhenTheServerClosesTheirConnectionAreAskedAgain(t *testing.T) {
+	for _, network := range []string{"tcp", "tls", "https"} {
+		for _, known := range []bool{false, true} {
+			bubble(t, func(l *lab) {
+				s := l.serve("a", after(100*ms, good))
+				c := l.client(off(), l.up(network, "a"))
+				if known {
+					l.must(c, "known.example.")
+				}
+				time.AfterFunc(110*ms, s.CloseConns)
+				most := l.askAll(c, "x", 5)
+				assert.Less(t, most, 120*ms+180*ms, "%s, known: %v", network, known)
+			})
+		}
+	}
+}
+
 func TestAQueryThatEndsEveryConnectionIsGivenUp(t *testing.T) {
 	bubble(t, func(l *lab) {
 		poison := 0
@@ -507,7 +524,7 @@ func TestQueriesThatAreNeverAnsweredDoNotUseUpTheIDsOfAStream(t *testing.T) {
 
 // A server closes the connection on one question, and all that are under way with it are asked again.
 func TestAQuestionThatEndsItsConnectionTakesNoOther(t *testing.T) {
-	for _, network := range []string{"tcp", "tls"} {
+	for _, network := range []string{"tcp", "tls", "https"} {
 		for _, known := range []bool{false, true} {
 			bubble(t, func(l *lab) {
 				var ends atomic.Int64

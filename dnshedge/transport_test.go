@@ -329,7 +329,7 @@ func TestAnIdleConnectionIsClosedWhenTheServerSays(t *testing.T) {
 }
 
 func TestAClosedConnectionCostsOneRetry(t *testing.T) {
-	for _, network := range []string{"tcp", "tls"} {
+	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", script(good, func(q dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} }, good))
 			c := l.client(off(), l.up(network, "a"))

@@ -38,6 +38,8 @@ const (
 
 	serialConns = 8 // of a lane, if the server speaks HTTP/1.1, where each answers one request at a time
 
+	ownLane = -1 // of a query that has a connection for itself, after two have ended that it shared
+
 	maxStreams = 100 // requests in flight on a connection; every server should allow that (RFC 9113 §6.5.2)
 
 	pingAfter = 5 * time.Second // of silence on a connection with queries
@@ -64,6 +66,7 @@ type doh struct {
 	url     url.URL
 	lanes   [sharedLanes]atomic.Pointer[httpConn]
 	probing probing
+	own     chan struct{} // full while there are as many as may be of the queries that share no connection
 
 	ctx    context.Context // of all requests
 	cancel context.CancelFunc
@@ -75,7 +78,7 @@ type doh struct {
 var _ Transport = (*doh)(nil)
 
 func newDoH(c Config) Transport {
-	d := &doh{Config: c}
+	d := &doh{Config: c, own: make(chan struct{}, ownLanes)}
 	host := c.Addr
 	if h, port, err := net.SplitHostPort(host); err == nil && port == dohPort {
 		host = h
@@ -108,17 +111,33 @@ func (d *doh) Close() {
 }
 
 func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
-	for retries := 0; ; retries++ {
-		lane := min(n, 1)
-		if isProbe(q) && d.probing.ends() {
-			lane = sharedLanes - 1
-		}
+	lane := min(n, 1)
+	if isProbe(q) && d.probing.ends() {
+		lane = sharedLanes - 1
+	}
+	for probed, ended := 0, 0; ; d.Owner.Retried() {
 		a, setup, err := d.exchange(ctx, q, lane, w)
 		var broken *connError
-		if !errors.As(err, &broken) || isProbe(q) || !q.Standard() || ctx.Err() != nil || retries == maxRetries {
+		if !errors.As(err, &broken) || !q.Standard() || ctx.Err() != nil {
 			return a, setup, err
 		}
-		d.Owner.Retried() // a probe has ended the connection, and not the query
+		switch {
+		case broken.probed && !isProbe(q) && probed < maxRetries:
+			probed++ // that may be what has ended the connection, and not the query
+		case ended == 0:
+			ended++ // the server may have begun anew, or another query has ended the connection
+		case ended == 1 && broken.others:
+			ended++
+			select {
+			case d.own <- struct{}{}:
+				defer func() { <-d.own }()
+				lane = ownLane
+			case <-ctx.Done():
+				return nil, 0, causeOf(ctx)
+			}
+		default:
+			return a, setup, err
+		}
 	}
 }
 
@@ -181,6 +200,12 @@ func (d *doh) exchange(ctx context.Context, q *wire.Query, lane int, w *Way) (*w
 
 // conn returns the lane's connection for one request, which must call leave.
 func (d *doh) conn(lane int) *httpConn {
+	if lane == ownLane {
+		h := d.newConn(1)
+		h.enter()
+		h.retire()
+		return h
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := d.lanes[lane].Load()
@@ -210,22 +235,24 @@ func (d *doh) silent(h *httpConn) {
 	})
 }
 
-// fetch makes one request. sent becomes the time when it is written, Unix ns. The error is a connError if the server has ended the connection while a
-// probe was under way on it.
+// fetch makes one request. sent becomes the time when it is written, Unix ns. The error is a connError if the server has ended a connection that has
+// carried an answer, or other requests.
 func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomic.Int64) (*wire.Answer, time.Duration, error) {
 	defer h.leave()
 	probe, start := isProbe(q), time.Now()
-	if probe {
-		h.probeBegins()
-	}
+	number, alone := h.begins(probe)
 	a, setup, err := d.roundTrip(ctx, h, q, sent)
-	ended := Ended(err)
-	if probe {
-		h.probeEnded(ended)
+	var status StatusError
+	ended := Ended(err) || err != nil && !errors.As(err, &status) && h.cutSince(start)
+	probed, others := h.ends(probe, ended, number, start)
+	if !ended {
+		return a, setup, err
 	}
-	if ended && h.probedSince(start) {
+	if probed {
 		d.probing.end()
-		err = &connError{err: err, sent: true, probed: true}
+	}
+	if others = others || !alone; probed || others || h.used.Load() {
+		err = &connError{err: err, sent: true, others: others, probed: probed}
 	}
 	return a, setup, err
 }
@@ -362,6 +389,8 @@ type httpConn struct {
 	serial  bool        // the server speaks HTTP/1.1
 	lost    int         // slots for which the server has no streams
 
+	cut   time.Time // when the server last ended a connection
+	begun int       // requests, also those that have ended
 	asked int       // probes under way, whoever sent them
 	ended time.Time // when the connection last ended under one
 }
@@ -480,28 +509,37 @@ func (h *httpConn) probe(wait time.Duration) bool {
 	return true
 }
 
-// probeBegins counts a probe, which calls probeEnded when it has ended.
-func (h *httpConn) probeBegins() {
+// begins is called before a request, which has entered and may be a probe. It returns its number, and whether no other one is under way.
+func (h *httpConn) begins(probe bool) (number int, alone bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked++
+	h.begun++
+	if probe {
+		h.asked++
+	}
+	return h.begun, h.busy == 1
 }
 
-// probeEnded is called when a probe has, by the end of its connection or otherwise.
-func (h *httpConn) probeEnded(connection bool) {
+// ends is called after a request that began at start with that number, and has ended with its connection or otherwise. It reports whether a probe was under way with it when
+// its connection ended, and whether another request has begun since.
+func (h *httpConn) ends(probe, connection bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked--
-	if connection {
+	if probe && connection {
 		h.ended = time.Now()
 	}
+	probed = h.asked > 0 || !h.ended.Before(start)
+	if probe {
+		h.asked--
+	}
+	return probed, h.begun > number
 }
 
-// probedSince reports whether a probe is under way, or its connection has ended after start.
-func (h *httpConn) probedSince(start time.Time) bool {
+// retire lets no other request enter.
+func (h *httpConn) retire() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.asked > 0 || !h.ended.Before(start)
+	h.retired = true
 }
 
 // answered ends a silence. After each probe that was answered, the next one comes
@@ -572,9 +610,39 @@ func (h *httpConn) track(c net.Conn) net.Conn {
 	return &trackedConn{c, h}
 }
 
+// cutSince reports whether the server has ended a connection after start. Of the requests on it, only some may have an error that says so: net/http closes
+// a connection on which one has failed.
+func (h *httpConn) cutSince(start time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.cut.Before(start)
+}
+
 type trackedConn struct {
 	net.Conn
 	h *httpConn
+}
+
+func (t *trackedConn) Read(b []byte) (int, error) {
+	n, err := t.Conn.Read(b)
+	t.note(err)
+	return n, err
+}
+
+func (t *trackedConn) Write(b []byte) (int, error) {
+	n, err := t.Conn.Write(b)
+	t.note(err)
+	return n, err
+}
+
+// note remembers if err says that the server has ended the connection.
+func (t *trackedConn) note(err error) {
+	if !Ended(err) {
+		return
+	}
+	t.h.mu.Lock()
+	defer t.h.mu.Unlock()
+	t.h.cut = time.Now()
 }
 
 func (t *trackedConn) Close() error {
