@@ -21,8 +21,10 @@ import (
 
 // exchanger answers every question with the same address.
 type exchanger struct {
-	addr  string
-	err   error
+	addr string
+	err  error
+
+	mu    sync.Mutex // guards asked while questions are under way
 	asked []*dns.Msg
 }
 
@@ -30,7 +32,9 @@ func (e *exchanger) ExchangeContext(_ context.Context, m *dns.Msg, address strin
 	if address != "" {
 		return nil, 0, errors.New("an address: " + address)
 	}
+	e.mu.Lock()
 	e.asked = append(e.asked, m)
+	e.mu.Unlock()
 	if e.err != nil {
 		return nil, 0, e.err
 	}
