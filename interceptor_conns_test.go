@@ -362,7 +362,7 @@ func TestAHedgeThatHedgeElsewhereRefusesGivesAllItsTokensBack(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f := grpctest.NewFleet(t, 2)
 		sticky := grpc.WithDefaultServiceConfig(grpctest.Elsewhere("test_sticky")) // it picks the primary's backend
-		found := manual.NewBuilderWithScheme("fleet") // a resolver is for one connection
+		found := manual.NewBuilderWithScheme("fleet")                              // a resolver is for one connection
 		found.InitialState(resolver.State{Addresses: f.Addrs})
 		conn := grpctest.Dial(t, "fleet:///", f.Dialer(), sticky, grpc.WithResolvers(found))
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithHedgeConns(nil, hedge.HedgeConn{Conn: conn, Cost: 4}))
