@@ -1,6 +1,7 @@
 package dnshedge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -71,7 +72,7 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	}
 	for _, err := range errs {
 		if err != nil {
-			return nil, lookup.Error(host, err)
+			return nil, lookup.Error(host, cmp.Or(ctx.Err(), err)) // whoever has gone is told so, however else it fails
 		}
 	}
 	return nil, lookup.NotFound(host)
