@@ -34,8 +34,10 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 		if err != nil {
 			return nil, statusOf(err)
 		}
-		defer p.release()
-		return handler(p.in(ctx), req)
+		defer p.Release(false)
+		reply, err := handler(l.with(ctx, p), req)
+		p.Release(err == nil && ctx.Err() == nil)
+		return reply, err
 	}
 }
 
@@ -53,8 +55,10 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 		if err != nil {
 			return statusOf(err)
 		}
-		defer p.release()
-		return handler(srv, &contextStream{stream, p.in(ctx)})
+		defer p.Release(false)
+		err = handler(srv, &contextStream{stream, l.with(ctx, p)})
+		p.Release(err == nil && ctx.Err() == nil && !info.IsClientStream)
+		return err
 	}
 }
 

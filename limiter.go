@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/limit"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/pattern"
 	"github.com/gohedge/hedge/internal/race"
-	"github.com/gohedge/hedge/internal/semaphore"
 	"github.com/gohedge/hedge/internal/upload"
 	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
@@ -42,10 +42,9 @@ const hedgesRefusedAbove = 4
 // Nothing else is turned away, so the queue can be as long as it would be without a Limiter.
 // Where that is too long, bound what comes to the Limiter.
 //
-// Answers say "Hedge-Limit: 1", over gRPC in the trailer. A [Transport] then marks its
-// hedges to that host, and over HTTP/1.1 cancels those losers there that can be cancelled at
-// once, instead of leaving them to finish, see [WithLinger]. Each of them costs a connection,
-// and spares the server the work if it was in the queue.
+// Answers say "Hedge-Limit: 1", over gRPC in the trailer. A [Transport] then marks its hedges to that host, and over HTTP/1.1 cancels those
+// losers there that can be cancelled at once, instead of leaving them to finish, see [WithLinger]. Each of them costs a connection, and spares
+// the server the work if it was in the queue.
 //
 // A request is worked on until its handler returns. A handler that goes on for hours and does
 // little, such as that of a WebSocket, an event stream or a gRPC watch, calls
@@ -55,36 +54,52 @@ const hedgesRefusedAbove = 4
 //
 // A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
 // together. A request that meets the same Limiter twice takes one place, but one that has given
-// its place back takes another. The zero Limiter is not usable; NewLimiter makes one.
+// its place back takes another. The zero Limiter is not usable; NewLimiter and [NewAdaptiveLimiter] make one.
 type Limiter struct {
-	limit   int64
 	name    string
-	places  *semaphore.Semaphore
+	places  *limit.Places
 	free    *pattern.Set   // what passes; nil: nothing
 	watcher *watch.Watcher // nil: there are no observers
 	uploads upload.Memory
 
-	// Every request adds to these, in the order of its stages.
-	inside                         atomic.Int64 // requests at work or in the queue
-	working, worked, left, refused atomic.Int64
-	panics                         atomic.Int64 // of observers
+	worked, left, refused atomic.Int64
+	panics                atomic.Int64 // of observers
 }
 
 // NewLimiter returns a Limiter that lets n requests be worked on at a time: as many as the
 // server can work on at full speed, such as a few for each of its processors where they
-// compute. Of the options, [WithUnlimited], [WithName], [WithObserver] and [WithLogger] have an effect; the log says of others that they have none.
+// compute. [NewAdaptiveLimiter] is for those who do not know that number. Of the options, [WithUnlimited], [WithName], [WithObserver] and
+// [WithLogger] have an effect; the log says of others that they have none.
 // NewLimiter panics if n is not positive.
 func NewLimiter(n int, opts ...Option) *Limiter {
 	if n <= 0 {
 		panic(fmt.Sprintf("hedge: NewLimiter: n is %d, and must be at least 1", n))
 	}
+	return newLimiter(limit.Fixed(n), opts)
+}
+
+// firstLimit is where a Limiter begins that finds its limit: what is not known to be too much is let through.
+const firstLimit = 10000
+
+// NewAdaptiveLimiter returns a Limiter that finds out how many requests to let be worked on at a time. Where more at a time finish more per second, it raises
+// the limit; where they only make each other slower, it lowers it. It begins at about 10,000, falls to twice what is used, or 32, and moves by 15 to 60 %. While
+// requests always wait, it lowers the limit to two thirds for a moment now and then, to see what that changes.
+//
+// Nothing is learned from requests whose handler panics, whose caller goes away or that call [Limiter.Release], from gRPC calls that fail, and from streams
+// to which the client sends several messages. A handler of HTTP that fails calls Release before it answers: else failures that come at once look like a server
+// that is fast. A server that calls itself needs [WithUnlimited] for those calls, or the limit by hand: else they wait until the limit is raised because nothing ends. docs/limiter.md says for which servers the limit is found late, or not exactly. The options are those of NewLimiter.
+func NewAdaptiveLimiter(opts ...Option) *Limiter {
+	return newLimiter(limit.Found(firstLimit), opts)
+}
+
+func newLimiter(places *limit.Places, opts []Option) *Limiter {
 	var c config
 	for _, o := range opts {
 		if o != nil {
 			o.apply(&c)
 		}
 	}
-	l := &Limiter{limit: int64(n), name: c.name, places: semaphore.New(n)}
+	l := &Limiter{name: c.name, places: places}
 	for _, p := range c.unlimited {
 		if l.free == nil {
 			l.free = new(pattern.Set)
@@ -104,10 +119,11 @@ type LimiterSnapshot = observe.LimiterSnapshot
 func (l *Limiter) Snapshot() LimiterSnapshot {
 	l.mustBeMade()
 	s := LimiterSnapshot{
-		Name: l.name, Limit: int(l.limit),
-		Working: l.working.Load(), Worked: l.worked.Load(), Left: l.left.Load(), Refused: l.refused.Load(),
+		Name: l.name, Limit: int(l.places.Limit()),
+		Working: l.places.Working(), Worked: l.worked.Load(), Left: l.left.Load(), Refused: l.refused.Load(),
 	}
-	s.Waiting = max(l.inside.Load()-s.Working, 0)
+	s.Move, s.Moves = l.places.Moves()
+	s.Waiting = max(l.places.Inside()-s.Working, 0)
 	return s
 }
 
@@ -122,7 +138,7 @@ func (l *Limiter) mustBeMade() {
 // of a request that has no place, it does nothing.
 func (l *Limiter) Release(ctx context.Context) {
 	if p := l.placeOf(ctx); p != nil {
-		p.release()
+		p.Release(false)
 	}
 }
 
@@ -156,7 +172,7 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 			l.serve(ctx, w, r, next, hedge, nil)
 			return
 		}
-		if hedge && l.crowded(l.inside.Load()) {
+		if hedge && l.crowded(l.places.Inside()) {
 			turnAway(w, l.refuse(ctx))
 			return
 		}
@@ -174,13 +190,14 @@ func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.R
 		turnAway(w, err)
 		return
 	}
-	defer p.release()
-	inner := r.WithContext(p.in(r.Context()))
+	defer p.Release(false)
+	inner := r.WithContext(l.with(r.Context(), p))
 	if body != nil {
 		inner.Body = body
 	}
 	defer tellOuter(r, inner, body)
 	next.ServeHTTP(w, inner)
+	p.Release(caller.Err() == nil)
 }
 
 // turnAway answers a request that gets no place because of err.
@@ -211,8 +228,10 @@ func tellOuter(r, inner *http.Request, body *upload.Body) {
 // errRefused is why a hedge gets no place.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
-// crowded reports whether so many requests inside are too many for a hedge: more than hedgesRefusedAbove*limit, which may overflow.
-func (l *Limiter) crowded(inside int64) bool { return (inside-1)/hedgesRefusedAbove >= l.limit }
+// crowded reports whether so many requests inside are too many for a hedge: more than hedgesRefusedAbove times the limit, which may overflow.
+func (l *Limiter) crowded(inside int64) bool {
+	return (inside-1)/hedgesRefusedAbove >= l.places.Limit()
+}
 
 // refuse turns a hedge away.
 func (l *Limiter) refuse(ctx context.Context) error {
@@ -222,28 +241,26 @@ func (l *Limiter) refuse(ctx context.Context) error {
 }
 
 // enter waits for a place. The error is errRefused, or that of ctx if it ended before.
-func (l *Limiter) enter(ctx context.Context, hedge bool) (*place, error) {
-	if before := l.inside.Add(1) - 1; hedge && l.crowded(before) {
-		l.inside.Add(-1)
+func (l *Limiter) enter(ctx context.Context, hedge bool) (*limit.Place, error) {
+	if before := l.places.Come(); hedge && l.crowded(before) {
+		l.places.Leave()
 		return nil, l.refuse(ctx)
 	}
 	var begun time.Time
 	if l.watcher != nil {
 		begun = time.Now()
 	}
-	if err := l.places.Acquire(ctx); err != nil {
-		l.inside.Add(-1)
+	p, err := l.places.Acquire(ctx)
+	if err != nil {
 		l.left.Add(1)
 		l.tell(ctx, observe.LimiterLeft, begun)
 		return nil, err
 	}
-	l.working.Add(1)
 	l.worked.Add(1)
-	p := &place{limiter: l}
 	told := false
 	defer func() { // an observer may end the goroutine
 		if !told {
-			p.release()
+			p.Release(false)
 		}
 	}()
 	l.tell(ctx, observe.LimiterWorked, begun)
@@ -263,40 +280,24 @@ func (l *Limiter) tell(ctx context.Context, how observe.LimiterOutcome, begun ti
 	l.watcher.Tell(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
 }
 
-// A place is the right to work on one request.
-type place struct {
-	limiter *Limiter
-	back    atomic.Bool // it was given back
-}
-
-func (p *place) release() {
-	if p.back.Swap(true) {
-		return
-	}
-	l := p.limiter
-	l.working.Add(-1)
-	l.places.Release()
-	l.inside.Add(-1)
-}
-
 // placeKey is the key of the place at a Limiter, in the context of its request.
 type placeKey struct{ *Limiter }
 
-// in returns the context of a request that has the place.
-func (p *place) in(ctx context.Context) context.Context {
-	return context.WithValue(ctx, placeKey{p.limiter}, p)
+// with returns the context of a request that has a place.
+func (l *Limiter) with(ctx context.Context, p *limit.Place) context.Context {
+	return context.WithValue(ctx, placeKey{l}, p)
 }
 
 // placeOf returns the place of the request that ctx belongs to, or nil.
-func (l *Limiter) placeOf(ctx context.Context) *place {
-	p, _ := ctx.Value(placeKey{l}).(*place)
+func (l *Limiter) placeOf(ctx context.Context) *limit.Place {
+	p, _ := ctx.Value(placeKey{l}).(*limit.Place)
 	return p
 }
 
 // holdsPlace reports whether the request that ctx belongs to has a place, and has not given it back.
 func (l *Limiter) holdsPlace(ctx context.Context) bool {
 	p := l.placeOf(ctx)
-	return p != nil && !p.back.Load()
+	return p != nil && p.Held()
 }
 
 // withoutPlace are the gRPC services that a Limiter lets pass. They ask about the server, do little, and some

@@ -178,7 +178,7 @@ func TestClientThatBreaksOffItsBodyReachesNoHandler(t *testing.T) {
 	s := httptest.NewServer(l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it has gone") })))
 	t.Cleanup(s.Close)
 	require.NoError(t, talk(t, s, "POST / HTTP/1.1\r\nHost: shop.test\r\nContent-Length: 8\r\n\r\nslow").Close())
-	require.Eventually(t, func() bool { return l.Snapshot() == hedge.LimiterSnapshot{Limit: 1, Left: 1} }, 10*time.Second, ms)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, hedge.LimiterSnapshot{Limit: 1, Left: 1}, l.Snapshot()) }, 10*time.Second, ms)
 }
 
 // The server's ReadTimeout, and a deadline that a handler before the Limiter has set, end the reading. The handler is told.

@@ -1,4 +1,5 @@
 // Package semaphore lets so many work at a time. Who comes when all places are taken waits for one, first come first served.
+// How many places there are may change.
 package semaphore
 
 import (
@@ -9,13 +10,21 @@ import (
 
 // A Semaphore has places. It is safe for concurrent use. Use [New] to make one.
 type Semaphore struct {
-	mu      sync.Mutex
-	free    int       // positive only while nobody waits
-	waiting list.List // of channels, each closed when its owner gets a place
+	mu            sync.Mutex
+	places, taken int       // more are taken than there are after a Resize
+	waiting       list.List // of channels, each closed when its owner gets a place; empty while a place is free
 }
 
 // New returns a Semaphore of n places, which are free.
-func New(n int) *Semaphore { return &Semaphore{free: n} }
+func New(n int) *Semaphore { return &Semaphore{places: n} }
+
+// Resize makes it n places. Who has one keeps it, even where there are fewer now.
+func (s *Semaphore) Resize(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.places = n
+	s.give()
+}
 
 // Acquire takes a place, and waits for one if there is none. It returns the error of ctx, and takes none, if that has ended or
 // ends before.
@@ -24,8 +33,8 @@ func (s *Semaphore) Acquire(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	if s.free > 0 {
-		s.free--
+	if s.taken < s.places {
+		s.taken++
 		s.mu.Unlock()
 		return nil
 	}
@@ -43,6 +52,7 @@ func (s *Semaphore) Acquire(ctx context.Context) error {
 	defer s.mu.Unlock()
 	select {
 	case <-mine: // too late for it
+		s.taken--
 		s.give()
 	default:
 		s.waiting.Remove(here)
@@ -54,14 +64,14 @@ func (s *Semaphore) Acquire(ctx context.Context) error {
 func (s *Semaphore) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.taken--
 	s.give()
 }
 
-// give gives a place to who has waited for longest. The caller holds mu.
+// give gives free places to those who have waited for longest. The caller holds mu.
 func (s *Semaphore) give() {
-	if first := s.waiting.Front(); first != nil {
-		close(s.waiting.Remove(first).(chan struct{}))
-		return
+	for s.taken < s.places && s.waiting.Len() > 0 {
+		close(s.waiting.Remove(s.waiting.Front()).(chan struct{}))
+		s.taken++
 	}
-	s.free++
 }

@@ -84,3 +84,84 @@ func TestNoPlaceIsLostOrMade(t *testing.T) {
 	defer cancel()
 	require.ErrorIs(t, p.Acquire(ctx), context.DeadlineExceeded, "and no more")
 }
+
+func TestAResizedSemaphoreHasSoManyPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := semaphore.New(3)
+		var working atomic.Int64
+		var end [8]chan struct{}
+		for i := range end {
+			end[i] = make(chan struct{})
+			go func() {
+				if p.Acquire(t.Context()) == nil {
+					working.Add(1)
+					<-end[i]
+					working.Add(-1)
+					p.Release()
+				}
+			}()
+			synctest.Wait()
+		}
+		is := func(want int64) {
+			t.Helper()
+			synctest.Wait()
+			assert.Equal(t, want, working.Load())
+		}
+		is(3)
+		p.Resize(5)
+		is(5)
+		p.Resize(2) // who works goes on
+		is(5)
+		close(end[0])
+		is(4)
+		close(end[1])
+		close(end[2])
+		is(2)
+		close(end[3])
+		is(2)
+		p.Resize(100)
+		is(4)
+		for _, c := range end[4:] {
+			close(c)
+		}
+		is(0)
+	})
+}
+
+// TestNoPlaceIsLostOrMadeWhileTheirNumberChanges has callers leave at the moment at which others give places back, or their number grows.
+func TestNoPlaceIsLostOrMadeWhileTheirNumberChanges(t *testing.T) {
+	const all = 3
+	p := semaphore.New(all)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(2, uint64(i)))
+			for range 1000 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(30))*time.Microsecond)
+				if p.Acquire(ctx) == nil {
+					p.Resize(1 + random.IntN(5))
+					p.Release()
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	p.Resize(all)
+	for range all {
+		require.NoError(t, p.Acquire(t.Context()), "all places are free again")
+	}
+	short := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	require.ErrorIs(t, p.Acquire(short()), context.DeadlineExceeded, "and no more")
+
+	p.Resize(1)
+	p.Release()
+	p.Release()
+	require.ErrorIs(t, p.Acquire(short()), context.DeadlineExceeded, "who had a place beyond the number keeps it, and nobody follows")
+	p.Release()
+	require.NoError(t, p.Acquire(t.Context()))
+}

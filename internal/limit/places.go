@@ -1,0 +1,153 @@
+package limit
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/internal/semaphore"
+	"github.com/gohedge/hedge/observe"
+)
+
+// Places lets as many requests work at a time as a limit says, first come first served. It is safe for concurrent use. Use [Fixed] or [Found] to
+// make one.
+type Places struct {
+	semaphore *semaphore.Semaphore
+	limit     atomic.Int64 // without dips
+	made      time.Time
+
+	// Every request adds to these, in the order of its stages.
+	inside, working atomic.Int64
+
+	mu     sync.Mutex  // guards what follows
+	finder *Finder     // nil: the limit is fixed
+	places int         // of semaphore
+	watch  *time.Timer // runs while requests wait; nil: none has waited yet
+	runs   bool
+}
+
+// Fixed returns n places.
+func Fixed(n int) *Places {
+	p := &Places{semaphore: semaphore.New(n)}
+	p.limit.Store(int64(n))
+	return p
+}
+
+// Found returns as many places as a [Finder] says, about start at first.
+func Found(start int) *Places {
+	f := New(start)
+	p := Fixed(f.Limit())
+	p.finder, p.places, p.made = f, f.Limit(), time.Now()
+	return p
+}
+
+// Limit returns how many places there are.
+func (p *Places) Limit() int64 { return p.limit.Load() }
+
+// Moves returns the last move and how many there were. The map is nil if the limit is fixed.
+func (p *Places) Moves() (Move, map[observe.LimitReason]int64) {
+	if p.finder == nil {
+		return Move{}, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.finder.Last(), p.finder.Moves()
+}
+
+// Come says that a request has come, and returns how many were there before it: it calls [Places.Leave] or [Places.Acquire] next.
+func (p *Places) Come() (before int64) { return p.inside.Add(1) - 1 }
+
+// Leave says that it has gone without a place.
+func (p *Places) Leave() { p.inside.Add(-1) }
+
+// Inside returns how many requests have come, and have neither left nor given their place back.
+func (p *Places) Inside() int64 { return p.inside.Load() }
+
+// Working returns how many requests have a place.
+func (p *Places) Working() int64 { return p.working.Load() }
+
+// waiting is how many have none yet, about.
+func (p *Places) waiting() int { return int(max(p.inside.Load()-p.working.Load(), 0)) }
+
+// A Place is the right to work on one request.
+type Place struct {
+	of    *Places
+	stamp Stamp
+	back  atomic.Bool
+}
+
+// Acquire waits for a place. The error is that of ctx, if it ended before: the request has left then.
+func (p *Places) Acquire(ctx context.Context) (*Place, error) {
+	if p.finder != nil && p.inside.Load() > p.limit.Load()/2 { // it may wait: of a dip, more than half is left
+		p.look()
+	}
+	if err := p.semaphore.Acquire(ctx); err != nil {
+		p.Leave()
+		return nil, err
+	}
+	p.working.Add(1)
+	place := &Place{of: p}
+	if p.finder != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		place.stamp = p.finder.Begin(time.Since(p.made), p.waiting())
+	}
+	return place, nil
+}
+
+// Held reports whether the place was not given back.
+func (p *Place) Held() bool { return !p.back.Load() }
+
+// Release gives the place back, unless that was done. Nothing is learned of how long the work took unless learn is set.
+func (p *Place) Release(learn bool) {
+	if p.back.Swap(true) {
+		return
+	}
+	p.of.working.Add(-1)
+	p.of.inside.Add(-1)
+	if p.of.finder != nil {
+		p.of.learn(p.stamp, learn)
+	}
+	p.of.semaphore.Release()
+}
+
+func (p *Places) learn(s Stamp, learn bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.finder.End(time.Since(p.made), s, p.waiting(), learn)
+	p.resize()
+}
+
+// look has the Finder woken up for as long as requests wait.
+func (p *Places) look() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.runs:
+	case p.watch == nil:
+		p.watch = time.AfterFunc(p.finder.patience()/4, p.wake)
+	default:
+		p.watch.Reset(p.finder.patience() / 4)
+	}
+	p.runs = true
+}
+
+func (p *Places) wake() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	again := p.finder.Wake(time.Since(p.made), p.waiting())
+	p.resize()
+	if p.runs = p.waiting() > 0; p.runs {
+		p.watch.Reset(again)
+	}
+}
+
+// resize makes as many places as the Finder says. The caller holds mu.
+func (p *Places) resize() {
+	p.limit.Store(int64(p.finder.settled()))
+	if n := p.finder.Limit(); n != p.places {
+		p.places = n
+		p.semaphore.Resize(n)
+	}
+}
