@@ -28,18 +28,18 @@ type backend struct {
 	asked  []atomic.Int32 // attempts that arrived, by request
 	each   int            // requests of an episode
 	opened atomic.Int64   // connections
-	worked atomic.Int64   // attempts that servers with queues worked on
+	worked atomic.Int64   // attempts that servers with queues worked on, of requests that count
 	stops  []func()
 }
 
-// newBackend serves so many requests at a site, in episodes of each.
-func newBackend(at *site, protocol string, w virtual.World, seed uint64, requests, each int) *backend {
+// newBackend serves so many requests at a site, in episodes of each. The servers have Limiters if the strategy does.
+func newBackend(at *site, protocol string, w virtual.World, s strategy, seed uint64, requests, each int) *backend {
 	b := &backend{
 		site: at, model: w.Model, asked: make([]atomic.Int32, requests), each: each,
 		draws: sync.Pool{New: func() any { return virtual.NewDraws(seed) }},
 	}
 	for _, ln := range at.listeners {
-		b.serve(protocol, w.Queue, conncount.Listener{Listener: ln, Accepted: &b.opened})
+		b.serve(protocol, w.Queue, s, conncount.Listener{Listener: ln, Accepted: &b.opened})
 	}
 	return b
 }
@@ -51,14 +51,12 @@ type replica struct {
 }
 
 // serve starts a replica.
-func (b *backend) serve(protocol string, q *virtual.Queue, ln net.Listener) {
+func (b *backend) serve(protocol string, q *virtual.Queue, by strategy, ln net.Listener) {
 	s := &replica{backend: b}
 	var limiter *hedge.Limiter
 	if q != nil {
 		s.line = make(chan struct{}, 1)
-		if q.Limited {
-			limiter = hedge.NewLimiter(1)
-		}
+		limiter = by.limiter()
 	}
 	if protocol == "grpc" {
 		var opts []grpc.ServerOption
@@ -104,7 +102,9 @@ func (s *replica) wait(ctx context.Context, request int) (n int, err error) {
 	if s.line != nil {
 		s.line <- struct{}{}
 		defer func() { <-s.line }()
-		s.worked.Add(1)
+		if request >= s.site.lab.warm {
+			s.worked.Add(1)
+		}
 		time.Sleep(d)
 		return n, nil
 	}

@@ -47,7 +47,7 @@ func TestBoundsOfFaultsAreSaid(t *testing.T) {
 	require.NoError(t, err)
 	of := func(strategy string, answered int, last float64) result {
 		denials := 0
-		return result{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, faultFigures: faultFigures{&denials, &last}}}}
+		return result{strategy: strategy, rows: []row{{Engine: "faults", Scenario: "lossy", Strategy: strategy, Requests: 100, Errors: 100 - answered, engineFigures: engineFigures{faultFigures: faultFigures{&denials, &last}}}}}
 	}
 	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{
 		of("net-resolver", 80, 9900), of("unbound", 90, 12000),

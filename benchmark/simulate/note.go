@@ -17,8 +17,10 @@ func (f findings) notes() []string {
 		of = "with 10 s for failures"
 	case "places":
 		of = "with 2 s for failures"
+	case "limit":
+		of = "of requests in line and at work"
 	}
-	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines(), f.placeBounds())...)
+	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines(), f.placeBounds(), f.limitBounds())...)
 	if !f.options.engine.realTime() || f.late == 0 {
 		return notes
 	}

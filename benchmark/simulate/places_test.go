@@ -81,7 +81,7 @@ func TestBoundsOfPlacesAreSaid(t *testing.T) {
 	o, err := optionsOf([]string{"-engine", "places"}, os.Stderr)
 	require.NoError(t, err)
 	of := func(strategy string, p99, tokens float64, errors int) result {
-		return result{strategy: strategy, rows: []row{{Engine: "places", Scenario: "places", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, budgetFigures: budgetFigures{Tokens: &tokens}}}}
+		return result{strategy: strategy, rows: []row{{Engine: "places", Scenario: "places", Strategy: strategy, Requests: 1000, P99: p99, Errors: errors, engineFigures: engineFigures{budgetFigures: budgetFigures{Tokens: &tokens}}}}}
 	}
 	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{
 		of("none", 100, 0, 3), of("hedge", 50, 9, 4), of("far", 200, 0, 0), of("hedge-places", 110, 14.4, 3), of("hedge-places-3", 230, 14.5, 2),

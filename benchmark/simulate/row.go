@@ -35,11 +35,17 @@ type row struct {
 	CPU   *float64 // of client and server together; for recursor, of the resolver
 	Sent  *float64 // queries to servers, for recursor and faults; or attempts that servers worked on, in labs with queues
 
-	faultFigures
-	budgetFigures
+	engineFigures
 
 	spread spreads   // see options.plusMinus
 	sample []float64 // the latencies of calls that do not depend on each other, sorted; nil if they do
+}
+
+// engineFigures are those of single engines.
+type engineFigures struct {
+	faultFigures
+	budgetFigures
+	limitFigures
 }
 
 // faultFigures are for faults, else nil.
@@ -53,6 +59,12 @@ type budgetFigures struct {
 	AskedTwice *float64 // for storage: bytes in percent of those that were read, beyond these
 	SentTwice  *float64
 	Tokens     *float64 // for places: for 100 requests
+}
+
+// limitFigures are what a limit was while it was measured, nil where there is none.
+type limitFigures struct {
+	LimitLowest, LimitMean, LimitHighest *float64
+	LimitSteady                          *float64 // for how much of the time it was within 20 % of its mean, in percent
 }
 
 // A trial is the results of one strategy in one run of a scenario.
@@ -74,6 +86,7 @@ type trial struct {
 	misread  misread
 	traffic  []storelab.Traffic // of each call, for storage
 	tokens   *float64           // for 100 requests
+	limit    limitFigures
 }
 
 // A misread is what validators got wrong.
@@ -102,7 +115,7 @@ func (t *trial) result() result {
 	whole.Denied += t.refused
 	whole.Errors += t.failures
 	whole.Conns, whole.CPU, whole.Sent, whole.Denials, whole.Last = t.conns, t.cpu, t.sent, t.denials, t.last
-	whole.Tokens = t.tokens
+	whole.Tokens, whole.limitFigures = t.tokens, t.limit
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
 		r := t.row(t.scenario.name+"/"+p.name, p.in)

@@ -105,7 +105,7 @@ func TestBoundsOfRangereadAreSaid(t *testing.T) {
 	require.NoError(t, err)
 	of := func(strategy string, p99, asked, sent float64) result {
 		return result{strategy: strategy, rows: []row{{
-			Engine: "storage", Scenario: "storage", Strategy: strategy, Requests: 1000, P99: p99, budgetFigures: budgetFigures{AskedTwice: &asked, SentTwice: &sent},
+			Engine: "storage", Scenario: "storage", Strategy: strategy, Requests: 1000, P99: p99, engineFigures: engineFigures{budgetFigures: budgetFigures{AskedTwice: &asked, SentTwice: &sent}},
 		}}}
 	}
 	found := findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{of("none", 1000, 0, 0), of("rangeread", 101, 13.2, 3.1)}}}}

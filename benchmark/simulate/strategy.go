@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
@@ -35,8 +36,11 @@ type strategy struct {
 	storage  bool // package storelab has one
 	places   bool // package placelab has one
 	chooses  bool // among places, by what it learns
+	limits   bool // package limitlab has one
+	finds    bool // a limit, by what it learns
 
 	limited   bool // every server with a queue has a Limiter; for worlds with queues only
+	adaptive  bool // it is one that finds its limit, in real time and in labs
 	givenRate bool // the client is given the true request rate
 	oracle    int  // hedges per call, at the best static delays, which are found afterwards; 0: not an oracle
 }
@@ -62,6 +66,7 @@ const (
 	ours    = "hedge"
 	audited = "hedge-audit"
 	limited = "hedge-limited"
+	found   = "hedge-limit-found"
 	bare    = "none"
 )
 
@@ -101,6 +106,17 @@ func (s strategy) isFor(sc scenario) bool {
 		return slices.Contains(s.scenarios, sc.name)
 	}
 	return sc.lab == nil || slices.Contains(sc.lab.strategies, s.name)
+}
+
+// limiter returns a Limiter for a server with a queue, or nil.
+func (s strategy) limiter() *hedge.Limiter {
+	switch {
+	case s.adaptive:
+		return hedge.NewAdaptiveLimiter()
+	case s.limited:
+		return hedge.NewLimiter(1)
+	}
+	return nil
 }
 
 func (s strategy) isOracle() bool { return s.oracle > 0 }
