@@ -284,6 +284,24 @@ func TestALimiterHoldsNobodyUpForNothing(t *testing.T) {
 			}
 			come(ctx, l.Handler(lasts(func() time.Duration { return 20 * ms })), 1000, time.Minute)
 		},
+		"14 streams, beside six callers who come again at once": func(ctx context.Context, l *hedge.Limiter) {
+			for range 14 {
+				go l.Handler(lasts(func() time.Duration { return time.Hour })).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+			}
+			short := l.Handler(lasts(func() time.Duration { return 20 * ms }))
+			for range 6 {
+				go func() {
+					for ctx.Err() == nil {
+						short.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+					}
+				}()
+			}
+			for range 30 {
+				before := l.Snapshot().Worked
+				time.Sleep(10 * time.Second)
+				assert.Greater(t, l.Snapshot().Worked-before, int64(2900), "of 3,000")
+			}
+		},
 		"requests take a hundred times as long from one moment to the next": func(ctx context.Context, l *hedge.Limiter) {
 			var long atomic.Int64
 			long.Store(int64(ms))

@@ -79,10 +79,7 @@ type Place struct {
 
 // Acquire waits for a place. The error is that of ctx, if it ended before: the request has left then.
 func (p *Places) Acquire(ctx context.Context) (*Place, error) {
-	if p.finder != nil && p.inside.Load() > p.limit.Load()/2 { // it may wait: of a dip, more than half is left
-		p.look()
-	}
-	if err := p.semaphore.Acquire(ctx); err != nil {
+	if err := p.acquire(ctx); err != nil {
 		p.Leave()
 		return nil, err
 	}
@@ -94,6 +91,17 @@ func (p *Places) Acquire(ctx context.Context) (*Place, error) {
 		place.stamp = p.finder.Begin(time.Since(p.made), p.waiting())
 	}
 	return place, nil
+}
+
+func (p *Places) acquire(ctx context.Context) error {
+	if p.finder == nil || ctx.Err() != nil {
+		return p.semaphore.Acquire(ctx)
+	}
+	if p.semaphore.TryAcquire() {
+		return nil
+	}
+	p.look()
+	return p.semaphore.Acquire(ctx)
 }
 
 // Held reports whether the place was not given back.

@@ -26,6 +26,17 @@ func (s *Semaphore) Resize(n int) {
 	s.give()
 }
 
+// TryAcquire takes a place if one is free.
+func (s *Semaphore) TryAcquire() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken >= s.places {
+		return false
+	}
+	s.taken++
+	return true
+}
+
 // Acquire takes a place, and waits for one if there is none. It returns the error of ctx, and takes none, if that has ended or
 // ends before.
 func (s *Semaphore) Acquire(ctx context.Context) error {
