@@ -61,8 +61,9 @@
 //     no question in place of one that fails, until a probe finds it.
 //   - When a server closes a connection, a question that is alone on it may be the
 //     reason: it is an error unless another server answers, which costs no budget, silent
-//     or not. One that refuses connections may restart, and is waited for. One question of
-//     several is asked once more over a connection of its own.
+//     or not. One that refuses connections may restart, and is waited for, unless another
+//     has said that it cannot answer: that is told at once. One question of several is
+//     asked once more over a connection of its own.
 //   - An answer that does not fit a datagram, of a server that has no TCP, is an error
 //     unless another server answers.
 //   - Somebody who guesses IDs costs a server that does not repeat the spelling of names a

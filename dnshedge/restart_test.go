@@ -2,12 +2,16 @@ package dnshedge_test
 
 import (
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
 )
 
 // A server that restarts is waited for. One that has refused connections for as long as a question has time does not restart, and
@@ -58,4 +62,40 @@ func TestAServerThatRestartsIsWaitedForBesideOneThatIsGone(t *testing.T) {
 		_, took := l.must(c, "y.example.")
 		assert.LessOrEqual(t, took, 3500*ms)
 	})
+}
+
+// Two servers cannot answer, and say so. The third closes its connection on the question, or refuses connections, and would answer a moment later.
+// The question may be the reason, and who refuses it does so again: it is not asked again for as long as it has time.
+func TestWhatServersSayThatCannotAnswerIsToldBesideOneThatEndsConnections(t *testing.T) {
+	lame := func(q dnstest.Query) dnstest.Reply {
+		r := rcode(dns.RcodeSuccess)(q)
+		r.Msg.RecursionAvailable = false
+		return r
+	}
+	prohibited := func(q dnstest.Query) dnstest.Reply {
+		return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeRefused), dns.ExtendedErrorCodeProhibited)}
+	}
+	for _, network := range []string{"tcp", "tls"} {
+		for _, order := range []string{"a b c", "c a b", "a c b"} {
+			for _, closes := range []bool{true, false} {
+				bubble(t, func(l *lab) {
+					prohibits := l.serve("a", prohibited)
+					l.serve("b", lame)
+					var ends atomic.Int64
+					if closes {
+						l.serve("c", func(dnstest.Query) dnstest.Reply { ends.Add(1); return dnstest.Reply{Close: true} })
+					}
+					var ups []dnshedge.Upstream
+					for host := range strings.FieldsSeq(order) {
+						ups = append(ups, l.up(network, host))
+					}
+					r, took := l.must(l.client(off(), ups...), "x.example.")
+					assert.Empty(t, r.Answer)
+					assert.Less(t, took, 3*100*ms, "%s, %s, closes: %v: three round trips at most for each", network, order, closes)
+					assert.EqualValues(t, 1, prohibits.Queries.Load(), "%s, %s, closes: %v", network, order, closes)
+					assert.LessOrEqual(t, ends.Load(), int64(1), "%s, %s", network, order)
+				})
+			}
+		}
+	}
 }
