@@ -1,9 +1,12 @@
 package worlds_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -282,17 +285,54 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 	return !well && (j.decided(a, r) || j.hurried(a, r) || j.alone(-1, a, r) && (j.outage(a, r) || j.poor(a, r) || j.lossy(a, r) || j.broken(a, r) || j.twice(a, r) || j.guessed(a, r)) || j.spent(a, r) || j.unpaid(a, r))
 }
 
-// told reports whether every server had said that it cannot answer a question in the time that it takes to hear from all of them. That is told
-// at once (see failsIn), and a server that answers a moment later, when the patient resolver asks it, was not asked again.
+// told reports whether a question was over at every server in the time that it takes to hear from all of them: one has said that it cannot answer,
+// closes the connection on it, or refuses connections. That is told at once (see failsIn, and Client), and a server that answers a moment later, when
+// the patient resolver asks it, was not asked again. If none has said that it cannot answer, one that refuses connections is waited for; if one has,
+// one that seems silent is not asked when the budget, which pays for that, may be used up.
 func (j *dnsJudge) told(a *dnsAsk, r *dnsResult) bool {
 	servers := j.w.serversAt(r.began, a.name)
-	return len(servers) > 0 && !slices.ContainsFunc(servers, func(s int) bool {
-		return !slices.ContainsFunc(j.client.failures, func(said dnsFailed) bool {
-			return said.server == s && said.key == a.dnsKey && said.at >= r.began && said.at <= min(r.end, r.began+atOnce) &&
-				slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
-					return f.failure() && f.matches(a.dnsKey) && f.during(said.at, said.at)
-				})
-		})
+	said, restarts := false, false
+	for _, s := range servers {
+		switch {
+		case j.saidNo(s, a, r):
+			said = true
+		case j.cutOff(s, a, r, "closes", io.EOF, syscall.ECONNRESET, syscall.EPIPE):
+		case j.cutOff(s, a, r, "down", syscall.ECONNREFUSED), r.sent.more >= savedUp && j.seemsGone(s, r):
+			restarts = true
+		default:
+			return false
+		}
+	}
+	return len(servers) > 0 && (said || !restarts)
+}
+
+// saidNo reports whether a server had said that it cannot answer a question.
+func (j *dnsJudge) saidNo(server int, a *dnsAsk, r *dnsResult) bool {
+	return slices.ContainsFunc(j.client.failures, func(said dnsFailed) bool {
+		return said.server == server && said.key == a.dnsKey && said.at >= r.began && said.at <= min(r.end, r.began+atOnce) &&
+			slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
+				return f.failure() && f.matches(a.dnsKey) && f.during(said.at, said.at)
+			})
+	})
+}
+
+// seemsGone reports whether a server ended all connections when a question began.
+func (j *dnsJudge) seemsGone(server int, r *dnsResult) bool {
+	return slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
+		return f.total() && f.ends() && f.during(r.began, r.began)
+	})
+}
+
+// cutOff reports whether a query for a question had ended with one of these errors, because a server has a fault of that kind.
+func (j *dnsJudge) cutOff(server int, a *dnsAsk, r *dnsResult, kind string, errs ...error) bool {
+	addr := j.client.host(server).Addr().String() + ":"
+	return slices.ContainsFunc(j.client.tries, func(t dnsTry) bool {
+		mine := strings.EqualFold(t.Name, a.name) && t.Type == a.typ && strings.HasPrefix(t.Upstream.Addr, addr)
+		return mine && t.began >= r.began && t.end > 0 && t.end <= min(r.end, r.began+atOnce) &&
+			slices.ContainsFunc(errs, func(err error) bool { return errors.Is(t.err, err) }) &&
+			slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
+				return f.kind == kind && f.matches(a.dnsKey) && f.during(t.began, t.end)
+			})
 	})
 }
 
@@ -436,12 +476,12 @@ func (j *dnsJudge) spent(a *dnsAsk, r *dnsResult) bool {
 	return (failed >= 2 || failed > 0 && j.w.past.broken) && r.sent.more >= savedUp
 }
 
-// unpaid reports whether a server that was silent is not found to be back yet, however long ago that was, no other one is well, and the budget,
-// which pays for asking it when another one has failed, may be used up.
+// unpaid reports whether a server that was silent, or refused connections, is not found to be back yet, however long ago that was, no other one is well,
+// and the budget, which pays for asking it when another one has failed, may be used up.
 func (j *dnsJudge) unpaid(a *dnsAsk, r *dnsResult) bool {
 	hidden := func(s int) bool {
-		return !j.noticed(s, r.began) && (j.w.past.broken && !j.known(s) || slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
-			return f.total() && (f.mute(j.w.client.timeout) || f.ends()) && f.until < r.began
+		return !j.noticed(s, r.end) && (j.w.past.broken && !j.known(s) || slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+			return f.total() && (f.mute(j.w.client.timeout) || f.ends()) && f.until < r.end
 		}))
 	}
 	servers := j.w.serversAt(r.began, a.name)
@@ -461,13 +501,17 @@ const tellsRefusal = 400 * ms
 
 // outage reports whether a server was silent about such questions before this one, and still was then: its timeout doubles with each that
 // is lost, for all questions (RFC 6298), and so is not longer than it has been silent, and a second. What is saved up pays for that; when it is
-// used up, a probe finds out that the server is back. Or it has refused connections for as long as a question has time, and is not waited for.
+// used up, a probe finds out that the server is back. Or it has refused connections for as long as a question has time, and is not waited for; or is
+// back so late that it has no time to answer: no pause takes more than half of the time that is left.
 func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 	for _, s := range j.w.serversAt(r.began, a.name) {
 		for _, f := range j.w.servers[s].faults {
 			timeout := j.w.client.timeout
 			if f.kind == "down" && (f.from < r.began-timeout && f.until > r.began || f.from < r.end-timeout+tellsRefusal && f.until > r.end) {
 				return true
+			}
+			if f.kind == "down" && f.from < r.began && f.until > r.began && r.began+timeout-f.until < 2*(j.slowest(s, a)+j.needs(s)+slack) {
+				return true // it is asked again with half of the time at least that is left when it is back
 			}
 			mute := f.mute(j.w.client.timeout)
 			if !mute && !f.mute(probeTimeout) || !f.matches(a.dnsKey) || f.from >= r.began || f.until <= r.began {
