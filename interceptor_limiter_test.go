@@ -388,3 +388,45 @@ func TestGRPCBehindAnHTTPHandlerTakesOnePlace(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 2}, c.limit.Snapshot(), "which takes no place")
 }
+
+func TestWhatALimiterLearnsNothingFromOverGRPC(t *testing.T) {
+	failed := status.Error(codes.Unavailable, "down")
+	for name, c := range map[string]struct {
+		err  error
+		does bool
+	}{"a call": {nil, true}, "one that fails": {failed, false}} {
+		t.Run(name, func(t *testing.T) {
+			learns(t, c.does, func(l *hedge.Limiter, work func()) {
+				_, _ = l.UnaryServer()(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: "/a.B/C"}, func(context.Context, any) (any, error) {
+					work()
+					return nil, c.err
+				})
+			})
+		})
+	}
+	for name, c := range map[string]struct {
+		client bool
+		err    error
+		does   bool
+	}{
+		"a stream of the server":           {false, nil, true},
+		"a stream of the server, it fails": {false, failed, false},
+		"a stream of the client":           {true, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			learns(t, c.does, func(l *hedge.Limiter, work func()) {
+				info := &grpc.StreamServerInfo{FullMethod: "/a.B/C", IsServerStream: true, IsClientStream: c.client}
+				_ = l.StreamServer()(nil, quiet{}, info, func(any, grpc.ServerStream) error {
+					work()
+					return c.err
+				})
+			})
+		})
+	}
+}
+
+// quiet is a server's side of a stream on which nothing is sent.
+type quiet struct{ grpc.ServerStream }
+
+func (quiet) Context() context.Context { return context.Background() }
+func (quiet) SetTrailer(metadata.MD)   {}

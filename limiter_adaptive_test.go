@@ -16,10 +16,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/observe"
@@ -139,77 +135,51 @@ func TestALimiterKnowsAnOverloadedServer(t *testing.T) {
 	})
 }
 
+// learns checks whether a Limiter learns from the requests that serve makes, which does work in each.
+func learns(t *testing.T, does bool, serve func(l *hedge.Limiter, work func())) {
+	synctest.Test(t, func(t *testing.T) {
+		l := hedge.NewAdaptiveLimiter()
+		for range 2000 {
+			go serve(l, func() { time.Sleep(10 * ms) })
+			time.Sleep(3 * ms)
+		}
+		time.Sleep(time.Minute)
+		s := l.Snapshot()
+		assert.EqualValues(t, 2000, s.Worked)
+		assert.Zero(t, s.Working)
+		if does {
+			assert.NotZero(t, s.Move)
+			assert.Less(t, s.Limit, 100)
+		} else {
+			assert.Zero(t, s.Move)
+			assert.Less(t, 5000, s.Limit)
+		}
+	})
+}
+
 func TestWhatALimiterLearnsNothingFrom(t *testing.T) {
-	unary := func(err error) func(*hedge.Limiter, func()) {
-		return func(l *hedge.Limiter, work func()) {
-			_, _ = l.UnaryServer()(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: "/a.B/C"}, func(context.Context, any) (any, error) {
-				work()
-				return nil, err
-			})
-		}
-	}
-	stream := func(client bool, err error) func(*hedge.Limiter, func()) {
-		return func(l *hedge.Limiter, work func()) {
-			_ = l.StreamServer()(nil, quiet{}, &grpc.StreamServerInfo{FullMethod: "/a.B/C", IsServerStream: true, IsClientStream: client}, func(any, grpc.ServerStream) error {
-				work()
-				return err
-			})
-		}
-	}
-	over := func(handle func(l *hedge.Limiter, r *http.Request, leave func())) func(*hedge.Limiter, func()) {
-		return func(l *hedge.Limiter, work func()) {
-			defer func() { _ = recover() }()
-			ctx, leave := context.WithCancel(context.Background())
-			defer leave()
-			l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				work()
-				handle(l, r, leave)
-			})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-		}
-	}
-	failed := status.Error(codes.Unavailable, "down")
 	for name, c := range map[string]struct {
-		serve  func(*hedge.Limiter, func())
-		learns bool
+		ends func(l *hedge.Limiter, r *http.Request, leave func())
+		does bool
 	}{
-		"HTTP":                  {over(func(*hedge.Limiter, *http.Request, func()) {}), true},
-		"HTTP, a panic":         {over(func(*hedge.Limiter, *http.Request, func()) { panic("broken") }), false},
-		"HTTP, released":        {over(func(l *hedge.Limiter, r *http.Request, _ func()) { l.Release(r.Context()) }), false},
-		"HTTP, its caller left": {over(func(_ *hedge.Limiter, _ *http.Request, leave func()) { leave() }), false},
-		"unary":                 {unary(nil), true},
-		"unary, fails":          {unary(failed), false},
-		"server stream":         {stream(false, nil), true},
-		"server stream, fails":  {stream(false, failed), false},
-		"client stream":         {stream(true, nil), false},
+		"a request":       {func(*hedge.Limiter, *http.Request, func()) {}, true},
+		"a panic":         {func(*hedge.Limiter, *http.Request, func()) { panic("broken") }, false},
+		"released":        {func(l *hedge.Limiter, r *http.Request, _ func()) { l.Release(r.Context()) }, false},
+		"its caller left": {func(_ *hedge.Limiter, _ *http.Request, leave func()) { leave() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := hedge.NewAdaptiveLimiter()
-				for range 2000 {
-					go c.serve(l, func() { time.Sleep(10 * ms) })
-					time.Sleep(3 * ms)
-				}
-				time.Sleep(time.Minute)
-				s := l.Snapshot()
-				assert.EqualValues(t, 2000, s.Worked)
-				assert.Zero(t, s.Working)
-				if c.learns {
-					assert.NotZero(t, s.Move)
-					assert.Less(t, s.Limit, 100)
-				} else {
-					assert.Zero(t, s.Move)
-					assert.Less(t, 5000, s.Limit)
-				}
+			learns(t, c.does, func(l *hedge.Limiter, work func()) {
+				defer func() { _ = recover() }()
+				ctx, leave := context.WithCancel(context.Background())
+				defer leave()
+				l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					work()
+					c.ends(l, r, leave)
+				})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
 			})
 		})
 	}
 }
-
-// quiet is a server's side of a stream on which nothing is sent.
-type quiet struct{ grpc.ServerStream }
-
-func (quiet) Context() context.Context { return context.Background() }
-func (quiet) SetTrailer(metadata.MD)   {}
 
 func TestALimiterThatMovesLosesNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
