@@ -45,7 +45,7 @@ func (a adaptive) begin(now float64, working, waiting int) (func(float64, int), 
 			return nil, false
 		}
 	}
-	stamp := a.Begin(duration(now), waiting)
+	stamp := a.Begin(duration(now), waiting > 0)
 	return func(now float64, waiting int) { a.End(duration(now), stamp, waiting, true) }, true
 }
 

@@ -124,14 +124,14 @@ func (f *Finder) Last() Move { return f.last }
 // Moves returns how many moves there were, by reason.
 func (f *Finder) Moves() map[observe.LimitReason]int64 { return maps.Clone(f.moves) }
 
-// Begin says that one more request is worked on, while others wait.
-func (f *Finder) Begin(now time.Duration, waiting int) Stamp {
+// Begin says that one more request is worked on, and whether it has waited for that.
+func (f *Finder) Begin(now time.Duration, waited bool) Stamp {
 	f.load.advance(now)
 	f.load.n++
 	f.peak.most = max(f.peak.most, f.load.n)
 	if f.dip.to == 0 && f.load.at >= f.dip.ended+f.pace.rest() { // else some wait for the dip alone
 		was := 0.
-		if f.full(waiting) {
+		if waited {
 			was = 1
 		}
 		f.queued += (was - f.queued) / math.Max(16, 2*float64(levels[f.level]))
@@ -142,7 +142,6 @@ func (f *Finder) Begin(now time.Duration, waiting int) Stamp {
 // End says that the request is not worked on any more. Nothing is learned of how long it took unless learn is set.
 func (f *Finder) End(now time.Duration, s Stamp, waiting int, learn bool) {
 	f.load.advance(now)
-	waits := f.full(waiting)
 	f.load.n--
 	if learn {
 		f.learn(s)
@@ -151,12 +150,12 @@ func (f *Finder) End(now time.Duration, s Stamp, waiting int, learn bool) {
 	if f.pace.mean == 0 {
 		return
 	}
-	f.endDip(waits)
+	f.endDip(waiting > 0)
 	f.fall()
 	if f.since.ended-f.since.looked >= lookEvery {
 		f.since.looked = f.since.ended
 		f.beginDip()
-		f.consider(waits)
+		f.consider(waiting > 0)
 	}
 }
 
@@ -167,9 +166,6 @@ func (f *Finder) learn(s Stamp) {
 	f.since.ended++
 	f.record.add(f.load.at.Seconds(), f.horizon(), s.level, took, math.Max(f.load.sum-s.sum, took))
 }
-
-// full reports whether some wait because of the limit. Others are about to begin.
-func (f *Finder) full(waiting int) bool { return waiting > 0 && f.load.n >= f.Limit() }
 
 // horizon is how far back the record goes, in seconds: after it, a request counts as 1/e of one. It has 3,000 requests where these end within a minute.
 func (f *Finder) horizon() float64 {
@@ -184,7 +180,7 @@ func (f *Finder) patience() time.Duration { return max(100*time.Millisecond, f.p
 func (f *Finder) Wake(now time.Duration, waiting int) time.Duration {
 	f.load.advance(now)
 	switch {
-	case !f.full(waiting):
+	case waiting == 0 || f.load.n < f.Limit(): // who waits is about to begin
 	case f.dip.to > 0 && f.load.at > f.dip.until:
 		f.endDip(true)
 	case f.dip.to == 0 && f.load.at-f.load.ended > f.patience():
@@ -346,7 +342,7 @@ func (f *Finder) double(waits bool) {
 			to = f.level - 2
 		}
 		f.move(to, observe.LimitNoGain)
-	case waits:
+	case waits && f.queued > .3:
 		f.move(levelOf(2*levels[f.level]), observe.LimitStarts)
 	}
 }

@@ -18,6 +18,7 @@ const ms = time.Millisecond
 type server struct {
 	*limit.Finder
 	takes   func(n int) time.Duration // with n at work
+	even    bool                      // each takes just so long, and not half more or less
 	now     time.Duration
 	working []request // by when they end
 	least   int       // of the limits, since the last call of run
@@ -34,13 +35,20 @@ func (s *server) run(long time.Duration, callers int) {
 	s.least, s.most = s.Limit(), s.Limit()
 	for end := s.now + long; s.now < end; {
 		for len(s.working) < min(callers, s.Limit()) {
-			stamp := s.Begin(s.now, callers-len(s.working)-1)
+			stamp := s.Begin(s.now, callers > s.Limit())
 			took := s.takes(len(s.working) + 1)
-			took = time.Duration((.5 + rand.Float64()) * float64(took))
+			if !s.even {
+				took = time.Duration((.5 + rand.Float64()) * float64(took))
+			}
 			at, _ := slices.BinarySearchFunc(s.working, s.now+took, func(r request, t time.Duration) int { return int(r.ends - t) })
 			s.working = slices.Insert(s.working, at, request{s.now + took, stamp})
 		}
 		r := s.working[0]
+		if waiting := callers - len(s.working); waiting > 0 && r.ends > s.now+25*ms {
+			s.now += 25 * ms
+			s.Wake(s.now, waiting)
+			continue
+		}
 		s.working = s.working[1:]
 		s.now = r.ends
 		s.End(s.now, r.stamp, max(0, callers-len(s.working)-1), true)
@@ -96,6 +104,40 @@ func TestAFinderFollowsItsServer(t *testing.T) {
 	assert.GreaterOrEqual(t, s.most, 4)
 }
 
+func TestAFinderOfAFastServerThatBecomesSlowFindsRoom(t *testing.T) {
+	for range 3 {
+		takes := ms
+		s := &server{Finder: limit.New(10000), takes: func(int) time.Duration { return takes }, even: true}
+		for s.now < 30*time.Second {
+			s.run(time.Duration(rand.Int64N(int64(4*ms))), 1+rand.IntN(5))
+		}
+		takes = 100 * ms
+		for callers := range 1000 { // one more each millisecond
+			s.run(ms, 5+callers)
+		}
+		s.run(15*time.Second, 1000)
+		assert.GreaterOrEqual(t, s.most, 1000, "the last move was %v", s.Last())
+	}
+}
+
+// In lockstep, those who have waited begin while fewer than the limit are at work, and yet they have waited for it.
+func TestAFinderFindsRoomThoughAllEndTogether(t *testing.T) {
+	f := limit.New(64)
+	var now time.Duration
+	var working []limit.Stamp
+	for now < 20*time.Second && f.Limit() < 2000 {
+		for range f.Limit() {
+			working = append(working, f.Begin(now, true))
+		}
+		now += 100 * ms
+		for _, stamp := range working {
+			f.End(now, stamp, 5000, true)
+		}
+		working = working[:0]
+	}
+	assert.GreaterOrEqual(t, f.Limit(), 2000, "each takes 100 ms, with however many")
+}
+
 func TestAFinderLowersNoLimitThatHelps(t *testing.T) {
 	s := &server{Finder: limit.New(1), takes: func(int) time.Duration { return 20 * ms }}
 	s.run(5*time.Second, 500)
@@ -140,7 +182,7 @@ func TestAFinderLetsMoreInWhenNothingEnds(t *testing.T) {
 	s.run(20*time.Second, 100)
 	before := s.Limit()
 	for len(s.working) < s.Limit() {
-		s.working = append(s.working, request{stamp: s.Begin(s.now, 10)})
+		s.working = append(s.working, request{stamp: s.Begin(s.now, true)})
 	}
 	again := s.Wake(s.now+50*ms, 10)
 	assert.Positive(t, again)
@@ -178,7 +220,7 @@ func TestStrangeTimesHarmNoFinder(t *testing.T) {
 		if i%3 == 0 {
 			now = 0
 		}
-		s := f.Begin(now, rand.IntN(3))
+		s := f.Begin(now, rand.IntN(3) > 0)
 		f.End(now+time.Duration(rand.Int64N(2))*time.Duration(rand.Int64()), s, rand.IntN(3), true)
 		assert.GreaterOrEqual(t, f.Limit(), 1)
 	}

@@ -79,7 +79,8 @@ type Place struct {
 
 // Acquire waits for a place. The error is that of ctx, if it ended before: the request has left then.
 func (p *Places) Acquire(ctx context.Context) (*Place, error) {
-	if err := p.acquire(ctx); err != nil {
+	waited, err := p.acquire(ctx)
+	if err != nil {
 		p.Leave()
 		return nil, err
 	}
@@ -88,20 +89,20 @@ func (p *Places) Acquire(ctx context.Context) (*Place, error) {
 	if p.finder != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		place.stamp = p.finder.Begin(time.Since(p.made), p.waiting())
+		place.stamp = p.finder.Begin(time.Since(p.made), waited)
 	}
 	return place, nil
 }
 
-func (p *Places) acquire(ctx context.Context) error {
+func (p *Places) acquire(ctx context.Context) (waited bool, err error) {
 	if p.finder == nil || ctx.Err() != nil {
-		return p.semaphore.Acquire(ctx)
+		return false, p.semaphore.Acquire(ctx)
 	}
 	if p.semaphore.TryAcquire() {
-		return nil
+		return false, nil
 	}
 	p.look()
-	return p.semaphore.Acquire(ctx)
+	return true, p.semaphore.Acquire(ctx)
 }
 
 // Held reports whether the place was not given back.
