@@ -3,7 +3,8 @@
 // By Little's law n/T requests are finished per second while n are worked on and each takes T. Where n/T grows with n there is room for
 // more. Where it does not, one more makes each of the others slower. A [Finder] compares how long requests took that were worked on together
 // with few and with many. The number varies by itself while it is below the limit. While requests always wait, it does not, and the Finder
-// lowers the limit for a moment now and then. It never raises the limit without having seen that more requests were finished.
+// lowers the limit for a moment now and then. It raises the limit where more requests were finished with more of them at work; at the start, and where
+// nothing at all ends, it doubles it while requests wait.
 package limit
 
 import (
@@ -33,7 +34,7 @@ type Finder struct {
 	peak   peak
 
 	level   int     // of the limit
-	queued  float64 // share of the requests that began while others waited, of late
+	queued  float64 // share of the requests that had to wait, of late
 	doubles bool    // the start goes on
 	since   since   // the last move
 	run     int     // moves one after another in one direction; negative: down
@@ -218,14 +219,14 @@ func (f *Finder) fall() {
 }
 
 const (
-	lookEvery = 16  // requests that end
-	dipTo     = .62 // times the most that are used
-	fewBelow  = .4  // few are from here
-	fewAbove  = .68 // to here times the limit
-	manyBelow = .85 // and many from here
-	dipShare  = .05 // as many requests of the record as this, of those with many others, are with few at most, for the sake of dips
-	dipLeast  = 20  // but so many are
-	sure      = .0065
+	lookEvery = 16    // requests that end
+	dipTo     = .62   // times the most that are used
+	fewBelow  = .4    // few are from here
+	fewAbove  = .68   // to here times the limit
+	manyBelow = .85   // and many from here
+	dipShare  = .05   // as many requests of the record as this, of those with many others, are with few at most, for the sake of dips
+	dipLeast  = 20    // but so many are
+	sure      = .0065 // variance of the mean logarithm of the time with few, below which no more of them are needed
 )
 
 // endDip ends a dip that lasts for long enough, or for which nobody waits any more.
@@ -251,12 +252,15 @@ func (f *Finder) settling() time.Duration { return min(2*f.pace.rest(), f.pace.t
 func (f *Finder) beginDip() {
 	top := float64(levels[f.level])
 	never := f.queued < .01
+	if f.dip.to > 0 || f.doubles || !never && (f.queued <= .8 || f.since.ended <= int(top)) {
+		return
+	}
 	pause := 4 * f.pace.rest()
 	if never {
 		all := f.between(0, math.MaxInt32)
 		pause = max(10*time.Second, seconds(400*all.took/math.Max(all.n, 1)))
 	}
-	if f.dip.to > 0 || f.doubles || f.load.at < max(f.dip.ended, f.since.at)+pause<<f.dip.missed || !never && (f.queued <= .8 || f.since.ended <= int(top)) {
+	if f.load.at < max(f.dip.ended, f.since.at)+pause<<f.dip.missed {
 		return
 	}
 	if never {
@@ -372,10 +376,10 @@ func (f *Finder) up(slope float64) {
 	f.move(f.level+steps, observe.LimitGains)
 }
 
-// knownAbove reports whether more than top were worked on within some seconds, and gained nothing.
-func (f *Finder) knownAbove(top float64, many sums, seconds float64) bool {
+// knownAbove reports whether more than top were worked on within so many seconds, and gained nothing.
+func (f *Finder) knownAbove(top float64, many sums, within float64) bool {
 	now := f.load.at.Seconds()
-	above := f.record.between(now, f.horizon(), 1.12*top, math.Max(1.7*top, top+1), now-seconds)
+	above := f.record.between(now, f.horizon(), 1.12*top, math.Max(1.7*top, top+1), now-within)
 	c := compare(many, above, f.wanted())
 	return above.n > 10 && c.evidence < -.3 && c.slope < .22
 }

@@ -111,10 +111,7 @@ func (d *doh) Close() {
 }
 
 func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
-	lane := min(n, 1)
-	if isProbe(q) && d.probing.ends() {
-		lane = sharedLanes - 1
-	}
+	lane := d.probing.lane(q, n)
 	for probed, ended := 0, 0; ; d.Owner.Retried() {
 		a, setup, err := d.exchange(ctx, q, lane, w)
 		var broken *connError

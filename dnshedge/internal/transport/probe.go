@@ -7,8 +7,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// noProbes is how long it is known that a server ends connections on probes.
-const noProbes = 10 * time.Minute
+const (
+	noProbes  = 10 * time.Minute // for which it is known that a server ends connections on probes
+	probeLane = 2                // of probes that would end the connection of others
+)
 
 // probing is whether a server's connections may be probed while queries wait on them. There are servers that close the connection on a question that they
 // do not like, and the one of probes may be such a question: what waits on the connection with it would be lost, however well the server
@@ -23,6 +25,14 @@ func (p *probing) end() { p.until.Store(time.Now().Add(noProbes).UnixNano()) }
 
 // ends reports whether a probe ends the connection that it goes over.
 func (p *probing) ends() bool { return time.Now().UnixNano() < p.until.Load() }
+
+// lane returns the shared lane of the nth query for q: 0 is the first one.
+func (p *probing) lane(q *wire.Query, n int) int {
+	if isProbe(q) && p.ends() {
+		return probeLane
+	}
+	return min(n, 1)
+}
 
 // isProbe reports whether q is the question of probes, whoever asks it.
 func isProbe(q *wire.Query) bool {

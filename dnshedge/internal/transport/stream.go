@@ -28,8 +28,8 @@ const (
 	maxOpen    = 16               // connections of a lane, before a learned limit is ignored
 	limitLife  = 10 * time.Minute // of a learned limit
 
-	sharedLanes = 3 // for first queries, for repetitions, and for probes that would end the connection of others
-	ownLanes    = 8 // for queries that share no connection
+	sharedLanes = probeLane + 1 // for first queries, for repetitions, and for probes
+	ownLanes    = 8             // for queries that share no connection
 )
 
 // stream asks over TCP (RFC 7766) or TLS (RFC 7858). It has two lanes, one for
@@ -152,11 +152,7 @@ func (s *stream) spawn(f func()) bool {
 }
 
 func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
-	to := min(n, 1)
-	if isProbe(q) && s.probing.ends() {
-		to = sharedLanes - 1
-	}
-	a, setup, err := s.exchange(ctx, q, &s.lanes[to], w)
+	a, setup, err := s.exchange(ctx, q, &s.lanes[s.probing.lane(q, n)], w)
 	if broken := (*connError)(nil); !errors.As(err, &broken) || !broken.others || !q.Standard() || ctx.Err() != nil {
 		return a, setup, err
 	}
