@@ -3,11 +3,6 @@ package integration
 import (
 	"context"
 	"errors"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -16,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/integration/internal/postgres"
 )
 
 // finishing returns a context that ends as ctx does, but not because another attempt won.
@@ -37,15 +33,15 @@ func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
 func TestPgx(t *testing.T) {
 	const latency = 2 * time.Second
 
-	first, second := postgres(t)
-	through, slower := proxied(t, first)
+	server := postgres.Start(t)
+	through, slower := proxied(t, server.Address)
 	pool := func(address string) *pgxpool.Pool {
 		p, err := pgxpool.New(t.Context(), "postgres://postgres@"+address+"/postgres")
 		require.NoError(t, err)
 		t.Cleanup(p.Close)
 		return p
 	}
-	primary, replica := pool(through), pool(second)
+	primary, replica := pool(through), pool(server.Replica(t).Address)
 
 	hedger := hedge.NewHedger()
 	count := func(ctx context.Context, name string) (int, error) {
@@ -95,63 +91,4 @@ func TestPgx(t *testing.T) {
 	_, err = count(gone, "lamp")
 	require.ErrorIs(t, err, context.Canceled)
 	require.Less(t, time.Since(start), latency)
-}
-
-// postgres starts a PostgreSQL server and a replica of it, and returns their addresses.
-func postgres(t *testing.T) (primary, replica string) {
-	var bin string
-	if dirs, err := filepath.Glob("/usr/lib/postgresql/*/bin"); err == nil && len(dirs) > 0 { // where Debian has them
-		bin = dirs[len(dirs)-1]
-	}
-	program := func(name string) string {
-		path, err := exec.LookPath(filepath.Join(bin, name))
-		if err != nil {
-			t.Skip("PostgreSQL is not installed")
-		}
-		return path
-	}
-	initdb, server, ready, backup := program("initdb"), program("postgres"), program("pg_isready"), program("pg_basebackup")
-
-	// The server refuses to run as root, and its directories must be its user's.
-	dir, err := os.MkdirTemp("", "postgres")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	var as []string
-	if os.Getuid() == 0 {
-		u, err := user.Lookup("postgres")
-		if err != nil {
-			t.Skip("there is no user postgres")
-		}
-		if _, err := exec.LookPath("setpriv"); err != nil {
-			t.Skip("setpriv is not installed")
-		}
-		uid, err := strconv.Atoi(u.Uid)
-		require.NoError(t, err)
-		gid, err := strconv.Atoi(u.Gid)
-		require.NoError(t, err)
-		require.NoError(t, os.Chown(dir, uid, gid))
-		as = []string{"setpriv", "--reuid", u.Uid, "--regid", u.Gid, "--clear-groups"}
-	}
-	do := func(args ...string) {
-		args = append(as[:len(as):len(as)], args...)
-		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
-	serve := func(data string) (address, port string) {
-		address, port = free(t)
-		args := append(as[:len(as):len(as)], server, "-D", data, "-F", "-h", "127.0.0.1", "-p", port, "-c", "unix_socket_directories=")
-		start(t, args[0], args[1:]...)
-		return address, port
-	}
-	first, second := filepath.Join(dir, "primary"), filepath.Join(dir, "replica")
-	do(initdb, "-D", first, "-U", "postgres", "-A", "trust", "--no-sync")
-	primary, port := serve(first)
-	require.Eventually(t, func() bool {
-		return exec.Command(ready, "-h", "127.0.0.1", "-p", port, "-U", "postgres").Run() == nil
-	}, limit, 10*time.Millisecond)
-	do(backup, "-D", second, "-R", "-c", "fast", "--no-sync", "-h", "127.0.0.1", "-p", port, "-U", "postgres")
-	replica, _ = serve(second)
-	return primary, replica
 }

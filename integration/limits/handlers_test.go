@@ -5,18 +5,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"net"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/integration/internal/postgres"
 )
 
 // A handler is what a server does for a request.
@@ -80,7 +76,7 @@ func locks(*testing.T) func(context.Context) error {
 
 // queries asks a PostgreSQL server, and skips the test where there is none.
 func queries(t *testing.T) func(context.Context) error {
-	db, err := sql.Open("pgx", "postgres://postgres@"+postgres(t)+"/postgres")
+	db, err := sql.Open("pgx", "postgres://postgres@"+postgres.Start(t).Address+"/postgres")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	db.SetMaxOpenConns(connections)
@@ -89,67 +85,4 @@ func queries(t *testing.T) func(context.Context) error {
 		var count int
 		return db.QueryRowContext(ctx, "SELECT count(*) FROM pg_sleep(0.01)").Scan(&count)
 	}
-}
-
-// postgres starts a PostgreSQL server and returns its address.
-func postgres(t *testing.T) (address string) {
-	t.Helper()
-	var bin string
-	if dirs, err := filepath.Glob("/usr/lib/postgresql/*/bin"); err == nil && len(dirs) > 0 { // where Debian has them
-		bin = dirs[len(dirs)-1]
-	}
-	program := func(name string) string {
-		path, err := exec.LookPath(filepath.Join(bin, name))
-		if err != nil {
-			t.Skip("PostgreSQL is not installed")
-		}
-		return path
-	}
-	initdb, server, ready := program("initdb"), program("postgres"), program("pg_isready")
-
-	// The server refuses to run as root, and its directory must be its user's.
-	dir, err := os.MkdirTemp("", "postgres")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	var as []string
-	if os.Getuid() == 0 {
-		u, err := user.Lookup("postgres")
-		if err != nil {
-			t.Skip("there is no user postgres")
-		}
-		if _, err := exec.LookPath("setpriv"); err != nil {
-			t.Skip("setpriv is not installed")
-		}
-		uid, err := strconv.Atoi(u.Uid)
-		require.NoError(t, err)
-		gid, err := strconv.Atoi(u.Gid)
-		require.NoError(t, err)
-		require.NoError(t, os.Chown(dir, uid, gid))
-		as = []string{"setpriv", "--reuid", u.Uid, "--regid", u.Gid, "--clear-groups"}
-	}
-	command := func(args ...string) *exec.Cmd {
-		args = append(as[:len(as):len(as)], args...)
-		cmd := exec.Command(args[0], args[1:]...)
-		cmd.Dir = dir
-		return cmd
-	}
-	data := filepath.Join(dir, "data")
-	out, err := command(initdb, "-D", data, "-U", "postgres", "-A", "trust", "--no-sync").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address = l.Addr().String()
-	require.NoError(t, l.Close())
-	_, port, err := net.SplitHostPort(address)
-	require.NoError(t, err)
-	cmd := command(server, "-D", data, "-F", "-h", "127.0.0.1", "-p", port, "-c", "unix_socket_directories=")
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-	})
-	require.Eventually(t, func() bool {
-		return exec.Command(ready, "-h", "127.0.0.1", "-p", port, "-U", "postgres").Run() == nil
-	}, time.Minute, 10*time.Millisecond)
-	return address
 }
