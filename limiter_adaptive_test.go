@@ -315,6 +315,67 @@ func TestALimiterHoldsNobodyUpForNothing(t *testing.T) {
 	}
 }
 
+// Ten requests at once, and then nothing for a while: fewer than are let through at any time.
+func TestALimiterHoldsNoBurstUpAfterASilence(t *testing.T) {
+	for _, streams := range []int{0, 1} {
+		for _, silence := range []time.Duration{20 * time.Second, time.Hour} {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				l := hedge.NewAdaptiveLimiter()
+				send := func(n int, long time.Duration) {
+					for range n {
+						go l.Handler(lasts(func() time.Duration { return long })).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+					}
+				}
+				send(streams, 10000*time.Hour)
+				waited := int64(0)
+				for range 300 {
+					send(10, 50*ms)
+					synctest.Wait()
+					waited += l.Snapshot().Waiting
+					time.Sleep(silence)
+				}
+				assert.Less(t, waited, int64(30), "of 3,000, beside %d streams, with a limit of %d after %v", streams, l.Snapshot().Limit, l.Snapshot().Moves)
+			})
+		}
+	}
+}
+
+// All requests of a process that was stopped for ten minutes have taken so long.
+func TestALimiterNoticesSoonThatNothingEndsAlthoughRequestsOnceTookLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		l := hedge.NewAdaptiveLimiter()
+		var long atomic.Int64
+		send := func(n int, takes time.Duration) {
+			long.Store(int64(takes))
+			for range n {
+				go l.Handler(lasts(func() time.Duration { return time.Duration(long.Load()) })).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+			}
+			synctest.Wait()
+		}
+		for range 1000 {
+			send(1, 10*ms)
+			time.Sleep(10 * ms)
+		}
+		time.Sleep(time.Minute)
+		send(32, 10*time.Minute)
+		time.Sleep(10 * time.Minute)
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(30 * ms) {
+			send(40, 10*ms)
+		}
+		time.Sleep(time.Second)
+		require.Zero(t, l.Snapshot().Working)
+
+		send(l.Snapshot().Limit+1, time.Hour)
+		require.EqualValues(t, 1, l.Snapshot().Waiting)
+		time.Sleep(2 * time.Second)
+		assert.Zero(t, l.Snapshot().Waiting, "the limit is %d after %v", l.Snapshot().Limit, l.Snapshot().Moves)
+	})
+}
+
 // BenchmarkAdaptiveLimiter is what a request costs more where the limit is found, and that of one whose limit is fixed, beside it: one after another, and
 // from 64 callers at a time, of whom some wait.
 func BenchmarkAdaptiveLimiter(b *testing.B) {

@@ -48,6 +48,7 @@ type load struct {
 	at    time.Duration
 	sum   float64       // of n over time, in request seconds
 	ended time.Duration // the last one
+	waits time.Duration // since when requests wait, at the earliest
 }
 
 func (l *load) advance(now time.Duration) {
@@ -97,6 +98,7 @@ func (s *since) time(now time.Duration) float64 { return (now - s.at).Seconds() 
 type dip struct {
 	to      int           // the limit; 0: there is no dip
 	reached bool          // no more are worked on
+	from    time.Duration // was reached then
 	until   time.Duration // it ends then
 	ended   time.Duration // the last one
 	missed  int           // so many of the last ones were not reached
@@ -176,20 +178,34 @@ func (f *Finder) horizon() float64 {
 // patience is how long it may take until a request ends, while others wait.
 func (f *Finder) patience() time.Duration { return max(100*time.Millisecond, f.pace.times(8)) }
 
+// Wait says that a request waits, and that none did before. A dip that would have ended in the meantime, had any been there, ends.
+func (f *Finder) Wait(now time.Duration) {
+	f.load.advance(now)
+	f.load.waits = f.load.at
+	if f.dip.to > 0 && f.over() {
+		f.dip = dip{ended: f.load.at, missed: f.dip.missed}
+	}
+}
+
 // Wake is for the time in which nothing ends: it ends a dip that lasts for too long, and raises the limit where requests wait and none that is worked
 // on ends: they may be such as go on for hours, or wait for those that wait. It returns when to call it again, while any wait.
 func (f *Finder) Wake(now time.Duration, waiting int) time.Duration {
 	f.load.advance(now)
 	switch {
-	case waiting == 0 || f.load.n < f.Limit(): // who waits is about to begin
-	case f.dip.to > 0 && f.load.at > f.dip.until:
+	case waiting == 0:
+		f.load.waits = f.load.at
+	case f.load.n < f.Limit(): // who waits is about to begin
+	case f.dip.to > 0 && f.over():
 		f.endDip(true)
-	case f.dip.to == 0 && f.load.at-f.load.ended > f.patience():
+	case f.dip.to == 0 && f.load.at-max(f.load.waits, f.load.ended) > f.patience():
 		f.load.ended = f.load.at
 		f.move(levelOf(2*levels[f.level]), observe.LimitStalls)
 	}
-	return f.patience() / 4
+	return f.again()
 }
+
+// again is when to call Wake, while requests wait. It is soon even where requests take long, because those that come next may not.
+func (f *Finder) again() time.Duration { return min(f.patience()/4, time.Second) }
 
 // move moves the limit to a level.
 func (f *Finder) move(level int, why observe.LimitReason) {
@@ -235,12 +251,18 @@ func (f *Finder) endDip(waits bool) {
 	switch {
 	case d.to == 0:
 	case !d.reached && f.load.n <= d.to:
-		d.reached, d.until, d.missed = true, f.load.at+f.settling(), 0
+		d.reached, d.from, d.until, d.missed = true, f.load.at, f.load.at+f.settling(), 0
 	case !d.reached && f.load.at > d.until:
 		*d = dip{ended: f.load.at, missed: min(d.missed+1, 10)}
-	case d.reached && (!waits || f.load.at > d.until):
+	case d.reached && (!waits || f.over()):
 		*d = dip{ended: f.load.at}
 	}
+}
+
+// over reports whether a dip has lasted for long enough. One request that takes an hour makes all seem to take long, until some more have ended.
+func (f *Finder) over() bool {
+	d := &f.dip
+	return f.load.at > d.until || d.reached && f.load.at-d.from > 4*f.settling()
 }
 
 // settling is how long it takes until requests show what fewer beside them change: twice as long as those that are met at work go on, but for

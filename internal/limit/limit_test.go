@@ -199,6 +199,50 @@ func TestAFinderLetsMoreInWhenNothingEnds(t *testing.T) {
 	assert.Equal(t, now, s.Limit(), "nobody waits")
 }
 
+// Nothing could end while nothing was there.
+func TestAFinderTakesNoSilenceForAStall(t *testing.T) {
+	s := &server{Finder: limit.New(10000), takes: func(int) time.Duration { return 5 * ms }}
+	s.run(time.Second, 3)
+	before, stalls := s.Limit(), s.Moves()[observe.LimitStalls]
+	for len(s.working) > 0 {
+		s.now = s.working[0].ends
+		s.End(s.now, s.working[0].stamp, 0, true)
+		s.working = s.working[1:]
+	}
+	s.now += time.Hour
+	for range before {
+		s.Begin(s.now, false)
+	}
+	s.Wait(s.now)
+	s.now += 90 * ms
+	s.Wake(s.now, 10)
+	assert.Equal(t, before, s.Limit(), "they have waited for 90 ms")
+	assert.Equal(t, stalls, s.Moves()[observe.LimitStalls])
+	s.now += 20 * ms
+	s.Wake(s.now, 10)
+	assert.GreaterOrEqual(t, s.Limit(), 2*before, "none has ended for longer than 100 ms")
+	assert.Equal(t, stalls+1, s.Moves()[observe.LimitStalls])
+}
+
+// One that ends after an hour makes all seem to take long for the next thousand.
+func TestADipIsShortAlthoughARequestThatTookAnHourEndsInIt(t *testing.T) {
+	for range 10 {
+		s := &server{Finder: limit.New(1), takes: computing(8)}
+		old := s.Begin(s.now, false)
+		s.now = time.Hour
+		s.run(30*time.Second, 100)
+		for s.Limit() >= s.Last().To {
+			s.run(ms, 100)
+		}
+		s.End(s.now, old, 90, true)
+		began := s.now
+		for s.Limit() < s.Last().To && s.now < began+20*time.Second {
+			s.run(ms, 100)
+		}
+		assert.Less(t, s.now-began, 10*time.Second)
+	}
+}
+
 // A dip ends when nobody waits, so that who comes later finds the whole limit.
 func TestNoDipOutlivesThoseWhoWait(t *testing.T) {
 	s := &server{Finder: limit.New(1), takes: computing(8)}

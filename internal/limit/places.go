@@ -132,14 +132,17 @@ func (p *Places) learn(s Stamp, learn bool) {
 func (p *Places) look() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.runs:
-	case p.watch == nil:
-		p.watch = time.AfterFunc(p.finder.patience()/4, p.wake)
-	default:
-		p.watch.Reset(p.finder.patience() / 4)
+	if p.runs {
+		return
 	}
 	p.runs = true
+	p.finder.Wait(time.Since(p.made))
+	p.resize()
+	if p.watch == nil {
+		p.watch = time.AfterFunc(p.finder.again(), p.wake)
+	} else {
+		p.watch.Reset(p.finder.again())
+	}
 }
 
 func (p *Places) wake() {
