@@ -28,7 +28,7 @@ type Call struct {
 	unsent  time.Duration // when a hedge that was not sent would have answered; 0: none
 	winner  int           // the attempt that answered; known if there are observers
 	untimed bool          // see Untimed; written by the caller once the race is over
-	// Denied is why the call's last denied hedge was denied; None if none was.
+	// Denied is why the call's last denied hedge was denied, of those that a delay was for; None if none was.
 	Denied observe.Reason
 	// Hedges is how many hedges were admitted.
 	Hedges int
@@ -156,7 +156,7 @@ func (c *Call) AdmitFare(index int, fare Fare) bool {
 			c.unsent = now.Sub(c.start) + d
 		}
 	}
-	if denial != None {
+	if denial != None && !fare.Beside {
 		c.Denied = denial
 	}
 	if c.watcher != nil {

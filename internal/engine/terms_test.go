@@ -153,3 +153,13 @@ func TestFreeCallsAreNotAudited(t *testing.T) {
 		assert.Zero(t, k.View().Audit.Pairs)
 	})
 }
+
+// TestAHedgeThatStartsWithThePrimaryWasDueByNoDelay: that it is denied says nothing of how long its call takes.
+func TestAHedgeThatStartsWithThePrimaryWasDueByNoDelay(t *testing.T) {
+	for beside, want := range map[bool]observe.Reason{true: engine.None, false: observe.DeniedNotReady} {
+		var c engine.Call
+		c.Begin(t.Context(), engine.New(engine.Config{MaxKeys: 1}).Key(engine.Name{Host: "h"}), 0)
+		require.False(t, c.AdmitFare(0, engine.Fare{Denial: observe.DeniedNotReady, Beside: beside}))
+		assert.Equal(t, want, c.Denied, "beside: %v", beside)
+	}
+}

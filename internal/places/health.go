@@ -19,6 +19,7 @@ const (
 	hopeEvery   = 20  // if the last try was good
 	duelEvery   = 5   // to see whether the next place is quicker, as long as that is not known
 	hedgeEvery  = 10  // so many hedges that could do so, one tries a place that is out
+	deniedEvery = 7   // so many after a try that was not paid for, there may be another one; it meets a budget that is spent as it is earned
 	duels       = 8   // so many decide whether another place is quicker
 	beatenLimit = 0.7 // and so large a share of those it must win
 	duelMemory  = 16  // of which the share is
@@ -39,7 +40,8 @@ type Health struct {
 
 	mu     sync.Mutex // guards the fields below
 	at     [Max]standing
-	calls  int  // since one was sent to two places
+	calls  int  // that began
+	beside int  // of them, when one was sent to two places; some more if that was not paid for
 	hedges int  // that were sent elsewhere, or nowhere, while a place was out, since one tried such a place
 	gone   bool // the key was forgotten
 }
@@ -48,6 +50,7 @@ type Health struct {
 type standing struct {
 	out    bool // calls go elsewhere
 	slower bool // it is out, and nothing has failed there that is a reason for it
+	beside int  // how many calls had begun when one was sent there beside the place that it goes to, or the place went out
 	outcomes
 	pace
 	silence
@@ -186,6 +189,9 @@ func (h *Health) change(i int, f func(*standing)) {
 	s := &h.at[i]
 	was := s.out
 	f(s)
+	if s.out && !was {
+		s.beside = h.calls
+	}
 	out, turned, reports := s.out, s.out != was && !h.gone, false
 	c := engine.Change{Topic: engine.Placing, Bad: out, Place: h.name(i)}
 	if (out != was || out != s.told) && !h.gone { // or the Notice has nothing to learn and nothing to report
@@ -237,7 +243,8 @@ func (h *Health) hushed(fit Mask, to int) bool {
 }
 
 // rival returns which place a call is sent to beside the one that it goes to; -1: none. Usual is what calls
-// to that one take.
+// to that one take. Each place has its turn, so that one which is compared all the time keeps no call from one that is out. It does not end by a
+// try that is not paid for, see [Health.besides].
 func (h *Health) rival(fit Mask, to int, usual time.Duration) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,12 +263,19 @@ func (h *Health) rival(fit Mask, to int, usual time.Duration) int {
 				every = hopeEvery
 			}
 		}
-		if every > 0 && h.calls >= every {
-			h.calls = 0
+		if least := min(every, hopeEvery); every > 0 && h.calls-s.beside >= every && h.calls-h.beside >= least {
+			h.beside = h.calls - least + deniedEvery
 			return j
 		}
 	}
 	return -1
+}
+
+// besides counts a call that is sent to place i beside the one that it goes to.
+func (h *Health) besides(i int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.beside, h.at[i].beside = h.calls, h.calls
 }
 
 // first returns the first place that is not out and, of those before it, the one that was bad the fewest times in a row; -1: there is none. The

@@ -148,6 +148,7 @@ func TestWhetherAPlaceIsQuickerIsTriedUntilItIsKnown(t *testing.T) {
 	rivals := func(h *Health, calls int) (n int) {
 		for range calls {
 			if h.rival(both, 0, usual) == 1 {
+				h.besides(1)
 				n++
 			}
 		}

@@ -118,6 +118,7 @@ func (t *Trip) Add(n, place int, first bool) {
 	t.at[n], t.had = uint8(place), t.had.with(place)
 	if first {
 		t.rivals = n
+		t.health.besides(place)
 	} else {
 		t.home = t.hedges == 0 && place == t.primary
 		t.hedges++
