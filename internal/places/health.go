@@ -69,7 +69,7 @@ type outcomes struct {
 // pace is how long a place takes.
 type pace struct {
 	quick  time.Duration // about that long, or longer; 0: it may be quicker than any
-	duels  int           // with a place behind it, duelMemory at most
+	duels  int           // with a place behind it, duelMemory at most; while it is out, with that which calls go to
 	beaten float64       // share of them that the other place has won
 }
 
@@ -503,28 +503,44 @@ func (h *Health) enough(i int) int {
 	return 1
 }
 
-// duel learns which of two places was quicker that had a call at the same time; neither has failed.
-func (h *Health) duel(to, rival int, rivalWon bool) {
-	if h.out(rival) && rivalWon {
+// duel learns which of two places was quicker that had a call at the same time; neither has failed. That a rival lost
+// which is out is bad if it had long enough to answer, or loses as a rule: two places that are alike win one in two each.
+func (h *Health) duel(to, rival int, rivalWon, long bool) {
+	if !h.out(rival) {
+		h.change(to, func(s *standing) {
+			if s.compare(rivalWon) {
+				s.slower = s.slower || !s.out
+				s.out, s.good = true, 0
+			}
+		})
+		return
+	}
+	slower := false
+	h.change(rival, func(s *standing) { slower = s.compare(!rivalWon) })
+	switch {
+	case rivalWon:
 		h.outcome(rival, true)
-		return
-	}
-	if h.out(rival) {
+	case slower, long:
 		h.overtaken(rival)
-		return
 	}
-	h.change(to, func(s *standing) {
-		s.duels = min(s.duels+1, duelMemory)
-		lost := 0.0
-		if rivalWon {
-			lost = 1
-		}
-		s.beaten += (lost - s.beaten) / float64(s.duels)
-		if s.duels >= duels && s.beaten > beatenLimit {
-			s.slower = s.slower || !s.out
-			s.out, s.good = true, 0
-		}
-	})
+}
+
+// compare learns whether another place was quicker, and reports whether that is the rule.
+func (s *standing) compare(lost bool) (slower bool) {
+	s.duels = min(s.duels+1, duelMemory)
+	share := 0.0
+	if lost {
+		share = 1
+	}
+	s.beaten += (share - s.beaten) / float64(s.duels)
+	return s.duels >= duels && s.beaten > beatenLimit
+}
+
+// expected returns how long an attempt at place i may take.
+func (h *Health) expected(i int) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return farther * h.at[i].quick
 }
 
 func (h *Health) out(i int) bool {

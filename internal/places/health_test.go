@@ -162,7 +162,7 @@ func TestWhetherAPlaceIsQuickerIsTriedUntilItIsKnown(t *testing.T) {
 	h = new(Health)
 	for range duels {
 		require.False(t, h.View(0).Out)
-		h.duel(0, 1, true)
+		h.duel(0, 1, true, false)
 	}
 	assert.True(t, h.View(0).Out)
 	assert.Equal(t, 1, h.primary(both))

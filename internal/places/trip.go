@@ -34,9 +34,10 @@ type Trip struct {
 
 // rivalry is with the place that has the call as well, from the beginning.
 type rivalry struct {
-	rival  int         // that place; -1: none
-	rivals int         // the attempt that is sent there; 0: none was
-	lost   atomic.Bool // it has failed
+	rival  int           // that place; -1: none
+	given  time.Duration // if it has not answered after that, it is to blame
+	rivals int           // the attempt that is sent there; 0: none was
+	lost   atomic.Bool   // it has failed
 }
 
 // plan is what decides where hedges go that start later.
@@ -57,6 +58,9 @@ func (s *Set) Begin(ctx context.Context, h *Health, fit Mask) *Trip {
 // Challenge may have the call sent to another place as well, at once. Usual is what calls take that go where it goes.
 func (t *Trip) Challenge(usual time.Duration) {
 	t.usual, t.rival = usual, t.health.rival(t.fit, t.primary, usual)
+	if t.rival >= 0 {
+		t.given = t.health.expected(t.rival)
+	}
 }
 
 // Planned says how many hedges can become due, but for one that starts with the primary.
@@ -328,6 +332,6 @@ func (t *Trip) End(e End) {
 		t.health.outrun(t.fit, t.primary, e.Tail)
 	}
 	if t.rivals > 0 && (e.Winner == 0 && !t.lost.Load() || e.Winner == t.rivals && !t.failed.Load()) {
-		t.health.duel(t.primary, t.rival, e.Winner == t.rivals)
+		t.health.duel(t.primary, t.rival, e.Winner == t.rivals, e.Took >= t.given)
 	}
 }
