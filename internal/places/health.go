@@ -489,12 +489,12 @@ func (s *standing) learnBad() {
 	}
 }
 
-// enough returns how many good outcomes in a row bring place i back: one if no call goes there for it, or
-// if all places are out. The caller holds mu.
+// enough returns how many good outcomes in a row bring place i back: one if no call goes there for it, as where it is one that only hedges
+// go to, or if all places are out. The caller holds mu.
 func (h *Health) enough(i int) int {
 	for j := range Max {
 		if j != i && !h.at[j].out && h.at[j].tally.Calls+h.at[j].tally.Hedges > 0 {
-			if j < i {
+			if j < i || i > 0 && h.at[i].tally.Calls+h.at[j].tally.Calls == 0 {
 				return 1
 			}
 			return goodRow

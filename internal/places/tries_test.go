@@ -64,3 +64,22 @@ func TestACopyThatLosesByLittleIsNoBadOutcome(t *testing.T) {
 		assert.Equal(t, c.bad, h.View(0).Overtaken > 0, name)
 	}
 }
+
+// TestOneSuccessBringsAConnectionBackThoughPrimariesFail: no call goes over it, nor over the one behind it.
+func TestOneSuccessBringsAConnectionBackThoughPrimariesFail(t *testing.T) {
+	h := new(Health)
+	var tour Tour
+	tour.Begin(h, 0)
+	for range badRow {
+		tour.Ended(0, false, false)
+	}
+	tour.Add(1, 1, true)
+	tour.Add(2, 2, true)
+	for range badRow {
+		tour.Ended(1, false, false)
+	}
+	tour.Ended(2, true, false)
+	require.True(t, h.View(0).Out && h.View(1).Out)
+	tour.Ended(1, true, false)
+	assert.False(t, h.View(1).Out)
+}
