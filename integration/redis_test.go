@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/integration/internal/process"
 )
 
 // TestRedis has a primary and a replica. The client reaches the primary through a proxy that becomes slow.
@@ -70,8 +71,9 @@ func TestRedis(t *testing.T) {
 
 // redisServer starts a server and returns its address.
 func redisServer(t *testing.T, args ...string) string {
-	address, port := free(t)
-	start(t, "redis-server", append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--repl-diskless-sync-delay", "0"}, args...)...)
+	address, port := process.Free(t)
+	args = append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--repl-diskless-sync-delay", "0"}, args...)
+	process.Start(t, exec.Command("redis-server", args...))
 	c := redis.NewClient(&redis.Options{Addr: address})
 	defer c.Close()
 	require.Eventually(t, func() bool { return c.Ping(t.Context()).Err() == nil }, limit, time.Millisecond)

@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/integration/internal/process"
 )
 
 var downloads = flag.Int("downloads", 0, "how often TestResume fetches the object with each client, to print what stalls cost; every 20th download meets one")
@@ -153,7 +154,7 @@ func startNginx(protocol string) func(*testing.T, []byte) (address, path string)
 		dir := t.TempDir()
 		require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // nginx reads it as another user
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "catalog"), object, 0o644))
-		address, _ = free(t)
+		address, _ = process.Free(t)
 		config := filepath.Join(dir, "nginx.conf")
 		require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
 daemon off; master_process off; pid %[1]s/pid; error_log stderr;
@@ -163,7 +164,7 @@ http {
 	client_body_temp_path %[1]s/a; proxy_temp_path %[1]s/b; fastcgi_temp_path %[1]s/c; uwsgi_temp_path %[1]s/d; scgi_temp_path %[1]s/e;
 	server { listen %[2]s %[3]s; root %[1]s; }
 }`, dir, address, protocol), 0o644))
-		start(t, nginx, "-p", dir, "-c", config, "-e", "stderr")
+		process.Start(t, exec.Command(nginx, "-p", dir, "-c", config, "-e", "stderr"))
 		require.Eventually(t, func() bool {
 			c, err := net.Dial("tcp", address)
 			if err == nil {

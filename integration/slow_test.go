@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -211,31 +209,6 @@ func once(t *testing.T, s *site, call func(context.Context) error) {
 	defer s.slower()()
 	require.NoError(t, call(hedge.WithDelay(ctx, delay)))
 	require.EqualValues(t, 1, s.alone.Load()-before)
-}
-
-// free returns an address that nothing listens at, and its port.
-func free(t *testing.T) (address, port string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	_, port, err = net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	return l.Addr().String(), port
-}
-
-// start starts a program, which is stopped when the test ends.
-func start(t *testing.T, name string, args ...string) {
-	var out bytes.Buffer
-	cmd := exec.Command(name, args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Log(out.String())
-		}
-	})
 }
 
 // proxied starts a proxy of a server, and returns its address. After a call of slower, what clients send

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/integration/internal/process"
 )
 
 func TestHTTP(t *testing.T) {
@@ -40,10 +42,7 @@ func nginx(t *testing.T) (address, file string) {
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o755)) // nginx reads it as another user
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address = l.Addr().String()
-	l.Close()
+	address, _ = process.Free(t)
 	config := filepath.Join(dir, "nginx.conf")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
 daemon off; master_process off; pid %[1]s/pid; error_log stderr;
@@ -53,12 +52,7 @@ http {
 	client_body_temp_path %[1]s/a; proxy_temp_path %[1]s/b; fastcgi_temp_path %[1]s/c; uwsgi_temp_path %[1]s/d; scgi_temp_path %[1]s/e;
 	server { listen %[2]s; root %[1]s; }
 }`, dir, address), 0o644))
-	cmd := exec.Command(program, "-p", dir, "-c", config, "-e", "stderr")
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-	})
+	process.Start(t, exec.Command(program, "-p", dir, "-c", config, "-e", "stderr"))
 	require.Eventually(t, func() bool {
 		c, err := net.Dial("tcp", address)
 		if err == nil {

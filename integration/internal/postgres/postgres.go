@@ -2,8 +2,6 @@
 package postgres
 
 import (
-	"bytes"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -13,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/integration/internal/process"
 )
 
 // limit is how long a server may take to start.
@@ -99,23 +99,9 @@ func (in installation) do(t *testing.T, program string, args ...string) {
 // serve starts a server of what is stored in a directory, and waits until it is ready.
 func (in installation) serve(t *testing.T, data string) *Server {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s := &Server{Address: l.Addr().String(), install: in}
-	require.NoError(t, l.Close())
-	_, s.port, err = net.SplitHostPort(s.Address)
-	require.NoError(t, err)
-	var out bytes.Buffer
-	cmd := in.command("postgres", "-D", data, "-F", "-h", "127.0.0.1", "-p", s.port, "-c", "unix_socket_directories=")
-	cmd.Stdout, cmd.Stderr = &out, &out
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Log(out.String())
-		}
-	})
+	s := &Server{install: in}
+	s.Address, s.port = process.Free(t)
+	process.Start(t, in.command("postgres", "-D", data, "-F", "-h", "127.0.0.1", "-p", s.port, "-c", "unix_socket_directories="))
 	require.Eventually(t, func() bool {
 		return in.command("pg_isready", "-h", "127.0.0.1", "-p", s.port, "-U", "postgres").Run() == nil
 	}, limit, 10*time.Millisecond)
