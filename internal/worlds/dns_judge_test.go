@@ -194,8 +194,13 @@ func (j *dnsJudge) well(k dnsKey, from, until time.Duration) bool {
 
 // late is how long an answer may take at most, if the patient resolver has one.
 func (j *dnsJudge) late(a *dnsAsk, x, r *dnsResult) time.Duration {
+	return min(j.joined(a, r)+j.lateByItself(a, x, r), j.w.client.timeout+slack)
+}
+
+// lateByItself is late without what others have asked.
+func (j *dnsJudge) lateByItself(a *dnsAsk, x, r *dnsResult) time.Duration {
 	switch first := j.w.serversAt(r.began, a.name); {
-	case !j.noticedAll(a, r) || j.joined(a, r):
+	case !j.noticedAll(a, r):
 		return j.w.client.timeout + slack
 	case j.well(a.dnsKey, r.began, r.end):
 		return 300 * ms
@@ -230,15 +235,15 @@ func (j *dnsJudge) asLate(a *dnsAsk, r *dnsResult) (most time.Duration) {
 	return most
 }
 
-// joined reports whether another caller had asked the same before, and got the same answer at the same time: the same question is
-// asked once at a time. That one's time is judged.
-func (j *dnsJudge) joined(a *dnsAsk, r *dnsResult) bool {
-	for i, b := range j.w.asks {
-		if o := j.client.results[i]; b != a && b.dnsKey == a.dnsKey && o.began < r.began && r.end-o.end < slack && o.end-r.end < slack && o.msg != nil && r.msg != nil {
-			return true
+// joined is how long a question has waited for queries of callers who had asked the same before: the same question is asked once at a time. Their
+// time is judged, unless they give up.
+func (j *dnsJudge) joined(a *dnsAsk, r *dnsResult) (most time.Duration) {
+	for _, t := range j.client.tries {
+		if strings.EqualFold(t.Name, a.name) && t.Type == a.typ && t.began < r.began && t.end > r.began {
+			most = max(most, min(t.end, r.end)-r.began)
 		}
 	}
-	return false
+	return most
 }
 
 // allDeaf reports whether no server has TCP.
