@@ -180,7 +180,7 @@ func (c *core) askedAt(ctx context.Context, q *wire.Query, address string) *resu
 	defer c.servers.pool.Release(s)
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
-	r := c.servers.ask(ctx, q, group.Servers{s})
+	r := c.servers.ask(ctx, new(asking), q, group.Servers{s})
 	r.limit(q, c.conf.Cache)
 	return c.conf.Trace.asked(ctx, q, r)
 }

@@ -274,7 +274,7 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 		g = g.ByTime(q, explore)
 		if len(s.fallback) == 0 {
 			s.probe(q, g, g[0], strict)
-			return s.ask(ctx, q, g)
+			return s.ask(ctx, new(asking), q, g)
 		}
 	}
 	turns := s.turns(q, g, strict)
@@ -356,7 +356,7 @@ const holdPart = 20
 const patience = 5 * time.Second
 
 // lookAgain is how often a question that waits looks whether it still waits for the right servers.
-const lookAgain = time.Second
+const lookAgain = 200 * time.Millisecond
 
 // inTurn asks the groups one after another, each when the one before it has failed, is found to be down, or has had its part of the
 // time that is left. That one is still waited for: what it says counts more than what a later one says, which is held back if the earlier
@@ -368,8 +368,9 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 		s.count.fallbacks.Add(1)
 	}
 	if len(turns) == 1 {
-		return better(q, before, s.ask(ctx, q, t.group))
+		return better(q, before, s.ask(ctx, new(asking), q, t.group))
 	}
+	x := new(asking)
 	mine, overtake := context.WithCancelCause(ctx)
 	defer overtake(nil)
 	others, stop := context.WithCancel(ctx)
@@ -377,13 +378,13 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	var rest *result
 	var came time.Time // the rest did
 	done := make(chan struct{})
-	inTime := s.whenLate(mine, q, turns, func() bool {
+	inTime := s.whenLate(mine, x, q, turns, func() bool {
 		rest = s.inTurn(others, q, turns[1:], before)
 		came = time.Now()
 		close(done)
 		return !rest.failed(q)
 	}, func() { overtake(errOvertaken) })
-	r := s.ask(mine, q, t.group)
+	r := s.ask(mine, x, q, t.group)
 	final := !r.failed(q)
 	if !final {
 		r = better(q, before, r)
@@ -412,9 +413,10 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	return rest
 }
 
-// whenLate calls next when the first turn has had its part of the time that is left, or is found to be down, unless inTime is
-// called before, which reports so, and then overtake, at once or later, if next reports an answer. The turn's context is ctx.
-func (s *servers) whenLate(ctx context.Context, q *wire.Query, turns []turn, next func() bool, overtake func()) (inTime func() bool) {
+// whenLate calls next when the first turn has had its part of the time that is left, is found to be down, or says in x that it cannot
+// answer while other queries to it are waited for, unless inTime is called before, which reports so, and then overtake, at once or later,
+// if next reports an answer. The turn's context is ctx.
+func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns []turn, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
 		end = at
@@ -428,8 +430,9 @@ func (s *servers) whenLate(ctx context.Context, q *wire.Query, turns []turn, nex
 		}
 	})
 	late, down := new(alarm), g.Down()
+	failed := func() bool { return turns[0].fallback == turns[1].fallback && x.Failures() == len(g) }
 	late.begin(func() time.Duration {
-		if g.Down() && (!down || up(turns[1:])) {
+		if g.Down() && (!down || up(turns[1:])) || failed() {
 			return 0
 		}
 		return min(lookAgain, time.Until(start)+part)
@@ -438,7 +441,7 @@ func (s *servers) whenLate(ctx context.Context, q *wire.Query, turns []turn, nex
 			return
 		}
 		hold := min(time.Until(end)-end.Sub(start)/holdPart, time.Until(start)+patience)
-		if !g.AnsweredSince(start) || !g.Alive(q) || wait(ctx, hold) {
+		if failed() || !g.AnsweredSince(start) || !g.Alive(q) || wait(ctx, hold) {
 			overtake()
 		}
 	})
@@ -515,9 +518,8 @@ type asking struct {
 }
 
 // ask puts a question to a group of equivalent servers, hedged. It returns what the servers said, even if that is a failure, or
-// an error if they said nothing.
-func (s *servers) ask(ctx context.Context, q *wire.Query, g group.Servers) *result {
-	x := new(asking)
+// an error if they said nothing. It is part of x, which is new.
+func (s *servers) ask(ctx context.Context, x *asking, q *wire.Query, g group.Servers) *result {
 	out, r := x.Ask(ctx, s.pool, q, g), &x.result
 	r.answer, r.from, r.hedged, r.tries = out.Answer, out.From, out.Hedged, out.Tries
 	err := out.Err

@@ -208,6 +208,13 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	return Result{Answer: out.Value.Answer, From: out.Value.from, Hedged: out.Value.kind == hedge, Tries: out.Started}
 }
 
+// Failures returns how many servers have said that they cannot answer. It may be called at any time.
+func (x *Exchange) Failures() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.failures
+}
+
 // failedAll returns what the servers said if none answered, or else the error of the primary.
 func (x *Exchange) failedAll(err error, tries int) Result {
 	x.mu.Lock()
