@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/limit"
 )
 
 // What the trailer says of a Limiter. It is not in the header: with a header a call is
@@ -25,18 +26,20 @@ var (
 // interceptors that do work, and after those that measure latency.
 func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	l.mustBeMade()
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if l.holdsPlace(ctx) || l.callPasses(ctx, info.FullMethod) {
-			return handler(ctx, req)
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+		p := l.joined(ctx)
+		if p == nil && !l.callPasses(ctx, info.FullMethod) {
+			p, err = l.enter(ctx, incomingAttempt(ctx) > 0)
+			_ = grpc.SetTrailer(ctx, trailerFor(err)) // an error means that there is no client
+			if err != nil {
+				return nil, statusOf(err)
+			}
+			ctx = l.with(ctx, p)
 		}
-		p, err := l.enter(ctx, incomingAttempt(ctx) > 0)
-		_ = grpc.SetTrailer(ctx, trailerFor(err)) // an error means that there is no client
-		if err != nil {
-			return nil, statusOf(err)
-		}
-		defer p.Release(false)
-		reply, err := handler(l.with(ctx, p), req)
-		p.Release(err == nil && ctx.Err() == nil)
+		p.Work(func() bool {
+			reply, err = handler(ctx, req)
+			return err == nil && ctx.Err() == nil
+		})
 		return reply, err
 	}
 }
@@ -45,27 +48,29 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 // until its handler returns, or calls [Limiter.Release].
 func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	l.mustBeMade()
-	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		ctx := stream.Context()
-		if l.holdsPlace(ctx) || l.callPasses(ctx, info.FullMethod) {
-			return handler(srv, stream)
+		p := l.joined(ctx)
+		if p == nil && !l.callPasses(ctx, info.FullMethod) {
+			p, err = l.enter(ctx, incomingAttempt(ctx) > 0)
+			stream.SetTrailer(trailerFor(err))
+			if err != nil {
+				return statusOf(err)
+			}
+			stream = &contextStream{stream, l.with(ctx, p)}
 		}
-		p, err := l.enter(ctx, incomingAttempt(ctx) > 0)
-		stream.SetTrailer(trailerFor(err))
-		if err != nil {
-			return statusOf(err)
-		}
-		defer p.Release(false)
-		err = handler(srv, &contextStream{stream, l.with(ctx, p)})
-		p.Release(err == nil && ctx.Err() == nil && !info.IsClientStream)
+		p.Work(func() bool {
+			err = handler(srv, stream)
+			return err == nil && ctx.Err() == nil && !info.IsClientStream
+		})
 		return err
 	}
 }
 
 // callPasses reports whether a Limiter lets a call of a method pass.
 func (l *Limiter) callPasses(ctx context.Context, method string) bool {
-	if l.free == nil || needsNoPlace(method) {
-		return needsNoPlace(method)
+	if l.free == nil || limit.NeedsNoPlace(method) {
+		return limit.NeedsNoPlace(method)
 	}
 	authority := strings.Join(metadata.ValueFromIncomingContext(ctx, ":authority"), "")
 	return l.free.MatchCall(method, httpattempt.HostName("", authority))

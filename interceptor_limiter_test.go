@@ -389,6 +389,93 @@ func TestGRPCBehindAnHTTPHandlerTakesOnePlace(t *testing.T) {
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 2}, c.limit.Snapshot(), "which takes no place")
 }
 
+// serveGRPCOverHTTP serves a counter by the server of net/http behind its Limiter's Handler, and returns a client.
+func serveGRPCOverHTTP(t *testing.T, c *counter) testpb.TestServiceClient {
+	s := grpc.NewServer(c.options()...)
+	testpb.RegisterTestServiceServer(s, c)
+	hs := httptest.NewUnstartedServer(c.limit.Handler(s))
+	hs.Config.Protocols = new(http.Protocols)
+	hs.Config.Protocols.SetUnencryptedHTTP2(true)
+	hs.Start()
+	t.Cleanup(func() {
+		hs.CloseClientConnections()
+		hs.Close()
+		s.Stop()
+	})
+	return testpb.NewTestServiceClient(dial(t, hs.Listener.Addr().String()))
+}
+
+// grpc.Server.ServeHTTP returns when the caller goes away, and the handler of the call may go on.
+func TestGRPCOverHTTPIsWorkedOnUntilItsHandlerReturns(t *testing.T) {
+	for kind, call := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			c := newCounter()
+			client := serveGRPCOverHTTP(t, c)
+			ctx, leave := context.WithCancel(t.Context())
+			go func() { _, _ = call(ctx, client) }()
+			require.Eventually(t, func() bool { return c.begun.Load() == 1 }, 10*time.Second, ms)
+			leave()
+			done := make(chan error, 1)
+			go func() {
+				_, err := call(t.Context(), client)
+				done <- err
+			}()
+			c.holds(t, 1, 1)
+			time.Sleep(50 * ms) // in which it began, where the place was given back
+			c.holds(t, 1, 1)
+			assert.EqualValues(t, 1, c.begun.Load())
+			close(c.goOn)
+			require.NoError(t, <-done)
+			c.holds(t, 0, 0)
+			assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 2}, c.limit.Snapshot())
+		})
+	}
+}
+
+func TestGRPCHedgesOverHTTPAreTurnedAway(t *testing.T) {
+	c := newCounter()
+	client := serveGRPCOverHTTP(t, c)
+	var calls sync.WaitGroup
+	for range 5 {
+		calls.Go(func() {
+			_, err := client.UnaryCall(t.Context(), new(testpb.SimpleRequest))
+			assert.NoError(t, err)
+		})
+	}
+	c.holds(t, 1, 4)
+	for kind, call := range kinds {
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "grpc-previous-rpc-attempts", "1"), 5*time.Second)
+		trailer, err := call(ctx, client)
+		cancel()
+		assert.Equal(t, codes.Unavailable, status.Code(err), "%s: %v", kind, err)
+		assert.Equal(t, []string{"1"}, trailer.Get("Hedge-Refused"), kind)
+		assert.Equal(t, []string{"1"}, trailer.Get("Hedge-Limit"), kind)
+	}
+	close(c.goOn)
+	calls.Wait()
+	c.holds(t, 0, 0)
+	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 5, Refused: 2}, c.limit.Snapshot())
+}
+
+// A call that fails teaches nothing, although the Handler around it sees an answer.
+func TestALimiterLearnsNothingFromWhatFailsInsideItsHandler(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		does bool
+	}{"a call": {nil, true}, "one that fails": {status.Error(codes.Unavailable, "down"), false}} {
+		t.Run(name, func(t *testing.T) {
+			learns(t, c.does, func(l *hedge.Limiter, work func()) {
+				l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					_, _ = l.UnaryServer()(r.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a.B/C"}, func(context.Context, any) (any, error) {
+						work()
+						return nil, c.err
+					})
+				})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/a.B/C", nil))
+			})
+		})
+	}
+}
+
 func TestWhatALimiterLearnsNothingFromOverGRPC(t *testing.T) {
 	failed := status.Error(codes.Unavailable, "down")
 	for name, c := range map[string]struct {

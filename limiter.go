@@ -53,8 +53,8 @@ const hedgesRefusedAbove = 4
 // of those calls as well: its limit must leave room for those calls.
 //
 // A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
-// together. A request that meets the same Limiter twice takes one place, but one that has given
-// its place back takes another. The zero Limiter is not usable; NewLimiter and [NewAdaptiveLimiter] make one.
+// together. A request that meets the same Limiter twice takes one place, until the handlers of
+// both have returned, but one that has given its place back takes another. The zero Limiter is not usable; NewLimiter and [NewAdaptiveLimiter] make one.
 type Limiter struct {
 	name    string
 	places  *limit.Places
@@ -82,7 +82,7 @@ func NewLimiter(n int, opts ...Option) *Limiter {
 const firstLimit = 10000
 
 // NewAdaptiveLimiter returns a Limiter that finds out how many requests to let be worked on at a time. Where more at a time finish more per second, it raises
-// the limit; where they only make each other slower, it lowers it. It begins at about 10,000, falls to twice what is used, or 32, and moves by 15 to 60 %. While
+// the limit; where they only make each other slower, it lowers it. It begins at about 10,000, falls to twice what is used, or 32, and moves by one to three steps of 15 %. While
 // requests always wait, it lowers the limit to two thirds for a moment now and then, to see what that changes.
 //
 // Nothing is learned from requests whose handler panics, whose caller goes away or that call [Limiter.Release], from gRPC calls that fail, and from streams
@@ -138,7 +138,7 @@ func (l *Limiter) mustBeMade() {
 // of a request that has no place, it does nothing.
 func (l *Limiter) Release(ctx context.Context) {
 	if p := l.placeOf(ctx); p != nil {
-		p.Release(false)
+		p.Release()
 	}
 }
 
@@ -162,18 +162,18 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		if l.holdsPlace(ctx) || l.passes(r) {
-			next.ServeHTTP(w, r)
+		if p := l.joined(ctx); p != nil || l.passes(r) {
+			p.Work(func() bool { next.ServeHTTP(w, r); return ctx.Err() == nil })
 			return
 		}
 		w.Header().Set(limitHeader, "1")
-		hedge := race.HedgeNumber(r.Header[AttemptHeader]) > 0
+		hedge := race.HedgeNumber(r.Header[AttemptHeader]) > 0 || isGRPC(r) && race.HedgeNumber(r.Header["Grpc-Previous-Rpc-Attempts"]) > 0
 		if !upload.Small(r) {
 			l.serve(ctx, w, r, next, hedge, nil)
 			return
 		}
 		if hedge && l.crowded(l.places.Inside()) {
-			turnAway(w, l.refuse(ctx))
+			turnAway(w, r, l.refuse(ctx))
 			return
 		}
 		body := upload.New(r, &l.uploads)
@@ -187,23 +187,25 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.Body) {
 	p, err := l.enter(caller, hedge)
 	if err != nil {
-		turnAway(w, err)
+		turnAway(w, r, err)
 		return
 	}
-	defer p.Release(false)
 	inner := r.WithContext(l.with(r.Context(), p))
 	if body != nil {
 		inner.Body = body
 	}
 	defer tellOuter(r, inner, body)
-	next.ServeHTTP(w, inner)
-	p.Release(caller.Err() == nil)
+	p.Work(func() bool { next.ServeHTTP(w, inner); return caller.Err() == nil })
 }
 
 // turnAway answers a request that gets no place because of err.
-func turnAway(w http.ResponseWriter, err error) {
+func turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	if err == errRefused {
 		w.Header().Set(refusedHeader, "1")
+		if isGRPC(r) { // whose clients see nothing of other answers than theirs: this is one with trailers only, UNAVAILABLE
+			w.Header()["Content-Type"], w.Header()["Grpc-Status"], w.Header()["Grpc-Message"] = []string{"application/grpc"}, []string{"14"}, []string{err.Error()}
+			return
+		}
 	}
 	// No body: a client can use the connection again without reading it.
 	w.WriteHeader(http.StatusServiceUnavailable)
@@ -260,7 +262,7 @@ func (l *Limiter) enter(ctx context.Context, hedge bool) (*limit.Place, error) {
 	told := false
 	defer func() { // an observer may end the goroutine
 		if !told {
-			p.Release(false)
+			p.Release()
 		}
 	}()
 	l.tell(ctx, observe.LimiterWorked, begun)
@@ -294,33 +296,17 @@ func (l *Limiter) placeOf(ctx context.Context) *limit.Place {
 	return p
 }
 
-// holdsPlace reports whether the request that ctx belongs to has a place, and has not given it back.
-func (l *Limiter) holdsPlace(ctx context.Context) bool {
-	p := l.placeOf(ctx)
-	return p != nil && p.Held()
-}
-
-// withoutPlace are the gRPC services that a Limiter lets pass. They ask about the server, do little, and some
-// of their streams last as long as their client. A busy server that does not answer them is taken for a dead one.
-var withoutPlace = [...]string{
-	"/grpc.health.v1.Health/",
-	"/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/",
-	"/grpc.channelz.v1.Channelz/",
-}
-
-// needsNoPlace reports whether a Limiter lets calls of a gRPC method pass.
-func needsNoPlace(method string) bool {
-	for _, service := range withoutPlace {
-		if strings.HasPrefix(method, service) {
-			return true
-		}
+// joined returns that place with one more to work on it, or nil if there is none or it was given back.
+func (l *Limiter) joined(ctx context.Context) *limit.Place {
+	if p := l.placeOf(ctx); p != nil && p.Join() {
+		return p
 	}
-	return false
+	return nil
 }
 
 // passes reports whether a Limiter lets a request pass.
 func (l *Limiter) passes(r *http.Request) bool {
-	return isGRPC(r) && (needsNoPlace(r.URL.Path) || l.free.MatchMethod(r.URL.Path)) ||
+	return isGRPC(r) && (limit.NeedsNoPlace(r.URL.Path) || l.free.MatchMethod(r.URL.Path)) ||
 		l.free != nil && l.free.Match(r.Method, httpattempt.HostName("", r.Host), r.URL)
 }
 

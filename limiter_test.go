@@ -228,6 +228,32 @@ func TestAPlaceThatWasGivenBackOpensNothing(t *testing.T) {
 	}
 }
 
+// An http.TimeoutHandler returns before the handler within it.
+func TestAPlaceIsHeldWhileAHandlerWithinGoesOn(t *testing.T) {
+	for _, release := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := hedge.NewLimiter(1)
+			h := l.Handler(http.TimeoutHandler(l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if release {
+					l.Release(r.Context())
+				}
+				time.Sleep(time.Second)
+			})), 100*ms, ""))
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			require.Equal(t, 503, w.Code)
+			working := int64(1)
+			if release {
+				working = 0
+			}
+			assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Working: working, Worked: 1}, l.Snapshot())
+			time.Sleep(time.Second)
+			synctest.Wait()
+			assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, l.Snapshot())
+		})
+	}
+}
+
 func TestLimitersThatMakeNoSensePanic(t *testing.T) {
 	assert.PanicsWithValue(t, "hedge: NewLimiter: n is 0, and must be at least 1", func() { hedge.NewLimiter(0) })
 	assert.PanicsWithValue(t, "hedge: NewLimiter: n is -3, and must be at least 1", func() { hedge.NewLimiter(-3) })

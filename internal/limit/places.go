@@ -70,11 +70,13 @@ func (p *Places) Working() int64 { return p.working.Load() }
 // waiting is how many have none yet, about.
 func (p *Places) waiting() int { return int(max(p.inside.Load()-p.working.Load(), 0)) }
 
-// A Place is the right to work on one request.
+// A Place is the right to work on one request. Several may work on it, such as a handler that goes on when the one around it has returned: it is
+// given back when none does any more. A nil Place is that of a request that needs none.
 type Place struct {
-	of    *Places
-	stamp Stamp
-	back  atomic.Bool
+	of      *Places
+	stamp   Stamp
+	holders atomic.Int32 // who work on it; 0: it was given back
+	mute    atomic.Bool  // nothing is learned from it
 }
 
 // Acquire waits for a place. The error is that of ctx, if it ended before: the request has left then.
@@ -86,6 +88,7 @@ func (p *Places) Acquire(ctx context.Context) (*Place, error) {
 	}
 	p.working.Add(1)
 	place := &Place{of: p}
+	place.holders.Store(1)
 	if p.finder != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -105,14 +108,55 @@ func (p *Places) acquire(ctx context.Context) (waited bool, err error) {
 	return true, p.semaphore.Acquire(ctx)
 }
 
-// Held reports whether the place was not given back.
-func (p *Place) Held() bool { return !p.back.Load() }
-
-// Release gives the place back, unless that was done. Nothing is learned of how long the work took unless learn is set.
-func (p *Place) Release(learn bool) {
-	if p.back.Swap(true) {
-		return
+// Join has one more work on the request, who calls [Place.Work]. It reports false if the place was given back.
+func (p *Place) Join() bool {
+	for {
+		n := p.holders.Load()
+		if n == 0 {
+			return false
+		}
+		if p.holders.CompareAndSwap(n, n+1) {
+			return true
+		}
 	}
+}
+
+// Work has the one who has got the place, or has joined, work on the request, and lets go of the place, however that ends. Nothing is learned of
+// how long the request took unless all work reports that it may be.
+func (p *Place) Work(work func() (learn bool)) {
+	learn := false
+	if p != nil {
+		defer func() { p.leave(learn) }()
+	}
+	learn = work()
+}
+
+func (p *Place) leave(learn bool) {
+	if !learn {
+		p.mute.Store(true)
+	}
+	for {
+		n := p.holders.Load()
+		if n == 0 {
+			return
+		}
+		if p.holders.CompareAndSwap(n, n-1) {
+			if n == 1 {
+				p.giveBack(!p.mute.Load())
+			}
+			return
+		}
+	}
+}
+
+// Release gives the place back, whoever works on, unless that was done. Nothing is learned of how long the work took.
+func (p *Place) Release() {
+	if p.holders.Swap(0) > 0 {
+		p.giveBack(false)
+	}
+}
+
+func (p *Place) giveBack(learn bool) {
 	p.of.working.Add(-1)
 	p.of.inside.Add(-1)
 	if p.of.finder != nil {
