@@ -20,6 +20,10 @@
 // nothing secret that a call has reaches another host, nor Prepare, what is sent there is what Prepare has signed, a call for a host that is no place goes
 // there, and what comes back tells of no other host but in Response.Request. Not judged is how well places are chosen: benchmark/simulate does that.
 //
+// Worlds of gRPC with connections for hedges (way.conns=2) have WithHedgeConns, and for each connection a server of its own, which refuses connections, stops,
+// fails, is late or says nothing. Promise 3 is there as well: primaries go where the caller has made them for, hedges over these connections, and only of
+// calls to a target that is named, and they cost no more tokens than the budget has.
+//
 // Worlds of DNS (over=dns) are servers with faults in a network, and a Client of package dnshedge before them, with a cache, as a
 // forwarder, between others. What it does is compared with a patient resolver, which has no memory and asks all servers in turn,
 // each for its part of the time. Every response of a server has a number in its records, so that the judge knows of each

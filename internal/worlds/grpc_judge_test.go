@@ -144,6 +144,7 @@ func (j *grpcJudge) answer(c *grpcCall, plain, b *grpcResult, say verdict) {
 		return
 	}
 	switch {
+	case b.err != alone.err && j.stops(c, b.act):
 	case alone.messages != b.messages || alone.err != b.err:
 		say("1 bytes", fmt.Sprintf("alone %v", alone))
 	case alone.header != b.header || alone.trailer != b.trailer && c.reads != "one": // who cancels may do so before or after the trailer comes
@@ -161,6 +162,7 @@ func (j *grpcJudge) arrivals(c *grpcCall, b *grpcResult, say verdict) {
 	if len(all) > max(1, len(j.plain.arrivals[c.number])) && !j.w.mayRepeat(c) {
 		say("3 write repeated", fmt.Sprintf("%s came %d times", c.method, len(all)))
 	}
+	j.conns(c, all, say)
 	failed := time.Duration(0)
 	for _, a := range all {
 		if a.attempt == 0 {

@@ -27,17 +27,20 @@ import (
 
 // A grpcPlay is one performance of a grpcWorld, and what was seen in it.
 type grpcPlay struct {
-	w       *grpcWorld
-	hedged  bool
-	shift   int // the server treats attempt n as n + shift
-	start   time.Time
-	network *netsim.Network
-	conn    *grpc.ClientConn
-	other   *grpc.ClientConn // to another target
-	second  *grpc.ClientConn // for hedges
-	hedge   *hedge.Interceptor
-	stats   *hedge.Stats
-	counter counter
+	w        *grpcWorld
+	hedged   bool
+	shift    int // the server treats attempt n as n + shift
+	start    time.Time
+	network  *netsim.Network
+	conn     *grpc.ClientConn
+	other    *grpc.ClientConn   // to another target
+	second   *grpc.ClientConn   // for hedges
+	conns    []*grpc.ClientConn // for hedges
+	servers  []*grpc.Server
+	stopping []*time.Timer // of servers
+	hedge    *hedge.Interceptor
+	stats    *hedge.Stats
+	counter  counter
 
 	results []*grpcResult
 	next    *grpcResult
@@ -46,7 +49,7 @@ type grpcPlay struct {
 
 	mu       sync.Mutex // guards the fields below
 	arrivals map[int][]*grpcArrival
-	hedges   int
+	hedges   int // by what they cost
 	asked    int // how often interceptors asked for a token
 	tokens   int // how often the server was asked
 	notes    []finding
@@ -54,6 +57,7 @@ type grpcPlay struct {
 
 // A grpcArrival is a request that the server saw.
 type grpcArrival struct {
+	conn             int // for hedges; 0: the caller's
 	attempt          int
 	at, failed, left time.Duration // since the play began; 0: it did not fail, the client did not leave
 }
@@ -66,7 +70,7 @@ func playGRPC(s *stage, w *grpcWorld, hedged bool, shift int) *grpcPlay {
 
 func (p *grpcPlay) run() {
 	p.start = time.Now()
-	server := p.serve()
+	p.serve()
 	p.dress()
 	root, cancel := context.WithCancel(context.Background())
 	giveUp := time.AfterFunc(hangs, cancel)
@@ -96,25 +100,43 @@ func (p *grpcPlay) run() {
 	p.conn.Close()
 	p.other.Close()
 	p.second.Close()
+	for _, cc := range p.conns {
+		cc.Close()
+	}
 	synctest.Wait()
-	server.Stop()
+	for _, t := range p.stopping {
+		t.Stop()
+	}
+	for _, s := range p.servers {
+		s.Stop()
+	}
 	p.network.Close()
 	time.Sleep(2 * forever)
 }
 
 func (p *grpcPlay) since() time.Duration { return time.Since(p.start) }
 
-func (p *grpcPlay) serve() *grpc.Server {
-	network, err := netsim.NewMemory(1, "client", "server")
-	if err != nil {
-		panic(err)
+func (p *grpcPlay) serve() {
+	hosts := []string{"client", "server"}
+	for i, o := range p.w.way.conns {
+		hosts = append(hosts, o.host(i))
 	}
-	l, err := network.Host("server").Listen("tcp", ":80")
+	network, err := netsim.NewMemory(1, hosts...)
 	if err != nil {
 		panic(err)
 	}
 	p.network = network
-	options := []grpc.ServerOption{grpc.UnknownServiceHandler(p.handle)}
+	p.servers = append(p.servers, p.listen("server", 0))
+	p.serveConns()
+}
+
+// listen begins the server of a connection for hedges; 0: of the callers' connections.
+func (p *grpcPlay) listen(host string, conn int) *grpc.Server {
+	l, err := p.network.Host(host).Listen("tcp", ":80")
+	if err != nil {
+		panic(err)
+	}
+	options := []grpc.ServerOption{grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.handle(s, conn) })}
 	if n := p.w.places; n > 0 {
 		options = append(options, grpc.ChainStreamInterceptor(hedge.NewLimiter(n).StreamServer()))
 	}
@@ -125,10 +147,10 @@ func (p *grpcPlay) serve() *grpc.Server {
 
 // dress makes the connections and the client.
 func (p *grpcPlay) dress() {
-	dial := func(target string, options ...grpc.DialOption) *grpc.ClientConn {
+	dial := func(target, host string, options ...grpc.DialOption) *grpc.ClientConn {
 		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry(),
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-				return p.network.Host("client").DialContext(ctx, "tcp", "server:80")
+				return p.network.Host("client").DialContext(ctx, "tcp", host+":80")
 			}))
 		cc, err := grpc.NewClient("passthrough:///"+target, options...)
 		if err != nil {
@@ -138,11 +160,15 @@ func (p *grpcPlay) dress() {
 	}
 	var unary []grpc.UnaryClientInterceptor
 	var stream []grpc.StreamClientInterceptor
-	p.second = dial("server:80")
+	p.second = dial("server:80", "server")
+	p.dialConns(dial)
 	if p.hedged {
 		options := []hedge.Option{hedge.WithBudgetPercent(100 * p.w.client.share), hedge.WithStats(&p.stats)}
 		if p.w.way.second {
 			options = append(options, hedge.WithHedgeConn(p.second))
+		}
+		if len(p.conns) > 0 {
+			options = append(options, p.withConns())
 		}
 		if p.w.client.counts {
 			options = append(options, hedge.WithObserver(&p.counter))
@@ -154,7 +180,7 @@ func (p *grpcPlay) dress() {
 		unary, stream = append(unary, p.hedge.Unary()), append(stream, p.hedge.Stream())
 	}
 	chain := []grpc.DialOption{grpc.WithChainUnaryInterceptor(append(unary, p.below)...), grpc.WithChainStreamInterceptor(append(stream, p.belowStream)...)}
-	p.conn, p.other = dial("server:80", chain...), dial("other:80", chain...)
+	p.conn, p.other = dial("server:80", "server", chain...), dial("other:80", "server", chain...)
 }
 
 const (
@@ -204,8 +230,8 @@ func (p *grpcPlay) pass(ctx context.Context, method string, req any) error {
 	return nil
 }
 
-// handle is the server.
-func (p *grpcPlay) handle(_ any, s grpc.ServerStream) error {
+// handle is the server of a connection for hedges; 0: of the callers' connections.
+func (p *grpcPlay) handle(s grpc.ServerStream, conn int) error {
 	ctx := s.Context()
 	md, _ := metadata.FromIncomingContext(ctx)
 	number, attempt := first(md, callKey), first(md, attemptKey)
@@ -221,14 +247,17 @@ func (p *grpcPlay) handle(_ any, s grpc.ServerStream) error {
 		pauseGRPC(ctx, 70*ms)
 		return s.SendMsg(&testpb.SimpleResponse{})
 	}
-	a := &grpcArrival{attempt: attempt, at: p.since()}
+	a := &grpcArrival{conn: conn, attempt: attempt, at: p.since()}
 	p.mu.Lock()
 	order := len(p.arrivals[number])
 	p.arrivals[number] = append(p.arrivals[number], a)
 	if attempt > 0 {
-		p.hedges++
+		p.hedges += p.w.way.cost(conn)
 	}
 	p.mu.Unlock()
+	if err := p.ails(s, conn, number, attempt); err != nil {
+		return err
+	}
 	if number == 0 {
 		pauseGRPC(ctx, 10*ms+p.w.past.outage)
 		return s.SendMsg(&testpb.SimpleResponse{Username: "past"})
@@ -244,7 +273,7 @@ func (p *grpcPlay) handle(_ any, s grpc.ServerStream) error {
 			p.mu.Unlock()
 		}
 	}()
-	err := p.act(s, c, attempt+p.shift, p.w.nonce && order > 0)
+	err := p.act(s, c, conn, attempt+p.shift, p.w.nonce && order > 0)
 	if err != nil && ctx.Err() == nil {
 		p.mu.Lock()
 		a.failed = p.since()
@@ -278,10 +307,13 @@ func pauseGRPC(ctx context.Context, d time.Duration) {
 }
 
 // act does with an attempt what the world says.
-func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, attempt int, again bool) error {
+func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, conn, attempt int, again bool) error {
 	who := metadata.Pairs(actKey, strconv.Itoa(attempt))
 	md, _ := metadata.FromIncomingContext(s.Context())
 	at := fmt.Sprint(md[":authority"])
+	if conn > 0 { // it is the same service by another name
+		at = "[server:80]"
+	}
 	_ = s.SetHeader(who)
 	s.SetTrailer(who)
 	if again {

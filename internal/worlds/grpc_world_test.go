@@ -21,7 +21,9 @@ type grpcWorld struct {
 
 // A grpcWay is what stands between the hedging and the connection.
 type grpcWay struct {
-	second  bool   // WithHedgeConn
+	second  bool // WithHedgeConn
+	conns   []*grpcConn
+	unnamed bool   // only the targets of conns may have hedges
 	signs   bool   // an interceptor writes into the request
 	token   bool   // an interceptor asks another method for a token, with the context that it is given
 	panics  string // the attempt in which an interceptor panics
@@ -74,6 +76,7 @@ func newGRPCWorld(d *draw) *grpcWorld {
 	w.past.calls = min(w.past.calls, 40)
 	w.nonce = has(d, "server.nonce", .06)
 	w.way.second = has(d, "way.second", .12)
+	newGRPCConns(d, &w.way)
 	w.way.signs = has(d, "way.signs", .06)
 	if w.way.token = has(d, "way.token", .12); !w.way.token { // or what a call asks for itself is before it in line
 		w.places = pick(d, "server.places", .08, 0, 1, 2, 4)
