@@ -18,7 +18,7 @@ import (
 type grpcConn struct {
 	target string // whose name it has
 	cost   int
-	fault  string // "" none, down: it refuses connections, stops while calls are made, fails, late, silent
+	fault  string // "" none, down: it refuses connections, stops while calls are made, fails, late, silent, idle after a second
 }
 
 func newGRPCConns(d *draw, y *grpcWay) {
@@ -30,7 +30,7 @@ func newGRPCConns(d *draw, y *grpcWay) {
 		y.conns = append(y.conns, &grpcConn{
 			target: pick(d, name("target"), .6, "server:80", "east:80", "west:80"),
 			cost:   pick(d, name("cost"), .25, 0, 2, 7),
-			fault:  pick(d, name("fault"), .4, "", "down", "stops", "fails", "late", "silent"),
+			fault:  pick(d, name("fault"), .4, "", "down", "stops", "fails", "late", "silent", "idle"),
 		})
 	}
 	y.unnamed = len(y.conns) > 0 && has(d, "way.unnamed", .15)
@@ -48,7 +48,11 @@ func (y *grpcWay) serves(c *grpcCall) bool {
 // dialConns makes the connections for hedges.
 func (p *grpcPlay) dialConns(dial func(target, host string, options ...grpc.DialOption) *grpc.ClientConn) {
 	for i, o := range p.w.way.conns {
-		p.conns = append(p.conns, dial(o.target, o.host(i)))
+		var options []grpc.DialOption
+		if o.fault == "idle" {
+			options = append(options, grpc.WithIdleTimeout(time.Second))
+		}
+		p.conns = append(p.conns, dial(o.target, o.host(i), options...))
 	}
 }
 

@@ -74,12 +74,14 @@ type grpcAct struct {
 func newGRPCWorld(d *draw) *grpcWorld {
 	w := &grpcWorld{past: newPast(d)}
 	w.past.calls = min(w.past.calls, 40)
-	w.nonce = has(d, "server.nonce", .06)
 	w.way.second = has(d, "way.second", .12)
 	newGRPCConns(d, &w.way)
 	w.way.signs = has(d, "way.signs", .06)
 	if w.way.token = has(d, "way.token", .12); !w.way.token { // or what a call asks for itself is before it in line
 		w.places = pick(d, "server.places", .08, 0, 1, 2, 4)
+	}
+	if w.places == 0 || len(w.way.conns) == 0 { // or a hedge could come first, while its primary waits in line elsewhere
+		w.nonce = has(d, "server.nonce", .06)
 	}
 	w.way.panics = pick(d, "way.panics", .06, "", "0", "1")
 	w.way.refuses = pick(d, "way.refuses", .06, "", "0", "1")
