@@ -251,3 +251,43 @@ func TestAFastServerThatRefusesIsNotAskedFirst(t *testing.T) {
 		assert.LessOrEqual(t, c.Stats().Wire-before, int64(1025), "probes, ever less often")
 	})
 }
+
+// about answers what is asked about one name as told, and the rest otherwise.
+func about(name string, told, otherwise dnstest.Handler) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		if q.Question[0].Name == name {
+			return told(q)
+		}
+		return otherwise(q)
+	}
+}
+
+// The first server refuses all that it is asked, which decides nothing. The second one is a filter.
+func TestAServerThatRefusesAllHidesNoFilterFromTheFallback(t *testing.T) {
+	for _, order := range []dnshedge.Order{dnshedge.OrderStrict, dnshedge.OrderFastest} {
+		bubble(t, func(l *lab) {
+			l.serve("a", rcode(dns.RcodeRefused))
+			l.serve("b", about("blocked.example.", rcode(dns.RcodeRefused), good))
+			fallback := l.serve("c", good)
+			c := l.client(&dnshedge.Client{Order: order, Fallback: []dnshedge.Upstream{l.up("udp", "c")}}, l.up("udp", "a"), l.up("udp", "b"))
+			l.must(c, "x.example.")
+			r, _ := l.must(c, "blocked.example.")
+			assert.Equal(t, dns.RcodeRefused, r.Rcode, "order %d", order)
+			assert.Zero(t, fallback.Queries.Load(), "order %d", order)
+		})
+	}
+}
+
+// The race detector looks at what both that are waited for do with what the first one said.
+func TestTwoServersFailAtOnceAfterAnother(t *testing.T) {
+	for range 10 {
+		bubble(t, func(l *lab) {
+			l.serve("b", drop)
+			l.serve("c", drop)
+			c := l.client(&dnshedge.Client{Order: dnshedge.OrderStrict}, l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
+			_, took, err := l.ask(c, "x.example.")
+			require.Error(t, err)
+			assert.Equal(t, 5*time.Second, took)
+		})
+	}
+}

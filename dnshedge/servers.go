@@ -456,26 +456,21 @@ func up(turns []turn) bool {
 	return slices.ContainsFunc(turns, func(t turn) bool { return !t.group.Down() })
 }
 
-// better returns a result that is no failure, or that which says more, or the first, which then tells of refusals of both.
+// better returns a result that is no failure, or that which says more, or was decided, or the first, which then tells of refusals of both.
 func better(q *wire.Query, first, second *result) *result {
-	if first == nil || !second.failed(q) || first.err != nil && second.err == nil {
+	if first == nil || !second.failed(q) || first.err != nil && second.err == nil || second.decided() && !first.decided() {
 		return second
 	}
-	first.refused = first.refused || second.refused
-	if second.refuse.After(first.refuse) {
-		first.refuse = second.refuse
+	both := *first // which others may read now
+	both.refused = both.refused || second.refused
+	if second.refuse.After(both.refuse) {
+		both.refuse = second.refuse
 	}
-	return first
+	return &both
 }
 
-// decided reports whether a failure is the decision of a healthy server, which no other server must undo. A filter says
-// REFUSED or SERVFAIL, and a validating server SERVFAIL, and not all of them say why. One that says why has been looked at.
-func (r *result) decided() bool {
-	if r.err != nil || r.from.Down() || r.answer.Bogus() {
-		return false
-	}
-	return r.answer.Rcode() == dns.RcodeServerFailure || r.from.Good()
-}
+// decided reports whether a failure is the decision of a healthy server, which no fallback must undo. The result may be nil.
+func (r *result) decided() bool { return r != nil && r.err == nil && r.from.Decides(r.answer) }
 
 // used returns q without what those who are asked do not use.
 func (s *servers) used(q *wire.Query) *wire.Query {

@@ -155,7 +155,7 @@ const (
 type failing struct {
 	failures    int          // servers whose responses were failures
 	servfails   int          // those of them that said SERVFAIL first
-	failure     *wire.Answer // the first of all
+	failure     *wire.Answer // the first of all, or of those that a healthy server has decided
 	failureFrom *Server      // its server
 	failed      *Server      // the server that the primary's error is about
 	refused     bool         // a server has refused a connection
@@ -857,7 +857,7 @@ func (x *Exchange) keepFailure(from *Server, a *wire.Answer, err error) (before 
 			x.servfails++
 		}
 	}
-	if x.failure == nil {
+	if x.failure == nil || from.Decides(a) && !x.failureFrom.Decides(x.failure) {
 		x.failure, x.failureFrom = a, from
 	}
 	return before

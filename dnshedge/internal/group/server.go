@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
@@ -238,6 +240,15 @@ func (s *Server) validates(ctx context.Context) bool {
 	}
 	s.responded(wire.RootServers, false)
 	return true
+}
+
+// Decides reports whether a failure that the server answers with is the decision of a healthy server, which no other kind of server must
+// undo. A filter says REFUSED or SERVFAIL, and a validating server SERVFAIL, and not all of them say why. One that says why has been looked at.
+func (s *Server) Decides(failure *wire.Answer) bool {
+	if s.Down() || failure.Bogus() {
+		return false
+	}
+	return failure.Rcode() == dns.RcodeServerFailure || s.Good()
 }
 
 // probes are the questions of Reach. A server that has never answered anything but with failures is asked one of them.
