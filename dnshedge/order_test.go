@@ -291,3 +291,42 @@ func TestTwoServersFailAtOnceAfterAnother(t *testing.T) {
 		})
 	}
 }
+
+// The first server, a filter, decides late, or while a query that it has lost is waited for, and the second one does not answer.
+func TestALateDecisionIsNotUndoneByTheFallback(t *testing.T) {
+	servfail := rcode(dns.RcodeServerFailure)
+	for name, first := range map[string]dnstest.Handler{
+		"before the second is late": after(2*time.Second, servfail), "after that": after(3800*ms, servfail), "when a query is lost": script(drop, servfail),
+	} {
+		for other, second := range map[string]dnstest.Handler{"silent": drop, "nothing there": nil, "slow": after(500*ms, servfail)} {
+			bubble(t, func(l *lab) {
+				l.serve("a", about("blocked.example.", first, good))
+				if second != nil {
+					l.serve("b", second)
+				}
+				l.serve("c", good)
+				c := off()
+				c.Order, c.Fallback = dnshedge.OrderStrict, []dnshedge.Upstream{l.up("udp", "c")}
+				c = l.client(c, l.up("udp", "a"), l.up("udp", "b"))
+				l.must(c, "x.example.")
+				r, _ := l.must(c, "blocked.example.")
+				assert.Equal(t, dns.RcodeServerFailure, r.Rcode, "%s, second: %s", name, other)
+			})
+		}
+	}
+}
+
+// The first server decides, and the second one is silent: its time goes by, and the Fallback is not asked.
+func TestTheFallbackIsNotAskedWhatIsDecided(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", about("blocked.example.", rcode(dns.RcodeServerFailure), good))
+		l.serve("b", drop)
+		fallback := l.serve("c", good)
+		c := l.client(&dnshedge.Client{Order: dnshedge.OrderStrict, Fallback: []dnshedge.Upstream{l.up("udp", "c")}}, l.up("udp", "a"), l.up("udp", "b"))
+		l.must(c, "x.example.")
+		r, took := l.must(c, "blocked.example.")
+		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+		assert.LessOrEqual(t, took, 2520*ms)
+		assert.Zero(t, fallback.Queries.Load())
+	})
+}

@@ -263,7 +263,7 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 		if err != nil {
 			return &result{err: err}
 		}
-		return s.inTurn(ctx, q, each(nil, g.AsGiven(), false), nil)
+		return s.inTurn(ctx, q, each(nil, g.AsGiven(), false), nothing)
 	}
 	g, err := s.forAll()
 	if err != nil {
@@ -279,7 +279,7 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 	}
 	turns := s.turns(q, g, strict)
 	s.probe(q, g, turns[0].group[0], strict)
-	return s.inTurn(ctx, q, turns, nil)
+	return s.inTurn(ctx, q, turns, nothing)
 }
 
 // probe has those of g and of the fallback servers probed for q that are in doubt or, unless strict, were not heard of for long. The first
@@ -361,16 +361,18 @@ const lookAgain = 200 * time.Millisecond
 // inTurn asks the groups one after another, each when the one before it has failed, is found to be down, or has had its part of the
 // time that is left. That one is still waited for: what it says counts more than what a later one says, which is held back if the earlier
 // one answers others meanwhile, and most of this kind. So no server that is silent about some names hides another, and none
-// that is slow about some is taken for dead. The result before is what earlier groups said, or nil.
-func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, before *result) *result {
+// that is slow about some is taken for dead. What earlier groups have said is known to before, which may say more later.
+func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, before said) *result {
 	t := turns[0]
 	if t.fallback {
 		s.count.fallbacks.Add(1)
 	}
 	if len(turns) == 1 {
-		return better(q, before, s.ask(ctx, new(asking), q, t.group))
+		r := s.ask(ctx, new(asking), q, t.group)
+		return better(q, before(), r)
 	}
 	x := new(asking)
+	soFar := func() *result { return x.said(q, before()) }
 	mine, overtake := context.WithCancelCause(ctx)
 	defer overtake(nil)
 	others, stop := context.WithCancel(ctx)
@@ -379,16 +381,19 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	var came time.Time // the rest did
 	done := make(chan struct{})
 	inTime := s.whenLate(mine, x, q, turns, func() bool {
-		rest = s.inTurn(others, q, turns[1:], before)
+		defer close(done)
+		if beforeFallback(turns) && soFar().decided() {
+			return true // there is an answer, and the rest is not asked
+		}
+		rest = s.inTurn(others, q, turns[1:], soFar)
 		came = time.Now()
-		close(done)
 		return !rest.failed(q)
 	}, func() { overtake(errOvertaken) })
 	r := s.ask(mine, x, q, t.group)
 	final := !r.failed(q)
 	if !final {
-		r = better(q, before, r)
-		final = !t.fallback && turns[1].fallback && r.decided()
+		r = better(q, before(), r)
+		final = beforeFallback(turns) && r.decided()
 	}
 	begun := !inTime()
 	if final {
@@ -396,21 +401,47 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	}
 	if begun {
 		<-done
+		begun = rest != nil
 	}
 	switch {
 	case final, !begun && ctx.Err() != nil:
 		return r
 	case !begun:
-		rest = s.inTurn(ctx, q, turns[1:], r)
+		rest = s.inTurn(ctx, q, turns[1:], func() *result { return r })
 	}
-	if rest.failed(q) {
+	switch {
+	case rest.failed(q):
 		return better(q, r, rest)
+	case !t.fallback && r.decided() && ofFallback(rest, turns):
+		return r
 	}
 	t.group.OthersAnswered(q)
 	if begun {
 		rest.answer.Lower(time.Since(came)) // for which it was held back
 	}
 	return rest
+}
+
+// said returns what has been said to a question so far, or nil. It may be called at any time.
+type said func() *result
+
+func nothing() *result { return nil }
+
+// said returns what x has been told so far, if that is a failure, or else what was said before.
+func (x *asking) said(q *wire.Query, before *result) *result {
+	failure, from := x.Failure()
+	if failure == nil {
+		return before
+	}
+	return better(q, before, &result{answer: failure, from: from})
+}
+
+// beforeFallback reports whether those after the first turn are fallback servers, and that one is not.
+func beforeFallback(turns []turn) bool { return !turns[0].fallback && turns[1].fallback }
+
+// ofFallback reports whether an answer is of a server of the turns that is a fallback server only.
+func ofFallback(r *result, turns []turn) bool {
+	return !slices.ContainsFunc(turns, func(t turn) bool { return !t.fallback && slices.Contains(t.group, r.from) })
 }
 
 // whenLate calls next when the first turn has had its part of the time that is left, is found to be down, or says in x that it cannot

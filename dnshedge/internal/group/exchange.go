@@ -215,6 +215,14 @@ func (x *Exchange) Failures() int {
 	return x.failures
 }
 
+// Failure returns what the first server has said that cannot answer, or the first that has decided so, and that server; nil: none has said
+// so yet. It may be called at any time.
+func (x *Exchange) Failure() (*wire.Answer, *Server) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.failure, x.failureFrom
+}
+
 // failedAll returns what the servers said if none answered, or else the error of the primary.
 func (x *Exchange) failedAll(err error, tries int) Result {
 	x.mu.Lock()
