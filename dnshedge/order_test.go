@@ -330,3 +330,70 @@ func TestTheFallbackIsNotAskedWhatIsDecided(t *testing.T) {
 		assert.Zero(t, fallback.Queries.Load())
 	})
 }
+
+// The first server loses what it is asked, and is gone then: queries that it has lost are waited for, and others are refused.
+func TestStrictOrderGoesOnWhenAServerIsGoneThatHasLostQueries(t *testing.T) {
+	bubble(t, func(l *lab) {
+		a := l.serve("a", drop)
+		l.serve("b", good)
+		c := l.client(&dnshedge.Client{Order: dnshedge.OrderStrict}, l.up("udp", "a"), l.up("udp", "b"))
+		time.AfterFunc(150*ms, a.Close)
+		_, took := l.must(c, "x.example.")
+		assert.LessOrEqual(t, took, 500*ms, "the hedge after 200 ms is refused")
+	})
+}
+
+// failsAfter drops what comes before a time, and says after that that it cannot answer. It tells when it does first.
+func failsAfter(end time.Time) (h dnstest.Handler, failed *atomic.Pointer[time.Time]) {
+	failed = new(atomic.Pointer[time.Time])
+	return func(q dnstest.Query) dnstest.Reply {
+		now := time.Now()
+		if now.Before(end) {
+			return drop(q)
+		}
+		failed.CompareAndSwap(nil, &now)
+		return rcode(dns.RcodeServerFailure)(q)
+	}, failed
+}
+
+// The second server has answered, and is not believed because the first one answers others. Then that one fails.
+func TestAnAnswerIsNotHeldBackForAServerThatFailsMeanwhile(t *testing.T) {
+	bubble(t, func(l *lab) {
+		fails, failed := failsAfter(time.Now().Add(2700 * ms))
+		l.serve("a", about("lost.example.", fails, good))
+		l.serve("b", good)
+		c := l.client(&dnshedge.Client{Order: dnshedge.OrderStrict}, l.up("udp", "a"), l.up("udp", "b"))
+		for range 5 {
+			l.must(c, "x.example.")
+		}
+		l.must(c, "lost.example.")
+		require.NotNil(t, failed.Load(), "the first server has failed")
+		assert.LessOrEqual(t, time.Since(*failed.Load()), 300*ms)
+	})
+}
+
+// The Upstreams are down, and the fallback server is asked first. It fails while a query that it has lost is waited for.
+func TestUpstreamsThatAreBackAreAskedWhenTheFallbackFails(t *testing.T) {
+	bubble(t, func(l *lab) {
+		begin := time.Now()
+		var back atomic.Bool
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if back.Load() {
+				return good(q)
+			}
+			return drop(q)
+		})
+		fails, failed := failsAfter(begin.Add(9 * time.Second))
+		l.serve("b", about("lost.example.", fails, good))
+		c := l.client(&dnshedge.Client{Fallback: []dnshedge.Upstream{l.up("udp", "b")}}, l.up("udp", "a"))
+		for time.Since(begin) < 8*time.Second {
+			l.must(c, "x.example.")
+			time.Sleep(250 * ms)
+		}
+		require.True(t, c.Stats().Upstreams[0].Down)
+		back.Store(true)
+		l.must(c, "lost.example.")
+		require.NotNil(t, failed.Load(), "the fallback server has failed")
+		assert.LessOrEqual(t, time.Since(*failed.Load()), 300*ms)
+	})
+}

@@ -445,7 +445,7 @@ func ofFallback(r *result, turns []turn) bool {
 }
 
 // whenLate calls next when the first turn has had its part of the time that is left, is found to be down, or says in x that it cannot
-// answer while other queries to it are waited for, unless inTime is called before, which reports so, and then overtake, at once or later,
+// answer, or refuses, while other queries to it are waited for, unless inTime is called before, which reports so, and then overtake, at once or later,
 // if next reports an answer. The turn's context is ctx.
 func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns []turn, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
@@ -461,7 +461,7 @@ func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns 
 		}
 	})
 	late, down := new(alarm), g.Down()
-	failed := func() bool { return turns[0].fallback == turns[1].fallback && x.Failures() == len(g) }
+	failed := func() bool { return !beforeFallback(turns) && x.Unable() == len(g) }
 	late.begin(func() time.Duration {
 		if g.Down() && (!down || up(turns[1:])) || failed() {
 			return 0
@@ -471,10 +471,13 @@ func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns 
 		if !next() {
 			return
 		}
-		hold := min(time.Until(end)-end.Sub(start)/holdPart, time.Until(start)+patience)
-		if failed() || !g.AnsweredSince(start) || !g.Alive(q) || wait(ctx, hold) {
-			overtake()
+		hold := min(end.Sub(start)-end.Sub(start)/holdPart, patience)
+		for !failed() && g.AnsweredSince(start) && g.Alive(q) && time.Since(start) < hold {
+			if !wait(ctx, min(lookAgain, hold-time.Since(start))) {
+				return
+			}
 		}
+		overtake()
 	})
 	return func() bool {
 		probe.Stop()

@@ -132,6 +132,7 @@ type room struct {
 type turn struct {
 	uses   int       // queries
 	failed int       // those of them that it has said it cannot answer
+	unable bool      // it has said so, or has refused a connection
 	asked  time.Time // the last one
 }
 
@@ -153,6 +154,7 @@ const (
 
 // failing is what came of attempts without an answer. It is guarded by the Exchange's mu.
 type failing struct {
+	unable      int          // servers that have said that they cannot answer, or have refused a connection
 	failures    int          // servers whose responses were failures
 	servfails   int          // those of them that said SERVFAIL first
 	failure     *wire.Answer // the first of all, or of those that a healthy server has decided
@@ -208,11 +210,11 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	return Result{Answer: out.Value.Answer, From: out.Value.from, Hedged: out.Value.kind == hedge, Tries: out.Started}
 }
 
-// Failures returns how many servers have said that they cannot answer. It may be called at any time.
-func (x *Exchange) Failures() int {
+// Unable returns how many servers have said that they cannot answer, or have refused a connection. It may be called at any time.
+func (x *Exchange) Unable() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.failures
+	return x.unable
 }
 
 // Failure returns what the first server has said that cannot answer, or the first that has decided so, and that server; nil: none has said
@@ -850,10 +852,15 @@ func (x *Exchange) failover(n int, from *Server, a *wire.Answer, err error) (to,
 
 // keepFailure keeps what a server said if that is that it cannot answer, and returns how often it had said so before. The caller holds mu.
 func (x *Exchange) keepFailure(from *Server, a *wire.Answer, err error) (before int) {
-	if a == nil && !transport.OnlyCut(err) {
+	t := &x.turns[slices.Index(x.group, from)]
+	said := a != nil || transport.OnlyCut(err)
+	if (said || Refused(err)) && !t.unable {
+		t.unable = true
+		x.unable++
+	}
+	if !said {
 		return 0
 	}
-	t := &x.turns[slices.Index(x.group, from)]
 	before = t.failed
 	t.failed++
 	if a == nil {
