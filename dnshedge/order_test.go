@@ -397,3 +397,69 @@ func TestUpstreamsThatAreBackAreAskedWhenTheFallbackFails(t *testing.T) {
 		assert.LessOrEqual(t, time.Since(*failed.Load()), 300*ms)
 	})
 }
+
+// Whatever is not a QUERY is sent once, also if the first server is late or closes the connection. Another server gets what the first
+// one has refused.
+func TestAnUpdateIsSentToOneServer(t *testing.T) {
+	closes := func(dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} }
+	for name, tc := range map[string]struct {
+		network  string
+		first    dnstest.Handler
+		fallback bool
+	}{
+		"late": {"udp", drop, false}, "late, before a fallback": {"udp", drop, true}, "closes": {"tcp", closes, false}, "closes, before a fallback": {"tcp", closes, true},
+		"refuses": {"udp", nil, false}, "refuses, before a fallback": {"udp", nil, true},
+	} {
+		bubble(t, func(l *lab) {
+			var updates atomic.Int64
+			update := func(h dnstest.Handler) dnstest.Handler {
+				return func(q dnstest.Query) dnstest.Reply {
+					if q.Opcode != dns.OpcodeUpdate {
+						return good(q)
+					}
+					updates.Add(1)
+					return h(q)
+				}
+			}
+			if tc.first != nil {
+				l.serve("a", update(tc.first))
+			}
+			l.serve("b", update(good))
+			l.serve("c", update(good))
+			c := &dnshedge.Client{Order: dnshedge.OrderStrict}
+			ups := []dnshedge.Upstream{l.up(tc.network, "a"), l.up(tc.network, "b"), l.up(tc.network, "c")}
+			if tc.fallback {
+				c, ups = &dnshedge.Client{Fallback: ups[1:]}, ups[:1]
+			}
+			m := new(dns.Msg)
+			m.SetUpdate("example.")
+			_, _, err := l.client(c, ups...).Exchange(m, "")
+			assert.Equal(t, tc.first == nil, err == nil, "%s: %v", name, err)
+			assert.EqualValues(t, 1, updates.Load(), name)
+		})
+	}
+}
+
+func TestAnUpdateIsNotSentAgainWhenTheSystemHasOtherServers(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var updates atomic.Int64
+		for _, host := range []string{"a", "b"} {
+			l.serve(host, func(q dnstest.Query) dnstest.Reply {
+				if q.Opcode == dns.OpcodeUpdate {
+					updates.Add(1)
+				}
+				return drop(q)
+			})
+		}
+		conf := l.resolvConf("", "a")
+		c := l.client(&dnshedge.Client{ResolvConf: conf, Timeout: 30 * time.Second})
+		time.AfterFunc(2*time.Second, func() {
+			assert.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, "nameserver %s\noptions ndots:1\n", l.net.Host("b").Addr()), 0o600))
+		})
+		m := new(dns.Msg)
+		m.SetUpdate("example.")
+		_, _, err := c.Exchange(m, "")
+		require.Error(t, err)
+		assert.EqualValues(t, 1, updates.Load())
+	})
+}

@@ -228,7 +228,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 // followed asks the servers. If the system names others before they have answered, those are asked: the network has changed, and who
 // was asked may be out of reach.
 func (s *servers) followed(ctx context.Context, q *wire.Query, explore bool) *result {
-	if s.system == nil {
+	if s.system == nil || !q.Standard() {
 		return s.resolveOnce(ctx, q, explore)
 	}
 	for {
@@ -263,7 +263,7 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 		if err != nil {
 			return &result{err: err}
 		}
-		return s.inTurn(ctx, q, each(nil, g.AsGiven(), false), nothing)
+		return s.put(ctx, q, each(nil, g.AsGiven(), false))
 	}
 	g, err := s.forAll()
 	if err != nil {
@@ -279,7 +279,7 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 	}
 	turns := s.turns(q, g, strict)
 	s.probe(q, g, turns[0].group[0], strict)
-	return s.inTurn(ctx, q, turns, nothing)
+	return s.put(ctx, q, turns)
 }
 
 // probe has those of g and of the fallback servers probed for q that are in doubt or, unless strict, were not heard of for long. The first
@@ -357,6 +357,23 @@ const patience = 5 * time.Second
 
 // lookAgain is how often a question that waits looks whether it still waits for the right servers.
 const lookAgain = 200 * time.Millisecond
+
+// put asks the groups in turn. What is not known to be safe to repeat goes to the first one that it can be sent to, and to no other.
+func (s *servers) put(ctx context.Context, q *wire.Query, turns []turn) (r *result) {
+	if q.Standard() {
+		return s.inTurn(ctx, q, turns, nothing)
+	}
+	for _, t := range turns {
+		if t.fallback {
+			s.count.fallbacks.Add(1)
+		}
+		r = s.ask(ctx, new(asking), q, t.group)
+		if r.err == nil || ctx.Err() != nil || !group.Refused(r.err) && !group.Ours(r.err) {
+			break
+		}
+	}
+	return r
+}
 
 // inTurn asks the groups one after another, each when the one before it has failed, is found to be down, or has had its part of the
 // time that is left. That one is still waited for: what it says counts more than what a later one says, which is held back if the earlier
