@@ -340,7 +340,8 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 // As with dns.Client, a response that reports a failure is no error. Errors of an
 // exchange are of type *Error, and wrap the cause; that of a context is not
 // changed. Messages whose opcode is not QUERY (updates, notifications) are sent
-// once, as they are, except for the ID. Zone transfers and TSIG are refused.
+// once, as they are, except for the ID; to the next server only if the one before
+// it refuses them, or cannot be reached from here. Zone transfers and TSIG are refused.
 func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error) {
 	core, err := c.init()
 	if err != nil {
