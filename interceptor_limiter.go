@@ -19,7 +19,7 @@ import (
 // committed, and gRPC does not retry it any more (gRFC A6).
 var (
 	limitTrailer   = metadata.Pairs(limitHeader, "1")
-	refusedTrailer = metadata.Pairs(limitHeader, "1", refusedHeader, "1")
+	refusedTrailer = metadata.Pairs(refusedHeader, "1")
 )
 
 // UnaryServer returns an interceptor that lets unary calls through. It belongs before
@@ -27,11 +27,12 @@ var (
 func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	l.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-		p := l.joined(ctx)
-		if p == nil && !l.callPasses(ctx, info.FullMethod) {
-			p, err = l.enter(ctx, incomingAttempt(ctx) > 0)
-			_ = grpc.SetTrailer(ctx, trailerFor(err)) // an error means that there is no client
-			if err != nil {
+		free := l.callPasses(ctx, info.FullMethod)
+		p := l.joined(ctx, free)
+		if p == nil && !free {
+			_ = grpc.SetTrailer(ctx, limitTrailer) // before there is a place, because it may panic; an error means that there is no client
+			if p, err = l.enter(ctx, incomingAttempt(ctx) > 0); err != nil {
+				_ = grpc.SetTrailer(ctx, trailerFor(err))
 				return nil, statusOf(err)
 			}
 			ctx = l.with(ctx, p)
@@ -50,11 +51,12 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	l.mustBeMade()
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		ctx := stream.Context()
-		p := l.joined(ctx)
-		if p == nil && !l.callPasses(ctx, info.FullMethod) {
-			p, err = l.enter(ctx, incomingAttempt(ctx) > 0)
-			stream.SetTrailer(trailerFor(err))
-			if err != nil {
+		free := l.callPasses(ctx, info.FullMethod)
+		p := l.joined(ctx, free)
+		if p == nil && !free {
+			stream.SetTrailer(limitTrailer)
+			if p, err = l.enter(ctx, incomingAttempt(ctx) > 0); err != nil {
+				stream.SetTrailer(trailerFor(err))
 				return statusOf(err)
 			}
 			stream = &contextStream{stream, l.with(ctx, p)}
@@ -76,12 +78,12 @@ func (l *Limiter) callPasses(ctx context.Context, method string) bool {
 	return l.free.MatchCall(method, httpattempt.HostName("", authority))
 }
 
-// trailerFor returns what the trailer of a call says that a Limiter answered with err.
+// trailerFor returns what else the trailer of a call says that a Limiter answered with err.
 func trailerFor(err error) metadata.MD {
 	if err == errRefused {
 		return refusedTrailer
 	}
-	return limitTrailer
+	return nil
 }
 
 // statusOf returns the status of a call that got no place.

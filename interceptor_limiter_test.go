@@ -263,6 +263,37 @@ func TestUnlimitedGRPCMethodsPassAServerWhosePlacesAreTaken(t *testing.T) {
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, c.limit.Snapshot())
 }
 
+// What needs no place holds none: not that of a request which began it either.
+func TestGRPCCallsThatNeedNoPlaceHoldNoneOfAnother(t *testing.T) {
+	const health = "/grpc.health.v1.Health/Watch"
+	for kind, call := range map[string]func(*hedge.Limiter, context.Context){
+		"unary": func(l *hedge.Limiter, ctx context.Context) {
+			_, _ = l.UnaryServer()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: health}, func(context.Context, any) (any, error) {
+				time.Sleep(time.Hour)
+				return nil, nil
+			})
+		},
+		"stream": func(l *hedge.Limiter, ctx context.Context) {
+			_ = l.StreamServer()(nil, &limitedStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: health}, func(any, grpc.ServerStream) error {
+				time.Sleep(time.Hour)
+				return nil
+			})
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := hedge.NewLimiter(1)
+				l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					go call(l, r.Context())
+					synctest.Wait()
+				})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+				assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, l.Snapshot())
+				time.Sleep(2 * time.Hour)
+			})
+		})
+	}
+}
+
 func TestUnlimitedPatternsOfGRPCMethods(t *testing.T) {
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(":authority", "Shop.test:443"))
 	for _, c := range []struct {
@@ -344,6 +375,32 @@ type limitedStream struct {
 
 func (s *limitedStream) Context() context.Context { return s.ctx }
 func (s *limitedStream) SetTrailer(metadata.MD)   {}
+
+// brokenStream is a stream that takes no trailers.
+type brokenStream struct{ limitedStream }
+
+func (s *brokenStream) SetTrailer(metadata.MD) { panic("no trailers") }
+
+// brokenTransport is such a stream of a unary call.
+type brokenTransport struct{ grpc.ServerTransportStream }
+
+func (brokenTransport) SetTrailer(metadata.MD) error { panic("no trailers") }
+
+func TestAStreamThatPanicsHoldsNoPlace(t *testing.T) {
+	l := hedge.NewLimiter(1)
+	for range 2 {
+		assert.PanicsWithValue(t, "no trailers", func() {
+			ctx := grpc.NewContextWithServerTransportStream(t.Context(), brokenTransport{})
+			_, _ = l.UnaryServer()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/a.B/C"}, func(context.Context, any) (any, error) { return nil, nil })
+		})
+		assert.Zero(t, l.Snapshot().Working)
+		assert.PanicsWithValue(t, "no trailers", func() {
+			stream := &brokenStream{limitedStream{ctx: t.Context()}}
+			_ = l.StreamServer()(nil, stream, &grpc.StreamServerInfo{FullMethod: "/a.B/C"}, func(any, grpc.ServerStream) error { return nil })
+		})
+		require.Zero(t, l.Snapshot().Working)
+	}
+}
 
 func TestHTTPAndGRPCShareALimiter(t *testing.T) {
 	c := newCounter()

@@ -162,7 +162,8 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		if p := l.joined(ctx); p != nil || l.passes(r) {
+		free := l.passes(r)
+		if p := l.joined(ctx, free); p != nil || free {
 			p.Work(func() bool { next.ServeHTTP(w, r); return ctx.Err() == nil })
 			return
 		}
@@ -202,7 +203,7 @@ func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.R
 func turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	if err == errRefused {
 		w.Header().Set(refusedHeader, "1")
-		if isGRPC(r) { // whose clients see nothing of other answers than theirs: this is one with trailers only, UNAVAILABLE
+		if isGRPC(r) && len(r.Header[AttemptHeader]) == 0 { // gRPC's clients see nothing of other answers than theirs: this is one with trailers only, UNAVAILABLE
 			w.Header()["Content-Type"], w.Header()["Grpc-Status"], w.Header()["Grpc-Message"] = []string{"application/grpc"}, []string{"14"}, []string{err.Error()}
 			return
 		}
@@ -296,9 +297,9 @@ func (l *Limiter) placeOf(ctx context.Context) *limit.Place {
 	return p
 }
 
-// joined returns that place with one more to work on it, or nil if there is none or it was given back.
-func (l *Limiter) joined(ctx context.Context) *limit.Place {
-	if p := l.placeOf(ctx); p != nil && p.Join() {
+// joined returns that place with one more to work on it, or nil if there is none, it was given back, or this one is free: needs none.
+func (l *Limiter) joined(ctx context.Context, free bool) *limit.Place {
+	if p := l.placeOf(ctx); p != nil && !free && p.Join() {
 		return p
 	}
 	return nil

@@ -138,6 +138,38 @@ func TestHedgesAreTurnedAwayWhileMoreThanFourTimesTheLimitAreThere(t *testing.T)
 	})
 }
 
+// The nearest client that marked a hedge is one of HTTP, which takes 200 for an answer: a proxy that hedges what gRPC's clients send.
+func TestGRPCHedgesOfHTTPClientsAreTurnedAwayWith503(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := hedge.NewLimiter(1)
+		h := l.Handler(new(desk))
+		for range 5 {
+			visit(t.Context(), h, "work")
+		}
+		for name, c := range map[string]struct {
+			marks []string
+			code  int
+		}{
+			"of an HTTP client":                  {[]string{"Hedge-Attempt"}, 503},
+			"of an HTTP client for a gRPC retry": {[]string{"Hedge-Attempt", "Grpc-Previous-Rpc-Attempts"}, 503},
+			"of a gRPC client":                   {[]string{"Grpc-Previous-Rpc-Attempts"}, 200},
+		} {
+			w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), "POST", "/a.B/C", nil)
+			r.ProtoMajor = 2
+			r.Header.Set("Content-Type", "application/grpc")
+			for _, mark := range c.marks {
+				r.Header.Set(mark, "1")
+			}
+			h.ServeHTTP(w, r)
+			assert.Equal(t, c.code, w.Code, name)
+			assert.Equal(t, c.code == 200, w.Header().Get("Grpc-Status") == "14", name)
+			assert.Equal(t, "1", w.Header().Get("Hedge-Refused"), name)
+		}
+		assert.EqualValues(t, 3, l.Snapshot().Refused)
+		time.Sleep(time.Minute)
+	})
+}
+
 func TestLimiterOfTheLargestLimitTurnsNothingAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l := new(desk), hedge.NewLimiter(math.MaxInt)

@@ -1,6 +1,7 @@
 package hedge_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -78,6 +79,25 @@ func TestWhatIsUnlimitedNeitherWaitsNorIsTurnedAway(t *testing.T) {
 		assert.Equal(t, 200, w.Code)
 		time.Sleep(time.Minute)
 		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 6}, l.Snapshot())
+	})
+}
+
+// What needs no place holds none: not that of a request which began it either.
+func TestWhatIsUnlimitedHoldsNoPlaceOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := hedge.NewLimiter(1, hedge.WithUnlimited("/events"))
+		events := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Hour) }))
+		h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			go events.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(context.WithoutCancel(r.Context()), "GET", "/events", nil))
+			time.Sleep(ms)
+		}))
+		for range 2 {
+			start := time.Now()
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+			assert.Equal(t, ms, time.Since(start))
+		}
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 2}, l.Snapshot())
+		time.Sleep(2 * time.Hour)
 	})
 }
 
