@@ -304,7 +304,7 @@ func (c *Client) SetEnabled(on bool) {
 }
 
 // Close closes all connections, ends everything that runs in the background, and
-// waits until it has ended. Exchanges that still wait fail, or end when their
+// waits until it has ended; queries that this cancels end right after it. Exchanges that still wait fail, or end when their
 // servers answer. Close always returns nil. Exchanges after Close fail.
 func (c *Client) Close() error {
 	core, err := c.init()

@@ -219,6 +219,14 @@ func (j *dnsJudge) lateByItself(a *dnsAsk, x, r *dnsResult) time.Duration {
 		}
 	}
 	most := x.end - x.began + 3*time.Second + 200*ms + 5*slack // the last attempt begins with a hedge, and waits four timeouts, and for a round trip
+	if slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool { return j.cutOff(s, a, r, r.end, "closes", io.EOF, syscall.ECONNRESET, syscall.EPIPE) }) {
+		most += 2 * time.Second // the last attempt but one is lost as well, and the timeout doubles
+	}
+	for _, s := range j.w.serversAt(r.began, a.name) {
+		if j.asksTwice(s) {
+			most += j.slowest(s, a) + time.Second // it is asked again over TCP when it has answered
+		}
+	}
 	return max(most, j.asLate(a, r)+slack)
 }
 
@@ -301,8 +309,8 @@ func (j *dnsJudge) told(a *dnsAsk, r *dnsResult) bool {
 		switch {
 		case j.saidNo(s, a, r):
 			said = true
-		case j.cutOff(s, a, r, "closes", io.EOF, syscall.ECONNRESET, syscall.EPIPE):
-		case j.cutOff(s, a, r, "down", syscall.ECONNREFUSED), r.sent.more >= savedUp && j.seemsGone(s, r):
+		case j.cutOff(s, a, r, r.began+atOnce, "closes", io.EOF, syscall.ECONNRESET, syscall.EPIPE):
+		case j.cutOff(s, a, r, r.began+atOnce, "down", syscall.ECONNREFUSED), r.sent.more >= savedUp && j.seemsGone(s, r):
 			restarts = true
 		default:
 			return false
@@ -328,12 +336,11 @@ func (j *dnsJudge) seemsGone(server int, r *dnsResult) bool {
 	})
 }
 
-// cutOff reports whether a query for a question had ended with one of these errors, because a server has a fault of that kind.
-func (j *dnsJudge) cutOff(server int, a *dnsAsk, r *dnsResult, kind string, errs ...error) bool {
-	addr := j.client.host(server).Addr().String() + ":"
+// cutOff reports whether a query for a question had ended by then with one of these errors, because a server has a fault of that kind.
+func (j *dnsJudge) cutOff(server int, a *dnsAsk, r *dnsResult, until time.Duration, kind string, errs ...error) bool {
 	return slices.ContainsFunc(j.client.tries, func(t dnsTry) bool {
-		mine := strings.EqualFold(t.Name, a.name) && t.Type == a.typ && strings.HasPrefix(t.Upstream.Addr, addr)
-		return mine && t.began >= r.began && t.end > 0 && t.end <= min(r.end, r.began+atOnce) &&
+		mine := strings.EqualFold(t.Name, a.name) && t.Type == a.typ && j.asked(server, &t)
+		return mine && t.began >= r.began && t.end > 0 && t.end <= min(r.end, until) &&
 			slices.ContainsFunc(errs, func(err error) bool { return errors.Is(t.err, err) }) &&
 			slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
 				return f.kind == kind && f.matches(a.dnsKey) && f.during(t.began, t.end)
@@ -481,17 +488,40 @@ func (j *dnsJudge) spent(a *dnsAsk, r *dnsResult) bool {
 	return (failed >= 2 || failed > 0 && j.w.past.broken) && r.sent.more >= savedUp
 }
 
-// unpaid reports whether a server that was silent, or refused connections, is not found to be back yet, however long ago that was, no other one is well,
+// unpaid reports whether a server that was silent, or refused connections, or failed probes, is not found to be back yet, however long ago that was, no other one is well,
 // and the budget, which pays for asking it when another one has failed, may be used up.
 func (j *dnsJudge) unpaid(a *dnsAsk, r *dnsResult) bool {
 	hidden := func(s int) bool {
+		if j.lost(s, r.began) {
+			return true
+		}
 		return !j.noticed(s, r.end) && (j.w.past.broken && !j.known(s) || slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
-			return f.total() && (f.mute(j.w.client.timeout) || f.ends()) && f.until < r.end
+			untold := f.failure() && j.w.servers[s].noRoot // no probe tells that it is back
+			return f.total() && (f.mute(j.w.client.timeout) || f.ends() || untold) && f.until < r.end
 		}))
 	}
 	servers := j.w.serversAt(r.began, a.name)
 	return r.sent.more >= savedUp && slices.ContainsFunc(servers, hidden) &&
 		!slices.ContainsFunc(servers, func(s int) bool { return !hidden(s) && !j.sick(s, a.dnsKey, r.began, r.end) })
+}
+
+// lost reports whether a server that is silent about some questions has lost the last one that it was asked before a time: it may be taken for one
+// that is silent about all.
+func (j *dnsJudge) lost(server int, before time.Duration) bool {
+	var last *dnsTry
+	for i := range j.client.tries {
+		if t := &j.client.tries[i]; t.began < before && j.asked(server, t) && (last == nil || t.began > last.began) {
+			last = t
+		}
+	}
+	return last != nil && last.err != nil && slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
+		return f.mute(j.w.client.timeout) && f.matches(dnsKey{name: strings.ToLower(last.Name), typ: last.Type})
+	})
+}
+
+// asked reports whether a server was asked in a try.
+func (j *dnsJudge) asked(server int, t *dnsTry) bool {
+	return strings.HasPrefix(t.Upstream.Addr, j.client.host(server).Addr().String()+":")
 }
 
 // savedUp is how many queries more than one for each question are saved up (see dnshedge.Hedge).

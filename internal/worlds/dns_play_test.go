@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -214,11 +215,13 @@ func (p *dnsPlay) finish() {
 	if p.server != nil {
 		_ = p.server.Shutdown(context.Background())
 	}
+	synctest.Wait() // counters belong together when nothing happens
 	p.statistics()
 	slices.Reverse(p.clients)
 	for _, c := range p.clients {
 		c.Close()
 	}
+	synctest.Wait() // queries that are cancelled end right after it
 	if n := p.conns.Load(); n != 0 {
 		p.note("5 connections", "%d are open after Close", n)
 	}
