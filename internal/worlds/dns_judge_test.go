@@ -785,11 +785,16 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 	}
 	n, last := 0, gone                // there may have been a probe a moment before
 	for _, q := range j.client.seen { // what the cache answers is no reason to probe
-		if q.key.name != "." && q.at < at-10*time.Second && q.at >= last+10*time.Second { // probes are as far apart
+		lost := slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.matches(q.key) && f.during(q.at, q.at) })
+		if q.key.name != "." && !lost && q.at < at-10*time.Second && q.at >= last+10*time.Second { // probes are as far apart
 			n, last = n+1, q.at
 		}
 	}
-	return gone < 0 || n >= 2
+	enough := 2
+	if s.noRoot { // every other probe asks for the root
+		enough = 3
+	}
+	return gone < 0 || n >= enough
 }
 
 func (j *dnsJudge) noticedAll(a *dnsAsk, r *dnsResult) bool {
