@@ -48,12 +48,13 @@ func sleeping() http.Handler {
 	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(50 * ms) })
 }
 
-// arrive sends requests at random times, so many a second, for a while, and returns how long those took that came after the first 20 s.
+// arrive sends requests at random times, the same in each call, so many a second, for a while, and returns how long those took that came after the first 20 s.
 func arrive(h http.Handler, perSecond float64, long time.Duration) (took []time.Duration) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
+	random := rand.New(rand.NewPCG(1, 1))
 	for start := time.Now(); time.Since(start) < long; {
-		time.Sleep(time.Duration(rand.ExpFloat64() / perSecond * float64(time.Second)))
+		time.Sleep(time.Duration(random.ExpFloat64() / perSecond * float64(time.Second)))
 		at := time.Now()
 		all.Go(func() {
 			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
