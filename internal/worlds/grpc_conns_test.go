@@ -80,7 +80,7 @@ func (p *grpcPlay) serveConns() {
 		if o.fault == "stops" {
 			last := p.w.calls[len(p.w.calls)-1]
 			at := time.Duration(p.w.past.calls)*(p.w.past.gap+10*ms) + last.at/2 + 17*ms
-			p.stopping = append(p.stopping, time.AfterFunc(at, server.Stop))
+			time.AfterFunc(at, server.Stop)
 		}
 	}
 }

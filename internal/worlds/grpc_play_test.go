@@ -27,20 +27,19 @@ import (
 
 // A grpcPlay is one performance of a grpcWorld, and what was seen in it.
 type grpcPlay struct {
-	w        *grpcWorld
-	hedged   bool
-	shift    int // the server treats attempt n as n + shift
-	start    time.Time
-	network  *netsim.Network
-	conn     *grpc.ClientConn
-	other    *grpc.ClientConn   // to another target
-	second   *grpc.ClientConn   // for hedges
-	conns    []*grpc.ClientConn // for hedges
-	servers  []*grpc.Server
-	stopping []*time.Timer // of servers
-	hedge    *hedge.Interceptor
-	stats    *hedge.Stats
-	counter  counter
+	w       *grpcWorld
+	hedged  bool
+	shift   int // the server treats attempt n as n + shift
+	start   time.Time
+	network *netsim.Network
+	conn    *grpc.ClientConn
+	other   *grpc.ClientConn   // to another target
+	second  *grpc.ClientConn   // for hedges
+	conns   []*grpc.ClientConn // for hedges
+	servers []*grpc.Server
+	hedge   *hedge.Interceptor
+	stats   *hedge.Stats
+	counter counter
 
 	results []*grpcResult
 	next    *grpcResult
@@ -104,9 +103,6 @@ func (p *grpcPlay) run() {
 		cc.Close()
 	}
 	synctest.Wait()
-	for _, t := range p.stopping {
-		t.Stop()
-	}
 	for _, s := range p.servers {
 		s.Stop()
 	}
