@@ -337,6 +337,29 @@ func TestSilentServersTakeTurnsUntilOneIsBack(t *testing.T) {
 	}
 }
 
+// One of two servers is silent about all names, and the other about one that is asked again and again.
+func TestAServerIsBackAfterTheNameThatItWasSilentAbout(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if q.Msg.Question[0].Name == "broken.example." {
+				return drop(q)
+			}
+			return good(q)
+		})
+		l.serve("b", drop)
+		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
+		l.learn(c)
+		for range 10 {
+			for range 20 { // and nothing is left of the budget
+				_, _, err := l.ask(c, "broken.example.")
+				require.Error(l, err)
+			}
+			_, took := l.must(c, "x.example.")
+			assert.Equal(t, 20*ms, took)
+		}
+	})
+}
+
 func TestADeadServerOfTwoDoesNotShowAfterASecond(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("b", good)
