@@ -1,6 +1,7 @@
 package hedge_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -437,4 +439,32 @@ func TestLimiterHidesNothingFromThoseBeforeIt(t *testing.T) {
 		assert.Equal(t, see(mux, "POST", url), see(limited, "POST", url), url)
 	}
 	assert.Equal(t, "7", see(limited, "POST", "/shops/7/items/a/b?q=1")[1])
+}
+
+// An HTTP/1.1 client may send trailers that it has not declared.
+func TestHandlersBehindALimiterSeeTrailers(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%s %v %q %q", body, err, r.Trailer.Get("Declared"), r.Trailer.Get("Sum"))
+	})
+	for name, h := range map[string]http.Handler{"plain": handler, "limited": hedge.NewLimiter(1).Handler(handler)} {
+		for _, c := range []struct{ header, trailer, want string }{
+			{"", "", `abc <nil> "" "7"`},
+			{"Trailer: Declared\r\n", "Declared: 1\r\n", `abc <nil> "1" "7"`},
+		} {
+			s := httptest.NewServer(h)
+			defer s.Close()
+			conn, err := net.Dial("tcp", s.Listener.Addr().String())
+			require.NoError(t, err)
+			defer conn.Close()
+			_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a.example\r\n"+c.header+"Transfer-Encoding: chunked\r\n\r\n"+
+				"3\r\nabc\r\n0\r\n"+c.trailer+"Sum: 7\r\n\r\n")
+			require.NoError(t, err)
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			require.NoError(t, err)
+			got, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, string(got), name)
+		}
+	}
 }
