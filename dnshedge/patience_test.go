@@ -32,6 +32,28 @@ func TestAServerThatHasRefusedAQuestionIsAskedAfterOneThatHasNotAnswered(t *test
 	})
 }
 
+// Nothing is known of two servers, one of which is silent. The other one answers a question, and loses another one twice: the last attempt
+// begins as soon as that server's timeouts allow.
+func TestTheLastAttemptWaitsAsLongAsTheServerThatWasAskedNeeds(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", drop)
+		lossy := script(drop, drop, good)
+		l.serve("b", func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "x.example." {
+				return lossy(q)
+			}
+			return good(q)
+		})
+		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Off: true}, Timeout: 10 * time.Second}, l.up("udp", "a"), l.up("udp", "b"))
+		go func() {
+			time.Sleep(400 * ms)
+			l.must(c, "y.example.")
+		}()
+		_, took := l.must(c, "x.example.")
+		assert.Less(t, took, 2500*ms, "b is asked after a second, after 0.6 s, when it has answered y, and after four timeouts of 200 ms")
+	})
+}
+
 // One server fails a question, and the other one is silent for some time. The silent one is asked at every timeout: it is the only one that is
 // not known to fail, however often the other one is asked again.
 func TestAServerThatFailsAgainTakesNoTurnOfASilentOne(t *testing.T) {

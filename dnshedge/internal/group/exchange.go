@@ -388,7 +388,7 @@ func (x *Exchange) lostAt() time.Time {
 		wait += x.resends.setup
 	}
 	if x.tries == MaxHedges {
-		wait = max(wait, x.lastPatience(x.resends.lastAt))
+		wait = max(wait, x.lastPatience(s, x.resends.lastAt))
 	}
 	at := x.givenUp(x.resends.attempt, x.resends.lastAt, wait)
 	half := x.end.Sub(x.resends.lastAt) / 2
@@ -689,13 +689,13 @@ func (x *Exchange) othersWait() bool {
 func (x *Exchange) patience(s *Server, sent time.Time) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return max(s.rto.timeout(x.resends.n, true), x.lastPatience(sent))
+	return max(s.rto.timeout(x.resends.n, true), x.lastPatience(s, sent))
 }
 
-// lastPatience is how long a query that was sent then is waited for at least before the last attempt begins, or sends another one: no longer
-// than half of the time that was left. The caller holds mu.
-func (x *Exchange) lastPatience(sent time.Time) time.Duration {
-	timeout := min(x.resends.timeout, x.group[0].rto.timeout(0, len(x.group) == 1))
+// lastPatience is how long a query that was sent to s then is waited for at least before the last attempt begins, or sends another one: no
+// longer than half of the time that was left. The caller holds mu.
+func (x *Exchange) lastPatience(s *Server, sent time.Time) time.Duration {
+	timeout := min(x.resends.timeout, x.group[0].rto.timeout(0, len(x.group) == 1), s.rto.timeout(0, len(x.group) == 1))
 	return min(lastPatience*timeout, x.end.Sub(sent)/2)
 }
 
