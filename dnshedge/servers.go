@@ -286,7 +286,7 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 // one to be asked q is not asked it once more by that.
 func (s *servers) probe(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now := time.Now()
-	if len(g)+len(s.fallback) > 1 {
+	if len(g)+len(s.fallback) > 1 && (!g.Silent() || !s.fallback.Silent()) {
 		g.ProbeDoubtful(now, q, first)
 		s.fallback.ProbeDoubtful(now, q, first)
 	}

@@ -55,23 +55,34 @@ func (r *rto) isDoubled() bool {
 func (r *rto) timeout(resends int, same bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if same {
+		resends = max(resends, r.backoff)
+	}
+	return r.after(resends)
+}
+
+// after returns the timeout that was doubled so often. The caller holds mu.
+func (r *rto) after(doublings int) time.Duration {
 	d := firstRTO
 	if r.times.SRTT > 0 {
 		d = r.times.Bound(r.times.SRTT/4, minRTO)
 	}
-	if same {
-		resends = max(resends, r.backoff)
-	}
-	for n := resends; n > 0 && d < maxRTO; n-- {
+	for n := doublings; n > 0 && d < maxRTO; n-- {
 		d *= 2
 	}
 	return min(d, maxRTO)
 }
 
-// within reports whether an answer may be expected within d: the timeout is not known to be longer.
+// within reports whether an answer may be expected within d, if one comes at all: by the times that answers have taken, or if there was none, how
+// long one was waited for.
 func (r *rto) within(d time.Duration) bool {
 	r.mu.Lock()
-	known := r.times.SRTT > 0 || r.backoff > 0
-	r.mu.Unlock()
-	return !known || r.timeout(0, true) <= d
+	defer r.mu.Unlock()
+	switch {
+	case r.times.SRTT > 0:
+		return r.after(0) <= d
+	case r.backoff > 0:
+		return r.after(r.backoff) <= d
+	}
+	return true
 }

@@ -21,7 +21,8 @@ type Servers []*Server
 // ByTime returns the servers in the order of preference: by their smoothed round
 // trip times, roughly, and if those are alike, as they were given. Doubtful servers, and those that are
 // silent about q's zone, come last, and the one asked least recently is first among them: when all are
-// doubtful they take turns. If explore, no caller waits, and any server may come first.
+// doubtful they take turns, and callers' own queries find out which is back. If
+// explore, no caller waits, and any server may come first.
 func (g Servers) ByTime(q *wire.Query, explore bool) Servers {
 	if len(g) < 2 {
 		return g
