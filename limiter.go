@@ -191,10 +191,8 @@ func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.R
 		turnAway(w, r, err)
 		return
 	}
-	if r.ProtoMajor == 1 && r.ContentLength < 0 && r.Trailer == nil {
-		r.Trailer = make(http.Header) // for trailers that are not declared: net/http tells r of them, and so the copy
-	}
 	inner := r.WithContext(l.with(r.Context(), p))
+	upload.Trailers(r, inner)
 	if body != nil {
 		inner.Body = body
 	}
