@@ -979,10 +979,10 @@ func (j *dnsJudge) kept() {
 	}
 }
 
-// existsBelow reports whether a server has said between two times that there is a name below that one.
+// existsBelow reports whether a server has said from one time on, and before another, that there is a name below that one.
 func (j *dnsJudge) existsBelow(name string, from, until time.Duration) bool {
 	for _, s := range j.client.said {
-		if s.msg.Rcode == dns.RcodeSuccess && strings.HasSuffix(s.key.name, "."+name) && from < s.at && s.at < until {
+		if s.msg.Rcode == dns.RcodeSuccess && strings.HasSuffix(s.key.name, "."+name) && from <= s.at && s.at < until {
 			return true
 		}
 	}
