@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"syscall"
@@ -844,7 +845,8 @@ func (j *dnsJudge) age(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, str
 	for _, rr := range slices.Concat(s.msg.Answer, s.msg.Ns) {
 		keep = min(keep, j.limit(rr))
 	}
-	stale := !live && age > keep+slack && !(shared && j.heldFor(a, r, s))
+	over := age > keep+slack || !j.w.strict() && age >= keep && leastTTL(r.msg) > time.Second // what has just expired has that if it is stale
+	stale := !live && over && !(shared && j.heldFor(a, r, s))
 	for _, rr := range slices.Concat(r.msg.Answer, r.msg.Ns) {
 		var most, least, held time.Duration
 		for _, o := range slices.Concat(s.msg.Answer, s.msg.Ns) {
@@ -875,6 +877,15 @@ func (j *dnsJudge) age(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, str
 	if stale {
 		j.stale(a, r, s, age, keep, say)
 	}
+}
+
+// leastTTL is the least TTL of a message's records.
+func leastTTL(m *dns.Msg) time.Duration {
+	least := uint32(math.MaxUint32)
+	for _, rr := range slices.Concat(m.Answer, m.Ns) {
+		least = min(least, rr.Header().Ttl)
+	}
+	return time.Duration(least) * time.Second
 }
 
 // heldFor reports whether a response came for another caller, who had asked the same before, was held back, and was given to both at the same
