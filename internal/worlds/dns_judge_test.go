@@ -566,12 +566,25 @@ func (j *dnsJudge) outage(a *dnsAsk, r *dnsResult) bool {
 					waited++
 				}
 			}
-			if waited > savedUp || mute && f.until+(f.until-f.from)+time.Second+j.slowest(s, a)+slack > r.end {
+			if until := j.muteUntil(s, f, a, r); waited > savedUp || mute && until+(until-f.from)+time.Second+j.slowest(s, a)+slack > r.end {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// muteUntil returns when a server answers a question again that f keeps it from answering. If it is back for less than half of the time that is left
+// then, it may not be asked in that time: no pause is longer.
+func (j *dnsJudge) muteUntil(server int, f *dnsFault, a *dnsAsk, r *dnsResult) time.Duration {
+	until := f.until
+	pause := (r.began + j.w.client.timeout - until) / 2
+	for _, next := range j.w.servers[server].faults {
+		if next.mute(j.w.client.timeout) && next.matches(a.dnsKey) && next.from > f.until && next.from < f.until+pause {
+			until = max(until, next.until)
+		}
+	}
+	return until
 }
 
 // slowest is how late a server answers a question at most.
