@@ -341,12 +341,7 @@ func TestSilentServersTakeTurnsUntilOneIsBack(t *testing.T) {
 // a question has time.
 func TestAServerIsAskedInTimeAfterANameThatItIsSilentAbout(t *testing.T) {
 	bubble(t, func(l *lab) {
-		l.serve("a", func(q dnstest.Query) dnstest.Reply {
-			if q.Question[0].Name == "broken.example." {
-				return drop(q)
-			}
-			return good(q)
-		})
+		l.serve("a", about("broken.example.", drop, good))
 		l.serve("b", drop)
 		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Off: true}}, l.up("udp", "a"), l.up("udp", "b"))
 		l.learn(c)

@@ -37,13 +37,7 @@ func TestAServerThatHasRefusedAQuestionIsAskedAfterOneThatHasNotAnswered(t *test
 func TestTheLastAttemptWaitsAsLongAsTheServerThatWasAskedNeeds(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
-		lossy := script(drop, drop, good)
-		l.serve("b", func(q dnstest.Query) dnstest.Reply {
-			if q.Question[0].Name == "x.example." {
-				return lossy(q)
-			}
-			return good(q)
-		})
+		l.serve("b", about("x.example.", script(drop, drop, good), good))
 		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Off: true}, Timeout: 10 * time.Second}, l.up("udp", "a"), l.up("udp", "b"))
 		go func() {
 			time.Sleep(400 * ms)
