@@ -65,11 +65,6 @@ fuzz: # runs each target for FUZZTIME
 worlds: # plays worlds from a new number on for N seconds, with WORLDS_NEED=over=dns those of DNS only, see internal/worlds
 	WORLDS_SECONDS=$(N) go test -count=1 -timeout 24h -run ANewNumber -v ./internal/worlds
 
-.PHONY: serviceconfig
-serviceconfig: # has grpc-java play the scripts of integration/serviceconfig, with a JDK and Maven, and records what it does
-	go -C integration test -count=1 -run TestRecord ./serviceconfig -record
-	go -C integration test -count=1 ./serviceconfig
-
 .PHONY: bench
 bench:
 	go test -run '^$$' -bench . -count 6 ./benchmark

@@ -101,9 +101,9 @@ func (h *handle) logMeans(settings *Config) {
 }
 
 // above returns what attempts say is hedged above them: the call, or nothing where no hedge is ever sent, so that hedging below goes
-// on. Free says that no budget is needed.
-func (h *handle) above(call race.Called, free bool) race.Called {
-	if c := h.engine.Config(); c.Shadow || c.MaxHedges == 0 || c.Share == 0 && !free {
+// on.
+func (h *handle) above(call race.Called) race.Called {
+	if c := h.engine.Config(); c.Shadow || c.MaxHedges == 0 || c.Share == 0 {
 		return race.Called{}
 	}
 	return call

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -84,7 +83,7 @@ func NewInterceptorWithConfig(c Config, opts ...Option) (*Interceptor, error) {
 func (in *Interceptor) connect() {
 	in.grpc = grpcConfigOf(&in.options)
 	in.rules = methodRules{
-		routes: in.options.routes, listed: in.options.methods, declared: in.grpc.declared, strict: in.grpc.strict,
+		routes: in.options.routes, listed: in.options.methods, declared: in.grpc.declared,
 		aside: obeys(grpc.Version, grpcHedges), log: in.log,
 	}
 	in.book.Set(in.grpc.service, "the program")
@@ -148,10 +147,11 @@ func (in *Interceptor) annotate(k *KeySnapshot) {
 	}
 	k.Policy = rule.hedging.Path + " of " + live.Source
 	d := cmp.Or(rule.policy.Delay, rule.terms.Delay)
-	switch hedged := len(k.Delays) > 0 || rule.terms.Free && in.settings.Load().MaxHedges > 0; {
-	case hedged && (rule.terms.Fixed || d > 0):
+	switch {
+	case len(k.Delays) == 0:
+	case rule.terms.Fixed || d > 0:
 		k.Delays = engine.EveryDelay(d, rule.terms.Hedges).Delays
-	case hedged:
+	default:
 		k.Delays = engine.UpTo(k.Delays, rule.terms.Hedges)
 	}
 }
@@ -179,9 +179,6 @@ func (in *Interceptor) sendHedged(ctx context.Context, asked *unaryCall, m *meth
 		delays = nil
 	}
 	out := c.run(ctx, delays)
-	if m.strict {
-		expire(ctx, &out)
-	}
 	err := c.deliver(out)
 	c.free()
 	return err
@@ -305,10 +302,7 @@ func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error
 	c.primary = new(grpcattempt.Primary)
 	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt}
 	if len(delays) > 0 {
-		style.Call = c.in.above(called(c.asked.cc, c.asked.method), c.rule.strict)
-	}
-	if c.rule.strict {
-		style.Usual = race.Unbounded
+		style.Call = c.in.above(called(c.asked.cc, c.asked.method))
 	}
 	return c.race.Run(ctx, c, c, delays, &style)
 }
@@ -344,9 +338,8 @@ func (c *rpc) deliver(out race.Result[error]) error {
 		}
 	}
 	c.NotTaken = out.NotTaken
-	winner := c.answeredBy(out)
-	c.End(c.in.isAnswer(err), winner > 0, 0)
-	c.in.tally(&c.Call, winner)
+	c.End(c.in.isAnswer(err), out.Winner > 0, 0)
+	c.in.tally(&c.Call, out.Winner)
 	out.Attempt.Release()
 	if c.finish != nil {
 		c.finish.Choose(max(out.Winner, 0))
@@ -451,11 +444,11 @@ func (h *hedging) plan(ctx context.Context, cc *grpc.ClientConn, delay time.Dura
 
 // admit decides about a hedge of a call over cc. It refuses those that could not be made, which are not able, or would only queue.
 func (h *hedging) admit(index int, cc *grpc.ClientConn, able bool) bool {
-	due := conns.Due{Held: h.held(), Must: h.rule.strict}
+	due := conns.Due{Held: h.held()}
 	switch own := h.in.grpc.conns == nil; {
 	case own && due.Held:
 		due.Denial = DeniedPaused
-	case !able, own && !h.rule.strict && cc != nil && !h.in.waker.Ready(cc):
+	case !able, own && cc != nil && !h.in.waker.Ready(cc):
 		due.Denial = DeniedNotReady
 	}
 	return h.tour.Admit(&h.Call, index, due)
@@ -464,12 +457,9 @@ func (h *hedging) admit(index int, cc *grpc.ClientConn, able bool) bool {
 // held reports whether the call's target holds back hedges of the call.
 func (h *hedging) held() bool { return h.barred.Load() || !h.throttle.Open() }
 
-// foreign reports whether attempt n says nothing of the call's target: it went to another one. To the letter of a service config all are one.
-func (h *hedging) foreign(n int) bool { return !h.rule.strict && h.tour.Elsewhere(n) }
-
 // pushedBack has no more hedges of the call sent where attempt n was.
 func (h *hedging) pushedBack(n int) {
-	if h.foreign(n) {
+	if h.tour.Elsewhere(n) {
 		h.tour.PushedBack(n)
 	} else {
 		h.barred.Store(true)
@@ -519,45 +509,25 @@ func (h *hedging) goOn(a *race.Attempt, n int, code codes.Code, trailer metadata
 	if a.Err() != nil || h.tour.Closed(n) {
 		return errNotFinal
 	}
-	strict, nonFatal := h.rule.strict, h.rule.hedging.NonFatal(code)
+	nonFatal := h.rule.hedging.NonFatal(code)
 	after, stop := grpcattempt.NextAfter(trailer)
-	if (nonFatal || stop) && !h.foreign(n) {
+	if (nonFatal || stop) && !h.tour.Elsewhere(n) {
 		h.throttle.Failed()
 	}
 	if stop {
 		h.pushedBack(n)
 	}
-	switch {
-	case !nonFatal && strict && n > 0:
-		return race.ErrFinal
-	case !nonFatal:
+	if !nonFatal {
 		return race.ErrAnswer
 	}
-	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after, Last: strict}
+	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after}
 	usual := h.tour.Usual()
-	hold := after > 0 && (h.held() && (strict || !usual.Elsewhere) || h.Hopeless(time.Now().Add(after), usual)) // for nothing
+	hold := after > 0 && (h.held() && !usual.Elsewhere || h.Hopeless(time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {
 		turn.Hedges = h.rule.terms.Hedges
 		h.Moved()
 	}
 	return turn
-}
-
-// expire makes the end of the caller's context the result of a call that has outlived it, whatever its primary said before.
-func expire(ctx context.Context, out *race.Result[error]) {
-	if out.Winner < 0 && ctx.Err() != nil {
-		out.Value = status.FromContextError(ctx.Err()).Err()
-	}
-}
-
-// answeredBy returns which attempt has answered, for observers as well; -1 if none has, though a hedge whose failure ended the call
-// is the race's winner.
-func (h *hedging) answeredBy(out race.Result[error]) int {
-	if out.Winner > 0 && h.rule.strict && out.Value != nil && out.Value != io.EOF {
-		h.AnsweredBy(-1)
-		return -1
-	}
-	return out.Winner
 }
 
 // Discard counts hedges that panicked. There is nothing to release.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,11 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -77,20 +74,13 @@ type outcome struct {
 	text  string // the reply, or the status
 }
 
-// playCall makes a call of the method by a caller who has learned, or has not if the config is strict.
-func playCall(t *testing.T, method, config string, strict bool, timeout time.Duration, plays []play, opts ...hedge.Option) (o outcome) {
-	opts = append(opts, hedge.WithServiceConfig(config))
-	if strict {
-		opts = append(opts, hedge.StrictServiceConfig())
-	} else {
-		opts = append(opts, hedge.WithBudgetPercent(400))
-	}
+// playCall makes a call of the method by an interceptor that has learned the usual latency.
+func playCall(t *testing.T, method, config string, timeout time.Duration, plays []play, opts ...hedge.Option) (o outcome) {
+	opts = append(opts, hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400))
 	intercept := hedge.NewUnaryClientInterceptor(opts...)
-	if !strict {
-		usually := &invoker{answer: in(usual)}
-		for range 20 {
-			require.NoError(t, intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, usually.invoke))
-		}
+	usually := &invoker{answer: in(usual)}
+	for range 20 {
+		require.NoError(t, intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, usually.invoke))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
@@ -105,10 +95,17 @@ func playCall(t *testing.T, method, config string, strict bool, timeout time.Dur
 	return o
 }
 
+// learn has an interceptor learn the usual latency of the method read over cc.
+func learn(t *testing.T, handle *hedge.Interceptor, cc *grpc.ClientConn) {
+	usually := &invoker{answer: in(usual)}
+	for range 20 {
+		require.NoError(t, handle.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), cc, usually.invoke))
+	}
+}
+
 const never = time.Hour
 
-// What each script does follows from gRFC A6 in the words beside it. Strict mode does that; the default
-// differs where the promises of this package hold.
+// The names are the rules of gRFC A6, and say where the promises of this package hold instead.
 func TestScriptsOfServiceConfigs(t *testing.T) {
 	ok := func(d time.Duration) play { return play{takes: d} }
 	fails := func(d time.Duration, c codes.Code) play { return play{takes: d, code: c} }
@@ -118,121 +115,106 @@ func TestScriptsOfServiceConfigs(t *testing.T) {
 		fields  string
 		timeout time.Duration
 		plays   []play
-		strict  outcome
-		other   *outcome // by default, if that is not the same
+		want    outcome
 	}{
 		{name: "after hedgingDelay has elapsed without a response, the second RPC is issued, and so on, up to maxAttempts",
 			fields: threeAt50, plays: []play{ok(never), ok(never), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0, 50 * ms, 100 * ms}, 110 * ms, "answer 2"}},
+			want: outcome{[]time.Duration{0, 50 * ms, 100 * ms}, 110 * ms, "answer 2"}},
 		{name: "no more than maxAttempts are sent",
 			fields: threeAt50, plays: []play{ok(300 * ms), ok(never)},
-			strict: outcome{[]time.Duration{0, 50 * ms, 100 * ms}, 300 * ms, "answer 0"}},
+			want: outcome{[]time.Duration{0, 50 * ms, 100 * ms}, 300 * ms, "answer 0"}},
 		{name: "an answer before hedgingDelay is the only one",
 			fields: threeAt50, plays: []play{ok(49 * ms)},
-			strict: outcome{[]time.Duration{0}, 49 * ms, "answer 0"}},
+			want: outcome{[]time.Duration{0}, 49 * ms, "answer 0"}},
 		{name: "a hedge's answer cancels the others",
 			fields: threeAt50, plays: []play{ok(never), ok(20 * ms)},
-			strict: outcome{[]time.Duration{0, 50 * ms}, 70 * ms, "answer 1"}},
+			want: outcome{[]time.Duration{0, 50 * ms}, 70 * ms, "answer 1"}},
 		{name: "a higher maxAttempts than 5 counts as 5",
 			fields: `"maxAttempts": 7, "hedgingDelay": "0.05s"`, plays: []play{ok(never), ok(never), ok(never), ok(never), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0, 50 * ms, 100 * ms, 150 * ms, 200 * ms}, 210 * ms, "answer 4"}},
+			want: outcome{[]time.Duration{0, 50 * ms, 100 * ms, 150 * ms, 200 * ms}, 210 * ms, "answer 4"}},
 		{name: "with a delay of 0s all are sent at once",
 			fields: `"maxAttempts": 4, "hedgingDelay": "0s"`, plays: []play{ok(30 * ms), ok(20 * ms), ok(20 * ms), ok(20 * ms)},
-			strict: outcome{[]time.Duration{0, 0, 0, 0}, 20 * ms, ""}},
-		{name: "a delay that is left unset is 0s",
+			want: outcome{[]time.Duration{0, 0, 0, 0}, 20 * ms, ""}},
+		{name: "a delay that is left unset is learned, and not 0s",
 			fields: `"maxAttempts": 2`, plays: []play{ok(never), ok(20 * ms)},
-			strict: outcome{[]time.Duration{0, 0}, 20 * ms, ""},
-			other:  &outcome{[]time.Duration{0, usual}, usual + 20*ms, "answer 1"}}, // learned
+			want: outcome{[]time.Duration{0, usual}, usual + 20*ms, "answer 1"}}, // learned
 		{name: "after a non-fatal status the next one is sent immediately, and the following at hedgingDelay",
 			fields: threeAt50, plays: []play{fails(10*ms, codes.Unavailable), ok(never), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0, 10 * ms, 60 * ms}, 70 * ms, "answer 2"},
-			other:  &outcome{[]time.Duration{0, 10 * ms}, 20 * ms, "attempt 0"}}, // R2: a failure is held for the usual time
+			want: outcome{[]time.Duration{0, 10 * ms}, 20 * ms, "attempt 0"}}, // a failure is held for the usual time
 		{name: "a non-fatal status of a hedge as well",
 			fields: threeAt50, plays: []play{ok(never), fails(10*ms, codes.Unavailable), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0, 50 * ms, 60 * ms}, 70 * ms, "answer 2"}},
+			want: outcome{[]time.Duration{0, 50 * ms, 60 * ms}, 70 * ms, "answer 2"}},
 		{name: "a fatal status of the first is returned",
 			fields: threeAt50, plays: []play{fails(60*ms, codes.Internal), ok(20 * ms)},
-			strict: outcome{[]time.Duration{0, 50 * ms}, 60 * ms, "attempt 0"}},
+			want: outcome{[]time.Duration{0, 50 * ms}, 60 * ms, "attempt 0"}},
 		{name: "a fatal status before the first hedge as well",
 			fields: threeAt50, plays: []play{fails(10*ms, codes.NotFound)},
-			strict: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
-		{name: "a fatal status of a hedge as well",
+			want: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
+		{name: "a fatal status of a hedge is not",
 			fields: threeAt50, plays: []play{ok(80 * ms), fails(10*ms, codes.NotFound)},
-			strict: outcome{[]time.Duration{0, 50 * ms}, 60 * ms, "attempt 1"},
-			other:  &outcome{[]time.Duration{0, 50 * ms}, 80 * ms, "answer 0"}}, // R1
+			want: outcome{[]time.Duration{0, 50 * ms}, 80 * ms, "answer 0"}},
 		{name: "nonFatalStatusCodes that is not set makes all statuses fatal",
 			fields: `"maxAttempts": 3, "hedgingDelay": "0.05s"`, plays: []play{fails(10*ms, codes.Unavailable)},
-			strict: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
-		{name: "if all fail, the last failure is returned", // by grpc-java; A6 does not say
+			want: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
+		{name: "if all fail, the first failure is returned", // A6 does not say
 			fields: threeAt50, plays: []play{fails(5*ms, codes.Unavailable), fails(5*ms, codes.Unavailable), fails(5*ms, codes.Unavailable)},
-			strict: outcome{[]time.Duration{0, 5 * ms, 10 * ms}, 15 * ms, "attempt 2"},
-			other:  &outcome{[]time.Duration{0, 5 * ms, 10 * ms}, 15 * ms, "attempt 0"}},
+			want: outcome{[]time.Duration{0, 5 * ms, 10 * ms}, 15 * ms, "attempt 0"}},
 		{name: "after a push-back the next one is sent after that long, and the following at hedgingDelay",
 			fields: threeAt50, plays: []play{pushes(5*ms, "30"), ok(never), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0, 35 * ms, 85 * ms}, 95 * ms, "answer 2"},
-			other:  &outcome{[]time.Duration{0, 35 * ms}, 45 * ms, "attempt 0"}}, // R2
+			want: outcome{[]time.Duration{0, 35 * ms}, 45 * ms, "attempt 0"}},
 		{name: "a push-back of 0 sends it immediately",
 			fields: threeAt50, plays: []play{pushes(5*ms, "0"), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0, 5 * ms}, 15 * ms, "answer 1"}},
+			want: outcome{[]time.Duration{0, 5 * ms}, 15 * ms, "answer 1"}},
 		{name: "a push-back of a hedge puts the next one off",
 			fields: threeAt50, plays: []play{ok(never), pushes(10*ms, "100"), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0, 50 * ms, 160 * ms}, 170 * ms, "answer 2"}},
+			want: outcome{[]time.Duration{0, 50 * ms, 160 * ms}, 170 * ms, "answer 2"}},
 		{name: "a negative push-back ends hedging",
 			fields: threeAt50, plays: []play{ok(never), pushes(10*ms, "-1"), ok(10 * ms)}, timeout: 200 * ms,
-			strict: outcome{[]time.Duration{0, 50 * ms}, 200 * ms, "context deadline exceeded"}},
+			want: outcome{[]time.Duration{0, 50 * ms}, 200 * ms, "context deadline exceeded"}},
 		{name: "and another attempt's push-back does not begin it again",
 			fields: threeAt50, plays: []play{pushes(65*ms, "900"), pushes(5*ms, "-1"), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0, 50 * ms}, 65 * ms, "attempt 0"}},
+			want: outcome{[]time.Duration{0, 50 * ms}, 65 * ms, "attempt 0"}},
 		{name: "one that cannot be parsed as well",
 			fields: threeAt50, plays: []play{pushes(10*ms, "soon"), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
+			want: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
 		{name: "one of more than 32 bits as well",
 			fields: threeAt50, plays: []play{pushes(10*ms, "2147483648"), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
+			want: outcome{[]time.Duration{0}, 10 * ms, "attempt 0"}},
 		{name: "hedges that are out go on after it",
 			fields: threeAt50, plays: []play{pushes(55*ms, "-1"), ok(8 * ms), ok(10 * ms)},
-			strict: outcome{[]time.Duration{0, 50 * ms}, 58 * ms, "answer 1"}},
+			want: outcome{[]time.Duration{0, 50 * ms}, 58 * ms, "answer 1"}},
 		{name: "a push-back after maxAttempts sends none",
 			fields: `"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]`, plays: []play{pushes(5*ms, "10"), pushes(5*ms, "10")},
-			strict: outcome{[]time.Duration{0, 15 * ms}, 20 * ms, "attempt 1"},
-			other:  &outcome{[]time.Duration{0, 15 * ms}, 20 * ms, "attempt 0"}},
+			want: outcome{[]time.Duration{0, 15 * ms}, 20 * ms, "attempt 0"}},
 		{name: "a push-back with a fatal status does not help",
 			fields: threeAt50, plays: []play{{5 * ms, codes.NotFound, "10"}, ok(10 * ms)},
-			strict: outcome{[]time.Duration{0}, 5 * ms, "attempt 0"}},
+			want: outcome{[]time.Duration{0}, 5 * ms, "attempt 0"}},
 		{name: "the deadline spans all attempts",
 			fields: threeAt50, plays: []play{ok(never)}, timeout: 80 * ms,
-			strict: outcome{[]time.Duration{0, 50 * ms}, 80 * ms, "context deadline exceeded"}},
-		{name: "once it has passed the operation fails, whatever an attempt said before",
+			want: outcome{[]time.Duration{0, 50 * ms}, 80 * ms, "context deadline exceeded"}},
+		{name: "a failure in hand is returned before it",
 			fields: threeAt50, plays: []play{fails(5*ms, codes.Unavailable), ok(never)}, timeout: 200 * ms,
-			strict: outcome{[]time.Duration{0, 5 * ms, 55 * ms}, 200 * ms, "context deadline exceeded"},
-			other:  &outcome{[]time.Duration{0, 5 * ms}, 15 * ms, "attempt 0"}}, // R2
-		{name: "a push-back beyond the deadline",
+			want: outcome{[]time.Duration{0, 5 * ms}, 15 * ms, "attempt 0"}},
+		{name: "a push-back beyond the deadline is not waited for",
 			fields: threeAt50, plays: []play{pushes(5*ms, "5000"), ok(never)}, timeout: 100 * ms,
-			strict: outcome{[]time.Duration{0}, 100 * ms, "context deadline exceeded"},
-			other:  &outcome{[]time.Duration{0}, 5 * ms, "attempt 0"}}, // R2: not held for longer than a second
+			want: outcome{[]time.Duration{0}, 5 * ms, "attempt 0"}}, // not held for longer than a second
 	} {
-		for _, strict := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/strict %v", test.name, strict), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					want := test.strict
-					if !strict && test.other != nil {
-						want = *test.other
-					}
-					if test.timeout == 0 {
-						test.timeout = time.Minute
-					}
-					got := playCall(t, "/a.B/Write", hedgingPolicy(test.fields), strict, test.timeout, test.plays)
-					assert.Equal(t, len(want.began), len(got.began), "%v", got.began)
-					for n := range min(len(want.began), len(got.began)) {
-						assert.InDelta(t, want.began[n], got.began[n], float64(ms), "attempt %d", n)
-					}
-					assert.InDelta(t, want.took, got.took, float64(ms))
-					if want.text != "" {
-						assert.Equal(t, want.text, got.text)
-					}
-				})
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if test.timeout == 0 {
+					test.timeout = time.Minute
+				}
+				got := playCall(t, "/a.B/Write", hedgingPolicy(test.fields), test.timeout, test.plays)
+				assert.Equal(t, len(test.want.began), len(got.began), "%v", got.began)
+				for n := range min(len(test.want.began), len(got.began)) {
+					assert.InDelta(t, test.want.began[n], got.began[n], float64(ms), "attempt %d", n)
+				}
+				assert.InDelta(t, test.want.took, got.took, float64(ms))
+				if test.want.text != "" {
+					assert.Equal(t, test.want.text, got.text)
+				}
 			})
-		}
+		})
 	}
 }
 
@@ -250,9 +232,6 @@ func TestWhoSaysWhetherAMethodIsHedged(t *testing.T) {
 		"a route of other things":     {"/a.B/Write", []hedge.Option{hedge.WithRoute("/a.B/*", hedge.Policy{})}, 2, "its service config has methodConfig[0].hedgingPolicy"},
 		"no policy, no reading name":  {"/a.B/Create", nil, 0, "its name begins with no word that reads"},
 		"no policy, a reading name":   {"/a.B/GetItem", nil, 4, "its name begins with Get and holds no word that writes or takes"},
-		"strict, and a policy":        {"/a.B/Write", []hedge.Option{hedge.StrictServiceConfig()}, 2, "its service config has methodConfig[0].hedgingPolicy"},
-		"strict, and a reading name":  {"/a.B/GetItem", []hedge.Option{hedge.StrictServiceConfig()}, 0, "its service config has no hedgingPolicy"},
-		"strict, and listed":          {"/a.B/GetItem", []hedge.Option{hedge.StrictServiceConfig(), hedge.WithMethods("/a.B/*")}, 4, "WithMethods lists it"},
 		"a policy, and listed":        {"/a.B/Write", []hedge.Option{hedge.WithMethods("/*")}, 2, "WithMethods lists it"},
 		"declared methods do not ask": {"/a.B/Write", []hedge.Option{hedge.WithDeclaredMethods()}, 2, "its service config has methodConfig[0].hedgingPolicy"},
 	} {
@@ -270,19 +249,17 @@ func TestBoundsOfDelaysHoldForLearnedOnes(t *testing.T) {
 	stalls := []play{{takes: never}, {takes: never}, {takes: 5 * ms}}
 	for name, test := range map[string]struct {
 		fields string
-		strict bool
 		opts   []hedge.Option
 		want   []time.Duration
 	}{
-		"longer than WithMaxDelay's":     {`"maxAttempts": 3, "hedgingDelay": "0.05s"`, false, nil, []time.Duration{0, 50 * ms, 100 * ms}},
-		"shorter than WithMinDelay's":    {`"maxAttempts": 3, "hedgingDelay": "0.002s"`, false, nil, []time.Duration{0, 2 * ms, 4 * ms}},
-		"the same in strict mode":        {`"maxAttempts": 3, "hedgingDelay": "0.05s"`, true, nil, []time.Duration{0, 50 * ms, 100 * ms}},
-		"the route's":                    {`"maxAttempts": 3`, false, []hedge.Option{hedge.WithRoute(read, hedge.Policy{Delay: 30 * ms})}, []time.Duration{0, 30 * ms, 60 * ms}},
-		"learned, and then as far apart": {`"maxAttempts": 3`, false, nil, []time.Duration{0, 8 * ms, 16 * ms}},
+		"longer than WithMaxDelay's":     {`"maxAttempts": 3, "hedgingDelay": "0.05s"`, nil, []time.Duration{0, 50 * ms, 100 * ms}},
+		"shorter than WithMinDelay's":    {`"maxAttempts": 3, "hedgingDelay": "0.002s"`, nil, []time.Duration{0, 2 * ms, 4 * ms}},
+		"the route's":                    {`"maxAttempts": 3`, []hedge.Option{hedge.WithRoute(read, hedge.Policy{Delay: 30 * ms})}, []time.Duration{0, 30 * ms, 60 * ms}},
+		"learned, and then as far apart": {`"maxAttempts": 3`, nil, []time.Duration{0, 8 * ms, 16 * ms}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := playCall(t, read, hedgingPolicy(test.fields), test.strict, time.Hour, stalls, append(test.opts, bounds...)...)
+				o := playCall(t, read, hedgingPolicy(test.fields), time.Hour, stalls, append(test.opts, bounds...)...)
 				assert.Equal(t, test.want, o.began)
 				assert.Equal(t, "answer 2", o.text)
 			})
@@ -296,7 +273,7 @@ func TestAFirstConfigOfTheResolverThatIsInvalidFailsTheCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := grpctest.NewFleet(t, 1)
-				in := hedge.NewInterceptor(hedge.StrictServiceConfig(), hedge.WithServiceConfig(hedgingPolicy(threeAt50)))
+				in := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)), hedge.WithBudgetPercent(400))
 				cc := grpctest.Dial(t, "fleet:///", grpc.WithResolvers(in.Resolver(f.Found)), grpc.WithDefaultServiceConfig(hedgingPolicy(threeAt50)),
 					grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 						return f.Network.Host("client").DialContext(ctx, "tcp", addr)
@@ -314,40 +291,14 @@ func TestAFirstConfigOfTheResolverThatIsInvalidFailsTheCalls(t *testing.T) {
 
 				conn := <-f.Conn
 				require.NoError(t, conn.UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(hedgingPolicy(threeAt50))}))
+				for range 20 {
+					_, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(cc)))
+					require.NoError(t, err)
+				}
 				f.Delays[0].Store(int64(70 * ms))
 				at, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(cc)))
 				require.NoError(t, err)
 				assert.Len(t, at, 2)
-			})
-		})
-	}
-}
-
-// What observers hear is what the caller got: a failure.
-func TestAHedgesFailureThatEndsTheCallIsNoWin(t *testing.T) {
-	plays := func(hedge play) []play { return []play{{takes: never}, hedge, {takes: never}} }
-	for name, test := range map[string]struct {
-		plays []play
-		want  []string
-		wins  int64
-	}{
-		"fatal, an answer of a primary": {plays(play{takes: 10 * ms, code: codes.NotFound}),
-			[]string{"start 0", "start 1", "failed 1 after 10", "lost 0 after 60", "done by -1 of 2 after 60"}, 0},
-		"fatal, no answer of anybody": {plays(play{takes: 10 * ms, code: codes.Internal}),
-			[]string{"start 0", "start 1", "failed 1 after 10", "lost 0 after 60", "done by -1 of 2 after 60"}, 0},
-		"the last failure of all": {[]play{{takes: 60 * ms, code: codes.Unavailable}, {takes: 30 * ms, code: codes.Unavailable}, {takes: 30 * ms, code: codes.Unavailable}},
-			[]string{"start 0", "start 1", "failed 0 after 60", "start 2", "failed 1 after 30", "failed 2 after 30", "done by -1 of 3 after 90"}, 0},
-		"a success": {plays(play{takes: 10 * ms}),
-			[]string{"start 0", "start 1", "won 1 after 10", "lost 0 after 60", "done by 1 of 2 after 60"}, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				seen := new(recorder)
-				var stats *hedge.Stats
-				playCall(t, read, hedgingPolicy(threeAt50), true, time.Hour, test.plays, hedge.WithObserver(seen), hedge.WithStats(&stats))
-				events := slices.DeleteFunc(seen.take(), func(e string) bool { return strings.HasPrefix(e, "budget") })
-				assert.Equal(t, test.want, events)
-				assert.Equal(t, test.wins, stats.HedgeWins.Load())
 			})
 		})
 	}
@@ -379,7 +330,8 @@ func TestACallerOverridesTheServiceConfig(t *testing.T) {
 
 func TestServiceConfigIsNoReasonToHedgeWhatIsSwitchedOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		handle := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)), hedge.StrictServiceConfig())
+		handle := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)))
+		learn(t, handle, nil)
 		handle.SetEnabled(false)
 		i := &invoker{answer: in(300 * ms)}
 		require.NoError(t, handle.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
@@ -387,38 +339,30 @@ func TestServiceConfigIsNoReasonToHedgeWhatIsSwitchedOff(t *testing.T) {
 	})
 }
 
-// The first ten calls, and the budget, hold for a policy as well, unless the config is all that counts.
+// The first ten calls, and the budget, hold for a policy as well.
 func TestAnOutageCostsTheBudgetAndNotMaxAttempts(t *testing.T) {
-	for _, strict := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			opts := []hedge.Option{hedge.WithServiceConfig(hedgingPolicy(threeAt50))}
-			if strict {
-				opts = append(opts, hedge.StrictServiceConfig())
+	synctest.Test(t, func(t *testing.T) {
+		intercept := hedge.NewUnaryClientInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)))
+		i := &invoker{answer: in(300 * ms)}
+		call := func(n int) int {
+			before := i.n
+			for range n {
+				require.NoError(t, intercept(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
 			}
-			intercept := hedge.NewUnaryClientInterceptor(opts...)
-			i := &invoker{answer: in(300 * ms)}
-			call := func(n int) int {
-				before := i.n
-				for range n {
-					require.NoError(t, intercept(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
-				}
-				return i.n - before
-			}
-			if strict {
-				assert.Equal(t, 3000, call(1000))
-				return
-			}
-			assert.Equal(t, 10, call(10), "too little is known")
-			assert.LessOrEqual(t, call(1000), 1000+100+20)
-		})
-	}
+			return i.n - before
+		}
+		assert.Equal(t, 10, call(10), "too little is known")
+		assert.LessOrEqual(t, call(1000), 1000+100+20)
+	})
 }
 
 func TestRetryThrottlingHoldsHedgesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := strings.TrimSuffix(hedgingPolicy(`"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]`), "}") +
 			`, "retryThrottling": {"maxTokens": 10, "tokenRatio": 1}}`
-		intercept := hedge.NewUnaryClientInterceptor(hedge.WithServiceConfig(config), hedge.StrictServiceConfig())
+		handle := hedge.NewInterceptor(hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400))
+		learn(t, handle, nil)
+		intercept := handle.Unary()
 		call := func(method string, i *invoker) int {
 			_ = intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke)
 			return i.n
@@ -443,7 +387,9 @@ func TestSuccessesOfOtherMethodsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := `{"methodConfig": [{"name": [{"service": "catalog.v1.Catalog"}], "hedgingPolicy": {"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]}}],
 			"retryThrottling": {"maxTokens": 2, "tokenRatio": 1}}`
-		intercept := hedge.NewUnaryClientInterceptor(hedge.WithServiceConfig(config), hedge.StrictServiceConfig())
+		handle := hedge.NewInterceptor(hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400))
+		learn(t, handle, nil)
+		intercept := handle.Unary()
 		i := &invoker{answer: failsWith(10*ms, codes.Unavailable)}
 		assert.Error(t, intercept(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
 		assert.Equal(t, 1, i.n)
@@ -458,7 +404,8 @@ func TestSuccessesOfOtherMethodsCount(t *testing.T) {
 func TestUpdateServiceConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJournal()
-		handle := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)), hedge.StrictServiceConfig(), hedge.WithLogger(slog.New(j)))
+		handle := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)), hedge.WithDeclaredMethods(), hedge.WithBudgetPercent(400), hedge.WithLogger(slog.New(j)))
+		learn(t, handle, nil)
 		sent := func() int {
 			i := &invoker{answer: in(300 * ms)}
 			require.NoError(t, handle.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), nil, i.invoke))
@@ -579,11 +526,7 @@ func TestGRPCIgnoresWhatWeObey(t *testing.T) {
 
 func TestDialOptionsObeyWhatGRPCIgnores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		opts, err := hedge.DialOptions(experimental, hedge.StrictServiceConfig())
-		require.NoError(t, err)
-		assert.Equal(t, 15, experiment(t, 0, opts))
-
-		opts, err = hedge.DialOptions(experimental)
+		opts, err := hedge.DialOptions(experimental)
 		require.NoError(t, err)
 		assert.Equal(t, 5, experiment(t, 0, opts), "the first ten calls are not hedged")
 		opts, err = hedge.DialOptions(experimental)
@@ -617,17 +560,20 @@ func TestStreamsObeyServiceConfigs(t *testing.T) {
 			{"after each delay", []play{{takes: never}, {takes: never}, {takes: 10 * ms}}, 3, codes.OK, 110 * ms},
 			{"a non-fatal failure", []play{{takes: 10 * ms, code: codes.Unavailable}, {takes: 10 * ms}}, 2, codes.OK, 20 * ms},
 			{"a fatal failure", []play{{takes: 10 * ms, code: codes.NotFound}}, 1, codes.NotFound, 10 * ms},
-			{"a fatal failure of a hedge", []play{{takes: 100 * ms}, {takes: 10 * ms, code: codes.NotFound}}, 2, codes.NotFound, 60 * ms},
+			{"a fatal failure of a hedge", []play{{takes: 90 * ms}, {takes: 10 * ms, code: codes.NotFound}}, 2, codes.OK, 90 * ms},
 			{"no more hedges", []play{{takes: 10 * ms, code: codes.Unavailable, pushback: "-1"}}, 1, codes.Unavailable, 10 * ms},
 			{"all fail", []play{{takes: 10 * ms, code: codes.Unavailable}}, 3, codes.Unavailable, 30 * ms},
 		} {
-			opts, err := hedge.DialOptions(experimental, hedge.StrictServiceConfig())
+			opts, err := hedge.DialOptions(experimental, hedge.WithBudgetPercent(400))
 			require.NoError(t, err)
 			var mu sync.Mutex
-			n := 0
+			n := -20 // the calls to learn from
 			client := servedAs(t, &servesAs{stream: func(s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
 				mu.Lock()
-				p := test.plays[min(n, len(test.plays)-1)]
+				p := play{takes: usual}
+				if n >= 0 {
+					p = test.plays[min(n, len(test.plays)-1)]
+				}
 				n++
 				mu.Unlock()
 				if err := doubles.Sleep(s.Context(), p.takes); err != nil {
@@ -641,6 +587,12 @@ func TestStreamsObeyServiceConfigs(t *testing.T) {
 				}
 				return s.Send(new(testpb.StreamingOutputCallResponse))
 			}}, opts...)
+			for range 20 {
+				s, err := client.StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest))
+				require.NoError(t, err)
+				_, err = s.Recv()
+				require.NoError(t, err)
+			}
 			begin := time.Now()
 			s, err := client.StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest))
 			require.NoError(t, err)
@@ -658,44 +610,44 @@ func TestStreamsObeyServiceConfigs(t *testing.T) {
 	})
 }
 
-// A hedge's failure may end a call though its stream was never opened.
-func TestAStreamThatCouldNotBeOpenedCanBeTheCall(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		takes time.Duration // the primary, which fails
-		code  codes.Code    // of the hedges
-	}{{"a fatal failure", 60 * ms, codes.Internal}, {"the last failure", 10 * ms, codes.Unavailable}} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				opts, err := hedge.DialOptions(experimental, hedge.StrictServiceConfig())
-				require.NoError(t, err)
-				refuse := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-					if md, _ := metadata.FromOutgoingContext(ctx); len(md["grpc-previous-rpc-attempts"]) > 0 {
-						return nil, status.Error(test.code, "no token")
-					}
-					return streamer(ctx, desc, cc, method, opts...)
-				}
-				client := servedAs(t, &servesAs{stream: func(s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
-					_ = doubles.Sleep(s.Context(), test.takes)
-					return status.Error(codes.Unavailable, "down")
-				}}, append(opts, grpc.WithChainStreamInterceptor(refuse))...)
-				var ends []error
-				s, err := client.StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest), grpc.OnFinish(func(err error) { ends = append(ends, err) }))
-				require.NoError(t, err)
-				_, err = s.Recv()
-				assert.Equal(t, status.Error(test.code, "no token"), err)
-				assert.Empty(t, s.Trailer())
-				_, again := s.Header()
-				assert.Equal(t, err, again)
-				_, again = s.Recv()
-				assert.Equal(t, err, again)
-				assert.Error(t, s.Context().Err())
-				assert.NoError(t, s.CloseSend())
-				synctest.Wait()
-				assert.Equal(t, []error{err}, ends)
-			})
-		})
-	}
+// A hedge's status may end a call though its stream was never opened.
+func TestStreamThatCouldNotBeOpenedCanBeTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts, err := hedge.DialOptions(experimental, hedge.WithBudgetPercent(400), hedge.WithAnswerCodes(codes.Internal))
+		require.NoError(t, err)
+		refuse := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			if md, _ := metadata.FromOutgoingContext(ctx); len(md["grpc-previous-rpc-attempts"]) > 0 {
+				return nil, status.Error(codes.Internal, "no token")
+			}
+			return streamer(ctx, desc, cc, method, opts...)
+		}
+		takes := usual
+		client := servedAs(t, &servesAs{stream: func(s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+			_ = doubles.Sleep(s.Context(), takes)
+			return s.Send(new(testpb.StreamingOutputCallResponse))
+		}}, append(opts, grpc.WithChainStreamInterceptor(refuse))...)
+		for range 20 {
+			s, err := client.StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest))
+			require.NoError(t, err)
+			_, err = s.Recv()
+			require.NoError(t, err)
+		}
+		takes = 60 * ms
+		var ends []error
+		s, err := client.StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest), grpc.OnFinish(func(err error) { ends = append(ends, err) }))
+		require.NoError(t, err)
+		_, err = s.Recv()
+		assert.Equal(t, status.Error(codes.Internal, "no token"), err)
+		assert.Empty(t, s.Trailer())
+		_, again := s.Header()
+		assert.Equal(t, err, again)
+		_, again = s.Recv()
+		assert.Equal(t, err, again)
+		assert.Error(t, s.Context().Err())
+		assert.NoError(t, s.CloseSend())
+		synctest.Wait()
+		assert.Equal(t, []error{err}, ends)
+	})
 }
 
 // A failure in hand is not held for a hedge that would not be sent.
@@ -704,18 +656,16 @@ func TestAPushBackHoldsNoFailureForNothing(t *testing.T) {
 	pushed := play{5 * ms, codes.Unavailable, "900"}
 	for name, test := range map[string]struct {
 		config  string
-		strict  bool
 		opts    []hedge.Option
 		timeout time.Duration
 	}{
-		"shadow":                  {one, false, []hedge.Option{hedge.WithShadow()}, time.Minute},
-		"strict, shadow":          {one, true, []hedge.Option{hedge.WithShadow()}, time.Minute},
-		"throttled":               {strings.TrimSuffix(one, "}") + `, "retryThrottling": {"maxTokens": 1, "tokenRatio": 0.1}}`, true, nil, time.Minute},
-		"the deadline is earlier": {one, false, nil, 800 * ms},
+		"shadow":                  {one, []hedge.Option{hedge.WithShadow()}, time.Minute},
+		"throttled":               {strings.TrimSuffix(one, "}") + `, "retryThrottling": {"maxTokens": 1, "tokenRatio": 0.1}}`, nil, time.Minute},
+		"the deadline is earlier": {one, nil, 800 * ms},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				got := playCall(t, "/a.B/Write", test.config, test.strict, test.timeout, []play{pushed, {takes: 5 * ms}}, test.opts...)
+				got := playCall(t, "/a.B/Write", test.config, test.timeout, []play{pushed, {takes: 5 * ms}}, test.opts...)
 				assert.Equal(t, outcome{[]time.Duration{0}, 5 * ms, "attempt 0"}, got)
 			})
 		})
@@ -787,14 +737,13 @@ func TestLateStreamsSendNoMoreThanMaxAttempts(t *testing.T) {
 func TestAResolversConfigIsObeyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJournal()
-		handle := hedge.NewInterceptor(hedge.StrictServiceConfig(), hedge.WithLogger(slog.New(j)))
-		found := manual.NewBuilderWithScheme("found")
-		found.InitialState(resolver.State{})
-		cc, err := grpc.NewClient("found:///shop", grpc.WithResolvers(handle.Resolver(found)), grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return nil, net.ErrClosed }))
-		require.NoError(t, err)
-		defer func() { require.NoError(t, cc.Close()) }()
-		cc.Connect()
+		handle := hedge.NewInterceptor(hedge.WithDeclaredMethods(), hedge.WithBudgetPercent(400), hedge.WithLogger(slog.New(j)))
+		f := grpctest.NewFleet(t, 1)
+		cc := grpctest.Dial(t, "fleet:///", grpc.WithResolvers(handle.Resolver(f.Found)), grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return f.Network.Host("client").DialContext(ctx, "tcp", addr)
+		}))
+		f.Found.InitialState(resolver.State{Addresses: f.Addrs})
+		grpctest.Connect(t, cc)
 		sent := func() int {
 			i := &invoker{answer: in(300 * ms)}
 			require.NoError(t, handle.Unary()(t.Context(), read, nil, new(wrapperspb.StringValue), cc, i.invoke))
@@ -802,9 +751,10 @@ func TestAResolversConfigIsObeyed(t *testing.T) {
 		}
 		assert.Equal(t, 1, sent())
 		update := func(text string) error {
-			return found.CC().UpdateState(resolver.State{ServiceConfig: found.CC().ParseServiceConfig(text)})
+			return f.Found.CC().UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: f.Found.CC().ParseServiceConfig(text)})
 		}
-		_ = update(hedgingPolicy(threeAt50))
+		require.NoError(t, update(hedgingPolicy(threeAt50)))
+		learn(t, handle, cc)
 		assert.Equal(t, 3, sent())
 		assert.Equal(t, "methodConfig[0].hedgingPolicy of the resolver", handle.Snapshot().Keys[0].Policy)
 		j.take()
@@ -814,9 +764,9 @@ func TestAResolversConfigIsObeyed(t *testing.T) {
 		require.Len(t, lines, 1)
 		assert.Contains(t, lines[0], `WARN "service config refused"`)
 		assert.Contains(t, lines[0], "hedgingPolicy.maxAttempts: 0 is not an integer above 1")
-		_ = found.CC().UpdateState(resolver.State{})
+		require.NoError(t, f.Found.CC().UpdateState(resolver.State{Addresses: f.Addrs}))
 		assert.Equal(t, 3, sent(), "as in gRPC, no config leaves the last one in force")
-		_ = update("{}")
+		require.NoError(t, update("{}"))
 		assert.Equal(t, 1, sent())
 	})
 }

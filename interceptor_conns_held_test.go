@@ -25,32 +25,11 @@ import (
 
 const hedgingAfter20ms = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`
 
-// A connection that was closed would refuse at once, with a status that is final to the letter.
-func TestToTheLetterNoHedgeGoesOverAConnectionThatCannotBe(t *testing.T) {
-	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
-		for name, unable := range map[string]func(*grpctest.Fleet, *hedge.HedgeConn){
-			"closed":      func(_ *grpctest.Fleet, c *hedge.HedgeConn) { _ = c.Conn.Close() },
-			"unreachable": func(f *grpctest.Fleet, c *hedge.HedgeConn) { c.Conn = f.To(t, 7) },
-		} {
-			f, conns := abroad(t, 0)
-			unable(f, &conns[0])
-			in := hedge.NewInterceptor(hedge.StrictServiceConfig(), hedge.WithHedgeConns(home, conns...),
-				hedge.WithServiceConfig(hedgingAfter20ms))
-			client := atHome(t, f, in)
-			delay(f, time.Second)
-			at, err := f.Call(t.Context(), call(client))
-			require.NoError(t, err, name)
-			assert.Equal(t, []int{1}, at, name)
-		}
-	})
-}
-
 func TestAConnectionThatIsClosedInUseEndsNoCall(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		for _, opts := range [][]hedge.Option{
 			{hedge.WithMethods("/*"), hedge.WithMaxHedges(1)},
 			{hedge.WithServiceConfig(hedgingAfter20ms)},
-			{hedge.WithServiceConfig(hedgingAfter20ms), hedge.StrictServiceConfig()},
 		} {
 			f, conns := abroad(t, 0)
 			in := hedge.NewInterceptor(append(opts, hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))...)
@@ -140,34 +119,25 @@ func TestRetryThrottlingIsThatOfTheCallsTarget(t *testing.T) {
 	const config = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s","nonFatalStatusCodes":["UNAVAILABLE"]}}],
 		"retryThrottling":{"maxTokens":10,"tokenRatio":0.001}}`
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
-		for _, strict := range []bool{false, true} {
-			f, conns := abroad(t, 0)
-			opts := []hedge.Option{hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...)}
-			if strict {
-				opts = append(opts, hedge.StrictServiceConfig())
+		f, conns := abroad(t, 0)
+		in := hedge.NewInterceptor(hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
+		client := atHome(t, f, in)
+		hedges := func(n int) (sent int) {
+			for range n {
+				at, _ := f.Call(t.Context(), call(client))
+				sent += len(at) - 1
 			}
-			in := hedge.NewInterceptor(opts...)
-			client := atHome(t, f, in)
-			hedges := func(n int) (sent int) {
-				for range n {
-					at, _ := f.Call(t.Context(), call(client))
-					sent += len(at) - 1
-				}
-				return sent
-			}
-			f.Delays[0].Store(int64(50 * ms))
-			f.Fails[1].Store(uint32(codes.Unavailable))
-			if sent := hedges(20); strict {
-				assert.Equal(t, 6, sent, "half of the ten tokens, and what five calls give back: to the letter all connections are one")
-				continue
-			}
-			f.Fails[1].Store(0)
-			hedges(20) // one of them brings the connection back
-			assert.Equal(t, 20, hedges(20), "the failures of another target are none of the call's")
-			f.Delays[0].Store(0)
-			f.Fails[0].Store(uint32(codes.Unavailable))
-			assert.Equal(t, 20, hedges(20), "and its failures hold back no hedges to another one")
+			return sent
 		}
+		f.Delays[0].Store(int64(50 * ms))
+		f.Fails[1].Store(uint32(codes.Unavailable))
+		hedges(20)
+		f.Fails[1].Store(0)
+		hedges(20) // one of them brings the connection back
+		assert.Equal(t, 20, hedges(20), "the failures of another target are none of the call's")
+		f.Delays[0].Store(0)
+		f.Fails[0].Store(uint32(codes.Unavailable))
+		assert.Equal(t, 20, hedges(20), "and its failures hold back no hedges to another one")
 	})
 }
 

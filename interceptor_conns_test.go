@@ -389,48 +389,26 @@ func TestAHedgeThatHedgeElsewhereRefusesGivesAllItsTokensBack(t *testing.T) {
 func TestServiceConfigsHoldForHedgesOverConnections(t *testing.T) {
 	const config = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":3,"hedgingDelay":"0.02s","nonFatalStatusCodes":["UNAVAILABLE","RESOURCE_EXHAUSTED"]}}]}`
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
-		for _, strict := range []bool{false, true} {
-			f, conns := abroad(t, 0, 0)
-			opts := []hedge.Option{hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...)}
-			if strict {
-				opts = append(opts, hedge.StrictServiceConfig())
-			}
-			in := hedge.NewInterceptor(opts...)
-			client := atHome(t, f, in)
-			for range 20 {
-				_ = call(client)(t.Context())
-			}
-			f.Fails[0].Store(uint32(codes.Unavailable))
-			f.Delays[0].Store(0)
-			f.Delays[1].Store(int64(5 * ms))
-			start := time.Now()
-			at, err := f.Call(t.Context(), call(client))
-			require.NoError(t, err)
-			assert.Equal(t, []int{1, 2}, at, "strict: %v", strict)
-			assert.Equal(t, 5*ms, time.Since(start), "the hedge is sent when the primary fails")
-
-			f.Fails[0].Store(0)
-			delay(f, time.Second)
-			at, err = f.Call(t.Context(), call(client))
-			require.NoError(t, err)
-			assert.Equal(t, []int{1, 2, 3}, at, "strict: %v", strict)
-		}
-	})
-}
-
-// Nothing but retryThrottling holds hedges back, and so one waits where no connection is ready.
-func TestToTheLetterAHedgeWaitsForItsConnection(t *testing.T) {
-	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0, 0)
-		in := hedge.NewInterceptor(hedge.StrictServiceConfig(), hedge.WithHedgeConns(home, conns...),
-			hedge.WithServiceConfig(`{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`))
+		in := hedge.NewInterceptor(hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
 		client := atHome(t, f, in)
-		time.Sleep(time.Hour)
-		require.Equal(t, connectivity.Idle, conns[0].Conn.GetState())
-		delay(f, time.Second)
+		for range 20 {
+			_ = call(client)(t.Context())
+		}
+		f.Fails[0].Store(uint32(codes.Unavailable))
+		f.Delays[0].Store(0)
+		f.Delays[1].Store(int64(5 * ms))
+		start := time.Now()
 		at, err := f.Call(t.Context(), call(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 2}, at)
+		assert.Equal(t, 5*ms, time.Since(start), "the hedge is sent when the primary fails")
+
+		f.Fails[0].Store(0)
+		delay(f, time.Second)
+		at, err = f.Call(t.Context(), call(client))
+		require.NoError(t, err)
+		assert.Equal(t, []int{1, 2, 3}, at)
 	})
 }
 

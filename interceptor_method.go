@@ -25,7 +25,6 @@ type methodRule struct {
 	live      *serviceconfig.Live
 	hedging   *serviceconfig.Policy // nil: its service config has none
 	terms     *engine.Terms         // of hedging; nil with it
-	strict    bool                  // nothing but that counts
 	throttled bool                  // its successes count for retryThrottling
 	loud      atomic.Bool           // the log is told of it
 	told      grpcattempt.Told
@@ -44,7 +43,6 @@ type methodRules struct {
 	routes   *routes  // nil: none given
 	listed   []string // patterns of WithMethods
 	declared bool     // WithDeclaredMethods: names are not asked
-	strict   bool     // StrictServiceConfig: names and declarations are not asked
 	aside    bool     // gRPC obeys hedging policies itself
 	log      *ops.Log
 }
@@ -100,8 +98,6 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 		rule.hedgeable, rule.why = true, "WithMethods lists it"
 	case policy != nil:
 		rule.hedgeable, rule.why = true, "its service config has "+policy.Path
-	case r.strict:
-		rule.why = "its service config has no hedgingPolicy"
 	default:
 		v := readonly.Judge(method)
 		rule.hedgeable, rule.why = v.Reads, v.Why
@@ -110,8 +106,8 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 		}
 	}
 	if policy != nil && !rule.policy.Off {
-		rule.hedging, rule.strict = policy, r.strict
-		rule.terms = &engine.Terms{Hedges: policy.Attempts - 1, Fixed: policy.Delayed || r.strict, Delay: policy.Delay, Free: r.strict}
+		rule.hedging = policy
+		rule.terms = &engine.Terms{Hedges: policy.Attempts - 1, Fixed: policy.Delayed, Delay: policy.Delay}
 	}
 	return rule
 }

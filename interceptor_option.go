@@ -22,7 +22,6 @@ type grpcConfig struct {
 	answers  map[codes.Code]bool // of any attempt
 	declared bool                // hedge no method by its name
 	service  *serviceconfig.Config
-	strict   bool // service configs are obeyed to the letter
 }
 
 // A grpcOption is an option that only an Interceptor has. The other adapters need not know
@@ -140,7 +139,7 @@ func WithAnswerCodes(cs ...codes.Code) Option {
 // nonFatalStatusCodes has the next hedge sent at once, and the delays go on from there; with any other code the primary ends the call.
 // grpc-retry-pushback-ms puts the next hedge off, or forbids all further ones. What is above the config: [WithRoute], [AllowHedging],
 // [WithoutHedging], SetEnabled and HEDGE_DISABLED. Budget, brakes, audit and the first ten calls hold as
-// for other methods, and so does what a hedge may win with. [StrictServiceConfig] does without these.
+// for other methods, and so does what a hedge may win with.
 func WithServiceConfig(config string) Option {
 	c, err := readConfig(config)
 	if err != nil {
@@ -151,15 +150,6 @@ func WithServiceConfig(config string) Option {
 
 func withConfigRead(name string, c *serviceconfig.Config) Option {
 	return grpcOption{name: name, set: func(g *grpcConfig) { g.service = c }}
-}
-
-// StrictServiceConfig obeys service configs as gRFC A6 has it: an absent hedgingDelay is 0, a failure of any attempt that is not
-// among nonFatalStatusCodes ends the call, and a failure waits for hedges until the call's deadline. Nothing but
-// retryThrottling holds hedges back: no budget, brakes, audit or warm-up. In an outage that sends maxAttempts times as much.
-// Methods without a policy are hedged if the program says so, and not because of a name or a declaration.
-// The default keeps the promises that hold for other calls, see [WithServiceConfig].
-func StrictServiceConfig() Option {
-	return grpcOption{name: "StrictServiceConfig", set: func(c *grpcConfig) { c.strict = true }}
 }
 
 // readConfig reads a config that the program gives, in which a field that hedging policies do not have is an error. One of

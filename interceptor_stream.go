@@ -88,8 +88,8 @@ func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Dura
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
 	k := in.engine.Lookup(in.name(asked.ctx, asked.cc, asked.method))
-	if delay > 0 || m.strict || in.engine.Config().InitialDelay > 0 || k != nil && k.Plan() != nil {
-		s.origin.Call = in.above(called(asked.cc, asked.method), m.strict)
+	if delay > 0 || in.engine.Config().InitialDelay > 0 || k != nil && k.Plan() != nil {
+		s.origin.Call = in.above(called(asked.cc, asked.method))
 	}
 	return s
 }
@@ -326,16 +326,10 @@ func (s *stream) receiveFirst(m any) error {
 	}
 	var r race.Race[error]
 	style := race.Style{Usual: s.Usual(), Watch: s.Watch(), Call: s.origin.Call}
-	if s.rule.strict {
-		style.Usual = race.Unbounded
-	}
 	out := r.Run(s.asked.ctx, s, s, delays, &style)
 	s.detours.Settle(&s.origin.Trail)
 	if late && time.Since(asked) < grpcattempt.Look {
 		s.Untimed()
-	}
-	if s.rule.strict {
-		expire(s.asked.ctx, &out)
 	}
 	return s.deliver(out)
 }
@@ -344,9 +338,8 @@ func (s *stream) receiveFirst(m any) error {
 func (s *stream) deliver(out race.Result[error]) error {
 	err := out.Value
 	s.NotTaken = out.NotTaken
-	winner := s.answeredBy(out)
-	s.End(err == io.EOF || s.in.isAnswer(err), winner > 0, 0)
-	s.in.tally(&s.Call, winner)
+	s.End(err == io.EOF || s.in.isAnswer(err), out.Winner > 0, 0)
+	s.in.tally(&s.Call, out.Winner)
 	if out.Winner <= 0 {
 		out.Attempt.Release()
 		return err

@@ -74,11 +74,6 @@ func TestOptionsWithoutEffectAreTold(t *testing.T) {
 			[]hedge.Option{hedge.WithMaxHedges(1), hedge.WithLinger(0), hedge.WithMinDelay(0), hedge.WithShadow(), hedge.WithConfig(hedge.DefaultConfig()), hedge.WithMinDelay(0), hedge.WithFirstByte()},
 			[]string{"WithMaxHedges has no effect before WithConfig", "WithLinger has no effect beside WithFirstByte"},
 		},
-		"grpc, to the letter": {
-			func(opts ...hedge.Option) hedge.Snapshot { return hedge.NewInterceptor(opts...).Snapshot() },
-			[]hedge.Option{hedge.WithDeclaredMethods(), hedge.WithMethods("/a.B/*"), hedge.StrictServiceConfig(), hedge.WithBudget(hedge.NewBudget(5, 5))},
-			[]string{"WithDeclaredMethods has no effect beside StrictServiceConfig"},
-		},
 		"func": {
 			func(opts ...hedge.Option) hedge.Snapshot { return hedge.NewHedger(opts...).Snapshot() },
 			[]hedge.Option{hedge.WithFirstByte(), key, hedge.WithMaxHedges(1), hedge.WithName("x")},

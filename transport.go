@@ -233,7 +233,7 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 
 // sendHedged sends a call, and hedges when the plan says.
 func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Call: c.t.above(race.Called{Target: c.key.Name.Host}, false)}
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Call: c.t.above(race.Called{Target: c.key.Name.Host})}
 	if c.t.options.key != nil && style.Call.Target != "" {
 		style.Call.Target = c.hostOf(req)
 	}

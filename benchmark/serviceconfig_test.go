@@ -29,7 +29,6 @@ func BenchmarkServiceConfig(b *testing.B) {
 		{"none", nil},
 		{"policy", []hedge.Option{hedge.WithServiceConfig(policy + "}")}},
 		{"throttling", []hedge.Option{hedge.WithServiceConfig(policy + `, "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1}}`)}},
-		{"strict", []hedge.Option{hedge.WithServiceConfig(policy + "}"), hedge.StrictServiceConfig()}},
 	} {
 		b.Run(variant.name, func(b *testing.B) {
 			intercept := hedge.NewUnaryClientInterceptor(append(variant.opts, hedge.WithMinDelay(far))...)

@@ -94,19 +94,14 @@ func (c *Set) Connect() {
 	}
 }
 
-// ready returns the places over which a hedge would start at once, and those where it would wait for a connection that is being made. It
-// connects those that are idle.
-func (c *Set) ready() (ready, coming places.Mask) {
+// ready returns the places over which a hedge would start at once. It connects the connections that are idle.
+func (c *Set) ready() (ready places.Mask) {
 	for i, to := range c.all {
-		switch to.waker.wake(to.ClientConn) {
-		case connectivity.Ready:
+		if to.waker.Ready(to.ClientConn) {
 			ready |= 1 << (i + 1)
-		case connectivity.Idle, connectivity.Connecting:
-			coming |= 1 << (i + 1)
-		case connectivity.TransientFailure, connectivity.Shutdown: // a hedge would fail at once
 		}
 	}
-	return ready, coming
+	return ready
 }
 
 // A Tour is which connections the attempts of a call go over. The zero Tour is that of a call without a Set, whose hedges go over the caller's own
@@ -154,19 +149,18 @@ func (t *Tour) Forget() {
 type Due struct {
 	Denial observe.Reason // why it is not sent; None: nothing is known yet
 	Held   bool           // the call's target holds back hedges to it
-	Must   bool           // to the letter: all targets are one, how connections fare does not count, and it waits for one if need be
 }
 
 // Admit decides about the next hedge of call c, and where it goes.
 func (t *Tour) Admit(c *engine.Call, index int, due Due) bool {
 	place, denial := 0, due.Denial
 	if t.set != nil && denial == engine.None {
-		if place = t.next(due.Must); place == 0 {
+		if place = t.Next(t.set.ready()); place == 0 {
 			denial = observe.DeniedNotReady
 		}
 	}
 	fare := t.fare(place)
-	if denial == engine.None && due.Held && (due.Must || !fare.Elsewhere) {
+	if denial == engine.None && due.Held && !fare.Elsewhere {
 		denial = observe.DeniedPaused
 	}
 	fare.Denial = denial
@@ -177,15 +171,6 @@ func (t *Tour) Admit(c *engine.Call, index int, due Due) bool {
 		t.add(c.Hedges, place, fare.Elsewhere)
 	}
 	return true
-}
-
-// next returns the place of the next hedge; 0: there is none.
-func (t *Tour) next(must bool) int {
-	ready, coming := t.set.ready()
-	if must && ready == 0 {
-		ready = coming
-	}
-	return t.Next(ready, must)
 }
 
 // add says where attempt n goes.
@@ -258,10 +243,7 @@ func (t *Tour) Over(n int, own *grpc.ClientConn) *grpc.ClientConn {
 type Waker struct{ busy atomic.Bool }
 
 // Ready reports whether a hedge over cc would start at once. It wakes a cc that is idle: otherwise only a call would, and none is sent.
-func (w *Waker) Ready(cc *grpc.ClientConn) bool { return w.wake(cc) == connectivity.Ready }
-
-// wake returns the state of cc, and wakes it if it is idle.
-func (w *Waker) wake(cc *grpc.ClientConn) connectivity.State {
+func (w *Waker) Ready(cc *grpc.ClientConn) bool {
 	state := cc.GetState()
 	if state == connectivity.Idle && w.busy.CompareAndSwap(false, true) {
 		go func() {
@@ -269,7 +251,7 @@ func (w *Waker) wake(cc *grpc.ClientConn) connectivity.State {
 			cc.Connect()
 		}()
 	}
-	return state
+	return state == connectivity.Ready
 }
 
 // targets are those whose calls may have hedges over connections of their own.

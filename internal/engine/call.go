@@ -108,8 +108,8 @@ func (c *Call) Hopeless(then time.Time, fare Fare) bool {
 	k := c.key
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.engine.setup.Shadow || c.terms.free() {
-		return k.engine.setup.Shadow
+	if k.engine.setup.Shadow {
+		return true
 	}
 	deadline, _ := c.ctx.Deadline()
 	return k.audit != nil && k.audit.Dark() || k.tokens() < float64(fare.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), fare.Elsewhere) != None
@@ -150,7 +150,7 @@ func (c *Call) AdmitFare(index int, fare Fare) bool {
 	}
 	slow := counts && !early
 	c.slow = c.slow || slow
-	denial := c.key.admit(now, slow, c.terms.free(), deadline, fare)
+	denial := c.key.admit(now, slow, deadline, fare)
 	if denial == observe.DeniedShadow {
 		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
 			c.unsent = now.Sub(c.start) + d
@@ -199,7 +199,7 @@ func (c *Call) Refuse(reason observe.Reason) { c.RefuseFare(reason, Fare{}) }
 // RefuseFare is Refuse for a hedge that was admitted with a fare.
 func (c *Call) RefuseFare(reason observe.Reason, fare Fare) {
 	c.refused.Add(1)
-	c.key.refused(time.Now(), c.terms.free(), reason, fare)
+	c.key.refused(time.Now(), reason, fare)
 	c.tellDenied(reason)
 }
 
@@ -228,7 +228,6 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		Latency:  took - setup,
 		Answered: answered,
 		Untimed:  c.untimed,
-		Free:     c.terms.free(),
 		Gone:     !answered && c.ctx.Err() != nil,
 		Reached:  c.reached,
 		Learned:  c.plan != nil && c.plan.slow >= 0,

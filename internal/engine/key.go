@@ -187,7 +187,7 @@ func (k *Key) Use(now time.Time) {
 // has just reached the delay by which it counts as slow, see [Plan]. In shadow mode,
 // Admit returns DeniedShadow where it would return None.
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe.Reason) observe.Reason {
-	return k.admit(now, slow, false, deadline, Fare{Denial: denial})
+	return k.admit(now, slow, deadline, Fare{Denial: denial})
 }
 
 // A Fare is what is special about a hedge. The zero Fare is that of most.
@@ -202,15 +202,15 @@ type Fare struct {
 // tokens returns what a hedge costs.
 func (f Fare) tokens() int64 { return int64(max(f.Cost, 1)) }
 
-// admit is Admit. A hedge that is free is neither held back nor paid for.
-func (k *Key) admit(now time.Time, slow, free bool, deadline time.Time, fare Fare) observe.Reason {
+// admit is Admit for a hedge with a fare.
+func (k *Key) admit(now time.Time, slow bool, deadline time.Time, fare Fare) observe.Reason {
 	denial := fare.Denial
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
 		k.brakes.reached()
 	}
-	if denial == None && !free {
+	if denial == None {
 		denial = k.deny(now, deadline, fare)
 	}
 	if denial != None {
@@ -226,7 +226,7 @@ func (k *Key) admit(now time.Time, slow, free bool, deadline time.Time, fare Far
 	}
 	k.inFlight.Add(1)
 	k.tally.Hedges++
-	if k.audit != nil && !free {
+	if k.audit != nil {
 		k.audit.Hedged(1)
 	}
 	return None
@@ -278,21 +278,19 @@ func (k *Key) RandomLatency() time.Duration {
 
 // Refused says that a hedge which Admit let start was not sent, for the given reason. The
 // budget has its token back, and the hedge counts as denied. Ended must be called as well.
-func (k *Key) Refused(now time.Time, reason observe.Reason) { k.refused(now, false, reason, Fare{}) }
+func (k *Key) Refused(now time.Time, reason observe.Reason) { k.refused(now, reason, Fare{}) }
 
-// refused is Refused. A hedge that is free has no token.
-func (k *Key) refused(now time.Time, free bool, reason observe.Reason, fare Fare) {
+// refused is Refused for a hedge with a fare.
+func (k *Key) refused(now time.Time, reason observe.Reason, fare Fare) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.countDenied(reason)
 	k.tally.Hedges--
-	if k.audit != nil && !free {
+	if k.audit != nil {
 		k.audit.Hedged(-1)
 	}
 	k.brakes.refused()
-	if !free {
-		k.purse.Return(now, k.engine.ceiling.Load(), fare.tokens())
-	}
+	k.purse.Return(now, k.engine.ceiling.Load(), fare.tokens())
 }
 
 // Ended says that a hedge is no longer in flight.
@@ -311,7 +309,6 @@ type Result struct {
 	Latency  time.Duration // what the caller waited
 	Answered bool          // by a success; a failure teaches nothing about latency
 	Untimed  bool          // the latency is an upper bound, which teaches nothing either
-	Free     bool          // no audit may hold its hedges back, so none learns from it
 	Gone     bool          // the caller gave up, or its deadline passed
 	Reached  bool          // its first delay
 	Learned  bool          // there was a delay by which it would count as slow
@@ -342,7 +339,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 		all = k.changes(now)
 	}
 	k.mu.Unlock()
-	if k.audit != nil && r.timed() && !r.Free {
+	if k.audit != nil && r.timed() {
 		k.audit.Done(now.Add(-r.Latency).UnixNano(), at)
 	}
 	if due && k.planning.TryLock() { // otherwise another call is making the plan

@@ -85,10 +85,7 @@ type Terms struct {
 	Hedges int           // of a call at most
 	Fixed  bool          // after each Delay; else after the learned delays
 	Delay  time.Duration // between attempts, if it is fixed
-	Free   bool          // neither budget, brakes, audit nor warm-up hold hedges back
 }
-
-func (t *Terms) free() bool { return t != nil && t.Free }
 
 // Most returns how many hedges a call has at most, if the configuration allows so many. There may be no terms.
 func (t *Terms) Most(allowed int) int {
@@ -98,16 +95,14 @@ func (t *Terms) Most(allowed int) int {
 	return t.Hedges
 }
 
-// plan returns what own, the plan of a key, is on the terms. It makes it once for each own. Nobody hedges where the
-// configuration says so, nor, unless the terms are free, where too little is known.
+// plan returns the plan on the terms for a key whose own plan is own. It makes one for each own. There is no plan where the
+// configuration allows no hedges, nor where own is nil.
 func (t *Terms) plan(own *Plan, c *Config) *Plan {
-	if c.MaxHedges == 0 || own == nil && !t.Free {
+	if c.MaxHedges == 0 || own == nil {
 		return nil
 	}
-	if own != nil {
-		if p := own.other.Load(); p != nil && p.terms == t {
-			return p
-		}
+	if p := own.other.Load(); p != nil && p.terms == t {
+		return p
 	}
 	var p *Plan
 	if t.Fixed {
@@ -115,10 +110,8 @@ func (t *Terms) plan(own *Plan, c *Config) *Plan {
 	} else {
 		p = own.upTo(t.Hedges)
 	}
-	if own != nil {
-		p.Median, p.terms = own.Median, t
-		own.other.Store(p)
-	}
+	p.Median, p.terms = own.Median, t
+	own.other.Store(p)
 	return p
 }
 

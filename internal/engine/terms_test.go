@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/observe"
 )
@@ -28,7 +27,7 @@ func termed(t *testing.T, c engine.Config, calls int) *engine.Key {
 func TestTermsHoldForTheirCalls(t *testing.T) {
 	const ms = time.Millisecond
 	fixed := &engine.Terms{Hedges: 3, Fixed: true, Delay: 50 * ms}
-	at0 := &engine.Terms{Hedges: 2, Fixed: true, Free: true}
+	at0 := &engine.Terms{Hedges: 2, Fixed: true}
 	for name, test := range map[string]struct {
 		terms     *engine.Terms
 		maxHedges int
@@ -38,8 +37,8 @@ func TestTermsHoldForTheirCalls(t *testing.T) {
 	}{
 		"fixed":                       {fixed, 2, 20, 0, []time.Duration{50 * ms, 100 * ms, 150 * ms}},
 		"fixed, and nothing is known": {fixed, 2, 9, 0, nil},
-		"free, and nothing is known":  {at0, 2, 0, 0, []time.Duration{0, 0}},
-		"free, and no hedges allowed": {at0, 0, 20, 0, nil},
+		"at once":                     {at0, 2, 20, 0, []time.Duration{0, 0}},
+		"no hedges allowed":           {at0, 0, 20, 0, nil},
 		"the caller asks for another": {fixed, 2, 20, 20 * ms, []time.Duration{20 * ms, 40 * ms, 60 * ms}},
 		"fewer are learned":           {&engine.Terms{Hedges: 1}, 2, 20, 0, []time.Duration{100 * ms}},
 		"more than are learned":       {&engine.Terms{Hedges: 4}, 2, 20, 0, []time.Duration{100 * ms, 200 * ms, 300 * ms, 400 * ms}},
@@ -66,31 +65,6 @@ func TestTermsHoldForTheirCalls(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestFreeHedgesPayNothingAndAreNotHeldBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := engine.Config{Percentile: 0.9, MaxHedges: 2, Share: 0.01, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
-		k := termed(t, c, 20)
-		for range 100 {
-			k.PushBack(time.Now(), time.Second)
-		}
-		before := k.Tokens()
-		var call engine.Call
-		call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 2, Fixed: true})
-		assert.False(t, call.Admit(0))
-		assert.Equal(t, observe.DeniedPaused, call.Denied)
-		call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 2, Fixed: true, Free: true})
-		tokens := k.Tokens()
-		for range 9 {
-			require.True(t, call.Admit(0))
-			call.Ended(1)
-		}
-		call.Refuse(observe.DeniedSameBackend)
-		assert.Equal(t, tokens, k.Tokens())
-		assert.GreaterOrEqual(t, tokens, before)
-		assert.EqualValues(t, 8, k.View().Hedges)
-	})
 }
 
 // A hedge that a failure brings forward says nothing of how slow the call is.
@@ -129,28 +103,6 @@ func TestAMarkIsNoHedge(t *testing.T) {
 		assert.False(t, call.Admit(1), "before it has passed")
 		time.Sleep(200 * time.Millisecond)
 		assert.False(t, call.Admit(1), "and after it")
-	})
-}
-
-// Calls that the audit does not hold back say nothing of what it is like without hedges.
-func TestFreeCallsAreNotAudited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := engine.Config{Percentile: 0.9, MaxHedges: 2, Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true, MinDelay: time.Millisecond, MaxKeys: 9}
-		c.Audit = new(audit.Settings)
-		k := engine.New(c).Key(engine.Name{Host: "h"})
-		for n := range 30 * 60 * 20 {
-			var call engine.Call
-			call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 1, Fixed: true, Free: true})
-			if n%10 == 0 {
-				require.True(t, call.Admit(0))
-				if call.Ended(1); n%20 == 0 {
-					call.Refuse(observe.DeniedSameBackend)
-				}
-			}
-			time.Sleep(50 * time.Millisecond)
-			call.End(true, false, 0)
-		}
-		assert.Zero(t, k.View().Audit.Pairs)
 	})
 }
 

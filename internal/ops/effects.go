@@ -38,7 +38,7 @@ var effects = map[string]int{
 	"WithHedgeable": overHTTP, "WithFailureStatus": overHTTP, "WithAnswerStatus": overHTTP, "WithFailureFunc": overHTTP, "WithHedgeTransport": overHTTP,
 	"WithFirstByte": overHTTP, "WithPlaces": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,
 	"WithMethods": overGRPC, "WithHedgeConn": overGRPC, "WithHedgeConns": overGRPC, "WithDeclaredMethods": overGRPC, "WithNonFatalCodes": overGRPC, "WithAnswerCodes": overGRPC,
-	"WithServiceConfig": overGRPC, "StrictServiceConfig": overGRPC,
+	"WithServiceConfig": overGRPC,
 }
 
 // overruled are options that have no effect beside others.
@@ -46,7 +46,6 @@ var overruled = []struct{ option, by string }{
 	{"WithBudgetPercent", "WithBudget"}, {"WithEstimatedRPS", "WithBudget"}, {"WithBurst", "WithBudget"},
 	{"WithFailureStatus", "WithFailureFunc"}, {"WithAnswerStatus", "WithFailureFunc"},
 	{"WithAudit", "WithShadow"}, {"WithReplicas", "WithHedgeTransport"}, {"WithLinger", "WithFirstByte"},
-	{"WithDeclaredMethods", "StrictServiceConfig"},
 }
 
 // Unused returns which of the options that an adapter of that protocol was given have no effect on it, in their order and

@@ -353,11 +353,11 @@ func (h *Health) passed() {
 }
 
 // again returns where a hedge goes for which [Health.hedge] has found no place: to the first that is not out, whatever its call had. If there is
-// none, it is 0 or, for a hedge that must go somewhere, the place that was bad the fewest times in a row.
-func (h *Health) again(fit Mask, must bool) int {
+// none, it is 0.
+func (h *Health) again(fit Mask) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if to := h.best(fit); must || !h.at[to].out {
+	if to := h.best(fit); !h.at[to].out {
 		return to
 	}
 	return 0

@@ -114,11 +114,11 @@ func TestAPlaceThatHedgesPassOverIsTriedByOneInTen(t *testing.T) {
 func TestATourGoesToAllConnectionsBeforeItComesAgain(t *testing.T) {
 	const all, first, second, none = Mask(6), Mask(2), Mask(4), Mask(0)
 	h := new(Health)
-	tour := func(own, ready Mask, must bool) (to []int) {
+	tour := func(own, ready Mask) (to []int) {
 		var tour Tour
 		tour.Begin(h, own)
 		for n := range 4 {
-			place := tour.Next(ready, must)
+			place := tour.Next(ready)
 			if place > 0 {
 				tour.Add(n+1, place, false)
 			}
@@ -126,21 +126,16 @@ func TestATourGoesToAllConnectionsBeforeItComesAgain(t *testing.T) {
 		}
 		return to
 	}
-	assert.Equal(t, []int{1, 2, 1, 2}, tour(none, all, false))
-	assert.Equal(t, []int{2, 1, 2, 1}, tour(first, all, false), "the caller's own comes last")
-	assert.Equal(t, []int{2, 2, 2, 2}, tour(none, second, false))
-	assert.Equal(t, []int{1, 1, 1, 1}, tour(first, first, false), "there is no other")
-	assert.Equal(t, []int{0, 0, 0, 0}, tour(none, none, false))
+	assert.Equal(t, []int{1, 2, 1, 2}, tour(none, all))
+	assert.Equal(t, []int{2, 1, 2, 1}, tour(first, all), "the caller's own comes last")
+	assert.Equal(t, []int{2, 2, 2, 2}, tour(none, second))
+	assert.Equal(t, []int{1, 1, 1, 1}, tour(first, first), "there is no other")
+	assert.Equal(t, []int{0, 0, 0, 0}, tour(none, none))
 	for range badRow {
 		h.outcome(1, false)
 	}
-	assert.Equal(t, []int{2, 2, 2, 2}, tour(none, all, false), "one that is out is passed over")
-	assert.Equal(t, []int{0, 0, 0, 0}, tour(none, first, false))
-	assert.Equal(t, []int{1, 1, 1, 1}, tour(none, first, true), "a hedge that must be sent")
-	for range badRow + 1 {
-		h.outcome(2, false)
-	}
-	assert.Equal(t, 1, tour(none, all, true)[0], "was bad fewer times")
+	assert.Equal(t, []int{2, 2, 2, 2}, tour(none, all), "one that is out is passed over")
+	assert.Equal(t, []int{0, 0, 0, 0}, tour(none, first))
 }
 
 func TestWhetherAPlaceIsQuickerIsTriedUntilItIsKnown(t *testing.T) {

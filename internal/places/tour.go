@@ -21,9 +21,8 @@ type Tour struct {
 func (t *Tour) Begin(h *Health, own Mask) { *t = Tour{health: h, had: own} }
 
 // Next returns where the next hedge goes, of the places that can have it now: to the next one that the call has not been to and that is not out, and
-// again to the first one that is not out if it has been to all these. None goes where a server has pushed back. 0 is nowhere, as a hedge that must be
-// sent goes only if no place can have it.
-func (t *Tour) Next(ready Mask, must bool) int {
+// again to the first one that is not out if it has been to all these. None goes where a server has pushed back. 0 is nowhere.
+func (t *Tour) Next(ready Mask) int {
 	ready &^= Mask(t.full.Load())
 	if ready&^t.had == 0 {
 		t.had = 0
@@ -31,7 +30,7 @@ func (t *Tour) Next(ready Mask, must bool) int {
 	if to := t.health.hedge(ready, t.had, 0); to > 0 {
 		return to
 	}
-	to := t.health.again(ready, must)
+	to := t.health.again(ready)
 	if to == 0 && ready != 0 {
 		t.health.passed()
 	}

@@ -27,9 +27,6 @@ var ErrRefused = errors.New("hedge: the hedge was refused")
 // ErrAnswer has failed: the primary may still have a success.
 var ErrAnswer = errors.New("hedge: the answer is no success")
 
-// ErrFinal is the error of a hedge that has failed, and with that ends the call: its failure is the result.
-var ErrFinal = errors.New("hedge: the failure ends the call")
-
 // OfPrimary returns what err is of a primary, which has nothing to wait for if it has an answer.
 func OfPrimary(err error) error {
 	if err == ErrAnswer {

@@ -423,7 +423,7 @@ func OutcomeOf(err error) Outcome {
 //	the race      the attempt            what it returned
 //	is open       succeeded              wins; what a failed primary returned is discarded
 //	is open       failed, the primary    is kept, in case every hedge fails as well, or takes too long
-//	is open       failed, a hedge        is discarded, unless it decides the race, see [Turn], [ErrFinal]
+//	is open       failed, a hedge        is discarded; it may move the next hedge, see [Turn]
 //	has a winner  any                    is discarded
 //	is over       any                    is discarded
 //
@@ -455,9 +455,7 @@ func (r *Race[T]) tell(n int, err error, open bool) {
 // take is the rest of finish. The caller holds mu, which take unlocks.
 func (r *Race[T]) take(n int, v T, err error, open bool) {
 	if open && err != nil {
-		if r.turn(n, err); err == ErrFinal || r.isLast(n, err) {
-			err = nil
-		}
+		r.turn(n, err)
 	}
 	switch me := &r.attempts[n]; {
 	case open && err == nil:
@@ -505,7 +503,7 @@ func (r *Race[T]) turn(n int, err error) {
 	if ok {
 		r.fired.Store(true) // so that the race is not used again
 	}
-	if ok && r.primaryDone && (t.Hedges == 0 || r.style.Usual != Unbounded && t.After > max(r.took(n, t), maxBound)) {
+	if ok && r.primaryDone && (t.Hedges == 0 || t.After > max(r.took(n, t), maxBound)) {
 		r.turns.open, r.turns.next = false, false
 	}
 	if !ok || r.primaryDone && !r.turns.open || r.holding.over || r.started > MaxHedges || r.index >= min(t.Hedges, len(r.delays)) {
@@ -527,13 +525,6 @@ func (r *Race[T]) took(n int, t *Turn) time.Duration {
 		return t.Took
 	}
 	return r.holding.failed.Sub(r.holding.began)
-}
-
-// isLast reports whether attempt n, which has failed with err, decides the race: every other attempt has
-// failed before, and none will start. The caller holds mu.
-func (r *Race[T]) isLast(n int, err error) bool {
-	t, ok := err.(*Turn)
-	return ok && t.Last && n > 0 && r.primaryDone && r.unfinished == 1 && !r.turns.next
 }
 
 // idle reports whether no attempt is out, but one is to start. The caller holds mu.

@@ -9,7 +9,6 @@ type Turn struct {
 	Hedges int           // so many of the delays are those of hedges; the others do not move
 	Took   time.Duration // since the race began
 	After  time.Duration // when the next hedge starts, from now on; 0: at once
-	Last   bool          // if every attempt fails, and this is the last to do so, its failure is the result, and not the primary's
 }
 
 func (*Turn) Error() string { return "hedge: the next hedge is due" }

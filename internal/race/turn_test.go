@@ -27,8 +27,6 @@ func next(hedges int, d time.Duration) func(time.Duration) error {
 	return func(took time.Duration) error { return &race.Turn{Hedges: hedges, Took: took, After: d} }
 }
 
-func last(took time.Duration) error { return &race.Turn{Hedges: 2, Took: took, Last: true} }
-
 func fatal(time.Duration) error { return errFatal }
 
 // acted is a script that plays parts, and notes when each began.
@@ -96,12 +94,6 @@ func TestAFailureHasTheNextHedgeStart(t *testing.T) {
 		"none that was put off is waited for, once none is to start": {
 			[]part{{120 * ms, next(3, time.Second)}, {70 * ms, next(0, 0)}, {10 * ms, nil}}, time.Second,
 			[]time.Duration{0, 100 * ms}, 170 * ms, -1},
-		"nor where a failure may be held": {
-			[]part{{120 * ms, next(3, time.Hour)}, {70 * ms, next(0, 0)}, {10 * ms, nil}}, race.Unbounded,
-			[]time.Duration{0, 100 * ms}, 170 * ms, -1},
-		"after longer, where it may be held": {
-			[]part{{20 * ms, next(3, 2*time.Second)}, {10 * ms, nil}}, race.Unbounded,
-			[]time.Duration{0, 2020 * ms}, 2030 * ms, 1},
 		"a failure is held until the youngest had its time": {
 			[]part{{20 * ms, next(2, 0)}, {forever, nil}, {forever, nil}}, 150 * ms,
 			[]time.Duration{0, 20 * ms, 120 * ms}, 270 * ms, -1},
@@ -111,12 +103,6 @@ func TestAFailureHasTheNextHedgeStart(t *testing.T) {
 		"a put off hedge replaces one that was due": {
 			[]part{{forever, nil}, {30 * ms, next(3, 300*ms)}, {10 * ms, nil}}, time.Second,
 			[]time.Duration{0, 100 * ms, 430 * ms}, 440 * ms, 2},
-		"the last failure counts, if it says so": {
-			[]part{{20 * ms, last}, {150 * ms, last}, {30 * ms, last}}, race.Unbounded,
-			[]time.Duration{0, 20 * ms, 120 * ms}, 170 * ms, 1},
-		"the primary's counts, if it is the last": {
-			[]part{{180 * ms, last}, {20 * ms, last}, {30 * ms, last}}, race.Unbounded,
-			[]time.Duration{0, 100 * ms, 120 * ms}, 180 * ms, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for style, s := range map[string]race.Style{"in place": {}, "detached": {Detach: true}} {
@@ -171,7 +157,7 @@ func TestACallerWhoLeavesDoesNotWaitForAHedgeThatIsPutOff(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 		defer cancel()
 		s, began := acted(part{10 * ms, next(3, 500*ms)})
-		out, took := runIn(ctx, s, race.Style{Usual: race.Unbounded}, 100*ms)
+		out, took := runIn(ctx, s, race.Style{}, 100*ms)
 		assert.Equal(t, 50*ms, took)
 		assert.Equal(t, -1, out.Winner)
 		time.Sleep(time.Second)
