@@ -114,6 +114,6 @@ release: # prepares the go.mod files for VERSION=v1.2.3, and nothing else: see d
 
 .PHONY: tables
 tables: # measures again what the tables of the documents show, and writes it into them
-	go run ./benchmark/simulate -readme README.md,docs/benchmarks.md,docs/benchmarks-dns.md,docs/benchmarks-ranges.md,docs/benchmarks-limits.md
+	go run ./benchmark/simulate -readme README.md,docs/benchmarks.md,docs/benchmarks-dns.md,docs/benchmarks-ranges.md
 	go run ./benchmark/simulate -picture docs/tail.svg
 	go run ./benchmark/weight -readme docs/comparison.md

@@ -37,10 +37,7 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 			}
 			ctx = l.with(ctx, p)
 		}
-		p.Work(func() bool {
-			reply, err = handler(ctx, req)
-			return err == nil && ctx.Err() == nil
-		})
+		p.Work(func() { reply, err = handler(ctx, req) })
 		return reply, err
 	}
 }
@@ -61,10 +58,7 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 			}
 			stream = &contextStream{stream, l.with(ctx, p)}
 		}
-		p.Work(func() bool {
-			err = handler(srv, stream)
-			return err == nil && ctx.Err() == nil && !info.IsClientStream
-		})
+		p.Work(func() { err = handler(srv, stream) })
 		return err
 	}
 }

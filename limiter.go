@@ -54,7 +54,7 @@ const hedgesRefusedAbove = 4
 //
 // A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
 // together. A request that meets the same Limiter twice takes one place, until the handlers of
-// both have returned, but one that has given its place back takes another. The zero Limiter is not usable; NewLimiter and [NewAdaptiveLimiter] make one.
+// both have returned, but one that has given its place back takes another. The zero Limiter is not usable; NewLimiter makes one.
 type Limiter struct {
 	name    string
 	places  *limit.Places
@@ -68,38 +68,19 @@ type Limiter struct {
 
 // NewLimiter returns a Limiter that lets n requests be worked on at a time: as many as the
 // server can work on at full speed, such as a few for each of its processors where they
-// compute. [NewAdaptiveLimiter] is for those who do not know that number. Of the options, [WithUnlimited], [WithName], [WithObserver] and
-// [WithLogger] have an effect; the log says of others that they have none.
+// compute. Of the options, [WithUnlimited], [WithName], [WithObserver] and [WithLogger] have an effect; the log says of others that they have none.
 // NewLimiter panics if n is not positive.
 func NewLimiter(n int, opts ...Option) *Limiter {
 	if n <= 0 {
 		panic(fmt.Sprintf("hedge: NewLimiter: n is %d, and must be at least 1", n))
 	}
-	return newLimiter(limit.Fixed(n), opts)
-}
-
-// firstLimit is where a Limiter begins that finds its limit: what is not known to be too much is let through.
-const firstLimit = 10000
-
-// NewAdaptiveLimiter returns a Limiter that finds out how many requests to let be worked on at a time. Where more at a time finish more per second, it raises
-// the limit; where they only make each other slower, it lowers it. It begins at about 10,000, falls to twice what is used, or 32, and moves by one to three steps of 15 %. While
-// requests always wait, it lowers the limit to two thirds for a moment now and then, to see what that changes.
-//
-// Nothing is learned from requests whose handler panics, whose caller goes away or that call [Limiter.Release], from gRPC calls that fail, and from streams
-// to which the client sends several messages. A handler of HTTP that fails calls Release before it answers: else failures that come at once look like a server
-// that is fast. A server that calls itself needs [WithUnlimited] for those calls, or the limit by hand: else they wait until the limit is raised because nothing ends. docs/limiter.md says for which servers the limit is found late, or not exactly. The options are those of NewLimiter.
-func NewAdaptiveLimiter(opts ...Option) *Limiter {
-	return newLimiter(limit.Found(firstLimit), opts)
-}
-
-func newLimiter(places *limit.Places, opts []Option) *Limiter {
 	var c config
 	for _, o := range opts {
 		if o != nil {
 			o.apply(&c)
 		}
 	}
-	l := &Limiter{name: c.name, places: places}
+	l := &Limiter{name: c.name, places: limit.New(n)}
 	for _, p := range c.unlimited {
 		if l.free == nil {
 			l.free = new(pattern.Set)
@@ -122,7 +103,6 @@ func (l *Limiter) Snapshot() LimiterSnapshot {
 		Name: l.name, Limit: int(l.places.Limit()),
 		Working: l.places.Working(), Worked: l.worked.Load(), Left: l.left.Load(), Refused: l.refused.Load(),
 	}
-	s.Move, s.Moves = l.places.Moves()
 	s.Waiting = max(l.places.Inside()-s.Working, 0)
 	return s
 }
@@ -164,7 +144,7 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 		ctx := r.Context()
 		free := l.passes(r)
 		if p := l.joined(ctx, free); p != nil || free {
-			p.Work(func() bool { next.ServeHTTP(w, r); return ctx.Err() == nil })
+			p.Work(func() { next.ServeHTTP(w, r) })
 			return
 		}
 		w.Header().Set(limitHeader, "1")
@@ -197,7 +177,7 @@ func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.R
 		inner.Body = body
 	}
 	defer tellOuter(r, inner, body)
-	p.Work(func() bool { next.ServeHTTP(w, inner); return caller.Err() == nil })
+	p.Work(func() { next.ServeHTTP(w, inner) })
 }
 
 // turnAway answers a request that gets no place because of err.

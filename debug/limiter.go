@@ -5,7 +5,6 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/label"
-	"github.com/gohedge/hedge/observe"
 )
 
 // Limiter makes a Source of a server's Limiter. It panics if l is nil.
@@ -33,30 +32,11 @@ func renderLimiter(s hedge.LimiterSnapshot) limiterView {
 	return limiterView{
 		Title: label.Clean(cmp.Or(s.Name, "limiter")),
 		Totals: []total{
-			{"working", "working", count(s.Working), "of " + count(int64(s.Limit)) + " at a time" + lastMove(s)},
+			{"working", "working", count(s.Working), "of " + count(int64(s.Limit)) + " at a time"},
 			{"waiting", "waiting", count(s.Waiting), "in the queue"},
 			{"worked", "worked on", count(s.Worked), of(s.Worked, came, "of the requests")},
 			{"left", "left", count(s.Left), of(s.Left, came, "gone before their turn")},
 			{"refused", "refused", count(s.Refused), of(s.Refused, came, "hedges turned away")},
 		},
 	}
-}
-
-// lastMove says how a limit that is found has come about.
-func lastMove(s hedge.LimiterSnapshot) string {
-	switch {
-	case s.Moves == nil:
-		return ""
-	case s.Move.Reason == "":
-		return ", nothing found yet"
-	}
-	return ", " + count(int64(s.Move.From)) + " before: " + limitReasons[s.Move.Reason]
-}
-
-var limitReasons = map[observe.LimitReason]string{
-	observe.LimitStarts: "it starts",
-	observe.LimitUnused: "more were not used",
-	observe.LimitStalls: "nothing ended for long",
-	observe.LimitGains:  "more at a time finish more",
-	observe.LimitNoGain: "more at a time do not finish more",
 }

@@ -3,19 +3,16 @@ package debug_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/debug"
-	"github.com/gohedge/hedge/observe"
 )
 
 // aFullHouse returns a Limiter of one place at which one request is worked on, five wait, one
@@ -72,22 +69,4 @@ func TestLimitersNumbersAreOnThePageAndInTheJSON(t *testing.T) {
 
 func TestLimiterOfNilPanics(t *testing.T) {
 	assert.PanicsWithValue(t, "debug: Limiter: Limiter is nil", func() { debug.Limiter(nil) })
-}
-
-func TestThePageSaysHowALimitWasFound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := hedge.NewAdaptiveLimiter()
-		h := debug.Handler(debug.Limiter(l))
-		assert.Contains(t, show(h, "/").Body.String(), "at a time, nothing found yet")
-		busy := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Millisecond) }))
-		for range 1000 {
-			go busy.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
-			time.Sleep(5 * time.Millisecond)
-		}
-		synctest.Wait()
-		time.Sleep(time.Second)
-		s := l.Snapshot()
-		require.Equal(t, observe.LimitUnused, s.Move.Reason)
-		assert.Contains(t, show(h, "/").Body.String(), fmt.Sprintf("of %d at a time, 11,415 before: more were not used", s.Limit))
-	})
 }

@@ -27,7 +27,7 @@ func (c *Collector) AddLimiter(l Limiter) {
 
 // limiterMetrics shows the Snapshots of Limiters.
 type limiterMetrics struct {
-	limit, working, waiting, requests, moves *prometheus.Desc
+	limit, working, waiting, requests *prometheus.Desc
 
 	mu  sync.Mutex // guards all
 	all []Limiter
@@ -42,12 +42,11 @@ func newLimiterMetrics(labels prometheus.Labels) *limiterMetrics {
 		working:  desc("working", "Requests that are worked on."),
 		waiting:  desc("waiting", "Requests that wait in the queue."),
 		requests: desc("requests_total", "Requests that came to the Limiter, by outcome.", "outcome"),
-		moves:    desc("moves_total", "Times that a Limiter which finds its limit has moved it, by reason.", "reason"),
 	}
 }
 
 func (m *limiterMetrics) describe(ch chan<- *prometheus.Desc) {
-	for _, d := range [...]*prometheus.Desc{m.limit, m.working, m.waiting, m.requests, m.moves} {
+	for _, d := range [...]*prometheus.Desc{m.limit, m.working, m.waiting, m.requests} {
 		ch <- d
 	}
 }
@@ -64,12 +63,6 @@ func (m *limiterMetrics) collect(ch chan<- prometheus.Metric) {
 		sum.Limit += s.Limit
 		sum.Working, sum.Waiting = sum.Working+s.Working, sum.Waiting+s.Waiting
 		sum.Worked, sum.Left, sum.Refused = sum.Worked+s.Worked, sum.Left+s.Left, sum.Refused+s.Refused
-		for reason, n := range s.Moves {
-			if sum.Moves == nil {
-				sum.Moves = make(map[observe.LimitReason]int64)
-			}
-			sum.Moves[reason] += n
-		}
 		sums[name] = sum
 	}
 	for name, s := range sums {
@@ -85,8 +78,5 @@ func (m *limiterMetrics) collect(ch chan<- prometheus.Metric) {
 		counter(observe.LimiterWorked, s.Worked)
 		counter(observe.LimiterLeft, s.Left)
 		counter(observe.LimiterRefused, s.Refused)
-		for reason, n := range s.Moves {
-			ch <- prometheus.MustNewConstMetric(m.moves, prometheus.CounterValue, float64(n), name, string(reason))
-		}
 	}
 }

@@ -23,18 +23,14 @@ func (l limiter) Snapshot() observe.LimiterSnapshot { return observe.LimiterSnap
 func TestLimitersOfOneNameAreShownAsOne(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithConstLabels(prometheus.Labels{"zone": "a"}))
 	assert.Zero(t, testutil.CollectAndCount(c), "there is no Limiter yet")
-	c.AddLimiter(limiter{Name: "shop", Limit: 64, Working: 60, Waiting: 7, Worked: 1000, Left: 30, Refused: 4, Moves: map[observe.LimitReason]int64{"gains": 3, "no_gain": 0}})
-	c.AddLimiter(limiter{Name: "shop", Limit: 6, Working: 1, Worked: 10, Moves: map[observe.LimitReason]int64{"gains": 1, "no_gain": 2}})
+	c.AddLimiter(limiter{Name: "shop", Limit: 64, Working: 60, Waiting: 7, Worked: 1000, Left: 30, Refused: 4})
+	c.AddLimiter(limiter{Name: "shop", Limit: 6, Working: 1, Worked: 10})
 	c.AddLimiter(limiter{Name: "a\xff", Limit: 1})
 	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP hedge_limiter_limit Requests that may be worked on at a time.
 # TYPE hedge_limiter_limit gauge
 hedge_limiter_limit{limiter="a�",zone="a"} 1
 hedge_limiter_limit{limiter="shop",zone="a"} 70
-# HELP hedge_limiter_moves_total Times that a Limiter which finds its limit has moved it, by reason.
-# TYPE hedge_limiter_moves_total counter
-hedge_limiter_moves_total{limiter="shop",reason="gains",zone="a"} 4
-hedge_limiter_moves_total{limiter="shop",reason="no_gain",zone="a"} 2
 # HELP hedge_limiter_requests_total Requests that came to the Limiter, by outcome.
 # TYPE hedge_limiter_requests_total counter
 hedge_limiter_requests_total{limiter="a�",outcome="left",zone="a"} 0

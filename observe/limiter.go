@@ -7,10 +7,7 @@ import "time"
 // be counted in two of them, or in none.
 type LimiterSnapshot struct {
 	Name  string `json:"name,omitempty"` // see hedge.WithName
-	Limit int    `json:"limit"`          // requests that are worked on at a time; more are at work for a moment where it has become less
-
-	Move  LimitMove             `json:"move,omitzero"`   // the last change of Limit; zero: none yet
-	Moves map[LimitReason]int64 `json:"moves,omitempty"` // how many changes there were for each reason; nil: the limit is fixed
+	Limit int    `json:"limit"`          // requests that are worked on at a time
 
 	Working int64 `json:"working"` // requests now with the handler
 	Waiting int64 `json:"waiting"` // requests now in the queue for it
@@ -34,23 +31,4 @@ const (
 	LimiterWorked  LimiterOutcome = "worked"  // it reached the handler, just now
 	LimiterLeft    LimiterOutcome = "left"    // its caller went away while it waited
 	LimiterRefused LimiterOutcome = "refused" // it was a hedge, and was turned away at once
-)
-
-// A LimitMove is a change of the limit of a hedge.Limiter that finds it.
-type LimitMove struct {
-	From   int         `json:"from"`
-	To     int         `json:"to"`
-	Reason LimitReason `json:"reason"`
-}
-
-// A LimitReason says why a hedge.Limiter has moved its limit.
-type LimitReason string
-
-// The reasons to move a limit.
-const (
-	LimitStarts LimitReason = "starts"  // requests wait, and it is not known yet how many at a time are too many: the limit is doubled
-	LimitUnused LimitReason = "unused"  // the limit was more than twice what was needed
-	LimitGains  LimitReason = "gains"   // with more requests at work, more are finished
-	LimitStalls LimitReason = "stalls"  // requests wait, and none that is worked on has ended for long: the limit is doubled
-	LimitNoGain LimitReason = "no_gain" // with more requests at work, each takes longer, and no more are finished
 )

@@ -102,9 +102,7 @@ func (s *replica) wait(ctx context.Context, request int) (n int, err error) {
 	if s.line != nil {
 		s.line <- struct{}{}
 		defer func() { <-s.line }()
-		if request >= s.site.lab.warm {
-			s.worked.Add(1)
-		}
+		s.worked.Add(1)
 		time.Sleep(d)
 		return n, nil
 	}

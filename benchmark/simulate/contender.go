@@ -206,7 +206,7 @@ func (c *contender) trial(protocol string, sc scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finished(), refused: c.denied}
 	t.conns = &c.opened
 	if c.world.Queue != nil {
-		each := round(float64(c.worked) / float64(max(c.done-c.warm(), 1)))
+		each := round(float64(c.worked) / float64(max(c.done, 1)))
 		t.sent = &each
 	}
 	if _, known := cputime.Used(); known && c.done > 0 {
@@ -214,12 +214,4 @@ func (c *contender) trial(protocol string, sc scenario, seed uint64) trial {
 		t.cpu = &each
 	}
 	return t
-}
-
-// warm returns how many requests do not count among those that were worked on.
-func (c *contender) warm() int {
-	if c.lab == nil {
-		return 0
-	}
-	return c.lab.warm
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
-	"github.com/gohedge/hedge/benchmark/limitlab"
 	"github.com/gohedge/hedge/benchmark/placelab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/benchmark/storelab"
@@ -23,7 +22,6 @@ func TestMain(m *testing.M) {
 	reclab.Resolve()
 	storelab.Play()
 	placelab.Play()
-	limitlab.Play()
 	os.Exit(m.Run())
 }
 

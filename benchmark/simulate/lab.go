@@ -36,9 +36,6 @@ type lab struct {
 	// freeze is how many requests of each episode are answered before the others
 	// are sent, under which the client's first connection goes dead; 0: it does not.
 	freeze int
-
-	// warm is how many requests there are before attempts that were worked on are counted.
-	warm int
 }
 
 // A site is where a server listens, and how its clients get there.

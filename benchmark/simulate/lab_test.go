@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -125,23 +124,6 @@ func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
 			atMost(t, "requests worked on", *limited.Sent, 1.035, 1)
 			atMost(t, "connections beyond those without hedging, and losers that no server worked on",
 				float64(*limited.Conns-*none.Conns), 1.1, float64(limited.Hedges)-(*limited.Sent-1)*float64(limited.Requests))
-		})
-	}
-}
-
-// TestHedgingBehindLimitersThatFindTheirLimits takes minutes. It runs if HEDGE_TEST_LONG is set.
-func TestHedgingBehindLimitersThatFindTheirLimits(t *testing.T) {
-	if os.Getenv("HEDGE_TEST_LONG") == "" {
-		t.Skip("HEDGE_TEST_LONG is not set")
-	}
-	for _, engine := range []string{"http queue-deaf-found", "http queue-deaf-found-h2", "grpc queue-deaf-found"} {
-		t.Run(engine, func(t *testing.T) {
-			protocol, name, _ := strings.Cut(engine, " ")
-			r := experiment(t, protocol, name, 1)
-			assert.Zero(t, r[bare].Errors+r[found].Errors)
-			atMost(t, "p99 with Limiters that find their limits", r[found+"/settled"].P99, 0.65, r[bare+"/settled"].P99)
-			atMost(t, "requests worked on", *r[found].Sent, 1.03, 1)
-			t.Logf("with Limiters of one place: p99 %v, worked on %v", r[limited+"/settled"].P99, *r[limited].Sent)
 		})
 	}
 }

@@ -56,25 +56,19 @@
 // strategies meet the same. Failures count as the two seconds that a call may take. Its tokens_pct is what hedges cost in the budget. Below its tables it says what is
 // required of WithPlaces, and whether that is so; in some of the scenarios it is not.
 //
-// limit has servers of several kinds work on requests behind one line, as many at a time as a limit allows: none, the best fixed one, those that this library finds
-// from 1 and from 10,000, failsafe-go's AdaptiveLimiter and Netflix' gradient2, which is written anew from its description. It is a discrete-event simulation too, and
-// the limits are the real ones. What is measured begins 20 seconds after the start, or after the capacity changed, and lasts for a minute, or as long as so many requests
-// arrive as -requests says. Its latencies are those in line and at work; those that are not finished at the end count with what they were. limit_lowest and its neighbours are
-// what the limit was. Below its tables it says what is required of a limit that finds itself, and in which scenarios that is so, for ours and the others; there are some in which it is not.
-//
 // virtual is a discrete-event simulation: about a million requests per second, and
 // the same answer for the same seed on any machine. The policy code of this library
 // is the real one, driven by the simulation's clock. hedgedhttp and failsafe-go
 // cannot be driven by another clock than their own: models stand for them.
 //
-// In all engines but dns, faults, recursor, storage and limit, seed, request and attempt decide how long an attempt
+// In all engines but dns, faults, recursor and storage, seed, request and attempt decide how long an attempt
 // takes, so that every strategy meets the same latencies.
 //
 // # Busy machines
 //
 // While strategies run in real time, timers are measured. If one in a hundred is
 // more than 2.5 ms late, or 5 ms for recursor and 25 ms for faults, the figures say more about the machine than about the
-// strategies, and the output says so. No machine disturbs the engines virtual, storage, places and limit.
+// strategies, and the output says so. No machine disturbs the engines virtual, storage and places.
 //
 // # Strategies
 //
@@ -106,7 +100,6 @@
 //	denials last_answer_ms                                         null but for faults
 //	asked_twice_pct sent_twice_pct                                 null but for storage: bytes that requests asked for, and that the store sent, beyond those that were read
 //	tokens_pct                                                     null but for places: what hedges cost in the budget, for 100 requests
-//	limit_lowest limit_mean limit_highest limit_steady_pct         null but for limit: and for how much of the time it was within 20 % of its mean
 //
 // In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are
 // resampled to find it, as the calls of one part share a client that learns and a
@@ -136,7 +129,6 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
 	"github.com/gohedge/hedge/benchmark/faultlab"
-	"github.com/gohedge/hedge/benchmark/limitlab"
 	"github.com/gohedge/hedge/benchmark/placelab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/benchmark/storelab"
@@ -148,7 +140,6 @@ func main() {
 	reclab.Resolve()
 	storelab.Play()
 	placelab.Play()
-	limitlab.Play()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
@@ -156,7 +147,7 @@ func main() {
 
 // engines are all there are, the default first.
 func engines() []engine {
-	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, faultsEngine{}, recursorEngine{}, storageEngine{}, placesEngine{}, limitEngine{}, virtualEngine{}}
+	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, faultsEngine{}, recursorEngine{}, storageEngine{}, placesEngine{}, virtualEngine{}}
 }
 
 // Exit codes.

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // contract is what the machine-readable formats promise, in this order.
 const contract = "engine scenario strategy seed requests errors p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms " +
-	"extra_pct hedges wins denied conns_opened cpu_us_per_request sent_per_request denials last_answer_ms asked_twice_pct sent_twice_pct tokens_pct limit_lowest limit_mean limit_highest limit_steady_pct"
+	"extra_pct hedges wins denied conns_opened cpu_us_per_request sent_per_request denials last_answer_ms asked_twice_pct sent_twice_pct tokens_pct"
 
 func TestSameSeedSameOutput(t *testing.T) {
 	for _, format := range formats {
@@ -111,7 +111,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		args string
 		says []string
 	}{
-		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc, dns, faults, recursor, storage, places, limit or virtual"}},
+		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc, dns, faults, recursor, storage, places or virtual"}},
 		{"-scenario nothing", []string{"-scenario", `"nothing"`, "seed", "all"}},
 		{"-engine http -scenario drift", []string{"-scenario", `"drift"`, "seed"}},
 		{"-strategy hedge,best", []string{"-strategy", `"best"`, "published-told"}},
@@ -122,7 +122,6 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		{"-engine recursor -strategy miekg", []string{"-strategy miekg", "not a resolver"}},
 		{"-engine storage -strategy miekg", []string{"-strategy miekg", "not a reader of ranges"}},
 		{"-engine places -strategy miekg", []string{"-strategy miekg", "not a way to choose a place"}},
-		{"-engine limit -strategy miekg", []string{"-strategy miekg", "not a limit"}},
 		{"-requests -1", []string{"-requests -1", "100"}},
 		{"-requests 7", []string{"-requests 7", "100"}},
 		{"-requests many", []string{"-requests", `"many"`}},

@@ -55,15 +55,11 @@ var metrics = []metric{
 	{name: "asked_twice_pct", field: func(r *row) any { return r.AskedTwice }, title: "asked twice %", place: 17, format: "%.2f"},
 	{name: "sent_twice_pct", field: func(r *row) any { return r.SentTwice }, title: "sent twice %", place: 18, format: "%.2f"},
 	{name: "tokens_pct", field: func(r *row) any { return r.Tokens }, title: "tokens %", place: 19, format: "%.2f"},
-	{name: "limit_lowest", field: func(r *row) any { return r.LimitLowest }},
-	{name: "limit_mean", field: func(r *row) any { return r.LimitMean }, title: "limit", place: 20, say: limitSaid},
-	{name: "limit_highest", field: func(r *row) any { return r.LimitHighest }},
-	{name: "limit_steady_pct", field: func(r *row) any { return r.LimitSteady }},
 }
 
-// share is a share of the requests in percent. What resolvers send is told by the metric of that name instead, and limits send nothing.
+// share is a share of the requests in percent. What resolvers send is told by the metric of that name instead.
 func (r *row) share(percent float64) string {
-	if r.Engine == "recursor" || r.Engine == "faults" || r.Engine == "limit" {
+	if r.Engine == "recursor" || r.Engine == "faults" {
 		return ""
 	}
 	return fmt.Sprintf("%.1f", percent)

@@ -17,10 +17,8 @@ func (f findings) notes() []string {
 		of = "with 10 s for failures"
 	case "places":
 		of = "with 2 s for failures"
-	case "limit":
-		of = "of requests in line and at work"
 	}
-	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines(), f.placeBounds(), f.limitBounds())...)
+	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines(), f.placeBounds())...)
 	if !f.options.engine.realTime() || f.late == 0 {
 		return notes
 	}

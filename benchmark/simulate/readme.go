@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/limitlab"
 	"github.com/gohedge/hedge/benchmark/placelab"
 )
 
@@ -54,9 +53,6 @@ var readmeTables = []readmeTable{{
 }, {
 	name: "places", draw: placesTable, runs: "one run, in fake time",
 	args: "-engine places -scenario all",
-}, {
-	name: "limits", draw: func(f findings) string { return standingsTable(f) + "\n" + limitsTable(f) }, runs: "one run, in virtual time",
-	args: "-engine limit -scenario all",
 }, {
 	name: "cost", bench: costs,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
@@ -261,59 +257,6 @@ func placesTable(f findings) string {
 			fmt.Fprintf(&b, " %s |", strings.Join(both, ", "))
 		}
 		b.WriteByte('\n')
-	}
-	return b.String()
-}
-
-// limitsTable has a line for each world: how many times as long as the reference's the 99th percentiles are, and what the limit was.
-func limitsTable(f findings) string {
-	var b strings.Builder
-	names := slices.DeleteFunc(inOrder(limitlab.Contenders), func(n string) bool { return n == limitlab.Best })
-	fmt.Fprintf(&b, "| | best limit | its p99 in ms | %s | limit of %s |\n|---|%s\n", strings.Join(names, " | "), limitlab.FromMany, strings.Repeat("--:|", len(names)+3))
-	for _, s := range f.scenarios {
-		bound, _ := s.limitBound()
-		of := make(map[string]row)
-		for _, r := range s.rows() {
-			of[r.Strategy] = r
-		}
-		best, many := of[limitlab.Best], of[limitlab.FromMany]
-		fmt.Fprintf(&b, "| %s | %s | %s |", s.scenario.name, limitSaid(&best), figure(best.P99))
-		for _, n := range names {
-			text := figure(bound.times(of[n]))
-			if strategyOf(n).finds && !bound.holds(of[n]) {
-				text = "**" + text + "**"
-			}
-			fmt.Fprintf(&b, " %s |", text)
-		}
-		fmt.Fprintf(&b, " %s |\n", limitSaid(&many))
-	}
-	return b.String()
-}
-
-// standingsTable has a line for each limit: in how many worlds it is within the bound, and its geometric mean.
-func standingsTable(f findings) string {
-	var b strings.Builder
-	for _, name := range inOrder(limitlab.Contenders) {
-		s := f.standing(name)
-		if s.all.of == 0 {
-			continue
-		}
-		if b.Len() == 0 {
-			b.WriteString("| |")
-			for _, load := range s.loads {
-				fmt.Fprintf(&b, " %d %% loaded: within the bound | mean |", load)
-			}
-			fmt.Fprintf(&b, " within ±%.0f %% of its mean |\n|---|%s\n", 100*limitlab.Steady, strings.Repeat("--:|", 2*len(s.loads)+1))
-		}
-		fmt.Fprintf(&b, "| %s |", name)
-		for _, load := range s.loads {
-			fmt.Fprintf(&b, " %d of %d | %.2f |", s.at[load].within, s.at[load].of, s.at[load].mean())
-		}
-		if strategyOf(name).finds {
-			fmt.Fprintf(&b, " %d of %d |\n", s.steady, s.all.of)
-		} else {
-			b.WriteString(" – |\n")
-		}
 	}
 	return b.String()
 }

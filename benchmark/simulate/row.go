@@ -45,7 +45,6 @@ type row struct {
 type engineFigures struct {
 	faultFigures
 	budgetFigures
-	limitFigures
 }
 
 // faultFigures are for faults, else nil.
@@ -59,12 +58,6 @@ type budgetFigures struct {
 	AskedTwice *float64 // for storage: bytes in percent of those that were read, beyond these
 	SentTwice  *float64
 	Tokens     *float64 // for places: for 100 requests
-}
-
-// limitFigures are what a limit was while it was measured, nil where there is none.
-type limitFigures struct {
-	LimitLowest, LimitMean, LimitHighest *float64
-	LimitSteady                          *float64 // for how much of the time it was within 20 % of its mean, in percent
 }
 
 // A trial is the results of one strategy in one run of a scenario.
@@ -86,7 +79,6 @@ type trial struct {
 	misread  misread
 	traffic  []storelab.Traffic // of each call, for storage
 	tokens   *float64           // for 100 requests
-	limit    limitFigures
 }
 
 // A misread is what validators got wrong.
@@ -115,7 +107,7 @@ func (t *trial) result() result {
 	whole.Denied += t.refused
 	whole.Errors += t.failures
 	whole.Conns, whole.CPU, whole.Sent, whole.Denials, whole.Last = t.conns, t.cpu, t.sent, t.denials, t.last
-	whole.Tokens, whole.limitFigures = t.tokens, t.limit
+	whole.Tokens = t.tokens
 	res.rows = append(res.rows, whole)
 	for _, p := range t.scenario.parts {
 		r := t.row(t.scenario.name+"/"+p.name, p.in)

@@ -64,9 +64,6 @@ func (r *row) UnmarshalJSON(b []byte) error {
 	if given("tokens_pct") {
 		r.Tokens = new(float64)
 	}
-	if given("limit_mean") {
-		r.limitFigures = limitFigures{new(float64), new(float64), new(float64), new(float64)}
-	}
 	for _, m := range metrics {
 		if !given(m.name) {
 			continue

@@ -2,7 +2,6 @@ package main
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
@@ -113,7 +112,7 @@ func scenarios() []scenario {
 	}, {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
-	}}, slices.Concat(serviceScenarios(), longScenarios(), labScenarios(), dnsScenarios, faultScenarios, recursorScenarios, storageScenarios, placeScenarios, limitScenarios)...)
+	}}, slices.Concat(serviceScenarios(), longScenarios(), labScenarios(), dnsScenarios, faultScenarios, recursorScenarios, storageScenarios, placeScenarios)...)
 }
 
 // scenarioOf returns the first scenario of that name.
@@ -124,7 +123,7 @@ func scenarioOf(name string) scenario {
 
 func labScenarios() []scenario {
 	usual := virtual.Lognormal(5*ms, 2*ms)
-	return slices.Concat(queueLabs(), foundLabs(), elsewhereLabs(), []scenario{{
+	return slices.Concat(queueLabs(), elsewhereLabs(), []scenario{{
 		name: "stream", about: "the header comes at once and the first byte later, for 10 % of attempts by 200 ms, 30 callers; time to first byte",
 		world: virtual.World{Workers: 30, Requests: 6000, Model: virtual.Late(usual, 0.10, 200*ms)}, sockets: []string{"http"},
 		lab: &lab{
@@ -174,29 +173,6 @@ func queueLabs() []scenario {
 		in("queue-deaf", "20 servers, 80 % loaded, that work on one request at a time and finish cancelled ones", false, "http", "grpc"),
 		in("queue-deaf-h2", "the same over HTTP/2", true, "http"),
 	}
-}
-
-// foundLabs are queueLabs for 160 s, of which 120 are for Limiters that find their limits.
-func foundLabs() (all []scenario) {
-	for _, sc := range queueLabs() {
-		warm := int(120 * sc.world.Rate)
-		sc.name = strings.Replace(sc.name, "deaf", "deaf-found", 1)
-		sc.about += ", after two minutes in which Limiters find their limits"
-		sc.byName, sc.parts, sc.world.Requests = true, []part{last("settled", int32(warm))}, int(160*sc.world.Rate)
-		l := *sc.lab
-		l.strategies, l.warm = []string{bare, limited}, warm
-		sc.lab = &l
-		all = append(all, sc)
-	}
-	return all
-}
-
-// foundNames are the names of foundLabs.
-func foundNames() (names []string) {
-	for _, sc := range foundLabs() {
-		names = append(names, sc.name)
-	}
-	return names
 }
 
 // elsewhereNames are the names of elsewhereLabs.

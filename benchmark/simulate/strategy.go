@@ -36,11 +36,8 @@ type strategy struct {
 	storage  bool // package storelab has one
 	places   bool // package placelab has one
 	chooses  bool // among places, by what it learns
-	limits   bool // package limitlab has one
-	finds    bool // a limit, by what it learns
 
 	limited   bool // every server with a queue has a Limiter; for worlds with queues only
-	adaptive  bool // it is one that finds its limit, in real time and in labs
 	givenRate bool // the client is given the true request rate
 	oracle    int  // hedges per call, at the best static delays, which are found afterwards; 0: not an oracle
 }
@@ -66,7 +63,6 @@ const (
 	ours    = "hedge"
 	audited = "hedge-audit"
 	limited = "hedge-limited"
-	found   = "hedge-limit-found"
 	bare    = "none"
 )
 
@@ -110,10 +106,7 @@ func (s strategy) isFor(sc scenario) bool {
 
 // limiter returns a Limiter for a server with a queue, or nil.
 func (s strategy) limiter() *hedge.Limiter {
-	switch {
-	case s.adaptive:
-		return hedge.NewAdaptiveLimiter()
-	case s.limited:
+	if s.limited {
 		return hedge.NewLimiter(1)
 	}
 	return nil

@@ -33,11 +33,6 @@ func init() {
 			name: limited, rank: 106, about: "this library, and a Limiter before each server", limited: true,
 			look: look{shade: shade{"#0e7490", "#22d3ee"}, highlight: true},
 		}),
-		library{}.overSockets(strategy{
-			name: found, rank: 107, about: "the same with Limiters that find their limits", limited: true, adaptive: true,
-			scenarios: foundNames(),
-			look:      look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
-		}),
 		library{maxHedges: 1}.everywhere(strategy{
 			name: "hedge-1", rank: 110, about: "this library with one hedge per call",
 			look: look{shade: shade{"#0284c7", "#38bdf8"}},
@@ -119,11 +114,6 @@ func (l library) overHTTP(s strategy) strategy {
 
 func (l library) overGRPC(s strategy) strategy {
 	s.grpc = l.grpc
-	return s
-}
-
-func (l library) overSockets(s strategy) strategy {
-	s.http, s.grpc = l.http, l.grpc
 	return s
 }
 

@@ -1,5 +1,4 @@
-// Package semaphore lets so many work at a time. Who comes when all places are taken waits for one, first come first served.
-// How many places there are may change.
+// Package semaphore lets a fixed number of callers work at a time. A caller that comes when all places are taken waits for one, first come first served.
 package semaphore
 
 import (
@@ -11,31 +10,12 @@ import (
 // A Semaphore has places. It is safe for concurrent use. Use [New] to make one.
 type Semaphore struct {
 	mu            sync.Mutex
-	places, taken int       // more are taken than there are after a Resize
+	places, taken int
 	waiting       list.List // of channels, each closed when its owner gets a place; empty while a place is free
 }
 
 // New returns a Semaphore of n places, which are free.
 func New(n int) *Semaphore { return &Semaphore{places: n} }
-
-// Resize makes it n places. Who has one keeps it, even where there are fewer now.
-func (s *Semaphore) Resize(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.places = n
-	s.give()
-}
-
-// TryAcquire takes a place if one is free.
-func (s *Semaphore) TryAcquire() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.taken >= s.places {
-		return false
-	}
-	s.taken++
-	return true
-}
 
 // Acquire takes a place, and waits for one if there is none. It returns the error of ctx, and takes none, if that has ended or
 // ends before.
