@@ -18,8 +18,7 @@ fmt: # fails if a Go file is not formatted
 
 .PHONY: tidy
 tidy:
-	go mod tidy -diff
-	@for d in $(NESTED); do (cd $$d && go mod tidy -diff) || exit 1; done
+	@for d in . $(NESTED); do (cd $$d && GOWORK=off go mod tidy -diff) || exit 1; done
 
 .PHONY: vet
 vet:
@@ -28,12 +27,12 @@ vet:
 
 .PHONY: vet-cross
 vet-cross: # builds for the systems that the tests do not run on
-	GOOS=windows go vet ./...
-	GOOS=darwin go vet ./...
+	GOOS=windows go vet ./... ./benchmark/...
+	GOOS=darwin go vet ./... ./benchmark/...
 
 .PHONY: lint
 lint:
-	go run $(STATICCHECK) ./...
+	go run $(STATICCHECK) ./... ./benchmark/...
 	go run $(ACTIONLINT)
 	@! git grep -nE 'TO''DO|FIX''ME|XX''X' -- ':!Makefile'
 
@@ -44,7 +43,7 @@ test:
 
 .PHONY: test-nogrpc
 test-nogrpc: # without gRPC, for whatever is not about it
-	go vet -tags hedge_nogrpc $$(go list -tags hedge_nogrpc ./... | grep -vE '/(examples|benchmark|internal/(livetests|worlds))(/|$$)')
+	go vet -tags hedge_nogrpc $$(go list -tags hedge_nogrpc ./... | grep -vE '/(examples|internal/(livetests|worlds))(/|$$)')
 	go test -tags hedge_nogrpc -shuffle=on . ./debug
 	go -C hedgeprom test -tags hedge_nogrpc -shuffle=on ./...
 	go -C hedgeotel vet -tags hedge_nogrpc ./...
@@ -55,7 +54,7 @@ floors: # what users get, with the oldest Go and the oldest modules that go.mod 
 
 .PHONY: test-386
 test-386: # integers have 32 bits there: of what users get, without the long tests
-	CGO_ENABLED=0 GOARCH=386 go test -short -shuffle=on -timeout 20m $$(go list ./... | grep -v /benchmark)
+	CGO_ENABLED=0 GOARCH=386 go test -short -shuffle=on -timeout 20m ./...
 
 .PHONY: fuzz
 fuzz: # runs each target for FUZZTIME

@@ -41,13 +41,12 @@ func TestArrowsPointDown(t *testing.T) {
 		{"internal/watch", []string{module + "/internal/engine", module + "/internal/race", module + "/internal/ops", module + "/sketch", "golang.org", "google.golang.org"}, "events pass through it, whoever raises them"},
 		{"internal/seats", []string{module, "golang.org", "github.com/miekg/dns", "net/http"}, "who stays is a matter of clients and time, and no protocol's"},
 		{"internal/ops", []string{grpc, "net/http", "github.com/miekg/dns"}, "every protocol is operated alike"},
-		{"dnshedge", []string{grpc, module + "/benchmark"}, "a DNS user's program is 6.8 MiB, and 11.7 MiB with grpc"},
-		{"dnshedge/recursor", []string{grpc, module + "/benchmark", module + "/debug"}, "it stands below a Client, and is told of by observe alone"},
+		{"dnshedge", []string{grpc}, "a DNS user's program is 6.8 MiB, and 11.7 MiB with grpc"},
+		{"dnshedge/recursor", []string{grpc, module + "/debug"}, "it stands below a Client, and is told of by observe alone"},
 		{"dnshedge/internal/lookup", []string{module + "/internal", module + "/dnshedge/internal/transport", "net/http", grpc}, "a lookup knows no transport"},
 		{"dnshedge/internal/system", []string{module + "/internal", module + "/sketch", module + "/dnshedge/internal/transport", module + "/dnshedge/internal/group", "net/http", grpc}, "what the system says is addresses"},
 		{"dnshedge/internal/group", []string{module + "/dnshedge/internal/system", module + "/dnshedge/internal/lookup", grpc}, "who asks servers need not know who named them, nor for whom"},
-		{"dnshedge/names", []string{grpc, module + "/benchmark"}, "it stands on dnshedge, and an HTTP user does not carry grpc"},
-		{"dnshedge/grpcnames", []string{module + "/benchmark"}, "it is for clients that have grpc, and no hedging"},
+		{"dnshedge/names", []string{grpc}, "it stands on dnshedge, and an HTTP user does not carry grpc"},
 		{"dnshedge/internal/wire", []string{module + "/internal", module + "/sketch", module + "/dnshedge/internal/transport", "net/http", grpc}, "messages know no sockets"},
 		{"dnshedge/internal/validate", []string{module, "net/http", grpc}, "what is signed is a matter of records and the date alone"},
 		{"dnshedge/internal/chain", []string{module + "/dnshedge/recursor", module + "/dnshedge/dnssec", module + "/dnshedge/internal/transport", "net/http", grpc}, "who follows a chain of trust has no servers, and others ask them"},
@@ -58,8 +57,8 @@ func TestArrowsPointDown(t *testing.T) {
 		{"internal/semaphore", []string{module, "golang.org", "github.com", "google.golang.org"}, "places are for whoever waits for one"},
 		{"internal/upload", []string{module, "golang.org", "google.golang.org"}, "a body is read ahead whoever asks for it"},
 		{"hedgetest", []string{grpc, "github.com/miekg/dns", "github.com/stretchr", module + "/internal/doubles"}, "who tests HTTP carries neither gRPC nor the tools of other tests"},
-		{".", []string{"github.com/miekg/dns", module + "/benchmark", module + "/dnshedge", module + "/debug", module + "/rangeread"},
-			"DNS, benchmarks, pages and ranges are not for every user to carry"},
+		{".", []string{"github.com/miekg/dns", module + "/dnshedge", module + "/debug", module + "/rangeread"},
+			"DNS, pages and ranges are not for every user to carry"},
 	} {
 		t.Run(rule.from, func(t *testing.T) {
 			t.Parallel()

@@ -43,7 +43,7 @@ func run(readme string) error {
 			return fmt.Errorf("%s: %w", p.title, err)
 		}
 	}
-	over := []error{judge("go.mod", "modules required", int64(root.direct), 13), judge("go.mod", "modules required indirectly", int64(root.indirect), 9)}
+	over := []error{judge("go.mod", "modules required", int64(root.direct), 9), judge("go.mod", "modules required indirectly", int64(root.indirect), 9)}
 	for _, p := range programs {
 		w := weights[p.title]
 		over = append(over,
@@ -120,7 +120,7 @@ func write(file, text string) error {
 type rootInfo struct {
 	dir, goVersion   string
 	direct, indirect int
-	requires         map[string]string // the versions that it requires directly
+	requires         map[string]string // versions by module path, also of the peers that only the benchmark's go.mod requires
 }
 
 // rootModule reads the go.mod of the module in which the command runs.
@@ -130,21 +130,18 @@ func rootModule() (root rootInfo, err error) {
 		return root, err
 	}
 	root.dir = strings.TrimSpace(text)
-	text, err = command(root.dir, "mod", "edit", "-json")
+	peers, err := readModFile(filepath.Join(root.dir, "benchmark"))
 	if err != nil {
 		return root, err
 	}
-	var mod struct {
-		Go      string
-		Require []struct {
-			Path, Version string
-			Indirect      bool
-		}
-	}
-	if err := json.Unmarshal([]byte(text), &mod); err != nil {
+	mod, err := readModFile(root.dir)
+	if err != nil {
 		return root, err
 	}
 	root.goVersion, root.requires = mod.Go, make(map[string]string)
+	for _, r := range peers.Require {
+		root.requires[r.Path] = r.Version
+	}
 	for _, r := range mod.Require {
 		if r.Indirect {
 			root.indirect++
@@ -156,6 +153,24 @@ func rootModule() (root rootInfo, err error) {
 	return root, nil
 }
 
+// A modFile is the part of a go.mod file that weight reads.
+type modFile struct {
+	Go      string
+	Require []struct {
+		Path, Version string
+		Indirect      bool
+	}
+}
+
+// readModFile reads the go.mod of the module in a folder.
+func readModFile(dir string) (mod modFile, err error) {
+	text, err := command(dir, "mod", "edit", "-json")
+	if err != nil {
+		return mod, err
+	}
+	return mod, json.Unmarshal([]byte(text), &mod)
+}
+
 // weigh builds a program in a module of its own.
 func weigh(root rootInfo, p program) (w weight, err error) {
 	dir, err := os.MkdirTemp("", "weight")
@@ -163,9 +178,13 @@ func weigh(root rootInfo, p program) (w weight, err error) {
 		return w, err
 	}
 	defer os.RemoveAll(dir)
-	sums, err := os.ReadFile(filepath.Join(root.dir, "go.sum"))
-	if err != nil {
-		return w, err
+	var sums []byte
+	for _, module := range []string{".", "benchmark"} {
+		text, err := os.ReadFile(filepath.Join(root.dir, module, "go.sum"))
+		if err != nil {
+			return w, err
+		}
+		sums = append(sums, text...)
 	}
 	mod := fmt.Sprintf("module example.com/user\n\ngo %s\n\nreplace %s => %q\n", root.goVersion, hedgePath, root.dir)
 	for path, version := range root.requires {

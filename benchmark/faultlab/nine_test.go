@@ -1,4 +1,4 @@
-package dnshedge_test
+package faultlab_test
 
 import (
 	"math"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -32,7 +33,7 @@ func TestAClientIsAsGoodAsAnyResolverInNineWorlds(t *testing.T) {
 				for _, r := range rows[1:] {
 					assert.GreaterOrEqual(t, float64(r.Answered()), best-3*math.Sqrt(best*(1-best/n)), r.Contender)
 					if goIsAsUsual() {
-						assert.LessOrEqual(t, r.Last, peer.Last+100*ms, r.Contender)
+						assert.LessOrEqual(t, r.Last, peer.Last+100*time.Millisecond, r.Contender)
 					}
 				}
 			})
