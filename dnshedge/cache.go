@@ -508,8 +508,12 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 // Set keeps a response as if a server had just sent it, and reports whether it may
 // be kept. It does not change r.
 func (c *Cache) Set(r *dns.Msg) bool {
-	q, err := wire.NewQuery(r)
-	if err != nil || !r.Response || !q.Cacheable() {
+	ask := &dns.Msg{MsgHdr: r.MsgHdr, Question: r.Question}
+	if opt := r.IsEdns0(); opt != nil {
+		ask.Extra = []dns.RR{opt}
+	}
+	q, err := wire.NewQuery(ask)
+	if err != nil || !r.Response || r.IsTsig() != nil || !q.Cacheable() {
 		return false
 	}
 	b, err := r.Pack()

@@ -341,7 +341,11 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 // exchange are of type *Error, and wrap the cause; that of a context is not
 // changed. Messages whose opcode is not QUERY (updates, notifications) are sent
 // once, as they are, except for the ID; to the next server only if the one before
-// it refuses them, or cannot be reached from here. Zone transfers and TSIG are refused.
+// it refuses the connection, or cannot be reached from here. A truncated response to one
+// is returned without its records. Zone transfers, signed messages (TSIG, SIG(0)) and
+// queries with records other than OPT are errors, and are not sent.
+//
+// A server that does not understand EDNS is asked without: DO, AD, CD and options are then not sent.
 func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error) {
 	core, err := c.init()
 	if err != nil {

@@ -15,8 +15,8 @@ var _ dns.Handler = (*Client)(nil)
 
 // ServeDNS answers r, so that a Client is a dns.Handler. A question without an
 // answer gets SERVFAIL with an extended error (RFC 8914), a message that is no
-// question, or one for a type that no data has (RFC 6895), FORMERR or NOTIMP, and a zone transfer or
-// a message with a signature (TSIG) REFUSED. Over UDP, responses that are longer than the client takes, or longer than
+// question, or one for a type that no data has (RFC 6895), or with records besides OPT, FORMERR or NOTIMP, and a
+// zone transfer or a signed message (TSIG, SIG(0)) REFUSED. Over UDP, responses that are longer than the client takes, or longer than
 // 1232 bytes (RFC 9715), are cut. If w is a dns.ConnectionStater and tells of TLS,
 // responses to queries with EDNS are padded (RFC 8467).
 //
@@ -118,7 +118,7 @@ func badQuery(err error) int {
 	switch {
 	case errors.Is(err, wire.ErrVersion):
 		return dns.RcodeBadVers
-	case errors.Is(err, wire.ErrTSIG):
+	case errors.Is(err, wire.ErrSigned):
 		return dns.RcodeRefused
 	}
 	return dns.RcodeFormatError

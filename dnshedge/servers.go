@@ -368,7 +368,7 @@ func (s *servers) put(ctx context.Context, q *wire.Query, turns []turn) (r *resu
 			s.count.fallbacks.Add(1)
 		}
 		r = s.ask(ctx, new(asking), q, t.group)
-		if r.err == nil || ctx.Err() != nil || !group.Refused(r.err) && !group.Ours(r.err) {
+		if r.err == nil || ctx.Err() != nil || !group.Unsent(r.err) {
 			break
 		}
 	}

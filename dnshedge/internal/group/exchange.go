@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -796,18 +795,6 @@ func (x *Exchange) payAgain() (to, use int, ok bool) {
 	return to, use, true
 }
 
-// ours are the errors of this process, this machine or its network.
-var ours = [...]error{
-	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
-	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
-}
-
-// Ours reports whether an error is this process's, this machine's or its network's, and says nothing about the
-// server or the name.
-func Ours(err error) bool {
-	return slices.ContainsFunc(ours[:], func(one error) bool { return errors.Is(err, one) })
-}
-
 // timedOut reports whether a connection was not opened in time.
 func timedOut(err error) bool {
 	var t net.Error
@@ -835,7 +822,7 @@ func (x *Exchange) failover(n int, from *Server, a *wire.Answer, err error) (to,
 	defer x.mu.Unlock()
 	x.refused = x.refused || Refused(err)
 	before := x.keepFailure(from, a, err)
-	if !x.q.Standard() {
+	if !x.q.Standard() && !Unsent(err) {
 		return 0, 0, false
 	}
 	i := x.pickBut(x.wereAsked())

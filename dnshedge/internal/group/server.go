@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -115,7 +114,7 @@ func (s *Server) ask(ctx context.Context, q *wire.Query, n int, w *transport.Way
 			return a, setup, nil
 		}
 		failed = cmp.Or(failed, err)
-		if ctx.Err() != nil || errors.Is(err, transport.ErrClosed) || !q.Standard() {
+		if ctx.Err() != nil || errors.Is(err, transport.ErrClosed) || !q.Standard() && !Unsent(err) {
 			return nil, 0, err
 		}
 	}
@@ -357,10 +356,6 @@ func (h *health) answered() {
 		h.down.Store(false)
 	}
 }
-
-// Refused reports whether an error says that nobody listens: the server may be about to restart. A connection that was closed
-// is none of these: the question may be what ended it.
-func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // forgetRefusals is how long it is known that a server refuses connections, if nobody asks it.
 const forgetRefusals = time.Minute

@@ -24,7 +24,7 @@ import (
 )
 
 func init() {
-	register(Scheme{Name: "https", RFC: 8484, Port: dohPort, TLS: true, Path: "/dns-query", New: newDoH})
+	register(Scheme{Name: "https", RFC: 8484, Port: dohPort, TLS: true, Path: "/dns-query"}, newDoH)
 }
 
 const (
@@ -75,9 +75,9 @@ type doh struct {
 	wg     sync.WaitGroup // of requests
 }
 
-var _ Transport = (*doh)(nil)
+var _ sender = (*doh)(nil)
 
-func newDoH(c Config) Transport {
+func newDoH(c Config) sender {
 	d := &doh{Config: c, own: make(chan struct{}, ownLanes)}
 	host := c.Addr
 	if h, port, err := net.SplitHostPort(host); err == nil && port == dohPort {
@@ -113,9 +113,9 @@ func (d *doh) Close() {
 func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
 	lane := d.probing.lane(q, n)
 	for probed, ended := 0, 0; ; d.Owner.Retried() {
-		a, setup, err := d.exchange(ctx, q, lane, w)
+		a, setup, _, err := d.send(ctx, q, lane, w)
 		var broken *connError
-		if !errors.As(err, &broken) || !q.Standard() || ctx.Err() != nil {
+		if !errors.As(err, &broken) || ctx.Err() != nil {
 			return a, setup, err
 		}
 		switch {
@@ -138,12 +138,22 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire
 	}
 }
 
-// exchange is Exchange over a lane's connection.
-func (d *doh) exchange(ctx context.Context, q *wire.Query, lane int, w *Way) (*wire.Answer, time.Duration, error) {
+// SendOnce makes one request, and another one as long as none was written.
+func (d *doh) SendOnce(ctx context.Context, q *wire.Query, w *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
+	for retries := 0; ; retries++ {
+		a, setup, written, err = d.send(ctx, q, 0, w)
+		if err == nil || written || !Ended(err) || retries == maxRetries || ctx.Err() != nil {
+			return a, setup, written, err
+		}
+	}
+}
+
+// send makes one request over a lane's connection. If there is an error, written says whether the request was written, or is about to be.
+func (d *doh) send(ctx context.Context, q *wire.Query, lane int, w *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
-		return nil, 0, ErrClosed
+		return nil, 0, false, ErrClosed
 	}
 	d.wg.Add(1)
 	d.mu.Unlock()
@@ -168,18 +178,18 @@ func (d *doh) exchange(ctx context.Context, q *wire.Query, lane int, w *Way) (*w
 	}()
 	select {
 	case r := <-done:
-		return r.a, r.setup, r.err
+		return r.a, r.setup, sent.Load() != 0, r.err
 	case <-ctx.Done():
 	}
 	if sent.Load() == 0 || !d.Owner.Abandon() {
 		cancel()
-		return nil, 0, causeOf(ctx)
+		return nil, 0, true, causeOf(ctx)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed { // Close has ended the request, and may not wait for another goroutine any more
 		d.Owner.AbandonEnded()
-		return nil, 0, causeOf(ctx)
+		return nil, 0, true, causeOf(ctx)
 	}
 	d.wg.Go(func() {
 		defer d.Owner.AbandonEnded()
@@ -192,7 +202,7 @@ func (d *doh) exchange(ctx context.Context, q *wire.Query, lane int, w *Way) (*w
 			<-done
 		}
 	})
-	return nil, 0, causeOf(ctx)
+	return nil, 0, true, causeOf(ctx)
 }
 
 // conn returns the lane's connection for one request, which must call leave.
@@ -331,7 +341,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *a
 }
 
 // request returns the request for a query. net/http may repeat it if the server closes
-// the connection, but only if the query is safe to repeat.
+// the connection or resets the stream, but only if the query is safe to repeat: without GetBody it cannot.
 func (d *doh) request(b []byte, repeat bool) *http.Request {
 	u := d.url
 	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
@@ -345,8 +355,10 @@ func (d *doh) request(b []byte, repeat bool) *http.Request {
 		r.Header["Idempotency-Key"] = nil // tells net/http, and is not sent
 	}
 	r.ContentLength = int64(len(b))
-	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
-	r.Body, _ = r.GetBody()
+	r.Body = io.NopCloser(bytes.NewReader(b))
+	if repeat {
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	}
 	return r
 }
 

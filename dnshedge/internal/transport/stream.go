@@ -11,12 +11,12 @@ import (
 )
 
 func init() {
-	register(Scheme{Name: "tcp", RFC: 7766, Port: "53", New: func(c Config) Transport {
+	register(Scheme{Name: "tcp", RFC: 7766, Port: "53"}, func(c Config) sender {
 		return newStream(c, nil)
-	}})
-	register(Scheme{Name: "tls", RFC: 7858, Port: "853", TLS: true, New: func(c Config) Transport {
+	})
+	register(Scheme{Name: "tls", RFC: 7858, Port: "853", TLS: true}, func(c Config) sender {
 		return newStream(c, c.tls("dot"))
-	}})
+	})
 }
 
 const (
@@ -51,7 +51,7 @@ type stream struct {
 	wg     sync.WaitGroup // of the goroutines that open connections, read or await abandoned answers
 }
 
-var _ Transport = (*stream)(nil)
+var _ sender = (*stream)(nil)
 
 type lane struct {
 	mu      sync.Mutex  // guards the fields below
@@ -153,7 +153,7 @@ func (s *stream) spawn(f func()) bool {
 
 func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
 	a, setup, err := s.exchange(ctx, q, &s.lanes[s.probing.lane(q, n)], w)
-	if broken := (*connError)(nil); !errors.As(err, &broken) || !broken.others || !q.Standard() || ctx.Err() != nil {
+	if broken := (*connError)(nil); !errors.As(err, &broken) || !broken.others || ctx.Err() != nil {
 		return a, setup, err
 	}
 	select {
@@ -170,41 +170,71 @@ func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*w
 func (s *stream) exchange(ctx context.Context, q *wire.Query, l *lane, w *Way) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
+		a, over, err := s.send(ctx, q, l, w)
+		setup += over.setup
+		// A server may close an idle connection at any time (RFC 7766 §6.2.3), and also
+		// one that it has answered as many queries over as it wants to. If a probe was under way, that may be
+		// what has ended it, and not the query.
+		var broken *connError
+		if errors.As(err, &broken) && ctx.Err() == nil &&
+			(over.reused && retries == 0 || (broken.answers > 0 || broken.probed && !isProbe(q)) && retries < maxRetries) {
+			s.Owner.Retried()
+			retries++
+			continue
+		}
+		return a, setup, err
+	}
+}
+
+// SendOnce sends q over the connection of first queries, and over another one as long as it was not written.
+func (s *stream) SendOnce(ctx context.Context, q *wire.Query, w *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
+	for retries := 0; ; retries++ {
+		a, over, err := s.send(ctx, q, &s.lanes[0], w)
+		setup += over.setup
+		var broken *connError
+		if errors.As(err, &broken) && !broken.sent && ctx.Err() == nil && retries < maxRetries {
+			continue
+		}
+		return a, setup, over.connected && (broken == nil || broken.sent), err
+	}
+}
+
+// A sending says how a query was sent over a stream.
+type sending struct {
+	setup     time.Duration // of connections that were opened for it
+	connected bool          // there was a connection
+	reused    bool          // it was open before
+}
+
+// send writes q once, to the connection of a lane, and returns its answer.
+func (s *stream) send(ctx context.Context, q *wire.Query, l *lane, w *Way) (a *wire.Answer, over sending, err error) {
+	for {
 		start := time.Now()
 		c, reused, err := s.connection(ctx, l)
+		over.connected, over.reused = err == nil, reused
 		if err != nil {
-			return nil, 0, err
+			return nil, over, err
 		}
 		if !reused {
-			setup += time.Since(start)
+			over.setup += time.Since(start)
 		}
 		w.carried.Store(&c.carried)
 		b, err := c.exchange(ctx, q)
 		if errors.Is(err, errRetired) {
 			continue
 		}
-		// A server may close an idle connection at any time (RFC 7766 §6.2.3), and also
-		// one that it has answered as many queries over as it wants to. If a probe was under way, that may be
-		// what has ended it, and not the query.
-		var broken *connError
-		if errors.As(err, &broken) && (q.Standard() || !broken.sent) && ctx.Err() == nil &&
-			(reused && retries == 0 || (broken.answers > 0 || broken.probed && !isProbe(q)) && retries < maxRetries) {
-			s.Owner.Retried()
-			retries++
-			continue
-		}
 		if err != nil {
-			return nil, 0, err
+			return nil, over, err
 		}
 		a, err := wire.ParseAnswer(b, q)
 		if err != nil {
 			s.Owner.Ignored(err)
-			return nil, setup, err
+			return nil, over, err
 		}
 		if a.HasKeepalive {
 			c.keepalive(a.Keepalive)
 		}
-		return a, setup, nil
+		return a, over, nil
 	}
 }
 

@@ -6,12 +6,10 @@
 package transport
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"io"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -142,34 +140,4 @@ func (c *Config) tls(protocols ...string) *tls.Config {
 	t := c.TLS.Clone()
 	t.NextProtos = protocols
 	return t
-}
-
-// A Scheme is a kind of transport, and how a URL of its servers is read.
-type Scheme struct {
-	Name string // as in URLs
-	RFC  int    // that specifies it; messages name the schemes in this order
-	Port string // of servers whose URL has none
-	TLS  bool   // servers have a certificate
-	Path string // of servers whose URL has none; empty: URLs must not have a path
-	New  func(Config) Transport
-}
-
-var schemes = make(map[string]Scheme)
-
-// register is called when the program starts, by each file that has a transport.
-func register(s Scheme) {
-	bare := s.New
-	s.New = func(c Config) Transport { return &edns{Transport: bare(c)} }
-	schemes[s.Name] = s
-}
-
-// Find returns the scheme of that name.
-func Find(name string) (Scheme, bool) {
-	s, ok := schemes[name]
-	return s, ok
-}
-
-// Schemes returns all schemes.
-func Schemes() []Scheme {
-	return slices.SortedFunc(maps.Values(schemes), func(a, b Scheme) int { return cmp.Compare(a.RFC, b.RFC) })
 }

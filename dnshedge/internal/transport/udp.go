@@ -15,9 +15,9 @@ import (
 )
 
 func init() {
-	register(Scheme{Name: "udp", RFC: 1035, Port: "53", New: func(c Config) Transport {
+	register(Scheme{Name: "udp", RFC: 1035, Port: "53"}, func(c Config) sender {
 		return &udp{Config: c, tcp: newStream(c, nil), to: c.fixed()}
-	}})
+	})
 }
 
 const (
@@ -31,6 +31,9 @@ const (
 
 	maxOwn   = 128 // queries with a socket of their own, before others share
 	maxWrong = 3   // messages that answer no query, before a socket is given up
+
+	// maxWrongOnce is maxWrong for a message that must not be repeated: there is no other way to its response.
+	maxWrongOnce = 1024
 )
 
 var (
@@ -72,7 +75,7 @@ type udp struct {
 	guard guard
 }
 
-var _ Transport = (*udp)(nil)
+var _ sender = (*udp)(nil)
 
 func (u *udp) Ready() bool { return true }
 func (u *udp) Close()      { u.tcp.Close() }
@@ -141,6 +144,15 @@ func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, _ *Way) (*wire
 	return a, 0, err
 }
 
+// SendOnce sends one datagram over a socket of its own. A response that was cut is the response.
+func (u *udp) SendOnce(ctx context.Context, q *wire.Query, _ *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
+	d := &datagram{udp: u, q: q}
+	u.own.Add(1)
+	a, err = d.ask(ctx)
+	// The network says of the only datagram of a socket that it was not delivered.
+	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
+}
+
 // ask sends one datagram and returns its response. An alone one has a socket of its own, a new port and ID, and no guard: its
 // response is not believed if any other message comes before it.
 func (u *udp) ask(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
@@ -155,10 +167,15 @@ func (u *udp) ask(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer,
 		}
 		return u.crowd.ask(ctx, d)
 	}
+	return d.ask(ctx)
+}
+
+// ask sends the datagram over a socket of its own, which is counted.
+func (d *datagram) ask(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
-	conn, err := u.socket(ctx)
+	conn, err := d.socket(ctx)
 	if err != nil {
-		u.own.Add(-1)
+		d.own.Add(-1)
 		return nil, err
 	}
 	d.conn = conn
@@ -166,6 +183,7 @@ func (u *udp) ask(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer,
 		d.close()
 		return nil, err
 	}
+	d.written = true
 	deadline, _ := ctx.Deadline()
 	_ = d.conn.SetReadDeadline(deadline)
 	expiring := false
@@ -197,8 +215,10 @@ type datagram struct {
 	q      *wire.Query
 	cookie []byte // that it was sent with; nil: none
 	id     uint16
-	alone  bool // see ask
+	alone  bool // see udp.ask
 	sent   time.Time
+
+	written bool // over a socket of its own
 
 	conn   net.Conn    // of its own, or nil
 	closed atomic.Bool // conn is
@@ -233,12 +253,16 @@ func (d *datagram) write(c net.Conn) error {
 }
 
 // judge reads a message. It returns the answer, or errCut if the question is to be
-// asked over TCP, or errUnsure, which is a reason for that as well. Any other error is that of a message that does not answer the query.
+// asked over TCP, or errUnsure, which is a reason for that as well. What answers a message that must not be repeated is
+// never asked for again: it is the answer, or a wire.MalformedError. Any other error is that of a message that does not answer the query.
 func (d *datagram) judge(b []byte) (*wire.Answer, error) {
 	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
 		return nil, errUnsure // the server may change the spelling, or a forger does not know it
 	} else if err != nil {
 		return nil, err
+	}
+	if !d.q.Standard() {
+		return wire.ParseAnswer(b, d.q)
 	}
 	a, err := wire.ParseDatagram(b, d.q)
 	if err != nil {
@@ -254,13 +278,23 @@ func (d *datagram) judge(b []byte) (*wire.Answer, error) {
 }
 
 // ends reports whether judge has found the response, be it of use or not.
-func ends(err error) bool { return err == nil || err == errCut || err == errUnsure }
+func ends(err error) bool {
+	if err == nil || err == errCut || err == errUnsure {
+		return true
+	}
+	var malformed *wire.MalformedError
+	return errors.As(err, &malformed)
+}
 
 // read returns the response. Other messages that arrive before it are ignored.
 func (d *datagram) read() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
-	for wrong := 0; wrong < maxWrong; {
+	most := maxWrong
+	if !d.q.Standard() {
+		most = maxWrongOnce
+	}
+	for wrong := 0; wrong < most; {
 		n, err := Receive(d.conn, buf[:])
 		if err != nil {
 			if errors.Is(err, syscall.EMSGSIZE) {

@@ -64,6 +64,10 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	if len(b) > MaxMsg {
 		return nil, &MalformedError{fmt.Errorf("%d bytes do not fit a message", len(b))}
 	}
+	if q != nil && !q.Standard() && b[2]&(flagTC>>8) != 0 {
+		b = append(make([]byte, 0, HeaderLen), b[:HeaderLen]...) // the header says it all, and the message is not sent again
+		clear(b[4:])
+	}
 	a := new(Answer)
 	code, err := a.takeOPT(b, q != nil && q.options != nil)
 	if err == nil && len(a.options) > 0 && unpackOptions(a.options) == nil {

@@ -47,8 +47,12 @@ var (
 // response code is BADVERS (RFC 6891 §6.1.3).
 var ErrVersion = errors.New("dnshedge: message with an unknown version of EDNS; want 0")
 
-// ErrTSIG is why a query with a signature (RFC 8945) is not read.
-var ErrTSIG = errors.New("dnshedge: message with a TSIG record")
+// ErrSigned is why a message with a signature is not read: TSIG (RFC 8945) and SIG(0) (RFC 2931) cover the ID, and each attempt has
+// an ID of its own.
+var ErrSigned = errors.New("dnshedge: message with a TSIG or SIG(0) record, which covers the message's ID; want none, or a dns.Client")
+
+// errRecords is why a query is not read that has records besides its question and an OPT record: they would not be sent.
+var errRecords = errors.New("dnshedge: query with records; want none but OPT")
 
 // ErrSpelling is why a message is not taken for the response to a query with a
 // spelling of its own: all else is right.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -36,16 +37,16 @@ type Query struct {
 	direct  bool   // to servers with authority
 	spelled bool   // the spelling was chosen at random, and the response must repeat it
 
-	raw []byte // the whole message, if the opcode is not QUERY
+	raw []byte // the whole message, if the opcode is not QUERY; never changed
 }
 
 // RootServers asks for the root's name servers, which every resolver has at hand.
 var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, Size: dns.MinMsgSize, rd: true}
 
 // NewQuery reads a query from a message, which it does not keep. Messages that
-// cannot be hedged are errors: zone transfers, and those with a TSIG record. The
-// EDNS options of the message are passed on, except those that concern one path:
-// cookies, padding and how long a connection may be idle.
+// cannot be hedged are errors: zone transfers, signed messages, and queries with records
+// other than OPT. The EDNS options of the message are passed on, except those that
+// concern one path: cookies, padding and how long a connection may be idle.
 func NewQuery(m *dns.Msg) (*Query, error) {
 	q := new(Query)
 	if err := q.Read(m); err != nil {
@@ -60,11 +61,21 @@ func (q *Query) Read(m *dns.Msg) error {
 		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
 	}
 	ask := m.Question[0]
-	switch {
-	case ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR:
+	if ask.Qtype == dns.TypeAXFR || ask.Qtype == dns.TypeIXFR {
 		return fmt.Errorf("dnshedge: question %s %s: zone transfers need a dns.Transfer", ask.Name, dns.TypeToString[ask.Qtype])
-	case m.IsTsig() != nil:
-		return fmt.Errorf("dnshedge: question %s: TSIG needs a dns.Client, for every attempt has an ID of its own", ask.Name)
+	}
+	if m.Opcode != dns.OpcodeQuery {
+		b, err := m.Pack()
+		if err == nil {
+			err = q.parse(b, passed)
+		}
+		if err != nil {
+			return fmt.Errorf("dnshedge: %s %s: %w", dns.OpcodeToString[m.Opcode], ask.Name, err)
+		}
+		return nil
+	}
+	if err := checkRecords(m); err != nil {
+		return fmt.Errorf("dnshedge: question %s: %w", ask.Name, err)
 	}
 	var buf [MaxName]byte
 	n := packName(buf[:], ask.Name)
@@ -97,12 +108,25 @@ func (q *Query) Read(m *dns.Msg) error {
 			}
 		}
 	}
-	if m.Opcode != dns.OpcodeQuery {
-		if q.raw, err = m.Pack(); err != nil {
-			return fmt.Errorf("dnshedge: pack %s %s: %w", dns.OpcodeToString[m.Opcode], ask.Name, err)
+	return nil
+}
+
+// checkRecords returns an error if a query has records other than OPT.
+func checkRecords(m *dns.Msg) error {
+	err := error(nil)
+	if len(m.Answer)+len(m.Ns) > 0 {
+		err = errRecords
+	}
+	for _, rr := range m.Extra {
+		switch rr.Header().Rrtype {
+		case dns.TypeOPT:
+		case dns.TypeTSIG, dns.TypeSIG:
+			return ErrSigned
+		default:
+			err = errRecords
 		}
 	}
-	return nil
+	return err
 }
 
 // NewDirect returns a query as servers with authority are asked: for records of class IN,
@@ -271,13 +295,13 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 	}
 	if bits>>11&15 != dns.OpcodeQuery {
 		q.raw = append([]byte(nil), b...)
-		return nil
 	}
 	opts, version, misplaced := 0, byte(0), false
-	signed := false
+	signed, records := false, false
 	err = walk(b, func(r record) {
 		if r.typ != dns.TypeOPT {
-			signed = signed || r.typ == dns.TypeTSIG
+			signed = signed || r.isSignature()
+			records = true
 			return
 		}
 		q.opt, q.do = true, b[r.ttl+2]&0x80 != 0
@@ -298,9 +322,16 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 	case version > 0:
 		err = ErrVersion
 	case signed:
-		err = ErrTSIG
+		err = ErrSigned
+	case records && q.Standard() && Askable(q.Type):
+		err = errRecords
 	}
 	return err
+}
+
+// isSignature reports whether a record signs the message that it is in. An update may have signatures of records, which cover a type.
+func (r *record) isSignature() bool {
+	return r.typ == dns.TypeTSIG || r.typ == dns.TypeSIG && r.section == additional && (len(r.data) < 2 || r.data[0]|r.data[1] == 0)
 }
 
 // Askable reports whether a question may have the type t: that of any data, or ANY. The others from 128 to 255, and OPT,
@@ -410,11 +441,11 @@ type Shape struct {
 	Cookie    []byte // data of a COOKIE option (RFC 7873); nil: none
 }
 
-// NeedsEDNS reports whether the query asks for something that cannot be had without
-// EDNS, DNSSEC or an option, or must not be changed.
-func (q *Query) NeedsEDNS() bool { return q.raw != nil || q.do || q.options != nil }
+// WantsDNSSEC reports whether the caller understands DNSSEC (DO).
+func (q *Query) WantsDNSSEC() bool { return q.do }
 
-// Plain returns the query as it is sent to a server that does not understand EDNS.
+// Plain returns the query as it is sent to a server that does not understand EDNS: without an OPT record, and without AD and CD, which
+// older servers take for bits that must be zero (RFC 1035 §4.1.1).
 func (q *Query) Plain() *Query {
 	p := *q
 	p.plain = true
@@ -453,8 +484,8 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 		on  bool
 		bit uint16
 	}{
-		{q.rd, flagRD}, {q.cd, flagCD},
-		{!q.direct, flagAD}, // the answer may be kept for others, who ask whether it was validated (RFC 6840 §5.7)
+		{q.rd, flagRD}, {q.cd && !q.plain, flagCD},
+		{!q.direct && !q.plain, flagAD}, // the answer may be kept for others, who ask whether it was validated (RFC 6840 §5.7)
 	} {
 		if f.on {
 			bits |= f.bit
@@ -516,16 +547,21 @@ func (q *Query) Check(b []byte, id uint16) error {
 	if bits&flagQR == 0 || bits>>11&15 != opcode {
 		return errNotReply
 	}
+	cut := bits&flagTC != 0
 	switch binary.BigEndian.Uint16(b[4:]) {
 	case 1:
-	case 0: // a server that could not read the question cannot repeat it
-		switch int(bits & 15) {
-		case dns.RcodeFormatError, dns.RcodeNotImplemented, dns.RcodeRefused:
+	case 0:
+		// A server that could not read the question cannot repeat it, and one that answers an update need not (RFC 2136 §3.8). Of a
+		// response that was cut nothing is used.
+		if cut || q.raw != nil || isUnread(int(bits&15)) {
 			return nil
 		}
 		return errQuestion
 	default:
 		return errQuestion
+	}
+	if cut && q.begins(b[HeaderLen:]) {
+		return nil
 	}
 	end := HeaderLen + len(q.Name)
 	if len(b) < end+4 || !equalFold(b[HeaderLen:end], q.Name) ||
@@ -536,6 +572,25 @@ func (q *Query) Check(b []byte, id uint16) error {
 		return ErrSpelling
 	}
 	return nil
+}
+
+// isUnread reports whether a response code may say that the server has not looked at the question.
+func isUnread(rcode int) bool {
+	switch rcode {
+	case dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeRefused, dns.RcodeNotAuth:
+		return true
+	}
+	return false
+}
+
+// begins reports whether b is the beginning of the question, and not all of it.
+func (q *Query) begins(b []byte) bool {
+	if len(b) >= len(q.Name)+4 {
+		return false
+	}
+	n := min(len(b), len(q.Name))
+	rest := [...]byte{byte(q.Type >> 8), byte(q.Type), byte(q.Class >> 8), byte(q.Class)}
+	return equalFold(b[:n], q.Name[:n]) && bytes.HasPrefix(rest[:], b[n:])
 }
 
 // RandomID returns an ID that a forger cannot predict.

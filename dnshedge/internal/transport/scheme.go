@@ -1,0 +1,37 @@
+package transport
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// A Scheme is a kind of transport, and how a URL of its servers is read.
+type Scheme struct {
+	Name string // as in URLs
+	RFC  int    // that specifies it; messages name the schemes in this order
+	Port string // of servers whose URL has none
+	TLS  bool   // servers have a certificate
+	Path string // of servers whose URL has none; empty: URLs must not have a path
+	New  func(Config) Transport
+}
+
+var schemes = make(map[string]Scheme)
+
+// register is called when the program starts, by each file that has a transport. The rules that all of them share stand above what
+// newSender returns.
+func register(s Scheme, newSender func(Config) sender) {
+	s.New = func(c Config) Transport { return &edns{Transport: once{newSender(c)}} }
+	schemes[s.Name] = s
+}
+
+// Find returns the scheme of that name.
+func Find(name string) (Scheme, bool) {
+	s, ok := schemes[name]
+	return s, ok
+}
+
+// Schemes returns all schemes.
+func Schemes() []Scheme {
+	return slices.SortedFunc(maps.Values(schemes), func(a, b Scheme) int { return cmp.Compare(a.RFC, b.RFC) })
+}
