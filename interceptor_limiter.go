@@ -4,7 +4,10 @@ package hedge
 
 import (
 	"context"
+	"io"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -31,7 +34,8 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 		p := l.joined(ctx, free)
 		if p == nil && !free {
 			_ = grpc.SetTrailer(ctx, limitTrailer) // before there is a place, because it may panic; an error means that there is no client
-			if p, err = l.enter(ctx, incomingAttempt(ctx) > 0); err != nil {
+			p = l.places.NewPlace()
+			if err = l.enter(ctx, p, incomingAttempt(ctx) > 0); err != nil {
 				_ = grpc.SetTrailer(ctx, trailerFor(err))
 				return nil, statusOf(err)
 			}
@@ -42,31 +46,104 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamServer is [Limiter.UnaryServer] for streams of all kinds. A stream has its place
-// until its handler returns, or calls [Limiter.Release].
+// StreamServer is [Limiter.UnaryServer] for streams of all kinds. A stream takes its place when its handler has received the first message, or
+// the end of them, and before it sends anything. So clients that send nothing hold no place. It has the place until its handler
+// returns, or calls [Limiter.Release]. A handler that releases before the first message needs no place. What the
+// handler of a stream of several requests does before it receives or sends is not limited.
 func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	l.mustBeMade()
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		ctx := stream.Context()
 		free := l.callPasses(ctx, info.FullMethod)
-		p := l.joined(ctx, free)
-		if p == nil && !free {
-			stream.SetTrailer(limitTrailer)
-			if p, err = l.enter(ctx, incomingAttempt(ctx) > 0); err != nil {
-				stream.SetTrailer(trailerFor(err))
-				return statusOf(err)
-			}
-			stream = &contextStream{stream, l.with(ctx, p)}
+		if p := l.joined(ctx, free); p != nil || free {
+			p.Work(func() { err = handler(srv, stream) })
+			return err
 		}
-		p.Work(func() { err = handler(srv, stream) })
+		stream.SetTrailer(limitTrailer)
+		hedge := incomingAttempt(ctx) > 0
+		if hedge && l.crowded(l.places.Inside()) {
+			stream.SetTrailer(refusedTrailer)
+			return statusOf(l.refuse(ctx))
+		}
+		limited := &limitedStream{ServerStream: stream, limiter: l, hedge: hedge, place: l.places.NewPlace()}
+		limited.ctx = l.with(ctx, limited.place)
+		limited.place.Work(func() { err = handler(srv, limited) })
+		if refused := limited.refusal(); refused != nil {
+			return refused
+		}
 		return err
 	}
 }
 
+// A limitedStream is a stream that takes its place with its first message.
+type limitedStream struct {
+	grpc.ServerStream
+	ctx     context.Context // has place
+	limiter *Limiter
+	hedge   bool
+	place   *limit.Place
+
+	taking  sync.Once
+	refused atomic.Pointer[error] // the status of a stream that got no place; nil: it has got its place, or needs none yet
+}
+
+func (s *limitedStream) Context() context.Context { return s.ctx }
+
+// RecvMsg receives a message, and then takes the place. It does so at the end of the messages too, because the handler goes on.
+func (s *limitedStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if refused := s.takePlace(); refused != nil {
+		return refused
+	}
+	return err
+}
+
+// SendMsg takes the place, and then sends a message.
+func (s *limitedStream) SendMsg(m any) error {
+	if err := s.takePlace(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+// SendHeader takes the place, and then sends the header: a stream that is refused after its header is not retried (gRFC A6).
+func (s *limitedStream) SendHeader(md metadata.MD) error {
+	if err := s.takePlace(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendHeader(md)
+}
+
+// takePlace takes the place unless that was tried, or the place was released. The error is the status of a stream that got no place.
+func (s *limitedStream) takePlace() error {
+	s.taking.Do(func() {
+		if s.place.IsReleased() {
+			return
+		}
+		if err := s.limiter.enter(s.ServerStream.Context(), s.place, s.hedge); err != nil {
+			s.ServerStream.SetTrailer(trailerFor(err))
+			err = statusOf(err)
+			s.refused.Store(&err)
+		}
+	})
+	return s.refusal()
+}
+
+// refusal returns the status of a stream that got no place, whatever its handler made of it.
+func (s *limitedStream) refusal() error {
+	if err := s.refused.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // callPasses reports whether a Limiter lets a call of a method pass.
 func (l *Limiter) callPasses(ctx context.Context, method string) bool {
-	if l.free == nil || limit.NeedsNoPlace(method) {
-		return limit.NeedsNoPlace(method)
+	if l.free == nil || l.methodPasses(method) {
+		return l.methodPasses(method)
 	}
 	authority := strings.Join(metadata.ValueFromIncomingContext(ctx, ":authority"), "")
 	return l.free.MatchCall(method, httpattempt.HostName("", authority))

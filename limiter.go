@@ -48,8 +48,8 @@ const hedgesRefusedAbove = 4
 //
 // A request is worked on until its handler returns. A handler that goes on for hours and does
 // little, such as that of a WebSocket, an event stream or a gRPC watch, calls
-// [Limiter.Release]. gRPC's own services that ask about the server need no place: health,
-// reflection and channelz. [WithUnlimited] names others. A server whose handlers call the server itself may need a place for each
+// [Limiter.Release]. gRPC's health checks and reflection need no place, see
+// [WithLimitedHealthChecks]. [WithUnlimited] names others. A server whose handlers call the server itself may need a place for each
 // of those calls as well: its limit must leave room for those calls.
 //
 // A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
@@ -62,13 +62,16 @@ type Limiter struct {
 	watcher *watch.Watcher // nil: there are no observers
 	uploads upload.Memory
 
+	limitsHealthChecks bool // see WithLimitedHealthChecks
+
 	worked, left, refused atomic.Int64
 	panics                atomic.Int64 // of observers
 }
 
 // NewLimiter returns a Limiter that lets n requests be worked on at a time: as many as the
 // server can work on at full speed, such as a few for each of its processors where they
-// compute. Of the options, [WithUnlimited], [WithName], [WithObserver] and [WithLogger] have an effect; the log says of others that they have none.
+// compute. Of the options, [WithUnlimited], [WithLimitedHealthChecks], [WithName],
+// [WithObserver] and [WithLogger] have an effect; the log says of others that they have none.
 // NewLimiter panics if n is not positive.
 func NewLimiter(n int, opts ...Option) *Limiter {
 	if n <= 0 {
@@ -80,7 +83,7 @@ func NewLimiter(n int, opts ...Option) *Limiter {
 			o.apply(&c)
 		}
 	}
-	l := &Limiter{name: c.name, places: limit.New(n)}
+	l := &Limiter{name: c.name, places: limit.New(n), limitsHealthChecks: c.limitsHealthChecks}
 	for _, p := range c.unlimited {
 		if l.free == nil {
 			l.free = new(pattern.Set)
@@ -166,8 +169,8 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 
 // serve lets a request through to next once it has a place, unless caller ends before. Its body is body; nil: its own.
 func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.Body) {
-	p, err := l.enter(caller, hedge)
-	if err != nil {
+	p := l.places.NewPlace()
+	if err := l.enter(caller, p, hedge); err != nil {
 		turnAway(w, r, err)
 		return
 	}
@@ -224,21 +227,20 @@ func (l *Limiter) refuse(ctx context.Context) error {
 	return errRefused
 }
 
-// enter waits for a place. The error is errRefused, or that of ctx if it ended before.
-func (l *Limiter) enter(ctx context.Context, hedge bool) (*limit.Place, error) {
+// enter waits until p can be taken. The error is errRefused, or that of ctx if it ended before.
+func (l *Limiter) enter(ctx context.Context, p *limit.Place, hedge bool) error {
 	if before := l.places.Come(); hedge && l.crowded(before) {
 		l.places.Leave()
-		return nil, l.refuse(ctx)
+		return l.refuse(ctx)
 	}
 	var begun time.Time
 	if l.watcher != nil {
 		begun = time.Now()
 	}
-	p, err := l.places.Acquire(ctx)
-	if err != nil {
+	if err := p.Take(ctx); err != nil {
 		l.left.Add(1)
 		l.tell(ctx, observe.LimiterLeft, begun)
-		return nil, err
+		return err
 	}
 	l.worked.Add(1)
 	told := false
@@ -249,7 +251,7 @@ func (l *Limiter) enter(ctx context.Context, hedge bool) (*limit.Place, error) {
 	}()
 	l.tell(ctx, observe.LimiterWorked, begun)
 	told = true
-	return p, nil
+	return nil
 }
 
 // tell tells observers what became of a request that began to wait at begun; zero: it did not wait.
@@ -288,11 +290,17 @@ func (l *Limiter) joined(ctx context.Context, free bool) *limit.Place {
 
 // passes reports whether a Limiter lets a request pass.
 func (l *Limiter) passes(r *http.Request) bool {
-	return isGRPC(r) && (limit.NeedsNoPlace(r.URL.Path) || l.free.MatchMethod(r.URL.Path)) ||
+	return isGRPC(r) && r.Method == http.MethodPost && r.URL.RawPath == "" && l.methodPasses(r.URL.Path) ||
 		l.free != nil && l.free.Match(r.Method, httpattempt.HostName("", r.Host), r.URL)
 }
 
-// isGRPC reports whether a request is one for grpc.Server.ServeHTTP.
+// methodPasses reports whether a Limiter lets calls of a gRPC method pass, whichever server they are sent to.
+func (l *Limiter) methodPasses(method string) bool {
+	return !l.limitsHealthChecks && limit.NeedsNoPlace(method) || l.free.MatchMethod(method)
+}
+
+// isGRPC reports whether grpc.Server.ServeHTTP takes a request for a gRPC call, but for its method. gRPC-Web is none.
 func isGRPC(r *http.Request) bool {
-	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+	subtype, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
+	return r.ProtoMajor == 2 && ok && (subtype == "" || subtype[0] == '+' || subtype[0] == ';')
 }

@@ -46,7 +46,9 @@ type config struct {
 	given       []string // the names of the options
 	adapter     []Option // of an adapter that may be left out of a program; only that adapter reads them
 	unlimited   []string // patterns of what a Limiter lets pass
-	dearest     int      // what a hedge costs at most, as they say; 0: one token
+
+	limitsHealthChecks bool
+	dearest            int // what a hedge costs at most, as they say; 0: one token
 }
 
 // An option is what the function of that name returns. Where it has an effect is said in [ops.Unused].
@@ -407,9 +409,9 @@ func caller() string {
 // authority. So "/healthz", "GET admin.test/metrics" and "/pkg.Service/Method" match requests over either. "/pkg.Service/*" and "/*"
 // match gRPC calls alone: those of a service, and all. A path that is not clean, such as "//healthz", matches nothing, and "/debug/"
 // does not match "/debug". Any number may match the same request. For [Limiter.Handler] a gRPC call is
-// what says so: HTTP/2 with a Content-Type of application/grpc.
+// a POST over HTTP/2 with a Content-Type of application/grpc, and its path has no percent-encoding.
 //
-// The default is none but gRPC's services for health, reflection and channelz, which always pass. WithUnlimited
+// The default is none but gRPC's health checks and reflection, see [WithLimitedHealthChecks]. WithUnlimited
 // may be given several times. It panics if a pattern is of none of these forms.
 func WithUnlimited(patterns ...string) Option {
 	probe := new(pattern.Set)
@@ -420,6 +422,13 @@ func WithUnlimited(patterns ...string) Option {
 	}
 	patterns = slices.Clone(patterns)
 	return option{"WithUnlimited", func(c *config) { c.unlimited = append(c.unlimited, patterns...) }}
+}
+
+// WithLimitedHealthChecks makes gRPC's health checks and reflection take places in a [Limiter] as other calls do. By default they pass as
+// calls that [WithUnlimited] names: Check, Watch and List of grpc.health.v1.Health, and ServerReflectionInfo of grpc.reflection.v1 and v1alpha.
+// It is for servers that answer no health checks, and for those whose clients are not trusted.
+func WithLimitedHealthChecks() Option {
+	return option{"WithLimitedHealthChecks", func(c *config) { c.limitsHealthChecks = true }}
 }
 
 // WithAttemptHeader puts the number of an HTTP hedge, 1 or more, into the request

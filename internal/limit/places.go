@@ -23,7 +23,7 @@ func New(n int) *Places { return &Places{semaphore: semaphore.New(n), limit: int
 // Limit returns how many places there are.
 func (p *Places) Limit() int64 { return p.limit }
 
-// Come counts a request that has come, and returns how many were there before it. The caller calls [Places.Leave] or [Places.Acquire] next.
+// Come counts a request that has come, and returns how many were there before it. The caller calls [Places.Leave] or [Place.Take] next.
 func (p *Places) Come() (before int64) { return p.inside.Add(1) - 1 }
 
 // Leave counts a request as gone that has not got a place.
@@ -36,29 +36,44 @@ func (p *Places) Inside() int64 { return p.inside.Load() }
 func (p *Places) Working() int64 { return p.working.Load() }
 
 // A Place is the right to work on one request. Several handlers may work on it, such as a handler that goes on when the handler around it has
-// returned. It is given back when the last of them returns. A nil Place is that of a request that needs none.
+// returned. It is given back when the last of them returns. A nil Place is that of a request that needs none. Use [Places.NewPlace] to make a Place.
 type Place struct {
 	of      *Places
-	holders atomic.Int32 // handlers that work on the request; 0: the place was given back
+	holders atomic.Int32 // handlers that work on the request; 0: the place was given back; notTaken
 }
 
-// Acquire waits for a place. The error is that of ctx, if it ended before: the request has left then.
-func (p *Places) Acquire(ctx context.Context) (*Place, error) {
-	if err := p.semaphore.Acquire(ctx); err != nil {
-		p.Leave()
-		return nil, err
-	}
-	p.working.Add(1)
+// notTaken are the holders of a Place before [Place.Take].
+const notTaken = -1
+
+// NewPlace returns a Place that is not taken yet.
+func (p *Places) NewPlace() *Place {
 	place := &Place{of: p}
-	place.holders.Store(1)
-	return place, nil
+	place.holders.Store(notTaken)
+	return place
 }
 
-// Join adds a handler that works on the request, and that calls [Place.Work]. It reports false if the place was given back.
+// Take waits until the place is free. The error is that of ctx, if it ended before: the request has left then. The caller has called [Places.Come].
+// A place that was released in the meantime is given back at once.
+func (p *Place) Take(ctx context.Context) error {
+	if err := p.of.semaphore.Acquire(ctx); err != nil {
+		p.of.Leave()
+		return err
+	}
+	p.of.working.Add(1)
+	if !p.holders.CompareAndSwap(notTaken, 1) {
+		p.giveBack()
+	}
+	return nil
+}
+
+// IsReleased reports whether the place was given back.
+func (p *Place) IsReleased() bool { return p.holders.Load() == 0 }
+
+// Join adds a handler that works on the request, and that calls [Place.Work]. It reports false if the place is not taken, or was given back.
 func (p *Place) Join() bool {
 	for {
 		n := p.holders.Load()
-		if n == 0 {
+		if n <= 0 {
 			return false
 		}
 		if p.holders.CompareAndSwap(n, n+1) {
@@ -67,7 +82,7 @@ func (p *Place) Join() bool {
 	}
 }
 
-// Work runs the handler that has got the place, or has joined, and lets go of the place, however work ends.
+// Work runs the handler that has got the place, may take it, or has joined, and lets go of the place, however work ends.
 func (p *Place) Work(work func()) {
 	if p != nil {
 		defer p.leave()
@@ -81,7 +96,7 @@ func (p *Place) leave() {
 		if n == 0 {
 			return
 		}
-		if p.holders.CompareAndSwap(n, n-1) {
+		if p.holders.CompareAndSwap(n, max(n-1, 0)) {
 			if n == 1 {
 				p.giveBack()
 			}
@@ -90,7 +105,7 @@ func (p *Place) leave() {
 	}
 }
 
-// Release gives the place back, whichever handlers go on, unless it was given back before.
+// Release gives the place back, whichever handlers go on, unless it was given back before. A place that is not taken yet is never taken.
 func (p *Place) Release() {
 	if p.holders.Swap(0) > 0 {
 		p.giveBack()

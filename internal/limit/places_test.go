@@ -16,8 +16,8 @@ func TestAPlaceIsGivenBackOnce(t *testing.T) {
 	places := limit.New(3)
 	for range 2000 {
 		places.Come()
-		p, err := places.Acquire(t.Context())
-		require.NoError(t, err)
+		p := places.NewPlace()
+		require.NoError(t, p.Take(t.Context()))
 		var all sync.WaitGroup
 		for range 1 + rand.IntN(4) {
 			if p.Join() {
@@ -36,8 +36,7 @@ func TestAPlaceIsGivenBackOnce(t *testing.T) {
 	all := places.Limit()
 	for range all {
 		places.Come()
-		_, err := places.Acquire(t.Context())
-		require.NoError(t, err)
+		require.NoError(t, places.NewPlace().Take(t.Context()))
 	}
 	assert.Equal(t, all, places.Working())
 }
@@ -46,12 +45,29 @@ func TestAPlaceIsGivenBackHoweverWorkEnds(t *testing.T) {
 	places := limit.New(1)
 	for range 3 {
 		places.Come()
-		p, err := places.Acquire(t.Context())
-		require.NoError(t, err)
+		p := places.NewPlace()
+		require.NoError(t, p.Take(t.Context()))
 		assert.PanicsWithValue(t, "x", func() { p.Work(func() { panic("x") }) })
 		assert.Zero(t, places.Working())
 	}
 	worked := false
 	(*limit.Place)(nil).Work(func() { worked = true })
 	assert.True(t, worked, "without a place")
+}
+
+func TestPlaceThatIsReleasedBeforeItIsTakenIsGivenBackAtOnce(t *testing.T) {
+	places := limit.New(1)
+	for name, end := range map[string]func(*limit.Place){
+		"Release": (*limit.Place).Release,
+		"Work":    func(p *limit.Place) { p.Work(func() {}) },
+	} {
+		p := places.NewPlace()
+		require.False(t, p.Join(), name)
+		require.False(t, p.IsReleased(), name)
+		end(p)
+		require.True(t, p.IsReleased(), name)
+		places.Come()
+		require.NoError(t, p.Take(t.Context()), name)
+		assert.Equal(t, []int64{0, 0}, []int64{places.Inside(), places.Working()}, name)
+	}
 }

@@ -1,21 +1,15 @@
 package limit
 
-import "strings"
+// withoutPlace are the gRPC methods that need no place by default. They ask about the server, do little, and some of their streams last as
+// long as their client. A busy server that does not answer them is taken for a dead server.
+var withoutPlace = map[string]bool{
+	"/grpc.health.v1.Health/Check": true,
+	"/grpc.health.v1.Health/Watch": true,
+	"/grpc.health.v1.Health/List":  true,
 
-// withoutPlace are the gRPC services that a Limiter lets pass. They ask about the server, do little, and some
-// of their streams last as long as their client. A busy server that does not answer them is taken for a dead one.
-var withoutPlace = [...]string{
-	"/grpc.health.v1.Health/",
-	"/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/",
-	"/grpc.channelz.v1.Channelz/",
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      true,
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": true,
 }
 
-// NeedsNoPlace reports whether a Limiter lets calls of a gRPC method pass.
-func NeedsNoPlace(method string) bool {
-	for _, service := range withoutPlace {
-		if strings.HasPrefix(method, service) {
-			return true
-		}
-	}
-	return false
-}
+// NeedsNoPlace reports whether calls of a gRPC method, "/pkg.Service/Method", need no place by default.
+func NeedsNoPlace(method string) bool { return withoutPlace[method] }

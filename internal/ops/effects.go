@@ -33,7 +33,7 @@ var effects = map[string]int{
 	"WithMaxDelay": settings, "WithInitialDelay": settings, "WithBurst": settings, "WithMaxHedgesPerSecond": settings, "WithMaxKeys": settings,
 	"WithLinger": overHTTP | inConfig, "WithMaxReplayBytes": overHTTP | inConfig, "WithAttemptHeader": overHTTP | inConfig,
 	"WithConfig": calls, "WithBudget": calls, "WithStats": calls, "WithShadow": calls, "WithAudit": calls,
-	"WithObserver": calls | ofLimiters, "WithName": calls | ofLimiters, "WithLogger": calls | ofLimiters, "WithUnlimited": ofLimiters,
+	"WithObserver": calls | ofLimiters, "WithName": calls | ofLimiters, "WithLogger": calls | ofLimiters, "WithUnlimited": ofLimiters, "WithLimitedHealthChecks": ofLimiters,
 	"WithKeyFunc": overHTTP | overGRPC, "WithRoute": overHTTP | overGRPC,
 	"WithHedgeable": overHTTP, "WithFailureStatus": overHTTP, "WithAnswerStatus": overHTTP, "WithFailureFunc": overHTTP, "WithHedgeTransport": overHTTP,
 	"WithFirstByte": overHTTP, "WithPlaces": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,

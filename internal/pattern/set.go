@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 )
 
@@ -55,12 +56,16 @@ func (s *Set) MatchCall(method, authority string) bool {
 	return s.MatchMethod(method) || s.Match(http.MethodPost, authority, &url.URL{Path: method})
 }
 
-// MatchMethod reports whether "/*" or "/pkg.Service/*" matches a gRPC method.
+// MatchMethod reports whether "/*" or "/pkg.Service/*" matches a gRPC method. Neither matches an unclean path, or a path without a service
+// or a method: an HTTP handler behind a Limiter may take it for another path.
 func (s *Set) MatchMethod(method string) bool {
-	if s == nil || s.methods == nil {
+	if s == nil || s.methods == nil || path.Clean(method) != method {
 		return false
 	}
 	service := method[:strings.LastIndexByte(method, '/')+1]
+	if len(service) < 2 || service[0] != '/' {
+		return false
+	}
 	return s.methods["/*"] || s.methods[service+"*"]
 }
 
