@@ -112,7 +112,7 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 // a connection that is not READY, where it would only wait. A test whose invoker does not use the connection therefore passes a nil *grpc.ClientConn,
 // or sees no hedge.
 //
-// Interceptors before it see one call, those after it each attempt. gRPC's own retries multiply with hedges: grpc.WithDisableRetry prevents that.
+// Interceptors before it see one call, those after it each attempt over their connection, see [WithHedgeConns]. gRPC's own retries multiply with hedges: grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -158,8 +158,15 @@ func (in *Interceptor) annotate(k *KeySnapshot) {
 
 func (in *Interceptor) call(ctx context.Context, asked *unaryCall) (err error) {
 	var parts grpcattempt.Parts
-	m, delay, reason := in.decide(ctx, asked.cc, asked.method, func(m *methodRule) grpcattempt.Obstacle {
-		return m.known.Divide(&parts, asked.req, asked.reply, asked.opts)
+	o := race.OverridesFrom(ctx)
+	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, asked.cc, asked.method}) {
+		return asked.invoker(ctx, asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
+	}
+	m, delay, reason := in.decide(ctx, o, asked.cc, asked.method, func(m *methodRule) grpcattempt.Obstacle {
+		if o := m.known.Divide(&parts, asked.req, asked.reply, asked.opts); o != grpcattempt.None || in.grpc.conns == nil || !parts.Request.IsPrepared() {
+			return o
+		}
+		return grpcattempt.WholeRequest // of another connection, whose codec and compressor may differ
 	})
 	if reason == engine.None {
 		err = in.sendHedged(ctx, asked, m, &parts, delay)
@@ -184,11 +191,11 @@ func (in *Interceptor) sendHedged(ctx context.Context, asked *unaryCall, m *meth
 	return err
 }
 
-// decide counts a call. It returns the rule of its method, the delay that the caller or the rule
+// decide counts a call of a caller who asks for o. It returns the rule of its method, the delay that the caller or the rule
 // asks for (0: none), and why it is sent once, or [engine.None] if it may be hedged. It asks for
 // the call's obstacle if nothing else keeps it from being hedged.
-func (in *Interceptor) decide(ctx context.Context, cc *grpc.ClientConn, method string, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason Reason) {
-	o, facts := race.OverridesFrom(ctx), in.begin()
+func (in *Interceptor) decide(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, method string, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason Reason) {
+	facts := in.begin()
 	if !facts.SwitchedOff {
 		m = in.rules.of(in.book.Of(cc), method)
 		facts.Again = o.Above.Method == method && o.Above == called(cc, method)
@@ -307,7 +314,7 @@ func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error
 	return c.race.Run(ctx, c, c, delays, &style)
 }
 
-// keepRequest keeps the request as it is if something below may change it before a hedge copies it. It reports whether
+// keepRequest keeps the request as it is if something below, or the reply, may change it before a hedge copies it. It reports whether
 // hedges can copy it.
 func (c *rpc) keepRequest() bool {
 	if r := &c.request; r.NeedsEncoding() || !grpcattempt.Invokes(c.asked.invoker) {
@@ -365,7 +372,21 @@ func (c *rpc) free() {
 }
 
 // Admit decides about a hedge.
-func (c *rpc) Admit(index int) bool { return c.admit(index, c.asked.cc, true) }
+func (c *rpc) Admit(index int) bool { return c.admit(index, c.asked.cc, true, c.deadline()) }
+
+// deadline returns when the timeout of the method passes.
+func (c *rpc) deadline() grpcattempt.Deadline {
+	return grpcattempt.MethodDeadline(c.asked.cc, c.asked.method, time.Now().Add(-c.Elapsed()))
+}
+
+// judge is [hedging.judge] for the status of attempt n.
+func (c *rpc) judge(a *race.Attempt, n int, err error, trailer metadata.MD) error {
+	var deadline grpcattempt.Deadline
+	if err != nil {
+		deadline = c.deadline()
+	}
+	return c.hedging.judge(a, n, err, trailer, deadline)
+}
 
 func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
@@ -382,8 +403,8 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 
 // hedge makes attempt n with a request, a reply and targets of its own.
 func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
-	h := &c.hedges[n]
-	req, opts, ok := c.copies(h)
+	h, asked, cc := &c.hedges[n], &c.asked, c.tour.Over(n, c.asked.cc)
+	req, md, opts, ok := c.copies(a, h, cc)
 	if !ok {
 		return race.ErrLost, race.ErrLost
 	}
@@ -391,9 +412,15 @@ func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
 		opts = append(opts, c.finish.Option(n))
 	}
 	h.reply = c.replyType.New()
-	detour := c.detours.For(hedgeContext(a, n), n, &c.primary.Trail)
+	ctx, cancel := c.deadline().Limit(hedgeContext(a, md, n))
+	defer cancel()
+	invoke := asked.invoker
+	if cc != asked.cc {
+		ctx, invoke = withHedgeOver(ctx, hedgeOver{c.in, cc, asked.method}), invokeOver
+	}
+	detour := c.detours.For(ctx, n, &c.primary.Trail)
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
-	err := c.asked.invoker(detour, c.asked.method, req, h.reply, c.tour.Over(n, c.asked.cc), opts...)
+	err := invoke(detour, asked.method, req, h.reply, cc, opts...)
 	if err != nil && detour.Refused() {
 		c.tour.Refuse(&c.Call, n, DeniedSameBackend)
 		return err, race.ErrRefused
@@ -401,17 +428,22 @@ func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
 	return err, c.judge(a, n, err, h.trailer)
 }
 
-// copies returns a copy of the caller's request, and the caller's options with
+// copies returns a copy of the caller's request and metadata, and the caller's options for a hedge over cc, with
 // targets of their own. It returns false if the call is over, or the request cannot be copied.
-func (c *rpc) copies(h *hedged) (req any, opts []grpc.CallOption, ok bool) {
+func (c *rpc) copies(a *race.Attempt, h *hedged, cc *grpc.ClientConn) (req any, md metadata.MD, opts []grpc.CallOption, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return nil, nil, false
+		return nil, nil, nil, false
 	}
-	opts, h.deliver = grpcattempt.OwnTargets(c.asked.opts)
+	opts = c.asked.opts
+	if cc != c.asked.cc {
+		opts = grpcattempt.WithoutDefaults(opts, c.asked.cc)
+	}
+	opts, h.deliver = grpcattempt.OwnTargets(opts)
+	md, _ = metadata.FromOutgoingContext(a)
 	req, ok = c.request.Copy()
-	return req, opts, ok
+	return req, md, opts, ok
 }
 
 // hedging is what a call that may be hedged has, be it unary or a stream.
@@ -442,16 +474,27 @@ func (h *hedging) plan(ctx context.Context, cc *grpc.ClientConn, delay time.Dura
 	return plan.Delays
 }
 
-// admit decides about a hedge of a call over cc. It refuses those that could not be made, which are not able, or would only queue.
-func (h *hedging) admit(index int, cc *grpc.ClientConn, able bool) bool {
+// admit decides about a hedge of a call over cc. It refuses those that could not be made, which are not able, would only queue, or have
+// no time until the deadline.
+func (h *hedging) admit(index int, cc *grpc.ClientConn, able bool, deadline grpcattempt.Deadline) bool {
 	due := conns.Due{Held: h.held()}
 	switch own := h.in.grpc.conns == nil; {
+	case deadline.Before(h.leastTime()):
+		due.Denial = DeniedDeadline
 	case own && due.Held:
 		due.Denial = DeniedPaused
 	case !able, own && cc != nil && !h.in.waker.Ready(cc):
 		due.Denial = DeniedNotReady
 	}
 	return h.tour.Admit(&h.Call, index, due)
+}
+
+// leastTime returns how long an answer must be expected to take for a hedge to be sent, as of a caller's deadline.
+func (h *hedging) leastTime() time.Duration {
+	if p := h.key.Plan(); p != nil {
+		return p.Median
+	}
+	return 0
 }
 
 // held reports whether the call's target holds back hedges of the call.
@@ -469,16 +512,16 @@ func (h *hedging) pushedBack(n int) {
 var errNotFinal = errors.New("hedge: another attempt may get a better status")
 
 // judge takes note of push-back and how connections fare, and returns what err, with which attempt n has ended, is for the
-// race: nil for a success, [race.ErrAnswer] for an answer of the primary alone.
-func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD) error {
-	verdict := h.verdict(a, n, err, trailer)
+// race: nil for a success, [race.ErrAnswer] for an answer of the primary alone. The timeout of the call passes at the deadline.
+func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+	verdict := h.verdict(a, n, err, trailer, deadline)
 	if h.in.grpc.conns != nil {
-		h.tour.Ended(a, n, h.in.isAnswer(err), verdict == race.ErrRefused)
+		h.tour.Ended(a, n, h.in.isAnswer(err) && !h.in.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.Before(0))
 	}
 	return verdict
 }
 
-func (h *hedging) verdict(a *race.Attempt, n int, err error, trailer metadata.MD) error {
+func (h *hedging) verdict(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	switch {
 	case err == nil:
 		return nil
@@ -497,19 +540,19 @@ func (h *hedging) verdict(a *race.Attempt, n int, err error, trailer metadata.MD
 	case h.in.grpc.answers[code]:
 		return nil
 	case h.rule.hedging != nil:
-		return h.goOn(a, n, code, trailer)
-	case a.Err() == nil && !h.in.grpc.nonFatal[code]:
+		return h.goOn(a, n, err, trailer, deadline)
+	case a.Err() == nil && (!h.in.grpc.nonFatal[code] || n == 0 && deadline.Ended(err, trailer)):
 		return race.ErrAnswer
 	}
 	return errNotFinal
 }
 
-// goOn returns what a failure of attempt n with a code is for the race of a call whose method has a hedging policy.
-func (h *hedging) goOn(a *race.Attempt, n int, code codes.Code, trailer metadata.MD) error {
+// goOn returns what the failure err of attempt n is for the race of a call whose method has a hedging policy.
+func (h *hedging) goOn(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	if a.Err() != nil || h.tour.Closed(n) {
 		return errNotFinal
 	}
-	nonFatal := h.rule.hedging.NonFatal(code)
+	nonFatal := h.rule.hedging.NonFatal(status.Code(err))
 	after, stop := grpcattempt.NextAfter(trailer)
 	if (nonFatal || stop) && !h.tour.Elsewhere(n) {
 		h.throttle.Failed()
@@ -517,12 +560,12 @@ func (h *hedging) goOn(a *race.Attempt, n int, code codes.Code, trailer metadata
 	if stop {
 		h.pushedBack(n)
 	}
-	if !nonFatal {
+	if !nonFatal || n == 0 && deadline.Ended(err, trailer) {
 		return race.ErrAnswer
 	}
 	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after}
 	usual := h.tour.Usual()
-	hold := after > 0 && (h.held() && !usual.Elsewhere || h.Hopeless(time.Now().Add(after), usual)) // for nothing
+	hold := after > 0 && (deadline.Before(after) || h.held() && !usual.Elsewhere || h.Hopeless(time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {
 		turn.Hedges = h.rule.terms.Hedges
 		h.Moved()
@@ -535,6 +578,12 @@ func (h *hedging) Discard(_ error, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		h.in.stats.HedgePanics.Add(1)
 	}
+}
+
+// lacksCredentials reports whether an attempt ended with err because its connection has not the credentials that its server wants. That is
+// no answer of the connection: hedges over it win nothing.
+func (in *Interceptor) lacksCredentials(err error) bool {
+	return status.Code(err) == codes.Unauthenticated && !in.grpc.answers[codes.Unauthenticated]
 }
 
 // isAnswer reports whether a call that ended with err shows how long an answer takes.

@@ -152,12 +152,11 @@ func (bearer) RequireTransportSecurity() bool { return false }
 
 func TestCredentialsOfACallGoToTheTargetsThatWereNamedAndToNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, conns := abroad(t, 0)
+		f, _ := abroad(t, 0)
 		for _, c := range []struct {
 			named  []string
 			hedged bool
 		}{{home, true}, {nil, false}} {
-			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(c.named, conns[0]))
 			var mu sync.Mutex
 			got := make(map[string]bool)
 			spy := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -168,14 +167,16 @@ func TestCredentialsOfACallGoToTheTargetsThatWereNamedAndToNoOthers(t *testing.T
 				mu.Unlock()
 				return invoke(ctx, method, req, reply, cc, opts...)
 			}
-			client := atHome(t, f, in, grpc.WithChainUnaryInterceptor(spy), grpc.WithDefaultCallOptions(grpc.PerRPCCredentials(bearer{})))
+			other := f.To(t, 1, grpc.WithChainUnaryInterceptor(spy))
+			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(c.named, hedge.HedgeConn{Conn: other}))
+			client := atHome(t, f, in, grpc.WithChainUnaryInterceptor(spy))
 			delay(f, time.Second)
 			clear(got)
-			err := grpctest.CallUnary(client)(metadata.AppendToOutgoingContext(soon(t), "x-token", "secret"))
+			_, err := client.UnaryCall(metadata.AppendToOutgoingContext(soon(t), "x-token", "secret"), new(testpb.SimpleRequest), grpc.PerRPCCredentials(bearer{}))
 			require.NoError(t, err)
 			want := map[string]bool{home[0]: true}
 			if c.hedged {
-				want[conns[0].Conn.Target()] = true
+				want[other.Target()] = true
 			}
 			assert.Equal(t, want, got)
 			delay(f, 10*ms)

@@ -340,7 +340,11 @@ func TestR4WhatIsBelowMayChangeItsRequest(t *testing.T) {
 func TestR4HedgeConnServesTheTargetsThatAreSaidToBeTheSame(t *testing.T) {
 	conn := func(target string) *grpc.ClientConn { return dial(t, target) }
 	address := serveGRPC(t, new(numbered))
-	to, a, b := dial(t, address), conn("passthrough:///a"), conn("passthrough:///b")
+	var sentOver func(*grpc.ClientConn) // is called with the connection of an attempt
+	to, a, b := dial(t, address, grpc.WithUnaryInterceptor(func(_ context.Context, _ string, _, _ any, cc *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+		sentOver(cc)
+		return nil
+	})), conn("passthrough:///a"), conn("passthrough:///b")
 	other, spelt := dial(t, to.Target()), conn("dns:///"+address)
 	for name, c := range map[string]struct {
 		others []string
@@ -362,17 +366,19 @@ func TestR4HedgeConnServesTheTargetsThatAreSaidToBeTheSame(t *testing.T) {
 				var mu sync.Mutex
 				var over []*grpc.ClientConn
 				takes, hedged := 40*ms, make(chan struct{})
+				sentOver = func(cc *grpc.ClientConn) {
+					mu.Lock()
+					defer mu.Unlock()
+					if over = append(over, cc); len(over) == 2 {
+						close(hedged)
+					}
+				}
 				if c.want[n] {
 					takes = 10 * time.Second // or until it is hedged
 				}
 				require.NoError(t, h.Unary()(hedge.WithDelay(t.Context(), 10*ms), read, nil, new(wrapperspb.StringValue), cc,
 					func(ctx context.Context, _ string, _, reply any, cc *grpc.ClientConn, _ ...grpc.CallOption) error {
-						mu.Lock()
-						over = append(over, cc)
-						if len(over) == 2 {
-							close(hedged)
-						}
-						mu.Unlock()
+						sentOver(cc)
 						select {
 						case <-hedged:
 							return nil

@@ -51,9 +51,36 @@ func incomingAttempt(ctx context.Context) int {
 	return race.HedgeNumber(metadata.ValueFromIncomingContext(ctx, previousAttempts))
 }
 
-// hedgeContext returns the context of a client's hedge, with metadata that tells the server.
-func hedgeContext(a *race.Attempt, n int) context.Context {
-	return metadata.AppendToOutgoingContext(a, previousAttempts, strconv.Itoa(n))
+// hedgeContext returns the context of a client's hedge. Its metadata is md, which it takes over, and tells the server of the hedge.
+func hedgeContext(a *race.Attempt, md metadata.MD, n int) context.Context {
+	if md == nil {
+		md = make(metadata.MD, 1)
+	}
+	md.Append(previousAttempts, strconv.Itoa(n))
+	return metadata.NewOutgoingContext(a, md)
+}
+
+type hedgeOverKey struct{}
+
+// A hedgeOver is a hedge that an Interceptor sends over another connection than the caller's.
+type hedgeOver struct {
+	by     any // the *Interceptor
+	cc     *grpc.ClientConn
+	method string
+}
+
+// withHedgeOver returns a context by which the Interceptor recognises the hedge, if the other connection has that Interceptor as well.
+func withHedgeOver(ctx context.Context, h hedgeOver) context.Context {
+	return context.WithValue(ctx, hedgeOverKey{}, h)
+}
+
+// isHedgeOver reports whether a call with the context is the hedge.
+func isHedgeOver(ctx context.Context, h hedgeOver) bool { return ctx.Value(hedgeOverKey{}) == h }
+
+// invokeOver makes a call over another connection than the caller's, whose interceptors and default call options hold for it. Of streams,
+// [grpc.NewClientStream] does so.
+func invokeOver(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
+	return cc.Invoke(ctx, method, req, reply, opts...)
 }
 
 // onceContext returns the context of a call of a method that is sent once. If the call is made

@@ -30,7 +30,7 @@ import (
 // message; one that was there before the caller asked for it teaches none. A call of Header before RecvMsg, a SendMsg that fails
 // and the end of the caller's context make the primary the call. Targets in call
 // options are set when the stream has ended. Until the call is known, Trailer returns
-// nil, and Context returns a context that ends with the call, whichever it will be.
+// nil, and Context returns a context with the values of the primary's that ends with the call, whichever it will be.
 //
 // What [Interceptor.Unary] says of methods and statuses holds here as well. Client-
 // and bidirectional-streaming calls are sent once, as they are.
@@ -41,7 +41,11 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	asked := streamCall{ctx, desc, cc, method, streamer, opts}
-	m, delay, reason := in.decide(ctx, cc, method, func(*methodRule) grpcattempt.Obstacle {
+	o := race.OverridesFrom(ctx)
+	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, cc, method}) {
+		return streamer(ctx, desc, cc, method, opts...)
+	}
+	m, delay, reason := in.decide(ctx, o, cc, method, func(*methodRule) grpcattempt.Obstacle {
 		switch {
 		case desc.ClientStreams || !desc.ServerStreams:
 			return grpcattempt.SeveralMessages
@@ -79,10 +83,11 @@ func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) 
 	return &grpcattempt.FirstMessage{ClientStream: opened, Done: done}, nil
 }
 
-// streamOf returns a stream for what the caller asked for, which hedges read when the caller
-// has its options back.
+// streamOf returns a stream for what the caller asked for. Hedges have copies: when they start, the caller may have changed its
+// options, its metadata and the description of the stream.
 func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay}
+	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay, opened: time.Now(), desc: *asked.desc}
+	s.metadata, _ = metadata.FromOutgoingContext(asked.ctx)
 	s.throttle = m.throttle(asked.cc)
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
@@ -113,6 +118,9 @@ type stream struct {
 	// Written before the caller gets the stream, and not changed after it.
 	asked      streamCall    // without options of OnFinish
 	askedDelay time.Duration // asked for by the caller or the route; 0: none
+	opened     time.Time     // when the primary's stream was begun
+	metadata   metadata.MD   // the caller's; nil: none
+	desc       grpc.StreamDesc
 	origin     grpcattempt.Origin
 	cancel     context.CancelCauseFunc // ends origin
 
@@ -141,7 +149,7 @@ type streamAttempt struct {
 
 // openPrimary opens the primary's stream.
 func (s *stream) openPrimary() error {
-	primary, err := s.open(&s.origin, s.asked.cc, 0)
+	primary, err := s.open(&s.origin, s.asked.streamer, s.asked.cc, 0)
 	if err != nil {
 		s.passOver(DeniedNotReady)
 		s.endPrimary()
@@ -152,12 +160,19 @@ func (s *stream) openPrimary() error {
 	return nil
 }
 
-// open starts the stream of attempt n.
-func (s *stream) open(ctx context.Context, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
-	opts, deliver := grpcattempt.OwnTargets(s.asked.opts)
-	s.attempts[n].deliver = deliver
+// open starts the stream of attempt n by the streamer, over cc.
+func (s *stream) open(ctx context.Context, streamer grpc.Streamer, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
+	opts := s.asked.opts
+	if cc != s.asked.cc {
+		opts = grpcattempt.WithoutDefaults(opts, s.asked.cc)
+	}
+	opts, s.attempts[n].deliver = grpcattempt.OwnTargets(opts)
 	opts = append(opts, grpc.OnFinish(func(err error) { s.onFinish(n, cc, err) }))
-	return s.asked.streamer(ctx, s.asked.desc, cc, s.asked.method, slices.Clip(opts)...)
+	desc := s.asked.desc
+	if n > 0 {
+		desc = &s.desc
+	}
+	return streamer(ctx, desc, cc, s.asked.method, slices.Clip(opts)...)
 }
 
 // onFinish is called when an RPC of attempt n has ended over cc. It may be the end of the call, but what is below may also
@@ -216,10 +231,10 @@ func (s *stream) chosen() *streamAttempt { return &s.attempts[s.choice.Winner()]
 
 func (s *stream) SendMsg(m any) error {
 	request := grpcattempt.RequestOf(m)
-	if request.NeedsEncoding() || !grpcattempt.Streams(s.asked.streamer) {
+	if request.NeedsEncoding() || s.begun.Load() || !grpcattempt.Streams(s.asked.streamer) {
 		request.Encode(nil)
 	}
-	if !request.Divisible() {
+	if !request.Divisible() || request.IsPrepared() && s.in.grpc.conns != nil {
 		s.sendOnce(grpcattempt.WholeRequest)
 	}
 	s.sent.Keep(request)
@@ -270,7 +285,7 @@ func (s *stream) Trailer() metadata.MD {
 
 func (s *stream) Context() context.Context {
 	if !s.choice.Known() {
-		return s.early.Get(s.asked.ctx)
+		return s.early.Get(s.asked.ctx, grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
 	}
 	return s.chosen().Context()
 }
@@ -281,6 +296,7 @@ func (s *stream) RecvMsg(m any) error {
 		if s.replyType = grpcattempt.ReplyTypeOf(m, s.asked.opts); !s.replyType.Known() {
 			s.sendOnce(grpcattempt.WholeReply)
 		}
+		s.sent.Received(&s.rule.known, m, s.asked.opts)
 	}
 	if s.begun.CompareAndSwap(false, true) {
 		err = s.receiveFirst(m)
@@ -353,7 +369,19 @@ func (s *stream) deliver(out race.Result[error]) error {
 }
 
 // Admit decides about a hedge, which needs a request.
-func (s *stream) Admit(index int) bool { return s.admit(index, s.asked.cc, s.sent.Any()) }
+func (s *stream) Admit(index int) bool {
+	return s.admit(index, s.asked.cc, s.sent.Any(), s.deadline())
+}
+
+// deadline returns when the timeout of the method passes, or that of an interceptor below. The primary's stream has the latter. To ask it
+// keeps gRPC from retrying it, so it is not asked without an interceptor.
+func (s *stream) deadline() grpcattempt.Deadline {
+	d := grpcattempt.MethodDeadline(s.asked.cc, s.asked.method, s.opened)
+	if !grpcattempt.Streams(s.asked.streamer) {
+		d = d.Earlier(grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
+	}
+	return d
+}
 
 func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
@@ -368,8 +396,16 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 
 // hedge makes attempt n on a stream of its own.
 func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
-	detour := s.detours.For(hedgeContext(a, n), n, &s.origin.Trail)
-	err := s.sendAgain(detour, n)
+	cc, streamer := s.tour.Over(n, s.asked.cc), s.asked.streamer
+	ctx, cancel := s.deadline().Limit(hedgeContext(a, s.metadata.Copy(), n))
+	if cc != s.asked.cc {
+		ctx, streamer = withHedgeOver(ctx, hedgeOver{s.in, cc, s.asked.method}), grpc.NewClientStream
+	}
+	detour := s.detours.For(ctx, n, &s.origin.Trail)
+	err := s.sendAgain(detour, streamer, cc, n)
+	if err != nil {
+		cancel() // the stream has ended; that of a winner ends with the attempt
+	}
 	if err != nil && detour.Refused() {
 		s.tour.Refuse(&s.Call, n, DeniedSameBackend)
 		return err, race.ErrRefused
@@ -383,19 +419,20 @@ func (s *stream) judge(a *race.Attempt, n int, err error) error {
 		err = nil
 	}
 	var trailer metadata.MD
+	var deadline grpcattempt.Deadline
 	if opened := s.attempts[n].ClientStream; err != nil && opened != nil {
-		trailer = opened.Trailer()
+		trailer, deadline = opened.Trailer(), s.deadline()
 	}
-	return s.hedging.judge(a, n, err, trailer)
+	return s.hedging.judge(a, n, err, trailer, deadline)
 }
 
 // sendAgain sends the request on a stream of its own and waits for the first message.
-func (s *stream) sendAgain(ctx context.Context, n int) error {
+func (s *stream) sendAgain(ctx context.Context, streamer grpc.Streamer, cc *grpc.ClientConn, n int) error {
 	req, ok := s.sent.Copy()
 	if !ok {
 		return race.ErrLost
 	}
-	hedge, err := s.open(ctx, s.tour.Over(n, s.asked.cc), n)
+	hedge, err := s.open(ctx, streamer, cc, n)
 	me := &s.attempts[n]
 	if err != nil {
 		me.ClientStream = grpcattempt.Unopened(ctx, err)

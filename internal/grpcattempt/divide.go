@@ -61,6 +61,7 @@ func (p *Parts) Divide(request, reply any, opts []grpc.CallOption) Obstacle {
 	if p.ReplyType = ReplyTypeOf(reply, opts); !p.ReplyType.Known() {
 		return WholeReply
 	}
+	p.Request.shared = sharesMemory(request, reply, opts)
 	return None
 }
 
@@ -91,6 +92,7 @@ type Known struct{ last atomic.Pointer[messageTypes] }
 type messageTypes struct {
 	request, reply reflect.Type
 	made           protoreflect.MessageType // by which replies are made
+	nested         bool                     // a request can contain a reply
 }
 
 // Divide is [Parts.Divide] of p, which is zero. It costs less for messages of the types that were divided last.
@@ -98,6 +100,7 @@ func (k *Known) Divide(p *Parts, request, reply any, opts []grpc.CallOption) Obs
 	if last := k.last.Load(); last != nil && last.request == reflect.TypeOf(request) && last.reply == reflect.TypeOf(reply) &&
 		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && Divisible(opts) && !chooseCodec(opts) {
 		p.Request.message, p.Request.kind, p.ReplyType.message = request, protobuf, last.made
+		p.Request.shared = last.nested || request == reply
 		return None
 	}
 	o := p.Divide(request, reply, opts)
@@ -106,7 +109,13 @@ func (k *Known) Divide(p *Parts, request, reply any, opts []grpc.CallOption) Obs
 	}
 	_, generated := p.ReplyType.message.(*protoimpl.MessageInfo)
 	if _, both := request.(proto.Message).ProtoReflect().Type().(*protoimpl.MessageInfo); both && generated {
-		k.last.Store(&messageTypes{reflect.TypeOf(request), reflect.TypeOf(reply), p.ReplyType.message})
+		k.last.Store(&messageTypes{reflect.TypeOf(request), reflect.TypeOf(reply), p.ReplyType.message, canContain(request, reply)})
 	}
 	return None
+}
+
+// Shares reports whether decoding a reply with the options may write to memory of a request. It remembers the last types, as Divide does.
+func (k *Known) Shares(request, reply any, opts []grpc.CallOption) bool {
+	var p Parts
+	return k.Divide(&p, request, reply, opts) == None && p.Request.shared
 }

@@ -56,9 +56,10 @@ func Divisible(opts []grpc.CallOption) bool {
 	return true
 }
 
-// chooseCodec reports whether one of the options, which are divisible, chooses what decodes replies. That may keep what is in them.
+// chooseCodec reports whether a codec that is not grpc's default decodes the replies of a call with the options, which are divisible.
+// Such a codec may keep the content of a reply, and write to memory that the reply refers to.
 func chooseCodec(opts []grpc.CallOption) bool {
-	return slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return optionTypeOf(o).target == codec })
+	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return optionTypeOf(o).target == codec })
 }
 
 func optionTypeOf(o grpc.CallOption) optionType {

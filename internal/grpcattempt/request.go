@@ -13,6 +13,7 @@ import (
 type Request struct {
 	message any
 	kind    requestKind
+	shared  bool // decoding the reply may write to the message
 	kept    bool // encoded holds the message as it was; otherwise hedges copy it when they are due
 	encoded []byte
 }
@@ -24,6 +25,7 @@ const (
 	constant                // a nil
 	protobuf                // a message of package proto
 	older                   // a message of another generator, which encodes itself
+	prepared                // a *grpc.PreparedMsg
 )
 
 // An olderMessage is what gogo/protobuf and others generate: package proto cannot copy all of theirs.
@@ -39,8 +41,11 @@ type olderMessage interface {
 func RequestOf(message any) Request { return Request{message: message, kind: requestKindOf(message)} }
 
 func requestKindOf(message any) requestKind {
-	if message == nil {
+	switch p, ok := message.(*grpc.PreparedMsg); {
+	case message == nil:
 		return constant
+	case ok && p != nil:
+		return prepared
 	}
 	if m, ok := reflected(message); ok {
 		if !m.IsValid() {
@@ -88,6 +93,8 @@ func (r *Request) Encode(buffer []byte) []byte {
 		buffer = r.encoded
 	case older:
 		r.encoded, err = r.message.(olderMessage).Marshal()
+	case prepared:
+		r.message = copyPrepared(r.message)
 	}
 	if r.kept = err == nil; !r.kept {
 		r.kind = indivisible
@@ -108,13 +115,24 @@ func (r *Request) Copy() (message any, ok bool) {
 	case r.kind == older && r.kept:
 		m := reflect.New(reflect.TypeOf(r.message).Elem()).Interface().(olderMessage)
 		return m, m.Unmarshal(r.encoded) == nil
+	case r.kind == prepared:
+		return copyPrepared(r.message), true
 	}
 	return nil, false
 }
 
-// NeedsEncoding reports whether the message is encoded whether or not others may change it: where encoding it may
-// write to it, two attempts must not do that at once.
-func (r *Request) NeedsEncoding() bool { return r.kind == older }
+// copyPrepared copies a *grpc.PreparedMsg. Encode replaces the bytes of a PreparedMsg and never writes to them, so copies share them.
+func copyPrepared(message any) any {
+	copied := *message.(*grpc.PreparedMsg)
+	return &copied
+}
+
+// NeedsEncoding reports whether the message must be encoded before the primary starts. Either the reply may share memory with it,
+// or its own encoding may write to it, which two attempts must not do at once.
+func (r *Request) NeedsEncoding() bool { return r.kind == older || r.kind == prepared || r.shared }
+
+// IsPrepared reports whether the message is a [grpc.PreparedMsg]: it is encoded for the codec and the compressor of one connection.
+func (r *Request) IsPrepared() bool { return r.kind == prepared }
 
 // A maker is the function by which grpc itself makes calls, as it is found among those that are given.
 type maker struct {

@@ -64,6 +64,15 @@ type Sent struct {
 	closed  bool
 }
 
+// Received encodes the message before the caller receives a reply whose memory it may share.
+func (s *Sent) Received(known *Known, reply any, opts []grpc.CallOption) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.at.IsZero() && !s.request.kept && s.request.Divisible() && known.Shares(s.request.message, reply, opts) {
+		s.request.Encode(nil)
+	}
+}
+
 // Keep says that the caller sends the message of r.
 func (s *Sent) Keep(r Request) {
 	s.mu.Lock()
@@ -143,26 +152,61 @@ func (s *FirstMessage) RecvMsg(m any) error {
 	return err
 }
 
-// An EarlyContext is the context of a call of which it is not known which attempt it is. The
-// zero EarlyContext is ready. It is safe for concurrent use.
+// An EarlyContext is the context of a stream until it is known which attempt is the call. The zero EarlyContext is ready. It is
+// safe for concurrent use.
 type EarlyContext struct {
 	mu     sync.Mutex         // guards the fields below
-	ctx    context.Context    // nil: nobody has asked
+	ctx    context.Context    // nil: the caller has not asked for it
 	cancel context.CancelFunc // ends ctx
 	over   bool               // the call has ended
 }
 
-// Get returns the context. The first call makes it from parent.
-func (e *EarlyContext) Get(parent context.Context) context.Context {
+// Get returns the context. The first call makes it: it ends with the caller's context, with the deadline of the primary's stream, and by
+// End. Its values are those of the context of the primary's stream, such as the codec by which [grpc.PreparedMsg] is encoded.
+func (e *EarlyContext) Get(caller, primary context.Context) context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx == nil {
-		e.ctx, e.cancel = context.WithCancel(parent)
+		e.ctx, e.cancel = joinContexts(caller, primary)
 		if e.over {
 			e.cancel()
 		}
 	}
 	return e.ctx
+}
+
+// ContextOf returns the context of a stream. It is the context of the caller if the stream has none, as a stream made for a test may have.
+func ContextOf(s grpc.ClientStream, caller context.Context) (ctx context.Context) {
+	defer func() {
+		if recover() != nil || ctx == nil {
+			ctx = caller
+		}
+	}()
+	return s.Context()
+}
+
+// A joinedContext ends with one context, and has the values of another.
+type joinedContext struct {
+	context.Context
+	values context.Context
+}
+
+// joinContexts returns a context that ends with ends, by its cancel function, and when the deadline of values has passed.
+func joinContexts(ends, values context.Context) (context.Context, context.CancelFunc) {
+	stop := func() {}
+	if deadline, ok := values.Deadline(); ok {
+		ends, stop = context.WithDeadline(ends, deadline)
+	}
+	ends, cancel := context.WithCancel(ends)
+	return &joinedContext{ends, values}, func() { cancel(); stop() }
+}
+
+// Value returns values of the other context. Package context finds the end of c by a key for which a cancellable context returns itself.
+func (c *joinedContext) Value(key any) any {
+	if v := c.Context.Value(key); v == any(c.Context) {
+		return v
+	}
+	return c.values.Value(key)
 }
 
 // End ends the context, also if it is made later.

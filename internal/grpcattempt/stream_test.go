@@ -40,13 +40,13 @@ func TestNothingIsCopiedAfterClose(t *testing.T) {
 
 func TestContextThatIsMadeAfterTheEndHasEnded(t *testing.T) {
 	var before, after grpcattempt.EarlyContext
-	ctx := before.Get(t.Context())
+	ctx := before.Get(t.Context(), t.Context())
 	assert.NoError(t, ctx.Err())
 	before.End()
 	assert.Equal(t, context.Canceled, ctx.Err())
 	after.End()
-	assert.Equal(t, context.Canceled, after.Get(t.Context()).Err())
-	assert.Same(t, ctx, before.Get(t.Context()))
+	assert.Equal(t, context.Canceled, after.Get(t.Context(), t.Context()).Err())
+	assert.Same(t, ctx, before.Get(t.Context(), t.Context()))
 }
 
 func TestFinishIsDueOnceAndWithTheWinnersError(t *testing.T) {

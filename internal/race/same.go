@@ -11,31 +11,31 @@ func (r *Race[T]) Won(v T) bool {
 	r.mu.Lock()
 	won, answer := r.winner >= 0 && !r.abandoned, r.value
 	r.mu.Unlock()
-	return won && same(reflect.ValueOf(v), reflect.ValueOf(answer))
+	return won && Same(reflect.ValueOf(v), reflect.ValueOf(answer))
 }
 
-// same reports whether two values are one: what they refer to is the same. It does not look at what they refer to.
-func same(v, w reflect.Value) bool {
+// Same reports whether two values are identical: they are equal, or refer to the same memory. It does not compare the memory.
+func Same(v, w reflect.Value) bool {
 	if !v.IsValid() || !w.IsValid() || v.Type() != w.Type() {
 		return false
 	}
 	switch v.Kind() {
 	case reflect.Interface:
-		return v.IsNil() && w.IsNil() || same(v.Elem(), w.Elem())
+		return v.IsNil() && w.IsNil() || Same(v.Elem(), w.Elem())
 	case reflect.Slice:
 		return v.Len() == w.Len() && v.UnsafePointer() == w.UnsafePointer()
 	case reflect.Map:
 		return v.UnsafePointer() == w.UnsafePointer()
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if !same(v.Field(i), w.Field(i)) {
+			if !Same(v.Field(i), w.Field(i)) {
 				return false
 			}
 		}
 		return true
 	case reflect.Array:
 		for i := range v.Len() {
-			if !same(v.Index(i), w.Index(i)) {
+			if !Same(v.Index(i), w.Index(i)) {
 				return false
 			}
 		}

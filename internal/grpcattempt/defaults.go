@@ -1,0 +1,50 @@
+package grpcattempt
+
+import (
+	"reflect"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// WithoutDefaults returns the options of a call over cc without the default call options of cc, for a hedge over another connection.
+// Options that write to a target of the caller stay: the call has a header, a trailer and a peer over any connection.
+func WithoutDefaults(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.CallOption {
+	defaults := defaultOptions(cc)
+	if len(defaults) == 0 {
+		return opts
+	}
+	opts = slices.Clone(opts)
+	for _, given := range defaults {
+		at := slices.IndexFunc(opts, func(o grpc.CallOption) bool { return race.Same(reflect.ValueOf(given), reflect.ValueOf(o)) })
+		if at >= 0 && !hasTarget(opts[at]) {
+			opts = slices.Delete(opts, at, at+1)
+		}
+	}
+	return opts
+}
+
+// hasTarget reports whether an option writes to something of the caller's.
+func hasTarget(o grpc.CallOption) bool {
+	t := optionTypeOf(o).target
+	return t == header || t == trailer || t == peerInfo
+}
+
+// defaultOptions returns the options that cc was given by [grpc.WithDefaultCallOptions]. Package grpc exports no way to them, and
+// hands them to interceptors mixed with the options of the call. It returns none if cc is nil, or if grpc keeps them elsewhere.
+func defaultOptions(cc *grpc.ClientConn) []grpc.CallOption {
+	if cc == nil {
+		return nil
+	}
+	dialled := reflect.ValueOf(cc).Elem().FieldByName("dopts")
+	if dialled.Kind() != reflect.Struct {
+		return nil
+	}
+	options := dialled.FieldByName("callOptions")
+	if !options.IsValid() || options.Type() != reflect.TypeFor[[]grpc.CallOption]() {
+		return nil
+	}
+	return *(*[]grpc.CallOption)(options.Addr().UnsafePointer()) // not written to after the connection was made
+}

@@ -1,0 +1,65 @@
+package grpcattempt
+
+import (
+	"reflect"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/runtime/protoimpl"
+)
+
+// sharesMemory reports whether decoding the reply of a call with the options may write to the request.
+//
+// grpc's own codec empties a message of generated code before it decodes, and allocates everything that the message refers to.
+// So it writes to a request that is the reply, or contains it. Another codec may also write to memory that both refer to.
+func sharesMemory(request, reply any, opts []grpc.CallOption) bool {
+	return request == reply || chooseCodec(opts) || canContain(request, reply)
+}
+
+// canContain reports whether a request may refer to a message of the reply's type. It is true if one of them has no generated code.
+func canContain(request, reply any) bool {
+	of, ok := request.(proto.Message)
+	in, both := reply.(proto.Message)
+	if !ok || !both {
+		return true
+	}
+	from, to := of.ProtoReflect(), in.ProtoReflect()
+	_, ok = from.Type().(*protoimpl.MessageInfo)
+	_, both = to.Type().(*protoimpl.MessageInfo)
+	return !ok || !both || containsType(from.Descriptor(), to.Descriptor().FullName(), make(map[protoreflect.FullName]bool))
+}
+
+// containsType reports whether a message of type m may contain a message of another type, at any depth. Extensions may be of any type.
+// The types in seen do not contain it, or are being searched.
+func containsType(m protoreflect.MessageDescriptor, other protoreflect.FullName, seen map[protoreflect.FullName]bool) bool {
+	if m.ExtensionRanges().Len() > 0 {
+		return true
+	}
+	seen[m.FullName()] = true
+	for i := range m.Fields().Len() {
+		part := m.Fields().Get(i).Message() // of a map it is the entry
+		if part == nil {
+			continue
+		}
+		if part.FullName() == other || !seen[part.FullName()] && containsType(part, other, seen) {
+			return true
+		}
+	}
+	return false
+}
+
+// replacedCodec reports whether the program has registered a codec of its own in place of the one that grpc uses by default. Codecs are
+// registered before main starts.
+var replacedCodec = sync.OnceValue(func() bool { return !isGRPCCodec(encoding.GetCodecV2("proto")) })
+
+// isGRPCCodec reports whether a codec is grpc's own for messages of package proto.
+func isGRPCCodec(codec encoding.CodecV2) bool {
+	t := reflect.TypeOf(codec)
+	if t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t != nil && t.PkgPath() == "google.golang.org/grpc/encoding/proto"
+}

@@ -1,0 +1,64 @@
+package grpcattempt
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// A Deadline is when the timeout of a call passes, which grpc starts anew for each attempt: that of its method in the service config, or
+// that of an interceptor. The deadline of the caller's context is none. The zero Deadline is that of a call without a timeout.
+type Deadline struct{ time.Time }
+
+// MethodDeadline returns the deadline of a call of a method over cc that began at a time.
+func MethodDeadline(cc *grpc.ClientConn, method string, began time.Time) Deadline {
+	if cc == nil {
+		return Deadline{}
+	}
+	timeout := cc.GetMethodConfig(method).Timeout
+	if timeout == nil || *timeout < 0 {
+		return Deadline{}
+	}
+	return Deadline{began.Add(*timeout)}
+}
+
+// Earlier returns the earlier of d and the deadline of ctx, if that has one.
+func (d Deadline) Earlier(ctx context.Context) Deadline {
+	if t, ok := ctx.Deadline(); ok && (d.IsZero() || t.Before(d.Time)) {
+		return Deadline{t}
+	}
+	return d
+}
+
+// instant is how long before a deadline a server may report that the deadline has passed.
+const instant = time.Millisecond
+
+// Before reports whether the deadline has passed when a time from now is over.
+func (d Deadline) Before(fromNow time.Duration) bool {
+	return !d.IsZero() && time.Until(d.Time) < fromNow+instant
+}
+
+// Limit returns a context for a hedge, which ends at the deadline. It must be cancelled if its parent is not.
+func (d Deadline) Limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, d.Time)
+}
+
+// Ended reports whether a primary that ended with err, and received the trailer, ended because the timeout of its call has passed. The
+// timeout of an interceptor is not known. Then DEADLINE_EXCEEDED with the words of a context is taken for it, unless the server sent nothing
+// but that status, of which grpc-go puts the content-type into the trailer.
+func (d Deadline) Ended(err error, trailer metadata.MD) bool {
+	if errors.Is(err, context.DeadlineExceeded) { // of an interceptor that returns the error of its context
+		return true
+	}
+	words := context.DeadlineExceeded.Error()
+	return status.Code(err) == codes.DeadlineExceeded && (d.Before(0) || len(trailer["content-type"]) == 0 && strings.Contains(err.Error(), words))
+}
