@@ -129,7 +129,8 @@ func (l *Limiter) Release(ctx context.Context) {
 //
 // A body of known length up to 64 KiB, whose client does not wait for a 100 (Continue), is read before its request gets into the
 // queue, so that clients that send slowly hold no place. next reads the same bytes and the same error. Only a caller that
-// breaks off, so that the context of its request ends, never reaches next, and counts as Left. Until its body is read, a request is not Waiting. A Limiter holds 64 MiB of such bodies, as far as
+// breaks off, so that the context of its request ends, never reaches next, and counts as Left. Until its body is read, a request is not Waiting. A handler that hijacks the connection finds
+// the body in the returned buffer, if w is net/http's own before the Limiter. Requests for an upgrade are not read ahead. A Limiter holds 64 MiB of such bodies, as far as
 // they have come and next has not read them; what does not fit in, and larger and chunked bodies, next reads itself. So a client that
 // sends the end of its body only when it has a part of the answer must send it chunked, and what next does
 // before it reads, such as SetReadDeadline, comes too late: do that in a handler before the Limiter, or use [WithUnlimited].
@@ -178,6 +179,9 @@ func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.R
 	upload.Trailers(r, inner)
 	if body != nil {
 		inner.Body = body
+		if r.ProtoMajor == 1 {
+			w = withBodyForHijack(w, body)
+		}
 	}
 	defer tellOuter(r, inner, body)
 	p.Work(func() { next.ServeHTTP(w, inner) })

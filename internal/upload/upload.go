@@ -3,6 +3,7 @@
 package upload
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -30,9 +31,10 @@ func (m *Memory) take(n int) bool {
 }
 
 // Small reports whether the body of a request is to be read ahead: its length is known and at most 64 KiB, and its client does not
-// wait for a 100 (Continue), as far as the header says. Over HTTP/2 net/http has removed Expect from that.
+// wait for a 100 (Continue), as far as the header says. Over HTTP/2 net/http has removed Expect from that. The handler of a request for an upgrade
+// takes over the connection, and reads the body from there.
 func Small(r *http.Request) bool {
-	if r.ContentLength <= 0 || r.ContentLength > largest || r.Body == nil || len(r.Header["Expect"]) > 0 {
+	if r.ContentLength <= 0 || r.ContentLength > largest || r.Body == nil || len(r.Header["Expect"]) > 0 || len(r.Header["Upgrade"]) > 0 {
 		return false
 	}
 	_, again := r.Body.(*Body)
@@ -159,6 +161,16 @@ func (b *Body) Unread() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.unread()
+}
+
+// TakeUnread returns a copy of the bytes that were read ahead and not given yet. They are not given any more.
+func (b *Body) TakeUnread() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	unread := bytes.Clone(b.read)
+	b.read, b.err = nil, nil
+	b.giveBack()
+	return unread
 }
 
 // Release gives memory back, although what is left can still be read.
