@@ -64,7 +64,8 @@ type Info struct {
 // A body that ends before Info.Length, or fails, has broken off. An error that comes with its last byte, or after that, is not looked at.
 type Fetch func(ctx context.Context, r Range) (io.ReadCloser, Info, error)
 
-// ErrChanged is wrapped by the errors of reads that found another version of the object than the one that is read. It stays: open the object anew.
+// ErrChanged is wrapped by the errors of reads that found another version of the object than the one that is read. Once a read has returned it, all
+// later reads of the Reader return it as well, even if the object is again as it was: open the object anew.
 var ErrChanged = errors.New("rangeread: the object has changed")
 
 // fits returns why what came cannot be what was asked for.

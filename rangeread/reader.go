@@ -64,15 +64,17 @@ func (r *Reader) ReadAtContext(ctx context.Context, p []byte, off int64) (int, e
 	return n, r.raise(ctx, err)
 }
 
-// refuses returns why nothing is to be read.
+// refuses returns why nothing is to be read: the Reader is closed, the offset is negative, the context has ended, or a read has returned [ErrChanged].
 func (r *Reader) refuses(ctx context.Context, off int64) error {
 	switch {
 	case r.life.Err() != nil:
 		return errClosed
 	case off < 0:
 		return errNegative
-	default:
+	case ctx.Err() != nil:
 		return ctx.Err()
+	default:
+		return r.version.changed()
 	}
 }
 
@@ -90,6 +92,7 @@ func (r *Reader) raise(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
+	r.version.recordChange(err)
 	return err
 }
 
@@ -111,7 +114,7 @@ func catch(f func() error, then func(error)) {
 
 // Size returns the size of the object. If no answer has said it, Size asks for the first byte.
 func (r *Reader) Size(ctx context.Context) (int64, error) {
-	if size, known := r.version.length(); known {
+	if size, known := r.version.length(); known && r.version.changed() == nil {
 		return size, nil
 	}
 	if err := r.refuses(ctx, 0); err != nil {

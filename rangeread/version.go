@@ -1,6 +1,7 @@
 package rangeread
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 )
@@ -12,6 +13,26 @@ type version struct {
 	tag   string     // "": it has none
 	size  int64      // of the object, if sized
 	sized bool
+	gone  error // the ErrChanged that a read returned first; nil: no read did
+}
+
+// changed returns the [ErrChanged] that a read has returned, nil if there is none. Every later read returns it too.
+func (v *version) changed() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.gone
+}
+
+// recordChange stores err, which a read is about to return, if it wraps [ErrChanged] and is the first error that does.
+func (v *version) recordChange(err error) {
+	if !errors.Is(err, ErrChanged) {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.gone == nil {
+		v.gone = err
+	}
 }
 
 // match returns what a request is to name.
@@ -38,6 +59,8 @@ func (v *version) check(i Info) error {
 // differs is check. The caller holds mu.
 func (v *version) differs(i Info) error {
 	switch {
+	case v.gone != nil:
+		return v.gone
 	case v.known && i.Tag != v.tag:
 		return fmt.Errorf("%w: its tag was %q and is %q", ErrChanged, v.tag, i.Tag)
 	case v.sized && i.Size >= 0 && i.Size != v.size:
