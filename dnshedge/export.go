@@ -139,7 +139,7 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 		}
 	}
 	if cache != nil {
-		cache.add(entries, max(passed, 0), now)
+		cache.add(entries, passed, now)
 	}
 	c.log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("upstreams", len(learned)), slog.Int("answers", len(entries)))
 	return nil

@@ -34,8 +34,9 @@ func (e *Envelope) Begin(version string, now time.Time) []byte {
 // End ends the export that b is.
 func End(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b)) }
 
-// Open reads an export: its version, how long ago it was written, and what is in it. It
-// returns an error if that is no export of this kind, larger than Max, or older than MaxAge.
+// Open reads an export: its version, the time that has passed since it was written, and its content. It
+// returns an error if that is no export of this kind, larger than Max, or older than MaxAge. The time is never negative: an
+// export from a clock that is ahead counts as written now.
 func (e *Envelope) Open(r io.Reader, now time.Time) (version string, passed time.Duration, d Decoder, err error) {
 	b, err := io.ReadAll(io.LimitReader(r, int64(e.Max)+1))
 	if err != nil {
@@ -57,7 +58,7 @@ func (e *Envelope) Open(r io.Reader, now time.Time) (version string, passed time
 		return "", 0, nil, ErrDamaged
 	}
 	d = Decoder(b[begin:end])
-	passed = now.Sub(time.Unix(0, d.Varint()))
+	passed = max(now.Sub(time.Unix(0, d.Varint())), 0)
 	if passed > MaxAge {
 		return "", 0, nil, fmt.Errorf("the export is %v old, more than %v", passed.Round(time.Second), MaxAge)
 	}

@@ -3,6 +3,7 @@ package decode_test
 import (
 	"bytes"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -27,6 +28,15 @@ func TestWhatIsPutIntoAnEnvelopeComesOut(t *testing.T) {
 		assert.Equal(t, time.Hour, passed)
 		assert.Equal(t, "abc", string(d.Bytes(3)))
 		assert.Empty(t, d)
+	}
+}
+
+// TestOpenTakesAnExportFromAClockAheadAsWrittenNow has clocks that are ahead by as much as an export can say.
+func TestOpenTakesAnExportFromAClockAheadAsWrittenNow(t *testing.T) {
+	for _, ahead := range []time.Duration{1, time.Hour, 48 * time.Hour, time.Unix(0, math.MaxInt64).Sub(epoch)} {
+		_, passed, _, err := letters.Open(bytes.NewReader(decode.End(letters.Begin("1", epoch.Add(ahead)))), epoch)
+		require.NoError(t, err, ahead)
+		assert.Zero(t, passed, ahead)
 	}
 }
 

@@ -279,6 +279,34 @@ func TestBrakesOutliveTheKey(t *testing.T) {
 	}
 }
 
+// TestImportPausesNoLongerThanTheServerAsked imports an export from clocks that are ahead or behind, into a key that exists and one that is made later.
+func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
+	name := engine.Name{Host: "h"}
+	for _, ahead := range []time.Duration{-time.Hour, 0, 5 * time.Second, time.Hour, 1000 * time.Hour} {
+		for _, known := range []bool{false, true} {
+			old, heir := small(nil), small(nil)
+			there := epoch.Add(ahead)
+			for range 100 {
+				old.Key(name).Begin(there)
+				old.Key(name).PushBack(there, 8*time.Second)
+			}
+			var b bytes.Buffer
+			require.NoError(t, old.Export(&b, there))
+			if known {
+				heir.Key(name)
+			}
+			_, err := heir.Import(&b, epoch, func(engine.Name) float64 { return 0 })
+			require.NoError(t, err)
+			pause := heir.Key(name).View().PausedTo.Sub(epoch)
+			if ahead < 0 {
+				assert.LessOrEqual(t, pause, time.Duration(0), "%v, known %v", ahead, known)
+			} else {
+				assert.Equal(t, 8*time.Second, pause, "%v, known %v", ahead, known)
+			}
+		}
+	}
+}
+
 func TestWhatIsResetOrResumedIsNotRemembered(t *testing.T) {
 	name := engine.Name{Host: "h"}
 	for _, forget := range []func(*engine.Engine){

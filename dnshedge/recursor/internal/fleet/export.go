@@ -135,7 +135,6 @@ func (f *Fleet) readAt(r io.Reader, now time.Time) ([]Delegation, error) {
 	if err != nil {
 		return nil, err
 	}
-	passed = max(passed, 0) // the clock may have been set back
 	window, err := sketch.Decode(d.Bytes(maxExport), now)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", decode.ErrDamaged, err)
