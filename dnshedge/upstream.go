@@ -15,6 +15,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/internal/redact"
 )
 
 // Upstream is a server that queries go to. ParseUpstream makes one from a
@@ -101,8 +102,11 @@ func anyScheme(transport.Scheme) bool { return true }
 // Pins, "#;post" for Post, and "#;trust-ad" for TrustAD. The host may be a name if there is a scheme.
 func ParseUpstream(s string) (Upstream, error) {
 	u, err := parseUpstream(s)
+	if err != nil && strings.Contains(s, "@") { // and err may have a part of a password
+		err = errors.New("user information has no place here")
+	}
 	if err != nil {
-		return Upstream{}, fmt.Errorf("dnshedge: upstream %q: %v", s, err)
+		return Upstream{}, fmt.Errorf("dnshedge: upstream %q: %v", redact.URL(s), err)
 	}
 	return u, nil
 }
@@ -182,15 +186,16 @@ func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Schem
 // parsePath takes the path off what is behind the scheme, and returns the host.
 func (u *Upstream) parsePath(rest string, known transport.Scheme) (host string, err error) {
 	p, err := url.Parse(u.Net + "://" + rest)
+	failed := (*url.Error)(nil)
 	switch {
-	case err != nil:
-		return "", err
+	case errors.As(err, &failed):
+		return "", failed.Err // failed has the whole query
 	case strings.Contains(p.Host, "%"):
 		return "", errors.New("an IPv6 zone has no place in a URL")
 	case p.User != nil:
 		return "", errors.New("user information has no place here")
 	case p.RawQuery != "" || p.ForceQuery:
-		return "", fmt.Errorf("query %q has no place here", p.RawQuery)
+		return "", errors.New("a query has no place here")
 	}
 	if u.Path = p.EscapedPath(); u.Path == "" || u.Path == "/" {
 		u.Path = known.Path

@@ -70,7 +70,7 @@ func TestWhatIsNoUpstreamIsSaid(t *testing.T) {
 		"udp://192.0.2.1#;pin=" + somePin: "for tls and https",
 		"tls://192.0.2.1#a b":             `"a b"`,
 		"https://u:p@dns.example/":        "user information",
-		"https://dns.example/dns?x=y":     `query "x=y"`,
+		"https://dns.example/dns?x=y":     "a query has no place here",
 		"https://[fe80::1%25eth0]/":       "IPv6 zone",
 		"https://dns.example/%zz":         "invalid URL escape",
 		"udp://" + string([]byte{0xff}):   "host",
@@ -138,4 +138,17 @@ func FuzzParseUpstream(f *testing.F) {
 		}
 		c.Close()
 	})
+}
+
+// TestParseUpstreamErrorsHaveNoSecrets has URLs with a password or a token, some of which cannot be parsed.
+func TestParseUpstreamErrorsHaveNoSecrets(t *testing.T) {
+	for _, s := range []string{
+		"https://u:s3cret@dns.example/", "https://s3cret@dns.example/", "https://u:s3cret/@dns.example/", "https://u:#s3cret@dns.example/",
+		"https://u:?s3cret@dns.example/", "tls://u:s3cret@192.0.2.1", "https://u:s3cret@dns.example/#;none", "u:s3cret@192.0.2.1",
+		"https://dns.example/dns?token=s3cret", "https://dns.example/%zz?token=s3cret",
+	} {
+		_, err := dnshedge.ParseUpstream(s)
+		require.ErrorContains(t, err, "upstream ", s)
+		assert.NotContains(t, err.Error(), "s3cret", s)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gohedge/hedge/hedgetest/internal/twin"
+	"github.com/gohedge/hedge/internal/redact"
 )
 
 // Twice returns a RoundTripper that proves whether calls are safe to hedge. It sends each request through rt twice at once
@@ -58,7 +59,7 @@ func (w *twice) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	a := twin.Call(w.judge, req.Method+" "+req.URL.Redacted(), func(int) answer { return w.send(req, body) }, differ)
+	a := twin.Call(w.judge, req.Method+" "+redact.URL(req.URL.Redacted()), func(int) answer { return w.send(req, body) }, differ)
 	if a.resp == nil {
 		return nil, a.err
 	}

@@ -407,3 +407,18 @@ func TestAStateMayHoldItself(t *testing.T) {
 	_, err := call(t.Context())
 	assert.NoError(t, err)
 }
+
+func TestTwiceFailuresHaveNoSecretsOfTheURL(t *testing.T) {
+	f := &failures{TB: t}
+	calls := new(atomic.Int64)
+	rt := roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200 + int(calls.Add(1))}, nil
+	})
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://reader:hunter2@shop.test/a?signature=hunter2", nil)
+	require.NoError(t, err)
+	_, err = hedgetest.Twice(f, rt, nil).RoundTrip(req)
+	require.NoError(t, err)
+	require.NotEmpty(t, f.all)
+	assert.NotContains(t, strings.Join(f.all, "\n"), "hunter2")
+	assert.Contains(t, f.all[0], "shop.test/a?xxxxx is not safe to hedge")
+}

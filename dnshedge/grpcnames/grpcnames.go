@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/resolver"
 
 	"github.com/gohedge/hedge/dnshedge/names"
+	"github.com/gohedge/hedge/internal/redact"
 )
 
 // Scheme is that of the targets: hedgedns:///host:port. Without a port it is 443, as for gRPC's dns
@@ -70,7 +71,7 @@ func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolve
 // split returns the host and port of a target.
 func split(target resolver.Target) (host, port string, err error) {
 	if target.URL.Host != "" {
-		return "", "", fmt.Errorf("grpcnames: target %q has the authority %q; want %s:///host:port", target.URL.String(), target.URL.Host, Scheme)
+		return "", "", fmt.Errorf("grpcnames: target %q has the authority %q; want %s:///host:port", redact.URL(target.URL.String()), target.URL.Host, Scheme)
 	}
 	endpoint := target.Endpoint()
 	if ip, err := netip.ParseAddr(endpoint); err == nil {
@@ -79,11 +80,11 @@ func split(target resolver.Target) (host, port string, err error) {
 	host, port, err = net.SplitHostPort(endpoint)
 	if err != nil {
 		if host, port, err = net.SplitHostPort(endpoint + ":443"); err != nil {
-			return "", "", fmt.Errorf("grpcnames: target %q: %w", target.URL.String(), err)
+			return "", "", fmt.Errorf("grpcnames: target %q: %w", redact.URL(target.URL.String()), err)
 		}
 	}
 	if host == "" || port == "" {
-		return "", "", fmt.Errorf("grpcnames: target %q lacks a host or a port; want %s:///host:port", target.URL.String(), Scheme)
+		return "", "", fmt.Errorf("grpcnames: target %q lacks a host or a port; want %s:///host:port", redact.URL(target.URL.String()), Scheme)
 	}
 	return host, port, nil
 }

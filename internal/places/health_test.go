@@ -193,18 +193,22 @@ func TestACopyThatFailsIsOneFailure(t *testing.T) {
 
 func TestURLsOfPlacesAreReadStrictly(t *testing.T) {
 	for given, want := range map[string]string{
-		"http://a.test:0":              `URL "http://a.test:0" has port 0, which is not in [1, 65535]`,
-		"http://a.test:65536":          `URL "http://a.test:65536" has port 65536`,
-		"http://[::1]:99999/b":         `has port 99999`,
-		"http://u:s3cret@a.test:x":     `URL "xxxxx@a.test:x" cannot be read`,
-		"http://u:s3cret@a.test/%zz":   `URL "xxxxx@a.test/%zz" cannot be read`,
-		"http://:80":                   "is not http://host",
-		"//a.test":                     "is not http://host",
-		"a.test:80":                    "URL ",
-		"http://a b":                   "cannot be read",
-		"http://near.test.:80/api/":    "is that of another place",
-		"HTTP://NEAR.TEST:/api":        "is that of another place",
-		"http://near.test/api/%2e%2e/": "that servers would shorten",
+		"http://a.test:0":               `URL "http://a.test:0" has port 0, which is not in [1, 65535]`,
+		"http://a.test:65536":           `URL "http://a.test:65536" has port 65536`,
+		"http://[::1]:99999/b":          `has port 99999`,
+		"http://u:s3cret@a.test:x":      `URL "xxxxx@a.test:x" cannot be read`,
+		"http://u:s3cret@a.test/%zz":    `URL "xxxxx@a.test/%zz" cannot be read`,
+		"ftp://u:s3cret@a.test/?s3cret": `URL "xxxxx@a.test/?xxxxx" is not http://host`,
+		"http://s3cret@a.test/":         `URL "xxxxx@a.test/" has credentials`,
+		"http://a.test/b?sig=s3cret":    `URL "http://a.test/b?xxxxx" has more than a path`,
+		"http://a.test/%zz?sig=s3cret":  `URL "http://a.test/%zz?xxxxx" cannot be read`,
+		"http://:80":                    "is not http://host",
+		"//a.test":                      "is not http://host",
+		"a.test:80":                     "URL ",
+		"http://a b":                    "cannot be read",
+		"http://near.test.:80/api/":     "is that of another place",
+		"HTTP://NEAR.TEST:/api":         "is that of another place",
+		"http://near.test/api/%2e%2e/":  "that servers would shorten",
 	} {
 		_, err := New([]Place{{URL: "http://near.test/api"}, {URL: given}})
 		require.Error(t, err, given)

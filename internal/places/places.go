@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/redact"
 )
 
 // Max is how many places there can be.
@@ -82,13 +83,13 @@ func read(g Place) (p place, err error) {
 	u, err := url.Parse(g.URL)
 	switch {
 	case err != nil:
-		return p, fmt.Errorf("URL %q cannot be read: it is not scheme://host/path", redacted(g.URL))
+		return p, fmt.Errorf("URL %q cannot be read: it is not scheme://host/path", redact.URL(g.URL))
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.Hostname() == "":
-		return p, fmt.Errorf("URL %q is not http://host or https://host", u.Redacted())
+		return p, fmt.Errorf("URL %q is not http://host or https://host", redact.URL(g.URL))
 	case u.User != nil:
-		return p, fmt.Errorf("URL %q has credentials: Prepare sets those", u.Redacted())
+		return p, fmt.Errorf("URL %q has credentials: Prepare sets those", redact.URL(g.URL))
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		return p, fmt.Errorf("URL %q has more than a path: Prepare sets a query", u.Redacted())
+		return p, fmt.Errorf("URL %q has more than a path: Prepare sets a query", redact.URL(g.URL))
 	case g.Cost < 0 || g.Cost > MaxCost:
 		return p, fmt.Errorf("Cost %d is not in [0, %d]", g.Cost, MaxCost)
 	}
@@ -111,14 +112,6 @@ func read(g Place) (p place, err error) {
 	}
 	p.drop, err = namesOf("Drop", g.Drop)
 	return p, err
-}
-
-// redacted returns a URL that cannot be read without what may be a password.
-func redacted(u string) string {
-	if at := strings.LastIndex(u, "@"); at >= 0 {
-		return "xxxxx" + u[at:]
-	}
-	return u
 }
 
 // add adds a place behind the others.

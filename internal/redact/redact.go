@@ -1,0 +1,18 @@
+// Package redact leaves secrets out of the texts of errors.
+package redact
+
+import "strings"
+
+const secret = "xxxxx" // net/url's own substitute for a password
+
+// URL returns a URL with its user information and its query replaced, as passwords, tokens and signatures are there. The URL need not be valid:
+// everything up to its last @ counts as user information.
+func URL(raw string) string {
+	if at := strings.LastIndex(raw, "@"); at >= 0 {
+		raw = secret + raw[at:]
+	}
+	if before, _, ok := strings.Cut(raw, "?"); ok {
+		raw = before + "?" + secret
+	}
+	return raw
+}
