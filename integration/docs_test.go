@@ -65,7 +65,7 @@ func TestRecipesAreInTheTests(t *testing.T) {
 	modules = slices.DeleteFunc(modules, func(file string) bool { return slices.Contains(noRecipes, filepath.Dir(file)) })
 	for _, file := range append(files, modules...) {
 		switch file {
-		case "docs_test.go", "slow_test.go", "elsewhere_test.go", "orca_test.go", "interop_test.go", "yaml_test.go", "ranges/store_test.go", "ranges/ranges_test.go", "serviceconfig/scripts_test.go", "serviceconfig/serviceconfig_test.go": // no recipes
+		case "docs_test.go", "slow_test.go", "elsewhere_test.go", "orca_test.go", "interop_test.go", "yaml_test.go", "ranges/store_test.go", "ranges/ranges_test.go", "ranges/refused_test.go", "serviceconfig/scripts_test.go", "serviceconfig/serviceconfig_test.go": // no recipes
 		default:
 			assert.True(t, recipes[file], "%s has no section", file)
 		}

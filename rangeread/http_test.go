@@ -3,6 +3,7 @@ package rangeread_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -317,5 +318,35 @@ func (k *soaker) count(t *testing.T, version *int, off, want int64, p []byte, er
 		t.Errorf("nothing of the kind has happened: %v", err)
 	default: // of a connection that was killed
 		k.failed.Add(1)
+	}
+}
+
+// strictServer serves object, and refuses a range that is not wholly inside it, with a Content-Range if that is not "".
+func strictServer(t *testing.T, object, contentRange string) *httptest.Server {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var first, last int
+		if n, _ := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &first, &last); n == 2 && last >= len(object) {
+			w.Header().Set("Content-Range", contentRange)
+			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+			return
+		}
+		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(object))
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// TestExampleFetchTakesARefusalForAnEndOnlyIfItIs has refusals of a server that wants ranges to be wholly inside the object.
+func TestExampleFetchTakesARefusalForAnEndOnlyIfItIs(t *testing.T) {
+	for contentRange, ends := range map[string]bool{
+		"bytes */10": false, "bytes */3": false, "bytes 0-9/10": false, "bytes */99999999999999999999": false,
+		"bytes */2": true, "bytes */0": true, "bytes */*": true, "": true,
+	} {
+		s := strictServer(t, "0123456789", contentRange)
+		_, _, err := fetchHTTP(s.Client(), s.URL)(t.Context(), rangeread.Range{Offset: 2, Length: 100})
+		assert.Equal(t, ends, err == io.EOF, "%q: %v", contentRange, err)
+		assert.Error(t, err)
+		_, err = io.ReadAll(rangeread.New(fetchHTTP(s.Client(), s.URL), rangeread.Options{}).NewReader(t.Context(), 2, -1))
+		assert.Equal(t, ends, err == nil, "%q: %v", contentRange, err)
 	}
 }

@@ -59,7 +59,7 @@ type Info struct {
 // ended. The body is closed once, after its last Read has returned.
 //
 // A Fetch returns an error that wraps [ErrChanged] if the version that Match names is there no more (status 412), and [io.EOF] itself, not
-// wrapped, if the object ends at or before Offset (status 416). Any other error fails the attempt, and a body beside it is closed. Retries are the Fetch's own business.
+// wrapped, if the object ends at or before Offset (status 416, unless its Content-Range says that the object is longer). Any other error fails the attempt, and a body beside it is closed. Retries are the Fetch's own business.
 //
 // A body that ends before Info.Length, or fails, has broken off. An error that comes with its last byte, or after that, is not looked at.
 type Fetch func(ctx context.Context, r Range) (io.ReadCloser, Info, error)

@@ -3,23 +3,26 @@ package rangeread_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// fetchHTTP returns a Fetch of what any server of files has at url.
-func fetchHTTP(client *http.Client, url string) rangeread.Fetch {
+// fetchHTTP returns a Fetch of the file that a server of files has at an address.
+func fetchHTTP(client *http.Client, address string) rangeread.Fetch {
 	return func(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 		if err != nil {
-			return nil, rangeread.Info{}, err
+			return nil, rangeread.Info{}, errors.New("the URL is invalid") // err shows it, with its password
 		}
 		if r.Length < 0 {
 			req.Header.Set("Range", fmt.Sprintf("bytes=%d-", r.Offset))
@@ -30,6 +33,9 @@ func fetchHTTP(client *http.Client, url string) rangeread.Fetch {
 			req.Header.Set("If-Match", r.Match)
 		}
 		resp, err := client.Do(req)
+		if failed := (*url.Error)(nil); errors.As(err, &failed) {
+			err = failed.Err // without the URL, which may be signed
+		}
 		if err != nil {
 			return nil, rangeread.Info{}, err
 		}
@@ -43,15 +49,19 @@ func fetchHTTP(client *http.Client, url string) rangeread.Fetch {
 			told, last := resp.Header.Get("Content-Range"), int64(0)
 			info.Size = -1 // the server need not say it: bytes 0-9/*
 			if n, _ := fmt.Sscanf(told, "bytes %d-%d/%d", &info.Offset, &last, &info.Size); n < 2 || last < info.Offset {
-				err = fmt.Errorf("%s: Content-Range %q", url, told) // Sscanf's own error may be io.EOF, which says that the object ends
+				err = fmt.Errorf("%s: Content-Range %q", resp.Status, told) // Sscanf's own error may be io.EOF, which says that the object ends
 			}
 			info.Length = last - info.Offset + 1
 		case http.StatusRequestedRangeNotSatisfiable:
-			err = io.EOF
+			told := resp.Header.Get("Content-Range")
+			size, _ := strconv.ParseInt(told[strings.LastIndex(told, "/")+1:], 10, 64)
+			if err = io.EOF; size > r.Offset { // bytes */100: the server refuses ranges that are not wholly inside the object
+				err = fmt.Errorf("%s: Content-Range %q", resp.Status, told)
+			}
 		case http.StatusPreconditionFailed:
 			err = rangeread.ErrChanged
 		default:
-			err = fmt.Errorf("%s: %s", url, resp.Status)
+			err = errors.New(resp.Status)
 		}
 		return resp.Body, info, err // with an error, the body is closed as well
 	}

@@ -2,20 +2,23 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// fetch returns what asks a server of files for ranges of what it has at url.
-func fetch(client *http.Client, url string) rangeread.Fetch {
+// fetch returns a Fetch of the file that a server of files has at an address.
+func fetch(client *http.Client, address string) rangeread.Fetch {
 	return func(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 		if err != nil {
-			return nil, rangeread.Info{}, err
+			return nil, rangeread.Info{}, errors.New("the URL is invalid") // err shows it, with its password
 		}
 		last := ""
 		if r.Length > 0 {
@@ -26,6 +29,9 @@ func fetch(client *http.Client, url string) rangeread.Fetch {
 			req.Header.Set("If-Match", r.Match)
 		}
 		resp, err := client.Do(req)
+		if failed := (*url.Error)(nil); errors.As(err, &failed) {
+			err = failed.Err // without the URL, which may be signed
+		}
 		if err != nil {
 			return nil, rangeread.Info{}, err
 		}
@@ -39,15 +45,19 @@ func fetch(client *http.Client, url string) rangeread.Fetch {
 			told, end := resp.Header.Get("Content-Range"), int64(0)
 			info.Size = -1 // the server need not say it: bytes 0-9/*
 			if n, _ := fmt.Sscanf(told, "bytes %d-%d/%d", &info.Offset, &end, &info.Size); n < 2 || end < info.Offset {
-				err = fmt.Errorf("%s: Content-Range %q", url, told) // Sscanf's own error may be io.EOF, which says that the object ends
+				err = fmt.Errorf("%s: Content-Range %q", resp.Status, told) // Sscanf's own error may be io.EOF, which says that the object ends
 			}
 			info.Length = end - info.Offset + 1
 		case http.StatusPreconditionFailed:
 			err = rangeread.ErrChanged
 		case http.StatusRequestedRangeNotSatisfiable:
-			err = io.EOF
+			told := resp.Header.Get("Content-Range")
+			size, _ := strconv.ParseInt(told[strings.LastIndex(told, "/")+1:], 10, 64)
+			if err = io.EOF; size > r.Offset { // bytes */100: the server refuses ranges that are not wholly inside the object
+				err = fmt.Errorf("%s: Content-Range %q", resp.Status, told)
+			}
 		default:
-			err = fmt.Errorf("%s: %s", url, resp.Status)
+			err = errors.New(resp.Status)
 		}
 		return resp.Body, info, err
 	}

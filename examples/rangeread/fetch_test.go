@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -32,5 +33,35 @@ func TestFetch(t *testing.T) {
 		}
 		assert.ErrorContains(t, err, "Content-Range", contentRange)
 		assert.NotErrorIs(t, err, io.EOF, contentRange)
+	}
+}
+
+// TestFetchErrorsHaveNoSecrets: no error shows a password or the signature of a URL.
+func TestFetchErrorsHaveNoSecrets(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/part":
+			w.WriteHeader(http.StatusPartialContent)
+		case "/strict":
+			w.Header().Set("Content-Range", "bytes */10")
+			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+		default:
+			w.WriteHeader(http.StatusForbidden)
+		}
+	}))
+	defer s.Close()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	host := strings.TrimPrefix(s.URL, "http://")
+	for _, address := range []string{
+		"http://reader:hunter2@" + host + "/part?signature=hunter2", "http://reader:hunter2@" + host + "/strict?signature=hunter2",
+		"http://reader:hunter2@" + host + "/?signature=hunter2", strings.Replace(closed.URL, "//", "//hunter2@", 1) + "/?signature=hunter2",
+		"http://reader:hunter2/x@" + host + "/", "http://" + host + "/%zz?signature=hunter2",
+	} {
+		_, _, err := fetch(s.Client(), address)(t.Context(), rangeread.Range{Length: 4})
+		if assert.Error(t, err, address) {
+			assert.NotErrorIs(t, err, io.EOF, address)
+			assert.NotContains(t, err.Error(), "hunter2", address)
+		}
 	}
 }

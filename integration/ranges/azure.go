@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
 
@@ -20,13 +22,19 @@ func Azure(client *azblob.Client, container, name string) rangeread.Fetch {
 			tag := azcore.ETag(r.Match)
 			o.AccessConditions = &blob.AccessConditions{ModifiedAccessConditions: &blob.ModifiedAccessConditions{IfMatch: &tag}}
 		}
-		resp, err := client.DownloadStream(ctx, container, name, o)
+		var raw *http.Response
+		resp, err := client.DownloadStream(policy.WithCaptureResponse(ctx, &raw), container, name, o)
 		if failed := (*azcore.ResponseError)(nil); errors.As(err, &failed) {
-			return refused(failed.StatusCode, err)
+			contentRange := ""
+			if failed.RawResponse != nil {
+				contentRange = failed.RawResponse.Header.Get("Content-Range")
+			}
+			return refused(r, failed.StatusCode, contentRange, err)
 		} else if err != nil {
 			return nil, rangeread.Info{}, err
 		}
-		return answer(resp.Body, value(resp.ContentRange), length(resp.ContentLength), string(value(resp.ETag)))
+		whole := raw != nil && raw.StatusCode == http.StatusOK
+		return answer(resp.Body, whole, value(resp.ContentRange), length(resp.ContentLength), string(value(resp.ETag)))
 	}
 }
 

@@ -29,8 +29,9 @@ func GCS(object *storage.ObjectHandle) rangeread.Fetch {
 			version = object.Generation(generation)
 		}
 		body, err := version.NewRangeReader(ctx, r.Offset, r.Length)
-		if failed := (*googleapi.Error)(nil); errors.As(err, &failed) && failed.Code == http.StatusRequestedRangeNotSatisfiable ||
-			status.Code(err) == codes.OutOfRange {
+		if failed := (*googleapi.Error)(nil); errors.As(err, &failed) && failed.Code == http.StatusRequestedRangeNotSatisfiable {
+			return refused(r, failed.Code, failed.Header.Get("Content-Range"), err)
+		} else if status.Code(err) == codes.OutOfRange {
 			return nil, rangeread.Info{}, io.EOF
 		} else if r.Match != "" && errors.Is(err, storage.ErrObjectNotExist) { // that generation is not there any more
 			return nil, rangeread.Info{}, fmt.Errorf("%w: %w", rangeread.ErrChanged, err)

@@ -3,6 +3,8 @@ package ranges
 import (
 	"context"
 	"io"
+	"net/http"
+	"strconv"
 
 	"github.com/minio/minio-go/v7"
 
@@ -20,8 +22,16 @@ func Minio(client *minio.Client, bucket, key string) rangeread.Fetch {
 		}
 		body, object, headers, err := core.GetObject(ctx, bucket, key, o)
 		if err != nil {
-			return refused(minio.ToErrorResponse(err).StatusCode, err)
+			failed, size := minio.ToErrorResponse(err), ""
+			if failed.StatusCode == http.StatusRequestedRangeNotSatisfiable { // its Content-Range is not to be had
+				now, failed := core.StatObject(ctx, bucket, key, minio.StatObjectOptions{})
+				if failed != nil {
+					return nil, rangeread.Info{}, failed
+				}
+				size = strconv.FormatInt(now.Size, 10)
+			}
+			return refused(r, failed.StatusCode, size, err)
 		}
-		return answer(body, headers.Get("Content-Range"), object.Size, object.ETag)
+		return answer(body, false, headers.Get("Content-Range"), object.Size, object.ETag)
 	}
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/middleware"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/gohedge/hedge/rangeread"
 )
@@ -21,11 +24,17 @@ func S3(client *s3.Client, bucket, key string) rangeread.Fetch {
 		}
 		out, err := client.GetObject(ctx, in)
 		if failed := (*awshttp.ResponseError)(nil); errors.As(err, &failed) {
-			return refused(failed.HTTPStatusCode(), err)
+			contentRange := ""
+			if failed.Response != nil {
+				contentRange = failed.Response.Header.Get("Content-Range")
+			}
+			return refused(r, failed.HTTPStatusCode(), contentRange, err)
 		} else if err != nil {
 			return nil, rangeread.Info{}, err
 		}
-		return answer(out.Body, aws.ToString(out.ContentRange), length(out.ContentLength), aws.ToString(out.ETag))
+		resp, ok := middleware.GetRawResponse(out.ResultMetadata).(*smithyhttp.Response)
+		whole := ok && resp.StatusCode == http.StatusOK
+		return answer(out.Body, whole, aws.ToString(out.ContentRange), length(out.ContentLength), aws.ToString(out.ETag))
 	}
 }
 
