@@ -23,7 +23,9 @@ import (
 // token that may be used once, differ in one of these. What two at once do to the state that one alone would not do, and that no
 // answer tells, Twice cannot see; the test's own checks of the state can, since they run after calls that were sent twice.
 //
-// What state returns is written down at once, and may change later. With a nil state only answers are compared. A nil
+// What state returns is written down at once, and may change later. That includes the content of a sync.Map and of the types of sync/atomic, and how many
+// elements a channel has. The test fails if state returns what cannot be read: a function, the elements of a channel, an unsafe.Pointer, a timer, an open
+// file or connection. With a nil state only answers are compared. A nil
 // rt is http.DefaultTransport. Put Twice where the hedging is to be, instead of it: below, hedges would be sent of
 // what is sent more often anyway. Where answers say what differs each time, such as the time, let rt leave that out.
 //
@@ -59,7 +61,7 @@ func (w *twice) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	a := twin.Call(w.judge, req.Method+" "+redact.URL(req.URL.Redacted()), func(int) answer { return w.send(req, body) }, differ)
+	a := twin.Call(w.judge, req.Method+" "+redact.URL(req.URL.Redacted()), func(int) answer { return w.send(req, body) }, nil, differ)
 	if a.resp == nil {
 		return nil, a.err
 	}
@@ -127,13 +129,15 @@ func excerpt(body []byte) string {
 	return fmt.Sprintf("%q", body)
 }
 
-// TwiceFunc is [Twice] for a function that is to be hedged by hedge.Do. Results are compared by reflect.DeepEqual, and errors
-// only by whether there is one. What is still to be read from a result, such as the rows of a query, is not compared, nor closed:
+// TwiceFunc is [Twice] for a function that is to be hedged by hedge.Do. Results are compared by what they hold when the call has
+// ended, also behind pointers, and errors only by whether there is one. What is still to be read from a result, such as the rows of a query, is not compared, nor closed:
 // let f read it.
 func TwiceFunc[T any](t testing.TB, f func(context.Context) (T, error), state func() any) func(context.Context) (T, error) {
 	type result struct {
-		value T
-		err   error
+		value  T
+		err    error
+		text   string // of value
+		unread error  // a part of value that text does not have
 	}
 	judge := twin.NewJudge(t, state)
 	return func(ctx context.Context) (T, error) {
@@ -142,12 +146,13 @@ func TwiceFunc[T any](t testing.TB, f func(context.Context) (T, error), state fu
 			r.value, r.err = f(ctx)
 			return r
 		}
-		r := twin.Call(judge, "the function", call, func(a, b result) string {
+		record := func(r *result) { r.text, r.unread = twin.Text(r.value) }
+		r := twin.Call(judge, "the function", call, record, func(a, b result) string {
 			if how, decided := twin.Errors(a.err, b.err); decided {
 				return how
 			}
-			if !reflect.DeepEqual(a.value, b.value) {
-				return fmt.Sprintf("%+v and %+v", a.value, b.value)
+			if a.text != b.text || (a.unread != nil || b.unread != nil) && !reflect.DeepEqual(a.value, b.value) {
+				return a.text + " and " + b.text
 			}
 			return ""
 		})

@@ -40,7 +40,7 @@ func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 			r := answer{reply: out.ProtoReflect().New().Interface()}
 			r.err = invoker(ctx, method, proto.Clone(in), r.reply, cc, own...)
 			return r
-		}, differ)
+		}, nil, differ)
 		if a.err == nil {
 			proto.Reset(out)
 			proto.Merge(out, a.reply)

@@ -2,6 +2,7 @@
 package twin
 
 import (
+	"cmp"
 	"sync"
 	"testing"
 )
@@ -19,8 +20,9 @@ func NewJudge(t testing.TB, state func() any) *Judge {
 }
 
 // Call makes a call twice at once and, when both are answered, once more. It returns the first one's answer. The test
-// fails if another answer differs, or the last one changes the state. Differ says how two answers differ; "": not at all.
-func Call[T any](j *Judge, name string, call func(n int) T, differ func(a, b T) string) T {
+// fails if another answer differs, or the last one changes the state, or the state cannot be read. Record, unless nil, notes in an answer what
+// a later call may change; no call is under way then. Differ says how two answers differ; "": not at all.
+func Call[T any](j *Judge, name string, call func(n int) T, record func(*T), differ func(a, b T) string) T {
 	j.T.Helper()
 	j.turn <- struct{}{}
 	defer func() { <-j.turn }()
@@ -30,9 +32,19 @@ func Call[T any](j *Judge, name string, call func(n int) T, differ func(a, b T) 
 		pair.Go(func() { answers[n] = call(n) })
 	}
 	pair.Wait()
-	before := j.text()
+	if record != nil {
+		record(&answers[0])
+		record(&answers[1])
+	}
+	before, err := j.text()
 	answers[2] = call(2)
-	after := j.text()
+	if record != nil {
+		record(&answers[2])
+	}
+	after, later := j.text()
+	if err = cmp.Or(err, later); err != nil {
+		j.T.Errorf("hedgetest: whether %s changes the state cannot be told: let state return what can be read: %v", name, err)
+	}
 	if how := differ(answers[0], answers[1]); how != "" {
 		j.T.Errorf("hedgetest: %s is not safe to hedge: of two at once, the answers differ: %s", name, how)
 	}
@@ -46,11 +58,11 @@ func Call[T any](j *Judge, name string, call func(n int) T, differ func(a, b T) 
 }
 
 // text returns the state in words, because the value itself may change.
-func (j *Judge) text() string {
+func (j *Judge) text() (string, error) {
 	if j.state == nil {
-		return ""
+		return "", nil
 	}
-	return text(j.state())
+	return Text(j.state())
 }
 
 // Errors says how the outcomes of two calls differ of which at least one may be an error, and whether that decides.
