@@ -2,6 +2,7 @@ package hedgeprom
 
 import (
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,20 +18,30 @@ type DNSClient interface{ Stats() observe.DNSStats }
 // besides what the Collector counts as one of the client's Observers. The numbers are the
 // client's own, read when metrics are collected. Clients that have the same Name are shown
 // as one: counts and sizes are added up, and of all else the largest value is shown.
-// AddDNS panics if client is nil.
+// A client that was added is not added again. AddDNS panics if client is nil.
 func (c *Collector) AddDNS(client DNSClient) {
 	if isNil(client) {
 		panic("hedgeprom: AddDNS: client is nil")
 	}
 	c.dns.mu.Lock()
 	defer c.dns.mu.Unlock()
-	c.dns.clients = append(c.dns.clients, client)
+	c.dns.clients = appendNew(c.dns.clients, client)
 }
 
 // isNil reports whether v is nil, or a pointer that is.
 func isNil(v any) bool {
 	r := reflect.ValueOf(v)
 	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
+}
+
+// appendNew returns all with v, unless v is in there: numbers that are read twice would be doubled. Values that cannot be compared are always new.
+func appendNew[T any](all []T, v T) []T {
+	if reflect.ValueOf(v).Comparable() && slices.ContainsFunc(all, func(old T) bool {
+		return reflect.ValueOf(old).Comparable() && any(old) == any(v)
+	}) {
+		return all
+	}
+	return append(all, v)
 }
 
 // dnsMetrics shows the Stats of DNS clients.

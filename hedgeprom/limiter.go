@@ -15,14 +15,14 @@ type Limiter interface {
 
 // AddLimiter shows what a server's Limiter does. The numbers are the Limiter's own, read
 // when metrics are collected. Limiters that have the same name are shown as one: their
-// numbers are added up. AddLimiter panics if l is nil.
+// numbers are added up. A Limiter that was added is not added again. AddLimiter panics if l is nil.
 func (c *Collector) AddLimiter(l Limiter) {
 	if isNil(l) {
 		panic("hedgeprom: AddLimiter: Limiter is nil")
 	}
 	c.limiters.mu.Lock()
 	defer c.limiters.mu.Unlock()
-	c.limiters.all = append(c.limiters.all, l)
+	c.limiters.all = appendNew(c.limiters.all, l)
 }
 
 // limiterMetrics shows the Snapshots of Limiters.

@@ -24,7 +24,7 @@ func (c *Collector) AddRecursor(r Resolver) {
 	}
 	c.recursors.mu.Lock()
 	defer c.recursors.mu.Unlock()
-	c.recursors.all = append(c.recursors.all, r)
+	c.recursors.all = appendNew(c.recursors.all, r)
 }
 
 // recursorMetrics shows the Stats of recursors.

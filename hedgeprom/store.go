@@ -16,14 +16,14 @@ type RangeStore interface{ Stats() observe.StoreStats }
 // AddStore shows what a store of ranges knows and does, under a name for the label store: that of
 // its bucket, for example. The name may be empty, and is made printable. The numbers are the store's own, read when metrics
 // are collected. Stores that have the same name are shown as one: their numbers are added up, and
-// of the times the longest is shown. AddStore panics if s is nil.
+// of the times the longest is shown. A store that was added under the name is not added again. AddStore panics if s is nil.
 func (c *Collector) AddStore(name string, s RangeStore) {
 	if isNil(s) {
 		panic("hedgeprom: AddStore: RangeStore is nil")
 	}
 	c.stores.mu.Lock()
 	defer c.stores.mu.Unlock()
-	c.stores.all = append(c.stores.all, namedStore{observe.KeyInfo{Client: name}.Printable().Client, s})
+	c.stores.all = appendNew(c.stores.all, namedStore{observe.KeyInfo{Client: name}.Printable().Client, s})
 }
 
 type namedStore struct {
