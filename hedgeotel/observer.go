@@ -146,30 +146,30 @@ func New(opts ...Option) (*Observer, error) {
 	o.sets.Store(&map[observe.KeyInfo]*sets{})
 	m := maker{meter: s.meters.Meter(scope)}
 	o.requests = m.counter("hedge.requests", "{request}", "Calls.")
-	o.request = m.times("hedge.request", "What callers waited, by whether a hedge was sent.")
-	o.attempts = m.counter("hedge.attempts", "{attempt}", "Attempts that were sent for the calls, by type and outcome.")
+	o.request = m.times("hedge.request", "What callers waited, by whether a hedge was sent.", times...)
+	o.attempts = m.counter("hedge.attempts", "{attempt}", "Attempts that were sent for the calls, by type.")
 	o.wins = m.counter("hedge.wins", "{request}", "Hedged calls that were answered, by the type of the attempt that answered.")
 	o.denied = m.counter("hedge.denied", "{hedge}", "Hedges that were due and not sent, and calls that could not be hedged, by reason.")
 	o.notTaken = m.counter("hedge.answers_not_taken", "{hedge}", "Hedges with an answer that ends a call only if it is the primary's.")
-	o.saved = m.times("hedge.saved", "Estimated time that each win of a hedge saved.")
+	o.saved = m.times("hedge.saved", "Estimated time that each win of a hedge saved.", savings...)
 	o.delay = m.gauge("hedge.delay", "s", "Delay after which the latest call was to be hedged; 0 if it was not.")
 	o.tokens = m.gauge("hedge.budget.tokens", "{hedge}", "Hedges that the budget could pay for, when it was last asked.")
 	o.ratio = m.gauge("hedge.budget.ratio", "1", "Hedges per call that the budget pays for in the long run, by the settings.")
 	o.audited = [4]metric.Float64Gauge{
 		m.gauge("hedge.audit.verdict", "", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
 		m.gauge("hedge.audit.saved", "s", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
-		m.gauge("hedge.audit.saved_error", "s", "Half of the 95 % interval of hedge.audit.saved."),
+		m.gauge("hedge.audit.saved_error", "s", "Half of the 95 % interval of hedge_audit_saved_seconds."),
 		m.gauge("hedge.audit.confidence", "", "One less the probability that luck alone would ever show as much, however often one looks."),
 	}
 	o.placed = m.counter("hedge.place.attempts", "{attempt}", "Attempts that went to a place, of calls that have a choice of places, by type.")
 	o.badly = m.counter("hedge.place.bad", "{attempt}", "Of those, the ones that failed, or that were overtaken by one at another place.")
-	o.limited = m.counter("hedge.limiter.requests", "{request}", "Requests that came to a server's Limiter, by outcome.")
-	o.waited = m.times("hedge.limiter.waited", "How long requests waited in a Limiter's queue, by outcome.")
+	o.limited = m.counter("hedge.limiter.requests", "{request}", "Requests that came to the Limiter, by outcome.")
+	o.waited = m.times("hedge.limiter.waited", "How long requests waited in a Limiter's queue, by outcome.", times...)
 	var err, out error
 	o.placesOut, out = m.meter.Int64UpDownCounter("hedge.place.out", metric.WithUnit("{key}"),
 		metric.WithDescription("Keys (hosts, or their routes) whose calls go to other places."))
 	o.hedges, err = m.meter.Int64Histogram("grpc.client.call.hedges", metric.WithUnit("{hedge}"),
-		metric.WithDescription("Hedges of a call that had any."), metric.WithExplicitBucketBoundaries(1, 2, 3, 4, 5))
+		metric.WithDescription("Hedges of gRPC calls that had any, by method and target, as gRFC A96 says."), metric.WithExplicitBucketBoundaries(1, 2, 3, 4, 5))
 	if err := errors.Join(append(m.errs, err, out)...); err != nil {
 		return nil, err
 	}
@@ -194,10 +194,16 @@ func (m *maker) gauge(name, unit, description string) metric.Float64Gauge {
 	return g
 }
 
+// Upper bounds of buckets, in seconds. Those of savings are the default of module hedgeprom, whose metric has the same name.
+var (
+	times   = []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20}
+	savings = []float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384}
+)
+
 // times makes a histogram of seconds.
-func (m *maker) times(name, description string) metric.Float64Histogram {
+func (m *maker) times(name, description string, bounds ...float64) metric.Float64Histogram {
 	h, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
-		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
+		metric.WithExplicitBucketBoundaries(bounds...))
 	m.errs = append(m.errs, err)
 	return h
 }
