@@ -18,12 +18,12 @@ import (
 type replacedObject struct {
 	content  string
 	tag      string
-	lenient  bool // it ignores the tag that a request names
-	requests atomic.Int64
+	lenient  bool  // it ignores the tag that a request names
+	requests int64 // counted atomically
 }
 
 func (o *replacedObject) fetch(_ context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
-	o.requests.Add(1)
+	atomic.AddInt64(&o.requests, 1)
 	if !o.lenient && r.Match != "" && r.Match != o.tag {
 		return nil, rangeread.Info{}, fmt.Errorf("status 412: %w", rangeread.ErrChanged)
 	}
@@ -67,11 +67,11 @@ func TestReaderKeepsErrChanged(t *testing.T) {
 				o.content, o.tag = changed.content, changed.tag
 				require.ErrorIs(t, reads[finder](r), rangeread.ErrChanged)
 				o.content, o.tag = first, `"1"`
-				before := o.requests.Load()
+				before := atomic.LoadInt64(&o.requests)
 				for later, read := range reads {
 					assert.ErrorIs(t, read(r), rangeread.ErrChanged, later)
 				}
-				assert.Equal(t, before, o.requests.Load(), "requests after ErrChanged")
+				assert.Equal(t, before, atomic.LoadInt64(&o.requests), "requests after ErrChanged")
 			})
 		}
 	}
