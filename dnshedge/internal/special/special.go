@@ -23,6 +23,7 @@ type Zone struct {
 	program bool // every program serves it, and not only servers that cache
 	records []dns.RR
 	below   bool // all names below the apex exist, and have the apex's addresses
+	noData  bool // all names below the apex exist, and have no records
 }
 
 // zones are those of the IANA registries "Special-Use Domain Names" and
@@ -78,8 +79,8 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 	for i := 64; i < 128; i++ {
 		all(fmt.Sprintf("%d.100.in-addr.arpa.", i))
 	}
-	all("home.arpa.")                      // RFC 8375 §4
-	all("resolver.arpa.", "service.arpa.") // RFC 9462 §6.4, RFC 9665
+	all("home.arpa.", "service.arpa.")         // RFC 8375 §4, RFC 9665
+	add(false, "resolver.arpa.").noData = true // RFC 9462 §4, §6.4
 	return zones
 })
 
@@ -116,6 +117,9 @@ func (z *Zone) Answer(spelled string, qtype uint16) *dns.Msg {
 		return nil
 	}
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: dns.RcodeNameError}}
+	if z.noData {
+		m.Rcode = dns.RcodeSuccess
+	}
 	for _, rr := range z.records {
 		owner, t := rr.Header().Name, rr.Header().Rrtype
 		if z.below && (t == dns.TypeA || t == dns.TypeAAAA) {
