@@ -315,6 +315,9 @@ func (u Upstream) validate() error {
 	if known.Path != "" && u.path()[0] != '/' {
 		return fmt.Errorf("dnshedge: upstream %s: Path %q does not begin with /", u, u.Path)
 	}
+	if _, err := url.PathUnescape(u.Path); err != nil || strings.ContainsAny(u.Path, "?#") {
+		return fmt.Errorf("dnshedge: upstream %s: Path %q; want the path of a URL, without a query", u, u.Path)
+	}
 	return nil
 }
 

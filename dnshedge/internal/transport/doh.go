@@ -87,8 +87,8 @@ func newDoH(c Config) sender {
 		}
 	}
 	d.url = url.URL{Scheme: "https", Host: host}
-	if u, err := d.url.Parse(c.Path); err == nil {
-		d.url = *u
+	if path, err := url.PathUnescape(c.Path); err == nil { // not Parse: "//a/b" is a path, and no reference to host a
+		d.url.Path, d.url.RawPath = path, c.Path
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for i := range d.lanes {
