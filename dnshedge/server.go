@@ -261,11 +261,18 @@ func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out
 	return query{Query: &own, core: core}
 }
 
-// appendHeader appends a response that is only a header, to a message that was not
-// understood.
+// appendHeader appends a response without a question to a message that was not understood. The response has an OPT
+// record if the message has one (RFC 6891 §6.1.1), with the same DO bit (RFC 3225 §3).
 func appendHeader(b, m []byte, rcode byte) []byte {
 	b = append(b, m[0], m[1], 0x80|m[2]&0x79, rcode)
-	return append(b, make([]byte, wire.HeaderLen-4)...)
+	b = append(b, make([]byte, wire.HeaderLen-4)...)
+	has, do := wire.FindOPT(m)
+	if !has {
+		return b
+	}
+	b[len(b)-1] = 1 // ARCOUNT
+	b = append(b, 0, 0, byte(dns.TypeOPT), wire.DefaultUDPSize>>8, wire.DefaultUDPSize&0xff, 0, 0, boolByte(do)<<7, 0, 0, 0)
+	return b
 }
 
 // ServePacket answers the datagrams that come over pc, until Shutdown, and then closes

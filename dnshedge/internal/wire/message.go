@@ -8,6 +8,8 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
+
+	"github.com/miekg/dns"
 )
 
 const (
@@ -107,6 +109,16 @@ func walk(b []byte, f func(record)) error {
 		}
 	}
 	return nil
+}
+
+// FindOPT reports whether a message has an OPT record, as far as its records can be read, and its DO bit.
+func FindOPT(b []byte) (has, do bool) {
+	_ = walk(b, func(r record) {
+		if r.typ == dns.TypeOPT {
+			has, do = true, do || b[r.ttl+2]&0x80 != 0
+		}
+	})
+	return has, do
 }
 
 // skipName returns the offset behind the name that begins at off.
