@@ -36,7 +36,8 @@ func (c *Client) Addresses(name string) []string {
 	}
 	named := all
 	all = nil
-	for _, server := range s.system.All(time.Now()) {
+	servers, _ := s.system.All(time.Now())
+	for _, server := range servers {
 		net := defaultNet
 		if server.Stream {
 			net = streamNet

@@ -181,7 +181,9 @@ type Client struct {
 	Dialer Dialer
 
 	// ResolvConf is where the system's servers are read if Upstreams is empty. A question that
-	// waits for servers that are not named any more is put to those that are.
+	// waits for servers that are not named any more is put to those that are. A file that cannot be read changes
+	// nothing; questions fail until it has been read. One that is missing or must not be read names the servers
+	// 127.0.0.1 and ::1.
 	// Empty: /etc/resolv.conf; on Windows the network adapters, on macOS scutil.
 	ResolvConf string
 
@@ -191,8 +193,8 @@ type Client struct {
 
 	// Hosts is a file of addresses and their names, as /etc/hosts, that is asked before
 	// anything else. It is read again within 5 s of a change, one of more than 64 KiB while
-	// questions are answered as it said before. Names in it have no other addresses, and the
-	// first 256 count; the TTL is 30 s. Empty: none. Resolver needs none, for Go reads /etc/hosts
+	// questions are answered as it said before. Until it has been read once, questions fail if it cannot be read.
+	// Names in it have no other addresses, and the first 256 count; the TTL is 30 s. Empty: none. Resolver needs none, for Go reads /etc/hosts
 	// by itself.
 	Hosts string
 
@@ -229,10 +231,30 @@ type Client struct {
 
 var _ Exchanger = (*Client)(nil)
 
-// init makes the core when the Client is first used.
-func (c *Client) init() (*core, error) {
-	c.once.Do(func() { c.core, c.err = newCore(c) })
+// errPanicked is the error of a Client whose first caller got the panic of a Logger.
+var errPanicked = errors.New("dnshedge: Client.Logger panicked when the Client was first used")
+
+// setup makes the core when the Client is first used. It returns an error if a field is out of its limits.
+func (c *Client) setup() (*core, error) {
+	c.once.Do(func() {
+		c.err = errPanicked // unless newCore returns
+		c.core, c.err = newCore(c)
+	})
 	return c.core, c.err
+}
+
+// init is setup, and reads the hosts file when the Client is first used. If that fails, the next call reads it again.
+func (c *Client) init() (*core, error) {
+	core, err := c.setup()
+	if err != nil {
+		return nil, err
+	}
+	if core.hosts != nil {
+		if err := core.hosts.Load(); err != nil {
+			return nil, fmt.Errorf("dnshedge: Client.Hosts: %w", err)
+		}
+	}
+	return core, nil
 }
 
 // Validate returns an error that names the field if one is out of its limits, or its hosts
@@ -297,7 +319,7 @@ func (c *Client) validate() error {
 // Queries that are lost are still sent again, and learning goes on. It does nothing if the
 // Client's fields are invalid, and does not override Hedge.Off.
 func (c *Client) SetEnabled(on bool) {
-	core, err := c.init()
+	core, err := c.setup()
 	if err == nil && core.off.Swap(!on) == on {
 		core.log.Switched(on, "SetEnabled")
 	}
@@ -307,7 +329,7 @@ func (c *Client) SetEnabled(on bool) {
 // waits until it has ended; queries that this cancels end right after it. Exchanges that still wait fail, or end when their
 // servers answer. Close always returns nil. Exchanges after Close fail.
 func (c *Client) Close() error {
-	core, err := c.init()
+	core, err := c.setup()
 	if err != nil {
 		return nil
 	}

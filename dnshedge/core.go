@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,11 +56,7 @@ func newCore(conf *Client) (*core, error) {
 		flights:   flights{underWay: make(map[string]*flight)},
 	}
 	if conf.Hosts != "" {
-		f, err := system.OpenHosts(conf.Hosts, c.spawn)
-		if err != nil {
-			return nil, fmt.Errorf("dnshedge: Client.Hosts: %w", err)
-		}
-		c.hosts = f
+		c.hosts = system.NewHosts(conf.Hosts, c.spawn)
 	}
 	policy := hedging.Engine()
 	policy.Shadow = conf.Hedge.Shadow
@@ -448,7 +443,7 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 	now := time.Now()
 	switch cache := c.conf.Cache; {
 	case cache == nil || !q.Cacheable():
-	case errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || group.Ours(r.err) || c.ctx.Err() != nil:
+	case errors.As(r.err, new(*systemError)) || errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || group.Ours(r.err) || c.ctx.Err() != nil:
 	case errors.Is(r.err, context.Canceled): // who asked has left
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		route, domain := c.servers.routes.domain(q)

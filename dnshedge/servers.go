@@ -144,7 +144,10 @@ func (s *servers) forAll() (group.Servers, error) {
 	if s.system == nil {
 		return s.group, nil
 	}
-	named := s.system.All(time.Now())
+	named, err := s.system.All(time.Now())
+	if err != nil {
+		return nil, &systemError{cmp.Or(s.system.Path, "the system's servers"), err}
+	}
 	if named == nil { // the Client was closed before it asked the system
 		return nil, transport.ErrClosed
 	}
@@ -155,12 +158,22 @@ func (s *servers) forAll() (group.Servers, error) {
 	return g, err
 }
 
+// A systemError is the error of reading the system's servers. It says nothing about a question, and is not cached.
+type systemError struct {
+	from string // the file, or the system
+	err  error
+}
+
+func (e *systemError) Error() string { return fmt.Sprintf("dnshedge: %s: %v", e.from, e.err) }
+func (e *systemError) Unwrap() error { return e.err }
+
 // ofSystemNow names the system's servers for all names; empty: they are not asked.
 func (s *servers) ofSystemNow(now time.Time) string {
 	if s.system == nil {
 		return ""
 	}
-	return fmt.Sprint(s.system.All(now))
+	named, _ := s.system.All(now)
+	return fmt.Sprint(named)
 }
 
 // strict reports whether the servers are asked in the order in which they are given.
@@ -267,7 +280,7 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 	}
 	g, err := s.forAll()
 	if err != nil {
-		return &result{err: err}
+		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
 	}
 	strict := s.strict()
 	if !strict {

@@ -17,7 +17,7 @@ type UpstreamStats = observe.DNSUpstreamStats
 // Stats returns what the Client did. The zero Stats is that of a Client whose
 // fields are invalid.
 func (c *Client) Stats() Stats {
-	core, err := c.init()
+	core, err := c.setup()
 	if err != nil {
 		return Stats{}
 	}

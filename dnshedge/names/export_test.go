@@ -36,3 +36,9 @@ func (n *Names) SetTurn(host string, turn uint) {
 	defer n.mu.Unlock()
 	n.hosts[host].turn = turn
 }
+
+// ReadHosts makes n, which is new and has no Exchanger, read another hosts file than /etc/hosts.
+func (n *Names) ReadHosts(path string) {
+	n.init()
+	n.own.hosts = path
+}

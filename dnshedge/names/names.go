@@ -49,7 +49,6 @@ import (
 	"iter"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -77,7 +76,7 @@ var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
 // that were not used for the longest time are forgotten first.
 type Names struct {
 	// Exchanger answers the questions, such as a *dnshedge.Client. Nil: a Client of the
-	// system's servers with its defaults, that knows /etc/hosts where there is one. If it
+	// system's servers with its defaults, that knows /etc/hosts when there is one. If it
 	// panics, the lookup fails.
 	Exchanger dnshedge.Exchanger
 
@@ -96,9 +95,9 @@ type Names struct {
 	once    sync.Once
 	ctx     context.Context
 	cancel  context.CancelFunc
-	own     *dnshedge.Client // in place of Exchanger; nil: it is set
-	wg      sync.WaitGroup   // lookups and sweeps
-	leaving atomic.Int64     // hosts with connections that are to be drained
+	own     *ownClient     // in place of Exchanger; nil: it is set
+	wg      sync.WaitGroup // lookups and sweeps
+	leaving atomic.Int64   // hosts with connections that are to be drained
 	turns   turns
 
 	mu     sync.Mutex // guards the fields below, and all hosts
@@ -117,17 +116,14 @@ func (n *Names) init() {
 		n.given.hosts = make(map[netip.Addr][]*host)
 		n.turns = turnsOf(n.Exchanger)
 		if n.Exchanger == nil {
-			n.own = new(dnshedge.Client)
-			if _, err := os.Stat("/etc/hosts"); err == nil {
-				n.own.Hosts = "/etc/hosts"
-			}
+			n.own = &ownClient{hosts: "/etc/hosts"}
 		}
 	})
 }
 
 func (n *Names) exchanger() dnshedge.Exchanger {
 	if n.own != nil {
-		return n.own
+		return n.own.get()
 	}
 	return n.Exchanger
 }
@@ -259,7 +255,7 @@ func (n *Names) Close() error {
 	n.cancel()
 	n.wg.Wait()
 	if n.own != nil {
-		_ = n.own.Close()
+		n.own.close()
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ const (
 type Hosts struct {
 	path    string // path and spawn never change
 	spawn   func(func(context.Context)) bool
-	hosts   atomic.Pointer[map[string]*Host] // by name in wire format and lower case
+	hosts   atomic.Pointer[map[string]*Host] // by name in wire format and lower case; nil: not read yet
 	checked atomic.Int64                     // when the file was looked at, Unix ns
 
 	mu      sync.Mutex // guards the fields below; held while the file is read
@@ -45,21 +45,30 @@ type Host struct {
 	name  string // if this is the name of an address, as 1.2.0.192.in-addr.arpa
 }
 
-// OpenHosts reads a hosts file. Later a long one is read again by spawn, which calls what it
-// is given in a goroutine, with a context that ends when nobody needs the file any more, or
-// reports false.
-func OpenHosts(path string, spawn func(func(context.Context)) bool) (*Hosts, error) {
-	f := &Hosts{path: path, spawn: spawn}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	info, err := f.look(time.Now())
-	if err != nil {
-		return nil, err
-	}
-	return f, f.read(context.Background(), info)
+// NewHosts returns a hosts file, which Load reads. A long file that has changed is read again by spawn, which calls
+// its argument in a goroutine, with a context that ends when the file is not needed any more, or reports false.
+func NewHosts(path string, spawn func(func(context.Context)) bool) *Hosts {
+	return &Hosts{path: path, spawn: spawn}
 }
 
-// Find returns what the file says of the name of q, or nil. Every five seconds it looks
+// Load reads the file unless it has been read. After an error, the next call reads the file again.
+func (f *Hosts) Load() error {
+	if f.hosts.Load() != nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.hosts.Load() != nil {
+		return nil
+	}
+	info, err := f.look(time.Now())
+	if err != nil {
+		return err
+	}
+	return f.read(context.Background(), info)
+}
+
+// Find returns what the file says of the name of q, or nil. Load must have returned nil before. Every five seconds it looks
 // whether the file has changed. What cannot be read changes nothing, and nobody waits for a
 // long file.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {

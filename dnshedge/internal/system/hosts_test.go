@@ -23,11 +23,11 @@ func TestNobodyWaitsForALongHostsFile(t *testing.T) {
 	}
 	write("old.example")
 	var reads []func(context.Context)
-	hosts, err := system.OpenHosts(path, func(read func(context.Context)) bool {
+	hosts := system.NewHosts(path, func(read func(context.Context)) bool {
 		reads = append(reads, read)
 		return true
 	})
-	require.NoError(t, err)
+	require.NoError(t, hosts.Load())
 	known := func(name string, later time.Duration) bool {
 		q, err := wire.NewDirect(name, 1, false, false)
 		require.NoError(t, err)

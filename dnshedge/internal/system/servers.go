@@ -3,7 +3,10 @@
 package system
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -56,7 +59,8 @@ type Servers struct {
 
 // known is what the system, or the file, has said last. Its fields are replaced, never changed.
 type known struct {
-	asked   bool // the system has answered
+	err     error // why no servers are known; nil if all is not
+	asked   bool  // the system has answered
 	changed time.Time
 	size    int64
 	all     []Server            // for all names
@@ -80,9 +84,14 @@ func (f *Servers) Rotates() bool {
 	return f.known.rotate
 }
 
-// All returns the servers for all names. If nobody names any, they are those of this
-// machine; nil if nothing was read before Spawn's owner was closed.
-func (f *Servers) All(now time.Time) []Server { return f.latest(now).all }
+// All returns the servers for all names. If the system or the file names no servers, or the file is missing or
+// must not be read, they are those of this machine. It returns an error if no servers are known and reading failed
+// for another reason; the next call reads again. It returns nil and no error if Spawn's owner was closed before
+// anything was read.
+func (f *Servers) All(now time.Time) ([]Server, error) {
+	k := f.latest(now)
+	return k.all, k.err
+}
 
 // Version returns a number that is another one when the servers have become others, their order included: who is first is
 // asked first.
@@ -139,16 +148,21 @@ func (f *Servers) latest(now time.Time) known {
 	return f.known
 }
 
-// refresh reads what may have changed.
+// refresh reads what may have changed. If that fails, the servers that are known stay, and the next refresh reads again.
 func (f *Servers) refresh(k known) {
 	all, domains := k.all, k.domains
-	if !f.askSystem(&k) {
+	ok, err := f.askSystem(&k)
+	if !ok {
 		if f.Path != "" {
-			f.read(&k)
+			err = f.read(&k)
 		}
-		if k.all == nil {
+		if k.all == nil && err == nil {
 			k.all = []Server{{Addr: "127.0.0.1:53"}, {Addr: "[::1]:53"}}
 		}
+	}
+	k.err = nil
+	if k.all == nil {
+		k.err = err
 	}
 	if !slices.Equal(all, k.all) || !maps.EqualFunc(domains, k.domains, slices.Equal[[]Server]) {
 		k.version++
@@ -160,16 +174,16 @@ func (f *Servers) refresh(k known) {
 	f.reading = nil
 }
 
-// askSystem asks the system, and reports whether it has servers for all names. One that has
+// askSystem asks the system, and reports whether it has servers for all names. A system that has
 // answered before and does not now is busy: other servers must not be asked meanwhile about
 // names that only some of its servers know.
-func (f *Servers) askSystem(k *known) bool {
+func (f *Servers) askSystem(k *known) (bool, error) {
 	if f.Ask == nil {
-		return false
+		return false, nil
 	}
 	named, err := f.Ask()
 	if err != nil {
-		return k.asked
+		return k.asked, err
 	}
 	k.asked, k.changed, k.rotate = true, time.Time{}, false
 	k.all, k.domains = f.first(named.Servers), make(map[string][]Server)
@@ -179,7 +193,7 @@ func (f *Servers) askSystem(k *known) bool {
 			k.domains[key] = first
 		}
 	}
-	return k.all != nil
+	return k.all != nil, nil
 }
 
 // first returns the first servers that can be asked.
@@ -192,38 +206,46 @@ func (f *Servers) first(servers []netip.AddrPort) (first []Server) {
 	return first
 }
 
-// read reads the file, if it has changed.
-func (f *Servers) read(k *known) {
+// read reads the file, if it has changed. A file that is missing or must not be read names no servers, as for Go's
+// resolver. Any other error changes nothing: its cause, as that no file can be opened now, may pass.
+func (f *Servers) read(k *known) error {
 	info, err := os.Stat(f.Path)
 	if err == nil && k.all != nil && info.ModTime().Equal(k.changed) && info.Size() == k.size {
-		return
-	}
-	if err == nil {
-		k.changed, k.size = info.ModTime(), info.Size()
-	}
-	k.all = nil
-	options := f.options()
-	k.rotate = slices.Contains(options, "rotate")
-	stream := slices.ContainsFunc(options, func(o string) bool { return o == "use-vc" || o == "usevc" || o == "tcp" }) // of Linux, FreeBSD and OpenBSD
-	if conf, err := dns.ClientConfigFromFile(f.Path); err == nil {
-		for _, s := range conf.Servers {
-			if _, err := netip.ParseAddr(s); err != nil {
-				continue // a name is no server, for Go and glibc as well
-			}
-			if addr := net.JoinHostPort(s, conf.Port); len(k.all) < resolvMax && f.OK(addr) {
-				k.all = append(k.all, Server{addr, stream})
-			}
-		}
-	}
-}
-
-// options returns the file's options, of which package dns knows only some.
-func (f *Servers) options() (all []string) {
-	b, err := os.ReadFile(f.Path)
-	if err != nil {
 		return nil
 	}
-	for line := range strings.Lines(string(b)) {
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(f.Path)
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		k.all, k.rotate, k.changed = nil, false, time.Time{}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	conf, err := dns.ClientConfigFromReader(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	k.all, k.changed, k.size = nil, info.ModTime(), info.Size()
+	options := readOptions(string(text))
+	k.rotate = slices.Contains(options, "rotate")
+	stream := slices.ContainsFunc(options, func(o string) bool { return o == "use-vc" || o == "usevc" || o == "tcp" }) // of Linux, FreeBSD and OpenBSD
+	for _, s := range conf.Servers {
+		if _, err := netip.ParseAddr(s); err != nil {
+			continue // a name is no server, for Go and glibc as well
+		}
+		if addr := net.JoinHostPort(s, conf.Port); len(k.all) < resolvMax && f.OK(addr) {
+			k.all = append(k.all, Server{addr, stream})
+		}
+	}
+	return nil
+}
+
+// readOptions returns the options in a resolv.conf file, of which package dns knows only some.
+func readOptions(text string) (all []string) {
+	for line := range strings.Lines(text) {
 		if words := strings.Fields(line); len(words) > 0 && words[0] == "options" {
 			all = append(all, words[1:]...)
 		}

@@ -1,0 +1,94 @@
+package system_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/internal/system"
+)
+
+// newServers returns the servers of a file.
+func newServers(path string) *system.Servers {
+	return system.NewServers(path, func(string) bool { return true }, func(f func(context.Context)) bool {
+		go f(context.Background())
+		return true
+	})
+}
+
+func TestServersAreReadAgainAfterError(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	loop := func() { // a file that cannot be opened, whoever asks
+		require.NoError(t, os.Symlink(path, path))
+	}
+	text := []byte("nameserver 192.0.2.53\noptions rotate\n")
+	changed := time.Now().Add(-time.Hour)
+	write := func() {
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		require.NoError(t, os.Chtimes(path, changed, changed))
+	}
+	remove := func() { require.NoError(t, os.Remove(path)) }
+	servers := newServers(path)
+	named, local := []system.Server{{Addr: "192.0.2.53:53"}}, []system.Server{{Addr: "127.0.0.1:53"}, {Addr: "[::1]:53"}}
+	now := time.Now()
+
+	loop()
+	all, err := servers.All(now)
+	require.ErrorIs(t, err, syscall.ELOOP)
+	assert.Empty(t, all, "no question goes to a server that the file may not name")
+
+	remove()
+	write()
+	all, err = servers.All(now)
+	require.NoError(t, err)
+	assert.Equal(t, named, all, "the file is read again at once while no servers are known")
+	assert.True(t, servers.Rotates())
+	version := servers.Version(now)
+
+	remove()
+	loop()
+	now = now.Add(5 * time.Second)
+	all, err = servers.All(now)
+	require.NoError(t, err)
+	assert.Equal(t, named, all, "an error changes nothing")
+	assert.True(t, servers.Rotates())
+	assert.Equal(t, version, servers.Version(now))
+
+	remove()
+	now = now.Add(5 * time.Second)
+	all, err = servers.All(now)
+	require.NoError(t, err)
+	assert.Equal(t, local, all, "a file that is missing names no servers")
+	assert.False(t, servers.Rotates())
+
+	write()
+	now = now.Add(5 * time.Second)
+	all, err = servers.All(now)
+	require.NoError(t, err)
+	assert.Equal(t, named, all, "the same file is read again")
+	assert.True(t, servers.Rotates())
+}
+
+func TestServersOfSystemThatFailsFirst(t *testing.T) {
+	busy := errors.New("the system is busy")
+	err := busy
+	servers := newServers("")
+	servers.Path = ""
+	servers.Ask = func() (system.Named, error) {
+		return system.Named{Servers: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53")}}, err
+	}
+	_, got := servers.All(time.Now())
+	require.ErrorIs(t, got, busy)
+	err = nil
+	all, got := servers.All(time.Now())
+	require.NoError(t, got)
+	assert.Equal(t, []system.Server{{Addr: "192.0.2.53:53"}}, all)
+}

@@ -1,0 +1,49 @@
+package names
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+
+	"github.com/gohedge/hedge/dnshedge"
+)
+
+// ownClient is the Client that a Names without an Exchanger asks. It is safe for concurrent use.
+type ownClient struct {
+	hosts string // path of the hosts file
+
+	mu      sync.Mutex // guards the fields below
+	clients []*dnshedge.Client
+}
+
+// get returns the Client. While there is no hosts file, each call looks for the file. When there is one, another Client,
+// which reads it, replaces the first. A file that exists and cannot be read fails the lookup, as for any Client.
+func (o *ownClient) get() *dnshedge.Client {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := len(o.clients); n > 0 && (o.clients[n-1].Hosts != "" || !o.hasHosts()) {
+		return o.clients[n-1]
+	}
+	c := new(dnshedge.Client)
+	if o.hasHosts() {
+		c.Hosts = o.hosts
+	}
+	o.clients = append(o.clients, c)
+	return c
+}
+
+// hasHosts reports whether there is a hosts file, as far as can be known.
+func (o *ownClient) hasHosts() bool {
+	_, err := os.Stat(o.hosts)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// close closes the Clients, after the last get.
+func (o *ownClient) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, c := range o.clients {
+		_ = c.Close()
+	}
+}
