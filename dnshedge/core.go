@@ -25,6 +25,7 @@ import (
 // core is a Client in use. Its fields never change once newCore has returned; what they lead to is safe for concurrent use.
 type core struct {
 	conf      *Client
+	trace     *Trace // of conf, guarded
 	servers   *servers
 	hosts     *system.Hosts  // nil if there is none
 	refreshes *budget.Bucket // of refreshes, which thus cost no hedge
@@ -63,6 +64,7 @@ func newCore(conf *Client) (*core, error) {
 	if err := c.operation.init(policy, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
 		return nil, err
 	}
+	c.trace = conf.Trace.guard(func(value any) { c.log.PanickedIn("Trace", value) })
 	c.background.init()
 	c.servers = c.newServers(hedging)
 	if err := c.servers.init(conf); err != nil {
@@ -77,8 +79,8 @@ func (c *core) newServers(hedging group.Hedging) *servers {
 		Hedging: hedging, Timeout: c.timeout(), Off: c.isOff, Shadow: c.shadow,
 		Engine: c.engine, Count: &c.count.group, Watcher: c.watcher, Log: c.log, Spawn: c.spawn,
 	}
-	if c.conf.Trace != nil {
-		conf.Trace = groupTrace{c.conf.Trace}
+	if c.trace != nil {
+		conf.Trace = groupTrace{c.trace}
 	}
 	return &servers{
 		pool:      group.New(conf),
@@ -119,7 +121,7 @@ func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
 		c.count.queries.Add(1)
 		c.count.hits.Add(1)
 		c.refreshes.Earn()
-		c.conf.Trace.hit(ctx, q, FromCache, nil)
+		c.trace.hit(ctx, q, FromCache, nil)
 	}
 	return f, ok
 }
@@ -177,7 +179,7 @@ func (c *core) askedAt(ctx context.Context, q *wire.Query, address string) *resu
 	defer cancel()
 	r := c.servers.ask(ctx, new(asking), q, group.Servers{s})
 	r.limit(q, c.conf.Cache)
-	return c.conf.Trace.asked(ctx, q, r)
+	return c.trace.asked(ctx, q, r)
 }
 
 // here answers a question without cache and servers, or returns nil if it has to be asked. Without RD that is for a route only:
@@ -196,7 +198,7 @@ func (c *core) here(ctx context.Context, q *wire.Query) *result {
 	c.count.local.Add(1)
 	r := new(result)
 	r.answer, r.err = localAnswer(q, m)
-	c.conf.Trace.hit(ctx, q, FromLocal, r.err)
+	c.trace.hit(ctx, q, FromLocal, r.err)
 	return r
 }
 
@@ -277,7 +279,7 @@ func (c *core) refresh(q *wire.Query, had found) {
 // asked asks the servers, together with all who have the same question. If they are slow or fail, had is the answer, if it is one.
 func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *result {
 	if !q.Standard() || !c.keeps(q) && c.short(ctx) { // no question that two may share, or no time
-		return c.conf.Trace.asked(ctx, q, c.resolve(ctx, nil, nil, q, false))
+		return c.trace.asked(ctx, q, c.resolve(ctx, nil, nil, q, false))
 	}
 	end := time.Now().Add(c.timeout())
 	var slow <-chan time.Time
@@ -300,7 +302,7 @@ func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *resul
 		if f.shared {
 			c.count.shared.Add(1)
 		}
-		return c.conf.Trace.asked(ctx, q, r)
+		return c.trace.asked(ctx, q, r)
 	case <-slow:
 		// The servers are slow. Their answer will be kept; until then callers get the
 		// stale one without waiting.
@@ -349,7 +351,7 @@ func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) *result {
 	} else {
 		c.count.hits.Add(1)
 	}
-	c.conf.Trace.hit(ctx, q, from, f.err)
+	c.trace.hit(ctx, q, from, f.err)
 	r := new(result)
 	r.answer, r.view, r.err = f.answer(q)
 	return r
@@ -411,7 +413,8 @@ func (c *core) detached(ctx context.Context) context.Context {
 // the group may be asked first.
 func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, explore bool) (r *result) {
 	if f != nil {
-		r = &result{err: context.Canceled} // unless this function goes on to its end
+		// Unless this function goes on to its end: an Exchanger or a Dialer may end the goroutine.
+		r = &result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}}
 		defer func() { c.flights.land(f, r) }()
 		if !c.begin() {
 			r.err = &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}
@@ -428,6 +431,7 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 	c.follow(time.Now())
 	from := c.origin(q)
 	place := c.waiting.enter(span, q.Zone())
+	defer c.waiting.leave(place)
 	r = c.servers.resolve(span, q, explore)
 	if stay != nil && stay.Err() != nil && r.failed(q) { // also if a server has failed: another one might have answered
 		r.answer, r.err = nil, &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}

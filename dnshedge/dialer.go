@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 )
 
 // A Dialer opens connections. *net.Dialer is one.
@@ -36,7 +38,8 @@ func (d *dialing) dialer(up Upstream) Dialer {
 	if _, bad := netip.ParseAddr(host); err == nil && bad == nil || len(up.Addrs) > 0 {
 		return with
 	}
-	return &bootstrapDialer{Dialer: with, own: d}
+	_, plain := with.(*net.Dialer)
+	return &bootstrapDialer{Dialer: with, own: d, remembers: plain}
 }
 
 // rememberAddress is how long the address that a name led to is dialled instead of the
@@ -49,11 +52,13 @@ const dialRemembered = 300 * time.Millisecond
 
 // bootstrapDialer dials an upstream whose address is a name. It marks the context
 // under which the name is resolved, so that Client.Dial refuses to resolve it through the
-// upstream itself. Other Clients may. An address that was found is used for a minute, and
-// forgotten if it cannot be reached at once.
+// upstream itself. Other Clients may. An address that a net.Dialer found is used for a minute, and
+// forgotten if it cannot be reached at once, or a handshake fails there. The remote address of a connection
+// of another Dialer may be that of a proxy, or unknown: that Dialer is given the name for each connection.
 type bootstrapDialer struct {
 	Dialer
-	own *dialing
+	own       *dialing
+	remembers bool // the Dialer is a net.Dialer
 
 	mu    sync.Mutex // guards the fields below
 	found string     // empty: no address is remembered
@@ -77,11 +82,16 @@ func (d *bootstrapDialer) DialContext(ctx context.Context, network, address stri
 	if err != nil {
 		return nil, err
 	}
-	if at, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
-		d.remember(at.String())
+	if d.remembers {
+		if to := conn.RemoteAddr(); to != nil { // it is nil if the connection is reset already
+			d.remember(to.String())
+		}
 	}
 	return conn, nil
 }
+
+// Forget makes the next connection resolve the name.
+func (d *bootstrapDialer) Forget() { d.remember("") }
 
 func (d *bootstrapDialer) remembered() string {
 	d.mu.Lock()
@@ -136,6 +146,7 @@ func (d *dialing) tls(up Upstream) *tls.Config {
 	if len(up.Pins) > 0 {
 		pin(t, up.Pins)
 	}
+	usercode.GuardTLS(t)
 	return t
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -25,8 +26,9 @@ type Exchanger interface {
 
 var _ Exchanger = (*dns.Client)(nil)
 
-// exchangeBy has e answer q.
-func exchangeBy(ctx context.Context, q *wire.Query, e Exchanger) (*wire.Answer, error) {
+// exchangeBy has e answer q. A panic of e, or of what reads its response, is an error.
+func exchangeBy(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Answer, err error) {
+	defer usercode.Recover("Exchanger", &err)
 	id := wire.RandomID()
 	m := new(dns.Msg)
 	if err := m.Unpack(q.Append(nil, id, wire.Shape{Size: wire.DefaultUDPSize})); err != nil {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/seats"
 )
@@ -70,7 +71,7 @@ type Server struct {
 	// Admit says what becomes of a query, by the client's address, which is a
 	// *net.UDPAddr for datagrams. It is called for every query, from several
 	// goroutines, and must not block for datagrams; for others, blocking slows
-	// down the one connection. Nil: all are answered.
+	// down the one connection. If it panics, there is no response. Nil: all are answered.
 	Admit func(client net.Addr) Verdict
 
 	// MaxConns bounds the connections that are open. For one more, the client that has most closes one: that which has been
@@ -226,7 +227,7 @@ func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out
 	}
 	verdict := Answer
 	if s.Admit != nil {
-		if verdict = s.Admit(from); verdict == Ignore {
+		if verdict = s.admit(from); verdict == Ignore {
 			return query{drop: true}
 		}
 	}
@@ -259,6 +260,19 @@ func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out
 	}
 	own := *q
 	return query{Query: &own, core: core}
+}
+
+// admit calls Admit. If that panics, there is no response.
+func (s *Server) admit(from net.Addr) (verdict Verdict) {
+	defer func() {
+		if p := recover(); p != nil {
+			verdict = Ignore
+			if core, err := s.Client.setup(); err == nil {
+				core.log.PanickedIn("Server.Admit", p)
+			}
+		}
+	}()
+	return s.Admit(from)
 }
 
 // appendHeader appends a response without a question to a message that was not understood. The response has an OPT
@@ -322,7 +336,7 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 		case q.Query == nil:
 			_, _ = pc.WriteTo(q.reply, from)
 		default:
-			s.answer(q, func(b []byte) { _, _ = pc.WriteTo(b, from) })
+			s.answer(q, func(b []byte) { usercode.Run(func() { _, _ = pc.WriteTo(b, from) }) })
 		}
 	}
 }
@@ -439,6 +453,9 @@ func (s *Server) Serve(ln net.Listener) error {
 	defer s.remove(ln, true)
 	for {
 		conn, err := ln.Accept()
+		if err == nil && conn == nil {
+			return errors.New("dnshedge: accept: the Listener returned neither a connection nor an error")
+		}
 		if err == nil {
 			s.accept(conn)
 			continue
@@ -458,6 +475,7 @@ func (s *Server) Serve(ln net.Listener) error {
 // accept serves a connection in a goroutine, or closes it if there is no room for it.
 func (s *Server) accept(conn net.Conn) {
 	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
+	conn = usercode.WrapConn(conn)
 	c := &serverConn{Conn: conn, s: s, pads: pads, writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined)}
 	seat, ok := s.seats.Take(seats.Of(conn.RemoteAddr()), s.closing, c.leave)
 	if !ok {

@@ -16,6 +16,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/system"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -554,7 +555,11 @@ func (s *servers) proves(q *wire.Query, r *result) bool {
 		return upstreamOf(r.from).TrustAD
 	}
 	e, ok := cmp.Or(s.routes.exchanger(q), s.exchanger).(interface{ NothingBelow(name string) bool })
-	return ok && e.NothingBelow(q.Text())
+	nothing := false
+	if ok {
+		usercode.Run(func() { nothing = e.NothingBelow(q.Text()) })
+	}
+	return nothing
 }
 
 // delegate has e answer q.

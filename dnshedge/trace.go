@@ -9,7 +9,7 @@ import (
 )
 
 // Trace is told what a Client does. Its functions may be nil; they are called
-// from several goroutines at once and must not block.
+// from several goroutines at once and must not block. A panic of one is counted in Stats.ObserverPanics.
 type Trace struct {
 	// Attempt is called before a query is sent. The context is the caller's, or
 	// the Client's own if callers share the exchange.
@@ -52,6 +52,38 @@ type AnswerInfo struct {
 	Attempts int      // 0 if the source is a cache
 	HedgeWon bool
 	Err      error // instead of an answer
+}
+
+// guard returns a Trace whose functions call those of t, and panicked with the value of a panic; nil if t is nil.
+func (t *Trace) guard(panicked func(value any)) *Trace {
+	if t == nil {
+		return nil
+	}
+	recovered := func() { // to be deferred itself
+		if p := recover(); p != nil {
+			panicked(p)
+		}
+	}
+	g := new(Trace)
+	if f := t.Attempt; f != nil {
+		g.Attempt = func(ctx context.Context, i AttemptInfo) {
+			defer recovered()
+			f(ctx, i)
+		}
+	}
+	if f := t.Done; f != nil {
+		g.Done = func(ctx context.Context, i AttemptInfo, took time.Duration, err error) {
+			defer recovered()
+			f(ctx, i, took, err)
+		}
+	}
+	if f := t.Answer; f != nil {
+		g.Answer = func(ctx context.Context, i AnswerInfo) {
+			defer recovered()
+			f(ctx, i)
+		}
+	}
+	return g
 }
 
 // groupTrace is a Trace in the words of package group.

@@ -28,7 +28,7 @@ type Upstream struct {
 
 	// Addr is the server's host and port. If the host is a name, the Client's Dialer
 	// resolves it for every connection, and the Client never does; set Addrs to avoid
-	// that.
+	// that. The address that a net.Dialer finds is used for a minute.
 	Addr string
 
 	// Addrs, if not empty, are the addresses to connect to instead of Addr's host. The

@@ -30,7 +30,7 @@ type DNSStats struct {
 	Abandoned  int64 `json:"abandoned"`   // queries that ran on without a caller
 	Ignored    int64 `json:"ignored"`     // messages that answered no query: from strangers, damaged or forged
 
-	ObserverPanics int64 `json:"observer_panics"` // panics of an [Observer] or a logger, which were recovered
+	ObserverPanics int64 `json:"observer_panics"` // panics of an [Observer], a logger, a Trace or a Server's Admit, which were recovered
 
 	Cache     *DNSCacheStats     `json:"cache,omitempty"` // nil: there is no cache
 	Upstreams []DNSUpstreamStats `json:"upstreams"`       // by name

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
@@ -120,10 +121,11 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return nil, err
 }
 
-// put puts a question to the Exchanger.
-func (c *core) put(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, error) {
+// put puts a question to the Exchanger, whose panic is an error.
+func (c *core) put(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, err error) {
+	defer usercode.Recover("Exchanger", &err)
 	c.count.asked.Add(1)
-	r, _, err := c.conf.Exchanger.ExchangeContext(ctx, m, address)
+	r, _, err = c.conf.Exchanger.ExchangeContext(ctx, m, address)
 	if err == nil && r == nil {
 		err = errors.New("dnssec: the Exchanger returned neither a response nor an error")
 	}

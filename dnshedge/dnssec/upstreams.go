@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
@@ -102,7 +103,8 @@ func (c *core) addresses(name string) []string {
 	if !ok {
 		return nil
 	}
-	all := e.Addresses(name)
+	var all []string
+	usercode.Run(func() { all = e.Addresses(name) })
 	if len(all) < 2 {
 		return nil
 	}

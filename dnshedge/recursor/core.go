@@ -1,8 +1,10 @@
 package recursor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
@@ -37,7 +40,10 @@ type core struct {
 	cache   cache
 	flights flights
 	count   counters
-	held    atomic.Int64    // bytes that questions hold while they wait
+	held    atomic.Int64 // bytes that questions hold while they wait
+
+	tracePanicked atomic.Bool
+
 	ctx     context.Context // ends with Close
 	end     context.CancelCauseFunc
 	running sync.WaitGroup // questions, and goroutines that these have started
@@ -176,15 +182,30 @@ func (c *core) fleetConfig() fleet.Config {
 	}
 	if t := r.Trace; t != nil {
 		if t.Attempt != nil {
-			conf.Began = func(ctx context.Context, a fleet.Attempt) { t.Attempt(ctx, AttemptInfo(a)) }
+			conf.Began = func(ctx context.Context, a fleet.Attempt) {
+				defer c.recoverTrace()
+				t.Attempt(ctx, AttemptInfo(a))
+			}
 		}
 		if t.Done != nil {
 			conf.Ended = func(ctx context.Context, a fleet.Attempt, took time.Duration, err error) {
+				defer c.recoverTrace()
 				t.Done(ctx, AttemptInfo(a), took, err)
 			}
 		}
 	}
 	return conf
+}
+
+// recoverTrace recovers a panic of Trace, which may be called on a goroutine where nobody else could. The first is logged.
+func (c *core) recoverTrace() {
+	p := recover()
+	if p == nil || c.tracePanicked.Swap(true) {
+		return
+	}
+	usercode.Run(func() {
+		cmp.Or(c.conf.Logger, slog.Default()).Error("recursor: Trace panicked; later panics are not logged", "panic", fmt.Sprint(p))
+	})
 }
 
 // stub returns the zone of Resolver.Zones that a name is in, or nil.

@@ -95,7 +95,10 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 		if resp != nil {
 			info.Rcode = resp.Rcode
 		}
-		t.Answer(ctx, info)
+		func() {
+			defer c.recoverTrace()
+			t.Answer(ctx, info)
+		}()
 	}
 	if resp != nil {
 		err = nil

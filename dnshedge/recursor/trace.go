@@ -9,7 +9,7 @@ import (
 )
 
 // Trace is told what a Resolver does. Its functions may be nil; they are called from several
-// goroutines at once and must not block.
+// goroutines at once and must not block. A panic of one is recovered, and the first is logged.
 type Trace struct {
 	// Attempt is called before a query is sent to a server.
 	Attempt func(context.Context, AttemptInfo)

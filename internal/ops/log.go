@@ -128,12 +128,17 @@ func (l *Log) Switched(on bool, by string) {
 // Panicked counts a panic of an observer, and logs the first one. It is called while
 // the panic is recovered, so that the stack is still that of the panic.
 func (l *Log) Panicked(o observe.Observer, value any) {
+	l.PanickedIn(fmt.Sprintf("%T", o), value)
+}
+
+// PanickedIn is Panicked for a panic of another function that events are reported to.
+func (l *Log) PanickedIn(observer string, value any) {
 	l.panics.Add(1)
 	if l.warned.Swap(true) {
 		return
 	}
 	l.must(slog.LevelError, "an observer panicked; later panics are only counted",
-		slog.String("observer", fmt.Sprintf("%T", o)), slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
+		slog.String("observer", observer), slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
 }
 
 // messages are those for a topic that became bad, and good again.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -52,8 +53,13 @@ func (n *Notes) Bogus(to *slog.Logger, who string, b observe.RecursorBogus) {
 		if b.Server.IsValid() {
 			attrs = append(attrs, slog.String("server", b.Server.String()))
 		}
-		to.LogAttrs(context.Background(), slog.LevelWarn, who+": zone is bogus", attrs...)
+		warn(to, who+": zone is bogus", attrs...)
 	}
+}
+
+// warn logs a warning. A panic of the logger is dropped: a question may be answered on a goroutine where nobody could recover it.
+func warn(to *slog.Logger, message string, attrs ...slog.Attr) {
+	usercode.Run(func() { to.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
 }
 
 // due reports whether a zone is to be logged, which then counts as done.
@@ -102,11 +108,11 @@ func (n *Notes) Root(to *slog.Logger, who string, now time.Time, fill func(*obse
 		if s.ClockOff < 0 {
 			is = "slow"
 		}
-		to.LogAttrs(context.Background(), slog.LevelWarn, who+": the root's signatures are valid at another time than the clock's",
+		warn(to, who+": the root's signatures are valid at another time than the clock's",
 			slog.String("clock", is), slog.Duration("by", s.ClockOff.Abs()))
 	}
 	if keys {
-		to.LogAttrs(context.Background(), slog.LevelWarn, who+": the root has keys that no anchor knows", slog.String("tags", fmt.Sprint(s.UnknownSEP)))
+		warn(to, who+": the root has keys that no anchor knows", slog.String("tags", fmt.Sprint(s.UnknownSEP)))
 	}
 }
 

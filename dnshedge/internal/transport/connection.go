@@ -250,6 +250,7 @@ func (c *connection) settle(p *pending) {
 
 // read takes the messages that the server sends, until the connection ends.
 func (c *connection) read() {
+	defer c.fail(errFrame) // unless it has failed, if Read ends the goroutine
 	in := bufio.NewReaderSize(c.conn, 4096)
 	for {
 		var head [2]byte

@@ -304,6 +304,9 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *a
 		defer h.slots.Release()
 	}
 	if err != nil {
+		if got.Load() == 0 {
+			d.forget()
+		}
 		if d.ctx.Err() != nil {
 			err = ErrClosed
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net"
 	"sync"
 	"time"
 
@@ -270,18 +271,28 @@ func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused
 // connect opens a lane's connection. It goes on if all who waited have given up,
 // because the next query needs the connection as well.
 func (s *stream) connect(l *lane, o *opening) {
-	defer close(o.done)
+	var c net.Conn
+	err, start := errGoexit, time.Now()
+	defer func() { s.opened(l, o, c, err, time.Since(start)) }()
 	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
 	defer cancel()
-	start := time.Now()
-	c, err := s.open(ctx, "tcp")
+	c, err = s.open(ctx, "tcp")
 	if err == nil && s.security != nil {
 		t := tls.Client(c, s.security)
 		if err = t.HandshakeContext(ctx); err != nil {
 			_ = c.Close()
+			s.forget()
 		}
 		c = t
 	}
+}
+
+// errGoexit is why there is no connection if the Dialer ends the goroutine.
+var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
+
+// opened ends the opening of a connection, or of an error.
+func (s *stream) opened(l *lane, o *opening, c net.Conn, err error, took time.Duration) {
+	defer close(o.done)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.opening == o {
@@ -300,7 +311,7 @@ func (s *stream) connect(l *lane, o *opening) {
 		_ = c.Close()
 		o.err = ErrClosed
 	default:
-		s.Owner.Handshake(time.Since(start))
+		s.Owner.Handshake(took)
 		o.conn = newConnection(s, l, c)
 		l.conn = o.conn
 		s.wg.Go(o.conn.read)

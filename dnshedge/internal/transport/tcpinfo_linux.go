@@ -6,11 +6,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 )
 
 // pathTime returns the smoothed round trip time of a TCP connection, as the
 // kernel measures it, or 0 if c is something else.
 func pathTime(c net.Conn) time.Duration {
+	if w, ok := c.(*usercode.Conn); ok {
+		c = w.NetConn()
+	}
 	s, ok := c.(syscall.Conn)
 	if !ok {
 		return 0

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -115,10 +116,10 @@ type Config struct {
 	Size   int          // the longest datagram that the server may send, in bytes
 }
 
-// open dials the server.
+// open dials the server. A panic of the Dialer is an error.
 func (c *Config) open(ctx context.Context, network string) (net.Conn, error) {
 	if len(c.Addrs) == 0 {
-		return c.Dialer.DialContext(ctx, network, c.Addr)
+		return usercode.Dial(ctx, c.Dialer, network, c.Addr)
 	}
 	_, port, err := net.SplitHostPort(c.Addr)
 	if err != nil {
@@ -126,13 +127,23 @@ func (c *Config) open(ctx context.Context, network string) (net.Conn, error) {
 	}
 	var errs []error
 	for _, a := range c.Addrs {
-		conn, err := c.Dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+		conn, err := usercode.Dial(ctx, c.Dialer, network, net.JoinHostPort(a.String(), port))
 		if err == nil {
 			return conn, nil
 		}
 		errs = append(errs, err)
 	}
 	return nil, errors.Join(errs...)
+}
+
+// A Forgetter is a Dialer that remembers where the server is. Forget is called when a handshake has failed there.
+type Forgetter interface{ Forget() }
+
+// forget makes the Dialer forget where the server is.
+func (c *Config) forget() {
+	if f, ok := c.Dialer.(Forgetter); ok {
+		f.Forget()
+	}
 }
 
 // tls returns the TLS configuration for the given protocols (ALPN).

@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
@@ -171,7 +172,7 @@ func (q *query) dialWith(d Dialer, network string, most time.Duration) (net.Conn
 	if stopped {
 		return nil, net.ErrClosed
 	}
-	return d.DialContext(ctx, network, q.addr.String())
+	return usercode.Dial(ctx, d, network, q.addr.String())
 }
 
 // crowded reports whether there was no socket because there are too many.

@@ -1,0 +1,135 @@
+package usercode
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"slices"
+	"time"
+)
+
+// GuardTLS replaces the functions, interfaces and keys in the configuration of a client by others of which a panic is an
+// error, or the default. The configuration must be a copy that nobody uses yet.
+func GuardTLS(t *tls.Config) {
+	const field = "TLSConfig"
+	if f := t.GetClientCertificate; f != nil {
+		t.GetClientCertificate = func(i *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
+			defer Recover(field, &err)
+			if c, err = f(i); c != nil {
+				own := *c
+				own.PrivateKey = guardKey(c.PrivateKey)
+				c = &own
+			}
+			return c, err
+		}
+	}
+	t.Certificates = slices.Clone(t.Certificates)
+	for i := range t.Certificates {
+		t.Certificates[i].PrivateKey = guardKey(t.Certificates[i].PrivateKey)
+	}
+	if f := t.VerifyPeerCertificate; f != nil {
+		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) (err error) {
+			defer Recover(field, &err)
+			return f(raw, chains)
+		}
+	}
+	if f := t.VerifyConnection; f != nil {
+		t.VerifyConnection = func(s tls.ConnectionState) (err error) {
+			defer Recover(field, &err)
+			return f(s)
+		}
+	}
+	if f := t.EncryptedClientHelloRejectionVerify; f != nil {
+		t.EncryptedClientHelloRejectionVerify = func(s tls.ConnectionState) (err error) {
+			defer Recover(field, &err)
+			return f(s)
+		}
+	}
+	if f := t.Time; f != nil {
+		t.Time = func() (now time.Time) {
+			defer func() {
+				if recover() != nil {
+					now = time.Now()
+				}
+			}()
+			return f()
+		}
+	}
+	if t.Rand != nil {
+		t.Rand = reader{t.Rand}
+	}
+	if t.KeyLogWriter != nil {
+		t.KeyLogWriter = writer{t.KeyLogWriter}
+	}
+	if t.ClientSessionCache != nil {
+		t.ClientSessionCache = sessions{t.ClientSessionCache}
+	}
+}
+
+type reader struct{ r io.Reader }
+
+func (r reader) Read(b []byte) (n int, err error) {
+	defer Recover("TLSConfig.Rand", &err)
+	return r.r.Read(b)
+}
+
+type writer struct{ w io.Writer }
+
+func (w writer) Write(b []byte) (n int, err error) {
+	defer Recover("TLSConfig.KeyLogWriter", &err)
+	return w.w.Write(b)
+}
+
+type sessions struct{ cache tls.ClientSessionCache }
+
+func (s sessions) Get(key string) (c *tls.ClientSessionState, ok bool) {
+	defer func() {
+		if recover() != nil {
+			c, ok = nil, false
+		}
+	}()
+	return s.cache.Get(key)
+}
+
+func (s sessions) Put(key string, c *tls.ClientSessionState) { Run(func() { s.cache.Put(key, c) }) }
+
+// guardKey returns a key whose panics are errors. Keys of the standard library, and keys that cannot sign, are returned as
+// they are.
+func guardKey(key crypto.PrivateKey) crypto.PrivateKey {
+	switch key := key.(type) {
+	case *rsa.PrivateKey, *ecdsa.PrivateKey, ed25519.PrivateKey:
+	case crypto.MessageSigner:
+		return messageSigner{signer{key}, key}
+	case crypto.Signer:
+		return signer{key}
+	}
+	return key
+}
+
+const keyField = "TLSConfig's private key"
+
+type signer struct{ key crypto.Signer }
+
+func (s signer) Public() (key crypto.PublicKey) {
+	Run(func() { key = s.key.Public() })
+	return key
+}
+
+func (s signer) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) (b []byte, err error) {
+	defer Recover(keyField, &err)
+	return s.key.Sign(rand, digest, opts)
+}
+
+type messageSigner struct {
+	signer
+	key crypto.MessageSigner
+}
+
+func (s messageSigner) SignMessage(rand io.Reader, message []byte, opts crypto.SignerOpts) (b []byte, err error) {
+	defer Recover(keyField, &err)
+	return s.key.SignMessage(rand, message, opts)
+}

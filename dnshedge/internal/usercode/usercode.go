@@ -1,0 +1,128 @@
+// Package usercode calls code of a program's author on goroutines of this module. Nobody could recover a panic there, and it
+// would end the process; it becomes an error instead.
+package usercode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// A PanicError is the panic of code that a program's author has set in a field.
+type PanicError struct {
+	Field string // as "Dialer"
+	Value any    // of the panic
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("dnshedge: %s panicked: %v", e.Field, e.Value)
+}
+
+// Recover makes a panic the error of the function that defers it.
+func Recover(field string, err *error) {
+	if p := recover(); p != nil {
+		*err = &PanicError{field, p}
+	}
+}
+
+// Run calls f, and drops its panic.
+func Run(f func()) {
+	defer func() { _ = recover() }()
+	f()
+}
+
+var errNoConn = errors.New("dnshedge: Dialer returned neither a connection nor an error")
+
+// A Dialer opens connections. *net.Dialer is one.
+type Dialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Dial calls d. A panic of d, or of a method of its connection, is an error, and so is no connection without an error.
+func Dial(ctx context.Context, d Dialer, network, address string) (conn net.Conn, err error) {
+	defer Recover("Dialer", &err)
+	conn, err = d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if conn == nil {
+		return nil, errNoConn
+	}
+	return WrapConn(conn), nil
+}
+
+// WrapConn returns a connection of which a panic of a method is an error. Connections of package net are returned as they are.
+func WrapConn(c net.Conn) net.Conn {
+	switch c.(type) {
+	case *net.TCPConn, *net.UDPConn, *net.UnixConn, *Conn:
+		return c
+	}
+	return &Conn{c}
+}
+
+const connField = "method of a net.Conn"
+
+// Conn is a connection of an unknown type. It can be compared, whatever the type.
+type Conn struct{ conn net.Conn }
+
+var _ net.Conn = (*Conn)(nil)
+
+// NetConn returns the connection of the unknown type.
+func (c *Conn) NetConn() net.Conn { return c.conn }
+
+func (c *Conn) Read(b []byte) (n int, err error) {
+	defer Recover(connField, &err)
+	return c.conn.Read(b)
+}
+
+func (c *Conn) Write(b []byte) (n int, err error) {
+	defer Recover(connField, &err)
+	return c.conn.Write(b)
+}
+
+// Close closes the connection.
+func (c *Conn) Close() (err error) {
+	defer Recover(connField, &err)
+	return c.conn.Close()
+}
+
+// CloseWrite ends what is written, if the connection has a method for it.
+func (c *Conn) CloseWrite() (err error) {
+	defer Recover(connField, &err)
+	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// LocalAddr returns nil if the connection does not know its address.
+func (c *Conn) LocalAddr() (a net.Addr) {
+	defer func() { _ = recover() }()
+	return c.conn.LocalAddr()
+}
+
+// RemoteAddr returns nil if the connection does not know its address.
+func (c *Conn) RemoteAddr() (a net.Addr) {
+	defer func() { _ = recover() }()
+	return c.conn.RemoteAddr()
+}
+
+// SetDeadline sets both deadlines.
+func (c *Conn) SetDeadline(t time.Time) (err error) {
+	defer Recover(connField, &err)
+	return c.conn.SetDeadline(t)
+}
+
+// SetReadDeadline sets the deadline of Read.
+func (c *Conn) SetReadDeadline(t time.Time) (err error) {
+	defer Recover(connField, &err)
+	return c.conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline sets the deadline of Write.
+func (c *Conn) SetWriteDeadline(t time.Time) (err error) {
+	defer Recover(connField, &err)
+	return c.conn.SetWriteDeadline(t)
+}

@@ -1,0 +1,44 @@
+package recursor_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// A dialer does as its function says.
+type dialer func() (net.Conn, error)
+
+func (d dialer) DialContext(context.Context, string, string) (net.Conn, error) { return d() }
+
+func TestPanicOfDialerOrTraceIsErrorOfQuestion(t *testing.T) {
+	for name, dial := range map[string]dialer{
+		"panic":   func() (net.Conn, error) { panic("in a Dialer") },
+		"nothing": func() (net.Conn, error) { return nil, nil },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &recursor.Resolver{
+				Hints: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Dialer: dial,
+				Trace: &recursor.Trace{
+					Attempt: func(context.Context, recursor.AttemptInfo) { panic("in Attempt") },
+					Done:    func(context.Context, recursor.AttemptInfo, time.Duration, error) { panic("in Done") },
+					Answer:  func(context.Context, recursor.AnswerInfo) { panic("in Answer") },
+				},
+			}
+			m := new(dns.Msg)
+			m.SetQuestion("x.example.", dns.TypeA)
+			resp, _, err := r.ExchangeContext(t.Context(), m, "")
+			assert.True(t, err != nil || resp.Rcode == dns.RcodeServerFailure, name)
+			require.NoError(t, r.Close())
+		})
+	}
+}
