@@ -96,11 +96,13 @@ type Cache struct {
 	seed  maphash.Seed                 // so that nobody can make keys with the same hash
 	clock clock                        // which began when the cache was first used
 
-	moves atomic.Uint32 // how often the system's servers have become others
+	moves   atomic.Uint32 // how often the system's servers have become others
+	members atomic.Uint32 // how many Clients have used the Cache
 }
 
 // origin is whom an entry came from. The zero value is one of whom nothing is known but that a Client has it as long as it lives.
 type origin struct {
+	member    uint16 // the Client that asked; 0: the answer is one of Set, or the Client is not known
 	system    uint16 // 0: not the system's servers; else which of those it has had
 	domain    uint8  // length in wire format of the domain that those have a route for; 0: it came by none
 	validated bool   // a server said so that is trusted to validate
@@ -111,6 +113,10 @@ func (c *Cache) ofSystem() uint16 { return 1 + uint16(c.moves.Load()%math.MaxUin
 
 // forgetSystem forgets what the system's servers have said until now.
 func (c *Cache) forgetSystem() { c.moves.Add(1) }
+
+// join returns the number of a Client that begins to use the Cache. The last number is that of all further Clients, which
+// export no answers.
+func (c *Cache) join() uint16 { return uint16(min(c.members.Add(1), math.MaxUint16)) }
 
 // current reports whether those whom an entry came from are still asked.
 func (c *Cache) current(e *entry) bool { return e.system == 0 || e.system == c.ofSystem() }

@@ -26,6 +26,7 @@ import (
 type core struct {
 	conf      *Client
 	trace     *Trace // of conf, guarded
+	member    uint16 // of the Cache; 0: there is none
 	servers   *servers
 	hosts     *system.Hosts  // nil if there is none
 	refreshes *budget.Bucket // of refreshes, which thus cost no hedge
@@ -33,6 +34,8 @@ type core struct {
 	flights   flights
 	version   atomic.Uint64 // of the system's servers, as the Cache knows them; 0: not yet
 	count     counters
+
+	identifying atomic.Int32 // calls of Client.Identity
 	operation
 	background
 }
@@ -65,6 +68,9 @@ func newCore(conf *Client) (*core, error) {
 		return nil, err
 	}
 	c.trace = conf.Trace.guard(func(value any) { c.log.PanickedIn("Trace", value) })
+	if conf.Cache != nil {
+		c.member = conf.Cache.join()
+	}
 	c.background.init()
 	c.servers = c.newServers(hedging)
 	if err := c.servers.init(conf); err != nil {
@@ -140,7 +146,7 @@ func (c *core) follow(now time.Time) {
 // origin returns whom what is said about q now comes from.
 func (c *core) origin(q *wire.Query) (from origin) {
 	route, n := c.servers.routes.domain(q)
-	from.domain = uint8(n) // of MaxName bytes at most
+	from.domain, from.member = uint8(n), c.member // of MaxName bytes at most
 	if c.conf.Cache != nil && c.servers.system != nil && route == nil {
 		from.system = c.conf.Cache.ofSystem()
 	}

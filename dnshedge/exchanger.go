@@ -20,7 +20,8 @@ type Exchanger interface {
 	// ExchangeContext answers the question of m, which it does not change. The duration is
 	// how long that took. A Client that asks an Exchanger passes no address, and no EDNS options of
 	// its callers if the Exchanger has a method IgnoresOptions(). If it has NothingBelow(name string) bool, which returns true, then
-	// the Client asks for no names below one that does not exist, if the response that says so has AD (RFC 8020).
+	// the Client asks for no names below one that does not exist, if the response that says so has AD (RFC 8020). If it has
+	// Identity() string, Client.Import takes answers of an Exchanger of the same type whose string is the same and not empty.
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }
 

@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/group"
@@ -19,14 +20,14 @@ const maxExport = 64 << 20 // bytes
 // oldest is how old an answer may be: those that are older are no answers but damage.
 const oldest = 10 * 365 * 24 * time.Hour
 
-// In its envelope, an export is the number of servers and what was learned of each, what the
-// system's servers are, and the number of answers and each of them. Numbers are varints, and bytes have their number before them.
+// In its envelope, an export is the number of servers and what was learned of each, the identities of
+// the sources of answers, and the number of answers and each of them. Numbers are varints, and bytes have their number before them.
 var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Versions: []string{"2"}, Max: maxExport}
 
 var errForeign = errors.New("this is no export of a Client")
 
-// Export writes what was learned of the servers' times and, if there is a Cache, its
-// answers, but no failures, for Import in another process or after a restart: at most
+// Export writes what was learned of the servers' times and, if there is a Cache, the
+// answers that this Client or Cache.Set put there, but no failures, for Import in another process or after a restart: at most
 // 64 MiB, the answers that are most likely to be asked for first.
 func (c *Client) Export(w io.Writer) error {
 	core, err := c.init()
@@ -42,9 +43,10 @@ func (c *Client) Export(w io.Writer) error {
 // Import adds what Export wrote: the times of servers that this Client has, and, if
 // there is a Cache, answers that it does not have. The time that has passed
 // since then counts against their TTLs, to which the Cache's limits apply. Answers that
-// this Client would ask others for are left out: those of a name that Routes or the system's
-// servers of a domain have now and had not then, or the other way round, and those of the
-// system's servers if these are not the same.
+// this Client would ask others for are left out: those that came from other Upstreams, an other Fallback, Exchanger
+// or route, from other servers of the system, or through another RebindFilter. Two Exchangers are the same if both have a
+// method Identity() string, as a Client, a dnssec.Validator and a recursor.Resolver have, and it returns the same string.
+// Answers of Cache.Set are taken.
 //
 // Import returns an error and changes nothing if the export is damaged, was not
 // written by Export, has another version, is larger than 64 MiB or is older than a day.
@@ -69,29 +71,29 @@ func (c *core) export(now time.Time) []byte {
 	for _, s := range servers {
 		b = s.AppendLearned(b, now)
 	}
-	b = decode.AppendBytes(b, c.servers.ofSystemNow(now))
+	b = c.sources(now).append(b)
 	var all []byte
 	var n uint64
 	if cache := c.conf.Cache; cache != nil {
-		all, n = cache.appendAnswers(now, maxExport-len(b)-64)
+		all, n = cache.appendAnswers(now, maxExport-len(b)-64, c.member)
 	}
 	return decode.End(append(binary.AppendUvarint(b, n), all...))
 }
 
-// appendAnswers returns the answers that are still kept, in at most limit bytes, and
+// appendAnswers returns the answers of a member, and of Set, that are still kept, in at most limit bytes, and
 // their number.
-func (c *Cache) appendAnswers(now time.Time, limit int) (b []byte, n uint64) {
+func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n uint64) {
 	c.init()
 	at := c.clock.at(now)
 	for node := range c.store.Hottest() {
 		e := node.Value
-		if !c.usable(e, at) {
+		if !c.usable(e, at) || e.member != 0 && (e.member != of || of == math.MaxUint16) {
 			continue
 		}
 		if len(b)+len(e.Packed())+1024*(1+len(e.EDE)) > limit {
 			break
 		}
-		b = append(b, e.bits, e.domain, boolByte(e.system != 0))
+		b = append(b, e.bits, e.domain, boolByte(e.member == 0))
 		b = binary.AppendUvarint(b, uint64(max(at-e.stored, 0)))
 		b = binary.AppendUvarint(b, uint64(e.ttl))
 		b = binary.AppendUvarint(b, uint64(len(e.EDE)))
@@ -118,7 +120,7 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 		}
 		learned = append(learned, l)
 	}
-	same := string(d.Bytes(maxExport)) == c.servers.ofSystemNow(now)
+	then, here := decodeSources(d.Bytes(maxExport)), c.sources(now)
 	cache := c.conf.Cache
 	var entries []*entry
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
@@ -126,7 +128,7 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if cache != nil && c.wouldSay(e, same) {
+		if cache != nil && c.wouldSay(e, then, here) {
 			entries = append(entries, e)
 		}
 	}
@@ -145,17 +147,20 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// wouldSay reports whether those whom an exported answer came from are asked for it here as well, as far as can be known: by the
-// same route, or the system's servers, which are the same or not. It is then current.
-func (c *core) wouldSay(e *entry, same bool) bool {
+// wouldSay reports whether an exported answer came from the source that is asked for it here: by the same route, from the same
+// servers or Exchanger. It is then current. An answer of Cache.Set has no source, and is taken.
+func (c *core) wouldSay(e *entry, then, here sources) bool {
 	b := e.Question()
 	n := len(b) - 4
 	q := &wire.Query{Name: string(b[:n]), Type: binary.BigEndian.Uint16(b[n:]), Class: binary.BigEndian.Uint16(b[n+2:])}
 	if c.known(q) != nil {
 		return false
 	}
+	if e.member == 0 {
+		return true
+	}
 	from := c.origin(q)
-	if from.domain != e.domain || e.system != 0 && !same {
+	if source := here.of(q, int(from.domain)); from.domain != e.domain || source == "" || source != then.of(q, int(e.domain)) {
 		return false
 	}
 	e.origin = from
@@ -169,12 +174,12 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// decodeEntry takes an answer off. Its time is how old it was.
+// decodeEntry takes an answer off. Its time is how old it was, and its member is 0 if it is one of Set.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
 	}
-	e := &entry{bits: (*d)[0], origin: origin{domain: (*d)[1], system: uint16((*d)[2])}}
+	e := &entry{bits: (*d)[0], origin: origin{domain: (*d)[1], member: uint16(boolByte((*d)[2] == 0))}}
 	d.Skip(3)
 	e.stored, e.ttl = d.Duration(), d.Duration()
 	if e.stored > oldest {

@@ -20,8 +20,8 @@ import (
 // 6052, RFC 8215), and HTTPS and SVCB records with a hint to one. An answer from which a record was
 // removed has the extended error 15, Blocked (RFC 8914), and is not authentic any more.
 // Special-use names, the hosts file, what Client.Routes have others answer and names in
-// domains for which the system has servers of their own are not filtered, nor is what the
-// Cache has already, as one that was saved without a filter.
+// domains for which the system has servers of their own are not filtered, nor is what another
+// Client has put into the Cache. Import takes no answers that were saved without the filter.
 //
 // The zero value filters all names. Lists of addresses that are asked by DNS, as those of
 // spammers, answer with loopback addresses: allow their domains.

@@ -168,15 +168,6 @@ type systemError struct {
 func (e *systemError) Error() string { return fmt.Sprintf("dnshedge: %s: %v", e.from, e.err) }
 func (e *systemError) Unwrap() error { return e.err }
 
-// ofSystemNow names the system's servers for all names; empty: they are not asked.
-func (s *servers) ofSystemNow(now time.Time) string {
-	if s.system == nil {
-		return ""
-	}
-	named, _ := s.system.All(now)
-	return fmt.Sprint(named)
-}
-
 // strict reports whether the servers are asked in the order in which they are given.
 func (s *servers) strict() bool {
 	switch s.order {

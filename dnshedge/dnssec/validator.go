@@ -15,6 +15,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/observe"
 )
@@ -175,6 +176,19 @@ func (v *Validator) NothingBelow(name string) bool {
 	c, err := v.setup()
 	name, ok := dnsname.Canonical(name)
 	return err == nil && ok && c.chains != nil && !c.chains.BeginBelow(name)
+}
+
+// Identity returns a string that names the Exchanger and Trust: Validators with the same string give the same answers. It is empty
+// if the Exchanger has no method Identity() string, or that returns nothing. A Client's Import compares such strings.
+func (v *Validator) Identity() (identity string) {
+	if e, ok := v.Exchanger.(interface{ Identity() string }); ok {
+		usercode.Run(func() { identity = e.Identity() })
+	}
+	if identity == "" {
+		return ""
+	}
+	t := v.Trust
+	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
 }
 
 // Stats returns what the Validator knows and did, as a recursor.Resolver does, for the debug page and metrics of both. Wire is how many

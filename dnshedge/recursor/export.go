@@ -1,10 +1,15 @@
 package recursor
 
 import (
+	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
@@ -18,6 +23,24 @@ func (r *Resolver) Export(w io.Writer) error {
 		return err
 	}
 	return c.fleet.Export(w, c.exportZones())
+}
+
+// Identity returns a string that names the root servers to begin with, the Zones and Trust: Resolvers with the same string give
+// the same answers. Import of a dnshedge.Client compares such strings.
+func (r *Resolver) Identity() string {
+	t := r.Trust
+	zones := make([]string, 0, len(r.Zones))
+	for zone, addrs := range r.Zones {
+		zones = append(zones, fmt.Sprint(dns.CanonicalName(zone), slices.SortedFunc(slices.Values(addrs), netip.AddrPort.Compare)))
+	}
+	slices.Sort(zones)
+	return fmt.Sprintf("%s %q %v %s", r.identifyRoot(), zones, r.PrivateOK, chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
+}
+
+// identifyRoot returns a string that names the root servers to begin with.
+func (r *Resolver) identifyRoot() string {
+	hints := slices.SortedFunc(slices.Values(r.Hints), netip.Addr.Compare)
+	return fmt.Sprint(r.Hints == nil, hints)
 }
 
 // Import adds what Export wrote, unless more is known already. The time that has passed since

@@ -2,12 +2,33 @@ package chain
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
+
+// IdentifyTrust returns a string that is the same for the same anchors, names of insecure zones and flags, in any order of the
+// former two.
+func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
+	records := make([]string, 0, len(anchors))
+	for _, rr := range anchors {
+		if rr != nil {
+			own := dns.Copy(rr)
+			own.Header().Name, own.Header().Ttl, own.Header().Rdlength = dns.CanonicalName(own.Header().Name), 0, 0
+			records = append(records, own.String())
+		}
+	}
+	names := make([]string, 0, len(insecure))
+	for _, name := range insecure {
+		names = append(names, dns.CanonicalName(name))
+	}
+	slices.Sort(records)
+	slices.Sort(names)
+	return fmt.Sprintf("%v %q %q %v", anchors == nil, slices.Compact(records), slices.Compact(names), flags)
+}
 
 // Read reads Anchors, of which nil are the root's that are built in, and Insecure as users give them: as the fields Anchors and Insecure of a field that
 // errors name.

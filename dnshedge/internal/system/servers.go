@@ -77,6 +77,10 @@ func NewServers(path string, ok func(addr string) bool, spawn func(func(context.
 	return &Servers{Path: path, OK: ok, Spawn: spawn}
 }
 
+// Domains returns the servers that the system asks about the names in some domains only, by the domain in wire format and
+// lower case. The map must not be changed.
+func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latest(now).domains }
+
 // Rotates reports whether the file has the option rotate.
 func (f *Servers) Rotates() bool {
 	f.mu.Lock()

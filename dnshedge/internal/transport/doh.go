@@ -249,6 +249,9 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 	probe, start := isProbe(q), time.Now()
 	number, alone := h.begins(probe)
 	a, setup, err := d.roundTrip(ctx, h, q, sent)
+	if err != nil && sent.Load() == 0 {
+		d.forget() // the handshake may have failed
+	}
 	var status StatusError
 	ended := Ended(err) || err != nil && !errors.As(err, &status) && h.cutSince(start)
 	probed, others := h.ends(probe, ended, number, start)
@@ -304,9 +307,6 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *a
 		defer h.slots.Release()
 	}
 	if err != nil {
-		if got.Load() == 0 {
-			d.forget()
-		}
 		if d.ctx.Err() != nil {
 			err = ErrClosed
 		}
