@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,9 +64,10 @@ type host struct {
 
 // An addr is what is known of an address of a host.
 type addr struct {
-	left  time.Time           // when the host had it last; zero: it has it
-	ports map[string]*service // that were dialled
-	conns map[*tracking]struct{}
+	source netip.Addr          // of connections to it; not valid: there is no route
+	left   time.Time           // when the host had it last; zero: it has it
+	ports  map[string]*service // that were dialled
+	conns  map[*tracking]struct{}
 }
 
 // A service is what is known of a port of an address. One that fails tells nothing of the others.
@@ -356,6 +358,14 @@ func (h *host) ask(ctx context.Context, typ uint16) chan found {
 // failed, or is not yet known, keeps its addresses; and so do both if there would be none. One that
 // has no such host has failed: the other's addresses contradict it (RFC 4074 §4.2).
 func (h *host) publish(both [2]*found) {
+	sources := make(map[netip.Addr]netip.Addr) // which takes system calls
+	for _, f := range both {
+		if f != nil {
+			for _, a := range f.addrs {
+				sources[a.Addr.Unmap()] = h.n.sourceOf(a.Addr.Unmap())
+			}
+		}
+	}
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	if h.n.closed || !both[0].some() && !both[1].some() {
@@ -374,6 +384,11 @@ func (h *host) publish(both [2]*found) {
 			}
 		}
 		changed = h.replace(i, addrs, now) || changed
+	}
+	for ip, source := range sources {
+		if a := h.addrs[ip]; a != nil {
+			a.source = source
+		}
 	}
 	for i, f := range both {
 		if f != nil {
@@ -543,7 +558,8 @@ func (h *host) why(both [2]*found) error {
 }
 
 // order returns the addresses in the order in which a port is dialled: those that failed lately come
-// last, the families take turns, beginning with IPv6, and the addresses of a family begin at turn.
+// last, and otherwise as RFC 6724 has it. The families take turns, beginning with that of the best address (RFC 8305 §4), and
+// equal addresses of a family begin at turn.
 func (h *host) order(want families, turn uint, port string) []netip.Addr {
 	now := time.Now()
 	var tiers [2][2][]netip.Addr // by whether they failed, and family
@@ -560,8 +576,14 @@ func (h *host) order(want families, turn uint, port string) []netip.Addr {
 		}
 	}
 	var out []netip.Addr
-	last := 0
+	last := -1
 	for _, left := range tiers {
+		for _, addrs := range left {
+			slices.SortStableFunc(addrs, h.compare)
+		}
+		if last < 0 && len(left[0])+len(left[1]) > 0 {
+			last = h.other(left)
+		}
 		for len(left[0])+len(left[1]) > 0 {
 			if len(left[1-last]) > 0 {
 				last = 1 - last
@@ -571,4 +593,17 @@ func (h *host) order(want families, turn uint, port string) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// compare compares two addresses as RFC 6724 has it.
+func (h *host) compare(a, b netip.Addr) int {
+	return destination{a, h.addrs[a].source}.compare(destination{b, h.addrs[b].source})
+}
+
+// other returns the family that does not come first: IPv4, unless its best address comes before that of IPv6.
+func (h *host) other(families [2][]netip.Addr) int {
+	if len(families[0]) > 0 && len(families[1]) > 0 && h.compare(families[0][0], families[1][0]) < 0 {
+		return 1
+	}
+	return 0
 }

@@ -35,7 +35,8 @@
 //
 // # Connecting
 //
-// The addresses are dialled as RFC 8305 says: the families take turns, IPv6 first; the next
+// The addresses are dialled as RFC 8305 says: they are sorted by RFC 6724, by the source addresses that this machine has if Dialer
+// is nil or a net.Dialer, and the families take turns, that of the best address first; the next
 // address is tried after 250 ms, or at once when one fails; and the first that connects wins.
 // Addresses of a family take turns from one dial to the next. One that failed, or was overtaken,
 // comes last for a minute when its port is dialled again. IPv4 waits 50 ms for IPv6 if the host is new. If all addresses fail,

@@ -1,0 +1,102 @@
+package names
+
+import (
+	"cmp"
+	"net"
+	"net/netip"
+)
+
+// A destination is an address to connect to, and the source address that the system would use (RFC 6724 §6).
+type destination struct {
+	addr   netip.Addr
+	source netip.Addr // not valid: there is no route
+}
+
+// policies are the default policy table (RFC 6724 §2.1), the longest prefixes first.
+var policies = []struct {
+	prefix            netip.Prefix
+	precedence, label int
+}{
+	{netip.MustParsePrefix("::1/128"), 50, 0},
+	{netip.MustParsePrefix("::/96"), 1, 3},
+	{netip.MustParsePrefix("2001::/32"), 5, 5},
+	{netip.MustParsePrefix("2002::/16"), 30, 2},
+	{netip.MustParsePrefix("3ffe::/16"), 1, 12},
+	{netip.MustParsePrefix("fec0::/10"), 1, 11},
+	{netip.MustParsePrefix("fc00::/7"), 3, 13},
+	{netip.MustParsePrefix("0.0.0.0/0"), 35, 4}, // ::ffff:0:0/96
+	{netip.MustParsePrefix("::/0"), 40, 1},
+}
+
+// policyOf returns the precedence and label of an address.
+func policyOf(ip netip.Addr) (precedence, label int) {
+	for _, p := range policies {
+		if p.prefix.Contains(ip.WithZone("")) {
+			return p.precedence, p.label
+		}
+	}
+	return 0, -1
+}
+
+// scopeOf returns the scope of an address (RFC 6724 §3.1, §3.2).
+func scopeOf(ip netip.Addr) int {
+	const linkLocal, siteLocal, global = 0x2, 0x5, 0xe
+	switch b := ip.As16(); {
+	case ip.IsLoopback() || ip.IsLinkLocalUnicast():
+		return linkLocal
+	case ip.Is6() && ip.IsMulticast():
+		return int(b[1] & 0xf)
+	case ip.Is6() && b[0] == 0xfe && b[1]&0xc0 == 0xc0:
+		return siteLocal
+	}
+	return global
+}
+
+// compare returns less than 0 if a comes before b: rules 1, 2, 5, 6 and 8 of RFC 6724 §6. Rules 3, 4 and 7 need what programs
+// cannot see. Rule 9 would always choose the same of the addresses of a family, which take turns.
+func (a destination) compare(b destination) int {
+	if c := compareBools(a.source.IsValid(), b.source.IsValid()); c != 0 || !a.source.IsValid() {
+		return c
+	}
+	aPrecedence, aLabel := policyOf(a.addr)
+	bPrecedence, bLabel := policyOf(b.addr)
+	_, aSource := policyOf(a.source)
+	_, bSource := policyOf(b.source)
+	return cmp.Or(
+		compareBools(scopeOf(a.addr) == scopeOf(a.source), scopeOf(b.addr) == scopeOf(b.source)),
+		compareBools(aLabel == aSource, bLabel == bSource),
+		cmp.Compare(bPrecedence, aPrecedence),
+		cmp.Compare(scopeOf(a.addr), scopeOf(b.addr)),
+	)
+}
+
+// compareBools returns -1 if only a is true, and 1 if only b is.
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// systemSource returns the source address of packets to an address. It connects a UDP socket, which sends nothing. The source is
+// not valid if there is no route.
+func systemSource(ip netip.Addr) netip.Addr {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 53)))
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
+}
+
+// sourceOf returns the source address that Dialer's connections to an address have. A Dialer that is not a net.Dialer may have
+// other networks than this machine: each address is taken for reachable from one like itself.
+func (n *Names) sourceOf(ip netip.Addr) netip.Addr {
+	if _, plain := n.dialer().(*net.Dialer); !plain {
+		return ip
+	}
+	return systemSource(ip)
+}

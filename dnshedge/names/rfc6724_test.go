@@ -1,0 +1,48 @@
+package names
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// The examples of RFC 6724 §10.2, but for those of rules 3, 4, 7 and 9, and addresses that no machine reaches.
+func TestDestinationsAreOrderedByRFC6724(t *testing.T) {
+	for _, row := range [][2]string{ // a destination, and its source, before another
+		{"2001:db8:1::1 2001:db8:1::2", "198.51.100.121 169.254.13.78"},     // rule 2
+		{"198.51.100.121 198.51.100.117", "2001:db8:1::1 fe80::1"},          // rule 2
+		{"2001:db8:1::1 2001:db8:1::2", "10.1.2.3 10.1.2.4"},                // rule 6
+		{"fe80::1 fe80::2", "2001:db8:1::1 2001:db8:1::2"},                  // rule 8
+		{"2001:db8:1::1 2001:db8:1::2", "2002:c633:6401::1 2002:c633:64::"}, // rule 6
+		{"198.51.100.121 10.1.2.4", "2001:db8::1 fd00::1"},                  // rule 5
+		{"198.51.100.121 10.1.2.4", "2002::1 2001:db8::1"},                  // rule 5
+		{"198.51.100.121 10.1.2.4", "2001::1 2001::2"},                      // rule 6, Teredo
+		{"198.51.100.121 10.1.2.4", "fd00::1 fd00::2"},                      // rule 6
+		{"198.51.100.121 10.1.2.4", "2001:db8::1 -"},                        // rule 1
+		{"2001:db8::1 2001:db8::2", "198.51.100.121 -"},                     // rule 1
+		{"::1 ::1", "127.0.0.1 127.0.0.1"},                                  // rule 6
+	} {
+		a, b := parseDestination(row[0]), parseDestination(row[1])
+		assert.Negative(t, a.compare(b), "%v", row)
+		assert.Positive(t, b.compare(a), "%v", row)
+		assert.Zero(t, a.compare(a), "%v", row)
+	}
+}
+
+func parseDestination(s string) destination {
+	addr, source := s[:slices.Index([]byte(s), ' ')], s[slices.Index([]byte(s), ' ')+1:]
+	d := destination{addr: netip.MustParseAddr(addr)}
+	d.source, _ = netip.ParseAddr(source)
+	return d
+}
+
+func TestSystemSource(t *testing.T) {
+	assert.Equal(t, netip.MustParseAddr("127.0.0.1"), systemSource(netip.MustParseAddr("127.0.0.1")))
+	assert.False(t, systemSource(netip.MustParseAddr("fe80::1%nowhere")).IsValid())
+	other := &Names{Dialer: struct{ *net.Dialer }{}}
+	ip := netip.MustParseAddr("192.0.2.1")
+	assert.Equal(t, ip, other.sourceOf(ip), "of a Dialer that may be a proxy")
+}
