@@ -426,7 +426,7 @@ func TestHTTPStatusAndContentTypeAreChecked(t *testing.T) {
 		reply dnstest.Reply
 		want  string
 	}{
-		"status":       {dnstest.Reply{Status: http.StatusTooManyRequests}, "HTTP status 429"},
+		"status":       {dnstest.Reply{Status: http.StatusBadGateway}, "HTTP status 502"},
 		"content type": {dnstest.Reply{Raw: []byte("<html>"), Header: http.Header{"Content-Type": {"text/html"}}}, "text/html"},
 		"too long":     {dnstest.Reply{Raw: make([]byte, 70_000)}, "longer than a message"},
 		"garbage":      {dnstest.Reply{Raw: []byte("garbage garbage")}, "another ID"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
@@ -21,7 +22,18 @@ var ours = [...]error{
 // Ours reports whether an error is this process's, this machine's or its network's, and says nothing about the
 // server or the name.
 func Ours(err error) bool {
-	return slices.ContainsFunc(ours[:], func(one error) bool { return errors.Is(err, one) })
+	return transport.Busy(err) || slices.ContainsFunc(ours[:], func(one error) bool { return errors.Is(err, one) })
+}
+
+// Unavailable reports whether an error is that of a server that may be asked again soon, and how long it wants to be left alone: it has refused
+// a connection, or ended one before it got the question, or has said by an HTTP status that it has too much to do. A question that ends
+// its connection would end the next one.
+func Unavailable(err error) (again bool, pause time.Duration) {
+	var pushback *transport.PushbackError
+	if errors.As(err, &pushback) {
+		return true, pushback.Pause
+	}
+	return Refused(err) || transport.EndedUnasked(err), 0
 }
 
 // Unsent reports whether an error says that a message has reached no server: then also one that must not be repeated may be sent to another.

@@ -118,7 +118,7 @@ func (s *Server) ask(ctx context.Context, q *wire.Query, n int, w *transport.Way
 			return nil, 0, err
 		}
 	}
-	if Refused(failed) {
+	if again, _ := Unavailable(failed); again {
 		s.health.refused()
 	}
 	return nil, 0, failed

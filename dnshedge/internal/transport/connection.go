@@ -50,6 +50,20 @@ type connError struct {
 func (e *connError) Error() string { return e.err.Error() }
 func (e *connError) Unwrap() error { return e.err }
 
+// EndedUnasked reports whether an error says that the server has ended a new connection before it got a query over it.
+func EndedUnasked(err error) bool {
+	var broken *connError
+	var ended *endedError
+	return Ended(err) && !errors.As(err, &broken) && !errors.As(err, &ended)
+}
+
+// An endedError is why a request has failed whose connection the server has ended.
+type endedError struct{ err error }
+
+func (e *endedError) Error() string        { return e.err.Error() }
+func (e *endedError) Unwrap() error        { return e.err }
+func (e *endedError) Is(target error) bool { return target == io.ErrUnexpectedEOF }
+
 // connection is one connection of a stream. It ends by fail, for whatever reason.
 type connection struct {
 	stream *stream

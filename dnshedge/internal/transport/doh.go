@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/semaphore"
 )
 
 func init() {
@@ -57,14 +56,33 @@ func (e StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: HTTP status %d %s", int(e), http.StatusText(int(e)))
 }
 
+// A PushbackError is why there is no answer if the server asks for less load: 429 or 503.
+type PushbackError struct {
+	Status StatusError
+	Pause  time.Duration // Retry-After, in seconds only; 0: the server does not say
+}
+
+func (e *PushbackError) Error() string { return e.Status.Error() }
+func (e *PushbackError) Unwrap() error { return e.Status }
+
+// statusError returns the error of a response that is no answer.
+func statusError(resp *http.Response) error {
+	status := StatusError(resp.StatusCode)
+	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
+		return status
+	}
+	seconds, _ := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31)
+	return &PushbackError{status, time.Duration(seconds) * time.Second}
+}
+
 // doh asks over HTTPS (RFC 8484), with GET unless it is told otherwise, and with ID 0,
 // so that HTTP caches work. It has
 // two lanes, one for first queries and one for repetitions, and a third one for probes, see probing. A lane has one
-// connection; when that falls silent, the next query goes over a new one.
+// connection, and further ones while that has not enough streams; when it falls silent, the next query goes over a new one.
 type doh struct {
 	Config
 	url     url.URL
-	lanes   [sharedLanes]atomic.Pointer[httpConn]
+	lanes   [sharedLanes]httpLane
 	probing probing
 	own     chan struct{} // full while there are as many as may be of the queries that share no connection
 
@@ -92,12 +110,15 @@ func newDoH(c Config) sender {
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for i := range d.lanes {
-		d.lanes[i].Store(d.newConn(1))
+		d.lanes[i].open, d.lanes[i].done = d.newConn, d.ctx.Done()
 	}
 	return d
 }
 
-func (d *doh) Ready() bool { return d.lanes[0].Load().used.Load() }
+func (d *doh) Ready() bool {
+	h := d.lanes[0].first()
+	return h != nil && h.used.Load()
+}
 
 func (d *doh) Close() {
 	d.mu.Lock()
@@ -106,7 +127,7 @@ func (d *doh) Close() {
 	d.cancel()
 	d.wg.Wait()
 	for i := range d.lanes {
-		d.lanes[i].Load().close()
+		d.lanes[i].close()
 	}
 }
 
@@ -142,21 +163,38 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire
 func (d *doh) SendOnce(ctx context.Context, q *wire.Query, w *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, setup, written, err = d.send(ctx, q, 0, w)
-		if err == nil || written || !Ended(err) || retries == maxRetries || ctx.Err() != nil {
+		var broken *connError
+		if err == nil || written || !errors.As(err, &broken) && !Ended(err) || retries == maxRetries || ctx.Err() != nil {
 			return a, setup, written, err
 		}
 	}
 }
 
-// send makes one request over a lane's connection. If there is an error, written says whether the request was written, or is about to be.
+// send makes one request over a lane's connections. If there is an error, written says whether the request was written, or is about to be.
 func (d *doh) send(ctx context.Context, q *wire.Query, lane int, w *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
-	d.mu.Lock()
-	if d.closed {
+	for {
+		d.mu.Lock()
+		if d.closed {
+			d.mu.Unlock()
+			return nil, 0, false, ErrClosed
+		}
+		d.wg.Add(1)
 		d.mu.Unlock()
-		return nil, 0, false, ErrClosed
+		h, err := d.conn(ctx, q, lane, w)
+		if err != nil {
+			d.wg.Done()
+			return nil, 0, false, err
+		}
+		w.carried.Store(&h.carried)
+		a, setup, written, err = d.request(ctx, h, q)
+		if !errors.Is(err, errStreams) || ctx.Err() != nil {
+			return a, setup, written, err
+		}
 	}
-	d.wg.Add(1)
-	d.mu.Unlock()
+}
+
+// request makes one request over h, which it leaves. It is counted in wg.
+func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own: servers take a client that cancels
 	// streams for an attacker (ENHANCE_YOUR_CALM), and how long the answer takes
 	// would not be known.
@@ -167,8 +205,6 @@ func (d *doh) send(ctx context.Context, q *wire.Query, lane int, w *Way) (a *wir
 		err   error
 	}
 	done := make(chan response, 1)
-	h := d.conn(lane)
-	w.carried.Store(&h.carried)
 	var sent atomic.Int64
 	go func() {
 		defer d.wg.Done()
@@ -205,22 +241,18 @@ func (d *doh) send(ctx context.Context, q *wire.Query, lane int, w *Way) (a *wir
 	return nil, 0, true, causeOf(ctx)
 }
 
-// conn returns the lane's connection for one request, which must call leave.
-func (d *doh) conn(lane int) *httpConn {
-	if lane == ownLane {
+// conn returns a connection of the lane for one request, which must call release and leave.
+func (d *doh) conn(ctx context.Context, q *wire.Query, lane int, w *Way) (*httpConn, error) {
+	switch {
+	case lane == ownLane:
 		h := d.newConn(1)
 		h.enter()
 		h.retire()
-		return h
+		return h, nil
+	case q == wire.RootServers:
+		return d.lanes[lane].enterFirst(), nil
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	h := d.lanes[lane].Load()
-	for !h.enter() {
-		h = d.newConn(h.width())
-		d.lanes[lane].Store(h)
-	}
-	return h
+	return d.lanes[lane].acquire(ctx, w)
 }
 
 // silent is called when requests have waited for half of the owner's patience and
@@ -228,6 +260,9 @@ func (d *doh) conn(lane int) *httpConn {
 func (d *doh) silent(h *httpConn) {
 	wait := d.Owner.Stall() / 2
 	if !h.probe(wait) {
+		if h.lane != nil {
+			h.lane.wake()
+		}
 		return
 	}
 	d.mu.Lock()
@@ -246,23 +281,37 @@ func (d *doh) silent(h *httpConn) {
 // carried an answer, or other requests.
 func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomic.Int64) (*wire.Answer, time.Duration, error) {
 	defer h.leave()
+	if h.lane != nil && q != wire.RootServers {
+		defer h.lane.release(h)
+	}
 	probe, start := isProbe(q), time.Now()
 	number, alone := h.begins(probe)
 	a, setup, err := d.roundTrip(ctx, h, q, sent)
-	if err != nil && sent.Load() == 0 {
+	if err != nil && sent.Load() == 0 && !errors.Is(err, errStreams) {
 		d.forget() // the handshake may have failed
+	}
+	if h.lane != nil && errors.Is(err, errStreams) && !h.lane.narrow(h) {
+		err = errBusy
 	}
 	var status StatusError
 	ended := Ended(err) || err != nil && !errors.As(err, &status) && h.cutSince(start)
 	probed, others := h.ends(probe, ended, number, start)
-	if !ended {
+	if unwanted := err != nil && !errors.Is(err, errStreams) && !errors.As(err, &status) && h.lane != nil && h.lane.failed(h); !ended {
+		if unwanted {
+			err = &connError{err: err, sent: sent.Load() != 0}
+		}
 		return a, setup, err
+	} else if unwanted {
+		others = true
+	}
+	if sent.Load() != 0 {
+		err = &endedError{err}
 	}
 	if probed {
 		d.probing.end()
 	}
 	if others = others || !alone; probed || others || h.used.Load() {
-		err = &connError{err: err, sent: true, others: others, probed: probed}
+		err = &connError{err: err, sent: sent.Load() != 0, others: others, probed: probed}
 	}
 	return a, setup, err
 }
@@ -284,6 +333,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *a
 				opened.Store(true)
 				d.Owner.Handshake(time.Since(start))
 			}
+			h.opened()
 		},
 		// Not earlier: a request may wait until the server takes another stream.
 		WroteHeaders: func() {
@@ -297,15 +347,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *a
 		}
 	}()
 	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, Pad: true})
-	req := d.request(b, q.Standard()).WithContext(ctx)
-	trip := h.roundTrip
-	if q == wire.RootServers {
-		trip = h.http.RoundTrip // roundTrip leaves a stream for probes
-	}
-	resp, err := trip(req)
-	if err == nil && q != wire.RootServers {
-		defer h.slots.Release()
-	}
+	resp, err := h.http.RoundTrip(d.newRequest(b, q.Standard()).WithContext(ctx))
 	if err != nil {
 		if d.ctx.Err() != nil {
 			err = ErrClosed
@@ -315,7 +357,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *a
 	defer resp.Body.Close()
 	h.answered(d.Owner.Stall()/2, q == wire.RootServers, resp.ProtoMajor < 2)
 	if resp.StatusCode != http.StatusOK {
-		return nil, 0, StatusError(resp.StatusCode)
+		return nil, 0, statusError(resp)
 	}
 	if t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || t != mediaType {
 		return nil, 0, fmt.Errorf("dnshedge: content type %q; want %s", resp.Header.Get("Content-Type"), mediaType)
@@ -339,13 +381,17 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *a
 	if opened.Load() {
 		setup = began.Sub(start)
 	}
-	d.Owner.Answered(time.Since(began), h.path())
+	took := time.Since(began)
+	if h.lane != nil && q != wire.RootServers {
+		h.lane.answered(took)
+	}
+	d.Owner.Answered(took, h.path())
 	return a, setup, nil
 }
 
-// request returns the request for a query. net/http may repeat it if the server closes
+// newRequest returns the request for a query. net/http may repeat it if the server closes
 // the connection or resets the stream, but only if the query is safe to repeat: without GetBody it cannot.
-func (d *doh) request(b []byte, repeat bool) *http.Request {
+func (d *doh) newRequest(b []byte, repeat bool) *http.Request {
 	u := d.url
 	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
 	if !d.Post && repeat {
@@ -381,8 +427,12 @@ type httpConn struct {
 	limit int // of the connections
 	http  *http.Transport
 	stall func() time.Duration // the owner's
-	slots *semaphore.Semaphore // for requests in flight, probes excepted
 	used  atomic.Bool          // a request was answered
+	ready atomic.Bool          // a request had a connection
+
+	lane     *httpLane // nil: it is for one request only
+	capacity int       // streams for requests, probes excepted; guarded by the lane's lock
+	taken    int       // of them; guarded by the lane's lock
 
 	// holders is how many requests have a stream. One has it before it is written: if those counted that are written,
 	// the first that finds no stream left could open a second connection.
@@ -398,8 +448,6 @@ type httpConn struct {
 	probes  int         // sent since the last answer to a caller
 	probing bool        // nothing arrived since the last of them
 	retired bool        // no request follows; the last one in flight closes the connection
-	serial  bool        // the server speaks HTTP/1.1
-	lost    int         // slots for which the server has no streams
 
 	cut   time.Time // when the server last ended a connection
 	begun int       // requests, also those that have ended
@@ -408,7 +456,8 @@ type httpConn struct {
 }
 
 func (d *doh) newConn(limit int) *httpConn {
-	h := &httpConn{limit: limit, stall: d.Owner.Stall, slots: semaphore.New(maxStreams - 1)}
+	h := &httpConn{limit: limit, stall: d.Owner.Stall}
+	h.capacity = h.streams()
 	h.silence = time.AfterFunc(time.Hour, func() { d.silent(h) })
 	h.silence.Stop()
 	var protocols http.Protocols
@@ -443,44 +492,34 @@ func (d *doh) newConn(limit int) *httpConn {
 	return h
 }
 
-// roundTrip makes a request when there is a slot for it. Unless it fails, the caller
-// gives back the slot. How many streams a server allows shows when net/http wants
-// another connection: then the slot is lost until there is a new one.
-func (h *httpConn) roundTrip(req *http.Request) (*http.Response, error) {
-	for {
-		if err := h.slots.Acquire(req.Context()); err != nil {
-			return nil, err
-		}
-		resp, err := h.http.RoundTrip(req)
-		if err == nil {
-			return resp, nil
-		}
-		if !errors.Is(err, errStreams) || !h.lose() {
-			h.slots.Release()
-			return nil, err
-		}
+// streams returns for how many requests there is room before the server says how many streams it allows, which shows when net/http
+// wants another connection. One of maxStreams is for probes.
+func (h *httpConn) streams() int {
+	if h.limit > 1 {
+		return h.limit
+	}
+	return maxStreams - 1
+}
+
+// opened is called when a request has a connection.
+func (h *httpConn) opened() {
+	if h.ready.CompareAndSwap(false, true) && h.lane != nil {
+		h.lane.wake()
 	}
 }
 
-// lose keeps a slot from being used, or reports false if that is the last one.
-func (h *httpConn) lose() bool {
+// isRetired reports whether no other request enters.
+func (h *httpConn) isRetired() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.lost == maxStreams-2 {
-		return false
-	}
-	h.lost++
-	return true
+	return h.retired
 }
 
-// width is how many connections are to take the place of this one.
-func (h *httpConn) width() int {
+// isClosed reports whether the connection was open and is not any more.
+func (h *httpConn) isClosed() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.serial || h.limit > 1 {
-		return serialConns
-	}
-	return 1
+	return h.ready.Load() && h.busy == 0 && len(h.conns) == 0
 }
 
 func (h *httpConn) connected() bool {
@@ -563,10 +602,13 @@ func (h *httpConn) answered(wait time.Duration, probe, serial bool) {
 	if !serial {
 		h.carried.Store(time.Now().UnixNano())
 	}
+	if serial && h.limit == 1 && h.lane != nil {
+		h.lane.serialize()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if serial && h.limit == 1 {
-		h.serial, h.retired = true, true
+		h.retired = true
 	}
 	h.probing = false
 	if !probe {
@@ -612,13 +654,12 @@ func (h *httpConn) path() time.Duration {
 
 // track keeps c in conns until it is closed.
 func (h *httpConn) track(c net.Conn) net.Conn {
+	if h.lane != nil {
+		h.lane.widen(h)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.conns = append(h.conns, c)
-	for range h.lost {
-		h.slots.Release()
-	}
-	h.lost = 0
 	return &trackedConn{c, h}
 }
 

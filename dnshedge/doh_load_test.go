@@ -1,0 +1,137 @@
+package dnshedge_test
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// askEvery asks n questions, one each gap, and returns how many had no answer.
+func (l *lab) askEvery(c *dnshedge.Client, gap time.Duration, n int) (failed int64) {
+	var count atomic.Int64
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if _, _, err := c.Exchange(question(fmt.Sprintf("x%d.example.", i), dns.TypeA), ""); err != nil {
+				count.Add(1)
+			}
+		})
+		time.Sleep(gap)
+	}
+	wg.Wait()
+	return count.Load()
+}
+
+// More questions are in flight than a connection of HTTPS has streams for.
+func TestClientAnswersAllQuestionsOfASlowServer(t *testing.T) {
+	for _, network := range networks {
+		bubble(t, func(l *lab) {
+			s := l.serve("a", after(800*ms, good))
+			c := l.client(new(dnshedge.Client), l.up(network, "a"))
+			const n = 2000
+			assert.Zero(t, l.askEvery(c, 5*ms, n), network)
+			assert.LessOrEqual(t, s.Queries.Load(), int64(n*106/100), network)
+			assert.LessOrEqual(t, s.Conns.Load(), int64(8), network)
+			if network == "https" {
+				assert.GreaterOrEqual(t, s.Conns.Load(), int64(2), network)
+			}
+		})
+	}
+}
+
+// openHTTPS serves HTTPS on a host, and counts the connections that are open.
+func openHTTPS(l *lab, s *dnstest.Server, host string) *loadedListener {
+	ln, err := l.net.Host(host).Listen("tcp", ":443")
+	require.NoError(l, err)
+	o := &loadedListener{Listener: ln}
+	l.Cleanup(s.Close)
+	s.ServeHTTPS(o)
+	return o
+}
+
+func TestClientClosesFurtherHTTPSConnectionsWhenIdle(t *testing.T) {
+	bubble(t, func(l *lab) {
+		o := openHTTPS(l, &dnstest.Server{Handler: after(800*ms, good)}, "a")
+		c := l.client(off(), l.up("https", "a"))
+		assert.Zero(t, l.askEvery(c, 2*ms, 1500))
+		assert.GreaterOrEqual(t, o.most.Load(), int64(4))
+		for i := range 40 {
+			time.Sleep(500 * ms)
+			l.must(c, fmt.Sprintf("y%d.example.", i))
+		}
+		assert.EqualValues(t, 1, o.open.Load())
+		time.Sleep(15 * time.Second)
+		assert.Zero(t, o.open.Load())
+	})
+}
+
+// A server allows few streams, and no more connections than the Client opens at most: what it can answer is answered, and the
+// rest fails soon.
+func TestClientFailsAtOnceWhatAnHTTPSServerCannotAnswerInTime(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := &dnstest.Server{Handler: after(800*ms, good), Streams: 2}
+		o := openHTTPS(l, s, "a")
+		c := l.client(off(), l.up("https", "a"))
+		const n = 3000 // of which 64 streams answer 80 a second
+		failed := l.askEvery(c, 5*ms, n)
+		assert.LessOrEqual(t, o.most.Load(), int64(2*32+2))
+		assert.Greater(t, n-failed, int64(60*15), "no stream is used for a question whose time is nearly up")
+		assert.LessOrEqual(t, s.Queries.Load(), (n-failed)*115/100)
+	})
+}
+
+// A server that takes one connection of a client answers over that one.
+func TestClientUsesTheHTTPSConnectionsThatItGets(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := &dnstest.Server{Handler: after(800*ms, good)}
+		o := openHTTPS(l, s, "a")
+		o.limit = 1
+		c := l.client(off(), l.up("https", "a"))
+		assert.Zero(t, l.askEvery(c, 9*ms, 1000))
+	})
+}
+
+// loadedListener is a listener that counts its open connections. It closes those above its limit at once.
+type loadedListener struct {
+	net.Listener
+	limit      int64 // 0: none
+	open, most atomic.Int64
+}
+
+func (o *loadedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := o.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		n := o.open.Add(1)
+		if o.limit > 0 && n > o.limit {
+			o.open.Add(-1)
+			_ = c.Close()
+			continue
+		}
+		o.most.Store(max(o.most.Load(), n))
+		return &loadedConn{Conn: c, o: o}, nil
+	}
+}
+
+type loadedConn struct {
+	net.Conn
+	o    *loadedListener
+	once sync.Once
+}
+
+func (c *loadedConn) Close() error {
+	c.once.Do(func() { c.o.open.Add(-1) })
+	return c.Conn.Close()
+}

@@ -1,0 +1,317 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// maxSockets is how many connections a lane opens: they have streams for as many requests as a Client has questions.
+	maxSockets = 32
+
+	growAfter = 50 * time.Millisecond // that a request is expected to wait for a stream, before another connection is opened
+	growPause = 5 * time.Second       // after another connection could not be opened or was ended unused
+	lookEvery = 50 * time.Millisecond // while requests wait
+)
+
+// errBusy is why a request is not made: all streams that the server allows are in use for longer than there is time.
+var errBusy = errors.New("dnshedge: no stream of the server is free in time")
+
+// Busy reports whether an error says that a query was not sent, because all that the server may be asked at a time is under way.
+func Busy(err error) bool { return errors.Is(err, errBusy) }
+
+// An httpLane is the connections for one kind of requests. Requests go over the first one that has a stream for them, so that those
+// that a burst has opened fall idle, and are closed. If none has, and the wait would be long, another one is opened, one at a time.
+// The request that has waited least is made first: one whose time is nearly up would be made for nothing.
+type httpLane struct {
+	open func(sockets int) *httpConn
+	done <-chan struct{} // closed when the transport is
+
+	mu       sync.Mutex    // guards the fields below; a connection's lock is taken after it, never before
+	conns    []*httpConn   // that take requests, in the order they were opened
+	waiting  []*httpWaiter // the one that has waited longest is first
+	limit    int           // sockets of a new connection: more than one if the server speaks HTTP/1.1
+	inUse    int           // streams
+	took     time.Duration // by answers, smoothed; 0: not known
+	progress time.Time     // when the last answer came, or the first request began
+	growAt   time.Time     // no further connection is opened before
+	looking  bool          // a timer runs that looks after those who wait
+}
+
+// An httpWaiter is a request that waits for a stream.
+type httpWaiter struct {
+	end  time.Time      // of its time; zero: it has no end
+	conn chan *httpConn // capacity 1: the connection that it got, or nil if there is none in time
+}
+
+// acquire returns a connection with a stream for one request, which must call release and leave. While the request waits, w tells of the
+// connection that carries other answers.
+func (l *httpLane) acquire(ctx context.Context, w *Way) (*httpConn, error) {
+	l.mu.Lock()
+	now := time.Now()
+	h := l.take(now)
+	if h == nil && len(l.waiting) == 0 {
+		h = l.grow(now)
+	}
+	if h != nil {
+		l.mu.Unlock()
+		return h, nil
+	}
+	me := &httpWaiter{conn: make(chan *httpConn, 1)}
+	me.end, _ = ctx.Deadline()
+	if l.isHopeless(me, now, l.expected(now)) {
+		l.mu.Unlock()
+		return nil, errBusy
+	}
+	w.carried.Store(&l.conns[0].carried)
+	l.waiting = append(l.waiting, me)
+	l.serve(now)
+	l.mu.Unlock()
+	select {
+	case h = <-me.conn:
+		if h == nil {
+			return nil, errBusy
+		}
+		return h, nil
+	case <-ctx.Done():
+	case <-l.done:
+	}
+	l.mu.Lock()
+	i := slices.Index(l.waiting, me)
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+	l.mu.Unlock()
+	if i < 0 {
+		if h = <-me.conn; h != nil {
+			l.release(h)
+			h.leave()
+		}
+	}
+	if ctx.Err() == nil {
+		return nil, ErrClosed
+	}
+	return nil, causeOf(ctx)
+}
+
+// take returns a connection with a free stream, or nil. The caller holds mu.
+func (l *httpLane) take(now time.Time) *httpConn {
+	for i := 0; i < len(l.conns); {
+		h := l.conns[i]
+		if h.isRetired() || i > 0 && h.isClosed() {
+			l.conns = slices.Delete(l.conns, i, i+1)
+			continue
+		}
+		room := h.capacity
+		if i > 0 && !h.ready.Load() {
+			room = 1
+		}
+		if h.taken < room && l.enter(h, now) {
+			return h
+		}
+		i++
+	}
+	if len(l.conns) > 0 {
+		return nil
+	}
+	h := l.add()
+	l.enter(h, now)
+	return h
+}
+
+// enter gives a stream of h to a request, or reports false if h takes no more. The caller holds mu.
+func (l *httpLane) enter(h *httpConn, now time.Time) bool {
+	if !h.enter() {
+		return false
+	}
+	if l.inUse == 0 {
+		l.progress = now
+	}
+	h.taken++
+	l.inUse++
+	return true
+}
+
+// add adds another connection, which the first request opens. The caller holds mu.
+func (l *httpLane) add() *httpConn {
+	h := l.open(max(l.limit, 1))
+	h.lane = l
+	l.conns = append(l.conns, h)
+	return h
+}
+
+// grow opens another connection for a request if that is to wait for long, and no other is being opened; otherwise it returns nil. The caller
+// holds mu.
+func (l *httpLane) grow(now time.Time) *httpConn {
+	if l.isFull(now) || l.expected(now) < growAfter {
+		return nil
+	}
+	if slices.ContainsFunc(l.conns, func(h *httpConn) bool { return !h.ready.Load() }) {
+		return nil
+	}
+	h := l.add()
+	l.enter(h, now)
+	return h
+}
+
+// isFull reports whether no other connection may be opened. The caller holds mu.
+func (l *httpLane) isFull(now time.Time) bool {
+	return now.Before(l.growAt) || (len(l.conns)+1)*max(l.limit, 1) > maxSockets
+}
+
+// expected returns how long one more request would wait for a stream. The caller holds mu.
+func (l *httpLane) expected(now time.Time) time.Duration {
+	streams := 0
+	for _, h := range l.conns {
+		streams += h.capacity
+	}
+	return max(l.took, now.Sub(l.progress)) * time.Duration(len(l.waiting)+1) / time.Duration(max(streams, 1))
+}
+
+// isHopeless reports whether a request that waits so long would have no answer in time. The caller holds mu.
+func (l *httpLane) isHopeless(w *httpWaiter, now time.Time, wait time.Duration) bool {
+	if !l.isFull(now) {
+		wait = 0
+	}
+	return !w.end.IsZero() && w.end.Sub(now) < wait+l.took/2
+}
+
+// serve gives streams to those who wait, as far as there are any. The caller holds mu.
+func (l *httpLane) serve(now time.Time) {
+	for n := len(l.waiting); n > 0; n-- {
+		h := l.take(now)
+		if h == nil {
+			h = l.grow(now)
+		}
+		if h == nil {
+			break
+		}
+		l.waiting[n-1].conn <- h
+		l.waiting = l.waiting[:n-1]
+	}
+	if len(l.waiting) > 0 && !l.looking {
+		l.looking = true
+		time.AfterFunc(lookEvery, l.look)
+	}
+}
+
+// look ends the wait of those whose time is nearly up, and opens another connection if that takes too long.
+func (l *httpLane) look() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.looking = false
+	l.waiting = slices.DeleteFunc(l.waiting, func(w *httpWaiter) bool {
+		if !l.isHopeless(w, now, 0) {
+			return false
+		}
+		w.conn <- nil
+		return true
+	})
+	l.serve(now)
+}
+
+// wake is called when connections may have room again.
+func (l *httpLane) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.serve(time.Now())
+}
+
+// release gives back the stream of a request.
+func (l *httpLane) release(h *httpConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.taken--
+	l.inUse--
+	l.serve(time.Now())
+}
+
+// answered learns from an answer.
+func (l *httpLane) answered(took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.progress = time.Now()
+	if l.took == 0 {
+		l.took = took
+	}
+	l.took += (took - l.took) / 8
+}
+
+// failed is called when a request over h has failed. It reports whether h was opened besides others and has answered nothing: the server
+// may not want it, and the request may be made over another one.
+func (l *httpLane) failed(h *httpConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.Index(l.conns, h) <= 0 || h.used.Load() {
+		return false
+	}
+	l.growAt = time.Now().Add(growPause)
+	h.retire()
+	return true
+}
+
+// narrow takes a stream from h that the server does not allow, or reports false if that is the last one. The streams of a new connection count anew, see widen.
+func (l *httpLane) narrow(h *httpConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h.capacity == 1 {
+		return false
+	}
+	h.capacity--
+	return true
+}
+
+// widen is called when h has a new connection, whose streams are not known. Further connections have as many as the first one.
+func (l *httpLane) widen(h *httpConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.capacity = h.streams()
+	if len(l.conns) > 0 && l.conns[0] != h {
+		h.capacity = min(h.capacity, l.conns[0].capacity)
+	}
+}
+
+// serialize is called when the server speaks HTTP/1.1: new connections are several.
+func (l *httpLane) serialize() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.limit = serialConns
+}
+
+// first returns the connection that is asked first, or nil.
+func (l *httpLane) first() *httpConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.conns) == 0 {
+		return nil
+	}
+	return l.conns[0]
+}
+
+// enterFirst returns the connection that is asked first for a probe, which takes no stream of others, and must call leave.
+func (l *httpLane) enterFirst() *httpConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.conns {
+		if h.enter() {
+			return h
+		}
+	}
+	h := l.add()
+	h.enter()
+	return h
+}
+
+// close closes the connections. No request must be in flight.
+func (l *httpLane) close() {
+	l.mu.Lock()
+	conns := slices.Clone(l.conns)
+	l.mu.Unlock()
+	for _, h := range conns {
+		h.close()
+	}
+}
