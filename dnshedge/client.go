@@ -61,7 +61,8 @@
 //     no question in place of one that fails, until a probe finds it.
 //   - When a server closes a connection, a question that is alone on it may be the
 //     reason: it is an error unless another server answers, which costs no budget, silent
-//     or not. One that refuses connections may restart, and is waited for, unless another
+//     or not. One that refuses connections, or ends new ones before a question, may restart, and is
+//     waited for, as is one that answers HTTP status 429 or 503 without a Retry-After that is too long, unless another
 //     has said that it cannot answer: that is told at once. One question of several is
 //     asked once more over a connection of its own.
 //   - An answer that does not fit a datagram, of a server that has no TCP, is an error
@@ -147,7 +148,8 @@ type Client struct {
 	// Routes are asked instead of all others about the names in a domain, itself included.
 	// The longest domain counts, and "." is the one of all names. Nil as a domain's
 	// Exchanger: its names are asked as if there were no Routes. For the DS records of a domain's
-	// own name those are asked who know about the name above it (RFC 4035 §3.1.4.1).
+	// own name those are asked who know about the name above it (RFC 4035 §3.1.4.1). An answer that ends with an alias
+	// is completed: its target is asked for where that name belongs, 16 targets at most.
 	Routes map[string]Exchanger
 
 	// Hedge says when a question is asked a second time.

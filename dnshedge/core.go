@@ -438,7 +438,7 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 	from := c.origin(q)
 	place := c.waiting.enter(span, q.Zone())
 	defer c.waiting.leave(place)
-	r = c.servers.resolve(span, q, explore)
+	r = c.followAliases(span, q, c.servers.resolve(span, q, explore))
 	if stay != nil && stay.Err() != nil && r.failed(q) { // also if a server has failed: another one might have answered
 		r.answer, r.err = nil, &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}
 	}
@@ -521,6 +521,9 @@ type result struct {
 
 	refuse  time.Time // if err is not nil: when the last of the servers that refuse connections began to; zero: none does
 	refused bool      // if err is not nil: one has refused a connection for this question
+
+	unavailable bool          // if err is not nil: it is that of a server that may be asked again soon
+	pause       time.Duration // until then, as the server says
 }
 
 // failed reports whether another server may do better.
@@ -617,4 +620,49 @@ func (f *flights) land(mine *flight, r *result) {
 	}
 	f.mu.Unlock()
 	close(mine.done)
+}
+
+const maxTargets = 16 // of aliases that are followed for one question
+
+// followAliases completes an answer of a route that ends with an alias, as a server answers that knows only its own zones: the target is
+// asked for where its name belongs (RFC 1034 §5.3.3). If that fails, or an alias leads back, the answer is SERVFAIL.
+func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result) *result {
+	if r.err != nil || !q.Standard() || !q.Recursive() || !c.servers.routes.has(q) {
+		return r
+	}
+	asked := []*wire.Query{q}
+	for {
+		target, ok := r.answer.OpenAlias()
+		if !ok {
+			return r
+		}
+		next := q.Renamed(target)
+		for _, before := range asked {
+			if next.Key() == before.Key() {
+				return c.failedAlias(q)
+			}
+		}
+		if asked = append(asked, next); len(asked) > maxTargets {
+			return c.failedAlias(q)
+		}
+		more := c.here(ctx, next)
+		if more == nil {
+			more = c.servers.resolve(ctx, next, false)
+		}
+		switch {
+		case more.err != nil:
+			return more
+		case more.failed(next) || r.answer.Join(more.answer) != nil:
+			return c.failedAlias(q)
+		}
+	}
+}
+
+// failedAlias returns the answer to a question whose alias cannot be followed.
+func (c *core) failedAlias(q *wire.Query) *result {
+	m := new(dns.Msg)
+	m.Rcode = dns.RcodeServerFailure
+	r := new(result)
+	r.answer, r.err = localAnswer(q, m)
+	return r
 }

@@ -181,9 +181,9 @@ func (s *servers) strict() bool {
 }
 
 // resolve asks those who have q's name: by a route, or else the system, or else the servers for all names, and the fallback
-// servers if those fail. While servers refuse connections, as those do that restart, they are asked again, ever less often, and
-// in the end more often again: no pause takes more than half of the time that is left. One that has refused them for as long as a
-// question has time does not restart, and its error is told at once.
+// servers if those fail. While servers refuse connections or end new ones, as those do that restart, or say that they have too much to do, they are
+// asked again, ever less often, and in the end more often again: no pause takes more than half of the time that is left, unless a server
+// asks for it. One that has done so for as long as a question has time does not restart, and its error is told at once.
 // If explore, no caller waits, and any server of the group may be asked first.
 func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchanger(q), s.exchanger); e != nil {
@@ -200,7 +200,7 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 		if !r.refuse.IsZero() { // else one has answered since
 			pause = min(pause, time.Until(r.refuse.Add(s.timeout))/2)
 		}
-		if pause < firstPause || !wait(ctx, pause) {
+		if pause < firstPause || !wait(ctx, max(pause, r.pause)) {
 			return r
 		}
 	}
@@ -208,11 +208,11 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 
 const firstPause = 200 * time.Millisecond
 
-// waits reports whether the servers may do better soon: one refuses connections, and no other has answered but for a response that was
-// cut, or has closed its connection instead.
+// waits reports whether the servers may do better soon: one refuses connections, or ends them before a question, or says that it has too
+// much to do, and no other has answered but for a response that was cut, or has closed its connection instead.
 func (r *result) waits() bool {
 	refused := r.refused || !r.refuse.IsZero() // some have answered others since, and some were not asked
-	return group.Refused(r.err) || refused && (transport.OnlyCut(r.err) || transport.Ended(r.err))
+	return r.unavailable || refused && (transport.OnlyCut(r.err) || transport.Ended(r.err))
 }
 
 // wait waits, or reports false at once if ctx ends before that.
@@ -519,6 +519,9 @@ func better(q *wire.Query, first, second *result) *result {
 	}
 	both := *first // which others may read now
 	both.refused = both.refused || second.refused
+	if second.unavailable && !both.unavailable {
+		both.unavailable, both.pause = true, second.pause
+	}
 	if second.refuse.After(both.refuse) {
 		both.refuse = second.refuse
 	}
@@ -585,6 +588,7 @@ func (s *servers) ask(ctx context.Context, x *asking, q *wire.Query, g group.Ser
 		s.count.failures.Add(1)
 		r.answer, r.err = nil, noAnswer(q, r.from, err)
 		r.refuse, r.refused = g.RefuseSince(), out.Refused
+		r.unavailable, r.pause = group.Unavailable(err)
 	}
 	return r
 }
