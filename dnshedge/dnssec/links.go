@@ -12,9 +12,8 @@ import (
 // link is what a response says of one name: the records that were asked for, an alias, or that there is nothing.
 type link struct {
 	chain.Said
-	made *dns.CNAME // of the DNAME record in Answer; nil: there is none
-	next string     // the name to go on with; "": it is the end
-	bare bool       // there is nothing, nor an SOA record that says so
+	next string // the name to go on with; "": it is the end
+	bare bool   // there is nothing, nor an SOA record that says so
 }
 
 // linkOf returns what a response says of a name, which need not be the one that was asked for. What it makes of DNAME records does
@@ -49,7 +48,7 @@ func (l *link) substitute(r *dns.Msg, d *dns.DNAME) {
 		l.Rcode = dns.RcodeYXDomain
 		return
 	}
-	l.made = &dns.CNAME{Hdr: dns.RR_Header{Name: l.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: target}
+	l.Answer = append(l.Answer, &dns.CNAME{Hdr: dns.RR_Header{Name: l.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: target})
 	if l.Type != dns.TypeCNAME && l.Type != dns.TypeANY {
 		l.next = target
 	}

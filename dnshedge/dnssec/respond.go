@@ -22,26 +22,19 @@ func (a *answer) add(l *link, q question, spelled string, own bool) {
 	a.rcode = l.Rcode
 	show := func(rr dns.RR) dns.RR {
 		h := rr.Header()
-		ttl, name := h.Ttl, h.Name
-		if l.Status == validate.Secure {
-			ttl = min(ttl, l.TTL) // RFC 4035 §5.3.3
-		}
+		name := h.Name
 		if dns.IsFqdn(spelled) && dnsname.Lower(name) == q.name {
 			name = spelled
 		}
-		if ttl == h.Ttl && name == h.Name && !own {
+		if name == h.Name && !own {
 			return rr
 		}
 		rr = dns.Copy(rr) // others may see what the Exchanger has returned
-		h = rr.Header()
-		h.Ttl, h.Name = ttl, name
+		rr.Header().Name = name
 		return rr
 	}
 	for _, rr := range l.Answer {
 		a.answer = append(a.answer, show(rr))
-	}
-	if l.made != nil {
-		a.answer = append(a.answer, show(l.made))
 	}
 	for _, rr := range l.Authority {
 		a.authority = append(a.authority, show(rr))

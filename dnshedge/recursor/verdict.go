@@ -75,7 +75,7 @@ func (r *verdict) said(name string, qtype uint16) *chain.Said {
 // judged takes what validation has left of a verdict.
 func (r *verdict) judged(s *chain.Said) {
 	r.keys = s.Keys
-	r.status, r.why, r.rcode, r.authority = s.Status, s.Why, s.Rcode, s.Authority
+	r.status, r.why, r.rcode, r.answer, r.authority = s.Status, s.Why, s.Rcode, s.Answer, s.Authority
 	if s.Status == validate.Secure {
 		r.ttl = min(r.ttl, time.Duration(s.TTL)*time.Second)
 	}

@@ -122,11 +122,9 @@ func (s *Said) signer(sets [][]*validate.RRset, zone string) (signer string, isS
 	relevant := sets[0]
 	if s.denies() {
 		relevant = nil
-		for _, typ := range [...]uint16{dns.TypeSOA, dns.TypeNSEC, dns.TypeNSEC3} {
-			for _, set := range sets[1] {
-				if set.Type == typ {
-					relevant = append(relevant, set)
-				}
+		for _, set := range sets[1] {
+			if set.Type == dns.TypeSOA || set.Type == dns.TypeNSEC || set.Type == dns.TypeNSEC3 {
+				relevant = append(relevant, set)
 			}
 		}
 	}
@@ -151,45 +149,60 @@ func (c *Chains) verify(s *Said, w *validate.Work, sets [][]*validate.RRset, k *
 	return nil
 }
 
-// verify verifies an answer with the keys of a zone, and leaves of it what is secure. It changes nothing if that fails.
+// verify verifies an answer with the keys of a zone. Then Answer and Authority are what is secure, as RRset.Authentic has it. It changes nothing if that
+// fails.
 func (s *Said) verify(w *validate.Work, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if s.denies() {
 		return s.verifyDenial(w, sets[1], k, now)
 	}
-	ttl := uint32(maxKept / time.Second)
+	found := authentic{keys: k, ttl: uint32(maxKept / time.Second)}
 	status := validate.Secure
 	alias := slices.ContainsFunc(sets[0], func(set *validate.RRset) bool { return set.Type == dns.TypeDNAME && dnsname.Lower(set.Name) != s.Name })
 	wild := false
+	var made *dns.CNAME
 	for _, set := range sets[0] {
-		if alias && set.Type == dns.TypeCNAME && dnsname.Lower(set.Name) == s.Name {
-			continue // it was made here of the DNAME record (RFC 6672 §5.3.1)
+		if cname, ok := set.Records[0].(*dns.CNAME); ok && alias && dnsname.Lower(set.Name) == s.Name {
+			made = dns.Copy(cname).(*dns.CNAME) // here, of the DNAME record (RFC 6672 §5.3.1)
+			continue
 		}
 		v, err := w.Verify(set, k, now)
 		if err != nil {
 			return err
 		}
-		ttl = min(ttl, v.TTL)
+		found.add(set, v)
+		if v.Encloser >= 0 && set.Type == dns.TypeDNAME { // RFC 4592 §4.4; unbound refuses it as well
+			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a DNAME record was made of a wildcard", Zone: k.Zone(), Name: set.Name, Type: set.Type}
+		}
 		if v.Encloser >= 0 {
 			den, err := w.DeniesCloser(dnsname.Lower(set.Name), v.Encloser, sets[1], k, now)
 			if err != nil {
 				return unproven(err, false)
 			}
 			wild = true
-			ttl = min(ttl, den.TTL)
+			found.ttl = min(found.ttl, den.TTL)
 			if den.Status == validate.Insecure {
 				status = validate.Insecure
 			}
 		}
 	}
-	if len(sets[0]) == 0 || s.Rcode == dns.RcodeYXDomain { // of which no proof is needed
+	if len(sets[0]) == 0 { // of which no proof is needed
+		s.Status, s.Authority, s.TTL = validate.Insecure, nil, found.ttl
+		return nil
+	}
+	if s.Rcode == dns.RcodeYXDomain {
 		status = validate.Insecure
 	}
+	proof := authentic{keys: k, ttl: found.ttl}
 	if wild {
-		s.Authority = verified(w, sets[1], k, now)
-	} else {
-		s.Authority = nil
+		proof.addProof(w, sets[1], now)
+		found.ttl = proof.ttl
 	}
-	s.Status, s.TTL = status, ttl
+	s.Status, s.TTL = status, found.ttl
+	s.Answer, s.Authority = found.records(), proof.records()
+	if made != nil {
+		made.Hdr.Name, made.Hdr.Ttl = s.Name, found.ttl
+		s.Answer = append(s.Answer, made)
+	}
 	return nil
 }
 
@@ -207,11 +220,18 @@ func (s *Said) verifyDenial(w *validate.Work, sets []*validate.RRset, k *validat
 		// Opt-out lets there be anything but what the response says.
 		return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "NXDOMAIN is not proven", Zone: k.Zone(), Name: s.Name, Type: s.Type}
 	}
+	found := authentic{keys: k, ttl: den.TTL}
 	for _, set := range sets {
-		if set.Type == dns.TypeSOA {
-			if _, err := w.Verify(set, k, now); err != nil {
-				return err
-			}
+		if set.Type != dns.TypeSOA {
+			continue
+		}
+		v, err := w.Verify(set, k, now)
+		if err != nil {
+			return err
+		}
+		found.add(set, v)
+		if soa, ok := set.Records[0].(*dns.SOA); ok {
+			found.ttl = min(found.ttl, soa.Minttl) // RFC 2308 §5
 		}
 	}
 	gone := den.Kind == validate.NoName
@@ -223,21 +243,8 @@ func (s *Said) verifyDenial(w *validate.Work, sets []*validate.RRset, k *validat
 	if gone {
 		s.Rcode = dns.RcodeNameError
 	}
-	s.Authority = verified(w, sets, k, now)
-	s.Status, s.TTL = den.Status, den.TTL
+	found.addProof(w, sets, now)
+	s.Authority = found.records()
+	s.Status, s.TTL = den.Status, found.ttl
 	return nil
-}
-
-// verified returns the records, with signatures, of those RRsets that are right.
-func verified(w *validate.Work, sets []*validate.RRset, k *validate.Keys, now time.Time) (rrs []dns.RR) {
-	for _, set := range sets {
-		if _, err := w.Verify(set, k, now); err != nil {
-			continue
-		}
-		rrs = append(rrs, set.Records...)
-		for _, sig := range set.Sigs {
-			rrs = append(rrs, sig)
-		}
-	}
-	return rrs
 }

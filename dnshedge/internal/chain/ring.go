@@ -618,24 +618,30 @@ func (z *Zone) cut(name string, claimed bool) *Zone {
 	return &Zone{Name: name, Above: z, From: z.From, Servers: z.Servers, Far: z.Far, guessed: true, claimed: claimed}
 }
 
-// signerOf returns which zone's keys are to verify RRsets that a server of a zone has sent: that one's, or those of a zone below it which
-// the signatures name, and which a name is below.
+// signerOf returns which zone's keys are to verify what a server of a zone has sent about a name: that one's, or those of the lowest zone below it which
+// has signed one of the RRsets and which the name is below. A section may have RRsets of several zones, if the name is the target of an alias.
 func signerOf(sets []*validate.RRset, zone, name string) string {
-	best := ""
+	lowest := zone
 	for _, s := range sets {
-		for _, signer := range s.Signers() {
-			switch signer = dnsname.Lower(signer); {
-			case signer == zone:
-				return zone
-			case dnsname.Below(signer, zone) && dnsname.Below(name, signer) && len(signer) > len(best):
-				best = signer
-			}
+		if signer := signerOfSet(s, zone, name); dnsname.Below(signer, lowest) {
+			lowest = signer
 		}
 	}
-	if best == "" {
-		return zone
+	return lowest
+}
+
+// signerOfSet returns which zone has signed an RRset: the given one, if one of its signatures says so, or the lowest below it that the name is below.
+func signerOfSet(s *validate.RRset, zone, name string) string {
+	lowest := zone
+	for _, signer := range s.Signers() {
+		switch signer = dnsname.Lower(signer); {
+		case signer == zone:
+			return zone
+		case dnsname.Below(signer, lowest) && dnsname.Below(name, signer):
+			lowest = signer
+		}
 	}
-	return best
+	return lowest
 }
 
 // fetched is what has come of a question for keys.

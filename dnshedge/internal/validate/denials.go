@@ -46,7 +46,7 @@ type wildKey struct {
 	typ   uint16
 }
 
-// kept is an RRset as it came, with its signatures.
+// kept is an RRset as RRset.Authentic has it.
 type kept struct {
 	wire  []byte // as a message
 	came  time.Time
@@ -89,7 +89,7 @@ func (d *Denials) Add(w *Work, s *RRset, k *Keys, now time.Time) (fresh int) {
 	if proves := s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 || s.Type == dns.TypeSOA; proves == (v.Encloser >= 0) {
 		return 0
 	}
-	e := keep(s, v, now)
+	e := keep(s, k, v, now)
 	if e == nil {
 		return 0
 	}
@@ -113,16 +113,13 @@ func (d *Denials) Add(w *Work, s *RRset, k *Keys, now time.Time) (fresh int) {
 }
 
 // keep returns a verified RRset as it is kept, or nil if that cannot be.
-func keep(s *RRset, v Verified, now time.Time) *kept {
+func keep(s *RRset, k *Keys, v Verified, now time.Time) *kept {
 	now = now.Round(0)
 	e := &kept{came: now, until: now.Add(time.Duration(min(v.TTL, maxKeptTTL)) * time.Second)}
 	if v.Expires.Before(e.until) {
 		e.until = v.Expires
 	}
-	m := dns.Msg{Answer: slices.Clone(s.Records)}
-	for _, sig := range s.Sigs {
-		m.Answer = append(m.Answer, sig)
-	}
+	m := dns.Msg{Answer: s.Authentic(k, v, v.TTL)}
 	var err error
 	if e.wire, err = m.Pack(); err != nil || len(e.wire) > maxKeptWire {
 		return nil

@@ -21,7 +21,7 @@ const MaxSets = 24
 type RRset struct {
 	Name        string // as it came
 	Type, Class uint16
-	TTL         uint32 // the lowest of the records'
+	TTL         uint32 // seconds, the lowest of the records'
 	Records     []dns.RR
 	Sigs        []*dns.RRSIG
 
@@ -40,9 +40,9 @@ type canonical struct {
 // NewRRset returns an RRset of records, of which there must be one at least, and of the signatures that cover them.
 func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	h := records[0].Header()
-	s := &RRset{Name: h.Name, Type: h.Rrtype, Class: h.Class, TTL: h.Ttl, Records: records, Sigs: sigs}
+	s := &RRset{Name: h.Name, Type: h.Rrtype, Class: h.Class, TTL: maxTTL, Records: records, Sigs: sigs}
 	for _, rr := range records {
-		s.TTL = min(s.TTL, rr.Header().Ttl)
+		s.TTL = min(s.TTL, validTTL(rr.Header().Ttl))
 	}
 	return s
 }
@@ -68,7 +68,7 @@ func Sets(sections ...[]dns.RR) ([][]*RRset, error) {
 			k := key{owner, h.Rrtype, h.Class}
 			if s := sets[k]; s != nil {
 				s.Records = append(s.Records, rr)
-				s.TTL = min(s.TTL, h.Ttl)
+				s.TTL = min(s.TTL, validTTL(h.Ttl))
 				continue
 			}
 			sets[k] = NewRRset([]dns.RR{rr})
@@ -161,7 +161,9 @@ func (c *canonical) make(s *RRset) {
 		switch {
 		case i >= len(s.Records):
 			if fits {
-				c.sigs = append(c.sigs, readSignature(r.data, r.ttl))
+				g := readSignature(r.data, r.ttl)
+				g.index = i - len(s.Records)
+				c.sigs = append(c.sigs, g)
 			}
 		case !fits || r.typ != s.Type:
 			return

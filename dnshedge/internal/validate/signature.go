@@ -18,6 +18,7 @@ type signature struct {
 	until     uint32
 	from      uint32
 	tag       uint16
+	index     int // in RRset.Sigs
 }
 
 // readSignature reads data in canonical form. One that is too short has no signer, and fits nothing.

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -13,7 +14,7 @@ type Verified struct {
 	// Status is Secure, or Unchecked if the keys are not trusted yet.
 	Status Status
 	// TTL is how many seconds the RRset may be kept, at most: the lowest of its own TTL, the RRSIG's, the original TTL and what is left
-	// until the signature ends, which counts as 1 if there is less (RFC 4035 §5.3.3).
+	// until the signature ends, which counts as 1 if there is less (RFC 4035 §5.3.3). The RRSIG is the one that was verified.
 	TTL uint32
 	// Expires is when the signature ends, but at least a second from now on: one that has ended is taken for a while longer, and what it signs is
 	// not over before it is used.
@@ -51,11 +52,25 @@ func (w *Work) Verify(s *RRset, k *Keys, now time.Time) (Verified, error) {
 // verified returns what a signature that is right says of its RRset, unchecked.
 func (g *signature) verified(s *RRset, now time.Time) Verified {
 	left := max(1, -g.since(g.until, now))
-	v := Verified{TTL: min(s.TTL, g.received, g.ttl, uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
+	received := validTTL(g.received)
+	for i := range s.form().sigs {
+		if same := &s.form().sigs[i]; bytes.Equal(same.bytes, g.bytes) && bytes.Equal(same.head, g.head) {
+			received = min(received, validTTL(same.received)) // a record that is there twice (RFC 2181 §5.2)
+		}
+	}
+	v := Verified{TTL: min(s.TTL, received, validTTL(g.ttl), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
 	if g.labels < signedLabels(s.form().owner) {
 		v.Encloser = g.labels
 	}
 	return v
+}
+
+// validTTL returns a TTL in seconds. From 2^31 on it counts as 0 (RFC 2181 §8).
+func validTTL(ttl uint32) uint32 {
+	if ttl > maxTTL {
+		return 0
+	}
+	return ttl
 }
 
 const textUnsigned = "there are no signatures"
