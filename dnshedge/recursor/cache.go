@@ -158,11 +158,14 @@ func (c *cache) addReply(q question, r *verdict, now time.Time) {
 	}
 	kept := *r
 	kept.answer, kept.authority = aged(r.answer, 0), aged(r.authority, 0)
+	if kept.status == validate.Unchecked { // it may be verified later, by whichever signature
+		kept.ttl = min(kept.ttl, endWithSignatures(now, least, kept.answer, kept.authority))
+	}
 	size := int64(entrySize+len(q.name)) + memoryOf(kept.answer, kept.authority)
 	if kept.status != validate.Unchecked || !q.do {
 		kept.zone = nil // it is not needed any more, and may be large
 	}
-	c.add(keyOf(q), &entry{reply: &kept, expires: now.Add(r.ttl), size: size}, now)
+	c.add(keyOf(q), &entry{reply: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
 // dropReply and dropZone forget what turned out to be wrong.

@@ -298,7 +298,8 @@ type step struct {
 	zone *chain.Zone // that of the one who asks
 	done chan struct{}
 
-	waiting int // besides the one who asks; guarded by flights.mu
+	waiting int       // besides the one who asks; guarded by flights.mu
+	until   time.Time // the latest lookup.until of all of them; guarded by flights.mu
 
 	// Written before done is closed.
 	said said
@@ -329,10 +330,10 @@ func (r *verdict) clone() *verdict {
 // ask has the servers of a zone answer q, unless somebody else does already.
 func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool) (said, error) {
 	c := l.core
-	for {
+	for alone := 0; ; {
 		s, leads := c.enter(l, z, stepKey{z.zone, q, whole})
 		if s == nil { // whoever asks waits for this lookup
-			return l.askServers(ctx, z, q, whole, new(step), l.node())
+			return l.askServers(ctx, z, q, whole, &step{until: l.until}, l.node())
 		}
 		if leads {
 			return l.lead(ctx, z, s)
@@ -347,11 +348,25 @@ func (l *lookup) ask(ctx context.Context, z *delegation, q question, whole bool)
 		if s.err != nil && s.mine || s.zone.StrangeTo(z.chain) {
 			continue
 		}
+		if s.err == nil && slices.Contains(l.avoid, s.said.from) && alone < maxAlone { // whose answer was bogus: the one who asked did not avoid it
+			alone++
+			continue
+		}
 		if s.err != nil {
 			return said{}, s.err
 		}
 		return s.said.clone(), nil
 	}
+}
+
+// maxAlone is how many answers of servers to avoid, for which others have asked, a lookup does not take.
+const maxAlone = 4
+
+// untilOf returns until when a step awaits the answers of slow servers: those who join it may wait longer than the one who asks.
+func (c *core) untilOf(s *step) time.Time {
+	c.flights.mu.Lock()
+	defer c.flights.mu.Unlock()
+	return s.until
 }
 
 // lead asks for all who wait for s.
@@ -380,6 +395,9 @@ func (c *core) enter(l *lookup, z *delegation, k stepKey) (s *step, leads bool) 
 		return nil, false
 	default:
 		s.waiting++
+	}
+	if l.until.After(s.until) {
+		s.until = l.until
 	}
 	l.node().await(&s.node, false)
 	return s, leads
@@ -421,7 +439,7 @@ func (l *lookup) hearsayOf(m *dns.Msg, z *delegation, q question, r *verdict) *v
 	h := read(m, z, q, true, time.Now())
 	h.zone, h.from = r.zone, r.from
 	if l.core.signed() {
-		h.ttl = min(h.ttl, endWithSignatures(time.Now(), h.answer, h.authority))
+		h.ttl = min(h.ttl, endWithSignatures(time.Now(), most, h.answer, h.authority))
 	}
 	if h.kind != isAnswer || len(h.answer) == 0 || memoryOf(h.answer, h.authority) > smallHeld {
 		return nil

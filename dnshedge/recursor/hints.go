@@ -112,8 +112,11 @@ func (c *core) prime(b primer) {
 	if said != nil { // keys come beside
 		short, stop := context.WithTimeout(ctx, keysTime)
 		_ = c.chains.Prove(short, b, said) // without keys, nothing is known yet
-		if said.Status == validate.Bogus {
+		switch end := time.Now().Add(time.Duration(said.TTL) * time.Second).Round(0); {
+		case said.Status == validate.Bogus:
 			now = nil
+		case said.Status == validate.Secure && end.Before(now.expires):
+			now.expires = end
 		}
 		stop()
 	}

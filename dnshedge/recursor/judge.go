@@ -93,7 +93,7 @@ func (j *judge) judge(m *dns.Msg, from netip.AddrPort) error {
 	r := read(m, j.zone, j.q, j.whole, time.Now())
 	r.zone, r.from = j.zone, from
 	if j.core.signed() {
-		r.ttl = min(r.ttl, endWithSignatures(time.Now(), r.answer, r.authority))
+		r.ttl = min(r.ttl, endWithSignatures(time.Now(), most, r.answer, r.authority))
 	}
 	if r.cut != nil {
 		r.cut.chain.From = from

@@ -53,36 +53,41 @@ type rrset struct {
 	typ  uint16
 }
 
-// endWithSignatures lowers TTLs to what signatures let records be kept: their original TTL, and the time until they
-// expire (RFC 4035 §5.3.3). Of several signatures of an RRset, the best one counts; whether it fits is not looked at. It returns the
+// endWithSignatures lowers TTLs of records that nobody has verified to what signatures let them be kept: the RRSIG's TTL, the original TTL, and the time
+// until the signature ends, or 1 s if that is over. Of several signatures of an RRset, choose says which counts: most or least. It returns the
 // lowest TTL of what is signed, or maxTTL if nothing is.
-func endWithSignatures(now time.Time, sections ...[]dns.RR) time.Duration {
-	most := make(map[rrset]uint32)
+func endWithSignatures(now time.Time, choose func(a, b uint32) uint32, sections ...[]dns.RR) time.Duration {
+	ends := make(map[rrset]uint32)
 	for _, rrs := range sections {
 		for _, rr := range rrs {
 			sig, ok := rr.(*dns.RRSIG)
-			left := int32(0)
-			if ok {
-				left = int32(sig.Expiration - uint32(now.Unix())) // in serial arithmetic (RFC 4034 §3.1.5)
+			if !ok {
+				continue
 			}
-			if left > 0 {
-				s := rrset{dnsname.Lower(sig.Hdr.Name), sig.TypeCovered}
-				most[s] = max(most[s], min(sig.OrigTtl, uint32(left)))
+			left := max(1, int32(sig.Expiration-uint32(now.Unix()))) // in serial arithmetic (RFC 4034 §3.1.5)
+			end := min(ttlOf(sig), sig.OrigTtl, uint32(left))
+			s := rrset{dnsname.Lower(sig.Hdr.Name), sig.TypeCovered}
+			if old, ok := ends[s]; ok {
+				end = choose(old, end)
 			}
+			ends[s] = end
 		}
 	}
 	ttl := uint32(maxTTL / time.Second)
 	for _, rrs := range sections {
 		for _, rr := range rrs {
 			h := rr.Header()
-			if most, ok := most[rrset{dnsname.Lower(h.Name), covers(rr)}]; ok {
-				h.Ttl = min(h.Ttl, most)
+			if end, ok := ends[rrset{dnsname.Lower(h.Name), covers(rr)}]; ok {
+				h.Ttl = min(h.Ttl, end)
 				ttl = min(ttl, h.Ttl)
 			}
 		}
 	}
 	return time.Duration(ttl) * time.Second
 }
+
+func most(a, b uint32) uint32  { return max(a, b) }
+func least(a, b uint32) uint32 { return min(a, b) }
 
 // packProof returns records in wire format, those that have one. Others read the records meanwhile, and PackRR writes to what it packs.
 func packProof(rrs []dns.RR) (all [][]byte) {

@@ -156,7 +156,7 @@ func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whol
 	j := &judge{core: l.core, bill: l.bill, zone: z, q: q, whole: whole}
 	t := &fleet.Task{
 		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Signed: l.core.promised(z), Zone: z.zone, Servers: z.addrs, Any: z.any, Avoid: l.avoid,
-		Part: !whole, Brief: !whole, Until: l.until, Judge: j.judge,
+		Part: !whole, Brief: !whole, Until: func() time.Time { return l.core.untilOf(s) }, Judge: j.judge,
 		Hedge: func() bool { return l.core.isHedge(n) },
 		Spend: func(hedge bool) error {
 			if tries.Add(1) > maxPatience && !whole {

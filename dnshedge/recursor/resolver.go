@@ -33,7 +33,7 @@ type Resolver struct {
 
 	// Zones are zones whose servers are known, by name. These servers are asked, with
 	// whatever address they have, and not those that the zone's parent names; they have
-	// authority, or answer as if they had. Zones that they delegate are asked as any others:
+	// authority, or answer as if they had. They are asked without RD, which most recursive servers refuse. Zones that they delegate are asked as any others:
 	// if their servers have private addresses, Zones needs these zones too, or PrivateOK must be
 	// set. Zones may be special-use names, and may lie in each other. Nil: none.
 	Zones map[string][]netip.AddrPort
@@ -139,7 +139,7 @@ type Limits struct {
 	// those of one zone's servers. Others wait. Zero: 64 and 256.
 	InFlight, ZoneInFlight int
 
-	// Verifications is what the signatures of a question may cost to verify: P-384 counts 10, RSA with more than 2,048 bits 5, any
+	// Verifications is what the wrong and superfluous signatures of a question may cost to verify, and an eighth of what all may: P-384 counts 10, RSA with more than 2,048 bits 5, any
 	// other 1, and so does one that was verified for the question before. Zero: 128.
 	Verifications int
 	// NSEC3Iterations is up to how many iterations of their hash NSEC3 records prove something. The answers of

@@ -201,6 +201,9 @@ func extended(err error) *dns.EDNS0_EDE {
 	if bogus := (*dnssec.Error)(nil); errors.As(err, &bogus) {
 		return &dns.EDNS0_EDE{InfoCode: bogus.EDE, ExtraText: bogus.Text}
 	}
+	if errors.Is(err, errSentinel) {
+		code = dns.ExtendedErrorCodeDNSBogus // as of a validator for which the key is not, or is, an anchor
+	}
 	if errors.Is(err, fleet.ErrNoServers) || errors.Is(err, errLong) {
 		code = dns.ExtendedErrorCodeNoReachableAuthority
 	}

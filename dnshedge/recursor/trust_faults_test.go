@@ -278,8 +278,9 @@ func TestReportFailsNothingWhereNoKeysCome(t *testing.T) {
 func TestReportFailsNothingAtALimitOfSignatures(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
+		w.fault("192.0.3.4", many)
 		r := validator(w, limits(recursor.Limits{Verifications: 2}), func(r *recursor.Resolver) { r.Trust.Report = true })
-		assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
+		assert.Equal(t, "insecure", w.security(r, "www.broken.tld. A"))
 		assert.Zero(t, r.Stats().Failures)
 	})
 }

@@ -107,8 +107,10 @@ func trap(w *world, all []*keys.Key, ofKeys bool) {
 func TestLimitsOfVerificationsEndAQuestion(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
+		w.fault("192.0.3.4", many)
 		r := validator(w, limits(recursor.Limits{Verifications: 2}))
-		assert.Equal(t, "bogus 6", w.security(r, "www.example.tld. A"))
+		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), "no signature is wrong")
+		assert.Equal(t, "bogus 6", w.security(r, "www.broken.tld. A"))
 		assert.Equal(t, map[string]int64{"Verifications": 1}, r.Stats().Limited)
 		assert.Equal(t, "secure", w.security(r, ". SOA"), "what one question could not pay says nothing of others")
 	})
@@ -208,6 +210,9 @@ tld. delegated 192.0.2.1
 			m, _, err := r.ExchangeContext(t.Context(), parseQuestion(c.label+".tld. A"), "")
 			require.NoError(t, err)
 			assert.Equal(t, c.want, m.Rcode, c.label)
+			if code, _ := extended(m); c.want == dns.RcodeServerFailure {
+				assert.EqualValues(t, dns.ExtendedErrorCodeDNSBogus, code)
+			}
 		}
 		m, _, err := r.ExchangeContext(t.Context(), parseQuestion(sentinelOf("not", tag)+".tld. A +cd"), "")
 		require.NoError(t, err)

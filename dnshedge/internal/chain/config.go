@@ -3,6 +3,7 @@ package chain
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/miekg/dns"
 
@@ -58,6 +59,9 @@ func (conf *Config) Read(field string, records []dns.RR, names []string) error {
 		name, ok := dnsname.Canonical(spelled)
 		if !ok || spelled == "" {
 			return fmt.Errorf("%s.Insecure has %q; want a domain name", field, spelled)
+		}
+		if strings.HasPrefix(name, "*.") {
+			return fmt.Errorf("%s.Insecure has %q; want %q, which covers all names below it", field, spelled, name[2:])
 		}
 		conf.Insecure = append(conf.Insecure, name)
 	}

@@ -36,9 +36,6 @@ func (c *Chains) LearnPart(ctx context.Context, b Bill, s *Said) (right bool) {
 		return true
 	}
 	now := time.Now()
-	if !c.ranges.Wants(s.Zone.Name, now) {
-		return true
-	}
 	w := b.Work().Spare(partUnits)
 	if w == nil {
 		return true
@@ -47,7 +44,9 @@ func (c *Chains) LearnPart(ctx context.Context, b Bill, s *Said) (right bool) {
 	for _, set := range sets[0] {
 		switch set.Type {
 		case dns.TypeNSEC, dns.TypeNSEC3:
-			evidence = append(evidence, set)
+			if c.ranges.Wants(set) {
+				evidence = append(evidence, set)
+			}
 		case dns.TypeSOA:
 			if !c.ranges.HasSOA(s.Zone.Name, now) {
 				evidence = append(evidence, set)

@@ -715,7 +715,7 @@ func (c *Chains) readKeys(b Bill, z *Zone, d *validate.DSSet, said *Said) *ring 
 		k, status, err = b.Work().Keys(d, set, now)
 	}
 	if z.Name == "." {
-		c.root.look(set, d, err, now)
+		c.root.look(set, d, err, now, c.conf.Policy)
 	}
 	most := []uint32{uint32(maxKept / time.Second)}
 	if ttl := d.TTL(); ttl > 0 {

@@ -1,7 +1,6 @@
 package chain
 
 import (
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -20,26 +19,16 @@ type root struct {
 	clockOff time.Duration
 }
 
-// look looks at the keys that a server of the root has sent: err is why they are not right.
-func (r *root) look(set *validate.RRset, d *validate.DSSet, err error, now time.Time) {
+// look looks at the keys that a server of the root has sent: err is why they are not right. Only signatures that are right, but perhaps for their time,
+// tell something.
+func (r *root) look(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
+	signers, off := d.Signers(p, set, now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.clockOff = 0
-	why := (*validate.Reason)(nil)
-	switch {
-	case !errors.As(err, &why):
-	case !why.From.IsZero() && now.Before(why.From):
-		r.clockOff = now.Sub(why.From)
-	case !why.Until.IsZero() && now.After(why.Until):
-		r.clockOff = now.Sub(why.Until)
-	}
-	if err != nil {
+	if r.clockOff = off; err != nil {
 		return
 	}
-	r.known, r.unknown, r.signs = nil, nil, nil
-	for _, sig := range set.Sigs {
-		r.signs = append(r.signs, sig.KeyTag)
-	}
+	r.known, r.unknown, r.signs = nil, nil, signers
 	for _, rr := range set.Records {
 		k, ok := rr.(*dns.DNSKEY)
 		if !ok || k.Flags&dns.SEP == 0 || k.Flags&dns.REVOKE != 0 {

@@ -12,11 +12,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-const (
-	idleRecords = 64        // after so many, of which none answered anything, those of a zone are not kept
-	idleTime    = time.Hour // for so long
-	rangeSize   = 256       // bytes that a zone takes without records
-)
+const rangeSize = 256 // bytes that a zone takes without records
 
 // Ranges are the proofs of zones. Their names are absolute and in lower case. Several goroutines may use them at once.
 type Ranges struct {
@@ -30,12 +26,9 @@ type Ranges struct {
 // New returns Ranges that take so many bytes at most, by an estimate. Zero: nothing is kept.
 func New(most int64) *Ranges { return &Ranges{most: most, zones: make(map[string]*zone)} }
 
-// A zone is what is kept of one. Some zones make each record for one question, which is of no use for another (RFC 4470, RFC 9824): they are told by
-// that nothing is answered with their records, and none are kept for a while.
+// A zone is what is kept of one.
 type zone struct {
-	denials *validate.Denials // nil: none are kept
-	idle    int               // records that were kept since one was of use
-	off     time.Time         // until when none are kept
+	denials *validate.Denials
 	used    time.Time
 	size    int64
 }
@@ -49,14 +42,9 @@ func (r *Ranges) of(name string, now time.Time, wanted bool) *validate.Denials {
 	case z == nil && !wanted || r.most <= 0:
 		return nil
 	case z == nil:
-		z = &zone{}
+		z = &zone{denials: validate.NewDenials(name, r.most/4)}
 		r.zones[name] = z
 		r.resize(z, rangeSize+int64(len(name)))
-	case z.denials == nil && (!wanted || now.Before(z.off) && z.off.Sub(now) <= idleTime):
-		return nil
-	}
-	if z.denials == nil {
-		z.denials, z.idle = validate.NewDenials(name, r.most/4), 0
 	}
 	z.used = now
 	return z.denials
@@ -68,31 +56,17 @@ func (r *Ranges) resize(z *zone, size int64) {
 	z.size = size
 }
 
-// added takes that records of a zone are kept, some of them of names that had none.
-func (r *Ranges) added(name string, d *validate.Denials, fresh int, now time.Time) {
+// added takes that records of a zone are kept.
+func (r *Ranges) added(name string, d *validate.Denials) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	z := r.zones[name]
 	if z == nil || z.denials != d {
 		return // it was dropped meanwhile
 	}
-	size := rangeSize + int64(len(name)) + d.Bytes() // of two who add, the last one here knows of both
-	if z.idle += fresh; z.idle >= idleRecords {
-		z.denials, z.off = nil, now.Add(idleTime).Round(0)
-		size = rangeSize + int64(len(name))
-	}
-	r.resize(z, size)
+	r.resize(z, rangeSize+int64(len(name))+d.Bytes()) // of two who add, the last one here knows of both
 	for r.bytes > r.most && len(r.zones) > 0 {
 		r.forget()
-	}
-}
-
-// answered takes that something was answered with the records of a zone.
-func (r *Ranges) answered(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if z := r.zones[name]; z != nil {
-		z.idle = 0
 	}
 }
 
@@ -112,15 +86,16 @@ func (r *Ranges) forget() {
 	delete(r.zones, worst)
 }
 
-// Wants reports whether more of a zone is to be kept.
-func (r *Ranges) Wants(zone string, now time.Time) bool { return r.of(zone, now, true) != nil }
+// Wants reports whether an RRset that denies something is to be kept. Some zones make each record for one question, which is of no use for another
+// (RFC 4470, RFC 9824).
+func (r *Ranges) Wants(s *validate.RRset) bool { return r.most > 0 && !s.IsMinimal() }
 
 // Has reports whether something is kept of a zone.
 func (r *Ranges) Has(zone string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	z := r.zones[zone]
-	return z != nil && z.denials != nil
+	return z != nil
 }
 
 // HasSOA reports whether the zone's SOA record is kept.
@@ -143,15 +118,14 @@ func (r *Ranges) Learn(w *validate.Work, k *validate.Keys, now time.Time, sectio
 	if d == nil {
 		return
 	}
-	fresh := 0
 	for _, sets := range sections {
 		for _, s := range sets {
-			if len(s.Sigs) > 0 {
-				fresh += d.Add(w, s, k, now)
+			if len(s.Sigs) > 0 && r.Wants(s) {
+				d.Add(w, s, k, now)
 			}
 		}
 	}
-	r.added(zone, d, fresh, now)
+	r.added(zone, d)
 }
 
 // LearnDenial keeps those of the RRsets that deny something.
@@ -171,9 +145,5 @@ func (r *Ranges) Answer(w *validate.Work, zone, name string, qtype uint16, now t
 	if d == nil {
 		return validate.Known{}, false
 	}
-	k, ok := d.Answer(w, name, qtype, now)
-	if ok {
-		r.answered(zone)
-	}
-	return k, ok
+	return d.Answer(w, name, qtype, now)
 }

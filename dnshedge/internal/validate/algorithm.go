@@ -5,13 +5,10 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
-	"crypto/rsa"
 	"crypto/sha1"
 	"crypto/sha256"
 	"crypto/sha512"
 	"errors"
-	"math"
-	"math/big"
 
 	"github.com/miekg/dns"
 )
@@ -24,7 +21,7 @@ func (p Policy) verifies(algorithm uint8) bool {
 	case dns.RSASHA256, dns.RSASHA512, dns.ECDSAP256SHA256, dns.ECDSAP384SHA384, dns.ED25519:
 		return true
 	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1:
-		return p.AllowSHA1 || p.FakeLegacy
+		return p.AllowSHA1 && sha1Allowed() || p.FakeLegacy
 	}
 	return p.fakes(algorithm)
 }
@@ -92,62 +89,6 @@ func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 		}
 	}
 	return nil, errMalformed
-}
-
-type rsaKey struct {
-	hash crypto.Hash
-	key  rsa.PublicKey
-}
-
-// maxRSA is the number of bits of an RSA key at most (RFC 5702 §2).
-const maxRSA = 4096
-
-// newRSAKey reads a key as RFC 3110 §2 has it. What crypto/rsa refuses for its size is not supported.
-func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {
-	if len(b) < 1 {
-		return nil, errMalformed
-	}
-	n := int(b[0])
-	b = b[1:]
-	if n == 0 && len(b) >= 2 {
-		n = int(b[0])<<8 | int(b[1])
-		b = b[2:]
-	}
-	if n == 0 || n >= len(b) {
-		return nil, errMalformed
-	}
-	e, m := new(big.Int).SetBytes(b[:n]), new(big.Int).SetBytes(b[n:])
-	switch {
-	case e.Bit(0) == 0 || m.Bit(0) == 0 || e.Cmp(big.NewInt(1)) <= 0:
-		return nil, errMalformed
-	case !e.IsInt64() || e.Int64() > math.MaxInt32 || m.BitLen() > maxRSA:
-		return nil, errUnsupported
-	}
-	k := &rsaKey{hash: hash, key: rsa.PublicKey{N: m, E: int(e.Int64())}}
-	if m.BitLen() < 1024 { // crypto/rsa decides, as GODEBUG says
-		err := rsa.VerifyPKCS1v15(&k.key, hash, make([]byte, hash.Size()), make([]byte, k.key.Size()))
-		if !errors.Is(err, rsa.ErrVerification) {
-			return nil, errUnsupported
-		}
-	}
-	return k, nil
-}
-
-func (k *rsaKey) verify(digest, signature []byte) bool {
-	return rsa.VerifyPKCS1v15(&k.key, k.hash, digest, signature) == nil
-}
-
-// cost grows with the exponent: 0.7 ms for 4,096 bits and 2³¹ - 1, and 0.27 for the usual 65,537.
-func (k *rsaKey) cost() int {
-	switch long, slow := k.key.N.BitLen() > 2048, k.key.E > 1<<16+1; {
-	case long && slow:
-		return 10
-	case long:
-		return 5
-	case slow:
-		return 2
-	}
-	return 1
 }
 
 type ecdsaKey struct{ key *ecdsa.PublicKey }

@@ -53,7 +53,7 @@ func (w *Work) Keys(d *DSSet, dnskeys *RRset, now time.Time) (*Keys, Status, err
 		}
 		return nil, Bogus, r
 	}
-	g, signer, r := w.try(dnskeys, d.zone, entries, now)
+	g, signer, r := w.try(dnskeys, d.zone, entries, now, false)
 	if r != nil {
 		return nil, Bogus, r
 	}
@@ -64,6 +64,45 @@ func (w *Work) Keys(d *DSSet, dnskeys *RRset, now time.Time) (*Keys, Status, err
 		return k, Secure, nil
 	}
 	return k, Unchecked, nil
+}
+
+// Signers returns the tags of the keys that records of d fit and that have signed a DNSKEY RRset, at now. If there are none, it returns how far now is
+// from the nearest time at which one has: positive if now is too late. It costs no question anything; a few signatures are looked at.
+func (d *DSSet) Signers(p Policy, dnskeys *RRset, now time.Time) (tags []uint16, off time.Duration) {
+	const most = 8 // signatures
+	w := &Work{Policy: p}
+	c := dnskeys.form()
+	keys := make([]key, 0, len(c.rdata))
+	for _, data := range c.rdata[:min(len(c.rdata), maxKeys)] {
+		keys = append(keys, p.readKey(data))
+	}
+	entries, _, _ := w.entryPoints(d, keys, new(Reason))
+	for _, sig := range dnskeys.Sigs[:min(len(dnskeys.Sigs), most)] {
+		one := NewRRset(dnskeys.Records, sig)
+		at := now
+		if len(one.form().sigs) == 1 {
+			g := &one.form().sigs[0]
+			switch early, late := g.valid(now); {
+			case early && late:
+			case early:
+				at = g.date(g.from, now)
+			case late:
+				at = g.date(g.until, now)
+			}
+		}
+		_, signer, wrong := w.try(one, d.zone, entries, at, false)
+		switch away := now.Sub(at); {
+		case wrong != nil:
+		case at.Equal(now):
+			tags = append(tags, signer.tag)
+		case off == 0 || away.Abs() < off.Abs():
+			off = away
+		}
+	}
+	if len(tags) > 0 {
+		off = 0
+	}
+	return tags, off
 }
 
 // entryPoints returns the keys that records of d fit, if they can verify, and the records. refused: some fits a key that is not supported, and none

@@ -76,7 +76,9 @@ func (p *proof) judge(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() found
 		case p.nsec3s.mixed:
 			return p.refuse(dns.ExtendedErrorCodeDNSBogus, "the NSEC3 records have several sets of parameters")
 		case p.nsec3s.iterations > insecure:
-			return p.tooMany(), nil
+			return p.insecure(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", p.nsec3s.iterations)), nil
+		case !sha1Allowed():
+			return p.insecure(dns.ExtendedErrorCodeOther, "NSEC3 records need SHA-1, which this process may not use"), nil
 		}
 		p.nsec3s.work = p.work
 		f = byNSEC3()
@@ -120,9 +122,9 @@ func (p *proof) status(d *Denial) {
 	}
 }
 
-// tooMany returns the denial of a zone whose NSEC3 records have more iterations than the policy allows, with signatures that are right.
-func (p *proof) tooMany() Denial {
-	p.because(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", p.nsec3s.iterations))
+// insecure returns the denial of a zone whose NSEC3 records, with signatures that are right, prove nothing, for a reason.
+func (p *proof) insecure(ede uint16, text string) Denial {
+	p.because(ede, text)
 	d := Denial{Insecure: &p.reason, TTL: maxTTL}
 	for i := range p.nsec3s.records {
 		d.limit(&p.nsec3s.records[i].verified)
@@ -142,10 +144,15 @@ func (p *proof) refuse(ede uint16, text string) (Denial, error) {
 	return Denial{}, &p.reason
 }
 
+// neededProofs is how many NSEC or NSEC3 RRsets an answer needs at most: those of the closest encloser, of the next closer name and of the wildcard, and one
+// of an alias before it.
+const neededProofs = 4
+
 // collect verifies the NSEC and NSEC3 records of the zone. Those that are made of a wildcard, or not as they should be, are left out. It reports
 // whether a limit was reached.
 func (p *proof) collect(sets []*RRset, now time.Time) (limit bool) {
 	_, bogus := p.work.Policy.iterations()
+	signed := 0
 	for _, s := range sets {
 		if s.Type != dns.TypeNSEC && s.Type != dns.TypeNSEC3 {
 			continue
@@ -162,7 +169,8 @@ func (p *proof) collect(sets []*RRset, now time.Time) (limit bool) {
 			p.because(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", n))
 			continue
 		}
-		v, err := p.work.Verify(s, p.keys, now)
+		signed++
+		v, err := p.work.verify(s, p.keys, now, signed > neededProofs)
 		var r *Reason
 		if errors.As(err, &r) {
 			if p.reason.Text == "" || r.Limit != "" {

@@ -72,26 +72,25 @@ func (d *Denials) Opens(now time.Time) bool {
 	return d.soa.left(now) > 0
 }
 
-// Add keeps an RRset if it is of use and verified: what does not verify is not there. It returns how many records are kept of names that had
-// none.
-func (d *Denials) Add(w *Work, s *RRset, k *Keys, now time.Time) (fresh int) {
+// Add keeps an RRset if it is of use and verified: what does not verify is not there.
+func (d *Denials) Add(w *Work, s *RRset, k *Keys, now time.Time) {
 	if k.zone != d.zone || s.Class != dns.ClassINET {
-		return 0
+		return
 	}
 	most, _ := w.Policy.iterations()
 	if nsec3Iterations(s.Type, s.form()) > most {
-		return 0
+		return
 	}
 	v, err := w.Verify(s, k, now)
 	if err != nil || v.Status != Secure {
-		return 0
+		return
 	}
 	if proves := s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 || s.Type == dns.TypeSOA; proves == (v.Encloser >= 0) {
-		return 0
+		return
 	}
 	e := keep(s, k, v, now)
 	if e == nil {
-		return 0
+		return
 	}
 	c := s.form()
 	d.mu.Lock()
@@ -102,14 +101,13 @@ func (d *Denials) Add(w *Work, s *RRset, k *Keys, now time.Time) (fresh int) {
 	case s.Type == dns.TypeSOA:
 		d.addSOA(c, s, v, e)
 	case s.Type == dns.TypeNSEC && len(c.rdata) == 1:
-		fresh = d.addNSEC(c, v, e)
+		d.addNSEC(c, v, e)
 	case s.Type == dns.TypeNSEC3 && len(c.rdata) == 1:
-		fresh = d.addNSEC3(c, v, e)
+		d.addNSEC3(c, v, e)
 	}
 	for d.bytes > d.most && d.dropAny() {
 	}
 	d.size.Store(d.bytes)
-	return fresh
 }
 
 // keep returns a verified RRset as it is kept, or nil if that cannot be.
@@ -187,11 +185,11 @@ func (d *Denials) dropWild(k wildKey) {
 }
 
 // addNSEC keeps a record. What was known of names that it denies is not kept any longer.
-func (d *Denials) addNSEC(c *canonical, v Verified, e *kept) (fresh int) {
+func (d *Denials) addNSEC(c *canonical, v Verified, e *kept) {
 	var one nsecs
 	one.add(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
 	if len(one.records) == 0 {
-		return 0
+		return
 	}
 	n := one.records[0]
 	n.kept = e
@@ -211,10 +209,6 @@ func (d *Denials) addNSEC(c *canonical, v Verified, e *kept) (fresh int) {
 	i, _ = d.nsecs.search(n.owner)
 	d.nsecs.records = slices.Insert(d.nsecs.records, i, n)
 	d.bytes += n.size()
-	if found {
-		return 0
-	}
-	return 1
 }
 
 func (n *nsec) size() int64 {
@@ -229,11 +223,11 @@ func (d *Denials) dropNSECs(i, j int) {
 }
 
 // addNSEC3 keeps a record. The zone has one set of parameters: those of the last record.
-func (d *Denials) addNSEC3(c *canonical, v Verified, e *kept) (fresh int) {
+func (d *Denials) addNSEC3(c *canonical, v Verified, e *kept) {
 	var one nsec3s
 	one.add(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
 	if len(one.records) == 0 {
-		return 0
+		return
 	}
 	r, all := one.records[0], &d.nsec3s
 	r.kept = e
@@ -246,7 +240,7 @@ func (d *Denials) addNSEC3(c *canonical, v Verified, e *kept) (fresh int) {
 		d.dropNSEC3s(i-1, i)
 	}
 	if r.optOut {
-		return 0
+		return
 	}
 	for len(all.records) >= maxDenials {
 		j := rand.IntN(len(all.records))
@@ -255,10 +249,6 @@ func (d *Denials) addNSEC3(c *canonical, v Verified, e *kept) (fresh int) {
 	i, _ = all.search(r.owner)
 	all.records = slices.Insert(all.records, i, r)
 	d.bytes += r.size()
-	if found {
-		return 0
-	}
-	return 1
 }
 
 func (r *nsec3) size() int64 { return r.kept.size() + int64(len(r.types)) }
@@ -404,7 +394,7 @@ func (d *Denials) fromWildcard(w *Work, q name, qtype uint16, now time.Time) (Kn
 		if f.kind != NoCloser || f.optOut || !d.proof(&k, f, now) {
 			continue
 		}
-		k.Answer = e.records(q.String(), left)
+		k.Answer = e.records(q.String(), k.TTL)
 		return k, len(k.Answer) > 0
 	}
 	return Known{}, false

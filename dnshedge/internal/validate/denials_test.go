@@ -153,20 +153,19 @@ func TestWhatAZoneSaysLastCounts(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	d := keeping(t, s, nsecs(t, s, "example. example. NS SOA")...)
 	require.Equal(t, "no name 300", asked(d, "b.example.", dns.TypeA, now))
-	add := func(sets ...*validate.RRset) (fresh int) {
+	add := func(sets ...*validate.RRset) {
 		for _, set := range sets {
-			fresh += d.Add(new(validate.Work), set, trust(t, s), now)
+			d.Add(new(validate.Work), set, trust(t, s), now)
 		}
-		return fresh
 	}
-	assert.Equal(t, 1, add(nsecs(t, s, "b.example. example. A")...))
+	add(nsecs(t, s, "b.example. example. A")...)
 	assert.Equal(t, "no data 300", asked(d, "b.example.", dns.TypeTXT, now))
 	assert.Equal(t, "", asked(d, "b.example.", dns.TypeA, now))
 	before := d.Bytes()
-	assert.Equal(t, 0, add(nsecs(t, s, "b.example. c.example. A TXT")...))
+	add(nsecs(t, s, "b.example. c.example. A TXT")...)
 	assert.Equal(t, "", asked(d, "b.example.", dns.TypeTXT, now))
 	assert.InDelta(t, before, d.Bytes(), 20, "one replaces the other")
-	assert.Equal(t, 0, add(nsecs(t, s, "example. example. NS SOA")...))
+	add(nsecs(t, s, "example. example. NS SOA")...)
 	assert.Equal(t, "no name 300", asked(d, "b.example.", dns.TypeTXT, now), "it is gone again")
 
 	one := nsec3Zone{params: "1 0 0 -", names: map[string]string{"example.": "NS SOA", "a.example.": "A"}}

@@ -42,8 +42,10 @@ func readDS(b []byte) (a anchor, ok bool) {
 // known reports whether keys are compared with the digest.
 func (a anchor) known() bool {
 	switch a.digest {
-	case 0, dns.SHA1, dns.SHA256, dns.SHA384:
+	case 0, dns.SHA256, dns.SHA384:
 		return true
+	case dns.SHA1:
+		return sha1Allowed()
 	}
 	return false
 }
@@ -167,7 +169,7 @@ func (d *DSSet) Unsupported(p Policy) *Reason {
 func (d *DSSet) usable(p Policy) []anchor {
 	var strong, weak []anchor
 	for _, a := range d.entries {
-		if !p.verifies(a.algorithm) {
+		if !p.verifies(a.algorithm) || !a.known() {
 			continue
 		}
 		switch a.digest {

@@ -83,7 +83,7 @@ func readHash(h *hash, label name) bool {
 
 // hash returns the hash of a name. It reports false if a limit does not allow that.
 func (s *nsec3s) hash(n name) (hash, bool) {
-	if s.limit != "" {
+	if s.limit != "" || !sha1Allowed() {
 		return hash{}, false
 	}
 	k := hashKey{n, s.salt, s.iterations}

@@ -8,7 +8,7 @@ type Policy struct {
 	// NSEC3Iterations is the number of iterations above which NSEC3 records prove nothing, and their zone is
 	// insecure (RFC 9276 §3.2). 0: 50. Above 500, and above this limit, what has them is bogus.
 	NSEC3Iterations int
-	// Verifications is what the signatures of a question may cost: P-384 is 10, RSA with more than 2,048 bits 5, any other 1; RSA with an exponent
+	// Verifications is what the signatures of a question may cost that are wrong or superfluous, and an eighth of what all may cost: P-384 is 10, RSA with more than 2,048 bits 5, any other 1; RSA with an exponent
 	// above 65,537 costs twice as much, each 32 KiB of an RRset 1 more, and a signature that was verified for the question before 1. 0: 128.
 	Verifications int
 	// FakeLegacy takes signatures of the algorithms 1, 3, 5, 6 and 7 as right once everything else was checked, and DS records of digest 1

@@ -139,7 +139,6 @@ func TestRFC4035(t *testing.T) {
 
 // TestRFC5155 plays appendix B of RFC 5155, whose keys have 512 bits.
 func TestRFC5155(t *testing.T) {
-	t.Setenv("GODEBUG", "rsa1024min=0")
 	p := publish(t, "rfc5155.zone", time.Date(2008, 1, 10, 0, 0, 0, 0, time.UTC))
 	for _, s := range p.sets {
 		_, err := (&validate.Work{Policy: p.work.Policy}).Verify(s, p.keys, p.now)
@@ -187,19 +186,4 @@ func TestRFC5155(t *testing.T) {
 	assert.Equal(t, validate.Insecure, d.Status)
 	_, err = p.work.DeniesCloser("a.z.w.example.", v.Encloser, []*validate.RRset{p.set(t, w, dns.TypeNSEC3)}, p.keys, p.now)
 	ede(t, dns.ExtendedErrorCodeNSECMissing, err)
-}
-
-// TestRFC5155NeedsSmallKeys holds that keys that crypto/rsa refuses are not supported: the zone is insecure.
-func TestRFC5155NeedsSmallKeys(t *testing.T) {
-	t.Setenv("GODEBUG", "rsa1024min=0")
-	keys := publish(t, "rfc5155.zone", time.Date(2008, 1, 10, 0, 0, 0, 0, time.UTC)).set(t, "example.", dns.TypeDNSKEY)
-	t.Setenv("GODEBUG", "rsa1024min=1")
-	for _, rr := range keys.Records {
-		d, err := validate.Anchors(rr)
-		require.NoError(t, err)
-		w := &validate.Work{Policy: validate.Policy{AllowSHA1: true}}
-		_, status, err := w.Keys(d, keys, time.Date(2008, 1, 10, 0, 0, 0, 0, time.UTC))
-		assert.Equal(t, validate.Insecure, status)
-		ede(t, dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, err)
-	}
 }

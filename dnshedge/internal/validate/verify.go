@@ -29,6 +29,11 @@ type Verified struct {
 //
 // The result for an RRset and keys is remembered: a second call costs nothing.
 func (w *Work) Verify(s *RRset, k *Keys, now time.Time) (Verified, error) {
+	return w.verify(s, k, now, false)
+}
+
+// verify is Verify. What is superfluous is so in a response to which it is not needed, and costs what wrong signatures do.
+func (w *Work) verify(s *RRset, k *Keys, now time.Time, superfluous bool) (Verified, error) {
 	if len(s.Sigs) == 0 { // nobody pays for the canonical form of what is not signed
 		return Verified{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
 	}
@@ -37,7 +42,7 @@ func (w *Work) Verify(s *RRset, k *Keys, now time.Time) (Verified, error) {
 		return o.verified, o.err
 	}
 	var o outcome
-	if g, _, r := w.try(s, k.zone, k.keys, now); r != nil {
+	if g, _, r := w.try(s, k.zone, k.keys, now, superfluous); r != nil {
 		o.err = r
 	} else {
 		o.verified = g.verified(s, now)
@@ -101,12 +106,14 @@ type trial struct {
 	furthest int
 	failures int
 	over     bool // a limit was reached
-	reason   Reason
+
+	superfluous bool // the RRset is more than an answer needs
+	reason      Reason
 }
 
 // try looks for a signature of the RRset that one of the keys of a zone has made, and returns both.
-func (w *Work) try(s *RRset, zone name, keys []key, now time.Time) (*signature, *key, *Reason) {
-	t := &trial{work: w, set: s, form: s.form()}
+func (w *Work) try(s *RRset, zone name, keys []key, now time.Time, superfluous bool) (*signature, *key, *Reason) {
+	t := &trial{work: w, set: s, form: s.form(), superfluous: superfluous}
 	t.reach(unsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
 	if !t.form.ok || s.Class != dns.ClassINET || s.Type == dns.TypeRRSIG {
 		t.reach(unsigned, dns.ExtendedErrorCodeDNSBogus, "the records have no form that could be signed")
@@ -178,7 +185,8 @@ func (t *trial) signer(g *signature, keys []key) *key {
 			t.over, t.reason.Text = true, "too many signatures are wrong"
 			return nil
 		}
-		if !t.pays(1 + t.form.size(g)/sizePerUnit) {
+		units := 1 + t.form.size(g)/sizePerUnit
+		if !t.pays(units) {
 			return nil
 		}
 		if sum == nil {
@@ -190,15 +198,19 @@ func (t *trial) signer(g *signature, keys []key) *key {
 			if !t.pays(k.verifier.cost() - 1) {
 				return nil
 			}
+			units += k.verifier.cost() - 1
 			right = k.verifier.verify(sum, g.bytes)
 			note(t.work, &t.work.attempts, as, right)
 		}
 		if right {
+			if known || t.superfluous {
+				t.work.waste(units)
+			}
 			t.work.made(keys, g, (first+i)%len(keys), first)
 			return k
 		}
 		t.failures++
-		t.work.fail()
+		t.work.fail(units)
 		t.reach(wrong, dns.ExtendedErrorCodeDNSBogus, "the signature is wrong")
 	}
 	return nil

@@ -177,7 +177,15 @@ func (a *asking) over() bool {
 		return false
 	}
 	a.rest()
-	return a.outcome.heard || !time.Now().Before(a.Until)
+	return a.outcome.heard || !time.Now().Before(a.until())
+}
+
+// until returns Task.Until's time.
+func (a *asking) until() time.Time {
+	if a.Until == nil {
+		return time.Time{}
+	}
+	return a.Until()
 }
 
 // quiet returns when all queries have had the time that losers have.
@@ -207,7 +215,7 @@ func (a *asking) arm() {
 	case q == nil && len(a.queries) > 0 && !a.search.running:
 		at := a.quiet()
 		if !time.Now().Before(at) {
-			at = a.Until
+			at = a.until()
 		}
 		a.timer.Reset(time.Until(at))
 	case q == nil || q.state == isWaiting:

@@ -15,7 +15,8 @@ import (
 // until is plain with a caller who waits so long.
 func until(most time.Duration, servers ...netip.AddrPort) *Task {
 	x := plain(servers...)
-	x.Until = time.Now().Add(most)
+	until := time.Now().Add(most)
+	x.Until = func() time.Time { return until }
 	return x
 }
 
@@ -123,7 +124,8 @@ func TestWhoIsWaitedForLongTakesNoPlaceOfOthers(t *testing.T) {
 		a := n.serve("192.0.2.1", unless(func(q dns.Question) bool { return q.Name == "www.evil." }, 10*ms))
 		for i := range 4 { // of three queries each
 			x := about(fmt.Sprintf("z%d.", i), "www.evil.", dns.TypeA, a)
-			x.Until = time.Now().Add(4300 * ms)
+			until := time.Now().Add(4300 * ms)
+			x.Until = func() time.Time { return until }
 			go func() { _, _ = f.Ask(context.Background(), x) }()
 		}
 		time.Sleep(2700 * ms)

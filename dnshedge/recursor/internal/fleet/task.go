@@ -27,9 +27,9 @@ type Task struct {
 	// Brief ends the task when nothing was heard for some time, or all servers have been asked often enough and
 	// all answers are overdue: another question has a better chance. Judge may set it.
 	Brief bool
-	// Until is how long answers are awaited although nothing is left to send and nothing was heard. Zero: for as
-	// long as losers are.
-	Until time.Time
+	// Until returns until when answers are awaited although nothing is left to send and nothing was heard, which may become later. Nil, and the zero
+	// time: for as long as losers are.
+	Until func() time.Time
 
 	// Servers are the addresses known at first, in no order. When none is known, or all have
 	// failed, More is asked for others. It blocks until it has some. It returns none if there
