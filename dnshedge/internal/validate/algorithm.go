@@ -8,7 +8,6 @@ import (
 	"crypto/sha1"
 	"crypto/sha256"
 	"crypto/sha512"
-	"errors"
 
 	"github.com/miekg/dns"
 )
@@ -35,14 +34,6 @@ func (p Policy) fakes(algorithm uint8) bool {
 	return false
 }
 
-// A verifier is a public key that can be used.
-type verifier interface {
-	// verify reports whether a signature of a digest, as digest returns it, is right.
-	verify(digest, signature []byte) bool
-	// cost is what one verification costs, in units of Policy.Verifications: 1 at least.
-	cost() int
-}
-
 // digest returns what an algorithm signs of some data: its hash, or all of it.
 func digest(algorithm uint8, data []byte) []byte {
 	switch algorithm {
@@ -61,11 +52,6 @@ func digest(algorithm uint8, data []byte) []byte {
 	}
 	return data
 }
-
-var (
-	errMalformed   = errors.New("the key is malformed")
-	errUnsupported = errors.New("the key is of a size that is not supported")
-)
 
 // newVerifier reads a public key of an algorithm that the policy verifies.
 func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {

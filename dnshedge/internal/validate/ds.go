@@ -99,8 +99,6 @@ func Anchors(records ...dns.RR) (*DSSet, error) {
 	return d, nil
 }
 
-const maxTTL = 1<<31 - 1 // RFC 2181 §8
-
 // RootAnchors returns the anchors of the root zone: the keys 20326 and 38696, as IANA published them in root-anchors.xml (RFC 9718).
 func RootAnchors() *DSSet {
 	var records []dns.RR

@@ -70,14 +70,6 @@ func (g *signature) verified(s *RRset, now time.Time) Verified {
 	return v
 }
 
-// validTTL returns a TTL in seconds. From 2^31 on it counts as 0 (RFC 2181 §8).
-func validTTL(ttl uint32) uint32 {
-	if ttl > maxTTL {
-		return 0
-	}
-	return ttl
-}
-
 const textUnsigned = "there are no signatures"
 
 // signedLabels is what the labels field of a signature is of a name that was not made of a wildcard (RFC 4034 §3.1.3).
