@@ -420,7 +420,7 @@ func (c *core) detached(ctx context.Context) context.Context {
 func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, explore bool) (r *result) {
 	if f != nil {
 		// Unless this function goes on to its end: an Exchanger or a Dialer may end the goroutine.
-		r = &result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}}
+		r = &result{err: context.Canceled}
 		defer func() { c.flights.land(f, r) }()
 		if !c.begin() {
 			r.err = &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}
