@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 	"github.com/gohedge/hedge/internal/elsewhere" // registers hedge_elsewhere
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
+	"github.com/gohedge/hedge/internal/grpctarget"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
@@ -87,8 +89,16 @@ func (in *Interceptor) connect() {
 		aside: obeys(grpc.Version, grpcHedges), log: in.log,
 	}
 	in.book.Set(in.grpc.service, "the program")
+	in.logIgnored("", in.grpc.service)
 	in.describe = in.annotate
 	in.grpc.conns.Connect()
+}
+
+// logIgnored logs which values of a config gRPC accepts and hedging does not use.
+func (in *Interceptor) logIgnored(target string, c *serviceconfig.Config) {
+	if c != nil && len(c.Ignored) > 0 {
+		in.log.Tell(slog.LevelWarn, "service config: hedging ignores a value that gRPC accepts", slog.String("target", target), slog.Any("ignored", c.Ignored))
+	}
 }
 
 // NewUnaryClientInterceptor returns [Interceptor.Unary] of an Interceptor of its own.
@@ -116,7 +126,7 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		return in.call(ctx, &unaryCall{method: method, req: req, reply: reply, cc: cc, invoker: invoker, opts: opts})
+		return in.call(ctx, &unaryCall{called: called(cc, method), method: method, req: req, reply: reply, cc: cc, invoker: invoker, opts: opts})
 	}
 }
 
@@ -137,7 +147,7 @@ func (in *Interceptor) Hedges(method string) (most int, why string) {
 
 // annotate says of a key where its policy comes from, and when its next call is hedged if that is not learned.
 func (in *Interceptor) annotate(k *KeySnapshot) {
-	live := in.book.OfTarget(k.Host)
+	live := in.book.Of(k.Host)
 	if live.Config == nil || k.Route == "" {
 		return
 	}
@@ -162,7 +172,7 @@ func (in *Interceptor) call(ctx context.Context, asked *unaryCall) (err error) {
 	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, asked.cc, asked.method}) {
 		return asked.invoker(ctx, asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
 	}
-	m, delay, reason := in.decide(ctx, o, asked.cc, asked.method, func(m *methodRule) grpcattempt.Obstacle {
+	m, delay, reason := in.decide(ctx, o, asked.cc, asked.called, func(m *methodRule) grpcattempt.Obstacle {
 		if o := m.known.Divide(&parts, asked.req, asked.reply, asked.opts); o != grpcattempt.None || in.grpc.conns == nil || !parts.Request.IsPrepared() {
 			return o
 		}
@@ -173,7 +183,7 @@ func (in *Interceptor) call(ctx context.Context, asked *unaryCall) (err error) {
 	} else {
 		err = in.sendOnce(ctx, asked, reason)
 	}
-	m.ended(asked.cc, err)
+	m.ended(asked.called.Target, err)
 	return err
 }
 
@@ -194,11 +204,11 @@ func (in *Interceptor) sendHedged(ctx context.Context, asked *unaryCall, m *meth
 // decide counts a call of a caller who asks for o. It returns the rule of its method, the delay that the caller or the rule
 // asks for (0: none), and why it is sent once, or [engine.None] if it may be hedged. It asks for
 // the call's obstacle if nothing else keeps it from being hedged.
-func (in *Interceptor) decide(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, method string, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason Reason) {
+func (in *Interceptor) decide(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, c race.Called, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason Reason) {
 	facts := in.begin()
 	if !facts.SwitchedOff {
-		m = in.rules.of(in.book.Of(cc), method)
-		facts.Again = o.Above.Method == method && o.Above == called(cc, method)
+		m = in.rules.of(in.book.Of(c.Target), c.Method)
+		facts.Again = o.Above == c
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)
 		if facts.Refuse(o) == engine.None {
@@ -210,39 +220,35 @@ func (in *Interceptor) decide(ctx context.Context, o race.Overrides, cc *grpc.Cl
 				return m, delay, engine.None
 			}
 			facts.Unrepeated = true
-			in.rules.tell(m, method, why)
+			in.rules.tell(m, c.Method, why)
 		}
 	}
 	return m, delay, in.refuses(o, facts)
 }
 
-// called returns what a call calls. A cc that is nil has the target "".
-func called(cc *grpc.ClientConn, method string) (c race.Called) {
-	if c.Method = method; cc != nil {
-		c.Target = cc.Target()
-	}
-	return c
+// called returns the target and the method of a call over cc. A nil cc has the target "".
+func called(cc *grpc.ClientConn, method string) race.Called {
+	return race.Called{Target: grpctarget.Of(cc), Method: method}
 }
 
 // sendOnce makes a call without hedges.
 func (in *Interceptor) sendOnce(ctx context.Context, asked *unaryCall, reason Reason) error {
-	told := in.beginUnhedged(ctx, asked.cc, asked.method, reason)
-	err := asked.invoker(onceContext(ctx, called(asked.cc, asked.method)), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
+	told := in.beginUnhedged(ctx, asked.called, reason)
+	err := asked.invoker(onceContext(ctx, asked.called), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
 	told.Done(in.isAnswer(err))
 	return err
 }
 
 // beginUnhedged tells observers, if there are any, of a call that is sent once.
-func (in *Interceptor) beginUnhedged(ctx context.Context, cc *grpc.ClientConn, method string, reason Reason) engine.Unhedged {
+func (in *Interceptor) beginUnhedged(ctx context.Context, c race.Called, reason Reason) engine.Unhedged {
 	if !in.engine.Observed() {
 		return engine.Unhedged{}
 	}
-	return in.engine.BeginUnhedged(ctx, in.name(ctx, cc, method), reason)
+	return in.engine.BeginUnhedged(ctx, in.name(ctx, c), reason)
 }
 
 // name returns the name of a call's key.
-func (in *Interceptor) name(ctx context.Context, cc *grpc.ClientConn, method string) engine.Name {
-	c := called(cc, method)
+func (in *Interceptor) name(ctx context.Context, c race.Called) engine.Name {
 	if f := in.options.key; f != nil {
 		return engine.Name{Host: f(ctx, c.Target, c.Method)}
 	}
@@ -257,12 +263,12 @@ func (in *Interceptor) callOf(ctx context.Context, asked *unaryCall, m *methodRu
 	}
 	c.asked = *asked
 	if c.rule != m || m.throttled {
-		c.rule, c.throttle = m, m.throttle(asked.cc)
+		c.rule, c.throttle = m, m.throttle(asked.called.Target)
 	}
 	if opts, finish := grpcattempt.TakeFinish(asked.opts); len(finish) > 0 {
 		c.asked.opts, c.finish = opts, &grpcattempt.Finish{Functions: finish}
 	}
-	if name := in.name(ctx, asked.cc, asked.method); !c.key.Is(name) {
+	if name := in.name(ctx, asked.called); !c.key.Is(name) {
 		c.key = in.engine.RouteKey(name, m.policy.BudgetPercent/100)
 	}
 	return c
@@ -270,6 +276,7 @@ func (in *Interceptor) callOf(ctx context.Context, asked *unaryCall, m *methodRu
 
 // unaryCall is what the caller of a unary call passed.
 type unaryCall struct {
+	called     race.Called
 	method     string
 	req, reply any
 	cc         *grpc.ClientConn
@@ -309,7 +316,7 @@ func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error
 	c.primary = new(grpcattempt.Primary)
 	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt}
 	if len(delays) > 0 {
-		style.Call = c.in.above(called(c.asked.cc, c.asked.method))
+		style.Call = c.in.above(c.asked.called)
 	}
 	return c.race.Run(ctx, c, c, delays, &style)
 }

@@ -44,7 +44,7 @@ func (in *Interceptor) UpdateServiceConfig(config string) error {
 
 // Resolver returns b, whose service configs the Interceptor obeys as well: pass it to grpc.WithResolvers. As in gRPC, a
 // config that b sends for a target counts more than that of [WithServiceConfig], and if it is invalid, the old one stays and b
-// is given the error. The first call over a connection may be made before b has sent one.
+// is given the error. A config that gRPC accepts is invalid only if a hedgingPolicy in it is. The first call over a connection may be made before b has sent one.
 func (in *Interceptor) Resolver(b resolver.Builder) resolver.Builder {
 	in.mustBeMade()
 	return (&serviceconfig.Reader{Book: &in.book, Tell: func(target string, c *serviceconfig.Config, err error) {
@@ -60,4 +60,5 @@ func (in *Interceptor) Resolver(b resolver.Builder) resolver.Builder {
 func (in *Interceptor) logConfig(target string, c *serviceconfig.Config) {
 	in.log.Tell(slog.LevelInfo, "service config in force", slog.String("target", target), slog.Int("hedging_policies", c.Policies()),
 		slog.Bool("retry_throttling", c.Throttling != nil), slog.Any("unknown", c.Unknown))
+	in.logIgnored(target, c)
 }

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"google.golang.org/grpc"
-
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/ops"
@@ -115,18 +113,18 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 // counts reports whether a call's end counts for retryThrottling. That of a nil rule does not.
 func (m *methodRule) counts() bool { return m != nil && m.throttled }
 
-// throttle returns the bucket of the target of cc, nil if there is none.
-func (m *methodRule) throttle(cc *grpc.ClientConn) *serviceconfig.Throttle {
+// throttle returns the bucket of a target, nil if there is none.
+func (m *methodRule) throttle(target string) *serviceconfig.Throttle {
 	if !m.throttled {
 		return nil
 	}
-	return m.live.Throttle(cc)
+	return m.live.Throttle(target)
 }
 
-// ended counts a call over cc for retryThrottling, if it ended with no error.
-func (m *methodRule) ended(cc *grpc.ClientConn, err error) {
+// ended counts a call to a target for retryThrottling, if it ended with no error.
+func (m *methodRule) ended(target string, err error) {
 	if err == nil && m.counts() {
-		m.live.Throttle(cc).Succeeded()
+		m.live.Throttle(target).Succeeded()
 	}
 }
 

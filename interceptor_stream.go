@@ -40,12 +40,12 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 }
 
 func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	asked := streamCall{ctx, desc, cc, method, streamer, opts}
 	o := race.OverridesFrom(ctx)
 	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, cc, method}) {
 		return streamer(ctx, desc, cc, method, opts...)
 	}
-	m, delay, reason := in.decide(ctx, o, cc, method, func(*methodRule) grpcattempt.Obstacle {
+	asked := streamCall{ctx, desc, cc, called(cc, method), method, streamer, opts}
+	m, delay, reason := in.decide(ctx, o, cc, asked.called, func(*methodRule) grpcattempt.Obstacle {
 		switch {
 		case desc.ClientStreams || !desc.ServerStreams:
 			return grpcattempt.SeveralMessages
@@ -67,15 +67,15 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 // openOnce opens the stream of a call without hedges.
 func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) (grpc.ClientStream, error) {
 	if m.counts() {
-		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.ended(asked.cc, err) }))
+		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.ended(asked.called.Target, err) }))
 	}
 	if !in.engine.Observed() {
-		return asked.streamer(onceContext(asked.ctx, called(asked.cc, asked.method)), asked.desc, asked.cc, asked.method, asked.opts...)
+		return asked.streamer(onceContext(asked.ctx, asked.called), asked.desc, asked.cc, asked.method, asked.opts...)
 	}
 	var once grpcattempt.Once
-	once.Begin(in.beginUnhedged(asked.ctx, asked.cc, asked.method, reason).Done)
+	once.Begin(in.beginUnhedged(asked.ctx, asked.called, reason).Done)
 	done := func(err error) { once.Done(err == io.EOF || in.isAnswer(err)) }
-	opened, err := asked.streamer(onceContext(asked.ctx, called(asked.cc, asked.method)), asked.desc, asked.cc, asked.method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
+	opened, err := asked.streamer(onceContext(asked.ctx, asked.called), asked.desc, asked.cc, asked.method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
 	if err != nil {
 		once.Done(false)
 		return opened, err
@@ -88,13 +88,13 @@ func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) 
 func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
 	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay, opened: time.Now(), desc: *asked.desc}
 	s.metadata, _ = metadata.FromOutgoingContext(asked.ctx)
-	s.throttle = m.throttle(asked.cc)
+	s.throttle = m.throttle(asked.called.Target)
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
-	k := in.engine.Lookup(in.name(asked.ctx, asked.cc, asked.method))
+	k := in.engine.Lookup(in.name(asked.ctx, asked.called))
 	if delay > 0 || in.engine.Config().InitialDelay > 0 || k != nil && k.Plan() != nil {
-		s.origin.Call = in.above(called(asked.cc, asked.method))
+		s.origin.Call = in.above(asked.called)
 	}
 	return s
 }
@@ -104,6 +104,7 @@ type streamCall struct {
 	ctx      context.Context
 	desc     *grpc.StreamDesc
 	cc       *grpc.ClientConn
+	called   race.Called
 	method   string
 	streamer grpc.Streamer
 	opts     []grpc.CallOption
@@ -196,7 +197,7 @@ func (s *stream) report() {
 	}
 	due, err := s.finish.Due(s.choice.Winner())
 	if due {
-		s.rule.ended(s.asked.cc, err)
+		s.rule.ended(s.asked.called.Target, err)
 	}
 	if due && len(s.finish.Functions) > 0 {
 		s.deliverTargets() // which the functions may read
@@ -212,7 +213,7 @@ func (s *stream) passOver(reason Reason) bool {
 	if !s.begun.CompareAndSwap(false, true) {
 		return false
 	}
-	s.once.Begin(s.in.beginUnhedged(s.asked.ctx, s.asked.cc, s.asked.method, reason).Done) // before another goroutine receives
+	s.once.Begin(s.in.beginUnhedged(s.asked.ctx, s.asked.called, reason).Done) // before another goroutine receives
 	s.choose(0, s.endPrimary)
 	return true
 }
@@ -331,7 +332,7 @@ func (s *stream) deliverTargets() {
 // receiveFirst receives the first message, from whichever attempt has it first.
 func (s *stream) receiveFirst(m any) error {
 	defer s.choose(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
-	s.reply, s.key = m, s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.cc, s.asked.method), s.rule.policy.BudgetPercent/100)
+	s.reply, s.key = m, s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.called), s.rule.policy.BudgetPercent/100)
 	asked, sent := time.Now(), s.sent.At()
 	delays := s.plan(s.asked.ctx, s.asked.cc, s.askedDelay)
 	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.Look

@@ -756,5 +756,5 @@ func TestTargetAndMethodAreTheKey(t *testing.T) {
 	cc := dial(t, target, grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(hedge.WithMethods("/*"), key)))
 	_, err := testpb.NewTestServiceClient(cc).UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
 	require.NoError(t, err)
-	assert.Equal(t, []string{target + " /grpc.testing.TestService/UnaryCall"}, names)
+	assert.Equal(t, []string{"dns:///" + target + " /grpc.testing.TestService/UnaryCall"}, names)
 }

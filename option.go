@@ -203,7 +203,7 @@ func WithStats(s **Stats) Option {
 // WithKeyFunc makes f's result the key: latency is learned, and a budget kept, for
 // each different result. The default key is the host for HTTP, and the target and
 // method for gRPC. For HTTP, f is given the URL's host (in lower case, without the scheme's
-// own port or a dot at its end) and "METHOD /path"; for gRPC, the target and the full
+// own port or a dot at its end) and "METHOD /path"; for gRPC, the target, such as "dns:///orders:443", and the full
 // method. Results should be few, see [WithMaxKeys]. It panics if f is nil.
 func WithKeyFunc(f func(ctx context.Context, host, name string) string) Option {
 	if f == nil {

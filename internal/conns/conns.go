@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/grpctarget"
 	"github.com/gohedge/hedge/internal/places"
 	"github.com/gohedge/hedge/observe"
 )
@@ -33,8 +34,9 @@ type Set struct {
 
 type conn struct {
 	*grpc.ClientConn
-	waker Waker
-	cost  int
+	target string // its name
+	waker  Waker
+	cost   int
 }
 
 // New returns the Set of those that were given for calls to their own targets and to others, or an error that names what is wrong with
@@ -43,19 +45,19 @@ func New(others []string, given []Conn) (*Set, error) {
 	if n := len(given); n < 1 || n >= places.Max {
 		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, places.Max-1)
 	}
-	c := &Set{targets: targets{names: slices.Clone(others)}}
+	c := &Set{targets: targets{given: slices.Clone(others)}}
 	for i, g := range given {
 		earlier := slices.IndexFunc(given[:i], func(other Conn) bool { return other.Conn == g.Conn })
 		switch {
 		case g.Conn == nil:
 			return nil, fmt.Errorf("connection %d: Conn is nil", i+1)
 		case earlier >= 0:
-			return nil, fmt.Errorf("connection %d: Conn, to %q, is that of connection %d as well", i+1, g.Conn.Target(), earlier+1)
+			return nil, fmt.Errorf("connection %d: Conn, to %q, is that of connection %d as well", i+1, grpctarget.Of(g.Conn), earlier+1)
 		case g.Cost < 0 || g.Cost > places.MaxCost:
 			return nil, fmt.Errorf("connection %d: Cost %d is not in [0, %d]", i+1, g.Cost, places.MaxCost)
 		}
-		c.all = append(c.all, &conn{ClientConn: g.Conn, cost: max(g.Cost, 1)})
-		c.targets.names = append(c.targets.names, g.Conn.Target(), g.Conn.CanonicalTarget())
+		to := &conn{ClientConn: g.Conn, target: grpctarget.Of(g.Conn), cost: max(g.Cost, 1)}
+		c.all, c.targets.names = append(c.all, to), append(c.targets.names, to.target)
 	}
 	return c, nil
 }
@@ -71,14 +73,11 @@ func (c *Set) Dearest() (cost int) {
 	return cost
 }
 
-// names returns the names of the places of calls over own: the targets, of which those that come again have the number of the place behind them.
-func (c *Set) names(own *grpc.ClientConn) []string {
-	names := []string{""}
-	if own != nil {
-		names[0] = own.Target()
-	}
+// names returns the names of the places of calls to own: the targets, of which those that come again have the number of the place behind them.
+func (c *Set) names(own string) []string {
+	names := []string{own}
 	for i, to := range c.all {
-		name := to.Target()
+		name := to.target
 		if slices.Contains(names, name) {
 			name += " #" + strconv.Itoa(i+1)
 		}
@@ -111,6 +110,7 @@ type Tour struct {
 	set *Set
 	key *engine.Key
 	own *grpc.ClientConn // the caller's
+	to  string           // the name of its target
 }
 
 // Begin makes t, which is zero, the tour of a call over own, which has the key.
@@ -121,7 +121,7 @@ func (t *Tour) Begin(c *Set, own *grpc.ClientConn, k *engine.Key) {
 }
 
 func (t *Tour) begin(c *Set, own *grpc.ClientConn, k *engine.Key) {
-	t.set, t.key, t.own = c, k, own
+	t.set, t.key, t.own, t.to = c, k, own, grpctarget.Of(own)
 	var at places.Mask
 	for i, to := range c.all {
 		if to.ClientConn == own {
@@ -130,7 +130,7 @@ func (t *Tour) begin(c *Set, own *grpc.ClientConn, k *engine.Key) {
 	}
 	health, ok := k.Note.Load().(*places.Health)
 	if !ok {
-		health = places.HealthOf(k, c.names(own))
+		health = places.HealthOf(k, c.names(t.to))
 	}
 	t.Tour.Begin(health, at)
 	if cost := int32(t.Usual().Cost); k.Price.Load() != cost {
@@ -220,8 +220,7 @@ func (t *Tour) fare(place int) engine.Fare {
 		return engine.Fare{}
 	}
 	to := t.set.all[place-1]
-	elsewhere := t.own == nil || to.Target() != t.own.Target() && to.CanonicalTarget() != t.own.CanonicalTarget()
-	return engine.Fare{Cost: to.cost, Elsewhere: elsewhere}
+	return engine.Fare{Cost: to.cost, Elsewhere: to.target != t.to}
 }
 
 // Closed reports whether the program has closed the connection of hedge n, which is why it has failed.
@@ -254,24 +253,14 @@ func (w *Waker) Ready(cc *grpc.ClientConn) bool {
 	return state == connectivity.Ready
 }
 
-// targets are those whose calls may have hedges over connections of their own.
+// targets are the targets whose calls may have hedges over connections of their own.
 type targets struct {
-	names []string
-	spelt atomic.Value // a string: another spelling of one of names, that was met last
+	names []string // of the connections for hedges
+	given []string // by the program: names, or spellings
 }
 
-// has reports whether cc has one of the targets, however it is spelt. A nil cc, as in tests, has the target "".
+// has reports whether cc has one of the targets. A nil cc, as in tests, has the target "".
 func (t *targets) has(cc *grpc.ClientConn) bool {
-	if cc == nil {
-		return slices.Contains(t.names, "")
-	}
-	target := cc.Target()
-	switch {
-	case slices.Contains(t.names, target), t.spelt.Load() == target:
-		return true
-	case slices.Contains(t.names, cc.CanonicalTarget()): // which takes an allocation
-		t.spelt.Store(target)
-		return true
-	}
-	return false
+	name := grpctarget.Of(cc)
+	return slices.Contains(t.names, name) || slices.Contains(t.given, name) || cc != nil && slices.Contains(t.given, cc.Target())
 }

@@ -4,8 +4,6 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
-
-	"google.golang.org/grpc"
 )
 
 // A Live is a config in force. It is safe for concurrent use.
@@ -22,14 +20,10 @@ type Live struct {
 // Throttles reports whether there are buckets.
 func (l *Live) Throttles() bool { return l.throttles != nil }
 
-// Throttle returns the bucket of the target of cc, nil if there is none.
-func (l *Live) Throttle(cc *grpc.ClientConn) *Throttle {
+// Throttle returns the bucket of the target with a name of package grpctarget, nil if there is none.
+func (l *Live) Throttle(target string) *Throttle {
 	if l.throttles == nil {
 		return nil
-	}
-	target := ""
-	if cc != nil {
-		target = cc.Target()
 	}
 	return l.throttles.of(target)
 }
@@ -53,14 +47,12 @@ func live(c *Config, source string, old *Live) *Live {
 type Book struct {
 	mu    sync.Mutex // held by who changes pages
 	pages atomic.Pointer[pages]
-	spelt sync.Map // canonical targets by others that were met
-	met   atomic.Int64
 }
 
 // pages do not change.
 type pages struct {
 	all      *Live
-	byTarget map[string]*Live // by canonical target
+	byTarget map[string]*Live // by names of package grpctarget
 }
 
 // Set puts c, which may be nil, in force for targets whose resolvers send none, and reports whether that changes something.
@@ -79,7 +71,7 @@ func (b *Book) Set(c *Config, source string) (changed bool) {
 	return true
 }
 
-// set puts c in force for a canonical target; with nothing said if it is nil. It reports whether that changes something.
+// set puts c in force for the target with a name of package grpctarget. It reports whether that changes something.
 func (b *Book) set(target string, c *Config) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,38 +95,10 @@ func (b *Book) set(target string, c *Config) (changed bool) {
 // All returns what is in force for targets whose resolvers send nothing.
 func (b *Book) All() *Live { return b.pages.Load().all }
 
-// Of returns what is in force for calls over cc, which may be nil.
-func (b *Book) Of(cc *grpc.ClientConn) *Live {
+// Of returns the config in force for calls to the target with a name of package grpctarget.
+func (b *Book) Of(target string) *Live {
 	p := b.pages.Load()
-	if p.byTarget == nil || cc == nil {
-		return p.all
-	}
-	return p.of(b.canonical(cc))
-}
-
-func (b *Book) canonical(cc *grpc.ClientConn) string {
-	target := cc.Target()
-	canonical, ok := b.spelt.Load(target)
-	if !ok {
-		canonical = cc.CanonicalTarget()
-		if b.met.Add(1)%maxTargets == 0 {
-			b.spelt.Clear() // what is in use comes back
-		}
-		b.spelt.Store(target, canonical)
-	}
-	return canonical.(string)
-}
-
-// OfTarget is Of for a target by its name.
-func (b *Book) OfTarget(target string) *Live {
-	if canonical, ok := b.spelt.Load(target); ok {
-		target = canonical.(string)
-	}
-	return b.pages.Load().of(target)
-}
-
-func (p *pages) of(canonical string) *Live {
-	if l := p.byTarget[canonical]; l != nil {
+	if l := p.byTarget[target]; l != nil {
 		return l
 	}
 	return p.all

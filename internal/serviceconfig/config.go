@@ -1,5 +1,5 @@
 // Package serviceconfig reads what a gRPC service config says of hedging, which grpc-go takes and ignores: gRFC A6. It
-// refuses what that forbids, with the path and the value.
+// refuses a hedgingPolicy that A6 forbids, with the path and the value.
 package serviceconfig
 
 import (
@@ -35,13 +35,16 @@ type Policy struct {
 // NonFatal reports whether another attempt may succeed after one that has failed with the code.
 func (p *Policy) NonFatal(c codes.Code) bool { return c < 32 && p.nonFatal>>c&1 != 0 }
 
-// A Throttling is retryThrottling, in thousandths of tokens.
+// A Throttling is retryThrottling, in millionths of tokens.
 type Throttling struct{ Max, Ratio int64 }
+
+const oneToken = 1_000_000
 
 // A Config is what a service config says. It does not change.
 type Config struct {
 	Throttling *Throttling // nil: none
 	Unknown    []string    // paths of fields of hedging policies that gRFC A6 does not know
+	Ignored    []string    // values that gRPC accepts and hedging does not use, each with its path
 
 	text    string
 	methods map[string]method // by "/service/method", "/service/" and ""
@@ -82,33 +85,12 @@ func (c *Config) Policies() (n int) {
 	return n
 }
 
-// Parse reads a service config. It accepts none that gRPC does not.
+// Parse reads a service config. It accepts the configs that gRPC accepts, unless they have an invalid hedgingPolicy.
 func Parse(text string) (*Config, error) {
-	c := &Config{text: text, methods: make(map[string]method)}
-	if !json.Valid([]byte(text)) {
-		var v any
-		return nil, fmt.Errorf("it is no JSON: %w", json.Unmarshal([]byte(text), &v))
-	}
-	top, err := objectAt("", json.RawMessage(text), nil)
-	if err != nil {
-		return nil, err
-	}
-	entries, err := top.array("methodConfig")
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
-		if err := c.entry(e); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.throttling(top); err != nil {
-		return nil, err
-	}
 	if err := accepted(text); err != nil {
 		return nil, err
 	}
-	return c, nil
+	return read(text)
 }
 
 // accepted returns why gRPC does not accept a service config, nil if it does.
@@ -120,41 +102,61 @@ func accepted(text string) error {
 	return conn.Close()
 }
 
-// entry reads an element of methodConfig.
-func (c *Config) entry(v value) error {
-	e, err := v.object()
-	if err != nil || e == nil {
-		return err
+// fields are the fields of a service config that are read. They are decoded into the types that grpc-go decodes them into, so
+// that fields which are given twice, null and the cases of names mean the same.
+type fields struct {
+	MethodConfig *[]struct {
+		Name *[]struct {
+			Service, Method string
+		}
+		RetryPolicy   json.RawMessage
+		HedgingPolicy json.RawMessage
 	}
-	var m method
-	if m.hedging, err = c.hedging(e); err != nil {
-		return err
+	RetryThrottling *struct {
+		MaxTokens, TokenRatio float64
 	}
-	if retry := e.field("retryPolicy"); retry.given() {
-		if m.retries = true; m.hedging != nil {
-			return retry.wrong("allowed beside a hedgingPolicy")
+}
+
+// read reads a service config that gRPC accepts.
+func read(text string) (*Config, error) {
+	c := &Config{text: text, methods: make(map[string]method)}
+	var f fields
+	if err := json.Unmarshal([]byte(text), &f); err != nil { // gRPC has become more tolerant
+		c.Ignored = append(c.Ignored, label.Clean(err.Error()))
+		return c, nil
+	}
+	if f.MethodConfig != nil {
+		for i, e := range *f.MethodConfig {
+			path := fmt.Sprintf("methodConfig[%d].", i)
+			hedging, err := c.hedging(value{path + "hedgingPolicy", e.HedgingPolicy})
+			if err != nil {
+				return nil, err
+			}
+			retry := value{path + "retryPolicy", e.RetryPolicy}
+			if retry.given() && hedging != nil {
+				return nil, retry.wrong("allowed beside a hedgingPolicy")
+			}
+			if e.Name == nil {
+				continue
+			}
+			for _, n := range *e.Name {
+				full := ""
+				if n.Service != "" {
+					full = "/" + n.Service + "/" + n.Method
+				}
+				c.methods[full] = method{hedging, retry.given()}
+			}
 		}
 	}
-	names, err := e.array("name")
-	if err != nil {
-		return err
+	if t := f.RetryThrottling; t != nil {
+		c.throttling(t.MaxTokens, t.TokenRatio)
 	}
-	for _, n := range names {
-		full, err := n.methodName()
-		if err != nil {
-			return err
-		}
-		if _, twice := c.methods[full]; twice {
-			return n.wrong("a name that no other entry has")
-		}
-		c.methods[full] = m
-	}
-	return nil
+	return c, nil
 }
 
 // hedging reads the hedgingPolicy of an entry, nil if it has none.
-func (c *Config) hedging(entry *object) (*Policy, error) {
-	h, err := entry.field("hedgingPolicy").object()
+func (c *Config) hedging(policy value) (*Policy, error) {
+	h, err := policy.object()
 	if err != nil || h == nil {
 		return nil, err
 	}
@@ -190,24 +192,20 @@ func (c *Config) hedging(entry *object) (*Policy, error) {
 	return p, nil
 }
 
-// throttling reads retryThrottling.
-func (c *Config) throttling(top *object) error {
-	t, err := top.field("retryThrottling").object()
-	if err != nil || t == nil {
-		return err
+// throttling takes over retryThrottling. gRPC does not check the values of a config without methodConfig.
+func (c *Config) throttling(tokens, ratio float64) {
+	switch {
+	case tokens <= 0 || tokens > 1000:
+		c.Ignored = append(c.Ignored, fmt.Sprintf("retryThrottling.maxTokens: %v is not above 0 and at most 1000", tokens))
+	case ratio <= 0:
+		c.Ignored = append(c.Ignored, fmt.Sprintf("retryThrottling.tokenRatio: %v is not above 0", ratio))
+	default:
+		c.Throttling = &Throttling{Max: inUnits(tokens), Ratio: inUnits(min(ratio, 1000))}
 	}
-	tokens, ratio := t.field("maxTokens"), t.field("tokenRatio")
-	n, ok := tokens.number()
-	if !ok || n <= 0 || n > 1000 {
-		return tokens.wrong("a number above 0 and not above 1000")
-	}
-	r, ok := ratio.number()
-	if r = math.Floor(r*1000 + 1e-6); !ok || r < 1 {
-		return ratio.wrong("a number of at least 0.001")
-	}
-	c.Throttling = &Throttling{Max: max(int64(n*1000+1e-6), 1), Ratio: int64(min(r, 1e6))}
-	return nil
 }
+
+// inUnits returns tokens in units of a Throttling, at least 1.
+func inUnits(tokens float64) int64 { return max(int64(math.Round(tokens*oneToken)), 1) }
 
 // Equal reports whether two configs have the same text. Either may be nil.
 func (c *Config) Equal(other *Config) bool {
@@ -215,28 +213,6 @@ func (c *Config) Equal(other *Config) bool {
 		return c == other
 	}
 	return c.text == other.text
-}
-
-// methodName reads an element of name.
-func (v value) methodName() (string, error) {
-	n, err := v.object()
-	if err != nil {
-		return "", err
-	}
-	service, err := n.text("service")
-	if err != nil {
-		return "", err
-	}
-	name, err := n.text("method")
-	switch {
-	case err != nil:
-		return "", err
-	case service != "":
-		return "/" + service + "/" + name, nil
-	case name != "":
-		return "", v.wrong("allowed without a service")
-	}
-	return "", nil
 }
 
 // code reads a status code that is a failure, by its name or number.

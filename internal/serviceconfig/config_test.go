@@ -82,41 +82,28 @@ func TestNamesCountAsInGRPC(t *testing.T) {
 }
 
 func TestWhatIsWrongIsNamedWithItsPath(t *testing.T) {
+	const retries = `{"maxAttempts": 2, "initialBackoff": "1s", "maxBackoff": "1s", "backoffMultiplier": 1, "retryableStatusCodes": ["ABORTED"]}`
 	for text, want := range map[string]string{
-		policy(`"maxAttempts": 1`):                                                       "methodConfig[0].hedgingPolicy.maxAttempts: 1 is not an integer above 1",
-		policy(`"maxAttempts": 0`):                                                       "methodConfig[0].hedgingPolicy.maxAttempts: 0 is not an integer above 1",
-		policy(`"maxAttempts": 2.5`):                                                     "methodConfig[0].hedgingPolicy.maxAttempts: 2.5 is not an integer above 1",
-		policy(`"maxAttempts": "nonsense"`):                                              `methodConfig[0].hedgingPolicy.maxAttempts: "nonsense" is not an integer above 1`,
-		policy(`"maxAttempts": "3"`):                                                     `methodConfig[0].hedgingPolicy.maxAttempts: "3" is not an integer above 1`,
-		policy(`"maxAttempts": 1e999`):                                                   `methodConfig[0].hedgingPolicy.maxAttempts: 1e999 is not an integer above 1`,
-		policy(``):                                                                       `methodConfig[0].hedgingPolicy.maxAttempts: it is missing, and is to be an integer above 1`,
-		policy(`"maxAttempts": 2, "hedgingDelay": 0.05`):                                 `methodConfig[0].hedgingPolicy.hedgingDelay: 0.05 is not a duration such as "0.05s" that is not negative`,
-		policy(`"maxAttempts": 2, "hedgingDelay": "50ms"`):                               `methodConfig[0].hedgingPolicy.hedgingDelay: "50ms" is not a duration such as "0.05s" that is not negative`,
-		policy(`"maxAttempts": 2, "hedgingDelay": "-1s"`):                                `methodConfig[0].hedgingPolicy.hedgingDelay: "-1s" is not a duration such as "0.05s" that is not negative`,
-		policy(`"maxAttempts": 2, "hedgingDelay": "s"`):                                  `methodConfig[0].hedgingPolicy.hedgingDelay: "s" is not a duration such as "0.05s" that is not negative`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": "ABORTED"`):                     `methodConfig[0].hedgingPolicy.nonFatalStatusCodes: "ABORTED" is not an array`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": ["ABORTED", "NOPE"]`):           `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[1]: "NOPE" is not the name of a status code that is a failure`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": ["OK"]`):                        `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: "OK" is not the name of a status code that is a failure`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": [17]`):                          `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: 17 is not the name of a status code that is a failure`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": [null]`):                        `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: null is not the name of a status code that is a failure`,
-		policy(`"maxAttempts": 2, "maxAttempts": 3`):                                     `methodConfig[0].hedgingPolicy.maxAttempts is given twice`,
-		policy(`"maxAttempts": 2, "MaxAttempts": 3`):                                     `methodConfig[0].hedgingPolicy.MaxAttempts is given twice`,
-		`{"methodConfig": [{}, {"hedgingPolicy": []}]}`:                                  `methodConfig[1].hedgingPolicy: [] is not an object`,
-		`{"methodConfig": [7]}`:                                                          `methodConfig[0]: 7 is not an object`,
-		`{"methodConfig": {}}`:                                                           `methodConfig: {} is not an array`,
-		`{"methodConfig": [{"name": [{"method": "m"}]}]}`:                                `methodConfig[0].name[0]: {"method": "m"} is not allowed without a service`,
-		`{"methodConfig": [{"name": [{"service": 7}]}]}`:                                 `methodConfig[0].name[0].service: 7 is not a string`,
-		`{"methodConfig": [{"name": [{"service": "s"}]}, {"name": [{"service": "s"}]}]}`: `methodConfig[1].name[0]: {"service": "s"} is not a name that no other entry has`,
-		`{"methodConfig": [{"name": [{}, {}]}]}`:                                         `methodConfig[0].name[1]: {} is not a name that no other entry has`,
-		`{"methodConfig": [{"hedgingPolicy": {"maxAttempts": 2}, "retryPolicy": {}}]}`:   `methodConfig[0].retryPolicy: {} is not allowed beside a hedgingPolicy`,
-		`{"retryThrottling": {"maxTokens": 0, "tokenRatio": 1}}`:                         `retryThrottling.maxTokens: 0 is not a number above 0 and not above 1000`,
-		`{"retryThrottling": {"maxTokens": 1001, "tokenRatio": 1}}`:                      `retryThrottling.maxTokens: 1001 is not a number above 0 and not above 1000`,
-		`{"retryThrottling": {"maxTokens": 10}}`:                                         `retryThrottling.tokenRatio: it is missing, and is to be a number of at least 0.001`,
-		`{"retryThrottling": {"maxTokens": 10, "tokenRatio": 0.0009}}`:                   `retryThrottling.tokenRatio: 0.0009 is not a number of at least 0.001`,
-		`{"retryThrottling": 3}`:                                                         `retryThrottling: 3 is not an object`,
-		`[]`:                                                                             `it is no JSON object`,
-		`{`:                                                                              `it is no JSON: unexpected end of JSON input`,
-		``:                                                                               `it is no JSON: unexpected end of JSON input`,
+		policy(`"maxAttempts": 1`):                                                                  "methodConfig[0].hedgingPolicy.maxAttempts: 1 is not an integer above 1",
+		policy(`"maxAttempts": 0`):                                                                  "methodConfig[0].hedgingPolicy.maxAttempts: 0 is not an integer above 1",
+		policy(`"maxAttempts": 2.5`):                                                                "methodConfig[0].hedgingPolicy.maxAttempts: 2.5 is not an integer above 1",
+		policy(`"maxAttempts": "nonsense"`):                                                         `methodConfig[0].hedgingPolicy.maxAttempts: "nonsense" is not an integer above 1`,
+		policy(`"maxAttempts": "3"`):                                                                `methodConfig[0].hedgingPolicy.maxAttempts: "3" is not an integer above 1`,
+		policy(`"maxAttempts": 1e999`):                                                              `methodConfig[0].hedgingPolicy.maxAttempts: 1e999 is not an integer above 1`,
+		policy(``):                                                                                  `methodConfig[0].hedgingPolicy.maxAttempts: it is missing, and is to be an integer above 1`,
+		policy(`"maxAttempts": 2, "hedgingDelay": 0.05`):                                            `methodConfig[0].hedgingPolicy.hedgingDelay: 0.05 is not a duration such as "0.05s" that is not negative`,
+		policy(`"maxAttempts": 2, "hedgingDelay": "50ms"`):                                          `methodConfig[0].hedgingPolicy.hedgingDelay: "50ms" is not a duration such as "0.05s" that is not negative`,
+		policy(`"maxAttempts": 2, "hedgingDelay": "-1s"`):                                           `methodConfig[0].hedgingPolicy.hedgingDelay: "-1s" is not a duration such as "0.05s" that is not negative`,
+		policy(`"maxAttempts": 2, "hedgingDelay": "s"`):                                             `methodConfig[0].hedgingPolicy.hedgingDelay: "s" is not a duration such as "0.05s" that is not negative`,
+		policy(`"maxAttempts": 2, "nonFatalStatusCodes": "ABORTED"`):                                `methodConfig[0].hedgingPolicy.nonFatalStatusCodes: "ABORTED" is not an array`,
+		policy(`"maxAttempts": 2, "nonFatalStatusCodes": ["ABORTED", "NOPE"]`):                      `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[1]: "NOPE" is not the name of a status code that is a failure`,
+		policy(`"maxAttempts": 2, "nonFatalStatusCodes": ["OK"]`):                                   `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: "OK" is not the name of a status code that is a failure`,
+		policy(`"maxAttempts": 2, "nonFatalStatusCodes": [17]`):                                     `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: 17 is not the name of a status code that is a failure`,
+		policy(`"maxAttempts": 2, "nonFatalStatusCodes": [null]`):                                   `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: null is not the name of a status code that is a failure`,
+		policy(`"maxAttempts": 2, "maxAttempts": 3`):                                                `methodConfig[0].hedgingPolicy.maxAttempts is given twice`,
+		policy(`"maxAttempts": 2, "MaxAttempts": 3`):                                                `methodConfig[0].hedgingPolicy.MaxAttempts is given twice`,
+		`{"methodConfig": [{}, {"hedgingPolicy": []}]}`:                                             `methodConfig[1].hedgingPolicy: [] is not an object`,
+		`{"methodConfig": [{"hedgingPolicy": {"maxAttempts": 2}, "retryPolicy": ` + retries + `}]}`: `methodConfig[0].retryPolicy: ` + retries + ` is not allowed beside a hedgingPolicy`,
 	} {
 		_, err := serviceconfig.Parse(text)
 		assert.EqualError(t, err, want, text)
@@ -130,6 +117,18 @@ func TestWhatGRPCRefusesIsRefused(t *testing.T) {
 		`{"methodConfig": [{"name": [{"service": "s"}], "retryPolicy": {"maxAttempts": 1}}]}`,
 		`{"loadBalancingConfig": [{"no_such_policy": {}}]}`,
 		`{"loadBalancingPolicy": 7}`,
+		`{"methodConfig": [7]}`,
+		`{"methodConfig": {}}`,
+		`{"methodConfig": [{"name": [{"method": "m"}]}]}`,
+		`{"methodConfig": [{"name": [{"service": 7}]}]}`,
+		`{"methodConfig": [{"name": [{"service": "s"}]}, {"name": [{"service": "s"}]}]}`,
+		`{"methodConfig": [{"name": [{}, {}]}]}`,
+		`{"methodConfig": [], "retryThrottling": {"maxTokens": 1001, "tokenRatio": 1}}`,
+		`{"methodConfig": [], "retryThrottling": {"maxTokens": 10}}`,
+		`{"retryThrottling": 3}`,
+		`[]`,
+		`{`,
+		``,
 	} {
 		_, err := serviceconfig.Parse(text)
 		assert.Error(t, err, text)
@@ -141,16 +140,55 @@ func TestFieldsThatAreNotKnownAreNamed(t *testing.T) {
 	assert.Equal(t, []string{"methodConfig[0].hedgingPolicy.hedgeDelay"}, c.Unknown)
 }
 
-func TestThrottlingIsReadToTheThousandth(t *testing.T) {
+func TestThrottlingIsRead(t *testing.T) {
 	for text, want := range map[string]serviceconfig.Throttling{
-		`{"maxTokens": 10, "tokenRatio": 0.1}`:     {Max: 10_000, Ratio: 100},
-		`{"maxTokens": 1000, "tokenRatio": 0.001}`: {Max: 1_000_000, Ratio: 1},
-		`{"maxTokens": 0.5, "tokenRatio": 1.2345}`: {Max: 500, Ratio: 1234},
-		`{"maxTokens": 1, "tokenRatio": 1e300}`:    {Max: 1000, Ratio: 1_000_000},
-		`{"maxTokens": 1.001, "tokenRatio": 1}`:    {Max: 1001, Ratio: 1000},
-		`{"maxTokens": 1e-9, "tokenRatio": 1}`:     {Max: 1, Ratio: 1000}, // which is open when it is full
+		`{"maxTokens": 10, "tokenRatio": 0.1}`:     {Max: 10_000_000, Ratio: 100_000},
+		`{"maxTokens": 1000, "tokenRatio": 0.001}`: {Max: 1_000_000_000, Ratio: 1000},
+		`{"maxTokens": 10, "tokenRatio": 0.0005}`:  {Max: 10_000_000, Ratio: 500},
+		`{"maxTokens": 0.5, "tokenRatio": 1.2345}`: {Max: 500_000, Ratio: 1_234_500},
+		`{"maxTokens": 1, "tokenRatio": 1e300}`:    {Max: 1_000_000, Ratio: 1_000_000_000},
+		`{"maxTokens": 1e-9, "tokenRatio": 1e-9}`:  {Max: 1, Ratio: 1}, // which is open when it is full
 	} {
 		assert.Equal(t, want, *parse(t, `{"retryThrottling": `+text+`}`).Throttling, text)
+	}
+}
+
+// gRPC does not check retryThrottling if there is no methodConfig.
+func TestThrottlingThatCannotBeUsedIsIgnored(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"maxTokens": 0, "tokenRatio": 1}`:     "retryThrottling.maxTokens: 0 is not above 0 and at most 1000",
+		`{"maxTokens": -1, "tokenRatio": 1}`:    "retryThrottling.maxTokens: -1 is not above 0 and at most 1000",
+		`{"maxTokens": 1000.5, "tokenRatio":1}`: "retryThrottling.maxTokens: 1000.5 is not above 0 and at most 1000",
+		`{"tokenRatio": 1}`:                     "retryThrottling.maxTokens: 0 is not above 0 and at most 1000",
+		`{"maxTokens": 10}`:                     "retryThrottling.tokenRatio: 0 is not above 0",
+		`{"maxTokens": 10, "tokenRatio": -0.1}`: "retryThrottling.tokenRatio: -0.1 is not above 0",
+	} {
+		c := parse(t, `{"retryThrottling": `+text+`}`)
+		assert.Nil(t, c.Throttling, text)
+		assert.Equal(t, []string{want}, c.Ignored, text)
+	}
+}
+
+// Of fields that are given twice, in the same or in another case of letters, gRPC reads the last.
+func TestConfigsAreReadAsGRPCReadsThem(t *testing.T) {
+	for text, want := range map[string]int{
+		`null`: 0,
+		` {} `: 0,
+		`{"methodConfig": null, "retryThrottling": null}`:                                                                                 0,
+		`{"methodConfig": [null, {"name": null, "hedgingPolicy": {"maxAttempts": 3}}]}`:                                                   0,
+		`{"METHODCONFIG": [{"NAME": [{"SERVICE": "s"}], "HEDGINGPOLICY": {"maxAttempts": 3}}]}`:                                           3,
+		`{"methodConfig": [{"name": [{}], "hedgingPolicy": {"maxAttempts": 4}}], "methodConfig": []}`:                                     0,
+		`{"methodConfig": [{"name": [{"service": "t"}], "Name": [{"service": "s"}], "hedgingPolicy": {"maxAttempts": 3}}]}`:               3,
+		`{"methodConfig": [{"name": [{"service": "s", "service": "t"}, {"service": "s"}], "hedgingPolicy": {"maxAttempts": 3}}]}`:         3,
+		`{"methodConfig": [{"name": [{"service": "s"}], "hedgingPolicy": {"maxAttempts": 3}, "HedgingPolicy": {"maxAttempts": 4}}]}`:      4,
+		`{"methodConfig": [{"name": [{"service": "s"}], "hedgingPolicy": {"maxAttempts": 3}, "timeout": "9s", "Timeout": "8s"}]}`:         3,
+		`{"loadBalancingPolicy": "x", "loadBalancingPolicy": "round_robin", "methodConfig": [{"name": [{}], "hedgingPolicy": null}, {}]}`: 0,
+	} {
+		got := 0
+		if p := parse(t, text).Policy("/s/m"); p != nil {
+			got = p.Attempts
+		}
+		assert.Equal(t, want, got, text)
 	}
 }
 

@@ -1,11 +1,15 @@
 package serviceconfig
 
 import (
-	"slices"
+	"runtime"
 	"sync"
+	"weak"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
+
+	"github.com/gohedge/hedge/internal/grpctarget"
 )
 
 // A Reader reads the service configs of resolvers, for a Book. What it has read of a target stays in force when its resolver is
@@ -15,7 +19,7 @@ type Reader struct {
 	Tell func(target string, c *Config, err error) // of a config that is adopted, or refused
 }
 
-// Wrap returns b with configs read. What gRPC gets is unchanged, but for a config that Parse refuses: it gets the error.
+// Wrap returns b with configs read. What gRPC gets is unchanged, but for a config with an invalid hedgingPolicy: it gets the error.
 func (r *Reader) Wrap(b resolver.Builder) resolver.Builder {
 	w := &builder{b, r}
 	if o, ok := b.(resolver.AuthorityOverrider); ok {
@@ -37,26 +41,19 @@ func (b *builder) Build(target resolver.Target, cc resolver.ClientConn, opts res
 	if opts.DisableServiceConfig {
 		return b.Builder.Build(target, cc, opts)
 	}
-	return b.Builder.Build(target, &conn{ClientConn: cc, target: target.String(), reader: b.reader}, opts)
+	return b.Builder.Build(target, &conn{ClientConn: cc, target: grpctarget.OfResolver(target), reader: b.reader}, opts)
 }
 
-// maxParsed is how many results of a resolver's last configs are kept: one that is updated is mostly the last.
-const maxParsed = 64
-
-// conn is what a resolver tells what it has found.
+// conn is the ClientConn of a resolver.
 type conn struct {
 	resolver.ClientConn
 	target string
 	reader *Reader
-
-	mu     sync.Mutex // guards parsed
-	parsed []parsed
 }
 
-type parsed struct {
-	by  serviceconfig.Config // gRPC's, a pointer
-	own *Config
-}
+// parsed has the Config of each *grpc.ServiceConfig that was parsed and is still in use, by its weak pointer. A resolver may
+// send one that was parsed long ago, or for another connection.
+var parsed sync.Map
 
 // ParseServiceConfig remembers the config that gRPC has parsed.
 func (c *conn) ParseServiceConfig(text string) *serviceconfig.ParseResult {
@@ -64,39 +61,30 @@ func (c *conn) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 	if result == nil || result.Err != nil {
 		return result
 	}
-	own, err := Parse(text)
+	own, err := read(text)
 	if err != nil {
 		c.reader.Tell(c.target, nil, err)
 		return &serviceconfig.ParseResult{Err: err}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.parsed) >= maxParsed {
-		c.parsed = slices.Delete(c.parsed, 0, 1)
+	if by, ok := result.Config.(*grpc.ServiceConfig); ok && by != nil { //lint:ignore SA1019 the type that grpc-go uses
+		key := weak.Make(by)
+		if _, known := parsed.Swap(key, own); !known {
+			runtime.AddCleanup(by, func(key weak.Pointer[grpc.ServiceConfig]) { parsed.Delete(key) }, key) //lint:ignore SA1019 as above
+		}
 	}
-	c.parsed = append(c.parsed, parsed{result.Config, own})
 	return result
 }
 
 // UpdateState adopts the config that comes with the state before gRPC does. As there, no config, an error and an
-// empty result leave the one before in force: a resolver has none when its lookup of one failed.
+// empty result leave the one before in force: a resolver has none when its lookup of one failed. So does a config that was not
+// parsed by the ClientConn of a Reader, because nothing is known of it.
 func (c *conn) UpdateState(s resolver.State) error {
-	if r := s.ServiceConfig; r != nil && r.Err == nil && r.Config != nil {
-		own := c.find(r.Config)
-		if c.reader.Book.set(c.target, own) && own != nil {
-			c.reader.Tell(c.target, own, nil)
+	if r := s.ServiceConfig; r != nil && r.Err == nil {
+		if by, ok := r.Config.(*grpc.ServiceConfig); ok && by != nil { //lint:ignore SA1019 as above
+			if own, known := parsed.Load(weak.Make(by)); known && c.reader.Book.set(c.target, own.(*Config)) {
+				c.reader.Tell(c.target, own.(*Config), nil)
+			}
 		}
 	}
 	return c.ClientConn.UpdateState(s)
-}
-
-func (c *conn) find(by serviceconfig.Config) *Config {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.parsed {
-		if p.by == by {
-			return p.own
-		}
-	}
-	return nil
 }

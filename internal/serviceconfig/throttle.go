@@ -10,14 +10,14 @@ import (
 type Throttle struct {
 	target string
 	terms  Throttling
-	tokens atomic.Int64 // thousandths
+	tokens atomic.Int64 // in units of terms
 }
 
 // Open reports whether a hedge may be sent.
 func (t *Throttle) Open() bool { return t == nil || t.tokens.Load() > t.terms.Max/2 }
 
 // Failed counts an attempt that has failed with a non-fatal code, or whose server asked for no more.
-func (t *Throttle) Failed() { t.add(-1000) }
+func (t *Throttle) Failed() { t.add(-oneToken) }
 
 // Succeeded counts a call that has succeeded.
 func (t *Throttle) Succeeded() {

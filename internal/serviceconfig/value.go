@@ -55,19 +55,11 @@ func (v value) object() (*object, error) {
 	if !v.given() {
 		return nil, nil
 	}
-	return objectAt(v.path, v.raw, v.wrong("an object"))
-}
-
-// objectAt reads an object, and returns mismatch if it is none.
-func objectAt(path string, raw json.RawMessage, mismatch error) (*object, error) {
-	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' {
-		if mismatch == nil {
-			mismatch = fmt.Errorf("it is no JSON object")
-		}
-		return nil, mismatch
+	if v.raw[0] != '{' {
+		return nil, v.wrong("an object")
 	}
-	o := &object{path: path, fields: make(map[string]field)}
-	d := json.NewDecoder(bytes.NewReader(raw))
+	o := &object{path: v.path, fields: make(map[string]field)}
+	d := json.NewDecoder(bytes.NewReader(v.raw))
 	_, err := d.Token()
 	for err == nil && d.More() {
 		var name json.Token
@@ -87,12 +79,7 @@ func objectAt(path string, raw json.RawMessage, mismatch error) (*object, error)
 	return o, err
 }
 
-func (o *object) at(name string) string {
-	if o.path == "" {
-		return name
-	}
-	return o.path + "." + name
-}
+func (o *object) at(name string) string { return o.path + "." + name }
 
 // names returns the names of all fields.
 func (o *object) names() (all []string) {
@@ -103,11 +90,8 @@ func (o *object) names() (all []string) {
 	return all
 }
 
-// field returns the value of a field. There may be no object.
+// field returns the value of a field.
 func (o *object) field(name string) value {
-	if o == nil {
-		return value{}
-	}
 	return value{o.at(name), o.fields[folded(name)].raw}
 }
 
@@ -125,14 +109,6 @@ func (o *object) array(name string) (all []value, err error) {
 		all = append(all, value{fmt.Sprintf("%s[%d]", v.path, i), raw})
 	}
 	return all, nil
-}
-
-// text returns a field that is a string; "" if it is not given.
-func (o *object) text(name string) (s string, err error) {
-	if v := o.field(name); v.given() && json.Unmarshal(v.raw, &s) != nil {
-		return "", v.wrong("a string")
-	}
-	return s, nil
 }
 
 // number returns a value that is a number.
