@@ -137,7 +137,8 @@ type Client struct {
 	// that a healthy server reports is its decision, as that of a filter or of a server
 	// that validates, and is not put to Fallback. While all Upstreams are down, which
 	// takes failures for three names in a row and a failed probe, Fallback is asked first. A probe asks for the
-	// root's servers, a name that was answered before, and one that a caller asks for.
+	// root's servers, names that the server was asked before, and a caller's name unless the order keeps it from the
+	// server, as from Fallback while Upstreams answer.
 	Fallback []Upstream
 
 	// Exchanger is asked instead of Upstreams and Fallback, which must be empty, once for

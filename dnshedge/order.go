@@ -20,7 +20,8 @@ const (
 	// when the one before it has failed, is found to be down, or is late for its share of
 	// Timeout, 5 s at most. That one is still waited for: while it answers others, and most that
 	// is of the same type, what the next one says counts after 5 s, as with other resolvers, or
-	// when Timeout is nearly over. A server that is found to be down is asked last.
+	// when Timeout is nearly over. A server that is found to be down is asked last. Probes of a server
+	// do not have names that only servers before it were asked.
 	OrderStrict
 )
 

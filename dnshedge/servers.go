@@ -287,17 +287,36 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 	return s.put(ctx, q, turns)
 }
 
-// probe has those of g and of the fallback servers probed for q that are in doubt or, unless strict, were not heard of for long. The first
-// one to be asked q is not asked it once more by that.
+// probe starts probes of the servers of g and of the fallback that are in doubt and, unless strict, of the servers of g without a recent answer.
+// First is the first server that is asked q. The order keeps q's name from the servers after it, and so no probe has that name: fallback
+// servers, and with strict the rest of g. The probe of first does not have it either, so that the same question is not asked twice at a time.
 func (s *servers) probe(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now := time.Now()
 	if len(g)+len(s.fallback) > 1 && (!g.Silent() || !s.fallback.Silent()) {
-		g.ProbeDoubtful(now, q, first)
-		s.fallback.ProbeDoubtful(now, q, first)
+		n := len(g)
+		if strict {
+			n = indexOrLength(g, first)
+		}
+		g[:n].ProbeDoubtful(now, q, first)
+		g[n:].ProbeDoubtful(now, nil, first)
+		n = 0
+		if !slices.Contains(g, first) {
+			n = indexOrLength(s.fallback, first)
+		}
+		s.fallback[:n].ProbeDoubtful(now, q, first)
+		s.fallback[n:].ProbeDoubtful(now, nil, first)
 	}
 	if !strict {
 		g.Measure(now, q, first)
 	}
+}
+
+// indexOrLength returns the index of a server in g, or the length of g if g does not have that server.
+func indexOrLength(g group.Servers, s *group.Server) int {
+	if i := slices.Index(g, s); i >= 0 {
+		return i
+	}
+	return len(g)
 }
 
 // A turn is a group that is asked when those before it have failed, or are late.

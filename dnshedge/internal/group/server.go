@@ -185,8 +185,8 @@ func (s *Server) AbandonEnded() { s.abandoned.Add(-1) }
 func (s *Server) Linger() time.Duration { return min(maxLinger, s.pool.conf.Timeout) }
 
 // Probe probes the server in the background, unless it was probed a moment ago. Probes find out whether a server is
-// down, and whether one is back that callers' queries do not reach because another server answers them. The question q
-// is one that a caller has.
+// down, and whether one is back that callers' queries do not reach because another server answers them. The question q is
+// one of a caller that this server may be asked; nil: the probe has only questions that every resolver or this server was asked before.
 func (s *Server) Probe(now time.Time, q *wire.Query) {
 	if s.beginProbe(now) && !s.pool.conf.Spawn(func(ctx context.Context) {
 		failed, err := s.Reach(ctx, q)
@@ -196,9 +196,10 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 	}
 }
 
-// Reach reports whether the server fails all that it is asked to find that out: for the root's servers, which every resolver
-// has at hand, a question that it has answered before, and a caller's question q, which may be nil. Not every server is a resolver for
-// the root, and a name that it knew may be broken now. If the first query is not answered, there is a second one.
+// Reach reports whether the server fails all questions of a probe: for the root's servers, which every resolver
+// has at hand, a question that it has answered before, and a caller's question q. Not every server is a resolver for
+// the root, and a name that it knew may be broken now. If q is nil, a question that it has failed before takes its place.
+// If the first query is not answered, there is a second one.
 func (s *Server) Reach(ctx context.Context, q *wire.Query) (failed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0, true)))
 	defer cancel()
@@ -250,15 +251,18 @@ func (s *Server) Decides(failure *wire.Answer) bool {
 	return failure.Rcode() == dns.RcodeServerFailure || s.Good()
 }
 
-// probes are the questions of Reach. A server that has never answered anything but with failures is asked one of them.
+// probes returns the questions of Reach. A server that has never answered anything but with failures is asked one of them.
 func (s *Server) probes(q *wire.Query) []*wire.Query {
-	if q != nil && !q.Standard() {
+	n := s.probed.Add(1)
+	if q == nil {
+		q = s.failedQuestion(n / 2)
+	} else if !q.Standard() {
 		q = nil
 	}
 	if known := s.known.Load(); known != nil {
 		return append([]*wire.Query{wire.RootServers, known}, cmp.Or(q, known))
 	}
-	if q == nil || s.probed.Add(1)%2 == 1 {
+	if q == nil || n%2 == 1 {
 		return []*wire.Query{wire.RootServers, wire.RootServers}
 	}
 	return []*wire.Query{q}
@@ -313,10 +317,10 @@ type health struct {
 	mu          sync.Mutex // guards the fields below
 	answeredAt  time.Time  // the last time
 	refusals    refusals
-	misses      int                     // queries without an answer since then
-	failed      [failuresToDoubt]string // the names in a row that it failed, in wire format
-	probeGap    time.Duration           // between probes
-	probeAt     time.Time               // of the next probe
+	misses      int                          // queries without an answer since then
+	failed      [failuresToDoubt]*wire.Query // the questions about names in a row that it failed
+	probeGap    time.Duration                // between probes
+	probeAt     time.Time                    // of the next probe
 	probing     bool
 	probeFailed bool          // and nothing was answered since
 	notice      engine.Notice // what was logged
@@ -393,17 +397,27 @@ func (h *health) responded(q *wire.Query, failure bool) {
 	}
 	h.mu.Lock()
 	n := h.failures.Load()
-	if n == failuresToDoubt || slices.ContainsFunc(h.failed[:n], func(name string) bool { return strings.EqualFold(name, q.Name) }) {
+	if n == failuresToDoubt || slices.ContainsFunc(h.failed[:n], func(f *wire.Query) bool { return strings.EqualFold(f.Name, q.Name) }) {
 		h.mu.Unlock()
 		return
 	}
-	h.failed[n] = q.Name
+	h.failed[n] = q
 	h.failures.Store(n + 1)
 	if n+1 == failuresToDoubt {
 		h.probeAt = time.Now().Add(h.probeGap)
 	}
 	h.mu.Unlock()
 	h.tell(time.Now())
+}
+
+// failedQuestion returns one of the questions that the server has failed, by n; nil: it has answered since.
+func (h *health) failedQuestion(n int64) *wire.Query {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if failures := h.failures.Load(); failures > 0 {
+		return h.failed[n%failures]
+	}
+	return nil
 }
 
 // recovered is called when the server has answered q with more than a failure, for the first time or after failures.

@@ -1,0 +1,130 @@
+package dnshedge_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// questionLog records the names that a server is asked for.
+type questionLog struct {
+	mu    sync.Mutex
+	names []string
+}
+
+// record returns h, with every question recorded.
+func (l *questionLog) record(h dnstest.Handler) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		l.mu.Lock()
+		l.names = append(l.names, strings.ToLower(q.Question[0].Name))
+		l.mu.Unlock()
+		return h(q)
+	}
+}
+
+// withPrefix returns the recorded names that begin with a prefix.
+func (l *questionLog) withPrefix(prefix string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range l.names {
+		if strings.HasPrefix(name, prefix) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// switchable answers as the first handler until the given time, and then as the second.
+func switchable(until time.Time, first, second dnstest.Handler) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		if time.Now().Before(until) {
+			return first(q)
+		}
+		return second(q)
+	}
+}
+
+// After an outage in which all servers failed, the later servers are in doubt and are probed. The first server answers every question
+// then, and so the order keeps the names from the later ones.
+func TestProbesDoNotSendNamesToServersThatTheOrderKeepsThemFrom(t *testing.T) {
+	bad := map[string]dnstest.Handler{"silence": drop, "SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused)}
+	for name, outage := range bad {
+		for later, laterBad := range bad {
+			for _, setting := range []string{"strict", "resolv.conf", "fallback"} {
+				t.Run(name+", later "+later+", "+setting, func(t *testing.T) {
+					bubble(t, func(l *lab) {
+						end := time.Now().Add(15 * time.Second)
+						var asked questionLog
+						l.serve("a", switchable(end, outage, good))
+						l.serve("b", asked.record(laterBad))
+						l.serve("c", asked.record(switchable(end, good, laterBad)))
+						c := &dnshedge.Client{Timeout: time.Second, Order: dnshedge.OrderStrict}
+						switch setting {
+						case "strict":
+							l.client(c, l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
+						case "resolv.conf":
+							c.Order, c.ResolvConf = dnshedge.OrderAuto, l.resolvConf("", "a", "b", "c")
+							l.client(c)
+						case "fallback":
+							c.Order, c.Fallback = dnshedge.OrderAuto, []dnshedge.Upstream{l.up("udp", "b"), l.up("udp", "c")}
+							l.client(c, l.up("udp", "a"))
+						}
+						for i := 0; time.Now().Before(end); i++ {
+							_, _, _ = l.ask(c, fmt.Sprintf("outage%d.example.", i))
+							time.Sleep(200 * ms)
+						}
+						for i := 0; i < 300 && len(asked.withPrefix("back")) == i; i++ { // until only a is asked
+							l.must(c, fmt.Sprintf("back%d.example.", i))
+							time.Sleep(100 * ms)
+						}
+						time.Sleep(5 * time.Second)
+						for i := range 600 {
+							r, took := l.must(c, fmt.Sprintf("secret%d.corp.example.", i))
+							assert.Equal(t, "192.0.2.1", addr(r))
+							assert.LessOrEqual(t, took, 20*ms)
+							time.Sleep(100 * ms)
+						}
+						assert.Empty(t, asked.withPrefix("secret"))
+						assert.NotEmpty(t, asked.withPrefix("."), "the servers in doubt are probed, or the test proves nothing")
+					})
+				})
+			}
+		}
+	}
+}
+
+// A later server that knows some names only, and not the root, is found to be back by a name that it was asked before.
+func TestProbeFindsALaterServerThatKnowsSomeNamesOnly(t *testing.T) {
+	bubble(t, func(l *lab) {
+		end := time.Now().Add(20 * time.Second)
+		refuseRoot := func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "." {
+				return rcode(dns.RcodeRefused)(q)
+			}
+			return good(q)
+		}
+		l.serve("a", switchable(end, rcode(dns.RcodeServerFailure), good))
+		l.serve("b", switchable(end, rcode(dns.RcodeServerFailure), refuseRoot))
+		c := l.client(&dnshedge.Client{Order: dnshedge.OrderStrict}, l.up("udp", "a"), l.up("udp", "b"))
+		for i := 0; time.Now().Before(end); i++ {
+			_, _, _ = l.ask(c, fmt.Sprintf("outage%d.example.", i))
+			time.Sleep(500 * ms)
+		}
+		for i := range 300 {
+			_, _, _ = l.ask(c, fmt.Sprintf("new%d.example.", i))
+			time.Sleep(100 * ms)
+		}
+		for _, u := range c.Stats().Upstreams {
+			assert.False(t, u.Failing, u.Upstream)
+			assert.False(t, u.Down, u.Upstream)
+		}
+	})
+}
