@@ -2,6 +2,7 @@ package httpattempt
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -10,7 +11,8 @@ import (
 
 // Divisible reports whether two copies of req can be under way at once, safe or not: the list
 // is of what can. It must have a URL, no body or one that can be kept, and nothing to say after
-// that; its header must not bind it to a connection, see [Heading]; and it must have no nonce.
+// that; its header must not bind it to a connection, see [Heading]; and it must have no nonce, nor another credential
+// that is good once.
 func Divisible(req *http.Request, h Heading, maxBody int64, streams bool) bool {
 	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil || len(req.TransferEncoding) > 0 {
 		return false
@@ -18,7 +20,7 @@ func Divisible(req *http.Request, h Heading, maxBody int64, streams bool) bool {
 	if HasBody(req) && (req.ContentLength <= 0 || req.ContentLength > maxBody) {
 		return false
 	}
-	return !h.bound && !hasNonce(req.URL.RawQuery) && (streams || !h.stream)
+	return !h.bound && !isSingleUse(req.URL) && (streams || !h.stream)
 }
 
 // A Heading is what the header of a request says of sending it twice.
@@ -62,6 +64,8 @@ func (h *Heading) read(name string, values []string, marks *Marks) {
 		h.bound = h.bound || is(name, "Connection") && slices.ContainsFunc(values, agrees)
 	case beginning("Authorization"):
 		h.bound = h.bound || is(name, "Authorization") && slices.ContainsFunc(values, goodOnce)
+	case beginning("X-Authorization"):
+		h.bound = h.bound || is(name, "X-Authorization") && slices.ContainsFunc(values, goodOnce)
 	case beginning("Proxy-Authorization"):
 		h.bound = h.bound || is(name, "Proxy-Authorization") && slices.ContainsFunc(values, goodOnce)
 	}
@@ -114,24 +118,115 @@ func goodOnce(credentials string) bool {
 	return hasNonce(credentials)
 }
 
-// hasNonce reports whether a query, credentials or a signature have a parameter, NAME=VALUE, that is a nonce: the server refuses
-// the second of two copies.
+// hasNonce reports whether a query, a path, credentials or a signature have a parameter, NAME=VALUE, that is a nonce: the server
+// refuses the second of two copies.
 func hasNonce(params string) bool {
 	for {
 		name, rest, ok := strings.Cut(params, "=")
-		switch {
-		case !ok:
+		if !ok {
 			return false
-		case isNonce(strings.TrimRight(name, " \t")):
+		}
+		name = strings.TrimRight(name, " \t")
+		if isNonce(unescape(name[strings.LastIndexAny(name, separators)+1:])) {
 			return true
 		}
 		params = rest
 	}
 }
 
-// isNonce reports whether a name, with whatever before it, ends as those do of what is good for one request: oauth_nonce,
-// SignatureNonce of Alibaba, X-Ca-Nonce.
+// separators stand before the name of a parameter.
+const separators = "&;,/? \t\""
+
+// isNonce reports whether a name contains "nonce", in any case: oauth_nonce, noncestr of WeChat, auth[nonce],
+// SignatureNonce of Alibaba, X-Ca-Nonce. It looks at every fifth byte as long as that is in no "nonce".
 func isNonce(name string) bool {
-	n := len(name)
-	return n >= 5 && name[n-2]|0x20 == 'c' && strings.EqualFold(name[n-5:], "nonce")
+	for i := 4; i < len(name); {
+		switch name[i] | 0x20 {
+		case 'e':
+			if strings.EqualFold(name[i-4:i+1], "nonce") {
+				return true
+			}
+			i += 5
+		case 'c':
+			i++
+		case 'n':
+			i += 2
+		case 'o':
+			i += 3
+		default:
+			i += 5
+		}
+	}
+	return false
+}
+
+// unescape returns a name without percent-encoding, as far as that is valid.
+func unescape(name string) string {
+	if strings.IndexByte(name, '%') < 0 {
+		return name
+	}
+	if plain, err := url.QueryUnescape(name); err == nil {
+		return plain
+	}
+	var plain strings.Builder
+	for i := 0; i < len(name); i++ {
+		if b, err := url.PathUnescape(name[i:min(i+3, len(name))]); name[i] == '%' && err == nil {
+			plain.WriteString(b)
+			i += 2
+			continue
+		}
+		plain.WriteByte(name[i])
+	}
+	return plain.String()
+}
+
+// isSingleUse reports whether a URL has a nonce, or credentials that are good once by their specification: a ticket of CAS (protocol
+// 3.0, section 3.1.1), an authorization code (RFC 6749, section 4.1.2) or verifier (RFC 5849, section 2.2) on its
+// way to the client, an answer or artifact of SAML (bindings 2.0, sections 3.4 and 3.6), or a one-time password (RFC 6238, section 5.2).
+func isSingleUse(u *url.URL) bool {
+	if hasNonce(u.RawQuery) || hasNonce(u.Path) || hasNonce(u.Opaque) {
+		return true
+	}
+	query := u.RawQuery
+	if u.Opaque != "" {
+		_, inOpaque, _ := strings.Cut(u.Opaque, "?")
+		query = inOpaque + "&" + query
+	}
+	var code, state bool
+	for query != "" {
+		var pair string
+		if i := strings.IndexAny(query, "&;"); i >= 0 {
+			pair, query = query[:i], query[i+1:]
+		} else {
+			pair, query = query, ""
+		}
+		name, value, _ := strings.Cut(pair, "=")
+		switch name = unescape(name); {
+		case is(name, "code"):
+			code = true
+		case is(name, "state"):
+			state = true
+		case is(name, "ticket"):
+			if isTicket(unescape(value)) || validatesTickets(u.Path) {
+				return true
+			}
+		case is(name, "oauth_verifier"), is(name, "SAMLart"), is(name, "SAMLResponse"), is(name, "otp"):
+			return true
+		}
+	}
+	return code && state
+}
+
+// isTicket reports whether a value is a service ticket or a proxy ticket of CAS.
+func isTicket(value string) bool {
+	return strings.HasPrefix(value, "ST-") || strings.HasPrefix(value, "PT-")
+}
+
+// validatesTickets reports whether a path is one at which a server of CAS validates tickets.
+func validatesTickets(path string) bool {
+	switch path = strings.TrimRight(path, "/"); path[strings.LastIndexByte(path, '/')+1:] {
+	case "validate", "serviceValidate", "proxyValidate":
+		return true
+	}
+	return false
 }

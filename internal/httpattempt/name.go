@@ -1,11 +1,15 @@
 package httpattempt
 
-import "strings"
+import (
+	"net"
+	"net/netip"
+	"strings"
+)
 
 // HostName returns host, with its port unless that is the scheme's own. All spellings of
 // a host have the same name.
 func HostName(scheme, host string) string {
-	canonical := true
+	canonical := !strings.HasPrefix(host, "[")
 	for i := range len(host) {
 		c := host[i]
 		canonical = canonical && !(c >= 'A' && c <= 'Z' || c == '.' && (i == len(host)-1 || host[i+1] == ':'))
@@ -19,10 +23,36 @@ func HostName(scheme, host string) string {
 	if canonical {
 		return host
 	}
+	if end := strings.LastIndexByte(host, ']'); host[0] == '[' && end > 0 {
+		return "[" + canonicalAddr(host[1:end]) + "]" + host[end+1:]
+	}
 	name, port, ok := strings.Cut(host, ":")
 	host = strings.TrimSuffix(name, ".")
 	if ok {
 		host += ":" + port
 	}
 	return strings.ToLower(host)
+}
+
+// HostOnly returns host in lower case, without its port and without a dot at its end. An IPv6 address has its canonical text, in
+// brackets.
+func HostOnly(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	addr := canonicalAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
+	if strings.Contains(addr, ":") {
+		return "[" + addr + "]"
+	}
+	return strings.TrimSuffix(addr, ".")
+}
+
+// canonicalAddr returns the canonical text (RFC 5952) of an IPv6 address, whose zone may be escaped as in a URL. It returns another
+// name in lower case.
+func canonicalAddr(name string) string {
+	name = strings.ToLower(strings.Replace(name, "%25", "%", 1))
+	if a, err := netip.ParseAddr(name); err == nil && a.Is6() {
+		return a.String()
+	}
+	return name
 }

@@ -10,6 +10,8 @@ import (
 	"path"
 	"strings"
 	"sync"
+
+	"github.com/gohedge/hedge/internal/httpattempt"
 )
 
 // A Mux finds the value of the most specific pattern that matches a request. The zero Mux has no pattern. Once all are
@@ -39,8 +41,8 @@ func (m *Mux[T]) Add(pattern, at string, value T) error {
 		if _, _, err := net.SplitHostPort(host); err == nil { // a ServeMux asks for the host of a request without its port
 			return fmt.Errorf("host %q has a port, and a pattern is for all ports of a host", host)
 		}
-		// Names of hosts have no case and may end with a dot, but for a ServeMux.
-		pattern = pattern[:i-len(host)] + strings.ToLower(strings.TrimSuffix(host, ".")) + pattern[i:]
+		// A ServeMux compares the names of hosts byte by byte.
+		pattern = pattern[:i-len(host)] + httpattempt.HostOnly(host) + pattern[i:]
 	}
 	if m.mux == nil {
 		m.mux, m.all = http.NewServeMux(), make(map[string]*entry[T])
@@ -102,7 +104,7 @@ func (m *Mux[T]) Find(method, host string, u *url.URL) (value T, clean, ok bool)
 	} else if u.Path == "" {
 		to = &url.URL{Path: sent}
 	}
-	value, ok = m.serving(&http.Request{Method: cmp.Or(method, http.MethodGet), Host: host, URL: to})
+	value, ok = m.serving(&http.Request{Method: cmp.Or(method, http.MethodGet), Host: httpattempt.HostOnly(host), URL: to})
 	return value, to.Path == sent, ok
 }
 
