@@ -21,7 +21,7 @@ import (
 // call is one request in flight: the Op and the Gate of its race. It is used again, so
 // nothing that is handed out may refer to it.
 //
-// The goroutine of RoundTrip writes terms, key, trip, grace, hooks, dialect and guarded before the race
+// The goroutine of RoundTrip writes terms, key, trip, grace, hooks, hostVersion and guarded before the race
 // begins, and attempts read them. Each attempt writes its own element of tries before it
 // ends; RoundTrip reads that of the winner. The primary writes peer, and hedges read it.
 // likePrimary is written once, before a call for the rest of a body is made. What guards the
@@ -34,13 +34,13 @@ type call struct {
 	t        *Transport
 	key      *engine.Key        // kept for the next call, which is often one of the same key
 	grace    time.Duration      // for losers to finish; 0: they are cancelled
-	hooks    *httpattempt.Hooks // the caller's, if they must be muted; else nil
+	hooks    *httpattempt.Hooks // the caller's, if the call may be hedged; nil: it has none
 	tries    [1 + race.MaxHedges]try
 	peer     atomic.Pointer[httpattempt.Peer] // where the primary went; nil: not known, or not needed
 	trip     *places.Trip                     // nil: all attempts go where the call was made for
 
-	dialect          // of the host, as far as was known before
-	guarded     bool // primaries may go over HTTP/1.1, and hedges as well
+	hostVersion      // of the host, as far as was known before
+	guarded     bool // the call may be hedged, and its attempts may go over HTTP/1.1
 	likePrimary bool // hedges go where primaries go, see [WithResume]
 }
 
@@ -82,7 +82,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		r, resp, err = c.try(a, n)
 	}
 	if err == nil && !c.trip.Elsewhere(n) {
-		c.hears(c.key, resp, n > 0)
+		c.recordHostFeatures(c.key, resp, n > 0)
 		if a.Tells() && !c.Tells(n) {
 			c.key.Tag.Or(c.tells(n))
 		}
@@ -123,6 +123,9 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.Link) {
 	asks := c.t.pools.AskPeers()
 	if n == 0 && !c.guarded && !asks {
+		if c.hooks != nil {
+			return c.hooks.Context(a), nil
+		}
 		return a, nil
 	}
 	var peer *httpattempt.Peer
@@ -267,17 +270,17 @@ func (c *call) visit(rt http.RoundTripper, r *http.Request, n int) (*http.Respon
 // prepare makes r the request of attempt n to its place. A hedge is not sent if that fails, in whatever way. It is no failure of the place
 // if the attempt has lost, or its caller has given up, meanwhile.
 func (c *call) prepare(r *http.Request, n int) (err error) {
-	returned := false
+	ctx, returned := r.Context(), false
 	defer func() {
 		if n > 0 && (!returned || err != nil) {
-			c.RefuseFare(DeniedNotReady, engine.Fare{Cost: c.trip.Cost(n)})
+			c.RefuseIn(ctx, DeniedNotReady, engine.Fare{Cost: c.trip.Cost(n)})
 		}
 	}()
 	err = c.trip.Start(r, n, c.t.settings.Load().AttemptHeader)
 	if returned = true; err == nil {
 		return nil
 	}
-	if r.Context().Err() == nil {
+	if ctx.Err() == nil {
 		c.t.log.Unprepared(err)
 		if n > 0 {
 			c.trip.Ended(n, false, false)

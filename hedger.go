@@ -166,7 +166,7 @@ func (c *doCall[T]) sendAlone(ctx context.Context) (T, error) {
 // sendHedged makes the call by op, and hedges at the delays.
 func (c *doCall[T]) sendHedged(ctx context.Context, op doOp[T], delays []time.Duration, style race.Style) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
-	style.Usual, style.Watch, style.Primary = c.Usual(), c.Watch(), c.contexts[0].Attempt()
+	style.Usual, style.Watch, style.Primary, style.Fresh = c.Usual(), c.Watch(), c.contexts[0].Attempt(), c.InBubble()
 	out := c.race.Run(ctx, op, op, delays, &style)
 	c.End(out.Winner >= 0, out.Winner > 0, 0)
 	c.hedger.tally(&c.Call, out.Winner)

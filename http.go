@@ -20,6 +20,11 @@ func (c *config) safe(req *http.Request) bool {
 	if f := c.hedgeable; f != nil {
 		return f(req)
 	}
+	return onlyReads(req)
+}
+
+// onlyReads reports whether the method of req is safe (RFC 9110, section 9.2.1).
+func onlyReads(req *http.Request) bool {
 	switch req.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "QUERY":
 		return true
@@ -62,6 +67,8 @@ func (c *config) failed(req *http.Request, code int) bool {
 		return true
 	case http.StatusConflict: // while the other attempt is in progress: draft-ietf-httpapi-idempotency-key-header, section 2.6
 		return hasIdempotencyKey(req)
+	case http.StatusPreconditionFailed: // by the other attempt, which has written what the condition excludes
+		return !onlyReads(req)
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
 		return false
 	default:
@@ -100,48 +107,65 @@ const (
 // https: these may be two servers. Bits say that the last answer came from behind a [Limiter], and that
 // attempts which got an answer have told of their connections: primaries, and hedges by a way of their own.
 const (
-	unknown = 0 // no primary has been answered
-	http1   = 1
-	http2   = 2
-	mixed   = 15 // several, as of hosts that share a key; it stays
-	limited = 1 << 8
+	unknown     = 0 // no primary has been answered
+	http1       = 1
+	http2       = 2
+	unversioned = 14 // answers have no version, as those of RoundTrippers in memory, or one above 13
+	mixed       = 15 // several, as of hosts that share a key or were upgraded; it stays
+	limited     = 1 << 8
 
 	primariesTell = 1 << 9
 	hedgesTell    = 1 << 10
 )
 
-// A dialect is a version in a key's tag.
-type dialect struct {
+// A hostVersion is the version of HTTP that a key's tag has for one scheme.
+type hostVersion struct {
 	version int32
-	shift   int32 // its place in the tag
+	shift   int32 // of the version, in bits of the tag
 }
 
-func dialectOf(k *engine.Key, scheme string) (d dialect) {
+func hostVersionOf(k *engine.Key, scheme string) (v hostVersion) {
 	if scheme == "https" {
-		d.shift = 4
+		v.shift = 4
 	}
-	d.version = k.Tag.Load() >> d.shift & mixed
-	return d
+	v.version = k.Tag.Load() >> v.shift & mixed
+	return v
 }
 
-// hears notes what an answer tells of its host. Hedges may go to another one.
-func (d dialect) hears(k *engine.Key, resp *http.Response, hedge bool) {
+// mayBeHTTP1 reports whether a primary may go over HTTP/1.1.
+func (v hostVersion) mayBeHTTP1() bool {
+	return v.version == http1 || v.version == unknown || v.version == mixed
+}
+
+// recordHostFeatures stores the HTTP version that the host has answered in, and whether the answer came from behind a
+// Limiter. The version of a hedge's answer is not stored: another host may have sent it.
+func (v hostVersion) recordHostFeatures(k *engine.Key, resp *http.Response, isHedge bool) {
 	before := k.Tag.Load()
 	tag := before &^ limited
 	if len(resp.Header[limitHeader]) > 0 {
 		tag |= limited
 	}
-	version := int32(min(resp.ProtoMajor, mixed-1))
-	switch known := before >> d.shift & mixed; {
-	case hedge || version <= unknown:
-	case known == unknown:
-		tag |= version << d.shift
-	case known != version:
-		tag |= mixed << d.shift
+	if known := before >> v.shift & mixed; !isHedge {
+		tag = tag&^(mixed<<v.shift) | mergeVersions(known, int32(resp.ProtoMajor))<<v.shift
 	}
 	if tag != before {
 		k.Tag.Store(tag)
 	}
+}
+
+// mergeVersions returns the version of a host that is known to have a version, and has answered in another one. An answer
+// without a version, such as a cached response, changes no known version.
+func mergeVersions(known, answered int32) int32 {
+	if answered <= 0 || answered > unversioned {
+		answered = unversioned
+	}
+	switch {
+	case known == unknown || known == unversioned:
+		return answered
+	case answered == unversioned || answered == known:
+		return known
+	}
+	return mixed
 }
 
 func behindLimiter(k *engine.Key) bool { return k.Tag.Load()&limited != 0 }

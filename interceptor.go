@@ -314,7 +314,7 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt}
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Fresh: c.InBubble()}
 	if len(delays) > 0 {
 		style.Call = c.in.above(c.asked.called)
 	}

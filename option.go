@@ -234,7 +234,8 @@ func WithHedgeable(f func(*http.Request) bool) Option {
 // WithFailureStatus sets the HTTP status codes with which a primary waits for the hedges that
 // are out: these and no others. The default is 408, 421, 425, 429, every 5xx but 501
 // and 505, and 409 to a request with an Idempotency-Key (or X-Idempotency-Key), which is
-// what a server says while the other attempt is in progress. It waits until the youngest hedge has
+// what a server says while the other attempt is in progress, and 412 to a method that writes, since the
+// other attempt may have changed what the condition is about. It waits until the youngest hedge has
 // had the 99th percentile of the key, 10ms at least and a second (or as long as the primary took)
 // at most. Any other status of the primary ends the call. A hedge ends it with 2xx and 3xx alone, unless they are listed here, see
 // [WithAnswerStatus]. Where replicas lag behind, add 404. It panics if a code is not in [100, 999].

@@ -21,7 +21,7 @@ func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt
 		c.key.Unresumed(string(why))
 		return resp, false
 	}
-	r := &resumption{t: c.t, key: c.key, dialect: c.dialect, ctx: req.Context(), peer: c.peer.Load()}
+	r := &resumption{t: c.t, key: c.key, hostVersion: c.hostVersion, ctx: req.Context(), peer: c.peer.Load()}
 	what := resume.Response{Context: r.ctx, Answer: resp, Part: part, Attempt: a, Hedge: number > 0, Started: started}
 	if a != nil {
 		what.Left = max(c.t.settings.Load().MaxHedges+1-started, 0)
@@ -41,13 +41,13 @@ func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt
 // A resumption asks for the rest of one body, by hedges of the call that the body answers.
 // Its fields are not written once the body is handed out, but for body, which locks itself.
 type resumption struct {
-	t       *Transport
-	key     *engine.Key
-	dialect dialect
-	ctx     context.Context       // the caller's
-	sent    *httpattempt.Snapshot // of the call's request; nil if the rest is never asked for
-	peer    *httpattempt.Peer     // where the primary went; nil: not known, or not needed
-	body    resume.Body           // here, because it is then one allocation
+	t           *Transport
+	key         *engine.Key
+	hostVersion hostVersion
+	ctx         context.Context       // the caller's
+	sent        *httpattempt.Snapshot // of the call's request; nil if the rest is never asked for
+	peer        *httpattempt.Peer     // where the primary went; nil: not known, or not needed
+	body        resume.Body           // here, because it is then one allocation
 }
 
 func (r *resumption) On() bool { return !r.t.off.Load() }
@@ -64,7 +64,7 @@ func (r *resumption) Passed(why resume.Obstacle, waited time.Duration) {
 func (r *resumption) Panicked() { r.t.stats.HedgePanics.Add(1) }
 
 func (r *resumption) Ask(byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
-	c := &call{t: r.t, key: r.key, dialect: r.dialect, guarded: r.dialect.version != http2, likePrimary: likePrimary}
+	c := &call{t: r.t, key: r.key, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1(), likePrimary: likePrimary}
 	c.peer.Store(r.peer)
 	c.BeginRest(r.ctx, r.key)
 	if !c.Call.Admit(0) {

@@ -24,18 +24,20 @@ import (
 // [WithHedgeable]); CONNECT, upgrades, and others whose Connection header says more than
 // close or keep-alive; those with an Expect header; those whose credentials are good for one
 // connection or one request: NTLM, Negotiate, Digest, OAuth 1.0, DPoP, and whatever has a nonce, in its URL, in
-// credentials or as a header; event streams (Accept: text/event-stream) unless [WithFirstByte] is given; bodies of unknown length or above
+// credentials or as a header; URLs with a ticket of CAS, an authorization code and its state, an answer of SAML or an otp; event streams (Accept: text/event-stream) unless [WithFirstByte] is given; bodies of unknown length or above
 // [WithMaxReplayBytes]; requests with trailers.
 //
 // The caller's request is never changed and its body is always closed. It may be changed
 // or used again, as always, once RoundTrip has returned an error or the response's body
-// is closed: losers that still run have copies. Nor is the request's context used any more. Losers
+// is closed: the attempts of a call that may be hedged have copies. Losers do not use the request's context any more
+// either, nor do attempts of a call that has failed. Losers
 // find in theirs the values that hedges of the call have asked for before, and no others.
-// httptrace hooks see the primary only, and nothing once RoundTrip has returned another attempt's
-// response. Response.Request is the caller's request, or what a RoundTripper below has set.
+// httptrace hooks see the primary only. None begins once RoundTrip has returned an error or another attempt's
+// response, before which RoundTrip waits 0.1s at most for a hook that runs. Response.Request is the caller's request, or what a RoundTripper below has set.
 //
-// The primary of an HTTP/1.1 request runs on a goroutine of its own. If it panics there,
-// RoundTrip panics as well. If the value is an error that the runtime did not make, RoundTrip
+// The primary of a request that may be hedged runs on a goroutine of its own, unless all answers of its host came over HTTP/2
+// or later, or without a version. Then a hedge's response is returned once the RoundTrip of the cancelled primary has returned, which
+// net/http does at once. If the primary panics on its own goroutine, RoundTrip panics as well. If the value is an error that the runtime did not make, RoundTrip
 // panics with it. Otherwise it panics with an error that has the stack in its text and that
 // unwraps to the value.
 type Transport struct {
@@ -125,7 +127,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if fit > 1 {
 		c.embark(req, fit)
 	}
-	c.dialect = dialectOf(c.key, req.URL.Scheme)
+	c.hostVersion = hostVersionOf(c.key, req.URL.Scheme)
 	plan := c.Begin(req.Context(), c.key, c.delay)
 	if plan == nil || httpattempt.HasBody(req) && !c.requests.BodyRead() { // the plan may have come meanwhile
 		return c.sendAlone(req)
@@ -165,7 +167,7 @@ func (c *call) readTerms(req *http.Request) Reason {
 	facts.RouteOff = c.route.Off
 	h := c.requests.ReadHeader(req.Header, httpattempt.Marks{Attempt: AttemptHeader, Own: settings.AttemptHeader})
 	facts.Hedge = h.Hedge
-	facts.Again = o.Above.Target != "" && req.URL != nil && o.Above == race.Called{Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
+	facts.Again = o.Above.HTTP && req.URL != nil && o.Above == race.Called{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
 	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, c.firstByte)
 	if !o.Allow && !c.route.Hedgeable && facts.Refuse(o) == engine.None {
 		facts.Unsafe = !t.options.safe(req)
@@ -217,7 +219,7 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 	c.Started(ctx, 0)
 	resp, err := c.visit(t.pools.Primary(), once, 0)
 	if err == nil {
-		c.hears(c.key, resp, false)
+		c.recordHostFeatures(c.key, resp, false)
 	}
 	failure := race.OfPrimary(c.judge(req, resp, err, 0))
 	c.arrivedAlone(ctx, failure == nil)
@@ -233,19 +235,20 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 
 // sendHedged sends a call, and hedges when the plan says.
 func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Call: c.t.above(race.Called{Target: c.key.Name.Host})}
-	if c.t.options.key != nil && style.Call.Target != "" {
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Fresh: c.InBubble(), Call: c.t.above(race.Called{HTTP: true, Target: c.key.Name.Host})}
+	if c.t.options.key != nil && style.Call.HTTP {
 		style.Call.Target = c.hostOf(req)
 	}
-	if len(plan.Delays) > 0 {
+	delays := c.delaysOf(plan)
+	if len(delays) > 0 {
 		c.setStyle(&style)
 	}
-	style.Primary = c.requests.Prepare(req, style.Detach)
-	if style.Detach {
+	if len(delays) > 0 || c.t.pools.AskPeers() {
 		c.hooks = httpattempt.HooksFrom(req.Context())
 	}
-	out := c.race.Run(req.Context(), c, c, c.delaysOf(plan), &style)
-	if c.hooks != nil && out.Winner != 0 {
+	style.Primary = c.requests.Prepare(req, len(delays) > 0, c.guarded)
+	out := c.race.Run(req.Context(), c, c, delays, &style)
+	if c.hooks != nil && (out.Winner > 0 || out.Value == nil) {
 		c.hooks.Mute()
 	}
 	var setup time.Duration
@@ -259,13 +262,14 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 	return c.deliver(req, &out)
 }
 
-// setStyle says how the attempts of a call run and end that may be hedged.
+// setStyle sets how the attempts of a call run and end that may be hedged. Where a primary may go over HTTP/1.1 it is
+// guarded, which can put off its cancellation, see [httpattempt.Link]. It is detached as well, so that no winner waits for it.
 func (c *call) setStyle(style *race.Style) {
-	c.guarded = c.version != http2
+	c.guarded = c.mayBeHTTP1()
+	style.Detach = c.guarded
 	if c.version != http1 {
 		return
 	}
-	style.Detach = true // a loser is not cancelled at once, see [httpattempt.Link]
 	if !c.firstByte {
 		c.grace = c.t.settings.Load().Linger
 	}
@@ -281,6 +285,9 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 	t, resp, err := c.t, out.Value, out.Err
 	if err == httpattempt.ErrFailure {
 		err = nil
+	}
+	if resp == nil && out.Attempt != nil {
+		out.Attempt.Abandon()
 	}
 	number := max(out.Winner, 0)
 	resp = answerTo(req, c.tries[number].sent, resp)

@@ -21,6 +21,9 @@ import (
 // one. It sends HEAD requests to the URLs through the base transport; they are not
 // hedged, no latency is learned from them, and any status will do.
 //
+// The connections are for primaries. Hedges have connections of their own over HTTP/2 and with MaxConnsPerHost: the first
+// hedge opens one.
+//
 // The base decides how many connections stay: MaxIdleConnsPerHost is 2 by default,
 // and MaxConnsPerHost bounds n. Warm keeps connections from other requests for a tenth of a
 // second longer than one takes to open, at most, and opens fewer if some are busy, because

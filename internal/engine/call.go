@@ -91,6 +91,13 @@ func (c *Call) Usual() time.Duration {
 	return c.plan.P99
 }
 
+// InBubble reports whether the call, or the making of its engine, happens in a bubble of testing/synctest. The clock of a bubble is not
+// monotonic and begins in the year 2000, before any engine outside was made.
+func (c *Call) InBubble() bool {
+	born := c.key.engine.born
+	return born == born.Round(0) || c.start.Before(born)
+}
+
 // Began says when the call began, if that was before Begin.
 func (c *Call) Began(at time.Time) { c.start = c.key.engine.clock(at) }
 
@@ -197,10 +204,13 @@ func (c *Call) tell(denial observe.Reason) {
 func (c *Call) Refuse(reason observe.Reason) { c.RefuseFare(reason, Fare{}) }
 
 // RefuseFare is Refuse for a hedge that was admitted with a fare.
-func (c *Call) RefuseFare(reason observe.Reason, fare Fare) {
+func (c *Call) RefuseFare(reason observe.Reason, fare Fare) { c.RefuseIn(c.ctx, reason, fare) }
+
+// RefuseIn is RefuseFare for a hedge that may be refused after its call: ctx is the context of the attempt.
+func (c *Call) RefuseIn(ctx context.Context, reason observe.Reason, fare Fare) {
 	c.refused.Add(1)
 	c.key.refused(time.Now(), reason, fare)
-	c.tellDenied(reason)
+	c.watcher.Tell(func(o observe.Observer) { o.Denied(ctx, c.key.Info, reason) })
 }
 
 // tellDenied tells why a hedge, or any hedge of the call, is not sent.

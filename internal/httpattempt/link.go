@@ -35,7 +35,7 @@ type Link struct {
 
 // Context returns the context of attempt a, with the hooks of l in it. Guarded says that
 // cancelling the attempt may harm others that use its connection. A hedge's context hides the
-// caller's hooks. A primary's has them, or own instead if that is not nil; peer, if that is not
+// caller's hooks. A primary's calls own, which are the caller's; nil: the caller has none. Peer, if that is not
 // nil, learns which address the primary goes to.
 func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *Peer) context.Context {
 	l.Attempt, l.guarded = a, guarded
@@ -61,8 +61,8 @@ func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *P
 	}
 	switch {
 	case own != nil:
-		ctx = httptrace.WithClientTrace(untraced{ctx}, own.muted())
-	case peer == nil && traceKey != nil && httptrace.ContextClientTrace(ctx) == nil:
+		ctx = own.Context(a)
+	case peer == nil && traceKey != nil:
 		return l // no hooks of the caller to call as well, and none that package net must find
 	}
 	return httptrace.WithClientTrace(ctx, &l.trace)
@@ -187,6 +187,11 @@ func HooksFrom(ctx context.Context) *Hooks {
 	return nil
 }
 
+// Context returns the context of attempt a, a primary, with hooks that call the caller's until Mute is called.
+func (h *Hooks) Context(a *race.Attempt) context.Context {
+	return httptrace.WithClientTrace(untraced{a}, h.muted())
+}
+
 // muted returns hooks that call the caller's until Mute is called.
 func (h *Hooks) muted() *httptrace.ClientTrace {
 	trace := *h.trace
@@ -231,7 +236,11 @@ func (h *Hooks) leave() {
 	}
 }
 
-// Mute has no hook run any more, and waits for those that do. It is called once.
+// hookTime is how long RoundTrip waits for a hook that runs when another attempt's response is returned.
+const hookTime = 100 * time.Millisecond
+
+// Mute lets no hook begin any more, and waits until no hook runs, or for hookTime: a hook that blocks must not
+// keep the response of another attempt. It is called once.
 func (h *Hooks) Mute() {
 	h.mu.Lock()
 	h.mutes = true
@@ -241,8 +250,14 @@ func (h *Hooks) Mute() {
 		idle = h.idle
 	}
 	h.mu.Unlock()
-	if idle != nil {
-		<-idle
+	if idle == nil {
+		return
+	}
+	limit := time.NewTimer(hookTime)
+	defer limit.Stop()
+	select {
+	case <-idle:
+	case <-limit.C:
 	}
 }
 

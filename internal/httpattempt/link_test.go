@@ -53,6 +53,18 @@ func TestMuteWaitsForTheHookThatRuns(t *testing.T) {
 	})
 }
 
+func TestMuteDoesNotWaitForAHookThatBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := httpattempt.HooksFrom(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GetConn: func(string) { time.Sleep(time.Second) }}))
+		go httptrace.ContextClientTrace(own.Context(race.NewAttempt(t.Context(), 0))).GetConn("host:80")
+		synctest.Wait()
+		start := time.Now()
+		own.Mute()
+		assert.Equal(t, 100*time.Millisecond, time.Since(start))
+		time.Sleep(time.Second)
+	})
+}
+
 // A call whose context has ended waits for the last user of its connection only where it can harm that.
 func TestEndedCallWaitsOnlyForWhomItCanHarm(t *testing.T) {
 	const idle, settled = 30 * time.Millisecond, 70 * time.Millisecond

@@ -13,8 +13,8 @@ import (
 // Requests make the requests of one call's attempts. They can be used for another call after
 // Forget, so nothing that is handed out refers to them. The zero Requests are ready.
 //
-// The goroutine of RoundTrip writes req, body, primary, link and detached before the first
-// attempt is made; attempts read them. Sent is written by ReadHeader and Prepare, and by Keep with
+// The goroutine of RoundTrip writes req, body, primary and link before the first
+// attempt is made; attempts read them. Sent is written by ReadHeader, and by Keep with
 // the race locked; a hedge reads it after Keep. Handed and link change hands to the goroutine of the
 // primary when that starts.
 type Requests struct {
@@ -22,10 +22,9 @@ type Requests struct {
 	sent Snapshot
 	body []byte // the request's, whole; nil if it has none
 
-	detached bool     // the primary may outlive RoundTrip
-	primary  *primary // nil: the call is sent alone
-	handed   bool     // the primary's request is in use
-	link     *Link    // of a detached primary; nil: it was taken
+	primary *primary // nil: the call is sent alone
+	handed  bool     // the primary's request is in use
+	link    *Link    // of a guarded primary; nil: there is none, or it was taken
 }
 
 // A primary is what is handed out for the primary of a call: its context and its request, in
@@ -36,11 +35,17 @@ type primary struct {
 	request http.Request
 }
 
-// A detachedPrimary has copies of what the caller may change, because it may outlive
-// RoundTrip, and the hooks for an HTTP/1.1 connection, which may be called later still.
-type detachedPrimary struct {
+// An ownedPrimary has copies of everything that the caller may change after its call. When a hedge wins, a
+// goroutine of the RoundTripper may read the request after its RoundTrip and the caller's have
+// returned: the writer of an HTTP/2 connection does.
+type ownedPrimary struct {
 	primary
-	url  url.URL
+	url url.URL
+}
+
+// A guardedPrimary also has the hooks for an HTTP/1.1 connection, which may be called later still.
+type guardedPrimary struct {
+	ownedPrimary
 	link Link
 }
 
@@ -53,28 +58,36 @@ func (r *Requests) ReadHeader(header http.Header, marks Marks) Heading {
 	return r.sent.keepHeader(header, marks)
 }
 
-// Prepare takes what the call needs of req before the primary starts, and returns the context
-// of that. A detached primary gets copies; another one has the caller's URL and header, and
-// RoundTrip waits for it.
-func (r *Requests) Prepare(req *http.Request, detached bool) *race.Attempt {
-	r.req, r.detached, r.sent.url = req, detached, *req.URL
-	if !detached {
+// Prepare makes the primary's request from req, and returns the context of the primary. The request shares
+// the URL, the header and the forms of req unless the call may be hedged. Guarded says that the
+// primary needs a [Link]; only a call that may be hedged is guarded.
+func (r *Requests) Prepare(req *http.Request, hedgeable, guarded bool) *race.Attempt {
+	r.req = req
+	if !hedgeable {
 		r.primary = new(primary)
+		r.primary.request = *req.WithContext(&r.primary.Attempt) // a copy that is not allocated
 		return &r.primary.Attempt
 	}
-	p := &detachedPrimary{url: *req.URL}
-	p.request = *req
+	var p *ownedPrimary
+	if guarded {
+		g := new(guardedPrimary)
+		p, r.link = &g.ownedPrimary, &g.link
+	} else {
+		p = new(ownedPrimary)
+	}
+	p.url = *req.URL
+	p.request = *req.WithContext(&p.Attempt)
 	p.request.URL, p.request.Header = &p.url, r.sent.header(0)
 	OwnForms(&p.request)
-	r.primary, r.link = &p.primary, &p.link
+	r.primary = &p.primary
 	return &p.Attempt
 }
 
-// Keep takes what is missing for a hedge. It is called with the race locked, so RoundTrip
+// Keep copies the rest of the caller's request, for hedges. It is called with the race locked, so RoundTrip
 // cannot have returned, and the caller has not changed its request.
 func (r *Requests) Keep() {
 	if !r.sent.taken {
-		r.sent.taken, r.sent.Request = true, *r.req
+		r.sent.taken, r.sent.Request, r.sent.url = true, *r.req, *r.req.URL
 		OwnForms(&r.sent.Request)
 	}
 }
@@ -82,7 +95,7 @@ func (r *Requests) Keep() {
 // Snapshot returns a snapshot of req, the call's request, that is not used again.
 func (r *Requests) Snapshot(req *http.Request) *Snapshot { return r.sent.clone(req) }
 
-// NewLink returns a link for attempt n. The first one of a detached primary is in memory that
+// NewLink returns a link for attempt n. The first one of a guarded primary is in memory that
 // it has already.
 func (r *Requests) NewLink(n int) *Link {
 	if n > 0 || r.link == nil { // the link is the primary's
@@ -102,19 +115,18 @@ func (r *Requests) Alone(ctx context.Context, req *http.Request) *http.Request {
 // Next returns the request of attempt n. The primary may be sent again.
 func (r *Requests) Next(ctx context.Context, n int) *http.Request {
 	var next *http.Request
-	from, p := r.req, r.primary
-	if n == 0 && r.detached {
-		from = &p.request
-	}
-	switch {
+	switch p := r.primary; {
 	case n > 0:
 		next = r.sent.request(ctx)
-	case p != nil && !r.handed:
-		p.request = *from.WithContext(ctx) // a copy that is not allocated
+	case p == nil: // the call is sent alone
+		next = r.req.WithContext(ctx)
+	case r.handed: // the primary is sent again, and its first request may still be read
+		next = p.request.Clone(ctx)
+	default:
 		r.handed = true
-		next = &p.request
-	default: // the call is sent alone, or the primary again
-		next = from.WithContext(ctx)
+		if next = &p.request; ctx != context.Context(&p.Attempt) {
+			*next = *next.WithContext(ctx)
+		}
 	}
 	if r.body != nil {
 		giveBody(next, r.body)
@@ -130,5 +142,5 @@ func giveBody(req *http.Request, body []byte) {
 // Forget drops what the requests refer to.
 func (r *Requests) Forget() {
 	r.sent.forget()
-	r.req, r.body, r.detached, r.primary, r.handed, r.link = nil, nil, false, nil, false, nil
+	r.req, r.body, r.primary, r.handed, r.link = nil, nil, nil, false, nil
 }

@@ -54,7 +54,9 @@ func (s *Snapshot) keepHeader(header http.Header, marks Marks) (h Heading) {
 
 // OwnForms gives req copies of the forms that it has, if any.
 func OwnForms(req *http.Request) {
-	req.Form, req.PostForm = url.Values(http.Header(req.Form).Clone()), url.Values(http.Header(req.PostForm).Clone())
+	if req.Form != nil || req.PostForm != nil {
+		req.Form, req.PostForm = url.Values(http.Header(req.Form).Clone()), url.Values(http.Header(req.PostForm).Clone())
+	}
 	if f := req.MultipartForm; f != nil {
 		req.MultipartForm = &multipart.Form{Value: http.Header(f.Value).Clone(), File: maps.Clone(f.File)}
 	}
@@ -63,9 +65,9 @@ func OwnForms(req *http.Request) {
 // forget drops what the snapshot refers to.
 func (s *Snapshot) forget() {
 	if s.URL != nil {
-		s.Request = http.Request{}
+		s.Request, s.url = http.Request{}, url.URL{}
 	}
-	s.url, s.taken = url.URL{}, false
+	s.taken = false
 	clear(s.names)
 	clear(s.values)
 	s.names, s.values = s.names[:0], s.values[:0]
@@ -74,7 +76,7 @@ func (s *Snapshot) forget() {
 // clone returns a copy of which no call makes use, for req.
 func (s *Snapshot) clone(req *http.Request) *Snapshot {
 	own := &Snapshot{
-		Request: *req, url: s.url, taken: true, bare: s.bare,
+		Request: *req, url: *req.URL, taken: true, bare: s.bare,
 		names: slices.Clone(s.names), values: slices.Clone(s.values),
 	}
 	OwnForms(&own.Request)

@@ -301,6 +301,12 @@ func (a *Attempt) Release() {
 	}
 }
 
+// Abandon releases an attempt that has returned nothing which is still needed, and ends its use of the caller's context.
+func (a *Attempt) Abandon() {
+	a.sever(nil)
+	a.Release()
+}
+
 // own returns the attempt's own context. If it is nil, there will be none.
 func (a *Attempt) own() *inner {
 	if a.in.CompareAndSwap(nil, released) {

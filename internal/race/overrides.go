@@ -20,6 +20,7 @@ type Overrides struct {
 
 // Called is what is called. Calls of the same are not hedged one within another.
 type Called struct {
+	HTTP   bool   // by a request; the Target may be "", as that of a file URL is
 	Target string // a host, or the target of a gRPC connection
 	Method string // of gRPC
 }

@@ -128,6 +128,9 @@ type Style struct {
 	// Primary is used as the primary's Attempt, for an adapter that has a zero one in memory
 	// of its own; nil: a new one. Nobody else may have it, also after the race.
 	Primary *Attempt
+	// Fresh makes a timer and a channel for this run alone. A bubble of testing/synctest needs that: timers
+	// and channels of other bubbles do not work there, and its own do not work outside.
+	Fresh bool
 	// Call is what is called, such as a host or a method: contexts of attempts carry it, so that hedging below
 	// recognises a call that is hedged already. The zero value: they do not.
 	Call Called
@@ -136,7 +139,7 @@ type Style struct {
 // set makes s what o is. It writes the fields one by one: a copy of the whole would have to wait until
 // o, which was written field by field just now, has left the processor's store buffer.
 func (s *Style) set(o *Style) {
-	s.Detach, s.Join, s.Sever, s.Prompt = o.Detach, o.Join, o.Sever, o.Prompt
+	s.Detach, s.Join, s.Sever, s.Prompt, s.Fresh = o.Detach, o.Join, o.Sever, o.Prompt, o.Fresh
 	s.Linger, s.Grace, s.Leave, s.Usual, s.Watch, s.Primary, s.Call = o.Linger, o.Grace, o.Leave, o.Usual, o.Watch, o.Primary, o.Call
 }
 
@@ -242,11 +245,14 @@ type attempt struct {
 func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style *Style) (out Result[T]) {
 	r.op, r.gate, r.parent, r.delays = op, gate, parent, delays
 	r.style.set(style)
+	if style.Fresh {
+		r.timer, r.wake = nil, nil
+	}
 	primary := style.Primary
 	if primary == nil {
 		primary = new(Attempt)
 	}
-	primary.Context, primary.detached, primary.severs, primary.call = parent, style.Detach, style.Detach && style.Sever, style.Call
+	primary.Context, primary.detached, primary.severs, primary.call = parent, style.Detach, style.Sever, style.Call
 	r.winner, r.started, r.unfinished, r.notTaken = -1, 1, 1, 0
 	r.attempts[0] = attempt{Attempt: primary, running: true}
 	if style.Detach && r.wake == nil {
@@ -297,6 +303,9 @@ func (r *Race[T]) Reset() bool {
 		return false
 	}
 	var none T
+	if r.style.Fresh {
+		r.timer, r.wake = nil, nil
+	}
 	r.op, r.gate, r.parent, r.delays, r.style = nil, nil, nil, nil, Style{}
 	r.over, r.primaryDone, r.value, r.err = false, false, none, nil // no hedge has started
 	r.attempts[0] = attempt{}

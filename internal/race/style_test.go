@@ -10,7 +10,7 @@ import (
 
 func TestSetCopiesEveryFieldOfAStyle(t *testing.T) {
 	full := Style{
-		Detach: true, Join: true, Sever: true, Prompt: true, Linger: new(Linger), Grace: time.Second,
+		Detach: true, Join: true, Sever: true, Prompt: true, Fresh: true, Linger: new(Linger), Grace: time.Second,
 		Leave: func() bool { return true }, Usual: time.Second, Watch: &struct{ Watch }{}, Primary: new(Attempt), Call: Called{Target: "host"},
 	}
 	var copied Style
