@@ -11,7 +11,7 @@ import (
 // A client that ignores its context gains nothing by Do, which waits for it.
 func ExampleDoDetached() {
 	hedger := hedge.NewHedger()
-	asked := make(chan int, 2)
+	asked := make(chan int, 8)
 	get := func(context.Context) (string, error) { // a client that takes no context
 		if asked <- 1; len(asked) == 1 {
 			time.Sleep(500 * time.Millisecond) // the first connection is stuck
