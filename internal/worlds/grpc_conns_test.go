@@ -48,7 +48,7 @@ func (y *grpcWay) serves(c *grpcCall) bool {
 // dialConns makes the connections for hedges.
 func (p *grpcPlay) dialConns(dial func(target, host string, options ...grpc.DialOption) *grpc.ClientConn) {
 	for i, o := range p.w.way.conns {
-		var options []grpc.DialOption
+		options := p.markInterceptors(strconv.Itoa(i + 1))
 		if o.fault == "idle" {
 			options = append(options, grpc.WithIdleTimeout(time.Second))
 		}

@@ -57,6 +57,9 @@ func (j *grpcJudge) call(c *grpcCall, a, b *grpcResult) {
 		say("2 hang", "it never returns")
 		return
 	}
+	if end := j.deadline(c); end > 0 && b.end > max(end, a.end)+slack {
+		say("2 timeout", fmt.Sprintf("it goes on after %v", end))
+	}
 	j.ending(c, a, b, say)
 	j.answer(c, a, b, say)
 	for _, s := range b.wrong {
@@ -93,13 +96,27 @@ func (j *grpcJudge) patience(c *grpcCall) (d time.Duration) {
 	return d
 }
 
+// deadline returns when a call ends at the latest: with the caller's deadline, or with the timeout of its method. An interceptor that asks for a
+// token does so before gRPC starts the timeout.
+func (j *grpcJudge) deadline(c *grpcCall) time.Duration {
+	timeout := j.w.way.timeout
+	if timeout > 0 && j.w.way.token {
+		timeout += tokenTakes
+	}
+	if timeout == 0 || c.deadline > 0 && c.deadline < timeout {
+		return c.deadline
+	}
+	return timeout
+}
+
 // ending judges how and when a call ended: a stream, with its first message.
 func (j *grpcJudge) ending(c *grpcCall, a, b *grpcResult, say verdict) {
 	patience := j.patience(c)
-	stopped := stops(c.deadline, c.cancel, a.first) || stops(c.deadline, c.cancel, b.first)
+	deadline := j.deadline(c)
+	stopped := stops(deadline, c.cancel, a.first) || stops(deadline, c.cancel, b.first)
 	bound := j.bound(c, a.first, b)
-	if c.deadline > 0 {
-		bound = min(bound, max(0, c.deadline-a.first))
+	if deadline > 0 {
+		bound = min(bound, max(0, deadline-a.first))
 	}
 	if c.cancel >= 0 {
 		bound = min(bound, max(0, c.cancel-a.first))
@@ -140,7 +157,7 @@ func (j *grpcJudge) answer(c *grpcCall, plain, b *grpcResult, say verdict) {
 		}
 		alone = play.results[c.number-1]
 	}
-	if stops(c.deadline, c.cancel, b.end) || stops(c.deadline, c.cancel, alone.end) || alone.panicked != "" || alone.hung() || !b.good() || !alone.good() {
+	if deadline := j.deadline(c); stops(deadline, c.cancel, b.end) || stops(deadline, c.cancel, alone.end) || alone.panicked != "" || alone.hung() || !b.good() || !alone.good() {
 		return
 	}
 	switch {

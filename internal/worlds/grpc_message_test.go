@@ -86,8 +86,11 @@ func (c *grpcCall) expected(text string) bool {
 	return text == want || text == want+" signed" || text == requestText+" signed with trace"
 }
 
-// target makes the reply, and returns what reads it.
-func (c *grpcCall) target() (reply any, read func() string) {
+// target returns the message for the reply, and a function that reads its text.
+func (c *grpcCall) target(req any) (reply any, read func() string) {
+	if m, ok := req.(*testpb.SimpleRequest); ok && c.reply == "request" {
+		return m, func() string { return string(m.Payload.GetBody()) }
+	}
 	m := new(testpb.SimpleResponse)
 	switch c.reply {
 	case "filled":
@@ -104,4 +107,12 @@ func (c *grpcCall) target() (reply any, read func() string) {
 		return &v, func() string { return text }
 	}
 	return m, func() string { return m.Username + "/" + m.OauthScope }
+}
+
+// answer returns the message that the server answers a unary call with.
+func (c *grpcCall) answer(text string) proto.Message {
+	if c.reply == "request" {
+		return requestOf(text)
+	}
+	return &testpb.SimpleResponse{Username: text}
 }

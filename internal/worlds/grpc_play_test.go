@@ -73,6 +73,7 @@ func (p *grpcPlay) run() {
 	p.dress()
 	root, cancel := context.WithCancel(context.Background())
 	giveUp := time.AfterFunc(hangs, cancel)
+	p.openIdleStreams(root)
 	for i := range p.w.past.calls {
 		past := &grpcCall{method: "GetItem", cancel: -1, stream: i%p.w.past.hosts == 1}
 		if p.w.past.outage > 0 {
@@ -156,7 +157,7 @@ func (p *grpcPlay) dress() {
 	}
 	var unary []grpc.UnaryClientInterceptor
 	var stream []grpc.StreamClientInterceptor
-	p.second = dial("server:80", "server")
+	p.second = dial("server:80", "server", p.markInterceptors("second")...)
 	p.dialConns(dial)
 	if p.hedged {
 		options := []hedge.Option{hedge.WithBudgetPercent(100 * p.w.client.share), hedge.WithStats(&p.stats)}
@@ -175,7 +176,14 @@ func (p *grpcPlay) dress() {
 		p.hedge = hedge.NewInterceptor(options...)
 		unary, stream = append(unary, p.hedge.Unary()), append(stream, p.hedge.Stream())
 	}
-	chain := []grpc.DialOption{grpc.WithChainUnaryInterceptor(append(unary, p.below)...), grpc.WithChainStreamInterceptor(append(stream, p.belowStream)...)}
+	if y := &p.w.way; y.signs || y.token || y.panics != "" || y.refuses != "" {
+		unary, stream = append(unary, p.below), append(stream, p.belowStream)
+	}
+	chain := []grpc.DialOption{grpc.WithChainUnaryInterceptor(unary...), grpc.WithChainStreamInterceptor(stream...)}
+	chain = append(chain, p.markInterceptors("0")...)
+	if d := p.w.way.timeout; d > 0 {
+		chain = append(chain, grpc.WithDefaultServiceConfig(fmt.Sprintf(`{"methodConfig":[{"name":[{}],"timeout":"%gs"}]}`, d.Seconds())))
+	}
 	p.conn, p.other = dial("server:80", "server", chain...), dial("other:80", "server", chain...)
 }
 
@@ -184,6 +192,7 @@ const (
 	actKey     = "x-act"
 	attemptKey = "grpc-previous-rpc-attempts"
 	tokenRPC   = "/shop.v1.Tokens/CreateToken"
+	tokenTakes = 70 * ms
 )
 
 // below is the interceptor between the hedging and the connection.
@@ -240,7 +249,7 @@ func (p *grpcPlay) handle(s grpc.ServerStream, conn int) error {
 		p.mu.Lock()
 		p.tokens++
 		p.mu.Unlock()
-		pauseGRPC(ctx, 70*ms)
+		pauseGRPC(ctx, tokenTakes)
 		return s.SendMsg(&testpb.SimpleResponse{})
 	}
 	a := &grpcArrival{conn: conn, attempt: attempt, at: p.since()}
@@ -258,6 +267,7 @@ func (p *grpcPlay) handle(s grpc.ServerStream, conn int) error {
 		pauseGRPC(ctx, 10*ms+p.w.past.outage)
 		return s.SendMsg(&testpb.SimpleResponse{Username: "past"})
 	}
+	p.checkMarks(md, conn, number, attempt)
 	c := p.w.calls[number-1]
 	if text := string(req.Payload.GetBody()); !c.expected(text) {
 		p.note("6 request", fmt.Sprintf("attempt %d of call %d is sent as %q", attempt, number, text))
@@ -327,7 +337,9 @@ func (p *grpcPlay) act(s grpc.ServerStream, c *grpcCall, conn, attempt int, agai
 		return status.Errorf(act.code, "call %d attempt %d", c.number, attempt)
 	}
 	if !c.stream {
-		return s.SendMsg(&testpb.SimpleResponse{Username: fmt.Sprintf("call %d attempt %d %s", c.number, attempt, at)})
+		err := s.SendMsg(c.answer(fmt.Sprintf("call %d attempt %d %s", c.number, attempt, at)))
+		pauseGRPC(s.Context(), act.stall)
+		return err
 	}
 	for i := range act.messages {
 		if i > 0 {
@@ -414,7 +426,7 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 	}
 	req, change := c.message()
 	options, targets := c.options(r)
-	reply, text := c.target()
+	reply, text := c.target(req)
 	var then string // what the targets and the reply were when the call returned
 	state := func() string { return targets() + text() }
 	r.later = func() {
@@ -432,7 +444,7 @@ func (p *grpcPlay) call(root context.Context, c *grpcCall) (r *grpcResult) {
 		if v := recover(); v != nil {
 			r.panicked, _, _ = strings.Cut(fmt.Sprint(v), "\n")
 		}
-		if m, ok := req.(*testpb.SimpleRequest); ok && !p.w.way.signs && !proto.Equal(m, requestOf(requestText)) {
+		if m, ok := req.(*testpb.SimpleRequest); ok && !p.w.way.signs && c.reply != "request" && !proto.Equal(m, requestOf(requestText)) {
 			r.wrong = append(r.wrong, "the request was changed")
 		}
 		if r.good() || r.taught() || own.Err() != nil {

@@ -14,6 +14,7 @@ type grpcWorld struct {
 	past   past
 	nonce  bool // a call's second request is refused
 	places int  // of a Limiter; 0: there is none
+	idle   int  // server streams behind the Limiter of which the client sends no message
 	way    grpcWay
 	client grpcClient
 	calls  []*grpcCall
@@ -23,11 +24,13 @@ type grpcWorld struct {
 type grpcWay struct {
 	second  bool // WithHedgeConn
 	conns   []*grpcConn
-	unnamed bool   // only the targets of conns may have hedges
-	signs   bool   // an interceptor writes into the request
-	token   bool   // an interceptor asks another method for a token, with the context that it is given
-	panics  string // the attempt in which an interceptor panics
-	refuses string // the attempt that an interceptor does not let through
+	unnamed bool          // only the targets of conns may have hedges
+	signs   bool          // an interceptor writes into the request
+	token   bool          // an interceptor asks another method for a token, with the context that it is given
+	panics  string        // the attempt in which an interceptor panics
+	refuses string        // the attempt that an interceptor does not let through
+	marks   bool          // interceptors of each connection add its name to the metadata
+	timeout time.Duration // of all methods, in the service config of the callers' connections; 0: none
 }
 
 // A grpcClient is the Interceptor.
@@ -53,7 +56,7 @@ type grpcCall struct {
 	targets          string // how call options name their targets: "" none, value, pointer, embedded
 	finish           bool   // OnFinish
 	request          string // "" a proto message, buffer, wrapped
-	reply            string // "" an empty proto message, filled before the call, envelope, any
+	reply            string // "" an empty proto message, filled before the call, envelope, any, the request
 	elsewhere        bool   // it goes to another target, by the same Interceptor
 	reuse            bool   // the request is changed when the caller has it back
 	reads            string // a stream: "" to its end, one message, header first
@@ -67,7 +70,7 @@ type grpcAct struct {
 	code     codes.Code
 	pushBack string
 	messages int           // of a stream
-	stall    time.Duration // between two of them, or before the end
+	stall    time.Duration // between two of them, or before the status of a unary call
 	failing  codes.Code    // at the end of a stream
 }
 
@@ -80,11 +83,18 @@ func newGRPCWorld(d *draw) *grpcWorld {
 	if w.way.token = has(d, "way.token", .12); !w.way.token { // or what a call asks for itself is before it in line
 		w.places = pick(d, "server.places", .08, 0, 1, 2, 4)
 	}
-	if w.places == 0 || len(w.way.conns) == 0 { // or a hedge could come first, while its primary waits in line elsewhere
+	if w.places > 0 {
+		w.idle = pick(d, "server.idle", .4, 0, 1, 4)
+	}
+	if w.places == 0 && !w.way.token || len(w.way.conns) == 0 { // or a hedge could come first, while its primary waits in line or for a token
 		w.nonce = has(d, "server.nonce", .06)
 	}
 	w.way.panics = pick(d, "way.panics", .06, "", "0", "1")
 	w.way.refuses = pick(d, "way.refuses", .06, "", "0", "1")
+	w.way.marks = has(d, "way.marks", .2)
+	if w.past.outage == 0 {
+		w.way.timeout = pick(d, "way.timeout", .12, 0, 200*ms, time.Second)
+	}
 	w.client.share = pick(d, "client.share", .2, 1, .1)
 	if w.past.outage > 0 {
 		w.client.share = .1
@@ -119,9 +129,13 @@ func newGRPCCall(d *draw, i int) *grpcCall {
 	c.targets = pick(d, name("targets"), .4, "", "value", "pointer", "embedded")
 	c.finish = has(d, name("finish"), .15)
 	c.request = pick(d, name("request"), .12, "", "buffer", "wrapped")
-	c.reply = pick(d, name("reply"), .2, "", "filled", "envelope", "any")
+	replies := []string{"filled", "envelope", "any"}
+	if !c.stream && c.request == "" {
+		replies = append(replies, "request")
+	}
+	c.reply = pick(d, name("reply"), .2, "", replies...)
 	c.elsewhere = has(d, name("elsewhere"), .12)
-	c.reuse = has(d, name("reuse"), .4)
+	c.reuse = c.reply != "request" && has(d, name("reuse"), .4)
 	if c.stream {
 		c.reads = pick(d, name("reads"), .3, "", "one", "header")
 	}
