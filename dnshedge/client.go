@@ -59,12 +59,12 @@
 //     SERVFAIL of three servers is believed (RFC 9520): what fails everywhere must not be
 //     asked everywhere. So when the budget is used up, a silent server that is back answers
 //     no question in place of one that fails, until a probe finds it.
-//   - When a server closes a connection, a question that is alone on it may be the
-//     reason: it is an error unless another server answers, which costs no budget, silent
-//     or not. One that refuses connections, or ends new ones before a question, may restart, and is
-//     waited for, as is one that answers HTTP status 429 or 503 without a Retry-After that is too long, unless another
-//     has said that it cannot answer: that is told at once. One question of several is
-//     asked once more over a connection of its own.
+//   - A server that refuses or ends connections may restart, and is waited for unless
+//     another answers, which costs no budget, silent or not. So is one that answers HTTP
+//     status 429 or 503 without a Retry-After that is too long. Pauses double from 200 ms.
+//     A failure that another server has answered is told at once, and so is the error
+//     of a server that has been unavailable for as long as Timeout. A question may be what
+//     ends its connection: it is asked again over connections of its own, up to eight times.
 //   - An answer that does not fit a datagram, of a server that has no TCP, is an error
 //     unless another server answers.
 //   - Somebody who guesses IDs costs a server that does not repeat the spelling of names a

@@ -522,8 +522,9 @@ type result struct {
 	refuse  time.Time // if err is not nil: when the last of the servers that refuse connections began to; zero: none does
 	refused bool      // if err is not nil: one has refused a connection for this question
 
-	unavailable bool          // if err is not nil: it is that of a server that may be asked again soon
-	pause       time.Duration // until then, as the server says
+	unavailable  bool          // if err is not nil: it is that of a server that may be asked again soon
+	endedByQuery bool          // if err is not nil: the question may be what has ended a connection
+	pause        time.Duration // until then, as the server says
 }
 
 // failed reports whether another server may do better.

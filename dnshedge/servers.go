@@ -181,18 +181,26 @@ func (s *servers) strict() bool {
 }
 
 // resolve asks those who have q's name: by a route, or else the system, or else the servers for all names, and the fallback
-// servers if those fail. While servers refuse connections or end new ones, as those do that restart, or say that they have too much to do, they are
+// servers if those fail. While servers refuse or end connections, as those do that restart, or say that they have too much to do, they are
 // asked again, ever less often, and in the end more often again: no pause takes more than half of the time that is left, unless a server
 // asks for it. One that has done so for as long as a question has time does not restart, and its error is told at once.
+// A question that may be what has ended a connection is asked again over one of its own, maxEnds times at most.
 // If explore, no caller waits, and any server of the group may be asked first.
 func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchanger(q), s.exchanger); e != nil {
 		return s.delegate(ctx, q, e)
 	}
+	ends := 0
 	for pause := firstPause; ; pause *= 2 {
 		r := s.followed(ctx, q, explore)
 		if !q.Standard() || !r.waits() {
 			return r
+		}
+		if r.endedByQuery {
+			if ends++; ends > maxEnds {
+				return r
+			}
+			q = q.Alone()
 		}
 		if end, ok := ctx.Deadline(); ok {
 			pause = min(pause, time.Until(end)/2)
@@ -206,13 +214,17 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 	}
 }
 
-const firstPause = 200 * time.Millisecond
+const (
+	firstPause = 200 * time.Millisecond
 
-// waits reports whether the servers may do better soon: one refuses connections, or ends them before a question, or says that it has too
-// much to do, and no other has answered but for a response that was cut, or has closed its connection instead.
+	maxEnds = 8 // repetitions of a question because of connections that it may have ended
+)
+
+// waits reports whether the servers may do better soon: one refuses or ends connections, or says that it has too much to do, and no other
+// has answered but for a response that was cut.
 func (r *result) waits() bool {
 	refused := r.refused || !r.refuse.IsZero() // some have answered others since, and some were not asked
-	return r.unavailable || refused && (transport.OnlyCut(r.err) || transport.Ended(r.err))
+	return r.err != nil && (r.unavailable || refused && transport.OnlyCut(r.err))
 }
 
 // wait waits, or reports false at once if ctx ends before that.
@@ -541,6 +553,7 @@ func better(q *wire.Query, first, second *result) *result {
 	if second.unavailable && !both.unavailable {
 		both.unavailable, both.pause = true, second.pause
 	}
+	both.endedByQuery = both.endedByQuery || second.endedByQuery
 	if second.refuse.After(both.refuse) {
 		both.refuse = second.refuse
 	}
@@ -608,6 +621,7 @@ func (s *servers) ask(ctx context.Context, x *asking, q *wire.Query, g group.Ser
 		r.answer, r.err = nil, noAnswer(q, r.from, err)
 		r.refuse, r.refused = g.RefuseSince(), out.Refused
 		r.unavailable, r.pause = group.Unavailable(err)
+		r.endedByQuery = transport.EndedByQuery(err)
 	}
 	return r
 }

@@ -246,7 +246,7 @@ func TestAQueryThatEndsEveryConnectionIsGivenUp(t *testing.T) {
 		_, _, err := l.ask(c, "poison.example.")
 		require.Error(t, err)
 		wg.Wait()
-		assert.LessOrEqual(t, poison, 9)
+		assert.LessOrEqual(t, poison, 9+2*8, "after each of eight pauses over a new connection, and before that over one that was open")
 	})
 }
 
@@ -548,11 +548,13 @@ func TestAQuestionThatEndsItsConnectionTakesNoOther(t *testing.T) {
 					wg.Go(func() {
 						_, took, err := l.ask(c, name)
 						assert.Equal(t, strings.HasPrefix(name, "ends"), err != nil, "%s: %v", name, err)
-						assert.LessOrEqual(t, took, time.Second)
+						if err == nil {
+							assert.LessOrEqual(t, took, time.Second)
+						}
 					})
 				}
 				wg.Wait()
-				assert.LessOrEqual(t, ends.Load(), int64(2*(1+8+2+1)), "%s: eight more for connections that carried answers, one of its own, another one if that was known, and one that is sent again, as its timeout may pass meanwhile", network)
+				assert.LessOrEqual(t, ends.Load(), int64(2*(1+8+2+1+8)), "%s: eight more for connections that carried answers, one of its own, another one if that was known, one that is sent again, as its timeout may pass meanwhile, and eight after pauses", network)
 			})
 		}
 	}

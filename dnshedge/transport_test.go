@@ -344,12 +344,19 @@ func TestAClosedConnectionCostsOneRetry(t *testing.T) {
 
 func TestAServerThatAlwaysClosesIsAnError(t *testing.T) {
 	bubble(t, func(l *lab) {
-		l.serve("a", func(q dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} })
+		s := l.serve("a", func(q dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} })
 		c := l.client(off(), l.up("tcp", "a"))
 		_, took, err := l.ask(c, "x.example.")
 		require.ErrorContains(t, err, "EOF")
-		assert.Less(t, took, 100*ms)
+		assert.Less(t, took, 5*time.Second)
+		assert.LessOrEqual(t, s.Queries.Load(), int64(1+8))
 		assert.Zero(t, c.Stats().Retries, "only a connection that was used before")
+		time.Sleep(time.Second)
+		before := s.Queries.Load()
+		_, took, err = l.ask(c, "y.example.")
+		require.ErrorContains(t, err, "EOF")
+		assert.Less(t, took, 100*ms, "it has ended connections for as long as a question has time")
+		assert.EqualValues(t, 1, s.Queries.Load()-before)
 	})
 }
 

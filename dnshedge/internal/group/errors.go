@@ -9,8 +9,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
-// Refused reports whether an error says that nobody listens: the server may be about to restart. A connection that was closed
-// is none of these: the question may be what ended it.
+// Refused reports whether an error says that nobody listens: the server may be about to restart.
 func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // ours are the errors of this process, this machine or its network.
@@ -26,14 +25,13 @@ func Ours(err error) bool {
 }
 
 // Unavailable reports whether an error is that of a server that may be asked again soon, and how long it wants to be left alone: it has refused
-// a connection, or ended one before it got the question, or has said by an HTTP status that it has too much to do. A question that ends
-// its connection would end the next one.
+// or ended a connection, or has said by an HTTP status that it has too much to do (RFC 7766 §6.2.4).
 func Unavailable(err error) (again bool, pause time.Duration) {
 	var pushback *transport.PushbackError
 	if errors.As(err, &pushback) {
 		return true, pushback.Pause
 	}
-	return Refused(err) || transport.EndedUnasked(err), 0
+	return Refused(err) || transport.Ended(err), 0
 }
 
 // Unsent reports whether an error says that a message has reached no server: then also one that must not be repeated may be sent to another.

@@ -50,11 +50,12 @@ type connError struct {
 func (e *connError) Error() string { return e.err.Error() }
 func (e *connError) Unwrap() error { return e.err }
 
-// EndedUnasked reports whether an error says that the server has ended a new connection before it got a query over it.
-func EndedUnasked(err error) bool {
+// EndedByQuery reports whether an error says that the server has ended a connection after it may have got a query over it: then the query may
+// be the reason.
+func EndedByQuery(err error) bool {
 	var broken *connError
 	var ended *endedError
-	return Ended(err) && !errors.As(err, &broken) && !errors.As(err, &ended)
+	return Ended(err) && (errors.As(err, &broken) || errors.As(err, &ended))
 }
 
 // An endedError is why a request has failed whose connection the server has ended.

@@ -59,7 +59,7 @@ func (e StatusError) Error() string {
 // A PushbackError is why there is no answer if the server asks for less load: 429 or 503.
 type PushbackError struct {
 	Status StatusError
-	Pause  time.Duration // Retry-After, in seconds only; 0: the server does not say
+	Pause  time.Duration // Retry-After (RFC 9110 §10.2.3); 0: the server does not say
 }
 
 func (e *PushbackError) Error() string { return e.Status.Error() }
@@ -71,8 +71,16 @@ func statusError(resp *http.Response) error {
 	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
 		return status
 	}
-	seconds, _ := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31)
-	return &PushbackError{status, time.Duration(seconds) * time.Second}
+	return &PushbackError{status, retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+}
+
+// retryAfter returns the time from now that a Retry-After header names, in seconds or as a date; 0: none.
+func retryAfter(header string, now time.Time) time.Duration {
+	if at, err := http.ParseTime(header); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	seconds, _ := strconv.ParseUint(header, 10, 31) // the largest there is, if the header's is larger
+	return time.Duration(seconds) * time.Second
 }
 
 // doh asks over HTTPS (RFC 8484), with GET unless it is told otherwise, and with ID 0,
@@ -132,6 +140,9 @@ func (d *doh) Close() {
 }
 
 func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
+	if q.IsAlone() {
+		return d.exchangeAlone(ctx, q, w)
+	}
 	lane := d.probing.lane(q, n)
 	for probed, ended := 0, 0; ; d.Owner.Retried() {
 		a, setup, _, err := d.send(ctx, q, lane, w)
@@ -145,17 +156,23 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire
 		case ended == 0:
 			ended++ // the server may have begun anew, or another query has ended the connection
 		case ended == 1 && broken.others:
-			ended++
-			select {
-			case d.own <- struct{}{}:
-				defer func() { <-d.own }()
-				lane = ownLane
-			case <-ctx.Done():
-				return nil, 0, causeOf(ctx)
-			}
+			d.Owner.Retried()
+			return d.exchangeAlone(ctx, q, w)
 		default:
 			return a, setup, err
 		}
+	}
+}
+
+// exchangeAlone is Exchange over a connection that q has for itself.
+func (d *doh) exchangeAlone(ctx context.Context, q *wire.Query, w *Way) (*wire.Answer, time.Duration, error) {
+	select {
+	case d.own <- struct{}{}:
+		defer func() { <-d.own }()
+		a, setup, _, err := d.send(ctx, q, ownLane, w)
+		return a, setup, err
+	case <-ctx.Done():
+		return nil, 0, causeOf(ctx)
 	}
 }
 

@@ -153,14 +153,22 @@ func (s *stream) spawn(f func()) bool {
 }
 
 func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
+	if q.IsAlone() {
+		return s.exchangeAlone(ctx, q, w)
+	}
 	a, setup, err := s.exchange(ctx, q, &s.lanes[s.probing.lane(q, n)], w)
 	if broken := (*connError)(nil); !errors.As(err, &broken) || !broken.others || ctx.Err() != nil {
 		return a, setup, err
 	}
+	s.Owner.Retried()
+	return s.exchangeAlone(ctx, q, w)
+}
+
+// exchangeAlone is Exchange in a lane that q has for itself.
+func (s *stream) exchangeAlone(ctx context.Context, q *wire.Query, w *Way) (*wire.Answer, time.Duration, error) {
 	select {
 	case l := <-s.own:
 		defer func() { s.own <- l }()
-		s.Owner.Retried()
 		return s.exchange(ctx, q, l, w)
 	case <-ctx.Done():
 		return nil, 0, causeOf(ctx)

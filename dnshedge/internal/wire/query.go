@@ -36,9 +36,20 @@ type Query struct {
 	plain   bool   // sent without EDNS
 	direct  bool   // to servers with authority
 	spelled bool   // the spelling was chosen at random, and the response must repeat it
+	alone   bool   // shares no connection with other queries
 
 	raw []byte // the whole message, if the opcode is not QUERY; never changed
 }
+
+// Alone returns the query as it is sent over a connection that carries no other query meanwhile.
+func (q *Query) Alone() *Query {
+	r := *q
+	r.alone = true
+	return &r
+}
+
+// IsAlone reports whether the query may share no connection with other queries.
+func (q *Query) IsAlone() bool { return q.alone }
 
 // RootServers asks for the root's name servers, which every resolver has at hand.
 var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, Size: dns.MinMsgSize, rd: true}
