@@ -53,8 +53,10 @@ func grpcConfigOf(c *config) grpcConfig {
 // is not connected. It panics if cc is nil.
 //
 // The Interceptor then hedges calls to the target of cc, and to those targets that are given: they are the
-// same service by another name, as another set of replicas or another way to it has one. A target is what Target or
-// CanonicalTarget of a ClientConn says. Calls to other targets are sent once, and the log says so.
+// same service by another name, as another set of replicas or another way to it has one. A given target is the Target or the
+// CanonicalTarget of a ClientConn. If it has a query, as in "dns:///orders:443?zone=a", the given target must include the query.
+// The target of cc is compared by its canonical name, with the query: for another spelling of it, nothing needs to be given.
+// Calls to other targets are sent once, and the log says so.
 //
 // Without it, hedges go over the primary's ClientConn, where round_robin often picks
 // another backend for them, hedge_elsewhere always does (see [Interceptor]), and
