@@ -165,7 +165,7 @@ type Client struct {
 	// negative.
 	Timeout time.Duration
 
-	// MaxInFlight bounds the questions that wait for servers at a time. One more, and the
+	// MaxInFlight bounds the questions that wait for servers at a time, those with an address included. One more, and the
 	// one that has waited longest, of those in the domain that most of them are in, ends with ErrTooManyQuestions, or SERVFAIL through
 	// ServeDNS: names whose servers are dead must not hold up those whose are not. Zero:
 	// 2048, which take some 40 MB. It must not be negative.

@@ -31,6 +31,7 @@ type core struct {
 	hosts     *system.Hosts  // nil if there is none
 	refreshes *budget.Bucket // of refreshes, which thus cost no hedge
 	waiting   line           // of questions, for servers
+	serving   waiters        // questions of ServeDNS
 	flights   flights
 	version   atomic.Uint64 // of the system's servers, as the Cache knows them; 0: not yet
 	count     counters
@@ -59,6 +60,7 @@ func newCore(conf *Client) (*core, error) {
 		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
 		flights:   flights{underWay: make(map[string]*flight)},
 	}
+	c.serving.init(conf.MaxInFlight)
 	if conf.Hosts != "" {
 		c.hosts = system.NewHosts(conf.Hosts, c.spawn)
 	}
@@ -181,9 +183,16 @@ func (c *core) askedAt(ctx context.Context, q *wire.Query, address string) *resu
 		return &result{err: err}
 	}
 	defer c.servers.pool.Release(s)
-	ctx, cancel := context.WithTimeout(ctx, c.timeout())
-	defer cancel()
-	r := c.servers.ask(ctx, new(asking), q, group.Servers{s})
+	span := new(transport.Span)
+	span.Begin(ctx, c.timeout())
+	defer span.Cancel()
+	place := c.waiting.enter(span, q.Zone())
+	defer c.waiting.leave(place)
+	r := c.servers.ask(span, new(asking), q, group.Servers{s})
+	if c.waiting.leave(place) && r.err != nil {
+		c.count.dropped.Add(1)
+		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
+	}
 	r.limit(q, c.conf.Cache)
 	return c.trace.asked(ctx, q, r)
 }

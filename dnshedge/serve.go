@@ -20,6 +20,10 @@ var _ dns.Handler = (*Client)(nil)
 // 1232 bytes (RFC 9715), are cut. If w is a dns.ConnectionStater and tells of TLS,
 // responses to queries with EDNS are padded (RFC 8467).
 //
+// Twice as many questions as MaxInFlight wait at a time over UDP, and as many over other protocols, copies of one included. When
+// one more comes, the one that has waited longest gets SERVFAIL: of those in the domain that most are in, or, where addresses
+// cannot be forged, of the client that has most.
+//
 // A Client whose Validate returns an error answers SERVFAIL: call it before serving.
 //
 // The response is written by w.Write if w is a dns.Server's own, and otherwise by
@@ -29,7 +33,10 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	q, limit := (*wire.Query)(nil), 0
 	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
 		responses.Put(p) // while the servers think
-		out := c.core.answer(context.Background(), context.Background(), q, "")
+		l, lane := c.core.serving.choose(w.RemoteAddr(), q)
+		waits := c.core.enter(context.Background(), l, lane)
+		out, _ := waits.answer(context.Background(), q)
+		waits.cancel()
 		p = responses.Get().(*response)
 		p.b = appendResult(p.b[:0], q, out, limit)
 	}

@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -93,7 +93,9 @@ type Server struct {
 	closing chan struct{}   // closed when Shutdown begins
 	ctx     context.Context // of the questions
 	cancel  context.CancelFunc
-	waiting line // of questions of datagrams
+	waiting waiters // for answers
+
+	answering atomic.Int64 // goroutines that answer a question of a connection
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
@@ -106,8 +108,7 @@ func (s *Server) init() {
 		s.open, s.closing = make(map[io.Closer]bool), make(chan struct{})
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 		if s.Client != nil {
-			// The copies of a question are one for the Client, and each takes a goroutine here.
-			s.waiting.max = 2 * min(cmp.Or(max(0, s.Client.MaxInFlight), defaultInFlight), math.MaxInt/2)
+			s.waiting.init(s.Client.MaxInFlight)
 		}
 		if s.MaxConns >= 0 {
 			s.seats = seats.New(cmp.Or(s.MaxConns, defaultMaxConns))
@@ -349,15 +350,11 @@ func (s *Server) answer(q query, write func(b []byte)) {
 	if s.closed {
 		return
 	}
-	ctx, cancel := context.WithCancel(s.ctx)
-	place := s.waiting.enter(cancelFunc(func() {
-		cancel()
-		q.core.count.dropped.Add(1)
-	}), q.Zone())
+	w := q.core.enter(s.ctx, &s.waiting.datagrams, q.Zone())
 	s.wg.Go(func() {
-		defer cancel()
-		r := q.core.answer(ctx, s.ctx, q.Query, "")
-		if !s.waiting.leave(place) {
+		defer w.cancel()
+		r, displaced := w.answer(s.ctx, q.Query)
+		if !displaced {
 			p := responses.Get().(*response)
 			defer responses.Put(p)
 			p.b = appendResult(p.b[:0], q.Query, r, min(q.Size, wire.DefaultUDPSize))
@@ -365,11 +362,6 @@ func (s *Server) answer(q query, write func(b []byte)) {
 		}
 	})
 }
-
-// A cancelFunc waits in a line.
-type cancelFunc func()
-
-func (f cancelFunc) Cancel() { f() }
 
 // readBatches reads and writes several datagrams with one system call, until that fails.
 func (s *Server) readBatches(u *net.UDPConn) error {
@@ -446,6 +438,9 @@ func controlFrom(oob []byte) []byte {
 // and closes it. Questions of one connection are answered in the order in which their
 // answers come, and 128 at a time (RFC 7766 §6.2.1.1). Over TLS, responses to queries with
 // EDNS are padded to multiples of 468 bytes (RFC 7830, RFC 8467).
+//
+// Over all connections, twice as many questions as Client.MaxInFlight wait at a time, copies of one included. When one more
+// comes, the client that has most gets SERVFAIL for the one that has waited longest. A client is as for MaxConns.
 func (s *Server) Serve(ln net.Listener) error {
 	if err := s.begin(ln); err != nil {
 		return err
@@ -476,7 +471,10 @@ func (s *Server) Serve(ln net.Listener) error {
 func (s *Server) accept(conn net.Conn) {
 	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
 	conn = usercode.WrapConn(conn)
-	c := &serverConn{Conn: conn, s: s, pads: pads, writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined)}
+	c := &serverConn{
+		Conn: conn, s: s, pads: pads, lane: streamLane(conn.RemoteAddr()),
+		writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined),
+	}
 	seat, ok := s.seats.Take(seats.Of(conn.RemoteAddr()), s.closing, c.leave)
 	if !ok {
 		_ = conn.Close()
@@ -499,8 +497,9 @@ type serverConn struct {
 	writing chan struct{} // a lock: holds a value while a response is written
 	waiting chan struct{} // one value per question that waits
 	seat    *seats.Seat
-	left    bool // no more questions are read; guarded by s.mu
-	drains  bool // it was in use then, and may have more questions on the way; guarded by s.mu
+	lane    string // of the client, in the line of questions that wait
+	left    bool   // no more questions are read; guarded by s.mu
+	drains  bool   // it was in use then, and may have more questions on the way; guarded by s.mu
 }
 
 // leave is called when the connection has to give up its seat: no more questions are read.
@@ -544,36 +543,55 @@ func (c *serverConn) serve() {
 		in = m
 		c.seat.Begin()
 		q := s.read(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
+		if q.Query != nil && c.answer(q, &wg) {
+			continue
+		}
 		switch {
 		case q.drop:
 			return
-		case q.Query == nil:
-			out = c.padded(q.reply)
-			c.lock()
-			err := c.write(out)
-			c.unlock()
-			c.seat.End()
-			if err != nil {
-				return
-			}
-			continue
+		case q.Query != nil:
+			q.reply = q.AppendFailure(append(out[:0], 0, 0), dns.RcodeServerFailure, wire.MaxMsg, wire.EDE{Code: edeOther})
 		}
-		c.waiting <- struct{}{}
-		wg.Go(func() {
-			defer func() {
-				<-c.waiting
-				c.seat.End()
-			}()
-			r := q.core.answer(s.ctx, s.ctx, q.Query, "")
-			c.lock()
-			defer c.unlock()
-			// What waits to be written is the answer, which all have in common.
-			p := responses.Get().(*response)
-			defer responses.Put(p)
-			p.b = c.padded(appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg))
-			_ = c.write(p.b)
-		})
+		out = c.padded(q.reply)
+		c.lock()
+		err = c.write(out)
+		c.unlock()
+		c.seat.End()
+		if err != nil {
+			return
+		}
 	}
+}
+
+// answer answers a question in a goroutine of wg, or reports false if there are too many. Questions that have lost their place in
+// the line count until their responses are written, so that clients that do not read take no more memory than others.
+func (c *serverConn) answer(q query, wg *sync.WaitGroup) bool {
+	s := c.s
+	c.waiting <- struct{}{}
+	if s.answering.Add(1) > int64(2*s.waiting.streams.max) {
+		s.answering.Add(-1)
+		<-c.waiting
+		q.core.count.dropped.Add(1)
+		return false
+	}
+	w := q.core.enter(s.ctx, &s.waiting.streams, c.lane)
+	wg.Go(func() {
+		defer func() {
+			w.cancel()
+			s.answering.Add(-1)
+			<-c.waiting
+			c.seat.End()
+		}()
+		r, _ := w.answer(s.ctx, q.Query)
+		c.lock()
+		defer c.unlock()
+		// What waits to be written is the answer, which all have in common.
+		p := responses.Get().(*response)
+		defer responses.Put(p)
+		p.b = c.padded(appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg))
+		_ = c.write(p.b)
+	})
+	return true
 }
 
 // readMessage reads a message, into b if it has room. A connection over which

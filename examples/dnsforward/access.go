@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -117,13 +118,10 @@ func client(at net.Addr) netip.Addr {
 type guard struct {
 	net.Listener
 	access  *access
-	each    int // limit
+	conns   clientCounts
 	seats   *seats.Seats
 	closing chan struct{} // closed by Close
 	close   sync.Once
-
-	mu   sync.Mutex // guards from
-	from map[netip.Addr]int
 }
 
 func (g *guard) Accept() (net.Conn, error) {
@@ -134,12 +132,12 @@ func (g *guard) Accept() (net.Conn, error) {
 		}
 		ip := client(conn.RemoteAddr())
 		one := whole(ip)
-		if g.access.allows(ip) && g.enter(one) {
+		if g.access.allows(ip) && g.conns.enter(one) {
 			c := &guarded{Conn: conn}
 			seat, ok := g.seats.Take(one, g.closing, c.leave)
 			c.gone = sync.OnceFunc(func() {
 				seat.Free()
-				g.leave(one)
+				g.conns.leave(one)
 			})
 			if c.seat = seat; ok {
 				return c, nil
@@ -155,24 +153,38 @@ func (g *guard) Close() error {
 	return g.Listener.Close()
 }
 
-func (g *guard) enter(ip netip.Addr) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.from[ip] >= g.each {
+// clientCounts bounds what is under way at a time. It is safe for concurrent use.
+type clientCounts struct {
+	each int // limit for one client
+	all  int // limit for all clients; 0: none
+
+	mu   sync.Mutex // guards the fields below
+	n    int
+	from map[netip.Addr]int
+}
+
+// enter counts one more for a client, or reports false if that is too many.
+func (c *clientCounts) enter(ip netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.from[ip] >= c.each || c.all > 0 && c.n >= c.all {
 		return false
 	}
-	if g.from == nil {
-		g.from = make(map[netip.Addr]int)
+	if c.from == nil {
+		c.from = make(map[netip.Addr]int)
 	}
-	g.from[ip]++
+	c.from[ip]++
+	c.n++
 	return true
 }
 
-func (g *guard) leave(ip netip.Addr) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.from[ip]--; g.from[ip] == 0 {
-		delete(g.from, ip)
+// leave ends the counting of one that has entered.
+func (c *clientCounts) leave(ip netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n--
+	if c.from[ip]--; c.from[ip] == 0 {
+		delete(c.from, ip)
 	}
 }
 
@@ -188,6 +200,14 @@ type guarded struct {
 func (c *guarded) Close() error {
 	c.gone()
 	return c.Conn.Close()
+}
+
+// CloseWrite ends what is written, so that the connection can be drained before it is closed.
+func (c *guarded) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // leave is called when the connection has to give up its seat.

@@ -20,12 +20,17 @@ const (
 	mediaType = "application/dns-message"
 	maxMsg    = 1<<16 - 1
 	idleTime  = 10 * time.Second // that a client may take to ask
+
+	// Requests that are under way, also those whose clients send or read slowly.
+	maxRequests         = 8192
+	maxRequestsOfClient = 2048
 )
 
 // doh answers DNS over HTTPS (RFC 8484), by GET and POST.
 type doh struct {
-	client *dnshedge.Client
-	access *access
+	client   *dnshedge.Client
+	access   *access
+	requests *clientCounts
 }
 
 func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -39,6 +44,13 @@ func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many questions", http.StatusTooManyRequests)
 		return
 	}
+	ip := whole(from.Addr())
+	if !d.requests.enter(ip) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable) // without a body, which the client may not read
+		return
+	}
+	defer d.requests.leave(ip)
 	b, code, err := question(w, r)
 	if err != nil {
 		http.Error(w, err.Error(), code)

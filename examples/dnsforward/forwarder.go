@@ -97,14 +97,14 @@ func (f *forwarder) start() error {
 
 // startHTTPS answers over HTTPS.
 func (f *forwarder) startHTTPS(config *tls.Config) error {
-	room := seats.New(max(f.conns, 1))
+	room, requests := seats.New(max(f.conns, 1)), &clientCounts{each: maxRequestsOfClient, all: maxRequests}
 	for _, at := range f.doh {
 		l, err := f.open(at, room)
 		if err != nil {
 			return err
 		}
 		mux := http.NewServeMux()
-		mux.Handle("/dns-query", &doh{client: f.client, access: &f.access})
+		mux.Handle("/dns-query", &doh{client: f.client, access: &f.access, requests: requests})
 		s := httpServer(mux)
 		s.ConnState, s.ConnContext = state, withGuarded
 		s.TLSConfig = config.Clone()
@@ -137,7 +137,7 @@ func (f *forwarder) open(at string, room *seats.Seats) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dnsforward: listen on tcp %s: %w", at, err)
 	}
-	return &guard{Listener: l, access: &f.access, each: f.each, seats: room, closing: make(chan struct{})}, nil
+	return &guard{Listener: l, access: &f.access, conns: clientCounts{each: f.each}, seats: room, closing: make(chan struct{})}, nil
 }
 
 // startUDP opens UDP sockets.
