@@ -20,6 +20,10 @@
 // nothing secret that a call has reaches another host, nor Prepare, what is sent there is what Prepare has signed, a call for a host that is no place goes
 // there, and what comes back tells of no other host but in Response.Request. Not judged is how well places are chosen: benchmark/simulate does that.
 //
+// Worlds of HTTP over a wrapped transport may write the primary after their call (way.lags=60ms), or change their version (way.upgraded=true). Promise 1 is there
+// as well: a call returns its success when that is sent, and waits for no loser; promise 3: hedging around hedging hedges a call once; promise 6: a loser
+// uses neither the request, nor the context, nor the httptrace hooks of its caller after the call.
+//
 // Worlds of gRPC with connections for hedges (way.conns=2) have WithHedgeConns, and for each connection a server of its own, which refuses connections, stops,
 // fails, is late or says nothing. Promise 3 is there as well: primaries go where the caller has made them for, hedges over these connections, and only of
 // calls to a target that is named, and they cost no more tokens than the budget has. The interceptors of a connection see each attempt over it

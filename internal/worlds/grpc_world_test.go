@@ -86,7 +86,8 @@ func newGRPCWorld(d *draw) *grpcWorld {
 	if w.places > 0 {
 		w.idle = pick(d, "server.idle", .4, 0, 1, 4)
 	}
-	if w.places == 0 && !w.way.token || len(w.way.conns) == 0 { // or a hedge could come first, while its primary waits in line or for a token
+	own := len(w.way.conns) == 0                                          // hedges go to the server of their primary
+	if (own || w.places == 0) && (own && !w.way.second || !w.way.token) { // or a hedge could come first, while its primary waits in line or for a token
 		w.nonce = has(d, "server.nonce", .06)
 	}
 	w.way.panics = pick(d, "way.panics", .06, "", "0", "1")

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge"
@@ -71,7 +73,8 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 	r = &httpResult{began: p.since(), act: -1}
 	ctx, stop := callerTimes(root, c.deadline, c.cancel)
 	defer stop()
-	req, src := c.request(p.overrides(ctx, c), p.w.scheme())
+	var hookLate atomic.Bool // a hook was called when the call was over
+	req, src := c.request(p.overrides(c.trace(ctx, &hookLate), c), p.w.scheme())
 	before := describe(req)
 	var next *source // what the caller uses the request for when it has it back
 	giveBack := func() {
@@ -79,7 +82,7 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 			r.wrong = append(r.wrong, "the request was changed: "+now)
 		}
 		ctx.taken.Store(true)
-		next = c.useAgain(req, p.w.http2 && r.err != "")
+		next = c.useAgain(req, (p.w.http2 || p.w.way.lags > 0) && r.err != "")
 	}
 	r.later = func() {
 		if next != nil && next.touched.Load() {
@@ -87,6 +90,9 @@ func (p *httpPlay) call(root context.Context, c *httpCall) (r *httpResult) {
 		}
 		if ctx.late.Load() {
 			r.wrong = append(r.wrong, "the caller's context was asked for a value when it had been taken back")
+		}
+		if hookLate.Load() {
+			r.wrong = append(r.wrong, "a hook of the caller's was called after the call")
 		}
 		r.held, r.open = ctx.held.Load(), src != nil && !src.isClosed()
 	}
@@ -130,6 +136,23 @@ func (p *httpPlay) overrides(ctx context.Context, c *httpCall) context.Context {
 		ctx = hedge.AllowHedging(ctx)
 	}
 	return ctx
+}
+
+// trace adds the caller's httptrace hooks, if it has them. They set late when the context has been taken back.
+func (c *httpCall) trace(ctx *callerContext, late *atomic.Bool) context.Context {
+	if !c.traced {
+		return ctx
+	}
+	note := func() {
+		if ctx.taken.Load() {
+			late.Store(true)
+		}
+	}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn:          func(string) { note() },
+		ConnectStart:     func(string, string) { note() },
+		WroteHeaderField: func(string, []string) { note() },
+	})
 }
 
 // closeAnyway closes a body that panicked, or that may panic again.
@@ -182,7 +205,7 @@ func (c *httpCall) useAgain(req *http.Request, stillRead bool) (next *source) {
 	switch c.reuse {
 	case "header":
 		req.Header.Set(callHeader, strconv.Itoa(poisoned))
-		req.URL.Path = "/poisoned"
+		req.URL.Path, req.URL.RawQuery = poisonedPath, poisonedQuery
 	case "body":
 		next = newSource(0)
 		next.forbidden.Store(true)

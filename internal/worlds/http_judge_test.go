@@ -2,6 +2,7 @@ package worlds_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -46,7 +47,7 @@ func (j *httpJudge) add(promise, format string, args ...any) {
 
 func (j *httpJudge) call(c *httpCall, a, b *httpResult) {
 	say := func(promise, what string) { j.add(promise, "call %d: %s; plain %v, hedged %v", c.number, what, a, b) }
-	if j.w.server.unmarked && (j.patience(c) > 0 || j.w.way.dialling > 0) {
+	if j.w.server.unmarked && (j.patience(c) > 0 || j.w.way.dialling > 0 || j.w.way.lags > 0) {
 		return // a hedge can overtake its primary, and is then taken for that
 	}
 	if refused := func(r *httpResult) bool { return r.status == 401 && r.act == 0 }; (j.w.server.connAuth || j.w.server.nonce) && (refused(a) || refused(b)) {
@@ -67,7 +68,9 @@ func (j *httpJudge) call(c *httpCall, a, b *httpResult) {
 		j.answer(c, a, b, say)
 	}
 	for _, s := range b.wrong {
-		say("6 touched", s)
+		if !slices.Contains(a.wrong, s) { // net/http's own late use of a call that has failed
+			say("6 touched", s)
+		}
 	}
 	if b.open && !a.open {
 		say("6 body open", "the request's body is not closed")
@@ -76,6 +79,8 @@ func (j *httpJudge) call(c *httpCall, a, b *httpResult) {
 		say("5 context", fmt.Sprintf("%d things wait for the end of the caller's context, plainly %d", b.held, a.held))
 	}
 	j.arrivals(c, b, say)
+	j.waits(c, b, say)
+	j.nested(c, say)
 	j.stays(c, say)
 }
 
@@ -322,6 +327,37 @@ func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
 		if a.attempt != b.act && !j.w.client.resume && b.act >= 0 && a.left > over+grace {
 			say("5 loser runs", fmt.Sprintf("attempt %d until %v, %v after the call", a.attempt, a.left, a.left-over))
 		}
+	}
+}
+
+// waits judges whether a call returns its success when the server sends it, and waits for no loser.
+func (j *httpJudge) waits(c *httpCall, b *httpResult, say verdict) {
+	y := &j.w.way
+	if !b.good() || b.act < 0 || j.w.server.unmarked || j.w.client.firstByte || j.w.client.judges || y.cache || c.body == "pipe" || strings.HasPrefix(y.panics, "roundtrip") {
+		return
+	}
+	answers := time.Duration(0)
+	for _, a := range j.hedged.arrivals[c.number] {
+		if a.attempt == b.act {
+			answers = max(answers, a.answers)
+		}
+	}
+	if returns := b.began + b.header; answers > 0 && returns > answers+slack {
+		say("1 first success", fmt.Sprintf("attempt %d is answered at %v, and the call returns at %v", b.act, answers, returns))
+	}
+}
+
+// usualHedges is how many hedges a call has at most without WithMaxHedges.
+const usualHedges = 2
+
+// nested judges whether hedging around hedging hedges a call once.
+func (j *httpJudge) nested(c *httpCall, say verdict) {
+	if j.w.way.layers == 1 || j.w.client.resume || j.w.elsewhere.places > 0 {
+		return
+	}
+	most := max(1, len(j.plain.arrivals[c.number])) + max(usualHedges, j.w.client.maxHedges)
+	if n := len(j.hedged.arrivals[c.number]); n > most {
+		say("3 nested", fmt.Sprintf("it came %d times, and %d are allowed", n, most))
 	}
 }
 

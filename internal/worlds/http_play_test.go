@@ -210,10 +210,18 @@ func (p *httpPlay) base() http.RoundTripper {
 		outer.RegisterProtocol(p.w.scheme(), t)
 		p.bases, t = append(p.bases, outer), outer
 	}
-	if y.wrapped {
-		return &way{p, t}
+	if !y.wrapped {
+		return t
 	}
-	return t
+	outer := &way{p: p, base: t}
+	if y.upgraded {
+		outer.before = t.Clone()
+		outer.before.Protocols.SetHTTP1(true)
+		outer.before.Protocols.SetHTTP2(false)
+		outer.before.Protocols.SetUnencryptedHTTP2(false)
+		p.bases = append(p.bases, outer.before)
+	}
+	return outer
 }
 
 func (p *httpPlay) closeIdle() {

@@ -17,6 +17,8 @@ const (
 	attemptHeader = "X-Attempt"
 	winnerHeader  = "X-Act" // which of its acts the server played
 	poisoned      = 99      // the number in a request that the caller has changed since
+	poisonedPath  = "/poisoned"
+	poisonedQuery = "call=poisoned"
 )
 
 // An arrival is a request that the server saw.
@@ -26,6 +28,7 @@ type arrival struct {
 	conn    *serverConn
 	at      time.Duration // since the play began, as all times here
 	failed  time.Duration // when the server said that it failed; 0: it did not
+	answers time.Duration // when the server began to send its answer; 0: it did not
 	left    time.Duration // when the client went away; 0: it did not
 }
 
@@ -41,7 +44,7 @@ func (p *httpPlay) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	case r.Method == "HEAD" && r.URL.Path == "/warm":
 	case number <= 0:
 		p.servePast(rw, r, takes)
-	case number == poisoned:
+	case isChanged(r):
 		p.note("6 touched", "a request is sent as its caller has changed it since")
 	default:
 		p.serveCall(rw, r, p.w.calls[number-1], takes)
@@ -74,6 +77,11 @@ func resumable(h http.Header, length int) {
 	h.Set("ETag", `"x"`)
 	h.Set("Accept-Ranges", "bytes")
 	h.Set("Content-Length", strconv.Itoa(length))
+}
+
+// isChanged reports whether a request has a header, a path or a query that its caller has set after the call.
+func isChanged(r *http.Request) bool {
+	return r.Header.Get(callHeader) == strconv.Itoa(poisoned) || strings.HasSuffix(r.URL.Path, poisonedPath) || strings.Contains(r.URL.RawQuery, poisonedQuery)
 }
 
 // pause waits, and ends the handler if the client goes away.
@@ -138,6 +146,9 @@ func (p *httpPlay) serveCall(rw http.ResponseWriter, r *http.Request, c *httpCal
 	if act.reset {
 		breakOff(rw, r)
 	}
+	p.mu.Lock()
+	a.answers = p.since()
+	p.mu.Unlock()
 	p.answer(rw, r, c, act, attempt+p.shift)
 }
 

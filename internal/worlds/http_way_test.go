@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -14,8 +15,9 @@ import (
 
 // A way is middleware: a http.RoundTripper round the base, of which nobody sees the inside.
 type way struct {
-	p    *httpPlay
-	base *http.Transport
+	p      *httpPlay
+	base   *http.Transport
+	before *http.Transport // of the first half of the past; nil: it is base
 }
 
 func (y *way) CloseIdleConnections() { y.base.CloseIdleConnections() }
@@ -85,7 +87,39 @@ func (y *way) send(req *http.Request, number, attempt int) (*http.Response, erro
 		r.URL.Host, r.Host = "inner.test", "inner.test"
 		req = r
 	}
+	if y.before != nil && !y.p.present.Load() && -number < w.past.calls/2 {
+		return y.before.RoundTrip(req)
+	}
+	if w.way.lags > 0 && attempt == y.p.shift && number > 0 && number != poisoned {
+		return y.sendLate(req)
+	}
 	return y.base.RoundTrip(req)
+}
+
+// sendLate sends a request over a connection that takes no bytes for a while. When the context ends it returns, and a goroutine reads the request
+// nevertheless, as that of an HTTP/2 connection may.
+func (y *way) sendLate(req *http.Request) (*http.Response, error) {
+	ctx, written := req.Context(), make(chan struct{})
+	go func() {
+		defer close(written)
+		time.Sleep(y.p.w.way.lags)
+		if isChanged(req) {
+			y.p.note("6 touched", "a request is written as its caller has changed it since")
+		}
+		_ = ctx.Value(tenantKey{})
+		if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.WroteHeaderField != nil {
+			trace.WroteHeaderField(callHeader, req.Header[callHeader])
+		}
+	}()
+	select {
+	case <-written:
+		return y.base.RoundTrip(req)
+	case <-ctx.Done():
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, ctx.Err()
+	}
 }
 
 // A wayBody notices who uses it wrongly.

@@ -47,6 +47,8 @@ type httpWay struct {
 	dialling            time.Duration // what a connection takes
 	panics              string        // where it panics, and in which attempt
 	headerTimeout       time.Duration
+	upgraded            bool          // the first half of the past is over HTTP/1.1, and the rest over HTTP/2
+	lags                time.Duration // after which the primary of a call is read, also if the call is over; 0: at once
 }
 
 // A httpClient is the hedged client.
@@ -54,6 +56,7 @@ type httpClient struct {
 	options   []func() hedge.Option
 	counts    bool // an observer counts
 	maxKeys   int
+	maxHedges int     // 0: the usual number
 	share     float64 // of the budget
 	linger    time.Duration
 	firstByte bool
@@ -82,6 +85,7 @@ type httpCall struct {
 	cancel       time.Duration // -1: never
 	delay        time.Duration // WithDelay
 	allowed      bool          // AllowHedging
+	traced       bool          // the caller has httptrace hooks
 	read, reuse  string        // how the body is read, and what is done with the request then
 	acts         [4]httpAct    // of the server, one for each attempt
 }
@@ -143,6 +147,7 @@ func newHTTPWorld(d *draw, http2 bool) *httpWorld {
 	w.server.unmarked = has(d, "server.unmarked", .1)
 	w.server.tls = has(d, "server.tls", .12)
 	w.way = newHTTPWay(d)
+	w.way.upgraded = http2 && w.way.wrapped && has(d, "way.upgraded", .2)
 	if w.way.layers = 1; !w.server.unmarked { // attempts have the same numbers in all layers
 		w.way.layers = pick(d, "way.layers", .06, 1, 2)
 	}
@@ -170,6 +175,7 @@ func newHTTPWay(d *draw) (y httpWay) {
 	y.cache = has(d, "way.cache", .1)
 	y.asksValue = has(d, "way.asksValue", .2)
 	y.asksDone = has(d, "way.asksDone", .2)
+	y.lags = pick(d, "way.lags", .2, 0, 20*ms, 60*ms, 400*ms)
 	y.panics = pick(d, "way.panics", .3, "", "warm", "roundtrip0", "roundtrip1", "read1", "close0", "close1")
 	return y
 }
@@ -205,7 +211,7 @@ func newHTTPClient(d *draw, past past) httpClient {
 	if v, ok := add(d, &c.options, "linger", .12, hedge.WithLinger, 0, 50*ms); ok {
 		c.linger = v
 	}
-	add(d, &c.options, "maxHedges", .12, hedge.WithMaxHedges, 1, 3)
+	c.maxHedges, _ = add(d, &c.options, "maxHedges", .12, hedge.WithMaxHedges, 1, 3)
 	c.maxKeys, _ = add(d, &c.options, "maxKeys", .1, hedge.WithMaxKeys, 2)
 	add(d, &c.options, "maxDelay", .05, hedge.WithMaxDelay, 20*ms)
 	add(d, &c.options, "initialDelay", .1, hedge.WithInitialDelay, 20*ms)
@@ -213,6 +219,7 @@ func newHTTPClient(d *draw, past past) httpClient {
 	add(d, &c.options, "maxReplayBytes", .05, hedge.WithMaxReplayBytes, 0, 4)
 	add(d, &c.options, "perSecond", .03, hedge.WithMaxHedgesPerSecond, 1)
 	add(d, &c.options, "oneKey", .04, onTrue(func() hedge.Option { return hedge.WithKeyFunc(oneKey) }), true)
+	add(d, &c.options, "emptyKey", .1, onTrue(func() hedge.Option { return hedge.WithKeyFunc(emptyKey) }), true)
 	c.failure, _ = add(d, &c.options, "failureStatus", .06, func(n int) hedge.Option { return hedge.WithFailureStatus(n) }, 404, 503)
 	c.answer, _ = add(d, &c.options, "answerStatus", .06, func(n int) hedge.Option { return hedge.WithAnswerStatus(n) }, 404)
 	_, c.judges = add(d, &c.options, "failureFunc", .06, failureFunc, "none", "all", "panics")
@@ -235,6 +242,8 @@ func newHTTPClient(d *draw, past past) httpClient {
 }
 
 func oneKey(context.Context, string, string) string { return "all" }
+
+func emptyKey(context.Context, string, string) string { return "" }
 
 func failureFunc(what string) hedge.Option {
 	return hedge.WithFailureFunc(func(*http.Response) bool {
@@ -272,6 +281,7 @@ func newHTTPCall(d *draw, w *httpWorld, i int) *httpCall {
 	c.deadline, c.cancel = newTimes(d, name)
 	c.delay = pick(d, name("delay"), .6, 0, 5*ms, 20*ms, 50*ms)
 	c.allowed = has(d, name("allowed"), .04)
+	c.traced = has(d, name("traced"), .2)
 	c.read = pick(d, name("read"), .25, "", "slowly", "half", "never", "closedLate")
 	c.reuse = pick(d, name("reuse"), .6, "", "header", "body", "noBody")
 	for n := range c.acts {
