@@ -428,12 +428,14 @@ func (c *core) detached(ctx context.Context) context.Context {
 // the group may be asked first.
 func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, explore bool) (r *result) {
 	if f != nil {
-		// Unless this function goes on to its end: an Exchanger or a Dialer may end the goroutine.
-		r = &result{err: context.Canceled}
-		defer func() { c.flights.land(f, r) }()
+		defer func() {
+			if r == nil { // an Exchanger or a Dialer has ended the goroutine
+				r = &result{err: context.Canceled}
+			}
+			c.flights.land(f, r)
+		}()
 		if !c.begin() {
-			r.err = &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}
-			return r
+			return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}
 		}
 		defer c.wg.Done()
 	}
