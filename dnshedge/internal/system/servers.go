@@ -3,7 +3,6 @@
 package system
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -15,8 +14,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/domain"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -228,31 +225,35 @@ func (f *Servers) read(k *known) error {
 	if err != nil {
 		return err
 	}
-	conf, err := dns.ClientConfigFromReader(bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
 	k.all, k.changed, k.size = nil, info.ModTime(), info.Size()
-	options := readOptions(string(text))
+	named, options := parseResolvConf(string(text))
 	k.rotate = slices.Contains(options, "rotate")
 	stream := slices.ContainsFunc(options, func(o string) bool { return o == "use-vc" || o == "usevc" || o == "tcp" }) // of Linux, FreeBSD and OpenBSD
-	for _, s := range conf.Servers {
+	for _, s := range named {
 		if _, err := netip.ParseAddr(s); err != nil {
 			continue // a name is no server, for Go and glibc as well
 		}
-		if addr := net.JoinHostPort(s, conf.Port); len(k.all) < resolvMax && f.OK(addr) {
+		if addr := net.JoinHostPort(s, "53"); len(k.all) < resolvMax && f.OK(addr) {
 			k.all = append(k.all, Server{addr, stream})
 		}
 	}
 	return nil
 }
 
-// readOptions returns the options in a resolv.conf file, of which package dns knows only some.
-func readOptions(text string) (all []string) {
+// parseResolvConf returns the servers and the options in a resolv.conf file, whose lines may have any length: package dns stops
+// reading at a line above 64 KiB, and reports no error.
+func parseResolvConf(text string) (servers, options []string) {
 	for line := range strings.Lines(text) {
-		if words := strings.Fields(line); len(words) > 0 && words[0] == "options" {
-			all = append(all, words[1:]...)
+		words := strings.Fields(line)
+		if len(words) < 2 {
+			continue
+		}
+		switch words[0] {
+		case "nameserver":
+			servers = append(servers, words[1])
+		case "options":
+			options = append(options, words[1:]...)
 		}
 	}
-	return all
+	return servers, options
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -91,4 +92,16 @@ func TestServersOfSystemThatFailsFirst(t *testing.T) {
 	all, got := servers.All(time.Now())
 	require.NoError(t, got)
 	assert.Equal(t, []system.Server{{Addr: "192.0.2.53:53"}}, all)
+}
+
+func TestServersAreReadBehindLongLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	long := strings.Repeat("home.example ", 10_000)
+	text := "search " + long + "\n# nameserver 192.0.2.1\n; " + long + "\nnameserver\nnameserver\t192.0.2.53 # main\r\nnameserver ns.example\noptions rotate\nnameserver 2001:db8::53"
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	servers := newServers(path)
+	all, err := servers.All(time.Now())
+	require.NoError(t, err)
+	assert.Equal(t, []system.Server{{Addr: "192.0.2.53:53"}, {Addr: "[2001:db8::53]:53"}}, all)
+	assert.True(t, servers.Rotates())
 }
