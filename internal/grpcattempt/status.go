@@ -12,9 +12,8 @@ import (
 
 // PushedBack reports whether a server that failed pushed back, and for how long; 0: it did not say.
 func PushedBack(err error, trailer metadata.MD) (wait time.Duration, pushed bool) {
-	if v := trailer["grpc-retry-pushback-ms"]; len(v) > 0 {
-		ms, _ := strconv.ParseUint(v[0], 10, 31) // gRFC A6: negative or not a number means stop
-		return time.Duration(ms) * time.Millisecond, true
+	if wait, _, found := readPushback(trailer); found {
+		return wait, true
 	}
 	return 0, status.Code(err) == codes.ResourceExhausted && !tooLarge(err)
 }
@@ -22,15 +21,21 @@ func PushedBack(err error, trailer metadata.MD) (wait time.Duration, pushed bool
 // NextAfter returns what a server that failed says of the next hedge (gRFC A6, Pushback): it is to be sent after that long, or none
 // is. It is 0 and false if the server says nothing.
 func NextAfter(trailer metadata.MD) (after time.Duration, stop bool) {
-	v := trailer["grpc-retry-pushback-ms"]
-	if len(v) == 0 {
-		return 0, false
-	}
-	ms, err := strconv.ParseInt(v[0], 10, 32)
-	if err != nil || ms < 0 {
+	if after, stop, _ = readPushback(trailer); stop {
 		return 0, true
 	}
-	return time.Duration(ms) * time.Millisecond, false
+	return after, false
+}
+
+// readPushback returns the time that grpc-retry-pushback-ms in a trailer names, and whether it stops hedging. As in grpc-go, it does if
+// it is negative, no integer of 32 bits, or given more than once.
+func readPushback(trailer metadata.MD) (wait time.Duration, stop, found bool) {
+	v := trailer["grpc-retry-pushback-ms"]
+	if len(v) != 1 {
+		return 0, len(v) > 1, len(v) > 1
+	}
+	ms, err := strconv.ParseInt(v[0], 10, 32) // the largest that there is, if the trailer's is larger
+	return time.Duration(max(ms, 0)) * time.Millisecond, err != nil || ms < 0, true
 }
 
 // tooLarge reports whether a ResourceExhausted is about the size of a message, which
