@@ -88,13 +88,11 @@ func hasIdempotencyKey(req *http.Request) bool {
 // retryAfter reads a Retry-After header (RFC 9110, section 10.2.3). It returns 0 if
 // the header is missing or says nothing.
 func retryAfter(v string, now time.Time) time.Duration {
-	if s, err := strconv.Atoi(v); err == nil {
-		return time.Duration(min(max(s, 0), 1e9)) * time.Second
-	}
 	if at, err := http.ParseTime(v); err == nil {
 		return max(at.Sub(now), 0)
 	}
-	return 0
+	seconds, _ := strconv.ParseUint(v, 10, 31) // the largest that there is, if the header's is larger
+	return time.Duration(seconds) * time.Second
 }
 
 // What a server with a [Limiter] says in the header of its answers. Over gRPC it is in the trailer.

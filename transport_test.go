@@ -1061,7 +1061,7 @@ func TestMaxHedgesPerSecondIsACeiling(t *testing.T) {
 }
 
 func TestPushBackPausesHedging(t *testing.T) {
-	for header, pause := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "3600": 10 * time.Second, "nonsense": 0} {
+	for header, pause := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "3600": 10 * time.Second, "99999999999999999999": 10 * time.Second, "-1": 0, "nonsense": 0} {
 		for _, status := range []int{429, 503} {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
