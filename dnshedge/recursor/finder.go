@@ -169,8 +169,12 @@ func (f *finder) enough() bool {
 }
 
 // spoken reports whether a server has said something, so that only those are missing that
-// have not been asked yet, and no better addresses of those that have.
-func (f *finder) spoken() bool { return f.judge.poor.Load() != nil }
+// have not been asked yet, and no better addresses of those that have. DS records that are denied without proof decide about a whole zone:
+// then all addresses of the parent's servers are worth a query.
+func (f *finder) spoken() bool {
+	r := f.judge.poor.Load()
+	return r != nil && !(r.bad && f.judge.q.qtype == dns.TypeDS)
+}
 
 // plan adds what is to be looked up of names: at first one kind of address, then the other.
 func (f *finder) plan(names []string) {
