@@ -111,6 +111,7 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	resp, err := c.visit(rt, r, n)
 	if link != nil {
 		c.tries[n].setup = link.Returned()
+		resp, err = link.LimitHeaders(resp, err)
 	}
 	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[refusedHeader]) > 0 {
 		err = race.ErrRefused
@@ -134,10 +135,16 @@ func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.
 		c.peer.Store(peer)
 	}
 	link, guarded := c.requests.NewLink(n), c.guarded || n > 0 && (c.t.options.transport != nil || c.trip.Elsewhere(n))
-	if guarded && (n > 0 || c.grace < race.Patience || behindLimiter(c.key)) {
+	if guarded && (c.grace < race.Patience || behindLimiter(c.key)) && c.hasDefaultHeaderLimit(n) {
 		link.HearNotes()
 	}
 	return link.Context(a, n > 0, guarded, c.hooks, peer), link
+}
+
+// hasDefaultHeaderLimit reports whether attempt n goes over HTTP/1.1, and by a transport with net/http's own limit for headers.
+func (c *call) hasDefaultHeaderLimit(n int) bool {
+	byOther := n > 0 && (c.t.options.transport != nil || c.trip.Elsewhere(n))
+	return c.version == http1 && !byOther && c.t.pools.HasDefaultHeaderLimit()
 }
 
 // judge records whether a response to req, which attempt n has sent, pushes back, and returns what it is for the race.

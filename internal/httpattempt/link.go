@@ -4,8 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"net/http/httptrace"
 	"net/netip"
 	"net/textproto"
@@ -25,12 +26,13 @@ import (
 // asked, setup and notes, which net/http's goroutines write, one after another.
 type Link struct {
 	*race.Attempt
-	guarded bool
-	notes   atomic.Int32 // bytes of statuses of 1xx
-	guard   race.Guard
-	trace   httptrace.ClientTrace
-	asked   time.Time
-	setup   atomic.Int64 // ns to set the connection up; 0: it was not new
+	guarded      bool
+	callerLimits bool         // the caller has a hook for statuses of 1xx
+	notes        atomic.Int64 // bytes of statuses of 1xx
+	guard        race.Guard
+	trace        httptrace.ClientTrace
+	asked        time.Time
+	setup        atomic.Int64 // ns to set the connection up; 0: it was not new
 }
 
 // Context returns the context of attempt a, with the hooks of l in it. Guarded says that
@@ -61,6 +63,7 @@ func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *P
 	}
 	switch {
 	case own != nil:
+		l.callerLimits = own.trace.Got1xxResponse != nil
 		ctx = own.Context(a)
 	case peer == nil && traceKey != nil:
 		return l // no hooks of the caller to call as well, and none that package net must find
@@ -128,27 +131,52 @@ func (l *Link) gotFirstByte() { l.guard.Answering(l.Attempt) }
 
 // HearNotes has statuses of 1xx not put off the cancellation of the attempt. It costs a closure, so
 // it is for attempts that are cancelled sooner than [race.Patience] after they have lost. It is called before Context.
+//
+// Where there is a hook for statuses of 1xx, net/http leaves it to the hook to bound them. So it is for transports that have
+// the default bound, which got1xx and LimitHeaders keep, see [Pools.HasDefaultHeaderLimit].
 func (l *Link) HearNotes() { l.trace.Got1xxResponse = l.got1xx }
 
-func (l *Link) got1xx(_ int, header textproto.MIMEHeader) error {
+// got1xx counts a status of 1xx. Where the caller has a hook as well, net/http gets that hook's error instead.
+func (l *Link) got1xx(code int, header textproto.MIMEHeader) error {
 	l.guard.Informed()
-	size := 0
-	for name, values := range header {
-		for _, value := range values {
-			size += len(name) + len(value)
-		}
-	}
-	if l.notes.Add(int32(min(size, maxNotes)+16)) > maxNotes {
-		return errNotes
+	if l.notes.Add(headerSize(http.StatusText(code), header)) > defaultHeaderLimit {
+		return errHeaderLimit
 	}
 	return nil
 }
 
-// maxNotes is how many bytes of statuses of 1xx an attempt hears. Where there is a hook for them,
-// net/http leaves it to the hook to limit them. This is its limit for all headers without one.
-const maxNotes = 10 << 20
+// LimitHeaders returns the attempt's response and error, or an error if the header of the response and statuses of 1xx before it are
+// together above net/http's default limit. It closes the body then. A caller that has a hook for 1xx bounds them itself.
+func (l *Link) LimitHeaders(resp *http.Response, err error) (*http.Response, error) {
+	notes := l.notes.Load()
+	if notes == 0 || err != nil || l.callerLimits || notes+headerSize(resp.Status, textproto.MIMEHeader(resp.Header)) <= defaultHeaderLimit {
+		return resp, err
+	}
+	if resp.Body != nil {
+		_ = resp.Body.Close()
+	}
+	return nil, errBroken
+}
 
-var errNotes = errors.New("hedge: the server sends too many informational responses")
+// defaultHeaderLimit is the limit in bytes of net/http for all headers of a response over HTTP/1.1, statuses of 1xx included.
+const defaultHeaderLimit = 10 << 20
+
+// errHeaderLimit is what the hook returns to net/http, which makes errBroken of it. They have the texts of net/http's own limit.
+var (
+	errHeaderLimit = fmt.Errorf("net/http: server response headers exceeded %d bytes; aborted", defaultHeaderLimit)
+	errBroken      = fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", errHeaderLimit)
+)
+
+// headerSize returns the size of a header over HTTP/1.1 in bytes, as servers usually write it.
+func headerSize(reason string, header textproto.MIMEHeader) int64 {
+	size := len("HTTP/1.1 200 \r\n\r\n") + len(reason)
+	for name, values := range header {
+		for _, value := range values {
+			size += len(name) + len(": \r\n") + len(value)
+		}
+	}
+	return int64(size)
+}
 
 // Returned says that the attempt has its response, or has failed. It returns how long the
 // attempt waited for a new connection; 0: its connection was not new.

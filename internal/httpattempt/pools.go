@@ -67,6 +67,12 @@ func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTrippe
 	}
 }
 
+// HasDefaultHeaderLimit reports whether primaries, and hedges that go the same way, are sent by an [http.Transport] that bounds the headers
+// of responses by net/http's default. It reports false if that cannot be told.
+func (p *Pools) HasDefaultHeaderLimit() bool {
+	return p.apart != nil && p.apart.base.MaxResponseHeaderBytes <= 0 && !registered(p.apart.base, "http") && !registered(p.apart.base, "https")
+}
+
 // CloseIdle closes the idle connections of all pools. If a RoundTripper cannot do so and has a
 // method WrappedRoundTripper, that one's result is tried.
 func (p *Pools) CloseIdle() {
@@ -160,15 +166,17 @@ func (a *apart) clone() *http.Transport {
 	return c
 }
 
+// altProto is net/http's table of RoundTrippers that are registered with a Transport.
+var altProto, hasAltProto = reflect.TypeFor[http.Transport]().FieldByName("altProto")
+
 // registered reports whether another RoundTripper than HTTP/2's own was registered with base for
 // the scheme. net/http has no way to ask, so this reads its table, as net/http itself does. If
 // that has another name or type one day, the answer is no.
 func registered(base *http.Transport, scheme string) bool {
-	field := reflect.ValueOf(base).Elem().FieldByName("altProto")
-	if !field.IsValid() || field.Type() != reflect.TypeFor[atomic.Value]() {
+	if !hasAltProto || altProto.Type != reflect.TypeFor[atomic.Value]() {
 		return false
 	}
-	table := (*atomic.Value)(unsafe.Pointer(field.UnsafeAddr())) // which RegisterProtocol may be writing
+	table := (*atomic.Value)(unsafe.Add(unsafe.Pointer(base), altProto.Offset)) // which RegisterProtocol may be writing
 	protocols, _ := table.Load().(map[string]http.RoundTripper)
 	rt, ok := protocols[scheme]
 	if !ok || rt == nil {
