@@ -22,8 +22,8 @@ type Place struct {
 	Prepare func(*http.Request) error
 
 	// Keep names headers, and parameters of the query, that are sent to this place as well, Drop those without which a request means the same. A
-	// name that ends in * stands for all that begin so, but in Keep for no header with credentials, such as Authorization. What is in
-	// both is dropped.
+	// name that ends in * stands for all that begin so. In Keep it does not stand for the headers with credentials that are known,
+	// see [WithPlaces], but for others that have some: "X-*" keeps X-Auth-Token, and not X-Api-Key. What is in both is dropped.
 	Keep, Drop []string
 }
 
@@ -39,8 +39,8 @@ type Place struct {
 // hedges to another one.
 //
 // To another place goes the method, the path below that of the first place, the body, and headers that are known to be harmless, such as Accept,
-// Content-Type, Range, User-Agent and those of traces. Referer and From are left out. So are credentials and signatures (Authorization, Cookie, X-Api-Key,
-// X-Amz-Date, user and password in the URL), but a call that has some goes only to places with a Prepare, which sets those of the
+// Content-Type, Range, User-Agent and those of traces. Referer and From are left out. So are credentials and signatures (Authorization, Cookie,
+// Proxy-Authorization, Signature, Signature-Input, Api-Key, X-Api-Key, X-Goog-Api-Key, Ocp-Apim-Subscription-Key, X-Amz-Content-Sha256, X-Amz-Date, X-Amz-Security-Token, X-Ms-Date, user and password in the URL), but a call that has some goes only to places with a Prepare, which sets those of the
 // place. A call with any other header, such as If-None-Match or X-Tenant, or with a parameter in its query does not go to a place where
 // neither Keep nor Drop names it, and one with a ; in its path or query goes to none. A log says of the first eight names that keep calls from a place.
 //
