@@ -44,13 +44,14 @@ type judge struct {
 	q     question
 	whole bool
 
-	taken *verdict                // of the goroutine that asks
-	poor  atomic.Pointer[verdict] // the first of those that are worth most
-	held  int64                   // bytes that poor takes; of the goroutine that asks
-	mine  atomic.Bool             // a server's name was not looked up because of who asks
-	own   atomic.Bool             // that is because of the question, whoever asks for it
-	bogus int                     // responses that were passed over because of their signatures
-	task  *fleet.Task             // that it is of
+	taken   *verdict                // of the goroutine that asks
+	poor    atomic.Pointer[verdict] // the first of those that are worth most
+	held    int64                   // bytes that poor takes; of the goroutine that asks
+	mine    atomic.Bool             // a server's name was not looked up because of who asks
+	own     atomic.Bool             // that is because of the question, whoever asks for it
+	bogus   int                     // responses that were passed over because of their signatures
+	refused bool                    // a server has answered REFUSED
+	task    *fleet.Task             // that it is of
 }
 
 // weigh looks at the signatures of a response, as far as that is possible at once, and returns why another server is asked.
@@ -94,6 +95,7 @@ func (j *judge) asksForDSAgain() bool { return j.q.qtype == dns.TypeDS && len(j.
 
 // judge is a task's.
 func (j *judge) judge(m *dns.Msg, from netip.AddrPort) error {
+	j.refused = j.refused || m.Rcode == dns.RcodeRefused
 	r := read(m, j.zone, j.q, j.whole, time.Now())
 	r.zone, r.from = j.zone, from
 	if j.core.signed() {

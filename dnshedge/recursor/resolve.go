@@ -183,7 +183,11 @@ func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whol
 		r.verdict = j.poor.Load()
 	default:
 		s.mine = j.mine.Load() || j.own.Load()
-		if err = fmt.Errorf("%w: zone %s", err, z.zone); j.own.Load() {
+		err = fmt.Errorf("%w: zone %s", err, z.zone)
+		if z.stub && j.refused {
+			err = fmt.Errorf("%w: a server of Resolver.Zones has refused a query without RD", err)
+		}
+		if j.own.Load() {
 			err = &ownError{err}
 		}
 		return said{}, err
