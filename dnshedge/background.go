@@ -3,6 +3,7 @@ package dnshedge
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // background is what runs for a Client without a caller, until Close.
@@ -10,9 +11,10 @@ type background struct {
 	ctx    context.Context // ends with Close; never changes
 	cancel context.CancelFunc
 
-	mu     sync.Mutex     // guards the fields below; it may be taken under any other lock but those of a server
-	closed bool           // wg counts no more
-	wg     sync.WaitGroup // of what runs
+	closed atomic.Bool // wg counts no more; stored under mu
+
+	mu sync.Mutex     // guards wg's counting; it may be taken under any other lock but those of a server
+	wg sync.WaitGroup // of what runs
 }
 
 func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
@@ -22,10 +24,11 @@ func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Backg
 func (b *background) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.closed {
-		b.wg.Add(1)
+	if b.closed.Load() {
+		return false
 	}
-	return !b.closed
+	b.wg.Add(1)
+	return true
 }
 
 // spawn calls f in a goroutine that wait waits for, with a context that end ends,
@@ -44,7 +47,7 @@ func (b *background) spawn(f func(context.Context)) bool {
 // end ends the context, and lets nothing begin any more.
 func (b *background) end() {
 	b.mu.Lock()
-	b.closed = true
+	b.closed.Store(true)
 	b.mu.Unlock()
 	b.cancel()
 }

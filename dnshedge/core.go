@@ -120,7 +120,7 @@ func (c *core) close() {
 
 // hit answers a question from the cache if that takes neither time nor a query.
 func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
-	if c.conf.Cache == nil || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
+	if c.conf.Cache == nil || c.closed.Load() || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
 		return f, false
 	}
 	q = c.servers.used(q)
@@ -162,6 +162,9 @@ func (c *core) origin(q *wire.Query) (from origin) {
 func (c *core) answer(ctx, stay context.Context, q *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Earn()
+	if c.closed.Load() {
+		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}
+	}
 	if address != "" {
 		return c.askedAt(ctx, q, address)
 	}
@@ -311,7 +314,7 @@ func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *resul
 			// Its time was over, or who asked has left, and not this caller.
 			r = c.askAgain(ctx, q, end, r)
 		}
-		if had.freshness == stale && r.failed(q) && !r.final() {
+		if had.freshness == stale && r.failed(q) && !r.final() && !c.closed.Load() {
 			return c.fromCache(ctx, q, had)
 		}
 		if f.shared {

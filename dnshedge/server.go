@@ -29,8 +29,6 @@ const (
 	defaultWriteTimeout = 5 * time.Second
 
 	maxPipelined = 128                  // questions of one connection that wait
-	drainTime    = time.Second          // for a client to notice that its connection was closed
-	drainBytes   = 1 << 16              // that it may have sent before
 	batchSize    = 32                   // datagrams that are read or written at a time
 	batchBuffer  = 4096                 // bytes of a datagram that are read
 	readPause    = 5 * time.Millisecond // after a socket failed
@@ -97,8 +95,9 @@ type Server struct {
 
 	answering atomic.Int64 // goroutines that answer a question of a connection
 
-	mu     sync.Mutex // guards the fields below
-	closed bool
+	mu     sync.Mutex         // guards the fields below
+	closed bool               // nothing is accepted any more
+	ended  bool               // no datagram is answered any more
 	open   map[io.Closer]bool // what is to be closed; false for connections of clients
 	wg     sync.WaitGroup     // of questions and connections
 }
@@ -162,53 +161,6 @@ func (s *Server) remove(c io.Closer, listens bool) {
 	if !listens {
 		s.wg.Done()
 	}
-}
-
-// Shutdown ends Serve and ServePacket, answers what has been asked, and returns when that is
-// done. If ctx ends first, it closes the connections that are left, and returns the context's
-// cause without waiting for what ends with them. The Client stays open.
-func (s *Server) Shutdown(ctx context.Context) error {
-	s.init()
-	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.closing)
-	}
-	for c, listens := range s.open {
-		switch c := c.(type) {
-		case net.PacketConn:
-			_ = c.SetReadDeadline(time.Unix(1, 0)) // answers are still written to it
-		case net.Conn:
-			_ = c.SetReadDeadline(time.Unix(1, 0))
-		default:
-			if listens {
-				_ = c.Close()
-			}
-		}
-	}
-	s.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		s.wg.Wait()
-		close(done)
-	}()
-	var err error
-	select {
-	case <-done:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	s.cancel()
-	s.mu.Lock()
-	for c, listens := range s.open {
-		if listens {
-			_ = c.Close()
-		} else {
-			go c.Close()
-		}
-	}
-	s.mu.Unlock()
-	return err
 }
 
 // query is what came of reading a message.
@@ -347,7 +299,7 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 func (s *Server) answer(q query, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.ended {
 		return
 	}
 	w := q.core.enter(s.ctx, &s.waiting.datagrams, q.Zone())
@@ -499,7 +451,11 @@ type serverConn struct {
 	seat    *seats.Seat
 	lane    string // of the client, in the line of questions that wait
 	left    bool   // no more questions are read; guarded by s.mu
-	drains  bool   // it was in use then, and may have more questions on the way; guarded by s.mu
+	drains  bool   // it was in use then; guarded by s.mu
+
+	wrote    time.Time     // when a response was last written; guarded by writing
+	received int           // bytes that were read after Shutdown
+	readFor  time.Duration // the time that was waited for them
 }
 
 // leave is called when the connection has to give up its seat: no more questions are read.
@@ -508,21 +464,6 @@ func (c *serverConn) leave(inUse bool) {
 	defer c.s.mu.Unlock()
 	c.left, c.drains = true, inUse
 	_ = c.SetReadDeadline(time.Unix(1, 0))
-}
-
-// drain ends a connection that was in use when it had to leave: if it were closed with questions unread, the kernel would reset
-// it, and its last answers might be lost.
-func (c *serverConn) drain() {
-	half, ok := c.Conn.(interface{ CloseWrite() error })
-	c.s.mu.Lock()
-	ok = ok && c.drains && !c.s.closed
-	if ok {
-		_ = c.SetReadDeadline(time.Now().Add(drainTime))
-	}
-	c.s.mu.Unlock()
-	if ok && half.CloseWrite() == nil {
-		_, _ = io.CopyN(io.Discard, c.Conn, drainBytes)
-	}
 }
 
 func (c *serverConn) serve() {
@@ -598,16 +539,17 @@ func (c *serverConn) answer(q query, wg *sync.WaitGroup) bool {
 // questions wait is not idle.
 func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 	var head [2]byte
+	start, closing := time.Now(), c.s.isClosing()
 	idle := cmp.Or(c.s.IdleTimeout, defaultIdleTimeout)
 	for {
-		if err := c.setReadDeadline(time.Now().Add(idle)); err != nil {
+		if err := c.setReadDeadline(idle); err != nil {
 			return nil, err
 		}
 		n, err := io.ReadFull(c, head[:])
 		if err == nil {
 			break
 		}
-		if t := net.Error(nil); n > 0 || !errors.As(err, &t) || !t.Timeout() || len(c.waiting) == 0 {
+		if t := net.Error(nil); n > 0 || !errors.As(err, &t) || !t.Timeout() || len(c.waiting) == 0 || c.s.isClosing() {
 			return nil, err
 		}
 	}
@@ -616,17 +558,25 @@ func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 		b = make([]byte, n)
 	}
 	_, err := io.ReadFull(c, b[:n])
+	if closing {
+		c.received += len(head) + n
+		c.readFor += time.Since(start)
+	}
 	return b[:n], err
 }
 
-// setReadDeadline sets the deadline unless Shutdown or leave has.
-func (c *serverConn) setReadDeadline(t time.Time) error {
+// setReadDeadline sets how long the next message may take. It fails after leave, and after Shutdown when enough has been read
+// that may have been received before.
+func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if c.s.closed || c.left {
+	if c.left || c.s.closed && (c.received >= drainBytes || c.readFor >= drainTime) {
 		return ErrServerClosed
 	}
-	return c.SetReadDeadline(t)
+	if c.s.closed {
+		idle = receivedTime
+	}
+	return c.SetReadDeadline(time.Now().Add(idle))
 }
 
 // lock locks writing, and sets the deadline of a response that is to be written now: the
@@ -655,6 +605,8 @@ func (c *serverConn) write(b []byte) error {
 	_, err := c.Conn.Write(b)
 	if err != nil {
 		_ = c.Close()
+	} else {
+		c.wrote = time.Now()
 	}
 	return err
 }
