@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -19,7 +18,6 @@ import (
 const (
 	mediaType = "application/dns-message"
 	maxMsg    = 1<<16 - 1
-	idleTime  = 10 * time.Second // that a client may take to ask
 
 	// Requests that are under way, also those whose clients send or read slowly.
 	maxRequests         = 8192
@@ -113,14 +111,6 @@ func maxAge(b []byte) uint32 {
 		return 0
 	}
 	return age
-}
-
-// httpServer returns a server of h whose clients cannot hold it up.
-func httpServer(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler: h, ReadHeaderTimeout: idleTime, ReadTimeout: 2 * idleTime, WriteTimeout: 2 * idleTime, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 1 << 17, // a message of 64 KiB in a URL
-	}
 }
 
 // reply is a dns.ResponseWriter that sends messages somewhere.

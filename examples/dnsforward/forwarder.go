@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/gohedge/hedge/debug"
@@ -33,8 +34,9 @@ type forwarder struct {
 	cert       *certificate
 
 	server *dnshedge.Server // over UDP, TCP and TLS
-	web    []*http.Server
-	failed chan error // of a listener; capacity 1
+	https  []*webServer     // that answer over HTTPS
+	page   *webServer       // of the metrics; nil: there is none
+	failed chan error       // of a listener; capacity 1
 }
 
 // start listens, and answers until close.
@@ -88,9 +90,8 @@ func (f *forwarder) start() error {
 			pages = append(pages, debug.DNS(f.validating.upstreams), debug.Recursor(f.validating))
 		}
 		mux.Handle("/debug/hedge", debug.Handler(pages...))
-		s := httpServer(mux)
-		f.web = append(f.web, s)
-		f.run(func() error { return s.Serve(l) })
+		f.page = newWebServer(mux)
+		f.run(func() error { return f.page.Serve(l) })
 	}
 	return nil
 }
@@ -105,10 +106,10 @@ func (f *forwarder) startHTTPS(config *tls.Config) error {
 		}
 		mux := http.NewServeMux()
 		mux.Handle("/dns-query", &doh{client: f.client, access: &f.access, requests: requests})
-		s := httpServer(mux)
-		s.ConnState, s.ConnContext = state, withGuarded
+		s := newWebServer(mux)
+		s.changed, s.ConnContext = state, withGuarded
 		s.TLSConfig = config.Clone()
-		f.web = append(f.web, s)
+		f.https = append(f.https, s)
 		f.run(func() error { return s.ServeTLS(l, "", "") })
 	}
 	return nil
@@ -172,13 +173,21 @@ func (f *forwarder) admit(at net.Addr) dnshedge.Verdict {
 	return dnshedge.Answer
 }
 
-// close answers what was asked, until ctx ends, and closes all.
+// close answers what was asked, until ctx ends, and closes all. The page of the metrics ends last, and has a time of its own, so
+// that its clients take none from questions.
 func (f *forwarder) close(ctx context.Context) error {
-	var errs []error
-	for _, s := range f.web {
-		errs = append(errs, s.Shutdown(ctx))
+	errs := make([]error, len(f.https)+1)
+	var wg sync.WaitGroup
+	for i, s := range f.https {
+		wg.Go(func() { errs[i] = s.end(ctx) })
 	}
-	errs = append(errs, f.server.Shutdown(ctx))
+	errs[len(f.https)] = f.server.Shutdown(ctx)
+	wg.Wait()
+	if f.page != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), pageTime)
+		defer cancel()
+		errs = append(errs, f.page.end(ctx))
+	}
 	return errors.Join(errs...)
 }
 

@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -140,6 +141,9 @@ func run() error {
 	return err
 }
 
+// endTime is how long the end may take besides the Timeout of a question.
+const endTime = 2 * time.Second
+
 // untilTheEnd returns when the forwarder has ended: after the given time, or as wait says.
 func (f *forwarder) untilTheEnd(signals <-chan os.Signal, last time.Duration) error {
 	log.Printf("dnsforward: listening on %v", slices.Concat(f.listen, f.dot, f.doh))
@@ -148,7 +152,8 @@ func (f *forwarder) untilTheEnd(signals <-chan os.Signal, last time.Duration) er
 		end = time.After(last)
 	}
 	err := f.wait(signals, end)
-	ctx, cancel := context.WithTimeout(context.Background(), f.client.Timeout)
+	// A question that comes last has its Timeout, and its response is written after that.
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(f.client.Timeout, 5*time.Second)+endTime)
 	defer cancel()
 	return errors.Join(err, f.close(ctx))
 }

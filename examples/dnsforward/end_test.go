@@ -1,0 +1,33 @@
+package main
+
+import (
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Somebody has connected to the metrics and to the port for HTTPS, and asks nothing. What others asked is answered.
+func TestIdleConnectionsHoldUpNoEnd(t *testing.T) {
+	f := begin(t, secure(t, &forwarder{}))
+	f.client.Timeout = 5 * time.Second // as the flag's default
+	for _, at := range []string{f.metrics, f.doh[0], f.dot[0], f.listen[0]} {
+		idle, err := net.Dial("tcp", at)
+		require.NoError(t, err)
+		defer idle.Close()
+	}
+	busy := dial(t, f.listen[0])
+	require.NoError(t, busy.WriteMsg(ask("slow.example.")))
+	time.Sleep(100 * time.Millisecond)
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGTERM
+	start := time.Now()
+	require.NoError(t, f.untilTheEnd(signals, 0))
+	assert.Less(t, time.Since(start), 4*time.Second, "net/http alone waits five seconds")
+	_, err := busy.ReadMsg()
+	require.NoError(t, err)
+}
