@@ -28,7 +28,7 @@
 // fails, is late or says nothing. Promise 3 is there as well: primaries go where the caller has made them for, hedges over these connections, and only of
 // calls to a target that is named, and they cost no more tokens than the budget has. The interceptors of a connection see each attempt over it
 // once, and no other attempt. Promise 2: the timeout of a method ends its call with all attempts. Promise 5: server streams without a message
-// hold no place of a Limiter.
+// hold no place of a Limiter. With way.spelt two targets have one spelling, and a policy holds for one of the two (promise 3).
 //
 // Worlds of DNS (over=dns) are servers with faults in a network, and a Client of package dnshedge before them, with a cache, as a
 // forwarder, between others. What it does is compared with a patient resolver, which has no memory and asks all servers in turn,

@@ -56,6 +56,8 @@ func (j *grpcJudge) call(c *grpcCall, a, b *grpcResult) {
 	case b.hung():
 		say("2 hang", "it never returns")
 		return
+	case j.w.obeysPolicy(c):
+		return // a policy has rules of its own
 	}
 	if end := j.deadline(c); end > 0 && b.end > max(end, a.end)+slack {
 		say("2 timeout", fmt.Sprintf("it goes on after %v", end))

@@ -184,6 +184,10 @@ func (p *grpcPlay) dress() {
 	if d := p.w.way.timeout; d > 0 {
 		chain = append(chain, grpc.WithDefaultServiceConfig(fmt.Sprintf(`{"methodConfig":[{"name":[{}],"timeout":"%gs"}]}`, d.Seconds())))
 	}
+	if p.w.way.spelt {
+		p.conn, p.other = p.dialSpelt(chain)
+		return
+	}
 	p.conn, p.other = dial("server:80", "server", chain...), dial("other:80", "server", chain...)
 }
 

@@ -29,6 +29,7 @@ type grpcWay struct {
 	token   bool          // an interceptor asks another method for a token, with the context that it is given
 	panics  string        // the attempt in which an interceptor panics
 	refuses string        // the attempt that an interceptor does not let through
+	spelt   bool          // both targets are spelt server:80, and a resolver sends a hedging policy for that of calls that do not go elsewhere
 	marks   bool          // interceptors of each connection add its name to the metadata
 	timeout time.Duration // of all methods, in the service config of the callers' connections; 0: none
 }
@@ -93,6 +94,7 @@ func newGRPCWorld(d *draw) *grpcWorld {
 	w.way.panics = pick(d, "way.panics", .06, "", "0", "1")
 	w.way.refuses = pick(d, "way.refuses", .06, "", "0", "1")
 	w.way.marks = has(d, "way.marks", .2)
+	w.way.spelt = !w.way.second && len(w.way.conns) == 0 && has(d, "way.spelt", .1)
 	if w.past.outage == 0 {
 		w.way.timeout = pick(d, "way.timeout", .12, 0, 200*ms, time.Second)
 	}
