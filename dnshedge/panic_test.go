@@ -113,8 +113,8 @@ func TestPanicOfTraceIsCounted(t *testing.T) {
 // A panickingConn panics in the method that is named. Its type cannot be compared.
 type panickingConn struct {
 	net.Conn
-	in   string
-	list []int
+	in string
+	_  []int
 }
 
 func (c panickingConn) check(method string) {

@@ -12,6 +12,11 @@ import (
 	"github.com/gohedge/hedge/internal/grpctarget"
 )
 
+// A grpcConfig is a service config as grpc-go has parsed it.
+//
+//lint:ignore SA1019 a ParseResult of grpc-go holds no other type
+type grpcConfig = grpc.ServiceConfig
+
 // A Reader reads the service configs of resolvers, for a Book. What it has read of a target stays in force when its resolver is
 // closed: a connection that was idle has another one.
 type Reader struct {
@@ -51,7 +56,7 @@ type conn struct {
 	reader *Reader
 }
 
-// parsed has the Config of each *grpc.ServiceConfig that was parsed and is still in use, by its weak pointer. A resolver may
+// parsed has the Config of each *grpcConfig that was parsed and is still in use, by its weak pointer. A resolver may
 // send one that was parsed long ago, or for another connection.
 var parsed sync.Map
 
@@ -66,10 +71,10 @@ func (c *conn) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 		c.reader.Tell(c.target, nil, err)
 		return &serviceconfig.ParseResult{Err: err}
 	}
-	if by, ok := result.Config.(*grpc.ServiceConfig); ok && by != nil { //lint:ignore SA1019 the type that grpc-go uses
+	if by, ok := result.Config.(*grpcConfig); ok && by != nil {
 		key := weak.Make(by)
 		if _, known := parsed.Swap(key, own); !known {
-			runtime.AddCleanup(by, func(key weak.Pointer[grpc.ServiceConfig]) { parsed.Delete(key) }, key) //lint:ignore SA1019 as above
+			runtime.AddCleanup(by, func(key weak.Pointer[grpcConfig]) { parsed.Delete(key) }, key)
 		}
 	}
 	return result
@@ -80,7 +85,7 @@ func (c *conn) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 // parsed by the ClientConn of a Reader, because nothing is known of it.
 func (c *conn) UpdateState(s resolver.State) error {
 	if r := s.ServiceConfig; r != nil && r.Err == nil {
-		if by, ok := r.Config.(*grpc.ServiceConfig); ok && by != nil { //lint:ignore SA1019 as above
+		if by, ok := r.Config.(*grpcConfig); ok && by != nil {
 			if own, known := parsed.Load(weak.Make(by)); known && c.reader.Book.set(c.target, own.(*Config)) {
 				c.reader.Tell(c.target, own.(*Config), nil)
 			}
