@@ -16,19 +16,16 @@ type link struct {
 	bare bool   // there is nothing, nor an SOA record that says so
 }
 
-// linkOf returns what a response says of a name, which need not be the one that was asked for. What it makes of DNAME records does
-// not depend on what the response makes of them.
+// linkOf returns what a response says of a name, which need not be the one that was asked for.
 func linkOf(r *dns.Msg, name string, qtype uint16) *link {
 	l := &link{Said: chain.Said{Name: name, Type: qtype, Rcode: dns.RcodeSuccess}}
-	if d := dnameOf(r.Answer, name); d != nil && !slices.ContainsFunc(r.Answer, isSignatureOf(name, dns.TypeCNAME)) {
-		l.substitute(r, d)
-		return l
-	}
-	if !chain.BesideAlias(qtype) {
-		if l.Answer = setOf(r.Answer, name, dns.TypeCNAME); len(l.Answer) > 0 {
-			l.Authority, l.next = proofs(r.Ns), dnsname.Lower(l.Answer[0].(*dns.CNAME).Target)
-			return l
+	if a := chain.FindAlias(r.Answer, name, qtype, "."); a != nil {
+		l.Answer, l.Authority = setOf(r.Answer, a.Owner, a.Type), proofs(r.Ns)
+		if a.Made != nil {
+			l.Answer = append(l.Answer, a.Made)
 		}
+		l.Rcode, l.next = a.Rcode, a.Next
+		return l
 	}
 	if l.Answer = setOf(r.Answer, name, qtype); len(l.Answer) > 0 {
 		l.Authority = proofs(r.Ns)
@@ -37,32 +34,6 @@ func linkOf(r *dns.Msg, name string, qtype uint16) *link {
 	l.Rcode, l.Authority = r.Rcode, slices.DeleteFunc(slices.Clone(r.Ns), isForeign)
 	l.bare = r.Rcode == dns.RcodeSuccess && !slices.ContainsFunc(r.Ns, isSOA)
 	return l
-}
-
-// substitute makes a link of a DNAME record (RFC 6672 §3.1).
-func (l *link) substitute(r *dns.Msg, d *dns.DNAME) {
-	owner := dnsname.Lower(d.Hdr.Name)
-	l.Answer, l.Authority = setOf(r.Answer, owner, dns.TypeDNAME), proofs(r.Ns)
-	target := dnsname.Substitute(l.Name, owner, dnsname.Lower(d.Target))
-	if target == "" {
-		l.Rcode = dns.RcodeYXDomain
-		return
-	}
-	l.Answer = append(l.Answer, &dns.CNAME{Hdr: dns.RR_Header{Name: l.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: target})
-	if l.Type != dns.TypeCNAME && l.Type != dns.TypeANY {
-		l.next = target
-	}
-}
-
-// dnameOf returns the DNAME record that a name is below, or nil: of several the nearest.
-func dnameOf(rrs []dns.RR, name string) (best *dns.DNAME) {
-	for _, rr := range rrs {
-		if d, ok := rr.(*dns.DNAME); ok && !isForeign(rr) && dnsname.Below(name, dnsname.Lower(d.Hdr.Name)) &&
-			(best == nil || len(d.Hdr.Name) > len(best.Hdr.Name)) {
-			best = d
-		}
-	}
-	return best
 }
 
 // setOf returns the records of a name and type, or of all types, with their signatures; none if there are but signatures that were not
@@ -95,14 +66,6 @@ func setOf(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 
 // isForeign reports whether a record is of another class than IN.
 func isForeign(rr dns.RR) bool { return rr.Header().Class != dns.ClassINET }
-
-// isSignatureOf returns a function that reports whether a record is a signature of a name's records of a type.
-func isSignatureOf(name string, typ uint16) func(dns.RR) bool {
-	return func(rr dns.RR) bool {
-		sig, ok := rr.(*dns.RRSIG)
-		return ok && sig.TypeCovered == typ && dnsname.Lower(sig.Hdr.Name) == name
-	}
-}
 
 // isSOA reports whether a record says that there is nothing (RFC 2308 §2). Proofs alone may be those of an alias that was made of a wildcard.
 func isSOA(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }

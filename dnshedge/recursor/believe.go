@@ -36,8 +36,8 @@ func read(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *ver
 		return &verdict{kind: isLame}
 	}
 	switch {
-	case r.takeDNAME(m, z, q) || !chain.BesideAlias(q.qtype) && r.takeCNAME(m, q):
-	case m.Rcode != dns.RcodeYXDomain && r.take(m, q) || r.takeCNAME(m, q): // no name is too long that has records
+	case r.takeAlias(m, z, q):
+	case m.Rcode != dns.RcodeYXDomain && r.take(m, q): // no name is too long that has records
 	case m.Rcode == dns.RcodeYXDomain:
 		return &verdict{kind: isFailed}
 	case r.takeReferredDS(m, z, q):
@@ -112,54 +112,21 @@ func (r *verdict) takeReferredDS(m *dns.Msg, z *delegation, q question) bool {
 	return true
 }
 
-// takeCNAME appends the record that makes q's name an alias, and reports whether there is one.
-// What the same response says of the target is not taken: the target is asked for at the
-// servers nearest to it.
-func (r *verdict) takeCNAME(m *dns.Msg, q question) bool {
-	for _, rr := range m.Answer {
-		if c, ok := rr.(*dns.CNAME); ok && c.Hdr.Class == dns.ClassINET && strings.EqualFold(c.Hdr.Name, q.name) {
-			c.Hdr.Ttl = ttlOf(c)
-			r.answer = append(r.answer, c)
-			r.sign(m, q, q.name, dns.TypeCNAME)
-			r.next = dnsname.Lower(c.Target)
-			return true
-		}
-	}
-	return false
-}
-
-// takeDNAME appends the record that makes all names below another aliases, among them q's, and
-// reports whether there is one. It makes the CNAME record itself (RFC 6672 §3.1); if the target
-// is too long for a name, the rcode is YXDOMAIN.
-func (r *verdict) takeDNAME(m *dns.Msg, z *delegation, q question) bool {
-	d := findDNAME(m, z, q.name)
-	if d == nil {
+// takeAlias appends the RRset that makes q's name an alias, and reports whether there is one. For a DNAME RRset it appends the CNAME
+// record as well. Other records of the target are not taken: the target is asked for at the servers nearest to it.
+func (r *verdict) takeAlias(m *dns.Msg, z *delegation, q question) bool {
+	a := chain.FindAlias(m.Answer, q.name, q.qtype, z.zone)
+	if a == nil {
 		return false
 	}
-	owner := dnsname.Lower(d.Hdr.Name)
-	d.Hdr.Ttl = ttlOf(d)
-	r.answer = append(r.answer, d)
-	r.sign(m, q, owner, dns.TypeDNAME)
-	target := dnsname.Substitute(q.name, owner, dnsname.Lower(d.Target))
-	if target == "" {
-		r.rcode = dns.RcodeYXDomain
-		return true
+	r.answer = append(r.answer, a.Records...)
+	r.sign(m, q, a.Owner, a.Type)
+	level(r.answer)
+	if a.Made != nil {
+		r.answer = append(r.answer, a.Made)
 	}
-	r.answer = append(r.answer, &dns.CNAME{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: d.Hdr.Ttl}, Target: target})
-	if q.qtype != dns.TypeCNAME && q.qtype != dns.TypeANY {
-		r.next = target
-	}
+	r.rcode, r.next = a.Rcode, a.Next
 	return true
-}
-
-// findDNAME returns the DNAME record of a response that name is below, or nil.
-func findDNAME(m *dns.Msg, z *delegation, name string) *dns.DNAME {
-	for _, rr := range m.Answer {
-		if d, ok := rr.(*dns.DNAME); ok && d.Hdr.Class == dns.ClassINET && dnsname.Below(name, dnsname.Lower(d.Hdr.Name)) && dnsname.Within(dnsname.Lower(d.Hdr.Name), z.zone) {
-			return d
-		}
-	}
-	return nil
 }
 
 // referral returns the section of a response in which there may be a referral, or nil. It is odd in ANSWER, where

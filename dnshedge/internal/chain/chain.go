@@ -59,6 +59,8 @@ type Said struct {
 	Why    *validate.Reason // why it is bogus, or insecure; nil: that needs no reason
 	TTL    uint32           // how many seconds it may be kept, if it is secure
 	Final  bool             // it is bogus for its zone, and no other server's answer would be better
+
+	inZone bool // a signature of the answer, or of the SOA record of a denial, fits the keys of the zone: no insecure zone below it answers
 }
 
 // Bill pays for what a question needs, and has it done.

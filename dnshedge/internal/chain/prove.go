@@ -80,6 +80,10 @@ func (c *Chains) verifyAnew(ctx context.Context, b Bill, s *Said, zone *Zone, r 
 	if err == nil {
 		return nil
 	}
+	if s.inZone {
+		s.bogus(reasonOf(err, s.From))
+		return nil
+	}
 	switch open, failed := c.between(ctx, b, zone, s.owner(), err); {
 	case failed != nil:
 		return failed
@@ -149,11 +153,19 @@ func (c *Chains) verify(s *Said, w *validate.Work, sets [][]*validate.RRset, k *
 	return nil
 }
 
-// verify verifies an answer with the keys of a zone. Then Answer and Authority are what is secure, as RRset.Authentic has it. It changes nothing if that
-// fails.
+// verify verifies an answer with the keys of a zone. Then Answer and Authority are what is secure, as RRset.Authentic has it. It changes nothing but
+// inZone if that fails.
 func (s *Said) verify(w *validate.Work, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if s.denies() {
-		return s.verifyDenial(w, sets[1], k, now)
+		err := s.verifyDenial(w, sets[1], k, now)
+		s.inZone = err != nil && slices.ContainsFunc(sets[1], func(set *validate.RRset) bool {
+			if set.Type != dns.TypeSOA || dnsname.Lower(set.Name) != k.Zone() {
+				return false
+			}
+			_, err := w.Verify(set, k, now)
+			return err == nil
+		})
+		return err
 	}
 	found := authentic{keys: k, ttl: uint32(maxKept / time.Second)}
 	status := validate.Secure
@@ -169,6 +181,7 @@ func (s *Said) verify(w *validate.Work, sets [][]*validate.RRset, k *validate.Ke
 		if err != nil {
 			return err
 		}
+		s.inZone = true
 		found.add(set, v)
 		if v.Encloser >= 0 && set.Type == dns.TypeDNAME { // RFC 4592 §4.4; unbound refuses it as well
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a DNAME record was made of a wildcard", Zone: k.Zone(), Name: set.Name, Type: set.Type}

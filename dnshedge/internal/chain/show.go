@@ -21,13 +21,3 @@ func WithoutProofs(rrs []dns.RR, qtype uint16) []dns.RR {
 	}
 	return slices.DeleteFunc(slices.Clone(rrs), proves)
 }
-
-// BesideAlias reports whether records of a type are the answer also where the name is an alias, which
-// other records beside it are not (RFC 1034 §3.6.2): the alias itself, or what DNSSEC puts beside it (RFC 4034 §3, RFC 4035 §2.5, RFC 2535 §2.3.5).
-func BesideAlias(qtype uint16) bool {
-	switch qtype {
-	case dns.TypeCNAME, dns.TypeANY, dns.TypeRRSIG, dns.TypeNSEC, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT:
-		return true
-	}
-	return false
-}

@@ -42,7 +42,7 @@ func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	h := records[0].Header()
 	s := &RRset{Name: h.Name, Type: h.Rrtype, Class: h.Class, TTL: maxTTL, Records: records, Sigs: sigs}
 	for _, rr := range records {
-		s.TTL = min(s.TTL, validTTL(rr.Header().Ttl))
+		s.TTL = min(s.TTL, ValidTTL(rr.Header().Ttl))
 	}
 	return s
 }
@@ -68,7 +68,7 @@ func Sets(sections ...[]dns.RR) ([][]*RRset, error) {
 			k := key{owner, h.Rrtype, h.Class}
 			if s := sets[k]; s != nil {
 				s.Records = append(s.Records, rr)
-				s.TTL = min(s.TTL, validTTL(h.Ttl))
+				s.TTL = min(s.TTL, ValidTTL(h.Ttl))
 				continue
 			}
 			sets[k] = NewRRset([]dns.RR{rr})

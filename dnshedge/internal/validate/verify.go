@@ -57,13 +57,13 @@ func (w *Work) verify(s *RRset, k *Keys, now time.Time, superfluous bool) (Verif
 // verified returns what a signature that is right says of its RRset, unchecked.
 func (g *signature) verified(s *RRset, now time.Time) Verified {
 	left := max(1, -g.since(g.until, now))
-	received := validTTL(g.received)
+	received := ValidTTL(g.received)
 	for i := range s.form().sigs {
 		if same := &s.form().sigs[i]; bytes.Equal(same.bytes, g.bytes) && bytes.Equal(same.head, g.head) {
-			received = min(received, validTTL(same.received)) // a record that is there twice (RFC 2181 §5.2)
+			received = min(received, ValidTTL(same.received)) // a record that is there twice (RFC 2181 §5.2)
 		}
 	}
-	v := Verified{TTL: min(s.TTL, received, validTTL(g.ttl), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
+	v := Verified{TTL: min(s.TTL, received, ValidTTL(g.ttl), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
 	if g.labels < signedLabels(s.form().owner) {
 		v.Encloser = g.labels
 	}
