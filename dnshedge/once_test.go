@@ -338,3 +338,35 @@ func TestClientKeepsDOForServersThatHaveShownEDNS(t *testing.T) {
 		assert.EqualValues(t, 1, stripped.Load(), "it may be another server by now")
 	})
 }
+
+// A probe repeats a question that the server has answered before. It must not repeat another message.
+func TestProbesDoNotRepeatOtherOpcodes(t *testing.T) {
+	for _, opcode := range []int{dns.OpcodeUpdate, dns.OpcodeNotify} {
+		for _, response := range []int{dns.RcodeSuccess, dns.RcodeRefused, dns.RcodeNotAuth} {
+			bubble(t, func(l *lab) {
+				var messages, probes atomic.Int64
+				fail := func(q dnstest.Query) dnstest.Reply {
+					if q.Opcode != dns.OpcodeQuery {
+						messages.Add(1)
+						return dnstest.Reply{Msg: headerOnly(q, response)}
+					}
+					if q.Question[0].Name == "." {
+						probes.Add(1)
+					}
+					return rcode(dns.RcodeServerFailure)(q)
+				}
+				l.serve("a", fail)
+				l.serve("b", good)
+				c := l.client(&dnshedge.Client{Order: dnshedge.OrderStrict}, l.up("udp", "a"), l.up("udp", "b"))
+				_, _, err := c.Exchange(message(opcode), "")
+				require.NoError(t, err)
+				for i := range 100 {
+					l.must(c, fmt.Sprintf("x%d.example.", i))
+					time.Sleep(time.Second)
+				}
+				assert.EqualValues(t, 1, messages.Load(), "opcode %d, response code %d", opcode, response)
+				assert.Positive(t, probes.Load())
+			})
+		}
+	}
+}

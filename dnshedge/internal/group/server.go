@@ -385,10 +385,13 @@ func (h *health) refusesSince() time.Time {
 	return h.refusals.first
 }
 
-// responded is called for each response to a question of a caller, which is a failure or not. Failures of one name are one: it
-// may be the name's own.
+// responded is called for each response to a message of a caller, which is a failure or not. Failures of one name are one: it
+// may be the name's own. A response to a message that is no question says nothing about names, and no probe may repeat the message.
 func (h *health) responded(q *wire.Query, failure bool) {
 	h.answered()
+	if !q.Standard() {
+		return
+	}
 	if !failure {
 		if h.known.Load() == nil || h.failures.Load() > 0 || h.down.Load() {
 			h.recovered(q)
