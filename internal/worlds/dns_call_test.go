@@ -23,7 +23,7 @@ func (a *dnsAsk) message() *dns.Msg {
 	if a.upper {
 		m.Question[0].Name = strings.ToUpper(a.name)
 	}
-	m.Question[0].Qclass = a.class
+	m.Opcode, m.Question[0].Qclass = a.opcode, a.class
 	m.RecursionDesired, m.CheckingDisabled = !a.noRD, a.cd
 	if a.edns {
 		m.SetEdns0(1232, a.do)
@@ -112,7 +112,9 @@ func (a *dnsAsk) context() context.Context {
 }
 
 // once reports whether the question must not be hedged.
-func (a *dnsAsk) once() bool { return a.values == "off" || a.values == "nested" }
+func (a *dnsAsk) once() bool {
+	return a.opcode != dns.OpcodeQuery || a.values == "off" || a.values == "nested"
+}
 
 // ended reports whether a caller gives up before a time since it asked, or at about that time.
 func (a *dnsAsk) ended(took time.Duration) bool { return stops(a.deadline, a.cancel, took) }

@@ -53,8 +53,14 @@ func (w *dnsWorld) judge(s *stage) []finding {
 		s.log("client at %s", &t)
 	}
 	for i, a := range w.asks {
+		if a.opcode != dns.OpcodeQuery {
+			j.judgeMessage(a, j.client.results[i])
+			continue
+		}
 		j.ask(a, j.patient.results[i], j.client.results[i])
 	}
+	j.judgeOnce()
+	j.judgeOrder()
 	j.together()
 	j.kept()
 	j.bounded()
@@ -729,15 +735,15 @@ func (j *dnsJudge) whose(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, s
 		return
 	}
 	for _, before := range servers[:at] {
-		if !j.sick(before, s.key, s.at-j.w.client.timeout, s.at) && j.noticed(before, s.at) && !j.overtaken(a, before) {
+		if !j.sick(before, s.key, s.at-j.w.client.timeout, s.at) && j.noticed(before, s.at) && !j.overtaken(a, before, 2*travel(0)) {
 			say("1 server", "it is from server %d, and nothing is wrong with server %d", s.server, before)
 		}
 	}
 }
 
-// overtaken reports whether a caller has so little time that a server which is well may answer after the next one: that is asked when this one
-// has had its part of the time, over a connection that may be open.
-func (j *dnsJudge) overtaken(a *dnsAsk, server int) bool {
+// overtaken reports whether a caller has so little time that a server which is well may answer after the next one, whose round trip is given: the next
+// one is asked when this one has had its part of the time, over a connection that may be open.
+func (j *dnsJudge) overtaken(a *dnsAsk, server int, next time.Duration) bool {
 	if a.deadline == 0 || !j.client.callersGiveUp() {
 		return false
 	}
@@ -749,7 +755,7 @@ func (j *dnsJudge) overtaken(a *dnsAsk, server int) bool {
 			part /= time.Duration(max(1, n-1))
 		}
 	}
-	return j.needs(server) > part+2*travel(0)
+	return j.needs(server) > part+next
 }
 
 // needs is how long a server takes for a question at most, with handshakes, if nothing is wrong with it but that it closes connections on probes.
@@ -804,10 +810,13 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 			}
 		}
 	}
+	if gone >= 0 && server > 0 && s.noRoot && j.w.strict() && !j.answeredSince(server, gone, at-3*travel(server)) {
+		return false // while servers before it are not down, probes have only names that it has failed (see dnshedge.OrderStrict)
+	}
 	n, last := 0, gone                // there may have been a probe a moment before
 	for _, q := range j.client.seen { // what the cache answers is no reason to probe
 		lost := slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.matches(q.key) && f.during(q.at, q.at) })
-		if q.key.name != "." && !lost && q.at < at-10*time.Second && q.at >= last+10*time.Second { // probes are as far apart
+		if q.key.name != "." && q.key.opcode == dns.OpcodeQuery && !lost && q.at < at-10*time.Second && q.at >= last+10*time.Second { // probes are as far apart
 			n, last = n+1, q.at
 		}
 	}
@@ -816,6 +825,17 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 		enough = 3
 	}
 	return gone < 0 || n >= enough
+}
+
+// answeredSince reports whether a server has answered a question about a name that is not broken between two times.
+func (j *dnsJudge) answeredSince(server int, from, until time.Duration) bool {
+	for _, s := range j.client.said {
+		asked := s.key.opcode == dns.OpcodeQuery && s.key.name != "." && !strings.HasPrefix(s.key.name, "broken")
+		if s.server == server && asked && from <= s.at && s.at < until {
+			return true
+		}
+	}
+	return false
 }
 
 func (j *dnsJudge) noticedAll(a *dnsAsk, r *dnsResult) bool {

@@ -25,6 +25,10 @@ func (a patientAnswer) good() bool { return (&dnsResult{msg: a.msg}).good() }
 
 // ask is the patient resolver.
 func (p *dnsPlay) ask(a *dnsAsk, r *dnsResult) *dnsResult {
+	if a.opcode != dns.OpcodeQuery { // which it has no answer to
+		r.end = r.began
+		return r
+	}
 	left := p.w.client.timeout
 	if a.deadline > 0 && p.callersGiveUp() {
 		left = min(left, a.deadline)

@@ -44,7 +44,7 @@ type dnsCount struct {
 
 func keyOf(m *dns.Msg) dnsKey {
 	q := m.Question[0]
-	k := dnsKey{name: strings.ToLower(q.Name), typ: q.Qtype, class: q.Qclass, cd: m.CheckingDisabled, options: optionsOf(m)}
+	k := dnsKey{name: strings.ToLower(q.Name), typ: q.Qtype, class: q.Qclass, cd: m.CheckingDisabled, options: optionsOf(m), opcode: m.Opcode}
 	if opt := m.IsEdns0(); opt != nil {
 		k.do = opt.Do()
 	}
@@ -258,7 +258,9 @@ func (f *dnsFault) lose(r *dnstest.Reply, q dnstest.Query, k dnsKey, n int) (goo
 	case "wrongID":
 		r.Msg.Id++
 	case "wrongName":
-		r.Msg.Question[0].Name = "other." + r.Msg.Question[0].Name
+		for i := range r.Msg.Question {
+			r.Msg.Question[i].Name = "other." + r.Msg.Question[i].Name
+		}
 	case "stray":
 		if q.Net != "udp" || n > 0 {
 			return true
@@ -307,6 +309,8 @@ func (s *dnsServer) truth(q dnstest.Query, k dnsKey, serial uint16) *dns.Msg {
 	}[k.typ]
 	ttl := 300
 	switch {
+	case k.opcode != dns.OpcodeQuery:
+		return acceptMessage(q, k)
 	case k.name == "." && s.noRoot:
 		return dnstest.Rcode(q, dns.RcodeRefused)
 	case strings.HasPrefix(first, "broken"): // whoever is asked

@@ -146,11 +146,12 @@ type dnsKey struct {
 	typ, class uint16
 	do, cd     bool
 	options    string // of EDNS, those that go on to the servers
+	opcode     int    // QUERY, UPDATE or NOTIFY
 }
 
 // kept reports whether an answer to the question may be kept.
 func (k dnsKey) kept() bool {
-	return k.class == dns.ClassINET && k.typ != dns.TypeANY && k.options == ""
+	return k.opcode == dns.OpcodeQuery && k.class == dns.ClassINET && k.typ != dns.TypeANY && k.options == ""
 }
 
 func (k dnsKey) String() string {
@@ -163,6 +164,9 @@ func (k dnsKey) String() string {
 	}
 	if k.class != dns.ClassINET {
 		s += " " + dns.ClassToString[k.class]
+	}
+	if k.opcode != dns.OpcodeQuery {
+		s += " " + dns.OpcodeToString[k.opcode]
 	}
 	return s + k.options
 }
@@ -364,6 +368,9 @@ func newDNSCall(d *draw, i int, w *dnsWorld) (all []*dnsAsk) {
 	a.upper = has(d, name("upper"), .12)
 	if has(d, name("chaos"), .06) {
 		a.class = dns.ClassCHAOS
+	}
+	if opcode := dns.StringToOpcode[pick(d, name("opcode"), .15, "QUERY", "UPDATE", "NOTIFY")]; opcode != dns.OpcodeQuery {
+		return []*dnsAsk{a.withOpcode(opcode, i)}
 	}
 	a.options = a.passed(w.way.front != "")
 	return a.burst(pick(d, name("burst"), .45, "", "same5", "same5", "series4", "series12", "same3late", "many30", "mixed12", "repeat8", "repeat8", "repeat20", "repeat20"))

@@ -38,6 +38,8 @@
 // they are; promise 2: a failure that all servers have told, or that was known before, comes at once; promise 3: the same question
 // is asked once at a time, queries are bounded, answers pay for those that are sent again, and what the caller forbids to hedge
 // is not hedged. A question that a patient resolver has an answer to may fail only by a bound that the doc of dnshedge states.
+// Callers send updates and notifications, too: each reaches one server once, not even a probe repeats it, and its response comes back.
+// In a strict order, a server hears no name that a server before it would answer, not even in a probe.
 //
 // Worlds of recursors (over=recursor) are a tree of zones in memory, signed in several ways or not, with flaws, servers with faults, and a
 // recursor.Resolver that is asked about them. There is nothing to compare with: what is right to answer, and whether that is secure, insecure or bogus,
