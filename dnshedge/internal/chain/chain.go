@@ -60,7 +60,7 @@ type Said struct {
 	TTL    uint32           // how many seconds it may be kept, if it is secure
 	Final  bool             // it is bogus for its zone, and no other server's answer would be better
 
-	inZone bool // a signature of the answer, or of the SOA record of a denial, fits the keys of the zone: no insecure zone below it answers
+	inZone bool // a signature of the answer fits the keys of the zone: the answer is of no insecure zone below it
 }
 
 // Bill pays for what a question needs, and has it done.

@@ -69,18 +69,20 @@ func (s *Said) bogus(why *validate.Reason) { s.Status, s.Why = validate.Bogus, w
 
 // verifyAnew verifies an answer with the keys of its zone, and with new ones if these do not fit.
 func (c *Chains) verifyAnew(ctx context.Context, b Bill, s *Said, zone *Zone, r *ring, sets [][]*validate.RRset) error {
-	err := c.verify(s, b.Work(), sets, r.keys, time.Now())
+	keys := r.keys
+	err := c.verify(s, b.Work(), sets, keys, time.Now())
 	next, failed := c.next(ctx, b, zone, r, err)
 	switch {
 	case failed != nil:
 		return failed
 	case next != nil:
-		err = c.verify(s, b.Work(), sets, next.keys, time.Now())
+		keys = next.keys
+		err = c.verify(s, b.Work(), sets, keys, time.Now())
 	}
 	if err == nil {
 		return nil
 	}
-	if s.inZone {
+	if s.inZone || zone.Far && s.denies() && hasSignedSOA(b.Work(), sets[1], keys) {
 		s.bogus(reasonOf(err, s.From))
 		return nil
 	}
@@ -93,6 +95,17 @@ func (c *Chains) verifyAnew(ctx context.Context, b Bill, s *Said, zone *Zone, r 
 		s.bogus(reasonOf(err, s.From))
 	}
 	return nil
+}
+
+// hasSignedSOA reports whether the SOA record of a denial is that of a zone, and a signature of it fits the zone's keys.
+func hasSignedSOA(w *validate.Work, sets []*validate.RRset, k *validate.Keys) bool {
+	return slices.ContainsFunc(sets, func(set *validate.RRset) bool {
+		if set.Type != dns.TypeSOA || dnsname.Lower(set.Name) != k.Zone() {
+			return false
+		}
+		_, err := w.Verify(set, k, time.Now())
+		return err == nil
+	})
 }
 
 // proveUnsigned finds out whether an answer without signatures lies below an insecure cut that no referral told of, as zones
@@ -157,15 +170,7 @@ func (c *Chains) verify(s *Said, w *validate.Work, sets [][]*validate.RRset, k *
 // inZone if that fails.
 func (s *Said) verify(w *validate.Work, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if s.denies() {
-		err := s.verifyDenial(w, sets[1], k, now)
-		s.inZone = err != nil && slices.ContainsFunc(sets[1], func(set *validate.RRset) bool {
-			if set.Type != dns.TypeSOA || dnsname.Lower(set.Name) != k.Zone() {
-				return false
-			}
-			_, err := w.Verify(set, k, now)
-			return err == nil
-		})
-		return err
+		return s.verifyDenial(w, sets[1], k, now)
 	}
 	found := authentic{keys: k, ttl: uint32(maxKept / time.Second)}
 	status := validate.Secure
