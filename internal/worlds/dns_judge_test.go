@@ -191,6 +191,9 @@ func (j *dnsJudge) well(k dnsKey, from, until time.Duration) bool {
 	if j.w.way.change == "resolvConf" && from < j.w.way.changeAt+6*time.Second && until > j.w.way.changeAt {
 		return false
 	}
+	if j.w.way.others && from < j.w.way.changeAt && until > j.w.way.changeAt {
+		return false
+	}
 	for _, s := range j.w.serversAt(from, k.name) {
 		if j.sick(s, k, from, until) {
 			return false
@@ -723,6 +726,9 @@ func (j *dnsJudge) origin(a *dnsAsk, r *dnsResult, say func(string, string, ...a
 // whose judges which server an answer is from.
 func (j *dnsJudge) whose(a *dnsAsk, r *dnsResult, s *dnsSaid, say func(string, string, ...any)) {
 	servers := j.w.serversAt(r.began-6*time.Second, a.name)
+	if j.w.way.others { // an answer of the servers of another Client is not imported
+		servers = j.w.serversAt(r.began, a.name)
+	}
 	if j.w.way.change == "resolvConf" && r.end > j.w.way.changeAt && r.began < j.w.way.changeAt+6*time.Second {
 		servers = append(slices.Clone(servers), j.w.serversAt(r.end, a.name)...)
 	}
@@ -803,14 +809,15 @@ func (j *dnsJudge) noticed(server int, at time.Duration) bool {
 		}
 	}
 	s := j.w.servers[server]
-	if s.noRoot || slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.on == "probe" }) {
+	noProbe := s.noRoot || slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.on == "probe" })
+	if noProbe {
 		for _, said := range j.client.failures { // it may be taken for one that fails all questions, and no probe tells
 			if said.server == server && said.at < at {
 				gone = max(gone, said.at)
 			}
 		}
 	}
-	if gone >= 0 && server > 0 && s.noRoot && j.w.strict() && !j.answeredSince(server, gone, at-3*travel(server)) {
+	if gone >= 0 && server > 0 && noProbe && j.w.strict() && !j.answeredSince(server, gone, at-3*travel(server)) {
 		return false // while servers before it are not down, probes have only names that it has failed (see dnshedge.OrderStrict)
 	}
 	n, last := 0, gone                // there may have been a probe a moment before

@@ -40,7 +40,11 @@ func (p *dnsPlay) ask(a *dnsAsk, r *dnsResult) *dnsResult {
 	var failure *dns.Msg
 	failed := make(map[int]bool) // servers that have said that they cannot are not asked again
 	for ctx.Err() == nil {
-		servers := p.w.serversAt(p.since(), a.name)
+		at := p.since()
+		if p.w.way.others { // the Client that was asked has the same servers until the end
+			at = r.began
+		}
+		servers := p.w.serversAt(at, a.name)
 		begun, silent := time.Now(), len(servers) == 0
 		part := (left - begun.Sub(start)) / time.Duration(max(1, len(servers)))
 		for i, s := range servers {

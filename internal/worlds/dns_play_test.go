@@ -350,7 +350,9 @@ func (p *dnsPlay) newClient() *dnshedge.Client {
 	c.Trace = p.trace()
 	var ups []dnshedge.Upstream
 	for i := range w.servers {
-		ups = append(ups, p.upstream(i))
+		if !w.way.others || slices.Contains(w.serversAt(p.since(), ""), i) {
+			ups = append(ups, p.upstream(i))
+		}
 	}
 	last := len(ups) - 1
 	switch w.way.by {
@@ -455,15 +457,15 @@ func (w *dnsWorld) serversAt(at time.Duration, name string) (all []int) {
 		all = append(all, i)
 	}
 	last := len(all) - 1
+	if (w.way.change == "resolvConf" || w.way.others) && last > 0 {
+		half := len(all) / 2
+		if at >= w.way.changeAt {
+			return all[half:]
+		}
+		return all[:half]
+	}
 	switch w.way.by {
 	case "resolvConf":
-		if w.way.change == "resolvConf" && last > 0 {
-			half := len(all) / 2
-			if at >= w.way.changeAt {
-				return all[half:]
-			}
-			return all[:half]
-		}
 		return all[:min(3, len(all))] // resolv.conf(5)
 	case "route":
 		if strings.HasSuffix(name, ".bad.example.") {

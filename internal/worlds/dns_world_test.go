@@ -36,6 +36,7 @@ type dnsWay struct {
 	odd      bool   // an Exchanger's OPT records have bits of another response code
 	change   string
 	changeAt time.Duration // since the world began
+	others   bool          // the Client that imports has the second half of the servers, and the one before it the first half
 }
 
 // A dnsClient is the Client's settings.
@@ -281,6 +282,9 @@ func newDNSWay(d *draw) dnsWay {
 	}
 	if y.by == "loop" {
 		y.front, y.net = "udp", "udp"
+	}
+	if y.change == "import" && (y.by == "" || y.by == "strict") {
+		y.others = has(d, "way.others", .5)
 	}
 	if y.by == "exchanger" || y.by == "route" {
 		y.odd = has(d, "way.odd", .3)

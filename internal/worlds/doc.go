@@ -40,6 +40,7 @@
 // is not hedged. A question that a patient resolver has an answer to may fail only by a bound that the doc of dnshedge states.
 // Callers send updates and notifications, too: each reaches one server once, not even a probe repeats it, and its response comes back.
 // In a strict order, a server hears no name that a server before it would answer, not even in a probe.
+// A Client that imports from a Client of other servers answers nothing of theirs.
 //
 // Worlds of recursors (over=recursor) are a tree of zones in memory, signed in several ways or not, with flaws, servers with faults, and a
 // recursor.Resolver that is asked about them. There is nothing to compare with: what is right to answer, and whether that is secure, insecure or bogus,
