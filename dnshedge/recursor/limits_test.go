@@ -758,3 +758,32 @@ example. delegated 192.0.2.1
 		wg.Wait()
 	})
 }
+
+// Ten servers of a zone have names five labels deep in ten other zones, and no name has an address. Each of five names costs six queries
+// for A records, and then one query for AAAA records: the zone's server has been asked for the whole name.
+func TestResolverAsksWholeNameForSecondAddressType(t *testing.T) {
+	text := ". served 198.41.0.4\nother. delegated 192.0.2.2\nattack. delegated 192.0.2.1\n"
+	for i := range 10 {
+		text += fmt.Sprintf("  sub NS ns.a.b.c.d.e%d.other.\n", i)
+	}
+	for i := range 10 {
+		text += fmt.Sprintf("e%d.other. delegated 192.0.3.%d\n  ns.a.b.c.d TXT any\n", i, i+1)
+	}
+	bubble(t, text, func(t *testing.T, w *world) {
+		r := w.resolver()
+		assert.Equal(t, "SERVFAIL", told(w.ask(r, "www.sub.attack. A")))
+		assert.LessOrEqual(t, w.sent(), 4+5*(6+1))
+		for i := range 10 {
+			asked := w.questions(fmt.Sprintf("192.0.3.%d", i+1))
+			if len(asked) > 0 {
+				assert.Equal(t, fmt.Sprintf("ns.a.b.c.d.e%d.other. AAAA", i), asked[len(asked)-1])
+			}
+			for _, other := range asked {
+				assert.True(t, strings.HasSuffix(other, " A") || strings.HasPrefix(other, "ns."), other)
+			}
+		}
+		for _, question := range append(w.questions("192.0.2.2"), w.questions("198.41.0.4")...) {
+			assert.NotContains(t, question, "d.e", "a parent was asked for more than the name of a zone")
+		}
+	})
+}

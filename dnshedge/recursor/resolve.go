@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -64,7 +65,7 @@ func (l *lookup) descend(ctx context.Context, q question, shared bool) (*verdict
 		return r, nil
 	}
 	l.askKeys(q, z)
-	parts := &minimiser{q: q, do: c.signed(), off: c.conf.NoMinimise}
+	parts := &minimiser{q: q, do: c.signed(), off: c.conf.NoMinimise || c.hasAskedWholeName(z, q)}
 	for {
 		step, whole := parts.next(z.zone)
 		if !whole && known.part(step, z) {
@@ -104,6 +105,15 @@ func (l *lookup) descend(ctx context.Context, q question, shared bool) (*verdict
 			return r.verdict, nil
 		}
 	}
+}
+
+// hasAskedWholeName reports whether a server of z has answered for the other kind of address of q's name. Then shorter names hide
+// nothing from z's servers.
+func (c *core) hasAskedWholeName(z *delegation, q question) bool {
+	return slices.ContainsFunc(c.types, func(t uint16) bool {
+		e := c.cache.get(keyOf(c.questionFor(q.name, t)), time.Now())
+		return e != nil && slices.Contains(z.addrs, e.reply.from)
+	})
 }
 
 // known returns what answers q without asking: for callers who want no more than what is right.
