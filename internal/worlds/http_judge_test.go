@@ -324,6 +324,9 @@ func (j *httpJudge) arrivals(c *httpCall, b *httpResult, say verdict) {
 	over := b.began + b.header
 	for _, a := range all {
 		grace := j.lingers()
+		if c.acts[min(a.attempt, len(c.acts)-1)].hint > 0 {
+			grace += time.Second // without a hook for statuses of 1xx, a loser that got one is taken for one that is being answered
+		}
 		if a.attempt != b.act && !j.w.client.resume && b.act >= 0 && a.left > over+grace {
 			say("5 loser runs", fmt.Sprintf("attempt %d until %v, %v after the call", a.attempt, a.left, a.left-over))
 		}

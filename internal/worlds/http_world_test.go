@@ -175,7 +175,9 @@ func newHTTPWay(d *draw) (y httpWay) {
 	y.cache = has(d, "way.cache", .1)
 	y.asksValue = has(d, "way.asksValue", .2)
 	y.asksDone = has(d, "way.asksDone", .2)
-	y.lags = pick(d, "way.lags", .2, 0, 20*ms, 60*ms, 400*ms)
+	if y.maxConns == 0 { // else a hedge may get the last connection, for as long as it takes, before the primary asks for one
+		y.lags = pick(d, "way.lags", .2, 0, 20*ms, 60*ms, 400*ms)
+	}
 	y.panics = pick(d, "way.panics", .3, "", "warm", "roundtrip0", "roundtrip1", "read1", "close0", "close1")
 	return y
 }
