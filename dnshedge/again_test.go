@@ -15,10 +15,12 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // A server ends its connections, before a question or in the handshake, or has too much to do, for a second (RFC 7766 section 6.2.4).
 func TestClientAsksAgainWhoIsUnavailableForAMoment(t *testing.T) {
+	doubles.NeedsHTTP2InABubble(t)
 	for _, tc := range []struct {
 		name, network string
 		bad           dnstest.Reply

@@ -3,6 +3,7 @@ package dnshedge_test
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
 	"runtime"
 	"testing"
@@ -101,7 +102,7 @@ func TestPanicOfTraceIsCounted(t *testing.T) {
 			Done:    func(context.Context, dnshedge.AttemptInfo, time.Duration, error) { panic("in Done") },
 			Answer:  func(context.Context, dnshedge.AnswerInfo) { panic("in Answer") },
 		}
-		c := l.client(&dnshedge.Client{Trace: trace, Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
+		c := l.client(&dnshedge.Client{Trace: trace, Cache: new(dnshedge.Cache), Logger: slog.New(slog.DiscardHandler)}, l.up("udp", "a"))
 		r, _ := l.must(c, "x.example.")
 		assert.Equal(t, "192.0.2.1", addr(r))
 		assert.EqualValues(t, 3, c.Stats().ObserverPanics)
@@ -248,7 +249,7 @@ func (l panickingListener) Accept() (net.Conn, error) {
 }
 
 func TestPanicOfCodeOfServerEndsNoProcess(t *testing.T) {
-	c := &dnshedge.Client{Exchanger: &exchanger{addr: "192.0.2.1"}}
+	c := &dnshedge.Client{Exchanger: &exchanger{addr: "192.0.2.1"}, Logger: slog.New(slog.DiscardHandler)}
 	defer c.Close()
 	s := &dnshedge.Server{Client: c, Admit: func(net.Addr) dnshedge.Verdict { panic("in Admit") }}
 	defer s.Shutdown(t.Context())

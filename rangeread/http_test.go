@@ -350,3 +350,12 @@ func TestExampleFetchTakesARefusalForAnEndOnlyIfItIs(t *testing.T) {
 		assert.Equal(t, ends, err == nil, "%q: %v", contentRange, err)
 	}
 }
+
+func TestExampleFetchTakesABrokenConnectionForNoEnd(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer s.Close()
+	_, _, err := fetchHTTP(s.Client(), s.URL)(t.Context(), rangeread.Range{Length: 10})
+	assert.ErrorIs(t, err, io.EOF)
+	assert.NotEqual(t, io.EOF, err, "the object would seem to end at the first byte")
+	assert.NotContains(t, err.Error(), s.URL)
+}

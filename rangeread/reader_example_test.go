@@ -34,7 +34,7 @@ func fetchHTTP(client *http.Client, address string) rangeread.Fetch {
 		}
 		resp, err := client.Do(req)
 		if failed := (*url.Error)(nil); errors.As(err, &failed) {
-			err = failed.Err // without the URL, which may be signed
+			err = fmt.Errorf("%s: %w", failed.Op, failed.Err) // without the URL, which may be signed; io.EOF itself would be the object's end
 		}
 		if err != nil {
 			return nil, rangeread.Info{}, err

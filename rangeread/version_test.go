@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -45,12 +46,12 @@ func TestReaderKeepsErrChanged(t *testing.T) {
 		"ReadAt of parts":  func(r *rangeread.Reader) error { _, err := r.ReadAt(make([]byte, 9000), 0); return err },
 		"ReadAt of none":   func(r *rangeread.Reader) error { _, err := r.ReadAt(nil, 0); return err },
 		"ReadAt at an end": func(r *rangeread.Reader) error { _, err := r.ReadAt(make([]byte, 5), 20000); return err },
-		"NewReader":        func(r *rangeread.Reader) error { _, err := io.ReadAll(r.NewReader(t.Context(), 0, -1)); return err },
+		"NewReader":        func(r *rangeread.Reader) error { _, err := io.ReadAll(r.NewReader(context.Background(), 0, -1)); return err },
 		"WriteTo": func(r *rangeread.Reader) error {
-			_, err := io.Copy(io.Discard, r.NewReader(t.Context(), 0, 9000))
+			_, err := io.Copy(io.Discard, r.NewReader(context.Background(), 0, 9000))
 			return err
 		},
-		"Size": func(r *rangeread.Reader) error { _, err := r.Size(t.Context()); return err },
+		"Size": func(r *rangeread.Reader) error { _, err := r.Size(context.Background()); return err },
 	}
 	for name, changed := range map[string]replacedObject{
 		"tag, refused by the store": {content: second, tag: `"2"`},
@@ -61,17 +62,21 @@ func TestReaderKeepsErrChanged(t *testing.T) {
 	} {
 		for _, finder := range []string{"ReadAt", "ReadAt of parts", "NewReader", "WriteTo"} {
 			t.Run(name+"/"+finder, func(t *testing.T) {
-				o := &replacedObject{content: first, tag: `"1"`, lenient: changed.lenient}
-				r := rangeread.New(o.fetch, rangeread.Options{PartSize: 4096})
-				require.NoError(t, reads["ReadAt"](r))
-				o.content, o.tag = changed.content, changed.tag
-				require.ErrorIs(t, reads[finder](r), rangeread.ErrChanged)
-				o.content, o.tag = first, `"1"`
-				before := atomic.LoadInt64(&o.requests)
-				for later, read := range reads {
-					assert.ErrorIs(t, read(r), rangeread.ErrChanged, later)
-				}
-				assert.Equal(t, before, atomic.LoadInt64(&o.requests), "requests after ErrChanged")
+				synctest.Test(t, func(t *testing.T) {
+					o := &replacedObject{content: first, tag: `"1"`, lenient: changed.lenient}
+					r := rangeread.New(o.fetch, rangeread.Options{PartSize: 4096})
+					defer r.Close()
+					require.NoError(t, reads["ReadAt"](r))
+					o.content, o.tag = changed.content, changed.tag
+					require.ErrorIs(t, reads[finder](r), rangeread.ErrChanged)
+					synctest.Wait() // for parts that were asked for at the same time
+					o.content, o.tag = first, `"1"`
+					before := atomic.LoadInt64(&o.requests)
+					for later, read := range reads {
+						assert.ErrorIs(t, read(r), rangeread.ErrChanged, later)
+					}
+					assert.Equal(t, before, atomic.LoadInt64(&o.requests), "requests after ErrChanged")
+				})
 			})
 		}
 	}

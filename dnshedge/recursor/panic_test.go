@@ -2,6 +2,7 @@ package recursor_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
@@ -27,7 +28,7 @@ func TestPanicOfDialerOrTraceIsErrorOfQuestion(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := &recursor.Resolver{
-				Hints: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Dialer: dial,
+				Hints: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Dialer: dial, Logger: slog.New(slog.DiscardHandler),
 				Trace: &recursor.Trace{
 					Attempt: func(context.Context, recursor.AttemptInfo) { panic("in Attempt") },
 					Done:    func(context.Context, recursor.AttemptInfo, time.Duration, error) { panic("in Done") },

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"log"
 	"net"
 	"os"
 	"syscall"
@@ -13,6 +15,8 @@ import (
 
 // Somebody has connected to the metrics and to the port for HTTPS, and asks nothing. What others asked is answered.
 func TestIdleConnectionsHoldUpNoEnd(t *testing.T) {
+	log.SetOutput(io.Discard)
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
 	f := begin(t, secure(t, &forwarder{}))
 	f.client.Timeout = 5 * time.Second // as the flag's default
 	for _, at := range []string{f.metrics, f.doh[0], f.dot[0], f.listen[0]} {
