@@ -17,10 +17,10 @@ import (
 
 // A replacedObject is an object whose content and tag a test replaces. It counts requests.
 type replacedObject struct {
+	requests int64 // first, because atomic operations on 32 bits need it aligned
 	content  string
 	tag      string
-	lenient  bool  // it ignores the tag that a request names
-	requests int64 // counted atomically
+	lenient  bool // it ignores the tag that a request names
 }
 
 func (o *replacedObject) fetch(_ context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
@@ -46,7 +46,10 @@ func TestReaderKeepsErrChanged(t *testing.T) {
 		"ReadAt of parts":  func(r *rangeread.Reader) error { _, err := r.ReadAt(make([]byte, 9000), 0); return err },
 		"ReadAt of none":   func(r *rangeread.Reader) error { _, err := r.ReadAt(nil, 0); return err },
 		"ReadAt at an end": func(r *rangeread.Reader) error { _, err := r.ReadAt(make([]byte, 5), 20000); return err },
-		"NewReader":        func(r *rangeread.Reader) error { _, err := io.ReadAll(r.NewReader(context.Background(), 0, -1)); return err },
+		"NewReader": func(r *rangeread.Reader) error {
+			_, err := io.ReadAll(r.NewReader(context.Background(), 0, -1))
+			return err
+		},
 		"WriteTo": func(r *rangeread.Reader) error {
 			_, err := io.Copy(io.Discard, r.NewReader(context.Background(), 0, 9000))
 			return err
