@@ -11,14 +11,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge"
 )
 
 // Somebody has connected to the metrics and to the port for HTTPS, and asks nothing. What others asked is answered.
 func TestIdleConnectionsHoldUpNoEnd(t *testing.T) {
 	log.SetOutput(io.Discard)
 	t.Cleanup(func() { log.SetOutput(os.Stderr) })
-	f := begin(t, secure(t, &forwarder{}))
-	f.client.Timeout = 5 * time.Second // as the flag's default
+	f := begin(t, secure(t, &forwarder{client: &dnshedge.Client{Cache: new(dnshedge.Cache), Timeout: 5 * time.Second}})) // the flag's default
 	for _, at := range []string{f.metrics, f.doh[0], f.dot[0], f.listen[0]} {
 		idle, err := net.Dial("tcp", at)
 		require.NoError(t, err)

@@ -53,12 +53,17 @@ func (d Deadline) Limit(ctx context.Context) (context.Context, context.CancelFun
 }
 
 // Ended reports whether a primary that ended with err, and received the trailer, ended because the timeout of its call has passed. The
-// timeout of an interceptor is not known. Then DEADLINE_EXCEEDED with the words of a context is taken for it, unless the server sent nothing
-// but that status, of which grpc-go puts the content-type into the trailer.
+// timeout of an interceptor is not known. Then DEADLINE_EXCEEDED is taken for it in the words of a context, unless the server sent nothing
+// but that status, of which grpc-go puts the content-type into the trailer; and in the words of a stream that the server reset: grpc-go
+// reports that code for a reset after the deadline alone.
 func (d Deadline) Ended(err error, trailer metadata.MD) bool {
 	if errors.Is(err, context.DeadlineExceeded) { // of an interceptor that returns the error of its context
 		return true
 	}
-	words := context.DeadlineExceeded.Error()
-	return status.Code(err) == codes.DeadlineExceeded && (d.Before(0) || len(trailer["content-type"]) == 0 && strings.Contains(err.Error(), words))
+	if status.Code(err) != codes.DeadlineExceeded {
+		return false
+	}
+	words := err.Error()
+	return d.Before(0) || strings.Contains(words, "stream terminated by RST_STREAM") ||
+		len(trailer["content-type"]) == 0 && strings.Contains(words, context.DeadlineExceeded.Error())
 }
