@@ -179,6 +179,12 @@ func (c *core) answer(ctx, stay context.Context, q *wire.Query, address string) 
 	return c.asked(ctx, stay, q, had)
 }
 
+// inFlight is a question that is put to servers, as a context that ends with its time, or when a later question takes its place.
+type inFlight struct {
+	transport.Span
+	place place
+}
+
 // askedAt asks the server at an address.
 func (c *core) askedAt(ctx context.Context, q *wire.Query, address string) *result {
 	s, err := c.servers.at(address)
@@ -186,13 +192,13 @@ func (c *core) askedAt(ctx context.Context, q *wire.Query, address string) *resu
 		return &result{err: err}
 	}
 	defer c.servers.pool.Release(s)
-	span := new(transport.Span)
+	span := new(inFlight)
 	span.Begin(ctx, c.timeout())
 	defer span.Cancel()
-	place := c.waiting.enter(span, q.Zone())
-	defer c.waiting.leave(place)
-	r := c.servers.ask(span, new(asking), q, group.Servers{s})
-	if c.waiting.leave(place) && r.err != nil {
+	c.waiting.enter(&span.place, span, q.Zone())
+	defer c.waiting.leave(&span.place)
+	r := c.servers.ask(&span.Span, new(asking), q, group.Servers{s})
+	if c.waiting.leave(&span.place) && r.err != nil {
 		c.count.dropped.Add(1)
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
 	}
@@ -307,6 +313,12 @@ func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *resul
 		slow, stay = t.C, nil
 	}
 	f := c.flight(ctx, stay, q, 0)
+	var left <-chan struct{}
+	select {
+	case <-f.done: // in this goroutine: a waiter need not make a channel
+	default:
+		left = ctx.Done()
+	}
 	select {
 	case <-f.done:
 		r := f.r
@@ -326,7 +338,7 @@ func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *resul
 		// stale one without waiting.
 		had.postponeRefresh(had.at, q.Type)
 		return c.fromCache(ctx, q, had)
-	case <-ctx.Done():
+	case <-left:
 		c.flights.leave(f)
 		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
 	}
@@ -420,7 +432,7 @@ func (d detached) Value(key any) any { return d.values.Value(key) }
 func (d detached) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(d.Context, f) }
 
 func (c *core) detached(ctx context.Context) context.Context {
-	if ctx == context.Background() {
+	if _, ok := ctx.(*waiter); ok || ctx == context.Background() { // without values
 		return c.ctx
 	}
 	return detached{c.ctx, context.WithoutCancel(ctx)}
@@ -442,7 +454,7 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 		}
 		defer c.wg.Done()
 	}
-	span := new(transport.Span)
+	span := new(inFlight)
 	span.Begin(ctx, c.timeout())
 	defer span.Cancel()
 	if stay != nil && stay.Done() != nil {
@@ -450,13 +462,13 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 	}
 	c.follow(time.Now())
 	from := c.origin(q)
-	place := c.waiting.enter(span, q.Zone())
-	defer c.waiting.leave(place)
-	r = c.followAliases(span, q, c.servers.resolve(span, q, explore))
+	c.waiting.enter(&span.place, span, q.Zone())
+	defer c.waiting.leave(&span.place)
+	r = c.followAliases(&span.Span, q, c.servers.resolve(&span.Span, q, explore))
 	if stay != nil && stay.Err() != nil && r.failed(q) { // also if a server has failed: another one might have answered
 		r.answer, r.err = nil, &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}
 	}
-	if c.waiting.leave(place) && r.err != nil {
+	if c.waiting.leave(&span.place) && r.err != nil {
 		c.count.dropped.Add(1)
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
 	}

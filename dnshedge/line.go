@@ -1,7 +1,6 @@
 package dnshedge
 
 import (
-	"container/list"
 	"hash/maphash"
 	"sync"
 )
@@ -16,29 +15,61 @@ type line struct {
 
 	mu    sync.Mutex // guards all
 	seed  maphash.Seed
-	n     int         // that wait
-	turn  uint64      // counts those who came
-	lanes []list.List // of *place; nil before first use
+	n     int    // questions that wait
+	turn  uint64 // number of questions that came
+	lanes []lane // nil before first use
 }
 
-// A place is one in a line.
+// A place is the place of one question in a line. The zero place is ready for use, once.
 type place struct {
 	canceller
-	lane *list.List
-	at   *list.Element // in lane; nil: it has been left
-	turn uint64
+	lane       *lane // nil: the question has left
+	prev, next *place
+	turn       uint64
 }
 
-// A canceller is somebody who waits, and can be told not to.
+// A lane is a list of places, in the order of their turns.
+type lane struct {
+	first, last *place
+	n           int
+}
+
+func (l *lane) append(p *place) {
+	p.lane, p.prev = l, l.last
+	if l.last == nil {
+		l.first = p
+	} else {
+		l.last.next = p
+	}
+	l.last = p
+	l.n++
+}
+
+func (l *lane) remove(p *place) {
+	if p.prev == nil {
+		l.first = p.next
+	} else {
+		p.prev.next = p.next
+	}
+	if p.next == nil {
+		l.last = p.prev
+	} else {
+		p.next.prev = p.prev
+	}
+	p.lane, p.prev, p.next = nil, nil, nil
+	l.n--
+}
+
+// A canceller is a question that waits, and can be told not to.
 type canceller interface{ Cancel() }
 
-// enter adds somebody who asks about a domain. If the line is too long then, the first of the longest lane leaves it, and is
-// cancelled; of lanes of about that length it is the one who has waited longest.
-func (l *line) enter(c canceller, domain string) *place {
+// enter adds a question about a domain at a zero place. If the line is too long then, the first of the longest lane leaves it, and is
+// cancelled; of lanes of about that length it is the question that has waited longest.
+func (l *line) enter(me *place, c canceller, domain string) {
 	l.mu.Lock()
 	l.turn++
-	me := &place{canceller: c, lane: l.lane(domain), turn: l.turn}
-	me.at = me.lane.PushBack(me)
+	me.canceller, me.turn = c, l.turn
+	l.lane(domain).append(me)
 	var first *place
 	if l.n++; l.n > l.max {
 		first = l.first()
@@ -48,13 +79,12 @@ func (l *line) enter(c canceller, domain string) *place {
 	if first != nil {
 		first.Cancel()
 	}
-	return me
 }
 
 // lane returns the lane of a domain. The caller holds mu.
-func (l *line) lane(domain string) *list.List {
+func (l *line) lane(domain string) *lane {
 	if l.lanes == nil {
-		l.lanes, l.seed = make([]list.List, lanes), maphash.MakeSeed()
+		l.lanes, l.seed = make([]lane, lanes), maphash.MakeSeed()
 	}
 	return &l.lanes[maphash.String(l.seed, domain)%lanes]
 }
@@ -63,10 +93,10 @@ func (l *line) lane(domain string) *list.List {
 func (l *line) first() (first *place) {
 	for i := range l.lanes {
 		lane := &l.lanes[i]
-		if lane.Len() == 0 || first != nil && l.eighths(lane) < l.eighths(first.lane) {
+		if lane.n == 0 || first != nil && l.eighths(lane) < l.eighths(first.lane) {
 			continue
 		}
-		if p := lane.Front().Value.(*place); first == nil || l.eighths(lane) > l.eighths(first.lane) || p.turn < first.turn {
+		if p := lane.first; first == nil || l.eighths(lane) > l.eighths(first.lane) || p.turn < first.turn {
 			first = p
 		}
 	}
@@ -74,17 +104,16 @@ func (l *line) first() (first *place) {
 }
 
 // eighths is how much of the line a lane is: less is no flood, and may be chance.
-func (l *line) eighths(lane *list.List) int {
-	if lane.Len() < 8 {
+func (l *line) eighths(lane *lane) int {
+	if lane.n < 8 {
 		return 0
 	}
-	return lane.Len() * 8 / l.max
+	return lane.n * 8 / l.max
 }
 
 // remove takes a place out. The caller holds mu.
 func (l *line) remove(p *place) {
-	p.lane.Remove(p.at)
-	p.at = nil
+	p.lane.remove(p)
 	l.n--
 }
 
@@ -92,7 +121,7 @@ func (l *line) remove(p *place) {
 func (l *line) leave(me *place) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if me.at == nil {
+	if me.lane == nil {
 		return true
 	}
 	l.remove(me)

@@ -36,7 +36,7 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 		l, lane := c.core.serving.choose(w.RemoteAddr(), q)
 		waits := c.core.enter(context.Background(), l, lane)
 		out, _ := waits.answer(context.Background(), q)
-		waits.cancel()
+		waits.End(nil)
 		p = responses.Get().(*response)
 		p.b = appendResult(p.b[:0], q, out, limit)
 	}

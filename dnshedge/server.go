@@ -306,7 +306,7 @@ func (s *Server) answer(q query, write func(b []byte)) {
 	}
 	w := q.core.enter(s.ctx, &s.waiting.datagrams, q.Zone())
 	s.wg.Go(func() {
-		defer w.cancel()
+		defer w.End(nil)
 		r, displaced := w.answer(s.ctx, q.Query)
 		if !displaced {
 			p := responses.Get().(*response)

@@ -150,7 +150,7 @@ func (c *serverConn) answer(q query, wg *sync.WaitGroup) bool {
 	w := q.core.enter(s.ctx, &s.waiting.streams, c.lane)
 	wg.Go(func() {
 		defer func() {
-			w.cancel()
+			w.End(nil)
 			s.answering.Add(-1)
 			<-c.waiting
 			c.seat.End()
