@@ -126,7 +126,7 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		return in.call(ctx, &unaryCall{called: called(cc, method), method: method, req: req, reply: reply, cc: cc, invoker: invoker, opts: opts})
+		return in.call(ctx, &unaryCall{called: called(cc, method), req: req, reply: reply, cc: cc, invoker: invoker, opts: opts})
 	}
 }
 
@@ -169,8 +169,8 @@ func (in *Interceptor) annotate(k *KeySnapshot) {
 func (in *Interceptor) call(ctx context.Context, asked *unaryCall) (err error) {
 	var parts grpcattempt.Parts
 	o := race.OverridesFrom(ctx)
-	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, asked.cc, asked.method}) {
-		return asked.invoker(ctx, asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
+	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, asked.cc, asked.called.Method}) {
+		return asked.invoker(ctx, asked.called.Method, asked.req, asked.reply, asked.cc, asked.opts...)
 	}
 	m, delay, reason := in.decide(ctx, o, asked.cc, asked.called, func(m *methodRule) grpcattempt.Obstacle {
 		if o := m.known.Divide(&parts, asked.req, asked.reply, asked.opts); o != grpcattempt.None || in.grpc.conns == nil || !parts.Request.IsPrepared() {
@@ -234,7 +234,7 @@ func called(cc *grpc.ClientConn, method string) race.Called {
 // sendOnce makes a call without hedges.
 func (in *Interceptor) sendOnce(ctx context.Context, asked *unaryCall, reason Reason) error {
 	told := in.beginUnhedged(ctx, asked.called, reason)
-	err := asked.invoker(onceContext(ctx, asked.called), asked.method, asked.req, asked.reply, asked.cc, asked.opts...)
+	err := asked.invoker(onceContext(ctx, asked.called), asked.called.Method, asked.req, asked.reply, asked.cc, asked.opts...)
 	told.Done(in.isAnswer(err))
 	return err
 }
@@ -277,7 +277,6 @@ func (in *Interceptor) callOf(ctx context.Context, asked *unaryCall, m *methodRu
 // unaryCall is what the caller of a unary call passed.
 type unaryCall struct {
 	called     race.Called
-	method     string
 	req, reply any
 	cc         *grpc.ClientConn
 	invoker    grpc.UnaryInvoker
@@ -383,7 +382,7 @@ func (c *rpc) Admit(index int) bool { return c.admit(index, c.asked.cc, true, c.
 
 // deadline returns when the timeout of the method passes.
 func (c *rpc) deadline() grpcattempt.Deadline {
-	return grpcattempt.MethodDeadline(c.asked.cc, c.asked.method, time.Now().Add(-c.Elapsed()))
+	return grpcattempt.MethodDeadline(c.asked.cc, c.asked.called.Method, time.Now().Add(-c.Elapsed()))
 }
 
 // judge is [hedging.judge] for the status of attempt n.
@@ -404,7 +403,7 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	if c.finish != nil {
 		opts = slices.Clip(append(opts, c.finish.Option(0)))
 	}
-	err := asked.invoker(p, asked.method, asked.req, asked.reply, asked.cc, opts...)
+	err := asked.invoker(p, asked.called.Method, asked.req, asked.reply, asked.cc, opts...)
 	return err, c.judge(a, n, err, p.Trailer)
 }
 
@@ -423,11 +422,11 @@ func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
 	defer cancel()
 	invoke := asked.invoker
 	if cc != asked.cc {
-		ctx, invoke = withHedgeOver(ctx, hedgeOver{c.in, cc, asked.method}), invokeOver
+		ctx, invoke = withHedgeOver(ctx, hedgeOver{c.in, cc, asked.called.Method}), invokeOver
 	}
 	detour := c.detours.For(ctx, n, &c.primary.Trail)
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
-	err := invoke(detour, asked.method, req, h.reply, cc, opts...)
+	err := invoke(detour, asked.called.Method, req, h.reply, cc, opts...)
 	if err != nil && detour.Refused() {
 		c.tour.Refuse(&c.Call, n, DeniedSameBackend)
 		return err, race.ErrRefused

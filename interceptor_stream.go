@@ -44,7 +44,7 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, cc, method}) {
 		return streamer(ctx, desc, cc, method, opts...)
 	}
-	asked := streamCall{ctx, desc, cc, called(cc, method), method, streamer, opts}
+	asked := streamCall{ctx, desc, cc, called(cc, method), streamer, opts}
 	m, delay, reason := in.decide(ctx, o, cc, asked.called, func(*methodRule) grpcattempt.Obstacle {
 		switch {
 		case desc.ClientStreams || !desc.ServerStreams:
@@ -70,12 +70,12 @@ func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) 
 		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.ended(asked.called.Target, err) }))
 	}
 	if !in.engine.Observed() {
-		return asked.streamer(onceContext(asked.ctx, asked.called), asked.desc, asked.cc, asked.method, asked.opts...)
+		return asked.streamer(onceContext(asked.ctx, asked.called), asked.desc, asked.cc, asked.called.Method, asked.opts...)
 	}
 	var once grpcattempt.Once
 	once.Begin(in.beginUnhedged(asked.ctx, asked.called, reason).Done)
 	done := func(err error) { once.Done(err == io.EOF || in.isAnswer(err)) }
-	opened, err := asked.streamer(onceContext(asked.ctx, asked.called), asked.desc, asked.cc, asked.method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
+	opened, err := asked.streamer(onceContext(asked.ctx, asked.called), asked.desc, asked.cc, asked.called.Method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
 	if err != nil {
 		once.Done(false)
 		return opened, err
@@ -105,7 +105,6 @@ type streamCall struct {
 	desc     *grpc.StreamDesc
 	cc       *grpc.ClientConn
 	called   race.Called
-	method   string
 	streamer grpc.Streamer
 	opts     []grpc.CallOption
 }
@@ -173,7 +172,7 @@ func (s *stream) open(ctx context.Context, streamer grpc.Streamer, cc *grpc.Clie
 	if n > 0 {
 		desc = &s.desc
 	}
-	return streamer(ctx, desc, cc, s.asked.method, slices.Clip(opts)...)
+	return streamer(ctx, desc, cc, s.asked.called.Method, slices.Clip(opts)...)
 }
 
 // onFinish is called when an RPC of attempt n has ended over cc. It may be the end of the call, but what is below may also
@@ -246,7 +245,7 @@ func (s *stream) SendMsg(m any) error {
 func (s *stream) sendOnce(why grpcattempt.Obstacle) {
 	if s.passOver(DeniedBody) {
 		s.in.stats.NotHedgeable.Add(1)
-		s.in.rules.tell(s.rule, s.asked.method, why)
+		s.in.rules.tell(s.rule, s.asked.called.Method, why)
 	}
 }
 
@@ -377,7 +376,7 @@ func (s *stream) Admit(index int) bool {
 // deadline returns when the timeout of the method passes, or that of an interceptor below. The primary's stream has the latter. To ask it
 // keeps gRPC from retrying it, so it is not asked without an interceptor.
 func (s *stream) deadline() grpcattempt.Deadline {
-	d := grpcattempt.MethodDeadline(s.asked.cc, s.asked.method, s.opened)
+	d := grpcattempt.MethodDeadline(s.asked.cc, s.asked.called.Method, s.opened)
 	if !grpcattempt.Streams(s.asked.streamer) {
 		d = d.Earlier(grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
 	}
@@ -400,7 +399,7 @@ func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
 	cc, streamer := s.tour.Over(n, s.asked.cc), s.asked.streamer
 	ctx, cancel := s.deadline().Limit(hedgeContext(a, s.metadata.Copy(), n))
 	if cc != s.asked.cc {
-		ctx, streamer = withHedgeOver(ctx, hedgeOver{s.in, cc, s.asked.method}), grpc.NewClientStream
+		ctx, streamer = withHedgeOver(ctx, hedgeOver{s.in, cc, s.asked.called.Method}), grpc.NewClientStream
 	}
 	detour := s.detours.For(ctx, n, &s.origin.Trail)
 	err := s.sendAgain(detour, streamer, cc, n)

@@ -94,8 +94,8 @@ func (c *Call) Usual() time.Duration {
 // InBubble reports whether the call, or the making of its engine, happens in a bubble of testing/synctest. The clock of a bubble is not
 // monotonic and begins in the year 2000, before any engine outside was made.
 func (c *Call) InBubble() bool {
-	born := c.key.engine.born
-	return born == born.Round(0) || c.start.Before(born)
+	e := c.key.engine
+	return e.bubble || c.start.Before(e.born)
 }
 
 // Began says when the call began, if that was before Begin.

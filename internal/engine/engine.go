@@ -43,8 +43,9 @@ func (n Name) short() Name { return Name{label.Short(n.Host), label.Short(n.Rout
 // recently used are found. The age grows with the clock, in milliseconds, and by one with
 // each key that is made. It never falls, though the clock may be set back.
 type Engine struct {
-	setup Setup     // never changes
-	born  time.Time // never changes
+	setup  Setup     // never changes
+	born   time.Time // never changes
+	bubble bool      // born in a bubble of testing/synctest; never changes
 
 	age     atomic.Int64
 	config  atomic.Pointer[Config]         // stored by SetConfig with mu held, as the ceiling is
@@ -82,6 +83,7 @@ func (e *Engine) note(k *Key, f func(Noted) func()) {
 // New returns an Engine without keys.
 func New(c Config) *Engine {
 	e := &Engine{born: time.Now(), setup: c.Setup, reserves: budget.NewReserves(c.sizing())}
+	e.bubble = e.born == e.born.Round(0)
 	e.config.Store(&c)
 	e.ceiling.Store(budget.NewCeiling(c.MaxPerSecond))
 	return e

@@ -44,22 +44,30 @@ var optionTypes sync.Map // reflect.Type to optionType
 // Divisible reports whether every attempt can have the options without sharing what they write to.
 func Divisible(opts []grpc.CallOption) bool {
 	for _, o := range opts {
-		switch o := o.(type) {
-		case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption, grpc.OnFinishCallOption:
-		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption:
-		default:
-			if kind := optionTypeOf(o); kind.target == unknown || reflect.ValueOf(o).Kind() == reflect.Pointer && reflect.ValueOf(o).IsNil() {
-				return false
-			}
+		if isCommon(o) {
+			continue
+		}
+		if kind := optionTypeOf(o); kind.target == unknown || reflect.ValueOf(o).Kind() == reflect.Pointer && reflect.ValueOf(o).IsNil() {
+			return false
 		}
 	}
 	return true
 }
 
+// isCommon reports whether o is an option that most calls have. None of them chooses a codec, and all are divisible.
+func isCommon(o grpc.CallOption) bool {
+	switch o.(type) {
+	case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption, grpc.OnFinishCallOption,
+		grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption:
+		return true
+	}
+	return false
+}
+
 // chooseCodec reports whether a codec that is not grpc's default decodes the replies of a call with the options, which are divisible.
 // Such a codec may keep the content of a reply, and write to memory that the reply refers to.
 func chooseCodec(opts []grpc.CallOption) bool {
-	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return optionTypeOf(o).target == codec })
+	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommon(o) && optionTypeOf(o).target == codec })
 }
 
 func optionTypeOf(o grpc.CallOption) optionType {
