@@ -1,7 +1,9 @@
 package hedge_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -290,4 +292,42 @@ func ExampleWithLogger() {
 	// Output:
 	// level=WARN msg="hedge: disabled" protocol=func client=catalog by=SetEnabled
 	// level=INFO msg="hedge: settings changed" protocol=func client=catalog budget_percent.from=10 budget_percent.to=2
+}
+
+func ExampleConfig() {
+	config := hedge.DefaultConfig()
+	err := json.Unmarshal([]byte(`{"budget_percent": 5, "min_delay": "10ms"}`), &config)
+	fmt.Println(config.BudgetPercent, config.MinDelay, err)
+	// Output: 5 10ms <nil>
+}
+
+func ExampleTransport_Import() {
+	transport := hedge.New(http.DefaultTransport)
+	var file bytes.Buffer // or os.Create, before the process ends
+	if err := transport.Export(&file); err != nil {
+		fmt.Println(err)
+	}
+	restarted := hedge.New(http.DefaultTransport)
+	if err := restarted.Import(&file); err != nil {
+		fmt.Println(err) // and go on: it starts cold
+	}
+	fmt.Println(restarted.Import(strings.NewReader("something else")))
+	// Output: hedge: Import: this is no export of learned latencies
+}
+
+func ExampleMiddleware() {
+	client := hedge.Wrap(nil, hedge.WithAttemptHeader(hedge.AttemptHeader))
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /page", func(w http.ResponseWriter, r *http.Request) {
+		// Hedged, unless this request is a hedge itself.
+		req, _ := http.NewRequestWithContext(r.Context(), "GET", "http://catalog.test/item", nil)
+		resp, err := client.Do(req)
+		if err != nil {
+			http.Error(w, "no answer", http.StatusBadGateway)
+			return
+		}
+		defer resp.Body.Close()
+		_, _ = io.Copy(w, resp.Body)
+	})
+	_ = http.Server{Handler: hedge.Middleware(hedge.AttemptHeader)(mux)}
 }

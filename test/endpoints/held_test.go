@@ -1,0 +1,252 @@
+package endpoints_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/doubles"
+)
+
+// TestAPrepareThatIsCancelledIsNoFailure: a hedge whose primary answers while Prepare still asks for a key was not sent, which is not its place's fault.
+func TestAPrepareThatIsCancelledIsNoFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = inPlaces(rt, after(rt, 100*ms), quick(rt))
+		var log bytes.Buffer
+		slow := func(r *http.Request) error {
+			<-r.Context().Done()
+			return r.Context().Err()
+		}
+		tr := warm(t, rt, toFar(hedge.Place{Prepare: slow}), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100),
+			hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		for range 8 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+			time.Sleep(time.Second)
+		}
+		away := tr.Snapshot().Keys[0].Places[1]
+		require.Positive(t, away.Hedges)
+		assert.Zero(t, away.Failures)
+		assert.False(t, away.Out)
+		assert.NotContains(t, log.String(), "Prepare")
+	})
+}
+
+// TestAHedgeThatPrepareLeavesCostsNothing: it is not sent, however Prepare ends.
+func TestAHedgeThatPrepareLeavesCostsNothing(t *testing.T) {
+	for name, prepare := range map[string]func(*http.Request) error{
+		"error":  func(*http.Request) error { return errors.New("no key") },
+		"panic":  func(*http.Request) error { panic("no key") },
+		"Goexit": func(*http.Request) error { runtime.Goexit(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				rt.Answer = after(rt, time.Second)
+				tr := warm(t, rt, toFar(hedge.Place{Cost: 3, Prepare: prepare}), hedge.WithMaxHedges(1))
+				before := tr.Snapshot().Keys[0]
+				resp, err := get(t, tr, site)
+				require.NoError(t, err)
+				text(t, resp)
+				require.Len(t, rt.Sent(), 1)
+				k := tr.Snapshot().Keys[0]
+				assert.EqualValues(t, 1, k.Denied[hedge.DeniedNotReady]-before.Denied[hedge.DeniedNotReady])
+				assert.GreaterOrEqual(t, k.Budget, before.Budget)
+			})
+		})
+	}
+}
+
+// TestABodyThatPrepareSetsIsNotExchangedForNone: net/http asks GetBody for the body when it sends a request again.
+func TestABodyThatPrepareSetsIsNotExchangedForNone(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr := nearIsOut(t, rt, func(r *http.Request, n int) (*http.Response, error) {
+			if r.GetBody != nil {
+				b, err := r.GetBody()
+				require.NoError(t, err)
+				again, err := io.ReadAll(b)
+				require.NoError(t, err)
+				assert.Equal(t, "frage", string(again))
+			}
+			return quick(rt)(r, n)
+		}, toFar(hedge.Place{Prepare: func(r *http.Request) error {
+			r.Body, r.ContentLength = io.NopCloser(strings.NewReader("frage")), 5
+			return nil
+		}}))
+		req, err := http.NewRequestWithContext(t.Context(), "GET", site, strings.NewReader(""))
+		require.NoError(t, err)
+		require.NotNil(t, req.GetBody)
+		resp, err := tr.RoundTrip(req)
+		require.NoError(t, err)
+		text(t, resp)
+		require.Len(t, rt.Sent(), 1)
+	})
+}
+
+// TestBodiesThatFailSayNothingOfAPlace: their calls end before an answer could come.
+func TestBodiesThatFailSayNothingOfAPlace(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = inPlaces(rt, after(rt, time.Second), after(rt, 80*ms))
+		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
+		resp, err := get(t, tr, site) // after which it is known how long far takes
+		require.NoError(t, err)
+		text(t, resp)
+		rt.Answer = inPlaces(rt, quick(rt), after(rt, 80*ms))
+		resp, err = get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		for range 10 {
+			req := request(t, t.Context(), "QUERY", site, iotest.ErrReader(errDown))
+			req.ContentLength = 3
+			resp, err := tr.RoundTrip(req)
+			if err == nil {
+				text(t, resp)
+			}
+			time.Sleep(time.Second)
+		}
+		resp, err = get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		for _, k := range tr.Snapshot().Keys {
+			for _, p := range k.Places {
+				assert.False(t, p.Out, p.Place)
+			}
+		}
+	})
+}
+
+// TestAPlaceThatIsOutIsRememberedWhileCallsAreMadeForIt: its key is used, although calls go elsewhere.
+func TestAPlaceThatIsOutIsRememberedWhileCallsAreMadeForIt(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr := nearIsOut(t, rt, quick(rt), toFar(hedge.Place{}), hedge.WithMaxKeys(8))
+		for i := range 100 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err, "call %d", i)
+			text(t, resp)
+			resp, err = get(t, tr, fmt.Sprintf("http://other-%d.test/", i))
+			if err == nil {
+				text(t, resp)
+			}
+		}
+	})
+}
+
+// TestARedirectToNowhereIsAnAnswer: a client follows no empty Location.
+func TestARedirectToNowhereIsAnAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr := nearIsOut(t, rt, answers(rt, 302, http.Header{"Location": {""}}), toFar(hedge.Place{}))
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Empty(t, resp.Header.Get("Location"))
+	})
+}
+
+// TestARouteThatIsBrokenEverywhereMovesNoOthers: a place is not better because it fails as often.
+func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		broken := func(d time.Duration) func(r *http.Request, n int) (*http.Response, error) {
+			return func(r *http.Request, n int) (*http.Response, error) {
+				if r.URL.Path == "/broken" || r.URL.Path == "/mirror/broken" {
+					return rt.Response(r, 500, "broken"), nil
+				}
+				return after(rt, d)(r, n)
+			}
+		}
+		rt.Answer = inPlaces(rt, broken(usual), broken(80*ms))
+		tr := hedge.New(rt, toFar(hedge.Place{}))
+		slow := 0
+		for i := range 10000 {
+			url := site
+			if i%10 == 9 {
+				url = near + "/broken"
+			}
+			start := time.Now()
+			resp, err := get(t, tr, url)
+			require.NoError(t, err)
+			text(t, resp)
+			if time.Since(start) >= 80*ms {
+				slow++
+			}
+		}
+		assert.Less(t, slow, 1500)
+	})
+}
+
+// TestACallAtTwoPlacesCountsAsSlowLikeOthers: in an outage the first brake must not take it for a quick one because it has its hedge already.
+func TestACallAtTwoPlacesCountsAsSlowLikeOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = inPlaces(rt, quick(rt), after(rt, 5*ms)) // so that far goes on being tried
+		tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
+		warmUp(t, tr)
+		for range 4 { // one in five is sent to both
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+		}
+		require.Zero(t, tr.Snapshot().Keys[0].SlowShare)
+		rt.Answer = inPlaces(rt, after(rt, time.Second), after(rt, 2*time.Second))
+		rt.Forget()
+		const calls = 3
+		var atOnce atomic.Int64
+		for range calls {
+			start, before := time.Now(), len(rt.Sent())
+			time.AfterFunc(time.Millisecond, func() { atOnce.Add(int64(len(rt.Sent()) - before - 1)) })
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+			require.Equal(t, time.Second, time.Since(start))
+		}
+		require.EqualValues(t, 1, atOnce.Load())
+		assert.InDelta(t, 1-math.Pow(15.0/16, calls), tr.Snapshot().Keys[0].SlowShare, 0.001)
+	})
+}
+
+// TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome: its path is below that of both.
+func TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = func(r *http.Request, n int) (*http.Response, error) {
+			if strings.HasPrefix(r.URL.Path, "/v2/") {
+				return answers(rt, 302, http.Header{"Location": {"/v2/b?sig=s3cret"}})(r, n)
+			}
+			return fails(r, n)
+		}
+		tr := hedge.New(rt, hedge.WithPlaces(hedge.Place{URL: near}, hedge.Place{URL: near + "/v2", Keep: []string{"sig"}}))
+		for range 6 {
+			_, err := get(t, tr, site)
+			require.Equal(t, errDown, err)
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		text(t, resp)
+		assert.Equal(t, near+"/b?sig=s3cret", resp.Header.Get("Location"))
+	})
+}
+
+// TestAPlaceWhoseRoundTripperPanicsIsOut: hedges that panic there are paid for, and win nothing.
+func TestAPlaceWhoseRoundTripperPanicsIsOut(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		rt.Answer = inPlaces(rt, after(rt, time.Second), func(*http.Request, int) (*http.Response, error) { panic("no pool") })
+		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))
+		for range 20 {
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+		}
+		assert.True(t, tr.Snapshot().Keys[0].Places[1].Out)
+	})
+}

@@ -1,0 +1,480 @@
+//go:build !hedge_nogrpc
+
+package grpc_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/resolver"
+
+	"github.com/gohedge/hedge"
+	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/internal/grpctest"
+)
+
+var calls = map[string]func(testpb.TestServiceClient) func(context.Context) error{"unary": grpctest.CallUnary, "stream": grpctest.CallStream}
+
+func denied(in *hedge.Interceptor, reason hedge.Reason) (n int64) {
+	for _, k := range in.Snapshot().Keys {
+		n += k.Denied[reason]
+	}
+	return n
+}
+
+func TestEveryHedgeOfACallHasABackendOfItsOwnWhileThereAreSome(t *testing.T) {
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := grpctest.NewFleet(t, 3)
+				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithMaxHedges(3))
+				client, _ := f.Client(t, grpctest.Elsewhere("round_robin"), in)
+				for i := range f.Delays {
+					f.Delays[i].Store(int64(time.Second))
+				}
+				for range 10 {
+					at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					require.NoError(t, err)
+					require.Len(t, at, 4)
+					assert.ElementsMatch(t, []int{1, 2, 3}, at[:3])
+					assert.NotEqual(t, at[0], at[3], "the primary's is the last resort")
+				}
+			})
+		})
+	}
+}
+
+func TestTheBalancerWithinItselfPicksAnotherBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := grpctest.NewFleet(t, 2)
+		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
+		client, _ := f.Client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"hedge_elsewhere":{}}]}}]}`, in)
+		f.Delays[0].Store(int64(time.Second))
+		for range 2 {
+			at, err := f.Call(hedge.WithDelay(t.Context(), 5*ms), grpctest.CallUnary(client))
+			require.NoError(t, err)
+			require.Len(t, at, 2)
+			assert.NotEqual(t, at[0], at[1])
+		}
+	})
+}
+
+func TestOneBackendIsHedgedAsWithoutTheBalancer(t *testing.T) {
+	for _, ready := range []int{1, 2} {
+		for name, call := range calls {
+			t.Run(fmt.Sprint(name, ready), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := grpctest.NewFleet(t, 1)
+					if ready == 2 { // the other one is down
+						f.Addrs = append(f.Addrs, resolver.Address{Addr: "client:443"})
+					}
+					in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
+					client, _ := f.Client(t, grpctest.Elsewhere("round_robin"), in)
+					f.Delays[0].Store(int64(time.Second))
+					at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					require.NoError(t, err)
+					assert.Equal(t, []int{1, 1}, at)
+					assert.Zero(t, denied(in, hedge.DeniedSameBackend))
+				})
+			})
+		}
+	}
+}
+
+func TestAHedgeThatHasNoOtherBackendIsNotSent(t *testing.T) {
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := grpctest.NewFleet(t, 2)
+				seen := new(recorder)
+				var stats *hedge.Stats
+				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithStats(&stats), hedge.WithObserver(seen))
+				client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in)
+				f.Delays[0].Store(int64(time.Second))
+				seen.Take()
+				picks, done := grpctest.StickyPicks.Load(), grpctest.StickyDone.Load()
+				start := time.Now()
+				at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+				require.NoError(t, err)
+				assert.Equal(t, time.Second, time.Since(start))
+				assert.Equal(t, []int{1}, at)
+				synctest.Wait()
+
+				assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
+				assert.Zero(t, stats.HedgedRequests.Load())
+				assert.Zero(t, stats.HedgesSent.Load())
+				for _, k := range in.Snapshot().Keys {
+					assert.Zero(t, k.Hedges)
+					assert.GreaterOrEqual(t, k.Budget, 5.0, "the token was given back: the second key begins with five")
+				}
+				assert.Equal(t, []string{"start 0", "budget above 3: true", "start 1", "denied: same-backend", "lost 1 after 0", "won 0 after 1000", "done by 0 of 1 after 1000"}, seen.Take())
+				assert.EqualValues(t, 6, grpctest.StickyPicks.Load()-picks, "the primary's and five")
+				assert.EqualValues(t, 6, grpctest.StickyDone.Load()-done)
+			})
+		})
+	}
+}
+
+func TestIfThePrimaryFailsAndTheHedgeIsRefusedThePrimarysErrorIsReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := grpctest.NewFleet(t, 2)
+		in := hedge.NewInterceptor(hedge.WithMethods("/*"))
+		want := errors.New("of the primary")
+		late := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			err := invoke(ctx, method, req, reply, cc, opts...)
+			if a, _ := hedge.AttemptFromContext(ctx); a.Number == 0 && f.Calls.Load() > 0 {
+				return want
+			}
+			return err
+		}
+		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(late))
+		f.Delays[0].Store(int64(time.Second))
+		_, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		assert.Same(t, want, err)
+	})
+}
+
+func TestWhatIsCalledOnBehalfOfAHedgeGoesWhereTheBalancerSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := grpctest.NewFleet(t, 2)
+		in := hedge.NewInterceptor(hedge.WithMethods(testpb.TestService_UnaryCall_FullMethodName), hedge.WithMaxHedges(1))
+		var nested []error
+		fetchToken := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if a, _ := hedge.AttemptFromContext(ctx); a.Number > 0 && method != testpb.TestService_EmptyCall_FullMethodName {
+				_, err := testpb.NewTestServiceClient(cc).EmptyCall(ctx, new(testpb.Empty))
+				nested = append(nested, err)
+			}
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}
+		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(fetchToken))
+		f.Delays[0].Store(int64(time.Second))
+		_, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		require.NoError(t, err)
+		synctest.Wait()
+		assert.Equal(t, []error{nil}, nested)
+		assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
+	})
+}
+
+// An interceptor below may add a version to the method, or have an older server called.
+func TestTheBalancerKnowsAHedgeWhoseMethodIsRenamedBelow(t *testing.T) {
+	renamed := map[string]string{"/shop.Catalog/Get": testpb.TestService_UnaryCall_FullMethodName, "/shop.Catalog/List": testpb.TestService_StreamingOutputCall_FullMethodName}
+	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		return invoke(ctx, cmp.Or(renamed[method], method), req, reply, cc, opts...)
+	}
+	stream := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		return streamer(ctx, desc, cc, cmp.Or(renamed[method], method), opts...)
+	}
+	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{
+		"unary": func(ctx context.Context, cc *grpc.ClientConn) error {
+			return cc.Invoke(ctx, "/shop.Catalog/Get", new(testpb.SimpleRequest), new(testpb.SimpleResponse))
+		},
+		"stream": func(ctx context.Context, cc *grpc.ClientConn) error {
+			s, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/shop.Catalog/List")
+			if err != nil {
+				return err
+			}
+			return errors.Join(s.SendMsg(new(testpb.StreamingOutputCallRequest)), s.CloseSend(), s.RecvMsg(new(testpb.StreamingOutputCallResponse)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := grpctest.NewFleet(t, 2)
+				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
+				_, cc := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream))
+				f.Delays[0].Store(int64(time.Second))
+				at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), func(ctx context.Context) error { return call(ctx, cc) })
+				require.NoError(t, err)
+				assert.Equal(t, []int{1}, at)
+				assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
+			})
+		})
+	}
+}
+
+func TestWhatIsCalledOnBehalfOfAPrimaryDoesNotMoveIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := grpctest.NewFleet(t, 2)
+		in := hedge.NewInterceptor(hedge.WithMethods(testpb.TestService_UnaryCall_FullMethodName), hedge.WithMaxHedges(1))
+		report := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if a, _ := hedge.AttemptFromContext(ctx); a.Number == 0 && f.Calls.Load() > 0 && method != testpb.TestService_EmptyCall_FullMethodName {
+				time.AfterFunc(5*ms, func() {
+					_, err := testpb.NewTestServiceClient(cc).EmptyCall(ctx, new(testpb.Empty))
+					assert.NoError(t, err)
+				})
+			}
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}
+		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(report))
+		f.Delays[0].Store(int64(time.Second))
+		grpctest.StickyStrays.Store(2) // what is called on behalf of the primary goes to the second backend
+		at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		require.NoError(t, err)
+		assert.Equal(t, []int{1}, at)
+		assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
+	})
+}
+
+// lessons returns n equal ones.
+func lessons(backend int, took time.Duration, code codes.Code, n int) []grpctest.Lesson {
+	return slices.Repeat([]grpctest.Lesson{{Backend: backend, Took: took, Code: code}}, n)
+}
+
+// A pick that is not used ends at once after the attempt that has its backend: an average that weighs an answer by the time
+// since the last one, as those of Finagle, go-zero and kratos do, gives it no weight.
+func TestPicksThatAreNotUsedTeachThePolicyNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan   []int // the primary's pick, and those for hedges
+		refuse int64
+		want   []grpctest.Lesson
+	}{
+		"the hedge is not sent": {want: slices.Concat(lessons(1, time.Second, codes.OK, 1),
+			lessons(1, 980*ms, codes.Canceled, 5), lessons(1, 960*ms, codes.Canceled, 5))},
+		"the hedge wins": {plan: []int{1, 1, 1, 2}, want: slices.Concat(lessons(2, 10*ms, codes.OK, 1),
+			lessons(1, 30*ms, codes.Canceled, 1), lessons(1, 10*ms, codes.Canceled, 2))},
+		"another hedge has the backend": {plan: []int{1, 3, 3, 2}, want: slices.Concat(lessons(2, 10*ms, codes.OK, 1),
+			lessons(1, 50*ms, codes.Canceled, 1), lessons(3, 30*ms, codes.Canceled, 1), lessons(3, 10*ms, codes.Canceled, 1))},
+		"another hedge had the backend": {plan: []int{1, 2, 2, 3}, refuse: 1, want: slices.Concat(lessons(2, 0, codes.Unavailable, 1),
+			lessons(3, 100*ms, codes.OK, 1), lessons(2, 100*ms, codes.Canceled, 1), lessons(1, 140*ms, codes.Canceled, 1))},
+	} {
+		for kind, call := range calls {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := grpctest.NewFleet(t, 3)
+					in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2))
+					client, _ := f.Client(t, grpctest.Elsewhere("test_learner"), in)
+					f.Delays[0].Store(int64(time.Second))
+					f.Delays[2].Store(int64(100 * ms))
+					f.Refuse.Store(c.refuse)
+					grpctest.Learner.Plan(c.plan...)
+					_, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					require.NoError(t, err)
+					synctest.Wait()
+					got := grpctest.Learner.Plan()
+					assert.ElementsMatch(t, c.want, got)
+					for n := range f.Delays {
+						of := func(l grpctest.Lesson) bool { return l.Backend != n+1 }
+						want, got := slices.DeleteFunc(slices.Clone(c.want), of), slices.DeleteFunc(slices.Clone(got), of)
+						if len(want) > 0 && len(got) > 0 {
+							assert.Equal(t, want[0], got[0], "the attempt ends before what was picked in vain")
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// A stream can go on for hours: a policy that counts what is out would avoid the backends of its picks as long.
+func TestPicksThatAreNotUsedDoNotWaitForTheEndOfALongStream(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan, delays []int // the primary's pick, and those for hedges; of the backends, in ms
+		want         []grpctest.Lesson
+	}{
+		"the primary wins": {plan: []int{1, 1, 1, 2}, delays: []int{30, 1000, 10}, want: lessons(1, 1010*ms, codes.Canceled, 2)},
+		"the hedge wins, which has the backend of picks for the next one": {plan: []int{1, 2, 2, 2, 3}, delays: []int{1000, 40, 1000},
+			want: lessons(2, 1020*ms, codes.Canceled, 2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := grpctest.NewFleet(t, 3)
+				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(300))
+				client, _ := f.Client(t, grpctest.Elsewhere("test_learner"), in)
+				for i, d := range c.delays {
+					f.Delays[i].Store(int64(d) * int64(ms))
+				}
+				grpctest.Learner.Plan(c.plan...)
+				ctx, cancel := context.WithCancel(hedge.WithDelay(t.Context(), 20*ms))
+				s, err := client.StreamingOutputCall(ctx, new(testpb.StreamingOutputCallRequest))
+				require.NoError(t, err)
+				_, err = s.Recv()
+				require.NoError(t, err)
+				time.Sleep(time.Hour)
+				got := grpctest.Learner.Plan()
+				assert.Len(t, got, len(c.plan)-1, "all but the stream: %v", got)
+				assert.Subset(t, got, c.want)
+				cancel()
+				synctest.Wait()
+				assert.Len(t, grpctest.Learner.Plan(), 1)
+			})
+		})
+	}
+}
+
+func TestAHedgeIsSentThoughThePrimaryHasNoBackendYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := grpctest.NewFleet(t, 2)
+		in := hedge.NewInterceptor(hedge.WithMethods("/*"))
+		slow := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if a, _ := hedge.AttemptFromContext(ctx); a.Number == 0 && f.Calls.Load() > 0 {
+				if err := doubles.Sleep(ctx, time.Second); err != nil {
+					return err
+				}
+			}
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}
+		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(slow))
+		start := time.Now()
+		_, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		require.NoError(t, err)
+		assert.Equal(t, 20*ms+grpctest.Served, time.Since(start))
+	})
+}
+
+func TestABadBalancerConfigIsAnError(t *testing.T) {
+	for config, want := range map[string]string{
+		`[]`:                            "hedge_elsewhere: json: cannot unmarshal",
+		`{"childPolicy":"round_robin"}`: "hedge_elsewhere: json: cannot unmarshal string",
+		`{"childPolicy":[]}`:            "childPolicy names no registered policy: []",
+		`{"childPolicy":[{}]}`:          "childPolicy[0] has 0 names instead of one",
+		`{"childPolicy":[{"no_such":{}},{"nor_such":{}}]}`:          `childPolicy names no registered policy: ["no_such" "nor_such"]`,
+		`{"childPolicy":[{"no_such":{}},{"a":{},"b":{}}]}`:          "childPolicy[1] has 2 names instead of one",
+		`{"childPolicy":[{"pick_first":{"shuffleAddressList":1}}]}`: "childPolicy[0], pick_first: ",
+		`{"child":[{"pick_first":{}}]}`:                             `hedge_elsewhere: json: unknown field "child"`,
+		`{"childPolicy":[{"pick_first":{}}],"child":1}`:             `hedge_elsewhere: json: unknown field "child"`,
+	} {
+		_, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"hedge_elsewhere":`+config+`}]}`))
+		assert.ErrorContains(t, err, want, config)
+	}
+	for _, config := range []string{
+		`{"loadBalancingConfig":[{"hedge_elsewhere":{}}]}`, `{"loadBalancingConfig":[{"hedge_elsewhere":null}]}`, `{"loadBalancingPolicy":"hedge_elsewhere"}`,
+		`{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"no_such":{}},{"pick_first":{}}]}}]}`,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := grpctest.NewFleet(t, 2)
+			client, _ := f.Client(t, config, hedge.NewInterceptor(hedge.WithMethods("/*")))
+			_, err := f.Call(t.Context(), grpctest.CallUnary(client))
+			assert.NoError(t, err, config)
+		})
+	}
+}
+
+// TestAHedgeElsewhereBridgesTheStopsOfABackend has ten callers for 8 s, one of whose
+// backends stops for 100 ms of each second.
+func TestAHedgeElsewhereBridgesTheStopsOfABackend(t *testing.T) {
+	p999 := func(t *testing.T, n int, config string) (took time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			f := grpctest.NewFleet(t, n)
+			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBurst(20*time.Second))
+			client, _ := f.Client(t, config, in)
+			f.Stops.Store(true)
+			began := time.Now()
+			var mu sync.Mutex
+			var all []time.Duration
+			var wg sync.WaitGroup
+			for i := range 10 {
+				wg.Go(func() {
+					time.Sleep(time.Duration(i) * ms)
+					for time.Since(began) < 8*time.Second {
+						start := time.Now()
+						assert.NoError(t, grpctest.CallUnary(client)(t.Context()))
+						mu.Lock()
+						all = append(all, time.Since(start))
+						mu.Unlock()
+						time.Sleep(2 * ms)
+					}
+				})
+			}
+			wg.Wait()
+			slices.Sort(all)
+			took = all[len(all)*999/1000]
+		})
+		return took
+	}
+	for _, n := range []int{2, 3} {
+		same, other := p999(t, n, `{"loadBalancingConfig":[{"round_robin":{}}]}`), p999(t, n, grpctest.Elsewhere("round_robin"))
+		t.Logf("%d backends: p99.9 %v with round_robin, %v with hedge_elsewhere", n, same, other)
+		assert.LessOrEqual(t, other, same*3/10)
+	}
+}
+
+// gRPC's own retries pick again for the same attempt: what the attempt tried before is not another attempt's.
+func TestARetriedHedgeStaysAwayFromThePrimarysBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := grpctest.NewFleet(t, 2)
+		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
+		client, _ := f.Client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{}}], "methodConfig":[{"name":[{}], "retryPolicy":
+			{"maxAttempts":3, "initialBackoff":"0.001s", "maxBackoff":"0.001s", "backoffMultiplier":1, "retryableStatusCodes":["UNAVAILABLE"]}}]}`, in)
+		for range 4 {
+			for i := range f.Delays {
+				f.Delays[i].Store(int64(time.Second))
+			}
+			f.Refuse.Store(1) // of the hedges
+			at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+			require.NoError(t, err)
+			require.Len(t, at, 2)
+			assert.NotEqual(t, at[0], at[1])
+			assert.Zero(t, f.Refuse.Load())
+			assert.Zero(t, denied(in, hedge.DeniedSameBackend))
+		}
+	})
+}
+
+// The first pick for the retry is not the first one for the hedge: that was sent.
+func TestAHedgeThatWasSentAndMayNotBeRetriedIsPaidFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := grpctest.NewFleet(t, 2)
+		seen := new(recorder)
+		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithObserver(seen))
+		client, _ := f.Client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"test_sticky":{}}]}}], "methodConfig":[{"name":[{}], "retryPolicy":
+			{"maxAttempts":3, "initialBackoff":"0.001s", "maxBackoff":"0.001s", "backoffMultiplier":1, "retryableStatusCodes":["UNAVAILABLE"]}}]}`, in)
+		f.Delays[0].Store(int64(time.Second))
+		f.Refuse.Store(1)
+		grpctest.StickyStrays.Store(3) // after the primary's and the first for the hedge
+		seen.Take()
+		at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		require.NoError(t, err)
+		assert.Equal(t, []int{1, 2}, at)
+		synctest.Wait()
+		assert.Zero(t, f.Refuse.Load())
+		assert.Zero(t, denied(in, hedge.DeniedSameBackend))
+		hedges := int64(0)
+		for _, k := range in.Snapshot().Keys {
+			hedges += k.Hedges
+		}
+		assert.EqualValues(t, 1, hedges)
+		assert.Contains(t, seen.Take(), "done by 0 of 2 after 1000")
+	})
+}
+
+// The policy says CANCELLED of a hedge that it does not send again. That is no answer, and no status of a server.
+func TestAHedgeThatMayNotBeRetriedDoesNotEndItsCall(t *testing.T) {
+	for name, opts := range map[string][]hedge.Option{
+		"CANCELLED is an answer": {hedge.WithMethods("/*"), hedge.WithAnswerCodes(codes.Canceled)},
+		"a hedging policy":       {hedge.WithServiceConfig(`{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`)},
+	} {
+		for kind, call := range calls {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := grpctest.NewFleet(t, 2)
+					in := hedge.NewInterceptor(append(opts, hedge.WithMaxHedges(1))...)
+					client, _ := f.Client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"test_sticky":{}}]}}], "methodConfig":[{"name":[{}], "retryPolicy":
+						{"maxAttempts":3, "initialBackoff":"0.001s", "maxBackoff":"0.001s", "backoffMultiplier":1, "retryableStatusCodes":["UNAVAILABLE"]}}]}`, in)
+					f.Delays[0].Store(int64(time.Second))
+					f.Refuse.Store(1)
+					grpctest.StickyStrays.Store(3) // after the primary's and the first for the hedge
+					start := time.Now()
+					at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					require.NoError(t, err)
+					assert.Equal(t, time.Second, time.Since(start))
+					assert.Equal(t, []int{1, 2}, at)
+					assert.Zero(t, f.Refuse.Load())
+				})
+			})
+		}
+	}
+}

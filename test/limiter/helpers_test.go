@@ -1,0 +1,29 @@
+package limiter_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/test/internal/fixture"
+)
+
+func TestMain(m *testing.M) { fixture.RunTests(m) }
+
+// Short names of what tests of several folders share.
+const (
+	ms   = time.Millisecond
+	site = fixture.Site
+)
+
+var (
+	after  = fixture.AnswerAfter
+	get    = fixture.Get
+	warm   = fixture.NewWarmTransport
+	bubble = fixture.RunInBubble
+	text   = doubles.Text
+)
+
+type (
+	recorder = doubles.Recorder
+)

@@ -1,0 +1,14 @@
+//go:build !hedge_nogrpc
+
+package repo_test
+
+import (
+	"testing"
+
+	"github.com/gohedge/hedge/internal/apitest"
+)
+
+// TestAPIIsAsWritten keeps docs/api/v0.txt and the exported API the same: see docs/versioning.md. Benchmarks are no API.
+func TestAPIIsAsWritten(t *testing.T) {
+	apitest.Same(t, "docs/api/v0.txt")
+}
