@@ -38,5 +38,5 @@ func (k *Key) Engine() *Engine { return k.engine }
 func (e *Engine) Remembered() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.holds.Len()
+	return len(e.holds.all)
 }

@@ -3,15 +3,11 @@ package engine
 import (
 	"time"
 
-	"github.com/gohedge/hedge/internal/hold"
 	"github.com/gohedge/hedge/observe"
 )
 
 const (
-	// The first brake: if most calls reach the delay that was learned, it is an outage, not a tail.
-	// Keep the limit above 0.7: that is the share of slow calls when one of three replicas pauses.
-	slowWeight = 1.0 / 16
-	SlowLimit  = hold.SlowLimit // no hedge starts while more of the calls are slow
+	slowWeight = 1.0 / 16 // of a call in the share of slow ones, the first brake
 
 	// The second brake: hedges that do not win spend less of the budget. They are judged at every
 	// payRestore wins, which double the share, and at every payFired hedges, which halve it if fewer than payWins won.
@@ -19,10 +15,7 @@ const (
 	payWins    = 2
 	payRestore = 5
 
-	// The third brake: if more than a few answers push back, the service has too much to do.
-	pushWeight = 1.0 / 128
-	PushStop   = hold.PushStop   // no hedge starts from here on …
-	PushResume = hold.PushResume // … until the share is below this
+	pushWeight = 1.0 / 128 // of an answer in the share of those with pushback, the third brake
 
 	// MaxInFlight bounds the hedges of one key in flight.
 	MaxInFlight = 1000
@@ -30,7 +23,7 @@ const (
 
 // brakes stop the hedges of a key where they would do harm. [Key].mu guards them.
 type brakes struct {
-	hold.Hold
+	brakeState
 
 	fired int // hedges since scale was last judged
 	won   int // of them
@@ -76,7 +69,7 @@ func (b *brakes) ended(answered, fast bool) {
 		b.Scale, b.fired, b.won = min(1, 2*b.Scale), 0, 0
 	case b.fired >= payFired:
 		if b.won < payWins {
-			b.Scale = max(hold.Floor, b.Scale/2)
+			b.Scale = max(minBudgetScale, b.Scale/2)
 		}
 		b.fired, b.won = 0, 0
 	}
@@ -86,7 +79,7 @@ func (b *brakes) ended(answered, fast bool) {
 func (b *brakes) pushBack(now time.Time, d time.Duration) {
 	b.Push += (1 - b.Push) * pushWeight
 	b.Pushed = b.Pushed || b.Push > PushStop
-	if to := now.Add(min(d, hold.MaxPause)); d > 0 && to.After(b.PausedTo) {
+	if to := now.Add(min(d, maxPause)); d > 0 && to.After(b.PausedTo) {
 		b.PausedTo = to
 	}
 }
@@ -105,7 +98,7 @@ func (b *brakes) waits() time.Time {
 
 // forget forgets what was learned. Hedges in flight still are, and an exhausted budget stays exhausted.
 func (b *brakes) forget() {
-	b.Hold, b.fired, b.won = hold.None, 0, 0
+	b.brakeState, b.fired, b.won = brakeState{Scale: 1}, 0, 0
 }
 
 // changes returns the changes to report.

@@ -20,9 +20,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
-	"github.com/gohedge/hedge/internal/hold"
 	"github.com/gohedge/hedge/internal/label"
-	"github.com/gohedge/hedge/internal/shelf"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -52,13 +50,13 @@ type Engine struct {
 	ceiling atomic.Pointer[budget.Ceiling] // nil: there is none
 	keys    sync.Map                       // Name to *Key; stored and deleted with mu held
 
-	mu       sync.Mutex                      // guards the fields below; locked before a key's and an audit's
-	size     int                             // of keys
-	reserves budget.Reserves                 // what keys begin with
-	audits   map[string]*hostAudit           // by host
-	holds    shelf.Shelf[Name, hold.Hold]    // of keys that were forgotten
-	judged   shelf.Shelf[string, *hostAudit] // with a verdict, of hosts whose keys were forgotten
-	untold   []func()                        // what observers are told when mu is unlocked: they may call the engine
+	mu       sync.Mutex                        // guards the fields below; locked before a key's and an audit's
+	size     int                               // of keys
+	reserves budget.Reserves                   // what keys begin with
+	audits   map[string]*hostAudit             // by host
+	holds    evictedStates[Name, brakeState]   // of keys that were forgotten
+	judged   evictedStates[string, *hostAudit] // with a verdict, of hosts whose keys were forgotten
+	untold   []func()                          // what observers are told when mu is unlocked: they may call the engine
 }
 
 // unlock unlocks mu, and tells what is to be told.
@@ -170,7 +168,7 @@ func (e *Engine) make(name Name, share float64) *Key {
 	}
 	k := newKey(e, name, host, share)
 	if h, calls, ok := e.holds.Take(name); ok {
-		k.brakes.Hold, k.earlier = h, calls
+		k.brakes.brakeState, k.earlier = h, calls
 	}
 	k.audit = e.auditOf(name.Host)
 	k.used.Store(e.age.Add(1)) // or it would be the first to go
@@ -251,7 +249,7 @@ func (e *Engine) forget(k *Key, bound int) {
 	e.size--
 	k.purse.Close()
 	at, calls := e.runs(), k.requests()
-	if h := k.held(); h.Matters() {
+	if h := k.copyBrakeState(); h.isNotable() {
 		e.holds.Put(k.Name, h, k.earlier+calls, at, bound)
 	}
 	a := e.audits[k.Name.Host]
@@ -275,9 +273,9 @@ func (e *Engine) Resume() {
 	for k := range e.all() {
 		k.resume()
 	}
-	e.holds.Each(func(_ Name, h *hold.Hold, _ int64) bool {
-		h.Resume()
-		return h.Matters()
+	e.holds.Each(func(_ Name, h *brakeState, _ int64) bool {
+		h.clearPushback()
+		return h.isNotable()
 	})
 }
 
@@ -287,7 +285,7 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	want := Name{host, route}.short()
 	e.mu.Lock()
 	defer e.unlock()
-	e.holds.Each(func(n Name, _ *hold.Hold, _ int64) bool { return !want.covers(n) })
+	e.holds.Each(func(n Name, _ *brakeState, _ int64) bool { return !want.covers(n) })
 	e.judged.Each(func(host string, _ **hostAudit, _ int64) bool { return !want.covers(Name{Host: host}) })
 	for k := range e.all() {
 		if want.covers(k.Name) {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/decode"
-	"github.com/gohedge/hedge/internal/hold"
 	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/sketch"
 )
@@ -31,7 +30,7 @@ const (
 // its route and its window, all with their lengths before them. Version 1.1 has the verdicts of audits after
 // that: their number, and each with its host as [audit.Judgement.Append] writes it. Version 1.2 has what holds
 // hedges back after the verdicts: its number, and each with the host, the route, the number of calls and what
-// [hold.Hold.Append] writes. The first version that can say all there is is written.
+// [brakeState.append] writes. The first version that can say all there is is written.
 var envelope = decode.Envelope{
 	Name: "hedge windows ", Foreign: errForeign, Versions: []string{windowsVersion, auditedVersion, heldVersion}, Max: maxExport,
 }
@@ -277,15 +276,15 @@ func (e *Engine) absorbAudits(all []hostJudgement, now time.Time) {
 type keyHold struct {
 	name  Name
 	calls int64
-	hold.Hold
+	brakeState
 }
 
 // appendHolds appends what holds hedges back, of keys that there are and were, and returns of how many.
 func (e *Engine) appendHolds(now time.Time) (b []byte, n uint64) {
-	add := func(name Name, h *hold.Hold, calls int64) bool {
-		if h.Matters() && len(b) < maxExport/8 {
+	add := func(name Name, h *brakeState, calls int64) bool {
+		if h.isNotable() && len(b) < maxExport/8 {
 			b = decode.AppendBytes(decode.AppendBytes(b, name.Host), name.Route)
-			b = h.Append(binary.AppendUvarint(b, uint64(calls)), now)
+			b = h.append(binary.AppendUvarint(b, uint64(calls)), now)
 			n++
 		}
 		return true
@@ -293,7 +292,7 @@ func (e *Engine) appendHolds(now time.Time) (b []byte, n uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for k := range e.all() {
-		h := k.held()
+		h := k.copyBrakeState()
 		add(k.Name, &h, k.earlier+k.requests())
 	}
 	e.holds.Each(add)
@@ -305,7 +304,7 @@ func decodeHolds(d *decode.Decoder, then time.Time, most int) (all []keyHold, er
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		k := keyHold{name: decodeName(d), calls: int64(min(d.Uvarint(), maxCalls))}
 		var ok bool
-		if k.Hold, ok = hold.Decode(d, then); !ok {
+		if k.brakeState, ok = decodeBrakeState(d, then); !ok {
 			return nil, fmt.Errorf("%w: what holds hedges back makes no sense", decode.ErrDamaged)
 		}
 		if len(all) < most {
@@ -323,22 +322,22 @@ func (e *Engine) absorbHolds(all []keyHold) {
 	for i := range all {
 		k := &all[i]
 		if known := e.Lookup(k.name); known != nil {
-			known.absorbHold(&k.Hold)
+			known.absorbHold(&k.brakeState)
 			continue
 		}
 		if h, calls, ok := e.holds.Take(k.name); ok {
-			k.Add(&h)
+			k.merge(&h)
 			k.calls = max(k.calls, calls)
 		}
-		e.holds.Put(k.name, k.Hold, k.calls, e.runs(), e.Config().MaxKeys)
+		e.holds.Put(k.name, k.brakeState, k.calls, e.runs(), e.Config().MaxKeys)
 	}
 }
 
 // absorbHold takes what held the hedges of another key of the same name back, unless k has had calls.
-func (k *Key) absorbHold(h *hold.Hold) {
+func (k *Key) absorbHold(h *brakeState) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.requests() == 0 {
-		k.brakes.Add(h)
+		k.brakes.merge(h)
 	}
 }

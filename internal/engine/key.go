@@ -10,8 +10,6 @@ import (
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
-	"github.com/gohedge/hedge/internal/estimate"
-	"github.com/gohedge/hedge/internal/hold"
 	"github.com/gohedge/hedge/observe"
 	"github.com/gohedge/hedge/sketch"
 )
@@ -53,10 +51,10 @@ type Key struct {
 	since    int           // completions since the plan was made
 	due      int           // how many of them ask for another
 	brakes   brakes
-	tally    Tally              // Denied is nil until a hedge was
-	residual *estimate.Residual // nil: nothing is known
-	pauses   *estimate.Pauses   // of bodies; nil: nothing is known
-	more     []*budget.Bucket   // which the adapter asks itself
+	tally    Tally            // Denied is nil until a hedge was
+	residual *residualTime    // nil: nothing is known
+	pauses   *pauseLengths    // of bodies; nil: nothing is known
+	more     []*budget.Bucket // which the adapter asks itself
 }
 
 // A Margin is what an adapter writes beside a key. The engine reads the Price alone.
@@ -404,7 +402,7 @@ func (k *Key) learnResidual(r Result) (saved time.Duration) {
 		saved = k.residual.After(r.Latency)
 	}
 	if k.residual == nil {
-		k.residual = new(estimate.Residual)
+		k.residual = new(residualTime)
 	}
 	k.residual.Add(r.Latency, r.Answered && !r.HedgeWon)
 	return saved
@@ -481,14 +479,14 @@ func (k *Key) PushBack(now time.Time, d time.Duration) {
 func (k *Key) resume() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.brakes.Resume()
+	k.brakes.clearPushback()
 }
 
-// held returns what holds the key's hedges back.
-func (k *Key) held() hold.Hold {
+// copyBrakeState returns a copy of the state of the key's brakes.
+func (k *Key) copyBrakeState() brakeState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.brakes.Hold
+	return k.brakes.brakeState
 }
 
 // reset forgets what was learned. What is counted stays, and so do the budgets.
@@ -567,13 +565,10 @@ func (k *Key) Paused(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pauses == nil {
-		k.pauses = new(estimate.Pauses)
+		k.pauses = new(pauseLengths)
 	}
 	k.pauses.Add(d)
 }
-
-// MinStall is the least pause of a body that is a stall.
-const MinStall = estimate.MinStall
 
 // Unresumed counts a body that was not resumed.
 func (k *Key) Unresumed(obstacle string) {

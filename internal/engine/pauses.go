@@ -1,4 +1,4 @@
-package estimate
+package engine
 
 import (
 	"math"
@@ -7,21 +7,21 @@ import (
 
 const (
 	minBodies        = 10                    // must be known
-	MinStall         = 50 * time.Millisecond // no pause that is shorter is a stall
+	MinStall         = 50 * time.Millisecond // is the least pause of a body that is a stall
 	usualShare       = 0.95                  // of the bodies never pause for longer than what counts as usual;
 	stallFactor      = 2                     // a pause of so many times that is a stall
 	rememberedBodies = 500
 )
 
-// Pauses know how long the bodies of answers pause: of each of the last few hundred bodies
-// the longest time that its reader waited for more, by fourths of an octave.
-type Pauses struct {
+// A pauseLengths is a histogram of the longest pause of each of the last few hundred response bodies, by fourths of an octave.
+// A pause is the time that a reader waits for more of a body.
+type pauseLengths struct {
 	longest [octaves * 4]float32
 	total   float32
 }
 
 // Add records the longest pause of a body.
-func (p *Pauses) Add(d time.Duration) {
+func (p *pauseLengths) Add(d time.Duration) {
 	if p.total >= rememberedBodies {
 		p.total = 0
 		for i := range p.longest {
@@ -33,9 +33,8 @@ func (p *Pauses) Add(d time.Duration) {
 	p.total++
 }
 
-// Stall returns how long a pause is that all but a few bodies never make. It is 0 if too
-// few bodies are known.
-func (p *Pauses) Stall() time.Duration {
+// Stall returns twice the longest pause of 95 % of the bodies, and at least MinStall. It is 0 until ten bodies are recorded.
+func (p *pauseLengths) Stall() time.Duration {
 	if p == nil || p.total < minBodies {
 		return 0
 	}

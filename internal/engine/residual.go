@@ -1,21 +1,17 @@
-// Package estimate knows from what has ended how much longer goes on what has not: primaries
-// that are still out, and bodies that pause.
-package estimate
+package engine
 
 import (
 	"math"
 	"time"
 )
 
-// A Residual knows how much longer primaries take that are still out. Where
-// hedges win that is hidden: a primary that was cut would have taken longer, and
-// nobody knows how much. So it is estimated as lifetimes are when some of the
-// observed leave early, by the product limit (Kaplan, Meier: "Nonparametric
-// Estimation from Incomplete Observations", 1958).
+// A residualTime estimates how much longer an unanswered primary takes. A primary that was cancelled because a hedge won
+// would have taken an unknown time longer. So the estimate is the product limit of censored lifetimes (Kaplan, Meier:
+// "Nonparametric Estimation from Incomplete Observations", 1958).
 //
-// It remembers the last thousand or two of the primaries that reached their
-// first delay, by fourths of an octave. The zero value is ready.
-type Residual struct {
+// It is a histogram of the last thousand or two primaries that reached their first delay, by fourths of an octave. The zero
+// value is ready.
+type residualTime struct {
 	ended, cut [octaves * 4]float32
 	total      float32
 }
@@ -25,6 +21,7 @@ const (
 	remembered = 2000
 )
 
+// slot returns the index of d in a histogram by fourths of an octave.
 func slot(d time.Duration) int {
 	i := int(4 * math.Log2(float64(max(d, time.Microsecond))/float64(time.Microsecond)))
 	return min(i, octaves*4-1)
@@ -35,8 +32,8 @@ func middle(i int) time.Duration {
 	return time.Duration(float64(time.Microsecond) * math.Exp2((float64(i)+0.5)/4))
 }
 
-// Add records a primary that ended by itself after d, or was cut then.
-func (r *Residual) Add(d time.Duration, ended bool) {
+// Add records a primary that ended by itself after d, or was cancelled then.
+func (r *residualTime) Add(d time.Duration, ended bool) {
 	if r.total >= remembered {
 		r.total = 0
 		for i := range r.ended {
@@ -53,13 +50,13 @@ func (r *Residual) Add(d time.Duration, ended bool) {
 	r.total++
 }
 
-// After returns how much longer a primary takes, on average, that has been out
-// for d. What is beyond the slowest one known counts as nothing, and so does all of a nil Residual.
-func (r *Residual) After(d time.Duration) time.Duration {
+// After returns the mean further time of a primary that has taken d so far. It is 0 beyond the slowest recorded primary, and
+// for a nil residualTime.
+func (r *residualTime) After(d time.Duration) time.Duration {
 	if r == nil {
 		return 0
 	}
-	var risk float32 // primaries known to have been out as long
+	var risk float32 // primaries that are known to have taken as long
 	for i := slot(d); i < len(r.ended); i++ {
 		risk += r.ended[i] + r.cut[i]
 	}

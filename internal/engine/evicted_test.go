@@ -1,4 +1,4 @@
-package shelf_test
+package engine
 
 import (
 	"fmt"
@@ -6,16 +6,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/gohedge/hedge/internal/shelf"
 )
 
-func TestWhatRestsOnManyCallsStaysAndIsBounded(t *testing.T) {
-	var s shelf.Shelf[string, int]
+func TestEvictedStatesKeepThatOfManyCallsAndAreBounded(t *testing.T) {
+	var s evictedStates[string, int]
 	s.Put("busy", 1, 100_000, 0, 32)
 	for n := range 1000 {
 		s.Put(fmt.Sprint(n), n, 30, 0, 32)
-		assert.LessOrEqual(t, s.Len(), 32)
+		assert.LessOrEqual(t, len(s.all), 32)
 	}
 	v, calls, ok := s.Take("busy")
 	assert.Equal(t, 1, v)
@@ -25,8 +23,8 @@ func TestWhatRestsOnManyCallsStaysAndIsBounded(t *testing.T) {
 	assert.False(t, ok, "it was taken")
 }
 
-func TestAnHourCountsAsHalfTheCalls(t *testing.T) {
-	var s shelf.Shelf[string, int]
+func TestEvictedStatesHalveTheWorthEachHour(t *testing.T) {
+	var s evictedStates[string, int]
 	s.Put("old", 1, 1<<10, 0, 32)
 	for n := range 1000 {
 		s.Put(fmt.Sprint(n), n, 1<<4, 10*time.Hour, 32)
