@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gohedge/hedge/internal/bounds"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/race"
@@ -46,21 +45,21 @@ type Config struct {
 var numbers = [...]struct {
 	field     string
 	byDefault any
-	bounds    bounds.Number
+	bounds    numberRange
 	tell      func(*engine.Config, *Config)
 }{
-	{"Percentile", 0.90, bounds.Below(0, 1), func(e *engine.Config, c *Config) { e.Percentile = c.Percentile }},
-	{"MaxHedges", 2, bounds.Within(0, race.MaxHedges), func(e *engine.Config, c *Config) { e.MaxHedges = c.MaxHedges }},
-	{"BudgetPercent", 10.0, bounds.Within(0, 100*race.MaxHedges), func(e *engine.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
-	{"EstimatedRPS", 100.0, bounds.Finite, func(e *engine.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
-	{"MinDelay", time.Millisecond, bounds.AtLeast(0), func(e *engine.Config, c *Config) { e.MinDelay = c.MinDelay }},
-	{"MaxDelay", time.Duration(0), bounds.AtLeast(0), func(e *engine.Config, c *Config) { e.MaxDelay = c.MaxDelay }},
-	{"InitialDelay", time.Duration(0), bounds.AtLeast(0), func(e *engine.Config, c *Config) { e.InitialDelay = c.InitialDelay }},
-	{"Burst", 2 * time.Second, bounds.AtLeast(0), func(e *engine.Config, c *Config) { e.Burst = c.Burst }},
-	{"MaxHedgesPerSecond", 0.0, bounds.Finite, func(e *engine.Config, c *Config) { e.MaxPerSecond = c.MaxHedgesPerSecond }},
-	{"MaxKeys", 4096, bounds.AtLeast(1), func(e *engine.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
-	{"Linger", time.Second, bounds.AtLeast(0), nil},
-	{"MaxReplayBytes", int64(64 << 10), bounds.AtLeast(0), nil},
+	{"Percentile", 0.90, below(0, 1), func(e *engine.Config, c *Config) { e.Percentile = c.Percentile }},
+	{"MaxHedges", 2, within(0, race.MaxHedges), func(e *engine.Config, c *Config) { e.MaxHedges = c.MaxHedges }},
+	{"BudgetPercent", 10.0, within(0, 100*race.MaxHedges), func(e *engine.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
+	{"EstimatedRPS", 100.0, finite, func(e *engine.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
+	{"MinDelay", time.Millisecond, atLeast(0), func(e *engine.Config, c *Config) { e.MinDelay = c.MinDelay }},
+	{"MaxDelay", time.Duration(0), atLeast(0), func(e *engine.Config, c *Config) { e.MaxDelay = c.MaxDelay }},
+	{"InitialDelay", time.Duration(0), atLeast(0), func(e *engine.Config, c *Config) { e.InitialDelay = c.InitialDelay }},
+	{"Burst", 2 * time.Second, atLeast(0), func(e *engine.Config, c *Config) { e.Burst = c.Burst }},
+	{"MaxHedgesPerSecond", 0.0, finite, func(e *engine.Config, c *Config) { e.MaxPerSecond = c.MaxHedgesPerSecond }},
+	{"MaxKeys", 4096, atLeast(1), func(e *engine.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
+	{"Linger", time.Second, atLeast(0), nil},
+	{"MaxReplayBytes", int64(64 << 10), atLeast(0), nil},
 }
 
 // spots are where numbers stand in Config.
@@ -132,11 +131,11 @@ func (c *Config) validateFields() error {
 	fields := reflect.ValueOf(c).Elem()
 	for i, n := range numbers {
 		field := fields.Field(spots[i])
-		if x := field.Convert(reflect.TypeFor[float64]()).Float(); !n.bounds.Allow(x) {
-			return fail(n.field, field.Interface(), n.bounds.Want)
+		if x := field.Convert(reflect.TypeFor[float64]()).Float(); !n.bounds.contains(x) {
+			return fail(n.field, field.Interface(), n.bounds.want)
 		}
 	}
-	if want := bounds.OwnHeader(c.AttemptHeader); want != "" {
+	if want := attemptHeaderWants(c.AttemptHeader); want != "" {
 		return fail("AttemptHeader", strconv.Quote(c.AttemptHeader), want)
 	}
 	return nil

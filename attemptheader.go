@@ -1,28 +1,29 @@
-package bounds
+package hedge
 
 import (
 	"slices"
 	"strings"
 )
 
-// OwnHeader says what a name would have to be to be that of a header of one's own in requests, "" if it is one: a token (RFC 9110, section 5.1) that
-// means nothing in HTTP, so that to set it changes nothing else. The empty name is allowed.
-func OwnHeader(name string) (want string) {
+// attemptHeaderWants returns the requirement that the name of an attempt header does not meet, in words; "" if it meets all. The name must be a token
+// (RFC 9110, section 5.1) without a meaning in HTTP, so that a request with the header means the same. The empty name is allowed.
+func attemptHeaderWants(name string) (want string) {
 	switch lower := strings.ToLower(name); {
-	case strings.IndexFunc(name, func(r rune) bool { return !isToken(r) }) >= 0:
+	case strings.IndexFunc(name, func(r rune) bool { return !isTokenChar(r) }) >= 0:
 		return "the name of a header"
-	case slices.Contains(taken, lower), slices.ContainsFunc(takenPrefixes, func(p string) bool { return strings.HasPrefix(lower, p) }):
+	case slices.Contains(reservedHeaders, lower), slices.ContainsFunc(reservedHeaderPrefixes, func(p string) bool { return strings.HasPrefix(lower, p) }):
 		return "the name of a header that HTTP leaves free"
 	}
 	return ""
 }
 
-func isToken(r rune) bool {
+// isTokenChar reports whether r is a tchar of RFC 9110, section 5.6.2.
+func isTokenChar(r rune) bool {
 	return r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
-// taken are the names to which HTTP gives a meaning.
-var taken = []string{
+// reservedHeaders are the names, in lower case, to which HTTP gives a meaning.
+var reservedHeaders = []string{
 	// RFC 9110, section 18.4, of requests and of answers
 	"accept", "allow", "authentication-info", "authorization", "connection",
 	"date", "etag", "expect", "from", "host", "last-modified", "location", "max-forwards", "range", "referer", "retry-after", "server", "te", "trailer",
@@ -40,6 +41,6 @@ var taken = []string{
 	"x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url", // in the place of method and target
 }
 
-// takenPrefixes are those of families of names: Accept-Encoding, Content-Length, If-Match, Proxy-Connection, Sec-WebSocket-Key, Want-Digest. Those of
-// object stores are to be signed: with one that is not, a server refuses the request.
-var takenPrefixes = []string{"accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "want-", "x-amz-", "x-forwarded-", "x-goog-", "x-ms-"}
+// reservedHeaderPrefixes begin the names of families, such as Accept-Encoding and Sec-WebSocket-Key. An object store refuses a signed
+// request that has an unsigned header of its family.
+var reservedHeaderPrefixes = []string{"accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "want-", "x-amz-", "x-forwarded-", "x-goog-", "x-ms-"}

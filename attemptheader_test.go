@@ -1,6 +1,7 @@
-package bounds_test
+package hedge_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,15 +10,23 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/bounds"
+	"github.com/gohedge/hedge"
 )
 
-func TestAHeaderOfOnesOwnMeansNothingInHTTP(t *testing.T) {
+// checkAttemptHeader returns the error of a Config with the name.
+func checkAttemptHeader(name string) error {
+	c := hedge.DefaultConfig()
+	c.AttemptHeader = name
+	_, err := hedge.NewWithConfig(nil, c)
+	return err
+}
+
+func TestConfigRefusesAttemptHeadersThatMeanSomethingInHTTP(t *testing.T) {
 	for _, name := range []string{"", "Hedge-Attempt", "x-copy", "X-Hedge", "attempt", "Try", "Acme-Retry", "hedge_attempt", "Hostname", "X-Host", "Ifs", "Contents", "Accepted", "Wanted", "X-Ms", "Deep", "!#$%&'*+-.^_`|~09azAZ"} {
-		assert.Empty(t, bounds.OwnHeader(name), name)
+		assert.NoError(t, checkAttemptHeader(name), name)
 	}
 	for _, name := range []string{"a b", "a:", ":authority", "é", "a\n", "a\x00", "(a)", "a,b", "\x80"} {
-		assert.Equal(t, "the name of a header", bounds.OwnHeader(name), "%q", name)
+		assert.EqualError(t, checkAttemptHeader(name), fmt.Sprintf("hedge: Config.AttemptHeader: %q is not the name of a header", name))
 	}
 	for _, name := range []string{
 		"Host", "host", "HOST", "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authorization", "TE", "Trailer", "Transfer-Encoding", "Upgrade", // of a connection
@@ -27,12 +36,12 @@ func TestAHeaderOfOnesOwnMeansNothingInHTTP(t *testing.T) {
 		"DPoP", "SOAPAction", "Negotiate", "Client-Cert", "CDN-Loop", "Traceparent", "Tracestate", "Baggage", "Upgrade-Insecure-Requests", "Save-Data", "Available-Dictionary",
 		"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL", "X-Real-IP", "X-Amz-Date", "x-goog-date", "X-Ms-Range",
 	} {
-		assert.Equal(t, "the name of a header that HTTP leaves free", bounds.OwnHeader(name), name)
+		assert.ErrorContains(t, checkAttemptHeader(name), "is not the name of a header that HTTP leaves free", name)
 	}
 }
 
-// What net/http does not send as it is, or acts on, is not allowed: a header that is allowed arrives, and is all that is new.
-func TestAHeaderThatIsAllowedArrives(t *testing.T) {
+// TestAttemptHeadersThatConfigAllowsArriveUnchanged compares the headers that a server gets with and without the header.
+func TestAttemptHeadersThatConfigAllowsArriveUnchanged(t *testing.T) {
 	var got http.Header
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if got = r.Header; r.Host == "1" || r.ContentLength == 1 {
@@ -60,7 +69,7 @@ func TestAHeaderThatIsAllowedArrives(t *testing.T) {
 		want := without.Clone()
 		want.Set(name, "1")
 		arrives := assert.ObjectsAreEqual(want, send(name))
-		if bounds.OwnHeader(name) == "" {
+		if checkAttemptHeader(name) == nil {
 			assert.True(t, arrives, name)
 		}
 	}
