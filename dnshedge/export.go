@@ -22,7 +22,7 @@ const oldest = 10 * 365 * 24 * time.Hour
 
 // In its envelope, an export is the number of servers and what was learned of each, the identities of
 // the sources of answers, and the number of answers and each of them. Numbers are varints, and bytes have their number before them.
-var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Versions: []string{"2"}, Max: maxExport}
+var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Max: maxExport}
 
 var errForeign = errors.New("this is no export of a Client")
 
@@ -66,7 +66,7 @@ func (c *Client) Import(r io.Reader) error {
 
 func (c *core) export(now time.Time) []byte {
 	servers := c.servers.pool.All()
-	b := envelope.Begin("2", now)
+	b := envelope.Begin(now)
 	b = binary.AppendUvarint(b, uint64(len(servers)))
 	for _, s := range servers {
 		b = s.AppendLearned(b, now)
@@ -108,7 +108,7 @@ func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n 
 }
 
 func (c *core) importFrom(r io.Reader, now time.Time) error {
-	_, passed, d, err := envelope.Open(r, now)
+	passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return err
 	}

@@ -80,13 +80,13 @@ func exported(t *testing.T) (*dnshedge.Client, []byte) {
 func TestImportOfWhatIsWrongChangesNothing(t *testing.T) {
 	c, good := exported(t)
 	empty := func() *dnshedge.Client { return &dnshedge.Client{Cache: new(dnshedge.Cache)} }
-	version := bytes.Replace(good, []byte("dns 2\n"), []byte("dns 1\n"), 1)
+	version := bytes.Replace(good, []byte("dns 1\n"), []byte("dns 2\n"), 1)
 	for want, bad := range map[string]io.Reader{
 		"no export of a Client":     strings.NewReader(""),
 		"no export":                 strings.NewReader("something else that is long enough"),
 		"damaged or cut off":        bytes.NewReader(good[:len(good)-9]),
 		"the export is damaged":     bytes.NewReader(good[:25]),
-		`version "1", and only "2"`: bytes.NewReader(version),
+		`version "2", and only "1"`: bytes.NewReader(version),
 		"larger than 64 MiB":        io.MultiReader(bytes.NewReader(good), io.LimitReader(zeros{}, 64<<20)),
 		"disk full":                 failing{},
 	} {
@@ -177,7 +177,7 @@ func TestWhatIsImportedIsWhatThisClientWouldBeTold(t *testing.T) {
 func TestAnAnswerThatIsOlderThanDNSIsDamage(t *testing.T) {
 	msg, err := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "3600 A 203.0.113.66").Pack()
 	require.NoError(t, err)
-	b := binary.AppendVarint([]byte("hedge dns 2\n"), time.Now().UnixNano())
+	b := binary.AppendVarint([]byte("hedge dns 1\n"), time.Now().UnixNano())
 	b = append(b, 0, 0, 1, 0, 0, 0)       // no servers, none of the system's, one answer of no route
 	b = binary.AppendUvarint(b, 1<<63-1)  // how old it is
 	b = binary.AppendUvarint(b, 3600*1e9) // how long it lives
@@ -197,11 +197,11 @@ func FuzzImport(f *testing.F) {
 	c.Cache.Set(dnstest.Negative(dnstest.Query{Msg: question("y.example.", dns.TypeA)}, dns.RcodeNameError, 60, 60))
 	var file bytes.Buffer
 	require.NoError(f, c.Export(&file))
-	const head = len("hedge dns 2\n")
+	const head = len("hedge dns 1\n")
 	f.Add(file.Bytes()[head : file.Len()-4])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		b = append([]byte("hedge dns 2\n"), b...)
+		b = append([]byte("hedge dns 1\n"), b...)
 		b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 		d := &dnshedge.Client{Cache: new(dnshedge.Cache)}
 		if err := d.Import(bytes.NewReader(b)); err != nil {

@@ -15,47 +15,45 @@ import (
 
 var (
 	errForeign = errors.New("foreign")
-	letters    = decode.Envelope{Name: "hedge letters ", Foreign: errForeign, Versions: []string{"1", "1.1"}, Max: 1 << 20}
+	letters    = decode.Envelope{Name: "hedge letters ", Foreign: errForeign, Max: 1 << 20}
 	epoch      = time.Unix(1_700_000_000, 0)
 )
 
 func TestWhatIsPutIntoAnEnvelopeComesOut(t *testing.T) {
-	for _, v := range letters.Versions {
-		b := decode.End(decode.AppendBytes(letters.Begin(v, epoch), "abc"))
-		version, passed, d, err := letters.Open(bytes.NewReader(b), epoch.Add(time.Hour))
-		require.NoError(t, err)
-		assert.Equal(t, v, version)
-		assert.Equal(t, time.Hour, passed)
-		assert.Equal(t, "abc", string(d.Bytes(3)))
-		assert.Empty(t, d)
-	}
+	b := decode.End(decode.AppendBytes(letters.Begin(epoch), "abc"))
+	passed, d, err := letters.Open(bytes.NewReader(b), epoch.Add(time.Hour))
+	require.NoError(t, err)
+	assert.Equal(t, time.Hour, passed)
+	assert.Equal(t, "abc", string(d.Bytes(3)))
+	assert.Empty(t, d)
 }
 
 // TestOpenTakesAnExportFromAClockAheadAsWrittenNow has clocks that are ahead by as much as an export can say.
 func TestOpenTakesAnExportFromAClockAheadAsWrittenNow(t *testing.T) {
 	for _, ahead := range []time.Duration{1, time.Hour, 48 * time.Hour, time.Unix(0, math.MaxInt64).Sub(epoch)} {
-		_, passed, _, err := letters.Open(bytes.NewReader(decode.End(letters.Begin("1", epoch.Add(ahead)))), epoch)
+		passed, _, err := letters.Open(bytes.NewReader(decode.End(letters.Begin(epoch.Add(ahead)))), epoch)
 		require.NoError(t, err, ahead)
 		assert.Zero(t, passed, ahead)
 	}
 }
 
 func TestWhatIsWrongWithAnEnvelopeIsSaid(t *testing.T) {
-	right := decode.End(letters.Begin("1", epoch))
+	right := decode.End(letters.Begin(epoch))
 	changed := bytes.Clone(right)
 	changed[len(changed)-1] ^= 1
+	other := bytes.Replace(right, []byte(" 1\n"), []byte(" 2\n"), 1)
 	for want, b := range map[string][]byte{
 		"foreign": []byte("something else"),
-		`the export is of version "2", and only "1" and "1.1" are known`: decode.End(letters.Begin("2", epoch)),
-		decode.ErrDamaged.Error():              changed,
-		"the export is larger than 1 MiB":      make([]byte, 1<<20+1),
-		"the export is 24h0m1s old, more than": decode.End(letters.Begin("1", epoch.Add(-decode.MaxAge-time.Second))),
+		`the export is of version "2", and only "1" is known`: decode.End(other),
+		decode.ErrDamaged.Error():                             changed,
+		"the export is larger than 1 MiB":                     make([]byte, 1<<20+1),
+		"the export is 24h0m1s old, more than":                decode.End(letters.Begin(epoch.Add(-decode.MaxAge - time.Second))),
 	} {
-		_, _, _, err := letters.Open(bytes.NewReader(b), epoch)
+		_, _, err := letters.Open(bytes.NewReader(b), epoch)
 		require.ErrorContains(t, err, want)
 	}
 	for n := range right {
-		_, _, _, err := letters.Open(bytes.NewReader(right[:n]), epoch)
+		_, _, err := letters.Open(bytes.NewReader(right[:n]), epoch)
 		require.Error(t, err, "the first %d bytes", n)
 	}
 }

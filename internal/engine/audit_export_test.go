@@ -27,7 +27,7 @@ func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
 	_ = k.engine.Export(&b, now)
 	audits, _ := k.engine.appendAudits(now)
 	out := b.Bytes()[:b.Len()-crc32.Size]
-	change(out[len(out)-len(audits):])
+	change(out[bytes.LastIndex(out, audits):])
 	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
 }
 

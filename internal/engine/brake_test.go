@@ -334,7 +334,7 @@ func TestImportTakesNoMemoryForKeysThatHaveNoRoom(t *testing.T) {
 	}
 	out := binary.AppendVarint([]byte("hedge windows 1\n"), epoch.UnixNano())
 	out = binary.AppendUvarint(out, uint64(n))
-	out = append(out, all...)
+	out = append(append(out, all...), 0, 0)
 	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
 	c := defaults()
 	c.MaxKeys = 64

@@ -19,21 +19,13 @@ const (
 	maxExport = 64 << 20 // bytes
 	maxName   = 8 << 10  // bytes of a host or route; those that are written are short
 
-	windowsVersion = "1"
-	auditedVersion = "1.1"
-	heldVersion    = "1.2"
-
 	maxCalls = 1 << 50 // that anything is believed to rest on
 )
 
-// What an Engine learned is written, in its envelope, as the number of keys, and for each key its host,
-// its route and its window, all with their lengths before them. Version 1.1 has the verdicts of audits after
-// that: their number, and each with its host as [audit.Judgement.Append] writes it. Version 1.2 has what holds
-// hedges back after the verdicts: its number, and each with the host, the route, the number of calls and what
-// [brakeState.append] writes. The first version that can say all there is is written.
-var envelope = decode.Envelope{
-	Name: "hedge windows ", Foreign: errForeign, Versions: []string{windowsVersion, auditedVersion, heldVersion}, Max: maxExport,
-}
+// The content of an export is three lists, each with its length in front: for each key its host, its route and its window,
+// with their lengths in front; each host that has the verdict of an audit, and the verdict ([audit.Judgement.Append]); each key
+// that has a notable state of its brakes: host, route, number of calls, state ([brakeState.append]).
+var envelope = decode.Envelope{Name: "hedge windows ", Foreign: errForeign, Max: maxExport}
 
 var errForeign = errors.New("this is no export of learned latencies")
 
@@ -63,20 +55,9 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 			n++
 		}
 	}
-	version := windowsVersion
-	switch {
-	case held > 0:
-		version = heldVersion
-	case judged > 0:
-		version = auditedVersion
-	}
-	out := append(binary.AppendUvarint(envelope.Begin(version, now), n), all...)
-	if version != windowsVersion {
-		out = append(binary.AppendUvarint(out, judged), audits...)
-	}
-	if version == heldVersion {
-		out = append(binary.AppendUvarint(out, held), holds...)
-	}
+	out := append(binary.AppendUvarint(envelope.Begin(now), n), all...)
+	out = append(binary.AppendUvarint(out, judged), audits...)
+	out = append(binary.AppendUvarint(out, held), holds...)
 	_, err := w.Write(decode.End(out))
 	return err
 }
@@ -100,7 +81,7 @@ func (k *Key) append(b []byte, now time.Time) []byte {
 // learned. If there is anything wrong, nothing changes; the windows of keys for which there
 // is no room are not looked at, and no memory is taken for them.
 func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (keys int, err error) {
-	version, passed, d, err := envelope.Open(r, now)
+	passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return 0, err
 	}
@@ -108,10 +89,10 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	var audits []hostJudgement
 	var holds []keyHold
 	most := max(e.Config().MaxKeys, 1)
-	if err == nil && version != windowsVersion {
+	if err == nil {
 		audits, err = decodeAudits(&d, most)
 	}
-	if err == nil && version == heldVersion {
+	if err == nil {
 		holds, err = decodeHolds(&d, now.Add(-passed), most)
 	}
 	if err == nil && (d == nil || len(d) > 0) {

@@ -21,7 +21,7 @@ const (
 
 // In its envelope, an export is first contacts, the number of servers and each of them, and the
 // number of zones and each of them. Numbers are varints, and bytes have their number before them.
-var envelope = decode.Envelope{Name: "hedge recursor ", Foreign: errForeign, Versions: []string{"2"}, Max: maxExport}
+var envelope = decode.Envelope{Name: "hedge recursor ", Foreign: errForeign, Max: maxExport}
 
 var errForeign = errors.New("this is no export of a Resolver")
 
@@ -50,7 +50,7 @@ func (f *Fleet) Export(w io.Writer, zones []Delegation) error {
 }
 
 func (f *Fleet) exportAt(zones []Delegation, now time.Time) []byte {
-	b := f.appendServers(envelope.Begin("2", now), now)
+	b := f.appendServers(envelope.Begin(now), now)
 	var all []byte
 	n := 0
 	for _, z := range zones {
@@ -131,7 +131,7 @@ func (f *Fleet) Import(r io.Reader) ([]Delegation, error) {
 }
 
 func (f *Fleet) readAt(r io.Reader, now time.Time) ([]Delegation, error) {
-	_, passed, d, err := envelope.Open(r, now)
+	passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return nil, err
 	}
