@@ -3,6 +3,7 @@ package hedge
 import (
 	"context"
 	"io"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,8 +49,8 @@ func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
 //
 // The context of the call that wins ends when ctx does, not before, so that rows or
 // a body can be read after Do. Those of the others end when Do returns. A value that
-// comes too late is closed if it is an [io.Closer], unless it is nil or the one that Do returns.
-// Structs of the same content are one: where each is to be closed, return pointers.
+// comes too late is closed if it is an [io.Closer], unless it is nil or equal (==) to the value that Do returns.
+// Where each value is to be closed, return pointers: structs of the same content are equal.
 func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error)) (T, error) {
 	if h == nil {
 		return alone(ctx, f)
@@ -203,11 +204,20 @@ func (c *doCall[T]) Discard(v T, err error) {
 		return
 	}
 	closer, ok := any(v).(io.Closer)
-	if !ok || err != nil || race.IsNil(v) || c.race.Won(v) {
+	if !ok || err != nil || isNil(v) || c.race.Won(v) {
 		return // there is nothing to close, or the caller has it
 	}
 	defer c.countPanic()
 	_ = closer.Close() // nobody is left to tell
+}
+
+// isNil reports whether v is a nil of any type, which has nothing to close.
+func isNil(v any) bool {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
+		return r.IsNil()
+	}
+	return false
 }
 
 // countPanic is deferred where a panic would end the process, because the goroutine is ours.

@@ -5,8 +5,6 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
-
-	"github.com/gohedge/hedge/internal/race"
 )
 
 // WithoutDefaults returns the options of a call over cc without the default call options of cc, for a hedge over another connection.
@@ -18,12 +16,18 @@ func WithoutDefaults(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.CallOpt
 	}
 	opts = slices.Clone(opts)
 	for _, given := range defaults {
-		at := slices.IndexFunc(opts, func(o grpc.CallOption) bool { return race.Same(reflect.ValueOf(given), reflect.ValueOf(o)) })
+		at := slices.IndexFunc(opts, func(o grpc.CallOption) bool { return isSameOption(given, o) })
 		if at >= 0 && !hasTarget(opts[at]) {
 			opts = slices.Delete(opts, at, at+1)
 		}
 	}
 	return opts
+}
+
+// isSameOption reports whether two options are equal (==). Options of a type that cannot be compared, such as [grpc.OnFinish], count as equal if they
+// have the same type: grpc puts the default options in front of those of the call.
+func isSameOption(a, b grpc.CallOption) bool {
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && (!reflect.ValueOf(a).Comparable() || a == b)
 }
 
 // hasTarget reports whether an option writes to something of the caller's.

@@ -103,8 +103,6 @@ type Style struct {
 	// Detach runs the primary in a goroutine of its own, so that Run can return
 	// without it when a hedge wins.
 	Detach bool
-	// Join makes Run wait until every attempt has returned.
-	Join bool
 	// Sever cuts attempts that still run when Run returns off the caller's context: they do not
 	// use it any more. Of its values they find those that hedges have been asked for before.
 	Sever bool
@@ -134,13 +132,6 @@ type Style struct {
 	// Call is what is called, such as a host or a method: contexts of attempts carry it, so that hedging below
 	// recognises a call that is hedged already. The zero value: they do not.
 	Call Called
-}
-
-// set makes s what o is. It writes the fields one by one: a copy of the whole would have to wait until
-// o, which was written field by field just now, has left the processor's store buffer.
-func (s *Style) set(o *Style) {
-	s.Detach, s.Join, s.Sever, s.Prompt, s.Fresh = o.Detach, o.Join, o.Sever, o.Prompt, o.Fresh
-	s.Linger, s.Grace, s.Leave, s.Usual, s.Watch, s.Primary, s.Call = o.Linger, o.Grace, o.Leave, o.Usual, o.Watch, o.Primary, o.Call
 }
 
 // A Result is how a race ended.
@@ -244,7 +235,7 @@ type attempt struct {
 // of its own); a panic in a hedge is a failed attempt.
 func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration, style *Style) (out Result[T]) {
 	r.op, r.gate, r.parent, r.delays = op, gate, parent, delays
-	r.style.set(style)
+	r.style = *style
 	if style.Fresh {
 		r.timer, r.wake = nil, nil
 	}
@@ -643,9 +634,6 @@ func (r *Race[T]) notify() {
 // await waits for the outcome. The primary has returned, or is detached.
 func (r *Race[T]) await() Result[T] {
 	done, left, stays := r.parent.Done(), false, r.style.Leave == nil
-	if r.style.Join {
-		done = nil
-	}
 	var bound *time.Timer
 	r.mu.Lock()
 	for !r.settled() && !left {
@@ -751,13 +739,26 @@ func (r *Race[T]) sever(but int) {
 // settled reports whether Run can return. The caller holds mu.
 func (r *Race[T]) settled() bool {
 	switch {
-	case r.style.Join:
-		return r.unfinished == 0 && !r.turns.next
 	case r.winner >= 0:
 		return r.primaryDone || r.style.Detach
 	default:
 		return r.primaryDone && (r.unfinished == 0 && !r.turns.next || r.holding.over)
 	}
+}
+
+// Won reports whether v is equal (==) to the value of the winner. A value of a type that cannot be compared is not. Call it in
+// Discard: a loser may have returned the same value as the winner, as calls of a cache do. After the caller has left by a panic there is no winner.
+func (r *Race[T]) Won(v T) bool {
+	r.mu.Lock()
+	won, value := r.winner >= 0 && !r.abandoned, r.value
+	r.mu.Unlock()
+	return won && equal(v, value)
+}
+
+// equal reports whether v == w. It is false if their type cannot be compared.
+func equal(v, w any) (same bool) {
+	defer func() { _ = recover() }() // a runtime error, if the type cannot be compared
+	return v == w
 }
 
 // abandon ends the race when the caller leaves Run by a panic or runtime.Goexit.

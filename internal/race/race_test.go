@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,14 +77,13 @@ func runIn(ctx context.Context, s *script, style race.Style, delays ...time.Dura
 
 var (
 	inPlace  = race.Style{Usual: time.Second}
-	joined   = race.Style{Join: true, Usual: time.Second}
 	detached = race.Style{Detach: true, Usual: time.Second}
 )
 
 // styles runs f in every style, each in a bubble of fake time.
 func styles(t *testing.T, f func(t *testing.T, style race.Style)) {
 	for name, style := range map[string]race.Style{
-		"in place": inPlace, "joined": joined, "detached": detached,
+		"in place": inPlace, "detached": detached,
 		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second, Usual: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -234,7 +232,7 @@ func TestRefusedHedgeTriesAgainAtTheNextStage(t *testing.T) {
 func TestMoreDelaysThanHedgesStartNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: takes(time.Second, time.Second, time.Second, time.Second)}
-		out, took := run(s, race.Style{Join: true}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
+		out, took := run(s, inPlace, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
 		assert.Equal(t, 1+race.MaxHedges, out.Started)
 		assert.Equal(t, time.Second, took)
 	})
@@ -431,26 +429,6 @@ func TestDetachedDoesNotWaitForThePrimary(t *testing.T) {
 		assert.Equal(t, 10*ms, took)
 		time.Sleep(time.Second)
 		assert.Equal(t, []string{"deaf primary"}, s.gone())
-	})
-}
-
-func TestJoinWaitsForEveryAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var left atomic.Int32
-		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
-			defer left.Add(1)
-			if n == 0 {
-				time.Sleep(20 * ms)
-				return "primary", nil
-			}
-			<-a.Done()
-			time.Sleep(7 * ms) // it takes a moment to leave
-			return "", a.Err()
-		}}
-		out, took := run(s, joined, 10*ms, 15*ms)
-		assert.Equal(t, "primary", out.Value)
-		assert.Equal(t, 27*ms, took)
-		assert.EqualValues(t, 3, left.Load())
 	})
 }
 
