@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// An identifier is an Exchanger that says by a string who answers, and what is left out of or done to the answers. Two
-// Exchangers with the same string give the same answers. Empty: it is not known.
+// An identifier is an Exchanger whose Identity names the servers that it asks, and what it changes in their answers: Exchangers of
+// one type with the same Identity give the same answers. An empty Identity is an unknown one.
 type identifier interface{ Identity() string }
 
 // maxIdentifying is how many calls of Client.Identity may be under way, so that Clients that refer to each other end.
@@ -51,7 +51,7 @@ func hashIdentity(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// identityOf returns the identity of an Exchanger; empty: it is not known.
+// identityOf returns a hash of the type of an Exchanger and of its Identity, or "" if it is no identifier or its Identity is empty.
 func identityOf(e Exchanger) (identity string) {
 	known, ok := e.(identifier)
 	if !ok {
@@ -64,7 +64,7 @@ func identityOf(e Exchanger) (identity string) {
 	return hashIdentity(fmt.Sprintf("%T", e), identity)
 }
 
-// sources are the identities of those that a Client's answers come from. An empty identity is not known.
+// sources are the identities of the servers and Exchangers that a Client's answers come from. An empty identity is an unknown one.
 type sources struct {
 	own    string            // of the servers for all names, or of the Exchanger, with the filter
 	routes map[string]string // by domain, in wire format and lower case
@@ -129,7 +129,8 @@ func (c *core) identityOfSystem(now time.Time, routes map[string]string) string 
 	return hashIdentity("system", fmt.Sprint(named))
 }
 
-// of returns the identity of the source of answers to q, which are in a domain of that length in wire format; 0: in none.
+// of returns the identity of the source of answers to q: of the route for the last domain bytes of its name in wire format, or of the
+// Client's own servers if domain is 0.
 func (s sources) of(q *wire.Query, domain int) string {
 	if domain == 0 {
 		return s.own
@@ -152,7 +153,7 @@ func (s sources) append(b []byte) []byte {
 	return decode.AppendBytes(b, own)
 }
 
-// decodeSources reads what append wrote. Anything else, as an older Client wrote, is no source that is known.
+// decodeSources reads the bytes that append wrote. Sources from any other bytes are unknown.
 func decodeSources(b []byte) sources {
 	d := decode.Decoder(b)
 	s := sources{own: string(d.Bytes(uint64(len(b)))), routes: make(map[string]string)}

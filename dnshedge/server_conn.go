@@ -167,8 +167,8 @@ func (c *serverConn) answer(q query, wg *sync.WaitGroup) bool {
 	return true
 }
 
-// readMessage reads a message, into b if it has room. A connection over which
-// questions wait is not idle.
+// readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2), into b if that has room. It returns an error when the
+// connection has been idle for IdleTimeout. A connection with questions that wait for answers is not idle.
 func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 	var head [2]byte
 	start, closing := time.Now(), c.s.isClosing()

@@ -7,8 +7,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// waiter is a question of a client that waits in a line. It is a context without values, which ends when a later question takes
-// the place.
+// waiter is a question that a client has sent to this server and that waits for its answer. It is a context without values, which ends
+// when the line is full and a later question takes its place.
 type waiter struct {
 	transport.Span
 	core  *core

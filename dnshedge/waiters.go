@@ -22,7 +22,8 @@ func (w *waiters) init(maxInFlight int) {
 	w.datagrams.max, w.streams.max = n, n
 }
 
-// choose returns the line for a question of a client, and the lane in it.
+// choose returns the line that a question waits in, datagrams or streams by the type of the client's address, and its lane there: the
+// domain of the question over UDP, where addresses can be forged, and otherwise the client.
 func (w *waiters) choose(client net.Addr, q *wire.Query) (l *line, lane string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.Zone()

@@ -39,7 +39,7 @@ func (o *ownClient) hasHosts() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// close closes the Clients, after the last get.
+// close closes the Clients. get must not be called any more.
 func (o *ownClient) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -92,8 +92,8 @@ func systemSource(ip netip.Addr) netip.Addr {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
 }
 
-// sourceOf returns the source address that Dialer's connections to an address have. A Dialer that is not a net.Dialer may have
-// other networks than this machine: each address is taken for reachable from one like itself.
+// sourceOf returns the source address that connections of the Dialer to ip have. A Dialer that is not a *net.Dialer may reach other
+// networks than this machine; its source is assumed to be ip itself, so that every address counts as reachable.
 func (n *Names) sourceOf(ip netip.Addr) netip.Addr {
 	if _, plain := n.dialer().(*net.Dialer); !plain {
 		return ip

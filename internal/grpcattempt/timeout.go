@@ -12,8 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A Deadline is when the timeout of a call passes, which grpc starts anew for each attempt: that of its method in the service config, or
-// that of an interceptor. The deadline of the caller's context is none. The zero Deadline is that of a call without a timeout.
+// A Deadline is the time at which the timeout of a gRPC call ends: the timeout of its method in the service config, or of an interceptor
+// below. gRPC starts that timeout anew for each attempt; the Deadline holds for all attempts of a call. It is not the deadline of the
+// caller's context. The zero Deadline is that of a call without a timeout.
 type Deadline struct{ time.Time }
 
 // MethodDeadline returns the deadline of a call of a method over cc that began at a time.
@@ -39,12 +40,13 @@ func (d Deadline) Earlier(ctx context.Context) Deadline {
 // instant is how long before a deadline a server may report that the deadline has passed.
 const instant = time.Millisecond
 
-// Before reports whether the deadline has passed when a time from now is over.
+// Before reports whether the deadline is earlier than fromNow from now. A zero Deadline is not.
 func (d Deadline) Before(fromNow time.Duration) bool {
 	return !d.IsZero() && time.Until(d.Time) < fromNow+instant
 }
 
-// Limit returns a context for a hedge, which ends at the deadline. It must be cancelled if its parent is not.
+// Limit returns a context for a hedge that ends at the deadline, and the function that releases it. The caller calls that function, unless
+// it cancels ctx. For a zero Deadline the context is ctx.
 func (d Deadline) Limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.IsZero() {
 		return ctx, func() {}

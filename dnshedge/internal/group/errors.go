@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
-// Refused reports whether an error says that nobody listens: the server may be about to restart.
+// Refused reports whether err is ECONNREFUSED: no process listens at the address, for instance because the server restarts.
 func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // ours are the errors of this process, this machine or its network.
@@ -34,5 +34,6 @@ func Unavailable(err error) (again bool, pause time.Duration) {
 	return Refused(err) || transport.Ended(err), 0
 }
 
-// Unsent reports whether an error says that a message has reached no server: then also one that must not be repeated may be sent to another.
+// Unsent reports whether err proves that the message has reached no server. Then even a message that must be sent once, such as an UPDATE,
+// may go to another server.
 func Unsent(err error) bool { return (Refused(err) || Ours(err)) && !transport.MayBeReceived(err) }

@@ -47,8 +47,9 @@ type httpWaiter struct {
 	conn chan *httpConn // capacity 1: the connection that it got, or nil if there is none in time
 }
 
-// acquire returns a connection with a stream for one request, which must call release and leave. While the request waits, w tells of the
-// connection that carries other answers.
+// acquire returns a connection with a stream for one request. It waits for a stream until ctx ends, and returns errBusy if none is free in
+// time. The request must call release and leave. While it waits, w.carried is the time of the last
+// answer over the first connection.
 func (l *httpLane) acquire(ctx context.Context, w *Way) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
@@ -122,7 +123,7 @@ func (l *httpLane) take(now time.Time) *httpConn {
 	return h
 }
 
-// enter gives a stream of h to a request, or reports false if h takes no more. The caller holds mu.
+// enter takes a stream of h for a request. It reports false if h takes no further requests. The caller holds mu.
 func (l *httpLane) enter(h *httpConn, now time.Time) bool {
 	if !h.enter() {
 		return false
@@ -135,7 +136,7 @@ func (l *httpLane) enter(h *httpConn, now time.Time) bool {
 	return true
 }
 
-// add adds another connection, which the first request opens. The caller holds mu.
+// add appends a connection to conns. Its first request dials. The caller holds mu.
 func (l *httpLane) add() *httpConn {
 	h := l.open(max(l.limit, 1))
 	h.lane = l
@@ -179,7 +180,7 @@ func (l *httpLane) isHopeless(w *httpWaiter, now time.Time, wait time.Duration) 
 	return !w.end.IsZero() && w.end.Sub(now) < wait+l.took/2
 }
 
-// serve gives streams to those who wait, as far as there are any. The caller holds mu.
+// serve gives free streams to waiting requests, the newest first. The caller holds mu.
 func (l *httpLane) serve(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
 		h := l.take(now)
@@ -214,7 +215,7 @@ func (l *httpLane) look() {
 	l.serve(now)
 }
 
-// wake is called when connections may have room again.
+// wake gives free streams to waiting requests. It is called when a connection has been opened, has ended or has more streams.
 func (l *httpLane) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,7 +231,7 @@ func (l *httpLane) release(h *httpConn) {
 	l.serve(time.Now())
 }
 
-// answered learns from an answer.
+// answered updates took and progress with the duration of an answer.
 func (l *httpLane) answered(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,7 +255,8 @@ func (l *httpLane) failed(h *httpConn) bool {
 	return true
 }
 
-// narrow takes a stream from h that the server does not allow, or reports false if that is the last one. The streams of a new connection count anew, see widen.
+// narrow lowers the capacity of h by one stream, after the server has refused one. It reports false, and lowers nothing, if the capacity
+// is one stream. widen sets the capacity of a new connection again.
 func (l *httpLane) narrow(h *httpConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -265,7 +267,8 @@ func (l *httpLane) narrow(h *httpConn) bool {
 	return true
 }
 
-// widen is called when h has a new connection, whose streams are not known. Further connections have as many as the first one.
+// widen sets the capacity of h after a new connection has been opened for it: to the number of streams that its server allows, or to that
+// of the lane's first connection if that is less.
 func (l *httpLane) widen(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -282,7 +285,7 @@ func (l *httpLane) serialize() {
 	l.limit = serialConns
 }
 
-// first returns the connection that is asked first, or nil.
+// first returns the oldest connection, or nil if there is none.
 func (l *httpLane) first() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// GuardTLS replaces the functions, interfaces and keys in the configuration of a client by others of which a panic is an
-// error, or the default. The configuration must be a copy that nobody uses yet.
+// GuardTLS wraps the functions, interfaces and keys in the configuration of a TLS client. When one panics, the wrapper returns an error,
+// or the default result where there is no error to return. The configuration must be a copy that nothing uses yet.
 func GuardTLS(t *tls.Config) {
 	const field = "TLSConfig"
 	if f := t.GetClientCertificate; f != nil {
@@ -97,8 +97,8 @@ func (s sessions) Get(key string) (c *tls.ClientSessionState, ok bool) {
 
 func (s sessions) Put(key string, c *tls.ClientSessionState) { Run(func() { s.cache.Put(key, c) }) }
 
-// guardKey returns a key whose panics are errors. Keys of the standard library, and keys that cannot sign, are returned as
-// they are.
+// guardKey returns a key whose Sign returns an error where that of key panics. It returns keys of the standard library, and keys that
+// cannot sign, unchanged.
 func guardKey(key crypto.PrivateKey) crypto.PrivateKey {
 	switch key := key.(type) {
 	case *rsa.PrivateKey, *ecdsa.PrivateKey, ed25519.PrivateKey:

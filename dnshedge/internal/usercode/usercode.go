@@ -27,7 +27,7 @@ func Recover(field string, err *error) {
 	}
 }
 
-// Run calls f, and drops its panic.
+// Run calls f, and recovers from its panic without telling anybody.
 func Run(f func()) {
 	defer func() { _ = recover() }()
 	f()
@@ -40,7 +40,8 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Dial calls d. A panic of d, or of a method of its connection, is an error, and so is no connection without an error.
+// Dial calls d.DialContext. It returns a [PanicError] if d panics, and an error if d returns neither a connection nor an error. Methods of
+// the connection return a PanicError where those of d's connection panic.
 func Dial(ctx context.Context, d Dialer, network, address string) (conn net.Conn, err error) {
 	defer Recover("Dialer", &err)
 	conn, err = d.DialContext(ctx, network, address)
@@ -53,7 +54,8 @@ func Dial(ctx context.Context, d Dialer, network, address string) (conn net.Conn
 	return WrapConn(conn), nil
 }
 
-// WrapConn returns a connection of which a panic of a method is an error. Connections of package net are returned as they are.
+// WrapConn returns a connection whose methods return a [PanicError] where those of c panic. It returns connections of package net
+// unchanged.
 func WrapConn(c net.Conn) net.Conn {
 	switch c.(type) {
 	case *net.TCPConn, *net.UDPConn, *net.UnixConn, *Conn:

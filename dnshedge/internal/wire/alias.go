@@ -43,7 +43,8 @@ func (a *Answer) OpenAlias() (target string, ok bool) {
 	return string(b[:n]), ok && err == nil
 }
 
-// Join completes an answer that ends with an alias by the answer to the question for its target. It changes only a.
+// Join appends the answer records of target, which answers the question for the open alias of a, see OpenAlias, and takes its response
+// code and other sections. Join does not change target.
 func (a *Answer) Join(target *Answer) error {
 	more, err := unpack(target.packed)
 	if err != nil {
