@@ -44,8 +44,8 @@ test:
 .PHONY: test-nogrpc
 test-nogrpc: # without gRPC, for whatever is not about it
 	go vet -tags hedge_nogrpc $$(go list -tags hedge_nogrpc ./... | grep -vE '/(examples|internal/(livetests|worlds))(/|$$)')
-	go test -tags hedge_nogrpc -shuffle=on $$(go list -tags hedge_nogrpc -f '{{if .XTestGoFiles}}{{.ImportPath}}{{end}}' . ./debug ./test/...)
-	go -C hedgeprom test -tags hedge_nogrpc -shuffle=on ./...
+	.ci/must-test -tags hedge_nogrpc -shuffle=on $$(go list -tags hedge_nogrpc -f '{{if .XTestGoFiles}}{{.ImportPath}}{{end}}' . ./debug ./test/...)
+	cd hedgeprom && ../.ci/must-test -tags hedge_nogrpc -shuffle=on ./...
 	go -C hedgeotel vet -tags hedge_nogrpc ./...
 
 .PHONY: floors
@@ -83,8 +83,8 @@ examples: # runs each once; some are modules of their own
 
 .PHONY: api
 api: # writes what is exported into the files that TestAPIIsAsWritten compares with
-	HEDGE_WRITE_API=1 go test -count=1 -run '^TestAPIIsAsWritten$$' ./test/repo
-	@for d in hedgeprom hedgeotel; do (cd $$d && HEDGE_WRITE_API=1 go test -count=1 -run '^TestAPIIsAsWritten$$' .) || exit 1; done
+	HEDGE_WRITE_API=1 .ci/must-test -count=1 -run '^TestAPIIsAsWritten$$' ./test/repo
+	@for d in hedgeprom hedgeotel; do (cd $$d && HEDGE_WRITE_API=1 ../.ci/must-test -count=1 -run '^TestAPIIsAsWritten$$' .) || exit 1; done
 
 .PHONY: build
 build: # every module
