@@ -1,3 +1,5 @@
+//go:build !hedge_nogrpc
+
 // Elsewhere shows hedges that go to another backend: it starts three health services on
 // loopback, of which one stops for 100 ms of each second, and calls them through gRPC's
 // round_robin without hedges, with hedges, and with hedge_elsewhere around it.

@@ -1,3 +1,5 @@
+//go:build !hedge_nogrpc
+
 // Grpc shows hedged unary calls: it starts a slow health service on loopback,
 // calls it through the interceptor, and prints what was hedged and what was not.
 //

@@ -1,3 +1,5 @@
+//go:build !hedge_nogrpc
+
 package livetests_test
 
 // A connection that goes dead under the requests in flight, over a network in

@@ -1,3 +1,5 @@
+//go:build !hedge_nogrpc
+
 package worlds_test
 
 import (
