@@ -86,7 +86,7 @@ func (in *Interceptor) connect() {
 	in.grpc = grpcConfigOf(&in.options)
 	in.rules = methodRules{
 		routes: in.options.routes, listed: in.options.methods, declared: in.grpc.declared,
-		aside: obeys(grpc.Version, grpcHedges), log: in.log,
+		aside: serviceconfig.IsObeyedBy(grpc.Version), log: in.log,
 	}
 	in.book.Set(in.grpc.service, "the program")
 	in.logIgnored("", in.grpc.service)

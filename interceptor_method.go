@@ -29,12 +29,6 @@ type methodRule struct {
 	known     grpcattempt.Known
 }
 
-// The names of methods can come from strangers: a proxy passes on what it is sent.
-const (
-	maxRules      = 4096 // methods whose rules are kept
-	maxMethodName = 256  // bytes; a longer name's rule is found again for each call
-)
-
 // methodRules make the rules of methods, which are kept with the service config that they follow from.
 type methodRules struct {
 	// Written before the first call, and not changed after it.
@@ -46,30 +40,22 @@ type methodRules struct {
 }
 
 // of returns what holds for a method under a service config: its policies, and whether it is known
-// to be safe to send twice. It is found once per method, unless there are more than
-// maxRules.
+// to be safe to send twice. It is found once per method, unless there are more than live.Methods keeps.
 func (r *methodRules) of(live *serviceconfig.Live, method string) *methodRule {
 	if rule, ok := live.Methods.Load(method); ok {
 		return rule.(*methodRule)
 	}
 	rule := r.find(live, method)
-	if len(method) > maxMethodName {
-		return rule
+	kept, early := live.Methods.LoadOrStore(method, rule)
+	if !early {
+		return kept.(*methodRule)
 	}
-	earlier, found := live.Methods.LoadOrStore(strings.Clone(method), rule)
-	if found {
-		return earlier.(*methodRule)
-	}
-	n := live.Kept.Add(1)
-	rule.loud.Store(n <= maxRules)
-	if n%maxRules == 0 {
-		live.Methods.Clear() // what is in use comes back
-	}
-	if p := rule.hedging; n <= maxRules && p != nil && !r.log.Silent() {
+	rule.loud.Store(true)
+	if p := rule.hedging; p != nil && !r.log.Silent() {
 		r.log.Tell(slog.LevelInfo, "method has a hedging policy", slog.String("method", method), slog.String("policy", p.Path), slog.String("of", live.Source),
 			slog.Int("attempts", p.Attempts), slog.Bool("learned_delay", !rule.terms.Fixed), slog.Duration("delay", p.Delay))
 	}
-	if n <= maxRules && !rule.hedgeable && !rule.policy.Off && !r.log.Silent() {
+	if !rule.hedgeable && !rule.policy.Off && !r.log.Silent() {
 		r.log.Tell(slog.LevelInfo, "method is not hedged: nothing says that it is safe to repeat",
 			slog.String("method", method), slog.String("why", rule.why), slog.String("allow", fmt.Sprintf("hedge.WithMethods(%q)", method)))
 	}

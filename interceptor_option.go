@@ -5,8 +5,6 @@ package hedge
 import (
 	"cmp"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -183,24 +181,4 @@ func codeSet(option string, cs []codes.Code) map[codes.Code]bool {
 var nonFatal = map[codes.Code]bool{
 	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
 	codes.DeadlineExceeded: true, codes.Canceled: true, codes.DataLoss: true,
-}
-
-// grpcHedges is the version of grpc-go from which on it obeys hedging policies itself, which then are left to it; "": none does.
-// TestGRPCIgnoresWhatWeObey fails when it is time to name one.
-const grpcHedges = ""
-
-// obeys reports whether a version of grpc-go is since, or later.
-func obeys(version, since string) bool {
-	if since == "" {
-		return false
-	}
-	a, b := strings.Split(version, "."), strings.Split(since, ".")
-	for i := range min(len(a), len(b)) {
-		x, _ := strconv.Atoi(strings.TrimRight(a[i], "-dev"))
-		y, _ := strconv.Atoi(b[i])
-		if x != y {
-			return x > y
-		}
-	}
-	return true
 }

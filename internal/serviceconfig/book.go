@@ -11,8 +11,7 @@ type Live struct {
 	*Config        // nil: nothing is said
 	Source  string // who says so, for people
 
-	Methods sync.Map // for the adapter, which keeps what holds for methods while the config is in force
-	Kept    atomic.Int64
+	Methods MethodCache // of the interceptor's rules, which hold while the config is in force
 
 	throttles *throttles // nil: there are none
 }

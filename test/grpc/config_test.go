@@ -26,6 +26,7 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/grpctest"
+	"github.com/gohedge/hedge/internal/serviceconfig"
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
@@ -516,7 +517,7 @@ func experiment(t *testing.T, warm int, opts []grpc.DialOption) (requests int) {
 
 const experimental = `{"methodConfig": [{"name": [{"service": "grpc.testing.TestService"}], "hedgingPolicy": {"maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]}}]}`
 
-// The day this fails, grpc-go obeys hedging policies. Then name that version in grpcHedges.
+// The day this fails, grpc-go obeys hedging policies. Then name that version in serviceconfig.ObeyedSince.
 func TestGRPCIgnoresWhatWeObey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		assert.Equal(t, 5, experiment(t, 0, []grpc.DialOption{grpc.WithDefaultServiceConfig(experimental)}))
@@ -537,6 +538,21 @@ func TestDialOptionsObeyWhatGRPCIgnores(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 15, experiment(t, 10, opts))
 	})
+}
+
+func TestHedgesAreLeftToAGRPCThatSendsThem(t *testing.T) {
+	assert.False(t, serviceconfig.IsObeyedBy("1.90.0"), "no version does yet")
+	defer func() { serviceconfig.ObeyedSince = "" }()
+	serviceconfig.ObeyedSince = "1.90.0"
+	for version, want := range map[string]bool{"1.90.0": true, "1.90.1": true, "1.100.0": true, "2.0.0": true, "1.90.0-dev": true, "1.89.9": false, "1.85.0": false, "0.95.0": false} {
+		assert.Equal(t, want, serviceconfig.IsObeyedBy(version), version)
+	}
+
+	serviceconfig.ObeyedSince = grpc.Version
+	in := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)))
+	most, why := in.Hedges(read)
+	assert.Zero(t, most)
+	assert.Equal(t, "gRPC hedges it, by methodConfig[0].hedgingPolicy", why)
 }
 
 func TestStreamsObeyServiceConfigs(t *testing.T) {

@@ -4,6 +4,8 @@ package grpc_test
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
@@ -267,3 +270,13 @@ func TestUnhedgedMethodIsToldOnceWithTheLineThatAllowsIt(t *testing.T) {
 }
 
 // TestNamesOfMethodsAreForgotten calls methods as a proxy does whose clients make up their names.
+
+func TestLogNamesAtMost4096Methods(t *testing.T) {
+	var log bytes.Buffer
+	in := hedge.NewInterceptor(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	nothing := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
+	for i := range 3 * 4096 {
+		require.NoError(t, in.Unary()(t.Context(), fmt.Sprintf("/made.up/M%d", i), nil, nil, nil, nothing))
+	}
+	assert.Equal(t, 4096, bytes.Count(log.Bytes(), []byte("\n")))
+}
