@@ -1,4 +1,4 @@
-package hedge_test
+package http_test
 
 import (
 	"fmt"
