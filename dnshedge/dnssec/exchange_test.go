@@ -167,6 +167,7 @@ func TestFieldsAreValidated(t *testing.T) {
 		"dnssec: Validator.Exchanger is nil":                        {},
 		"dnssec: Validator.MaxBytes is 5; want 0 or at least 65536": {Exchanger: u, MaxBytes: 5},
 		"dnssec: Validator.Trust.Anchors has a nil record":          {Exchanger: u, Trust: dnssec.Trust{Anchors: []dns.RR{nil}}},
+		"dnssec: Validator.Trust.Anchors has a nil record at index": {Exchanger: u, Trust: dnssec.Trust{Anchors: []dns.RR{new(dns.DNSKEY).ToDS(0)}}},
 		"dnssec: Validator.Trust.Insecure has \"\"":                 {Exchanger: u, Trust: dnssec.Trust{Insecure: []string{""}}},
 		"dnshedge: Client.Timeout is -1ns":                          {Exchanger: &dnshedge.Client{Timeout: -1}},
 	} {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
 
@@ -40,4 +41,25 @@ func TestPanicOfExchangerIsErrorOfQuestion(t *testing.T) {
 			require.NoError(t, v.Close())
 		})
 	}
+}
+
+func TestValidatorFailsAfterPanicInSetup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstreams{world: newWorld(t, estate)}
+		v := &dnssec.Validator{Exchanger: u}
+		dnssec.PanicInSetup(v)
+		for range 2 {
+			_, err := ask(v, "www.example. A")
+			require.ErrorContains(t, err, "panicked")
+		}
+		assert.ErrorContains(t, v.Validate(), "panicked")
+		assert.Empty(t, u.asked())
+		assert.NoError(t, v.Close())
+	})
+}
+
+func TestIdentityOfValidatorWithNilAnchorIsNoPanic(t *testing.T) {
+	v := &dnssec.Validator{Exchanger: new(dnshedge.Client), Trust: dnssec.Trust{Anchors: []dns.RR{nil, new(dns.DNSKEY).ToDS(0)}}}
+	assert.NotPanics(t, func() { _ = v.Identity() })
+	assert.NoError(t, v.Close())
 }

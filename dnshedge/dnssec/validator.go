@@ -94,10 +94,16 @@ type counters struct {
 	limited                    sync.Map // *atomic.Int64 by limit
 }
 
+// errPanicked is the error of a Validator whose first caller got a panic.
+var errPanicked = errors.New("dnssec: Validator panicked when it was first used")
+
 // setup makes the Validator ready, once.
 func (v *Validator) setup() (*core, error) {
 	c := &v.core
-	c.once.Do(func() { c.err = c.init(v) })
+	c.once.Do(func() {
+		c.err = errPanicked // unless init returns: nothing may pass that is not validated
+		c.err = c.init(v)
+	})
 	return c, c.err
 }
 

@@ -3,6 +3,7 @@ package recursor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -63,10 +64,16 @@ type counters struct {
 	notes                                         chain.Notes
 }
 
+// errPanicked is the error of a Resolver whose first caller got a panic.
+var errPanicked = errors.New("recursor: Resolver panicked when it was first used")
+
 // setup makes the Resolver ready, once.
 func (r *Resolver) setup() (*core, error) {
 	c := &r.core
-	c.once.Do(func() { c.err = c.init(r) })
+	c.once.Do(func() {
+		c.err = errPanicked // unless init returns: nothing may pass that is not validated
+		c.err = c.init(r)
+	})
 	return c, c.err
 }
 

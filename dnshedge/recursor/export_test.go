@@ -63,6 +63,16 @@ func FakeLegacy(r *Resolver) {
 	}
 }
 
+// PanicInSetup has the first use of a Resolver panic.
+func PanicInSetup(r *Resolver) {
+	adjust = func(*validate.Policy) { panic("in setup") }
+	defer func() {
+		adjust = nil
+		_ = recover()
+	}()
+	_, _ = r.setup()
+}
+
 // WithoutProofs has a Resolver ask servers what it could tell by proofs of other answers.
 func WithoutProofs(r *Resolver) {
 	keepNoProofs = true

@@ -43,3 +43,16 @@ func TestPanicOfDialerOrTraceIsErrorOfQuestion(t *testing.T) {
 		})
 	}
 }
+
+func TestResolverFailsAfterPanicInSetup(t *testing.T) {
+	r := &recursor.Resolver{Dialer: dialer(func() (net.Conn, error) { return nil, net.ErrClosed })}
+	recursor.PanicInSetup(r)
+	m := new(dns.Msg)
+	m.SetQuestion("x.example.", dns.TypeA)
+	for range 2 {
+		_, _, err := r.ExchangeContext(t.Context(), m, "")
+		require.ErrorContains(t, err, "panicked")
+	}
+	assert.ErrorContains(t, r.Validate(), "panicked")
+	assert.NoError(t, r.Close())
+}

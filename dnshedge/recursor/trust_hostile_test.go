@@ -555,6 +555,7 @@ func TestTrustThatCannotBeUsedIsAnError(t *testing.T) {
 		want  string
 	}{
 		{dnssec.Trust{Anchors: []dns.RR{nil}}, "Resolver.Trust.Anchors has a nil record"},
+		{dnssec.Trust{Anchors: []dns.RR{new(dns.DNSKEY).ToDS(0)}}, "Resolver.Trust.Anchors has a nil record at index 0"},
 		{dnssec.Trust{Anchors: []dns.RR{record("example. A 192.0.2.1")}}, "Resolver.Trust.Anchors"},
 		{dnssec.Trust{Insecure: []string{"a..b"}}, `Resolver.Trust.Insecure has "a..b"`},
 		{dnssec.Trust{Insecure: []string{""}}, `Resolver.Trust.Insecure has ""`},

@@ -7,6 +7,7 @@ package chain
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"sync"
@@ -187,10 +188,14 @@ func (z *Zone) Disowned() bool {
 // StrangeTo reports whether the zone is served elsewhere, for one to whom another referral told of it.
 func (z *Zone) StrangeTo(other *Zone) bool { return z.Disowned() && !other.Disowned() }
 
+// errProof is why nothing is known of a zone's proof: reading it has panicked.
+var errProof = errors.New("the proof of a referral could not be read")
+
 // proof returns the RRsets of what was said of the zone, always the same: what was verified of them is remembered.
 func (z *Zone) proof() ([]*validate.RRset, error) {
 	z.once.Do(func() {
 		var all [][]*validate.RRset
+		z.setErr = errProof // unless Sets returns
 		if all, z.setErr = validate.Sets(z.Proof); z.setErr == nil {
 			z.sets = all[0]
 			if ds := find(z.sets, z.Name, dns.TypeDS); ds != nil {

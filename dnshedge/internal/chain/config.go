@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
@@ -16,7 +17,7 @@ import (
 func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 	records := make([]string, 0, len(anchors))
 	for _, rr := range anchors {
-		if rr != nil {
+		if !usercode.IsNilRecord(rr) {
 			own := dns.Copy(rr)
 			own.Header().Name, own.Header().Ttl, own.Header().Rdlength = dns.CanonicalName(own.Header().Name), 0, 0
 			records = append(records, own.String())
@@ -35,9 +36,9 @@ func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 // errors name.
 func (conf *Config) Read(field string, records []dns.RR, names []string) error {
 	zones := make(map[string][]dns.RR)
-	for _, rr := range records {
-		if rr == nil {
-			return fmt.Errorf("%s.Anchors has a nil record; want DS or DNSKEY", field)
+	for i, rr := range records {
+		if usercode.IsNilRecord(rr) {
+			return fmt.Errorf("%s.Anchors has a nil record at index %d; want DS or DNSKEY", field, i)
 		}
 		name, ok := dnsname.Canonical(rr.Header().Name)
 		if !ok {
