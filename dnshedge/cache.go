@@ -114,9 +114,20 @@ func (c *Cache) ofSystem() uint16 { return 1 + uint16(c.moves.Load()%math.MaxUin
 // forgetSystem forgets what the system's servers have said until now.
 func (c *Cache) forgetSystem() { c.moves.Add(1) }
 
-// join returns the number of a Client that begins to use the Cache. The last number is that of all further Clients, which
-// export no answers.
-func (c *Cache) join() uint16 { return uint16(min(c.members.Add(1), math.MaxUint16)) }
+// notExported is the member of entries that no export has: those of all Clients after the first 65534, and those of several sources.
+const notExported = math.MaxUint16
+
+// join returns the number of a Client that begins to use the Cache. The last number is that of all further Clients.
+func (c *Cache) join() uint16 { return uint16(min(c.members.Add(1), notExported)) }
+
+// add adds the source of the target of an alias. The entry is then of several sources, and is forgotten with the system's servers if one of
+// the sources is.
+func (o *origin) add(target origin) {
+	o.member = notExported
+	if o.system == 0 {
+		o.system = target.system
+	}
+}
 
 // current reports whether those whom an entry came from are still asked.
 func (c *Cache) current(e *entry) bool { return e.system == 0 || e.system == c.ofSystem() }

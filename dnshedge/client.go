@@ -149,8 +149,8 @@ type Client struct {
 	// Routes are asked instead of all others about the names in a domain, itself included.
 	// The longest domain counts, and "." is the one of all names. Nil as a domain's
 	// Exchanger: its names are asked as if there were no Routes. For the DS records of a domain's
-	// own name those are asked who know about the name above it (RFC 4035 §3.1.4.1). An answer that ends with an alias
-	// is completed: its target is asked for where that name belongs, 16 targets at most.
+	// own name those are asked who know about the name above it (RFC 4035 §3.1.4.1). An answer without RA that ends with an alias
+	// is completed: its target is asked for where that name belongs, 16 targets at most. Export leaves such an answer out.
 	Routes map[string]Exchanger
 
 	// Hedge says when a question is asked a second time.

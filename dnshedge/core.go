@@ -401,8 +401,8 @@ const (
 func (c *core) flight(ctx, stay context.Context, q *wire.Query, how manner) *flight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendTask(buf[:0])
-	if from := c.origin(q); from.system != 0 {
-		key = binary.BigEndian.AppendUint16(key, from.system)
+	if c.conf.Cache != nil && c.servers.system != nil { // also behind a route, whose aliases may lead to the system's servers
+		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.ofSystem())
 	}
 	f, isNew := c.flights.join(key, engine.Facts{}.Refuse(race.OverridesFrom(ctx)) != engine.None)
 	if !isNew {
@@ -464,7 +464,7 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 	from := c.origin(q)
 	c.waiting.enter(&span.place, span, q.Zone())
 	defer c.waiting.leave(&span.place)
-	r = c.followAliases(&span.Span, q, c.servers.resolve(&span.Span, q, explore))
+	r = c.followAliases(&span.Span, q, c.servers.resolve(&span.Span, q, explore), &from)
 	if stay != nil && stay.Err() != nil && r.failed(q) { // also if a server has failed: another one might have answered
 		r.answer, r.err = nil, &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}
 	}
@@ -543,6 +543,7 @@ type result struct {
 	err    error         // instead of an answer
 	from   *group.Server // that gave the answer, or was asked first; nil: a cache, or none
 	hedged bool          // a hedge gave the answer
+	local  bool          // a part of the answer is from the hosts file or a special-use zone: no cache keeps it
 	tries  int           // attempts made
 
 	refuse  time.Time // if err is not nil: when the last of the servers that refuse connections began to; zero: none does
@@ -561,7 +562,8 @@ func (r *result) failed(q *wire.Query) bool {
 // final reports whether the result is a failure that an older answer must not hide.
 func (r *result) final() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
-// limit makes the answer ready to be shared, and returns how long the cache, which may be nil, may keep it.
+// limit makes the answer ready to be shared, and returns how long the cache, which may be nil, may keep it. An answer with a part from
+// the hosts file is not kept, because the file may change before the TTLs end.
 func (r *result) limit(q *wire.Query, c *Cache) time.Duration {
 	if r.err != nil {
 		return 0
@@ -570,7 +572,11 @@ func (r *result) limit(q *wire.Query, c *Cache) time.Duration {
 	if c != nil && q.Standard() {
 		limits = c.limits()
 	}
-	return r.answer.Limit(limits)
+	ttl := r.answer.Limit(limits)
+	if r.local {
+		return 0
+	}
+	return ttl
 }
 
 // A flight is one exchange for all who have the same question at a time. Who began it writes leader, again and r, and then
@@ -652,18 +658,19 @@ func (f *flights) land(mine *flight, r *result) {
 const maxTargets = 16 // of aliases that are followed for one question
 
 // followAliases completes an answer of a route that ends with an alias, as a server answers that knows only its own zones: the target is
-// asked for where its name belongs (RFC 1034 §5.3.3). If that fails, or an alias leads back, the answer is SERVFAIL.
-func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result) *result {
+// asked for where its name belongs (RFC 1034 §5.3.3). If that fails, or an alias leads back, the answer is SERVFAIL. It adds the sources of
+// the targets to from.
+func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from *origin) *result {
 	if r.err != nil || !q.Standard() || !q.Recursive() || !c.servers.routes.has(q) {
 		return r
 	}
-	asked := []*wire.Query{q}
+	asked, last := []*wire.Query{q}, r.answer
 	for {
-		target, ok := r.answer.OpenAlias()
+		target, ok := last.OpenAlias()
 		if !ok {
 			return r
 		}
-		next := q.Renamed(target)
+		next := c.servers.used(q.Renamed(target))
 		for _, before := range asked {
 			if next.Key() == before.Key() {
 				return c.failedAlias(q)
@@ -673,7 +680,8 @@ func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result) *res
 			return c.failedAlias(q)
 		}
 		more := c.here(ctx, next)
-		if more == nil {
+		if r.local = r.local || more != nil; more == nil {
+			from.add(c.origin(next)) // before the servers can change
 			more = c.servers.resolve(ctx, next, false)
 		}
 		switch {
@@ -682,6 +690,7 @@ func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result) *res
 		case more.failed(next) || r.answer.Join(more.answer) != nil:
 			return c.failedAlias(q)
 		}
+		last = more.answer
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
-	"math"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/group"
@@ -87,7 +86,7 @@ func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n 
 	at := c.clock.at(now)
 	for node := range c.store.Hottest() {
 		e := node.Value
-		if !c.usable(e, at) || e.member != 0 && (e.member != of || of == math.MaxUint16) {
+		if !c.usable(e, at) || e.member != 0 && (e.member != of || of == notExported) {
 			continue
 		}
 		if len(b)+len(e.Packed())+1024*(1+len(e.EDE)) > limit {

@@ -15,9 +15,10 @@ func (q *Query) Renamed(name string) *Query {
 }
 
 // OpenAlias returns the last target of the aliases in an answer that says nothing about it: neither with a record nor, by an SOA record,
-// that there is none (RFC 2308 §2.2). The name is in wire format.
+// that there is none (RFC 2308 §2.2). A server with recursion (RA) has followed the aliases itself: without an SOA record, its answer is NODATA
+// of type 3. The name is in wire format.
 func (a *Answer) OpenAlias() (target string, ok bool) {
-	if a.Outcome != NoData || a.packed[6]|a.packed[7] == 0 {
+	if a.Outcome != NoData || a.packed[6]|a.packed[7] == 0 || a.packed[3]&flagRA != 0 {
 		return "", false
 	}
 	m, err := unpack(a.packed)
