@@ -411,31 +411,13 @@ func (c *core) flight(ctx, stay context.Context, q *wire.Query, how manner) *fli
 	f.leader, f.again = q, how&again != 0
 	switch {
 	case stay != nil:
-		c.resolve(c.detached(ctx), stay, f, q, false)
+		c.resolve(detachContext(c.ctx, ctx), stay, f, q, false)
 	case c.keeps(q):
-		go c.resolve(c.detached(ctx), nil, f, q, how&explore != 0)
+		go c.resolve(detachContext(c.ctx, ctx), nil, f, q, how&explore != 0)
 	default:
-		go c.resolve(c.detached(ctx), c.flights.wanted(f), f, q, false)
+		go c.resolve(detachContext(c.ctx, ctx), c.flights.wanted(f), f, q, false)
 	}
 	return f
-}
-
-// detached is a context that ends with the Client, and has the values of a caller's.
-type detached struct {
-	context.Context
-	values context.Context
-}
-
-func (d detached) Value(key any) any { return d.values.Value(key) }
-
-// AfterFunc does what context.AfterFunc does, which package context looks for: otherwise it takes a goroutine.
-func (d detached) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(d.Context, f) }
-
-func (c *core) detached(ctx context.Context) context.Context {
-	if _, ok := ctx.(*waiter); ok || ctx == context.Background() { // without values
-		return c.ctx
-	}
-	return detached{c.ctx, context.WithoutCancel(ctx)}
 }
 
 // resolve asks the servers until ctx ends, or stay, if that is not nil, and has the cache keep
