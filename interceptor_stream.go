@@ -137,6 +137,8 @@ type stream struct {
 	once   grpcattempt.Once // of a stream that turns out to be sent once
 	early  grpcattempt.EarlyContext
 	finish grpcattempt.Finish
+
+	primaryDeadline grpcattempt.PrimaryDeadline // set only if there is an interceptor below
 }
 
 // streamAttempt is written by its attempt; that of the primary before the caller gets the
@@ -373,14 +375,19 @@ func (s *stream) Admit(index int) bool {
 	return s.admit(index, s.asked.cc, s.sent.Any(), s.deadline())
 }
 
-// deadline returns when the timeout of the method passes, or that of an interceptor below. The primary's stream has the latter. To ask it
-// keeps gRPC from retrying it, so it is not asked without an interceptor.
+// deadline returns when the timeout of the method passes, or that of an interceptor below, as far as that is known.
 func (s *stream) deadline() grpcattempt.Deadline {
-	d := grpcattempt.MethodDeadline(s.asked.cc, s.asked.called.Method, s.opened)
-	if !grpcattempt.Streams(s.asked.streamer) {
-		d = d.Earlier(grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
+	return s.primaryDeadline.Earlier(grpcattempt.MethodDeadline(s.asked.cc, s.asked.called.Method, s.opened))
+}
+
+// limitHedge returns the context of a hedge that ends at the deadline of the call, and the function that releases it.
+func (s *stream) limitHedge(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := s.deadline().Limit(ctx)
+	if grpcattempt.Streams(s.asked.streamer) {
+		return ctx, cancel
 	}
-	return d
+	ctx, release := s.primaryDeadline.Limit(ctx)
+	return ctx, func() { release(); cancel() }
 }
 
 func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
@@ -391,13 +398,16 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	stop := context.AfterFunc(a, func() { s.cancel(context.Cause(a)) })
 	err := s.attempts[0].RecvMsg(s.reply)
 	stop()
+	if !grpcattempt.Streams(s.asked.streamer) {
+		s.primaryDeadline.Set(grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
+	}
 	return err, s.judge(a, 0, err)
 }
 
 // hedge makes attempt n on a stream of its own.
 func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
 	cc, streamer := s.tour.Over(n, s.asked.cc), s.asked.streamer
-	ctx, cancel := s.deadline().Limit(hedgeContext(a, s.metadata.Copy(), n))
+	ctx, cancel := s.limitHedge(hedgeContext(a, s.metadata.Copy(), n))
 	if cc != s.asked.cc {
 		ctx, streamer = withHedgeOver(ctx, hedgeOver{s.in, cc, s.asked.called.Method}), grpc.NewClientStream
 	}

@@ -1,0 +1,87 @@
+//go:build !hedge_nogrpc
+
+package grpc_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/gohedge/hedge"
+	hedgegrpc "github.com/gohedge/hedge/hedgetest/grpctest"
+)
+
+const retryConfig = `{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":3,"initialBackoff":"0.01s","maxBackoff":"0.01s","backoffMultiplier":1,"retryableStatusCodes":["UNAVAILABLE"]}}]}`
+
+// A contextStream counts the calls of Context that come before the first message or the end of the stream.
+type contextStream struct {
+	grpc.ClientStream
+	received atomic.Bool
+	early    *atomic.Int64
+}
+
+func (s *contextStream) RecvMsg(m any) error {
+	defer s.received.Store(true)
+	return s.ClientStream.RecvMsg(m)
+}
+
+func (s *contextStream) Context() context.Context {
+	if !s.received.Load() {
+		s.early.Add(1)
+	}
+	return s.ClientStream.Context()
+}
+
+// countEarlyContexts is an interceptor that has a contextStream for each attempt.
+func countEarlyContexts(early *atomic.Int64) grpc.DialOption {
+	return grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		opened, err := streamer(ctx, desc, cc, method, opts...)
+		return &contextStream{ClientStream: opened, early: early}, err
+	})
+}
+
+// TestStreamIsRetriedByGRPCAsWithoutHedging has a primary that fails with UNAVAILABLE after 100 ms, which gRPC retries. A hedge is due after
+// 20 ms. grpc-go does not retry a stream whose context was asked for.
+func TestStreamIsRetriedByGRPCAsWithoutHedging(t *testing.T) {
+	fails := plannedAnswer{after: 100 * ms, code: codes.Unavailable}
+	for name, c := range map[string]struct {
+		opts     func(server *hedgegrpc.Server) []hedge.Option
+		plan     []plannedAnswer
+		attempts int
+	}{
+		"no hedge": {func(*hedgegrpc.Server) []hedge.Option { return []hedge.Option{hedge.WithMaxHedges(0)} }, []plannedAnswer{fails, {}}, 2},
+		"the hedge is refused": {func(server *hedgegrpc.Server) []hedge.Option {
+			closed := server.Dial()
+			_ = closed.Close()
+			return []hedge.Option{hedge.WithHedgeConn(closed)}
+		}, []plannedAnswer{fails, {}}, 2},
+		"the hedge is refused, in shadow mode": {func(*hedgegrpc.Server) []hedge.Option { return []hedge.Option{hedge.WithShadow()} }, []plannedAnswer{fails, {}}, 2},
+		"the hedge fails":                      {func(*hedgegrpc.Server) []hedge.Option { return nil }, []plannedAnswer{fails, {code: codes.NotFound}, {}}, 3},
+		"the hedge hangs":                      {func(*hedgegrpc.Server) []hedge.Option { return nil }, []plannedAnswer{fails, {after: time.Hour}, {}}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var early atomic.Int64
+				s := &plannedService{plan: c.plan}
+				server := hedgegrpc.NewServer(t, func(srv *grpc.Server) { testpb.RegisterTestServiceServer(srv, s) })
+				in := hedge.NewInterceptor(append([]hedge.Option{hedge.WithMethods("/*"), hedge.WithMaxHedges(1)}, c.opts(server)...)...)
+				client := testpb.NewTestServiceClient(server.Dial(
+					grpc.WithChainStreamInterceptor(in.Stream()), countEarlyContexts(&early), grpc.WithDefaultServiceConfig(retryConfig)))
+				_, err := client.EmptyCall(t.Context(), new(testpb.Empty)) // connects
+				require.NoError(t, err)
+				assert.NoError(t, firstMessages["stream"](hedge.WithDelay(t.Context(), 20*ms), client))
+				assert.EqualValues(t, c.attempts, s.attempts.Load())
+				assert.Zero(t, early.Load())
+				time.Sleep(time.Second) // all attempts end
+			})
+		})
+	}
+}
