@@ -178,7 +178,11 @@ func TestWhatWasVerifiedBeforeCostsOne(t *testing.T) {
 		assert.Equal(t, c.ok, err == nil, "%s: %v", c.name, err)
 		spent, failed, _ := w.Spent()
 		assert.Equal(t, c.cost, spent-before, c.name)
-		assert.Equal(t, map[bool]int{false: 1, true: 0}[c.ok], failed-failures, c.name)
+		fails := 0
+		if !c.ok && c.cost > 1 { // a signature that is known to be wrong fails once
+			fails = 1
+		}
+		assert.Equal(t, fails, failed-failures, c.name)
 		total += c.cost
 	}
 	spent, _, _ := w.Spent()
@@ -212,7 +216,7 @@ func TestLongRRsetsAreWeighted(t *testing.T) {
 	sigs := make([]*dns.RRSIG, 16)
 	for i := range sigs {
 		g := *right
-		g.OrigTtl++
+		g.OrigTtl += uint32(i) + 1
 		sigs[i] = &g
 	}
 	w = new(validate.Work)
@@ -276,9 +280,9 @@ func TestAKeyWithTwoDigestsIsTriedOnce(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	right := s.sign(t, []dns.RR{s.key})
 	var sigs []*dns.RRSIG
-	for range 3 {
+	for i := range 3 {
 		g := *right
-		g.OrigTtl++
+		g.OrigTtl += uint32(i) + 1
 		sigs = append(sigs, &g)
 	}
 	d, err := validate.Anchors(s.ds(t, dns.SHA256), s.ds(t, dns.SHA384), s.key)

@@ -202,7 +202,11 @@ func (t *trial) signer(g *signature, keys []key) *key {
 			return k
 		}
 		t.failures++
-		t.work.fail(units)
+		if known { // another server has sent it, or the same one again
+			t.work.waste(units)
+		} else {
+			t.work.fail(units)
+		}
 		t.reach(wrong, dns.ExtendedErrorCodeDNSBogus, "the signature is wrong")
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 // The limits of a Work. A Policy changes the first only.
 const (
 	defaultVerifications = 128
-	maxFailures          = 16   // of signatures of a question
+	maxFailures          = 16   // of different signatures of a question
 	maxSetFailures       = 8    // of signatures of an RRset
 	maxNSEC3Blocks       = 4096 // of SHA-1, for names of a question
 	spareNSEC3Blocks     = 1024 // of them, what may be spent before an answer is made of what is kept: the proofs to come need the rest
