@@ -1,0 +1,89 @@
+package signer
+
+import (
+	"crypto"
+	"crypto/sha512"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"slices"
+
+	"github.com/miekg/dns"
+)
+
+// An RSASize is a size of RSA keys that few zones have. crypto/rsa accepts none of these keys but the longest one.
+type RSASize int
+
+const (
+	RSA512      RSASize = iota // 512 bits, the shortest that RFC 5702 allows
+	RSA1000                    // 1,000 bits, which is no multiple of 64
+	RSA4096                    // 4,096 bits, the longest
+	RSAExponent                // 2,048 bits, and an exponent above 2^32
+)
+
+// rsaSizes has the bits and the exponents of keys. The offsets lead from numbers that hashes give to the next primes that fit.
+var rsaSizes = [...]struct {
+	bits     int
+	exponent int64
+	offsets  [2]int64
+}{
+	RSA512:      {bits: 512, exponent: 65537, offsets: [2]int64{16, 140}},
+	RSA1000:     {bits: 1000, exponent: 65537, offsets: [2]int64{1222, 16}},
+	RSA4096:     {bits: 4096, exponent: 65537, offsets: [2]int64{3606, 608}},
+	RSAExponent: {bits: 2048, exponent: 1<<32 + 15, offsets: [2]int64{402, 2228}},
+}
+
+// NewRSAKey returns the key of a zone that has a size, for signatures of RSA and SHA-256. There is one of each size for all zones.
+func NewRSAKey(zone string, flags uint16, size RSASize) *Key {
+	shape := rsaSizes[size]
+	p, q := firstOf(size, 0), firstOf(size, 1)
+	one := big.NewInt(1)
+	p.Add(p, big.NewInt(shape.offsets[0]))
+	q.Add(q, big.NewInt(shape.offsets[1]))
+	e := big.NewInt(shape.exponent)
+	private := &rsaSigner{modulus: new(big.Int).Mul(p, q), p: p, q: q, coefficient: new(big.Int).ModInverse(q, p)}
+	private.dp = new(big.Int).ModInverse(e, new(big.Int).Sub(p, one))
+	private.dq = new(big.Int).ModInverse(e, new(big.Int).Sub(q, one))
+	public := append([]byte{byte(len(e.Bytes()))}, e.Bytes()...)
+	return &Key{private: private, DNSKEY: &dns.DNSKEY{
+		Hdr:   dns.RR_Header{Name: zone, Rrtype: dns.TypeDNSKEY, Class: dns.ClassINET, Ttl: 3600},
+		Flags: flags, Protocol: 3, Algorithm: dns.RSASHA256, PublicKey: base64.StdEncoding.EncodeToString(append(public, private.modulus.Bytes()...)),
+	}}
+}
+
+// firstOf returns an odd number of half the bits of a size, whose two highest bits are set.
+func firstOf(size RSASize, which int) *big.Int {
+	var all []byte
+	for i := range 4 {
+		sum := sha512.Sum512(fmt.Appendf(nil, "%d %d %d", size, which, i))
+		all = append(all, sum[:]...)
+	}
+	bits := rsaSizes[size].bits / 2
+	n := new(big.Int).SetBytes(all)
+	n.Rsh(n, uint(8*len(all)-bits))
+	return n.SetBit(n.SetBit(n.SetBit(n, bits-1, 1), bits-2, 1), 0, 1)
+}
+
+// An rsaSigner signs SHA-256 hashes with a key of any size and exponent (RFC 8017 §8.2.1).
+type rsaSigner struct{ modulus, p, q, dp, dq, coefficient *big.Int }
+
+// sha256Prefix is the DER encoding of what stands before a hash of SHA-256 in a signature (RFC 8017 §9.2).
+var sha256Prefix = []byte{0x30, 0x31, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01, 0x05, 0x00, 0x04, 0x20}
+
+func (s *rsaSigner) Public() crypto.PublicKey { return nil }
+
+func (s *rsaSigner) Sign(_ io.Reader, digest []byte, hash crypto.SignerOpts) ([]byte, error) {
+	if hash != crypto.SHA256 {
+		return nil, errors.New("signer: the hash is not that of SHA-256")
+	}
+	size := (s.modulus.BitLen() + 7) / 8
+	padding := size - 3 - len(sha256Prefix) - len(digest)
+	encoded := slices.Concat([]byte{0, 1}, slices.Repeat([]byte{0xff}, padding), []byte{0}, sha256Prefix, digest)
+	m := new(big.Int).SetBytes(encoded)
+	a, b := new(big.Int).Exp(m, s.dp, s.p), new(big.Int).Exp(m, s.dq, s.q)
+	h := new(big.Int).Sub(a, b) // RFC 8017 §5.1.2
+	h.Mod(h.Mul(h, s.coefficient), s.p)
+	return h.Add(h.Mul(h, s.q), b).FillBytes(make([]byte, size)), nil
+}
