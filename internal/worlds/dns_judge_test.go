@@ -57,6 +57,10 @@ func (w *dnsWorld) judge(s *stage) []finding {
 			j.judgeMessage(a, j.client.results[i])
 			continue
 		}
+		if w.isHosted(a) {
+			j.judgeHosted(a, j.client.results[i])
+			continue
+		}
 		j.ask(a, j.patient.results[i], j.client.results[i])
 	}
 	j.judgeOnce()
@@ -300,7 +304,7 @@ func (j *dnsJudge) mayFail(a *dnsAsk, x, r *dnsResult) bool {
 			return true
 		}
 	}
-	if j.told(a, r) {
+	if j.told(a, r) || j.w.unread(r) {
 		return true
 	}
 	well := j.well(a.dnsKey, r.began, r.end)
@@ -538,7 +542,7 @@ func (j *dnsJudge) lost(server int, before time.Duration) bool {
 
 // asked reports whether a server was asked in a try.
 func (j *dnsJudge) asked(server int, t *dnsTry) bool {
-	return strings.HasPrefix(t.Upstream.Addr, j.client.host(server).Addr().String()+":")
+	return strings.HasPrefix(t.Upstream.Addr, j.client.hostOf(server)+":")
 }
 
 // savedUp is how many queries more than one for each question are saved up (see dnshedge.Hedge).
@@ -766,7 +770,7 @@ func (j *dnsJudge) overtaken(a *dnsAsk, server int, next time.Duration) bool {
 
 // needs is how long a server takes for a question at most, with handshakes, if nothing is wrong with it but that it closes connections on probes.
 func (j *dnsJudge) needs(server int) time.Duration {
-	trips := map[string]int{"udp": 1, "tcp": 2, "tls": 3}[j.w.way.net]
+	trips := map[string]int{"udp": 1, "tcp": 2, "tls": 3, "https": 3}[j.w.way.net]
 	if trips > 1 && slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool { return f.kind == "closes" && f.on == "probe" }) {
 		trips *= 2 // a question that is under way on such a connection is asked again over another
 	}

@@ -120,7 +120,11 @@ func (p *dnsPlay) query(ctx context.Context, a *dnsAsk, server int) *dns.Msg {
 	if m.IsEdns0() == nil {
 		m.SetEdns0(1232, false)
 	}
-	r := p.exchange(ctx, p.w.way.net, server, m)
+	network := p.w.way.net
+	if network == "https" {
+		network = "tls"
+	}
+	r := p.exchange(ctx, network, server, m)
 	if r != nil && r.Truncated {
 		r = p.exchange(ctx, "tcp", server, m)
 	}

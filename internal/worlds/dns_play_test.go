@@ -2,6 +2,7 @@ package worlds_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,6 +192,7 @@ func (p *dnsPlay) run() {
 func (p *dnsPlay) begin() {
 	p.client = p.newClient()
 	p.change()
+	p.keepFiles()
 	switch p.w.way.front {
 	case "udp", "tcp":
 	default:
@@ -304,6 +306,9 @@ func (p *dnsPlay) current() *dnshedge.Client {
 
 // DialContext is the Client's way to its network.
 func (p *dnsPlay) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if host, _, _ := net.SplitHostPort(address); p.netdown.Load() && p.w.way.dials != "" {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: &net.DNSError{Err: "server misbehaving", Name: host, IsTemporary: true}}
+	}
 	if p.netdown.Load() {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ENETUNREACH)}
 	}
@@ -317,18 +322,31 @@ func (p *dnsPlay) DialContext(ctx context.Context, network, address string) (net
 	if err != nil {
 		return nil, err
 	}
+	if p.w.way.dials == "proxy" {
+		c = proxyConn{c}
+	}
 	return counted(c, &p.conns), nil
+}
+
+// A proxyConn is a connection through a proxy, whose address is that of the other end.
+type proxyConn struct{ net.Conn }
+
+func (proxyConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 200), Port: 3128} }
+
+// hostOf is a server's host as Upstreams have it: an address, or a name that the Dialer resolves for each connection.
+func (p *dnsPlay) hostOf(server int) string {
+	if p.w.way.dials != "" {
+		return p.host(server).Name()
+	}
+	return p.host(server).Addr().String()
 }
 
 // upstream is how a server is named to the Client.
 func (p *dnsPlay) upstream(server int) dnshedge.Upstream {
-	port := 53
-	if p.w.way.net == "tls" {
-		port = 853
-	}
+	port := map[string]string{"tls": "853", "https": "443"}[p.w.way.net]
 	return dnshedge.Upstream{
-		Net: p.w.way.net, Addr: netip.AddrPortFrom(p.host(server).Addr(), uint16(port)).String(),
-		ServerName: map[bool]string{true: dnstest.Name}[p.w.way.net == "tls"], TrustAD: p.w.client.trustAD,
+		Net: p.w.way.net, Addr: net.JoinHostPort(p.hostOf(server), cmp.Or(port, "53")),
+		ServerName: map[bool]string{true: dnstest.Name}[port != ""], TrustAD: p.w.client.trustAD,
 	}
 }
 
@@ -381,6 +399,9 @@ func (p *dnsPlay) newClient() *dnshedge.Client {
 			MinTTL: w.client.minTTL, MaxTTL: w.client.maxTTL, MaxNegativeTTL: w.client.maxNegative,
 			StaleAfter: w.client.staleAfter, MaxStale: w.client.maxStale, NoRefresh: w.client.noRefresh,
 		}
+	}
+	if strings.HasPrefix(w.way.files, "hosts") {
+		c.Hosts = filepath.Join(p.dir, "hosts")
 	}
 	p.addClient(c)
 	return c

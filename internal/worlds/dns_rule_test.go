@@ -47,7 +47,7 @@ func (j *dnsJudge) gone(server int, a *dnsAsk, r *dnsResult) bool {
 	if !slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.kind == "down" && f.from <= r.began && f.until >= r.end }) {
 		return false
 	}
-	addr := j.client.host(server).Addr().String()
+	addr := j.client.hostOf(server)
 	first, last := time.Duration(-1), r.began
 	tries := slices.SortedStableFunc(slices.Values(j.client.tries), func(a, b dnsTry) int { return cmp.Compare(a.end, b.end) }) // an answer may come after a refusal over TCP
 	for _, t := range slices.Backward(tries) {

@@ -80,7 +80,7 @@ func (p *dnsPlay) listen(s *dnsServer) {
 	if p.open[s.number] != nil || p.over {
 		return
 	}
-	server := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply { return p.answer(s, q) }}
+	server := &dnstest.Server{Streams: p.w.way.streams, Handler: func(q dnstest.Query) dnstest.Reply { return p.answer(s, q) }}
 	p.open[s.number] = server
 	host := p.host(s.number)
 	pc, err := host.ListenPacket("udp", ":53")
@@ -88,8 +88,9 @@ func (p *dnsPlay) listen(s *dnsServer) {
 		panic(err)
 	}
 	server.ServeUDP(pc)
-	for port, serve := range map[string]func(net.Listener){":53": server.ServeTCP, ":853": server.ServeTLS} {
-		if s.noTCP && p.w.way.net == "udp" || port == ":853" && p.w.way.net != "tls" {
+	for port, serve := range map[string]func(net.Listener){":53": server.ServeTCP, ":853": server.ServeTLS, ":443": server.ServeHTTPS} {
+		over := port != ":53" // TLS; the patient resolver does not know HTTPS
+		if s.noTCP && p.w.way.net == "udp" || over && p.w.way.net != "tls" && p.w.way.net != "https" {
 			continue
 		}
 		ln, err := host.Listen("tcp", port)

@@ -31,6 +31,9 @@ type dnsPast struct {
 // A dnsWay is how questions get to the servers.
 type dnsWay struct {
 	net      string // "" is udp
+	streams  int    // that a connection over HTTPS has; 0: many
+	dials    string // "" upstreams have addresses; named, proxy: see dnsPlay.upstream
+	files    string // "" no file of hosts; see dnsFiles
 	by       string // "" is Upstreams; resolvConf, strict, fallback, exchanger, route, loop
 	front    string // "" is ExchangeContext; serveDNS, udp, tcp, dial
 	odd      bool   // an Exchanger's OPT records have bits of another response code
@@ -262,7 +265,7 @@ func (w *dnsWorld) last() time.Duration {
 
 func newDNSWay(d *draw) dnsWay {
 	y := dnsWay{
-		net:   pick(d, "way.net", .2, "udp", "tcp", "tcp", "tls"),
+		net:   pick(d, "way.net", .25, "udp", "tcp", "tcp", "tls", "https", "https"),
 		by:    pick(d, "way.by", .65, "", "resolvConf", "resolvConf", "fallback", "strict", "exchanger", "route", "loop"),
 		front: pick(d, "way.front", .35, "", "serveDNS", "udp", "tcp", "dial"),
 	}
@@ -282,7 +285,13 @@ func newDNSWay(d *draw) dnsWay {
 	}
 	if y.by == "loop" {
 		y.front, y.net = "udp", "udp"
+	} else if y.by != "resolvConf" {
+		y.dials = pick(d, "way.dials", .2, "", "named", "named", "proxy")
 	}
+	if y.net == "https" {
+		y.streams = pick(d, "way.streams", .7, 0, 1, 2, 8)
+	}
+	y.files = newDNSFiles(d, y)
 	if y.change == "import" && (y.by == "" || y.by == "strict") {
 		y.others = has(d, "way.others", .5)
 	}
@@ -357,6 +366,9 @@ func newDNSCall(d *draw, i int, w *dnsWorld) (all []*dnsAsk) {
 	names := dnsNames
 	if w.client.cache { // which matters for those that are kept and expire
 		names = append(slices.Clone(names), "short.good.example.", "short.good.example.", "short.bad.example.", "shortno.good.example.")
+	}
+	if strings.HasPrefix(w.way.files, "hosts") {
+		names = append(slices.Clone(names), hostedName, hostedName, hostedName, hostedName)
 	}
 	a.name = pick(d, name("name"), .75, fmt.Sprintf("own%d.good.example.", i), names...)
 	a.typ = dns.StringToType[pick(d, name("type"), .45, "A", "AAAA", "AAAA", "HTTPS", "TXT", "MX", "ANY")]

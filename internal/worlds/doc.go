@@ -41,6 +41,8 @@
 // Callers send updates and notifications, too: each reaches one server once, not even a probe repeats it, and its response comes back.
 // In a strict order, a server hears no name that a server before it would answer, not even in a probe.
 // A Client that imports from a Client of other servers answers nothing of theirs.
+// Upstreams may have names, which the Dialer resolves for each connection, or be behind a proxy (way.dials), and allow fewer requests at a time over
+// a connection than there are questions (way.net=https way.streams=1). Files of hosts and resolv.conf may be unreadable at first or for a while (way.files).
 //
 // Worlds of recursors (over=recursor) are a tree of zones in memory, signed in several ways or not, with flaws, servers with faults, and a
 // recursor.Resolver that is asked about them. There is nothing to compare with: what is right to answer, and whether that is secure, insecure or bogus,
@@ -48,7 +50,11 @@
 // has a good server, whatever the others say, with the form of a response, in 4.5 s at most, and in one if all servers are well (promise 9); promise 3: AD says secure and nothing else
 // does, and what has it can be verified again; promise 5: queries stay within Limits and the budget; promise 6: nothing is left; promise 7: the data
 // are those of the zones, also with CD and without validation; promise 8: no response is passed over where nothing
-// is wrong; promise 10: who does not ask for signatures gets none. Not judged is what no
+// is wrong; promise 10: who does not ask for signatures gets none. Servers may raise TTLs and add signatures that are not right: a secure answer
+// outlives neither its original TTL nor its signature (promise 7), and is not refused for them. Questions for names that a zone does not have
+// (call0.burst=flood) cost no more queries than the zone's chain has records, and two (promise 8). Anchors may be below the root, where aliases lead over their border.
+// With validator=resolver and validator=upstreams a dnssec.Validator answers the same questions, over the Resolver or a Client of upstreams
+// with faults, and keeps the same promises. Not judged is what no
 // resolver can know: a server that lies about names that need no signature, and zones that need more time than a question has.
 //
 // Worlds of ranges (over=range) are an object in a store, whose Fetch waits, stalls, breaks off, fails, panics or ignores its context, and which may be

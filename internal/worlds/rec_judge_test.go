@@ -24,6 +24,8 @@ type recCase struct {
 	a *recAsk
 	r *recResult
 	t recTruth
+
+	byValidator bool // the Validator has answered, and not the Resolver
 }
 
 const (
@@ -40,17 +42,30 @@ func (w *recWorld) judge(s *stage) []finding {
 	for _, q := range j.p.seen {
 		s.log("server %d (%s) saw %s %s over %s at %v: %s", q.server, w.servers[q.server].of.name, q.name, dns.TypeToString[q.typ], q.net, q.at, q.fault)
 	}
+	for _, q := range j.p.heard {
+		s.log("upstream %d saw %s %s over %s at %v: %s", q.server, q.name, dns.TypeToString[q.typ], q.net, q.at, q.fault)
+	}
 	for i, a := range w.asks {
 		c := recCase{recJudge: j, a: a, r: j.p.results[i], t: j.p.data.truth(a.name, a.typ)}
 		s.log("%v at %v: %v, right is %s %v %v", a, a.at, c.r, dns.RcodeToString[c.t.rcode], c.t.security, c.t.records)
 		c.judge()
+		if c.r = j.p.validated[i]; c.r != nil {
+			c.byValidator = true
+			s.log("the Validator: %v", c.r)
+			c.judge()
+		}
 	}
+	j.judgeFloods()
 	return append(j.findings, j.p.notes...)
 }
 
 func (c *recCase) say(promise, format string, args ...any) {
-	c.findings = append(c.findings, finding{promise, fmt.Sprintf("%v at %v: %s; %v, right is %s %v %v",
-		c.a, c.a.at, fmt.Sprintf(format, args...), c.r, dns.RcodeToString[c.t.rcode], c.t.security, c.t.records)})
+	by := ""
+	if c.byValidator {
+		by, promise = "Validator: ", promise+" (Validator)"
+	}
+	c.findings = append(c.findings, finding{promise, fmt.Sprintf("%s%v at %v: %s; %v, right is %s %v %v",
+		by, c.a, c.a.at, fmt.Sprintf(format, args...), c.r, dns.RcodeToString[c.t.rcode], c.t.security, c.t.records)})
 }
 
 // validated reports whether signatures matter for the answer.
@@ -65,7 +80,7 @@ func (c *recCase) judge() {
 	if c.a.cancel >= 0 {
 		most = min(most, c.a.cancel)
 	}
-	if took > most+slack {
+	if took > most+slack && (!c.byValidator || c.validated()) { // which passes other questions on
 		c.say("2 held", "for %v at most", most)
 	}
 	if limit := c.limit("queries", 64); c.r.info.Queries > limit+c.r.hedges {
@@ -80,9 +95,11 @@ func (c *recCase) judge() {
 	case c.r.msg == nil:
 	case c.r.good():
 		c.good()
-	case c.r.msg.Rcode != dns.RcodeServerFailure:
+	case c.r.msg.Rcode != dns.RcodeServerFailure && (c.r.msg.Rcode != dns.RcodeRefused || !c.byValidator || c.w.upstreamsWell()): // which a Client passes on
 		c.say("2 rcode", "it is none of a resolver")
-	case c.mustBeGood(took):
+	case c.byValidator && c.validatorMustAnswer(took):
+		c.say("2 fails", "an upstream is good")
+	case !c.byValidator && c.mustBeGood(took):
 		c.say("2 fails", "all zones on the way have a good server")
 	}
 }
@@ -140,8 +157,8 @@ func (c *recCase) good() {
 		c.say("3 AD", "it is not secure")
 	case c.validated() && s == isBogus && c.w.client.trust != "report" && !lied:
 		c.say("1 bogus", "it is answered")
-	case !c.validated() || s != isSecure || lied || c.w.client.trust == "report" && (c.w.client.limit != "" || c.a.deadline > 0 || !c.wellServed()):
-	case c.r.info.Security != dnssec.Secure:
+	case !c.validated() || s != isSecure || lied || c.w.client.trust == "report" && (c.w.client.limit != "" || c.a.deadline > 0 || !c.wellServed() || c.byValidator && !c.w.upstreamsWell()):
+	case c.r.info.Security != dnssec.Secure && (!c.byValidator || c.a.do || c.a.ad):
 		c.say("3 secure", "the Trace is told that it is %v", c.r.info.Security)
 	case (c.a.do || c.a.ad) && !m.AuthenticatedData:
 		c.say("3 no AD", "it is secure")
@@ -156,6 +173,11 @@ func (c *recCase) good() {
 	if got := recordsOf(m.Answer); m.Rcode != c.t.rcode || !slices.Equal(got, c.t.records) {
 		c.say("7 data", "it is not what the zones have")
 	}
+	if m.AuthenticatedData || c.r.info.Security == dnssec.Secure {
+		c.checkTTLs()
+	} else if c.raised() {
+		return
+	}
 	for _, rr := range m.Answer {
 		if rr.Header().Ttl > 3600 || strings.HasPrefix(c.a.name, "short.") && rr.Header().Ttl > 5 && rr.Header().Rrtype == dns.TypeA {
 			c.say("7 TTL", "%v", rr)
@@ -169,6 +191,9 @@ func (c *recCase) good() {
 // lied reports whether a server of a zone that is needed says what is not true, and may: not all of them have to be signed. One that
 // knows nothing of DNSSEC has no keys.
 func (c *recCase) lied() bool {
+	if c.byValidator && c.w.validator == "upstreams" {
+		return c.liedByUpstream()
+	}
 	trusted := c.validated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
 		return !c.w.covers(z.in("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
 	})
@@ -185,7 +210,7 @@ func (c *recCase) lied() bool {
 				continue
 			}
 			if slices.Contains(recForgers, kind) || (kind == "strips" || kind == "oldKeys") && (c.a.typ == dns.TypeDNSKEY || c.a.typ == dns.TypeDS) {
-				return true
+				return true // unless the answer has to be signed
 			}
 		}
 	}
@@ -194,7 +219,7 @@ func (c *recCase) lied() bool {
 
 // clean reports whether nothing is wrong in the world but with zones.
 func (c *recCase) clean() bool {
-	return c.w.client.limit == "" && c.w.client.change == "" && c.w.client.trust != "report" && c.w.well()
+	return c.w.client.limit == "" && c.w.client.change == "" && c.w.client.trust != "report" && c.w.well() && (!c.byValidator || c.w.upstreamsWell())
 }
 
 // well reports whether nothing is wrong with a server.
@@ -230,7 +255,7 @@ func (c *recCase) wellServed() bool {
 		for _, s := range z.servers {
 			f := s.fault
 			switch {
-			case f == nil:
+			case f == nil || slices.Contains(recHarmless, f.kind):
 				well = true
 				continue
 			case slices.Contains(recForgers, f.kind) && slices.ContainsFunc(c.t.needs, c.w.outside):
@@ -272,8 +297,17 @@ func (c *recCase) unproven() string {
 				set = append(set, o)
 			}
 		}
-		if !slices.ContainsFunc(all, func(o dns.RR) bool { return c.signs(o, set) }) {
+		longest, signed := uint32(0), false
+		for _, o := range all {
+			if c.signs(o, set) {
+				longest, signed = max(longest, c.remaining(o.(*dns.RRSIG))), true
+			}
+		}
+		switch {
+		case !signed:
 			return fmt.Sprintf("no signature of %v fits", rr)
+		case h.Ttl > longest:
+			return fmt.Sprintf("%v outlives its signature, of which %d s are left", rr, longest)
 		}
 	}
 	return ""
@@ -289,7 +323,7 @@ func (c *recCase) signs(rr dns.RR, set []dns.RR) bool {
 		if k := c.p.data.keys[z]; k != nil && z.name == sig.SignerName {
 			return slices.ContainsFunc(k.dnskeys, func(rr dns.RR) bool {
 				key := rr.(*dns.DNSKEY)
-				return key.KeyTag() == sig.KeyTag && sig.Verify(key, set) == nil
+				return key.KeyTag() == sig.KeyTag && (sig.Verify(key, set) == nil || z.signsOddly(k, sig, set))
 			})
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/dnstest"
@@ -28,13 +29,20 @@ type recPlay struct {
 	data    *recData
 	broken  string
 	results []*recResult // by ask
-	conns   atomic.Int64 // open
-	dials   atomic.Int64
+
+	validator *dnssec.Validator // nil: there is none
+	inner     *dnshedge.Client  // which the Validator asks; nil: there is none
+	validated []*recResult      // of the Validator, by ask
+	put       atomic.Int64      // questions of the Validator
+
+	conns atomic.Int64 // open
+	dials atomic.Int64
 
 	mu        sync.Mutex // guards the fields below
 	resolver  *recursor.Resolver
 	resolvers []*recursor.Resolver // that one, and those before it
 	seen      []recSeen
+	heard     []recSeen // by upstreams
 	notes     []finding
 	started   int // attempts that the Trace was told of
 	done      int
@@ -111,6 +119,9 @@ func (p *recPlay) run() {
 	for _, s := range p.w.servers {
 		names = append(names, serverName(s.number))
 	}
+	for _, u := range p.w.upstreams {
+		names = append(names, upstreamName(u.number))
+	}
 	n, err := netsim.NewMemory(1, names...)
 	if err != nil {
 		panic(err)
@@ -121,17 +132,28 @@ func (p *recPlay) run() {
 	var servers []*dnstest.Server
 	for _, s := range p.w.servers {
 		n.Set("client", serverName(s.number), netsim.Profile{Delay: netsim.Constant(travel(s.number))})
-		servers = append(servers, p.listen(s))
+		servers = append(servers, p.listen(serverName(s.number), func(q dnstest.Query) dnstest.Reply { return p.answer(s, q) }))
+	}
+	for _, u := range p.w.upstreams {
+		n.Set("client", upstreamName(u.number), netsim.Profile{Delay: netsim.Constant(travel(u.number))})
+		servers = append(servers, p.listen(upstreamName(u.number), func(q dnstest.Query) dnstest.Reply { return p.answerAsUpstream(u, q) }))
 	}
 	p.resolver = p.newResolver()
+	p.newValidator()
 	p.change()
-	p.results = make([]*recResult, len(p.w.asks))
+	p.results, p.validated = make([]*recResult, len(p.w.asks)), make([]*recResult, len(p.w.asks))
 	var wg sync.WaitGroup
 	for i, a := range p.w.asks {
 		wg.Go(func() {
 			time.Sleep(a.at)
-			p.results[i] = p.call(a)
+			p.results[i] = p.call(a, p.current(), false)
 		})
+		if p.validator != nil {
+			wg.Go(func() {
+				time.Sleep(a.at + 210*time.Microsecond)
+				p.validated[i] = p.call(a, p.validator, true)
+			})
+		}
 	}
 	wg.Wait()
 	time.Sleep(15 * time.Second)
@@ -143,9 +165,9 @@ func (p *recPlay) run() {
 }
 
 // listen opens a server's sockets.
-func (p *recPlay) listen(s *recServer) *dnstest.Server {
-	server := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply { return p.answer(s, q) }}
-	host := p.net.Host(serverName(s.number))
+func (p *recPlay) listen(name string, answer dnstest.Handler) *dnstest.Server {
+	server := &dnstest.Server{Handler: answer}
+	host := p.net.Host(name)
 	pc, err := host.ListenPacket("udp", ":53")
 	if err != nil {
 		panic(err)
@@ -176,6 +198,7 @@ func (p *recPlay) finish() {
 			p.note("6 close", "%v", err)
 		}
 	}
+	p.finishValidator()
 	if n := p.conns.Load(); n != 0 {
 		p.note("6 connections", "%d are open after Close", n)
 	}
@@ -191,7 +214,12 @@ func (p *recPlay) finish() {
 func (p *recPlay) change() {
 	switch p.w.client.change {
 	case "close":
-		time.AfterFunc(p.w.client.changeAt, func() { _ = p.current().Close() })
+		time.AfterFunc(p.w.client.changeAt, func() {
+			if p.validator != nil {
+				_ = p.validator.Close()
+			}
+			_ = p.current().Close()
+		})
 	case "import":
 		time.AfterFunc(p.w.client.changeAt, func() {
 			old, next := p.current(), p.newResolver()
@@ -220,15 +248,7 @@ func (p *recPlay) newResolver() *recursor.Resolver {
 		r.Hints = append(r.Hints, p.addr(s))
 	}
 	r.Hedge.Off = c.hedgeOff
-	r.Trust = dnssec.Trust{Off: c.trust == "off", Report: c.trust == "report", Anchors: []dns.RR{}}
-	for _, z := range w.zones {
-		if w.anchored(z) {
-			r.Trust.Anchors = p.data.keys[z].ds
-		}
-	}
-	if c.insecure >= 0 {
-		r.Trust.Insecure = []string{w.zones[c.insecure].name}
-	}
+	r.Trust = p.newTrust()
 	l := &r.Limits
 	if of := map[string]*int{
 		"queries": &l.Queries, "chainQueries": &l.ChainQueries, "verifications": &l.Verifications, "inFlight": &l.InFlight,
@@ -240,6 +260,21 @@ func (p *recPlay) newResolver() *recursor.Resolver {
 	defer p.mu.Unlock()
 	p.resolvers = append(p.resolvers, r)
 	return r
+}
+
+// newTrust returns what the Resolver and the Validator trust.
+func (p *recPlay) newTrust() dnssec.Trust {
+	w, c := p.w, p.w.client
+	t := dnssec.Trust{Off: c.trust == "off", Report: c.trust == "report", Anchors: []dns.RR{}}
+	for _, z := range w.zones {
+		if w.isAnchored(z) {
+			t.Anchors = append(t.Anchors, p.data.keys[z].ds...)
+		}
+	}
+	if c.insecure >= 0 {
+		t.Insecure = []string{w.zones[c.insecure].name}
+	}
+	return t
 }
 
 // trace counts attempts, and gives answers to those who asked.
@@ -261,9 +296,10 @@ func (p *recPlay) trace() *recursor.Trace {
 			p.done++
 		},
 		Answer: func(ctx context.Context, i recursor.AnswerInfo) {
-			r := ctx.Value(recCaller{}).(*recResult)
-			r.info = i
-			r.told++
+			if r, ok := ctx.Value(recCaller{}).(*recResult); ok { // or the Validator asks
+				r.info = i
+				r.told++
+			}
 		},
 	}
 }
@@ -296,16 +332,19 @@ func (a *recAsk) message() *dns.Msg {
 	return m
 }
 
-// call asks the Resolver as a caller does.
-func (p *recPlay) call(a *recAsk) *recResult {
+// call asks the Resolver or the Validator as a caller does.
+func (p *recPlay) call(a *recAsk, of dnssec.Exchanger, validator bool) *recResult {
 	r := &recResult{began: p.since()}
 	m := a.message()
 	before := m.Copy()
-	ctx, stop := context.WithValue(context.Background(), recCaller{}, r), func() {}
+	ctx, stop := context.Background(), func() {}
+	if !validator {
+		ctx = context.WithValue(ctx, recCaller{}, r)
+	}
 	if a.deadline > 0 || a.cancel >= 0 {
 		ctx, stop = callerTimes(ctx, a.deadline, a.cancel)
 	}
-	out, _, err := p.current().ExchangeContext(ctx, m, "")
+	out, _, err := of.ExchangeContext(ctx, m, "")
 	stop()
 	r.end = p.since()
 	r.closed = p.w.client.change == "close" && r.end >= p.w.client.changeAt
@@ -318,7 +357,15 @@ func (p *recPlay) call(a *recAsk) *recResult {
 			p.note("2 form", "%v: its ID is another one", a)
 		}
 		r.msg = out.Copy()
-		poison(out)
+		if !validator || !a.cd && p.w.client.trust != "off" { // which passes the Exchanger's response on
+			poison(out)
+		}
+	}
+	if validator && out != nil { // a Validator has no Trace
+		r.told, r.info.Rcode = 1, r.msg.Rcode
+		if r.msg.AuthenticatedData {
+			r.info.Security = dnssec.Secure
+		}
 	}
 	if !reflect.DeepEqual(m.Copy(), before) {
 		p.note("6 question", "%v: the caller's message was changed: %v", a, m)

@@ -99,6 +99,12 @@ func (o *recSeen) spoil(r *dnstest.Reply, q dnstest.Query, n int) {
 		rcode(dns.RcodeSuccess)
 		ns, _ := dns.NewRR(". 3600 NS ns0.")
 		r.Msg.Ns = []dns.RR{ns}
+	case "raises", "raisesSets", "addsTag", "addsAlgorithm", "addsForged", "addsEnded", "addsStranger":
+		for _, rr := range slices.Concat(r.Msg.Answer, r.Msg.Ns, r.Msg.Extra) {
+			if h := rr.Header(); h.Rrtype != dns.TypeOPT && (o.fault != "raisesSets" || h.Rrtype != dns.TypeRRSIG) {
+				h.Ttl = raisedTTL
+			}
+		}
 	case "forges", "forgesBare":
 		for _, rr := range r.Msg.Answer {
 			tamper(rr, 99)
@@ -200,10 +206,9 @@ func (t *recTalk) glue(c *recZone) {
 	}
 }
 
-// answer says what the zone has of a name.
-func (t *recTalk) answer(name string, typ uint16) {
+// add adds what the zone has of a name, with proofs.
+func (t *recTalk) add(name string, typ uint16) recFound {
 	d := t.p.data
-	t.m.Authoritative = true
 	f := d.find(t.z, name, typ)
 	switch {
 	case t.fault == "oldKeys" && typ == dns.TypeDNSKEY && d.keys[t.z] != nil:
@@ -211,22 +216,30 @@ func (t *recTalk) answer(name string, typ uint16) {
 	case t.fault == "strips" && (typ == dns.TypeDNSKEY || typ == dns.TypeDS):
 		f.rrs = nil
 	}
-	t.m.Answer = t.signed(f.rrs, f.owner)
-	if typ == dns.TypeNS && name == t.z.name {
-		t.glue(t.z)
-	}
+	t.m.Answer = append(t.m.Answer, t.signed(f.rrs, f.owner)...)
 	if f.none {
 		t.m.Rcode = dns.RcodeNameError
 	}
 	missing := slices.ContainsFunc(t.z.children, func(c *recZone) bool { return c.name == name && c.flaw == "noDSProof" })
 	switch {
 	case len(f.rrs) == 0:
-		t.m.Ns = t.signed(d.sets[t.z][t.z.name][dns.TypeSOA], "")
+		t.m.Ns = append(t.m.Ns, t.signed(d.sets[t.z][t.z.name][dns.TypeSOA], "")...)
 		if !missing {
 			t.m.Ns = append(t.m.Ns, t.proved(name, f)...)
 		}
 	case f.wild:
-		t.m.Ns = t.proved(name, f)
+		t.m.Ns = append(t.m.Ns, t.proved(name, f)...)
+	}
+	return f
+}
+
+// answer says what the zone has of a name.
+func (t *recTalk) answer(name string, typ uint16) {
+	d := t.p.data
+	t.m.Authoritative = true
+	f := t.add(name, typ)
+	if typ == dns.TypeNS && name == t.z.name {
+		t.glue(t.z)
 	}
 	if next := d.find(t.z, f.next, typ); f.next != "" && t.z.holds(f.next) && f.next != name && next.next == "" && len(next.rrs) > 0 {
 		if !slices.ContainsFunc(t.z.children, func(c *recZone) bool { return c.holds(f.next) }) {

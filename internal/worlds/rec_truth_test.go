@@ -94,13 +94,19 @@ func (w *recWorld) zoneOf(name string, typ uint16) (best *recZone) {
 	return best
 }
 
-// anchored reports whether a chain of trust begins at a zone.
-func (w *recWorld) anchored(z *recZone) bool {
+// isAnchored reports whether a chain of trust begins at a zone.
+func (w *recWorld) isAnchored(z *recZone) bool {
 	switch w.client.trust {
 	case "none":
 		return false
 	case "zone":
 		return z.number == recFirst
+	case "both":
+		return z.number == recFirst || z.parent == nil
+	case "zones":
+		return z.number == recFirst || z.number == 4
+	case "sub":
+		return z.number == 6
 	}
 	return z.parent == nil
 }
@@ -115,7 +121,7 @@ func (w *recWorld) covers(name string, typ uint16) bool {
 		insecure = w.zones[i].name
 	}
 	for _, z := range w.zones {
-		if w.anchored(z) && z.holds(name) {
+		if w.isAnchored(z) && z.holds(name) {
 			anchor = z.name
 		}
 	}
@@ -125,7 +131,7 @@ func (w *recWorld) covers(name string, typ uint16) bool {
 // zoneSecurity returns what a validator finds of a zone.
 func (w *recWorld) zoneSecurity(z *recZone) recSecurity {
 	switch {
-	case w.anchored(z):
+	case w.isAnchored(z):
 	case z.parent == nil:
 		return isInsecure
 	default:

@@ -14,9 +14,13 @@ type recWorld struct {
 	zones   []*recZone
 	servers []*recServer
 	client  recClient
-	asks    []*recAsk     // in the order of their times
-	start   time.Duration // when the past is over, and the calls begin
-	end     time.Duration // when all else is over, and the last questions are asked
+
+	validator string       // what the Validator beside the Resolver asks: "" there is none; resolver, upstreams
+	upstreams []*recServer // resolvers that validate nothing
+
+	asks  []*recAsk     // in the order of their times
+	start time.Duration // when the past is over, and the calls begin
+	end   time.Duration // when all else is over, and the last questions are asked
 }
 
 // A recZone is a zone, how it is signed, and what is wrong with that.
@@ -31,6 +35,10 @@ type recZone struct {
 	keys     string // "" one key; or another kind
 	denial   string // "" NSEC; or another kind
 	flaw     string
+	life     time.Duration // of a signature, which is renewed after half of it; 0: signatures do not end
+	sigTTL   uint32        // of RRSIG records; 0: that of their sets
+	soa      string        // "" has a TTL and a MINIMUM of 300 s; short: a TTL of 60 s; long: a TTL of an hour
+	many     bool          // it has 70 names more
 }
 
 // recShapes are the zones that a world may have, each with its parent.
@@ -44,9 +52,12 @@ const (
 	recHosts = 3 // the zone that the names of servers of others are in
 )
 
+// recKnownKeys are the kinds of keys that every validator supports.
+var recKnownKeys = []string{"ed25519", "p384", "split", "split", "rsa", "two", "standby", "rsa512", "rsa1000", "rsa4096", "rsaExponent"}
+
 // Kinds of what a zone is.
 var (
-	recKeyKinds = []string{"ed25519", "p384", "split", "split", "rsa", "two", "standby", "sha1", "unknown", "digest"}
+	recKeyKinds = append(slices.Clone(recKnownKeys), "sha1", "unknown", "digest")
 	recDenials  = []string{"nsec3", "nsec3", "optout", "optout", "minimal", "salt", "iterations"}
 	recFlaws    = []string{"expired", "expiredData", "future", "wrongKey", "forged", "bare", "wrongDS", "noDNSKEY", "tampered", "noSig", "otherSigner", "noProof"}
 )
@@ -71,6 +82,7 @@ var recFaults = []string{
 	"refused", "servfail", "lame", "noEDNS",
 	"strips", "noSigs", "expired", "forgedSigs", "oldKeys",
 	"forges", "forgesBare", "nx",
+	"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsForged", "addsEnded", "addsStranger",
 }
 
 // recForgers are those by which a server says what is not true.
@@ -81,7 +93,7 @@ func (f *recFault) during(from, until time.Duration) bool { return f.from <= unt
 
 // A recClient is the Resolver's settings.
 type recClient struct {
-	trust      string // "" from the root on; off, report, none, zone: from the key of zone 2 on
+	trust      string // "" from the root on; off, report, none; zone, both, zones, sub: see isAnchored
 	insecure   int    // the zone whose name is in Trust.Insecure; -1: none
 	hedgeOff   bool
 	noMinimise bool
@@ -98,7 +110,8 @@ type recAsk struct {
 	name             string // in lower case
 	typ              uint16
 	do, cd, ad, edns bool
-	upper            bool // the name is written in upper case
+	upper            bool     // the name is written in upper case
+	flood            *recZone // which does not have this name nor those of the other questions of the call; nil: the call is no flood
 	at               time.Duration
 	deadline, cancel time.Duration // since at; 0 and -1: none
 }
@@ -129,6 +142,7 @@ func newRecWorld(d *draw) *recWorld {
 	for _, z := range w.zones {
 		newRecServers(d, z, w)
 	}
+	newRecUpstreams(d, w)
 	if has(d, "past.warm", .3) {
 		for i, z := range w.zones[1:] {
 			w.asks = append(w.asks, &recAsk{what: "past", name: "www." + z.name, typ: dns.TypeA, edns: true, do: true, at: time.Duration(i) * 1100 * ms, cancel: -1})
@@ -159,7 +173,7 @@ func (w *recWorld) last() time.Duration {
 	for _, a := range w.asks {
 		end = max(end, a.at)
 	}
-	for _, s := range w.servers {
+	for _, s := range slices.Concat(w.servers, w.upstreams) {
 		if f := s.fault; f != nil && f.until < forever {
 			end = max(end, f.until)
 		}
@@ -169,7 +183,7 @@ func (w *recWorld) last() time.Duration {
 
 func newRecClient(d *draw, w *recWorld, zones int) recClient {
 	c := recClient{
-		trust:      pick(d, "client.trust", .25, "", "off", "report", "report", "none", "zone"),
+		trust:      pick(d, "client.trust", .25, "", "off", "report", "report", "none", "zone", "both", "zones", "sub"),
 		insecure:   -1,
 		hedgeOff:   has(d, "client.hedgeOff", .3),
 		noMinimise: has(d, "client.noMinimise", .2),
@@ -194,16 +208,20 @@ func newRecClient(d *draw, w *recWorld, zones int) recClient {
 func newRecZone(d *draw, i int, w *recWorld) *recZone {
 	name := func(s string) string { return fmt.Sprintf("zone%d.%s", i, s) }
 	z := &recZone{number: i, name: recShapes[i].name}
-	anchor := i == 0 || i == recFirst && w.client.trust == "zone"
+	anchor := i == 0 || w.isAnchored(z)
 	if i > 0 {
 		z.parent = w.zones[recShapes[i].parent]
 		z.parent.children = append(z.parent.children, z)
 		z.ns = pick(d, name("ns"), .25, "", "outside", "outside", "parent")
 	}
 	kinds := recKeyKinds
-	if anchor {
-		kinds = kinds[:7] // that everybody knows
-	} else {
+	switch {
+	case anchor && i == 0:
+		kinds = recKnownKeys
+	case anchor:
+		kinds = recKnownKeys
+		z.sign = pick(d, name("sign"), .35, "", "island")
+	default:
 		z.sign = pick(d, name("sign"), .35, "", "no", "no", "island")
 	}
 	odds, flaws := .12, recFlaws
@@ -217,7 +235,11 @@ func newRecZone(d *draw, i int, w *recWorld) *recZone {
 	if z.sign != "no" {
 		z.keys = pick(d, name("keys"), .3, "", kinds...)
 		z.denial = pick(d, name("denial"), .5, "", recDenials...)
+		z.life = pick(d, name("life"), .15, 0, 40*time.Second, 10*time.Minute, 2*time.Hour)
+		z.sigTTL = pick(d, name("sigTTL"), .08, 0, uint32(60))
 	}
+	z.soa = pick(d, name("soa"), .12, "", "short", "long")
+	z.many = i > 0 && has(d, name("many"), .1)
 	switch z.flaw = pick(d, name("flaw"), odds, "", flaws...); {
 	case slices.Contains([]string{"sha1", "unknown", "digest"}, z.keys): // nobody looks
 		z.flaw = ""
@@ -242,23 +264,29 @@ func newRecServers(d *draw, z *recZone, w *recWorld) {
 		name := func(s string) string { return fmt.Sprintf("zone%d.server%d.%s", z.number, i, s) }
 		s := &recServer{number: len(w.servers), of: z}
 		w.servers, z.servers = append(w.servers, s), append(z.servers, s)
-		kind := pick(d, name("fault"), .25, "", recFaults...)
-		if kind == "" {
-			continue
-		}
-		f := &recFault{kind: kind, on: pick(d, name("on"), .25, "", "A", "DNSKEY", "DS")}
-		f.from = w.start + pick(d, name("from"), .4, 0, -forever, 30*ms, 2*time.Second) - 370*time.Microsecond
-		f.until = f.from + pick(d, name("for"), .4, 200*forever, 300*ms, time.Second, 4*time.Second, 30*time.Second)
-		if f.from < 0 {
-			f.from, f.until = -forever, f.until+forever
-		}
-		s.fault = f
+		s.fault = newRecFault(d, name, .25, w, recFaults)
 	}
+}
+
+// newRecFault draws what is wrong with a server. Nil: nothing is.
+func newRecFault(d *draw, name func(string) string, odds float64, w *recWorld, kinds []string) *recFault {
+	kind := pick(d, name("fault"), odds, "", kinds...)
+	if kind == "" {
+		return nil
+	}
+	f := &recFault{kind: kind, on: pick(d, name("on"), .25, "", "A", "DNSKEY", "DS")}
+	f.from = w.start + pick(d, name("from"), .4, 0, -forever, 30*ms, 2*time.Second) - 370*time.Microsecond
+	f.until = f.from + pick(d, name("for"), .4, 200*forever, 300*ms, time.Second, 4*time.Second, 30*time.Second)
+	if f.from < 0 {
+		f.from, f.until = -forever, f.until+forever
+	}
+	return f
 }
 
 // recNames are what callers ask for in a zone: see recData.
 var recNames = []string{
 	"short", "short", "text", "x.wild", "deep.y.wild", "alias", "far", "chain", "x.walias", "www.dn", "none.dn", "ent", "x.ent", "none", "a.b.none", "@", "@", "dn", "ns0", "sub", "loop",
+	"down", "x.wdown", "www.ddn", "none.ddn", "up",
 }
 
 // newRecCall returns the questions of a call: one, the same several times at once, or several.
@@ -281,7 +309,7 @@ func newRecCall(d *draw, i int, w *recWorld) (all []*recAsk) {
 	a.edns = a.do || !has(d, name("noEDNS"), .3)
 	a.upper = has(d, name("upper"), .1)
 	a.deadline, a.cancel = newTimes(d, name)
-	return a.burst(pick(d, name("burst"), .4, "", "same5", "same5", "cd2", "types3", "repeat8", "repeat20", "hours", "series12"), zone)
+	return a.burst(pick(d, name("burst"), .4, "", "same5", "same5", "cd2", "types3", "repeat8", "repeat20", "hours", "series12", "flood"), zone)
 }
 
 // burst returns the questions of a call that is not one question alone.
@@ -302,6 +330,8 @@ func (a *recAsk) burst(kind string, zone *recZone) (all []*recAsk) {
 		number, gap = 12, 1801*time.Second+170*time.Microsecond
 	case "series12":
 		number, gap = 12, 3*ms+130*time.Microsecond
+	case "flood":
+		return a.flooded(zone)
 	}
 	for n := range number {
 		one := *a
@@ -317,6 +347,27 @@ func (a *recAsk) burst(kind string, zone *recZone) (all []*recAsk) {
 			if n%2 == 0 {
 				one.name = fmt.Sprintf("none%d.%s", n, zone.name)
 			}
+		}
+		all = append(all, &one)
+	}
+	return all
+}
+
+// flooded returns questions for names that a zone does not have: several in each gap of its chain. The zone's keys are known when the second
+// one is asked.
+func (a *recAsk) flooded(zone *recZone) (all []*recAsk) {
+	number := 60
+	if zone.many {
+		number = 200
+	}
+	for n := range number {
+		one := *a
+		one.name, one.flood = fmt.Sprintf("%c%dflood.%s", 'a'+n%26, n, zone.name), zone
+		if zone.many && n%2 == 0 {
+			one.name = fmt.Sprintf("n%02d-%dflood.%s", n%70, n, zone.name)
+		}
+		if n > 0 {
+			one.at += 3*time.Second + time.Duration(n)*(150*ms+170*time.Microsecond)
 		}
 		all = append(all, &one)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -39,6 +40,7 @@ type recSig struct {
 	typ   uint16
 	form  string
 	key   int
+	until int64 // when it ends, in seconds since 1970; 0: when the form says
 }
 
 func newRecData(w *recWorld, addr func(*recServer) netip.Addr) *recData {
@@ -86,7 +88,8 @@ func (w *recWorld) nsNames(z *recZone) (names []string) {
 // fill gives a zone its records: those of its servers, and, but for the root, those that are asked for.
 func (d *recData) fill(z *recZone, addr func(*recServer) netip.Addr) {
 	w := d.w
-	d.put(z, "%s 300 SOA ns0.%s admin.%s 1 3600 600 86400 300", z.name, strings.TrimPrefix(z.name, "."), strings.TrimPrefix(z.name, "."))
+	soa := map[string]int{"": 300, "short": 60, "long": 3600}[z.soa]
+	d.put(z, "%s %d SOA ns0.%s admin.%s 1 3600 600 86400 300", z.name, soa, strings.TrimPrefix(z.name, "."), strings.TrimPrefix(z.name, "."))
 	for i, name := range w.nsNames(z) {
 		d.put(z, "%s 3600 NS %s", z.name, name)
 		if z.parent != nil {
@@ -103,7 +106,10 @@ func (d *recData) fill(z *recZone, addr func(*recServer) netip.Addr) {
 	if z.parent == nil {
 		return
 	}
-	next := w.zones[z.number%(len(w.zones)-1)+1]
+	next, below := w.zones[z.number%(len(w.zones)-1)+1], z
+	if len(z.children) > 0 {
+		below = z.children[0]
+	}
 	n := z.number
 	for _, r := range []string{
 		fmt.Sprintf("www 300 A 192.0.2.%d", n), fmt.Sprintf("www 300 A 192.0.2.%d", n+100), fmt.Sprintf("www 300 AAAA 2001:db8::%d", n),
@@ -111,9 +117,15 @@ func (d *recData) fill(z *recZone, addr func(*recServer) netip.Addr) {
 		fmt.Sprintf("*.wild 300 A 192.0.2.%d", n+20), "alias 300 CNAME " + z.in("www"), "far 300 CNAME " + next.in("www"), "chain 300 CNAME " + next.in("far"),
 		"*.walias 300 CNAME " + next.in("www"), "dn 300 DNAME " + next.name, fmt.Sprintf("x.ent 300 A 192.0.2.%d", n+40),
 		"loop 300 CNAME " + z.in("loop2"), "loop2 300 CNAME " + z.in("loop"),
+		"down 300 CNAME " + below.in("www"), "*.wdown 300 CNAME " + below.in("www"), "ddn 300 DNAME " + below.name, "up 300 CNAME " + z.parent.in("www"),
 	} {
 		name, rest, _ := strings.Cut(r, " ")
 		d.put(z, "%s %s", z.in(name), rest)
+	}
+	if z.many {
+		for i := range 70 {
+			d.put(z, "%s 300 A 192.0.2.%d", z.in(fmt.Sprintf("n%02d", i)), n)
+		}
 	}
 }
 
@@ -172,10 +184,23 @@ func (d *recData) makeKeys(z *recZone) {
 	if algorithm == 0 {
 		algorithm = dns.ECDSAP256SHA256
 	}
+	if strings.HasPrefix(z.keys, "rsa") {
+		algorithm = dns.RSASHA256
+	}
 	make := func(flags uint16, seed string) *signer.Key { return signer.NewKey(z.name, flags, algorithm, seed) }
 	k.ksk = append(k.ksk, make(signer.KSK, "ksk"))
 	k.zsk, k.nobody = k.ksk, signer.NewKey(z.name, signer.KSK, dns.ECDSAP256SHA256, "nobody") // there are few RSA keys
 	switch z.keys {
+	case "rsa512":
+		k.zsk = []*signer.Key{signer.NewRSAKey(z.name, signer.ZSK, signer.RSA512)}
+	case "rsa1000":
+		k.ksk = []*signer.Key{signer.NewRSAKey(z.name, signer.KSK, signer.RSA1000)}
+		k.zsk = k.ksk
+	case "rsa4096":
+		k.ksk = []*signer.Key{signer.NewRSAKey(z.name, signer.KSK, signer.RSA4096)}
+		k.zsk = []*signer.Key{make(signer.ZSK, "zsk")}
+	case "rsaExponent":
+		k.zsk = []*signer.Key{signer.NewRSAKey(z.name, signer.ZSK, signer.RSAExponent)}
 	case "split", "rsa":
 		k.zsk = []*signer.Key{make(signer.ZSK, "zsk")}
 	case "two":
@@ -347,11 +372,47 @@ func (d *recData) signAll(z *recZone, fault string, rrs []dns.RR, owner string) 
 		if form == "nobody" {
 			keys = []*signer.Key{k.nobody}
 		}
+		added := d.signExtra(z, fault, keys[0], set, owner)
+		if h.Rrtype%2 == 0 {
+			out = append(out, added...)
+		}
 		for i, key := range keys {
-			out = append(out, d.sign(recSig{z, h.Name, h.Rrtype, form, i}, key, set, owner))
+			as := recSig{zone: z, owner: h.Name, typ: h.Rrtype, form: form, key: i}
+			if z.life > 0 && form == "" {
+				as.until = z.expiry(time.Now()).Unix()
+			}
+			out = append(out, d.sign(as, key, set, owner))
+		}
+		if h.Rrtype%2 != 0 {
+			out = append(out, added...)
 		}
 	}
 	return out
+}
+
+// expiry returns when the signatures end that a zone makes at a time, if they end.
+func (z *recZone) expiry(now time.Time) time.Time { return now.Truncate(z.life / 2).Add(z.life) }
+
+// raisedTTL is the TTL of records of servers that raise them.
+const raisedTTL = 604800
+
+// signExtra returns the signature with a high original TTL that a server adds to a set, or nothing. No validator may take it for right.
+func (d *recData) signExtra(z *recZone, fault string, key *signer.Key, set []dns.RR, owner string) []dns.RR {
+	if !strings.HasPrefix(fault, "adds") {
+		return nil
+	}
+	if fault == "addsStranger" {
+		key = d.keys[z].nobody
+	}
+	h := set[0].Header()
+	sig := d.sign(recSig{zone: z, owner: h.Name, typ: h.Rrtype, form: fault}, key, set, owner).(*dns.RRSIG)
+	switch fault {
+	case "addsTag":
+		sig.KeyTag++
+	case "addsAlgorithm":
+		sig.Algorithm = 200
+	}
+	return []dns.RR{sig}
 }
 
 // sign returns the signature of a set.
@@ -362,7 +423,11 @@ func (d *recData) sign(as recSig, key *signer.Key, set []dns.RR, owner string) d
 	if made == nil {
 		form := map[string]signer.Form{
 			"expired": signer.Expired(), "future": {From: 1800000000, To: 1900000000}, "forged": {Forged: true}, "otherSigner": {Signer: up(as.zone.name)},
+			"addsForged": {Forged: true}, "addsEnded": signer.Expired(),
 		}[as.form]
+		if as.until > 0 {
+			form.From, form.To = uint32(as.until-int64((as.zone.life+time.Hour)/time.Second)), uint32(as.until)
+		}
 		var right []dns.RR
 		for _, rr := range set {
 			rr = dns.Copy(rr)
@@ -372,9 +437,15 @@ func (d *recData) sign(as recSig, key *signer.Key, set []dns.RR, owner string) d
 			if as.zone.flaw == "tampered" {
 				tamper(rr, 66)
 			}
+			if strings.HasPrefix(as.form, "adds") {
+				rr.Header().Ttl = raisedTTL
+			}
 			right = append(right, rr)
 		}
 		made = key.Sign(right, form)
+		if as.zone.sigTTL > 0 {
+			made.Hdr.Ttl = as.zone.sigTTL
+		}
 		d.sigs[as] = made
 	}
 	sig := *made

@@ -1,0 +1,195 @@
+package worlds_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/internal/dnstest"
+)
+
+// recUpstreamFaults are what is wrong with an upstream of a Validator.
+var recUpstreamFaults = []string{
+	"silent", "drops1", "late1s", "cut", "refused", "servfail",
+	"strips", "noSigs", "expired", "forgedSigs", "oldKeys",
+	"forges", "forgesBare", "nx",
+	"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsForged", "addsEnded", "addsStranger",
+}
+
+// newRecUpstreams draws what the Validator asks: the Resolver, or a Client of upstreams.
+func newRecUpstreams(d *draw, w *recWorld) {
+	w.validator = pick(d, "validator", .4, "", "resolver", "upstreams", "upstreams")
+	if w.validator != "upstreams" {
+		return
+	}
+	for i := range pick(d, "upstreams", .7, 1, 2, 2, 3) {
+		name := func(s string) string { return fmt.Sprintf("upstream%d.%s", i, s) }
+		w.upstreams = append(w.upstreams, &recServer{number: i, fault: newRecFault(d, name, .3, w, recUpstreamFaults)})
+	}
+}
+
+func upstreamName(n int) string { return fmt.Sprintf("u%d", n) }
+
+// newValidator makes the Validator, if the world has one.
+func (p *recPlay) newValidator() {
+	if p.w.validator == "" {
+		return
+	}
+	below := recExchanger{play: p}
+	if p.w.validator == "upstreams" {
+		p.inner = &dnshedge.Client{Dialer: p, SpecialUse: dnshedge.SpecialUseOff}
+		for _, u := range p.w.upstreams {
+			p.inner.Upstreams = append(p.inner.Upstreams, dnshedge.Upstream{Addr: netip.AddrPortFrom(p.net.Host(upstreamName(u.number)).Addr(), 53).String()})
+		}
+		below.client = p.inner
+	}
+	p.validator = &dnssec.Validator{Exchanger: below, Trust: p.newTrust()}
+}
+
+// A recExchanger is what a Validator asks: a Client, or the Resolver. It counts questions.
+type recExchanger struct {
+	play   *recPlay
+	client *dnshedge.Client // nil: the Resolver is asked
+}
+
+func (e recExchanger) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
+	e.play.put.Add(1)
+	if e.client != nil {
+		return e.client.ExchangeContext(ctx, m, address)
+	}
+	return e.play.current().ExchangeContext(ctx, m, address)
+}
+
+// Addresses returns the upstreams that are asked about a name.
+func (e recExchanger) Addresses(name string) []string {
+	if e.client == nil {
+		return nil
+	}
+	return e.client.Addresses(name)
+}
+
+// finishValidator closes the Validator and its Client, and judges how many questions they were asked.
+func (p *recPlay) finishValidator() {
+	if p.validator == nil {
+		return
+	}
+	most := int64(0)
+	for _, a := range p.w.asks {
+		cost := 64
+		if t := p.data.truth(a.name, a.typ); p.w.sound() && p.w.upstreamsWell() && !t.loops {
+			cost = t.links + 2*len(p.w.zones) + 2
+		}
+		most += int64(cost)
+	}
+	if n := p.put.Load(); n > most {
+		p.note("5 queries (Validator)", "%d questions, %d at most", n, most)
+	}
+	if err := p.validator.Close(); err != nil {
+		p.note("6 close", "%v", err)
+	}
+	if p.inner != nil {
+		if err := p.inner.Close(); err != nil {
+			p.note("6 close", "%v", err)
+		}
+	}
+}
+
+// answerAsUpstream is what an upstream says: it follows aliases through all zones, and validates nothing.
+func (p *recPlay) answerAsUpstream(u *recServer, q dnstest.Query) dnstest.Reply {
+	ask := q.Question[0]
+	seen := recSeen{at: p.since(), server: u.number, net: q.Net, name: strings.ToLower(ask.Name), typ: ask.Qtype, do: q.IsEdns0() != nil && q.IsEdns0().Do()}
+	if f := u.fault; f != nil && f.during(seen.at, seen.at) && (f.on == "" || f.on == dns.TypeToString[ask.Qtype]) {
+		seen.fault = f.kind
+	}
+	p.mu.Lock()
+	before := 0
+	for _, o := range p.heard {
+		if o.server == seen.server && o.name == seen.name && o.typ == seen.typ {
+			before++
+		}
+	}
+	p.heard = append(p.heard, seen)
+	p.mu.Unlock()
+	r := dnstest.Reply{Msg: p.resolveAsUpstream(q, seen)}
+	seen.spoil(&r, q, before)
+	if r.Msg == nil {
+		return r
+	}
+	r.Msg.Compress, r.Msg.RecursionAvailable, r.Msg.Authoritative = true, true, false
+	size := dns.MinMsgSize
+	if opt := q.IsEdns0(); opt != nil {
+		size = int(opt.UDPSize())
+	}
+	if q.Net == "udp" && r.Msg.Len() > size {
+		r.Msg = cutOf(q)
+		r.Msg.RecursionAvailable = true
+	}
+	return r
+}
+
+// resolveAsUpstream returns what the zones have of a name and of those that it is an alias of.
+func (p *recPlay) resolveAsUpstream(q dnstest.Query, o recSeen) *dns.Msg {
+	m := dnstest.Answer(q)
+	name := o.name
+	for range 12 {
+		t := recTalk{p: p, m: m, z: p.w.zoneOf(name, o.typ), fault: o.fault, do: o.do && o.fault != "strips"}
+		f := t.add(name, o.typ)
+		if f.next == "" {
+			m.Answer, m.Ns = dns.Dedup(m.Answer, nil), dns.Dedup(m.Ns, nil)
+			for _, rr := range m.Answer {
+				if strings.EqualFold(rr.Header().Name, q.Question[0].Name) {
+					rr.Header().Name = q.Question[0].Name
+				}
+			}
+			return m
+		}
+		name = f.next
+	}
+	return dnstest.Rcode(q, dns.RcodeServerFailure)
+}
+
+// upstreamsWell reports whether nothing is wrong with an upstream.
+func (w *recWorld) upstreamsWell() bool {
+	return !slices.ContainsFunc(w.upstreams, func(u *recServer) bool { return u.fault != nil })
+}
+
+// liedByUpstream reports whether an upstream says what is not true, and may: not all of the answer has to be signed.
+func (c *recCase) liedByUpstream() bool {
+	trusted := c.validated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
+		return !c.w.covers(z.in("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure || z.denial == "iterations"
+	})
+	return !trusted && slices.ContainsFunc(c.w.upstreams, func(u *recServer) bool {
+		return u.fault != nil && slices.Contains([]string{"forges", "forgesBare", "nx", "strips", "noSigs", "oldKeys"}, u.fault.kind)
+	})
+}
+
+// validatorMustAnswer reports whether nothing keeps the Validator from an answer.
+func (c *recCase) validatorMustAnswer(took time.Duration) bool {
+	switch {
+	case c.t.loops, c.r.closed, c.validated() && c.t.security == isBogus && c.w.client.trust != "report":
+		return false
+	case c.a.deadline > 0, c.a.cancel >= 0:
+		return false
+	case c.w.validator == "resolver":
+		return c.w.well() && c.w.client.limit == "" && c.w.client.change == ""
+	case !c.validated():
+		return c.w.upstreamsWell()
+	}
+	good, slow := false, 0
+	for _, u := range c.w.upstreams {
+		switch f := u.fault; {
+		case f == nil || slices.Contains(recHarmless, f.kind):
+			good = true
+		case f.kind == "silent" || f.kind == "late1s" || f.kind == "drops1":
+			slow++
+		}
+	}
+	return good && slow == 0 && c.w.client.trust != "report"
+}
