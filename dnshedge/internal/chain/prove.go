@@ -25,7 +25,7 @@ func (c *Chains) Prove(ctx context.Context, b Bill, s *Said) error {
 	if err != nil {
 		return err
 	}
-	if a := c.anchors.of(s.owner()); r.status == validate.Insecure && dnsname.Below(a.zone, zone.Name) && !zone.Stub {
+	if a := c.anchors.of(s.owner()); r.status != validate.Secure && dnsname.Below(a.zone, zone.Name) && !zone.Stub {
 		zone = zone.cut(a.zone, true) // an island
 		if r, err = c.ring(ctx, b, zone); err != nil {
 			return err
