@@ -163,7 +163,7 @@ func (w *recWorld) upstreamsWell() bool {
 // liedByUpstream reports whether an upstream says what is not true, and may: not all of the answer has to be signed.
 func (c *recCase) liedByUpstream() bool {
 	trusted := c.validated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
-		return !c.w.covers(z.in("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure || z.denial == "iterations"
+		return !c.w.covers(z.in("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
 	})
 	return !trusted && slices.ContainsFunc(c.w.upstreams, func(u *recServer) bool {
 		return u.fault != nil && slices.Contains([]string{"forges", "forgesBare", "nx", "strips", "noSigs", "oldKeys"}, u.fault.kind)

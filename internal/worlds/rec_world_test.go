@@ -208,12 +208,12 @@ func newRecClient(d *draw, w *recWorld, zones int) recClient {
 func newRecZone(d *draw, i int, w *recWorld) *recZone {
 	name := func(s string) string { return fmt.Sprintf("zone%d.%s", i, s) }
 	z := &recZone{number: i, name: recShapes[i].name}
-	anchor := i == 0 || w.isAnchored(z)
 	if i > 0 {
 		z.parent = w.zones[recShapes[i].parent]
 		z.parent.children = append(z.parent.children, z)
 		z.ns = pick(d, name("ns"), .25, "", "outside", "outside", "parent")
 	}
+	anchor := i == 0 || w.isAnchored(z)
 	kinds := recKeyKinds
 	switch {
 	case anchor && i == 0:
