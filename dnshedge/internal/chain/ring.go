@@ -15,7 +15,7 @@ import (
 
 const (
 	maxTime  = 10 * time.Second // to find out about a zone
-	maxTries = 4                // servers that are asked because another one has sent what is bogus
+	maxTries = 6                // servers that are asked for keys as long as what comes is bogus: as many as a Validator has turns
 	minWait  = 5 * time.Second  // how long a zone is bogus before it is looked at again; each time twice as long (RFC 9520 §3.2)
 	maxWait  = 5 * time.Minute
 	topWait  = 15 * time.Second // instead of it, for the zone of an anchor: all that is below waits for it

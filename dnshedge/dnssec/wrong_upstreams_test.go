@@ -1,6 +1,7 @@
 package dnssec_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -33,6 +34,38 @@ func TestValidatorPassesOverUpstreamWhoseSignaturesAreAllWrong(t *testing.T) {
 			u.set(forgedAll)
 			got := security(t, v, question)
 			assert.Regexp(t, "^secure( NXDOMAIN)?$", got, question)
+		})
+	}
+}
+
+// Up to three upstreams are wrong, and the last one is right: of keys as of answers.
+func TestValidatorHearsTheLastOfSeveralUpstreams(t *testing.T) {
+	const zones = ".\none.\na.one.\n  www A 192.0.2.80\n"
+	expired := func(_, r *dns.Msg) *dns.Msg {
+		for _, rrs := range []*[]dns.RR{&r.Answer, &r.Ns} {
+			for i, rr := range *rrs {
+				if sig, ok := rr.(*dns.RRSIG); ok {
+					old := *sig
+					old.Inception, old.Expiration = 883612800, 883612800+86400
+					(*rrs)[i] = &old
+				}
+			}
+		}
+		return r
+	}
+	for name, twists := range map[string][]twist{
+		"two of three":   {expired, without(dns.TypeRRSIG)},
+		"three of four":  {expired, without(dns.TypeRRSIG), expired},
+		"forged, forged": {forgedAll, forgedAll},
+	} {
+		bubble(t, zones, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
+			for i := range len(twists) + 1 {
+				u.order = append(u.order, fmt.Sprintf("192.0.2.%d:53", i+1))
+			}
+			u.set(twists...)
+			for _, question := range []string{"www.a.one. A", "no.a.one. A"} {
+				assert.Regexp(t, "^secure( NXDOMAIN)?$", security(t, v, question), "%s: %s", name, question)
+			}
 		})
 	}
 }
