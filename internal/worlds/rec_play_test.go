@@ -148,7 +148,7 @@ func (p *recPlay) run() {
 			time.Sleep(a.at)
 			p.results[i] = p.call(a, p.current(), false)
 		})
-		if p.validator != nil {
+		if p.validator != nil && a.flood == nil {
 			wg.Go(func() {
 				time.Sleep(a.at + 210*time.Microsecond)
 				p.validated[i] = p.call(a, p.validator, true)

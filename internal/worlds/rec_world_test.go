@@ -356,9 +356,9 @@ func (a *recAsk) burst(kind string, zone *recZone) (all []*recAsk) {
 // flooded returns questions for names that a zone does not have: several in each gap of its chain. The zone's keys are known when the second
 // one is asked.
 func (a *recAsk) flooded(zone *recZone) (all []*recAsk) {
-	number := 60
+	number := 40
 	if zone.many {
-		number = 200
+		number = 150
 	}
 	for n := range number {
 		one := *a
