@@ -31,7 +31,10 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	l.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 		free := l.callPasses(ctx, info.FullMethod)
-		p := l.joined(ctx, free)
+		p, err := l.joined(ctx, free)
+		if err != nil {
+			return nil, statusOf(err)
+		}
 		if p == nil && !free {
 			_ = grpc.SetTrailer(ctx, limitTrailer) // before there is a place, because it may panic; an error means that there is no client
 			p = l.places.NewPlace()
@@ -39,7 +42,7 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 				_ = grpc.SetTrailer(ctx, trailerFor(err))
 				return nil, statusOf(err)
 			}
-			ctx = l.with(ctx, p)
+			ctx = l.with(ctx, &admission{place: p})
 		}
 		p.Work(func() { reply, err = handler(ctx, req) })
 		return reply, err
@@ -55,7 +58,10 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		ctx := stream.Context()
 		free := l.callPasses(ctx, info.FullMethod)
-		if p := l.joined(ctx, free); p != nil || free {
+		if l.willTakePlace(ctx) { // with the first message of stream, which this Limiter has wrapped
+			return handler(srv, stream)
+		}
+		if p, _ := l.joined(ctx, free); p != nil || free {
 			p.Work(func() { err = handler(srv, stream) })
 			return err
 		}
@@ -66,10 +72,10 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 			return statusOf(l.refuse(ctx))
 		}
 		limited := &limitedStream{ServerStream: stream, limiter: l, hedge: hedge, place: l.places.NewPlace()}
-		limited.ctx = l.with(ctx, limited.place)
+		limited.ctx = l.with(ctx, &admission{limited.place, limited.takePlace})
 		limited.place.Work(func() { err = handler(srv, limited) })
-		if refused := limited.refusal(); refused != nil {
-			return refused
+		if refused := limited.refused.Load(); refused != nil {
+			return statusOf(*refused)
 		}
 		return err
 	}
@@ -84,7 +90,7 @@ type limitedStream struct {
 	place   *limit.Place
 
 	taking  sync.Once
-	refused atomic.Pointer[error] // the status of a stream that got no place; nil: it has got its place, or needs none yet
+	refused atomic.Pointer[error] // why the stream got no place; nil: it has got its place, or needs none yet
 }
 
 func (s *limitedStream) Context() context.Context { return s.ctx }
@@ -96,7 +102,7 @@ func (s *limitedStream) RecvMsg(m any) error {
 		return err
 	}
 	if refused := s.takePlace(); refused != nil {
-		return refused
+		return statusOf(refused)
 	}
 	return err
 }
@@ -104,7 +110,7 @@ func (s *limitedStream) RecvMsg(m any) error {
 // SendMsg takes the place, and then sends a message.
 func (s *limitedStream) SendMsg(m any) error {
 	if err := s.takePlace(); err != nil {
-		return err
+		return statusOf(err)
 	}
 	return s.ServerStream.SendMsg(m)
 }
@@ -112,12 +118,12 @@ func (s *limitedStream) SendMsg(m any) error {
 // SendHeader takes the place, and then sends the header: a stream that is refused after its header is not retried (gRFC A6).
 func (s *limitedStream) SendHeader(md metadata.MD) error {
 	if err := s.takePlace(); err != nil {
-		return err
+		return statusOf(err)
 	}
 	return s.ServerStream.SendHeader(md)
 }
 
-// takePlace takes the place unless that was tried, or the place was released. The error is the status of a stream that got no place.
+// takePlace takes the place unless that was tried, or the place was released. It returns why the stream got no place, each time it is called.
 func (s *limitedStream) takePlace() error {
 	s.taking.Do(func() {
 		if s.place.IsReleased() {
@@ -125,17 +131,11 @@ func (s *limitedStream) takePlace() error {
 		}
 		if err := s.limiter.enter(s.ServerStream.Context(), s.place, s.hedge); err != nil {
 			s.ServerStream.SetTrailer(trailerFor(err))
-			err = statusOf(err)
 			s.refused.Store(&err)
 		}
 	})
-	return s.refusal()
-}
-
-// refusal returns the status of a stream that got no place, whatever its handler made of it.
-func (s *limitedStream) refusal() error {
-	if err := s.refused.Load(); err != nil {
-		return *err
+	if refused := s.refused.Load(); refused != nil {
+		return *refused
 	}
 	return nil
 }

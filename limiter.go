@@ -120,8 +120,8 @@ func (l *Limiter) mustBeMade() {
 // returns, for handlers that go on for long and do little. Called again, or with the context
 // of a request that has no place, it does nothing.
 func (l *Limiter) Release(ctx context.Context) {
-	if p := l.placeOf(ctx); p != nil {
-		p.Release()
+	if a := l.admissionOf(ctx); a != nil {
+		a.place.Release()
 	}
 }
 
@@ -147,7 +147,12 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		free := l.passes(r)
-		if p := l.joined(ctx, free); p != nil || free {
+		p, err := l.joined(ctx, free)
+		if err != nil {
+			turnAway(w, r, err)
+			return
+		}
+		if p != nil || free {
 			p.Work(func() { next.ServeHTTP(w, r) })
 			return
 		}
@@ -175,7 +180,7 @@ func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.R
 		turnAway(w, r, err)
 		return
 	}
-	inner := r.WithContext(l.with(r.Context(), p))
+	inner := r.WithContext(l.with(r.Context(), &admission{place: p}))
 	upload.Trailers(r, inner)
 	if body != nil {
 		inner.Body = body
@@ -270,26 +275,49 @@ func (l *Limiter) tell(ctx context.Context, how observe.LimiterOutcome, begun ti
 	l.watcher.Tell(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
 }
 
-// placeKey is the key of the place at a Limiter, in the context of its request.
-type placeKey struct{ *Limiter }
-
-// with returns the context of a request that has a place.
-func (l *Limiter) with(ctx context.Context, p *limit.Place) context.Context {
-	return context.WithValue(ctx, placeKey{l}, p)
+// admission is the place of a request at a Limiter, in the context of the request.
+type admission struct {
+	place *limit.Place
+	take  func() error // takes the place of a stream, once, and returns why it got none; nil: the place is taken
 }
 
-// placeOf returns the place of the request that ctx belongs to, or nil.
-func (l *Limiter) placeOf(ctx context.Context) *limit.Place {
-	p, _ := ctx.Value(placeKey{l}).(*limit.Place)
-	return p
+// admissionKey is the key of the admission by a Limiter.
+type admissionKey struct{ *Limiter }
+
+// with returns the context of a request that has the admission a.
+func (l *Limiter) with(ctx context.Context, a *admission) context.Context {
+	return context.WithValue(ctx, admissionKey{l}, a)
 }
 
-// joined returns that place with one more to work on it, or nil if there is none, it was given back, or this one is free: needs none.
-func (l *Limiter) joined(ctx context.Context, free bool) *limit.Place {
-	if p := l.placeOf(ctx); p != nil && !free && p.Join() {
-		return p
+// admissionOf returns the admission of the request that ctx belongs to, or nil.
+func (l *Limiter) admissionOf(ctx context.Context) *admission {
+	a, _ := ctx.Value(admissionKey{l}).(*admission)
+	return a
+}
+
+// willTakePlace reports whether ctx belongs to a stream that takes its place with its first message.
+func (l *Limiter) willTakePlace(ctx context.Context) bool {
+	a := l.admissionOf(ctx)
+	return a != nil && a.take != nil && !a.place.IsReleased() && !a.place.IsTaken()
+}
+
+// joined returns the place of the request that ctx belongs to, with one more handler that works on it. The place of a stream is taken
+// first. It returns nil if there is no place, if it was given back, or if the handler is free, that is, needs none. The error says why a
+// stream got no place.
+func (l *Limiter) joined(ctx context.Context, free bool) (*limit.Place, error) {
+	a := l.admissionOf(ctx)
+	if a == nil || free {
+		return nil, nil
 	}
-	return nil
+	if a.take != nil {
+		if err := a.take(); err != nil {
+			return nil, err
+		}
+	}
+	if a.place.Join() {
+		return a.place, nil
+	}
+	return nil, nil
 }
 
 // passes reports whether a Limiter lets a request pass.

@@ -66,6 +66,9 @@ func (p *Place) Take(ctx context.Context) error {
 	return nil
 }
 
+// IsTaken reports whether the place was taken and not given back.
+func (p *Place) IsTaken() bool { return p.holders.Load() > 0 }
+
 // IsReleased reports whether the place was given back.
 func (p *Place) IsReleased() bool { return p.holders.Load() == 0 }
 

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,6 +157,61 @@ func TestStreamThatIsReleasedBeforeItsFirstMessageNeedsNoPlace(t *testing.T) {
 		return s.RecvMsg(nil)
 	}))
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1}, l.Snapshot())
+}
+
+// TestStreamThatMeetsItsLimiterTwiceTakesOnePlace has an inner interceptor, handler or unary interceptor of the same Limiter, before the
+// stream has received its first message.
+func TestStreamThatMeetsItsLimiterTwiceTakesOnePlace(t *testing.T) {
+	limitHTTP := func(l *hedge.Limiter, ctx context.Context) int {
+		w := httptest.NewRecorder()
+		l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+		return w.Code
+	}
+	limitUnary := func(l *hedge.Limiter, ctx context.Context) error {
+		_, err := l.UnaryServer()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/x/Y"}, func(context.Context, any) (any, error) { return nil, nil })
+		return err
+	}
+	for name, inner := range map[string]func(*hedge.Limiter, grpc.ServerStream) error{
+		"StreamServer": func(l *hedge.Limiter, s grpc.ServerStream) error {
+			return serveStream(l, s, func(s grpc.ServerStream) error { return s.RecvMsg(nil) })
+		},
+		"StreamServer thrice": func(l *hedge.Limiter, s grpc.ServerStream) error {
+			return serveStream(l, s, func(s grpc.ServerStream) error {
+				return serveStream(l, s, func(s grpc.ServerStream) error { return s.SendMsg(nil) })
+			})
+		},
+		"Handler": func(l *hedge.Limiter, s grpc.ServerStream) error {
+			assert.Equal(t, http.StatusOK, limitHTTP(l, s.Context()))
+			return s.RecvMsg(nil)
+		},
+		"UnaryServer": func(l *hedge.Limiter, s grpc.ServerStream) error {
+			return errors.Join(limitUnary(l, s.Context()), s.RecvMsg(nil))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := hedge.NewLimiter(1)
+				ctx, leave := context.WithTimeout(t.Context(), time.Second)
+				defer leave()
+				require.NoError(t, serveStream(l, &talkingStream{incomingStream: incomingStream{ctx: ctx}}, func(s grpc.ServerStream) error { return inner(l, s) }))
+				assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, l.Snapshot())
+			})
+		})
+	}
+	t.Run("a stream that leaves", func(t *testing.T) {
+		l := hedge.NewLimiter(1)
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		require.Equal(t, codes.Canceled, status.Code(serveStream(l, &incomingStream{ctx: t.Context()}, func(first grpc.ServerStream) error {
+			require.NoError(t, first.RecvMsg(nil)) // takes the only place
+			return serveStream(l, &talkingStream{incomingStream: incomingStream{ctx: ctx}}, func(s grpc.ServerStream) error {
+				assert.Equal(t, http.StatusServiceUnavailable, limitHTTP(l, s.Context()))
+				assert.Equal(t, codes.Canceled, status.Code(limitUnary(l, s.Context())))
+				return nil
+			})
+		})))
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1, Left: 1}, l.Snapshot())
+	})
 }
 
 // TestStreamThatGotNoPlaceEndsWithTheStatusOfTheLimiter has handlers that swallow the error of RecvMsg.
