@@ -240,11 +240,11 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 		style.Call.Target = c.hostOf(req)
 	}
 	delays := c.delaysOf(plan)
-	if len(delays) > 0 {
-		c.setStyle(&style)
-	}
 	if len(delays) > 0 || c.t.pools.AskPeers() {
 		c.hooks = httpattempt.HooksFrom(req.Context())
+	}
+	if len(delays) > 0 {
+		c.setStyle(&style)
 	}
 	style.Primary = c.requests.Prepare(req, len(delays) > 0, c.guarded)
 	out := c.race.Run(req.Context(), c, c, delays, &style)
@@ -263,10 +263,11 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 }
 
 // setStyle sets how the attempts of a call run and end that may be hedged. Where a primary may go over HTTP/1.1 it is
-// guarded, which can put off its cancellation, see [httpattempt.Link]. It is detached as well, so that no winner waits for it.
+// guarded, which can put off its cancellation, see [httpattempt.Link]. It is detached as well, so that no winner waits for it, and so is
+// a primary whose trace hooks may block.
 func (c *call) setStyle(style *race.Style) {
 	c.guarded = c.mayBeHTTP1()
-	style.Detach = c.guarded
+	style.Detach = c.guarded || c.hooks != nil
 	if c.version != http1 {
 		return
 	}

@@ -183,6 +183,8 @@ func unescape(name string) string {
 // isSingleUse reports whether a URL has a nonce, or credentials that are good once by their specification: a ticket of CAS (protocol
 // 3.0, section 3.1.1), an authorization code (RFC 6749, section 4.1.2) or verifier (RFC 5849, section 2.2) on its
 // way to the client, an answer or artifact of SAML (bindings 2.0, sections 3.4 and 3.6), or a one-time password (RFC 6238, section 5.2).
+// So is a grant that some servers take by GET: a grant_type (RFC 6749, section 4), an authorization code with the secret of its client, or
+// WeChat's js_code.
 func isSingleUse(u *url.URL) bool {
 	if hasNonce(u.RawQuery) || hasNonce(u.Path) || hasNonce(u.Opaque) {
 		return true
@@ -192,7 +194,7 @@ func isSingleUse(u *url.URL) bool {
 		_, inOpaque, _ := strings.Cut(u.Opaque, "?")
 		query = inOpaque + "&" + query
 	}
-	var code, state bool
+	var code, ofClient bool
 	for query != "" {
 		var pair string
 		if i := strings.IndexAny(query, "&;"); i >= 0 {
@@ -204,17 +206,17 @@ func isSingleUse(u *url.URL) bool {
 		switch name = unescape(name); {
 		case is(name, "code"):
 			code = true
-		case is(name, "state"):
-			state = true
+		case is(name, "state"), is(name, "secret"), is(name, "client_secret"), is(name, "code_verifier"):
+			ofClient = true
 		case is(name, "ticket"):
 			if isTicket(unescape(value)) || validatesTickets(u.Path) {
 				return true
 			}
-		case is(name, "oauth_verifier"), is(name, "SAMLart"), is(name, "SAMLResponse"), is(name, "otp"):
+		case is(name, "oauth_verifier"), is(name, "SAMLart"), is(name, "SAMLResponse"), is(name, "otp"), is(name, "grant_type"), is(name, "js_code"):
 			return true
 		}
 	}
-	return code && state
+	return code && ofClient
 }
 
 // isTicket reports whether a value is a service ticket or a proxy ticket of CAS.

@@ -2,6 +2,7 @@ package httpattempt_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,6 +29,8 @@ func TestDivisibleRefusesCredentialsThatAreGoodOnce(t *testing.T) {
 		"%6Eonce=1", "non%63e=1", "%6e%6f%6e%63%65=1", "nonce%zz=1", "%zz%6Eonce=1", "a=1;nonce=1", "a&nonce=1", "_wpnonce=1", "x.nonce.y=1", "xnnonce=1", "nononce=1",
 		"ticket=ST-1-abc", "service=s&ticket=PT-1", "ticket=ST%2D1", "%74icket=ST-1", "code=1&state=2", "state=2&session_state=3&code=1", "oauth_token=1&oauth_verifier=2",
 		"SAMLart=1", "SAMLResponse=1&RelayState=2", "otp=123456",
+		"appid=a&secret=s&code=c&grant_type=authorization_code", "grant_type=refresh_token&refresh_token=r", "appid=a&secret=s&js_code=c",
+		"client_id=a&client_secret=s&code=c", "code=c&code_verifier=v",
 	} {
 		assert.False(t, isDivisible(t, site+"?"+query, "", ""), query)
 	}
@@ -55,6 +58,19 @@ func TestDivisibleAcceptsWhatOnlyLooksLikeANonce(t *testing.T) {
 	}
 	for _, field := range [][2]string{{"Announce", "1"}, {"Accept-Encoding", "gzip"}, {"Authorization", "Bearer nonce"}, {"Authorization", `Own id="nonce", sig="1"`}, {"X", "nonce=1"}} {
 		assert.True(t, isDivisible(t, "https://shop.test/nonce/items", field[0], field[1]), field)
+	}
+}
+
+func TestHostNameOfANameThatIsNotASCII(t *testing.T) {
+	for _, host := range []string{"bücher.example", "BÜCHER.example", "bu\u0308cher.example.:80", "xn--bcher-kva.example", "XN--BCHER-KVA.example"} {
+		assert.Equal(t, "xn--bcher-kva.example", httpattempt.HostName("http", host))
+		assert.Equal(t, "xn--bcher-kva.example", httpattempt.HostOnly(host))
+	}
+	assert.Equal(t, "xn--bcher-kva.example:8080", httpattempt.HostName("https", "bücher.example:8080"))
+	for _, host := range []string{"\xff", "ü ü", "ü:ü", strings.Repeat("ü", 300)} {
+		name := httpattempt.HostName("http", host)
+		assert.Equal(t, name, httpattempt.HostName("http", name), "a host that has no such name has one name")
+		assert.NotEmpty(t, httpattempt.HostOnly(host))
 	}
 }
 

@@ -3,15 +3,22 @@ package httpattempt
 import (
 	"net"
 	"net/netip"
+	"net/url"
 	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/net/idna"
 )
 
 // HostName returns host, with its port unless that is the scheme's own. All spellings of
-// a host have the same name.
+// a host have the same name. A name that is not ASCII has the name that net/http asks for (RFC 5891).
 func HostName(scheme, host string) string {
 	canonical := !strings.HasPrefix(host, "[")
 	for i := range len(host) {
 		c := host[i]
+		if c >= utf8.RuneSelf {
+			return HostName(scheme, toASCII(host))
+		}
 		canonical = canonical && !(c >= 'A' && c <= 'Z' || c == '.' && (i == len(host)-1 || host[i+1] == ':'))
 	}
 	switch scheme {
@@ -40,11 +47,29 @@ func HostOnly(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
+	host = toASCII(host)
 	addr := canonicalAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
 	if strings.Contains(addr, ":") {
 		return "[" + addr + "]"
 	}
 	return strings.TrimSuffix(addr, ".")
+}
+
+// toASCII returns the A-labels of a host and its port, as net/http does. It returns a host that has none, with every byte above ASCII
+// escaped.
+func toASCII(host string) string {
+	if !strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return host
+	}
+	name, port, ok := strings.Cut(host, ":")
+	ascii, err := idna.Lookup.ToASCII(name)
+	if err != nil {
+		ascii = url.PathEscape(name)
+	}
+	if ok {
+		ascii += ":" + url.PathEscape(port)
+	}
+	return ascii
 }
 
 // canonicalAddr returns the canonical text (RFC 5952) of an IPv6 address, whose zone may be escaped as in a URL. It returns another

@@ -6,6 +6,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 )
 
@@ -52,14 +53,29 @@ func (s *Snapshot) keepHeader(header http.Header, marks Marks) (h Heading) {
 	return h
 }
 
-// OwnForms gives req copies of the forms that it has, if any.
+// OwnForms gives req copies of the forms and the path values that it has, if any.
 func OwnForms(req *http.Request) {
+	if req.Pattern != "" || hasPathValues(req) {
+		own := *req.Clone(req.Context())
+		own.URL, own.Header, own.Body, own.Trailer = req.URL, req.Header, req.Body, req.Trailer
+		*req = own
+		return
+	}
 	if req.Form != nil || req.PostForm != nil {
 		req.Form, req.PostForm = url.Values(http.Header(req.Form).Clone()), url.Values(http.Header(req.PostForm).Clone())
 	}
 	if f := req.MultipartForm; f != nil {
 		req.MultipartForm = &multipart.Form{Value: http.Header(f.Value).Clone(), File: maps.Clone(f.File)}
 	}
+}
+
+// pathValues is the field of http.Request that SetPathValue writes to if no pattern has matched. No exported function tells whether there
+// are path values.
+var pathValues, _ = reflect.TypeFor[http.Request]().FieldByName("otherValues")
+
+// hasPathValues reports whether SetPathValue was called for a request that no pattern has matched.
+func hasPathValues(req *http.Request) bool {
+	return pathValues.Type != nil && pathValues.Type.Kind() == reflect.Map && reflect.ValueOf(req).Elem().FieldByIndex(pathValues.Index).Len() > 0
 }
 
 // forget drops what the snapshot refers to.

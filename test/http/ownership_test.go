@@ -52,7 +52,7 @@ func observation(req *http.Request) string {
 	if req.MultipartForm != nil {
 		file = req.MultipartForm.Value["f"]
 	}
-	return fmt.Sprint(req.Method, req.Host, req.URL.Path, req.URL.RawQuery, req.Header["X"], req.Header["Y"], req.Form, req.PostForm, file, hasDeadline)
+	return fmt.Sprint(req.Method, req.Host, req.URL.Path, req.URL.RawQuery, req.Header["X"], req.Header["Y"], req.Form, req.PostForm, file, req.PathValue("route"), hasDeadline)
 }
 
 // TestTransportOwnsWhatAttemptsReadAfterTheCall has a RoundTripper that returns when its context ends while a goroutine of its own goes on
@@ -130,6 +130,7 @@ func TestTransportOwnsWhatAttemptsReadAfterTheCall(t *testing.T) {
 					vandal(req)
 					change(req)
 					req.MultipartForm.Value["f"][0] = "changed"
+					req.SetPathValue("route", "changed")
 					time.Sleep(time.Minute)
 					synctest.Wait()
 					assert.Zero(t, readers.Load())
@@ -147,6 +148,7 @@ func ownRequest(t *testing.T, ctx context.Context) *http.Request {
 	req.Header["X"], req.Header["Y"] = []string{"own"}, []string{"own", "two"}
 	req.Form, req.PostForm = url.Values{"x": {"own"}}, url.Values{"x": {"own"}}
 	req.MultipartForm = &multipart.Form{Value: map[string][]string{"f": {"own"}}}
+	req.SetPathValue("route", "own")
 	return req
 }
 
@@ -164,6 +166,29 @@ func TestWinnerDoesNotWaitForARoundTripperThatIgnoresItsContext(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, resp.Body.Close())
 			assert.Less(t, time.Since(start), 50*ms, state)
+		})
+	}
+}
+
+// TestWinnerDoesNotWaitForAHookThatBlocks holds for every version: a RoundTripper calls GetConn and GotConn before it returns.
+func TestWinnerDoesNotWaitForAHookThatBlocks(t *testing.T) {
+	for state, versions := range hostStates {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+				if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && trace.GotConn != nil {
+					trace.GotConn(httptrace.GotConnInfo{})
+				}
+				time.Sleep(5 * ms)
+				return rt.Response(req, 200, ""), nil
+			}
+			tr := inState(t, rt, versions)
+			ctx := httptrace.WithClientTrace(hedge.WithDelay(t.Context(), 20*ms), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { time.Sleep(3 * time.Second) }})
+			start := time.Now()
+			resp, err := tr.RoundTrip(request(t, ctx, "GET", site, nil))
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			assert.LessOrEqual(t, time.Since(start), 125*ms, "%s: the hedge is due after 20 ms and takes 5, and a hook that runs is waited for 100 ms", state)
+			time.Sleep(time.Minute)
 		})
 	}
 }

@@ -138,7 +138,9 @@ func TestRoutesMatchWhatServersUnderstand(t *testing.T) {
 		tr := warm(t, rt,
 			hedge.WithRoute("GET /{$}", hedge.Policy{Off: true}),
 			hedge.WithRoute("GET /pay/", hedge.Policy{Off: true}),
-			hedge.WithRoute("GET  Catalog.TEST./named", hedge.Policy{Off: true}))
+			hedge.WithRoute("GET  Catalog.TEST./named", hedge.Policy{Off: true}),
+			hedge.WithRoute("xn--bcher-kva.test/", hedge.Policy{Off: true}),
+			hedge.WithRoute("GET käse.test/", hedge.Policy{Off: true}))
 		for url, attempts := range map[string]int{
 			"http://catalog.test":              1,
 			"http://catalog.test?q=1":          1,
@@ -149,6 +151,10 @@ func TestRoutesMatchWhatServersUnderstand(t *testing.T) {
 			"http://catalog.test/./pay//1":     1,
 			"http://CATALOG.test.:80/named":    1,
 			"http://catalog.test:8080/named":   1,
+			"http://bücher.test/a":             1,
+			"http://Bücher.test:8080/a":        1,
+			"http://xn--kse-qla.test/a":        1,
+			"http://KÄSE.test/a":               1,
 			"http://catalog.test/a":            2,
 			"http://catalog.test/pay/../a":     2,
 			"http://catalog.test//a//b?pay/=1": 2,
