@@ -62,7 +62,7 @@ func TestDivisibleAcceptsWhatOnlyLooksLikeANonce(t *testing.T) {
 }
 
 func TestHostNameOfANameThatIsNotASCII(t *testing.T) {
-	for _, host := range []string{"bücher.example", "BÜCHER.example", "bu\u0308cher.example.:80", "xn--bcher-kva.example", "XN--BCHER-KVA.example"} {
+	for _, host := range []string{"bücher.example", "BÜCHER.example", "bücher.example.:80", "xn--bcher-kva.example", "XN--BCHER-KVA.example"} {
 		assert.Equal(t, "xn--bcher-kva.example", httpattempt.HostName("http", host))
 		assert.Equal(t, "xn--bcher-kva.example", httpattempt.HostOnly(host))
 	}

@@ -1,17 +1,18 @@
 package httpattempt
 
 import (
+	"bufio"
+	"bytes"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
 	"unicode/utf8"
-
-	"golang.org/x/net/idna"
 )
 
 // HostName returns host, with its port unless that is the scheme's own. All spellings of
-// a host have the same name. A name that is not ASCII has the name that net/http asks for (RFC 5891).
+// a host have the same name. A name that is not ASCII has the name in ASCII that net/http sends (RFC 5891).
 func HostName(scheme, host string) string {
 	canonical := !strings.HasPrefix(host, "[")
 	for i := range len(host) {
@@ -55,21 +56,20 @@ func HostOnly(host string) string {
 	return strings.TrimSuffix(addr, ".")
 }
 
-// toASCII returns the A-labels of a host and its port, as net/http does. It returns a host that has none, with every byte above ASCII
-// escaped.
+// toASCII returns the A-labels of a host and its port (RFC 5891), if the host is not ASCII. It has them from the Host field that net/http
+// writes, because no other function of the standard library converts names. It returns a host that net/http does not send with every byte
+// above ASCII escaped.
 func toASCII(host string) string {
 	if !strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return host
 	}
-	name, port, ok := strings.Cut(host, ":")
-	ascii, err := idna.Lookup.ToASCII(name)
-	if err != nil {
-		ascii = url.PathEscape(name)
+	var written bytes.Buffer
+	if (&http.Request{URL: &url.URL{Scheme: "http", Host: strings.ToLower(host)}}).Write(&written) == nil {
+		if sent, err := http.ReadRequest(bufio.NewReader(&written)); err == nil && sent.Host != "" {
+			return sent.Host
+		}
 	}
-	if ok {
-		ascii += ":" + url.PathEscape(port)
-	}
-	return ascii
+	return url.PathEscape(host)
 }
 
 // canonicalAddr returns the canonical text (RFC 5952) of an IPv6 address, whose zone may be escaped as in a URL. It returns another

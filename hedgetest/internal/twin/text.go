@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -10,11 +11,11 @@ import (
 )
 
 // Text returns all that a value holds, also behind pointers and in fields that are not exported. Texts of two values are equal
-// if their contents are. The error names the first part of the value that cannot be read: a function, the elements of a channel, an unsafe.Pointer,
+// if their contents are, and if the same of their parts share memory. It writes shared memory once. The error names the first part of the value that cannot be read: a function, the elements of a channel, an unsafe.Pointer,
 // a timer, an open file or connection.
 func Text(v any) (string, error) {
-	w := writer{path: "it"}
-	w.write(addressable(reflect.ValueOf(v)), make(map[visit]bool))
+	w := writer{path: "it", met: make(map[reference]meeting)}
+	w.write(addressable(reflect.ValueOf(v)))
 	return w.String(), w.unread
 }
 
@@ -22,6 +23,7 @@ type writer struct {
 	strings.Builder
 	path   string // of the value that is written
 	unread error  // about the first value that cannot be read
+	met    map[reference]meeting
 }
 
 // refuse notes that the value that is written cannot be read. It writes the type instead.
@@ -33,10 +35,10 @@ func (w *writer) refuse(v reflect.Value, why string) {
 }
 
 // writePart writes a part of the value that is written: a field, an element, or the content of a pointer.
-func (w *writer) writePart(name string, v reflect.Value, open map[visit]bool) {
+func (w *writer) writePart(name string, v reflect.Value) {
 	path := w.path
 	w.path += name
-	w.write(addressable(v), open)
+	w.write(addressable(v))
 	w.path = path
 }
 
@@ -53,35 +55,52 @@ func addressable(v reflect.Value) reflect.Value {
 	return p
 }
 
-// A visit is of what stands behind a pointer, a map or a slice; a value that holds itself is not written again.
-type visit struct {
+// A reference is what a pointer, a map or a slice refers to.
+type reference struct {
 	at  uintptr
 	len int // of a slice
 	of  reflect.Type
 }
 
-// within calls write unless v, which refers to what it holds, is being written already. A nil map or slice holds as much as an empty one.
-func (w *writer) within(v reflect.Value, open map[visit]bool, write func()) {
-	at := visit{at: v.Pointer(), of: v.Type()}
-	if v.Kind() == reflect.Slice {
-		at.len = v.Len()
-	}
-	switch {
-	case v.IsNil() && v.Kind() == reflect.Pointer:
-		w.WriteString("nil")
-	case v.IsNil():
-		write()
-	case open[at]:
-		w.WriteString("itself")
-	default:
-		open[at] = true
-		write()
-		delete(open, at)
-	}
+// A meeting is the first time that the writer met a reference.
+type meeting struct {
+	number int
+	value  reflect.Value // keeps the memory from being used again while the writer works
 }
 
-func (w *writer) write(v reflect.Value, open map[visit]bool) {
-	if v.IsValid() && w.writeKnown(v, open) {
+// writeReferred calls write if v, a pointer, a map or a slice, is met for the first time. Otherwise it writes the number of that meeting. An
+// empty map or slice, nil or not, is written each time, and so is a pointer to nothing.
+func (w *writer) writeReferred(v reflect.Value, write func()) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			w.WriteString("nil")
+			return
+		}
+		if v.Type().Elem().Size() == 0 { // all of them may have one address
+			write()
+			return
+		}
+	default:
+		if v.Len() == 0 {
+			write()
+			return
+		}
+	}
+	to := reference{at: v.Pointer(), of: v.Type()}
+	if v.Kind() == reflect.Slice {
+		to.len = v.Len()
+	}
+	if first, ok := w.met[to]; ok {
+		fmt.Fprintf(w, "#%d", first.number)
+		return
+	}
+	w.met[to] = meeting{len(w.met), v}
+	write()
+}
+
+func (w *writer) write(v reflect.Value) {
+	if v.IsValid() && w.writeKnown(v) {
 		return
 	}
 	switch v.Kind() {
@@ -93,21 +112,21 @@ func (w *writer) write(v reflect.Value, open map[visit]bool) {
 			return
 		}
 		w.WriteString(v.Elem().Type().String() + "(")
-		w.writePart("", v.Elem(), open)
+		w.writePart("", v.Elem())
 		w.WriteString(")")
 	case reflect.Pointer:
-		w.within(v, open, func() {
+		w.writeReferred(v, func() {
 			w.WriteString("&")
-			w.writePart("", v.Elem(), open)
+			w.writePart("", v.Elem())
 		})
 	case reflect.Struct:
-		w.writeStruct(v, open)
+		w.writeStruct(v)
 	case reflect.Map:
-		w.within(v, open, func() { w.writeMap(v, open) })
+		w.writeReferred(v, func() { w.writeMap(v) })
 	case reflect.Slice:
-		w.within(v, open, func() { w.writeList(v, open) })
+		w.writeReferred(v, func() { w.writeList(v) })
 	case reflect.Array:
-		w.writeList(v, open)
+		w.writeList(v)
 	case reflect.String:
 		fmt.Fprintf(w, "%q", v.String())
 	default:
@@ -116,7 +135,7 @@ func (w *writer) write(v reflect.Value, open map[visit]bool) {
 }
 
 // writeKnown writes values whose fields do not tell their content, and reports whether v is one.
-func (w *writer) writeKnown(v reflect.Value, open map[visit]bool) bool {
+func (w *writer) writeKnown(v reflect.Value) bool {
 	switch t := v.Type(); {
 	case t == reflect.TypeFor[time.Time](): // its fields say how it was made
 		w.WriteString(v.Interface().(time.Time).Round(0).Format(time.RFC3339Nano))
@@ -126,11 +145,11 @@ func (w *writer) writeKnown(v reflect.Value, open map[visit]bool) bool {
 			all[key] = value
 			return true
 		})
-		w.writePart("", reflect.ValueOf(all), open)
+		w.writePart("", reflect.ValueOf(all))
 	case t.PkgPath() == "sync/atomic" && v.Addr().MethodByName("Load").IsValid():
-		w.writePart("", v.Addr().MethodByName("Load").Call(nil)[0], open)
+		w.writePart("", v.Addr().MethodByName("Load").Call(nil)[0])
 	case t.PkgPath() == "weak" && v.MethodByName("Value").IsValid():
-		w.writePart("", v.MethodByName("Value").Call(nil)[0], open)
+		w.writePart("", v.MethodByName("Value").Call(nil)[0])
 	case t == reflect.TypeFor[sync.Mutex](), t == reflect.TypeFor[sync.RWMutex](), t == reflect.TypeFor[sync.WaitGroup](),
 		t == reflect.TypeFor[sync.Cond](), t == reflect.TypeFor[sync.Pool](): // they hold no state that lasts
 		w.WriteString(t.String())
@@ -170,7 +189,7 @@ func (w *writer) writePlain(v reflect.Value) {
 	}
 }
 
-func (w *writer) writeList(v reflect.Value, open map[visit]bool) {
+func (w *writer) writeList(v reflect.Value) {
 	if v.Type().Elem().Kind() == reflect.Uint8 {
 		var all []byte
 		for i := range v.Len() {
@@ -184,34 +203,54 @@ func (w *writer) writeList(v reflect.Value, open map[visit]bool) {
 		if i > 0 {
 			w.WriteString(" ")
 		}
-		w.writePart(fmt.Sprintf("[%d]", i), v.Index(i), open)
+		w.writePart(fmt.Sprintf("[%d]", i), v.Index(i))
 	}
 	w.WriteString("]")
 }
 
-func (w *writer) writeStruct(v reflect.Value, open map[visit]bool) {
+func (w *writer) writeStruct(v reflect.Value) {
 	w.WriteString("{")
 	for i := range v.NumField() {
 		if i > 0 {
 			w.WriteString(" ")
 		}
 		w.WriteString(v.Type().Field(i).Name + ":")
-		w.writePart("."+v.Type().Field(i).Name, v.Field(i), open)
+		w.writePart("."+v.Type().Field(i).Name, v.Field(i))
 	}
 	w.WriteString("}")
 }
 
-// writeMap writes the entries in the order of their texts.
-func (w *writer) writeMap(v reflect.Value, open map[visit]bool) {
-	var all []string
-	for key, value := range v.Seq2() {
-		entry := writer{path: w.path, unread: w.unread}
-		entry.writePart("[key]", key, open)
-		entry.WriteString(":")
-		entry.writePart("[]", value, open)
-		w.unread = entry.unread
-		all = append(all, entry.String())
+// writeMap writes the entries in the order of the texts of their keys, and of their values where those are equal.
+func (w *writer) writeMap(v reflect.Value) {
+	type entry struct {
+		key, value reflect.Value
+		text       string // of the key alone
 	}
-	slices.Sort(all)
-	fmt.Fprintf(w, "map[%s]", strings.Join(all, " "))
+	var all []entry
+	for key, value := range v.Seq2() {
+		all = append(all, entry{key, value, textAlone(key)})
+	}
+	slices.SortFunc(all, func(a, b entry) int {
+		if c := cmp.Compare(a.text, b.text); c != 0 {
+			return c
+		}
+		return cmp.Compare(textAlone(a.value), textAlone(b.value))
+	})
+	w.WriteString("map[")
+	for i, e := range all {
+		if i > 0 {
+			w.WriteString(" ")
+		}
+		w.writePart("[key]", e.key)
+		w.WriteString(":")
+		w.writePart("[]", e.value)
+	}
+	w.WriteString("]")
+}
+
+// textAlone returns the text of a value, whatever the writer has met before.
+func textAlone(v reflect.Value) string {
+	w := writer{met: make(map[reference]meeting)}
+	w.write(addressable(v))
+	return w.String()
 }
