@@ -1,6 +1,7 @@
 package recursor
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net/netip"
@@ -22,19 +23,31 @@ func (r *Resolver) Export(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return c.fleet.Export(w, c.exportZones())
+	return c.fleet.Export(w, r.zoneSource(), c.exportZones())
 }
 
-// Identity returns a string that names the root servers to begin with, the Zones and Trust: Resolvers with the same string give
-// the same answers. Import of a dnshedge.Client compares such strings.
+// Identity returns a string that names the root servers to begin with, the Zones, Trust and Limits.NSEC3Iterations: Resolvers with the same string
+// give the same answers. Import of a dnshedge.Client compares such strings.
 func (r *Resolver) Identity() string {
 	t := r.Trust
+	return fmt.Sprintf("%s %d %s", r.identifyServers(), r.Limits.withDefaults().NSEC3Iterations,
+		chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
+}
+
+// identifyServers returns a string that names which servers a Resolver asks before a zone's parent has said whom to ask.
+func (r *Resolver) identifyServers() string {
 	zones := make([]string, 0, len(r.Zones))
 	for zone, addrs := range r.Zones {
 		zones = append(zones, fmt.Sprint(dns.CanonicalName(zone), slices.SortedFunc(slices.Values(addrs), netip.AddrPort.Compare)))
 	}
 	slices.Sort(zones)
-	return fmt.Sprintf("%s %q %v %s", r.identifyRoot(), zones, r.PrivateOK, chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
+	return fmt.Sprintf("%s %q %v", r.identifyRoot(), zones, r.PrivateOK)
+}
+
+// zoneSource returns a hash of identifyServers: where zones are served is true only for Resolvers that begin at the same servers.
+func (r *Resolver) zoneSource() string {
+	h := sha256.Sum256([]byte(r.identifyServers()))
+	return string(h[:])
 }
 
 // identifyRoot returns a string that names the root servers to begin with.
@@ -44,14 +57,14 @@ func (r *Resolver) identifyRoot() string {
 }
 
 // Import adds what Export wrote, unless more is known already. The time that has passed since
-// counts against TTLs. It returns an error and changes nothing if the export is
+// counts against TTLs. Of a Resolver with other Hints, Zones or PrivateOK, it takes the round trip times alone. It returns an error and changes nothing if the export is
 // damaged, has another version, is larger than 16 MiB, or is older than a day.
 func (r *Resolver) Import(rd io.Reader) error {
 	c, err := r.setup()
 	if err != nil {
 		return err
 	}
-	zones, err := c.fleet.Import(rd)
+	zones, err := c.fleet.Import(rd, r.zoneSource())
 	c.importZones(zones)
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
@@ -508,6 +509,52 @@ two.tld. delegated 192.0.3.2
 		time.Sleep(23 * time.Hour)
 		require.Error(t, w.resolver().Import(bytes.NewReader(export)), "older than a day")
 	})
+}
+
+func TestImportTakesZonesOnlyOfResolversWithTheSameServers(t *testing.T) {
+	other := func(set func(*recursor.Resolver)) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			old := w.resolver(func(r *recursor.Resolver) { r.Hints = []netip.Addr{netip.MustParseAddr("198.41.0.4")} })
+			require.Contains(t, told(w.ask(old, "www.example. A")), "NOERROR")
+			var b bytes.Buffer
+			require.NoError(t, old.Export(&b))
+			r := w.resolver(func(r *recursor.Resolver) { r.Hints = []netip.Addr{netip.MustParseAddr("198.41.0.4")} }, set)
+			require.NoError(t, r.Import(&b))
+			assert.Positive(t, r.Stats().Servers, "round trip times are those of the same addresses")
+			assert.Zero(t, r.Stats().Zones)
+			assert.False(t, recursor.Knows(r, "example.", time.Now()))
+			n := len(w.since(0))
+			w.ask(r, "www.example. A")
+			require.Greater(t, len(w.since(n)), 0)
+			assert.Equal(t, ".", w.since(n)[0].name, "the root's servers are asked for")
+			assert.Contains(t, r.Hints, w.since(n)[0].to)
+		}
+	}
+	for name, set := range map[string]func(*recursor.Resolver){
+		"Hints":     func(r *recursor.Resolver) { r.Hints = []netip.Addr{netip.MustParseAddr("198.41.0.5")} },
+		"more":      func(r *recursor.Resolver) { r.Hints = append(r.Hints, netip.MustParseAddr("198.41.0.5")) },
+		"PrivateOK": func(r *recursor.Resolver) { r.PrivateOK = true },
+		"Zones": func(r *recursor.Resolver) {
+			r.Zones = map[string][]netip.AddrPort{"corp.": {netip.MustParseAddrPort("192.0.2.9:53")}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { bubble(t, pair, other(set)) })
+	}
+}
+
+func TestIdentityOfResolverNamesWhatDecidesAnswers(t *testing.T) {
+	seen := make(map[string]int)
+	for i, r := range []*recursor.Resolver{
+		{}, {Hints: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, {PrivateOK: true}, {Limits: recursor.Limits{NSEC3Iterations: 10}},
+		{Zones: map[string][]netip.AddrPort{"corp.": {netip.MustParseAddrPort("192.0.2.9:53")}}},
+		{Trust: dnssec.Trust{Off: true}}, {Trust: dnssec.Trust{Report: true}}, {Trust: dnssec.Trust{AllowSHA1: true}},
+		{Trust: dnssec.Trust{Insecure: []string{"corp."}}}, {Trust: dnssec.Trust{Anchors: []dns.RR{}}},
+	} {
+		before, ok := seen[r.Identity()]
+		assert.False(t, ok, "%d and %d", i, before)
+		seen[r.Identity()] = i
+	}
+	assert.Equal(t, new(recursor.Resolver).Identity(), (&recursor.Resolver{Limits: recursor.Limits{NSEC3Iterations: 50}}).Identity(), "the default")
 }
 
 func TestAnImportOfWhatIsDamagedChangesNothing(t *testing.T) {

@@ -17,9 +17,10 @@ import (
 const (
 	maxExport    = 16 << 20 // bytes
 	maxZoneBytes = 64 << 10 // of a zone in an export; larger ones are left out
+	maxSource    = 64       // bytes of the source of zones
 )
 
-// In its envelope, an export is first contacts, the number of servers and each of them, and the
+// In its envelope, an export is first contacts, the number of servers and each of them, the source of the zones, and the
 // number of zones and each of them. Numbers are varints, and bytes have their number before them.
 var envelope = decode.Envelope{Name: "hedge recursor ", Foreign: errForeign, Max: maxExport}
 
@@ -41,16 +42,16 @@ type Delegation struct {
 	Proof   [][]byte // what the parent says of its keys, with signatures: records in wire format
 }
 
-// Export writes what is known of servers, and zones.
-func (f *Fleet) Export(w io.Writer, zones []Delegation) error {
-	if _, err := w.Write(f.exportAt(zones, time.Now())); err != nil {
+// Export writes what is known of servers, and zones. The source is a string of at most 64 bytes, which names who said where the zones are served.
+func (f *Fleet) Export(w io.Writer, source string, zones []Delegation) error {
+	if _, err := w.Write(f.exportAt(source, zones, time.Now())); err != nil {
 		return fmt.Errorf("recursor: Export: %w", err)
 	}
 	return nil
 }
 
-func (f *Fleet) exportAt(zones []Delegation, now time.Time) []byte {
-	b := f.appendServers(envelope.Begin(now), now)
+func (f *Fleet) exportAt(source string, zones []Delegation, now time.Time) []byte {
+	b := decode.AppendBytes(f.appendServers(envelope.Begin(now), now), source)
 	var all []byte
 	n := 0
 	for _, z := range zones {
@@ -120,17 +121,17 @@ type serverExport struct {
 	plain time.Duration // how long it is asked without EDNS, from then on
 }
 
-// Import reads an export, takes what it says of servers that are not known, and
-// returns its zones. After an error nothing has changed.
-func (f *Fleet) Import(r io.Reader) ([]Delegation, error) {
-	zones, err := f.readAt(r, time.Now())
+// Import reads an export, takes what it says of servers that are not known, and returns its zones, or none if their source is another one. After an error
+// nothing has changed.
+func (f *Fleet) Import(r io.Reader, source string) ([]Delegation, error) {
+	zones, err := f.readAt(r, source, time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("recursor: Import: %w", err)
 	}
 	return zones, nil
 }
 
-func (f *Fleet) readAt(r io.Reader, now time.Time) ([]Delegation, error) {
+func (f *Fleet) readAt(r io.Reader, source string, now time.Time) ([]Delegation, error) {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return nil, err
@@ -147,10 +148,11 @@ func (f *Fleet) readAt(r io.Reader, now time.Time) ([]Delegation, error) {
 		}
 		servers = append(servers, s)
 	}
+	same := string(d.Bytes(maxSource)) == source
 	var zones []Delegation
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
 		z := takeZone(&d, now.Add(-passed))
-		if z.Expires.After(now) {
+		if same && z.Expires.After(now) {
 			zones = append(zones, z)
 		}
 	}

@@ -965,15 +965,18 @@ func TestAnExportIsWhatIsKnownOfServers(t *testing.T) {
 			{"old.", nil, nil, time.Now().Add(10 * time.Minute), nil},
 		}
 		var b bytes.Buffer
-		require.NoError(t, f.Export(&b, zones))
+		require.NoError(t, f.Export(&b, "", zones))
 		time.Sleep(20 * time.Minute)
 		g := n.known(n.serve("2001:db8::1", good(10*ms)))
-		got, err := g.Import(bytes.NewReader(b.Bytes()))
+		got, err := g.Import(bytes.NewReader(b.Bytes()), "")
 		require.NoError(t, err)
 		require.Len(t, got, 1, "the other one has expired")
 		assert.WithinDuration(t, zones[0].Expires, got[0].Expires, 0)
 		got[0].Expires = zones[0].Expires
 		assert.Equal(t, zones[0], got[0])
+		none, err := g.Import(bytes.NewReader(b.Bytes()), "another source")
+		require.NoError(t, err)
+		assert.Empty(t, none)
 		require.Len(t, g.servers.all, 32)
 		assert.InDelta(t, 70*ms, g.servers.all[all[0]].rtt.SRTT, 1000)
 		assert.InDelta(t, 10*ms, g.servers.all[all[1]].rtt.SRTT, 1000, "what is known already stays")
@@ -990,26 +993,26 @@ func TestAnExportThatIsDamagedOldOrForeignChangesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.known(n.serve("192.0.2.1", good(70*ms)))
 		var b bytes.Buffer
-		require.NoError(t, f.Export(&b, []Delegation{{"com.", []string{"a."}, nil, time.Now().Add(100 * time.Hour), nil}}))
+		require.NoError(t, f.Export(&b, "", []Delegation{{"com.", []string{"a."}, nil, time.Now().Add(100 * time.Hour), nil}}))
 		g := n.fleet(Config{})
 		for i := range b.Len() {
 			bad := bytes.Clone(b.Bytes())
 			bad[i] ^= 4
-			_, err := g.Import(bytes.NewReader(bad))
+			_, err := g.Import(bytes.NewReader(bad), "")
 			require.Error(t, err, i)
-			_, err = g.Import(bytes.NewReader(b.Bytes()[:i]))
+			_, err = g.Import(bytes.NewReader(b.Bytes()[:i]), "")
 			require.Error(t, err, i)
 		}
-		_, err := g.Import(bytes.NewReader(append(bytes.Clone(b.Bytes()), 0)))
+		_, err := g.Import(bytes.NewReader(append(bytes.Clone(b.Bytes()), 0)), "")
 		require.ErrorContains(t, err, "damaged")
-		_, err = g.Import(strings.NewReader("hedge dns 1\n"))
+		_, err = g.Import(strings.NewReader("hedge dns 1\n"), "")
 		require.ErrorIs(t, err, errForeign)
-		_, err = g.Import(strings.NewReader("hedge recursor 9\nx"))
+		_, err = g.Import(strings.NewReader("hedge recursor 9\nx"), "")
 		require.ErrorContains(t, err, `version "9"`)
-		_, err = g.Import(io.LimitReader(neverEnding('x'), 1<<30))
+		_, err = g.Import(io.LimitReader(neverEnding('x'), 1<<30), "")
 		require.ErrorContains(t, err, "larger than 16 MiB")
 		time.Sleep(decode.MaxAge + time.Second)
-		_, err = g.Import(bytes.NewReader(b.Bytes()))
+		_, err = g.Import(bytes.NewReader(b.Bytes()), "")
 		require.ErrorContains(t, err, "24h0m1s old")
 		assert.Empty(t, g.servers.all)
 		assert.Zero(t, g.first.window.Len())
@@ -1031,7 +1034,7 @@ func FuzzImport(f *testing.F) {
 	defer g.Close()
 	at := netip.MustParseAddrPort("[2001:db8::1]:53")
 	*g.servers.lookUp(at, 0) = server{rtt: rtt.Estimate[float32]{SRTT: 1e6, RTTVAR: 1e5}}
-	f.Add(g.exportAt([]Delegation{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour), [][]byte{{1}}}}, time.Now()))
+	f.Add(g.exportAt("", []Delegation{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour), [][]byte{{1}}}}, time.Now()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= 4 {
 			end := len(b) - 4
@@ -1039,11 +1042,11 @@ func FuzzImport(f *testing.F) {
 		}
 		g := New(Config{})
 		defer g.Close()
-		if _, err := g.Import(bytes.NewReader(b)); err != nil {
+		if _, err := g.Import(bytes.NewReader(b), ""); err != nil {
 			assert.Empty(t, g.servers.all)
 			return
 		}
-		_, err := g.Import(bytes.NewReader(g.exportAt(nil, time.Now())))
+		_, err := g.Import(bytes.NewReader(g.exportAt("", nil, time.Now())), "")
 		assert.NoError(t, err)
 	})
 }

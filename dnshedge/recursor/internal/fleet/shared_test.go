@@ -132,9 +132,9 @@ func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
 			}
 			f.mu.Unlock()
 			var b bytes.Buffer
-			require.NoError(t, f.Export(&b, nil))
+			require.NoError(t, f.Export(&b, "", nil))
 			g := n.fleet(Config{})
-			_, err := g.Import(&b)
+			_, err := g.Import(&b, "")
 			require.NoError(t, err, took)
 			assert.Positive(t, g.servers.lookUp(at, g.now()).rtt.SRTT, took)
 		}
@@ -296,8 +296,8 @@ func TestAnImportOfManyNamesOrAddressesForOneZoneIsDamaged(t *testing.T) {
 			}
 			for _, z := range []Delegation{z, y} {
 				var b bytes.Buffer
-				require.NoError(t, f.Export(&b, []Delegation{z}))
-				_, err := f.Import(&b)
+				require.NoError(t, f.Export(&b, "", []Delegation{z}))
+				_, err := f.Import(&b, "")
 				assert.ErrorIs(t, err, want)
 			}
 		}
