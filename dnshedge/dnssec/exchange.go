@@ -121,15 +121,22 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return nil, err
 }
 
-// put puts a question to the Exchanger, whose panic is an error.
+// put puts a question to the Exchanger, and returns a copy of its response, which may be changed. A panic of the Exchanger, or of a record in the response
+// while it is copied, is an error, and so is a nil record.
 func (c *core) put(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, err error) {
 	defer usercode.Recover("Exchanger", &err)
 	c.count.asked.Add(1)
 	r, _, err = c.conf.Exchanger.ExchangeContext(ctx, m, address)
-	if err == nil && r == nil {
-		err = errors.New("dnssec: the Exchanger returned neither a response nor an error")
+	switch {
+	case err != nil:
+		return nil, err
+	case r == nil:
+		return nil, errors.New("dnssec: the Exchanger returned neither a response nor an error")
 	}
-	return r, err
+	if r, err = usercode.CopyMessage(r); err != nil {
+		return nil, fmt.Errorf("dnssec: response of the Exchanger: %w", err)
+	}
+	return r, nil
 }
 
 // pass passes on what is not validated.
@@ -138,9 +145,8 @@ func (c *core) pass(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := *r
-	own.AuthenticatedData = false
-	return &own, nil
+	r.AuthenticatedData = false
+	return r, nil
 }
 
 // resolve answers q, which m asks, and asks others if what comes is bogus. The error is then a *validate.Reason.
@@ -217,7 +223,7 @@ func (c *core) try(ctx context.Context, b *bill, m *dns.Msg, q question, at turn
 	}
 	a := &answer{options: came.options}
 	for _, l := range links {
-		a.add(l, q, m.Question[0].Name, len(links) > 1)
+		a.add(l, q, m.Question[0].Name)
 	}
 	if len(links) > 1 { // a DNAME record may make several of them, and one proof serve two; Dedup changes TTLs
 		a.answer, a.authority = dns.Dedup(a.answer, nil), dns.Dedup(a.authority, nil)

@@ -43,6 +43,77 @@ func TestPanicOfExchangerIsErrorOfQuestion(t *testing.T) {
 	}
 }
 
+// nilRecords returns what may stand in place of a record and has no methods that work.
+func nilRecords() []dns.RR {
+	return []dns.RR{nil, (*dns.A)(nil), (*dns.OPT)(nil), struct{ dns.RR }{}, &dns.PrivateRR{}}
+}
+
+func TestNilRecordOfExchangerIsErrorOfQuestion(t *testing.T) {
+	sections := []func(r *dns.Msg, rr dns.RR){
+		func(r *dns.Msg, rr dns.RR) { r.Answer = append(r.Answer, rr) },
+		func(r *dns.Msg, rr dns.RR) { r.Ns = append(r.Ns, rr) },
+		func(r *dns.Msg, rr dns.RR) { r.Extra = append(r.Extra, rr) },
+	}
+	for _, rr := range nilRecords() {
+		for i, add := range sections {
+			for _, qtype := range []uint16{dns.TypeA, dns.TypeDNSKEY, dns.TypeDS, dns.TypeSOA} {
+				bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
+					change := func(q, r *dns.Msg) *dns.Msg {
+						if q.Question[0].Qtype == qtype {
+							add(r, rr)
+						}
+						return r
+					}
+					u.order = []string{"one", "two"}
+					u.set(change, change)
+					r, err := ask(v, "www.example. A")
+					if qtype != dns.TypeSOA {
+						assert.True(t, err != nil || r.Rcode == dns.RcodeServerFailure, "%T in section %d for %s", rr, i, dns.Type(qtype))
+					}
+					m := new(dns.Msg).SetQuestion("www.example.", qtype)
+					m.CheckingDisabled = true
+					_, _, err = v.ExchangeContext(t.Context(), m, "")
+					assert.Error(t, err)
+				})
+			}
+		}
+	}
+}
+
+// unpackable is data of a record that panics when it is written to a message.
+type unpackable struct{}
+
+func (unpackable) String() string              { return "" }
+func (unpackable) Parse([]string) error        { return nil }
+func (unpackable) Pack([]byte) (int, error)    { panic("in Pack") }
+func (unpackable) Unpack([]byte) (int, error)  { return 0, nil }
+func (unpackable) Copy(dns.PrivateRdata) error { return nil }
+func (unpackable) Len() int                    { return 4 }
+
+// privateType is for private use (RFC 6895 §3.1).
+const privateType = 65400
+
+func init() {
+	dns.PrivateHandle("UNPACKABLE", privateType, func() dns.PrivateRdata { return unpackable{} })
+}
+
+func TestPanicOfRecordOfKeysIsErrorOfQuestion(t *testing.T) {
+	for _, qtype := range []uint16{dns.TypeDNSKEY, dns.TypeDS} {
+		bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
+			u.set(func(q, r *dns.Msg) *dns.Msg {
+				if ask := q.Question[0]; ask.Qtype == qtype {
+					rr := dns.TypeToRR[privateType]()
+					*rr.Header() = dns.RR_Header{Name: ask.Name, Rrtype: qtype, Class: dns.ClassINET, Ttl: 60}
+					r.Answer = append([]dns.RR{rr}, r.Answer...)
+				}
+				return r
+			})
+			r, err := ask(v, "www.example. A")
+			assert.True(t, err != nil || r.Rcode == dns.RcodeServerFailure, "%s", dns.Type(qtype))
+		})
+	}
+}
+
 func TestValidatorFailsAfterPanicInSetup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &upstreams{world: newWorld(t, estate)}

@@ -13,32 +13,18 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// add adds a link that is not bogus to the answer to a question whose name is spelled in some way. With own, no record is one that the Exchanger has
-// returned.
-func (a *answer) add(l *link, q question, spelled string, own bool) {
+// add adds a link that is not bogus to the answer to a question whose name is spelled in some way.
+func (a *answer) add(l *link, q question, spelled string) {
 	if l.Status != validate.Secure && a.status != validate.Insecure || a.status == validate.Unchecked {
 		a.status, a.why = l.Status, l.Why
 	}
 	a.rcode = l.Rcode
-	show := func(rr dns.RR) dns.RR {
-		h := rr.Header()
-		name := h.Name
-		if dns.IsFqdn(spelled) && dnsname.Lower(name) == q.name {
-			name = spelled
+	for _, rr := range slices.Concat(l.Answer, l.Authority) {
+		if h := rr.Header(); dns.IsFqdn(spelled) && dnsname.Lower(h.Name) == q.name {
+			h.Name = spelled
 		}
-		if name == h.Name && !own {
-			return rr
-		}
-		rr = dns.Copy(rr) // others may see what the Exchanger has returned
-		rr.Header().Name = name
-		return rr
 	}
-	for _, rr := range l.Answer {
-		a.answer = append(a.answer, show(rr))
-	}
-	for _, rr := range l.Authority {
-		a.authority = append(a.authority, show(rr))
-	}
+	a.answer, a.authority = append(a.answer, l.Answer...), append(a.authority, l.Authority...)
 }
 
 // respond makes the response to m, which asks q.

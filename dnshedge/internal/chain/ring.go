@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
@@ -113,9 +114,9 @@ func (c *Chains) join(b Bill, z *Zone, old *ring) (f *flight, mine bool) {
 		ctx, stop := context.WithTimeout(ctx, maxTime)
 		defer stop()
 		defer close(f.done)
-		f.ring = bogus(&validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "the keys could not be judged", Zone: z.Name}) // if this panics
+		f.ring = bogus(&validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "the keys could not be judged", Zone: z.Name}) // if search panics
 		defer func() { c.keep(f) }()
-		f.ring = c.search(ctx, b, z)
+		usercode.Run(func() { f.ring = c.search(ctx, b, z) }) // a record of an Exchanger may be of a type that panics
 	})
 	return f, true
 }
@@ -644,6 +645,8 @@ func signerOfSet(s *validate.RRset, zone, name string) string {
 	return lowest
 }
 
+var errNoResponse = errors.New("no response has come")
+
 // fetched is what has come of a question for keys.
 type fetched struct {
 	said *Said
@@ -655,8 +658,10 @@ func (c *Chains) fetch(ctx context.Context, b Bill, z *Zone, bad ...netip.AddrPo
 	done := make(chan fetched, 1)
 	c.Counts.KeyQueries.Add(1)
 	c.conf.Go(func(context.Context) {
-		said, err := b.Ask(ctx, z, z.Name, dns.TypeDNSKEY, bad)
-		done <- fetched{said, err}
+		f := fetched{err: errNoResponse} // if Ask does not return
+		defer func() { done <- f }()
+		defer usercode.Recover("response for DNSKEY", &f.err)
+		f.said, f.err = b.Ask(ctx, z, z.Name, dns.TypeDNSKEY, bad)
 	})
 	return done
 }
