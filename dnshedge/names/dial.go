@@ -25,12 +25,13 @@ var errNoConn = errors.New("names: Dialer returned neither a connection nor an e
 func (n *Names) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(address)
 	want, other := familyOf(network, "tcp", "udp")
-	if err != nil || other != nil || name == "" {
-		return n.dialer().DialContext(ctx, network, address)
-	}
-	if ip, err := netip.ParseAddr(name); err == nil {
-		conn, err := n.dialer().DialContext(ctx, network, address)
-		if err != nil || conn == nil {
+	untracked := err != nil || other != nil || name == ""
+	if ip, err := netip.ParseAddr(name); untracked || err == nil {
+		if n.isClosed() {
+			return nil, &net.OpError{Op: "dial", Net: network, Err: errClosed}
+		}
+		conn, err := n.callDialer(ctx, network, address)
+		if untracked || err != nil {
 			return conn, err
 		}
 		return n.trackGiven(ctx, conn, ip.Unmap()), nil
@@ -42,6 +43,23 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 	defer n.release(h)
 	d := &dial{h: h, network: network, port: port, want: want}
 	return d.run(ctx)
+}
+
+// callDialer calls the Dialer. A panic is an error, and so is a result that has neither a connection nor an error.
+func (n *Names) callDialer(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			conn, err = nil, fmt.Errorf("names: Dialer panicked: %v", p)
+		}
+	}()
+	conn, err = n.dialer().DialContext(ctx, network, address)
+	switch {
+	case err != nil:
+		return nil, err
+	case conn == nil:
+		return nil, errNoConn
+	}
+	return conn, nil
 }
 
 // A dial is one call of DialContext.
@@ -151,17 +169,13 @@ func (d *dial) next(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait
 	return ip, h.changed, wait
 }
 
-// start dials an address in a goroutine that ends when the Dialer has returned. A panic of the Dialer is
-// an error of the address, since no caller could recover it.
+// start dials an address in a goroutine that ends when the Dialer has returned.
 func (d *dial) start(ctx context.Context, ip netip.Addr) {
 	d.tried[ip] = len(d.tried)
 	d.pending = append(d.pending, ip)
 	go func() {
 		r := dialled{ip: ip, err: errNoConn} // if the Dialer ends the goroutine
 		defer func() {
-			if p := recover(); p != nil {
-				r.err = fmt.Errorf("names: Dialer panicked: %v", p)
-			}
 			select {
 			case d.results <- r:
 			case <-d.done:
@@ -170,11 +184,7 @@ func (d *dial) start(ctx context.Context, ip netip.Addr) {
 				}
 			}
 		}()
-		conn, err := d.h.n.dialer().DialContext(ctx, d.network, net.JoinHostPort(ip.String(), d.port))
-		if err == nil && conn == nil {
-			err = errNoConn
-		}
-		r.Conn, r.err = conn, err
+		r.Conn, r.err = d.h.n.callDialer(ctx, d.network, net.JoinHostPort(ip.String(), d.port))
 	}()
 }
 

@@ -281,6 +281,37 @@ func TestADialerThatPanicsIsAnAddressThatFails(t *testing.T) {
 	}
 }
 
+// No lookup and no goroutine is needed for these addresses.
+func TestDialOfGivenAddressIsGuarded(t *testing.T) {
+	for want, fail := range map[string]dialerFunc{
+		"names: Dialer panicked: no more":                          func(context.Context, string, string) (net.Conn, error) { panic("no more") },
+		"names: Dialer returned neither a connection nor an error": func(context.Context, string, string) (net.Conn, error) { return nil, nil },
+	} {
+		play(t, func(t *testing.T, w *world) {
+			w.Dialer = fail
+			for _, a := range [][2]string{{"tcp", "192.0.2.1:80"}, {"udp6", "[2001:db8::1]:53"}, {"tcp", ":80"}, {"unix", "/run/x"}} {
+				conn, err := w.DialContext(t.Context(), a[0], a[1])
+				assert.EqualError(t, err, want, a)
+				assert.Nil(t, conn, a)
+			}
+		})
+	}
+}
+
+func TestDialOfGivenAddressFailsAfterClose(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		require.NoError(t, w.Close())
+		for _, a := range [][2]string{{"tcp", "192.0.2.1:80"}, {"udp6", "[2001:db8::1]:53"}, {"tcp", ":80"}, {"unix", "/run/x"}} {
+			_, err := w.DialContext(t.Context(), a[0], a[1])
+			require.ErrorIs(t, err, net.ErrClosed, a)
+			assert.IsType(t, &net.OpError{}, err)
+		}
+		_, err := w.LookupNetIP(t.Context(), "ip", "192.0.2.1")
+		require.ErrorIs(t, err, net.ErrClosed)
+		assert.Empty(t, w.net.made())
+	})
+}
+
 // A connection that comes too late is closed, and its Close may panic.
 func TestALateConnectionMayPanic(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {

@@ -81,8 +81,8 @@ type Names struct {
 	// panics, the lookup fails.
 	Exchanger dnshedge.Exchanger
 
-	// Dialer connects to addresses. Nil: a net.Dialer with a Timeout of 30 s. If it panics, the
-	// address fails.
+	// Dialer connects to addresses. Nil: a net.Dialer with a Timeout of 30 s. If it panics, or returns neither a
+	// connection nor an error, the address fails.
 	Dialer dnshedge.Dialer
 
 	// MinTTL is the shortest time between two lookups of a host, and raises shorter TTLs. Zero,
@@ -158,7 +158,10 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 		return nil, err
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
-		if !want.has(ip) {
+		switch {
+		case n.isClosed():
+			return nil, errClosed
+		case !want.has(ip):
 			return nil, unsuitable(host)
 		}
 		return []netip.Addr{ip}, nil
@@ -259,6 +262,14 @@ func (n *Names) Close() error {
 		n.own.close()
 	}
 	return nil
+}
+
+// isClosed reports whether Close has been called.
+func (n *Names) isClosed() bool {
+	n.init()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.closed
 }
 
 // ready returns a host whose addresses are known and, if they could be had in time, fresh; if
