@@ -55,6 +55,7 @@ type host struct {
 	timer   *time.Timer   // for expires; nil: nobody holds the host
 
 	returns  [3]time.Time // the last lookups that found an address again which had left
+	unsure   bool         // an address is
 	draining bool         // the host counts in Names.leaving
 	pushes   bool         // the next request sets push
 	push     time.Time    // until when requests make their connections close
@@ -64,7 +65,8 @@ type host struct {
 
 // An addr is what is known of an address of a host.
 type addr struct {
-	source netip.Addr          // of connections to it; not valid: there is no route
+	source netip.Addr          // of connections to it; not valid: there is no route, or it is not known yet
+	unsure bool                // the source could not be determined
 	left   time.Time           // when the host had it last; zero: it has it
 	ports  map[string]*service // that were dialled
 	conns  map[*tracking]struct{}
@@ -358,14 +360,15 @@ func (h *host) ask(ctx context.Context, typ uint16) chan found {
 // failed, or is not yet known, keeps its addresses; and so do both if there would be none. One that
 // has no such host has failed: the other's addresses contradict it (RFC 4074 §4.2).
 func (h *host) publish(both [2]*found) {
-	sources := make(map[netip.Addr]netip.Addr) // which takes system calls
+	var all []netip.Addr
 	for _, f := range both {
 		if f != nil {
 			for _, a := range f.addrs {
-				sources[a.Addr.Unmap()] = h.n.sourceOf(a.Addr.Unmap())
+				all = append(all, a.Addr.Unmap())
 			}
 		}
 	}
+	sources := h.n.sourcesOf(all)
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	if h.n.closed || !both[0].some() && !both[1].some() {
@@ -385,11 +388,7 @@ func (h *host) publish(both [2]*found) {
 		}
 		changed = h.replace(i, addrs, now) || changed
 	}
-	for ip, source := range sources {
-		if a := h.addrs[ip]; a != nil {
-			a.source = source
-		}
-	}
+	h.setSources(all, sources)
 	for i, f := range both {
 		if f != nil {
 			h.look.told[i] = true

@@ -297,6 +297,9 @@ func (n *Names) await(ctx context.Context, name string, want families, all bool)
 		h.wait(ctx, h.look.until(all && h.has(want)), h.known()) {
 	}
 	if h.known() {
+		if h.unsure {
+			h.determineSources()
+		}
 		return h, nil
 	}
 	h.release()

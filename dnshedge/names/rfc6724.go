@@ -2,8 +2,11 @@ package names
 
 import (
 	"cmp"
+	"errors"
 	"net"
 	"net/netip"
+	"slices"
+	"syscall"
 )
 
 // A destination is an address to connect to, and the source address that the system would use (RFC 6724 §6).
@@ -81,22 +84,73 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// systemSource returns the source address of packets to an address. It connects a UDP socket, which sends nothing. The source is
-// not valid if there is no route.
-func systemSource(ip netip.Addr) netip.Addr {
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 53)))
-	if err != nil {
-		return netip.Addr{}
-	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
+// unreachable are the errors of a system that has no route to an address, or no address of the family: those of Unix, and of Windows.
+var unreachable = [...]syscall.Errno{
+	syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT,
+	10051, 10065, 10049, 10047, // WSAENETUNREACH, WSAEHOSTUNREACH, WSAEADDRNOTAVAIL, WSAEAFNOSUPPORT
 }
 
-// sourceOf returns the source address that connections of the Dialer to ip have. A Dialer that is not a *net.Dialer may reach other
-// networks than this machine; its source is assumed to be ip itself, so that every address counts as reachable.
-func (n *Names) sourceOf(ip netip.Addr) netip.Addr {
+// systemSource returns the source address of packets to an address. It connects a UDP socket, which sends nothing. The source is
+// not valid if there is no route. An error says that the source cannot be determined now, as when the process has no descriptor left.
+func systemSource(ip netip.Addr) (netip.Addr, error) {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 53)))
+	if err != nil {
+		if slices.ContainsFunc(unreachable[:], func(e syscall.Errno) bool { return errors.Is(err, e) }) {
+			err = nil
+		}
+		return netip.Addr{}, err
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
+}
+
+// sourceOf returns the source address that connections of the Dialer to ip have, as systemSource does. A Dialer that is not a *net.Dialer may
+// reach other networks than this machine; its source is assumed to be ip itself, so that every address counts as reachable.
+func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	if _, plain := n.dialer().(*net.Dialer); !plain {
-		return ip
+		return ip, nil
 	}
 	return systemSource(ip)
+}
+
+// sourcesOf returns the sources of addresses, without those that cannot be determined now. It takes system calls: the caller must not
+// hold mu.
+func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
+	sources := make(map[netip.Addr]netip.Addr, len(addrs))
+	for _, ip := range addrs {
+		if source, err := n.sourceOf(ip); err == nil {
+			sources[ip] = source
+		}
+	}
+	return sources
+}
+
+// setSources stores the sources of addresses. An address without one keeps its former source, and is unsure. The caller holds mu.
+func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr) {
+	for _, ip := range addrs {
+		a := h.addrs[ip]
+		if a == nil {
+			continue
+		}
+		source, known := sources[ip]
+		if a.unsure = !known; known {
+			a.source = source
+		}
+		h.unsure = h.unsure || a.unsure
+	}
+}
+
+// determineSources determines the sources of the addresses that are unsure. The caller holds mu, which is given up meanwhile.
+func (h *host) determineSources() {
+	h.unsure = false
+	var unsure []netip.Addr
+	for ip, a := range h.addrs {
+		if a.unsure {
+			unsure = append(unsure, ip)
+		}
+	}
+	h.n.mu.Unlock()
+	sources := h.n.sourcesOf(unsure)
+	h.n.mu.Lock()
+	h.setSources(unsure, sources)
 }

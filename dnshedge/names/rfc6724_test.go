@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // The examples of RFC 6724 §10.2, but for those of rules 3, 4, 7 and 9, and addresses that no machine reaches.
@@ -40,9 +41,14 @@ func parseDestination(s string) destination {
 }
 
 func TestSystemSource(t *testing.T) {
-	assert.Equal(t, netip.MustParseAddr("127.0.0.1"), systemSource(netip.MustParseAddr("127.0.0.1")))
-	assert.False(t, systemSource(netip.MustParseAddr("fe80::1%nowhere")).IsValid())
+	source, err := systemSource(netip.MustParseAddr("127.0.0.1"))
+	require.NoError(t, err)
+	assert.Equal(t, netip.MustParseAddr("127.0.0.1"), source)
+	source, _ = systemSource(netip.MustParseAddr("fe80::1%nowhere"))
+	assert.False(t, source.IsValid())
 	other := &Names{Dialer: struct{ *net.Dialer }{}}
 	ip := netip.MustParseAddr("192.0.2.1")
-	assert.Equal(t, ip, other.sourceOf(ip), "of a Dialer that may be a proxy")
+	source, err = other.sourceOf(ip)
+	require.NoError(t, err)
+	assert.Equal(t, ip, source, "of a Dialer that may be a proxy")
 }
