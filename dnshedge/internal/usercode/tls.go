@@ -7,24 +7,31 @@ import (
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"slices"
 	"time"
 )
 
-// GuardTLS wraps the functions, interfaces and keys in the configuration of a TLS client. When one panics, the wrapper returns an error,
-// or the default result where there is no error to return. The configuration must be a copy that nothing uses yet.
+var errNoCertificate = errors.New("dnshedge: TLSConfig.GetClientCertificate returned neither a certificate nor an error")
+
+// GuardTLS wraps the functions, interfaces and keys in the configuration of a TLS client. When one panics, or returns neither a result nor an
+// error, the wrapper returns an error, or the default result where there is no error to return. The configuration must be a copy that nothing uses yet.
 func GuardTLS(t *tls.Config) {
 	const field = "TLSConfig"
 	if f := t.GetClientCertificate; f != nil {
 		t.GetClientCertificate = func(i *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
 			defer Recover(field, &err)
-			if c, err = f(i); c != nil {
-				own := *c
-				own.PrivateKey = guardKey(c.PrivateKey)
-				c = &own
+			c, err = f(i)
+			switch {
+			case err != nil:
+				return nil, err
+			case c == nil: // package tls would dereference it
+				return nil, errNoCertificate
 			}
-			return c, err
+			own := *c
+			own.PrivateKey = guardKey(c.PrivateKey)
+			return &own, nil
 		}
 	}
 	t.Certificates = slices.Clone(t.Certificates)
