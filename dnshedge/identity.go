@@ -27,10 +27,13 @@ const maxIdentifying = 32
 // method Identity() string. Import compares such strings.
 func (c *Client) Identity() string {
 	core, err := c.setup()
-	if err != nil || core.identifying.Add(1) > maxIdentifying {
+	if err != nil {
 		return ""
 	}
 	defer core.identifying.Add(-1)
+	if core.identifying.Add(1) > maxIdentifying {
+		return ""
+	}
 	sources := core.sources(time.Now())
 	parts := []string{"Client", sources.own, c.Hosts, fmt.Sprint(c.SpecialUse)}
 	for _, domain := range slices.Sorted(maps.Keys(sources.routes)) {

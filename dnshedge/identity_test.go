@@ -2,7 +2,9 @@ package dnshedge_test
 
 import (
 	"bytes"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -113,6 +115,27 @@ func TestExportLeavesOutAnswersOfOtherClients(t *testing.T) {
 	assert.True(t, has)
 	_, has = again.Cache.Get(question("other.example.", 1))
 	assert.False(t, has)
+}
+
+// slowIdentity is an Exchanger whose Identity takes a second.
+type slowIdentity struct{ exchanger }
+
+func (*slowIdentity) Identity() string {
+	time.Sleep(time.Second)
+	return "slow"
+}
+
+func TestIdentityIsKnownAfterManyCallsAtOnce(t *testing.T) {
+	bubbleOnly(t, func(t *testing.T) {
+		c := &dnshedge.Client{Exchanger: new(slowIdentity)}
+		defer c.Close()
+		var wg sync.WaitGroup
+		for range 40 {
+			wg.Go(func() { c.Identity() })
+		}
+		wg.Wait()
+		assert.NotEmpty(t, c.Identity())
+	})
 }
 
 func TestClientsThatReferToEachOtherHaveNoIdentity(t *testing.T) {
