@@ -74,6 +74,40 @@ func TestClientAsksAgainWhoIsUnavailableForAMoment(t *testing.T) {
 	}
 }
 
+// The server at an address that a caller names restarts, or ends its connections, or has too much to do.
+func TestClientAsksAddressAgainThatIsUnavailableForAMoment(t *testing.T) {
+	doubles.NeedsHTTP2InABubble(t)
+	for name, tc := range map[string]struct {
+		network string
+		bad     *dnstest.Reply // nil: connections are refused
+	}{
+		"refuses": {"tcp", nil}, "refuses, https": {"https", nil}, "ends": {"tls", &dnstest.Reply{Close: true}},
+		"429": {"https", &dnstest.Reply{Status: http.StatusTooManyRequests}}, "503": {"https", &dnstest.Reply{Status: http.StatusServiceUnavailable}},
+	} {
+		bubble(t, func(l *lab) {
+			start := time.Now()
+			serve := func() {
+				l.serve("a", func(q dnstest.Query) dnstest.Reply {
+					if tc.bad != nil && time.Since(start) < 400*ms {
+						return *tc.bad
+					}
+					return good(q)
+				})
+			}
+			if tc.bad == nil {
+				time.AfterFunc(400*ms, serve)
+			} else {
+				serve()
+			}
+			r, _, err := l.client(off(), l.up("udp", "b")).Exchange(question("x.example.", dns.TypeA), l.up(tc.network, "a").String())
+			if assert.NoError(l, err, name) {
+				assert.Equal(l, "192.0.2.1", addr(r), name)
+			}
+			assert.LessOrEqual(l, time.Since(start), 2*time.Second, name)
+		})
+	}
+}
+
 func TestClientWaitsAsLongAsRetryAfterSays(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", func(dnstest.Query) dnstest.Reply {

@@ -197,7 +197,9 @@ func (c *core) askedAt(ctx context.Context, q *wire.Query, address string) *resu
 	defer span.Cancel()
 	c.waiting.enter(&span.place, span, q.Zone())
 	defer c.waiting.leave(&span.place)
-	r := c.servers.ask(&span.Span, new(asking), q, group.Servers{s})
+	r := c.servers.askUntilAvailable(&span.Span, q, func(q *wire.Query) *result {
+		return c.servers.ask(&span.Span, new(asking), q, group.Servers{s})
+	})
 	if c.waiting.leave(&span.place) && r.err != nil {
 		c.count.dropped.Add(1)
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}

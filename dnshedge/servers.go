@@ -181,18 +181,24 @@ func (s *servers) strict() bool {
 }
 
 // resolve asks those who have q's name: by a route, or else the system, or else the servers for all names, and the fallback
-// servers if those fail. While servers refuse or end connections, as those do that restart, or say that they have too much to do, they are
-// asked again, ever less often, and in the end more often again: no pause takes more than half of the time that is left, unless a server
-// asks for it. One that has done so for as long as a question has time does not restart, and its error is told at once.
-// A question that may be what has ended a connection is asked again over one of its own, maxEnds times at most.
+// servers if those fail. Servers that are unavailable are asked again, see askUntilAvailable.
 // If explore, no caller waits, and any server of the group may be asked first.
 func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchanger(q), s.exchanger); e != nil {
 		return s.delegate(ctx, q, e)
 	}
+	return s.askUntilAvailable(ctx, q, func(q *wire.Query) *result { return s.followed(ctx, q, explore) })
+}
+
+// askUntilAvailable calls ask, which puts a query for q's question to servers. While servers refuse or end connections, for instance because
+// they restart, or say that they have too much to do, it calls ask again. The calls come ever less often, and in the end more often again: no
+// pause takes more than half of the time that is left, unless a server asks for it. After a server has been unavailable for as long as a
+// question has time, its error is returned at once.
+// A question that may be the reason why a connection has ended is asked again over a connection of its own, maxEnds times at most.
+func (s *servers) askUntilAvailable(ctx context.Context, q *wire.Query, ask func(q *wire.Query) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
-		r := s.followed(ctx, q, explore)
+		r := ask(q)
 		if !q.Standard() || !r.waits() {
 			return r
 		}
