@@ -1,6 +1,7 @@
 package dnshedge_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
@@ -129,6 +131,19 @@ func TestClientAsksAgainAfterConnectionsThatEnd(t *testing.T) {
 		"https, GOAWAY":            {"https", endHTTP2(goAway(false, false))},
 		"https, GOAWAY, ends":      {"https", endHTTP2(goAway(false, true))},
 		"https, GOAWAY, handled":   {"https", endHTTP2(goAway(true, true))},
+		"https, INTERNAL_ERROR": {"https", endHTTP2(func(f *http2.Framer, stream uint32, n int) bool {
+			_ = f.WriteRSTStream(stream, http2.ErrCodeInternal)
+			return n == 2
+		})},
+		"https, CANCEL in the answer": {"https", endHTTP2(func(f *http2.Framer, stream uint32, n int) bool {
+			var header bytes.Buffer
+			encoder := hpack.NewEncoder(&header)
+			_ = encoder.WriteField(hpack.HeaderField{Name: ":status", Value: "200"})
+			_ = encoder.WriteField(hpack.HeaderField{Name: "content-type", Value: "application/dns-message"})
+			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, EndHeaders: true, BlockFragment: header.Bytes()})
+			_ = f.WriteRSTStream(stream, http2.ErrCodeCancel)
+			return n == 2
+		})},
 		"https, REFUSED_STREAM": {"https", endHTTP2(func(f *http2.Framer, stream uint32, n int) bool {
 			_ = f.WriteRSTStream(stream, http2.ErrCodeRefusedStream)
 			return n == 2

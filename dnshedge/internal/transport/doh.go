@@ -313,6 +313,9 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 	var status StatusError
 	ended := Ended(err) || err != nil && !errors.As(err, &status) && h.cutSince(start)
 	probed, others := h.ends(probe, ended, number, start)
+	if isStreamReset(err) && q.Standard() {
+		return a, setup, &connError{err: &endedError{err}, sent: true}
+	}
 	if unwanted := err != nil && !errors.Is(err, errStreams) && !errors.As(err, &status) && h.lane != nil && h.lane.failed(h); !ended {
 		if unwanted {
 			err = &connError{err: err, sent: sent.Load() != 0}
@@ -331,6 +334,33 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 		err = &connError{err: err, sent: sent.Load() != 0, others: others, probed: probed}
 	}
 	return a, setup, err
+}
+
+// A streamError has the fields of the error of an HTTP/2 stream that net/http returns: errors.As converts that to any structure with the
+// same fields.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (e streamError) Error() string {
+	return fmt.Sprintf("HTTP/2 stream %d: error code %d", e.StreamID, e.Code)
+}
+
+// isStreamReset reports whether the server has reset an HTTP/2 stream (RFC 9113 §6.4) for a reason that may pass, as a proxy does whose own
+// server ends the connection. Over HTTP/1.1 the connection ends then.
+func isStreamReset(err error) bool {
+	var reset streamError
+	if !errors.As(err, &reset) {
+		return false
+	}
+	const noError, internalError, refusedStream, cancel, enhanceYourCalm = 0x0, 0x2, 0x7, 0x8, 0xb // RFC 9113 §7
+	switch reset.Code {
+	case noError, internalError, refusedStream, cancel, enhanceYourCalm:
+		return true
+	}
+	return false
 }
 
 // roundTrip is fetch, and its error is as it came.
