@@ -308,7 +308,11 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 		d.forget() // the handshake may have failed
 	}
 	if h.lane != nil && errors.Is(err, errStreams) && !h.lane.narrow(h) {
-		err = errBusy
+		if q == wire.RootServers {
+			err = errBusy
+		} else { // a probe has the last stream, or what the server ends in order (GOAWAY): the next request takes another connection
+			h.retire()
+		}
 	}
 	var status StatusError
 	ended := Ended(err) || err != nil && !errors.As(err, &status) && h.cutSince(start)
