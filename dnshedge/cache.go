@@ -58,7 +58,7 @@ const (
 // failures briefly (RFC 9520), and expired ones in case the servers fail (RFC 8767).
 // Names below one that does not exist do not either (RFC 8020), if that was validated: see
 // Upstream.TrustAD and Exchanger. The addresses of an answer take turns. What the system's servers said is forgotten when the system has others,
-// as after a change of the network.
+// as after a change of the network, also if a Client below has asked them: see Exchanger.
 //
 // The zero value is an empty cache with the defaults below. The fields must not
 // be changed after first use. A Cache is safe for concurrent use, and several

@@ -33,7 +33,8 @@ type core struct {
 	waiting   line           // of questions, for servers
 	serving   waiters        // questions of ServeDNS
 	flights   flights
-	version   atomic.Uint64 // of the system's servers, as the Cache knows them; 0: not yet
+	systems   func() []*system.Servers // that are asked, also by Clients below; only for a Client with a Cache
+	version   atomic.Uint64            // sum of the versions of systems, as the Cache knows them; 0: not yet
 	count     counters
 
 	identifying atomic.Int32 // calls of Client.Identity
@@ -74,6 +75,7 @@ func newCore(conf *Client) (*core, error) {
 		c.member = conf.Cache.join()
 	}
 	c.background.init()
+	c.systems = sync.OnceValue(c.findSystems)
 	c.servers = c.newServers(hedging)
 	if err := c.servers.init(conf); err != nil {
 		return nil, err
@@ -136,10 +138,14 @@ func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
 
 // follow has the Cache forget what the system's servers said if the system has others now.
 func (c *core) follow(now time.Time) {
-	if c.servers.system == nil || c.conf.Cache == nil {
+	if c.conf.Cache == nil {
 		return
 	}
-	v, known := c.servers.system.Version(now), c.version.Load()
+	var v uint64
+	for _, s := range c.systems() {
+		v += s.Version(now)
+	}
+	known := c.version.Load()
 	if v != known && c.version.CompareAndSwap(known, v) && known != 0 {
 		c.conf.Cache.forgetSystem()
 	}
@@ -149,7 +155,7 @@ func (c *core) follow(now time.Time) {
 func (c *core) origin(q *wire.Query) (from origin) {
 	route, n := c.servers.routes.domain(q)
 	from.domain, from.member = uint8(n), c.member // of MaxName bytes at most
-	if c.conf.Cache != nil && c.servers.system != nil && route == nil {
+	if c.conf.Cache != nil && c.asksSystem(route) {
 		from.system = c.conf.Cache.ofSystem()
 	}
 	return from
@@ -403,7 +409,7 @@ const (
 func (c *core) flight(ctx, stay context.Context, q *wire.Query, how manner) *flight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendTask(buf[:0])
-	if c.conf.Cache != nil && c.servers.system != nil { // also behind a route, whose aliases may lead to the system's servers
+	if c.conf.Cache != nil && len(c.systems()) > 0 { // also behind a route, whose aliases may lead to the system's servers
 		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.ofSystem())
 	}
 	f, isNew := c.flights.join(key, engine.Facts{}.Refuse(race.OverridesFrom(ctx)) != engine.None)

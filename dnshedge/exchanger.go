@@ -21,7 +21,8 @@ type Exchanger interface {
 	// how long that took. A Client that asks an Exchanger passes no address, and no EDNS options of
 	// its callers if the Exchanger has a method IgnoresOptions(). If it has NothingBelow(name string) bool, which returns true, then
 	// the Client asks for no names below one that does not exist, if the response that says so has AD (RFC 8020). If it has
-	// Identity() string, Client.Import takes answers of an Exchanger of the same type whose string is the same and not empty.
+	// Identity() string, Client.Import takes answers of an Exchanger of the same type whose string is the same and not empty. If it has
+	// Unwrap() any, and that returns a Client of the system's servers, a Cache forgets the answers when the system has other servers.
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
@@ -81,6 +82,62 @@ func TestWhatServersSaidIsForgottenWhenTheSystemHasOthers(t *testing.T) {
 		says("x.route.example.", "192.0.2.9", "whom the route names is still asked")
 		assert.Len(t, route.asked, 1)
 	})
+}
+
+// wrapper is an Exchanger that asks another one.
+type wrapper struct{ dnshedge.Exchanger }
+
+func (w wrapper) Unwrap() any { return w.Exchanger }
+
+func TestCacheForgetsAnswersOfClientsBelowWithTheSystemsServers(t *testing.T) {
+	for name, set := range map[string]func(l *lab, c, below *dnshedge.Client){
+		"Exchanger": func(_ *lab, c, below *dnshedge.Client) { c.Exchanger = below },
+		"route": func(_ *lab, c, below *dnshedge.Client) {
+			c.Exchanger, c.Routes = new(exchanger), map[string]dnshedge.Exchanger{"example": below}
+		},
+		"two Clients below": func(l *lab, c, below *dnshedge.Client) {
+			middle := &dnshedge.Client{Exchanger: wrapper{below}}
+			l.Cleanup(func() { middle.Close() })
+			c.Exchanger = middle
+		},
+		"validator": func(_ *lab, c, below *dnshedge.Client) {
+			c.Exchanger = &dnssec.Validator{Exchanger: below, Trust: dnssec.Trust{Off: true}}
+		},
+		"alias": func(_ *lab, c, below *dnshedge.Client) {
+			c.Exchanger, c.Routes = below, map[string]dnshedge.Exchanger{"example": &aliasServer{target: "bank.test."}}
+		},
+		"circle": func(_ *lab, c, below *dnshedge.Client) {
+			c.Exchanger, below.Routes = below, map[string]dnshedge.Exchanger{"other": c}
+		},
+	} {
+		bubble(t, func(l *lab) {
+			l.serve("a", with("3600 A 192.0.2.66"))
+			l.serve("b", with("3600 A 192.0.2.1"))
+			conf, next := l.resolvConf("", "a"), l.resolvConf("options edns0", "b")
+			below := l.client(&dnshedge.Client{ResolvConf: conf})
+			plain := &exchanger{addr: "192.0.2.9"}
+			c := &dnshedge.Client{Cache: new(dnshedge.Cache)}
+			set(l, c, below)
+			if c.Routes == nil {
+				c.Routes = make(map[string]dnshedge.Exchanger)
+			}
+			c.Routes["plain"] = plain
+			defer c.Close()
+			for range 2 {
+				r, _ := l.must(c, "www.example.")
+				assert.Equal(t, "192.0.2.66", addr(r), name)
+				l.must(c, "www.plain.")
+			}
+			_, has := c.Cache.Get(question("www.example.", dns.TypeA))
+			assert.True(t, has, name)
+			require.NoError(t, os.Rename(next, conf))
+			time.Sleep(5 * time.Second)
+			r, _ := l.must(c, "www.example.")
+			assert.Equal(t, "192.0.2.1", addr(r), name)
+			l.must(c, "www.plain.")
+			assert.Len(t, plain.asked, 1, "an answer of others is kept: %s", name)
+		})
+	}
 }
 
 // A question waits for a server that is out of reach since the network has changed.

@@ -184,6 +184,9 @@ func (v *Validator) NothingBelow(name string) bool {
 	return err == nil && ok && c.chains != nil && !c.chains.BeginBelow(name)
 }
 
+// Unwrap returns the Exchanger. The Cache of a Client above forgets what this one has said when it asks the system's servers and these change.
+func (v *Validator) Unwrap() any { return v.Exchanger }
+
 // Identity returns a string that names the Exchanger and Trust: Validators with the same string give the same answers. It is empty
 // if the Exchanger has no method Identity() string, or that returns nothing. A Client's Import compares such strings.
 func (v *Validator) Identity() (identity string) {
