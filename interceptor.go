@@ -58,6 +58,8 @@ type Interceptor struct {
 	book  serviceconfig.Book // the configs in force; an empty one if there is none
 	calls sync.Pool          // of *rpc
 
+	buffers grpcattempt.Buffers
+
 	waker conns.Waker // of connections that hedges share with their primaries
 }
 
@@ -360,8 +362,6 @@ func (c *rpc) deliver(out race.Result[error]) error {
 	return err
 }
 
-const maxBuffer = 64 << 10 // bytes that a pooled rpc keeps
-
 // free lets another call use c, unless a hedge may still do so.
 func (c *rpc) free() {
 	if !c.race.Reset() {
@@ -370,7 +370,7 @@ func (c *rpc) free() {
 	c.Forget()
 	c.tour.Forget()
 	c.asked, c.finish, c.primary, c.request, c.replyType = unaryCall{}, nil, nil, grpcattempt.Request{}, grpcattempt.ReplyType{}
-	if cap(c.buffer) > maxBuffer {
+	if cap(c.buffer) > grpcattempt.MaxBuffer {
 		c.buffer = nil
 	}
 	c.barred.Store(false)

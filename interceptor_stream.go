@@ -27,7 +27,7 @@ import (
 // end with status OK) comes first becomes the call, with its header, trailer and status; the
 // others are cancelled, and the call does not wait for them. A status of the primary ends the
 // call as that of a unary call does. Latency counts from SendMsg to the first
-// message; one that was there before the caller asked for it teaches none. A call of Header before RecvMsg, a SendMsg that fails
+// message; one that was there before the caller asked for it teaches none. The caller may change its request once SendMsg has returned. A call of Header before RecvMsg, a SendMsg that fails
 // and the end of the caller's context make the primary the call. Targets in call
 // options are set when the stream has ended. Until the call is known, Trailer returns
 // nil, and Context returns a context with the values of the primary's that ends with the call, whichever it will be.
@@ -94,7 +94,7 @@ func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Dura
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
 	k := in.engine.Lookup(in.name(asked.ctx, asked.called))
 	if delay > 0 || in.engine.Config().InitialDelay > 0 || k != nil && k.Plan() != nil {
-		s.origin.Call = in.above(asked.called)
+		s.mayHedge, s.origin.Call = true, in.above(asked.called)
 	}
 	return s
 }
@@ -118,6 +118,7 @@ type stream struct {
 	// Written before the caller gets the stream, and not changed after it.
 	asked      streamCall    // without options of OnFinish
 	askedDelay time.Duration // asked for by the caller or the route; 0: none
+	mayHedge   bool          // a hedge can become due
 	opened     time.Time     // when the primary's stream was begun
 	metadata   metadata.MD   // the caller's; nil: none
 	desc       grpc.StreamDesc
@@ -233,13 +234,16 @@ func (s *stream) chosen() *streamAttempt { return &s.attempts[s.choice.Winner()]
 
 func (s *stream) SendMsg(m any) error {
 	request := grpcattempt.RequestOf(m)
-	if request.NeedsEncoding() || s.begun.Load() || !grpcattempt.Streams(s.asked.streamer) {
-		request.Encode(nil)
-	}
 	if !request.Divisible() || request.IsPrepared() && s.in.grpc.conns != nil {
 		s.sendOnce(grpcattempt.WholeRequest)
 	}
-	s.sent.Keep(request)
+	var buffers *grpcattempt.Buffers
+	if s.mayHedge && !s.choice.Known() {
+		buffers = &s.in.buffers
+	}
+	if !s.sent.Keep(request, buffers) {
+		s.sendOnce(grpcattempt.WholeRequest)
+	}
 	return s.sentBy(s.attempts[0].SendMsg(m))
 }
 
@@ -298,7 +302,6 @@ func (s *stream) RecvMsg(m any) error {
 		if s.replyType = grpcattempt.ReplyTypeOf(m, s.asked.opts); !s.replyType.Known() {
 			s.sendOnce(grpcattempt.WholeReply)
 		}
-		s.sent.Received(&s.rule.known, m, s.asked.opts)
 	}
 	if s.begun.CompareAndSwap(false, true) {
 		err = s.receiveFirst(m)

@@ -113,9 +113,3 @@ func (k *Known) Divide(p *Parts, request, reply any, opts []grpc.CallOption) Obs
 	}
 	return None
 }
-
-// Shares reports whether decoding a reply with the options may write to memory of a request. It remembers the last types, as Divide does.
-func (k *Known) Shares(request, reply any, opts []grpc.CallOption) bool {
-	var p Parts
-	return k.Divide(&p, request, reply, opts) == None && p.Request.shared
-}

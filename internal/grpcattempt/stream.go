@@ -60,27 +60,28 @@ func (c *Choice) Release() {
 type Sent struct {
 	mu      sync.Mutex // guards the fields below, and is held while the request is copied
 	at      time.Time  // when the first message was sent; zero: none was yet
-	request Request    // of the message. grpc forbids changing that after SendMsg
+	request Request    // of the message
 	closed  bool
+	buffers *Buffers // from which memory is; nil: there is no memory
+	memory  *[]byte  // for the encoded request
 }
 
-// Received encodes the message before the caller receives a reply whose memory it may share.
-func (s *Sent) Received(known *Known, reply any, opts []grpc.CallOption) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.at.IsZero() && !s.request.kept && s.request.Divisible() && known.Shares(s.request.message, reply, opts) {
-		s.request.Encode(nil)
-	}
-}
-
-// Keep says that the caller sends the message of r.
-func (s *Sent) Keep(r Request) {
+// Keep stores the message of r, which the caller sends. With buffers, it encodes the message, because callers may change it once SendMsg has
+// returned, and reports false if that fails. Without buffers, no hedge can copy the message.
+func (s *Sent) Keep(r Request, buffers *Buffers) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at.IsZero() {
 		s.at = time.Now()
 	}
+	if buffers != nil && !s.closed {
+		if s.memory == nil {
+			s.buffers, s.memory = buffers, buffers.get()
+		}
+		*s.memory = r.Encode(*s.memory)
+	}
 	s.request = r
+	return r.Divisible()
 }
 
 // At returns when the first message was sent, or zero.
@@ -94,24 +95,47 @@ func (s *Sent) At() time.Time {
 func (s *Sent) Any() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.at.IsZero() && s.request.Divisible()
+	return s.request.kept && s.request.Divisible()
 }
 
 // Copy returns a copy of the message. It returns false if there is none, or Close was called.
 func (s *Sent) Copy() (message any, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || !s.request.kept {
 		return nil, false
 	}
 	return s.request.Copy()
 }
 
-// Close ends copying. It waits until nobody copies the message.
+// Close ends copying, and gives the memory back. It waits until nobody copies the message.
 func (s *Sent) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
+	s.closed, s.request.encoded = true, nil
+	if s.memory != nil {
+		s.buffers.put(s.memory)
+		s.memory = nil
+	}
+}
+
+// MaxBuffer is the number of bytes that memory for encoded requests has at most when it is kept for another call.
+const MaxBuffer = 64 << 10
+
+// Buffers are memory for the encoded requests of streams. The zero Buffers are ready. They are safe for concurrent use.
+type Buffers struct{ pool sync.Pool } // of *[]byte
+
+func (b *Buffers) get() *[]byte {
+	if memory, ok := b.pool.Get().(*[]byte); ok {
+		return memory
+	}
+	return new([]byte)
+}
+
+func (b *Buffers) put(memory *[]byte) {
+	if cap(*memory) <= MaxBuffer {
+		b.pool.Put(memory)
+	}
 }
 
 // Once is the end of a call that is sent once, of which somebody is to be told. The zero Once has not begun. It is safe for

@@ -28,7 +28,9 @@ func TestChoiceIsMadeOnce(t *testing.T) {
 func TestNothingIsCopiedAfterClose(t *testing.T) {
 	var s grpcattempt.Sent
 	assert.False(t, s.Any())
-	s.Keep(grpcattempt.RequestOf(wrapperspb.String("id")))
+	s.Keep(grpcattempt.RequestOf(wrapperspb.String("id")), nil)
+	assert.False(t, s.Any(), "the caller may change it")
+	s.Keep(grpcattempt.RequestOf(wrapperspb.String("id")), new(grpcattempt.Buffers))
 	m, ok := s.Copy()
 	assert.True(t, ok)
 	assert.Equal(t, "id", m.(*wrapperspb.StringValue).Value)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	hedgegrpc "github.com/gohedge/hedge/hedgetest/grpctest"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 const (
@@ -236,6 +238,80 @@ func TestHedgeOfAStreamSendsTheMetadataOfItsCall(t *testing.T) {
 		assert.Equal(t, []string{"mine", "mine"}, s.ids)
 		require.Equal(t, io.EOF, st.RecvMsg(reply))
 	})
+}
+
+// An echoServer sends each request back after the usual latency. If slow is set, the next attempt takes an hour.
+type echoServer struct{ slow atomic.Bool }
+
+func (s *echoServer) serve(_ any, stream grpc.ServerStream) error {
+	request, takes := new(wrapperspb.StringValue), usual
+	if err := stream.RecvMsg(request); err != nil {
+		return err
+	}
+	if s.slow.CompareAndSwap(true, false) {
+		takes = time.Hour
+	}
+	if err := doubles.Sleep(stream.Context(), takes); err != nil {
+		return err
+	}
+	return stream.SendMsg(request)
+}
+
+// TestHedgeOfAStreamSendsTheRequestThatItsCallerSent has callers that use one message for several streams: they change it as soon as SendMsg
+// has returned.
+func TestHedgeOfAStreamSendsTheRequestThatItsCallerSent(t *testing.T) {
+	asIs := func(ctx context.Context) context.Context { return ctx }
+	for name, c := range map[string]struct {
+		opts []hedge.Option
+		with func(context.Context) context.Context
+	}{
+		"the caller's delay": {nil, func(ctx context.Context) context.Context { return hedge.WithDelay(ctx, 50*ms) }},
+		"a route's delay":    {[]hedge.Option{hedge.WithRoute(streamValue, hedge.Policy{Delay: 50 * ms})}, asIs},
+		"the initial delay":  {[]hedge.Option{hedge.WithInitialDelay(50 * ms)}, asIs},
+		"a learned delay":    {nil, asIs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var stats *hedge.Stats
+				s := new(echoServer)
+				server := hedgegrpc.NewServer(t, func(srv *grpc.Server) {
+					srv.RegisterService(&grpc.ServiceDesc{ServiceName: "a.Values", HandlerType: (*any)(nil),
+						Streams: []grpc.StreamDesc{{StreamName: "StreamValue", Handler: s.serve, ServerStreams: true}}}, nil)
+				})
+				in := hedge.NewInterceptor(append(c.opts, hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithStats(&stats))...)
+				cc := server.Dial(grpc.WithChainStreamInterceptor(in.Stream()))
+				cc.Connect()
+				synctest.Wait()
+				request := new(wrapperspb.StringValue)
+				open := func(value string) grpc.ClientStream {
+					request.Value = value
+					st, err := cc.NewStream(c.with(t.Context()), &grpc.StreamDesc{ServerStreams: true}, streamValue)
+					require.NoError(t, err)
+					require.NoError(t, st.SendMsg(request))
+					require.NoError(t, st.CloseSend())
+					return st
+				}
+				receive := func(st grpc.ClientStream) string {
+					reply := new(wrapperspb.StringValue)
+					require.NoError(t, st.RecvMsg(reply))
+					require.Equal(t, io.EOF, st.RecvMsg(reply))
+					return reply.Value
+				}
+				for range 20 {
+					require.Equal(t, "warm", receive(open("warm")))
+				}
+				for range 3 { // the memory for requests is used again
+					s.slow.Store(true)
+					one := open("one")
+					synctest.Wait()
+					two := open("two")
+					assert.Equal(t, "one", receive(one))
+					assert.Equal(t, "two", receive(two))
+				}
+				assert.EqualValues(t, 3, stats.HedgeWins.Load())
+			})
+		})
+	}
 }
 
 // TestInterceptorUsesNoMetadataAfterItsCall has a caller that uses one map of metadata for each of its calls in turn. Detector of data races.
