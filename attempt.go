@@ -231,11 +231,11 @@ func (c *call) admit(index int) bool {
 	if c.trip == nil {
 		return c.Call.Admit(index)
 	}
-	first := c.trip.Rival() && index == 0
-	if c.trip.Rival() {
+	first := c.trip.Probes() && index == 0
+	if c.trip.Probes() {
 		index-- // of the delays that were put behind it, see [call.delaysOf]
 	}
-	if c.trip.Rival() && c.Hedges >= c.t.engine.Config().MaxHedges {
+	if c.trip.Probes() && c.Hedges >= c.t.engine.Config().MaxHedges {
 		return c.Call.AdmitFare(index, engine.Fare{Spent: true})
 	}
 	place, cost := c.trip.Next(first)

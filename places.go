@@ -31,9 +31,9 @@ type Place struct {
 // calls go; they are made for it, so it has nothing but a URL. The others come in order of preference. There may be eight.
 //
 // It concerns calls that may be hedged and whose URL is below that of the first place. All others are sent as without it. A hedge goes to
-// the next place that its call has not been to; but where answers of that are known to take more than twice what calls take, and a second hedge can follow, the first one goes where
-// its call went. A place is out if 8 % of its last calls, or six in a row, failed or were overtaken by a
-// hedge elsewhere, or if another one is known to be quicker as a rule. Then calls go to the next place that is not out, until 32 in a row of those that
+// the next place that its call has not been to; but while that is known to take a quarter longer than calls take, and hedges at the place of the
+// primary win, it goes there. A place is out if 8 % of its last calls, or six in a row, failed or were overtaken by a
+// hedge elsewhere. Then calls go to the next place that is not out, until 32 in a row of those that
 // try it again are good: one call in a hundred, five while it looks well, is sent to both, which is a hedge. Every
 // place has a latency and a budget of its own, by the name of its host, for the calls that go there first. Brakes of a place do not hold back
 // hedges to another one.

@@ -157,7 +157,7 @@ type PlaceSnapshot struct {
 
 	BadShare float64 `json:"bad_share"` // failed or overtaken, of the last outcomes, about 256
 	Out      bool    `json:"out"`       // calls go to other places
-	Slower   bool    `json:"slower"`    // it is out because another place is quicker, and for no failure
+	Slower   bool    `json:"slower"`    // it is out for calls that were overtaken, and for no failure
 }
 
 // UnmarshalJSON reads a Snapshot that another version may have written. It leaves out

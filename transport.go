@@ -370,17 +370,16 @@ func (c *call) embark(req *http.Request, fit places.Mask) {
 		}
 	}
 	if p := c.key.Plan(); p != nil && p.Median > 0 {
-		c.trip.Challenge(p.Median)
+		c.trip.ChooseProbe(p.Median)
 	}
-	if cost := int32(c.trip.Usually(c.t.engine.Config().MaxHedges)); c.key.Price.Load() != cost {
+	if cost := int32(c.trip.Usually()); c.key.Price.Load() != cost {
 		c.key.Price.Store(cost)
 	}
 }
 
 // delaysOf returns the delays of a call, which begin at once if it is sent to two places.
 func (c *call) delaysOf(plan *engine.Plan) []time.Duration {
-	c.trip.Planned(len(plan.Delays))
-	if !c.trip.Rival() {
+	if !c.trip.Probes() {
 		return plan.Delays
 	}
 	return append([]time.Duration{0}, plan.Delays...)

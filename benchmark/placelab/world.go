@@ -84,6 +84,7 @@ var worlds = []world{
 	beside("-silent", "the near one does not answer for half of the time", halfTime(trouble{share: 1})),
 	beside("-errors", "a tenth of the near one's answers are errors", always(trouble{share: .1, fails: true})),
 	beside("-errors-half", "the same for half of the time", halfTime(trouble{share: .1, fails: true})),
+	beside("-tenth-slow", "a tenth of the near one's answers take 1 s", always(trouble{share: .1, slower: 200})),
 	beside("-hangs", "a tenth of the near one's calls get no answer", always(trouble{share: .1})),
 	beside("-hangs-half", "the same for half of the time", halfTime(trouble{share: .1})),
 

@@ -15,25 +15,23 @@ const (
 	badRow    = 6         // so many bad outcomes in a row are enough
 	goodRow   = 32        // so many good ones in a row bring a place back
 
-	probeEvery  = 100 // so many calls, one tries a place that is out, beside the one that they go to
-	hopeEvery   = 20  // if the last try was good
-	duelEvery   = 5   // to see whether the next place is quicker, as long as that is not known
-	hedgeEvery  = 10  // so many hedges that could do so, one tries a place that is out
-	deniedEvery = 7   // so many after a try that was not paid for, there may be another one; it meets a budget that is spent as it is earned
-	duels       = 8   // so many decide whether another place is quicker
-	beatenLimit = 0.7 // and so large a share of those it must win
-	duelMemory  = 16  // of which the share is
-	farther     = 2   // times as long as a call takes usually: the first hedge does not go as far
-	patient     = 4   // times as long as that is so long that a place is to blame that has not answered
+	probeEvery  = 100  // so many calls, one tries a place that is out, beside the one that they go to
+	hopeEvery   = 20   // if the last try was good, or a place is hardly known
+	minAnswers  = 8    // so many answers tell how long a place takes: the first one had to connect
+	hedgeEvery  = 10   // so many hedges that could do so, one tries a place that is out
+	deniedEvery = 7    // so many after a try that was not paid for, there may be another one; it meets a budget that is spent as it is earned
+	farther     = 1.25 // times the usual latency: a place that takes longer gets no first hedge
+	patient     = 4    // times the expected latency: a place without an answer for so long is to blame
+	late        = 2    // times the expected latency: a probe without an answer for so long is a bad outcome
 )
 
 // A Health is what is known of how the calls of one key fare at each place. It is safe for concurrent
 // use. The zero Health is ready: no place is out.
 //
-// An outcome of a place is bad if it fails, or if a hedge that started later at another place was
-// quicker, or at the same place, if that is known to be worse than the next one for its slowest calls. One call in a hundred tries a place that is out, beside the place that it goes to, and so
-// a place comes back. If what is known of the next place does not rule out that it is quicker than the
-// one that calls go to, one call in five is sent to both until that is known, or one in twenty if it is not after eight.
+// An outcome of a place is bad if the attempt fails, or if a hedge that started later at another place was quicker. A hedge that is quicker
+// at the same place is a good outcome. So a place is left for slow calls only while hedges at that place do not help.
+//
+// One call in a hundred has a probe: it is also sent to a place that is out, at the same time. Good probes bring the place back.
 type Health struct {
 	key   *engine.Key // by which is told what happens; nil: nobody is told
 	names []string    // of the places; a Health without a key has none
@@ -41,7 +39,6 @@ type Health struct {
 	mu     sync.Mutex // guards the fields below
 	at     [Max]standing
 	calls  int  // that began
-	beside int  // of them, when one was sent to two places; some more if that was not paid for
 	hedges int  // that were sent elsewhere, or nowhere, while a place was out, since one tried such a place
 	gone   bool // the key was forgotten
 }
@@ -50,7 +47,7 @@ type Health struct {
 type standing struct {
 	out    bool // calls go elsewhere
 	slower bool // it is out, and nothing has failed there that is a reason for it
-	beside int  // how many calls had begun when one was sent there beside the place that it goes to, or the place went out
+	probed int  // how many calls had begun at the last probe of the place, or when the place went out
 	outcomes
 	pace
 	silence
@@ -63,14 +60,15 @@ type outcomes struct {
 	bad   float64 // share of bad ones
 	row   int     // bad ones, one after another
 	good  int     // good ones, one after another, while the place is out
-	doubt bool    // two attempts of a call have been there for long, and nothing good is known since
+	doubt bool    // a hedge that stayed at the place did not help, and there was no good outcome since
+	vain  bool    // see isVain
 }
 
 // pace is how long a place takes.
 type pace struct {
-	quick  time.Duration // about that long, or longer; 0: it may be quicker than any
-	duels  int           // with a place behind it, duelMemory at most; while it is out, with that which calls go to
-	beaten float64       // share of them that the other place has won
+	quick   time.Duration // moving average of its answers or, before the first answer, the longest wait for one
+	answers int           // how many there were, minAnswers at most
+	prompt  time.Time     // of the last answer that came before an answer of the next place was to be expected
 }
 
 // silence is what a place has not answered.
@@ -190,7 +188,7 @@ func (h *Health) change(i int, f func(*standing)) {
 	was := s.out
 	f(s)
 	if s.out && !was {
-		s.beside = h.calls
+		s.probed = h.calls
 	}
 	out, turned, reports := s.out, s.out != was && !h.gone, false
 	c := engine.Change{Topic: engine.Placing, Bad: out, Place: h.name(i)}
@@ -242,40 +240,40 @@ func (h *Health) hushed(fit Mask, to int) bool {
 	return next >= 0 && !s.out && s.asked > badRow && h.at[next].quick > 0 && time.Since(s.since) >= patient*h.at[next].quick
 }
 
-// rival returns which place a call is sent to beside the one that it goes to; -1: none. Usual is what calls
-// to that one take. Each place has its turn, so that one which is compared all the time keeps no call from one that is out. It does not end by a
-// try that is not paid for, see [Health.besides].
-func (h *Health) rival(fit Mask, to int, usual time.Duration) int {
+// probe returns the place that a call to place to is also sent to, at once, and how long an answer may take; -1: there is none. It is a place that is
+// out and comes before that one, any if all are out, or a place after it that may be quicker: few of its answers are known, and no wait of usual. A probe
+// that the budget does not pay for comes again after deniedEvery calls, see [Health.probed].
+func (h *Health) probe(fit Mask, to int, usual time.Duration) (place int, given time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls++
 	for j := range Max {
-		s, every := &h.at[j], 0
+		s, every := &h.at[j], probeEvery
 		switch {
 		case !fit.Has(j) || j == to:
 			continue
 		case s.out && (j < to || h.at[to].out):
-			if every = probeEvery; s.good > 0 {
+			if given = late * s.quick; s.good > 0 {
 				every = hopeEvery
 			}
-		case !s.out && j > to && s.quick < usual*5/6:
-			if every = duelEvery; h.at[to].duels >= duels {
-				every = hopeEvery
-			}
+		case s.out || j < to || s.answers >= minAnswers || s.quick >= usual:
+			continue
+		default:
+			every = hopeEvery
 		}
-		if least := min(every, hopeEvery); every > 0 && h.calls-s.beside >= every && h.calls-h.beside >= least {
-			h.beside = h.calls - least + deniedEvery
-			return j
+		if h.calls-s.probed >= every {
+			s.probed = h.calls - every + deniedEvery
+			return j, given
 		}
 	}
-	return -1
+	return -1, 0
 }
 
-// besides counts a call that is sent to place i beside the one that it goes to.
-func (h *Health) besides(i int) {
+// probed records that a probe was sent to place i.
+func (h *Health) probed(i int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.beside, h.at[i].beside = h.calls, h.calls
+	h.at[i].probed = h.calls
 }
 
 // first returns the first place that is not out and, of those before it, the one that was bad the fewest times in a row; -1: there is none. The
@@ -374,7 +372,7 @@ func (h *Health) far(fit Mask, to int, usual time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	next := h.next(fit, to)
-	return next >= 0 && usual > 0 && h.at[next].quick >= farther*usual
+	return next >= 0 && usual > 0 && float64(h.at[next].quick) >= farther*float64(usual)
 }
 
 // well reports whether the last that is known of place i is good.
@@ -384,30 +382,33 @@ func (h *Health) well(i int) bool {
 	return !h.at[i].out && h.at[i].row == 0 && !h.at[i].doubt
 }
 
-// doubted learns that a call has had two attempts at place i for long.
+// doubted records that a hedge which stayed at place i did not help its call.
 func (h *Health) doubted(i int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.at[i].doubt = true
 }
 
-// outrun learns that a second attempt at place to was quicker than the first. That is bad if the slowest calls there, after tail, would have been
-// answered by the next place, and no outcome if that is not known.
-func (h *Health) outrun(fit Mask, to int, tail time.Duration) {
+// isLate reports whether a place that comes after place to is known to answer in half of the time.
+func (h *Health) isLate(fit Mask, to int, took time.Duration) bool {
 	h.mu.Lock()
-	next := h.next(fit, to)
-	var quick time.Duration
-	if next >= 0 {
-		quick = h.at[next].quick
-	}
-	h.mu.Unlock()
-	switch {
-	case quick == 0:
-	case tail < quick:
-		h.outcome(to, true)
-	default:
-		h.overtaken(to)
-	}
+	defer h.mu.Unlock()
+	next, _ := h.first(fit &^ upTo(to))
+	return next >= 0 && h.at[next].answers >= minAnswers && took >= late*h.at[next].quick
+}
+
+// hedgeEnded records whether a hedge of a call to place i has won, or has lost though it had long enough to answer.
+func (h *Health) hedgeEnded(i int, won bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at[i].vain = !won
+}
+
+// isVain reports whether the last hedge of a call to place i lost though it had long enough to answer: late calls are slow at any place.
+func (h *Health) isVain(i int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.at[i].vain
 }
 
 // hedged counts a hedge to place i.
@@ -418,11 +419,25 @@ func (h *Health) hedged(i int) {
 	h.tell(i, observe.PlaceHedged)
 }
 
-// answered learns that an attempt at place i took so long. It is not an outcome.
-func (h *Health) answered(i int, took time.Duration) {
+// isPromptSince reports whether place i has given a prompt answer to any call since then.
+func (h *Health) isPromptSince(i int, then time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.at[i].prompt.After(then)
+}
+
+// answered records that an attempt at place i was answered after took. It is not an outcome.
+func (h *Health) answered(fit Mask, i int, took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := &h.at[i]
+	if next := h.next(fit, i); next >= 0 && took < h.at[next].quick {
+		s.prompt = time.Now()
+	}
+	if s.answers == 0 {
+		s.quick = took
+	}
+	s.answers = min(s.answers+1, minAnswers)
 	s.quick += (took - s.quick) / 4
 	s.asked = 0
 }
@@ -463,7 +478,7 @@ func (h *Health) outcome(i int, good bool) {
 			return
 		}
 		if s.good++; s.good >= h.enough(i) {
-			s.out, s.slower, s.good, s.bad, s.duels, s.beaten = false, false, 0, min(s.bad, badAgain), 0, 0
+			s.out, s.slower, s.good, s.bad = false, false, 0, min(s.bad, badAgain)
 		}
 	})
 }
@@ -501,50 +516,4 @@ func (h *Health) enough(i int) int {
 		}
 	}
 	return 1
-}
-
-// duel learns which of two places was quicker that had a call at the same time; neither has failed. That a rival lost
-// which is out is bad if it had long enough to answer, or loses as a rule: two places that are alike win one in two each.
-func (h *Health) duel(to, rival int, rivalWon, long bool) {
-	if !h.out(rival) {
-		h.change(to, func(s *standing) {
-			if s.compare(rivalWon) {
-				s.slower = s.slower || !s.out
-				s.out, s.good = true, 0
-			}
-		})
-		return
-	}
-	slower := false
-	h.change(rival, func(s *standing) { slower = s.compare(!rivalWon) })
-	switch {
-	case rivalWon:
-		h.outcome(rival, true)
-	case slower, long:
-		h.overtaken(rival)
-	}
-}
-
-// compare learns whether another place was quicker, and reports whether that is the rule.
-func (s *standing) compare(lost bool) (slower bool) {
-	s.duels = min(s.duels+1, duelMemory)
-	share := 0.0
-	if lost {
-		share = 1
-	}
-	s.beaten += (share - s.beaten) / float64(s.duels)
-	return s.duels >= duels && s.beaten > beatenLimit
-}
-
-// expected returns how long an attempt at place i may take.
-func (h *Health) expected(i int) time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return farther * h.at[i].quick
-}
-
-func (h *Health) out(i int) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.at[i].out
 }

@@ -138,33 +138,8 @@ func TestATourGoesToAllConnectionsBeforeItComesAgain(t *testing.T) {
 	assert.Equal(t, []int{0, 0, 0, 0}, tour(none, first))
 }
 
-func TestWhetherAPlaceIsQuickerIsTriedUntilItIsKnown(t *testing.T) {
-	const usual = 10 * time.Millisecond
-	rivals := func(h *Health, calls int) (n int) {
-		for range calls {
-			if h.rival(both, 0, usual) == 1 {
-				h.besides(1)
-				n++
-			}
-		}
-		return n
-	}
-	h := new(Health)
-	require.Equal(t, 5, rivals(h, 5*duelEvery))
-	h.silent(1, usual)
-	assert.Zero(t, rivals(h, 1000))
-
-	h = new(Health)
-	for range duels {
-		require.False(t, h.View(0).Out)
-		h.duel(0, 1, true, false)
-	}
-	assert.True(t, h.View(0).Out)
-	assert.Equal(t, 1, h.primary(both))
-}
-
-// TestACopyThatFailsIsOneFailure: what was counted of a place adds up.
-func TestACopyThatFailsIsOneFailure(t *testing.T) {
+// TestFailedProbeIsCountedOnce has a probe that fails, and one that answers though the primary has failed.
+func TestFailedProbeIsCountedOnce(t *testing.T) {
 	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	h := new(Health)
@@ -174,21 +149,22 @@ func TestACopyThatFailsIsOneFailure(t *testing.T) {
 	before := h.View(0).Failures
 	trip := s.Begin(t.Context(), h, both)
 	require.Equal(t, 1, trip.Primary())
-	trip.rival = 0
+	trip.probes = 0
 	trip.Add(1, 0, true)
 	trip.Ended(1, false, false)
 	trip.Ended(0, true, false)
 	trip.End(End{Winner: 0})
 	assert.Equal(t, before+1, h.View(0).Failures)
 
-	h = new(Health)
+	good := h.at[0].good
 	trip = s.Begin(t.Context(), h, both)
-	trip.rival = 1
-	trip.Add(1, 1, true)
+	trip.probes = 0
+	trip.Add(1, 0, true)
 	trip.Ended(0, false, false)
 	trip.Ended(1, true, false)
 	trip.End(End{Winner: 1})
-	assert.Zero(t, h.at[0].duels, "the primary has failed, and was not slower")
+	assert.Equal(t, good+1, h.at[0].good)
+	assert.Zero(t, h.View(1).Overtaken, "the primary has failed, and was not slower")
 }
 
 func TestURLsOfPlacesAreReadStrictly(t *testing.T) {
@@ -256,16 +232,14 @@ func FuzzWhatGoesToAnotherHost(f *testing.F) {
 	})
 }
 
-// TestTheFirstHedgeDoesNotGoFarAway: where the next place is known to take much longer than calls take, a second attempt where the first went is
-// sooner there, as long as a third one can go away.
-func TestTheFirstHedgeDoesNotGoFarAway(t *testing.T) {
+// TestFirstHedgeStaysWhereItIsSoonerAnswered has a next place that is known to take longer than calls take.
+func TestFirstHedgeStaysWhereItIsSoonerAnswered(t *testing.T) {
 	const usual = 5 * time.Millisecond
 	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test", Cost: 3}})
 	require.NoError(t, err)
 	next := func(h *Health, hedges int) (places []int) {
 		trip := s.Begin(t.Context(), h, both)
 		trip.usual = usual
-		trip.Planned(hedges)
 		for n := range hedges {
 			place, _ := trip.Next(false)
 			trip.Add(n+1, place, false)
@@ -275,10 +249,10 @@ func TestTheFirstHedgeDoesNotGoFarAway(t *testing.T) {
 	}
 	h := new(Health)
 	assert.Equal(t, []int{1, 0}, next(h, 2), "it is not known how far it is")
-	h.silent(1, farther*usual-1)
+	h.silent(1, time.Duration(farther*float64(usual))-1)
 	assert.Equal(t, []int{1, 0}, next(h, 2))
-	h.silent(1, farther*usual)
-	assert.Equal(t, []int{1}, next(h, 1), "the only hedge goes elsewhere")
+	h.silent(1, time.Duration(farther*float64(usual)))
+	assert.Equal(t, []int{0}, next(h, 1))
 	assert.Equal(t, []int{0, 1}, next(h, 2))
 	assert.Equal(t, []int{1, 0}, next(h, 2), "two attempts of a call were there for long")
 	h.outcome(0, true)
@@ -290,26 +264,91 @@ func TestTheFirstHedgeDoesNotGoFarAway(t *testing.T) {
 	h.outcome(0, true)
 	trip := s.Begin(t.Context(), h, both)
 	trip.usual = usual
-	assert.Equal(t, []int{3, 1}, []int{trip.Usually(1), trip.Usually(2)}, "what the first hedge costs")
+	assert.Equal(t, 1, trip.Usually(), "the first hedge stays")
+	h.at[1].quick = 0
+	assert.Equal(t, 3, trip.Usually(), "the first hedge goes elsewhere")
 }
 
-// TestASecondAttemptThatWinsIsBadIfTheNextPlaceWereBetter for the slowest calls.
-func TestASecondAttemptThatWinsIsBadIfTheNextPlaceWereBetter(t *testing.T) {
+// TestSecondHedgeStaysAtAPlaceThatAnswersOtherCalls needs prompt answers that came after the call began.
+func TestSecondHedgeStaysAtAPlaceThatAnswersOtherCalls(t *testing.T) {
+	const usual, away = 5 * time.Millisecond, 80 * time.Millisecond
 	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
-	for tail, bad := range map[time.Duration]bool{79 * time.Millisecond: false, 80 * time.Millisecond: true} {
-		h := new(Health)
-		end := func() {
+	for took, want := range map[time.Duration]int{0: 1, usual: 0, away: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			h := new(Health)
+			h.answered(both, 1, away)
+			h.answered(both, 0, usual) // before the call
+			time.Sleep(usual)
 			trip := s.Begin(t.Context(), h, both)
-			trip.Add(1, 0, false)
-			trip.End(End{Winner: 1, Tail: tail})
-		}
-		end()
-		assert.Zero(t, h.View(0).Overtaken, "the next place is not known")
-		h.silent(1, 80*time.Millisecond)
-		end()
-		assert.Equal(t, bad, h.View(0).Overtaken == 1, tail)
+			trip.usual = usual
+			time.Sleep(usual)
+			place, _ := trip.Next(false)
+			require.Equal(t, 0, place)
+			trip.Add(1, place, false)
+			if took > 0 {
+				h.answered(both, 0, took)
+			}
+			place, _ = trip.Next(false)
+			assert.Equal(t, want, place, "another call was answered after %v", took)
+			assert.Equal(t, want == 1, h.at[0].doubt)
+		})
 	}
+}
+
+// TestPlaceIsBadOnlyForCallsThatHedgesThereDoNotHelp plays one call that takes that long, with a next place that answers after 80 ms.
+func TestPlaceIsBadOnlyForCallsThatHedgesThereDoNotHelp(t *testing.T) {
+	const away = 80 * time.Millisecond
+	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		hedge  int // the place of the hedge; -1: none is sent
+		end    End
+		before func(h *Health)
+		bad    bool
+	}{
+		"hedge at the same place wins":     {0, End{Winner: 1, Took: 2 * away}, nil, false},
+		"hedge elsewhere wins":             {1, End{Winner: 1, Took: 2 * away}, nil, true},
+		"hedge at the same place loses":    {0, End{Winner: 0, Took: 2 * away}, nil, false},
+		"no hedge, and a late answer":      {-1, End{Winner: 0, Took: 2 * away}, nil, true},
+		"no hedge, and an answer in time":  {-1, End{Winner: 0, Took: 2*away - 1}, nil, false},
+		"denied hedge, and a late answer":  {-1, End{Winner: 0, Took: 2 * away, Denied: true}, nil, true},
+		"late where hedges were in vain":   {-1, End{Winner: 0, Took: 2 * away}, func(h *Health) { h.hedgeEnded(0, false) }, false},
+		"late where hedges have won since": {-1, End{Winner: 0, Took: 2 * away}, func(h *Health) { h.hedgeEnded(0, false); h.hedgeEnded(0, true) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := new(Health)
+			for range minAnswers {
+				h.answered(both, 1, away)
+			}
+			if c.before != nil {
+				c.before(h)
+			}
+			trip := s.Begin(t.Context(), h, both)
+			if c.hedge >= 0 {
+				trip.Add(1, c.hedge, false)
+			}
+			trip.End(c.end)
+			assert.Equal(t, c.bad, h.View(0).Overtaken == 1)
+		})
+	}
+}
+
+// TestPlaceIsNotBadForBeingSlowerThanAnEarlierOne has calls go to the second place while the first one is out, and end when that is back.
+func TestPlaceIsNotBadForBeingSlowerThanAnEarlierOne(t *testing.T) {
+	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	require.NoError(t, err)
+	h := new(Health)
+	for range minAnswers {
+		h.answered(both, 0, 5*time.Millisecond)
+	}
+	h.at[0].out = true
+	calls := []*Trip{s.Begin(t.Context(), h, both), s.Begin(t.Context(), h, both)}
+	h.at[0].out = false
+	calls[0].End(End{Winner: 0, Took: 80 * time.Millisecond})
+	calls[1].Add(1, 0, false)
+	calls[1].End(End{Winner: 1, Took: 80 * time.Millisecond})
+	assert.Zero(t, h.View(1).Overtaken)
 }
 
 // TestADeadlineThatPassesBlamesThePlaceIfMostCallsTakeLess, also where more than one call in a hundred has no answer, so that the 99th
@@ -351,12 +390,12 @@ func TestAPlaceThatAnswersNothingIsOutWithoutHedges(t *testing.T) {
 		begin(h, 100)
 		time.Sleep(time.Hour)
 		require.Equal(t, 0, h.primary(both), "nothing is known of the next one")
-		h.answered(1, 4*away) // it is taken as a quarter of that
-		h.answered(0, time.Millisecond)
+		h.answered(both, 1, away)
+		h.answered(both, 0, time.Millisecond)
 		begin(h, badRow)
 		time.Sleep(patient * away)
 		require.Equal(t, 0, h.primary(both), "six calls are too few")
-		h.answered(0, time.Millisecond)
+		h.answered(both, 0, time.Millisecond)
 		begin(h, badRow+1)
 		time.Sleep(patient*away - time.Nanosecond)
 		require.Equal(t, 0, h.primary(both), "it is not long enough")

@@ -8,61 +8,91 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAPlaceIsTriedThoughAnotherIsComparedAllTheTime: of three places the first one is out, and the third one is as quick as the second one, to which calls go.
-func TestAPlaceIsTriedThoughAnotherIsComparedAllTheTime(t *testing.T) {
-	const usual = 40 * time.Millisecond
+// TestProbesGoToEveryPlaceThatIsOut has three places, of which the first two are out.
+func TestProbesGoToEveryPlaceThatIsOut(t *testing.T) {
+	const all = Mask(7)
 	h := new(Health)
-	h.primary(7)
-	h.hedged(1)
+	h.primary(all)
+	for range badRow {
+		h.outcome(0, false)
+		h.outcome(1, false)
+	}
+	require.Equal(t, 2, h.primary(all))
+	probes := map[int]int{}
+	for range 100 * probeEvery {
+		if to, _ := h.probe(all, 2, 0); to >= 0 {
+			h.probed(to)
+			probes[to]++
+		}
+	}
+	assert.Equal(t, map[int]int{0: 100, 1: 99}, probes, "they take turns")
+	h.at[0].out = false
+	to, _ := h.probe(all, 0, 0)
+	assert.Equal(t, -1, to, "the second place comes after that which calls go to")
+}
+
+// TestUnpaidProbeComesAgainSoon never pays for a probe.
+func TestUnpaidProbeComesAgainSoon(t *testing.T) {
+	h := new(Health)
 	for range badRow {
 		h.outcome(0, false)
 	}
-	require.Equal(t, 1, h.primary(7))
-	tries := map[int]int{}
-	for i := range 100 * probeEvery {
-		to := h.rival(7, 1, usual)
-		if to < 0 {
-			continue
-		}
-		h.besides(to)
-		if tries[to]++; to == 2 {
-			h.duel(1, 2, i%2 == 0, false)
+	var at []int
+	for n := range probeEvery + 3*deniedEvery {
+		if to, _ := h.probe(both, 1, 0); to == 0 {
+			at = append(at, n+1)
 		}
 	}
-	assert.Positive(t, tries[2])
-	assert.Equal(t, 100, tries[0])
+	assert.Equal(t, []int{probeEvery, probeEvery + deniedEvery, probeEvery + 2*deniedEvery, probeEvery + 3*deniedEvery}, at)
 }
 
-// TestACopyThatLosesByLittleIsNoBadOutcome of a place that is out, unless it loses as a rule.
-func TestACopyThatLosesByLittleIsNoBadOutcome(t *testing.T) {
+// TestProbeThatLosesIsBadOnlyIfItHadLongEnough has a place that is out and used to answer after 20 ms.
+func TestProbeThatLosesIsBadOnlyIfItHadLongEnough(t *testing.T) {
 	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	const usual = 20 * time.Millisecond
-	for name, c := range map[string]struct {
-		took time.Duration
-		wins int // of ten
-		bad  bool
-	}{
-		"by little":               {farther*usual - 1, 5, false},
-		"long after it was asked": {farther * usual, 5, true},
-		"as a rule":               {usual, 2, true},
-	} {
+	for took, bad := range map[time.Duration]bool{late*usual - 1: false, late * usual: true} {
 		h := new(Health)
-		h.hedged(1)
 		for range badRow {
 			h.outcome(0, false)
 		}
 		h.at[0].quick = usual
-		for i := range 20 {
-			trip := s.Begin(t.Context(), h, both)
-			require.Equal(t, 1, trip.Primary(), name)
-			trip.rival, trip.given = 0, h.expected(0)
-			trip.Add(1, 0, true)
-			won := i%10 < c.wins
-			trip.End(End{Winner: map[bool]int{true: 1, false: 0}[won], Took: c.took})
-		}
-		assert.Equal(t, c.bad, h.View(0).Overtaken > 0, name)
+		trip := s.Begin(t.Context(), h, both)
+		require.Equal(t, 1, trip.Primary())
+		h.calls += probeEvery
+		trip.ChooseProbe(time.Millisecond)
+		require.True(t, trip.Probes())
+		trip.Add(1, 0, true)
+		trip.End(End{Winner: 0, Took: took})
+		assert.Equal(t, bad, h.View(0).Overtaken == 1, took)
 	}
+}
+
+// TestProbesAskAPlaceUntilItIsKnown has a place that is not out, after that which calls go to.
+func TestProbesAskAPlaceUntilItIsKnown(t *testing.T) {
+	const usual = 10 * time.Millisecond
+	probes := func(h *Health) (n int) {
+		for range 10 * hopeEvery {
+			if to, given := h.probe(both, 0, usual); to == 1 {
+				assert.Zero(t, given)
+				h.probed(1)
+				n++
+			}
+		}
+		return n
+	}
+	h := new(Health)
+	assert.Equal(t, 10, probes(h))
+	h.silent(1, usual-1)
+	assert.Equal(t, 10, probes(h))
+	h.silent(1, usual)
+	assert.Zero(t, probes(h), "it takes longer")
+	h = new(Health)
+	for range minAnswers {
+		assert.Equal(t, 10, probes(h))
+		h.answered(both, 1, 1)
+	}
+	assert.Zero(t, probes(h), "it is known")
 }
 
 // TestOneSuccessBringsAConnectionBackThoughPrimariesFail: no call goes over it, nor over the one behind it.

@@ -23,8 +23,8 @@ type Trip struct {
 	fit     Mask
 	had     Mask
 	primary int
-	failed  atomic.Bool // the primary has
-	rivalry
+	broken  atomic.Bool // the primary has failed
+	probe
 	plan
 	at    [1 + race.MaxHedges]uint8
 	ctx   context.Context // the caller's
@@ -32,42 +32,32 @@ type Trip struct {
 	since [1 + race.MaxHedges]atomic.Int64 // of the attempts' starts, in ns since began
 }
 
-// rivalry is with the place that has the call as well, from the beginning.
-type rivalry struct {
-	rival  int           // that place; -1: none
-	given  time.Duration // if it has not answered after that, it is to blame
-	rivals int           // the attempt that is sent there; 0: none was
-	lost   atomic.Bool   // it has failed
+// A probe is an attempt that starts with the primary, at a place that is out or that nothing is known of.
+type probe struct {
+	probes  int           // the place; -1: none
+	given   time.Duration // the time after which a probe without an answer is a bad outcome; 0: it never is
+	attempt int           // the number of the attempt; 0: it was not sent
+	failed  atomic.Bool   // the probe has failed
 }
 
-// plan is what decides where hedges go that start later.
+// plan decides where the hedges go that start after the primary.
 type plan struct {
-	usual   time.Duration // what calls take that go where this one goes; 0: that is not known
-	planned int           // hedges that can become due
-	hedges  int           // that did
-	home    bool          // the first of them went where the primary goes
+	usual  time.Duration // latency of calls that go to the place of the primary; 0: that is not known
+	hedge  int           // the attempt that is the first of them; 0: none was added
+	stayed bool          // it went to the place of the primary
 }
 
 // Begin returns the trip of a call that those places can have, of which there is at least one.
 func (s *Set) Begin(ctx context.Context, h *Health, fit Mask) *Trip {
-	t := &Trip{set: s, health: h, fit: fit, ctx: ctx, began: time.Now(), primary: h.primary(fit), rivalry: rivalry{rival: -1}}
+	t := &Trip{set: s, health: h, fit: fit, ctx: ctx, began: time.Now(), primary: h.primary(fit), probe: probe{probes: -1}}
 	t.at[0], t.had = uint8(t.primary), Mask(0).with(t.primary)
 	return t
 }
 
-// Challenge may have the call sent to another place as well, at once. Usual is what calls take that go where it goes.
-func (t *Trip) Challenge(usual time.Duration) {
-	t.usual, t.rival = usual, t.health.rival(t.fit, t.primary, usual)
-	if t.rival >= 0 {
-		t.given = t.health.expected(t.rival)
-	}
-}
-
-// Planned says how many hedges can become due, but for one that starts with the primary.
-func (t *Trip) Planned(hedges int) {
-	if t != nil {
-		t.planned = hedges
-	}
+// ChooseProbe decides whether the call has a probe. Usual is the usual latency of calls that go to the place of the primary.
+func (t *Trip) ChooseProbe(usual time.Duration) {
+	t.usual = usual
+	t.probes, t.given = t.health.probe(t.fit, t.primary, usual)
 }
 
 // Primary returns where the primary goes.
@@ -84,19 +74,19 @@ func (t *Trip) Place(n int) int {
 // Elsewhere reports whether attempt n goes to another place than the primary.
 func (t *Trip) Elsewhere(n int) bool { return t != nil && t.Place(n) != t.primary }
 
-// Rival reports whether the call is sent to another place at once.
-func (t *Trip) Rival() bool { return t != nil && t.rival >= 0 }
+// Probes reports whether the call has a probe.
+func (t *Trip) Probes() bool { return t != nil && t.probes >= 0 }
 
-// Next returns where the next hedge goes, and what it costs. First says that it is the one that starts with the primary. If the next place is
-// far away, and where the primary goes is well, the first hedge goes there too, as long as another one can follow.
+// Next returns the place of the next hedge and its cost. First says that the hedge is the probe, which starts with the primary. The first hedge stays at
+// the place of the primary if that is well and the next place takes longer.
 func (t *Trip) Next(first bool) (place, cost int) {
 	switch {
 	case first:
-		place = t.rival
-	case t.hedges == 0 && t.planned > 1 && t.health.well(t.primary) && t.health.far(t.fit, t.primary, t.usual):
+		place = t.probes
+	case t.health.far(t.fit, t.primary, t.usual) && t.staysWell():
 		place = t.primary
 	default:
-		if t.home {
+		if t.stayed {
 			t.health.doubted(t.primary)
 		}
 		place = t.health.hedge(t.fit, t.had, t.primary)
@@ -104,9 +94,18 @@ func (t *Trip) Next(first bool) (place, cost int) {
 	return place, t.set.all[place].cost
 }
 
-// Usually returns what the first hedge costs if no place is out and as many hedges can follow.
-func (t *Trip) Usually(hedges int) int {
-	if hedges > 1 && t.health.far(t.fit, t.primary, t.usual) {
+// staysWell reports whether another attempt at the place of the primary may help: the first hedge if the last outcome there is good, and the next
+// ones if another call has got a prompt answer since this call began.
+func (t *Trip) staysWell() bool {
+	if t.stayed {
+		return t.health.isPromptSince(t.primary, t.began)
+	}
+	return t.hedge == 0 && t.health.well(t.primary)
+}
+
+// Usually returns the cost of the first hedge if no place is out.
+func (t *Trip) Usually() int {
+	if t.health.far(t.fit, t.primary, t.usual) {
 		return t.set.all[t.primary].cost
 	}
 	for i := range t.set.all {
@@ -121,11 +120,12 @@ func (t *Trip) Usually(hedges int) int {
 func (t *Trip) Add(n, place int, first bool) {
 	t.at[n], t.had = uint8(place), t.had.with(place)
 	if first {
-		t.rivals = n
-		t.health.besides(place)
+		t.attempt = n
+		t.health.probed(place)
 	} else {
-		t.home = t.hedges == 0 && place == t.primary
-		t.hedges++
+		if t.hedge == 0 {
+			t.hedge, t.stayed = n, place == t.primary
+		}
 		t.health.tried(place)
 	}
 	t.health.hedged(place)
@@ -285,8 +285,8 @@ func (t *Trip) Ended(n int, answered, excused bool) {
 	i, took := t.Place(n), time.Since(t.began)-time.Duration(t.since[n].Load())
 	switch {
 	case answered:
-		t.health.answered(i, took)
-		if n > 0 && n != t.rivals {
+		t.health.answered(t.fit, i, took)
+		if n > 0 && n != t.attempt {
 			t.health.outcome(i, true)
 		}
 	case excused:
@@ -295,9 +295,9 @@ func (t *Trip) Ended(n int, answered, excused bool) {
 		t.health.outcome(i, false)
 		switch n {
 		case 0:
+			t.broken.Store(true)
+		case t.attempt:
 			t.failed.Store(true)
-		case t.rivals:
-			t.lost.Store(true)
 		}
 	}
 }
@@ -311,9 +311,9 @@ type End struct {
 	Tail   time.Duration // the 99th percentile of calls that go where it went; 0: that is not known
 }
 
-// late reports whether the caller's deadline has passed though calls take less time as a rule: all but one in a hundred, or if more have no
+// pastDeadline reports whether the caller's deadline has passed though calls take less time as a rule: all but one in a hundred, or if more have no
 // answer, most of them by far.
-func (t *Trip) late(e End) bool {
+func (t *Trip) pastDeadline(e End) bool {
 	return e.Late && (e.Took >= e.Tail || t.usual > 0 && e.Took >= patient*t.usual)
 }
 
@@ -322,16 +322,40 @@ func (t *Trip) End(e End) {
 	if t == nil {
 		return
 	}
-	switch {
-	case e.Winner == 0 && !e.Denied:
-		t.health.outcome(t.primary, true)
-	case t.failed.Load(): // which is known
-	case e.Winner > 0 && e.Winner != t.rivals && t.Elsewhere(e.Winner), e.Winner < 0 && t.late(e):
-		t.health.overtaken(t.primary)
-	case e.Winner > 0 && !t.Elsewhere(e.Winner):
-		t.health.outrun(t.fit, t.primary, e.Tail)
+	var hedged time.Duration // ago that the first hedge started
+	if t.hedge > 0 {
+		hedged = e.Took - time.Duration(t.since[t.hedge].Load())
 	}
-	if t.rivals > 0 && (e.Winner == 0 && !t.lost.Load() || e.Winner == t.rivals && !t.failed.Load()) {
-		t.health.duel(t.primary, t.rival, e.Winner == t.rivals, e.Took >= t.given)
+	late, vain := t.health.isLate(t.fit, t.primary, e.Took), t.health.isLate(t.fit, t.primary, hedged)
+	switch {
+	case t.broken.Load(): // which was counted then
+	case e.Winner < 0:
+		if t.pastDeadline(e) {
+			t.health.overtaken(t.primary)
+		}
+	case e.Winner == 0:
+		if t.hedge > 0 && vain {
+			t.health.hedgeEnded(t.primary, false)
+		}
+		if late && !t.health.isVain(t.primary) {
+			t.health.overtaken(t.primary)
+		} else if !e.Denied {
+			t.health.outcome(t.primary, true)
+		}
+	case e.Winner != t.attempt:
+		t.health.hedgeEnded(t.primary, true)
+		if t.Place(e.Winner) > t.primary {
+			t.health.overtaken(t.primary)
+		}
+	}
+	if t.stayed && late {
+		t.health.doubted(t.primary)
+	}
+	switch {
+	case t.attempt == 0 || t.failed.Load():
+	case e.Winner == t.attempt:
+		t.health.outcome(t.probes, true)
+	case e.Winner == 0 && t.given > 0 && e.Took >= t.given:
+		t.health.overtaken(t.probes)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -187,32 +186,45 @@ func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
 	})
 }
 
-// TestACallAtTwoPlacesCountsAsSlowLikeOthers: in an outage the first brake must not take it for a quick one because it has its hedge already.
-func TestACallAtTwoPlacesCountsAsSlowLikeOthers(t *testing.T) {
+// TestCallWithAProbeCountsAsSlowLikeOthers has an outage: the first brake must not take a call for a quick one because it has a hedge already.
+func TestCallWithAProbeCountsAsSlowLikeOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, quick(rt), after(rt, 5*ms)) // so that far goes on being tried
+		rt.Answer = inPlaces(rt, fails, quick(rt))
 		tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
-		warmUp(t, tr)
-		for range 4 { // one in five is sent to both
-			resp, err := get(t, tr, site)
-			require.NoError(t, err)
-			text(t, resp)
+		call := func() (sent int) {
+			rt.Forget()
+			if resp, err := get(t, tr, site); err == nil {
+				text(t, resp)
+			}
+			return len(rt.Sent())
 		}
-		require.Zero(t, tr.Snapshot().Keys[0].SlowShare)
-		rt.Answer = inPlaces(rt, after(rt, time.Second), after(rt, 2*time.Second))
-		rt.Forget()
+		for range 200 { // near is out, and far has a plan
+			call()
+		}
+		for call() == 1 {
+		}
+		for range 98 { // one call in a hundred has a probe
+			require.Equal(t, 1, call())
+		}
+		slow := func() float64 {
+			for _, k := range tr.Snapshot().Keys {
+				if k.Host == "catalog.far.test" {
+					return k.SlowShare
+				}
+			}
+			return -1
+		}
+		require.Zero(t, slow())
+		rt.Answer = inPlaces(rt, after(rt, 2*time.Second), after(rt, time.Second))
 		const calls = 3
-		var atOnce atomic.Int64
+		sent := 0
 		for range calls {
-			start, before := time.Now(), len(rt.Sent())
-			time.AfterFunc(time.Millisecond, func() { atOnce.Add(int64(len(rt.Sent()) - before - 1)) })
-			resp, err := get(t, tr, site)
-			require.NoError(t, err)
-			text(t, resp)
+			start := time.Now()
+			sent += call()
 			require.Equal(t, time.Second, time.Since(start))
 		}
-		require.EqualValues(t, 1, atOnce.Load())
-		assert.InDelta(t, 1-math.Pow(15.0/16, calls), tr.Snapshot().Keys[0].SlowShare, 0.001)
+		require.Equal(t, 2*calls, sent)
+		assert.InDelta(t, 1-math.Pow(15.0/16, calls), slow(), 0.001)
 	})
 }
 
