@@ -47,7 +47,9 @@ func (w *dnsWorld) hostedAt(at time.Duration) string {
 
 // unread reports whether the Client may not have read its file when a question began.
 func (w *dnsWorld) unread(r *dnsResult) bool {
-	return strings.HasSuffix(w.way.files, "Late") && r.began < fileLate+slack
+	broken := w.start + fileBreaks
+	unknown := w.past.calls == 0 && strings.HasSuffix(w.way.files, "Breaks") // a Client reads when it is first used
+	return strings.HasSuffix(w.way.files, "Late") && r.began < fileLate+slack || unknown && r.end >= broken-slack && r.began < broken+fileBroken+slack
 }
 
 // keepFiles writes the file of hosts, and has files fail and change when it is time.

@@ -60,7 +60,9 @@ func (j *dnsJudge) answersMessage(a *dnsAsk, r *dnsResult) bool {
 	switch {
 	case w.way.by == "loop", w.way.front != "", a.ended(300 * ms): // a Server has no zones, and Dial is for questions
 		return false
-	case w.way.change == "close" && r.end >= w.way.changeAt-slack:
+	case w.way.change == "close" && r.end >= w.way.changeAt-slack, w.unread(r):
+		return false
+	case w.way.streams > 0 && strings.Contains(r.err, "REFUSED_STREAM"): // net/http would repeat the message also where a server may have received it
 		return false
 	}
 	closes := slices.ContainsFunc(w.servers, func(s *dnsServer) bool {

@@ -54,7 +54,7 @@
 // outlives neither its original TTL nor its signature (promise 7), and is not refused for them. Questions for names that a zone does not have
 // (call0.burst=flood) cost no more queries than the zone's chain has records, and two (promise 8). Anchors may be below the root, where aliases lead over their border.
 // With validator=resolver and validator=upstreams a dnssec.Validator answers the same questions, over the Resolver or a Client of upstreams
-// with faults, and keeps the same promises. Not judged is what no
+// with faults, and keeps the same promises. With client.cached a Client above the Resolver keeps answers, which outlive no signature either. Not judged is what no
 // resolver can know: a server that lies about names that need no signature, and zones that need more time than a question has.
 //
 // Worlds of ranges (over=range) are an object in a store, whose Fetch waits, stalls, breaks off, fails, panics or ignores its context, and which may be

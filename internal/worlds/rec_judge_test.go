@@ -54,6 +54,11 @@ func (w *recWorld) judge(s *stage) []finding {
 			s.log("the Validator: %v", c.r)
 			c.judge()
 		}
+		if c.r = j.p.kept[i]; c.r != nil {
+			c.byValidator = false
+			s.log("the Client: %v", c.r)
+			c.judgeKept()
+		}
 	}
 	j.judgeFloods()
 	return append(j.findings, j.p.notes...)

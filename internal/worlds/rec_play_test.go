@@ -35,6 +35,9 @@ type recPlay struct {
 	validated []*recResult      // of the Validator, by ask
 	put       atomic.Int64      // questions of the Validator
 
+	cached *dnshedge.Client // which keeps what the Resolver answers; nil: there is none
+	kept   []*recResult     // of that Client, by ask
+
 	conns atomic.Int64 // open
 	dials atomic.Int64
 
@@ -140,8 +143,11 @@ func (p *recPlay) run() {
 	}
 	p.resolver = p.newResolver()
 	p.newValidator()
+	if p.w.client.cached {
+		p.cached = &dnshedge.Client{Exchanger: recExchanger{play: p, above: true}, Cache: &dnshedge.Cache{MaxStale: -1}, SpecialUse: dnshedge.SpecialUseOff}
+	}
 	p.change()
-	p.results, p.validated = make([]*recResult, len(p.w.asks)), make([]*recResult, len(p.w.asks))
+	p.results, p.validated, p.kept = make([]*recResult, len(p.w.asks)), make([]*recResult, len(p.w.asks)), make([]*recResult, len(p.w.asks))
 	var wg sync.WaitGroup
 	for i, a := range p.w.asks {
 		wg.Go(func() {
@@ -152,6 +158,12 @@ func (p *recPlay) run() {
 			wg.Go(func() {
 				time.Sleep(a.at + 210*time.Microsecond)
 				p.validated[i] = p.call(a, p.validator, true)
+			})
+		}
+		if p.cached != nil && a.flood == nil {
+			wg.Go(func() {
+				time.Sleep(a.at + 340*time.Microsecond)
+				p.kept[i] = p.call(a, p.cached, true)
 			})
 		}
 	}
@@ -183,6 +195,11 @@ func (p *recPlay) listen(name string, answer dnstest.Handler) *dnstest.Server {
 
 // finish closes the Resolver, and looks what is left.
 func (p *recPlay) finish() {
+	if p.cached != nil {
+		if err := p.cached.Close(); err != nil {
+			p.note("6 close", "%v", err)
+		}
+	}
 	for _, r := range p.resolvers {
 		if s := r.Stats(); s.InFlight != 0 {
 			p.note("6 queries", "%d are in flight when all is over", s.InFlight)
@@ -332,13 +349,13 @@ func (a *recAsk) message() *dns.Msg {
 	return m
 }
 
-// call asks the Resolver or the Validator as a caller does.
-func (p *recPlay) call(a *recAsk, of dnssec.Exchanger, validator bool) *recResult {
+// call asks the Resolver as a caller does, or what is beside or above it and has no Trace.
+func (p *recPlay) call(a *recAsk, of dnssec.Exchanger, traceless bool) *recResult {
 	r := &recResult{began: p.since()}
 	m := a.message()
 	before := m.Copy()
 	ctx, stop := context.Background(), func() {}
-	if !validator {
+	if !traceless {
 		ctx = context.WithValue(ctx, recCaller{}, r)
 	}
 	if a.deadline > 0 || a.cancel >= 0 {
@@ -357,11 +374,11 @@ func (p *recPlay) call(a *recAsk, of dnssec.Exchanger, validator bool) *recResul
 			p.note("2 form", "%v: its ID is another one", a)
 		}
 		r.msg = out.Copy()
-		if !validator || !a.cd && p.w.client.trust != "off" { // which passes the Exchanger's response on
+		if !traceless || !a.cd && p.w.client.trust != "off" { // a Validator passes the Exchanger's response on
 			poison(out)
 		}
 	}
-	if validator && out != nil { // a Validator has no Trace
+	if traceless && out != nil {
 		r.told, r.info.Rcode = 1, r.msg.Rcode
 		if r.msg.AuthenticatedData {
 			r.info.Security = dnssec.Secure

@@ -34,6 +34,25 @@ func (c *recCase) checkTTLs() {
 	}
 }
 
+// judgeKept judges an answer of the Client above the Resolver, which keeps answers: it is the zones', and outlives no signature.
+func (c *recCase) judgeKept() {
+	if !c.r.good() || c.lied() || c.t.loops {
+		return
+	}
+	if got := recordsOf(c.r.msg.Answer); c.r.msg.Rcode != c.t.rcode || !slices.Equal(got, c.t.records) {
+		c.say("7 data (Client)", "it is not what the zones have")
+	}
+	if !c.r.msg.AuthenticatedData {
+		return
+	}
+	c.checkTTLs()
+	if !c.validated() || c.t.security != isSecure {
+		c.say("3 AD (Client)", "it is not secure")
+	} else if wrong := c.unproven(); c.a.do && wrong != "" {
+		c.say("3 proof (Client)", "%s", wrong)
+	}
+}
+
 // longestTTL returns the highest TTL that a record of a secure answer may have.
 func (c *recCase) longestTTL(rr dns.RR) uint32 {
 	name, typ := strings.ToLower(rr.Header().Name), rr.Header().Rrtype

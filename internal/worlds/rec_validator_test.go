@@ -53,14 +53,17 @@ func (p *recPlay) newValidator() {
 	p.validator = &dnssec.Validator{Exchanger: below, Trust: p.newTrust()}
 }
 
-// A recExchanger is what a Validator asks: a Client, or the Resolver. It counts questions.
+// A recExchanger is what a Validator asks, or the Client above the Resolver: a Client, or the Resolver. It counts questions of the Validator.
 type recExchanger struct {
 	play   *recPlay
 	client *dnshedge.Client // nil: the Resolver is asked
+	above  bool             // the Client above the Resolver asks
 }
 
 func (e recExchanger) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
-	e.play.put.Add(1)
+	if !e.above {
+		e.play.put.Add(1)
+	}
 	if e.client != nil {
 		return e.client.ExchangeContext(ctx, m, address)
 	}

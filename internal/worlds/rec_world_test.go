@@ -97,6 +97,7 @@ type recClient struct {
 	insecure   int    // the zone whose name is in Trust.Insecure; -1: none
 	hedgeOff   bool
 	noMinimise bool
+	cached     bool   // a Client with a Cache asks the Resolver as well
 	limit      string // the one that is small
 	most       int    // its value
 	maxBytes   int64
@@ -187,6 +188,7 @@ func newRecClient(d *draw, w *recWorld, zones int) recClient {
 		insecure:   -1,
 		hedgeOff:   has(d, "client.hedgeOff", .3),
 		noMinimise: has(d, "client.noMinimise", .2),
+		cached:     has(d, "client.cached", .12),
 		limit:      pick(d, "client.limit", .12, "", "queries", "chainQueries", "verifications", "inFlight", "zoneInFlight", "referrals", "aliases", "names"),
 		change:     pick(d, "client.change", .15, "", "import", "import", "close"),
 		maxBytes:   pick(d, "client.maxBytes", .06, int64(0), 1<<20),
