@@ -74,13 +74,13 @@ func (c *recCase) restOf(z *recZone) uint32 {
 		most = z.sigTTL
 	}
 	if now := c.now(); z.life > 0 {
-		most = min(most, uint32(z.expiry(now).Sub(now)/time.Second)+1)
+		most = min(most, uint32(z.expiry(c.p.start.Add(c.r.end)).Sub(now)/time.Second)+1)
 	}
 	return most
 }
 
-// now is the time at which the answer came.
-func (c *recCase) now() time.Time { return c.p.start.Add(c.r.end) }
+// now is the time at which the question was asked: a TTL counts from when its response came, which may be long before that of the target of an alias.
+func (c *recCase) now() time.Time { return c.p.start.Add(c.r.began) }
 
 // originalTTL returns the TTL that a set has in its zone. Sets that are not listed are proofs, or made of wildcards and DNAME records.
 func (d *recData) originalTTL(name string, typ uint16) (ttl uint32) {
