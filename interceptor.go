@@ -112,8 +112,9 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 //
 // [WithMethods] says which methods are hedged. The primary runs in the caller's goroutine with the caller's request, reply and options. A hedge has
 // its own: a copy of the request, and a reply, header, trailer and peer that are copied to the caller's if it wins. The call returns when the primary
-// has, and does not wait for a hedge that is cancelled and slow to end: the caller may use request and reply again. What is below may change the
-// request that it is given, as without hedging.
+// has, and does not wait for a hedge that is cancelled and slow to end: the caller may use request and reply again. Such a hedge does not use the caller's context any more
+// either: it finds the values that hedges of the call have asked for before, and no others. What is below may change the request that it is given, as
+// without hedging.
 //
 // A call of which not every part can be divided among attempts is sent once, as it is, and the log says so once per method: its request is no message
 // of package proto, or of gogo/protobuf, of the very type; its reply has content before the call, and is no message of package proto or a call option
@@ -315,7 +316,7 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, Fresh: c.InBubble()}
+	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, SeverHedges: true, Fresh: c.InBubble()}
 	if len(delays) > 0 {
 		style.Call = c.in.above(c.asked.called)
 	}
@@ -428,7 +429,7 @@ func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
 	err := invoke(detour, asked.called.Method, req, h.reply, cc, opts...)
 	if err != nil && detour.Refused() {
-		c.tour.Refuse(&c.Call, n, DeniedSameBackend)
+		c.tour.Refuse(a, &c.Call, n, DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, c.judge(a, n, err, h.trailer)
@@ -448,6 +449,9 @@ func (c *rpc) copies(a *race.Attempt, h *hedged, cc *grpc.ClientConn) (req any, 
 	}
 	opts, h.deliver = grpcattempt.OwnTargets(opts)
 	md, _ = metadata.FromOutgoingContext(a)
+	if a.Err() != nil { // it has lost, and a may have no values of the caller's context any more
+		return nil, nil, nil, false
+	}
 	req, ok = c.request.Copy()
 	return req, md, opts, ok
 }
@@ -571,7 +575,7 @@ func (h *hedging) goOn(a *race.Attempt, n int, err error, trailer metadata.MD, d
 	}
 	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after}
 	usual := h.tour.Usual()
-	hold := after > 0 && (deadline.Before(after) || h.held() && !usual.Elsewhere || h.Hopeless(time.Now().Add(after), usual)) // for nothing
+	hold := after > 0 && (deadline.Before(after) || h.held() && !usual.Elsewhere || h.Hopeless(a, time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {
 		turn.Hedges = h.rule.terms.Hedges
 		h.Moved()

@@ -346,7 +346,7 @@ func (s *stream) receiveFirst(m any) error {
 		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
 	}
 	var r race.Race[error]
-	style := race.Style{Usual: s.Usual(), Watch: s.Watch(), Call: s.origin.Call}
+	style := race.Style{Usual: s.Usual(), Watch: s.Watch(), SeverHedges: true, Call: s.origin.Call}
 	out := r.Run(s.asked.ctx, s, s, delays, &style)
 	s.detours.Settle(&s.origin.Trail)
 	if late && time.Since(asked) < grpcattempt.Look {
@@ -420,7 +420,7 @@ func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
 		cancel() // the stream has ended; that of a winner ends with the attempt
 	}
 	if err != nil && detour.Refused() {
-		s.tour.Refuse(&s.Call, n, DeniedSameBackend)
+		s.tour.Refuse(a, &s.Call, n, DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, s.judge(a, n, err)

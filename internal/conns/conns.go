@@ -181,10 +181,10 @@ func (t *Tour) add(n, place int, elsewhere bool) {
 	added = true
 }
 
-// Refuse says that hedge n of call c was not sent.
-func (t *Tour) Refuse(c *engine.Call, n int, reason observe.Reason) {
+// Refuse says that hedge n of call c was not sent: ctx is the context of the hedge, which may be refused after its call.
+func (t *Tour) Refuse(ctx context.Context, c *engine.Call, n int, reason observe.Reason) {
 	place := t.Place(n)
-	c.RefuseFare(reason, t.fare(place))
+	c.RefuseIn(ctx, reason, t.fare(place))
 	if place > 0 {
 		t.Refused(n)
 	}

@@ -110,15 +110,16 @@ func (c *Call) Moved() { c.moved.Store(true) }
 // Elapsed returns how long ago the call began.
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 
-// Hopeless reports whether a hedge with a fare that is due then would be denied, as far as is known now.
-func (c *Call) Hopeless(then time.Time, fare Fare) bool {
+// Hopeless reports whether a hedge with a fare that is due then would be denied, as far as is known now: ctx is the context of the attempt
+// that asks, which may outlive its call.
+func (c *Call) Hopeless(ctx context.Context, then time.Time, fare Fare) bool {
 	k := c.key
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.engine.setup.Shadow {
 		return true
 	}
-	deadline, _ := c.ctx.Deadline()
+	deadline, _ := ctx.Deadline()
 	return k.audit != nil && k.audit.Dark() || k.tokens() < float64(fare.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), fare.Elsewhere) != None
 }
 
@@ -199,14 +200,8 @@ func (c *Call) tell(denial observe.Reason) {
 	told = true
 }
 
-// Refuse says that a hedge which was admitted was not sent, for the given reason: what was to
-// carry it refused. The attempt's error is then [race.ErrRefused].
-func (c *Call) Refuse(reason observe.Reason) { c.RefuseFare(reason, Fare{}) }
-
-// RefuseFare is Refuse for a hedge that was admitted with a fare.
-func (c *Call) RefuseFare(reason observe.Reason, fare Fare) { c.RefuseIn(c.ctx, reason, fare) }
-
-// RefuseIn is RefuseFare for a hedge that may be refused after its call: ctx is the context of the attempt.
+// RefuseIn says that a hedge which was admitted with a fare was not sent, for the given reason: what was to carry it refused. The attempt's
+// error is then [race.ErrRefused]. It may be refused after its call: ctx is the context of the attempt.
 func (c *Call) RefuseIn(ctx context.Context, reason observe.Reason, fare Fare) {
 	c.refused.Add(1)
 	c.key.refused(time.Now(), reason, fare)

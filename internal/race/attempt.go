@@ -72,6 +72,8 @@ type inner struct {
 	cancel context.CancelCauseFunc
 	tie    tie         // of an attempt that may outlive its call; else it has no Context
 	stop   func() bool // of an adopted context; else nil
+
+	ending sync.Mutex // held while the context leaves that of the caller, which uses that
 }
 
 // released stands for the context of an attempt that was released without one.
@@ -85,8 +87,11 @@ func (a *Attempt) made() *inner {
 	return nil
 }
 
-// end cancels the attempt's own context, which nothing else needs to end any more.
+// end cancels the attempt's own context, which nothing else needs to end any more. Once it has returned, another end does not use the
+// caller's context.
 func (in *inner) end(cause error) {
+	in.ending.Lock()
+	defer in.ending.Unlock()
 	if in.stop != nil {
 		in.stop()
 	}
@@ -276,6 +281,8 @@ func (a *Attempt) detach() {
 // sever ends all use of the caller's context, see [Style.Sever].
 func (a *Attempt) sever(known []known) {
 	if in := a.inner(); in != nil && in.tie.Context != nil {
+		in.ending.Lock()
+		defer in.ending.Unlock()
 		in.tie.sever(known)
 	}
 }

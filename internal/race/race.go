@@ -106,6 +106,8 @@ type Style struct {
 	// Sever cuts attempts that still run when Run returns off the caller's context: they do not
 	// use it any more. Of its values they find those that hedges have been asked for before.
 	Sever bool
+	// SeverHedges is Sever for hedges alone: for a primary that uses nothing of its own once it has returned.
+	SeverHedges bool
 	// Prompt cancels losers instead of letting them linger, if their [Guard] allows that at
 	// once: later they would be nearer to their answer.
 	Prompt bool
@@ -345,7 +347,7 @@ func (r *Race[T]) next() (a *Attempt, n int) {
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
-	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach, severs: r.style.Sever, call: r.style.Call}
+	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.style.Detach, severs: r.style.Sever || r.style.SeverHedges, call: r.style.Call}
 	r.attempts[n] = attempt{Attempt: a, running: true}
 	r.holding.hedged(due)
 	r.started++
@@ -714,7 +716,7 @@ func (r *Race[T]) end() Result[T] {
 // sever cuts all attempts but the one whose number is given off the caller's context: those that
 // run on, and those whose answers are discarded. The race is over.
 func (r *Race[T]) sever(but int) {
-	if !r.style.Sever {
+	if !r.style.Sever && !r.style.SeverHedges {
 		return
 	}
 	var others [1 + MaxHedges]*Attempt
@@ -730,8 +732,12 @@ func (r *Race[T]) sever(but int) {
 		}
 	}
 	for n, a := range others { // without the lock: it waits for a context that is not ours
-		if a != nil && n != but {
+		switch {
+		case a == nil || n == but:
+		case a.severs:
 			a.sever(all)
+		default:
+			a.Release() // what it returned is discarded in another goroutine, which releases it as well
 		}
 	}
 }
