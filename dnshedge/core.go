@@ -151,6 +151,25 @@ func (c *core) follow(now time.Time) {
 	}
 }
 
+// findSystems returns the system's servers that the Client asks, itself or through Exchangers. It is called when the Client is first used
+// with a Cache, and not by setup: Clients that refer to each other would wait for each other.
+func (c *core) findSystems() []*system.Servers {
+	f := systemFinder{visited: map[*Client]bool{c.conf: true}}
+	f.visitServers(c.servers)
+	return f.found
+}
+
+// asksSystem reports whether the system's servers may have a part in answers to questions with that route, which may be nil.
+func (c *core) asksSystem(route Exchanger) bool {
+	e := cmp.Or(route, c.servers.exchanger)
+	if e == nil || len(c.systems()) == 0 {
+		return c.servers.system != nil
+	}
+	f := systemFinder{visited: make(map[*Client]bool)}
+	f.visit(e)
+	return len(f.found) > 0
+}
+
 // origin returns whom what is said about q now comes from.
 func (c *core) origin(q *wire.Query) (from origin) {
 	route, n := c.servers.routes.domain(q)
