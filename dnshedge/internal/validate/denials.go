@@ -18,6 +18,10 @@ const (
 	maxKeptTTL   = 3 * 3600  // seconds (RFC 8198 §5.4)
 	keptSize     = 400       // bytes that one takes besides what it says, by an estimate
 	noMinimum    = 1<<31 - 1 // seconds, until there is an SOA record
+
+	// keepParameters is how long NSEC3 records with other parameters are not kept after the parameters have changed. The servers of a zone may disagree
+	// about them: then each answer would empty what is kept.
+	keepParameters = time.Minute
 )
 
 // Denials keep what a zone has proven of its names, to answer other questions with it (RFC 8198): its NSEC and NSEC3 records, and what its wildcards have.
@@ -34,6 +38,7 @@ type Denials struct {
 	mu      sync.RWMutex // guards the fields below
 	nsecs   nsecs
 	nsec3s  nsec3s
+	changed time.Time // when the first record with the parameters of nsec3s came
 	wild    map[wildKey]*kept
 	soa     *kept
 	minimum uint32 // seconds that a denial may be kept (RFC 2308 §5, RFC 9077)
@@ -222,7 +227,7 @@ func (d *Denials) dropNSECs(i, j int) {
 	d.nsecs.records = slices.Delete(d.nsecs.records, i, j)
 }
 
-// addNSEC3 keeps a record. The zone has one set of parameters: those of the last record.
+// addNSEC3 keeps a record. The zone has one set of parameters: those of the last record, unless they have changed within keepParameters.
 func (d *Denials) addNSEC3(c *canonical, v Verified, e *kept) {
 	var one nsec3s
 	one.add(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
@@ -231,10 +236,13 @@ func (d *Denials) addNSEC3(c *canonical, v Verified, e *kept) {
 	}
 	r, all := one.records[0], &d.nsec3s
 	r.kept = e
-	if len(all.records) > 0 && (all.salt != one.salt || all.iterations != one.iterations) {
+	if other := all.salt != one.salt || all.iterations != one.iterations; other || len(all.records) == 0 {
+		if age := e.came.Sub(d.changed); other && len(all.records) > 0 && age >= 0 && age < keepParameters {
+			return
+		}
 		d.dropNSEC3s(0, len(all.records))
+		all.salt, all.iterations, d.changed = one.salt, one.iterations, e.came
 	}
-	all.salt, all.iterations = one.salt, one.iterations
 	i, found := all.search(r.owner)
 	if found {
 		d.dropNSEC3s(i-1, i)
