@@ -67,7 +67,8 @@ func TestRSAKeysOfAnySizeAndExponentAreVerified(t *testing.T) {
 		most int // units that a verification costs
 	}{
 		{512, big.NewInt(3), 1}, {513, big.NewInt(65537), 1}, {768, big.NewInt(65537), 1}, {1023, big.NewInt(65537), 1}, {1024, big.NewInt(1<<31 + 1), 2},
-		{2048, big.NewInt(1<<32 + 1), 2}, {2048, new(big.Int).SetUint64(1<<63 + 1), 4}, {1024, huge, 32}, {1024, big.NewInt(65537), 1},
+		{2048, big.NewInt(1<<32 + 1), 2}, {2048, new(big.Int).SetUint64(1<<63 + 1), 4}, {1024, huge, 32}, {4096, new(big.Int).SetBit(big.NewInt(1), 4095, 1), 410},
+		{1024, big.NewInt(65537), 1},
 	} {
 		t.Run(fmt.Sprintf("%d bits, exponent of %d", c.bits, c.e.BitLen()), func(t *testing.T) {
 			s := newRSASigner(t, c.bits, c.e)
@@ -81,7 +82,8 @@ func TestRSAKeysOfAnySizeAndExponentAreVerified(t *testing.T) {
 			d, err := validate.Anchors(key.ToDS(dns.SHA256))
 			require.NoError(t, err)
 			keys := []dns.RR{key}
-			k, status, err := new(validate.Work).Keys(d, validate.NewRRset(keys, sign(keys)), now)
+			honest := new(validate.Work)
+			k, status, err := honest.Keys(d, validate.NewRRset(keys, sign(keys)), now)
 			require.NoError(t, err)
 			require.Equal(t, validate.Secure, status)
 			rrs := records(t, "a.example. 300 IN A 192.0.2.1")
@@ -91,6 +93,8 @@ func TestRSAKeysOfAnySizeAndExponentAreVerified(t *testing.T) {
 			require.NoError(t, err)
 			spent, _, _ := w.Spent()
 			assert.LessOrEqual(t, spent, c.most)
+			_, err = honest.Verify(validate.NewRRset(rrs, right), k, now)
+			require.NoError(t, err, "a question can pay for keys and an answer")
 
 			b, err := base64.StdEncoding.DecodeString(right.Signature)
 			require.NoError(t, err)
