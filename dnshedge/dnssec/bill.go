@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
@@ -59,6 +60,7 @@ func (b *bill) Ask(ctx context.Context, z *chain.Zone, name string, qtype uint16
 	for {
 		at, first, ok := b.turn(q)
 		if !ok {
+			b.forgetLocal(q, err)
 			return nil, err
 		}
 		if err := b.pay(q); err != nil {
@@ -72,13 +74,26 @@ func (b *bill) Ask(ctx context.Context, z *chain.Zone, name string, qtype uint16
 		switch {
 		case err == nil:
 			b.mu.Lock()
-			b.tried[q].unsigned = !hasSignatures(r)
+			if t := b.tried[q]; t != nil {
+				t.unsigned = !hasSignatures(r)
+			}
 			b.mu.Unlock()
 			return &chain.Said{Zone: z, Name: name, Type: qtype, Rcode: r.Rcode, Answer: setOf(r.Answer, name, qtype), Authority: r.Ns}, nil
 		case ctx.Err() != nil || first && at.address == "": // the Exchanger has asked others
+			b.forgetLocal(q, err)
 			return nil, err
 		}
 	}
+}
+
+// forgetLocal forgets whom a question for keys was put to if that has ended with a local error: nobody has answered, and all may be asked again.
+func (b *bill) forgetLocal(q question, err error) {
+	if !group.Ours(err) {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.tried, q)
 }
 
 // turn returns whom a question for keys is put to, and whether he is the first.

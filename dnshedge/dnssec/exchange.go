@@ -12,6 +12,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
@@ -64,7 +65,8 @@ type answer struct {
 // DO, or asks for them (RFC 4035 §3.2.1).
 //
 // An answer that is bogus, or whose keys do not come within 4.5 s or nine tenths of the time that ctx leaves, is SERVFAIL, with an extended error that says
-// why, and no error. What the Exchanger says of a message with CD, of another class than IN or another opcode than QUERY is passed on as it is, without AD.
+// why, and no error. If keys cannot be asked for because of this machine, as without a network or descriptors, the error is the Exchanger's. What
+// the Exchanger says of a message with CD, of another class than IN or another opcode than QUERY is passed on as it is, without AD.
 func (v *Validator) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := v.setup()
 	if err != nil {
@@ -278,6 +280,8 @@ func (c *core) proveAll(ctx context.Context, b *bill, links []*link) error {
 		}
 		err := c.chains.Prove(ctx, b, &l.Said)
 		switch {
+		case c.conf.Trust.Report && group.Ours(err):
+			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no keys: " + err.Error(), Zone: l.Zone.Name, Name: l.Name, Type: l.Type}
 		case errors.Is(err, errLong) && c.conf.Trust.Report:
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no keys in time", Zone: l.Zone.Name, Name: l.Name, Type: l.Type}
 		case err != nil:

@@ -149,6 +149,7 @@ func (c *core) follow(t dnssec.Trust) error {
 	}
 	conf.Blame = func(z *chain.Zone, server netip.AddrPort, name string) { c.fleet.Blame(z.Name, server, name) }
 	conf.Drop = func(z *chain.Zone) { c.cache.dropZone(z.Name) }
+	conf.IsLocal = isStuck
 	conf.Go = func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) }
 	c.chains = chain.New(conf)
 	return nil

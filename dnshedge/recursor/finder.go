@@ -1,6 +1,7 @@
 package recursor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -36,6 +37,7 @@ type finder struct {
 	again   map[question]bool // those that were put back, because there was glue
 	own     bool              // the zone was asked for its own NS records
 	limit   error             // why some names are not looked up
+	stuck   error             // why this machine could not look up a name
 	found   []netip.AddrPort
 	flying  []question     // that are looked up
 	told    map[string]int // what is known of names that were looked up: see tell
@@ -102,7 +104,7 @@ func (f *finder) more(ctx context.Context, e fleet.Effort, needed <-chan struct{
 				return nil, nil
 			}
 			if addrs, more := f.last(e); len(addrs) > 0 || !more {
-				return addrs, f.limit
+				return addrs, cmp.Or(f.stuck, f.limit)
 			}
 			continue
 		}
@@ -249,6 +251,10 @@ func (f *finder) start(ctx context.Context, e fleet.Effort, hedge bool) bool {
 func (f *finder) take(r lookedUp) []netip.AddrPort {
 	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
 		f.limit = limit
+	}
+	if isStuck(r.err) { // the name may have addresses
+		f.stuck = r.err
+		return f.known()
 	}
 	if errors.Is(r.err, errCycle) || errors.Is(r.err, errDeep) {
 		f.judge.mine.Store(true)

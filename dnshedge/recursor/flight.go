@@ -40,6 +40,9 @@ func (e *ownError) Unwrap() error { return e.error }
 // isOwn reports whether an error says nothing of a zone, for other questions.
 func isOwn(err error) bool { return errors.As(err, new(*ownError)) }
 
+// isStuck reports whether nothing could leave this machine, as without a network or descriptors: that says nothing of a question or a zone, and is not kept.
+func isStuck(err error) bool { return errors.As(err, new(*fleet.StuckError)) }
+
 // flights are the lookups of servers' names that are under way, and the steps, which all who need the same
 // one share. None of them waits for itself, through others or not: who would close such a
 // circle does not wait.
@@ -230,7 +233,7 @@ func (c *core) start(l *lookup, k key) *flight {
 			f.rrs, f.gone = r.answer, r.rcode == dns.RcodeNameError
 		}
 		f.err = err
-		if errors.Is(err, fleet.ErrNoServers) && !isOwn(err) {
+		if errors.Is(err, fleet.ErrNoServers) && !isOwn(err) && !isStuck(err) {
 			c.cache.addFailure(q, time.Now())
 		}
 		c.flights.mu.Lock()

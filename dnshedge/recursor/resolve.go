@@ -76,7 +76,7 @@ func (l *lookup) descend(ctx context.Context, q question, shared bool) (*verdict
 		case err != nil && !whole && (errors.Is(err, errImpatient) || errors.Is(err, fleet.ErrNoServers)):
 			parts.off = true
 		case err != nil:
-			if errors.Is(err, fleet.ErrNoServers) || errors.Is(err, errLong) {
+			if errors.Is(err, fleet.ErrNoServers) && !isStuck(err) || errors.Is(err, errLong) {
 				c.doubt(z)
 			}
 			return nil, err

@@ -86,7 +86,7 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 			resp, err = nil, net.ErrClosed
 		case ctx.Err() != nil:
 			resp, err = nil, context.Cause(ctx)
-		case errors.As(err, new(*fleet.StuckError)):
+		case isStuck(err):
 			resp = nil
 		}
 	}

@@ -132,6 +132,9 @@ func (l *lookup) elsewhere(ctx context.Context, q question, z *delegation) bool 
 	}
 	above := z.above()
 	r, err := l.ask(ctx, above, q, whole)
+	if isStuck(err) {
+		return false
+	}
 	if err != nil || r.kind != isReferral || r.cut.servedAs(z) {
 		c.cache.addStays(z.zone, time.Now())
 		c.doubt(above)

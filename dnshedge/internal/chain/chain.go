@@ -87,6 +87,9 @@ type Config struct {
 	Blame func(zone *Zone, server netip.AddrPort, name string)
 	// Drop takes that what was said of a zone below another one is bogus.
 	Drop func(*Zone)
+	// IsLocal reports whether an error of Bill.Ask is this machine's, such as a lack of descriptors: it says nothing of a zone, and is not kept. Of nil it
+	// reports false. Nil: no error is.
+	IsLocal func(error) bool
 	// Go starts a goroutine, whose context ends with the user.
 	Go func(func(context.Context))
 }
@@ -107,6 +110,9 @@ type Chains struct {
 
 // New returns chains that begin at anchors.
 func New(conf Config) *Chains {
+	if conf.IsLocal == nil {
+		conf.IsLocal = func(error) bool { return false }
+	}
 	return &Chains{conf: conf, anchors: newAnchors(conf.Anchors, conf.Insecure), ranges: ranges.New(conf.MaxRanges), rings: make(map[string]*ring), flying: make(map[string]*flight)}
 }
 

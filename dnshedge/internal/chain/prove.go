@@ -11,7 +11,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// Prove finds out what an answer is worth, and leaves of it what is proven. It waits for keys. The error is that of ctx.
+// Prove finds out what an answer is worth, and leaves of it what is proven. It waits for keys. The error is that of ctx, or a local
+// one.
 func (c *Chains) Prove(ctx context.Context, b Bill, s *Said) error {
 	if s.Status == validate.Secure {
 		return nil // Judge has seen it

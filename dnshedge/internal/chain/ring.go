@@ -37,6 +37,7 @@ type ring struct {
 	lost   bool          // that referral has turned out wrong
 	size   int64         // bytes that it takes, by an estimate
 	unseen bool          // it is bogus because nobody has answered
+	local  error         // it is bogus because of this error, as Config.IsLocal has it; nil: it is not
 	above  bool          // it is as the zone above is: what was said of this one does not matter
 }
 
@@ -121,7 +122,7 @@ func (c *Chains) join(b Bill, z *Zone, old *ring) (f *flight, mine bool) {
 	return f, true
 }
 
-// keep keeps what a flight has found, but for what a bill could not pay, and what strangers have said.
+// keep keeps what a flight has found, but for what a bill could not pay or a local error has prevented, and what strangers have said.
 func (c *Chains) keep(f *flight) {
 	r, z, zone := f.ring, f.zone, f.zone.Name
 	r.guess = z.guessed
@@ -222,12 +223,15 @@ func (c *Chains) forget(now time.Time) {
 	c.remove(worst)
 }
 
-// limited reports whether it is bogus only because the bill of a question did not pay for more.
-func (r *ring) limited() bool { return r.status == validate.Bogus && r.why != nil && r.why.Limit != "" }
+// limited reports whether it is bogus only because the bill of a question did not pay for more, or this machine could ask nobody. That says nothing of the
+// zone.
+func (r *ring) limited() bool {
+	return r.status == validate.Bogus && (r.local != nil || r.why != nil && r.why.Limit != "")
+}
 
-// ring returns what there is to know of the keys of a zone, when that is known.
+// ring returns what there is to know of the keys of a zone, when that is known. The error is that of ctx, or a local one.
 func (c *Chains) ring(ctx context.Context, b Bill, z *Zone) (*ring, error) {
-	for {
+	for again := false; ; again = true {
 		if r := c.known(z, time.Now()); r != nil {
 			return r, nil
 		}
@@ -237,22 +241,27 @@ func (c *Chains) ring(ctx context.Context, b Bill, z *Zone) (*ring, error) {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if mine || !f.ring.limited() && f.ring.serves(z) {
-			return f.ring, nil
+		if mine || again && f.ring.local != nil || !f.ring.limited() && f.ring.serves(z) {
+			return f.ring, f.ring.local
 		}
+		// It failed because of whose flight it is, or of a local error that may be over: for this question it may do better.
 	}
 }
 
 // anew verifies something with the keys of a zone, and with new ones if these do not fit.
 func anew[T any](ctx context.Context, c *Chains, b Bill, z *Zone, r *ring, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
-	if next, _ := c.next(ctx, b, z, r, err); next != nil {
+	next, failed := c.next(ctx, b, z, r, err)
+	switch {
+	case next != nil:
 		return verify(next.keys)
+	case c.conf.IsLocal(failed): // the zone may have new keys
+		return v, failed
 	}
 	return v, err
 }
 
-// next returns the ring to verify with after that of a zone, whose keys have led to err, or nil. The error is that of ctx.
+// next returns the ring to verify with after that of a zone, whose keys have led to err, or nil. The error is that of ctx, or a local one.
 func (c *Chains) next(ctx context.Context, b Bill, z *Zone, r *ring, err error) (*ring, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.born) < minWait {
 		return nil, nil
@@ -317,7 +326,7 @@ func (c *Chains) renew(ctx context.Context, b Bill, z *Zone, old *ring) (*ring, 
 	f, _ := c.join(b, z, old)
 	select {
 	case <-f.done:
-		return f.ring, nil
+		return f.ring, f.ring.local
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -352,6 +361,28 @@ func nowhere(most uint32) *ring {
 }
 
 func bogus(why *validate.Reason) *ring { return &ring{status: validate.Bogus, why: why} }
+
+// failed is the ring of a zone of which an error has kept everything unknown. The server, if it is valid, is the one to blame.
+func (c *Chains) failed(err error, server netip.AddrPort) *ring {
+	r := bogus(reasonOf(err, server))
+	if c.conf.IsLocal(err) {
+		r.local = err
+	}
+	return r
+}
+
+// unseen returns the ring of a zone whose servers, or those of the zone above, have not answered: last, if another one has before.
+func (c *Chains) unseen(last *ring, why validate.Reason, err error) *ring {
+	if last == nil {
+		why.Text += ": " + err.Error()
+		last = bogus(&why)
+		last.unseen = true
+	}
+	if c.conf.IsLocal(err) {
+		last.local = err
+	}
+	return last
+}
 
 // seconds returns the least of some numbers of seconds, within what is kept.
 func seconds(most ...uint32) time.Duration {
@@ -469,10 +500,7 @@ func (c *Chains) askDS(ctx context.Context, b Bill, z *Zone) (*validate.DSSet, *
 			if r := c.bogusAbove(z); r != nil { // a stranger's, who does not answer
 				return nil, r
 			}
-			if last == nil {
-				last = bogus(&validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS: " + err.Error(), Zone: z.Above.Name, Name: z.Name, Type: dns.TypeDS})
-				last.unseen = true
-			}
+			last = c.unseen(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Above.Name, Name: z.Name, Type: dns.TypeDS}, err)
 			break
 		}
 		sets, err := validate.Sets(slices.Concat(said.Answer, said.Authority))
@@ -515,7 +543,7 @@ func (c *Chains) readDS(ctx context.Context, b Bill, z *Zone, from netip.AddrPor
 	r, err := c.ring(ctx, b, zone)
 	switch {
 	case err != nil:
-		return nil, bogus(reasonOf(err, from))
+		return nil, c.failed(err, from)
 	case r.none:
 		return nil, bogus(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the signer is no zone", Zone: z.Above.Name, Name: z.Name, Type: dns.TypeDS, Server: from})
 	case r.status != validate.Secure:
@@ -524,7 +552,7 @@ func (c *Chains) readDS(ctx context.Context, b Bill, z *Zone, from netip.AddrPor
 	if !signed(evidence) {
 		switch open, err := c.cutAbove(ctx, b, z.Above, dnsname.Parent(z.Name)); {
 		case err != nil:
-			return nil, bogus(reasonOf(err, from))
+			return nil, c.failed(err, from)
 		case open != nil:
 			return nil, open.again()
 		}
@@ -576,7 +604,7 @@ func (c *Chains) readAlias(ctx context.Context, b Bill, z *Zone, from netip.Addr
 		return min(v.TTL, den.TTL), err
 	})
 	if err != nil {
-		return bogus(reasonOf(err, from))
+		return c.failed(err, from)
 	}
 	return nowhere(ttl)
 }
@@ -587,17 +615,17 @@ func (c *Chains) unverified(ctx context.Context, b Bill, z *Zone, err error, fro
 	open, failed := c.between(ctx, b, z.Above, dnsname.Parent(z.Name), err)
 	switch {
 	case failed != nil:
-		return bogus(reasonOf(failed, from))
+		return c.failed(failed, from)
 	case open != nil:
 		return open.again()
 	}
-	return bogus(reasonOf(err, from))
+	return c.failed(err, from)
 }
 
 // between returns what is known of an insecure zone between one and a name, if there may be one that nobody has referred to, because something
 // is wrong; nil: there is none. A limit is no such reason.
 func (c *Chains) between(ctx context.Context, b Bill, z *Zone, name string, err error) (*ring, error) {
-	if !z.Far || unpaid(err) != nil {
+	if !z.Far || unpaid(err) != nil || c.conf.IsLocal(err) {
 		return nil, nil
 	}
 	return c.cutAbove(ctx, b, z, name)
@@ -684,10 +712,7 @@ func (c *Chains) keysFor(ctx context.Context, b Bill, z *Zone, d *validate.DSSet
 			if why := unpaid(f.err); why != nil {
 				return bogus(why)
 			}
-			if last == nil {
-				last = bogus(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY: " + f.err.Error(), Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY})
-				last.unseen = true
-			}
+			last = c.unseen(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
 			break
 		}
 		r := c.readKeys(b, z, d, f.said)
