@@ -197,7 +197,7 @@ func (c *recCase) good() {
 // knows nothing of DNSSEC has no keys.
 func (c *recCase) lied() bool {
 	if c.byValidator && !(c.w.well() && c.w.upstreamsWell()) || c.byValidator && c.t.security == isBogus {
-		if slices.ContainsFunc(c.t.needs, func(z *recZone) bool { return z.denial == "iterations" }) {
+		if slices.ContainsFunc(c.t.needs, func(z *recZone) bool { return z.denial == "iterations" || z.denial == "optout" }) {
 			return true // any name might be a delegation that is not signed, which no server tells
 		}
 	}
@@ -207,13 +207,14 @@ func (c *recCase) lied() bool {
 	trusted := c.validated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
 		return !c.w.covers(z.in("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
 	})
+	open := slices.ContainsFunc(c.t.needs, func(z *recZone) bool { return z.denial == "iterations" })
 	for _, z := range c.t.needs {
 		for _, s := range z.servers {
 			if s.fault == nil {
 				continue
 			}
 			kind := s.fault.kind
-			if z.denial == "iterations" && slices.Contains([]string{"strips", "noSigs", "forgesBare", "nx"}, kind) {
+			if open && slices.Contains([]string{"strips", "noSigs", "forgesBare", "nx"}, kind) {
 				return true // any name might be a delegation that is not signed
 			}
 			if trusted {
