@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,11 +22,11 @@ import (
 type withoutDescriptors struct {
 	dnssec.Exchanger
 	types []uint16
-	short bool
+	short atomic.Bool
 }
 
 func (w *withoutDescriptors) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
-	if ask := m.Question[0]; w.short && slices.Contains(w.types, ask.Qtype) {
+	if ask := m.Question[0]; w.short.Load() && slices.Contains(w.types, ask.Qtype) {
 		return nil, 0, &dnshedge.Error{Name: ask.Name, Type: ask.Qtype, Err: os.NewSyscallError("socket", syscall.EMFILE)}
 	}
 	return w.Exchanger.ExchangeContext(ctx, m, address)
@@ -35,7 +36,8 @@ func TestLocalErrorOfKeysIsErrorAndNotKept(t *testing.T) {
 	for _, types := range [][]uint16{{dns.TypeDNSKEY}, {dns.TypeDS}, {dns.TypeDNSKEY, dns.TypeDS}} {
 		for name, want := range map[string]string{"www.example.": "secure", "www.deep.other.": "secure", "www.plain.": "insecure", "alias.example.": "secure"} {
 			bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
-				w := &withoutDescriptors{Exchanger: u, types: types, short: true}
+				w := &withoutDescriptors{Exchanger: u, types: types}
+				w.short.Store(true)
 				v.Exchanger = w
 				c := &dnshedge.Client{Exchanger: v, Cache: new(dnshedge.Cache)}
 				defer c.Close()
@@ -44,7 +46,7 @@ func TestLocalErrorOfKeysIsErrorAndNotKept(t *testing.T) {
 					_, _, err := c.Exchange(m, "")
 					require.ErrorIs(t, err, syscall.EMFILE, "%s without %v", name, types)
 				}
-				w.short = false
+				w.short.Store(false)
 				m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 				r, _, err := c.Exchange(m, "")
 				require.NoError(t, err)
@@ -66,17 +68,19 @@ func TestLocalErrorOfNewKeysIsErrorAndNotKept(t *testing.T) {
 		z.key = signer.NewKey(z.name, signer.KSK, dns.ED25519, "2")
 		z.sets[z.name][dns.TypeDNSKEY] = []dns.RR{z.key.DNSKEY}
 		u.world.sign()
-		w.short = true
+		w.short.Store(true)
 		_, err := ask(v, "www.example. A")
 		require.ErrorIs(t, err, syscall.EMFILE)
-		w.short = false
+		w.short.Store(false)
 		assert.Equal(t, "secure", security(t, v, "www.example. A"))
 	})
 }
 
 func TestReportAnswersInSpiteOfLocalErrorOfKeys(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
-		v.Exchanger = &withoutDescriptors{Exchanger: u, types: []uint16{dns.TypeDNSKEY}, short: true}
+		w := &withoutDescriptors{Exchanger: u, types: []uint16{dns.TypeDNSKEY}}
+		w.short.Store(true)
+		v.Exchanger = w
 		v.Trust.Report = true
 		assert.Equal(t, "insecure", security(t, v, "www.example. A"))
 	})
