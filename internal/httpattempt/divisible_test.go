@@ -67,6 +67,7 @@ func TestHostNameOfANameThatIsNotASCII(t *testing.T) {
 		assert.Equal(t, "xn--bcher-kva.example", httpattempt.HostOnly(host))
 	}
 	assert.Equal(t, "xn--bcher-kva.example:8080", httpattempt.HostName("https", "bücher.example:8080"))
+	assert.NotEqual(t, httpattempt.HostName("http", "\xff.example"), httpattempt.HostName("http", "\xfe.example"), "bytes that are no text")
 	for _, host := range []string{"\xff", "ü ü", "ü:ü", strings.Repeat("ü", 300)} {
 		name := httpattempt.HostName("http", host)
 		assert.Equal(t, name, httpattempt.HostName("http", name), "a host that has no such name has one name")

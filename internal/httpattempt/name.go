@@ -14,13 +14,16 @@ import (
 // HostName returns host, with its port unless that is the scheme's own. All spellings of
 // a host have the same name. A name that is not ASCII has the name in ASCII that net/http sends (RFC 5891).
 func HostName(scheme, host string) string {
-	canonical := !strings.HasPrefix(host, "[")
+	canonical, ascii := !strings.HasPrefix(host, "["), true
 	for i := range len(host) {
 		c := host[i]
-		if c >= utf8.RuneSelf {
-			return HostName(scheme, toASCII(host))
-		}
+		ascii = ascii && c < utf8.RuneSelf
 		canonical = canonical && !(c >= 'A' && c <= 'Z' || c == '.' && (i == len(host)-1 || host[i+1] == ':'))
+	}
+	if !ascii {
+		if name, ok := toASCII(host); ok {
+			return HostName(scheme, name)
+		}
 	}
 	switch scheme {
 	case "http":
@@ -48,7 +51,9 @@ func HostOnly(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	host = toASCII(host)
+	if name, ok := toASCII(host); ok {
+		host = name
+	}
 	addr := canonicalAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
 	if strings.Contains(addr, ":") {
 		return "[" + addr + "]"
@@ -56,20 +61,21 @@ func HostOnly(host string) string {
 	return strings.TrimSuffix(addr, ".")
 }
 
-// toASCII returns the A-labels of a host and its port (RFC 5891), if the host is not ASCII. It has them from the Host field that net/http
-// writes, because no other function of the standard library converts names. It returns a host that net/http does not send with every byte
-// above ASCII escaped.
-func toASCII(host string) string {
-	if !strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }) {
-		return host
+// toASCII returns the A-labels of a host and its port (RFC 5891). It has them from the Host field that net/http writes, because no other
+// function of the standard library converts names. It returns false for a host that is ASCII, or is no text, or that net/http does not send.
+func toASCII(host string) (name string, ok bool) {
+	if !strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }) || !utf8.ValidString(host) {
+		return "", false
 	}
 	var written bytes.Buffer
-	if (&http.Request{URL: &url.URL{Scheme: "http", Host: strings.ToLower(host)}}).Write(&written) == nil {
-		if sent, err := http.ReadRequest(bufio.NewReader(&written)); err == nil && sent.Host != "" {
-			return sent.Host
-		}
+	if (&http.Request{URL: &url.URL{Scheme: "http", Host: strings.ToLower(host)}}).Write(&written) != nil {
+		return "", false
 	}
-	return url.PathEscape(host)
+	sent, err := http.ReadRequest(bufio.NewReader(&written))
+	if err != nil || strings.ContainsFunc(sent.Host, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return "", false
+	}
+	return sent.Host, sent.Host != ""
 }
 
 // canonicalAddr returns the canonical text (RFC 5952) of an IPv6 address, whose zone may be escaped as in a URL. It returns another
