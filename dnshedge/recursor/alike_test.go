@@ -150,6 +150,18 @@ func TestResolverAndValidatorAnswerAlike(t *testing.T) {
 	}
 }
 
+// The record that is followed is the only one without DNSSEC: other resolvers take a name with two aliases for an error, or choose one.
+func TestResolverTakesOneOfSeveralAliasesWithoutSignatures(t *testing.T) {
+	bubble(t, aliasZone, func(t *testing.T, w *world) {
+		r := w.resolver()
+		answer := w.ask(r, "two. A").Answer
+		require.Len(t, answer, 2)
+		assert.Equal(t, answer[0].(*dns.CNAME).Target, answer[1].Header().Name)
+		assert.Len(t, w.ask(r, "two. CNAME").Answer, 2)
+		assert.Len(t, w.ask(r, "x.pair. A").Answer, 3, "a DNAME record, the CNAME record that it makes, and the address")
+	})
+}
+
 // signedSet returns copies of a zone's records of "owner TYPE", with signatures unless "!" is in front. "-" in front reverses the records.
 func signedSet(z *zone, text string) []dns.RR {
 	f := strings.Fields(strings.TrimLeft(text, "!-"))

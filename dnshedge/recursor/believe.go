@@ -112,15 +112,19 @@ func (r *verdict) takeReferredDS(m *dns.Msg, z *delegation, q question) bool {
 	return true
 }
 
-// takeAlias appends the RRset that makes q's name an alias, and reports whether there is one. For a DNAME RRset it appends the CNAME
-// record as well. Other records of the target are not taken: the target is asked for at the servers nearest to it.
+// takeAlias appends the RRset that makes q's name an alias, and reports whether there is one. Of an RRset without signatures it takes the
+// record that is followed alone, because no name can have two aliases (RFC 2181 §10.1). For a DNAME RRset it appends the CNAME record as well. Other records of the target are not taken: the target is asked for at the servers nearest to it.
 func (r *verdict) takeAlias(m *dns.Msg, z *delegation, q question) bool {
 	a := chain.FindAlias(m.Answer, q.name, q.qtype, z.zone)
 	if a == nil {
 		return false
 	}
+	first := len(r.answer)
 	r.answer = append(r.answer, a.Records...)
-	r.sign(m, q, a.Owner, a.Type)
+	all := len(r.answer)
+	if r.sign(m, q, a.Owner, a.Type); len(r.answer) == all && a.Next != "" {
+		r.answer = r.answer[:first+1]
+	}
 	level(r.answer)
 	if a.Made != nil {
 		r.answer = append(r.answer, a.Made)

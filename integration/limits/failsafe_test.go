@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,9 +42,9 @@ func adaptsItself(mux http.Handler) (http.Handler, adaptivelimiter.Metrics) {
 // and lets as many follow as callers leave the queue.
 func TestFailsafeAdaptiveLimiterBeforeLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun := 0
+		var begun atomic.Int64
 		handler, adaptive := adaptsItself(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			begun++
+			begun.Add(1)
 			time.Sleep(time.Second)
 		}))
 		send := func(ctx context.Context, n int) (answers []*httptest.ResponseRecorder) {
@@ -59,7 +60,7 @@ func TestFailsafeAdaptiveLimiterBeforeLimiter(t *testing.T) {
 		defer leave()
 		send(t.Context(), 17)
 		send(ctx, 3)
-		assert.Equal(t, 8, begun)
+		assert.EqualValues(t, 8, begun.Load())
 		assert.Equal(t, 20, adaptive.Inflight())
 		for _, w := range send(t.Context(), 5) {
 			assert.Equal(t, http.StatusServiceUnavailable, w.Code)
@@ -73,7 +74,7 @@ func TestFailsafeAdaptiveLimiterBeforeLimiter(t *testing.T) {
 		for _, w := range last {
 			assert.Equal(t, http.StatusOK, w.Code)
 		}
-		assert.Equal(t, 20, begun)
+		assert.EqualValues(t, 20, begun.Load())
 		assert.Zero(t, adaptive.Inflight())
 	})
 }

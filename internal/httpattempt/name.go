@@ -1,8 +1,6 @@
 package httpattempt
 
 import (
-	"bufio"
-	"bytes"
 	"net"
 	"net/http"
 	"net/netip"
@@ -67,15 +65,13 @@ func toASCII(host string) (name string, ok bool) {
 	if !strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }) || !utf8.ValidString(host) {
 		return "", false
 	}
-	var written bytes.Buffer
+	var written strings.Builder
 	if (&http.Request{URL: &url.URL{Scheme: "http", Host: strings.ToLower(host)}}).Write(&written) != nil {
 		return "", false
 	}
-	sent, err := http.ReadRequest(bufio.NewReader(&written))
-	if err != nil || strings.ContainsFunc(sent.Host, func(r rune) bool { return r >= utf8.RuneSelf }) {
-		return "", false
-	}
-	return sent.Host, sent.Host != ""
+	_, fields, _ := strings.Cut(written.String(), "\r\nHost: ")
+	name, _, ok = strings.Cut(fields, "\r\n")
+	return name, ok && name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
 // canonicalAddr returns the canonical text (RFC 5952) of an IPv6 address, whose zone may be escaped as in a URL. It returns another
