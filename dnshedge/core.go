@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/group"
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 	"github.com/gohedge/hedge/dnshedge/internal/system"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
@@ -488,7 +489,7 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 	now := time.Now()
 	switch cache := c.conf.Cache; {
 	case cache == nil || !q.Cacheable():
-	case errors.As(r.err, new(*systemError)) || errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || group.Ours(r.err) || c.ctx.Err() != nil:
+	case errors.As(r.err, new(*systemError)) || errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || localerror.Is(r.err) || c.ctx.Err() != nil:
 	case errors.Is(r.err, context.Canceled): // who asked has left
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		route, domain := c.servers.routes.domain(q)

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
-	"github.com/gohedge/hedge/dnshedge/internal/group"
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
@@ -88,7 +88,7 @@ func (b *bill) Ask(ctx context.Context, z *chain.Zone, name string, qtype uint16
 
 // forgetLocal forgets whom a question for keys was put to if that has ended with a local error: nobody has answered, and all may be asked again.
 func (b *bill) forgetLocal(q question, err error) {
-	if !group.Ours(err) {
+	if !localerror.Is(err) {
 		return
 	}
 	b.mu.Lock()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
-	"github.com/gohedge/hedge/dnshedge/internal/group"
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
@@ -280,7 +280,7 @@ func (c *core) proveAll(ctx context.Context, b *bill, links []*link) error {
 		}
 		err := c.chains.Prove(ctx, b, &l.Said)
 		switch {
-		case c.conf.Trust.Report && group.Ours(err):
+		case c.conf.Trust.Report && localerror.Is(err):
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no keys: " + err.Error(), Zone: l.Zone.Name, Name: l.Name, Type: l.Type}
 		case errors.Is(err, errLong) && c.conf.Trust.Report:
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no keys in time", Zone: l.Zone.Name, Name: l.Name, Type: l.Type}

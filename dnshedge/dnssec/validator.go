@@ -15,7 +15,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
-	"github.com/gohedge/hedge/dnshedge/internal/group"
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/observe"
@@ -128,7 +128,7 @@ func (c *core) init(v *Validator) error {
 		MaxBytes: c.maxBytes, Policy: validate.Policy{AllowSHA1: v.Trust.AllowSHA1},
 		Blame:   func(*chain.Zone, netip.AddrPort, string) { c.chains.Counts.PassedOver.Add(1) }, // a question's bill knows whom it has asked
 		Drop:    func(*chain.Zone) {},                                                            // nobody has referred to a zone
-		IsLocal: group.Ours,
+		IsLocal: localerror.Is,
 		Go:      func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) },
 	}
 	if err := conf.Read("dnssec: Validator.Trust", v.Trust.Anchors, v.Trust.Insecure); err != nil {

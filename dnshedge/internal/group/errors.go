@@ -2,27 +2,15 @@ package group
 
 import (
 	"errors"
-	"slices"
 	"syscall"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
 // Refused reports whether err is ECONNREFUSED: no process listens at the address, for instance because the server restarts.
 func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-
-// ours are the errors of this process, this machine or its network.
-var ours = [...]error{
-	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
-	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
-}
-
-// Ours reports whether an error is this process's, this machine's or its network's, and says nothing about the
-// server or the name.
-func Ours(err error) bool {
-	return transport.Busy(err) || slices.ContainsFunc(ours[:], func(one error) bool { return errors.Is(err, one) })
-}
 
 // Unavailable reports whether an error is that of a server that may be asked again soon, and how long it wants to be left alone: it has refused
 // or ended a connection, or has said by an HTTP status that it has too much to do (RFC 7766 §6.2.4).
@@ -36,4 +24,6 @@ func Unavailable(err error) (again bool, pause time.Duration) {
 
 // Unsent reports whether err proves that the message has reached no server. Then even a message that must be sent once, such as an UPDATE,
 // may go to another server.
-func Unsent(err error) bool { return (Refused(err) || Ours(err)) && !transport.MayBeReceived(err) }
+func Unsent(err error) bool {
+	return (Refused(err) || localerror.Is(err)) && !transport.MayBeReceived(err)
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/engine"
@@ -623,7 +624,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 				s.miss(x.q, start)
 			}
 			return reply{}, x.fail(n, s, err)
-		} else if !Ours(err) {
+		} else if !localerror.Is(err) {
 			s.miss(x.q, start)
 		}
 		var ok bool

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -309,7 +310,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 	}
 	if h.lane != nil && errors.Is(err, errStreams) && !h.lane.narrow(h) {
 		if q == wire.RootServers {
-			err = errBusy
+			err = localerror.ErrBusy
 		} else { // a probe has the last stream, or what the server ends in order (GOAWAY): the next request takes another connection
 			h.retire()
 		}

@@ -2,10 +2,11 @@ package transport
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 )
 
 const (
@@ -16,12 +17,6 @@ const (
 	growPause = 5 * time.Second       // after another connection could not be opened or was ended unused
 	lookEvery = 50 * time.Millisecond // while requests wait
 )
-
-// errBusy is why a request is not made: all streams that the server allows are in use for longer than there is time.
-var errBusy = errors.New("dnshedge: no stream of the server is free in time")
-
-// Busy reports whether an error says that a query was not sent, because all that the server may be asked at a time is under way.
-func Busy(err error) bool { return errors.Is(err, errBusy) }
 
 // An httpLane is the connections for one kind of requests. Requests go over the first one that has a stream for them, so that those
 // that a burst has opened fall idle, and are closed. If none has, and the wait would be long, another one is opened, one at a time.
@@ -47,7 +42,7 @@ type httpWaiter struct {
 	conn chan *httpConn // capacity 1: the connection that it got, or nil if there is none in time
 }
 
-// acquire returns a connection with a stream for one request. It waits for a stream until ctx ends, and returns errBusy if none is free in
+// acquire returns a connection with a stream for one request. It waits for a stream until ctx ends, and returns localerror.ErrBusy if none is free in
 // time. The request must call release and leave. While it waits, w.carried is the time of the last
 // answer over the first connection.
 func (l *httpLane) acquire(ctx context.Context, w *Way) (*httpConn, error) {
@@ -65,7 +60,7 @@ func (l *httpLane) acquire(ctx context.Context, w *Way) (*httpConn, error) {
 	me.end, _ = ctx.Deadline()
 	if l.isHopeless(me, now, l.expected(now)) {
 		l.mu.Unlock()
-		return nil, errBusy
+		return nil, localerror.ErrBusy
 	}
 	w.carried.Store(&l.conns[0].carried)
 	l.waiting = append(l.waiting, me)
@@ -74,7 +69,7 @@ func (l *httpLane) acquire(ctx context.Context, w *Way) (*httpConn, error) {
 	select {
 	case h = <-me.conn:
 		if h == nil {
-			return nil, errBusy
+			return nil, localerror.ErrBusy
 		}
 		return h, nil
 	case <-ctx.Done():
