@@ -298,7 +298,7 @@ func (l *Limiter) admissionOf(ctx context.Context) *admission {
 // willTakePlace reports whether ctx belongs to a stream that takes its place with its first message.
 func (l *Limiter) willTakePlace(ctx context.Context) bool {
 	a := l.admissionOf(ctx)
-	return a != nil && a.take != nil && !a.place.IsReleased() && !a.place.IsTaken()
+	return a != nil && a.take != nil && a.place.IsPending()
 }
 
 // joined returns the place of the request that ctx belongs to, with one more handler that works on it. The place of a stream is taken

@@ -66,8 +66,8 @@ func (p *Place) Take(ctx context.Context) error {
 	return nil
 }
 
-// IsTaken reports whether the place was taken and not given back.
-func (p *Place) IsTaken() bool { return p.holders.Load() > 0 }
+// IsPending reports whether the place was neither taken nor released.
+func (p *Place) IsPending() bool { return p.holders.Load() == notTaken }
 
 // IsReleased reports whether the place was given back.
 func (p *Place) IsReleased() bool { return p.holders.Load() == 0 }
