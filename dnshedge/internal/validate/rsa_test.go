@@ -2,7 +2,6 @@ package validate_test
 
 import (
 	"crypto"
-	"crypto/rand"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -19,19 +18,16 @@ import (
 // rsaSigner signs SHA-256 hashes with an RSA key of any size and exponent: RFC 8017 section 8.2.1.
 type rsaSigner struct{ n, e, d *big.Int }
 
-func newRSASigner(t testing.TB, bits int, e *big.Int) *rsaSigner {
+// newRSASigner makes a key of two primes that are less by a and b than powers of two: to search for primes takes seconds.
+func newRSASigner(t testing.TB, bits int, e *big.Int, a, b int64) *rsaSigner {
 	one := big.NewInt(1)
-	for {
-		p, err := rand.Prime(rand.Reader, bits/2)
-		require.NoError(t, err)
-		q, err := rand.Prime(rand.Reader, bits-bits/2)
-		require.NoError(t, err)
-		phi := new(big.Int).Mul(new(big.Int).Sub(p, one), new(big.Int).Sub(q, one))
-		n := new(big.Int).Mul(p, q)
-		if d := new(big.Int).ModInverse(e, phi); d != nil && n.BitLen() == bits {
-			return &rsaSigner{n, e, d}
-		}
-	}
+	p := new(big.Int).Sub(new(big.Int).Lsh(one, uint(bits/2)), big.NewInt(a))
+	q := new(big.Int).Sub(new(big.Int).Lsh(one, uint(bits-bits/2)), big.NewInt(b))
+	n := new(big.Int).Mul(p, q)
+	require.Equal(t, bits, n.BitLen())
+	d := new(big.Int).ModInverse(e, new(big.Int).Mul(new(big.Int).Sub(p, one), new(big.Int).Sub(q, one)))
+	require.NotNil(t, d)
+	return &rsaSigner{n, e, d}
 }
 
 func (s *rsaSigner) Public() crypto.PublicKey { return nil }
@@ -64,14 +60,15 @@ func TestRSAKeysOfAnySizeAndExponentAreVerified(t *testing.T) {
 	for _, c := range []struct {
 		bits int
 		e    *big.Int
-		most int // units that a verification costs
+		a, b int64 // see newRSASigner
+		most int   // units that a verification costs
 	}{
-		{512, big.NewInt(3), 1}, {513, big.NewInt(65537), 1}, {768, big.NewInt(65537), 1}, {1023, big.NewInt(65537), 1}, {1024, big.NewInt(1<<31 + 1), 2},
-		{2048, big.NewInt(1<<32 + 1), 2}, {2048, new(big.Int).SetUint64(1<<63 + 1), 4}, {1024, huge, 32}, {4096, new(big.Int).SetBit(big.NewInt(1), 4095, 1), 410},
-		{1024, big.NewInt(65537), 1},
+		{512, big.NewInt(3), 587, 617, 1}, {513, big.NewInt(65537), 189, 93, 1}, {768, big.NewInt(65537), 317, 1437, 1}, {1023, big.NewInt(65537), 187, 569, 1},
+		{1024, big.NewInt(1<<31 + 1), 569, 629, 2}, {2048, big.NewInt(1<<32 + 1), 105, 179, 2}, {2048, new(big.Int).SetUint64(1<<63 + 1), 179, 1397, 4},
+		{1024, huge, 569, 629, 32}, {4096, new(big.Int).SetBit(big.NewInt(1), 4095, 1), 8507, 9443, 410}, {1024, big.NewInt(65537), 569, 629, 1},
 	} {
 		t.Run(fmt.Sprintf("%d bits, exponent of %d", c.bits, c.e.BitLen()), func(t *testing.T) {
-			s := newRSASigner(t, c.bits, c.e)
+			s := newRSASigner(t, c.bits, c.e, c.a, c.b)
 			key := s.dnskey()
 			sign := func(rrs []dns.RR) *dns.RRSIG {
 				g := &dns.RRSIG{Hdr: dns.RR_Header{Name: rrs[0].Header().Name, Rrtype: dns.TypeRRSIG, Class: dns.ClassINET, Ttl: 300}, Algorithm: key.Algorithm,
