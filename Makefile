@@ -39,7 +39,12 @@ lint:
 .PHONY: test
 test:
 	go test -race -shuffle=on -timeout 20m ./...
-	@for d in $(NESTED); do (cd $$d && go test -race -shuffle=on ./...) || exit 1; done
+	go -C benchmark test -race -short -shuffle=on ./...
+	go -C benchmark test -shuffle=on ./... # simulations, which the race detector makes ten times slower
+	@for d in $(filter-out benchmark integration%,$(NESTED)); do (cd $$d && go test -race -shuffle=on ./...) || exit 1; done
+	cd integration && go test -race -shuffle=on $$(go list ./... | grep -v /resolvers)
+	go -C integration test -shuffle=on ./resolvers # two thousand signed zones, and three programs
+	go -C integration/coredns test -shuffle=on ./...
 
 .PHONY: test-nogrpc
 test-nogrpc: # without gRPC, for whatever is not about it
@@ -53,8 +58,8 @@ floors: # what users get, with the oldest Go and the oldest modules that go.mod 
 	@.ci/floors
 
 .PHONY: test-386
-test-386: # integers have 32 bits there: of what users get, without the long tests
-	CGO_ENABLED=0 GOARCH=386 go test -short -shuffle=on -timeout 20m ./...
+test-386: # integers have 32 bits there: without the long tests, and without those of real servers, of examples and of the repository
+	CGO_ENABLED=0 GOARCH=386 go test -short -shuffle=on -timeout 20m $$(go list ./... | grep -vE '/(internal/livetests|examples|test/repo)(/|$$)')
 
 .PHONY: fuzz
 fuzz: # runs each target for FUZZTIME

@@ -110,11 +110,6 @@ func quantile(q float64) func(dnslab.Row) time.Duration {
 	return func(r dnslab.Row) time.Duration { return at(r, q) }
 }
 
-func deviation(r dnslab.Row) time.Duration {
-	_, d := meanOf(r)
-	return d
-}
-
 const burst = 20 // hedges that may be saved up
 
 // affordable asserts that hedges cost no more than a share of all queries, and the burst.
@@ -139,15 +134,6 @@ func TestLossDoesNotShow(t *testing.T) {
 	all.affordable(t, 0.05)
 	assert.LessOrEqual(t, all.ratio("hedge", "single", quantile(.99)), 0.25, "which sends a lost query again after 200 ms")
 	assert.LessOrEqual(t, all.ratio("hedge", "net-resolver", quantile(.99)), 0.03)
-}
-
-func TestSpikesShrink(t *testing.T) {
-	all := measure(t, "spikes", "udp", "single", "hedge")
-	all.answered(t)
-	all.affordable(t, 0.05)
-	assert.LessOrEqual(t, all.ratio("hedge", "single", quantile(.99)), 0.63)
-	assert.LessOrEqual(t, all.ratio("hedge", "single", deviation), 0.46, "0.30 to 0.44, because a few answers of each run are late twice")
-	assert.LessOrEqual(t, all.ratio("hedge", "single", quantile(.5)), 1.02)
 }
 
 // load runs a scenario with 24 questions in flight.
@@ -182,20 +168,6 @@ func TestSpikesShrinkUnderLoad(t *testing.T) {
 	for _, r := range all {
 		assert.LessOrEqual(t, at(r["hedge"], .99), 70*time.Millisecond)
 	}
-}
-
-func TestACleanNetworkIsLeftAlone(t *testing.T) {
-	all := measure(t, "clean", "udp", "single", "hedge")
-	all.answered(t)
-	all.affordable(t, 0.005-burst/float64(*samples))
-	assert.InDelta(t, 1, all.ratio("hedge", "single", quantile(.5)), 0.03)
-	assert.InDelta(t, 1, all.ratio("hedge", "single", quantile(.99)), 0.03)
-}
-
-func TestAUniformlySlowNetworkIsLeftAlone(t *testing.T) {
-	all := measure(t, "uniform", "udp", "single", "hedge")
-	all.answered(t)
-	all.affordable(t, 0.005-burst/float64(*samples))
 }
 
 func TestADeadPrimaryDoesNotShow(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/dnshedge/recursor"
-	"github.com/gohedge/hedge/internal/doubles"
 )
 
 var (
@@ -32,6 +31,7 @@ func inMemory(t *testing.T, conf reclab.Config, contender string) (row reclab.Ro
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		conf.Memory, conf.Contenders = true, []string{contender}
+		defer time.Sleep(time.Minute) // for servers that finish what they have begun
 		if contender == "sequential" {
 			var err error
 			row, err = reclab.Sequential(t.Context(), conf)
@@ -48,7 +48,7 @@ func inMemory(t *testing.T, conf reclab.Config, contender string) (row reclab.Ro
 	return row
 }
 
-// ratio returns the median over three seeds of what a figure of one contender is of another's.
+// ratio returns the median over the seeds of what a figure of one contender is of another's.
 func ratio(rows map[string][]reclab.Row, a, b string, figure func(reclab.Row) float64) float64 {
 	var all []float64
 	for i := range rows[a] {
@@ -62,10 +62,15 @@ func quantile(q float64) func(reclab.Row) float64 {
 	return func(r reclab.Row) float64 { return float64(r.Quantile(q)) }
 }
 
+// play runs contenders in memory with three seeds, or with one if tests are to be short.
 func play(t *testing.T, conf reclab.Config, contenders ...string) map[string][]reclab.Row {
 	t.Helper()
+	seeds := uint64(3)
+	if testing.Short() {
+		seeds = 1
+	}
 	rows := make(map[string][]reclab.Row)
-	for seed := range uint64(3) {
+	for seed := range seeds {
 		for _, c := range contenders {
 			conf.Seed = seed + 1
 			rows[c] = append(rows[c], inMemory(t, conf, c))
@@ -86,7 +91,7 @@ func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
 	} {
 		t.Run(tt.scenario, func(t *testing.T) {
 			conf := reclab.Config{Scenario: tt.scenario, Questions: 2000}
-			if doubles.RaceEnabled {
+			if testing.Short() {
 				conf.Questions = 400 // which say nothing about tails
 			}
 			rows := play(t, conf, "hedge", "hedge-off", "sequential")
@@ -94,7 +99,7 @@ func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
 			for _, r := range rows["hedge"] {
 				assert.Zero(t, r.Failures, "seed %d", r.Seed)
 			}
-			if doubles.RaceEnabled {
+			if testing.Short() {
 				return
 			}
 			assert.LessOrEqual(t, ratio(rows, "hedge", "sequential", quantile(.99)), tt.p99, "p99")
@@ -108,13 +113,17 @@ func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
 
 // In every other internet all names are resolved as well.
 func TestNoNameFails(t *testing.T) {
+	names, signed := 1000, 300
+	if testing.Short() {
+		names, signed = 100, 50
+	}
 	for _, scenario := range []string{"plain", "repeats", "bursts"} {
-		r := inMemory(t, reclab.Config{Scenario: scenario, Questions: 1000, Seed: 1}, "hedge")
+		r := inMemory(t, reclab.Config{Scenario: scenario, Questions: names, Seed: 1}, "hedge")
 		assert.Zero(t, r.Failures, scenario)
-		assert.Len(t, r.Calls, 1000)
+		assert.Len(t, r.Calls, names)
 	}
 	for _, scenario := range []string{"mixed-broken", "signed", "flood", "keytrap"} {
-		r := inMemory(t, reclab.Config{Scenario: scenario, Questions: 300, Seed: 1}, "hedge")
+		r := inMemory(t, reclab.Config{Scenario: scenario, Questions: signed, Seed: 1}, "hedge")
 		assert.Zero(t, r.Failures, scenario)
 	}
 }
@@ -135,7 +144,7 @@ func pooled(rows map[string][]reclab.Row, a, b string, q float64) float64 {
 // are asked after the answer (p50 1.27 and more, p99 1.47). simulate measures with more names.
 func TestValidationCostsNoRoundTrip(t *testing.T) {
 	names := 500
-	if doubles.RaceEnabled {
+	if testing.Short() {
 		names = 100 // which say nothing about tails
 	}
 	for _, scenario := range []string{"mixed", "signed"} {
@@ -143,7 +152,7 @@ func TestValidationCostsNoRoundTrip(t *testing.T) {
 		for _, r := range rows["hedge"] {
 			assert.Zero(t, r.Failures, "%s, seed %d", scenario, r.Seed)
 		}
-		if !doubles.RaceEnabled {
+		if !testing.Short() {
 			p50, p99 := pooled(rows, "hedge", "hedge-novalidate", .5), pooled(rows, "hedge", "hedge-novalidate", .99)
 			t.Logf("%s: p50 %.3f, p99 %.3f", scenario, p50, p99)
 			assert.LessOrEqual(t, p50, 1.25, "%s: p50", scenario)

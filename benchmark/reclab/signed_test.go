@@ -56,6 +56,9 @@ func verify(t *testing.T, keys, all []dns.RR) (sets int) {
 
 // Keys, data and proofs of a signed world are what package dns takes as such, from the root's DS record down.
 func TestSignedZonesVerify(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	p := planOf("signed", 3)
 	p.sites = 150
 	w := newWorld(p)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
-	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // The table of the policy's design (lognormal 5 ms ± 2 ms, 5 % of attempts 10 × slower), and how near it must be.
@@ -66,7 +65,7 @@ func TestHangIsNotFedWithHedges(t *testing.T) {
 func TestOutageCostsTheBudgetAtAnyRate(t *testing.T) {
 	t.Parallel()
 	sizes := []size{{rps: 1}, {rps: 100}, {rps: 10_000, requests: 950_000}}
-	if doubles.RaceEnabled {
+	if testing.Short() {
 		sizes = sizes[:2]
 	}
 	for _, s := range sizes {

@@ -14,7 +14,6 @@ import (
 	"github.com/gohedge/hedge/benchmark/placelab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/benchmark/storelab"
-	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestMain(m *testing.M) {
@@ -71,10 +70,10 @@ func play(t *testing.T, name string, s size, strategies ...string) map[string]ro
 	return rows
 }
 
-// long leaves a test out when the race detector is on: it makes simulations ten times
+// long leaves a test out if tests are to be short, as with the race detector: it makes simulations ten times
 // slower, and has nothing to find in one goroutine.
 func long(t *testing.T) {
-	if doubles.RaceEnabled {
+	if testing.Short() {
 		t.Skip("a long simulation in one goroutine")
 	}
 }

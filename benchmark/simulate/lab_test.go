@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -44,9 +45,9 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 	return rows
 }
 
-// seeds are few under the race detector.
+// seeds returns how many seeds are played.
 func seeds() uint64 {
-	if doubles.RaceEnabled {
+	if testing.Short() {
 		return 1
 	}
 	return 3
@@ -106,13 +107,18 @@ func TestHedgeToAnotherReplicaOutlivesAPause(t *testing.T) {
 	atMost(t, "p99 against the same address, two seconds' budget", other, 0.5, same)
 }
 
-// Servers that finish what they have begun, each with a queue. The figures do not depend on the machine.
+// Servers that finish what they have begun, each with a queue. The figures do not depend on the machine. HEDGE_TEST_LONG adds HTTP/2
+// and gRPC.
 func TestHedgingBehindLimitersKeepsItsPromises(t *testing.T) {
 	t.Parallel()
-	if doubles.RaceEnabled {
-		t.Skip("too long with the race detector")
+	if testing.Short() {
+		t.Skip("a long simulation")
 	}
-	for _, engine := range []string{"http queue-deaf", "http queue-deaf-h2", "grpc queue-deaf"} {
+	engines := []string{"http queue-deaf"}
+	if os.Getenv("HEDGE_TEST_LONG") != "" {
+		engines = append(engines, "http queue-deaf-h2", "grpc queue-deaf")
+	}
+	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			protocol, name, _ := strings.Cut(engine, " ")
@@ -139,8 +145,8 @@ func TestHedgesToAnotherReplicaEscapeItsStops(t *testing.T) {
 		{"http", "rotate", "hedge-replicas-2s", 1.1}, {"http", "steady", "hedge-replicas-2s", 1.1}, {"http", "gone", "hedge-replicas-2s", 1.1},
 	} {
 		t.Run(tt.engine+" "+tt.scenario, func(t *testing.T) {
-			if doubles.RaceEnabled && tt.scenario != "stop-3" {
-				t.Skip("too long with the race detector")
+			if testing.Short() && tt.scenario != "stop-3" {
+				t.Skip("a long simulation")
 			}
 			r := experiment(t, tt.engine, tt.scenario, 1)
 			atMost(t, "p99.9", r[tt.strategy].P999, tt.most, r["hedge"].P999)

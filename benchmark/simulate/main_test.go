@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
-	"github.com/gohedge/hedge/internal/doubles"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -159,7 +158,7 @@ func TestHelpListsEverything(t *testing.T) {
 func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
 	var scenes []string
 	for _, sc := range scenarios() {
-		if (virtualEngine{}).runs(sc) && (sc.name != "metastable" || !doubles.RaceEnabled) { // its size is fixed, by its load
+		if (virtualEngine{}).runs(sc) && (sc.name != "metastable" || !testing.Short()) { // its size is fixed, by its load
 			scenes = append(scenes, sc.name)
 		}
 	}

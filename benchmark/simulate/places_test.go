@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/placelab"
-	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // TestPlacesAreAsGoodAsTheBestStaticChoice holds WithPlaces to what the command says is required of it. The other worlds are those
@@ -19,7 +18,7 @@ import (
 // to learn that the other place is quicker; and a place that stalls anew each time that calls have come back to it costs some of them.
 func TestPlacesAreAsGoodAsTheBestStaticChoice(t *testing.T) {
 	t.Parallel()
-	if doubles.RaceEnabled || testing.Short() {
+	if testing.Short() {
 		t.Skip("a million calls")
 	}
 	lost := []string{

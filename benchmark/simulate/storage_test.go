@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/storelab"
-	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // readRanges runs the engine's scenarios and returns the rows by scenario, its part, and strategy.
@@ -32,7 +31,7 @@ func readRanges(t *testing.T, args ...string) map[string]row {
 // What package rangeread promises of the tail, of a store without faults, and of one that is slow as a whole. Time is fake.
 func TestRangereadShortensTheTailForFewBytes(t *testing.T) {
 	t.Parallel()
-	if doubles.RaceEnabled {
+	if testing.Short() {
 		t.Skip("too long with the race detector")
 	}
 	for _, seed := range []string{"1", "2", "3"} {

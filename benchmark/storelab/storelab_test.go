@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/storelab"
-	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestMain(m *testing.M) {
@@ -23,7 +22,7 @@ func TestMain(m *testing.M) {
 func play(t *testing.T, world string, seed uint64, contenders ...string) map[string]storelab.Row {
 	t.Helper()
 	conf := storelab.Config{World: world, Contenders: contenders, Reads: 1500, Seed: seed}
-	if doubles.RaceEnabled {
+	if testing.Short() {
 		conf.Reads = 300
 	}
 	rows := make(map[string]storelab.Row)

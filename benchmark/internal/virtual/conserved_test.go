@@ -40,6 +40,7 @@ func fiftyHosts() virtual.World {
 // What one host of fifty saves up and spends does not change what the others have: their tails are those that an
 // engine had whose keys each began with 20 tokens of their own. The numbers are that engine's, by seed.
 func TestFiftyHostsDoNotPayForOneAnother(t *testing.T) {
+	skipIfShort(t)
 	for i, was := range fiftyBefore {
 		calls := fiftyHosts().Run(context.Background(), uint64(i+1), func() virtual.Policy {
 			return virtual.NewOurs(engine.Config{

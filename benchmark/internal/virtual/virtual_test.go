@@ -20,6 +20,13 @@ func seed() virtual.Model { return virtual.Stragglers(virtual.Lognormal(5*ms, 2*
 
 func none() virtual.Policy { return virtual.None{} }
 
+// skipIfShort leaves out a simulation of hundreds of thousands of calls, in which the race detector has one goroutine to watch.
+func skipIfShort(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation")
+	}
+}
+
 func static(d ...time.Duration) func() virtual.Policy {
 	return func() virtual.Policy { return virtual.Static(d) }
 }
@@ -75,6 +82,7 @@ func TestPoliciesMeetTheSameLatencies(t *testing.T) {
 }
 
 func TestModelsHaveTheirMoments(t *testing.T) {
+	skipIfShort(t)
 	run := func(m virtual.Model) []latency.Call {
 		return virtual.World{Rate: 1000, Requests: 200_000, Model: m}.Run(t.Context(), 3, none, nil)
 	}
@@ -105,6 +113,7 @@ func must(i int, _ bool) int { return i }
 // Pollaczek and Khinchine: with one server, random arrivals and constant
 // service s at load ρ, the mean wait is s·ρ/(2(1−ρ)).
 func TestQueueWaitsAsTheorySays(t *testing.T) {
+	skipIfShort(t)
 	const load = 0.7
 	for _, shared := range []bool{true, false} {
 		w := virtual.World{
@@ -202,6 +211,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 func TestOracleSpendsWhatItMayAndBeatsOthersThatDo(t *testing.T) {
+	skipIfShort(t)
 	w := virtual.World{Workers: 20, Requests: 50_000, Model: seed()}
 	for n := 1; n <= 2; n++ {
 		best := w.Oracle(1, n, 0.08, 0.999)
