@@ -128,3 +128,64 @@ func TestProbeFindsALaterServerThatKnowsSomeNamesOnly(t *testing.T) {
 		}
 	})
 }
+
+// breaking answers names that begin with "broken" as the first handler, and others as the second.
+func breaking(broken, others dnstest.Handler) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		if strings.HasPrefix(strings.ToLower(q.Question[0].Name), "broken") {
+			return broken(q)
+		}
+		return others(q)
+	}
+}
+
+// refusingRoot answers as h, but refuses the root.
+func refusingRoot(h dnstest.Handler) dnstest.Handler {
+	return func(q dnstest.Query) dnstest.Reply {
+		if q.Question[0].Name == "." {
+			return rcode(dns.RcodeRefused)(q)
+		}
+		return h(q)
+	}
+}
+
+// The second server refuses the root, and was asked broken names only. It is well, and the order has it before the third server.
+func TestClientAsksServerThatRefusesRootInItsTurn(t *testing.T) {
+	faults := map[string]dnstest.Handler{"late": after(time.Second, good), "silent": drop, "SERVFAIL": rcode(dns.RcodeServerFailure)}
+	for name, fault := range faults {
+		for _, setting := range []string{"strict", "resolv.conf", "fallback"} {
+			t.Run(name+", "+setting, func(t *testing.T) {
+				bubble(t, func(l *lab) {
+					end := time.Now().Add(10 * time.Second)
+					l.serve("a", switchable(end, breaking(drop, good), fault))
+					l.serve("b", refusingRoot(breaking(rcode(dns.RcodeServerFailure), with("A 192.0.2.2"))))
+					l.serve("c", with("A 192.0.2.3"))
+					c := &dnshedge.Client{Timeout: 2 * time.Second, Order: dnshedge.OrderStrict}
+					switch setting {
+					case "strict":
+						l.client(c, l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
+					case "resolv.conf":
+						c.Order, c.ResolvConf = dnshedge.OrderAuto, l.resolvConf("", "a", "b", "c")
+						l.client(c)
+					case "fallback":
+						c.Order, c.Fallback = dnshedge.OrderAuto, []dnshedge.Upstream{l.up("udp", "b"), l.up("udp", "c")}
+						l.client(c, l.up("udp", "a"))
+					}
+					l.must(c, "known.example.")
+					for i := range 5 {
+						l.must(c, fmt.Sprintf("broken%d.example.", i))
+						time.Sleep(time.Second)
+					}
+					time.Sleep(time.Until(end))
+					for i := range 6 {
+						r, _ := l.must(c, fmt.Sprintf("later%d.example.", i))
+						if i > 1 {
+							assert.NotEqual(t, "192.0.2.3", addr(r), "question %d", i)
+						}
+						time.Sleep(5 * time.Second)
+					}
+				})
+			})
+		}
+	}
+}

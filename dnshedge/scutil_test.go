@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/internal/dnstest"
 )
 
 func TestTheSystemsServersOfADomainAreAskedAboutItsNames(t *testing.T) {
@@ -79,4 +80,32 @@ func TestWithoutScutilTheFileIsRead(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 	})
+}
+
+func TestFirstServerOfADomainIsFoundToBeBack(t *testing.T) {
+	for name, outage := range map[string]dnstest.Handler{"silence": drop, "SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused)} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(l *lab) {
+				end := time.Now().Add(20 * time.Second)
+				l.serve("a", switchable(end, outage, with("A 10.0.0.1")))
+				l.serve("b", with("A 10.0.0.2"))
+				c := l.client(&dnshedge.Client{ResolvConf: l.resolvConf("", "c")})
+				out := fmt.Sprintf("resolver #1\n  nameserver[0] : %s\nresolver #2\n  domain : corp.example\n  nameserver[0] : %s\n  nameserver[1] : %s\n",
+					l.net.Host("c").Addr(), l.net.Host("a").Addr(), l.net.Host("b").Addr())
+				require.NoError(t, dnshedge.AskScutil(c, func() (string, error) { return out, nil }))
+				for i := 0; time.Now().Before(end); i++ {
+					l.must(c, fmt.Sprintf("outage%d.corp.example.", i))
+					time.Sleep(500 * ms)
+				}
+				time.Sleep(10 * time.Second)
+				for i := range 4 {
+					r, _ := l.must(c, fmt.Sprintf("back%d.corp.example.", i))
+					if i > 0 {
+						assert.Equal(t, "10.0.0.1", addr(r))
+					}
+					time.Sleep(5 * time.Second)
+				}
+			})
+		})
+	}
 }

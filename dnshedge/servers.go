@@ -286,7 +286,9 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 		if err != nil {
 			return &result{err: err}
 		}
-		return s.put(ctx, q, each(nil, g.AsGiven(), false))
+		turns := asGiven(g)
+		s.probe(q, g, turns[0].group[0], true)
+		return s.put(ctx, q, turns)
 	}
 	g, err := s.forAll()
 	if err != nil {
@@ -341,13 +343,14 @@ func indexOrLength(g group.Servers, s *group.Server) int {
 type turn struct {
 	group    group.Servers
 	fallback bool
+	place    int // in the order that was given: servers that are down are asked later
 }
 
 // turns returns who is asked after whom, if g is asked about all names.
 func (s *servers) turns(q *wire.Query, g group.Servers, strict bool) []turn {
 	first := []turn{{group: g}}
 	if strict {
-		first = each(nil, g.AsGiven(), false)
+		first = asGiven(g)
 	}
 	if len(s.fallback) == 0 {
 		return first
@@ -359,18 +362,34 @@ func (s *servers) turns(q *wire.Query, g group.Servers, strict bool) []turn {
 		last := len(other) - 1
 		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.Silent() && one != s.fallback[last] })
 	}
-	if g.Down() {
-		return append(each(nil, other, true), first...)
+	later := make([]turn, len(other))
+	for i, one := range other {
+		later[i] = turn{group: other[i : i+1], fallback: true, place: len(g) + slices.Index(s.fallback, one)}
 	}
-	return each(first, other, true)
+	if g.Down() {
+		return append(later, first...)
+	}
+	return append(first, later...)
 }
 
-// each appends a turn for each server.
-func each(all []turn, g group.Servers, fallback bool) []turn {
-	for i := range g {
-		all = append(all, turn{g[i : i+1], fallback})
+// asGiven returns a turn for each server, in the given order, but with servers that are down last.
+func asGiven(g group.Servers) []turn {
+	ordered := g.AsGiven()
+	turns := make([]turn, len(ordered))
+	for i, one := range ordered {
+		turns[i] = turn{group: ordered[i : i+1], place: slices.Index(g, one)}
 	}
-	return all
+	return turns
+}
+
+// sendTrials asks q of the servers that precede the first turn in the given order, but have a later turn because they are down. The given order
+// lets these servers have q's name before the first turn's server has it.
+func sendTrials(q *wire.Query, turns []turn) {
+	for _, later := range turns[1:] {
+		if later.place < turns[0].place {
+			later.group.SendTrials(time.Now(), q)
+		}
+	}
 }
 
 // parts returns into how many parts the time that is left is divided, of which the first turn gets one. The fallback servers
@@ -426,6 +445,7 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	if t.fallback {
 		s.count.fallbacks.Add(1)
 	}
+	sendTrials(q, turns)
 	if len(turns) == 1 {
 		r := s.ask(ctx, new(asking), q, t.group)
 		return better(q, before(), r)

@@ -196,6 +196,20 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 	}
 }
 
+// sendTrial asks the server a caller's question in the background, unless there was a trial a moment ago. The response counts like one to the
+// caller. No probe can tell that a server works if it refuses the root and was asked only for broken names.
+func (s *Server) sendTrial(now time.Time, q *wire.Query) {
+	if q.Standard() && s.beginTrial(now) {
+		s.pool.conf.Spawn(func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0, true)))
+			defer cancel()
+			if a, _, err := s.ask(ctx, q, 0, new(transport.Way)); err == nil {
+				s.answeredTo(q, a.Outcome == wire.Failure || a.Bogus())
+			}
+		})
+	}
+}
+
 // Reach reports whether the server fails all questions of a probe: for the root's servers, which every resolver
 // has at hand, a question that it has answered before, and a caller's question q. Not every server is a resolver for
 // the root, and a name that it knew may be broken now. If q is nil, a question that it has failed before takes its place.
@@ -321,6 +335,7 @@ type health struct {
 	failed      [failuresToDoubt]*wire.Query // the questions about names in a row that it failed
 	probeGap    time.Duration                // between probes
 	probeAt     time.Time                    // of the next probe
+	trialAt     time.Time                    // of the next trial
 	probing     bool
 	probeFailed bool          // and nothing was answered since
 	notice      engine.Notice // what was logged
@@ -458,6 +473,17 @@ func (h *health) beginProbe(now time.Time) bool {
 	due := !h.probing && !now.Before(h.probeAt)
 	h.probing = h.probing || due
 	return due
+}
+
+// beginTrial reports whether a trial is due, and schedules the next one. Trials are as far apart as probes.
+func (h *health) beginTrial(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Before(h.trialAt) {
+		return false
+	}
+	h.trialAt = now.Add(max(h.probeGap, minProbeGap))
+	return true
 }
 
 func (h *health) endProbe(failed bool) {

@@ -127,6 +127,15 @@ func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
 	}
 }
 
+// SendTrials asks the servers that are down q in the background, to find out which of them is back.
+func (g Servers) SendTrials(now time.Time, q *wire.Query) {
+	for _, s := range g {
+		if s.Down() {
+			s.sendTrial(now, q)
+		}
+	}
+}
+
 // probeFor is Probe, and if the server is asked q anyway, because it is the first, with other questions: the same question is asked once
 // at a time.
 func (s *Server) probeFor(now time.Time, q *wire.Query, first *Server) {
