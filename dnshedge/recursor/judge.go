@@ -72,7 +72,8 @@ func (j *judge) weigh(r *verdict) error {
 		return nil
 	}
 	unsigned := errors.Is(err, chain.ErrUnsigned)
-	if p := j.poor.Load(); unsigned && !j.asksForDSAgain() && p != nil && p.bad && p.rcode == r.rcode && p.kind == r.kind { // two say so
+	retries := len(j.task.Avoid) > 0                                                                             // servers that agree have turned out to be wrong
+	if p := j.poor.Load(); unsigned && !retries && p != nil && p.bad && p.rcode == r.rcode && p.kind == r.kind { // two say so
 		return nil
 	}
 	if j.bogus++; j.bogus > maxAgain {
@@ -88,10 +89,6 @@ func (j *judge) weigh(r *verdict) error {
 	}
 	return fleet.ErrUnsigned
 }
-
-// asksForDSAgain reports whether the task asks for DS records once more, because servers have denied them without proof. As many servers as
-// maxAgain allows are asked then: two of them that agree may be wrong as well.
-func (j *judge) asksForDSAgain() bool { return j.q.qtype == dns.TypeDS && len(j.task.Avoid) > 0 }
 
 // judge is a task's.
 func (j *judge) judge(m *dns.Msg, from netip.AddrPort) error {
