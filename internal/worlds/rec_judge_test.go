@@ -158,9 +158,9 @@ func (c *recCase) good() {
 			c.say("2 loop", "its aliases lead nowhere")
 		}
 		return
-	case m.AuthenticatedData && (!c.validated() || s != isSecure):
+	case m.AuthenticatedData && (!c.validated() || s != isSecure) && !(c.a.typ == dns.TypeDS && c.provenByFlood()):
 		c.say("3 AD", "it is not secure")
-	case c.validated() && s == isBogus && c.w.client.trust != "report" && !lied:
+	case c.validated() && s == isBogus && c.w.client.trust != "report" && !lied && !c.provenByFlood():
 		c.say("1 bogus", "it is answered")
 	case !c.validated() || s != isSecure || lied || c.w.client.trust == "report" && (c.w.client.limit != "" || c.a.deadline > 0 || !c.wellServed() || c.byValidator && !c.w.upstreamsWell()):
 	case c.r.info.Security != dnssec.Secure && (!c.byValidator || c.a.do || c.a.ad):
@@ -226,6 +226,14 @@ func (c *recCase) lied() bool {
 		}
 	}
 	return false
+}
+
+// provenByFlood reports whether answers to a flood may have proved that a delegation is not signed, although its servers withhold that proof: the
+// record that denies a name of the flood may be that of the delegation.
+func (c *recCase) provenByFlood() bool {
+	return slices.ContainsFunc(c.w.zones, func(z *recZone) bool {
+		return z.flaw == "noDSProof" && slices.ContainsFunc(c.w.asks, func(a *recAsk) bool { return a.flood == z.parent && a.at <= c.r.end })
+	})
 }
 
 // clean reports whether nothing is wrong in the world but with zones.
