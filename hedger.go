@@ -67,7 +67,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if plan == nil {
 		return c.sendAlone(ctx)
 	}
-	return c.sendHedged(ctx, c, plan.Delays, race.Style{})
+	return c.sendHedged(ctx, c, plan.Delays)
 }
 
 // MaxDetached is how many attempts of a Hedger's [DoDetached] calls there can be
@@ -104,7 +104,8 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 	if plan := c.begin(ctx, key); plan != nil {
 		delays = plan.Delays
 	}
-	return c.sendHedged(ctx, c, delays, race.Style{Detach: true, Leave: c.leave})
+	c.race.Style.Detach, c.race.Style.Leave = true, c.leave
+	return c.sendHedged(ctx, c, delays)
 }
 
 // alone calls f for a call that has no other attempt.
@@ -165,10 +166,11 @@ func (c *doCall[T]) sendAlone(ctx context.Context) (T, error) {
 }
 
 // sendHedged makes the call by op, and hedges at the delays.
-func (c *doCall[T]) sendHedged(ctx context.Context, op doOp[T], delays []time.Duration, style race.Style) (T, error) {
+func (c *doCall[T]) sendHedged(ctx context.Context, op doOp[T], delays []time.Duration) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
+	style := &c.race.Style
 	style.Usual, style.Watch, style.Primary, style.Fresh = c.Usual(), c.Watch(), c.contexts[0].Attempt(), c.InBubble()
-	out := c.race.Run(ctx, op, op, delays, &style)
+	out := c.race.Run(ctx, op, op, delays)
 	c.End(out.Winner >= 0, out.Winner > 0, 0)
 	c.hedger.tally(&c.Call, out.Winner)
 	switch {

@@ -129,7 +129,9 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		return in.call(ctx, &unaryCall{called: called(cc, method), req: req, reply: reply, cc: cc, invoker: invoker, opts: opts})
+		c := in.callOver(cc)
+		c.asked.called.Method, c.asked.req, c.asked.reply, c.asked.invoker, c.asked.opts = method, req, reply, invoker, opts
+		return in.call(ctx, c)
 	}
 }
 
@@ -169,32 +171,35 @@ func (in *Interceptor) annotate(k *KeySnapshot) {
 	}
 }
 
-func (in *Interceptor) call(ctx context.Context, asked *unaryCall) (err error) {
-	var parts grpcattempt.Parts
+// call makes a call that was asked for, and frees it.
+func (in *Interceptor) call(ctx context.Context, c *rpc) (err error) {
+	asked := &c.asked
 	o := race.OverridesFrom(ctx)
 	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, asked.cc, asked.called.Method}) {
-		return asked.invoker(ctx, asked.called.Method, asked.req, asked.reply, asked.cc, asked.opts...)
+		err = asked.invoker(ctx, asked.called.Method, asked.req, asked.reply, asked.cc, asked.opts...)
+		c.free()
+		return err
 	}
 	m, delay, reason := in.decide(ctx, o, asked.cc, asked.called, func(m *methodRule) grpcattempt.Obstacle {
-		if o := m.known.Divide(&parts, asked.req, asked.reply, asked.opts); o != grpcattempt.None || in.grpc.conns == nil || !parts.Request.IsPrepared() {
+		if o := m.known.Divide(&c.parts, asked.req, asked.reply, asked.opts); o != grpcattempt.None || in.grpc.conns == nil || !c.parts.Request.IsPrepared() {
 			return o
 		}
 		return grpcattempt.WholeRequest // of another connection, whose codec and compressor may differ
 	})
+	target := asked.called.Target
 	if reason == engine.None {
-		err = in.sendHedged(ctx, asked, m, &parts, delay)
+		err = c.sendHedged(ctx, m, delay)
 	} else {
-		err = in.sendOnce(ctx, asked, reason)
+		err = c.sendOnce(ctx, reason)
 	}
-	m.ended(asked.called.Target, err)
+	m.ended(target, err)
 	return err
 }
 
-// sendHedged makes a call that may be hedged.
-func (in *Interceptor) sendHedged(ctx context.Context, asked *unaryCall, m *methodRule, parts *grpcattempt.Parts, delay time.Duration) error {
-	c := in.callOf(ctx, asked, m)
-	c.request, c.replyType = parts.Request, parts.ReplyType
-	delays := c.plan(ctx, asked.cc, delay)
+// sendHedged makes a call that may be hedged, by rule m.
+func (c *rpc) sendHedged(ctx context.Context, m *methodRule, delay time.Duration) error {
+	c.prepare(ctx, m)
+	delays := c.plan(ctx, c.asked.cc, delay)
 	if len(delays) > 0 && !c.keepRequest() {
 		delays = nil
 	}
@@ -235,10 +240,12 @@ func called(cc *grpc.ClientConn, method string) race.Called {
 }
 
 // sendOnce makes a call without hedges.
-func (in *Interceptor) sendOnce(ctx context.Context, asked *unaryCall, reason Reason) error {
-	told := in.beginUnhedged(ctx, asked.called, reason)
+func (c *rpc) sendOnce(ctx context.Context, reason Reason) error {
+	asked := &c.asked
+	told := c.in.beginUnhedged(ctx, asked.called, reason)
 	err := asked.invoker(onceContext(ctx, asked.called), asked.called.Method, asked.req, asked.reply, asked.cc, asked.opts...)
-	told.Done(in.isAnswer(err))
+	told.Done(c.in.isAnswer(err))
+	c.free()
 	return err
 }
 
@@ -258,30 +265,36 @@ func (in *Interceptor) name(ctx context.Context, c race.Called) engine.Name {
 	return engine.Name{Host: c.Target, Route: c.Method}
 }
 
-// callOf returns an rpc for what the caller asked for.
-func (in *Interceptor) callOf(ctx context.Context, asked *unaryCall, m *methodRule) *rpc {
+// callOver returns an rpc for a call over cc.
+func (in *Interceptor) callOver(cc *grpc.ClientConn) *rpc {
 	c, ok := in.calls.Get().(*rpc)
 	if !ok {
 		c = &rpc{hedging: hedging{in: in}}
 	}
-	c.asked = *asked
-	if c.rule != m || m.throttled {
-		c.rule, c.throttle = m, m.throttle(asked.called.Target)
-	}
-	if opts, finish := grpcattempt.TakeFinish(asked.opts); len(finish) > 0 {
-		c.asked.opts, c.finish = opts, &grpcattempt.Finish{Functions: finish}
-	}
-	if name := in.name(ctx, asked.called); !c.key.Is(name) {
-		c.key = in.engine.RouteKey(name, m.policy.BudgetPercent/100)
+	if asked := &c.asked; asked.cc != cc {
+		asked.cc, asked.called.Target = cc, grpctarget.Of(cc)
 	}
 	return c
 }
 
+// prepare makes c ready for a race of a call whose method has rule m.
+func (c *rpc) prepare(ctx context.Context, m *methodRule) {
+	if c.rule != m || m.throttled {
+		c.rule, c.throttle = m, m.throttle(c.asked.called.Target)
+	}
+	if opts, finish := grpcattempt.TakeFinish(c.asked.opts); len(finish) > 0 {
+		c.asked.opts, c.finish = opts, &grpcattempt.Finish{Functions: finish}
+	}
+	if name := c.in.name(ctx, c.asked.called); !c.key.Is(name) {
+		c.key = c.in.engine.RouteKey(name, m.policy.BudgetPercent/100)
+	}
+}
+
 // unaryCall is what the caller of a unary call passed.
 type unaryCall struct {
-	called     race.Called
+	called     race.Called      // its target is kept for the next call, which often goes over the same connection
+	cc         *grpc.ClientConn // kept as well: the pool of calls is emptied by the garbage collector
 	req, reply any
-	cc         *grpc.ClientConn
 	invoker    grpc.UnaryInvoker
 	opts       []grpc.CallOption
 }
@@ -296,7 +309,7 @@ type rpc struct {
 	asked   unaryCall           // without options of OnFinish
 	finish  *grpcattempt.Finish // of those options; nil: there are none
 	primary *grpcattempt.Primary
-	request grpcattempt.Request
+	parts   grpcattempt.Parts
 	buffer  []byte // for requests, see [grpcattempt.Request.Encode]
 
 	hedges [1 + race.MaxHedges]hedged // each written by its attempt, and read by deliver if that has won
@@ -316,20 +329,21 @@ type hedged struct {
 func (c *rpc) run(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.close()
 	c.primary = new(grpcattempt.Primary)
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Primary: &c.primary.Attempt, SeverHedges: true, Fresh: c.InBubble()}
+	style := &c.race.Style
+	style.Usual, style.Watch, style.Primary, style.SeverHedges, style.Fresh = c.Usual(), c.Watch(), &c.primary.Attempt, true, c.InBubble()
 	if len(delays) > 0 {
 		style.Call = c.in.above(c.asked.called)
 	}
-	return c.race.Run(ctx, c, c, delays, &style)
+	return c.race.Run(ctx, c, c, delays)
 }
 
 // keepRequest keeps the request as it is if something below, or the reply, may change it before a hedge copies it. It reports whether
 // hedges can copy it.
 func (c *rpc) keepRequest() bool {
-	if r := &c.request; r.NeedsEncoding() || !grpcattempt.Invokes(c.asked.invoker) {
+	if r := &c.parts.Request; r.NeedsEncoding() || !grpcattempt.Invokes(c.asked.invoker) {
 		c.buffer = r.Encode(c.buffer)
 	}
-	return c.request.Divisible()
+	return c.parts.Request.Divisible()
 }
 
 // close waits for hedges that read what is the caller's, and keeps others from it.
@@ -370,7 +384,9 @@ func (c *rpc) free() {
 	}
 	c.Forget()
 	c.tour.Forget()
-	c.asked, c.finish, c.primary, c.request, c.replyType = unaryCall{}, nil, nil, grpcattempt.Request{}, grpcattempt.ReplyType{}
+	c.asked.req, c.asked.reply, c.asked.invoker, c.asked.opts = nil, nil, nil, nil
+	c.finish, c.primary = nil, nil
+	c.parts = grpcattempt.Parts{}
 	if cap(c.buffer) > grpcattempt.MaxBuffer {
 		c.buffer = nil
 	}
@@ -418,7 +434,7 @@ func (c *rpc) hedge(a *race.Attempt, n int) (error, error) {
 	if c.finish != nil {
 		opts = append(opts, c.finish.Option(n))
 	}
-	h.reply = c.replyType.New()
+	h.reply = c.parts.ReplyType.New()
 	ctx, cancel := c.deadline().Limit(hedgeContext(a, md, n))
 	defer cancel()
 	invoke := asked.invoker
@@ -452,7 +468,7 @@ func (c *rpc) copies(a *race.Attempt, h *hedged, cc *grpc.ClientConn) (req any, 
 	if a.Err() != nil { // it has lost, and a may have no values of the caller's context any more
 		return nil, nil, nil, false
 	}
-	req, ok = c.request.Copy()
+	req, ok = c.parts.Request.Copy()
 	return req, md, opts, ok
 }
 
@@ -461,12 +477,11 @@ type hedging struct {
 	engine.Call
 
 	// Written before the race begins.
-	in        *Interceptor
-	rule      *methodRule             // an rpc keeps it as it does the key
-	throttle  *serviceconfig.Throttle // nil: there is none
-	key       *engine.Key             // an rpc keeps it for its next call, which is often one of the same key
-	replyType grpcattempt.ReplyType
-	ahead     time.Duration // so long before its race the call began
+	in       *Interceptor
+	rule     *methodRule             // an rpc keeps it as it does the key
+	throttle *serviceconfig.Throttle // nil: there is none
+	key      *engine.Key             // an rpc keeps it for its next call, which is often one of the same key
+	ahead    time.Duration           // so long before its race the call began
 
 	tour    conns.Tour // over the connections for hedges
 	detours elsewhere.Detours

@@ -130,6 +130,8 @@ type stream struct {
 	reply    any         // the caller's, for the first message; written before the race begins
 	ended    sync.Once
 
+	replyType grpcattempt.ReplyType // of reply
+
 	delivered sync.Once // the targets of the caller's options
 
 	// These guard themselves.
@@ -345,9 +347,8 @@ func (s *stream) receiveFirst(m any) error {
 		s.ahead = asked.Sub(sent)
 		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
 	}
-	var r race.Race[error]
-	style := race.Style{Usual: s.Usual(), Watch: s.Watch(), SeverHedges: true, Call: s.origin.Call}
-	out := r.Run(s.asked.ctx, s, s, delays, &style)
+	r := race.Race[error]{Style: race.Style{Usual: s.Usual(), Watch: s.Watch(), SeverHedges: true, Call: s.origin.Call}}
+	out := r.Run(s.asked.ctx, s, s, delays)
 	s.detours.Settle(&s.origin.Trail)
 	if late && time.Since(asked) < grpcattempt.Look {
 		s.Untimed()

@@ -235,7 +235,9 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 
 // sendHedged sends a call, and hedges when the plan says.
 func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
-	style := race.Style{Usual: c.Usual(), Watch: c.Watch(), Sever: true, Fresh: c.InBubble(), Call: c.t.above(race.Called{HTTP: true, Target: c.key.Name.Host})}
+	style := &c.race.Style
+	style.Usual, style.Watch, style.Sever, style.Fresh = c.Usual(), c.Watch(), true, c.InBubble()
+	style.Call = c.t.above(race.Called{HTTP: true, Target: c.key.Name.Host})
 	if c.t.options.key != nil && style.Call.HTTP {
 		style.Call.Target = c.hostOf(req)
 	}
@@ -244,10 +246,10 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 		c.hooks = httpattempt.HooksFrom(req.Context())
 	}
 	if len(delays) > 0 {
-		c.setStyle(&style)
+		c.setStyle()
 	}
 	style.Primary = c.requests.Prepare(req, len(delays) > 0, c.guarded)
-	out := c.race.Run(req.Context(), c, c, delays, &style)
+	out := c.race.Run(req.Context(), c, c, delays)
 	if c.hooks != nil && (out.Winner > 0 || out.Value == nil) {
 		c.hooks.Mute()
 	}
@@ -265,7 +267,8 @@ func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response,
 // setStyle sets how the attempts of a call run and end that may be hedged. Where a primary may go over HTTP/1.1 it is
 // guarded, which can put off its cancellation, see [httpattempt.Link]. It is detached as well, so that no winner waits for it, and so is
 // a primary whose trace hooks may block.
-func (c *call) setStyle(style *race.Style) {
+func (c *call) setStyle() {
+	style := &c.race.Style
 	c.guarded = c.mayBeHTTP1()
 	style.Detach = c.guarded || c.hooks != nil
 	if c.version != http1 {

@@ -20,17 +20,17 @@ type opening struct {
 // open returns a stream of the bytes from from to to, and how many attempts there were. Hedged says that there may be more than one.
 func open(ctx context.Context, t *task, from, to int64, hedged bool) (s *stream, started int, err error) {
 	o := &opening{task: t, from: from, to: to}
-	style := race.Style{Detach: true, Leave: func() bool { return true }}
+	o.race.Style.Detach, o.race.Style.Leave = true, func() bool { return true }
 	out := race.Result[outcome]{}
 	if !hedged {
-		out = o.race.Run(t.ctx, o, o, nil, &style)
+		out = o.race.Run(t.ctx, o, o, nil)
 	} else {
 		plan := o.Begin(ctx, t.key, race.OverridesFrom(ctx).Delay)
-		style.Usual = o.Usual()
+		o.race.Style.Usual = o.Usual()
 		if plan == nil {
 			plan = new(engine.Plan)
 		}
-		out = o.race.Run(t.ctx, o, o, plan.Delays, &style)
+		out = o.race.Run(t.ctx, o, o, plan.Delays)
 		if o.NotTaken = out.NotTaken; out.Winner >= 0 && (out.Value.err != nil || out.Value.stream.empty()) {
 			o.Untimed() // it had no first byte
 		}

@@ -73,7 +73,8 @@ func TestLoserThatSaysNothingLingersUnlessItWouldTell(t *testing.T) {
 				op, want = teller{s}, 15*ms
 			}
 			var r race.Race[string]
-			r.Run(t.Context(), op, s, []time.Duration{10 * ms}, &race.Style{Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second})
+			r.Style = race.Style{Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second}
+			r.Run(t.Context(), op, s, []time.Duration{10 * ms})
 			assert.Equal(t, want, <-ended)
 		})
 	}
@@ -255,7 +256,8 @@ func TestDiscardingDelaysNobody(t *testing.T) {
 				s := slowly{&script{attempt: attempt}, time.Second}
 				var r race.Race[string]
 				start := time.Now()
-				r.Run(context.Background(), s, s, []time.Duration{10 * ms}, &inPlace)
+				r.Style = inPlace
+				r.Run(context.Background(), s, s, []time.Duration{10 * ms})
 				assert.Equal(t, 40*ms, time.Since(start))
 				time.Sleep(2 * time.Second)
 				assert.Len(t, s.gone(), 1)
@@ -296,7 +298,8 @@ func TestPanicOnTheTimersGoroutineEndsNothing(t *testing.T) {
 		} {
 			var r race.Race[string]
 			start := time.Now()
-			out := r.Run(context.Background(), p, p, []time.Duration{10 * ms}, &style)
+			r.Style = style
+			out := r.Run(context.Background(), p, p, []time.Duration{10 * ms})
 			assert.Equal(t, "answer 0", out.Value)
 			assert.Equal(t, 40*ms, time.Since(start))
 			synctest.Wait()
@@ -410,7 +413,8 @@ func TestAttemptWhoseDiscardingTakesTooLongIsCancelled(t *testing.T) {
 		start := time.Now()
 		linger := &race.Linger{Max: 1}
 		var r race.Race[string]
-		out := r.Run(t.Context(), s, s, []time.Duration{time.Second}, &race.Style{Detach: true, Linger: linger, Grace: time.Second})
+		r.Style = race.Style{Detach: true, Linger: linger, Grace: time.Second}
+		out := r.Run(t.Context(), s, s, []time.Duration{time.Second})
 		assert.Zero(t, out.Winner)
 		assert.Equal(t, 2*time.Second, (<-s.ended).Sub(start))
 		synctest.Wait()

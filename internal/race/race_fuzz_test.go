@@ -143,7 +143,8 @@ func FuzzRun(f *testing.F) {
 			var r race.Race[*ticket]
 			start := time.Now()
 			op.start, op.hedges = start, max(len(delays)-int(mode>>7), 0)
-			out := r.Run(ctx, op, op, delays, &style)
+			r.Style = style
+			out := r.Run(ctx, op, op, delays)
 			var limit int64 // until which a failure may be held
 			if at := op.failed.Load(); out.Winner < 0 && at != 0 {
 				bound := int64(race.Bound(usual, time.Duration(at-start.UnixNano())))

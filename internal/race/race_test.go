@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -71,7 +72,8 @@ func run(s *script, style race.Style, delays ...time.Duration) (race.Result[stri
 func runIn(ctx context.Context, s *script, style race.Style, delays ...time.Duration) (race.Result[string], time.Duration) {
 	var r race.Race[string]
 	start := time.Now()
-	out := r.Run(ctx, s, s, delays, &style)
+	r.Style = style
+	out := r.Run(ctx, s, s, delays)
 	return out, time.Since(start)
 }
 
@@ -267,7 +269,8 @@ func TestAPacerIsAskedWhenItSays(t *testing.T) {
 		}
 		p.next = func() (time.Duration, bool) { return 30 * ms, len(asked) < 3 }
 		var r race.Race[string]
-		out := r.Run(context.Background(), p, p, []time.Duration{10 * ms}, &inPlace)
+		r.Style = inPlace
+		out := r.Run(context.Background(), p, p, []time.Duration{10 * ms})
 		assert.Equal(t, "answer 0", out.Value)
 		assert.Equal(t, []time.Duration{10 * ms, 40 * ms, 70 * ms}, asked)
 		assert.Equal(t, []int{0, 1, 2}, indices)
@@ -280,7 +283,8 @@ func TestAPacersHedgeMayWin(t *testing.T) {
 		p.admit = func(index int) bool { return index == 2 }
 		start := time.Now()
 		var r race.Race[string]
-		out := r.Run(context.Background(), p, p, []time.Duration{10 * ms}, &detached)
+		r.Style = detached
+		out := r.Run(context.Background(), p, p, []time.Duration{10 * ms})
 		assert.Equal(t, "answer 1", out.Value)
 		assert.Equal(t, 75*ms, time.Since(start))
 	})
@@ -713,12 +717,14 @@ func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
 		var r race.Race[string]
 		quick := &script{attempt: takes(5 * ms)}
 		for range 3 {
-			out := r.Run(t.Context(), quick, quick, []time.Duration{10 * ms}, &style)
+			r.Style = style
+			out := r.Run(t.Context(), quick, quick, []time.Duration{10 * ms})
 			assert.Equal(t, "answer 0", out.Value)
 			require.True(t, r.Reset())
 		}
 		slow := &script{attempt: takes(50*ms, 5*ms)}
-		out := r.Run(t.Context(), slow, slow, []time.Duration{10 * ms}, &style)
+		r.Style = style
+		out := r.Run(t.Context(), slow, slow, []time.Duration{10 * ms})
 		assert.Equal(t, 1, out.Winner)
 		assert.False(t, r.Reset())
 		time.Sleep(time.Second)
@@ -780,7 +786,8 @@ func BenchmarkRace(b *testing.B) {
 			var r race.Race[string]
 			b.ReportAllocs()
 			for b.Loop() {
-				r.Run(context.Background(), op, instant, delays, &style)
+				r.Style = style
+				r.Run(context.Background(), op, instant, delays)
 				r.Reset()
 			}
 		})
@@ -925,7 +932,8 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 				<-a.Done()
 				return "", context.Cause(a)
 			}}, c.hold}
-			out := r.Run(t.Context(), h, h, []time.Duration{10 * ms}, &style)
+			r.Style = style
+			out := r.Run(t.Context(), h, h, []time.Duration{10 * ms})
 			assert.Same(t, errDown, out.Err)
 			assert.Equal(t, "held primary", out.Value, name)
 			assert.Equal(t, c.want, time.Since(start), name)
@@ -940,7 +948,8 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 			return "hedge", nil
 		}}, func(func()) bool { return true }}
 		var r race.Race[string]
-		out := r.Run(t.Context(), h, h, []time.Duration{10 * ms}, &style)
+		r.Style = style
+		out := r.Run(t.Context(), h, h, []time.Duration{10 * ms})
 		assert.Equal(t, "hedge", out.Value)
 		synctest.Wait()
 		assert.Equal(t, []string{"held primary"}, h.gone())
@@ -974,4 +983,18 @@ func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
 		assert.NoError(t, out.Err)
 		assert.Zero(t, out.Winner)
 	})
+}
+
+func TestResetClearsEveryFieldOfStyle(t *testing.T) {
+	var r race.Race[string]
+	s := &script{attempt: func(*race.Attempt, int) (string, error) { return "", nil }}
+	r.Style = race.Style{Detach: true, Sever: true, SeverHedges: true, Prompt: true, Fresh: true, Linger: &race.Linger{Max: 1}, Grace: time.Second,
+		Leave: func() bool { return true }, Usual: time.Second, Watch: leaver(race.MaxHedges + 1), Primary: new(race.Attempt), Call: race.Called{HTTP: true, Target: "host", Method: "GET"}}
+	style := reflect.ValueOf(&r.Style).Elem()
+	for i := range style.NumField() {
+		require.False(t, style.Field(i).IsZero(), "a field without a value here: %s", style.Type().Field(i).Name)
+	}
+	r.Run(t.Context(), s, s, nil)
+	require.True(t, r.Reset())
+	assert.True(t, style.IsZero(), "%+v", r.Style)
 }

@@ -195,7 +195,9 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	span.Begin(ctx, 0)
 	defer span.Cancel()
 	x.first.Adopt(&x.first.own, span, span.End, nil)
-	out := x.race.Run(ctx, x, x, looks, &race.Style{Usual: race.Unbounded, Watch: x.told.watch(), Primary: &x.first.Attempt})
+	style := &x.race.Style
+	style.Usual, style.Watch, style.Primary = race.Unbounded, x.told.watch(), &x.first.Attempt
+	out := x.race.Run(ctx, x, x, looks)
 	x.ended(out.Winner, &out.Value)
 	if out.Err != nil {
 		return x.failedAll(out.Err, out.Started)
