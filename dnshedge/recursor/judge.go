@@ -72,8 +72,9 @@ func (j *judge) weigh(r *verdict) error {
 		return nil
 	}
 	unsigned := errors.Is(err, chain.ErrUnsigned)
-	retries := len(j.task.Avoid) > 0                                                                             // servers that agree have turned out to be wrong
-	if p := j.poor.Load(); unsigned && !retries && p != nil && p.bad && p.rcode == r.rcode && p.kind == r.kind { // two say so
+	// In a repetition, servers that agree have turned out to be wrong.
+	repeated := len(j.task.Avoid) > 0
+	if p := j.poor.Load(); unsigned && !repeated && p != nil && p.bad && p.rcode == r.rcode && p.kind == r.kind { // two say so
 		return nil
 	}
 	if j.bogus++; j.bogus > maxAgain {
