@@ -223,7 +223,7 @@ func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.
 		err   error
 	}
 	done := make(chan response, 1)
-	var sent atomic.Int64
+	var sent requestState
 	go func() {
 		defer d.wg.Done()
 		defer cancel()
@@ -232,10 +232,10 @@ func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.
 	}()
 	select {
 	case r := <-done:
-		return r.a, r.setup, sent.Load() != 0, r.err
+		return r.a, r.setup, sent.at.Load() != 0, r.err
 	case <-ctx.Done():
 	}
-	if sent.Load() == 0 || !d.Owner.Abandon() {
+	if sent.at.Load() == 0 || !d.Owner.Abandon() {
 		cancel()
 		return nil, 0, true, causeOf(ctx)
 	}
@@ -245,6 +245,7 @@ func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.
 		d.Owner.AbandonEnded()
 		return nil, 0, true, causeOf(ctx)
 	}
+	sent.abandoned.Store(true)
 	d.wg.Go(func() {
 		defer d.Owner.AbandonEnded()
 		t := time.NewTimer(d.Owner.Linger())
@@ -257,6 +258,12 @@ func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.
 		}
 	})
 	return nil, 0, true, causeOf(ctx)
+}
+
+// requestState is how far a request has come. It is safe for concurrent use.
+type requestState struct {
+	at        atomic.Int64 // when it was written, Unix ns; 0: it was not
+	abandoned atomic.Bool  // no caller waits for the response
 }
 
 // conn returns a connection of the lane for one request, which must call release and leave.
@@ -291,13 +298,13 @@ func (d *doh) silent(h *httpConn) {
 	d.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(d.ctx, 2*wait)
 		defer cancel()
-		_, _, _ = d.fetch(ctx, h, wire.RootServers, new(atomic.Int64))
+		_, _, _ = d.fetch(ctx, h, wire.RootServers, new(requestState))
 	})
 }
 
-// fetch makes one request. sent becomes the time when it is written, Unix ns. The error is a connError if the server has ended a connection that has
+// fetch makes one request. sent.at becomes the time when it is written. The error is a connError if the server has ended a connection that has
 // carried an answer, or other requests.
-func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomic.Int64) (*wire.Answer, time.Duration, error) {
+func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *requestState) (*wire.Answer, time.Duration, error) {
 	defer h.leave()
 	if h.lane != nil && q != wire.RootServers {
 		defer h.lane.release(h)
@@ -305,7 +312,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 	probe, start := isProbe(q), time.Now()
 	number, alone := h.begins(probe)
 	a, setup, err := d.roundTrip(ctx, h, q, sent)
-	if err != nil && sent.Load() == 0 && !errors.Is(err, errStreams) {
+	if err != nil && sent.at.Load() == 0 && !errors.Is(err, errStreams) {
 		d.forget() // the handshake may have failed
 	}
 	if h.lane != nil && errors.Is(err, errStreams) && !h.lane.narrow(h) {
@@ -323,20 +330,20 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *atomi
 	}
 	if unwanted := err != nil && !errors.Is(err, errStreams) && !errors.As(err, &status) && h.lane != nil && h.lane.failed(h); !ended {
 		if unwanted {
-			err = &connError{err: err, sent: sent.Load() != 0}
+			err = &connError{err: err, sent: sent.at.Load() != 0}
 		}
 		return a, setup, err
 	} else if unwanted {
 		others = true
 	}
-	if sent.Load() != 0 {
+	if sent.at.Load() != 0 {
 		err = &endedError{err}
 	}
 	if probed {
 		d.probing.end()
 	}
 	if others = others || !alone; probed || others || h.used.Load() {
-		err = &connError{err: err, sent: sent.Load() != 0, others: others, probed: probed}
+		err = &connError{err: err, sent: sent.at.Load() != 0, others: others, probed: probed}
 	}
 	return a, setup, err
 }
@@ -369,14 +376,19 @@ func isStreamReset(err error) bool {
 }
 
 // roundTrip is fetch, and its error is as it came.
-func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *atomic.Int64) (*wire.Answer, time.Duration, error) {
+func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestState) (*wire.Answer, time.Duration, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
 	var state atomic.Int32
 	var got atomic.Int64 // when it had a connection, Unix ns
 	var opened atomic.Bool
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
+			if sent.abandoned.Load() { // net/http repeats a request that the server has refused
+				cancel()
+			}
 			got.Store(time.Now().UnixNano())
 			if state.CompareAndSwap(waits, holds) {
 				h.holders.Add(1)
@@ -389,7 +401,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *a
 		},
 		// Not earlier: a request may wait until the server takes another stream.
 		WroteHeaders: func() {
-			sent.Store(time.Now().UnixNano())
+			sent.at.Store(time.Now().UnixNano())
 			d.Owner.Wrote()
 		},
 	})
@@ -428,7 +440,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *a
 	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		a.Lower(time.Duration(age) * time.Second)
 	}
-	began := time.Unix(0, cmp.Or(sent.Load(), got.Load()))
+	began := time.Unix(0, cmp.Or(sent.at.Load(), got.Load()))
 	var setup time.Duration
 	if opened.Load() {
 		setup = began.Sub(start)
