@@ -115,6 +115,7 @@ func TestQueueRecoversFromATrigger(t *testing.T) {
 
 func TestOneRequestPerSecondIsEnoughToLearn(t *testing.T) {
 	t.Parallel()
+	long(t)
 	r := play(t, "low", size{}, "hedge", "oracle-1")
 	atMost(t, "p99", r["hedge"].P99, 1.08, r["oracle-1"].P99)
 }

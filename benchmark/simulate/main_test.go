@@ -37,6 +37,7 @@ func TestSameSeedSameOutput(t *testing.T) {
 }
 
 func TestGoldenTables(t *testing.T) {
+	long(t)
 	for _, format := range formats {
 		t.Run(format, func(t *testing.T) {
 			got, _, code := sim(t, small("-format", format, "-scenario", "seed,outage", "-runs", "3")...)
@@ -156,6 +157,7 @@ func TestHelpListsEverything(t *testing.T) {
 }
 
 func TestEveryStrategyRunsInEveryScenario(t *testing.T) {
+	long(t)
 	var scenes []string
 	for _, sc := range scenarios() {
 		if (virtualEngine{}).runs(sc) && (sc.name != "metastable" || !testing.Short()) { // its size is fixed, by its load

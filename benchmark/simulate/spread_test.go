@@ -11,6 +11,7 @@ import (
 )
 
 func TestBootstrapFindsWhatTheoryKnows(t *testing.T) {
+	long(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	var normal []float64
 	for range 10_000 {
@@ -80,6 +81,7 @@ func TestBootstrapOfWhatNeverVariesIsNothing(t *testing.T) {
 
 // An interval of 95 % covers the true quantile of nineteen runs in twenty.
 func TestIntervalsOfIndependentCallsCoverTheQuantile(t *testing.T) {
+	long(t)
 	const runs, calls = 400, 5000
 	for _, q := range []float64{0.99, 0.999} {
 		truth := -math.Log(1 - q) // of an exponential distribution

@@ -64,6 +64,7 @@ func TestRangereadShortensTheTailForFewBytes(t *testing.T) {
 }
 
 func TestStorageEngineRunsAllContenders(t *testing.T) {
+	long(t)
 	dir := t.TempDir()
 	_, stderr, code := sim(t, "-engine", "storage", "-scenario", "storage-slow", "-requests", "500", "-out", dir)
 	require.Equal(t, ok, code, stderr)
