@@ -16,6 +16,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // stream has a server send messages over TCP only, of any size, with the records of each section in wire format.
@@ -142,6 +143,9 @@ func TestLimitsMayBeAsLargeAsAnInt(t *testing.T) {
 // What a hostile zone says takes as little memory as MaxBytes allows, although it takes much more here than
 // in a message.
 func TestMaxBytesHoldsWhateverZonesSay(t *testing.T) {
+	if doubles.RaceEnabled {
+		t.Skip("measures memory, of which the race detector takes some for itself")
+	}
 	odd := func(i, k int) []byte { // a name of 250 bytes, of which text has four for each
 		b := make([]byte, 0, 256)
 		for range 3 {
