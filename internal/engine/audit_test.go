@@ -59,7 +59,7 @@ func (w *town) call() {
 	slow := w.rng.Float64() < 0.1
 	if slow {
 		took *= 10
-		reason := k.Admit(w.now, false, time.Time{}, engine.None)
+		reason := k.Admit(w.now, false, time.Time{}, engine.Fare{})
 		if reason == engine.None {
 			k.Ended()
 		}
@@ -108,7 +108,7 @@ func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
 	w.live(15 * time.Minute)
 	other := e.Key(engine.Name{Host: "a", Route: "/two"})
 	assert.Equal(t, observe.AuditOff, other.View().Audit.Verdict)
-	assert.Equal(t, observe.DeniedAudit, other.Admit(w.now, false, time.Time{}, engine.None))
+	assert.Equal(t, observe.DeniedAudit, other.Admit(w.now, false, time.Time{}, engine.Fare{}))
 	assert.Equal(t, observe.AuditTrying, e.Key(engine.Name{Host: "b"}).View().Audit.Verdict)
 	e.Reset("a", "/one")
 	assert.Equal(t, observe.AuditOff, w.verdict(), "the host's")
@@ -189,7 +189,7 @@ func TestVerdictsTravelWithAnExport(t *testing.T) {
 	assert.InDelta(t, want.Confidence, got.Confidence, 0.001)
 	assert.InEpsilon(t, want.Saved, got.Saved, 0.01)
 	k.Begin(w.now)
-	assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, engine.None), "from the first call on")
+	assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, engine.Fare{}), "from the first call on")
 
 	plain := engine.New(defaults())
 	_, err = plain.Import(bytes.NewReader(b.Bytes()), w.now, share)
@@ -217,7 +217,7 @@ func TestVerdictsOutliveTheKeysOfTheirHost(t *testing.T) {
 		k := e.Key(engine.Name{Host: "a"})
 		assert.Equal(t, want.Verdict, k.View().Audit.Verdict)
 		k.Begin(w.now)
-		assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, engine.None))
+		assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, engine.Fare{}))
 	}
 }
 

@@ -27,7 +27,7 @@ import (
 func answers(k *engine.Key, now time.Time, n, every int) (admitted int) {
 	for i := range n {
 		k.Begin(now)
-		if k.Admit(now, false, time.Time{}, engine.None) == engine.None {
+		if k.Admit(now, false, time.Time{}, engine.Fare{}) == engine.None {
 			admitted++
 			k.Ended()
 		}
@@ -208,7 +208,7 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 							continue
 						}
 						for range 2 {
-							if k.Admit(now, false, time.Time{}, engine.None) == engine.None {
+							if k.Admit(now, false, time.Time{}, engine.Fare{}) == engine.None {
 								k.Ended()
 							}
 						}

@@ -158,7 +158,7 @@ func (c *Call) AdmitFare(index int, fare Fare) bool {
 	}
 	slow := counts && !early
 	c.slow = c.slow || slow
-	denial := c.key.admit(now, slow, deadline, fare)
+	denial := c.key.Admit(now, slow, deadline, fare)
 	if denial == observe.DeniedShadow {
 		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
 			c.unsent = now.Sub(c.start) + d
@@ -204,7 +204,7 @@ func (c *Call) tell(denial observe.Reason) {
 // error is then [race.ErrRefused]. It may be refused after its call: ctx is the context of the attempt.
 func (c *Call) RefuseIn(ctx context.Context, reason observe.Reason, fare Fare) {
 	c.refused.Add(1)
-	c.key.refused(time.Now(), reason, fare)
+	c.key.Refused(time.Now(), reason, fare)
 	c.watcher.Tell(func(o observe.Observer) { o.Denied(ctx, c.key.Info, reason) })
 }
 

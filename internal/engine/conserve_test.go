@@ -85,12 +85,12 @@ func (l *life) call() {
 	}
 	won := false
 	for range 2 {
-		if k.Admit(l.now, l.IntN(4) == 0, time.Time{}, engine.None) != engine.None {
+		if k.Admit(l.now, l.IntN(4) == 0, time.Time{}, engine.Fare{}) != engine.None {
 			continue
 		}
 		k.Ended()
 		if l.IntN(10) == 0 {
-			k.Refused(l.now, observe.DeniedSameBackend)
+			k.Refused(l.now, observe.DeniedSameBackend, engine.Fare{})
 			continue
 		}
 		won = l.IntN(3) == 0
@@ -156,7 +156,7 @@ func TestR5HoldsForCallsAtTheSameTime(t *testing.T) {
 			for n := range calls {
 				k := e.Key(engine.Name{Host: fmt.Sprint((n + i) % 6)})
 				k.Begin(epoch)
-				if k.Admit(epoch, false, time.Time{}, engine.None) == engine.None {
+				if k.Admit(epoch, false, time.Time{}, engine.Fare{}) == engine.None {
 					k.Ended()
 					hedges.Add(1)
 				}
@@ -177,11 +177,11 @@ func TestAForgottenKeyGivesBackWhatItHad(t *testing.T) {
 	}
 	last := e.Lookup(engine.Name{Host: "99"})
 	assert.InDelta(t, 20.0/3, last.Tokens(), 0.01)
-	require.Equal(t, engine.None, last.Admit(epoch, false, time.Time{}, engine.None))
+	require.Equal(t, engine.None, last.Admit(epoch, false, time.Time{}, engine.Fare{}))
 	next := e.Key(engine.Name{Host: "next"})
 	assert.Zero(t, last.Tokens())
-	assert.Equal(t, observe.DeniedBudget, last.Admit(epoch, false, time.Time{}, engine.None), "it has nothing any more")
-	last.Refused(epoch, observe.DeniedSameBackend)
+	assert.Equal(t, observe.DeniedBudget, last.Admit(epoch, false, time.Time{}, engine.Fare{}), "it has nothing any more")
+	last.Refused(epoch, observe.DeniedSameBackend, engine.Fare{})
 	assert.Zero(t, last.Tokens(), "what comes late goes to the others")
 	e.Key(engine.Name{Host: "after"})
 	assert.InDelta(t, (20-20.0/3)/2, e.Key(engine.Name{Host: "end"}).Tokens(), 0.01)
@@ -216,7 +216,7 @@ func TestTheReserveFollowsTheRateOfAllKeys(t *testing.T) {
 		now := epoch.Add(time.Duration(n) * ms)
 		k := e.Key(engine.Name{Host: fmt.Sprint(n % 10)})
 		k.Begin(now)
-		if k.Admit(now, false, time.Time{}, engine.None) == engine.None {
+		if k.Admit(now, false, time.Time{}, engine.Fare{}) == engine.None {
 			hedges++
 			k.Ended()
 		}
@@ -273,8 +273,8 @@ func TestBrakesOutliveTheKey(t *testing.T) {
 				_, err := e.Import(&b, epoch, func(engine.Name) float64 { return 0 })
 				require.NoError(t, err)
 			}
-			assert.Equal(t, reason, e.Key(name).Admit(epoch, false, time.Time{}, engine.None), "%s: %s", reason, way)
-			assert.Equal(t, engine.None, e.Key(engine.Name{Host: "other"}).Admit(epoch, false, time.Time{}, engine.None))
+			assert.Equal(t, reason, e.Key(name).Admit(epoch, false, time.Time{}, engine.Fare{}), "%s: %s", reason, way)
+			assert.Equal(t, engine.None, e.Key(engine.Name{Host: "other"}).Admit(epoch, false, time.Time{}, engine.Fare{}))
 		}
 	}
 }
@@ -333,7 +333,7 @@ func TestStrangersDoNotFlushTheBrakesOfABusyHost(t *testing.T) {
 	for n := range 10_000 {
 		reach(e.Key(engine.Name{Host: fmt.Sprint(n)}), 30)
 	}
-	assert.Equal(t, observe.DeniedSlow, e.Key(name).Admit(epoch, false, time.Time{}, engine.None))
+	assert.Equal(t, observe.DeniedSlow, e.Key(name).Admit(epoch, false, time.Time{}, engine.Fare{}))
 	assert.LessOrEqual(t, e.Remembered(), 4)
 }
 
@@ -363,7 +363,7 @@ func TestRouteBudgetIsNotRefilledByEviction(t *testing.T) {
 		k := e.RouteKey(dear, routeShare)
 		for range 10 {
 			k.Begin(epoch)
-			if k.Admit(epoch, false, time.Time{}, engine.None) == engine.None {
+			if k.Admit(epoch, false, time.Time{}, engine.Fare{}) == engine.None {
 				k.Ended()
 				hedged++
 			}

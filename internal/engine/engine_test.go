@@ -223,7 +223,7 @@ func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
 func hedgesOf(k *engine.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Admit(epoch, false, time.Time{}, engine.None) == engine.None {
+		if k.Admit(epoch, false, time.Time{}, engine.Fare{}) == engine.None {
 			hedged++
 			k.Ended()
 		}
@@ -284,7 +284,7 @@ func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
 	assert.Equal(t, 5, hedgesOf(a, 100))
 	assert.Zero(t, hedgesOf(b, 100))
 	b.Begin(epoch)
-	assert.Equal(t, engine.None, b.Admit(epoch.Add(time.Second), true, time.Time{}, engine.None))
+	assert.Equal(t, engine.None, b.Admit(epoch.Add(time.Second), true, time.Time{}, engine.Fare{}))
 }
 
 func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
@@ -309,7 +309,7 @@ func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
 func reach(k *engine.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Admit(epoch, true, time.Time{}, engine.None) == engine.None {
+		if k.Admit(epoch, true, time.Time{}, engine.Fare{}) == engine.None {
 			hedged++
 			k.Ended()
 		}
@@ -322,9 +322,9 @@ func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
 	learn(k, 1000, constant(5*ms))
 	// 1 − (15/16)^n exceeds 0.75 at n = 22: the brake works though nothing has completed.
 	assert.Equal(t, 21, reach(k, 1000))
-	assert.Equal(t, observe.DeniedSlow, k.Admit(epoch, true, time.Time{}, engine.None))
+	assert.Equal(t, observe.DeniedSlow, k.Admit(epoch, true, time.Time{}, engine.Fare{}))
 	learn(k, 100, constant(5*ms))
-	assert.Equal(t, engine.None, k.Admit(epoch, true, time.Time{}, engine.None), "and resumes when they are fast again")
+	assert.Equal(t, engine.None, k.Admit(epoch, true, time.Time{}, engine.Fare{}), "and resumes when they are fast again")
 }
 
 func TestDelaysOfTheCallersOwnDoNotTripTheBrake(t *testing.T) {
@@ -369,13 +369,13 @@ func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
 func TestHedgeThatCannotWinIsNotStarted(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(50*ms))
-	assert.Equal(t, observe.DeniedDeadline, k.Admit(epoch, true, epoch.Add(40*ms), engine.None))
-	assert.Equal(t, engine.None, k.Admit(epoch, true, epoch.Add(60*ms), engine.None))
+	assert.Equal(t, observe.DeniedDeadline, k.Admit(epoch, true, epoch.Add(40*ms), engine.Fare{}))
+	assert.Equal(t, engine.None, k.Admit(epoch, true, epoch.Add(60*ms), engine.Fare{}))
 }
 
 func TestVetoIsCountedInTheCallersName(t *testing.T) {
 	k := newKey(nil)
-	assert.Equal(t, observe.DeniedNotReady, k.Admit(epoch, true, time.Time{}, observe.DeniedNotReady))
+	assert.Equal(t, observe.DeniedNotReady, k.Admit(epoch, true, time.Time{}, engine.Fare{Denial: observe.DeniedNotReady}))
 	v := k.View()
 	assert.EqualValues(t, 1, v.Denied[observe.DeniedNotReady])
 	assert.InDelta(t, 10, v.Tokens, 1e-9, "the budget is asked last")
@@ -389,15 +389,15 @@ func TestARefusedHedgeGivesItsTokensBack(t *testing.T) {
 		c.MaxPerSecond = test.perSecond
 		k := engine.New(c).RouteKey(engine.Name{Host: "a", Route: "r"}, test.share)
 		for range 100 { // more than any bucket holds
-			require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
-			k.Refused(epoch, observe.DeniedSameBackend)
+			require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
+			k.Refused(epoch, observe.DeniedSameBackend, engine.Fare{})
 			k.Ended()
 		}
 		v := k.View()
 		assert.EqualValues(t, 100, v.Denied[observe.DeniedSameBackend])
 		assert.Zero(t, v.Hedges)
 		n := 0.0
-		for k.Admit(epoch, false, time.Time{}, engine.None) == engine.None {
+		for k.Admit(epoch, false, time.Time{}, engine.Fare{}) == engine.None {
 			n++
 		}
 		assert.Equal(t, test.want, n, "%+v", test)
@@ -408,12 +408,12 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	k := newKey(func(c *engine.Config) { c.Share = 1 })
 	for range engine.MaxInFlight {
 		k.Begin(epoch)
-		require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
+		require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
 	}
 	k.Begin(epoch)
-	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, engine.None))
+	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
 	k.Ended()
-	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
+	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
 }
 
 // leaver is an Observer that ends the goroutine that asks for a hedge.
@@ -434,7 +434,7 @@ func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
 		<-ended
 	}
 	k.Begin(epoch)
-	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.None))
+	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
 }
 
 // --- the table ---

@@ -180,28 +180,10 @@ func (k *Key) Use(now time.Time) {
 }
 
 // Admit is called when a hedge of a call is due. It returns None if it may start;
-// then it has spent the budget, and the hedge counts as in flight until Ended. Pass the
-// adapter's own reason to refuse as denial, or None. Slow says that the call
+// then it has spent the budget, and the hedge counts as in flight until Ended. Slow says that the call
 // has just reached the delay by which it counts as slow, see [Plan]. In shadow mode,
 // Admit returns DeniedShadow where it would return None.
-func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, denial observe.Reason) observe.Reason {
-	return k.admit(now, slow, deadline, Fare{Denial: denial})
-}
-
-// A Fare is what is special about a hedge. The zero Fare is that of most.
-type Fare struct {
-	Denial    observe.Reason // the adapter's own reason to refuse; None: it has none
-	Cost      int            // tokens; 0: one
-	Elsewhere bool           // it goes to others than the primary does, whose troubles do not hold it back
-	Beside    bool           // it starts with the primary: no delay has passed
-	Spent     bool           // its call has had all its hedges: none is due
-}
-
-// tokens returns what a hedge costs.
-func (f Fare) tokens() int64 { return int64(max(f.Cost, 1)) }
-
-// admit is Admit for a hedge with a fare.
-func (k *Key) admit(now time.Time, slow bool, deadline time.Time, fare Fare) observe.Reason {
+func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, fare Fare) observe.Reason {
 	denial := fare.Denial
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -229,6 +211,18 @@ func (k *Key) admit(now time.Time, slow bool, deadline time.Time, fare Fare) obs
 	}
 	return None
 }
+
+// A Fare is what is special about a hedge. The zero Fare is that of most.
+type Fare struct {
+	Denial    observe.Reason // the adapter's own reason to refuse; None: it has none
+	Cost      int            // tokens; 0: one
+	Elsewhere bool           // it goes to others than the primary does, whose troubles do not hold it back
+	Beside    bool           // it starts with the primary: no delay has passed
+	Spent     bool           // its call has had all its hedges: none is due
+}
+
+// tokens returns what a hedge costs.
+func (f Fare) tokens() int64 { return int64(max(f.Cost, 1)) }
 
 // deny returns why no hedge may start now, or spends the budget and returns None.
 // The caller holds mu.
@@ -274,12 +268,9 @@ func (k *Key) RandomLatency() time.Duration {
 	return d
 }
 
-// Refused says that a hedge which Admit let start was not sent, for the given reason. The
-// budget has its token back, and the hedge counts as denied. Ended must be called as well.
-func (k *Key) Refused(now time.Time, reason observe.Reason) { k.refused(now, reason, Fare{}) }
-
-// refused is Refused for a hedge with a fare.
-func (k *Key) refused(now time.Time, reason observe.Reason, fare Fare) {
+// Refused says that a hedge which Admit let start with a fare was not sent, for the given reason. The
+// budget has its tokens back, and the hedge counts as denied. Ended must be called as well.
+func (k *Key) Refused(now time.Time, reason observe.Reason, fare Fare) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.countDenied(reason)

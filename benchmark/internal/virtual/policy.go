@@ -65,7 +65,7 @@ func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
 
 // Admit asks the key.
 func (o *Ours) Admit(now time.Duration, host, index int) bool {
-	return o.key(host).Admit(epoch.Add(now), index == 0, time.Time{}, engine.None) == engine.None
+	return o.key(host).Admit(epoch.Add(now), index == 0, time.Time{}, engine.Fare{}) == engine.None
 }
 
 // Done records the call. Losers are cancelled at once, so that no hedge is in flight any more.
