@@ -237,7 +237,7 @@ func (h *handle) Import(r io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("hedge: Import: %w", err)
 	}
-	h.logImport(keys)
+	h.log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("keys", keys))
 	return nil
 }
 
@@ -285,11 +285,6 @@ func (h *handle) logUpdate(old, now *Config) {
 		}
 	}
 	h.log.Tell(slog.LevelInfo, "settings changed", attrs...)
-}
-
-// logImport logs how many keys have learned.
-func (h *handle) logImport(keys int) {
-	h.log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("keys", keys))
 }
 
 // auditing returns the engine's setting for it.

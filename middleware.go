@@ -43,9 +43,6 @@ func Middleware(header string) func(http.Handler) http.Handler {
 	}
 }
 
-// withAttempt returns a copy of h that is marked, see mark.
-func withAttempt(h http.Header, name string, n int) http.Header { return mark(h.Clone(), name, n) }
-
 // mark sets the header of the given name to the number of a hedge, and returns h or a
 // new header if that is nil. If the name is empty, no header is set.
 func mark(h http.Header, name string, n int) http.Header {

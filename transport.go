@@ -323,7 +323,7 @@ func (t *Transport) sendOnce(req *http.Request, to *route, reason Reason) (*http
 	o, once := race.OverridesFrom(req.Context()), req
 	if name := t.settings.Load().AttemptHeader; name != "" && o.Hedge > 0 {
 		once = req.WithContext(req.Context())
-		once.Header = withAttempt(req.Header, name, o.Hedge)
+		once.Header = mark(req.Header.Clone(), name, o.Hedge)
 	}
 	resp, err := t.observe(once, to, reason)
 	return answerTo(req, once, resp), err

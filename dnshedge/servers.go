@@ -422,7 +422,7 @@ const lookAgain = 200 * time.Millisecond
 // put asks the groups in turn. What is not known to be safe to repeat goes to the first one that it can be sent to, and to no other.
 func (s *servers) put(ctx context.Context, q *wire.Query, turns []turn) (r *result) {
 	if q.Standard() {
-		return s.inTurn(ctx, q, turns, nothing)
+		return s.inTurn(ctx, q, turns, func() *result { return nil })
 	}
 	for _, t := range turns {
 		if t.fallback {
@@ -503,8 +503,6 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 
 // said returns what has been said to a question so far, or nil. It may be called at any time.
 type said func() *result
-
-func nothing() *result { return nil }
 
 // said returns what x has been told so far, if that is a failure, or else what was said before.
 func (x *asking) said(q *wire.Query, before *result) *result {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/DataDog/sketches-go/ddsketch"
-	"github.com/DataDog/sketches-go/ddsketch/mapping"
 	"github.com/DataDog/sketches-go/ddsketch/store"
 )
 
@@ -81,7 +80,7 @@ func (h *half) decode(b []byte) error {
 	if err := s.DecodeAndMergeWith(b); err != nil {
 		return fmt.Errorf("sketch: %w", err)
 	}
-	if !sameMapping(s.IndexMapping) {
+	if s.IndexMapping == nil || !index.Equals(s.IndexMapping) {
 		return errors.New("sketch: window has another mapping of values to buckets")
 	}
 	bad, total := s.GetZeroCount() != 0 || !s.GetNegativeValueStore().IsEmpty(), 0.0
@@ -98,10 +97,6 @@ func (h *half) decode(b []byte) error {
 		return false
 	})
 	return nil
-}
-
-func sameMapping(m mapping.IndexMapping) bool {
-	return m != nil && index.Equals(m)
 }
 
 // Merge adds the samples of from to the window, and does not change from. An empty

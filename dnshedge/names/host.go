@@ -132,10 +132,6 @@ func (l *look) until(some bool) time.Time {
 	return l.patience
 }
 
-func newHost(n *Names, name string) *host {
-	return &host{n: n, name: name, addrs: make(map[netip.Addr]*addr), changed: make(chan struct{})}
-}
-
 func (h *host) known() bool { return h.version > 0 }
 
 // has reports whether an address of the families is known.

@@ -322,7 +322,7 @@ func (n *Names) hold(name string) *host {
 	name = canonical(name)
 	h := n.hosts[name]
 	if h == nil {
-		h = newHost(n, name)
+		h = &host{n: n, name: name, addrs: make(map[netip.Addr]*addr), changed: make(chan struct{})}
 		n.hosts[name] = h
 	}
 	h.hold()

@@ -168,12 +168,7 @@ func (c *cache) addReply(q question, r *verdict, now time.Time) {
 	c.add(keyOf(q), &entry{reply: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
-// dropReply and dropZone forget what turned out to be wrong.
-
-func (c *cache) dropReply(q question) { c.drop(keyOf(q)) }
-
-func (c *cache) dropZone(name string) { c.drop(key{name: name, zone: true}) }
-
+// drop forgets an entry that turned out to be wrong.
 func (c *cache) drop(k key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -148,7 +148,7 @@ func (c *core) follow(t dnssec.Trust) error {
 		conf.MaxRanges = 0
 	}
 	conf.Blame = func(z *chain.Zone, server netip.AddrPort, name string) { c.fleet.Blame(z.Name, server, name) }
-	conf.Drop = func(z *chain.Zone) { c.cache.dropZone(z.Name) }
+	conf.Drop = func(z *chain.Zone) { c.cache.drop(key{name: z.Name, zone: true}) }
 	conf.IsLocal = isStuck
 	conf.Go = func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) }
 	c.chains = chain.New(conf)

@@ -37,7 +37,7 @@ func (l *lookup) link(ctx context.Context, q question, shared bool) (*verdict, e
 		if err != nil && bad != nil && !errors.As(err, new(*dnssec.Error)) {
 			r, err = bad, why
 		} else if err != nil && r != nil {
-			c.cache.dropReply(q)
+			c.cache.drop(keyOf(q))
 			if l.another(ctx, q, r, err, again) {
 				if c.conf.Trust.Report && bad == nil {
 					hurried, stop := hurry(ctx)
@@ -172,7 +172,7 @@ func (l *lookup) prove(ctx context.Context, q question, r *verdict) error {
 	}
 	if s.Status == validate.Bogus {
 		r.bad = r.bad || s.Final
-		return asError(s.Why)
+		return &dnssec.Error{EDE: s.Why.EDE, Text: textOf(s.Why), Zone: s.Why.Zone, Name: s.Why.Name, Type: s.Why.Type, Server: s.Why.Server, Limit: s.Why.Limit}
 	}
 	r.judged(s)
 	return nil
@@ -196,8 +196,3 @@ func (c *core) proveIn(ctx context.Context, p payer, s *chain.Said) error {
 
 // textOf returns a reason in one line.
 func textOf(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }
-
-// asError returns why an answer is bogus as callers see it.
-func asError(why *validate.Reason) *dnssec.Error {
-	return &dnssec.Error{EDE: why.EDE, Text: textOf(why), Zone: why.Zone, Name: why.Name, Type: why.Type, Server: why.Server, Limit: why.Limit}
-}
