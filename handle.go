@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/places"
@@ -290,7 +289,7 @@ func (h *handle) logUpdate(old, now *Config) {
 // auditing returns the engine's setting for it.
 func (h *handle) auditing(c *engine.Config) {
 	if h.options.audit && !h.options.shadow {
-		c.Audit, c.Wall = new(audit.Settings), time.Now
+		c.Audit, c.Wall = true, time.Now
 	}
 }
 

@@ -74,8 +74,9 @@ const (
 
 // The verdicts of an audit.
 const (
-	AuditTrying = observe.AuditTrying // nothing yet: calls are hedged, but for short times in which hedging rests
-	AuditOn     = observe.AuditOn     // hedging helps: calls are hedged
-	AuditOff    = observe.AuditOff    // hedging harms: calls are not hedged
-	AuditSame   = observe.AuditSame   // after 24 minutes no difference is found: calls are hedged
+	AuditTrying  = observe.AuditTrying  // nothing yet: calls are hedged, except in half of all slots of 20 s
+	AuditOn      = observe.AuditOn      // hedging helps: calls are hedged
+	AuditOff     = observe.AuditOff     // hedging harms: calls are not hedged
+	AuditSame    = observe.AuditSame    // no difference was found in an hour: calls are hedged, except in a quarter of all slots
+	AuditUnclear = observe.AuditUnclear // more than 1 % of the calls take longer than 6 s, with hedging and without, which is too long to tell: as AuditSame
 )

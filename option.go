@@ -490,16 +490,17 @@ func WithLogger(l *slog.Logger) Option {
 // harms: where servers are so busy that the hedges of all callers delay everybody.
 //
 // No caller sees the harm that its own hedges do to others, nor what theirs do to it. So
-// all clients with WithAudit let hedging rest for the same 20 seconds of the time of day,
+// all clients with WithAudit send no hedges in the same slots of 20 seconds of the time of day,
 // which a hash of the host picks, and each compares what its calls then waited with what
-// they wait in the 20 seconds beside. The clocks of clients may differ by two seconds. They agree on a host by its name:
-// that of a URL, the gRPC target, the key given to [Do].
+// they wait in the slots beside. Every call counts, and a failure counts as slower than every answer. The clocks of
+// clients may differ by two seconds. They agree on a host by its name: that of a URL, the gRPC target, the key given to [Do].
 //
-// Until there is a verdict hedging rests half of the time: for three to five minutes with hundreds of calls a
-// second, and for 24 minutes at most: then [AuditSame] says that no difference was found, and calls are hedged as configured. The
-// verdict is tested every 43 minutes on average, and anew where latencies change. Where hedging changes nothing, luck gives 3 to 4 % of
-// hosts a verdict, however long it is measured (a sequential test by Robbins' normal mixture, 1970). A host with less than one call a second is hedged
-// as without WithAudit. The verdict is that of all routes and methods of the host; it is shown
+// Until there is a verdict no hedges are sent half of the time: for seven minutes with many calls a second, for 20 to 40 minutes
+// with two. [AuditSame] says that an hour has shown no difference; then a quarter of the time has no hedges. The verdict is tested
+// every 43 minutes on average, and anew where latencies change. Where hedging changes nothing, luck gives at most 3 % of
+// hosts a verdict, however long it is measured. A host with less than 1.4 calls a second is hedged as without WithAudit, and one whose
+// calls take longer than 6 s with hedging and without gets no verdict: [AuditUnclear].
+// The verdict is that of all routes and methods of the host; it is shown
 // by [KeySnapshot], observers, logs and the debug page, and goes with Export and Import.
 //
 // [RequestResult.Saved] and [KeySnapshot.Saved], which estimate what this measures, are 0

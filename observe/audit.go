@@ -7,10 +7,11 @@ type Verdict string
 
 // The verdicts of an audit.
 const (
-	AuditTrying Verdict = "trying" // nothing yet: calls are hedged, but for short times in which hedging rests
-	AuditOn     Verdict = "on"     // hedging helps: calls are hedged
-	AuditOff    Verdict = "off"    // hedging harms: calls are not hedged
-	AuditSame   Verdict = "same"   // after 24 minutes no difference is found: calls are hedged
+	AuditTrying  Verdict = "trying"  // nothing yet: calls are hedged, except in half of all slots of 20 s
+	AuditOn      Verdict = "on"      // hedging helps: calls are hedged
+	AuditOff     Verdict = "off"     // hedging harms: calls are not hedged
+	AuditSame    Verdict = "same"    // no difference was found in an hour: calls are hedged, except in a quarter of all slots
+	AuditUnclear Verdict = "unclear" // more than 1 % of the calls take longer than 6 s, with hedging and without, which is too long to tell: as AuditSame
 )
 
 // An Audit is what hedging does to the calls to a host, as measured by switching it off
@@ -18,11 +19,17 @@ const (
 type Audit struct {
 	Verdict Verdict `json:"verdict"`
 	// Confidence, in [0.5, 1], is one less the probability that luck alone would ever show as much, in this direction,
-	// however often one looks: at least 0.96 when a verdict of on or off is found. 0: nothing is known.
+	// however often one looks: at least 0.985 when a verdict of on or off is found. 0: nothing is known.
 	Confidence float64 `json:"confidence"`
 	Pairs      int     `json:"pairs"` // of times with and without hedging that were compared
 
 	P99       time.Duration `json:"p99"`        // what callers wait without hedging; 0: that is not known
 	Saved     time.Duration `json:"saved"`      // of it by hedging; negative: hedging costs so much
 	PlusMinus time.Duration `json:"plus_minus"` // half of the 95 % interval of Saved
+
+	FailureShare      float64 `json:"failure_share"`       // of the calls, without hedging
+	FailuresSaved     float64 `json:"failures_saved"`      // of it by hedging; negative: hedging causes so many
+	FailuresPlusMinus float64 `json:"failures_plus_minus"` // half of the 95 % interval of FailuresSaved
+
+	Extra float64 `json:"extra"` // hedges per call while calls are hedged
 }

@@ -60,7 +60,7 @@ func longScenarios() []scenario {
 	}
 	long := func(name, about string, w virtual.World) scenario {
 		return scenario{
-			name: name, about: about, world: w, long: true, only: []string{bare, ours, audited, "hedge-audit-slow", limited},
+			name: name, about: about, world: w, long: true, only: []string{bare, ours, audited, limited},
 			parts: []part{within("learning", 0, last/2), within("settled", last/2, forever)},
 		}
 	}

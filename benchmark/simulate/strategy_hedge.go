@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
-	"github.com/gohedge/hedge/internal/audit"
 	hedging "github.com/gohedge/hedge/internal/engine"
 )
 
@@ -20,7 +18,7 @@ type library struct {
 	warm      bool                       // Transport.Warm before the first request
 	ownConn   bool                       // WithHedgeConn
 	elsewhere bool                       // gRPC's policy hedge_elsewhere
-	audit     *audit.Settings            // nil: none
+	audit     bool                       // WithAudit
 }
 
 func init() {
@@ -74,14 +72,9 @@ func forScenarios() []strategy {
 			name: "hedge-elsewhere", rank: 172, scenarios: elsewhereNames(), about: "this library with the policy hedge_elsewhere",
 			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
-		library{audit: &audit.Settings{}}.inVirtualTime(strategy{
+		library{audit: true}.inVirtualTime(strategy{
 			name: audited, rank: 174, scenarios: longNames(), about: "this library with WithAudit",
 			look: look{shade: shade{"#0f766e", "#2dd4bf"}},
-		}),
-		library{audit: &audit.Settings{After: 5 * time.Minute, Bits: 3}}.inVirtualTime(strategy{
-			name: "hedge-audit-slow", rank: 176, scenarios: longNames(), onRequest: true,
-			about: "the same as if it were the default: no rest in the first five minutes, and then one in sixteen slots until the verdict",
-			look:  look{shade: shade{"#4338ca", "#818cf8"}},
 		}),
 		library{warm: true}.overHTTP(strategy{
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",

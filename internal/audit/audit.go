@@ -1,8 +1,10 @@
-// Package audit finds out whether hedging helps a host or harms it. One caller sees neither
-// what its hedges do to others nor what theirs do to it. But the time of day is divided
-// into slots, in pairs, and of each pair a hash of host and pair makes one slot dark: in
-// that, hedging rests. Every client computes the same slots from the clock, so all of a host's
-// clients rest at once, and each sees the effect of all of them in its own latencies.
+// Package audit measures whether hedging helps a host or harms it. It is a switchback experiment: the time of day is
+// divided into slots of 20 seconds, in pairs, and a hash of host and pair chooses the dark slot of each pair, in which no
+// hedge is sent. Every client computes the same slots from the clock. So all clients of a host stop hedging
+// at the same time, and each client sees in its own calls what the hedges of all clients do.
+//
+// The analysis is by intention to treat: every call that begins in the measured part of a slot counts there, hedged or
+// not, failed or not, ended or not. The verdict rests on one number for each pair, see [evidence].
 package audit
 
 import (
@@ -16,349 +18,287 @@ import (
 )
 
 const (
-	slotLength = 20 * time.Second
-	settling   = 6 * time.Second // of a slot, in which queues forget the slot before; calls begun then are not measured
+	firstStage = time.Hour      // in which every pair is compared; without a verdict, half of the pairs are compared then
+	staleAfter = 24 * time.Hour // without a compared pair, after which a verdict ends
+	testBits   = 6              // one pair in 2^testBits tests a verdict: one every 43 minutes on average
+	testPairs  = 16             // after which the test begins anew
 
-	// After a verdict one pair in 2^probeBits, every 43 minutes on average, is a probe, with
-	// a dark slot and one in which calls are hedged. Before it, more are.
-	probeBits = 6
+	enoughCalls  = 28 // in the measured parts of a pair; with fewer, the next pair has no dark slot
+	changedSlots = 10 // in a row whose mean latency differs by 30 % from that at the verdict begin a new trial
 
-	maxProbes    = 16               // pairs that are remembered after a verdict
-	longTrial    = 24 * time.Minute // after which no difference is found
-	verdictLasts = 24 * time.Hour   // without a probe
-
-	enoughCalls = 28 // measured in a pair; with fewer, one a second, no slot is dark
-	minSlot     = 10 // measured calls in a slot that counts
-
-	steadyCalls = 200 // in a dark slot are enough to tell its level; if that has changed, half of the evidence is forgotten
+	never = math.MaxInt64 // a time at which no call begins
 )
 
-// Settings say how hosts are audited. The zero value makes every pair a probe, from
-// the first call until the first verdict.
-type Settings struct {
-	After time.Duration // no slot is dark until a host has had calls for so long
-	Bits  int           // until the first verdict one pair in 2^Bits is a probe
-}
-
-// An Audit is that of a host. It is safe for concurrent use.
+// An Audit is the experiment of one host. It is safe for concurrent use. Times are by the engine's clock, in
+// nanoseconds; slots are by the time of day.
 type Audit struct {
-	how  Settings // never changes
-	host uint64   // its hash; never changes
+	hash uint64 // of the host; never changes
 
 	// Written with mu held; calls read them without it.
-	next  atomic.Int64 // when Turn is due, by the engine's clock
-	dark  atomic.Bool  // no hedge may start now
-	found atomic.Int32 // verdict, for Verdict
-	fresh atomic.Int64 // number of the slot that begins with an empty bucket; 0: this one does not
-
-	// Of whoever comes; mu is not needed.
-	hedges atomic.Int32 // that began in this slot; Turn takes them
-	news   atomic.Bool  // there is something to tell; News takes it
+	nextTurn  atomic.Int64 // when turn is due
+	openFrom  atomic.Int64 // when the measured part of the open slot begins
+	countFrom atomic.Int64 // the same if its calls in flight are counted
+	dark      atomic.Bool  // no hedge may start now
+	news      atomic.Bool  // there is a result that TakeNews has not returned
 
 	mu       sync.Mutex // guards the fields below
 	slot     int64      // number of the present one
-	start    int64      // the first call's, by the engine's clock
-	cur      slotSum
-	last     slotSum // the slot before
-	first    slotSum // of the pair
-	measured int32   // calls of the pair
-	enough   bool    // of them in the pair before
-	verdict  verdict
-	told     verdict // by News
-	since    int64   // when the verdict was found, by the engine's clock
-	heard    int64   // when there was evidence last, by the engine's clock
-	trial    evidence
-	probes   evidence
-	levels   levels
+	compared bool       // the present pair has a dark slot
+	begun    int        // measured calls of the slot before the open one
+	open     slot       // whose calls are measured, until 6 s after its end
+	first    summary    // of the first slot of the pair
 
-	base  int    // index at which the histograms begin
-	tails *tails // nil: no slot was dark yet
+	verdict     observe.Verdict
+	reported    observe.Verdict // by TakeNews
+	report      *observe.Audit  // what is known, except the verdict
+	trial       *evidence
+	arms        *arms   // nil: no slot was dark yet
+	pairCame    int64   // when a pair was compared last
+	level       float64 // mean latency when the verdict was found, in octaves; 0: not known
+	otherLevels int     // slots in a row with another one
 }
 
 // New returns the audit of a host.
-func New(how Settings, host string) *Audit {
+func New(host string) *Audit {
 	h := fnv.New64a()
 	h.Write([]byte(host))
-	return &Audit{how: how, host: h.Sum64()}
-}
-
-// Due reports whether Turn is due, at a time by the engine's clock.
-func (a *Audit) Due(now int64) bool { return now >= a.next.Load() }
-
-// Dark reports whether no hedge may start now.
-func (a *Audit) Dark() bool { return a.dark.Load() }
-
-// Fresh returns the number of the present slot if it follows a dark one, and 0 if it does not. The bucket is then
-// to be emptied: what it has saved up in the dark slot would allow more hedges than usual.
-func (a *Audit) Fresh() int64 { return a.fresh.Load() }
-
-// Hedged counts n hedges that begin.
-func (a *Audit) Hedged(n int32) { a.hedges.Add(n) }
-
-// Verdict returns the verdict so far; none for a nil Audit.
-func (a *Audit) Verdict() observe.Verdict {
-	if a == nil {
-		return ""
+	a := &Audit{
+		hash: h.Sum64(), verdict: observe.AuditTrying, reported: observe.AuditTrying, report: new(observe.Audit), trial: &evidence{number: 1},
 	}
-	return words[a.found.Load()]
+	a.openFrom.Store(never)
+	a.countFrom.Store(never)
+	return a
 }
 
-// Judged reports whether there is a verdict.
-func (a *Audit) Judged() bool { return verdict(a.found.Load()) != trying }
+// IsDark reports whether no hedge may start now. It is false for a nil Audit.
+func (a *Audit) IsDark() bool { return a != nil && a.dark.Load() }
 
-// slotSum is what the measured calls of a slot add up to.
-type slotSum struct {
-	from, to int64 // when they begin, by the engine's clock
-	probe    bool  // one slot of the pair is dark
-	dark     bool  // nothing is hedged in this one
-	spoilt   bool  // not all of it was seen
-	open     bool  // it is over, but calls begun in it may still end
-	second   bool  // of the pair
-	calls    int32
-	hedges   int32
-	level    int64 // in indices, see [sketch.Index]
+// BeginCall records a call that begins now. Wall returns the time of day at now.
+func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
+	if now >= a.nextTurn.Load() {
+		a.mu.Lock()
+		a.turn(now, wall(time.Unix(0, now)).UnixNano())
+		a.mu.Unlock()
+	}
+	if uint64(now-a.countFrom.Load()) < uint64(measured) {
+		a.mu.Lock()
+		a.open.begin(now)
+		a.mu.Unlock()
+	}
 }
 
-func (s *slotSum) mean() float64 { return float64(s.level) / float64(s.calls) }
+// EndCall records the result of a call that began at the given time, as BeginCall was told.
+func (a *Audit) EndCall(began int64, r Result) {
+	if uint64(began-a.openFrom.Load()) < uint64(measured) {
+		a.mu.Lock()
+		a.open.end(began, r, a.latencies())
+		a.mu.Unlock()
+	}
+}
 
-// mixed returns the hash of the host and a pair. It is the same in every version, or
-// clients would not agree.
-func (a *Audit) mixed(pair int64) uint64 {
-	z := a.host + uint64(pair)*0x9e3779b97f4a7c15
+// latencies returns those of the open slot; nil if no slot was compared. The caller holds mu.
+func (a *Audit) latencies() *slotLatencies {
+	if a.arms == nil {
+		return nil
+	}
+	return &a.arms.open
+}
+
+// turn does what is due at the beginning of a slot, and at that of its measured part. Wall is the time of day. The caller
+// holds mu.
+func (a *Audit) turn(now, wall int64) {
+	if now < a.nextTurn.Load() {
+		return
+	}
+	number, at := wall/int64(slotLength), wall%int64(slotLength)
+	if number != a.slot {
+		a.beginSlot(number, at < int64(settling), now)
+	}
+	if at < int64(settling) {
+		a.nextTurn.Store(now - at + int64(settling))
+		return
+	}
+	if a.open.number != number {
+		a.closeSlot(now)
+		if a.compared && a.arms == nil {
+			a.arms = new(arms)
+		}
+		if a.compared {
+			a.arms.open = slotLatencies{}
+		}
+		a.open = slot{number: number, from: now - at + int64(settling), dark: a.dark.Load(), compared: a.compared}
+		a.openFrom.Store(a.open.from)
+		a.countFrom.Store(never)
+		if a.open.counted = a.compared || !isDecided(a.verdict); a.open.counted {
+			a.countFrom.Store(a.open.from)
+		}
+	}
+	a.nextTurn.Store(now - at + int64(slotLength))
+}
+
+// beginSlot begins a slot, and decides whether it is dark. InTime says that its measured part is still to come. The caller
+// holds mu.
+func (a *Audit) beginSlot(number int64, inTime bool, now int64) {
+	follows := inTime && number == a.slot+1 && a.open.number == a.slot
+	a.open.spoilt = a.open.spoilt || !follows
+	a.slot = number
+	if a.trial.began == 0 {
+		a.trial.began = now
+	}
+	if a.verdict != observe.AuditTrying && now-a.pairCame > int64(staleAfter) {
+		a.beginTrial(observe.AuditTrying, now)
+	}
+	isSecond := number&1 == 1
+	a.compared = follows && (isSecond && a.compared || !isSecond && a.begun+a.open.begun >= enoughCalls && a.isCompared(number>>1))
+	a.setDark()
+}
+
+// setDark sets whether the present slot is dark. The caller holds mu.
+func (a *Audit) setDark() {
+	dark := a.verdict == observe.AuditOff
+	if a.compared {
+		dark = a.pairHash(a.slot>>1)>>32&1 == uint64(a.slot&1)
+	}
+	a.dark.Store(dark)
+}
+
+// isCompared reports whether a pair has a dark slot. It depends on nothing that differs within the pair.
+func (a *Audit) isCompared(pair int64) bool {
+	bits := 1
+	switch {
+	case a.verdict == observe.AuditTrying:
+		bits = 0
+	case isDecided(a.verdict):
+		bits = testBits
+	}
+	return a.pairHash(pair)&(1<<bits-1) == 0
+}
+
+// pairHash returns the hash of the host and a pair. It is the same in every version, or clients would not agree.
+func (a *Audit) pairHash(pair int64) uint64 {
+	z := a.hash + uint64(pair)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
 }
 
-// probed reports whether the pair is a probe.
-func (a *Audit) probed(pair int64) bool {
-	n := a.how.Bits
+// closeSlot takes the result of the open slot, which is over. The caller holds mu.
+func (a *Audit) closeSlot(now int64) {
+	first, s := a.first, a.open.close(a.latencies())
+	a.first, a.begun = s, a.open.begun
+	if s.compared {
+		a.arms.add(&a.open, &s)
+	}
 	switch {
-	case a.verdict != trying:
-		n = probeBits
-	case a.levels.hadVerdict():
-		n = 0 // it has had a verdict
+	case !a.open.spoilt && a.open.begun >= minCalls && a.hasLevelChanged(&s):
+		a.beginTrial(observe.AuditTrying, now)
+	case s.compared && s.number&1 == 1 && first.compared && first.number == s.number-1:
+		if first.dark {
+			a.comparePair(&first, &s, now)
+		} else {
+			a.comparePair(&s, &first, now)
+		}
 	}
-	return a.mixed(pair)&(1<<n-1) == 0
 }
 
-// Turn does what is due at the beginning of a slot, and at that of its measured part: now is
-// by the engine's clock, and wall is the time of day.
-func (a *Audit) Turn(now int64, wall time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if now < a.next.Load() {
-		return
+// hasLevelChanged reports whether the mean latency has changed since the verdict: risen if calls are hedged, or fallen if
+// they are not. The caller holds mu.
+func (a *Audit) hasLevelChanged(s *summary) bool {
+	isOff, changed := a.verdict == observe.AuditOff, s.level-a.level
+	if isOff {
+		changed = -changed
 	}
-	t := wall.UnixNano()
-	at := t % int64(slotLength)
-	if slot := t / int64(slotLength); slot != a.slot {
-		a.advance(slot, at, now)
+	if a.level == 0 || s.dark != isOff {
+		return false
 	}
-	if at < int64(settling) {
-		a.next.Store(now - at + int64(settling))
-		return
+	a.otherLevels++
+	if changed < math.Log2(1.3) {
+		a.otherLevels = 0
 	}
-	a.finish()
-	a.next.Store(now - at + int64(slotLength))
+	return a.otherLevels >= changedSlots
 }
 
-// advance begins a slot, of which the time at has passed. The caller holds mu.
-func (a *Audit) advance(slot, at, now int64) {
-	seen := at < int64(settling)
-	next := slot == a.slot+1 && seen
-	a.cur.hedges = a.hedges.Swap(0)
-	a.cur.spoilt = a.cur.spoilt || !next
-	a.finish()
-	before := a.dark.Load()
-	if a.start == 0 {
-		a.start, a.since = now, now
+// comparePair takes what a pair says. The caller holds mu.
+func (a *Audit) comparePair(dark, lit *summary, now int64) {
+	a.pairCame = now
+	a.news.Store(true)
+	if min(dark.unended, lit.unended) > maxUnended {
+		a.trial.slow++ // what a slot does is seen in later ones
 	} else {
-		a.last = a.cur
-		a.last.open = true
+		a.trial.add(dark.tail - lit.tail)
+		a.arms.addPair(dark, lit)
 	}
-	a.slot = slot
-	s := slotSum{from: now - at + int64(settling), to: now - at + int64(slotLength), spoilt: !seen, second: slot&1 == 1}
-	pair := slot >> 1
+	a.arms.report(a.report)
+	v := a.trial.verdict()
+	if !isDecided(a.verdict) || isDecided(v) && v != a.verdict {
+		a.report.Confidence = a.trial.confidence()
+	}
 	switch {
-	case !s.second:
-		a.enough = a.measured >= enoughCalls
-		a.measured = 0
-		s.probe = seen && a.enough && a.cur.calls > 0 && now-a.start >= int64(a.how.After) && a.probed(pair)
-	case next:
-		s.probe = a.cur.probe
+	case isDecided(v) && v != a.verdict:
+		a.beginTrial(v, now)
+	case isDecided(a.verdict) && (v == a.verdict || a.trial.pairs >= testPairs):
+		a.trial = &evidence{number: a.trial.number + 1, began: now}
+	case a.verdict == observe.AuditTrying && now-a.trial.began > int64(firstStage):
+		if v = observe.AuditSame; a.trial.slow > a.trial.pairs {
+			v = observe.AuditUnclear
+		}
+		a.setVerdict(v, now)
 	}
-	if a.verdict != trying && now-a.heard > int64(verdictLasts) {
-		a.levels.judged = [verdicts][2]float64{}
-		a.decide(trying, now)
-		s.probe = false // it was begun under another verdict
-	}
-	if s.probe && a.tails == nil {
-		a.tails, a.base = new(tails), int(a.cur.mean()-octave)
-	}
-	a.cur = s
-	a.shade(before)
-}
-
-// shade says whether what is left of the slot is dark; before says whether it was dark until now. The caller holds mu.
-func (a *Audit) shade(before bool) {
-	a.cur.dark = a.verdict == harmful
-	if a.cur.probe {
-		a.cur.dark = a.cur.second == (a.mixed(a.slot>>1)>>32&1 == 1)
-	}
-	a.dark.Store(a.cur.dark)
-	a.fresh.Store(0)
-	if before && !a.cur.dark {
-		a.fresh.Store(a.slot)
+	if a.arms.pairs >= maxPairs {
+		a.arms = nil
 	}
 }
 
-// finish takes what the last slot says, once its calls have ended. The caller holds mu.
-func (a *Audit) finish() {
-	if !a.last.open {
-		return
+// beginTrial sets a verdict that a new trial tests. The caller holds mu.
+func (a *Audit) beginTrial(v observe.Verdict, now int64) {
+	a.trial = &evidence{number: a.trial.number + 1, began: now}
+	if v == observe.AuditTrying {
+		*a.report, a.arms = observe.Audit{}, nil
 	}
-	a.last.open = false
-	s := a.last
-	whole := s.second && !s.spoilt && !a.first.spoilt && a.first.probe && s.probe
-	if !s.second {
-		a.first = s
-	}
-	verdict := a.verdict
-	if !s.spoilt && s.calls >= minSlot && verdict != trying && s.dark == (verdict == harmful) {
-		if v := a.levels.slot(verdict, s.mean()); v != verdict {
-			a.decide(v, s.to)
-		}
-	}
-	if whole && verdict == a.verdict {
-		dark, lit := &a.first, &s
-		if s.dark {
-			dark, lit = lit, dark
-		}
-		if dark.calls >= minSlot && lit.calls >= minSlot && lit.hedges > 0 {
-			a.compared(dark, lit, s.to)
-		}
-	}
-	if a.tails != nil && (s.second || s.spoilt) {
-		a.tails.pair = [2]histogram{}
-	}
+	a.setVerdict(v, now)
 }
 
-// compared takes what a pair says. The caller holds mu.
-func (a *Audit) compared(dark, lit *slotSum, now int64) {
-	a.heard = now
+// setVerdict sets the verdict. The slots of the present pair are not compared any more: they began under another one.
+// The caller holds mu.
+func (a *Audit) setVerdict(v observe.Verdict, now int64) {
+	a.verdict, a.pairCame, a.level, a.otherLevels = v, now, 0, 0
+	if a.arms != nil {
+		arm := a.arms.of(v == observe.AuditOff)
+		a.level = arm.level / arm.slots
+	}
 	a.news.Store(true)
-	a.levels.pair(lit.mean(), dark.mean())
-	slower, calls := a.tails.pair[0].tail()-a.tails.pair[1].tail(), float64(dark.calls+lit.calls)
-	a.tails.keep()
-	if a.verdict.decides() {
-		a.tested(slower, calls, now)
-		return
-	}
-	if a.verdict == trying {
-		if v := a.levels.recalled(lit.mean(), dark.mean()); v != trying {
-			a.decide(v, now)
-			return
-		}
-	}
-	a.tried(dark, slower, calls, now)
+	a.compared, a.first.compared, a.open.compared, a.open.spoilt = false, false, false, true
+	a.setDark()
 }
 
-// tried takes a pair while hedging was found neither to help nor to harm: by how many octaves its tail was slower with
-// hedging, and of how many calls. The caller holds mu.
-func (a *Audit) tried(dark *slotSum, slower, calls float64, now int64) {
-	if dark.calls >= steadyCalls && a.levels.rose(dark.mean()) {
-		a.trial.scale(0.5)
-		a.levels.halve()
-	}
-	a.trial.add(slower, calls)
-	switch v, ok := a.trial.decided(); {
-	case ok:
-		a.levels.learn(v)
-		a.decide(v, now)
-	case a.verdict == trying && now-a.since > int64(longTrial) && a.trial.pairs >= somePairs:
-		a.levels.stay()
-		a.decide(same, now)
-	}
-}
-
-// tested takes a pair that tests the verdict, as tried takes one before it. The caller holds mu.
-func (a *Audit) tested(slower, calls float64, now int64) {
-	a.probes.add(slower, calls)
-	if v, ok := a.probes.decided(); ok && v != a.verdict {
-		probes := a.probes
-		a.levels.learn(v)
-		a.decide(v, now)
-		a.trial = probes
-		return
-	}
-	if f := maxProbes / a.probes.pairs; f < 1 {
-		a.probes.scale(f)
-		a.tails.scale(float32(f))
-	}
-}
-
-// decide sets the verdict. The caller holds mu.
-func (a *Audit) decide(v verdict, now int64) {
-	before := a.trial.before
-	if v == trying {
-		before++
-	}
-	if v == trying || a.verdict.decides() {
-		a.trial = evidence{before: before}
-		a.tails = nil
-	}
-	a.probes = evidence{before: before}
-	a.levels.begin()
-	a.news.Store(true)
-	a.verdict, a.since, a.heard = v, now, now
-	a.found.Store(int32(v))
-	dark := a.dark.Load()
-	a.cur.probe, a.cur.spoilt, a.first.probe, a.last.open = false, true, false, false // they were begun under another verdict
-	a.shade(dark)
-}
-
-// Done takes a call that began at the given time by the engine's clock, and whose latency
-// has the given index, see [sketch.Index].
-func (a *Audit) Done(began int64, at int) {
+// Reset forgets everything.
+func (a *Audit) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := &a.cur
-	if began < s.from {
-		if s = &a.last; !a.last.open || began < s.from || began >= s.to {
-			return
-		}
-	}
-	s.calls++
-	s.level += int64(at)
-	a.measured++
-	if s.probe {
-		arm := 0
-		if s.dark {
-			arm = 1
-		}
-		a.tails.pair[arm].add(int(float64(perOctave*(at-a.base)) / octave))
-	}
+	a.trial.number = 0
+	a.beginTrial(observe.AuditTrying, a.nextTurn.Load())
 }
 
-// News returns what there is to tell, if there is anything, and whether the verdict has changed since.
-func (a *Audit) News() (v observe.Audit, changed, ok bool) {
+// TakeNews returns what is known, if that is new since the last call, and whether the verdict is.
+func (a *Audit) TakeNews() (v observe.Audit, changed, ok bool) {
 	if !a.news.Load() || !a.news.Swap(false) {
 		return v, false, false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	changed = a.told != a.verdict
-	a.told = a.verdict
+	changed = a.reported != a.verdict
+	a.reported = a.verdict
 	return a.view(), changed, true
 }
 
-// Reset forgets what was found.
-func (a *Audit) Reset() {
+// Verdict returns the verdict; "" for a nil Audit.
+func (a *Audit) Verdict() observe.Verdict {
+	if a == nil {
+		return ""
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.levels.judged, a.trial.before = [verdicts][2]float64{}, -1
-	a.decide(trying, a.next.Load())
+	return a.verdict
 }
 
 // View returns what is known.
@@ -370,25 +310,7 @@ func (a *Audit) View() observe.Audit {
 
 // view is View. The caller holds mu.
 func (a *Audit) view() observe.Audit {
-	e := a.evidence()
-	v := observe.Audit{Verdict: words[a.verdict], Pairs: int(math.Round(e.pairs))}
-	if e.pairs < 2 || a.tails == nil {
-		return v
-	}
-	v.Confidence = 1 - e.luck()/2 // half of luck goes the other way
-	lit, dark := a.tails.p99(0, a.base), a.tails.p99(1, a.base)
-	if lit == 0 || dark == 0 {
-		return v
-	}
-	// What the tail's mean is uncertain by, in octaves, its 99th percentile is as well.
-	spread := math.Sqrt(max(e.squares-e.sum*e.sum/e.pairs, 0) / (e.pairs - 1) / e.pairs)
-	v.P99, v.Saved = time.Duration(dark), time.Duration(dark-lit)
-	v.PlusMinus = time.Duration(1.96 * spread * math.Ln2 * max(dark, lit))
+	v := *a.report
+	v.Verdict = a.verdict
 	return v
-}
-
-// evidence returns all that there is. The caller holds mu.
-func (a *Audit) evidence() evidence {
-	t, p := &a.trial, &a.probes
-	return evidence{t.pairs + p.pairs, t.sum + p.sum, t.squares + p.squares, t.calls + p.calls, t.looks + p.looks, t.before}
 }

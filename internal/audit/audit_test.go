@@ -11,7 +11,6 @@ import (
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/observe"
-	"github.com/gohedge/hedge/sketch"
 )
 
 const ms = time.Millisecond
@@ -28,14 +27,13 @@ type town struct {
 	now     time.Time // by the client's clock
 	ahead   time.Duration
 	dark    func(at time.Time, rests bool)
-	refuse  bool // what is below refuses all hedges
-	denied  int  // hedges
-	changes int  // of the verdict
+	denied  int // hedges
+	changes int // of the verdict
 }
 
 func newTown(host string, rate, factor float64) *town {
 	return &town{
-		audit: audit.New(audit.Settings{}, host), rate: rate, factor: factor,
+		audit: audit.New(host), rate: rate, factor: factor,
 		rng: rand.New(rand.NewPCG(1, 2)), now: epoch,
 	}
 }
@@ -50,30 +48,26 @@ func (w *town) live(d time.Duration) {
 
 func (w *town) call() {
 	a := w.audit
-	if t := w.now.UnixNano(); a.Due(t) {
-		a.Turn(t, w.now.Add(w.ahead))
-	}
+	a.BeginCall(w.now.UnixNano(), func(now time.Time) time.Time { return now.Add(w.ahead) })
+	hedges := 0
 	took := float64(5*ms) * math.Exp(w.rng.NormFloat64()/2)
 	slow := w.rng.Float64() < 0.1
 	if slow {
 		took *= 10
-		if a.Dark() {
+		if a.IsDark() {
 			w.denied++
 		} else {
-			a.Hedged(1)
-			if w.refuse {
-				a.Hedged(-1)
-			}
+			hedges++
 		}
 		if w.dark != nil {
-			w.dark(w.now, a.Dark())
+			w.dark(w.now, a.IsDark())
 		}
 	}
-	if !a.Dark() {
+	if !a.IsDark() {
 		took *= w.factor
 	}
-	a.Done(w.now.UnixNano(), sketch.Index(time.Duration(took)))
-	if _, changed, ok := a.News(); ok && changed {
+	a.EndCall(w.now.UnixNano(), audit.Result{Waited: time.Duration(took), Hedges: hedges})
+	if _, changed, ok := a.TakeNews(); ok && changed {
 		w.changes++
 	}
 }
@@ -87,19 +81,10 @@ func TestHedgingThatHarmsIsSwitchedOff(t *testing.T) {
 	v := w.audit.View()
 	assert.Equal(t, observe.AuditOff, v.Verdict)
 	assert.Greater(t, v.Confidence, 0.95)
-	assert.True(t, w.audit.Dark())
+	assert.True(t, w.audit.IsDark())
 	require.Positive(t, v.P99)
 	assert.InDelta(t, -0.5, float64(v.Saved)/float64(v.P99), 0.15, "%+v", v)
 	assert.Less(t, v.PlusMinus, v.P99/4)
-}
-
-func TestHedgesThatAreRefusedAreNotJudged(t *testing.T) {
-	t.Parallel()
-	w := newTown("a", 60, 1.5)
-	w.refuse = true
-	w.live(15 * time.Minute)
-	assert.Equal(t, observe.AuditTrying, w.verdict())
-	assert.Zero(t, w.audit.View().Pairs, "nothing was hedged that could be compared")
 }
 
 func TestAHostThatChangesIsJudgedAnew(t *testing.T) {
@@ -117,9 +102,8 @@ func TestAHostThatChangesIsJudgedAnew(t *testing.T) {
 func TestClientsOfAHostRestAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	const minutes = 40
-	slots := func(host string, ahead time.Duration, bits int) (rest [minutes * 3]bool) {
+	slots := func(host string, ahead time.Duration) (rest [minutes * 3]bool) {
 		w := newTown(host, 20, 1)
-		w.audit = audit.New(audit.Settings{Bits: bits}, host)
 		w.now = w.now.Add(ahead)
 		w.dark = func(at time.Time, rests bool) {
 			if at = at.Add(-ahead); at.Unix()%20 >= 8 && at.Unix()%20 < 17 {
@@ -131,7 +115,7 @@ func TestClientsOfAHostRestAtTheSameTime(t *testing.T) {
 		w.live(3 * time.Minute) // no verdict yet
 		return rest
 	}
-	a, ahead, other := slots("a", 0, 0), slots("a", 2*time.Second, 0), slots("b", 0, 0)
+	a, ahead, other := slots("a", 0), slots("a", 2*time.Second), slots("b", 0)
 	assert.Equal(t, a, ahead, "a clock that is two seconds ahead")
 	assert.NotEqual(t, a, other)
 	assert.Contains(t, a, true)
@@ -189,7 +173,7 @@ func TestAVerdictThatNobodyTestsEnds(t *testing.T) {
 	assert.Equal(t, observe.AuditTrying, w.verdict())
 }
 
-// TestAVerdictThatEndsWithinAProbe of which no call was measured leaves histograms that begin where latencies are.
+// TestAVerdictThatEndsWithinAProbe of which no call was measured leaves an audit that finds the verdict again.
 func TestAVerdictThatEndsWithinAProbe(t *testing.T) {
 	t.Parallel()
 	w := newTown("a", 60, 1.5)
@@ -202,16 +186,14 @@ func TestAVerdictThatEndsWithinAProbe(t *testing.T) {
 		heir.audit.Absorb(&j, w.now)
 		heir.now = epoch.Truncate(40 * time.Second).Add(time.Duration(pair) * 40 * time.Second)
 		next := heir.now.Add(40 * time.Second)
-		heir.audit.HeardAt(next.Add(10*time.Second - 24*time.Hour))
+		heir.audit.SetLastPair(next.Add(10*time.Second - 24*time.Hour))
 		heir.live(39 * time.Second)
 		for _, at := range []time.Duration{1, 21} {
 			heir.now = next.Add(at * time.Second)
 			heir.call()
 		}
 		require.Equal(t, observe.AuditTrying, heir.verdict())
-		heir.live(5 * time.Second)
-		if base, ok := heir.audit.TailsFrom(); ok {
-			require.Positive(t, base, "pair %d", pair)
-		}
+		heir.live(15 * time.Minute)
+		require.Equal(t, observe.AuditOff, heir.verdict())
 	}
 }

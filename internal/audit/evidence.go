@@ -7,87 +7,62 @@ import (
 )
 
 const (
-	// A verdict needs so many pairs and calls.
-	minPairs = 4
-	minCalls = 300
+	// A verdict is false with a probability of at most mayErr, however many pairs and trials there are: trial k may err with
+	// mayErr * 6 / (π²k²).
+	mayErr = 0.03
 
-	somePairs = 8 // without a verdict are enough to say that no difference is found
-
-	// The bound that the score must reach is Robbins' normal mixture ("Statistical Methods Related to the Law of the Iterated
-	// Logarithm", 1970): luck reaches it with a probability of at most mayErr, however often one looks. We look at whole pairs,
-	// from the fourth on, so it does in half of that: TestVerdictsAreAsSureAsTheySay prints how often. With mixture, the bound is
-	// lowest for effects that a few pairs show. The trial after n others may err as seldom as mayErr / (2n+1)^2, which adds up to
-	// mayErr * π²/8.
-	mayErr  = 0.08
-	mixture = 0.5
+	highestStake = 0.95 // of its wealth that a bettor stakes
 )
 
-// A verdict is what an audit has found. Exports have its number.
-type verdict int8
+// scales are the differences, in octaves, on which the bettors stake all that they may. Rare stalls and failures make large
+// differences, and slower servers make small ones.
+var scales = [...]float64{0.4, 4}
 
-const (
-	trying  verdict = iota // none yet: calls are hedged, but for dark slots
-	helpful                // calls are hedged
-	harmful                // calls are not hedged
-	same                   // no difference was found: calls are hedged
-
-	verdicts // their number
-)
-
-var words = [verdicts]observe.Verdict{trying: observe.AuditTrying, helpful: observe.AuditOn, harmful: observe.AuditOff, same: observe.AuditSame}
-
-// decides reports whether a verdict says that hedging helps or harms.
-func (v verdict) decides() bool { return v == helpful || v == harmful }
-
-// evidence is what pairs say. The zero value is that of no pair.
+// evidence is what the pairs of a trial say. Two sides bet on the sign of each pair's difference, that hedging helps and that it
+// harms. Each stakes more on a larger difference. Where hedging changes nothing, the bets are fair, because a hash has chosen
+// the dark slot. Then the probability that the wealth of a side ever exceeds n times its beginning is at most 1/n
+// (Ville's inequality; Howard, Ramdas et al., "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021).
 type evidence struct {
-	pairs   float64
-	sum     float64 // of the pairs' differences: how many octaves slower the tail is with hedging
-	squares float64 // of these
-	calls   float64
-	looks   float64 // pairs that were added, whatever was forgotten
-	before  int     // trials before this one
+	number int   // of the trial
+	began  int64 // when the trial did, by the engine's clock; 0: there was no call
+	slow   int   // pairs that are not counted, because calls took too long for their slots
+	pairs  int
+	wealth [2][len(scales)]float64 // logarithms, by side (helps, harms) and bettor
 }
 
-func (e *evidence) add(d, calls float64) {
-	e.pairs, e.sum, e.squares, e.calls, e.looks = e.pairs+1, e.sum+d, e.squares+d*d, e.calls+calls, e.looks+1
-}
-
-// scale forgets a part.
-func (e *evidence) scale(f float64) {
-	e.pairs, e.sum, e.squares, e.calls = e.pairs*f, e.sum*f, e.squares*f, e.calls*f
-}
-
-// score says how sure it is that hedging harms, as a standard normal deviate; it is
-// negative if hedging helps. It is Student's t of the differences, by the approximation
-// of Wallace ("Bounds on Normal Approximations to Student's and the Chi-Square
-// Distributions", 1959).
-func (e *evidence) score() float64 {
-	n := e.pairs - 1
-	if n < 1 || e.squares <= 0 {
-		return 0
+// add takes the difference of a pair: by how many octaves the slowest calls are slower without hedging.
+func (e *evidence) add(d float64) {
+	e.pairs++
+	for i, scale := range scales {
+		stake := max(min(d/scale, highestStake), -highestStake)
+		e.wealth[0][i] += math.Log1p(stake)
+		e.wealth[1][i] += math.Log1p(-stake)
 	}
-	left := max(e.pairs-e.sum*e.sum/e.squares, 1e-9) // the sum's square is at most pairs times the squares
-	return math.Copysign(min((8*n+1)/(8*n+3)*math.Sqrt(n*math.Log(e.pairs/left)), 8), e.sum)
 }
 
-// luck returns the probability that luck alone brings the score to where it is, whenever that is.
-func (e *evidence) luck() float64 {
-	if e.pairs < 2 {
-		return 1
+// luck returns the probability, at most, that a side ever has as much wealth by luck, in this trial or one that counts as much.
+func (e *evidence) luck(side int) float64 {
+	wealth, k := 0.0, float64(e.number)
+	for _, w := range e.wealth[side] {
+		wealth += math.Exp(min(w, 600)) / float64(len(scales))
 	}
-	score, part := e.score(), float64(2*e.before+1)
-	return min(math.Sqrt(1+e.looks/mixture)*math.Exp(-score*score/2/(1+mixture/e.pairs))*part*part, 1)
+	return k * k * math.Pi * math.Pi / 6 / wealth
 }
 
-// decided returns the verdict if the pairs are enough for one.
-func (e *evidence) decided() (verdict, bool) {
+// verdict returns the verdict for which the evidence is enough; AuditTrying if it is not.
+func (e *evidence) verdict() observe.Verdict {
 	switch {
-	case e.pairs < minPairs || e.calls < minCalls || e.luck() > mayErr:
-		return trying, false
-	case e.sum > 0:
-		return harmful, true
+	case e.luck(0) <= mayErr/2:
+		return observe.AuditOn
+	case e.luck(1) <= mayErr/2:
+		return observe.AuditOff
 	default:
-		return helpful, true
+		return observe.AuditTrying
 	}
 }
+
+// isDecided reports whether v says that hedging helps or harms.
+func isDecided(v observe.Verdict) bool { return v == observe.AuditOn || v == observe.AuditOff }
+
+// confidence returns how sure the direction is to which the evidence points, in [0.5, 1].
+func (e *evidence) confidence() float64 { return max(1-min(e.luck(0), e.luck(1)), 0.5) }

@@ -1,107 +1,62 @@
 package audit
 
 import (
-	"encoding/binary"
-	"math"
+	"encoding/json"
 	"time"
 
 	"github.com/gohedge/hedge/internal/decode"
-	"github.com/gohedge/hedge/sketch"
+	"github.com/gohedge/hedge/observe"
+)
+
+// limits of an export
+const (
+	maxTrials = 1 << 20
+	maxBytes  = 1 << 10
+	maxTime   = 24 * time.Hour
 )
 
 // A Judgement is what is exported of an Audit.
 type Judgement struct {
-	verdict verdict
-	age     time.Duration // of the last evidence
-	levels  [verdicts][2]float64
-	trial   evidence
-	base    int
-	all     [2][bins]float32
+	Trial  int           // number of the one that tests the verdict
+	Age    time.Duration // of the last compared pair
+	Level  float64       // mean latency of the calls, in octaves
+	Report observe.Audit // with the verdict
 }
 
-// Judgement returns what is worth to be exported: nothing if hedging was found neither to help nor to harm.
+// Judgement returns what is worth exporting: nothing if hedging was found neither to help nor to harm.
 // The time is by the engine's clock.
 func (a *Audit) Judgement(now time.Time) (j Judgement, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.verdict.decides() {
-		return j, false
-	}
-	j = Judgement{verdict: a.verdict, age: time.Duration(now.UnixNano() - a.heard), levels: a.levels.judged, trial: a.evidence(), base: a.base}
-	if a.tails != nil {
-		j.all = a.tails.all
-	}
-	return j, true
+	return Judgement{a.trial.number, min(time.Duration(now.UnixNano()-a.pairCame), staleAfter), a.level, a.view()}, isDecided(a.verdict)
 }
 
-// Absorb takes what another process has found, unless it was found here whether hedging helps or harms.
+// Absorb takes what another process has found, unless this one has found whether hedging helps or harms.
 // The time is by the engine's clock.
 func (a *Audit) Absorb(j *Judgement, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.verdict.decides() {
+	if isDecided(a.verdict) {
 		return
 	}
-	at := now.UnixNano()
-	a.decide(j.verdict, at)
-	a.heard -= int64(j.age)
-	a.levels.judged, a.trial, a.base = j.levels, j.trial, j.base
-	a.tails, a.trial.looks = &tails{all: j.all}, j.trial.pairs
+	a.trial.number, a.arms = max(a.trial.number, j.Trial), nil
+	a.beginTrial(j.Report.Verdict, now.UnixNano()-int64(j.Age))
+	a.level, *a.report = j.Level, j.Report
 }
 
-// Append appends the verdict, and the age in nanoseconds; then as
-// IEEE 754 numbers the levels and the evidence; then the base and the histograms.
+// Append appends the judgement as JSON, with its length.
 func (j *Judgement) Append(b []byte) []byte {
-	b = binary.AppendUvarint(b, uint64(j.verdict))
-	b = binary.AppendUvarint(b, uint64(max(j.age, 0)))
-	for _, x := range j.numbers() {
-		b = binary.AppendUvarint(b, math.Float64bits(*x))
-	}
-	b = binary.AppendUvarint(b, uint64(max(j.base, 0)))
-	for arm := range j.all {
-		for _, n := range j.all[arm] {
-			b = binary.AppendUvarint(b, uint64(n))
-		}
-	}
-	return b
-}
-
-func (j *Judgement) numbers() [8]*float64 {
-	helps, harms := &j.levels[helpful], &j.levels[harmful]
-	return [8]*float64{&helps[0], &helps[1], &harms[0], &harms[1], &j.trial.pairs, &j.trial.sum, &j.trial.squares, &j.trial.calls}
+	text, _ := json.Marshal(j) // a Judgement has only numbers that JSON allows
+	return decode.AppendBytes(b, text)
 }
 
 // Decode reads what Append has written, and reports whether it makes sense.
 func Decode(d *decode.Decoder) (j Judgement, ok bool) {
-	found, age := d.Uvarint(), d.Uvarint()
-	for _, x := range j.numbers() {
-		*x = math.Float64frombits(d.Uvarint())
-	}
-	base := d.Uvarint()
-	for arm := range j.all {
-		for i := range j.all[arm] {
-			n := d.Uvarint()
-			if n > math.MaxUint32 {
-				return j, false
-			}
-			j.all[arm][i] = float32(n)
-		}
-	}
-	highest := float64(sketch.Index(math.MaxInt64))
-	if *d == nil || found != uint64(helpful) && found != uint64(harmful) || float64(base) > highest {
-		return j, false
-	}
-	for i, x := range j.numbers() {
-		switch level := i < 4; {
-		case level && !(*x >= 0 && *x <= highest): // written so that NaN fails
-			return j, false
-		case !level && !(math.Abs(*x) <= 1e12), !level && *x < 0 && x != &j.trial.sum:
-			return j, false
-		}
-	}
-	if j.trial.sum*j.trial.sum > 1.001*j.trial.pairs*j.trial.squares+1e-9 { // no pairs add up to that
-		return j, false
-	}
-	j.verdict, j.age, j.base = verdict(found), time.Duration(min(age, uint64(verdictLasts))), int(base)
-	return j, true
+	err := json.Unmarshal(d.Bytes(maxBytes), &j)
+	r := &j.Report
+	areTimes := min(j.Age, r.P99, r.PlusMinus, r.Saved+maxTime) >= 0 && max(j.Age, r.P99, r.PlusMinus, r.Saved) <= maxTime
+	areShares := min(r.Confidence, r.FailureShare, r.FailuresSaved+1, r.FailuresPlusMinus, r.Extra, j.Level) >= 0 &&
+		max(r.Confidence, r.FailureShare, r.FailuresSaved, r.Extra/10, r.FailuresPlusMinus/10, j.Level/100) <= 1
+	isCount := min(j.Trial, r.Pairs) >= 0 && max(j.Trial, r.Pairs) <= maxTrials
+	return j, *d != nil && err == nil && isDecided(r.Verdict) && areTimes && areShares && isCount
 }

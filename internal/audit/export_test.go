@@ -1,24 +1,25 @@
 package audit
 
-import "time"
+import (
+	"time"
 
-// HeardAt says when there was evidence last.
-func (a *Audit) HeardAt(t time.Time) { a.heard = t.UnixNano() }
+	"github.com/gohedge/hedge/observe"
+)
 
-// TailsFrom returns the index at which the histograms begin, if there are some.
-func (a *Audit) TailsFrom() (base int, ok bool) { return a.base, a.tails != nil }
+// SetLastPair sets when a pair was compared last.
+func (a *Audit) SetLastPair(t time.Time) { a.pairCame = t.UnixNano() }
 
-// Evidence is what pairs say.
-type Evidence struct{ evidence }
+// FailedBin is the position of a failure in the tail of a slot, in octaves.
+var FailedBin = float64(failedBin) / perOctave
 
-// Add adds a pair.
-func (e *Evidence) Add(d, calls float64) { e.add(d, calls) }
-
-// Decided reports whether the pairs are enough for a verdict, in the first trial.
-func (e *Evidence) Decided() bool {
-	_, ok := e.decided()
-	return ok
+// TrialVerdict returns the verdict of trial n for pairs with the given differences, and after how many of them; 0: after none.
+func TrialVerdict(n int, differences func(pair int) float64, pairs int) (v observe.Verdict, after int) {
+	e := evidence{number: n}
+	for i := range pairs {
+		e.add(differences(i))
+		if v := e.verdict(); isDecided(v) {
+			return v, i + 1
+		}
+	}
+	return observe.AuditTrying, 0
 }
-
-// Score is how sure it is that hedging harms, as a standard normal deviate.
-func (e *Evidence) Score() float64 { return e.score() }

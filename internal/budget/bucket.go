@@ -30,7 +30,6 @@ type Bucket struct {
 	over   int64 // has overflowed from long, and is not yet in the reserve
 	told   int64 // requests of which the reserve knows
 	closed bool
-	slot   int64 // for which it was emptied last, see [Bucket.Empty]
 	meter  meter
 }
 
@@ -198,21 +197,6 @@ func (b *Bucket) held() int64 {
 		return b.long.held
 	default:
 		return min(b.long.held, b.short.held)
-	}
-}
-
-// Empty takes all whole tokens, once for each slot of an audit.
-func (b *Bucket) Empty(slot int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.slot == slot {
-		return
-	}
-	b.slot = slot
-	b.turn()
-	b.long.held %= one
-	if b.short != nil {
-		b.short.held %= one
 	}
 }
 

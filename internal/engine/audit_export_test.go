@@ -9,7 +9,7 @@ import (
 )
 
 // Resting reports whether the audit lets hedging rest.
-func (k *Key) Resting() bool { return k.audit != nil && k.audit.Dark() }
+func (k *Key) Resting() bool { return k.audit.IsDark() }
 
 // Audits returns the number of audits.
 func (e *Engine) Audits() int {

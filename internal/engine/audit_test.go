@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/observe"
 )
@@ -22,7 +21,7 @@ import (
 func audited() engine.Config {
 	c := defaults()
 	c.Short = true
-	c.Audit = new(audit.Settings)
+	c.Audit = true
 	return c
 }
 
@@ -136,21 +135,6 @@ func TestAResetOrAnImportMayComeAtAnyTime(t *testing.T) {
 		assert.Equal(t, observe.AuditTrying, w.verdict())
 		w.live(time.Minute)
 	}
-}
-
-func TestBudgetIsNotSavedUpInDarkSlots(t *testing.T) {
-	t.Parallel()
-	w := newTown(audited(), 60, 1)
-	rested, checked := false, 0
-	w.dark = func(_ time.Time, rests bool) {
-		if rested && !rests {
-			assert.Less(t, w.key.Tokens(), 2.0)
-			checked++
-		}
-		rested = rests
-	}
-	w.live(2 * time.Minute)
-	assert.Positive(t, checked)
 }
 
 func TestVerdictsAreToldOnce(t *testing.T) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,7 @@ type Call struct {
 	slow    bool          // it has reached the delay by which it counts as slow
 	unsent  time.Duration // when a hedge that was not sent would have answered; 0: none
 	winner  int           // the attempt that answered; known if there are observers
+	ahead   time.Duration // by which the call began before Begin, see Began
 	untimed bool          // see Untimed; written by the caller once the race is over
 	// Denied is why the call's last denied hedge was denied, of those that a delay was for; None if none was.
 	Denied observe.Reason
@@ -73,7 +75,7 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Term
 // collector runs, that costs a fraction of what writing the whole struct does.
 func (c *Call) reset(ctx context.Context, k *Key, t *Terms) {
 	c.ctx, c.key, c.start, c.plan, c.terms, c.watcher, c.delay = ctx, k, k.engine.now(), nil, t, k.engine.setup.Watcher, 0
-	c.reached, c.slow, c.untimed, c.unsent, c.winner, c.Denied, c.NotTaken = false, false, false, 0, 0, None, 0
+	c.reached, c.slow, c.untimed, c.unsent, c.winner, c.ahead, c.Denied, c.NotTaken = false, false, false, 0, 0, 0, None, 0
 	if c.Hedges > 0 {
 		c.Hedges, c.began = 0, [1 + race.MaxHedges]time.Duration{}
 		c.refused.Store(0)
@@ -99,7 +101,11 @@ func (c *Call) InBubble() bool {
 }
 
 // Began says when the call began, if that was before Begin.
-func (c *Call) Began(at time.Time) { c.start = c.key.engine.clock(at) }
+func (c *Call) Began(at time.Time) {
+	begin := c.start
+	c.start = c.key.engine.clock(at)
+	c.ahead = begin.Sub(c.start)
+}
 
 // Due says after which delay the call is to be hedged, if that is not the plan's.
 func (c *Call) Due(delay time.Duration) { c.delay = delay }
@@ -120,7 +126,7 @@ func (c *Call) Hopeless(ctx context.Context, then time.Time, fare Fare) bool {
 		return true
 	}
 	deadline, _ := ctx.Deadline()
-	return k.audit != nil && k.audit.Dark() || k.tokens() < float64(fare.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), fare.Elsewhere) != None
+	return k.audit.IsDark() || k.tokens() < float64(fare.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), fare.Elsewhere) != None
 }
 
 // early reports whether the delay with the given index has not passed, though the call is asked about it.
@@ -229,11 +235,18 @@ func (c *Call) Untimed() { c.untimed = true }
 // to set up a connection first, that took setup, and is not learned.
 func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	took := time.Since(c.start) // half the price of time.Now
+	var gone error
+	if !answered {
+		gone = c.ctx.Err()
+	}
 	saved := c.key.Done(c.start.Add(took), Result{
 		Latency:  took - setup,
+		Waited:   took - c.ahead,
 		Answered: answered,
 		Untimed:  c.untimed,
-		Gone:     !answered && c.ctx.Err() != nil,
+		Gone:     gone != nil,
+		Canceled: errors.Is(gone, context.Canceled),
+		Hedges:   c.Sent(),
 		Reached:  c.reached,
 		Learned:  c.plan != nil && c.plan.slow >= 0,
 		Slow:     c.slow,

@@ -3,7 +3,6 @@ package engine
 import (
 	"time"
 
-	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
@@ -41,7 +40,7 @@ type Setup struct {
 	Shared           *budget.Bucket                // pays for all keys; nil: each key has its own
 	PerHost          bool                          // keys of one host share its bucket, whatever their route
 	Shadow           bool                          // learn, decide and count, but start no hedge
-	Audit            *audit.Settings               // measures whether hedging helps; nil: nothing does
+	Audit            bool                          // measure whether hedging helps, see package audit
 	Wall             func() time.Time              // the time of day; nil: calls begin at the time of day
 	Dearest          int                           // what a hedge costs at most; 0: one token, as every other does
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/observe"
@@ -42,7 +41,7 @@ func newLife(seed uint64) *life {
 	l.config.Short, l.config.PerHost = l.IntN(2) > 0, l.IntN(2) > 0
 	l.config.InitialDelay = 10 * ms
 	if l.IntN(4) == 0 {
-		l.config.Audit = &audit.Settings{}
+		l.config.Audit = true
 	}
 	l.gap, l.burst = 25*ms, 20
 	if l.IntN(2) == 0 { // 400 per second; keys do not tell of their calls at once, so it may look like 500

@@ -108,7 +108,7 @@ func (e *Engine) now() time.Time { return e.born.Add(time.Since(e.born)) }
 // clock returns the given time by the engine's clock.
 func (e *Engine) clock(now time.Time) time.Time { return e.born.Add(now.Sub(e.born)) }
 
-// wall returns the time of day when a call begins.
+// wall returns the time of day at which a call begins; now by the engine's clock, if there is no other one.
 func (e *Engine) wall(now time.Time) time.Time {
 	if f := e.setup.Wall; f != nil {
 		return f()
@@ -187,7 +187,7 @@ type hostAudit struct {
 
 // auditOf returns the audit of a host for one more key, nil if hosts are not audited. The caller holds mu.
 func (e *Engine) auditOf(host string) *audit.Audit {
-	if e.setup.Audit == nil || e.setup.Shadow {
+	if !e.setup.Audit || e.setup.Shadow {
 		return nil
 	}
 	a := e.audits[host]
@@ -196,7 +196,7 @@ func (e *Engine) auditOf(host string) *audit.Audit {
 			e.audits = make(map[string]*hostAudit)
 		}
 		if a, _, _ = e.judged.Take(host); a == nil {
-			a = &hostAudit{Audit: audit.New(*e.setup.Audit, host)}
+			a = &hostAudit{Audit: audit.New(host)}
 		}
 		e.audits[host] = a
 	}
@@ -261,7 +261,7 @@ func (e *Engine) forget(k *Key, bound int) {
 		return
 	}
 	delete(e.audits, k.Name.Host)
-	if a.Judged() {
+	if a.Verdict() != observe.AuditTrying {
 		e.judged.Put(k.Name.Host, a, a.calls, at, bound)
 	}
 }

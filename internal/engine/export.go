@@ -232,7 +232,7 @@ func (e *Engine) appendAudits(now time.Time) (b []byte, n uint64) {
 
 // absorbAudits takes verdicts for hosts that have none.
 func (e *Engine) absorbAudits(all []hostJudgement, now time.Time) {
-	if e.setup.Audit == nil || e.setup.Shadow {
+	if !e.setup.Audit || e.setup.Shadow {
 		return
 	}
 	now = e.clock(now)
@@ -246,7 +246,7 @@ func (e *Engine) absorbAudits(all []hostJudgement, now time.Time) {
 		}
 		a, calls, ok := e.judged.Take(host)
 		if !ok {
-			a = &hostAudit{Audit: audit.New(*e.setup.Audit, host)}
+			a = &hostAudit{Audit: audit.New(host)}
 		}
 		a.Absorb(j, now)
 		e.judged.Put(host, a, calls, e.runs(), e.Config().MaxKeys)

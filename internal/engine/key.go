@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -160,10 +161,8 @@ func (k *Key) requests() int64 {
 // Begin counts a call that starts now and returns the plan for it.
 func (k *Key) Begin(now time.Time) *Plan {
 	k.Use(now)
-	if a := k.audit; a != nil {
-		if t := now.UnixNano(); a.Due(t) {
-			a.Turn(t, k.engine.wall(now))
-		}
+	if k.audit != nil {
+		k.audit.BeginCall(now.UnixNano(), k.engine.wall)
 	}
 	if !k.purse.Alone {
 		k.count.Add(1)
@@ -195,8 +194,7 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, fare Fare) obs
 	}
 	if denial != None {
 		k.countDenied(denial)
-		emptied := k.audit != nil && k.audit.Fresh() != 0 // the audit emptied the bucket; no hedges did
-		k.brakes.exhausted = k.brakes.exhausted || denial == observe.DeniedBudget && !emptied
+		k.brakes.exhausted = k.brakes.exhausted || denial == observe.DeniedBudget
 		return denial
 	}
 	k.brakes.fired++
@@ -206,9 +204,6 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, fare Fare) obs
 	}
 	k.inFlight.Add(1)
 	k.tally.Hedges++
-	if k.audit != nil {
-		k.audit.Hedged(1)
-	}
 	return None
 }
 
@@ -227,16 +222,11 @@ func (f Fare) tokens() int64 { return int64(max(f.Cost, 1)) }
 // deny returns why no hedge may start now, or spends the budget and returns None.
 // The caller holds mu.
 func (k *Key) deny(now, deadline time.Time, fare Fare) observe.Reason {
-	if k.audit != nil && k.audit.Dark() {
+	if k.audit.IsDark() {
 		return observe.DeniedAudit
 	}
 	if denial := k.brakes.deny(now, deadline, k.plan.Load(), k.inFlight.Load(), fare.Elsewhere); denial != None {
 		return denial
-	}
-	if k.audit != nil {
-		if slot := k.audit.Fresh(); slot != 0 && k.engine.setup.Shared == nil {
-			k.purse.Empty(slot)
-		}
 	}
 	if !k.purse.Pay(now, k.engine.ceiling.Load(), fare.tokens()) {
 		return observe.DeniedBudget
@@ -275,9 +265,6 @@ func (k *Key) Refused(now time.Time, reason observe.Reason, fare Fare) {
 	defer k.mu.Unlock()
 	k.countDenied(reason)
 	k.tally.Hedges--
-	if k.audit != nil {
-		k.audit.Hedged(-1)
-	}
 	k.brakes.refused()
 	k.purse.Return(now, k.engine.ceiling.Load(), fare.tokens())
 }
@@ -295,10 +282,13 @@ func (k *Key) EndedUnless(told *bool) {
 
 // A Result is how a call ended.
 type Result struct {
-	Latency  time.Duration // what the caller waited
+	Latency  time.Duration // what the caller waited, without what a connection took
+	Waited   time.Duration // by the caller, since Begin; 0: Latency
 	Answered bool          // by a success; a failure teaches nothing about latency
 	Untimed  bool          // the latency is an upper bound, which teaches nothing either
 	Gone     bool          // the caller gave up, or its deadline passed
+	Canceled bool          // the caller gave up
+	Hedges   int           // that were sent
 	Reached  bool          // its first delay
 	Learned  bool          // there was a delay by which it would count as slow
 	Slow     bool          // and it has reached that delay
@@ -328,8 +318,9 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 		all = k.changes(now)
 	}
 	k.mu.Unlock()
-	if k.audit != nil && r.timed() {
-		k.audit.Done(now.Add(-r.Latency).UnixNano(), at)
+	if k.audit != nil {
+		waited := cmp.Or(r.Waited, r.Latency)
+		k.audit.EndCall(now.Add(-waited).UnixNano(), audit.Result{Waited: waited, Failed: !r.Answered && !r.Canceled, Hedges: r.Hedges})
 	}
 	if due && k.planning.TryLock() { // otherwise another call is making the plan
 		k.replan(now)
@@ -346,7 +337,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 
 // tellAudit tells what the audit has found, if that is new.
 func (k *Key) tellAudit() {
-	v, turned, news := k.audit.News()
+	v, turned, news := k.audit.TakeNews()
 	if !news {
 		return
 	}

@@ -1,0 +1,157 @@
+package audit
+
+import (
+	"math/bits"
+	"time"
+)
+
+const (
+	slotLength = 20 * time.Second
+	settling   = 6 * time.Second // at the beginning of a slot, in which queues drain; calls that begin then are not measured
+	measured   = slotLength - settling
+
+	minCalls   = 10   // in each slot of a compared pair
+	tailShare  = 0.1  // of the calls of a slot, the slowest: those that hedging is about
+	maxUnended = 0.01 // share of calls that have not ended when their slot is closed; with more in both slots, a pair says nothing
+
+	seconds = int(measured / time.Second) // of the measured part
+
+	perOctave = 8              // bins of a histogram
+	lowest    = 14             // binary logarithm of the nanoseconds at which the first bin begins: 16 µs
+	bins      = 22 * perOctave // up to 68 s
+)
+
+// failedBin is that of a minute: a failure counts as slower than every answer.
+var failedBin = binOf(time.Minute)
+
+// A histogram counts latencies. Its bins are eighths of the time between a power of two of nanoseconds and the next one.
+type histogram [bins]uint32
+
+// binOf returns the bin of d.
+func binOf(d time.Duration) int {
+	n := uint64(max(d, 1<<lowest))
+	octave := bits.Len64(n) - 1
+	return min((octave-lowest)*perOctave+int(n>>(octave-3)&(perOctave-1)), bins-1)
+}
+
+// timeAt returns the duration at a position in a histogram, in bins.
+func timeAt(position float64) time.Duration {
+	octave := int(position) / perOctave
+	return time.Duration(float64(int64(1)<<(lowest+octave)) * (1 + position/perOctave - float64(octave)))
+}
+
+// quantile returns the position below which a share of the counted latencies lie, in bins.
+func (h *histogram) quantile(share float64) float64 {
+	above := 0.0
+	for _, n := range h {
+		above += (1 - min(share, 1)) * float64(n)
+	}
+	for i := bins - 1; i > 0; i-- {
+		if n := float64(h[i]); n > 0 && above <= n {
+			return float64(i+1) - above/n
+		}
+		above -= float64(h[i])
+	}
+	return 0
+}
+
+// A Result is how a call ended.
+type Result struct {
+	Waited time.Duration // by the caller
+	Failed bool
+	Hedges int // that were sent
+}
+
+// A slot is what is known of the calls that began in the measured part of a slot.
+type slot struct {
+	number   int64
+	from     int64 // when the measured part begins, by the engine's clock
+	dark     bool
+	compared bool // with the other slot of its pair
+	spoilt   bool // not all of it was seen
+	counted  bool // calls count when they begin; otherwise, when they end
+
+	begun    int            // calls
+	inFlight [seconds]int32 // calls that have not ended, by the second in which they began
+	failures int
+	hedges   int
+	level    int // sum of the bins of the calls
+}
+
+// slotLatencies are those of the calls of a compared slot.
+type slotLatencies struct{ answers, failures histogram }
+
+// begin records a call that begins at the given time.
+func (s *slot) begin(at int64) {
+	if i := uint64(at-s.from) / 1e9; i < uint64(seconds) {
+		s.begun++
+		s.inFlight[i]++
+	}
+}
+
+// end records the result of a call that began at the given time; its latency in l, if the slot is compared.
+func (s *slot) end(began int64, r Result, l *slotLatencies) {
+	i, bin := uint64(began-s.from)/1e9, binOf(r.Waited)
+	switch {
+	case i >= uint64(seconds) || s.counted && s.inFlight[i] == 0:
+		return
+	case s.counted:
+		s.inFlight[i]--
+	default:
+		s.begun++
+	}
+	s.hedges += r.Hedges
+	switch {
+	case s.compared && r.Failed:
+		l.failures[bin]++
+	case s.compared:
+		l.answers[bin]++
+	}
+	if r.Failed {
+		s.failures++
+		bin = failedBin
+	}
+	s.level += bin
+}
+
+// A summary is what a slot says once it is closed.
+type summary struct {
+	number          int64
+	dark, compared  bool
+	level, tail     float64 // mean latency of all calls, and of the slowest, in octaves
+	unended, failed float64 // shares of the calls
+}
+
+// close returns the summary of s. It counts the calls in flight as if they had ended now, 6 s after the end of the slot. Those of
+// a compared slot go to l.
+func (s *slot) close(l *slotLatencies) summary {
+	sum := summary{number: s.number, dark: s.dark, compared: s.compared && !s.spoilt && s.begun >= minCalls}
+	n := max(float64(s.begun), 1)
+	for i, unended := range s.inFlight {
+		if unended > 0 {
+			bin := binOf(slotLength - time.Duration(i+1)*time.Second)
+			s.level += int(unended) * bin
+			sum.unended += float64(unended) / n
+			if s.compared {
+				l.answers[bin] += uint32(unended)
+			}
+		}
+	}
+	sum.level, sum.failed = float64(s.level)/perOctave/n, float64(s.failures)/n
+	if sum.compared {
+		sum.tail = l.answers.tail(n, float64(s.failures))
+	}
+	return sum
+}
+
+// tail returns the mean latency of the slowest of so many calls, of which so many have failed and h has the others, in octaves.
+func (h *histogram) tail(calls, failures float64) float64 {
+	most := tailShare * calls
+	left := max(most-failures, 0)
+	sum := (most - left) * float64(failedBin)
+	for i := bins - 1; i >= 0 && left > 0; i-- {
+		n := min(float64(h[i]), left)
+		sum, left = sum+n*float64(i), left-n
+	}
+	return sum / most / perOctave
+}
