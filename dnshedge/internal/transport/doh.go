@@ -420,25 +420,9 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *r
 	}
 	defer resp.Body.Close()
 	h.answered(d.Owner.Stall()/2, q == wire.RootServers, resp.ProtoMajor < 2)
-	if resp.StatusCode != http.StatusOK {
-		return nil, 0, statusError(resp)
-	}
-	if t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || t != mediaType {
-		return nil, 0, fmt.Errorf("dnshedge: content type %q; want %s", resp.Header.Get("Content-Type"), mediaType)
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxMsg+1))
+	a, err := d.readAnswer(resp, q)
 	if err != nil {
 		return nil, 0, err
-	}
-	a, err := parseBody(body, q)
-	if err != nil {
-		d.Owner.Ignored(err)
-		return nil, 0, err
-	}
-	// The time in HTTP caches counts against the TTLs (RFC 8484 §5.1).
-	// One that is too large is the largest there is (RFC 9111 §1.2.2).
-	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
-		a.Lower(time.Duration(age) * time.Second)
 	}
 	began := time.Unix(0, cmp.Or(sent.at.Load(), got.Load()))
 	var setup time.Duration
@@ -451,6 +435,31 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *r
 	}
 	d.Owner.Answered(took, h.path())
 	return a, setup, nil
+}
+
+// readAnswer returns the answer to q that resp carries.
+func (d *doh) readAnswer(resp *http.Response, q *wire.Query) (*wire.Answer, error) {
+	if resp.StatusCode != http.StatusOK {
+		return nil, statusError(resp)
+	}
+	if t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || t != mediaType {
+		return nil, fmt.Errorf("dnshedge: content type %q; want %s", resp.Header.Get("Content-Type"), mediaType)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxMsg+1))
+	if err != nil {
+		return nil, err
+	}
+	a, err := parseBody(body, q)
+	if err != nil {
+		d.Owner.Ignored(err)
+		return nil, err
+	}
+	// The time in HTTP caches counts against the TTLs (RFC 8484 §5.1).
+	// One that is too large is the largest there is (RFC 9111 §1.2.2).
+	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
+		a.Lower(time.Duration(age) * time.Second)
+	}
+	return a, nil
 }
 
 // newRequest returns the request for a query. net/http may repeat it if the server closes
