@@ -238,12 +238,16 @@ func (m *machine) look(p *player, number uint64, w parts) error {
 	return nil
 }
 
-// shrink leaves out the parts that the finding does not need.
+// maxShrinkTime bounds shrink: to play a world in which a call is stuck takes seconds.
+const maxShrinkTime = 2 * time.Minute
+
+// shrink leaves out parts that the finding does not need, for as long as maxShrinkTime allows.
 func shrink(p *player, f *found) error {
+	end := time.Now().Add(maxShrinkTime)
 	if _, err := f.try(p, f.world.alone()); err != nil {
 		return err
 	}
-	for i := 0; i < len(f.world); {
+	for i := 0; i < len(f.world) && time.Now().Before(end); {
 		less, err := f.try(p, f.world.without(i))
 		switch {
 		case err != nil:
