@@ -79,6 +79,9 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 		c.Changed = h.log.Changed
 	}
 	h.log.Started(environment)
+	if h.options.shadow {
+		h.log.Tell(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
+	}
 	h.logMeans(&settings)
 	h.tellUnused(h.options.unused(protocol))
 	h.engine = engine.New(c)
@@ -335,6 +338,9 @@ func (h *handle) tally(call *engine.Call, winner int) {
 		case winner == 0:
 			h.stats.PrimaryWins.Add(1)
 		}
+	}
+	if call.ShadowWon {
+		h.stats.ShadowWins.Add(1)
 	}
 	if call.Denied == DeniedBudget {
 		h.stats.BudgetExhausted.Add(1)

@@ -45,7 +45,8 @@ func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
 //
 // f must be safe to run twice at once. It must return soon after its context is done:
 // Do returns only when the first call has returned, even if another one answered. So Do
-// gains nothing where f ignores its context, as some database clients do; see [DoDetached].
+// gains nothing where f ignores its context, as some database clients do; see [DoDetached]. That is logged once for each key, and counted in
+// Stats.HeldBack instead of HedgeWins.
 //
 // The context of the call that wins ends when ctx does, not before, so that rows or
 // a body can be read after Do. Those of the others end when Do returns. A value that
@@ -134,6 +135,9 @@ type doCall[T any] struct {
 	f        func(context.Context) (T, error)
 	contexts [1 + race.MaxHedges]*attemptctx.Context
 	detached bool // the call is not used again: attempts may outlive it
+
+	primaryAnswered bool         // the first call of f returned without an error; written in the goroutine of Do unless the call is detached
+	hedgeAnswered   atomic.Int64 // when a hedge first did, in nanoseconds since the beginning; 0: none did
 }
 
 // doOp is a doCall, or what is made of one.
@@ -171,8 +175,14 @@ func (c *doCall[T]) sendHedged(ctx context.Context, op doOp[T], delays []time.Du
 	style := &c.race.Style
 	style.Usual, style.Watch, style.Primary, style.Fresh = c.Usual(), c.Watch(), c.contexts[0].Attempt(), c.InBubble()
 	out := c.race.Run(ctx, op, op, delays)
-	c.End(out.Winner >= 0, out.Winner > 0, 0)
-	c.hedger.tally(&c.Call, out.Winner)
+	gainer := out.Winner
+	if gainer > 0 && c.isHeldBack() {
+		gainer = -1
+		c.hedger.stats.HeldBack.Add(1)
+		c.hedger.log.HeldBack(c.key.Name.Host)
+	}
+	c.End(out.Winner >= 0, gainer > 0, 0)
+	c.hedger.tally(&c.Call, gainer)
 	switch {
 	case out.Winner >= 0:
 		c.contexts[out.Winner].Win()
@@ -185,19 +195,36 @@ func (c *doCall[T]) sendHedged(ctx context.Context, op doOp[T], delays []time.Du
 	return out.Value, out.Err
 }
 
+// isHeldBack reports whether the first call of f held back the result of the hedge that has won: it took twice as long as the hedge's
+// answer, or returned a success of its own after a quarter more. Ask once the race is over.
+func (c *doCall[T]) isHeldBack() bool {
+	answered, took := time.Duration(c.hedgeAnswered.Load()), c.Elapsed()
+	return !c.detached && answered > 0 && (took >= 2*answered || c.primaryAnswered && took >= answered+answered/4)
+}
+
 // free gives the call back, to be used again.
 func (c *doCall[T]) free() {
 	c.Forget()
+	c.primaryAnswered = false
+	c.hedgeAnswered.Store(0)
 	c.f, c.contexts = nil, [1 + race.MaxHedges]*attemptctx.Context{}
 	c.hedger.calls.Put(c)
 }
 
 func (c *doCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
-		return c.f(c.contexts[0])
+		v, err := c.f(c.contexts[0])
+		if !c.detached {
+			c.primaryAnswered = err == nil
+		}
+		return v, err
 	}
 	c.contexts[n] = attemptctx.New(a)
-	return c.f(c.contexts[n])
+	v, err := c.f(c.contexts[n])
+	if err == nil {
+		c.hedgeAnswered.CompareAndSwap(0, int64(c.Elapsed()))
+	}
+	return v, err
 }
 
 func (c *doCall[T]) Discard(v T, err error) {

@@ -303,10 +303,10 @@ func WithFirstByte() Option {
 }
 
 // WithShadow sends no hedges, and does all else as usual: it learns, decides and
-// takes from the budget. Observers and snapshots tell how many hedges would have
-// been sent ([DeniedShadow]) and how much time they would have saved, assuming that
-// a hedge takes as long as any other call. Where the request itself is slow, that
-// assumes too much. HEDGE_MODE=shadow in the environment does the same.
+// takes from the budget. Observers, [Stats] and snapshots tell how many hedges would have
+// been sent ([DeniedShadow]), how many would have won, also over failures and callers that gave up, and
+// how much time they would have saved, assuming that a hedge takes as long as any other call, and fails as often.
+// Where the request itself is slow or fails, that assumes too much. HEDGE_MODE=shadow in the environment does the same.
 // The default is to send hedges.
 func WithShadow() Option {
 	return option{"WithShadow", func(c *config) { c.shadow = true }}

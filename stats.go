@@ -23,6 +23,9 @@ type Stats struct {
 	// primary's, such as 404 or NOT_FOUND. See [WithAnswerStatus] and [WithAnswerCodes].
 	AnswersNotTaken atomic.Int64
 
+	HeldBack   atomic.Int64 // calls of [Do] that a hedge had answered, and whose first call of the function went on: no wins
+	ShadowWins atomic.Int64 // calls that a hedge would have won, see [WithShadow]
+
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
 	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
 
@@ -43,6 +46,8 @@ type StatsSnapshot struct {
 	Resumes         int64 `json:"resumes"`
 	ResumeWins      int64 `json:"resume_wins"`
 	AnswersNotTaken int64 `json:"answers_not_taken"`
+	HeldBack        int64 `json:"held_back"`
+	ShadowWins      int64 `json:"shadow_wins"`
 	NotHedgeable    int64 `json:"not_hedgeable"`
 	HedgePanics     int64 `json:"hedge_panics"`
 	ObserverPanics  int64 `json:"observer_panics"`
@@ -61,6 +66,8 @@ func (s *Stats) Snapshot() StatsSnapshot {
 		PrimaryWins:     s.PrimaryWins.Load(),
 		BudgetExhausted: s.BudgetExhausted.Load(),
 		WarmupRequests:  s.WarmupRequests.Load(),
+		HeldBack:        s.HeldBack.Load(),
+		ShadowWins:      s.ShadowWins.Load(),
 		NotHedgeable:    s.NotHedgeable.Load(),
 		HedgePanics:     s.HedgePanics.Load(),
 		ObserverPanics:  s.ObserverPanics.Load(),

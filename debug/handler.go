@@ -281,6 +281,7 @@ func totals(s hedge.Snapshot) []total {
 	if audited(s) {
 		i := slices.IndexFunc(all, func(t total) bool { return t.ID == "saved" })
 		all[i].Value, all[i].Note = "–", "not estimated: the audit of each key measures it"
+		all = slices.Insert(all, 0, auditTotal(s))
 	}
 	worded := slices.Clone(all)
 	if s.Shadow {
@@ -295,6 +296,9 @@ func totals(s hedge.Snapshot) []total {
 		all = append(all,
 			total{"resumes", "rests asked for", count(s.Stats.Resumes), "of bodies that stalled"},
 			total{"resume_wins", "bodies resumed", count(s.Stats.ResumeWins), of(s.Stats.ResumeWins, s.Stats.Resumes, "of those")})
+	}
+	if s.Stats.HeldBack > 0 {
+		all = append(all, total{"held_back", "held back", count(s.Stats.HeldBack), "by the first call: see DoDetached"})
 	}
 	if s.Stats.AnswersNotTaken > 0 {
 		all = append(all, total{"answers_not_taken", "answers not taken", count(s.Stats.AnswersNotTaken), "of hedges: see WithAnswerStatus"})
@@ -436,6 +440,21 @@ func renderPlace(p hedge.PlaceSnapshot) place {
 	return v
 }
 
+// auditTotal returns for how many hosts hedging was measured to help.
+func auditTotal(s hedge.Snapshot) total {
+	verdicts := make(map[hedge.Verdict]map[string]bool) // the hosts of each
+	for _, k := range s.Keys {
+		if k.Audit != nil {
+			if verdicts[k.Audit.Verdict] == nil {
+				verdicts[k.Audit.Verdict] = make(map[string]bool)
+			}
+			verdicts[k.Audit.Verdict][k.Host] = true
+		}
+	}
+	helped, harmed := len(verdicts[hedge.AuditOn]), len(verdicts[hedge.AuditOff])
+	return total{"audit", "hosts that gain", count(int64(helped)), fmt.Sprintf("measured; %d lose, so hedging is off there", harmed)}
+}
+
 // measured says what an audit has found, such as "saves 38ms ± 4ms of p99, 99 % sure".
 func measured(a *hedge.Audit) string {
 	var sure string
@@ -444,10 +463,18 @@ func measured(a *hedge.Audit) string {
 		return "measuring"
 	case a.Verdict == hedge.AuditSame:
 		sure = "no difference found"
+	case a.Verdict == hedge.AuditUnclear:
+		sure = "calls take too long to tell"
 	case a.Verdict == hedge.AuditTrying:
 		sure = "not sure yet"
 	default:
 		sure = confidence(a.Confidence) + " sure"
+	}
+	switch {
+	case a.FailuresSaved > a.FailuresPlusMinus:
+		sure = "saves " + share(a.FailuresSaved) + " of the calls from failing, " + sure
+	case -a.FailuresSaved > a.FailuresPlusMinus:
+		sure = "makes " + share(-a.FailuresSaved) + " of the calls fail, " + sure
 	}
 	switch {
 	case a.P99 == 0:

@@ -514,6 +514,12 @@ func TestAuditIsToldInMilliseconds(t *testing.T) {
 		{hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.9999, Pairs: 9}, "more than 99 % sure"},
 		{hedge.Audit{Verdict: hedge.AuditSame, Confidence: 0.7, Pairs: 36, P99: 64 * ms, Saved: 2 * ms, PlusMinus: 4 * ms}, "saves 2ms ± 4ms of p99, no difference found"},
 		{hedge.Audit{Verdict: hedge.AuditTrying, Confidence: 0.7, Pairs: 3, P99: 64 * ms, Saved: 2 * ms, PlusMinus: 4 * ms}, "saves 2ms ± 4ms of p99, not sure yet"},
+		{hedge.Audit{Verdict: hedge.AuditUnclear, Confidence: 0.5, Pairs: 9}, "calls take too long to tell"},
+		{
+			hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.987, Pairs: 9, P99: 3000 * ms, Saved: 2980 * ms, PlusMinus: 4 * ms, FailuresSaved: 0.03, FailuresPlusMinus: 0.01},
+			"saves 2.98s ± 4ms of p99, saves 3.0 % of the calls from failing, 99 % sure",
+		},
+		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.987, Pairs: 9, FailuresSaved: -0.01, FailuresPlusMinus: 0.002}, "makes 1.0 % of the calls fail, 99 % sure"},
 		{hedge.Audit{Verdict: hedge.AuditTrying}, "measuring"},
 	} {
 		s := newFull(false)
@@ -550,6 +556,7 @@ func TestPageOfAnAuditedClientEstimatesNothingBesideIt(t *testing.T) {
 	shown := show(debug.Handler(s), "/").Body.String()
 	assert.Contains(t, shown, `<span data-total="saved">–</span><small>not estimated: the audit of each key measures it</small>`)
 	assert.Contains(t, shown, `<td class="audit" data-label="saved">`)
+	assert.Regexp(t, `<span data-total="audit">1</span>.*measured; 0 lose`, shown)
 	assert.Contains(t, shown, "@media (max-width: 1439px)")
 	s.Keys[0].Audit = nil
 	shown = show(debug.Handler(s), "/").Body.String()

@@ -33,7 +33,7 @@ func TestAuditOfABusyClientTakesMinutes(t *testing.T) {
 	t.Parallel()
 	long(t)
 	for name, harms := range map[string]bool{"long-queue-deaf-double": true, "long-queue": false} {
-		r := play(t, name, size{requests: 1_000_000}, ours, audited) // seven and a half minutes
+		r := play(t, name, size{requests: 2_000_000}, ours, audited) // a quarter of an hour
 		hedged := r[audited].Extra / r[ours].Extra
 		if harms {
 			assert.Less(t, hedged, 0.5, name)

@@ -80,6 +80,24 @@ var auditWorlds = map[string]func(int) auditWorld{
 	"help: 3 % stall for 30 s": func(int) auditWorld {
 		return auditWorld{request: steadyRequest, attempt: stall(0.03, time.Minute, false), deadline: 30 * time.Second}
 	},
+	"5 % fail after 1 s": func(int) auditWorld {
+		return auditWorld{request: steadyRequest, attempt: stall(0.05, time.Second, true)}
+	},
+	"heavy tail": func(int) auditWorld {
+		return auditWorld{attempt: func(rng *rand.Rand, _ time.Duration) (time.Duration, bool) { return lognormal(rng, 10*ms, 1), false }}
+	},
+	"a tenth fails at once, 2 % stall": func(int) auditWorld {
+		return auditWorld{request: steadyRequest, attempt: func(rng *rand.Rand, took time.Duration) (time.Duration, bool) {
+			switch x := rng.Float64(); {
+			case x < 0.1:
+				return 2 * ms, true
+			case x < 0.12:
+				return 2 * time.Second, false
+			default:
+				return took, false
+			}
+		}}
+	},
 	"help: 0.3 % take 1 s": func(int) auditWorld {
 		return auditWorld{
 			request: func(rng *rand.Rand, _ time.Duration) time.Duration { return lognormal(rng, 200*time.Microsecond, 0.15) },
@@ -94,9 +112,12 @@ var auditWorlds = map[string]func(int) auditWorld{
 			return took, false
 		}}
 	},
-	"harm: 8 % of hedged calls fail": func(int) auditWorld { // and the others gain a little
+	"harm: 8 % of hedged calls fail": func(int) auditWorld { // and some of the others gain
 		return auditWorld{request: steadyRequest, failHedged: 0.08, attempt: func(rng *rand.Rand, took time.Duration) (time.Duration, bool) {
-			if rng.Float64() < 0.095 {
+			switch x := rng.Float64(); {
+			case x < 0.01:
+				took *= 4
+			case x < 0.095:
 				took = took * 5 / 2
 			}
 			return took, false
@@ -128,7 +149,7 @@ var auditRows = []struct {
 	{"help: 3 % stall for 30 s", observe.AuditOn, 0.8, 0, usualTimes},
 	{"help: 0.3 % take 1 s", observe.AuditOn, 0.8, 0, rareTimes},
 	{"harm: tail × 1.5", observe.AuditOff, 0.9, 0.01, usualTimes},
-	{"harm: 8 % of hedged calls fail", observe.AuditOff, 0.9, 0.01, usualTimes},
+	{"harm: 8 % of hedged calls fail", observe.AuditOff, 0.8 /* with 2 calls a second; the others reach 1 */, 0.01, usualTimes},
 	{"harm: 1 % fail", observe.AuditOff, 0.9, 0.01, usualTimes},
 	{"harm: everything × 1.2", observe.AuditOff, 0.9, 0.01, rareTimes},
 }
@@ -162,6 +183,7 @@ type playedCall struct {
 	hedges   int
 	won      bool
 	reached  bool
+	unsent   time.Duration // when a hedge that shadow mode did not send would have answered, since the beginning; 0: none
 	answer   time.Duration // when the first answer comes
 	dooms    bool          // a hedged call fails
 	over     bool
@@ -304,7 +326,14 @@ func (h *playedHost) handle(e playedEvent) {
 		return
 	}
 	c.reached = true
-	if h.key.Admit(h.now(e.at), e.index == 0, h.deadlineOf(c), engine.Fare{}) == engine.None {
+	if c.unsent > 0 && e.at-c.began >= c.unsent {
+		return // a hedge would have answered
+	}
+	if reason := h.key.Admit(h.now(e.at), e.index == 0, h.deadlineOf(c), engine.Fare{}); reason == observe.DeniedShadow {
+		if d := h.key.RandomLatency(); d > 0 && (c.unsent == 0 || e.at-c.began+d < c.unsent) {
+			c.unsent = e.at - c.began + d
+		}
+	} else if reason == engine.None {
 		c.hedges++
 		c.youngest = e.at
 		took, fails := h.draw(c.request)
@@ -340,7 +369,7 @@ func (h *playedHost) finish(c *playedCall, at time.Duration) {
 	answered := !gone && at == c.answer && !c.dooms
 	h.key.Done(h.now(at), engine.Result{
 		Latency: took, Answered: answered, Gone: gone, Reached: c.reached, Learned: c.plan != nil, Slow: c.reached,
-		HedgeWon: answered && c.won, Hedges: c.hedges,
+		HedgeWon: answered && c.won && c.answer != c.primary, Hedges: c.hedges, Unsent: c.unsent,
 	})
 	if h.ended != nil {
 		h.ended(c.began, took, !answered)
@@ -451,6 +480,34 @@ func TestAuditedCallersAreNotWorse(t *testing.T) {
 			assert.LessOrEqual(t, float64(audited.p99()), 1.05*float64(min(none.p99(), hedged.p99())))
 			better, worse := min(none.mean(), hedged.mean()), max(none.mean(), hedged.mean())
 			assert.LessOrEqual(t, audited.mean(), max(1.05*better, better+0.05*(worse-better)))
+		})
+	}
+}
+
+// TestShadowForetellsWhatHedgingDoes compares the wins and the saved time of shadow mode with those of hedging.
+func TestShadowForetellsWhatHedgingDoes(t *testing.T) {
+	t.Parallel()
+	const rate, lasts = 50, time.Hour
+	for _, world := range []string{
+		"help: seed benchmark", "help: 3 % fail after 3 s", "help: 3 % stall for 3 s", "help: 3 % stall for 30 s", "help: 0.3 % take 1 s",
+		"5 % fail after 1 s", "heavy tail", "a tenth fails at once, 2 % stall",
+	} {
+		t.Run(world, func(t *testing.T) {
+			wait, keys := make(map[string]float64), make(map[string]engine.View)
+			for _, arm := range []string{"none", "hedged", "shadow"} {
+				h := newPlayedHost(world, arm, 1)
+				var sum time.Duration
+				calls := 0
+				h.ended = func(_, took time.Duration, _ bool) { sum, calls = sum+took, calls+1 }
+				h.play(rate, lasts)
+				wait[arm], keys[arm] = sum.Seconds()/float64(calls), h.key.View()
+			}
+			hedged, shadow := keys["hedged"], keys["shadow"]
+			saved, foretold := wait["none"]-wait["hedged"], shadow.Saved.Seconds()/float64(shadow.Requests)
+			wins, wouldWin := float64(hedged.Wins)/float64(hedged.Requests), float64(shadow.ShadowWins)/float64(shadow.Requests)
+			t.Logf("wins of 1000 calls %.2f, foretold %.2f; saved of a call %.3f ms, foretold %.3f ms", 1000*wins, 1000*wouldWin, 1000*saved, 1000*foretold)
+			assert.InEpsilon(t, wins, wouldWin, 0.2)
+			assert.InEpsilon(t, saved, foretold, 0.2)
 		})
 	}
 }

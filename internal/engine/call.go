@@ -37,6 +37,8 @@ type Call struct {
 	// NotTaken is how many of them had an answer that ends a call only if it is the primary's. The
 	// caller writes it before End.
 	NotTaken int
+	// ShadowWon is whether a hedge that shadow mode did not send would have won. End writes it.
+	ShadowWon bool
 
 	began   [1 + race.MaxHedges]time.Duration // of each attempt, since start; written and read for that attempt alone
 	moved   atomic.Bool                       // see Moved
@@ -239,7 +241,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	if !answered {
 		gone = c.ctx.Err()
 	}
-	saved := c.key.Done(c.start.Add(took), Result{
+	r := Result{
 		Latency:  took - setup,
 		Waited:   took - c.ahead,
 		Answered: answered,
@@ -252,18 +254,20 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		Slow:     c.slow,
 		HedgeWon: hedgeWon,
 		Unsent:   c.unsent,
-	})
+	}
+	saved := c.key.Done(c.start.Add(took), r)
+	c.ShadowWon = c.key.wouldHaveWon(r)
 	if c.watcher == nil {
 		return
 	}
-	r := observe.RequestResult{
+	told := observe.RequestResult{
 		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, Audit: string(c.key.audit.Verdict()),
 		Share: c.key.purse.Share(c.key.engine.Config().Share),
 	}
 	if !answered {
-		r.Winner = -1
+		told.Winner = -1
 	}
-	c.watcher.Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.key.Info, r) })
+	c.watcher.Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.key.Info, told) })
 }
 
 // Watch returns what a race is to tell about the call: nil if there are no observers.

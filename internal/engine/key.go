@@ -11,6 +11,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
 	"github.com/gohedge/hedge/sketch"
 )
@@ -21,6 +22,8 @@ import (
 const (
 	everyPlan      = 256
 	newShareOfPlan = 32
+
+	failingCalls = 256 // the last calls, whose share of failures shadow mode expects of hedges
 )
 
 // A Key is what is known of one thing that latency is learned for. Its methods
@@ -49,6 +52,7 @@ type Key struct {
 	mu       sync.Mutex    // guards the fields below
 	window   sketch.Window // what callers waited; in shadow mode, what they would have waited with hedges
 	actual   sketch.Window // in shadow mode: what callers waited
+	failing  float64       // in shadow mode: share of the last calls that failed
 	since    int           // completions since the plan was made
 	due      int           // how many of them ask for another
 	brakes   brakes
@@ -249,11 +253,14 @@ func (k *Key) slowed() {
 	k.brakes.reached()
 }
 
-// RandomLatency returns how long a hedge might take: as long as one of the calls
+// RandomLatency returns how long a hedge might take: as long as one of the calls. It is 0, as for a hedge that fails, as often as calls fail.
 // that are known. It is 0 if none is.
 func (k *Key) RandomLatency() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if rand.Float64() < k.failing {
+		return 0
+	}
 	d, _ := k.actual.Quantile(rand.Float64())
 	return d
 }
@@ -298,6 +305,9 @@ type Result struct {
 
 // timed reports whether the latency is known, or a sure lower bound of it is.
 func (r Result) timed() bool { return r.Answered && !r.Untimed || r.Gone && r.Reached }
+
+// failed reports whether the call ended by itself without a success.
+func (r Result) failed() bool { return !r.Answered && !r.Gone }
 
 // Done learns from a call that ended now.
 //
@@ -353,15 +363,14 @@ func (k *Key) tellAudit() {
 func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 	known := r.timed()
 	switch {
-	case k.engine.setup.Shadow && known:
-		k.actual.AddIndex(now, at)
-		if r.Unsent > 0 && r.Unsent < r.Latency {
-			saved = r.Latency - r.Unsent
+	case k.engine.setup.Shadow:
+		if k.learnActual(now, r, at); k.wouldHaveWon(r) {
+			saved = max(r.Latency-r.Unsent, 0)
 			k.tally.ShadowWins++
 			k.brakes.won++
-			at = sketch.Index(r.Unsent) // what the caller would have waited
+			at, known = sketch.Index(r.Unsent), true // what the caller would have waited
 		}
-	case r.Reached && known && k.audit == nil: // an audit measures what this estimates
+	case r.Reached && (known || r.failed()) && k.audit == nil: // an audit measures what this estimates
 		saved = k.learnResidual(r)
 	}
 	k.tally.Saved += saved
@@ -377,6 +386,28 @@ func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 	return saved
 }
 
+// learnActual learns what the caller waited in shadow mode, and whether the call failed. The caller holds mu.
+func (k *Key) learnActual(now time.Time, r Result, at int) {
+	failed := 0.0
+	if r.failed() {
+		failed = 1
+	}
+	k.failing += (failed - k.failing) / failingCalls
+	if r.timed() {
+		k.actual.AddIndex(now, at)
+	}
+}
+
+// wouldHaveWon reports whether a hedge that shadow mode did not send would have given the call its result: sooner than the primary's
+// answer or the caller's end, or while the primary's failure waits for it.
+func (k *Key) wouldHaveWon(r Result) bool {
+	most := r.Latency
+	if p := k.plan.Load(); r.failed() && p != nil {
+		most += race.Bound(p.P99, r.Latency)
+	}
+	return k.engine.setup.Shadow && r.Unsent > 0 && r.Unsent < most
+}
+
 // learnResidual learns how long the primary of a call took that has reached its first delay, and
 // returns how much longer it would have taken if a hedge has won. The caller holds mu.
 func (k *Key) learnResidual(r Result) (saved time.Duration) {
@@ -386,7 +417,7 @@ func (k *Key) learnResidual(r Result) (saved time.Duration) {
 	if k.residual == nil {
 		k.residual = new(residualTime)
 	}
-	k.residual.Add(r.Latency, r.Answered && !r.HedgeWon)
+	k.residual.Add(r.Latency, !r.Gone && !r.HedgeWon)
 	return saved
 }
 

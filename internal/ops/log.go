@@ -25,6 +25,8 @@ type Log struct {
 	unprepared atomic.Bool  // that a request was not prepared was logged
 	staying    atomic.Int32 // so many times it was logged that a call stays
 	stays      sync.Map     // why
+	heldKeys   atomic.Int32 // number of the keys of which it was logged that results are held back
+	held       sync.Map     // the keys
 }
 
 // NewLog returns a Log to l, which may be nil. Messages begin with the prefix and have
@@ -106,6 +108,17 @@ func (l *Log) Stays(with string) {
 	}
 }
 
+// HeldBack logs, once for each key and for 64 keys at most, that the first call of a function holds a hedge's result back.
+func (l *Log) HeldBack(key string) {
+	if _, known := l.held.Load(key); known || l.heldKeys.Load() >= 64 {
+		return
+	}
+	if _, known := l.held.LoadOrStore(key, true); !known && l.heldKeys.Add(1) <= 64 {
+		l.once("held back "+key, "a hedge has answered, and the first call of the function does not return: Do gains nothing where the function ignores its context, see DoDetached",
+			slog.String("key", label.Clean(key)))
+	}
+}
+
 // once logs a warning to the logger, or the first time to slog.Default. What is the same has the same name.
 func (l *Log) once(name, message string, attrs ...slog.Attr) {
 	if l.Silent() {
@@ -153,7 +166,7 @@ func (l *Log) audited(key observe.KeyInfo, v observe.Audit) {
 	level := slog.LevelInfo
 	message := map[observe.Verdict]string{
 		observe.AuditTrying: "audit begins anew", observe.AuditOn: "audit: hedging helps", observe.AuditOff: "audit: hedging harms and is switched off",
-		observe.AuditSame: "audit: no difference found, hedging goes on",
+		observe.AuditSame: "audit: no difference found, hedging goes on", observe.AuditUnclear: "audit: calls take too long to tell, hedging goes on",
 	}[v.Verdict]
 	attrs := []slog.Attr{slog.String("host", label.Clean(key.Host))}
 	if v.Verdict == observe.AuditOff {
@@ -163,7 +176,9 @@ func (l *Log) audited(key observe.KeyInfo, v observe.Audit) {
 		attrs = append(attrs, slog.Int("pairs", v.Pairs), slog.Float64("confidence", v.Confidence))
 	}
 	if v.P99 > 0 {
-		attrs = append(attrs, slog.Duration("p99_saved", v.Saved), slog.Duration("plus_minus", v.PlusMinus))
+		attrs = append(attrs, slog.Duration("p99_without", v.P99), slog.Duration("p99_with", v.P99-v.Saved), slog.Duration("p99_saved", v.Saved),
+			slog.Duration("plus_minus", v.PlusMinus), slog.Float64("failures_without", v.FailureShare), slog.Float64("failures_saved", v.FailuresSaved),
+			slog.Float64("failures_plus_minus", v.FailuresPlusMinus), slog.Float64("extra_requests", v.Extra))
 	}
 	l.Tell(level, message, attrs...)
 }
