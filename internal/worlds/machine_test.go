@@ -192,7 +192,11 @@ func (m *machine) run(processes int, more func() bool) error {
 					return
 				}
 				number, w := m.next()
+				failed := m.err != nil
 				m.mu.Unlock()
+				if failed {
+					return
+				}
 				if err := m.look(p, number, w); err != nil {
 					m.mu.Lock()
 					m.err = err
@@ -335,6 +339,9 @@ func (ps parts) alone() (all parts) {
 // candidates is from how many worlds the machine chooses.
 const candidates = 30
 
+// maxMisses is how many worlds next draws that have not the parts they need.
+const maxMisses = 100_000
+
 // next draws a world. Every second one is the one of several that has the most pairs of parts that no world had before.
 func (m *machine) next() (number uint64, w parts) {
 	m.odd = !m.odd
@@ -342,11 +349,15 @@ func (m *machine) next() (number uint64, w parts) {
 	if m.odd {
 		n = 1
 	}
-	most := -1
+	most, misses := -1, 0
 	for n > 0 {
 		_, ps := worldOf(drawn(m.number))
 		m.number++
 		if slices.ContainsFunc(m.need, func(p part) bool { return !slices.Contains(ps, p) }) {
+			if misses++; misses == maxMisses {
+				m.err = fmt.Errorf("WORLDS_NEED=%q: none of %d worlds has these parts", m.need, misses)
+				return 0, nil
+			}
 			continue
 		}
 		if fresh := m.fresh(ps); fresh > most {
