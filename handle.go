@@ -79,7 +79,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 		c.Changed = h.log.Changed
 	}
 	h.log.Started(environment)
-	if h.options.shadow {
+	if h.options.shadow && environment.Unread == "" { // else a warning says so
 		h.log.Tell(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
 	}
 	h.logMeans(&settings)
