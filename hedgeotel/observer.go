@@ -330,7 +330,7 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 	if r.AnswersNotTaken > 0 {
 		o.notTaken.Add(ctx, int64(r.AnswersNotTaken), s.add...)
 	}
-	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
+	if r.Winner > 0 && !r.HeldBack || r.Saved > 0 { // a hedge won, or would have won
 		o.saved.Record(ctx, r.Saved.Seconds(), s.record...)
 	}
 	span := trace.SpanFromContext(ctx)
@@ -348,7 +348,10 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 // hedgedDone counts a call that a hedge was sent for.
 func (o *Observer) hedgedDone(ctx context.Context, s *sets, r observe.RequestResult) {
 	o.request.Record(ctx, r.Latency.Seconds(), s.recorded(hedged(true))...)
-	if r.Winner >= 0 {
+	switch {
+	case r.HeldBack:
+		o.wins.Add(ctx, 1, s.with(attribute.String("hedge.type", "held_back"))...)
+	case r.Winner >= 0:
 		o.wins.Add(ctx, 1, s.with(attribute.String("hedge.type", kind(r.Winner)))...)
 	}
 	if s.call != nil {

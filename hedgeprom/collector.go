@@ -313,6 +313,8 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 			c.grpcHedges.WithLabelValues(c.method(key), s.host).Observe(float64(r.Attempts - 1))
 		}
 		switch {
+		case r.HeldBack:
+			c.wins.WithLabelValues(s.client, s.host, s.protocol, "held_back").Inc()
 		case r.Winner > 0:
 			c.wins.WithLabelValues(s.client, s.host, s.protocol, "hedge").Inc()
 		case r.Winner == 0:
@@ -322,7 +324,7 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	if r.AnswersNotTaken > 0 {
 		c.notTaken.WithLabelValues(s.client, s.host, s.protocol).Add(float64(r.AnswersNotTaken))
 	}
-	if r.Winner > 0 || r.Saved > 0 { // a hedge won, or would have won
+	if r.Winner > 0 && !r.HeldBack || r.Saved > 0 { // a hedge won, or would have won
 		c.saved.WithLabelValues(s.client, s.host, s.protocol).Observe(r.Saved.Seconds())
 	}
 }

@@ -81,6 +81,16 @@ hedge_wins_total{client="shop",host="db",protocol="func",type="original"} 1
 	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_saved_seconds"))
 }
 
+func TestCollectorCountsNoWinForAResultThatWasHeldBack(t *testing.T) {
+	c := hedgeprom.New()
+	c.RequestDone(t.Context(), hedge.KeyInfo{Host: "db", Protocol: "func"}, hedge.RequestResult{Attempts: 2, Winner: 1, HeldBack: true})
+	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP hedge_wins_total Hedged calls that were answered, by the type of the attempt that answered.
+# TYPE hedge_wins_total counter
+hedge_wins_total{client="",host="db",protocol="func",type="held_back"} 1
+`), "hedge_wins_total", "hedge_saved_seconds"))
+}
+
 func TestMetricsAreWellNamed(t *testing.T) {
 	c := hedgeprom.New()
 	c.RequestDone(t.Context(), hedge.KeyInfo{Host: "a"}, hedge.RequestResult{Attempts: 2, Winner: 1})
@@ -234,7 +244,7 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 var labelValues = []string{
 	string(observe.LimiterWorked), string(observe.LimiterLeft), string(observe.LimiterRefused), // the outcomes
 	"failed", "overtaken", // the outcomes at places
-	"original", "hedge", // the types
+	"original", "hedge", "held_back", // the types
 	"secure", "insecure", "bogus", // what signatures say
 	"first-byte", "stall", // the kinds of hedges of ranges
 	string(hedge.DeniedBudget), string(hedge.DeniedSlow), string(hedge.DeniedPaused), string(hedge.DeniedDeadline),

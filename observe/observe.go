@@ -150,6 +150,7 @@ const (
 type RequestResult struct {
 	Attempts int           // sent, losers included: the primary and its hedges
 	Winner   int           // the number of the attempt that answered; -1 if the caller got a failure
+	HeldBack bool          // a hedge answered, and hedge.Do waited for the first call of the function: the hedge gained nothing
 	Latency  time.Duration // what the caller waited
 	Delay    time.Duration // after which the call was to be hedged; 0: not at all
 

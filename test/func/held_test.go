@@ -38,7 +38,8 @@ func TestDoCountsNoWinWhereTheFirstCallHoldsTheResultBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				h := hedge.NewHedger(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+				var seen heldBackCounter
+				h := hedge.NewHedger(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), hedge.WithObserver(&seen))
 				call := func(stalls bool) {
 					_, err := hedge.Do(t.Context(), h, "db", func(ctx context.Context) (int, error) {
 						if a, _ := hedge.AttemptFromContext(ctx); stalls && !a.Hedge() {
@@ -53,12 +54,25 @@ func TestDoCountsNoWinWhereTheFirstCallHoldsTheResultBack(t *testing.T) {
 				}
 				stats := h.Snapshot().Stats
 				assert.Equal(t, test.held, stats.HeldBack)
+				assert.Equal(t, test.held, seen.calls, "observed")
 				assert.Equal(t, 3-test.held, stats.HedgeWins)
 				assert.Equal(t, 3-test.held, h.Snapshot().Keys[0].Wins)
 				assert.Equal(t, int(min(test.held, 1)), strings.Count(log.String(), "does not return"))
 				assert.Equal(t, min(test.held, 1) == 1, strings.Contains(log.String(), "key=db"))
 			})
 		})
+	}
+}
+
+// heldBackCounter counts results that say HeldBack.
+type heldBackCounter struct {
+	hedge.NopObserver
+	calls int64
+}
+
+func (c *heldBackCounter) RequestDone(_ context.Context, _ hedge.KeyInfo, r hedge.RequestResult) {
+	if r.HeldBack {
+		c.calls++
 	}
 }
 
