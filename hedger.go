@@ -177,7 +177,7 @@ func (c *doCall[T]) sendHedged(ctx context.Context, op doOp[T], delays []time.Du
 	out := c.race.Run(ctx, op, op, delays)
 	gainer := out.Winner
 	if gainer > 0 && c.isHeldBack() {
-		gainer, c.HeldBack = -1, true
+		gainer = -1
 		c.hedger.stats.HeldBack.Add(1)
 		c.hedger.log.HeldBack(c.key.Name.Host)
 	}

@@ -37,9 +37,6 @@ type Call struct {
 	// NotTaken is how many of them had an answer that ends a call only if it is the primary's. The
 	// caller writes it before End.
 	NotTaken int
-	// HeldBack is whether the primary held back the answer of the hedge that won, which gained the caller nothing. The caller
-	// writes it before End.
-	HeldBack bool
 	// ShadowWon is whether a hedge that shadow mode did not send would have won. End writes it.
 	ShadowWon bool
 
@@ -80,7 +77,7 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Term
 // collector runs, that costs a fraction of what writing the whole struct does.
 func (c *Call) reset(ctx context.Context, k *Key, t *Terms) {
 	c.ctx, c.key, c.start, c.plan, c.terms, c.watcher, c.delay = ctx, k, k.engine.now(), nil, t, k.engine.setup.Watcher, 0
-	c.reached, c.slow, c.untimed, c.unsent, c.winner, c.ahead, c.Denied, c.NotTaken, c.HeldBack = false, false, false, 0, 0, 0, None, 0, false
+	c.reached, c.slow, c.untimed, c.unsent, c.winner, c.ahead, c.Denied, c.NotTaken = false, false, false, 0, 0, 0, None, 0
 	if c.Hedges > 0 {
 		c.Hedges, c.began = 0, [1 + race.MaxHedges]time.Duration{}
 		c.refused.Store(0)
@@ -236,7 +233,7 @@ func (c *Call) Forget() { c.ctx, c.plan, c.terms = nil, nil, nil }
 // Untimed says that the answer was there before the caller asked for it, which is all that is known of its latency.
 func (c *Call) Untimed() { c.untimed = true }
 
-// End learns from the call, which the caller saw end now. If what answered had
+// End learns from the call, which the caller saw end now. HedgeWon is false for a hedge whose answer was held back. If the attempt that answered had
 // to set up a connection first, that took setup, and is not learned.
 func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	took := time.Since(c.start) // half the price of time.Now
@@ -264,7 +261,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		return
 	}
 	told := observe.RequestResult{
-		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, HeldBack: c.HeldBack, Audit: string(c.key.audit.Verdict()),
+		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, HeldBack: answered && c.winner > 0 && !hedgeWon, Audit: string(c.key.audit.Verdict()),
 		Share: c.key.purse.Share(c.key.engine.Config().Share),
 	}
 	if !answered {
