@@ -27,9 +27,9 @@ type (
 	PlaceKind = observe.PlaceKind
 	// A Reason is why a hedge, or any hedge of a call, was not sent.
 	Reason = observe.Reason
-	// A Verdict is what an audit has found about hedging calls to a host.
+	// A Verdict is the result of an audit of a host.
 	Verdict = observe.Verdict
-	// An Audit is what hedging does to the calls to a host, as measured by switching it off and on, see [WithAudit].
+	// An Audit is the effect of hedging on the calls to a host, as measured by switching hedging off and on, see [WithAudit].
 	Audit = observe.Audit
 )
 

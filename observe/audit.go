@@ -2,7 +2,7 @@ package observe
 
 import "time"
 
-// A Verdict is what an audit has found about hedging calls to a host.
+// A Verdict is the result of an audit of a host.
 type Verdict string
 
 // The verdicts of an audit.
@@ -14,7 +14,7 @@ const (
 	AuditUnclear Verdict = "unclear" // more than 1 % of the calls take longer than 6 s, with hedging and without, which is too long to tell: as AuditSame
 )
 
-// An Audit is what hedging does to the calls to a host, as measured by switching it off
+// An Audit is the effect of hedging on the calls to a host, as measured by switching hedging off
 // and on, see hedge.WithAudit. The zero value says that the host is not audited.
 type Audit struct {
 	Verdict Verdict `json:"verdict"`
@@ -23,7 +23,7 @@ type Audit struct {
 	Confidence float64 `json:"confidence"`
 	Pairs      int     `json:"pairs"` // of times with and without hedging that were compared
 
-	P99       time.Duration `json:"p99"`        // what callers wait without hedging; 0: that is not known
+	P99       time.Duration `json:"p99"`        // of calls without hedging; 0: not known
 	Saved     time.Duration `json:"saved"`      // of it by hedging; negative: hedging costs so much
 	PlusMinus time.Duration `json:"plus_minus"` // half of the 95 % interval of Saved
 

@@ -29,17 +29,17 @@ type arm struct {
 	slots, calls, failed, hedges, level, above, aboveSquared float64 // sums over slots; above is the number of calls slower than the p99 of the arm
 }
 
-// of returns the arm of a slot.
-func (a *arms) of(dark bool) *arm {
+// armOf returns the arm of a slot.
+func (a *arms) armOf(dark bool) *arm {
 	if dark {
 		return &a.dark
 	}
 	return &a.lit
 }
 
-// add adds the open slot to its arm.
-func (a *arms) add(s *slot, sum *summary) {
-	slot, m, above := a.open.answers, a.of(s.dark), 0.0
+// addSlot adds the open slot to its arm.
+func (a *arms) addSlot(s *slot, sum *summary) {
+	slot, m, above := a.open.answers, a.armOf(s.dark), 0.0
 	for i, n := range a.open.failures {
 		slot[i] += n
 		m.latencies[i] += slot[i]
@@ -62,14 +62,14 @@ func (a *arms) addPair(dark, lit *summary) {
 	a.pairs, a.failed, a.squares = a.pairs+1, a.failed+d, a.squares+d*d
 }
 
-// report writes to r what is known of the arms, as far as it is enough.
-func (a *arms) report(r *observe.Audit) {
+// writeReport writes the latencies and failures of the arms to r, if there are enough calls.
+func (a *arms) writeReport(r *observe.Audit) {
 	r.Pairs = max(r.Pairs, a.pairs)
 	if a.pairs < reportPairs || min(a.dark.calls, a.lit.calls) < reportCalls {
 		return
 	}
-	dark, darkError := a.dark.p99()
-	lit, litError := a.lit.p99()
+	dark, darkError := a.dark.estimateP99()
+	lit, litError := a.lit.estimateP99()
 	r.Pairs, r.P99, r.Saved, r.PlusMinus = a.pairs, dark, dark-lit, time.Duration(math.Hypot(darkError, litError))
 	n := float64(a.pairs)
 	mean := a.failed / n
@@ -78,9 +78,9 @@ func (a *arms) report(r *observe.Audit) {
 	r.Extra = a.lit.hedges / a.lit.calls
 }
 
-// p99 returns the 99th percentile of the latencies of an arm, and half of its 95 % interval, which lies between quantiles.
+// estimateP99 returns the 99th percentile of the latencies of an arm, and half of its 95 % interval, which lies between quantiles.
 // Slow calls come in clusters, so the variance of their number is taken from the slots.
-func (m *arm) p99() (p99 time.Duration, plusMinus float64) {
+func (m *arm) estimateP99() (p99 time.Duration, plusMinus float64) {
 	mean, cluster := m.above/m.slots, 1.0
 	if mean > 0 && m.slots > 1 {
 		cluster = max((m.aboveSquared/m.slots-mean*mean)*m.slots/(m.slots-1)/mean, 1)

@@ -1,7 +1,7 @@
 // Package audit measures whether hedging helps a host or harms it. It is a switchback experiment: the time of day is
 // divided into slots of 20 seconds, in pairs, and a hash of host and pair chooses the dark slot of each pair, in which no
 // hedge is sent. Every client computes the same slots from the clock. So all clients of a host stop hedging
-// at the same time, and each client sees in its own calls what the hedges of all clients do.
+// at the same time, and each client sees in its own calls the effect of the hedges of all clients.
 //
 // The analysis is by intention to treat: every call that begins in the measured part of a slot counts there, hedged or
 // not, failed or not, ended or not. The verdict rests on one number for each pair, see [evidence].
@@ -35,7 +35,7 @@ type Audit struct {
 	hash uint64 // of the host; never changes
 
 	// Written with mu held; calls read them without it.
-	nextTurn  atomic.Int64 // when turn is due
+	nextTurn  atomic.Int64 // when changeSlot is due
 	openFrom  atomic.Int64 // when the measured part of the open slot begins
 	countFrom atomic.Int64 // the same if its calls in flight are counted
 	dark      atomic.Bool  // no hedge may start now
@@ -50,7 +50,7 @@ type Audit struct {
 
 	verdict     observe.Verdict
 	reported    observe.Verdict // by TakeNews
-	report      *observe.Audit  // what is known, except the verdict
+	report      *observe.Audit  // all results except the verdict
 	trial       *evidence
 	arms        *arms   // nil: no slot was dark yet
 	pairCame    int64   // when a pair was compared last
@@ -77,12 +77,12 @@ func (a *Audit) IsDark() bool { return a != nil && a.dark.Load() }
 func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 	if now >= a.nextTurn.Load() {
 		a.mu.Lock()
-		a.turn(now, wall(time.Unix(0, now)).UnixNano())
+		a.changeSlot(now, wall(time.Unix(0, now)).UnixNano())
 		a.mu.Unlock()
 	}
 	if uint64(now-a.countFrom.Load()) < uint64(measured) {
 		a.mu.Lock()
-		a.open.begin(now)
+		a.open.beginCall(now)
 		a.mu.Unlock()
 	}
 }
@@ -91,22 +91,22 @@ func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 func (a *Audit) EndCall(began int64, r Result) {
 	if uint64(began-a.openFrom.Load()) < uint64(measured) {
 		a.mu.Lock()
-		a.open.end(began, r, a.latencies())
+		a.open.endCall(began, r, a.openLatencies())
 		a.mu.Unlock()
 	}
 }
 
-// latencies returns those of the open slot; nil if no slot was compared. The caller holds mu.
-func (a *Audit) latencies() *slotLatencies {
+// openLatencies returns the latencies of the open slot; nil if no slot was compared. The caller holds mu.
+func (a *Audit) openLatencies() *slotLatencies {
 	if a.arms == nil {
 		return nil
 	}
 	return &a.arms.open
 }
 
-// turn does what is due at the beginning of a slot, and at that of its measured part. Wall is the time of day. The caller
+// changeSlot begins a new slot, or the measured part of the present one, if that is due. Wall is the time of day. The caller
 // holds mu.
-func (a *Audit) turn(now, wall int64) {
+func (a *Audit) changeSlot(now, wall int64) {
 	if now < a.nextTurn.Load() {
 		return
 	}
@@ -184,10 +184,10 @@ func (a *Audit) pairHash(pair int64) uint64 {
 
 // closeSlot takes the result of the open slot, which is over. The caller holds mu.
 func (a *Audit) closeSlot(now int64) {
-	first, s := a.first, a.open.close(a.latencies())
+	first, s := a.first, a.open.makeSummary(a.openLatencies())
 	a.first, a.begun = s, a.open.begun
 	if s.compared {
-		a.arms.add(&a.open, &s)
+		a.arms.addSlot(&a.open, &s)
 	}
 	switch {
 	case !a.open.spoilt && a.open.begun >= minCalls && a.hasLevelChanged(&s):
@@ -218,17 +218,17 @@ func (a *Audit) hasLevelChanged(s *summary) bool {
 	return a.otherLevels >= changedSlots
 }
 
-// comparePair takes what a pair says. The caller holds mu.
+// comparePair adds the difference of a pair to the evidence. The caller holds mu.
 func (a *Audit) comparePair(dark, lit *summary, now int64) {
 	a.pairCame = now
 	a.news.Store(true)
 	if min(dark.unended, lit.unended) > maxUnended {
-		a.trial.slow++ // what a slot does is seen in later ones
+		a.trial.slow++ // calls of one slot end in later slots
 	} else {
-		a.trial.add(dark.tail - lit.tail)
+		a.trial.addPair(dark.tail - lit.tail)
 		a.arms.addPair(dark, lit)
 	}
-	a.arms.report(a.report)
+	a.arms.writeReport(a.report)
 	v := a.trial.verdict()
 	if !isDecided(a.verdict) || isDecided(v) && v != a.verdict {
 		a.report.Confidence = a.trial.confidence()
@@ -263,7 +263,7 @@ func (a *Audit) beginTrial(v observe.Verdict, now int64) {
 func (a *Audit) setVerdict(v observe.Verdict, now int64) {
 	a.verdict, a.pairCame, a.level, a.otherLevels = v, now, 0, 0
 	if a.arms != nil {
-		arm := a.arms.of(v == observe.AuditOff)
+		arm := a.arms.armOf(v == observe.AuditOff)
 		a.level = arm.level / arm.slots
 	}
 	a.news.Store(true)
@@ -279,7 +279,7 @@ func (a *Audit) Reset() {
 	a.beginTrial(observe.AuditTrying, a.nextTurn.Load())
 }
 
-// TakeNews returns what is known, if that is new since the last call, and whether the verdict is.
+// TakeNews returns the results if they are new since the last call, and whether the verdict has changed.
 func (a *Audit) TakeNews() (v observe.Audit, changed, ok bool) {
 	if !a.news.Load() || !a.news.Swap(false) {
 		return v, false, false
@@ -288,7 +288,7 @@ func (a *Audit) TakeNews() (v observe.Audit, changed, ok bool) {
 	defer a.mu.Unlock()
 	changed = a.reported != a.verdict
 	a.reported = a.verdict
-	return a.view(), changed, true
+	return a.currentReport(), changed, true
 }
 
 // Verdict returns the verdict; "" for a nil Audit.
@@ -301,15 +301,15 @@ func (a *Audit) Verdict() observe.Verdict {
 	return a.verdict
 }
 
-// View returns what is known.
+// View returns the results.
 func (a *Audit) View() observe.Audit {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.view()
+	return a.currentReport()
 }
 
-// view is View. The caller holds mu.
-func (a *Audit) view() observe.Audit {
+// currentReport is View. The caller holds mu.
+func (a *Audit) currentReport() observe.Audit {
 	v := *a.report
 	v.Verdict = a.verdict
 	return v

@@ -18,7 +18,7 @@ const (
 // differences, and slower servers make small ones.
 var scales = [...]float64{0.4, 4}
 
-// evidence is what the pairs of a trial say. Two sides bet on the sign of each pair's difference, that hedging helps and that it
+// evidence is the sum of the pairs of a trial. Two sides bet on the sign of each pair's difference, that hedging helps and that it
 // harms. Each stakes more on a larger difference. Where hedging changes nothing, the bets are fair, because a hash has chosen
 // the dark slot. Then the probability that the wealth of a side ever exceeds n times its beginning is at most 1/n
 // (Ville's inequality; Howard, Ramdas et al., "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021).
@@ -30,8 +30,8 @@ type evidence struct {
 	wealth [2][len(scales)]float64 // logarithms, by side (helps, harms) and bettor
 }
 
-// add takes the difference of a pair: by how many octaves the slowest calls are slower without hedging.
-func (e *evidence) add(d float64) {
+// addPair adds the difference of a pair: by how many octaves the slowest calls are slower without hedging.
+func (e *evidence) addPair(d float64) {
 	e.pairs++
 	for i, scale := range scales {
 		stake := max(min(d/scale, highestStake), -highestStake)
@@ -40,8 +40,8 @@ func (e *evidence) add(d float64) {
 	}
 }
 
-// luck returns the probability, at most, that a side ever has as much wealth by luck, in this trial or one that counts as much.
-func (e *evidence) luck(side int) float64 {
+// luckOf returns the probability, at most, that a side ever has as much wealth by luck, in this trial or one that counts as much.
+func (e *evidence) luckOf(side int) float64 {
 	wealth, k := 0.0, float64(e.number)
 	for _, w := range e.wealth[side] {
 		wealth += math.Exp(min(w, 600)) / float64(len(scales))
@@ -52,9 +52,9 @@ func (e *evidence) luck(side int) float64 {
 // verdict returns the verdict for which the evidence is enough; AuditTrying if it is not.
 func (e *evidence) verdict() observe.Verdict {
 	switch {
-	case e.luck(0) <= mayErr/2:
+	case e.luckOf(0) <= mayErr/2:
 		return observe.AuditOn
-	case e.luck(1) <= mayErr/2:
+	case e.luckOf(1) <= mayErr/2:
 		return observe.AuditOff
 	default:
 		return observe.AuditTrying
@@ -65,4 +65,4 @@ func (e *evidence) verdict() observe.Verdict {
 func isDecided(v observe.Verdict) bool { return v == observe.AuditOn || v == observe.AuditOff }
 
 // confidence returns how sure the direction is to which the evidence points, in [0.5, 1].
-func (e *evidence) confidence() float64 { return max(1-min(e.luck(0), e.luck(1)), 0.5) }
+func (e *evidence) confidence() float64 { return max(1-min(e.luckOf(0), e.luckOf(1)), 0.5) }

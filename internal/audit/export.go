@@ -15,7 +15,7 @@ const (
 	maxTime   = 24 * time.Hour
 )
 
-// A Judgement is what is exported of an Audit.
+// A Judgement is the exported state of an Audit.
 type Judgement struct {
 	Trial  int           // number of the one that tests the verdict
 	Age    time.Duration // of the last compared pair
@@ -23,15 +23,15 @@ type Judgement struct {
 	Report observe.Audit // with the verdict
 }
 
-// Judgement returns what is worth exporting: nothing if hedging was found neither to help nor to harm.
+// Judgement returns the state to export. ok is false if hedging was found neither to help nor to harm.
 // The time is by the engine's clock.
 func (a *Audit) Judgement(now time.Time) (j Judgement, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return Judgement{a.trial.number, min(time.Duration(now.UnixNano()-a.pairCame), staleAfter), a.level, a.view()}, isDecided(a.verdict)
+	return Judgement{a.trial.number, min(time.Duration(now.UnixNano()-a.pairCame), staleAfter), a.level, a.currentReport()}, isDecided(a.verdict)
 }
 
-// Absorb takes what another process has found, unless this one has found whether hedging helps or harms.
+// Absorb takes over the verdict of another process, unless this process has found whether hedging helps or harms.
 // The time is by the engine's clock.
 func (a *Audit) Absorb(j *Judgement, now time.Time) {
 	a.mu.Lock()
@@ -50,7 +50,7 @@ func (j *Judgement) Append(b []byte) []byte {
 	return decode.AppendBytes(b, text)
 }
 
-// Decode reads what Append has written, and reports whether it makes sense.
+// Decode reads the output of Append, and reports whether it is valid.
 func Decode(d *decode.Decoder) (j Judgement, ok bool) {
 	err := json.Unmarshal(d.Bytes(maxBytes), &j)
 	r := &j.Report

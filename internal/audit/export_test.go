@@ -16,7 +16,7 @@ var FailedBin = float64(failedBin) / perOctave
 func TrialVerdict(n int, differences func(pair int) float64, pairs int) (v observe.Verdict, after int) {
 	e := evidence{number: n}
 	for i := range pairs {
-		e.add(differences(i))
+		e.addPair(differences(i))
 		if v := e.verdict(); isDecided(v) {
 			return v, i + 1
 		}

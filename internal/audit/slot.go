@@ -11,7 +11,7 @@ const (
 	measured   = slotLength - settling
 
 	minCalls   = 10   // in each slot of a compared pair
-	tailShare  = 0.1  // of the calls of a slot, the slowest: those that hedging is about
+	tailShare  = 0.1  // of the calls of a slot: the slowest calls, which hedging can make faster
 	maxUnended = 0.01 // share of calls that have not ended when their slot is closed; with more in both slots, a pair says nothing
 
 	seconds = int(measured / time.Second) // of the measured part
@@ -62,7 +62,7 @@ type Result struct {
 	Hedges int // that were sent
 }
 
-// A slot is what is known of the calls that began in the measured part of a slot.
+// A slot holds the calls that began in the measured part of a slot.
 type slot struct {
 	number   int64
 	from     int64 // when the measured part begins, by the engine's clock
@@ -78,19 +78,19 @@ type slot struct {
 	level    int // sum of the bins of the calls
 }
 
-// slotLatencies are those of the calls of a compared slot.
+// slotLatencies are the latencies of the calls of a compared slot.
 type slotLatencies struct{ answers, failures histogram }
 
-// begin records a call that begins at the given time.
-func (s *slot) begin(at int64) {
+// beginCall records a call that begins at the given time.
+func (s *slot) beginCall(at int64) {
 	if i := uint64(at-s.from) / 1e9; i < uint64(seconds) {
 		s.begun++
 		s.inFlight[i]++
 	}
 }
 
-// end records the result of a call that began at the given time; its latency in l, if the slot is compared.
-func (s *slot) end(began int64, r Result, l *slotLatencies) {
+// endCall records the result of a call that began at the given time; its latency in l, if the slot is compared.
+func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 	i, bin := uint64(began-s.from)/1e9, binOf(r.Waited)
 	switch {
 	case i >= uint64(seconds) || s.counted && s.inFlight[i] == 0:
@@ -114,7 +114,7 @@ func (s *slot) end(began int64, r Result, l *slotLatencies) {
 	s.level += bin
 }
 
-// A summary is what a slot says once it is closed.
+// A summary holds the results of a closed slot.
 type summary struct {
 	number          int64
 	dark, compared  bool
@@ -122,9 +122,9 @@ type summary struct {
 	unended, failed float64 // shares of the calls
 }
 
-// close returns the summary of s. It counts the calls in flight as if they had ended now, 6 s after the end of the slot. Those of
+// makeSummary returns the summary of s. It counts the calls in flight as if they had ended now, 6 s after the end of the slot. Those of
 // a compared slot go to l.
-func (s *slot) close(l *slotLatencies) summary {
+func (s *slot) makeSummary(l *slotLatencies) summary {
 	sum := summary{number: s.number, dark: s.dark, compared: s.compared && !s.spoilt && s.begun >= minCalls}
 	n := max(float64(s.begun), 1)
 	for i, unended := range s.inFlight {
@@ -139,13 +139,13 @@ func (s *slot) close(l *slotLatencies) summary {
 	}
 	sum.level, sum.failed = float64(s.level)/perOctave/n, float64(s.failures)/n
 	if sum.compared {
-		sum.tail = l.answers.tail(n, float64(s.failures))
+		sum.tail = l.answers.tailMean(n, float64(s.failures))
 	}
 	return sum
 }
 
-// tail returns the mean latency of the slowest of so many calls, of which so many have failed and h has the others, in octaves.
-func (h *histogram) tail(calls, failures float64) float64 {
+// tailMean returns the mean latency of the slowest of so many calls, of which so many have failed and h has the others, in octaves.
+func (h *histogram) tailMean(calls, failures float64) float64 {
 	most := tailShare * calls
 	left := max(most-failures, 0)
 	sum := (most - left) * float64(failedBin)
