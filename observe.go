@@ -7,11 +7,11 @@ import "github.com/gohedge/hedge/observe"
 // What observers are told. The types are those of package observe, which package
 // dnshedge has as well: one Observer serves HTTP, gRPC, functions and DNS.
 type (
-	// An Observer is told what happens to every call, see [WithObserver] and the field Observers of a dnshedge.Client.
+	// An Observer receives the events of every call, see [WithObserver] and the field Observers of a dnshedge.Client.
 	Observer = observe.Observer
 	// NopObserver is an Observer that does nothing, for others to embed.
 	NopObserver = observe.NopObserver
-	// A KeyInfo says what a call belongs to.
+	// A KeyInfo identifies the client, the host and the route of a call.
 	KeyInfo = observe.KeyInfo
 	// An AttemptInfo identifies an attempt of a call.
 	AttemptInfo = observe.AttemptInfo
@@ -23,7 +23,7 @@ type (
 	RequestResult = observe.RequestResult
 	// A PlaceEvent is something that happened at a place.
 	PlaceEvent = observe.PlaceEvent
-	// A PlaceKind is what a [PlaceEvent] is about.
+	// A PlaceKind is the kind of a [PlaceEvent].
 	PlaceKind = observe.PlaceKind
 	// A Reason is why a hedge, or any hedge of a call, was not sent.
 	Reason = observe.Reason

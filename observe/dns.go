@@ -2,7 +2,7 @@ package observe
 
 import "time"
 
-// DNSStats is what a dnshedge.Client is and has done since it was first used. In JSON,
+// DNSStats has the settings of a dnshedge.Client, and its counters since it was first used. In JSON,
 // durations are numbers of nanoseconds.
 type DNSStats struct {
 	Name    string `json:"name,omitempty"`   // as in [KeyInfo]
@@ -43,7 +43,7 @@ type DNSCacheStats struct {
 	MaxBytes int64 `json:"max_bytes"` // that they may take
 }
 
-// DNSUpstreamStats is what is known of one server.
+// DNSUpstreamStats has the counters and estimates of one server.
 type DNSUpstreamStats struct {
 	Upstream  string `json:"upstream"`   // as dnshedge.ParseUpstream reads it; " at " and its Addrs follow if there are any
 	Queries   int64  `json:"queries"`    // sent to it

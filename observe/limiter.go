@@ -2,7 +2,7 @@ package observe
 
 import "time"
 
-// A LimiterSnapshot is what a hedge.Limiter is doing, and has done since it was made. Each
+// A LimiterSnapshot has the present numbers of a hedge.Limiter, and its counters since it was made. Each
 // number is exact; as they are read one after another, a request that moves on meanwhile may
 // be counted in two of them, or in none.
 type LimiterSnapshot struct {
@@ -12,12 +12,12 @@ type LimiterSnapshot struct {
 	Working int64 `json:"working"` // requests now with the handler
 	Waiting int64 `json:"waiting"` // requests now in the queue for it
 
-	Worked  int64 `json:"worked"`  // requests that reached the handler, those now with it as well
+	Worked  int64 `json:"worked"`  // requests that reached the handler, including the requests now with it
 	Left    int64 `json:"left"`    // requests whose caller went away while they waited; they never reached the handler
 	Refused int64 `json:"refused"` // hedges that were turned away, because too many requests were there
 }
 
-// A LimiterResult is what became of a request that came to a hedge.Limiter.
+// A LimiterResult is the outcome of a request at a hedge.Limiter.
 type LimiterResult struct {
 	Outcome LimiterOutcome
 	Waited  time.Duration // in the queue, until then

@@ -1,9 +1,8 @@
-// Package observe is what observers of hedging are told. Packages hedge and dnshedge
-// tell it, and package hedge has the same names: hedge.Observer is [Observer]. A program
-// that has DNS alone imports this package and not hedge, which brings gRPC.
+// Package observe has the interface and the events of observers. Packages hedge and dnshedge
+// call observers. Package hedge has the same names: hedge.Observer is [Observer]. A program
+// that only uses DNS imports this package and not hedge, which imports gRPC.
 //
-// What the terms mean over DNS is said here; what they mean over HTTP and gRPC, in
-// package hedge as well.
+// This package defines the terms over DNS. Package hedge defines them over HTTP and gRPC.
 package observe
 
 import (
@@ -13,12 +12,12 @@ import (
 	"github.com/gohedge/hedge/internal/label"
 )
 
-// An Observer is told what happens to every call, see hedge.WithObserver and the field
-// Observers of a dnshedge.Client. Embed [NopObserver], so that a method added later does
-// not break yours.
+// An Observer receives the events of every call, see hedge.WithObserver and the field
+// Observers of a dnshedge.Client. Embed [NopObserver]: then a method that a later version adds does
+// not break the program.
 //
 // The methods are called by the goroutines that make the calls, sometimes with a
-// call's lock held. They must not block, must not use what they observe, and must be
+// call's lock held. They must not block, must not use the Transport, Client or Hedger that they observe, and must be
 // safe for concurrent use. A loser may end after its request: cancelling takes time,
 // and some losers linger. Contexts are the attempt's or the caller's, and have the
 // caller's values. A call that panics is not reported as done. A panic of an observer
@@ -98,14 +97,14 @@ func (NopObserver) Placed(KeyInfo, PlaceEvent) {}
 // Limited does nothing.
 func (NopObserver) Limited(context.Context, string, LimiterResult) {}
 
-// A KeyInfo says what a call belongs to.
+// A KeyInfo identifies the client, the host and the route of a call.
 type KeyInfo struct {
-	Client   string // the name of what makes the call: hedge.WithName, or a dnshedge.Client's Name
+	Client   string // the name of the client: hedge.WithName, or a dnshedge.Client's Name
 	Protocol string // "http", "grpc", "dns", or "func" for hedge.Do
 
 	// Host is the host, the gRPC target, or the key that was asked for. Over DNS it is
-	// an upstream such as udp://192.0.2.1:53: that of the attempt, and for all else the
-	// one that is asked first.
+	// an upstream such as udp://192.0.2.1:53: in events of an attempt the attempt's upstream, and in other events the
+	// upstream that is asked first.
 	Host string
 
 	// Route is the pattern of hedge.WithRoute, or the gRPC method. Over DNS it is
@@ -115,8 +114,8 @@ type KeyInfo struct {
 
 // Printable returns k as labels of metrics need it: in valid UTF-8, with U+FFFD for
 // each control character and each run of invalid bytes, and no string longer than 256
-// bytes. A longer one is its first 200 bytes, "…" and a hash of the whole. Keys that differ in what
-// was replaced become equal.
+// bytes. A longer one is its first 200 bytes, "…" and a hash of the whole. Keys that differ only in
+// replaced characters become equal.
 func (k KeyInfo) Printable() KeyInfo {
 	return KeyInfo{label.Clean(k.Client), label.Clean(k.Protocol), label.Clean(k.Host), label.Clean(k.Route)}
 }
@@ -151,7 +150,7 @@ type RequestResult struct {
 	Attempts int           // sent, losers included: the primary and its hedges
 	Winner   int           // the number of the attempt that answered; -1 if the caller got a failure
 	HeldBack bool          // a hedge answered, and hedge.Do waited for the first call of the function: the hedge gained nothing
-	Latency  time.Duration // what the caller waited
+	Latency  time.Duration // from the call to its answer or failure
 	Delay    time.Duration // after which the call was to be hedged; 0: not at all
 
 	// AnswersNotTaken is how many hedges had an answer that ends a call only if it is the
@@ -160,15 +159,15 @@ type RequestResult struct {
 
 	// Saved is how much longer the caller would have waited if no hedge had won. It
 	// is an estimate from the primaries that were not cancelled, good to a factor of
-	// about two, and far too low while those are few. In shadow mode it is how
+	// about two, and far too low while few primaries were not cancelled. In shadow mode it is how
 	// much less the caller would have waited, and a good estimate.
-	// With hedge.WithAudit it is 0: there, what hedging saves is measured, see [Audit].
+	// With hedge.WithAudit it is 0: an audit measures the saved time, see [Audit].
 	Saved time.Duration
 
 	Audit string // the host's [Verdict]; "" if it is not audited
 
 	// Share is how many hedges the budget pays for per call in the long run, by the settings: 0.1 by default, and
-	// less on a route with less. 0 if the call could not be hedged, as what writes, or if the budget is 0.
+	// less on a route with less. 0 if the call could not be hedged, such as a request that writes, or if the budget is 0.
 	Share float64
 }
 
@@ -178,7 +177,7 @@ type PlaceEvent struct {
 	Kind  PlaceKind
 }
 
-// A PlaceKind is what a [PlaceEvent] is about.
+// A PlaceKind is the kind of a [PlaceEvent].
 type PlaceKind string
 
 // What happens at places.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// RecursorStats is what a recursor.Resolver knows and has done since it was first used. In
+// RecursorStats has the present numbers of a recursor.Resolver, and its counters since it was first used. In
 // JSON, durations are numbers of nanoseconds.
 type RecursorStats struct {
 	Name string `json:"name,omitempty"` // as in [KeyInfo]
@@ -35,7 +35,7 @@ type RecursorStats struct {
 	Secure        int64            `json:"secure"`        // questions with answers that are signed, from an anchor on
 	Insecure      int64            `json:"insecure"`      // that are proven not to be, or that no anchor is for
 	Bogus         map[uint16]int64 `json:"bogus"`         // that ought to be and are not rightly, by the code of the extended error (RFC 8914)
-	Verifications int64            `json:"verifications"` // what signatures have cost to verify, as recursor.Limits counts it
+	Verifications int64            `json:"verifications"` // the cost of verified signatures, in the units of recursor.Limits
 	KeyQueries    int64            `json:"key_queries"`   // questions for DNSKEY records that zones' servers were asked
 	PassedOver    int64            `json:"passed_over"`   // responses that were not taken for their signatures: another server was asked
 	Synthesized   int64            `json:"synthesized"`   // answers, or parts of them, that were made of proofs of others: no server was asked (RFC 8198)
@@ -70,7 +70,7 @@ type RecursorBogus struct {
 	Name   string         `json:"name"`            // that was asked for
 	Type   string         `json:"type"`            // A, AAAA, ...
 	Reason string         `json:"reason"`          // as [ExtendedError] names it
-	Text   string         `json:"text"`            // what is wrong, in one line
+	Text   string         `json:"text"`            // the error, in one line
 	Zone   string         `json:"zone,omitempty"`  // whose keys should have signed it; "": not known
 	Server netip.AddrPort `json:"server,omitzero"` // whose response it was; invalid: not known
 }
