@@ -114,7 +114,7 @@ func (l *Log) HeldBack(key string) {
 		return
 	}
 	if _, known := l.held.LoadOrStore(key, true); !known && l.heldKeys.Add(1) <= 64 {
-		l.once("held back "+key, "a hedge has answered, and the first call of the function does not return: Do gains nothing where the function ignores its context, see DoDetached",
+		l.Tell(slog.LevelInfo, "a hedge has answered, and the first call of the function does not return: Do gains nothing where the function ignores its context, see DoDetached",
 			slog.String("key", label.Clean(key)))
 	}
 }
