@@ -223,7 +223,7 @@ func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.
 		err   error
 	}
 	done := make(chan response, 1)
-	var sent requestState
+	sent := requestState{cancel: cancel}
 	go func() {
 		defer d.wg.Done()
 		defer cancel()
@@ -264,6 +264,7 @@ func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.
 type requestState struct {
 	at        atomic.Int64 // when it was written, Unix ns; 0: it was not
 	abandoned atomic.Bool  // no caller waits for the response
+	cancel    func()       // ends the request; nil for a request that is never abandoned
 }
 
 // conn returns a connection of the lane for one request, which must call release and leave.
@@ -382,12 +383,10 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *r
 	var state atomic.Int32
 	var got atomic.Int64 // when it had a connection, Unix ns
 	var opened atomic.Bool
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
 			if sent.abandoned.Load() { // net/http repeats a request that the server has refused
-				cancel()
+				sent.cancel()
 			}
 			got.Store(time.Now().UnixNano())
 			if state.CompareAndSwap(waits, holds) {
