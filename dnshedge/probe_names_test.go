@@ -52,6 +52,21 @@ func switchable(until time.Time, first, second dnstest.Handler) dnstest.Handler 
 	}
 }
 
+// startInOrder starts c, which asks servers a, b and c over UDP in this order: by OrderStrict, by resolv.conf, or b and c as fallback.
+func (l *lab) startInOrder(c *dnshedge.Client, setting string) {
+	switch setting {
+	case "strict":
+		c.Order = dnshedge.OrderStrict
+		l.client(c, l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
+	case "resolv.conf":
+		c.ResolvConf = l.resolvConf("", "a", "b", "c")
+		l.client(c)
+	case "fallback":
+		c.Fallback = []dnshedge.Upstream{l.up("udp", "b"), l.up("udp", "c")}
+		l.client(c, l.up("udp", "a"))
+	}
+}
+
 // After an outage in which all servers failed, the later servers are in doubt and are probed. The first server answers every question
 // then, and so the order keeps the names from the later ones.
 func TestProbesDoNotSendNamesToServersThatTheOrderKeepsThemFrom(t *testing.T) {
@@ -66,17 +81,8 @@ func TestProbesDoNotSendNamesToServersThatTheOrderKeepsThemFrom(t *testing.T) {
 						l.serve("a", switchable(end, outage, good))
 						l.serve("b", asked.record(laterBad))
 						l.serve("c", asked.record(switchable(end, good, laterBad)))
-						c := &dnshedge.Client{Timeout: time.Second, Order: dnshedge.OrderStrict}
-						switch setting {
-						case "strict":
-							l.client(c, l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
-						case "resolv.conf":
-							c.Order, c.ResolvConf = dnshedge.OrderAuto, l.resolvConf("", "a", "b", "c")
-							l.client(c)
-						case "fallback":
-							c.Order, c.Fallback = dnshedge.OrderAuto, []dnshedge.Upstream{l.up("udp", "b"), l.up("udp", "c")}
-							l.client(c, l.up("udp", "a"))
-						}
+						c := &dnshedge.Client{Timeout: time.Second}
+						l.startInOrder(c, setting)
 						for i := 0; time.Now().Before(end); i++ {
 							_, _, _ = l.ask(c, fmt.Sprintf("outage%d.example.", i))
 							time.Sleep(200 * ms)
@@ -160,17 +166,8 @@ func TestClientAsksServerThatRefusesRootInItsTurn(t *testing.T) {
 					l.serve("a", switchable(end, breaking(drop, good), fault))
 					l.serve("b", refusingRoot(breaking(rcode(dns.RcodeServerFailure), with("A 192.0.2.2"))))
 					l.serve("c", with("A 192.0.2.3"))
-					c := &dnshedge.Client{Timeout: 2 * time.Second, Order: dnshedge.OrderStrict}
-					switch setting {
-					case "strict":
-						l.client(c, l.up("udp", "a"), l.up("udp", "b"), l.up("udp", "c"))
-					case "resolv.conf":
-						c.Order, c.ResolvConf = dnshedge.OrderAuto, l.resolvConf("", "a", "b", "c")
-						l.client(c)
-					case "fallback":
-						c.Order, c.Fallback = dnshedge.OrderAuto, []dnshedge.Upstream{l.up("udp", "b"), l.up("udp", "c")}
-						l.client(c, l.up("udp", "a"))
-					}
+					c := &dnshedge.Client{Timeout: 2 * time.Second}
+					l.startInOrder(c, setting)
 					l.must(c, "known.example.")
 					for i := range 5 {
 						l.must(c, fmt.Sprintf("broken%d.example.", i))
