@@ -241,7 +241,8 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	if !answered {
 		gone = c.ctx.Err()
 	}
-	r := Result{
+	var saved time.Duration
+	saved, c.ShadowWon = c.key.Done(c.start.Add(took), Result{
 		Latency:  took - setup,
 		Waited:   took - c.ahead,
 		Answered: answered,
@@ -254,20 +255,18 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		Slow:     c.slow,
 		HedgeWon: hedgeWon,
 		Unsent:   c.unsent,
-	}
-	saved := c.key.Done(c.start.Add(took), r)
-	c.ShadowWon = c.key.wouldHaveWon(r)
+	})
 	if c.watcher == nil {
 		return
 	}
-	told := observe.RequestResult{
+	r := observe.RequestResult{
 		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, HeldBack: answered && c.winner > 0 && !hedgeWon, Audit: string(c.key.audit.Verdict()),
 		Share: c.key.purse.Share(c.key.engine.Config().Share),
 	}
 	if !answered {
-		told.Winner = -1
+		r.Winner = -1
 	}
-	c.watcher.Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.key.Info, told) })
+	c.watcher.Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.key.Info, r) })
 }
 
 // Watch returns what a race is to tell about the call: nil if there are no observers.

@@ -253,8 +253,8 @@ func (k *Key) slowed() {
 	k.brakes.reached()
 }
 
-// RandomLatency returns how long a hedge might take: as long as one of the calls. It is 0, as for a hedge that fails, as often as calls fail.
-// that are known. It is 0 if none is.
+// RandomLatency returns how long a hedge might take: as long as one of the known calls. It is 0 if no call is known, and, for a hedge
+// that fails, as often as calls fail.
 func (k *Key) RandomLatency() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -314,14 +314,14 @@ func (r Result) failed() bool { return !r.Answered && !r.Gone }
 // A call that its caller abandoned counts with the time it was out if that
 // exceeds its first delay: a sure lower bound. If it does not, it says nothing.
 //
-// Done returns how much longer the caller would have waited if no hedge had won.
+// Done returns how much longer the caller would have waited if no hedge had won, and whether a hedge that shadow mode did not send would have won.
 //
 // Plans are made, and changes of the key's state told, with no lock held that
 // another call could wait for.
-func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
+func (k *Key) Done(now time.Time, r Result) (saved time.Duration, shadowWon bool) {
 	at := sketch.Index(r.Latency)
 	k.mu.Lock()
-	saved = k.done(now, r, at)
+	saved, shadowWon = k.done(now, r, at)
 	due, changed := k.since >= k.due, k.engine.setup.Changed
 	var all []Change
 	if changed != nil {
@@ -342,7 +342,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration) {
 	if k.audit != nil {
 		k.tellAudit()
 	}
-	return saved
+	return saved, shadowWon
 }
 
 // tellAudit tells what the audit has found, if that is new.
@@ -360,11 +360,12 @@ func (k *Key) tellAudit() {
 
 // done is Done without plans and changes. The latency's index in the window is at,
 // if no hedge that was not sent would have shortened it. The caller holds mu.
-func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
+func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration, shadowWon bool) {
 	known := r.timed()
 	switch {
 	case k.engine.setup.Shadow:
-		if k.learnActual(now, r, at); k.wouldHaveWon(r) {
+		k.learnActual(now, r, at)
+		if shadowWon = k.wouldHaveWon(r); shadowWon {
 			saved = max(r.Latency-r.Unsent, 0)
 			k.tally.ShadowWins++
 			k.brakes.won++
@@ -383,7 +384,7 @@ func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration) {
 		k.window.AddIndex(now, at)
 		k.since++
 	}
-	return saved
+	return saved, shadowWon
 }
 
 // learnActual learns what the caller waited in shadow mode, and whether the call failed. The caller holds mu.
@@ -405,7 +406,7 @@ func (k *Key) wouldHaveWon(r Result) bool {
 	if p := k.plan.Load(); r.failed() && p != nil {
 		most += race.Bound(p.P99, r.Latency)
 	}
-	return k.engine.setup.Shadow && r.Unsent > 0 && r.Unsent < most
+	return r.Unsent > 0 && r.Unsent < most
 }
 
 // learnResidual learns how long the primary of a call took that has reached its first delay, and
