@@ -184,10 +184,11 @@ func Text(t testing.TB, resp *http.Response) string {
 func TakesAtMost(t testing.TB, most time.Duration, f func()) {
 	t.Helper()
 	if RaceEnabled {
-		most = math.MaxInt64
+		f()
+		return
 	}
 	least := time.Duration(math.MaxInt64)
-	for tries := 0; tries == 0 || tries < 300 && least > most; tries++ {
+	for tries := 0; tries < 300 && least > most; tries++ {
 		start := time.Now()
 		f()
 		least = min(least, time.Since(start))
